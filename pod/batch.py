@@ -1,0 +1,216 @@
+"""A hybrid batch: some sequences bring a chunk of their prompt, the others one new token each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import index
+
+from pod.hardware import GPU
+
+HEAD_DIMS = (64, 128)
+DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class HybridBatch:
+    """Sequence i brings q_lens[i] new tokens and sees kv_lens[i] tokens, the new ones included.
+
+    One new token is a decode, more are a prefill chunk; any mix in any order. The chunk is the end of its sequence,
+    so under the causal mask its token j sees the kv_len - q_len tokens before the chunk and the chunk up to j.
+    """
+
+    q_lens: Sequence[int]
+    kv_lens: Sequence[int]
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int | None = None
+    dtype: str = "bfloat16"
+    causal: bool = True
+
+    def __post_init__(self):
+        for name in ("q_lens", "kv_lens"):
+            lengths = getattr(self, name)
+            if isinstance(lengths, str) or not hasattr(lengths, "__iter__"):
+                raise ValueError(f"{name}: got {lengths!r}, allowed is a sequence of integers")
+            object.__setattr__(self, name, tuple(_positive(n, name) for n in lengths))
+        for name in ("num_q_heads", "num_kv_heads"):
+            object.__setattr__(self, name, _positive(getattr(self, name), name))
+        if self.page_size is not None:
+            object.__setattr__(self, "page_size", _positive(self.page_size, "page_size"))
+        self._check()
+
+    def _check(self) -> None:
+        if not self.q_lens:
+            raise ValueError("q_lens: got no sequence, allowed is at least one")
+        if len(self.kv_lens) != len(self.q_lens):
+            raise ValueError(f"kv_lens: got {len(self.kv_lens)} lengths, allowed is {len(self.q_lens)}, one a q_len")
+        for i, (q_len, kv_len) in enumerate(zip(self.q_lens, self.kv_lens, strict=True)):
+            if kv_len < q_len:
+                raise ValueError(f"kv_lens: got {kv_len} at {i}, allowed is at least q_lens[{i}] = {q_len}")
+        if self.num_q_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_q_heads: got {self.num_q_heads}, allowed are multiples of num_kv_heads = {self.num_kv_heads}"
+            )
+        if self.head_dim not in HEAD_DIMS:
+            raise ValueError(f"head_dim: got {self.head_dim!r}, allowed are {', '.join(map(str, HEAD_DIMS))}")
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"dtype: got {self.dtype!r}, allowed are {', '.join(DTYPE_BYTES)}")
+
+    @classmethod
+    def of(
+        cls,
+        chunk: int,
+        context: int,
+        decodes: int,
+        decode_context: int,
+        num_q_heads: int,
+        num_kv_heads: int,
+        head_dim: int = 128,
+        **rest,
+    ) -> "HybridBatch":
+        """One chunk at the end of a context of `context` tokens, and `decodes` decodes of `decode_context` tokens.
+
+        chunk=0 leaves the prefill out, decodes=0 the decodes.
+        """
+        chunk, decodes = _positive(chunk, "chunk", least=0), _positive(decodes, "decodes", least=0)
+        q_lens = (chunk,) * (chunk > 0) + (1,) * decodes
+        kv_lens = (context,) * (chunk > 0) + (decode_context,) * decodes
+        return cls(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, **rest)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head: 1 is multi-head attention, num_q_heads is multi-query."""
+        return self.num_q_heads // self.num_kv_heads
+
+    @property
+    def prefill(self) -> "HybridBatch | None":
+        """The sequences with more than one new token, in order."""
+        return self._only(lambda q_len: q_len > 1)
+
+    @property
+    def decode(self) -> "HybridBatch | None":
+        """The sequences with one new token, in order."""
+        return self._only(lambda q_len: q_len == 1)
+
+    def _only(self, keep) -> "HybridBatch | None":
+        chosen = [(q, kv) for q, kv in zip(self.q_lens, self.kv_lens, strict=True) if keep(q)]
+        if not chosen:
+            return None
+        q_lens, kv_lens = zip(*chosen, strict=True)
+        return replace(self, q_lens=q_lens, kv_lens=kv_lens)
+
+    @property
+    def visible_pairs(self) -> int:
+        """Pairs of query and key that the mask leaves, for one query head."""
+        pairs = (
+            q * kv - (q * (q - 1) // 2 if self.causal else 0) for q, kv in zip(self.q_lens, self.kv_lens, strict=True)
+        )
+        return sum(pairs)
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of the two matrix products over the visible pairs. The softmax is not counted, as is custom."""
+        return 4 * self.head_dim * self.num_q_heads * self.visible_pairs
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the keys and values of all sequences, each counted once."""
+        return 2 * sum(self.kv_lens) * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that must move at least: keys and values once, queries in, output out."""
+        return self.kv_bytes + 2 * sum(self.q_lens) * self.num_q_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    def times(self, gpu: GPU) -> tuple[float, float]:
+        """Roofline seconds of the prefill part and of the decode part, each as if alone on `gpu`."""
+        return tuple(
+            float(gpu.roofline_time(part.flops, part.bytes)) if part else 0.0 for part in (self.prefill, self.decode)
+        )
+
+    def tensors(self, seed: int = 0, device: str = "cpu"):
+        """Random q, k_cache, v_cache and block_table (None when contiguous), laid out as `hybrid_attention` takes them.
+
+        q [sum of q_lens, Hq, D]; caches [sequences, longest kv_len, Hkv, D] or [pages, page_size, Hkv, D];
+        block_table int32 [sequences, most pages of a sequence]. Every slot that holds no token is NaN, and unused
+        entries of the block table point to a page of NaN: who reads too far cannot miss it.
+        """
+        import torch
+
+        dtype, random = getattr(torch, self.dtype), torch.Generator(device).manual_seed(seed)
+        heads = (self.num_kv_heads, self.head_dim)
+        q = torch.randn(sum(self.q_lens), self.num_q_heads, self.head_dim, generator=random, device=device, dtype=dtype)
+        block_table = self._block_table(random, device) if self.page_size else None
+        slots = (self._pages() + 1, self.page_size) if self.page_size else (len(self.kv_lens), max(self.kv_lens))
+        caches = [torch.full((*slots, *heads), torch.nan, device=device, dtype=dtype) for _ in "kv"]
+        for i, kv_len in enumerate(self.kv_lens):
+            token = torch.arange(kv_len, device=device)
+            place = (i, token)
+            if block_table is not None:
+                place = (block_table[i].long()[token // self.page_size], token % self.page_size)
+            for cache in caches:
+                cache[place] = torch.randn(kv_len, *heads, generator=random, device=device, dtype=dtype)
+        return q, *caches, block_table
+
+    def _pages(self) -> int:
+        return sum(-(-kv_len // self.page_size) for kv_len in self.kv_lens)
+
+    def _block_table(self, random, device):
+        """Pages in random order, so that no kernel passes by assuming neighbours. The last page stays NaN."""
+        import torch
+
+        pages = [-(-kv_len // self.page_size) for kv_len in self.kv_lens]
+        total = sum(pages)
+        order = torch.randperm(total, generator=random, device=device, dtype=torch.int32)
+        table = torch.full((len(pages), max(pages)), total, device=device, dtype=torch.int32)
+        for row, mine in zip(table, order.split(pages), strict=True):
+            row[: len(mine)] = mine
+        return table
+
+
+def _positive(value, name: str, least: int = 1) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        raise ValueError(f"{name}: got {value!r}, allowed are integers") from None
+    if number < least or isinstance(value, bool):
+        raise ValueError(f"{name}: got {value!r}, allowed are integers from {least} on")
+    return number
+
+
+@dataclass(frozen=True)
+class Model:
+    """The attention shape of a model, and the tensor parallelism (GPUs that share the heads) of the POD paper."""
+
+    name: str
+    num_q_heads: int
+    num_kv_heads: int
+    head_dim: int
+    layers: int
+    tp: int
+
+    def heads(self, tp: int | None = None) -> dict[str, int]:
+        """Head counts on one of `tp` GPUs, as keyword arguments for HybridBatch."""
+        tp = self.tp if tp is None else _positive(tp, "tp")
+        if self.num_kv_heads % tp:
+            raise ValueError(f"tp: got {tp}, allowed are divisors of the {self.num_kv_heads} KV heads of {self.name}")
+        return {
+            "num_q_heads": self.num_q_heads // tp,
+            "num_kv_heads": self.num_kv_heads // tp,
+            "head_dim": self.head_dim,
+        }
+
+
+MODELS: dict[str, Model] = {
+    "yi-6b": Model("Yi-6B", num_q_heads=32, num_kv_heads=4, head_dim=128, layers=32, tp=1),
+    "llama-2-7b": Model("Llama-2-7B", num_q_heads=32, num_kv_heads=32, head_dim=128, layers=32, tp=2),
+    "llama-3-8b": Model("Llama-3-8B", num_q_heads=32, num_kv_heads=8, head_dim=128, layers=32, tp=2),
+}
+
+K = 1024
+_LLAMA = MODELS["llama-3-8b"].heads()
+TABLE1: dict[str, HybridBatch] = {
+    "C0": HybridBatch.of(1 * K, 12 * K, decodes=80, decode_context=12 * K, **_LLAMA),
+    "C1": HybridBatch.of(12 * K, 12 * K, decodes=220, decode_context=12 * K, **_LLAMA),
+    "C2": HybridBatch.of(16 * K, 16 * K, decodes=250, decode_context=12 * K, **_LLAMA),
+}

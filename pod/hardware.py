@@ -1,0 +1,177 @@
+"""What a GPU can do: its SMs, the slots of an SM, its two roofs, and where each number is from."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+@dataclass(frozen=True)
+class GPU:
+    """A GPU as the rest of this repository sees it. Rates are peaks from the data sheet, not measurements."""
+
+    key: str
+    name: str
+    sms: int
+    tensor_flops: float  # FLOP/s, dense, fp16 or bf16 in and fp32 out; a multiply-add counts as 2
+    dram_bytes_per_s: float
+    l2_bytes: int
+    smem_per_sm: int
+    smem_per_cta: int
+    registers_per_sm: int  # 32-bit registers
+    threads_per_sm: int
+    ctas_per_sm: int  # hardware maximum; a kernel's shared memory and registers usually allow fewer
+    clock_hz: float  # the clock at which tensor_flops is stated
+    memory_bytes: int
+    power_w: float
+    sources: dict[str, str] = field(compare=False, repr=False)
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs per byte at which both roofs take equally long."""
+        return self.tensor_flops / self.dram_bytes_per_s
+
+    def compute_time(self, flops):
+        """Seconds that `flops` take with all tensor cores at their peak."""
+        return flops / self.tensor_flops
+
+    def memory_time(self, nbytes):
+        """Seconds that moving `nbytes` from or to DRAM takes at the peak rate."""
+        return nbytes / self.dram_bytes_per_s
+
+    def roofline_time(self, flops, nbytes):
+        """Seconds when compute and memory overlap perfectly: the larger of the two."""
+        return np.maximum(self.compute_time(flops), self.memory_time(nbytes))
+
+    def attainable(self, intensity):
+        """FLOP/s that the roofline allows at `intensity` FLOPs per byte."""
+        return np.minimum(self.tensor_flops, intensity * self.dram_bytes_per_s)
+
+
+_CUDA_LIMITS = "CUDA C++ Programming Guide, technical specifications by compute capability"
+_SM_FIELDS = ("smem_per_sm", "smem_per_cta", "registers_per_sm", "threads_per_sm", "ctas_per_sm")
+
+
+def _sources(sm: str, **rest: str) -> dict[str, str]:
+    return dict.fromkeys(_SM_FIELDS, sm) | rest
+
+
+_A100_SHEET = "NVIDIA A100 Tensor Core GPU data sheet, A100 80GB SXM"
+_A100_PAPER = "NVIDIA A100 Tensor Core GPU Architecture white paper, table of A100 features"
+A100 = GPU(
+    key="a100",
+    name="A100-80GB SXM",
+    sms=108,
+    tensor_flops=312e12,
+    dram_bytes_per_s=2039e9,
+    l2_bytes=40 * MIB,
+    smem_per_sm=164 * KIB,
+    smem_per_cta=163 * KIB,
+    registers_per_sm=65536,
+    threads_per_sm=2048,
+    ctas_per_sm=32,
+    clock_hz=1.41e9,
+    memory_bytes=80 * GIB,
+    power_w=400,
+    sources=_sources(
+        f"{_CUDA_LIMITS} 8.0",
+        sms=_A100_PAPER,
+        tensor_flops=_A100_SHEET,
+        dram_bytes_per_s=_A100_SHEET,
+        l2_bytes=_A100_PAPER,
+        clock_hz=_A100_PAPER + " (boost clock)",
+        memory_bytes=_A100_SHEET,
+        power_w=_A100_SHEET,
+    ),
+)
+
+_HOPPER_PAPER = "NVIDIA H100 Tensor Core GPU Architecture white paper, H100 SXM5 columns"
+_H100_SHEET = "NVIDIA H100 Tensor Core GPU data sheet, H100 SXM (dense = half of the sparse figure)"
+H100 = GPU(
+    key="h100",
+    name="H100 SXM",
+    sms=132,
+    tensor_flops=989.4e12,
+    dram_bytes_per_s=3.35e12,
+    l2_bytes=50 * MIB,
+    smem_per_sm=228 * KIB,
+    smem_per_cta=227 * KIB,
+    registers_per_sm=65536,
+    threads_per_sm=2048,
+    ctas_per_sm=32,
+    clock_hz=1.83e9,
+    memory_bytes=80 * GIB,
+    power_w=700,
+    sources=_sources(
+        f"{_CUDA_LIMITS} 9.0",
+        sms=_HOPPER_PAPER,
+        tensor_flops=_HOPPER_PAPER,
+        dram_bytes_per_s=_H100_SHEET,
+        l2_bytes=_HOPPER_PAPER,
+        clock_hz=_HOPPER_PAPER + " (boost clock of the tensor-core peak; the chip may boost to 1.98 GHz)",
+        memory_bytes=_H100_SHEET,
+        power_w=_H100_SHEET,
+    ),
+)
+
+_H200_SHEET = "NVIDIA H200 Tensor Core GPU data sheet, H200 SXM"
+H200 = GPU(
+    key="h200",
+    name="H200 SXM",
+    sms=132,
+    tensor_flops=989.4e12,
+    dram_bytes_per_s=4.8e12,
+    l2_bytes=60 * MIB,
+    smem_per_sm=228 * KIB,
+    smem_per_cta=227 * KIB,
+    registers_per_sm=65536,
+    threads_per_sm=2048,
+    ctas_per_sm=32,
+    clock_hz=1.83e9,
+    memory_bytes=141 * 10**9,
+    power_w=700,
+    sources=_sources(
+        f"{_CUDA_LIMITS} 9.0",
+        sms="torch.cuda.get_device_properties on an H200",
+        tensor_flops=_H200_SHEET + " (the same compute die as H100; dense = half of the sparse figure)",
+        dram_bytes_per_s=_H200_SHEET,
+        l2_bytes="torch.cuda.get_device_properties on an H200",
+        clock_hz=_HOPPER_PAPER + " (boost clock of the tensor-core peak; the chip may boost to 1.98 GHz)",
+        memory_bytes=_H200_SHEET,
+        power_w=_H200_SHEET,
+    ),
+)
+
+_INVENTED = "ours: a machine that fits on a page, with an SM like A100's and round rates"
+TOY = GPU(
+    key="toy",
+    name="Toy with 4 SMs",
+    sms=4,
+    tensor_flops=8e12,
+    dram_bytes_per_s=80e9,
+    l2_bytes=1 * MIB,
+    smem_per_sm=164 * KIB,
+    smem_per_cta=163 * KIB,
+    registers_per_sm=65536,
+    threads_per_sm=2048,
+    ctas_per_sm=32,
+    clock_hz=1e9,
+    memory_bytes=1 * GIB,
+    power_w=15,
+    sources=_sources(
+        _INVENTED,
+        **dict.fromkeys(
+            ("sms", "tensor_flops", "dram_bytes_per_s", "l2_bytes", "clock_hz", "memory_bytes", "power_w"), _INVENTED
+        ),
+    ),
+)
+
+GPUS: dict[str, GPU] = {g.key: g for g in (A100, H100, H200, TOY)}
+
+
+def gpu(key: str) -> GPU:
+    """The GPU with this key."""
+    if key not in GPUS:
+        raise ValueError(f"gpu: got {key!r}, known are {', '.join(GPUS)}")
+    return GPUS[key]
