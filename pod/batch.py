@@ -100,6 +100,11 @@ class HybridBatch:
         return replace(self, q_lens=q_lens, kv_lens=kv_lens)
 
     @property
+    def pages(self) -> tuple[int, ...]:
+        """Pages that each sequence takes, the last one perhaps not full; none when the cache is contiguous."""
+        return tuple(-(-kv_len // self.page_size) for kv_len in self.kv_lens) if self.page_size else ()
+
+    @property
     def visible_pairs(self) -> int:
         """Pairs of query and key that the mask leaves, for one query head."""
         pairs = (
@@ -141,7 +146,7 @@ class HybridBatch:
         heads = (self.num_kv_heads, self.head_dim)
         q = torch.randn(sum(self.q_lens), self.num_q_heads, self.head_dim, generator=random, device=device, dtype=dtype)
         block_table = self._block_table(random, device) if self.page_size else None
-        slots = (self._pages() + 1, self.page_size) if self.page_size else (len(self.kv_lens), max(self.kv_lens))
+        slots = (sum(self.pages) + 1, self.page_size) if self.page_size else (len(self.kv_lens), max(self.kv_lens))
         caches = [torch.full((*slots, *heads), torch.nan, device=device, dtype=dtype) for _ in "kv"]
         for i, kv_len in enumerate(self.kv_lens):
             token = torch.arange(kv_len, device=device)
@@ -152,18 +157,14 @@ class HybridBatch:
                 cache[place] = torch.randn(kv_len, *heads, generator=random, device=device, dtype=dtype)
         return q, *caches, block_table
 
-    def _pages(self) -> int:
-        return sum(-(-kv_len // self.page_size) for kv_len in self.kv_lens)
-
     def _block_table(self, random, device):
         """Pages in random order, so that no kernel passes by assuming neighbours. The last page stays NaN."""
         import torch
 
-        pages = [-(-kv_len // self.page_size) for kv_len in self.kv_lens]
-        total = sum(pages)
+        pages, total = self.pages, sum(self.pages)
         order = torch.randperm(total, generator=random, device=device, dtype=torch.int32)
         table = torch.full((len(pages), max(pages)), total, device=device, dtype=torch.int32)
-        for row, mine in zip(table, order.split(pages), strict=True):
+        for row, mine in zip(table, order.split(list(pages)), strict=True):
             row[: len(mine)] = mine
         return table
 
