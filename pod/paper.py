@@ -38,7 +38,8 @@ class Number:
         """The value with its unit, as a reader wants it: "28 %", "1.73x", "memory-bound"."""
         if self.unit == "label":
             return self.printed
-        return f"{self.printed}x" if self.unit == "x" else f"{self.printed} {self.unit}"
+        shapes = {"x": "{}x", "P:D": "P:D {}"}
+        return shapes.get(self.unit, f"{{}} {self.unit}").format(self.printed)
 
 
 def _number(row: dict[str, str]) -> Number:
