@@ -1,0 +1,129 @@
+// Prefill and decode attention of one hybrid batch in one persistent kernel for Hopper (sm_90a).
+// One CTA of 512 threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles,
+// warpgroup 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone.
+#include "decode.cuh"
+#include "prefill.cuh"
+#include "launch.h"
+using namespace pod90;
+
+// Registers of a producer, prefill and decode thread: (40 + 2 * 208 + 56) * 128 = 65536.
+constexpr int kThreads = 512, kRegsProducer = 40, kRegsPrefill = 208, kRegsDecode = 56;
+template <int D> constexpr int kGranules = D == 128 ? 7 : 16;
+
+template <int D> struct Layout {
+    static constexpr uint32_t kPrefill = 0, kDecode = prefill::Smem<D>::kBytes;
+    static constexpr uint32_t kControl = kDecode + decode::Smem<D, kGranules<D>>::kBytes;
+    static constexpr uint32_t kDecodeControl = kControl + (sizeof(prefill::Control) + 15) / 16 * 16;
+    static constexpr uint32_t kBytes = kDecodeControl + sizeof(decode::Control<kGranules<D>>);
+    static_assert(kBytes <= 232448, "an SM gives one CTA 227 KB");
+};
+
+struct Maps { CUtensorMap pq, pk, pv, dq, dk, dv; };
+
+// When each role of each CTA began and ended: [CTA][role][2], roles in the order of the warpgroups below.
+DEV void stamp(long long* trace, int role, int which) {
+    if (trace && threadIdx.x % 32 == 0) trace[(blockIdx.x * 5 + role) * 2 + which] = global_ns();
+}
+
+template <typename T, int D>
+__global__ void __launch_bounds__(kThreads, 1)
+hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
+         const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, long long* trace) {
+    extern __shared__ __align__(1024) uint8_t smem[];
+    using L = Layout<D>;
+    const uint32_t base = smem_u32(smem);
+    auto& pc = *reinterpret_cast<prefill::Control*>(smem + L::kControl);
+    auto& dc = *reinterpret_cast<decode::Control<kGranules<D>>*>(smem + L::kDecodeControl);
+    const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
+
+    if (threadIdx.x == 0) {
+        prefill::init(pc);
+        decode::init(dc);
+        fence_mbar_init();
+        if (pp.units) prefetch_tmap(&maps.pq), prefetch_tmap(&maps.pk), prefetch_tmap(&maps.pv);
+        if (dp.n_chunks) prefetch_tmap(&maps.dq), prefetch_tmap(&maps.dk), prefetch_tmap(&maps.dv);
+    }
+    __syncthreads();
+
+    if (warp < 4) {
+        setmaxnreg_dec<kRegsProducer>();
+        if (warp < 2) stamp(trace, warp, 0);
+        if (warp == 0) prefill::Producer<D>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane}.run();
+        if (warp == 1) decode::produce<D, kGranules<D>>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane);
+        if (warp < 2) stamp(trace, warp, 1);
+    } else if (warp < 12) {
+        setmaxnreg_inc<kRegsPrefill>();
+        if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 0);
+        prefill::consume<T, D>(pp, base, pc, warp / 4 - 1, warp, lane);
+        if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 1);
+    } else {
+        setmaxnreg_dec<kRegsDecode>();
+        if (warp == 12) stamp(trace, 4, 0);
+        decode::consume<T, D, kGranules<D>>(dp, base + L::kDecode, dc, warp - 12, lane);
+        if (warp == 12) stamp(trace, 4, 1);
+    }
+}
+
+// ---------------------------------------------------------------- host: one launch, no memset, no second kernel
+typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// A tensor of 2-byte elements as boxes whose inner dimension is 64 columns (128 B, swizzled).
+static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, const cuuint64_t* dims, const cuuint64_t* strides,
+                     const cuuint32_t* box) {
+    static EncodeFn encode = [] {
+        void* f = nullptr;
+        cudaDriverEntryPointQueryResult found;
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
+        return EncodeFn(f);
+    }();
+    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+    return encode && encode(map, half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank,
+                            const_cast<void*>(data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+// Q [tokens, Hq, D] for prefill: (64 columns, tokens, panels, heads); for decode: (64 columns, tokens x heads, panels).
+static bool q_maps(Maps* m, const Pod90Launch& a) {
+    const cuuint64_t D = a.head_dim, row = D * 2;
+    const cuuint64_t pd[4] = {64, cuuint64_t(a.tokens), D / 64, cuuint64_t(a.num_q_heads)}, ps[3] = {row * a.num_q_heads, 128, row};
+    const cuuint64_t dd[3] = {64, cuuint64_t(a.tokens) * a.num_q_heads, D / 64}, ds[2] = {row, 128};
+    const cuuint32_t pb[4] = {64, 64, 1, 1}, db[3] = {64, decode::kHeads, cuuint32_t(D / 64)};
+    return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 3, dd, ds, db);
+}
+// KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
+static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows) {
+    const cuuint64_t D = a.head_dim, row = D * 2 * a.num_kv_heads;
+    const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), D / 64, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
+    const cuuint64_t strides[4] = {row, 128, D * 2, row * a.page_tokens};
+    const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), 1, 1, 1};
+    return make_map(map, a.half, data, 5, dims, strides, box);
+}
+
+template <typename T, int D>
+static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp, const KvLayout& kv) {
+    auto kernel = hybrid90<T, D>;
+    static const cudaError_t once = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D>::kBytes);
+    if (once != cudaSuccess) return once;
+    kernel<<<a.ctas, kThreads, Layout<D>::kBytes, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, static_cast<long long*>(a.trace));
+    return cudaGetLastError();
+}
+
+extern "C" int pod90_launch(const Pod90Launch* launch_args) {
+    const Pod90Launch& a = *launch_args;
+    Maps maps = {};
+    if (!q_maps(&maps, a)) return -1;
+    if (!kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN)) return -1;
+    if (!kv_map(&maps.dk, a, a.k, decode::kTokens) || !kv_map(&maps.dv, a, a.v, decode::kTokens)) return -1;
+    const float scale_log2 = a.scale * 1.4426950408889634f;
+    prefill::Params pp = {static_cast<const Work*>(a.prefill_work), a.out, static_cast<float*>(a.lse), a.counters, a.prefill_part,
+                          a.prefill_arrived, a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal,
+                          a.first_prefill_cta, scale_log2};
+    decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
+                         a.decode_part, a.decode_arrived, a.n_decode_chunks, scale_log2};
+    KvLayout kv = {a.table, a.table_stride, a.table ? __builtin_ctz(a.page_tokens) : 31};
+    if (a.head_dim == 128) return a.half ? launch<__half, 128>(a, maps, pp, dp, kv) : launch<__nv_bfloat16, 128>(a, maps, pp, dp, kv);
+    if (a.head_dim == 64) return a.half ? launch<__half, 64>(a, maps, pp, dp, kv) : launch<__nv_bfloat16, 64>(a, maps, pp, dp, kv);
+    return -2;
+}

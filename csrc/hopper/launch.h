@@ -1,0 +1,24 @@
+// The one call into the Hopper kernel, free of CUDA and torch types, so that bindings and benchmarks share it.
+#pragma once
+
+struct Pod90Launch {
+    const void *q, *k, *v;             // q [tokens, Hq, D]; KV [pages, page_tokens, Hk, D] (contiguous: one page a sequence)
+    void* out;                         // [tokens, Hq, D]
+    void* lse;                         // [tokens, Hq] float, or null
+    const int* table;                  // [sequences, table_stride] page ids, or null
+    const void* prefill_work;          // Work records, longest first
+    const void* decode_work;
+    const int* decode_chunks;          // [n_decode_chunks + 1]
+    int* counters;                     // 4, zero before the first launch, left zero
+    int* prefill_arrived;              // 8 a split tile, likewise
+    int* decode_arrived;               // 1 a split request, likewise
+    float *prefill_part, *decode_part;
+    void* trace;                       // [ctas][5 roles][2] nanoseconds, or null
+    void* stream;
+    int tokens, num_q_heads, num_kv_heads, head_dim, half, causal;
+    int pages, page_tokens, table_stride;
+    int prefill_units, n_decode_chunks, first_prefill_cta, ctas;
+    float scale;
+};
+
+extern "C" int pod90_launch(const Pod90Launch*);

@@ -1,0 +1,186 @@
+// One small wrapper per Hopper (sm_90a) instruction.
+#pragma once
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+#include <type_traits>
+
+#define DEV __device__ __forceinline__
+
+namespace pod90 {
+
+// Shared-window address of a generic pointer, as the 32-bit operand that PTX wants.
+DEV uint32_t smem_u32(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// ---------------------------------------------------------------- mbarrier
+// Initialise: `count` arrivals complete a phase.
+DEV void mbar_init(uint32_t bar, uint32_t count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+// Make the initialised barriers visible to the copy engine (async proxy).
+DEV void fence_mbar_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// One arrival.
+DEV void mbar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+// One arrival that also announces `bytes` of copy traffic.
+DEV void mbar_arrive_tx(uint32_t bar, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+// Wait until the phase with this parity has completed (the hardware suspends the thread between tries).
+DEV void mbar_wait(uint32_t bar, uint32_t parity) {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+        "@p bra DONE;\nbra WAIT;\nDONE:\n}\n" ::"r"(bar), "r"(parity) : "memory");
+}
+
+// ---------------------------------------------------------------- TMA
+DEV void prefetch_tmap(const CUtensorMap* m) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(m)) : "memory");
+}
+// Boxes, global -> shared, completing on an mbarrier. Every map starts with 64 columns (c0 = 0).
+DEV void tma_load_3d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
+            "r"(dst), "l"(reinterpret_cast<uint64_t>(m)), "r"(bar), "r"(0), "r"(c1), "r"(c2) : "memory");
+}
+DEV void tma_load_4d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2, int c3) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst), "l"(reinterpret_cast<uint64_t>(m)), "r"(bar),
+        "r"(0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+}
+DEV void tma_load_5d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2, int c3, int c4) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(dst), "l"(reinterpret_cast<uint64_t>(m)), "r"(bar),
+        "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
+}
+
+// ---------------------------------------------------------------- roles, barriers, order
+// True in exactly one lane of a converged warp; unlike a lane test, the compiler knows that it is one lane.
+DEV bool elect_one() {
+    uint32_t r;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(r));
+    return r;
+}
+// Give registers back to / take them from the CTA's pool (whole warpgroup).
+template <int N> DEV void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> DEV void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+// Named barrier among `threads` threads: wait / announce only / wait and learn whether any thread said true.
+DEV void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEV void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEV bool bar_any(int id, int threads, bool mine) {
+    uint32_t r;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}"
+                 : "=r"(r) : "r"(uint32_t(mine)), "r"(id), "r"(threads) : "memory");
+    return r;
+}
+// Order earlier ordinary shared-memory writes before later async-proxy (TMA, wgmma) accesses.
+DEV void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// A ticket that releases this thread's earlier writes and acquires those of earlier tickets.
+DEV int atom_inc_acq_rel(int* p) {
+    int old;
+    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(old) : "l"(p) : "memory");
+    return old;
+}
+DEV long long global_ns() {
+    long long now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+
+// ---------------------------------------------------------------- wgmma
+// Order register accesses before the next wgmma.
+DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Close a group of wgmma.
+DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Wait until at most N groups are pending.
+template <int N> DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// Tell the compiler that an accumulator may have changed here (it cannot see the asynchronous write).
+template <int N> DEV void touch(float (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// Operand descriptor, 128-byte swizzle. K-major: rows are 128 B apart, 8-row groups `sbo` apart, `lbo` unused.
+// MN-major: 64-element panels `lbo` apart, groups of 8 k-rows `sbo` apart.
+DEV uint64_t desc_sw128(uint32_t addr, uint32_t lbo, uint32_t sbo) {
+    return uint64_t((addr & 0x3FFFF) >> 4) | uint64_t(lbo >> 4) << 16 | uint64_t(sbo >> 4) << 32 | 1ull << 62;
+}
+// Operand descriptor, no swizzle, MN-major with 8 elements (16 B) a k-row: groups of 8 k-rows `lbo` apart.
+DEV uint64_t desc_plain(uint32_t addr, uint32_t lbo) {
+    return uint64_t((addr & 0x3FFFF) >> 4) | uint64_t(lbo >> 4) << 16 | uint64_t(lbo >> 4) << 32;
+}
+
+#define F8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+                 "+f"(d[i + 6]), "+f"(d[i + 7])
+#define ACC32(d) F8(d, 0), F8(d, 8), F8(d, 16), F8(d, 24)
+#define ACC64(d) ACC32(d), F8(d, 32), F8(d, 40), F8(d, 48), F8(d, 56)
+#define LIST32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define LIST64 LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55," \
+                      "%56,%57,%58,%59,%60,%61,%62,%63"
+
+// D[64x128] (+)= A[64x16] B[16x128], both K-major in shared memory. ACC = 0 overwrites D.
+template <typename T, int ACC> DEV void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b) {
+#define POD_SS(TYPE)                                                                                                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE \
+                 " {" LIST64 "}, %64, %65, p, 1, 1, 0, 0;\n}\n" : ACC64(d) : "l"(a), "l"(b), "n"(ACC))
+    if constexpr (std::is_same<T, __half>::value) POD_SS("f16");
+    else POD_SS("bf16");
+#undef POD_SS
+}
+// D[64x128] += A[64x16] B[16x128]; A in registers, B MN-major in shared memory.
+template <typename T> DEV void wgmma_rs(float (&d)[64], const uint32_t* a, uint64_t b) {
+#define POD_RS(TYPE)                                                                                                 \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE \
+                 " {" LIST64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;\n}\n"                                            \
+                 : ACC64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    if constexpr (std::is_same<T, __half>::value) POD_RS("f16");
+    else POD_RS("bf16");
+#undef POD_RS
+}
+// The same with 64 columns.
+template <typename T> DEV void wgmma_rs(float (&d)[32], const uint32_t* a, uint64_t b) {
+#define POD_RS(TYPE)                                                                                                \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE \
+                 " {" LIST32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}\n"                                           \
+                 : ACC32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    if constexpr (std::is_same<T, __half>::value) POD_RS("f16");
+    else POD_RS("bf16");
+#undef POD_RS
+}
+// D[64x8] (+)= A[64x16] B[16x8], both in shared memory. MN = 1: both MN-major, else both K-major.
+template <typename T, int MN, int ACC> DEV void wgmma_n8(float (&d)[4], uint64_t a, uint64_t b) {
+#define POD_N8(TYPE)                                                                                               \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\nwgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE \
+                 " {%0,%1,%2,%3}, %4, %5, p, 1, 1, %7, %7;\n}\n"                                                    \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b), "n"(ACC), "n"(MN))
+    if constexpr (std::is_same<T, __half>::value) POD_N8("f16");
+    else POD_N8("bf16");
+#undef POD_N8
+}
+
+// ---------------------------------------------------------------- arithmetic
+// 2^x on the special-function unit, denormals to zero.
+DEV float ex2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// Two floats -> packed pair (lo in the low half).
+template <typename T> DEV uint32_t pack2(float lo, float hi) {
+    uint32_t r;
+    if constexpr (std::is_same<T, __half>::value) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+DEV void st_global_v4(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+DEV void st_shared(uint32_t addr, uint32_t x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(addr), "r"(x) : "memory"); }
+DEV void st_shared_zero16(uint32_t addr) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(addr), "r"(0) : "memory");
+}
+
+}  // namespace pod90

@@ -1,0 +1,153 @@
+"""The work lists of the Hopper kernel: which piece of attention each SM computes, and in which order.
+
+The kernel itself decides nothing. It draws prefill units and decode chunks from two queues, and this module fills them.
+A piece of work is one row of twelve integers, `FIELDS`; `csrc/hopper/common.cuh` reads the same twelve.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+FIELDS = ("q_row", "rows", "head", "seq", "pos0", "kv_len", "begin", "end", "part", "parts", "slot", "group")
+PREFILL_TILE = 128  # query rows, and KV tokens of a block
+DECODE_TILE = 64  # KV tokens of a tile
+DECODE_HEADS = 8  # query heads that one pass over a KV head serves
+UNIT_OVERHEAD = 3  # what starting and merging a prefill unit costs, in KV blocks (measured on H200)
+L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 50 MB
+
+
+@dataclass(frozen=True)
+class WorkList:
+    """Rows of work, and how much room their partial results take."""
+
+    work: np.ndarray  # [n, 12] int32
+    chunks: np.ndarray  # [n_chunks + 1] first row of each chunk that is drawn from the queue
+    slots: int = 0  # partial results
+    groups: int = 0  # results that are merged from several parts
+
+    def column(self, name: str) -> np.ndarray:
+        return self.work[:, FIELDS.index(name)]
+
+
+def _rows(**columns) -> np.ndarray:
+    return np.stack(np.broadcast_arrays(*(columns[name] for name in FIELDS)), axis=1).astype(np.int32)
+
+
+def _empty() -> WorkList:
+    return WorkList(np.zeros((0, len(FIELDS)), np.int32), np.zeros(1, np.int32))
+
+
+# ---------------------------------------------------------------------------------------------------------- prefill
+def _makespan(lengths: np.ndarray, workers: int) -> float:
+    """Time until greedy workers have finished units of these lengths, longest first."""
+    ends = [0.0] * workers
+    for length in sorted(lengths, reverse=True):
+        heapq.heappushpop(ends, ends[0] + length)
+    return max(ends)
+
+
+def choose_splits(blocks: np.ndarray, workers: int) -> int:
+    """In how many parts each tile's KV range is cut: more than one only when whole tiles would leave workers idle."""
+    best, best_time = 1, np.inf
+    for splits in range(1, 9):
+        if splits > 1 and (len(blocks) * splits > 2 * workers or splits > blocks.min()):
+            break
+        time = _makespan(np.repeat(np.ceil(blocks / splits) + UNIT_OVERHEAD, splits), workers)
+        if time < best_time:
+            best, best_time = splits, time
+    return best
+
+
+def prefill_work(q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, head_dim, workers, causal=True, splits=None):
+    """Units of prefill in the order in which they are drawn.
+
+    Longest first, so that the last units to be drawn are short. Query heads run fastest, so that those of one KV head
+    read the same K and V at the same time, and heads are taken in sections whose K and V fit in L2 together.
+    """
+    if len(q_lens) == 0:
+        return _empty()
+    group = num_q_heads // num_kv_heads
+    columns = []
+    for q_start, q_len, kv_len, seq in zip(q_starts, q_lens, kv_lens, seqs, strict=True):
+        first = np.arange(0, q_len, PREFILL_TILE)
+        rows = np.minimum(PREFILL_TILE, q_len - first)
+        pos0 = kv_len - q_len + first
+        blocks = -(-(pos0 + rows if causal else np.full_like(first, kv_len)) // PREFILL_TILE)
+        kv_heads = int(np.clip(L2_SHARE // (kv_len * head_dim * 4), 1, num_kv_heads))
+        tile, head = np.meshgrid(np.arange(len(first)), np.arange(num_q_heads), indexing="ij")
+        section = head // (kv_heads * group)
+        columns.append([c.ravel() for c in (q_start + first[tile], rows[tile], head, np.full_like(tile, seq), pos0[tile],
+                                            np.full_like(tile, kv_len), blocks[tile], section)])
+    q_row, rows, head, seq, pos0, kv_len, blocks, section = (np.concatenate(c) for c in zip(*columns, strict=True))
+    order = np.lexsort((head, seq, -blocks, section))
+    q_row, rows, head, seq, pos0, kv_len, blocks = (c[order] for c in (q_row, rows, head, seq, pos0, kv_len, blocks))
+    if splits is None:
+        splits = choose_splits(blocks, workers)
+    parts = np.minimum(splits, blocks)
+    tile = np.repeat(np.arange(len(blocks)), parts)
+    part = np.arange(len(tile)) - np.repeat(np.cumsum(parts) - parts, parts)
+    split = parts > 1
+    group_of = np.cumsum(split) - split
+    slot_of = np.cumsum(parts * split) - parts * split
+    n, p = blocks[tile], parts[tile]
+    work = _rows(q_row=q_row[tile], rows=rows[tile], head=head[tile], seq=seq[tile], pos0=pos0[tile], kv_len=kv_len[tile],
+                 begin=n * part // p, end=n * (part + 1) // p, part=part, parts=p, slot=slot_of[tile], group=group_of[tile])
+    return WorkList(work, np.arange(len(work) + 1, dtype=np.int32), int((parts * split).sum()), int(split.sum()))
+
+
+# ----------------------------------------------------------------------------------------------------------- decode
+def decode_work(q_rows, kv_lens, seqs, num_q_heads, num_kv_heads, workers, weights=None):
+    """Decode cut into `workers` chunks of equal work across request and head borders (stream-K).
+
+    Chunks come in groups of `span` that read the same tokens of neighbouring heads at about the same time, which lie
+    side by side in memory. `weights` (one per group of chunks) makes the chunks unequal on purpose.
+    """
+    if len(kv_lens) == 0:
+        return _empty()
+    group = num_q_heads // num_kv_heads
+    packs = -(-group // DECODE_HEADS)  # passes over a KV head when its group is larger than one pass serves
+    lanes = num_kv_heads * packs
+    span = gcd(lanes & -lanes, workers)
+    cuts = workers // span
+    kv_lens, q_rows, seqs = (np.repeat(np.asarray(x, np.int64), lanes // span) for x in (kv_lens, q_rows, seqs))
+    lane0 = np.tile(np.arange(0, lanes, span), len(kv_lens) // (lanes // span))
+
+    # The line of all tiles, with a border wherever a unit (request, group of lanes) or a chunk begins.
+    tiles = -(-kv_lens // DECODE_TILE)
+    ends = np.cumsum(tiles)
+    total = int(ends[-1])
+    cuts = min(cuts, total)
+    share = np.ones(cuts) if weights is None else np.asarray(weights, float)[:cuts]
+    cut_at = np.rint(np.cumsum(share) / share.sum() * total).astype(np.int64)
+    borders = np.unique(np.concatenate([[0], ends, cut_at]))
+    begin, end = borders[:-1], borders[1:]
+    unit = np.searchsorted(ends, begin, side="right")
+    cut = np.searchsorted(cut_at, begin, side="right")
+
+    first = np.searchsorted(unit, np.arange(len(tiles)))
+    parts = np.bincount(unit, minlength=len(tiles))
+    split = parts > 1
+    group_of = (np.cumsum(split) - split)[unit]
+    slot_of = (np.cumsum(parts * split) - parts * split)[unit]
+    n_groups, n_slots = int(split.sum()), int((parts * split).sum())
+
+    # Lane `lane0 + j` of every segment goes to chunk cut * span + j.
+    segment, j = np.meshgrid(np.arange(len(unit)), np.arange(span), indexing="ij")
+    order = np.lexsort((segment.ravel(), j.ravel(), cut[segment].ravel()))
+    segment, j = segment.ravel()[order], j.ravel()[order]
+    u = unit[segment]
+    lane = lane0[u] + j
+    pack = lane % packs
+    tile0 = (ends - tiles)[u]
+    work = _rows(
+        q_row=q_rows[u] * num_q_heads + lane // packs * group + pack * DECODE_HEADS,
+        rows=np.minimum(DECODE_HEADS, group - pack * DECODE_HEADS), head=lane // packs, seq=seqs[u], pos0=0, kv_len=kv_lens[u],
+        begin=begin[segment] - tile0, end=end[segment] - tile0, part=segment - first[u], parts=parts[u],
+        slot=slot_of[segment] * span + j * parts[u], group=group_of[segment] * span + j,
+    )
+    chunks = np.searchsorted(cut[segment] * span + j, np.arange(cuts * span + 1)).astype(np.int32)
+    return WorkList(work, chunks, n_slots * span, n_groups * span)
