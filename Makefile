@@ -1,0 +1,71 @@
+# Every verb builds .venv when it is missing. `make help` lists the verbs.
+# Works with GNU make 3.81, which is what macOS ships.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; do \
+	$$p -c 'import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& echo $$p && break; done)
+PY := .venv/bin/python
+READY := .venv/.ready
+# pip talks to a person, and keeps quiet in a log.
+PIP := $(PY) -m pip --disable-pip-version-check install $$(test -t 1 || echo -q)
+FIG ?=
+NB ?=
+
+.PHONY: help env reproduce-figures test lint notebooks measure compare claims lab
+
+help:
+	@echo 'make reproduce-figures [FIG=pod-06]  every figure into figures/, with a gallery; no GPU needed (2 min)'
+	@echo 'make test                            ruff, pytest, and the notebooks run against their saved outputs (5 min)'
+	@echo 'make lab                             JupyterLab at the first chapter'
+	@echo 'make claims                          what the papers claim beside what we find (10 s)'
+	@echo 'make notebooks [NB=01]               re-execute the chapters and save them in canonical form (3 min)'
+	@echo 'make lint                            ruff alone (5 s)'
+	@echo 'make measure [FIG=pod-06]            measure on this GPU into data/fresh/ (8 min a figure at most)'
+	@echo 'make compare                         fresh measurements against the recorded ones (10 s)'
+	@echo 'make env                             only the environment, .venv (5 min on first use, mostly download)'
+	@echo 'Every verb makes .venv first when it is missing. PYTHON=/path/to/python3.12 chooses the interpreter.'
+
+env: $(READY)
+
+# A stamp that is missing means a first or an interrupted try: start clean. One that is merely old: update in place.
+$(READY): constraints.txt pyproject.toml
+	@test -n '$(PYTHON)' || { echo 'make: no Python 3.10 to 3.13 with venv here. Install one' \
+		'(Debian: apt install python3-venv) or say make PYTHON=/path/to/python3.12' >&2; exit 1; }
+	@echo 'Building .venv from constraints.txt: up to 5 minutes, mostly download. Later calls skip this.'
+	@{ test -e $@ && $(PY) -c '' 2>/dev/null; } || $(PYTHON) -m venv --clear .venv
+	@rm -f $@
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+reproduce-figures: $(READY)
+	@echo 'Drawing $(or $(FIG),every figure) into figures/ from recorded data and live simulation: about 2 minutes for all.'
+	@$(PY) -m pod figures $(FIG)
+
+test: lint
+	@echo 'Running tests and notebooks: about 5 minutes on 2 cores.'
+	@$(PY) -m pytest --nbval --nbval-current-env -n logical --maxprocesses 8 --dist loadfile
+
+lint: $(READY)
+	@$(PY) -m ruff check .
+
+notebooks: $(READY)
+	@echo 'Executing $(or $(NB),every chapter) and saving it in canonical form: about 20 seconds each.'
+	@$(PY) -m pod notebooks $(NB)
+
+measure: $(READY)
+	@echo 'Measuring $(or $(FIG),every figure) on this GPU into data/fresh/: up to 8 minutes a figure.'
+	@$(PY) -m pod measure $(FIG)
+
+compare: $(READY)
+	@$(PY) -m pod compare
+
+claims: $(READY)
+	@$(PY) -m pod claims
+
+lab: $(READY)
+	@echo 'Opening JupyterLab; Ctrl-C twice ends it.'
+	@$(PY) -m jupyterlab notebooks/00_start_here.ipynb
+
+.DEFAULT:
+	@echo "make: no verb '$@'; there are help, env, reproduce-figures, test, lint, notebooks, measure, compare, claims, lab" >&2
+	@exit 2
