@@ -39,7 +39,7 @@ def test_steps_cover_every_visible_pair_once_and_no_dead_block(n, extra, rows, c
     assert (covered[visible] == 1).all() and covered.max() == 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(**SIZES)
 def test_meta_tensors_count_the_same_bytes(n, extra, rows, cols):
     q, k, v = head(n, n + extra)

@@ -1,0 +1,112 @@
+"""Pictures of the online softmax: its state block by block, and the tree in which states are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from pod.reference import State
+
+LIT, DIM, INK, FRAME = "#ffd166", "#fff6dc", "#22303c", "#c9d1d9"
+WORKERS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#79706e")
+
+
+def lit_table(columns: Sequence[str], rows: Sequence[Sequence[str]], light, ax: Axes | None = None) -> Axes:
+    """A table whose cells glow: `light` [rows, columns] is 0 for plain, 1 for touched, 2 for the ones to look at."""
+    widths = [1 + 0.75 * max(len(str(row[c])) for row in (columns, *rows)) for c in range(len(columns))]
+    left = np.concatenate([[0], np.cumsum(widths)])
+    if ax is None:
+        ax = plt.subplots(figsize=(min(9.5, 0.125 * left[-1]), 0.34 * (len(rows) + 1)), dpi=110)[1]
+    for r, row in enumerate([columns, *rows]):
+        for c, text in enumerate(row):
+            colour = "#e9eef3" if r == 0 else ("white", DIM, LIT)[int(light[r - 1][c])]
+            ax.add_patch(Rectangle((left[c], r), widths[c], 1, facecolor=colour, edgecolor=FRAME, linewidth=0.8))
+            ax.text(
+                left[c] + widths[c] / 2, r + 0.52, text, ha="center", va="center", color=INK, fontsize=9,
+                fontweight="bold" if r == 0 else "normal", family="DejaVu Sans Mono" if r else None,
+            )  # fmt: skip
+    ax.set(xlim=(0, left[-1]), ylim=(len(rows) + 1, 0))
+    ax.axis("off")
+    return ax
+
+
+def state_table(blocks: Sequence[tuple[str, State]], ax: Axes | None = None) -> Axes:
+    """The running state of one query as blocks of keys arrive; `blocks` holds (label, state of that block alone).
+
+    Bright: the maximum rose, so all that was summed before had to be rescaled. Pale: something was added.
+    """
+    running = State.identity(1, blocks[0][1].o.shape[-1])
+    rows, light = [_row("before any key", running, rescale="")], [[0] * 6]
+    for label, block in blocks:
+        after = running.merge(block)
+        risen, added = bool(after.m[0] > running.m[0]), bool(block.l[0] > 0)
+        rescale = float(np.exp(running.m[0] - after.m[0])) if np.isfinite(after.m[0]) else 1.0
+        rows.append(_row(label, after, rescale=f"{rescale:.3f}"))
+        light.append([0, 2 * risen, 2 * risen, added, added, rows[-1][-1] != rows[-2][-1]])
+        running = after
+    return lit_table(("keys", "m", "rescale old by", "l", "O", "answer so far, O / l"), rows, light, ax)
+
+
+def _row(label: str, state: State, rescale: str) -> list[str]:
+    out, _ = state.finish()
+    answer = _vector(out[0]) if state.l[0] > 0 else "none"
+    return [label, f"{state.m[0]:.0f}", rescale, f"{state.l[0]:.3f}", _vector(state.o[0]), answer]
+
+
+def _vector(x: np.ndarray) -> str:
+    return "(" + ", ".join(f"{value:.3f}" for value in x) + ")"
+
+
+Tree = int | tuple  # a block number, or the trees that one merge brings together
+
+
+def height(tree: Tree) -> int:
+    """Merges that must wait for one another: two a piece when a node merges three children one after another."""
+    if isinstance(tree, int):
+        return 0
+    ready = height(tree[0])
+    for child in tree[1:]:
+        ready = max(ready, height(child)) + 1
+    return ready
+
+
+def merge_trees(trees: dict[str, tuple[Tree, dict[int, int]]]) -> Figure:
+    """Trees of merges over the same blocks of keys, side by side, as {title: (tree, worker)}.
+
+    A block has the colour of the SM that computes it (`worker`), a merge too; a merge of two SMs' states is black.
+    """
+    figure, axes = plt.subplots(1, len(trees), figsize=(9.5, 3.8), dpi=110, sharey=True, squeeze=False)
+    tops = []
+    for ax, (title, (tree, worker)) in zip(axes[0], trees.items(), strict=True):
+        x, y, _ = _draw_node(tree, worker, ax)
+        ax.plot([x, x], [y, y + 0.6], color=INK, linewidth=1.2, zorder=0)
+        ax.text(x, y + 0.7, "answer", ha="center", va="bottom", fontsize=8, color=INK)
+        ax.set_xlim(-0.7, max(worker) + 0.7)
+        ax.set_title(title, fontsize=9.5)
+        ax.axis("off")
+        tops.append(y)
+    axes[0, 0].set_ylim(-0.6, max(tops) + 1.6)
+    return figure
+
+
+def _draw_node(tree: Tree, worker: dict[int, int], ax: Axes) -> tuple[float, float, int]:
+    """Draws a tree and returns where its result is, and which SM holds it."""
+    if isinstance(tree, int):
+        colour = WORKERS[worker[tree] % len(WORKERS)]
+        ax.add_patch(FancyBboxPatch((tree - 0.34, -0.3), 0.68, 0.6, "round,pad=0.04", facecolor=colour, linewidth=0))
+        ax.text(tree, 0, str(tree), ha="center", va="center", color="white", fontsize=8)
+        return tree, 0.35, worker[tree]
+    x, y, home = _draw_node(tree[0], worker, ax)
+    for child in tree[1:]:
+        cx, cy, there = _draw_node(child, worker, ax)
+        nx, ny = (x + cx) / 2, max(y, cy) + 0.9
+        for px, py in ((x, y), (cx, cy)):
+            ax.plot([px, px, nx], [py, ny, ny], color=INK, linewidth=1.2, zorder=0)
+        ax.plot(nx, ny, "o", color=WORKERS[home % len(WORKERS)] if home == there else INK, markersize=5.5)
+        x, y = nx, ny
+    return x, y, home
