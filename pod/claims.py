@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from pod import paper
@@ -85,17 +85,21 @@ def _claim(row: dict) -> Claim:
     try:
         claim = Claim(**row)
     except TypeError as error:
-        raise ValueError(f"data/claims.toml, {name}: {str(error).partition('() ')[2]}") from None
-    band = claim.band
-    if not (isinstance(band, list) and len(band) == 2 and all(isinstance(b, float) for b in band) and band[0] <= band[1]):
-        raise ValueError(f"data/claims.toml, {name}: band is {band!r}; allowed is [low, high] with decimal points")
+        raise ValueError(f"data/claims.toml, {name}: {str(error).removeprefix('Claim.__init__() ')}") from None
+    if not _is_band(claim.band):
+        raise ValueError(f"data/claims.toml, {name}: band is {claim.band!r}; allowed is [low, high] with low <= high")
     if claim.kind not in KINDS:
         raise ValueError(f"data/claims.toml, {name}: kind is {claim.kind!r}; allowed: {', '.join(KINDS)}")
     if claim.paper not in paper.numbers():
         raise ValueError(f"data/claims.toml, {name}: paper is {claim.paper!r}; allowed are the ids of data/paper/*.csv")
     if claim.figure:
         registry.find(claim.figure)
-    return Claim(**(row | {"band": tuple(band)}))
+    return replace(claim, band=tuple(map(float, claim.band)))
+
+
+def _is_band(band) -> bool:
+    numbers = isinstance(band, list) and len(band) == 2 and all(type(end) in (int, float) for end in band)
+    return numbers and band[0] <= band[1]
 
 
 def load(text: str | None = None) -> list[Claim]:
@@ -115,7 +119,7 @@ def _toml(text: str) -> dict:
     return tomllib.loads(text)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _measure(expression: str) -> float:
     module, _, function = expression.partition(":")
     return float(getattr(importlib.import_module(module), function)())
@@ -144,12 +148,15 @@ def markdown() -> str:
 def table(rows: list[Result]) -> str:
     """Plain text for a terminal, one line a claim."""
     cells = [("verdict", "paper", "ours", "band", "claim")]
-    cells += [(r.verdict, r.claim.number.text, r.ours_text, r.band_text, f"{r.claim.id}: {r.claim.statement}") for r in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(4)]
-    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4]]) for row in cells)
+    for r in rows:
+        c = r.claim
+        cells.append((r.verdict, c.number.text, r.ours_text, r.band_text, f"{c.id}: {c.statement}"))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def add_arguments(parser) -> None:
+def configure(parser) -> None:
     parser.add_argument("--json", action="store_true", help="a list of claims as JSON instead of a table")
 
 

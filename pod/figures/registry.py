@@ -120,7 +120,7 @@ class Entry:
 
 
 def source_of(figure_id: str) -> str:
-    """"pod-06" -> "POD-Attention, Figure 6"; ids of no source are this repository's own."""
+    """pod-06 becomes "POD-Attention, Figure 6"; ids of no source are this repository's own."""
     prefix, _, number = figure_id.partition("-")
     if prefix not in SOURCES or not number.lstrip("t").isdigit():
         return OURS

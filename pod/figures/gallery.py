@@ -1,0 +1,211 @@
+"""`python -m pod figures`: draw figures into figures/<id>.png and .csv, and write the gallery figures/index.html."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+from pod import claims, paper
+from pod.figures import registry
+
+ROOT = Path(__file__).parents[2]
+BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on", "missing": "still missing"}
+STYLE = Path(__file__).with_name("gallery.css")
+ROWS_SHOWN = 24
+
+# ---------------------------------------------------------------- drawing
+
+
+def reproduce(ids: Iterable[str], out: Path) -> list[str]:
+    """Draw each figure and write its table; returns the ids that failed, after the others are done."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    out.mkdir(parents=True, exist_ok=True)
+    modules = {figure_id: registry.load(figure_id) for figure_id in ids}  # unknown ids end it before any work
+    failed = []
+    for figure_id, module in modules.items():
+        begin = time.perf_counter()
+        try:
+            _draw(figure_id, module, out)
+            print(f"{figure_id:<11} {time.perf_counter() - begin:5.1f} s  {registry.find(figure_id).title}", flush=True)
+        except Exception as error:  # one broken figure must not hide the others
+            failed.append(figure_id)
+            print(f"{figure_id:<11} FAILED  {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    return failed
+
+
+def _draw(figure_id: str, module, out: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    table = module.table()
+    picture = module.draw(table)
+    table.to_csv(out / f"{figure_id}.csv", index=False, float_format="%.6g")
+    picture.savefig(out / f"{figure_id}.png", dpi=150, bbox_inches="tight", facecolor="white")
+    plt.close(picture)
+
+
+# ---------------------------------------------------------------- the page
+
+
+def write_index(out: Path) -> Path:
+    """The gallery: one file that needs no network and no neighbour."""
+    page = out / "index.html"
+    page.write_text(_page(out), encoding="utf-8")
+    return page
+
+
+def _page(out: Path) -> str:
+    by_figure = defaultdict(list)
+    results = claims.results()
+    for result in results:
+        by_figure[result.claim.shown_in].append(result)
+    sections = defaultdict(list)
+    for entry in registry.entries():
+        sections[entry.source.split(",")[0]].append(entry)
+    body = "".join(_section(name, entries, by_figure, out) for name, entries in sections.items())
+    nav = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in sections)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>POD-Attention, rebuilt: the gallery</title><style>{STYLE.read_text(encoding="utf-8")}</style></head><body>
+<header><h1>POD-Attention, rebuilt</h1>
+<p class="lead">Every figure and table of two papers and four posts, beside what this repository gets. A badge says how:
+<b class="badge done">computed</b> exactly, <b class="badge simulated">simulated</b> by a model, or
+<b class="badge recorded">recorded</b> on the GPU it names.</p>
+{_progress(registry.entries(), results)}<nav>{nav}</nav></header>
+<main>{body}</main>
+<footer>Made by <code>make reproduce-figures</code>. Bands of the claims were fixed before anything was measured:
+<code>data/claims.toml</code>. Paper numbers: <code>data/paper/</code>.</footer>
+</body></html>
+"""
+
+
+def _progress(entries, results) -> str:
+    states, verdicts = Counter(e.state for e in entries), Counter(r.verdict for r in results)
+    bar = "".join(f'<i class="{s}" style="flex:{states[s]}"></i>' for s in BADGES if states[s])
+    legend = "".join(
+        f'<span><b class="dot {s}"></b>{states[s]} {label.removesuffix(" on")}</span>' for s, label in BADGES.items()
+    )
+    tally = ", ".join(f"<b>{verdicts[v]}</b> {v}" for v in (claims.HOLDS, claims.FAILS, claims.OPEN))
+    return f'<div class="bar">{bar}</div><p class="legend">{legend}</p><p class="tally">Claims: {tally}.</p>'
+
+
+def _section(name: str, entries, by_figure, out: Path) -> str:
+    here = [e for e in entries if (out / f"{e.id}.png").is_file() and e.figure]
+    missing = [e for e in entries if not e.figure]
+    cards = "".join(_card(e, by_figure[e.id], out) for e in here)
+    rows = "".join(_missing(e, by_figure[e.id]) for e in missing)
+    rest = f'<h3>Still missing</h3><div class="missing">{rows}</div>' if missing else ""
+    count = f"{len(entries) - len(missing)} of {len(entries)}"
+    return f'<section id="{_anchor(name)}"><h2>{escape(name)} <small>{count}</small></h2>{cards}{rest}</section>'
+
+
+def _card(entry: registry.Entry, results, out: Path) -> str:
+    label = BADGES[entry.state] + (f" {entry.gpus}" if entry.gpus else "")
+    where = "" if entry.source == registry.OURS else f"<span>{escape(entry.source)}</span>"
+    return f"""<article id="{entry.id}">
+<p class="meta"><b class="badge {entry.state}">{label}</b>{where}<code>{entry.id}</code>{_chapter(entry.chapter)}</p>
+<h3>{escape(entry.title)}</h3>
+<p class="method">{escape(entry.figure.method)}</p>
+<a class="plate" href="{entry.id}.png"><img alt="{escape(entry.title)}" src="{_image(out / f"{entry.id}.png")}"></a>
+{_claims(results)}<div class="folds">{_data(out / f"{entry.id}.csv")}{_stated(entry.id)}{_provenance(entry)}</div>
+</article>"""
+
+
+def _missing(entry: registry.Entry, results) -> str:
+    inside = _claims(results) + _stated(entry.id, fold=False)
+    head = f"<code>{entry.id}</code><span>{escape(entry.title)}</span><em>chapter {entry.chapter}</em>"
+    return f"<details><summary>{head}</summary>{inside}</details>" if inside else f'<div class="row">{head}</div>'
+
+
+def _claims(results) -> str:
+    if not results:
+        return ""
+    css = {claims.HOLDS: "holds", claims.FAILS: "fails", claims.OPEN: "open"}
+    rows = "".join(
+        f'<tr><td>{escape(r.claim.statement)}{_note(r.claim.note)}</td><td class="n">{escape(r.claim.number.text)}</td>'
+        f'<td class="n">{r.ours_text}</td><td class="n">{r.band_text}</td>'
+        f'<td><b class="verdict {css[r.verdict]}">{r.verdict}</b></td></tr>'
+        for r in results
+    )
+    head = "<tr><th>claim</th><th>paper</th><th>ours</th><th>holds within</th><th>verdict</th></tr>"
+    return f'<div class="scroll"><table>{head}{rows}</table></div>'
+
+
+def _note(text: str) -> str:
+    return f"<br><small>{escape(text)}</small>" if text else ""
+
+
+def _data(path: Path) -> str:
+    import pandas as pd
+
+    table = pd.read_csv(path)
+    more = f"<p>First {ROWS_SHOWN} of {len(table)} rows.</p>" if len(table) > ROWS_SHOWN else ""
+    html = table.head(ROWS_SHOWN).to_html(index=False, border=0, na_rep="", float_format=lambda v: f"{v:.5g}")
+    link = f'<p><a href="{path.name}">{path.name}</a></p>'
+    return f'<details><summary>Data</summary><div class="scroll">{html}</div>{more}{link}</details>'
+
+
+def _stated(figure_id: str, fold: bool = True) -> str:
+    stated = paper.of_figure(figure_id)
+    if not stated:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(n.id.split('.', 2)[2].replace('_', ' '))}</td><td class='n'>{escape(n.text)}</td>"
+        f"<td>{escape(n.where)}</td><td>{escape(n.note)}</td></tr>"
+        for n in stated
+    )
+    head = "<tr><th>stated</th><th>value</th><th>where</th><th>note</th></tr>"
+    table = f'<div class="scroll"><table>{head}{rows}</table></div>'
+    return f"<details><summary>What the source states</summary>{table}</details>" if fold else table
+
+
+def _provenance(entry: registry.Entry) -> str:
+    from pod.measure import provenance
+
+    lines = []
+    for name in entry.figure.data:
+        meta = provenance.load(provenance.RECORDED / name)
+        shown = {k: meta[k] for k in ("gpu", "driver", "cuda", "torch", "started", "timer", "l2", "repeats", "commit")}
+        lines.append(f"<p><code>{escape(name)}</code></p><pre>{escape(json.dumps(shown, indent=1))}</pre>")
+    return f"<details><summary>Provenance</summary>{''.join(lines)}</details>" if lines else ""
+
+
+def _chapter(number: str) -> str:
+    notebook = next((ROOT / "notebooks").glob(f"{number}_*.ipynb"), None)
+    text = f"chapter {number}"
+    return f'<a href="../notebooks/{notebook.name}">{text}</a>' if notebook else f"<span>{text}</span>"
+
+
+def _image(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _anchor(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name.lower())
+
+
+# ---------------------------------------------------------------- the verb
+
+
+def configure(parser) -> None:
+    parser.add_argument("ids", nargs="*", metavar="ID", help="e.g. pod-06; every figure that is here when left out")
+    parser.add_argument("--list", action="store_true", help="name every figure and table with its state, one a line")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder to write to (default: figures)")
+
+
+def run(args) -> int:
+    if args.list:
+        print("\n".join(entry.line for entry in registry.entries()))
+        return 0
+    ids = list(dict.fromkeys(args.ids)) or [e.id for e in registry.drawable()]
+    print(f"drawing {len(ids)} of {len(registry.drawable())} figures into {args.out}/, a few seconds each at most")
+    failed = reproduce(ids, args.out)
+    print(f"gallery: {write_index(args.out)}")
+    return 1 if failed else 0

@@ -1,0 +1,1 @@
+"""Measuring on a GPU: timing, peers, provenance, and one suite a figure."""

@@ -1,0 +1,325 @@
+"""Where a recording comes from. Every file in data/recorded/<gpu>/ has a sidecar, x.csv -> x.meta.json, written on the
+GPU machine by `write` and checked by `check`: which GPU and software, how it was timed, what the GPU's clocks and power
+did meanwhile, and which sources made the kernels, so that a later change of exactly those sources shows up."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "data" / "recorded"
+L2_STATES = ("cold", "warm")
+TELEMETRY = {
+    "sm_clock_mhz": (100, 3000),
+    "memory_clock_mhz": (300, 10000),
+    "power_w": (10, 1500),
+    "temperature_c": (5, 110),
+}
+PATTERNS = {
+    "driver": r"\d{3}\.\d+(\.\d+)?",
+    "cuda": r"\d+\.\d+",
+    "torch": r"\d+\.\d+\.\d+\S*",
+    "commit": r"[0-9a-f]{40}",
+    "sha256": r"[0-9a-f]{64}",
+}
+FIELDS = {
+    "gpu": str, "gpus": int, "driver": str, "cuda": str, "torch": str, "commit": str, "dirty": bool, "csrc": dict,
+    "telemetry": dict, "timer": str, "l2": str, "repeats": int, "started": str, "seconds": (int, float),
+    "command": str, "keys": list, "sha256": str,
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- on the GPU machine
+
+
+def collect() -> dict:
+    """The machine and the tree that measure: gpu, gpus, driver, cuda, torch, commit, dirty."""
+    import torch
+
+    names, driver = _query_gpus()
+    commit, dirty = _commit()
+    return {"gpu": names[0], "gpus": len(names), "driver": driver, "cuda": torch.version.cuda or "none",
+            "torch": torch.__version__, "commit": commit, "dirty": dirty}  # fmt: skip
+
+
+def _nvml():
+    """The NVML module, initialised; None without nvidia-ml-py or a driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return pynvml
+    except Exception:  # a missing package and each missing library raise their own kind
+        return None
+
+
+def _smi(*fields: str) -> list[list[str]]:
+    """One row a GPU from nvidia-smi."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        raise ValueError("no NVIDIA GPU found: provenance is collected where the measuring happens") from None
+    return [[cell.strip() for cell in line.split(",")] for line in out.strip().splitlines()]
+
+
+def _query_gpus() -> tuple[list[str], str]:
+    if nvml := _nvml():
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        if handles:
+            return [nvml.nvmlDeviceGetName(h) for h in handles], nvml.nvmlSystemGetDriverVersion()
+    rows = _smi("name", "driver_version")
+    return [name for name, _ in rows], rows[0][1]
+
+
+def _commit() -> tuple[str, bool]:
+    """The commit and whether tracked files differ from it. A copy without .git names both in the environment."""
+    if commit := os.environ.get("POD_COMMIT"):
+        return commit, os.environ.get("POD_DIRTY", "0") != "0"
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return commit, bool(_git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.CalledProcessError):
+        raise ValueError("no git here: set POD_COMMIT to the full commit hash, and POD_DIRTY=1 if changed") from None
+
+
+def _git(*args: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *args], capture_output=True, text=True, check=True).stdout.strip()
+
+
+class Watch:
+    """Samples of clocks, power and temperature, taken by a thread while a measurement runs."""
+
+    def __init__(self) -> None:
+        self.started = datetime.now(timezone.utc)
+        self.samples: list[tuple[float, ...]] = []
+        self.seconds = 0.0
+
+    def summary(self) -> dict:
+        columns = zip(TELEMETRY, zip(*self.samples, strict=True), strict=True)
+        return {"samples": len(self.samples)} | {
+            name: {"min": min(values), "median": median(values), "max": max(values)} for name, values in columns
+        }
+
+
+@contextmanager
+def watch(interval: float = 0.2, device: int = 0):
+    """`with watch() as run: measure()`, then hand `run` to `write`. It samples at the start and the end at least."""
+    run, done = Watch(), threading.Event()
+    sample = _sampler(device)
+
+    def loop() -> None:
+        while not done.wait(interval):
+            run.samples.append(sample())
+
+    thread = threading.Thread(target=loop, daemon=True)
+    begin = time.perf_counter()
+    run.samples.append(sample())
+    thread.start()
+    try:
+        yield run
+    finally:
+        done.set()
+        thread.join()
+        run.samples.append(sample())
+        run.seconds = time.perf_counter() - begin
+
+
+def _sampler(device: int):
+    """A function that reads (SM clock, memory clock, power, temperature) once."""
+    if nvml := _nvml():
+        handle = nvml.nvmlDeviceGetHandleByIndex(device)
+        return lambda: (
+            nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        )
+    fields = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+    return lambda: tuple(float(cell) for cell in _smi(*fields)[device])
+
+
+def write(
+    path: str | Path, run: Watch, *, keys: Sequence[str], timer: str, l2: str, repeats: int,
+    csrc: Iterable[str] = (), command: str | None = None,
+) -> Path:  # fmt: skip
+    """Write the sidecar of the file at `path`, measured under `run`, and check it.
+
+    keys: the columns that name a row; the others are measured. timer: how time was taken, in words. l2: "cold" or
+    "warm". csrc: the sources that were compiled, e.g. ["csrc/hybrid.cu"]; what they include is found.
+    """
+    path = Path(path)
+    meta = collect() | {
+        "csrc": csrc_hashes(csrc), "telemetry": run.summary(), "timer": timer, "l2": l2, "repeats": repeats,
+        "started": run.started.isoformat(timespec="seconds"), "seconds": round(run.seconds, 1),
+        "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": _sha256(path),
+    }  # fmt: skip
+    sidecar = sidecar_of(path)
+    sidecar.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    check(path)
+    return sidecar
+
+
+# ---------------------------------------------------------------- sources and staleness
+
+
+def csrc_hashes(files: Iterable[str]) -> dict[str, str]:
+    """Hash of each file and of all that it includes from this tree, comments left out: prose makes nothing stale."""
+    hashes: dict[str, str] = {}
+    waiting = list(files)
+    while waiting:
+        name = waiting.pop()
+        if name in hashes:
+            continue
+        if not (ROOT / name).is_file():
+            raise ValueError(
+                f"csrc: {name!r} is not a file of this repository; name it from the top, as csrc/hybrid.cu"
+            )
+        code = _without_comments((ROOT / name).read_text(encoding="utf-8"))
+        hashes[name] = hashlib.sha256(code.encode()).hexdigest()[:16]
+        waiting += _includes(name, code)
+    return dict(sorted(hashes.items()))
+
+
+def _includes(name: str, code: str) -> list[str]:
+    """Files of this tree that `name` includes by quotes, looked up beside it, in csrc and in csrc/include."""
+    found = []
+    for target in re.findall(r'^\s*#\s*include\s*"([^"]+)"', code, re.MULTILINE):
+        for folder in ((ROOT / name).parent, ROOT / "csrc", ROOT / "csrc" / "include"):
+            if (folder / target).is_file():
+                found.append((folder / target).resolve().relative_to(ROOT).as_posix())
+                break
+    return found
+
+
+def _without_comments(code: str) -> str:
+    """C-like code without comments, blank lines and line-end spaces; string literals stay as they are."""
+    token = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+    code = token.sub(lambda m: m[0] if m[0].startswith('"') else " ", code)
+    return "\n".join(line.rstrip() for line in code.splitlines() if line.strip())
+
+
+def stale(folder: Path | None = None) -> dict[Path, list[str]]:
+    """Recordings made by other sources than the present ones, each with the files that changed or are gone."""
+    changed = {}
+    for path in recordings(folder):
+        then = json.loads(sidecar_of(path).read_text(encoding="utf-8"))["csrc"]
+        now = csrc_hashes(name for name in then if (ROOT / name).is_file())
+        if differing := [name for name in then if now.get(name) != then[name]]:
+            changed[path] = differing
+    return changed
+
+
+# ---------------------------------------------------------------- checking
+
+
+def sidecar_of(path: str | Path) -> Path:
+    path = Path(path)
+    return path.with_name(path.stem + ".meta.json")
+
+
+def recordings(folder: Path | None = None) -> list[Path]:
+    """Every recorded file, sidecars left out."""
+    files = (p for p in (folder or RECORDED).rglob("*") if p.is_file() and not p.name.startswith("."))
+    return sorted(p for p in files if not p.name.endswith((".meta.json", ".md")))
+
+
+def load(path: str | Path) -> dict:
+    """The checked sidecar of a recording."""
+    check(path)
+    return json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+
+
+def check(path: str | Path) -> None:
+    """Refuse a recording without a complete, consistent sidecar: one ValueError names everything that is wrong."""
+    path = Path(path)
+    try:
+        meta = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path.name}: no sidecar {sidecar_of(path).name}; measure it, do not write it") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{sidecar_of(path).name}: not JSON ({error})") from None
+    problems = _missing(meta) or [*_malformed(meta), *_implausible(meta), *_other_file(path, meta)]
+    if problems:
+        raise ValueError(f"{sidecar_of(path).name}: {'; '.join(problems)}")
+
+
+def _missing(meta) -> list[str]:
+    if not isinstance(meta, dict):
+        return ["not an object"]
+    wrong = [name for name, kind in FIELDS.items() if not isinstance(meta.get(name), kind) or meta[name] == ""]
+    return [f"missing or of the wrong type: {', '.join(wrong)}"] if wrong else []
+
+
+def _malformed(meta: dict) -> list[str]:
+    problems = [f"{name} {meta[name]!r}" for name, form in PATTERNS.items() if not re.fullmatch(form, meta[name])]
+    problems += [f"csrc {name}: {h!r}" for name, h in meta["csrc"].items() if not re.fullmatch(r"[0-9a-f]{16}", str(h))]
+    if len(set(meta["commit"])) < 6:
+        problems.append(f"commit {meta['commit']!r} is no hash")
+    if meta["l2"] not in L2_STATES:
+        problems.append(f"l2 {meta['l2']!r}, allowed: {', '.join(L2_STATES)}")
+    return problems
+
+
+def _implausible(meta: dict) -> list[str]:
+    problems = [f"{name} {meta[name]}" for name in ("gpus", "repeats", "seconds") if not meta[name] > 0]
+    try:
+        started = datetime.fromisoformat(meta["started"])
+        if started.tzinfo is None or started > datetime.now(timezone.utc):
+            problems.append(f"started {meta['started']!r} has no time zone or lies ahead")
+    except ValueError:
+        problems.append(f"started {meta['started']!r} is no ISO date")
+    telemetry = meta["telemetry"]
+    if not telemetry.get("samples", 0) >= 2:
+        problems.append("telemetry needs at least two samples")
+    for name, (low, high) in TELEMETRY.items():
+        spread = [telemetry.get(name, {}).get(k, -1) for k in ("min", "median", "max")]
+        if not (low <= spread[0] <= spread[1] <= spread[2] <= high):
+            problems.append(f"telemetry {name} {spread}, plausible is {low} to {high}")
+    return problems
+
+
+def _other_file(path: Path, meta: dict) -> list[str]:
+    """What the sidecar says that the file and its folder deny."""
+    problems = []
+    if meta["sha256"] != _sha256(path):
+        problems.append(f"{path.name} was changed after it was measured (sha256 differs)")
+    folder = path.parent.name
+    if RECORDED in path.resolve().parents and folder not in meta["gpu"].lower():
+        problems.append(f"a recording of {meta['gpu']!r} does not belong into {folder}/")
+    if path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        if not rows or not meta["keys"] or not set(meta["keys"]) <= rows[0].keys():
+            problems.append(f"{path.name} has no rows or lacks a key column of {meta['keys']}")
+        else:
+            problems += _spread(rows)
+    return problems
+
+
+def _spread(rows: list[dict[str, str]]) -> list[str]:
+    """Every measured x with its x_p10 and x_p90 must lie between them."""
+    names = [n for n in rows[0] if f"{n}_p10" in rows[0] and f"{n}_p90" in rows[0]]
+    for name in names:
+        for i, row in enumerate(rows):
+            cells = [row[f"{name}_p10"], row[name], row[f"{name}_p90"]]
+            if all(cells) and not float(cells[0]) <= float(cells[1]) <= float(cells[2]):
+                return [f"row {i + 1}: {name} {cells[1]} is not within its p10 {cells[0]} and p90 {cells[2]}"]
+    return []
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
