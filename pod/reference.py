@@ -20,7 +20,7 @@ class State:
     """
 
     m: np.ndarray
-    l: np.ndarray  # noqa: E741 - the name that every paper uses
+    l: np.ndarray
     o: np.ndarray
 
     @classmethod
@@ -56,7 +56,7 @@ class State:
     def finish(self) -> tuple[np.ndarray, np.ndarray]:
         """Output [..., D] and log-sum-exp [...]. A row that saw no key gets output 0 and log-sum-exp -inf."""
         empty = self.l == 0
-        l = np.where(empty, 1.0, self.l)  # noqa: E741
+        l = np.where(empty, 1.0, self.l)
         return self.o / l[..., None], np.where(empty, -np.inf, self.m + np.log(l))
 
 

@@ -113,14 +113,14 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tile: Tile, memory: Memory,
     for rows in tile.row_blocks(n):
         q_tile = memory.load(q[rows]) * q.shape[1] ** -0.5
         m = torch.full_like(q_tile[:, :1], -torch.inf)
-        l, o = torch.zeros_like(m), torch.zeros_like(q_tile)  # noqa: E741 - the name that every paper uses
+        l, o = torch.zeros_like(m), torch.zeros_like(q_tile)
         for cols in tile.col_blocks(rows, n, s, causal):
             scores = q_tile @ memory.load(k[cols]).T
             if causal and crosses_diagonal(rows, cols, s - n):
                 scores = _hide(scores, rows, cols, s - n)
             m_new = m.maximum(scores.amax(dim=1, keepdim=True))  # finite: every query sees key 0, in the first block
             p, rescale = (scores - m_new).exp(), (m - m_new).exp()
-            l = rescale * l + p.sum(dim=1, keepdim=True)  # noqa: E741
+            l = rescale * l + p.sum(dim=1, keepdim=True)
             o = rescale * o + p @ memory.load(v[cols])
             m = m_new
         out[rows] = memory.store(o / l)

@@ -18,7 +18,7 @@ WORKERS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9
 
 def lit_table(columns: Sequence[str], rows: Sequence[Sequence[str]], light, ax: Axes | None = None) -> Axes:
     """A table whose cells glow: `light` [rows, columns] is 0 for plain, 1 for touched, 2 for the ones to look at."""
-    widths = [1 + 0.75 * max(len(str(row[c])) for row in (columns, *rows)) for c in range(len(columns))]
+    widths = [2 + 0.75 * max(len(str(row[c])) for row in (columns, *rows)) for c in range(len(columns))]
     left = np.concatenate([[0], np.cumsum(widths)])
     if ax is None:
         ax = plt.subplots(figsize=(min(9.5, 0.125 * left[-1]), 0.34 * (len(rows) + 1)), dpi=110)[1]
@@ -75,22 +75,24 @@ def height(tree: Tree) -> int:
     return ready
 
 
-def merge_trees(trees: dict[str, tuple[Tree, dict[int, int]]]) -> Figure:
-    """Trees of merges over the same blocks of keys, side by side, as {title: (tree, worker)}.
+def merge_trees(panels: dict[str, tuple[Sequence[Tree], dict[int, int]]]) -> Figure:
+    """Merge trees over blocks of keys, one panel a way of sharing the work: {title: (trees, worker)}.
 
     A block has the colour of the SM that computes it (`worker`), a merge too; a merge of two SMs' states is black.
     """
-    figure, axes = plt.subplots(1, len(trees), figsize=(9.5, 3.8), dpi=110, sharey=True, squeeze=False)
-    tops = []
-    for ax, (title, (tree, worker)) in zip(axes[0], trees.items(), strict=True):
-        x, y, _ = _draw_node(tree, worker, ax)
-        ax.plot([x, x], [y, y + 0.6], color=INK, linewidth=1.2, zorder=0)
-        ax.text(x, y + 0.7, "answer", ha="center", va="bottom", fontsize=8, color=INK)
+    figure, axes = plt.subplots(1, len(panels), figsize=(9.5, 2.9), dpi=110, sharey=True, squeeze=False)
+    top = 0.0
+    for ax, (title, (trees, worker)) in zip(axes[0], panels.items(), strict=True):
+        for tree in trees:
+            x, y, _ = _draw_node(tree, worker, ax)
+            ax.plot([x, x], [y, y + 0.6], color=INK, linewidth=1.2, zorder=0)
+            ax.text(x, y + 0.7, "answer", ha="center", va="bottom", fontsize=8, color=INK)
+            top = max(top, y)
         ax.set_xlim(-0.7, max(worker) + 0.7)
-        ax.set_title(title, fontsize=9.5)
+        ax.set_title(title, fontsize=10)
         ax.axis("off")
-        tops.append(y)
-    axes[0, 0].set_ylim(-0.6, max(tops) + 1.6)
+    axes[0, 0].set_ylim(-0.6, top + 1.5)
+    figure.tight_layout()
     return figure
 
 
