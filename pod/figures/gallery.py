@@ -29,6 +29,7 @@ def reproduce(ids: Iterable[str], out: Path) -> list[str]:
     matplotlib.use("Agg")
     out.mkdir(parents=True, exist_ok=True)
     modules = {figure_id: registry.load(figure_id) for figure_id in ids}  # unknown ids end it before any work
+    print(f"drawing {len(modules)} of {len(registry.drawable())} figures into {out}/, a few seconds each at most")
     failed = []
     for figure_id, module in modules.items():
         begin = time.perf_counter()
@@ -205,7 +206,6 @@ def run(args) -> int:
         print("\n".join(entry.line for entry in registry.entries()))
         return 0
     ids = list(dict.fromkeys(args.ids)) or [e.id for e in registry.drawable()]
-    print(f"drawing {len(ids)} of {len(registry.drawable())} figures into {args.out}/, a few seconds each at most")
     failed = reproduce(ids, args.out)
     print(f"gallery: {write_index(args.out)}")
     return 1 if failed else 0

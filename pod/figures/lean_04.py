@@ -45,6 +45,23 @@ def table():
     )
 
 
+def merge_error() -> float:
+    """Largest relative error of merged states over 200 random cuts and merge orders, scores up to a few hundred."""
+    rng = np.random.default_rng(4)
+    worst = 0.0
+    for _ in range(200):
+        scores, values = rng.normal(0, rng.choice([1, 100]), (1, TILE)), rng.normal(size=(TILE, HEAD_DIM))
+        cuts = np.sort(rng.choice(np.arange(1, TILE), rng.integers(1, 9), replace=False))
+        parts = zip(np.split(scores, cuts, axis=1), np.split(values, cuts), strict=True)
+        states = [State.of(s, v) for s, v in parts]
+        while len(states) > 1:
+            a, b = (states.pop(rng.integers(len(states))) for _ in "ab")
+            states.append(a.merge(b))
+        whole = State.of(scores, values).finish()[0]
+        worst = max(worst, np.abs(states[0].finish()[0] - whole).max() / np.abs(whole).max())
+    return float(worst)
+
+
 def draw(df):
     from matplotlib import pyplot as plt
     from matplotlib.patches import Rectangle

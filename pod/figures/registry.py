@@ -49,7 +49,7 @@ pod-t7      08  Limiting the splits of a prefill chunk
 lean-01     10  Two heads on five SMs: no split, fixed split, stream-K
 lean-02     10  Share of prefill, decode attention and linear layers, Phi-3 Medium
 lean-03     10  Utilisation of LeanAttention against FlashDecoding
-lean-04     10  One head cut into two unequal pieces and merged
+lean-04     01  One head cut into two unequal pieces and merged
 lean-05     10  Data flow inside one CTA
 lean-06     10  Equal tiles for every SM in a ragged batch
 lean-07     10  Speed-up on one A100 over context, heads and batch
@@ -148,9 +148,13 @@ def entries() -> tuple[Entry, ...]:
     rows = []
     for line in CATALOGUE.strip().splitlines():
         figure_id, chapter, title = line.split(maxsplit=2)
-        rows.append(Entry(figure_id, source_of(figure_id), title, chapter, drawn.pop(figure_id, None)))
-    own = [Entry(f.id, f.source, f.title, f.chapter, f) for f in drawn.values()]
-    return (*rows, *own)
+        here = drawn.pop(figure_id, None)
+        rows.append(_entry(here) if here else Entry(figure_id, source_of(figure_id), title, chapter))
+    return (*rows, *map(_entry, drawn.values()))
+
+
+def _entry(figure: Figure) -> Entry:
+    return Entry(figure.id, figure.source, figure.title, figure.chapter, figure)
 
 
 def find(figure_id: str) -> Entry:
