@@ -1,4 +1,4 @@
-"""`python -m pod VERB`. A verb lives in its own module, which offers configure(parser) and run(args) -> exit code."""
+"""POD-Attention, explained and rebuilt: figures, claims and measurements from the command line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NoReturn
 
+# Each verb lives in its own module, which offers configure(parser) and run(args) -> exit code.
 VERBS = {
     "doctor": ("pod.doctor", "what this machine can do, and the command that mends each lack"),
     "figures": ("pod.figures.gallery", "draw figures and the gallery into figures/; --list names them all"),
@@ -24,7 +25,7 @@ class Parser(argparse.ArgumentParser):
     """Argparse, but a mistake costs the reader one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {message}; --help tells more\n")
 
 
 def available() -> dict[str, tuple[str, str]]:

@@ -1,0 +1,176 @@
+"""The promises of the house: pinned versions agree, imports are light, verbs answer mistakes in one line."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pod
+from pod.__main__ import VERBS
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*command: str, **kwargs) -> subprocess.CompletedProcess:
+    return subprocess.run(command, cwd=kwargs.pop("cwd", ROOT), capture_output=True, text=True, timeout=120, **kwargs)
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess:
+    return run(sys.executable, *arguments)
+
+
+# ---------------------------------------------------------------- pins
+
+
+def pins(text: str) -> list[str]:
+    return [line.strip(" -'") for line in text.splitlines() if "==" in line and not line.lstrip().startswith("#")]
+
+
+def test_conda_and_pip_pin_the_same_versions():
+    constraints, conda = ((ROOT / name).read_text() for name in ("constraints.txt", "environment.yml"))
+    assert pins(conda) == pins(constraints)
+    assert len(pins(constraints)) > 15
+
+
+def test_every_dependency_is_pinned():
+    text = (ROOT / "pyproject.toml").read_text()
+    lists = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1]
+    lists += re.search(r"^dev = \[(.*?)\]", text, re.MULTILINE)[1]
+    wanted = {re.match(r"[\w-]+", name)[0] for name in re.findall(r'"([^"]+)"', lists)}
+    assert wanted <= {pin.partition("==")[0] for pin in pins((ROOT / "constraints.txt").read_text())}
+
+
+# ---------------------------------------------------------------- imports
+
+
+@pytest.mark.parametrize("module", ["pod", "pod.__main__", "pod.doctor", "pod.figures.registry"])
+def test_import_is_light(module):
+    code = f"import sys, {module}; print({{'torch', 'numpy', 'pandas', 'matplotlib'}} & set(sys.modules))"
+    assert python("-c", code).stdout == "set()\n"
+
+
+def test_unknown_name_says_what_there_is():
+    with pytest.raises(AttributeError, match="'frobnicate'; it offers HybridBatch, GPUS"):
+        pod.frobnicate  # noqa: B018
+
+
+def test_public_names_resolve():
+    from pod.batch import HybridBatch
+    from pod.hardware import GPUS
+
+    assert pod.HybridBatch is HybridBatch and pod.GPUS is GPUS
+    assert set(pod.__all__) <= set(dir(pod))
+
+
+# ---------------------------------------------------------------- python -m pod
+
+
+@pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["doctor", "--frobnicate"], ["figures", "pod-99"]])
+def test_mistake_on_the_command_line_costs_one_line(arguments):
+    done = python("-m", "pod", *arguments)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_unknown_figure_lists_the_known():
+    message = python("-m", "pod", "figures", "pod-99").stderr
+    assert "pod-99" in message and "pod-03" in message
+
+
+def test_help_lists_every_verb_that_is_here():
+    text = python("-m", "pod", "--help").stdout
+    for verb, (module, _) in VERBS.items():
+        file = ROOT / (module.replace(".", "/") + ".py")
+        assert (re.search(rf"^    {verb} ", text, re.MULTILINE) is not None) == file.exists(), verb
+
+
+# ---------------------------------------------------------------- make
+
+
+@pytest.fixture
+def house(tmp_path):
+    """A copy of the Makefile with a `python3` that only pretends: `venv` makes a folder, pip writes down its call."""
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    fake = tmp_path / "bin" / "python3"
+    fake.parent.mkdir()
+    fake.write_text(
+        """#!/bin/sh
+case "$*" in
+  *version_info*) exit ${TOO_OLD:-0} ;;
+  *"-m venv --clear .venv") echo made >> log; rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  *"install"*) echo installed >> log; exit ${PIP_FAILS:-0} ;;
+esac
+"""
+    )
+    fake.chmod(0o755)
+
+    def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        env = {**os.environ, "PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}", **environment}
+        env = {key: value for key, value in env.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "PYTHON")}
+        return run("make", *arguments, cwd=tmp_path, env=env)
+
+    make.folder = tmp_path
+    make.log = lambda: (tmp_path / "log").read_text().split() if (tmp_path / "log").exists() else []
+    return make
+
+
+def test_environment_is_built_once(house):
+    assert "minutes" in house("env").stdout
+    assert house.log() == ["made", "installed"]
+    house("env")
+    assert house.log() == ["made", "installed"]
+
+
+def test_interrupted_build_starts_clean(house):
+    assert house("env", PIP_FAILS="1").returncode != 0
+    (house.folder / ".venv" / "half").touch()
+    assert house("env").returncode == 0
+    assert house.log() == ["made", "installed"] * 2
+    assert not (house.folder / ".venv" / "half").exists()
+
+
+def test_changed_pins_update_in_place_and_survive_an_interruption(house):
+    house("env")
+    later = (house.folder / ".venv" / ".ready").stat().st_mtime + 10
+    os.utime(house.folder / "constraints.txt", (later, later))
+    assert house("env", PIP_FAILS="1").returncode != 0
+    assert house.log() == ["made", "installed", "installed"]
+    house("env")
+    assert house.log() == ["made", "installed", "installed", "made", "installed"]
+
+
+def test_broken_interpreter_is_replaced(house):
+    house("env")
+    (house.folder / ".venv" / "bin" / "python").unlink()
+    os.utime(house.folder / ".venv" / ".ready", (0, 0))
+    house("env")
+    assert house.log() == ["made", "installed"] * 2
+
+
+def test_no_suitable_python_is_said_in_words(house):
+    for name in ("python3.13", "python3.12", "python3.11", "python3.10"):
+        shutil.copy(house.folder / "bin" / "python3", house.folder / "bin" / name)
+    done = house("env", TOO_OLD="1")
+    assert done.returncode != 0 and "no Python 3.10 to 3.13" in done.stderr
+    assert house.log() == []
+
+
+def test_unknown_verb_lists_the_known(house):
+    message = house("frobnicate").stderr
+    assert "no verb 'frobnicate'" in message and "reproduce-figures" in message
+
+
+def test_make_help_names_every_verb_and_nothing_else():
+    text = (ROOT / "Makefile").read_text()
+    verbs = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split()) - {"help"}
+    assert set(re.findall(r"^make ([\w-]+)", run("make", "help").stdout, re.MULTILINE)) == verbs
+    assert set(re.search(r"there are help, (.*)\"", text)[1].split(", ")) == verbs
+
+
+def test_continuous_integration_calls_make_test_and_nothing_cleverer():
+    lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
+    assert lines == ["set -e", "make test"] and os.access(ROOT / ".ci" / "run", os.X_OK)
