@@ -34,6 +34,11 @@ class Number:
         return f"{source}-{digits}" if kind == "f" else f"{source}-t{int(digits)}"
 
     @property
+    def quantity(self) -> str:
+        """What is stated, in words: "decode step"."""
+        return self.id.split(".", 2)[2].replace("_", " ").replace(".", " ")
+
+    @property
     def text(self) -> str:
         """The value with its unit, as a reader wants it: "28 %", "1.73x", "memory-bound"."""
         if self.unit == "label":

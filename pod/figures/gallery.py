@@ -93,17 +93,18 @@ def _progress(entries, results) -> str:
     legend = "".join(
         f'<span><b class="dot {s}"></b>{states[s]} {label.removesuffix(" on")}</span>' for s, label in BADGES.items()
     )
-    tally = ", ".join(f"<b>{verdicts[v]}</b> {v}" for v in (claims.HOLDS, claims.FAILS, claims.OPEN))
+    words = {claims.HOLDS: "hold", claims.FAILS: "do not hold", claims.OPEN: "are not measured yet"}
+    tally = ", ".join(f"<b>{verdicts[v]}</b> {word}" for v, word in words.items())
     return f'<div class="bar">{bar}</div><p class="legend">{legend}</p><p class="tally">Claims: {tally}.</p>'
 
 
 def _section(name: str, entries, by_figure, out: Path) -> str:
-    here = [e for e in entries if (out / f"{e.id}.png").is_file() and e.figure]
-    missing = [e for e in entries if not e.figure]
-    cards = "".join(_card(e, by_figure[e.id], out) for e in here)
-    rows = "".join(_missing(e, by_figure[e.id]) for e in missing)
-    rest = f'<h3>Still missing</h3><div class="missing">{rows}</div>' if missing else ""
-    count = f"{len(entries) - len(missing)} of {len(entries)}"
+    drawn = [e for e in entries if e.figure and (out / f"{e.id}.png").is_file()]
+    others = [e for e in entries if e not in drawn]
+    cards = "".join(_card(e, by_figure[e.id], out) for e in drawn)
+    rows = "".join(_row(e, by_figure[e.id]) for e in others)
+    rest = f'<h3>Still missing</h3><div class="rows">{rows}</div>' if others else ""
+    count = f"{len(drawn)} of {len(entries)}"
     return f'<section id="{_anchor(name)}"><h2>{escape(name)} <small>{count}</small></h2>{cards}{rest}</section>'
 
 
@@ -119,9 +120,10 @@ def _card(entry: registry.Entry, results, out: Path) -> str:
 </article>"""
 
 
-def _missing(entry: registry.Entry, results) -> str:
+def _row(entry: registry.Entry, results) -> str:
     inside = _claims(results) + _stated(entry.id, fold=False)
-    head = f"<code>{entry.id}</code><span>{escape(entry.title)}</span><em>chapter {entry.chapter}</em>"
+    when = "not drawn in this run" if entry.figure else f"chapter {entry.chapter}"
+    head = f"<code>{entry.id}</code><span>{escape(entry.title)}</span><em>{when}</em>"
     return f"<details><summary>{head}</summary>{inside}</details>" if inside else f'<div class="row">{head}</div>'
 
 
@@ -130,13 +132,18 @@ def _claims(results) -> str:
         return ""
     css = {claims.HOLDS: "holds", claims.FAILS: "fails", claims.OPEN: "open"}
     rows = "".join(
-        f'<tr><td>{escape(r.claim.statement)}{_note(r.claim.note)}</td><td class="n">{escape(r.claim.number.text)}</td>'
+        f"<tr><td>{escape(r.claim.statement)}{_note(r.claim.note)}</td>{_value(r.claim.number)}"
         f'<td class="n">{r.ours_text}</td><td class="n">{r.band_text}</td>'
         f'<td><b class="verdict {css[r.verdict]}">{r.verdict}</b></td></tr>'
         for r in results
     )
     head = "<tr><th>claim</th><th>paper</th><th>ours</th><th>holds within</th><th>verdict</th></tr>"
     return f'<div class="scroll"><table>{head}{rows}</table></div>'
+
+
+def _value(number: paper.Number) -> str:
+    css = "" if number.unit == "label" else ' class="n"'
+    return f"<td{css}>{escape(number.text)}</td>"
 
 
 def _note(text: str) -> str:
@@ -158,8 +165,7 @@ def _stated(figure_id: str, fold: bool = True) -> str:
     if not stated:
         return ""
     rows = "".join(
-        f"<tr><td>{escape(n.id.split('.', 2)[2].replace('_', ' '))}</td><td class='n'>{escape(n.text)}</td>"
-        f"<td>{escape(n.where)}</td><td>{escape(n.note)}</td></tr>"
+        f"<tr><td>{escape(n.quantity)}</td>{_value(n)}<td class='n'>{escape(n.where)}</td><td>{escape(n.note)}</td></tr>"
         for n in stated
     )
     head = "<tr><th>stated</th><th>value</th><th>where</th><th>note</th></tr>"

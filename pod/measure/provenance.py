@@ -86,14 +86,14 @@ def _query_gpus() -> tuple[list[str], str]:
 
 
 def _commit() -> tuple[str, bool]:
-    """The commit and whether tracked files differ from it. A copy without .git names both in the environment."""
-    if commit := os.environ.get("POD_COMMIT"):
-        return commit, os.environ.get("POD_DIRTY", "0") != "0"
+    """The commit and whether tracked files differ from it. A copy without .git finds both in the environment."""
     try:
-        commit = _git("rev-parse", "HEAD")
-        return commit, bool(_git("status", "--porcelain", "--untracked-files=no"))
+        return _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
-        raise ValueError("no git here: set POD_COMMIT to the full commit hash, and POD_DIRTY=1 if changed") from None
+        commit = os.environ.get("POD_COMMIT")
+    if not commit:
+        raise ValueError("no git here: set POD_COMMIT to the full commit hash, and POD_DIRTY=1 if files differ from it")
+    return commit, os.environ.get("POD_DIRTY", "0") != "0"
 
 
 def _git(*args: str) -> str:
