@@ -48,6 +48,8 @@ def main(argv: list[str] | None = None) -> int:
         verb_parser = verbs.add_parser(verb, help=text, description=text)
         if argv[:1] == [verb]:  # the others' modules stay unloaded
             import_module(module).configure(verb_parser)
+    if argv and argv[0] in VERBS.keys() - available():
+        parser.error(f"{argv[0]} is not part of this version yet")
     args = parser.parse_args(argv)
     try:
         return import_module(VERBS[args.verb][0]).run(args) or 0

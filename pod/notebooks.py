@@ -192,8 +192,8 @@ def closes(notebook, path: Path) -> Iterator[str]:
     end = "\n".join(cell.source for cell in prose[len(prose) // 2 :])
     if (folded := end.count("<details")) < 2:
         yield f"{folded} exercises with folded answers near the end, wanted are two or three"
-    if "takeaway" not in end.lower():
-        yield "no takeaway box"
+    if not re.search(r"^> .*\b(takeaway|keep this)\b", end, re.IGNORECASE | re.MULTILINE):
+        yield "no takeaway box, a quote that begins with **Keep this.** or **Takeaway.**"
     if not re.search(r"\bnext\b", prose[-1].source if prose else "", re.IGNORECASE):
         yield "the last cell does not open the door to what comes next"
 
@@ -203,7 +203,7 @@ def links_hold(notebook, path: Path) -> Iterator[str]:
     local = [target for target in targets if not re.match(r"https?:|mailto:|#", target)]
     for target in local:
         if not (path.parent / target.partition("#")[0]).exists():
-            yield f"link to {target}, which does not exist"
+            yield f"link to {target}, which does not exist (name what is to come without a link)"
     if not any(target.startswith(("../pod/", "../csrc/")) for target in local):
         yield "no link to the code that it shows"
 

@@ -1,0 +1,116 @@
+"""The generated parts of README.md: the chapters that are here, the headline claims and one picture. What stands
+between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test fails when it is out of date."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pod import claims, notebooks
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+FIGURE = "pod-03"
+PICTURE = ROOT / "notebooks" / "pictures" / f"{FIGURE}.png"
+
+
+def chapters() -> str:
+    """One row a chapter: its title as a link, the question that it answers, and its time."""
+    rows = ["| chapter | question | minutes |", "|---|---|---|"]
+    for path in notebooks.find([]):
+        opening = notebooks.read(path).cells[0].source
+        title = _first(r"^# (.*)$", opening, path)
+        question = _first(r"^> \*\*(.*)\*\*\s*$", opening, path)
+        minutes = _first(r"(\d+) minutes", opening, path)
+        rows.append(f"| [{title}](notebooks/{path.name}) | {question} | {minutes} |")
+    return "\n".join(rows) + "\n"
+
+
+def _first(pattern: str, text: str, path: Path) -> str:
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
+        raise ValueError(f"{path.name}: the first cell has nothing that fits {pattern!r}")
+    return match[1]
+
+
+def picture() -> str:
+    from pod.figures import registry
+
+    figure = registry.find(FIGURE)
+    return f"![{figure.title}]({PICTURE.relative_to(ROOT).as_posix()})\n\n{figure.title} ({figure.state_text}).\n"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"chapters": chapters, "claims": claims.markdown, "picture": picture}
+
+
+def refreshed(text: str) -> str:
+    """The README with every generated part made anew."""
+    for name, make in BLOCKS.items():
+        parts = re.split(rf"(<!-- {name}:.*?-->\n|<!-- end of {name} -->)", text)
+        if len(parts) != 5:
+            raise ValueError(f"README.md: {len(parts) // 4} blocks named {name!r}, wanted is one")
+        text = "".join([*parts[:2], make(), *parts[3:]])
+    return text
+
+
+def draw():
+    """The picture as pixels [height, width, 3], floats from 0 to 1."""
+    import io
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from pod.figures import registry
+
+    module, file = registry.load(FIGURE), io.BytesIO()
+    figure = module.draw(module.table())
+    figure.savefig(file, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
+    return plt.imread(io.BytesIO(file.getvalue()))[..., :3]
+
+
+def same_picture(one, other) -> bool:
+    """Fonts are drawn a little differently from system to system; anything that a reader could see is a change."""
+    import numpy as np
+
+    return one.shape == other.shape and float(np.mean(np.abs(one - other).max(axis=-1) > 0.3)) < 1e-3
+
+
+def picture_is_fresh() -> bool:
+    import matplotlib.pyplot as plt
+
+    return PICTURE.is_file() and same_picture(plt.imread(PICTURE)[..., :3], draw())
+
+
+def _save() -> None:
+    import matplotlib.pyplot as plt
+
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    plt.imsave(PICTURE, draw())
+
+
+def out_of_date() -> list[str]:
+    text = README.read_text(encoding="utf-8")
+    parts = [] if refreshed(text) == text else [README.name]
+    return parts if picture_is_fresh() else [*parts, PICTURE.relative_to(ROOT).as_posix()]
+
+
+def configure(parser) -> None:
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+
+
+def run(args) -> int:
+    stale = out_of_date()
+    if args.check:
+        if stale:
+            print(f"out of date: {', '.join(stale)}; `python -m pod readme` mends it", file=sys.stderr)
+        return 1 if stale else 0
+    README.write_text(refreshed(README.read_text(encoding="utf-8")), encoding="utf-8")
+    if not picture_is_fresh():
+        _save()
+    print(f"refreshed {', '.join(stale)}" if stale else "README.md is up to date")
+    return 0
