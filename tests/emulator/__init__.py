@@ -1,0 +1,58 @@
+"""Builds the emulator's test kernels with the host compiler and calls them through ctypes."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+CSRC = HERE.parents[1] / "csrc"
+CACHE = HERE.parents[1] / ".cache" / "emulator"
+COMPILER = os.environ.get("CXX", "c++")
+# Hidden symbols: every library has its own machine and its own kernels, even when several are loaded at once.
+FLAGS = ["-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wall", "-Wextra", "-Werror"]
+FLAGS += ["-Wno-unknown-pragmas", f"-I{CSRC}", f"-I{HERE}"]
+
+
+def sources():
+    """Every file that a build may read, for the cache key."""
+    return sorted([*CSRC.glob("emulate/*"), *CSRC.glob("include/*"), *HERE.glob("*.h")])
+
+
+def build(source: Path) -> ctypes.CDLL:
+    """The shared library of one .cu file, compiled unless an identical build is in the cache."""
+    key = hashlib.sha256(b"".join(f.read_bytes() for f in [source, *sources()]) + " ".join([COMPILER, *FLAGS]).encode())
+    library = CACHE / f"{source.stem}-{key.hexdigest()[:16]}.so"
+    if not library.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        fresh = library.with_suffix(f".{os.getpid()}")
+        command = [COMPILER, *FLAGS, "-x", "c++", str(source), "-o", str(fresh)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:6000]}")
+        fresh.replace(library)
+    return ctypes.CDLL(str(library))
+
+
+@functools.cache
+def library(name: str) -> ctypes.CDLL:
+    return build(HERE / f"{name}.cu")
+
+
+def call(name: str, function: str, *args) -> str | None:
+    """Run an exported function; arrays go as pointers. Returns its error text, or None."""
+    run = getattr(library(name), function)
+    run.restype = ctypes.c_char_p
+    text = run(*[pointer(a) for a in args])
+    return text.decode() if text else None
+
+
+def pointer(arg):
+    if isinstance(arg, np.ndarray):
+        assert arg.flags.c_contiguous
+        return ctypes.c_void_p(arg.ctypes.data)
+    return ctypes.c_char_p(arg.encode()) if isinstance(arg, str) else arg
