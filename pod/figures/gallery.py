@@ -165,7 +165,8 @@ def _stated(figure_id: str, fold: bool = True) -> str:
     if not stated:
         return ""
     rows = "".join(
-        f"<tr><td>{escape(n.quantity)}</td>{_value(n)}<td class='n'>{escape(n.where)}</td><td>{escape(n.note)}</td></tr>"
+        f"<tr><td>{escape(n.quantity)}</td>{_value(n)}"
+        f'<td class="n">{escape(n.where)}</td><td>{escape(n.note)}</td></tr>'
         for n in stated
     )
     head = "<tr><th>stated</th><th>value</th><th>where</th><th>note</th></tr>"

@@ -1,0 +1,171 @@
+"""The registry names everything, the verb draws what is here, and the gallery stands alone."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+
+from pod import paper
+from pod.__main__ import main
+from pod.figures import Figure, gallery, registry
+
+DRAWABLE = [entry.id for entry in registry.drawable()]
+
+
+def test_registry_names_every_figure_of_the_sources():
+    ids = [entry.id for entry in registry.entries()]
+    assert len(ids) == len(set(ids))
+    numbered = Counter(re.sub(r"\d+$", "", i) for i in ids if registry.source_of(i) != registry.OURS)
+    assert numbered == {"pod-": 15, "pod-t": 7, "lean-": 13, "lean-t": 1, "sarathi-": 9, "sarathi-t": 1,
+                        "orca-": 3, "vllm-": 4, "plus34-": 7, "plus34-t": 1}  # fmt: skip
+    assert all(re.fullmatch(r"\d\d", e.chapter) and int(e.chapter) <= 16 for e in registry.entries())
+
+
+def test_source_of():
+    assert registry.source_of("pod-06") == "POD-Attention, Figure 6"
+    assert registry.source_of("lean-t1") == "LeanAttention, Table 1"
+    assert registry.source_of("check-numbers") == registry.source_of("roofline") == registry.OURS
+
+
+def test_list_prints_one_line_each_and_loads_nothing_heavy():
+    code = (
+        "import sys; from pod.__main__ import main; main(['figures', '--list']);"
+        "print(*[m for m in ('pandas', 'matplotlib', 'torch') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert done.stderr.strip() == "", "a figure module imports this at its top; import it inside its functions"
+    assert [line.split()[0] for line in lines] == [entry.id for entry in registry.entries()]
+    assert all(
+        re.match(r"\S+ +(done|simulated|recorded on \S+|missing: chapter \d\d brings it) +\S", line) for line in lines
+    )
+
+
+def test_unknown_id_is_one_line_that_lists_the_known(tmp_path, capsys):
+    assert main(["figures", "pod-99", "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "'pod-99'" in error and "pod-06" in error and "check-numbers" in error
+
+
+def test_missing_id_says_which_chapter(tmp_path, capsys):
+    missing = next((e for e in registry.entries() if not e.figure), None)
+    if missing is None:
+        pytest.skip("every figure is here")
+    assert main(["figures", missing.id, "--out", str(tmp_path)]) == 2
+    assert f"chapter {missing.chapter} brings it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("figure_id", DRAWABLE)
+def test_figure_module(figure_id):
+    figure = registry.load(figure_id).FIGURE
+    assert figure.id == figure_id
+    assert figure.source == registry.source_of(figure_id)
+    assert figure.title and figure.method and "\n" not in figure.method
+
+
+@pytest.mark.parametrize("figure_id", DRAWABLE)
+def test_figure_draws_the_same_table_twice(figure_id, tmp_path):
+    assert gallery.reproduce([figure_id], tmp_path) == []
+    first = (tmp_path / f"{figure_id}.csv").read_text()
+    assert len(first.splitlines()) > 1
+    assert (tmp_path / f"{figure_id}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    again = registry.load(figure_id).table().to_csv(index=False, float_format="%.6g")
+    assert again == first
+
+
+def test_recorded_figures_name_their_data():
+    with pytest.raises(ValueError, match="recorded figure names its data"):
+        Figure("x", "s", "t", "00", "m", state="recorded")
+    with pytest.raises(ValueError, match="only a recorded one"):
+        Figure("x", "s", "t", "00", "m", data=("h200/x.csv",))
+    with pytest.raises(ValueError, match="allowed: done, simulated, recorded"):
+        Figure("x", "s", "t", "00", "m", state="imagined")
+    entry = registry.Entry(
+        "x", "s", "t", "00", Figure("x", "s", "t", "00", "m", "recorded", ("h200/x.csv", "h200/y.csv"))
+    )
+    assert entry.state_text == "recorded on H200"
+
+
+def test_one_broken_figure_does_not_hide_the_others(tmp_path, monkeypatch, capsys):
+    good = registry.load("lean-t1")
+    broken = SimpleNamespace(table=lambda: 1 / 0)
+    monkeypatch.setattr(registry, "load", lambda i: broken if i == "pod-t1" else good)
+    assert gallery.reproduce(["pod-t1", "lean-t1"], tmp_path) == ["pod-t1"]
+    assert (tmp_path / "lean-t1.png").exists() and not (tmp_path / "pod-t1.png").exists()
+    assert "pod-t1" in capsys.readouterr().err
+
+
+class Page(HTMLParser):
+    """Collects ids and links, and fails on tags that do not nest."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.links, self.tags = [], [], [], set()
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        attrs = dict(attrs)
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        self.links += [attrs[k] for k in ("href", "src") if k in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    out = tmp_path_factory.mktemp("figures")
+    gallery.reproduce(["pod-t1", "lean-04"], out)
+    text = gallery.write_index(out).read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def test_gallery_stands_alone(page):
+    text, parsed = page
+    outside = [link for link in parsed.links if not link.startswith(("data:image/png;base64,", "#"))]
+    assert not any("//" in link for link in outside), "a link leaves the machine"
+    assert not {"script", "link", "iframe"} & parsed.tags
+    assert "url(" not in text and "@import" not in text
+
+
+def test_gallery_shows_what_is_drawn_and_names_the_rest(page):
+    text, parsed = page
+    assert {"pod-t1", "lean-04"} <= set(parsed.ids)
+    assert not {"pod-t5", "lean-t1"} & set(parsed.ids)
+    assert all(f"<code>{entry.id}</code>" in text for entry in registry.entries())
+    assert "Batch C1 is balanced" in text and 'class="verdict holds"' in text
+    assert str(paper.value("pod.t5.0.95.sarathi.ttft_p99")) in text
+
+
+def test_latency_ratios():
+    from pod.figures import check_latency
+
+    df = check_latency.table().set_index(["step", "metric", "load"]).ratio
+    assert len(df) == 2 * 6 * 4
+    assert df["Sarathi+POD / Sarathi", "TTFT, P99", "arXiv, QPS 0.95"] == pytest.approx(27.38 / 144.2)
+    assert df["Sarathi / vLLM", "TBT, P99", "internal, QPS 1.2"] == pytest.approx(0.16 / 1.76)
+
+
+def test_fusion_helps_prefill_only():
+    from pod.figures import lean_t1
+
+    df = lean_t1.table().set_index(["phase", "operation"]).flops_per_byte
+    assert df["decode", lean_t1.FUSED] < 1.1
+    assert df["prefill", "query x key"] < lean_t1.A100.ridge < df["prefill", lean_t1.FUSED]
+
+
+def test_merge_error_notices_a_forgotten_rescale(monkeypatch):
+    from pod.figures import lean_04
+
+    assert lean_04.merge_error() < 1e-12
+    wrong = lambda a, b: lean_04.State(a.m, a.l + b.l, a.o + b.o)  # noqa: E731
+    monkeypatch.setattr(lean_04.State, "merge", wrong)
+    assert lean_04.merge_error() > 0.01
