@@ -1,0 +1,308 @@
+"""A recording is believed only with a true sidecar; fresh measurements are held against it by their spread."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pod.__main__ import main
+from pod.measure import compare, provenance
+
+CSV = "batch,method,time_us,time_us_p10,time_us_p90\nC0,serial,700,690,720\nC0,pod,560,550,571\nC1,pod,1500,1490,1530\n"
+META = {
+    "gpu": "NVIDIA H200", "gpus": 1, "driver": "570.86.15", "cuda": "13.0", "torch": "2.11.0+cu130",
+    "commit": "e97524a42276ec40e1d2a7eb202d543684540630", "dirty": False,
+    "csrc": {"csrc/hybrid.cu": "0123456789abcdef"},
+    "telemetry": {"samples": 40} | {
+        name: {"min": low, "median": middle, "max": high}
+        for name, low, middle, high in (
+            ("sm_clock_mhz", 1500, 1755, 1980), ("memory_clock_mhz", 3201, 3201, 3201),
+            ("power_w", 120.5, 640.0, 698.2), ("temperature_c", 41, 55, 62),
+        )
+    },
+    "timer": "CUDA events around one call", "l2": "cold", "repeats": 50, "started": "2026-02-03T10:11:12+00:00",
+    "seconds": 33.4, "command": "python -m pod measure pod-06", "keys": ["batch", "method"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty tree in place of the repository's."""
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "RECORDED", tmp_path / "data" / "recorded")
+    monkeypatch.setattr(compare, "FRESH", tmp_path / "data" / "fresh")
+    return tmp_path
+
+
+def record(folder: Path, text: str = CSV, **changes) -> Path:
+    """A valid recording in `folder`, with `changes` to its sidecar."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "bands.csv"
+    path.write_text(text)
+    meta = META | {"sha256": provenance._sha256(path)} | changes
+    provenance.sidecar_of(path).write_text(json.dumps(meta))
+    return path
+
+
+# ---------------------------------------------------------------- the recordings of this repository
+
+
+def test_every_recording_here_has_a_true_sidecar():
+    for path in provenance.recordings():
+        provenance.check(path)
+
+
+def test_no_sidecar_without_its_recording():
+    stems = {path.with_suffix("") for path in provenance.recordings()}
+    orphans = [
+        p for p in provenance.RECORDED.rglob("*.meta.json") if Path(str(p).removesuffix(".meta.json")) not in stems
+    ]
+    assert orphans == []
+
+
+# ---------------------------------------------------------------- check
+
+
+def test_a_true_recording_is_accepted(home):
+    path = record(provenance.RECORDED / "h200")
+    provenance.check(path)
+    assert provenance.load(path)["gpu"] == "NVIDIA H200"
+    assert provenance.recordings() == [path]
+
+
+def test_no_sidecar(home):
+    path = record(provenance.RECORDED / "h200")
+    provenance.sidecar_of(path).unlink()
+    with pytest.raises(ValueError, match="bands.csv: no sidecar bands.meta.json"):
+        provenance.check(path)
+
+
+def test_an_edited_file_is_refused(home):
+    path = record(provenance.RECORDED / "h200")
+    path.write_text(CSV.replace("560", "555"))
+    with pytest.raises(ValueError, match="changed after it was measured"):
+        provenance.check(path)
+
+
+@pytest.mark.parametrize("name", list(provenance.FIELDS))
+def test_every_field_is_needed(home, name):
+    path = record(provenance.RECORDED / "h200")
+    meta = json.loads(provenance.sidecar_of(path).read_text())
+    del meta[name]
+    provenance.sidecar_of(path).write_text(json.dumps(meta))
+    with pytest.raises(ValueError, match=f"missing or of the wrong type: {name}"):
+        provenance.check(path)
+
+
+TELEMETRY = META["telemetry"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"commit": "main"}, "commit 'main'"),
+        ({"commit": "0" * 40}, "is no hash"),
+        ({"commit": "deadbeef" * 5}, "is no hash"),
+        ({"driver": "new"}, "driver 'new'"),
+        ({"cuda": "none"}, "cuda 'none'"),
+        ({"dirty": "no"}, "wrong type: dirty"),
+        ({"repeats": 0}, "repeats 0"),
+        ({"seconds": -1}, "seconds -1"),
+        ({"l2": "tepid"}, "l2 'tepid', allowed: cold, warm"),
+        ({"timer": ""}, "wrong type: timer"),
+        ({"started": "2999-01-01T00:00:00+00:00"}, "lies ahead"),
+        ({"started": "2026-02-03T10:11:12"}, "no time zone"),
+        ({"started": "yesterday"}, "no ISO date"),
+        ({"telemetry": TELEMETRY | {"samples": 1}}, "at least two samples"),
+        ({"telemetry": TELEMETRY | {"power_w": {"min": 700, "median": 640, "max": 690}}}, "telemetry power_w"),
+        ({"telemetry": TELEMETRY | {"sm_clock_mhz": {"min": 0, "median": 0, "max": 0}}}, "telemetry sm_clock_mhz"),
+        ({"telemetry": {"samples": 9}}, "telemetry temperature_c"),
+        ({"csrc": {"csrc/hybrid.cu": "unknown"}}, "csrc csrc/hybrid.cu"),
+        ({"keys": ["batch", "colour"]}, "lacks a key column"),
+        ({"keys": []}, "lacks a key column"),
+        ({"gpu": "NVIDIA A100-SXM4-80GB"}, "does not belong into h200/"),
+    ],
+)
+def test_made_up_sidecars_are_refused(home, changes, message):
+    with pytest.raises(ValueError, match=message):
+        provenance.check(record(provenance.RECORDED / "h200", **changes))
+
+
+def test_a_median_outside_its_spread_is_refused(home):
+    path = record(provenance.RECORDED / "h200", CSV.replace("560,550,571", "540,550,571"))
+    with pytest.raises(ValueError, match="row 2: time_us 540 is not within its p10 550 and p90 571"):
+        provenance.check(path)
+
+
+def test_all_problems_are_named_at_once(home):
+    with pytest.raises(ValueError) as error:
+        provenance.check(record(provenance.RECORDED / "h200", repeats=0, l2="tepid"))
+    assert "repeats" in str(error.value) and "tepid" in str(error.value) and "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------- what a recording depends on
+
+
+@pytest.fixture
+def sources(home):
+    (home / "csrc" / "include").mkdir(parents=True)
+    (home / "csrc" / "hybrid.cu").write_text('#include "softmax.cuh"\n#include <cuda.h>\nint hybrid; // one\n')
+    (home / "csrc" / "include" / "softmax.cuh").write_text('#include "ptx.cuh"\nint softmax;\n')
+    (home / "csrc" / "include" / "ptx.cuh").write_text('const char *s = "a // b";\n')
+    (home / "csrc" / "lean.cu").write_text("int lean;\n")
+    return home
+
+
+def test_hashes_follow_includes(sources):
+    names = list(provenance.csrc_hashes(["csrc/hybrid.cu"]))
+    assert names == ["csrc/hybrid.cu", "csrc/include/ptx.cuh", "csrc/include/softmax.cuh"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "changed"),
+    [
+        ("include/ptx.cuh", "a // b", "a // c", ["csrc/include/ptx.cuh"]),  # no comment: it is inside a string
+        ("include/softmax.cuh", "int softmax", "long softmax", ["csrc/include/softmax.cuh"]),
+        ("hybrid.cu", "// one", "/* many\nwords */", []),
+        ("lean.cu", "int lean", "long lean", []),
+    ],
+)
+def test_stale_means_a_relevant_change(sources, name, old, new, changed):
+    path = record(provenance.RECORDED / "h200", csrc=provenance.csrc_hashes(["csrc/hybrid.cu"]))
+    assert provenance.stale() == {}
+    source = sources / "csrc" / name
+    assert old in source.read_text()
+    source.write_text(source.read_text().replace(old, new))
+    assert provenance.stale() == ({path: changed} if changed else {})
+
+
+def test_a_deleted_source_makes_stale(sources):
+    path = record(provenance.RECORDED / "h200", csrc=provenance.csrc_hashes(["csrc/lean.cu"]))
+    (sources / "csrc" / "lean.cu").unlink()
+    assert provenance.stale() == {path: ["csrc/lean.cu"]}
+
+
+def test_unknown_source(sources):
+    with pytest.raises(ValueError, match="csrc: 'hybrid.cu' is not a file of this repository"):
+        provenance.csrc_hashes(["hybrid.cu"])
+
+
+# ---------------------------------------------------------------- write, with a GPU that answers as nvidia-smi does
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    answers = {"name": "NVIDIA H200", "driver_version": "570.86.15", "clocks.sm": "1755", "clocks.mem": "3201",
+               "power.draw": "640.5", "temperature.gpu": "55"}  # fmt: skip
+    monkeypatch.setattr(provenance, "_nvml", lambda: None)
+    monkeypatch.setattr(provenance, "_smi", lambda *fields: [[answers[f] for f in fields]])
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setenv("POD_COMMIT", META["commit"])
+    return answers
+
+
+def test_write_then_check(home, sources, gpu):
+    path = record(provenance.RECORDED / "h200")
+    with provenance.watch(interval=0.01) as run:
+        while len(run.samples) < 4:
+            pass
+    sidecar = provenance.write(path, run, keys=["batch", "method"], timer="CUDA events", l2="cold", repeats=50,
+                               csrc=["csrc/hybrid.cu"], command="python -m pod measure pod-06")  # fmt: skip
+    meta = json.loads(sidecar.read_text())
+    assert set(meta) == set(provenance.FIELDS)
+    assert meta["telemetry"]["samples"] >= 5
+    assert meta["telemetry"]["power_w"] == {"min": 640.5, "median": 640.5, "max": 640.5}
+    assert meta["commit"] == META["commit"] and meta["dirty"] is False
+    assert provenance.stale() == {}
+
+
+def test_write_refuses_what_check_would(home, gpu):
+    path = record(provenance.RECORDED / "a100")
+    with provenance.watch() as run:
+        pass
+    with pytest.raises(ValueError, match="does not belong into a100/"):
+        provenance.write(path, run, keys=["batch", "method"], timer="t", l2="cold", repeats=1)
+
+
+def test_watch_stops_when_the_measurement_fails(gpu):
+    with pytest.raises(ZeroDivisionError), provenance.watch() as run:
+        1 / 0  # noqa: B018
+    assert len(run.samples) >= 2
+
+
+def test_no_gpu_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(provenance, "_nvml", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="no NVIDIA GPU found"):
+        provenance.collect()
+
+
+def test_a_copy_without_git_must_be_told_its_commit(home, monkeypatch):
+    monkeypatch.delenv("POD_COMMIT", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(home.parent))
+    with pytest.raises(ValueError, match="set POD_COMMIT"):
+        provenance._commit()
+    monkeypatch.setenv("POD_COMMIT", META["commit"])
+    monkeypatch.setenv("POD_DIRTY", "1")
+    assert provenance._commit() == (META["commit"], True)
+
+
+def test_git_knows_the_commit():
+    if not (provenance.ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    assert re.fullmatch(provenance.PATTERNS["commit"], provenance._commit()[0])
+
+
+# ---------------------------------------------------------------- compare
+
+
+def both(home, fresh_csv, **changes):
+    return record(compare.FRESH / "h200", fresh_csv, **changes), record(provenance.RECORDED / "h200")
+
+
+def test_the_same_again_agrees(home):
+    outcome = compare.compare(*both(home, CSV))
+    assert outcome.agrees and (outcome.inside, outcome.values, outcome.missing) == (3, 3, 0)
+
+
+def test_within_the_recorded_spread_agrees(home):
+    assert compare.compare(*both(home, CSV.replace("C1,pod,1500,1490,1530", "C1,pod,1600,1590,1610"))).agrees
+
+
+def test_slower_than_the_spread_differs(home, capsys):
+    outcome = compare.compare(*both(home, CSV.replace("C1,pod,1500,1490,1530", "C1,pod,1800,1790,1810")))
+    assert not outcome.agrees and outcome.inside == 2
+    assert "time_us at ('C1', 'pod') is 1.20 of its recording" in outcome.line
+    assert main(["compare"]) == 1
+    assert "DIFFERS" in capsys.readouterr().out
+
+
+def test_a_row_that_was_not_measured_differs(home):
+    outcome = compare.compare(*both(home, CSV.rsplit("C1", 1)[0]))
+    assert outcome.missing == 1 and not outcome.agrees
+
+
+def test_columns_without_spread_have_a_tolerance(home):
+    plain = "batch,method,energy_mj\nC0,pod,100\n"
+    recorded = record(provenance.RECORDED / "h200", plain)
+    for value, agrees in ((109, True), (112, False)):
+        fresh = record(compare.FRESH / "h200", plain.replace("100", str(value)))
+        assert compare.compare(fresh, recorded).agrees is agrees
+
+
+def test_two_gpus_do_not_compare(home):
+    with pytest.raises(ValueError, match="measured on NVIDIA H100, recorded on NVIDIA H200"):
+        compare.compare(*both(home, CSV, gpu="NVIDIA H100"))
+
+
+def test_twice_the_same_key_is_refused(home):
+    with pytest.raises(ValueError, match="two rows share the key"):
+        compare.compare(*both(home, CSV + "C1,pod,1500,1490,1530\n"))
+
+
+def test_compare_without_fresh_data(home, capsys):
+    assert main(["compare"]) == 0
+    assert "nothing to compare" in capsys.readouterr().out
+    assert main(["compare", "h200/bands.csv"]) == 2
+    assert "data/fresh/h200/bands.csv does not exist" in capsys.readouterr().err
