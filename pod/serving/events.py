@@ -1,0 +1,106 @@
+"""The log of a run: one event an iteration. Every metric and every figure is computed from it and nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pod.serving.schedulers.base import Batch
+
+
+@dataclass(slots=True)
+class Iteration:
+    """What ran when. Requests appear by id; seconds count from the start of the run.
+
+    A chunk is (id, new tokens, tokens before it, whether a token comes out). `stages` holds the (start, end) on each
+    stage of a pipeline, empty without one. `free` and `waiting` are blocks and requests after scheduling.
+    """
+
+    lane: int
+    scheduled: float
+    end: float
+    prefills: list[tuple[int, int, int, bool]]
+    decodes: list[int]
+    decode_context: int  # tokens that the decodes attend to, all together
+    idle: list[int] = field(default_factory=list)
+    preempted: list[tuple[int, str]] = field(default_factory=list)
+    swapped_in: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+    stages: list[tuple[float, float]] = field(default_factory=list)
+    free: int = 0
+    waiting: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk[1] for chunk in self.prefills) + len(self.decodes)
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.scheduled
+
+
+def iteration(batch: Batch, lane: int, scheduled: float, free: int, waiting: int) -> Iteration:
+    """The event of a batch that is about to run; its end is filled in when it is known."""
+    return Iteration(
+        lane=lane,
+        scheduled=scheduled,
+        end=scheduled,
+        prefills=[(c.request.id, c.tokens, c.context, c.last) for c in batch.prefills],
+        decodes=[r.id for r in batch.decodes],
+        decode_context=sum([r.computed for r in batch.decodes]) + len(batch.decodes),
+        idle=[r.id for r in batch.idle],
+        preempted=[(r.id, how) for r, how in batch.preempted],
+        swapped_in=[r.id for r in batch.swapped_in],
+        free=free,
+        waiting=waiting,
+    )
+
+
+@dataclass
+class Log:
+    """`run` says what was run, `requests` what arrived (id, arrival, prompt, output), `refused` why some never ran."""
+
+    run: dict = field(default_factory=dict)
+    requests: list[tuple[int, float, int, int]] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    iterations: list[Iteration] = field(default_factory=list)
+
+    def save(self, path: str | Path) -> None:
+        """JSON lines: the run, then a line for each request, then a line for each iteration in order."""
+        with open(path, "w", encoding="utf-8") as file:
+            write = lambda event, **rest: file.write(json.dumps({"event": event, **rest}, separators=(",", ":")) + "\n")  # noqa: E731
+            write("run", **self.run)
+            for id_, arrival, prompt, output in self.requests:
+                refused = {"refused": self.refused[id_]} if id_ in self.refused else {}
+                write("request", id=id_, arrival=arrival, prompt=prompt, output=output, **refused)
+            for event in self.iterations:
+                write("iteration", **{k: v for k, v in asdict(event).items() if v != []})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Log:
+        log = cls()
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    log._read(json.loads(line))
+                except (KeyError, TypeError, ValueError) as error:
+                    raise ValueError(f"{path}, line {number}: not an event of a serving log ({error})") from None
+        return log
+
+    def _read(self, row: dict) -> None:
+        event = row.pop("event")
+        if event == "run":
+            self.run = row
+        elif event == "request":
+            if "refused" in row:
+                self.refused[row["id"]] = row["refused"]
+            self.requests.append((row["id"], row["arrival"], row["prompt"], row["output"]))
+        elif event == "iteration":
+            row.setdefault("prefills", [])
+            row.setdefault("decodes", [])
+            for key in ("prefills", "preempted", "stages"):
+                row[key] = [tuple(x) for x in row.get(key, [])]
+            self.iterations.append(Iteration(**row))
+        else:
+            raise ValueError(f"event {event!r}")

@@ -1,0 +1,80 @@
+"""Interpolation in a measured table: multilinear inside, monotone, in proportion to the work beyond."""
+
+from __future__ import annotations
+
+import csv
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+
+class GridTable:
+    """Seconds measured at every point of a grid, and between.
+
+    More work never takes less time, so the values are first made non-decreasing along each axis (noise would otherwise
+    let the simulated scheduler profit from a larger batch). Beyond the last point of an axis the time grows in
+    proportion, before the first it stays: both keep the function monotone.
+    """
+
+    def __init__(self, axes: Sequence[Sequence[float]], values):
+        self.axes = [list(map(float, axis)) for axis in axes]
+        values = np.asarray(values, dtype=float)
+        if values.shape != tuple(map(len, self.axes)):
+            raise ValueError(f"values: got shape {values.shape}, the axes allow {tuple(map(len, self.axes))}")
+        for i, axis in enumerate(self.axes):
+            if len(axis) < 2 or any(b <= a for a, b in zip(axis, axis[1:], strict=False)):
+                raise ValueError(f"axis {i}: got {axis}, allowed are two or more increasing numbers")
+            values = np.maximum.accumulate(values, axis=i)
+        self._shape, self._values = values.shape, values.ravel().tolist()
+
+    def __call__(self, *point: float) -> float:
+        # corners of the cell around the point, each with its weight; a lookup is a few microseconds, so plain Python
+        corners, beyond = [(0, 1.0)], 1.0
+        for axis, size, x in zip(self.axes, self._shape, point, strict=True):
+            if x > axis[-1]:
+                beyond *= x / axis[-1]
+            low = min(max(bisect_right(axis, x) - 1, 0), size - 2)
+            part = min(max((x - axis[low]) / (axis[low + 1] - axis[low]), 0.0), 1.0)
+            corners = [
+                (index * size + low + step, weight * share)
+                for index, weight in corners
+                for step, share in ((0, 1.0 - part), (1, part))
+                if share
+            ]
+        return beyond * sum(self._values[index] * weight for index, weight in corners)
+
+    @classmethod
+    def load(cls, path: str | Path, axes: Sequence[str]) -> GridTable:
+        """A CSV with one column an axis and `seconds`, one row for every point of the grid, in any order."""
+        path = Path(path)
+        points: dict[tuple[float, ...], float] = {}
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if missing := [name for name in (*axes, "seconds") if name not in (reader.fieldnames or [])]:
+                raise ValueError(f"{path}: lacks the column {', '.join(missing)}")
+            for number, row in enumerate(reader, 2):
+                numbers = [_number(path, number, name, row[name]) for name in (*axes, "seconds")]
+                if tuple(numbers[:-1]) in points:
+                    raise ValueError(f"{path}, row {number}: this point of the grid appears twice")
+                points[tuple(numbers[:-1])] = numbers[-1]
+        grid = [sorted({p[i] for p in points}) for i in range(len(axes))]
+        values = np.full([len(axis) for axis in grid], np.nan)
+        for point, seconds in points.items():
+            values[tuple(axis.index(x) for axis, x in zip(grid, point, strict=True))] = seconds
+        if np.isnan(values).any():
+            where = np.argwhere(np.isnan(values))[0]
+            gap = ", ".join(f"{n} {grid[i][where[i]]:g}" for i, n in enumerate(axes))
+            raise ValueError(f"{path}: not a full grid, {gap} is missing")
+        return cls(grid, values)
+
+
+def _number(path: Path, row: int, column: str, text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{path}, row {row}, column {column}: got {text!r}, allowed are finite numbers >= 0")
+    return value

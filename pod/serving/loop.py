@@ -1,0 +1,98 @@
+"""The one event loop: it drives a scheduler for each lane over a clock and an executor, simulated or real."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from pod.serving.events import Iteration, Log, iteration
+from pod.serving.request import Request
+from pod.serving.schedulers import Batch, Scheduler
+
+
+class Executor(Protocol):
+    """Runs batches, in the order in which they are submitted."""
+
+    def submit(self, batch: Batch, event: Iteration) -> float:
+        """Run `batch`; return the second at which its tokens are out. May fill in event.stages."""
+
+
+class SimClock:
+    """Time passes because we say so."""
+
+    now = 0.0
+
+    def advance(self, to: float) -> None:
+        self.now = max(self.now, to)
+
+
+class WallClock:
+    """Time passes by itself."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def advance(self, to: float) -> None:
+        time.sleep(max(0.0, to - self.now))
+
+
+class Replay:
+    """An executor that takes as long as a recorded run did, iteration by iteration."""
+
+    def __init__(self, log: Log):
+        self._seconds = iter([i.seconds for i in log.iterations])
+
+    def submit(self, batch: Batch, event: Iteration) -> float:
+        return event.scheduled + next(self._seconds)
+
+
+def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Executor, clock=None, **run) -> Log:
+    """Serve all requests and return the log; `run` is written into it as the description of the run.
+
+    A lane has one batch in flight at a time: its next tokens depend on the last. One lane is the usual engine; a
+    pipeline of n stages is kept busy by n lanes that share one queue.
+    """
+    clock = clock or SimClock()
+    log = Log(run=run)
+    arrivals = deque(sorted(requests, key=lambda r: (r.arrival, r.id)))
+    due: list[tuple[float, int]] = []  # when a lane's batch is done
+    flying: dict[int, tuple[Batch, Iteration]] = {}
+    asleep = set(range(len(lanes)))
+
+    while due or arrivals:
+        if due and not (arrivals and asleep and arrivals[0].arrival < due[0][0]):
+            end, lane = heapq.heappop(due)
+            clock.advance(end)
+            batch, event = flying.pop(lane)
+            event.finished = [r.id for r in lanes[lane].complete(batch)]
+            asleep.add(lane)
+        else:
+            clock.advance(arrivals[0].arrival)
+        now = clock.now
+        while arrivals and arrivals[0].arrival <= now:
+            _receive(arrivals.popleft(), lanes[0], log)
+        for lane in sorted(asleep):
+            batch = lanes[lane].schedule()
+            if batch:
+                event = iteration(batch, lane, now, len(lanes[lane].pool.free), len(lanes[lane].waiting))
+                log.iterations.append(event)
+                event.end = executor.submit(batch, event)
+                heapq.heappush(due, (event.end, lane))
+                flying[lane] = batch, event
+                asleep.discard(lane)
+    return log
+
+
+def _receive(request: Request, scheduler: Scheduler, log: Log) -> None:
+    log.requests.append((request.id, request.arrival, request.prompt, request.output))
+    if reason := scheduler.refusal(request):
+        log.refused[request.id] = reason
+    else:
+        scheduler.add(request)

@@ -1,0 +1,105 @@
+"""What the users felt, computed from the log.
+
+    TTFT        first token out less arrival. The prompt's last iteration emits the first token.
+    TBT         time between two tokens of one request, pooled over all tokens of all requests.
+    latency     last token out less arrival.
+    stalled     share of requests with at least one TBT above a bound.
+    throughput  requests per minute, from the first arrival to the last token.
+
+The published artifact differs in one thing: it throws the first token away and has the next iteration make it again.
+Its TBT therefore lacks the gap between a finished prompt and the next token, where a scheduler that puts prompts first
+stalls most, and counts a zero in its place. `definition="artifact"` computes that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pod.serving.events import Log
+
+DEFINITIONS = ("user", "artifact")
+STALLS = (0.2, 0.5)  # seconds
+
+
+@dataclass(frozen=True)
+class Requests:
+    """One row a served request, in order of id; `gaps` [tokens - requests] are grouped by request, `owner` is the row."""
+
+    id: np.ndarray
+    arrival: np.ndarray
+    ttft: np.ndarray
+    latency: np.ndarray
+    gaps: np.ndarray
+    owner: np.ndarray
+
+    @property
+    def worst_gap(self) -> np.ndarray:
+        worst = np.zeros(len(self.id))
+        np.maximum.at(worst, self.owner, self.gaps)
+        return worst
+
+
+def token_times(log: Log) -> tuple[np.ndarray, np.ndarray]:
+    """Request id and time of every token that came out, sorted by request and, within one, by time."""
+    out = [[c[0] for c in event.prefills if c[3]] + event.decodes for event in log.iterations]
+    counts = [len(ids) for ids in out]
+    ids = np.fromiter((i for ids in out for i in ids), dtype=np.int64, count=sum(counts))
+    times = np.repeat([event.end for event in log.iterations], counts)
+    order = np.argsort(ids, kind="stable")  # a request's own tokens are in order already
+    return ids[order], times[order]
+
+
+def requests(log: Log, definition: str = "user") -> Requests:
+    """Times of each request that was served."""
+    if definition not in DEFINITIONS:
+        raise ValueError(f"definition: got {definition!r}, allowed are {', '.join(DEFINITIONS)}")
+    ids, times = token_times(log)
+    if not len(ids):
+        raise ValueError(f"log: no token came out; {len(log.refused)} of {len(log.requests)} requests were refused")
+    first = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1))
+    last = np.append(first[1:], len(ids)) - 1
+    arrivals = dict((row[0], row[1]) for row in log.requests)
+    arrival = np.array([arrivals[i] for i in ids[first].tolist()])
+    gaps = np.diff(times, prepend=0.0)
+    owner = np.repeat(np.arange(len(first)), last - first + 1)
+    if definition == "artifact":
+        gaps[first] = 0.0
+        second = first[last > first] + 1
+        gaps, owner = np.delete(gaps, second), np.delete(owner, second)
+    else:
+        gaps, owner = np.delete(gaps, first), np.delete(owner, first)
+    # static batching hands a request back only with its batch; elsewhere the last token is the answer
+    answered = {i: event.end for event in log.iterations for i in event.finished}
+    done = np.array([answered.get(i, t) for i, t in zip(ids[first].tolist(), times[last], strict=True)])
+    return Requests(ids[first], arrival, times[first] - arrival, done - arrival, gaps, owner)
+
+
+def metrics(log: Log, definition: str = "user") -> dict[str, float]:
+    """The numbers of the papers' tables. Seconds, shares in percent, requests and tokens per minute."""
+    r = requests(log, definition)
+    row: dict[str, float] = {"requests": len(r.id), "refused": len(log.refused)}
+    for name, values in (("ttft", r.ttft), ("tbt", r.gaps), ("latency", r.latency)):
+        if len(values):
+            row |= {f"{name}_p50": float(np.percentile(values, 50)), f"{name}_p99": float(np.percentile(values, 99))}
+    row["tbt_max"] = float(r.gaps.max(initial=0.0))
+    for bound in STALLS:
+        row[f"stalls_{bound * 1000:.0f}ms"] = float(np.mean(r.worst_gap > bound) * 100)
+    minutes = (float(np.max(r.arrival + r.latency)) - float(r.arrival.min())) / 60
+    row["requests_per_minute"] = len(r.id) / minutes
+    row["output_tokens_per_second"] = (len(r.gaps) + (len(r.id) if definition == "user" else 0)) / minutes / 60
+    row["minutes"] = minutes
+    row["iterations"] = len(log.iterations)
+    row["preemptions"] = sum(len(event.preempted) for event in log.iterations)
+    return row
+
+
+def bubbles(log: Log) -> dict[int, float]:
+    """Seconds that each request spent inside the pipeline waiting: its iterations' time less its own stages' work."""
+    waited: dict[int, float] = {}
+    for event in log.iterations:
+        bubble = event.seconds - sum(end - start for start, end in event.stages)
+        for i in event.decodes + [chunk[0] for chunk in event.prefills]:
+            waited[i] = waited.get(i, 0.0) + bubble
+    return waited

@@ -1,0 +1,158 @@
+"""What all schedulers share: a queue, the running requests, and the batch that they form each iteration."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.request import Request, age
+
+RECOMPUTE, SWAP = "recompute", "swap"
+
+
+class Chunk(NamedTuple):
+    """`tokens` new tokens of a prompt, after `context` tokens that are in the cache already."""
+
+    request: Request
+    tokens: int
+    context: int
+
+    @property
+    def last(self) -> bool:
+        """Whether the prompt is complete after it, so that a token comes out."""
+        return self.context + self.tokens == self.request.prefill
+
+
+@dataclass(slots=True)
+class Batch:
+    """One iteration. A request is in at most one of prefills, decodes and idle."""
+
+    prefills: list[Chunk] = field(default_factory=list)
+    decodes: list[Request] = field(default_factory=list)
+    idle: list[Request] = field(default_factory=list)  # finished, but holding their slot (static batching)
+    preempted: list[tuple[Request, str]] = field(default_factory=list)
+    swapped_in: list[Request] = field(default_factory=list)
+    copied_blocks: int = 0  # between GPU and host, for swapping
+
+    def __bool__(self) -> bool:
+        return bool(self.prefills or self.decodes)
+
+    @property
+    def tokens(self) -> int:
+        return sum(c.tokens for c in self.prefills) + len(self.decodes)
+
+
+class Scheduler:
+    """First come, first served. `waiting` may be shared by the lanes of a pipeline, everything else is one's own."""
+
+    name: str
+    pool_type: type[PagedPool] = ReservedPool  # who cannot preempt must reserve
+
+    def __init__(self, pool: PagedPool, max_batch: int, waiting: deque[Request] | None = None):
+        if not isinstance(pool, self.pool_type):
+            raise ValueError(f"pool: got {type(pool).__name__}, {self.name} needs {self.pool_type.__name__}")
+        if max_batch != int(max_batch) or max_batch < 1:
+            raise ValueError(f"max_batch: got {max_batch!r}, allowed are integers >= 1")
+        self.pool, self.max_batch = pool, max_batch
+        self.waiting: deque[Request] = deque() if waiting is None else waiting
+        self.running: list[Request] = []  # oldest first
+
+    def refusal(self, request: Request) -> str | None:
+        """Why this request can never run; None when it can."""
+        return self.pool.refusal(request)
+
+    def add(self, request: Request) -> None:
+        if reason := self.refusal(request):
+            raise ValueError(f"request {request.id}: {reason}")
+        self.waiting.append(request)
+
+    def schedule(self) -> Batch:
+        """The next iteration's batch; empty when there is nothing to run."""
+        raise NotImplementedError
+
+    def complete(self, batch: Batch) -> list[Request]:
+        """The batch has run: note the progress. Returns the requests that are answered and hold nothing any more."""
+        for request, tokens, _ in batch.prefills:
+            request.advance(tokens)
+        finished = [c.request for c in batch.prefills if c.request.generated >= c.request.output]
+        for request in batch.decodes:
+            request.computed += 1
+            request.generated += 1
+            if request.generated >= request.output:
+                finished.append(request)
+        return self._retire(finished) if finished else finished
+
+    def _retire(self, finished: list[Request]) -> list[Request]:
+        for request in finished:
+            self.pool.release(request)
+        self.running = [r for r in self.running if not r.finished]
+        return finished
+
+    def _admissible(self) -> bool:
+        """Whether the head of the queue may start now. Nobody overtakes it."""
+        return bool(self.waiting) and len(self.running) < self.max_batch and self.pool.can_admit(self.waiting[0])
+
+    def _admit(self) -> Request:
+        request = self.waiting.popleft()
+        self.pool.admit(request)
+        insort(self.running, request, key=age)  # at the end, unless another lane had preempted it
+        return request
+
+
+class PreemptingScheduler(Scheduler):
+    """Blocks on demand can run out; then the latest request gives way, with all its blocks."""
+
+    pool_type = PagedPool
+
+    def __init__(self, pool: PagedPool, max_batch: int, waiting: deque[Request] | None = None,
+                 preemption: str = RECOMPUTE):  # fmt: skip
+        super().__init__(pool, max_batch, waiting)
+        if preemption not in (RECOMPUTE, SWAP):
+            raise ValueError(f"preemption: got {preemption!r}, allowed are {RECOMPUTE}, {SWAP}")
+        self.preemption = preemption
+
+    def _reserve_slots(self, batch: Batch) -> list[Request]:
+        """A slot for the next token of every decoding request, oldest first. Returns those still prefilling."""
+        prefilling, kept, grow = [], 0, self.pool.grow
+        running, decodes = self.running, batch.decodes
+        while kept < len(running):
+            request = running[kept]
+            if request.computed < request.prefill:
+                prefilling.append(request)
+            elif grow(request):
+                decodes.append(request)
+            else:
+                victim = running.pop()
+                self._preempt(victim, batch)
+                continue  # the same request tries again, unless it was the victim itself
+            kept += 1
+        return prefilling
+
+    def _preempt(self, request: Request, batch: Batch) -> None:
+        how = SWAP if self.preemption == SWAP and self.pool.can_swap_out(request) else RECOMPUTE
+        if how == SWAP and not request.prefilling:
+            batch.copied_blocks += self.pool.swap_out(request)
+        else:  # no room in host memory, or nothing worth keeping yet
+            how = RECOMPUTE
+            self.pool.release(request)
+            request.restart()
+        insort(self.waiting, request, key=age)  # in front: it is older than all who have not run yet
+        batch.preempted.append((request, how))
+
+    def _head_is_swapped(self) -> bool:
+        return bool(self.waiting) and self.waiting[0].id in self.pool.swapped
+
+    def _swap_in(self, batch: Batch) -> None:
+        """Bring swapped requests back, oldest first, and let them decode at once."""
+        while self._head_is_swapped() and len(self.running) < self.max_batch:
+            if not self.pool.can_swap_in(self.waiting[0]):
+                return
+            request = self.waiting.popleft()
+            batch.copied_blocks += self.pool.swap_in(request)
+            self.pool.grow(request)
+            self.running.append(request)
+            batch.swapped_in.append(request)
+            batch.decodes.append(request)

@@ -1,0 +1,150 @@
+"""Serving on a GPU that is not here: the schedulers are real, the time comes from a cost model."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+
+from pod.hardware import gpu
+from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.cost import AnalyticalCost, Cost, Efficiency, Work
+from pod.serving.events import Iteration, Log
+from pod.serving.loop import serve
+from pod.serving.metrics import metrics
+from pod.serving.request import Request
+from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
+from pod.serving.shapes import shape
+
+
+class SimExecutor:
+    """Stages that take one batch at a time, first come first served, each as long as the cost model says.
+
+    A batch leaves for the next stage when it is done and has been sent; the host works before the first stage, the
+    output head is on the last.
+    """
+
+    def __init__(self, cost: Cost, block_size: int = 16):
+        self.cost, self.block_size = cost, block_size
+        self.free_at = [0.0] * cost.pp
+
+    def submit(self, batch: Batch, event: Iteration) -> float:
+        cost, work = self.cost, Work.of(batch)
+        at = event.scheduled + cost.host(work.requests)
+        if batch.copied_blocks:
+            at += cost.swap(batch.copied_blocks, self.block_size)
+        seconds = cost.stage(work)
+        if cost.pp == 1:
+            return at + seconds + cost.head(work.requests)
+        for stage in range(cost.pp):
+            start = max(at, self.free_at[stage])
+            at = start + seconds + (cost.send(work.tokens) if stage < cost.pp - 1 else cost.head(work.requests))
+            self.free_at[stage] = at
+            event.stages.append((start, at))
+        return at
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One system under test; the names are those of the command line."""
+
+    model: str = "llama-3-8b"
+    gpu: str = "a100"
+    tp: int = 1
+    pp: int = 1
+    scheduler: str = "sarathi"
+    attention: str = "serial"
+    chunk: int = 1024
+    max_batch: int = 256
+    max_tokens: int = 32768  # longest request; also the budget of a prompt iteration and what reserving pools set aside
+    max_prefills: int = 1
+    preemption: str = RECOMPUTE
+    block_size: int = 16
+    blocks: int | None = None  # size of the pool; None: what the GPU's memory leaves
+    memory_share: float = 0.9
+    host: str = "python"
+    efficiency: Efficiency = Efficiency()
+
+    def cost(self) -> Cost:
+        return AnalyticalCost(shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host,
+                              self.efficiency)  # fmt: skip
+
+    def lanes(self) -> list[Scheduler]:
+        """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue."""
+        if self.scheduler not in SCHEDULERS:
+            raise ValueError(f"scheduler: got {self.scheduler!r}, allowed are {', '.join(SCHEDULERS)}")
+        if self.pp > 1 and self.preemption == SWAP:
+            raise ValueError("preemption: got swap with a pipeline, allowed is recompute")
+        kind, waiting = SCHEDULERS[self.scheduler], deque()
+        options = {
+            "vllm": {"preemption": self.preemption, "max_tokens": self.max_tokens},
+            "sarathi": {"preemption": self.preemption, "chunk": self.chunk, "max_prefills": self.max_prefills},
+            "sarathi_v1": {"chunk": self.chunk},
+        }.get(self.scheduler, {})
+        return [kind(self._pool(kind), self.max_batch, waiting, **options) for _ in range(self.pp)]
+
+    def _pool(self, kind: type[Scheduler]) -> PagedPool:
+        blocks = self.num_blocks() // self.pp
+        if blocks < 1:
+            raise ValueError(f"blocks: got {self.num_blocks()}, a pipeline of {self.pp} stages needs as many")
+        if kind.pool_type is ReservedPool:
+            return ReservedPool(blocks, self.max_tokens, self.block_size)
+        return PagedPool(blocks, self.block_size, swap_blocks=4 * blocks if self.preemption == SWAP else 0)
+
+    def num_blocks(self) -> int:
+        if self.blocks is not None:
+            return self.blocks
+        tokens = kv_tokens(self.model, self.gpu, self.tp, self.pp, self.memory_share)
+        if tokens < self.block_size:
+            raise ValueError(f"tp: got {self.tp}, the weights of {self.model} leave no room for keys and values")
+        return tokens // self.block_size
+
+
+def kv_tokens(model: str, gpu_key: str, tp: int = 1, pp: int = 1, memory_share: float = 0.9,
+              memory_bytes: float | None = None) -> int:  # fmt: skip
+    """Tokens whose keys and values fit beside the weights: the usable memory of all GPUs less one copy of the model."""
+    if not 0 < memory_share <= 1:
+        raise ValueError(f"memory_share: got {memory_share!r}, allowed are shares above 0 up to 1")
+    s, gpus = shape(model), tp * pp
+    usable = memory_share * (memory_bytes or gpu(gpu_key).memory_bytes) * gpus
+    return max(0, int((usable - s.parameters * s.dtype_bytes) / s.kv_bytes_per_token))
+
+
+def simulate(setup: Setup, requests: Iterable[Request], **run) -> Log:
+    """Serve `requests` (which are used up) on `setup`; further keywords are written into the log."""
+    cost = setup.cost()
+    described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
+    executor = SimExecutor(cost, setup.block_size)
+    return serve(requests, setup.lanes(), executor, **described, cost=cost.label, **run)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A setup and the workload that it gets: `workload` makes the requests, so that it can travel to another core."""
+
+    setup: Setup
+    workload: object  # pod.serving.workload.Workload
+    definition: str = "user"
+
+    def metrics(self) -> dict[str, float]:
+        return metrics(simulate(self.setup, self.workload.requests()), self.definition)
+
+    def but(self, **changes) -> Run:
+        return replace(self, setup=replace(self.setup, **changes))
+
+
+def _metrics(run: Run) -> dict[str, float]:
+    return run.metrics()
+
+
+def sweep(runs: Sequence[Run], cores: int | None = None, quiet: bool = False) -> list[dict[str, float]]:
+    """Metrics of every run, in order, on all cores, with a progress bar."""
+    cores = min(cores or os.cpu_count() or 1, len(runs))
+    if cores <= 1:
+        return [_metrics(run) for run in runs]
+    from tqdm import tqdm
+
+    with ProcessPoolExecutor(cores) as pool:
+        return list(tqdm(pool.map(_metrics, runs), total=len(runs), disable=quiet or None, leave=False, unit="run"))

@@ -1,0 +1,238 @@
+"""What arrives: lengths of prompts and outputs, and when. All randomness of the serving part is in this module.
+
+Tables in data/workloads hold quantiles fitted to a trace, so that nothing needs the trace itself: of the prompt, and of
+the ratio P:D of prompt to output within each quarter of the prompts.
+
+    arxiv         POD's arXiv-Summarization workload, total clipped at 32,768 tokens (microsoft/vattention, MIT)
+    conversation  a synthetic stand-in for POD's internal workload, which is not public: Mooncake's conversation trace
+                  (kvcache-ai/Mooncake, Apache-2.0), totals of 4K to 32K and P:D up to 40, re-weighted to the stated
+                  means of 10.5K tokens in total and 331 out
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from pod.serving.request import Request
+
+FOLDER = Path(__file__).parents[2] / "data" / "workloads"
+TABLES = ("arxiv", "conversation")
+LENGTHS = (*TABLES, "uniform", "zipf")
+ARRIVALS = ("poisson", "truncated_poisson")
+QUARTERS = 4
+PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
+# (prompt, output, arrival and its unit in seconds) as the public traces name them
+COLUMNS = (
+    ("num_prefill_tokens", "num_decode_tokens", "arrived_at", 1.0),
+    ("prefill_tokens", "decode_tokens", "arrival_ms", 1e-3),
+    ("ContextTokens", "GeneratedTokens", "TIMESTAMP", 1.0),
+    ("input_length", "output_length", "timestamp", 1e-3),
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`count` requests. `lengths` is one of LENGTHS or the path of a trace; `qps` None lets all arrive at once.
+
+    uniform and zipf draw the total from `low` to `high` and split it by `pd`, the ratio of prompt to output tokens;
+    equal bounds give fixed lengths. A trace is shuffled and repeated as needed, totals are clipped at `high` in
+    proportion. truncated_poisson is the published artifact's: gaps are cut at three means, so the load is 5 % higher
+    than it says.
+    """
+
+    lengths: str = "arxiv"
+    count: int = 2048
+    qps: float | None = None
+    seed: int = 1
+    arrivals: str = "poisson"
+    low: int = 1
+    high: int = 32768
+    pd: float = 10.0
+    theta: float = 0.6  # skew of zipf towards short totals
+
+    def __post_init__(self) -> None:
+        for name, ok, allowed in (
+            ("count", self.count >= 1, "integers >= 1"),
+            ("qps", self.qps is None or 0 < self.qps < float("inf"), "numbers above 0, or none for all at once"),
+            ("arrivals", self.arrivals in ARRIVALS, ", ".join(ARRIVALS)),
+            ("low", 1 <= self.low <= self.high, f"integers from 1 to high = {self.high}"),
+            ("high", self.high >= 2, "integers >= 2"),
+            ("pd", 0 < self.pd < float("inf"), "numbers above 0"),
+            ("theta", 0 <= self.theta < 1, "numbers from 0 to below 1"),
+        ):
+            if not ok:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed are {allowed}")
+        if self.lengths not in LENGTHS and not Path(self.lengths).is_file():
+            raise ValueError(f"workload: got {self.lengths!r}, allowed are {', '.join(LENGTHS)} or a trace file")
+
+    def requests(self) -> list[Request]:
+        random = np.random.default_rng(self.seed)
+        prompts, outputs = self._lengths(random)
+        times = self._times(random)
+        rows = zip(prompts.tolist(), outputs.tolist(), times.tolist(), strict=True)
+        return [Request(i, prompt, output, time) for i, (prompt, output, time) in enumerate(rows)]
+
+    def _lengths(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        if self.lengths in TABLES:
+            return clip(*sample(read_table(self.lengths), self.count, random), self.high)
+        if self.lengths == "uniform":
+            return split(random.integers(self.low, self.high, self.count, endpoint=True), self.pd)
+        if self.lengths == "zipf":
+            return split(self.low + _zipf(self.high - self.low + 1, self.theta, self.count, random), self.pd)
+        trace = read_trace(self.lengths)
+        order = np.resize(random.permutation(len(trace)), self.count)
+        return clip(trace[order, 0].astype(int), trace[order, 1].astype(int), self.high)
+
+    def _times(self, random: np.random.Generator) -> np.ndarray:
+        if self.qps is None:
+            return np.zeros(self.count)
+        gaps = random.exponential(1 / self.qps, self.count)
+        if self.arrivals == "truncated_poisson":
+            gaps = np.minimum(gaps, 3 / self.qps)
+        return np.cumsum(gaps) - gaps[0]
+
+
+def split(totals: np.ndarray, pd: float) -> tuple[np.ndarray, np.ndarray]:
+    """Totals into prompt and output at the ratio `pd`, at least one token each."""
+    prompts = np.clip((totals * pd / (1 + pd)).astype(int), 1, np.maximum(totals - 1, 1))
+    return prompts, np.maximum(totals - prompts, 1)
+
+
+def clip(prompts: np.ndarray, outputs: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Totals above `high` shrink to it, prompt and output in proportion."""
+    share = np.minimum(1.0, high / (prompts + outputs))
+    outputs = np.maximum((outputs * share).astype(int), 1)
+    return np.clip((prompts * share).astype(int), 1, high - outputs), outputs
+
+
+def _zipf(ranks: int, theta: float, count: int, random: np.random.Generator) -> np.ndarray:
+    """Ranks from 0, rank r as likely as 1 / (r + 1)^theta."""
+    cumulative = np.cumsum(np.arange(1, ranks + 1) ** -theta)
+    return np.searchsorted(cumulative, random.random(count) * cumulative[-1])
+
+
+def sample(table: np.ndarray, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts and outputs from a quantile table [probabilities, 2 + QUARTERS]."""
+    at, within = random.random((2, count))
+    quarter = (at * QUARTERS).astype(int)
+    prompts = np.interp(at, table[:, 0], table[:, 1])
+    ratios = np.empty(count)
+    for q in range(QUARTERS):
+        mine = quarter == q
+        ratios[mine] = np.interp(within[mine], table[:, 0], table[:, 2 + q])
+    return prompts.round().astype(int), np.maximum(prompts / ratios, 1).round().astype(int)
+
+
+def fit(prompts: Sequence[float], outputs: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
+    """The quantile table of a trace: probability, prompt, and P:D in each quarter of the prompts."""
+    prompts = np.asarray(prompts, float)
+    ratios = prompts / np.asarray(outputs, float)
+    weights = np.ones(len(prompts)) if weights is None else np.asarray(weights, float)
+    order = np.argsort(prompts, kind="stable")
+    rank = np.cumsum(weights[order]) - weights[order] / 2
+    quarter = np.minimum((rank / weights.sum() * QUARTERS).astype(int), QUARTERS - 1)
+    columns = [np.array(PROBABILITIES), _quantiles(prompts, weights).round()]
+    for q in range(QUARTERS):
+        mine = order[quarter == q]
+        columns.append(_quantiles(ratios[mine], weights[mine]).round(2))
+    return np.column_stack(columns)
+
+
+def _quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    order = np.argsort(values, kind="stable")
+    values, weights = values[order], weights[order]
+    middle = (np.cumsum(weights) - weights / 2) / weights.sum()
+    return np.interp(PROBABILITIES, middle, values)
+
+
+def tilt(values: np.ndarray, means: Sequence[float]) -> np.ndarray:
+    """Weights closest to uniform (exponential tilting) that give the columns of `values` these means."""
+    values = (np.asarray(values, float) - means) / np.std(values, axis=0)
+    slopes = np.zeros(values.shape[1])
+    for _ in range(100):  # Newton steps on a convex function
+        weights = np.exp(values @ slopes)
+        weights /= weights.sum()
+        error = weights @ values
+        if np.abs(error).max() < 1e-9:
+            break
+        slopes -= np.linalg.solve((values * weights[:, None]).T @ values - np.outer(error, error), error)
+    return weights
+
+
+def read_table(name: str) -> np.ndarray:
+    return np.loadtxt(FOLDER / f"{name}.csv", delimiter=",", skiprows=1)
+
+
+def write_table(name: str, table: np.ndarray) -> None:
+    header = "probability,prompt," + ",".join(f"pd_q{q + 1}" for q in range(QUARTERS))
+    np.savetxt(FOLDER / f"{name}.csv", table, delimiter=",", header=header, comments="", fmt="%g")
+
+
+def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
+    """[requests, 3]: prompt tokens, output tokens, arrival in seconds from the first (0 when the file has none).
+
+    Takes the files as published: CSV of vattention, Vidur and Azure, JSON lines of Mooncake. `limit` is the longest
+    total that the model allows.
+    """
+    path, rows = Path(path), []
+    for number, row in _rows(path):
+        prompt_name, output_name, time_name, unit = _columns(path, row)
+        prompt, output = (_count(path, number, name, row[name]) for name in (prompt_name, output_name))
+        if limit is not None and prompt + output > limit:
+            raise ValueError(f"{path}, row {number}: {prompt + output} tokens in all, the model allows {limit}")
+        rows.append((prompt, output, _time(path, number, time_name, row.get(time_name)) * unit))
+    if not rows:
+        raise ValueError(f"{path}: got no request, allowed is at least one")
+    trace = np.array(rows)
+    trace[:, 2] -= trace[:, 2].min()
+    return trace
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        if path.suffix == ".jsonl":
+            for number, line in enumerate(file, 1):
+                try:
+                    yield number, dict(json.loads(line))
+                except (TypeError, ValueError):
+                    raise ValueError(f"{path}, row {number}: not a JSON object") from None
+        else:
+            yield from enumerate(csv.DictReader(file), 2)
+
+
+def _columns(path: Path, row: dict) -> tuple[str, str, str, float]:
+    for names in COLUMNS:
+        if names[0] in row and names[1] in row:
+            return names
+    pairs = " or ".join(f"{a} and {b}" for a, b, *_ in COLUMNS)
+    raise ValueError(f"{path}: got the columns {', '.join(map(str, row))}, allowed are {pairs}")
+
+
+def _count(path: Path, row: int, column: str, value) -> int:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 1 <= number < float("inf") or number != int(number):
+        raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are integers >= 1")
+    return int(number)
+
+
+def _time(path: Path, row: int, column: str, value) -> float:
+    if value is None:
+        return 0.0
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:  # Azure writes seven digits of a second, Python reads six
+        return datetime.fromisoformat(value[:26]).timestamp()
+    except ValueError:
+        raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates") from None
