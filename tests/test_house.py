@@ -84,7 +84,7 @@ def test_help_lists_every_verb_that_is_here():
     text = python("-m", "pod", "--help").stdout
     for verb, (module, _) in VERBS.items():
         file = ROOT / (module.replace(".", "/") + ".py")
-        assert (re.search(rf"^    {verb} ", text, re.MULTILINE) is not None) == file.exists(), verb
+        assert (re.search(rf"^    {verb}\s", text, re.MULTILINE) is not None) == file.exists(), verb
 
 
 # ---------------------------------------------------------------- make
