@@ -15,10 +15,10 @@ struct KvLayout {
 // One piece of work: query rows against a range of KV tiles. Made by pod/schedule/hopper.py, three int4 each.
 struct Work {
     int q_row;                // prefill: first row of q; decode: q row x Hq + first head of the group
-    int rows;                 // prefill: query rows (<= 128); decode: unused
+    int rows;                 // prefill: query rows (<= 128); decode: query heads (<= 8)
     int head;                 // prefill: query head; decode: KV head
     int seq;                  // batch index, or row of the page table
-    int pos0;                 // prefill: context position of the first row; decode: unused
+    int pos0;                 // prefill: context position of the first row; decode: first head inside its group
     int kv_len;               // tokens of the sequence
     int begin, end;           // KV tiles of this part (128 tokens in prefill, 64 in decode)
     int part, parts;          // which part of how many; parts = 1: the result goes straight out

@@ -26,7 +26,7 @@ struct Params {
     int* counters;                                                   // [0] next chunk, [1] CTAs done; 0 between launches
     float* part;                                                     // partial results, kSlotFloats<D> each
     int* arrived;                                                    // one a group: partials stored; 0 between launches
-    int n_chunks;
+    int n_chunks, group;
     float scale_log2;
 };
 template <int D> constexpr int kSlotFloats = 128 * (D / 16) + 16;    // O^T in fragment order, then m and l of 8 heads
@@ -35,11 +35,13 @@ template <int kGranules> struct Control {
     uint64_t full[kGranules], empty[kGranules], q_full[2], q_empty[2];
     alignas(16) Work work[2];                                        // records of the two Q tiles
     float exchange[4][kHeads];                                       // between the warps
+    bool done;                                                       // this CTA's decode is over: prefill need not yield
 };
 
 template <int kGranules> DEV void init(Control<kGranules>& c) {
     for (int g = 0; g < kGranules; g++) mbar_init(smem_u32(&c.full[g]), 1), mbar_init(smem_u32(&c.empty[g]), 4);
     for (int s = 0; s < 2; s++) mbar_init(smem_u32(&c.q_full[s]), 1), mbar_init(smem_u32(&c.q_empty[s]), 4);
+    c.done = false;
 }
 
 // A place in the ring and the parity of its use; it carries on across tiles and pieces of work.
@@ -72,7 +74,7 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
             if (w) {
                 c.work[s] = *w;
                 mbar_arrive_tx(full, S::kQBytes);
-                tma_load_3d(base + S::kQ + s * S::kQBytes, &mq, full, w->q_row, 0);
+                tma_load_4d(base + S::kQ + s * S::kQBytes, &mq, full, w->pos0, 0, (w->q_row - w->pos0) / p.group);
             } else {
                 c.work[s].rows = 0;
                 mbar_arrive(full);
@@ -105,10 +107,11 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
 template <typename T, int D> struct State {
     float o[D / 64][4], m[2], l[2];
 
-    DEV void clear() {
+    // Padding heads start from a huge maximum: their P stays zero, which costs the tensor cores the least energy.
+    DEV void clear(bool real0, bool real1) {
 #pragma unroll
         for (int b = 0; b < D / 64; b++) o[b][0] = o[b][1] = o[b][2] = o[b][3] = 0.f;
-        m[0] = m[1] = kLow, l[0] = l[1] = 0.f;
+        m[0] = real0 ? kLow : -kLow, m[1] = real1 ? kLow : -kLow, l[0] = l[1] = 0.f;
     }
     // The maximum of the 64 tokens of heads `x`, over the lanes of a warp and over the four warps.
     template <typename Op> DEV void reduce(float (&x)[2], float (&exchange)[4][kHeads], int warp, int lane, Op op) {
@@ -175,7 +178,7 @@ template <typename T, int D> struct State {
         }
         if (!bar_any(kBar, 128, last)) return false;
         __threadfence();
-        clear();
+        clear(true, true);
         if (!real) return true;
 #pragma unroll 4
         for (int i = 0; i < w.parts; i++) {
@@ -259,11 +262,14 @@ DEV void consume(const Params& p, uint32_t base, Control<kGranules>& c, int warp
     for (uint32_t piece = 0;; piece++) {
         mbar_wait(smem_u32(&c.q_full[piece & 1]), (piece >> 1) & 1);
         const Work& w = c.work[piece & 1];
-        if (w.rows == 0) break;
+        if (w.rows == 0) {
+            c.done = true;
+            return;
+        }
         const uint32_t q = base + S::kQ + (piece & 1) * S::kQBytes;
         const bool real0 = 2 * (lane & 3) < w.rows, real1 = 2 * (lane & 3) + 1 < w.rows;
         const int tiles = w.end - w.begin, tail = w.kv_len - (w.end - 1) * kTokens;  // tokens of the last tile, if < kTokens
-        state.clear();
+        state.clear(real0, real1);
 
         // P of tile i from its scores: first with the maximum as it is; only if some score is over it by more than the
         // slack is the maximum raised and P made again. One barrier either way shows P to the tensor cores.
@@ -283,8 +289,7 @@ DEV void consume(const Params& p, uint32_t base, Control<kGranules>& c, int warp
                 st_shared(dst + 128, pack2<T>(e[2], e[3]));
                 fence_proxy_async();
             };
-            const bool over = (real0 && fmaf(fmaxf(s[0], s[2]), scale, -state.m[0]) > kSlack) ||
-                              (real1 && fmaf(fmaxf(s[1], s[3]), scale, -state.m[1]) > kSlack);
+            const bool over = fmaxf(fmaf(fmaxf(s[0], s[2]), scale, -state.m[0]), fmaf(fmaxf(s[1], s[3]), scale, -state.m[1])) > kSlack;
             make();
             if (beside_pv) {
                 wgmma_wait<0>();

@@ -6,8 +6,8 @@
 #include "launch.h"
 using namespace pod90;
 
-// Registers of a producer, prefill and decode thread: (40 + 2 * 208 + 56) * 128 = 65536.
-constexpr int kThreads = 512, kRegsProducer = 40, kRegsPrefill = 208, kRegsDecode = 56;
+// Registers of a producer, prefill and decode thread: (32 + 2 * 208 + 64) * 128 = 65536.
+constexpr int kThreads = 512, kRegsProducer = 32, kRegsPrefill = 208, kRegsDecode = 64;
 template <int D> constexpr int kGranules = D == 128 ? 7 : 16;
 
 template <int D> struct Layout {
@@ -54,7 +54,7 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     } else if (warp < 12) {
         setmaxnreg_inc<kRegsPrefill>();
         if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D>(pp, base, pc, warp / 4 - 1, warp, lane);
+        prefill::consume<T, D>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane);
         if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 1);
     } else {
         setmaxnreg_dec<kRegsDecode>();
@@ -84,13 +84,14 @@ static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, co
                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
-// Q [tokens, Hq, D] for prefill: (64 columns, tokens, panels, heads); for decode: (64 columns, tokens x heads, panels).
+// Q [tokens, Hq, D] for prefill: (64 columns, tokens, panels, heads). For decode: (64 columns, heads of a group, panels,
+// groups), so that a box of 8 heads is filled up with zeros where the group is smaller.
 static bool q_maps(Maps* m, const Pod90Launch& a) {
-    const cuuint64_t D = a.head_dim, row = D * 2;
+    const cuuint64_t D = a.head_dim, row = D * 2, G = a.num_q_heads / a.num_kv_heads;
     const cuuint64_t pd[4] = {64, cuuint64_t(a.tokens), D / 64, cuuint64_t(a.num_q_heads)}, ps[3] = {row * a.num_q_heads, 128, row};
-    const cuuint64_t dd[3] = {64, cuuint64_t(a.tokens) * a.num_q_heads, D / 64}, ds[2] = {row, 128};
-    const cuuint32_t pb[4] = {64, 64, 1, 1}, db[3] = {64, decode::kHeads, cuuint32_t(D / 64)};
-    return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 3, dd, ds, db);
+    const cuuint64_t dd[4] = {64, G, D / 64, cuuint64_t(a.tokens) * a.num_kv_heads}, ds[3] = {row, 128, row * G};
+    const cuuint32_t pb[4] = {64, 64, 1, 1}, db[4] = {64, decode::kHeads, cuuint32_t(D / 64), 1};
+    return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 4, dd, ds, db);
 }
 // KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
 static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows) {
@@ -119,9 +120,9 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     const float scale_log2 = a.scale * 1.4426950408889634f;
     prefill::Params pp = {static_cast<const Work*>(a.prefill_work), a.out, static_cast<float*>(a.lse), a.counters, a.prefill_part,
                           a.prefill_arrived, a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal,
-                          a.first_prefill_cta, scale_log2};
+                          a.prefill_yields, scale_log2};
     decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
-                         a.decode_part, a.decode_arrived, a.n_decode_chunks, scale_log2};
+                         a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads / a.num_kv_heads, scale_log2};
     KvLayout kv = {a.table, a.table_stride, a.table ? __builtin_ctz(a.page_tokens) : 31};
     if (a.head_dim == 128) return a.half ? launch<__half, 128>(a, maps, pp, dp, kv) : launch<__nv_bfloat16, 128>(a, maps, pp, dp, kv);
     if (a.head_dim == 64) return a.half ? launch<__half, 64>(a, maps, pp, dp, kv) : launch<__nv_bfloat16, 64>(a, maps, pp, dp, kv);

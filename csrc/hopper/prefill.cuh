@@ -20,7 +20,8 @@ struct Params {
     int* counters;                                                   // [0] next unit, [1] CTAs done; 0 between launches
     float* part;                                                     // partial results of split tiles
     int* arrived;                                                    // 8 a group: partials stored by each warp; 0 between launches
-    int units, Hq, group, causal, first_cta;                         // CTAs below first_cta take no prefill
+    int units, Hq, group, causal;
+    int yields;                                                      // leave the tensor cores to decode between turns
     float scale_log2;
 };
 
@@ -97,9 +98,7 @@ struct Producer {
         return __shfl_sync(~0u, t, 0);
     }
     DEV void run() {
-        const int ctas = int(gridDim.x) - p.first_cta;
-        int unit = int(blockIdx.x) < p.first_cta ? p.units : int(blockIdx.x) - p.first_cta;
-        for (; unit < p.units; tiles++) {
+        for (int unit = blockIdx.x; unit < p.units; tiles++) {
             const Work w = p.work[unit];
             const int kv_head = w.head / p.group;
             int n = w.end - 1;
@@ -111,7 +110,7 @@ struct Producer {
                 load<true>(w, kv_head, n, blocks++);
             }
             // ask for the next unit just before the last wait: late enough to stay dynamic, early enough to hide
-            unit = ticket() + ctas;
+            unit = ticket() + gridDim.x;
             load<true>(w, kv_head, n, blocks++);
         }
         stop(0), stop(1);
@@ -273,7 +272,7 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
 
 // Consumer warpgroup `wg`, 64 query rows. The two take turns at the tensor cores (ping-pong) through barriers 1 and 2.
 template <typename T, int D>
-DEV void consume(const Params& p, uint32_t base, Control& c, int wg, int warp, int lane) {
+DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool& decode_done, int wg, int warp, int lane) {
     using S = Smem<D>;
     const int row = wg * 64 + (warp & 3) * 16 + lane / 4;
     const uint64_t dq = desc_sw128(base + S::kQ + wg * (S::kTile / 2), 1, 1024);
@@ -296,6 +295,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, int wg, int warp, i
         if (w.rows == 0) break;
         // Columns visible to row r of the tile: up to its own position, or the whole sequence without a causal mask.
         const int begin = w.begin, full = (p.causal ? w.pos0 + 1 : w.kv_len) / kN, step_lim = p.causal ? 8 : 0;
+        const bool yield = p.yields && !decode_done;
         int n = w.end - 1;
         int lim = (p.causal ? w.pos0 + row : w.kv_len - 1) - n * kN - 2 * (lane & 3);
 #pragma unroll
@@ -319,7 +319,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, int wg, int warp, i
             issue_qk<T, D>(s, dq, dk(it + 1));
             wait_v(it);
             issue_pv<T, D>(o, pr, dv(it));
-            bar_arrive(2 - wg, 256);
+            if (!yield) bar_arrive(2 - wg, 256);
             wgmma_wait<1>();
             touch(s);
             free_k(it + 1);
@@ -328,6 +328,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, int wg, int warp, i
             softmax_exp(s, l, corr, ms, p.scale_log2);
             wgmma_wait<0>();
             touch(o), touch(s);
+            if (yield) bar_arrive(2 - wg, 256);                      // the other's turn begins when this one is through, not issued
             free_v(it++);
             to_p<T>(pr, s);
             rescale(o, corr);

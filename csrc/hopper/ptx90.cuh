@@ -39,11 +39,6 @@ DEV void prefetch_tmap(const CUtensorMap* m) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(m)) : "memory");
 }
 // Boxes, global -> shared, completing on an mbarrier. Every map starts with 64 columns (c0 = 0).
-DEV void tma_load_3d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
-            "r"(dst), "l"(reinterpret_cast<uint64_t>(m)), "r"(bar), "r"(0), "r"(c1), "r"(c2) : "memory");
-}
 DEV void tma_load_4d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2, int c3) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "

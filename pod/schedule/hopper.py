@@ -145,7 +145,7 @@ def decode_work(q_rows, kv_lens, seqs, num_q_heads, num_kv_heads, workers, weigh
     tile0 = (ends - tiles)[u]
     work = _rows(
         q_row=q_rows[u] * num_q_heads + lane // packs * group + pack * DECODE_HEADS,
-        rows=np.minimum(DECODE_HEADS, group - pack * DECODE_HEADS), head=lane // packs, seq=seqs[u], pos0=0, kv_len=kv_lens[u],
+        rows=np.minimum(DECODE_HEADS, group - pack * DECODE_HEADS), head=lane // packs, seq=seqs[u], pos0=pack * DECODE_HEADS, kv_len=kv_lens[u],
         begin=begin[segment] - tile0, end=end[segment] - tile0, part=segment - first[u], parts=parts[u],
         slot=slot_of[segment] * span + j * parts[u], group=group_of[segment] * span + j,
     )
