@@ -145,6 +145,22 @@ def test_gallery_shows_what_is_drawn_and_names_the_rest(page):
     assert str(paper.value("pod.t5.0.95.sarathi.ttft_p99")) in text
 
 
+def test_a_recorded_figure_shows_its_gpu_and_provenance(tmp_path, monkeypatch, page):
+    import pandas as pd
+
+    from pod.measure import provenance
+
+    meta = dict.fromkeys(provenance.FIELDS, "x") | {"gpu": "NVIDIA H200", "driver": "570.1"}
+    monkeypatch.setattr(provenance, "load", lambda path: meta)
+    (tmp_path / "made.png").write_bytes(b"")
+    pd.DataFrame({"x": range(99)}).to_csv(tmp_path / "made.csv", index=False)
+    figure = Figure("made", registry.OURS, "title <1>", "08", "method", "recorded", ("h200/x.csv",))
+    card = gallery._card(registry._entry(figure), [], tmp_path)
+    assert '<b class="badge recorded">recorded on H200</b>' in card
+    assert "NVIDIA H200" in card and "h200/x.csv" in card and "title &lt;1&gt;" in card
+    assert f"First {gallery.ROWS_SHOWN} of 99 rows" in card
+
+
 def test_latency_ratios():
     from pod.figures import check_latency
 

@@ -151,6 +151,7 @@ def sources(home):
     (home / "csrc" / "include" / "softmax.cuh").write_text('#include "ptx.cuh"\nint softmax;\n')
     (home / "csrc" / "include" / "ptx.cuh").write_text('const char *s = "a // b";\n')
     (home / "csrc" / "lean.cu").write_text("int lean;\n")
+    (home / "csrc" / "plan.py").write_text("waves = a // b\n")
     return home
 
 
@@ -166,10 +167,11 @@ def test_hashes_follow_includes(sources):
         ("include/softmax.cuh", "int softmax", "long softmax", ["csrc/include/softmax.cuh"]),
         ("hybrid.cu", "// one", "/* many\nwords */", []),
         ("lean.cu", "int lean", "long lean", []),
+        ("plan.py", "a // b", "a // c", ["csrc/plan.py"]),  # no comment either: Python
     ],
 )
 def test_stale_means_a_relevant_change(sources, name, old, new, changed):
-    path = record(provenance.RECORDED / "h200", csrc=provenance.csrc_hashes(["csrc/hybrid.cu"]))
+    path = record(provenance.RECORDED / "h200", csrc=provenance.csrc_hashes(["csrc/hybrid.cu", "csrc/plan.py"]))
     assert provenance.stale() == {}
     source = sources / "csrc" / name
     assert old in source.read_text()

@@ -35,10 +35,10 @@ def reproduce(ids: Iterable[str], out: Path) -> list[str]:
         begin = time.perf_counter()
         try:
             _draw(figure_id, module, out)
-            print(f"{figure_id:<11} {time.perf_counter() - begin:5.1f} s  {registry.find(figure_id).title}", flush=True)
+            print(f"{figure_id:<14} {time.perf_counter() - begin:5.1f} s  {registry.find(figure_id).title}", flush=True)
         except Exception as error:  # one broken figure must not hide the others
             failed.append(figure_id)
-            print(f"{figure_id:<11} FAILED  {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            print(f"{figure_id:<14} FAILED  {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     return failed
 
 

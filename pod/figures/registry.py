@@ -116,7 +116,7 @@ class Entry:
 
     @property
     def line(self) -> str:
-        return f"{self.id:<11} {self.state_text:<30} {self.source}: {self.title}"
+        return f"{self.id:<14} {self.state_text:<29} {self.source}: {self.title}"
 
 
 def source_of(figure_id: str) -> str:

@@ -22,6 +22,7 @@ from statistics import median
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "data" / "recorded"
 L2_STATES = ("cold", "warm")
+C_LIKE = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 TELEMETRY = {
     "sm_clock_mhz": (100, 3000),
     "memory_clock_mhz": (300, 10000),
@@ -80,9 +81,15 @@ def _query_gpus() -> tuple[list[str], str]:
     if nvml := _nvml():
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         if handles:
-            return [nvml.nvmlDeviceGetName(h) for h in handles], nvml.nvmlSystemGetDriverVersion()
+            names = [_text(nvml.nvmlDeviceGetName(h)) for h in handles]
+            return names, _text(nvml.nvmlSystemGetDriverVersion())
     rows = _smi("name", "driver_version")
     return [name for name, _ in rows], rows[0][1]
+
+
+def _text(value: str | bytes) -> str:
+    """Older bindings of NVML answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _commit() -> tuple[str, bool]:
@@ -188,7 +195,9 @@ def csrc_hashes(files: Iterable[str]) -> dict[str, str]:
             raise ValueError(
                 f"csrc: {name!r} is not a file of this repository; name it from the top, as csrc/hybrid.cu"
             )
-        code = _without_comments((ROOT / name).read_text(encoding="utf-8"))
+        code = (ROOT / name).read_text(encoding="utf-8")
+        if Path(name).suffix in C_LIKE:
+            code = _without_comments(code)
         hashes[name] = hashlib.sha256(code.encode()).hexdigest()[:16]
         waiting += _includes(name, code)
     return dict(sorted(hashes.items()))
