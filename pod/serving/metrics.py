@@ -25,7 +25,7 @@ STALLS = (0.2, 0.5)  # seconds
 
 @dataclass(frozen=True)
 class Requests:
-    """One row a served request, in order of id; `gaps` [tokens - requests] are grouped by request, `owner` is the row."""
+    """One row a served request, by id. `gaps` are the times between tokens, `owner` the row that each belongs to."""
 
     id: np.ndarray
     arrival: np.ndarray

@@ -26,22 +26,25 @@ class SimExecutor:
     output head is on the last.
     """
 
-    def __init__(self, cost: Cost, block_size: int = 16):
-        self.cost, self.block_size = cost, block_size
+    def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0):
+        if not slowdown > 0:
+            raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers above 0")
+        self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
         self.free_at = [0.0] * cost.pp
 
     def submit(self, batch: Batch, event: Iteration) -> float:
-        cost, work = self.cost, Work.of(batch)
-        at = event.scheduled + cost.host(work.requests)
+        cost, work, slow = self.cost, Work.of(batch), self.slowdown
+        before = cost.host(work.requests)
         if batch.copied_blocks:
-            at += cost.swap(batch.copied_blocks, self.block_size)
-        seconds = cost.stage(work)
+            before += cost.swap(batch.copied_blocks, self.block_size)
+        stage, head = cost.stage(work), cost.head(work.requests)
+        at = event.scheduled + slow * before
         if cost.pp == 1:
-            return at + seconds + cost.head(work.requests)
-        for stage in range(cost.pp):
-            start = max(at, self.free_at[stage])
-            at = start + seconds + (cost.send(work.tokens) if stage < cost.pp - 1 else cost.head(work.requests))
-            self.free_at[stage] = at
+            return at + slow * (stage + head)
+        for i in range(cost.pp):
+            start = max(at, self.free_at[i])
+            at = start + slow * (stage + (cost.send(work.tokens) if i < cost.pp - 1 else head))
+            self.free_at[i] = at
             event.stages.append((start, at))
         return at
 
@@ -65,6 +68,7 @@ class Setup:
     blocks: int | None = None  # size of the pool; None: what the GPU's memory leaves
     memory_share: float = 0.9
     host: str = "python"
+    slowdown: float = 1.0  # of every iteration: near capacity a percent of it moves the queue by tens
     efficiency: Efficiency = Efficiency()
 
     def cost(self) -> Cost:
@@ -116,7 +120,7 @@ def simulate(setup: Setup, requests: Iterable[Request], **run) -> Log:
     """Serve `requests` (which are used up) on `setup`; further keywords are written into the log."""
     cost = setup.cost()
     described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
-    executor = SimExecutor(cost, setup.block_size)
+    executor = SimExecutor(cost, setup.block_size, setup.slowdown)
     return serve(requests, setup.lanes(), executor, **described, cost=cost.label, **run)
 
 
