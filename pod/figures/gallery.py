@@ -133,7 +133,7 @@ def _claims(results) -> str:
     css = {claims.HOLDS: "holds", claims.FAILS: "fails", claims.OPEN: "open"}
     rows = "".join(
         f"<tr><td>{escape(r.claim.statement)}{_note(r.claim.note)}</td>{_value(r.claim.number)}"
-        f'<td class="n">{r.ours_text}</td><td class="n">{r.band_text}</td>'
+        f'<td class="n" title="{escape(r.claim.measure)}">{r.ours_text}</td><td class="n">{r.band_text}</td>'
         f'<td><b class="verdict {css[r.verdict]}">{r.verdict}</b></td></tr>'
         for r in results
     )
