@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from pod.figures import registry
 FILE = Path(__file__).parents[1] / "data" / "claims.toml"
 KINDS = ("ordering", "trend", "number")
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not measured yet"
+PLURAL = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are not measured yet"}
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,6 @@ def run(args) -> int:
         print(json.dumps([r.as_json() for r in rows], indent=1, ensure_ascii=False))
         return 0
     print(table(rows))
-    counts = {v: sum(r.verdict == v for r in rows) for v in (HOLDS, FAILS, OPEN)}
-    print("\n" + ", ".join(f"{n} {v}" for v, n in counts.items()))
+    counts = Counter(r.verdict for r in rows)
+    print("\n" + ", ".join(f"{counts[verdict]} {plural}" for verdict, plural in PLURAL.items()))
     return 0

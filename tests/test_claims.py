@@ -112,7 +112,7 @@ def test_table_has_a_line_a_claim(capsys):
     assert main(["claims"]) == 0
     out = capsys.readouterr().out
     assert all(f" {claim.id}: " in out for claim in CLAIMS)
-    assert f"{sum(c.ours == '' for c in CLAIMS)} {OPEN}" in out
+    assert f"{sum(c.ours == '' for c in CLAIMS)} are {OPEN}" in out
 
 
 def test_headlines_fit_the_readme():

@@ -93,8 +93,7 @@ def _progress(entries, results) -> str:
     legend = "".join(
         f'<span><b class="dot {s}"></b>{states[s]} {label.removesuffix(" on")}</span>' for s, label in BADGES.items()
     )
-    words = {claims.HOLDS: "hold", claims.FAILS: "do not hold", claims.OPEN: "are not measured yet"}
-    tally = ", ".join(f"<b>{verdicts[v]}</b> {word}" for v, word in words.items())
+    tally = ", ".join(f"<b>{verdicts[v]}</b> {plural}" for v, plural in claims.PLURAL.items())
     return f'<div class="bar">{bar}</div><p class="legend">{legend}</p><p class="tally">Claims: {tally}.</p>'
 
 
