@@ -30,7 +30,7 @@ env: $(READY)
 # A stamp that is missing means a first or an interrupted try: start clean. One that is merely old: update in place.
 $(READY): constraints.txt pyproject.toml
 	@test -n '$(PYTHON)' || { echo 'make: no Python 3.10 to 3.13 with venv here. Install one' \
-		'(Debian: apt install python3-venv) or say make PYTHON=/path/to/python3.12' >&2; exit 1; }
+		'(Debian: apt install python3-venv, macOS: brew install python@3.12) or say make PYTHON=/path/to/python3.12' >&2; exit 1; }
 	@echo 'Building .venv from constraints.txt: up to 5 minutes, mostly download. Later calls skip this.'
 	@{ test -e $@ && $(PY) -c '' 2>/dev/null; } || $(PYTHON) -m venv --clear .venv
 	@rm -f $@
@@ -38,7 +38,6 @@ $(READY): constraints.txt pyproject.toml
 	@touch $@
 
 reproduce-figures: $(READY)
-	@echo 'Drawing $(or $(FIG),every figure) into figures/ from recorded data and live simulation: about 2 minutes for all.'
 	@$(PY) -m pod figures $(FIG)
 
 test: lint

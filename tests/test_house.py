@@ -171,6 +171,11 @@ def test_make_help_names_every_verb_and_nothing_else():
     assert set(re.search(r"there are help, (.*)\"", text)[1].split(", ")) == verbs
 
 
+def test_pytest_has_the_last_word():
+    steps = run("make", "-n", "test").stdout.splitlines()
+    assert " -m ruff check" in "\n".join(steps[:-1]) and " -m pytest --nbval " in steps[-1]
+
+
 def test_continuous_integration_calls_make_test_and_nothing_cleverer():
     lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
     assert lines == ["set -e", "make test"] and os.access(ROOT / ".ci" / "run", os.X_OK)
