@@ -143,6 +143,35 @@ H200 = GPU(
     ),
 )
 
+_A6000_SHEET = "NVIDIA RTX A6000 data sheet"
+_A6000_PAPER = "NVIDIA Ampere GA102 GPU Architecture white paper, RTX A6000 columns"
+A6000 = GPU(
+    key="a6000",
+    name="RTX A6000",
+    sms=84,
+    tensor_flops=154.8e12,
+    dram_bytes_per_s=768e9,
+    l2_bytes=6 * MIB,
+    smem_per_sm=100 * KIB,
+    smem_per_cta=99 * KIB,
+    registers_per_sm=65536,
+    threads_per_sm=1536,
+    ctas_per_sm=16,
+    clock_hz=1.8e9,
+    memory_bytes=48 * GIB,
+    power_w=300,
+    sources=_sources(
+        f"{_CUDA_LIMITS} 8.6",
+        sms=_A6000_PAPER,
+        tensor_flops=_A6000_PAPER + " (dense; the data sheet's 310 TFLOP/s counts zeros)",
+        dram_bytes_per_s=_A6000_SHEET,
+        l2_bytes=_A6000_PAPER,
+        clock_hz=_A6000_PAPER + " (boost clock)",
+        memory_bytes=_A6000_SHEET,
+        power_w=_A6000_SHEET,
+    ),
+)
+
 _INVENTED = "ours: a machine that fits on a page, with an SM like A100's and round rates"
 TOY = GPU(
     key="toy",
@@ -167,7 +196,7 @@ TOY = GPU(
     ),
 )
 
-GPUS: dict[str, GPU] = {g.key: g for g in (A100, H100, H200, TOY)}
+GPUS: dict[str, GPU] = {g.key: g for g in (A100, H100, H200, TOY, A6000)}
 
 
 def gpu(key: str) -> GPU:
