@@ -62,7 +62,9 @@ def choose_splits(blocks: np.ndarray, workers: int) -> int:
     return best
 
 
-def prefill_work(q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, head_dim, workers, causal=True, splits=None):
+def prefill_work(
+    q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, head_dim, workers, causal=True, splits=None
+):
     """Units of prefill in the order in which they are drawn.
 
     Longest first, so that the last units to be drawn are short. Query heads run fastest, so that those of one KV head
@@ -80,8 +82,9 @@ def prefill_work(q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, hea
         kv_heads = int(np.clip(L2_SHARE // (kv_len * head_dim * 4), 1, num_kv_heads))
         tile, head = np.meshgrid(np.arange(len(first)), np.arange(num_q_heads), indexing="ij")
         section = head // (kv_heads * group)
-        columns.append([c.ravel() for c in (q_start + first[tile], rows[tile], head, np.full_like(tile, seq), pos0[tile],
-                                            np.full_like(tile, kv_len), blocks[tile], section)])
+        same = np.ones_like(tile)
+        chunk = (q_start + first[tile], rows[tile], head, seq * same, pos0[tile], kv_len * same, blocks[tile], section)
+        columns.append([c.ravel() for c in chunk])
     q_row, rows, head, seq, pos0, kv_len, blocks, section = (np.concatenate(c) for c in zip(*columns, strict=True))
     order = np.lexsort((head, seq, -blocks, section))
     q_row, rows, head, seq, pos0, kv_len, blocks = (c[order] for c in (q_row, rows, head, seq, pos0, kv_len, blocks))
@@ -94,8 +97,20 @@ def prefill_work(q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, hea
     group_of = np.cumsum(split) - split
     slot_of = np.cumsum(parts * split) - parts * split
     n, p = blocks[tile], parts[tile]
-    work = _rows(q_row=q_row[tile], rows=rows[tile], head=head[tile], seq=seq[tile], pos0=pos0[tile], kv_len=kv_len[tile],
-                 begin=n * part // p, end=n * (part + 1) // p, part=part, parts=p, slot=slot_of[tile], group=group_of[tile])
+    work = _rows(
+        q_row=q_row[tile],
+        rows=rows[tile],
+        head=head[tile],
+        seq=seq[tile],
+        pos0=pos0[tile],
+        kv_len=kv_len[tile],
+        begin=n * part // p,
+        end=n * (part + 1) // p,
+        part=part,
+        parts=p,
+        slot=slot_of[tile],
+        group=group_of[tile],
+    )
     return WorkList(work, np.arange(len(work) + 1, dtype=np.int32), int((parts * split).sum()), int(split.sum()))
 
 
@@ -145,9 +160,17 @@ def decode_work(q_rows, kv_lens, seqs, num_q_heads, num_kv_heads, workers, weigh
     tile0 = (ends - tiles)[u]
     work = _rows(
         q_row=q_rows[u] * num_q_heads + lane // packs * group + pack * DECODE_HEADS,
-        rows=np.minimum(DECODE_HEADS, group - pack * DECODE_HEADS), head=lane // packs, seq=seqs[u], pos0=pack * DECODE_HEADS, kv_len=kv_lens[u],
-        begin=begin[segment] - tile0, end=end[segment] - tile0, part=segment - first[u], parts=parts[u],
-        slot=slot_of[segment] * span + j * parts[u], group=group_of[segment] * span + j,
+        rows=np.minimum(DECODE_HEADS, group - pack * DECODE_HEADS),
+        head=lane // packs,
+        seq=seqs[u],
+        pos0=pack * DECODE_HEADS,
+        kv_len=kv_lens[u],
+        begin=begin[segment] - tile0,
+        end=end[segment] - tile0,
+        part=segment - first[u],
+        parts=parts[u],
+        slot=slot_of[segment] * span + j * parts[u],
+        group=group_of[segment] * span + j,
     )
     chunks = np.searchsorted(cut[segment] * span + j, np.arange(cuts * span + 1)).astype(np.int32)
     return WorkList(work, chunks, n_slots * span, n_groups * span)

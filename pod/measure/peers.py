@@ -1,0 +1,364 @@
+"""Other people's attention on the same batch: what a user could pick instead of our kernel.
+
+A peer takes a `Setting` and returns a call that computes prefill and decode, as (prefill out, decode out). A peer that
+is not installed, cannot take the batch, or computes something else is a named hole in the table, never a silent drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pod.batch import HybridBatch
+
+PAGE = 16  # page size for the peers that need pages; the contiguous cache is seen as pages in order
+WORKSPACE = 512 << 20
+
+
+@dataclass
+class Setting:
+    """One batch on the GPU: at most one prefill chunk, first in the batch, then the decodes; a contiguous cache."""
+
+    batch: HybridBatch
+    seed: int = 0
+
+    def __post_init__(self):
+        import torch
+
+        b = self.batch
+        torch.manual_seed(self.seed)
+        dtype = getattr(torch, b.dtype)
+        longest = -(-max(b.kv_lens) // PAGE) * PAGE
+        self.q = torch.randn(sum(b.q_lens), b.num_q_heads, b.head_dim, device="cuda", dtype=dtype)
+        shape = (len(b.kv_lens), longest, b.num_kv_heads, b.head_dim)
+        self.k, self.v = (torch.empty(shape, device="cuda", dtype=dtype).normal_() for _ in "kv")
+        self.chunk = b.q_lens[0] if b.q_lens[0] > 1 else 0
+        self.context = b.kv_lens[0] if self.chunk else 0
+        self.first = 1 if self.chunk else 0  # the first sequence that decodes
+        self.lens = torch.tensor(b.kv_lens, dtype=torch.int32, device="cuda")
+        if any(q != 1 for q in b.q_lens[self.first :]):
+            raise ValueError(f"q_lens: got {b.q_lens}, allowed is one chunk followed by decodes")
+
+    @property
+    def q_prefill(self):
+        return self.q[: self.chunk]
+
+    @property
+    def q_decode(self):
+        return self.q[self.chunk :]
+
+    @cached_property
+    def pages(self):
+        """The caches as [pages, PAGE, Hk, D], the first page of each sequence, and pages a sequence."""
+        import torch
+
+        shape = (-1, PAGE, self.batch.num_kv_heads, self.batch.head_dim)
+        stride = self.k.shape[1] // PAGE
+        counts = [-(-n // PAGE) for n in self.batch.kv_lens]
+        indices = torch.cat([torch.arange(i * stride, i * stride + n) for i, n in enumerate(counts)]).int().cuda()
+        return self.k.view(shape), self.v.view(shape), indices, counts
+
+    def page_arguments(self, first: int, last: int):
+        """indptr, indices and last_page_len of sequences [first, last), as FlashInfer takes them."""
+        import torch
+
+        _, _, indices, counts = self.pages
+        ends = torch.tensor([0, *counts]).cumsum(0)
+        part = indices[ends[first] : ends[last]]
+        indptr = (ends[first : last + 1] - ends[first]).int().cuda()
+        tail = torch.tensor(
+            [(n - 1) % PAGE + 1 for n in self.batch.kv_lens[first:last]], dtype=torch.int32, device="cuda"
+        )
+        return indptr, part, tail
+
+    def reference(self):
+        """float32 attention of a few query rows of the chunk and a few decodes: (rows, out) for each side."""
+        import torch
+
+        b = self.batch
+        rows = [i for i in (0, self.chunk // 2, self.chunk - 1) if self.chunk] if self.chunk else []
+        decodes = sorted({0, (len(b.q_lens) - self.first) // 2, len(b.q_lens) - self.first - 1})
+        decodes = [i for i in decodes if i >= 0] if len(b.q_lens) > self.first else []
+        prefill = [self._row(self.q[i], 0, self.context - self.chunk + i + 1) for i in rows]
+        decode = [self._row(self.q_decode[i], self.first + i, b.kv_lens[self.first + i]) for i in decodes]
+        return (rows, torch.stack(prefill) if rows else None), (decodes, torch.stack(decode) if decodes else None)
+
+    def _row(self, q, sequence: int, visible: int):
+        import torch
+
+        b = self.batch
+        k, v = (x[sequence, :visible].float().transpose(0, 1) for x in (self.k, self.v))
+        q = q.float().view(b.num_kv_heads, b.group, b.head_dim)
+        scores = torch.softmax(q @ k.transpose(1, 2) * b.head_dim**-0.5, -1)
+        return (scores @ v).reshape(b.num_q_heads, b.head_dim)
+
+
+def error(setting: Setting, outputs, expected) -> float:
+    """Largest relative error of the sampled rows of both sides."""
+    worst = 0.0
+    for out, (rows, truth) in zip(outputs, expected, strict=True):
+        if rows:
+            got = out[rows].double()
+            worst = max(worst, float((got - truth.double()).norm() / truth.double().norm()))
+    return worst
+
+
+# ---------------------------------------------------------------- FlashAttention-3
+
+
+def _fa3_calls(s: Setting):
+    import flash_attn_interface as fa3
+
+    def prefill():
+        return _first(
+            fa3.flash_attn_with_kvcache(s.q_prefill[None], s.k[:1], s.v[:1], cache_seqlens=s.lens[:1], causal=True)
+        )[0]
+
+    def prefill_exact():
+        return _first(fa3.flash_attn_func(s.q_prefill[None], s.k[:1, : s.context], s.v[:1, : s.context], causal=True))[
+            0
+        ]
+
+    def decode():
+        q, k, v, lens = s.q_decode[:, None], s.k[s.first :], s.v[s.first :], s.lens[s.first :]
+        return _first(fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=lens, causal=True))[:, 0]
+
+    return prefill, prefill_exact, decode
+
+
+def _first(out):
+    return out[0] if isinstance(out, tuple) else out
+
+
+def fa3_prefill(s: Setting):
+    prefill, _, _ = _fa3_calls(s)
+    return lambda: (prefill(), None)
+
+
+def fa3_prefill_exact(s: Setting):
+    _, prefill, _ = _fa3_calls(s)
+    return lambda: (prefill(), None)
+
+
+def fa3_decode(s: Setting):
+    _, _, decode = _fa3_calls(s)
+    return lambda: (None, decode())
+
+
+def fa3_serial(s: Setting):
+    prefill, _, decode = _fa3_calls(s)
+    return lambda: (prefill(), decode())
+
+
+def fa3_streams(s: Setting):
+    """The two calls on two streams; FlashAttention-3 takes whole SMs, so they rarely share one."""
+    import torch
+
+    prefill, _, decode = _fa3_calls(s)
+    side = torch.cuda.Stream()
+
+    def call():
+        here = torch.cuda.current_stream()
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            out_decode = decode()
+        out = prefill(), out_decode
+        here.wait_stream(side)
+        return out
+
+    return call
+
+
+def fa3_varlen(s: Setting):
+    """One call over the whole batch, as serving engines make it."""
+    import flash_attn_interface as fa3
+    import torch
+
+    starts = torch.tensor([0, *s.batch.q_lens], dtype=torch.int32, device="cuda").cumsum(0, dtype=torch.int32)
+
+    def call():
+        out = fa3.flash_attn_with_kvcache(
+            s.q, s.k, s.v, cache_seqlens=s.lens, cu_seqlens_q=starts, max_seqlen_q=max(s.batch.q_lens), causal=True
+        )
+        out = _first(out)
+        return out[: s.chunk], out[s.chunk :]
+
+    return call
+
+
+# ---------------------------------------------------------------- FlashInfer
+
+
+def _workspace():
+    import torch
+
+    return torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
+
+
+def _fi_shape(s: Setting) -> dict:
+    return {"num_qo_heads": s.batch.num_q_heads, "num_kv_heads": s.batch.num_kv_heads, "page_size": PAGE}
+
+
+def _fi_prefill(s: Setting, backend: str, first: int, last: int):
+    import flashinfer
+    import torch
+
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(_workspace(), "NHD", backend=backend)
+    starts = torch.tensor([0, *s.batch.q_lens[first:last]]).cumsum(0).int().cuda()
+    indptr, indices, tail = s.page_arguments(first, last)
+    wrapper.plan(
+        starts, indptr, indices, tail, head_dim_qk=s.batch.head_dim, causal=True, q_data_type=s.q.dtype, **_fi_shape(s)
+    )
+    return wrapper
+
+
+def _fi_decode(s: Setting):
+    import flashinfer
+
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(_workspace(), "NHD", use_tensor_cores=True)
+    indptr, indices, tail = s.page_arguments(s.first, len(s.batch.q_lens))
+    wrapper.plan(indptr, indices, tail, head_dim=s.batch.head_dim, q_data_type=s.q.dtype, **_fi_shape(s))
+    return wrapper
+
+
+def _fi_serial(s: Setting, backend: str):
+    prefill, decode, cache = _fi_prefill(s, backend, 0, 1), _fi_decode(s), s.pages[:2]
+    return lambda: (prefill.run(s.q_prefill, cache), decode.run(s.q_decode, cache))
+
+
+def fi_fa2_serial(s: Setting):
+    return _fi_serial(s, "fa2")
+
+
+def fi_fa3_serial(s: Setting):
+    return _fi_serial(s, "fa3")
+
+
+def fi_batched(s: Setting):
+    """One paged prefill call over the whole batch."""
+    wrapper, cache = _fi_prefill(s, "fa3", 0, len(s.batch.q_lens)), s.pages[:2]
+
+    def call():
+        out = wrapper.run(s.q, cache)
+        return out[: s.chunk], out[s.chunk :]
+
+    return call
+
+
+def fi_pod(s: Setting):
+    import flashinfer
+
+    wrapper, cache = flashinfer.PODWithPagedKVCacheWrapper(_workspace(), "NHD"), s.pages[:2]
+    indptr, indices, tail = s.page_arguments(1, len(s.batch.q_lens))
+    wrapper.plan(indptr, indices, tail, head_dim=s.batch.head_dim, q_data_type=s.q.dtype, **_fi_shape(s))
+    k, v = s.k[0, : s.context], s.v[0, : s.context]
+    return lambda: wrapper.run(s.q_prefill, k, v, s.q_decode, cache, causal_p=True)
+
+
+def fi_persistent(s: Setting):
+    import flashinfer
+    import torch
+
+    wrapper, cache = flashinfer.BatchAttention("NHD", "cuda"), s.pages[:2]
+    starts = torch.tensor([0, *s.batch.q_lens]).cumsum(0).int().cuda()
+    indptr, indices, _ = s.page_arguments(0, len(s.batch.q_lens))
+    heads, dim = (s.batch.num_q_heads, s.batch.num_kv_heads), s.batch.head_dim
+    wrapper.plan(
+        starts,
+        indptr,
+        indices,
+        s.lens,
+        *heads,
+        dim,
+        dim,
+        PAGE,
+        causal=True,
+        q_data_type=s.q.dtype,
+        kv_data_type=s.q.dtype,
+    )
+
+    def call():
+        out, _ = wrapper.run(s.q, cache)
+        return out[: s.chunk], out[s.chunk :]
+
+    return call
+
+
+# ---------------------------------------------------------------- ours
+
+
+def ours(s: Setting, **choices):
+    """Our Hopper kernel with the configuration that its cost model chooses."""
+    from pod import hopper
+
+    plan = hopper.make_plan(s.batch, **choices)
+
+    def call():
+        out = hopper.run(plan, s.q, s.k, s.v)
+        return out[: s.chunk], out[s.chunk :]
+
+    return call
+
+
+def ours_paged(s: Setting, page: int):
+    """The same in pages of `page` tokens, in random order."""
+    import torch
+
+    from pod import hopper
+
+    batch = replace(s.batch, page_size=page)
+    length = -(-s.k.shape[1] // page) * page
+    order = torch.randperm(len(batch.kv_lens) * length // page, device="cuda")
+    caches = []
+    for cache in (s.k, s.v):
+        padded = torch.nn.functional.pad(cache, (0, 0, 0, 0, 0, length - cache.shape[1]))
+        paged = torch.empty_like(padded).view(-1, page, *cache.shape[2:])
+        paged[order] = padded.view(paged.shape)
+        caches.append(paged)
+    table, plan = order.view(len(batch.kv_lens), -1).int(), hopper.make_plan(batch)
+
+    def call():
+        out = hopper.run(plan, s.q, *caches, table)
+        return out[: s.chunk], out[s.chunk :]
+
+    return call
+
+
+PEERS: dict[str, Callable] = {
+    "fa3_serial": fa3_serial,
+    "fa3_streams": fa3_streams,
+    "fa3_varlen": fa3_varlen,
+    "fi_fa3_serial": fi_fa3_serial,
+    "fi_fa2_serial": fi_fa2_serial,
+    "fi_batched": fi_batched,
+    "fi_pod": fi_pod,
+    "fi_persistent": fi_persistent,
+}
+
+
+def ready(
+    setting: Setting, makers: dict[str, Callable], limit: float = 2e-2
+) -> tuple[dict[str, Callable], dict[str, str]]:
+    """The calls that work and are right on this setting, and for every other one the reason why it is a hole."""
+    import torch
+
+    expected, calls, holes = setting.reference(), {}, {}
+    for name, make in makers.items():
+        try:
+            call = make(setting)
+            outputs = call()
+            torch.cuda.synchronize()
+        except ModuleNotFoundError as missing:
+            holes[name] = f"not installed ({missing.name})"
+            continue
+        except Exception as failure:  # a peer may fail in any way; the table says how
+            holes[name] = f"{type(failure).__name__}: {str(failure).splitlines()[0][:80] if str(failure) else ''}"
+            continue
+        sides = [(out, want) for out, want in zip(outputs, expected, strict=True) if out is not None]
+        wrong = max((error(setting, [out], [want]) for out, want in sides), default=0.0)
+        if wrong < limit:
+            calls[name] = call
+        else:
+            holes[name] = f"wrong result (relative error {wrong:.1e})"
+    return calls, holes

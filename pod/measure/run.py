@@ -1,0 +1,80 @@
+"""Measure on this GPU: one suite after the other, row by row into data/fresh/, so that an interrupted run goes on."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from importlib import import_module
+from pathlib import Path
+
+from pod.measure import provenance
+from pod.measure.suites import SUITES
+from pod.measure.timing import TIMER
+
+FRESH = provenance.ROOT / "data" / "fresh"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("suite", nargs="*", metavar="SUITE", help=f"any of {', '.join(SUITES)}; all when left out")
+    parser.add_argument("--out", type=Path, default=FRESH, help="folder for the tables (default data/fresh)")
+    parser.add_argument("--seconds", type=float, default=480, help="stop a suite after this long; run again to resume")
+    parser.add_argument("--again", action="store_true", help="forget rows that are already there")
+
+
+def run(args: argparse.Namespace) -> int:
+    unknown = [name for name in args.suite if name not in SUITES]
+    if unknown:
+        raise ValueError(f"no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError("no GPU here: measuring needs one; `make reproduce-figures` draws what was recorded")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.suite or SUITES:
+        measure_suite(name, args.out, args.seconds, args.again)
+    return 0
+
+
+def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
+    """Measure the rows of a suite that `folder` lacks; when all are there the provenance sidecar is written."""
+    import torch
+    from tqdm import tqdm
+
+    suite, path = import_module(SUITES[name]), folder / f"{name}.csv"
+    if again:
+        path.unlink(missing_ok=True)
+    done, end = _rows(path), time.monotonic() + seconds
+    known = {tuple(row[key] for key in suite.KEYS) for row in done}
+    cases = suite.cases()
+    todo = [case for case in cases if tuple(str(case[key]) for key in suite.KEYS) not in known]
+    print(f"{name}: {suite.DOC} {len(todo)} of {len(cases)} rows to measure.", flush=True)
+    with provenance.watch() as watched:
+        for case in tqdm(todo, desc=name, mininterval=10):
+            done.append(case | suite.measure(case))
+            torch.cuda.empty_cache()
+            if time.monotonic() > end:
+                break
+    _write(path, done)
+    if len(done) < len(cases):
+        print(f"{name}: {len(done)} of {len(cases)} rows after {seconds:.0f} s; run again to go on.")
+    provenance.write(
+        path, watched, keys=suite.KEYS, timer=TIMER, l2="cold", repeats=suite.REPEATS, csrc=suite.CSRC,
+        command=f"python -m pod measure {name}",
+    )  # fmt: skip
+    return path
+
+
+def _rows(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _write(path: Path, rows: list[dict]) -> None:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,27 @@
+"""One suite a figure. A suite is a module with DOC (one line), KEYS (the columns that name a row), CSRC (the sources that
+were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns."""
+
+SUITES = {
+    "hopper-halves": "pod.measure.suites.hopper_halves",
+    "hopper-peers": "pod.measure.suites.hopper_peers",
+    "hopper-sweep": "pod.measure.suites.hopper_sweep",
+    "hopper-mixed": "pod.measure.suites.hopper_mixed",
+}
+
+HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
+
+
+def table_row(setting, makers: dict, rounds: int, ms: float = 2.0) -> dict:
+    """Milliseconds with p10 and p90 of every maker on one setting, the holes by name, and the batch's counts."""
+    from pod.measure import peers, timing
+
+    calls, holes = peers.ready(setting, makers)
+    times = timing.shuffled(calls, rounds, ms)
+    prefill, decode = setting.batch.prefill, setting.batch.decode
+    row = {"flops": prefill.flops if prefill else 0, "kv_bytes": decode.kv_bytes if decode else 0}
+    for name in makers:
+        time = times.get(name)
+        row[name], row[f"{name}_p10"], row[f"{name}_p90"] = (
+            (round(x, 5) for x in (time.ms, time.p10, time.p90)) if time else ("", "", "")
+        )
+    return row | {"holes": "; ".join(f"{name}: {why}" for name, why in holes.items())}

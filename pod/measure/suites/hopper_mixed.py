@@ -1,0 +1,48 @@
+"""Mixed reality: several chunks, ragged decodes, pages; against the uniform batch of the same work."""
+
+from __future__ import annotations
+
+from random import Random
+
+from pod.batch import HybridBatch
+from pod.measure import timing
+from pod.measure.suites import HOPPER_CSRC
+
+DOC = "several chunks and ragged decodes in pages, beside one chunk and equal decodes of the same work."
+KEYS = ("batch", "page")
+CSRC = HOPPER_CSRC
+ROUNDS, REPEATS = 5, 15
+K = 1024
+
+
+def _ragged(seed: int, count: int, total: int) -> list[int]:
+    """`count` lengths from 1K to 64K, log-uniform, scaled to `total` tokens."""
+    draw = Random(seed)
+    lengths = [K * 2 ** draw.uniform(0, 6) for _ in range(count)]
+    return [max(K, round(x * total / sum(lengths))) for x in lengths]
+
+
+BATCHES = {
+    "uniform 32/8": ([2 * K], [8 * K], [4 * K] * 128, 32, 8),
+    "ragged decodes 32/8": ([2 * K], [8 * K], _ragged(1, 64, 512 * K), 32, 8),
+    "three chunks 32/8": ([700, 1000, 348], [8 * K + 300, 8 * K - 100, 8 * K], [4 * K] * 128, 32, 8),
+    "three chunks, ragged 32/8": ([700, 1000, 348], [8 * K + 300, 8 * K - 100, 8 * K], _ragged(1, 64, 512 * K), 32, 8),
+    "uniform 32/4": ([1 * K], [16 * K], [16 * K] * 64, 32, 4),
+    "three chunks, ragged 32/4": ([400, 200, 424], [16 * K - 77, 16 * K, 16 * K + 60], _ragged(2, 64, 1024 * K), 32, 4),
+}
+
+
+def cases() -> list[dict]:
+    return [{"batch": name, "page": page} for name in BATCHES for page in (0, 16, 64, 256)]
+
+
+def measure(case: dict) -> dict:
+    from pod import hopper
+
+    chunks, contexts, decodes, q_heads, kv_heads = BATCHES[case["batch"]]
+    q_lens, kv_lens = (*chunks, *[1] * len(decodes)), (*contexts, *decodes)
+    batch = HybridBatch(q_lens, kv_lens, q_heads, kv_heads, 128, page_size=case["page"] or None)
+    plan, (q, k, v, table) = hopper.make_plan(batch), batch.tensors(device="cuda")
+    time = timing.shuffled({"ours": lambda: hopper.run(plan, q, k, v, table)}, ROUNDS, 4.0)["ours"]
+    work = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes}
+    return work | {"ours": round(time.ms, 5), "ours_p10": round(time.p10, 5), "ours_p90": round(time.p90, 5)}

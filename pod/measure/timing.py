@@ -1,0 +1,101 @@
+"""Time on the GPU: cold L2, shuffled rounds, medians with their spread; and the energy a call takes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+
+FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU here
+TIMER = "CUDA events around one call, after a 256 MB fill that empties L2; candidates shuffled in every round"
+
+
+@dataclass(frozen=True)
+class Time:
+    """Milliseconds of one candidate over all rounds."""
+
+    ms: float
+    p10: float
+    p90: float
+
+
+@cache
+def _flush_buffer():
+    import torch
+
+    return torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+
+def samples(call: Callable, repeats: int) -> list[float]:
+    """Milliseconds of `repeats` calls, each with a cold L2. The fill also hides the launch from the host's side."""
+    import torch
+
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    for start, end in events:
+        _flush_buffer().zero_()
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
+
+
+def shuffled(candidates: dict[str, Callable], rounds: int = 5, ms: float = 8.0, seed: int = 0) -> dict[str, Time]:
+    """Time all candidates in `rounds` rounds, each in a fresh random order, about `ms` milliseconds of work a visit.
+
+    Shuffling matters: under the power limit a candidate is slower when it follows a hot one.
+    """
+    order, taken = random.Random(seed), {name: [] for name in candidates}
+    repeats = {name: max(3, min(20, round(ms / median(samples(call, 3))))) for name, call in candidates.items()}
+    for _ in range(rounds):
+        for name in order.sample(list(candidates), len(candidates)):
+            taken[name] += samples(candidates[name], repeats[name])
+    return {name: _spread(values) for name, values in taken.items()}
+
+
+def _spread(values: list[float]) -> Time:
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Time(median(ordered), ordered[round(0.1 * last)], ordered[round(0.9 * last)])
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What a call takes when it is repeated back to back: the state a serving GPU is in."""
+
+    ms: float
+    millijoules: float
+    watts: float
+    sm_clock_mhz: float
+
+
+def energy(call: Callable, seconds: float = 1.5) -> Energy:
+    """Repeat `call` for `seconds` and read NVML's energy counter around it (it moves in steps of about 0.1 s)."""
+    import pynvml
+    import torch
+
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
+    _repeat(call, 0.3)  # reach the steady clock
+    clocks: list[int] = []
+    before, begin = pynvml.nvmlDeviceGetTotalEnergyConsumption(device), time.perf_counter()
+    calls = _repeat(call, seconds, lambda: clocks.append(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)))
+    spent = pynvml.nvmlDeviceGetTotalEnergyConsumption(device) - before
+    elapsed = time.perf_counter() - begin
+    return Energy(elapsed / calls * 1e3, spent / calls, spent / elapsed / 1e3, median(clocks))
+
+
+def _repeat(call: Callable, seconds: float, after: Callable = lambda: None) -> int:
+    import torch
+
+    calls, end = 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+        calls += 20
+        after()
+    return calls
