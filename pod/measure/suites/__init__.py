@@ -1,5 +1,5 @@
-"""One suite a figure. A suite is a module with DOC (one line), KEYS (the columns that name a row), CSRC (the sources that
-were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns."""
+"""One suite a figure. A suite is a module with DOC (one line), KEYS (the columns that name a row), CSRC (the sources
+that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns."""
 
 SUITES = {
     "hopper-halves": "pod.measure.suites.hopper_halves",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from pod.batch import MODELS, HybridBatch
 from pod.measure import peers
 from pod.measure.suites import HOPPER_CSRC, table_row
