@@ -15,6 +15,8 @@ from pod.hardware import GPU, KIB
 if TYPE_CHECKING:
     from torch import Tensor
 
+USABLE_REGISTERS = 0.75  # for scores and output; the rest holds addresses, fragments of Q and K, loop counters
+
 
 @dataclass
 class Memory:
@@ -69,11 +71,11 @@ class Tile:
         return self.rows * (self.cols + self.head_dim)
 
     def ctas_per_sm(self, gpu: GPU) -> int:
-        """CTAs of this tile that an SM holds. A quarter of the registers is left for addresses and loop counters."""
+        """CTAs of this tile that fit on an SM, by shared memory and by registers."""
         if self.smem_bytes > gpu.smem_per_cta:
             return 0
         by_smem = gpu.smem_per_sm // (self.smem_bytes + KIB)  # CUDA keeps 1 KiB of each CTA for itself
-        by_registers = 3 * gpu.registers_per_sm // 4 // self.registers
+        by_registers = int(USABLE_REGISTERS * gpu.registers_per_sm) // self.registers
         return min(by_smem, by_registers, gpu.ctas_per_sm)
 
     def row_blocks(self, n: int) -> Iterator[slice]:

@@ -66,9 +66,9 @@ def draw(df):
     from matplotlib import pyplot as plt
     from matplotlib.patches import Rectangle
 
-    from pod.show.states import INK, LIT, WORKERS
+    from pod.show.style import DPI, INK, LIT, WORKERS
 
-    figure, ax = plt.subplots(figsize=(8.5, 3.6), dpi=110)
+    figure, ax = plt.subplots(figsize=(8.5, 3.6), dpi=DPI)
     rows = {row["state"]: row for _, row in df.iterrows()}
     centres = {}
     for (name, (a, b)), colour in zip(PIECES.items(), WORKERS, strict=False):

@@ -44,21 +44,19 @@ def table():
 
 
 def draw(df):
-    from matplotlib import pyplot as plt
+    from pod.show import style
 
-    figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.1), dpi=110, sharey=True)
+    axes = style.axes(8.5, 3.1, columns=2, sharey=True)
     for ax, column, title in (
         (axes[0], "compute_util", "tensor cores busy"),
         (axes[1], "dram_util", "DRAM busy"),
     ):
-        for key, style in (("a100", "o-"), ("h200", "s--")):
+        for key, line, colour in (("a100", "o-", style.WORKERS[2]), ("h200", "s--", style.WORKERS[3])):
             mine = df[df.gpu == key]
-            ax.plot(mine.rows, mine[column], style, label=f"{key.upper()}, model")
+            ax.plot(mine.rows, mine[column], line, color=colour, label=f"{key.upper()}, model")
         ax.set(xticks=ROWS, xticklabels=ROWS, xlabel="rows of the decode tile", title=title, ylim=(0, 109))
-        ax.spines[["top", "right"]].set_visible(False)
     stated = df.dropna(subset="paper")
     axes[0].plot(stated.rows, stated.paper, "X", color="black", markersize=9, label="A100, paper's text")
     axes[0].set_ylabel("%")
-    axes[0].legend(fontsize=8, frameon=False)
-    figure.tight_layout()
-    return figure
+    style.legend(axes[0])
+    return axes[0].figure

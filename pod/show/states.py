@@ -11,9 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from pod.reference import State
-
-LIT, DIM, INK, FRAME = "#ffd166", "#fff6dc", "#22303c", "#c9d1d9"
-WORKERS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#79706e")
+from pod.show.style import DIM, DPI, FRAME, INK, LIT, WORKERS
 
 
 def lit_table(columns: Sequence[str], rows: Sequence[Sequence[str]], light, ax: Axes | None = None) -> Axes:
@@ -21,7 +19,7 @@ def lit_table(columns: Sequence[str], rows: Sequence[Sequence[str]], light, ax: 
     widths = [2 + 0.75 * max(len(str(row[c])) for row in (columns, *rows)) for c in range(len(columns))]
     left = np.concatenate([[0], np.cumsum(widths)])
     if ax is None:
-        ax = plt.subplots(figsize=(min(9.5, 0.125 * left[-1]), 0.34 * (len(rows) + 1)), dpi=110)[1]
+        ax = plt.subplots(figsize=(min(9.5, 0.125 * left[-1]), 0.34 * (len(rows) + 1)), dpi=DPI)[1]
     for r, row in enumerate([columns, *rows]):
         for c, text in enumerate(row):
             colour = "#e9eef3" if r == 0 else ("white", DIM, LIT)[int(light[r - 1][c])]
@@ -80,7 +78,7 @@ def merge_trees(panels: dict[str, tuple[Sequence[Tree], dict[int, int]]]) -> Fig
 
     A block has the colour of the SM that computes it (`worker`), a merge too; a merge of two SMs' states is black.
     """
-    figure, axes = plt.subplots(1, len(panels), figsize=(9.5, 2.9), dpi=110, sharey=True, squeeze=False)
+    figure, axes = plt.subplots(1, len(panels), figsize=(9.5, 2.9), dpi=DPI, sharey=True, squeeze=False)
     top = 0.0
     for ax, (title, (trees, worker)) in zip(axes[0], panels.items(), strict=True):
         for tree in trees:
