@@ -1,0 +1,57 @@
+"""One look for all pictures. Prefill is blue and decode is orange everywhere; the pair survives colour blindness.
+
+Nothing here changes matplotlib's global settings, so a figure does not depend on what was drawn before it."""
+
+from __future__ import annotations
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+PREFILL, DECODE = "#4c78a8", "#f58518"
+INK, LIT, DIM, FRAME, IDLE = "#22303c", "#ffd166", "#fff6dc", "#c9d1d9", "#f1f4f7"
+WORKERS = (PREFILL, DECODE, "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#79706e")
+DPI = 110
+
+# What a bar or a lane can be doing. Two operations have colours; all that serves them is a shade between.
+KINDS = {
+    "prefill": PREFILL,
+    "decode": DECODE,
+    "hybrid": "#54a24b",
+    "linear": "#9aa7b4",
+    "merge": "#b279a2",
+    "load": "#72b7b2",
+    "host": "#d8b365",
+    "wait": "#e3e8ed",
+}
+
+
+def colour(kind: str) -> str:
+    if kind not in KINDS:
+        raise ValueError(f"kind: got {kind!r}, allowed are {', '.join(KINDS)}")
+    return KINDS[kind]
+
+
+def text_on(kind: str) -> str:
+    """A readable colour for letters on a bar of this kind."""
+    return "white" if kind in ("prefill", "hybrid", "merge") else INK
+
+
+def axes(width: float, height: float, columns: int = 1, **options):
+    """A figure of width x height inches with tidy axes: one Axes, or an array of them for several columns."""
+    _, made = plt.subplots(1, columns, figsize=(width, height), dpi=DPI, layout="constrained", **options)
+    for ax in [made] if columns == 1 else made:
+        tidy(ax)
+    return made
+
+
+def tidy(ax: Axes) -> Axes:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=9)
+    return ax
+
+
+def legend(ax: Axes, **where) -> None:
+    """The legend of what was drawn, each label once."""
+    handles, labels = ax.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    ax.legend(once.values(), once.keys(), frameon=False, fontsize=9, **where)
