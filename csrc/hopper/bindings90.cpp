@@ -1,7 +1,8 @@
 // torch.ops.pod.hopper: the Hopper kernel as a torch operator. Checks live in Python (pod/hopper.py); this file only
 // turns tensors into the launch record.
-#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ATen.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 #include "launch.h"
@@ -12,17 +13,16 @@ using at::Tensor;
 
 // `lists` holds the prefill work, the decode work and the decode chunks, one after the other (int32). `state` holds the
 // queue and arrival counters, zero before and after; `scratch` the partial results. `shape`: prefill units, decode works,
-// decode chunks, split prefill tiles, floats of the prefill partials.
+// decode chunks, split prefill tiles, floats of the prefill partials, CTAs (one an SM).
 std::tuple<Tensor, Tensor, Tensor> hopper(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table,
                                           const Tensor& lists, const Tensor& state, const Tensor& scratch, at::IntArrayRef shape,
                                           double scale, bool causal, bool yields, bool lse, bool trace) {
     const c10::cuda::CUDAGuard guard(q.device());
-    const int ctas = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
     constexpr int kWork = 12;
+    const int units = shape[0], works = shape[1], chunks = shape[2], ctas = shape[5];
     Tensor out = at::empty_like(q);
     Tensor sums = at::empty({lse ? q.size(0) : 0, q.size(1)}, q.options().dtype(at::kFloat));
     Tensor stamps = trace ? at::zeros({ctas, 5, 2}, q.options().dtype(at::kLong)) : at::empty({0, 5, 2}, q.options().dtype(at::kLong));
-    const int units = shape[0], works = shape[1], chunks = shape[2];
     Pod90Launch a = {};
     a.q = q.data_ptr(), a.k = k.data_ptr(), a.v = v.data_ptr(), a.out = out.data_ptr();
     a.lse = lse ? sums.data_ptr() : nullptr;
@@ -32,7 +32,7 @@ std::tuple<Tensor, Tensor, Tensor> hopper(const Tensor& q, const Tensor& k, cons
     a.counters = state.mutable_data_ptr<int>(), a.prefill_arrived = a.counters + 4, a.decode_arrived = a.prefill_arrived + 8 * shape[3];
     a.prefill_part = scratch.mutable_data_ptr<float>(), a.decode_part = a.prefill_part + shape[4];
     a.trace = trace ? stamps.data_ptr() : nullptr;
-    a.stream = at::cuda::getCurrentCUDAStream().stream();
+    a.stream = c10::cuda::getCurrentCUDAStream().stream();
     a.tokens = q.size(0), a.num_q_heads = q.size(1), a.head_dim = q.size(2), a.num_kv_heads = k.size(2);
     a.half = q.scalar_type() == at::kHalf, a.causal = causal;
     a.pages = k.size(0), a.page_tokens = k.size(1), a.table_stride = table ? table->size(1) : 0;

@@ -151,7 +151,7 @@ template <typename T, int D> struct State {
             const float inv = 1.f / l[h];
             T* dst = static_cast<T*>(p.out) + size_t(w.q_row + head) * D + warp * 16 + lane / 4;
 #pragma unroll
-            for (int b = 0; b < D / 64; b++) dst[64 * b] = T(o[b][h] * inv), dst[64 * b + 8] = T(o[b][2 + h] * inv);
+            for (int b = 0; b < D / 64; b++) dst[64 * b] = from_float<T>(o[b][h] * inv), dst[64 * b + 8] = from_float<T>(o[b][2 + h] * inv);
             if (p.lse && warp == 0 && lane < 4) p.lse[w.q_row + head] = m[h] * kLn2 + logf(l[h]);
         }
     }
