@@ -103,3 +103,20 @@ def bubbles(log: Log) -> dict[int, float]:
         for i in event.decodes + [chunk[0] for chunk in event.prefills]:
             waited[i] = waited.get(i, 0.0) + bubble
     return waited
+
+
+def memory(log: Log, num_blocks: int, block_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each iteration: its time, tokens in the cache, and tokens that the blocks held could take. One lane only."""
+    cached: dict[int, int] = {}
+    rows = []
+    for event in log.iterations:
+        for i, _ in event.preempted:  # swapped or dropped, it holds nothing here
+            cached.pop(i, None)
+        for i, new, before, _ in event.prefills:
+            cached[i] = before + new
+        for i in event.decodes:
+            cached[i] = cached.get(i, 0) + 1
+        rows.append((event.end, sum(cached.values()), (num_blocks - event.free) * block_size))
+        for i in event.finished:
+            del cached[i]
+    return tuple(np.array(column) for column in zip(*rows, strict=True))

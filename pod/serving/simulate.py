@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -150,5 +151,6 @@ def sweep(runs: Sequence[Run], cores: int | None = None, quiet: bool = False) ->
         return [_metrics(run) for run in runs]
     from tqdm import tqdm
 
-    with ProcessPoolExecutor(cores) as pool:
+    # spawn: a fork of a process with threads, as a notebook is, may hang
+    with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool:
         return list(tqdm(pool.map(_metrics, runs), total=len(runs), disable=quiet or None, leave=False, unit="run"))

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from pod.serving.events import Log
 from pod.show import style
-from pod.show.lanes import lanes
+from pod.show.lanes import lanes, longest_gap
 
 IDLE, PREFILL, DECODE = "idle", "prefill", "decode"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -119,21 +120,29 @@ def tokens(log: Log, requests: Mapping[int, str], start: float = 0.0, end: float
 
 
 def request_lanes(
-    logs: Mapping[str, Log], requests: Mapping[int, str], start: float, end: float, gap_of: str | None = None
+    logs: Mapping[str, Log], requests: Mapping[int, str], start: float, end: float, watch: Sequence[int] = ()
 ) -> Figure:
-    """What some requests {id: name} went through between two times, one panel a system, on one time axis."""
-    figure, axes = _stack(len(logs), 0.65 + 0.26 * len(requests))
+    """What some requests {id: name} went through between two times, one panel a system, on one time axis.
+
+    The title of a panel says the longest gap between tokens of the requests `watch`.
+    """
+    figure, axes = _stack(len(logs), 0.6 + 0.26 * len(requests))
     rows = list(requests.values())
     for ax, (title, log) in zip(axes, logs.items(), strict=True):
         arrived = {requests[i]: t - start for i, t, *_ in log.requests if i in requests and start <= t <= end}
         came = tokens(log, requests, start, end)
-        lanes(bars(log, requests, start, end), came, arrived, gap_of, rows, unit="s", ax=ax)
+        lanes(bars(log, requests, start, end), came, arrived, rows=rows, unit="s", ax=ax)
         ax.set_xlim(0, end - start)
-        ax.set_title(title, fontsize=10, loc="right")
-        if ax is not axes[0]:
-            ax.get_legend().remove()
-        if ax is not axes[-1]:
-            ax.set_xlabel("")
+        gaps = [stop - begin for i in watch for begin, stop in [longest_gap(came[requests[i]])]]
+        words = f": longest gap {max(gaps) * 1000:.0f} ms" if gaps else ""
+        ax.set_title(title + words, fontsize=10, loc="right")
+        ax.get_legend().remove()
+        ax.set_xlabel("time, s" if ax is axes[-1] else "")
+    marks = [Rectangle((0, 0), 1, 1, color=style.colour(kind)) for kind in (PREFILL, DECODE)]
+    marks += [Line2D([], [], color=style.INK, marker=".", linestyle=""),
+              Line2D([], [], color="#e45756", marker=">", linestyle="")]  # fmt: skip
+    axes[0].legend(marks, ("prefill", "decode", "token", "arrival"), frameon=False, fontsize=9, ncols=4,
+                   loc="lower left", bbox_to_anchor=(0, 1.0), borderaxespad=0.2)  # fmt: skip
     return figure
 
 
@@ -152,6 +161,49 @@ def iteration_strip(logs: Mapping[str, Log], start: float, end: float) -> Figure
         ax.set_title(title, fontsize=10, loc="right")
         style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.1)
     axes[-1].set_xlabel("time, s")
+    return figure
+
+
+def request_grid(log: Log, title: str = "", ax: Axes | None = None) -> Axes:
+    """One row a request, one column an iteration; a cell says how many tokens were computed. What lies between, from a
+    preemption to the return, is hatched."""
+    rows = [i for i, *_ in log.requests]
+    ax = style.axes(9.5, 0.8 + 0.36 * len(rows)) if ax is None else style.tidy(ax)
+    away: dict[int, tuple[int, str]] = {}
+    for tick, event in enumerate(log.iterations):
+        away |= {i: (tick, how) for i, how in event.preempted}
+        work = {c[0]: (PREFILL, c[1]) for c in event.prefills} | {i: (DECODE, 1) for i in event.decodes}
+        for i, (kind, count) in work.items():
+            if i in away:
+                since, how = away.pop(i)
+                _absent(ax, since, tick, rows.index(i), "swapped out" if how == "swap" else "dropped")
+            ax.add_patch(Rectangle((tick, rows.index(i) + 0.06), 1, 0.88, facecolor=style.colour(kind),
+                                   edgecolor="white", linewidth=1.2, label=kind))  # fmt: skip
+            ax.text(tick + 0.5, rows.index(i) + 0.5, str(count), ha="center", va="center", fontsize=8.5,
+                    color=style.text_on(kind))  # fmt: skip
+    ax.set(xlim=(0, len(log.iterations)), ylim=(len(rows), 0), yticks=np.arange(len(rows)) + 0.5, xlabel="iteration",
+           yticklabels=[name(i) for i in rows])  # fmt: skip
+    ax.set_title(title, fontsize=10, loc="right")
+    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.2)
+    return ax
+
+
+def _absent(ax: Axes, start: int, end: int, row: int, words: str) -> None:
+    if end > start:
+        ax.add_patch(Rectangle((start, row + 0.06), end - start, 0.88, facecolor="white", edgecolor=style.FRAME,
+                               hatch="////", linewidth=0))  # fmt: skip
+        if end - start > 2:
+            ax.text((start + end) / 2, row + 0.5, words, ha="center", va="center", fontsize=8.5, color=style.INK,
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
+
+
+def request_grids(logs: Mapping[str, Log]) -> Figure:
+    figure, axes = _stack(len(logs), 0.85 + 0.34 * len(next(iter(logs.values())).requests))
+    longest = max(len(log.iterations) for log in logs.values())
+    for ax, (title, log) in zip(axes, logs.items(), strict=True):
+        request_grid(log, f"{title}: {len(log.iterations)} iterations", ax)
+        ax.set_xlim(0, longest)
+        ax.set_xlabel("iteration" if ax is axes[-1] else "")
     return figure
 
 

@@ -1,0 +1,43 @@
+"""POD-Attention, Figure 2: prompts first stalls the answers, chunks delay the prompt. Both are visible in one trace."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="pod-02",
+    source="POD-Attention, Figure 2",
+    title="What prefill-first and chunked scheduling do to TTFT and TBT",
+    chapter="12",
+    method="40 chats at 8K tokens and a prompt of 12,288, Llama-3-8B on two A100s, analytical times",
+    state="simulated",
+)
+WINDOW = (-0.3, 2.0)  # seconds around the arrival of the long prompt
+WATCHED = (0, 13)
+
+
+def table():
+    """TTFT of the long prompt, and the chats' longest gap in the window, in milliseconds."""
+    import numpy as np
+    import pandas as pd
+
+    from pod.serving.experiments import ARRIVES, FIVE, LONG, chat
+    from pod.serving.metrics import token_times
+
+    rows = []
+    for system in FIVE:
+        ids, times = token_times(chat(system))
+        ttft = times[ids == LONG][0] - ARRIVES
+        mine = (times > ARRIVES + WINDOW[0]) & (times < ARRIVES + WINDOW[1]) & (ids != LONG)
+        gaps = np.concatenate([np.diff(times[mine & (ids == i)]) for i in np.unique(ids[mine])])
+        rows.append((system, 1000 * ttft, 1000 * np.median(gaps), 1000 * gaps.max()))
+    return pd.DataFrame(rows, columns=["system", "ttft_long_prompt_ms", "tbt_median_ms", "tbt_max_ms"])
+
+
+def draw(df):
+    from pod.serving.experiments import ARRIVES, LONG, chat
+    from pod.show.serving import request_lanes
+
+    names = dict(zip(WATCHED, ("chat 1", "chat 2"), strict=True)) | {LONG: "long prompt"}
+    logs = {system: chat(system) for system in df.system}
+    return request_lanes(logs, names, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1], watch=WATCHED)

@@ -1,0 +1,38 @@
+"""PagedAttention post: when the pool runs dry, the latest request gives way with all its blocks."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="vllm-03",
+    source="PagedAttention post, Figure 3",
+    title="Preemption by recompute and by swap when the pool runs dry",
+    chapter="11",
+    method="four requests in a pool of 24 tokens, blocks of 2, vLLM's scheduler, one tick an iteration",
+)
+
+
+def table():
+    """One row an iteration and request: tokens computed there, or how it was preempted."""
+    import pandas as pd
+
+    from pod.serving.experiments import crowded
+
+    rows = []
+    for mode, log in crowded().items():
+        for tick, event in enumerate(log.iterations):
+            rows += [(mode, tick, i, "preempted", 0) for i, _ in event.preempted]
+            rows += [(mode, tick, i, "swapped in", 0) for i in event.swapped_in]
+            rows += [(mode, tick, i, "prefill", tokens) for i, tokens, *_ in event.prefills]
+            rows += [(mode, tick, i, "decode", 1) for i in event.decodes]
+    return pd.DataFrame(rows, columns=["preemption", "iteration", "request", "what", "tokens"])
+
+
+def draw(df):
+    from pod.serving.experiments import crowded
+    from pod.show.serving import request_grids
+
+    titles = {"recompute": "drop and recompute", "swap": "swap to host memory"}
+    tokens = df.groupby("preemption").tokens.sum()
+    return request_grids({f"{titles[k]}, {tokens[k]} tokens computed": log for k, log in crowded().items()})

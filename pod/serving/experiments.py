@@ -1,0 +1,135 @@
+"""The experiments of the sources, as runs. Figures, chapters and claims share them, so each is simulated once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.events import Log
+from pod.serving.loop import Ticks, serve
+from pod.serving.request import Request
+from pod.serving.schedulers import VLLM as VLLMScheduler
+from pod.serving.schedulers import Orca, Scheduler, Static
+from pod.serving.simulate import Run, Setup, kv_tokens, simulate, sweep
+from pod.serving.workload import Workload
+
+VLLM, SARATHI, POD = "vLLM", "Sarathi", "Sarathi+POD"
+SYSTEMS = {
+    VLLM: {"scheduler": "vllm", "attention": "serial"},
+    SARATHI: {"scheduler": "sarathi", "attention": "serial"},
+    POD: {"scheduler": "sarathi", "attention": "pod"},
+}
+# vAttention keeps the cache in pages of 2 MiB a layer, so a block of the published runs is that many tokens
+PAGE_TOKENS = {"yi-6b": 2048, "llama-3-8b": 2048, "llama-2-7b": 512}
+
+
+# ---------------------------------------------------------------- small enough to follow by hand: one tick an iteration
+
+SLOTS = 4
+EIGHT = ((3, 4), (2, 9), (4, 2), (2, 6), (3, 5), (2, 3), (4, 7), (2, 2), (3, 6), (2, 8), (3, 3), (2, 4))
+SMALL_POOL, SMALL_BLOCK = 12, 2
+
+
+def ticked(scheduler: Scheduler, lengths: Sequence[tuple[int, ...]]) -> Log:
+    """Requests (prompt, output[, arrival]) through a scheduler, every iteration as long as the next."""
+    return serve([Request(i, *row) for i, row in enumerate(lengths)], [scheduler], Ticks())
+
+
+@cache
+def slots() -> dict[str, Log]:
+    """A dozen requests through four slots, batch by batch and iteration by iteration."""
+    reserved = lambda: ReservedPool(SLOTS * 16, 16)  # noqa: E731
+    return {"static batching": ticked(Static(reserved(), SLOTS), EIGHT),
+            "iteration-level scheduling": ticked(Orca(reserved(), SLOTS), EIGHT)}  # fmt: skip
+
+
+CROWD = ((5, 8), (4, 9), (3, 7), (3, 6))
+
+
+@cache
+def crowded() -> dict[str, Log]:
+    """Four requests in a pool of 24 tokens that holds two or three of them at their full length."""
+    pool = lambda: PagedPool(SMALL_POOL, SMALL_BLOCK, watermark=0.0, swap_blocks=SMALL_POOL)  # noqa: E731
+    return {how: ticked(VLLMScheduler(pool(), SLOTS, preemption=how), CROWD) for how in ("recompute", "swap")}
+
+
+# ---------------------------------------------------------------- the chat server: a long prompt among answers
+
+CHATS, CHAT_CONTEXT, LONG_PROMPT, LONG, ARRIVES = 40, 8192, 12288, 40, 25.0
+FIVE = {"static": ("static", "serial"), "Orca": ("orca", "serial"), "vLLM": ("vllm", "serial"),
+        "Sarathi": ("sarathi", "serial"), "Sarathi+POD": ("sarathi", "pod")}  # fmt: skip
+
+
+@cache
+def chat(system: str, chunk: int = 1024) -> Log:
+    """40 chats with 8K tokens each are being answered when, after 25 s, a prompt of 12,288 arrives.
+
+    Llama-3-8B on two A100s.
+    """
+    scheduler, attention = FIVE[system]
+    setup = Setup(tp=2, scheduler=scheduler, attention=attention, chunk=chunk, max_batch=CHATS + 1, max_tokens=13312)
+    chats = [Request(i, CHAT_CONTEXT, 900 + 37 * (i % 17)) for i in range(CHATS)]
+    return simulate(setup, [*chats, Request(LONG, LONG_PROMPT, 200, arrival=ARRIVES)])
+
+
+# ---------------------------------------------------------------- POD §5.2 and §5.3
+
+
+@cache
+def results(runs: tuple[Run, ...]) -> tuple[dict[str, float], ...]:
+    """Metrics of the runs, simulated on all cores the first time."""
+    return tuple(sweep(runs, quiet=True))
+
+
+def offline(model: str, tp: int, pd: float, chunk: int, requests: int, total: int = 16384) -> dict[str, Run]:
+    """POD §5.2: requests of `total` tokens, all there at once, under the three systems."""
+    setup = Setup(model=model, tp=tp, chunk=chunk, max_batch=999, max_tokens=total, block_size=PAGE_TOKENS[model])
+    work = Workload("uniform", requests, low=total, high=total, pd=pd)
+    return {name: Run(replace(setup, **system), work) for name, system in SYSTEMS.items()}
+
+
+def online(workload: str, qps: float, chunk: int, requests: int = 2048) -> dict[str, Run]:
+    """POD §5.3: Llama-3-8B on two A100s under a Poisson load, as its artifact generates and measures it."""
+    setup = Setup(tp=2, chunk=chunk, max_batch=128, max_tokens=65536, block_size=PAGE_TOKENS["llama-3-8b"])
+    work = Workload(workload, requests, qps, seed=1, arrivals="truncated_poisson")
+    return {name: Run(replace(setup, **system), work, "artifact") for name, system in SYSTEMS.items()}
+
+
+def slower(run: Run, factor: float) -> Run:
+    """The same run with every iteration `factor` times as long."""
+    return run.but(slowdown=factor)
+
+
+# ---------------------------------------------------------------- SARATHI's pipeline of 64 GPUs
+
+PIPELINE_LENGTH, GPT3 = 4096, "gpt-3-175b"
+DECIMAL_80_GB = 80e9  # with which the stated batch sizes come out
+
+
+def pipeline_batch(tp: int, pp: int) -> int:
+    """Requests of 4K tokens in one micro-batch: the memory left by the weights, shared by pp micro-batches."""
+    return kv_tokens(GPT3, "a100", tp, pp, memory_bytes=DECIMAL_80_GB) // PIPELINE_LENGTH // pp
+
+
+def pipeline(requests: int) -> dict[str, Run]:
+    """GPT-3 on 64 A100s: eight stages of eight GPUs under two schedulers, or eight replicas (one is simulated)."""
+
+    def setup(scheduler: str, pp: int) -> Setup:
+        batch = pipeline_batch(8, pp)
+        return Setup(model=GPT3, tp=8, pp=pp, scheduler=scheduler, chunk=256, max_batch=batch, host="none",
+                     max_tokens=PIPELINE_LENGTH, block_size=1, blocks=batch * pp * PIPELINE_LENGTH)  # fmt: skip
+
+    work = Workload("zipf", requests, low=1024, high=PIPELINE_LENGTH, pd=10, theta=0.4)
+    return {
+        "TP8 x PP8, Orca": Run(setup("orca", 8), work),
+        "TP8 x PP8, SARATHI": Run(setup("sarathi_v1", 8), work),
+        "TP8, 8 replicas, Orca": Run(setup("orca", 1), replace(work, count=-(-requests // 8))),
+    }
+
+
+def speedups(minutes: Sequence[float]) -> dict[str, float]:
+    """The three ratios that the post states, from the minutes of the three systems."""
+    orca, sarathi, replicas = minutes
+    return {"tp_over_pp": orca / replicas, "over_pp": orca / sarathi, "over_tp": replicas / sarathi}
