@@ -60,17 +60,7 @@ def _vector(x: np.ndarray) -> str:
     return "(" + ", ".join(f"{value:.3f}" for value in x) + ")"
 
 
-Tree = int | tuple  # a block number, or the trees that one merge brings together
-
-
-def height(tree: Tree) -> int:
-    """Merges that must wait for one another: two a piece when a node merges three children one after another."""
-    if isinstance(tree, int):
-        return 0
-    ready = height(tree[0])
-    for child in tree[1:]:
-        ready = max(ready, height(child)) + 1
-    return ready
+Tree = int | tuple  # a block number, or the pair of trees that one merge brings together
 
 
 def merge_trees(panels: dict[str, tuple[Sequence[Tree], dict[int, int]]]) -> Figure:
@@ -101,12 +91,9 @@ def _draw_node(tree: Tree, worker: dict[int, int], ax: Axes) -> tuple[float, flo
         ax.add_patch(FancyBboxPatch((tree - 0.34, -0.3), 0.68, 0.6, "round,pad=0.04", facecolor=colour, linewidth=0))
         ax.text(tree, 0, str(tree), ha="center", va="center", color="white", fontsize=8)
         return tree, 0.35, worker[tree]
-    x, y, home = _draw_node(tree[0], worker, ax)
-    for child in tree[1:]:
-        cx, cy, there = _draw_node(child, worker, ax)
-        nx, ny = (x + cx) / 2, max(y, cy) + 0.9
-        for px, py in ((x, y), (cx, cy)):
-            ax.plot([px, px, nx], [py, ny, ny], color=INK, linewidth=1.2, zorder=0)
-        ax.plot(nx, ny, "o", color=WORKERS[home % len(WORKERS)] if home == there else INK, markersize=5.5)
-        x, y = nx, ny
-    return x, y, home
+    (lx, ly, here), (rx, ry, there) = (_draw_node(branch, worker, ax) for branch in tree)
+    x, y = (lx + rx) / 2, max(ly, ry) + 0.9
+    for px, py in ((lx, ly), (rx, ry)):
+        ax.plot([px, px, x], [py, y, y], color=INK, linewidth=1.2, zorder=0)
+    ax.plot(x, y, "o", color=WORKERS[here % len(WORKERS)] if here == there else INK, markersize=5.5)
+    return x, y, here
