@@ -12,7 +12,7 @@ from pod import claims, notebooks
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-FIGURE = "pod-03"
+FIGURE = "stutter"
 PICTURE = ROOT / "notebooks" / "pictures" / f"{FIGURE}.png"
 
 
@@ -39,7 +39,8 @@ def picture() -> str:
     from pod.figures import registry
 
     figure = registry.find(FIGURE)
-    return f"![{figure.title}]({PICTURE.relative_to(ROOT).as_posix()})\n\n{figure.title} ({figure.state_text}).\n"
+    image = f"![{figure.title}]({PICTURE.relative_to(ROOT).as_posix()})"
+    return f"{image}\n\n*{figure.title} ({figure.state_text}).* {figure.figure.method.rstrip('.')}.\n"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"chapters": chapters, "claims": claims.markdown, "picture": picture}
