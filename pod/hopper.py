@@ -116,7 +116,15 @@ class Plan:
             torch.from_numpy(flat).pin_memory().to(self.device, non_blocking=True),
             torch.zeros(4 + 8 * prefill.groups + decode.groups, dtype=torch.int32, device=self.device),
             torch.empty(max(1, prefill_floats + decode_floats), dtype=torch.float32, device=self.device),
-            [len(prefill.work), len(decode.work), len(decode.chunks) - 1, prefill.groups, prefill_floats, self.sms],
+            [
+                len(prefill.work),
+                len(decode.work),
+                len(decode.chunks) - 1,
+                prefill.groups,
+                prefill_floats,
+                self.sms,
+                schedule.pack_shift(*heads),
+            ],
         )
 
 

@@ -13,7 +13,8 @@ using at::Tensor;
 
 // `lists` holds the prefill work, the decode work and the decode chunks, one after the other (int32). `state` holds the
 // queue and arrival counters, zero before and after; `scratch` the partial results. `shape`: prefill units, decode works,
-// decode chunks, split prefill tiles, floats of the prefill partials, CTAs (one an SM).
+// decode chunks, split prefill tiles, floats of the prefill partials, CTAs (one an SM), log2 of the
+// query heads that share a prefill tile.
 std::tuple<Tensor, Tensor, Tensor> hopper(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table,
                                           const Tensor& lists, const Tensor& state, const Tensor& scratch, at::IntArrayRef shape,
                                           double scale, bool causal, bool yields, bool lse, bool trace) {
@@ -36,7 +37,7 @@ std::tuple<Tensor, Tensor, Tensor> hopper(const Tensor& q, const Tensor& k, cons
     a.tokens = q.size(0), a.num_q_heads = q.size(1), a.head_dim = q.size(2), a.num_kv_heads = k.size(2);
     a.half = q.scalar_type() == at::kHalf, a.causal = causal;
     a.pages = k.size(0), a.page_tokens = k.size(1), a.table_stride = table ? table->size(1) : 0;
-    a.prefill_units = units, a.n_decode_chunks = chunks, a.prefill_yields = yields, a.ctas = ctas, a.scale = scale;
+    a.prefill_units = units, a.n_decode_chunks = chunks, a.prefill_yields = yields, a.pack_shift = shape[6], a.ctas = ctas, a.scale = scale;
     const int error = pod90_launch(&a);
     TORCH_CHECK(error == 0, "the Hopper kernel could not be launched: ",
                 error > 0 ? cudaGetErrorString(cudaError_t(error)) : error == -1 ? "no tensor map could be made" : "no such configuration");

@@ -1,5 +1,7 @@
 // What both sides of the Hopper kernel share: where a sequence's KV lies, and the record of one piece of work.
 #pragma once
+#include <cstddef>
+
 #include "ptx90.cuh"
 
 namespace pod90 {
@@ -14,17 +16,26 @@ struct KvLayout {
 
 // One piece of work: query rows against a range of KV tiles. Made by pod/schedule/hopper.py, three int4 each.
 struct Work {
-    int q_row;                // prefill: first row of q; decode: q row x Hq + first head of the group
-    int rows;                 // prefill: query rows (<= 128); decode: query heads (<= 8)
-    int head;                 // prefill: query head; decode: KV head
+    int q_row;                // prefill: first token of q; decode: q row x Hq + first head of the group
+    int rows;                 // prefill: rows of the tile, tokens x heads (<= 128); decode: query heads (<= 8)
+    int head;                 // prefill: first query head; decode: KV head
     int seq;                  // batch index, or row of the page table
-    int pos0;                 // prefill: context position of the first row; decode: first head inside its group
+    int pos0;                 // prefill: context position of the first token; decode: first head inside its group
     int kv_len;               // tokens of the sequence
     int begin, end;           // KV tiles of this part (128 tokens in prefill, 64 in decode)
     int part, parts;          // which part of how many; parts = 1: the result goes straight out
     int slot, group;          // first of the group's partial slots; the group's arrival counter
 };
-static_assert(sizeof(Work) == 48, "three int4");
+static_assert(sizeof(Work) == 48, "twelve fields");
+
+// A piece of work in the hands of a producer warp: one field a lane, so that it takes one register.
+struct Record {
+    int field;
+    DEV Record(const Work* w, int lane) { field = lane < 12 ? __ldg(reinterpret_cast<const int*>(w) + lane) : 0; }
+    DEV int get(int offset) const { return __shfl_sync(~0u, field, offset / 4); }
+    DEV void copy_to(Work& w, int lane) const { if (lane < 12) reinterpret_cast<int*>(&w)[lane] = field; }
+};
+#define FIELD(record, name) (record).get(offsetof(Work, name))
 
 // Where `kRows` tokens of one head begin: looked up before a stage is free, so that the copy itself starts at once.
 // With small pages, lane i holds the id of the i-th page. A page past the end repeats the last valid one, so that no table
@@ -37,19 +48,31 @@ DEV Source find(const KvLayout& kv, int seq, int row, int kv_len, int lane) {
     return {row & ((1 << kv.page_shift) - 1), lane < lanes ? __ldg(kv.table + size_t(seq) * kv.stride + page) : 0};
 }
 
-// Copy `kRows` tokens of one head, 64 columns (a swizzled panel), to `dst`. Called by a whole warp.
-template <int kRows>
-DEV void load_panel(const CUtensorMap* map, uint32_t dst, uint32_t bar, const KvLayout& kv, const Source& from, int panel, int head) {
-    if (kRows >> kv.page_shift <= 1) {
-        const int page = __shfl_sync(~0u, from.page, 0);
-        if (elect_one()) tma_load_5d(dst, map, bar, from.first, panel, head, page);
-        return;
-    }
+// Copy `kRows` tokens of one head to `dst`: `kPanels` swizzled panels of 64 columns, from `panel` on, `stride` bytes apart.
+// One box a page, up to four of them back to back.
+template <int kPanels, int kPages>
+DEV void load_boxes(const CUtensorMap* map, uint32_t dst, uint32_t stride, uint32_t bar, const KvLayout& kv, const Source& from,
+                    int first_page, int panel, int head) {
+    int page[kPages];
+#pragma unroll
+    for (int i = 0; i < kPages; i++) page[i] = __shfl_sync(~0u, from.page, first_page + i);
+    if (elect_one())
+#pragma unroll
+        for (int x = 0; x < kPanels; x++)
+#pragma unroll
+            for (int i = 0; i < kPages; i++)
+                tma_load_5d(dst + x * stride + ((first_page + i) << kv.page_shift) * 128, map, bar, from.first, panel + x, head, page[i]);
+    __syncwarp();
+}
+template <int kRows, int kPanels>
+DEV void load_rows(const CUtensorMap* map, uint32_t dst, uint32_t stride, uint32_t bar, const KvLayout& kv, const Source& from,
+                   int panel, int head) {
+    const int pages = kRows >> kv.page_shift;
+    if (pages <= 1) load_boxes<kPanels, 1>(map, dst, stride, bar, kv, from, 0, panel, head);
+    else if (pages == 2) load_boxes<kPanels, 2>(map, dst, stride, bar, kv, from, 0, panel, head);
+    else
 #pragma unroll 1
-    for (int i = 0; i < kRows >> kv.page_shift; i++) {               // one box a page
-        const int page = __shfl_sync(~0u, from.page, i);
-        if (elect_one()) tma_load_5d(dst + (i << kv.page_shift) * 128, map, bar, 0, panel, head, page);
-    }
+        for (int i = 0; i < pages; i += 4) load_boxes<kPanels, 4>(map, dst, stride, bar, kv, from, i, panel, head);
 }
 
 }  // namespace pod90

@@ -57,46 +57,51 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
     using S = Smem<D, kGranules>;
     Cursor<kGranules> at;
     uint32_t pieces = 0;
-    auto load = [&](bool is_v, const Work& w, int tile) {
-        const Source from = find<kTokens>(kv, w.seq, tile * kTokens, w.kv_len, lane);
-#pragma unroll
+    auto load = [&](bool is_v, int seq, int kv_len, int head, int tile) {
+        const Source from = find<kTokens>(kv, seq, tile * kTokens, kv_len, lane);
+#pragma unroll 1
         for (int panel = 0; panel < D / 64; panel++, at.next()) {
             const uint32_t full = smem_u32(&c.full[at.slot]);
             mbar_wait(smem_u32(&c.empty[at.slot]), at.phase ^ 1);
             if (elect_one()) mbar_arrive_tx(full, kGranule);
-            load_panel<kTokens>(is_v ? &mv : &mk, base + at.slot * kGranule, full, kv, from, panel, w.head);
+            load_rows<kTokens, 1>(is_v ? &mv : &mk, base + at.slot * kGranule, 0, full, kv, from, panel, head);
         }
     };
-    auto announce = [&](const Work* w) {                             // null: no more work
-        const uint32_t s = pieces & 1, full = smem_u32(&c.q_full[s]);
-        mbar_wait(smem_u32(&c.q_empty[s]), ((pieces >> 1) & 1) ^ 1);
+    auto slot_of = [&] {
+        mbar_wait(smem_u32(&c.q_empty[pieces & 1]), ((pieces >> 1) & 1) ^ 1);
+        return pieces++ & 1;
+    };
+    auto announce = [&](const Record& w) {
+        const int head0 = FIELD(w, pos0), group = (FIELD(w, q_row) - head0) / p.group;
+        const uint32_t s = slot_of(), full = smem_u32(&c.q_full[s]);
+        w.copy_to(c.work[s], lane);
+        __syncwarp();
         if (elect_one()) {
-            if (w) {
-                c.work[s] = *w;
-                mbar_arrive_tx(full, S::kQBytes);
-                tma_load_4d(base + S::kQ + s * S::kQBytes, &mq, full, w->pos0, 0, (w->q_row - w->pos0) / p.group);
-            } else {
-                c.work[s].rows = 0;
-                mbar_arrive(full);
-            }
+            mbar_arrive_tx(full, S::kQBytes);
+            tma_load_4d(base + S::kQ + s * S::kQBytes, &mq, full, head0, 0, group);
         }
         __syncwarp();
-        pieces++;
     };
     for (int chunk = blockIdx.x; chunk < p.n_chunks;) {
         const int last = p.chunks[chunk + 1];
         for (int i = p.chunks[chunk]; i < last; i++) {
-            const Work w = p.work[i];
-            announce(&w);
-            load(false, w, w.begin);                                 // K runs one tile ahead of V, as the consumers do
+            const Record w(p.work + i, lane);
+            const int seq = FIELD(w, seq), kv_len = FIELD(w, kv_len), head = FIELD(w, head), end = FIELD(w, end);
+            announce(w);
+            int t = FIELD(w, begin);
+            load(false, seq, kv_len, head, t);                       // K runs one tile ahead of V, as the consumers do
 #pragma unroll 1
-            for (int t = w.begin + 1; t < w.end; t++) load(false, w, t), load(true, w, t - 1);
-            load(true, w, w.end - 1);
+            for (; t + 1 < end; t++) {
+                load(false, seq, kv_len, head, t + 1);
+                load(true, seq, kv_len, head, t);
+            }
+            load(true, seq, kv_len, head, t);
         }
         if (lane == 0) chunk = atomicAdd(p.counters, 1) + gridDim.x;
         chunk = __shfl_sync(~0u, chunk, 0);
     }
-    announce(nullptr);
+    const uint32_t s = slot_of();                                    // rows = 0: no more work
+    if (elect_one()) c.work[s].rows = 0, mbar_arrive(smem_u32(&c.q_full[s]));
     // the last CTA to run dry leaves the counters as it found them
     if (lane == 0 && atomicAdd(p.counters + 1, 1) == int(gridDim.x) - 1) p.counters[0] = 0, p.counters[1] = 0;
 }

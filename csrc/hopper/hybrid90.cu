@@ -6,8 +6,8 @@
 #include "launch.h"
 using namespace pod90;
 
-// Registers of a producer, prefill and decode thread: (32 + 2 * 208 + 64) * 128 = 65536.
-constexpr int kThreads = 512, kRegsProducer = 32, kRegsPrefill = 208, kRegsDecode = 64;
+// Registers of a producer, prefill and decode thread: (40 + 2 * 208 + 56) * 128 = 65536.
+constexpr int kThreads = 512, kRegsProducer = 40, kRegsPrefill = 208, kRegsDecode = 56;
 template <int D> constexpr int kGranules = D == 128 ? 7 : 16;
 
 template <int D> struct Layout {
@@ -34,7 +34,7 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     const uint32_t base = smem_u32(smem);
     auto& pc = *reinterpret_cast<prefill::Control*>(smem + L::kControl);
     auto& dc = *reinterpret_cast<decode::Control<kGranules<D>>*>(smem + L::kDecodeControl);
-    const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
+    const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
 
     if (threadIdx.x == 0) {
         prefill::init(pc);
@@ -48,18 +48,18 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     if (warp < 4) {
         setmaxnreg_dec<kRegsProducer>();
         if (warp < 2) stamp(trace, warp, 0);
-        if (warp == 0) prefill::Producer<D>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane}.run();
-        if (warp == 1) decode::produce<D, kGranules<D>>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane);
+        if (warp == 0) prefill::Producer<D>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane_id()}.run();
+        if (warp == 1) decode::produce<D, kGranules<D>>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane_id());
         if (warp < 2) stamp(trace, warp, 1);
     } else if (warp < 12) {
         setmaxnreg_inc<kRegsPrefill>();
         if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane);
+        prefill::consume<T, D>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane_id());
         if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 1);
     } else {
         setmaxnreg_dec<kRegsDecode>();
         if (warp == 12) stamp(trace, 4, 0);
-        decode::consume<T, D, kGranules<D>>(dp, base + L::kDecode, dc, warp - 12, lane);
+        decode::consume<T, D, kGranules<D>>(dp, base + L::kDecode, dc, warp - 12, lane_id());
         if (warp == 12) stamp(trace, 4, 1);
     }
 }
@@ -84,13 +84,13 @@ static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, co
                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
-// Q [tokens, Hq, D] for prefill: (64 columns, tokens, panels, heads). For decode: (64 columns, heads of a group, panels,
+// Q [tokens, Hq, D] for prefill: (64 columns, heads, tokens, panels). For decode: (64 columns, heads of a group, panels,
 // groups), so that a box of 8 heads is filled up with zeros where the group is smaller.
 static bool q_maps(Maps* m, const Pod90Launch& a) {
     const cuuint64_t D = a.head_dim, row = D * 2, G = a.num_q_heads / a.num_kv_heads;
-    const cuuint64_t pd[4] = {64, cuuint64_t(a.tokens), D / 64, cuuint64_t(a.num_q_heads)}, ps[3] = {row * a.num_q_heads, 128, row};
+    const cuuint64_t pd[4] = {64, cuuint64_t(a.num_q_heads), cuuint64_t(a.tokens), D / 64}, ps[3] = {row, row * a.num_q_heads, 128};
     const cuuint64_t dd[4] = {64, G, D / 64, cuuint64_t(a.tokens) * a.num_kv_heads}, ds[3] = {row, 128, row * G};
-    const cuuint32_t pb[4] = {64, 64, 1, 1}, db[4] = {64, decode::kHeads, cuuint32_t(D / 64), 1};
+    const cuuint32_t pack = 1u << a.pack_shift, pb[4] = {64, pack, 64 / pack, 1}, db[4] = {64, decode::kHeads, cuuint32_t(D / 64), 1};
     return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 4, dd, ds, db);
 }
 // KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
@@ -119,7 +119,7 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     if (!kv_map(&maps.dk, a, a.k, decode::kTokens) || !kv_map(&maps.dv, a, a.v, decode::kTokens)) return -1;
     const float scale_log2 = a.scale * 1.4426950408889634f;
     prefill::Params pp = {static_cast<const Work*>(a.prefill_work), a.out, static_cast<float*>(a.lse), a.counters, a.prefill_part,
-                          a.prefill_arrived, a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal,
+                          a.prefill_arrived, a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift,
                           a.prefill_yields, scale_log2};
     decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
                          a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads / a.num_kv_heads, scale_log2};

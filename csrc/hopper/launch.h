@@ -17,7 +17,7 @@ struct Pod90Launch {
     void* stream;
     int tokens, num_q_heads, num_kv_heads, head_dim, half, causal;
     int pages, page_tokens, table_stride;
-    int prefill_units, n_decode_chunks, prefill_yields, ctas;
+    int prefill_units, n_decode_chunks, prefill_yields, pack_shift, ctas;
     float scale;
 };
 

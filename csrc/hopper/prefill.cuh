@@ -1,5 +1,6 @@
 // Prefill on Hopper: one producer warp, two consumer warpgroups of 64 query rows each, tiles of 128 x 128.
-// Q, O: [tokens, Hq, D]. A tile's KV blocks are walked from the last to the first, so that only the first ones are masked.
+// Q, O: [tokens, Hq, D]. A tile's rows are tokens x heads of one KV head (token major), so that a short chunk fills a tile
+// with the heads of its group instead of padding. A tile's KV blocks are walked from the last to the first, so that only the first ones are masked.
 #pragma once
 #include "common.cuh"
 
@@ -20,7 +21,7 @@ struct Params {
     int* counters;                                                   // [0] next unit, [1] CTAs done; 0 between launches
     float* part;                                                     // partial results of split tiles
     int* arrived;                                                    // 8 a group: partials stored by each warp; 0 between launches
-    int units, Hq, group, causal;
+    int units, Hq, group, causal, pack_shift;                        // 1 << pack_shift query heads share a tile
     int yields;                                                      // leave the tensor cores to decode between turns
     float scale_log2;
 };
@@ -52,18 +53,16 @@ struct Producer {
     uint32_t blocks = 0, tiles = 0, tails = 0;                       // so far: stage and phase carry on across tiles
     using S = Smem<D>;
 
-    template <bool kIsV> DEV void load(const Work& w, int kv_head, int block, uint32_t i) {
+    template <bool kIsV> DEV void load(int seq, int kv_len, int kv_head, int block, uint32_t i) {
         const uint32_t s = i & 1, dst = base + (kIsV ? S::kV : S::kK) + s * S::kTile;
         const int row = block * kN;
-        const Source from = find<kN>(kv, w.seq, row, w.kv_len, lane);
-        const bool tail = kIsV && w.kv_len - row < kN;
+        const Source from = find<kN>(kv, seq, row, kv_len, lane);
+        const bool tail = kIsV && kv_len - row < kN;
         const uint32_t full = smem_u32(kIsV ? &c.v_full[s] : &c.k_full[s]), done = tail ? smem_u32(&c.tail) : full;
         mbar_wait(smem_u32(kIsV ? &c.v_empty[s] : &c.k_empty[s]), ((i >> 1) & 1) ^ 1);
         if (elect_one()) mbar_arrive_tx(done, S::kTile);
-#pragma unroll
-        for (int panel = 0; panel < D / 64; panel++)
-            load_panel<kN>(kIsV ? &mv : &mk, dst + panel * kPanel, done, kv, from, panel, kv_head);
-        if (tail) clear_tail(dst, w.kv_len - row, full);
+        load_rows<kN, D / 64>(kIsV ? &mv : &mk, dst, kPanel, done, kv, from, 0, kv_head);
+        if (tail) clear_tail(dst, kv_len - row, full);
     }
     // V rows past the sequence's end may hold anything, and 0 * NaN would poison the sum.
     DEV void clear_tail(uint32_t dst, int first, uint32_t full) {
@@ -76,14 +75,17 @@ struct Producer {
         if (elect_one()) mbar_arrive(full);
     }
     // Each warpgroup has its own half of Q, so that it starts on a tile without waiting for the other one.
-    DEV void load_q(int wg, const Work& w) {
+    DEV void load_q(int wg, const Record& w) {
         mbar_wait(smem_u32(&c.q_empty[wg]), (tiles & 1) ^ 1);
         const uint32_t full = smem_u32(&c.q_full[wg]);
+        const int token = FIELD(w, q_row) + wg * (64 >> p.pack_shift), head = FIELD(w, head);
+        w.copy_to(c.work[wg][tiles & 1], lane);
+        __syncwarp();
         if (elect_one()) {
-            c.work[wg][tiles & 1] = w;
             mbar_arrive_tx(full, S::kTile / 2);
+#pragma unroll
             for (int panel = 0; panel < D / 64; panel++)
-                tma_load_4d(base + S::kQ + (wg * (D / 64) + panel) * (kPanel / 2), &mq, full, w.q_row + wg * 64, panel, w.head);
+                tma_load_4d(base + S::kQ + (wg * (D / 64) + panel) * (kPanel / 2), &mq, full, head, token, panel);
         }
         __syncwarp();
     }
@@ -99,19 +101,19 @@ struct Producer {
     }
     DEV void run() {
         for (int unit = blockIdx.x; unit < p.units; tiles++) {
-            const Work w = p.work[unit];
-            const int kv_head = w.head / p.group;
-            int n = w.end - 1;
-            load<false>(w, kv_head, n, blocks);                      // the order in which the consumers use them; K does
+            const Record w(p.work + unit, lane);
+            const int seq = FIELD(w, seq), kv_len = FIELD(w, kv_len), kv_head = FIELD(w, head) / p.group, begin = FIELD(w, begin);
+            int n = FIELD(w, end) - 1;
+            load<false>(seq, kv_len, kv_head, n, blocks);            // the order in which the consumers use them; K does
             load_q(0, w), load_q(1, w);                              // not wait for the previous tile's Q
 #pragma unroll 1
-            for (; n > w.begin; n--) {
-                load<false>(w, kv_head, n - 1, blocks + 1);
-                load<true>(w, kv_head, n, blocks++);
+            for (; n > begin; n--) {
+                load<false>(seq, kv_len, kv_head, n - 1, blocks + 1);
+                load<true>(seq, kv_len, kv_head, n, blocks++);
             }
             // ask for the next unit just before the last wait: late enough to stay dynamic, early enough to hide
             unit = ticket() + gridDim.x;
-            load<true>(w, kv_head, n, blocks++);
+            load<true>(seq, kv_len, kv_head, n, blocks++);
         }
         stop(0), stop(1);
         // the last CTA to run dry leaves the counters as it found them
@@ -249,7 +251,7 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
         l[r] += __shfl_xor_sync(~0u, l[r], 2);
         const float inv = 1.f / l[r];
         const int q = row + 8 * r;
-        const size_t at = size_t(w.q_row + q) * p.Hq + w.head;
+        const size_t at = size_t(w.q_row + (q >> p.pack_shift)) * p.Hq + w.head + (q & ((1 << p.pack_shift) - 1));
         T* dst = static_cast<T*>(p.out) + at * D + (lane & 3) * 8;
         if (p.lse && q < w.rows && (lane & 3) == 0) p.lse[at] = m[r] * p.scale_log2 * kLn2 + logf(l[r]);
 #pragma unroll
@@ -293,11 +295,11 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
         mbar_wait(smem_u32(&c.q_full[wg]), nt & 1);
         const Work& w = c.work[wg][nt & 1];                          // stays until the next tile's Q has been consumed
         if (w.rows == 0) break;
-        // Columns visible to row r of the tile: up to its own position, or the whole sequence without a causal mask.
-        const int begin = w.begin, full = (p.causal ? w.pos0 + 1 : w.kv_len) / kN, step_lim = p.causal ? 8 : 0;
+        // Columns visible to a row of the tile: up to its token's position, or the whole sequence without a causal mask.
+        const int begin = w.begin, full = (p.causal ? w.pos0 + 1 : w.kv_len) / kN, step_lim = p.causal ? 8 >> p.pack_shift : 0;
         const bool yield = p.yields && !decode_done;
         int n = w.end - 1;
-        int lim = (p.causal ? w.pos0 + row : w.kv_len - 1) - n * kN - 2 * (lane & 3);
+        int lim = (p.causal ? w.pos0 + (row >> p.pack_shift) : w.kv_len - 1) - n * kN - 2 * (lane & 3);
 #pragma unroll
         for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 

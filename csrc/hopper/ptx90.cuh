@@ -53,6 +53,12 @@ DEV void tma_load_5d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, i
 }
 
 // ---------------------------------------------------------------- roles, barriers, order
+// Read anew by each role, so that no register is kept alive from before the roles part.
+DEV int lane_id() {
+    int lane;
+    asm volatile("mov.u32 %0, %laneid;" : "=r"(lane));
+    return lane;
+}
 // True in exactly one lane of a converged warp; unlike a lane test, the compiler knows that it is one lane.
 DEV bool elect_one() {
     uint32_t r;

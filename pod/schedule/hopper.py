@@ -62,28 +62,37 @@ def choose_splits(blocks: np.ndarray, workers: int) -> int:
     return best
 
 
+def pack_shift(num_q_heads: int, num_kv_heads: int) -> int:
+    """log2 of the query heads that share a prefill tile: the largest power of two in the group, 8 at most.
+
+    A tile of 128 rows is then 16 tokens of 8 heads, so that a chunk pads its tail to 16 tokens instead of 128.
+    """
+    return gcd(num_q_heads // num_kv_heads, 8).bit_length() - 1
+
+
 def prefill_work(
     q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, head_dim, workers, causal=True, splits=None
 ):
     """Units of prefill in the order in which they are drawn.
 
-    Longest first, so that the last units to be drawn are short. Query heads run fastest, so that those of one KV head
-    read the same K and V at the same time, and heads are taken in sections whose K and V fit in L2 together.
+    Longest first, so that the last units to be drawn are short. Heads run fastest, so that those of one KV head read
+    the same K and V at the same time, and heads are taken in sections whose K and V fit in L2 together.
     """
     if len(q_lens) == 0:
         return _empty()
-    group = num_q_heads // num_kv_heads
+    group, shift = num_q_heads // num_kv_heads, pack_shift(num_q_heads, num_kv_heads)
     columns = []
     for q_start, q_len, kv_len, seq in zip(q_starts, q_lens, kv_lens, seqs, strict=True):
-        first = np.arange(0, q_len, PREFILL_TILE)
-        rows = np.minimum(PREFILL_TILE, q_len - first)
+        first = np.arange(0, q_len, PREFILL_TILE >> shift)
+        tokens = np.minimum(PREFILL_TILE >> shift, q_len - first)
         pos0 = kv_len - q_len + first
-        blocks = -(-(pos0 + rows if causal else np.full_like(first, kv_len)) // PREFILL_TILE)
+        blocks = -(-(pos0 + tokens if causal else np.full_like(first, kv_len)) // PREFILL_TILE)
         kv_heads = int(np.clip(L2_SHARE // (kv_len * head_dim * 4), 1, num_kv_heads))
-        tile, head = np.meshgrid(np.arange(len(first)), np.arange(num_q_heads), indexing="ij")
+        tile, head = np.meshgrid(np.arange(len(first)), np.arange(0, num_q_heads, 1 << shift), indexing="ij")
         section = head // (kv_heads * group)
         same = np.ones_like(tile)
-        chunk = (q_start + first[tile], rows[tile], head, seq * same, pos0[tile], kv_len * same, blocks[tile], section)
+        rows = tokens[tile] << shift
+        chunk = (q_start + first[tile], rows, head, seq * same, pos0[tile], kv_len * same, blocks[tile], section)
         columns.append([c.ravel() for c in chunk])
     q_row, rows, head, seq, pos0, kv_len, blocks, section = (np.concatenate(c) for c in zip(*columns, strict=True))
     order = np.lexsort((head, seq, -blocks, section))
