@@ -1,6 +1,6 @@
 // Who may see whose writes. Each thread knows up to which moment every other thread's work happened before its own; a
-// barrier makes its members know what any of them knew. An access that meets another thread's write, of which its thread
-// does not know, is a race, however the emulator happened to order the two.
+// barrier makes its members know what any of them knew. An access that meets another thread's write of which its own
+// thread does not know is a race, in whatever order the emulator happened to run the two.
 #pragma once
 #include "machine.h"
 
@@ -63,7 +63,9 @@ struct Span {
     const char* memory;
     int64_t offset;
     int bytes;
-    std::string text() const { return std::to_string(bytes) + " bytes of " + memory + " at byte " + std::to_string(offset); }
+    std::string text() const {
+        return std::to_string(bytes) + " bytes of " + memory + " at byte " + std::to_string(offset);
+    }
 };
 
 inline bool known_to(const Thread& t, const Access& a) {
@@ -73,23 +75,29 @@ inline bool known_to(const Thread& t, const Access& a) {
     const auto clock = t.known->find(a.cta);
     return clock != t.known->end() && a.thread < clock->second.size() && clock->second[a.thread] >= a.when;
 }
-[[noreturn]] inline void race(const Thread& t, const Access& other, bool in_flight, const char* does, const char* did, const Span& span) {
+[[noreturn]] inline void race(const Thread& t, const Access& other, bool in_flight, const std::string& does,
+                              const std::string& did, const Span& span) {
     const bool near = other.cta == t.cta->number;
-    const std::string who = (near ? "" : "CTA " + std::to_string(other.cta) + " ") + "warp " + std::to_string(other.thread / 32) + " lane " +
-                            std::to_string(other.thread % 32) + " ", there = " at " + other.at.text();
-    if (in_flight) fault(std::string("un-awaited copy: ") + does + span.text() + ", where the cp.async of " + who + "issued" + there + " may still be on its way", t.at, &t);
-    fault(std::string("race: ") + does + span.text() + " that " + who + did + there + " with no " + (near ? "barrier" : "release and acquire") + " in between", t.at, &t);
+    const std::string who = (near ? "" : "CTA " + std::to_string(other.cta) + " ") + "warp " +
+                            std::to_string(other.thread / 32) + " lane " + std::to_string(other.thread % 32);
+    const std::string there = " at " + other.at.text(), missing = near ? "barrier" : "release and acquire";
+    if (in_flight)
+        fault("un-awaited copy: " + does + span.text() + ", where the copy of " + who + there + " may not have arrived", t.at,
+              &t);
+    fault("race: " + does + span.text() + " that " + who + did + there + " with no " + missing + " between", t.at, &t);
 }
 inline void note_read(const Thread& t, Cell& c, const Span& span, bool remember) {
-    if (c.in_flight || !known_to(t, c.write)) race(t, c.write, c.in_flight, "reads ", "wrote", span);
+    if (c.in_flight || !known_to(t, c.write)) race(t, c.write, c.in_flight, "reads ", " wrote", span);
     if (!remember) return;
-    c.reads.erase(std::remove_if(c.reads.begin(), c.reads.end(), [&](const Access& r) { return known_to(t, r); }), c.reads.end());
+    const auto implied = [&](const Access& r) { return known_to(t, r); };
+    c.reads.erase(std::remove_if(c.reads.begin(), c.reads.end(), implied), c.reads.end());
     c.reads.push_back({t.cta->number, uint32_t(t.id), t.cta->now, t.at});
 }
 inline void note_write(const Thread& t, Cell& c, const Span& span, bool atomic = false, bool in_flight = false) {
-    if (c.in_flight || (!(atomic && c.atomic) && !known_to(t, c.write))) race(t, c.write, c.in_flight, "writes ", "wrote", span);
+    const bool both_atomic = atomic && c.atomic;
+    if (c.in_flight || !(both_atomic || known_to(t, c.write))) race(t, c.write, c.in_flight, "writes ", " wrote", span);
     for (const Access& r : c.reads)
-        if (!known_to(t, r)) race(t, r, false, "overwrites ", "read", span);
+        if (!known_to(t, r)) race(t, r, false, "overwrites ", " read", span);
     c.reads.clear();
     c.write = {t.cta->number, uint32_t(t.id), t.cta->now, t.at}, c.atomic = atomic, c.in_flight = in_flight;
 }

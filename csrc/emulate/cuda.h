@@ -1,4 +1,4 @@
-// The words of CUDA C++ that kernels use, for the host compiler. ptx.cuh adds the instructions that CUDA C++ has no word for.
+// The words of CUDA C++ that kernels use, for the host compiler. ptx.cuh adds the instructions that it has no word for.
 #pragma once
 #include "warp.h"
 
@@ -42,7 +42,9 @@ template <class T> std::remove_const_t<T> __ldcg(gptr<T> p, EMULATE_AT) { return
 template <class T, class V> void __stcg(gptr<T> p, const V& v, EMULATE_AT) { p.store(v, at); }
 
 // P is gptr<T> or sptr<T>.
-template <class P, class V> auto atomicAdd(P p, V v, EMULATE_AT) { return emulate::atomic_add(p, v, emulate::kRelaxed, at); }
+template <class P, class V> auto atomicAdd(P p, V v, EMULATE_AT) {
+    return emulate::atomic_add(p, v, emulate::kRelaxed, at);
+}
 template <class P, class V> auto atomicMax(P p, V v, EMULATE_AT) {
     return emulate::atomic(p, emulate::kRelaxed, at, [=](auto old) { return max(old, decltype(old)(v)); });
 }

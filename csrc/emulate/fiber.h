@@ -32,7 +32,7 @@ emulate_switch:
     popq %rbp
     ret
 )");
-constexpr int kSavedWords = 8, kReturnWord = 6;  // six registers, the return address, and one word that aligns the stack
+constexpr int kSavedWords = 8, kReturnWord = 6;  // 6 registers, the return address, 1 word to align
 #elif defined(__aarch64__)
 asm(R"(
 .text

@@ -1,6 +1,6 @@
-// A CUDA machine for the CPU: SMs with limited room, a scheduler that gives CTAs to them, warps whose 32 threads meet at
-// collective instructions, and a virtual clock in nanoseconds. Whichever warp is earliest on that clock runs next, up to
-// its next meeting, so that tickets and traces come out in an order that a GPU could produce.
+// A CUDA machine for the CPU: SMs with limited room, a scheduler that gives CTAs to them, warps whose 32 threads meet
+// at collective instructions, and a virtual clock in nanoseconds. Whichever warp is earliest on that clock runs next,
+// up to its next meeting, so that tickets and traces come out in an order that a GPU could produce.
 #pragma once
 #include "fiber.h"
 #include "types.h"
@@ -27,7 +27,9 @@ namespace emulate {
 struct Where {
     const char* file = "?";
     int line = 0;
-    static constexpr Where here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+    static constexpr Where here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
     bool operator==(const Where& o) const { return line == o.line && (file == o.file || !strcmp(file, o.file)); }
     std::string text() const {
         const char* slash = strrchr(file, '/');
@@ -153,9 +155,9 @@ inline Thread* self = nullptr;  // the thread that runs now; null on the host
     std::string text = "emulator: " + what + "\n  at " + at.text();
     if (t) {
         const uint3 c = t->cta->index;
-        text += " in kernel " + t->cta->launch->kernel + ", CTA (" + std::to_string(c.x) + ", " + std::to_string(c.y) + ", " +
-                std::to_string(c.z) + ") on SM " + std::to_string(t->cta->sm->id) + ", warp " + std::to_string(t->warp->id) +
-                ", lane " + std::to_string(t->lane);
+        const auto s = [](auto x) { return std::to_string(x); };
+        text += " in kernel " + t->cta->launch->kernel + ", CTA (" + s(c.x) + ", " + s(c.y) + ", " + s(c.z) + ")";
+        text += " on SM " + s(t->cta->sm->id) + ", warp " + s(t->warp->id) + ", lane " + s(t->lane);
     }
     throw std::runtime_error(text);
 }
@@ -165,10 +167,11 @@ struct Machine {
     int sms = 4, ctas_per_sm = 32, threads_per_sm = 2048;
     size_t smem_per_sm = 164 << 10, smem_per_cta = 163 << 10;
     Costs cost;
+    double time_limit = 1e9;  // a second: a kernel that takes longer waits for something that never comes
 
     // CTAs of this size that one SM holds; the hardware keeps 1 KB of shared memory for each.
     int resident_ctas(int threads, size_t smem) const {
-        return int(std::min<size_t>({size_t(ctas_per_sm), size_t(threads_per_sm / threads), smem_per_sm / (smem + 1024)}));
+        return std::min({ctas_per_sm, threads_per_sm / threads, int(smem_per_sm / (smem + 1024))});
     }
     void run(std::vector<Launch>& launches);
     void pause() { emulate_switch(&self->stack_pointer, scheduler); }  // the running thread stops here
@@ -180,9 +183,9 @@ struct Machine {
         dram_free = std::max(dram_free, time) + bytes * cost.global_byte / sms;
         return dram_free + cost.global_latency;
     }
-    std::unordered_map<uintptr_t, std::vector<Cell>> global_cells;     // by 4 KB page, where a kernel has written
-    std::unordered_map<uintptr_t, Knowledge> released;                 // what atomics on an address have published
-    std::vector<Launch*> launch_of_cta;                                // by CTA number
+    std::unordered_map<uintptr_t, std::vector<Cell>> global_cells;  // by 4 KB page, where a kernel has written
+    std::unordered_map<uintptr_t, Knowledge> released;              // what atomics on an address have published
+    std::vector<Launch*> launch_of_cta;                             // by CTA number
 
 private:
     struct Next {
@@ -239,10 +242,6 @@ inline void Machine::run(std::vector<Launch>& all) {
         queue.pop();
         w.queued = false;
         step(w);
-        if (failure) {
-            self = nullptr, ctas.clear();
-            std::rethrow_exception(failure);
-        }
     }
     if (!ctas.empty()) report_deadlock();
 }
@@ -252,7 +251,8 @@ inline void Machine::run(std::vector<Launch>& all) {
 inline void Machine::dispatch(double time) {
     for (Launch& l : *launches) {
         bool may_start = true;
-        for (const Launch& before : *launches) may_start &= before.order >= l.order || before.stream != l.stream || before.finished();
+        for (const Launch& before : *launches)
+            may_start &= before.order >= l.order || before.stream != l.stream || before.finished();
         while (may_start && l.next < l.ctas()) {
             Sm* s = roomiest(l);
             if (!s) return;
@@ -263,8 +263,8 @@ inline void Machine::dispatch(double time) {
 inline Sm* Machine::roomiest(const Launch& l) {
     Sm* best = nullptr;
     for (Sm& s : sm) {
-        const bool fits = s.ctas < ctas_per_sm && s.threads + l.threads() <= threads_per_sm && s.smem + l.smem + 1024 <= smem_per_sm;
-        if (fits && (!best || s.ctas < best->ctas)) best = &s;
+        const bool has_slot = s.ctas < ctas_per_sm && s.threads + l.threads() <= threads_per_sm;
+        if (has_slot && s.smem + l.smem + 1024 <= smem_per_sm && (!best || s.ctas < best->ctas)) best = &s;
     }
     return best;
 }
@@ -310,7 +310,8 @@ inline void Machine::resume(Thread& t) {
     self = &t, threadIdx = t.index;
     emulate_switch(&scheduler, t.stack_pointer);
     self = nullptr;
-    if (t.stack->overflown()) fputs("emulator: a kernel thread overflowed its stack; raise Stack::kBytes\n", stderr), abort();
+    if (t.stack->overflown()) fputs("emulator: a kernel's stack overflowed; raise Stack::kBytes\n", stderr), abort();
+    if (failure) std::rethrow_exception(failure);
 }
 // Every lane of the warp that can run does so, up to its next meeting.
 inline void Machine::step(Warp& w) {
@@ -318,22 +319,18 @@ inline void Machine::step(Warp& w) {
     for (Thread* t = w.threads; t < w.threads + 32; ++t) {
         if (t->state != State::ready) continue;
         resume(*t);
-        if (failure) return;
         w.done += t->state == State::done;
     }
     w.time = std::max(w.time, w.ready);
-    if (w.met && w.done) {
-        const Thread* stuck = std::find_if(w.threads, w.threads + 32, [](const Thread& t) { return t.state == State::meeting; });
-        try {
-            fault("divergence: " + std::to_string(w.done) + " lanes have left the kernel while others wait for them at " + w.op, w.op_at, stuck);
-        } catch (...) {
-            failure = std::current_exception();
-        }
-    } else if (w.done == 32) {
-        if (--w.cta->warps_left == 0) retire(*w.cta, w.time);
-    } else if (std::any_of(w.threads, w.threads + 32, [](const Thread& t) { return t.state == State::ready; })) {
-        wake(w);
-    }
+    const auto first = [&](State s) {
+        return std::find_if(w.threads, w.threads + 32, [=](const Thread& t) { return t.state == s; });
+    };
+    if (w.met && w.done)
+        fault("divergence: " + std::to_string(w.done) + " lanes have left the kernel while others wait for them at " +
+              w.op, w.op_at, first(State::meeting));
+    if (w.time > time_limit) fault("endless: waits for something that never comes", w.threads->at, w.threads);
+    if (w.done == 32 && --w.cta->warps_left == 0) retire(*w.cta, w.time);
+    else if (first(State::ready) != w.threads + 32) wake(w);
 }
 inline void Machine::retire(Cta& c, double time) {
     Launch& l = *c.launch;
@@ -345,21 +342,15 @@ inline void Machine::retire(Cta& c, double time) {
 inline void Machine::report_deadlock() {
     std::string text = "deadlock: no warp can go on";
     const Thread* first = nullptr;
-    int shown = 0;
     for (const Cta& c : ctas)
-        for (const Thread& t : c.threads)
-            if (t.state != State::done && (t.lane == 0 || t.warp->threads[0].state == State::done || t.at.line != t.warp->threads[0].at.line) && shown++ < 8) {
-                if (!first) first = &t;
-                text += "\n  CTA " + std::to_string(c.number) + " warp " + std::to_string(t.warp->id) + " lane " + std::to_string(t.lane) +
-                        " waits at " + t.at.text();
-            }
-    const std::string kernel = first->cta->launch->kernel;
-    try {
-        fault(text, first->at, first);
-    } catch (...) {
-        ctas.clear();
-        throw;
-    }
+        for (const Warp& w : c.warps) {
+            const Thread* t = w.threads;
+            while (t < w.threads + 32 && t->state == State::done) ++t;
+            if (t == w.threads + 32) continue;
+            if (!first) first = t;
+            text += "\n  CTA " + std::to_string(c.number) + " warp " + std::to_string(w.id) + " at " + t->at.text();
+        }
+    fault(text, first->at, first);
 }
 
 // ---------------------------------------------------------------- the start of a kernel
@@ -394,8 +385,8 @@ using Stream = int;
 // "my_kernel<float, 64>", from the compiler's name of this function.
 template <auto Kernel> std::string kernel_name() {
     const std::string name = __PRETTY_FUNCTION__;
-    const size_t from = name.find("Kernel = ") + 9;
-    return name.substr(name[from] == '&' ? from + 1 : from, name.find_first_of(";]", from) - from - (name[from] == '&'));
+    const size_t equals = name.find("Kernel = ") + 9, from = equals + (name[equals] == '&');
+    return name.substr(from, name.find_first_of(";]", from) - from);
 }
 template <auto Kernel, class... Args>
 void launch(Stream stream, dim3 grid, dim3 block, size_t smem, const Args&... args) {

@@ -1,5 +1,5 @@
-// Checked memory: pointers that know their bounds, loads and stores that are checked for bounds, alignment and races, and
-// cp.async, whose bytes arrive only when they are waited for.
+// Checked memory: pointers that know their bounds, loads and stores that are checked for bounds, alignment and races,
+// and cp.async, whose bytes arrive only when they are waited for.
 #pragma once
 #include "check.h"
 
@@ -8,7 +8,9 @@ namespace emulate {
 // ---------------------------------------------------------------- shared memory
 constexpr uint32_t kSharedStart = 1024;  // not 0, so that an address nobody set is out of bounds
 
-inline Span shared_span(uint32_t address, int bytes) { return {"shared memory", int64_t(address) - kSharedStart, bytes}; }
+inline Span shared_span(uint32_t address, int bytes) {
+    return {"shared memory", int64_t(address) - kSharedStart, bytes};
+}
 
 inline char* shared_bytes(const Thread& t, uint32_t address, int bytes) {
     const Span span = shared_span(address, bytes);
@@ -29,7 +31,8 @@ inline const char* read_shared(Thread& t, uint32_t address, int bytes) {
 }
 inline char* write_shared(Thread& t, uint32_t address, int bytes, bool atomic = false, bool in_flight = false) {
     char* p = shared_bytes(t, address, bytes);
-    each_cell(*t.cta, address, bytes, [&](Cell& c) { note_write(t, c, shared_span(address, bytes), atomic, in_flight); });
+    const Span span = shared_span(address, bytes);
+    each_cell(*t.cta, address, bytes, [&](Cell& c) { note_write(t, c, span, atomic, in_flight); });
     t.warp->time += bytes * machine().cost.shared_byte;
     return p;
 }
@@ -48,12 +51,15 @@ template <class V> void store_shared(uint32_t address, const V& v, Where at) {
 struct Range {  // a tensor that the host has handed over
     const char *begin = nullptr, *end = nullptr, *name = "a null pointer";
 };
-inline Span global_span(const void* p, int bytes, const Range& r) { return {r.name, static_cast<const char*>(p) - r.begin, bytes}; }
+inline Span global_span(const void* p, int bytes, const Range& r) {
+    return {r.name, static_cast<const char*>(p) - r.begin, bytes};
+}
 
 inline void check_global(const void* p, int bytes, int alignment, const Range& r, Where at) {
     const char* c = static_cast<const char*>(p);
     if (c < r.begin || c + bytes > r.end)
-        fault("out of bounds: " + global_span(p, bytes, r).text() + ", which has " + std::to_string(r.end - r.begin), at);
+        fault("out of bounds: " + global_span(p, bytes, r).text() + ", which has " + std::to_string(r.end - r.begin),
+              at);
     if (reinterpret_cast<uintptr_t>(p) % alignment) fault("misaligned: " + global_span(p, bytes, r).text(), at);
 }
 // Cells exist only for the 4 KB pages that a kernel has written.
@@ -72,7 +78,8 @@ template <class V> V load_global(const void* p, const Range& r, Where at) {
     check_global(p, sizeof(V), sizeof(V), r, at);
     if (self) {
         self->at = at;
-        each_global_cell(p, sizeof(V), false, [&](Cell& c) { note_read(*self, c, global_span(p, sizeof(V), r), false); });
+        const Span span = global_span(p, sizeof(V), r);
+        each_global_cell(p, sizeof(V), false, [&](Cell& c) { note_read(*self, c, span, false); });
         Warp& w = *self->warp;
         w.ready = std::max(w.ready, machine().transfer(w.time, sizeof(V)));
     }
@@ -164,7 +171,8 @@ template <class T> void cp_async(uint32_t to, gptr<T> from, int bytes, bool keep
     const char* source = reinterpret_cast<const char*>(from.p);
     if (keep) {
         check_global(source, bytes, bytes, from.range, at);
-        each_global_cell(source, bytes, false, [&](Cell& c) { note_read(t, c, global_span(source, bytes, from.range), false); });
+        const Span span = global_span(source, bytes, from.range);
+        each_global_cell(source, bytes, false, [&](Cell& c) { note_read(t, c, span, false); });
         t.open.ready = machine().transfer(t.warp->time, bytes);
     }
     write_shared(t, to, bytes, false, true);
@@ -196,7 +204,8 @@ template <class T, class F> T atomic(gptr<T> p, Order order, Where at, F&& chang
     Thread& t = *self;
     t.at = at;
     check_global(p.p, sizeof(T), sizeof(T), p.range, at);
-    each_global_cell(p.p, sizeof(T), true, [&](Cell& c) { note_write(t, c, global_span(p.p, sizeof(T), p.range), true); });
+    const Span span = global_span(p.p, sizeof(T), p.range);
+    each_global_cell(p.p, sizeof(T), true, [&](Cell& c) { note_write(t, c, span, true); });
     order_atomic(p.p, order);
     const T old = *p.p;
     *p.p = change(old);

@@ -90,8 +90,8 @@ template <class T> float to_float(uint16_t bits) {
     else return bfloat_bits_to_float(bits);
 }
 template <class T> uint32_t pack2(float lo, float hi) {
-    if constexpr (std::is_same<T, __half>::value) return float_to_half_bits(lo) | uint32_t(float_to_half_bits(hi)) << 16;
-    else return float_to_bfloat_bits(lo) | uint32_t(float_to_bfloat_bits(hi)) << 16;
+    constexpr auto bits = std::is_same<T, __half>::value ? float_to_half_bits : float_to_bfloat_bits;
+    return bits(lo) | uint32_t(bits(hi)) << 16;
 }
 template <class T> float2 unpack2(uint32_t x) { return {to_float<T>(x & 0xffff), to_float<T>(x >> 16)}; }
 

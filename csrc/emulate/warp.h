@@ -12,7 +12,8 @@ template <class Args, class Act> void meet(const char* op, Args& mine, Where at,
     t.at = at;
     if (w.met == 0) w.op = op, w.op_at = at;
     else if (!(at == w.op_at) || strcmp(op, w.op))
-        fault(std::string("divergence: this lane is at ") + op + " while others of its warp wait at " + w.op + " (" + w.op_at.text() + ")", at);
+        fault(std::string("divergence: this lane is at ") + op + " while others of its warp wait at " + w.op + " (" +
+                  w.op_at.text() + ")", at);
     w.slots[t.lane] = &mine;
     t.state = State::meeting;
     if (++w.met == 32) {
@@ -35,9 +36,9 @@ inline void syncwarp(Where at) {
 // One warp reaches a barrier. When it is complete, those that wait go on, knowing what all did.
 inline void arrive(Warp& w, Barrier& b, int threads, bool wait, Where at) {
     if (b.arrived == 0) b.expected = threads;
-    if (b.expected != threads || threads % 32 || threads <= 0 || b.arrived + 32 > threads || threads > int(w.cta->threads.size()))
-        fault("barrier of " + std::to_string(threads) + " threads reached by more, or for another count: " + std::to_string(b.arrived) + " of " +
-              std::to_string(b.expected) + " had arrived", at);
+    if (b.expected != threads || threads % 32 || b.arrived + 32 > threads || threads > int(w.cta->threads.size()))
+        fault("barrier of " + std::to_string(threads) + " threads reached by more, or for another count: " +
+              std::to_string(b.arrived) + " of " + std::to_string(b.expected) + " had arrived", at);
     b.arrived += 32, b.time = std::max(b.time, w.time);
     for (Thread* t = w.threads; t < w.threads + 32; ++t) {
         if (wait) b.waiting.push_back(t), t->state = State::waiting;
@@ -102,8 +103,9 @@ template <int N, bool kTrans> void ldmatrix(uint32_t (&r)[N], uint32_t row, Wher
         }
         for (int l = 0; l < 32; ++l)
             for (int i = 0; i < N; ++i) {
-                const int a = l / 4, b = l % 4 * 2;
-                lanes[l]->r[i] = kTrans ? m[i][b][a] | uint32_t(m[i][b + 1][a]) << 16 : m[i][a][b] | uint32_t(m[i][a][b + 1]) << 16;
+                const int row = l / 4, col = l % 4 * 2;
+                lanes[l]->r[i] = kTrans ? m[i][col][row] | uint32_t(m[i][col + 1][row]) << 16
+                                        : m[i][row][col] | uint32_t(m[i][row][col + 1]) << 16;
             }
     });
 }

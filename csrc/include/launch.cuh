@@ -29,8 +29,8 @@ inline void check_cuda(cudaError_t error, const char* what) {
 }
 // More than 48 KB of dynamic shared memory must be asked for, once per kernel and device.
 template <auto Kernel> void allow_smem(size_t bytes) {
-    if (bytes > 48 * 1024)
-        check_cuda(cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)), "shared memory");
+    if (bytes <= 48 * 1024) return;
+    check_cuda(cudaFuncSetAttribute(Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)), "shared memory");
 }
 template <auto Kernel, class... Args>
 void launch(Stream stream, dim3 grid, dim3 block, size_t smem_bytes, const Args&... args) {

@@ -5,8 +5,8 @@
 // On the GPU both are plain T*. In the emulator they know their bounds and every access is checked, so a kernel
 //   - takes gptr members in its parameters, which the host makes with device_ptr(pointer, elements, "name");
 //   - gets shared memory only from ptx::dynamic_smem<T>() (no __shared__ variables), carved by adding offsets;
-//   - reads and writes elements as p[i]: v = p[i], p[i] = v, p[i] += v, with T of 2, 4, 8 or 16 bytes. Say the type when
-//     you read (`float x = p[i]`, not `auto`), and copy a struct out before you use its members;
+//   - reads and writes elements as p[i]: v = p[i], p[i] = v, p[i] += v, with T of 2, 4, 8 or 16 bytes. Say the type
+//     when you read (`float x = p[i]`, not `auto`), and copy a struct out before you use its members;
 //   - casts with ptr_cast<U>(p), and never takes the address of an element: write p + i, not &p[i];
 //   - gives instructions that want a shared address a smem_addr = smem_u32(p), counted in bytes.
 #pragma once

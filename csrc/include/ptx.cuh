@@ -1,6 +1,6 @@
 // One wrapper per PTX instruction that CUDA C++ has no word for: its GPU form and its emulated form side by side.
-// Where CUDA C++ has a word (__syncthreads, __syncwarp, __shfl_xor_sync, __any_sync, atomicAdd, __threadfence, fmaxf ...)
-// kernels use that word, and the emulator understands it. memory.cuh says how kernels touch memory.
+// Where CUDA C++ has a word (__syncthreads, __syncwarp, __shfl_xor_sync, __any_sync, atomicAdd ...) kernels use that word,
+// and the emulator understands it. memory.cuh says how kernels touch memory.
 #pragma once
 #include "memory.cuh"
 #include <type_traits>
@@ -43,7 +43,8 @@ DEV uint4 ld_shared_16(smem_addr a AT) {
     CPU(return emulate::load_shared<uint4>(a, at);)
 }
 DEV void st_shared_16(smem_addr a, uint4 v AT) {
-    GPU(asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");)
+    GPU(asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                     : "memory");)
     CPU(emulate::store_shared(a, v, at);)
 }
 // 4 bytes, registers -> shared memory.
@@ -60,7 +61,8 @@ template <class T> DEV uint4 ld_global_16(gptr<T> p AT) {
     CPU(return emulate::load_global<uint4>(p, at);)
 }
 template <class T> DEV void st_global_16(gptr<T> p, uint4 v AT) {
-    GPU(asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");)
+    GPU(asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                     : "memory");)
     CPU(emulate::store_global(p, v, at);)
 }
 // A ticket: the old value of a counter. Publishes this thread's earlier writes (release).
@@ -113,7 +115,8 @@ DEV void ldmatrix_x4_trans(uint32_t (&r)[4], smem_addr row AT) {
     CPU(emulate::ldmatrix<4, true>(r, row, at);)
 }
 DEV void ldmatrix_x2(uint32_t (&r)[2], smem_addr row AT) {
-    GPU(asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(row) : "memory");)
+    GPU(asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(row) : "memory");)
     CPU(emulate::ldmatrix<2, false>(r, row, at);)
 }
 DEV void ldmatrix_x2_trans(uint32_t (&r)[2], smem_addr row AT) {
@@ -127,8 +130,8 @@ DEV uint32_t movm_trans(uint32_t x AT) {
     CPU(return emulate::movmatrix(x, at);)
 }
 // D[16x8] += A[16x16] B[16x8], fp32 sums of T (__half or __nv_bfloat16). With g = lane / 4 and c = 2 (lane % 4):
-// a[0] = A[g][c, c+1], a[1] = A[g+8][c..], a[2] = A[g][c+8..], a[3] = A[g+8][c+8..]; b0 = B[c, c+1][g], b1 = B[c+8..][g];
-// d[0], d[1] = D[g][c, c+1], d[2], d[3] = D[g+8][c, c+1].
+// a[0] = A[g][c, c+1], a[1] = A[g+8][c, c+1], a[2] = A[g][c+8, c+9], a[3] = A[g+8][c+8, c+9];
+// b0 = B[c, c+1][g], b1 = B[c+8, c+9][g]; d[0], d[1] = D[g][c, c+1], d[2], d[3] = D[g+8][c, c+1].
 template <class T> DEV void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 AT) {
 #define POD_MMA(TYPE)                                                                                                  \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, " \

@@ -116,6 +116,14 @@ template <bool kWrong> __global__ void barrier_waits_for_too_many(Args p) {
     if (threadIdx.x < 32) named_barrier_sync(3, kWrong ? 64 : 32);  // BAD barrier_waits_for_too_many
     p.out[threadIdx.x] = 1;
 }
+template <bool kWrong> __global__ void flag_never_raised(Args p) {
+    const int wanted = kWrong ? 3 : 2;
+    if (threadIdx.x % 32 == 0) {
+        atomicAdd(p.counter, 1);
+        while (atomicAdd(p.counter, 0) < wanted) {}  // BAD flag_never_raised
+    }
+    __syncthreads();
+}
 // Two CTAs each store half of a result; the one that counts second adds the halves.
 enum class Combine { right, no_release, no_acquire, no_syncthreads, plain_fences };
 template <Combine kHow> DEV void combine(Args p) {
@@ -138,12 +146,13 @@ template <bool kWrong> __global__ void combine_without_release(Args p) { combine
 template <bool kWrong> __global__ void combine_without_acquire(Args p) { combine<kWrong ? Combine::no_acquire : Combine::plain_fences>(p); }
 template <bool kWrong> __global__ void combine_without_barrier(Args p) { combine<kWrong ? Combine::no_syncthreads : Combine::right>(p); }
 
-#define KERNELS(X)                                                                                                        \
-    X(missing_barrier) X(missing_syncwarp) X(overwritten_too_early) X(shared_past_end) X(global_past_end)                 \
-    X(global_before_start) X(null_pointer) X(copy_past_end) X(misaligned_row) X(copy_not_awaited)                         \
-    X(awaited_one_group_too_few) X(awaited_without_barrier) X(refilled_too_early) X(barrier_in_half_a_warp)               \
-    X(barrier_in_one_warp) X(lanes_at_different_instructions) X(barrier_of_wrong_count) X(barrier_waits_for_too_many)     \
-    X(combine_without_release) X(combine_without_acquire) X(combine_without_barrier)
+#define KERNELS(X)                                                                                              \
+    X(missing_barrier) X(missing_syncwarp) X(overwritten_too_early) X(shared_past_end) X(global_past_end)       \
+    X(global_before_start) X(null_pointer) X(copy_past_end) X(misaligned_row) X(copy_not_awaited)               \
+    X(awaited_one_group_too_few) X(awaited_without_barrier) X(refilled_too_early) X(barrier_in_half_a_warp)     \
+    X(barrier_in_one_warp) X(lanes_at_different_instructions) X(barrier_of_wrong_count)                         \
+    X(barrier_waits_for_too_many) X(flag_never_raised) X(combine_without_release) X(combine_without_acquire)    \
+    X(combine_without_barrier)
 
 EXPORT const char* run_check(const char* name, int wrong, int* in, int* out, int* counter) {
     return outcome([=] {
@@ -151,8 +160,9 @@ EXPORT const char* run_check(const char* name, int wrong, int* in, int* out, int
         const Args p{device_ptr(in, 128, "in"), device_ptr(out, 128, "out"), device_ptr(counter, 1, "counter")};
         const std::string which = name;
         const int ctas = which.rfind("combine", 0) == 0 ? 2 : 1;
-#define TRY(kernel) \
-    if (which == #kernel) return wrong ? launch<kernel<true>>(0, ctas, 64, 1024, p) : launch<kernel<false>>(0, ctas, 64, 1024, p);
+#define TRY(kernel)                                                                    \
+    if (which == #kernel && wrong) return launch<kernel<true>>(0, ctas, 64, 1024, p); \
+    if (which == #kernel) return launch<kernel<false>>(0, ctas, 64, 1024, p);
         KERNELS(TRY)
         throw std::runtime_error("no such kernel: " + which);
     });
