@@ -20,7 +20,7 @@ help:
 	@echo 'make claims                          what the papers claim beside what we find (10 s)'
 	@echo 'make notebooks [NB=01]               re-execute the chapters and save them in canonical form (3 min)'
 	@echo 'make lint                            ruff alone (5 s)'
-	@echo 'make measure [FIG=pod-06]            measure on this GPU into data/fresh/ (8 min a figure at most)'
+	@echo 'make measure [FIG=hopper-peers]      measure on this GPU into data/fresh/ (8 min a figure at most)'
 	@echo 'make compare                         fresh measurements against the recorded ones (10 s)'
 	@echo 'make env                             only the environment, .venv (5 min on first use, mostly download)'
 	@echo 'Every verb makes .venv first when it is missing. PYTHON=/path/to/python3.12 chooses the interpreter.'
