@@ -49,18 +49,12 @@ def roofline(
 
 
 def _roof(ax: Axes, gpu: GPU, line: str, xlim: tuple[float, float]) -> None:
-    x = np.array([xlim[0], gpu.ridge, xlim[1]])
+    x, top = np.array([xlim[0], gpu.ridge, xlim[1]]), gpu.tensor_flops / 1e12
     ax.plot(x, gpu.attainable(x) / 1e12, line, color=style.INK, linewidth=1.6, label=gpu.name)
-    top, left = gpu.tensor_flops / 1e12, 1.5 * xlim[0]
-    text = {"textcoords": "offset points", "fontsize": 9, "color": style.INK, "zorder": 4}
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-    ax.annotate(
-        f"{gpu.name}: {top:,.0f} TFLOP/s, ridge {gpu.ridge:.0f}", (gpu.ridge * 1.5, top), (0, 7), bbox=box, **text
-    )
-    ax.annotate(
-        f"{gpu.dram_bytes_per_s / 1e12:.1f} TB/s", (left, gpu.attainable(left) / 1e12), (10, -6), va="top", **text
-    )
     ax.plot(gpu.ridge, top, "|", color=style.INK, markersize=14)
+    words = f"{gpu.name}: {top:,.0f} TFLOP/s, {gpu.dram_bytes_per_s / 1e12:.1f} TB/s, ridge {gpu.ridge:.0f}"
+    ax.annotate(words, (gpu.ridge * 1.3, top), (0, 7), textcoords="offset points", fontsize=9, color=style.INK,
+                zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
 
 
 def _point(ax: Axes, p: Point, gpus: Sequence[GPU]) -> None:
@@ -69,5 +63,8 @@ def _point(ax: Axes, p: Point, gpus: Sequence[GPU]) -> None:
     ax.plot([p.intensity] * 2, [ax.get_ylim()[0], max(heights) / 1e12], color=tone, linewidth=1, zorder=1)
     for height, marker in zip(heights, MARKERS, strict=False):
         ax.plot(p.intensity, height / 1e12, marker, color=tone, markeredgecolor="white", markersize=8, zorder=3)
-    ax.annotate(p.label, (p.intensity, ax.get_ylim()[0]), (-2, 5), textcoords="offset points", rotation=90, ha="right",
-                va="bottom", fontsize=9, color=style.INK)  # fmt: skip
+    low, high = ax.get_ylim()
+    above = max(heights) / 1e12 < high / 20  # words go where the page is empty
+    place = ((p.intensity, max(heights) / 1e12), (4, 9), "center") if above else ((p.intensity, low), (-2, 5), "right")
+    ax.annotate(p.label, place[0], place[1], ha=place[2], textcoords="offset points", rotation=90, va="bottom",
+                fontsize=9, color=style.INK)  # fmt: skip

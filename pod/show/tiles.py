@@ -13,6 +13,7 @@ CELLS = {  # face colour and hatch
     "in the KV cache": ("#b9cde4", None),
     "one new token": (style.DECODE, None),
     "masked": ("white", None),
+    "not there yet": (style.IDLE, None),
     "padding": (style.DIM, "xx"),
 }
 

@@ -1,0 +1,92 @@
+"""The figures of chapters 00 and 03 say what their chapters say."""
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+from pod.batch import TABLE1
+from pod.figures import band, pod_03, roofline, sarathi_04, stutter
+from pod.hardware import A100, H200
+from pod.reference import attention
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def test_chunks_shorten_the_wait_and_overlap_shortens_it_again():
+    gaps = stutter.gaps(stutter.table())
+    assert list(gaps) == [stutter.WHOLE, stutter.CHUNKS, stutter.OVERLAP]
+    assert gaps[stutter.WHOLE] > 5 * gaps[stutter.CHUNKS] > 5 * gaps[stutter.OVERLAP]
+
+
+def test_every_way_computes_the_whole_prompt_and_gives_the_chats_their_tokens():
+    for way in (stutter.WHOLE, stutter.CHUNKS, stutter.OVERLAP):
+        steps = stutter.iterations(way)
+        assert sum(n for n, _, _ in steps) == stutter.PROMPT
+        done = np.cumsum([0] + [n for n, _, _ in steps])[:-1]
+        assert all(before == d for (n, before, _), d in zip(steps, done, strict=True) if n)
+    chat_tokens = {way: sum(chats for *_, chats in stutter.iterations(way)) for way in (stutter.WHOLE, stutter.CHUNKS)}
+    assert chat_tokens[stutter.CHUNKS] - chat_tokens[stutter.WHOLE] == stutter.PROMPT // stutter.CHUNK
+
+
+def test_stutter_states_each_gap_in_its_panel():
+    df = stutter.table()
+    titles = [ax.get_title("right") for ax in stutter.draw(df).axes]
+    assert [t.split(":")[0] for t in titles] == list(stutter.gaps(df))
+    assert all(f"{1000 * gap:.0f} ms" in t for t, gap in zip(titles, stutter.gaps(df).values(), strict=True))
+
+
+def test_the_chat_server_fits_its_gpu():
+    from pod.serving.shapes import SHAPES
+
+    yi = SHAPES["yi-6b"]
+    tokens = stutter.CHATS * stutter.CONTEXT + stutter.PROMPT
+    assert 2 * yi.parameters + tokens * yi.kv_bytes_per_token < 0.9 * A100.memory_bytes
+
+
+def test_best_speedup_is_sum_over_maximum():
+    df = band.table().set_index(["batch", "gpu"])
+    assert df.speedup_at_best.between(1, 2).all()
+    prefill, decode = TABLE1["C1"].times(H200)
+    assert df.loc["C1", "h200"].speedup_at_best == pytest.approx((prefill + decode) / max(prefill, decode))
+    assert {t.get_text().split("\n")[0] for t in band.draw(band.table()).axes[0].texts} >= {"C0", "C1", "C2", band.CHAT}
+
+
+def test_only_weights_profit_from_a_hybrid_batch():
+    df = pod_03.table()
+    saved = pod_03.saved(df)
+    assert saved[pod_03.APART] == pytest.approx(0) and saved[pod_03.SHARED] > 50
+    assert df[df.reads == pod_03.APART].hybrid_us.sum() > df.hybrid_us.sum() / 3
+
+
+def test_roofline_puts_decode_under_the_slope_and_prompts_under_the_roof():
+    df = roofline.table()
+    assert (df[df.kind == "decode"].flops_per_byte < 10).all()
+    long = df[df.batch == "chunk of 12,288"]
+    assert list(long.attainable_tflops) == [A100.tensor_flops / 1e12, H200.tensor_flops / 1e12]
+    c2 = df[df.batch == "C2"].set_index("gpu")
+    assert c2.loc["a100"].flops_per_byte > A100.ridge and c2.loc["h200"].flops_per_byte < H200.ridge
+
+
+def test_chunks_equal_the_whole_and_the_test_would_notice():
+    assert sarathi_04.largest_difference() < 1e-12
+    q, k, v = sarathi_04.prompt_tensors()
+    whole = attention(q, k, v)[0]
+    blind = np.concatenate([attention(q[c], k[c], v[c])[0] for c in sarathi_04.chunks()])  # forgets earlier chunks
+    assert np.abs(blind - whole).max() > 0.1
+    assert sarathi_04.table().pairs.sum() == 1024 * 1025 // 2
+
+
+@pytest.mark.parametrize("chunk", [1, 100, 1024])
+def test_any_chunk_size_will_do(chunk):
+    assert sarathi_04.difference(chunk).max() < 1e-12
+
+
+def test_masks_of_all_chunks_make_the_whole_triangle():
+    cells = [p.get_label() for p in sarathi_04.draw(sarathi_04.table()).axes[0].patches]
+    seen = sum(label in ("in this chunk", "in the KV cache") for label in cells)
+    size = sarathi_04.PROMPT // sarathi_04.DRAWN
+    assert len(cells) == size**2 and seen == size * (size + 1) // 2

@@ -1,0 +1,28 @@
+"""The plan of chapters and the chapters agree, and the map says honestly what is here."""
+
+import re
+
+from pod import notebooks, walk
+
+
+def test_chapters_are_numbered_in_order():
+    assert [c.name[:3] for c in walk.CHAPTERS] == [f"{i:02d}_" for i in range(17)]
+
+
+def test_every_notebook_is_in_the_plan():
+    assert {path.stem for path in notebooks.find([])} <= {c.name for c in walk.CHAPTERS}
+
+
+def test_every_notebook_asks_the_question_of_the_plan():
+    for c in walk.CHAPTERS:
+        if c.path.exists():
+            opening = notebooks.read(c.path).cells[0].source
+            assert f"> **{c.question}**" in opening and f"{c.minutes} minutes" in opening, c.name
+
+
+def test_map_links_what_is_here_and_marks_what_is_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(walk, "FOLDER", tmp_path)
+    (tmp_path / "02_tiling.ipynb").touch()
+    text = walk.markdown()
+    assert re.findall(r"\[(.*?)\]\((.*?)\)", text) == [("02 tiling", "02_tiling.ipynb")]
+    assert text.count("*(to come)*") == 16 and len(text.splitlines()) == 2 + 17
