@@ -17,7 +17,8 @@ from pod.serving.cost import ATTENTION, HOSTS
 from pod.serving.metrics import DEFINITIONS, metrics
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
 from pod.serving.shapes import SHAPES
-from pod.serving.simulate import Run, Setup, simulate, sweep
+from pod.serving.simulate import Run, Setup, simulate
+from pod.serving.sweep import sweep
 from pod.serving.workload import ARRIVALS, LENGTHS, Workload
 
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")

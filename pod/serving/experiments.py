@@ -12,7 +12,8 @@ from pod.serving.loop import Ticks, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import VLLM as VLLMScheduler
 from pod.serving.schedulers import Orca, Scheduler, Static
-from pod.serving.simulate import Run, Setup, kv_tokens, simulate, sweep
+from pod.serving.simulate import Run, Setup, kv_tokens, simulate
+from pod.serving.sweep import sweep
 from pod.serving.workload import Workload
 
 VLLM, SARATHI, POD = "vLLM", "Sarathi", "Sarathi+POD"

@@ -91,6 +91,8 @@ def metrics(log: Log, definition: str = "user") -> dict[str, float]:
     row["output_tokens_per_second"] = (len(r.gaps) + (len(r.id) if definition == "user" else 0)) / minutes / 60
     row["minutes"] = minutes
     row["iterations"] = len(log.iterations)
+    busy = sum(event.seconds for event in log.iterations)
+    row["hybrid_percent"] = 100 * sum(e.seconds for e in log.iterations if e.prefills and e.decodes) / busy
     row["preemptions"] = sum(len(event.preempted) for event in log.iterations)
     return row
 

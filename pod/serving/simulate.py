@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections import deque
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from pod.hardware import gpu
@@ -138,19 +135,3 @@ class Run:
 
     def but(self, **changes) -> Run:
         return replace(self, setup=replace(self.setup, **changes))
-
-
-def _metrics(run: Run) -> dict[str, float]:
-    return run.metrics()
-
-
-def sweep(runs: Sequence[Run], cores: int | None = None, quiet: bool = False) -> list[dict[str, float]]:
-    """Metrics of every run, in order, on all cores, with a progress bar."""
-    cores = min(cores or os.cpu_count() or 1, len(runs))
-    if cores <= 1:
-        return [_metrics(run) for run in runs]
-    from tqdm import tqdm
-
-    # spawn: a fork of a process with threads, as a notebook is, may hang
-    with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool:
-        return list(tqdm(pool.map(_metrics, runs), total=len(runs), disable=quiet or None, leave=False, unit="run"))

@@ -234,7 +234,7 @@ def pool_picture(tables: Mapping[str, Mapping[int, Sequence[int]]], blocks: int,
 
 
 def pipeline(logs: Mapping[str, Log], start: float, end: float, unit: str = "ms", scale: float = 1e3) -> Figure:
-    """Stages over time: every bar is one micro-batch on one stage; what is grey between bars is a bubble."""
+    """Stages over time: a bar is a micro-batch on a stage and carries its number; grey between bars is a bubble."""
     from pod.show.gantt import gantt
 
     stages = len(next(iter(logs.values())).iterations[0].stages)
@@ -246,8 +246,9 @@ def pipeline(logs: Mapping[str, Log], start: float, end: float, unit: str = "ms"
             for stage, (begin, stop) in enumerate(event.stages):
                 if stop > start and begin < end:
                     inside = (max(begin, start) - start) * scale, (min(stop, end) - start) * scale
-                    records.append((f"stage {stage}", *inside, kind, name(event.lane)))
+                    records.append((f"stage {stage}", *inside, kind, str(event.lane)))
         gantt(records, [f"stage {i}" for i in range(stages)], unit=unit, ax=ax, slots_per_row=1)
+        ax.set_xlim(0, (end - start) * scale)
         ax.set_title(title, fontsize=10, loc="right")
     for ax in axes[:-1]:
         ax.set_xlabel("")

@@ -10,7 +10,7 @@ from pod.serving.schedulers.base import RECOMPUTE, Batch, Chunk, PreemptingSched
 
 
 class Sarathi(PreemptingScheduler):
-    """No decode ever waits for a prompt. An iteration takes chunks of `max_prefills` prompts; POD's kernel knows one."""
+    """No decode ever waits for a prompt. An iteration takes chunks of `max_prefills` prompts; POD's takes one."""
 
     name = "sarathi"
 

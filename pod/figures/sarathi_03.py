@@ -1,0 +1,64 @@
+"""SARATHI post, Figure 3: prompt tokens saturate a layer soon, decodes need hundreds of requests for it."""
+
+from __future__ import annotations
+
+from pod import paper
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="sarathi-03",
+    source="SARATHI post, Figure 3",
+    title="Throughput of one LLaMA-13B layer against tokens",
+    chapter="12",
+    method="analytical cost of one layer on three GPUs; prompts from their start, decodes at 1,024 tokens of context",
+    state="simulated",
+)
+TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+GPUS = ("a6000", "a100", "h200")
+CONTEXT = 1024
+
+
+def table():
+    import pandas as pd
+
+    from pod.hardware import gpu
+    from pod.serving.cost import AnalyticalCost, Work
+    from pod.serving.shapes import shape
+
+    rows = []
+    for key in GPUS:
+        cost = AnalyticalCost(shape("llama-13b"), gpu(key))
+        for n in TOKENS:
+            works = {"prefill": Work(((n, 0),), 0, 0), "decode": Work((), n, n * CONTEXT)}
+            for phase, work in works.items():
+                rows.append((key, phase, n, n / (cost.linear(n) + cost.attention(work))))
+    df = pd.DataFrame(rows, columns=["gpu", "phase", "tokens", "tokens_per_second"])
+    peak = df.groupby(["gpu", "phase"]).tokens_per_second.transform("max")
+    return df.assign(percent_of_peak=100 * df.tokens_per_second / peak)
+
+
+def draw(df):
+    from pod.show import style
+
+    axes = style.axes(9.5, 3.0, 2, sharey=True)
+    for ax, phase in zip(axes, ("prefill", "decode"), strict=True):
+        for key, marker in zip(GPUS, "os^", strict=True):
+            mine = df[(df.gpu == key) & (df.phase == phase)]
+            ax.plot(mine.tokens, mine.percent_of_peak, marker=marker, markersize=5, label=key.upper(),
+                    color=style.WORKERS[GPUS.index(key) + 2])  # fmt: skip
+        ax.set_xscale("log", base=2)
+        ax.set(xticks=TOKENS, xticklabels=TOKENS, ylim=(0, 105),
+               xlabel="prompt tokens" if phase == "prefill" else "decodes in the batch")  # fmt: skip
+        ax.set_title(f"{phase}, one token each" if phase == "decode" else "prefill, one prompt", fontsize=10)
+        stated = "peak_tokens" if phase == "prefill" else "decode_saturation"
+        ax.axvline(paper.value(f"sarathi.f03.{stated}"), color=style.INK, linestyle="--", linewidth=1,
+                   label="post: A6000 saturates")  # fmt: skip
+    axes[0].set_ylabel("% of the best throughput shown")
+    style.legend(axes[0], loc="lower right")
+    return axes[0].figure
+
+
+def near_peak() -> float:
+    """Prefill throughput at 256 tokens over that at 512 on the A6000."""
+    df = table().set_index(["gpu", "phase", "tokens"]).tokens_per_second
+    return float(df["a6000", "prefill", 256] / df["a6000", "prefill", 512])

@@ -1,0 +1,70 @@
+"""SARATHI post, Figure 8: the ratio of prompt to output tokens at which every decode finds a chunk to ride on."""
+
+from __future__ import annotations
+
+from pod import paper
+from pod.figures import Figure
+from pod.figures.sarathi_07 import runs
+
+FIGURE = Figure(
+    id="sarathi-08",
+    source="SARATHI post, Figure 8",
+    title="Throughput against P:D and its optimum",
+    chapter="12",
+    method="analytical A6000, LLaMA-13B, no host time, 200 requests of 1,024 tokens at each ratio, batch 18",
+    state="simulated",
+)
+CHUNKS, RATIOS, LENGTH, REQUESTS = (128, 256, 512), (2, 4, 6, 7, 8, 10, 12, 14, 16, 20, 25, 30, 40, 60, 100), 1024, 200
+
+
+def optimum(chunk: int, batch: int, aligned: bool = True) -> float:
+    """P:D at which chunks and decodes run out together: C / (B - 1), less the rows that the decodes take."""
+    return ((chunk - (batch - 1)) if aligned else chunk) / (batch - 1)
+
+
+def table():
+    """Gain of SARATHI over Orca at each chunk and ratio."""
+    import pandas as pd
+
+    from pod.serving.experiments import results
+
+    batch = int(paper.value("sarathi.f08.batch"))
+    points = [(chunk, ratio) for chunk in CHUNKS for ratio in RATIOS]
+    orca = tuple(runs(LENGTH, batch, ratio, requests=REQUESTS)["orca"] for ratio in RATIOS)
+    ours = tuple(runs(LENGTH, batch, ratio, chunk, REQUESTS)["sarathi_v1"] for chunk, ratio in points)
+    done = [m["requests_per_minute"] for m in results(orca + ours)]
+    base = dict(zip(RATIOS, done, strict=False))
+    rows = [(chunk, ratio, base[ratio], minute, minute / base[ratio])
+            for (chunk, ratio), minute in zip(points, done[len(orca):], strict=True)]  # fmt: skip
+    return pd.DataFrame(rows, columns=["chunk", "pd", "orca", "sarathi", "gain"])
+
+
+def draw(df):
+    from pod.show import style
+
+    batch = int(paper.value("sarathi.f08.batch"))
+    ax = style.axes(8.5, 3.4)
+    for chunk, colour in zip(CHUNKS, style.WORKERS[2:], strict=False):
+        mine = df[df.chunk == chunk]
+        ax.plot(mine.pd, mine.gain, "o-", markersize=4, color=colour, label=f"chunk {chunk}")
+        ax.axvline(optimum(chunk, batch), color=colour, linestyle="--", linewidth=1)
+        ax.axvline(optimum(chunk, batch, aligned=False), color=colour, linestyle=":", linewidth=1)
+    ax.axhline(1, color=style.INK, linewidth=0.8)
+    ax.set_xscale("log")
+    ax.set(xticks=[2, 4, 7, 14, 30, 60, 100], xticklabels=[2, 4, 7, 14, 30, 60, 100], xlabel="P:D",
+           ylabel="throughput over Orca")  # fmt: skip
+    ax.minorticks_off()
+    ax.set_title("dotted: C / (B - 1); dashed: (C - B + 1) / (B - 1), tile-aligned", fontsize=9.5, loc="left")
+    style.legend(ax, loc="lower left")
+    return ax.figure
+
+
+def best_ratio(chunk: int = 256) -> float:
+    df = table()
+    mine = df[df.chunk == chunk]
+    return float(mine.pd[mine.gain.idxmax()])
+
+
+def worst_gain() -> float:
+    """Smallest throughput over Orca on the sweep."""
+    return float(table().gain.min())
