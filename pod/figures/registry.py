@@ -33,7 +33,7 @@ pod-06      08  Attention time of the 32 hybrid batches of a 16K prompt, with an
 pod-07      05  Fusing a compute-bound with a memory-bound loop, method by method
 pod-08      06  SM-aware CTA scheduling, step by step
 pod-09      06  The code of SM-aware CTA scheduling
-pod-10      08  What the decode tile size does to compute and bandwidth
+pod-10      02  What the decode tile size does to compute and bandwidth
 pod-11      08  Distribution of speed-ups over a thousand hybrid batches
 pod-12      14  Offline serving throughput of three models
 pod-13      08  Two or four CTAs per SM, over batch and context
