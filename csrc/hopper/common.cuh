@@ -37,42 +37,45 @@ struct Record {
 };
 #define FIELD(record, name) (record).get(offsetof(Work, name))
 
-// Where `kRows` tokens of one head begin: looked up before a stage is free, so that the copy itself starts at once.
-// With small pages, lane i holds the id of the i-th page. A page past the end repeats the last valid one, so that no table
-// entry beyond the sequence is ever used.
-struct Source { int first, page; };
-template <int kRows>
-DEV Source find(const KvLayout& kv, int seq, int row, int kv_len, int lane) {
-    if (!kv.table) return {row, seq};
-    const int page = min((row >> kv.page_shift) + lane, (kv_len - 1) >> kv.page_shift), lanes = max(1, kRows >> kv.page_shift);
-    return {row & ((1 << kv.page_shift) - 1), lane < lanes ? __ldg(kv.table + size_t(seq) * kv.stride + page) : 0};
+// Page ids of 32 pages of a sequence, one a lane, read from the table once for all of them. A page past the end repeats
+// the last valid one, so that no table entry beyond the sequence is ever used.
+struct PageWindow {
+    int base = -1, id = 0;                                           // -1: nothing read yet for this sequence
+};
+// Where some tokens of one head begin: row `first` of the page that lane `lane0` holds; looked up before a stage is free, so
+// that the copy itself starts at once.
+struct Source { int first, page, lane0; };
+DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv_len, int lane) {
+    if (!kv.table) return {row, seq, 0};
+    const int page = row >> kv.page_shift, base = page & ~31;
+    if (base != window.base) {
+        window.base = base;
+        window.id = __ldg(kv.table + size_t(seq) * kv.stride + min(base + lane, (kv_len - 1) >> kv.page_shift));
+    }
+    return {row & ((1 << kv.page_shift) - 1), window.id, page & 31};
 }
 
-// Copy `kRows` tokens of one head to `dst`: `kPanels` swizzled panels of 64 columns, from `panel` on, `stride` bytes apart.
-// One box a page, up to four of them back to back.
-template <int kPanels, int kPages>
-DEV void load_boxes(const CUtensorMap* map, uint32_t dst, uint32_t stride, uint32_t bar, const KvLayout& kv, const Source& from,
-                    int first_page, int panel, int head) {
+// Copy `kRows` tokens of one head to `dst`: boxes of 64 columns (or of a whole row, where the map says so), one a page, the
+// pages `stride` bytes apart. Up to four of them issue back to back.
+template <int kPages>
+DEV void load_boxes(const CUtensorMap* map, uint32_t dst, uint32_t stride, uint32_t bar, const Source& from, int panel, int head) {
     int page[kPages];
 #pragma unroll
-    for (int i = 0; i < kPages; i++) page[i] = __shfl_sync(~0u, from.page, first_page + i);
+    for (int i = 0; i < kPages; i++) page[i] = __shfl_sync(~0u, from.page, from.lane0 + i);
     if (elect_one())
 #pragma unroll
-        for (int x = 0; x < kPanels; x++)
-#pragma unroll
-            for (int i = 0; i < kPages; i++)
-                tma_load_5d(dst + x * stride + ((first_page + i) << kv.page_shift) * 128, map, bar, from.first, panel + x, head, page[i]);
+        for (int i = 0; i < kPages; i++) tma_load_5d(dst + i * stride, map, bar, from.first, panel, head, page[i]);
     __syncwarp();
 }
-template <int kRows, int kPanels>
-DEV void load_rows(const CUtensorMap* map, uint32_t dst, uint32_t stride, uint32_t bar, const KvLayout& kv, const Source& from,
-                   int panel, int head) {
+template <int kRows>
+DEV void load_rows(const CUtensorMap* map, uint32_t dst, uint32_t stride, uint32_t bar, const KvLayout& kv, Source from, int panel,
+                   int head) {
     const int pages = kRows >> kv.page_shift;
-    if (pages <= 1) load_boxes<kPanels, 1>(map, dst, stride, bar, kv, from, 0, panel, head);
-    else if (pages == 2) load_boxes<kPanels, 2>(map, dst, stride, bar, kv, from, 0, panel, head);
+    if (pages <= 1) load_boxes<1>(map, dst, stride, bar, from, panel, head);
+    else if (pages == 2) load_boxes<2>(map, dst, stride, bar, from, panel, head);
     else
 #pragma unroll 1
-        for (int i = 0; i < pages; i += 4) load_boxes<kPanels, 4>(map, dst, stride, bar, kv, from, i, panel, head);
+        for (int i = 0; i < pages; i += 4, from.lane0 += 4) load_boxes<4>(map, dst + i * stride, stride, bar, from, panel, head);
 }
 
 }  // namespace pod90

@@ -56,15 +56,16 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
                  uint32_t base, Control<kGranules>& c, int lane) {
     using S = Smem<D, kGranules>;
     Cursor<kGranules> at;
+    PageWindow window;
     uint32_t pieces = 0;
     auto load = [&](bool is_v, int seq, int kv_len, int head, int tile) {
-        const Source from = find<kTokens>(kv, seq, tile * kTokens, kv_len, lane);
+        const Source from = find(kv, window, seq, tile * kTokens, kv_len, lane);
 #pragma unroll 1
         for (int panel = 0; panel < D / 64; panel++, at.next()) {
             const uint32_t full = smem_u32(&c.full[at.slot]);
             mbar_wait(smem_u32(&c.empty[at.slot]), at.phase ^ 1);
             if (elect_one()) mbar_arrive_tx(full, kGranule);
-            load_rows<kTokens, 1>(is_v ? &mv : &mk, base + at.slot * kGranule, 0, full, kv, from, panel, head);
+            load_rows<kTokens>(is_v ? &mv : &mk, base + at.slot * kGranule, 128u << kv.page_shift, full, kv, from, panel, head);
         }
     };
     auto slot_of = [&] {
@@ -88,6 +89,7 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
             const Record w(p.work + i, lane);
             const int seq = FIELD(w, seq), kv_len = FIELD(w, kv_len), head = FIELD(w, head), end = FIELD(w, end);
             announce(w);
+            window.base = -1;
             int t = FIELD(w, begin);
             load(false, seq, kv_len, head, t);                       // K runs one tile ahead of V, as the consumers do
 #pragma unroll 1

@@ -94,11 +94,11 @@ static bool q_maps(Maps* m, const Pod90Launch& a) {
     return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 4, dd, ds, db);
 }
 // KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
-static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows) {
+static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows, int panels = 1) {
     const cuuint64_t D = a.head_dim, row = D * 2 * a.num_kv_heads;
     const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), D / 64, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
     const cuuint64_t strides[4] = {row, 128, D * 2, row * a.page_tokens};
-    const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), 1, 1, 1};
+    const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), cuuint32_t(panels), 1, 1};
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
@@ -115,12 +115,13 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     const Pod90Launch& a = *launch_args;
     Maps maps = {};
     if (!q_maps(&maps, a)) return -1;
-    if (!kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN)) return -1;
+    const bool v_interleaved = a.table && a.page_tokens == 16 && a.head_dim == 128;
+    if (!kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN, v_interleaved ? 2 : 1)) return -1;
     if (!kv_map(&maps.dk, a, a.k, decode::kTokens) || !kv_map(&maps.dv, a, a.v, decode::kTokens)) return -1;
     const float scale_log2 = a.scale * 1.4426950408889634f;
     prefill::Params pp = {static_cast<const Work*>(a.prefill_work), a.out, static_cast<float*>(a.lse), a.counters, a.prefill_part,
                           a.prefill_arrived, a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift,
-                          a.prefill_yields, scale_log2};
+                          v_interleaved, a.prefill_yields, scale_log2};
     decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
                          a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads / a.num_kv_heads, scale_log2};
     KvLayout kv = {a.table, a.table_stride, a.table ? __builtin_ctz(a.page_tokens) : 31};

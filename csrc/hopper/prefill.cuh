@@ -22,6 +22,9 @@ struct Params {
     float* part;                                                     // partial results of split tiles
     int* arrived;                                                    // 8 a group: partials stored by each warp; 0 between launches
     int units, Hq, group, causal, pack_shift;                        // 1 << pack_shift query heads share a tile
+    // With pages of 16 the copy engine is short of time, so V comes in boxes of both panels: a page is [panel][16 rows]. (K
+    // cannot: its rows must be evenly spaced.) V's descriptors then step differently.
+    int v_interleaved;
     int yields;                                                      // leave the tensor cores to decode between turns
     float scale_log2;
 };
@@ -50,26 +53,33 @@ struct Producer {
     uint32_t base;
     Control& c;
     int lane;
+    PageWindow window = {};
     uint32_t blocks = 0, tiles = 0, tails = 0;                       // so far: stage and phase carry on across tiles
     using S = Smem<D>;
 
     template <bool kIsV> DEV void load(int seq, int kv_len, int kv_head, int block, uint32_t i) {
         const uint32_t s = i & 1, dst = base + (kIsV ? S::kV : S::kK) + s * S::kTile;
         const int row = block * kN;
-        const Source from = find<kN>(kv, seq, row, kv_len, lane);
+        const Source from = find(kv, window, seq, row, kv_len, lane);
         const bool tail = kIsV && kv_len - row < kN;
         const uint32_t full = smem_u32(kIsV ? &c.v_full[s] : &c.k_full[s]), done = tail ? smem_u32(&c.tail) : full;
         mbar_wait(smem_u32(kIsV ? &c.v_empty[s] : &c.k_empty[s]), ((i >> 1) & 1) ^ 1);
         if (elect_one()) mbar_arrive_tx(done, S::kTile);
-        load_rows<kN, D / 64>(kIsV ? &mv : &mk, dst, kPanel, done, kv, from, 0, kv_head);
+        if (kIsV && p.v_interleaved) load_rows<kN>(&mv, dst, 4096, done, kv, from, 0, kv_head);
+        else
+#pragma unroll
+            for (int panel = 0; panel < D / 64; panel++)
+                load_rows<kN>(kIsV ? &mv : &mk, dst + panel * kPanel, 128u << kv.page_shift, done, kv, from, panel, kv_head);
         if (tail) clear_tail(dst, kv_len - row, full);
     }
     // V rows past the sequence's end may hold anything, and 0 * NaN would poison the sum.
     DEV void clear_tail(uint32_t dst, int first, uint32_t full) {
         mbar_wait(smem_u32(&c.tail), tails++ & 1);
+        const uint32_t sixteen = p.v_interleaved ? 4096 : 2048, panel_bytes = p.v_interleaved ? 2048 : kPanel;
         for (int i = first * 8 + lane; i < kN * 8; i += 32)
 #pragma unroll
-            for (int panel = 0; panel < D / 64; panel++) st_shared_zero16(dst + panel * kPanel + i * 16);
+            for (int panel = 0; panel < D / 64; panel++)
+                st_shared_zero16(dst + panel * panel_bytes + (i / 128) * sixteen + i % 128 * 16);
         fence_proxy_async();
         __syncwarp();
         if (elect_one()) mbar_arrive(full);
@@ -104,6 +114,7 @@ struct Producer {
             const Record w(p.work + unit, lane);
             const int seq = FIELD(w, seq), kv_len = FIELD(w, kv_len), kv_head = FIELD(w, head) / p.group, begin = FIELD(w, begin);
             int n = FIELD(w, end) - 1;
+            window.base = -1;
             load<false>(seq, kv_len, kv_head, n, blocks);            // the order in which the consumers use them; K does
             load_q(0, w), load_q(1, w);                              // not wait for the previous tile's Q
 #pragma unroll 1
@@ -132,11 +143,11 @@ template <typename T, int D> DEV void issue_qk(float (&s)[64], uint64_t dq, uint
     }
     wgmma_commit();
 }
-// O += P V: P from registers, V MN-major, 16 KV rows (2 KB of each panel) a step.
-template <typename T, int D> DEV void issue_pv(float (&o)[D / 2], const uint32_t (&p)[32], uint64_t dv) {
+// O += P V: P from registers, V MN-major, 16 KV rows a step.
+template <typename T, int D> DEV void issue_pv(float (&o)[D / 2], const uint32_t (&p)[32], uint64_t dv, uint32_t step) {
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kN / 16; k++) wgmma_rs<T>(o, p + 4 * k, dv + ((k * 2048) >> 4));
+    for (int k = 0; k < kN / 16; k++) wgmma_rs<T>(o, p + 4 * k, dv + k * step);
     wgmma_commit();
 }
 
@@ -278,7 +289,8 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
     using S = Smem<D>;
     const int row = wg * 64 + (warp & 3) * 16 + lane / 4;
     const uint64_t dq = desc_sw128(base + S::kQ + wg * (S::kTile / 2), 1, 1024);
-    const uint64_t dk0 = desc_sw128(base + S::kK, 1, 1024), dv0 = desc_sw128(base + S::kV, kPanel, 1024);
+    const uint64_t dk0 = desc_sw128(base + S::kK, 1, 1024), dv0 = desc_sw128(base + S::kV, p.v_interleaved ? 2048 : kPanel, 1024);
+    const uint32_t v_step = (p.v_interleaved ? 4096 : 2048) >> 4;
     const uint32_t k_full = smem_u32(c.k_full), k_empty = smem_u32(c.k_empty), v_full = smem_u32(c.v_full), v_empty = smem_u32(c.v_empty);
     uint32_t it = 0, nt = 0;
     float o[D / 2], s[64], m[2], l[2], corr[2];
@@ -320,7 +332,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
             bar_sync(1 + wg, 256);
             issue_qk<T, D>(s, dq, dk(it + 1));
             wait_v(it);
-            issue_pv<T, D>(o, pr, dv(it));
+            issue_pv<T, D>(o, pr, dv(it), v_step);
             if (!yield) bar_arrive(2 - wg, 256);
             wgmma_wait<1>();
             touch(s);
@@ -340,7 +352,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
         for (; n >= begin; n--) step(std::false_type{});
         if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[wg]));        // Q is free: the next tile's copy may start
         wait_v(it);
-        issue_pv<T, D>(o, pr, dv(it));
+        issue_pv<T, D>(o, pr, dv(it), v_step);
         wgmma_wait<0>();
         touch(o);
         free_v(it++);

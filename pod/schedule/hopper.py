@@ -16,6 +16,7 @@ FIELDS = ("q_row", "rows", "head", "seq", "pos0", "kv_len", "begin", "end", "par
 PREFILL_TILE = 128  # query rows, and KV tokens of a block
 DECODE_TILE = 64  # KV tokens of a tile
 DECODE_HEADS = 8  # query heads that one pass over a KV head serves
+MIN_TILES = 1  # of a decode chunk: below, merging more parts costs more than it saves (measured on H200)
 UNIT_OVERHEAD = 3  # what starting and merging a prefill unit costs, in KV blocks (measured on H200)
 L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 50 MB
 
@@ -124,7 +125,7 @@ def prefill_work(
 
 
 # ----------------------------------------------------------------------------------------------------------- decode
-def decode_work(q_rows, kv_lens, seqs, num_q_heads, num_kv_heads, workers, weights=None):
+def decode_work(q_rows, kv_lens, seqs, num_q_heads, num_kv_heads, workers, weights=None, least=MIN_TILES):
     """Decode cut into `workers` chunks of equal work across request and head borders (stream-K).
 
     Chunks come in groups of `span` that read the same tokens of neighbouring heads at about the same time, which lie
@@ -144,7 +145,7 @@ def decode_work(q_rows, kv_lens, seqs, num_q_heads, num_kv_heads, workers, weigh
     tiles = -(-kv_lens // DECODE_TILE)
     ends = np.cumsum(tiles)
     total = int(ends[-1])
-    cuts = min(cuts, total)
+    cuts = max(1, min(cuts, total // least))
     share = np.ones(cuts) if weights is None else np.asarray(weights, float)[:cuts]
     cut_at = np.rint(np.cumsum(share) / share.sum() * total).astype(np.int64)
     borders = np.unique(np.concatenate([[0], ends, cut_at]))
