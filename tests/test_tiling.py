@@ -68,6 +68,9 @@ def test_tiles_of_the_authors_kernel():
     for (rows, cols), kib in sizes.items():
         assert Tile(rows, cols).smem_bytes == kib * 1024
     assert (Tile(128, 64).ctas_per_sm(A100), Tile(64, 32).ctas_per_sm(A100)) == (2, 4)
+    assert Tile(72, 128).smem_bytes * 2 == A100.smem_per_sm and Tile(72, 128).ctas_per_sm(A100) == 1, (
+        "1 KiB is reserved"
+    )
 
 
 def test_a_tile_that_does_not_fit():
