@@ -109,7 +109,7 @@ def clip(prompts: np.ndarray, outputs: np.ndarray, high: int) -> tuple[np.ndarra
     """Totals above `high` shrink to it, prompt and output in proportion."""
     share = np.minimum(1.0, high / (prompts + outputs))
     outputs = np.maximum((outputs * share).astype(int), 1)
-    return np.clip((prompts * share).astype(int), 1, high - outputs), outputs
+    return np.minimum(prompts, high - outputs), outputs
 
 
 def _zipf(ranks: int, theta: float, count: int, random: np.random.Generator) -> np.ndarray:

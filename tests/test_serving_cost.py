@@ -1,0 +1,185 @@
+"""The cost model: agrees with the counted work, with the profiles it quotes, and interpolates without surprises."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pod import paper
+from pod.batch import HybridBatch
+from pod.hardware import A100, GPUS, H200
+from pod.serving.cost import AnalyticalCost, Efficiency, MeasuredCost, Work
+from pod.serving.grid import GridTable
+from pod.serving.shapes import SHAPES, shape
+from pod.serving.simulate import Setup, kv_tokens
+
+LLAMA3 = shape("llama-3-8b")
+PERFECT = Efficiency(gemm=1, stream=1, gemm_rows=1, prefill=1, decode=1)
+
+
+def cost(model="llama-3-8b", gpu=A100, tp=2, **rest):
+    return AnalyticalCost(shape(model), gpu, tp, **rest)
+
+
+def test_parameters_and_cache_bytes():
+    billions = {k: s.parameters / 1e9 for k, s in SHAPES.items()}
+    assert billions == pytest.approx({"yi-6b": 6.06, "llama-2-7b": 6.74, "llama-3-8b": 8.03, "llama-13b": 13.0,
+                                      "phi-3-medium": 14.0, "gpt-3-175b": 174.6}, rel=5e-3)  # fmt: skip
+    assert LLAMA3.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2
+    assert shape("gpt-3-175b").kv_bytes_per_token == 96 * 2 * 12288 * 2
+
+
+def test_batch_caps_of_the_pipeline_follow_from_memory():
+    """SARATHI states 11 and 27; they come out with 90 % of 80e9 bytes and reserved 4K contexts."""
+    from pod.serving.experiments import pipeline_batch
+
+    assert (pipeline_batch(8, 1), pipeline_batch(8, 8)) == (11, 27)
+    assert (paper.value("sarathi.f09.batch_tp"), paper.value("sarathi.f09.batch_pp")) == (11, 27)
+
+
+def test_artifact_batch_sizes_follow_from_memory():
+    """The artifact's sweep allows 64 decodes at 16K and 129 at 8K for Llama-3-8B on two A100s."""
+    assert [kv_tokens("llama-3-8b", "a100", 2) // n for n in (8192, 16384)] == [129, 64]
+
+
+def test_perfect_attention_is_the_roofline_of_the_counted_batch():
+    c = cost(efficiency=PERFECT)
+    batch = HybridBatch.of(1024, 12288, decodes=80, decode_context=12288, num_q_heads=16, num_kv_heads=4)
+    tiles = 8 * 16
+    fill = tiles / (2 * 108)
+    assert c.prefill([(1024, 12288 - 1024)]) == pytest.approx(A100.compute_time(batch.prefill.flops) / fill)
+    assert c.decode(80, 80 * 12288) == pytest.approx(A100.memory_time(batch.decode.kv_bytes))
+
+
+def test_attention_reproduces_the_table_that_it_was_read_off():
+    """POD's Table 7: prompt chunks 28 to 31 of 16K beside 64 decodes, ms a layer."""
+    for i in range(28, 32):
+        work = Work(((512, 512 * i),), 64, 64 * 16384)
+        for method, column in (("serial", "serial"), ("pod", "limited")):
+            ours = 1000 * cost(attention=method).attention(work)
+            assert ours == pytest.approx(paper.value(f"pod.t7.{i}.{column}"), rel=0.02)
+
+
+@pytest.mark.parametrize(("rows", "milliseconds"), [(1, 0.1595), (64, 0.168), (128, 0.215), (384, 0.4105),
+                                                    (480, 0.5225), (1024, 1.0375)])  # fmt: skip
+def test_linear_layers_are_within_a_tenth_of_the_public_profile(rows, milliseconds):
+    """Sums of the medians of QKV, output, up and down projection, Llama-3-8B, TP 2, A100 (Vidur)."""
+    assert 1000 * cost()._gemm(rows, LLAMA3.layer_weights / 2) == pytest.approx(milliseconds, rel=0.11)
+
+
+def test_methods_are_ordered_and_bounded():
+    work = Work(((1024, 8000),), 60, 60 * 9000)
+    serial, pod, oracle = (cost(attention=m).attention(work) for m in ("serial", "pod", "oracle"))
+    p, d = cost().prefill(work.chunks), cost().decode(60, 60 * 9000)
+    assert oracle == pytest.approx(max(p, d)) and serial == p + d and oracle < pod < serial
+    for alone in (Work(((1024, 8000),), 0, 0), Work((), 60, 60 * 9000)):
+        assert len({cost(attention=m).attention(alone) for m in ("serial", "pod", "oracle")}) == 1
+
+
+def test_parts_add_up_and_parallelism_costs_communication():
+    work = Work(((512, 0),), 16, 16 * 4096)
+    parts = cost().parts(work)
+    assert parts["all-reduce"] > 0 == cost(tp=1).parts(work)["all-reduce"]
+    assert sum(parts.values()) == pytest.approx(cost().host(17) + cost().stage(work) + cost().head(17))
+    assert cost(host="none").host(17) == 0
+    assert cost(tp=1).linear(512) > cost(tp=2).linear(512)
+
+
+@given(st.sampled_from(sorted(GPUS)), st.integers(1, 4000), st.integers(0, 30000), st.integers(1, 200))
+def test_more_work_never_takes_less_time(gpu, chunk, before, decodes):
+    c = AnalyticalCost(LLAMA3, GPUS[gpu], attention="pod")
+    work = Work(((chunk, before),), decodes, 1000 * decodes)
+    assert c.linear(chunk + 64) >= c.linear(chunk)
+    assert c.attention(Work(((chunk, before + 100),), decodes, 1000 * decodes)) >= c.attention(work)
+    assert c.attention(Work(((chunk, before),), decodes + 1, 1000 * decodes + 1000)) >= c.attention(work)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: cost(tp=3), "tp: got 3, Llama-3-8B allows divisors of its 8 KV heads"),
+        (lambda: cost(pp=5), "pp: got 5, Llama-3-8B allows divisors of its 32 layers"),
+        (lambda: cost(attention="magic"), "attention: got 'magic', allowed are serial, pod, oracle"),
+        (lambda: cost(host="fast"), "host: got 'fast'"),
+        (lambda: shape("gpt-9"), "model: got 'gpt-9', allowed are yi-6b"),
+        (lambda: Setup(model="gpt-3-175b").lanes(), "tp: got 1, the weights of gpt-3-175b leave no room"),
+        (lambda: Setup(scheduler="lifo").lanes(), "scheduler: got 'lifo'"),
+        (lambda: Setup(pp=2, preemption="swap").lanes(), "preemption: got swap with a pipeline"),
+        (lambda: kv_tokens("yi-6b", "a100", memory_share=0), "memory_share: got 0"),
+    ],
+)
+def test_bad_input_is_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+# ---------------------------------------------------------------- measured tables
+
+AXES = ([1, 8, 64], [0, 1000, 4000])
+
+
+def grid(noise=0.0):
+    x, y = np.meshgrid(*AXES, indexing="ij")
+    values = 1e-3 * (1 + x) * (1 + y / 1000)
+    return GridTable(AXES, values * (1 + noise * np.array([[0, 1, -1], [1, -1, 0], [-1, 0, 1]])))
+
+
+def test_interpolation_is_exact_on_the_grid_and_for_bilinear_work():
+    assert grid()(8, 1000) == pytest.approx(1e-3 * 9 * 2)
+    assert grid()(30, 2500) == pytest.approx(1e-3 * 31 * 3.5)
+
+
+def test_beyond_the_grid_time_grows_with_the_work():
+    assert grid()(128, 1000) == pytest.approx(2 * grid()(64, 1000))
+    assert grid()(64, 8000) == pytest.approx(2 * grid()(64, 4000))
+    assert grid()(0.5, 1000) == grid()(1, 1000)
+
+
+@given(st.floats(0, 200), st.floats(0, 9000), st.floats(0, 50), st.floats(0, 3000))
+def test_interpolation_is_monotone_even_in_noise(x, y, dx, dy):
+    table = grid(noise=0.4)
+    assert table(x + dx, y + dy) >= table(x, y) * (1 - 1e-9)
+
+
+def write(path, header, rows):
+    path.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+
+
+def test_tables_refuse_what_is_not_a_full_grid(tmp_path):
+    path = tmp_path / "decode.csv"
+    axes = ("requests", "context")
+    full = [(n, c, n * c * 1e-9) for n in (1, 8) for c in (100, 900)]
+    for header, rows, words in (
+        ("requests,seconds", [(1, 2)], "lacks the column context"),
+        ("requests,context,seconds", full[:-1], "not a full grid, requests 8, context 900 is missing"),
+        ("requests,context,seconds", [*full, full[0]], "row 6: this point of the grid appears twice"),
+        ("requests,context,seconds", [(1, 100, "nan"), *full], "row 2, column seconds: got 'nan'"),
+        ("requests,context,seconds", [(1, 100, -1), *full], "row 2, column seconds: got '-1'"),
+        ("requests,context,seconds", [(1, "x", 1), *full], "row 2, column context: got 'x'"),
+        ("requests,context,seconds", full[:2], "axis 0: got \\[1.0\\], allowed are two or more"),
+    ):
+        write(path, header, rows)
+        with pytest.raises(ValueError, match=words):
+            GridTable.load(path, axes)
+
+
+def test_measured_cost_uses_its_tables(tmp_path):
+    reference = AnalyticalCost(LLAMA3, H200, attention="pod")
+    rows, chunks, contexts, counts = (1, 256, 2048), (128, 1024), (0, 8192), (1, 64)
+    write(tmp_path / "linear.csv", "rows,seconds", [(n, reference.linear(n)) for n in rows])
+    write(tmp_path / "head.csv", "rows,seconds", [(n, reference.head(n)) for n in rows])
+    write(tmp_path / "prefill.csv", "chunk,context,seconds",
+          [(n, c, reference.prefill([(n, c)])) for n in chunks for c in contexts])  # fmt: skip
+    write(tmp_path / "decode.csv", "requests,context,seconds",
+          [(n, c, reference.decode(n, n * c)) for n in counts for c in (128, 8192)])  # fmt: skip
+    serial = MeasuredCost(tmp_path, LLAMA3, H200, attention="serial")
+    work = Work(((1024, 8192),), 64, 64 * 8192)
+    assert serial.label == "measured H200 SXM" and reference.label == "analytical H200 SXM"
+    assert serial.linear(256) == pytest.approx(reference.linear(256))
+    assert serial.attention(work) == pytest.approx(reference.prefill(work.chunks) + reference.decode(64, 64 * 8192))
+    write(tmp_path / "attention_pod.csv", "chunk,context,requests,decode_context,seconds",
+          [(n, c, b, d, 7.0) for n in chunks for c in contexts for b in counts for d in (128, 8192)])  # fmt: skip
+    fused = MeasuredCost(tmp_path, LLAMA3, H200, attention="pod")
+    assert fused.attention(work) == pytest.approx(7.0)
+    alone = Work((), 64, 64 * 8192)
+    assert fused.attention(alone) == pytest.approx(serial.attention(alone)), "one phase needs no fused table"

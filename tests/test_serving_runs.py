@@ -1,0 +1,329 @@
+"""Workloads, metrics, the command line, and the claim that an hour replays in seconds."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pod.__main__ import main
+from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.events import Iteration, Log
+from pod.serving.experiments import ticked
+from pod.serving.metrics import bubbles, memory, metrics, requests, token_times
+from pod.serving.schedulers import Sarathi, Static
+from pod.serving.simulate import Run, Setup, simulate
+from pod.serving.sweep import sweep
+from pod.serving.workload import Workload, fit, read_table, read_trace, sample, split, tilt
+
+# ---------------------------------------------------------------- workloads
+
+
+def lengths(w: Workload):
+    made = w.requests()
+    return np.array([r.prompt for r in made]), np.array([r.output for r in made]), np.array([r.arrival for r in made])
+
+
+@pytest.mark.parametrize(("pd", "prompt", "output"), [(8, 14563, 1821), (17, 15473, 911), (64, 16131, 253)])
+def test_fixed_ratio_splits_as_the_artifact_does(pd, prompt, output):
+    p, d, t = lengths(Workload("uniform", 3, low=16384, high=16384, pd=pd))
+    assert set(p) == {prompt} and set(d) == {output} and set(t) == {0.0}
+
+
+def test_tables_keep_the_statistics_of_their_traces():
+    """arXiv, clipped: prompts of 10,041 in the mean and 7,958 in the median, outputs of 471, P:D to 40."""
+    p, d, _ = lengths(Workload("arxiv", 20_000))
+    assert (p.mean(), d.mean(), np.median(p)) == pytest.approx((10_041, 471, 7_958), rel=0.04)
+    assert (p + d).max() <= 32768 and (p / d).max() < 41
+    p, d, _ = lengths(Workload("conversation", 20_000))
+    assert ((p + d).mean(), d.mean()) == pytest.approx((10_500, 331), rel=0.04)
+
+
+def test_zipf_has_the_means_of_the_published_generator():
+    for theta, mean in ((0.4, 2165), (0.6, 1916)):
+        p, d, _ = lengths(Workload("zipf", 20_000, low=1024, high=4096, theta=theta, pd=10))
+        assert (p + d).mean() == pytest.approx(mean, rel=0.02)
+        assert (p + d).min() == 1024 and 4050 < (p + d).max() <= 4096
+
+
+def test_poisson_and_the_artifacts_truncated_one():
+    for arrivals, gap in (("poisson", 1.0), ("truncated_poisson", 1 - np.exp(-3))):
+        *_, t = lengths(Workload("arxiv", 20_000, qps=2.0, arrivals=arrivals))
+        gaps = np.diff(t)
+        assert gaps.mean() == pytest.approx(0.5 * gap, rel=0.02)
+        assert (gaps.max() <= 1.5 + 1e-9) == (arrivals == "truncated_poisson")
+
+
+def test_a_seed_is_the_whole_story():
+    same, other = ([(r.prompt, r.output, r.arrival) for r in Workload("arxiv", 50, qps=1.0, seed=s).requests()]
+                   for s in (3, 4))  # fmt: skip
+    assert same == [(r.prompt, r.output, r.arrival) for r in Workload("arxiv", 50, qps=1.0, seed=3).requests()] != other
+
+
+def test_fitting_a_sample_of_a_table_gives_the_table():
+    table = read_table("arxiv")
+    again = fit(*sample(table, 200_000, np.random.default_rng(0)))
+    middle = slice(3, -4)  # the ends of a quantile table are single requests
+    np.testing.assert_allclose(again[middle], table[middle], rtol=0.06)
+
+
+def test_tilt_reaches_the_means_with_positive_weights():
+    values = np.random.default_rng(0).lognormal(size=(500, 2))
+    wanted = values.mean(axis=0) * [1.3, 0.8]
+    weights = tilt(values, wanted)
+    assert weights.min() > 0
+    np.testing.assert_allclose(weights @ values, wanted)
+
+
+def test_split_leaves_a_token_on_either_side():
+    prompts, outputs = split(np.array([2, 3, 100]), 1000)
+    assert prompts.tolist() == [1, 2, 99] and outputs.tolist() == [1, 1, 1]
+
+
+TRACES = {
+    "vattention.csv": "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n100.0,20.0,120,5\n60,2,62,30\n",
+    "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,100,20\n"
+                 "2023-11-16 18:15:48.1805900,60,2\n",
+    "mooncake.jsonl": '{"timestamp": 500, "input_length": 100, "output_length": 20, "hash_ids": [1]}\n'
+                      '{"timestamp": 2000, "input_length": 60, "output_length": 2}\n',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_published_traces_load_as_they_are(name, tmp_path):
+    (tmp_path / name).write_text(TRACES[name])
+    trace = read_trace(tmp_path / name)
+    assert trace[:, :2].tolist() == [[100, 20], [60, 2]]
+    np.testing.assert_allclose(trace[:, 2], [0, 0] if name.startswith("v") else [0, 1.5], atol=1e-6)
+    p, d, _ = lengths(Workload(str(tmp_path / name), 5, high=110))
+    assert set(zip(p.tolist(), d.tolist(), strict=True)) == {(92, 18), (60, 2)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prompt,answer\n1,2\n", "got the columns prompt, answer, allowed are num_prefill_tokens"),
+        ("num_prefill_tokens,num_decode_tokens\n5,7\n5,nan\n", "row 3, column num_decode_tokens: got 'nan'"),
+        ("num_prefill_tokens,num_decode_tokens\n-5,7\n", "row 2, column num_prefill_tokens: got '-5'"),
+        ("num_prefill_tokens,num_decode_tokens\n5.5,7\n", "row 2, column num_prefill_tokens: got '5.5'"),
+        ("num_prefill_tokens,num_decode_tokens\n5,\n", "row 2, column num_decode_tokens: got ''"),
+        ("num_prefill_tokens,num_decode_tokens\n", "got no request"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n", "row 2, column TIMESTAMP: got 'monday'"),
+    ],
+)
+def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, capsys):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="trace.csv.*" + words):
+        read_trace(path)
+    assert main(["simulate", "--workload", str(path), "--requests", "3"]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+def test_contexts_over_the_limit_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens\n50,7\n5000,7\n")
+    with pytest.raises(ValueError, match="row 3: 5007 tokens in all, the model allows 4096"):
+        read_trace(tmp_path / "t.csv", limit=4096)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"qps": 0}, "qps: got 0"),
+        ({"qps": -1.0}, "qps: got -1.0"),
+        ({"qps": float("nan")}, "qps: got nan"),
+        ({"count": 0}, "count: got 0"),
+        ({"lengths": "nowhere.csv"}, "workload: got 'nowhere.csv'"),
+        ({"arrivals": "rush"}, "arrivals: got 'rush'"),
+        ({"low": 9, "high": 8}, "low: got 9"),
+        ({"pd": 0}, "pd: got 0"),
+        ({"theta": 1.0}, "theta: got 1.0"),
+    ],
+)
+def test_bad_workloads_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        Workload(**options)
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def by_hand() -> Log:
+    """Two requests; the second one's prompt stalls the first for a second."""
+    log = Log(requests=[(0, 0.0, 4, 4), (1, 0.5, 9, 2)])
+    for at, end, prefills, decodes, finished in (
+        (0.0, 0.2, [(0, 4, 0, True)], [], []),
+        (0.2, 0.3, [], [0], []),
+        (0.5, 1.5, [(1, 9, 0, True)], [], []),
+        (1.5, 1.6, [], [0, 1], [1]),
+        (1.6, 1.7, [], [0], [0]),
+    ):
+        log.iterations.append(Iteration(0, at, end, prefills, decodes, 0, finished=finished))
+    return log
+
+
+def test_metrics_by_hand():
+    r = requests(by_hand())
+    assert r.ttft.tolist() == pytest.approx([0.2, 1.0]) and r.latency.tolist() == pytest.approx([1.7, 1.1])
+    assert r.gaps.tolist() == pytest.approx([0.1, 1.3, 0.1, 0.1]) and r.worst_gap.tolist() == pytest.approx([1.3, 0.1])
+    m = metrics(by_hand())
+    assert (m["tbt_max"], m["stalls_200ms"], m["stalls_500ms"]) == pytest.approx((1.3, 50, 50))
+    assert m["requests_per_minute"] == pytest.approx(2 / 1.7 * 60)
+    assert m["output_tokens_per_second"] == pytest.approx(6 / 1.7)
+
+
+def test_the_artifacts_definition_loses_the_first_gap():
+    r = requests(by_hand(), "artifact")
+    assert r.gaps.tolist() == pytest.approx([0, 1.3, 0.1, 0])
+    assert r.ttft.tolist() == pytest.approx([0.2, 1.0])
+    with pytest.raises(ValueError, match="definition: got 'mine', allowed are user, artifact"):
+        requests(by_hand(), "mine")
+
+
+def test_static_answers_only_with_its_batch():
+    log = ticked(Static(ReservedPool(80, 40), 2), [(2, 1), (2, 5)])
+    assert requests(log).latency.tolist() == [5.0, 5.0] and requests(log).ttft.tolist() == [1.0, 1.0]
+
+
+def test_no_token_is_an_error_with_the_reason():
+    log = ticked(Sarathi(PagedPool(4, 1), 2), [(9, 9)])
+    with pytest.raises(ValueError, match="log: no token came out; 1 of 1 requests were refused"):
+        metrics(log)
+
+
+def test_memory_counts_tokens_and_blocks():
+    pool = PagedPool(10, 4, watermark=0.0)
+    _, used, held = memory(ticked(Sarathi(pool, 2), [(5, 3)]), 10, 4)
+    assert used.tolist() == [5, 6, 7] and held.tolist() == [8, 8, 8]
+
+
+def test_bubbles_are_the_time_between_stages():
+    log = by_hand()
+    log.iterations[0].stages = [(0.0, 0.1), (0.15, 0.2)]
+    for event in log.iterations[1:]:
+        event.stages = [(event.scheduled, event.end)]
+    assert bubbles(log) == pytest.approx({0: 0.05, 1: 0.0})
+
+
+def test_token_times_are_ordered_within_a_request():
+    log = simulate(Setup(tp=2, pp=2, scheduler="orca", max_batch=4, host="none"), Workload("arxiv", 20).requests())
+    ids, times = token_times(log)
+    assert (np.diff(times)[np.diff(ids) == 0] > 0).all()
+
+
+# ---------------------------------------------------------------- orderings that the papers state
+
+
+@pytest.fixture(scope="module")
+def near_capacity():
+    base = Setup(tp=2, max_batch=128)
+    work = Workload("arxiv", 500, qps=0.95)
+    systems = {"vllm": ("vllm", "serial"), "sarathi": ("sarathi", "serial"), "pod": ("sarathi", "pod")}
+    runs = [Run(base, work).but(scheduler=s, attention=a) for s, a in systems.values()]
+    return dict(zip(systems, sweep(runs, quiet=True), strict=True))
+
+
+def test_chunks_end_the_stalls_and_delay_the_prompt(near_capacity):
+    vllm, sarathi, pod = near_capacity.values()
+    assert vllm["stalls_500ms"] > 90 and sarathi["stalls_500ms"] == pod["stalls_500ms"] == 0
+    assert vllm["tbt_p99"] > 5 * sarathi["tbt_p99"]
+    assert vllm["ttft_p50"] < pod["ttft_p50"] < sarathi["ttft_p50"]
+    assert pod["latency_p99"] < sarathi["latency_p99"]
+
+
+def test_a_slower_engine_queues_out_of_proportion():
+    run = Run(Setup(tp=2, max_batch=128), Workload("arxiv", 500, qps=0.95))
+    nominal, slower = sweep([run, run.but(slowdown=1.05)], quiet=True)
+    assert slower["ttft_p50"] > 1.2 * nominal["ttft_p50"]
+
+
+def test_sweep_equals_one_by_one_and_raises_what_a_run_raises():
+    runs = [Run(Setup(tp=2, chunk=c), Workload("arxiv", 30, qps=1.0)) for c in (512, 1024, 2048)]
+    assert sweep(runs, cores=2, quiet=True) == [run.metrics() for run in runs]
+    with pytest.raises(ValueError, match="tp: got 3"):
+        sweep([runs[0], runs[0].but(tp=3)], cores=2, quiet=True)
+
+
+# ---------------------------------------------------------------- command line
+
+SMALL = ["simulate", "--tp", "2", "--requests", "40", "--qps", "1"]
+
+
+def test_simulate_prints_a_table_that_says_what_it_is(capsys):
+    assert main(SMALL) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "times: analytical A100-80GB SXM; nothing here was measured"
+    assert out[1].split()[:2] == ["scheduler", "attention"] and len(out) == 3
+
+
+def test_simulate_as_json_with_a_log(tmp_path, capsys):
+    path = tmp_path / "run.jsonl"
+    assert main([*SMALL, "--json", "--log", str(path), "--scheduler", "vllm"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    log = Log.load(path)
+    assert row["requests"] == 40 and row["cost"] == log.run["cost"] == "analytical A100-80GB SXM"
+    assert {k: row[k] for k in metrics(log)} == metrics(log), "the log holds all that the metrics need"
+    assert log.run["scheduler"] == "vllm" and log.run["qps"] == 1
+
+
+def test_several_values_run_every_combination(capsys):
+    assert main([*SMALL[:-1], "1", "2", "--scheduler", "vllm", "sarathi", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(r["scheduler"], r["qps"]) for r in rows] == [("vllm", 1), ("vllm", 2), ("sarathi", 1), ("sarathi", 2)]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--qps", "0"], "qps: got 0.0"),
+        (["--chunk", "0"], "chunk: got 0"),
+        (["--blocks", "0"], "blocks: got 0"),
+        (["--blocks", "3", "--scheduler", "orca"], "num_blocks: got 3, one request of 32768 tokens needs 2048"),
+        (["--tp", "3"], "tp: got 3"),
+        (["--log", "x", "--chunk", "512", "1024"], "--log: got 2 runs"),
+        (["--requests", "0"], "count: got 0"),
+        (["--blocks", "5"], "no token came out; 40 of 40 requests were refused"),
+    ],
+)
+def test_bad_options_are_one_line(extra, words, capsys):
+    assert main([*SMALL, *extra]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.out == ""
+    assert "Traceback" not in captured.err
+
+
+# ---------------------------------------------------------------- speed
+
+
+def processor_seconds(*options: str) -> float:
+    """User and system time of a whole `python -m pod simulate` process: what one free core would need."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "pod", "simulate", *options], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+OFFLINE = ("--model", "llama-3-8b", "--tp", "2", "--workload", "uniform", "--low", "16384", "--high", "16384",
+           "--pd", "17", "--max-batch", "999")  # fmt: skip
+ONLINE = ("--tp", "2", "--workload", "arxiv", "--requests", "2048", "--qps", "0.85", "--attention", "pod")
+
+
+@pytest.mark.parametrize("options", [ONLINE, (*OFFLINE, "--requests", "2000")], ids=["online", "offline"])
+def test_an_hour_replays_in_seconds(options):
+    assert processor_seconds(*options) < 5
+
+
+def test_time_grows_linearly():
+    small, large = (processor_seconds(*OFFLINE, "--requests", str(n)) for n in (1000, 3000))
+    assert large < 4 * small
+
+
+def test_an_hour_fits_in_half_a_gigabyte():
+    code = ("import resource; from pod.__main__ import main; main({!r});"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)").format(["simulate", *ONLINE])  # fmt: skip
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    assert int(out.split()[-1]) * unit < 500e6
