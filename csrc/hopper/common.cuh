@@ -42,8 +42,8 @@ struct Record {
 struct PageWindow {
     int base = -1, id = 0;                                           // -1: nothing read yet for this sequence
 };
-// Where some tokens of one head begin: row `first` of the page that lane `lane0` holds; looked up before a stage is free, so
-// that the copy itself starts at once.
+// Where some tokens of one head begin: row `first` of the page that lane `lane0` holds; looked up before a
+// stage is free, so that the copy itself starts at once.
 struct Source { int first, page, lane0; };
 DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv_len, int lane) {
     if (!kv.table) return {row, seq, 0};
@@ -55,27 +55,26 @@ DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv
     return {row & ((1 << kv.page_shift) - 1), window.id, page & 31};
 }
 
-// Copy `kRows` tokens of one head to `dst`: boxes of 64 columns (or of a whole row, where the map says so), one a page, the
-// pages `stride` bytes apart. Up to four of them issue back to back.
-template <int kPages>
-DEV void load_boxes(const CUtensorMap* map, uint32_t dst, uint32_t stride, uint32_t bar, const Source& from, int panel, int head) {
-    int page[kPages];
-#pragma unroll
-    for (int i = 0; i < kPages; i++) page[i] = __shfl_sync(~0u, from.page, from.lane0 + i);
-    if (elect_one())
-#pragma unroll
-        for (int i = 0; i < kPages; i++) tma_load_5d(dst + i * stride, map, bar, from.first, panel, head, page[i]);
+// Copy the tokens of one head from `from` on to `dst`, 64 columns of them, as one box.
+DEV void load_block(const CUtensorMap* map, uint32_t dst, uint32_t bar, const Source& from, int panel, int head) {
+    const int page = __shfl_sync(~0u, from.page, from.lane0);
+    if (elect_one()) tma_load_5d(dst, map, bar, from.first, panel, head, page);
     __syncwarp();
 }
-template <int kRows>
-DEV void load_rows(const CUtensorMap* map, uint32_t dst, uint32_t stride, uint32_t bar, const KvLayout& kv, Source from, int panel,
-                   int head) {
+// The same from pages that hold fewer than kRows tokens: one box a page, up to four of them back to back.
+template <int kRows, typename Load> DEV void for_pages(const KvLayout& kv, const Source& from, Load load) {
     const int pages = kRows >> kv.page_shift;
-    if (pages <= 1) load_boxes<1>(map, dst, stride, bar, from, panel, head);
-    else if (pages == 2) load_boxes<2>(map, dst, stride, bar, from, panel, head);
-    else
 #pragma unroll 1
-        for (int i = 0; i < pages; i += 4, from.lane0 += 4) load_boxes<4>(map, dst + i * stride, stride, bar, from, panel, head);
+    for (int i = 0; i < pages; i += 4) {
+        int page[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) page[j] = __shfl_sync(~0u, from.page, from.lane0 + i + j);
+        if (elect_one())
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (i + j < pages) load(i + j, page[j]);
+        __syncwarp();
+    }
 }
 
 }  // namespace pod90

@@ -65,7 +65,10 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
             const uint32_t full = smem_u32(&c.full[at.slot]);
             mbar_wait(smem_u32(&c.empty[at.slot]), at.phase ^ 1);
             if (elect_one()) mbar_arrive_tx(full, kGranule);
-            load_rows<kTokens>(is_v ? &mv : &mk, base + at.slot * kGranule, 128u << kv.page_shift, full, kv, from, panel, head);
+            const CUtensorMap* map = is_v ? &mv : &mk;
+            const uint32_t dst = base + at.slot * kGranule;
+            if (kTokens >> kv.page_shift <= 1) load_block(map, dst, full, from, panel, head);
+            else for_pages<kTokens>(kv, from, [&](int i, int page) { tma_load_5d(dst + (i << kv.page_shift) * 128, map, full, 0, panel, head, page); });
         }
     };
     auto slot_of = [&] {

@@ -25,7 +25,7 @@ DEV void stamp(long long* trace, int role, int which) {
     if (trace && threadIdx.x % 32 == 0) trace[(blockIdx.x * 5 + role) * 2 + which] = global_ns();
 }
 
-template <typename T, int D>
+template <typename T, int D, bool kGrouped>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, long long* trace) {
@@ -48,13 +48,13 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     if (warp < 4) {
         setmaxnreg_dec<kRegsProducer>();
         if (warp < 2) stamp(trace, warp, 0);
-        if (warp == 0) prefill::Producer<D>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane_id()}.run();
+        if (warp == 0) prefill::Producer<D, kGrouped>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane_id()}.run();
         if (warp == 1) decode::produce<D, kGranules<D>>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane_id());
         if (warp < 2) stamp(trace, warp, 1);
     } else if (warp < 12) {
         setmaxnreg_inc<kRegsPrefill>();
         if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane_id());
+        prefill::consume<T, D, kGrouped>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane_id());
         if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 1);
     } else {
         setmaxnreg_dec<kRegsDecode>();
@@ -94,17 +94,26 @@ static bool q_maps(Maps* m, const Pod90Launch& a) {
     return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 4, dd, ds, db);
 }
 // KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
-static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows, int panels = 1) {
+static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows) {
     const cuuint64_t D = a.head_dim, row = D * 2 * a.num_kv_heads;
     const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), D / 64, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
     const cuuint64_t strides[4] = {row, 128, D * 2, row * a.page_tokens};
-    const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), cuuint32_t(panels), 1, 1};
+    const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), 1, 1, 1};
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
-template <typename T, int D>
+// The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages).
+static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data) {
+    const cuuint64_t panels = a.head_dim / 64, row = a.head_dim * 2 * a.num_kv_heads, groups = a.page_tokens / 8;
+    const cuuint64_t dims[5] = {64, 8, a.num_kv_heads * panels, groups, cuuint64_t(a.pages)};
+    const cuuint64_t strides[4] = {row, 128, 8 * row, row * a.page_tokens};
+    const cuuint32_t box[5] = {64, 8, cuuint32_t(panels), cuuint32_t(groups), 1};
+    return make_map(map, a.half, data, 5, dims, strides, box);
+}
+
+template <typename T, int D, bool kGrouped>
 static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp, const KvLayout& kv) {
-    auto kernel = hybrid90<T, D>;
+    auto kernel = hybrid90<T, D, kGrouped>;
     static const cudaError_t once = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D>::kBytes);
     if (once != cudaSuccess) return once;
     kernel<<<a.ctas, kThreads, Layout<D>::kBytes, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, static_cast<long long*>(a.trace));
@@ -115,17 +124,24 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     const Pod90Launch& a = *launch_args;
     Maps maps = {};
     if (!q_maps(&maps, a)) return -1;
-    const bool v_interleaved = a.table && a.page_tokens == 16 && a.head_dim == 128;
-    if (!kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN, v_interleaved ? 2 : 1)) return -1;
+    const bool grouped = a.table && a.page_tokens < prefill::kN;
+    if (grouped ? !grouped_map(&maps.pk, a, a.k) || !grouped_map(&maps.pv, a, a.v)
+                : !kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN)) return -1;
     if (!kv_map(&maps.dk, a, a.k, decode::kTokens) || !kv_map(&maps.dv, a, a.v, decode::kTokens)) return -1;
     const float scale_log2 = a.scale * 1.4426950408889634f;
     prefill::Params pp = {static_cast<const Work*>(a.prefill_work), a.out, static_cast<float*>(a.lse), a.counters, a.prefill_part,
                           a.prefill_arrived, a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift,
-                          v_interleaved, a.prefill_yields, scale_log2};
+                          a.prefill_yields, scale_log2};
     decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
                          a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads / a.num_kv_heads, scale_log2};
     KvLayout kv = {a.table, a.table_stride, a.table ? __builtin_ctz(a.page_tokens) : 31};
-    if (a.head_dim == 128) return a.half ? launch<__half, 128>(a, maps, pp, dp, kv) : launch<__nv_bfloat16, 128>(a, maps, pp, dp, kv);
-    if (a.head_dim == 64) return a.half ? launch<__half, 64>(a, maps, pp, dp, kv) : launch<__nv_bfloat16, 64>(a, maps, pp, dp, kv);
-    return -2;
+    const auto go = [&](auto dtype, auto dim, auto small_pages) {
+        return launch<decltype(dtype), decltype(dim)::value, decltype(small_pages)::value>(a, maps, pp, dp, kv);
+    };
+    const auto with_dim = [&](auto dtype, auto dim) { return grouped ? go(dtype, dim, std::true_type{}) : go(dtype, dim, std::false_type{}); };
+    const auto with_dtype = [&](auto dtype) {
+        if (a.head_dim == 128) return with_dim(dtype, std::integral_constant<int, 128>{});
+        return a.head_dim == 64 ? with_dim(dtype, std::integral_constant<int, 64>{}) : -2;
+    };
+    return a.half ? with_dtype(__half{}) : with_dtype(__nv_bfloat16{});
 }

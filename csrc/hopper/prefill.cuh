@@ -9,9 +9,12 @@ namespace pod90::prefill {
 constexpr int kM = 128, kN = 128;                                    // query rows and KV tokens of a tile
 constexpr uint32_t kPanel = 128 * 128;                               // 128 rows of 64 columns: one swizzled panel
 
-// Shared memory: Q, then two stages each of K and V.
-template <int D> struct Smem {
+// Shared memory: Q, then two stages each of K and V. A tile of K or V is [panel][128 rows]. With pages of less than 128
+// tokens that would take one copy a page and panel, and the copy engine serves only about one in 100 cycles; there a tile is
+// [group of 8 rows][panel][8 rows], so that one copy brings a whole page and the groups are still evenly spaced.
+template <int D, bool kGrouped = false> struct Smem {
     static constexpr uint32_t kTile = (D / 64) * kPanel, kQ = 0, kK = kTile, kV = 3 * kTile, kBytes = 5 * kTile;
+    static constexpr uint32_t kPanelStep = kGrouped ? 1024 : kPanel, kGroupStep = kGrouped ? (D / 64) * 1024 : 1024;
 };
 
 struct Params {
@@ -22,9 +25,6 @@ struct Params {
     float* part;                                                     // partial results of split tiles
     int* arrived;                                                    // 8 a group: partials stored by each warp; 0 between launches
     int units, Hq, group, causal, pack_shift;                        // 1 << pack_shift query heads share a tile
-    // With pages of 16 the copy engine is short of time, so V comes in boxes of both panels: a page is [panel][16 rows]. (K
-    // cannot: its rows must be evenly spaced.) V's descriptors then step differently.
-    int v_interleaved;
     int yields;                                                      // leave the tensor cores to decode between turns
     float scale_log2;
 };
@@ -45,7 +45,7 @@ DEV void init(Control& c) {
 }
 
 // ---------------------------------------------------------------- producer: one warp
-template <int D>
+template <int D, bool kGrouped>
 struct Producer {
     const CUtensorMap &mq, &mk, &mv;
     const Params& p;
@@ -55,7 +55,7 @@ struct Producer {
     int lane;
     PageWindow window = {};
     uint32_t blocks = 0, tiles = 0, tails = 0;                       // so far: stage and phase carry on across tiles
-    using S = Smem<D>;
+    using S = Smem<D, kGrouped>;
 
     template <bool kIsV> DEV void load(int seq, int kv_len, int kv_head, int block, uint32_t i) {
         const uint32_t s = i & 1, dst = base + (kIsV ? S::kV : S::kK) + s * S::kTile;
@@ -65,21 +65,24 @@ struct Producer {
         const uint32_t full = smem_u32(kIsV ? &c.v_full[s] : &c.k_full[s]), done = tail ? smem_u32(&c.tail) : full;
         mbar_wait(smem_u32(kIsV ? &c.v_empty[s] : &c.k_empty[s]), ((i >> 1) & 1) ^ 1);
         if (elect_one()) mbar_arrive_tx(done, S::kTile);
-        if (kIsV && p.v_interleaved) load_rows<kN>(&mv, dst, 4096, done, kv, from, 0, kv_head);
-        else
+        const CUtensorMap* map = kIsV ? &mv : &mk;
+        if constexpr (kGrouped) {                                    // map: 64 columns, 8 rows, heads x panels, groups, pages
+            for_pages<kN>(kv, from, [&](int i, int page) {
+                tma_load_5d(dst + (i << kv.page_shift) * D * 2, map, done, 0, kv_head * (D / 64), 0, page);
+            });
+        } else {
 #pragma unroll
-            for (int panel = 0; panel < D / 64; panel++)
-                load_rows<kN>(kIsV ? &mv : &mk, dst + panel * kPanel, 128u << kv.page_shift, done, kv, from, panel, kv_head);
+            for (int panel = 0; panel < D / 64; panel++) load_block(map, dst + panel * kPanel, done, from, panel, kv_head);
+        }
         if (tail) clear_tail(dst, kv_len - row, full);
     }
     // V rows past the sequence's end may hold anything, and 0 * NaN would poison the sum.
     DEV void clear_tail(uint32_t dst, int first, uint32_t full) {
         mbar_wait(smem_u32(&c.tail), tails++ & 1);
-        const uint32_t sixteen = p.v_interleaved ? 4096 : 2048, panel_bytes = p.v_interleaved ? 2048 : kPanel;
         for (int i = first * 8 + lane; i < kN * 8; i += 32)
 #pragma unroll
             for (int panel = 0; panel < D / 64; panel++)
-                st_shared_zero16(dst + panel * panel_bytes + (i / 128) * sixteen + i % 128 * 16);
+                st_shared_zero16(dst + panel * S::kPanelStep + i / 64 * S::kGroupStep + i % 64 * 16);
         fence_proxy_async();
         __syncwarp();
         if (elect_one()) mbar_arrive(full);
@@ -134,20 +137,22 @@ struct Producer {
 
 // ---------------------------------------------------------------- consumers: two warpgroups
 // S = Q K^T for this warpgroup's 64 rows: k16 steps, 4 in each panel.
-template <typename T, int D> DEV void issue_qk(float (&s)[64], uint64_t dq, uint64_t dk) {
+template <typename T, int D, bool kGrouped> DEV void issue_qk(float (&s)[64], uint64_t dq, uint64_t dk) {
+    constexpr uint32_t kStep = Smem<D, kGrouped>::kPanelStep;
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
-        const uint32_t a = ((k >> 2) * (kPanel / 2) + (k & 3) * 32) >> 4, b = ((k >> 2) * kPanel + (k & 3) * 32) >> 4;
+        const uint32_t a = ((k >> 2) * (kPanel / 2) + (k & 3) * 32) >> 4, b = ((k >> 2) * kStep + (k & 3) * 32) >> 4;
         k == 0 ? wgmma_ss<T, 0>(s, dq + a, dk + b) : wgmma_ss<T, 1>(s, dq + a, dk + b);
     }
     wgmma_commit();
 }
 // O += P V: P from registers, V MN-major, 16 KV rows a step.
-template <typename T, int D> DEV void issue_pv(float (&o)[D / 2], const uint32_t (&p)[32], uint64_t dv, uint32_t step) {
+template <typename T, int D, bool kGrouped> DEV void issue_pv(float (&o)[D / 2], const uint32_t (&p)[32], uint64_t dv) {
+    constexpr uint32_t kStep = 2 * Smem<D, kGrouped>::kGroupStep;
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kN / 16; k++) wgmma_rs<T>(o, p + 4 * k, dv + k * step);
+    for (int k = 0; k < kN / 16; k++) wgmma_rs<T>(o, p + 4 * k, dv + ((k * kStep) >> 4));
     wgmma_commit();
 }
 
@@ -284,13 +289,12 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
 }
 
 // Consumer warpgroup `wg`, 64 query rows. The two take turns at the tensor cores (ping-pong) through barriers 1 and 2.
-template <typename T, int D>
+template <typename T, int D, bool kGrouped>
 DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool& decode_done, int wg, int warp, int lane) {
-    using S = Smem<D>;
+    using S = Smem<D, kGrouped>;
     const int row = wg * 64 + (warp & 3) * 16 + lane / 4;
     const uint64_t dq = desc_sw128(base + S::kQ + wg * (S::kTile / 2), 1, 1024);
-    const uint64_t dk0 = desc_sw128(base + S::kK, 1, 1024), dv0 = desc_sw128(base + S::kV, p.v_interleaved ? 2048 : kPanel, 1024);
-    const uint32_t v_step = (p.v_interleaved ? 4096 : 2048) >> 4;
+    const uint64_t dk0 = desc_sw128(base + S::kK, 1, S::kGroupStep), dv0 = desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep);
     const uint32_t k_full = smem_u32(c.k_full), k_empty = smem_u32(c.k_empty), v_full = smem_u32(c.v_full), v_empty = smem_u32(c.v_empty);
     uint32_t it = 0, nt = 0;
     float o[D / 2], s[64], m[2], l[2], corr[2];
@@ -316,7 +320,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
         for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 
         wait_k(it);                                                  // first block: nothing to overlap with
-        issue_qk<T, D>(s, dq, dk(it));
+        issue_qk<T, D, kGrouped>(s, dq, dk(it));
         wgmma_wait<0>();
         touch(s);
         free_k(it);
@@ -330,9 +334,9 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
             // the next S goes to the tensor cores before this P V, and its softmax runs under P V
             wait_k(it + 1);
             bar_sync(1 + wg, 256);
-            issue_qk<T, D>(s, dq, dk(it + 1));
+            issue_qk<T, D, kGrouped>(s, dq, dk(it + 1));
             wait_v(it);
-            issue_pv<T, D>(o, pr, dv(it), v_step);
+            issue_pv<T, D, kGrouped>(o, pr, dv(it));
             if (!yield) bar_arrive(2 - wg, 256);
             wgmma_wait<1>();
             touch(s);
@@ -352,7 +356,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
         for (; n >= begin; n--) step(std::false_type{});
         if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[wg]));        // Q is free: the next tile's copy may start
         wait_v(it);
-        issue_pv<T, D>(o, pr, dv(it), v_step);
+        issue_pv<T, D, kGrouped>(o, pr, dv(it));
         wgmma_wait<0>();
         touch(o);
         free_v(it++);

@@ -16,7 +16,7 @@ FIELDS = ("q_row", "rows", "head", "seq", "pos0", "kv_len", "begin", "end", "par
 PREFILL_TILE = 128  # query rows, and KV tokens of a block
 DECODE_TILE = 64  # KV tokens of a tile
 DECODE_HEADS = 8  # query heads that one pass over a KV head serves
-MIN_TILES = 1  # of a decode chunk: below, merging more parts costs more than it saves (measured on H200)
+MIN_TILES = 8  # of a decode chunk: below, merging more parts costs more than it saves (measured on H200)
 UNIT_OVERHEAD = 3  # what starting and merging a prefill unit costs, in KV blocks (measured on H200)
 L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 50 MB
 
