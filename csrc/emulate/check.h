@@ -75,31 +75,37 @@ inline bool known_to(const Thread& t, const Access& a) {
     const auto clock = t.known->find(a.cta);
     return clock != t.known->end() && a.thread < clock->second.size() && clock->second[a.thread] >= a.when;
 }
-[[noreturn]] inline void race(const Thread& t, const Access& other, bool in_flight, const std::string& does,
-                              const std::string& did, const Span& span) {
-    const bool near = other.cta == t.cta->number;
-    const std::string who = (near ? "" : "CTA " + std::to_string(other.cta) + " ") + "warp " +
-                            std::to_string(other.thread / 32) + " lane " + std::to_string(other.thread % 32);
-    const std::string there = " at " + other.at.text(), missing = near ? "barrier" : "release and acquire";
-    if (in_flight)
-        fault("un-awaited copy: " + does + span.text() + ", where the copy of " + who + there + " may not have arrived", t.at,
-              &t);
-    fault("race: " + does + span.text() + " that " + who + did + there + " with no " + missing + " between", t.at, &t);
+inline std::string who(const Thread& t, const Access& a) {
+    const uint32_t threads = t.cta->threads.size(), warps = threads / 32;
+    const std::string cta = a.cta == t.cta->number ? "" : "CTA " + std::to_string(a.cta) + " ";
+    if (cta.empty() && a.thread >= threads + warps) return "a TMA copy";
+    if (cta.empty() && a.thread >= threads) return "a wgmma of warp " + std::to_string(a.thread - threads);
+    return cta + "warp " + std::to_string(a.thread / 32) + " lane " + std::to_string(a.thread % 32);
 }
-inline void note_read(const Thread& t, Cell& c, const Span& span, bool remember) {
-    if (c.in_flight || !known_to(t, c.write)) race(t, c.write, c.in_flight, "reads ", " wrote", span);
+[[noreturn]] inline void race(const Thread& t, const std::string& does, const Access& other, const std::string& did,
+                              bool in_flight, const Span& span) {
+    const std::string what = does + span.text(), by = who(t, other), there = " at " + other.at.text();
+    const std::string missing = other.cta == t.cta->number ? "barrier" : "release and acquire";
+    if (in_flight) fault("un-awaited copy: " + what + ", where that of " + by + there + " may not have arrived", t.at, &t);
+    fault("race: " + what + " that " + by + did + there + " with no " + missing + " between", t.at, &t);
+}
+inline void note_read(const Thread& t, Cell& c, const Span& span, bool remember, int engine = -1) {
+    if (c.in_flight || !known_to(t, c.write)) race(t, "reads ", c.write, " wrote", c.in_flight, span);
     if (!remember) return;
     const auto implied = [&](const Access& r) { return known_to(t, r); };
     c.reads.erase(std::remove_if(c.reads.begin(), c.reads.end(), implied), c.reads.end());
-    c.reads.push_back({t.cta->number, uint32_t(t.id), t.cta->now, t.at});
+    c.reads.push_back({t.cta->number, uint32_t(engine < 0 ? t.id : engine), t.cta->now, t.at});
 }
-inline void note_write(const Thread& t, Cell& c, const Span& span, bool atomic = false, bool in_flight = false) {
-    const bool both_atomic = atomic && c.atomic;
-    if (c.in_flight || !(both_atomic || known_to(t, c.write))) race(t, c.write, c.in_flight, "writes ", " wrote", span);
+// How a write reaches memory: at once, atomically, or some time later, when it is waited for.
+enum class How { plain, atomic, cp_async, tma };
+inline void note_write(const Thread& t, Cell& c, const Span& span, How how = How::plain, int engine = -1) {
+    const bool both_atomic = how == How::atomic && c.atomic;
+    if (c.in_flight || !(both_atomic || known_to(t, c.write))) race(t, "writes ", c.write, " wrote", c.in_flight, span);
     for (const Access& r : c.reads)
-        if (!known_to(t, r)) race(t, r, false, "overwrites ", " read", span);
+        if (!known_to(t, r)) race(t, "overwrites ", r, " read", false, span);
     c.reads.clear();
-    c.write = {t.cta->number, uint32_t(t.id), t.cta->now, t.at}, c.atomic = atomic, c.in_flight = in_flight;
+    c.write = {t.cta->number, uint32_t(engine < 0 ? t.id : engine), t.cta->now, t.at};
+    c.atomic = how == How::atomic, c.async = how == How::tma, c.in_flight = how == How::cp_async || how == How::tma;
 }
 
 }  // namespace emulate

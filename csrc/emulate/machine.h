@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <queue>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -48,6 +49,7 @@ struct Costs {
 };
 
 struct Cta;
+struct Thread;
 struct Warp;
 struct Machine;
 
@@ -66,6 +68,19 @@ struct CopyGroup {
     double ready = 0;
 };
 
+// An mbarrier: a phase is complete when all arrivals have come and all announced bytes have been copied.
+struct Mbarrier {
+    uint32_t count = 0, missing = 0, phase = 0;
+    int64_t bytes = 0;                   // announced, not yet copied
+    uint32_t init_thread = 0;
+    bool seen_by_tma = false;            // fence_mbar_init came after the initialisation
+    uint32_t engine = 0;                 // the thread number under which its copies write
+    double time = 0;
+    Knowledge gathered, complete;        // published in this phase; in the one before
+    std::shared_ptr<const Knowledge> asked, answer;  // memo: what who knew `asked` knows after the last phase
+    std::vector<Thread*> waiting;
+};
+
 enum class State : uint8_t { ready, meeting, waiting, done };
 
 struct Thread {
@@ -81,6 +96,13 @@ struct Thread {
     Knowledge fenced, heard;                     // known at its last fence; heard through relaxed atomics since
     CopyGroup open;                              // cp.async not committed yet
     std::deque<CopyGroup> groups;                // committed, oldest first
+    std::vector<uint32_t> proxy_fences;          // moments of its fence.proxy.async
+    bool vote = false;                           // result of its last voting barrier
+};
+
+struct ProductGroup {  // wgmma: what to do when it is waited for
+    std::vector<std::function<void()>> finish;
+    double ready = 0;
 };
 
 struct Warp {
@@ -94,11 +116,17 @@ struct Warp {
     Where op_at;
     std::array<void*, 32> slots{};  // each lane's arguments
     int done = 0;                   // lanes that have left the kernel
+    int registers = 0;              // a thread
+    bool products_fenced = false;   // wgmma.fence since the last wait
+    ProductGroup open_products;
+    std::deque<ProductGroup> products;  // wgmma groups under way, oldest first
+    std::set<const float*> accumulating;  // accumulators of the products under way
 };
 
 struct Barrier {
     int expected = 0, arrived = 0;
     double time = 0;
+    bool any = false;               // some thread voted yes
     Knowledge announced;            // by warps that arrive without waiting
     std::vector<Thread*> waiting;
 };
@@ -111,7 +139,7 @@ struct Access {
 };
 struct Cell {
     Access write;
-    bool in_flight = false, atomic = false;
+    bool in_flight = false, atomic = false, async = false;  // async: written by the copy engine
     std::vector<Access> reads;  // since the write, without those that a later read implies
 };
 constexpr uint32_t kCell = 2;
@@ -143,9 +171,15 @@ struct Cta {
     int warps_left = 0;
     std::vector<Thread> threads;
     std::vector<Warp> warps;
-    std::vector<char> smem;
+    std::vector<char> storage;
+    char* smem = nullptr;  // 1024-byte aligned
+    size_t smem_bytes = 0;
     std::vector<Cell> cells;
     std::array<Barrier, 16> barriers;
+    std::map<uint32_t, Mbarrier> mbarriers;  // by address
+    int copies = 0;                          // TMA copies under way
+    int spare_registers = 0;
+    std::vector<std::pair<Warp*, int>> want_registers;
 };
 
 inline Thread* self = nullptr;  // the thread that runs now; null on the host
@@ -175,6 +209,7 @@ struct Machine {
     }
     void run(std::vector<Launch>& launches);
     void pause() { emulate_switch(&self->stack_pointer, scheduler); }  // the running thread stops here
+    void later(double time, std::function<void()> event) { events.emplace(time, std::move(event)); }
     void wake(Warp& w) {
         if (!w.queued) w.queued = true, queue.push({w.time, ticket++, &w});
     }
@@ -197,6 +232,7 @@ private:
     void* scheduler = nullptr;
     std::exception_ptr failure;
     std::priority_queue<Next> queue;
+    std::multimap<double, std::function<void()>> events;  // what will happen without a warp: copies that arrive
     uint64_t ticket = 0;
     double dram_free = 0;
     std::vector<Sm> sm;
@@ -232,12 +268,16 @@ inline void Machine::check(const Launch& l) const {
 
 inline void Machine::run(std::vector<Launch>& all) {
     for (const Launch& l : all) check(l);
-    sm.clear(), ctas.clear(), queue = {}, global_cells.clear(), released.clear(), launch_of_cta.clear();
+    sm.clear(), ctas.clear(), queue = {}, events.clear(), global_cells.clear(), released.clear(), launch_of_cta.clear();
     for (int i = 0; i < sms; ++i) sm.push_back({i});
     dram_free = 0, ticket = 0, failure = nullptr, launches = &all;
     for (size_t i = 0; i < all.size(); ++i) all[i].order = i;
     dispatch(0);
-    while (!queue.empty()) {
+    while (!queue.empty() || !events.empty()) {
+        if (!events.empty() && (queue.empty() || events.begin()->first <= queue.top().time)) {
+            events.extract(events.begin()).mapped()();
+            continue;
+        }
         Warp& w = *queue.top().warp;
         queue.pop();
         w.queued = false;
@@ -278,7 +318,11 @@ inline void Machine::start(Launch& l, Sm& s, double time) {
     Cta& c = ctas.emplace_back();
     c.launch = &l, c.sm = &s, c.number = number, c.index = index, c.warps_left = n / 32;
     c.threads.resize(n), c.warps.resize(n / 32), c.cells.resize((l.smem + kCell - 1) / kCell);
-    c.smem.assign(l.smem, char(0xff));  // poison: NaN as float, bf16 and fp16, -1 as int
+    c.storage.assign(l.smem + 1024, char(0xff));  // poison: NaN as float, bf16 and fp16, -1 as int
+    c.smem = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(c.storage.data()) + 1023) & ~uintptr_t(1023));
+    c.smem_bytes = l.smem;
+    const int registers = std::min(65536 / n / 8 * 8, 248);
+    c.spare_registers = 65536 - registers * n;
     const auto nothing = std::make_shared<const Knowledge>(Knowledge{{number, Clock(n, 0)}});
     for (int t = 0; t < n; ++t) {
         Thread& th = c.threads[t];
@@ -290,7 +334,7 @@ inline void Machine::start(Launch& l, Sm& s, double time) {
     }
     for (int w = 0; w < n / 32; ++w) {
         c.warps[w].cta = &c, c.warps[w].threads = &c.threads[w * 32], c.warps[w].id = w;
-        c.warps[w].time = time + cost.cta_start;
+        c.warps[w].time = time + cost.cta_start, c.warps[w].registers = registers;
         wake(c.warps[w]);
     }
 }
@@ -334,6 +378,7 @@ inline void Machine::step(Warp& w) {
 }
 inline void Machine::retire(Cta& c, double time) {
     Launch& l = *c.launch;
+    if (c.copies) fault("the CTA ended while TMA copies were on their way to its shared memory", c.threads[0].at, &c.threads[0]);
     l.live--, c.sm->ctas--, c.sm->threads -= l.threads(), c.sm->smem -= l.smem + 1024;
     for (Thread& t : c.threads) spare_stacks.push_back(std::move(t.stack));
     ctas.remove_if([&](const Cta& x) { return &x == &c; });

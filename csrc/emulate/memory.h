@@ -14,10 +14,10 @@ inline Span shared_span(uint32_t address, int bytes) {
 
 inline char* shared_bytes(const Thread& t, uint32_t address, int bytes) {
     const Span span = shared_span(address, bytes);
-    if (span.offset < 0 || span.offset + bytes > int64_t(t.cta->smem.size()))
-        fault("out of bounds: " + span.text() + ", but the CTA has " + std::to_string(t.cta->smem.size()), t.at, &t);
+    if (span.offset < 0 || span.offset + bytes > int64_t(t.cta->smem_bytes))
+        fault("out of bounds: " + span.text() + ", but the CTA has " + std::to_string(t.cta->smem_bytes), t.at, &t);
     if (address % bytes) fault("misaligned: " + span.text(), t.at, &t);
-    return t.cta->smem.data() + span.offset;
+    return t.cta->smem + span.offset;
 }
 template <class F> void each_cell(Cta& c, uint32_t address, int bytes, F&& f) {
     const uint32_t first = (address - kSharedStart) / kCell;
@@ -29,10 +29,10 @@ inline const char* read_shared(Thread& t, uint32_t address, int bytes) {
     t.warp->time += bytes * machine().cost.shared_byte;
     return p;
 }
-inline char* write_shared(Thread& t, uint32_t address, int bytes, bool atomic = false, bool in_flight = false) {
+inline char* write_shared(Thread& t, uint32_t address, int bytes, How how = How::plain) {
     char* p = shared_bytes(t, address, bytes);
     const Span span = shared_span(address, bytes);
-    each_cell(*t.cta, address, bytes, [&](Cell& c) { note_write(t, c, span, atomic, in_flight); });
+    each_cell(*t.cta, address, bytes, [&](Cell& c) { note_write(t, c, span, how); });
     t.warp->time += bytes * machine().cost.shared_byte;
     return p;
 }
@@ -175,7 +175,7 @@ template <class T> void cp_async(uint32_t to, gptr<T> from, int bytes, bool keep
         each_global_cell(source, bytes, false, [&](Cell& c) { note_read(t, c, span, false); });
         t.open.ready = machine().transfer(t.warp->time, bytes);
     }
-    write_shared(t, to, bytes, false, true);
+    write_shared(t, to, bytes, How::cp_async);
     t.open.copies.push_back({to, keep ? source : nullptr, bytes});
 }
 inline void cp_async_commit(Where at) {
@@ -190,7 +190,7 @@ inline void cp_async_wait(int pending, Where at) {
         const CopyGroup& g = t.groups.front();
         t.warp->ready = std::max(t.warp->ready, g.ready);
         for (const Copy& c : g.copies) {
-            char* to = t.cta->smem.data() + (c.to - kSharedStart);
+            char* to = t.cta->smem + (c.to - kSharedStart);
             if (c.from) memcpy(to, c.from, c.bytes);
             else memset(to, 0, c.bytes);
             each_cell(*t.cta, c.to, c.bytes, [&](Cell& cell) { cell.in_flight = false, cell.write.when = t.cta->now; });
@@ -205,7 +205,7 @@ template <class T, class F> T atomic(gptr<T> p, Order order, Where at, F&& chang
     t.at = at;
     check_global(p.p, sizeof(T), sizeof(T), p.range, at);
     const Span span = global_span(p.p, sizeof(T), p.range);
-    each_global_cell(p.p, sizeof(T), true, [&](Cell& c) { note_write(t, c, span, true); });
+    each_global_cell(p.p, sizeof(T), true, [&](Cell& c) { note_write(t, c, span, How::atomic); });
     order_atomic(p.p, order);
     const T old = *p.p;
     *p.p = change(old);
@@ -215,7 +215,7 @@ template <class T, class F> T atomic(gptr<T> p, Order order, Where at, F&& chang
 }
 template <class T, class F> T atomic(sptr<T> p, Order, Where at, F&& change) {
     self->at = at;
-    char* there = write_shared(*self, p.byte, sizeof(T), true);
+    char* there = write_shared(*self, p.byte, sizeof(T), How::atomic);
     T old;
     memcpy(&old, there, sizeof(T));
     const T now = change(old);

@@ -34,12 +34,12 @@ inline void syncwarp(Where at) {
     meet("__syncwarp", none, at, [](auto) { exchange(*self->warp); });
 }
 // One warp reaches a barrier. When it is complete, those that wait go on, knowing what all did.
-inline void arrive(Warp& w, Barrier& b, int threads, bool wait, Where at) {
+inline void arrive(Warp& w, Barrier& b, int threads, bool wait, bool any, Where at) {
     if (b.arrived == 0) b.expected = threads;
     if (b.expected != threads || threads % 32 || b.arrived + 32 > threads || threads > int(w.cta->threads.size()))
         fault("barrier of " + std::to_string(threads) + " threads reached by more, or for another count: " +
               std::to_string(b.arrived) + " of " + std::to_string(b.expected) + " had arrived", at);
-    b.arrived += 32, b.time = std::max(b.time, w.time);
+    b.arrived += 32, b.time = std::max(b.time, w.time), b.any |= any;
     for (Thread* t = w.threads; t < w.threads + 32; ++t) {
         if (wait) b.waiting.push_back(t), t->state = State::waiting;
         else publish(b.announced, *t);
@@ -51,17 +51,23 @@ inline void arrive(Warp& w, Barrier& b, int threads, bool wait, Where at) {
     if (complete.waiting.empty()) return;
     exchange(*w.cta, complete.announced, [&](auto&& f) { for (Thread* t : complete.waiting) f(*t); });
     for (Thread* t : complete.waiting) {
-        t->state = State::ready, t->warp->time = std::max(t->warp->time, complete.time);
+        t->state = State::ready, t->vote = complete.any, t->warp->time = std::max(t->warp->time, complete.time);
         if (t->warp != &w) machine().wake(*t->warp);
     }
 }
-inline void barrier(int id, int threads, bool wait, Where at) {
+// Returns whether any of the threads that came voted yes.
+inline bool barrier(int id, int threads, bool wait, Where at, bool vote = false) {
     if (id < 0 || id > 15) fault("barrier " + std::to_string(id) + " does not exist; there are 0 to 15", at);
-    meet(wait ? "bar.sync" : "bar.arrive", id, at, [&](int* const* ids) {
-        for (int l = 0; l < 32; ++l)
-            if (*ids[l] != id) fault("divergence: lanes of one warp name different barriers", at);
-        arrive(*self->warp, self->warp->cta->barriers[id], threads, wait, at);
+    struct Args { int id; bool vote; } mine{id, vote};
+    meet(wait ? "bar.sync" : "bar.arrive", mine, at, [&](Args* const* lanes) {
+        bool any = false;
+        for (int l = 0; l < 32; ++l) {
+            if (lanes[l]->id != id) fault("divergence: lanes of one warp name different barriers", at);
+            any |= lanes[l]->vote;
+        }
+        arrive(*self->warp, self->warp->cta->barriers[id], threads, wait, any, at);
     });
+    return self->vote;
 }
 
 // ---------------------------------------------------------------- votes and shuffles
