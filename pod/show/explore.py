@@ -32,6 +32,8 @@ def strip(fn: Callable[..., object], show: Sequence[Mapping], height: float = 3.
     panels: Sequence[Axes] = [made] if len(show) == 1 else list(made)
     for ax, setting in zip(panels, show, strict=True):
         _panel(fn, ax, setting)
+        if sharey and ax is not panels[0]:
+            ax.set_ylabel("")
     return panels[0].figure
 
 
