@@ -26,3 +26,9 @@ def test_map_links_what_is_here_and_marks_what_is_not(monkeypatch, tmp_path):
     text = walk.markdown()
     assert re.findall(r"\[(.*?)\]\((.*?)\)", text) == [("02 tiling", "02_tiling.ipynb")]
     assert text.count("*(to come)*") == 16 and len(text.splitlines()) == 2 + 17
+
+
+def test_chapter_00_shows_the_present_map():
+    outputs = [o for cell in notebooks.read(walk.CHAPTERS[0].path).cells for o in cell.get("outputs", ())]
+    shown = [o.data["text/markdown"] for o in outputs if "text/markdown" in o.get("data", {})]
+    assert shown == [walk.markdown()], "a chapter came or went: `make notebooks NB=00` redraws the map"
