@@ -1,4 +1,4 @@
-"""The generated parts of README.md: the chapters that are here, the headline claims and one picture. What stands
+"""The generated parts of README.md: the walk, the headline claims and one picture. What stands
 between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test fails when it is out of date."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pod import claims, notebooks
+from pod import claims, walk
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -17,22 +17,7 @@ PICTURE = ROOT / "notebooks" / "pictures" / f"{FIGURE}.png"
 
 
 def chapters() -> str:
-    """One row a chapter: its title as a link, the question that it answers, and its time."""
-    rows = ["| chapter | question | minutes |", "|---|---|---|"]
-    for path in notebooks.find([]):
-        opening = notebooks.read(path).cells[0].source
-        title = _first(r"^# (.*)$", opening, path)
-        question = _first(r"^> \*\*(.*)\*\*\s*$", opening, path)
-        minutes = _first(r"(\d+) minutes", opening, path)
-        rows.append(f"| [{title}](notebooks/{path.name}) | {question} | {minutes} |")
-    return "\n".join(rows) + "\n"
-
-
-def _first(pattern: str, text: str, path: Path) -> str:
-    match = re.search(pattern, text, re.MULTILINE)
-    if match is None:
-        raise ValueError(f"{path.name}: the first cell has nothing that fits {pattern!r}")
-    return match[1]
+    return walk.markdown("notebooks/") + "\n"
 
 
 def picture() -> str:

@@ -56,11 +56,11 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
 
 
-def markdown() -> str:
-    """All chapters as a table; those whose notebook is here are links, the others say so."""
+def markdown(folder: str = "") -> str:
+    """All chapters as a table; those whose notebook is here are links, the others say so. `folder` is the way there."""
     rows = ["| | chapter | its question | minutes |", "|---|---|---|---|"]
     for part, chapters in PARTS.items():
         for i, c in enumerate(chapters):
-            title = f"[{c.title}]({c.path.name})" if c.path.exists() else f"{c.title} *(to come)*"
+            title = f"[{c.title}]({folder}{c.path.name})" if c.path.exists() else f"{c.title} *(to come)*"
             rows.append(f"| {part if i == 0 else ''} | {title} | {c.question} | {c.minutes} |")
     return "\n".join(rows)

@@ -9,7 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
-from pod import notebooks
+from pod import notebooks, walk
 
 CHAPTERS = sorted(notebooks.FOLDER.glob("*.ipynb"))
 
@@ -19,10 +19,14 @@ def test_chapter_keeps_every_rule(path):
     assert notebooks.problems(path) == []
 
 
-def test_every_chapter_has_its_own_number_and_the_first_is_00():
-    numbers = [path.name[:3] for path in CHAPTERS]
-    assert numbers[0] == "00_" and len(set(numbers)) == len(numbers)
-    assert all(number[:2].isdigit() and number[2] == "_" for number in numbers)
+def test_every_chapter_has_its_place_in_the_walk():
+    assert {path.stem for path in CHAPTERS} <= {chapter.name for chapter in walk.CHAPTERS}
+
+
+@pytest.mark.parametrize("chapter", [c for c in walk.CHAPTERS if c.path.exists()], ids=lambda c: c.name)
+def test_chapter_asks_its_question_and_takes_its_time(chapter):
+    opening = notebooks.read(chapter.path).cells[0].source
+    assert f"> **{chapter.question}**" in opening and f"{chapter.minutes} minutes" in opening
 
 
 # ---------------------------------------------------------------- each rule against a chapter that breaks it
