@@ -51,7 +51,7 @@ template <int kGranules> struct Cursor {
 };
 
 // ---------------------------------------------------------------- producer: one warp
-template <int D, int kGranules>
+template <int D, int kGranules, int kPage>
 DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap& mv, const Params& p, const KvLayout& kv,
                  uint32_t base, Control<kGranules>& c, int lane) {
     using S = Smem<D, kGranules>;
@@ -67,8 +67,11 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
             if (elect_one()) mbar_arrive_tx(full, kGranule);
             const CUtensorMap* map = is_v ? &mv : &mk;
             const uint32_t dst = base + at.slot * kGranule;
-            if (kTokens >> kv.page_shift <= 1) load_block(map, dst, full, from, panel, head);
-            else for_pages<kTokens>(kv, from, [&](int i, int page) { tma_load_5d(dst + (i << kv.page_shift) * 128, map, full, 0, panel, head, page); });
+            if constexpr (kPage == 0 || kPage >= kTokens) load_block(map, dst, full, from, panel, head);
+            else
+                for_pages<kTokens / kPage>(from, [&](int i, int page) {
+                    tma_load_5d(dst + i * kPage * 128, map, full, 0, panel, head, page);
+                });
         }
     };
     auto slot_of = [&] {

@@ -25,7 +25,7 @@ DEV void stamp(long long* trace, int role, int which) {
     if (trace && threadIdx.x % 32 == 0) trace[(blockIdx.x * 5 + role) * 2 + which] = global_ns();
 }
 
-template <typename T, int D, bool kGrouped>
+template <typename T, int D, int kPage>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, long long* trace) {
@@ -48,13 +48,13 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     if (warp < 4) {
         setmaxnreg_dec<kRegsProducer>();
         if (warp < 2) stamp(trace, warp, 0);
-        if (warp == 0) prefill::Producer<D, kGrouped>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane_id()}.run();
-        if (warp == 1) decode::produce<D, kGranules<D>>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane_id());
+        if (warp == 0) prefill::Producer<D, kPage>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane_id()}.run();
+        if (warp == 1) decode::produce<D, kGranules<D>, kPage>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane_id());
         if (warp < 2) stamp(trace, warp, 1);
     } else if (warp < 12) {
         setmaxnreg_inc<kRegsPrefill>();
         if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D, kGrouped>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane_id());
+        prefill::consume<T, D, kPage>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane_id());
         if (warp % 4 == 0) stamp(trace, 1 + warp / 4, 1);
     } else {
         setmaxnreg_dec<kRegsDecode>();
@@ -111,9 +111,9 @@ static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
-template <typename T, int D, bool kGrouped>
+template <typename T, int D, int kPage>
 static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp, const KvLayout& kv) {
-    auto kernel = hybrid90<T, D, kGrouped>;
+    auto kernel = hybrid90<T, D, kPage>;
     static const cudaError_t once = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D>::kBytes);
     if (once != cudaSuccess) return once;
     kernel<<<a.ctas, kThreads, Layout<D>::kBytes, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, static_cast<long long*>(a.trace));
@@ -135,10 +135,15 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
                          a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads / a.num_kv_heads, scale_log2};
     KvLayout kv = {a.table, a.table_stride, a.table ? __builtin_ctz(a.page_tokens) : 31};
-    const auto go = [&](auto dtype, auto dim, auto small_pages) {
-        return launch<decltype(dtype), decltype(dim)::value, decltype(small_pages)::value>(a, maps, pp, dp, kv);
+    const auto go = [&](auto dtype, auto dim, auto page) {
+        return launch<decltype(dtype), decltype(dim)::value, decltype(page)::value>(a, maps, pp, dp, kv);
     };
-    const auto with_dim = [&](auto dtype, auto dim) { return grouped ? go(dtype, dim, std::true_type{}) : go(dtype, dim, std::false_type{}); };
+    const auto with_dim = [&](auto dtype, auto dim) {
+        if (!grouped) return go(dtype, dim, std::integral_constant<int, 0>{});
+        if (a.page_tokens == 16) return go(dtype, dim, std::integral_constant<int, 16>{});
+        if (a.page_tokens == 32) return go(dtype, dim, std::integral_constant<int, 32>{});
+        return a.page_tokens == 64 ? go(dtype, dim, std::integral_constant<int, 64>{}) : -2;
+    };
     const auto with_dtype = [&](auto dtype) {
         if (a.head_dim == 128) return with_dim(dtype, std::integral_constant<int, 128>{});
         return a.head_dim == 64 ? with_dim(dtype, std::integral_constant<int, 64>{}) : -2;

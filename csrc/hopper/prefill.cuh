@@ -9,12 +9,12 @@ namespace pod90::prefill {
 constexpr int kM = 128, kN = 128;                                    // query rows and KV tokens of a tile
 constexpr uint32_t kPanel = 128 * 128;                               // 128 rows of 64 columns: one swizzled panel
 
-// Shared memory: Q, then two stages each of K and V. A tile of K or V is [panel][128 rows]. With pages of less than 128
-// tokens that would take one copy a page and panel, and the copy engine serves only about one in 100 cycles; there a tile is
-// [group of 8 rows][panel][8 rows], so that one copy brings a whole page and the groups are still evenly spaced.
-template <int D, bool kGrouped = false> struct Smem {
+// Shared memory: Q, then two stages each of K and V. A tile of K or V is [panel][128 rows]. With pages of kPage <
+// 128 tokens (kPage = 0: larger, or contiguous) that would take a copy for each page and panel; there a tile is [group of 8
+// rows][panel][8 rows], so that one copy brings a whole page and the groups are still evenly spaced, as wgmma asks.
+template <int D, int kPage = 0> struct Smem {
     static constexpr uint32_t kTile = (D / 64) * kPanel, kQ = 0, kK = kTile, kV = 3 * kTile, kBytes = 5 * kTile;
-    static constexpr uint32_t kPanelStep = kGrouped ? 1024 : kPanel, kGroupStep = kGrouped ? (D / 64) * 1024 : 1024;
+    static constexpr uint32_t kPanelStep = kPage ? 1024 : kPanel, kGroupStep = kPage ? (D / 64) * 1024 : 1024;
 };
 
 struct Params {
@@ -45,7 +45,7 @@ DEV void init(Control& c) {
 }
 
 // ---------------------------------------------------------------- producer: one warp
-template <int D, bool kGrouped>
+template <int D, int kPage>
 struct Producer {
     const CUtensorMap &mq, &mk, &mv;
     const Params& p;
@@ -55,7 +55,7 @@ struct Producer {
     int lane;
     PageWindow window = {};
     uint32_t blocks = 0, tiles = 0, tails = 0;                       // so far: stage and phase carry on across tiles
-    using S = Smem<D, kGrouped>;
+    using S = Smem<D, kPage>;
 
     template <bool kIsV> DEV void load(int seq, int kv_len, int kv_head, int block, uint32_t i) {
         const uint32_t s = i & 1, dst = base + (kIsV ? S::kV : S::kK) + s * S::kTile;
@@ -66,9 +66,9 @@ struct Producer {
         mbar_wait(smem_u32(kIsV ? &c.v_empty[s] : &c.k_empty[s]), ((i >> 1) & 1) ^ 1);
         if (elect_one()) mbar_arrive_tx(done, S::kTile);
         const CUtensorMap* map = kIsV ? &mv : &mk;
-        if constexpr (kGrouped) {                                    // map: 64 columns, 8 rows, heads x panels, groups, pages
-            for_pages<kN>(kv, from, [&](int i, int page) {
-                tma_load_5d(dst + (i << kv.page_shift) * D * 2, map, done, 0, kv_head * (D / 64), 0, page);
+        if constexpr (kPage != 0) {                                  // map: 64 columns, 8 rows, heads x panels, groups, pages
+            for_pages<kN / kPage>(from, [&](int i, int page) {
+                tma_load_5d(dst + i * kPage * D * 2, map, done, 0, kv_head * (D / 64), 0, page);
             });
         } else {
 #pragma unroll
@@ -137,8 +137,8 @@ struct Producer {
 
 // ---------------------------------------------------------------- consumers: two warpgroups
 // S = Q K^T for this warpgroup's 64 rows: k16 steps, 4 in each panel.
-template <typename T, int D, bool kGrouped> DEV void issue_qk(float (&s)[64], uint64_t dq, uint64_t dk) {
-    constexpr uint32_t kStep = Smem<D, kGrouped>::kPanelStep;
+template <typename T, int D, int kPage> DEV void issue_qk(float (&s)[64], uint64_t dq, uint64_t dk) {
+    constexpr uint32_t kStep = Smem<D, kPage>::kPanelStep;
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
@@ -148,8 +148,8 @@ template <typename T, int D, bool kGrouped> DEV void issue_qk(float (&s)[64], ui
     wgmma_commit();
 }
 // O += P V: P from registers, V MN-major, 16 KV rows a step.
-template <typename T, int D, bool kGrouped> DEV void issue_pv(float (&o)[D / 2], const uint32_t (&p)[32], uint64_t dv) {
-    constexpr uint32_t kStep = 2 * Smem<D, kGrouped>::kGroupStep;
+template <typename T, int D, int kPage> DEV void issue_pv(float (&o)[D / 2], const uint32_t (&p)[32], uint64_t dv) {
+    constexpr uint32_t kStep = 2 * Smem<D, kPage>::kGroupStep;
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kN / 16; k++) wgmma_rs<T>(o, p + 4 * k, dv + ((k * kStep) >> 4));
@@ -289,9 +289,9 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
 }
 
 // Consumer warpgroup `wg`, 64 query rows. The two take turns at the tensor cores (ping-pong) through barriers 1 and 2.
-template <typename T, int D, bool kGrouped>
+template <typename T, int D, int kPage>
 DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool& decode_done, int wg, int warp, int lane) {
-    using S = Smem<D, kGrouped>;
+    using S = Smem<D, kPage>;
     const int row = wg * 64 + (warp & 3) * 16 + lane / 4;
     const uint64_t dq = desc_sw128(base + S::kQ + wg * (S::kTile / 2), 1, 1024);
     const uint64_t dk0 = desc_sw128(base + S::kK, 1, S::kGroupStep), dv0 = desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep);
@@ -320,7 +320,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
         for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 
         wait_k(it);                                                  // first block: nothing to overlap with
-        issue_qk<T, D, kGrouped>(s, dq, dk(it));
+        issue_qk<T, D, kPage>(s, dq, dk(it));
         wgmma_wait<0>();
         touch(s);
         free_k(it);
@@ -334,9 +334,9 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
             // the next S goes to the tensor cores before this P V, and its softmax runs under P V
             wait_k(it + 1);
             bar_sync(1 + wg, 256);
-            issue_qk<T, D, kGrouped>(s, dq, dk(it + 1));
+            issue_qk<T, D, kPage>(s, dq, dk(it + 1));
             wait_v(it);
-            issue_pv<T, D, kGrouped>(o, pr, dv(it));
+            issue_pv<T, D, kPage>(o, pr, dv(it));
             if (!yield) bar_arrive(2 - wg, 256);
             wgmma_wait<1>();
             touch(s);
@@ -356,7 +356,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
         for (; n >= begin; n--) step(std::false_type{});
         if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[wg]));        // Q is free: the next tile's copy may start
         wait_v(it);
-        issue_pv<T, D, kGrouped>(o, pr, dv(it));
+        issue_pv<T, D, kPage>(o, pr, dv(it));
         wgmma_wait<0>();
         touch(o);
         free_v(it++);

@@ -1,107 +1,145 @@
-// One small wrapper per Hopper (sm_90a) instruction.
+// One small wrapper per Hopper (sm_90a) instruction: its GPU form and its emulated form (see include/ptx.cuh).
 #pragma once
+#include "../include/ptx.cuh"
+#ifdef POD_EMULATE
+#include "../emulate/hopper.h"
+#else
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <stdint.h>
-#include <type_traits>
-
-#define DEV __device__ __forceinline__
+#endif
 
 namespace pod90 {
 
 // Shared-window address of a generic pointer, as the 32-bit operand that PTX wants.
-DEV uint32_t smem_u32(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+DEV uint32_t smem_u32(const void* p) {
+    GPU(return static_cast<uint32_t>(__cvta_generic_to_shared(p));)
+    CPU(return emulate::address_of(p);)
+}
 
 // ---------------------------------------------------------------- mbarrier
 // Initialise: `count` arrivals complete a phase.
-DEV void mbar_init(uint32_t bar, uint32_t count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+DEV void mbar_init(uint32_t bar, uint32_t count AT) {
+    GPU(asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");)
+    CPU(emulate::mbar_init(bar, count, at);)
 }
 // Make the initialised barriers visible to the copy engine (async proxy).
-DEV void fence_mbar_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEV void fence_mbar_init(AT_ONLY) {
+    GPU(asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");)
+    CPU(emulate::fence_mbar_init(at);)
+}
 // One arrival.
-DEV void mbar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+DEV void mbar_arrive(uint32_t bar AT) {
+    GPU(asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");)
+    CPU(emulate::mbar_arrive(bar, 0, at);)
+}
 // One arrival that also announces `bytes` of copy traffic.
-DEV void mbar_arrive_tx(uint32_t bar, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+DEV void mbar_arrive_tx(uint32_t bar, uint32_t bytes AT) {
+    GPU(asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");)
+    CPU(emulate::mbar_arrive(bar, bytes, at);)
 }
 // Wait until the phase with this parity has completed (the hardware suspends the thread between tries).
-DEV void mbar_wait(uint32_t bar, uint32_t parity) {
-    asm volatile(
+DEV void mbar_wait(uint32_t bar, uint32_t parity AT) {
+    GPU(asm volatile(
         "{\n.reg .pred p;\n"
         "WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        "@p bra DONE;\nbra WAIT;\nDONE:\n}\n" ::"r"(bar), "r"(parity) : "memory");
+        "@p bra DONE;\nbra WAIT;\nDONE:\n}\n" ::"r"(bar), "r"(parity) : "memory");)
+    CPU(emulate::mbar_wait(bar, parity, at);)
 }
 
 // ---------------------------------------------------------------- TMA
-DEV void prefetch_tmap(const CUtensorMap* m) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(m)) : "memory");
+DEV void prefetch_tmap([[maybe_unused]] const CUtensorMap* m) {
+    GPU(asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(m)) : "memory");)
 }
 // Boxes, global -> shared, completing on an mbarrier. Every map starts with 64 columns (c0 = 0).
-DEV void tma_load_4d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2, int c3) {
-    asm volatile(
+DEV void tma_load_4d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2, int c3 AT) {
+    GPU(asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst), "l"(reinterpret_cast<uint64_t>(m)), "r"(bar),
-        "r"(0), "r"(c1), "r"(c2), "r"(c3) : "memory");
+        "r"(0), "r"(c1), "r"(c2), "r"(c3) : "memory");)
+    CPU(emulate::tma_load(dst, m, bar, {0, c1, c2, c3}, at);)
 }
-DEV void tma_load_5d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2, int c3, int c4) {
-    asm volatile(
+DEV void tma_load_5d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, int c2, int c3, int c4 AT) {
+    GPU(asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(dst), "l"(reinterpret_cast<uint64_t>(m)), "r"(bar),
-        "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");
+        "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4) : "memory");)
+    CPU(emulate::tma_load(dst, m, bar, {0, c1, c2, c3, c4}, at);)
 }
 
 // ---------------------------------------------------------------- roles, barriers, order
 // Read anew by each role, so that no register is kept alive from before the roles part.
 DEV int lane_id() {
-    int lane;
-    asm volatile("mov.u32 %0, %laneid;" : "=r"(lane));
-    return lane;
+    GPU(int lane; asm volatile("mov.u32 %0, %laneid;" : "=r"(lane)); return lane;)
+    CPU(return threadIdx.x % 32;)
 }
 // True in exactly one lane of a converged warp; unlike a lane test, the compiler knows that it is one lane.
-DEV bool elect_one() {
-    uint32_t r;
+DEV bool elect_one(AT_ONLY) {
+    GPU(uint32_t r;
     asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(r));
-    return r;
+    return r;)
+    CPU(return emulate::elect(at);)
 }
 // Give registers back to / take them from the CTA's pool (whole warpgroup).
-template <int N> DEV void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
-template <int N> DEV void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> DEV void setmaxnreg_dec(AT_ONLY) {
+    GPU(asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));)
+    CPU(emulate::setmaxnreg(N, false, at);)
+}
+template <int N> DEV void setmaxnreg_inc(AT_ONLY) {
+    GPU(asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));)
+    CPU(emulate::setmaxnreg(N, true, at);)
+}
 // Named barrier among `threads` threads: wait / announce only / wait and learn whether any thread said true.
-DEV void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-DEV void bar_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-DEV bool bar_any(int id, int threads, bool mine) {
-    uint32_t r;
+DEV void bar_sync(int id, int threads AT) {
+    GPU(asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");)
+    CPU(emulate::barrier(id, threads, true, at);)
+}
+DEV void bar_arrive(int id, int threads AT) {
+    GPU(asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");)
+    CPU(emulate::barrier(id, threads, false, at);)
+}
+DEV bool bar_any(int id, int threads, bool mine AT) {
+    GPU(uint32_t r;
     asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}"
                  : "=r"(r) : "r"(uint32_t(mine)), "r"(id), "r"(threads) : "memory");
-    return r;
+    return r;)
+    CPU(return emulate::barrier(id, threads, true, at, mine);)
 }
 // Order earlier ordinary shared-memory writes before later async-proxy (TMA, wgmma) accesses.
-DEV void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEV void fence_proxy_async(AT_ONLY) {
+    GPU(asm volatile("fence.proxy.async.shared::cta;" ::: "memory");)
+    CPU(emulate::fence_proxy_async(at);)
+}
 // A ticket that releases this thread's earlier writes and acquires those of earlier tickets.
-DEV int atom_inc_acq_rel(int* p) {
-    int old;
+DEV int atom_inc_acq_rel(int* p AT) {
+    GPU(int old;
     asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(old) : "l"(p) : "memory");
-    return old;
+    return old;)
+    CPU(return emulate::atomic_add(emulate::unbounded(p), 1, emulate::kAcqRel, at);)
 }
 DEV long long global_ns() {
-    long long now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    return now;
+    GPU(long long now; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); return now;)
+    CPU(return emulate::globaltimer();)
 }
 
 // ---------------------------------------------------------------- wgmma
 // Order register accesses before the next wgmma.
-DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEV void wgmma_fence(AT_ONLY) {
+    GPU(asm volatile("wgmma.fence.sync.aligned;" ::: "memory");)
+    CPU(emulate::wgmma_fence(at);)
+}
 // Close a group of wgmma.
-DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+DEV void wgmma_commit(AT_ONLY) {
+    GPU(asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");)
+    CPU(emulate::wgmma_commit(at);)
+}
 // Wait until at most N groups are pending.
-template <int N> DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+template <int N> DEV void wgmma_wait(AT_ONLY) {
+    GPU(asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");)
+    CPU(emulate::wgmma_wait(N, at);)
+}
 // Tell the compiler that an accumulator may have changed here (it cannot see the asynchronous write).
-template <int N> DEV void touch(float (&d)[N]) {
+template <int N> DEV void touch([[maybe_unused]] float (&d)[N]) {
 #pragma unroll
-    for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
+    for (int i = 0; i < N; i++) { GPU(asm volatile("" : "+f"(d[i])::"memory");) }
 }
 
 // Operand descriptor, 128-byte swizzle. K-major: rows are 128 B apart, 8-row groups `sbo` apart, `lbo` unused.
@@ -123,69 +161,69 @@ DEV uint64_t desc_plain(uint32_t addr, uint32_t lbo) {
                       "%56,%57,%58,%59,%60,%61,%62,%63"
 
 // D[64x128] (+)= A[64x16] B[16x128], both K-major in shared memory. ACC = 0 overwrites D.
-template <typename T, int ACC> DEV void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b) {
+template <typename T, int ACC> DEV void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b AT) {
 #define POD_SS(TYPE)                                                                                                 \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE \
                  " {" LIST64 "}, %64, %65, p, 1, 1, 0, 0;\n}\n" : ACC64(d) : "l"(a), "l"(b), "n"(ACC))
-    if constexpr (std::is_same<T, __half>::value) POD_SS("f16");
-    else POD_SS("bf16");
+    GPU(if constexpr (std::is_same<T, __half>::value) POD_SS("f16"); else POD_SS("bf16");)
+    CPU((emulate::wgmma<T, 128>(d, nullptr, {a, false}, {b, false}, ACC, at));)
 #undef POD_SS
 }
 // D[64x128] += A[64x16] B[16x128]; A in registers, B MN-major in shared memory.
-template <typename T> DEV void wgmma_rs(float (&d)[64], const uint32_t* a, uint64_t b) {
+template <typename T> DEV void wgmma_rs(float (&d)[64], const uint32_t* a, uint64_t b AT) {
 #define POD_RS(TYPE)                                                                                                 \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE \
                  " {" LIST64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;\n}\n"                                            \
                  : ACC64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-    if constexpr (std::is_same<T, __half>::value) POD_RS("f16");
-    else POD_RS("bf16");
+    GPU(if constexpr (std::is_same<T, __half>::value) POD_RS("f16"); else POD_RS("bf16");)
+    CPU((emulate::wgmma<T, 128>(d, a, {0, false}, {b, true}, true, at));)
 #undef POD_RS
 }
 // The same with 64 columns.
-template <typename T> DEV void wgmma_rs(float (&d)[32], const uint32_t* a, uint64_t b) {
+template <typename T> DEV void wgmma_rs(float (&d)[32], const uint32_t* a, uint64_t b AT) {
 #define POD_RS(TYPE)                                                                                                \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE \
                  " {" LIST32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}\n"                                           \
                  : ACC32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-    if constexpr (std::is_same<T, __half>::value) POD_RS("f16");
-    else POD_RS("bf16");
+    GPU(if constexpr (std::is_same<T, __half>::value) POD_RS("f16"); else POD_RS("bf16");)
+    CPU((emulate::wgmma<T, 64>(d, a, {0, false}, {b, true}, true, at));)
 #undef POD_RS
 }
 // D[64x8] (+)= A[64x16] B[16x8], both in shared memory. MN = 1: both MN-major, else both K-major.
-template <typename T, int MN, int ACC> DEV void wgmma_n8(float (&d)[4], uint64_t a, uint64_t b) {
+template <typename T, int MN, int ACC> DEV void wgmma_n8(float (&d)[4], uint64_t a, uint64_t b AT) {
 #define POD_N8(TYPE)                                                                                               \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\nwgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE \
                  " {%0,%1,%2,%3}, %4, %5, p, 1, 1, %7, %7;\n}\n"                                                    \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b), "n"(ACC), "n"(MN))
-    if constexpr (std::is_same<T, __half>::value) POD_N8("f16");
-    else POD_N8("bf16");
+    GPU(if constexpr (std::is_same<T, __half>::value) POD_N8("f16"); else POD_N8("bf16");)
+    CPU((emulate::wgmma<T, 8>(d, nullptr, {a, MN}, {b, MN}, ACC, at));)
 #undef POD_N8
 }
 
 // ---------------------------------------------------------------- arithmetic
 // 2^x on the special-function unit, denormals to zero.
 DEV float ex2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    return ptx::ex2(x);
 }
 // Two floats -> packed pair (lo in the low half).
 template <typename T> DEV uint32_t pack2(float lo, float hi) {
-    uint32_t r;
-    if constexpr (std::is_same<T, __half>::value) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
+    return ptx::pack2<T>(lo, hi);
 }
 template <typename T> DEV T from_float(float x) {
     if constexpr (std::is_same<T, __half>::value) return __float2half_rn(x);
     else return __float2bfloat16_rn(x);
 }
-DEV void st_global_v4(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+DEV void st_global_v4(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d AT) {
+    GPU(asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");)
+    CPU(emulate::store_global(emulate::unbounded(static_cast<uint4*>(p)), uint4{a, b, c, d}, at);)
 }
-DEV void st_shared(uint32_t addr, uint32_t x) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(addr), "r"(x) : "memory"); }
-DEV void st_shared_zero16(uint32_t addr) {
-    asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(addr), "r"(0) : "memory");
+DEV void st_shared(uint32_t addr, uint32_t x AT) {
+    GPU(asm volatile("st.shared.b32 [%0], %1;" ::"r"(addr), "r"(x) : "memory");)
+    CPU(emulate::store_shared(addr, x, at);)
+}
+DEV void st_shared_zero16(uint32_t addr AT) {
+    GPU(asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(addr), "r"(0) : "memory");)
+    CPU(emulate::store_shared(addr, uint4{}, at);)
 }
 
 }  // namespace pod90
