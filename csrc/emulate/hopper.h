@@ -2,7 +2,7 @@
 // threads that start them. Their writes and reads count as those of an engine of their own, which a thread gets to know
 // of only by waiting: for the copy's mbarrier, or for the product's group.
 #pragma once
-#include "warp.h"
+#include "cuda.h"
 
 // A tensor of 16-bit elements and the box of it that one TMA copy takes; the inner dimension is contiguous.
 struct CUtensorMap {
@@ -14,7 +14,11 @@ struct CUtensorMap {
 
 namespace emulate {
 
-// A plain pointer into shared memory, and its address.
+// The Hopper kernel uses plain pointers: those to global memory have no known bounds here, and what is read and written
+// through those to shared memory goes unchecked.
+template <class T> gptr<T> unbounded(T* p) {
+    return {p, {nullptr, reinterpret_cast<const char*>(UINTPTR_MAX), "global memory"}};
+}
 inline char* plain_smem() { return self->cta->smem; }
 inline uint32_t address_of(const void* p) {
     return uint32_t(static_cast<const char*>(p) - self->cta->smem) + kSharedStart;
@@ -291,3 +295,8 @@ inline void setmaxnreg(int registers, bool up, Where at) {
 }
 
 }  // namespace emulate
+
+template <class T> T __ldg(const T* p, EMULATE_AT) { return __ldg(emulate::unbounded(p), at); }
+template <class T> T __ldcg(const T* p, EMULATE_AT) { return __ldcg(emulate::unbounded(p), at); }
+template <class T> void __stcg(T* p, const T& v, EMULATE_AT) { __stcg(emulate::unbounded(p), v, at); }
+inline int atomicAdd(int* p, int v, EMULATE_AT) { return atomicAdd(emulate::unbounded(p), v, at); }

@@ -70,7 +70,9 @@ struct __nv_bfloat16 { uint16_t bits; };
 inline float __half2float(__half x) { return emulate::half_bits_to_float(x.bits); }
 inline __half __float2half(float x) { return {emulate::float_to_half_bits(x)}; }
 inline float __bfloat162float(__nv_bfloat16 x) { return emulate::bfloat_bits_to_float(x.bits); }
+inline __half __float2half_rn(float x) { return __float2half(x); }
 inline __nv_bfloat16 __float2bfloat16(float x) { return {emulate::float_to_bfloat_bits(x)}; }
+inline __nv_bfloat16 __float2bfloat16_rn(float x) { return __float2bfloat16(x); }
 
 template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> constexpr std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
