@@ -14,7 +14,7 @@ from pod.serving.shapes import SHAPES, shape
 from pod.serving.simulate import Setup, kv_tokens
 
 LLAMA3 = shape("llama-3-8b")
-PERFECT = Efficiency(gemm=1, stream=1, gemm_rows=1, prefill=1, decode=1)
+PERFECT = Efficiency(gemm=1, stream=1, gemm_rows=1, prefill=1, split=0, decode=1)
 
 
 def cost(model="llama-3-8b", gpu=A100, tp=2, **rest):

@@ -31,9 +31,10 @@ class Efficiency:
 
     gemm, stream   Vidur's public profile of Llama-3-8B's layers on an A100 (TP 2): 1,024 rows reach 0.69 of the
                    tensor cores' peak, one row 0.67 of DRAM's; between them hypot(compute, memory) of rows rounded up to
-                   64 stays within 10 % of its rows. Element-wise operators: 0.67 of DRAM and 20 us of launches a layer.
-    prefill,       POD-Attention, Table 7, column FA_Serial: time grows by 0.02 ms a chunk, which is the prefill part,
-    decode         and the rest is decode. 64 tiles leave 44 of 108 SMs idle, so a full wave reaches 0.574.
+                   64 stays within 8 % of its rows. Element-wise operators: 0.67 of DRAM and 20 us of launches a layer.
+    prefill,       POD-Attention, Table 7, column FA_Serial: time grows by 0.02 ms a chunk, which is the prefill part
+    split, decode  (0.34 of the peak), and the rest is decode. Its 64 tiles would leave 44 of 108 SMs idle: a full wave
+                   reaches 0.574, and 0.34 is the least, because kernels split the keys when tiles are too few.
     overlap        the same table, column "limited split": how much of the shorter part disappears behind the longer.
                    The paper's mean gain of 28 % speaks for 0.6 to 0.7, its best (75 %) for 0.86: vary it.
     reduce_*       Vidur's profile of all-reduce over an NVLink pair (A100); rings of n move 2 (n - 1) / n of the data.
@@ -47,6 +48,7 @@ class Efficiency:
     gemm_rows: int = 64
     layer_launches: float = 20e-6
     prefill: float = 0.574
+    split: float = 0.34
     decode: float = 0.775
     overlap: float = 0.84
     reduce_seconds: float = 30e-6
@@ -201,7 +203,8 @@ class AnalyticalCost(Cost):
             tiles += ceil(new / PREFILL_TILE) * heads
             tokens += before + new
         wave_fill = tiles / (gpu.sms * ceil(tiles / gpu.sms))
-        compute = gpu.compute_time(4 * s.head_dim * heads * pairs) / (self.efficiency.prefill * wave_fill)
+        rate = max(self.efficiency.prefill * wave_fill, self.efficiency.split)
+        compute = gpu.compute_time(4 * s.head_dim * heads * pairs) / rate
         return max(compute, self._kv_time(tokens))
 
     def decode(self, requests: int, context: int) -> float:

@@ -12,7 +12,7 @@ from pod.serving.loop import Ticks, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import VLLM as VLLMScheduler
 from pod.serving.schedulers import Orca, Scheduler, Static
-from pod.serving.simulate import Run, Setup, kv_tokens, simulate
+from pod.serving.simulate import Run, Setup, SimExecutor, kv_tokens
 from pod.serving.sweep import sweep
 from pod.serving.workload import Workload
 
@@ -29,7 +29,7 @@ PAGE_TOKENS = {"yi-6b": 2048, "llama-3-8b": 2048, "llama-2-7b": 512}
 # ---------------------------------------------------------------- small enough to follow by hand: one tick an iteration
 
 SLOTS = 4
-EIGHT = ((3, 4), (2, 9), (4, 2), (2, 6), (3, 5), (2, 3), (4, 7), (2, 2), (3, 6), (2, 8), (3, 3), (2, 4))
+DOZEN = ((3, 4), (2, 9), (4, 2), (2, 6), (3, 5), (2, 3), (4, 7), (2, 2), (3, 6), (2, 8), (3, 3), (2, 4))
 SMALL_POOL, SMALL_BLOCK = 12, 2
 
 
@@ -42,8 +42,8 @@ def ticked(scheduler: Scheduler, lengths: Sequence[tuple[int, ...]]) -> Log:
 def slots() -> dict[str, Log]:
     """A dozen requests through four slots, batch by batch and iteration by iteration."""
     reserved = lambda: ReservedPool(SLOTS * 16, 16)  # noqa: E731
-    return {"static batching": ticked(Static(reserved(), SLOTS), EIGHT),
-            "iteration-level scheduling": ticked(Orca(reserved(), SLOTS), EIGHT)}  # fmt: skip
+    return {"static batching": ticked(Static(reserved(), SLOTS), DOZEN),
+            "iteration-level scheduling": ticked(Orca(reserved(), SLOTS), DOZEN)}  # fmt: skip
 
 
 CROWD = ((5, 8), (4, 9), (3, 7), (3, 6))
@@ -58,21 +58,28 @@ def crowded() -> dict[str, Log]:
 
 # ---------------------------------------------------------------- the chat server: a long prompt among answers
 
-CHATS, CHAT_CONTEXT, LONG_PROMPT, LONG, ARRIVES = 40, 8192, 12288, 40, 25.0
+CHATS, CHAT_CONTEXT, LONG_PROMPT, LONG, ARRIVES = 40, 8192, 12288, 40, 0.5
 FIVE = {"static": ("static", "serial"), "Orca": ("orca", "serial"), "vLLM": ("vllm", "serial"),
         "Sarathi": ("sarathi", "serial"), "Sarathi+POD": ("sarathi", "pod")}  # fmt: skip
 
 
 @cache
 def chat(system: str, chunk: int = 1024) -> Log:
-    """40 chats with 8K tokens each are being answered when, after 25 s, a prompt of 12,288 arrives.
+    """40 chats with 8K tokens each are being answered when, half a second later, a prompt of 12,288 arrives.
 
     Llama-3-8B on two A100s.
     """
     scheduler, attention = FIVE[system]
     setup = Setup(tp=2, scheduler=scheduler, attention=attention, chunk=chunk, max_batch=CHATS + 1, max_tokens=13312)
-    chats = [Request(i, CHAT_CONTEXT, 900 + 37 * (i % 17)) for i in range(CHATS)]
-    return simulate(setup, [*chats, Request(LONG, LONG_PROMPT, 200, arrival=ARRIVES)])
+    lanes = setup.lanes()
+    chats = [Request(i, CHAT_CONTEXT, 300 + 11 * (i % 17)) for i in range(CHATS)]
+    for request in chats:  # their prompts are done, the first token is out
+        lanes[0].pool.admit(request)
+        lanes[0].running.append(request)
+        request.advance(request.prompt)
+    log = serve([Request(LONG, LONG_PROMPT, 200, ARRIVES)], lanes, SimExecutor(setup.cost()), cost=setup.cost().label)
+    log.requests += [(r.id, 0.0, r.prompt, r.output) for r in chats]
+    return log
 
 
 # ---------------------------------------------------------------- POD §5.2 and §5.3

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from pod.serving.events import Iteration, Log, iteration
-from pod.serving.request import Request
+from pod.serving.request import Request, age
 from pod.serving.schedulers import Batch, Scheduler
 
 
@@ -57,36 +57,36 @@ def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Exe
     """Serve all requests and return the log; `run` is written into it as the description of the run.
 
     A lane has one batch in flight at a time: its next tokens depend on the last. One lane is the usual engine; a
-    pipeline of n stages is kept busy by n lanes that share one queue.
+    pipeline of n stages is kept busy by n lanes that share one queue. Requests that a lane holds already go on.
     """
     clock = clock or SimClock()
     log = Log(run=run)
-    arrivals = deque(sorted(requests, key=lambda r: (r.arrival, r.id)))
+    arrivals = deque(sorted(requests, key=age))
     due: list[tuple[float, int]] = []  # when a lane's batch is done
     flying: dict[int, tuple[Batch, Iteration]] = {}
-    asleep = set(range(len(lanes)))
 
-    while due or arrivals:
-        if due and not (arrivals and asleep and arrivals[0].arrival < due[0][0]):
-            end, lane = heapq.heappop(due)
-            clock.advance(end)
-            batch, event = flying.pop(lane)
-            event.finished = [r.id for r in lanes[lane].complete(batch)]
-            asleep.add(lane)
-        else:
-            clock.advance(arrivals[0].arrival)
-        now = clock.now
-        while arrivals and arrivals[0].arrival <= now:
-            _receive(arrivals.popleft(), lanes[0], log)
-        for lane in sorted(asleep):
-            batch = lanes[lane].schedule()
-            if batch:
-                event = iteration(batch, lane, now, len(lanes[lane].pool.free), len(lanes[lane].waiting))
+    def launch(now: float) -> None:
+        for lane, scheduler in enumerate(lanes):
+            if lane not in flying and (batch := scheduler.schedule()):
+                event = iteration(batch, lane, now, len(scheduler.pool.free), len(scheduler.waiting))
                 log.iterations.append(event)
                 event.end = executor.submit(batch, event)
                 heapq.heappush(due, (event.end, lane))
                 flying[lane] = batch, event
-                asleep.discard(lane)
+
+    launch(clock.now)
+    while due or arrivals:
+        someone_idle = len(flying) < len(lanes)
+        if due and not (arrivals and someone_idle and arrivals[0].arrival < due[0][0]):
+            end, lane = heapq.heappop(due)
+            clock.advance(end)
+            batch, event = flying.pop(lane)
+            event.finished = [r.id for r in lanes[lane].complete(batch)]
+        else:
+            clock.advance(arrivals[0].arrival)
+        while arrivals and arrivals[0].arrival <= clock.now:
+            _receive(arrivals.popleft(), lanes[0], log)
+        launch(clock.now)
     return log
 
 
