@@ -6,7 +6,7 @@ from pod.batch import HybridBatch
 from pod.measure import peers, timing
 from pod.measure.suites import HOPPER_CSRC, table_row
 
-DOC = "eleven hybrid batches, ours beside every peer, with energy per batch of ours and of FlashAttention-3 serial."
+DOC = "eleven hybrid batches, ours and its variants beside every peer, with the energy that a batch takes."
 KEYS = ("q_heads", "kv_heads", "chunk", "context", "decodes", "decode_context")
 CSRC = HOPPER_CSRC
 ROUNDS, REPEATS = 5, 15
@@ -28,8 +28,14 @@ def measure(case: dict) -> dict:
     batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
     setting = peers.Setting(batch)
     alone = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
-    row = table_row(setting, alone | peers.PEERS | {"ours": peers.ours}, ROUNDS, ms=6.0)
-    for name, make in (("fa3_serial", peers.fa3_serial), ("ours", peers.ours)):
+    variants = {
+        "ours": peers.ours,
+        "ours_serial": peers.ours_serial,
+        "ours_never_yields": lambda s: peers.ours(s, yields=False),
+        "ours_always_yields": lambda s: peers.ours(s, yields=True),
+    }
+    row = table_row(setting, alone | peers.PEERS | variants, ROUNDS, ms=6.0)
+    for name, make in (("fa3_serial", peers.fa3_serial), ("ours_serial", peers.ours_serial), ("ours", peers.ours)):
         spent = timing.energy(make(setting))
         row |= {f"{name}_steady_ms": round(spent.ms, 5), f"{name}_mj": round(spent.millijoules, 2),
                 f"{name}_watts": round(spent.watts, 1), f"{name}_mhz": spent.sm_clock_mhz}  # fmt: skip
