@@ -163,20 +163,24 @@ struct Product {
     std::array<float*, 32> d;
     std::array<std::array<uint32_t, 4>, 32> registers;  // A, if it is there
     std::vector<float> saved;  // what the accumulators held, while they are poisoned
+    uint32_t start;            // moment of the CTA's clock
     Where at;
 };
 
-// The bytes of an operand that a product reads: at its start the copy engine must be done with them and ordinary writers
-// fenced; at its end nobody may have touched them.
+// The elements of an operand that a product reads: at its start copies must have been awaited and ordinary writes fenced;
+// until its end nobody may write them.
 template <class F> void each_element(const Operand& o, int first, int count, F&& f) {
     for (int i = first; i < first + count; ++i)
         for (int k = 0; k < 16; ++k) f(i, k, o.address(i, k));
 }
-inline void check_operand(Thread& t, const Operand& o, int first, int count, bool finished) {
+inline void check_operand(Thread& t, const Operand& o, int first, int count, const Product* finished) {
     each_element(o, first, count, [&](int, int, uint32_t address) {
         const Span span = shared_span(address, 2);
         shared_bytes(t, address, 2);
         Cell& c = t.cta->cells[(address - kSharedStart) / kCell];
+        if (finished && c.write.when > finished->start)
+            fault("race: a wgmma reads " + span.text() + " that " + who(t, c.write) + " overwrote at " +
+                  c.write.at.text() + " before the wgmma was waited for", t.at, &t);
         note_read(t, c, span, finished, t.cta->threads.size() + t.warp->id);
         need_proxy_fence(t, c, "wgmma reads ", span);
     });
@@ -217,13 +221,14 @@ template <class T, int N> void wgmma(float* d, const uint32_t* a_registers, Oper
     meet("wgmma", mine, at, [&](Args* const* lanes) {
         Warp& w = *self->warp;
         if (!w.products_fenced) fault("wgmma without a wgmma_fence since the last wait", at);
-        auto p = std::make_shared<Product>(Product{N, accumulate, a_registers != nullptr, a, b, {}, {}, {}, at});
+        auto p = std::make_shared<Product>(Product{N, accumulate, a_registers != nullptr, a, b, {}, {}, {}, 0, at});
         for (int l = 0; l < 32; ++l) {
             p->d[l] = lanes[l]->d;
             if (a_registers) std::copy_n(lanes[l]->a, 4, p->registers[l].begin());
         }
-        if (!a_registers) check_operand(*self, a, w.id % 4 * 16, 16, false);
-        check_operand(*self, b, 0, N, false);
+        if (!a_registers) check_operand(*self, a, w.id % 4 * 16, 16, nullptr);
+        check_operand(*self, b, 0, N, nullptr);
+        p->start = w.cta->now++;
         if (w.accumulating.insert(p->d[0]).second)  // the first product under way on these registers
             for (float* x : p->d) p->saved.insert(p->saved.end(), x, x + N / 2), std::fill_n(x, N / 2, NAN);
         Sm& sm = *w.cta->sm;
@@ -231,8 +236,8 @@ template <class T, int N> void wgmma(float* d, const uint32_t* a_registers, Oper
         w.open_products.finish.push_back([p, &w] {
             Thread& t = *w.threads;
             t.at = p->at;
-            if (!p->a_in_registers) check_operand(t, p->a, w.id % 4 * 16, 16, true);
-            check_operand(t, p->b, 0, N, true);
+            if (!p->a_in_registers) check_operand(t, p->a, w.id % 4 * 16, 16, p.get());
+            check_operand(t, p->b, 0, N, p.get());
             for (size_t i = 0; i < p->saved.size(); ++i) p->d[i / (N / 2)][i % (N / 2)] = p->saved[i];
             multiply<T>(w, *p);
             w.accumulating.erase(p->d[0]);

@@ -20,7 +20,8 @@ FLAGS += ["-Wno-unknown-pragmas", f"-I{CSRC}", f"-I{HERE}"]
 
 def sources():
     """Every file that a build may read, for the cache key."""
-    return sorted([*CSRC.glob("emulate/*"), *CSRC.glob("include/*"), *HERE.glob("*.h")])
+    headers = [*CSRC.glob("emulate/*"), *CSRC.glob("include/*"), *CSRC.glob("hopper/*"), *HERE.glob("*.h")]
+    return sorted(headers)
 
 
 def build(source: Path) -> ctypes.CDLL:
