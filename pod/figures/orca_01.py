@@ -42,3 +42,11 @@ def grid(df, system: str):
     ticks = max(len(other.iterations) for other in slots().values())
     figure = slot_grid(log, SLOTS, title, ticks).figure
     return figure
+
+
+def idle_percent() -> float:
+    """Share of the slots of all iterations in which nothing useful ran."""
+    from pod.serving.experiments import SLOTS, slots
+    from pod.show.serving import wasted
+
+    return 100 * wasted(slots()[SYSTEM], SLOTS)

@@ -58,7 +58,14 @@ def draw(df):
     return axes[0].figure
 
 
-def near_peak() -> float:
-    """Prefill throughput at 256 tokens over that at 512 on the A6000."""
-    df = table().set_index(["gpu", "phase", "tokens"]).tokens_per_second
-    return float(df["a6000", "prefill", 256] / df["a6000", "prefill", 512])
+def of_peak(tokens: int) -> float:
+    """Prefill throughput on the A6000 at so many tokens, over the best."""
+    return float(table().set_index(["gpu", "phase", "tokens"]).percent_of_peak["a6000", "prefill", tokens]) / 100
+
+
+def at_256() -> float:
+    return of_peak(256)
+
+
+def at_512() -> float:
+    return of_peak(512)

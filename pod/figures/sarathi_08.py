@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pod import paper
 from pod.figures import Figure
-from pod.figures.sarathi_07 import runs
 
 FIGURE = Figure(
     id="sarathi-08",
@@ -17,21 +16,16 @@ FIGURE = Figure(
 CHUNKS, RATIOS, LENGTH, REQUESTS = (128, 256, 512), (2, 4, 6, 7, 8, 10, 12, 14, 16, 20, 25, 30, 40, 60, 100), 1024, 200
 
 
-def optimum(chunk: int, batch: int, aligned: bool = True) -> float:
-    """P:D at which chunks and decodes run out together: C / (B - 1), less the rows that the decodes take."""
-    return ((chunk - (batch - 1)) if aligned else chunk) / (batch - 1)
-
-
 def table():
     """Gain of SARATHI over Orca at each chunk and ratio."""
     import pandas as pd
 
-    from pod.serving.experiments import results
+    from pod.serving.experiments import reserved_a6000, results
 
     batch = int(paper.value("sarathi.f08.batch"))
     points = [(chunk, ratio) for chunk in CHUNKS for ratio in RATIOS]
-    orca = tuple(runs(LENGTH, batch, ratio, requests=REQUESTS)["orca"] for ratio in RATIOS)
-    ours = tuple(runs(LENGTH, batch, ratio, chunk, REQUESTS)["sarathi_v1"] for chunk, ratio in points)
+    orca = tuple(reserved_a6000(LENGTH, batch, ratio, CHUNKS[0], REQUESTS)["orca"] for ratio in RATIOS)
+    ours = tuple(reserved_a6000(LENGTH, batch, ratio, chunk, REQUESTS)["sarathi_v1"] for chunk, ratio in points)
     done = [m["requests_per_minute"] for m in results(orca + ours)]
     base = dict(zip(RATIOS, done, strict=False))
     rows = [(chunk, ratio, base[ratio], minute, minute / base[ratio])
@@ -40,6 +34,7 @@ def table():
 
 
 def draw(df):
+    from pod.serving.experiments import best_ratio
     from pod.show import style
 
     batch = int(paper.value("sarathi.f08.batch"))
@@ -47,8 +42,8 @@ def draw(df):
     for chunk, colour in zip(CHUNKS, style.WORKERS[2:], strict=False):
         mine = df[df.chunk == chunk]
         ax.plot(mine.pd, mine.gain, "o-", markersize=4, color=colour, label=f"chunk {chunk}")
-        ax.axvline(optimum(chunk, batch), color=colour, linestyle="--", linewidth=1)
-        ax.axvline(optimum(chunk, batch, aligned=False), color=colour, linestyle=":", linewidth=1)
+        ax.axvline(best_ratio(chunk, batch), color=colour, linestyle="--", linewidth=1)
+        ax.axvline(best_ratio(chunk, batch, aligned=False), color=colour, linestyle=":", linewidth=1)
     ax.axhline(1, color=style.INK, linewidth=0.8)
     ax.set_xscale("log")
     ax.set(xticks=[2, 4, 7, 14, 30, 60, 100], xticklabels=[2, 4, 7, 14, 30, 60, 100], xlabel="P:D",
@@ -59,12 +54,11 @@ def draw(df):
     return ax.figure
 
 
-def best_ratio(chunk: int = 256) -> float:
-    df = table()
-    mine = df[df.chunk == chunk]
-    return float(mine.pd[mine.gain.idxmax()])
+def best_over_formula(chunk: int = 256) -> float:
+    """P:D of the largest gain over C / (B - 1)."""
+    from pod.serving.experiments import best_ratio
 
-
-def worst_gain() -> float:
-    """Smallest throughput over Orca on the sweep."""
-    return float(table().gain.min())
+    mine = table()
+    mine = mine[mine.chunk == chunk]
+    batch = int(paper.value("sarathi.f08.batch"))
+    return float(mine.pd[mine.gain.idxmax()]) / best_ratio(chunk, batch, aligned=False)

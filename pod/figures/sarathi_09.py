@@ -81,3 +81,35 @@ def ratios():
              "over_tp": "SARATHI over 8 replicas", "bubble_gain": "median bubble time, Orca over SARATHI"}  # fmt: skip
     return pd.DataFrame([(text, paper.value(f"sarathi.f09.{k}"), ours[k]) for k, text in words.items()],
                         columns=["ratio", "post", "ours"])  # fmt: skip
+
+
+def _ratio(words: str) -> float:
+    return float(ratios().set_index("ratio").ours[words])
+
+
+def bubble_gain() -> float:
+    return _ratio("median bubble time, Orca over SARATHI")
+
+
+def over_pipeline() -> float:
+    return _ratio("SARATHI over pipeline with Orca")
+
+
+def over_replicas() -> float:
+    return _ratio("SARATHI over 8 replicas")
+
+
+def replicas_over_pipeline() -> float:
+    return _ratio("8 replicas over pipeline with Orca")
+
+
+def pipeline_cap() -> float:
+    from pod.serving.experiments import pipeline_batch
+
+    return pipeline_batch(8, 8)
+
+
+def replica_cap() -> float:
+    from pod.serving.experiments import pipeline_batch
+
+    return pipeline_batch(8, 1)

@@ -65,3 +65,8 @@ def decode_gain() -> float:
     """Time of a decode alone over the time that it adds to a chunk."""
     each = table().set_index("batch").ms_per_decode
     return float(each["decode only: 4 at 1,024"] / each["mixed: 1,021 and 3 decodes"])
+
+
+def mixed_ms() -> float:
+    """Time of 1,021 prompt tokens with three decodes."""
+    return float(table().set_index("batch").ours_ms["mixed: 1,021 and 3 decodes"])

@@ -63,7 +63,7 @@ def draw(df):
     return axes[0].figure
 
 
-def used_gain() -> float:
-    """Share of the pool in use under paging over that under reserve-max."""
-    used = table().used_percent
-    return float(used[1] / used[0])
+def unused_percent() -> float:
+    """Share of the memory held under reserve-max that holds no token."""
+    row = table().iloc[0]
+    return float(100 * row.held_but_empty_percent / (row.held_but_empty_percent + row.used_percent))

@@ -36,3 +36,23 @@ def draw(df):
     titles = {"recompute": "drop and recompute", "swap": "swap to host memory"}
     tokens = df.groupby("preemption").tokens.sum()
     return request_grids({f"{titles[k]}, {tokens[k]} tokens computed": log for k, log in crowded().items()})
+
+
+def latest_share() -> float:
+    """Share of the preemptions that took the latest of those who ran, with all that it had in the pool."""
+    df = table()
+    right = total = 0
+    for _, mine in df[df.what != "swapped in"].groupby(["preemption", "iteration"]):
+        gone = mine.request[mine.what == "preempted"]
+        left = mine.request[mine.what != "preempted"]
+        total += len(gone)
+        right += sum(request > left.max() for request in gone)
+    back = df[(df.preemption == "recompute") & (df.what == "prefill") & (df.iteration > 0)]
+    whole = (back.tokens > back.request.map({i: prompt for i, (prompt, _) in enumerate(_lengths())})).all()
+    return right / total if whole else 0.0
+
+
+def _lengths():
+    from pod.serving.experiments import CROWD
+
+    return CROWD

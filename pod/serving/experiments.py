@@ -110,6 +110,22 @@ def slower(run: Run, factor: float) -> Run:
     return run.but(slowdown=factor)
 
 
+# ---------------------------------------------------------------- SARATHI on one GPU
+
+
+def best_ratio(chunk: int, batch: int, aligned: bool = True) -> float:
+    """P:D at which chunks and decodes run out together: C / (B - 1), less the rows that the decodes take."""
+    return ((chunk - (batch - 1)) if aligned else chunk) / (batch - 1)
+
+
+def reserved_a6000(length: int, batch: int, pd: float, chunk: int, requests: int) -> dict[str, Run]:
+    """Orca and SARATHI with LLaMA-13B on requests of one length; `batch` of them fit, all their memory reserved."""
+    base = Setup(model="llama-13b", gpu="a6000", max_batch=batch, max_tokens=length, blocks=batch * length,
+                 block_size=1, host="none", chunk=chunk)  # fmt: skip
+    work = Workload("uniform", requests, low=length, high=length, pd=pd)
+    return {name: Run(replace(base, scheduler=name), work) for name in ("orca", "sarathi_v1")}
+
+
 # ---------------------------------------------------------------- SARATHI's pipeline of 64 GPUs
 
 PIPELINE_LENGTH, GPT3 = 4096, "gpt-3-175b"
