@@ -1,11 +1,11 @@
-"""The figures of chapters 00 and 03 say what their chapters say."""
+"""The figures of chapters 00, 03 and 04 say what their chapters say."""
 
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
 from pod.batch import TABLE1
-from pod.figures import band, pod_03, roofline, sarathi_04, stutter
+from pod.figures import band, pod_03, pod_05, roofline, sarathi_04, stutter, wave_step, waves
 from pod.hardware import A100, H200
 from pod.reference import attention
 
@@ -90,3 +90,31 @@ def test_masks_of_all_chunks_make_the_whole_triangle():
     seen = sum(label in ("in this chunk", "in the KV cache") for label in cells)
     size = sarathi_04.PROMPT // sarathi_04.DRAWN
     assert len(cells) == size**2 and seen == size * (size + 1) // 2
+
+
+def test_the_step_is_where_the_paper_saw_it():
+    assert waves.last_in_a_wave(A100.sms) == [54, 108] and waves.last_in_a_wave(H200.sms) == [66, 132]
+    assert waves.ctas(54) == 2 * A100.sms and waves.ctas(55) == 2 * A100.sms + 4
+    assert waves.time(55, A100.sms) / waves.time(54, A100.sms) == pytest.approx(1.25)
+
+
+def test_staircase_lies_between_the_work_and_whole_waves():
+    df = waves.table()
+    assert (df.work <= df.shared_dram + 1e-9).all() and (df.shared_dram <= df.steady + 1e-9).all()
+    words = [t.get_text() for ax in waves.draw(df).axes for t in ax.texts]
+    assert words == ["54 → 55: +25 %", "66 → 67: +25 %"]
+
+
+def test_execution_model_shows_what_the_hardware_table_says():
+    df = pod_05.table().set_index("launched")
+    assert df.loc["kernel", "a100"] == "108 SMs" and df.loc["CTA", "h200"] == "228 KiB"
+    assert df.loc["warp", "a100"] == "64 per SM"
+    words = " ".join(t.get_text() for t in pod_05.draw(pod_05.table()).axes[0].texts)
+    assert all(level in words for level in df.index)
+
+
+def test_the_recorded_step_is_there_for_whole_heads_and_not_for_equal_ranges():
+    assert 20 < wave_step.step() < 35
+    assert abs(wave_step.step(wave_step.RANGES)) < 5
+    words = [t.get_text() for t in wave_step.draw(wave_step.table()).axes[0].texts]
+    assert sum("%" in w for w in words) == 2 and f"{wave_step.step():+.0f} %" in " ".join(words)
