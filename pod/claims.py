@@ -25,10 +25,10 @@ class Claim:
 
     id: str
     statement: str
-    paper: str
     measure: str
     kind: str
     band: tuple[float, float]
+    paper: str = ""
     ours: str = ""
     figure: str = ""
     headline: bool = False
@@ -36,7 +36,7 @@ class Claim:
 
     @property
     def number(self) -> paper.Number:
-        return paper.numbers()[self.paper]
+        return paper.numbers()[self.paper] if self.paper else paper.NONE
 
     @property
     def shown_in(self) -> str:
@@ -45,6 +45,8 @@ class Claim:
 
     @property
     def source(self) -> str:
+        if not self.paper:
+            return registry.OURS
         return f"{registry.SOURCES[self.paper.split('.')[0]]}, {self.number.where}"
 
 
@@ -94,7 +96,9 @@ def _claim(row: dict) -> Claim:
         raise ValueError(f"data/claims.toml, {name}: band is {claim.band!r}; allowed is [low, high] with low <= high")
     if claim.kind not in KINDS:
         raise ValueError(f"data/claims.toml, {name}: kind is {claim.kind!r}; allowed: {', '.join(KINDS)}")
-    if claim.paper not in paper.numbers():
+    if not claim.paper and not claim.figure:
+        raise ValueError(f"data/claims.toml, {name}: neither paper nor figure; a claim of ours names the figure")
+    if claim.paper and claim.paper not in paper.numbers():
         raise ValueError(f"data/claims.toml, {name}: paper is {claim.paper!r}; allowed are the ids of data/paper/*.csv")
     if claim.figure:
         registry.find(claim.figure)

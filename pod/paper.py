@@ -27,6 +27,8 @@ class Number:
     @property
     def figure(self) -> str:
         """Registry id of the figure or table it belongs to ("pod-06", "pod-t4"), "" for the text at large."""
+        if not self.id:
+            return ""
         source, item = self.id.split(".")[:2]
         kind, digits = item[0], item[1:]
         if kind not in "ft" or not digits.isdigit():
@@ -45,6 +47,9 @@ class Number:
             return self.printed
         shapes = {"x": "{}x", "P:D": "P:D {}"}
         return shapes.get(self.unit, f"{{}} {self.unit}").format(self.printed)
+
+
+NONE = Number("", "", "", "label", "", "", "")  # of a claim that no source makes
 
 
 def _number(row: dict[str, str]) -> Number:

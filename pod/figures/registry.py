@@ -154,7 +154,11 @@ def entries() -> tuple[Entry, ...]:
 
 
 def _entry(figure: Figure) -> Entry:
-    return Entry(figure.id, figure.source, figure.title, figure.chapter, figure)
+    """A figure whose recording is still to be made counts as missing."""
+    from pod.measure.provenance import RECORDED
+
+    here = all((RECORDED / path).is_file() for path in figure.data)
+    return Entry(figure.id, figure.source, figure.title, figure.chapter, figure if here else None)
 
 
 def find(figure_id: str) -> Entry:
