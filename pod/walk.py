@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
+SPELLED = {"sm": "SM", "pod": "POD", "gpu": "GPU", "hopper": "Hopper"}
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Chapter:
     @property
     def title(self) -> str:
         number, _, words = self.name.partition("_")
-        return f"{number} {words.replace('_', ' ')}"
+        return " ".join([number, *(SPELLED.get(word, word) for word in words.split("_"))])
 
     @property
     def path(self) -> Path:

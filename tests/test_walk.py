@@ -9,6 +9,10 @@ def test_chapters_are_numbered_in_order():
     assert [c.name[:3] for c in walk.CHAPTERS] == [f"{i:02d}_" for i in range(17)]
 
 
+def test_names_are_spelled_as_people_do():
+    assert [c.title for c in walk.CHAPTERS][-1] == "16 POD on Hopper"
+
+
 def test_every_notebook_is_in_the_plan():
     assert {path.stem for path in notebooks.find([])} <= {c.name for c in walk.CHAPTERS}
 
