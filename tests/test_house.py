@@ -172,7 +172,7 @@ def test_make_help_names_every_verb_and_nothing_else():
 
 
 def test_pytest_has_the_last_word():
-    steps = run("make", "-n", "test").stdout.splitlines()
+    steps = run("make", "-n", "--no-print-directory", "test").stdout.splitlines()
     assert " -m ruff check" in "\n".join(steps[:-1]) and " -m pytest --nbval " in steps[-1]
 
 

@@ -125,6 +125,7 @@ BROKEN = {
     "widget": (set_outputs(3, new_output("display_data", data={notebooks.WIDGET: {}})), "cell 3: saved application"),
     "dpi": (set_outputs(3, picture(dpi=200)), "cell 3: picture at 200 dpi"),
     "long cell": (edit_source(3, "draw();", "draw()\n\n" * 19), "cell 3: 19 lines of code"),
+    "marker": (edit_source(3, "draw();", "# NBVAL_SKIP as it is slow\ndraw();"), "cell 3: nbval reads its marker only"),
     "ignored": (ignore_everything, "4 cells ignore their output"),
 }  # fmt: skip
 
