@@ -56,7 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--qps", nargs="+", type=float, help="requests per second (default: all arrive at once)")
     work.add_argument("--arrivals", choices=ARRIVALS, default="poisson")
     work.add_argument("--low", type=int, default=1024, help="shortest total of uniform and zipf")
-    work.add_argument("--high", type=int, help="longest total (default: --max-tokens)")
+    work.add_argument("--high", type=int,
+                      help="clip totals here (default: --max-tokens, and a longer row of a trace is an error)")  # fmt: skip
     work.add_argument("--pd", nargs="+", type=float, default=[10.0], help="P:D ratio of uniform and zipf")
     work.add_argument("--seed", type=int, default=1)
     out = parser.add_argument_group("output")
@@ -76,7 +77,7 @@ def to_run(args: argparse.Namespace, swept: dict) -> Run:
                   **{k: getattr(args, k) for k in SYSTEM})  # fmt: skip
     high = args.high or args.max_tokens
     workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals,
-                        min(args.low, high), high, swept["pd"])  # fmt: skip
+                        min(args.low, high), high, swept["pd"], strict=args.high is None)  # fmt: skip
     setup.lanes()  # a mistake shows before anything runs
     return Run(setup, workload, args.definition)
 

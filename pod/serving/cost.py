@@ -78,10 +78,11 @@ class Work:
         return len(self.chunks) + self.decodes
 
     @classmethod
-    def of(cls, batch: Batch) -> Work:
-        rows = batch.decodes + batch.idle if batch.idle else batch.decodes
-        return cls(tuple([(n, before) for _, n, before in batch.prefills]), len(rows),
-                   sum([r.computed for r in rows]) + len(rows))  # fmt: skip
+    def of(cls, batch: Batch, decode_context: int) -> Work:
+        """`decode_context` is the event's; idle slots are computed too, in vain."""
+        idle = len(batch.idle) + sum(r.computed for r in batch.idle)
+        return cls(tuple([(n, before) for _, n, before in batch.prefills]), len(batch.decodes) + len(batch.idle),
+                   decode_context + idle)  # fmt: skip
 
 
 class Cost:

@@ -31,7 +31,7 @@ class SimExecutor:
         self.free_at = [0.0] * cost.pp
 
     def submit(self, batch: Batch, event: Iteration) -> float:
-        cost, work, slow = self.cost, Work.of(batch), self.slowdown
+        cost, work, slow = self.cost, Work.of(batch, event.decode_context), self.slowdown
         before = cost.host(work.requests)
         if batch.copied_blocks:
             before += cost.swap(batch.copied_blocks, self.block_size)

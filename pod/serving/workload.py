@@ -42,9 +42,9 @@ class Workload:
     """`count` requests. `lengths` is one of LENGTHS or the path of a trace; `qps` None lets all arrive at once.
 
     uniform and zipf draw the total from `low` to `high` and split it by `pd`, the ratio of prompt to output tokens;
-    equal bounds give fixed lengths. A trace is shuffled and repeated as needed, totals are clipped at `high` in
-    proportion. truncated_poisson is the published artifact's: gaps are cut at three means, so the load is 5 % higher
-    than it says.
+    equal bounds give fixed lengths. A trace is shuffled and repeated as needed; totals above `high` are clipped in
+    proportion, or refused if `strict`. truncated_poisson is the published artifact's: gaps are cut at three means, so
+    the load is 5 % higher than it says.
     """
 
     lengths: str = "arxiv"
@@ -56,6 +56,7 @@ class Workload:
     high: int = 32768
     pd: float = 10.0
     theta: float = 0.6  # skew of zipf towards short totals
+    strict: bool = False  # a row of a trace above `high` is an error
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
@@ -86,7 +87,7 @@ class Workload:
             return split(random.integers(self.low, self.high, self.count, endpoint=True), self.pd)
         if self.lengths == "zipf":
             return split(self.low + _zipf(self.high - self.low + 1, self.theta, self.count, random), self.pd)
-        trace = read_trace(self.lengths)
+        trace = read_trace(self.lengths, self.high if self.strict else None)
         order = np.resize(random.permutation(len(trace)), self.count)
         return clip(trace[order, 0].astype(int), trace[order, 1].astype(int), self.high)
 
