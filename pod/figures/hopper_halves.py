@@ -1,0 +1,89 @@
+"""Each half of the Hopper kernel alone, against the faster FlashAttention-3 call."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="hopper-halves",
+    source="This repository",
+    title="Prefill alone and decode alone on an H200, beside FlashAttention-3",
+    chapter="16",
+    method="Time of the faster FlashAttention-3 call over ours, %. Cold L2. Picture: bf16, head dimension 128.",
+    state="recorded",
+    data=("h200/hopper-halves.csv",),
+)
+CACHES = {
+    "contiguous": "ours",
+    "pages of 256": "ours_page256",
+    "pages of 64": "ours_page64",
+    "pages of 16": "ours_page16",
+}
+TITLES = {"prefill": "prefill: chunk @ context, query / KV heads", "decode": "decode: requests x context"}
+BAR = {"prefill": 97, "decode": 100}  # what we set out to reach with a contiguous cache, %
+
+
+def table():
+    """One row a shape: rate (TFLOP/s of prefill, GB/s of decode) and percent of FlashAttention-3, cache by cache."""
+    import pandas as pd
+
+    from pod.measure.provenance import RECORDED
+
+    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    fa3, prefill = df[["fa3", "fa3_exact"]].min(axis=1), df.side == "prefill"
+    work = (df.flops / 1e9).where(prefill, df.kv_bytes / 1e6)  # per millisecond: TFLOP/s, GB/s
+    out = df[["side", "batch", "q_heads", "kv_heads", "head_dim", "dtype"]].assign(
+        unit=prefill.map({True: "TFLOP/s", False: "GB/s"}), fa3=work / fa3, ours=work / df.ours
+    )
+    return out.assign(**{name: 100 * fa3 / df[column] for name, column in CACHES.items()})
+
+
+def _worst(side: str) -> float:
+    """Least percent of FlashAttention-3 with a contiguous cache in bf16 at head dimension 128, as a fraction."""
+    df = table()
+    part = df[(df.side == side) & (df.dtype == "bfloat16") & (df.head_dim == 128)]
+    return float(part.contiguous.min()) / 100
+
+
+def prefill_least() -> float:
+    return _worst("prefill")
+
+
+def decode_least() -> float:
+    return _worst("decode")
+
+
+def draw(df):
+    from pod.show import style
+
+    shown = df[(df.dtype == "bfloat16") & (df.head_dim == 128)]
+    axes = style.axes(9.5, 4.9, columns=2)
+    for ax, side in zip(axes, ("prefill", "decode"), strict=True):
+        _rows(ax, shown[shown.side == side], style.colour(side), BAR[side])
+        ax.set_title(TITLES[side], fontsize=10, loc="left")
+    style.legend(axes[0], loc="lower right")
+    return axes[0].figure
+
+
+def _rows(ax, df, tone: str, bar: float) -> None:
+    from pod.show import style
+
+    y = range(len(df))
+    ax.axvspan(bar, 135, color=style.IDLE, zorder=0)
+    ax.axvline(100, color=style.INK, linewidth=1, zorder=1)
+    marks = dict(zip(CACHES, "o>sD", strict=True))
+    for name, marker in marks.items():
+        full = name == "contiguous"
+        ax.plot(df[name], y, marker, color=tone, markersize=7 if full else 4, markerfacecolor=tone if full else "white",
+                zorder=4 if full else 3, label=name)  # fmt: skip
+    for i, row in zip(y, df.itertuples(), strict=True):
+        ax.text(1.01, i, f"{row.ours:,.0f}", transform=ax.get_yaxis_transform(), fontsize=8.5, va="center")
+    ax.text(1.01, -0.9, df.unit.iloc[0], transform=ax.get_yaxis_transform(), fontsize=8.5, va="center")
+    ax.set_yticks(y, [_name(row) for row in df.itertuples()], fontsize=8.5)
+    ax.set(xlim=(84, 130), ylim=(len(df) - 0.4, -0.6), xlabel="% of FlashAttention-3's speed")
+
+
+def _name(row) -> str:
+    short = " ".join(f"{int(word) // 1024}K" if word.isdigit() and int(word) % 1024 == 0 else word
+                     for word in row.batch.split())  # fmt: skip
+    return f"{short}, {row.q_heads}/{row.kv_heads}" if row.side == "prefill" else short

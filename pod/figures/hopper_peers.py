@@ -1,0 +1,139 @@
+"""Eleven hybrid batches on an H200: this kernel beside everything else that a user could pick, and the energy."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+from pod.figures.hopper_sweep import geomean
+
+FIGURE = Figure(
+    id="hopper-peers",
+    source="This repository",
+    title="Everything a user of an H200 could pick, on eleven hybrid batches, and what a batch costs in energy",
+    chapter="16",
+    method="Left: medians, cold L2, shuffled rounds. Right: back to back for 1.5 s, the GPU's energy counter. bf16.",
+    state="recorded",
+    data=("h200/hopper-peers.csv",),
+)
+PEERS = {
+    "fa3_serial": "FA3, two calls",
+    "fa3_streams": "FA3, two streams",
+    "fa3_varlen": "FA3, one call",
+    "fi_fa3_serial": "FlashInfer fa3, then decode",
+    "fi_fa2_serial": "FlashInfer fa2, then decode",
+    "fi_batched": "FlashInfer, one call",
+    "fi_pod": "FlashInfer's POD",
+    "fi_persistent": "FlashInfer persistent",
+}
+METERED = {"fa3_serial": "FA3, two calls", "ours_serial": "this kernel, halves in turn", "ours": "this kernel"}
+POWER_W = 700  # the H200's limit
+
+
+def table():
+    """One row a batch: milliseconds of all ways, the longer part alone, the best peer and our speed-up over it; for
+    three ways the millijoules, watts, clock and milliseconds when repeated back to back; `holes` says why a peer has
+    no time."""
+    import pandas as pd
+
+    from pod.measure.provenance import RECORDED
+
+    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    parts = pd.DataFrame({"prefill": df[["prefill", "prefill_exact"]].min(axis=1), "decode": df.decode})
+    peers = df[list(PEERS)].apply(pd.to_numeric, errors="coerce")
+    out = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()]}).join(parts).join(peers)
+    variants = [c for c in df.columns if c.startswith("ours") and not c.endswith(("_p10", "_p90"))]
+    metered = [c for c in df.columns if c.startswith("fa3_serial_") and not c.endswith(("_p10", "_p90"))]
+    return out.join(df[variants + metered]).assign(
+        larger=parts.max(axis=1),
+        best_peer=peers.idxmin(axis=1).map(PEERS),
+        over_best_peer=peers.min(axis=1) / df.ours,
+        over_fa3=df.fa3_serial / df.ours,
+        holes=df.holes.fillna(""),
+    )  # fmt: skip
+
+
+def _name(row) -> str:
+    heads = f"{row.q_heads}/{row.kv_heads}"
+    return f"{_short(row.chunk)} @ {_short(row.context)} + {row.decodes} x {_short(row.decode_context)}, {heads}"
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
+
+
+# ---------------------------------------------------------------- what we state
+
+
+def over_best_peer() -> float:
+    """Geometric mean over the batches of the best peer's time over ours."""
+    return geomean(table().over_best_peer)
+
+
+def energy_saved() -> float:
+    """Energy of the two FlashAttention-3 calls over that of this kernel, geometric mean."""
+    df = table()
+    return geomean(df.fa3_serial_mj / df.ours_mj)
+
+
+def energy(df):
+    """One row a batch and metered way: millijoules, watts, clock, and the milliseconds that the energy alone would take
+    at the power limit."""
+    import pandas as pd
+
+    rows = [
+        (row.batch, name, getattr(row, f"{way}_mj"), getattr(row, f"{way}_watts"), getattr(row, f"{way}_mhz"),
+         getattr(row, f"{way}_steady_ms"), getattr(row, f"{way}_mj") / POWER_W)
+        for row in df.itertuples() for way, name in METERED.items()
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["batch", "way", "millijoules", "watts", "mhz", "steady_ms", "roof_ms"])
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def draw(df):
+    from matplotlib import pyplot as plt
+
+    from pod.show import style
+
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 5.4), dpi=style.DPI, layout="constrained", sharey=True,
+                                width_ratios=(3, 2))  # fmt: skip
+    _times(style.tidy(axes[0]), df)
+    _energies(style.tidy(axes[1]), df)
+    axes[0].set(yticks=range(len(df)), ylim=(len(df) - 0.4, -0.6))
+    axes[0].set_yticklabels(df.batch, fontsize=8.5)
+    return figure
+
+
+def _times(ax, df) -> None:
+    from pod.show import style
+
+    y = range(len(df))
+    ax.hlines(y, 1, (df.prefill + df.decode) / df.larger, color=style.IDLE, linewidth=13, zorder=0)
+    ax.axvline(1, color=style.INK, linewidth=1.2)
+    for (column, name), marker, tone in zip(
+        PEERS.items(), "os^DvP*X", style.WORKERS[3:] + style.WORKERS[:3], strict=True
+    ):
+        ax.plot(df[column] / df.larger, y, marker, color=tone, markersize=5, markerfacecolor="white", label=name)
+    ax.plot(df.ours / df.larger, y, "o", color=style.colour("hybrid"), markersize=10, label="this kernel", zorder=4)
+    for i, row in zip(y, df.itertuples(), strict=True):
+        ax.text(0.42, i, f"{row.over_best_peer:.2f}×", va="center", fontsize=9, fontweight="bold")
+    ax.set(xlabel="time / the longer part alone (grey: up to the sum)", xlim=(0.4, None))
+    ax.set_title("bold: over the best peer", fontsize=10, loc="left")
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, columnspacing=1.0, handletextpad=0.3)
+
+
+def _energies(ax, df) -> None:
+    from pod.show import style
+
+    base = df.fa3_serial_mj
+    tones = ("#9aa7b4", style.colour("load"), style.colour("hybrid"))
+    bars = zip(METERED.items(), tones, (-0.35, -0.14, 0.2), (0.2, 0.2, 0.45), strict=True)
+    for (way, name), tone, shift, height in bars:
+        ax.barh([i + shift for i in range(len(df))], 100 * df[f"{way}_mj"] / base, height, color=tone, label=name)
+    for i, row in enumerate(df.itertuples()):
+        words = f"{row.ours_mj:,.0f} mJ, {row.ours_watts:.0f} W, {row.ours_mhz / 1000:.2f} GHz"
+        ax.text(2, i + 0.2, words, fontsize=8, va="center", color="white")
+    ax.axvline(100, color=style.INK, linewidth=0.8)
+    ax.set(xlabel="% of the energy of two FA3 calls")
+    ax.tick_params(axis="y", length=0)
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=1)

@@ -1,0 +1,132 @@
+"""Figure 11's sweep on an H200: what each way of running a hybrid batch gains over two calls of FlashAttention-3."""
+
+from __future__ import annotations
+
+from pod import paper
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="hopper-sweep",
+    source="This repository",
+    title="The paper's hybrid batches on an H200: speed-up over FlashAttention-3, prefill then decode",
+    chapter="16",
+    method="1,811 batches of Figure 11's models, chunks, contexts and loads, bf16; medians, cold L2, shuffled rounds.",
+    state="recorded",
+    data=("h200/hopper-sweep.csv",),
+)
+FA3_SERIAL, STREAMS, VARLEN, OURS = "one after the other", "two streams", "one call", "this kernel"
+PEERS = {FA3_SERIAL: "fa3_serial", STREAMS: "fa3_streams", VARLEN: "fa3_varlen"}
+METHODS = {STREAMS: "fa3_streams", VARLEN: "fa3_varlen", OURS: "ours"}
+BALANCED = (0.7, 1.4)  # prefill over decode, each alone
+
+
+def table():
+    """One row a batch: milliseconds of each way, of both parts alone (the faster FlashAttention-3 call), their larger
+    part, the share of the smaller one, and the best peer."""
+    import pandas as pd
+
+    from pod.measure.provenance import RECORDED
+
+    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    alone = pd.DataFrame({"prefill": df[["prefill", "prefill_exact"]].min(axis=1), "decode": df.decode})
+    keys = df[["model", "tp", "chunk", "context", "decodes", "seen"]]
+    times = df[[*PEERS.values(), "ours"]]
+    return keys.join(alone).join(times).assign(
+        ratio=alone.prefill / alone.decode,
+        share=alone.min(axis=1) / alone.sum(axis=1),
+        larger=alone.max(axis=1),
+        best_peer=df[list(PEERS.values())].min(axis=1),
+    )  # fmt: skip
+
+
+def filtered(df):
+    """The paper's filter: both parts take at least a fifth of serial time."""
+    return df[df.share >= paper.value("pod.f11.share_min") / 100]
+
+
+def balanced(df):
+    return df[df.ratio.between(*BALANCED)]
+
+
+def geomean(values) -> float:
+    import numpy as np
+
+    return float(np.exp(np.log(values).mean()))
+
+
+def near_larger(df) -> float:
+    """Share of the batches within 10 % of the longer part alone, %."""
+    margin = 1 + paper.value("pod.f11.near_peak_margin") / 100
+    return 100 * float((df.ours <= margin * df.larger).mean())
+
+
+# ---------------------------------------------------------------- what we state
+
+
+def over_serial() -> float:
+    df = filtered(table())
+    return geomean(df.fa3_serial / df.ours)
+
+
+def over_best_peer() -> float:
+    df = filtered(table())
+    return geomean(df.best_peer / df.ours)
+
+
+def when_balanced() -> float:
+    df = balanced(table())
+    return geomean(df.fa3_serial / df.ours)
+
+
+def least() -> float:
+    df = table()
+    return float((df.fa3_serial / df.ours).min())
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def summary(df):
+    """One row a set of batches: how many, and the geometric means of this kernel's speed-ups."""
+    import pandas as pd
+
+    sets = {"at least 20 % each": filtered(df), f"ratio {BALANCED[0]} to {BALANCED[1]}": balanced(df), "all": df}
+    rows = []
+    for name, part in sets.items():
+        gains = part.fa3_serial / part.ours
+        rows.append((name, len(part), geomean(gains), gains.min(), gains.max(), geomean(part.best_peer / part.ours)))
+    columns = ["batches", "count", "over serial", "least", "most", "over best peer"]
+    out = pd.DataFrame(rows, columns=columns).set_index("batches").round(2)
+    return out.assign(**{"near the longer part": [f"{near_larger(part):.0f} %" for part in sets.values()]})
+
+
+def draw(df):
+    from pod.show import style
+
+    axes = style.axes(9.5, 3.9, columns=2, sharey=True)
+    some = filtered(df)
+    words = f"{len(some):,} batches with both parts ≥ 20 %"
+    for ax, part, title in ((axes[0], some, words), (axes[1], df, f"all {len(df):,} batches")):
+        _violins(ax, part)
+        ax.set_title(title, fontsize=10)
+    axes[0].set_ylabel("speed-up over one after the other")
+    return axes[0].figure
+
+
+def _violins(ax, df) -> None:
+    from pod.show import style
+
+    gains = {name: df.fa3_serial / df[column] for name, column in METHODS.items()}
+    gains["perfect overlap\nof FA3's parts"] = df.fa3_serial / df.larger
+    made = ax.violinplot(list(gains.values()), showextrema=False, widths=0.85, points=200)
+    tones = [style.WORKERS[7], style.WORKERS[6], style.colour("hybrid"), style.FRAME]
+    for body, tone in zip(made["bodies"], tones, strict=True):
+        body.set(facecolor=tone, alpha=0.85, edgecolor=tone)
+    for x, values in enumerate(gains.values(), 1):
+        low, middle, high = values.quantile([0.25, 0.5, 0.75])
+        ax.vlines(x, low, high, color=style.INK, linewidth=5)
+        ax.plot(x, middle, "o", color="white", markersize=3.5, zorder=3)
+        ax.text(x, values.max() + 0.03, f"{geomean(values):.2f}×", ha="center", fontsize=10, fontweight="bold")
+    ax.axhline(1, color=style.INK, linewidth=0.8, zorder=0)
+    ax.set_xticks(range(1, len(gains) + 1), [name.replace(" ", "\n", 1) if name in METHODS else name for name in gains])
+    ax.set(ylim=(0.4, 2.15))
