@@ -15,6 +15,7 @@ constexpr int kBar = 5;                                              // named ba
 // Shared memory: the ring, two Q tiles and two P tiles.
 template <int D, int kGranules> struct Smem {
     static constexpr uint32_t kQBytes = kHeads * D * 2, kPBytes = kTokens * kHeads * 2;
+    static_assert(2 * kPBytes >= 32 * 4 * sizeof(float4), "m and l of 32 parts");
     static constexpr uint32_t kQ = kGranules * kGranule, kP = kQ + 2 * kQBytes, kBytes = kP + 2 * kPBytes;
 };
 
@@ -144,10 +145,15 @@ template <typename T, int D> struct State {
     DEV void raise(const float (&s)[4], float c, float (&exchange)[4][kHeads], int warp, int lane) {
         float top[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
         reduce(top, exchange, warp, lane, [](float a, float b) { return fmaxf(a, b); });
+        top[0] = fmaxf(m[0], top[0] * c), top[1] = fmaxf(m[1], top[1] * c);
+        scale_to(top);
+    }
+    // Make `top`, no smaller than before, the new maximum.
+    DEV void scale_to(const float (&top)[2]) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float now = fmaxf(m[h], top[h] * c), r = ex2(m[h] - now);
-            m[h] = now, l[h] *= r;
+            const float r = ex2(m[h] - top[h]);
+            m[h] = top[h], l[h] *= r;
 #pragma unroll
             for (int b = 0; b < D / 64; b++) o[b][h] *= r, o[b][2 + h] *= r;
         }
@@ -170,8 +176,9 @@ template <typename T, int D> struct State {
     }
     // Part of a result: store it; the last part to arrive adds them all up in slot order, so that the result does not
     // depend on who came last. Nobody waits for anybody, so no two CTAs need to run at the same time.
-    DEV bool merge(const Params& p, const Work& w, int warp, int lane) {
+    DEV bool merge(const Params& p, const Work& w, uint32_t sums, int warp, int lane) {
         constexpr int kSlot = kSlotFloats<D>, kThread = D / 16;
+        asm volatile("" : "+r"(lane));                               // or ptxas keeps (and spills) these addresses through the main loop
         float* slots = p.part + size_t(w.slot) * kSlot;
         const int at = (warp * 32 + lane) * 4, ml_at = 128 * kThread + (lane & 3) * 4;
         const bool real = 2 * (lane & 3) < w.rows;
@@ -192,24 +199,34 @@ template <typename T, int D> struct State {
         if (!bar_any(kBar, 128, last)) return false;
         __threadfence();
         clear(true, true);
-        if (!real) return true;
+        // 32 parts at a time: first everybody's m and l in one trip to L2, into the place of P, then the outputs.
+        for (int begin = 0; begin < w.parts; begin += 32) {
+            const int count = min(32, w.parts - begin);
+            const float* block = slots + size_t(begin) * kSlot;
+            if (warp * 8 + lane / 4 < count)
+                st_shared_v4(sums + (warp * 32 + lane) * 16, __ldcg(reinterpret_cast<const float4*>(block + size_t(warp * 8 + lane / 4) * kSlot + ml_at)));
+            bar_sync(kBar, 128);
+            if (real) {
+                float top[2] = {m[0], m[1]};
+                for (int i = 0; i < count; i++) {
+                    const float4 x = ld_shared_v4(sums + (i * 4 + (lane & 3)) * 16);
+                    top[0] = fmaxf(top[0], x.x), top[1] = fmaxf(top[1], x.y);
+                }
+                scale_to(top);
 #pragma unroll 4
-        for (int i = 0; i < w.parts; i++) {
-            const float4 x = __ldcg(reinterpret_cast<const float4*>(slots + size_t(i) * kSlot + ml_at));
-            m[0] = fmaxf(m[0], x.x), m[1] = fmaxf(m[1], x.y);
-        }
-#pragma unroll 4
-        for (int i = 0; i < w.parts; i++) {
-            const float* part = slots + size_t(i) * kSlot;
-            const float4 x = __ldcg(reinterpret_cast<const float4*>(part + ml_at));
-            const float r0 = ex2(x.x - m[0]), r1 = ex2(x.y - m[1]);
-            l[0] = fmaf(x.z, r0, l[0]), l[1] = fmaf(x.w, r1, l[1]);
+                for (int i = 0; i < count; i++) {
+                    const float4 x = ld_shared_v4(sums + (i * 4 + (lane & 3)) * 16);
+                    const float r0 = ex2(x.x - m[0]), r1 = ex2(x.y - m[1]);
+                    l[0] = fmaf(x.z, r0, l[0]), l[1] = fmaf(x.w, r1, l[1]);
 #pragma unroll
-            for (int b = 0; b < D / 64; b++) {
-                const float4 y = __ldcg(reinterpret_cast<const float4*>(part + b * 512 + at));
-                o[b][0] = fmaf(y.x, r0, o[b][0]), o[b][1] = fmaf(y.y, r1, o[b][1]);
-                o[b][2] = fmaf(y.z, r0, o[b][2]), o[b][3] = fmaf(y.w, r1, o[b][3]);
+                    for (int b = 0; b < D / 64; b++) {
+                        const float4 y = __ldcg(reinterpret_cast<const float4*>(block + size_t(i) * kSlot + b * 512 + at));
+                        o[b][0] = fmaf(y.x, r0, o[b][0]), o[b][1] = fmaf(y.y, r1, o[b][1]);
+                        o[b][2] = fmaf(y.z, r0, o[b][2]), o[b][3] = fmaf(y.w, r1, o[b][3]);
+                    }
+                }
             }
+            bar_sync(kBar, 128);                                     // before `sums` is filled again
         }
         return true;
     }
@@ -346,7 +363,7 @@ DEV void consume(const Params& p, uint32_t base, Control<kGranules>& c, int warp
         touch_o();
         free_slots(v_slots);
         state.total(c.exchange, warp, lane);
-        if (w.parts == 1 || state.merge(p, w, warp, lane)) state.write(p, w, warp, lane);
+        if (w.parts == 1 || state.merge(p, w, base + S::kP, warp, lane)) state.write(p, w, warp, lane);
         __syncwarp();
         if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[piece & 1]));
     }

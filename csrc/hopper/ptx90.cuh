@@ -71,6 +71,11 @@ DEV int lane_id() {
     GPU(int lane; asm volatile("mov.u32 %0, %laneid;" : "=r"(lane)); return lane;)
     CPU(return threadIdx.x % 32;)
 }
+DEV int thread_id() {
+    int thread;
+    asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
+    return thread;
+}
 // True in exactly one lane of a converged warp; unlike a lane test, the compiler knows that it is one lane.
 DEV bool elect_one(AT_ONLY) {
     GPU(uint32_t r;
@@ -220,6 +225,14 @@ DEV void st_global_v4(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d AT
 DEV void st_shared(uint32_t addr, uint32_t x AT) {
     GPU(asm volatile("st.shared.b32 [%0], %1;" ::"r"(addr), "r"(x) : "memory");)
     CPU(emulate::store_shared(addr, x, at);)
+}
+DEV void st_shared_v4(uint32_t addr, float4 x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(addr), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
+DEV float4 ld_shared_v4(uint32_t addr) {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(addr) : "memory");
+    return x;
 }
 DEV void st_shared_zero16(uint32_t addr AT) {
     GPU(asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(addr), "r"(0) : "memory");)
