@@ -6,6 +6,7 @@ SUITES = {
     "hopper-peers": "pod.measure.suites.hopper_peers",
     "hopper-sweep": "pod.measure.suites.hopper_sweep",
     "hopper-mixed": "pod.measure.suites.hopper_mixed",
+    "hopper-trace": "pod.measure.suites.hopper_trace",
 }
 
 HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")

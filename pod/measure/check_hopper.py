@@ -1,0 +1,116 @@
+"""Check the Hopper kernel on random hybrid batches against float64: `python -m pod.measure.check_hopper --batches 2000`.
+
+Every output and every unused slot is poisoned with NaN first. A batch passes when its relative error is at most 1.5 times
+that of torch's own attention in the same dtype, its log-sum-exp agrees, a second launch is bit-identical, and the queues
+and arrival counters are back at zero.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+
+HEADS = ((4, 4), (8, 2), (32, 4), (24, 3), (16, 1), (6, 2), (16, 4), (10, 2))
+PAGES = (None, None, 16, 32, 64, 128, 256)
+MARGIN = 1.5
+
+
+def random_batch(draw: random.Random):
+    """Up to 40 sequences, lengths from 1 to a few thousand, with a taste for borders of tiles and pages."""
+    from pod.batch import HybridBatch
+
+    def length(most: int) -> int:
+        near = draw.choice((16, 63, 64, 65, 127, 128, 129, 512, 1024))
+        return min(
+            most, draw.choice((near, draw.randint(1, most), max(1, int(math.exp(draw.uniform(0, math.log(most)))))))
+        )
+
+    q_lens, kv_lens = [], []
+    for _ in range(draw.choice((1, 2, 3, 8, 20, 40))):
+        kv_len = length(3000)
+        q_lens.append(1 if draw.random() < 0.6 else length(kv_len))
+        kv_lens.append(kv_len)
+    q_heads, kv_heads = draw.choice(HEADS)
+    dtype = draw.choice(("bfloat16", "float16"))
+    causal = draw.random() < 0.85
+    return HybridBatch(q_lens, kv_lens, q_heads, kv_heads, draw.choice((64, 128)), draw.choice(PAGES), dtype, causal)
+
+
+def truth(batch, q, k, v, table):
+    """float64 out and log-sum-exp, and torch's own attention in the batch's dtype, all packed as q is."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    outs, sums, peers, start = [], [], [], 0
+    for i, (n, length) in enumerate(zip(batch.q_lens, batch.kv_lens, strict=True)):
+        part = q[start : start + n].transpose(0, 1)
+        keys, values = (_sequence(batch, cache, table, i, length) for cache in (k, v))
+        mask = torch.ones(n, length, dtype=torch.bool, device=q.device)
+        mask = mask.tril(length - n) if batch.causal else mask
+        scores = part.double() @ keys.double().transpose(1, 2) * batch.head_dim**-0.5
+        scores = scores.masked_fill(~mask, -math.inf)
+        outs.append((torch.softmax(scores, -1) @ values.double()).transpose(0, 1))
+        sums.append(torch.logsumexp(scores, -1).T)
+        peers.append(sdpa(part[None], keys[None], values[None], attn_mask=mask)[0].transpose(0, 1))
+        start += n
+    return torch.cat(outs), torch.cat(sums), torch.cat(peers)
+
+
+def _sequence(batch, cache, table, i: int, length: int):
+    """Keys or values of one sequence, [query heads, tokens, D]."""
+    if table is None:
+        rows = cache[i, :length]
+    else:
+        pages = table[i, : -(-length // batch.page_size)].long()
+        rows = cache[pages].flatten(0, 1)[:length]
+    return rows.transpose(0, 1).repeat_interleave(batch.group, 0)
+
+
+def check(batch, seed: int) -> tuple[float, str]:
+    """Our error as a share of torch's, and what is wrong, or ""."""
+    import torch
+
+    from pod import hopper
+
+    q, k, v, table = batch.tensors(seed, "cuda")
+    plan = hopper.make_plan(batch, yields=bool(seed % 2))
+    lists = plan.lists(batch.causal)
+    lists.scratch.fill_(torch.nan)
+    out, lse = hopper.run(plan, q, k, v, table, causal=batch.causal, return_lse=True)
+    again = hopper.run(plan, q, k, v, table, causal=batch.causal)
+    want, sums, peer = truth(batch, q, k, v, table)
+
+    def error(x):
+        return float((x.double() - want).norm() / want.norm())
+
+    share = error(out) / error(peer)
+    if not share <= MARGIN:
+        return share, f"error {error(out):.1e}, torch's {error(peer):.1e}"
+    if not float((lse - sums).abs().max()) < 1e-3:
+        return share, f"log-sum-exp off by {float((lse - sums).abs().max()):.1e}"
+    if not torch.equal(out, again):
+        return share, "a second launch differs"
+    return share, "" if int(lists.state.abs().sum()) == 0 else "counters are not back at zero"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    draw, worst, wrong = random.Random(args.seed), 0.0, 0
+    for i in range(args.batches):
+        batch = random_batch(draw)
+        share, problem = check(batch, args.seed + i)
+        worst = max(worst, share)
+        if problem:
+            wrong += 1
+            print(f"batch {i}: {problem}: {batch}", flush=True)
+    print(f"{args.batches} batches, {wrong} wrong, largest error {worst:.2f} of torch's (allowed {MARGIN})")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
