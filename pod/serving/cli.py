@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--arrivals", choices=ARRIVALS, default="poisson")
     work.add_argument("--low", type=int, default=1024, help="shortest total of uniform and zipf")
     work.add_argument("--high", type=int,
-                      help="clip totals here (default: --max-tokens, and a longer row of a trace is an error)")  # fmt: skip
+                      help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
     work.add_argument("--pd", nargs="+", type=float, default=[10.0], help="P:D ratio of uniform and zipf")
     work.add_argument("--seed", type=int, default=1)
     out = parser.add_argument_group("output")

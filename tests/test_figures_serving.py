@@ -1,0 +1,137 @@
+"""The figures of serving: what they show is what the schedulers did, and what the sources say where they say it."""
+
+import numpy as np
+import pytest
+
+from pod.figures import (
+    orca_01,
+    orca_02,
+    pod_02,
+    pod_12,
+    pod_15,
+    sarathi_01,
+    sarathi_02,
+    sarathi_06,
+    sarathi_08,
+    sarathi_t1,
+    vllm_01,
+    vllm_02,
+    vllm_03,
+    vllm_04,
+)
+from pod.serving.experiments import DOZEN, SLOTS, best_ratio, chat, crowded, slots
+from pod.serving.simulate import Setup, simulate
+from pod.serving.workload import Workload
+from pod.show import serving
+
+
+def test_slots_do_the_same_work_in_fewer_iterations():
+    useful = {name: sum(what != "idle" for *_, what in serving.slot_table(log, SLOTS)) for name, log in slots().items()}
+    assert set(useful.values()) == {sum(output for _, output in DOZEN)}
+    assert [len(log.iterations) for log in slots().values()] == [24, 17]
+    assert orca_01.idle_percent() == pytest.approx(100 * (1 - 59 / 96))
+    assert (orca_01.table().what == "idle").any() and not (orca_02.table().what == "idle").any()
+
+
+def test_a_slot_holds_one_request_at_a_time():
+    for log in slots().values():
+        cells = [(slot, tick) for slot, tick, *_ in serving.slot_table(log, SLOTS)]
+        assert len(cells) == len(set(cells)) and max(slot for slot, _ in cells) < SLOTS
+
+
+def test_block_tables_cover_the_tokens_and_share_nothing():
+    for owners in vllm_01.snapshots().values():
+        held = [block for table in owners.values() for block in table]
+        assert len(held) == len(set(held)) <= vllm_01.BLOCKS
+    a = vllm_01.snapshots()[11][0]
+    assert len(a) == 5 and sorted(a) == a != list(range(a[0], a[0] + 5)), "in order of growth, not in one piece"
+
+
+def test_reserving_wastes_and_paging_does_not():
+    reserve, paging = vllm_02.table().itertuples(index=False)
+    assert reserve.used_percent < 50 < 90 < paging.used_percent
+    assert paging.requests_per_minute > reserve.requests_per_minute
+    assert paging.held_but_empty_percent < 1
+
+
+def test_preemption_takes_the_latest_whole():
+    assert vllm_03.latest_share() == 1
+    tokens = vllm_03.table().groupby("preemption").tokens.sum()
+    assert tokens["swap"] < tokens["recompute"]
+    for mode, log in crowded().items():
+        assert {how for event in log.iterations for _, how in event.preempted} == {mode}
+
+
+def test_prompts_and_decodes_never_mix_in_vllm():
+    assert vllm_04.mixed_iterations() == 0
+    table = vllm_04.table().set_index(["scheduler", "iteration"])["count"]
+    assert table["Orca", "both"] == 1
+
+
+def test_the_same_second_five_times():
+    table = pod_02.table().set_index("system")
+    gap, ttft = table.tbt_max_ms, table.ttft_long_prompt_ms
+    assert gap["vLLM"] > 6 * gap["Sarathi"] > 6 * gap["Sarathi+POD"]
+    assert ttft["vLLM"] < ttft["Sarathi+POD"] < ttft["Sarathi"] < ttft["static"]
+    assert gap["vLLM"] == pytest.approx(ttft["vLLM"], rel=0.1), "the chats wait for as long as the prompt takes"
+
+
+def test_lanes_show_every_token_of_the_log():
+    log = chat("Sarathi")
+    names = {0: "a", 40: "b"}
+    came = serving.tokens(log, names)
+    assert len(came["b"]) == 200 and came["a"] == sorted(came["a"])
+    bars = serving.bars(log, names)
+    assert sum(end - start for row, start, end, _ in bars if row == "a") == pytest.approx(
+        sum(e.seconds for e in log.iterations if 0 in e.decodes)
+    )
+
+
+def test_chunks_shrink_bubbles():
+    assert sarathi_01.bubbles_until_done("sarathi_v1") < sarathi_01.bubbles_until_done("orca")
+    for module in (sarathi_01, sarathi_02):
+        rows = module.table()
+        for _, mine in rows.groupby("stage"):
+            start, end = np.sort(mine.start_ms), np.sort(mine.end_ms)
+            assert (start[1:] >= end[:-1] - 1e-9).all(), "a stage runs one micro-batch at a time"
+
+
+def test_stage_after_stage():
+    log = simulate(Setup(model="llama-13b", pp=4, scheduler="orca", max_batch=3, max_tokens=4096, host="none"),
+                   Workload("uniform", 20, low=500, high=4000).requests())  # fmt: skip
+    for event in log.iterations:
+        ends, starts = [end for _, end in event.stages], [start for start, _ in event.stages]
+        assert len(ends) == 4 and all(a <= b + 1e-12 for a, b in zip(ends, starts[1:], strict=False))
+        assert event.end == ends[-1]
+    assert 0 < serving.bubble_share(log, 0, log.iterations[-1].end) < 1
+
+
+def test_orca_takes_prompts_whole_and_sarathi_in_budget():
+    table = sarathi_06.table()
+    rows = table.groupby(["scheduler", "iteration"]).tokens.sum()
+    assert rows["Orca", 0] == 17 and rows["SARATHI"].max() == sarathi_06.CHUNK
+
+
+def test_a_decode_rides_for_a_tenth():
+    assert sarathi_t1.decode_gain() == pytest.approx(10, rel=0.1)
+
+
+def test_the_peak_is_where_chunks_and_decodes_run_out_together():
+    table = sarathi_08.table()
+    for chunk, mine in table.groupby("chunk"):
+        best = mine.pd[mine.gain.idxmax()]
+        assert best == pytest.approx(best_ratio(chunk, 18), rel=0.1)
+
+
+def test_pod_gains_most_in_the_middle():
+    table = pod_15.table()
+    peak = table.gain_percent.idxmax()
+    assert 0 < peak < len(table) - 1
+    assert (table.gain_percent > 0).all()
+
+
+def test_pod_beats_both_for_all_models():
+    table = pod_12.table()
+    assert (table.dropna().pod_gain_ours > 0).all()
+    gains = table[table.system == "Sarathi"]
+    assert (gains.pod_gain_low < gains.pod_gain_ours).all() and (gains.pod_gain_ours < gains.pod_gain_high).all()
