@@ -59,6 +59,7 @@ inline void order_atomic(const void* address, Order order) {
 
 // ---------------------------------------------------------------- races
 // The bytes of an access, named for a report.
+constexpr const char* kShared = "shared memory";
 struct Span {
     const char* memory;
     int64_t offset;
@@ -85,7 +86,7 @@ inline std::string who(const Thread& t, const Access& a) {
 [[noreturn]] inline void race(const Thread& t, const std::string& does, const Access& other, const std::string& did,
                               bool in_flight, const Span& span) {
     const std::string what = does + span.text(), by = who(t, other), there = " at " + other.at.text();
-    const std::string missing = other.cta == t.cta->number ? "barrier" : "release and acquire";
+    const std::string missing = span.memory == kShared ? "barrier" : "release and acquire";
     if (in_flight) fault("un-awaited copy: " + what + ", where that of " + by + there + " may not have arrived", t.at, &t);
     fault("race: " + what + " that " + by + did + there + " with no " + missing + " between", t.at, &t);
 }

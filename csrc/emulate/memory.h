@@ -9,7 +9,7 @@ namespace emulate {
 constexpr uint32_t kSharedStart = 1024;  // not 0, so that an address nobody set is out of bounds
 
 inline Span shared_span(uint32_t address, int bytes) {
-    return {"shared memory", int64_t(address) - kSharedStart, bytes};
+    return {kShared, int64_t(address) - kSharedStart, bytes};
 }
 
 inline char* shared_bytes(const Thread& t, uint32_t address, int bytes) {

@@ -14,24 +14,25 @@ CSRC = HERE.parents[1] / "csrc"
 CACHE = HERE.parents[1] / ".cache" / "emulator"
 COMPILER = os.environ.get("CXX", "c++")
 # Hidden symbols: every library has its own machine and its own kernels, even when several are loaded at once.
-FLAGS = ["-std=c++17", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wall", "-Wextra", "-Werror"]
-FLAGS += ["-Wno-unknown-pragmas", f"-I{CSRC}", f"-I{HERE}"]
+FLAGS = ["-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wno-unknown-pragmas"]
+STRICT = ["-O2", "-Wall", "-Wextra", "-Werror"]
 
 
-def sources():
+def headers(csrc: Path) -> list[Path]:
     """Every file that a build may read, for the cache key."""
-    headers = [*CSRC.glob("emulate/*"), *CSRC.glob("include/*"), *CSRC.glob("hopper/*"), *HERE.glob("*.h")]
-    return sorted(headers)
+    return sorted(f for f in [*csrc.rglob("*"), *HERE.glob("*.h")] if f.is_file())
 
 
-def build(source: Path) -> ctypes.CDLL:
+def build(source: Path, csrc: Path = CSRC, flags: list[str] = STRICT) -> ctypes.CDLL:
     """The shared library of one .cu file, compiled unless an identical build is in the cache."""
-    key = hashlib.sha256(b"".join(f.read_bytes() for f in [source, *sources()]) + " ".join([COMPILER, *FLAGS]).encode())
-    library = CACHE / f"{source.stem}-{key.hexdigest()[:16]}.so"
+    command = [COMPILER, *FLAGS, *flags]
+    texts = [f.read_bytes() for f in [source, *headers(csrc)]]
+    key = hashlib.sha256(b"".join(texts) + " ".join(command).encode()).hexdigest()[:16]
+    library = CACHE / f"{source.stem}-{key}.so"
     if not library.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         fresh = library.with_suffix(f".{os.getpid()}")
-        command = [COMPILER, *FLAGS, "-x", "c++", str(source), "-o", str(fresh)]
+        command += [f"-I{csrc}", f"-I{HERE}", "-x", "c++", str(source), "-o", str(fresh)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:6000]}")

@@ -1,0 +1,31 @@
+// The POD kernel for one small shape, called with plain arrays: what tests/wrong builds with one line of csrc changed.
+#include "hybrid.cu"
+
+using T = __nv_bfloat16;
+using TestShape = Shape<T, 64, 2>;
+
+// q, out [tokens, Hq, 64]; k, v [pages, 16, Hkv, 64]; lists: works (12 ints each) of prefill, then of decode, pieces, deal.
+extern "C" __attribute__((visibility("default"))) const char* run(
+    const T* q, const T* k, const T* v, T* out, const int* table, int table_stride, int tokens, int pages, int sequences,
+    int q_heads, int kv_heads, const int* lists, int prefill_works, int decode_works, int pieces, int deals, int* counters,
+    int groups, float* partials, int prefill_slots, int decode_slots, int sms) {
+    static std::string text;
+    HybridArgs a{};
+    a.q = q, a.k = k, a.v = v, a.out = out, a.table = table, a.table_stride = table_stride, a.page_shift = 4;
+    a.q_token = q_heads * 64, a.q_head = 64, a.kv_head = 64, a.kv_token = kv_heads * 64, a.kv_page = 16 * a.kv_token;
+    a.q_size = a.out_size = size_t(tokens) * a.q_token, a.kv_size = size_t(pages) * a.kv_page;
+    a.table_size = size_t(sequences) * table_stride;
+    a.num_q_heads = q_heads, a.num_kv_heads = kv_heads, a.scale_log2 = 0.125f * 1.44269504f;
+    a.lists = lists, a.prefill_works = prefill_works, a.decode_works = decode_works, a.pieces = pieces, a.deals = deals;
+    a.counters = counters, a.prefill_groups = a.decode_groups = groups;
+    a.partials = partials, a.prefill_slots = prefill_slots, a.decode_slots = decode_slots;
+    a.sms = sms, a.ctas_per_sm = 2, a.causal = 1, a.binding = Binding::pod;
+    emulate::machine().sms = sms;
+    try {
+        launch_bound<TestShape, ByTicket, false, T>(a, 0);
+        return nullptr;
+    } catch (const std::exception& e) {
+        text = e.what();
+        return text.c_str();
+    }
+}
