@@ -11,6 +11,8 @@ struct CUtensorMap {
     uint64_t dims[5] = {}, strides[4] = {};  // elements; bytes between neighbours of dimensions 1, 2, ...
     uint32_t box[5] = {};
 };
+using cuuint64_t = uint64_t;
+using cuuint32_t = uint32_t;
 
 namespace emulate {
 
@@ -19,9 +21,15 @@ namespace emulate {
 template <class T> gptr<T> unbounded(T* p) {
     return {p, {nullptr, reinterpret_cast<const char*>(UINTPTR_MAX), "global memory"}};
 }
-inline char* plain_smem() { return self->cta->smem; }
+inline uint8_t* plain_smem() { return reinterpret_cast<uint8_t*>(self->cta->smem); }
 inline uint32_t address_of(const void* p) {
     return uint32_t(static_cast<const char*>(p) - self->cta->smem) + kSharedStart;
+}
+inline bool make_map(CUtensorMap* map, bool /*half*/, const void* data, int rank, const uint64_t* dims,
+                     const uint64_t* strides, const uint32_t* box) {
+    *map = {static_cast<const char*>(data), rank, {}, {}, {}};
+    std::copy_n(dims, rank, map->dims), std::copy_n(strides, rank - 1, map->strides), std::copy_n(box, rank, map->box);
+    return true;
 }
 
 // What an engine of the CTA did up to now.

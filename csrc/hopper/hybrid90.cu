@@ -30,7 +30,7 @@ template <typename T, int D, int kPage>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, long long* trace) {
-    extern __shared__ __align__(1024) uint8_t smem[];
+    uint8_t* const smem = dynamic_smem();
     using L = Layout<D>;
     const uint32_t base = smem_u32(smem);
     auto& pc = *reinterpret_cast<prefill::Control*>(smem + L::kControl);
@@ -66,6 +66,9 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
 }
 
 // ---------------------------------------------------------------- host: one launch, no memset, no second kernel
+#ifdef POD_EMULATE
+using emulate::make_map;
+#else
 typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
                              const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -85,6 +88,7 @@ static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, co
                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
+#endif
 // Q [tokens, Hq, D] for prefill: (64 columns, heads, tokens, panels). For decode: (64 columns, heads of a group, panels,
 // groups), so that a box of 8 heads is filled up with zeros where the group is smaller.
 static bool q_maps(Maps* m, const Pod90Launch& a) {
@@ -114,11 +118,16 @@ static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data
 
 template <typename T, int D, int kPage>
 static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp, const KvLayout& kv) {
+#ifdef POD_EMULATE
+    emulate::launch<hybrid90<T, D, kPage>>(0, a.ctas, kThreads, Layout<D>::kBytes, maps, pp, dp, kv, static_cast<long long*>(a.trace));
+    return 0;
+#else
     auto kernel = hybrid90<T, D, kPage>;
     static const cudaError_t once = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D>::kBytes);
     if (once != cudaSuccess) return once;
     kernel<<<a.ctas, kThreads, Layout<D>::kBytes, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, static_cast<long long*>(a.trace));
     return cudaGetLastError();
+#endif
 }
 
 extern "C" int pod90_launch(const Pod90Launch* launch_args) {

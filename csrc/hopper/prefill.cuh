@@ -231,6 +231,7 @@ DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2],
         old = atom_inc_acq_rel(arrived);
         if (old == w.parts - 1) *arrived = 0;
     }
+    __syncwarp();                                                    // what lane 0 has acquired, all may read
     if (__shfl_sync(~0u, old, 0) != w.parts - 1) return false;
     __threadfence();
     float top[2] = {-INFINITY, -INFINITY};

@@ -15,6 +15,12 @@ DEV uint32_t smem_u32(const void* p) {
     CPU(return emulate::address_of(p);)
 }
 
+// The CTA's dynamic shared memory, 1024-byte aligned as swizzled boxes need it.
+DEV uint8_t* dynamic_smem() {
+    GPU(extern __shared__ __align__(1024) uint8_t smem[]; return smem;)
+    CPU(return emulate::plain_smem();)
+}
+
 // ---------------------------------------------------------------- mbarrier
 // Initialise: `count` arrivals complete a phase.
 DEV void mbar_init(uint32_t bar, uint32_t count AT) {
@@ -226,13 +232,15 @@ DEV void st_shared(uint32_t addr, uint32_t x AT) {
     GPU(asm volatile("st.shared.b32 [%0], %1;" ::"r"(addr), "r"(x) : "memory");)
     CPU(emulate::store_shared(addr, x, at);)
 }
-DEV void st_shared_v4(uint32_t addr, float4 x) {
-    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(addr), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+DEV void st_shared_v4(uint32_t addr, float4 x AT) {
+    GPU(asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(addr), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");)
+    CPU(emulate::store_shared(addr, x, at);)
 }
-DEV float4 ld_shared_v4(uint32_t addr) {
-    float4 x;
+DEV float4 ld_shared_v4(uint32_t addr AT) {
+    GPU(float4 x;
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(addr) : "memory");
-    return x;
+    return x;)
+    CPU(return emulate::load_shared<float4>(addr, at);)
 }
 DEV void st_shared_zero16(uint32_t addr AT) {
     GPU(asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(addr), "r"(0) : "memory");)
