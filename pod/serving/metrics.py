@@ -21,6 +21,7 @@ from pod.serving.events import Log
 
 DEFINITIONS = ("user", "artifact")
 STALLS = (0.2, 0.5)  # seconds
+BUBBLE_PERCENTILES = (5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,9 @@ def metrics(log: Log, definition: str = "user") -> dict[str, float]:
     busy = sum(event.seconds for event in log.iterations)
     row["hybrid_percent"] = 100 * sum(e.seconds for e in log.iterations if e.prefills and e.decodes) / busy
     row["preemptions"] = sum(len(event.preempted) for event in log.iterations)
+    if log.iterations[0].stages:
+        waits = np.percentile(list(bubbles(log).values()), BUBBLE_PERCENTILES).tolist()
+        row |= {f"bubble_p{p}": wait for p, wait in zip(BUBBLE_PERCENTILES, waits, strict=True)}
     return row
 
 
