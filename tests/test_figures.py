@@ -152,6 +152,9 @@ def test_a_recorded_figure_shows_its_gpu_and_provenance(tmp_path, monkeypatch, p
 
     meta = dict.fromkeys(provenance.FIELDS, "x") | {"gpu": "NVIDIA H200", "driver": "570.1"}
     monkeypatch.setattr(provenance, "load", lambda path: meta)
+    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / "x.csv").touch()
     (tmp_path / "made.png").write_bytes(b"")
     pd.DataFrame({"x": range(99)}).to_csv(tmp_path / "made.csv", index=False)
     figure = Figure("made", registry.OURS, "title <1>", "08", "method", "recorded", ("h200/x.csv",))
