@@ -78,9 +78,8 @@ DEV int lane_id() {
     CPU(return threadIdx.x % 32;)
 }
 DEV int thread_id() {
-    int thread;
-    asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread));
-    return thread;
+    GPU(int thread; asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread)); return thread;)
+    CPU(return threadIdx.x;)
 }
 // True in exactly one lane of a converged warp; unlike a lane test, the compiler knows that it is one lane.
 DEV bool elect_one(AT_ONLY) {

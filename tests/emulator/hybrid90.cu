@@ -1,0 +1,11 @@
+// The whole Hopper kernel, on an emulated machine with Hopper's shared memory.
+#include "hopper/hybrid90.cu"
+#include "host.h"
+
+EXPORT const char* run(const Pod90Launch* launch) {
+    return outcome([=] {
+        emulate::machine().sms = launch->ctas;
+        emulate::machine().smem_per_sm = 228 << 10, emulate::machine().smem_per_cta = 227 << 10;
+        if (pod90_launch(launch)) throw std::runtime_error("no such configuration");
+    });
+}

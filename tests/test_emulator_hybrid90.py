@@ -1,0 +1,89 @@
+"""The Hopper kernel itself, run by the emulator and compared with float64."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from emulator import library
+
+from pod.batch import HybridBatch
+from pod.reference import hybrid_attention
+
+torch = pytest.importorskip("torch")
+
+POINTERS = (
+    "q k v out lse table prefill_work decode_work decode_chunks counters prefill_arrived decode_arrived "
+    "prefill_part decode_part trace stream"
+)
+NUMBERS = (
+    "tokens num_q_heads num_kv_heads head_dim half causal pages page_tokens table_stride "
+    "prefill_units n_decode_chunks prefill_yields pack_shift ctas"
+)
+
+
+class Launch(ctypes.Structure):
+    """Pod90Launch of csrc/hopper/launch.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in POINTERS.split()),
+        *((name, ctypes.c_int) for name in NUMBERS.split()),
+        ("scale", ctypes.c_float),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def no_pinned_memory(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+
+
+def run(batch, sms, splits=None, yields=False):
+    """Two launches, as the second finds the first one's counters. Returns error of output and of log-sum-exp."""
+    from pod.hopper import Plan
+
+    q, k, v, table = batch.tensors(seed=1)
+    plan = Plan(batch, torch.device("cpu"), sms, splits=splits, yields=yields)
+    made = plan.lists(batch.causal)
+    units, works, chunks, split_tiles, prefill_floats, ctas, pack_shift = made.shape[:7]
+    lists, state, scratch = made.lists.data_ptr(), made.state.data_ptr(), made.scratch.data_ptr()
+    expected, expected_lse = hybrid_attention(q, k, v, batch.q_lens, batch.kv_lens, table, causal=batch.causal)
+    errors = []
+    for _ in range(2):
+        out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:2], torch.nan)
+        launch = Launch(
+            q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), out=out.data_ptr(), lse=lse.data_ptr(),
+            table=None if table is None else table.data_ptr(), table_stride=0 if table is None else table.shape[1],
+            prefill_work=lists, decode_work=lists + 48 * units, decode_chunks=lists + 48 * (units + works),
+            counters=state, prefill_arrived=state + 16, decode_arrived=state + 16 + 32 * split_tiles,
+            prefill_part=scratch, decode_part=scratch + 4 * prefill_floats,
+            tokens=q.shape[0], num_q_heads=q.shape[1], num_kv_heads=k.shape[2], head_dim=q.shape[2],
+            half=q.dtype == torch.half, causal=batch.causal, pages=k.shape[0], page_tokens=k.shape[1],
+            prefill_units=units, n_decode_chunks=chunks, prefill_yields=yields, pack_shift=pack_shift, ctas=ctas,
+            scale=batch.head_dim**-0.5,
+        )  # fmt: skip
+        function = library("hybrid90").run
+        function.restype = ctypes.c_char_p
+        report = function(ctypes.byref(launch))
+        assert report is None, report.decode()
+        assert not made.state.any()  # counters are back at zero
+        errors.append(np.abs(out.double().numpy() - expected).max())
+        errors.append(np.abs(lse.double().numpy() - expected_lse).max())
+    assert not np.isnan(errors).any()
+    return max(errors[::2]), max(errors[1::2])
+
+
+BATCHES = {
+    "a chunk and four decodes": (HybridBatch((64, 1, 1, 1, 1), (256,) * 5, 4, 2, 64), 2, {}),
+    "small pages, ragged": (HybridBatch((1, 64, 1, 1, 1), (300, 200, 77, 256, 1), 4, 2, 64, page_size=16), 2, {}),
+    "fp16, head dim 128": (HybridBatch((1, 40, 1), (130, 150, 77), 4, 2, 128, page_size=64, dtype="float16"), 3, {}),
+    "both sides split": (HybridBatch((130, 1), (520, 1500), 4, 2, 64), 6, {"splits": 2}),
+    "prefill only, no mask": (HybridBatch((33, 20), (33, 90), 2, 2, 64, page_size=32, causal=False), 2, {}),
+    "decode only, prefill yields": (HybridBatch((1, 1, 1), (64, 65, 500), 8, 1, 64), 4, {"yields": True}),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_hopper_kernel_is_right_and_breaks_no_rule(name):
+    batch, sms, options = BATCHES[name]
+    error, lse_error = run(batch, sms, **options)
+    assert error < (0.001 if batch.dtype == "float16" else 0.008)
+    assert lse_error < 1e-4
