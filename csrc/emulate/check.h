@@ -87,7 +87,8 @@ inline std::string who(const Thread& t, const Access& a) {
                               bool in_flight, const Span& span) {
     const std::string what = does + span.text(), by = who(t, other), there = " at " + other.at.text();
     const std::string missing = span.memory == kShared ? "barrier" : "release and acquire";
-    if (in_flight) fault("un-awaited copy: " + what + ", where that of " + by + there + " may not have arrived", t.at, &t);
+    if (in_flight)
+        fault("un-awaited copy: " + what + ", where that of " + by + there + " may not have arrived", t.at, &t);
     fault("race: " + what + " that " + by + did + there + " with no " + missing + " between", t.at, &t);
 }
 inline void note_read(const Thread& t, Cell& c, const Span& span, bool remember, int engine = -1) {

@@ -77,7 +77,8 @@ inline void complete_if_done(Mbarrier& b) {
 }
 inline void mbar_arrive(uint32_t address, uint32_t bytes, Where at) {
     Mbarrier& b = mbarrier(address, at);
-    if (b.missing == 0) fault("mbarrier reached by more than the " + std::to_string(b.count) + " it was initialised for", at);
+    if (b.missing == 0)
+        fault("mbarrier reached by more than the " + std::to_string(b.count) + " it was initialised for", at);
     publish(b.gathered, *self), self->cta->now++;
     b.missing--, b.bytes += bytes, b.time = std::max(b.time, self->warp->time);
     complete_if_done(b);
@@ -175,8 +176,8 @@ struct Product {
     Where at;
 };
 
-// The elements of an operand that a product reads: at its start copies must have been awaited and ordinary writes fenced;
-// until its end nobody may write them.
+// The elements of an operand that a product reads: at its start copies must have been awaited and ordinary writes
+// fenced; until its end nobody may write them.
 template <class F> void each_element(const Operand& o, int first, int count, F&& f) {
     for (int i = first; i < first + count; ++i)
         for (int k = 0; k < 16; ++k) f(i, k, o.address(i, k));
@@ -221,7 +222,8 @@ template <class T> void multiply(Warp& w, const Product& p) {
 }
 
 // Starts a product. Until it is waited for, its accumulators hold NaN.
-template <class T, int N> void wgmma(float* d, const uint32_t* a_registers, Operand a, Operand b, bool accumulate, Where at) {
+template <class T, int N>
+void wgmma(float* d, const uint32_t* a_registers, Operand a, Operand b, bool accumulate, Where at) {
     struct Args {
         float* d;
         const uint32_t* a;

@@ -378,9 +378,10 @@ inline void Machine::step(Warp& w) {
 }
 inline void Machine::retire(Cta& c, double time) {
     Launch& l = *c.launch;
-    if (c.copies) fault("the CTA ended while TMA copies were on their way to its shared memory", c.threads[0].at, &c.threads[0]);
+    Thread& t = c.threads[0];
+    if (c.copies) fault("the CTA ended while TMA copies were on their way to its shared memory", t.at, &t);
     l.live--, c.sm->ctas--, c.sm->threads -= l.threads(), c.sm->smem -= l.smem + 1024;
-    for (Thread& t : c.threads) spare_stacks.push_back(std::move(t.stack));
+    for (Thread& done : c.threads) spare_stacks.push_back(std::move(done.stack));
     ctas.remove_if([&](const Cta& x) { return &x == &c; });
     dispatch(time);
 }

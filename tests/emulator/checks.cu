@@ -86,7 +86,8 @@ template <bool kWrong> __global__ void awaited_without_barrier(Args p) {
 template <bool kWrong> __global__ void refilled_too_early(Args p) {
     sptr<int> s = dynamic_smem<int>();
     for (int i = 0; i < 2; ++i) {
-        if (threadIdx.x < 16) cp_async_16(smem_u32(s + threadIdx.x * 4), p.in + threadIdx.x * 4);  // BAD refilled_too_early
+        const smem_addr to = smem_u32(s + threadIdx.x * 4);
+        if (threadIdx.x < 16) cp_async_16(to, p.in + threadIdx.x * 4);  // BAD refilled_too_early
         cp_async_commit();
         cp_async_wait<0>();
         __syncthreads();
@@ -142,9 +143,15 @@ template <Combine kHow> DEV void combine(Args p) {
     if (int(ticket[0]) == 0) return;
     p.in[threadIdx.x] = p.out[threadIdx.x] + p.out[64 + threadIdx.x];  // BAD combine
 }
-template <bool kWrong> __global__ void combine_without_release(Args p) { combine<kWrong ? Combine::no_release : Combine::right>(p); }
-template <bool kWrong> __global__ void combine_without_acquire(Args p) { combine<kWrong ? Combine::no_acquire : Combine::plain_fences>(p); }
-template <bool kWrong> __global__ void combine_without_barrier(Args p) { combine<kWrong ? Combine::no_syncthreads : Combine::right>(p); }
+template <bool kWrong> __global__ void combine_without_release(Args p) {
+    combine<kWrong ? Combine::no_release : Combine::right>(p);
+}
+template <bool kWrong> __global__ void combine_without_acquire(Args p) {
+    combine<kWrong ? Combine::no_acquire : Combine::plain_fences>(p);
+}
+template <bool kWrong> __global__ void combine_without_barrier(Args p) {
+    combine<kWrong ? Combine::no_syncthreads : Combine::right>(p);
+}
 
 #define KERNELS(X)                                                                                              \
     X(missing_barrier) X(missing_syncwarp) X(overwritten_too_early) X(shared_past_end) X(global_past_end)       \

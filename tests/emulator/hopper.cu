@@ -35,7 +35,8 @@ __global__ void tma_kernel(CUtensorMap map, gptr<uint4> out, int row, int head, 
 EXPORT const char* run_tma(uint16_t* x, int pages, int rows, int heads, int row, int head, int page, uint4* out) {
     return outcome([=] {
         const uint64_t line = 128, d[] = {uint64_t(rows), uint64_t(heads), uint64_t(pages)};
-        const CUtensorMap map = map_of(x, 4, {64, d[0], d[1], d[2]}, {line * d[1], line, line * d[0] * d[1]}, {64, 16, 1, 1});
+        const std::array<uint64_t, 4> strides = {line * d[1], line, line * d[0] * d[1]};
+        const CUtensorMap map = map_of(x, 4, {64, d[0], d[1], d[2]}, strides, {64, 16, 1, 1});
         launch<tma_kernel>(0, 1, 32, 4096, map, device_ptr(out, 128, "out"), row, head, page);
     });
 }
@@ -63,7 +64,8 @@ template <class T> __global__ void wgmma_ss_kernel(gptr<const uint4> operands, g
     store_fragment(out, d);
 }
 // A [64 x 16] in registers [128, 4], B [16 x N] as 64-column panels of 16 rows, MN-major, 128-byte swizzle.
-template <class T, int N> __global__ void wgmma_rs_kernel(gptr<const uint4> operands, gptr<const uint32_t> registers, gptr<float> out) {
+template <class T, int N>
+__global__ void wgmma_rs_kernel(gptr<const uint4> operands, gptr<const uint32_t> registers, gptr<float> out) {
     fill(operands, N / 64 * 16 * 128);
     const uint32_t* a = (registers + int(threadIdx.x) * 4).p;
     float d[N / 2] = {};
@@ -73,7 +75,8 @@ template <class T, int N> __global__ void wgmma_rs_kernel(gptr<const uint4> oper
     wgmma_wait<0>();
     store_fragment(out, d);
 }
-// kMn 0: A [64 x 64], B [8 x 64], K-major and swizzled, one k16 step. kMn 1: A [16 x 64] MN-major, swizzled; B [16 x 8], plain.
+// kMn 0: A [64 x 64] and B [8 x 64], K-major and swizzled, one k16 step.
+// kMn 1: A [16 x 64], MN-major and swizzled; B [16 x 8], MN-major and plain.
 template <class T, int kMn> __global__ void wgmma_n8_kernel(gptr<const uint4> operands, gptr<float> out) {
     constexpr int kA = kMn ? 16 * 128 : 64 * 128, kB = kMn ? 16 * 16 : 8 * 128;
     fill(operands, kA + kB);
@@ -85,10 +88,11 @@ template <class T, int kMn> __global__ void wgmma_n8_kernel(gptr<const uint4> op
     wgmma_wait<0>();
     store_fragment(out, d);
 }
-EXPORT const char* run_wgmma(const char* form, int half, uint4* operands, int bytes, uint32_t* registers, float* out, int floats) {
+EXPORT const char* run_wgmma(const char* form, int half, uint4* operands, int bytes, uint32_t* registers, float* out,
+                             int floats) {
     return outcome([=] {
-        const auto x = device_ptr<const uint4>(operands, bytes / 16, "operands");
-        const auto a = device_ptr<const uint32_t>(registers, 512, "registers");
+        const auto x = input(operands, bytes / 16, "operands");
+        const auto a = input(registers, 512, "registers");
         const auto y = device_ptr(out, floats, "out");
         const std::string which = form;
         auto go = [&](auto zero) {
@@ -103,7 +107,7 @@ EXPORT const char* run_wgmma(const char* form, int half, uint4* operands, int by
     });
 }
 
-// A producer warp and a consumer warp over two stages: full and empty mbarriers, phases that alternate. out [rounds, 32].
+// A producer and a consumer warp over two stages: full and empty mbarriers, phases that alternate. out [rounds, 32].
 __global__ void ring_kernel(gptr<int> out, int rounds) {
     const int lane = threadIdx.x % 32;
     const bool producer = threadIdx.x < 32;
@@ -142,7 +146,7 @@ __global__ void registers_kernel(gptr<int> out, gptr<const int> x) {
     }
 }
 EXPORT const char* run_registers(int* out, int* x) {
-    return outcome([=] { launch<registers_kernel>(0, 1, 512, 0, device_ptr(out, 2, "out"), device_ptr<const int>(x, 1, "x")); });
+    return outcome([=] { launch<registers_kernel>(0, 1, 512, 0, device_ptr(out, 2, "out"), input(x, 1, "x")); });
 }
 
 // bar_any: any[round][thread] of a vote in which only thread `round` says yes, and round 2 nobody.

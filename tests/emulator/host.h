@@ -15,7 +15,12 @@ template <class Body> const char* outcome(Body&& body) {
         return text.c_str();
     }
 }
+// An array of the test as the kernel's input.
+template <class T> gptr<const T> input(T* p, size_t elements, const char* name) {
+    return device_ptr<const T>(p, elements, name);
+}
 // A machine like the default one, but for these three.
 inline void use_machine(int sms, int ctas_per_sm, size_t smem_per_sm = 164 << 10) {
-    emulate::machine().sms = sms, emulate::machine().ctas_per_sm = ctas_per_sm, emulate::machine().smem_per_sm = smem_per_sm;
+    emulate::Machine& m = emulate::machine();
+    m.sms = sms, m.ctas_per_sm = ctas_per_sm, m.smem_per_sm = smem_per_sm;
 }

@@ -1,9 +1,10 @@
-// One kernel an instruction. Each only moves registers in and out; what they should hold is computed in test_emulator.py.
+// One kernel an instruction. Each only moves registers in and out; test_emulator.py computes what they should hold.
 #include "host.h"
 using namespace ptx;
 
 // x [32, 8] 16-bit rows; lane l points at row order[l]; out [32 lanes, N]
-template <int N, bool kTrans> __global__ void ldmatrix_kernel(gptr<const uint4> x, gptr<const int> order, gptr<uint32_t> out) {
+template <int N, bool kTrans>
+__global__ void ldmatrix_kernel(gptr<const uint4> x, gptr<const int> order, gptr<uint32_t> out) {
     const int lane = threadIdx.x;
     sptr<uint4> rows = dynamic_smem<uint4>();
     rows[lane] = x[lane];
@@ -18,7 +19,7 @@ template <int N, bool kTrans> __global__ void ldmatrix_kernel(gptr<const uint4> 
 }
 EXPORT const char* run_ldmatrix(int n, int trans, uint4* x, int* order, uint32_t* out) {
     return outcome([=] {
-        auto go = [=](auto kernel) { kernel(device_ptr<const uint4>(x, 32, "x"), device_ptr<const int>(order, 32, "order"), device_ptr(out, 32 * n, "out")); };
+        auto go = [=](auto run) { run(input(x, 32, "x"), input(order, 32, "order"), device_ptr(out, 32 * n, "out")); };
         if (n == 4 && trans) go([](auto... a) { launch<ldmatrix_kernel<4, true>>(0, 1, 32, 512, a...); });
         else if (n == 4) go([](auto... a) { launch<ldmatrix_kernel<4, false>>(0, 1, 32, 512, a...); });
         else if (trans) go([](auto... a) { launch<ldmatrix_kernel<2, true>>(0, 1, 32, 512, a...); });
@@ -37,7 +38,7 @@ template <class T> __global__ void mma_kernel(gptr<const uint32_t> a, gptr<const
 }
 EXPORT const char* run_mma(int half, uint32_t* a, uint32_t* b, float* d) {
     return outcome([=] {
-        auto pa = device_ptr<const uint32_t>(a, 128, "a"), pb = device_ptr<const uint32_t>(b, 64, "b");
+        auto pa = input(a, 128, "a"), pb = input(b, 64, "b");
         if (half) launch<mma_kernel<__half>>(0, 1, 32, 0, pa, pb, device_ptr(d, 128, "d"));
         else launch<mma_kernel<__nv_bfloat16>>(0, 1, 32, 0, pa, pb, device_ptr(d, 128, "d"));
     });
@@ -58,7 +59,7 @@ __global__ void lanes_kernel(gptr<const uint32_t> x, gptr<uint32_t> out) {
     out[256 + lane] = elect_one();
 }
 EXPORT const char* run_lanes(uint32_t* x, uint32_t* out) {
-    return outcome([=] { launch<lanes_kernel>(0, 1, 32, 0, device_ptr<const uint32_t>(x, 32, "x"), device_ptr(out, 288, "out")); });
+    return outcome([=] { launch<lanes_kernel>(0, 1, 32, 0, input(x, 32, "x"), device_ptr(out, 288, "out")); });
 }
 
 // Two groups of cp.async, one of them with every other copy switched off; out [3, 64] chunks of 16 bytes.
@@ -77,7 +78,7 @@ __global__ void cp_async_kernel(gptr<const uint4> x, gptr<uint4> out) {
     st_global_16(out + 128 + t, ld_shared_16(smem_u32(dynamic_smem<uint4>() + (63 - t))));
 }
 EXPORT const char* run_cp_async(uint4* x, uint4* out) {
-    return outcome([=] { launch<cp_async_kernel>(0, 1, 64, 2048, device_ptr<const uint4>(x, 128, "x"), device_ptr(out, 192, "out")); });
+    return outcome([=] { launch<cp_async_kernel>(0, 1, 64, 2048, input(x, 128, "x"), device_ptr(out, 192, "out")); });
 }
 
 // The arithmetic wrappers, on the host side of the same source: conversions need no warp.

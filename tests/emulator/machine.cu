@@ -7,7 +7,8 @@ struct Log {               // one row a CTA, in order of tickets: CTA, SM, start
 };
 DEV void write_row(const Log& log, uint64_t start, int launch) {
     const int row = atomicAdd(log.ticket, 1) * 5;
-    log.rows[row] = blockIdx.x, log.rows[row + 1] = smid(), log.rows[row + 2] = start, log.rows[row + 3] = globaltimer(), log.rows[row + 4] = launch;
+    log.rows[row] = blockIdx.x, log.rows[row + 1] = smid(), log.rows[row + 2] = start;
+    log.rows[row + 3] = globaltimer(), log.rows[row + 4] = launch;
 }
 // CTA i issues work[i] tensor-core products in each warp.
 template <int kLaunch> __global__ void busy_kernel(Log log, gptr<const int> work) {
@@ -19,12 +20,15 @@ template <int kLaunch> __global__ void busy_kernel(Log log, gptr<const int> work
     __syncthreads();
     if (threadIdx.x == 0) write_row(log, start, kLaunch);
 }
-Log log_of(int* rows, int* ticket, int ctas) { return {device_ptr(rows, ctas * 5, "rows"), device_ptr(ticket, 1, "ticket")}; }
+Log log_of(int* rows, int* ticket, int ctas) {
+    return {device_ptr(rows, ctas * 5, "rows"), device_ptr(ticket, 1, "ticket")};
+}
 
-EXPORT const char* run_busy(int sms, int slots, int smem_per_sm, int ctas, int warps, int smem, int* work, int* rows, int* ticket) {
+EXPORT const char* run_busy(int sms, int slots, int smem_per_sm, int ctas, int warps, int smem, int* work, int* rows,
+                            int* ticket) {
     return outcome([=] {
         use_machine(sms, slots, smem_per_sm);
-        launch<busy_kernel<0>>(0, ctas, warps * 32, smem, log_of(rows, ticket, ctas), device_ptr<const int>(work, ctas, "work"));
+        launch<busy_kernel<0>>(0, ctas, warps * 32, smem, log_of(rows, ticket, ctas), input(work, ctas, "work"));
     });
 }
 // The same kernel twice, of `ctas` CTAs each, on these two streams.
@@ -32,8 +36,9 @@ EXPORT const char* run_streams(int first, int second, int sms, int slots, int ct
     return outcome([=] {
         use_machine(sms, slots);
         emulate::Concurrent together;
-        launch<busy_kernel<0>>(first, ctas, 32, 0, log_of(rows, ticket, 2 * ctas), device_ptr<const int>(work, ctas, "work"));
-        launch<busy_kernel<1>>(second, ctas, 32, 0, log_of(rows, ticket, 2 * ctas), device_ptr<const int>(work, ctas, "work"));
+        const Log log = log_of(rows, ticket, 2 * ctas);
+        launch<busy_kernel<0>>(first, ctas, 32, 0, log, input(work, ctas, "work"));
+        launch<busy_kernel<1>>(second, ctas, 32, 0, log, input(work, ctas, "work"));
         together.run();
     });
 }
@@ -58,7 +63,8 @@ __global__ void atomics_kernel(gptr<int> cells, gptr<int> old) {
 EXPORT const char* run_atomics(int ctas, int threads, int* cells, int* old) {
     return outcome([=] {
         use_machine(4, 32);
-        launch<atomics_kernel>(0, ctas, threads, 64, device_ptr(cells, 4, "cells"), device_ptr(old, ctas * threads, "old"));
+        const auto tickets = device_ptr(old, ctas * threads, "old");
+        launch<atomics_kernel>(0, ctas, threads, 64, device_ptr(cells, 4, "cells"), tickets);
     });
 }
 
@@ -77,7 +83,8 @@ __global__ void flag_kernel(gptr<int> flag, gptr<int> data, gptr<int> seen) {
 EXPORT const char* run_flag(int ctas, int* flag, int* data, int* seen) {
     return outcome([=] {
         use_machine(4, 32);
-        launch<flag_kernel>(0, ctas, 64, 0, device_ptr(flag, 1, "flag"), device_ptr(data, 64, "data"), device_ptr(seen, 64, "seen"));
+        const auto from = device_ptr(data, 64, "data"), to = device_ptr(seen, 64, "seen");
+        launch<flag_kernel>(0, ctas, 64, 0, device_ptr(flag, 1, "flag"), from, to);
     });
 }
 
@@ -113,7 +120,7 @@ __global__ void latency_kernel(gptr<const int> x, gptr<int> out, int n) {
     if (threadIdx.x == 0) out[0] = chained - start, out[1] = globaltimer() - chained, out[2] = i + sum;
 }
 EXPORT const char* run_latency(int n, int* x, int* out) {
-    return outcome([=] { launch<latency_kernel>(0, 1, 32, 0, device_ptr<const int>(x, n, "x"), device_ptr(out, 3, "out"), n); });
+    return outcome([=] { launch<latency_kernel>(0, 1, 32, 0, input(x, n, "x"), device_ptr(out, 3, "out"), n); });
 }
 
 // Shared memory that nobody has written.

@@ -4,11 +4,11 @@
 using T = __nv_bfloat16;
 using TestShape = Shape<T, 64, 2>;
 
-// q, out [tokens, Hq, 64]; k, v [pages, 16, Hkv, 64]; lists: works (12 ints each) of prefill, then of decode, pieces, deal.
+// q, out [tokens, Hq, 64]; k, v [pages, 16, Hkv, 64]; lists: works (12 ints each), first of prefill, pieces, deal.
 extern "C" __attribute__((visibility("default"))) const char* run(
-    const T* q, const T* k, const T* v, T* out, const int* table, int table_stride, int tokens, int pages, int sequences,
-    int q_heads, int kv_heads, const int* lists, int prefill_works, int decode_works, int pieces, int deals, int* counters,
-    int groups, float* partials, int prefill_slots, int decode_slots, int sms) {
+    const T* q, const T* k, const T* v, T* out, const int* table, int table_stride, int tokens, int pages,
+    int sequences, int q_heads, int kv_heads, const int* lists, int prefill_works, int decode_works, int pieces,
+    int deals, int* counters, int groups, float* partials, int prefill_slots, int decode_slots, int sms) {
     static std::string text;
     HybridArgs a{};
     a.q = q, a.k = k, a.v = v, a.out = out, a.table = table, a.table_stride = table_stride, a.page_shift = 4;
