@@ -1,0 +1,85 @@
+// Bindings: how a CTA learns whether to compute prefill or decode, and which piece. Everything else is the same kernel.
+#pragma once
+#include "ptx.cuh"
+
+enum Op : int { kPrefill = 0, kDecode = 1 };
+
+// What a CTA needs to choose. Slots are CTAs' worth of work: one prefill tile, or as many decode pieces as warps.
+struct Choice {
+    int slots[2];               // of prefill and decode
+    gptr<int> tickets;          // [sms] by SM, then [2] by operation, then [1] CTAs that have drawn; zero between launches
+    gptr<const int> deal;       // [deals] see draw_op
+    int sms, deals;
+};
+struct Assignment { int op, id, ticket, draws; };
+
+// Prefill or decode alone: serial and streams are two such launches.
+struct OnlyPrefill {
+    static constexpr bool kPrefills = true, kDecodes = false, kHalves = false;
+    DEV static Assignment assign(const Choice&, sptr<int>) { return {kPrefill, int(blockIdx.x), -1, 0}; }
+};
+struct OnlyDecode {
+    static constexpr bool kPrefills = false, kDecodes = true, kHalves = false;
+    DEV static Assignment assign(const Choice&, sptr<int>) { return {kDecode, int(blockIdx.x), -1, 0}; }
+};
+
+// CTA-parallel: the block index decides before anyone knows where the CTA will run.
+struct ByBlock {
+    static constexpr bool kPrefills = true, kDecodes = true, kHalves = false;
+    DEV static Assignment assign(const Choice& c, sptr<int>) {
+        const int block = blockIdx.x;
+        if (block < c.slots[kPrefill]) return {kPrefill, block, -1, 0};
+        return {kDecode, block - c.slots[kPrefill], -1, 0};
+    }
+};
+
+// Warp-parallel, as HFuse does it: the first warps of each CTA prefill, the others decode. The CTA ends with its longer half.
+struct ByWarp {
+    static constexpr bool kPrefills = true, kDecodes = true, kHalves = true;
+    template <int kPrefillThreads> DEV static Assignment assign_half() {
+        return {int(threadIdx.x) < kPrefillThreads ? kPrefill : kDecode, int(blockIdx.x), -1, 0};
+    }
+};
+
+// SM-aware (POD): the CTA asks where it runs, and what runs there already.
+struct ByTicket {
+    static constexpr bool kPrefills = true, kDecodes = true, kHalves = false;
+
+    // deal[t] is how many prefills all SMs together have dealt after t tickets each; SM s rounds its share of them up at
+    // another moment than its neighbours, so that the sum over the SMs is right (pod/schedule/binding.py makes the table).
+    DEV static int draw_op(const Choice& c, int sm, int ticket) {
+        if (ticket + 1 >= c.deals) return kPrefill;
+        const int before = c.deal[ticket], after = c.deal[ticket + 1];
+        return (after + sm) / c.sms > (before + sm) / c.sms ? kPrefill : kDecode;
+    }
+    DEV static Assignment draw(const Choice& c) {
+        const int sm = ptx::smid() % c.sms;  // ids may have gaps: two SMs that share a counter do no harm
+        Assignment a;
+        a.ticket = atomicAdd(c.tickets + sm, 1);
+        a.op = draw_op(c, sm, a.ticket);
+        a.id = atomicAdd(c.tickets + c.sms + a.op, 1);
+        a.draws = 1;
+        if (a.id >= c.slots[a.op]) {  // nothing left of this operation: there are as many CTAs as slots, so the other has some
+            a.op ^= 1;
+            a.id = atomicAdd(c.tickets + c.sms + a.op, 1);
+            a.draws = 2;
+        }
+        return a;
+    }
+    // The last CTA to draw leaves zeros for the next launch, so that no memset is needed.
+    DEV static void reset_if_last(const Choice& c) {
+        if (ptx::atomic_add_acq_rel(c.tickets + c.sms + 2, 1) != int(gridDim.x) - 1) return;
+        for (int i = 0; i < c.sms + 3; ++i) c.tickets[i] = 0;
+    }
+    DEV static Assignment assign(const Choice& c, sptr<int> box) {
+        if (threadIdx.x == 0) {
+            const Assignment a = draw(c);
+            box[0] = a.op, box[1] = a.id, box[2] = a.ticket, box[3] = a.draws;
+        }
+        __syncthreads();
+        const Assignment a = {box[0], box[1], box[2], box[3]};
+        __syncthreads();  // the box lies in memory that the work will use
+        if (threadIdx.x == 0) reset_if_last(c);
+        return a;
+    }
+};
