@@ -110,7 +110,9 @@ def main() -> int:
         if problem:
             wrong += 1
             print(f"batch {i}: {problem}: {batch}", flush=True)
-    print(f"{args.batches} batches, {wrong} wrong, largest error {worst:.2f} of torch's (allowed {MARGIN})")
+        if i % 200 == 199:
+            print(f"{i + 1} batches, {wrong} wrong, largest error {worst:.2f} of torch's", flush=True)
+    print(f"done: {args.batches} batches, {wrong} wrong, largest error {worst:.2f} of torch's (allowed {MARGIN})")
     return wrong > 0
 
 

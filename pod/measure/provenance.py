@@ -204,14 +204,17 @@ def csrc_hashes(files: Iterable[str]) -> dict[str, str]:
 
 
 def _includes(name: str, code: str) -> list[str]:
-    """Files of this tree that `name` includes by quotes, looked up beside it, in csrc and in csrc/include."""
+    """Files of this tree that `name` includes by quotes, looked up beside it, in csrc and in csrc/include.
+
+    The emulator is left out: no measurement runs on it.
+    """
     found = []
     for target in re.findall(r'^\s*#\s*include\s*"([^"]+)"', code, re.MULTILINE):
         for folder in ((ROOT / name).parent, ROOT / "csrc", ROOT / "csrc" / "include"):
             if (folder / target).is_file():
                 found.append((folder / target).resolve().relative_to(ROOT).as_posix())
                 break
-    return found
+    return [name for name in found if not name.startswith("csrc/emulate/")]
 
 
 def _without_comments(code: str) -> str:
