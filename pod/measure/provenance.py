@@ -171,7 +171,7 @@ def write(
     path = Path(path)
     meta = collect() | {
         "csrc": csrc_hashes(csrc), "telemetry": run.summary(), "timer": timer, "l2": l2, "repeats": repeats,
-        "started": run.started.isoformat(timespec="seconds"), "seconds": round(run.seconds, 1),
+        "started": run.started.isoformat(timespec="seconds"), "seconds": round(run.seconds, 3),
         "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": _sha256(path),
     }  # fmt: skip
     sidecar = sidecar_of(path)
