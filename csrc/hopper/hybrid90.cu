@@ -22,7 +22,7 @@ struct Maps { CUtensorMap pq, pk, pv, dq, dk, dv; };
 
 // When each role of each CTA began and ended: [CTA][role][2], roles in the order of the warpgroups below.
 DEV void stamp(long long* trace, int role, int which) {
-    asm volatile("" : "+l"(trace));                                  // or ptxas keeps (and spills) the test from one stamp to the next
+    GPU(asm volatile("" : "+l"(trace));)                             // or ptxas keeps (and spills) the test from one stamp to the next
     if (trace && thread_id() == (role < 2 ? role * 32 : (role - 1) * 128)) trace[(blockIdx.x * 5 + role) * 2 + which] = global_ns();
 }
 
