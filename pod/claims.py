@@ -72,6 +72,13 @@ class Result:
         return f"{self.ours:.3g}" + units.get(self.claim.measure.rpartition(", ")[2], "")
 
     @property
+    def shown(self) -> str:
+        """Our value, and whether it is a model's output: so says the figure that it comes from."""
+        module = self.claim.ours.partition(":")[0]
+        figure = getattr(importlib.import_module(module), "FIGURE", None) if module else None
+        return self.ours_text + (" (simulated)" if figure and figure.state == "simulated" else "")
+
+    @property
     def band_text(self) -> str:
         low, high = self.claim.band
         if math.isinf(high):
@@ -149,7 +156,7 @@ def markdown() -> str:
         r = judge(claim)
         waits = f" (chapter {registry.find(claim.shown_in).chapter})" if r.verdict == OPEN and claim.shown_in else ""
         why = f": {claim.note}" if r.verdict == FAILS else ""
-        rows.append(f"| {claim.statement} | {claim.number.text} | {r.ours_text} | {r.verdict}{waits}{why} |")
+        rows.append(f"| {claim.statement} | {claim.number.text} | {r.shown} | {r.verdict}{waits}{why} |")
     return "\n".join(rows) + "\n"
 
 
@@ -158,7 +165,7 @@ def table(rows: list[Result]) -> str:
     cells = [("verdict", "paper", "ours", "band", "claim")]
     for r in rows:
         c = r.claim
-        cells.append((r.verdict, c.number.text, r.ours_text, r.band_text, f"{c.id}: {c.statement}"))
+        cells.append((r.verdict, c.number.text, r.shown, r.band_text, f"{c.id}: {c.statement}"))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells)
     return "\n".join(line.rstrip() for line in lines)

@@ -30,7 +30,7 @@ def table():
     from pod.serving.experiments import POD, SARATHI, VLLM, results
 
     runs = _runs()
-    minute = dict(zip(runs, (m["requests_per_minute"] for m in results(tuple(runs.values()))), strict=True))
+    minute = dict(zip(runs, (m["requests_per_minute"] for m in results(runs.values())), strict=True))
     rows = []
     for model, (_, _, place) in MODELS.items():
         for system, key in ((VLLM, "over_vllm"), (SARATHI, "over_sarathi"), (POD, None)):
@@ -77,16 +77,48 @@ def draw(df):
     return axes[0].figure
 
 
-def gain(model: str, over: str) -> float:
+def _gain(model: str, over: str) -> float:
     """Gain of Sarathi+POD, percent."""
-    df = table().set_index(["model", "system"])
-    return float(df.pod_gain_ours[model, over])
+    return float(table().set_index(["model", "system"]).pod_gain_ours[model, over])
+
+
+def gain_yi() -> float:
+    return _gain("yi-6b", "Sarathi")
+
+
+def gain_llama2() -> float:
+    return _gain("llama-2-7b", "Sarathi")
+
+
+def gain_llama3() -> float:
+    return _gain("llama-3-8b", "Sarathi")
 
 
 def gain_max() -> float:
-    return max(gain(model, "Sarathi") for model in MODELS)
+    return max(gain_yi(), gain_llama2(), gain_llama3())
 
 
-def sarathi_over_vllm(model: str) -> float:
-    df = table().set_index(["model", "system"]).requests_per_minute
-    return float(df[model, "Sarathi"] / df[model, "vLLM"])
+def over_vllm_yi() -> float:
+    return _gain("yi-6b", "vLLM")
+
+
+def over_vllm_llama2() -> float:
+    return _gain("llama-2-7b", "vLLM")
+
+
+def over_vllm_llama3() -> float:
+    return _gain("llama-3-8b", "vLLM")
+
+
+def _sarathi_over_vllm(model: str) -> float:
+    minute = table().set_index(["model", "system"]).requests_per_minute
+    return float(minute[model, "Sarathi"] / minute[model, "vLLM"])
+
+
+def sarathi_over_vllm_yi() -> float:
+    return _sarathi_over_vllm("yi-6b")
+
+
+def sarathi_over_vllm_llama() -> float:
+    """The larger of the two Llama models."""
+    return max(_sarathi_over_vllm("llama-2-7b"), _sarathi_over_vllm("llama-3-8b"))

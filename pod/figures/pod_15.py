@@ -25,7 +25,7 @@ def table():
     total = int(paper.value("pod.f15.request_tokens"))
     runs = {(ratio, name): offline("llama-3-8b", 2, ratio, 1024, REQUESTS, total)[name]
             for ratio in RATIOS for name in (SARATHI, POD)}  # fmt: skip
-    done = dict(zip(runs, results(tuple(runs.values())), strict=True))
+    done = dict(zip(runs, results(runs.values()), strict=True))
     rows = []
     for ratio in RATIOS:
         sarathi, pod = (done[ratio, name] for name in (SARATHI, POD))

@@ -31,7 +31,7 @@ def rows(workload: str, chunk: int, loads, table_key: str):
 
     runs = {(load, system, slow): slower(run, slow) for load in loads
             for system, run in online(workload, float(load), chunk).items() for slow in SLOWDOWNS}  # fmt: skip
-    done = dict(zip(runs, results(tuple(runs.values())), strict=True))
+    done = dict(zip(runs, results(runs.values()), strict=True))
     out = [(float(load), system, metric, paper.value(f"pod.{table_key}.{load}.{KEYS[system]}.{metric}"),
             *(done[load, system, slow][metric] for slow in SLOWDOWNS))
            for load in loads for system in KEYS for metric in METRICS]  # fmt: skip
@@ -74,24 +74,3 @@ def panels(df):
     once = dict(zip(labels, handles, strict=True))
     figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
-
-
-def value(system: str, metric: str, qps: float, df=None) -> float:
-    """Ours, nominal."""
-    mine = (table() if df is None else df).set_index(["qps", "system", "metric"]).ours
-    return float(mine[qps, system, metric])
-
-
-def tbt_p99_gain() -> float:
-    """Largest P99 TBT of vLLM over Sarathi."""
-    return max(value("vLLM", "tbt_p99", q) / value("Sarathi", "tbt_p99", q) for q in map(float, LOADS))
-
-
-def ttft_p99_gain() -> float:
-    """Largest P99 TTFT of Sarathi over Sarathi+POD."""
-    return max(value("Sarathi", "ttft_p99", q) / value("Sarathi+POD", "ttft_p99", q) for q in map(float, LOADS))
-
-
-def vllm_stalled() -> float:
-    """Smallest share of requests with a gap over 500 ms under vLLM, percent."""
-    return min(value("vLLM", "stalls_500ms", q) for q in map(float, LOADS))

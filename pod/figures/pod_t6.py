@@ -26,7 +26,7 @@ def table():
     runs = {"vLLM": online(WORKLOAD, QPS, CHUNKS[0])[VLLM]}
     runs |= {f"chunk {chunk}": online(WORKLOAD, QPS, chunk)[POD] for chunk in CHUNKS}
     rows = []
-    for system, done in zip(runs, results(tuple(runs.values())), strict=True):
+    for system, done in zip(runs, results(runs.values()), strict=True):
         key = system.removeprefix("chunk ").lower()
         rows += [(system, metric, paper.value(f"pod.t6.{key}.{metric}"), done[metric]) for metric in METRICS]
     return pd.DataFrame(rows, columns=["system", "metric", "paper", "ours"])

@@ -26,7 +26,7 @@ def table():
         batch = int(paper.value(f"sarathi.f07.{key}"))
         ratio = best_ratio(CHUNK, batch)
         both = reserved_a6000(length, batch, ratio, CHUNK, REQUESTS)
-        minute = dict(zip(both, (m["requests_per_minute"] for m in results(tuple(both.values()))), strict=True))
+        minute = dict(zip(both, (m["requests_per_minute"] for m in results(both.values())), strict=True))
         rows.append((length, batch, ratio, minute["orca"], minute["sarathi_v1"], minute["sarathi_v1"] / minute["orca"]))
     columns = ["length", "batch", "pd", "orca_requests_per_minute", "sarathi_requests_per_minute", "gain"]
     return pd.DataFrame(rows, columns=columns)

@@ -26,7 +26,7 @@ def table():
     runs = pipeline(REQUESTS)
     bubbles = [f"bubble_p{p}" for p in BUBBLE_PERCENTILES]
     rows = [(name, run.setup.max_batch, done["minutes"], *(done.get(b, 0.0) for b in bubbles))
-            for (name, run), done in zip(runs.items(), results(tuple(runs.values())), strict=True)]  # fmt: skip
+            for (name, run), done in zip(runs.items(), results(runs.values()), strict=True)]  # fmt: skip
     return pd.DataFrame(rows, columns=["system", "batch", "minutes", *bubbles])
 
 

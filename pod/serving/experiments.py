@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -85,10 +85,15 @@ def chat(system: str, chunk: int = 1024) -> Log:
 # ---------------------------------------------------------------- POD §5.2 and §5.3
 
 
-@cache
-def results(runs: tuple[Run, ...]) -> tuple[dict[str, float], ...]:
-    """Metrics of the runs, simulated on all cores the first time."""
-    return tuple(sweep(runs, quiet=True))
+_DONE: dict[Run, dict[str, float]] = {}
+
+
+def results(runs: Iterable[Run]) -> list[dict[str, float]]:
+    """Metrics of the runs; what was not simulated yet in this process is, on all cores."""
+    runs = list(runs)
+    missing = [run for run in dict.fromkeys(runs) if run not in _DONE]
+    _DONE.update(zip(missing, sweep(missing, quiet=True), strict=True))
+    return [_DONE[run] for run in runs]
 
 
 def offline(model: str, tp: int, pd: float, chunk: int, requests: int, total: int = 16384) -> dict[str, Run]:

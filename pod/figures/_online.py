@@ -1,0 +1,92 @@
+"""What the claims about online serving ask of Tables 4 and 5 together: two workloads, two loads each, three systems."""
+
+from __future__ import annotations
+
+from pod.figures import pod_t4, pod_t5
+from pod.serving.experiments import POD, SARATHI, VLLM, online, results
+
+FIGURE = pod_t5.FIGURE  # as simulated as the tables are
+CASES = [(t.WORKLOAD, float(load), t.CHUNK) for t in (pod_t4, pod_t5) for load in t.LOADS]
+INTERNAL, ARXIV = pod_t4.WORKLOAD, pod_t5.WORKLOAD
+
+
+def _all(metric: str) -> dict[tuple[str, float], dict[str, float]]:
+    """One metric by case and system."""
+    runs = {(w, qps, system): run for w, qps, chunk in CASES for system, run in online(w, qps, chunk).items()}
+    done = dict(zip(runs, (m[metric] for m in results(runs.values())), strict=True))
+    return {(w, qps): {s: done[w, qps, s] for s in (VLLM, SARATHI, POD)} for w, qps, _ in CASES}
+
+
+def _less(metric: str, system: str, than: str) -> list[float]:
+    """Reduction in percent, one a case."""
+    return [100 * (1 - case[system] / case[than]) for case in _all(metric).values()]
+
+
+def ttft_p50() -> float:
+    """Median TTFT of Sarathi+POD, arXiv at 0.95, seconds."""
+    return _all("ttft_p50")[ARXIV, 0.95][POD]
+
+
+def ttft_p99_gain() -> float:
+    """Largest P99 TTFT of Sarathi over Sarathi+POD."""
+    return max(case[SARATHI] / case[POD] for case in _all("ttft_p99").values())
+
+
+def tail_tbt() -> float:
+    """Mean reduction of P99 TBT by POD, percent."""
+    return sum(less := _less("tbt_p99", POD, SARATHI)) / len(less)
+
+
+def latency_under_sarathi() -> float:
+    """Smallest reduction of P99 latency by POD, percent."""
+    return min(_less("latency_p99", POD, SARATHI))
+
+
+def latency_under_vllm_internal() -> float:
+    """P99 latency of vLLM over Sarathi+POD at 1.2, less one, percent."""
+    case = _all("latency_p99")[INTERNAL, 1.2]
+    return 100 * (case[VLLM] / case[POD] - 1)
+
+
+def latency_under_vllm_arxiv() -> float:
+    """Reduction of P99 latency against vLLM at 0.95, percent."""
+    case = _all("latency_p99")[ARXIV, 0.95]
+    return 100 * (1 - case[POD] / case[VLLM])
+
+
+def sarathi_latency_arxiv() -> float:
+    """Rise of P99 latency of Sarathi over vLLM at 0.85, percent."""
+    case = _all("latency_p99")[ARXIV, 0.85]
+    return 100 * (case[SARATHI] / case[VLLM] - 1)
+
+
+def sarathi_latency_internal() -> float:
+    """Reduction of P99 latency of Sarathi against vLLM at 1.2, percent."""
+    case = _all("latency_p99")[INTERNAL, 1.2]
+    return 100 * (1 - case[SARATHI] / case[VLLM])
+
+
+def vllm_stalls() -> float:
+    """Smallest share of requests with a gap over 500 ms under vLLM, percent."""
+    return min(case[VLLM] for case in _all("stalls_500ms").values())
+
+
+def vllm_worst_gap() -> float:
+    """Largest TBT under vLLM, seconds."""
+    return max(case[VLLM] for case in _all("tbt_max").values())
+
+
+def tail_tbt_gain() -> float:
+    """Largest P99 TBT of vLLM over Sarathi."""
+    return max(case[VLLM] / case[SARATHI] for case in _all("tbt_p99").values())
+
+
+def sarathi_stalls() -> float:
+    """Largest share of requests with a gap over 500 ms under Sarathi, percent."""
+    return max(case[SARATHI] for case in _all("stalls_500ms").values())
+
+
+def pod_stalls() -> float:
+    """Share of the eight cases (workload, load, limit) in which POD has no more stalls than Sarathi."""
+    cases = [case for limit in ("stalls_200ms", "stalls_500ms") for case in _all(limit).values()]
+    return sum(case[POD] <= case[SARATHI] for case in cases) / len(cases)
