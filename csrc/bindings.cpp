@@ -21,7 +21,7 @@ using Launch = void(const HybridArgs&, Stream);
 enum class Method : int64_t { serial, streams, cta, warp, pod };
 
 // The order of `shape`, see pod/ampere.py.
-enum Entry { kMethod, kCtasPerSm, kSms, kCausal, kPrefillWorks, kDecodeWorks, kPieces, kVirtual, kDeals, kPrefillGroups,
+enum Entry { kMethod, kCtasPerSm, kSms, kCausal, kPrefillWorks, kDecodeWorks, kPieces, kDeals, kPrefillGroups,
              kDecodeGroups, kPrefillSlots, kDecodeSlots, kTraceRows };
 
 HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table, const Tensor& lists,

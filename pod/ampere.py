@@ -1,0 +1,157 @@
+"""The five methods of the sm_80 family: serial, streams, cta, warp and pod. One kernel source, csrc/hybrid.cu.
+
+`make_plan` decides on the host what is computed in which order; `run` launches. A plan keeps its own counters and
+workspace, so a run allocates nothing but its results, and two streams that run at once need two plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pod import kernels
+from pod.batch import HybridBatch
+from pod.hardware import GPU, GPUS
+from pod.schedule import binding, fixed_split, stream_k
+from pod.schedule.fixed_split import SHAPES, WorkList
+
+METHODS = ("serial", "streams", "cta", "warp", "pod")  # csrc/bindings.cpp numbers them like this
+
+# The cost model behind ctas_per_sm="auto". Prefill reaches this share of the tensor cores' rate with mma.sync: the smaller
+# tile of four CTAs an SM reads K and V twice as often. Decode reaches this share of the DRAM rate with either.
+PREFILL_SHARE = {2: 0.40, 4: 0.32}
+DECODE_SHARE = 0.88
+
+
+@dataclass
+class Lists:
+    """One iteration's work, on the device; `shape` tells the operator where each list begins."""
+
+    prefill: WorkList
+    decode: WorkList
+    deal: np.ndarray
+    shape: list[int]
+    lists: object  # int32: prefill work, decode work, decode pieces, deal
+    counters: object  # int32, zero between launches: tickets, arrivals of prefill, arrivals of decode
+    partials: object  # float32: prefill outputs and log-sum-exps, then those of decode
+
+
+@dataclass
+class Plan:
+    batch: HybridBatch
+    device: object
+    method: str
+    policy: str
+    sms: int
+    ctas_per_sm: int
+    prefill_splits: str | int
+    decode_splits: str | int
+    _lists: dict[bool, Lists] = field(default_factory=dict, repr=False)
+
+    def lists(self, causal: bool) -> Lists:
+        """The work lists; those of the other mask are made when they are first asked for."""
+        if causal not in self._lists:
+            self._lists[causal] = _make_lists(self, causal)
+        return self._lists[causal]
+
+
+def make_plan(batch: HybridBatch, device, method="pod", policy="proportional", ctas_per_sm="auto",
+              prefill_splits="limited", decode_splits="auto") -> Plan:  # fmt: skip
+    """Plan one iteration for `device`. Arguments as in pod.plan, already checked."""
+    sms = kernels.sm_count(device)
+    if ctas_per_sm == "auto":
+        ctas_per_sm = choose_ctas(batch, method, gpu_of(device))
+    plan = Plan(batch, device, method, policy, sms, ctas_per_sm, prefill_splits, decode_splits)
+    plan.lists(batch.causal)
+    return plan
+
+
+def gpu_of(device) -> GPU:
+    """The card as pod.hardware knows it; an A100 stands in for cards that it does not know, and for the emulator."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((gpu for key, gpu in GPUS.items() if key.upper() in name), GPUS["a100"])
+
+
+def choose_ctas(batch: HybridBatch, method: str, gpu: GPU) -> int:
+    """2 or 4 CTAs an SM, whichever ends sooner by the roofline.
+
+    When prefill bounds the batch, the larger tile wins. When decode does, both read at the rate of DRAM, and four CTAs
+    place work more finely: they start and end in smaller steps.
+    """
+    if not batch.prefill or not batch.decode or method in ("serial", "streams"):
+        return 2
+    decode = batch.decode.bytes / gpu.dram_bytes_per_s / DECODE_SHARE
+    time = {ctas: max(batch.prefill.flops / gpu.tensor_flops / share, decode) for ctas, share in PREFILL_SHARE.items()}
+    return 4 if time[4] <= time[2] else 2
+
+
+def _split_prefill(plan: Plan, tiles: np.ndarray, shape, decode: WorkList) -> int:
+    if isinstance(plan.prefill_splits, int):
+        return plan.prefill_splits
+    if plan.prefill_splits == "none" or len(tiles) == 0:
+        return 1
+    blocks = -(-int(tiles[0, fixed_split.FIELDS.index("end")]) // shape.prefill_keys)
+    slots = plan.sms * plan.ctas_per_sm
+    if plan.prefill_splits == "vanilla":
+        return fixed_split.vanilla_splits(len(tiles), blocks, slots)
+    decode_ctas = -(-(len(decode.pieces) - 1) // shape.virtual) if plan.method not in ("serial", "streams") else 0
+    return fixed_split.limited_splits(len(tiles), blocks, slots, decode_ctas)
+
+
+def _make_lists(plan: Plan, causal: bool) -> Lists:
+    import torch
+
+    b, shape = plan.batch, SHAPES[plan.ctas_per_sm]
+    q_lens, kv_lens = np.array(b.q_lens), np.array(b.kv_lens)
+    starts, heads = np.cumsum(q_lens) - q_lens, (b.num_q_heads, b.num_kv_heads)
+    chunks, tokens = np.flatnonzero(q_lens > 1), np.flatnonzero(q_lens == 1)
+
+    workers = plan.sms * plan.ctas_per_sm * shape.virtual // (2 if plan.method == "warp" else 1)
+    of_decode = (starts[tokens], kv_lens[tokens], tokens, *heads, workers)
+    if plan.decode_splits == "stream-k":
+        decode = stream_k.decode_work(*of_decode)
+    else:
+        decode = fixed_split.decode_work(*of_decode, plan.decode_splits)
+    prefill = fixed_split.empty()
+    if len(chunks):
+        tiles = fixed_split.prefill_tiles(starts[chunks], q_lens[chunks], kv_lens[chunks], chunks, *heads, shape, causal)
+        prefill = fixed_split.prefill_work(tiles, shape, _split_prefill(plan, tiles, shape, decode))
+
+    pieces = len(decode.pieces) - 1
+    slots = -(-pieces // shape.virtual)
+    deal = np.zeros(0, np.int32)
+    if plan.method == "pod":
+        cta_costs = np.add.reduceat(decode.costs, np.arange(0, pieces, shape.virtual)) if pieces else np.zeros(0)
+        deal = binding.deal(plan.policy, prefill.costs, cta_costs, plan.sms)
+    flat = np.concatenate([prefill.work.ravel(), decode.work.ravel(), decode.pieces, deal]).astype(np.int32)
+    lists = torch.from_numpy(flat)
+    if plan.device.type == "cuda":
+        lists = lists.pin_memory().to(plan.device, non_blocking=True)
+    counters = torch.zeros(plan.sms + 3 + prefill.groups + decode.groups, dtype=torch.int32, device=plan.device)
+    floats = (b.head_dim + 1) * (prefill.slots * shape.prefill_rows + decode.slots * fixed_split.DECODE_ROWS)
+    trace_rows = 2 * max(len(prefill.work), slots) if plan.method == "warp" else len(prefill.work) + slots
+    numbers = [METHODS.index(plan.method), plan.ctas_per_sm, plan.sms, int(causal), len(prefill.work), len(decode.work),
+               pieces, len(deal), prefill.groups, decode.groups, prefill.slots, decode.slots, trace_rows]  # fmt: skip
+    partials = torch.empty(max(1, floats), dtype=torch.float32, device=plan.device)
+    return Lists(prefill, decode, deal, numbers, lists, counters, partials)
+
+
+def run(plan: Plan, q, k_cache, v_cache, block_table=None, softmax_scale=None, causal=True, return_lse=False, trace=False):
+    """Launch on the current stream. Returns out, then the log-sum-exp and the trace where asked for."""
+    work = plan.lists(causal)
+    scale = plan.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
+    operator = kernels.operator(plan.batch.dtype, plan.batch.head_dim, plan.device, trace)
+    try:
+        out, lse, rows = operator(q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials, work.shape,
+                                  scale, return_lse)  # fmt: skip
+    except RuntimeError:
+        if plan.device.type == "cpu":
+            work.counters.zero_()  # an emulated kernel may stop half-way
+        raise
+    if trace:
+        rows = rows[rows[:, kernels.TRACE_FIELDS.index("end")] > 0]
+    extras = [x for x, wanted in ((lse, return_lse), (rows, trace)) if wanted]
+    return (out, *extras) if extras else out

@@ -1,0 +1,86 @@
+"""SM-aware binding: which operation a CTA takes when it draws a ticket on its SM.
+
+The kernel decides by a table `deal`: deal[t] is how many prefills all SMs together have dealt after t tickets each.
+SM s of n deals a prefill for ticket t when (deal[t] + s) // n grows to deal[t + 1], so every SM has its share to within
+one, and the shares add up. A policy is a way to fill the table. csrc/include/binding.cuh makes the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+PREFILL, DECODE = 0, 1
+OPS = ("prefill", "decode")
+
+
+def fifty_fifty(prefill: Sequence[float], decode: Sequence[float], sms: int, tickets: int) -> np.ndarray:
+    """Prefill and decode in turn on every SM, whatever their numbers."""
+    return sms * ((np.arange(tickets + 1) + 1) // 2)
+
+
+def integer_ratio(prefill: Sequence[float], decode: Sequence[float], sms: int, tickets: int) -> np.ndarray:
+    """The paper's proportional policy as its artifact has it: the ratio of CTA counts, rounded down."""
+    p, d, t = len(prefill), len(decode), np.arange(tickets + 1)
+    if p == 0 or d == 0:
+        return sms * t * (p > 0)
+    if p <= d:
+        return sms * -(-t // (d // p + 1))  # the first of each period
+    r = p // d
+    return sms * (t // (r + 1) * r + np.minimum(t % (r + 1), r))
+
+
+def proportional(prefill: Sequence[float], decode: Sequence[float], sms: int, tickets: int) -> np.ndarray:
+    """Both operations advance evenly: the CTA whose work is least far along, as a share of its operation's, is next."""
+    middle = [(np.cumsum(w) - np.asarray(w) / 2) / max(np.sum(w), 1) for w in (prefill, decode)]
+    is_prefill = np.repeat([1, 0], [len(prefill), len(decode)])[np.argsort(np.concatenate(middle), kind="stable")]
+    dealt = np.append(0, np.cumsum(is_prefill))
+    return dealt[np.minimum(np.arange(tickets + 1) * sms, len(is_prefill))]
+
+
+POLICIES = {"50:50": fifty_fifty, "proportional": proportional, "integer ratio": integer_ratio}
+
+
+def deal(policy: str, prefill: Sequence[float], decode: Sequence[float], sms: int) -> np.ndarray:
+    """The table of a policy for CTAs that cost `prefill` and `decode`, in the order in which they are handed out.
+
+    It covers four times the tickets that an SM takes on average; beyond, an SM tries prefill first.
+    """
+    ctas = len(prefill) + len(decode)
+    tickets = min(ctas, 4 * -(-ctas // sms) + 8)
+    return POLICIES[policy](prefill, decode, sms, tickets).astype(np.int32)
+
+
+def wish(table: np.ndarray, sm: int, ticket: int, sms: int) -> int:
+    """The operation that ticket `ticket` of an SM asks for."""
+    if ticket + 1 >= len(table):
+        return PREFILL
+    return PREFILL if (table[ticket + 1] + sm) // sms > (table[ticket] + sm) // sms else DECODE
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a CTA got: its operation, the number of its work, its ticket, and how often it had to ask."""
+
+    sm: int
+    op: int
+    id: int
+    ticket: int
+    draws: int
+
+
+def draw(table: np.ndarray, sms_in_order: Iterable[int], prefills: int, decodes: int, sms: int) -> list[Assignment]:
+    """What CTAs get that start on these SMs, in this order."""
+    tickets, next_id, slots = [0] * sms, [0, 0], (prefills, decodes)
+    drawn = []
+    for sm in sms_in_order:
+        sm %= sms
+        ticket, tickets[sm] = tickets[sm], tickets[sm] + 1
+        op, draws = wish(table, sm, ticket, sms), 1
+        if next_id[op] >= slots[op]:
+            op, draws = 1 - op, 2
+        drawn.append(Assignment(sm, op, next_id[op], ticket, draws))
+        next_id[op] += 1
+    return drawn
