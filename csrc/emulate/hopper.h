@@ -125,22 +125,25 @@ inline void tma_load(uint32_t to, const CUtensorMap* map, uint32_t bar, std::arr
         need_proxy_fence(t, cell, "a TMA copy overwrites ", span);
         note_write(t, cell, span, How::tma, b.engine);
     });
+    double arrival = t.warp->time + machine().cost.global_latency;
+    std::vector<const char*> from(rows);  // null outside the tensor
+    for (int row = 0; row < rows; ++row) {
+        const char* p = map->data + at_element[0] * 2;
+        bool inside = true;
+        for (int d = 1, rest = row; d < map->rank; rest /= map->box[d++]) {
+            const int64_t i = at_element[d] + rest % int(map->box[d]);
+            inside &= i >= 0 && i < int64_t(map->dims[d]), p += i * int64_t(map->strides[d - 1]);
+        }
+        if (inside) from[row] = p, arrival = machine().transfer(t.warp->time, p, row_bytes);
+    }
     c.copies++;
-    const double arrival = machine().transfer(t.warp->time, bytes);
-    machine().later(arrival, [=, &c, &b, map = *map] {
-        for (int row = 0; row < rows; ++row) {
-            const char* from = map.data + at_element[0] * 2;
-            bool inside = true;
-            for (int d = 1, rest = row; d < map.rank; rest /= map.box[d++]) {
-                const int64_t i = at_element[d] + rest % int(map.box[d]);
-                inside &= i >= 0 && i < int64_t(map.dims[d]), from += i * int64_t(map.strides[d - 1]);
-            }
+    machine().later(arrival, [=, &c, &b] {
+        for (int row = 0; row < rows; ++row)
             for (int chunk = 0; chunk < 128; chunk += 16) {
                 char* there = c.smem + (swizzle(to + row * 128 + chunk) - kSharedStart);
-                if (inside) memcpy(there, from + chunk, 16);
+                if (from[row]) memcpy(there, from[row] + chunk, 16);
                 else memset(there, 0, 16);
             }
-        }
         each_cell(c, to, bytes, [&](Cell& cell) { cell.in_flight = false, cell.write.when = c.now; });
         publish_engine(b.gathered, c, b.engine);
         b.bytes -= bytes, b.time = std::max(b.time, arrival), c.copies--;

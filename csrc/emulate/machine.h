@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 inline uint3 threadIdx, blockIdx;  // of the fiber that runs now
 inline dim3 blockDim, gridDim;
@@ -44,7 +45,8 @@ struct Costs {
     double mma = 1.4;              // tensor cores of an SM, busy with one m16n8k16
     double shared_byte = 1 / 180.; // shared memory moves 128 bytes a cycle
     double global_latency = 500;
-    double global_byte = 1 / 14.4; // DRAM, for one SM's share of the bandwidth
+    double dram_byte = 1 / 14.4;   // for one SM's share of the bandwidth
+    double l2_byte = 1 / 45.;      // likewise
     double cta_start = 500;
 };
 
@@ -213,10 +215,14 @@ struct Machine {
     void wake(Warp& w) {
         if (!w.queued) w.queued = true, queue.push({w.time, ticket++, &w});
     }
-    // `bytes` pass through DRAM, from `time` on; returns when the last has arrived.
-    double transfer(double time, double bytes) {
-        dram_free = std::max(dram_free, time) + bytes * cost.global_byte / sms;
-        return dram_free + cost.global_latency;
+    // `bytes` are asked for at `time`; returns when they have arrived. Only the first to touch a 128-byte line in this
+    // run brings it from DRAM: L2 holds all that kernels of a size for the emulator use.
+    double transfer(double time, const void* p, int bytes) {
+        double busy = bytes * cost.l2_byte;
+        for (uintptr_t line = uintptr_t(p) / 128; line <= (uintptr_t(p) + bytes - 1) / 128; ++line)
+            if (in_l2.insert(line).second) busy += 128 * cost.dram_byte;
+        memory_free = std::max(memory_free, time) + busy / sms;
+        return memory_free + cost.global_latency;
     }
     std::unordered_map<uintptr_t, std::vector<Cell>> global_cells;  // by 4 KB page, where a kernel has written
     std::unordered_map<uintptr_t, Knowledge> released;              // what atomics on an address have published
@@ -234,7 +240,8 @@ private:
     std::priority_queue<Next> queue;
     std::multimap<double, std::function<void()>> events;  // what will happen without a warp: copies that arrive
     uint64_t ticket = 0;
-    double dram_free = 0;
+    double memory_free = 0;                 // when L2 and DRAM are free again
+    std::unordered_set<uintptr_t> in_l2;    // 128-byte lines
     std::vector<Sm> sm;
     std::list<Cta> ctas;
     std::vector<std::unique_ptr<Stack>> spare_stacks;
@@ -270,7 +277,7 @@ inline void Machine::run(std::vector<Launch>& all) {
     for (const Launch& l : all) check(l);
     sm.clear(), ctas.clear(), queue = {}, events.clear(), global_cells.clear(), released.clear(), launch_of_cta.clear();
     for (int i = 0; i < sms; ++i) sm.push_back({i});
-    dram_free = 0, ticket = 0, failure = nullptr, launches = &all;
+    memory_free = 0, in_l2.clear(), ticket = 0, failure = nullptr, launches = &all;
     for (size_t i = 0; i < all.size(); ++i) all[i].order = i;
     dispatch(0);
     while (!queue.empty() || !events.empty()) {
