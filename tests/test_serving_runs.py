@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pod.__main__ import main
+from pod.serving import experiments, memo
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log
 from pod.serving.experiments import ticked
@@ -332,3 +333,39 @@ def test_an_hour_fits_in_half_a_gigabyte():
     code = f"from pod.__main__ import main; main({['simulate', *ONLINE]!r}); print({peak})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert 50e6 < int(out.split()[-1]) < 500e6
+
+
+# ---------------------------------------------------------------- results that are kept
+
+
+def test_a_run_is_simulated_once_for_the_same_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(memo, "FOLDER", tmp_path / "kept")
+    calls = []
+
+    def count(runs, quiet):
+        calls.append(len(runs))
+        return [r.metrics() for r in runs]
+
+    monkeypatch.setattr(experiments, "sweep", count)
+    run = Run(Setup(tp=2), Workload("arxiv", 20, qps=1.0))
+    first = experiments.results([run, run])
+    assert first[0] == first[1] == experiments.results([run])[0] == run.metrics(), "to the last bit"
+    assert calls == [1, 0]
+    monkeypatch.setattr(memo, "code", lambda: "other sources")
+    experiments.results([run])
+    assert calls == [1, 0, 1]
+    assert memo.recall(run.but(chunk=512)) is None
+
+
+def test_what_cannot_be_kept_is_simulated_again(tmp_path, monkeypatch):
+    run = Run(Setup(tp=2), Workload("arxiv", 5))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(memo, "FOLDER", tmp_path / "file")  # a file where a folder should be
+    memo.remember(run, {"x": 1.0})
+    assert memo.recall(run) is None
+    trace = tmp_path / "t.csv"
+    trace.write_text("num_prefill_tokens,num_decode_tokens\n50,7\n")
+    monkeypatch.setattr(memo, "FOLDER", tmp_path / "kept")
+    own = Run(Setup(tp=2), Workload(str(trace), 5))
+    memo.remember(own, own.metrics())
+    assert memo.recall(own) is None, "a file may change under its name"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from pod.serving import memo
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Log
 from pod.serving.loop import Ticks, serve
@@ -85,15 +86,15 @@ def chat(system: str, chunk: int = 1024) -> Log:
 # ---------------------------------------------------------------- POD §5.2 and §5.3
 
 
-_DONE: dict[Run, dict[str, float]] = {}
-
-
 def results(runs: Iterable[Run]) -> list[dict[str, float]]:
-    """Metrics of the runs; what was not simulated yet in this process is, on all cores."""
+    """Metrics of the runs; those that were never simulated are now, on all cores."""
     runs = list(runs)
-    missing = [run for run in dict.fromkeys(runs) if run not in _DONE]
-    _DONE.update(zip(missing, sweep(missing, quiet=True), strict=True))
-    return [_DONE[run] for run in runs]
+    known = {run: memo.recall(run) for run in runs}
+    missing = [run for run, metrics in known.items() if metrics is None]
+    for run, metrics in zip(missing, sweep(missing, quiet=True), strict=True):
+        memo.remember(run, metrics)
+        known[run] = metrics
+    return [known[run] for run in runs]
 
 
 def offline(model: str, tp: int, pd: float, chunk: int, requests: int, total: int = 16384) -> dict[str, Run]:

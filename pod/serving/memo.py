@@ -1,0 +1,54 @@
+"""Results of simulations, kept in .cache between processes. A run is deterministic: the same setup, workload and code
+give the same metrics to the last bit, so figures, claims, tests and chapters need to simulate each run only once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from pod.serving.simulate import Run
+from pod.serving.workload import LENGTHS
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / ".cache" / "simulated"
+SOURCES = ("pod/serving/**/*.py", "pod/hardware.py", "data/workloads/*.csv")
+
+
+@cache
+def code() -> str:
+    """Digest of all that a result depends on besides the run itself."""
+    digest = hashlib.sha256(np.__version__.encode())
+    for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _file(run: Run) -> Path:
+    return FOLDER / f"{hashlib.sha256(f'{code()} {run!r}'.encode()).hexdigest()[:24]}.json"
+
+
+def recall(run: Run) -> dict[str, float] | None:
+    """The metrics of a run that was simulated before, by this code."""
+    if run.workload.lengths not in LENGTHS:  # a file, which may have changed
+        return None
+    try:
+        return json.loads(_file(run).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def remember(run: Run, metrics: dict[str, float]) -> None:
+    """Keep the metrics; a folder that cannot be written costs nothing but time."""
+    path = _file(run)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mine = path.with_suffix(f".{os.getpid()}")
+        mine.write_text(json.dumps(metrics), encoding="utf-8")
+        mine.replace(path)  # in one step, for another process may be reading
+    except OSError:
+        pass
