@@ -87,7 +87,8 @@ def check(batch, seed: int) -> tuple[float, str]:
     def error(x):
         return float((x.double() - want).norm() / want.norm())
 
-    share = error(out) / error(peer)
+    least = torch.finfo(q.dtype).eps / 8  # of a single visible token the output is exact
+    share = error(out) / max(error(peer), least)
     if not share <= MARGIN:
         return share, f"error {error(out):.1e}, torch's {error(peer):.1e}"
     if not float((lse - sums).abs().max()) < 1e-3:
