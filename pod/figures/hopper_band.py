@@ -47,14 +47,14 @@ def middle(df):
 def draw(df):
     from pod.show import band, style
 
-    ax = band({}, ratios=RATIOS, words=False, ax=style.axes(9.5, 4.6))
-    for (method, part), tone in zip(df.groupby("method", sort=False), ("#9aa7b4", style.colour("hybrid")), strict=True):
-        ax.plot(part.ratio, part.time, ".", color=tone, markersize=4, alpha=0.5, zorder=2, label=method)
+    ax = band({}, ratios=RATIOS, words=False, ax=style.axes(9, 4.2))
+    for (method, part), tone in zip(df.groupby("method", sort=False), ("#b4bec8", "#a3cf9d"), strict=True):
+        ax.plot(part.ratio, part.time, ".", color=tone, markersize=3.5, zorder=2, label=method)
     line = middle(df[df.method == "this kernel"])
     ax.plot(line.ratio, line["median"], color=style.INK, linewidth=4, zorder=3)
     ax.plot(line.ratio, line["median"], color=style.colour("hybrid"), linewidth=2.5, zorder=3, label="its median")
     ax.set(ylim=(0.7, 2.12), ylabel="time / the longer part alone")
-    ax.text(1, 2.03, "the sum", ha="center", fontsize=9)
+    ax.text(1.8, 1.6, "the sum", fontsize=9)
     ax.text(RATIOS[1] / 1.05, 0.985, "the longer part", ha="right", va="top", fontsize=9)
     style.legend(ax, loc="upper left", markerscale=2.5)
     return ax.figure

@@ -39,10 +39,10 @@ def serve(waiting: Mapping[str, float], until: float) -> list[tuple[str, float, 
 
 
 def shares(served, name: str) -> tuple[float, float]:
-    """Products of `name` in a thousand cycles, and its share of the time."""
-    mine = [end - start for who, start, end in served if who == name]
-    end = max(end for *_, end in served)
-    return 1000 * len(mine) / end, sum(mine) / end
+    """Products of `name` in a thousand cycles, and its share of the time, up to the end of its last product."""
+    mine = [(start, end) for who, start, end in served if who == name]
+    until = mine[-1][1]
+    return 1000 * len(mine) / until, sum(end - start for start, end in mine) / until
 
 
 def queue(gpu: GPU, prefill: int) -> dict[str, float]:
