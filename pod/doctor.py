@@ -38,12 +38,8 @@ def badge() -> None:
 
 
 def _mode_line() -> str:
-    try:
-        from pod.kernels import mode
-    except ModuleNotFoundError as error:
-        if error.name != "pod.kernels":
-            raise
-        return "mode: recorded · this copy has no kernels"
+    from pod.kernels import mode
+
     here = mode()
     return f"mode: {here.name} · {here.reason}"
 
@@ -108,7 +104,7 @@ def check_compiler() -> Check:
     for name in names:
         if _output(*name.split(), "-std=c++20", "-fsyntax-only", "-x", "c++", "-", stdin=probe) is not None:
             return Check("C++", _output(*name.split(), "--version").splitlines()[0])
-    if "CXX" in os.environ:
+    if os.environ.get("CXX"):
         mend = "unset CXX"
     elif platform.system() == "Darwin":
         mend = "xcode-select --install"
