@@ -53,7 +53,7 @@ def _lack(*also: str) -> str:
         return "no nvcc here"
     if shutil.which("ninja", path=_path()) is None:
         return "no ninja here"
-    compilers = [os.environ["CXX"]] if "CXX" in os.environ else ["c++", "g++", "clang++"]
+    compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
     return "" if any(shutil.which(c.split()[0]) for c in compilers) else "no C++ compiler here"
 
 
