@@ -1,15 +1,17 @@
 // torch.ops.pod.hybrid_*: the kernels of hybrid.cu as torch operators, the only file here that sees a torch header. Checks
 // live in Python (pod/ampere.py); this file turns tensors into the launch record and puts launches on streams.
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 #include "include/hybrid.h"
 
 #ifdef POD_EMULATE
 #include "include/launch.cuh"
 #else
-#include <ATen/cuda/CUDAContext.h>
-#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 using Stream = cudaStream_t;
 #endif
 
@@ -74,15 +76,21 @@ void run_method(Launch* launch, const HybridArgs& a, Method method, const Tensor
     run(launch, a, method == Method::cta ? Binding::cta : method == Method::warp ? Binding::warp : Binding::pod, 0);
 }
 #else
+// What `later` does from now on waits for what `earlier` was given up to now.
+void follow(Stream earlier, Stream later) {
+    cudaEvent_t event;
+    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    C10_CUDA_CHECK(cudaEventRecord(event, earlier));
+    C10_CUDA_CHECK(cudaStreamWaitEvent(later, event, 0));
+    C10_CUDA_CHECK(cudaEventDestroy(event));
+}
 void run_method(Launch* launch, const HybridArgs& a, Method method, const Tensor& q) {
-    const auto stream = at::cuda::getCurrentCUDAStream();
+    const Stream stream = c10::cuda::getCurrentCUDAStream();
     if (method == Method::streams) {
-        const auto side = at::cuda::getStreamFromPool(/*isHighPriority=*/false, q.device().index());
-        at::cuda::CUDAEvent fork, join;
-        fork.record(stream), fork.block(side);
+        const Stream side = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, q.device().index());
+        follow(stream, side);
         run_both(launch, a, stream, side);
-        join.record(side), join.block(stream);
-        return;
+        return follow(side, stream);
     }
     if (method == Method::serial) return run_both(launch, a, stream, stream);
     run(launch, a, method == Method::cta ? Binding::cta : method == Method::warp ? Binding::warp : Binding::pod, stream);

@@ -18,8 +18,8 @@ from pod.schedule.fixed_split import SHAPES, WorkList
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")  # csrc/bindings.cpp numbers them like this
 
-# The cost model behind ctas_per_sm="auto". Prefill reaches this share of the tensor cores' rate with mma.sync: the smaller
-# tile of four CTAs an SM reads K and V twice as often. Decode reaches this share of the DRAM rate with either.
+# The cost model behind ctas_per_sm="auto". Prefill reaches this share of the tensor cores' rate with mma.sync: the
+# smaller tile of four CTAs an SM reads K and V twice as often. Decode reaches this share of the DRAM rate with either.
 PREFILL_SHARE = {2: 0.40, 4: 0.32}
 DECODE_SHARE = 0.88
 
@@ -117,7 +117,8 @@ def _make_lists(plan: Plan, causal: bool) -> Lists:
         decode = fixed_split.decode_work(*of_decode, plan.decode_splits)
     prefill = fixed_split.empty()
     if len(chunks):
-        tiles = fixed_split.prefill_tiles(starts[chunks], q_lens[chunks], kv_lens[chunks], chunks, *heads, shape, causal)
+        of_prefill = (starts[chunks], q_lens[chunks], kv_lens[chunks], chunks, *heads)
+        tiles = fixed_split.prefill_tiles(*of_prefill, shape, causal)
         prefill = fixed_split.prefill_work(tiles, shape, _split_prefill(plan, tiles, shape, decode))
 
     pieces = len(decode.pieces) - 1
@@ -139,14 +140,15 @@ def _make_lists(plan: Plan, causal: bool) -> Lists:
     return Lists(prefill, decode, deal, numbers, lists, counters, partials)
 
 
-def run(plan: Plan, q, k_cache, v_cache, block_table=None, softmax_scale=None, causal=True, return_lse=False, trace=False):
+def run(plan: Plan, q, k_cache, v_cache, block_table=None, softmax_scale=None, causal=True, return_lse=False,
+        trace=False):  # fmt: skip
     """Launch on the current stream. Returns out, then the log-sum-exp and the trace where asked for."""
     work = plan.lists(causal)
     scale = plan.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
     operator = kernels.operator(plan.batch.dtype, plan.batch.head_dim, plan.device, trace)
     try:
-        out, lse, rows = operator(q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials, work.shape,
-                                  scale, return_lse)  # fmt: skip
+        tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
+        out, lse, rows = operator(*tensors, work.shape, scale, return_lse)
     except RuntimeError:
         if plan.device.type == "cpu":
             work.counters.zero_()  # an emulated kernel may stop half-way

@@ -29,18 +29,21 @@ class Plan:
 
     def __repr__(self) -> str:
         b = self.batch
-        return f"Plan({self.method!r}, {len(b.q_lens)} sequences, {b.num_q_heads}/{b.num_kv_heads} heads, {self.device})"
+        heads = f"{b.num_q_heads}/{b.num_kv_heads} heads"
+        return f"Plan({self.method!r}, {len(b.q_lens)} sequences, {heads}, {self.device})"
 
 
-def plan(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size=None, dtype=None, device="cuda", method="pod",
-         policy="proportional", ctas_per_sm="auto", prefill_splits="limited", decode_splits="auto") -> Plan:  # fmt: skip
-    """Decide who computes what for sequences that bring q_lens tokens and then hold kv_lens tokens, the new ones included.
+def plan(
+    q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size=None, dtype=None, device="cuda", method="pod",
+    policy="proportional", ctas_per_sm="auto", prefill_splits="limited", decode_splits="auto",
+) -> Plan:  # fmt: skip
+    """Decide who computes what, for sequences that bring q_lens tokens and then hold kv_lens, the new ones included.
 
     q_len 1 is a decode, more a prefill chunk; any mix in any order. page_size=None means one contiguous cache row a
-    sequence. method: "pod" (SM-aware), "serial", "streams", "cta", "warp" or "hopper". policy, for pod: "proportional" (to
-    the work), "50:50", or "integer ratio" (of CTA counts, as the paper's artifact has it). ctas_per_sm: 2, 4 or "auto".
-    prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a number.
-    The dtype is bfloat16 unless named.
+    sequence; the dtype is bfloat16 unless named. method: "pod" (SM-aware), "serial", "streams", "cta", "warp" or
+    "hopper". policy, for pod: "proportional" (to the work), "50:50", or "integer ratio" (of CTA counts, as the paper's
+    artifact has it). ctas_per_sm: 2, 4 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number;
+    decode_splits: "auto", "stream-k" or a number.
     """
     import torch
 
@@ -48,7 +51,7 @@ def plan(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size=None, d
     lens = (_lengths(q_lens, "q_lens"), _lengths(kv_lens, "kv_lens"))
     batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, page_size=page_size, dtype=name)
     if page_size is not None and (page_size < 16 or page_size & (page_size - 1)):
-        raise ValueError(f"page_size: got {page_size}, allowed are powers of two from 16 on, and None for a contiguous cache")
+        raise ValueError(f"page_size: got {page_size}, allowed are powers of two from 16 on, and None (contiguous)")
     _one_of("method", method, METHODS)
     device = _device(device)
     module = import_module(METHODS[method])
@@ -62,15 +65,15 @@ def plan(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size=None, d
     return Plan(batch, method, device, module, work)
 
 
-def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_scale=None, causal=True, return_lse=False,
-                     trace=False):  # fmt: skip
+def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_scale=None, causal=True,
+                     return_lse=False, trace=False):  # fmt: skip
     """Attention of a hybrid batch: q [sum of q_lens, Hq, D] -> out, the same shape.
 
     k_cache, v_cache: [pages, page_size, Hkv, D] with block_table int32 [sequences, pages of the longest], or
-    [sequences, longest kv_len or more, Hkv, D]. The new tokens' K and V must be in the cache. The causal mask is aligned
-    to the end: token j of a chunk sees all earlier tokens and the chunk up to j. softmax_scale is 1 / sqrt(D) unless
-    given. With return_lse also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64 [CTAs, 8]
-    (pod.kernels.TRACE_FIELDS). Runs on the current stream, without host sync.
+    [sequences, longest kv_len or more, Hkv, D]. The new tokens' K and V must be in the cache. The causal mask is
+    aligned to the end: token j of a chunk sees all earlier tokens and the chunk up to j. softmax_scale is 1 / sqrt(D)
+    unless given. With return_lse also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64
+    [CTAs, 8] (pod.kernels.TRACE_FIELDS). Runs on the current stream, without host sync.
     """
     _check(q, k_cache, v_cache, plan, block_table, softmax_scale)
     return plan.module.run(plan.work, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
@@ -90,8 +93,8 @@ def _check(q, k_cache, v_cache, plan: Plan, block_table, softmax_scale) -> None:
             wanted = f"[{'pages' if b.page_size else 'sequences'}, {slots}, {b.num_kv_heads}, {b.head_dim}]"
             raise ValueError(f"{name}: got shape {tuple(cache.shape)}, allowed by the plan is {wanted}")
     if v_cache.shape != k_cache.shape or v_cache.stride() != k_cache.stride():
-        raise ValueError(f"v_cache: got shape {tuple(v_cache.shape)} with strides {v_cache.stride()}, allowed are those of "
-                         f"k_cache, {tuple(k_cache.shape)} with {k_cache.stride()}")  # fmt: skip
+        got, wanted = (f"{tuple(x.shape)} with strides {x.stride()}" for x in (v_cache, k_cache))
+        raise ValueError(f"v_cache: got {got}, allowed is what k_cache has, {wanted}")
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         _check_tensor(name, x, plan)
     if b.page_size is None:
@@ -127,8 +130,8 @@ def _check_paged(k_cache, b: HybridBatch, block_table, device) -> None:
     if block_table is None:
         raise ValueError(f"block_table: got None, allowed is int32 [{len(b.q_lens)}, pages], as the plan has page_size")
     if str(block_table.dtype) != "torch.int32" or block_table.dim() != 2 or block_table.stride(1) != 1:
-        raise ValueError(f"block_table: got {block_table.dtype} of shape {tuple(block_table.shape)}, allowed is dense int32 "
-                         "[sequences, pages]")  # fmt: skip
+        raise ValueError(f"block_table: got {block_table.dtype} of shape {tuple(block_table.shape)}, allowed is dense "
+                         "int32 [sequences, pages]")  # fmt: skip
     if block_table.device != device:
         raise ValueError(f"block_table: got device {block_table.device}, allowed by the plan is {device}")
     if block_table.shape[0] < len(b.q_lens) or block_table.shape[1] < max(b.pages):
@@ -167,7 +170,7 @@ def _device(device):
         raise ValueError(f"device: got {str(device)!r}, allowed are cuda and cpu")
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError(f"device: got {str(device)!r}, but torch sees no GPU; allowed here is 'cpu' (the emulator)")
+            raise ValueError(f"device: got {str(device)!r}, allowed is 'cpu' (the emulator), as torch sees no GPU")
         index = torch.cuda.current_device() if device.index is None else device.index
         device = torch.device("cuda", index)
         if torch.cuda.get_device_capability(device) < (8, 0):

@@ -185,7 +185,8 @@ def _build(kind: str, names: tuple[str, ...], capability, library: Path) -> None
     print(f"building the {what} for {names[0]} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)
     started, path = time.perf_counter(), os.environ.get("PATH", "")
     bindings, kernels = sources(kind, names)
-    texts = {"cpp_sources": [bindings, kernels]} if kind == "emulated" else {"cpp_sources": [bindings], "cuda_sources": [kernels]}
+    on_gpu = {"cpp_sources": [bindings], "cuda_sources": [kernels]}
+    texts = on_gpu if kind == "gpu" else {"cpp_sources": [bindings, kernels]}
     folder = tempfile.mkdtemp(prefix="build-", dir=CACHE)
     os.environ["PATH"] = _path()
     try:

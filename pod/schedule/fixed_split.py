@@ -61,7 +61,7 @@ def rows(**columns) -> np.ndarray:
 
 
 def number_parts(parts: np.ndarray) -> tuple[np.ndarray, ...]:
-    """For tiles cut into `parts`: tile of each part, its number, the tile's first slot and its group; slots and groups."""
+    """For tiles cut into `parts`: each part's tile, number, first slot of the tile and group; all slots and groups."""
     tile = np.repeat(np.arange(len(parts)), parts)
     part = np.arange(len(tile)) - np.repeat(np.cumsum(parts) - parts, parts)
     split = parts > 1
@@ -72,7 +72,7 @@ def number_parts(parts: np.ndarray) -> tuple[np.ndarray, ...]:
 
 # ---------------------------------------------------------------------------------------------------------- prefill
 def prefill_tiles(q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, shape, causal=True) -> np.ndarray:
-    """One whole row of work a tile, longest first; query heads run fastest, so that those that share K and V run together."""
+    """One row of work a tile, longest first. Query heads run fastest, so that those that share K and V run together."""
     tiles = []
     for start, q_len, kv_len, seq in zip(q_starts, q_lens, kv_lens, seqs, strict=True):
         first, head = np.meshgrid(np.arange(0, q_len, shape.prefill_rows), np.arange(num_q_heads), indexing="ij")
@@ -98,7 +98,8 @@ def prefill_work(tiles: np.ndarray, shape: TileShape, splits: int = 1) -> WorkLi
     parts, n = np.minimum(splits, blocks)[tile], blocks[tile]
     work = tiles[tile].copy()
     cut = lambda i: np.minimum(n * i // parts * shape.prefill_keys, end[tile])  # noqa: E731
-    for name, column in dict(begin=cut(part), end=cut(part + 1), part=part, parts=parts, slot=slot, group=group).items():
+    columns = dict(begin=cut(part), end=cut(part + 1), part=part, parts=parts, slot=slot, group=group)
+    for name, column in columns.items():
         work[:, FIELDS.index(name)] = column
     return WorkList(work, np.arange(len(work) + 1, dtype=np.int32), slots, groups)
 

@@ -14,7 +14,7 @@ BLOCK = 64  # keys that are not cut apart
 
 
 def segments(blocks: np.ndarray, workers: int) -> tuple[np.ndarray, ...]:
-    """Cut units of `blocks` blocks, end to end, into equal ranges: worker, unit, first block and end block of each segment."""
+    """Cut units of `blocks` blocks, end to end, into equal ranges: each segment's worker, unit, first and end block."""
     ends = np.cumsum(blocks)
     workers = min(workers, int(ends[-1]))
     cuts = np.arange(1, workers + 1) * ends[-1] // workers
