@@ -22,7 +22,7 @@ from pod.show.tiles import CELLS
 
 SOURCE = Path(__file__).parents[2] / "csrc" / "hopper" / "hybrid90.cu"
 GRANULE, HEADS = 8 * KIB, 8  # of decode's ring; query heads of a pass
-WORKERS = style.WORKERS[2:]  # without the two colours that mean prefill and decode
+WORKERS = (*style.WORKERS[2:], *style.WORKERS[:2])  # those that mean prefill and decode come last
 
 
 def registers() -> dict[str, int]:
