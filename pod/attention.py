@@ -40,10 +40,11 @@ def plan(
     """Decide who computes what, for sequences that bring q_lens tokens and then hold kv_lens, the new ones included.
 
     q_len 1 is a decode, more a prefill chunk; any mix in any order. page_size=None means one contiguous cache row a
-    sequence; the dtype is bfloat16 unless named. method: "pod" (SM-aware), "serial", "streams", "cta", "warp" or
-    "hopper". policy, for pod: "proportional" (to the work), "50:50", or "integer ratio" (of CTA counts, as the paper's
-    artifact has it). ctas_per_sm: 2, 4 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number;
-    decode_splits: "auto", "stream-k" or a number.
+    sequence; the dtype is bfloat16 unless named. method: "pod" (SM-aware), "serial", "streams", "cta", "warp",
+    "hopper", or "auto": "hopper" on compute capability 9.0, else "pod". The rest shapes every method but "hopper", so
+    that naming any of it makes "auto" choose "pod". policy, for pod: "proportional" (to the work), "50:50", or
+    "integer ratio" (of CTA counts, as the paper's artifact has it). ctas_per_sm: 2, 4 or "auto". prefill_splits:
+    "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a number.
     """
     import torch
 
@@ -52,8 +53,11 @@ def plan(
     batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, page_size=page_size, dtype=name)
     if page_size is not None and (page_size < 16 or page_size & (page_size - 1)):
         raise ValueError(f"page_size: got {page_size}, allowed are powers of two from 16 on, and None (contiguous)")
-    _one_of("method", method, METHODS)
+    _one_of("method", method, ("auto", *METHODS))
     device = _device(device)
+    if method == "auto":
+        named = (policy, ctas_per_sm, prefill_splits, decode_splits) != ("proportional", "auto", "limited", "auto")
+        method = "pod" if named or not _is_hopper(device) else "hopper"
     module = import_module(METHODS[method])
     if method == "hopper":
         return Plan(batch, method, device, module, module.make_plan(batch, device))
@@ -97,6 +101,8 @@ def _check(q, k_cache, v_cache, plan: Plan, block_table, softmax_scale) -> None:
         raise ValueError(f"v_cache: got {got}, allowed is what k_cache has, {wanted}")
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         _check_tensor(name, x, plan)
+        if plan.method == "hopper" and not x.is_contiguous():  # its tensor maps know the shape, not the strides
+            raise ValueError(f"{name}: got strides {x.stride()}, allowed for method 'hopper' is a contiguous tensor")
     if b.page_size is None:
         _check_contiguous(k_cache, b, block_table)
     else:
@@ -146,6 +152,12 @@ def _check_pages(block_table, used, pages: int) -> None:
         row = block_table[i, :n]
         if bool(((row < 0) | (row >= pages)).any()):
             raise ValueError(f"block_table: got {row.tolist()} in row {i}, allowed are pages 0 to {pages - 1}")
+
+
+def _is_hopper(device) -> bool:
+    import torch
+
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def _dtype_name(dtype) -> str:
