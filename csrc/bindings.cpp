@@ -67,13 +67,11 @@ void run_both(Launch* launch, const HybridArgs& a, Stream prefill, Stream decode
 #ifdef POD_EMULATE
 void run_method(Launch* launch, const HybridArgs& a, Method method, const Tensor&) {
     emulate::machine().sms = a.sms;
-    if (method == Method::streams) {
-        emulate::Concurrent scope;
-        run_both(launch, a, 1, 2);
-        return scope.run();
-    }
-    if (method == Method::serial) return run_both(launch, a, 0, 0);
-    run(launch, a, method == Method::cta ? Binding::cta : method == Method::warp ? Binding::warp : Binding::pod, 0);
+    emulate::Concurrent scope;  // one run of the machine, so that both launches share its clock
+    if (method == Method::serial) run_both(launch, a, 1, 1);
+    else if (method == Method::streams) run_both(launch, a, 1, 2);
+    else run(launch, a, method == Method::cta ? Binding::cta : method == Method::warp ? Binding::warp : Binding::pod, 1);
+    scope.run();
 }
 #else
 // What `later` does from now on waits for what `earlier` was given up to now.

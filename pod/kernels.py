@@ -137,7 +137,7 @@ def sources(kind: str, names: tuple[str, ...]) -> tuple[str, str]:
 
 def _flags(kind: str, capability: tuple[int, int] | None) -> dict[str, list[str]]:
     if kind == "emulated":
-        return {"extra_cflags": ["-std=c++20", "-O1", "-DPOD_EMULATE", "-Wno-unknown-pragmas"]}
+        return {"extra_cflags": ["-std=c++20", "-O1", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wno-unknown-pragmas"]}
     major, minor = capability
     arch = f"{major}{minor}"
     return {

@@ -1,0 +1,332 @@
+"""The kernels of csrc/hybrid.cu on the emulator: every method, policy, tile and split against float64."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import pod
+from pod import kernels
+from pod.batch import HybridBatch
+from pod.reference import hybrid_attention as reference
+from pod.schedule import binding
+from pod.trace import chrome, frame, held_both, record
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+
+METHODS = ("serial", "streams", "cta", "warp", "pod")
+MARGIN = 1.5
+
+
+def plan_of(batch, **choice):
+    heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
+    dtype = getattr(torch, batch.dtype)
+    return pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, dtype=dtype, device="cpu", **choice)
+
+
+def torch_attention(batch, q, k, v, table):
+    """torch's own attention in the batch's dtype, packed as q is."""
+    outs, start = [], 0
+    for i, (n, length) in enumerate(zip(batch.q_lens, batch.kv_lens, strict=True)):
+        rows = [x[i, :length] if table is None else x[table[i].long()].flatten(0, 1)[:length] for x in (k, v)]
+        keys, values = (x.transpose(0, 1).repeat_interleave(batch.group, 0)[None] for x in rows)
+        mask = torch.ones(n, length, dtype=torch.bool)
+        mask = mask.tril(length - n) if batch.causal else mask
+        part = q[start : start + n].transpose(0, 1)[None]
+        outs.append(torch.nn.functional.scaled_dot_product_attention(part, keys, values, mask)[0].transpose(0, 1))
+        start += n
+    return torch.cat(outs)
+
+
+def check(batch, sms=4, seed=0, **choice):
+    """Run a batch twice on poisoned memory. Returns the trace of the second run."""
+    with kernels.machine(sms):
+        plan = plan_of(batch, **choice)
+    q, k, v, table = batch.tensors(seed)
+    lists = plan.work.lists(batch.causal)
+    lists.partials.fill_(torch.nan)
+    out, lse = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal, return_lse=True)
+    again, rows = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal, trace=True)
+    want, sums = reference(q, k, v, batch.q_lens, batch.kv_lens, table, causal=batch.causal)
+
+    def error(x):
+        return np.linalg.norm(x.double().numpy() - want) / np.linalg.norm(want)
+
+    exact = torch.finfo(q.dtype).eps / 8  # rounding of the result alone, as when a single token is seen
+    assert error(out) <= MARGIN * max(error(torch_attention(batch, q, k, v, table)), exact)
+    np.testing.assert_allclose(lse.numpy(), sums, atol=1e-4)
+    assert torch.equal(out, again)
+    assert int(lists.counters.abs().sum()) == 0
+    return plan, rows
+
+
+# ---------------------------------------------------------------- right results
+
+
+@st.composite
+def batches(draw):
+    kv_lens = draw(st.lists(st.sampled_from([1, 2, 15, 16, 17, 33, 64, 65, 100, 129, 190]), min_size=1, max_size=5))
+    q_lens = [draw(st.sampled_from(sorted({1, min(n, 2), min(n, 31), n}))) for n in kv_lens]
+    heads = draw(st.sampled_from([(1, 1), (2, 2), (4, 1), (6, 2), (8, 1), (18, 1)]))
+    return HybridBatch(
+        q_lens, kv_lens, *heads,
+        head_dim=draw(st.sampled_from([64, 128])), page_size=draw(st.sampled_from([None, 16, 64])),
+        dtype=draw(st.sampled_from(["float16", "bfloat16"])), causal=draw(st.booleans()),
+    )  # fmt: skip
+
+
+choices = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from(METHODS),
+        "policy": st.sampled_from(list(binding.POLICIES)),
+        "ctas_per_sm": st.sampled_from([2, 4]),
+        "prefill_splits": st.sampled_from(["limited", "vanilla", "none", 3]),
+        "decode_splits": st.sampled_from(["auto", "stream-k", 1, 5]),
+    }
+)
+POD = dict(method="pod", policy="proportional", ctas_per_sm=2, prefill_splits=3, decode_splits=5)
+
+
+@settings(max_examples=60)
+@given(batches(), choices, st.sampled_from([1, 3, 16]))
+@example(HybridBatch([1], [1], 1, 1, 64), POD, 1)  # one token alone
+@example(HybridBatch([130], [130], 2, 1, 128), POD, 1)  # no decode
+@example(HybridBatch([1] * 5, [190] * 5, 2, 1, 128, page_size=16), POD, 16)  # no prefill, more SMs than work
+def test_random_batches_are_as_exact_as_torch(batch, choice, sms):
+    check(batch, sms, **choice)
+
+
+MIXED = HybridBatch((70, 1, 1, 20, 1), (150, 77, 33, 20, 260), 4, 2, 64, page_size=16)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("ctas", [2, 4])
+def test_every_method_and_tile_with_and_without_splits(method, ctas):
+    for splits in ({"prefill_splits": "none", "decode_splits": 1}, {"prefill_splits": 2, "decode_splits": "stream-k"}):
+        check(MIXED, method=method, ctas_per_sm=ctas, **splits)
+
+
+@pytest.mark.parametrize("policy", binding.POLICIES)
+@pytest.mark.parametrize("sms", [1, 3])
+def test_every_policy_binds_as_its_specification_says(policy, sms):
+    batch = HybridBatch((200, *[1] * 12), (260, *[90] * 12), 4, 2, 64)
+    plan, rows = check(batch, sms, method="pod", policy=policy, decode_splits=2)
+    lists = plan.work.lists(True)
+    table, cells = lists.deal, frame(rows)
+    names = {op: binding.OPS.index(op) for op in binding.OPS}
+    for r in cells.itertuples():
+        wish = binding.wish(table, r.sm, r.ticket, sms)
+        assert names[r.op] == (wish if r.draws == 1 else 1 - wish)
+    for _, on_sm in cells.groupby("sm"):
+        assert sorted(on_sm.ticket) == list(range(len(on_sm)))
+    slots = [len(lists.prefill.work), -(-(len(lists.decode.pieces) - 1) // 4)]
+    for op, count in zip(binding.OPS, slots, strict=True):
+        mine = cells[cells.op == op].sort_values("id")
+        assert list(mine.id) == list(range(count))
+        late = cells[(cells.op != op) & (cells.draws == 2)]  # wished for this operation, but nothing was left of it
+        assert late.empty or late.start.min() >= mine.start.max() - 1
+    if sms == 1:  # then the tickets give the order, and the specification says everything
+        spec = binding.draw(table, [0] * len(cells), *slots, 1)
+        cells = cells.sort_values("ticket")
+        assert [(names[r.op], r.id, r.draws) for r in cells.itertuples()] == [(a.op, a.id, a.draws) for a in spec]
+
+
+def test_methods_place_work_as_they_promise():
+    batch = HybridBatch.of(320, 320, decodes=24, decode_context=320, num_q_heads=4, num_kv_heads=2, head_dim=64)
+    table = {method: record(batch, method=method, ctas_per_sm=2) for method in METHODS}
+    both = {method: held_both(rows) for method, rows in table.items()}
+    assert both["serial"] == 0 and both["pod"] == both["warp"] == 4
+    serial = table["serial"]
+    assert serial[serial.op == "decode"].start.min() >= serial[serial.op == "prefill"].end.max()
+    blocks = table["cta"].sort_values("block")
+    assert list(blocks.op) == ["prefill"] * (blocks.op == "prefill").sum() + ["decode"] * (blocks.op == "decode").sum()
+    halves = table["warp"].groupby("block")
+    assert (halves.sm.nunique() == 1).all() and halves.op.nunique().max() == 2
+    events = chrome(table["pod"])["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == len(table["pod"]) and all(e.get("dur", 0) >= 0 for e in events)
+    assert table["pod"].slot.max() == 1  # two CTAs an SM
+
+
+def test_caches_and_queries_may_be_views():
+    batch = HybridBatch((5, 1), (40, 30), 4, 2, 64, page_size=16)
+    q, k, v, table = batch.tensors()
+    qkv = torch.randn(len(q), 8, 64, dtype=q.dtype)
+    qkv[:, :4] = q
+    kv = torch.stack([k, v], 1)  # [pages, 2, page, heads, D], as some engines keep it
+    plan = plan_of(batch)
+    got = pod.hybrid_attention(qkv[:, :4], kv[:, 0], kv[:, 1], plan, table)
+    assert torch.equal(got, pod.hybrid_attention(q, k, v, plan, table))
+
+
+def test_scale_is_used_and_plans_serve_both_masks():
+    batch = HybridBatch((40, 1), (50, 60), 2, 1, 64)
+    q, k, v, _ = batch.tensors()
+    plan = plan_of(batch)
+    for causal, scale in itertools.product((True, False), (0.02, 0.5)):
+        got = pod.hybrid_attention(q, k, v, plan, softmax_scale=scale, causal=causal)
+        want, _ = reference(q, k, v, batch.q_lens, batch.kv_lens, causal=causal, scale=scale)
+        np.testing.assert_allclose(got.double().numpy(), want, atol=0.02)
+
+
+def test_large_scores_do_not_overflow():
+    batch = HybridBatch((20, 1), (40, 60), 2, 1, 64)
+    q, k, v, _ = batch.tensors()
+    got, lse = pod.hybrid_attention(q * 100, k * 100, v, plan_of(batch, decode_splits=2), return_lse=True)
+    want, sums = reference(q * 100, k * 100, v, batch.q_lens, batch.kv_lens)
+    np.testing.assert_allclose(got.double().numpy(), want, atol=0.03)
+    np.testing.assert_allclose(lse.numpy(), sums, rtol=1e-4)
+
+
+def test_hybrid_batch_of_the_readme_takes_seconds_not_minutes():
+    import time
+
+    batch = HybridBatch.of(64, 256, decodes=4, decode_context=256, num_q_heads=4, num_kv_heads=2, head_dim=64)
+    plan, tensors = plan_of(batch), batch.tensors()
+    pod.hybrid_attention(*tensors[:3], plan)
+    start = time.process_time()
+    pod.hybrid_attention(*tensors[:3], plan)
+    assert time.process_time() - start < 2
+
+
+# ---------------------------------------------------------------- the torch operators
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_operators_pass_opcheck(trace):
+    q, k, v, table = MIXED.tensors()
+    lists = plan_of(MIXED, decode_splits=3).work.lists(True)
+    operator = kernels.operator(MIXED.dtype, MIXED.head_dim, torch.device("cpu"), trace)
+    rest = (lists.lists, lists.counters, lists.partials, lists.shape, 0.1, True)
+    tests = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
+    tests = tests[:3] if trace else tests  # the last compares two runs, and no two have the same times
+    torch.library.opcheck(operator, (q, k, v, table, *rest), test_utils=tests)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+GOOD = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(page_size=24), "page_size: got 24"),
+        (dict(page_size=8), "page_size: got 8"),
+        (dict(head_dim=96), "head_dim: got 96"),
+        (dict(dtype=torch.float32), "dtype: got 'float32'"),
+        (dict(q_lens=[4, 0]), "q_lens: got 0"),
+        (dict(kv_lens=[3, 30]), "kv_lens: got 3"),
+        (dict(kv_lens=torch.tensor([20.0, 30.0])), "kv_lens: got dtype"),
+        (dict(num_kv_heads=3), "num_q_heads: got 4"),
+        (dict(method="magic"), "method: got 'magic'"),
+        (dict(policy="fair"), "policy: got 'fair'"),
+        (dict(ctas_per_sm=3), "ctas_per_sm: got 3"),
+        (dict(prefill_splits=0), "prefill_splits: got 0"),
+        (dict(decode_splits="many"), "decode_splits: got 'many'"),
+        (dict(device="meta"), "device: got 'meta'"),
+    ],
+)
+def test_plan_refuses(change, message):
+    good = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head_dim=64, device="cpu")
+    with pytest.raises(ValueError, match=message):
+        pod.plan(**good | change)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_plan_for_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="device: got 'cuda'"):
+        pod.plan([1], [1], 1, 1, 64)
+
+
+def changed(name, **how):
+    """The good tensors with one of them spoilt."""
+    tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
+    x = tensors[name]
+    spoil = {
+        "rows": lambda: x[1:],
+        "float32": lambda: x.float(),
+        "strided": lambda: torch.cat([x, x], -1)[..., ::2],
+        "odd stride": lambda: torch.cat([x, x[..., :4]], -1)[..., :64],
+        "int64": lambda: x.long(),
+        "narrow": lambda: x[:, :1],
+        "page 99": lambda: torch.where(x == x[0, 0], 99, x).int(),
+        "none": lambda: None,
+        "pages of 32": lambda: x.repeat(1, 2, 1, 1),
+        "meta": lambda: x.to("meta"),
+    }
+    tensors[name] = spoil[how["how"]]()
+    if name == "k_cache" and how["how"] in ("strided", "odd stride", "pages of 32", "rows"):
+        tensors["v_cache"] = tensors["k_cache"]
+    return tensors
+
+
+@pytest.mark.parametrize(
+    "name, how, message",
+    [
+        ("q", "rows", "q: got shape"),
+        ("q", "float32", "q: got dtype"),
+        ("q", "strided", "q: got strides"),
+        ("q", "odd stride", "q: got strides"),
+        ("q", "meta", "q: got device"),
+        ("k_cache", "pages of 32", "k_cache: got pages of 32"),
+        ("k_cache", "strided", "k_cache: got strides"),
+        ("v_cache", "rows", "v_cache: got"),
+        ("block_table", "int64", "block_table: got torch.int64"),
+        ("block_table", "narrow", "block_table: got shape"),
+        ("block_table", "page 99", "block_table: got .*99"),
+        ("block_table", "none", "block_table: got None"),
+    ],
+)
+def test_call_refuses(name, how, message):
+    with pytest.raises(ValueError, match=message):
+        pod.hybrid_attention(**changed(name, how=how), plan=plan_of(GOOD))
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_call_refuses_scale(scale):
+    q, k, v, table = GOOD.tensors()
+    with pytest.raises(ValueError, match="softmax_scale: got"):
+        pod.hybrid_attention(q, k, v, plan_of(GOOD), table, softmax_scale=scale)
+
+
+def test_contiguous_call_refuses_tables_and_short_caches():
+    batch = HybridBatch((4, 1), (20, 30), 4, 2, 64)
+    q, k, v, _ = batch.tensors()
+    with pytest.raises(ValueError, match="block_table: got one"):
+        pod.hybrid_attention(q, k, v, plan_of(batch), torch.zeros(2, 2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="k_cache: got 2 sequences of 29 slots"):
+        pod.hybrid_attention(q, k[:, :29], v[:, :29], plan_of(batch))
+
+
+# ---------------------------------------------------------------- building
+
+
+def test_missing_tools_are_named_in_one_line(monkeypatch):
+    monkeypatch.setattr(kernels, "_path", lambda: "/nowhere")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here = kernels.mode.__wrapped__()
+    assert here.name == "recorded" and "no ninja here" in here.reason and "\n" not in here.reason
+    with pytest.raises(RuntimeError, match="no ninja here, so the kernels cannot be built; .*doctor"):
+        kernels._build("emulated", ("bfloat16_64",), None, kernels.CACHE / "never.so")
+
+
+def test_library_changes_its_name_with_what_it_is_made_from(monkeypatch, tmp_path):
+    import shutil
+
+    shutil.copytree(kernels.CSRC, tmp_path / "csrc")
+    monkeypatch.setattr(kernels, "CSRC", tmp_path / "csrc")
+    names = ("bfloat16_64",)
+    before = kernels._library("emulated", names, None)
+    header = tmp_path / "csrc" / "include" / "softmax.cuh"
+    header.write_text(header.read_text() + "// changed\n")
+    assert kernels._library("emulated", names, None) != before
+    assert kernels._library("gpu", names, (9, 0)) != kernels._library("gpu", names, (8, 0))
+
+
+def test_machine_must_have_an_sm():
+    with pytest.raises(ValueError, match="sms: got 0"), kernels.machine(0):
+        pass

@@ -1,0 +1,175 @@
+"""Work lists and binding policies: every key of every tile is read once, in an order that ends early."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pod.schedule import binding, fixed_split, stream_k
+from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, FIELDS, SHAPES
+
+heads = st.sampled_from([(1, 1), (4, 1), (8, 2), (6, 6), (24, 1), (40, 2)])
+lengths = st.lists(st.integers(1, 700), min_size=1, max_size=6)
+
+
+def records(work):
+    return [dict(zip(FIELDS, map(int, row), strict=True)) for row in work.work]
+
+
+def cover(work, keys_of):
+    """Each (token, head) of the list, with how often it meets each key; and the parts of each group in order."""
+    met, groups = {}, {}
+    for w in records(work):
+        for row in keys_of(w):
+            met.setdefault(row, []).append((w["begin"], w["end"]))
+        if w["parts"] > 1:
+            groups.setdefault(w["group"], []).append(w)
+        assert w["begin"] % 16 == 0 and w["begin"] < w["end"]
+    for group in groups.values():
+        assert [w["part"] for w in group] == list(range(group[0]["parts"]))
+        assert len({(w["slot"], w["token"], w["head"], w["parts"]) for w in group}) == 1
+    assert len(groups) == work.groups
+    starts = sorted((g[0]["slot"], g[0]["parts"]) for g in groups.values())
+    assert [s for s, _ in starts] == list(np.cumsum([0, *(p for _, p in starts)])[:-1])  # slots do not overlap
+    assert work.slots == sum(p for _, p in starts)
+    return met
+
+
+def is_line(ranges, end):
+    """Whether ranges, in order, cover 0 .. end without a gap."""
+    borders = [0, *(e for _, e in ranges)]
+    return [b for b, _ in ranges] == borders[:-1] and borders[-1] == end
+
+
+@settings(max_examples=40)
+@given(heads, lengths, st.one_of(st.just("auto"), st.integers(1, 40)), st.integers(1, 64), st.booleans())
+def test_decode_lists_read_every_key_of_every_head_once(heads, kv_lens, splits, workers, streamed):
+    q_heads, kv_heads = heads
+    tokens, seqs = np.arange(len(kv_lens)) * 3, np.arange(len(kv_lens))
+    if streamed:
+        work = stream_k.decode_work(tokens, kv_lens, seqs, q_heads, kv_heads, workers)
+    else:
+        work = fixed_split.decode_work(tokens, kv_lens, seqs, q_heads, kv_heads, workers, splits)
+    met = cover(work, lambda w: [(w["token"], w["head"] + i) for i in range(w["rows"])])
+    assert met.keys() == {(3 * i, h) for i in range(len(kv_lens)) for h in range(q_heads)}
+    for (token, _), ranges in met.items():
+        assert is_line(sorted(ranges), kv_lens[token // 3])
+    for w in records(work):
+        assert w["rows"] <= DECODE_ROWS and w["pos"] == kv_lens[w["seq"]] - 1 and w["token"] == 3 * w["seq"]
+        group = q_heads // kv_heads
+        assert {h // group for h in range(w["head"], w["head"] + w["rows"])} == {w["kv_head"]}
+    assert work.pieces[0] == 0 and work.pieces[-1] == len(work.work) and (np.diff(work.pieces) > 0).all()
+
+
+@settings(max_examples=40)
+@given(heads, lengths, st.integers(1, 9), st.sampled_from([2, 4]), st.booleans(), st.integers(0, 300))
+def test_prefill_lists_read_what_the_mask_leaves_once_and_longest_first(heads, q_lens, splits, ctas, causal, before):
+    q_heads, kv_heads = heads
+    q_lens = np.array(q_lens) + 1
+    kv_lens, starts, seqs = q_lens + before, np.cumsum(q_lens) - q_lens, np.arange(len(q_lens))
+    tiles = fixed_split.prefill_tiles(starts, q_lens, kv_lens, seqs, q_heads, kv_heads, SHAPES[ctas], causal)
+    work = fixed_split.prefill_work(tiles, SHAPES[ctas], splits)
+    met = cover(work, lambda w: [(w["token"] + i, w["head"]) for i in range(w["rows"])])
+    assert met.keys() == {(t, h) for t in range(q_lens.sum()) for h in range(q_heads)}
+    for (token, _), ranges in met.items():
+        seq = int(np.searchsorted(starts, token, side="right")) - 1
+        sees = kv_lens[seq] - q_lens[seq] + token - starts[seq] + 1 if causal else kv_lens[seq]
+        borders = [0, *(e for _, e in ranges)]
+        assert [b for b, _ in ranges] == borders[:-1] and sees <= borders[-1] <= kv_lens[seq]
+    for w in records(work):
+        assert w["head"] // (q_heads // kv_heads) == w["kv_head"]
+        assert w["pos"] == (kv_lens[w["seq"]] - q_lens[w["seq"]] + w["token"] - starts[w["seq"]] if causal
+                            else kv_lens[w["seq"]] - 1)  # fmt: skip
+    ends = tiles[:, FIELDS.index("end")]
+    assert (np.diff(ends) <= 0).all()
+
+
+def test_decode_pieces_come_longest_first_and_neighbours_are_equally_long():
+    work = fixed_split.decode_work(np.arange(3), [512, 4096, 100], np.arange(3), 8, 4, workers=16)
+    costs = work.costs.reshape(-1, 4)  # four KV heads
+    assert (np.ptp(costs, axis=1) == 0).all()
+    assert (np.diff(costs[:, 0]) <= DECODE_KEYS).all() and costs[-1, 0] == 100
+
+
+def test_stream_k_ranges_differ_by_one_block():
+    work = stream_k.decode_work(np.arange(5), [64 * n for n in (3, 1, 40, 7, 2)], np.arange(5), 4, 2, workers=11)
+    assert set(work.costs // stream_k.BLOCK) <= {9, 10} and len(work.costs) == 11
+
+
+def test_auto_splits_fill_the_machine_and_leave_full_machines_alone():
+    choose = fixed_split.choose_chunk
+    assert choose(np.full(264, 4096), lanes=4, workers=1056) == 4096  # exactly one wave
+    few = choose(np.full(1, 131072), lanes=8, workers=1056)
+    assert -(-131072 // few) * 8 >= 1000
+    parts = -(-16384 // choose(np.full(67, 16384), lanes=4, workers=1056))
+    waves = parts * 67 * 4 / 1056
+    assert waves / np.ceil(waves) > 0.95  # where one part a request would take two waves, a quarter full
+
+
+def test_prefill_splits_follow_the_papers_table_7():
+    # Llama-3-8B on two GPUs, chunk 512 at 16K, on an A100: 64 tiles of 128 rows, 256 key blocks, 216 slots.
+    assert fixed_split.vanilla_splits(64, 256, 216) == 3
+    assert fixed_split.limited_splits(64, 256, 216, decode_ctas=0) == 3
+    assert fixed_split.limited_splits(64, 256, 216, decode_ctas=256) == 1
+    assert fixed_split.limited_splits(4, 256, 216, decode_ctas=0) <= 2 * 216 // 4
+    assert fixed_split.vanilla_splits(200, 256, 216) == 1
+
+
+# ---------------------------------------------------------------- binding
+
+
+def ops(policy, prefills, decodes, sms, order=None):
+    prefill, decode = np.ones(prefills), np.ones(decodes)
+    table = binding.deal(policy, prefill, decode, sms)
+    order = [i % sms for i in range(prefills + decodes)] if order is None else order
+    return binding.draw(table, order, prefills, decodes, sms)
+
+
+@given(st.sampled_from(list(binding.POLICIES)), st.integers(0, 40), st.integers(0, 40), st.integers(1, 7), st.data())
+def test_every_cta_gets_work_and_every_work_a_cta(policy, prefills, decodes, sms, data):
+    order = data.draw(st.lists(st.integers(0, 2 * sms), min_size=prefills + decodes, max_size=prefills + decodes))
+    drawn = ops(policy, prefills, decodes, sms, order)
+    for op, slots in ((binding.PREFILL, prefills), (binding.DECODE, decodes)):
+        assert [a.id for a in drawn if a.op == op] == list(range(slots))
+
+
+def test_fifty_fifty_alternates_on_every_sm():
+    drawn = ops("50:50", 12, 12, 3)
+    for sm in range(3):
+        assert [a.op for a in drawn if a.sm == sm] == [0, 1] * 4
+
+
+def test_integer_ratio_rounds_the_ratio_of_counts_down():
+    assert [a.op for a in ops("integer ratio", 4, 11, 1)][:9] == [0, 1, 1, 0, 1, 1, 0, 1, 1]  # 11 // 4 = 2
+    assert [a.op for a in ops("integer ratio", 7, 2, 1)] == [0, 0, 0, 1, 0, 0, 0, 1, 0]
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9))
+def test_proportional_keeps_equal_work_in_step(prefills, decodes, sms):
+    drawn = ops("proportional", prefills, decodes, sms)
+    done = np.cumsum([a.op == binding.PREFILL for a in drawn])
+    share = prefills / (prefills + decodes)
+    assert np.abs(done - share * np.arange(1, len(drawn) + 1)).max() <= sms + 1
+    for sm in range(sms):  # each SM has its own share, to within the unfinished last round
+        mine = [a.op == binding.PREFILL for a in drawn if a.sm == sm]
+        assert abs(sum(mine) - share * len(mine)) <= 2
+
+
+def test_proportional_weighs_work_where_counts_would_not():
+    """Three prefills of work 3, 2 and 1, six decodes of 1: half of each operation's work is dealt in half the time."""
+    table = binding.deal("proportional", [3, 2, 1], [1] * 6, sms=1)
+    drawn = binding.draw(table, [0] * 9, 3, 6, 1)
+    work = {binding.PREFILL: [3, 2, 1], binding.DECODE: [1] * 6}
+    ahead = np.cumsum([work[a.op][a.id] * (1 if a.op == binding.PREFILL else -1) for a in drawn])
+    assert np.abs(ahead).max() <= 2
+
+
+@pytest.mark.parametrize("policy", binding.POLICIES)
+def test_one_sided_batches_deal_only_what_there_is(policy):
+    assert {a.op for a in ops(policy, 5, 0, 2)} == {binding.PREFILL}
+    assert {a.op for a in ops(policy, 0, 5, 2)} == {binding.DECODE}
+
+
+def test_begin_is_on_a_page_border_for_every_split():
+    work = fixed_split.decode_work([0], [1000], [0], 1, 1, 8, 7)
+    assert (work.column("begin") % DECODE_KEYS == 0).all() and len(work.work) == 7
