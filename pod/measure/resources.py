@@ -1,0 +1,121 @@
+"""Registers, shared memory and spills of every kernel of csrc/hybrid.cu: `python -m pod.measure.resources`.
+
+Needs nvcc, but no GPU; writes data/resources.csv. Spills would mean that a tile is too large for the registers of a thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pod import kernels
+from pod.measure.provenance import ROOT, csrc_hashes
+
+TABLE = ROOT / "data" / "resources.csv"
+CAPABILITIES = ((8, 0), (9, 0))
+BINDINGS = ("OnlyPrefill", "OnlyDecode", "ByBlock", "ByWarp", "ByTicket")
+REGISTERS_PER_SM = 65536
+
+# What nvcc does not say of shared memory that is asked for at launch, printed by a host program from the same source.
+SIZES = """
+#include <cstdio>
+template <class T, int kD, int kCtas> void sizes() {
+    using S = Shape<T, kD, kCtas>;
+    int i = 0;
+    const auto print = [&](int threads, int smem) { printf("%d %d %d %d %d\\n", kD, kCtas, i++, threads, smem); };
+    print(S::template threads<OnlyPrefill>(), S::template smem<OnlyPrefill>());
+    print(S::template threads<OnlyDecode>(), S::template smem<OnlyDecode>());
+    print(S::template threads<ByBlock>(), S::template smem<ByBlock>());
+    print(S::template threads<ByWarp>(), S::template smem<ByWarp>());
+    print(S::template threads<ByTicket>(), S::template smem<ByTicket>());
+}
+int main() { sizes<__half, 64, 2>(), sizes<__half, 64, 4>(), sizes<__half, 128, 2>(), sizes<__half, 128, 4>(); }
+"""
+
+
+def measure(capability: tuple[int, int], names: tuple[str, ...] | None = None) -> list[dict]:
+    """One row a kernel, for the kinds of tensor in `names` ("bfloat16_128"), or for all."""
+    names = names or tuple(f"{d}_{h}" for d in kernels.DTYPES for h in kernels.HEAD_DIMS)
+    sizes = _sizes(capability)
+    with ThreadPoolExecutor() as pool:
+        reports = list(pool.map(lambda name: _compile(name, capability), names))
+    return [row for name, report in zip(names, reports, strict=True) for row in _rows(name, capability, report, sizes)]
+
+
+def _compile(name: str, capability: tuple[int, int]) -> str:
+    """What ptxas says while it compiles one kind of kernel."""
+    _, text = kernels.sources("gpu", (name,))
+    flags = kernels._flags("gpu", capability)["extra_cuda_cflags"]
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernels.cu")
+        source.write_text(text)
+        command = ["nvcc", *flags, "-Xptxas", "-v", f"-I{kernels.CSRC}", "-cubin", str(source), "-o", f"{source}.bin"]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"nvcc failed:\n{done.stderr[:4000]}")
+    return done.stderr + done.stdout
+
+
+def _sizes(capability: tuple[int, int]) -> dict[tuple[int, int, str], tuple[int, int]]:
+    """(head_dim, CTAs an SM, binding) -> threads, bytes of shared memory."""
+    flags = ["-std=c++20", "-DPOD_EMULATE", "-w", f"-DPOD_SMEM_PER_SM={kernels.smem_per_sm(capability)}"]
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "sizes.cpp"), Path(folder, "sizes")
+        source.write_text((kernels.CSRC / "hybrid.cu").read_text() + SIZES)
+        command = ["c++", *flags, f"-I{kernels.CSRC}", str(source), "-o", str(program)]
+        subprocess.run(command, check=True)
+        lines = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
+    numbers = [tuple(map(int, line.split())) for line in lines]
+    return {(d, ctas, BINDINGS[i]): (threads, smem) for d, ctas, i, threads, smem in numbers}
+
+
+def _rows(name: str, capability: tuple[int, int], report: str, sizes: dict) -> list[dict]:
+    dtype, head_dim = name.split("_")
+    entry = re.compile(
+        r"Compiling entry function '(\S+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers",
+        re.S,
+    )
+    rows = []
+    for mangled, stores, loads, registers in entry.findall(report):
+        binding = next(b for b in BINDINGS if f"{len(b)}{b}" in mangled)
+        ctas = int(re.search(rf"Li{head_dim}ELi(\d)E", mangled)[1])
+        threads, smem = sizes[int(head_dim), ctas, binding]
+        per_warp = -(-int(registers) * 32 // 256) * 256  # registers are given to warps in units of 256
+        by_registers = REGISTERS_PER_SM // (per_warp * threads // 32)
+        by_smem = kernels.smem_per_sm(capability) // (smem + 1024)
+        rows.append({
+            "arch": f"sm_{capability[0]}{capability[1]}", "dtype": dtype, "head_dim": int(head_dim),
+            "ctas_per_sm": ctas, "binding": binding, "threads": threads, "registers": int(registers), "smem_bytes": smem,
+            "spill_bytes": int(stores) + int(loads), "resident_ctas": min(by_registers, by_smem),
+        })  # fmt: skip
+    return sorted(rows, key=lambda r: (r["ctas_per_sm"], BINDINGS.index(r["binding"])))
+
+
+def fingerprint() -> str:
+    """Changes with the kernels' code; the first half of the hash of hybrid.cu and of all that it includes."""
+    import hashlib
+
+    return hashlib.sha256(repr(csrc_hashes(["csrc/hybrid.cu"])).encode()).hexdigest()[:16]
+
+
+def main() -> int:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    rows = [row for capability in CAPABILITIES for row in measure(capability)]
+    code = fingerprint()
+    with TABLE.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*rows[0], "csrc"])
+        writer.writeheader()
+        writer.writerows(row | {"csrc": code} for row in rows)
+    spilled = [row for row in rows if row["spill_bytes"]]
+    print(f"{len(rows)} kernels, {len(spilled)} with spills; wrote {TABLE.relative_to(ROOT)}")
+    return bool(spilled)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
