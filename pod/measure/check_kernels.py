@@ -1,6 +1,6 @@
-"""Check the kernels of csrc/hybrid.cu on random hybrid batches: `python -m pod.measure.check_kernels --batches 2000`.
+"""Check the kernels on random hybrid batches: `python -m pod.measure.check_kernels --batches 2000`.
 
-Each batch runs under a random method, policy, number of CTAs an SM and splits. Outputs, partial results and every
+Each batch runs under a random method, policy, number of CTAs an SM and splits, or under `--method hopper`. Outputs, partial results and every
 unused slot are poisoned with NaN first. A batch passes when its error against float64 is at most 1.5 times that of
 torch's own attention in the same dtype, its log-sum-exp agrees, replays of a CUDA graph are bit-identical, and counters
 are back at zero.
@@ -9,20 +9,75 @@ are back at zero.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
 
-from pod.measure.check_hopper import MARGIN, random_batch, truth
-
+HEADS = ((4, 4), (8, 2), (32, 4), (24, 3), (16, 1), (6, 2), (16, 4), (10, 2))
+PAGES = (None, None, 16, 32, 64, 128, 256)
+MARGIN = 1.5
 METHODS = ("serial", "streams", "cta", "warp", "pod", "pod", "pod")
 POLICIES = ("50:50", "proportional", "integer ratio")
 
 
-def random_choice(draw: random.Random) -> dict:
+def random_batch(draw: random.Random):
+    """Up to 40 sequences, lengths from 1 to a few thousand, with a taste for borders of tiles and pages."""
+    from pod.batch import HybridBatch
+
+    def length(most: int) -> int:
+        near = draw.choice((16, 63, 64, 65, 127, 128, 129, 512, 1024))
+        return min(
+            most, draw.choice((near, draw.randint(1, most), max(1, int(math.exp(draw.uniform(0, math.log(most)))))))
+        )
+
+    q_lens, kv_lens = [], []
+    for _ in range(draw.choice((1, 2, 3, 8, 20, 40))):
+        kv_len = length(3000)
+        q_lens.append(1 if draw.random() < 0.6 else length(kv_len))
+        kv_lens.append(kv_len)
+    q_heads, kv_heads = draw.choice(HEADS)
+    dtype = draw.choice(("bfloat16", "float16"))
+    causal = draw.random() < 0.85
+    return HybridBatch(q_lens, kv_lens, q_heads, kv_heads, draw.choice((64, 128)), draw.choice(PAGES), dtype, causal)
+
+
+def truth(batch, q, k, v, table):
+    """float64 out and log-sum-exp, and torch's own attention in the batch's dtype, all packed as q is."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    outs, sums, peers, start = [], [], [], 0
+    for i, (n, length) in enumerate(zip(batch.q_lens, batch.kv_lens, strict=True)):
+        part = q[start : start + n].transpose(0, 1)
+        keys, values = (_sequence(batch, cache, table, i, length) for cache in (k, v))
+        mask = torch.ones(n, length, dtype=torch.bool, device=q.device)
+        mask = mask.tril(length - n) if batch.causal else mask
+        scores = part.double() @ keys.double().transpose(1, 2) * batch.head_dim**-0.5
+        scores = scores.masked_fill(~mask, -math.inf)
+        outs.append((torch.softmax(scores, -1) @ values.double()).transpose(0, 1))
+        sums.append(torch.logsumexp(scores, -1).T)
+        peers.append(sdpa(part[None], keys[None], values[None], attn_mask=mask)[0].transpose(0, 1))
+        start += n
+    return torch.cat(outs), torch.cat(sums), torch.cat(peers)
+
+
+def _sequence(batch, cache, table, i: int, length: int):
+    """Keys or values of one sequence, [query heads, tokens, D]."""
+    if table is None:
+        rows = cache[i, :length]
+    else:
+        pages = table[i, : -(-length // batch.page_size)].long()
+        rows = cache[pages].flatten(0, 1)[:length]
+    return rows.transpose(0, 1).repeat_interleave(batch.group, 0)
+
+
+def random_choice(draw: random.Random, method: str) -> dict:
     """Arguments of pod.plan that say how, not what."""
+    if method == "hopper":
+        return {"method": method}
     return {
-        "method": draw.choice(METHODS),
+        "method": draw.choice(METHODS) if method == "any" else method,
         "policy": draw.choice(POLICIES),
         "ctas_per_sm": draw.choice((2, 4, "auto")),
         "prefill_splits": draw.choice(("limited", "vanilla", "none", 2, 5)),
@@ -39,8 +94,10 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
     q, k, v, table = batch.tensors(seed, "cuda")
     heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
     plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, dtype=q.dtype, **choice)
-    lists = plan.work.lists(batch.causal)
-    lists.partials.fill_(torch.nan)
+    hopper, lists = choice["method"] == "hopper", plan.work.lists(batch.causal)
+    if hopper:
+        plan.work.yields = bool(seed % 2)  # right either way, whatever the cost model would say
+    (lists.scratch if hopper else lists.partials).fill_(torch.nan)
     poison = torch.full_like(q, torch.nan)
     del poison  # the allocator hands the same memory to the output
     out, lse = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal, return_lse=True)
@@ -57,7 +114,8 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
         return share, f"log-sum-exp off by {float((lse - sums).abs().max()):.1e}"
     if differing := replay(lambda: pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal), out, replays):
         return share, f"{differing} of {replays} replays differ"
-    return share, "" if int(lists.counters.abs().sum()) == 0 else "counters are not back at zero"
+    counters = lists.state if hopper else lists.counters
+    return share, "" if int(counters.abs().sum()) == 0 else "counters are not back at zero"
 
 
 def replay(call, want, times: int) -> int:
@@ -83,13 +141,14 @@ def replay(call, want, times: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--method", default="any", choices=("any", "hopper", *METHODS[:5]), help="default: any but hopper")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--replays", type=int, default=3, help="graph replays of each batch; the last batch gets 1000")
     parser.add_argument("--seconds", type=float, default=540, help="stop after this long")
     args = parser.parse_args()
     draw, worst, wrong, end = random.Random(args.seed), 0.0, 0, time.monotonic() + args.seconds
     for done in range(1, args.batches + 1):
-        batch, choice = random_batch(draw), random_choice(draw)
+        batch, choice = random_batch(draw), random_choice(draw, args.method)
         last = done == args.batches or time.monotonic() > end
         share, problem = check(batch, choice, args.seed + done, 1000 if last else args.replays)
         worst = max(worst, share)

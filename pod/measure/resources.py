@@ -1,6 +1,7 @@
 """Registers, shared memory and spills of every kernel of csrc/hybrid.cu: `python -m pod.measure.resources`.
 
-Needs nvcc, but no GPU; writes data/resources.csv. Spills would mean that a tile is too large for the registers of a thread.
+Needs nvcc, but no GPU; writes data/resources.csv. Spills would mean that a tile is too large for a
+thread's registers.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def _rows(name: str, capability: tuple[int, int], report: str, sizes: dict) -> l
         by_smem = kernels.smem_per_sm(capability) // (smem + 1024)
         rows.append({
             "arch": f"sm_{capability[0]}{capability[1]}", "dtype": dtype, "head_dim": int(head_dim),
-            "ctas_per_sm": ctas, "binding": binding, "threads": threads, "registers": int(registers), "smem_bytes": smem,
-            "spill_bytes": int(stores) + int(loads), "resident_ctas": min(by_registers, by_smem),
+            "ctas_per_sm": ctas, "binding": binding, "threads": threads, "registers": int(registers),
+            "smem_bytes": smem, "spill_bytes": int(stores) + int(loads), "resident_ctas": min(by_registers, by_smem),
         })  # fmt: skip
     return sorted(rows, key=lambda r: (r["ctas_per_sm"], BINDINGS.index(r["binding"])))
 
