@@ -50,7 +50,7 @@ template <class Shape, class T> DEV void decode(const Params<T>& p, int slot, in
     using Tile = typename Shape::Decode;
     const int warp = thread >> 5, piece = slot * Shape::kVirtual + warp;
     if (piece >= p.decode_pieces) return;
-    const typename Tile::Team team{0, thread & 31, smem + warp * Tile::kSmem};
+    const typename Tile::Team team{0, opaque(thread & 31), smem + warp * Tile::kSmem};
     const int end = p.pieces[piece + 1];
     for (int i = p.pieces[piece]; i < end; ++i) attend<Tile>(p.x, p.decode_partials, p.decode_work, i, team, 0);
 }

@@ -36,8 +36,8 @@ DEV Work load_work(gptr<const int> list, int i) {
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
 }
 
-// Hide where a value comes from, so that the compiler computes what follows from it again instead of keeping it in a register.
-DEV smem_addr opaque(smem_addr x) {
+// Hide where a value comes from, so that the compiler computes what follows from it again instead of keeping it in registers.
+DEV int opaque(int x) {
     GPU(asm volatile("" : "+r"(x));)
     return x;
 }
@@ -111,7 +111,7 @@ public:
         team.sync();  // shared memory may still be in use by the work before
         find_pages(work.begin);
         fetch_queries();
-        fetch_first<0>();
+        fetch_first();
         // Keys that every row sees need no mask, if all warps have rows.
         const int all_see = work.rows > Tile::kRows - kWarpRows ? visible(0) : 0;
         int key = work.begin;
@@ -150,13 +150,15 @@ public:
 private:
     // Byte of 16-byte chunk c of row r in a panel. The exclusive-or spreads eight rows over all banks.
     DEV static int place(int r, int c) { return r * kRowBytes + ((c ^ (r & 7)) << 4); }
+    // A tile of 32 rows a warp has no register to spare for addresses.
+    DEV int lane() const { return kTiles > 1 ? opaque(team.lane) : team.lane; }
     // Where a lane's ldmatrix row starts, for fragments of A (Q, and V transposed) and of B (K).
     DEV smem_addr lane_a() const {
-        const int lane = opaque(team.lane);
+        const int lane = this->lane();
         return place((lane & 7) + (lane >> 3 & 1) * 8, lane >> 4);
     }
     DEV smem_addr lane_b() const {
-        const int lane = opaque(team.lane);
+        const int lane = this->lane();
         return place((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
     }
     DEV smem_addr panel(int slot) const { return query + Tile::kQueryBytes + slot * Tile::kPanelBytes; }
@@ -174,7 +176,7 @@ private:
     // 16 rows by one warp; rows from `valid` on become zeros, whatever lies there.
     DEV void fetch_rows(smem_addr to, gptr<const T> from, int stride, int valid) {
         constexpr int kStep = 32 / kChunks;  // rows at a time
-        const int lane = opaque(team.lane), chunk = lane & (kChunks - 1), first = lane >> (kChunks == 16 ? 4 : 3);
+        const int lane = this->lane(), chunk = lane & (kChunks - 1), first = lane >> (kChunks == 16 ? 4 : 3);
         from += first * stride + chunk * 8;
         to += place(first, chunk);
         if (valid >= 16) {
@@ -192,40 +194,46 @@ private:
         for (int r = row0; r < row0 + kWarpRows; r += 16)
             fetch_rows(query + r * kRowBytes, first + int64_t(r) * stride, stride, work.rows - r);
     }
-    // Fetch K or V of keys `key` ... into a slot. After V, look up where the next keys lie, long before they are fetched.
-    template <bool kValues> DEV void fetch_panel(int key, int slot) {
+    // Where the rows of keys key .. key + 15 of this sequence and KV head begin, in either cache.
+    DEV int64_t rows_at(int page, int key) const {
+        return page * x.kv_page + int64_t(key & ((1u << x.page_shift) - 1)) * x.kv_token + work.kv_head * x.kv_head;
+    }
+    // Fetch panels of keys `key` ...: K into one slot, V into another. After V, look up where the next keys lie, long before
+    // they are fetched.
+    template <bool kWithKeys, bool kWithValues> DEV void fetch(int key, int slot_k, int slot_v) {
         if (key < work.end) {
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
-                const int r = (team.warp + g * Tile::kWarps) * 16, first = key + r;
-                const int64_t offset = page[g] * x.kv_page + int64_t(first & ((1u << x.page_shift) - 1)) * x.kv_token + work.kv_head * x.kv_head;
-                fetch_rows(panel(slot) + r * kRowBytes, (kValues ? x.v : x.k) + offset, x.kv_token, work.end - first);
+                const int r = (team.warp + g * Tile::kWarps) * 16;
+                const int64_t rows = rows_at(page[g], key + r);
+                if (kWithKeys) fetch_rows(panel(slot_k) + r * kRowBytes, x.k + rows, x.kv_token, work.end - key - r);
+                if (kWithValues) fetch_rows(panel(slot_v) + r * kRowBytes, x.v + rows, x.kv_token, work.end - key - r);
             }
-            if (kValues) find_pages(key + kKeys);
+            if (kWithValues) find_pages(key + kKeys);
         }
         ptx::cp_async_commit();
     }
-    template <int kPanel> DEV void fetch_first() {
-        if constexpr (kPanel < kSlots - 2) {
-            fetch_panel<kPanel % 2 == 1>(work.begin + kPanel / 2 * kKeys, kPanel);
-            fetch_first<kPanel + 1>();
-        }
+    // Before the first step: all panels but the last two slots'.
+    DEV void fetch_first() {
+        if constexpr (kLate) fetch<true, false>(work.begin, 0, 0);
+        else
+#pragma unroll
+            for (int pair = 0; pair < kSlots / 2 - 1; ++pair) fetch<true, true>(work.begin + pair * kKeys, 2 * pair, 2 * pair + 1);
     }
     // Refill the two slots that the step before has read.
     DEV void fetch_ahead(int key) {
         const int first = wrap(slot + kSlots - 2), second = wrap(slot + kSlots - 1);
         if constexpr (kLate) {
-            fetch_panel<true>(key, first);
-            fetch_panel<false>(key + kKeys, second);
+            fetch<false, true>(key, 0, first);
+            fetch<true, false>(key + kKeys, second, 0);
         } else {
-            fetch_panel<false>(key + (kSlots / 2 - 1) * kKeys, first);
-            fetch_panel<true>(key + (kSlots / 2 - 1) * kKeys, second);
+            fetch<true, true>(key + (kSlots / 2 - 1) * kKeys, first, second);
         }
     }
 
     // ---------------------------------------------------------------- shared memory -> tensor cores
     template <bool kMask> DEV void step(int key) {
-        ptx::cp_async_wait<kLate ? 0 : kSlots - 4>();
+        ptx::cp_async_wait<kLate ? 0 : kSlots / 2 - 2>();
         team.sync();
         fetch_ahead(key);
         const smem_addr keys = panel(slot), values = panel(wrap(slot + 1));
@@ -251,7 +259,7 @@ private:
             for (int j = 0; j < kKeys / 8; ++j)
                 for (int e = 0; e < 4; ++e) s[r][j][e] = 0;
         const smem_addr lane_a = this->lane_a(), lane_b = this->lane_b();
-#pragma unroll kLate ? 8 : 4  // as far as the registers reach
+#pragma unroll kTiles == 1 ? 8 : kLate ? 2 : 4  // as far as the registers reach
         for (int d = 0; d < kD / 16; ++d) {
             uint32_t a[kTiles][4];
 #pragma unroll

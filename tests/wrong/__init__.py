@@ -51,8 +51,8 @@ MISTAKES = [
     Mistake(
         "a panel is read before its copy has arrived",
         TILE,
-        "cp_async_wait<kLate ? 0 : kSlots - 4>()",
-        "cp_async_wait<kLate ? 1 : kSlots - 2>()",
+        "cp_async_wait<kLate ? 0 : kSlots / 2 - 2>()",
+        "cp_async_wait<kLate ? 1 : kSlots / 2 - 1>()",
         "un-awaited copy: ",
     ),
     Mistake(
