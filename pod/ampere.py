@@ -18,10 +18,15 @@ from pod.schedule.fixed_split import SHAPES, WorkList
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")  # csrc/bindings.cpp numbers them like this
 
-# The cost model behind ctas_per_sm="auto". Prefill reaches this share of the tensor cores' rate with mma.sync: the
-# smaller tile of four CTAs an SM reads K and V twice as often. Decode reaches this share of the DRAM rate with either.
+# The cost model behind "auto" and "limited". Prefill reaches PREFILL_SHARE of the tensor cores' rate with mma.sync: the
+# smaller tile of four CTAs an SM reads K and V twice as often. A prefill CTA alone on its SM, beside decode, reaches
+# ALONE of what a full SM does. Decode reaches DECODE_SHARE of the DRAM rate with either tile.
 PREFILL_SHARE = {2: 0.40, 4: 0.32}
+ALONE = 0.65
 DECODE_SHARE = 0.88
+# Pieces of decode that a warp computes one after the other when prefill runs beside it: few would leave a ragged end,
+# since nobody knows beforehand how many slots decode will hold.
+FUSED_WAVES = 4
 
 
 @dataclass
@@ -75,30 +80,39 @@ def gpu_of(device) -> GPU:
     return next((gpu for key, gpu in GPUS.items() if key.upper() in name), GPUS["a100"])
 
 
+def sides(batch: HybridBatch, gpu: GPU, sms: int, ctas_per_sm: int) -> tuple[float, float]:
+    """Seconds that prefill and decode would take alone, on `sms` SMs of this card."""
+    prefill = batch.prefill.flops / gpu.tensor_flops / PREFILL_SHARE[ctas_per_sm] if batch.prefill else 0.0
+    decode = batch.decode.bytes / gpu.dram_bytes_per_s / DECODE_SHARE if batch.decode else 0.0
+    return prefill * gpu.sms / sms, decode * gpu.sms / sms
+
+
 def choose_ctas(batch: HybridBatch, method: str, gpu: GPU) -> int:
-    """2 or 4 CTAs an SM, whichever ends sooner by the roofline.
+    """2 or 4 CTAs an SM, whichever ends sooner.
 
     When prefill bounds the batch, the larger tile wins. When decode does, both read at the rate of DRAM, and four CTAs
     place work more finely: they start and end in smaller steps.
     """
     if not batch.prefill or not batch.decode or method in ("serial", "streams"):
         return 2
-    decode = batch.decode.bytes / gpu.dram_bytes_per_s / DECODE_SHARE
-    time = {ctas: max(batch.prefill.flops / gpu.tensor_flops / share, decode) for ctas, share in PREFILL_SHARE.items()}
-    return 4 if time[4] <= time[2] else 2
+    return 4 if max(sides(batch, gpu, gpu.sms, 4)) <= max(sides(batch, gpu, gpu.sms, 2)) else 2
 
 
-def _split_prefill(plan: Plan, tiles: np.ndarray, shape, decode: WorkList) -> int:
+def _split_prefill(plan: Plan, tiles: np.ndarray, shape) -> int:
     if isinstance(plan.prefill_splits, int):
         return plan.prefill_splits
-    if plan.prefill_splits == "none" or len(tiles) == 0:
+    longest = int(tiles[0, fixed_split.FIELDS.index("end")])
+    sizes = (len(tiles), -(-longest // shape.prefill_keys), plan.sms * plan.ctas_per_sm)
+    if plan.prefill_splits == "none":
         return 1
-    blocks = -(-int(tiles[0, fixed_split.FIELDS.index("end")]) // shape.prefill_keys)
-    slots = plan.sms * plan.ctas_per_sm
     if plan.prefill_splits == "vanilla":
-        return fixed_split.vanilla_splits(len(tiles), blocks, slots)
-    decode_ctas = -(-(len(decode.pieces) - 1) // shape.virtual) if plan.method not in ("serial", "streams") else 0
-    return fixed_split.limited_splits(len(tiles), blocks, slots, decode_ctas)
+        return fixed_split.vanilla_splits(*sizes)
+    if plan.method in ("serial", "streams") or not plan.batch.decode:
+        return fixed_split.limited_splits(*sizes)
+    gpu = gpu_of(plan.device)
+    rate = gpu.tensor_flops * PREFILL_SHARE[plan.ctas_per_sm] * ALONE / gpu.sms
+    tile_time = 4 * plan.batch.head_dim * shape.prefill_rows * longest / rate
+    return fixed_split.limited_splits(*sizes, tile_time, max(sides(plan.batch, gpu, plan.sms, plan.ctas_per_sm)))
 
 
 def _make_lists(plan: Plan, causal: bool) -> Lists:
@@ -109,7 +123,9 @@ def _make_lists(plan: Plan, causal: bool) -> Lists:
     starts, heads = np.cumsum(q_lens) - q_lens, (b.num_q_heads, b.num_kv_heads)
     chunks, tokens = np.flatnonzero(q_lens > 1), np.flatnonzero(q_lens == 1)
 
-    workers = plan.sms * plan.ctas_per_sm * shape.virtual // (2 if plan.method == "warp" else 1)
+    workers = plan.sms * plan.ctas_per_sm * shape.virtual
+    if len(chunks) and plan.method != "serial":
+        workers *= FUSED_WAVES
     of_decode = (starts[tokens], kv_lens[tokens], tokens, *heads, workers)
     if plan.decode_splits == "stream-k":
         decode = stream_k.decode_work(*of_decode)
@@ -119,7 +135,7 @@ def _make_lists(plan: Plan, causal: bool) -> Lists:
     if len(chunks):
         of_prefill = (starts[chunks], q_lens[chunks], kv_lens[chunks], chunks, *heads)
         tiles = fixed_split.prefill_tiles(*of_prefill, shape, causal)
-        prefill = fixed_split.prefill_work(tiles, shape, _split_prefill(plan, tiles, shape, decode))
+        prefill = fixed_split.prefill_work(tiles, shape, _split_prefill(plan, tiles, shape))
 
     pieces = len(decode.pieces) - 1
     slots = -(-pieces // shape.virtual)

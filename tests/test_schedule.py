@@ -109,10 +109,17 @@ def test_auto_splits_fill_the_machine_and_leave_full_machines_alone():
 def test_prefill_splits_follow_the_papers_table_7():
     # Llama-3-8B on two GPUs, chunk 512 at 16K, on an A100: 64 tiles of 128 rows, 256 key blocks, 216 slots.
     assert fixed_split.vanilla_splits(64, 256, 216) == 3
-    assert fixed_split.limited_splits(64, 256, 216, decode_ctas=0) == 3
-    assert fixed_split.limited_splits(64, 256, 216, decode_ctas=256) == 1
-    assert fixed_split.limited_splits(4, 256, 216, decode_ctas=0) <= 2 * 216 // 4
+    assert fixed_split.limited_splits(64, 256, 216) == 3
     assert fixed_split.vanilla_splits(200, 256, 216) == 1
+    assert fixed_split.vanilla_splits(150, 256, 216) == 4 and fixed_split.limited_splits(150, 256, 216) == 2
+
+
+def test_prefill_beside_decode_is_cut_only_as_far_as_the_batch_needs():
+    limited = fixed_split.limited_splits
+    assert limited(64, 256, 216, tile_time=0.8, batch_time=1.0) == 1
+    assert limited(64, 256, 216, tile_time=1.7, batch_time=1.0) == 2
+    assert limited(64, 256, 216, tile_time=99.0, batch_time=1.0) == 2 * 216 // 64  # two waves are the limit
+    assert limited(1, 3, 216, tile_time=99.0, batch_time=1.0) == 3  # no part is shorter than a block
 
 
 # ---------------------------------------------------------------- binding

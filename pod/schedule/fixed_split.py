@@ -117,11 +117,16 @@ def vanilla_splits(tiles: int, blocks: int, slots: int) -> int:
     return int(counts[np.argmax(full >= 0.85 * full.max())])
 
 
-def limited_splits(tiles: int, blocks: int, slots: int, decode_ctas: int) -> int:
-    """The paper's limit (§4.2.4): at most two waves of prefill, and none cut when decode alone fills the machine."""
-    if decode_ctas >= slots:
-        return 1
-    return max(1, min(vanilla_splits(tiles, blocks, slots), 2 * slots // max(1, tiles)))
+def limited_splits(tiles: int, blocks: int, slots: int, tile_time: float = 1.0, batch_time: float = 0.0) -> int:
+    """The paper's limit (§4.2.4), at most two waves of prefill; and within it no more parts than the batch needs.
+
+    Beside decode, prefill has the time that the whole batch takes: the fewest parts do whose longest (`tile_time` if
+    uncut) ends well before `batch_time`. Without decode, batch_time = 0, FlashDecoding's rule decides.
+    """
+    most = max(1, min(2 * slots // max(1, tiles), blocks, MOST_PARTS))
+    if batch_time == 0:
+        return min(vanilla_splits(tiles, blocks, slots), most)
+    return next((n for n in range(1, most) if tile_time / n <= 0.9 * batch_time), most)
 
 
 # ----------------------------------------------------------------------------------------------------------- decode
