@@ -123,14 +123,14 @@ def _make_lists(plan: Plan, causal: bool) -> Lists:
     starts, heads = np.cumsum(q_lens) - q_lens, (b.num_q_heads, b.num_kv_heads)
     chunks, tokens = np.flatnonzero(q_lens > 1), np.flatnonzero(q_lens == 1)
 
-    workers = plan.sms * plan.ctas_per_sm * shape.virtual
+    workers, splits = plan.sms * plan.ctas_per_sm * shape.virtual, plan.decode_splits
     if len(chunks) and plan.method != "serial":
-        workers *= FUSED_WAVES
+        workers, splits = workers * FUSED_WAVES, "fine" if splits == "auto" else splits
     of_decode = (starts[tokens], kv_lens[tokens], tokens, *heads, workers)
-    if plan.decode_splits == "stream-k":
+    if splits == "stream-k":
         decode = stream_k.decode_work(*of_decode)
     else:
-        decode = fixed_split.decode_work(*of_decode, plan.decode_splits)
+        decode = fixed_split.decode_work(*of_decode, splits)
     prefill = fixed_split.empty()
     if len(chunks):
         of_prefill = (starts[chunks], q_lens[chunks], kv_lens[chunks], chunks, *heads)

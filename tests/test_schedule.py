@@ -42,7 +42,9 @@ def is_line(ranges, end):
 
 
 @settings(max_examples=40)
-@given(heads, lengths, st.one_of(st.just("auto"), st.integers(1, 40)), st.integers(1, 64), st.booleans())
+@given(
+    heads, lengths, st.one_of(st.sampled_from(["auto", "fine"]), st.integers(1, 40)), st.integers(1, 64), st.booleans()
+)
 def test_decode_lists_read_every_key_of_every_head_once(heads, kv_lens, splits, workers, streamed):
     q_heads, kv_heads = heads
     tokens, seqs = np.arange(len(kv_lens)) * 3, np.arange(len(kv_lens))
@@ -104,6 +106,14 @@ def test_auto_splits_fill_the_machine_and_leave_full_machines_alone():
     parts = -(-16384 // choose(np.full(67, 16384), lanes=4, workers=1056))
     waves = parts * 67 * 4 / 1056
     assert waves / np.ceil(waves) > 0.95  # where one part a request would take two waves, a quarter full
+
+
+def test_fine_pieces_are_about_as_many_as_asked_for():
+    for requests in (66, 67, 250):
+        work = fixed_split.decode_work(
+            np.arange(requests), [12288] * requests, np.arange(requests), 16, 4, 4224, "fine"
+        )
+        assert 4224 <= len(work.work) < 1.25 * 4224 + 4 * requests
 
 
 def test_prefill_splits_follow_the_papers_table_7():

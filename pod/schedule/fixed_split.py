@@ -154,18 +154,30 @@ def choose_chunk(kv_lens: np.ndarray, lanes: int, workers: int) -> int:
     return int(chunks[::-1][np.argmin(time[::-1])])  # the longest of the best
 
 
+def fine_chunk(kv_lens: np.ndarray, lanes: int, pieces: int) -> int:
+    """Keys of a decode piece when there shall be about `pieces` of them, but none shorter than 256 keys."""
+    return max(256, -(-int(kv_lens.sum()) * lanes // pieces // DECODE_KEYS) * DECODE_KEYS)
+
+
+CHUNKS = {"auto": choose_chunk, "fine": fine_chunk}
+
+
 def decode_work(tokens, kv_lens, seqs, num_q_heads, num_kv_heads, workers, splits: int | str = "auto") -> WorkList:
-    """One piece a (request, KV head, part), longest first. `splits`: parts a request, or "auto"."""
+    """One piece a (request, KV head, part), longest first.
+
+    `splits`: parts a request; "auto", so that `workers` warps end together; or "fine", about one piece for each of
+    `workers`, to be handed out as slots become free.
+    """
     kv_lens = np.asarray(kv_lens, np.int64)
     if len(kv_lens) == 0:
         return empty()
     lanes = decode_lanes(num_q_heads, num_kv_heads)
     blocks = -(-kv_lens // DECODE_KEYS)
-    if splits == "auto":
-        parts = -(-kv_lens // choose_chunk(kv_lens, len(lanes), workers))
+    if splits in CHUNKS:
+        parts = -(-kv_lens // CHUNKS[splits](kv_lens, len(lanes), workers))
     else:
         parts = np.full(len(kv_lens), splits)
-    parts = np.minimum(parts, blocks)
+    parts = np.minimum(np.minimum(parts, blocks), MOST_PARTS)
 
     # Units (request, lane) in order of the length of their parts, and within a unit its parts.
     request = np.repeat(np.argsort(-(blocks / parts), kind="stable"), len(lanes))
