@@ -112,8 +112,7 @@ public:
         find_pages(work.begin);
         fetch_queries();
         fetch_first();
-        // Keys that every row sees need no mask, if all warps have rows.
-        const int all_see = work.rows > Tile::kRows - kWarpRows ? visible(0) : 0;
+        const int all_see = visible(0);  // the first row sees fewest; up to there no mask is needed
         int key = work.begin;
         for (; key + kKeys <= all_see; key += kKeys) step<false>(key);
         for (; key < work.end; key += kKeys) step<true>(key);
