@@ -7,6 +7,7 @@ SUITES = {
     "hopper-sweep": "pod.measure.suites.hopper_sweep",
     "hopper-mixed": "pod.measure.suites.hopper_mixed",
     "hopper-trace": "pod.measure.suites.hopper_trace",
+    "pod-trace": "pod.measure.suites.pod_trace",
 }
 
 HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
