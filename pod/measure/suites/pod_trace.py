@@ -9,7 +9,7 @@ from pod.measure import timing
 
 DOC = "every CTA of one launch: operation, SM, ticket, start and end, for pod with two policies, serial and cta."
 KEYS = ("run", "cta")
-CSRC = ("csrc/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py")
+CSRC = ("csrc/hybrid.cu", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py")
 REPEATS = 1
 K = 1024
 # Llama-3-8B on four GPUs: as long a prefill as a decode on an H200, and three decode CTAs for each of prefill.
