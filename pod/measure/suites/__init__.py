@@ -2,15 +2,26 @@
 that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns."""
 
 SUITES = {
+    "gpusim-calibrate": "pod.measure.suites.gpusim_calibrate",
     "hopper-halves": "pod.measure.suites.hopper_halves",
     "hopper-peers": "pod.measure.suites.hopper_peers",
     "hopper-sweep": "pod.measure.suites.hopper_sweep",
     "hopper-mixed": "pod.measure.suites.hopper_mixed",
     "hopper-trace": "pod.measure.suites.hopper_trace",
+    "methods-sweep": "pod.measure.suites.methods_sweep",
+    "methods-chunks": "pod.measure.suites.methods_chunks",
+    "methods-ctas": "pod.measure.suites.methods_ctas",
+    "methods-policy": "pod.measure.suites.methods_policy",
+    "methods-splits": "pod.measure.suites.methods_splits",
+    "methods-peers": "pod.measure.suites.methods_peers",
+    "methods-counters": "pod.measure.suites.methods_counters",
     "pod-trace": "pod.measure.suites.pod_trace",
 }
 
 HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
+METHODS_CSRC = (
+    "csrc/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py",
+)  # fmt: skip
 
 
 def table_row(setting, makers: dict, rounds: int, ms: float = 2.0) -> dict:

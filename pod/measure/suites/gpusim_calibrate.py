@@ -1,0 +1,154 @@
+"""What the GPU model is calibrated on: bare reads and products, and our sm_80 kernel on prefill or decode alone."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from pod.batch import HybridBatch
+from pod.measure.provenance import ROOT
+
+DOC = "bare reads and products, and prefill or decode alone with 1 to k equal CTAs an SM, which fix the GPU model."
+KEYS = ("probe", "shape", "ctas", "size")
+CSRC = ("csrc/hybrid.cu", "csrc/bindings.cpp", "csrc/micro/rates.cu")
+ROUNDS, REPEATS = 5, 15
+GROUP = 4096  # bytes that a CTA of csrc/micro/rates.cu asks for at a time
+MANY = 132 * 16  # CTAs that do nothing: the price of starting one
+METHODS = ("serial", "streams", "cta", "warp", "pod")
+
+
+def cases() -> list[dict]:
+    """`shape`: warps of multiply, groups of read under way, CTAs an SM of ours; `size`: rounds, KB or keys of a CTA."""
+    rows = [("multiply", warps, 132, 20000) for warps in (4, 8, 16)]
+    for probe in ("read", "read shared"):  # each CTA its own bytes, from DRAM; or all the same, from L2
+        rows += [(probe, ahead, ctas, 4096) for ahead in (1, 4, 16) for ctas in (1, 132, 264)]
+        rows += [(probe, ahead, 396, 4096) for ahead in (8, 16)]
+    rows += [("read", 1, ctas, 0) for ctas in (1, MANY)]
+    # Prefill without a mask, so that all tiles are equal: on few SMs, one on each, several on each, and short ones.
+    for shape, counts in ((2, (1, 33, 66, 132, 264, 528)), (4, (1, 66, 132, 264, 396, 528, 1056))):
+        rows += [("prefill", shape, ctas, 4224) for ctas in counts]
+        rows += [("prefill", shape, 132 * shape, size) for size in (256, 1024)]
+        rows += [("prefill own", shape, ctas, 2048) for ctas in (66, 132, 132 * shape)]
+    for shape, counts in ((2, (1, 33, 66, 132, 198, 264, 528)), (4, (1, 33, 66, 132, 264, 528, 1056))):
+        rows += [("decode", shape, ctas, 4096) for ctas in counts]
+        rows += [("decode", shape, 132 * shape, size) for size in (256, 1024)]
+        rows += [("decode shared", shape, ctas, 4096) for ctas in (1, 132, 132 * shape)]
+    rows += [("empty", method, 2, 16) for method in METHODS]
+    return [dict(zip(KEYS, row, strict=True)) for row in rows]
+
+
+def measure(case: dict) -> dict:
+    from pod.measure import timing
+
+    makers = {"multiply": _multiply, "read": _read, "read shared": _read, "empty": _empty}
+    call, counts = makers.get(case["probe"], _ours)(**case)
+    time = timing.shuffled({"x": call}, ROUNDS, 3.0)["x"]
+    counts = {name: count() if callable(count) else count for name, count in counts.items()}
+    return counts | {"ms": round(time.ms, 6), "ms_p10": round(time.p10, 6), "ms_p90": round(time.p90, 6)}
+
+
+def _row(flops=0, nbytes=0, cycles=0) -> dict:
+    return {"flops": flops, "bytes": nbytes, "cycles": cycles}
+
+
+# ---------------------------------------------------------------- bare reads and products
+
+
+@cache
+def _rates() -> ctypes.CDLL:
+    """csrc/micro/rates.cu, compiled for this card. It needs no tensors, so it needs no torch extension."""
+    import torch
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    library = Path(tempfile.mkdtemp()) / "rates.so"
+    source = ROOT / "csrc" / "micro" / "rates.cu"
+    nvcc = Path(CUDA_HOME, "bin", "nvcc")
+    flags = ["-std=c++20", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
+    subprocess.run([nvcc, *flags, source, "-o", library], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def _checked(status: int) -> None:
+    if status:
+        raise RuntimeError(f"csrc/micro/rates.cu: the launch failed with CUDA error {status}")
+
+
+def _stream() -> ctypes.c_void_p:
+    import torch
+
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+
+def _multiply(probe: str, shape: int, ctas: int, size: int):
+    import torch
+
+    cycles = torch.zeros(1, dtype=torch.int64, device="cuda")
+    to = ctypes.c_void_p(cycles.data_ptr())
+    call = lambda: _checked(_rates().pod_multiply(to, size, shape, ctas, _stream()))  # noqa: E731
+    return call, _row(flops=size * 8 * shape * ctas * 2 * 16 * 8 * 16, cycles=lambda: int(cycles))
+
+
+def _read(probe: str, shape: int, ctas: int, size: int):
+    import torch
+
+    each, own = size << 10, probe == "read"
+    data = torch.ones(max(each * (ctas if own else 1), GROUP), dtype=torch.uint8, device="cuda")
+    start = ctypes.c_void_p(data.data_ptr())
+    numbers = (ctypes.c_size_t(each if own else 0), each // GROUP, shape, ctas)
+    call = lambda: _checked(_rates().pod_read(start, *numbers, _stream()))  # noqa: E731
+    return call, _row(nbytes=each * ctas)
+
+
+# ---------------------------------------------------------------- our kernel
+
+
+def even_batch(probe: str, ctas_per_sm: int, ctas: int, keys: int) -> HybridBatch:
+    """A batch that fills `ctas` CTAs with equal work. "own": each prefill tile reads keys that no other reads."""
+    from pod.schedule.fixed_split import SHAPES
+
+    shape = SHAPES[ctas_per_sm]
+    if probe.startswith("decode"):
+        return HybridBatch.of(0, 0, ctas, keys, 8 * shape.virtual, shape.virtual, page_size=keys)
+    tiles = 1 if probe == "prefill own" else next(n for n in (33, 1) if ctas % n == 0)
+    tiles = min(tiles, keys // shape.prefill_rows)
+    heads = ctas // tiles
+    kv_heads = heads if probe == "prefill own" else 1
+    return HybridBatch.of(tiles * shape.prefill_rows, keys, 0, 0, heads, kv_heads, causal=False)
+
+
+def _ours(probe: str, shape: int, ctas: int, size: int):
+    import torch
+
+    import pod
+
+    batch = even_batch(probe, shape, ctas, size)
+    shared = probe == "decode shared"
+    sequences = 1 if shared else len(batch.kv_lens)
+    cache = [torch.empty(sequences, size, batch.num_kv_heads, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv"]
+    for x in cache:
+        x.normal_()
+    q = torch.randn(sum(batch.q_lens), batch.num_q_heads, 128, device="cuda", dtype=torch.bfloat16)
+    table = None
+    if batch.page_size:  # a page a sequence; all the same page when they share
+        table = torch.arange(len(batch.kv_lens), device="cuda", dtype=torch.int32)[:, None] * (not shared)
+    heads = (batch.num_q_heads, batch.num_kv_heads, 128)
+    choice = {"method": "serial", "ctas_per_sm": shape, "prefill_splits": "none", "decode_splits": 1}
+    plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, **choice)
+    call = lambda: pod.hybrid_attention(q, *cache, plan, table, causal=batch.causal)  # noqa: E731
+    return call, _row(batch.flops, batch.kv_bytes)
+
+
+def _empty(probe: str, shape: str, ctas: int, size: int):
+    """One tile of prefill and one decode with almost no keys: what a method costs before it does any work."""
+    import torch
+
+    import pod
+
+    batch = HybridBatch.of(2, size, 1, size, 1, 1)
+    plan = pod.plan(batch.q_lens, batch.kv_lens, 1, 1, 128, method=shape, ctas_per_sm=ctas)
+    q, k, v = (torch.randn(*x, 1, 128, device="cuda", dtype=torch.bfloat16) for x in ((3,), (2, size), (2, size)))
+    return lambda: pod.hybrid_attention(q, k, v, plan), _row()
