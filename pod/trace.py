@@ -17,14 +17,14 @@ TOY = HybridBatch.of(320, 512, decodes=48, decode_context=512, num_q_heads=4, nu
 TOY_SMS = 4
 
 
-def frame(rows):
+def frame(rows, ops=OPS):
     """A trace as a table: operation, work, SM, slot on it, start and end in microseconds, ticket, draws, block."""
     import pandas as pd
 
     table = pd.DataFrame(rows.cpu().numpy(), columns=list(TRACE_FIELDS)).sort_values(["start", "end", "block"])
     origin = table.start.min()
     table["start"], table["end"] = (table.start - origin) / 1e3, (table.end - origin) / 1e3
-    table["op"] = [OPS[i] for i in table.op]
+    table["op"] = [ops[i] for i in table.op]
     table.insert(3, "slot", _slots(table))
     return table.reset_index(drop=True)
 
