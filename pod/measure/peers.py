@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from pod.batch import HybridBatch
 
@@ -23,6 +23,7 @@ class Setting:
 
     batch: HybridBatch
     seed: int = 0
+    device: str = "cuda"  # "cpu" is for our own kernels on the emulator
 
     def __post_init__(self):
         import torch
@@ -31,13 +32,13 @@ class Setting:
         torch.manual_seed(self.seed)
         dtype = getattr(torch, b.dtype)
         longest = -(-max(b.kv_lens) // PAGE) * PAGE
-        self.q = torch.randn(sum(b.q_lens), b.num_q_heads, b.head_dim, device="cuda", dtype=dtype)
+        self.q = torch.randn(sum(b.q_lens), b.num_q_heads, b.head_dim, device=self.device, dtype=dtype)
         shape = (len(b.kv_lens), longest, b.num_kv_heads, b.head_dim)
-        self.k, self.v = (torch.empty(shape, device="cuda", dtype=dtype).normal_() for _ in "kv")
+        self.k, self.v = (torch.empty(shape, device=self.device, dtype=dtype).normal_() for _ in "kv")
         self.chunk = b.q_lens[0] if b.q_lens[0] > 1 else 0
         self.context = b.kv_lens[0] if self.chunk else 0
         self.first = 1 if self.chunk else 0  # the first sequence that decodes
-        self.lens = torch.tensor(b.kv_lens, dtype=torch.int32, device="cuda")
+        self.lens = torch.tensor(b.kv_lens, dtype=torch.int32, device=self.device)
         if any(q != 1 for q in b.q_lens[self.first :]):
             raise ValueError(f"q_lens: got {b.q_lens}, allowed is one chunk followed by decodes")
 
@@ -105,6 +106,95 @@ def error(setting: Setting, outputs, expected) -> float:
     return worst
 
 
+def _one_length(s: Setting) -> int:
+    """Tokens of every decode; torch's kernels take a dense cache and no lengths."""
+    lengths = set(s.batch.kv_lens[s.first :])
+    if len(lengths) != 1:
+        raise ValueError(f"kv_lens: got decodes of {len(lengths)} lengths, allowed is one length")
+    return lengths.pop()
+
+
+def _on_two_streams(prefill: Callable, decode: Callable) -> Callable:
+    """The prefill on the current stream, the decode beside it on another."""
+    import torch
+
+    side = torch.cuda.Stream()
+
+    def call():
+        here = torch.cuda.current_stream()
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            out_decode = decode()
+        out = prefill(), out_decode
+        here.wait_stream(side)
+        return out
+
+    return call
+
+
+# ---------------------------------------------------------------- torch: FlashAttention-2 and cuDNN
+
+
+def _fa2_calls(s: Setting):
+    """FlashAttention-2 as torch carries it: what the paper calls FA. Its causal mask is aligned to the end."""
+    import torch
+
+    def attend(q, k, v, causal):
+        lengths = (q.shape[1], k.shape[1])
+        return torch.ops.aten._flash_attention_forward(q, k, v, None, None, *lengths, 0.0, causal, False)[0]
+
+    def prefill():
+        return attend(s.q_prefill[None], s.k[:1, : s.context], s.v[:1, : s.context], True)[0]
+
+    def decode():
+        tokens = _one_length(s)
+        return attend(s.q_decode[:, None], s.k[s.first :, :tokens], s.v[s.first :, :tokens], False)[:, 0]
+
+    return prefill, decode
+
+
+def fa2_prefill(s: Setting):
+    prefill, _ = _fa2_calls(s)
+    return lambda: (prefill(), None)
+
+
+def fa2_decode(s: Setting):
+    _, decode = _fa2_calls(s)
+    return lambda: (None, decode())
+
+
+def fa2_serial(s: Setting):
+    prefill, decode = _fa2_calls(s)
+    return lambda: (prefill(), decode())
+
+
+def fa2_streams(s: Setting):
+    return _on_two_streams(*_fa2_calls(s))
+
+
+def cudnn_serial(s: Setting):
+    """torch's cuDNN attention. It knows the mask of a whole prompt; that of a chunk is a tensor."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    whole, tokens = s.chunk == s.context, _one_length(s)
+    ones = torch.ones(s.chunk, s.context, dtype=torch.bool, device=s.device)
+    mask = {"is_causal": True} if whole else {"attn_mask": ones.tril(s.context - s.chunk)}
+
+    def attend(q, k, v, **mask):
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            out = scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), enable_gqa=True, **mask)
+        return out.transpose(1, 2)
+
+    def call():
+        prefill = attend(s.q_prefill[None], s.k[:1, : s.context], s.v[:1, : s.context], **mask)
+        decode = attend(s.q_decode[:, None], s.k[s.first :, :tokens], s.v[s.first :, :tokens])
+        return prefill[0], decode[:, 0]
+
+    return call
+
+
 # ---------------------------------------------------------------- FlashAttention-3
 
 
@@ -154,21 +244,8 @@ def fa3_serial(s: Setting):
 
 def fa3_streams(s: Setting):
     """The two calls on two streams; FlashAttention-3 takes whole SMs, so they rarely share one."""
-    import torch
-
     prefill, _, decode = _fa3_calls(s)
-    side = torch.cuda.Stream()
-
-    def call():
-        here = torch.cuda.current_stream()
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
-            out_decode = decode()
-        out = prefill(), out_decode
-        here.wait_stream(side)
-        return out
-
-    return call
+    return _on_two_streams(prefill, decode)
 
 
 def fa3_varlen(s: Setting):
@@ -343,6 +420,37 @@ def ours_paged(s: Setting, page: int):
     return call
 
 
+def family(s: Setting, method: str, **choices):
+    """One of the methods of csrc/hybrid.cu; `choices` as in pod.plan, which decides whatever they leave open."""
+    import pod
+
+    heads = (s.batch.num_q_heads, s.batch.num_kv_heads, s.batch.head_dim)
+    choices |= {"dtype": s.q.dtype, "device": s.device}
+    plan = pod.plan(s.batch.q_lens, s.batch.kv_lens, *heads, method=method, **choices)
+
+    def call():
+        out = pod.hybrid_attention(s.q, s.k, s.v, plan)
+        return out[: s.chunk], out[s.chunk :]
+
+    return call
+
+
+def family_half(s: Setting, side: int):
+    """The prefill (0) or the decode (1) of the family, alone on the GPU."""
+    half = family(_side(s, side), "serial")
+    return (lambda: (half()[0], None)) if side == 0 else (lambda: (None, half()[1]))
+
+
+HALVES: dict[str, Callable] = {"prefill": partial(family_half, side=0), "decode": partial(family_half, side=1)}
+FAMILY: dict[str, Callable] = {
+    method: partial(family, method=method) for method in ("serial", "streams", "cta", "warp", "pod")
+}
+CONFIGURATIONS: dict[str, Callable] = {f"pod_{n}": partial(family, method="pod", ctas_per_sm=n) for n in (2, 4)}
+TORCH_PEERS: dict[str, Callable] = {
+    "fa2_serial": fa2_serial,
+    "fa2_streams": fa2_streams,
+    "cudnn_serial": cudnn_serial,
+}
 PEERS: dict[str, Callable] = {
     "fa3_serial": fa3_serial,
     "fa3_streams": fa3_streams,
@@ -366,7 +474,8 @@ def ready(
         try:
             call = make(setting)
             outputs = call()
-            torch.cuda.synchronize()
+            if setting.device == "cuda":
+                torch.cuda.synchronize()
         except ModuleNotFoundError as missing:
             holes[name] = f"not installed ({missing.name})"
             continue

@@ -40,10 +40,13 @@ def cases() -> list[dict]:
     return rows
 
 
-def measure(case: dict) -> dict:
-    heads = MODELS[case["model"]].heads(case["tp"])
+def batch_of(case: dict) -> HybridBatch:
     chunk = min(case["chunk"], case["context"] - case["seen"])
-    batch = HybridBatch.of(chunk, case["seen"] + chunk, case["decodes"], case["context"], **heads)
+    heads = MODELS[case["model"]].heads(case["tp"])
+    return HybridBatch.of(chunk, case["seen"] + chunk, case["decodes"], case["context"], **heads)
+
+
+def measure(case: dict) -> dict:
     makers = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
     makers |= {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")} | {"ours": peers.ours}
-    return table_row(peers.Setting(batch), makers, ROUNDS)
+    return table_row(peers.Setting(batch_of(case)), makers, ROUNDS)

@@ -1,0 +1,130 @@
+"""The suites of chapter 08: which batches they take, a wrong way becomes a named hole, and how counters are read."""
+
+from importlib import import_module
+
+import pytest
+import torch
+
+from pod.batch import HybridBatch
+from pod.measure import counters, peers
+from pod.measure.suites import SUITES, hopper_sweep, methods_chunks, methods_counters, methods_splits, methods_sweep
+
+TOY = HybridBatch.of(40, 96, 3, 70, 4, 2, 64)
+
+
+@pytest.fixture(scope="module")
+def setting():
+    return peers.Setting(TOY, device="cpu")
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name.startswith("methods")])
+def test_rows_of_a_suite_have_names_of_their_own(name):
+    suite = import_module(SUITES[name])
+    rows = [tuple(str(case[key]) for key in suite.KEYS) for case in suite.cases()]
+    assert len(set(rows)) == len(rows) > 0
+    assert suite.REPEATS % 3 == 0 and suite.DOC.endswith(".")
+
+
+def test_sweep_takes_every_batch_and_begins_with_a_fair_sample():
+    rows, all_rows = methods_sweep.cases(), hopper_sweep.cases()
+    key = lambda case: tuple(case[k] for k in methods_sweep.KEYS)  # noqa: E731
+    assert sorted(map(key, rows)) == sorted(map(key, all_rows)) and len(rows) > 1000
+    even = [case for case in rows if case["even"]]
+    assert even == rows[: methods_sweep.EVEN]
+    for name in ("model", "chunk", "context"):  # each value about as often as in the whole sweep
+        for value in {case[name] for case in all_rows}:
+            share, whole = (sum(c[name] == value for c in r) / len(r) for r in (even, all_rows))
+            assert share == pytest.approx(whole, abs=0.07), (name, value)
+
+
+def test_batches_that_may_pass_the_filter_come_before_the_rest():
+    balanced = [methods_sweep._is_balanced(case) for case in methods_sweep.cases()[methods_sweep.EVEN :]]
+    assert balanced == sorted(balanced, reverse=True) and 0 < sum(balanced) < len(balanced)
+
+
+def test_figure_6_has_a_full_wave_and_one_request_more_on_both_gpus():
+    from pod.figures.waves import last_in_a_wave
+    from pod.hardware import A100, H200
+
+    full = {last_in_a_wave(gpu.sms)[0] for gpu in (A100, H200)}
+    assert set(methods_chunks.DECODES) == full | {n + 1 for n in full}
+
+
+@pytest.mark.parametrize("ways", [peers.HALVES, peers.FAMILY, peers.CONFIGURATIONS])
+def test_the_family_computes_the_right_thing(setting, ways):
+    calls, holes = peers.ready(setting, ways)
+    assert holes == {} and set(calls) == set(ways)
+
+
+def test_a_wrong_way_is_a_named_hole(setting):
+    def off_by_one(s):
+        return lambda: (s.q_prefill, None)
+
+    def broken(s):
+        raise ValueError("no such shape\nmore")
+
+    def absent(s):
+        import no_such_package  # noqa: F401
+
+    calls, holes = peers.ready(setting, {"wrong": off_by_one, "broken": broken, "absent": absent})
+    assert calls == {}
+    assert holes["wrong"].startswith("wrong result") and holes["broken"] == "ValueError: no such shape"
+    assert holes["absent"] == "not installed (no_such_package)"
+
+
+def test_dense_peers_refuse_ragged_decodes():
+    ragged = peers.Setting(HybridBatch((40, 1, 1), (96, 70, 64), 4, 2, 64), device="cpu")
+    assert "2 lengths" in peers.ready(ragged, {"fa2": peers.fa2_decode})[1]["fa2"]
+
+
+def test_the_mask_of_a_chunk_is_that_of_the_kernels(setting, monkeypatch):
+    """torch's own attention with the mask that cudnn_serial hands over agrees with the float64 reference."""
+    from contextlib import nullcontext
+
+    monkeypatch.setattr(torch.nn.attention, "sdpa_kernel", lambda backend: nullcontext())
+    assert peers.ready(setting, {"cudnn": peers.cudnn_serial})[1] == {}
+
+
+def test_splits_of_table_7():
+    assert methods_splits.DECODES[0] == 64 and [c["chunk"] for c in methods_splits.cases()[:4]] == [28, 29, 30, 31]
+
+
+# ---------------------------------------------------------------- counters
+
+
+def ncu_table(*kernels) -> list[str]:
+    names = ["ID", "Kernel Name", *counters.METRICS.values()]
+    quoted = [",".join(f'"{cell}"' for cell in row) for row in (names, ["", "", "ns", "%", "%"], *kernels)]
+    return quoted
+
+
+def test_counters_fall_apart_into_calls():
+    marker = ("void vectorized_elementwise_kernel<4, FillFunctor<float>>", "900", "0.1", "0.1")
+    rows = [
+        marker,
+        ("prefill", "3,000.00", "60", "4"),
+        ("decode", "1,000", "20", "80"),
+        marker,
+        ("pod", "2,000", "50", "50"),
+    ]
+    kernels = counters.read(ncu_table(*((i, *row) for i, row in enumerate(rows))))
+    calls = counters.calls_of(kernels)
+    assert [[k["kernel"] for k in call] for call in calls] == [["prefill", "decode"], ["pod"]]
+    assert counters._mean(calls[0]) == pytest.approx({"us": 4.0, "compute": 50.0, "dram": 23.0})
+
+
+def test_no_ncu_is_said_in_words_and_utilisation_is_counted(monkeypatch, capsys):
+    monkeypatch.setattr(counters.shutil, "which", lambda name: None)
+    methods_counters._counters.cache_clear()
+    assert methods_counters._counters() == []
+    assert "no ncu here" in capsys.readouterr().out
+    methods_counters._counters.cache_clear()
+
+
+def test_a_program_that_fails_under_ncu_is_said_in_words(monkeypatch, tmp_path):
+    fake = tmp_path / "ncu"
+    fake.write_text('#!/bin/sh\necho "==ERROR== ERR_NVGPUCTRPERM" >&2\nexit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(counters.shutil, "which", lambda name: str(fake))
+    with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
+        counters.profile("pod.measure.suites.methods_counters")
