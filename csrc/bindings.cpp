@@ -1,6 +1,7 @@
 // torch.ops.pod.hybrid_*: the kernels of hybrid.cu as torch operators, the only file here that sees a torch header. Checks
 // live in Python (pod/ampere.py); this file turns tensors into the launch record and puts launches on streams.
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -24,7 +25,7 @@ enum class Method : int64_t { serial, streams, cta, warp, pod };
 
 // The order of `shape`, see pod/ampere.py.
 enum Entry { kMethod, kCtasPerSm, kSms, kCausal, kPrefillWorks, kDecodeWorks, kPieces, kDeals, kPrefillGroups,
-             kDecodeGroups, kPrefillSlots, kDecodeSlots, kTraceRows };
+             kDecodeGroups, kPrefillSlots, kDecodeSlots, kBeside, kTraceRows };
 
 HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table, const Tensor& lists,
                      const Tensor& counters, const Tensor& partials, at::IntArrayRef shape, double scale) {
@@ -51,6 +52,7 @@ HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const st
     a.prefill_groups = shape[kPrefillGroups], a.decode_groups = shape[kDecodeGroups];
     a.prefill_slots = shape[kPrefillSlots], a.decode_slots = shape[kDecodeSlots];
     a.sms = shape[kSms], a.ctas_per_sm = shape[kCtasPerSm], a.causal = shape[kCausal];
+    a.beside = shape[kBeside];
     return a;
 }
 
@@ -120,10 +122,12 @@ std::tuple<Tensor, Tensor, Tensor> hybrid(const Tensor& q, const Tensor& k, cons
 #else
 #define POD_DEVICE CUDA
 #endif
-// The build adds one line for each kind of tensor it wants: POD_OPERATOR(bfloat16_128, false)
+// The build adds one line for each kind of tensor it wants: POD_OPERATOR(bfloat16_128, false). A process may load a library
+// for the emulator and one for the GPU; the first to come defines the operator, both implement it.
 #define POD_OPERATOR(NAME, TRACE)                                                                                              \
     void launch_##NAME(const HybridArgs&, Stream);                                                                             \
     TORCH_LIBRARY_FRAGMENT(pod, m) {                                                                                           \
+        if (c10::Dispatcher::singleton().findSchema({"pod::hybrid_" #NAME, ""})) return;                                        \
         m.def("hybrid_" #NAME "(Tensor q, Tensor k, Tensor v, Tensor? table, Tensor lists, Tensor(a!) counters, "              \
               "Tensor(b!) partials, int[] shape, float scale, bool lse) -> (Tensor, Tensor, Tensor)");                         \
     }                                                                                                                          \

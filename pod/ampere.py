@@ -1,12 +1,12 @@
 """The five methods of the sm_80 family: serial, streams, cta, warp and pod. One kernel source, csrc/hybrid.cu.
 
-`make_plan` decides on the host what is computed in which order; `run` launches. A plan keeps its own counters and
-workspace, so a run allocates nothing but its results, and two streams that run at once need two plans.
+`make_plan` decides on the host what is computed in which order; `run` launches.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pod.batch import HybridBatch
 from pod.hardware import GPU, GPUS
 from pod.schedule import binding, fixed_split, stream_k
 from pod.schedule.fixed_split import SHAPES, WorkList
+from pod.workplan import Lists, WorkPlan, results
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")  # csrc/bindings.cpp numbers them like this
 
@@ -29,36 +30,50 @@ DECODE_SHARE = 0.88
 FUSED_WAVES = 4
 
 
+def kind(dtype: str, head_dim: int, trace: bool = False) -> str:
+    """The name of the kernels for one kind of tensor: bfloat16_128, or bfloat16_128_trace."""
+    return f"{dtype}_{head_dim}{'_trace' if trace else ''}"
+
+
+def _kinds() -> dict[str, tuple[str, str]]:
+    lines = {}
+    for dtype, head_dim, trace in product(kernels.DTYPES, kernels.HEAD_DIMS, (False, True)):
+        name, traced = kind(dtype, head_dim, trace), str(trace).lower()
+        in_kernels = f"POD_KERNELS({name}, {kernels.DTYPES[dtype]}, {head_dim}, {traced})"
+        lines[name] = (f"POD_OPERATOR({name}, {traced})", in_kernels)
+    return lines
+
+
+def _fake(kind, q, k, v, table, lists, counters, partials, shape, scale, lse):
+    import torch
+
+    trace_rows = shape[-1] if kind.endswith("_trace") else 0
+    sums = q.new_empty((q.shape[0] if lse else 0, q.shape[1]), dtype=torch.float32)
+    return q.new_empty(q.shape), sums, q.new_empty((trace_rows, len(kernels.TRACE_FIELDS)), dtype=torch.int64)
+
+
+HYBRID = kernels.Family("hybrid", bindings="bindings.cpp", kernels="hybrid.cu", fake=_fake, kinds=_kinds())
+
+
 @dataclass
-class Lists:
-    """One iteration's work, on the device; `shape` tells the operator where each list begins."""
+class HybridLists(Lists):
+    """As all lists (`lists` ends with the deal, `shape` begins with the method), and the work as the host knows it."""
 
     prefill: WorkList
     decode: WorkList
     deal: np.ndarray
-    shape: list[int]
-    lists: object  # int32: prefill work, decode work, decode pieces, deal
-    counters: object  # int32, zero between launches: tickets, arrivals of prefill, arrivals of decode
-    partials: object  # float32: prefill outputs and log-sum-exps, then those of decode
 
 
 @dataclass
-class Plan:
-    batch: HybridBatch
-    device: object
+class Plan(WorkPlan):
     method: str
     policy: str
-    sms: int
     ctas_per_sm: int
     prefill_splits: str | int
     decode_splits: str | int
-    _lists: dict[bool, Lists] = field(default_factory=dict, repr=False)
 
-    def lists(self, causal: bool) -> Lists:
-        """The work lists; those of the other mask are made when they are first asked for."""
-        if causal not in self._lists:
-            self._lists[causal] = _make_lists(self, causal)
-        return self._lists[causal]
+    def make(self, causal: bool) -> HybridLists:
+        return _make_lists(self, causal)
 
 
 def make_plan(batch: HybridBatch, device, method="pod", policy="proportional", ctas_per_sm="auto",
@@ -67,7 +82,7 @@ def make_plan(batch: HybridBatch, device, method="pod", policy="proportional", c
     sms = kernels.sm_count(device)
     if ctas_per_sm == "auto":
         ctas_per_sm = choose_ctas(batch, method, gpu_of(device))
-    plan = Plan(batch, device, method, policy, sms, ctas_per_sm, prefill_splits, decode_splits)
+    plan = Plan(batch, device, sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
     plan.lists(batch.causal)
     return plan
 
@@ -115,61 +130,51 @@ def _split_prefill(plan: Plan, tiles: np.ndarray, shape) -> int:
     return fixed_split.limited_splits(*sizes, tile_time, max(sides(plan.batch, gpu, plan.sms, plan.ctas_per_sm)))
 
 
-def _make_lists(plan: Plan, causal: bool) -> Lists:
-    import torch
-
-    b, shape = plan.batch, SHAPES[plan.ctas_per_sm]
-    q_lens, kv_lens = np.array(b.q_lens), np.array(b.kv_lens)
-    starts, heads = np.cumsum(q_lens) - q_lens, (b.num_q_heads, b.num_kv_heads)
-    chunks, tokens = np.flatnonzero(q_lens > 1), np.flatnonzero(q_lens == 1)
+def _make_lists(plan: Plan, causal: bool) -> HybridLists:
+    head_dim, shape = plan.batch.head_dim, SHAPES[plan.ctas_per_sm]
+    chunks = len(plan.prefill[0])
 
     workers, splits = plan.sms * plan.ctas_per_sm * shape.virtual, plan.decode_splits
-    if len(chunks) and plan.method != "serial":
+    if chunks and plan.method != "serial":
         workers, splits = workers * FUSED_WAVES, "fine" if splits == "auto" else splits
-    of_decode = (starts[tokens], kv_lens[tokens], tokens, *heads, workers)
     if splits == "stream-k":
-        decode = stream_k.decode_work(*of_decode)
+        decode = stream_k.decode_work(*plan.decode, workers)
     else:
-        decode = fixed_split.decode_work(*of_decode, splits)
+        decode = fixed_split.decode_work(*plan.decode, workers, splits)
     prefill = fixed_split.empty()
-    if len(chunks):
-        of_prefill = (starts[chunks], q_lens[chunks], kv_lens[chunks], chunks, *heads)
-        tiles = fixed_split.prefill_tiles(*of_prefill, shape, causal)
+    if chunks:
+        tiles = fixed_split.prefill_tiles(*plan.prefill, shape, causal)
         prefill = fixed_split.prefill_work(tiles, shape, _split_prefill(plan, tiles, shape))
 
     pieces = len(decode.pieces) - 1
     slots = -(-pieces // shape.virtual)
     deal = np.zeros(0, np.int32)
-    if plan.method == "pod":
+    beside = plan.ctas_per_sm // 2 if plan.method == "pod" and plan.policy == "beside" else 0
+    if plan.method == "pod" and not beside:
         cta_costs = np.add.reduceat(decode.costs, np.arange(0, pieces, shape.virtual)) if pieces else np.zeros(0)
         deal = binding.deal(plan.policy, prefill.costs, cta_costs, plan.sms)
-    flat = np.concatenate([prefill.work.ravel(), decode.work.ravel(), decode.pieces, deal]).astype(np.int32)
-    lists = torch.from_numpy(flat)
-    if plan.device.type == "cuda":
-        lists = lists.pin_memory().to(plan.device, non_blocking=True)
-    counters = torch.zeros(plan.sms + 3 + prefill.groups + decode.groups, dtype=torch.int32, device=plan.device)
-    floats = (b.head_dim + 1) * (prefill.slots * shape.prefill_rows + decode.slots * fixed_split.DECODE_ROWS)
+    counters = plan.sms + 3 + prefill.groups + decode.groups  # tickets, arrivals of prefill, arrivals of decode
+    floats = (head_dim + 1) * (prefill.slots * shape.prefill_rows + decode.slots * fixed_split.DECODE_ROWS)
+    placed = plan.place(prefill.work, decode.work, decode.pieces, deal, counters=counters, floats=floats)
     trace_rows = 2 * max(len(prefill.work), slots) if plan.method == "warp" else len(prefill.work) + slots
     numbers = [METHODS.index(plan.method), plan.ctas_per_sm, plan.sms, int(causal), len(prefill.work), len(decode.work),
-               pieces, len(deal), prefill.groups, decode.groups, prefill.slots, decode.slots, trace_rows]  # fmt: skip
-    partials = torch.empty(max(1, floats), dtype=torch.float32, device=plan.device)
-    return Lists(prefill, decode, deal, numbers, lists, counters, partials)
+               pieces, len(deal), prefill.groups, decode.groups, prefill.slots, decode.slots, beside,
+               trace_rows]  # fmt: skip
+    return HybridLists(*placed, numbers, prefill, decode, deal)
 
 
 def run(plan: Plan, q, k_cache, v_cache, block_table=None, softmax_scale=None, causal=True, return_lse=False,
         trace=False):  # fmt: skip
     """Launch on the current stream. Returns out, then the log-sum-exp and the trace where asked for."""
     work = plan.lists(causal)
-    scale = plan.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
-    operator = kernels.operator(plan.batch.dtype, plan.batch.head_dim, plan.device, trace)
+    operator = kernels.operator(HYBRID, kind(plan.batch.dtype, plan.batch.head_dim, trace), plan.device)
     try:
         tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
-        out, lse, rows = operator(*tensors, work.shape, scale, return_lse)
+        out, lse, rows = operator(*tensors, work.shape, plan.scale(softmax_scale), return_lse)
     except RuntimeError:
         if plan.device.type == "cpu":
             work.counters.zero_()  # an emulated kernel may stop half-way
         raise
     if trace:
         rows = rows[rows[:, kernels.TRACE_FIELDS.index("end")] > 0]
-    extras = [x for x, wanted in ((lse, return_lse), (rows, trace)) if wanted]
-    return (out, *extras) if extras else out
+    return results(out, (lse, return_lse), (rows, trace))

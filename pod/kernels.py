@@ -1,4 +1,8 @@
-"""Builds the kernels of csrc as a torch inline extension, and says how kernels run on this machine."""
+"""Builds the kernels of csrc as torch inline extensions, and says how kernels run on this machine.
+
+A family of kernels is one record, a `Family`, kept by the module that calls it (pod/ampere.py, pod/hopper.py);
+`operator(family, kind, device)` builds what is asked for, once, and hands out the torch operator.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -87,59 +91,78 @@ def sm_count(device) -> int:
     return _sms if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-# ---------------------------------------------------------------- building
+# ---------------------------------------------------------------- families
 
 
-def operator(dtype: str, head_dim: int, device, trace: bool = False):
-    """The torch operator for tensors of this kind on this device. Built when it is first asked for."""
-    import torch
+@dataclass(frozen=True, eq=False)
+class Family:
+    """One CUDA source and its torch operators: torch.ops.pod.<name>_<kind>, or torch.ops.pod.<name> without kinds.
 
-    if device.type == "cpu":
-        names = [f"{d}_{h}{t}" for d in DTYPES for h in HEAD_DIMS for t in ("", "_trace")]
-        _load("emulated", tuple(names), None)
-    else:
-        _load("gpu", (_name(dtype, head_dim, trace),), torch.cuda.get_device_capability(device))
-    return getattr(torch.ops.pod, "hybrid_" + _name(dtype, head_dim, trace))
+    bindings, kernels: files of csrc. Only the first may see a torch header.
+    fake(kind, *arguments): results of the right shapes and types, empty; for tracing and compiling models.
+    kinds: what can be asked for, each with the line that asks the bindings for it and the line that asks the kernels.
+    arch: the one architecture that the source is written for, as "90a"; None for any GPU from 8.0 on.
+    """
 
+    name: str
+    bindings: str
+    kernels: str
+    fake: Callable
+    kinds: dict[str, tuple[str, str]] = field(default_factory=lambda: {"": ("", "")})
+    arch: str | None = None
 
-def _name(dtype: str, head_dim: int, trace: bool) -> str:
-    return f"{dtype}_{head_dim}{'_trace' if trace else ''}"
+    def operator_name(self, kind: str) -> str:
+        return f"{self.name}_{kind}" if kind else self.name
 
 
 @cache
-def _load(kind: str, names: tuple[str, ...], capability: tuple[int, int] | None) -> None:
-    """Load torch.ops.pod.hybrid_<name> for each of `names`, from the cache or from source."""
+def operator(family: Family, kind: str, device):
+    """The torch operator of this kind on this device. Built when it is first asked for."""
     import torch
 
-    library = _library(kind, names, capability)
-    if not library.exists():
-        with _locked(library):
-            if not library.exists():  # nobody else has built it meanwhile
-                _build(kind, names, capability, library)
-    op_name = f"hybrid_{names[0]}"
-    if not hasattr(torch.ops.pod, op_name):
-        torch.ops.load_library(str(library))
-    for name in names:
-        _register_fake(name)
+    if device.type == "cpu":  # all kinds in one library: most of the wait is for torch's headers
+        _load(family, tuple(family.kinds), None)
+    else:
+        _load(family, (kind,), torch.cuda.get_device_capability(device))
+    return getattr(torch.ops.pod, family.operator_name(kind))
 
 
-def sources(kind: str, names: tuple[str, ...]) -> tuple[str, str]:
-    """The text of the bindings and of the kernels, each with a line that asks for the kinds of tensor in `names`."""
-    operators, kernels = [], []
-    for name in names:
-        dtype, head_dim, *trace = name.split("_")
-        traced = "true" if trace else "false"
-        operators.append(f"POD_OPERATOR({name}, {traced})")
-        kernels.append(f"POD_KERNELS({name}, {DTYPES[dtype]}, {head_dim}, {traced})")
-    texts = [(CSRC / "bindings.cpp").read_text(), (CSRC / "hybrid.cu").read_text()]
-    return tuple("\n".join([text, *lines, ""]) for text, lines in zip(texts, (operators, kernels), strict=True))
+# ---------------------------------------------------------------- building; capability None means: for the emulator
 
 
-def _flags(kind: str, capability: tuple[int, int] | None) -> dict[str, list[str]]:
-    if kind == "emulated":
+@cache
+def _load(family: Family, kinds: tuple[str, ...], capability: tuple[int, int] | None) -> None:
+    """Register the operators of `kinds`, from the cache or from source."""
+    import torch
+
+    library = _library(family, kinds, capability)
+    with _locked(library):  # somebody else may be building it
+        if library.exists():
+            torch.ops.load_library(str(library))
+        else:
+            _build(family, kinds, capability, library)
+    for kind in kinds:
+        _register_fake(family, kind)
+
+
+@cache
+def _register_fake(family: Family, kind: str) -> None:
+    import torch
+
+    torch.library.register_fake(f"pod::{family.operator_name(kind)}", partial(family.fake, kind))
+
+
+def sources(family: Family, kinds: tuple[str, ...]) -> tuple[str, str]:
+    """The text of the bindings and of the kernels, each with its lines for `kinds`."""
+    lines = zip(*(family.kinds[kind] for kind in kinds), strict=True)
+    files = (family.bindings, family.kernels)
+    return tuple("\n".join([(CSRC / file).read_text(), *asked, ""]) for file, asked in zip(files, lines, strict=True))
+
+
+def flags(family: Family, capability: tuple[int, int] | None) -> dict[str, list[str]]:
+    if capability is None:
         return {"extra_cflags": ["-std=c++20", "-O1", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wno-unknown-pragmas"]}
-    major, minor = capability
-    arch = f"{major}{minor}"
+    arch = family.arch or "{}{}".format(*capability)
     return {
         "extra_cflags": ["-std=c++20", "-O2"],
         "extra_cuda_cflags": ["-std=c++20", "-O3", "-DNDEBUG", f"-gencode=arch=compute_{arch},code=sm_{arch}",
@@ -153,20 +176,26 @@ def smem_per_sm(capability: tuple[int, int]) -> int:
     return kilobytes.get(tuple(capability), 100) << 10
 
 
-def _library(kind: str, names: tuple[str, ...], capability) -> Path:
+def _folders(family: Family) -> list[Path]:
+    """csrc and the folders of the family's sources."""
+    return sorted({CSRC, *((CSRC / file).parent for file in (family.bindings, family.kernels))})
+
+
+def _library(family: Family, kinds: tuple[str, ...], capability) -> Path:
     """Where the built library lies: its name changes with everything that it is made from."""
     import torch
 
-    made_from = [torch.__version__, sys.version, repr(_flags(kind, capability)), *sources(kind, names)]
-    headers = [p for folder in ("include", "emulate") for p in sorted((CSRC / folder).iterdir()) if p.is_file()]
+    folders = [*_folders(family), CSRC / "include", *([CSRC / "emulate"] if capability is None else [])]
+    headers = [p for folder in folders for p in sorted(folder.iterdir()) if p.suffix in (".h", ".cuh")]
+    made_from = [torch.__version__, sys.version, repr(flags(family, capability)), *sources(family, kinds)]
     made_from += [p.read_text() for p in headers]
     digest = hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:16]
-    return CACHE / f"{kind}_{names[0] if kind == 'gpu' else 'all'}_{digest}.so"
+    return CACHE / f"{family.name}_{'gpu' if capability else 'emulated'}_{digest}.so"
 
 
 @contextmanager
 def _locked(library: Path) -> Iterator[None]:
-    """One build at a time. The lock dies with its process, so a killed build never blocks the next."""
+    """One process at a time. The lock dies with its process, so a killed build never blocks the next."""
     import fcntl
 
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -175,43 +204,31 @@ def _locked(library: Path) -> Iterator[None]:
         yield
 
 
-def _build(kind: str, names: tuple[str, ...], capability, library: Path) -> None:
+def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) -> None:
+    """Compile and load; the library is in the cache only when all went well."""
     from torch.utils import cpp_extension
 
-    lack = _lack("nvcc") if kind == "gpu" else _lack()
+    lack = _lack("nvcc") if capability else _lack()
     if lack:
         raise RuntimeError(f"{lack}, so the kernels cannot be built; python -m pod doctor says how to mend it")
-    what, wait = ("GPU kernels", "about a minute") if kind == "gpu" else ("emulated kernels", "half a minute")
-    print(f"building the {what} for {names[0]} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)
+    names = family.operator_name(kinds[0]) if len(kinds) == 1 else f"{family.name}_*"
+    what, wait = ("GPU", "about a minute") if capability else ("emulated", "half a minute")
+    print(f"building the {what} kernels {names} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)
     started, path = time.perf_counter(), os.environ.get("PATH", "")
-    bindings, kernels = sources(kind, names)
-    on_gpu = {"cpp_sources": [bindings], "cuda_sources": [kernels]}
-    texts = on_gpu if kind == "gpu" else {"cpp_sources": [bindings, kernels]}
+    bindings, kernels = sources(family, kinds)
+    cpp, cuda = ([bindings], [kernels]) if capability else ([bindings, kernels], [])
     folder = tempfile.mkdtemp(prefix="build-", dir=CACHE)
+    options = {"extra_include_paths": list(map(str, _folders(family))), **flags(family, capability)}
     os.environ["PATH"] = _path()
     try:
-        cpp_extension.load_inline(library.stem, **texts, **_flags(kind, capability), extra_include_paths=[str(CSRC)],
-                                  build_directory=folder, is_python_module=False, no_implicit_headers=True)  # fmt: skip
+        cpp_extension.load_inline(library.stem, cpp, cuda, build_directory=folder, is_python_module=False,
+                                  no_implicit_headers=True, **options)  # fmt: skip
         os.replace(next(Path(folder).glob("*.so")), library)
     except Exception as error:
-        log = CACHE / "build.log"
+        log = library.with_suffix(".log")
         log.write_text(str(error))
-        raise RuntimeError(f"the kernels could not be built; the compiler's words are in {log}") from None
+        raise RuntimeError(f"the kernels {names} could not be built; the compiler's words are in {log}") from None
     finally:
         os.environ["PATH"] = path
         shutil.rmtree(folder, ignore_errors=True)
     print(f"done in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
-
-
-def _register_fake(name: str) -> None:
-    """Shapes and types of the results, for tracing and compiling models."""
-    import torch
-
-    @torch.library.register_fake(f"pod::hybrid_{name}")
-    def _(q, k, v, table, lists, counters, partials, shape, scale, lse):
-        trace_rows = shape[-1] if name.endswith("_trace") else 0
-        return (
-            q.new_empty(q.shape),
-            q.new_empty((q.shape[0] if lse else 0, q.shape[1]), dtype=torch.float32),
-            q.new_empty((trace_rows, len(TRACE_FIELDS)), dtype=torch.int64),
-        )

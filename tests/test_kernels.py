@@ -1,6 +1,11 @@
 """The kernels of csrc/hybrid.cu on the emulator: every method, policy, tile and split against float64."""
 
 import itertools
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +14,9 @@ from hypothesis import strategies as st
 
 import pod
 from pod import kernels
+from pod.ampere import HYBRID, kind
 from pod.batch import HybridBatch
+from pod.hopper import HOPPER
 from pod.reference import hybrid_attention as reference
 from pod.schedule import binding
 from pod.trace import chrome, frame, held_both, record
@@ -81,7 +88,7 @@ def batches(draw):
 choices = st.fixed_dictionaries(
     {
         "method": st.sampled_from(METHODS),
-        "policy": st.sampled_from(list(binding.POLICIES)),
+        "policy": st.sampled_from(binding.POLICIES),
         "ctas_per_sm": st.sampled_from([2, 4]),
         "prefill_splits": st.sampled_from(["limited", "vanilla", "none", 3]),
         "decode_splits": st.sampled_from(["auto", "stream-k", 1, 5]),
@@ -109,7 +116,7 @@ def test_every_method_and_tile_with_and_without_splits(method, ctas):
         check(MIXED, method=method, ctas_per_sm=ctas, **splits)
 
 
-@pytest.mark.parametrize("policy", binding.POLICIES)
+@pytest.mark.parametrize("policy", binding.TABLES)
 @pytest.mark.parametrize("sms", [1, 3])
 def test_every_policy_binds_as_its_specification_says(policy, sms):
     batch = HybridBatch((200, *[1] * 12), (260, *[90] * 12), 4, 2, 64)
@@ -132,6 +139,20 @@ def test_every_policy_binds_as_its_specification_says(policy, sms):
         spec = binding.draw(table, [0] * len(cells), *slots, 1)
         cells = cells.sort_values("ticket")
         assert [(names[r.op], r.id, r.draws) for r in cells.itertuples()] == [(a.op, a.id, a.draws) for a in spec]
+
+
+@pytest.mark.parametrize("ctas", [2, 4])
+def test_beside_keeps_decode_on_half_of_the_slots_while_both_are_left(ctas):
+    batch = HybridBatch((400, *[1] * 60), (400, *[64] * 60), 4, 2, 64)
+    _, rows = check(batch, 2, method="pod", policy="beside", ctas_per_sm=ctas)
+    cells = frame(rows)
+    for r in cells.itertuples():  # the ticket is how many decodes the CTA found on its SM
+        wish = binding.wish_beside(r.ticket, ctas // 2)
+        assert binding.OPS.index(r.op) == (wish if r.draws == 1 else 1 - wish)
+    both_left = min(on_op.start.max() for _, on_op in cells.groupby("op"))
+    for r in cells[cells.start < both_left].itertuples():
+        here = cells[(cells.sm == r.sm) & (cells.start <= r.start) & (cells.end > r.start)]
+        assert (here.op == "decode").sum() <= ctas // 2 + 1
 
 
 def test_methods_place_work_as_they_promise():
@@ -198,7 +219,7 @@ def test_hybrid_batch_of_the_readme_takes_seconds_not_minutes():
 def test_operators_pass_opcheck(trace):
     q, k, v, table = MIXED.tensors()
     lists = plan_of(MIXED, decode_splits=3).work.lists(True)
-    operator = kernels.operator(MIXED.dtype, MIXED.head_dim, torch.device("cpu"), trace)
+    operator = kernels.operator(HYBRID, kind(MIXED.dtype, MIXED.head_dim, trace), torch.device("cpu"))
     rest = (lists.lists, lists.counters, lists.partials, lists.shape, 0.1, True)
     tests = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
     tests = tests[:3] if trace else tests  # the last compares two runs, and no two have the same times
@@ -305,26 +326,109 @@ def test_contiguous_call_refuses_tables_and_short_caches():
 # ---------------------------------------------------------------- building
 
 
+KIND = ("bfloat16_64",)
+
+
 def test_missing_tools_are_named_in_one_line(monkeypatch):
     monkeypatch.setattr(kernels, "_path", lambda: "/nowhere")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     here = kernels.mode.__wrapped__()
     assert here.name == "recorded" and "no ninja here" in here.reason and "\n" not in here.reason
     with pytest.raises(RuntimeError, match="no ninja here, so the kernels cannot be built; .*doctor"):
-        kernels._build("emulated", ("bfloat16_64",), None, kernels.CACHE / "never.so")
+        kernels._build(HYBRID, KIND, None, kernels.CACHE / "never.so")
 
 
-def test_library_changes_its_name_with_what_it_is_made_from(monkeypatch, tmp_path):
-    import shutil
+def test_gpu_build_without_nvcc_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(torch.utils.cpp_extension, "CUDA_HOME", None)
+    with pytest.raises(RuntimeError, match="^no nvcc here, so the kernels cannot be built; .*doctor.*$"):
+        kernels._build(HOPPER, ("",), (9, 0), kernels.CACHE / "never.so")
 
+
+@pytest.fixture
+def workshop(monkeypatch, tmp_path):
+    """A copy of csrc and an empty cache, where a compiler that only pretends writes down what it is given."""
     shutil.copytree(kernels.CSRC, tmp_path / "csrc")
     monkeypatch.setattr(kernels, "CSRC", tmp_path / "csrc")
-    names = ("bfloat16_64",)
-    before = kernels._library("emulated", names, None)
-    header = tmp_path / "csrc" / "include" / "softmax.cuh"
-    header.write_text(header.read_text() + "// changed\n")
-    assert kernels._library("emulated", names, None) != before
-    assert kernels._library("gpu", names, (9, 0)) != kernels._library("gpu", names, (8, 0))
+    monkeypatch.setattr(kernels, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(kernels, "_lack", lambda *also: "")
+    calls = []
+
+    def compile(name, cpp, cuda, build_directory, **options):
+        calls.append((name, cpp, cuda, options))
+        time.sleep(0.2)
+        if "broken" in "".join(cpp + cuda):
+            raise RuntimeError("Error building extension:\n" + "much text\n" * 99)
+        Path(build_directory, "made.so").write_text("library")
+
+    monkeypatch.setattr(torch.utils.cpp_extension, "load_inline", compile)
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    monkeypatch.setattr(kernels, "_register_fake", lambda family, kind: None)
+    return tmp_path, calls
+
+
+def test_library_changes_its_name_with_what_it_is_made_from(workshop):
+    folder, _ = workshop
+
+    def names():
+        return [kernels._library(HYBRID, KIND, None), kernels._library(HOPPER, ("",), (9, 0))]
+
+    before = names()
+    for header, changed in {"include/softmax.cuh": (True, True), "emulate/warp.h": (True, False),
+                            "hopper/launch.h": (False, True)}.items():  # fmt: skip
+        path = folder / "csrc" / header
+        path.write_text(path.read_text() + "// changed\n")
+        after = names()
+        assert tuple(a != b for a, b in zip(after, before, strict=True)) == changed, header
+        before = after
+    assert kernels._library(HYBRID, KIND, (9, 0)) != kernels._library(HYBRID, KIND, (8, 0))
+
+
+def test_two_that_build_at_once_build_once(workshop, capsys):
+    folder, calls = workshop
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(kernels._load.__wrapped__, HYBRID, KIND, None) for _ in range(2)]
+        [d.result() for d in done]
+    assert len(calls) == 1 and len(list((folder / "cache").glob("*.so"))) == 1
+    assert not list((folder / "cache").glob("build-*"))
+    said = capsys.readouterr().err
+    assert said.startswith("building the emulated kernels hybrid_bfloat16_64 (half a minute, once) ... done in")
+
+
+def test_failed_build_is_one_line_and_leaves_nothing_behind(workshop):
+    folder, calls = workshop
+    path, source = os.environ["PATH"], folder / "csrc" / HYBRID.kernels
+    source.write_text(source.read_text() + "broken")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="could not be built; the compiler's words are in .*log$") as error:
+            kernels._load.__wrapped__(HYBRID, KIND, None)
+    assert len(calls) == 2 and os.environ["PATH"] == path
+    assert "much text" in Path(str(error.value).split(" in ")[-1]).read_text()
+    assert not [p for p in (folder / "cache").iterdir() if p.suffix not in (".log", ".lock")]
+
+
+@pytest.mark.parametrize(
+    "family, kinds, arch", [(HYBRID, KIND, "80"), (HYBRID, ("float16_128_trace",), "80"), (HOPPER, ("",), "90a")]
+)
+def test_gpu_library_is_made_of_both_sources_for_its_architecture(workshop, family, kinds, arch):
+    _, calls = workshop
+    capability = (9, 0) if family.arch else (8, 0)
+    kernels._load.__wrapped__(family, kinds, capability)
+    _, [bindings], [source], options = calls[0]
+    in_bindings, in_kernels = family.kinds[kinds[0]]
+    assert bindings.rstrip().endswith(in_bindings or "}") and "TORCH_LIBRARY" in bindings
+    assert in_kernels in source and "__global__" in source and "torch" not in source
+    assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in options["extra_cuda_cflags"]
+    for folder in options["extra_include_paths"]:
+        assert Path(folder).is_dir()
+
+
+def test_hopper_operator_promises_the_shapes_that_it_returns():
+    q = torch.empty(6, 4, 64, dtype=torch.bfloat16, device="meta")
+    rest = (None,) * 6
+    for lse, trace in itertools.product((False, True), repeat=2):
+        out, sums, stamps = HOPPER.fake("", q, *rest, [0, 0, 0, 0, 0, 132, 0], 1.0, True, False, lse, trace)
+        assert out.shape == q.shape and out.dtype == q.dtype and sums.shape == (6 if lse else 0, 4)
+        assert stamps.shape == (132 if trace else 0, 5, 2)
 
 
 def test_machine_must_have_an_sm():

@@ -14,11 +14,12 @@ import random
 import sys
 import time
 
+from pod.schedule import binding
+
 HEADS = ((4, 4), (8, 2), (32, 4), (24, 3), (16, 1), (6, 2), (16, 4), (10, 2))
 PAGES = (None, None, 16, 32, 64, 128, 256)
 MARGIN = 1.5
 METHODS = ("serial", "streams", "cta", "warp", "pod", "pod", "pod")
-POLICIES = ("50:50", "proportional", "integer ratio")
 
 
 def random_batch(draw: random.Random):
@@ -78,7 +79,7 @@ def random_choice(draw: random.Random, method: str) -> dict:
         return {"method": method}
     return {
         "method": draw.choice(METHODS) if method == "any" else method,
-        "policy": draw.choice(POLICIES),
+        "policy": draw.choice(binding.POLICIES),
         "ctas_per_sm": draw.choice((2, 4, "auto")),
         "prefill_splits": draw.choice(("limited", "vanilla", "none", 2, 5)),
         "decode_splits": draw.choice(("auto", "stream-k", 1, 3, 16)),
@@ -94,10 +95,10 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
     q, k, v, table = batch.tensors(seed, "cuda")
     heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
     plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, dtype=q.dtype, **choice)
-    hopper, lists = choice["method"] == "hopper", plan.work.lists(batch.causal)
-    if hopper:
+    lists = plan.work.lists(batch.causal)
+    if choice["method"] == "hopper":
         plan.work.yields = bool(seed % 2)  # right either way, whatever the cost model would say
-    (lists.scratch if hopper else lists.partials).fill_(torch.nan)
+    lists.partials.fill_(torch.nan)
     poison = torch.full_like(q, torch.nan)
     del poison  # the allocator hands the same memory to the output
     out, lse = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal, return_lse=True)
@@ -114,8 +115,7 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
         return share, f"log-sum-exp off by {float((lse - sums).abs().max()):.1e}"
     if differing := replay(lambda: pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal), out, replays):
         return share, f"{differing} of {replays} replays differ"
-    counters = lists.state if hopper else lists.counters
-    return share, "" if int(counters.abs().sum()) == 0 else "counters are not back at zero"
+    return share, "" if int(lists.counters.abs().sum()) == 0 else "counters are not back at zero"
 
 
 def replay(call, want, times: int) -> int:
@@ -126,10 +126,11 @@ def replay(call, want, times: int) -> int:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()  # torch.cuda.graph() would collect garbage each time: most of a second a batch
         out = call()
+        graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
     differing = torch.zeros((), dtype=torch.int64, device="cuda")
     for _ in range(times):
         out.fill_(torch.nan)

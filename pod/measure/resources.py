@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pod import kernels
+from pod.ampere import HYBRID, kind
 from pod.measure.provenance import ROOT, csrc_hashes
 
 TABLE = ROOT / "data" / "resources.csv"
@@ -42,7 +43,7 @@ int main() { sizes<__half, 64, 2>(), sizes<__half, 64, 4>(), sizes<__half, 128, 
 
 def measure(capability: tuple[int, int], names: tuple[str, ...] | None = None) -> list[dict]:
     """One row a kernel, for the kinds of tensor in `names` ("bfloat16_128"), or for all."""
-    names = names or tuple(f"{d}_{h}" for d in kernels.DTYPES for h in kernels.HEAD_DIMS)
+    names = names or tuple(kind(d, h) for d in kernels.DTYPES for h in kernels.HEAD_DIMS)
     sizes = _sizes(capability)
     with ThreadPoolExecutor() as pool:
         reports = list(pool.map(lambda name: _compile(name, capability), names))
@@ -51,8 +52,8 @@ def measure(capability: tuple[int, int], names: tuple[str, ...] | None = None) -
 
 def _compile(name: str, capability: tuple[int, int]) -> str:
     """What ptxas says while it compiles one kind of kernel."""
-    _, text = kernels.sources("gpu", (name,))
-    flags = kernels._flags("gpu", capability)["extra_cuda_cflags"]
+    _, text = kernels.sources(HYBRID, (name,))
+    flags = kernels.flags(HYBRID, capability)["extra_cuda_cflags"]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernels.cu")
         source.write_text(text)
