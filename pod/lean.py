@@ -1,0 +1,155 @@
+"""LeanAttention: the decode of a batch in equal ranges of tiles, across the borders of heads and requests.
+
+On compute capability 9.0 it is the decode half of the Hopper kernel, elsewhere (and on the emulator) csrc/lean.cu. How
+the line of tiles is cut is decided here, so the same kernels also run a fixed split: `splits` parts of every head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from pod import hopper, kernels
+from pod.ampere import METHODS
+from pod.batch import HybridBatch
+from pod.schedule import hopper as hopper_schedule
+from pod.schedule import stream_k
+from pod.schedule.fixed_split import DECODE_ROWS, WorkList
+from pod.workplan import Lists, WorkPlan, results
+
+# Who works through a range: a warp that serves all query heads of a KV head, or, as in the paper, a CTA with a tile of
+# 64 query rows against 64 or 128 keys at a time, of which decode fills one row.
+WORKERS = ("warp", "cta64", "cta128")
+MERGES = {"last": "LastMerges", "host": "HostMerges"}  # who adds the parts of a head up: csrc/lean.cu
+CTAS_PER_SM, WARPS, TILE_ROWS = 2, 4, 64
+TRACE_FIELDS = ("worker", "record", "sm", "start", "computed", "end", "merges", "block")
+
+
+# ---------------------------------------------------------------- csrc/lean.cu
+def kind(dtype: str, head_dim: int, worker: str = "warp", merge: str = "last", trace: bool = False) -> str:
+    return f"{dtype}_{head_dim}_{worker}_{merge}{'_trace' if trace else ''}"
+
+
+def _kinds() -> dict[str, tuple[str, str]]:
+    lines = {}
+    for dtype, head_dim, worker, merge, trace in product(kernels.DTYPES, (64, 128), WORKERS, MERGES, (False, True)):
+        if worker != "warp" and head_dim > 64:  # the paper's tile at head_dim 128 would spill registers
+            continue
+        name, traced, T = kind(dtype, head_dim, worker, merge, trace), str(trace).lower(), kernels.DTYPES[dtype]
+        who = f"WarpWorker<{T}, {head_dim}>" if worker == "warp" else f"CtaWorker<{T}, {head_dim}, {worker[3:]}>"
+        in_kernels = f"POD_LEAN(lean_{name}, {T}, {traced}, {MERGES[merge]}, {who})"
+        lines[name] = (f"POD_OPERATOR(lean_{name}, {traced})", in_kernels)
+    return lines
+
+
+def _fake(kind, q, k, v, table, lists, counters, partials, shape, scale, lse):
+    import torch
+
+    sums = q.new_empty((q.shape[0] if lse else 0, q.shape[1]), dtype=torch.float32)
+    rows = shape[-1] if kind.endswith("_trace") else 0
+    return q.new_empty(q.shape), sums, q.new_empty((rows, len(TRACE_FIELDS)), dtype=torch.int64)
+
+
+LEAN = kernels.Family("hybrid_lean", bindings="bindings.cpp", kernels="lean.cu", fake=_fake, kinds=_kinds())
+
+
+@dataclass
+class LeanLists(Lists):
+    """As all lists, and the work as the host knows it."""
+
+    work: WorkList
+
+
+@dataclass
+class LeanPlan(WorkPlan):
+    """One iteration's ranges for csrc/lean.cu."""
+
+    splits: int | None = None
+    worker: str = "warp"
+    merge: str = "last"
+    block: int = stream_k.BLOCK
+
+    @property
+    def workers(self) -> int:
+        """Those that are on the GPU at the same time."""
+        return self.sms * CTAS_PER_SM * (WARPS if self.worker == "warp" else 1)
+
+    def lists(self, causal: bool = True) -> LeanLists:
+        return super().lists(True)  # a single query sees all keys under either mask
+
+    def make(self, causal: bool) -> LeanLists:
+        packed = self.worker == "warp"
+        work = stream_k.decode_work(*self.decode, self.workers, self.splits, packed, self.block)
+        rows = work.slots * (DECODE_ROWS if packed else TILE_ROWS)
+        pieces = len(work.pieces) - 1
+        shape = [METHODS.index("serial"), CTAS_PER_SM, self.sms, 0, 0, len(work.work), pieces, 0, 0, work.groups, 0,
+                 work.slots, 0, len(work.work)]  # fmt: skip
+        floats = rows * (self.batch.head_dim + 1)
+        placed = self.place(work.work, work.pieces, counters=max(1, work.groups), floats=floats)
+        return LeanLists(*placed, shape, work)
+
+
+# ---------------------------------------------------------------- the Hopper kernel's decode half
+@dataclass
+class HopperPlan(hopper.Plan):
+    """The decode half of the Hopper kernel, cut as FlashDecoding cuts: `parts` of every head, however many SMs."""
+
+    parts: int = 1
+
+    def make(self, causal: bool) -> Lists:
+        work = split_hopper_work(*self.decode, self.parts)
+        floats = work.slots * (128 * (self.batch.head_dim // 16) + 16)
+        placed = self.place(work.work, work.chunks, counters=4 + work.groups, floats=floats)
+        return Lists(*placed, [0, len(work.work), len(work.chunks) - 1, 0, 0, self.sms, 0])
+
+
+def split_hopper_work(tokens, kv_lens, seqs, num_q_heads: int, num_kv_heads: int, splits: int):
+    """The Hopper kernel's decode list with one chunk a part: the line of tiles, cut by weights instead of equally."""
+    lanes = num_kv_heads * -(-(num_q_heads // num_kv_heads) // hopper_schedule.DECODE_HEADS)
+    together = lanes & -lanes  # lanes that the list keeps side by side
+    tiles = -(-np.asarray(kv_lens, np.int64) // hopper_schedule.DECODE_TILE)
+    ends = stream_k.split_cuts(tiles, splits)
+    lengths, request = np.diff(ends, prepend=0), np.searchsorted(np.cumsum(tiles), ends)
+    weights = np.concatenate([np.tile(lengths[request == r], lanes // together) for r in range(len(tiles))])
+    heads = (num_q_heads, num_kv_heads)
+    return hopper_schedule.decode_work(tokens, kv_lens, seqs, *heads, len(weights) * together, weights, least=1)
+
+
+# ---------------------------------------------------------------- the method
+def make_plan(batch: HybridBatch, device, splits: int | None = None, **choice) -> WorkPlan:
+    """Plan one iteration: equal ranges, or `splits` parts of every head. Naming a worker, a merge or a block takes
+    csrc/lean.cu also where the Hopper kernel runs."""
+    import torch
+
+    device = torch.device(device)
+    if (longest := max(batch.q_lens)) > 1:
+        raise ValueError(f"q_lens: got a chunk of {longest} tokens, allowed for method 'lean' are decodes, 1 each")
+    if choice or device.type == "cpu" or not hopper.available(device):
+        plan = LeanPlan(batch, device, kernels.sm_count(device), splits, **choice)
+    elif splits is None:
+        return hopper.make_plan(batch, device)
+    else:
+        plan = HopperPlan(batch, device, kernels.sm_count(device), parts=splits)
+    plan.lists(True)
+    return plan
+
+
+def run(plan: WorkPlan, q, k_cache, v_cache, block_table=None, softmax_scale=None, causal=True, return_lse=False,
+        trace=False):  # fmt: skip
+    """Launch on the current stream. Returns out, then the log-sum-exp and the trace where asked for: one row a record
+    (TRACE_FIELDS), or from the Hopper kernel one an SM and role."""
+    if isinstance(plan, hopper.Plan):
+        return hopper.run(plan, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
+    work = plan.lists()
+    b = plan.batch
+    operator = kernels.operator(LEAN, kind(b.dtype, b.head_dim, plan.worker, plan.merge, trace), plan.device)
+    try:
+        tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
+        out, lse, rows = operator(*tensors, work.shape, plan.scale(softmax_scale), return_lse)
+    except RuntimeError:
+        if plan.device.type == "cpu":
+            work.counters.zero_()  # an emulated kernel may stop half-way
+        raise
+    return results(out, (lse, return_lse), (rows, trace))
