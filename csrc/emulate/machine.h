@@ -364,11 +364,14 @@ inline void Machine::resume(Thread& t) {
     if (t.stack->overflown()) fputs("emulator: a kernel's stack overflowed; raise Stack::kBytes\n", stderr), abort();
     if (failure) std::rethrow_exception(failure);
 }
-// Every lane of the warp that can run does so, up to its next meeting.
+// Every lane of the warp that can run does so, up to its next meeting. Lanes that a latecomer sets free on the way go on in
+// the next step, together with it.
 inline void Machine::step(Warp& w) {
     blockIdx = w.cta->index, blockDim = w.cta->launch->block, gridDim = w.cta->launch->grid;
+    uint32_t can_run = 0;
+    for (const Thread* t = w.threads; t < w.threads + 32; ++t) can_run |= uint32_t(t->state == State::ready) << t->lane;
     for (Thread* t = w.threads; t < w.threads + 32; ++t) {
-        if (t->state != State::ready) continue;
+        if (!(can_run >> t->lane & 1)) continue;
         resume(*t);
         w.done += t->state == State::done;
     }
