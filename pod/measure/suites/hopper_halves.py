@@ -51,7 +51,7 @@ def measure(case: dict) -> dict:
     else:
         lens, _, _ = DECODE[case["batch"]]
         batch = HybridBatch((1,) * len(lens), tuple(lens), *heads, dtype=case["dtype"])
-        makers = {"fa3": peers.fa3_decode, "fa3_exact": peers.fa3_decode}
+        makers = {"fa3": peers.fa3_decode}
     makers["ours"] = peers.ours
     for page in (16, 64, 256):
         makers[f"ours_page{page}"] = lambda s, page=page: peers.ours_paged(s, page)
