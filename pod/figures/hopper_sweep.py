@@ -114,19 +114,10 @@ def draw(df):
 
 
 def _violins(ax, df) -> None:
-    from pod.show import style
+    from pod.show import style, violins
 
-    gains = {name: df.fa3_serial / df[column] for name, column in METHODS.items()}
+    gains = {name.replace(" ", "\n", 1): df.fa3_serial / df[column] for name, column in METHODS.items()}
     gains["perfect overlap\nof FA3's parts"] = df.fa3_serial / df.larger
-    made = ax.violinplot(list(gains.values()), showextrema=False, widths=0.85, points=200)
     tones = [style.WORKERS[7], style.WORKERS[6], style.colour("hybrid"), style.FRAME]
-    for body, tone in zip(made["bodies"], tones, strict=True):
-        body.set(facecolor=tone, alpha=0.85, edgecolor=tone)
-    for x, values in enumerate(gains.values(), 1):
-        low, middle, high = values.quantile([0.25, 0.5, 0.75])
-        ax.vlines(x, low, high, color=style.INK, linewidth=5)
-        ax.plot(x, middle, "o", color="white", markersize=3.5, zorder=3)
-        ax.text(x, values.max() + 0.03, f"{geomean(values):.2f}×", ha="center", fontsize=10, fontweight="bold")
-    ax.axhline(1, color=style.INK, linewidth=0.8, zorder=0)
-    ax.set_xticks(range(1, len(gains) + 1), [name.replace(" ", "\n", 1) if name in METHODS else name for name in gains])
+    violins(ax, gains, tones, geomean)
     ax.set(ylim=(0.4, 2.15))
