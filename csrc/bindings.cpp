@@ -25,7 +25,7 @@ enum class Method : int64_t { serial, streams, cta, warp, pod };
 
 // The order of `shape`, see pod/ampere.py.
 enum Entry { kMethod, kCtasPerSm, kSms, kCausal, kPrefillWorks, kDecodeWorks, kPieces, kDeals, kPrefillGroups,
-             kDecodeGroups, kPrefillSlots, kDecodeSlots, kBeside, kTraceRows };
+             kDecodeGroups, kPrefillSlots, kDecodeSlots, kTraceRows };
 
 HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table, const Tensor& lists,
                      const Tensor& counters, const Tensor& partials, at::IntArrayRef shape, double scale) {
@@ -52,7 +52,6 @@ HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const st
     a.prefill_groups = shape[kPrefillGroups], a.decode_groups = shape[kDecodeGroups];
     a.prefill_slots = shape[kPrefillSlots], a.decode_slots = shape[kDecodeSlots];
     a.sms = shape[kSms], a.ctas_per_sm = shape[kCtasPerSm], a.causal = shape[kCausal];
-    a.beside = shape[kBeside];
     return a;
 }
 

@@ -151,8 +151,7 @@ def _make_lists(plan: Plan, causal: bool) -> HybridLists:
     pieces = len(decode.pieces) - 1
     slots = -(-pieces // shape.virtual)
     deal = np.zeros(0, np.int32)
-    beside = plan.ctas_per_sm // 2 if plan.method == "pod" and plan.policy == "beside" else 0
-    if plan.method == "pod" and not beside:
+    if plan.method == "pod":
         cta_costs = np.add.reduceat(decode.costs, np.arange(0, pieces, shape.virtual)) if pieces else np.zeros(0)
         deal = binding.deal(plan.policy, prefill.costs, cta_costs, plan.sms)
     counters = plan.sms + 3 + prefill.groups + decode.groups  # tickets, arrivals of prefill, arrivals of decode
@@ -160,8 +159,7 @@ def _make_lists(plan: Plan, causal: bool) -> HybridLists:
     placed = plan.place(prefill.work, decode.work, decode.pieces, deal, counters=counters, floats=floats)
     trace_rows = 2 * max(len(prefill.work), slots) if plan.method == "warp" else len(prefill.work) + slots
     numbers = [METHODS.index(plan.method), plan.ctas_per_sm, plan.sms, int(causal), len(prefill.work), len(decode.work),
-               pieces, len(deal), prefill.groups, decode.groups, prefill.slots, decode.slots, beside,
-               trace_rows]  # fmt: skip
+               pieces, len(deal), prefill.groups, decode.groups, prefill.slots, decode.slots, trace_rows]  # fmt: skip
     return HybridLists(*placed, numbers, prefill, decode, deal)
 
 

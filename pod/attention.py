@@ -12,7 +12,8 @@ from pod.batch import HybridBatch
 from pod.schedule.binding import POLICIES
 
 # Where each method lives: a module with make_plan(batch, device, ...) and run(plan, q, ...).
-METHODS = {method: "pod.ampere" for method in ("serial", "streams", "cta", "warp", "pod")} | {"hopper": "pod.hopper"}
+METHODS = {method: "pod.ampere" for method in ("serial", "streams", "cta", "warp", "pod")}
+METHODS |= {"hopper": "pod.hopper", "lean": "pod.lean"}
 DTYPES = ("float16", "bfloat16")
 CTAS_PER_SM = (2, 4)
 
@@ -41,10 +42,11 @@ def plan(
 
     q_len 1 is a decode, more a prefill chunk; any mix in any order. page_size=None means one contiguous cache row a
     sequence; the dtype is bfloat16 unless named. method: "pod" (SM-aware), "serial", "streams", "cta", "warp",
-    "hopper", or "auto": "hopper" on compute capability 9.0, else "pod". The rest shapes every method but "hopper", so
-    that naming any of it makes "auto" choose "pod". policy, for pod: "proportional" (to the work), "50:50", or
-    "integer ratio" (of CTA counts, as the paper's artifact has it). ctas_per_sm: 2, 4 or "auto". prefill_splits:
-    "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a number.
+    "hopper", "lean" (stream-K, for decodes only), or "auto": "hopper" on compute capability 9.0, else "pod". The rest
+    shapes every method but "hopper", and "lean" by decode_splits alone; naming any of it makes "auto" choose "pod".
+    policy, for pod: "proportional" (to the work), "50:50", or "integer ratio" (of CTA counts, as the paper's artifact
+    has it). ctas_per_sm: 2, 4 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number;
+    decode_splits: "auto", "stream-k" or a number.
     """
     import torch
 
@@ -61,6 +63,10 @@ def plan(
     module = import_module(METHODS[method])
     if method == "hopper":
         return Plan(batch, method, device, module, module.make_plan(batch, device))
+    if method == "lean":
+        _count_or("decode_splits", decode_splits, ("auto", "stream-k"))
+        splits = decode_splits if isinstance(decode_splits, int) else None
+        return Plan(batch, method, device, module, module.make_plan(batch, device, splits))
     _one_of("policy", policy, POLICIES)
     _one_of("ctas_per_sm", ctas_per_sm, ("auto", *CTAS_PER_SM))
     _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))
@@ -101,8 +107,9 @@ def _check(q, k_cache, v_cache, plan: Plan, block_table, softmax_scale) -> None:
         raise ValueError(f"v_cache: got {got}, allowed is what k_cache has, {wanted}")
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         _check_tensor(name, x, plan)
-        if plan.method == "hopper" and not x.is_contiguous():  # its tensor maps know the shape, not the strides
-            raise ValueError(f"{name}: got strides {x.stride()}, allowed for method 'hopper' is a contiguous tensor")
+        if _runs_on_hopper(plan) and not x.is_contiguous():  # its tensor maps know the shape, not the strides
+            raise ValueError(f"{name}: got strides {x.stride()}, allowed for method {plan.method!r} is a contiguous "
+                             "tensor")  # fmt: skip
     if b.page_size is None:
         _check_contiguous(k_cache, b, block_table)
     else:
@@ -152,6 +159,10 @@ def _check_pages(block_table, used, pages: int) -> None:
         row = block_table[i, :n]
         if bool(((row < 0) | (row >= pages)).any()):
             raise ValueError(f"block_table: got {row.tolist()} in row {i}, allowed are pages 0 to {pages - 1}")
+
+
+def _runs_on_hopper(plan: Plan) -> bool:
+    return plan.method == "hopper" or plan.method == "lean" and _is_hopper(plan.device)
 
 
 def _is_hopper(device) -> bool:

@@ -79,7 +79,7 @@ def random_choice(draw: random.Random, method: str) -> dict:
         return {"method": method}
     return {
         "method": draw.choice(METHODS) if method == "any" else method,
-        "policy": draw.choice(binding.POLICIES),
+        "policy": draw.choice(list(binding.POLICIES)),
         "ctas_per_sm": draw.choice((2, 4, "auto")),
         "prefill_splits": draw.choice(("limited", "vanilla", "none", 2, 5)),
         "decode_splits": draw.choice(("auto", "stream-k", 1, 3, 16)),
