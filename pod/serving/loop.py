@@ -44,13 +44,15 @@ class WallClock:
 
 
 class Replay:
-    """An executor that takes as long as a recorded run did, iteration by iteration."""
+    """An executor that is ready for the next iteration exactly when a recorded run was. Then a scheduler sees the same
+    arrivals, and must form the same batches, as it did in that run. For one lane."""
 
     def __init__(self, log: Log):
-        self._seconds = iter([i.seconds for i in log.iterations])
+        times = [i.scheduled for i in log.iterations[1:]] + [log.iterations[-1].end]
+        self._times = iter(times)
 
     def submit(self, batch: Batch, event: Iteration) -> float:
-        return event.scheduled + next(self._seconds)
+        return next(self._times)
 
 
 def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Executor, clock=None, **run) -> Log:
@@ -84,9 +86,10 @@ def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Exe
             event.finished = [r.id for r in lanes[lane].complete(batch)]
         else:
             clock.advance(arrivals[0].arrival)
-        while arrivals and arrivals[0].arrival <= clock.now:
+        now = clock.now  # read once: on a wall clock a request could else arrive between two looks
+        while arrivals and arrivals[0].arrival <= now:
             _receive(arrivals.popleft(), lanes[0], log)
-        launch(clock.now)
+        launch(now)
     return log
 
 

@@ -2,12 +2,18 @@
 that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns."""
 
 SUITES = {
+    "engine-runs": "pod.measure.suites.engine_runs",
     "gpusim-calibrate": "pod.measure.suites.gpusim_calibrate",
     "hopper-halves": "pod.measure.suites.hopper_halves",
     "hopper-peers": "pod.measure.suites.hopper_peers",
     "hopper-sweep": "pod.measure.suites.hopper_sweep",
     "hopper-mixed": "pod.measure.suites.hopper_mixed",
     "hopper-trace": "pod.measure.suites.hopper_trace",
+    "lean": "pod.measure.suites.lean",
+    "lean-sweep": "pod.measure.suites.lean_sweep",
+    "lean-energy": "pod.measure.suites.lean_energy",
+    "lean-layers": "pod.measure.suites.lean_layers",
+    "lean-trace": "pod.measure.suites.lean_trace",
     "methods-sweep": "pod.measure.suites.methods_sweep",
     "methods-chunks": "pod.measure.suites.methods_chunks",
     "methods-ctas": "pod.measure.suites.methods_ctas",
@@ -15,6 +21,7 @@ SUITES = {
     "methods-splits": "pod.measure.suites.methods_splits",
     "methods-peers": "pod.measure.suites.methods_peers",
     "methods-counters": "pod.measure.suites.methods_counters",
+    "operators": "pod.measure.suites.operators",
     "pod-trace": "pod.measure.suites.pod_trace",
 }
 

@@ -1,0 +1,170 @@
+"""Short runs of the real engine: every iteration's time, and a digest of who was in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pod.measure.suites import HOPPER_CSRC
+
+DOC = "the engine on random weights, three models, attention by FlashAttention-3 and by us: every iteration's time."
+KEYS = ("run", "iteration")
+CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
+REPEATS = 1
+K = 1024
+PAGE = 256
+
+
+@dataclass(frozen=True)
+class Load:
+    """The first `iterations` of a run. Offline, as many requests run from the start as do in the long run, each with
+    another part of its answer behind it: a window out of a long run, without the minutes that lead there. Online,
+    requests of `low` to `total` tokens arrive `qps` a second at an idle engine."""
+
+    model: str
+    pd: float
+    chunk: int
+    total: int
+    iterations: int
+    low: int | None = None
+    qps: float | None = None
+
+    @property
+    def running(self) -> int:
+        """Requests that decode in the long run: each chunk of prompt brings chunk / pd tokens of answers."""
+        return 0 if self.qps else round(self.chunk / (self.pd + 1))
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.total // PAGE) * (self.running + 4 if self.running else 64)
+
+    def workload(self):
+        from pod.serving.workload import Workload
+
+        return Workload("uniform", self.iterations, self.qps, low=self.low or self.total, high=self.total, pd=self.pd)
+
+    def scheduler(self):
+        """With the requests that run from the start; theirs are the first ids."""
+        from pod.serving.blocks import PagedPool
+        from pod.serving.request import Request
+        from pod.serving.schedulers import Sarathi
+
+        scheduler, first = Sarathi(PagedPool(self.blocks, PAGE), 256, chunk=self.chunk), self.workload().requests()[0]
+        for i in range(self.running):
+            done = first.output * i // self.running
+            request = Request(i, first.prompt + done, first.output - done)
+            scheduler.pool.admit(request)
+            scheduler.running.append(request)
+            request.advance(request.prompt)
+        return scheduler
+
+    def requests(self):
+        """Those who arrive."""
+        requests = self.workload().requests()
+        for request in requests:
+            request.id += self.running
+        return requests
+
+
+# The ratios and chunks are those of POD's Figure 12; the requests are as long as one GPU's memory allows.
+LOADS = {
+    "llama-3-8b": Load("llama-3-8b", 17, 1 * K, 12 * K, 220),
+    "yi-6b": Load("yi-6b", 8, 512, 16 * K, 300),
+    "llama-2-7b": Load("llama-2-7b", 64, 1 * K, 8 * K, 220),
+    "llama-3-8b online": Load("llama-3-8b", 10, 1 * K, 4 * K, 500, low=1 * K, qps=11.0),
+}
+BACKENDS = {"llama-3-8b": ("fa3", "hopper-serial", "hopper"), "yi-6b": ("fa3", "hopper"),
+            "llama-2-7b": ("fa3", "hopper"), "llama-3-8b online": ("fa3", "hopper")}  # fmt: skip
+RUNS = {f"{load}, {name}": (LOADS[load], name) for load, names in BACKENDS.items() for name in names}
+
+
+class Enough(Exception):
+    """The iterations that were asked for have run."""
+
+
+class Window:
+    """An executor that ends the run after so many iterations, and keeps them."""
+
+    def __init__(self, executor, most: int):
+        self.executor, self.most, self.events = executor, most, []
+
+    def submit(self, batch, event) -> float:
+        if len(self.events) == self.most:
+            raise Enough
+        self.events.append(event)
+        return self.executor.submit(batch, event)
+
+
+def window(load: Load, executor, scheduler, clock=None) -> list:
+    """The first iterations of a load on any executor, real or simulated. An event's end is its executor's answer."""
+    from pod.serving.loop import serve
+
+    watched = Window(executor, load.iterations)
+    try:
+        serve(load.requests(), [scheduler], watched, clock)
+    except Enough:
+        pass
+    return watched.events
+
+
+def cases() -> list[dict]:
+    return [{"run": run, "iteration": i} for run, (load, _) in RUNS.items() for i in range(load.iterations)]
+
+
+def measure(case: dict) -> dict:
+    return _run(case["run"])[int(case["iteration"])]
+
+
+@lru_cache(maxsize=1)
+def _model(name: str):
+    import torch
+
+    from pod.serving.model import Llama, random_weights
+    from pod.serving.shapes import shape
+
+    s = shape(name)
+    return Llama(s, random_weights(0, s.layers, "cuda"), "cuda", torch.bfloat16, context=32 * K)
+
+
+@lru_cache(maxsize=1)
+def _run(run: str) -> list[dict]:
+    import gc
+
+    import numpy as np
+    import torch
+
+    from pod.serving.engine import Engine, answer
+    from pod.serving.loop import WallClock
+    from pod.serving.schedulers import Sarathi
+
+    load, attention = RUNS[run]
+    model, scheduler, random = _model(load.model), load.scheduler(), np.random.default_rng(0)
+    text = lambda tokens: random.integers(0, model.shape.vocab, tokens).tolist()  # noqa: E731
+    engine = Engine(model, scheduler.pool, attention)
+    if load.qps:
+        engine.warm(96)
+    warm = Sarathi(scheduler.pool, 4, chunk=load.chunk)
+    answer(engine, warm, [text(load.chunk + 100)] * 2, 4)  # everything has run once before the clock starts
+    engine.texts = {r.id: text(r.prompt) for r in load.requests()}
+    engine.texts |= {r.id: text(r.prompt + 1) for r in scheduler.running}
+    engine.clock = WallClock()
+    events = window(load, engine, scheduler, engine.clock)
+    del engine
+    gc.collect()
+    torch.cuda.empty_cache()
+    return [row(event) for event in events]
+
+
+def row(event) -> dict:
+    """Milliseconds from the start to the decision and to its tokens, and those that the GPU worked; who was in it."""
+    gpu = event.stages[0][1] - event.stages[0][0] if event.stages else 0.0
+    return {"scheduled_ms": round(1e3 * event.scheduled, 3), "end_ms": round(1e3 * event.end, 3),
+            "gpu_ms": round(1e3 * gpu, 3), "digest": digest(event)}  # fmt: skip
+
+
+def digest(event) -> str:
+    """Eight hexadecimal digits of the whole batch: ids, chunks, decodes, preemptions."""
+    import zlib
+
+    text = repr((event.prefills, event.decodes, event.decode_context, event.preempted))
+    return f"{zlib.crc32(text.encode()):08x}"

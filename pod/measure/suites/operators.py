@@ -1,0 +1,154 @@
+"""The operators of an iteration, each alone, over grids and at points between: what the cost model interpolates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from random import Random
+
+from pod.measure.suites import HOPPER_CSRC
+
+DOC = "linear layers, output head and attention of one layer of three models, over grids and at held-out points."
+KEYS = ("model", "operator", "split", "rows", "chunk", "context", "requests", "decode_context")
+CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
+REPEATS = 5
+K = 1024
+MODELS = ("llama-3-8b", "yi-6b", "llama-2-7b")
+PAGE = 256
+POOL_BYTES = 8 << 30  # of one layer's keys and values; longer batches read it several times over, far apart
+ROWS = (1, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1 * K, 1536, 2 * K, 4 * K, 8 * K, 16 * K)
+HEAD_ROWS = (1, 16, 64, 128, 256)
+CHUNKS, CONTEXTS = (64, 256, 512, 1 * K, 2 * K, 4 * K, 16 * K), (0, 2 * K, 4 * K, 8 * K, 16 * K, 32 * K)
+DECODES = (1, 4, 8, 16, 32, 64, 96, 128, 256)
+DECODE_CONTEXTS = (256, 1 * K, 4 * K, 8 * K, 16 * K, 32 * K)
+MOST_KV = 5 << 20  # tokens of a decode batch that are measured; more is in proportion
+FUSED = ((256, 512, 1 * K, 2 * K), (0, 4 * K, 8 * K, 16 * K), (1, 8, 16, 32, 64, 128), (1 * K, 4 * K, 8 * K, 16 * K))
+HELD_OUT = 24  # points of each attention operator, drawn between the grid's
+BACKENDS = ("fa3", "hopper")
+
+
+def _case(model: str, operator: str, split: str = "grid", **sizes) -> dict:
+    return {"model": model, "operator": operator, "split": split, **{key: sizes.get(key, 0) for key in KEYS[3:]}}
+
+
+def _grid(model: str) -> list[dict]:
+    cases = [_case(model, "linear", rows=n) for n in ROWS] + [_case(model, "head", rows=n) for n in HEAD_ROWS]
+    for name in BACKENDS:
+        cases += [_case(model, f"prefill_{name}", chunk=c, context=p) for c, p in product(CHUNKS, CONTEXTS)]
+        cases += [_case(model, f"decode_{name}", requests=n, decode_context=d)
+                  for n, d in product(DECODES, DECODE_CONTEXTS)]  # fmt: skip
+    return cases + [_case(model, "attention_hopper", chunk=c, context=p, requests=n, decode_context=d)
+                    for c, p, n, d in product(*FUSED)]  # fmt: skip
+
+
+def _held_out(model: str) -> list[dict]:
+    random = Random(7)
+    between = lambda axis: int(random.uniform(axis[0], axis[-1]))  # noqa: E731
+    cases = [_case(model, "linear", "held out", rows=between((1, 2 * K))) for _ in range(HELD_OUT)]
+    for _ in range(HELD_OUT):
+        chunk, context = between((64, 2 * K)), between((0, 16 * K))
+        requests, decode_context = between((1, 128)), between((1 * K, 16 * K))
+        prefill = {"chunk": chunk, "context": context}
+        decode = {"requests": requests, "decode_context": decode_context}
+        for name in BACKENDS:
+            cases.append(_case(model, f"prefill_{name}", "held out", **prefill))
+            cases.append(_case(model, f"decode_{name}", "held out", **decode))
+        cases.append(_case(model, "attention_hopper", "held out", **prefill, **decode))
+    return cases
+
+
+def cases() -> list[dict]:
+    return [case for model in MODELS for case in _grid(model) + _held_out(model)]
+
+
+def measure(case: dict) -> dict:
+    from pod.measure import timing
+
+    operator, bench = case["operator"], _bench(case["model"])
+    make = {"linear": bench.linear, "head": bench.head}.get(operator, bench.attention)
+    taken = sorted(1e3 * t for t in timing.samples(make(case), REPEATS + 2)[2:])
+    return {"us": round(taken[REPEATS // 2], 2), "us_p10": round(taken[0], 2), "us_p90": round(taken[-1], 2)}
+
+
+@lru_cache(maxsize=1)
+def _bench(model: str) -> Bench:
+    return Bench(model)
+
+
+class Bench:
+    """One layer of a model with its output head, and a pool of keys and values in pages in random order."""
+
+    def __init__(self, model: str):
+        import numpy as np
+        import torch
+
+        from pod.serving.backends import backend
+        from pod.serving.engine import Cache
+        from pod.serving.model import Llama, random_weights
+        from pod.serving.shapes import shape
+
+        one = replace(shape(model), layers=1)
+        self.model = Llama(one, random_weights(0, 1, "cuda"), "cuda", torch.bfloat16, context=64 * K)
+        self.blocks = POOL_BYTES // (one.kv_bytes_per_token * PAGE)
+        self.cache = Cache(self.model, self.blocks, PAGE)
+        self.cache.data.normal_()
+        self.order = np.random.default_rng(0).permutation(self.blocks).astype(np.int32)
+        sizes = (one.q_heads, one.kv_heads, one.head_dim, PAGE, torch.bfloat16, "cuda")
+        self.backend = lambda name: backend(name, *sizes)
+
+    def linear(self, case: dict):
+        """All of a layer but attention: norms, matrices, rotation, cache, activation."""
+        import torch
+
+        model, rows, (kv,) = self.model, int(case["rows"]), list(self.cache)
+        x = torch.randn(rows, model.shape.hidden, device="cuda", dtype=model.dtype)
+        attended = self._queries(rows)
+        positions = torch.arange(rows, device="cuda")
+
+        def call():
+            model.before(0, x, positions, positions, *kv)
+            model.after(0, x, attended)
+
+        return torch.inference_mode()(call)
+
+    def head(self, case: dict):
+        import torch
+
+        x = torch.randn(int(case["rows"]), self.model.shape.hidden, device="cuda", dtype=self.model.dtype)
+        return torch.inference_mode()(lambda: self.model.logits(x).argmax(-1))
+
+    def attention(self, case: dict):
+        import torch
+
+        chunk, context, requests, each = (int(case[key]) for key in KEYS[4:])
+        q_lens, kv_lens = [chunk] * (chunk > 0) + [1] * requests, [context + chunk] * (chunk > 0) + [each] * requests
+        host = self._step(q_lens, kv_lens, int(chunk > 0))
+        chosen = self.backend(case["operator"].partition("_")[2])
+        chosen.plan(host, host.to("cuda"))
+        q = self._queries(sum(q_lens))
+        k_cache, v_cache = next(iter(self.cache))
+        return torch.inference_mode()(lambda: chosen.run(q, k_cache, v_cache))
+
+    def _queries(self, rows: int):
+        import torch
+
+        model = self.model
+        return torch.randn(rows, model.q_heads, model.shape.head_dim, device="cuda", dtype=model.dtype)
+
+    def _step(self, q_lens, kv_lens, chunks: int):
+        """Lengths and block tables only; a batch larger than the pool meets pages again."""
+        import numpy as np
+
+        from pod.serving.step import Step
+
+        used = [-(-n // PAGE) for n in kv_lens]
+        table = np.zeros((len(used), max(used)), np.int32)
+        first = 0
+        for row, n in zip(table, used, strict=True):
+            row[:n] = self.order[np.arange(first, first + n) % self.blocks]
+            first += n
+        header = [len(q_lens), sum(q_lens), chunks, 0, table.shape[1]]
+        nothing = np.zeros(3 * sum(q_lens))
+        flat = np.concatenate([header, q_lens, kv_lens, nothing, table.ravel()]).astype(np.int32)
+        return Step.view(flat, header)

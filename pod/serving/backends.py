@@ -1,0 +1,177 @@
+"""Attention for the engine: whoever computes it is told the batch once an iteration and is then called in every layer.
+
+    backend.plan(host, device)              # the step of the iteration, on the host and on the device
+    out = backend.run(q, k_cache, v_cache)  # q [tokens, q_heads, D], caches [blocks, block_size, kv_heads, D]
+"""
+
+from __future__ import annotations
+
+from pod.attention import METHODS
+from pod.serving.step import Step
+
+OURS = ("auto", *METHODS)
+BACKENDS = ("sdpa", *OURS, "hopper-serial", "fa2", "fa3", "flashinfer")
+WORKSPACE = 512 << 20  # bytes that FlashInfer asks for
+
+
+def backend(name: str, q_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype, device):
+    """The backend of this name for one model. `auto` is our best kernel on a GPU and torch's own attention on a CPU."""
+    import torch
+
+    if name not in BACKENDS:
+        raise ValueError(f"attention: got {name!r}, allowed are {', '.join(BACKENDS)}")
+    if name == "sdpa" or (name == "auto" and torch.device(device).type == "cpu"):
+        return Sdpa()
+    if name in ("fa2", "fa3", "flashinfer", "hopper-serial") and torch.device(device).type == "cpu":
+        raise ValueError(f"attention: got {name!r} on a CPU, allowed there are sdpa and, at toy sizes, serial and pod")
+    if name == "fa3":
+        return FlashAttention3()
+    sizes = (q_heads, kv_heads, head_dim, block_size, dtype, device)
+    if name == "hopper-serial":
+        return InTurn("hopper", *sizes)
+    return Ours(name, *sizes) if name in OURS else FlashInfer("fa2" if name == "fa2" else "fa3", *sizes)
+
+
+class Sdpa:
+    """torch's own attention, sequence by sequence: slow and plain, on any device and in any dtype."""
+
+    def plan(self, host: Step, device: Step) -> None:
+        self.sequences = list(zip(host.q_lens.tolist(), host.kv_lens.tolist(), device.table.long(), strict=True))
+
+    def run(self, q, k_cache, v_cache):
+        import torch
+
+        outs, block = [], k_cache.shape[1]
+        for rows, (q_len, kv_len, table) in zip(q.split([s[0] for s in self.sequences]), self.sequences, strict=True):
+            pages = table[: -(-kv_len // block)]
+            k, v = (cache[pages].flatten(0, 1)[:kv_len].transpose(0, 1) for cache in (k_cache, v_cache))
+            seen = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril(kv_len - q_len)
+            out = torch.nn.functional.scaled_dot_product_attention(rows.transpose(0, 1)[None], k[None], v[None], seen,
+                                                                   enable_gqa=True)  # fmt: skip
+            outs.append(out[0].transpose(0, 1))
+        return torch.cat(outs)
+
+
+class Ours:
+    """pod.hybrid_attention with a method of ours; one work list serves all layers."""
+
+    def __init__(self, method: str, q_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype, device):
+        self.heads, self.options = (q_heads, kv_heads, head_dim), (block_size, dtype, device, method)
+
+    def plan(self, host: Step, device: Step) -> None:
+        self.plan_lengths(host.q_lens, host.kv_lens, device.table)
+
+    def plan_lengths(self, q_lens, kv_lens, table) -> None:
+        from pod.attention import plan
+
+        self.made, self.table = plan(q_lens, kv_lens, *self.heads, *self.options), table
+
+    def run(self, q, k_cache, v_cache):
+        from pod.attention import hybrid_attention
+
+        return hybrid_attention(q, k_cache, v_cache, self.made, self.table)
+
+
+class Halves:
+    """Prefill and decode in two calls, one after the other. `parts` holds (first row, last row, call)."""
+
+    def plan(self, host: Step, device: Step) -> None:
+        chunks, sequences = host.chunks, len(host.q_lens)
+        rows = int(host.q_lens[:chunks].sum())
+        self.parts = []
+        if chunks:
+            self.parts.append((0, rows, self.prefill(host, device, slice(0, chunks))))
+        if chunks < sequences:
+            self.parts.append((rows, len(host.tokens), self.decode(host, device, slice(chunks, sequences))))
+
+    def run(self, q, k_cache, v_cache):
+        import torch
+
+        outs = [call(q[first:last], k_cache, v_cache) for first, last, call in self.parts]
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
+
+
+class InTurn(Halves):
+    """A method of ours, once for the prefill and once for the decodes: what fusing brings is the ratio to `Ours`."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    def prefill(self, host: Step, device: Step, which: slice):
+        half = Ours(*self.arguments)
+        half.plan_lengths(host.q_lens[which], host.kv_lens[which], device.table[which])
+        return half.run
+
+    decode = prefill
+
+
+class FlashAttention3(Halves):
+    """FlashAttention-3 as two calls: what an H200 offers without us."""
+
+    def __init__(self):
+        import flash_attn_interface
+
+        self.call = flash_attn_interface.flash_attn_with_kvcache
+
+    def prefill(self, host: Step, device: Step, which: slice):
+        import torch
+
+        starts = torch.nn.functional.pad(device.q_lens[which].cumsum(0, dtype=torch.int32), (1, 0))
+        lengths = {"cu_seqlens_q": starts, "max_seqlen_q": int(host.q_lens[which].max())}
+        return self._bound(device, which, **lengths)
+
+    def decode(self, host: Step, device: Step, which: slice):
+        call = self._bound(device, which)
+        return lambda q, k_cache, v_cache: call(q[:, None], k_cache, v_cache)[:, 0]
+
+    def _bound(self, device: Step, which: slice, **more):
+        lengths = {"cache_seqlens": device.kv_lens[which], "page_table": device.table[which], "causal": True, **more}
+
+        def call(q, k_cache, v_cache):
+            out = self.call(q, k_cache, v_cache, **lengths)
+            return out[0] if isinstance(out, tuple) else out
+
+        return call
+
+
+class FlashInfer(Halves):
+    """FlashInfer's paged prefill, with the kernels of FlashAttention-2 or -3, then its paged decode."""
+
+    def __init__(self, kernels: str, q_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype, device):
+        import flashinfer
+        import torch
+
+        room = [torch.empty(WORKSPACE, dtype=torch.uint8, device=device) for _ in range(2)]
+        self.prefills = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room[0], "NHD", backend=kernels)
+        self.decodes = flashinfer.BatchDecodeWithPagedKVCacheWrapper(room[1], "NHD", use_tensor_cores=True)
+        self.block, self.dtype = block_size, dtype
+        self.heads = {"num_qo_heads": q_heads, "num_kv_heads": kv_heads, "page_size": block_size}
+        self.head_dim = head_dim
+
+    def prefill(self, host: Step, device: Step, which: slice):
+        starts = _starts(host.q_lens[which])
+        self.prefills.plan(starts, *self._pages(host, which), head_dim_qk=self.head_dim, causal=True,
+                           q_data_type=self.dtype, **self.heads)  # fmt: skip
+        return lambda q, k_cache, v_cache: self.prefills.run(q, (k_cache, v_cache))
+
+    def decode(self, host: Step, device: Step, which: slice):
+        self.decodes.plan(*self._pages(host, which), head_dim=self.head_dim, q_data_type=self.dtype, **self.heads)
+        return lambda q, k_cache, v_cache: self.decodes.run(q, (k_cache, v_cache))
+
+    def _pages(self, host: Step, which: slice):
+        """First page of each sequence, all pages in a row, and how full the last page of each is."""
+        import numpy as np
+        import torch
+
+        lens = host.kv_lens[which]
+        used = -(-lens // self.block)
+        pages = np.concatenate([row[:n] for row, n in zip(host.table[which], used, strict=True)])
+        last = (lens - 1) % self.block + 1
+        return _starts(used), *(torch.from_numpy(x.astype(np.int32)) for x in (pages, last))
+
+
+def _starts(lengths):
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))

@@ -1,0 +1,293 @@
+"""The real engine: an executor of the same loop that the simulator runs in. It owns the texts, the cache and the model.
+
+    scheduler -> Batch -> pack -> Step -> model and attention -> logits -> sampler -> tokens
+
+The schedulers decide with lengths and blocks alone, so they cannot tell this executor from the simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
+
+from pod.serving.backends import backend
+from pod.serving.blocks import PagedPool
+from pod.serving.events import Iteration, Log
+from pod.serving.loop import WallClock, serve
+from pod.serving.model import Llama
+from pod.serving.request import Request
+from pod.serving.schedulers import SWAP, Batch, Scheduler
+from pod.serving.shapes import Shape
+from pod.serving.step import HEADER, Step, pack, predicting
+
+GRAPH_ROWS = (1, 2, 4, *range(8, 64, 8), *range(64, 257, 16))  # decode batches are padded to the next of these
+
+
+def greedy(logits, requests: Sequence[Request]):
+    """The likeliest token of every row [n, vocab] -> [n], still on the GPU."""
+    return logits.argmax(-1)
+
+
+class Cache:
+    """Keys and values of all layers in blocks [layers, 2, blocks + 1, block_size, kv_heads, head_dim].
+
+    The last block is nobody's: rows that only fill up a graph write there.
+    """
+
+    def __init__(self, model: Llama, blocks: int, block_size: int, swap_blocks: int = 0):
+        import torch
+
+        self.blocks, self.block_size = blocks, block_size
+        size = (len(model.layers), 2, blocks + 1, block_size, model.kv_heads, model.shape.head_dim)
+        try:
+            self.data = torch.zeros(size, dtype=model.dtype, device=model.device)  # a kernel may read what it masks
+            self.host = torch.zeros((*size[:2], swap_blocks, *size[3:]), dtype=model.dtype) if swap_blocks else None
+        except RuntimeError as error:  # out of memory: torch has a type for it on a GPU, not on a CPU
+            raise ValueError(f"blocks: got {blocks} of {block_size} tokens, the memory of {model.device} has no room "
+                             f"({str(error).splitlines()[0]})") from None  # fmt: skip
+
+    def __iter__(self):
+        """(k_cache, v_cache) of each layer."""
+        return iter(self.data.unbind())
+
+    @property
+    def spare_slot(self) -> int:
+        return self.blocks * self.block_size
+
+    def swap_out(self, blocks: Sequence[int], to: Sequence[int]) -> None:
+        self.host[:, :, list(to)] = self.data[:, :, list(blocks)].cpu()
+
+    def swap_in(self, blocks: Sequence[int], source: Sequence[int]) -> None:
+        self.data[:, :, list(blocks)] = self.host[:, :, list(source)].to(self.data.device)
+
+
+class Engine:
+    """Runs batches on a model. Times are those of `clock`, which the loop must share.
+
+    `texts` holds all tokens of each request, prompt first. `stop` are the tokens that end an answer early.
+    """
+
+    def __init__(self, model: Llama, pool: PagedPool, attention: str = "auto", sample: Callable = greedy,
+                 stop: Sequence[int] = (), graphs: bool | None = None):  # fmt: skip
+        self.model, self.pool, self.sample, self.stop = model, pool, sample, frozenset(stop)
+        self.attention = backend(attention, model.q_heads, model.kv_heads, model.shape.head_dim, pool.block_size,
+                                 model.dtype, model.device)  # fmt: skip
+        self.cache = Cache(model, pool.num_blocks, pool.block_size, pool.swap_blocks)
+        self.clock = WallClock()
+        self.texts: dict[int, list[int]] = {}
+        self.held: dict[int, list[int]] = {}  # blocks of each request when it last ran
+        self.on_host: dict[int, list[int]] = {}
+        on_gpu = model.device.type == "cuda"
+        self.graphs = Graphs(self) if (on_gpu if graphs is None else graphs) else None
+        self._meter = Meter() if on_gpu else nullcontext()
+
+    def submit(self, batch: Batch, event: Iteration) -> float:
+        """Run one iteration; each request that gets a token finds it at the end of its text."""
+        self._swap(batch)
+        step = pack(batch, self.texts, self.pool.tables, self.pool.block_size)
+        self._broadcast(step)
+        logits = self.run(step)
+        requests = predicting(batch)
+        tokens = self.sample(logits, requests).tolist()  # the one copy to the host, and the one wait
+        for request, token in zip(requests, tokens, strict=True):
+            self.texts[request.id].append(token)
+            if token in self.stop:
+                request.output = request.generated + 1  # this one included, so the scheduler retires it
+        end = self.clock.now
+        if self.model.device.type == "cuda":
+            event.stages = [(end - self._meter.seconds(), end)]
+        return end
+
+    def run(self, step: Step):
+        """Logits of the rows that predict, on the device."""
+        import torch
+
+        with torch.inference_mode():
+            device = step.to(self.model.device)
+            self.attention.plan(step, device)
+            with self._meter:
+                if self.graphs and not step.chunks:
+                    return self.graphs.run(device)
+                return self.model.forward(device, self.cache, self.attention.run)
+
+    def warm(self, rows: int) -> None:
+        """Capture the graphs of up to `rows` decodes now, so that no measured iteration has to."""
+        import torch
+
+        with torch.inference_mode():
+            for padded in (r for r in GRAPH_ROWS if self.graphs and r < rows + 16):
+                self.graphs.recorded_for(padded)
+
+    def _swap(self, batch: Batch) -> None:
+        """Copy the blocks of preempted requests to the host before anybody writes there, and of the returned back."""
+        for request, how in batch.preempted:
+            blocks = self.held.pop(request.id)
+            if how == SWAP:
+                self.on_host[request.id] = self.pool.swapped[request.id]
+                self.cache.swap_out(blocks, self.on_host[request.id])
+        for request in batch.swapped_in:
+            source = self.on_host.pop(request.id)
+            self.cache.swap_in(self.pool.tables[request.id][: len(source)], source)
+        for request in chain((c.request for c in batch.prefills), batch.decodes):
+            self.held[request.id] = list(self.pool.tables[request.id])
+
+    # ------------------------------------------------------------ tensor parallelism: process 0 decides, all compute
+
+    def _broadcast(self, step: Step | None) -> None:
+        """Tell the other processes what comes next; None sends them home."""
+        group = self.model.group
+        if group.size > 1:
+            import torch
+            import torch.distributed as dist
+
+            flat = torch.zeros(HEADER, dtype=torch.int32) if step is None else torch.from_numpy(step.flat)
+            dist.broadcast(torch.tensor([len(flat)]).to(self.model.device), 0)
+            dist.broadcast(flat.to(self.model.device), 0)
+
+    def follow(self) -> None:
+        """What processes 1, 2, ... do: compute the steps that process 0 sends, until it sends none."""
+        import torch
+        import torch.distributed as dist
+
+        while True:
+            size = torch.zeros(1, dtype=torch.int64, device=self.model.device)
+            dist.broadcast(size, 0)
+            flat = torch.zeros(int(size), dtype=torch.int32, device=self.model.device)
+            dist.broadcast(flat, 0)
+            if not flat[0]:
+                return
+            self.run(Step.view(flat.cpu().numpy()))
+
+    def close(self) -> None:
+        self._broadcast(None)
+
+
+class Meter:
+    """Seconds that the GPU works on an iteration, by two events around it."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def __enter__(self):
+        self.events[0].record()
+
+    def __exit__(self, *error) -> None:
+        self.events[1].record()
+
+    def seconds(self) -> float:
+        self.events[1].synchronize()
+        return self.events[0].elapsed_time(self.events[1]) / 1000
+
+
+class Graphs:
+    """Decode-only iterations as CUDA graphs: a few hundred small launches become one a layer.
+
+    Attention stays outside, because its work list changes from iteration to iteration; between two attentions all
+    shapes are fixed once the rows are padded. Each padded number of rows has its graphs, captured when first needed.
+    """
+
+    def __init__(self, engine: Engine):
+        self.model, self.cache, self.attention = engine.model, engine.cache, engine.attention
+        self.recorded: dict[int, Recorded] = {}
+
+    def run(self, step: Step):
+        rows = next((r for r in GRAPH_ROWS if r >= len(step.tokens)), None)
+        if rows is None:
+            return self.model.forward(step, self.cache, self.attention.run)
+        return self.recorded_for(rows).replay(step, self.attention.run)
+
+    def recorded_for(self, rows: int) -> Recorded:
+        if rows not in self.recorded:
+            self.recorded[rows] = Recorded(self.model, self.cache, rows)
+        return self.recorded[rows]
+
+
+class Recorded:
+    """The pieces between the attentions of one padded number of rows, as graphs over fixed buffers."""
+
+    def __init__(self, model: Llama, cache: Cache, rows: int):
+        import torch
+
+        self.model, self.cache, layers = model, list(cache), len(model.layers)
+        whole = lambda fill: torch.full((rows,), fill, dtype=torch.int64, device=model.device)  # noqa: E731
+        self.tokens, self.positions, self.slots = whole(0), whole(0), whole(cache.spare_slot)
+        self.spare = cache.spare_slot
+        self.attended = torch.zeros(rows, model.q_heads, model.shape.head_dim, dtype=model.dtype, device=model.device)
+        self.x, self.q = [None] * (layers + 1), [None] * layers
+        self.graphs, self.pool = [], torch.cuda.graph_pool_handle()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # once for real, so that libraries have set up what a capture must not
+            for piece in range(layers + 1):
+                self._piece(piece)
+        torch.cuda.current_stream().wait_stream(stream)
+        for piece in range(layers + 1):
+            self.graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(self.graphs[-1], pool=self.pool):
+                self._piece(piece)
+
+    def _piece(self, i: int) -> None:
+        """From after the attention of layer i - 1 to before that of layer i."""
+        model = self.model
+        x = model.embed(self.tokens) if i == 0 else model.after(i - 1, self.x[i - 1], self.attended)
+        if i == len(model.layers):
+            self.out = model.logits(x)
+        else:
+            self.q[i] = model.before(i, x, self.positions, self.slots, *self.cache[i])
+        self.x[i] = x
+
+    def replay(self, step: Step, attend):
+        count = len(step.tokens)
+        self.slots.fill_(self.spare)
+        for buffer, new in ((self.tokens, step.tokens), (self.positions, step.positions), (self.slots, step.slots)):
+            buffer[:count].copy_(new)
+        for i, (k_cache, v_cache) in enumerate(self.cache):
+            self.graphs[i].replay()
+            self.attended[:count].copy_(attend(self.q[i][:count], k_cache, v_cache))
+        self.graphs[-1].replay()
+        return self.out[:count]
+
+
+# ---------------------------------------------------------------- prompts in, answers out
+
+
+@dataclass
+class Answer:
+    """The tokens that came out, or why none did."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    error: str | None = None
+
+
+def problem(prompt: Sequence[int], output: int, shape: Shape, context: int) -> str | None:
+    """Why the model cannot answer this prompt; None when it can."""
+    if not len(prompt):
+        return "the prompt is empty, allowed is at least one token"
+    if len(prompt) + output > context:
+        return f"{len(prompt)} tokens and {output} to come, {shape.name} takes {context} in all"
+    if not all(0 <= token < shape.vocab for token in prompt):
+        return f"a token outside of the vocabulary, allowed are 0 to {shape.vocab - 1}"
+    return None
+
+
+def answer(engine: Engine, scheduler: Scheduler, prompts: Sequence[Sequence[int]], output: int | Sequence[int],
+           arrivals: Sequence[float] | None = None, **run) -> tuple[list[Answer], Log]:  # fmt: skip
+    """Serve token lists; `output` tokens each, or fewer when a stop token comes. A bad prompt stops nobody else."""
+    outputs = [output] * len(prompts) if isinstance(output, int) else output
+    answers, requests = [Answer(list(p)) for p in prompts], []
+    for i, (prompt, count) in enumerate(zip(prompts, outputs, strict=True)):
+        answers[i].error = problem(prompt, count, engine.model.shape, engine.model.context)
+        if answers[i].error is None:
+            engine.texts[i] = list(prompt)
+            requests.append(Request(i, len(prompt), count, arrivals[i] if arrivals else 0.0))
+    engine.clock = WallClock()
+    log = serve(requests, [scheduler], engine, engine.clock, **run)
+    for i in engine.texts.keys() & set(range(len(prompts))):
+        answers[i].error = log.refused.get(i)
+        answers[i].tokens = engine.texts.pop(i)[len(prompts[i]) :]
+    return answers, log

@@ -1,0 +1,86 @@
+"""One iteration as tensors: which tokens go in, where their keys and values go, and which rows predict.
+
+All of it is integers and small, so it travels as one array: a single copy to the GPU, a single broadcast to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pod.serving.schedulers import Batch
+
+HEADER = 5  # sequences, tokens, prefill chunks, rows that predict, width of the block table
+
+
+@dataclass(frozen=True)
+class Step:
+    """Sequences in order: the prefill chunks, then the decodes. Every field is a view of `flat`.
+
+    `slots` are places in the cache, block * block_size + offset; `rows` are the tokens after which one comes out.
+    """
+
+    flat: object  # int32 [...], a NumPy array on the host or a tensor on a device
+    chunks: int
+    q_lens: object  # [sequences]
+    kv_lens: object  # [sequences]
+    tokens: object  # [tokens]
+    positions: object  # [tokens]
+    slots: object  # [tokens]
+    rows: object  # [sequences that predict]
+    table: object  # [sequences, width]
+
+    @classmethod
+    def view(cls, flat, header: Sequence[int] | None = None) -> Step:
+        """Cut `flat` into its fields. The header is read from it unless given, which on a GPU would mean waiting."""
+        sequences, tokens, chunks, rows, width = header if header is not None else flat[:HEADER].tolist()
+        sizes = (sequences, sequences, tokens, tokens, tokens, rows, sequences * width)
+        ends = np.cumsum((HEADER, *sizes)).tolist()
+        parts = [flat[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        return cls(flat, chunks, *parts[:-1], parts[-1].reshape(sequences, width))
+
+    @property
+    def header(self) -> list[int]:
+        return [len(self.q_lens), len(self.tokens), self.chunks, len(self.rows), self.table.shape[1]]
+
+    def to(self, device) -> Step:
+        """The same step on a device, in one copy that the host does not wait for."""
+        import torch
+
+        flat = torch.from_numpy(self.flat)
+        if torch.device(device).type == "cuda":
+            flat = flat.pin_memory().to(device, non_blocking=True)
+        return Step.view(flat, self.header)
+
+
+def pack(batch: Batch, texts: Mapping[int, Sequence[int]], tables: Mapping[int, Sequence[int]], block: int) -> Step:
+    """The step of a batch. `texts` holds all tokens of a request so far, `tables` the blocks that it holds."""
+    parts = [(c.request.id, c.context, c.tokens) for c in batch.prefills]
+    parts += [(r.id, r.computed, 1) for r in batch.decodes]
+    starts, q_lens = np.array([p[1] for p in parts]), np.array([p[2] for p in parts])
+    tokens = [token for id_, start, count in parts for token in texts[id_][start : start + count]]
+    first = np.cumsum(q_lens) - q_lens
+    positions = np.arange(len(tokens)) - np.repeat(first - starts, q_lens)
+    table = _table([tables[id_][: -(-(start + count) // block)] for id_, start, count in parts])
+    owner = np.repeat(np.arange(len(parts)), q_lens)
+    slots = table[owner, positions // block] * block + positions % block
+    emits = np.array([c.last for c in batch.prefills] + [True] * len(batch.decodes))
+    rows = (first + q_lens - 1)[emits]  # of a chunk its last row, and only if the prompt is complete with it
+    header = [len(parts), len(tokens), len(batch.prefills), len(rows), table.shape[1]]
+    fields = [header, q_lens, starts + q_lens, tokens, positions, slots, rows, table.ravel()]
+    return Step.view(np.concatenate([np.asarray(field, np.int32) for field in fields]), header)
+
+
+def _table(tables: Sequence[Sequence[int]]) -> np.ndarray:
+    """[sequences, most blocks of one]; unused entries are 0 and never read."""
+    table = np.zeros((len(tables), max(map(len, tables))), np.int32)
+    for row, blocks in zip(table, tables, strict=True):
+        row[: len(blocks)] = blocks
+    return table
+
+
+def predicting(batch: Batch) -> list:
+    """The requests that get a token, in the order of `Step.rows`."""
+    return [c.request for c in batch.prefills if c.last] + list(batch.decodes)
