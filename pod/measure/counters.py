@@ -27,34 +27,59 @@ MARKER = "FillFunctor"  # in the name of the kernel of Tensor.fill_
 SECONDS = 240
 
 
-def profile(suite: str) -> list[dict[str, float]]:
-    """One row of METRICS for each of `suite`.calls(): means over its kernels by their time, and the sum of times."""
+def profile(suite: str, metrics: dict[str, str] = METRICS) -> list[dict[str, float]]:
+    """One row of `metrics` for each of `suite`.calls(): means over its kernels by their time, and the sum of times."""
+    lines = _ncu(suite, "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics.values()))
+    return [_mean(call) if call else {} for call in calls_of(read(lines, metrics))]
+
+
+def stalls(suite: str) -> list[list[dict]]:
+    """For each of `suite`.calls() its instructions in program order: `sass`, and how many `samples` saw a warp there."""
+    lines = _ncu(suite, "--page", "source", "--print-source", "sass", "--section", "SourceCounters")
+    return [[i for kernel in call for i in kernel["instructions"]] for call in calls_of(read_source(lines))]
+
+
+def _ncu(suite: str, *options: str) -> list[str]:
+    """Run all calls of a suite under ncu. Returns the lines of its table."""
     ncu = shutil.which("ncu")
     if ncu is None:
         raise ValueError("no ncu here: Nsight Compute reads the counters")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "counters.csv")
         command = [
-            ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log), "--profile-from-start",
-            "off", "--clock-control", "none", "--target-processes", "application-only", "--metrics",
-            ",".join(METRICS.values()), sys.executable, "-m", "pod.measure.counters", suite,
+            ncu, "--csv", "--log-file", str(log), "--profile-from-start", "off", "--clock-control", "none",
+            "--target-processes", "application-only", *options, sys.executable, "-m", "pod.measure.counters", suite,
         ]  # fmt: skip
         paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {"PYTHONPATH": paths}
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
         lines = log.read_text().splitlines() if log.exists() else []
-    kernels = read([line for line in lines if line.startswith('"')])
-    if done.returncode or not kernels:
+    table = [line for line in lines if line.startswith('"')]
+    if done.returncode or not table:
         errors = [line for line in (*lines, *done.stderr.splitlines()) if "error" in line.lower()]
         raise ValueError(f"ncu read no counters: {errors[-1] if errors else f'exit status {done.returncode}'}")
-    return [_mean(call) if call else {} for call in calls_of(kernels)]
+    return table
 
 
-def read(lines: list[str]) -> list[dict]:
+def read(lines: list[str], metrics: dict[str, str] = METRICS) -> list[dict]:
     """ncu's table: one row a kernel, after a row of units; numbers with commas, times in nanoseconds."""
     rows = [row for row in csv.DictReader(lines) if row["ID"]]
-    numbers = [{name: float(row[metric].replace(",", "")) for name, metric in METRICS.items()} for row in rows]
+    numbers = [{name: float(row[metric].replace(",", "")) for name, metric in metrics.items()} for row in rows]
     return [{"kernel": row["Kernel Name"]} | n | {"us": n["us"] / 1000} for row, n in zip(rows, numbers, strict=True)]
+
+
+def read_source(lines: list[str]) -> list[dict]:
+    """ncu's source page: for each kernel its name, a row of titles, and a row an instruction."""
+    kernels: list[dict] = []
+    for row in csv.reader(lines):
+        if row[0] == "Kernel Name":
+            kernels.append({"kernel": row[1], "instructions": []})
+        elif "Source" in row:
+            sass, samples = row.index("Source"), row.index("Warp Stall Sampling (All Samples)")
+        else:
+            count = float(row[samples].replace(",", "") or 0)
+            kernels[-1]["instructions"].append({"sass": " ".join(row[sass].split()), "samples": count})
+    return kernels
 
 
 def calls_of(kernels: list[dict]) -> list[list[dict]]:
@@ -69,8 +94,8 @@ def calls_of(kernels: list[dict]) -> list[list[dict]]:
 
 
 def _mean(kernels: list[dict]) -> dict[str, float]:
-    total = sum(kernel["us"] for kernel in kernels)
-    return {"us": total} | {name: sum(k[name] * k["us"] for k in kernels) / total for name in METRICS if name != "us"}
+    total, names = sum(kernel["us"] for kernel in kernels), [n for n in kernels[0] if n not in ("kernel", "us")]
+    return {"us": total} | {name: sum(k[name] * k["us"] for k in kernels) / total for name in names}
 
 
 def main(suite: str) -> None:
