@@ -157,6 +157,14 @@ def test_methods_place_work_as_they_promise():
     assert table["pod"].slot.max() == 1  # two CTAs an SM
 
 
+def test_trace_is_the_same_wherever_the_tensors_lie():
+    batch, kept, traces = HybridBatch((200, *[1] * 12), (260, *[90] * 12), 4, 2, 64), [], []
+    for size in (0, 1001, 33):
+        kept.append(torch.zeros(size))  # other addresses for what follows
+        traces.append(record(batch, method="pod", ctas_per_sm=2))
+    assert traces[0].equals(traces[1]) and traces[0].equals(traces[2])
+
+
 def test_caches_and_queries_may_be_views():
     batch = HybridBatch((5, 1), (40, 30), 4, 2, 64, page_size=16)
     q, k, v, table = batch.tensors()

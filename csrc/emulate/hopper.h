@@ -134,7 +134,7 @@ inline void tma_load(uint32_t to, const CUtensorMap* map, uint32_t bar, std::arr
             const int64_t i = at_element[d] + rest % int(map->box[d]);
             inside &= i >= 0 && i < int64_t(map->dims[d]), p += i * int64_t(map->strides[d - 1]);
         }
-        if (inside) from[row] = p, arrival = machine().transfer(t.warp->time, p, row_bytes);
+        if (inside) from[row] = p, arrival = machine().transfer(t.warp->time, map->data, p, row_bytes);
     }
     c.copies++;
     machine().later(arrival, [=, &c, &b] {

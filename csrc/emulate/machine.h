@@ -215,12 +215,14 @@ struct Machine {
     void wake(Warp& w) {
         if (!w.queued) w.queued = true, queue.push({w.time, ticket++, &w});
     }
-    // `bytes` are asked for at `time`; returns when they have arrived. Only the first to touch a 128-byte line in this
-    // run brings it from DRAM: L2 holds all that kernels of a size for the emulator use.
-    double transfer(double time, const void* p, int bytes) {
+    // `bytes` at `p` of the tensor at `begin` are asked for at `time`; returns when they have arrived. Only the first to
+    // touch a 128-byte line in this run brings it from DRAM: L2 holds all that kernels of a size for the emulator use.
+    // Lines count from the tensor's begin, as on a GPU, where tensors are aligned: a run repeats itself wherever they lie.
+    double transfer(double time, const char* begin, const void* p, int bytes) {
         double busy = bytes * cost.l2_byte;
-        for (uintptr_t line = uintptr_t(p) / 128; line <= (uintptr_t(p) + bytes - 1) / 128; ++line)
-            if (in_l2.insert(line).second) busy += 128 * cost.dram_byte;
+        const char* const first = static_cast<const char*>(p);
+        for (const char* line = first - (first - begin) % 128; line < first + bytes; line += 128)
+            if (in_l2.insert(uintptr_t(line)).second) busy += 128 * cost.dram_byte;
         memory_free = std::max(memory_free, time) + busy / sms;
         return memory_free + cost.global_latency;
     }
@@ -241,7 +243,7 @@ private:
     std::multimap<double, std::function<void()>> events;  // what will happen without a warp: copies that arrive
     uint64_t ticket = 0;
     double memory_free = 0;                 // when L2 and DRAM are free again
-    std::unordered_set<uintptr_t> in_l2;    // 128-byte lines
+    std::unordered_set<uintptr_t> in_l2;    // 128-byte lines, by their first byte
     std::vector<Sm> sm;
     std::list<Cta> ctas;
     std::vector<std::unique_ptr<Stack>> spare_stacks;

@@ -81,7 +81,7 @@ template <class V> V load_global(const void* p, const Range& r, Where at) {
         const Span span = global_span(p, sizeof(V), r);
         each_global_cell(p, sizeof(V), false, [&](Cell& c) { note_read(*self, c, span, false); });
         Warp& w = *self->warp;
-        w.ready = std::max(w.ready, machine().transfer(w.time, p, sizeof(V)));
+        w.ready = std::max(w.ready, machine().transfer(w.time, r.begin, p, sizeof(V)));
     }
     V v;
     memcpy(&v, p, sizeof(V));
@@ -92,7 +92,7 @@ template <class V> void store_global(void* p, const Range& r, const V& v, Where 
     if (self) {
         self->at = at;
         each_global_cell(p, sizeof(V), true, [&](Cell& c) { note_write(*self, c, global_span(p, sizeof(V), r)); });
-        machine().transfer(self->warp->time, p, sizeof(V));
+        machine().transfer(self->warp->time, r.begin, p, sizeof(V));
     }
     memcpy(p, &v, sizeof(V));
 }
@@ -173,7 +173,7 @@ template <class T> void cp_async(uint32_t to, gptr<T> from, int bytes, bool keep
         check_global(source, bytes, bytes, from.range, at);
         const Span span = global_span(source, bytes, from.range);
         each_global_cell(source, bytes, false, [&](Cell& c) { note_read(t, c, span, false); });
-        t.open.ready = machine().transfer(t.warp->time, source, bytes);
+        t.open.ready = machine().transfer(t.warp->time, from.range.begin, source, bytes);
     }
     write_shared(t, to, bytes, How::cp_async);
     t.open.copies.push_back({to, keep ? source : nullptr, bytes});
