@@ -21,11 +21,15 @@ METHODS = {"FlashAttention-3, one after the other": "fa3_serial", "this kernel":
 def table():
     """One row a batch and method: prefill over decode, time over the longer part, and the place in the band (0 is the
     sum, 1 the longer part)."""
+    return places(sweep(), METHODS)
+
+
+def places(df, methods: dict[str, str]):
+    """The same for any sweep with both parts alone; `methods` {name: its column of times}."""
     import pandas as pd
 
-    df = sweep()
     parts = []
-    for method, column in METHODS.items():
+    for method, column in methods.items():
         place = (df.prefill + df.decode - df[column]) / df[["prefill", "decode"]].min(axis=1)
         parts.append(
             pd.DataFrame({"method": method, "ratio": df.ratio, "time": df[column] / df.larger, "place": place})
@@ -33,12 +37,12 @@ def table():
     return pd.concat(parts, ignore_index=True)
 
 
-def middle(df):
+def middle(df, ratios: tuple[float, float] = RATIOS):
     """Median time over the longer part, in bins of equal width on a logarithmic scale."""
     import numpy as np
     import pandas as pd
 
-    edges = np.geomspace(*RATIOS, 13)
+    edges = np.geomspace(*ratios, 13)
     bins = pd.cut(df.ratio, edges, labels=np.sqrt(edges[1:] * edges[:-1]))
     medians = df.groupby(bins, observed=True).time.agg(["median", "size"]).reset_index()
     return medians[medians["size"] >= 5].astype({"ratio": float})

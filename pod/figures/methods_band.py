@@ -1,0 +1,41 @@
+"""The band of chapter 00, filled with the five methods: every batch between its longer part and the sum."""
+
+from __future__ import annotations
+
+from pod.figures import Figure, hopper_band, pod_11
+from pod.figures._methods import METHODS, TONES
+
+FIGURE = Figure(
+    id="methods-band",
+    source="This repository",
+    title="Every batch of the sweep between its longer part and the sum, method by method, on an H200",
+    chapter="08",
+    method="Parts alone: our own prefill and decode. Line: median of the batches of about the same ratio.",
+    state="recorded",
+    data=("h200/methods-sweep.csv",),
+)
+RATIOS = (1 / 16, 8)
+SHOWN = ("streams", "cta", "warp", "pod")
+
+
+def table():
+    """One row a batch and method: prefill over decode, time over the longer part, and the place in the band."""
+    return hopper_band.places(pod_11.table(), {METHODS[way]: way for way in SHOWN})
+
+
+def draw(df):
+    from matplotlib import pyplot as plt
+
+    from pod.show import band, style
+
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(11, 3.6), dpi=style.DPI, layout="constrained", sharey=True)
+    for ax, way in zip(axes, SHOWN, strict=True):
+        part = df[df.method == METHODS[way]]
+        band({}, ratios=RATIOS, words=False, ax=ax)
+        ax.plot(part.ratio, part.time, ".", color=TONES[way], alpha=0.4, markersize=3.5, zorder=2)
+        line = hopper_band.middle(part, RATIOS)
+        ax.plot(line.ratio, line["median"], color=style.INK, linewidth=2.5, zorder=3)
+        ax.set(ylim=(0.9, max(2.12, df.time.quantile(0.995))), xlabel="prefill / decode, each alone", ylabel="")
+        ax.set_title(METHODS[way], fontsize=10)
+    axes[0].set_ylabel("time / the longer part alone")
+    return figure

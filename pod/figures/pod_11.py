@@ -1,0 +1,169 @@
+"""POD-Attention, Figure 11: how much each way of running a hybrid batch gains, over the paper's batches."""
+
+from __future__ import annotations
+
+from pod import paper
+from pod.figures import Figure
+from pod.figures._methods import CONFIGURATIONS, METHODS, PEERS, TONES, filtered, gain, geomean, recorded, with_parts
+
+FIGURE = Figure(
+    id="pod-11",
+    source="POD-Attention, Figure 11",
+    title="Distribution of speed-ups over the paper's hybrid batches, on an H200",
+    chapter="08",
+    method="Speed-up over our serial kernels, mean in bold. bf16, cold L2, shuffled rounds. The best of POD's three "
+    "configurations is what an oracle would choose.",
+    state="recorded",
+    data=("h200/methods-sweep.csv",),
+)
+BEST = "best"
+WAYS = {
+    "streams": "two\nstreams",
+    "cta": "CTA-\nparallel",
+    "warp": "warp-\nparallel",
+    "pod": "POD,\nas it\nchooses",
+    BEST: "best\nconfigu-\nration",
+    "fa2_serial": "FA2\nserial",
+    "fi_fa2_serial": "Flash-\nInfer\nserial",
+    "fi_batched": "Flash-\nInfer\none call",
+    "fi_pod": "Flash-\nInfer's\nPOD",
+    "fa3_serial": "FA3\nserial",
+    "hopper": "our\nHopper\nkernel",
+}
+OURS = 5  # of WAYS: those made of the kernels that run in the serial base
+KEYS = ["model", "tp", "chunk", "context", "decodes", "seen"]
+
+
+def table():
+    """One row a batch: milliseconds of all ways and of both parts alone, their ratio, the smaller's share, the larger,
+    and POD's best configuration; `even` marks the fair sample."""
+    df = with_parts(recorded("methods-sweep"))
+    times = [*METHODS, *CONFIGURATIONS[1:], *(way for way in PEERS if way in df)]
+    best = df[list(CONFIGURATIONS)].min(axis=1)
+    return df[[*KEYS, "even", "flops", "kv_bytes", "prefill", "decode", "ratio", "share", "larger", *times]].assign(
+        best=best
+    )
+
+
+def even(df):
+    """The fair sample of the whole sweep: no batch is left out for what it is."""
+    return df[df.even == 1]
+
+
+def near_peak(df, way: str = "pod") -> float:
+    """Share of the batches within 10 % of the longer part alone, %."""
+    margin = 1 + paper.value("pod.f11.near_peak_margin") / 100
+    return 100 * float((df[way] <= margin * df.larger).mean())
+
+
+def summary(df):
+    """One row a way: of how many batches, mean, median, largest and smallest gain over serial, share near the peak."""
+    import pandas as pd
+
+    rows = {}
+    for way, name in WAYS.items():
+        part = df.dropna(subset=way)
+        gains = gain(part.serial, part[way])
+        rows[name.replace("-\n", "-" if way in ("cta", "warp") else "").replace("\n", " ")] = [
+            len(part), gains.mean(), gains.median(), gains.max(), gains.min(), near_peak(part, way)
+        ]  # fmt: skip
+    columns = ["batches", "mean %", "median %", "max %", "min %", "near the peak, %"]
+    return pd.DataFrame(rows, index=columns).T.round(1).astype({"batches": int}).rename_axis("over serial")
+
+
+# ---------------------------------------------------------------- what the paper states
+
+
+def _gains(way: str):
+    df = filtered(table()).dropna(subset=way)
+    return gain(df.serial, df[way])
+
+
+def pod_mean() -> float:
+    return float(_gains("pod").mean())
+
+
+def pod_max() -> float:
+    return float(_gains("pod").max())
+
+
+def pod_min() -> float:
+    return float(_gains("pod").min())
+
+
+def pod_near_peak() -> float:
+    return near_peak(filtered(table()))
+
+
+def warp_over_next() -> float:
+    """Median gain of warp-parallel fusion less that of the better of the two other baselines, percentage points."""
+    return float(_gains("warp").median() - max(_gains(way).median() for way in ("streams", "cta")))
+
+
+def warp_median() -> float:
+    return float(_gains("warp").median())
+
+
+def warp_min() -> float:
+    return float(_gains("warp").min())
+
+
+def batched_min() -> float:
+    df = filtered(table())
+    return float(gain(df.fa2_serial, df.fi_batched).min())
+
+
+def fa2_over_flashinfer() -> float:
+    df = filtered(table())
+    return float((df.fa2_serial / df.fi_fa2_serial).median())
+
+
+# ---------------------------------------------------------------- what we state
+
+
+def chosen_over_best() -> float:
+    df = filtered(table())
+    return float((df["pod"] / df.best).mean())
+
+
+def over_fa2() -> float:
+    df = filtered(table())
+    return geomean((df.fa2_serial / df["pod"]).dropna())
+
+
+def under_fa3_when_prefill_is_long() -> float:
+    df = table()
+    long = df[df.ratio > 2]
+    return geomean((long["pod"] / long.fa3_serial).dropna())
+
+
+def under_hopper() -> float:
+    df = filtered(table())
+    return geomean((df["pod"] / df.hopper).dropna())
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def draw(df):
+    from matplotlib import pyplot as plt
+
+    from pod.show import style
+
+    figure, axes = plt.subplots(2, 1, figsize=(9.5, 7.2), dpi=style.DPI, layout="constrained", sharex=True)
+    some, fair = filtered(df), even(df)
+    _panel(axes[0], some, f"{len(some)} batches in which each part takes 20 % or more: the paper's filter")
+    _panel(axes[1], fair, f"a fair sample of {len(fair)} batches, nothing left out")
+    return figure
+
+
+def _panel(ax, df, title: str) -> None:
+    from pod.show import style, violins
+
+    gains = {name: (df.serial / df[way]).dropna() for way, name in WAYS.items()}
+    gains["perfect\noverlap of\nour parts"] = df.serial / df.larger
+    violins(style.tidy(ax), gains, [*(TONES[way] for way in WAYS), style.FRAME], lambda values: values.mean(), 9)
+    for border in (OURS + 0.5, len(WAYS) + 0.5):
+        ax.axvline(border, color=style.FRAME, linewidth=1)
+    ax.set(ylabel="speed-up over our serial", ylim=(0, max(values.max() for values in gains.values()) + 0.25))
+    ax.set_title(title, fontsize=10)

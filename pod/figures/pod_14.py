@@ -1,0 +1,70 @@
+"""POD-Attention, Figure 14: prefill and decode by turns, or in proportion to their work."""
+
+from __future__ import annotations
+
+from pod import paper
+from pod.batch import MODELS
+from pod.figures import Figure
+from pod.figures._methods import gain, recorded
+
+FIGURE = Figure(
+    id="pod-14",
+    source="POD-Attention, Figure 14",
+    title="50:50 against proportional scheduling, on an H200",
+    chapter="08",
+    method="A whole prompt of 8K beside decodes of 8K, one GPU, bf16; the policy alone differs. Medians, cold L2.",
+    state="recorded",
+    data=("h200/methods-policy.csv",),
+)
+TURNS, PROPORTIONAL, INTEGER = "50:50", "proportional", "integer ratio"
+TONES = {TURNS: "#9aa7b4", INTEGER: "#9d755d", PROPORTIONAL: "#54a24b"}
+ENDINGS = ("", "_2", "_4")  # as POD chooses its CTAs an SM, two, four
+
+
+def table():
+    """One row a model and batch: milliseconds of each policy (two or four CTAs an SM: `_2`, `_4`), of both parts alone
+    and of serial, and the gain of proportional over 50:50 in %."""
+    df = recorded("methods-policy")
+    policies = [policy + ending for policy in TONES for ending in ENDINGS]
+    return df[["model", "decodes", "prefill", "decode", "serial", *policies]].assign(
+        gain=gain(df[TURNS], df[PROPORTIONAL])
+    )
+
+
+def gain_max() -> float:
+    return float(table().gain.max())
+
+
+def trend() -> float:
+    """Rank correlation of gain and batch size, mean of both models."""
+    ranks = table().groupby("model")[["decodes", "gain"]].rank()
+    return float(ranks.groupby(table().model).apply(lambda part: part.decodes.corr(part.gain)).mean())
+
+
+def draw(df):
+    from pod.show import style
+
+    axes = style.axes(9.5, 3.7, columns=2, sharey=True)
+    for ax, (model, part) in zip(axes, df.groupby("model", sort=False), strict=True):
+        _bars(ax, part)
+        ax.set_title(f"{MODELS[model].name}; paper: up to {paper.value('pod.f14.proportional_gain_max'):.0f} %",
+                     fontsize=10)  # fmt: skip
+        ax.set(xlabel="decodes beside the prompt", ylim=(0, 1.18 * df[list(TONES)].max().max()))
+    axes[0].set_ylabel("attention of one layer, ms")
+    style.legend(axes[0], loc="upper left")
+    return axes[0].figure
+
+
+def _bars(ax, df) -> None:
+    from pod.show import style
+
+    at = range(len(df))
+    for shift, (policy, tone) in zip((-0.27, 0, 0.27), TONES.items(), strict=True):
+        ax.bar([x + shift for x in at], df[policy], 0.25, color=tone, label=policy)
+    ends = df[["prefill", "decode"]].max(axis=1)
+    ax.hlines(ends, [x - 0.42 for x in at], [x + 0.42 for x in at], color=style.INK, linewidth=1.2,
+              label="the longer part alone")  # fmt: skip
+    for x, row in zip(at, df.itertuples(), strict=True):
+        ax.text(x + 0.27, df[PROPORTIONAL].iloc[x] + 0.02 * df[TURNS].max(), f"{row.gain:+.0f} %", ha="center",
+                fontsize=9, fontweight="bold")  # fmt: skip
+    ax.set_xticks(at, df.decodes)

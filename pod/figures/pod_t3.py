@@ -1,0 +1,81 @@
+"""POD-Attention, Table 3: the methods that are compared, ours and other people's, and where one has a hole."""
+
+from __future__ import annotations
+
+import re
+
+from pod import paper
+from pod.figures import Figure
+from pod.figures._methods import METHODS, PEERS, geomean, recorded
+
+FIGURE = Figure(
+    id="pod-t3",
+    source="POD-Attention, Table 3",
+    title="The attention methods that are compared, and what each takes on eleven hybrid batches of an H200",
+    chapter="08",
+    method="Geometric mean of our serial's time over each way's, on the batches that it can take; bf16, cold L2.",
+    state="recorded",
+    data=("h200/methods-peers.csv",),
+)
+PAPER = {"serial": "fa_serial", "streams": "fa_streams", "warp": "fa_hfuse", "pod": "pod"}
+WHAT = {
+    "serial": "prefill kernel, then decode kernel",
+    "streams": "the same kernels on two CUDA streams",
+    "cta": "one kernel; a CTA's number says which operation",
+    "warp": "one kernel; half of a CTA's warps do prefill, half decode",
+    "pod": "one kernel; a CTA asks its SM which operation is due",
+    "fa2_serial": "torch's FlashAttention-2: the paper's baseline",
+    "fa2_streams": "the same on two CUDA streams",
+    "cudnn_serial": "torch's cuDNN attention",
+    "fa3_serial": "FlashAttention-3, for Hopper",
+    "fa3_streams": "the same on two CUDA streams",
+    "fa3_varlen": "one FlashAttention-3 call for the whole batch",
+    "fi_fa2_serial": "FlashInfer, its prefill made of FlashAttention-2's ideas",
+    "fi_fa3_serial": "FlashInfer, its prefill made of FlashAttention-3's ideas",
+    "fi_batched": "one FlashInfer prefill call for the whole batch",
+    "fi_pod": "FlashInfer's own POD kernel",
+    "fi_persistent": "FlashInfer's persistent kernel for mixed batches",
+    "hopper": "POD rebuilt for Hopper (chapter 16)",
+}
+NAMES = METHODS | PEERS
+
+
+def table():
+    """One row a method: the paper's words for it, what runs here, on how many batches, its mean speed-up over serial,
+    and why it has no time on the others."""
+    import pandas as pd
+
+    df = recorded("methods-peers")
+    rows = []
+    for way, what in WHAT.items():
+        there = df[df[way].notna()]
+        stated = paper.value(f"pod.t3.{PAPER[way]}") if way in PAPER else ""
+        mean = geomean(there.serial / there[way]) if len(there) else None
+        rows.append((NAMES[way], what, stated, len(there), mean, _holes(df, way)))
+    columns = ["method", "what runs", "paper", "batches", "speed-up over serial", "holes"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _holes(df, way: str) -> str:
+    """The reasons that the recording gives for a way, each once."""
+    pattern = re.compile(rf"(?:^|; ){way}: (.*?)(?=; \w+: |$)")
+    reasons = (reason for holes in df.holes.fillna("") for reason in pattern.findall(holes))
+    return ", ".join(dict.fromkeys(reasons))
+
+
+def draw(df):
+    from pod.show import style
+
+    ax = style.axes(10, 0.33 * len(df) + 0.6)
+    for y, row in enumerate(df.itertuples(index=False)):
+        known = row[4] == row[4] and row[4] is not None
+        ax.barh(y, row[4] if known else 0, 0.7, color=style.colour("hybrid") if row[2] else style.FRAME)
+        hole = f"   holes: {row[5][:70]}" if row[5] else ""
+        ax.text((row[4] if known else 0) + 0.02, y, (f"{row[4]:.2f}×  {row[3]} batches" if known else "no time") + hole,
+                va="center", fontsize=8)  # fmt: skip
+    ax.axvline(1, color=style.INK, linewidth=0.8)
+    ax.set_yticks(range(len(df)), [f"{row[0]}: {row[1]}" for row in df.itertuples(index=False)], fontsize=8)
+    ax.invert_yaxis()
+    ax.set(xlabel="speed-up over our serial, geometric mean (green: in the paper's Table 3)",
+           xlim=(0, 1.35 * max(1, df["speed-up over serial"].max())))  # fmt: skip
+    return ax.figure

@@ -1,0 +1,77 @@
+"""POD-Attention, Table 7: into how many parts to cut the keys of a prefill tile."""
+
+from __future__ import annotations
+
+from pod import paper
+from pod.figures import Figure
+from pod.figures._methods import recorded
+
+FIGURE = Figure(
+    id="pod-t7",
+    source="POD-Attention, Table 7",
+    title="Limiting the splits of a prefill chunk, on an H200",
+    chapter="08",
+    method="Llama-3-8B on two GPUs, chunks of 512, decodes of 16K, bf16. Time over our serial; medians, cold L2.",
+    state="recorded",
+    data=("h200/methods-splits.csv",),
+)
+RULES = {"none": "no split", "vanilla": "FlashDecoding's rule", "limited": "limited"}
+TONES = {"none": "#9aa7b4", "vanilla": "#9d755d", "limited": "#54a24b"}
+DECODES = int(paper.value("pod.t7.decodes"))
+
+
+def table():
+    """One row a batch: milliseconds, parts of a tile and time over serial of each rule; `paper_*` as printed."""
+    df = recorded("methods-splits")
+    out = df[["decodes", "chunk", "prefill", "decode", "serial", "fa2_serial"]]
+    for rule in RULES:
+        out = out.assign(
+            **{rule: df[rule], f"{rule}_parts": df[f"{rule}_parts"], f"{rule}_ratio": df[rule] / df.serial}
+        )
+    stated = {
+        f"paper_{rule}": [paper.value(f"pod.t7.{chunk}.{rule}_ratio") for chunk in df.chunk]
+        for rule in ("vanilla", "limited")
+    }
+    return out.assign(**stated)
+
+
+def _at_31(column: str) -> float:
+    df = table()
+    return float(df[(df.decodes == DECODES) & (df.chunk == 31)][column].iloc[0])
+
+
+def vanilla_ratio() -> float:
+    return _at_31("vanilla_ratio")
+
+
+def limited_ratio() -> float:
+    return _at_31("limited_ratio")
+
+
+def saved_ratio() -> float:
+    """Time saved over serial with limited splits over that with vanilla ones, sum of the four chunks."""
+    df = table()
+    saved = {rule: (df.serial - df[rule])[df.decodes == DECODES].sum() for rule in RULES}
+    return float(saved["limited"] / saved["vanilla"])
+
+
+def draw(df):
+    from pod.show import style
+
+    axes = style.axes(9.5, 3.7, columns=2, sharey=True)
+    for ax, (decodes, part) in zip(axes, df.groupby("decodes"), strict=True):
+        for shift, (rule, name) in zip((-0.27, 0, 0.27), RULES.items(), strict=True):
+            at = [i + shift for i in range(len(part))]
+            ax.bar(at, part[f"{rule}_ratio"], 0.25, color=TONES[rule], label=name)
+            for x, ratio, parts in zip(at, part[f"{rule}_ratio"], part[f"{rule}_parts"], strict=True):
+                ax.text(x, ratio + 0.01, f"{ratio:.2f}\n{parts} part{'s' * (parts > 1)}", ha="center", fontsize=7.5)
+            if f"paper_{rule}" in df:
+                ax.plot(at, part[f"paper_{rule}"], "X", color=style.INK, markersize=6, label="paper, A100")
+        ax.axhline(1, color=style.INK, linewidth=0.8)
+        ax.set_xticks(range(len(part)), part.chunk)
+        ax.set(xlabel="chunk of the prompt", ylim=(0, 1.35))
+        ax.set_title(f"{decodes} decodes of 16K", fontsize=10)
+        ax.tick_params(axis="x", length=0)
+    axes[0].set_ylabel("time / our serial")
+    style.legend(axes[1], loc="upper right", ncols=2)
+    return axes[0].figure
