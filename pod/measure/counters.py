@@ -34,7 +34,7 @@ def profile(suite: str, metrics: dict[str, str] = METRICS) -> list[dict[str, flo
 
 
 def stalls(suite: str) -> list[list[dict]]:
-    """For each of `suite`.calls() its instructions in program order: `sass`, and `samples`, how often a warp was there."""
+    """Of each of `suite`.calls() the instructions in program order, with `samples`: how often a warp stood there."""
     lines = _ncu(suite, "--page", "source", "--print-source", "sass", "--section", "SourceCounters")
     return [[i for kernel in call for i in kernel["instructions"]] for call in calls_of(read_source(lines))]
 
