@@ -23,11 +23,17 @@ SUITES = {
     "methods-counters": "pod.measure.suites.methods_counters",
     "operators": "pod.measure.suites.operators",
     "pod-trace": "pod.measure.suites.pod_trace",
+    "single-query": "pod.measure.suites.single_query",
+    "single-query-counters": "pod.measure.suites.single_query_counters",
+    "single-query-stalls": "pod.measure.suites.single_query_stalls",
 }
 
 HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
 METHODS_CSRC = (
     "csrc/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py",
+)  # fmt: skip
+SINGLE_QUERY_CSRC = (
+    "csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp", "pod/single_query.py",
 )  # fmt: skip
 
 

@@ -1,0 +1,49 @@
+"""The suites of chapter 15's kernel: right calls, rows with names of their own, and how ncu's source page is read."""
+
+from importlib import import_module
+
+import pytest
+
+from pod import kernels
+from pod.batch import HybridBatch
+from pod.measure import counters, peers
+from pod.measure.suites import SUITES, single_query
+
+torch = pytest.importorskip("torch")
+SOURCE_PAGE = """\
+"Kernel Name","void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
+"#","Address","Source","Warp Stall Sampling (All Samples)","# Samples"
+"1","a0","      EXIT ","1","1"
+"Kernel Name","void single_query<__nv_bfloat16, 0>(Params<__nv_bfloat16>)"
+"#","Address","Source","Warp Stall Sampling (All Samples)","# Samples"
+"1","b0","      LDG.E.64 R2,  [R4] ","1,204","9"
+"2","b1","      FFMA R1, R2, R3, R1 ","","0"
+"""
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name.startswith("single-query")])
+def test_rows_of_a_suite_have_names_of_their_own(name):
+    suite = import_module(SUITES[name])
+    rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
+    assert len(set(rows)) == len(rows) > 0 and suite.DOC.endswith(".")
+
+
+def test_batches_fit_a_13b_model():
+    for name in single_query.BATCHES:
+        batch = single_query.batch(name)
+        assert batch.kv_bytes < 12e9 and max(batch.kv_lens) <= 2048, name
+
+
+@pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+def test_every_idea_is_right_on_a_setting():
+    setting = peers.Setting(HybridBatch((1, 1), (37, 90), 2, 2, 128), device="cpu")
+    calls, holes = peers.ready(setting, single_query.IDEAS)
+    assert holes == {} and list(calls) == list(single_query.IDEAS)
+
+
+def test_source_page_is_read_kernel_by_kernel():
+    kernels_read = counters.read_source(SOURCE_PAGE.splitlines())
+    assert [len(k["instructions"]) for k in kernels_read] == [1, 2]
+    (call,) = counters.calls_of(kernels_read)
+    assert call[0]["instructions"] == [{"sass": "LDG.E.64 R2, [R4]", "samples": 1204.0},
+                                       {"sass": "FFMA R1, R2, R3, R1", "samples": 0.0}]  # fmt: skip
