@@ -14,6 +14,7 @@ SUITES = {
     "lean-energy": "pod.measure.suites.lean_energy",
     "lean-layers": "pod.measure.suites.lean_layers",
     "lean-trace": "pod.measure.suites.lean_trace",
+    "lean-parallel": "pod.measure.suites.lean_parallel",
     "methods-sweep": "pod.measure.suites.methods_sweep",
     "methods-chunks": "pod.measure.suites.methods_chunks",
     "methods-ctas": "pod.measure.suites.methods_ctas",
