@@ -66,7 +66,8 @@ class Cache:
 class Engine:
     """Runs batches on a model. Times are those of `clock`, which the loop must share.
 
-    `texts` holds all tokens of each request, prompt first. `stop` are the tokens that end an answer early.
+    `texts` holds all tokens of each request, prompt first. `stop` are the tokens that end an answer early. `marks` has,
+    for every iteration, when the host had planned it and when it had launched everything and began to wait.
     """
 
     def __init__(self, model: Llama, pool: PagedPool, attention: str = "auto", sample: Callable = greedy,
@@ -79,6 +80,7 @@ class Engine:
         self.texts: dict[int, list[int]] = {}
         self.held: dict[int, list[int]] = {}  # blocks of each request when it last ran
         self.on_host: dict[int, list[int]] = {}
+        self.marks: list[tuple[float, float]] = []
         on_gpu = model.device.type == "cuda"
         self.graphs = Graphs(self) if (on_gpu if graphs is None else graphs) else None
         self._meter = Meter() if on_gpu else nullcontext()
@@ -96,6 +98,7 @@ class Engine:
             if token in self.stop:
                 request.output = request.generated + 1  # this one included, so the scheduler retires it
         end = self.clock.now
+        self.marks.append((self.planned, self.launched))
         if self.model.device.type == "cuda":
             event.stages = [(end - self._meter.seconds(), end)]
         return end
@@ -107,10 +110,14 @@ class Engine:
         with torch.inference_mode():
             device = step.to(self.model.device)
             self.attention.plan(step, device)
+            self.planned = self.clock.now
             with self._meter:
                 if self.graphs and not step.chunks:
-                    return self.graphs.run(device)
-                return self.model.forward(device, self.cache, self.attention.run)
+                    logits = self.graphs.run(device)
+                else:
+                    logits = self.model.forward(device, self.cache, self.attention.run)
+            self.launched = self.clock.now
+            return logits
 
     def warm(self, rows: int) -> None:
         """Capture the graphs of up to `rows` decodes now, so that no measured iteration has to."""

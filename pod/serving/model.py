@@ -136,7 +136,7 @@ class Llama:
         return self.embedding[tokens]
 
     def before(self, i: int, x, positions, slots, k_cache, v_cache):
-        """Up to attention: x [n, hidden] -> q [n, q_heads, head_dim]. Keys and values go to their slots in the cache."""
+        """Up to attention: x [n, hidden] -> q [n, q_heads, head_dim]. Keys and values go to their slots."""
         layer, s = self.layers[i], self.shape
         qkv = _linear(self._normed(x, layer.attention_norm), layer.qkv).view(len(x), -1, s.head_dim)
         qk, v = qkv.split((self.q_heads + self.kv_heads, self.kv_heads), 1)

@@ -43,13 +43,17 @@ class Load:
 
         return Workload("uniform", self.iterations, self.qps, low=self.low or self.total, high=self.total, pd=self.pd)
 
-    def scheduler(self):
-        """With the requests that run from the start; theirs are the first ids."""
+    def pool(self):
         from pod.serving.blocks import PagedPool
+
+        return PagedPool(self.blocks, PAGE)
+
+    def scheduler(self, pool=None):
+        """With the requests that run from the start; theirs are the first ids."""
         from pod.serving.request import Request
         from pod.serving.schedulers import Sarathi
 
-        scheduler, first = Sarathi(PagedPool(self.blocks, PAGE), 256, chunk=self.chunk), self.workload().requests()[0]
+        scheduler, first = Sarathi(pool or self.pool(), 256, chunk=self.chunk), self.workload().requests()[0]
         for i in range(self.running):
             done = first.output * i // self.running
             request = Request(i, first.prompt + done, first.output - done)
@@ -69,12 +73,12 @@ class Load:
 # The ratios and chunks are those of POD's Figure 12; the requests are as long as one GPU's memory allows.
 LOADS = {
     "llama-3-8b": Load("llama-3-8b", 17, 1 * K, 12 * K, 220),
+    "llama-3-8b online": Load("llama-3-8b", 10, 1 * K, 4 * K, 500, low=1 * K, qps=11.0),
     "yi-6b": Load("yi-6b", 8, 512, 16 * K, 300),
     "llama-2-7b": Load("llama-2-7b", 64, 1 * K, 8 * K, 220),
-    "llama-3-8b online": Load("llama-3-8b", 10, 1 * K, 4 * K, 500, low=1 * K, qps=11.0),
 }
-BACKENDS = {"llama-3-8b": ("fa3", "hopper-serial", "hopper"), "yi-6b": ("fa3", "hopper"),
-            "llama-2-7b": ("fa3", "hopper"), "llama-3-8b online": ("fa3", "hopper")}  # fmt: skip
+BACKENDS = {"llama-3-8b": ("fa3", "hopper-serial", "hopper"), "llama-3-8b online": ("fa3", "hopper"),
+            "yi-6b": ("fa3", "hopper"), "llama-2-7b": ("fa3", "hopper")}  # fmt: skip
 RUNS = {f"{load}, {name}": (LOADS[load], name) for load, names in BACKENDS.items() for name in names}
 
 
@@ -138,28 +142,31 @@ def _run(run: str) -> list[dict]:
     from pod.serving.schedulers import Sarathi
 
     load, attention = RUNS[run]
-    model, scheduler, random = _model(load.model), load.scheduler(), np.random.default_rng(0)
+    model, pool, random = _model(load.model), load.pool(), np.random.default_rng(0)
     text = lambda tokens: random.integers(0, model.shape.vocab, tokens).tolist()  # noqa: E731
-    engine = Engine(model, scheduler.pool, attention)
+    engine = Engine(model, pool, attention)
     if load.qps:
         engine.warm(96)
-    warm = Sarathi(scheduler.pool, 4, chunk=load.chunk)
-    answer(engine, warm, [text(load.chunk + 100)] * 2, 4)  # everything has run once before the clock starts
+    # everything has run once before the clock starts
+    answer(engine, Sarathi(pool, 4, chunk=load.chunk), [text(load.chunk + 100)] * 2, 4)
+    scheduler = load.scheduler(pool)
     engine.texts = {r.id: text(r.prompt) for r in load.requests()}
     engine.texts |= {r.id: text(r.prompt + 1) for r in scheduler.running}
-    engine.clock = WallClock()
+    engine.clock, engine.marks = WallClock(), []
     events = window(load, engine, scheduler, engine.clock)
+    rows = [row(event, *marks) for event, marks in zip(events, engine.marks, strict=True)]
     del engine
     gc.collect()
     torch.cuda.empty_cache()
-    return [row(event) for event in events]
+    return rows
 
 
-def row(event) -> dict:
-    """Milliseconds from the start to the decision and to its tokens, and those that the GPU worked; who was in it."""
-    gpu = event.stages[0][1] - event.stages[0][0] if event.stages else 0.0
-    return {"scheduled_ms": round(1e3 * event.scheduled, 3), "end_ms": round(1e3 * event.end, 3),
-            "gpu_ms": round(1e3 * gpu, 3), "digest": digest(event)}  # fmt: skip
+def row(event, planned: float, launched: float) -> dict:
+    """Milliseconds since the start: the scheduler is asked, the work is planned, all is launched, the tokens are out.
+    And how long the GPU worked, and who was in the batch."""
+    gpu = sum(end - start for start, end in event.stages)
+    times = {"scheduled": event.scheduled, "planned": planned, "launched": launched, "end": event.end, "gpu": gpu}
+    return {f"{name}_ms": round(1e3 * t, 3) for name, t in times.items()} | {"digest": digest(event)}
 
 
 def digest(event) -> str:
