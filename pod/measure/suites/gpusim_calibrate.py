@@ -17,6 +17,7 @@ CSRC = ("csrc/hybrid.cu", "csrc/bindings.cpp", "csrc/micro/rates.cu")
 ROUNDS, REPEATS = 5, 15
 GROUP = 4096  # bytes that a CTA of csrc/micro/rates.cu asks for at a time
 MANY = 132 * 16  # CTAs that do nothing: the price of starting one
+PARTS = 4  # of the probes that end in "split"
 METHODS = ("serial", "streams", "cta", "warp", "pod")
 
 
@@ -36,6 +37,7 @@ def cases() -> list[dict]:
         rows += [("decode", shape, ctas, 4096) for ctas in counts]
         rows += [("decode", shape, 132 * shape, size) for size in (256, 1024)]
         rows += [("decode shared", shape, ctas, 4096) for ctas in (1, 132, 132 * shape)]
+    rows += [(f"{side} split", shape, 132 * shape, 4224) for side in ("prefill", "decode") for shape in (2, 4)]
     rows += [("empty", method, 2, 16) for method in METHODS]
     return [dict(zip(KEYS, row, strict=True)) for row in rows]
 
@@ -107,12 +109,16 @@ def _read(probe: str, shape: int, ctas: int, size: int):
 
 
 def even_batch(probe: str, ctas_per_sm: int, ctas: int, keys: int) -> HybridBatch:
-    """A batch that fills `ctas` CTAs with equal work. "own": each prefill tile reads keys that no other reads."""
+    """A batch that fills `ctas` CTAs with equal work. "own": each prefill tile reads keys that no other reads; "split":
+    the keys of a tile or request are cut into four parts, which are merged."""
     from pod.schedule.fixed_split import SHAPES
 
     shape = SHAPES[ctas_per_sm]
+    if probe.endswith("split"):
+        ctas //= PARTS
     if probe.startswith("decode"):
-        return HybridBatch.of(0, 0, ctas, keys, 8 * shape.virtual, shape.virtual, page_size=keys)
+        page = 1 << (keys - 1).bit_length()
+        return HybridBatch.of(0, 0, ctas, keys, 8 * shape.virtual, shape.virtual, page_size=page)
     tiles = 1 if probe == "prefill own" else next(n for n in (33, 1) if ctas % n == 0)
     tiles = min(tiles, keys // shape.prefill_rows)
     heads = ctas // tiles
@@ -128,15 +134,15 @@ def _ours(probe: str, shape: int, ctas: int, size: int):
     batch = even_batch(probe, shape, ctas, size)
     shared = probe == "decode shared"
     sequences = 1 if shared else len(batch.kv_lens)
-    cache = [torch.empty(sequences, size, batch.num_kv_heads, 128, device="cuda", dtype=torch.bfloat16) for _ in "kv"]
-    for x in cache:
-        x.normal_()
+    places = (sequences, batch.page_size or size, batch.num_kv_heads, 128)
+    cache = [torch.empty(places, device="cuda", dtype=torch.bfloat16).normal_() for _ in "kv"]
     q = torch.randn(sum(batch.q_lens), batch.num_q_heads, 128, device="cuda", dtype=torch.bfloat16)
     table = None
     if batch.page_size:  # a page a sequence; all the same page when they share
         table = torch.arange(len(batch.kv_lens), device="cuda", dtype=torch.int32)[:, None] * (not shared)
     heads = (batch.num_q_heads, batch.num_kv_heads, 128)
-    choice = {"method": "serial", "ctas_per_sm": shape, "prefill_splits": "none", "decode_splits": 1}
+    splits = PARTS if probe.endswith("split") else 1
+    choice = {"method": "serial", "ctas_per_sm": shape, "prefill_splits": splits, "decode_splits": splits}
     plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, **choice)
     call = lambda: pod.hybrid_attention(q, *cache, plan, table, causal=batch.causal)  # noqa: E731
     return call, _row(batch.flops, batch.kv_bytes)
