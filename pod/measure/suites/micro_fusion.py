@@ -1,0 +1,92 @@
+"""POD-Attention's Figure 7 on this GPU: two loops, one bound by arithmetic and one by memory, fused in every way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from pod import kernels, micro
+from pod.micro import ALONE, METHODS, Work
+
+DOC = "a compute-bound and a memory-bound loop: alone, in turn, and fused in every way (Figure 7)."
+KEYS = ("case", "iterations")
+CSRC = ("csrc/micro/fusion.cu", "csrc/micro/fusion_bindings.cpp")
+ROUNDS, REPEATS = 5, 15
+
+FIGURE7, EQUAL, LONG_COMPUTE, LONG_MEMORY = "figure 7", "equal tiles", "long compute tiles", "long memory tiles"
+WAVE, WAVE_AND = "a full wave", "4 tiles more"
+BALANCE = 100  # iterations at which both loops take equally long alone
+ITERATIONS = range(20, 201, 20)
+CTAS_PER_SM = 2048 // micro.THREADS
+ARTIFACT_CTAS, ARTIFACT_SLOTS = 2048, 108 * 8  # the paper's artifact on its A100
+ROWS = (26, 105)  # of compute and memory in one of as many tiles as the artifact has CTAs: a millisecond on an H200
+HALF_EACH = ("cta", "alternate", "sm-aware")  # CTAs are compute or memory, so each side gets half of them
+
+
+def cases() -> list[dict]:
+    rows = [(FIGURE7, n) for n in ITERATIONS]
+    rows += [(case, BALANCE) for case in (EQUAL, LONG_COMPUTE, LONG_MEMORY, WAVE, WAVE_AND)]
+    return [dict(zip(KEYS, row, strict=True)) for row in rows]
+
+
+@lru_cache
+def slots() -> int:
+    """CTAs that this GPU holds at once."""
+    import torch
+
+    return CTAS_PER_SM * kernels.sm_count(torch.device("cuda"))
+
+
+def ctas() -> int:
+    """As many CTAs a slot as the artifact launches, an even number."""
+    return 2 * round(slots() * ARTIFACT_CTAS / ARTIFACT_SLOTS / 2)
+
+
+def work(case: str, method: str) -> Work:
+    """The work of a case, cut as this method cuts it, with one multiplication a step."""
+    n = ctas()
+    if case in (WAVE, WAVE_AND):  # tiles of one size
+        n = slots() + (4 if case == WAVE_AND else 0)
+        return Work(64 * n, 256 * n, 1, (n, n))
+    tiles = {
+        FIGURE7: (n // 2, n // 2) if method in HALF_EACH else (n, n),
+        EQUAL: (8 * slots(), 8 * slots()),
+        LONG_COMPUTE: (slots(), 8 * slots()),
+        LONG_MEMORY: (8 * slots(), slots()),
+    }
+    return Work(ROWS[0] * n, ROWS[1] * n, 1, tiles[case])
+
+
+@lru_cache(maxsize=1)
+def data(compute: int, memory: int) -> tuple:
+    return micro.arrays(Work(compute, memory, 1, (1, 1)), "cuda")
+
+
+@lru_cache
+def multiplications(case: str) -> int:
+    """Of a step, so that both loops take equally long alone."""
+    from statistics import median
+
+    from pod.measure import timing
+
+    def ms(work: Work, side: str) -> float:
+        return median(timing.samples(micro.prepare(work, side, data(work.compute, work.memory)), 9))
+
+    return micro.balanced(replace(work(case, "serial"), multiplications=500), ms, rounds=3).multiplications
+
+
+def measure(case: dict) -> dict:
+    from pod.measure import timing
+
+    name, iterations = case["case"], int(case["iterations"])
+    whole = work(name, "serial")
+    arrays, times = data(whole.compute, whole.memory), max(1, round(multiplications(name) * iterations / BALANCE))
+    works = {m: replace(work(name, m), multiplications=times) for m in (*ALONE, *METHODS)}
+    calls = {m: micro.prepare(w, m, arrays) for m, w in works.items()}
+    row = {"multiplications": times}
+    for method, time in timing.shuffled(calls, ROUNDS, ms=6.0).items():
+        row |= {method: round(time.ms, 5), f"{method}_p10": round(time.p10, 5), f"{method}_p90": round(time.p90, 5)}
+    for method in METHODS:
+        trace = micro.record(works[method], method, ctas_per_sm=None, data=arrays)
+        row[f"{method} together"] = round(micro.together(trace), 4)
+    return row

@@ -1,0 +1,38 @@
+"""What the SMs hold while the two loops of Figure 7 run, method by method, at equal halves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from pod import micro
+from pod.measure.suites import micro_fusion as suite
+
+DOC = "SMs that hold compute, memory, both or nothing, at 50 moments of each run of Figure 7's loops."
+KEYS = ("method", "moment")
+CSRC = suite.CSRC
+REPEATS = 1
+MOMENTS = 50
+HELD = ("nothing", "compute", "memory", "both")
+
+
+def cases() -> list[dict]:
+    return [{"method": method, "moment": i} for method in micro.METHODS for i in range(MOMENTS)]
+
+
+def measure(case: dict) -> dict:
+    times, counts = _held(case["method"])
+    i = int(case["moment"])
+    return {"us": round(float(times[i]), 3), **dict(zip(HELD, map(int, counts[:, i]), strict=True))}
+
+
+@lru_cache
+def _held(method: str):
+    import numpy as np
+
+    work = replace(suite.work(suite.FIGURE7, method), multiplications=suite.multiplications(suite.FIGURE7))
+    arrays = suite.data(work.compute, work.memory)
+    for _ in range(3):  # the last of three: code and lists are warm
+        trace = micro.record(work, method, ctas_per_sm=None, data=arrays)
+    times = (np.arange(MOMENTS) + 0.5) * trace.end.max() / MOMENTS
+    return times, micro.held(trace, times)

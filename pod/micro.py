@@ -1,0 +1,153 @@
+"""The microbenchmark of POD-Attention's Figure 7: a loop bound by arithmetic and one bound by memory, run in every way.
+
+Compute multiplies numbers over and over, memory adds three arrays; compute stands for prefill, memory for decode. Both
+are cut into tiles, one CTA's worth each, and go row by row with barriers. csrc/micro/fusion.cu has the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pod import kernels
+from pod.kernels import TRACE_FIELDS, Family
+from pod.schedule import binding
+
+ALONE = ("compute", "memory")
+ONE_LAUNCH = ("cta", "alternate", "warp", "in turn", "interleaved", "sm-aware")
+METHODS = ("serial", "streams", *ONE_LAUNCH)
+OPS = (*ALONE, "both")  # "both": every thread of the CTA does both
+THREADS, STEPS = 256, 4  # of a CTA; of a compute row, a barrier after each
+FACTOR = 1.0001
+LEAST_SMEM = 3 * 16 * THREADS  # what the memory loop fetches in one step
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much there is to do, and how it is cut.
+
+    compute: rows of 256 numbers, each multiplied `multiplications` times in each of its four steps.
+    memory: rows of 256 x 4 numbers of three arrays.
+    tiles: how many tiles each is cut into, one CTA's worth each.
+    """
+
+    compute: int
+    memory: int
+    multiplications: int
+    tiles: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        for name in ("compute", "memory", "multiplications"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is at least 1")
+        rows = (self.compute, self.memory)
+        if any(not 1 <= tiles <= most for tiles, most in zip(self.tiles, rows, strict=True)):
+            raise ValueError(f"tiles: got {self.tiles!r}, allowed are 1 up to the rows of each side, {rows!r}")
+
+
+def arrays(work: Work, device="cpu", seed: int = 0) -> tuple:
+    """a, b, c [memory x 1024] and d [compute x 256], random float32."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+    sizes = [4 * THREADS * work.memory] * 3 + [THREADS * work.compute]
+    return tuple(torch.rand(n, device=device, generator=generator) for n in sizes)
+
+
+def expected(work: Work, a, b, c, d) -> tuple:
+    """What c and d hold after one run, bit by bit: the GPU and the emulator round as numpy does."""
+    for _ in range(STEPS * work.multiplications):
+        d = d * np.float32(FACTOR)
+    return c + (a + b), d
+
+
+def _fake(kind, a, b, c, d, deal, counters, shape, factor):
+    import torch
+
+    return a.new_empty((shape[-1], len(TRACE_FIELDS)), dtype=torch.int64)
+
+
+FUSION = Family("fusion", bindings="micro/fusion_bindings.cpp", kernels="micro/fusion.cu", fake=_fake)
+
+
+def prepare(work: Work, method: str, data: tuple, ctas_per_sm: int | None = None, trace: bool = False) -> Callable:
+    """A function that runs `work` once on `data` (see `arrays`), in place, and returns the trace, or no rows.
+
+    ctas_per_sm: how many CTAs an SM shall hold; as many as fit when left out.
+    """
+    import torch
+
+    known = (*ALONE, *METHODS)
+    if method not in known:
+        raise ValueError(f"method: got {method!r}, allowed are {', '.join(known)}")
+    device = data[0].device
+    sms, (compute, memory) = kernels.sm_count(device), work.tiles
+    costs = [np.full(tiles, rows / tiles) for tiles, rows in zip(work.tiles, (work.compute, work.memory), strict=True)]
+    deal = torch.from_numpy(binding.deal("proportional", *costs, sms)).to(device)
+    counters = torch.zeros(sms + 3, dtype=torch.int32, device=device)
+    trace_rows = 2 * max(compute, memory) if method in ("warp", "in turn") else compute + memory
+    shape = [known.index(method), work.multiplications, compute, memory, sms, _smem(device, ctas_per_sm),
+             trace_rows if trace else 0]  # fmt: skip
+    operator = kernels.operator(FUSION, "", device)
+    return lambda: operator(*data, deal, counters, shape, FACTOR)
+
+
+def _smem(device, ctas_per_sm: int | None) -> int:
+    """Bytes of shared memory to ask for, so that no more CTAs fit on an SM."""
+    import torch
+
+    if ctas_per_sm is None:
+        return LEAST_SMEM
+    if not 1 <= ctas_per_sm <= 8:
+        raise ValueError(f"ctas_per_sm: got {ctas_per_sm!r}, allowed are 1 to 8")
+    capability = (8, 0) if device.type == "cpu" else torch.cuda.get_device_capability(device)
+    return max(LEAST_SMEM, kernels.smem_per_sm(capability) // ctas_per_sm - 1024)
+
+
+# ---------------------------------------------------------------- what ran where, and when
+
+
+def record(work: Work, method: str, device="cpu", ctas_per_sm: int | None = 2, data: tuple | None = None):
+    """One run's trace as a table, one row a CTA (a half of one, or one of its two loops): see pod.trace.frame."""
+    from pod.trace import frame
+
+    rows = prepare(work, method, data or arrays(work, device), ctas_per_sm, trace=True)()
+    return frame(rows[rows[:, TRACE_FIELDS.index("end")] > 0], OPS)
+
+
+def bars(table) -> list[tuple]:
+    """The rows that pod.show.gantt draws: (SM, start, end, operation, tile)."""
+    return [(r.sm, r.start, r.end, r.op, str(r.id)) for r in table.itertuples()]
+
+
+def held(table, times) -> np.ndarray:
+    """How many SMs hold nothing, compute alone, memory alone and both at each of these moments: [4, times]."""
+    counts = np.zeros((4, len(times)), dtype=int)
+    for _, on_sm in table.groupby("sm"):
+        start, end, op = (on_sm[column].to_numpy() for column in ("start", "end", "op"))
+        there = (start[:, None] <= times) & (times < end[:, None])
+        compute, memory = there[op != "memory"].any(axis=0), there[op != "compute"].any(axis=0)
+        np.add.at(counts, (compute + 2 * memory, np.arange(len(times))), 1)
+    return counts
+
+
+def together(table, moments: int = 1000) -> float:
+    """The share of all SMs' time, up to the last end, in which an SM holds both operations."""
+    times = (np.arange(moments) + 0.5) * table.end.max() / moments
+    return float(held(table, times)[3].sum() / (moments * table.sm.nunique()))
+
+
+# ---------------------------------------------------------------- equal halves
+
+
+def balanced(work: Work, seconds: Callable[[Work, str], float], rounds: int = 2) -> Work:
+    """The same work with as many multiplications as make both loops take equally long alone.
+
+    seconds(work, "compute" or "memory") is the time of one of them, in any unit.
+    """
+    for _ in range(rounds):
+        scale = seconds(work, "memory") / seconds(work, "compute")
+        work = replace(work, multiplications=max(1, round(work.multiplications * scale)))
+    return work
