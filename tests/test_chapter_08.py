@@ -77,7 +77,7 @@ def _time(ms: float):
 
 def _counters(case):
     busy = {"prefill": (70, 3), "decode": (15, 85), "hybrid": (60, 60) if case["way"] == "pod" else (40, 30)}
-    return dict(zip(("us", "compute", "dram"), (100.0, *busy[case["panel"]]), strict=True))
+    return dict(zip(("us", "compute", "dram", "tensor"), (100.0, *busy[case["panel"]], 10), strict=True))
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +211,7 @@ def test_utilisation_is_read_where_there_are_counters(monkeypatch):
     assert set(pod_01.table().source) == {"counters"}
     assert pod_01.prefill_bandwidth() == 3 and pod_01.decode_compute() == 15 and pod_01.uses_both() == 2
     whole = pod_01.recorded("methods-counters")
-    monkeypatch.setattr(pod_01, "recorded", lambda name: whole.drop(columns=["us", "compute", "dram"]))
+    monkeypatch.setattr(pod_01, "recorded", lambda name: whole.drop(columns=["us", "compute", "dram", "tensor"]))
     df = pod_01.table()
     assert set(df.source) == {"counted"} and (df.compute == df.counted_compute).all()
 
@@ -231,11 +231,11 @@ def test_a_hole_keeps_its_reason_and_gets_no_number():
 
 
 def test_the_winner_is_the_least_time_and_the_margin_the_next():
-    df, sweep = methods_wins.table(), pod_11.table()
+    df, grid = methods_wins.table(), methods_wins.recorded("methods-grid")
     first = df[(df.field == "all ways")].iloc[5]
-    times = sweep.loc[sweep.index[5], methods_wins.FIELDS["all ways"]].astype(float).sort_values()
+    times = grid.loc[5, methods_wins.FIELDS["all ways"]].astype(float).sort_values()
     assert first.winner == times.index[0] and first.margin == pytest.approx(100 * (times.iloc[1] / times.iloc[0] - 1))
-    assert methods_wins.counts(df)["our five methods"].sum() == len(sweep)
+    assert methods_wins.counts(df)["our five methods"].sum() == len(grid)
 
 
 def test_band_places_every_method():

@@ -94,23 +94,23 @@ def test_splits_of_table_7():
 
 def ncu_table(*kernels) -> list[str]:
     names = ["ID", "Kernel Name", *counters.METRICS.values()]
-    quoted = [",".join(f'"{cell}"' for cell in row) for row in (names, ["", "", "ns", "%", "%"], *kernels)]
+    quoted = [",".join(f'"{cell}"' for cell in row) for row in (names, ["", "", "ns", "%", "%", "%"], *kernels)]
     return quoted
 
 
 def test_counters_fall_apart_into_calls():
-    marker = ("void vectorized_elementwise_kernel<4, FillFunctor<float>>", "900", "0.1", "0.1")
+    marker = ("void vectorized_elementwise_kernel<4, FillFunctor<double>>", "900", "0.1", "0", "0.1")
     rows = [
         marker,
-        ("prefill", "3,000.00", "60", "4"),
-        ("decode", "1,000", "20", "80"),
+        ("fill", "3,000.00", "60", "50", "4"),
+        ("FillFunctor<float>", "1,000", "20", "2", "80"),
         marker,
-        ("pod", "2,000", "50", "50"),
+        ("pod", "2,000", "50", "50", "50"),
     ]
     kernels = counters.read(ncu_table(*((i, *row) for i, row in enumerate(rows))))
     calls = counters.calls_of(kernels)
-    assert [[k["kernel"] for k in call] for call in calls] == [["prefill", "decode"], ["pod"]]
-    assert counters._mean(calls[0]) == pytest.approx({"us": 4.0, "compute": 50.0, "dram": 23.0})
+    assert [[k["kernel"] for k in call] for call in calls] == [["fill", "FillFunctor<float>"], ["pod"]]
+    assert counters._mean(calls[0]) == pytest.approx({"us": 4.0, "compute": 50.0, "tensor": 38.0, "dram": 23.0})
 
 
 def test_no_ncu_is_said_in_words_and_utilisation_is_counted(monkeypatch, capsys):

@@ -1,19 +1,19 @@
-"""Who wins where: the fastest way for each batch, over chunk, decode load and context."""
+"""Who wins where: the fastest way over chunk, decode load and context."""
 
 from __future__ import annotations
 
-from pod.figures import Figure, pod_11
-from pod.figures._methods import METHODS, PEERS, TONES, short
+from pod.figures import Figure
+from pod.figures._methods import METHODS, PEERS, TONES, recorded, short, with_parts
 
 FIGURE = Figure(
     id="methods-wins",
     source="This repository",
-    title="Who wins where: the fastest way for each batch over chunk, decode load and context, on an H200",
+    title="Who wins where: the fastest way over chunk, decode load and context, on an H200",
     chapter="08",
-    method="Top: our five methods, POD as it chooses. Bottom: with two calls of FlashAttention-2 and -3, FlashInfer's "
-    "ways and our Hopper kernel. A dot is a batch of the sweep, larger the more it wins by.",
+    method="Llama-3-8B on one GPU, a chunk at the end of its context. Top: our five methods. Bottom: with peers and "
+    "our Hopper kernel. In a cell: how much faster than our serial.",
     state="recorded",
-    data=("h200/methods-sweep.csv",),
+    data=("h200/methods-grid.csv",),
 )
 FIELDS = {
     "our five methods": list(METHODS),
@@ -23,18 +23,17 @@ NAMES = METHODS | PEERS
 
 
 def table():
-    """One row a batch and field: chunk, gigabytes of K and V that decode reads, the fastest way, and by how much it
-    beats the next one, %."""
+    """One row a batch and field: prefill over decode, the fastest way, its speed-up over our serial, and by how much it
+    beats the next way, %."""
     import pandas as pd
 
-    df, parts = pod_11.table(), []
+    df, parts = with_parts(recorded("methods-grid")), []
     for field, ways in FIELDS.items():
         times = df[ways]
-        best = times.min(axis=1)
-        second = times.apply(lambda row: row.nsmallest(2).iloc[-1], axis=1)
+        best, second = (times.apply(lambda row, n=n: row.nsmallest(n).iloc[-1], axis=1) for n in (1, 2))
         parts.append(
-            df[["model", "tp", "chunk", "context", "decodes", "seen", "ratio"]].assign(
-                field=field, gigabytes=df.kv_bytes / 1e9, winner=times.idxmin(axis=1), margin=100 * (second / best - 1)
+            df[["context", "chunk", "decodes", "ratio"]].assign(
+                field=field, winner=times.idxmin(axis=1), speedup=df.serial / best, margin=100 * (second / best - 1)
             )
         )
     return pd.concat(parts, ignore_index=True)
@@ -49,31 +48,37 @@ def counts(df):
 
 def draw(df):
     from matplotlib import pyplot as plt
+    from matplotlib.patches import Patch
 
     from pod.show import style
 
     contexts = sorted(df.context.unique())
-    figure, axes = plt.subplots(2, len(contexts), figsize=(11, 6), dpi=style.DPI, layout="constrained", sharex=True,
+    figure, axes = plt.subplots(2, len(contexts), figsize=(10.5, 6), dpi=style.DPI, layout="constrained", sharex=True,
                                 sharey=True)  # fmt: skip
     for row, field in zip(axes, FIELDS, strict=True):
         for ax, context in zip(row, contexts, strict=True):
-            _dots(style.tidy(ax), df[(df.field == field) & (df.context == context)])
+            _cells(ax, df[(df.field == field) & (df.context == context)])
             if row is axes[0]:
                 ax.set_title(f"context {short(context)}", fontsize=10)
-        row[0].set_ylabel(f"{field}\n\ndecode's K and V, GB")
+        row[0].set_ylabel(f"{field}\n\ndecodes")
     for ax in axes[1]:
         ax.set_xlabel("chunk, tokens")
-    handles = {name: handle for ax in axes.flat for handle, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    winners = [way for way in NAMES if way in set(df.winner)]
+    handles = [Patch(color=TONES[way], label=NAMES[way]) for way in winners]
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     return figure
 
 
-def _dots(ax, df) -> None:
-    """Within a chunk size, later chunks of the prompt are further to the right."""
-    chunks = (512, 1024, 2048)
-    x = df.chunk.map(chunks.index) + 0.7 * (df.seen / df.context - 0.5)
-    for winner, part in df.groupby("winner"):
-        ax.scatter(x[part.index], part.gigabytes, s=6 + 2.5 * part.margin.clip(upper=30), color=TONES[winner],
-                   alpha=0.8, linewidths=0, label=NAMES[winner])  # fmt: skip
-    ax.set_xticks(range(len(chunks)), [short(n) for n in chunks])
-    ax.set(xlim=(-0.5, 2.5), yscale="log")
+def _cells(ax, df) -> None:
+    from matplotlib.colors import to_rgb
+
+    winners = df.pivot(index="decodes", columns="chunk", values="winner")
+    speedups = df.pivot(index="decodes", columns="chunk", values="speedup")
+    ax.imshow([[to_rgb(TONES[way]) for way in row] for row in winners.to_numpy()], origin="lower", aspect="auto")
+    for y, row in enumerate(speedups.to_numpy()):
+        for x, value in enumerate(row):
+            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color="white", fontweight="bold")
+    ax.set_xticks(range(len(winners.columns)), [short(n) for n in winners.columns])
+    ax.set_yticks(range(len(winners.index)), winners.index)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)

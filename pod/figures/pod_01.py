@@ -31,13 +31,14 @@ RUNTIMES = {"fa2_serial": PEERS["fa2_serial"], "fi_fa2_serial": PEERS["fi_fa2_se
 
 
 def table():
-    """One row a panel, batch and way: utilisation of compute and DRAM in % and where it is from, and milliseconds."""
+    """One row a panel, batch and way: utilisation of compute and DRAM in %, where it is from, and milliseconds; by the
+    counters also how long the tensor cores are busy, %."""
     df = recorded("methods-counters")
     counters = "compute" in df
     for name, counted in COUNTED.items():
         df[name] = df[name].fillna(df[counted]) if counters else df[counted]
     source = df.us.notna().map({True: "counters", False: "counted"}) if counters else "counted"
-    columns = ["panel", "batch", "way", "compute", "dram", *COUNTED.values(), "ms"]
+    columns = ["panel", "batch", "way", "compute", "dram", *(["tensor"] if counters else []), *COUNTED.values(), "ms"]
     return df[columns].assign(source=source)
 
 
@@ -86,10 +87,10 @@ def draw(df):
     for ax, panel in zip(axes.flat, ("prefill", "decode"), strict=False):
         _lines(style.tidy(ax), df[df.panel == panel])
         ax.set(xlabel=PANELS[panel])
-        ax.set_title(f"{panel} alone", fontsize=10)
+        ax.set_title(f"{panel} alone (blue: compute, orange: DRAM)", fontsize=10)
     _pairs(style.tidy(axes[1, 0]), df[df.panel == "hybrid"])
     _runtimes(style.tidy(axes[1, 1]), runtimes())
-    style.legend(axes[0, 0], loc="center right")
+    style.legend(axes[0, 1], loc="center", bbox_to_anchor=(0.5, 0.5))
     return figure
 
 
@@ -101,7 +102,7 @@ def _lines(ax, df) -> None:
         x = range(len(part))
         for column, tone in (("compute", style.PREFILL), ("dram", style.DECODE)):
             ax.plot(x, part[column], marker + "-", color=tone, markerfacecolor=tone if way == "ours" else "white",
-                    linewidth=2 if way == "ours" else 1, label=f"{column}, {WAYS[way]}")  # fmt: skip
+                    linewidth=2 if way == "ours" else 1, label=WAYS[way] if column == "dram" else None)  # fmt: skip
         ax.set_xticks(x, part.batch)
     ax.set(ylim=(0, 100), ylabel="% of the peak")
 
@@ -111,18 +112,17 @@ def _pairs(ax, df) -> None:
 
     ways = list(dict.fromkeys(df.way))
     batches = list(dict.fromkeys(df.batch))
-    for i, row in enumerate(df.itertuples()):
+    for row in df.itertuples():
         x = batches.index(row.batch) * (len(ways) + 1) + ways.index(row.way)
-        ax.bar(x - 0.2, row.compute, 0.38, color=style.PREFILL, label="compute" if i == 0 else None)
-        ax.bar(x + 0.2, row.dram, 0.38, color=style.DECODE, label="DRAM" if i == 0 else None)
+        ax.bar(x - 0.2, row.compute, 0.38, color=style.PREFILL)
+        ax.bar(x + 0.2, row.dram, 0.38, color=style.DECODE)
     ticks = [b * (len(ways) + 1) + w for b in range(len(batches)) for w in range(len(ways))]
     ax.set_xticks(ticks, [WAYS[way].replace("ours, ", "") for way in ways] * len(batches), rotation=55, ha="right",
                   rotation_mode="anchor", fontsize=8)  # fmt: skip
     for b, name in enumerate(batches):
         ax.text(b * (len(ways) + 1) + (len(ways) - 1) / 2, 97, name, ha="center", va="top", fontweight="bold")
     ax.set(ylim=(0, 100), ylabel="% of the peak")
-    ax.set_title("both at once", fontsize=10)
-    style.legend(ax, loc="upper right")
+    ax.set_title("hybrid batches (blue: compute, orange: DRAM)", fontsize=10)
 
 
 def _runtimes(ax, df) -> None:

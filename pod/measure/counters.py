@@ -1,8 +1,8 @@
 """The GPU's own counters, read by Nsight Compute (ncu) around single calls.
 
 ncu runs a program and stops at each kernel. Here the program is this module again: `python -m pod.measure.counters M`
-makes every call of the suite M once. A one-element fill goes before each call, so that the list of kernels that ncu
-writes falls apart into calls.
+makes every call of the suite M once. A fill of one float64, which no attention uses, goes before each call, so that the
+list of kernels that ncu writes falls apart into calls.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pod.measure.provenance import ROOT
 METRICS = {
     "us": "gpu__time_duration.sum",
     "compute": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "tensor": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "dram": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
 }
-MARKER = "FillFunctor"  # in the name of the kernel of Tensor.fill_
+MARKER = "FillFunctor<double>"  # in the name of the kernel of Tensor.fill_
 SECONDS = 240
 
 
@@ -102,7 +103,7 @@ def main(suite: str) -> None:
     """What ncu runs."""
     import torch
 
-    marker = torch.zeros(1, device="cuda")
+    marker = torch.zeros(1, dtype=torch.float64, device="cuda")
     for call in import_module(suite).calls():
         call()  # builds, plans and warms up
         torch.cuda.synchronize()

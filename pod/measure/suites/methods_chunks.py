@@ -12,7 +12,7 @@ CSRC = METHODS_CSRC
 ROUNDS, REPEATS = 3, 9
 PROMPT, CHUNK, DECODES = 16384, 512, (66, 67, 54, 55)
 
-WAYS = peers.HALVES | peers.FAMILY | peers.CONFIGURATIONS
+WAYS = peers.HALVES | peers.FAMILY
 WAYS |= {"fa2_prefill": peers.fa2_prefill, "fa2_decode": peers.fa2_decode}
 WAYS |= {name: peers.TORCH_PEERS[name] for name in ("fa2_serial", "fa2_streams")}
 WAYS |= {"fa3_serial": peers.fa3_serial, "hopper": peers.ours}
