@@ -50,9 +50,10 @@ def write(k, v, k_cache, v_cache, slots) -> None:
     import torch
 
     _check_caches(k_cache, v_cache, k.shape[1], k)
-    if k.shape != v.shape or k.stride() != v.stride() or k.stride()[1:] != (HEAD_DIM, 1) or k.stride(0) % PIECE:
-        raise ValueError(f"k, v: got {tuple(k.shape)} with strides {k.stride()} and {tuple(v.shape)} with "
-                         f"{v.stride()}, allowed is dense [tokens, heads, 128], the same for both")  # fmt: skip
+    for name, x in (("k", k), ("v", v)):
+        if x.shape != k.shape or x.stride()[1:] != (HEAD_DIM, 1) or x.stride(0) % PIECE:
+            raise ValueError(f"{name}: got shape {tuple(x.shape)} with strides {x.stride()}, allowed is dense "
+                             "[n, heads, 128]")  # fmt: skip
     if slots.dtype != torch.int32 or slots.shape != (len(k),):
         raise ValueError(f"slots: got {slots.dtype} {tuple(slots.shape)}, allowed is int32 [{len(k)}]")
     kernels.operator(FAMILY, "", k.device)

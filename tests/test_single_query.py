@@ -52,7 +52,7 @@ def test_written_tokens_lie_where_the_layout_says():
     for cache, x in zip(today, (packed[:, 1], packed[:, 2]), strict=True):
         cache.view(-1, heads, 128)[slots.long()] = x
     caches = single_query.caches(4, heads, torch.bfloat16, "cpu")
-    single_query.write(packed[:, 1], packed[:, 2], *caches, slots)
+    single_query.write(packed[:, 1].contiguous(), packed[:, 2], *caches, slots)
     for got, want in zip(caches, single_query.early_layout(*today), strict=True):
         assert torch.equal(got, want)
 

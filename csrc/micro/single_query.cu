@@ -197,15 +197,15 @@ struct Write {
     gptr<uint4> k_cache;
     gptr<uint16_t> v_cache;
     gptr<const int> slots;
-    int heads, stride;  // stride: pieces from a token to the next
+    int heads, k_stride, v_stride;  // strides: pieces from a token to the next
 };
 __global__ void __launch_bounds__(kThreads) write_cache(const __grid_constant__ Write p) {
     constexpr int kPieces = kHead / kPiece;
     const int token = blockIdx.x, slot = p.slots[token], page = slot / kPage, place = slot % kPage;
     for (int i = threadIdx.x; i < p.heads * kPieces; i += kThreads) {
-        const int64_t from = int64_t(token) * p.stride + i, to = int64_t(page) * p.heads * kPieces + i;
-        p.k_cache[to * kPage + place] = uint4(p.k[from]);
-        const uint4 x = p.v[from];
+        const int64_t to = int64_t(page) * p.heads * kPieces + i;
+        p.k_cache[to * kPage + place] = uint4(p.k[int64_t(token) * p.k_stride + i]);
+        const uint4 x = p.v[int64_t(token) * p.v_stride + i];
         const uint32_t words[4] = {x.x, x.y, x.z, x.w};
         for (int j = 0; j < kPiece; ++j)
             p.v_cache[(to * kPiece + j) * kPage + place] = uint16_t(words[j / 2] >> (j % 2 * 16));
@@ -248,14 +248,14 @@ void launch_single_query(const SingleQueryArgs& a, Stream stream) {
 
 void launch_write_cache(const WriteCacheArgs& a, Stream stream) {
     const size_t cache = size_t(a.pages) * a.heads * kPageElements;
-    const size_t tokens = (size_t(a.tokens - 1) * a.stride + size_t(a.heads) * kHead) / kPiece;
+    const auto pieces = [&a](int stride) { return (size_t(a.tokens - 1) * stride + size_t(a.heads) * kHead) / kPiece; };
     Write p;
-    p.k = device_ptr(static_cast<const uint4*>(a.k), tokens, "k");
-    p.v = device_ptr(static_cast<const uint4*>(a.v), tokens, "v");
+    p.k = device_ptr(static_cast<const uint4*>(a.k), pieces(a.k_stride), "k");
+    p.v = device_ptr(static_cast<const uint4*>(a.v), pieces(a.v_stride), "v");
     p.k_cache = device_ptr(static_cast<uint4*>(a.k_cache), cache / kPiece, "k_cache");
     p.v_cache = device_ptr(static_cast<uint16_t*>(a.v_cache), cache, "v_cache");
     p.slots = device_ptr(a.slots, a.tokens, "slots");
-    p.heads = a.heads, p.stride = a.stride / kPiece;
+    p.heads = a.heads, p.k_stride = a.k_stride / kPiece, p.v_stride = a.v_stride / kPiece;
     launch<write_cache>(stream, dim3(a.tokens), dim3(kThreads), 0, p);
 }
 

@@ -21,7 +21,7 @@ struct WriteCacheArgs {
     const void *k, *v;          // [tokens, heads, 128]
     void *k_cache, *v_cache;    // as above
     const int* slots;           // [tokens] page * 16 + place in the page
-    int tokens, heads, pages, stride;  // stride: elements from a token to the next, of k and of v
+    int tokens, heads, pages, k_stride, v_stride;  // strides: elements from a token to the next
 };
 
 constexpr int kNoCount = -1;

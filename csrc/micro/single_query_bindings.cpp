@@ -50,7 +50,8 @@ void write_tokens(const Tensor& k, const Tensor& v, const Tensor& k_cache, const
     WriteCacheArgs a = {};
     a.k = k.const_data_ptr(), a.v = v.const_data_ptr();
     a.k_cache = k_cache.mutable_data_ptr(), a.v_cache = v_cache.mutable_data_ptr(), a.slots = slots.const_data_ptr<int>();
-    a.tokens = k.size(0), a.heads = k.size(1), a.pages = k_cache.size(0), a.stride = k.stride(0);
+    a.tokens = k.size(0), a.heads = k.size(1), a.pages = k_cache.size(0);
+    a.k_stride = k.stride(0), a.v_stride = v.stride(0);
     launch_write_cache(a, current_stream());
 }
 

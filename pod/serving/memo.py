@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".cache" / "simulated"
 SOURCES = ("pod/serving/**/*.py", "pod/hardware.py", "data/workloads/*.csv")
 # of the real engine and the command line: no simulation depends on them
-REAL = ("backends.py", "cli.py", "engine.py", "model.py", "sampler.py", "smollm.py", "step.py")
+REAL = ("backends.py", "cli.py", "early.py", "engine.py", "model.py", "sampler.py", "smollm.py", "step.py")
 
 
 @cache

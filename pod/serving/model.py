@@ -135,12 +135,17 @@ class Llama:
         """tokens [n] -> x [n, hidden]"""
         return self.embedding[tokens]
 
-    def before(self, i: int, x, positions, slots, k_cache, v_cache):
-        """Up to attention: x [n, hidden] -> q [n, q_heads, head_dim]. Keys and values go to their slots."""
+    def project(self, i: int, x, positions):
+        """x [n, hidden] -> q [n, q_heads, head_dim], k and v [n, kv_heads, head_dim], rotated; views of wider rows."""
         layer, s = self.layers[i], self.shape
         qkv = _linear(self._normed(x, layer.attention_norm), layer.qkv).view(len(x), -1, s.head_dim)
         qk, v = qkv.split((self.q_heads + self.kv_heads, self.kv_heads), 1)
         q, k = self._rotated(qk, positions).split((self.q_heads, self.kv_heads), 1)
+        return q, k, v
+
+    def before(self, i: int, x, positions, slots, k_cache, v_cache):
+        """Up to attention: x [n, hidden] -> q [n, q_heads, head_dim]. Keys and values go to their slots."""
+        q, k, v = self.project(i, x, positions)
         for cache, new in ((k_cache, k), (v_cache, v)):
             cache.view(-1, *cache.shape[2:]).index_copy_(0, slots, new)
         return q.contiguous()
