@@ -138,7 +138,7 @@ def _make_lists(plan: Plan, causal: bool) -> HybridLists:
 
     workers, splits = plan.sms * plan.ctas_per_sm * shape.virtual, plan.decode_splits
     if chunks and plan.method != "serial":
-        workers, splits = workers * FUSED_WAVES, "fine" if splits == "auto" else splits
+        workers, splits = int(workers * FUSED_WAVES), "fine" if splits == "auto" else splits
     if splits == "stream-k":
         decode = stream_k.decode_work(*plan.decode, workers)
     else:
