@@ -1,13 +1,17 @@
 """Kernels with a mistake must not pass: the emulator reports them, or their result is wrong."""
 
 import re
+from collections import Counter
 
 import pytest
-from wrong import MISTAKES, Mistake, Outcome, kernel
+from wrong import MISTAKES
+
+from pod import broken
+from pod.broken import Mistake, Outcome, kernel
 
 
 def test_kernel_without_a_mistake_is_right_twice_in_a_row():
-    outcome = Outcome(kernel(None))
+    outcome = Outcome(kernel())
     assert outcome.text == "right result", outcome.text
     assert outcome.error < 0.01
 
@@ -26,3 +30,20 @@ def test_mistake_that_no_longer_matches_the_source_is_an_error(tmp_path):
 def test_kernel_with_a_mistake_is_caught(mistake):
     outcome = Outcome(kernel(mistake))
     assert re.search(mistake.caught, outcome.text), outcome.text
+
+
+SPARE = {("broadcast", 0), ("broadcast", 2), ("run", 0)}  # others stand close enough; chapter 07 says which
+
+
+def test_every_barrier_but_the_known_three_is_missed_when_it_goes():
+    assert broken.without(None).text == "right result"
+    seen = Counter()
+    for barrier in broken.barriers():
+        place = (barrier.function, seen[barrier.function])
+        seen[barrier.function] += 1
+        text = broken.without(barrier).text
+        if place in SPARE:
+            assert text == "right result", f"{place}: {text}"
+        else:
+            assert re.search("race: |un-awaited copy: ", text), f"{place}: {text}"
+    assert seen == {"assign": 2, "broadcast": 3, "run": 1, "write_out": 2, "step": 2, "merge_if_last": 2}

@@ -1,10 +1,16 @@
-// The POD kernel for one small shape, called with plain arrays: what tests/wrong builds with one line of csrc changed.
+// The POD kernel for one small shape, called with plain arrays: what pod/broken.py builds from a changed csrc.
+int pod_without = -1;  // the barrier that is left out, where barriers have been numbered
 #include "hybrid.cu"
 
+#ifndef HEAD_DIM
+#define HEAD_DIM 64
+#endif
 using T = __nv_bfloat16;
-using TestShape = Shape<T, 64, 2>;
+using TestShape = Shape<T, HEAD_DIM, 2>;
 
-// q, out [tokens, Hq, 64]; k, v [pages, 16, Hkv, 64]; lists: works (12 ints each), first of prefill, pieces, deal.
+extern "C" __attribute__((visibility("default"))) void leave_out(int barrier) { pod_without = barrier; }
+
+// q, out [tokens, Hq, D]; k, v [pages, 16, Hkv, D]; lists: works (12 ints each), first of prefill, pieces, deal.
 extern "C" __attribute__((visibility("default"))) const char* run(
     const T* q, const T* k, const T* v, T* out, const int* table, int table_stride, int tokens, int pages,
     int sequences, int q_heads, int kv_heads, const int* lists, int prefill_works, int decode_works, int pieces,
@@ -12,10 +18,11 @@ extern "C" __attribute__((visibility("default"))) const char* run(
     static std::string text;
     HybridArgs a{};
     a.q = q, a.k = k, a.v = v, a.out = out, a.table = table, a.table_stride = table_stride, a.page_shift = 4;
-    a.q_token = q_heads * 64, a.q_head = 64, a.kv_head = 64, a.kv_token = kv_heads * 64, a.kv_page = 16 * a.kv_token;
+    a.q_head = a.kv_head = HEAD_DIM, a.q_token = q_heads * HEAD_DIM, a.kv_token = kv_heads * HEAD_DIM;
+    a.kv_page = 16 * a.kv_token;
     a.q_size = a.out_size = size_t(tokens) * a.q_token, a.kv_size = size_t(pages) * a.kv_page;
     a.table_size = size_t(sequences) * table_stride;
-    a.num_q_heads = q_heads, a.num_kv_heads = kv_heads, a.scale_log2 = 0.125f * 1.44269504f;
+    a.num_q_heads = q_heads, a.num_kv_heads = kv_heads, a.scale_log2 = 1.44269504f / std::sqrt(float(HEAD_DIM));
     a.lists = lists, a.prefill_works = prefill_works, a.decode_works = decode_works, a.pieces = pieces, a.deals = deals;
     a.counters = counters, a.prefill_groups = a.decode_groups = groups;
     a.partials = partials, a.prefill_slots = prefill_slots, a.decode_slots = decode_slots;
