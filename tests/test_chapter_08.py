@@ -9,14 +9,26 @@ import pytest
 from matplotlib import pyplot as plt
 
 from pod.ampere import sides
-from pod.figures import methods_band, methods_wins, pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7, registry
+from pod.figures import (
+    methods_band,
+    methods_tiles,
+    methods_wins,
+    pod_01,
+    pod_06,
+    pod_11,
+    pod_13,
+    pod_14,
+    pod_t3,
+    pod_t7,
+    registry,
+)
 from pod.hardware import H200
 from pod.measure import counters, peers, provenance, timing
 from pod.measure.run import _write
 from pod.measure.suites import SUITES, methods_counters
 
 ROWS = {"methods-sweep": 420}
-FIGURES = (methods_band, methods_wins, pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7)
+FIGURES = (methods_band, methods_tiles, methods_wins, pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7)
 HOLE = "fi_persistent"
 
 
@@ -76,7 +88,9 @@ def _time(ms: float):
 
 
 def _counters(case):
-    busy = {"prefill": (70, 3), "decode": (15, 85), "hybrid": (60, 60) if case["way"] == "pod" else (40, 30)}
+    rows = {"ours": 12, "fa2": 70, "fa3": 20}
+    busy = {"prefill": (70, 3), "decode": (15, 85), "tile": (rows.get(case["way"]), 80)}
+    busy["hybrid"] = (60, 60) if case["way"] == "pod" else (40, 30)
     return dict(zip(("us", "compute", "dram", "tensor"), (100.0, *busy[case["panel"]], 10), strict=True))
 
 
@@ -214,6 +228,12 @@ def test_utilisation_is_read_where_there_are_counters(monkeypatch):
     monkeypatch.setattr(pod_01, "recorded", lambda name: whole.drop(columns=["us", "compute", "dram", "tensor"]))
     df = pod_01.table()
     assert set(df.source) == {"counted"} and (df.compute == df.counted_compute).all()
+
+
+def test_tiles_stand_beside_the_model():
+    df = methods_tiles.table()
+    assert (methods_tiles.compute_16(), methods_tiles.compute_128()) == (12, 70)
+    assert df.model.between(5, 100).all() and set(df.requests) == {8, 16, 32}
 
 
 def test_runtimes_are_those_of_table_1():

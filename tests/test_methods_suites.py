@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pod.batch import HybridBatch
-from pod.measure import counters, peers
+from pod.measure import counters, peers, run
 from pod.measure.suites import SUITES, hopper_sweep, methods_chunks, methods_counters, methods_splits, methods_sweep
 
 TOY = HybridBatch.of(40, 96, 3, 70, 4, 2, 64)
@@ -128,3 +128,18 @@ def test_a_program_that_fails_under_ncu_is_said_in_words(monkeypatch, tmp_path):
     monkeypatch.setattr(counters.shutil, "which", lambda name: str(fake))
     with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
         counters.profile("pod.measure.suites.methods_counters")
+
+
+# ---------------------------------------------------------------- python -m pod measure pod-06
+
+
+def test_a_figure_names_the_suites_that_record_it():
+    assert run.suites_of("pod-06") == ["methods-chunks"]
+    assert run.suites_of("pod-01") == ["methods-counters", "methods-peers"]
+    assert run.suites_of("hopper-trace") == ["hopper-trace"]
+
+
+@pytest.mark.parametrize("name", ["pod-03", "pod-99", "sweep"])
+def test_what_no_suite_records_is_refused(name):
+    with pytest.raises(ValueError, match=f"no suite {name}, nor a figure"):
+        run.suites_of(name)

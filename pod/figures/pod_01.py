@@ -31,6 +31,12 @@ RUNTIMES = {"fa2_serial": PEERS["fa2_serial"], "fi_fa2_serial": PEERS["fi_fa2_se
 
 
 def table():
+    """The rows of utilisation() that Figure 1 shows."""
+    df = utilisation()
+    return df[df.panel.isin(PANELS)]
+
+
+def utilisation():
     """One row a panel, batch and way: utilisation of compute and DRAM in %, where it is from, and milliseconds; by the
     counters also how long the tensor cores are busy, %."""
     df = recorded("methods-counters")

@@ -141,6 +141,12 @@ def load(figure_id: str) -> ModuleType:
     return importlib.import_module(f"pod.figures.{_modules()[figure_id]}")
 
 
+def recordings(figure_id: str) -> tuple[str, ...]:
+    """The recordings that a figure reads, as paths below data/recorded/, also those that are still to be made."""
+    name = _modules().get(find(figure_id).id)
+    return importlib.import_module(f"pod.figures.{name}").FIGURE.data if name else ()
+
+
 @lru_cache(maxsize=1)
 def entries() -> tuple[Entry, ...]:
     """All figures and tables, in the order of the sources, then this repository's own."""

@@ -8,6 +8,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+from pod.figures import registry
 from pod.measure import provenance
 from pod.measure.suites import SUITES
 from pod.measure.timing import TIMER
@@ -16,24 +17,34 @@ FRESH = provenance.ROOT / "data" / "fresh"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suite", nargs="*", metavar="SUITE", help=f"any of {', '.join(SUITES)}; all when left out")
+    names = f"a figure, as pod-06, or any of {', '.join(SUITES)}; all when left out"
+    parser.add_argument("suite", nargs="*", metavar="SUITE", help=names)
     parser.add_argument("--out", type=Path, default=FRESH, help="folder for the tables (default data/fresh)")
     parser.add_argument("--seconds", type=float, default=480, help="stop a suite after this long; run again to resume")
     parser.add_argument("--again", action="store_true", help="forget rows that are already there")
 
 
 def run(args: argparse.Namespace) -> int:
-    unknown = [name for name in args.suite if name not in SUITES]
-    if unknown:
-        raise ValueError(f"no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
+    chosen = dict.fromkeys(suite for name in args.suite or SUITES for suite in suites_of(name))
     import torch
 
     if not torch.cuda.is_available():
         raise ValueError("no GPU here: measuring needs one; `make reproduce-figures` draws what was recorded")
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in args.suite or SUITES:
+    for name in chosen:
         measure_suite(name, args.out, args.seconds, args.again)
     return 0
+
+
+def suites_of(name: str) -> list[str]:
+    """The suite of this name, or those that record what the figure of this name shows."""
+    if name in SUITES:
+        return [name]
+    known = [entry.id for entry in registry.entries()]
+    paths = registry.recordings(name) if name in known else ()
+    if not paths:
+        raise ValueError(f"no suite {name}, nor a figure that one records; there are {', '.join(SUITES)}")
+    return [Path(path).stem for path in paths]
 
 
 def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
@@ -59,7 +70,7 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     if len(done) < len(cases):
         print(f"{name}: {len(done)} of {len(cases)} rows after {seconds:.0f} s; run again to go on.")
     provenance.write(
-        path, watched, keys=suite.KEYS, timer=TIMER, l2="cold", repeats=suite.REPEATS, csrc=suite.CSRC,
+        path, watched, keys=suite.KEYS, timer=getattr(suite, "TIMER", TIMER), l2=getattr(suite, "L2", "cold"), repeats=suite.REPEATS, csrc=suite.CSRC,
         command=f"python -m pod measure {name}",
     )  # fmt: skip
     return path

@@ -3,6 +3,7 @@ that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(ca
 
 SUITES = {
     "engine-runs": "pod.measure.suites.engine_runs",
+    "engine-timeline": "pod.measure.suites.engine_timeline",
     "gpusim-calibrate": "pod.measure.suites.gpusim_calibrate",
     "hopper-halves": "pod.measure.suites.hopper_halves",
     "hopper-peers": "pod.measure.suites.hopper_peers",
@@ -30,6 +31,10 @@ SUITES = {
     "single-query": "pod.measure.suites.single_query",
     "single-query-counters": "pod.measure.suites.single_query_counters",
     "single-query-stalls": "pod.measure.suites.single_query_stalls",
+    "vllm-ladder": "pod.measure.suites.vllm_ladder",
+    "vllm-stretch": "pod.measure.suites.vllm_stretch",
+    "vllm-timeline": "pod.measure.suites.vllm_timeline",
+    "sampler-share": "pod.measure.suites.sampler_share",
 }
 
 HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")

@@ -134,31 +134,37 @@ def _model(name: str):
 def _run(run: str) -> list[dict]:
     import gc
 
-    import numpy as np
     import torch
 
-    from pod.serving.engine import Engine, answer
-    from pod.serving.loop import WallClock
-    from pod.serving.schedulers import Sarathi
-
     load, attention = RUNS[run]
-    model, pool, random = _model(load.model), load.pool(), np.random.default_rng(0)
-    text = lambda tokens: random.integers(0, model.shape.vocab, tokens).tolist()  # noqa: E731
-    engine = Engine(model, pool, attention)
-    if load.qps:
-        engine.warm(96)
-    # everything has run once before the clock starts
-    answer(engine, Sarathi(pool, 4, chunk=load.chunk), [text(load.chunk + 100)] * 2, 4)
-    scheduler = load.scheduler(pool)
-    engine.texts = {r.id: text(r.prompt) for r in load.requests()}
-    engine.texts |= {r.id: text(r.prompt + 1) for r in scheduler.running}
-    engine.clock, engine.marks = WallClock(), []
+    engine, scheduler = ready(load, attention)
     events = window(load, engine, scheduler, engine.clock)
     rows = [row(event, *marks) for event, marks in zip(events, engine.marks, strict=True)]
     del engine
     gc.collect()
     torch.cuda.empty_cache()
     return rows
+
+
+def ready(load: Load, attention: str):
+    """An engine in which everything has run once, with its texts, and the scheduler of the run; its clock starts now."""
+    import numpy as np
+
+    from pod.serving.engine import Engine, answer
+    from pod.serving.loop import WallClock
+    from pod.serving.schedulers import Sarathi
+
+    model, pool, random = _model(load.model), load.pool(), np.random.default_rng(0)
+    text = lambda tokens: random.integers(0, model.shape.vocab, tokens).tolist()  # noqa: E731
+    engine = Engine(model, pool, attention)
+    if load.qps:
+        engine.warm(96)
+    answer(engine, Sarathi(pool, 4, chunk=load.chunk), [text(load.chunk + 100)] * 2, 4)
+    scheduler = load.scheduler(pool)
+    engine.texts = {r.id: text(r.prompt) for r in load.requests()}
+    engine.texts |= {r.id: text(r.prompt + 1) for r in scheduler.running}
+    engine.clock, engine.marks = WallClock(), []
+    return engine, scheduler
 
 
 def row(event, planned: float, launched: float) -> dict:
