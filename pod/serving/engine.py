@@ -83,7 +83,7 @@ class Engine:
         self.marks: list[tuple[float, float]] = []
         on_gpu = model.device.type == "cuda"
         self.graphs = Graphs(self) if (on_gpu if graphs is None else graphs) else None
-        self._meter = Meter() if on_gpu else nullcontext()
+        self._meter = Meter() if on_gpu else None
 
     def submit(self, batch: Batch, event: Iteration) -> float:
         """Run one iteration; each request that gets a token finds it at the end of its text."""
@@ -97,10 +97,10 @@ class Engine:
             self.texts[request.id].append(token)
             if token in self.stop:
                 request.output = request.generated + 1  # this one included, so the scheduler retires it
+        busy = self._meter.seconds() if self._meter else None  # waits, also where no token comes out
         end = self.clock.now
         self.marks.append((self.planned, self.launched))
-        if self.model.device.type == "cuda":
-            event.stages = [(end - self._meter.seconds(), end)]
+        event.stages = [(end - busy, end)] if busy else []
         return end
 
     def run(self, step: Step):
@@ -111,7 +111,7 @@ class Engine:
             device = step.to(self.model.device)
             self.attention.plan(step, device)
             self.planned = self.clock.now
-            with self._meter:
+            with self._meter or nullcontext():
                 if self.graphs and not step.chunks:
                     logits = self.graphs.run(device)
                 else:

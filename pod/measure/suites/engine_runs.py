@@ -147,7 +147,7 @@ def _run(run: str) -> list[dict]:
 
 
 def ready(load: Load, attention: str):
-    """An engine in which everything has run once, with its texts, and the scheduler of the run; its clock starts now."""
+    """An engine in which everything has run once, with its texts, and the scheduler of the run. The clock starts."""
     import numpy as np
 
     from pod.serving.engine import Engine, answer
