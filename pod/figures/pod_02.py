@@ -27,11 +27,21 @@ def table():
     rows = []
     for system in FIVE:
         ids, times = token_times(chat(system))
-        ttft = times[ids == LONG][0] - ARRIVES
-        mine = (times > ARRIVES + WINDOW[0]) & (times < ARRIVES + WINDOW[1]) & (ids != LONG)
-        gaps = np.concatenate([np.diff(times[mine & (ids == i)]) for i in np.unique(ids[mine])])
-        rows.append((system, 1000 * ttft, 1000 * np.median(gaps), 1000 * gaps.max()))
+        waits = gaps(system)
+        rows.append((system, 1000 * (times[ids == LONG][0] - ARRIVES), np.median(waits), waits.max()))
     return pd.DataFrame(rows, columns=["system", "ttft_long_prompt_ms", "tbt_median_ms", "tbt_max_ms"])
+
+
+def gaps(system: str):
+    """Every wait of a chat between two of its tokens in the window, in milliseconds."""
+    import numpy as np
+
+    from pod.serving.experiments import ARRIVES, LONG, chat
+    from pod.serving.metrics import token_times
+
+    ids, times = token_times(chat(system))
+    mine = (times > ARRIVES + WINDOW[0]) & (times < ARRIVES + WINDOW[1]) & (ids != LONG)
+    return 1000 * np.concatenate([np.diff(times[mine & (ids == i)]) for i in np.unique(ids[mine])])
 
 
 def draw(df):
@@ -41,3 +51,21 @@ def draw(df):
     names = dict(zip(WATCHED, ("chat 1", "chat 2"), strict=True)) | {LONG: "long prompt"}
     logs = {system: chat(system) for system in df.system}
     return request_lanes(logs, names, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1], watch=WATCHED)
+
+
+def draw_gaps(df):
+    """The same window as a histogram of TBT, a panel a system."""
+    import numpy as np
+
+    from pod.show import style
+
+    axes, bins = style.axes(9.5, 2.3, len(df), sharey=True), np.geomspace(20, 1000, 36)
+    for ax, system, longest in zip(axes, df.system, df.tbt_max_ms, strict=True):
+        waits = gaps(system)
+        ax.hist(waits, bins, weights=np.full(len(waits), 100 / len(waits)), color=style.DECODE)
+        ax.set(xscale="log", yscale="log", ylim=(0.5, 150), xticks=(30, 100, 500), xlabel="TBT, ms")
+        ax.set_xticklabels((30, 100, 500))
+        ax.minorticks_off()
+        ax.set_title(f"{system}\nup to {longest:.0f} ms", fontsize=10)
+    axes[0].set(ylabel="% of the tokens", yticks=(1, 10, 100), yticklabels=(1, 10, 100))
+    return axes[0].figure

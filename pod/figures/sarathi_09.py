@@ -38,10 +38,11 @@ def draw(df):
     colours = (style.DECODE, style.PREFILL, style.colour("linear"))
     for row, colour in zip(df.itertuples(index=False), colours, strict=True):
         if row.system.startswith("TP8 x"):
-            axes[0].plot(row[3:], BUBBLE_PERCENTILES, "o-", markersize=4, color=colour, label=row.system)
+            axes[0].plot(row[3:], BUBBLE_PERCENTILES, "o-", markersize=4, color=colour)
+            name = row.system.removeprefix("TP8 x PP8, ")
+            axes[0].text(1.25 * row[3], BUBBLE_PERCENTILES[0], name, color=colour, fontsize=9, va="center")
     axes[0].set_xscale("log")
-    axes[0].set(xlabel="bubble time of a request, s", ylabel="% of requests", ylim=(0, 100))
-    style.legend(axes[0], loc="upper center", bbox_to_anchor=(0.52, 1.0))
+    axes[0].set(xlabel="bubble time of a request, TP8 x PP8, s", ylabel="% of requests", ylim=(0, 100))
     names = [f"{name}\nbatch {batch}" for name, batch in zip(df.system, df.batch, strict=True)]
     axes[1].barh(range(len(df)), df.minutes, color=colours)
     for i, minutes in enumerate(df.minutes):

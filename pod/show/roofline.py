@@ -38,7 +38,8 @@ def roofline(
     for gpu, line in zip(gpus, LINES, strict=False):
         _roof(ax, gpu, line, xlim)
     for p in points:
-        _point(ax, p, gpus)
+        crowded = any(q.intensity < p.intensity < 1.4 * q.intensity for q in points)
+        _point(ax, p, gpus, "left" if crowded else "right")
     ax.set_xlabel("FLOPs per byte of DRAM traffic")
     ax.set_ylabel("attainable TFLOP/s")
     ticks = [t for t in (1, 4, 16, 64, 256, 1024, 4096, 16384) if xlim[0] <= t <= xlim[1]]
@@ -57,7 +58,8 @@ def _roof(ax: Axes, gpu: GPU, line: str, xlim: tuple[float, float]) -> None:
                 zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
 
 
-def _point(ax: Axes, p: Point, gpus: Sequence[GPU]) -> None:
+def _point(ax: Axes, p: Point, gpus: Sequence[GPU], align: str) -> None:
+    """`align` "right" writes the words of a tall line before it, "left" behind it."""
     tone = style.colour(p.kind)
     heights = [g.attainable(p.intensity) for g in gpus] if p.flops_per_s is None else [p.flops_per_s]
     ax.plot([p.intensity] * 2, [ax.get_ylim()[0], max(heights) / 1e12], color=tone, linewidth=1, zorder=1)
@@ -65,6 +67,7 @@ def _point(ax: Axes, p: Point, gpus: Sequence[GPU]) -> None:
         ax.plot(p.intensity, height / 1e12, marker, color=tone, markeredgecolor="white", markersize=8, zorder=3)
     low, high = ax.get_ylim()
     above = max(heights) / 1e12 < high / 20  # words go where the page is empty
-    place = ((p.intensity, max(heights) / 1e12), (4, 9), "center") if above else ((p.intensity, low), (-2, 5), "right")
-    ax.annotate(p.label, place[0], place[1], ha=place[2], textcoords="offset points", rotation=90, va="bottom",
+    shift = 2 if align == "left" else -2
+    at, offset, align = (max(heights) / 1e12, (4, 9), "center") if above else (low, (shift, 5), align)
+    ax.annotate(p.label, (p.intensity, at), offset, ha=align, textcoords="offset points", rotation=90, va="bottom",
                 fontsize=9, color=style.INK)  # fmt: skip

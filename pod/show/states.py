@@ -28,7 +28,7 @@ def lit_table(columns: Sequence[str], rows: Sequence[Sequence[str]], light, ax: 
                 left[c] + widths[c] / 2, r + 0.52, text, ha="center", va="center", color=INK, fontsize=9,
                 fontweight="bold" if r == 0 else "normal", family="DejaVu Sans Mono" if r else None,
             )  # fmt: skip
-    ax.set(xlim=(0, left[-1]), ylim=(len(rows) + 1, 0))
+    ax.set(xlim=(-0.1, left[-1] + 0.1), ylim=(len(rows) + 1.03, -0.03))  # room for the outer lines
     ax.axis("off")
     return ax
 
