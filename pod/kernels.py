@@ -212,7 +212,7 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
     if lack:
         raise RuntimeError(f"{lack}, so the kernels cannot be built; python -m pod doctor says how to mend it")
     names = family.operator_name(kinds[0]) if len(kinds) == 1 else f"{family.name}_*"
-    what, wait = ("GPU", "about a minute") if capability else ("emulated", "half a minute")
+    what, wait = ("GPU", "up to a minute") if capability else ("emulated", "half a minute")
     print(f"building the {what} kernels {names} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)
     started, path = time.perf_counter(), os.environ.get("PATH", "")
     bindings, kernels = sources(family, kinds)
