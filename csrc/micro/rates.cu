@@ -5,15 +5,15 @@
 constexpr int kThreads = 128, kCopies = 2, kGroup = kThreads * kCopies * 16;  // bytes that a CTA asks for at a time
 
 // Each CTA reads `groups` groups of 4 KB, at most kAhead of them under way: by Little's law it gets kAhead * 4 KB each time
-// that memory answers, and no more.
-template <int kAhead> __global__ void read(gptr<const unsigned char> from, size_t stride, int groups) {
-    from += blockIdx.x * stride + threadIdx.x * 16;
+// that memory answers, and no more. Its own memory has `own` groups, which it reads again and again.
+template <int kAhead> __global__ void read(gptr<const unsigned char> from, int own, int groups) {
+    from += blockIdx.x * size_t(own) * kGroup + threadIdx.x * 16;
     const smem_addr to = ptx::smem_u32(ptx::dynamic_smem<unsigned char>()) + threadIdx.x * 16;
     for (int g = 0; g < groups; ++g) {
 #pragma unroll
         for (int i = 0; i < kCopies; ++i) {
             const int offset = i * kThreads * 16;
-            ptx::cp_async_16(to + g % kAhead * kGroup + offset, from + size_t(g) * kGroup + offset);
+            ptx::cp_async_16(to + g % kAhead * kGroup + offset, from + size_t(g % own) * kGroup + offset);
         }
         ptx::cp_async_commit();
         ptx::cp_async_wait<kAhead - 1>();
@@ -35,19 +35,19 @@ __global__ void multiply(gptr<int64_t> cycles, int rounds) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *cycles = clock64() - start + (sum == 1);  // so nothing is optimised away
 }
 
-template <int kAhead> int launch_read(const void* from, size_t stride, int groups, int ctas, cudaStream_t stream) {
+template <int kAhead> int launch_read(const void* from, int own, int groups, int ctas, cudaStream_t stream) {
     cudaFuncSetAttribute(read<kAhead>, cudaFuncAttributeMaxDynamicSharedMemorySize, kAhead * kGroup);
-    read<kAhead><<<ctas, kThreads, kAhead * kGroup, stream>>>(static_cast<const unsigned char*>(from), stride, groups);
+    read<kAhead><<<ctas, kThreads, kAhead * kGroup, stream>>>(static_cast<const unsigned char*>(from), own, groups);
     return cudaGetLastError();
 }
 
-extern "C" int pod_read(const void* from, size_t stride, int groups, int ahead, int ctas, cudaStream_t stream) {
+extern "C" int pod_read(const void* from, int own, int groups, int ahead, int ctas, cudaStream_t stream) {
     switch (ahead) {
-        case 1: return launch_read<1>(from, stride, groups, ctas, stream);
-        case 2: return launch_read<2>(from, stride, groups, ctas, stream);
-        case 4: return launch_read<4>(from, stride, groups, ctas, stream);
-        case 8: return launch_read<8>(from, stride, groups, ctas, stream);
-        case 16: return launch_read<16>(from, stride, groups, ctas, stream);
+        case 1: return launch_read<1>(from, own, groups, ctas, stream);
+        case 2: return launch_read<2>(from, own, groups, ctas, stream);
+        case 4: return launch_read<4>(from, own, groups, ctas, stream);
+        case 8: return launch_read<8>(from, own, groups, ctas, stream);
+        case 16: return launch_read<16>(from, own, groups, ctas, stream);
     }
     return cudaErrorInvalidValue;
 }

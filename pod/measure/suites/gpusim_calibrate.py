@@ -15,7 +15,8 @@ DOC = "bare reads and products, and prefill or decode alone with 1 to k equal CT
 KEYS = ("probe", "shape", "ctas", "size")
 CSRC = ("csrc/hybrid.cu", "csrc/bindings.cpp", "csrc/micro/rates.cu")
 ROUNDS, REPEATS = 5, 15
-GROUP = 4096  # bytes that a CTA of csrc/micro/rates.cu asks for at a time
+GROUP = 4  # KB that a CTA of csrc/micro/rates.cu asks for at a time
+AGAIN = 16  # groups that "read again" goes round: of 396 CTAs together 26 MB, which L2 keeps
 MANY = 132 * 16  # CTAs that do nothing: the price of starting one
 PARTS = 4  # of the probes that end in "split"
 METHODS = ("serial", "streams", "cta", "warp", "pod")
@@ -24,7 +25,7 @@ METHODS = ("serial", "streams", "cta", "warp", "pod")
 def cases() -> list[dict]:
     """`shape`: warps of multiply, groups of read under way, CTAs an SM of ours; `size`: rounds, KB or keys of a CTA."""
     rows = [("multiply", warps, 132, 20000) for warps in (4, 8, 16)]
-    for probe in ("read", "read shared"):  # each CTA its own bytes, from DRAM; or all the same, from L2
+    for probe in ("read", "read again"):  # each CTA new bytes, from DRAM; or the same 64 KB all the time, from L2
         rows += [(probe, ahead, ctas, 4096) for ahead in (1, 4, 16) for ctas in (1, 132, 264)]
         rows += [(probe, ahead, 396, 4096) for ahead in (8, 16)]
     rows += [("read", 1, ctas, 0) for ctas in (1, MANY)]
@@ -45,7 +46,7 @@ def cases() -> list[dict]:
 def measure(case: dict) -> dict:
     from pod.measure import timing
 
-    makers = {"multiply": _multiply, "read": _read, "read shared": _read, "empty": _empty}
+    makers = {"multiply": _multiply, "read": _read, "read again": _read, "empty": _empty}
     call, counts = makers.get(case["probe"], _ours)(**case)
     time = timing.shuffled({"x": call}, ROUNDS, 3.0)["x"]
     counts = {name: count() if callable(count) else count for name, count in counts.items()}
@@ -85,24 +86,26 @@ def _stream() -> ctypes.c_void_p:
     return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
 
+def _pointer(x) -> ctypes.c_void_p:
+    return ctypes.c_void_p(x.data_ptr())
+
+
 def _multiply(probe: str, shape: int, ctas: int, size: int):
     import torch
 
     cycles = torch.zeros(1, dtype=torch.int64, device="cuda")
-    to = ctypes.c_void_p(cycles.data_ptr())
-    call = lambda: _checked(_rates().pod_multiply(to, size, shape, ctas, _stream()))  # noqa: E731
+    call = lambda: _checked(_rates().pod_multiply(_pointer(cycles), size, shape, ctas, _stream()))  # noqa: E731
     return call, _row(flops=size * 8 * shape * ctas * 2 * 16 * 8 * 16, cycles=lambda: int(cycles))
 
 
 def _read(probe: str, shape: int, ctas: int, size: int):
     import torch
 
-    each, own = size << 10, probe == "read"
-    data = torch.ones(max(each * (ctas if own else 1), GROUP), dtype=torch.uint8, device="cuda")
-    start = ctypes.c_void_p(data.data_ptr())
-    numbers = (ctypes.c_size_t(each if own else 0), each // GROUP, shape, ctas)
-    call = lambda: _checked(_rates().pod_read(start, *numbers, _stream()))  # noqa: E731
-    return call, _row(nbytes=each * ctas)
+    groups = size // GROUP
+    own = max(1, AGAIN if probe == "read again" else groups)
+    data = torch.ones(own * GROUP * 1024 * ctas, dtype=torch.uint8, device="cuda")
+    call = lambda: _checked(_rates().pod_read(_pointer(data), own, groups, shape, ctas, _stream()))  # noqa: E731
+    return call, _row(nbytes=size * 1024 * ctas)
 
 
 # ---------------------------------------------------------------- our kernel
