@@ -41,6 +41,13 @@ def compute_16() -> float:
     return _largest_compute(16)
 
 
+def small_over_large() -> float:
+    """DRAM's use with 16 rows over that with 128, at the largest batch."""
+    df = table()
+    dram = df[df.requests == df.requests.max()].set_index("rows").dram
+    return float(dram[16] / dram[128])
+
+
 def draw(df):
     from pod.show import style
 
