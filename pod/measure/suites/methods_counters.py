@@ -69,7 +69,10 @@ def measure(case: dict) -> dict:
 def _counters() -> list[dict[str, float]]:
     """All rows in one go, as ncu takes seconds to start; none where it cannot read them."""
     try:
-        return counters.profile(__name__)
+        rows = counters.profile(__name__)
+        if len(rows) != len(cases()):
+            raise ValueError(f"ncu saw {len(rows)} calls of {len(cases())}")
+        return rows
     except ValueError as reason:
         print(f"{reason}; utilisation is counted from FLOPs, bytes and time")
         return []
