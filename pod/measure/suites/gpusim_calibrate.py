@@ -39,6 +39,9 @@ def cases() -> list[dict]:
         rows += [("decode", shape, 132 * shape, size) for size in (256, 1024)]
         rows += [("decode shared", shape, ctas, 4096) for ctas in (1, 132, 132 * shape)]
     rows += [(f"{side} split", shape, 132 * shape, 4224) for side in ("prefill", "decode") for shape in (2, 4)]
+    # FlashAttention-2, as torch carries it: prefill tiles as ours, and decodes of 64 rows where it cuts the keys.
+    rows += [("fa2 prefill", 2, ctas, 4224) for ctas in (132, 264)]
+    rows += [("fa2 decode", 2, tiles, 16384) for tiles in (32, 64, 132, 264)]
     rows += [("empty", method, 2, 16) for method in METHODS]
     return [dict(zip(KEYS, row, strict=True)) for row in rows]
 
@@ -47,6 +50,7 @@ def measure(case: dict) -> dict:
     from pod.measure import timing
 
     makers = {"multiply": _multiply, "read": _read, "read again": _read, "empty": _empty}
+    makers |= {"fa2 prefill": _flash, "fa2 decode": _flash}
     call, counts = makers.get(case["probe"], _ours)(**case)
     time = timing.shuffled({"x": call}, ROUNDS, 3.0)["x"]
     counts = {name: count() if callable(count) else count for name, count in counts.items()}
@@ -148,6 +152,22 @@ def _ours(probe: str, shape: int, ctas: int, size: int):
     choice = {"method": "serial", "ctas_per_sm": shape, "prefill_splits": splits, "decode_splits": splits}
     plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, **choice)
     call = lambda: pod.hybrid_attention(q, *cache, plan, table, causal=batch.causal)  # noqa: E731
+    return call, _row(batch.flops, batch.kv_bytes)
+
+
+def _flash(probe: str, shape: int, ctas: int, size: int):
+    """The even batches of two CTAs an SM, but one KV head a decode: as many tiles as `ctas`."""
+    import torch
+
+    batch = even_batch("prefill", shape, ctas, size)
+    if probe == "fa2 decode":
+        batch = HybridBatch.of(0, 0, ctas // 4, size, 32, 4)
+    rows = (len(batch.q_lens), batch.q_lens[0], batch.num_q_heads, 128)
+    q = torch.randn(*rows, device="cuda", dtype=torch.bfloat16)
+    places = (len(batch.kv_lens), size, batch.num_kv_heads, 128)
+    k, v = (torch.empty(places, device="cuda", dtype=torch.bfloat16).normal_() for _ in "kv")
+    lengths = (rows[1], size)
+    call = lambda: torch.ops.aten._flash_attention_forward(q, k, v, None, None, *lengths, 0.0, False, False)  # noqa: E731
     return call, _row(batch.flops, batch.kv_bytes)
 
 
