@@ -11,13 +11,13 @@ from pod.measure.suites import SUITES, single_query
 
 torch = pytest.importorskip("torch")
 SOURCE_PAGE = """\
-"Kernel Name","void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
-"#","Address","Source","Warp Stall Sampling (All Samples)","# Samples"
-"1","a0","      EXIT ","1","1"
+"Kernel Name","void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<double>>(int)"
+"Address","Source","Warp Stall Sampling (All Samples)","# Samples"
+0x7f1,"      EXIT ",1,1
 "Kernel Name","void single_query<__nv_bfloat16, 0>(Params<__nv_bfloat16>)"
-"#","Address","Source","Warp Stall Sampling (All Samples)","# Samples"
-"1","b0","      LDG.E.64 R2,  [R4] ","1,204","9"
-"2","b1","      FFMA R1, R2, R3, R1 ","","0"
+"Address","Source","Warp Stall Sampling (All Samples)","# Samples"
+0x7f2,"      LDG.E.64 R2,  [R4] ","1,204",9
+0x7f3,"      FFMA R1, R2, R3, R1 ","",0
 """
 
 

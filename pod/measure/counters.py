@@ -55,7 +55,7 @@ def _ncu(suite: str, *options: str) -> list[str]:
         environment = os.environ | {"PYTHONPATH": paths}
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
         lines = log.read_text().splitlines() if log.exists() else []
-    table = [line for line in lines if line.startswith('"')]
+    table = [line for line in lines if line and not line.startswith("==")]  # the others are ncu's own words
     if done.returncode or not table:
         errors = [line for line in (*lines, *done.stderr.splitlines()) if "error" in line.lower()]
         raise ValueError(f"ncu read no counters: {errors[-1] if errors else f'exit status {done.returncode}'}")
@@ -70,14 +70,14 @@ def read(lines: list[str], metrics: dict[str, str] = METRICS) -> list[dict]:
 
 
 def read_source(lines: list[str]) -> list[dict]:
-    """ncu's source page: for each kernel its name, a row of titles, and a row an instruction."""
+    """ncu's source page: for each kernel its name, a row of titles, and a row an instruction, its address first."""
     kernels: list[dict] = []
     for row in csv.reader(lines):
         if row[0] == "Kernel Name":
             kernels.append({"kernel": row[1], "instructions": []})
         elif "Source" in row:
             sass, samples = row.index("Source"), row.index("Warp Stall Sampling (All Samples)")
-        else:
+        elif row[0].startswith("0x"):
             count = float(row[samples].replace(",", "") or 0)
             kernels[-1]["instructions"].append({"sass": " ".join(row[sass].split()), "samples": count})
     return kernels

@@ -69,8 +69,9 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     _write(path, done)
     if len(done) < len(cases):
         print(f"{name}: {len(done)} of {len(cases)} rows after {seconds:.0f} s; run again to go on.")
+    timed = {"timer": getattr(suite, "TIMER", TIMER), "l2": getattr(suite, "L2", "cold"), "repeats": suite.REPEATS}
     provenance.write(
-        path, watched, keys=suite.KEYS, timer=getattr(suite, "TIMER", TIMER), l2=getattr(suite, "L2", "cold"), repeats=suite.REPEATS, csrc=suite.CSRC,
+        path, watched, keys=suite.KEYS, **timed, csrc=suite.CSRC,
         command=f"python -m pod measure {name}",
     )  # fmt: skip
     return path

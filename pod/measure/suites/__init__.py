@@ -1,5 +1,6 @@
 """One suite a figure. A suite is a module with DOC (one line), KEYS (the columns that name a row), CSRC (the sources
-that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns."""
+that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns. TIMER
+(how time is taken, in words) and L2 ("cold" or "warm") where they differ from pod/measure/timing.py."""
 
 SUITES = {
     "engine-runs": "pod.measure.suites.engine_runs",
@@ -15,6 +16,7 @@ SUITES = {
     "lean-energy": "pod.measure.suites.lean_energy",
     "lean-layers": "pod.measure.suites.lean_layers",
     "lean-trace": "pod.measure.suites.lean_trace",
+    "lean-tiles": "pod.measure.suites.lean_tiles",
     "lean-parallel": "pod.measure.suites.lean_parallel",
     "methods-sweep": "pod.measure.suites.methods_sweep",
     "methods-grid": "pod.measure.suites.methods_grid",
