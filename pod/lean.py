@@ -85,7 +85,7 @@ class LeanPlan(WorkPlan):
         rows = work.slots * (DECODE_ROWS if packed else TILE_ROWS)
         pieces = len(work.pieces) - 1
         shape = [METHODS.index("serial"), CTAS_PER_SM, self.sms, 0, 0, len(work.work), pieces, 0, 0, work.groups, 0,
-                 work.slots, 0, len(work.work)]  # fmt: skip
+                 work.slots, len(work.work)]  # fmt: skip
         floats = rows * (self.batch.head_dim + 1)
         placed = self.place(work.work, work.pieces, counters=max(1, work.groups), floats=floats)
         return LeanLists(*placed, shape, work)

@@ -136,7 +136,7 @@ def read(s):
     import torch
 
     words = s.batch.kv_bytes // 8
-    flat = [x.view(torch.int32).flatten()[:words] for x in (s.k, s.v)]
+    flat = [x.view(torch.float32).flatten()[:words] for x in (s.k, s.v)]
 
     def call():
         for x in flat:

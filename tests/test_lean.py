@@ -1,0 +1,290 @@
+"""Stream-K decode: every cut of the line gives the same attention, nobody waits, and the paper's slips show."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from emulator import library, pointer
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import pod
+from pod import kernels, lean
+from pod.batch import HybridBatch
+from pod.reference import State, hybrid_attention
+from pod.schedule import execute, fixed_split, host_blocks, stream_k
+from pod.schedule.hopper import decode_work as hopper_work
+from pod.schedule.hopper import prefill_work
+
+torch = pytest.importorskip("torch")
+emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+K = 1024
+
+
+# ---------------------------------------------------------------- the line and its cuts
+def loads(work):
+    """Keys of each worker."""
+    return work.costs.tolist()
+
+
+def decode(kv_lens, heads, workers=1, **how):
+    n = len(kv_lens)
+    return stream_k.decode_work(np.arange(n), kv_lens, np.arange(n), *heads, workers, **how)
+
+
+def test_five_sms_take_five_three_or_two_tiles():
+    """Figure 1: two heads of five tiles on five SMs."""
+    blocks = np.array([5, 5])
+    assert np.diff(stream_k.split_cuts(blocks, 1), prepend=0).tolist() == [5, 5]
+    assert np.diff(stream_k.split_cuts(blocks, 2), prepend=0).tolist() == [3, 2, 3, 2]
+    assert np.diff(stream_k.equal_cuts(blocks, 5), prepend=0).tolist() == [2] * 5
+
+
+@pytest.mark.parametrize("splits", [1, 2, 4, 8])
+def test_fixed_split_is_a_grid_of_so_many_times_the_heads(splits):
+    """FlashAttention-2 and FlashDecoding are stream-K with as many workers as parts, where parts divide evenly."""
+    lens, heads = [16 * 64] * 3, (4, 2)
+    lean_list = decode(lens, heads, workers=3 * 2 * splits)
+    split_list = decode(lens, heads, splits=splits)
+    np.testing.assert_array_equal(lean_list.work, split_list.work)
+    np.testing.assert_array_equal(lean_list.pieces, split_list.pieces)
+    theirs = fixed_split.decode_work(np.arange(3), lens, np.arange(3), *heads, 1, splits)
+    ranges = ["token", "head", "begin", "end"]
+    as_set = lambda work: set(zip(*(work.column(name).tolist() for name in ranges), strict=True))  # noqa: E731
+    assert as_set(lean_list) == as_set(theirs)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=6), st.integers(1, 12))
+def test_a_fixed_split_cuts_every_head_at_multiples_of_one_length(lens, splits):
+    blocks = np.array(lens)
+    ends = stream_k.split_cuts(blocks, splits)
+    part = -(-max(lens) // splits)
+    wanted = [start + min(i + part, n) for start, n in zip(np.cumsum(lens) - lens, lens, strict=True)
+              for i in range(0, n, part)]  # fmt: skip
+    assert ends.tolist() == wanted
+
+
+def test_one_very_long_and_many_short_requests_are_shared_equally():
+    lens = [K * K] + [K] * 63
+    work = decode(lens, (32, 8), workers=132 * 8)
+    blocks = np.array(loads(work)) // stream_k.BLOCK
+    assert len(blocks) == 132 * 8 and np.ptp(blocks) <= 1
+    assert blocks.sum() == 8 * sum(lens) // stream_k.BLOCK
+    assert len(work.work) <= 132 * 8 + 64 * 8, "a cut makes at most one part more"
+    whole = fixed_split.decode_work(np.arange(64), lens, np.arange(64), 32, 8, 1056, 1)
+    assert whole.costs.max() > 100 * work.costs.max(), "whole heads leave one worker with the long one"
+    tiles = hopper_work(np.arange(64), lens, np.arange(64), 32, 8, 132)
+    sizes = np.add.reduceat(tiles.column("end") - tiles.column("begin"), tiles.chunks[:-1])
+    assert len(sizes) == 132 and np.ptp(sizes) <= 1
+
+
+def test_lengths_that_are_no_multiple_of_a_block_count_as_whole_blocks():
+    work = decode([65, 1, 130], (1, 1), workers=3)
+    assert np.diff(work.pieces).tolist() == [1, 2, 1] and work.column("end").tolist() == [65, 1, 64, 130]
+
+
+@pytest.mark.parametrize(
+    "units, blocks, sms, old, now",
+    [
+        (112, 1024, 108, 1, 5),  # 56 heads, batch 2, 256K on an A100: the paper's largest gain
+        (128, 1024, 108, 1, 3),  # 32 heads, batch 4
+        (288, 256, 132, 1, 1),  # 48 heads, batch 6 on an H100: unsplit under either rule
+        (8, 512, 132, 14, 29),
+    ],
+)
+def test_flash_decodings_rule(units, blocks, sms, old, now):
+    assert stream_k.flash_splits(units, blocks, sms, 1) == old
+    assert stream_k.flash_splits(units, blocks, sms, 2) == now
+
+
+# ---------------------------------------------------------------- the paper's algorithm
+def heads_of(count, keys, seed=0):
+    rng = np.random.default_rng(seed)
+    return [(rng.normal(0, 2, (1, keys)), rng.normal(size=(keys, 8))) for _ in range(count)]
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 12))
+def test_hosts_find_all_parts(count, tiles, ctas):
+    heads = heads_of(count, 4 * tiles)
+    got = host_blocks.run(heads, 4, ctas)
+    for out, (scores, values) in zip(got, heads, strict=True):
+        np.testing.assert_allclose(out, State.of(scores, values).finish()[0], atol=1e-12)
+
+
+def test_printed_last_cta_loses_parts_in_figure_1():
+    from pod import paper
+
+    cuts = stream_k.equal_cuts(np.array([5, 5]), 5)
+    for head, right in ((0, 2), (1, 4)):
+        assert host_blocks.last(5 * (head + 1), 5, cuts) == right
+        assert host_blocks.printed_last(5 * (head + 1), 5, cuts) == paper.value(f"lean.a2.last_cta_head{head}")
+    heads = heads_of(2, 40)
+    right, printed = (host_blocks.run(heads, 8, 5, rule) for rule in (host_blocks.last, host_blocks.printed_last))
+    assert all(np.abs(a - b).max() > 0.01 for a, b in zip(right, printed, strict=True))
+
+
+# ---------------------------------------------------------------- the kernel of csrc/lean.cu
+def check(batch, sms=3, merge="last", **how):
+    """Run twice on poisoned memory; returns the trace."""
+    with kernels.machine(sms):
+        plan = lean.make_plan(batch, "cpu", merge=merge, **how)
+    q, k, v, table = batch.tensors(1)
+    plan.lists().partials.fill_(torch.nan)
+    want, sums = hybrid_attention(q, k, v, batch.q_lens, batch.kv_lens, table)
+    first, lse = lean.run(plan, q, k, v, table, return_lse=True)
+    again, rows = lean.run(plan, q, k, v, table, trace=True)
+    assert np.linalg.norm(first.double().numpy() - want) <= 2 * torch.finfo(q.dtype).eps * np.linalg.norm(want)
+    np.testing.assert_allclose(lse.numpy(), sums, atol=1e-4)
+    assert torch.equal(first, again) and not plan.lists().counters.any()
+    return plan, rows
+
+
+@st.composite
+def batches(draw):
+    lens = draw(st.lists(st.sampled_from([1, 15, 16, 17, 63, 64, 65, 128, 200, 333]), min_size=1, max_size=4))
+    heads = draw(st.sampled_from([(1, 1), (2, 2), (4, 1), (6, 2), (18, 1)]))
+    page, dtype = draw(st.sampled_from([None, 16, 64])), draw(st.sampled_from(["float16", "bfloat16"]))
+    return HybridBatch([1] * len(lens), lens, *heads, draw(st.sampled_from([64, 128])), page, dtype)
+
+
+LONE = HybridBatch([1], [1], 1, 1, 64)
+
+
+@emulated
+@settings(max_examples=25)
+@given(batches(), st.sampled_from([1, 3, 7]), st.sampled_from([None, 1, 3]), st.sampled_from(list(lean.MERGES)))
+@example(LONE, 7, None, "host")
+def test_random_batches(batch, sms, splits, merge):
+    if merge == "host" and splits:
+        splits = 1  # more parts than workers fit would wait forever: see below
+    check(batch, sms, merge, splits=splits)
+
+
+@emulated
+@pytest.mark.parametrize("worker", ["cta64", "cta128"])
+@pytest.mark.parametrize("how", [{}, {"splits": 1}, {"splits": 3}, {"block": 128}], ids=str)
+def test_papers_tile(worker, how):
+    batch = HybridBatch([1] * 3, [300, 77, 513], 4, 2, 64, page_size=16)
+    plan, rows = check(batch, worker=worker, **how)
+    assert len(rows) == len(plan.lists().work.work) and (rows[:, 5] >= rows[:, 4]).all()
+    merged = rows[:, lean.TRACE_FIELDS.index("merges")].sum()
+    assert merged == plan.lists().work.groups
+
+
+@emulated
+def test_grid_choices_of_the_kernel_give_the_same_bits():
+    """As many warps as heads: stream-K is then FlashAttention-2, record by record and bit by bit."""
+    batch = HybridBatch([1] * 4, [256] * 4, 8, 4, 64)
+    q, k, v, _ = batch.tensors()
+    with kernels.machine(2):  # 2 SMs x 2 CTAs x 4 warps = 16 heads
+        plans = [lean.make_plan(batch, "cpu", splits) for splits in (None, 1)]
+    np.testing.assert_array_equal(*(plan.lists().work.work for plan in plans))
+    assert torch.equal(*(lean.run(plan, q, k, v) for plan in plans))
+
+
+@emulated
+def test_hosts_merge_first_tiles_and_wait_for_the_rest():
+    batch = HybridBatch([1], [40 * 64], 2, 2, 64)
+    for merge in lean.MERGES:
+        plan, rows = check(batch, sms=1, merge=merge, worker="cta64")
+        work = plan.lists().work
+        merges = rows[:, lean.TRACE_FIELDS.index("merges")].bool().numpy()
+        if merge == "host":
+            np.testing.assert_array_equal(merges, (work.column("part") == 0) & (work.column("parts") > 1))
+        end = rows[:, lean.TRACE_FIELDS.index("end")].numpy()
+        for group in range(work.groups):
+            mine = (work.column("group") == group) & (work.column("parts") > 1)
+            assert end[mine & merges] == end[mine].max(), "whoever merges is the last to end"
+
+
+@pytest.mark.parametrize("hosts", [False, True])
+def test_hosts_hang_where_their_parts_cannot_run_beside_them(hosts):
+    """One SM holds two CTAs. FlashDecoding's grid starts the first parts of all heads first: both CTAs are hosts, and
+    wait for parts that wait for a slot. Who merges last waits for nobody."""
+    heads, keys, parts = 4, 256, 4
+    q, k, v = (torch.randn(n, heads, 64).bfloat16() for n in (1, keys, keys))
+    work = decode([keys], (heads, heads), splits=parts, packed=False)
+    order = np.argsort(work.column("part"), kind="stable")
+    lists = np.concatenate([work.work[order].ravel(), work.pieces]).astype(np.int32)
+    out, counters = torch.full_like(q, torch.nan), np.zeros(work.groups, np.int32)
+    partials = np.zeros(work.slots * lean.TILE_ROWS * 65, np.float32)
+    tensors = [pointer(x.view(torch.int16).numpy()) for x in (q, k, v, out)]
+    sizes = [keys, heads, pointer(lists), len(order), pointer(counters), work.groups, pointer(partials), work.slots]
+    function = library("hosts").run
+    function.restype = ctypes.c_char_p
+    report = function(*tensors, *sizes, int(hosts))
+    if hosts:
+        assert b"endless" in report
+        return
+    assert report is None and not counters.any()
+    want, _ = hybrid_attention(q, k[None], v[None], [1], [keys])
+    np.testing.assert_allclose(out.double().numpy(), want, atol=0.01)
+
+
+# ---------------------------------------------------------------- the Hopper kernel, cut as a fixed split
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(1, 900), min_size=1, max_size=4),
+    st.sampled_from([(1, 1), (4, 2), (6, 6), (16, 1)]),
+    st.integers(1, 9),
+)
+def test_hopper_lists_of_a_fixed_split_give_attention(lens, heads, splits):
+    q_heads, kv_heads = heads
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(len(lens), q_heads, 4))
+    k, v = rng.normal(size=(2, len(lens), max(lens), kv_heads, 4))
+    tokens = np.arange(len(lens))
+    work = lean.split_hopper_work(tokens, lens, tokens, q_heads, kv_heads, splits)
+    part = -(-max(-(-n // 64) for n in lens) // splits)
+    assert len(work.chunks) - 1 == len(work.work), "a chunk is one part of one head"
+    assert set((work.column("begin") % part).tolist()) == {0}
+    assert (work.column("end") - work.column("begin")).max() <= part
+    none = prefill_work([], [], [], [], q_heads, kv_heads, 64, 4)
+    got = execute.execute(q, k, v, none, work)
+    wanted = hybrid_attention(q, k, v, [1] * len(lens), lens)
+    for mine, truth in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(mine, truth, rtol=1e-10, atol=1e-12)
+
+
+def test_hopper_kernel_takes_the_lists_of_a_fixed_split(monkeypatch):
+    import test_emulator_hybrid90 as hybrid90
+
+    from pod import hopper
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    made = lambda batch, device, sms, **_: lean.HopperPlan(batch, device, sms, parts=3)  # noqa: E731
+    monkeypatch.setattr(hopper, "Plan", made)
+    batch = HybridBatch((1, 1), (700, 300), 4, 2, 64, page_size=64)
+    error, lse_error = hybrid90.run(batch, 3)
+    assert error < 0.008 and lse_error < 1e-4
+
+
+# ---------------------------------------------------------------- the method
+@emulated
+def test_method_lean_computes_decodes_and_refuses_chunks():
+    batch = HybridBatch([1, 1], [100, 40], 4, 2, 64)
+    q, k, v, _ = batch.tensors()
+    want, sums = hybrid_attention(q, k, v, batch.q_lens, batch.kv_lens)
+    for splits in ("auto", "stream-k", 1, 5):
+        plan = pod.plan([1, 1], [100, 40], 4, 2, 64, device="cpu", method="lean", decode_splits=splits)
+        out, lse = pod.hybrid_attention(q, k, v, plan, return_lse=True)
+        np.testing.assert_allclose(out.double().numpy(), want, atol=0.01)
+        np.testing.assert_allclose(lse.numpy(), sums, atol=1e-4)
+    with pytest.raises(ValueError, match="q_lens: got a chunk of 30 tokens, allowed for method 'lean'"):
+        pod.plan([30, 1], [100, 40], 4, 2, 64, device="cpu", method="lean")
+    with pytest.raises(ValueError, match="decode_splits: got 0"):
+        pod.plan([1], [40], 4, 2, 64, device="cpu", method="lean", decode_splits=0)
+
+
+@emulated
+def test_operators_pass_opcheck():
+    batch = HybridBatch([1, 1], [100, 40], 4, 2, 64, page_size=16)
+    q, k, v, table = batch.tensors()
+    plan = lean.make_plan(batch, "cpu")
+    work = plan.lists()
+    operator = kernels.operator(lean.LEAN, lean.kind("bfloat16", 64), plan.device)
+    arguments = (q, k, v, table, work.lists, work.counters, work.partials, work.shape, 0.1, True)
+    tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    torch.library.opcheck(operator, arguments, test_utils=tests)
