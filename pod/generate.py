@@ -1,0 +1,106 @@
+"""`python -m pod generate "..."`: a real chat model, 135M parameters, answers on this machine.
+
+    python -m pod generate "What is the capital of France?" "Name three colours."
+
+Several prompts share hybrid batches. Under torchrun every process takes a share of each layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from pod.serving.backends import BACKENDS
+from pod.serving.schedulers import SCHEDULERS
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="+", help="what to ask; several are answered together")
+    parser.add_argument("--tokens", type=int, default=80, help="longest answer (default 80)")
+    parser.add_argument("--scheduler", choices=SCHEDULERS, default="sarathi")
+    parser.add_argument("--chunk", type=int, default=128, help="token budget of an iteration (sarathi; default 128)")
+    parser.add_argument("--attention", choices=BACKENDS, default="auto")
+    parser.add_argument("--block-size", type=int, default=16, help="tokens of a page of the cache (default 16)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU when there is one")
+    parser.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.tokens < 1:
+        raise ValueError(f"--tokens: got {args.tokens}, allowed are integers >= 1")
+    group, device, dtype = _place(args.device)
+    try:
+        return _generate(args, group, device, dtype)
+    finally:
+        if group.size > 1:
+            import torch.distributed as dist
+
+            dist.destroy_process_group()
+
+
+def _place(device: str | None):
+    """This process's group, device and dtype."""
+    import torch
+
+    from pod.serving.model import Group
+
+    gpu = torch.cuda.is_available() if device is None else device == "cuda"
+    if gpu and not torch.cuda.is_available():
+        raise ValueError("--device: got cuda, allowed is cpu, as torch sees no GPU")
+    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    if gpu and local >= torch.cuda.device_count():
+        raise ValueError(f"tp: got {size} processes here, allowed are as many as GPUs, {torch.cuda.device_count()}")
+    if gpu:
+        torch.cuda.set_device(local)
+    if size > 1:
+        torch.distributed.init_process_group("nccl" if gpu else "gloo")
+    return Group(rank, size), f"cuda:{local}" if gpu else "cpu", torch.bfloat16 if gpu else torch.float32
+
+
+def _generate(args: argparse.Namespace, group, device: str, dtype) -> int:
+    from pod.serving import smollm
+    from pod.serving.engine import Engine, answer
+
+    model, file = smollm.load(device, dtype, group)
+    prompts = [file.chat(text) if text.strip() else [] for text in args.prompt]
+    scheduler = _scheduler(args, prompts)
+    engine = Engine(model, scheduler.pool, args.attention, stop=[file.stop])
+    if group.rank:
+        engine.follow()
+        return 0
+    try:
+        answers, log = answer(engine, scheduler, prompts, args.tokens, model=model.shape.name)
+    finally:
+        engine.close()
+    for text, result in zip(args.prompt, answers, strict=True):
+        print(f"> {text}\n{result.error or file.text(t for t in result.tokens if t != file.stop)}\n")
+    if args.log:
+        pieces = [[file.text([token]) for token in result.tokens] for result in answers]
+        log.run |= {"prompts": args.prompt, "answers": pieces, "block_size": args.block_size, "chunk": args.chunk,
+                    "blocks": scheduler.pool.num_blocks}  # fmt: skip
+        log.save(args.log)
+    if log.iterations:
+        print(_summary(log, answers, device))
+    return 0 if any(a.error is None for a in answers) else 1
+
+
+def _scheduler(args: argparse.Namespace, prompts):
+    """With room for all prompts at once."""
+    from pod.serving.blocks import PagedPool, ReservedPool
+
+    kind, longest = SCHEDULERS[args.scheduler], max(map(len, prompts)) + args.tokens
+    blocks = (len(prompts) + 1) * -(-longest // args.block_size)
+    if kind.pool_type is ReservedPool:
+        pool = ReservedPool(blocks, longest, args.block_size)
+    else:
+        pool = PagedPool(blocks, args.block_size)
+    options = {"chunk": args.chunk} if args.scheduler in ("sarathi", "sarathi_v1") else {}
+    return kind(pool, len(prompts), **options)
+
+
+def _summary(log, answers, device: str) -> str:
+    hybrid = sum(bool(e.prefills and e.decodes) for e in log.iterations)
+    tokens, seconds = sum(len(a.tokens) for a in answers), log.iterations[-1].end
+    return (f"{tokens} tokens in {seconds:.1f} s on {device}: {len(log.iterations)} iterations, {hybrid} of them with "
+            "prefill and decodes")  # fmt: skip
