@@ -113,8 +113,19 @@ def record(work: Work, method: str, device="cpu", ctas_per_sm: int | None = 2, d
     """One run's trace as a table, one row a CTA (a half of one, or one of its two loops): see pod.trace.frame."""
     from pod.trace import frame
 
-    rows = prepare(work, method, data or arrays(work, device), ctas_per_sm, trace=True)()
-    return frame(rows[rows[:, TRACE_FIELDS.index("end")] > 0], OPS)
+    return frame(_ran(prepare(work, method, data or arrays(work, device), ctas_per_sm, trace=True)()), OPS)
+
+
+def spans(work: Work, method: str, data: tuple) -> dict[str, np.ndarray]:
+    """One run on a GPU: op, sm, start and end of what `record` has in its rows, as plain arrays."""
+    rows = dict(zip(TRACE_FIELDS, _ran(prepare(work, method, data, trace=True)()).cpu().numpy().T, strict=True))
+    start, end = ((rows[name] - rows["start"].min()) / 1e3 for name in ("start", "end"))
+    return {"op": np.array(OPS)[rows["op"]], "sm": rows["sm"], "start": start, "end": end}
+
+
+def _ran(rows):
+    """Without the rows of CTAs, or halves, that had nothing to do."""
+    return rows[rows[:, TRACE_FIELDS.index("end")] > 0]
 
 
 def bars(table) -> list[tuple]:
@@ -124,19 +135,21 @@ def bars(table) -> list[tuple]:
 
 def held(table, times) -> np.ndarray:
     """How many SMs hold nothing, compute alone, memory alone and both at each of these moments: [4, times]."""
+    sm, start, end, op = (np.asarray(table[column]) for column in ("sm", "start", "end", "op"))
     counts = np.zeros((4, len(times)), dtype=int)
-    for _, on_sm in table.groupby("sm"):
-        start, end, op = (on_sm[column].to_numpy() for column in ("start", "end", "op"))
-        there = (start[:, None] <= times) & (times < end[:, None])
-        compute, memory = there[op != "memory"].any(axis=0), there[op != "compute"].any(axis=0)
+    for one in np.unique(sm):
+        here = sm == one
+        there = (start[here, None] <= times) & (times < end[here, None])
+        compute, memory = (there[op[here] != other].any(axis=0) for other in ("memory", "compute"))
         np.add.at(counts, (compute + 2 * memory, np.arange(len(times))), 1)
     return counts
 
 
 def together(table, moments: int = 1000) -> float:
     """The share of all SMs' time, up to the last end, in which an SM holds both operations."""
-    times = (np.arange(moments) + 0.5) * table.end.max() / moments
-    return float(held(table, times)[3].sum() / (moments * table.sm.nunique()))
+    times = (np.arange(moments) + 0.5) * np.max(table["end"]) / moments
+    counts = held(table, times)
+    return float(counts[3].sum() / counts.sum())
 
 
 # ---------------------------------------------------------------- equal halves

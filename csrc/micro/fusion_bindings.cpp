@@ -95,6 +95,7 @@ Tensor fusion(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& d
 #define POD_DEVICE CUDA
 #endif
 TORCH_LIBRARY_FRAGMENT(pod, m) {
+    if (c10::Dispatcher::singleton().findSchema({"pod::fusion", ""})) return;  // the emulator's library and the GPU's may meet
     m.def("fusion(Tensor a, Tensor b, Tensor(a!) c, Tensor(b!) d, Tensor deal, Tensor(c!) counters, int[] shape, float factor) "
           "-> Tensor");
 }

@@ -87,6 +87,5 @@ def measure(case: dict) -> dict:
     for method, time in timing.shuffled(calls, ROUNDS, ms=6.0).items():
         row |= {method: round(time.ms, 5), f"{method}_p10": round(time.p10, 5), f"{method}_p90": round(time.p90, 5)}
     for method in METHODS:
-        trace = micro.record(works[method], method, ctas_per_sm=None, data=arrays)
-        row[f"{method} together"] = round(micro.together(trace), 4)
+        row[f"{method} together"] = round(micro.together(micro.spans(works[method], method, arrays)), 4)
     return row

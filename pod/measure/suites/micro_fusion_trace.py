@@ -12,6 +12,7 @@ DOC = "SMs that hold compute, memory, both or nothing, at 50 moments of each run
 KEYS = ("method", "moment")
 CSRC = suite.CSRC
 REPEATS = 1
+TIMER, L2 = "%globaltimer at the start and the end of every CTA", "warm"
 MOMENTS = 50
 HELD = ("nothing", "compute", "memory", "both")
 
@@ -33,6 +34,6 @@ def _held(method: str):
     work = replace(suite.work(suite.FIGURE7, method), multiplications=suite.multiplications(suite.FIGURE7))
     arrays = suite.data(work.compute, work.memory)
     for _ in range(3):  # the last of three: code and lists are warm
-        trace = micro.record(work, method, ctas_per_sm=None, data=arrays)
-    times = (np.arange(MOMENTS) + 0.5) * trace.end.max() / MOMENTS
+        trace = micro.spans(work, method, arrays)
+    times = (np.arange(MOMENTS) + 0.5) * trace["end"].max() / MOMENTS
     return times, micro.held(trace, times)
