@@ -34,11 +34,11 @@ class GPU:
 
     def compute_time(self, flops):
         """Seconds that `flops` take with all tensor cores at their peak."""
-        return flops / self.tensor_flops
+        return _amount("flops", flops) / self.tensor_flops
 
     def memory_time(self, nbytes):
         """Seconds that moving `nbytes` from or to DRAM takes at the peak rate."""
-        return nbytes / self.dram_bytes_per_s
+        return _amount("nbytes", nbytes) / self.dram_bytes_per_s
 
     def roofline_time(self, flops, nbytes):
         """Seconds when compute and memory overlap perfectly: the larger of the two."""
@@ -46,7 +46,14 @@ class GPU:
 
     def attainable(self, intensity):
         """FLOP/s that the roofline allows at `intensity` FLOPs per byte."""
-        return np.minimum(self.tensor_flops, intensity * self.dram_bytes_per_s)
+        return np.minimum(self.tensor_flops, _amount("intensity", intensity) * self.dram_bytes_per_s)
+
+
+def _amount(name: str, x):
+    """x, unless it is negative or no number. The simulator asks a million times, so a scalar is looked at directly."""
+    if not (x >= 0 if isinstance(x, (int, float)) else np.all(np.asarray(x) >= 0)):
+        raise ValueError(f"{name}: got {np.min(x)}, allowed are numbers from 0 on")
+    return x
 
 
 _CUDA_LIMITS = "CUDA C++ Programming Guide, technical specifications by compute capability"
@@ -202,5 +209,5 @@ GPUS: dict[str, GPU] = {g.key: g for g in (A100, H100, H200, TOY, A6000)}
 def gpu(key: str) -> GPU:
     """The GPU with this key."""
     if key not in GPUS:
-        raise ValueError(f"gpu: got {key!r}, known are {', '.join(GPUS)}")
+        raise ValueError(f"gpu: got {key!r}, allowed are {', '.join(GPUS)}")
     return GPUS[key]

@@ -27,6 +27,8 @@ class State:
     def identity(cls, rows: int | tuple[int, ...], head_dim: int) -> "State":
         """The state before any key. `rows` is the shape of the queries (one int for a plain vector of them)."""
         rows = (rows,) if isinstance(rows, int) else tuple(rows)
+        if min((*rows, head_dim)) < 1:
+            raise ValueError(f"rows, head_dim: got {rows} and {head_dim}, allowed are numbers from 1 on")
         return cls(np.full(rows, -np.inf), np.zeros(rows), np.zeros((*rows, head_dim)))
 
     @classmethod
@@ -76,6 +78,8 @@ def attention(q, k, v, causal: bool = True, scale: float | None = None) -> tuple
     n, num_q_heads, head_dim = q.shape
     s, group = k.shape[0], num_q_heads // k.shape[1]
     scale = head_dim**-0.5 if scale is None else scale
+    if not np.isfinite(scale):
+        raise ValueError(f"scale: got {scale}, allowed are finite numbers")
     hidden = np.arange(s) > np.arange(s - n, s)[:, None] if causal else np.zeros((n, s), bool)
 
     out, lse = np.empty(q.shape), np.empty((n, num_q_heads))

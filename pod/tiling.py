@@ -96,6 +96,7 @@ def standard_attention(q: Tensor, k: Tensor, v: Tensor, memory: Memory, causal: 
 
     q [n, D], k and v [s, D] -> [n, D]
     """
+    _check(q, k, v, causal)
     scores = memory.load(q) @ memory.load(k).T * q.shape[1] ** -0.5
     if causal:
         scores = _hide(scores, slice(0, len(q)), slice(0, len(k)), len(k) - len(q))
@@ -111,6 +112,7 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tile: Tile, memory: Memory,
     """
     import torch
 
+    _check(q, k, v, causal)
     n, s, out = len(q), len(k), torch.empty_like(q)
     for rows in tile.row_blocks(n):
         q_tile = memory.load(q[rows]) * q.shape[1] ** -0.5
@@ -127,6 +129,16 @@ def tiled_attention(q: Tensor, k: Tensor, v: Tensor, tile: Tile, memory: Memory,
             m = m_new
         out[rows] = memory.store(o / l)
     return out
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
+    for name, x in (("q", q), ("k", k)):
+        if x.dim() != 2 or 0 in x.shape or x.shape[1] != q.shape[1]:
+            raise ValueError(f"{name}: got shape {tuple(x.shape)}, allowed is [tokens, D], no 0, the same D for all")
+    if v.shape != k.shape:
+        raise ValueError(f"v: got shape {tuple(v.shape)}, allowed is that of k, {tuple(k.shape)}")
+    if causal and len(k) < len(q):
+        raise ValueError(f"k: got {len(k)} tokens, allowed with causal=True are at least the {len(q)} of q")
 
 
 def crosses_diagonal(rows: slice, cols: slice, offset: int) -> bool:

@@ -40,5 +40,12 @@ def test_one_cta_fits_into_an_sm():
 
 def test_lookup_by_key():
     assert gpu("h200") is H200
-    with pytest.raises(ValueError, match="gpu: got 'v100', known are a100, h100, h200, toy"):
+    with pytest.raises(ValueError, match="gpu: got 'v100', allowed are a100, h100, h200, toy"):
         gpu("v100")
+
+
+@pytest.mark.parametrize("x", [-1, -0.5, float("nan"), np.array([1.0, -2.0]), np.int64(-3)])
+def test_negative_amounts_are_refused(x):
+    for name, function in (("flops", A100.compute_time), ("nbytes", A100.memory_time), ("intensity", A100.attainable)):
+        with pytest.raises(ValueError, match=rf"^{name}: got (-|nan).*, allowed are numbers from 0 on$"):
+            function(x)

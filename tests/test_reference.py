@@ -263,3 +263,12 @@ def test_state_refuses():
         State.of(np.zeros((2, 3)), np.zeros((4, D)))
     with pytest.raises(ValueError, match="other: got a state of shape"):
         State.identity(2, D).merge(State.identity(3, D))
+    for rows, dim in ((0, D), ((2, 0), D), (2, 0), ((), -1)):
+        with pytest.raises(ValueError, match="rows, head_dim: got"):
+            State.identity(rows, dim)
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
+def test_attention_refuses_a_scale_that_is_no_number(scale):
+    with pytest.raises(ValueError, match="scale: got"):
+        attention(tokens(2), tokens(3), tokens(3), scale=scale)

@@ -205,8 +205,11 @@ def test_causal_cells_refuses_more_queries_than_keys():
 
 def test_overlap_is_0_for_the_sum_and_1_for_the_maximum():
     assert overlap(7, 3, 4) == 0 and overlap(4, 3, 4) == 1 and overlap(8.5, 3, 4) == -0.5
-    with pytest.raises(ValueError, match="a, b: got 0 and 4"):
-        overlap(5, 0, 4)
+    for times, message in (((5, 0, 4), "a: got 0"), ((5, 3, float("nan")), "b: got nan"), ((-1, 3, 4), "time: got -1")):
+        with pytest.raises(ValueError, match=f"{message}, allowed are times above 0"):
+            overlap(*times)
+    with pytest.raises(ValueError, match="fused: got 0"):
+        band({"C1": (4, 3, {"fused": 0})})
 
 
 def test_band_marks_what_is_possible():

@@ -13,9 +13,14 @@ from pod.show import style
 
 def overlap(time: float, a: float, b: float) -> float:
     """Where in the band a time lies: 0 at a + b, 1 at max(a, b). Below 0 is slower than one after the other."""
-    if min(a, b) <= 0:
-        raise ValueError(f"a, b: got {a!r} and {b!r}, allowed are times above 0")
+    _check(time=time, a=a, b=b)
     return (a + b - time) / min(a, b)
+
+
+def _check(**times: float) -> None:
+    for name, time in times.items():
+        if not time > 0:
+            raise ValueError(f"{name}: got {time!r}, allowed are times above 0")
 
 
 def band(
@@ -57,6 +62,7 @@ def _top(ratio):
 
 
 def _case(ax: Axes, label: str | None, a: float, b: float, times: Mapping[str, float] | None = None) -> None:
+    _check(a=a, b=b, **(times or {}))
     ratio, top = a / b, float(_top(a / b))
     tone, side = (style.PREFILL, "left") if a > b else (style.DECODE, "right")
     ax.plot([ratio, ratio], [1, top], color=tone, linewidth=1.6, zorder=2)
