@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pod.batch import HybridBatch
 from pod.kernels import TRACE_FIELDS
-from pod.schedule.binding import OPS, POLICIES
+from pod.schedule.binding import OPS, POLICIES, wish
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")
 TOY = HybridBatch.of(320, 512, decodes=48, decode_context=512, num_q_heads=4, num_kv_heads=2, head_dim=64)
@@ -54,6 +54,41 @@ def held_both(table) -> int:
 def _meet(on_sm) -> bool:
     prefill, decode = (on_sm[on_sm.op == op] for op in OPS)
     return any(((decode.start < p.end) & (decode.end > p.start)).any() for p in prefill.itertuples())
+
+
+def both_over_time(table):
+    """(times, SMs): from each time on, how many SMs hold a prefill and a decode at once."""
+    import pandas as pd
+
+    changes = []
+    for _, on_sm in table.groupby("sm"):
+        is_prefill = on_sm.op == OPS[0]
+        held = pd.concat(
+            pd.DataFrame({"time": on_sm[side], "prefill": step * is_prefill, "decode": step * ~is_prefill})
+            for side, step in (("start", 1), ("end", -1))
+        )
+        held = held.groupby("time").sum().cumsum()
+        both = ((held.prefill > 0) & (held.decode > 0)).astype(int)
+        changes.append(both.diff().fillna(both))
+    count = pd.concat(changes).groupby(level=0).sum().cumsum().astype(int)
+    return count.index.to_numpy(), count.to_numpy()
+
+
+def both_share(table) -> float:
+    """The part of the time in which an SM holds both, from the first start to the last end, on average over SMs."""
+    import numpy as np
+
+    times, sms = both_over_time(table)
+    return float(np.sum(np.diff(times) * sms[:-1]) / (times[-1] - times[0]) / table.sm.nunique())
+
+
+def disagreements(table, deal, sms: int):
+    """The CTAs of an SM-aware trace that did not ask for what the policy says for their SM and ticket.
+
+    A CTA that drew twice asked for the other operation, of which nothing was left.
+    """
+    wished = [OPS[wish(deal, r.sm % sms, r.ticket, sms)] for r in table.itertuples()]
+    return table[(table.op == wished) != (table.draws == 1)]
 
 
 def chrome(table) -> dict:
