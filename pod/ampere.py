@@ -19,15 +19,18 @@ from pod.workplan import Lists, WorkPlan, results
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")  # csrc/bindings.cpp numbers them like this
 
-# The cost model behind "auto" and "limited". Prefill reaches PREFILL_SHARE of the tensor cores' rate with mma.sync: the
-# smaller tile of four CTAs an SM reads K and V twice as often. A prefill CTA alone on its SM, beside decode, reaches
-# ALONE of what a full SM does. Decode reaches DECODE_SHARE of the DRAM rate with either tile.
-PREFILL_SHARE = {2: 0.40, 4: 0.32}
-ALONE = 0.65
-DECODE_SHARE = 0.88
+# The cost model, measured on an H200. The tensor cores give mma.sync MMA_SYNC of their rate, 1 on cards without wgmma.
+# Prefill reaches PREFILL_SHARE of that: the smaller tile of four CTAs an SM reads K and V twice as often. A prefill CTA
+# alone on its SM, beside decode, reaches ALONE of what a full SM does. Decode reaches DECODE_SHARE of the DRAM rate.
+MMA_SYNC = {"h100": 0.64, "h200": 0.64}
+PREFILL_SHARE = {2: 0.58, 4: 0.47}
+ALONE = 0.75
+DECODE_SHARE = 0.92
+# With four CTAs an SM, decode reads as fast as with two, and prefill has only half of the pace: two are never slower.
+AUTO_CTAS = 2
 # Pieces of decode that a warp computes one after the other when prefill runs beside it: few would leave a ragged end,
-# since nobody knows beforehand how many slots decode will hold.
-FUSED_WAVES = 4
+# since nobody knows beforehand how many slots decode will hold; many cost more to start and to merge.
+FUSED_WAVES = 2.5
 
 
 def kind(dtype: str, head_dim: int, trace: bool = False) -> str:
@@ -81,7 +84,7 @@ def make_plan(batch: HybridBatch, device, method="pod", policy="proportional", c
     """Plan one iteration for `device`. Arguments as in pod.plan, already checked."""
     sms = kernels.sm_count(device)
     if ctas_per_sm == "auto":
-        ctas_per_sm = choose_ctas(batch, method, gpu_of(device))
+        ctas_per_sm = AUTO_CTAS
     plan = Plan(batch, device, sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
     plan.lists(batch.causal)
     return plan
@@ -99,20 +102,14 @@ def gpu_of(device) -> GPU:
 
 def sides(batch: HybridBatch, gpu: GPU, sms: int, ctas_per_sm: int) -> tuple[float, float]:
     """Seconds that prefill and decode would take alone, on `sms` SMs of this card."""
-    prefill = batch.prefill.flops / gpu.tensor_flops / PREFILL_SHARE[ctas_per_sm] if batch.prefill else 0.0
+    prefill = batch.prefill.flops / prefill_rate(gpu, ctas_per_sm) if batch.prefill else 0.0
     decode = batch.decode.bytes / gpu.dram_bytes_per_s / DECODE_SHARE if batch.decode else 0.0
     return prefill * gpu.sms / sms, decode * gpu.sms / sms
 
 
-def choose_ctas(batch: HybridBatch, method: str, gpu: GPU) -> int:
-    """2 or 4 CTAs an SM, whichever ends sooner.
-
-    When prefill bounds the batch, the larger tile wins. When decode does, both read at the rate of DRAM, and four CTAs
-    place work more finely: they start and end in smaller steps.
-    """
-    if not batch.prefill or not batch.decode or method in ("serial", "streams"):
-        return 2
-    return 4 if max(sides(batch, gpu, gpu.sms, 4)) <= max(sides(batch, gpu, gpu.sms, 2)) else 2
+def prefill_rate(gpu: GPU, ctas_per_sm: int) -> float:
+    """FLOP/s of prefill alone on this card."""
+    return gpu.tensor_flops * MMA_SYNC.get(gpu.key, 1.0) * PREFILL_SHARE[ctas_per_sm]
 
 
 def _split_prefill(plan: Plan, tiles: np.ndarray, shape) -> int:
@@ -127,7 +124,7 @@ def _split_prefill(plan: Plan, tiles: np.ndarray, shape) -> int:
     if plan.method in ("serial", "streams") or not plan.batch.decode:
         return fixed_split.limited_splits(*sizes)
     gpu = gpu_of(plan.device)
-    rate = gpu.tensor_flops * PREFILL_SHARE[plan.ctas_per_sm] * ALONE / gpu.sms
+    rate = prefill_rate(gpu, plan.ctas_per_sm) * ALONE / gpu.sms
     tile_time = 4 * plan.batch.head_dim * shape.prefill_rows * longest / rate
     return fixed_split.limited_splits(*sizes, tile_time, max(sides(plan.batch, gpu, plan.sms, plan.ctas_per_sm)))
 

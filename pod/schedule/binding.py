@@ -14,6 +14,7 @@ import numpy as np
 
 PREFILL, DECODE = 0, 1
 OPS = ("prefill", "decode")
+LEAD = 0.8  # prefill runs ahead: its CTAs are long, and one that starts last would end alone
 
 
 def fifty_fifty(prefill: Sequence[float], decode: Sequence[float], sms: int, tickets: int) -> np.ndarray:
@@ -33,11 +34,17 @@ def integer_ratio(prefill: Sequence[float], decode: Sequence[float], sms: int, t
 
 
 def proportional(prefill: Sequence[float], decode: Sequence[float], sms: int, tickets: int) -> np.ndarray:
-    """Both operations advance evenly: the CTA whose work is least far along, as a share of its operation's, is next."""
-    middle = [(np.cumsum(w) - np.asarray(w) / 2) / max(np.sum(w), 1) for w in (prefill, decode)]
-    is_prefill = np.repeat([1, 0], [len(prefill), len(decode)])[np.argsort(np.concatenate(middle), kind="stable")]
-    dealt = np.append(0, np.cumsum(is_prefill))
-    return dealt[np.minimum(np.arange(tickets + 1) * sms, len(is_prefill))]
+    """Both operations advance evenly in work, on every SM alike: the one that is less far along gets the next round.
+
+    A round is one CTA on each SM. SMs that took turns instead would hold two prefills here and two decodes there.
+    """
+    begins = []
+    for costs, pace in ((prefill, LEAD), (decode, 1.0)):
+        rounds = np.add.reduceat(np.asarray(costs, float), np.arange(0, len(costs), sms)) if len(costs) else np.zeros(0)
+        begins.append(pace * (np.cumsum(rounds) - rounds) / max(np.sum(rounds), 1))
+    is_prefill = np.repeat([1, 0], [len(x) for x in begins])[np.argsort(np.concatenate(begins), kind="stable")]
+    dealt = sms * np.append(0, np.cumsum(is_prefill))
+    return dealt[np.minimum(np.arange(tickets + 1), len(is_prefill))]
 
 
 POLICIES = {"50:50": fifty_fifty, "proportional": proportional, "integer ratio": integer_ratio}
