@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pod import paper
+from functools import cache
+from itertools import combinations
+
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -15,48 +17,90 @@ FIGURE = Figure(
     data=("h200/methods-sweep.csv", "h200/gpusim-calibrate.csv"),
 )
 METHODS = ("serial", "streams", "cta", "warp", "pod")
-CLEAR = 1.05  # methods whose times differ by less are no ranking
+CLEAR = 1.05  # methods whose times differ by less are not told apart
 
 
+@cache
 def table():
-    """One row a batch of the filtered sweep and method: milliseconds measured, predicted, and by the naive rule."""
+    """One row a batch of the filtered sweep and method: milliseconds measured, by the model, and by FLOPs / peak."""
     import pandas as pd
 
-    from pod import gpusim
+    from pod.figures._gpusim import Case, milliseconds
+    from pod.figures.hopper_sweep import filtered
     from pod.hardware import H200
     from pod.measure.provenance import RECORDED
     from pod.measure.suites.hopper_sweep import KEYS, batch_of
 
-    df = filtered(pd.read_csv(RECORDED / FIGURE.data[0]))
+    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    alone = df[["prefill", "decode"]]
+    df = filtered(df.assign(share=alone.min(axis=1) / alone.sum(axis=1))).reset_index(drop=True)
+    batches = [batch_of(case) for case in df.to_dict("records")]
+    naive = [1e3 * H200.compute_time(batch.flops) for batch in batches]
+    parts = []
+    for method in METHODS:
+        model = milliseconds(Case(batch, "h200", method) for batch in batches)
+        times = df[list(KEYS)].assign(method=method, measured=df[method], model=model, naive=naive)
+        parts.append(times.rename_axis("batch").reset_index())
+    return pd.concat(parts, ignore_index=True)
+
+
+def error(df, column: str = "model"):
+    """How far off a prediction is, in percent."""
+    return 100 * (df[column] / df.measured - 1).abs()
+
+
+def median_error() -> float:
+    return float(error(table()).median())
+
+
+def naive_ratio() -> float:
+    """Median error of FLOPs / peak over that of the model."""
+    return float(error(table(), "naive").median()) / median_error()
+
+
+def ranked(df, clear: float = CLEAR):
+    """For each batch, whether all pairs of methods that differ by more than `clear` are in the right order."""
+    times = {column: df.pivot(index="batch", columns="method", values=column) for column in ("measured", "model")}
+    right = True
+    for a, b in combinations(METHODS, 2):
+        really, said = (times[column][a] / times[column][b] for column in ("measured", "model"))
+        right &= really.between(1 / clear, clear) | ((really > 1) == (said > 1))
+    return right
+
+
+def ranking() -> float:
+    """Share of the batches that are ranked rightly, %."""
+    return 100 * float(ranked(table()).mean())
+
+
+def by_method():
+    """Median error and bias of each method, in percent."""
+    import pandas as pd
+
     rows = []
-    for case in df.to_dict("records"):
-        batch = batch_of(case)
-        naive = 1e3 * H200.compute_time(batch.flops)
-        for method in METHODS:
-            model = 1e3 * gpusim.seconds(batch, H200, method)
-            rows.append({k: case[k] for k in KEYS} | {"method": method, "measured": case[method], "model": model,
-                                                      "naive": naive})  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def filtered(df):
-    """The paper's filter: both parts take at least a fifth of serial time."""
-    share = df[["prefill", "decode"]].min(axis=1) / df[["prefill", "decode"]].sum(axis=1)
-    return df[share >= paper.value("pod.f11.share_min") / 100]
+    for method in METHODS:
+        mine = table()[table().method == method]
+        ratio = mine.model / mine.measured
+        rows.append((method, len(mine), error(mine).median(), error(mine).quantile(0.9), 100 * (ratio.median() - 1)))
+    columns = ["method", "batches", "median error", "90 % of them within", "bias"]
+    return pd.DataFrame(rows, columns=columns).set_index("method").round(1)
 
 
 def draw(df):
+    from pod.figures._methods import METHODS as WORDS
+    from pod.figures._methods import TONES
     from pod.show import style
 
-    axes = style.axes(9.5, 4.2, columns=2)
+    axes = style.axes(9.5, 4.4, columns=2)
     low, high = df.measured.min() / 1.3, df.measured.max() * 1.3
-    for ax, column, title in zip(axes, ("naive", "model"), ("FLOPs / peak rate", "the model"), strict=True):
-        ax.fill_between([low, high], [0.9 * low, 0.9 * high], [1.1 * low, 1.1 * high], color=style.DIM, label="within 10 %")
-        for method, colour in zip(METHODS, style.WORKERS, strict=False):
+    for ax, column, title in zip(axes, ("naive", "model"), ("FLOPs / peak", "this model"), strict=True):
+        ends = [low, high]
+        ax.fill_between(ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color=style.LIT, label="within 10 %")
+        for method in METHODS:
             mine = df[df.method == method]
-            ax.plot(mine.measured, mine[column], ".", color=colour, markersize=3, label=method)
-        ax.set(xscale="log", yscale="log", xlim=(low, high), xlabel="measured, ms", title=title)
-        ax.set_ylim(low / 3, high)
-        ax.set_ylabel("predicted, ms")
-    style.legend(axes[1], loc="lower right", markerscale=3)
+            ax.plot(mine.measured, mine[column], ".", color=TONES[method], markersize=4, label=WORDS[method])
+        ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / 8, high), xlabel="measured, ms")
+        ax.set_title(f"{title}: median error {error(df, column).median():.0f} %", fontsize=10)
+    axes[0].set_ylabel("predicted, ms")
+    style.legend(axes[1], loc="lower right", markerscale=2.5)
     return axes[0].figure

@@ -1,0 +1,459 @@
+"""The time that a schedule takes on a GPU that may not be here: workers that share SMs, L2 and DRAM.
+
+A worker is what computes one piece of work: the warps of a prefill tile, or one warp of decode. Each key costs it some
+time of its SM's tensor cores and some bytes, and it never has more than so many bytes under way. All that happens
+between two events, a CTA starting or a worker ending, is a fluid: everybody makes progress at a constant pace.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pod import ampere
+from pod.batch import HybridBatch
+from pod.hardware import GPU, H200
+from pod.schedule import binding, fixed_split
+from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, SHAPES, TileShape, WorkList
+
+RECORDING = Path(__file__).parents[1] / "data" / "recorded" / "h200" / "gpusim-calibrate.csv"
+QUANTUM = 1 / 400  # of the time a run takes at least: events that lie closer together are taken as one
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A GPU, in what its workers share."""
+
+    sms: int
+    dram: float  # bytes/s
+    l2: float  # bytes/s, of hits and misses together
+    latency: float  # seconds from asking until the bytes are here, when nobody else asks
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one key costs a worker of this kind, and how much of its SM one worker can use."""
+
+    name: str
+    warps: int
+    busy: float  # seconds of its SM, when the SM is full of such workers
+    alone: float  # seconds, when there is no other worker and memory answers at once
+    bytes: float  # from L2 or DRAM
+    misses: float  # share of them that comes from DRAM
+    in_flight: float  # bytes that it has under way at most
+    start: float = 0.0  # seconds before the first key and after the last one
+
+
+class Piece(NamedTuple):
+    """Work of one worker: which kind, how many keys, and how long it takes beyond them (e.g. to merge)."""
+
+    kind: int
+    keys: float
+    extra: float = 0.0
+
+
+class Cta(NamedTuple):
+    """What a slot of an SM holds at a time; it is free again when all pieces are done."""
+
+    id: int
+    pieces: Sequence[Piece]
+
+
+class Ran(NamedTuple):
+    """What a CTA did of one kind, as pod.show.gantt draws it."""
+
+    sm: int
+    start: float
+    end: float
+    op: str
+    id: int
+
+
+class Pace:
+    """How fast everybody is, given who is where.
+
+    An SM shares itself out by water-filling: who wants little gets it, the rest is shared evenly among warps. Memory
+    serves requests in the order in which they come, hits behind misses, so all of them wait equally long; that wait is
+    the one number that ties the SMs together, and it grows until DRAM and L2 can follow.
+    """
+
+    def __init__(self, chip: Chip, kinds: Sequence[Kind]):
+        self.chip, self.kinds, self.wait = chip, kinds, chip.latency
+        self._count, self._pace = np.zeros(0), np.zeros(0)
+
+    def __call__(self, count: np.ndarray) -> np.ndarray:
+        """count: workers [sms, kinds] -> keys per second of each [sms, kinds]."""
+        if not np.array_equal(count, self._count):  # between two events often nothing changes
+            held, of, sms = np.unique(count, axis=0, return_inverse=True, return_counts=True)
+            self._count, self._pace = count, np.array(self._solve(held.tolist(), sms.tolist()))[of.ravel()]
+        return self._pace
+
+    def _solve(self, held: list[list[int]], sms: list[int]) -> list[list[float]]:
+        """`sms` SMs each for what they hold."""
+
+        def load(wait: float) -> float:
+            """What is asked of memory, over what it can do."""
+            dram = l2 = 0.0
+            for counts, times in zip(held, sms, strict=True):
+                for kind, n, keys in zip(self.kinds, counts, self.on_sm(counts, wait), strict=True):
+                    l2 += times * n * keys * kind.bytes
+                    dram += times * n * keys * kind.bytes * kind.misses
+            return max(dram / self.chip.dram, l2 / self.chip.l2)
+
+        self.wait = balance(load, self.chip.latency, self.wait)
+        return [self.on_sm(counts, self.wait) for counts in held]
+
+    def on_sm(self, counts: Sequence[int], wait: float) -> list[float]:
+        """Keys per second of a worker of each kind on an SM that holds so many of each."""
+        pace = [min(1 / kind.alone, kind.in_flight / kind.bytes / wait) for kind in self.kinds]
+        wants = [rate * kind.busy / kind.warps for rate, kind in zip(pace, self.kinds, strict=True)]  # of a warp
+        warps = [n * kind.warps for n, kind in zip(counts, self.kinds, strict=True)]
+        left, waiting = 1.0, sum(warps)
+        for i in sorted(range(len(pace)), key=wants.__getitem__):
+            if warps[i]:
+                share = min(wants[i], left / waiting)
+                pace[i] *= share / wants[i]
+                left, waiting = left - warps[i] * share, waiting - warps[i]
+        return pace
+
+
+def balance(load: Callable[[float], float], least: float, guess: float) -> float:
+    """The shortest wait, from `least` on, at which a falling `load` is at most 1."""
+    if load(least) <= 1:
+        return least
+    low, high = least, max(2 * least, 1.05 * guess)
+    while load(high) > 1:
+        low, high = high, 2 * high
+    if guess > low and load(0.95 * guess) > 1:
+        low = max(low, 0.95 * guess)
+    while high > 1.002 * low:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if load(middle) > 1 else (low, middle)
+    return high
+
+
+class Source:
+    """Who comes next: the hardware asks for a CTA whenever a slot of an SM is free."""
+
+    def next(self, sm: int, slot: int) -> Cta | None:
+        raise NotImplementedError
+
+    def ended(self, sm: int, cta: Cta) -> None:
+        """This CTA has left its slot."""
+
+
+class InOrder(Source):
+    """CTAs by their index, wherever there is room: how a GPU starts a grid, and one grid after another."""
+
+    def __init__(self, ctas: Iterable[Cta]):
+        self.ctas = iter(ctas)
+
+    def next(self, sm: int, slot: int) -> Cta | None:
+        return next(self.ctas, None)
+
+
+def simulate(chip: Chip, kinds: Sequence[Kind], source: Source, slots: int, workers: int, quantum: float) -> list[Ran]:
+    """Run what `source` hands out on SMs of `slots` slots, each for a CTA of up to `workers` workers.
+
+    Events that lie within `quantum` seconds are taken together; whoever follows late makes up for it.
+    """
+    pace, shape = Pace(chip, kinds), (chip.sms, slots, workers)
+    kind, keys, extra, end = np.zeros(shape, int), np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    late = np.zeros(shape)  # seconds by which the step that brings a worker in is longer for it
+    active = np.zeros(shape, bool)
+    sm_of = np.broadcast_to(np.arange(chip.sms)[:, None, None], shape)
+    held: dict[tuple[int, int], tuple[Cta, float]] = {}
+    ran, now = [], 0.0
+
+    def start(sm: int, slot: int, at: float) -> None:
+        cta = source.next(sm, slot)
+        if cta is None:
+            return
+        held[sm, slot] = cta, at
+        for i, piece in enumerate(cta.pieces):
+            kind[sm, slot, i], keys[sm, slot, i], extra[sm, slot, i] = piece
+        n = len(cta.pieces)
+        active[sm, slot, :n], late[sm, slot, :n] = True, now - at
+
+    for slot in range(slots):
+        for sm in range(chip.sms):
+            start(sm, slot, 0.0)
+    while held:
+        count = np.bincount((sm_of * len(kinds) + kind)[active], minlength=chip.sms * len(kinds))
+        speed = pace(count.reshape(chip.sms, -1))[sm_of, kind]
+        needs = np.where(active, extra + keys / speed - late, np.inf)
+        step = max(needs.min(), quantum)
+        done = needs <= step
+        end[done] = now + needs[done]
+        spent = step + late
+        keys -= speed * np.maximum(spent - extra, 0.0)
+        extra, late[:] = np.maximum(extra - spent, 0.0), 0.0
+        active &= ~done
+        now += step
+        free = np.argwhere(done.any(-1) & ~active.any(-1))
+        ends = end.max(-1)[tuple(free.T)]
+        for i in np.argsort(ends, kind="stable"):
+            place = tuple(free[i].tolist())
+            cta, began = held.pop(place)
+            for k in dict.fromkeys(piece.kind for piece in cta.pieces):
+                last = max(end[(*place, j)] for j, piece in enumerate(cta.pieces) if piece.kind == k)
+                ran.append(Ran(place[0], began, float(last), kinds[k].name, cta.id))
+            source.ended(place[0], cta)
+            end[place] = 0.0
+            start(*place, float(ends[i]))
+    return ran
+
+
+# ---------------------------------------------------------------- what is measured once, on an H200
+
+
+HOPPER = ("h100", "h200")  # whose data sheets state a tensor rate that only wgmma reaches
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Share of an SM's tensor rate that workers of a kind reach: as many as fit, and one alone."""
+
+    full: float
+    alone: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All that is fitted. Each comes from one or two rows of h200/gpusim-calibrate.csv, none from a hybrid batch."""
+
+    dram: float  # share of the data sheet's bytes/s that bare reads reach
+    l2: float  # bytes that L2 delivers in a clock cycle
+    latency: float  # seconds from asking to having, nobody else asking
+    mma: float  # share of the data sheet's tensor rate that mma.sync reaches; on Ampere there is no faster way
+    launch: dict[str, float]  # seconds of a method without any work
+    start: float  # seconds of a CTA before its first key and after its last
+    merge: float  # seconds to leave a part of a result for others, or to merge them
+    efficiency: dict[tuple[int, int], Efficiency]  # by CTAs an SM and operation
+
+    def chip(self, gpu: GPU) -> Chip:
+        return Chip(gpu.sms, self.dram * gpu.dram_bytes_per_s, self.l2 * gpu.clock_hz, self.latency)
+
+    def tensor_flops(self, gpu: GPU) -> float:
+        """Of one SM, with mma.sync."""
+        return gpu.tensor_flops / gpu.sms * (self.mma if gpu.key in HOPPER else 1.0)
+
+
+# ---------------------------------------------------------------- kernels, as their sources have them
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What the CTAs of a kernel hold. Pairs are (prefill, decode), in the order of binding.OPS."""
+
+    ctas_per_sm: int
+    rows: tuple[int, int]  # query rows that a worker computes, used or not
+    keys: tuple[int, int]  # that it takes at a time
+    warps: tuple[int, int]  # of a worker
+    virtual: int  # workers of decode in a CTA
+    in_flight: tuple[float, float]  # bytes of K and V that a worker has under way
+    like: tuple[tuple[int, int], tuple[int, int]]  # CTAs an SM and operation of ours whose efficiency it has
+
+
+def ring(space: int, rows: int, keys: int, row: int) -> float:
+    """Bytes under way in what shared memory the query rows leave: all panels of the ring but the two being read. With
+    three panels each step fetches its own V (csrc/hybrid.cu, Shape)."""
+    panels = (space - rows * row) // (keys * row)
+    return max(min(panels, 6) // 2 * 2 - 2, 1.5) * keys * row
+
+
+def tiles(gpu: GPU, ctas_per_sm: int, head_dim: int) -> Tiles:
+    """Those of csrc/hybrid.cu on this GPU."""
+    shape, room, row = SHAPES[ctas_per_sm], gpu.smem_per_sm // ctas_per_sm - 1024, 2 * head_dim
+    rows, keys = (shape.prefill_rows, DECODE_ROWS), (shape.prefill_keys, DECODE_KEYS)
+    rings = [ring(space, r, k, row) for space, r, k in zip((room, room // shape.virtual), rows, keys, strict=True)]
+    return Tiles(ctas_per_sm, rows, keys, (shape.virtual, 1), shape.virtual, tuple(rings),
+                 ((ctas_per_sm, 0), (ctas_per_sm, 1)))  # fmt: skip
+
+
+# FlashAttention-2 for head dimension 128 on Ampere. Its decode tile is one of prefill, of which one row is used.
+FLASH2 = Tiles(2, (128, 64), (64, 128), (4, 4), 1, (16384.0, 32768.0), ((2, 0), (2, 0)))
+
+
+class Schedule(ampere.Plan):
+    """A plan for a card that need not be here: the work lists, and nothing on a device."""
+
+    def place(self, *lists, **sizes) -> tuple[None, None, None]:
+        return None, None, None
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch as the CTAs of a method."""
+
+    tiles: Tiles
+    prefill: WorkList
+    decode: WorkList
+    deal: np.ndarray  # for pod, see pod/schedule/binding.py
+
+
+def ours(batch: HybridBatch, gpu: GPU, method: str = "pod", policy: str = "proportional", ctas_per_sm="auto",
+         prefill_splits="limited", decode_splits="auto") -> Work:  # fmt: skip
+    """What csrc/hybrid.cu would compute; arguments as in pod.plan."""
+    if ctas_per_sm == "auto":
+        ctas_per_sm = ampere.choose_ctas(batch, method, gpu)
+    plan = Schedule(batch, gpu, gpu.sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
+    lists = plan.lists(batch.causal)
+    return Work(tiles(gpu, ctas_per_sm, batch.head_dim), lists.prefill, lists.decode, lists.deal)
+
+
+def flash2(batch: HybridBatch, gpu: GPU) -> Work:
+    """FlashAttention-2, which the paper's baselines call: a CTA a request and KV head, cut by its own rule alone."""
+    plan, shape = Schedule(batch, gpu, gpu.sms, "serial", "", 2, "vanilla", 1), TileShape(128, 64, 1)
+    slots, prefill, decode = 2 * gpu.sms, fixed_split.empty(), fixed_split.empty()
+    if batch.prefill:
+        rows = fixed_split.prefill_tiles(*plan.prefill, shape, batch.causal)
+        blocks = -(-max(batch.prefill.kv_lens) // FLASH2.keys[0])
+        prefill = fixed_split.prefill_work(rows, shape, fixed_split.vanilla_splits(len(rows), blocks, slots))
+    if batch.decode:
+        blocks = -(-max(batch.decode.kv_lens) // FLASH2.keys[1])
+        splits = fixed_split.vanilla_splits(len(batch.decode.kv_lens) * batch.num_kv_heads, blocks, slots)
+        decode = fixed_split.decode_work(*plan.decode, 0, splits)
+    return Work(FLASH2, prefill, decode, np.zeros(0, np.int32))
+
+
+# ---------------------------------------------------------------- from work lists to time
+
+
+class ByTicket(Source):
+    """SM-aware binding (csrc/include/binding.cuh): an SM's next CTA is what its ticket asks for, while there is any."""
+
+    def __init__(self, deal: np.ndarray, prefill: Iterable[Cta], decode: Iterable[Cta], sms: int):
+        self.deal, self.sms, self.tickets = deal, sms, [0] * sms
+        self.queues = iter(prefill), iter(decode)
+
+    def next(self, sm: int, slot: int) -> Cta | None:
+        op = binding.wish(self.deal, sm, self.tickets[sm], self.sms)
+        self.tickets[sm] += 1
+        return next(self.queues[op], None) or next(self.queues[1 - op], None)
+
+
+def ctas(work: Work, op: int, c: Calibration) -> list[Cta]:
+    """The CTAs of one operation. A piece of several segments starts, and perhaps leaves a part, several times."""
+    lists, tiles = (work.prefill, work.decode)[op], work.tiles
+    keys, ends = -(-lists.costs // tiles.keys[op]) * tiles.keys[op], lists.pieces
+    parts = np.append(0, np.cumsum(lists.column("parts") > 1))
+    extra = c.start * np.diff(ends) + c.merge * np.diff(parts[ends])
+    pieces = [Piece(op, *x) for x in zip(keys.tolist(), extra.tolist(), strict=True)]
+    width = (1, tiles.virtual)[op]
+    return [Cta(i // width, pieces[i : i + width]) for i in range(0, len(pieces), width)]
+
+
+def kinds(batch: HybridBatch, work: Work, gpu: GPU, c: Calibration) -> list[Kind]:
+    """What a key costs the workers of prefill and of decode."""
+    misses, sm_flops, made = (_prefill_misses(batch, work, gpu), 1.0), c.tensor_flops(gpu), []
+    for op, name in enumerate(binding.OPS):
+        flops, e = 4 * batch.head_dim * work.tiles.rows[op], c.efficiency[work.tiles.like[op]]
+        made.append(Kind(name, work.tiles.warps[op], flops / sm_flops / e.full, flops / sm_flops / e.alone,
+                         4 * batch.head_dim, misses[op], work.tiles.in_flight[op]))  # fmt: skip
+    return made
+
+
+def _prefill_misses(batch: HybridBatch, work: Work, gpu: GPU) -> float:
+    """Share of prefill's reads that L2 does not serve: K and V once, or once a wave when they do not fit."""
+    if not batch.prefill:
+        return 0.0
+    kv, read = batch.prefill.kv_bytes, int(work.prefill.costs.sum()) * 4 * batch.head_dim
+    waves = -(-len(work.prefill.work) // (gpu.sms * work.tiles.ctas_per_sm))
+    return min(1.0, kv * (waves if kv > gpu.l2_bytes / 2 else 1) / read)
+
+
+def sources(work: Work, method: str, gpu: GPU, c: Calibration) -> list[Source]:
+    """What is launched, one after the other."""
+    prefill, decode = (ctas(work, op, c) for op in (binding.PREFILL, binding.DECODE))
+    if method == "serial":
+        return [InOrder(prefill), InOrder(decode)]
+    if method == "warp":
+        halves = zip_longest(prefill, decode, fillvalue=Cta(0, []))
+        return [InOrder(Cta(i, [*p.pieces, *d.pieces]) for i, (p, d) in enumerate(halves))]
+    if method == "pod":
+        return [ByTicket(work.deal, prefill, decode, gpu.sms)]
+    return [InOrder(prefill + decode)]  # streams: the second grid starts when all CTAs of the first have
+
+
+def run(batch: HybridBatch, gpu: GPU, method: str, work: Work) -> list[Ran]:
+    """Who ran where and when, without the launch. `method`: one of ampere.METHODS."""
+    c, tiles = calibration(), work.tiles
+    halves = method == "warp"
+    slots, workers = (tiles.ctas_per_sm // 2, 1 + tiles.virtual) if halves else (tiles.ctas_per_sm, tiles.virtual)
+    ran, now = [], 0.0
+    for source in sources(work, method, gpu, c):
+        part = simulate(c.chip(gpu), kinds(batch, work, gpu, c), source, slots, workers, _quantum(batch, gpu))
+        ran += [r._replace(start=now + r.start, end=now + r.end) for r in part]
+        now = max((r.end for r in ran), default=0.0)
+    return ran
+
+
+def _quantum(batch: HybridBatch, gpu: GPU) -> float:
+    return QUANTUM * float(gpu.roofline_time(batch.flops, batch.bytes))
+
+
+def seconds(batch: HybridBatch, gpu: GPU, method: str = "pod", **choice) -> float:
+    """Time of our kernel by this method; `choice` as in pod.plan."""
+    work = ours(batch, gpu, method, **choice)
+    return calibration().launch[method] + max(r.end for r in run(batch, gpu, method, work))
+
+
+def flash2_seconds(batch: HybridBatch, gpu: GPU, method: str = "serial") -> float:
+    """Time of FlashAttention-2's tiles by serial, streams or warp (HFuse)."""
+    return calibration().launch[method] + max(r.end for r in run(batch, gpu, method, flash2(batch, gpu)))
+
+
+# ---------------------------------------------------------------- the fit
+
+
+@cache
+def calibration() -> Calibration:
+    with RECORDING.open(newline="", encoding="utf-8") as file:
+        return fit(csv.DictReader(file))
+
+
+def fit(recording: Iterable[dict]) -> Calibration:
+    """Read every parameter off the one or two rows that isolate it."""
+    rows = {(r["probe"], r["shape"], int(r["ctas"]), int(r["size"])): r for r in recording}
+    gpu, head_dim = H200, 128
+
+    def took(probe: str, shape, ctas: int, size: int) -> float:
+        return 1e-3 * float(rows[probe, str(shape), ctas, size]["ms"])
+
+    idle = took("read", 1, 1, 0)  # a launch that finds nothing to do
+
+    def best(probe: str, column: str) -> float:
+        """The highest rate of a probe."""
+        mine = (r for key, r in rows.items() if key[0] == probe and key[3])
+        return max(float(r[column]) / (1e-3 * float(r["ms"]) - idle) for r in mine)
+
+    mma = best("multiply", "flops") / gpu.tensor_flops
+    sm_flops = mma * gpu.tensor_flops / gpu.sms
+    start = took("empty", "cta", 2, 16) - idle
+
+    def efficiency(shape: int, op: int) -> Efficiency:
+        """Of the longest runs: of all slots full, and of one CTA on each SM."""
+        keys = (4224, 4096)[op]
+        probe, workers = (("prefill", 1), ("decode shared", SHAPES[shape].virtual))[op]
+        flops = 4 * (SHAPES[shape].prefill_rows, DECODE_ROWS)[op] * head_dim * keys
+        full, alone = (took(probe, shape, n, keys) - idle - start for n in (shape * gpu.sms, gpu.sms))
+        return Efficiency(shape * workers * flops / full / sm_flops, flops / alone / sm_flops)
+
+    return Calibration(
+        dram=best("read", "bytes") / gpu.dram_bytes_per_s,
+        l2=best("read shared", "bytes") / gpu.clock_hz,
+        latency=(took("read", 1, 132, 4096) - idle) / 1024,
+        mma=mma,
+        launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for m in ampere.METHODS},
+        start=start,
+        merge=start,
+        efficiency={(shape, op): efficiency(shape, op) for shape in SHAPES for op in (0, 1)},
+    )
