@@ -17,12 +17,15 @@ K = 1024
 MODELS = ("llama-3-8b", "yi-6b", "llama-2-7b")
 PAGE = 256
 POOL_BYTES = 8 << 30  # of one layer's keys and values; longer batches read it several times over, far apart
-ROWS = (1, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1 * K, 1536, 2 * K, 4 * K, 8 * K, 16 * K)
+# Times are staircases, so grids have points before and after each step: a row tile, or a wave of 132 SMs.
+ROWS = (1, 8, 16, 32, 64, 65, 128, 129, 192, 193, 256, 257, 384, 385, 512, 513, 640, 641, 768, 769, 896, 897, 1 * K,
+        1 * K + 1, 1280, 1281, 1536, 1537, 1792, 1793, 2 * K, 2 * K + 1, 4 * K, 8 * K, 16 * K)  # fmt: skip
 HEAD_ROWS = (1, 16, 64, 128, 256)
-CHUNKS, CONTEXTS = (64, 256, 512, 1 * K, 2 * K, 4 * K, 16 * K), (0, 2 * K, 4 * K, 8 * K, 16 * K, 32 * K)
-DECODES = (1, 4, 8, 16, 32, 64, 96, 128, 256)
+CHUNKS = (64, 128, 256, 257, 384, 448, 512, 513, 544, 640, 768, 896, 1 * K, 1 * K + 1, 1072, 1280, 1536, 1537, 1600,
+          2 * K, 4 * K, 16 * K)  # fmt: skip
+CONTEXTS = (0, 2 * K, 4 * K, 8 * K, 16 * K, 32 * K)
+SMS, WAVES = 132, 8
 DECODE_CONTEXTS = (256, 1 * K, 4 * K, 8 * K, 16 * K, 32 * K)
-MOST_KV = 5 << 20  # tokens of a decode batch that are measured; more is in proportion
 FUSED = ((256, 512, 1 * K, 2 * K), (0, 4 * K, 8 * K, 16 * K), (1, 8, 16, 32, 64, 128), (1 * K, 4 * K, 8 * K, 16 * K))
 HELD_OUT = 24  # points of each attention operator, drawn between the grid's
 BACKENDS = ("fa3", "hopper")
@@ -32,12 +35,22 @@ def _case(model: str, operator: str, split: str = "grid", **sizes) -> dict:
     return {"model": model, "operator": operator, "split": split, **{key: sizes.get(key, 0) for key in KEYS[3:]}}
 
 
+def _decodes(kv_heads: int) -> list[int]:
+    """Requests of which a decode kernel with one CTA a KV head makes whole waves, and one more."""
+    whole = [wave * SMS // kv_heads for wave in range(1, WAVES + 1)]
+    few = [1, 2, *range(4, whole[0], 4)]
+    return sorted({*few, *whole, *(n + 1 for n in whole), 64, 128, 256})
+
+
 def _grid(model: str) -> list[dict]:
+    from pod.serving.shapes import shape
+
+    decodes = _decodes(shape(model).kv_heads)
     cases = [_case(model, "linear", rows=n) for n in ROWS] + [_case(model, "head", rows=n) for n in HEAD_ROWS]
     for name in BACKENDS:
         cases += [_case(model, f"prefill_{name}", chunk=c, context=p) for c, p in product(CHUNKS, CONTEXTS)]
         cases += [_case(model, f"decode_{name}", requests=n, decode_context=d)
-                  for n, d in product(DECODES, DECODE_CONTEXTS)]  # fmt: skip
+                  for n, d in product(decodes, DECODE_CONTEXTS)]  # fmt: skip
     return cases + [_case(model, "attention_hopper", chunk=c, context=p, requests=n, decode_context=d)
                     for c, p, n, d in product(*FUSED)]  # fmt: skip
 
