@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import NoReturn
 
+from pod.kernels import BuildError
+
 # Each verb lives in its own module, which offers configure(parser) and run(args) -> exit code.
 VERBS = {
     "doctor": ("pod.doctor", "what this machine can do, and the command that mends each lack"),
@@ -55,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return import_module(VERBS[args.verb][0]).run(args) or 0
-    except ValueError as error:
+    except (ValueError, BuildError) as error:
         print(f"{parser.prog} {args.verb}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -84,33 +84,34 @@ def check_gpu() -> Check:
 def check_nvcc() -> Check:
     import torch
 
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    text = _output(str(Path(home, "bin", "nvcc")) if home else "nvcc", "--version")
+    from pod import kernels
+
+    text = _output(kernels.nvcc() or "nvcc", "--version")
     release = re.search(r"release (\d+)\.(\d+)", text or "")
     wanted = (torch.version.cuda or "").partition(".")[0]
     if release is None:
         need = "none, and the GPU's kernels cannot be built" if wanted else "none; needed only with a GPU"
-        return Check("nvcc", need, _install("cuda-toolkit", "cuda-nvcc") if torch.cuda.is_available() else "")
+        return Check("nvcc", need, _cuda(torch.version.cuda) if torch.cuda.is_available() else "")
     if wanted and release[1] != wanted:
         found = f"{release[1]}.{release[2]}, but torch was built with CUDA {torch.version.cuda}"
-        return Check("nvcc", found, _install("cuda-toolkit", f"cuda-nvcc={torch.version.cuda}"))
+        return Check("nvcc", found, _cuda(torch.version.cuda))
     return Check("nvcc", f"{release[1]}.{release[2]}")
 
 
 def check_compiler() -> Check:
-    """A compiler that is there may still be too old, or a mere stub: let it read some C++20."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    probe = "#include <span>\nint main() {}\n"
-    for name in names:
-        if _output(*name.split(), "-std=c++20", "-fsyntax-only", "-x", "c++", "-", stdin=probe) is not None:
-            return Check("C++", _output(*name.split(), "--version").splitlines()[0])
+    from pod import kernels
+
+    if name := kernels.compiler():
+        return Check("C++", _output(*name.split(), "--version").splitlines()[0])
     if os.environ.get("CXX"):
         mend = "unset CXX"
     elif platform.system() == "Darwin":
         mend = "xcode-select --install"
     else:
         mend = _install("g++", "gxx", dnf="gcc-c++")
-    return Check("C++", f"no compiler that knows C++20 (tried {', '.join(names)}); the emulator needs one", mend)
+    return Check(
+        "C++", f"no compiler that knows C++20 (tried {', '.join(kernels.compilers())}); the emulator needs one", mend
+    )
 
 
 def check_ninja() -> Check:
@@ -163,10 +164,10 @@ def examine() -> list[Check]:
 # ---------------------------------------------------------------- helpers
 
 
-def _output(*command: str, stdin: str = "") -> str | None:
+def _output(*command: str) -> str | None:
     """What a command prints; None when it is missing, fails or hangs."""
     try:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -182,6 +183,12 @@ def _installed(package: str) -> str | None:
 
 def _pip(what: str) -> str:
     return f"{os.path.relpath(sys.executable)} -m pip install -c constraints.txt {what}"
+
+
+def _cuda(version: str) -> str:
+    """The toolkit of torch's CUDA. Its packages are in NVIDIA's own repository, not in the distribution's."""
+    install = _install(f"cuda-toolkit-{version.replace('.', '-')}", f"cuda-nvcc={version}")
+    return install if install.startswith("conda") else f"{install}  (first https://developer.nvidia.com/cuda-downloads)"
 
 
 def _install(apt: str, conda: str, dnf: str | None = None) -> str:

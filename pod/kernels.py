@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -40,7 +41,7 @@ class Mode:
 def mode() -> Mode:
     import torch
 
-    lack = _lack("nvcc") if torch.cuda.is_available() else "no GPU here"
+    lack = _lack(gpu=True) if torch.cuda.is_available() else "no GPU here"
     if not lack:
         return Mode("gpu", f"kernels run on {torch.cuda.get_device_name()}")
     missing = _lack()
@@ -49,21 +50,62 @@ def mode() -> Mode:
     return Mode("recorded", f"{missing}, so kernels cannot be built; recorded results are shown")
 
 
-def _lack(*also: str) -> str:
-    """What is missing to build, in words; "" when nothing is."""
-    from torch.utils import cpp_extension
+# ---------------------------------------------------------------- the tools that a build needs
 
-    if "nvcc" in also and not (cpp_extension.CUDA_HOME and Path(cpp_extension.CUDA_HOME, "bin", "nvcc").exists()):
+
+class BuildError(RuntimeError):
+    """The kernels cannot be built here; one line says why."""
+
+
+def _lack(gpu: bool = False) -> str:
+    """What is missing to build, in words; "" when nothing is."""
+    if gpu and nvcc() is None:
         return "no nvcc here"
     if shutil.which("ninja", path=_path()) is None:
         return "no ninja here"
-    compilers = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    return "" if any(shutil.which(c.split()[0]) for c in compilers) else "no C++ compiler here"
+    return "" if compiler() else "no C++20 compiler here"
+
+
+def nvcc() -> str | None:
+    """Path of nvcc, found as torch finds it."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if home:
+        return shutil.which("nvcc", path=f"{home}/bin")
+    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+def compilers() -> list[str]:
+    return [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+
+
+def compiler() -> str | None:
+    """The first C++ compiler that reads some C++20: one that is there may be too old, or a mere stub."""
+    return next((name for name in compilers() if _reads_cpp20(name)), None)
+
+
+def _reads_cpp20(name: str) -> bool:
+    command, code = [*name.split(), "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], "#include <span>\nint main() {}\n"
+    try:
+        done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _path() -> str:
     """PATH and the folder of this interpreter's scripts, where pip puts ninja without telling anyone."""
     return os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
+
+
+@contextmanager
+def _environment(**changes: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 # ---------------------------------------------------------------- the machine that plans are made for
@@ -208,27 +250,25 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
     """Compile and load; the library is in the cache only when all went well."""
     from torch.utils import cpp_extension
 
-    lack = _lack("nvcc") if capability else _lack()
-    if lack:
-        raise RuntimeError(f"{lack}, so the kernels cannot be built; python -m pod doctor says how to mend it")
+    if lack := _lack(gpu=capability is not None):
+        raise BuildError(f"{lack}, so the kernels cannot be built; python -m pod doctor says how to mend it")
     names = family.operator_name(kinds[0]) if len(kinds) == 1 else f"{family.name}_*"
     what, wait = ("GPU", "up to a minute") if capability else ("emulated", "half a minute")
     print(f"building the {what} kernels {names} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)
-    started, path = time.perf_counter(), os.environ.get("PATH", "")
+    started = time.perf_counter()
     bindings, kernels = sources(family, kinds)
     cpp, cuda = ([bindings], [kernels]) if capability else ([bindings, kernels], [])
     folder = tempfile.mkdtemp(prefix="build-", dir=CACHE)
     options = {"extra_include_paths": list(map(str, _folders(family))), **flags(family, capability)}
-    os.environ["PATH"] = _path()
     try:
-        cpp_extension.load_inline(library.stem, cpp, cuda, build_directory=folder, is_python_module=False,
-                                  no_implicit_headers=True, **options)  # fmt: skip
+        with _environment(PATH=_path(), CXX=compiler()):
+            cpp_extension.load_inline(library.stem, cpp, cuda, build_directory=folder, is_python_module=False,
+                                      no_implicit_headers=True, **options)  # fmt: skip
         os.replace(next(Path(folder).glob("*.so")), library)
     except Exception as error:
         log = library.with_suffix(".log")
         log.write_text(str(error))
-        raise RuntimeError(f"the kernels {names} could not be built; the compiler's words are in {log}") from None
+        raise BuildError(f"the kernels {names} could not be built; the compiler's words are in {log}") from None
     finally:
-        os.environ["PATH"] = path
         shutil.rmtree(folder, ignore_errors=True)
     print(f"done in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)

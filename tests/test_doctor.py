@@ -38,7 +38,7 @@ def test_report_has_one_row_a_check_and_no_stack_trace():
 
 
 def test_machine_without_tools_lacks_them_in_words(tmp_path):
-    done = run_doctor(PATH=str(tmp_path), CXX="", CUDA_HOME="")
+    done = run_doctor(PATH=str(tmp_path), CXX="", CUDA_HOME=str(tmp_path))
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     assert "no compiler that knows C++20" in done.stdout and "mend it: " in done.stdout
     assert "ok     nvcc        none; needed only with a GPU" in done.stdout or "GPU's kernels cannot" in done.stdout
@@ -113,6 +113,25 @@ def test_nvcc_must_match_the_cuda_of_torch(monkeypatch, stub):
     assert doctor.check_nvcc() == doctor.Check("nvcc", "12.4")
     stub("nvcc", "exit 3")
     assert "cannot be built" in doctor.check_nvcc().found and doctor.check_nvcc().mend
+
+
+@pytest.mark.parametrize("version, apt", [("13.0", "cuda-toolkit-13-0"), ("12.8", "cuda-toolkit-12-8")])
+def test_nvcc_is_mended_by_the_toolkit_of_torch(monkeypatch, stub, tmp_path, version, apt):
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    stub("nvcc", "exit 3")
+    cuda(monkeypatch, True, version)
+    monkeypatch.setattr(doctor.shutil, "which", lambda tool, **_: f"/bin/{tool}" if tool == "apt-get" else None)
+    assert f"sudo apt-get install {apt} " in doctor.check_nvcc().mend
+    monkeypatch.setattr(doctor.shutil, "which", lambda tool, **_: None)
+    assert doctor.check_nvcc().mend == f"conda install -c conda-forge cuda-nvcc={version}"
+
+
+def test_doctor_and_badge_agree_on_the_compiler(stub):
+    """macOS has a c++ that only tells to install one; an old one is as good as none."""
+    stub("old", "exit 1")
+    done = run_doctor(CXX="old", CUDA_HOME="")
+    assert "lacks  C++" in done.stdout and "recorded · no C++20 compiler here" in done.stdout
 
 
 def test_stale_recordings_are_named(monkeypatch):

@@ -75,6 +75,18 @@ def test_mistake_on_the_command_line_costs_one_line(arguments):
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
 
 
+def test_kernels_that_cannot_be_built_cost_one_line(monkeypatch, capsys):
+    from pod import kernels, trace
+    from pod.__main__ import main
+
+    def build(args):
+        raise kernels.BuildError("no nvcc here, so the kernels cannot be built")
+
+    monkeypatch.setattr(trace, "run", build)
+    assert main(["trace"]) == 2
+    assert capsys.readouterr().err == "python -m pod trace: no nvcc here, so the kernels cannot be built\n"
+
+
 def test_unknown_figure_lists_the_known():
     message = python("-m", "pod", "figures", "pod-99").stderr
     assert "pod-99" in message and "pod-03" in message

@@ -328,13 +328,13 @@ def test_missing_tools_are_named_in_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     here = kernels.mode.__wrapped__()
     assert here.name == "recorded" and "no ninja here" in here.reason and "\n" not in here.reason
-    with pytest.raises(RuntimeError, match="no ninja here, so the kernels cannot be built; .*doctor"):
+    with pytest.raises(kernels.BuildError, match="no ninja here, so the kernels cannot be built; .*doctor"):
         kernels._build(HYBRID, KIND, None, kernels.CACHE / "never.so")
 
 
 def test_gpu_build_without_nvcc_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(torch.utils.cpp_extension, "CUDA_HOME", None)
-    with pytest.raises(RuntimeError, match="^no nvcc here, so the kernels cannot be built; .*doctor.*$"):
+    monkeypatch.setattr(kernels, "nvcc", lambda: None)
+    with pytest.raises(kernels.BuildError, match="^no nvcc here, so the kernels cannot be built; .*doctor.*$"):
         kernels._build(HOPPER, ("",), (9, 0), kernels.CACHE / "never.so")
 
 
@@ -344,10 +344,13 @@ def workshop(monkeypatch, tmp_path):
     shutil.copytree(kernels.CSRC, tmp_path / "csrc")
     monkeypatch.setattr(kernels, "CSRC", tmp_path / "csrc")
     monkeypatch.setattr(kernels, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(kernels, "_lack", lambda *also: "")
+    monkeypatch.setattr(kernels, "_lack", lambda gpu: "")
+    monkeypatch.setattr(kernels, "compiler", lambda: "some-c++")
+    monkeypatch.delenv("CXX", raising=False)
     calls = []
 
     def compile(name, cpp, cuda, build_directory, **options):
+        assert os.environ["CXX"] == "some-c++"
         calls.append((name, cpp, cuda, options))
         time.sleep(0.2)
         if "broken" in "".join(cpp + cuda):
@@ -393,9 +396,9 @@ def test_failed_build_is_one_line_and_leaves_nothing_behind(workshop):
     path, source = os.environ["PATH"], folder / "csrc" / HYBRID.kernels
     source.write_text(source.read_text() + "broken")
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="could not be built; the compiler's words are in .*log$") as error:
+        with pytest.raises(kernels.BuildError, match="could not be built; the compiler's words are in .*log$") as error:
             kernels._load.__wrapped__(HYBRID, KIND, None)
-    assert len(calls) == 2 and os.environ["PATH"] == path
+    assert len(calls) == 2 and os.environ["PATH"] == path and "CXX" not in os.environ
     assert "much text" in Path(str(error.value).split(" in ")[-1]).read_text()
     assert not [p for p in (folder / "cache").iterdir() if p.suffix not in (".log", ".lock")]
 
