@@ -1,0 +1,117 @@
+"""What the figures of the "+34 %" post share: recordings, kernels by name, the ladder's seconds, timelines."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+CHATS = "144 chats"  # the batch that is like the run's: its mean size, ragged lengths
+KERNELS = {
+    "registers": "query in registers",
+    "shared": "query in shared memory",
+    "table_batch": "… and page numbers in batches",
+    "atomics": "… and sums by atomicAdd",
+    "stream_k": "stream-K",
+    "hopper": "Hopper decode",
+    "fa3": "FlashAttention-3",
+}
+COLOURS = {"registers": "#9aa7b4", "shared": "#f58518", "table_batch": "#e9b87d", "atomics": "#d98c5f",
+           "stream_k": "#b279a2", "hopper": "#54a24b", "fa3": "#22303c"}  # fmt: skip
+
+
+def recorded(name: str):
+    import pandas as pd
+
+    from pod.measure.provenance import RECORDED
+
+    return pd.read_csv(RECORDED / "h200" / f"{name}.csv")
+
+
+def share_of_dram(kv_bytes, ms):
+    """Percent of an H200's DRAM rate at which keys and values were read."""
+    from pod.hardware import H200
+
+    return 100e3 * H200.memory_time(kv_bytes) / ms
+
+
+# ---------------------------------------------------------------- the ladder
+
+
+@lru_cache
+def iterations():
+    """Every iteration of the ladder's run: whether it has prompts, and how many requests get a token."""
+    import pandas as pd
+
+    from pod.measure.suites import vllm_ladder
+
+    rows = [(bool(i.prefills), len(i.prefills) + len(i.decodes)) for i in vllm_ladder.plan().iterations]
+    return pd.DataFrame(rows, columns=["prompts", "batch"])
+
+
+def whole_run(sample):
+    """One variant's executed iterations, a table by iteration -> milliseconds of every iteration of the run.
+
+    One that was not executed lasts as long as the straight line between its neighbours of the same kind says.
+    """
+    import numpy as np
+
+    every = iterations()
+    out = every[[]].assign(**{column: 0.0 for column in sample.columns})
+    for kind in (True, False):
+        mine = every.index[every.prompts == kind]
+        known = sample[every.prompts[sample.index].to_numpy() == kind]
+        for column in sample.columns:
+            out.loc[mine, column] = np.interp(mine, known.index, known[column])
+    return out
+
+
+@lru_cache
+def totals():
+    """Seconds of the whole run by (kernel, sampler): all, until the model is done, and after that."""
+    import pandas as pd
+
+    rows = {}
+    for variant, sample in recorded("vllm-ladder").groupby(["kernel", "sampler"]):
+        rows[variant] = whole_run(sample.set_index("iteration")[["ms", "model_ms", "sampler_ms"]]).sum() / 1e3
+    return pd.DataFrame(rows).T.rename(columns={"ms": "s", "model_ms": "model_s", "sampler_ms": "sampler_s"})
+
+
+# ---------------------------------------------------------------- timelines
+
+MODEL, SAMPLER, WAITS = "#f58518", "#b279a2", "#d8b365"
+RUNGS = ("clean", "query in shared memory", "one multinomial", "one copy")
+
+
+def profile(*rungs: str, view: str = "iteration"):
+    """Bins of the profiled iteration of these rungs."""
+    df = recorded("vllm-timeline")
+    return df[df.rung.isin(rungs) & (df["view"] == view)].reset_index(drop=True)
+
+
+def summary(df):
+    """By rung: milliseconds of the iteration with and without the profiler, of the GPU at work, and how much began."""
+    import pandas as pd
+
+    rows = {}
+    for rung, part in df.groupby("rung", sort=False):
+        width = part.width_us.iloc[0] / 1e3
+        plain, busy = part.unprofiled_ms.iloc[0], (part.model.sum() + part["sampler"].sum()) * width
+        rows[rung] = {"ms": plain, "profiled_ms": len(part) * width, "model_ms": part.model.sum() * width,
+                      "sampler_ms": part["sampler"].sum() * width, "idle": 100 * max(0.0, 1 - busy / plain),
+                      "sampler_kernels": part.sampler_begun.sum(), "copies": part.copies_begun.sum()}  # fmt: skip
+    return pd.DataFrame(rows).T
+
+
+def strip(ax, part, title: str) -> None:
+    """The GPU's work above, the host's waiting below."""
+    from pod.show import style
+
+    edges = (part.start_us / 1e3).to_list() + [(part.start_us.iloc[-1] + part.width_us.iloc[-1]) / 1e3]
+    shares = {"model": (part.model, MODEL), "sampler": (part["sampler"], SAMPLER), "host waits": (-part.waits, WAITS)}
+    for name, (share, tone) in shares.items():
+        floor = part.model.to_numpy() if name == "sampler" else 0
+        ax.stairs(floor + share.to_numpy(), edges, baseline=floor, fill=True, color=tone, label=name)
+    ax.axhline(0, color=style.INK, linewidth=0.8)
+    ax.set(xlim=(0, edges[-1]), ylim=(-1.05, 1.05))
+    ax.set_yticks([0.5, -0.5], ["GPU", "host"], fontsize=9)
+    ax.tick_params(axis="y", length=0)
+    ax.set_title(title, fontsize=10, loc="left")

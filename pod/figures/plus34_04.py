@@ -1,0 +1,81 @@
+"""The kernel after the query moved to shared memory, the two ideas that failed, and what one would run today."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="plus34-04",
+    source="+34 % post, Figure 4",
+    title="The kernel after the query moved to shared memory",
+    chapter="15",
+    method="Bytes of keys and values over time, % of 4.8 TB/s. Cold L2, bf16, 40 heads of their own keys.",
+    state="recorded",
+    data=("h200/single-query.csv", "h200/single-query-counters.csv"),
+)
+
+
+def table():
+    """One row a batch and kernel: milliseconds, percent of the DRAM rate, time over the kernel before, and its CTAs."""
+    import pandas as pd
+
+    from pod.figures import _plus34
+
+    df = _plus34.recorded("single-query")
+    rows = []
+    for kernel in _plus34.KERNELS:
+        part = df[["batch", "kv_bytes"]].assign(kernel=kernel, ms=df[kernel], over_before=df[kernel] / df.registers)
+        for column in ("registers", "ctas"):
+            part[column] = df.get(f"{kernel}_{column}")
+        rows.append(part)
+    out = pd.concat(rows, ignore_index=True).dropna(subset="ms")
+    return out.assign(dram=_plus34.share_of_dram(out.kv_bytes, out.ms))
+
+
+def _time(kernel: str) -> float:
+    from pod.figures import _plus34
+
+    return float(table().set_index(["batch", "kernel"]).ms[_plus34.CHATS, kernel])
+
+
+def memory_after() -> float:
+    """DRAM utilisation by ncu on the run's batch, %."""
+    from pod.figures import _plus34
+
+    df = _plus34.recorded("single-query-counters").set_index(["batch", "kernel"])
+    return float(df.dram[_plus34.CHATS, "shared"])
+
+
+def table_reads() -> float:
+    return _time("table_batch") / _time("shared")
+
+
+def atomics() -> float:
+    return _time("atomics") / _time("shared")
+
+
+def draw(df):
+    from pod import paper
+    from pod.figures import _plus34
+    from pod.show import style
+
+    batches = list(dict.fromkeys(df.batch))
+    batches.sort(key=lambda b: df[df.batch == b].kv_bytes.iloc[0])
+    ax = style.axes(9.5, 4.6)
+    for edge, words in ((paper.value("plus34.f01.memory_util"), "post, before"),
+                        (paper.value("plus34.f04.memory_util"), "post, after")):  # fmt: skip
+        ax.axvline(edge, color=style.FRAME, linestyle="--", linewidth=1.2)
+        ax.text(edge, -0.62, f"{words}: {edge:.0f} %", fontsize=8.5, ha="center", color=style.INK)
+    marks = dict(zip(_plus34.KERNELS, "os^vPDX", strict=True))
+    for i, (kernel, label) in enumerate(_plus34.KERNELS.items()):
+        mine = df[df.kernel == kernel].set_index("batch")
+        y = [batches.index(b) + 0.1 * (i - 3) for b in mine.index]
+        ax.plot(mine.dram, y, marks[kernel], color=_plus34.COLOURS[kernel], markersize=7, label=label,
+                markeredgecolor="white", markeredgewidth=0.6)  # fmt: skip
+    ax.set_yticks(range(len(batches)), [b if b == _plus34.CHATS else f"{b}" for b in batches], fontsize=9)
+    for i in range(1, len(batches)):
+        ax.axhline(i - 0.5, color=style.IDLE, linewidth=1, zorder=0)
+    ax.set(xlim=(0, 102), ylim=(len(batches) - 0.5, -0.5), xlabel="% of the DRAM rate (4.8 TB/s)",
+           ylabel="requests x tokens")  # fmt: skip
+    style.legend(ax, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return ax.figure
