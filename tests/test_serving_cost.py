@@ -1,5 +1,7 @@
 """The cost model: agrees with the counted work, with the profiles it quotes, and interpolates without surprises."""
 
+import csv
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from pod import paper
 from pod.batch import HybridBatch
 from pod.hardware import A100, GPUS, H200
-from pod.serving.cost import AnalyticalCost, Efficiency, MeasuredCost, Work
+from pod.serving.cost import OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work
 from pod.serving.grid import GridTable
 from pod.serving.shapes import SHAPES, shape
 from pod.serving.simulate import Setup, kv_tokens
@@ -115,6 +117,7 @@ def test_bad_input_is_named(make, words):
 
 # ---------------------------------------------------------------- measured tables
 
+SIZES = ("rows", "chunk", "context", "requests", "decode_context")
 AXES = ([1, 8, 64], [0, 1000, 4000])
 
 
@@ -163,23 +166,50 @@ def test_tables_refuse_what_is_not_a_full_grid(tmp_path):
             GridTable.load(path, axes)
 
 
-def test_measured_cost_uses_its_tables(tmp_path):
-    reference = AnalyticalCost(LLAMA3, H200, attention="pod")
-    rows, chunks, contexts, counts = (1, 256, 2048), (128, 1024), (0, 8192), (1, 64)
-    write(tmp_path / "linear.csv", "rows,seconds", [(n, reference.linear(n)) for n in rows])
-    write(tmp_path / "head.csv", "rows,seconds", [(n, reference.head(n)) for n in rows])
-    write(tmp_path / "prefill.csv", "chunk,context,seconds",
-          [(n, c, reference.prefill([(n, c)])) for n in chunks for c in contexts])  # fmt: skip
-    write(tmp_path / "decode.csv", "requests,context,seconds",
-          [(n, c, reference.decode(n, n * c)) for n in counts for c in (128, 8192)])  # fmt: skip
-    serial = MeasuredCost(tmp_path, LLAMA3, H200, attention="serial")
-    work = Work(((1024, 8192),), 64, 64 * 8192)
-    assert serial.label == "measured H200 SXM" and reference.label == "analytical H200 SXM"
-    assert serial.linear(256) == pytest.approx(reference.linear(256))
-    assert serial.attention(work) == pytest.approx(reference.prefill(work.chunks) + reference.decode(64, 64 * 8192))
-    write(tmp_path / "attention_pod.csv", "chunk,context,requests,decode_context,seconds",
-          [(n, c, b, d, 7.0) for n in chunks for c in contexts for b in counts for d in (128, 8192)])  # fmt: skip
-    fused = MeasuredCost(tmp_path, LLAMA3, H200, attention="pod")
-    assert fused.attention(work) == pytest.approx(7.0)
-    alone = Work((), 64, 64 * 8192)
-    assert fused.attention(alone) == pytest.approx(serial.attention(alone)), "one phase needs no fused table"
+def test_rows_of_other_operators_do_not_count(tmp_path):
+    path = tmp_path / "operators.csv"
+    write(path, "operator,rows,us", [("a", 1, 10), ("a", 4, 40), ("b", 1, 7)])
+    table = GridTable.load(path, ("rows",), "us", unit=1e-6, operator="a")
+    assert table(2) == pytest.approx(20e-6)
+    with pytest.raises(ValueError, match="has no row with operator c"):
+        GridTable.load(path, ("rows",), "us", operator="c")
+
+
+def test_shares_stay_as_they_are_and_stay_beyond_the_grid():
+    table = GridTable([[1, 2, 4]], [0.9, 0.3, 0.6], times=False)
+    assert [table(x) for x in (0, 2, 3, 99)] == pytest.approx([0.9, 0.3, 0.45, 0.6])
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "yi-6b", "llama-2-7b"])
+def test_measured_cost_is_its_recording(model):
+    """On the points of the grid the cost is what was measured, method by method."""
+    serial, pod = (MeasuredCost(shape(model), H200, attention=m) for m in ("serial", "pod"))
+    pace = serial.pace
+    with OPERATORS.open() as file:
+        rows = [r for r in csv.DictReader(file) if r["model"] == model and r["split"] == "grid"]
+    near = lambda row: pytest.approx(pace * 1e-6 * float(row["us"]), rel=0.06, abs=6e-6)  # noqa: E731
+    checked = set()
+    for row in rows:
+        n, chunk, before, requests, each = (int(row[k]) for k in SIZES)
+        work = Work(((chunk, before),) * (chunk > 0), requests, requests * each)
+        operator = row["operator"]
+        if operator in ("linear", "head"):
+            assert getattr(serial, operator)(n) == near(row), row
+        elif operator.startswith(("prefill", "decode")):
+            assert {"fa3": serial, "hopper": pod}[operator.partition("_")[2]].attention(work) == near(row), row
+        else:
+            assert pod.attention(work) == near(row), row
+        checked.add(operator)
+    assert len(checked) == 7
+
+
+def test_measured_and_analytical_costs_say_what_they_are():
+    measured, reference = MeasuredCost(LLAMA3, H200, attention="pod"), AnalyticalCost(LLAMA3, H200, attention="pod")
+    assert (measured.label, reference.label) == ("measured H200 SXM", "analytical H200 SXM")
+    both, alone = Work(((1024, 8192),), 64, 64 * 8192), Work((), 64, 64 * 8192)
+    parts = measured.prefill(both.chunks), measured.decode(64, 64 * 8192)
+    assert max(parts) < measured.attention(both) < sum(parts) and measured.attention(alone) == parts[1]
+    with pytest.raises(ValueError, match="tp: got 2 x 1, allowed with measured operators is 1"):
+        MeasuredCost(LLAMA3, H200, tp=2)
+    with pytest.raises(ValueError, match="operators.csv: has no row with model llama-13b"):
+        MeasuredCost(shape("llama-13b"), H200)

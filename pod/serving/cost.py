@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from math import ceil, hypot
 from pathlib import Path
+
+import numpy as np
 
 from pod.hardware import GPU
 from pod.serving.grid import GridTable
@@ -22,6 +24,8 @@ from pod.serving.shapes import Shape
 ATTENTION = ("serial", "pod", "oracle")
 HOSTS = ("python", "none")
 PREFILL_TILE = 128  # query rows of one CTA
+OPERATORS = Path(__file__).parents[2] / "data" / "recorded" / "h200" / "operators.csv"
+KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,11 @@ class Cost:
         """Attention of one layer by the chosen method: the sum of its two parts, the larger, or in between."""
         prefill = self.prefill(work.chunks) if work.chunks else 0.0
         decode = self.decode(work.decodes, work.context) if work.decodes else 0.0
-        overlap = {"serial": 0.0, "pod": self.efficiency.overlap, "oracle": 1.0}[self.attention_method]
-        return prefill + decode - overlap * min(prefill, decode)
+        return prefill + decode - (self.hidden(work) * min(prefill, decode) if prefill and decode else 0.0)
+
+    def hidden(self, work: Work) -> float:
+        """Share of the shorter part of attention that costs nothing beside the longer."""
+        return {"serial": 0.0, "pod": self.efficiency.overlap, "oracle": 1.0}[self.attention_method]
 
     def reduce(self, rows: int) -> float:
         """One all-reduce of the activations over the tensor-parallel GPUs."""
@@ -219,44 +226,70 @@ class AnalyticalCost(Cost):
 
 
 class MeasuredCost(AnalyticalCost):
-    """Operators from tables measured on the GPU; what is not measured (network, host) stays as it was.
+    """Operators as they were measured on the GPU: linear layers and head, prefill and decode attention alone, and how
+    much of the shorter part hides when one kernel computes both. One GPU; `kernels` names whose attention it is.
 
-    `folder` holds linear.csv (rows, seconds), prefill.csv (chunk, context, seconds), decode.csv (requests, context,
-    seconds), head.csv (rows, seconds) and, for a fused method, attention_<method>.csv (chunk, context, requests,
-    decode_context, seconds); seconds are of one layer, `context` counts the tokens before the chunk, decode contexts
-    are means.
+    The host's share comes from short runs of the real engine (`calibration`), and so does `pace`: a GPU that works
+    without a pause runs at another clock than one that is timed call by call.
     """
 
-    def __init__(self, folder: str | Path, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        folder = Path(folder)
-        self.folder = folder
-        self._linear = GridTable.load(folder / "linear.csv", ("rows",))
-        self._prefill = GridTable.load(folder / "prefill.csv", ("chunk", "context"))
-        self._decode = GridTable.load(folder / "decode.csv", ("requests", "context"))
-        self._head = GridTable.load(folder / "head.csv", ("rows",))
-        axes = ("chunk", "context", "requests", "decode_context")
-        fused = folder / f"attention_{self.attention_method}.csv"
-        self._fused = GridTable.load(fused, axes) if fused.exists() else None
+    def __init__(self, shape: Shape, gpu: GPU, tp: int = 1, pp: int = 1, attention: str = "serial",
+                 host: str = "python", efficiency: Efficiency | None = None, kernels: str | None = None,
+                 path: Path = OPERATORS):  # fmt: skip
+        if tp > 1 or pp > 1:
+            raise ValueError(f"tp: got {tp} x {pp}, allowed with measured operators is 1")
+        kernels = kernels or KERNELS[attention]
+        super().__init__(shape, gpu, tp, pp, attention, host, efficiency)
+        self.kernels = kernels
+        self._tables = tables(path, shape.key, kernels)
+        self.pace, self._host = 1.0, (0.0, 0.0)
 
     @property
     def label(self) -> str:
         return f"measured {self.gpu.name}"
 
     def linear(self, rows: int) -> float:
-        return self._linear(rows)
+        return self.pace * self._tables["linear"](rows)
 
     def prefill(self, chunks: Sequence[tuple[int, int]]) -> float:
-        return sum(self._prefill(new, before) for new, before in chunks)
+        return self.pace * sum(self._tables["prefill"](new, before) for new, before in chunks)
 
     def decode(self, requests: int, context: int) -> float:
-        return self._decode(requests, context / requests)
+        return self.pace * self._tables["decode"](requests, context / requests)
 
-    def attention(self, work: Work) -> float:
-        if self._fused is None or len(work.chunks) != 1 or not work.decodes:
-            return super().attention(work)
-        (new, before), = work.chunks
-        return self._fused(new, before, work.decodes, work.context / work.decodes)
+    def hidden(self, work: Work) -> float:
+        """Share of the shorter part of attention that costs nothing beside the longer."""
+        if self.attention_method != "pod":
+            return super().hidden(work)
+        new = sum(n for n, _ in work.chunks)
+        before = sum(n * p for n, p in work.chunks) / new
+        return self._tables["hidden"](new, before, work.decodes, work.context / work.decodes)
 
     def head(self, requests: int) -> float:
-        return self._head(requests)
+        return self.pace * self._tables["head"](requests)
+
+    def host(self, requests: int) -> float:
+        fixed, each = self._host
+        return fixed + each * requests if self.host_kind == "python" else 0.0
+
+
+@cache
+def tables(path: Path, model: str, kernels: str) -> dict[str, GridTable]:
+    """What is interpolated: seconds of one layer, and the hidden share where a fused kernel was measured."""
+    axes = {"linear": ("rows",), "head": ("rows",), f"prefill_{kernels}": ("chunk", "context"),
+            f"decode_{kernels}": ("requests", "decode_context")}  # fmt: skip
+    load = partial(GridTable.load, path, value="us", unit=1e-6, model=model, split="grid")
+    made = {name.partition("_")[0]: load(of, operator=name) for name, of in axes.items()}
+    if kernels == "hopper":
+        fused = load(("chunk", "context", "requests", "decode_context"), operator=f"attention_{kernels}")
+        made["hidden"] = _hidden(fused, made["prefill"], made["decode"])
+    return made
+
+
+def _hidden(fused: GridTable, prefill: GridTable, decode: GridTable) -> GridTable:
+    """1 where both together take as long as the longer alone, 0 where they take the sum."""
+    shares = []
+    for point in fused.points:
+        parts = prefill(*point[:2]), decode(*point[2:])
+        shares.append((sum(parts) - fused(*point)) / min(parts))
+    return GridTable(fused.axes, np.reshape(shares, [len(axis) for axis in fused.axes]), times=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ class GridTable:
 
     More work never takes less time, so the values are first made non-decreasing along each axis (noise would otherwise
     let the simulated scheduler profit from a larger batch). Beyond the last point of an axis the time grows in
-    proportion, before the first it stays: both keep the function monotone.
+    proportion, before the first it stays: both keep the function monotone. Values that are no times (`times=False`)
+    are left as they are, and stay beyond either end.
     """
 
-    def __init__(self, axes: Sequence[Sequence[float]], values):
+    def __init__(self, axes: Sequence[Sequence[float]], values, times: bool = True):
         self.axes = [list(map(float, axis)) for axis in axes]
         values = np.asarray(values, dtype=float)
         if values.shape != tuple(map(len, self.axes)):
@@ -26,14 +28,14 @@ class GridTable:
         for i, axis in enumerate(self.axes):
             if len(axis) < 2 or any(b <= a for a, b in zip(axis, axis[1:], strict=False)):
                 raise ValueError(f"axis {i}: got {axis}, allowed are two or more increasing numbers")
-            values = np.maximum.accumulate(values, axis=i)
-        self._shape, self._values = values.shape, values.ravel().tolist()
+            values = np.maximum.accumulate(values, axis=i) if times else values
+        self._times, self._shape, self._values = times, values.shape, values.ravel().tolist()
 
     def __call__(self, *point: float) -> float:
         # corners of the cell around the point, each with its weight; a lookup is a few microseconds, so plain Python
         corners, beyond = [(0, 1.0)], 1.0
         for axis, size, x in zip(self.axes, self._shape, point, strict=True):
-            if x > axis[-1]:
+            if x > axis[-1] and self._times:
                 beyond *= x / axis[-1]
             low = min(max(bisect_right(axis, x) - 1, 0), size - 2)
             part = min(max((x - axis[low]) / (axis[low + 1] - axis[low]), 0.0), 1.0)
@@ -45,20 +47,31 @@ class GridTable:
             ]
         return beyond * sum(self._values[index] * weight for index, weight in corners)
 
+    @property
+    def points(self) -> list[tuple[float, ...]]:
+        return list(product(*self.axes))
+
     @classmethod
-    def load(cls, path: str | Path, axes: Sequence[str]) -> GridTable:
-        """A CSV with one column an axis and `seconds`, one row for every point of the grid, in any order."""
+    def load(cls, path: str | Path, axes: Sequence[str], value: str = "seconds", unit: float = 1.0,
+             **where: str) -> GridTable:  # fmt: skip
+        """A CSV with one column an axis and `value`, in `unit` seconds: one row for every point of the grid, in any
+        order. Only rows that have the values `where` in their other columns count."""
         path = Path(path)
         points: dict[tuple[float, ...], float] = {}
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if missing := [name for name in (*axes, "seconds") if name not in (reader.fieldnames or [])]:
+            columns = (*axes, value)
+            if missing := [name for name in (*columns, *where) if name not in (reader.fieldnames or [])]:
                 raise ValueError(f"{path}: lacks the column {', '.join(missing)}")
             for number, row in enumerate(reader, 2):
-                numbers = [_number(path, number, name, row[name]) for name in (*axes, "seconds")]
+                if any(row[name] != wanted for name, wanted in where.items()):
+                    continue
+                numbers = [_number(path, number, name, row[name]) for name in columns]
                 if tuple(numbers[:-1]) in points:
                     raise ValueError(f"{path}, row {number}: this point of the grid appears twice")
-                points[tuple(numbers[:-1])] = numbers[-1]
+                points[tuple(numbers[:-1])] = numbers[-1] * unit
+        if where and not points:
+            raise ValueError(f"{path}: has no row with {', '.join(f'{k} {v}' for k, v in where.items())}")
         grid = [sorted({p[i] for p in points}) for i in range(len(axes))]
         values = np.full([len(axis) for axis in grid], np.nan)
         for point, seconds in points.items():
