@@ -1,8 +1,8 @@
 """The decode attention that vLLM began with: one new token a sequence, keys and values in pages of 16 tokens.
 
 The cache has vLLM's early layout: K [pages, heads, 128 / 8, 16, 8], so that neighbouring threads read neighbouring
-bytes of a page's keys, and V [pages, heads, 128, 16]. `attention` runs one of four ideas of the same kernel
-(csrc/micro/single_query.cu), on a GPU or in the emulator.
+bytes of a page's keys, and V [pages, heads, 128, 16]. `attention` runs one of several versions of the same
+kernel (csrc/micro/single_query.cu), on a GPU or in the emulator.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ IDEAS = {
     "shared": "the query lies once in shared memory",
     "table batch": "as shared, and a warp reads 32 page numbers at once",
     "atomics": "as shared, and the warps' sums meet by atomicAdd",
+    "registers in turn": "as registers, but a thread's next key is asked for when the last has come",
+    "shared in turn": "as shared, with keys in turn",
 }
 
 

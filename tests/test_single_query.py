@@ -40,7 +40,8 @@ def test_ideas_agree_to_the_bit_where_they_add_in_the_same_order():
     q, k, v, table, lens = work(LENS)
     layout = single_query.early_layout(k, v)
     outs = [single_query.attention(q, *layout, table, lens, max(LENS), idea) for idea in single_query.IDEAS]
-    assert torch.equal(outs[0], outs[1]) and torch.equal(outs[1], outs[2])
+    same = [out for idea, out in zip(single_query.IDEAS, outs, strict=True) if idea != "atomics"]
+    assert len(same) == 5 and all(torch.equal(same[0], out) for out in same)
 
 
 @emulated
@@ -101,5 +102,5 @@ def test_the_query_costs_registers(tmp_path):
     one = r"single_query\w*bfloat16\w*?Idea(\d).*?(\d+) bytes spill stores.*?Used (\d+) registers"
     found = re.findall(one, report, re.S)
     registers = {list(single_query.IDEAS)[int(idea)]: int(n) for idea, spills, n in found if spills == "0"}
-    assert len(registers) == 4
+    assert len(registers) == 6
     assert registers["registers"] - registers["shared"] >= 32  # 16 loads of 8 bytes

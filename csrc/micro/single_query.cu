@@ -18,9 +18,11 @@ template <class T> struct Params {
     gptr<const T> q, k, v;
     gptr<T> out;
     gptr<const int> table, lens;
-    int heads, table_stride, q_stride;
+    int heads, table_stride, q_stride, zero;
     float scale;
 };
+template <Idea kIdea> constexpr bool kInRegisters = kIdea == Idea::registers || kIdea == Idea::registers_in_turn;
+template <Idea kIdea> constexpr bool kInTurn = kIdea == Idea::registers_in_turn || kIdea == Idea::shared_in_turn;
 
 // Shared memory: the query [2][16] x 8 bytes | a float for each warp | the logits, later the warps' sums.
 constexpr int kQueryBytes = kHead * 2, kWarpBytes = kWarps * 4, kSumBytes = kWarps / 2 * kHead * 4;
@@ -148,18 +150,23 @@ template <class T, Idea kIdea> __global__ void __launch_bounds__(kThreads) singl
     const gptr<const int> row = p.table + int64_t(sequence) * p.table_stride;
     const int count = (len + kPage - 1) / kPage;
 
-    Query<T, kIdea != Idea::registers> query;
+    Query<T, !kInRegisters<kIdea>> query;
     query.load(p.q + int64_t(sequence) * p.q_stride + head * kHead, ptr_cast<uint2>(smem));
 
     // Scores: one page a warp and step, one key a group.
     Pages<kIdea == Idea::table_batch> pages{row, count};
     float most = -INFINITY;
+    int last = 0;
     for (int n = 0, page = warp; page < count; ++n, page += kWarps) {
         const gptr<const T> keys = p.k + (int64_t(pages(n)) * p.heads + head) * kPageElements;
         const gptr<const uint2> key = ptr_cast<const uint2>(keys) + lane;
         float score = 0.0f;
 #pragma unroll
-        for (int i = 0; i < kVecs; ++i) score += dot<T>(query[i], key[i * 32]);
+        for (int i = 0; i < kVecs; ++i) {
+            const uint2 x = key[i * 32 + last];
+            score += dot<T>(query[i], x);
+            if constexpr (kInTurn<kIdea>) last = int(x.x) & p.zero;  // for all the compiler knows, the next address
+        }                                                            // hangs on this load
         score += __shfl_xor_sync(~0u, score, 1);
         const int token = page * kPage + group;
         const bool there = token < len;
@@ -223,7 +230,7 @@ template <class T> Params<T> params(const SingleQueryArgs& a) {
     p.out = device_ptr(static_cast<T*>(a.out), out, "out");
     p.table = device_ptr(a.table, size_t(a.sequences) * a.table_stride, "table");
     p.lens = device_ptr(a.lens, a.sequences, "lens");
-    p.heads = a.heads, p.table_stride = a.table_stride, p.q_stride = a.q_stride, p.scale = a.scale;
+    p.heads = a.heads, p.table_stride = a.table_stride, p.q_stride = a.q_stride, p.zero = a.zero, p.scale = a.scale;
     return p;
 }
 
@@ -233,7 +240,9 @@ template <class T, class F> auto with_kernel(Idea idea, F&& f) {
         case Idea::registers: return f.template operator()<single_query<T, Idea::registers>>();
         case Idea::shared: return f.template operator()<single_query<T, Idea::shared>>();
         case Idea::table_batch: return f.template operator()<single_query<T, Idea::table_batch>>();
-        default: return f.template operator()<single_query<T, Idea::atomics>>();
+        case Idea::atomics: return f.template operator()<single_query<T, Idea::atomics>>();
+        case Idea::registers_in_turn: return f.template operator()<single_query<T, Idea::registers_in_turn>>();
+        default: return f.template operator()<single_query<T, Idea::shared_in_turn>>();
     }
 }
 template <class T> void run(const SingleQueryArgs& a, Stream stream) {

@@ -4,8 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// The query in the registers of every thread group, or once in shared memory; and two ideas on top of the latter.
-enum class Idea : int { registers, shared, table_batch, atomics };
+// The query in the registers of every thread group, or once in shared memory; two ideas on top of the latter; and the first
+// two again with a thread's loads of keys in turn, each waiting for the one before.
+enum class Idea : int { registers, shared, table_batch, atomics, registers_in_turn, shared_in_turn };
 
 struct SingleQueryArgs {
     const void *q, *k, *v;      // [sequences, heads, 128]; [pages, heads, 16, 16, 8]; [pages, heads, 128, 16]
@@ -15,6 +16,7 @@ struct SingleQueryArgs {
     float scale;
     bool half;                  // fp16, else bf16
     Idea idea;
+    int zero;                   // 0, which the compiler cannot know
 };
 
 struct WriteCacheArgs {

@@ -10,12 +10,15 @@ KERNELS = {
     "shared": "query in shared memory",
     "table_batch": "… and page numbers in batches",
     "atomics": "… and sums by atomicAdd",
+    "registers_in_turn": "registers, keys in turn",
+    "shared_in_turn": "shared memory, keys in turn",
     "stream_k": "stream-K",
     "hopper": "Hopper decode",
     "fa3": "FlashAttention-3",
 }
 COLOURS = {"registers": "#9aa7b4", "shared": "#f58518", "table_batch": "#e9b87d", "atomics": "#d98c5f",
-           "stream_k": "#b279a2", "hopper": "#54a24b", "fa3": "#22303c"}  # fmt: skip
+           "registers_in_turn": "#5c6b7a", "shared_in_turn": "#a65f00", "stream_k": "#b279a2", "hopper": "#54a24b",
+           "fa3": "#22303c"}  # fmt: skip
 
 
 def recorded(name: str):

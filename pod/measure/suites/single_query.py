@@ -1,4 +1,4 @@
-"""vLLM's first decode kernel in four versions, beside today's, on batches as a 13B model decodes them."""
+"""vLLM's first decode kernel in six versions, beside today's, on batches as a 13B model decodes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pod.batch import HybridBatch
 from pod.measure import peers
 from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC, SINGLE_QUERY_CSRC, table_row
 
-DOC = "four versions of vLLM's first decode kernel, stream-K and Hopper decode on the same work (40 heads)."
+DOC = "six versions of vLLM's first decode kernel, stream-K and Hopper decode on the same work (40 heads)."
 KEYS = ("batch",)
 CSRC = (*SINGLE_QUERY_CSRC, *METHODS_CSRC, *HOPPER_CSRC)
 ROUNDS, REPEATS = 5, 15
@@ -58,7 +58,7 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
-    """Milliseconds of every kernel; registers and CTAs an SM of the four versions."""
+    """Milliseconds of every kernel; registers and CTAs an SM of the six versions."""
     setting = peers.Setting(batch(case["batch"]))
     row = table_row(setting, IDEAS | TODAY, ROUNDS, ms=4.0)
     for name, idea in zip(IDEAS, single_query.IDEAS, strict=True):

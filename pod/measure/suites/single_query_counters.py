@@ -8,11 +8,11 @@ from functools import lru_cache
 from pod.measure import counters, peers
 from pod.measure.suites import single_query
 
-DOC = "counters (ncu) of four versions of vLLM's first decode kernel and of Hopper decode: rates, issue slots, stalls."
+DOC = "counters (ncu) of six versions of vLLM's first decode kernel and of Hopper decode: rates, issue slots, stalls."
 KEYS = ("batch", "kernel")
 CSRC = single_query.CSRC
 REPEATS = 1
-BATCHES = ("144 chats", "256 x 512", "64 x 2048", "1 x 2048")
+BATCHES = ("144 chats", "256 x 512", "1 x 2048")
 KERNELS: dict[str, Callable] = single_query.IDEAS | {"hopper": peers.ours}
 STALLS = ("long_scoreboard", "short_scoreboard", "barrier", "wait", "lg_throttle", "mio_throttle", "math_pipe_throttle")
 METRICS = counters.METRICS | {
