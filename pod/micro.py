@@ -21,6 +21,7 @@ METHODS = ("serial", "streams", *ONE_LAUNCH)
 OPS = (*ALONE, "both")  # "both": every thread of the CTA does both
 THREADS, STEPS = 256, 4  # of a CTA; of a compute row, a barrier after each
 FACTOR = 1.0001
+POLICY = "integer ratio"  # of SM-aware CTAs, as the paper says: so many of one operation to one of the other
 LEAST_SMEM = 3 * 16 * THREADS  # what the memory loop fetches in one step
 
 
@@ -85,7 +86,7 @@ def prepare(work: Work, method: str, data: tuple, ctas_per_sm: int | None = None
     device = data[0].device
     sms, (compute, memory) = kernels.sm_count(device), work.tiles
     costs = [np.full(tiles, rows / tiles) for tiles, rows in zip(work.tiles, (work.compute, work.memory), strict=True)]
-    deal = torch.from_numpy(binding.deal("proportional", *costs, sms)).to(device)
+    deal = torch.from_numpy(binding.deal(POLICY, *costs, sms)).to(device)
     counters = torch.zeros(sms + 3, dtype=torch.int32, device=device)
     trace_rows = 2 * max(compute, memory) if method in ("warp", "in turn") else compute + memory
     shape = [known.index(method), work.multiplications, compute, memory, sms, _smem(device, ctas_per_sm),

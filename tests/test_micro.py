@@ -98,7 +98,7 @@ def test_stragglers_cost_the_halves_of_a_cta_more_than_sm_aware_ctas():
 
 
 def test_streams_overlap_when_the_first_kernel_leaves_room():
-    few = Work(64, 256, 851, (8, 32))
+    few = Work(64, 256, 851, (32, 8))
     assert over_oracle(few, "streams", ctas_per_sm=2)[0] > 1.9
     assert over_oracle(few, "streams", ctas_per_sm=4)[0] < 1.2
 

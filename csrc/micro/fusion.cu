@@ -100,7 +100,15 @@ DEV void memory_tile(const Params& p, int tile, const Team& team, sptr<uint4> sm
 }
 
 // ---------------------------------------------------------------- ways to fuse, beside those of include/binding.cuh
-// CTA-parallel, but operations alternate from block to block.
+// CTA-parallel, the memory loop's CTAs first, as in the paper's artifact.
+struct MemoryFirst {
+    DEV static Assignment assign(const Choice& c, sptr<int>) {
+        const int block = blockIdx.x;
+        if (block < c.slots[kDecode]) return {kDecode, block, -1, 0};
+        return {kPrefill, block - c.slots[kDecode], -1, 0};
+    }
+};
+// CTA-parallel, the two loops' CTAs in turn.
 struct Alternate {
     DEV static Assignment assign(const Choice& c, sptr<int>) {
         const int block = blockIdx.x, pairs = min(c.slots[kPrefill], c.slots[kDecode]);
@@ -190,7 +198,7 @@ void launch_fusion(const FusionArgs& args, Stream stream) {
     switch (args.how) {
         case Fusion::compute: return launch_bound<OnlyPrefill>(args, compute, stream);
         case Fusion::memory: return launch_bound<OnlyDecode>(args, memory, stream);
-        case Fusion::cta: return launch_bound<ByBlock>(args, compute + memory, stream);
+        case Fusion::cta: return launch_bound<MemoryFirst>(args, compute + memory, stream);
         case Fusion::alternate: return launch_bound<Alternate>(args, compute + memory, stream);
         case Fusion::warp: return launch_bound<ByWarp>(args, pairs, stream);
         case Fusion::in_turn: return launch_bound<InTurn>(args, pairs, stream);

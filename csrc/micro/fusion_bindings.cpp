@@ -29,9 +29,9 @@ void run(FusionArgs a, Fusion how, Stream stream, int first_trace_row = 0) {
     if (a.trace) a.trace += first_trace_row * 8;
     launch_fusion(a, stream);
 }
-void run_both(const FusionArgs& a, Stream compute, Stream memory) {
-    run(a, Fusion::compute, compute);
-    run(a, Fusion::memory, memory, a.compute_tiles);
+void run_both(const FusionArgs& a, Stream memory, Stream compute) {
+    run(a, Fusion::memory, memory);
+    run(a, Fusion::compute, compute, a.memory_tiles);
 }
 Fusion fusion_of(int64_t method) {
     if (method <= kMemoryAlone) return Fusion(method);
