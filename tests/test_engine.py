@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from pod.serving import engine as engine_module
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
 from pod.serving.loop import Replay, WallClock, serve
@@ -16,6 +15,7 @@ from pod.serving.request import Request
 from pod.serving.schedulers import SCHEDULERS, SWAP, VLLM, Batch, Chunk, Orca, Sarathi, SarathiV1, Static
 from pod.serving.shapes import Shape
 from pod.serving.step import pack, predicting
+from pod.show.engine import wrong_owners
 
 TINY = Shape("tiny", "Tiny", layers=2, hidden=64, q_heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=96, context=128)
 PROMPTS = [np.random.default_rng(i).integers(0, TINY.vocab, n).tolist() for i, n in enumerate((5, 40, 17, 23, 1, 31))]
@@ -82,15 +82,11 @@ def test_a_pool_too_small_for_all_changes_no_token(way, alone):
     assert [a.tokens for a in answers] == alone
 
 
-def test_logits_from_the_wrong_rows_are_noticed(alone, monkeypatch):
-    """The order of a list with the decodes first, on tensors with the prompts first: the tests above must see it."""
-
-    def wrong(batch: Batch):
-        return list(batch.decodes) + [c.request for c in batch.prefills if c.last]
-
-    monkeypatch.setattr(engine_module, "predicting", wrong)
+def test_logits_from_the_wrong_rows_are_noticed(alone):
     scheduler = WAYS["sarathi, chunk 7"]()
-    answers, _ = answer(Engine(tiny(), scheduler.pool), scheduler, PROMPTS, OUTPUT)
+    engine = Engine(tiny(), scheduler.pool)
+    engine.owners = wrong_owners
+    answers, _ = answer(engine, scheduler, PROMPTS, OUTPUT)
     assert [a.tokens for a in answers] != alone
 
 

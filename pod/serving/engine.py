@@ -70,6 +70,8 @@ class Engine:
     for every iteration, when the host had planned it and when it had launched everything and began to wait.
     """
 
+    owners = staticmethod(predicting)  # whose is each row of the logits
+
     def __init__(self, model: Llama, pool: PagedPool, attention: str = "auto", sample: Callable = greedy,
                  stop: Sequence[int] = (), graphs: bool | None = None):  # fmt: skip
         self.model, self.pool, self.sample, self.stop = model, pool, sample, frozenset(stop)
@@ -91,7 +93,7 @@ class Engine:
         step = pack(batch, self.texts, self.pool.tables, self.pool.block_size)
         self._broadcast(step)
         logits = self.run(step)
-        requests = predicting(batch)
+        requests = self.owners(batch)
         tokens = self.sample(logits, requests).tolist()  # the one copy to the host, and the one wait
         for request, token in zip(requests, tokens, strict=True):
             self.texts[request.id].append(token)
