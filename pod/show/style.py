@@ -15,8 +15,11 @@ DPI = 110
 # What a bar or a lane can be doing. Two operations have colours; all that serves them is a shade between.
 KINDS = {
     "prefill": PREFILL,
+    "compute": PREFILL,
     "decode": DECODE,
+    "memory": DECODE,
     "hybrid": "#54a24b",
+    "both": "#54a24b",
     "linear": "#9aa7b4",
     "merge": "#b279a2",
     "load": "#72b7b2",
@@ -33,13 +36,13 @@ def colour(kind: str) -> str:
 
 def text_on(kind: str) -> str:
     """A readable colour for letters on a bar of this kind."""
-    return "white" if kind in ("prefill", "hybrid", "merge") else INK
+    return "white" if kind in ("prefill", "compute", "hybrid", "both", "merge") else INK
 
 
-def axes(width: float, height: float, columns: int = 1, **options):
-    """A figure of width x height inches with tidy axes: one Axes, or an array of them for several columns."""
-    _, made = plt.subplots(1, columns, figsize=(width, height), dpi=DPI, layout="constrained", **options)
-    for ax in [made] if columns == 1 else made:
+def axes(width: float, height: float, columns: int = 1, rows: int = 1, **options):
+    """A figure of width x height inches with tidy axes: one Axes, or an array of them for several columns or rows."""
+    _, made = plt.subplots(rows, columns, figsize=(width, height), dpi=DPI, layout="constrained", **options)
+    for ax in [made] if columns == rows == 1 else made.flat:
         tidy(ax)
     return made
 
