@@ -194,7 +194,7 @@ def test_static_answers_only_with_its_batch():
 
 def test_no_token_is_an_error_with_the_reason():
     log = ticked(Sarathi(PagedPool(4, 1), 2), [(9, 9)])
-    with pytest.raises(ValueError, match="log: no token came out; 1 of 1 requests were refused"):
+    with pytest.raises(ValueError, match="no token came out; 1 of 1 requests were refused, the first for 18 tokens"):
         metrics(log)
 
 
@@ -289,7 +289,8 @@ def test_several_values_run_every_combination(capsys):
         (["--tp", "3"], "tp: got 3"),
         (["--log", "x", "--chunk", "512", "1024"], "--log: got 2 runs"),
         (["--requests", "0"], "count: got 0"),
-        (["--blocks", "5"], "no token came out; 40 of 40 requests were refused"),
+        (["--blocks", "5"], "40 of 40 requests were refused, the first for "),
+        (["--blocks", "5"], " blocks, the pool has 5"),
     ],
 )
 def test_bad_options_are_one_line(extra, words, capsys):

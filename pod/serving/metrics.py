@@ -58,7 +58,9 @@ def requests(log: Log, definition: str = "user") -> Requests:
         raise ValueError(f"definition: got {definition!r}, allowed are {', '.join(DEFINITIONS)}")
     ids, times = token_times(log)
     if not len(ids):
-        raise ValueError(f"log: no token came out; {len(log.refused)} of {len(log.requests)} requests were refused")
+        why = f", the first for {next(iter(log.refused.values()))}" if log.refused else ""
+        counts = f"{len(log.refused)} of {len(log.requests)} requests were refused"
+        raise ValueError(f"log: no token came out; {counts}{why}")
     first = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1))
     last = np.append(first[1:], len(ids)) - 1
     arrivals = dict((row[0], row[1]) for row in log.requests)
