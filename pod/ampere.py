@@ -28,9 +28,9 @@ ALONE = 0.75
 DECODE_SHARE = 0.92
 # With four CTAs an SM, decode reads as fast as with two, and prefill has only half of the pace: two are never slower.
 AUTO_CTAS = 2
-# Pieces of decode that a warp computes one after the other when prefill runs beside it: few would leave a ragged end,
-# since nobody knows beforehand how many slots decode will hold; many cost more to start and to merge.
-FUSED_WAVES = 2.5
+# Beside prefill decode is handed out in pieces that shrink, each this part of what is left for every slot of the card:
+# decode holds about half of the slots, but nobody knows beforehand which and when.
+FUSED_PART = 4 / 3
 
 
 def kind(dtype: str, head_dim: int, trace: bool = False) -> str:
@@ -135,7 +135,7 @@ def _make_lists(plan: Plan, causal: bool) -> HybridLists:
 
     workers, splits = plan.sms * plan.ctas_per_sm * shape.virtual, plan.decode_splits
     if chunks and plan.method != "serial":
-        workers, splits = int(workers * FUSED_WAVES), "fine" if splits == "auto" else splits
+        workers, splits = int(workers / FUSED_PART), "shrinking" if splits == "auto" else splits
     if splits == "stream-k":
         decode = stream_k.decode_work(*plan.decode, workers)
     else:

@@ -43,7 +43,7 @@ def is_line(ranges, end):
 
 @settings(max_examples=40)
 @given(
-    heads, lengths, st.one_of(st.sampled_from(["auto", "fine"]), st.integers(1, 40)), st.integers(1, 64), st.booleans()
+    heads, lengths, st.one_of(st.sampled_from(["auto", "shrinking"]), st.integers(1, 40)), st.integers(1, 64), st.booleans()
 )
 def test_decode_lists_read_every_key_of_every_head_once(heads, kv_lens, splits, workers, streamed):
     q_heads, kv_heads = heads
@@ -108,12 +108,13 @@ def test_auto_splits_fill_the_machine_and_leave_full_machines_alone():
     assert waves / np.ceil(waves) > 0.95  # where one part a request would take two waves, a quarter full
 
 
-def test_fine_pieces_are_about_as_many_as_asked_for():
-    for requests in (66, 67, 250):
-        work = fixed_split.decode_work(
-            np.arange(requests), [12288] * requests, np.arange(requests), 16, 4, 4224, "fine"
-        )
-        assert 4224 <= len(work.work) < 1.25 * 4224 + 4 * requests
+def test_shrinking_pieces_are_a_share_of_what_is_left():
+    work = fixed_split.decode_work(np.arange(67), [12288] * 67, np.arange(67), 16, 4, 800, "shrinking")
+    costs = work.costs
+    assert (np.diff(costs) <= DECODE_KEYS).all()  # longest first
+    left = costs.sum() - np.cumsum(costs) + costs
+    assert (costs <= left / 800 + 12288 * 4 / 800 + DECODE_KEYS)[costs > fixed_split.SHORTEST].all()
+    assert costs[0] > 3000 and costs[-1] <= fixed_split.SHORTEST
 
 
 def test_prefill_splits_follow_the_papers_table_7():

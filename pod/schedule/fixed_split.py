@@ -15,6 +15,7 @@ DECODE_ROWS = 16  # query heads that one pass over a KV head serves
 DECODE_KEYS = 16  # keys a step of decode takes
 PIECE_OVERHEAD = 32  # what starting and merging a decode piece costs, in keys
 MOST_PARTS = 128  # of one tile
+SHORTEST = 512  # keys of a piece, when pieces shrink
 
 
 @dataclass(frozen=True)
@@ -154,19 +155,25 @@ def choose_chunk(kv_lens: np.ndarray, lanes: int, workers: int) -> int:
     return int(chunks[::-1][np.argmin(time[::-1])])  # the longest of the best
 
 
-def fine_chunk(kv_lens: np.ndarray, lanes: int, pieces: int) -> int:
-    """Keys of a decode piece when there shall be about `pieces` of them, but none shorter than 256 keys."""
-    return max(256, -(-int(kv_lens.sum()) * lanes // pieces // DECODE_KEYS) * DECODE_KEYS)
+def shrinking_chunks(kv_lens: np.ndarray, lanes: int, workers: int) -> np.ndarray:
+    """Keys that the pieces of each request should have: a worker's share of what is left, but no fewer than SHORTEST.
+
+    Nobody knows when beside prefill a slot becomes free. Long pieces first cost little, short ones last end together.
+    """
+    order = np.argsort(-kv_lens, kind="stable")
+    left = np.empty_like(kv_lens)
+    left[order] = np.cumsum(kv_lens[order][::-1])[::-1]
+    return np.maximum(SHORTEST, -(-left * lanes // workers // DECODE_KEYS) * DECODE_KEYS)
 
 
-CHUNKS = {"auto": choose_chunk, "fine": fine_chunk}
+CHUNKS = {"auto": choose_chunk, "shrinking": shrinking_chunks}
 
 
 def decode_work(tokens, kv_lens, seqs, num_q_heads, num_kv_heads, workers, splits: int | str = "auto") -> WorkList:
     """One piece a (request, KV head, part), longest first.
 
-    `splits`: parts a request; "auto", so that `workers` warps end together; or "fine", about one piece for each of
-    `workers`, to be handed out as slots become free.
+    `splits`: parts a request; "auto", so that `workers` warps end together; or "shrinking", to be handed out to
+    `workers` as slots become free.
     """
     kv_lens = np.asarray(kv_lens, np.int64)
     if len(kv_lens) == 0:
