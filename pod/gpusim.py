@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pod import ampere
+from pod import ampere, hopper
 from pod.batch import HybridBatch
 from pod.hardware import GPU, H200
-from pod.schedule import binding, fixed_split
-from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, SHAPES, TileShape, WorkList
+from pod.schedule import binding, fixed_split, turns
+from pod.schedule import hopper as hopper_lists
+from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, SHAPES, WorkList
 
 RECORDING = Path(__file__).parents[1] / "data" / "recorded" / "h200" / "gpusim-calibrate.csv"
 QUANTUM = 1 / 400  # of the time a run takes at least: events that lie closer together are taken as one
@@ -34,7 +35,8 @@ class Chip:
     sms: int
     dram: float  # bytes/s
     l2: float  # bytes/s, of hits and misses together
-    latency: float  # seconds from asking until the bytes are here, when nobody else asks
+    miss: float  # seconds from asking until the bytes are here when nobody else asks, from DRAM
+    hit: float  # and from L2
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class Kind:
     bytes: float  # from L2 or DRAM
     misses: float  # share of them that comes from DRAM
     in_flight: float  # bytes that it has under way at most
-    start: float = 0.0  # seconds before the first key and after the last one
+
+    def trip(self, chip: Chip) -> float:
+        """Seconds in which they arrive when nobody else asks."""
+        return chip.hit + self.misses * (chip.miss - chip.hit)
 
 
 class Piece(NamedTuple):
@@ -85,7 +90,7 @@ class Pace:
     """
 
     def __init__(self, chip: Chip, kinds: Sequence[Kind]):
-        self.chip, self.kinds, self.wait = chip, kinds, chip.latency
+        self.chip, self.kinds, self.wait = chip, kinds, 0.0
         self._count, self._pace = np.zeros(0), np.zeros(0)
 
     def __call__(self, count: np.ndarray) -> np.ndarray:
@@ -107,12 +112,12 @@ class Pace:
                     dram += times * n * keys * kind.bytes * kind.misses
             return max(dram / self.chip.dram, l2 / self.chip.l2)
 
-        self.wait = balance(load, self.chip.latency, self.wait)
+        self.wait = balance(load, self.wait)
         return [self.on_sm(counts, self.wait) for counts in held]
 
     def on_sm(self, counts: Sequence[int], wait: float) -> list[float]:
         """Keys per second of a worker of each kind on an SM that holds so many of each."""
-        pace = [min(1 / kind.alone, kind.in_flight / kind.bytes / wait) for kind in self.kinds]
+        pace = [min(1 / kind.alone, kind.in_flight / kind.bytes / (kind.trip(self.chip) + wait)) for kind in self.kinds]
         wants = [rate * kind.busy / kind.warps for rate, kind in zip(pace, self.kinds, strict=True)]  # of a warp
         warps = [n * kind.warps for n, kind in zip(counts, self.kinds, strict=True)]
         left, waiting = 1.0, sum(warps)
@@ -124,17 +129,17 @@ class Pace:
         return pace
 
 
-def balance(load: Callable[[float], float], least: float, guess: float) -> float:
-    """The shortest wait, from `least` on, at which a falling `load` is at most 1."""
-    if load(least) <= 1:
-        return least
-    low, high = least, max(2 * least, 1.05 * guess)
+def balance(load: Callable[[float], float], guess: float, exact: float = 2e-3) -> float:
+    """The shortest wait at which a falling `load` is at most 1; about `guess`, perhaps."""
+    if load(0.0) <= 1:
+        return 0.0
+    low, high = 0.0, max(1.05 * guess, 1e-9)
     while load(high) > 1:
         low, high = high, 2 * high
-    if guess > low and load(0.95 * guess) > 1:
+    if guess and load(0.95 * guess) > 1:
         low = max(low, 0.95 * guess)
-    while high > 1.002 * low:
-        middle = (low * high) ** 0.5
+    while high - low > exact * high:
+        middle = (low + high) / 2
         low, high = (middle, high) if load(middle) > 1 else (low, middle)
     return high
 
@@ -214,9 +219,6 @@ def simulate(chip: Chip, kinds: Sequence[Kind], source: Source, slots: int, work
 # ---------------------------------------------------------------- what is measured once, on an H200
 
 
-HOPPER = ("h100", "h200")  # whose data sheets state a tensor rate that only wgmma reaches
-
-
 @dataclass(frozen=True)
 class Efficiency:
     """Share of an SM's tensor rate that workers of a kind reach: as many as fit, and one alone."""
@@ -231,19 +233,20 @@ class Calibration:
 
     dram: float  # share of the data sheet's bytes/s that bare reads reach
     l2: float  # bytes that L2 delivers in a clock cycle
-    latency: float  # seconds from asking to having, nobody else asking
+    miss: float  # seconds from asking to having when nobody else asks, from DRAM
+    hit: float  # and from L2
     mma: float  # share of the data sheet's tensor rate that mma.sync reaches; on Ampere there is no faster way
     launch: dict[str, float]  # seconds of a method without any work
     start: float  # seconds of a CTA before its first key and after its last
-    merge: float  # seconds to leave a part of a result for others, or to merge them
+    merge: tuple[float, float]  # seconds to write or to read a part of a tile's result: prefill, decode
     efficiency: dict[tuple[int, int], Efficiency]  # by CTAs an SM and operation
 
     def chip(self, gpu: GPU) -> Chip:
-        return Chip(gpu.sms, self.dram * gpu.dram_bytes_per_s, self.l2 * gpu.clock_hz, self.latency)
+        return Chip(gpu.sms, self.dram * gpu.dram_bytes_per_s, self.l2 * gpu.clock_hz, self.miss, self.hit)
 
     def tensor_flops(self, gpu: GPU) -> float:
         """Of one SM, with mma.sync."""
-        return gpu.tensor_flops / gpu.sms * (self.mma if gpu.key in HOPPER else 1.0)
+        return gpu.tensor_flops / gpu.sms * (self.mma if gpu.key in ampere.MMA_SYNC else 1.0)
 
 
 # ---------------------------------------------------------------- kernels, as their sources have them
@@ -269,17 +272,13 @@ def ring(space: int, rows: int, keys: int, row: int) -> float:
     return max(min(panels, 6) // 2 * 2 - 2, 1.5) * keys * row
 
 
-def tiles(gpu: GPU, ctas_per_sm: int, head_dim: int) -> Tiles:
+def our_tiles(gpu: GPU, ctas_per_sm: int, head_dim: int) -> Tiles:
     """Those of csrc/hybrid.cu on this GPU."""
     shape, room, row = SHAPES[ctas_per_sm], gpu.smem_per_sm // ctas_per_sm - 1024, 2 * head_dim
     rows, keys = (shape.prefill_rows, DECODE_ROWS), (shape.prefill_keys, DECODE_KEYS)
     rings = [ring(space, r, k, row) for space, r, k in zip((room, room // shape.virtual), rows, keys, strict=True)]
     return Tiles(ctas_per_sm, rows, keys, (shape.virtual, 1), shape.virtual, tuple(rings),
                  ((ctas_per_sm, 0), (ctas_per_sm, 1)))  # fmt: skip
-
-
-# FlashAttention-2 for head dimension 128 on Ampere. Its decode tile is one of prefill, of which one row is used.
-FLASH2 = Tiles(2, (128, 64), (64, 128), (4, 4), 1, (16384.0, 32768.0), ((2, 0), (2, 0)))
 
 
 class Schedule(ampere.Plan):
@@ -290,41 +289,73 @@ class Schedule(ampere.Plan):
 
 
 @dataclass(frozen=True)
-class Work:
-    """A batch as the CTAs of a method."""
+class Program:
+    """What a GPU is given: grids that run one after the other, and what a key costs their workers."""
 
-    tiles: Tiles
-    prefill: WorkList
-    decode: WorkList
-    deal: np.ndarray  # for pod, see pod/schedule/binding.py
-
-
-def ours(batch: HybridBatch, gpu: GPU, method: str = "pod", policy: str = "proportional", ctas_per_sm="auto",
-         prefill_splits="limited", decode_splits="auto") -> Work:  # fmt: skip
-    """What csrc/hybrid.cu would compute; arguments as in pod.plan."""
-    if ctas_per_sm == "auto":
-        ctas_per_sm = ampere.choose_ctas(batch, method, gpu)
-    plan = Schedule(batch, gpu, gpu.sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
-    lists = plan.lists(batch.causal)
-    return Work(tiles(gpu, ctas_per_sm, batch.head_dim), lists.prefill, lists.decode, lists.deal)
+    kinds: Sequence[Kind]
+    grids: Sequence[Source]
+    slots: int
+    workers: int  # of a CTA, at most
+    launch: float  # seconds
 
 
-def flash2(batch: HybridBatch, gpu: GPU) -> Work:
-    """FlashAttention-2, which the paper's baselines call: a CTA a request and KV head, cut by its own rule alone."""
-    plan, shape = Schedule(batch, gpu, gpu.sms, "serial", "", 2, "vanilla", 1), TileShape(128, 64, 1)
-    slots, prefill, decode = 2 * gpu.sms, fixed_split.empty(), fixed_split.empty()
-    if batch.prefill:
-        rows = fixed_split.prefill_tiles(*plan.prefill, shape, batch.causal)
-        blocks = -(-max(batch.prefill.kv_lens) // FLASH2.keys[0])
-        prefill = fixed_split.prefill_work(rows, shape, fixed_split.vanilla_splits(len(rows), blocks, slots))
-    if batch.decode:
-        blocks = -(-max(batch.decode.kv_lens) // FLASH2.keys[1])
-        splits = fixed_split.vanilla_splits(len(batch.decode.kv_lens) * batch.num_kv_heads, blocks, slots)
-        decode = fixed_split.decode_work(*plan.decode, 0, splits)
-    return Work(FLASH2, prefill, decode, np.zeros(0, np.int32))
+def seconds(batch: HybridBatch, gpu: GPU, method: str = "pod", **choice) -> float:
+    """Time of a batch. method and choice: as in pod.plan; kernel="flash2" for FlashAttention-2's tiles."""
+    made = program(batch, gpu, method, **choice)
+    return made.launch + max(r.end for r in _run(made, batch, gpu))
 
 
-# ---------------------------------------------------------------- from work lists to time
+def trace(batch: HybridBatch, gpu: GPU, method: str = "pod", **choice) -> list[Ran]:
+    """Who ran where and when, from the first CTA on."""
+    return _run(program(batch, gpu, method, **choice), batch, gpu)
+
+
+def _run(made: Program, batch: HybridBatch, gpu: GPU) -> list[Ran]:
+    quantum = QUANTUM * float(gpu.roofline_time(batch.flops, batch.bytes))
+    ran, now = [], 0.0
+    for grid in made.grids:
+        part = simulate(calibration().chip(gpu), made.kinds, grid, made.slots, made.workers, quantum)
+        ran += [r._replace(start=now + r.start, end=now + r.end) for r in part]
+        now = max((r.end for r in ran), default=0.0)
+    return ran
+
+
+def program(batch: HybridBatch, gpu: GPU, method: str = "pod", policy: str = "proportional", ctas_per_sm="auto",
+            prefill_splits="limited", decode_splits="auto", kernel: str = "ours") -> Program:  # fmt: skip
+    """The CTAs of a method, as its kernel's launch would make them for this GPU."""
+    if method == "hopper":
+        return _hopper(batch, gpu)
+    if method not in ampere.METHODS:
+        raise ValueError(f"method: got {method!r}, allowed are {', '.join(ampere.METHODS)}, hopper")
+    if kernel == "flash2":
+        tiles, deal = FLASH2, None
+        lists = _flash2_lists(batch, gpu)
+    else:
+        ctas_per_sm = ampere.AUTO_CTAS if ctas_per_sm == "auto" else ctas_per_sm
+        plan = Schedule(batch, gpu, gpu.sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
+        made = plan.lists(batch.causal)
+        tiles, lists, deal = our_tiles(gpu, ctas_per_sm, batch.head_dim), (made.prefill, made.decode), made.deal
+    c = calibration()
+    ctas = [_ctas(work, tiles, op, c) for op, work in enumerate(lists)]
+    halves = method == "warp"  # CTAs that hold both, so half as many
+    return Program(
+        kinds=_kinds(batch, lists[0], tiles, gpu, c),
+        grids=_grids(method, *ctas, deal, gpu.sms),
+        slots=tiles.ctas_per_sm // (1 + halves),
+        workers=tiles.virtual + halves,
+        launch=c.launch[method],
+    )
+
+
+def _grids(method: str, prefill: list[Cta], decode: list[Cta], deal, sms: int) -> list[Source]:
+    if method == "serial":
+        return [InOrder(prefill), InOrder(decode)]
+    if method == "warp":
+        halves = zip_longest(prefill, decode, fillvalue=Cta(0, []))
+        return [InOrder(Cta(i, [*p.pieces, *d.pieces]) for i, (p, d) in enumerate(halves))]
+    if method == "pod":
+        return [ByTicket(deal, prefill, decode, sms)]
+    return [InOrder(prefill + decode)]  # of two streams the second grid starts when all CTAs of the first have
 
 
 class ByTicket(Source):
@@ -340,75 +371,98 @@ class ByTicket(Source):
         return next(self.queues[op], None) or next(self.queues[1 - op], None)
 
 
-def ctas(work: Work, op: int, c: Calibration) -> list[Cta]:
-    """The CTAs of one operation. A piece of several segments starts, and perhaps leaves a part, several times."""
-    lists, tiles = (work.prefill, work.decode)[op], work.tiles
-    keys, ends = -(-lists.costs // tiles.keys[op]) * tiles.keys[op], lists.pieces
-    parts = np.append(0, np.cumsum(lists.column("parts") > 1))
-    extra = c.start * np.diff(ends) + c.merge * np.diff(parts[ends])
+def _ctas(work: WorkList, tiles: Tiles, op: int, c: Calibration) -> list[Cta]:
+    """The CTAs of one operation. A piece of several segments starts several times; whoever has a part of a tile writes
+    it, and who has the last one reads them all."""
+    keys, ends = -(-work.costs // tiles.keys[op]) * tiles.keys[op], work.pieces
+    parts = work.column("parts")
+    moved = np.append(0, np.cumsum((parts > 1) * (1 + parts * (work.column("part") == parts - 1))))
+    extra = c.start * np.diff(ends) + c.merge[op] * np.diff(moved[ends])
     pieces = [Piece(op, *x) for x in zip(keys.tolist(), extra.tolist(), strict=True)]
     width = (1, tiles.virtual)[op]
     return [Cta(i // width, pieces[i : i + width]) for i in range(0, len(pieces), width)]
 
 
-def kinds(batch: HybridBatch, work: Work, gpu: GPU, c: Calibration) -> list[Kind]:
+def _kinds(batch: HybridBatch, prefill: WorkList, tiles: Tiles, gpu: GPU, c: Calibration) -> list[Kind]:
     """What a key costs the workers of prefill and of decode."""
-    misses, sm_flops, made = (_prefill_misses(batch, work, gpu), 1.0), c.tensor_flops(gpu), []
+    made, nbytes, flops = [], 4 * batch.head_dim, 4 * batch.head_dim / c.tensor_flops(gpu)
+    wave = gpu.sms * tiles.ctas_per_sm
+    misses = (_prefill_misses(batch, int(prefill.costs.sum()), -(-len(prefill.work) // wave), gpu), 1.0)
     for op, name in enumerate(binding.OPS):
-        flops, e = 4 * batch.head_dim * work.tiles.rows[op], c.efficiency[work.tiles.like[op]]
-        made.append(Kind(name, work.tiles.warps[op], flops / sm_flops / e.full, flops / sm_flops / e.alone,
-                         4 * batch.head_dim, misses[op], work.tiles.in_flight[op]))  # fmt: skip
+        e, rows = c.efficiency[tiles.like[op]], tiles.rows[op]
+        busy, alone = rows * flops / e.full, rows * flops / e.alone
+        made.append(Kind(name, tiles.warps[op], busy, alone, nbytes, misses[op], tiles.in_flight[op]))
     return made
 
 
-def _prefill_misses(batch: HybridBatch, work: Work, gpu: GPU) -> float:
+def _prefill_misses(batch: HybridBatch, keys: int, waves: int, gpu: GPU) -> float:
     """Share of prefill's reads that L2 does not serve: K and V once, or once a wave when they do not fit."""
     if not batch.prefill:
         return 0.0
-    kv, read = batch.prefill.kv_bytes, int(work.prefill.costs.sum()) * 4 * batch.head_dim
-    waves = -(-len(work.prefill.work) // (gpu.sms * work.tiles.ctas_per_sm))
-    return min(1.0, kv * (waves if kv > gpu.l2_bytes / 2 else 1) / read)
+    kv = batch.prefill.kv_bytes
+    return min(1.0, kv * (waves if kv > gpu.l2_bytes / 2 else 1) / (keys * 4 * batch.head_dim))
 
 
-def sources(work: Work, method: str, gpu: GPU, c: Calibration) -> list[Source]:
-    """What is launched, one after the other."""
-    prefill, decode = (ctas(work, op, c) for op in (binding.PREFILL, binding.DECODE))
-    if method == "serial":
-        return [InOrder(prefill), InOrder(decode)]
-    if method == "warp":
-        halves = zip_longest(prefill, decode, fillvalue=Cta(0, []))
-        return [InOrder(Cta(i, [*p.pieces, *d.pieces]) for i, (p, d) in enumerate(halves))]
-    if method == "pod":
-        return [ByTicket(work.deal, prefill, decode, gpu.sms)]
-    return [InOrder(prefill + decode)]  # streams: the second grid starts when all CTAs of the first have
+# ---------------------------------------------------------------- other people's tiles, and the Hopper kernel
+
+# FlashAttention-2 for head dimension 128 on Ampere. Its decode is a tile of prefill of which a few rows are used.
+FLASH2 = Tiles(2, (128, 64), (64, 128), (4, 4), 1, (16384.0, 32768.0), ((2, 0), (2, 0)))
 
 
-def run(batch: HybridBatch, gpu: GPU, method: str, work: Work) -> list[Ran]:
-    """Who ran where and when, without the launch. `method`: one of ampere.METHODS."""
-    c, tiles = calibration(), work.tiles
-    halves = method == "warp"
-    slots, workers = (tiles.ctas_per_sm // 2, 1 + tiles.virtual) if halves else (tiles.ctas_per_sm, tiles.virtual)
-    ran, now = [], 0.0
-    for source in sources(work, method, gpu, c):
-        part = simulate(c.chip(gpu), kinds(batch, work, gpu, c), source, slots, workers, _quantum(batch, gpu))
-        ran += [r._replace(start=now + r.start, end=now + r.end) for r in part]
-        now = max((r.end for r in ran), default=0.0)
-    return ran
+def _flash2_lists(batch: HybridBatch, gpu: GPU) -> tuple[WorkList, WorkList]:
+    """A CTA a tile of 128 rows, and one a request and KV head; keys are cut by FlashDecoding's rule alone."""
+    plan, slots, lists = Schedule(batch, gpu, gpu.sms, "serial", "", 2, "vanilla", 1), 2 * gpu.sms, []
+    if batch.prefill:
+        tiles = fixed_split.prefill_tiles(*plan.prefill, SHAPES[2], batch.causal)
+        blocks = -(-max(batch.prefill.kv_lens) // FLASH2.keys[0])
+        lists.append(fixed_split.prefill_work(tiles, SHAPES[2], fixed_split.vanilla_splits(len(tiles), blocks, slots)))
+    if batch.decode:
+        blocks = -(-max(batch.decode.kv_lens) // FLASH2.keys[1])
+        splits = fixed_split.vanilla_splits(len(batch.decode.kv_lens) * batch.num_kv_heads, blocks, slots)
+        lists.append(fixed_split.decode_work(*plan.decode, 0, splits))
+    empty = fixed_split.empty()
+    return (lists[0] if batch.prefill else empty), (lists[-1] if batch.decode else empty)
 
 
-def _quantum(batch: HybridBatch, gpu: GPU) -> float:
-    return QUANTUM * float(gpu.roofline_time(batch.flops, batch.bytes))
+class ByRole(Source):
+    """Hopper's persistent CTAs: prefill warps draw from one queue, decode warps from another."""
+
+    def __init__(self, *queues: Iterable[Cta]):
+        self.queues = [iter(queue) for queue in queues]
+
+    def next(self, sm: int, slot: int) -> Cta | None:
+        return next(self.queues[slot], None)
 
 
-def seconds(batch: HybridBatch, gpu: GPU, method: str = "pod", **choice) -> float:
-    """Time of our kernel by this method; `choice` as in pod.plan."""
-    work = ours(batch, gpu, method, **choice)
-    return calibration().launch[method] + max(r.end for r in run(batch, gpu, method, work))
+HOPPER_RINGS = (65536.0, 98304.0)  # bytes of K and V under way: csrc/hopper/prefill.cuh, decode.cuh
 
 
-def flash2_seconds(batch: HybridBatch, gpu: GPU, method: str = "serial") -> float:
-    """Time of FlashAttention-2's tiles by serial, streams or warp (HFuse)."""
-    return calibration().launch[method] + max(r.end for r in run(batch, gpu, method, flash2(batch, gpu)))
+def _hopper(batch: HybridBatch, gpu: GPU) -> Program:
+    """The Hopper kernel: wgmma's full rate, and tensor cores that serve waiting warps in turn (schedule/turns.py)."""
+    plan, c = Schedule(batch, gpu, gpu.sms, "serial", "", 2, "none", 1), calibration()
+    prefill = hopper_lists.prefill_work(*plan.prefill, batch.head_dim, gpu.sms, batch.causal)
+    decode = hopper_lists.decode_work(*plan.decode, gpu.sms)
+    queues = [_hopper_ctas(work, op, tile, c.start) for op, (work, tile) in enumerate(
+        ((prefill, hopper_lists.PREFILL_TILE), (decode, hopper_lists.DECODE_TILE)))]  # fmt: skip
+    keys = sum(piece.keys for cta in queues[0] for piece in cta.pieces)
+    product = turns.decode_product(gpu) / gpu.clock_hz  # of 64 tokens and 16 of the head's dimensions
+    decode_key = 2 * batch.head_dim / turns.DEPTH * product / turns.ROWS
+    flops = 4 * batch.head_dim * hopper_lists.PREFILL_TILE
+    prefill_key = flops / (hopper.PREFILL_FLOPS / H200.tensor_flops * gpu.tensor_flops / gpu.sms)
+    turn = turns.prefill_product(gpu) / turns.decode_product(gpu) * (1 if hopper.prefill_yields(batch) else 2)
+    misses = (_prefill_misses(batch, int(keys), 1, gpu), 1.0)
+    kinds = [
+        Kind(name, warps, key, key, 4 * batch.head_dim, missing, ring)
+        for name, warps, key, missing, ring in zip(
+            binding.OPS, (turn, 1.0), (prefill_key, decode_key), misses, HOPPER_RINGS, strict=True)
+    ]  # fmt: skip
+    return Program(kinds, [ByRole(*queues)], 2, 1, c.launch["cta"])
+
+
+def _hopper_ctas(work: hopper_lists.WorkList, op: int, tile: int, start: float) -> list[Cta]:
+    keys = np.append(0, np.cumsum((work.column("end") - work.column("begin")) * tile))
+    chunks = zip(np.diff(keys[work.chunks]).tolist(), np.diff(work.chunks).tolist(), strict=True)
+    return [Cta(i, [Piece(op, n, start * segments)]) for i, (n, segments) in enumerate(chunks)]
 
 
 # ---------------------------------------------------------------- the fit
@@ -447,13 +501,19 @@ def fit(recording: Iterable[dict]) -> Calibration:
         full, alone = (took(probe, shape, n, keys) - idle - start for n in (shape * gpu.sms, gpu.sms))
         return Efficiency(shape * workers * flops / full / sm_flops, flops / alone / sm_flops)
 
+    def merge(side: str, longest: int) -> float:
+        """Four parts of 1056 keys, less what whole pieces of so many keys take. One is written, then four are read."""
+        key = (took(side, 2, 264, longest) - took(side, 2, 264, 1024)) / (longest - 1024)
+        return (took(f"{side} split", 2, 264, 4224) - took(side, 2, 264, 1024) - 32 * key) / 5
+
     return Calibration(
         dram=best("read", "bytes") / gpu.dram_bytes_per_s,
-        l2=best("read shared", "bytes") / gpu.clock_hz,
-        latency=(took("read", 1, 132, 4096) - idle) / 1024,
+        l2=best("read again", "bytes") / gpu.clock_hz,
+        miss=(took("read", 1, 1, 4096) - idle) / 1024,
+        hit=(took("read again", 1, 1, 4096) - idle) / 1024,
         mma=mma,
         launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for m in ampere.METHODS},
         start=start,
-        merge=start,
+        merge=(merge("prefill", 4224), merge("decode", 4096)),
         efficiency={(shape, op): efficiency(shape, op) for shape in SHAPES for op in (0, 1)},
     )

@@ -33,7 +33,7 @@ class Case:
         from pod.hardware import gpu
 
         if self.kernel == FLASH2:
-            return 1e3 * gpusim.flash2_seconds(self.batch, gpu(self.gpu), self.method)
+            return 1e3 * gpusim.seconds(self.batch, gpu(self.gpu), self.method, kernel="flash2")
         return 1e3 * gpusim.seconds(self.batch, gpu(self.gpu), self.method, **dict(self.choice))
 
 

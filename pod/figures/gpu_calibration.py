@@ -48,7 +48,7 @@ def _read(ahead: int, ctas: int, nbytes: int) -> float:
     from pod.hardware import H200
 
     c = gpusim.calibration()
-    return 1e3 * nbytes / min(ctas * ahead * 4 * KB / c.latency, c.chip(H200).dram)
+    return 1e3 * nbytes / min(ctas * ahead * 4 * KB / c.miss, c.chip(H200).dram)
 
 
 def draw(df):
