@@ -43,7 +43,11 @@ def is_line(ranges, end):
 
 @settings(max_examples=40)
 @given(
-    heads, lengths, st.one_of(st.sampled_from(["auto", "shrinking"]), st.integers(1, 40)), st.integers(1, 64), st.booleans()
+    heads,
+    lengths,
+    st.one_of(st.sampled_from(["auto", "shrinking"]), st.integers(1, 40)),
+    st.integers(1, 64),
+    st.booleans(),
 )
 def test_decode_lists_read_every_key_of_every_head_once(heads, kv_lens, splits, workers, streamed):
     q_heads, kv_heads = heads
