@@ -6,7 +6,7 @@ are cut into tiles, one CTA's worth each, and go row by row with barriers. csrc/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,6 @@ METHODS = ("serial", "streams", *ONE_LAUNCH)
 OPS = (*ALONE, "both")  # "both": every thread of the CTA does both
 THREADS, STEPS = 256, 4  # of a CTA; of a compute row, a barrier after each
 FACTOR = 1.0001
-POLICY = "integer ratio"  # of SM-aware CTAs, as the paper says: so many of one operation to one of the other
 LEAST_SMEM = 3 * 16 * THREADS  # what the memory loop fetches in one step
 
 
@@ -73,20 +72,24 @@ def _fake(kind, a, b, c, d, deal, counters, shape, factor):
 FUSION = Family("fusion", bindings="micro/fusion_bindings.cpp", kernels="micro/fusion.cu", fake=_fake)
 
 
-def prepare(work: Work, method: str, data: tuple, ctas_per_sm: int | None = None, trace: bool = False) -> Callable:
+def prepare(work: Work, method: str, data: tuple, ctas_per_sm: int | None = None, trace: bool = False,
+            policy: str = "integer ratio") -> Callable:  # fmt: skip
     """A function that runs `work` once on `data` (see `arrays`), in place, and returns the trace, or no rows.
 
     ctas_per_sm: how many CTAs an SM shall hold; as many as fit when left out.
+    policy: in which order SM-aware CTAs take what, see pod.schedule.binding; the default is the paper's.
     """
     import torch
 
     known = (*ALONE, *METHODS)
     if method not in known:
         raise ValueError(f"method: got {method!r}, allowed are {', '.join(known)}")
+    if policy not in binding.POLICIES:
+        raise ValueError(f"policy: got {policy!r}, allowed are {', '.join(binding.POLICIES)}")
     device = data[0].device
     sms, (compute, memory) = kernels.sm_count(device), work.tiles
     costs = [np.full(tiles, rows / tiles) for tiles, rows in zip(work.tiles, (work.compute, work.memory), strict=True)]
-    deal = torch.from_numpy(binding.deal(POLICY, *costs, sms)).to(device)
+    deal = torch.from_numpy(binding.deal(policy, *costs, sms)).to(device)
     counters = torch.zeros(sms + 3, dtype=torch.int32, device=device)
     trace_rows = 2 * max(compute, memory) if method in ("warp", "in turn") else compute + memory
     shape = [known.index(method), work.multiplications, compute, memory, sms, _smem(device, ctas_per_sm),
@@ -110,11 +113,30 @@ def _smem(device, ctas_per_sm: int | None) -> int:
 # ---------------------------------------------------------------- what ran where, and when
 
 
-def record(work: Work, method: str, device="cpu", ctas_per_sm: int | None = 2, data: tuple | None = None):
-    """One run's trace as a table, one row a CTA (a half of one, or one of its two loops): see pod.trace.frame."""
+def record(work: Work, method: str, ctas_per_sm: int | None = 2, data: tuple | None = None, policy="integer ratio"):
+    """One run's trace as a table, one row a CTA (a half of one, or one of its two loops): see pod.trace.frame.
+
+    On the emulator, unless `data` lies on a GPU.
+    """
     from pod.trace import frame
 
-    return frame(_ran(prepare(work, method, data or arrays(work, device), ctas_per_sm, trace=True)()), OPS)
+    return frame(_ran(prepare(work, method, data or arrays(work), ctas_per_sm, trace=True, policy=policy)()), OPS)
+
+
+def oracle(work: Work, ctas_per_sm: int | None = 2) -> float:
+    """Microseconds on the emulator if both loops ran side by side and never met: the longer of the two alone."""
+    return max(float(record(work, side, ctas_per_sm).end.max()) for side in ALONE)
+
+
+def compare(work: Work, methods: Iterable[str] = METHODS, ctas_per_sm: int | None = 2):
+    """One row a method on the emulator: microseconds, over the oracle, and the share of time with both on an SM."""
+    import pandas as pd
+
+    best, rows = oracle(work, ctas_per_sm), []
+    for method in methods:
+        trace = record(work, method, ctas_per_sm)
+        rows.append((method, trace.end.max(), trace.end.max() / best, together(trace)))
+    return pd.DataFrame(rows, columns=["method", "us", "over_oracle", "together"])
 
 
 def spans(work: Work, method: str, data: tuple) -> dict[str, np.ndarray]:

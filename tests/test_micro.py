@@ -74,33 +74,38 @@ def test_tickets_are_ready_for_the_next_run():
 # ---------------------------------------------------------------- who ran beside whom
 
 
-def over_oracle(work, method, **options):
-    """Time over max(compute, memory), each alone, and the share of time in which SMs held both."""
-    trace, *alone = (micro.record(work, m, **options) for m in (method, *ALONE))
-    return trace.end.max() / max(t.end.max() for t in alone), micro.together(trace)
-
-
 def test_overlap_needs_the_same_sm():
     work = micro.balanced(EQUAL, lambda w, side: micro.record(w, side).end.max())
     compute, memory = (micro.record(work, side).end.max() for side in ALONE)
-    assert compute == pytest.approx(memory, rel=0.02)
-    times, shares = zip(*(over_oracle(work, method) for method in METHODS), strict=True)
-    of = dict(zip(METHODS, times, strict=True))
+    assert compute == pytest.approx(memory, rel=0.02) and micro.oracle(work) == max(compute, memory)
+    found = micro.compare(work)
+    of = dict(zip(found.method, found.over_oracle, strict=True))
     assert of["serial"] == pytest.approx(2, rel=0.05) and of["cta"] > 1.9 and of["streams"] > 1.9
-    assert of["interleaved"] < of["warp"] < of["sm-aware"] < of["serial"]
-    assert np.corrcoef(times, shares)[0, 1] < -0.9  # the more an SM holds both, the sooner all is done
+    assert of["interleaved"] < of["warp"] < of["sm-aware"] < of["alternate"] < of["serial"]
+    assert found.over_oracle.corr(found.together) < -0.9  # the more an SM holds both, the sooner all is done
 
 
 def test_stragglers_cost_the_halves_of_a_cta_more_than_sm_aware_ctas():
+    warp, interleaved, aware = micro.compare(Work(64, 256, 851, (16, 64)), ("warp", "interleaved", "sm-aware")).us
+    assert min(warp, interleaved) > 1.2 * aware
+
+
+def test_alternating_ctas_start_on_sms_of_their_own():
+    first = micro.record(EQUAL, "alternate").query("start == 0")
+    assert len(first) == 8 and set(first[first.op == "compute"].sm) == {0, 2} and set(first.sm) == {0, 1, 2, 3}
+    assert micro.together(first) == 0
+
+
+def test_dealing_one_to_one_needs_tiles_of_one_length():
     uneven = Work(64, 256, 851, (16, 64))
-    warp, aware = (over_oracle(uneven, method)[0] for method in ("warp", "sm-aware"))
-    assert warp > 1.2 * aware
+    by_ratio, one_to_one = (micro.record(uneven, "sm-aware", policy=p).end.max() for p in ("integer ratio", "50:50"))
+    assert one_to_one > 1.3 * by_ratio
 
 
 def test_streams_overlap_when_the_first_kernel_leaves_room():
     few = Work(64, 256, 851, (32, 8))
-    assert over_oracle(few, "streams", ctas_per_sm=2)[0] > 1.9
-    assert over_oracle(few, "streams", ctas_per_sm=4)[0] < 1.2
+    assert micro.compare(few, ("streams",), ctas_per_sm=2).over_oracle[0] > 1.9
+    assert micro.compare(few, ("streams",), ctas_per_sm=4).over_oracle[0] < 1.2
 
 
 def test_held_counts_every_sm_at_every_moment():
@@ -134,3 +139,5 @@ def test_unknown_method_and_room_are_refused():
         micro.prepare(EQUAL, "magic", micro.arrays(EQUAL))
     with pytest.raises(ValueError, match="ctas_per_sm: got 9"):
         micro.prepare(EQUAL, "cta", micro.arrays(EQUAL), ctas_per_sm=9)
+    with pytest.raises(ValueError, match="policy: got 'mine', allowed are 50:50"):
+        micro.prepare(EQUAL, "sm-aware", micro.arrays(EQUAL), policy="mine")
