@@ -21,7 +21,7 @@ def tiny(monkeypatch):
     for cached in (vllm_ladder._run, vllm_ladder.chosen, vllm_stretch._run):
         cached.cache_clear()
     monkeypatch.setattr(early, "chats", lambda: CHATS(5, mean_prompt=14, mean_output=6))
-    monkeypatch.setattr(vllm_ladder, "EVERY", 3)
+    monkeypatch.setattr(vllm_ladder, "EVERY", {"prompts": 3, "decodes": 3})
     place = vllm_ladder.Lab(TINY, 40, "cpu", torch.float16, today="sdpa")
     monkeypatch.setattr(vllm_ladder, "lab", lambda: place)
     yield place
@@ -43,10 +43,10 @@ def test_the_run_is_the_posts():
     assert max(len(i.decodes) for i in log.iterations) == early.MAX_BATCH
     assert max(i.tokens for i in log.iterations) <= early.MAX_TOKENS
     assert not any(i.preempted for i in log.iterations)
-    kinds = [bool(i.prefills) for i in log.iterations]
-    for kind in (True, False):  # a twentieth of each kind, from its first to its last
+    kinds = ["prompts" if i.prefills else "decodes" for i in log.iterations]
+    for kind, every in vllm_ladder.EVERY.items():  # spread over all of them, from the first to the last
         picked = [i for i in vllm_ladder.chosen() if kinds[i] == kind]
-        assert len(picked) == pytest.approx(kinds.count(kind) / vllm_ladder.EVERY, abs=2)
+        assert len(picked) == pytest.approx(kinds.count(kind) / every, abs=2)
         assert picked[0] == kinds.index(kind) and picked[-1] == len(kinds) - 1 - kinds[::-1].index(kind)
     assert vllm_stretch.FIRST + vllm_stretch.COUNT < len(log.iterations)
 
@@ -57,6 +57,7 @@ def test_every_chosen_iteration_is_timed_for_every_variant(tiny):
     assert len(rows) == 9 * len(vllm_ladder.chosen()) > 27
     parts = [row["model_ms"] + row["sampler_ms"] for row in rows]
     assert parts == pytest.approx([row["ms"] for row in rows], abs=1e-3) and min(parts) > 0
+    assert all(0 < row["loop_ms"] < row["ms"] for row in rows)
     kinds = {bool(vllm_ladder.plan().iterations[row["iteration"]].prefills) for row in rows}
     assert kinds == {True, False}
     lengths = {r.id: r.prompt + r.output for r in early.chats()}

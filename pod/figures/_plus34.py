@@ -41,41 +41,47 @@ def share_of_dram(kv_bytes, ms):
 
 @lru_cache
 def iterations():
-    """Every iteration of the ladder's run: whether it has prompts, and how many requests get a token."""
+    """Every iteration of the ladder's run: whether it has prompts, its tokens, and how many requests get one."""
     import pandas as pd
 
     from pod.measure.suites import vllm_ladder
 
-    rows = [(bool(i.prefills), len(i.prefills) + len(i.decodes)) for i in vllm_ladder.plan().iterations]
-    return pd.DataFrame(rows, columns=["prompts", "batch"])
+    found = vllm_ladder.plan().iterations
+    rows = [(bool(i.prefills), i.tokens, len(i.prefills) + len(i.decodes)) for i in found]
+    return pd.DataFrame(rows, columns=["prompts", "tokens", "batch"])
 
 
 def whole_run(sample):
     """One variant's executed iterations, a table by iteration -> milliseconds of every iteration of the run.
 
-    One that was not executed lasts as long as the straight line between its neighbours of the same kind says.
+    Decodes change slowly, so one that was not executed is taken to last as long as its neighbours. An iteration of
+    prompts is as long as its tokens say, on the straight line that fits those that were executed.
     """
     import numpy as np
 
     every = iterations()
     out = every[[]].assign(**{column: 0.0 for column in sample.columns})
-    for kind in (True, False):
-        mine = every.index[every.prompts == kind]
-        known = sample[every.prompts[sample.index].to_numpy() == kind]
-        for column in sample.columns:
-            out.loc[mine, column] = np.interp(mine, known.index, known[column])
+    prompts = every.prompts[sample.index].to_numpy()
+    for column in sample.columns:
+        known = sample[column][prompts]
+        line = np.polyfit(every.tokens[known.index], known, 1)
+        out.loc[every.prompts, column] = np.polyval(line, every.tokens[every.prompts])
+        known = sample[column][~prompts]
+        out.loc[~every.prompts, column] = np.interp(every.index[~every.prompts], known.index, known)
     return out
 
 
 @lru_cache
 def totals():
-    """Seconds of the whole run by (kernel, sampler): all, until the model is done, and after that."""
+    """Seconds of the whole run by (kernel, sampler): all, until the model is done, after that, and between batches."""
     import pandas as pd
 
     rows = {}
     for variant, sample in recorded("vllm-ladder").groupby(["kernel", "sampler"]):
-        rows[variant] = whole_run(sample.set_index("iteration")[["ms", "model_ms", "sampler_ms"]]).sum() / 1e3
-    return pd.DataFrame(rows).T.rename(columns={"ms": "s", "model_ms": "model_s", "sampler_ms": "sampler_s"})
+        parts = whole_run(sample.set_index("iteration")[["model_ms", "sampler_ms", "loop_ms"]]).sum() / 1e3
+        rows[variant] = {"s": parts.sum(), "model_s": parts.model_ms, "sampler_s": parts.sampler_ms,
+                         "loop_s": parts.loop_ms}  # fmt: skip
+    return pd.DataFrame(rows).T
 
 
 # ---------------------------------------------------------------- timelines

@@ -35,9 +35,12 @@ def profile(suite: str, metrics: dict[str, str] = METRICS) -> list[dict[str, flo
 
 
 def stalls(suite: str) -> list[list[dict]]:
-    """Of each of `suite`.calls() the instructions in program order, with `samples`: how often a warp stood there."""
+    """Of each of `suite`.calls() the instructions in program order, with `samples`: how often a warp stood there.
+
+    A call must be one kernel, and another one each time: the source page lists by kernel, not by call.
+    """
     lines = _ncu(suite, "--page", "source", "--print-source", "sass", "--section", "SourceCounters")
-    return [[i for kernel in call for i in kernel["instructions"]] for call in calls_of(read_source(lines))]
+    return [kernel["instructions"] for kernel in read_source(lines) if MARKER not in kernel["kernel"]]
 
 
 def _ncu(suite: str, *options: str) -> list[str]:

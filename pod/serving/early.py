@@ -71,15 +71,18 @@ class EarlyEngine:
     def _prompts(self, host: Step) -> Callable:
         """Whole prompts, one after the other, on the keys and values that have just been computed."""
         import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
         lens = host.q_lens.tolist()
         if host.chunks < len(lens) or lens != host.kv_lens.tolist():
             raise ValueError("batch: got chunks of prompts or decodes beside prompts, allowed are whole prompts alone")
         attention = torch.nn.functional.scaled_dot_product_attention
+        plain = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]  # cuDNN's would prepare itself anew for every length
 
         def attend(q, k, v, k_cache, v_cache):
             parts = zip(*(x.transpose(0, 1)[None].split(lens, 2) for x in (q, k, v)), strict=True)
-            return torch.cat([attention(*part, is_causal=True)[0].transpose(0, 1) for part in parts])
+            with sdpa_kernel(plain):
+                return torch.cat([attention(*part, is_causal=True)[0].transpose(0, 1) for part in parts])
 
         return attend
 

@@ -1,9 +1,9 @@
 """The "+34 %" ladder on this GPU: a 13B model serves 1,000 chats, with every kernel and sampler of the post.
 
-All variants form the same batches, because lengths are fixed and nobody stops early. So the run is planned once, every
-20th iteration of each kind is executed, by every variant in turn, and the others are taken to last as long as those
-around them. Each is a whole iteration as the server sees it, from the batch to the tokens on the host. What the cache
-holds is random, which costs the same time.
+All variants form the same batches, because lengths are fixed and nobody stops early. So the run is planned once, some
+iterations of each kind are executed, by every variant in turn, and the others are estimated from these. Each is a whole
+iteration as the server sees it, from the batch to the tokens on the host. What the cache holds is random, which costs
+the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ KEYS = ("iteration", "kernel", "sampler")
 CSRC = (*SINGLE_QUERY_CSRC, *HOPPER_CSRC, "pod/serving/early.py", "pod/serving/sampler.py")
 TIMER, L2 = "host clock from the batch to its tokens on the host; CUDA events between model and sampler", "warm"
 REPEATS = 1
-MODEL, BLOCKS, EVERY = "llama-13b", 7936, 20  # blocks of 16 tokens: 104 GB of keys and values beside 26 GB of weights
+MODEL, BLOCKS = "llama-13b", 7936  # blocks of 16 tokens: 104 GB of keys and values beside 26 GB of weights
+EVERY = {"prompts": 15, "decodes": 40}  # the share of iterations that is executed: one in so many
 CHANGES = tuple(product(("registers", "shared"), SAMPLERS))  # the post's three changes, in all combinations
 TODAY = ("hopper", "packed")
 
@@ -44,12 +45,12 @@ def plan(executor=None) -> Log:
 
 @lru_cache
 def chosen() -> tuple[int, ...]:
-    """Every 20th of the iterations with prompts, every 20th of those with decodes, and the first and last of each."""
-    kinds = [bool(i.prefills) for i in plan().iterations]
+    """Of either kind every so manieth iteration, from the first to the last."""
+    kinds = ["prompts" if i.prefills else "decodes" for i in plan().iterations]
     picked = set()
-    for kind in (True, False):
+    for kind, every in EVERY.items():
         mine = [i for i, k in enumerate(kinds) if k == kind]
-        picked |= {*mine[::EVERY], mine[-1]}
+        picked |= {*mine[::every], mine[-1]}
     return tuple(sorted(picked))
 
 
@@ -162,24 +163,28 @@ def lab() -> Lab:
 
 
 class Visits:
-    """An executor that runs nothing, except that it calls stops[i](lab, batch, event) at iteration i."""
+    """An executor that runs nothing, except that at iteration i it calls stops[i](this, batch, event)."""
 
     def __init__(self, place: Lab, stops: dict):
         self.lab, self.pool, self.stops, self.found, self.count = place, place.pool, stops, {}, 0
+        self.left = time.perf_counter()
         place.write_texts(early.chats())
 
     def submit(self, batch, event) -> float:
+        self.loop_ms = 1e3 * (time.perf_counter() - self.left)  # scheduler and loop, since the last batch
         if self.count in self.stops:
-            self.found[self.count] = self.stops[self.count](self.lab, batch, event)
+            self.found[self.count] = self.stops[self.count](self, batch, event)
         for request in predicting(batch):
             self.lab.texts[request.id].append(0)
         self.count += 1
+        self.left = time.perf_counter()
         return event.scheduled + 1.0
 
 
-def every_variant(place: Lab, batch, event) -> dict:
+def every_variant(visit: Visits, batch, event) -> dict:
     """All variants once, in random order, after a first go that nobody times."""
+    place, loop_ms = visit.lab, round(visit.loop_ms, 4)
     order = list(place.engines)
     Random(len(batch.decodes)).shuffle(order)
     place.once(order[0], batch, event)
-    return {variant: place.once(variant, batch, event) for variant in order}
+    return {variant: place.once(variant, batch, event) | {"loop_ms": loop_ms} for variant in order}

@@ -1,4 +1,4 @@
-"""The ladder's check: two variants serve 160 iterations in a row, with nothing between them but the scheduler."""
+"""The ladder's check: two variants serve 100 iterations in a row, with nothing between them but the scheduler."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pod.measure.suites import vllm_ladder
 from pod.serving import early
 from pod.serving.step import predicting
 
-DOC = "160 consecutive iterations of the ladder's run, executed, for the first and the last variant of the post."
+DOC = "100 consecutive iterations of the ladder's run, executed, for the first and the last variant of the post."
 KEYS = ("kernel", "sampler", "iteration")
 CSRC, TIMER, L2, REPEATS = vllm_ladder.CSRC, "host clock from one submitted batch to the next", "warm", 1
-FIRST, COUNT = 700, 160
+FIRST, COUNT = 700, 100
 VARIANTS = (early.LADDER["clean"], early.LADDER["one copy"])
 
 

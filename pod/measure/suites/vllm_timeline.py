@@ -14,7 +14,7 @@ from pod.serving import early
 DOC = "one decode iteration of each rung of the ladder, profiled: GPU at work for model and sampler, copies, waits."
 KEYS = ("rung", "view", "bin")
 CSRC, L2, REPEATS = vllm_ladder.CSRC, "warm", 1
-TIMER = "torch.profiler of one iteration; unprofiled_ms is the host clock of the median of five without it"
+TIMER = "torch.profiler of one iteration; unprofiled_ms is the host clock of the median of nine without it"
 BINS, ZOOM_US = 400, 800.0
 VIEWS = ("iteration", "zoom")  # all of it; the first 0.8 ms after the model's last kernel
 RUNGS = tuple(early.LADDER)
@@ -50,11 +50,11 @@ def _all() -> dict[str, dict]:
     return visit.found[at]
 
 
-def _profile(rung: str, place: vllm_ladder.Lab, batch, event) -> dict[str, list[dict]]:
+def _profile(rung: str, visit: vllm_ladder.Visits, batch, event) -> dict[str, list[dict]]:
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    variant = early.LADDER[rung]
-    plain = median(place.once(variant, batch, event)["ms"] for _ in range(5))
+    place, variant = visit.lab, early.LADDER[rung]
+    plain = median(place.once(variant, batch, event)["ms"] for _ in range(9))
     engine = place.engines[variant]
     hook = engine.on_logits
     engine.on_logits = lambda: (hook(), _mark())

@@ -1,0 +1,51 @@
+"""Where in the program warps stand: the loads that stall."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="plus34-03",
+    source="+34 % post, Figure 3",
+    title="The loads that stall",
+    chapter="15",
+    method="ncu's samples of where warps are, by instruction; the 40 most frequent. 144 chats, bf16.",
+    state="recorded",
+    data=("h200/single-query-stalls.csv",),
+)
+PARTS = {"scores": "#f58518", "softmax": "#9aa7b4", "values": "#4c78a8", "last sums": "#b279a2"}
+LAST_BARRIERS = (0, 4, 5)  # barriers before the end of scores, softmax and values, without that of a shared query
+
+
+def table():
+    """One row an instruction: its place in the program, the share of samples there, and the part it is of."""
+    from pod.figures import _plus34
+
+    df = _plus34.recorded("single-query-stalls")
+    barriers = df.barriers - (df.kernel == "shared")
+    part = [list(PARTS)[sum(b > last for last in LAST_BARRIERS)] for b in barriers]
+    return df.assign(part=part, label=df.kernel.map(_plus34.KERNELS))
+
+
+def draw(df):
+    from matplotlib import pyplot as plt
+
+    from pod.show import style
+
+    kernels = list(dict.fromkeys(df.kernel))
+    figure, axes = plt.subplots(len(kernels), 1, figsize=(9.5, 4.6), dpi=style.DPI, layout="constrained", sharey=True)
+    for ax, kernel in zip(axes, kernels, strict=True):
+        style.tidy(ax)
+        mine = df[df.kernel == kernel]
+        for name, tone in PARTS.items():
+            rows = mine[mine.part == name]
+            share = f"{name}: {rows.share.sum():.0f} %"
+            ax.bar(rows.place, rows.share, 4, color=tone, label=share)
+        for row in mine.nlargest(3, "share").itertuples():
+            ax.annotate(" ".join(row.sass.split()[:1]), (row.place, row.share), (4, 0), textcoords="offset points",
+                        fontsize=8, va="center")  # fmt: skip
+        ax.set(xlim=(0, mine.instructions.max()), ylabel="% of samples")
+        ax.set_title(mine.label.iloc[0], fontsize=10, loc="left")
+        style.legend(ax, loc="upper right")
+    axes[-1].set_xlabel("place in the program, instructions")
+    return figure
