@@ -65,8 +65,7 @@ def plan(
         return Plan(batch, method, device, module, module.make_plan(batch, device))
     if method == "lean":
         _count_or("decode_splits", decode_splits, ("auto", "stream-k"))
-        splits = decode_splits if isinstance(decode_splits, int) else None
-        return Plan(batch, method, device, module, module.make_plan(batch, device, splits))
+        return Plan(batch, method, device, module, module.make_plan(batch, device, decode_splits))
     _one_of("policy", policy, POLICIES)
     _one_of("ctas_per_sm", ctas_per_sm, ("auto", *CTAS_PER_SM))
     _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))

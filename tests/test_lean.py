@@ -154,10 +154,10 @@ LONE = HybridBatch([1], [1], 1, 1, 64)
 
 @emulated
 @settings(max_examples=25)
-@given(batches(), st.sampled_from([1, 3, 7]), st.sampled_from([None, 1, 3]), st.sampled_from(list(lean.MERGES)))
-@example(LONE, 7, None, "host")
+@given(batches(), st.sampled_from([1, 3, 7]), st.sampled_from(["auto", 1, 3]), st.sampled_from(list(lean.MERGES)))
+@example(LONE, 7, "stream-k", "host")
 def test_random_batches(batch, sms, splits, merge):
-    if merge == "host" and splits:
+    if merge == "host" and splits == 3:
         splits = 1  # more parts than workers fit would wait forever: see below
     check(batch, sms, merge, splits=splits)
 
@@ -179,7 +179,7 @@ def test_grid_choices_of_the_kernel_give_the_same_bits():
     batch = HybridBatch([1] * 4, [256] * 4, 8, 4, 64)
     q, k, v, _ = batch.tensors()
     with kernels.machine(2):  # 2 SMs x 2 CTAs x 4 warps = 16 heads
-        plans = [lean.make_plan(batch, "cpu", splits) for splits in (None, 1)]
+        plans = [lean.make_plan(batch, "cpu", splits) for splits in ("stream-k", 1)]
     np.testing.assert_array_equal(*(plan.lists().work.work for plan in plans))
     assert torch.equal(*(lean.run(plan, q, k, v) for plan in plans))
 
@@ -259,6 +259,22 @@ def test_hopper_kernel_takes_the_lists_of_a_fixed_split(monkeypatch):
     batch = HybridBatch((1, 1), (700, 300), 4, 2, 64, page_size=64)
     error, lse_error = hybrid90.run(batch, 3)
     assert error < 0.008 and lse_error < 1e-4
+
+
+@pytest.mark.parametrize(
+    "units, tiles, tile_us, parts",
+    [
+        (128, 16, 0.5, 1),  # 128 short heads on 132 SMs: nothing to gain
+        (128, 1024, 0.5, None),  # the same, long: four idle SMs are too many
+        (268, 256, 1.0, None),  # one request too many for two waves
+        (264, 256, 1.0, 1),  # two full waves
+        (128, 256, 0.5, 1),  # in between, merging costs as much
+        (8, 64, 1.0, 16),  # few heads: sixteen parts each, and no range crosses a border
+        (56, 1024, 0.5, None),
+    ],
+)
+def test_heads_are_cut_only_where_it_pays(units, tiles, tile_us, parts):
+    assert lean.cheapest_splits(units, tiles, 132, tile_us) == parts
 
 
 # ---------------------------------------------------------------- the method

@@ -69,12 +69,13 @@ def measure(case: dict) -> dict:
 
 # ---------------------------------------------------------------- every cut of the same tile code
 def compare(setting, others: dict, rounds: int, ms: float = 2.0, paper: bool = False) -> dict:
-    """One row: lean, the fixed splits that FlashDecoding's old and new rule choose, no split, the best fixed split, and
+    """One row: the method, equal ranges, the splits of FlashDecoding's old and new rule, no split, the best split, and
     `others`. With `paper`, also the paper's kernel rebuilt (csrc/lean.cu with its tile) under the same cuts."""
     batch = setting.batch
     rules = chosen_splits(batch)
     splits = {**rules, **{f"try_{n}": n for n in promising_splits(batch)}}
-    makers = {"lean": lean} | {f"split_{n}": partial(lean, splits=n) for n in dict.fromkeys(splits.values())}
+    makers = {"lean": lean, "stream_k": partial(lean, splits="stream-k")}
+    makers |= {f"split_{n}": partial(lean, splits=n) for n in dict.fromkeys(splits.values())}
     if paper:
         makers |= {"paper_lean": partial(lean, worker="cta128"),
                    "paper_host": partial(lean, worker="cta128", merge="host")}  # fmt: skip
@@ -117,8 +118,8 @@ def promising_splits(batch: HybridBatch, sms: int = SMS, count: int = 3) -> list
     return sorted(range(1, min(64, tiles) + 1), key=time)[:count]
 
 
-def lean(s, splits: int | None = None, **choice):
-    """Ours: equal ranges, or the same tile code with `splits` parts of every head."""
+def lean(s, splits: int | str = "auto", **choice):
+    """Ours: the cut that it chooses, equal ranges ("stream-k"), or the same tile code with `splits` parts of a head."""
     from pod import lean as method
 
     plan = method.make_plan(s.batch, s.device, splits, **choice)

@@ -114,7 +114,7 @@ def _maker(way: str, s):
         return peers.fa3_decode(s)
     sms = 4 if s.device == "cpu" else lean.SMS
     paper = {"worker": "cta128"} if way.startswith("paper") else {}
-    return lean.lean(s, lean.chosen_splits(s.batch, sms).get(way.removeprefix("paper_")), **paper)
+    return lean.lean(s, lean.chosen_splits(s.batch, sms).get(way.removeprefix("paper_"), "auto"), **paper)
 
 
 def _everyone(yes: bool, device: str) -> bool:

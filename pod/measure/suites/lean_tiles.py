@@ -28,6 +28,7 @@ def measure(case: dict) -> dict:
     heads, requests = (case["q_heads"], case["kv_heads"], case["head_dim"]), case["batch"]
     dtype = "float16" if case["head_dim"] == 64 else "bfloat16"
     batch = HybridBatch((1,) * requests, (case["context"],) * requests, *heads, dtype=dtype)
-    makers = {"hopper": lean.lean, "fa3": peers.fa3_decode, "read": lean.read}
+    makers = {"fa3": peers.fa3_decode, "read": lean.read}
+    makers |= {"hopper": partial(lean.lean, splits="stream-k", worker="hopper")}
     makers |= {f"tile_{n}": partial(lean.lean, worker="warp", block=n) for n in TILES}
     return table_row(peers.Setting(batch), makers, ROUNDS)
