@@ -93,14 +93,15 @@ def _text(value: str | bytes) -> str:
 
 
 def _commit() -> tuple[str, bool]:
-    """The commit and whether tracked files differ from it. A copy without .git finds both in the environment."""
+    """The commit and whether tracked files differ from it. In a copy, whose .git may tell of another tree or be
+    missing, the environment says both."""
+    if commit := os.environ.get("POD_COMMIT"):
+        return commit, os.environ.get("POD_DIRTY", "0") != "0"
     try:
         return _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
-        commit = os.environ.get("POD_COMMIT")
-    if not commit:
-        raise ValueError("no git here: set POD_COMMIT to the full commit hash, and POD_DIRTY=1 if files differ from it")
-    return commit, os.environ.get("POD_DIRTY", "0") != "0"
+        words = "no git here: set POD_COMMIT to the full commit hash, and POD_DIRTY=1 if files differ from it"
+        raise ValueError(words) from None
 
 
 def _git(*args: str) -> str:
