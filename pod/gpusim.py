@@ -204,7 +204,7 @@ def simulate(chip: Chip, kinds: Sequence[Kind], source: Source, slots: int, work
         now += step
         free = np.argwhere(done.any(-1) & ~active.any(-1))
         ends = end.max(-1)[tuple(free.T)]
-        for i in np.argsort(ends, kind="stable"):
+        for i in np.lexsort((*free.T, ends)):  # of slots that fall free together, first one on each SM
             place = tuple(free[i].tolist())
             cta, began = held.pop(place)
             for k in dict.fromkeys(piece.kind for piece in cta.pieces):
@@ -239,7 +239,7 @@ class Calibration:
     launch: dict[str, float]  # seconds of a method without any work
     start: float  # seconds of a CTA before its first key and after its last
     merge: tuple[float, float]  # seconds to write or to read a part of a tile's result: prefill, decode
-    efficiency: dict[tuple[int, int], Efficiency]  # by CTAs an SM and operation
+    efficiency: dict[str, Efficiency]  # of "prefill 2", with two CTAs an SM, and so on
 
     def chip(self, gpu: GPU) -> Chip:
         return Chip(gpu.sms, self.dram * gpu.dram_bytes_per_s, self.l2 * gpu.clock_hz, self.miss, self.hit)
@@ -262,7 +262,7 @@ class Tiles:
     warps: tuple[int, int]  # of a worker
     virtual: int  # workers of decode in a CTA
     in_flight: tuple[float, float]  # bytes of K and V that a worker has under way
-    like: tuple[tuple[int, int], tuple[int, int]]  # CTAs an SM and operation of ours whose efficiency it has
+    efficiency: tuple[str, str]  # which of the calibrated ones it has
 
 
 def ring(space: int, rows: int, keys: int, row: int) -> float:
@@ -277,8 +277,8 @@ def our_tiles(gpu: GPU, ctas_per_sm: int, head_dim: int) -> Tiles:
     shape, room, row = SHAPES[ctas_per_sm], gpu.smem_per_sm // ctas_per_sm - 1024, 2 * head_dim
     rows, keys = (shape.prefill_rows, DECODE_ROWS), (shape.prefill_keys, DECODE_KEYS)
     rings = [ring(space, r, k, row) for space, r, k in zip((room, room // shape.virtual), rows, keys, strict=True)]
-    return Tiles(ctas_per_sm, rows, keys, (shape.virtual, 1), shape.virtual, tuple(rings),
-                 ((ctas_per_sm, 0), (ctas_per_sm, 1)))  # fmt: skip
+    fitted = tuple(f"{op} {ctas_per_sm}" for op in binding.OPS)
+    return Tiles(ctas_per_sm, rows, keys, (shape.virtual, 1), shape.virtual, tuple(rings), fitted)
 
 
 class Schedule(ampere.Plan):
@@ -389,7 +389,7 @@ def _kinds(batch: HybridBatch, prefill: WorkList, tiles: Tiles, gpu: GPU, c: Cal
     wave = gpu.sms * tiles.ctas_per_sm
     misses = (_prefill_misses(batch, int(prefill.costs.sum()), -(-len(prefill.work) // wave), gpu), 1.0)
     for op, name in enumerate(binding.OPS):
-        e, rows = c.efficiency[tiles.like[op]], tiles.rows[op]
+        e, rows = c.efficiency[tiles.efficiency[op]], tiles.rows[op]
         busy, alone = rows * flops / e.full, rows * flops / e.alone
         made.append(Kind(name, tiles.warps[op], busy, alone, nbytes, misses[op], tiles.in_flight[op]))
     return made
@@ -406,7 +406,7 @@ def _prefill_misses(batch: HybridBatch, keys: int, waves: int, gpu: GPU) -> floa
 # ---------------------------------------------------------------- other people's tiles, and the Hopper kernel
 
 # FlashAttention-2 for head dimension 128 on Ampere. Its decode is a tile of prefill of which a few rows are used.
-FLASH2 = Tiles(2, (128, 64), (64, 128), (4, 4), 1, (16384.0, 32768.0), ((2, 0), (2, 0)))
+FLASH2 = Tiles(2, (128, 64), (64, 128), (4, 4), 1, (16384.0, 32768.0), ("flash2", "flash2"))
 
 
 def _flash2_lists(batch: HybridBatch, gpu: GPU) -> tuple[WorkList, WorkList]:
@@ -493,11 +493,12 @@ def fit(recording: Iterable[dict]) -> Calibration:
     sm_flops = mma * gpu.tensor_flops / gpu.sms
     start = took("empty", "cta", 2, 16) - idle
 
-    def efficiency(shape: int, op: int) -> Efficiency:
+    def efficiency(op: str, shape: int) -> Efficiency:
         """Of the longest runs: of all slots full, and of one CTA on each SM."""
-        keys = (4224, 4096)[op]
-        probe, workers = (("prefill", 1), ("decode shared", SHAPES[shape].virtual))[op]
-        flops = 4 * (SHAPES[shape].prefill_rows, DECODE_ROWS)[op] * head_dim * keys
+        probe, keys, rows, workers = op, 4224, SHAPES[shape].prefill_rows, 1
+        if op == "decode":  # from L2, so that DRAM does not hide what the SM can
+            probe, keys, rows, workers = "decode shared", 4096, DECODE_ROWS, SHAPES[shape].virtual
+        flops = 4 * rows * head_dim * keys
         full, alone = (took(probe, shape, n, keys) - idle - start for n in (shape * gpu.sms, gpu.sms))
         return Efficiency(shape * workers * flops / full / sm_flops, flops / alone / sm_flops)
 
@@ -515,5 +516,6 @@ def fit(recording: Iterable[dict]) -> Calibration:
         launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for m in ampere.METHODS},
         start=start,
         merge=(merge("prefill", 4224), merge("decode", 4096)),
-        efficiency={(shape, op): efficiency(shape, op) for shape in SHAPES for op in (0, 1)},
+        efficiency={f"{op} {shape}": efficiency(op, shape) for shape in SHAPES for op in binding.OPS}
+        | {"flash2": efficiency("fa2 prefill", 2)},
     )

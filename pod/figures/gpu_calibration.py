@@ -11,7 +11,7 @@ FIGURE = Figure(
     source="This repository",
     title="The microbenchmarks behind the model: reads, prefill alone and decode alone, from one CTA on",
     chapter="09",
-    method="Equal CTAs, cold L2, medians. Lines: pod/gpusim.py, which knows eight of these points.",
+    method="Dots: equal CTAs, cold L2, medians. Lines: pod/gpusim.py, which is fitted to a few of the dots.",
     state="recorded",
     data=("h200/gpusim-calibrate.csv",),
 )
@@ -57,7 +57,7 @@ def draw(df):
     axes = style.axes(11, 3.6, columns=3)
     reads = df[df.probe == "read"].assign(under_way=lambda d: d.ctas * d["shape"] * 4 / 132).sort_values("under_way")
     _panel(axes[0], reads, "under_way", "bytes", 1e6, style.WORKERS[5], "bare reads")
-    axes[0].set(xscale="log", xlabel="KB under way on each SM (mean)", ylabel="GB/s", title="reads: wait, then DRAM")
+    axes[0].set(xlabel="KB under way on each SM (mean)", ylabel="GB/s", title="bare reads: the wait, then DRAM")
     for ax, probe, column, scale, unit in (
         (axes[1], "prefill", "flops", 1e9, "TFLOP/s"),
         (axes[2], "decode", "bytes", 1e6, "GB/s"),
@@ -65,10 +65,10 @@ def draw(df):
         longest = df[(df.probe == probe) & (df["size"] > 4000)]
         for (shape, mine), colour in zip(longest.groupby("shape"), (style.colour(probe), style.INK), strict=True):
             _panel(ax, mine.sort_values("ctas"), "ctas", column, scale, colour, f"{shape} CTAs an SM")
-        ax.set(xscale="log", xlabel="CTAs", ylabel=unit, title=f"{probe} alone")
-        style.legend(ax)
+        ax.set(xlabel="CTAs", ylabel=unit, title=f"{probe} alone")
+        style.legend(ax, loc="lower right")
     for ax in axes:
-        ax.set_ylim(bottom=0)
+        ax.set(xscale="log", yscale="log")
     return axes[0].figure
 
 
