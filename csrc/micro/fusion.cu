@@ -32,10 +32,10 @@ DEV Team whole_cta() { return {int(threadIdx.x), kThreads, 1}; }
 
 // A tile takes every `tiles`-th row of as many elements as the team has threads.
 struct Rows {
-    int tile, tiles, width, thread;
+    int tile, tiles, width, thread, count;
     DEV Rows(const Params& p, int op, int tile, const Team& t)
-        : tile(tile), tiles(p.choice.slots[op]), width(t.threads), thread(t.thread) {}
-    DEV int count(int elements) const { return tile < tiles ? (elements / width - tile + tiles - 1) / tiles : 0; }
+        : tile(tile), tiles(p.choice.slots[op]), width(t.threads), thread(t.thread),
+          count(tile < tiles ? (p.elements[op] / width - tile + tiles - 1) / tiles : 0) {}
     DEV int element(int row) const { return (tile + row * tiles) * width + thread; }
 };
 
@@ -57,7 +57,7 @@ struct Compute {
     const Rows rows;
     float x = 0;
     DEV Compute(const Params& p, int tile, const Team& t) : p(p), rows(p, kPrefill, tile, t) {}
-    DEV int steps() const { return kSteps * rows.count(p.elements[kPrefill]); }
+    DEV int steps() const { return kSteps * rows.count; }
     DEV void step(int s) {
         const int i = rows.element(s / kSteps);
         if (s % kSteps == 0) x = p.d[i];
@@ -73,7 +73,7 @@ struct Memory {
     const sptr<uint4> box;  // [a, b, c][threads]
     DEV Memory(const Params& p, int tile, const Team& t, sptr<uint4> smem)
         : p(p), rows(p, kDecode, tile, t), box(smem + t.thread) {}
-    DEV int steps() const { return rows.count(p.elements[kDecode]); }
+    DEV int steps() const { return rows.count; }
     DEV void begin(int s) const {
         const int i = 4 * rows.element(s);
         ptx::cp_async_16(ptx::smem_u32(box), p.a + i);
@@ -90,12 +90,15 @@ struct Memory {
     }
 };
 
+// Loops are not unrolled: copies of a step would cost the registers that 8 CTAs an SM need.
 DEV void compute_tile(const Params& p, int tile, const Team& team) {
     Compute compute(p, tile, team);
+#pragma unroll 1
     for (int s = 0; s < compute.steps(); ++s) compute.step(s), team.meet();
 }
 DEV void memory_tile(const Params& p, int tile, const Team& team, sptr<uint4> smem) {
     const Memory memory(p, tile, team, smem);
+#pragma unroll 1
     for (int s = 0; s < memory.steps(); ++s) memory.begin(s), memory.end(s), team.meet();
 }
 
@@ -153,6 +156,7 @@ template <bool kTrace> DEV void interleaved(const Params& p, sptr<uint4> smem) {
     const Team team = whole_cta();
     Compute compute(p, blockIdx.x, team);
     const Memory memory(p, blockIdx.x, team, smem);
+#pragma unroll 1
     for (int s = 0; s < max(compute.steps(), memory.steps()); ++s) {
         if (s < memory.steps()) memory.begin(s);
         if (s < compute.steps()) compute.step(s);
