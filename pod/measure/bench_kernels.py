@@ -109,7 +109,7 @@ def decode() -> Iterator[dict]:
 
     for name, batch in DECODES.items():
         _, k, v = tensors(batch)
-        flat = [x.view(torch.int32).flatten() for x in (k, v)]  # reads as many bytes as the caches have
+        flat = [x.view(torch.float32).flatten() for x in (k, v)]  # reads as many bytes as the caches have
         candidates = {"torch sum of the caches": lambda flat=flat: [x.sum() for x in flat]}
         candidates |= {
             f"ours, {splits}, {c} CTAs an SM": call_of(batch, method="serial", ctas_per_sm=c, decode_splits=splits)
