@@ -9,17 +9,19 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from pod import kernels
+
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
 CACHE = ROOT / ".cache" / "emulator"
-COMPILER = os.environ.get("CXX", "c++")
 # Hidden symbols: every library has its own machine and its own kernels, even when several are loaded at once.
 FLAGS = ["-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wno-unknown-pragmas"]
 
 
 def build(source: Path, flags: Sequence[str], csrc: Path = CSRC, also: Sequence[Path] = ()) -> ctypes.CDLL:
     """The library of one .cu file, compiled unless an identical build is in the cache. `also`: folders of headers."""
-    command = [COMPILER, *FLAGS, *flags]
+    kernels.require_tools()
+    command = [*kernels.compiler().split(), *FLAGS, *flags]
     headers = [f for folder in (csrc, *also) for f in sorted(folder.rglob("*")) if f.suffix in (".h", ".cuh", ".cu")]
     texts = [f.read_bytes() for f in [source, *headers]]
     key = hashlib.sha256(b"".join(texts) + " ".join(command).encode()).hexdigest()[:16]

@@ -66,6 +66,11 @@ def _lack(gpu: bool = False) -> str:
     return "" if compiler() else "no C++20 compiler here"
 
 
+def require_tools(gpu: bool = False) -> None:
+    if lack := _lack(gpu):
+        raise BuildError(f"{lack}, so the kernels cannot be built; python -m pod doctor says how to mend it")
+
+
 def nvcc() -> str | None:
     """Path of nvcc, found as torch finds it."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
@@ -250,8 +255,7 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
     """Compile and load; the library is in the cache only when all went well."""
     from torch.utils import cpp_extension
 
-    if lack := _lack(gpu=capability is not None):
-        raise BuildError(f"{lack}, so the kernels cannot be built; python -m pod doctor says how to mend it")
+    require_tools(gpu=capability is not None)
     names = family.operator_name(kinds[0]) if len(kinds) == 1 else f"{family.name}_*"
     what, wait = ("GPU", "up to a minute") if capability else ("emulated", "half a minute")
     print(f"building the {what} kernels {names} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)
