@@ -45,6 +45,10 @@ int one(int x) {
 }
 struct S { int a; };
 int two();
+    int loop() {
+#pragma unroll
+        for (;;) {}
+    }
 """
     )
     return "x.cuh"
@@ -56,6 +60,7 @@ def test_piece_ends_where_its_block_ends_and_brings_its_comment(source):
     assert code.piece(source, "struct S").text == "struct S { int a; };"
     assert code.piece(source, "int two").text == "int two();"
     assert code.piece(source, "if (x)").text == 'if (x) { return "}{"; }  // }', "the rest of the function stays out"
+    assert code.piece(source, "int loop(").text == "int loop() {\n#pragma unroll\n    for (;;) {}\n}"
     assert code.piece(source, "int one(", end="return 1;").lines[-1] == "    return 1;"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import dedent
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +49,14 @@ def piece(file: str, start: str, end: str | None = None) -> Listing:
         last = next((i for i in range(last, len(lines)) if end in lines[i]), None)
         if last is None:
             raise ValueError(f"end: got {end!r}, which no line of {file} after {start!r} has")
-    return Listing(file, dedent("\n".join(lines[first : last + 1])))
+    return Listing(file, _dedent(lines[first : last + 1]))
+
+
+def _dedent(lines: list[str]) -> str:
+    """Lines moved to the left border; directives such as `#pragma` stand there already."""
+    code = [line for line in lines if line.strip() and not line.startswith("#")]
+    margin = min(len(line) - len(line.lstrip()) for line in code)
+    return "\n".join(line if line.startswith("#") else line[margin:] for line in lines)
 
 
 def _end_of_block(lines: list[str], first: int) -> int:
