@@ -18,6 +18,9 @@ from pod.schedule import binding
 ALONE = ("compute", "memory")
 ONE_LAUNCH = ("cta", "alternate", "warp", "in turn", "interleaved", "sm-aware")
 METHODS = ("serial", "streams", *ONE_LAUNCH)
+NAMES = {"serial": "serial", "streams": "two streams", "cta": "CTAs by index", "alternate": "CTAs alternating",
+         "in turn": "intra-thread, in turn", "interleaved": "intra-thread, interleaved", "warp": "halves of a CTA",
+         "sm-aware": "SM-aware CTAs"}  # fmt: skip
 OPS = (*ALONE, "both")  # "both": every thread of the CTA does both
 THREADS, STEPS = 256, 4  # of a CTA; of a compute row, a barrier after each
 FACTOR = 1.0001
@@ -152,8 +155,8 @@ def _ran(rows):
 
 
 def bars(table) -> list[tuple]:
-    """The rows that pod.show.gantt draws: (SM, start, end, operation, tile)."""
-    return [(r.sm, r.start, r.end, r.op, str(r.id)) for r in table.itertuples()]
+    """The rows that pod.show.gantt draws: (SM, start, end, operation)."""
+    return [(r.sm, r.start, r.end, r.op) for r in table.itertuples()]
 
 
 def held(table, times) -> np.ndarray:

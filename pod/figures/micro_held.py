@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pod.figures import Figure
-from pod.figures.pod_07 import NAMES
+from pod.micro import NAMES
 
 FIGURE = Figure(
     id="micro-held",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pod import paper
 from pod.figures import Figure
+from pod.micro import NAMES
 
 FIGURE = Figure(
     id="pod-07",
@@ -15,16 +16,6 @@ FIGURE = Figure(
     data=("h200/micro-fusion.csv",),
 )
 CASE = "figure 7"
-NAMES = {
-    "serial": "serial",
-    "streams": "two streams",
-    "cta": "CTAs by index",
-    "alternate": "CTAs alternating",
-    "in turn": "intra-thread, in turn",
-    "interleaved": "intra-thread, interleaved",
-    "warp": "halves of a CTA",
-    "sm-aware": "SM-aware CTAs",
-}
 IN_PAPER = ("serial", "cta", "in turn")  # beside the oracle
 
 

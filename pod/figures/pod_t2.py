@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pod import paper
 from pod.figures import Figure, pod_07
+from pod.micro import NAMES
 
 FIGURE = Figure(
     id="pod-t2",
@@ -27,7 +28,7 @@ def table():
 
     df = pod_07.recorded((EQUAL, *UNEQUAL, WAVE, WAVE_AND)).set_index(["method", "case"])
     rows = []
-    for method in pod_07.NAMES:
+    for method in NAMES:
         mark = MARKS.get(method)
         marks = [paper.value(f"pod.t2.{mark}.{what}") if mark else "" for what in ("colocates", "reduces_quantization")]
         mine = df.loc[method]
@@ -79,7 +80,7 @@ def draw(df):
 
     ax = style.axes(9.5, 4.2)
     for y, row in enumerate(df.to_dict("records")):
-        ax.text(0, y, pod_07.NAMES[row["method"]], va="center", fontsize=10)
+        ax.text(0, y, NAMES[row["method"]], va="center", fontsize=10)
         for x, column in enumerate(HEADS):
             _cell(ax, 2.9 + x, y, column, row[column])
     for x, head in enumerate(HEADS.values()):

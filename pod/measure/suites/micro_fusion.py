@@ -74,9 +74,10 @@ def multiplications(case: str) -> int:
         return multiplications(WAVE)
 
     def ms(work: Work, side: str) -> float:
+        work = replace(work, multiplications=unrolled(work.multiplications))
         return median(timing.samples(micro.prepare(work, side, data(work.compute, work.memory)), 9))
 
-    return micro.balanced(replace(work(case, "serial"), multiplications=500), ms, rounds=3).multiplications
+    return micro.balanced(replace(work(case, "serial"), multiplications=512), ms, rounds=4).multiplications
 
 
 def unrolled(times: float) -> int:
