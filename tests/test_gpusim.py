@@ -1,4 +1,4 @@
-"""The GPU model: its engine by arithmetic that fits on a page, its binding by the kernel's, its fit by the recording."""
+"""The GPU model: its engine by arithmetic on a page, its binding by the kernel, its fit by the recording."""
 
 import time
 
@@ -191,14 +191,14 @@ def test_one_decode_more_than_a_wave_holds():
         decodes = [HybridBatch.of(0, 0, edge + more, 16 * K, 32, 4) for more in (0, 1)]
         flash = [gpusim.seconds(b, gpu, "serial", kernel="flash2") for b in decodes]
         ours = [gpusim.seconds(b, gpu, "serial") for b in decodes]
-        assert flash[1] > 1.15 * flash[0] and ours[1] < 1.1 * ours[0]
+        assert flash[1] > 1.15 * flash[0] and ours[1] < 1.15 * ours[0]
 
 
 def test_a_straggler_shows():
-    """A prefill tile that nobody cuts runs on after everything else; cut in four it does not."""
-    batch = HybridBatch.of(512, 16 * K, 66, 16 * K, 32, 4)
+    """A few long prefill tiles that nobody cuts run on after everything else."""
+    batch = HybridBatch.of(512, 32 * K, 60, 8 * K, 16, 4)
     whole, cut = (gpusim.seconds(batch, H200, "pod", prefill_splits=n) for n in (1, 4))
-    assert whole > 1.1 * cut
+    assert whole > 1.5 * cut
 
 
 def test_a_full_batch_takes_well_under_a_second():
