@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import pod
-from pod import kernels
+from pod import attention, kernels
 from pod.ampere import HYBRID, kind
 from pod.batch import HybridBatch
 from pod.hopper import HOPPER
@@ -296,9 +296,11 @@ def changed(name, **how):
         ("block_table", "none", "block_table: got None"),
     ],
 )
-def test_call_refuses(name, how, message):
+def test_call_refuses_before_any_launch(name, how, message, monkeypatch):
+    plan = plan_of(GOOD)
+    monkeypatch.setattr(kernels, "operator", lambda *_: pytest.fail("launched"))
     with pytest.raises(ValueError, match=message):
-        pod.hybrid_attention(**changed(name, how=how), plan=plan_of(GOOD))
+        pod.hybrid_attention(**changed(name, how=how), plan=plan)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
@@ -315,6 +317,43 @@ def test_contiguous_call_refuses_tables_and_short_caches():
         pod.hybrid_attention(q, k, v, plan_of(batch), torch.zeros(2, 2, dtype=torch.int32))
     with pytest.raises(ValueError, match="k_cache: got 2 sequences of 29 slots"):
         pod.hybrid_attention(q, k[:, :29], v[:, :29], plan_of(batch))
+
+
+def test_gpu_that_is_too_old_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    with pytest.raises(ValueError, match="device: got compute capability 7.5, allowed is 8.0 and later"):
+        pod.plan([1], [1], 1, 1, 64)
+
+
+class OnGpu:
+    """Passes for the GPU that a tensor is on."""
+
+    type = "cuda"
+
+    def __eq__(self, other):
+        return True
+
+
+def test_pages_are_checked_on_a_gpu_only_when_asked_for(monkeypatch):
+    _, k, _, table = changed("block_table", how="page 99").values()
+    monkeypatch.delenv("POD_DEBUG", raising=False)
+    attention._check_paged(k, GOOD, table, OnGpu())  # does not wait for the table
+    monkeypatch.setenv("POD_DEBUG", "1")
+    with pytest.raises(ValueError, match="block_table: got .*99"):
+        attention._check_paged(k, GOOD, table, OnGpu())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_failed_launch_leaves_counters_that_serve_the_next(method, monkeypatch):
+    plan, good = plan_of(GOOD, method=method, decode_splits=2), GOOD.tensors()
+    want = pod.hybrid_attention(*good[:3], plan, good[3])
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "_check_pages", lambda *_: None)
+        with pytest.raises(RuntimeError, match="out of bounds: .* of [kv]_cache"):
+            pod.hybrid_attention(**changed("block_table", how="page 99"), plan=plan)
+    assert torch.equal(pod.hybrid_attention(*good[:3], plan, good[3]), want)
 
 
 # ---------------------------------------------------------------- building
