@@ -47,6 +47,12 @@ def flashinfer_most() -> float:
     return float(table().FlashInfer.max())
 
 
+def flashinfer_long() -> float:
+    """Least over FlashInfer beyond 16K, 32 heads that share no keys."""
+    df = table()
+    return float(df[(df.kv_heads == 32) & (df.context > 16 << 10)].FlashInfer.min())
+
+
 def draw(df):
     from pod.show import style
 

@@ -1,0 +1,87 @@
+"""Stream-K decode on an H200, shape by shape, beside the peers, the best fixed split and a plain read."""
+
+from __future__ import annotations
+
+from pod.figures import Figure, _lean
+
+FIGURE = Figure(
+    id="lean-shapes",
+    source="This repository",
+    title="Decode on an H200, shape by shape: ours, FlashAttention-3, FlashInfer, the best fixed split",
+    chapter="10",
+    method="Microseconds, and % of the 4.8 TB/s of the data sheet; `read` is torch's sum of as many bytes. Cold L2.",
+    state="recorded",
+    data=("h200/lean.csv",),
+)
+WAYS = {"ours": "lean", "FlashAttention-3": "fa3", "FlashInfer": "flashinfer", "best fixed split": "best_split",
+        "no split": "single", "plain read": "read"}  # fmt: skip
+LARGE = 1e9  # bytes of keys and values
+
+
+def table():
+    """One row a batch: gigabytes, microseconds of each way, and the share of the DRAM rate that each reaches, %."""
+    from pod.hardware import H200
+
+    df = _lean.recorded("lean")
+    rate = df.kv_bytes / 1e9 / H200.dram_bytes_per_s * 1e14  # % of the peak, by milliseconds
+    out = df[["batch", "q_heads", "kv_heads", "head_dim"]].assign(gigabytes=df.kv_bytes / 1e9)
+    out = out.assign(**{f"{name}, µs": 1e3 * df[column] for name, column in WAYS.items()})
+    return out.assign(**{f"{name}, %": rate / df[column] for name, column in WAYS.items()})
+
+
+def summary(df):
+    """What the chapter prints: times in whole microseconds, rates in whole percent."""
+    shown = df.assign(heads=df.q_heads.astype(str) + "/" + df.kv_heads.astype(str))
+    names = [n for n in WAYS if n != "no split"]
+    times = shown[["batch", "heads", "head_dim", "gigabytes"]].round(2)
+    for name in names:
+        values = shown[f"{name}, µs"]
+        times[name] = ["" if v != v else f"{v:,.0f}" for v in values]
+    for name in ("ours", "plain read"):
+        times[f"{name}, %"] = [f"{v:.0f}" for v in shown[f"{name}, %"]]
+    return times
+
+
+# ---------------------------------------------------------------- what we state
+def least_of_read() -> float:
+    """Least share of a plain read's rate on batches that read more than 1 GB, %."""
+    df = table()
+    large = df[df.gigabytes > LARGE / 1e9]
+    return float((100 * large["plain read, µs"] / large["ours, µs"]).min())
+
+
+def least_of_peers() -> float:
+    """Least speed-up over the faster of FlashAttention-3 and FlashInfer."""
+    df = table()
+    best = df[["FlashAttention-3, µs", "FlashInfer, µs"]].min(axis=1)
+    return float((best / df["ours, µs"]).min())
+
+
+def least_of_small() -> float:
+    """Least speed-up over FlashAttention-3 for one request with 8 KV heads."""
+    df = table()
+    small = df[(df.kv_heads == 8) & df.batch.str.match(r"1 x \d+K$")]
+    return float((small["FlashAttention-3, µs"] / small["ours, µs"]).min())
+
+
+def draw(df):
+    from pod.show import style
+
+    ax = style.axes(9.5, 7.2)
+    looks = {"ours": (style.DECODE, "o", 8), "FlashAttention-3": ("#b279a2", "s", 5)}
+    looks |= {"FlashInfer": (style.PREFILL, "D", 5), "best fixed split": ("#54a24b", "^", 5)}
+    looks |= {"no split": ("#e45756", "x", 5), "plain read": (style.INK, "|", 9)}
+    y = range(len(df))
+    for name, (colour, marker, size) in looks.items():
+        zorder = 2 if name == "ours" else 3
+        ax.plot(df[f"{name}, %"], y, marker, color=colour, markersize=size, linestyle="", label=name, zorder=zorder)
+    words = [f"{r.batch}, {r.q_heads}/{r.kv_heads}, d {r.head_dim}" for r in df.itertuples()]
+    ax.set_yticks(y, words, fontsize=8.5)
+    for i, (time, size) in enumerate(zip(df["ours, µs"], df.gigabytes, strict=True)):
+        words = f"{time:,.0f} µs, {size:.2g} GB"
+        ax.text(1.01, i, words, transform=ax.get_yaxis_transform(), fontsize=8.5, va="center")
+    ax.grid(axis="x", color=style.IDLE)
+    ax.set_axisbelow(True)
+    ax.set(xlim=(0, 100), ylim=(len(df) - 0.4, -0.6), xlabel="% of the data sheet's DRAM rate, 4.8 TB/s")
+    style.legend(ax, loc="lower center", ncols=6, bbox_to_anchor=(0.42, 1.0))
+    return ax.figure
