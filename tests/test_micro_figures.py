@@ -1,0 +1,84 @@
+"""What Figure 7, Table 2 and their claims make of a recording with known numbers, and how the suite cuts the work."""
+
+import pandas as pd
+import pytest
+
+from pod import micro
+from pod.figures import micro_held, pod_07, pod_t2
+from pod.measure import provenance
+from pod.measure.suites import micro_fusion, micro_fusion_trace
+from pod.micro import ALONE, METHODS
+
+MS = {"serial": 2.0, "streams": 1.9, "cta": 1.6, "alternate": 1.5, "in turn": 1.28, "interleaved": 1.0, "warp": 1.2,
+      "sm-aware": 1.1}  # fmt: skip
+
+
+def row(case, iterations, **ms):
+    times = {"compute": 1.0, "memory": 0.8, **MS, **ms}
+    spread = {f"{m}_{end}": t for m, t in times.items() for end in ("p10", "p90")}
+    together = {f"{m} together": round(2.2 - MS[m], 3) / 2 for m in METHODS}
+    return {"case": case, "iterations": iterations, "multiplications": 16, **times, **spread, **together}
+
+
+@pytest.fixture
+def recording(tmp_path, monkeypatch):
+    """Ten points at which every method takes what MS says, but twice as long for all at the first."""
+    rows = [row("figure 7", n, **({m: 2 * t for m, t in MS.items()} if n == 20 else {})) for n in range(20, 201, 20)]
+    rows += [row(case, 100) for case in ("equal tiles", "a full wave")]
+    rows += [row("long compute tiles", 100, warp=2.2), row("long memory tiles", 100, warp=1.65)]
+    rows += [row("4 tiles more", 100, serial=2.2, **{"sm-aware": 1.111})]
+    (tmp_path / "h200").mkdir()
+    pd.DataFrame(rows).to_csv(tmp_path / "h200" / "micro-fusion.csv", index=False)
+    held = [(m, i, 10.0 * i, 1, 40, 40, 51) for m in METHODS for i in range(3)]
+    columns = ["method", "moment", "us", "nothing", "compute", "memory", "both"]
+    pd.DataFrame(held, columns=columns).to_csv(tmp_path / "h200" / "micro-fusion-trace.csv", index=False)
+    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+
+
+def test_claims_of_figure_7(recording):
+    assert pod_07.cta_over_serial() == pytest.approx(25)
+    assert pod_07.intra_over_serial() == pytest.approx(56.25)
+    assert pod_07.intra_over_cta() == pytest.approx(25)
+    assert pod_07.in_turn_over_interleaved() == pytest.approx(1.28)
+    assert pod_07.same_sm() == pytest.approx(-1)
+
+
+def test_claims_of_table_2(recording):
+    assert pod_t2.sm_aware_over_oracle() == pytest.approx(1.1)
+    assert pod_t2.stragglers() == pytest.approx(1.5)
+    assert pod_t2.quantization() == pytest.approx(10 - 1)
+
+
+def test_pictures_show_what_the_tables_say(recording):
+    axes = pod_t2.draw(pod_t2.table()).axes[0]
+    words = [t.get_text() for t in axes.texts]
+    assert {"halves of a CTA", "2.20", "1.65", "+10", "+1"} <= set(words) and words.count("yes") == 8
+    left, right = pod_07.draw(pod_07.table()).axes
+    assert len(right.lines) == len(METHODS) + 1 and len(left.lines) == 5
+    panels = micro_held.draw(micro_held.table()).axes
+    assert [ax.get_title() for ax in panels] == [f"{name}: 39 % both" for name in micro.NAMES.values()]
+
+
+def test_every_method_of_a_case_has_the_same_work(monkeypatch):
+    monkeypatch.setattr(micro_fusion, "slots", lambda: 1056)
+    assert micro_fusion.ctas() == 2504  # 2,048 for 864 slots, as the artifact has on an A100
+    for case in micro_fusion.cases():
+        works = {m: micro_fusion.work(case["case"], m) for m in (*ALONE, *METHODS)}
+        assert len({(w.compute, w.memory) for w in works.values()}) == 1
+        if case["case"] != "figure 7":
+            assert len({w.tiles for w in works.values()}) == 1
+    halves, whole = (micro_fusion.work("figure 7", m).tiles for m in ("cta", "serial"))
+    assert sum(halves) == 2504 and whole == (2504, 2504)
+    more, wave = (micro_fusion.work(case, "serial") for case in ("4 tiles more", "a full wave"))
+    assert more.tiles[0] - wave.tiles[0] == 4 and more.compute / more.tiles[0] == wave.compute / wave.tiles[0]
+
+
+@pytest.mark.parametrize("times, rounds", [(1, 16), (23, 16), (25, 32), (360, 352), (364.5, 368)])
+def test_multiplications_come_in_unrolled_rounds(times, rounds):
+    assert micro_fusion.unrolled(times) == rounds
+
+
+def test_suites_name_every_row_once():
+    for suite in (micro_fusion, micro_fusion_trace):
+        keys = [tuple(case.values()) for case in suite.cases()]
+        assert len(keys) == len(set(keys)) and all(tuple(case) == suite.KEYS for case in suite.cases())
