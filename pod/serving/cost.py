@@ -3,7 +3,8 @@
     iteration = host + layers * (linear + element-wise + attention + all-reduces) + output head
 
 With measured tables the operators are interpolated (`MeasuredCost`); without, they follow a roofline with a few
-efficiencies (`AnalyticalCost`). Every cost says which it is in `label`, and every figure prints that label.
+efficiencies (`AnalyticalCost`). Attention by pod has published and measured tables; by streams, hfuse and cta it is the
+GPU model's share of serial time (`modelled`). Every cost says which it is in `label`, and every figure prints that label.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from pod.hardware import GPU
+from pod.serving import modelled
 from pod.serving.grid import GridTable
 from pod.serving.schedulers import Batch
 from pod.serving.shapes import Shape
 
-ATTENTION = ("serial", "pod", "oracle")
+ATTENTION = ("serial", *modelled.METHODS, "pod", "oracle")
 HOSTS = ("python", "none")
 PREFILL_TILE = 128  # query rows of one CTA
 OPERATORS = Path(__file__).parents[2] / "data" / "recorded" / "h200" / "operators.csv"
@@ -99,6 +101,8 @@ class Cost:
         shape.check_parallel(tp, pp)
         if attention not in ATTENTION:
             raise ValueError(f"attention: got {attention!r}, allowed are {', '.join(ATTENTION)}")
+        if attention in modelled.METHODS and gpu.key not in modelled.GPUS:
+            raise ValueError(f"gpu: got {gpu.key!r}, allowed with attention {attention} are {', '.join(modelled.GPUS)}")
         if host not in HOSTS:
             raise ValueError(f"host: got {host!r}, allowed are {', '.join(HOSTS)}")
         self.shape, self.gpu, self.tp, self.pp, self.attention_method = shape, gpu, tp, pp, attention
@@ -121,7 +125,23 @@ class Cost:
         """Attention of one layer by the chosen method: the sum of its two parts, the larger, or in between."""
         prefill = self.prefill(work.chunks) if work.chunks else 0.0
         decode = self.decode(work.decodes, work.context) if work.decodes else 0.0
-        return prefill + decode - (self.hidden(work) * min(prefill, decode) if prefill and decode else 0.0)
+        if not (prefill and decode):
+            return prefill + decode
+        if self.attention_method in modelled.METHODS:
+            return (prefill + decode) * self.modelled(work)
+        return prefill + decode - self.hidden(work) * min(prefill, decode)
+
+    @property
+    def _by_model(self) -> str:
+        return f", {self.attention_method} by the GPU model" if self.attention_method in modelled.METHODS else ""
+
+    def modelled(self, work: Work) -> float:
+        """Time over that of serial execution, for a method that only the GPU model knows."""
+        new = sum(n for n, _ in work.chunks)
+        before = sum(n * seen for n, seen in work.chunks) / new
+        tiles = sum(ceil(n / PREFILL_TILE) for n, _ in work.chunks) * self.shape.q_heads / self.tp
+        lanes = work.decodes * self.shape.kv_heads / self.tp
+        return modelled.ratio(self.gpu.key, self.attention_method, tiles, before, lanes, work.context / work.decodes)
 
     def hidden(self, work: Work) -> float:
         """Share of the shorter part of attention that costs nothing beside the longer."""
@@ -183,7 +203,7 @@ class AnalyticalCost(Cost):
 
     @property
     def label(self) -> str:
-        return f"analytical {self.gpu.name}"
+        return f"analytical {self.gpu.name}{self._by_model}"
 
     def linear(self, rows: int) -> float:
         gemms = self._gemm(rows, self.shape.layer_weights / self.tp)
@@ -238,7 +258,9 @@ class MeasuredCost(AnalyticalCost):
                  path: Path = OPERATORS):  # fmt: skip
         if tp > 1 or pp > 1:
             raise ValueError(f"tp: got {tp} x {pp}, allowed with measured operators is 1")
-        kernels = kernels or KERNELS[attention]
+        if gpu.key != path.parent.name:
+            raise ValueError(f"gpu: got {gpu.key}, allowed with measured operators is {path.parent.name}")
+        kernels = kernels or KERNELS.get(attention, "fa3")
         super().__init__(shape, gpu, tp, pp, attention, host, efficiency)
         self.kernels = kernels
         self._tables = tables(path, shape.key, kernels)
@@ -246,7 +268,7 @@ class MeasuredCost(AnalyticalCost):
 
     @property
     def label(self) -> str:
-        return f"measured {self.gpu.name}"
+        return f"measured {self.gpu.name}{self._by_model}"
 
     def linear(self, rows: int) -> float:
         return self.pace * self._tables["linear"](rows)

@@ -163,3 +163,43 @@ def speedups(minutes: Sequence[float]) -> dict[str, float]:
     """The three ratios that the post states, from the minutes of the three systems."""
     orca, sarathi, replicas = minutes
     return {"tp_over_pp": orca / replicas, "over_pp": orca / sarathi, "over_tp": replicas / sarathi}
+
+
+# ---------------------------------------------------------------- the same on an H200, from measured operators
+
+H200_BLOCK = 256  # tokens of a page, as in the recorded runs of the engine
+CAPACITY_REQUESTS = 512
+
+
+def h200(model: str, **changes) -> Setup:
+    """One H200, its operators measured; otherwise as in POD §5."""
+    base = Setup(model=model, gpu="h200", measured=True, max_batch=999, max_tokens=16384, block_size=H200_BLOCK)
+    return replace(base, **changes)
+
+
+def offline_h200(model: str, pd: float, chunk: int, requests: int, total: int = 16384) -> dict[str, Run]:
+    """POD §5.2 on one H200."""
+    work = Workload("uniform", requests, low=total, high=total, pd=pd)
+    return {name: Run(h200(model, chunk=chunk, **system), work) for name, system in SYSTEMS.items()}
+
+
+def capacity(setup: Setup, lengths: str) -> Run:
+    """The same requests, all there at once: their rate is the most that the system can serve. The mean is that of all
+    requests, so the tail of the last is left out by taking many."""
+    return Run(setup, Workload(lengths, CAPACITY_REQUESTS, seed=1))
+
+
+def loads_h200(lengths: str, qps: float, chunk: int) -> dict[str, Run]:
+    """Two runs whose rates say what fraction of Sarathi's capacity a load of the paper is, and what that fraction is
+    on an H200."""
+    paper = online(lengths, qps, chunk)[SARATHI].setup
+    return {"paper": capacity(paper, lengths), "h200": capacity(h200("llama-3-8b", chunk=chunk, max_tokens=65536,
+                                                                     max_batch=128), lengths)}  # fmt: skip
+
+
+def online_h200(lengths: str, qps: float, chunk: int, requests: int = 2048) -> dict[str, Run]:
+    """POD §5.3 on one H200, at the same fraction of Sarathi's capacity as the paper's load has on its two A100s."""
+    rates = [m["requests_per_minute"] for m in results(loads_h200(lengths, qps, chunk).values())]
+    work = Workload(lengths, requests, qps * rates[1] / rates[0], seed=1, arrivals="truncated_poisson")
+    base = h200("llama-3-8b", chunk=chunk, max_batch=128, max_tokens=65536)
+    return {name: Run(replace(base, **system), work, "artifact") for name, system in SYSTEMS.items()}

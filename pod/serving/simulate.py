@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pod.hardware import gpu
 from pod.serving.blocks import PagedPool, ReservedPool
-from pod.serving.cost import AnalyticalCost, Cost, Efficiency, Work
+from pod.serving.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
 from pod.serving.events import Iteration, Log
 from pod.serving.loop import serve
 from pod.serving.metrics import metrics
@@ -70,10 +70,12 @@ class Setup:
     host: str = "python"
     slowdown: float = 1.0  # of every iteration: near capacity a percent of it moves the queue by tens
     efficiency: Efficiency = Efficiency()
+    measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
 
     def cost(self) -> Cost:
-        return AnalyticalCost(shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host,
-                              self.efficiency)  # fmt: skip
+        kind = MeasuredCost if self.measured else AnalyticalCost
+        card = gpu(self.gpu)
+        return kind(shape(self.model), card, self.tp, self.pp, self.attention, self.host, self.efficiency)
 
     def lanes(self) -> list[Scheduler]:
         """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue."""

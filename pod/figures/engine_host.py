@@ -1,0 +1,56 @@
+"""How much of an iteration the GPU waits for the host, in hybrid and in decode-only iterations of real runs."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="engine-host",
+    source="This repository",
+    title="The host's share of an iteration",
+    chapter="13",
+    method="medians over the iterations of short runs of the engine, random weights; GPU time by CUDA events",
+    state="recorded",
+    data=("h200/engine-runs.csv",),
+)
+ATTENTION = {"fa3": "FlashAttention-3", "hopper-serial": "ours, in turn", "hopper": "ours"}
+
+
+def table():
+    """One row a run and kind of iteration: how many, milliseconds from decision to decision, and those of the GPU."""
+    import pandas as pd
+
+    from pod.measure import gates
+    from pod.measure.suites.engine_runs import RUNS
+
+    rows = []
+    for run, (_, attention) in RUNS.items():
+        for event, row, seconds in zip(gates.batches(run), gates.recorded()[run], gates.taken(run), strict=True):
+            kind = "hybrid" if event.prefills and event.decodes else "prefill only" if event.prefills else "decode only"
+            rows.append((run.partition(", ")[0], ATTENTION[attention], kind, 1e3 * seconds, 1e3 * row["gpu"]))
+    df = pd.DataFrame(rows, columns=["run", "attention", "kind", "ms", "gpu_ms"])
+    out = df.groupby(["run", "attention", "kind"], sort=False).agg(
+        iterations=("ms", "size"), ms=("ms", "median"), gpu_ms=("gpu_ms", "median")
+    )
+    return out[out.iterations >= 20].assign(host_percent=lambda d: 100 * (1 - d.gpu_ms / d.ms)).reset_index()
+
+
+def draw(df):
+    from pod.show import style
+
+    ax = style.axes(9.5, 0.9 + 0.3 * len(df))
+    y = range(len(df))
+    ax.barh(y, df.gpu_ms, color=style.colour("hybrid"), label="GPU works")
+    ax.barh(y, df.ms - df.gpu_ms, left=df.gpu_ms, color=style.colour("host"), label="GPU waits for the host")
+    for i, row in zip(y, df.itertuples(), strict=True):
+        ax.text(row.ms + 0.4, i, f"{row.host_percent:.1f} %", va="center", fontsize=9)
+    ax.set(yticks=list(y), ylim=(len(df) - 0.4, -0.6), xlabel="ms an iteration, median", xlim=(0, 1.12 * df.ms.max()))
+    ax.set_yticklabels([f"{r.run}, {r.kind}, {r.attention}" for r in df.itertuples()], fontsize=8.5)
+    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
+    return ax.figure
+
+
+def worst_hybrid() -> float:
+    """Largest share of the host in hybrid iterations, percent."""
+    df = table()
+    return float(df.host_percent[df.kind == "hybrid"].max())

@@ -1,0 +1,61 @@
+"""How long the first token takes as the load grows: a faster kernel moves the whole curve to the right."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="engine-load",
+    source="This repository",
+    title="Time to the first token against the load, on one H200",
+    chapter="14",
+    method="operators measured on one H200; Llama-3-8B, arXiv workload, chunk 1,024, 1,024 requests a point",
+    state="simulated",
+)
+RATES, WORKLOAD, CHUNK, REQUESTS = (1.0, 1.2, 1.4, 1.6, 1.7, 1.8, 1.9, 2.0, 2.1, 2.2, 2.3), "arxiv", 1024, 1024
+
+
+def table():
+    """A row a system and rate: median and P99 TTFT, P99 TBT, in seconds."""
+    import pandas as pd
+
+    from pod.serving.experiments import POD, SARATHI, SYSTEMS, h200, results
+    from pod.serving.simulate import Run
+    from pod.serving.workload import Workload
+
+    cases = [(system, rate) for system in (SARATHI, POD) for rate in RATES]
+    base = {"chunk": CHUNK, "max_batch": 128, "max_tokens": 65536}
+    runs = [Run(h200("llama-3-8b", **base, **SYSTEMS[system]), Workload(WORKLOAD, REQUESTS, rate))
+            for system, rate in cases]  # fmt: skip
+    rows = [(*case, m["ttft_p50"], m["ttft_p99"], m["tbt_p99"]) for case, m in zip(cases, results(runs), strict=True)]
+    return pd.DataFrame(rows, columns=["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"])
+
+
+def draw(df):
+    from pod.show import style
+
+    axes = style.axes(9.5, 3.3, 2)
+    for system, colour in (("Sarathi", style.DECODE), ("Sarathi+POD", style.PREFILL)):
+        mine = df[df.system == system]
+        axes[0].plot(mine.qps, mine.ttft_p50, "o-", color=colour, label=system)
+        axes[1].plot(mine.qps, 1e3 * mine.tbt_p99, "o-", color=colour, label=system)
+    axes[0].set(yscale="log", ylabel="median TTFT, s", xlabel="requests per second")
+    axes[0].yaxis.set_major_formatter("{x:g}")
+    axes[1].set(ylabel="P99 TBT, ms", xlabel="requests per second", ylim=(0, None))
+    for ax in axes:
+        style.legend(ax, loc="upper left" if ax is axes[0] else "lower right")
+    return axes[0].figure
+
+
+def ratios(df):
+    """Sarathi's median TTFT over that of Sarathi+POD, rate by rate."""
+    wide = df.pivot(index="qps", columns="system", values="ttft_p50")
+    return (wide["Sarathi"] / wide["Sarathi+POD"]).rename("TTFT ratio")
+
+
+def shift(df, seconds: float = 2.0) -> float:
+    """How many percent more load Sarathi+POD takes until the median user waits `seconds`."""
+    import numpy as np
+
+    rate = {s: np.interp(seconds, m.ttft_p50, m.qps) for s, m in df.groupby("system")}
+    return float(100 * (rate["Sarathi+POD"] / rate["Sarathi"] - 1))

@@ -1,0 +1,77 @@
+"""POD's Tables 4 and 5 once more, on one H200 with measured operators, at the paper's fraction of capacity."""
+
+from __future__ import annotations
+
+from pod import paper
+from pod.figures import Figure, pod_t4, pod_t5
+from pod.figures.pod_t5 import KEYS
+
+FIGURE = Figure(
+    id="engine-online",
+    source="This repository",
+    title="Online latency on one H200, at the paper's fraction of capacity",
+    chapter="14",
+    method="operators measured on one H200; 1,024 requests at the same share of Sarathi's capacity; +-1 %",
+    state="simulated",
+)
+REQUESTS = 1024
+BAND = (0.99, 1.0, 1.01)  # near capacity a percent of service time is a large part of the queue
+METRICS = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99", "stalls_200ms", "stalls_500ms")
+CASES = {f"{name} {load}": (t.WORKLOAD, float(load), t.CHUNK, f"pod.{key}.{load}")
+         for t, key, name in ((pod_t4, "t4", "internal"), (pod_t5, "t5", "arXiv")) for load in t.LOADS}  # fmt: skip
+
+
+def table():
+    """A row a load, system and metric: the paper's value on two A100s, ours on an H200, and ours with iterations 1 %
+    shorter and 1 % longer."""
+    import pandas as pd
+
+    from pod.serving.experiments import online_h200, results, slower
+
+    runs = {(case, system, slow): slower(run, slow) for case, (lengths, qps, chunk, _) in CASES.items()
+            for system, run in online_h200(lengths, qps, chunk, REQUESTS).items() for slow in BAND}  # fmt: skip
+    done = dict(zip(runs, results(runs.values()), strict=True))
+    rows = [(case, runs[case, system, 1.0].workload.qps, system, metric,
+             paper.value(f"{CASES[case][3]}.{KEYS[system]}.{metric}"),
+             *(done[case, system, slow][metric] for slow in BAND))
+            for case in CASES for system in KEYS for metric in METRICS]  # fmt: skip
+    return pd.DataFrame(rows, columns=["load", "qps", "system", "metric", "paper", "faster", "ours", "slower"])
+
+
+def draw(df):
+    """Each metric relative to Sarathi's on the same GPU: ours a dot with its 1 % band, the paper's a cross."""
+    from matplotlib import pyplot as plt
+
+    from pod.show import style
+
+    titles = {"ttft_p50": "TTFT P50", "ttft_p99": "TTFT P99", "tbt_p50": "TBT P50", "tbt_p99": "TBT P99",
+              "latency_p50": "latency P50", "latency_p99": "latency P99"}  # fmt: skip
+    figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.0), dpi=style.DPI, layout="constrained", sharey=True)
+    base = df[df.system == "Sarathi"].set_index(["load", "metric"])
+    colours = {"vLLM": "#79706e", "Sarathi+POD": style.PREFILL}
+    for ax, (metric, title) in zip(axes.T.flat, titles.items(), strict=True):
+        style.tidy(ax)
+        ax.axvline(1, color=style.DECODE, linewidth=1.5, label="Sarathi")
+        for row in df[(df.metric == metric) & df.system.isin(colours)].itertuples():
+            y = list(CASES).index(row.load) + (0.18 if row.system == "vLLM" else -0.18)
+            colour, sarathi = colours[row.system], base.loc[row.load, metric]
+            bands = [row.faster / sarathi.faster, row.slower / sarathi.slower]
+            ax.plot(bands, [y, y], color=colour, linewidth=7, alpha=0.35, solid_capstyle="butt")
+            ax.plot(row.ours / sarathi.ours, y, "o", color=colour, markersize=6, label=f"{row.system}, H200")
+            ax.plot(row.paper / sarathi.paper, y, "x", color=colour, markersize=7, label=f"{row.system}, paper")
+        ax.set(xscale="log", yticks=range(len(CASES)), yticklabels=CASES, ylim=(len(CASES) - 0.5, -0.5))
+        ax.set_title(title, fontsize=10)
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
+        ax.tick_params(which="both", labelsize=8.5)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=5, frameon=False, fontsize=9)
+    figure.supxlabel("relative to Sarathi on the same GPU", fontsize=9.5)
+    return figure
+
+
+def ratio(metric: str, load: str, system: str = "Sarathi") -> float:
+    """A system's value over that of Sarathi+POD."""
+    ours = table().set_index(["load", "system", "metric"]).ours
+    return float(ours[load, system, metric] / ours[load, "Sarathi+POD", metric])

@@ -1,0 +1,53 @@
+"""What the prompt feels against what the others feel, over chunk sizes: POD moves the whole curve."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="engine-pareto",
+    source="This repository",
+    title="TTFT against TBT over chunk sizes on one H200",
+    chapter="14",
+    method="operators measured on one H200; Llama-3-8B, the arXiv workload at one rate for all systems",
+    state="simulated",
+)
+CHUNKS, WORKLOAD, QPS, REQUESTS = (384, 512, 768, 1024, 1536, 2048, 3072), "arxiv", 1.6, 1024
+
+
+def table():
+    """A row a system and chunk (vLLM has none): seconds to the first token and between tokens."""
+    import pandas as pd
+
+    from pod.serving.experiments import POD, SARATHI, SYSTEMS, VLLM, h200, results
+    from pod.serving.simulate import Run
+    from pod.serving.workload import Workload
+
+    work = Workload(WORKLOAD, REQUESTS, QPS)
+    cases = [(VLLM, 1024), *((system, chunk) for system in (SARATHI, POD) for chunk in CHUNKS)]
+    runs = [Run(h200("llama-3-8b", chunk=chunk, max_batch=128, max_tokens=65536, **SYSTEMS[system]), work)
+            for system, chunk in cases]  # fmt: skip
+    rows = [(system, None if system == VLLM else chunk, *(m[k] for k in ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99")))
+            for (system, chunk), m in zip(cases, results(runs), strict=True)]  # fmt: skip
+    return pd.DataFrame(rows, columns=["system", "chunk", "ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"])
+
+
+def draw(df):
+    from pod.show import style
+
+    ax = style.axes(7.5, 3.9)
+    for system, colour, marker in (("Sarathi", style.DECODE, "o"), ("Sarathi+POD", style.PREFILL, "o")):
+        mine = df[df.system == system]
+        ax.plot(1e3 * mine.tbt_p99, mine.ttft_p50, marker + "-", color=colour, markersize=7, label=system)
+        for row in mine.itertuples():
+            ax.annotate(f"{row.chunk:.0f}", (1e3 * row.tbt_p99, row.ttft_p50), (5, 5), textcoords="offset points",
+                        fontsize=8.5, color=colour)  # fmt: skip
+    vllm = df[df.system == "vLLM"].iloc[0]
+    ax.plot(1e3 * vllm.tbt_p99, vllm.ttft_p50, "s", color="#79706e", markersize=8, label="vLLM: prompts first")
+    ax.set(xscale="log", yscale="log", xlabel="P99 TBT, ms: what the others feel",
+           ylabel="median TTFT, s: what the prompt feels")  # fmt: skip
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
+    style.legend(ax, loc="upper right")
+    return ax.figure

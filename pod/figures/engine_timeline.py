@@ -1,0 +1,46 @@
+"""One hybrid iteration of the real engine on an H200: what the host does, what the GPU does, and who waits."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="engine-timeline",
+    source="This repository",
+    title="One hybrid iteration of Llama-3-8B on the host and on the GPU",
+    chapter="13",
+    method="CUDA events around every piece; a chunk of 967 tokens beside 57 chats of 12K tokens, random weights",
+    state="recorded",
+    data=("h200/engine-timeline.csv",),
+)
+NAMES = {"fa3": "attention by FlashAttention-3, two calls", "hopper": "attention by our kernel, one call"}
+
+
+def table():
+    """Milliseconds since the scheduler was asked, one row a piece; layer -1 is around the layers."""
+    import pandas as pd
+
+    from pod.measure.provenance import RECORDED
+
+    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    return df.assign(run=df.run.map(NAMES))
+
+
+def draw(df):
+    from pod.show.engine import timeline
+
+    return timeline(df)
+
+
+def summary(df):
+    """A row a run: how long the iteration took, the GPU worked, and the share of it in which the GPU had no work."""
+    import pandas as pd
+
+    rows = {}
+    for run, mine in df.groupby("run", sort=False):
+        gpu, wait = mine[mine.gpu_end_ms > 0], mine[mine.piece == "wait"].iloc[0]
+        total, busy = wait.host_end_ms, gpu.gpu_end_ms.max() - gpu.gpu_start_ms.min()
+        attention = gpu[gpu.piece == "attention"]
+        rows[run] = {"iteration ms": total, "attention ms": (attention.gpu_end_ms - attention.gpu_start_ms).sum(),
+                     "launched after ms": wait.host_start_ms, "GPU idle %": 100 * (1 - busy / total)}  # fmt: skip
+    return pd.DataFrame(rows).T

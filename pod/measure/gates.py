@@ -1,0 +1,139 @@
+"""Is the simulator right about the real engine? Recorded runs against it, gate by gate.
+
+    batches      the recorded times fed back: the scheduler makes the recorded batches, without exception
+    operators    points between the grid's, which no table contains
+    iterations   each recorded batch, its time against the cost model's
+    run          the whole window simulated without looking at the recorded times
+    gain         the ratio of two systems, recorded against simulated
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from pod.hardware import H200
+from pod.measure.provenance import RECORDED
+from pod.measure.suites.engine_runs import RUNS, digest, window
+from pod.serving.cost import OPERATORS, MeasuredCost, Work
+from pod.serving.events import Iteration
+from pod.serving.shapes import shape
+
+LOG = RECORDED / "h200" / "engine-runs.csv"
+SIZES = ("rows", "chunk", "context", "requests", "decode_context")
+METHODS = {"fa3": ("serial", "fa3"), "hopper-serial": ("serial", "hopper"), "hopper": ("pod", "hopper")}
+IDLE = 0.002  # seconds between tokens and the next decision that only waiting for a request explains
+TIMES = ("scheduled_ms", "planned_ms", "launched_ms", "end_ms", "gpu_ms")
+
+
+@cache
+def recorded() -> dict[str, list[dict]]:
+    """The iterations of each run, times in seconds."""
+    runs: dict[str, list[dict]] = {}
+    with LOG.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            times = {name.removesuffix("_ms"): float(row[name]) / 1e3 for name in TIMES}
+            runs.setdefault(row["run"], []).append(times | {"digest": row["digest"]})
+    return runs
+
+
+class Recorded:
+    """An executor that is ready for the next iteration when the recorded run was."""
+
+    def __init__(self, rows: list[dict]):
+        self._times = iter([row["scheduled"] for row in rows[1:]] + [rows[-1]["end"]])
+
+    def submit(self, batch, event: Iteration) -> float:
+        return next(self._times)
+
+
+@cache
+def batches(run: str) -> list[Iteration]:
+    """The batches that the scheduler makes at the recorded times."""
+    load, _ = RUNS[run]
+    return window(load, Recorded(recorded()[run]), load.scheduler())
+
+
+def differing(run: str) -> int:
+    """Iterations whose batch is another than the recorded one."""
+    return sum(digest(event) != row["digest"] for event, row in zip(batches(run), recorded()[run], strict=True))
+
+
+def cost(run: str) -> MeasuredCost:
+    load, attention = RUNS[run]
+    method, kernels = METHODS[attention]
+    return MeasuredCost(shape(load.model), H200, attention=method, kernels=kernels)
+
+
+def work(event: Iteration) -> Work:
+    return Work(tuple((new, before) for _, new, before, _ in event.prefills), len(event.decodes), event.decode_context)
+
+
+def predicted(run: str) -> np.ndarray:
+    """Seconds of every recorded batch by the cost model."""
+    model = cost(run)
+    return np.array([sum(model.parts(work(event)).values()) for event in batches(run)])
+
+
+def taken(run: str) -> np.ndarray:
+    """Seconds from one decision of the scheduler to the next, or to the last token. Where the engine waited for a
+    request to arrive, to the tokens."""
+    rows = recorded()[run]
+    ends = [after["scheduled"] for after in rows[1:]] + [rows[-1]["end"]]
+    waited = [end - row["end"] > IDLE for row, end in zip(rows, ends, strict=True)]
+    return np.array([(row["end"] if idle else end) - row["scheduled"]
+                     for row, end, idle in zip(rows, ends, waited, strict=True)])  # fmt: skip
+
+
+def operator_errors(operator: str) -> np.ndarray:
+    """Relative errors at the points that were held out, for an operator such as linear or decode_fa3, all models."""
+    return np.array(list(_operator_errors(operator)))
+
+
+def _operator_errors(operator: str) -> Iterator[float]:
+    with OPERATORS.open(newline="", encoding="utf-8") as file:
+        rows = [r for r in csv.DictReader(file) if r["operator"] == operator and r["split"] == "held out"]
+    for row in rows:
+        count, chunk, before, requests, each = (int(row[name]) for name in SIZES)
+        part, _, kernels = operator.partition("_")
+        method = "pod" if part == "attention" else "serial"
+        model = MeasuredCost(shape(row["model"]), H200, attention=method, kernels=kernels or "fa3")
+        parts = Work(((chunk, before),) * (chunk > 0), requests, requests * each)
+        ours = model.linear(count) if part == "linear" else model.attention(parts)
+        yield ours / model.pace / (1e-6 * float(row["us"])) - 1
+
+
+class Costed:
+    """An executor that takes as long as the cost model says."""
+
+    def __init__(self, model: MeasuredCost):
+        self.model = model
+
+    def submit(self, batch, event: Iteration) -> float:
+        return event.scheduled + sum(self.model.parts(work(event)).values())
+
+
+@cache
+def simulated(run: str) -> list[Iteration]:
+    """The window without a look at the recorded times."""
+    load, _ = RUNS[run]
+    return window(load, Costed(cost(run)), load.scheduler())
+
+
+def seconds(run: str) -> tuple[float, float]:
+    """How long the window took, recorded and simulated."""
+    return recorded()[run][-1]["end"] - recorded()[run][0]["scheduled"], simulated(run)[-1].end
+
+
+def gain(load: str) -> tuple[float, float]:
+    """Time with FlashAttention-3 over time with ours, recorded and simulated."""
+    serial, pod = (seconds(f"{load}, {name}") for name in ("fa3", "hopper"))
+    return serial[0] / pod[0], serial[1] / pod[1]
+
+
+def fit(runs=("llama-3-8b, fa3", "llama-3-8b, hopper")) -> tuple[float, tuple[float, float]]:
+    """`pace` and the host's line, from the first half of two runs; everything else is held out."""
+    raise NotImplementedError
