@@ -12,6 +12,7 @@ from pod.schedule import binding
 from pod.show import style
 
 LETTERS = {"prefill": "P", "decode": "D"}
+COLOURS = {"proportional": style.WORKERS[2], "50:50": style.INK, "integer ratio": style.LIT}
 
 
 def book(table, upto: int | None = None, ax: Axes | None = None) -> Axes:
@@ -47,10 +48,11 @@ def dealt(policies: Sequence[str], prefill, decode, sms: int, ax: Axes) -> dict[
     """How far each operation's work is dealt out, against the other's. Returns the largest gap of each policy, in %."""
     gaps = {}
     ax.plot([0, 100], [0, 100], color=style.FRAME, linewidth=1)
-    for policy, colour in zip(policies, (style.INK, style.WORKERS[3], style.WORKERS[2]), strict=False):
+    for policy in policies:
         shares = dealt_shares(policy, prefill, decode, sms)
         gaps[policy] = float(np.abs(shares[0] - shares[1]).max())
-        ax.plot(*shares, color=colour, linewidth=1.8, label=policy)
+        dashed = "--" if policy == "integer ratio" else "-"  # it may lie on another
+        ax.plot(*shares, color=COLOURS[policy], linewidth=2, linestyle=dashed, label=policy)
     ax.set(xlim=(0, 100), ylim=(0, 100), aspect="equal", xlabel="prefill work dealt, %", ylabel="decode work dealt, %")
     return gaps
 
