@@ -1,6 +1,9 @@
 """Stream-K decode: every cut of the line gives the same attention, nobody waits, and the paper's slips show."""
 
 import ctypes
+import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -221,6 +224,21 @@ def test_hosts_hang_where_their_parts_cannot_run_beside_them(hosts):
     assert report is None and not counters.any()
     want, _ = hybrid_attention(q, k[None], v[None], [1], [keys])
     np.testing.assert_allclose(out.double().numpy(), want, atol=0.01)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
+@pytest.mark.timeout(300)
+def test_kernels_keep_all_in_registers(tmp_path):
+    """Two CTAs an SM leave a thread 255 registers, and no kernel spills."""
+    tiles = ((64, "warp"), (128, "warp"), (64, "cta64"), (64, "cta128"))
+    kinds = [lean.kind("float16", head_dim, worker) for head_dim, worker in tiles]
+    (tmp_path / "lean.cu").write_text(kernels.sources(lean.LEAN, tuple(kinds))[1])
+    command = ["nvcc", *kernels.flags(lean.LEAN, (9, 0))["extra_cuda_cflags"], "-Xptxas", "-v", f"-I{kernels.CSRC}",
+               "-cubin", str(tmp_path / "lean.cu"), "-o", str(tmp_path / "lean.cubin")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr + done.stdout)
+    assert len(spills) == len(kinds) and set(spills) == {("0", "0")}
 
 
 # ---------------------------------------------------------------- the Hopper kernel, cut as a fixed split
