@@ -101,7 +101,7 @@ def test_more_work_never_takes_less_time(gpu, chunk, before, decodes):
     [
         (lambda: cost(tp=3), "tp: got 3, Llama-3-8B allows divisors of its 8 KV heads"),
         (lambda: cost(pp=5), "pp: got 5, Llama-3-8B allows divisors of its 32 layers"),
-        (lambda: cost(attention="magic"), "attention: got 'magic', allowed are serial, pod, oracle"),
+        (lambda: cost(attention="magic"), "attention: got 'magic', allowed are serial, streams, hfuse, cta, pod, oracle"),
         (lambda: cost(host="fast"), "host: got 'fast'"),
         (lambda: shape("gpt-9"), "model: got 'gpt-9', allowed are yi-6b"),
         (lambda: Setup(model="gpt-3-175b").lanes(), "tp: got 1, the weights of gpt-3-175b leave no room"),

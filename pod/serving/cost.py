@@ -3,8 +3,8 @@
     iteration = host + layers * (linear + element-wise + attention + all-reduces) + output head
 
 With measured tables the operators are interpolated (`MeasuredCost`); without, they follow a roofline with a few
-efficiencies (`AnalyticalCost`). Attention by pod has published and measured tables; by streams, hfuse and cta it is the
-GPU model's share of serial time (`modelled`). Every cost says which it is in `label`, and every figure prints that label.
+efficiencies (`AnalyticalCost`). Attention by pod has published and measured tables; streams, hfuse and cta have the GPU
+model's share of serial time (`modelled`). Every cost says which it is in `label`, and every figure prints that label.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pod.serving.workload import LENGTHS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".cache" / "simulated"
-SOURCES = ("pod/serving/**/*.py", "pod/hardware.py", "data/workloads/*.csv",
+SOURCES = ("pod/serving/**/*.py", "pod/hardware.py", "data/attention_model.csv", "data/workloads/*.csv",
            "data/recorded/h200/operators.csv")  # fmt: skip
 # of the real engine and the command line: no simulation depends on them
 REAL = ("backends.py", "cli.py", "early.py", "engine.py", "model.py", "sampler.py", "smollm.py", "step.py")

@@ -1,0 +1,100 @@
+"""Attention methods that nobody measured in a server: their time over serial execution, by the GPU model.
+
+`python -m pod.serving.modelled` fills data/attention_model.csv from pod/gpusim.py, in a few minutes; a simulation only
+reads it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of csrc/hybrid.cu.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import log2
+from pathlib import Path
+
+import numpy as np
+
+from pod.batch import HybridBatch
+from pod.hardware import gpu as gpu_of
+from pod.serving.grid import GridTable
+
+TABLE = Path(__file__).parents[2] / "data" / "attention_model.csv"
+GPUS = ("a100", "h200")
+# As the simulator names them: the method of gpusim and whose tiles.
+METHODS = {"streams": ("streams", "flash2"), "hfuse": ("warp", "flash2"), "cta": ("cta", "ours")}
+# What one GPU has to do: prefill tiles of 128 rows, tokens before the chunk, (request, KV head) pairs that decode, and
+# the tokens that each of them sees.
+AXES = {
+    "tiles": (16, 32, 64, 128, 256, 512),
+    "before": (0, 1024, 4096, 16384, 32768),
+    "lanes": (4, 16, 64, 256, 1024),
+    "context": (512, 2048, 8192, 32768),
+}
+Q_HEADS, KV_HEADS = 16, 4  # of the batches that stand for all shapes: Llama-3-8B on two GPUs
+
+
+def ratio(gpu: str, method: str, tiles: float, before: float, lanes: float, context: float) -> float:
+    """Time of `method` over serial execution with the same tiles."""
+    return _table(gpu, method)(*_scaled(tiles, before, lanes, context))
+
+
+def _scaled(tiles: float, before: float, lanes: float, context: float) -> tuple[float, ...]:
+    """Between the points of the grid the ratio is linear in logarithms."""
+    return log2(tiles), log2(before + 512), log2(lanes), log2(context)
+
+
+@cache
+def _table(gpu: str, method: str) -> GridTable:
+    if gpu not in GPUS:
+        raise ValueError(f"gpu: got {gpu!r}, allowed with attention {method} are {', '.join(GPUS)}")
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        mine = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
+    known = {tuple(int(row[axis]) for axis in AXES): float(row[method]) for row in mine}
+    points = list(product(*AXES.values()))
+    axes = [sorted(set(axis)) for axis in zip(*(_scaled(*p) for p in points), strict=True)]
+    return GridTable(axes, np.reshape([known[p] for p in points], [len(axis) for axis in axes]), times=False)
+
+
+# ---------------------------------------------------------------- filling the table
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the grid, as pod.serving.sweep takes it."""
+
+    gpu: str
+    tiles: int
+    before: int
+    lanes: int
+    context: int
+
+    def metrics(self) -> dict[str, float]:
+        """Time of every method over that of serial execution."""
+        from pod import gpusim
+
+        gpu, chunk = gpu_of(self.gpu), self.tiles * 128 // Q_HEADS
+        rest = (self.lanes // KV_HEADS, self.context, Q_HEADS, KV_HEADS)
+        batch = HybridBatch.of(chunk, self.before + chunk, *rest)
+        serial = {kernel: gpusim.seconds(batch, gpu, "serial", kernel=kernel) for kernel in ("flash2", "ours")}
+        return {name: round(gpusim.seconds(batch, gpu, method, kernel=kernel) / serial[kernel], 4)
+                for name, (method, kernel) in METHODS.items()}  # fmt: skip
+
+
+def main() -> int:
+    from pod.serving.sweep import sweep
+
+    points = [Point(gpu, *p) for gpu in GPUS for p in product(*AXES.values())]
+    with TABLE.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["gpu", *AXES, *METHODS], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(vars(p) | shares for p, shares in zip(points, sweep(points), strict=True))
+    print(f"{len(points)} points; wrote {TABLE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    from pod.serving import modelled  # so that the workers find Point where it says that it is
+
+    sys.exit(modelled.main())
