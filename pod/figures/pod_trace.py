@@ -71,11 +71,20 @@ def summary():
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).set_index("method")
 
 
-def share_of_sms(run: str) -> float:
-    """The part of the SMs that held both at some time."""
+def met_everywhere() -> float:
+    """Percent of the SMs that held both at some time, under the proportional policy."""
     from pod.trace import held_both
 
-    return held_both(traces()[run]) / traces()[run].sm.nunique()
+    trace = traces()["prop2"]
+    return 100 * held_both(trace) / trace.sm.nunique()
+
+
+def over_index() -> float:
+    """SMs that hold both, on average over time: the proportional policy over the choice by block index."""
+    from pod.trace import both_share
+
+    made = traces()
+    return both_share(made["prop2"]) / both_share(made["cta"])
 
 
 def draw(df):
