@@ -51,6 +51,29 @@ def _read(ahead: int, ctas: int, nbytes: int) -> float:
     return 1e3 * nbytes / min(ctas * ahead * 4 * KB / c.miss, c.chip(H200).dram)
 
 
+def parameters():
+    """All that is fitted: value, meaning, and the probe that it is read off."""
+    import pandas as pd
+
+    from pod import gpusim
+
+    c, us = gpusim.calibration(), 1e6
+    rows = {
+        "dram": (f"{c.dram:.0%}", "of the data sheet's bytes/s, when enough is under way", "read"),
+        "l2": (f"{c.l2:,.0f} B", "that L2 delivers in a clock cycle", "read again"),
+        "miss": (f"{c.miss * us:.2f} µs", "from asking DRAM to having, nobody else asking", "read, 1 CTA"),
+        "hit": (f"{c.hit * us:.2f} µs", "the same from L2", "read again, 1 CTA"),
+        "mma": (f"{c.mma:.0%}", "of Hopper's tensor rate is what mma.sync reaches; of Ampere's, all", "multiply"),
+        "launch": (f"{c.launch['cta'] * us:.1f} µs", "before the first CTA starts, of one kernel", "empty"),
+        "start": (f"{c.start * us:.1f} µs", "of a CTA before its first key and after its last", "empty"),
+        "merge": (", ".join(f"{x * us:.1f}" for x in c.merge) + " µs", "to write or read a part", "split"),
+    }
+    for name, e in c.efficiency.items():
+        whose = "FlashAttention-2" if name == "flash2" else f"{name.replace(' ', ', ')} CTAs an SM"
+        rows[name] = (f"{e.full:.0%}, {e.alone:.0%}", f"of an SM's mma rate, SM full and one worker: {whose}", "longest")
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "what it means", "probe"])
+
+
 def draw(df):
     from pod.show import style
 
