@@ -109,9 +109,14 @@ class HopperPlan(hopper.Plan):
         return Lists(*placed, [0, len(work.work), len(work.chunks) - 1, 0, 0, self.sms, 0])
 
 
+def _passes(num_q_heads: int, num_kv_heads: int) -> int:
+    """Over the KV heads of one request: several for a KV head that more query heads share than one pass serves."""
+    return num_kv_heads * -(-(num_q_heads // num_kv_heads) // hopper_schedule.DECODE_HEADS)
+
+
 def split_hopper_work(tokens, kv_lens, seqs, num_q_heads: int, num_kv_heads: int, splits: int):
     """The Hopper kernel's decode list with one chunk a part: the line of tiles, cut by weights instead of equally."""
-    lanes = num_kv_heads * -(-(num_q_heads // num_kv_heads) // hopper_schedule.DECODE_HEADS)
+    lanes = _passes(num_q_heads, num_kv_heads)
     together = lanes & -lanes  # lanes that the list keeps side by side
     tiles = -(-np.asarray(kv_lens, np.int64) // hopper_schedule.DECODE_TILE)
     ends = stream_k.split_cuts(tiles, splits)
@@ -142,15 +147,15 @@ def _hopper_splits(batch: HybridBatch, sms: int) -> int | None:
     if len(set(batch.kv_lens)) > 1:
         return None
     tiles = -(-batch.kv_lens[0] // hopper_schedule.DECODE_TILE)
-    tile_us = batch.kv_bytes / len(batch.kv_lens) / batch.num_kv_heads / tiles / hopper.DECODE_BYTES * sms * 1e6
-    scatter = HUGE_FACTOR if batch.kv_bytes > HUGE else 1.0
-    return cheapest_splits(len(batch.kv_lens) * batch.num_kv_heads, tiles, sms, tile_us, scatter)
+    units = len(batch.kv_lens) * _passes(batch.num_q_heads, batch.num_kv_heads)
+    tile_us = batch.kv_bytes / (units * tiles) / (hopper.DECODE_BYTES / sms) * 1e6
+    return cheapest_splits(units, tiles, sms, tile_us, HUGE_FACTOR if batch.kv_bytes > HUGE else 1.0)
 
 
 # ---------------------------------------------------------------- the method
 def choose_worker(batch: HybridBatch, device) -> str:
-    """ "hopper" where that kernel runs, but for large batches whose query heads share no keys: there seven of its eight
-    columns are padding, and at head_dim 128 a warp's tile reads 4 % faster (measured on H200)."""
+    """The Hopper kernel where it runs, but a warp's tile for large batches whose query heads share no keys: there seven
+    of that kernel's eight columns are padding, and at head_dim 128 a warp's tile reads 4 % faster (on H200)."""
     if device.type == "cpu" or not hopper.available(device):
         return "warp"
     return "warp" if batch.group == 1 and batch.head_dim == 128 and batch.kv_bytes >= LARGE else "hopper"
