@@ -70,7 +70,8 @@ def parameters():
     }
     for name, e in c.efficiency.items():
         whose = "FlashAttention-2" if name == "flash2" else f"{name.replace(' ', ', ')} CTAs an SM"
-        rows[name] = (f"{e.full:.0%}, {e.alone:.0%}", f"of an SM's mma rate, SM full and one worker: {whose}", "longest")
+        meaning = f"of an SM's mma rate, SM full and one worker: {whose}"
+        rows[name] = (f"{e.full:.0%}, {e.alone:.0%}", meaning, "longest runs")
     return pd.DataFrame.from_dict(rows, orient="index", columns=["value", "what it means", "probe"])
 
 
