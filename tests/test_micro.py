@@ -1,6 +1,9 @@
 """The microbenchmark of Figure 7 on the emulator: every method computes the same, bit by bit, and the traces say who
 ran beside whom."""
 
+import re
+import shutil
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -119,6 +122,18 @@ def test_held_counts_every_sm_at_every_moment():
         assert nothing == 4 - now.sm.nunique()
         assert (compute, memory) == (ops.get("compute", 0), ops.get("memory", 0))
         assert both == ops.get("compute+memory", 0)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
+def test_eight_ctas_fit_on_an_sm_without_spills(tmp_path):
+    flags = kernels.flags(micro.FUSION, (9, 0))["extra_cuda_cflags"]
+    command = ["nvcc", *flags, "-Xptxas", "-v", f"-I{kernels.CSRC}", "-cubin", str(kernels.CSRC / micro.FUSION.kernels),
+               "-o", str(tmp_path / "fusion.cubin")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", done.stderr)]
+    assert len(registers) == 16 and max(registers) * micro.THREADS * 8 <= 65536
+    assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}
 
 
 # ---------------------------------------------------------------- bad input
