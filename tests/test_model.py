@@ -99,7 +99,7 @@ def test_chunks_pages_and_company_change_nothing(shape, block):
             torch.testing.assert_close(row, whole[first + i], rtol=1e-6, atol=1e-6)  # angles are float32
 
 
-@pytest.mark.parametrize("method", ["serial", "pod"])
+@pytest.mark.parametrize("method", ["serial", "pod", "lean"])
 def test_our_kernels_serve_the_model(method):
     """The emulated kernels, bfloat16: as close to float64 as bfloat16 with torch's own attention is, times two."""
     exact = stepped(tiny(WIDE), script(), 16, texts=TEXTS)
@@ -228,6 +228,6 @@ def test_mistakes_are_named(make, words):
 
 
 def test_every_backend_is_known_to_the_command_line():
-    named = {"sdpa", "auto", "serial", "streams", "pod", "hopper", "hopper-serial", "fa2", "fa3", "flashinfer"}
+    named = {"sdpa", "auto", "lean", "serial", "streams", "pod", "hopper", "hopper-serial", "fa2", "fa3", "flashinfer"}
     assert named <= set(BACKENDS)
     assert shape("llama-3-8b").context == 8192

@@ -11,6 +11,8 @@ from pod.serving.step import Step
 
 OURS = ("auto", *METHODS)
 BACKENDS = ("sdpa", *OURS, "hopper-serial", "fa2", "fa3", "flashinfer")
+# The Hopper kernel once for each half, so that the ratio to `hopper` is what fusing brings; and stream-K for decodes.
+IN_TURN = {"hopper-serial": ("hopper", "hopper"), "lean": ("auto", "lean")}
 WORKSPACE = 512 << 20  # bytes that FlashInfer asks for
 
 
@@ -27,8 +29,8 @@ def backend(name: str, q_heads: int, kv_heads: int, head_dim: int, block_size: i
     if name == "fa3":
         return FlashAttention3()
     sizes = (q_heads, kv_heads, head_dim, block_size, dtype, device)
-    if name == "hopper-serial":
-        return InTurn("hopper", *sizes)
+    if name in IN_TURN:
+        return InTurn(*(Ours(method, *sizes) for method in IN_TURN[name]))
     return Ours(name, *sizes) if name in OURS else FlashInfer("fa2" if name == "fa2" else "fa3", *sizes)
 
 
@@ -92,17 +94,20 @@ class Halves:
 
 
 class InTurn(Halves):
-    """A method of ours, once for the prefill and once for the decodes: what fusing brings is the ratio to `Ours`."""
+    """Two methods of ours, one for the prefill and one for the decodes."""
 
-    def __init__(self, *arguments):
-        self.arguments = arguments
+    def __init__(self, prefills: Ours, decodes: Ours):
+        self.prefills, self.decodes = prefills, decodes
 
     def prefill(self, host: Step, device: Step, which: slice):
-        half = Ours(*self.arguments)
+        return self._half(self.prefills, host, device, which)
+
+    def decode(self, host: Step, device: Step, which: slice):
+        return self._half(self.decodes, host, device, which)
+
+    def _half(self, half: Ours, host: Step, device: Step, which: slice):
         half.plan_lengths(host.q_lens[which], host.kv_lens[which], device.table[which])
         return half.run
-
-    decode = prefill
 
 
 class FlashAttention3(Halves):
