@@ -99,7 +99,7 @@ def draw(df):
             ax.step(mine.us, mine.sms, where="post", color=colours[run], linewidth=1.6,
                     label=f"{LABELS[run]}: {mine.us.max():.0f} µs")  # fmt: skip
         ax.set_title(title, fontsize=10)
-        ax.set(xlabel="time, µs", xlim=(0, None), ylim=(0, 136))
+        ax.set(xlabel="time, µs", xlim=(0, None), ylim=(0, 210), yticks=(0, 33, 66, 99, 132))
         style.legend(ax, loc="upper right")
     axes[0].set_ylabel("SMs that hold both")
     return axes[0].figure
