@@ -23,6 +23,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(early, "chats", lambda: CHATS(5, mean_prompt=14, mean_output=6))
     monkeypatch.setattr(vllm_ladder, "EVERY", {"prompts": 3, "decodes": 3})
     place = vllm_ladder.Lab(TINY, 40, "cpu", torch.float16, today="sdpa")
+    place.warm()
     monkeypatch.setattr(vllm_ladder, "lab", lambda: place)
     yield place
     for cached in (vllm_ladder._run, vllm_ladder.chosen, vllm_stretch._run):

@@ -76,8 +76,9 @@ def totals():
     """Seconds of the whole run by (kernel, sampler): all, until the model is done, after that, and between batches."""
     import pandas as pd
 
-    rows = {}
-    for variant, sample in recorded("vllm-ladder").groupby(["kernel", "sampler"]):
+    rows, df = {}, recorded("vllm-ladder")
+    df = df[df.iteration > 0]  # the first also loads kernels
+    for variant, sample in df.groupby(["kernel", "sampler"]):
         parts = whole_run(sample.set_index("iteration")[["model_ms", "sampler_ms", "loop_ms"]]).sum() / 1e3
         rows[variant] = {"s": parts.sum(), "model_s": parts.model_ms, "sampler_s": parts.sampler_ms,
                          "loop_s": parts.loop_ms}  # fmt: skip

@@ -40,7 +40,7 @@ def draw(df):
         for name, tone in PARTS.items():
             rows = mine[mine.part == name]
             share = f"{name}: {rows.share.sum():.0f} %"
-            ax.bar(rows.place, rows.share, 4, color=tone, label=share)
+            ax.bar(rows.place, rows.share, 2.5, color=tone, label=share)
         for row in mine.nlargest(3, "share").itertuples():
             ax.annotate(" ".join(row.sass.split()[:1]), (row.place, row.share), (4, 0), textcoords="offset points",
                         fontsize=8, va="center")  # fmt: skip

@@ -33,10 +33,10 @@ SUITES = {
     "single-query": "pod.measure.suites.single_query",
     "single-query-counters": "pod.measure.suites.single_query_counters",
     "single-query-stalls": "pod.measure.suites.single_query_stalls",
+    "sampler-share": "pod.measure.suites.sampler_share",
     "vllm-ladder": "pod.measure.suites.vllm_ladder",
     "vllm-stretch": "pod.measure.suites.vllm_stretch",
-    "vllm-timeline": "pod.measure.suites.vllm_timeline",
-    "sampler-share": "pod.measure.suites.sampler_share",
+    "vllm-timeline": "pod.measure.suites.vllm_timeline",  # last: a profiler that was attached slows what follows
 }
 
 HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
