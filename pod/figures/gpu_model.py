@@ -86,6 +86,23 @@ def by_method():
     return pd.DataFrame(rows, columns=columns).set_index("method").round(1)
 
 
+def hopper():
+    """The Hopper kernel on the eleven batches of chapter 16: milliseconds, measured and by the model."""
+    import pandas as pd
+
+    from pod.batch import HybridBatch
+    from pod.figures._gpusim import Case, milliseconds
+    from pod.measure.provenance import RECORDED
+
+    df = pd.read_csv(RECORDED / "h200/hopper-peers.csv")
+    sizes = df[["chunk", "context", "decodes", "decode_context", "q_heads", "kv_heads"]]
+    batches = [HybridBatch.of(*size) for size in sizes.itertuples(index=False)]
+    names = [f"{b.q_lens[0]} @ {b.kv_lens[0]} + {len(b.q_lens) - 1} x {b.kv_lens[1]}" for b in batches]
+    model = milliseconds(Case(b, "h200", "hopper") for b in batches)
+    table = pd.DataFrame({"batch": names, "measured": df.ours, "model": model, "MHz": df.ours_mhz})
+    return table.assign(error=100 * (table.model / table.measured - 1)).set_index("batch")
+
+
 def draw(df):
     from pod.figures._methods import METHODS as WORDS
     from pod.figures._methods import TONES
