@@ -61,15 +61,15 @@ def draw(df):
 
     batches = list(dict.fromkeys(df.batch))
     batches.sort(key=lambda b: df[df.batch == b].kv_bytes.iloc[0])
-    ax = style.axes(9.5, 4.6)
+    ax = style.axes(9.5, 5.2)
     for edge, words in ((paper.value("plus34.f01.memory_util"), "post, before"),
                         (paper.value("plus34.f04.memory_util"), "post, after")):  # fmt: skip
         ax.axvline(edge, color=style.FRAME, linestyle="--", linewidth=1.2)
         ax.text(edge, -0.62, f"{words}: {edge:.0f} %", fontsize=8.5, ha="center", color=style.INK)
-    marks = dict(zip(_plus34.KERNELS, "os^vPDX", strict=True))
+    marks = dict(zip(_plus34.KERNELS, "os^vosPDX", strict=True))
     for i, (kernel, label) in enumerate(_plus34.KERNELS.items()):
         mine = df[df.kernel == kernel].set_index("batch")
-        y = [batches.index(b) + 0.1 * (i - 3) for b in mine.index]
+        y = [batches.index(b) + 0.08 * (i - 4) for b in mine.index]
         ax.plot(mine.dram, y, marks[kernel], color=_plus34.COLOURS[kernel], markersize=7, label=label,
                 markeredgecolor="white", markeredgewidth=0.6)  # fmt: skip
     ax.set_yticks(range(len(batches)), [b if b == _plus34.CHATS else f"{b}" for b in batches], fontsize=9)

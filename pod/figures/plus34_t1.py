@@ -107,10 +107,9 @@ def draw(df):
     for i, row in enumerate(df.itertuples()):
         right.barh(i, row.model_s, 0.66, color=_plus34.MODEL, label="until the model is done")
         right.barh(i, row.sampler_s, 0.66, left=row.model_s, color=_plus34.SAMPLER, label="sampler")
-        right.barh(i, row.loop_s, 0.66, left=row.model_s + row.sampler_s, color=_plus34.WAITS, label="scheduler")
         right.text(row.s + 0.01 * df.s.max(), i, f"{row.s:.0f} s", va="center", fontsize=8.5)
     right.set_yticks(range(len(df)), [f"{KERNEL[k]}; {s}" for k, s in zip(df.kernel, df["sampler"], strict=True)],
                      fontsize=8.5)  # fmt: skip
     right.set(xlim=(0, 1.12 * df.s.max()), ylim=(len(df) - 0.5, -0.5), xlabel="seconds for 1,000 chats")
-    style.legend(right, loc="lower left", bbox_to_anchor=(-0.75, 1.0), ncols=3)
+    style.legend(right, loc="lower left", bbox_to_anchor=(-0.75, 1.0), ncols=2)
     return left.figure

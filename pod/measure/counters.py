@@ -37,10 +37,11 @@ def profile(suite: str, metrics: dict[str, str] = METRICS) -> list[dict[str, flo
 def stalls(suite: str) -> list[list[dict]]:
     """Of each of `suite`.calls() the instructions in program order, with `samples`: how often a warp stood there.
 
-    A call must be one kernel, and another one each time: the source page lists by kernel, not by call.
+    A call must be one kernel, and another one each time: the source page lists every kernel twice.
     """
     lines = _ncu(suite, "--page", "source", "--print-source", "sass", "--section", "SourceCounters")
-    return [kernel["instructions"] for kernel in read_source(lines) if MARKER not in kernel["kernel"]]
+    found = {kernel["kernel"]: kernel["instructions"] for kernel in read_source(lines)}
+    return [instructions for name, instructions in found.items() if MARKER not in name]
 
 
 def _ncu(suite: str, *options: str) -> list[str]:
