@@ -9,8 +9,10 @@ import pytest
 from matplotlib import pyplot as plt
 
 from pod.ampere import sides
+from pod.batch import MODELS
 from pod.figures import (
     methods_band,
+    methods_place,
     methods_tiles,
     methods_wins,
     pod_01,
@@ -28,7 +30,19 @@ from pod.measure.run import _write
 from pod.measure.suites import SUITES, methods_counters
 
 ROWS = {"methods-sweep": 420}
-FIGURES = (methods_band, methods_tiles, methods_wins, pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7)
+FIGURES = (
+    methods_band,
+    methods_place,
+    methods_tiles,
+    methods_wins,
+    pod_01,
+    pod_06,
+    pod_11,
+    pod_13,
+    pod_14,
+    pod_t3,
+    pod_t7,
+)
 HOLE = "fi_persistent"
 
 
@@ -256,6 +270,23 @@ def test_the_winner_is_the_least_time_and_the_margin_the_next():
     times = grid.loc[5, methods_wins.FIELDS["all ways"]].astype(float).sort_values()
     assert first.winner == times.index[0] and first.margin == pytest.approx(100 * (times.iloc[1] / times.iloc[0] - 1))
     assert methods_wins.counts(df)["our five methods"].sum() == len(grid)
+
+
+def test_place_counts_every_batch_once_by_its_ctas():
+    df = methods_place.table()
+    assert methods_place.means(df).batches.sum() == len(df) == len(pod_11.filtered(pod_11.table()))
+    row = df.iloc[0]
+    assert (
+        row.prefill_ctas >= -(-min(row.chunk, row.context - row.seen) // 128) * MODELS[row.model].num_q_heads // row.tp
+    )
+    low, high = methods_place.CLASSES[row.place]
+    assert low < row.prefill_ctas <= high
+
+
+def test_policies_are_compared_at_equal_ctas():
+    df = pod_14.table().assign(**{"50:50_4": 2.2, "proportional_4": 2.0, "50:50_2": 1.0, "proportional_2": 1.0})
+    gains = pod_14.by_ctas(df)
+    assert (gains.loc["4 CTAs an SM"] == 10).all() and (gains.loc["2 CTAs an SM"] == 0).all()
 
 
 def test_band_places_every_method():

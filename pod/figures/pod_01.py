@@ -96,7 +96,7 @@ def draw(df):
         ax.set_title(f"{panel} alone (blue: compute, orange: DRAM)", fontsize=10)
     _pairs(style.tidy(axes[1, 0]), df[df.panel == "hybrid"])
     _runtimes(style.tidy(axes[1, 1]), runtimes())
-    style.legend(axes[0, 1], loc="center", bbox_to_anchor=(0.5, 0.5))
+    style.legend(axes[0, 0], loc="upper left")
     return figure
 
 
@@ -108,7 +108,9 @@ def _lines(ax, df) -> None:
         x = range(len(part))
         for column, tone in (("compute", style.PREFILL), ("dram", style.DECODE)):
             ax.plot(x, part[column], marker + "-", color=tone, markerfacecolor=tone if way == "ours" else "white",
-                    linewidth=2 if way == "ours" else 1, label=WAYS[way] if column == "dram" else None)  # fmt: skip
+                    linewidth=2 if way == "ours" else 1)  # fmt: skip
+        ax.plot([], [], marker + "-", color=style.INK, markerfacecolor=style.INK if way == "ours" else "white",
+                label=WAYS[way])  # fmt: skip
         ax.set_xticks(x, part.batch)
     ax.set(ylim=(0, 100), ylabel="% of the peak")
 

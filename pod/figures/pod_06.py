@@ -137,7 +137,7 @@ def _rises(ax, rise) -> None:
         at = [i + shift for i in range(len(values))]
         ax.barh(at, values, 0.36, color=tone, label=column)
         for y, value in zip(at, values, strict=True):
-            ax.text(max(value, 0) + 0.3, y, f"{value:.0f}", va="center", fontsize=8)
+            ax.text(max(value, 0) + 0.3, y, f"{round(value)}", va="center", fontsize=8)
     ax.axvline(paper.value("pod.f06.total_step_max"), color=style.INK, linewidth=1, linestyle=":", label="paper: up to")
     ax.axvline(0, color=style.INK, linewidth=0.8)
     ax.set_yticks(range(len(rise)), list(rise.index))

@@ -31,6 +31,14 @@ def table():
     )
 
 
+def by_ctas(df):
+    """Gain of proportional over 50:50 in %, by model and batch, for two and for four CTAs on an SM."""
+    import pandas as pd
+
+    gains = {f"{n} CTAs an SM": gain(df[f"{TURNS}_{n}"], df[f"{PROPORTIONAL}_{n}"]) for n in (2, 4)}
+    return pd.DataFrame(gains).set_index([df.model.map(lambda key: MODELS[key].name), df.decodes]).T.round(1)
+
+
 def gain_max() -> float:
     return float(table().gain.max())
 
@@ -65,6 +73,6 @@ def _bars(ax, df) -> None:
     ax.hlines(ends, [x - 0.42 for x in at], [x + 0.42 for x in at], color=style.INK, linewidth=1.2,
               label="the longer part alone")  # fmt: skip
     for x, row in zip(at, df.itertuples(), strict=True):
-        ax.text(x + 0.27, df[PROPORTIONAL].iloc[x] + 0.02 * df[TURNS].max(), f"{row.gain:+.0f} %", ha="center",
+        ax.text(x + 0.27, df[PROPORTIONAL].iloc[x] + 0.02 * df[TURNS].max(), f"{round(row.gain):+d} %", ha="center",
                 fontsize=9, fontweight="bold")  # fmt: skip
     ax.set_xticks(at, df.decodes)

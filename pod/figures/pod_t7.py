@@ -64,10 +64,11 @@ def draw(df):
             at = [i + shift for i in range(len(part))]
             ax.bar(at, part[f"{rule}_ratio"], 0.25, color=TONES[rule], label=name)
             for x, ratio, parts in zip(at, part[f"{rule}_ratio"], part[f"{rule}_parts"], strict=True):
-                ax.text(x, ratio + 0.01, f"{ratio:.2f}", ha="center", fontsize=8)
+                ax.text(x, 0.45, f"{ratio:.2f}", ha="center", fontsize=9, color="white", rotation=90)
                 ax.text(x, 0.02, parts, ha="center", fontsize=9, color="white", fontweight="bold")
             if f"paper_{rule}" in df:
-                ax.plot(at, part[f"paper_{rule}"], "X", color=style.INK, markersize=6, label="paper, A100")
+                ends = [x - 0.125 for x in at], [x + 0.125 for x in at]
+                ax.hlines(part[f"paper_{rule}"], *ends, color=style.INK, linewidth=2.5, label="paper, A100")
         ax.axhline(1, color=style.INK, linewidth=0.8)
         ax.set_xticks(range(len(part)), part.chunk)
         ax.set(xlabel="chunk of the prompt (in the bars: parts of a tile's keys)", ylim=(0, 1.35))

@@ -1,0 +1,69 @@
+"""Why CTA-parallel is sometimes as good as POD: what it gains, by how many CTAs the prefill has."""
+
+from __future__ import annotations
+
+from pod.figures import Figure, pod_11
+from pod.figures._methods import METHODS, TONES, gain
+from pod.hardware import H200
+
+FIGURE = Figure(
+    id="methods-place",
+    source="This repository",
+    title="Co-location by accident and by design: gain over serial by the number of prefill CTAs, on an H200",
+    chapter="08",
+    method="The filtered sweep. CTAs of prefill as the planner cuts it, splits included; two CTAs fit on an SM.",
+    state="recorded",
+    data=("h200/methods-sweep.csv",),
+)
+SHOWN = ("cta", "warp", "pod")
+CLASSES = {"at most one an SM": (0, H200.sms), "at most two": (H200.sms, 2 * H200.sms), "more": (2 * H200.sms, 10**9)}
+
+
+def table():
+    """One row a batch: how many CTAs its prefill has, its place among CLASSES, and the gains of three methods, %."""
+    import pandas as pd
+
+    df = pod_11.filtered(pod_11.table())
+    out = df[[*pod_11.KEYS, "ratio"]].assign(prefill_ctas=[prefill_ctas(row._asdict()) for row in df.itertuples()])
+    edges = [low for low, _ in CLASSES.values()] + [10**9]
+    return out.assign(
+        place=pd.cut(out.prefill_ctas, edges, labels=list(CLASSES)), **{way: gain(df.serial, df[way]) for way in SHOWN}
+    )
+
+
+def prefill_ctas(case: dict) -> int:
+    """CTAs of the batch's prefill beside decode, as pod.plan cuts it for this GPU."""
+    from pod.gpusim import Schedule
+    from pod.measure.suites.hopper_sweep import batch_of
+
+    plan = Schedule(batch_of(case), H200, H200.sms, "pod", "proportional", 2, "limited", "auto")
+    return len(plan.lists(True).prefill.work)
+
+
+def means(df):
+    """Mean gains by place, %, and of how many batches."""
+    grouped = df.groupby("place", observed=True)
+    return grouped[list(SHOWN)].mean().round(1).rename(columns=METHODS).assign(batches=grouped.size())
+
+
+def draw(df):
+    from matplotlib import pyplot as plt
+
+    from pod.show import style
+
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(10, 3.5), dpi=style.DPI, layout="constrained", sharey=True)
+    for ax, way in zip(axes, SHOWN, strict=True):
+        style.tidy(ax).plot(df.prefill_ctas, df[way], ".", color=TONES[way], alpha=0.5)
+        for (low, high), (_, part) in zip(CLASSES.values(), df.groupby("place", observed=True), strict=False):
+            ends = max(low, df.prefill_ctas.min()), min(high, df.prefill_ctas.max())
+            ax.hlines(part[way].mean(), *ends, color=style.INK, linewidth=2.5)
+            ax.text((ends[0] * ends[1]) ** 0.5, 55, f"{part[way].mean():.0f} %", ha="center", fontweight="bold")
+        for slots in (H200.sms, 2 * H200.sms):
+            ax.axvline(slots, color=style.FRAME, linewidth=1, zorder=0)
+        ax.axhline(0, color=style.INK, linewidth=0.8)
+        ax.set(xscale="log", xlim=(40, 800), ylim=(-25, 62), xlabel="CTAs of prefill (lines: 132 and 264)")
+        ax.set_xticks((64, 128, 256, 512), ("64", "128", "256", "512"))
+        ax.minorticks_off()
+        ax.set_title(METHODS[way], fontsize=10)
+    axes[0].set_ylabel("gain over our serial, %")
+    return figure
