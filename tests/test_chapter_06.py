@@ -159,6 +159,31 @@ def test_recorded_trace_binds_as_the_python_policies_say(run):
     check(mine, plan, run, H200_SMS)
 
 
+def test_trace_of_another_policy_would_be_noticed():
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    rows = pd.read_csv(RECORDING)
+    with kernels.machine(H200_SMS):
+        plan = suite.plan("prop2", "cpu").work
+    with pytest.raises(AssertionError):
+        check(rows[rows.run == "even2"], plan, "prop2", H200_SMS)
+
+
+def test_summary_of_the_recording_counts_what_the_traces_hold():
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    traces, df = pod_trace.traces(), pod_trace.table()
+    assert set(df.run) == set(suite.RUNS) == set(pod_trace.LABELS)
+    assert df.sms.between(0, H200_SMS).all()
+    for run, trace in traces.items():
+        mine = df[df.run == run]
+        assert mine.us.max() == pytest.approx(trace.end.max())
+        held = np.sum(np.diff(mine.us) * mine.sms[:-1]) / (mine.us.max() - mine.us.min()) / H200_SMS
+        assert held == pytest.approx(both_share(trace), abs=1e-6), "the picture drops only moments of no change"
+    assert pod_trace.met_everywhere() == 100 * held_both(traces["prop2"]) / H200_SMS
+    assert list(pod_trace.summary()["asked twice"]) == [(trace.draws == 2).sum() for trace in traces.values()]
+
+
 def test_recording_is_small():
     if not RECORDING.exists():
         pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
