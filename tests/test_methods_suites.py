@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pod.batch import HybridBatch
-from pod.measure import counters, peers, run
+from pod.measure import counters, peers, run, timing
 from pod.measure.suites import SUITES, hopper_sweep, methods_chunks, methods_counters, methods_splits, methods_sweep
 
 TOY = HybridBatch.of(40, 96, 3, 70, 4, 2, 64)
@@ -143,3 +143,13 @@ def test_a_figure_names_the_suites_that_record_it():
 def test_what_no_suite_records_is_refused(name):
     with pytest.raises(ValueError, match=f"no suite {name}, nor a figure"):
         run.suites_of(name)
+
+
+def test_every_batch_gets_an_order_of_its_own(monkeypatch):
+    """With one order for all batches, the same call under two names differs by a percent over the whole sweep."""
+    visits = []
+    monkeypatch.setattr(timing, "samples", lambda call, repeats: visits.append(call) or [1.0] * repeats)
+    for _ in range(2):
+        timing.shuffled(dict.fromkeys("abcdefgh") | {name: name for name in "abcdefgh"}, rounds=1)
+    first, second = visits[8:16], visits[24:32]
+    assert sorted(first) == sorted(second) == list("abcdefgh") and first != second
