@@ -25,7 +25,7 @@ from pod.schedule import hopper as hopper_lists
 from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, SHAPES, WorkList
 
 RECORDING = Path(__file__).parents[1] / "data" / "recorded" / "h200" / "gpusim-calibrate.csv"
-QUANTUM = 1 / 400  # of the time a run takes at least: events that lie closer together are taken as one
+QUANTUM = 1 / 200  # of the time a run takes at least: events that lie closer together are taken as one
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Pace:
 
     def __init__(self, chip: Chip, kinds: Sequence[Kind]):
         self.chip, self.kinds, self.wait = chip, kinds, 0.0
+        self.own = [(1 / k.alone, k.in_flight / k.bytes, k.trip(chip), k.busy / k.warps, k.warps) for k in kinds]
         self._count, self._pace = np.zeros(0), np.zeros(0)
 
     def __call__(self, count: np.ndarray) -> np.ndarray:
@@ -117,9 +118,9 @@ class Pace:
 
     def on_sm(self, counts: Sequence[int], wait: float) -> list[float]:
         """Keys per second of a worker of each kind on an SM that holds so many of each."""
-        pace = [min(1 / kind.alone, kind.in_flight / kind.bytes / (kind.trip(self.chip) + wait)) for kind in self.kinds]
-        wants = [rate * kind.busy / kind.warps for rate, kind in zip(pace, self.kinds, strict=True)]  # of a warp
-        warps = [n * kind.warps for n, kind in zip(counts, self.kinds, strict=True)]
+        pace = [min(alone, arriving / (trip + wait)) for alone, arriving, trip, _, _ in self.own]
+        wants = [rate * busy for rate, (_, _, _, busy, _) in zip(pace, self.own, strict=True)]  # of the SM, for a warp
+        warps = [n * own[-1] for n, own in zip(counts, self.own, strict=True)]
         left, waiting = 1.0, sum(warps)
         for i in sorted(range(len(pace)), key=wants.__getitem__):
             if warps[i]:
@@ -300,7 +301,7 @@ class Program:
 
 
 def seconds(batch: HybridBatch, gpu: GPU, method: str = "pod", **choice) -> float:
-    """Time of a batch. method and choice: as in pod.plan; kernel="flash2" for FlashAttention-2's tiles."""
+    """Time of a batch. method and choice: as in pod.plan; kernel: "ours", or one of FLASH2."""
     made = program(batch, gpu, method, **choice)
     return made.launch + max(r.end for r in _run(made, batch, gpu))
 
@@ -327,9 +328,11 @@ def program(batch: HybridBatch, gpu: GPU, method: str = "pod", policy: str = "pr
         return _hopper(batch, gpu)
     if method not in ampere.METHODS:
         raise ValueError(f"method: got {method!r}, allowed are {', '.join(ampere.METHODS)}, hopper")
-    if kernel == "flash2":
-        tiles, deal = FLASH2, None
-        lists = _flash2_lists(batch, gpu)
+    if kernel not in ("ours", *FLASH2):
+        raise ValueError(f"kernel: got {kernel!r}, allowed are ours, {', '.join(FLASH2)}")
+    if kernel in FLASH2:
+        tiles, deal = FLASH2[kernel], None
+        lists = _flash2_lists(batch, gpu, tiles)
     else:
         ctas_per_sm = ampere.AUTO_CTAS if ctas_per_sm == "auto" else ctas_per_sm
         plan = Schedule(batch, gpu, gpu.sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
@@ -405,19 +408,23 @@ def _prefill_misses(batch: HybridBatch, keys: int, waves: int, gpu: GPU) -> floa
 
 # ---------------------------------------------------------------- other people's tiles, and the Hopper kernel
 
-# FlashAttention-2 for head dimension 128 on Ampere. Its decode is a tile of prefill of which a few rows are used.
-FLASH2 = Tiles(2, (128, 64), (64, 128), (4, 4), 1, (16384.0, 32768.0), ("flash2", "flash2"))
+# FlashAttention-2 at head dimension 128. Its decode is a tile of prefill of which a few rows are used: 64 rows in the
+# paper's patched copy, 128 in torch's.
+FLASH2 = {
+    "flash2": Tiles(2, (128, 64), (64, 128), (4, 4), 1, (16384.0, 32768.0), ("flash2", "flash2")),
+    "flash2 torch": Tiles(2, (128, 128), (64, 64), (4, 4), 1, (16384.0, 16384.0), ("flash2", "flash2")),
+}
 
 
-def _flash2_lists(batch: HybridBatch, gpu: GPU) -> tuple[WorkList, WorkList]:
+def _flash2_lists(batch: HybridBatch, gpu: GPU, of: Tiles) -> tuple[WorkList, WorkList]:
     """A CTA a tile of 128 rows, and one a request and KV head; keys are cut by FlashDecoding's rule alone."""
     plan, slots, lists = Schedule(batch, gpu, gpu.sms, "serial", "", 2, "vanilla", 1), 2 * gpu.sms, []
     if batch.prefill:
         tiles = fixed_split.prefill_tiles(*plan.prefill, SHAPES[2], batch.causal)
-        blocks = -(-max(batch.prefill.kv_lens) // FLASH2.keys[0])
+        blocks = -(-max(batch.prefill.kv_lens) // of.keys[0])
         lists.append(fixed_split.prefill_work(tiles, SHAPES[2], fixed_split.vanilla_splits(len(tiles), blocks, slots)))
     if batch.decode:
-        blocks = -(-max(batch.decode.kv_lens) // FLASH2.keys[1])
+        blocks = -(-max(batch.decode.kv_lens) // of.keys[1])
         splits = fixed_split.vanilla_splits(len(batch.decode.kv_lens) * batch.num_kv_heads, blocks, slots)
         lists.append(fixed_split.decode_work(*plan.decode, 0, splits))
     empty = fixed_split.empty()

@@ -217,3 +217,5 @@ def test_time_grows_with_the_work(gpu):
 def test_bad_method_is_named():
     with pytest.raises(ValueError, match="method: got 'magic', allowed are serial, streams, cta, warp, pod, hopper"):
         gpusim.seconds(TABLE1["C0"], H200, "magic")
+    with pytest.raises(ValueError, match="kernel: got 'flash3', allowed are ours, flash2, flash2 torch"):
+        gpusim.seconds(TABLE1["C0"], H200, "serial", kernel="flash3")

@@ -118,6 +118,9 @@ def draw(df):
             ax.plot(mine.measured, mine[column], ".", color=TONES[method], markersize=4, label=WORDS[method])
         ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / 8, high), xlabel="measured, ms")
         ax.set_title(f"{title}: median error {error(df, column).median():.0f} %", fontsize=10)
+        for axis, ticks in ((ax.xaxis, (0.5, 1, 2)), (ax.yaxis, (0.05, 0.1, 0.2, 0.5, 1, 2))):
+            axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_ticks([], minor=True)
     axes[0].set_ylabel("predicted, ms")
     style.legend(axes[1], loc="lower right", markerscale=2.5)
     return axes[0].figure
