@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pod import paper
 from pod.batch import HybridBatch
 from pod.hardware import A100, GPUS, H200
-from pod.serving.cost import OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work
+from pod.serving.cost import LAST_WAVE, OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work, waves
 from pod.serving.grid import GridTable
 from pod.serving.shapes import SHAPES, shape
 from pod.serving.simulate import Setup, kv_tokens
@@ -101,7 +101,7 @@ def test_more_work_never_takes_less_time(gpu, chunk, before, decodes):
     [
         (lambda: cost(tp=3), "tp: got 3, Llama-3-8B allows divisors of its 8 KV heads"),
         (lambda: cost(pp=5), "pp: got 5, Llama-3-8B allows divisors of its 32 layers"),
-        (lambda: cost(attention="magic"), "attention: got 'magic', allowed are serial, streams, hfuse, cta, pod, oracle"),
+        (lambda: cost(attention="magic"), "attention: got 'magic', allowed are serial, streams, hfuse, cta, pod"),
         (lambda: cost(host="fast"), "host: got 'fast'"),
         (lambda: shape("gpt-9"), "model: got 'gpt-9', allowed are yi-6b"),
         (lambda: Setup(model="gpt-3-175b").lanes(), "tp: got 1, the weights of gpt-3-175b leave no room"),
@@ -184,10 +184,9 @@ def test_shares_stay_as_they_are_and_stay_beyond_the_grid():
 def test_measured_cost_is_its_recording(model):
     """On the points of the grid the cost is what was measured, method by method."""
     serial, pod = (MeasuredCost(shape(model), H200, attention=m) for m in ("serial", "pod"))
-    pace = serial.pace
     with OPERATORS.open() as file:
         rows = [r for r in csv.DictReader(file) if r["model"] == model and r["split"] == "grid"]
-    near = lambda row: pytest.approx(pace * 1e-6 * float(row["us"]), rel=0.06, abs=6e-6)  # noqa: E731
+    near = lambda row: pytest.approx(1e-6 * float(row["us"]), rel=0.06, abs=6e-6)  # noqa: E731
     checked = set()
     for row in rows:
         n, chunk, before, requests, each = (int(row[k]) for k in SIZES)
@@ -201,6 +200,16 @@ def test_measured_cost_is_its_recording(model):
             assert pod.attention(work) == near(row), row
         checked.add(operator)
     assert len(checked) == 7
+
+
+def test_a_last_wave_costs_what_the_recorded_step_says():
+    """66 requests of 4 KV heads are two whole waves on 132 SMs, 67 begin a third."""
+    from pod.figures import wave_step
+
+    assert LAST_WAVE == pytest.approx(2 * wave_step.step() / 100, abs=0.01)
+    assert [waves(n, 132) for n in (1, 132, 133, 264, 330)] == pytest.approx([1, 1, 1 + LAST_WAVE, 2, 2 + LAST_WAVE])
+    yi = MeasuredCost(shape("yi-6b"), H200)
+    assert yi.decode(67, 67 * 16384) / yi.decode(66, 66 * 16384) == pytest.approx(1.27, abs=0.02)
 
 
 def test_measured_and_analytical_costs_say_what_they_are():

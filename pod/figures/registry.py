@@ -147,6 +147,18 @@ def recordings(figure_id: str) -> tuple[str, ...]:
     return importlib.import_module(f"pod.figures.{name}").FIGURE.data if name else ()
 
 
+def show(figure_id: str):
+    """Draw a figure and return its table. While its recording is missing, say how to make it and return None."""
+    module = importlib.import_module(f"pod.figures.{_modules()[figure_id]}")
+    if find(figure_id).figure is None:
+        suites = " ".join(path.split("/")[-1].removesuffix(".csv") for path in module.FIGURE.data)
+        print(f"not recorded yet: `python -m pod measure {suites}` on a GPU records it")
+        return None
+    df = module.table()
+    module.draw(df)
+    return df
+
+
 @lru_cache(maxsize=1)
 def entries() -> tuple[Entry, ...]:
     """All figures and tables, in the order of the sources, then this repository's own."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -19,7 +20,8 @@ from pod.hardware import H200
 from pod.measure.provenance import RECORDED
 from pod.measure.suites.engine_runs import RUNS, digest, window
 from pod.serving.cost import OPERATORS, MeasuredCost, Work
-from pod.serving.events import Iteration
+from pod.serving.events import Iteration, Log
+from pod.serving.metrics import metrics
 from pod.serving.shapes import shape
 
 LOG = RECORDED / "h200" / "engine-runs.csv"
@@ -65,7 +67,7 @@ def differing(run: str) -> int:
 def cost(run: str) -> MeasuredCost:
     load, attention = RUNS[run]
     method, kernels = METHODS[attention]
-    return MeasuredCost(shape(load.model), H200, attention=method, kernels=kernels)
+    return MeasuredCost(shape(load.model), H200, attention=method, host="none", kernels=kernels)
 
 
 def work(event: Iteration) -> Work:
@@ -73,9 +75,15 @@ def work(event: Iteration) -> Work:
 
 
 def predicted(run: str) -> np.ndarray:
-    """Seconds of every recorded batch by the cost model."""
+    """Seconds of every recorded batch by the cost model, and the host's."""
     model = cost(run)
-    return np.array([sum(model.parts(work(event)).values()) for event in batches(run)])
+    return np.array([sum(model.parts(work(event)).values()) for event in batches(run)]) + host(run)
+
+
+def host(run: str) -> float:
+    """Seconds that the GPU waits for the host in an iteration: the median of the run's first half."""
+    waits = [time - row["gpu"] for time, row in zip(taken(run), recorded()[run], strict=True)]
+    return float(np.median(waits[: len(waits) // 2]))
 
 
 def taken(run: str) -> np.ndarray:
@@ -103,24 +111,24 @@ def _operator_errors(operator: str) -> Iterator[float]:
         model = MeasuredCost(shape(row["model"]), H200, attention=method, kernels=kernels or "fa3")
         parts = Work(((chunk, before),) * (chunk > 0), requests, requests * each)
         ours = model.linear(count) if part == "linear" else model.attention(parts)
-        yield ours / model.pace / (1e-6 * float(row["us"])) - 1
+        yield ours / (1e-6 * float(row["us"])) - 1
 
 
 class Costed:
-    """An executor that takes as long as the cost model says."""
+    """An executor that takes as long as the cost model and the host say."""
 
-    def __init__(self, model: MeasuredCost):
-        self.model = model
+    def __init__(self, model: MeasuredCost, host: float):
+        self.model, self.host = model, host
 
     def submit(self, batch, event: Iteration) -> float:
-        return event.scheduled + sum(self.model.parts(work(event)).values())
+        return event.scheduled + self.host + sum(self.model.parts(work(event)).values())
 
 
 @cache
 def simulated(run: str) -> list[Iteration]:
-    """The window without a look at the recorded times."""
+    """The window without a look at the recorded times, but for the host's share."""
     load, _ = RUNS[run]
-    return window(load, Costed(cost(run)), load.scheduler())
+    return window(load, Costed(cost(run), host(run)), load.scheduler())
 
 
 def seconds(run: str) -> tuple[float, float]:
@@ -128,12 +136,17 @@ def seconds(run: str) -> tuple[float, float]:
     return recorded()[run][-1]["end"] - recorded()[run][0]["scheduled"], simulated(run)[-1].end
 
 
-def gain(load: str) -> tuple[float, float]:
-    """Time with FlashAttention-3 over time with ours, recorded and simulated."""
-    serial, pod = (seconds(f"{load}, {name}") for name in ("fa3", "hopper"))
+def gain(load: str, over: str = "fa3") -> tuple[float, float]:
+    """Time with other attention over time with ours, recorded and simulated."""
+    serial, pod = (seconds(f"{load}, {name}") for name in (over, "hopper"))
     return serial[0] / pod[0], serial[1] / pod[1]
 
 
-def fit(runs=("llama-3-8b, fa3", "llama-3-8b, hopper")) -> tuple[float, tuple[float, float]]:
-    """`pace` and the host's line, from the first half of two runs; everything else is held out."""
-    raise NotImplementedError
+def felt(run: str) -> tuple[dict[str, float], dict[str, float]]:
+    """What the users of an online window felt, recorded and simulated: TTFT and TBT in seconds."""
+    real = batches(run)
+    ends = [replace(event, end=row["end"]) for event, row in zip(real, recorded()[run], strict=True)]
+    load, _ = RUNS[run]
+    logs = [Log(requests=[(r.id, r.arrival, r.prompt, r.output) for r in load.requests()], iterations=events)
+            for events in (ends, simulated(run))]  # fmt: skip
+    return tuple(metrics(log) for log in logs)

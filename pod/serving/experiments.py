@@ -172,8 +172,9 @@ CAPACITY_REQUESTS = 512
 
 
 def h200(model: str, **changes) -> Setup:
-    """One H200, its operators measured; otherwise as in POD §5."""
-    base = Setup(model=model, gpu="h200", measured=True, max_batch=999, max_tokens=16384, block_size=H200_BLOCK)
+    """One H200, its operators measured, without the host's share; otherwise as in POD §5."""
+    base = Setup(model=model, gpu="h200", measured=True, host="none", max_batch=999, max_tokens=16384,
+                 block_size=H200_BLOCK)  # fmt: skip
     return replace(base, **changes)
 
 

@@ -29,12 +29,12 @@ class GridTable:
             if len(axis) < 2 or any(b <= a for a, b in zip(axis, axis[1:], strict=False)):
                 raise ValueError(f"axis {i}: got {axis}, allowed are two or more increasing numbers")
             values = np.maximum.accumulate(values, axis=i) if times else values
-        self._times, self._shape, self._values = times, values.shape, values.ravel().tolist()
+        self._times, self.shape, self._values = times, values.shape, values.ravel().tolist()
 
     def __call__(self, *point: float) -> float:
         # corners of the cell around the point, each with its weight; a lookup is a few microseconds, so plain Python
         corners, beyond = [(0, 1.0)], 1.0
-        for axis, size, x in zip(self.axes, self._shape, point, strict=True):
+        for axis, size, x in zip(self.axes, self.shape, point, strict=True):
             if x > axis[-1] and self._times:
                 beyond *= x / axis[-1]
             low = min(max(bisect_right(axis, x) - 1, 0), size - 2)

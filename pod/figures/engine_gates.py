@@ -1,0 +1,101 @@
+"""What the simulator has to show before it is believed: recorded runs of the engine, gate by gate."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="engine-gates",
+    source="This repository",
+    title="The simulator against the real engine",
+    chapter="14",
+    method="points between the grid's, and recorded runs as far as there are any, all on one H200",
+    state="recorded",
+    data=("h200/operators.csv",),
+)
+OPERATORS = ("linear", "prefill_fa3", "prefill_hopper", "decode_fa3", "decode_hopper", "attention_hopper")
+# gate: (what is bounded, its bound). Fixed before the runs were recorded.
+BOUNDS = {
+    "batches": ("batches that differ", 0), "operators": ("median error, %", 3), "operators, worst": ("p95 error, %", 8),
+    "iterations": ("median error, %", 3), "run": ("error of the time, %", 3), "P50": ("error, %", 5),
+    "P99": ("error, %", 10), "gain": ("error over the gain, %", 25),
+}  # fmt: skip
+
+
+def table():
+    """A row a gate and case: the value, the bound, and whether it holds; NaN while the runs are not recorded."""
+    import pandas as pd
+
+    rows = [(gate, case, value, BOUNDS[gate][1]) for gate, case, value in (*_operators(), *_runs())]
+    df = pd.DataFrame(rows, columns=["gate", "case", "value", "bound"])
+    return df.assign(holds=df.value <= df.bound)
+
+
+def _operators():
+    import numpy as np
+
+    from pod.measure import gates
+
+    for operator in OPERATORS:
+        errors = 100 * abs(gates.operator_errors(operator))
+        yield "operators", operator, float(np.median(errors))
+        yield "operators, worst", operator, float(np.percentile(errors, 95))
+
+
+def _runs():
+    import numpy as np
+
+    from pod.measure import gates
+    from pod.measure.suites.engine_runs import RUNS
+
+    if not gates.LOG.exists():
+        yield from ((gate, "not recorded yet", float("nan")) for gate in BOUNDS if not gate.startswith("operators"))
+        return
+    for run in RUNS:
+        yield "batches", run, float(gates.differing(run))
+        errors = 100 * abs(gates.predicted(run) / gates.taken(run) - 1)
+        yield "iterations", run, float(np.median(errors[len(errors) // 2 :]))
+    for run, (load, attention) in RUNS.items():
+        if load.qps:
+            real, ours = gates.felt(run)
+            for key in ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"):
+                metric, _, percentile = key.upper().partition("_")
+                yield percentile, f"{metric}, {run}", 100 * abs(ours[key] / real[key] - 1)
+        else:
+            real, ours = gates.seconds(run)
+            yield "run", run, 100 * abs(ours / real - 1)
+            if attention == "hopper":
+                real, ours = gates.gain(load.model)
+                yield "gain", load.model, 100 * abs(ours - real) / (ours - 1)
+
+
+def text(df) -> str:
+    """The gates as lines, each with its worst case."""
+    lines = []
+    for gate, mine in df.groupby("gate", sort=False):
+        bound = f"{gate:<17} {BOUNDS[gate][0]:<23} at most {BOUNDS[gate][1]:>2}: "
+        if mine.value.isna().all():
+            lines.append(bound + "not recorded yet (python -m pod measure engine-runs)")
+            continue
+        worst = mine.loc[mine.value.idxmax()]
+        words = f"worst {worst.value:.1f} ({worst.case})" if worst.value else "no exception"
+        lines.append(f"{bound}{mine.holds.sum()} of {len(mine)} hold, {words}")
+    return "\n".join(lines)
+
+
+def draw(df):
+    """Each case as a dot, its value in units of the bound."""
+    from pod.show import style
+
+    shown = df[(df.bound > 0) & df.value.notna()]
+    gates = list(dict.fromkeys(shown.gate))
+    ax = style.axes(8.5, 0.9 + 0.42 * len(gates))
+    for i, gate in enumerate(gates):
+        mine = shown[shown.gate == gate]
+        colours = [style.colour("hybrid") if ok else "#e45756" for ok in mine.holds]
+        ax.scatter(mine.value / mine.bound, [i] * len(mine), c=colours, s=36, zorder=3)
+    ax.axvline(1, color=style.INK, linewidth=1.2)
+    ax.set(yticks=range(len(gates)), ylim=(len(gates) - 0.5, -0.5), xlim=(0, None),
+           xlabel="error in units of what is allowed (line)")  # fmt: skip
+    ax.set_yticklabels([f"{gate}, {BOUNDS[gate][0].removesuffix(', %')}: {BOUNDS[gate][1]} %" for gate in gates])
+    return ax.figure

@@ -1,0 +1,65 @@
+"""Real runs of the engine on an H200: the same batches, three ways to compute their attention."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="engine-runs",
+    source="This repository",
+    title="The same batches with FlashAttention-3, with ours in turn, and with ours at once",
+    chapter="14",
+    method="windows of 220 to 300 iterations out of a long offline run; bf16, random weights; time from start to end",
+    state="recorded",
+    data=("h200/engine-runs.csv",),
+)
+WAYS = {"fa3": "FlashAttention-3, two calls", "hopper-serial": "ours, halves in turn", "hopper": "ours, at once"}
+
+
+def table():
+    """A row a run: milliseconds an iteration (all of the window over its iterations), and the time saved against
+    FlashAttention-3 in percent."""
+    import pandas as pd
+
+    from pod.measure import gates
+    from pod.measure.suites.engine_runs import RUNS
+
+    rows = []
+    for run, (load, attention) in RUNS.items():
+        if not load.qps:
+            real = gates.recorded()[run]
+            decodes = sum(len(event.decodes) for event in gates.batches(run)) / len(real)
+            context = sum(event.decode_context for event in gates.batches(run)) / len(real) / decodes
+            ms = 1e3 * (real[-1]["end"] - real[0]["scheduled"]) / len(real)
+            rows.append((load.model, WAYS[attention], load.chunk, round(decodes), round(context), ms))
+    df = pd.DataFrame(rows, columns=["model", "attention", "budget", "decodes", "context", "ms"])
+    serial = df[df.attention == WAYS["fa3"]].set_index("model").ms
+    return df.assign(saved_percent=100 * (1 - df.ms / df.model.map(serial)))
+
+
+def draw(df):
+    from pod.serving.shapes import SHAPES
+    from pod.show import style
+
+    models = list(dict.fromkeys(df.model))
+    axes = style.axes(9.5, 2.9, len(models), width_ratios=[len(df[df.model == m]) + 0.5 for m in models])
+    colours = dict(zip(WAYS.values(), (style.FRAME, style.colour("load"), style.colour("hybrid")), strict=True))
+    for ax, model in zip(axes, models, strict=True):
+        mine = df[df.model == model]
+        ax.bar(mine.attention, mine.ms, color=mine.attention.map(colours), width=0.7)
+        for i, row in enumerate(mine.itertuples()):
+            words = f"{row.ms:.1f}" + (f"\n−{row.saved_percent:.1f} %" if row.saved_percent else "")
+            ax.text(i, row.ms, words, ha="center", va="bottom", fontsize=9)
+        ax.set_xticks(range(len(mine)), [name.replace(", ", ",\n") for name in mine.attention], fontsize=8.5)
+        row = mine.iloc[0]
+        batch = f"{row.budget} tokens, {row.decodes} of them chats at {row.context / 1024:.0f}K"
+        ax.set_title(f"{SHAPES[model].name}\n{batch}", fontsize=9.5)
+        ax.set_ylim(0, 1.25 * df.ms.max())
+    axes[0].set_ylabel("ms an iteration, measured")
+    return axes[0].figure
+
+
+def saved(model: str = "llama-3-8b", attention: str = "hopper") -> float:
+    """Time saved in the whole run against FlashAttention-3, percent."""
+    df = table()
+    return float(df.saved_percent[(df.model == model) & (df.attention == WAYS[attention])].iloc[0])
