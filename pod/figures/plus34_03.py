@@ -42,10 +42,15 @@ def draw(df):
             share = f"{name}: {rows.share.sum():.0f} %"
             ax.bar(rows.place, rows.share, 2.5, color=tone, label=share)
         for row in mine.nlargest(3, "share").itertuples():
-            ax.annotate(" ".join(row.sass.split()[:1]), (row.place, row.share), (4, 0), textcoords="offset points",
+            ax.annotate(_opcode(row.sass), (row.place, row.share), (4, 0), textcoords="offset points",
                         fontsize=8, va="center")  # fmt: skip
         ax.set(xlim=(0, mine.instructions.max()), ylabel="% of samples")
         ax.set_title(mine.label.iloc[0], fontsize=10, loc="left")
         style.legend(ax, loc="upper right")
     axes[-1].set_xlabel("place in the program, instructions")
     return figure
+
+
+def _opcode(sass: str) -> str:
+    """The instruction's name, without the predicate before it."""
+    return next(word for word in sass.split() if not word.startswith("@"))

@@ -66,13 +66,13 @@ def draw(df):
                         (paper.value("plus34.f04.memory_util"), "post, after")):  # fmt: skip
         ax.axvline(edge, color=style.FRAME, linestyle="--", linewidth=1.2)
         ax.text(edge, -0.62, f"{words}: {edge:.0f} %", fontsize=8.5, ha="center", color=style.INK)
-    marks = dict(zip(_plus34.KERNELS, "os^vosPDX", strict=True))
-    for i, (kernel, label) in enumerate(_plus34.KERNELS.items()):
+    marks, kernels = dict(zip(_plus34.KERNELS, "os^vosPDX", strict=True)), list(dict.fromkeys(df.kernel))
+    for i, kernel in enumerate(kernels):
         mine = df[df.kernel == kernel].set_index("batch")
-        y = [batches.index(b) + 0.08 * (i - 4) for b in mine.index]
-        ax.plot(mine.dram, y, marks[kernel], color=_plus34.COLOURS[kernel], markersize=7, label=label,
-                markeredgecolor="white", markeredgewidth=0.6)  # fmt: skip
-    ax.set_yticks(range(len(batches)), [b if b == _plus34.CHATS else f"{b}" for b in batches], fontsize=9)
+        y = [batches.index(b) + 0.7 * ((i + 0.5) / len(kernels) - 0.5) for b in mine.index]
+        ax.plot(mine.dram, y, marks[kernel], color=_plus34.COLOURS[kernel], markersize=7, markeredgecolor="white",
+                markeredgewidth=0.6, label=_plus34.KERNELS[kernel])  # fmt: skip
+    ax.set_yticks(range(len(batches)), batches, fontsize=9)
     for i in range(1, len(batches)):
         ax.axhline(i - 0.5, color=style.IDLE, linewidth=1, zorder=0)
     ax.set(xlim=(0, 102), ylim=(len(batches) - 0.5, -0.5), xlabel="% of the DRAM rate (4.8 TB/s)",
