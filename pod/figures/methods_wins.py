@@ -50,10 +50,9 @@ def draw(df):
     from matplotlib import pyplot as plt
     from matplotlib.patches import Patch
 
-    from pod.show import style
 
     contexts = sorted(df.context.unique())
-    figure, axes = plt.subplots(2, len(contexts), figsize=(10.5, 6), dpi=style.DPI, layout="constrained", sharex=True,
+    figure, axes = plt.subplots(2, len(contexts), figsize=(10, 5.4), dpi=100, layout="constrained", sharex=True,
                                 sharey=True)  # fmt: skip
     for row, field in zip(axes, FIELDS, strict=True):
         for ax, context in zip(row, contexts, strict=True):

@@ -89,7 +89,7 @@ def draw(df):
 
     from pod.show import style
 
-    figure, axes = plt.subplots(2, 2, figsize=(10, 7.2), dpi=style.DPI, layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(9.5, 6.8), dpi=100, layout="constrained")
     for ax, panel in zip(axes.flat, ("prefill", "decode"), strict=False):
         _lines(style.tidy(ax), df[df.panel == panel])
         ax.set(xlabel=PANELS[panel])

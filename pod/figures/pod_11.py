@@ -148,9 +148,8 @@ def under_hopper() -> float:
 def draw(df):
     from matplotlib import pyplot as plt
 
-    from pod.show import style
 
-    figure, axes = plt.subplots(2, 1, figsize=(9.5, 7.2), dpi=style.DPI, layout="constrained", sharex=True)
+    figure, axes = plt.subplots(2, 1, figsize=(9.5, 6.6), dpi=100, layout="constrained", sharex=True)
     some, fair = filtered(df), even(df)
     _panel(axes[0], some, f"{len(some)} batches in which each part takes 20 % or more: the paper's filter")
     _panel(axes[1], fair, f"a fair sample of {len(fair)} batches, nothing left out")
