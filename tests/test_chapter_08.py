@@ -270,6 +270,8 @@ def test_the_winner_is_the_least_time_and_the_margin_the_next():
     times = grid.loc[5, methods_wins.FIELDS["all ways"]].astype(float).sort_values()
     assert first.winner == times.index[0] and first.margin == pytest.approx(100 * (times.iloc[1] / times.iloc[0] - 1))
     assert methods_wins.counts(df)["our five methods"].sum() == len(grid)
+    titles = [ax.get_title() for ax in methods_wins.draw(df).get_axes()]
+    assert titles == ["context 4K", "context 8K", "context 16K", "", "", ""]
 
 
 def test_place_counts_every_batch_once_by_its_ctas():

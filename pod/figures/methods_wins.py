@@ -57,11 +57,10 @@ def draw(df):
     for row, field in zip(axes, FIELDS, strict=True):
         for ax, context in zip(row, contexts, strict=True):
             _cells(ax, df[(df.field == field) & (df.context == context)])
-            if row is axes[0]:
-                ax.set_title(f"context {short(context)}", fontsize=10)
         row[0].set_ylabel(f"{field}\n\ndecodes")
-    for ax in axes[1]:
-        ax.set_xlabel("chunk, tokens")
+    for top, bottom, context in zip(*axes, contexts, strict=True):
+        top.set_title(f"context {short(context)}", fontsize=10)
+        bottom.set_xlabel("chunk, tokens")
     winners = [way for way in NAMES if way in set(df.winner)]
     handles = [Patch(color=TONES[way], label=NAMES[way]) for way in winners]
     figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
