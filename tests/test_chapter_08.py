@@ -28,6 +28,7 @@ from pod.hardware import H200
 from pod.measure import counters, peers, provenance, timing
 from pod.measure.run import _write
 from pod.measure.suites import SUITES, methods_counters
+from pod.show import style, violins
 
 ROWS = {"methods-sweep": 420}
 FIGURES = (
@@ -295,3 +296,10 @@ def test_band_places_every_method():
     df = methods_band.table()
     assert df[df.method == "POD"].place.to_numpy() == pytest.approx(0.7, abs=1e-3)
     assert df[df.method == "two streams"].place.to_numpy() == pytest.approx(0.1, abs=1e-3)
+
+
+def test_violins_write_the_mean_above_each_shape():
+    spreads = {"a": pd.Series([1.0, 2.0, 6.0]), "b": pd.Series([1.0, 1.0, 4.0])}
+    ax = violins(style.axes(4, 3), spreads, ["red", "blue"], lambda values: values.mean())
+    assert [t.get_text() for t in ax.texts] == ["3.00×", "2.00×"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b"]
