@@ -41,7 +41,7 @@ def table():
 
 
 def draw(df):
-    from pod.serving.experiments import SARATHI
+    from pod.serving.experiments import IN_TURN, SARATHI
     from pod.serving.shapes import SHAPES
     from pod.show import style
 
@@ -49,6 +49,7 @@ def draw(df):
     colours = (style.FRAME, style.DECODE, style.PREFILL)
     for ax, (model, (_, ratio, _)) in zip(axes, MODELS.items(), strict=False):
         mine = df[(df.model == model) & (df.pd == ratio)]
+        mine = mine[mine.system != IN_TURN]
         ax.bar(range(3), mine.requests_per_minute, color=colours, width=0.7)
         for i, row in enumerate(mine.itertuples()):
             ax.text(i, row.requests_per_minute, f"{row.requests_per_minute:.0f}", ha="center", va="bottom", fontsize=9)
@@ -59,11 +60,13 @@ def draw(df):
         ax.set_title(SHAPES[model].name, fontsize=10)
         ax.set_ylim(0, 1.14 * mine.requests_per_minute.max())
     axes[0].set_ylabel("requests per minute, simulated")
-    mine = df[(df.model == "llama-3-8b") & (df.system == SARATHI) & df.pd.isin(RATIOS)].sort_values("pd")
-    axes[3].plot(mine.pd, mine.pod_gain, "o-", color=style.PREFILL, label="gain of POD over Sarathi, %")
+    over = df[(df.model == "llama-3-8b") & df.pd.isin(RATIOS)].sort_values("pd")
+    mine, alone = over[over.system == SARATHI], over[over.system == IN_TURN]
+    axes[3].plot(mine.pd, mine.pod_gain, "o-", color=style.PREFILL, label="POD over Sarathi, %")
+    axes[3].plot(alone.pd, alone.pod_gain, "o--", color=style.colour("hybrid"), label="of it by overlap alone, %")
     axes[3].axvspan(paper.value("pod.f15.peak_low"), paper.value("pod.f15.peak_high"), color=style.LIT, alpha=0.35,
                     label="paper: peak gains", linewidth=0)  # fmt: skip
-    axes[3].set(xscale="log", xlabel="P:D", ylim=(0, 1.35 * mine.pod_gain.max()))
+    axes[3].set(xscale="log", xlabel="P:D", ylim=(0, 1.6 * mine.pod_gain.max()))
     axes[3].set_xticks(RATIOS[::2], RATIOS[::2])
     axes[3].minorticks_off()
     axes[3].set_title("Llama-3-8B", fontsize=10)

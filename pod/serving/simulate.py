@@ -71,11 +71,11 @@ class Setup:
     slowdown: float = 1.0  # of every iteration: near capacity a percent of it moves the queue by tens
     efficiency: Efficiency = Efficiency()
     measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
+    kernels: str | None = None  # whose measured attention; None: FlashAttention-3 for serial, ours for pod
 
     def cost(self) -> Cost:
-        kind = MeasuredCost if self.measured else AnalyticalCost
-        card = gpu(self.gpu)
-        return kind(shape(self.model), card, self.tp, self.pp, self.attention, self.host, self.efficiency)
+        system = shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency
+        return MeasuredCost(*system, self.kernels) if self.measured else AnalyticalCost(*system)
 
     def lanes(self) -> list[Scheduler]:
         """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue."""

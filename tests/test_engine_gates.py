@@ -1,0 +1,127 @@
+"""The gates between simulator and engine: they open for the truth, close on a lie, and hold on what is recorded."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from pod.figures import engine_gates, engine_offline, engine_parts, pod_04
+from pod.measure import gates
+from pod.measure.suites import engine_runs, operators
+from pod.serving.loop import Ticks
+
+needs_runs = pytest.mark.skipif(not gates.LOG.exists(), reason="no runs recorded: python -m pod measure engine-runs")
+SOME = ("llama-2-7b, fa3", "llama-2-7b, hopper", "llama-3-8b online, fa3")
+
+
+class Engine:
+    """In the engine's place: the cost model's times, off by a factor, with noise and a host."""
+
+    def __init__(self, run: str, factor: float):
+        self.cost, self.factor, self.random = gates.cost(run), factor, np.random.default_rng(1)
+
+    def submit(self, batch, event) -> float:
+        gpu = self.factor * sum(self.cost.parts(gates.work(event)).values()) * self.random.normal(1, 0.01)
+        event.stages = [(event.scheduled, event.scheduled + gpu)]
+        return event.scheduled + gpu + 0.001
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    """Write runs as the suite does, and let the gates read them."""
+
+    def write(factor: float = 1.0, change=lambda rows: None) -> None:
+        rows = []
+        for run in SOME:
+            load, _ = engine_runs.RUNS[run]
+            events = engine_runs.window(load, Engine(run, factor), load.scheduler())
+            rows += [{"run": run, "iteration": i} | engine_runs.row(event, event.scheduled, event.end)
+                     for i, event in enumerate(events)]  # fmt: skip
+        change(rows)
+        monkeypatch.setattr(gates, "LOG", tmp_path / "engine-runs.csv")
+        with gates.LOG.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        for function in (gates.recorded, gates.batches, gates.simulated):
+            function.cache_clear()
+
+    yield write
+    for function in (gates.recorded, gates.batches, gates.simulated):
+        function.cache_clear()
+
+
+def median_error(run: str) -> float:
+    return float(np.median(abs(gates.predicted(run) / gates.taken(run) - 1)))
+
+
+def test_gates_open_for_a_run_that_is_as_the_model_says(record):
+    record()
+    for run in SOME:
+        assert gates.differing(run) == 0 and median_error(run) < 0.02
+        real, simulated = gates.seconds(run)
+        assert simulated == pytest.approx(real, rel=0.02)
+    real, simulated = gates.gain("llama-2-7b")
+    assert simulated == pytest.approx(real, abs=0.01) and real > 1.02
+    felt, ours = gates.felt(SOME[2])
+    assert ours["tbt_p50"] == pytest.approx(felt["tbt_p50"], rel=0.05)
+
+
+def test_gates_close_on_other_times_and_other_batches(record):
+    record(factor=1.2)
+    assert median_error(SOME[0]) > 0.1 and abs(gates.seconds(SOME[0])[1] / gates.seconds(SOME[0])[0] - 1) > 0.1
+
+    def lie(rows):
+        rows[7]["digest"] = "00000000"
+
+    record(change=lie)
+    assert gates.differing(SOME[0]) == 1
+
+
+def test_a_window_starts_in_the_middle_of_a_long_run():
+    load = engine_runs.LOADS["llama-3-8b"]
+    scheduler = load.scheduler()
+    events = engine_runs.window(load, Ticks(), scheduler)
+    assert len(events) == load.iterations and len({engine_runs.digest(e) for e in events}) == len(events)
+    assert len(scheduler.running) == pytest.approx(load.running, abs=3), "as many end as begin"
+    assert all(e.prefills and e.decodes for e in events[1:200]) and not any(e.preempted for e in events)
+    assert {load.chunk - 1} <= {e.tokens for e in events[1:200]} <= {load.chunk - 1, load.chunk}
+
+
+def test_suites_name_every_row_once():
+    for suite in (operators, engine_runs):
+        rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
+        assert len(rows) == len(set(rows)) > 2000
+
+
+def test_the_recorded_operators_pass_where_they_are_said_to():
+    """Chapter 14 says which gates fail and why. Those that hold must go on holding."""
+    table = engine_gates.table().set_index(["gate", "case"])
+    for operator in ("linear", "decode_hopper", "attention_hopper"):
+        assert table.holds["operators", operator], operator
+    assert len(gates.operator_errors("prefill_fa3")) == 3 * operators.HELD_OUT
+
+
+@needs_runs
+def test_recorded_runs_have_the_simulators_batches():
+    assert [gates.differing(run) for run in engine_runs.RUNS] == [0] * len(engine_runs.RUNS)
+
+
+def test_gains_shrink_on_their_way_up():
+    """A layer's gain is an iteration's in proportion to attention's share, and less over a whole run."""
+    parts = engine_parts.table()
+    for _, mine in parts.groupby("model"):
+        serial, _, pod = mine.itertuples()
+        layer, iteration = serial.attention / pod.attention - 1, serial.ms / pod.ms - 1
+        assert layer > iteration > 0
+    shares = pod_04.table().attention_percent
+    assert shares.is_monotonic_increasing and shares.iloc[0] < 20 and shares.iloc[-1] > 70
+
+
+def test_overlap_gains_most_where_both_parts_are_equally_long():
+    """On an H200 that is beyond the paper's range of P:D."""
+    table = engine_offline.table()
+    overlap = table[(table.system == "Sarathi, ours in turn") & table.pd.isin(engine_offline.RATIOS)]
+    overlap = overlap[overlap.model == "llama-3-8b"].set_index("pd").pod_gain
+    assert 24 < overlap.idxmax() < 160 and overlap.max() > 2 * overlap[4]
+    assert (table.pod_gain[table.system == "Sarathi"] > 0).all()
