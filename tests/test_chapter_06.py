@@ -184,6 +184,23 @@ def test_summary_of_the_recording_counts_what_the_traces_hold():
     assert list(pod_trace.summary()["asked twice"]) == [(trace.draws == 2).sum() for trace in traces.values()]
 
 
+def test_recording_shows_what_the_chapter_says_of_it():
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    traces = pod_trace.traces()
+    time = {run: trace.end.max() for run, trace in traces.items()}
+    both = {run: both_share(trace) for run, trace in traces.items()}
+    order = ["serial", "cta", "even2", "prop2"]
+    assert [run for run in sorted(order, key=time.get, reverse=True)] == order
+    assert [run for run in sorted(order, key=both.get)] == order
+    assert min(time["even4"], time["prop4"]) > time["serial"], "four small CTAs are slower than one after the other"
+    assert 0.8 < both["prop4"] / both["prop2"] < 1, "though they hold both nearly as much"
+    at, sms = both_over_time(traces["prop2"])
+    assert sms[(at > 80) & (at < 105)].max() < 0.25 * H200_SMS < 0.9 * H200_SMS < sms[at < 60].mean(), "the valley"
+    mean = traces["prop2"].groupby("op").us.mean()
+    assert 3 < mean["prefill"] / mean["decode"] < 6, "a prefill CTA lasts several times as long"
+
+
 def test_recording_is_small():
     if not RECORDING.exists():
         pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
