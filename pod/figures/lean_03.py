@@ -13,40 +13,38 @@ FIGURE = Figure(
     state="recorded",
     data=("h200/lean-trace.csv",),
 )
-BATCH = "56 heads, 1 x 64K"
-RUNS = {"single": "no split", "rule_256": "rule of 2.5.6", "rule_now": "today's rule", "stream_k": "stream-K"}
+RUNS = {"single": "no split", "rule_256": "rule of 2.5.6", "rule_now": "today's rule", "lean": "stream-K"}
 
 
 def table():
-    """One row a batch, cut and SM: when its decode began and ended, microseconds after the first."""
+    """One row a cut and SM: when its decode began and ended, microseconds after the first."""
     df = _lean.recorded("lean-trace")
     df = df[df.run.isin(RUNS)]
-    return df[["batch", "run", "sm", "start_us", "end_us"]].astype({"sm": int}).reset_index(drop=True)
+    return df[["run", "sm", "start_us", "end_us"]].astype({"sm": int}).reset_index(drop=True)
 
 
 def busy(df):
-    """Share of all SMs' time until the last end in which they decode, by batch and cut, %."""
-    spans = df.assign(span=df.end_us - df.start_us).groupby(["batch", "run"])
+    """Share of all SMs' time until the last end in which they decode, by cut, %."""
+    spans = df.assign(span=df.end_us - df.start_us).groupby("run")
     return 100 * spans.span.sum() / (spans.sm.nunique() * (spans.end_us.max() - spans.start_us.min()))
 
 
-def least_busy() -> float:
-    """Over the recorded batches, under stream-K, %."""
-    return float(busy(table()).xs("stream_k", level="run").min())
+def busy_under_stream_k() -> float:
+    return float(busy(table())["lean"])
 
 
 def draw(df):
     from pod.show import style
 
     axes = style.axes(9.8, 3.4, columns=4, sharey=True, sharex=True)
-    shares, mine = busy(df), df[df.batch == BATCH]
+    shares = busy(df)
     gigabytes = 2 * 2 * 56 * 64 * (64 << 10) / 1e9
     for ax, (run, words) in zip(axes, RUNS.items(), strict=True):
-        part = mine[mine.run == run].sort_values("end_us", ascending=False).reset_index()
+        part = df[df.run == run].sort_values("end_us", ascending=False).reset_index()
         ax.barh(part.index, part.end_us - part.start_us, 1.0, left=part.start_us, color=style.DECODE, linewidth=0)
         end = part.end_us.max()
         ax.axvline(end, color=style.INK, linestyle="--", linewidth=1)
-        title = f"{words}: {end:.0f} µs\nbusy {shares[BATCH, run]:.0f} %, {gigabytes / end * 1e3:.1f} TB/s"
+        title = f"{words}: {end:.0f} µs\nbusy {shares[run]:.0f} %, {gigabytes / end * 1e3:.1f} TB/s"
         ax.set_title(title, fontsize=9.5, loc="left")
         ax.set(xlabel="time, µs", ylim=(132, 0))
     axes[0].set_ylabel("SMs, longest first")

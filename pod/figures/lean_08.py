@@ -66,6 +66,8 @@ def draw(df):
         if x == "context":
             ax.set_xscale("log", base=2)
             ax.set_xticks(part[x], [_lean.in_k(n) for n in part[x]], fontsize=8)
+        else:
+            ax.set_xticks(part[x], part[x], fontsize=8)
         ax.set(xlabel=words, ylim=(0.8, 2.7))
     axes[0].set_ylabel("speed-up of stream-K")
     handles, labels = axes[0].get_legend_handles_labels()

@@ -69,12 +69,12 @@ def measure(case: dict) -> dict:
 
 # ---------------------------------------------------------------- every cut of the same tile code
 def compare(setting, others: dict, rounds: int, ms: float = 2.0, paper: bool = False) -> dict:
-    """One row: the method, equal ranges, the splits of FlashDecoding's old and new rule, no split, the best split, and
-    `others`. With `paper`, also the paper's kernel rebuilt (csrc/lean.cu with its tile) under the same cuts."""
+    """One row: equal ranges, what the plan chooses, the splits of FlashDecoding's old and today's rule, no split, the
+    best split, and `others`. With `paper`, also the paper's tile, rebuilt in csrc/lean.cu, under the same cuts."""
     batch = setting.batch
     rules = chosen_splits(batch)
     splits = {**rules, **{f"try_{n}": n for n in promising_splits(batch)}}
-    makers = {"lean": lean, "stream_k": partial(lean, splits="stream-k")}
+    makers = {"lean": partial(lean, splits="stream-k"), "auto": lean}
     makers |= {f"split_{n}": partial(lean, splits=n) for n in dict.fromkeys(splits.values())}
     if paper:
         makers |= {"paper_lean": partial(lean, worker="cta128"),

@@ -18,7 +18,7 @@ WAYS = ("lean", "rule_256", "rule_now", "fa3", "paper_lean", "paper_rule_256")
 
 
 def cases() -> list[dict]:
-    return [{"context": n * K, "way": way} for n in (128, 512) for way in WAYS]
+    return [{"context": n * K, "way": way} for n in (32, 128, 512) for way in WAYS]
 
 
 @cache

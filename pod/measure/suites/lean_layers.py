@@ -44,7 +44,7 @@ def measure(case: dict) -> dict:
     if prefill:
         calls = {"ms": peers.fa3_prefill_exact(setting)}
     else:
-        parts = lean.chosen_splits(batch) | {"lean": "auto"}
+        parts = lean.chosen_splits(batch) | {"lean": "stream-k"}
         calls = {"fa3": peers.fa3_decode(setting)} | {way: lean.lean(setting, parts[way]) for way in WAYS}
     return _columns(timing.shuffled(calls, ROUNDS, 2.0))
 

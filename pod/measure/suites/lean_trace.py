@@ -2,58 +2,49 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 
 from pod.batch import HybridBatch
 from pod.measure.suites import lean
 from pod.schedule import stream_k
 
-DOC = "one launch each of decode: by SM from the Hopper kernel for four batches, by part from csrc/lean.cu."
-KEYS = ("batch", "run", "row")
+DOC = "one launch each of decode, 56 heads of one request: by SM from the Hopper kernel, by part from csrc/lean.cu."
+KEYS = ("run", "row")
 CSRC = lean.CSRC
 REPEATS = 1
-K = lean.K
-BATCHES = {
-    "56 heads, 1 x 64K": HybridBatch((1,), (64 * K,), 56, 56, 64, dtype="float16"),
-    "48 heads, 6 x 64K": HybridBatch((1,) * 6, (64 * K,) * 6, 48, 48, 64, dtype="float16"),
-    "8 heads, 4 x 256K": HybridBatch((1,) * 4, (256 * K,) * 4, 8, 8, 64, dtype="float16"),
-    "32 heads, ragged 8 x 64K": HybridBatch((1,) * 8, lean.ragged(8, 64 * K, 0.3), 32, 32, 64, dtype="float16"),
-}
-FIGURE_3 = "56 heads, 1 x 64K"
-HOPPER = ("stream_k", "rule_256", "rule_now", "single")
+BATCH = HybridBatch((1,), (64 * lean.K,), 56, 56, 64, dtype="float16")
+HOPPER = ("lean", "rule_256", "rule_now", "single")
 PAPER = {"paper_last": {"merge": "last"}, "paper_host": {"merge": "host"}}
 DECODE_ROLE = 4  # of the Hopper kernel's trace
 
 
 def cases() -> list[dict]:
-    batch = BATCHES[FIGURE_3]
-    parts = stream_k.decode_work([0], batch.kv_lens, [0], *(batch.num_q_heads,) * 2, 2 * lean.SMS, packed=False)
-    rows = [(name, run, row) for name in BATCHES for run in HOPPER for row in range(lean.SMS)]
-    rows += [(FIGURE_3, run, row) for run in PAPER for row in range(len(parts.work))]
-    return [dict(zip(KEYS, row, strict=True)) for row in rows]
+    parts = stream_k.decode_work([0], BATCH.kv_lens, [0], 56, 56, 2 * lean.SMS, packed=False)
+    counts = dict.fromkeys(HOPPER, lean.SMS) | dict.fromkeys(PAPER, len(parts.work))
+    return [{"run": run, "row": row} for run, count in counts.items() for row in range(count)]
 
 
 def measure(case: dict) -> dict:
-    return _rows(case["batch"], case["run"])[int(case["row"])]
+    return _rows(case["run"])[int(case["row"])]
 
 
 @cache
-def _rows(name: str, run: str) -> list[dict]:
+def _rows(run: str) -> list[dict]:
     from pod import lean as method
 
-    batch, tensors = BATCHES[name], _tensors(name)
+    batch_tensors = _tensors()
     if run in PAPER:
-        plan = method.make_plan(batch, "cuda", worker="cta128", **PAPER[run])
+        plan = method.make_plan(BATCH, "cuda", worker="cta128", **PAPER[run])
     else:
-        plan = method.make_plan(batch, "cuda", lean.chosen_splits(batch).get(run, "stream-k"))
+        plan = method.make_plan(BATCH, "cuda", lean.chosen_splits(BATCH).get(run, "stream-k"))
     for _ in range(3):  # the last of three: code and lists are warm, as in a model's layers
-        _, rows = method.run(plan, *tensors, trace=True)
+        _, rows = method.run(plan, *batch_tensors, trace=True)
     return _records(plan, rows.cpu().numpy()) if run in PAPER else _sms(rows[:, DECODE_ROLE].cpu().numpy())
 
 
-@lru_cache(maxsize=1)
-def _tensors(name: str):
-    return BATCHES[name].tensors(device="cuda")
+@cache
+def _tensors():
+    return BATCH.tensors(device="cuda")
 
 
 def _sms(stamps) -> list[dict]:
