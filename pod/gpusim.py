@@ -25,7 +25,7 @@ from pod.schedule import hopper as hopper_lists
 from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, SHAPES, WorkList
 
 RECORDING = Path(__file__).parents[1] / "data" / "recorded" / "h200" / "gpusim-calibrate.csv"
-QUANTUM = 1 / 200  # of the time a run takes at least: events that lie closer together are taken as one
+QUANTUM = 1 / 400  # of the time a run takes at least: events that lie closer together are taken as one
 
 
 @dataclass(frozen=True)
