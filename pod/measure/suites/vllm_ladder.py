@@ -30,7 +30,7 @@ CSRC = (*SINGLE_QUERY_CSRC, *HOPPER_CSRC, "pod/serving/early.py", "pod/serving/s
 TIMER, L2 = "host clock from the batch to its tokens on the host; CUDA events between model and sampler", "warm"
 REPEATS = 1
 MODEL, BLOCKS = "llama-13b", 7936  # blocks of 16 tokens: 104 GB of keys and values beside 26 GB of weights
-EVERY = {"prompts": 15, "decodes": 40}  # the share of iterations that is executed: one in so many
+EVERY = {"prompts": 15, "decodes": 40}  # one in so many iterations is executed
 CHANGES = tuple(product(("registers", "shared"), SAMPLERS))  # the post's three changes, in all combinations
 TODAY = ("hopper", "packed")
 
@@ -46,7 +46,7 @@ def plan(executor=None) -> Log:
 
 @lru_cache
 def chosen() -> tuple[int, ...]:
-    """Of either kind every so manieth iteration, from the first to the last."""
+    """One in EVERY iterations of either kind, spread from its first to its last."""
     kinds = ["prompts" if i.prefills else "decodes" for i in plan().iterations]
     picked = set()
     for kind, every in EVERY.items():
