@@ -1,6 +1,9 @@
 """The GPU model: its engine by arithmetic on a page, its binding by the kernel, its fit by the recording."""
 
+import shutil
+import subprocess
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,7 +14,8 @@ from pod import ampere, gpusim
 from pod.batch import TABLE1, HybridBatch
 from pod.gpusim import ByRole, ByTicket, Chip, Cta, InOrder, Kind, Pace, Piece, balance, simulate
 from pod.hardware import A100, GPUS, H200, TOY
-from pod.measure.suites.gpusim_calibrate import even_batch
+from pod.measure.provenance import ROOT
+from pod.measure.suites.gpusim_calibrate import KEYS, PARTS, cases, even_batch
 from pod.schedule import binding
 
 K = 1024
@@ -219,3 +223,33 @@ def test_bad_method_is_named():
         gpusim.seconds(TABLE1["C0"], H200, "magic")
     with pytest.raises(ValueError, match="kernel: got 'flash3', allowed are ours, flash2, flash2 torch"):
         gpusim.seconds(TABLE1["C0"], H200, "serial", kernel="flash3")
+
+
+# ---------------------------------------------------------------- what is measured
+
+
+def test_every_row_of_the_calibration_is_recorded_once():
+    rows = [tuple(case[key] for key in KEYS) for case in cases()]
+    assert max(Counter(rows).values()) == 1
+    assert {(probe, str(shape), ctas, size) for probe, shape, ctas, size in rows} == set(_recorded())
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if c["probe"].split()[0] in ("prefill", "decode")], ids=str)
+def test_calibration_batches_are_even_and_as_many_as_they_say(case):
+    probe, shape, ctas, size = (case[key] for key in KEYS)
+    parts = PARTS if probe.endswith("split") else 1
+    choice = {"ctas_per_sm": shape, "prefill_splits": parts, "decode_splits": parts}
+    made = gpusim.program(even_batch(probe, shape, ctas, size), H200, "serial", **choice)
+    handed_out = [cta for grid in made.grids for cta in grid.ctas]
+    keys = {piece.keys for cta in handed_out for piece in cta.pieces}
+    assert len(handed_out) == ctas and max(keys) - min(keys) <= 64, keys
+    assert {len(cta.pieces) for cta in handed_out} == {1 if probe.startswith("prefill") else made.workers}
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_the_microbenchmarks_compile(tmp_path, arch):
+    source = ROOT / "csrc" / "micro" / "rates.cu"
+    command = ["nvcc", "-std=c++20", f"-arch={arch}", "-cubin", str(source), "-o", str(tmp_path / "rates.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
