@@ -160,6 +160,34 @@ def test_two_processes_answer_as_one_does(tmp_path, alone):
     assert torch.load(path) == alone
 
 
+def _fail(rank: int, size: int, port: int, folder: str) -> None:
+    """The second process finds no memory for its share of the cache."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
+    pool = Huge() if rank else PagedPool(16, 4, 0.0)
+    try:
+        Engine(tiny(Group(rank, size)), pool)
+    except ValueError as error:
+        with open(os.path.join(folder, str(rank)), "w") as file:
+            file.write(str(error))
+    torch.distributed.destroy_process_group()
+
+
+class Huge:
+    """What the engine asks of a pool, without the list of a quadrillion free blocks."""
+
+    num_blocks, block_size, swap_blocks = 2**50, 4, 0
+
+
+def test_who_finds_no_memory_stops_every_process(tmp_path):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    torch.multiprocessing.spawn(_fail, (2, port, str(tmp_path)), nprocs=2)
+    said = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
+    assert said[0] == "blocks: got 16, another process has no room for them" and "has no room (" in said[1]
+
+
 # ---------------------------------------------------------------- on a GPU
 
 

