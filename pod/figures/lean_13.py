@@ -51,7 +51,7 @@ def draw(df):
         ax.bar(x, part.ratio[contexts], 0.18, color=colour, label=way)
         for at, context in zip(x, contexts, strict=True):
             words = f"{part.ratio[context]:.2f}\n{part.watts[context]:.0f} W"
-            ax.text(at, max(1.02, part.ratio[context] + 0.03), words, ha="center", fontsize=8)
+            ax.text(at, max(1.05, part.ratio[context] + 0.03), words, ha="center", fontsize=8)
     ax.axhline(1, color=style.INK, linewidth=0.8, zorder=0)
     ax.set_xticks(range(len(contexts)), [_lean.in_k(n) for n in contexts])
     ax.set(xlabel="context", ylabel="energy over FlashDecoding's", ylim=(0, 3.2))
