@@ -128,6 +128,15 @@ def test_printed_last_cta_loses_parts_in_figure_1():
     assert all(np.abs(a - b).max() > 0.01 for a, b in zip(right, printed, strict=True))
 
 
+@pytest.mark.parametrize("heads, parts", [(4, 3), (1, 5), (6, 2)])
+def test_hosts_need_a_slot_more_than_there_are_heads(heads, parts):
+    by_head = [(head, part) for head in range(heads) for part in range(parts)]
+    by_part = [(head, part) for part in range(parts) for head in range(heads)]
+    assert host_blocks.ended(by_part, heads) == [] and host_blocks.ended(by_head, 1) == []
+    for grid in (by_head, by_part):
+        assert sorted(host_blocks.ended(grid, heads + 1)) == by_head
+
+
 # ---------------------------------------------------------------- the kernel of csrc/lean.cu
 def check(batch, sms=3, merge="last", **how):
     """Run twice on poisoned memory; returns the trace."""

@@ -59,3 +59,24 @@ def _fix_up(head, tiles, cuts, partials, hosts, find_last: Last) -> np.ndarray:
     for cta in range(host + 1, find_last((head + 1) * tiles, tiles, cuts) + 1):
         whole = whole.merge(partials[cta])
     return whole.finish()[0]
+
+
+def ended(grid: Sequence[tuple[int, int]], slots: int) -> list[tuple[int, int]]:
+    """CTAs (head, part) of `grid` that come to an end if each part 0, the host, waits for the others of its head.
+
+    A GPU starts CTAs in order, in `slots` places, and takes none out before it ends. Fewer than all means: it hangs.
+    """
+    waiting, running, done = list(grid), [], []
+    while True:
+        while waiting and len(running) < slots:
+            running.append(waiting.pop(0))
+        free = [cta for cta in running if _may_end(cta, grid, done)]
+        if not free:
+            return done
+        running = [cta for cta in running if cta not in free]
+        done += free
+
+
+def _may_end(cta: tuple[int, int], grid, done) -> bool:
+    head, part = cta
+    return part > 0 or all(other in done for other in grid if other[0] == head and other[1] > 0)
