@@ -5,7 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from pod.figures import engine_gates, engine_offline, engine_parts, pod_04
+from pod.figures import engine_gates, engine_host, engine_offline, engine_parts, pod_04
+from pod.figures import engine_runs as engine_runs_figure
 from pod.measure import gates
 from pod.measure.suites import engine_runs, operators
 from pod.serving.loop import Ticks
@@ -32,8 +33,7 @@ def record(tmp_path, monkeypatch):
 
     def write(factor: float = 1.0, change=lambda rows: None) -> None:
         rows = []
-        for run in SOME:
-            load, _ = engine_runs.RUNS[run]
+        for run, (load, _) in engine_runs.RUNS.items():
             events = engine_runs.window(load, Engine(run, factor), load.scheduler())
             rows += [{"run": run, "iteration": i} | engine_runs.row(event, event.scheduled, event.end)
                      for i, event in enumerate(events)]  # fmt: skip
@@ -72,10 +72,28 @@ def test_gates_close_on_other_times_and_other_batches(record):
     assert median_error(SOME[0]) > 0.1 and abs(gates.seconds(SOME[0])[1] / gates.seconds(SOME[0])[0] - 1) > 0.1
 
     def lie(rows):
-        rows[7]["digest"] = "00000000"
+        next(row for row in rows if row["run"] == SOME[0])["digest"] = "00000000"
 
     record(change=lie)
     assert gates.differing(SOME[0]) == 1
+
+
+def test_pictures_of_runs_show_what_is_in_them(record):
+    """Every run 1 % faster or slower than the model, the host a millisecond: tables, gates and bars say so."""
+    record()
+    runs = engine_runs_figure.table()
+    assert len(runs) == 7 and set(runs.attention) == set(engine_runs_figure.WAYS.values())
+    assert runs.saved_percent[runs.attention == "ours, at once"].between(2, 20).all()
+    assert engine_runs_figure.saved("yi-6b") == pytest.approx(
+        100 * (1 - 1 / gates.gain("yi-6b")[0]), abs=1e-6)  # fmt: skip
+    host = engine_host.table()
+    assert (host.ms - host.gpu_ms).between(0.7, 1.3).all() and {"hybrid", "decode only"} <= set(host.kind)
+    assert engine_host.worst_hybrid() == host.host_percent[host.kind == "hybrid"].max() < 6
+    held = engine_gates.table().set_index("gate").drop(["operators", "operators, worst"])
+    assert held.value.notna().all() and held.holds["batches"].all() and held.holds["iterations"].all()
+    assert "not recorded" not in engine_gates.text(engine_gates.table())
+    for figure, table in ((engine_runs_figure, runs), (engine_host, host), (engine_gates, engine_gates.table())):
+        assert figure.draw(table).axes
 
 
 def test_a_window_starts_in_the_middle_of_a_long_run():

@@ -214,7 +214,7 @@ def test_a_last_wave_costs_what_the_recorded_step_says():
 
 def test_measured_and_analytical_costs_say_what_they_are():
     measured, reference = MeasuredCost(LLAMA3, H200, attention="pod"), AnalyticalCost(LLAMA3, H200, attention="pod")
-    assert (measured.label, reference.label) == ("measured H200 SXM", "analytical H200 SXM")
+    assert (measured.label, reference.label) == ("operators measured on H200 SXM", "analytical H200 SXM")
     both, alone = Work(((1024, 8192),), 64, 64 * 8192), Work((), 64, 64 * 8192)
     parts = measured.prefill(both.chunks), measured.decode(64, 64 * 8192)
     assert max(parts) < measured.attention(both) < sum(parts) and measured.attention(alone) == parts[1]

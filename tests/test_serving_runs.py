@@ -259,7 +259,7 @@ SMALL = ["simulate", "--tp", "2", "--requests", "40", "--qps", "1"]
 def test_simulate_prints_a_table_that_says_what_it_is(capsys):
     assert main(SMALL) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "times: analytical A100-80GB SXM; nothing here was measured"
+    assert out[0] == "times: analytical A100-80GB SXM; every run is simulated"
     assert out[1].split()[:2] == ["scheduler", "attention"] and len(out) == 3
 
 

@@ -272,7 +272,7 @@ class MeasuredCost(AnalyticalCost):
 
     @property
     def label(self) -> str:
-        return f"measured {self.gpu.name}{self._by_model}"
+        return f"operators measured on {self.gpu.name}{self._by_model}"
 
     def linear(self, rows: int) -> float:
         return self._tables["linear"](rows)
