@@ -211,6 +211,7 @@ def test_hosts_merge_first_tiles_and_wait_for_the_rest():
             assert end[mine & merges] == end[mine].max(), "whoever merges is the last to end"
 
 
+@emulated
 @pytest.mark.parametrize("hosts", [False, True])
 def test_hosts_hang_where_their_parts_cannot_run_beside_them(hosts):
     """One SM holds two CTAs. FlashDecoding's grid starts the first parts of all heads first: both CTAs are hosts, and
@@ -275,6 +276,7 @@ def test_hopper_lists_of_a_fixed_split_give_attention(lens, heads, splits):
         np.testing.assert_allclose(mine, truth, rtol=1e-10, atol=1e-12)
 
 
+@emulated
 def test_hopper_kernel_takes_the_lists_of_a_fixed_split(monkeypatch):
     import test_emulator_hybrid90 as hybrid90
 
