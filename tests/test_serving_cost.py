@@ -187,12 +187,15 @@ def test_measured_cost_is_its_recording(model):
     with OPERATORS.open() as file:
         rows = [r for r in csv.DictReader(file) if r["model"] == model and r["split"] == "grid"]
     near = lambda row: pytest.approx(1e-6 * float(row["us"]), rel=0.06, abs=6e-6)  # noqa: E731
+    us = lambda row: 1e-6 * float(row["us"])  # noqa: E731
     checked = set()
     for row in rows:
         n, chunk, before, requests, each = (int(row[k]) for k in SIZES)
         work = Work(((chunk, before),) * (chunk > 0), requests, requests * each)
         operator = row["operator"]
-        if operator in ("linear", "head"):
+        if requests * each * shape(model).kv_bytes_per_token / shape(model).layers / H200.dram_bytes_per_s > us(row):
+            assert (model, operator, requests) == ("llama-2-7b", "decode_hopper", 96), "faster than DRAM"
+        elif operator in ("linear", "head"):
             assert getattr(serial, operator)(n) == near(row), row
         elif operator.startswith(("prefill", "decode")):
             assert {"fa3": serial, "hopper": pod}[operator.partition("_")[2]].attention(work) == near(row), row
@@ -200,6 +203,15 @@ def test_measured_cost_is_its_recording(model):
             assert pod.attention(work) == near(row), row
         checked.add(operator)
     assert len(checked) == 7
+
+
+def test_no_decode_is_faster_than_dram():
+    llama2 = shape("llama-2-7b")
+    cost = MeasuredCost(llama2, H200, attention="pod")
+    kv = llama2.kv_bytes_per_token / llama2.layers
+    for requests in (1, 16, 64, 80, 96, 110, 128, 256):
+        for each in (1024, 8192, 16384, 32768):
+            assert cost.decode(requests, requests * each) >= 0.999 * H200.memory_time(requests * each * kv)
 
 
 def test_a_last_wave_costs_what_the_recorded_step_says():

@@ -16,7 +16,7 @@ REPEATS = 5
 K = 1024
 MODELS = ("llama-3-8b", "yi-6b", "llama-2-7b")
 PAGE = 256
-POOL_BYTES = 8 << 30  # of one layer's keys and values; longer batches read it several times over, far apart
+POOL_BYTES = 40 << 30  # of one layer's keys and values; longer batches read it several times over, never in step
 # Times are staircases, so grids have points before and after each step: a row tile, or a wave of 132 SMs.
 ROWS = (1, 8, 16, 32, 64, 65, 128, 129, 192, 193, 256, 257, 384, 385, 512, 513, 640, 641, 768, 769, 896, 897, 1 * K,
         1 * K + 1, 1280, 1281, 1536, 1537, 1792, 1793, 2 * K, 2 * K + 1, 4 * K, 8 * K, 16 * K)  # fmt: skip
@@ -103,10 +103,12 @@ class Bench:
 
         one = replace(shape(model), layers=1)
         self.model = Llama(one, random_weights(0, 1, "cuda"), "cuda", torch.bfloat16, context=64 * K)
-        self.blocks = POOL_BYTES // (one.kv_bytes_per_token * PAGE)
+        room = min(POOL_BYTES, torch.cuda.mem_get_info()[0] // 2)
+        self.blocks = room // (one.kv_bytes_per_token * PAGE)
         self.cache = Cache(self.model, self.blocks, PAGE)
         self.cache.data.normal_()
         self.order = np.random.default_rng(0).permutation(self.blocks).astype(np.int32)
+        self.shift = self.blocks // 7 | 1  # where the next round through the pool begins, so that no two requests meet
         sizes = (one.q_heads, one.kv_heads, one.head_dim, PAGE, torch.bfloat16, "cuda")
         self.backend = lambda name: backend(name, *sizes)
 
@@ -159,7 +161,8 @@ class Bench:
         table = np.zeros((len(used), max(used)), np.int32)
         first = 0
         for row, n in zip(table, used, strict=True):
-            row[:n] = self.order[np.arange(first, first + n) % self.blocks]
+            place = np.arange(first, first + n)
+            row[:n] = self.order[(place + place // self.blocks * self.shift) % self.blocks]
             first += n
         header = [len(q_lens), sum(q_lens), chunks, 0, table.shape[1]]
         nothing = np.zeros(3 * sum(q_lens))
