@@ -75,13 +75,15 @@ def test_the_ladder_stands_beside_the_posts(recordings):
     assert (df.rung == "").sum() == 5 and df.post_requests_s.isna().sum() == 5
 
 
-def test_idle_time_is_what_the_gpu_does_not_use_of_an_unprofiled_iteration(recordings):
+def test_idle_time_is_what_the_gpu_does_not_use_of_an_iteration(recordings):
     bins = [{"start_us": 100.0 * i, "width_us": 100.0, "model": 1.0 if i < 80 else 0.0, "model_begun": 1,
              "sampler": 0.1 if i >= 80 else 0.0, "sampler_begun": 2, "waits": 0.0, "copies_begun": 1,
              "unprofiled_ms": 25.0} for i in range(vllm_timeline.BINS)]  # fmt: skip
     rows = [{"rung": rung, "view": "iteration", "bin": i} | b for rung in LADDER for i, b in enumerate(bins)]
     recordings("vllm-timeline", rows)
-    assert plus34_05.idle() == pytest.approx(100 * (1 - (8.0 + 32 * 0.1) / 25))
+    recordings("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
+    ms = (MODEL["shared"] + SAMPLER["loop"]) * length(vllm_timeline.middle())
+    assert plus34_05.idle() == pytest.approx(100 * (1 - (8.0 + 32 * 0.1) / ms))
     found = _plus34.summary(plus34_05.table())
     assert list(found.index) == list(plus34_05.SHOWN)
     assert (found.profiled_ms == 40).all() and (found.copies == vllm_timeline.BINS).all()

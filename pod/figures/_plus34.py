@@ -71,14 +71,19 @@ def whole_run(sample):
     return out
 
 
+def ladder():
+    """The executed iterations. The first is left out: it also loads kernels."""
+    df = recorded("vllm-ladder")
+    return df[df.iteration > 0]
+
+
 @lru_cache
 def totals():
     """Seconds of the whole run by (kernel, sampler): all, until the model is done, after that, and between batches."""
     import pandas as pd
 
-    rows, df = {}, recorded("vllm-ladder")
-    df = df[df.iteration > 0]  # the first also loads kernels
-    for variant, sample in df.groupby(["kernel", "sampler"]):
+    rows = {}
+    for variant, sample in ladder().groupby(["kernel", "sampler"]):
         parts = whole_run(sample.set_index("iteration")[["model_ms", "sampler_ms", "loop_ms"]]).sum() / 1e3
         rows[variant] = {"s": parts.sum(), "model_s": parts.model_ms, "sampler_s": parts.sampler_ms,
                          "loop_s": parts.loop_ms}  # fmt: skip
@@ -98,15 +103,21 @@ def profile(*rungs: str, view: str = "iteration"):
 
 
 def summary(df):
-    """By rung: milliseconds of the iteration with and without the profiler, of the GPU at work, and how much began."""
+    """By rung: milliseconds of the iteration by the clock and of the GPU at work in it, and how much began.
+
+    The clock is the ladder's, at this iteration of the run: a profiler slows the host down.
+    """
     import pandas as pd
 
-    rows = {}
+    from pod.measure.suites import vllm_timeline
+    from pod.serving.early import LADDER
+
+    rows, samples = {}, dict(list(ladder().groupby(["kernel", "sampler"])))
     for rung, part in df.groupby("rung", sort=False):
         width = part.width_us.iloc[0] / 1e3
-        plain, busy = part.unprofiled_ms.iloc[0], (part.model.sum() + part["sampler"].sum()) * width
-        rows[rung] = {"ms": plain, "profiled_ms": len(part) * width, "model_ms": part.model.sum() * width,
-                      "sampler_ms": part["sampler"].sum() * width, "idle": 100 * max(0.0, 1 - busy / plain),
+        sample = samples[LADDER[rung]].set_index("iteration")[["ms"]]
+        ms, busy = whole_run(sample).ms[vllm_timeline.middle()], (part.model.sum() + part["sampler"].sum()) * width
+        rows[rung] = {"ms": ms, "profiled_ms": len(part) * width, "idle": 100 * max(0.0, 1 - busy / ms),
                       "sampler_kernels": part.sampler_begun.sum(), "copies": part.copies_begun.sum()}  # fmt: skip
     return pd.DataFrame(rows).T
 
