@@ -43,7 +43,7 @@ def draw_line(ax: Axes, blocks: Sequence[int], cuts: Sequence[int], names: Seque
 
 
 def draw_shares(ax: Axes, blocks: Sequence[int], cuts: Sequence[int], names: Sequence[str], workers: int) -> Axes:
-    """One row a worker: its tiles over time, in the colour of the worker, with the (short) names of the heads; grey is idle."""
+    """One row a worker: its tiles over time in its colour, with the (short) names of the heads; grey is idle."""
     rows = shares(blocks, cuts, workers)
     last = max(start + end - begin for _, _, begin, end, start in rows)
     for worker in range(workers):
