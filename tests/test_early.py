@@ -13,13 +13,16 @@ from pod.serving.shapes import Shape
 torch = pytest.importorskip("torch")
 
 from pod.serving.blocks import PagedPool  # noqa: E402
-from pod.serving.engine import Engine, answer  # noqa: E402
+from pod.serving.engine import Engine  # noqa: E402
+from pod.serving.loop import serve  # noqa: E402
 from pod.serving.model import Llama, random_weights  # noqa: E402
+from pod.serving.request import Request  # noqa: E402
 from pod.serving.schedulers import VLLM  # noqa: E402
 
 emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 TINY = Shape("tiny", "Tiny", layers=2, hidden=256, q_heads=2, kv_heads=2, head_dim=128, ffn=128, vocab=64, context=128)
 PROMPTS = [np.random.default_rng(i).integers(0, TINY.vocab, n).tolist() for i, n in enumerate((5, 16, 33, 1))]
+OUTPUTS = [6, 4, 3, 5]
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +31,11 @@ def model():
 
 
 def answers(engine, pool):
-    given, log = answer(engine, VLLM(pool, 3, max_tokens=64), PROMPTS, [6, 4, 3, 5])
+    requests = [Request(i, len(prompt), count) for i, (prompt, count) in enumerate(zip(PROMPTS, OUTPUTS, strict=True))]
+    engine.texts.update({i: list(prompt) for i, prompt in enumerate(PROMPTS)})
+    log = serve(requests, [VLLM(pool, 3, max_tokens=64)], engine, engine.clock)
     assert not log.refused
-    return [a.tokens for a in given]
+    return [engine.texts[i][len(prompt) :] for i, prompt in enumerate(PROMPTS)]
 
 
 @emulated
@@ -38,7 +43,7 @@ def test_greedy_answers_are_the_same_with_every_kernel_and_sampler(model):
     pool = lambda: PagedPool(12, 16)  # noqa: E731
     plain = pool()
     want = answers(Engine(model, plain, "sdpa"), plain)
-    assert [len(tokens) for tokens in want] == [6, 4, 3, 5]
+    assert [len(tokens) for tokens in want] == OUTPUTS
     for kernel, sampler in product(("registers", "shared"), SAMPLERS):
         used = pool()
         assert answers(EarlyEngine(model, used, kernel, sampler, temperature=0.0), used) == want, (kernel, sampler)
