@@ -38,7 +38,7 @@ def draw(df):
     from pod.show.serving import iteration_strip
 
     both = df[df.iteration == "both"].set_index("scheduler")["count"]
-    logs = {f"{system}: {both[system]} iteration{'s' * (both[system] != 1)} with both": chat(system)
+    logs = {f"{system}: {both[system]} iteration{'' if both[system] == 1 else 's'} with both": chat(system)
             for system in SYSTEMS}  # fmt: skip
     return iteration_strip(logs, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1])
 
