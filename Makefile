@@ -41,7 +41,7 @@ reproduce-figures: $(READY)
 	@$(PY) -m pod figures $(FIG)
 
 test: lint
-	@echo 'Running tests and notebooks: about 5 minutes on 2 cores.'
+	@echo 'Running tests and notebooks: about 8 minutes on 2 cores.'
 	@$(PY) -m pytest --nbval --nbval-current-env -n logical --maxprocesses 8 --dist loadfile
 
 lint: $(READY)
