@@ -214,7 +214,8 @@ def main() -> int:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    provenance.write(args.out, watched, keys=KEYS, timer=TIMER, l2="cold", repeats=ROUNDS, csrc=CSRC)
+    command = " ".join(["python -m pod.measure.bench_kernels", *args.section])
+    provenance.write(args.out, watched, keys=KEYS, timer=TIMER, l2="cold", repeats=ROUNDS, csrc=CSRC, command=command)
     print("\n".join(verdicts(rows)))
     return 0
 
