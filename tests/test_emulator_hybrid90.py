@@ -31,8 +31,11 @@ class Launch(ctypes.Structure):
     ]
 
 
-def run(batch, sms, splits=None, yields=False):
-    """Two launches, as the second finds the first one's counters. Returns error of output and of log-sum-exp."""
+def run(batch, sms, splits=None, yields=False, free_sms=None):
+    """Two launches, as the second finds the first one's counters. Returns error of output and of log-sum-exp.
+
+    The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise.
+    """
     from pod.hopper import Plan
 
     q, k, v, table = batch.tensors(seed=1)
@@ -57,7 +60,7 @@ def run(batch, sms, splits=None, yields=False):
         )  # fmt: skip
         function = library("hybrid90").run
         function.restype = ctypes.c_char_p
-        report = function(ctypes.byref(launch))
+        report = function(ctypes.byref(launch), free_sms or ctas)
         assert report is None, report.decode()
         assert not made.counters.any()  # counters are back at zero
         errors.append(np.abs(out.double().numpy() - expected).max())
@@ -82,3 +85,11 @@ def test_hopper_kernel_is_right_and_breaks_no_rule(name):
     error, lse_error = run(batch, sms, **options)
     assert error < (0.001 if batch.dtype == "float16" else 0.008)
     assert lse_error < 1e-4
+
+
+@pytest.mark.parametrize("name", ("both sides split", "a chunk and four decodes"))
+def test_it_ends_when_other_work_holds_all_sms_but_one(name):
+    """Its CTAs then run one after the other. Whoever waited for a later one would wait for ever."""
+    batch, sms, options = BATCHES[name]
+    error, lse_error = run(batch, sms, **options, free_sms=1)
+    assert error < 0.008 and lse_error < 1e-4

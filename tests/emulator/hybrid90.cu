@@ -2,9 +2,9 @@
 #include "hopper/hybrid90.cu"
 #include "host.h"
 
-EXPORT const char* run(const Pod90Launch* launch) {
+EXPORT const char* run(const Pod90Launch* launch, int sms) {
     return outcome([=] {
-        emulate::machine().sms = launch->ctas;
+        emulate::machine().sms = sms;
         emulate::machine().smem_per_sm = 228 << 10, emulate::machine().smem_per_cta = 227 << 10;
         if (pod90_launch(launch)) throw std::runtime_error("no such configuration");
     });
