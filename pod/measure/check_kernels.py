@@ -1,9 +1,9 @@
 """Check the kernels on random hybrid batches: `python -m pod.measure.check_kernels --batches 2000`.
 
-Each batch runs under a random method, policy, number of CTAs an SM and splits, or under `--method hopper`. Outputs,
-partial results and every unused slot are poisoned with NaN first. A batch passes when its error against float64 is at
-most 1.5 times that of torch's own attention in the same dtype, its log-sum-exp agrees, replays of a CUDA graph are
-bit-identical, and counters are back at zero.
+Each batch runs under a random method, policy, number of CTAs an SM and splits, or under `--method hopper`, or decodes
+alone under `--method lean`. Outputs, partial results and every unused slot are poisoned with NaN first. A batch passes
+when its error against float64 is at most 1.5 times that of torch's own attention in the same dtype, its log-sum-exp
+agrees, replays of a CUDA graph are bit-identical, and counters are back at zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MARGIN = 1.5
 METHODS = ("serial", "streams", "cta", "warp", "pod", "pod", "pod")
 
 
-def random_batch(draw: random.Random):
+def random_batch(draw: random.Random, decodes_only: bool = False):
     """Up to 40 sequences, lengths from 1 to a few thousand, with a taste for borders of tiles and pages."""
     from pod.batch import HybridBatch
 
@@ -35,7 +35,7 @@ def random_batch(draw: random.Random):
     q_lens, kv_lens = [], []
     for _ in range(draw.choice((1, 2, 3, 8, 20, 40))):
         kv_len = length(3000)
-        q_lens.append(1 if draw.random() < 0.6 else length(kv_len))
+        q_lens.append(1 if decodes_only or draw.random() < 0.6 else length(kv_len))
         kv_lens.append(kv_len)
     q_heads, kv_heads = draw.choice(HEADS)
     dtype = draw.choice(("bfloat16", "float16"))
@@ -79,12 +79,15 @@ def random_choice(draw: random.Random, method: str) -> dict:
     """Arguments of pod.plan that say how, not what."""
     if method == "hopper":
         return {"method": method}
+    decode_splits = draw.choice(("auto", "stream-k", 1, 3, 16))
+    if method == "lean":
+        return {"method": method, "decode_splits": decode_splits}
     return {
         "method": draw.choice(METHODS) if method == "any" else method,
         "policy": draw.choice(list(binding.POLICIES)),
         "ctas_per_sm": draw.choice((2, 4, "auto")),
         "prefill_splits": draw.choice(("limited", "vanilla", "none", 2, 5)),
-        "decode_splits": draw.choice(("auto", "stream-k", 1, 3, 16)),
+        "decode_splits": decode_splits,
     }
 
 
@@ -144,15 +147,15 @@ def replay(call, want, times: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=2000)
-    methods = ("any", "hopper", *dict.fromkeys(METHODS))
-    parser.add_argument("--method", default="any", choices=methods, help="default: any but hopper")
+    methods = ("any", "hopper", "lean", *dict.fromkeys(METHODS))
+    parser.add_argument("--method", default="any", choices=methods, help="default: any of the sm_80 family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--replays", type=int, default=3, help="graph replays of each batch; the last batch gets 1000")
     parser.add_argument("--seconds", type=float, default=540, help="stop after this long")
     args = parser.parse_args()
     draw, worst, wrong, end = random.Random(args.seed), 0.0, 0, time.monotonic() + args.seconds
     for done in range(1, args.batches + 1):
-        batch, choice = random_batch(draw), random_choice(draw, args.method)
+        batch, choice = random_batch(draw, args.method == "lean"), random_choice(draw, args.method)
         last = done == args.batches or time.monotonic() > end
         share, problem = check(batch, choice, args.seed + done, 1000 if last else args.replays)
         worst = max(worst, share)
