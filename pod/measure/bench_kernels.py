@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 
-from pod.batch import MODELS, TABLE1, HybridBatch
+from pod.batch import TABLE1, HybridBatch
 from pod.measure import provenance
+from pod.measure.suites import hopper_sweep
 from pod.measure.timing import TIMER, shuffled
 
 CSRC = ("csrc/hybrid.cu", "csrc/bindings.cpp")
@@ -144,26 +145,11 @@ def methods() -> Iterator[dict]:
         yield from rows_of("methods", name, batch, candidates, "serial")
 
 
-def paper_sweep() -> list[tuple[str, HybridBatch]]:
-    """The batches of Figure 11: chunks of long prompts, each with as many decodes as 80 GB hold, or 5 or 10 % fewer."""
-    models = [("llama-3-8b", tp) for tp in (1, 2, 4, 8)] + [("yi-6b", tp) for tp in (1, 2, 4)]
-    batches = []
-    for key, tp in models:
-        heads = MODELS[key].heads(tp)
-        weights = {"llama-3-8b": 16, "yi-6b": 12}[key] * 2**30 / tp
-        token = heads["num_kv_heads"] * 128 * 2 * 2 * 32
-        for context in (4 * K, 8 * K, 12 * K, 16 * K, 20 * K):
-            most = int(0.9 * (80 * 2**30 - weights) / (token * context))
-            for chunk in (512, 1 * K, 2 * K):
-                for end in range(chunk, context + 1, chunk):
-                    for decodes in (int(0.9 * most), int(0.95 * most), most):
-                        name = f"{key} TP{tp}, {chunk}@{end} + {decodes} x {context}"
-                        batches.append((name, HybridBatch.of(chunk, end, decodes, context, **heads)))
-    return batches
-
-
 def sweep(count: int = 60) -> Iterator[dict]:
-    for name, batch in random.Random(0).sample(paper_sweep(), count):
+    for case in random.Random(0).sample(hopper_sweep.cases(), count):
+        batch = hopper_sweep.batch_of(case)
+        chunk, decodes = f"{batch.q_lens[0]}@{batch.kv_lens[0]}", f"{case['decodes']} x {case['context']}"
+        name = f"{case['model']} TP{case['tp']}, {chunk} + {decodes}"
         candidates = {m: call_of(batch, method=m) for m in ("serial", "pod")}
         candidates |= alone(batch)
         yield from rows_of("sweep", name, batch, candidates, "serial")
