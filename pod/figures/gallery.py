@@ -29,8 +29,8 @@ def reproduce(ids: Iterable[str], out: Path) -> list[str]:
     matplotlib.use("Agg")
     out.mkdir(parents=True, exist_ok=True)
     modules = {figure_id: registry.load(figure_id) for figure_id in ids}  # unknown ids end it before any work
-    print(f"drawing {len(modules)} of {len(registry.drawable())} figures into {out}/: the first time up to half a")
-    print("minute for one and about 3 minutes for all, later a few seconds for one and half a minute for all", flush=True)
+    print(f"drawing {len(modules)} of {len(registry.drawable())} figures into {out}/")
+    print("the first time up to half a minute each, 3 minutes for all; later a few seconds, half a minute", flush=True)
     failed = []
     for figure_id, module in modules.items():
         begin = time.perf_counter()
