@@ -151,5 +151,13 @@ def test_every_batch_gets_an_order_of_its_own(monkeypatch):
     monkeypatch.setattr(timing, "samples", lambda call, repeats: visits.append(call) or [1.0] * repeats)
     for _ in range(2):
         timing.shuffled(dict.fromkeys("abcdefgh") | {name: name for name in "abcdefgh"}, rounds=1)
-    first, second = visits[8:16], visits[24:32]
+    first, second = visits[:8], visits[8:]
     assert sorted(first) == sorted(second) == list("abcdefgh") and first != second
+
+
+def test_a_visit_lasts_about_as_long_as_asked(monkeypatch):
+    """The first round takes the least number of calls; later ones take what fits, and at most 20."""
+    taken = {5.0: [], 0.4: [], 0.01: []}
+    monkeypatch.setattr(timing, "samples", lambda ms, repeats: taken[ms].append(repeats) or [ms] * repeats)
+    timing.shuffled({ms: ms for ms in taken}, rounds=3, ms=2.0, least=2)
+    assert taken == {5.0: [2, 2, 2], 0.4: [2, 5, 5], 0.01: [2, 20, 20]}

@@ -46,16 +46,17 @@ def samples(call: Callable, repeats: int) -> list[float]:
 _order = random.Random(0)  # goes on from batch to batch: the same order for each would favour the same candidates
 
 
-def shuffled(candidates: dict[str, Callable], rounds: int = 5, ms: float = 8.0) -> dict[str, Time]:
+def shuffled(candidates: dict[str, Callable], rounds: int = 5, ms: float = 8.0, least: int = 3) -> dict[str, Time]:
     """Time all candidates in `rounds` rounds, each in a fresh random order, about `ms` milliseconds of work a visit.
 
-    Shuffling matters: under the power limit a candidate is slower when it follows a hot one.
+    A visit is `least` to 20 calls; how many, the rounds before it say. Shuffling matters: under the power limit a
+    candidate is slower when it follows a hot one.
     """
-    taken = {name: [] for name in candidates}
-    repeats = {name: max(3, min(20, round(ms / median(samples(call, 3))))) for name, call in candidates.items()}
+    taken, calls = {name: [] for name in candidates}, dict.fromkeys(candidates, least)
     for _ in range(rounds):
         for name in _order.sample(list(candidates), len(candidates)):
-            taken[name] += samples(candidates[name], repeats[name])
+            taken[name] += samples(candidates[name], calls[name])
+        calls = {name: max(least, min(20, round(ms / min(times)))) for name, times in taken.items()}
     return {name: _spread(values) for name, values in taken.items()}
 
 

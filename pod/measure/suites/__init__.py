@@ -48,12 +48,12 @@ SINGLE_QUERY_CSRC = (
 )  # fmt: skip
 
 
-def table_row(setting, makers: dict, rounds: int, ms: float = 2.0) -> dict:
+def table_row(setting, makers: dict, rounds: int, ms: float = 2.0, least: int = 3) -> dict:
     """Milliseconds with p10 and p90 of every maker on one setting, the holes by name, and the batch's counts."""
     from pod.measure import peers, timing
 
     calls, holes = peers.ready(setting, makers)
-    times = timing.shuffled(calls, rounds, ms)
+    times = timing.shuffled(calls, rounds, ms, least)
     prefill, decode = setting.batch.prefill, setting.batch.decode
     row = {"flops": prefill.flops if prefill else 0, "kv_bytes": decode.kv_bytes if decode else 0}
     for name in makers:
