@@ -25,7 +25,7 @@ def cases() -> list[dict]:
     import torch
 
     gpus = max(1, torch.cuda.device_count())
-    rows = [("9a", PER_GPU, 4, n * K) for n in (1, 4, 16, 64, 256, 512)]
+    rows = [("9a", PER_GPU, 4, n * K) for n in (1, 4, 16, 64, 256, 1024)]
     rows += [("9b", heads, 4, 256 * K) for heads in (8, 20, 32, 64)]
     rows += [("9c", PER_GPU, b, 64 * K) for b in (1, 2, 4, 8, 16, 32)]
     return [dict(zip(KEYS, (panel, gpus, gpus * heads, b, n), strict=True)) for panel, heads, b, n in rows]
@@ -88,16 +88,16 @@ def _row(case: dict, world: int, device: str, repeats: int, ways) -> dict:
 
     batch = _shard(case, world)
     setting = peers.Setting(batch, device=device)
+    calls, _ = peers.ready(setting, {way: partial(_maker, way) for way in ways})
     row = {"kv_bytes_per_gpu": batch.kv_bytes}
     for way in ways:
-        calls, _ = peers.ready(setting, {way: partial(_maker, way)})
         if not _everyone(way in calls, device):
             continue
         slowest = sorted(_slowest(calls[way], device, repeats))
         low, *_, high = quantiles(slowest, n=10, method="inclusive")
         times = {"": slowest[len(slowest) // 2], "_p10": low, "_p90": high}
         row |= {f"{way}{end}": round(ms, 5) for end, ms in times.items()}
-    del setting
+    del setting, calls
     if device == "cuda":
         torch.cuda.empty_cache()
     return row
