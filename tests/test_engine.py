@@ -2,11 +2,13 @@
 
 import os
 import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from pod.serving.backends import Ours
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
 from pod.serving.loop import Replay, WallClock, serve
@@ -131,6 +133,19 @@ def test_a_batch_is_read_off_its_own_rows():
     assert step.rows.tolist() == [6, 7] and [r.id for r in predicting(batch)] == [1, 2]
     assert step.tokens.tolist() == [0, 1, 2, 3, 7, 8, 9, 6] and step.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 5]
     assert step.slots.tolist() == [0, 1, 2, 3, 8, 9, 10, 17]
+
+
+def test_the_next_plan_is_made_ahead_and_used_only_if_it_fits(monkeypatch):
+    """A request that ends or arrives makes the guess worthless; the lengths that count are those of the step."""
+    made = []
+    monkeypatch.setattr("pod.attention.plan", lambda q_lens, kv_lens, *rest: made.append(kv_lens) or len(made))
+    ours = Ours("pod", 2, 1, 64, 16, torch.float16, "cpu")
+    host = lambda *kv_lens: SimpleNamespace(q_lens=np.ones_like(kv_lens), kv_lens=np.array(kv_lens), table=kv_lens)  # noqa: E731
+    for step in (host(5, 9), host(6, 10), host(7, 11), host(8), host(9)):
+        ours.plan(step, step)
+        assert made[ours.made - 1] == step.kv_lens.tolist() and ours.table == step.table
+        ours.expect(step)
+    assert made == [[5, 9], [6, 10], [7, 11], [8, 12], [8], [9], [10]], "each planned once, but for the wrong guess"
 
 
 # ---------------------------------------------------------------- two processes

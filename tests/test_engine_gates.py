@@ -82,7 +82,7 @@ def test_pictures_of_runs_show_what_is_in_them(record):
     """Every run 1 % faster or slower than the model, the host a millisecond: tables, gates and bars say so."""
     record()
     runs = engine_runs_figure.table()
-    assert len(runs) == 7 and set(runs.attention) == set(engine_runs_figure.WAYS.values())
+    assert len(runs) == 9 and set(runs.attention) == set(engine_runs_figure.WAYS.values())
     assert runs.saved_percent[runs.attention == "ours, at once"].between(2, 20).all()
     assert engine_runs_figure.saved("yi-6b") == pytest.approx(
         100 * (1 - 1 / gates.gain("yi-6b")[0]), abs=1e-6)  # fmt: skip

@@ -14,6 +14,7 @@ from pod.measure.suites import SUITES
 from pod.measure.timing import TIMER
 
 FRESH = provenance.ROOT / "data" / "fresh"
+SAVE_SECONDS = 5  # between two looks at the disk: whoever is killed loses no more than that
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +62,12 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     todo = [case for case in cases if tuple(str(case[key]) for key in suite.KEYS) not in known]
     print(f"{name}: {suite.DOC} {len(todo)} of {len(cases)} rows to measure.", flush=True)
     with provenance.watch() as watched:
+        saved = time.monotonic()
         for case in tqdm(todo, desc=name, mininterval=10):
             done.append(case | suite.measure(case))
+            if time.monotonic() > saved + SAVE_SECONDS:
+                _write(path, done)
+                saved = time.monotonic()
             if 2 * torch.cuda.memory_reserved() > torch.cuda.mem_get_info()[1]:
                 torch.cuda.empty_cache()  # not after every row: to ask for it again takes time
             if time.monotonic() > end:

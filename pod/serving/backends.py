@@ -2,6 +2,10 @@
 
     backend.plan(host, device)              # the step of the iteration, on the host and on the device
     out = backend.run(q, k_cache, v_cache)  # q [tokens, q_heads, D], caches [blocks, block_size, kv_heads, D]
+    backend.expect(host)                    # after a step of decodes, while the GPU works: the next one is likely so
+
+A work list takes a good part of a millisecond to make. Decodes foretell the next list but for who ends or arrives, so
+it is made while the GPU is busy with the present one, and only thrown away when the guess was wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +38,18 @@ def backend(name: str, q_heads: int, kv_heads: int, head_dim: int, block_size: i
     return Ours(name, *sizes) if name in OURS else FlashInfer("fa2" if name == "fa2" else "fa3", *sizes)
 
 
-class Sdpa:
+class Backend:
+    def plan(self, host: Step, device: Step) -> None:
+        raise NotImplementedError
+
+    def run(self, q, k_cache, v_cache):
+        raise NotImplementedError
+
+    def expect(self, host: Step) -> None:
+        """Whoever plans nothing on the host has nothing to prepare."""
+
+
+class Sdpa(Backend):
     """torch's own attention, sequence by sequence: slow and plain, on any device and in any dtype."""
 
     def plan(self, host: Step, device: Step) -> None:
@@ -54,19 +69,28 @@ class Sdpa:
         return torch.cat(outs)
 
 
-class Ours:
+class Ours(Backend):
     """pod.hybrid_attention with a method of ours; one work list serves all layers."""
 
     def __init__(self, method: str, q_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype, device):
         self.heads, self.options = (q_heads, kv_heads, head_dim), (block_size, dtype, device, method)
+        self.lengths, self.made = None, None  # of the newest plan
 
     def plan(self, host: Step, device: Step) -> None:
         self.plan_lengths(host.q_lens, host.kv_lens, device.table)
 
+    def expect(self, host: Step) -> None:
+        self._make(host.q_lens.tolist(), (host.kv_lens + 1).tolist())
+
     def plan_lengths(self, q_lens, kv_lens, table) -> None:
+        self.table = table
+        self._make(q_lens.tolist(), kv_lens.tolist())
+
+    def _make(self, *lengths: list[int]) -> None:
         from pod.attention import plan
 
-        self.made, self.table = plan(q_lens, kv_lens, *self.heads, *self.options), table
+        if lengths != self.lengths:
+            self.lengths, self.made = lengths, plan(*lengths, *self.heads, *self.options)
 
     def run(self, q, k_cache, v_cache):
         from pod.attention import hybrid_attention
@@ -74,7 +98,7 @@ class Ours:
         return hybrid_attention(q, k_cache, v_cache, self.made, self.table)
 
 
-class Halves:
+class Halves(Backend):
     """Prefill and decode in two calls, one after the other. `parts` holds (first row, last row, call)."""
 
     def plan(self, host: Step, device: Step) -> None:
@@ -104,6 +128,9 @@ class InTurn(Halves):
 
     def decode(self, host: Step, device: Step, which: slice):
         return self._half(self.decodes, host, device, which)
+
+    def expect(self, host: Step) -> None:
+        self.decodes.expect(host)
 
     def _half(self, half: Ours, host: Step, device: Step, which: slice):
         half.plan_lengths(host.q_lens[which], host.kv_lens[which], device.table[which])

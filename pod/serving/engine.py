@@ -119,6 +119,8 @@ class Engine:
                 else:
                     logits = self.model.forward(device, self.cache, self.attention.run)
             self.launched = self.clock.now
+            if not step.chunks:
+                self.attention.expect(step)
             return logits
 
     def warm(self, rows: int) -> None:
