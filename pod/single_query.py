@@ -81,8 +81,9 @@ def resources(idea: str, max_len: int, dtype: str = "bfloat16", device="cuda") -
     """Registers and spilled bytes a thread, shared memory a CTA, and CTAs an SM holds when the longest has max_len."""
     import torch
 
-    kernels.operator(FAMILY, "", torch.device(device))
-    counts = torch.ops.pod.single_query_resources(dtype == "float16", list(IDEAS).index(idea), max_len)
+    like = torch.empty(0, dtype=getattr(torch, dtype), device=device)
+    kernels.operator(FAMILY, "", like.device)
+    counts = torch.ops.pod.single_query_resources(like, list(IDEAS).index(idea), max_len)
     return dict(zip(("registers", "spill_bytes", "smem_bytes", "ctas_per_sm"), counts, strict=True))
 
 

@@ -1,17 +1,7 @@
 // torch.ops.pod.fusion: the kernels of fusion.cu as a torch operator. Checks live in Python (pod/micro.py).
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
-#include <torch/library.h>
+#include "include/operators.h"
 #include "micro/fusion.h"
-
-#ifdef POD_EMULATE
-#include "include/launch.cuh"
-#else
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-using Stream = cudaStream_t;
-#endif
 
 void launch_fusion(const FusionArgs&, Stream);
 
@@ -38,41 +28,16 @@ Fusion fusion_of(int64_t method) {
     return Fusion(method - kOneLaunch + int(Fusion::cta));
 }
 
-#ifdef POD_EMULATE
-void run_method(const FusionArgs& a, int64_t method, const Tensor&) {
-    emulate::machine().sms = a.sms;
-    emulate::Concurrent scope;  // one run of the machine, so that both launches share its clock
-    if (method == kSerial || method == kStreams) run_both(a, 1, method == kSerial ? 1 : 2);
-    else run(a, fusion_of(method), 1);
-    scope.run();
-}
-#else
-// What `later` does from now on waits for what `earlier` was given up to now.
-void follow(Stream earlier, Stream later) {
-    cudaEvent_t event;
-    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    C10_CUDA_CHECK(cudaEventRecord(event, earlier));
-    C10_CUDA_CHECK(cudaStreamWaitEvent(later, event, 0));
-    C10_CUDA_CHECK(cudaEventDestroy(event));
-}
-void run_method(const FusionArgs& a, int64_t method, const Tensor& d) {
-    const Stream stream = c10::cuda::getCurrentCUDAStream();
-    if (method == kStreams) {
-        const Stream side = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, d.device().index());
-        follow(stream, side);
-        run_both(a, stream, side);
-        return follow(side, stream);
-    }
+void run_method(const FusionArgs& a, int64_t method, at::Device device) {
+    const Stream stream = current_stream();
     if (method == kSerial) return run_both(a, stream, stream);
+    if (method == kStreams) return on_two_streams(device, [&](Stream main, Stream side) { run_both(a, main, side); });
     run(a, fusion_of(method), stream);
 }
-#endif
 
 Tensor fusion(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& d, const Tensor& deal, const Tensor& counters,
               at::IntArrayRef shape, double factor) {
-#ifndef POD_EMULATE
-    const c10::cuda::CUDAGuard guard(d.device());
-#endif
+    const Guard guard(d.device());
     Tensor trace = at::zeros({shape[kTraceRows], 8}, d.options().dtype(at::kLong));
     FusionArgs args = {};
     args.a = a.const_data_ptr<float>(), args.b = b.const_data_ptr<float>();
@@ -83,20 +48,14 @@ Tensor fusion(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& d
     args.deal = deal.const_data_ptr<int>(), args.deals = deal.numel();
     args.counters = counters.mutable_data_ptr<int>(), args.sms = shape[kSms], args.smem_bytes = shape[kSmemBytes];
     args.trace = trace.numel() ? trace.mutable_data_ptr<int64_t>() : nullptr, args.trace_rows = trace.size(0);
-    run_method(args, shape[kMethod], d);
+    on_sms(args.sms, [&] { run_method(args, shape[kMethod], d.device()); });
     return trace;
 }
 
 }  // namespace
 
-#ifdef POD_EMULATE
-#define POD_DEVICE CPU
-#else
-#define POD_DEVICE CUDA
-#endif
 TORCH_LIBRARY_FRAGMENT(pod, m) {
-    if (c10::Dispatcher::singleton().findSchema({"pod::fusion", ""})) return;  // the emulator's library and the GPU's may meet
-    m.def("fusion(Tensor a, Tensor b, Tensor(a!) c, Tensor(b!) d, Tensor deal, Tensor(c!) counters, int[] shape, float factor) "
-          "-> Tensor");
+    define(m, "fusion(Tensor a, Tensor b, Tensor(a!) c, Tensor(b!) d, Tensor deal, Tensor(c!) counters, int[] shape, float factor) "
+              "-> Tensor");
 }
 TORCH_LIBRARY_IMPL(pod, POD_DEVICE, m) { m.impl("fusion", &fusion); }

@@ -1,17 +1,8 @@
 // torch.ops.pod.single_query and its neighbours: the kernels of single_query.cu as torch operators. Checks live in Python
 // (pod/single_query.py).
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
+#include "include/operators.h"
 #include "single_query.h"
-
-#ifdef POD_EMULATE
-#include "include/launch.cuh"
-#else
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-using Stream = cudaStream_t;
-#endif
 
 void launch_single_query(const SingleQueryArgs&, Stream);
 void launch_write_cache(const WriteCacheArgs&, Stream);
@@ -20,16 +11,6 @@ Resources single_query_resources(bool half, Idea, int max_len);
 namespace {
 
 using at::Tensor;
-
-#ifdef POD_EMULATE
-struct Guard {
-    explicit Guard(at::Device) {}
-};
-Stream current_stream() { return 1; }
-#else
-using Guard = c10::cuda::CUDAGuard;
-Stream current_stream() { return c10::cuda::getCurrentCUDAStream(); }
-#endif
 
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& table, const Tensor& lens, int64_t max_len,
               double scale, int64_t idea) {
@@ -55,24 +36,22 @@ void write_tokens(const Tensor& k, const Tensor& v, const Tensor& k_cache, const
     launch_write_cache(a, current_stream());
 }
 
-std::vector<int64_t> resources(bool half, int64_t idea, int64_t max_len) {
-    const Resources r = single_query_resources(half, Idea(idea), max_len);
+// `like` says for which device and type.
+std::vector<int64_t> resources(const Tensor& like, int64_t idea, int64_t max_len) {
+    const Guard guard(like.device());
+    const Resources r = single_query_resources(like.scalar_type() == at::kHalf, Idea(idea), max_len);
     return {r.registers, r.spill_bytes, r.smem_bytes, r.ctas_per_sm};
 }
 
 }  // namespace
 
-#ifdef POD_EMULATE
-#define POD_DEVICE CPU
-#else
-#define POD_DEVICE CUDA
-#endif
 TORCH_LIBRARY_FRAGMENT(pod, m) {
-    m.def("single_query(Tensor q, Tensor k, Tensor v, Tensor table, Tensor lens, int max_len, float scale, int idea) -> Tensor");
-    m.def("write_cache(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> ()");
-    m.def("single_query_resources(bool half, int idea, int max_len) -> int[]", &resources);
+    define(m, "single_query(Tensor q, Tensor k, Tensor v, Tensor table, Tensor lens, int max_len, float scale, int idea) -> Tensor");
+    define(m, "write_cache(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor slots) -> ()");
+    define(m, "single_query_resources(Tensor like, int idea, int max_len) -> int[]");
 }
 TORCH_LIBRARY_IMPL(pod, POD_DEVICE, m) {
     m.impl("single_query", &attend);
     m.impl("write_cache", &write_tokens);
+    m.impl("single_query_resources", &resources);
 }
