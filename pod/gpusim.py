@@ -365,11 +365,11 @@ class ByTicket(Source):
     """SM-aware binding (csrc/include/binding.cuh): an SM's next CTA is what its ticket asks for, while there is any."""
 
     def __init__(self, deal: np.ndarray, prefill: Iterable[Cta], decode: Iterable[Cta], sms: int):
-        self.deal, self.sms, self.tickets = deal, sms, [0] * sms
+        self.deal, self.tickets = deal, [0] * sms
         self.queues = iter(prefill), iter(decode)
 
     def next(self, sm: int, slot: int) -> Cta | None:
-        op = binding.wish(self.deal, sm, self.tickets[sm], self.sms)
+        op = binding.wish(self.deal, self.tickets[sm])
         self.tickets[sm] += 1
         return next(self.queues[op], None) or next(self.queues[1 - op], None)
 

@@ -135,10 +135,12 @@ def compare(work: Work, methods: Iterable[str] = METHODS, ctas_per_sm: int | Non
     """One row a method on the emulator: microseconds, over the oracle, and the share of time with both on an SM."""
     import pandas as pd
 
+    from pod.trace import both_share
+
     best, rows = oracle(work, ctas_per_sm), []
     for method in methods:
         trace = record(work, method, ctas_per_sm)
-        rows.append((method, trace.end.max(), trace.end.max() / best, together(trace)))
+        rows.append((method, trace.end.max(), trace.end.max() / best, both_share(trace, ALONE)))
     return pd.DataFrame(rows, columns=["method", "us", "over_oracle", "together"])
 
 
@@ -157,25 +159,6 @@ def _ran(rows):
 def bars(table) -> list[tuple]:
     """The rows that pod.show.gantt draws: (SM, start, end, operation)."""
     return [(r.sm, r.start, r.end, r.op) for r in table.itertuples()]
-
-
-def held(table, times) -> np.ndarray:
-    """How many SMs hold nothing, compute alone, memory alone and both at each of these moments: [4, times]."""
-    sm, start, end, op = (np.asarray(table[column]) for column in ("sm", "start", "end", "op"))
-    counts = np.zeros((4, len(times)), dtype=int)
-    for one in np.unique(sm):
-        here = sm == one
-        there = (start[here, None] <= times) & (times < end[here, None])
-        compute, memory = (there[op[here] != other].any(axis=0) for other in ("memory", "compute"))
-        np.add.at(counts, (compute + 2 * memory, np.arange(len(times))), 1)
-    return counts
-
-
-def together(table, moments: int = 1000) -> float:
-    """The share of all SMs' time, up to the last end, in which an SM holds both operations."""
-    times = (np.arange(moments) + 0.5) * np.max(table["end"]) / moments
-    counts = held(table, times)
-    return float(counts[3].sum() / counts.sum())
 
 
 # ---------------------------------------------------------------- equal halves

@@ -56,38 +56,50 @@ def _meet(on_sm) -> bool:
     return any(((decode.start < p.end) & (decode.end > p.start)).any() for p in prefill.itertuples())
 
 
-def both_over_time(table):
-    """(times, SMs): from each time on, how many SMs hold a prefill and a decode at once."""
-    import pandas as pd
+def held(table, times, ops=OPS):
+    """How many SMs hold nothing, the first operation alone, the second alone, and both, at each time: [4, times].
 
-    changes = []
-    for _, on_sm in table.groupby("sm"):
-        is_prefill = on_sm.op == OPS[0]
-        held = pd.concat(
-            pd.DataFrame({"time": on_sm[side], "prefill": step * is_prefill, "decode": step * ~is_prefill})
-            for side, step in (("start", 1), ("end", -1))
-        )
-        held = held.groupby("time").sum().cumsum()
-        both = ((held.prefill > 0) & (held.decode > 0)).astype(int)
-        changes.append(both.diff().fillna(both))
-    count = pd.concat(changes).groupby(level=0).sum().cumsum().astype(int)
-    return count.index.to_numpy(), count.to_numpy()
+    What is neither of the two `ops` counts as both.
+    """
+    import numpy as np
+
+    sm, op, start, end = (np.asarray(table[column]) for column in ("sm", "op", "start", "end"))
+    counts = np.zeros((4, len(times)), dtype=int)
+    for here in (sm == one for one in np.unique(sm)):
+        first, second = (_running(start[mine], end[mine], times) for mine in (here & (op != x) for x in ops[::-1]))
+        counts[first + 2 * second, np.arange(len(times))] += 1
+    return counts
 
 
-def both_share(table) -> float:
+def _running(start, end, times):
+    """Whether something runs at each of these times; who ends then does not run any more."""
+    import numpy as np
+
+    return np.searchsorted(np.sort(start), times, "right") > np.searchsorted(np.sort(end), times, "right")
+
+
+def both_over_time(table, ops=OPS):
+    """(times, SMs): from each time on, how many SMs hold both operations."""
+    import numpy as np
+
+    times = np.unique([table["start"], table["end"]])
+    return times, held(table, times, ops)[3]
+
+
+def both_share(table, ops=OPS) -> float:
     """The part of the time in which an SM holds both, from the first start to the last end, on average over SMs."""
     import numpy as np
 
-    times, sms = both_over_time(table)
-    return float(np.sum(np.diff(times) * sms[:-1]) / (times[-1] - times[0]) / table.sm.nunique())
+    times, sms = both_over_time(table, ops)
+    return float(np.sum(np.diff(times) * sms[:-1]) / (times[-1] - times[0]) / len(np.unique(table["sm"])))
 
 
-def disagreements(table, deal, sms: int):
-    """The CTAs of an SM-aware trace that did not ask for what the policy says for their SM and ticket.
+def disagreements(table, deal):
+    """The CTAs of an SM-aware trace that did not ask for what the policy says for their ticket.
 
     A CTA that drew twice asked for the other operation, of which nothing was left.
     """
-    wished = [OPS[wish(deal, r.sm % sms, r.ticket, sms)] for r in table.itertuples()]
+    wished = [OPS[wish(deal, r.ticket)] for r in table.itertuples()]
     return table[(table.op == wished) != (table.draws == 1)]
 
 

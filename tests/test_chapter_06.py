@@ -100,11 +100,11 @@ def test_disagreement_is_found():
     drawn = binding.draw(deal, [0] * 8, 4, 4, 1)
     table = pd.DataFrame([(a.sm, binding.OPS[a.op], a.ticket, a.draws) for a in drawn],
                          columns=["sm", "op", "ticket", "draws"])  # fmt: skip
-    assert disagreements(table, deal, 1).empty
+    assert disagreements(table, deal).empty
     table.loc[2, "op"] = "decode"
-    assert list(disagreements(table, deal, 1).index) == [2]
+    assert list(disagreements(table, deal).index) == [2]
     table.loc[2, "draws"] = 2
-    assert disagreements(table, deal, 1).empty, "it says that it asked for prefill first"
+    assert disagreements(table, deal).empty, "it says that it asked for prefill first"
 
 
 # ---------------------------------------------------------------- the suite, and its recording on the H200
@@ -139,7 +139,7 @@ def check(rows, plan, run, sms):
         assert list(by_ticket.ticket) == list(range(len(on_sm)))
         later_ends = by_ticket.end[::-1].cummin()[::-1]  # nobody starts after a CTA with a later ticket has ended
         assert (by_ticket.start <= later_ends + 0.1).all()
-    assert disagreements(rows, plan.lists(True).deal, sms).empty
+    assert disagreements(rows, plan.lists(True).deal).empty
     for op, other in itertools.permutations(binding.OPS):
         twice = rows[(rows.op == other) & (rows.draws == 2)]
         wished = ((rows.op == op) & (rows.draws == 1)).sum() + len(twice)
@@ -215,7 +215,7 @@ def test_pod_08_is_what_the_specification_says_of_the_emulated_machine():
     df = pod_08.table()
     assert list(df.groupby("op").size()) == [12, 8] and df.sm.nunique() == pod_08.SMS
     deal = binding.deal("50:50", [1] * 8, [1] * 12, pod_08.SMS)
-    assert disagreements(df, deal, pod_08.SMS).empty
+    assert disagreements(df, deal).empty
     assert (df.draws == 2).any(), "the picture shows a CTA that finds nothing left"
     assert df.groupby("sm").size().nunique() > 1, "and SMs that take more tickets than others"
     assert list(df.start) == sorted(df.start)

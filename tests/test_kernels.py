@@ -125,7 +125,7 @@ def test_every_policy_binds_as_its_specification_says(policy, sms):
     table, cells = lists.deal, frame(rows)
     names = {op: binding.OPS.index(op) for op in binding.OPS}
     for r in cells.itertuples():
-        wish = binding.wish(table, r.sm, r.ticket, sms)
+        wish = binding.wish(table, r.ticket)
         assert names[r.op] == (wish if r.draws == 1 else 1 - wish)
     for _, on_sm in cells.groupby("sm"):
         assert sorted(on_sm.ticket) == list(range(len(on_sm)))

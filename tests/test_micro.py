@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pod import kernels, micro
 from pod.micro import ALONE, METHODS, Work
+from pod.trace import both_share, held
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -96,7 +97,7 @@ def test_stragglers_cost_the_halves_of_a_cta_more_than_sm_aware_ctas():
 def test_alternating_ctas_start_on_sms_of_their_own():
     first = micro.record(EQUAL, "alternate").query("start == 0")
     assert len(first) == 8 and set(first[first.op == "compute"].sm) == {0, 2} and set(first.sm) == {0, 1, 2, 3}
-    assert micro.together(first) == 0
+    assert both_share(first, ALONE) == 0
 
 
 def test_dealing_one_to_one_needs_tiles_of_one_length():
@@ -114,7 +115,7 @@ def test_streams_overlap_when_the_first_kernel_leaves_room():
 def test_held_counts_every_sm_at_every_moment():
     trace = micro.record(EQUAL, "sm-aware")
     times = np.linspace(0, trace.end.max(), 30, endpoint=False)
-    counts = micro.held(trace, times)
+    counts = held(trace, times, ALONE)
     assert (counts.sum(axis=0) == 4).all()
     for time, (nothing, compute, memory, both) in zip(times, counts.T, strict=True):
         now = trace[(trace.start <= time) & (time < trace.end)]

@@ -8,7 +8,7 @@ enum Op : int { kPrefill = 0, kDecode = 1 };
 struct Choice {
     int slots[2];               // of prefill and decode
     gptr<int> tickets;          // [sms] by SM, then [2] by operation, then [1] CTAs that have drawn; zero between launches
-    gptr<const int> deal;       // [deals] see draw_op
+    gptr<const int> deal;       // [deals] what an SM's first, second, ... ticket asks for
     int sms, deals;
 };
 struct Assignment { int op, id, ticket, draws; };
@@ -45,18 +45,16 @@ struct ByWarp {
 struct ByTicket {
     static constexpr bool kPrefills = true, kDecodes = true, kHalves = false;
 
-    // deal[t] is how many prefills all SMs together have dealt after t tickets each; SM s rounds its share of them up at
-    // another moment than its neighbours, so that the sum over the SMs is right (pod/schedule/binding.py makes the table).
-    DEV static int draw_op(const Choice& c, int sm, int ticket) {
-        if (ticket + 1 >= c.deals) return kPrefill;
-        const int before = c.deal[ticket], after = c.deal[ticket + 1];
-        return (after + sm) / c.sms > (before + sm) / c.sms ? kPrefill : kDecode;
+    // A policy is a table, the same for all SMs (pod/schedule/binding.py makes it). Past its end decode comes first: it is short.
+    DEV static int draw_op(const Choice& c, int ticket) {
+        if (ticket >= c.deals) return kDecode;
+        return c.deal[ticket];
     }
     DEV static Assignment draw(const Choice& c) {
         const int sm = ptx::smid() % c.sms;  // ids may have gaps: two SMs that share a counter do no harm
         Assignment a;
         a.ticket = atomicAdd(c.tickets + sm, 1);
-        a.op = draw_op(c, sm, a.ticket);
+        a.op = draw_op(c, a.ticket);
         a.id = atomicAdd(c.tickets + c.sms + a.op, 1);
         a.draws = 1;
         if (a.id >= c.slots[a.op]) {  // nothing left of this operation: there are as many CTAs as slots, so the other has some

@@ -26,8 +26,8 @@ NOTES = {
     "a.op = draw_op": (SAME, "so which operation do I want?"),
     "a.id = atomicAdd(c.tickets + c.sms + a.op, 1);\n    a.draws": (SAME, "and which piece of its work?"),
     "if (a.id >= c.slots[a.op])": (SAME, "nothing left of it: take the other"),
-    "if (ticket + 1 >= c.deals)": (LEFT_OUT, "more tickets than the table foresees: prefill"),
-    "return (after + sm)": (LEFT_OUT, "the policy is a table, made on the host: look the ticket up"),
+    "if (ticket >= c.deals)": (LEFT_OUT, "more tickets than the table foresees: decode"),
+    "return c.deal[ticket]": (LEFT_OUT, "the policy is a table, made on the host: look the ticket up"),
     "if (ptx::atomic_add_acq_rel": (LEFT_OUT, "the last one to draw, since no other will look"),
 }
 

@@ -1,8 +1,7 @@
 """SM-aware binding: which operation a CTA takes when it draws a ticket on its SM.
 
-The kernel decides by a table `deal`: deal[t] is how many prefills all SMs together have dealt after t tickets each.
-SM s of n deals a prefill for ticket t when (deal[t] + s) // n grows to deal[t + 1], so every SM has its share to within
-one, and the shares add up. A policy is a way to fill the table. csrc/include/binding.cuh makes the same decisions.
+The kernel decides by a table `deal`, the same for all SMs: deal[t] is the operation that an SM's ticket t asks for. A
+policy is a way to fill the table. csrc/include/binding.cuh makes the same decisions.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ LEAD = 0.8  # prefill runs ahead: its CTAs are long, and one that starts last wo
 
 def fifty_fifty(prefill: Sequence[float], decode: Sequence[float], sms: int, tickets: int) -> np.ndarray:
     """Prefill and decode in turn on every SM, whatever their numbers."""
-    return sms * ((np.arange(tickets + 1) + 1) // 2)
+    return np.arange(tickets) % 2
 
 
 def integer_ratio(prefill: Sequence[float], decode: Sequence[float], sms: int, tickets: int) -> np.ndarray:
     """The paper's proportional policy as its artifact has it: the ratio of CTA counts, rounded down."""
-    p, d, t = len(prefill), len(decode), np.arange(tickets + 1)
+    p, d, t = len(prefill), len(decode), np.arange(tickets)
     if p == 0 or d == 0:
-        return sms * t * (p > 0)
+        return np.full(tickets, PREFILL if p else DECODE)
     if p <= d:
-        return sms * -(-t // (d // p + 1))  # the first of each period
-    r = p // d
-    return sms * (t // (r + 1) * r + np.minimum(t % (r + 1), r))
+        return np.where(t % (d // p + 1) == 0, PREFILL, DECODE)
+    return np.where(t % (p // d + 1) == p // d, DECODE, PREFILL)
 
 
 def proportional(prefill: Sequence[float], decode: Sequence[float], sms: int, tickets: int) -> np.ndarray:
@@ -42,9 +40,8 @@ def proportional(prefill: Sequence[float], decode: Sequence[float], sms: int, ti
     for costs, pace in ((prefill, LEAD), (decode, 1.0)):
         rounds = np.add.reduceat(np.asarray(costs, float), np.arange(0, len(costs), sms)) if len(costs) else np.zeros(0)
         begins.append(pace * (np.cumsum(rounds) - rounds) / max(np.sum(rounds), 1))
-    is_prefill = np.repeat([1, 0], [len(x) for x in begins])[np.argsort(np.concatenate(begins), kind="stable")]
-    dealt = sms * np.append(0, np.cumsum(is_prefill))
-    return dealt[np.minimum(np.arange(tickets + 1), len(is_prefill))]
+    ops = np.repeat([PREFILL, DECODE], [len(x) for x in begins])
+    return ops[np.argsort(np.concatenate(begins), kind="stable")][:tickets]
 
 
 POLICIES = {"50:50": fifty_fifty, "proportional": proportional, "integer ratio": integer_ratio}
@@ -53,18 +50,16 @@ POLICIES = {"50:50": fifty_fifty, "proportional": proportional, "integer ratio":
 def deal(policy: str, prefill: Sequence[float], decode: Sequence[float], sms: int) -> np.ndarray:
     """The table of a policy for CTAs that cost `prefill` and `decode`, in the order in which they are handed out.
 
-    It covers four times the tickets that an SM takes on average; beyond, an SM tries prefill first.
+    It covers at most four times the tickets that an SM takes on average; beyond, an SM tries decode first.
     """
     ctas = len(prefill) + len(decode)
     tickets = min(ctas, 4 * -(-ctas // sms) + 8)
     return POLICIES[policy](prefill, decode, sms, tickets).astype(np.int32)
 
 
-def wish(table: np.ndarray, sm: int, ticket: int, sms: int) -> int:
-    """The operation that ticket `ticket` of an SM asks for."""
-    if ticket + 1 >= len(table):
-        return PREFILL
-    return PREFILL if (table[ticket + 1] + sm) // sms > (table[ticket] + sm) // sms else DECODE
+def wish(table: np.ndarray, ticket: int) -> int:
+    """The operation that an SM's ticket asks for."""
+    return int(table[ticket]) if ticket < len(table) else DECODE
 
 
 @dataclass(frozen=True)
@@ -85,7 +80,7 @@ def draw(table: np.ndarray, sms_in_order: Iterable[int], prefills: int, decodes:
     for sm in sms_in_order:
         sm %= sms
         ticket, tickets[sm] = tickets[sm], tickets[sm] + 1
-        op, draws = wish(table, sm, ticket, sms), 1
+        op, draws = wish(table, ticket), 1
         if next_id[op] >= slots[op]:
             op, draws = 1 - op, 2
         drawn.append(Assignment(sm, op, next_id[op], ticket, draws))

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from pod import kernels, micro
 from pod.micro import ALONE, METHODS, Work
+from pod.trace import both_share
 
 DOC = "a compute-bound and a memory-bound loop: alone, in turn, and fused in every way (Figure 7)."
 KEYS = ("case", "iterations")
@@ -97,5 +98,5 @@ def measure(case: dict) -> dict:
     for method, time in timing.shuffled(calls, ROUNDS, ms=6.0).items():
         row |= {method: round(time.ms, 5), f"{method}_p10": round(time.p10, 5), f"{method}_p90": round(time.p90, 5)}
     for method in METHODS:
-        row[f"{method} together"] = round(micro.together(micro.spans(works[method], method, arrays)), 4)
+        row[f"{method} together"] = round(both_share(micro.spans(works[method], method, arrays), ALONE), 4)
     return row

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from pod import micro
 from pod.measure.suites import micro_fusion as suite
+from pod.trace import held
 
 DOC = "SMs that hold compute, memory, both or nothing, at 50 moments of each run of Figure 7's loops."
 KEYS = ("method", "moment")
@@ -38,4 +39,4 @@ def _held(method: str):
     for _ in range(3):  # the last of three: code and lists are warm
         trace = micro.spans(work, method, arrays)
     times = (np.arange(MOMENTS) + 0.5) * trace["end"].max() / MOMENTS
-    return times, micro.held(trace, times)
+    return times, held(trace, times, micro.ALONE)
