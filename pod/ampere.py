@@ -163,15 +163,8 @@ def _make_lists(plan: Plan, causal: bool) -> HybridLists:
 def run(plan: Plan, q, k_cache, v_cache, block_table=None, softmax_scale=None, causal=True, return_lse=False,
         trace=False):  # fmt: skip
     """Launch on the current stream. Returns out, then the log-sum-exp and the trace where asked for."""
-    work = plan.lists(causal)
     operator = kernels.operator(HYBRID, kind(plan.batch.dtype, plan.batch.head_dim, trace), plan.device)
-    try:
-        tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
-        out, lse, rows = operator(*tensors, work.shape, plan.scale(softmax_scale), return_lse)
-    except RuntimeError:
-        if plan.device.type == "cpu":
-            work.counters.zero_()  # an emulated kernel may stop half-way
-        raise
+    out, lse, rows = plan.launch(operator, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse)
     if trace:
         rows = rows[rows[:, kernels.TRACE_FIELDS.index("end")] > 0]
     return results(out, (lse, return_lse), (rows, trace))

@@ -188,14 +188,7 @@ def run(plan: WorkPlan, q, k_cache, v_cache, block_table=None, softmax_scale=Non
     (TRACE_FIELDS), or from the Hopper kernel one an SM and role."""
     if isinstance(plan, hopper.Plan):
         return hopper.run(plan, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
-    work = plan.lists()
     b = plan.batch
     operator = kernels.operator(LEAN, kind(b.dtype, b.head_dim, plan.worker, plan.merge, trace), plan.device)
-    try:
-        tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
-        out, lse, rows = operator(*tensors, work.shape, plan.scale(softmax_scale), return_lse)
-    except RuntimeError:
-        if plan.device.type == "cpu":
-            work.counters.zero_()  # an emulated kernel may stop half-way
-        raise
+    out, lse, rows = plan.launch(operator, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse)
     return results(out, (lse, return_lse), (rows, trace))

@@ -77,6 +77,17 @@ class WorkPlan:
     def scale(self, softmax_scale: float | None) -> float:
         return self.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
 
+    def launch(self, operator, q, k_cache, v_cache, block_table, softmax_scale: float | None, causal: bool, *options):
+        """Launch a family's operator on the current stream, and return what it returns."""
+        work = self.lists(causal)
+        tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
+        try:
+            return operator(*tensors, work.shape, self.scale(softmax_scale), *options)
+        except RuntimeError:
+            if self.device.type == "cpu":
+                work.counters.zero_()  # an emulated kernel may stop half-way
+            raise
+
 
 def results(out, *extras):
     """`out`, or a tuple of it and the extras that were asked for, each given as (tensor, whether it was)."""
