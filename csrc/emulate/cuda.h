@@ -48,6 +48,3 @@ template <class P, class V> auto atomicAdd(P p, V v, EMULATE_AT) {
 template <class P, class V> auto atomicMax(P p, V v, EMULATE_AT) {
     return emulate::atomic(p, emulate::kRelaxed, at, [=](auto old) { return max(old, decltype(old)(v)); });
 }
-template <class P, class V> auto atomicExch(P p, V v, EMULATE_AT) {
-    return emulate::atomic(p, emulate::kRelaxed, at, [=](auto old) { return decltype(old)(v); });
-}
