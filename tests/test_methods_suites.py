@@ -61,14 +61,14 @@ def test_a_wrong_way_is_a_named_hole(setting):
         return lambda: (s.q_prefill, None)
 
     def broken(s):
-        raise ValueError("no such shape\nmore")
+        raise ValueError("no such shape at /tmp/made/x.h:49\nmore")
 
     def absent(s):
         import no_such_package  # noqa: F401
 
     calls, holes = peers.ready(setting, {"wrong": off_by_one, "broken": broken, "absent": absent})
     assert calls == {}
-    assert holes["wrong"].startswith("wrong result") and holes["broken"] == "ValueError: no such shape"
+    assert holes["wrong"].startswith("wrong result") and holes["broken"] == "ValueError: no such shape at x.h:49"
     assert holes["absent"] == "not installed (no_such_package)"
 
 

@@ -6,6 +6,7 @@ is not installed, cannot take the batch, or computes something else is a named h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -339,6 +340,7 @@ def fi_persistent(s: Setting):
     import torch
 
     wrapper, cache = flashinfer.BatchAttention("NHD", "cuda"), s.pages[:2]
+    wrapper.float_workspace_buffer = _workspace()  # its own is too small for some batches
     starts = torch.tensor([0, *s.batch.q_lens]).cumsum(0).int().cuda()
     indptr, indices, _ = s.page_arguments(0, len(s.batch.q_lens))
     heads, dim = (s.batch.num_q_heads, s.batch.num_kv_heads), s.batch.head_dim
@@ -463,6 +465,12 @@ PEERS: dict[str, Callable] = {
 }
 
 
+def _first_line(failure: Exception) -> str:
+    """What a failure says, without the folders of the machine that it happened on."""
+    line = (str(failure).splitlines() or [""])[0]
+    return re.sub(r"/\S*/", "", line)[:160]
+
+
 def ready(
     setting: Setting, makers: dict[str, Callable], limit: float = 2e-2
 ) -> tuple[dict[str, Callable], dict[str, str]]:
@@ -480,7 +488,7 @@ def ready(
             holes[name] = f"not installed ({missing.name})"
             continue
         except Exception as failure:  # a peer may fail in any way; the table says how
-            holes[name] = f"{type(failure).__name__}: {str(failure).splitlines()[0][:80] if str(failure) else ''}"
+            holes[name] = f"{type(failure).__name__}: {_first_line(failure)}"
             continue
         sides = [(out, want) for out, want in zip(outputs, expected, strict=True) if out is not None]
         wrong = max((error(setting, [out], [want]) for out, want in sides), default=0.0)

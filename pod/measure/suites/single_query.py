@@ -8,11 +8,11 @@ from random import Random
 from pod import single_query
 from pod.batch import HybridBatch
 from pod.measure import peers
-from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC, SINGLE_QUERY_CSRC, table_row
+from pod.measure.suites import SINGLE_QUERY_CSRC, lean, table_row
 
-DOC = "six versions of vLLM's first decode kernel, stream-K and Hopper decode on the same work (40 heads)."
+DOC = "six versions of vLLM's first decode kernel, lean and Hopper decode on the same work (40 heads)."
 KEYS = ("batch",)
-CSRC = (*SINGLE_QUERY_CSRC, *METHODS_CSRC, *HOPPER_CSRC)
+CSRC = (*SINGLE_QUERY_CSRC, *lean.CSRC)
 ROUNDS, REPEATS = 5, 15
 HEADS, PAGE = 40, single_query.PAGE  # LLaMA-13B: every query head has keys of its own
 CHATS = Random(1)
@@ -22,7 +22,7 @@ BATCHES = {
     "144 chats": [min(1700, max(8, round(CHATS.lognormvariate(5.75, 0.85)))) for _ in range(144)],
 }  # fmt: skip
 TODAY = {
-    "stream_k": lambda s: peers.family(s, "pod", decode_splits="stream-k"),
+    "lean": lambda s: peers.family(s, "lean"),
     "hopper": peers.ours,
     "hopper_page16": lambda s: peers.ours_paged(s, PAGE),
     "fa3": peers.fa3_decode,
