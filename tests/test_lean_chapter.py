@@ -69,6 +69,16 @@ def test_pace_depends_on_company(lengths, sms, end):
     assert lean_07.makespan(lengths, sms) == pytest.approx(end)
 
 
+@pytest.mark.parametrize("ctas, sms", [(3, 4), (8, 4), (9, 4), (13, 4), (15, 4), (64, 3)])
+def test_even_ctas_end_as_in_the_simulation(ctas, sms):
+    assert lean_07._even_time(ctas, 5.0, sms) == pytest.approx(lean_07.makespan([5.0] * ctas, sms))
+
+
+def test_the_best_split_gains_nothing_where_heads_fill_the_machine():
+    assert lean_07.speedup(216, 1024, lean_07.BEST) == 1
+    assert lean_07.speedup(128, 1024, lean_07.BEST) < 1.02 < lean_07.speedup(128, 1024, "2.5.6")
+
+
 def test_model_is_near_the_recordings_of_an_h200():
     assert lean_07.model_error() < 0.06
     df = _lean.recorded("lean-sweep")

@@ -40,6 +40,26 @@ def mean_gain_now() -> float:
     return float(_multi_head()["over today's rule"].mean())
 
 
+def mean_gain_best() -> float:
+    return float(_multi_head()["over the best fixed split"].mean())
+
+
+def mean_gain_fa3() -> float:
+    return float(_multi_head()["over FlashAttention-3"].mean())
+
+
+def largest_gain_now() -> float:
+    return float(_multi_head()["over today's rule"].max())
+
+
+def largest_gain_best() -> float:
+    return float(_multi_head()["over the best fixed split"].max())
+
+
+def largest_gain_fa3() -> float:
+    return float(_multi_head()["over FlashAttention-3"].max())
+
+
 def gain_at_64k() -> float:
     df = table()
     return float(df[(df.panel == "8a") & (df.context == 64 << 10)]["over the rule of 2.5.6"].iloc[0])
