@@ -42,7 +42,8 @@ def plan(
 
     q_len 1 is a decode, more a prefill chunk; any mix in any order. page_size=None means one contiguous cache row a
     sequence; the dtype is bfloat16 unless named. method: "pod" (SM-aware), "serial", "streams", "cta", "warp",
-    "hopper", "lean" (stream-K, for decodes only), or "auto": "hopper" on compute capability 9.0, else "pod". The rest
+    "hopper", "lean" (stream-K, for decodes only), or "auto": on compute capability 9.0 "hopper", for decodes alone
+    "lean" (which takes the Hopper kernel too, unless its cost model knows better), elsewhere "pod". The rest
     shapes every method but "hopper", and "lean" by decode_splits alone; naming any of it makes "auto" choose "pod".
     policy, for pod: "proportional" (to the work), "50:50", or "integer ratio" (of CTA counts, as the paper's artifact
     has it). ctas_per_sm: 2, 4 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number;
@@ -59,7 +60,8 @@ def plan(
     device = _device(device)
     if method == "auto":
         named = (policy, ctas_per_sm, prefill_splits, decode_splits) != ("proportional", "auto", "limited", "auto")
-        method = "pod" if named or not _is_hopper(device) else "hopper"
+        best = "hopper" if max(batch.q_lens) > 1 else "lean"
+        method = "pod" if named or not _is_hopper(device) else best
     module = import_module(METHODS[method])
     if method == "hopper":
         return Plan(batch, method, device, module, module.make_plan(batch, device))

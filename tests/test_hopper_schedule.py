@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pod
 from pod.reference import hybrid_attention
 from pod.schedule import hopper
 from pod.schedule.execute import execute, rows_of, tokens_of
@@ -215,3 +216,16 @@ def test_a_wrong_work_list_is_noticed(fault):
     out, _ = execute(q, k, v, prefill, wrong)
     wanted, _ = hybrid_attention(q, k, v, b.q_lens, b.kv_lens)
     assert not np.allclose(out, wanted)
+
+
+def test_auto_takes_the_fused_kernel_where_there_is_prefill_and_the_decode_method_elsewhere(monkeypatch):
+    """Of decodes alone the method lean knows more: where a warp's tile reads faster, and where a fixed split does."""
+    planned = {"hopper": object(), "lean": object()}
+    monkeypatch.setattr("pod.attention._is_hopper", lambda device: True)
+    for name, work in planned.items():
+        monkeypatch.setattr(f"pod.{name}.make_plan", lambda *_, work=work: work)
+    for q_lens, method in (((64, 1), "hopper"), ((64,), "hopper"), ((1, 1), "lean")):
+        plan = pod.plan(q_lens, (64,) * len(q_lens), 8, 2, 64, device="cpu", method="auto")
+        assert (plan.method, plan.work) == (method, planned[method])
+    named = pod.plan((1, 1), (64, 64), 8, 2, 64, device="cpu", method="auto", decode_splits=2)
+    assert named.method == "pod"  # only that family has the option
