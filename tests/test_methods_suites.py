@@ -8,6 +8,7 @@ import torch
 from pod.batch import HybridBatch
 from pod.measure import counters, peers, run, timing
 from pod.measure.suites import SUITES, hopper_sweep, methods_chunks, methods_counters, methods_splits, methods_sweep
+from pod.schedule import fixed_split
 
 TOY = HybridBatch.of(40, 96, 3, 70, 4, 2, 64)
 
@@ -54,6 +55,15 @@ def test_figure_6_has_a_full_wave_and_one_request_more_on_both_gpus():
 def test_the_family_computes_the_right_thing(setting, ways):
     calls, holes = peers.ready(setting, ways)
     assert holes == {} and set(calls) == set(ways)
+
+
+def test_decode_with_prefills_tile_is_right_and_has_its_rows():
+    decodes = peers.Setting(HybridBatch((1, 1, 1), (70, 96, 33), 4, 2, 64), device="cpu")
+    ways = {name: make for name, make in methods_counters.WAYS["tile"].items() if name != "fa2"}
+    calls, holes = peers.ready(decodes, ways)
+    assert holes == {} and set(calls) == set(ways)
+    shapes = [fixed_split.SHAPES[make.keywords["ctas_per_sm"]] for make in list(ways.values())[1:]]
+    assert [shape.prefill_rows for shape in shapes] == [64, 128]
 
 
 def test_a_wrong_way_is_a_named_hole(setting):

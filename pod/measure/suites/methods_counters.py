@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from pod.ampere import gpu_of
 from pod.batch import MODELS, TABLE1, HybridBatch
@@ -17,11 +17,26 @@ ROUNDS, REPEATS = 3, 9
 CONTEXTS, DECODES, DECODE_CONTEXT = (1024, 2048, 4096, 8192, 16384), (16, 32, 64, 128, 256), 4096
 TILE_DECODES = (8, 16, 32)
 
+
+
+def decode_as_prefill(s: peers.Setting, ctas_per_sm: int) -> Callable:
+    """Our decode with prefill's tile, of 128 rows with two CTAs an SM and of 64 with four: each request brings its
+    token twice, and so counts as a chunk. The second of the two sees what the one token would."""
+    import pod
+
+    heads, lens = (s.batch.num_q_heads, s.batch.num_kv_heads, s.batch.head_dim), s.batch.kv_lens
+    plan = pod.plan([2] * len(lens), lens, *heads, dtype=s.q.dtype, device=s.device, method="serial",
+                    ctas_per_sm=ctas_per_sm, prefill_splits="none")  # fmt: skip
+    q = s.q.repeat_interleave(2, 0)
+    return lambda: (None, pod.hybrid_attention(q, s.k, s.v, plan)[1::2])
+
+
 WAYS: dict[str, dict[str, Callable]] = {
     "prefill": {"ours": peers.HALVES["prefill"], "fa2": peers.fa2_prefill, "fa3": peers.fa3_prefill_exact},
     "decode": {"ours": peers.HALVES["decode"], "fa2": peers.fa2_decode, "fa3": peers.fa3_decode},
-    # Llama-2-7B's heads share no keys. Without splits FlashAttention-2's tile has 128 rows; ours has 16.
-    "tile": {"ours": peers.HALVES["decode"], "fa2": peers.fa2_decode},
+    # Llama-2-7B's heads share no keys. Our decode's tile has 16 rows, FlashAttention-2's without splits 128.
+    "tile": {"ours": peers.HALVES["decode"], "ours_64": partial(decode_as_prefill, ctas_per_sm=4),
+             "ours_128": partial(decode_as_prefill, ctas_per_sm=2), "fa2": peers.fa2_decode},
     "hybrid": {name: peers.FAMILY[name] for name in ("serial", "pod")}
     | {"fa3": peers.fa3_serial, "hopper": peers.ours},
 }
