@@ -30,6 +30,7 @@ SUITES = {
     "micro-fusion-trace": "pod.measure.suites.micro_fusion_trace",
     "operators": "pod.measure.suites.operators",
     "pod-trace": "pod.measure.suites.pod_trace",
+    "sanitizer": "pod.measure.suites.sanitizer",
     "single-query": "pod.measure.suites.single_query",
     "single-query-counters": "pod.measure.suites.single_query_counters",
     "single-query-stalls": "pod.measure.suites.single_query_stalls",

@@ -1,0 +1,105 @@
+"""The sm_80 family under NVIDIA's compute-sanitizer: every method, tile, head size, split and kind of cache, on small
+batches. Beside it a batch that must be caught: its block table names a page that is not there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+
+from pod.batch import HybridBatch
+from pod.measure.provenance import ROOT
+from pod.measure.suites import METHODS_CSRC
+
+DOC = "errors that memcheck, racecheck and synccheck find in the sm_80 family on small batches."
+KEYS = ("tool", "batches")
+CSRC = METHODS_CSRC
+REPEATS = 1
+TIMER, L2 = "no times: errors are counted", "warm"
+TOOLS = ("memcheck", "racecheck", "synccheck")
+RIGHT, BROKEN = "right", "a page that is not there"
+SPLITS = ({"prefill_splits": "none", "decode_splits": 1}, {"prefill_splits": 2, "decode_splits": 3},
+          {"prefill_splits": "limited", "decode_splits": "stream-k"})  # fmt: skip
+SECONDS = 300  # a tool that takes longer is stopped
+
+
+def cases() -> list[dict]:
+    return [{"tool": tool, "batches": RIGHT} for tool in TOOLS] + [{"tool": "memcheck", "batches": BROKEN}]
+
+
+def measure(case: dict) -> dict:
+    """How many launches a tool watched, and how many errors it found."""
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        raise ValueError("compute-sanitizer: not found; it comes with the CUDA toolkit")
+    build()
+    command = [tool, "--tool", case["tool"], sys.executable, "-m", __name__, case["batches"]]
+    # Without torch's cache every tensor is an allocation of its own, and a step beyond its end is out of bounds.
+    environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=SECONDS)
+    return counted(case["tool"], done.stdout + done.stderr)
+
+
+def counted(tool: str, report: str) -> dict:
+    """Launches and errors, from what the batches and the tool printed."""
+    summary = r"RACECHECK SUMMARY: (\d+) hazard" if tool == "racecheck" else r"ERROR SUMMARY: (\d+) error"
+    errors, launches = re.search(summary, report), re.findall(r"^launches (\d+)$", report, re.MULTILINE)
+    if errors is None:
+        raise ValueError(f"{tool}: got no summary, but {report[-2000:]!r}")
+    return {"launches": int(launches[-1]) if launches else "", "errors": int(errors[1])}
+
+
+def build() -> None:
+    """In this process: under a tool the compiler would be watched too, for minutes."""
+    import torch
+
+    from pod import kernels
+    from pod.ampere import HYBRID, kind
+
+    for dtype, head_dim in {(batch.dtype, batch.head_dim) for batch, _ in runs()}:
+        kernels.operator(HYBRID, kind(dtype, head_dim), torch.device("cuda", torch.cuda.current_device()))
+
+
+def runs() -> Iterator[tuple[HybridBatch, dict]]:
+    """Every batch with every way to run it."""
+    from pod.ampere import METHODS
+
+    for head_dim, page_size, dtype in ((64, 16, "bfloat16"), (128, None, "bfloat16"), (128, 32, "float16")):
+        batch = HybridBatch((200, 1, 1, 70, *[1] * 6), (330, 77, 190, 70, *range(33, 273, 40)), 4, 2, head_dim,
+                            page_size, dtype)  # fmt: skip
+        for method, ctas, splits in product(METHODS, (2, 4), SPLITS):
+            yield batch, {"method": method, "ctas_per_sm": ctas} | splits
+
+
+def launch(batch: HybridBatch, choice: dict, break_table: bool = False, device: str = "cuda") -> None:
+    """Run a batch once and check the result. Tensors are made on the host: the GPU runs no kernels but ours."""
+    import torch
+
+    import pod
+
+    q, k, v, table = (None if x is None else x.to(device) for x in batch.tensors())
+    if break_table:
+        table = torch.full_like(table, 1 << 20)
+    heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
+    how = {"page_size": batch.page_size, "dtype": q.dtype, "device": device} | choice
+    plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, **how)
+    out = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal)
+    if not bool(torch.isfinite(out.cpu()).all()):
+        raise AssertionError(f"not finite: {choice}, {batch}")
+
+
+def main(which: str) -> None:
+    if which == BROKEN:
+        return launch(*next(runs()), break_table=True)
+    todo = list(runs())
+    for batch, choice in todo:
+        launch(batch, choice)
+    print(f"launches {len(todo)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
