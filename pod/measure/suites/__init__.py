@@ -11,6 +11,7 @@ SUITES = {
     "hopper-sweep": "pod.measure.suites.hopper_sweep",
     "hopper-mixed": "pod.measure.suites.hopper_mixed",
     "hopper-trace": "pod.measure.suites.hopper_trace",
+    "hopper-dry": "pod.measure.suites.hopper_dry",
     "lean": "pod.measure.suites.lean",
     "lean-sweep": "pod.measure.suites.lean_sweep",
     "lean-energy": "pod.measure.suites.lean_energy",
