@@ -46,9 +46,10 @@ def test_step_table_names_owner_and_place():
 def timeline():
     """Two layers' worth of rows as the suite writes them: the host runs ahead of the GPU, then waits."""
     rows = [("fa3", -1, "plan", 0.0, 1.0, 0.0, 0.0)]
-    for i, piece in enumerate(suite.PIECES * 2):
+    for i, piece in enumerate(suite.RUNS["fa3"].pieces * 2):
         rows.append(("fa3", i // 3, piece, 1 + 0.1 * i, 1.1 + 0.1 * i, 1.0 + i, 2.0 + i))
     rows += [("fa3", -1, "head", 1.6, 1.7, 7.0, 7.5), ("fa3", -1, "wait", 1.7, 7.6, 0.0, 0.0)]
+    rows += [("fa3", -1, "finish", 7.6, 7.7, 0.0, 0.0)]
     names = ("run", "layer", "piece", "host_start_ms", "host_end_ms", "gpu_start_ms", "gpu_end_ms")
     df = pd.DataFrame(rows, columns=names)
     return pd.concat([df, df.assign(run="hopper")]).assign(run=lambda d: d.run.map(engine_timeline.NAMES))
@@ -56,15 +57,15 @@ def timeline():
 
 def test_a_timeline_has_a_bar_for_every_piece(timeline):
     axes = engine.timeline(timeline).axes
-    assert [len(ax.patches) for ax in axes] == [1 + 7 + 1 + 7] * 2
+    assert [len(ax.patches) for ax in axes] == [1 + 7 + 2 + 7] * 2
     row = engine_timeline.summary(timeline).iloc[0]
-    assert row["attention ms"] == pytest.approx(2) and row["iteration ms"] == pytest.approx(7.6)
-    assert row["GPU idle %"] == pytest.approx(100 * (1 - 6.5 / 7.6))
+    assert row["attention ms"] == pytest.approx(2) and row["iteration ms"] == pytest.approx(7.7)
+    assert row["GPU idle %"] == pytest.approx(100 * (1 - 6.5 / 7.7))
 
 
 def test_suite_names_every_row_once():
     rows = [tuple(case.values()) for case in suite.cases()]
-    assert len(rows) == len(set(rows)) == 2 * (3 * 32 + 3)
+    assert len(rows) == len(set(rows)) == 2 * (3 * 32 + 4) + 2 * 32 + 5
 
 
 def test_a_missing_recording_says_how_to_make_it(capsys, monkeypatch):

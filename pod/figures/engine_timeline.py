@@ -23,7 +23,7 @@ def table():
     from pod.measure.provenance import RECORDED
 
     df = pd.read_csv(RECORDED / FIGURE.data[0])
-    return df.assign(run=df.run.map(NAMES))
+    return df[df.run.isin(NAMES)].assign(run=df.run.map(NAMES))
 
 
 def draw(df):
@@ -33,14 +33,15 @@ def draw(df):
 
 
 def summary(df):
-    """A row a run: how long the iteration took, the GPU worked, and the share of it in which the GPU had no work."""
+    """A row a run: the iteration until the next one begins, its attention, when all was launched, and the share of it
+    in which the GPU had no work."""
     import pandas as pd
 
     rows = {}
     for run, mine in df.groupby("run", sort=False):
-        gpu, wait = mine[mine.gpu_end_ms > 0], mine[mine.piece == "wait"].iloc[0]
-        total, busy = wait.host_end_ms, gpu.gpu_end_ms.max() - gpu.gpu_start_ms.min()
+        gpu, host = mine[mine.gpu_end_ms > 0], mine.set_index("piece")
+        total, busy = host.host_end_ms["finish"], gpu.gpu_end_ms.max() - gpu.gpu_start_ms.min()
         attention = gpu[gpu.piece == "attention"]
         rows[run] = {"iteration ms": total, "attention ms": (attention.gpu_end_ms - attention.gpu_start_ms).sum(),
-                     "launched after ms": wait.host_start_ms, "GPU idle %": 100 * (1 - busy / total)}  # fmt: skip
+                     "launched after ms": host.host_end_ms["head"], "GPU idle %": 100 * (1 - busy / total)}  # fmt: skip
     return pd.DataFrame(rows).T

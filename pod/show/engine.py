@@ -75,30 +75,31 @@ def pages_grow(log: Log) -> Figure:
 
 
 PIECES = {"before": ("linear", "norm, QKV, rotation, cache"), "attention": ("hybrid", "attention"),
-          "after": ("merge", "output, feed-forward"), "head": ("load", "logits")}  # fmt: skip
+          "after": ("merge", "output, feed-forward"), "head": ("load", "logits"),
+          "graph": ("linear", "all between two attentions, one graph")}  # fmt: skip
+ON_HOST = {"plan": "schedule, plan", "expect": "plan the next", "wait": "wait", "finish": "hand out tokens"}
 
 
 def timeline(df) -> Figure:
-    """One iteration on the host and on the GPU, a panel a run; `df` as the suite engine-timeline measures it."""
+    """Iterations on the host and on the GPU, a panel a run; `df` as the suite engine-timeline measures it."""
     from matplotlib import pyplot as plt
 
     runs = list(dict.fromkeys(df.run))
-    figure, axes = plt.subplots(len(runs), 1, figsize=(9.5, 1.55 * len(runs)), dpi=style.DPI, layout="constrained",
-                                sharex=True)  # fmt: skip
-    for ax, run in zip(axes, runs, strict=True):
+    figure, axes = plt.subplots(len(runs), 1, figsize=(9.5, 0.5 + 1.3 * len(runs)), dpi=style.DPI, layout="constrained",
+                                sharex=True, squeeze=False)  # fmt: skip
+    for ax, run in zip(axes[:, 0], runs, strict=True):
         style.tidy(ax)
         for row in df[df.run == run].itertuples():
-            kind, label = PIECES.get(row.piece, ("host", row.piece))
-            colour = style.colour("wait" if row.piece == "wait" else kind)
-            _bar(ax, 0, row.host_start_ms, row.host_end_ms, colour, {"plan": "schedule, plan"}.get(row.piece, label))
+            kind, label = PIECES.get(row.piece) or ("wait" if row.piece == "wait" else "host", ON_HOST[row.piece])
+            _bar(ax, 0, row.host_start_ms, row.host_end_ms, style.colour(kind), label)
             if row.piece in PIECES:
-                _bar(ax, 1, row.gpu_start_ms, row.gpu_end_ms, colour, label)
+                _bar(ax, 1, row.gpu_start_ms, row.gpu_end_ms, style.colour(kind), label)
         ax.set(ylim=(2, 0), yticks=(0.5, 1.5), yticklabels=("host", "GPU"), xlim=(0, df.host_end_ms.max()))
         ax.set_title(run, fontsize=10, loc="right")
-    axes[-1].set_xlabel("ms since the scheduler was asked")
-    handles, labels = axes[0].get_legend_handles_labels()
+    axes[-1, 0].set_xlabel("ms since the scheduler was asked")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=6, frameon=False, fontsize=9)
+    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=9)
     return figure
 
 

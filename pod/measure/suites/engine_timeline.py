@@ -1,27 +1,46 @@
-"""One iteration of the engine, piece by piece: when the host launched it and when the GPU ran it."""
+"""Iterations of the engine, piece by piece: when the host launched each piece and when the GPU ran it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 
 from pod.measure.suites import HOPPER_CSRC
-from pod.measure.suites.engine_runs import LOADS, ready, window
+from pod.measure.suites.engine_runs import LOADS, Enough, K, Load, Window, ready
 
-DOC = "one hybrid iteration of Llama-3-8B: start and end of every piece on the host and on the GPU."
+DOC = "a hybrid and a decode-only iteration of Llama-3-8B: start and end of every piece on the host and on the GPU."
 KEYS = ("run", "layer", "piece")
 CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
 REPEATS = 1
-RUNS = ("fa3", "hopper")
-PIECES = ("before", "attention", "after")
 LAYERS, ITERATION = 32, 20
-LOAD = replace(LOADS["llama-3-8b"], iterations=ITERATION + 1)
+HOST = ("plan", "expect", "wait", "finish")  # what only the host does: before, while and after the GPU works
+
+
+@dataclass(frozen=True)
+class Run:
+    load: Load
+    attention: str
+    pieces: tuple[str, ...] = ("before", "attention", "after")  # of a layer, in order
+    arrivals: bool = True
+
+
+RUNS = {
+    "fa3": Run(LOADS["llama-3-8b"], "fa3"),
+    "hopper": Run(LOADS["llama-3-8b"], "hopper"),
+    # 32 chats of 2K to 4K tokens; a graph holds all that lies between two attentions
+    "decodes": Run(Load("llama-3-8b", 1, 64, 4 * K, ITERATION), "hopper", ("graph", "attention"), arrivals=False),
+}
 
 
 def cases() -> list[dict]:
-    layers = [(layer, piece) for layer in range(LAYERS) for piece in PIECES]
-    whole = [(-1, piece) for piece in ("plan", "head", "wait")]
-    return [{"run": run, "layer": layer, "piece": piece} for run in RUNS for layer, piece in (*layers, *whole)]
+    return [{"run": name, "layer": layer, "piece": piece} for name, run in RUNS.items() for layer, piece in places(run)]
+
+
+def places(run: Run) -> list[tuple[int, str]]:
+    """(layer, piece) of an iteration, in the order of their launch; layer -1 is around the layers."""
+    layers = [(layer, piece) for layer in range(LAYERS) for piece in run.pieces]
+    return [*layers, (-1, "head"), *((-1, piece) for piece in HOST if not run.arrivals or piece != "expect")]
 
 
 def measure(case: dict) -> dict:
@@ -32,7 +51,7 @@ class Stopwatch:
     """Wraps a call so that it notes, by name, when the host entered and left it, with an event on the GPU at each."""
 
     def __init__(self, clock):
-        self.clock, self.notes = clock, []
+        self.clock, self.notes, self.kept = clock, [], []
 
     def around(self, piece: str, call):
         import torch
@@ -48,38 +67,81 @@ class Stopwatch:
 
         return timed
 
+    def on(self, engine, run: Run) -> None:
+        model, attention = engine.model, engine.attention
+        attention.run = self.around("attention", attention.run)
+        if run.arrivals:
+            model.before, model.after = self.around("before", model.before), self.around("after", model.after)
+            model.logits = self.around("head", model.logits)
+        else:
+            attention.expect = self.around("expect", attention.expect)
+            graphs = engine.graphs.recorded_for(run.load.running)
+            names = ["graph"] * LAYERS + ["head"]
+            graphs.graphs = [SimpleNamespace(replay=self.around(name, graph.replay))
+                             for name, graph in zip(names, graphs.graphs, strict=True)]  # fmt: skip
+
+    def off(self, engine) -> None:
+        """The model outlives its engine."""
+        for name in ("before", "after", "logits"):
+            vars(engine.model).pop(name, None)
+
 
 @lru_cache
-def _timeline(run: str) -> dict:
+def _timeline(name: str) -> dict:
     """Milliseconds since the iteration was scheduled. The GPU was idle when its first event was recorded, so that one
     is taken to be at the host's time."""
     import gc
 
     import torch
 
-    engine, scheduler = ready(LOAD, run)
+    run = RUNS[name]
+    engine, scheduler = ready(run.load, run.attention)
     watch = Stopwatch(engine.clock)
-    model, attention = engine.model, engine.attention
-    kept = {"before": model.before, "after": model.after, "logits": model.logits}
-    model.before, model.after = watch.around("before", model.before), watch.around("after", model.after)
-    model.logits, attention.run = watch.around("head", model.logits), watch.around("attention", attention.run)
-    events = window(LOAD, engine, scheduler, engine.clock)
-    event, (planned, launched) = events[ITERATION], engine.marks[ITERATION]
-    each = LAYERS * len(PIECES) + 1
-    notes = watch.notes[ITERATION * each : (ITERATION + 1) * each]
-    first, zero, begin = notes[0][3], notes[0][1], event.scheduled
-    rows, place = {}, iter([*(i for i in range(LAYERS) for _ in PIECES), -1])
-    for piece, host_begin, host_end, start, end in notes:
-        gpu = [zero - begin + first.elapsed_time(e) / 1000 for e in (start, end)]
-        rows[next(place), piece] = _row(host_begin - begin, host_end - begin, *gpu)
-    rows[-1, "plan"] = _row(0.0, planned - begin, 0.0, 0.0)
-    rows[-1, "wait"] = _row(launched - begin, event.end - begin, 0.0, 0.0)
-    for name, call in kept.items():
-        setattr(model, name, call)
-    del engine, attention
+    watch.on(engine, run)
+    event, after = _serve(run, engine, scheduler, watch)
+    watch.off(engine)
+    torch.cuda.synchronize()
+    rows = dict(_pieces(run, watch, event.scheduled))
+    planned, launched = engine.marks[ITERATION]
+    for piece, begin, end in (("plan", event.scheduled, planned), ("wait", launched, event.end),
+                              ("finish", event.end, after.scheduled)):  # fmt: skip
+        rows[-1, piece] = _row(begin - event.scheduled, end - event.scheduled, 0.0, 0.0)
+    if not run.arrivals:
+        rows[-1, "wait"]["host_start_ms"] = rows[-1, "expect"]["host_end_ms"]
+    del engine, scheduler
     gc.collect()
     torch.cuda.empty_cache()
     return rows
+
+
+def _serve(run: Run, engine, scheduler, watch: Stopwatch):
+    """Run as far as the iteration in question; its event and the next one's. Of all notes, its own are kept."""
+    from pod.serving.loop import serve
+
+    def submit(batch, event) -> float:
+        if len(watched.events) == ITERATION + 1:
+            watch.notes.clear()
+        end = engine.submit(batch, event)
+        if len(watched.events) == ITERATION + 1:
+            watch.kept = list(watch.notes)
+        return end
+
+    watched = Window(SimpleNamespace(submit=submit), ITERATION + 2)
+    try:
+        serve(run.load.requests() if run.arrivals else [], [scheduler], watched, engine.clock)
+    except Enough:
+        pass
+    return watched.events[ITERATION:]
+
+
+def _pieces(run: Run, watch: Stopwatch, begin: float):
+    names = [(layer, piece) for layer, piece in places(run) if piece not in ("plan", "wait", "finish")]
+    mine = watch.kept
+    first, zero = mine[0][3], mine[0][1]
+    for (layer, piece), (noted, host_begin, host_end, *events) in zip(names, mine, strict=True):
+        assert piece == noted, f"{noted} where {piece} was to come"
+        gpu = [zero - begin + first.elapsed_time(e) / 1000 for e in events] if piece not in HOST else (0.0, 0.0)
+        yield (layer, piece), _row(host_begin - begin, host_end - begin, *gpu)
 
 
 def _row(*seconds: float) -> dict:
