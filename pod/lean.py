@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from math import gcd
 
 import numpy as np
 
@@ -24,8 +25,10 @@ from pod.workplan import Lists, WorkPlan, results
 WORKERS = ("warp", "cta64", "cta128")
 MERGES = {"last": "LastMerges", "host": "HostMerges"}  # who adds the parts of a head up: csrc/lean.cu
 CTAS_PER_SM, WARPS, TILE_ROWS = 2, 4, 64
+BLOCKS, LEAST_BLOCKS = (1024, 256), 3  # larger blocks for warps that get so many of them: fewer heads are cut (on H200)
 # Of the Hopper kernel on an H200: what merging the parts of a head costs, and what beginning another part costs.
 MERGE_US, BORDER_US = 5.0, 1.0
+BORDER_TILES = 1  # the same cost, in tiles
 LARGE, HUGE = 1 << 30, 12 << 30  # bytes of keys and values
 HUGE_FACTOR = 1.05  # what equal ranges lose on a huge cache, where parts of neighbouring heads advance side by side
 TRACE_FIELDS = ("worker", "record", "sm", "start", "computed", "end", "merges", "block")
@@ -73,19 +76,25 @@ class LeanPlan(WorkPlan):
     splits: int | None = None
     worker: str = "warp"
     merge: str = "last"
-    block: int = stream_k.BLOCK
+    block: int | None = None  # keys that are not cut apart; None to choose
 
     @property
     def workers(self) -> int:
         """Those that are on the GPU at the same time."""
         return self.sms * CTAS_PER_SM * (WARPS if self.worker == "warp" else 1)
 
+    def choose_block(self) -> int:
+        keys = sum(self.batch.kv_lens) * self.batch.num_kv_heads / self.workers
+        larger = BLOCKS if self.worker == "warp" and self.splits is None else ()
+        return next((block for block in larger if keys >= LEAST_BLOCKS * block), stream_k.BLOCK)
+
     def lists(self, causal: bool = True) -> LeanLists:
         return super().lists(True)  # a single query sees all keys under either mask
 
     def make(self, causal: bool) -> LeanLists:
         packed = self.worker == "warp"
-        work = stream_k.decode_work(*self.decode, self.workers, self.splits, packed, self.block)
+        block = self.block or self.choose_block()
+        work = stream_k.decode_work(*self.decode, self.workers, self.splits, packed, block)
         rows = work.slots * (DECODE_ROWS if packed else TILE_ROWS)
         pieces = len(work.pieces) - 1
         shape = [METHODS.index("serial"), CTAS_PER_SM, self.sms, 0, 0, len(work.work), pieces, 0, 0, work.groups, 0,
@@ -152,6 +161,18 @@ def _hopper_splits(batch: HybridBatch, sms: int) -> int | None:
     return cheapest_splits(units, tiles, sms, tile_us, HUGE_FACTOR if batch.kv_bytes > HUGE else 1.0)
 
 
+def even_weights(batch: HybridBatch, sms: int) -> np.ndarray | None:
+    """Tiles of each range of the Hopper kernel's decode list if all are to take equally long, borders counted; None
+    where heads are equally long, since then equal ranges have equally many borders."""
+    if len(set(batch.kv_lens)) == 1:
+        return None
+    lanes = _passes(batch.num_q_heads, batch.num_kv_heads)
+    together = gcd(lanes & -lanes, sms)  # SMs that the list keeps side by side
+    tiles = np.repeat(-(-np.array(batch.kv_lens) // hopper_schedule.DECODE_TILE), lanes // together)
+    ranges = max(1, min(sms // together, int(tiles.sum()) // hopper_schedule.MIN_TILES))
+    return np.diff(stream_k.equal_cuts(tiles, ranges, BORDER_TILES), prepend=0)
+
+
 # ---------------------------------------------------------------- the method
 def choose_worker(batch: HybridBatch, device) -> str:
     """The Hopper kernel where it runs, but a warp's tile for large batches whose query heads share no keys: there seven
@@ -163,7 +184,8 @@ def choose_worker(batch: HybridBatch, device) -> str:
 
 def make_plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | None = None, **choice) -> WorkPlan:
     """Plan one iteration. splits: "stream-k" (equal ranges), parts of every head, or "auto", whichever of them ends
-    first. worker: one of WORKERS (csrc/lean.cu), "hopper", or None to choose; `choice` as LeanPlan has it."""
+    first, where short requests count for more than their tiles. worker: one of WORKERS (csrc/lean.cu), "hopper", or
+    None to choose; `choice` as LeanPlan has it."""
     import torch
 
     device = torch.device(device)
@@ -174,9 +196,10 @@ def make_plan(batch: HybridBatch, device, splits: int | str = "auto", worker: st
     if worker != "hopper":
         plan = LeanPlan(batch, device, sms, parts, worker, **choice)
     else:
-        parts = _hopper_splits(batch, sms) if splits == "auto" else parts
+        auto = splits == "auto"
+        parts = _hopper_splits(batch, sms) if auto else parts
         if parts is None:
-            return hopper.make_plan(batch, device)
+            return hopper.make_plan(batch, device, decode_weights=even_weights(batch, sms) if auto else None)
         plan = HopperPlan(batch, device, sms, parts=parts)
     plan.lists(True)
     return plan

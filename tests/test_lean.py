@@ -82,6 +82,59 @@ def test_one_very_long_and_many_short_requests_are_shared_equally():
     assert len(sizes) == 132 and np.ptp(sizes) <= 1
 
 
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 40), st.integers(0, 5))
+def test_ranges_take_equally_long_when_beginning_a_unit_takes_time(lens, workers, begin):
+    blocks = np.array(lens)
+    cuts = stream_k.equal_cuts(blocks, workers, begin)
+    workers = min(workers, sum(lens))
+    assert len(cuts) == workers and cuts[-1] == sum(lens) and (np.diff(cuts, prepend=0) >= 0).all()
+    begins = np.cumsum(blocks) - blocks
+    first = np.concatenate([[0], cuts[:-1]])
+    begun = np.searchsorted(begins, cuts) - np.searchsorted(begins, first)
+    times = cuts - first + begin * begun
+    fair = (sum(lens) + begin * len(lens)) / workers
+    assert np.abs(times - fair).max() <= begin + 1, "but for a cut that falls into a beginning"
+    if begin == 0:
+        assert cuts.tolist() == [(i + 1) * sum(lens) // workers for i in range(workers)]
+
+
+def test_ranges_of_many_short_requests_are_shorter():
+    """As many tiles, but a border each: 63 requests of 1K beside one of 1M, which would end 4 % later."""
+    batch = HybridBatch([1] * 64, [K * K] + [K] * 63, 32, 8, 128)
+    weights = lean.even_weights(batch, 132)
+    assert len(weights) == 33 and weights.sum() == 2 * sum(batch.kv_lens) // 64
+    assert weights[:15].min() > 1050 and weights[-1] < 1000
+    work = hopper_work(np.arange(64), batch.kv_lens, np.arange(64), 32, 8, 132, weights)
+    sizes = np.add.reduceat(work.column("end") - work.column("begin"), work.chunks[:-1])
+    assert np.ptp(sizes + np.diff(work.chunks)) <= 2 and sizes.sum() == 8 * sum(batch.kv_lens) // 64
+    assert lean.even_weights(HybridBatch([1] * 2, [K] * 2, 4, 2, 64), 132) is None
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 9000), min_size=2, max_size=9), st.sampled_from([(1, 1), (8, 2), (18, 1), (40, 10)]))
+def test_weights_fit_the_ranges_that_the_list_has(lens, heads):
+    batch = HybridBatch([1] * len(lens), lens, *heads, 64)
+    weights = lean.even_weights(batch, 132)
+    n = np.arange(len(lens))
+    plain, even = (hopper_work(n, lens, n, *heads, 132, w) for w in (None, weights))
+    assert len(plain.chunks) == len(even.chunks)
+    if weights is not None:
+        tiles = np.append(np.cumsum(even.column("end") - even.column("begin")), 0)[even.chunks - 1]
+        sizes = np.diff(np.where(even.chunks == 0, 0, tiles))
+        np.testing.assert_array_equal(sizes, np.repeat(weights, len(sizes) // len(weights)))
+
+
+def test_warps_take_larger_blocks_only_where_each_gets_several():
+    blocks = {}
+    for kv_len in (1024, 8192, 64 * K):
+        plan = lean.LeanPlan(HybridBatch([1] * 32, [kv_len] * 32, 16, 16, 128), torch.device("cpu"), 132)
+        blocks[kv_len] = plan.choose_block()
+    assert blocks == {1024: 64, 8192: 1024, 64 * K: 1024}
+    plan.splits = 3
+    assert plan.choose_block() == 64
+
+
 def test_lengths_that_are_no_multiple_of_a_block_count_as_whole_blocks():
     work = decode([65, 1, 130], (1, 1), workers=3)
     assert np.diff(work.pieces).tolist() == [1, 2, 1] and work.column("end").tolist() == [65, 1, 64, 130]

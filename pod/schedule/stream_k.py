@@ -15,11 +15,15 @@ BLOCK = 64  # keys that are not cut apart
 
 
 # ---------------------------------------------------------------- where to cut: the end of each range, in blocks
-def equal_cuts(blocks: np.ndarray, workers: int) -> np.ndarray:
-    """As many ranges as workers, equally long to within one block."""
-    total = int(np.sum(blocks))
-    workers = min(workers, total)
-    return np.arange(1, workers + 1) * total // workers
+def equal_cuts(blocks: np.ndarray, workers: int, begin: int = 0) -> np.ndarray:
+    """As many ranges as workers, equally long to within one block. With `begin` they take equally long, if beginning a
+    unit takes as long as that many blocks: who has many short units has fewer blocks."""
+    blocks = np.asarray(blocks, np.int64)
+    workers = min(workers, int(blocks.sum()))
+    ends = np.cumsum(blocks + begin)
+    at = np.arange(1, workers + 1) * ends[-1] // workers
+    unit = np.searchsorted(ends, at)
+    return (np.cumsum(blocks) - blocks)[unit] + np.maximum(0, at - (ends - blocks)[unit])
 
 
 def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
