@@ -103,7 +103,7 @@ def _time(ms: float):
 
 
 def _counters(case):
-    rows = {"ours": 12, "fa2": 70, "fa3": 20}
+    rows = {"ours": 12, "ours_64": 35, "ours_128": 60, "fa2": 70, "fa3": 20}
     busy = {"prefill": (70, 3), "decode": (15, 85), "tile": (rows.get(case["way"]), 80)}
     busy["hybrid"] = (60, 60) if case["way"] == "pod" else (40, 30)
     return dict(zip(("us", "compute", "dram", "tensor"), (100.0, *busy[case["panel"]], 10), strict=True))
@@ -248,7 +248,7 @@ def test_utilisation_is_read_where_there_are_counters(monkeypatch):
 def test_tiles_stand_beside_the_model():
     df = methods_tiles.table()
     assert (methods_tiles.compute_16(), methods_tiles.compute_128()) == (12, 70)
-    assert df.model.between(5, 100).all() and set(df.requests) == {8, 16, 32}
+    assert df.model.between(5, 100).all() and set(df.requests) == {8, 16, 32} and set(df.rows) == {16, 64, 128}
 
 
 def test_runtimes_are_those_of_table_1():
