@@ -21,6 +21,7 @@ import numpy as np
 from pod.batch import HybridBatch
 from pod.emulator import CSRC, build, pointer
 from pod.reference import hybrid_attention
+from pod.schedule.binding import DECODE, PREFILL
 
 DRIVER = CSRC / "emulate" / "driver.cu"
 FLAGS = ["-O1", "-w"]
@@ -122,10 +123,7 @@ class Outcome:
 
         q, k, v, table = replace(BATCH, head_dim=head_dim).tensors(seed=3)
         prefill, decode = works()
-        pieces, deal = (
-            [*range(len(decode) - 1), len(decode)],
-            [0, 1, 2, 4, 5, 7, 8, 10],
-        )  # the last piece has two records
+        pieces, deal = [*range(len(decode) - 1), len(decode)], [PREFILL, DECODE] * 4  # the last piece has two records
         lists = np.array([*np.ravel(prefill), *np.ravel(decode), *pieces, *deal], np.int32)
         groups, slots = 8, 16
         counters = np.zeros(SMS + 3 + 2 * groups, np.int32)
