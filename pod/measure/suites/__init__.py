@@ -12,6 +12,7 @@ SUITES = {
     "hopper-mixed": "pod.measure.suites.hopper_mixed",
     "hopper-trace": "pod.measure.suites.hopper_trace",
     "hopper-dry": "pod.measure.suites.hopper_dry",
+    "hopper-ladder": "pod.measure.suites.hopper_ladder",
     "lean": "pod.measure.suites.lean",
     "lean-sweep": "pod.measure.suites.lean_sweep",
     "lean-energy": "pod.measure.suites.lean_energy",
