@@ -33,7 +33,8 @@ def draw(df):
     from pod.show import style
 
     kernels = list(dict.fromkeys(df.kernel))
-    figure, axes = plt.subplots(len(kernels), 1, figsize=(9.5, 4.6), dpi=style.DPI, layout="constrained", sharey=True)
+    size = 9.5, 2.0 * len(kernels) + 0.4
+    figure, axes = plt.subplots(len(kernels), 1, figsize=size, dpi=style.DPI, layout="constrained", sharey=True)
     for ax, kernel in zip(axes, kernels, strict=True):
         style.tidy(ax)
         mine = df[df.kernel == kernel]

@@ -8,11 +8,11 @@ from functools import lru_cache
 from pod.measure import counters, peers
 from pod.measure.suites import single_query
 
-DOC = "the instructions at which warps wait most (ncu), with the query in registers and in shared memory."
+DOC = "the instructions at which warps wait most (ncu): query in registers, the same with keys in turn, query shared."
 KEYS = ("kernel", "rank")
 CSRC = single_query.SINGLE_QUERY_CSRC
 REPEATS = 1
-BATCH, KERNELS, RANKS = "144 chats", ("registers", "shared"), 40
+BATCH, KERNELS, RANKS = "144 chats", ("registers", "registers_in_turn", "shared"), 40
 
 
 def cases() -> list[dict]:
