@@ -4,6 +4,7 @@ that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(ca
 
 SUITES = {
     "engine-runs": "pod.measure.suites.engine_runs",
+    "engine-stock": "pod.measure.suites.engine_stock",
     "engine-timeline": "pod.measure.suites.engine_timeline",
     "gpusim-calibrate": "pod.measure.suites.gpusim_calibrate",
     "hopper-halves": "pod.measure.suites.hopper_halves",
@@ -26,6 +27,7 @@ SUITES = {
     "methods-ctas": "pod.measure.suites.methods_ctas",
     "methods-policy": "pod.measure.suites.methods_policy",
     "methods-splits": "pod.measure.suites.methods_splits",
+    "methods-halves": "pod.measure.suites.methods_halves",
     "methods-peers": "pod.measure.suites.methods_peers",
     "methods-counters": "pod.measure.suites.methods_counters",
     "micro-fusion": "pod.measure.suites.micro_fusion",

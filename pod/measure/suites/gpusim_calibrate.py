@@ -112,6 +112,14 @@ def _read(probe: str, shape: int, ctas: int, size: int):
     return call, _row(nbytes=size * 1024 * ctas)
 
 
+def bare_read(nbytes: int):
+    """A call that reads about so many bytes from DRAM, as many at a time as an SM can ask for, and drops them."""
+    import torch
+
+    ctas = 3 * torch.cuda.get_device_properties("cuda").multi_processor_count
+    return _read("read", 16, ctas, GROUP * round(nbytes / ctas / 1024 / GROUP))[0]
+
+
 # ---------------------------------------------------------------- our kernel
 
 
