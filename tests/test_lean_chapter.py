@@ -20,7 +20,7 @@ from pod.figures import (
     lean_shapes,
 )
 from pod.measure import peers, timing
-from pod.measure.suites import lean, lean_parallel, lean_sweep, lean_trace
+from pod.measure.suites import lean, lean_parallel, lean_sweep, lean_tiles, lean_trace
 from pod.schedule.stream_k import equal_cuts
 from pod.show.line import draw_line, shares
 
@@ -162,6 +162,16 @@ def test_a_row_names_every_cut_and_keeps_the_best(monkeypatch):
     assert {c for c in row if f"{c}_p10" in row} == cuts | paper | {"read"}
     assert row["holes"] == "" and row["best_split"] == min(row[c] for c in ("single", "rule_256", "best_split"))
     assert row["single_parts"] == 1
+
+
+def test_a_tail_is_small_ranges_after_equal_ones():
+    import torch
+
+    plan = lean_tiles.TailPlan(HybridBatch((1,) * 64, (16384,) * 64, 32, 4, 128), torch.device("cpu"), 132)
+    work = plan.decode_list()
+    sizes = np.add.reduceat(work.column("end") - work.column("begin"), work.chunks[:-1])
+    assert len(sizes) == 3 * 132 and sizes.sum() == 64 * 4 * 256
+    assert np.ptp(sizes[:132]) <= 1 and sizes[:132].sum() / sizes.sum() == pytest.approx(1 - lean_tiles.TAIL, rel=0.01)
 
 
 @emulated

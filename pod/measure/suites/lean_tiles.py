@@ -1,12 +1,17 @@
-"""The size of a LeanTile: how many keys csrc/lean.cu never cuts apart, beside the Hopper kernel's decode half."""
+"""The size of a LeanTile: how many keys csrc/lean.cu never cuts apart, beside the Hopper kernel's decode half. And
+whether a tail of small ranges, for whoever is free first, ends sooner than equal ranges."""
 
 from __future__ import annotations
 
 from functools import partial
+from math import gcd
 
+from pod import lean as method
 from pod.batch import HybridBatch
 from pod.measure import peers
 from pod.measure.suites import lean, table_row
+from pod.schedule import hopper as schedule
+from pod.workplan import Lists
 
 DOC = "decode by stream-K with tiles of 64 to 1,024 keys, by warps (csrc/lean.cu), beside the Hopper kernel's decode."
 KEYS = ("q_heads", "kv_heads", "head_dim", "batch", "context")
@@ -14,6 +19,7 @@ CSRC = lean.CSRC
 ROUNDS, REPEATS = 5, 15
 K = lean.K
 TILES = (64, 128, 256, 512, 1024)
+TAIL, ROUNDS_OF_TAIL = 0.12, 2  # share of the tiles that are left for small ranges, and how many of them an SM may take
 
 
 def cases() -> list[dict]:
@@ -29,6 +35,28 @@ def measure(case: dict) -> dict:
     dtype = "float16" if case["head_dim"] == 64 else "bfloat16"
     batch = HybridBatch((1,) * requests, (case["context"],) * requests, *heads, dtype=dtype)
     makers = {"fa3": peers.fa3_decode, "read": lean.read}
-    makers |= {"hopper": partial(lean.lean, splits="stream-k", worker="hopper")}
+    makers |= {"hopper": partial(lean.lean, splits="stream-k", worker="hopper"), "tail": tail}
     makers |= {f"tile_{n}": partial(lean.lean, worker="warp", block=n) for n in TILES}
     return table_row(peers.Setting(batch), makers, ROUNDS)
+
+
+class TailPlan(method.HopperPlan):
+    """One equal range for each SM, and then small ones, which the SMs draw as they become free."""
+
+    def make(self, causal: bool) -> Lists:
+        work = self.decode_list()
+        floats = work.slots * (128 * (self.batch.head_dim // 16) + 16)
+        placed = self.place(work.work, work.chunks, counters=4 + work.groups, floats=floats)
+        return Lists(*placed, [0, len(work.work), len(work.chunks) - 1, 0, 0, self.sms, 0])
+
+    def decode_list(self) -> schedule.WorkList:
+        lanes, workers = method._passes(*self.heads), self.sms * (1 + ROUNDS_OF_TAIL)
+        ranges = self.sms // gcd(lanes & -lanes, workers)
+        weights = [1 - TAIL] * ranges + [TAIL / ROUNDS_OF_TAIL] * ranges * ROUNDS_OF_TAIL
+        return schedule.decode_work(*self.decode, workers, weights, least=1)
+
+
+def tail(s):
+    plan = TailPlan(s.batch, s.k.device, lean.SMS)
+    plan.lists(True)
+    return lambda: (None, method.run(plan, s.q, s.k, s.v))
