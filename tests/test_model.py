@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from pod.measure.suites.engine_stock import as_transformers
 from pod.serving.backends import BACKENDS, backend
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Cache
@@ -127,40 +128,14 @@ def test_a_step_survives_its_journey():
 # ---------------------------------------------------------------- against transformers
 
 
-def as_transformers(model: Llama):
-    """The same weights in Hugging Face's implementation."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
-    s = model.shape
-    config = transformers.LlamaConfig(
-        vocab_size=s.vocab, hidden_size=s.hidden, intermediate_size=s.ffn, num_hidden_layers=s.layers,
-        num_attention_heads=s.q_heads, num_key_value_heads=s.kv_heads, head_dim=s.head_dim, rms_norm_eps=s.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": s.rope_base}, tie_word_embeddings=s.tied,
-        max_position_embeddings=s.context, attn_implementation="eager",
-    )  # fmt: skip
-    theirs = transformers.LlamaForCausalLM(config).to(model.dtype).eval()
-    names = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "o": "self_attn.o_proj",
-             "down": "mlp.down_proj"}  # fmt: skip
-    state = {"model.embed_tokens.weight": model.embedding, "model.norm.weight": model.norm}
-    state["lm_head.weight"] = model.head
-    kv = s.kv_heads * s.head_dim
-    for i, layer in enumerate(model.layers):
-        place = f"model.layers.{i}"
-        state |= {f"{place}.{theirs_}.weight": getattr(layer, ours) for ours, theirs_ in names.items()}
-        q, k, v = layer.qkv.split((s.q_heads * s.head_dim, kv, kv))
-        state |= {f"{place}.self_attn.{n}_proj.weight": w for n, w in (("q", q), ("k", k), ("v", v))}
-        gate, up = layer.gate_up.chunk(2)
-        state |= {f"{place}.mlp.gate_proj.weight": gate, f"{place}.mlp.up_proj.weight": up}
-    theirs.load_state_dict(state)
-    return theirs
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [TINY, replace(TINY, tied=True, rope_base=5e5, kv_heads=1, q_heads=8)],
                          ids=["gqa", "mqa, tied"])  # fmt: skip
 def test_logits_equal_transformers(shape, dtype):
     """Within rounding: no farther from the same weights in float64 than theirs are, times two."""
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
     model = tiny(shape, dtype)
-    theirs, exact = as_transformers(model), as_transformers(model).double()
+    theirs, exact = as_transformers(model, "eager"), as_transformers(model, "eager").double()
     out = stepped(model, script(), texts=TEXTS)
     ours_off, theirs_off = 0.0, 0.0
     with torch.inference_mode():
