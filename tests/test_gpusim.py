@@ -253,3 +253,25 @@ def test_the_microbenchmarks_compile(tmp_path, arch):
     command = ["nvcc", "-std=c++20", f"-arch={arch}", "-cubin", str(source), "-o", str(tmp_path / "rates.cubin")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_what_is_predicted_stands_beside_what_was_measured(monkeypatch):
+    """Each cell of Figures 13 and 14 once a place; the model is asked for the same batches on both GPUs."""
+    from pod.figures import _gpusim, gpu_choices, pod_13, pod_14
+
+    asked = []
+    predict = lambda cases: [asked.append(c) or 2.0 for c in cases]  # noqa: E731
+    monkeypatch.setattr(_gpusim, "milliseconds", predict)
+    df = gpu_choices.table()
+    cells = df.groupby(["question", "place"]).size().unstack()
+    assert (cells.loc[gpu_choices.CTAS] == 5 * len(gpu_choices.DECODES)).all()
+    assert (cells.loc[gpu_choices.POLICY] == len(pod_14.table())).all()
+    assert (df[df.place != "measured"].value.isin((0.0, 1.0))).all(), "equal times: a ratio of 1, a gain of 0"
+    assert {c.gpu for c in asked} == {"a100", "h200"}
+    assert len({c.batch for c in asked}) == 15 + 10 - 2, "two batches belong to both figures"
+    seen = df[(df.place == "measured") & (df.question == gpu_choices.CTAS)].set_index(["context", "decodes"]).value
+    recorded = pod_13.table().set_index(["context", "decodes"]).loc[(K, 32)]
+    assert seen[K, 32] == recorded.pod_4 / recorded.pod_2
