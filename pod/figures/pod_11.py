@@ -25,6 +25,7 @@ WAYS = {
     BEST: "best\nconfigu-\nration",
     "fa2_serial": "FA2\nserial",
     "fi_fa2_serial": "Flash-\nInfer\nserial",
+    "fi_fa2_batched": "Flash-\nInfer\none call",
     "fi_batched": "Flash-\nInfer\none call",
     "fi_pod": "Flash-\nInfer's\nPOD",
     "fa3_serial": "FA3\nserial",
@@ -45,6 +46,10 @@ def table():
     )
 
 
+def _present(df) -> dict[str, str]:
+    return {way: name for way, name in WAYS.items() if way in df}
+
+
 def even(df):
     """The fair sample of the whole sweep: no batch is left out for what it is."""
     return df[df.even == 1]
@@ -61,7 +66,7 @@ def summary(df):
     import pandas as pd
 
     rows = {}
-    for way, name in WAYS.items():
+    for way, name in _present(df).items():
         part = df.dropna(subset=way)
         gains = gain(part.serial, part[way])
         rows[name.replace("-\n", "-" if way in ("cta", "warp") else "").replace("\n", " ")] = [
@@ -110,7 +115,7 @@ def warp_min() -> float:
 
 def batched_min() -> float:
     df = filtered(table())
-    return float(gain(df.fa2_serial, df.fi_batched).min())
+    return float(gain(df.fa2_serial, df["fi_fa2_batched" if "fi_fa2_batched" in df else "fi_batched"]).min())
 
 
 def fa2_over_flashinfer() -> float:
@@ -159,10 +164,11 @@ def draw(df):
 def _panel(ax, df, title: str) -> None:
     from pod.show import style, violins
 
-    gains = {name: (df.serial / df[way]).dropna() for way, name in WAYS.items()}
+    gains = {name: (df.serial / df[way]).dropna() for way, name in _present(df).items()}
     gains["perfect\noverlap of\nour parts"] = df.serial / df.larger
-    violins(style.tidy(ax), gains, [*(TONES[way] for way in WAYS), style.FRAME], lambda values: values.mean(), 9)
-    for border in (OURS + 0.5, len(WAYS) + 0.5):
+    tones = [*(TONES[way] for way in _present(df)), style.FRAME]
+    violins(style.tidy(ax), gains, tones, lambda values: values.mean(), 9)
+    for border in (OURS + 0.5, len(_present(df)) + 0.5):
         ax.axvline(border, color=style.FRAME, linewidth=1)
     ax.set(ylabel="speed-up over our serial", ylim=(0, max(values.max() for values in gains.values()) + 0.25))
     ax.set_title(title, fontsize=10)

@@ -18,7 +18,7 @@ LEAST_SHARE = 0.15  # below the paper's 20 %, so that no batch near its filter i
 
 WAYS = peers.HALVES | peers.FAMILY | peers.CONFIGURATIONS
 WAYS |= {name: peers.TORCH_PEERS[name] for name in ("fa2_serial", "fa2_streams")}
-WAYS |= {name: peers.PEERS[name] for name in ("fa3_serial", "fi_fa2_serial", "fi_batched", "fi_pod")}
+WAYS |= {name: peers.PEERS[name] for name in ("fa3_serial", "fi_fa2_serial", "fi_fa2_batched", "fi_pod")}
 WAYS["hopper"] = peers.ours
 
 
