@@ -17,7 +17,8 @@ from pod.workplan import Lists, WorkPlan, results
 
 PREFILL_FLOPS = 640e12  # FLOP/s that the prefill side reaches alone on an H200 (measured)
 DECODE_BYTES = 4.25e12  # bytes/s of KV that the decode side reads alone (measured)
-ROLES = ("prefill producer", "decode producer", "prefill 0", "prefill 1", "decode")  # rows of a trace, per SM
+# Rows of a trace, per SM. Where the plan gives prefill the wide tile, the last is a third warpgroup of prefill.
+ROLES = ("prefill producer", "decode producer", "prefill 0", "prefill 1", "decode")
 
 
 def _fake(kind, q, k, v, table, lists, counters, partials, shape, scale, causal, yields, lse, trace):
@@ -59,16 +60,18 @@ class Plan(WorkPlan):
     yields: bool = False
 
     def make(self, causal: bool) -> Lists:
-        head_dim = self.batch.head_dim
-        prefill = schedule.prefill_work(*self.prefill, head_dim, self.sms, causal, self.splits)
+        head_dim, rows = self.batch.head_dim, schedule.PREFILL_TILE
+        if not self.batch.decode:
+            rows = schedule.prefill_rows(self.prefill, head_dim, self.sms, causal, self.splits)
+        prefill = schedule.prefill_work(*self.prefill, head_dim, self.sms, causal, self.splits, rows)
         decode = schedule.decode_work(*self.decode, self.sms, self.decode_weights)
-        prefill_floats = prefill.slots * 8 * 32 * 4 * (head_dim // 8 + 1)
+        prefill_floats = prefill.slots * rows * 8 * (head_dim // 8 + 1)
         floats = prefill_floats + decode.slots * (128 * (head_dim // 16) + 16)
-        counters = 4 + 8 * prefill.groups + decode.groups  # queues, arrivals of prefill, arrivals of decode
+        counters = 4 + rows // 16 * prefill.groups + decode.groups  # queues, arrivals of prefill, arrivals of decode
         placed = self.place(prefill.work, decode.work, decode.chunks, counters=counters, floats=floats)
         chunks, pack_shift = len(decode.chunks) - 1, schedule.pack_shift(*self.heads)
         works = (len(prefill.work), len(decode.work))
-        return Lists(*placed, [*works, chunks, prefill.groups, prefill_floats, self.sms, pack_shift])
+        return Lists(*placed, [*works, chunks, prefill.groups, prefill_floats, self.sms, pack_shift, rows])
 
 
 def make_plan(batch: HybridBatch, device="cuda", splits: int | None = None, decode_weights=None, yields=None) -> Plan:

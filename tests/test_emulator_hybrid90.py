@@ -17,7 +17,7 @@ POINTERS = (
 )
 NUMBERS = (
     "tokens num_q_heads num_kv_heads head_dim half causal pages page_tokens table_stride "
-    "prefill_units n_decode_chunks prefill_yields pack_shift ctas"
+    "prefill_units n_decode_chunks prefill_yields pack_shift prefill_rows ctas"
 )
 
 
@@ -41,7 +41,8 @@ def run(batch, sms, splits=None, yields=False, free_sms=None):
     q, k, v, table = batch.tensors(seed=1)
     plan = Plan(batch, torch.device("cpu"), sms, splits=splits, yields=yields)
     made = plan.lists(batch.causal)
-    units, works, chunks, split_tiles, prefill_floats, ctas, pack_shift = made.shape[:7]
+    units, works, chunks, split_tiles, prefill_floats, ctas, pack_shift, *rows = made.shape
+    rows = rows[0] if units else 128
     lists, state, scratch = made.lists.data_ptr(), made.counters.data_ptr(), made.partials.data_ptr()
     expected, expected_lse = hybrid_attention(q, k, v, batch.q_lens, batch.kv_lens, table, causal=batch.causal)
     errors = []
@@ -51,12 +52,12 @@ def run(batch, sms, splits=None, yields=False, free_sms=None):
             q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), out=out.data_ptr(), lse=lse.data_ptr(),
             table=None if table is None else table.data_ptr(), table_stride=0 if table is None else table.shape[1],
             prefill_work=lists, decode_work=lists + 48 * units, decode_chunks=lists + 48 * (units + works),
-            counters=state, prefill_arrived=state + 16, decode_arrived=state + 16 + 32 * split_tiles,
+            counters=state, prefill_arrived=state + 16, decode_arrived=state + 16 + rows // 4 * split_tiles,
             prefill_part=scratch, decode_part=scratch + 4 * prefill_floats,
             tokens=q.shape[0], num_q_heads=q.shape[1], num_kv_heads=k.shape[2], head_dim=q.shape[2],
             half=q.dtype == torch.half, causal=batch.causal, pages=k.shape[0], page_tokens=k.shape[1],
-            prefill_units=units, n_decode_chunks=chunks, prefill_yields=yields, pack_shift=pack_shift, ctas=ctas,
-            scale=batch.head_dim**-0.5,
+            prefill_units=units, n_decode_chunks=chunks, prefill_yields=yields, pack_shift=pack_shift,
+            prefill_rows=rows, ctas=ctas, scale=batch.head_dim**-0.5,
         )  # fmt: skip
         function = library("hybrid90").run
         function.restype = ctypes.c_char_p
@@ -75,6 +76,8 @@ BATCHES = {
     "fp16, head dim 128": (HybridBatch((1, 40, 1), (130, 150, 77), 4, 2, 128, page_size=64, dtype="float16"), 3, {}),
     "both sides split": (HybridBatch((130, 1), (520, 1500), 4, 2, 64), 6, {"splits": 2}),
     "prefill only, no mask": (HybridBatch((33, 20), (33, 90), 2, 2, 64, page_size=32, causal=False), 2, {}),
+    "prefill only, three warpgroups, split": (HybridBatch((100, 70), (300, 513), 4, 2, 64), 6, {"splits": 2}),
+    "three warpgroups, small pages": (HybridBatch((96,), (520,), 6, 3, 64, page_size=16, dtype="float16"), 2, {}),
     "decode only, prefill yields": (HybridBatch((1, 1, 1), (64, 65, 500), 8, 1, 64), 4, {"yields": True}),
 }
 
@@ -85,6 +88,15 @@ def test_hopper_kernel_is_right_and_breaks_no_rule(name):
     error, lse_error = run(batch, sms, **options)
     assert error < (0.001 if batch.dtype == "float16" else 0.008)
     assert lse_error < 1e-4
+
+
+def test_prefill_alone_is_tried_with_two_and_with_three_warpgroups():
+    from pod.hopper import Plan
+
+    alone = {name: case for name, case in BATCHES.items() if not case[0].decode}
+    plans = {name: Plan(batch, torch.device("cpu"), sms, **options) for name, (batch, sms, options) in alone.items()}
+    rows = {name: plan.lists(plan.batch.causal).shape[7] for name, plan in plans.items()}
+    assert {"three" in name: tile for name, tile in rows.items()} == {True: 192, False: 128}, rows
 
 
 @pytest.mark.parametrize("name", ("both sides split", "a chunk and four decodes"))

@@ -229,3 +229,15 @@ def test_auto_takes_the_fused_kernel_where_there_is_prefill_and_the_decode_metho
         assert (plan.method, plan.work) == (method, planned[method])
     named = pod.plan((1, 1), (64, 64), 8, 2, 64, device="cpu", method="auto", decode_splits=2)
     assert named.method == "pod"  # only that family has the option
+
+
+def test_a_wide_tile_is_taken_where_its_units_end_sooner():
+    """A third warpgroup fits at head_dim 64 only; with as many waves as before, the wider tile would only be slower."""
+
+    def rows(chunk, context, heads, head_dim):
+        prefill = (np.array([0]), np.array([chunk]), np.array([context]), np.array([0]), *heads)
+        return hopper.prefill_rows(prefill, head_dim, 132, True, None)
+
+    assert rows(8192, 8192, (32, 8), 64) == hopper.WIDE_TILE
+    assert rows(8192, 8192, (32, 8), 128) == hopper.PREFILL_TILE
+    assert rows(2048, 8192, (16, 16), 64) == hopper.PREFILL_TILE  # 176 wide units are two waves on 132 SMs, as 256 are

@@ -1,6 +1,7 @@
 // Prefill and decode attention of one hybrid batch in one persistent kernel for Hopper (sm_90a).
 // One CTA of 512 threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles,
 // warpgroup 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone.
+// At head_dim 64 a batch without decode may have a kernel of its own (kAlone), where warpgroup 3 is prefill's, too.
 #include "decode.cuh"
 #include "prefill.cuh"
 #include "launch.h"
@@ -8,12 +9,15 @@ using namespace pod90;
 
 // Registers of a producer, prefill and decode thread: (40 + 2 * 200 + 72) * 128 = 65536.
 constexpr int kThreads = 512, kRegsProducer = 40, kRegsPrefill = 200, kRegsDecode = 72;
+// With three prefill warpgroups: (32 + 3 * 160) * 128 = 65536.
+constexpr int kRegsProducerAlone = 32, kRegsPrefillAlone = 160;
 template <int D> constexpr int kGranules = D == 128 ? 7 : 16;
 
-template <int D> struct Layout {
-    static constexpr uint32_t kPrefill = 0, kDecode = prefill::Smem<D>::kBytes;
+template <int D, bool kAlone> struct Layout {
+    static constexpr int kGroups = kAlone ? 3 : 2;                   // prefill warpgroups
+    static constexpr uint32_t kDecode = prefill::Smem<D, 0, kGroups>::kBytes;
     static constexpr uint32_t kControl = kDecode + decode::Smem<D, kGranules<D>>::kBytes;
-    static constexpr uint32_t kDecodeControl = kControl + (sizeof(prefill::Control) + 15) / 16 * 16;
+    static constexpr uint32_t kDecodeControl = kControl + (sizeof(prefill::Control<kGroups>) + 15) / 16 * 16;
     static constexpr uint32_t kBytes = kDecodeControl + sizeof(decode::Control<kGranules<D>>);
     static_assert(kBytes <= 232448, "an SM gives one CTA 227 KB");
 };
@@ -26,14 +30,14 @@ DEV void stamp(long long* trace, int role, int which) {
     if (trace && thread_id() == (role < 2 ? role * 32 : (role - 1) * 128)) trace[(blockIdx.x * 5 + role) * 2 + which] = global_ns();
 }
 
-template <typename T, int D, int kPage>
+template <typename T, int D, int kPage, bool kAlone>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, long long* trace) {
     uint8_t* const smem = dynamic_smem();
-    using L = Layout<D>;
+    using L = Layout<D, kAlone>;
     const uint32_t base = smem_u32(smem);
-    auto& pc = *reinterpret_cast<prefill::Control*>(smem + L::kControl);
+    auto& pc = *reinterpret_cast<prefill::Control<L::kGroups>*>(smem + L::kControl);
     auto& dc = *reinterpret_cast<decode::Control<kGranules<D>>*>(smem + L::kDecodeControl);
     const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
 
@@ -47,17 +51,18 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     __syncthreads();
 
     if (warp < 4) {
-        setmaxnreg_dec<kRegsProducer>();
+        setmaxnreg_dec<kAlone ? kRegsProducerAlone : kRegsProducer>();
         stamp(trace, warp, 0);
-        if (warp == 0) prefill::Producer<D, kPage>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane_id()}.run();
-        if (warp == 1) decode::produce<D, kGranules<D>, kPage>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane_id());
+        if (warp == 0) prefill::Producer<D, kPage, L::kGroups>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane_id()}.run();
+        if constexpr (!kAlone)
+            if (warp == 1) decode::produce<D, kGranules<D>, kPage>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane_id());
         stamp(trace, warp, 1);
-    } else if (warp < 12) {
-        setmaxnreg_inc<kRegsPrefill>();
+    } else if (warp < 4 + 4 * L::kGroups) {
+        setmaxnreg_inc<kAlone ? kRegsPrefillAlone : kRegsPrefill>();
         stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D, kPage>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane_id());
+        prefill::consume<T, D, kPage, L::kGroups>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane_id());
         stamp(trace, 1 + warp / 4, 1);
-    } else {
+    } else if constexpr (!kAlone) {
         setmaxnreg_dec<kRegsDecode>();
         stamp(trace, 4, 0);
         decode::consume<T, D, kGranules<D>>(dp, base + L::kDecode, dc, warp - 12, lane_id());
@@ -116,16 +121,16 @@ static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
-template <typename T, int D, int kPage>
+template <typename T, int D, int kPage, bool kAlone>
 static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp, const KvLayout& kv) {
 #ifdef POD_EMULATE
-    emulate::launch<hybrid90<T, D, kPage>>(0, a.ctas, kThreads, Layout<D>::kBytes, maps, pp, dp, kv, static_cast<long long*>(a.trace));
+    emulate::launch<hybrid90<T, D, kPage, kAlone>>(0, a.ctas, kThreads, Layout<D, kAlone>::kBytes, maps, pp, dp, kv, static_cast<long long*>(a.trace));
     return 0;
 #else
-    auto kernel = hybrid90<T, D, kPage>;
-    static const cudaError_t once = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D>::kBytes);
+    auto kernel = hybrid90<T, D, kPage, kAlone>;
+    static const cudaError_t once = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D, kAlone>::kBytes);
     if (once != cudaSuccess) return once;
-    kernel<<<a.ctas, kThreads, Layout<D>::kBytes, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, static_cast<long long*>(a.trace));
+    kernel<<<a.ctas, kThreads, Layout<D, kAlone>::kBytes, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, static_cast<long long*>(a.trace));
     return cudaGetLastError();
 #endif
 }
@@ -146,7 +151,11 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
                          a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads / a.num_kv_heads, scale_log2};
     KvLayout kv = {a.table, a.table_stride, a.table ? __builtin_ctz(a.page_tokens) : 31};
     const auto go = [&](auto dtype, auto dim, auto page) {
-        return launch<decltype(dtype), decltype(dim)::value, decltype(page)::value>(a, maps, pp, dp, kv);
+        using T = decltype(dtype);
+        constexpr int D = decltype(dim)::value, kPage = decltype(page)::value;
+        if constexpr (D == 64)
+            if (a.prefill_rows == 3 * 64) return launch<T, D, kPage, true>(a, maps, pp, dp, kv);
+        return launch<T, D, kPage, false>(a, maps, pp, dp, kv);
     };
     const auto with_dim = [&](auto dtype, auto dim) {
         if (!grouped) return go(dtype, dim, std::integral_constant<int, 0>{});

@@ -10,14 +10,14 @@ struct Pod90Launch {
     const void* decode_work;
     const int* decode_chunks;          // [n_decode_chunks + 1]
     int* counters;                     // 4, zero before the first launch, left zero
-    int* prefill_arrived;              // 8 a split tile, likewise
+    int* prefill_arrived;              // one a split tile and 16 rows, likewise
     int* decode_arrived;               // 1 a split request, likewise
     float *prefill_part, *decode_part;
     void* trace;                       // [ctas][5 roles][2] nanoseconds, or null
     void* stream;
     int tokens, num_q_heads, num_kv_heads, head_dim, half, causal;
     int pages, page_tokens, table_stride;
-    int prefill_units, n_decode_chunks, prefill_yields, pack_shift, ctas;
+    int prefill_units, n_decode_chunks, prefill_yields, pack_shift, prefill_rows, ctas;  // prefill_rows: of a tile, 128 or 192
     float scale;
 };
 

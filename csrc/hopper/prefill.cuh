@@ -1,4 +1,4 @@
-// Prefill on Hopper: one producer warp, two consumer warpgroups of 64 query rows each, tiles of 128 x 128.
+// Prefill on Hopper: one producer warp, two or three consumer warpgroups of 64 query rows each, blocks of 128 keys.
 // Q, O: [tokens, Hq, D]. A tile's rows are tokens x heads of one KV head (token major), so that a short chunk fills a tile
 // with the heads of its group instead of padding. A tile's KV blocks are walked from the last to the first, so that only the first ones are masked.
 #pragma once
@@ -6,14 +6,15 @@
 
 namespace pod90::prefill {
 
-constexpr int kM = 128, kN = 128;                                    // query rows and KV tokens of a tile
+constexpr int kN = 128;                                              // KV tokens of a block
 constexpr uint32_t kPanel = 128 * 128;                               // 128 rows of 64 columns: one swizzled panel
 
 // Shared memory: Q, then two stages each of K and V. A tile of K or V is [panel][128 rows]. With pages of kPage <
 // 128 tokens (kPage = 0: larger, or contiguous) that would take a copy for each page and panel; there a tile is [group of 8
 // rows][panel][8 rows], so that one copy brings a whole page and the groups are still evenly spaced, as wgmma asks.
-template <int D, int kPage = 0> struct Smem {
-    static constexpr uint32_t kTile = (D / 64) * kPanel, kQ = 0, kK = kTile, kV = 3 * kTile, kBytes = 5 * kTile;
+template <int D, int kPage = 0, int kGroups = 2> struct Smem {
+    static constexpr uint32_t kTile = (D / 64) * kPanel, kQGroup = kTile / 2;
+    static constexpr uint32_t kQ = 0, kK = kGroups * kQGroup, kV = kK + 2 * kTile, kBytes = kV + 2 * kTile;
     static constexpr uint32_t kPanelStep = kPage ? 1024 : kPanel, kGroupStep = kPage ? (D / 64) * 1024 : 1024;
 };
 
@@ -23,39 +24,39 @@ struct Params {
     float* lse;                                                      // [tokens, Hq], natural log; may be null
     int* counters;                                                   // [0] next unit, [1] CTAs done; 0 between launches
     float* part;                                                     // partial results of split tiles
-    int* arrived;                                                    // 8 a group: partials stored by each warp; 0 between launches
+    int* arrived;                                                    // one a group and warp: partials stored; 0 between launches
     int units, Hq, group, causal, pack_shift;                        // 1 << pack_shift query heads share a tile
     int yields;                                                      // leave the tensor cores to decode between turns
     float scale_log2;
 };
 
 // Barriers (8 bytes each) and, behind them, the records of the tiles in flight: [warpgroup][tile parity].
-struct Control {
-    uint64_t q_full[2], q_empty[2], k_full[2], k_empty[2], v_full[2], v_empty[2], tail;
-    alignas(16) Work work[2][2];
+template <int kGroups> struct Control {
+    uint64_t q_full[kGroups], q_empty[kGroups], k_full[2], k_empty[2], v_full[2], v_empty[2], tail;
+    alignas(16) Work work[kGroups][2];
 };
 
-DEV void init(Control& c) {
+template <int kGroups> DEV void init(Control<kGroups>& c) {
+    for (int g = 0; g < kGroups; g++) mbar_init(smem_u32(&c.q_full[g]), 1), mbar_init(smem_u32(&c.q_empty[g]), 4);
     for (int s = 0; s < 2; s++) {                                    // "empty" counts one arrival per consumer warp
-        mbar_init(smem_u32(&c.q_full[s]), 1), mbar_init(smem_u32(&c.q_empty[s]), 4);
-        mbar_init(smem_u32(&c.k_full[s]), 1), mbar_init(smem_u32(&c.k_empty[s]), 8);
-        mbar_init(smem_u32(&c.v_full[s]), 1), mbar_init(smem_u32(&c.v_empty[s]), 8);
+        mbar_init(smem_u32(&c.k_full[s]), 1), mbar_init(smem_u32(&c.k_empty[s]), 4 * kGroups);
+        mbar_init(smem_u32(&c.v_full[s]), 1), mbar_init(smem_u32(&c.v_empty[s]), 4 * kGroups);
     }
     mbar_init(smem_u32(&c.tail), 1);
 }
 
 // ---------------------------------------------------------------- producer: one warp
-template <int D, int kPage>
+template <int D, int kPage, int kGroups>
 struct Producer {
     const CUtensorMap &mq, &mk, &mv;
     const Params& p;
     const KvLayout& kv;
     uint32_t base;
-    Control& c;
+    Control<kGroups>& c;
     int lane;
     PageWindow window = {};
     uint32_t blocks = 0, tiles = 0, tails = 0;                       // so far: stage and phase carry on across tiles
-    using S = Smem<D, kPage>;
+    using S = Smem<D, kPage, kGroups>;
 
     template <bool kIsV> DEV void load(int seq, int kv_len, int kv_head, int block, uint32_t i) {
         const uint32_t s = i & 1, dst = base + (kIsV ? S::kV : S::kK) + s * S::kTile;
@@ -87,7 +88,7 @@ struct Producer {
         __syncwarp();
         if (elect_one()) mbar_arrive(full);
     }
-    // Each warpgroup has its own half of Q, so that it starts on a tile without waiting for the other one.
+    // Each warpgroup has its own part of Q, so that it starts on a tile without waiting for the other one.
     DEV void load_q(int wg, const Record& w) {
         mbar_wait(smem_u32(&c.q_empty[wg]), (tiles & 1) ^ 1);
         const uint32_t full = smem_u32(&c.q_full[wg]);
@@ -95,7 +96,7 @@ struct Producer {
         w.copy_to(c.work[wg][tiles & 1], lane);
         __syncwarp();
         if (elect_one()) {
-            mbar_arrive_tx(full, S::kTile / 2);
+            mbar_arrive_tx(full, S::kQGroup);
 #pragma unroll
             for (int panel = 0; panel < D / 64; panel++)
                 tma_load_4d(base + S::kQ + (wg * (D / 64) + panel) * (kPanel / 2), &mq, full, head, token, panel);
@@ -119,7 +120,7 @@ struct Producer {
             int n = FIELD(w, end) - 1;
             window.base = -1;
             load<false>(seq, kv_len, kv_head, n, blocks);            // the order in which the consumers use them; K does
-            load_q(0, w), load_q(1, w);                              // not wait for the previous tile's Q
+            for (int g = 0; g < kGroups; g++) load_q(g, w);          // not wait for the previous tile's Q
 #pragma unroll 1
             for (; n > begin; n--) {
                 load<false>(seq, kv_len, kv_head, n - 1, blocks + 1);
@@ -129,13 +130,13 @@ struct Producer {
             unit = ticket() + gridDim.x;
             load<true>(seq, kv_len, kv_head, n, blocks++);
         }
-        stop(0), stop(1);
+        for (int g = 0; g < kGroups; g++) stop(g);
         // the last CTA to run dry leaves the counters as it found them
         if (lane == 0 && atomicAdd(p.counters + 1, 1) == int(gridDim.x) - 1) p.counters[0] = 0, p.counters[1] = 0;
     }
 };
 
-// ---------------------------------------------------------------- consumers: two warpgroups
+// ---------------------------------------------------------------- consumers: two or three warpgroups
 // S = Q K^T for this warpgroup's 64 rows: k16 steps, 4 in each panel.
 template <typename T, int D, int kPage> DEV void issue_qk(float (&s)[64], uint64_t dq, uint64_t dk) {
     constexpr uint32_t kStep = Smem<D, kPage>::kPanelStep;
@@ -214,11 +215,11 @@ template <int N> DEV void rescale(float (&o)[N], const float (&corr)[2]) {
 
 // Split tiles: every warp stores its partial, and the last of the warps that share these 16 rows adds them up in slot
 // order, so the result does not depend on who came last. Returns whether this warp holds the final result.
-template <int D>
+template <int D, int kWarps>
 DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int warp, int lane) {
     constexpr int kVecs = D / 8 + 1;                                 // float4 a lane stores: O, then m and l
-    float4* base = reinterpret_cast<float4*>(p.part) + (size_t(w.slot) * 8 + warp) * kVecs * 32 + lane;
-    constexpr size_t kStride = 8 * kVecs * 32;
+    float4* base = reinterpret_cast<float4*>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs * 32 + lane;
+    constexpr size_t kStride = kWarps * kVecs * 32;
     float4* mine = base + w.part * kStride;
 #pragma unroll
     for (int i = 0; i < D / 8; i++) __stcg(mine + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
@@ -227,7 +228,7 @@ DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2],
     __syncwarp();
     int old = 0;
     if (lane == 0) {
-        int* arrived = p.arrived + w.group * 8 + warp;
+        int* arrived = p.arrived + w.group * kWarps + warp;
         old = atom_inc_acq_rel(arrived);
         if (old == w.parts - 1) *arrived = 0;
     }
@@ -289,12 +290,12 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
     }
 }
 
-// Consumer warpgroup `wg`, 64 query rows. The two take turns at the tensor cores (ping-pong) through barriers 1 and 2.
-template <typename T, int D, int kPage>
-DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool& decode_done, int wg, int warp, int lane) {
-    using S = Smem<D, kPage>;
+// Consumer warpgroup `wg`, 64 query rows. They take turns at the tensor cores (ping-pong) through barriers 1 to kGroups.
+template <typename T, int D, int kPage, int kGroups>
+DEV void consume(const Params& p, uint32_t base, Control<kGroups>& c, const volatile bool& decode_done, int wg, int warp, int lane) {
+    using S = Smem<D, kPage, kGroups>;
     const int row = wg * 64 + (warp & 3) * 16 + lane / 4;
-    const uint64_t dq = desc_sw128(base + S::kQ + wg * (S::kTile / 2), 1, 1024);
+    const uint64_t dq = desc_sw128(base + S::kQ + wg * S::kQGroup, 1, 1024);
     const uint64_t dk0 = desc_sw128(base + S::kK, 1, S::kGroupStep), dv0 = desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep);
     const uint32_t k_full = smem_u32(c.k_full), k_empty = smem_u32(c.k_empty), v_full = smem_u32(c.v_full), v_empty = smem_u32(c.v_empty);
     uint32_t it = 0, nt = 0;
@@ -306,7 +307,8 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
     auto free_v = [&](uint32_t i) { if (lane == 0) mbar_arrive(v_empty + 8 * (i & 1)); };
     auto dk = [&](uint32_t i) { return dk0 + (i & 1) * (S::kTile >> 4); };
     auto dv = [&](uint32_t i) { return dv0 + (i & 1) * (S::kTile >> 4); };
-    if (wg == 1) bar_arrive(1, 256);                                 // warpgroup 0 goes first
+    const int mine = 1 + wg, next = wg == kGroups - 1 ? 1 : 2 + wg;  // the barriers of the turns
+    if (next == 1) bar_arrive(1, 256);                               // warpgroup 0 goes first
 
     for (;; nt++) {
         mbar_wait(smem_u32(&c.q_full[wg]), nt & 1);
@@ -334,11 +336,11 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
         auto step = [&](auto masked) {
             // the next S goes to the tensor cores before this P V, and its softmax runs under P V
             wait_k(it + 1);
-            bar_sync(1 + wg, 256);
+            bar_sync(mine, 256);
             issue_qk<T, D, kPage>(s, dq, dk(it + 1));
             wait_v(it);
             issue_pv<T, D, kPage>(o, pr, dv(it));
-            if (!yield) bar_arrive(2 - wg, 256);
+            if (!yield) bar_arrive(next, 256);
             wgmma_wait<1>();
             touch(s);
             free_k(it + 1);
@@ -347,7 +349,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
             softmax_exp(s, l, corr, ms, p.scale_log2);
             wgmma_wait<0>();
             touch(o), touch(s);
-            if (yield) bar_arrive(2 - wg, 256);                      // the other's turn begins when this one is through, not issued
+            if (yield) bar_arrive(next, 256);                        // the other's turn begins when this one is through, not issued
             free_v(it++);
             to_p<T>(pr, s);
             rescale(o, corr);
@@ -361,7 +363,7 @@ DEV void consume(const Params& p, uint32_t base, Control& c, const volatile bool
         wgmma_wait<0>();
         touch(o);
         free_v(it++);
-        if (w.parts > 1 && !merge<D>(p, w, o, m, l, warp & 3 | wg << 2, lane)) continue;
+        if (w.parts > 1 && !merge<D, 4 * kGroups>(p, w, o, m, l, warp & 3 | wg << 2, lane)) continue;
         epilogue<T, D>(p, w, o, m, l, row, lane);
     }
 }

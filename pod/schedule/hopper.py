@@ -14,6 +14,8 @@ import numpy as np
 
 FIELDS = ("q_row", "rows", "head", "seq", "pos0", "kv_len", "begin", "end", "part", "parts", "slot", "group")
 PREFILL_TILE = 128  # query rows, and KV tokens of a block
+WIDE_TILE = 192  # query rows with a third warpgroup of prefill: at head_dim 64, where there is no decode
+WIDE_COST = 1.28  # time of a block of the wide tile over that of the other (measured on H200)
 DECODE_TILE = 64  # KV tokens of a tile
 DECODE_HEADS = 8  # query heads that one pass over a KV head serves
 MIN_TILES = 8  # of a decode chunk: below, merging more parts costs more than it saves (measured on H200)
@@ -71,9 +73,21 @@ def pack_shift(num_q_heads: int, num_kv_heads: int) -> int:
     return gcd(num_q_heads // num_kv_heads, 8).bit_length() - 1
 
 
+def prefill_rows(prefill: tuple, head_dim: int, workers: int, causal: bool, splits: int | None) -> int:
+    """Rows of a tile, for a batch without decode: the wide one where registers allow it and it ends sooner."""
+    if head_dim > 64:
+        return PREFILL_TILE
+    times = {}
+    for rows, cost in ((PREFILL_TILE, 1.0), (WIDE_TILE, WIDE_COST)):
+        work = prefill_work(*prefill, head_dim, workers, causal, splits, rows)
+        times[rows] = cost * _makespan(work.column("end") - work.column("begin") + UNIT_OVERHEAD, workers)
+    return min(times, key=times.get)
+
+
 def prefill_work(
-    q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, head_dim, workers, causal=True, splits=None
-):
+    q_starts, q_lens, kv_lens, seqs, num_q_heads, num_kv_heads, head_dim, workers, causal=True, splits=None,
+    tile_rows=PREFILL_TILE,
+):  # fmt: skip
     """Units of prefill in the order in which they are drawn.
 
     Longest first, so that the last units to be drawn are short. Heads run fastest, so that those of one KV head read
@@ -84,8 +98,8 @@ def prefill_work(
     group, shift = num_q_heads // num_kv_heads, pack_shift(num_q_heads, num_kv_heads)
     columns = []
     for q_start, q_len, kv_len, seq in zip(q_starts, q_lens, kv_lens, seqs, strict=True):
-        first = np.arange(0, q_len, PREFILL_TILE >> shift)
-        tokens = np.minimum(PREFILL_TILE >> shift, q_len - first)
+        first = np.arange(0, q_len, tile_rows >> shift)
+        tokens = np.minimum(tile_rows >> shift, q_len - first)
         pos0 = kv_len - q_len + first
         blocks = -(-(pos0 + tokens if causal else np.full_like(first, kv_len)) // PREFILL_TILE)
         kv_heads = int(np.clip(L2_SHARE // (kv_len * head_dim * 4), 1, num_kv_heads))
