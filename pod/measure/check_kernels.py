@@ -21,6 +21,7 @@ from pod.schedule import binding
 HEADS = ((4, 4), (8, 2), (32, 4), (24, 3), (16, 1), (6, 2), (16, 4), (10, 2))
 PAGES = (None, None, 16, 32, 64, 128, 256)
 MARGIN = 1.5
+LAST_REPLAYS = 1000
 METHODS = ("serial", "streams", "cta", "warp", "pod", "pod", "pod")
 
 
@@ -150,20 +151,13 @@ def replay(call, want, times: int) -> int:
     return int(differing)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batches", type=int, default=2000)
-    methods = ("any", "hopper", "lean", *dict.fromkeys(METHODS))
-    parser.add_argument("--method", default="any", choices=methods, help="default: any of the sm_80 family")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--replays", type=int, default=3, help="graph replays of each batch; the last batch gets 1000")
-    parser.add_argument("--seconds", type=float, default=540, help="stop after this long")
-    args = parser.parse_args()
-    draw, worst, wrong, end = random.Random(args.seed), 0.0, 0, time.monotonic() + args.seconds
-    for done in range(1, args.batches + 1):
-        batch, choice = random_batch(draw, args.method == "lean"), random_choice(draw, args.method)
-        last = done == args.batches or time.monotonic() > end
-        share, problem = check(batch, choice, args.seed + done, 1000 if last else args.replays)
+def checked(method: str, batches: int, seed: int, replays: int = 3, seconds: float = 540) -> dict:
+    """Batches that were checked, how many were wrong, and the largest error as a share of torch's."""
+    draw, worst, wrong, end = random.Random(seed), 0.0, 0, time.monotonic() + seconds
+    for done in range(1, batches + 1):
+        batch, choice = random_batch(draw, method == "lean"), random_choice(draw, method)
+        last = done == batches or time.monotonic() > end
+        share, problem = check(batch, choice, seed + done, LAST_REPLAYS if last else replays)
         worst = max(worst, share)
         if problem:
             wrong += 1
@@ -172,8 +166,22 @@ def main() -> int:
             print(f"{done} batches, {wrong} wrong, largest error {worst:.2f} of torch's", flush=True)
         if last:
             break
-    print(f"done: {done} batches, {wrong} wrong, largest error {worst:.2f} of torch's (allowed {MARGIN})")
-    return wrong > 0
+    return {"checked": done, "wrong": wrong, "largest_error": round(worst, 3)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batches", type=int, default=2000)
+    methods = ("any", "hopper", "lean", *dict.fromkeys(METHODS))
+    parser.add_argument("--method", default="any", choices=methods, help="default: any of the sm_80 family")
+    parser.add_argument("--seed", type=int, default=0)
+    replays = f"graph replays of each batch; the last batch gets {LAST_REPLAYS}"
+    parser.add_argument("--replays", type=int, default=3, help=replays)
+    parser.add_argument("--seconds", type=float, default=540, help="stop after this long")
+    found = checked(**vars(parser.parse_args()))
+    print("done: {checked} batches, {wrong} wrong, largest error {largest_error} of torch's".format(**found),
+          f"(allowed {MARGIN})")  # fmt: skip
+    return found["wrong"] > 0
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ SUITES = {
     "micro-fusion-trace": "pod.measure.suites.micro_fusion_trace",
     "operators": "pod.measure.suites.operators",
     "pod-trace": "pod.measure.suites.pod_trace",
+    "random-batches": "pod.measure.suites.random_batches",
     "sanitizer": "pod.measure.suites.sanitizer",
     "single-query": "pod.measure.suites.single_query",
     "single-query-counters": "pod.measure.suites.single_query_counters",
