@@ -10,7 +10,7 @@ from pod.measure.suites import HOPPER_CSRC, table_row
 
 DOC = "prefill alone and decode alone, ours (contiguous, and in pages of 16, 64 and 256) beside FlashAttention-3."
 KEYS = ("side", "batch", "q_heads", "kv_heads", "head_dim", "dtype")
-CSRC = HOPPER_CSRC
+CSRC = (*HOPPER_CSRC, "csrc/lean.cu", "csrc/bindings.cpp", "pod/lean.py", "pod/schedule/stream_k.py")
 ROUNDS, REPEATS = 5, 15
 K = 1024
 RAGGED = Random(1)
@@ -51,7 +51,7 @@ def measure(case: dict) -> dict:
     else:
         lens, _, _ = DECODE[case["batch"]]
         batch = HybridBatch((1,) * len(lens), tuple(lens), *heads, dtype=case["dtype"])
-        makers = {"fa3": peers.fa3_decode}
+        makers = {"fa3": peers.fa3_decode, "auto": lambda s: peers.family(s, "auto")}
     makers["ours"] = peers.ours
     for page in (16, 64, 256):
         makers[f"ours_page{page}"] = lambda s, page=page: peers.ours_paged(s, page)
