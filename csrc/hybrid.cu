@@ -19,7 +19,9 @@ template <class T, int kHeadDim, int kCtasPerSm> struct Shape {
     static constexpr int kRoom = POD_SMEM_PER_SM / kCtas - 1024;
     static constexpr int slots(int room, int panel) { return room / panel >= 6 ? 6 : room / panel >= 4 ? 4 : 3; }
     using Prefill = Tile<T, kD, kWarps, 2, kKeys, slots(kRoom - kWarps * 32 * kD * 2, kKeys * kD * 2)>;
-    using Decode = Tile<T, kD, 1, 1, 16, slots(kRoom / kVirtual - 16 * kD * 2, 16 * kD * 2)>;
+    // Beside prefill, whose tiles read the same K and V again and again, decode's K and V must not push them out of L2.
+    template <bool kBeside> using DecodeTile = Tile<T, kD, 1, 1, 16, slots(kRoom / kVirtual - 16 * kD * 2, 16 * kD * 2), kBeside>;
+    using Decode = DecodeTile<false>;
 
     template <class Binding> static constexpr int threads() { return kWarps * 32 * (Binding::kHalves ? 2 : 1); }
     template <class Binding> static constexpr int ctas() { return Binding::kHalves ? kCtas / 2 : kCtas; }
@@ -46,8 +48,8 @@ template <class Shape, class T> DEV void prefill(const Params<T>& p, int slot, s
 }
 
 // A slot of decode is one piece for each warp, and a piece is one record or, under stream-K, the few that a range crosses.
-template <class Shape, class T> DEV void decode(const Params<T>& p, int slot, int thread, sptr<unsigned char> smem) {
-    using Tile = typename Shape::Decode;
+template <class Shape, bool kBeside, class T> DEV void decode(const Params<T>& p, int slot, int thread, sptr<unsigned char> smem) {
+    using Tile = typename Shape::template DecodeTile<kBeside>;
     const int warp = thread >> 5, piece = slot * Shape::kVirtual + warp;
     if (piece >= p.decode_pieces) return;
     const typename Tile::Team team{0, opaque(thread & 31), smem + warp * Tile::kSmem};
@@ -63,7 +65,7 @@ template <class Shape, bool kTrace, class T> DEV void run_halves(const Params<T>
     const int thread = threadIdx.x - (a.op == kPrefill ? 0 : kPrefillThreads);
     if (a.id >= p.choice.slots[a.op]) return;
     if (a.op == kPrefill) prefill<Shape>(p, a.id, smem);
-    else decode<Shape>(p, a.id, thread, smem + Shape::Prefill::kSmem);
+    else decode<Shape, true>(p, a.id, thread, smem + Shape::Prefill::kSmem);
     if constexpr (kTrace) {
         ptx::named_barrier_sync(2 + a.op, a.op == kPrefill ? kPrefillThreads : Shape::kVirtual * 32);
         if (thread == 0) trace.write(p.trace, blockIdx.x * 2 + a.op, a);
@@ -82,7 +84,7 @@ hybrid(const __grid_constant__ Params<T> p) {
         if (Binding::kPrefills && (!Binding::kDecodes || a.op == kPrefill)) {
             if constexpr (Binding::kPrefills) prefill<Shape>(p, a.id, smem);
         } else {
-            if constexpr (Binding::kDecodes) decode<Shape>(p, a.id, threadIdx.x, smem);
+            if constexpr (Binding::kDecodes) decode<Shape, Binding::kPrefills>(p, a.id, threadIdx.x, smem);
         }
         if constexpr (kTrace) {
             __syncthreads();

@@ -21,16 +21,19 @@ METHODS = ("serial", "streams", "cta", "warp", "pod")  # csrc/bindings.cpp numbe
 
 # The cost model, measured on an H200. The tensor cores give mma.sync MMA_SYNC of their rate, 1 on cards without wgmma.
 # Prefill reaches PREFILL_SHARE of that: the smaller tile of four CTAs an SM reads K and V twice as often. A prefill CTA
-# alone on its SM, beside decode, reaches ALONE of what a full SM does. Decode reaches DECODE_SHARE of the DRAM rate.
+# alone on its SM, beside decode, reaches ALONE of what a full SM does, or CROWDED where decode has most SMs to itself:
+# then decode takes all of the DRAM rate, and prefill waits for its keys. Decode reaches DECODE_SHARE of that rate.
 MMA_SYNC = {"h100": 0.64, "h200": 0.64}
 PREFILL_SHARE = {2: 0.58, 4: 0.47}
-ALONE = 0.75
+ALONE, CROWDED = 0.75, 0.6
 DECODE_SHARE = 0.92
-# With four CTAs an SM, decode reads as fast as with two, and prefill has only half of the pace: two are never slower.
-AUTO_CTAS = 2
+# Four CTAs an SM have a slower prefill. They pay where a prompt is so short that the tiles of two CTAs an SM would make
+# just one wave, and decode would make it two.
+SHORT_PROMPT = 1024
 # Beside prefill decode is handed out in pieces that shrink, each this part of what is left for every slot of the card:
-# decode holds about half of the slots, but nobody knows beforehand which and when.
-FUSED_PART = 4 / 3
+# decode holds about half of the slots, but nobody knows beforehand which and when. Where prefill takes more than
+# LONG_PREFILL of decode's time, decode need not hurry, and smaller pieces keep no prefill waiting.
+FUSED_PART, FUSED_PART_LONG, LONG_PREFILL = 4 / 3, 0.8, 0.7
 
 
 def kind(dtype: str, head_dim: int, trace: bool = False) -> str:
@@ -84,7 +87,7 @@ def make_plan(batch: HybridBatch, device, method="pod", policy="proportional", c
     """Plan one iteration for `device`. Arguments as in pod.plan, already checked."""
     sms = kernels.sm_count(device)
     if ctas_per_sm == "auto":
-        ctas_per_sm = AUTO_CTAS
+        ctas_per_sm = choose_ctas(batch, gpu_of(device), sms, method)
     plan = Plan(batch, device, sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
     plan.lists(batch.causal)
     return plan
@@ -107,6 +110,14 @@ def sides(batch: HybridBatch, gpu: GPU, sms: int, ctas_per_sm: int) -> tuple[flo
     return prefill * gpu.sms / sms, decode * gpu.sms / sms
 
 
+def choose_ctas(batch: HybridBatch, gpu: GPU, sms: int, method: str) -> int:
+    """CTAs an SM, by the cost model above."""
+    if method != "pod" or not batch.prefill or not batch.decode or max(batch.prefill.kv_lens) > SHORT_PROMPT:
+        return 2
+    prefill, decode = sides(batch, gpu, sms, 2)
+    return 4 if prefill >= decode else 2
+
+
 def prefill_rate(gpu: GPU, ctas_per_sm: int) -> float:
     """FLOP/s of prefill alone on this card."""
     return gpu.tensor_flops * MMA_SYNC.get(gpu.key, 1.0) * PREFILL_SHARE[ctas_per_sm]
@@ -124,9 +135,14 @@ def _split_prefill(plan: Plan, tiles: np.ndarray, shape) -> int:
     if plan.method in ("serial", "streams") or not plan.batch.decode:
         return fixed_split.limited_splits(*sizes)
     gpu = gpu_of(plan.device)
-    rate = prefill_rate(gpu, plan.ctas_per_sm) * ALONE / gpu.sms
+    rate = prefill_rate(gpu, plan.ctas_per_sm) * (CROWDED if 2 * len(tiles) <= plan.sms else ALONE) / gpu.sms
     tile_time = 4 * plan.batch.head_dim * shape.prefill_rows * longest / rate
     return fixed_split.limited_splits(*sizes, tile_time, max(sides(plan.batch, gpu, plan.sms, plan.ctas_per_sm)))
+
+
+def _fused_part(plan: Plan) -> float:
+    prefill, decode = sides(plan.batch, gpu_of(plan.device), plan.sms, plan.ctas_per_sm)
+    return FUSED_PART_LONG if prefill > LONG_PREFILL * decode else FUSED_PART
 
 
 def _make_lists(plan: Plan, causal: bool) -> HybridLists:
@@ -135,7 +151,7 @@ def _make_lists(plan: Plan, causal: bool) -> HybridLists:
 
     workers, splits = plan.sms * plan.ctas_per_sm * shape.virtual, plan.decode_splits
     if chunks and plan.method != "serial":
-        workers, splits = int(workers / FUSED_PART), "shrinking" if splits == "auto" else splits
+        workers, splits = int(workers / _fused_part(plan)), "shrinking" if splits == "auto" else splits
     if splits == "stream-k":
         decode = stream_k.decode_work(*plan.decode, workers)
     else:

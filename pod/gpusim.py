@@ -334,7 +334,8 @@ def program(batch: HybridBatch, gpu: GPU, method: str = "pod", policy: str = "pr
         tiles, deal = FLASH2[kernel], None
         lists = _flash2_lists(batch, gpu, tiles)
     else:
-        ctas_per_sm = ampere.AUTO_CTAS if ctas_per_sm == "auto" else ctas_per_sm
+        if ctas_per_sm == "auto":
+            ctas_per_sm = ampere.choose_ctas(batch, gpu, gpu.sms, method)
         plan = Schedule(batch, gpu, gpu.sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
         made = plan.lists(batch.causal)
         tiles, lists, deal = our_tiles(gpu, ctas_per_sm, batch.head_dim), (made.prefill, made.decode), made.deal

@@ -5,6 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pod import ampere, gpusim
+from pod.batch import HybridBatch
+from pod.hardware import GPUS
 from pod.schedule import binding, fixed_split, stream_k
 from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, FIELDS, SHAPES
 
@@ -197,3 +200,28 @@ def test_one_sided_batches_deal_only_what_there_is(policy):
 def test_begin_is_on_a_page_border_for_every_split():
     work = fixed_split.decode_work([0], [1000], [0], 1, 1, 8, 7)
     assert (work.column("begin") % DECODE_KEYS == 0).all() and len(work.work) == 7
+
+
+def made_for(batch):
+    return gpusim.Schedule(batch, GPUS["h200"], 132, "pod", "proportional", 2, "limited", "auto").lists(True)
+
+
+def test_decode_pieces_are_smaller_where_prefill_is_long():
+    batches = [HybridBatch.of(2048, seen + 2048, 64, 8192, 32, 8) for seen in (0, 14336)]
+    assert len(made_for(batches[0]).decode.pieces) < len(made_for(batches[1]).decode.pieces)
+
+
+def test_prefill_on_few_sms_is_cut_further():
+    """Where decode has most SMs, it has the DRAM rate too, and an uncut tile would end after it."""
+    few, many = (HybridBatch.of(512, 12800, 122, 16384, heads, 1) for heads in (16, 20))
+    assert [made_for(b).prefill.column("parts").max() for b in (few, many)] == [2, 1]
+
+
+def test_four_ctas_an_sm_serve_short_prompts_beside_few_decodes():
+    def choice(chunk, context, decodes, method="pod"):
+        batch = HybridBatch.of(chunk, context, decodes, context, 32, 8)
+        return ampere.choose_ctas(batch, GPUS["h200"], 132, method)
+
+    assert choice(1024, 1024, 16) == 4
+    assert [choice(1024, 1024, 128), choice(1024, 4096, 16), choice(2048, 2048, 16)] == [2, 2, 2]
+    assert choice(1024, 1024, 16, "serial") == choice(1024, 1024, 0) == 2

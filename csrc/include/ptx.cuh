@@ -84,10 +84,14 @@ DEV void fence_acq_rel(AT_ONLY) {
 }
 
 // ---------------------------------------------------------------- asynchronous copies, global -> shared
-// 16 bytes that arrive some time before cp_async_wait returns. keep = false writes zeros and reads nothing.
-template <class T> DEV void cp_async_16(smem_addr to, gptr<T> from, bool keep = true AT) {
-    GPU(asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(keep ? 16 : 0)
-                     : "memory");)
+// 16 bytes that arrive some time before cp_async_wait returns. keep = false writes zeros and reads nothing. kOnce: nobody
+// reads them again, so L2 may give them up before all others.
+template <bool kOnce = false, class T> DEV void cp_async_16(smem_addr to, gptr<T> from, bool keep = true AT) {
+    GPU(const int bytes = keep ? 16 : 0;
+        constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // the policy that createpolicy makes for L2::evict_first
+        if constexpr (kOnce) asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;"
+                                          ::"r"(to), "l"(from), "r"(bytes), "l"(kEvictFirst) : "memory");
+        else asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");)
     CPU(emulate::cp_async(to, from, 16, keep, at);)
 }
 // Close a group of copies.

@@ -66,11 +66,13 @@ template <int kWarps> struct Team {
 };
 
 // kTiles 16-row tiles a warp: with two, each K and V fragment read from shared memory serves 32 rows, and the tensor cores,
-// not shared memory, set the pace.
-template <class Element, int kHeadDim, int kWarpCount, int kTileCount, int kKeyCount, int kSlotCount> struct Tile {
+// not shared memory, set the pace. kReadOnce: K and V should leave L2 to others.
+template <class Element, int kHeadDim, int kWarpCount, int kTileCount, int kKeyCount, int kSlotCount, bool kReadOnce = false>
+struct Tile {
     using T = Element;
     using Team = ::Team<kWarpCount>;
     static constexpr int kD = kHeadDim, kWarps = kWarpCount, kTiles = kTileCount, kKeys = kKeyCount, kSlots = kSlotCount;
+    static constexpr bool kOnce = kReadOnce;
     static constexpr int kRows = kWarps * kTiles * 16, kThreads = kWarps * 32;
     static constexpr int kRowBytes = kD * 2, kPanelBytes = kKeys * kRowBytes, kQueryBytes = kRows * kRowBytes;
     static constexpr int kSmem = kQueryBytes + kSlots * kPanelBytes;
@@ -180,10 +182,10 @@ private:
         to += place(first, chunk);
         if (valid >= 16) {
 #pragma unroll
-            for (int r = 0; r < 16; r += kStep) ptx::cp_async_16((to ^ (r & 7) << 4) + r * kRowBytes, from + r * stride);
+            for (int r = 0; r < 16; r += kStep) ptx::cp_async_16<Tile::kOnce>((to ^ (r & 7) << 4) + r * kRowBytes, from + r * stride);
         } else {
 #pragma unroll
-            for (int r = 0; r < 16; r += kStep) ptx::cp_async_16((to ^ (r & 7) << 4) + r * kRowBytes, from + r * stride, r + first < valid);
+            for (int r = 0; r < 16; r += kStep) ptx::cp_async_16<Tile::kOnce>((to ^ (r & 7) << 4) + r * kRowBytes, from + r * stride, r + first < valid);
         }
     }
     DEV void fetch_queries() {
