@@ -2,16 +2,18 @@
 
 import os
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from pod.measure.suites import engine_runs, engine_tp
 from pod.serving.backends import Ours
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
-from pod.serving.loop import Replay, WallClock, serve
+from pod.serving.loop import Replay, Ticks, WallClock, serve
 from pod.serving.model import Group, Llama, random_weights
 from pod.serving.request import Request
 from pod.serving.schedulers import SCHEDULERS, SWAP, VLLM, Batch, Chunk, Orca, Sarathi, SarathiV1, Static
@@ -173,6 +175,15 @@ def test_two_processes_answer_as_one_does(tmp_path, alone):
     path = str(tmp_path / "tokens.pt")
     torch.multiprocessing.spawn(_serve, (2, port, path), nprocs=2)
     assert torch.load(path) == alone
+
+
+def test_the_suite_for_two_gpus_runs_on_two_processes_here():
+    """Its own check that two answer as one included; one token more an iteration would make another digest."""
+    load = replace(engine_tp.LOAD, chunk=64, total=200, iterations=8)
+    (rows,) = engine_tp.start(2, "cpu", {"run": "sdpa"}, load, replace(TINY, vocab=512)).values()
+    events = engine_runs.window(load, Ticks(), load.scheduler())
+    assert [row["digest"] for row in rows] == [engine_runs.digest(event) for event in events]
+    assert all(row["scheduled_ms"] < row["planned_ms"] < row["launched_ms"] < row["end_ms"] for row in rows)
 
 
 def _fail(rank: int, size: int, port: int, folder: str) -> None:

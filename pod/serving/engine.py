@@ -254,7 +254,8 @@ class Recorded:
         torch.cuda.current_stream().wait_stream(stream)
         for piece in range(layers + 1):
             self.graphs.append(torch.cuda.CUDAGraph())
-            with torch.cuda.graph(self.graphs[-1], pool=self.pool):
+            # NCCL's watchdog asks for events from a thread of its own, which must not spoil the capture
+            with torch.cuda.graph(self.graphs[-1], pool=self.pool, capture_error_mode="thread_local"):
                 self._piece(piece)
 
     def _piece(self, i: int) -> None:

@@ -5,6 +5,7 @@ that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(ca
 SUITES = {
     "engine-runs": "pod.measure.suites.engine_runs",
     "engine-stock": "pod.measure.suites.engine_stock",
+    "engine-tp": "pod.measure.suites.engine_tp",
     "engine-timeline": "pod.measure.suites.engine_timeline",
     "gpusim-calibrate": "pod.measure.suites.gpusim_calibrate",
     "hopper-halves": "pod.measure.suites.hopper_halves",

@@ -150,24 +150,31 @@ def _run(run: str) -> list[dict]:
 
 
 def ready(load: Load, attention: str):
-    """An engine in which everything has run once, with its texts, and the scheduler of the run. The clock starts."""
+    """An engine in which everything has run once, and the scheduler of the run. The clock starts."""
+    from pod.serving.engine import Engine
+
+    engine = Engine(_model(load.model), load.pool(), attention)
+    if load.qps:
+        engine.warm(96)
+    return engine, prepare(engine, load)
+
+
+def prepare(engine, load: Load):
+    """Run everything once, then put the texts of the load into the engine; its scheduler."""
     import numpy as np
 
-    from pod.serving.engine import Engine, answer
+    from pod.serving.engine import answer
     from pod.serving.loop import WallClock
     from pod.serving.schedulers import Sarathi
 
-    model, pool, random = _model(load.model), load.pool(), np.random.default_rng(0)
-    text = lambda tokens: random.integers(0, model.shape.vocab, tokens).tolist()  # noqa: E731
-    engine = Engine(model, pool, attention)
-    if load.qps:
-        engine.warm(96)
-    answer(engine, Sarathi(pool, 4, chunk=load.chunk), [text(load.chunk + 100)] * 2, 4)
-    scheduler = load.scheduler(pool)
+    random = np.random.default_rng(0)
+    text = lambda tokens: random.integers(0, engine.model.shape.vocab, tokens).tolist()  # noqa: E731
+    answer(engine, Sarathi(engine.pool, 4, chunk=load.chunk), [text(load.chunk + 100)] * 2, 4)
+    scheduler = load.scheduler(engine.pool)
     engine.texts = {r.id: text(r.prompt) for r in load.requests()}
     engine.texts |= {r.id: text(r.prompt + 1) for r in scheduler.running}
     engine.clock, engine.marks = WallClock(), []
-    return engine, scheduler
+    return scheduler
 
 
 def row(event, planned: float, launched: float) -> dict:
