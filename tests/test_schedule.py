@@ -214,7 +214,7 @@ def test_decode_pieces_are_smaller_where_prefill_is_long():
 def test_prefill_on_few_sms_is_cut_further():
     """Where decode has most SMs, it has the DRAM rate too, and an uncut tile would end after it."""
     few, many = (HybridBatch.of(512, 12800, 122, 16384, heads, 1) for heads in (16, 20))
-    assert [made_for(b).prefill.column("parts").max() for b in (few, many)] == [2, 1]
+    assert made_for(few).prefill.column("parts").max() > made_for(many).prefill.column("parts").max()
 
 
 def test_four_ctas_an_sm_serve_short_prompts_beside_few_decodes():
