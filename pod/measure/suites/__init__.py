@@ -15,6 +15,7 @@ SUITES = {
     "hopper-trace": "pod.measure.suites.hopper_trace",
     "hopper-dry": "pod.measure.suites.hopper_dry",
     "hopper-ladder": "pod.measure.suites.hopper_ladder",
+    "hopper-sanitizer": "pod.measure.suites.hopper_sanitizer",
     "lean": "pod.measure.suites.lean",
     "lean-sweep": "pod.measure.suites.lean_sweep",
     "lean-energy": "pod.measure.suites.lean_energy",

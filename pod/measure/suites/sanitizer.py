@@ -33,15 +33,20 @@ def cases() -> list[dict]:
 
 def measure(case: dict) -> dict:
     """How many launches a tool watched, and how many errors it found."""
-    tool = shutil.which("compute-sanitizer")
-    if tool is None:
-        raise ValueError("compute-sanitizer: not found; it comes with the CUDA toolkit")
     build()
-    command = [tool, "--tool", case["tool"], sys.executable, "-m", __name__, case["batches"]]
+    return watched(case["tool"], __name__, case["batches"])
+
+
+def watched(tool: str, *module: str) -> dict:
+    """Runs `python -m` with a module and its arguments under a tool."""
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        raise ValueError("compute-sanitizer: not found; it comes with the CUDA toolkit")
+    command = [program, "--tool", tool, sys.executable, "-m", *module]
     # Without torch's cache every tensor is an allocation of its own, and a step beyond its end is out of bounds.
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=SECONDS)
-    return counted(case["tool"], done.stdout + done.stderr)
+    return counted(tool, done.stdout + done.stderr)
 
 
 def counted(tool: str, report: str) -> dict:

@@ -1,0 +1,43 @@
+"""The Hopper kernel under compute-sanitizer's memcheck, on small batches of every kind."""
+
+from __future__ import annotations
+
+from pod.batch import HybridBatch
+from pod.measure.suites import HOPPER_CSRC, sanitizer
+
+DOC = "errors that memcheck finds in the Hopper kernel on small batches."
+KEYS = ("tool",)
+CSRC = HOPPER_CSRC
+REPEATS = 1
+TIMER, L2 = sanitizer.TIMER, sanitizer.L2
+
+
+def cases() -> list[dict]:
+    """Not racecheck: it does not know the copies and products that run beside the threads."""
+    return [{"tool": "memcheck"}]
+
+
+def measure(case: dict) -> dict:
+    import torch
+
+    from pod import hopper, kernels
+
+    kernels.operator(hopper.HOPPER, "", torch.device("cuda", torch.cuda.current_device()))
+    return sanitizer.watched(case["tool"], __name__)
+
+
+def batches() -> list[HybridBatch]:
+    """Prefill alone with two and three warpgroups, split and whole; decode alone, cut and whole; and both."""
+    made = []
+    for head_dim, page_size, dtype in ((64, None, "bfloat16"), (64, 16, "float16"), (128, 64, "bfloat16"),
+                                       (128, None, "float16")):  # fmt: skip
+        for q_lens in ((300, 70), (1500, 900), (200, 1, 1, 70, *[1] * 6), (1,) * 5, (1,)):
+            kv_lens = [max(q, 2000 - 190 * i) for i, q in enumerate(q_lens)]
+            made.append(HybridBatch(q_lens, kv_lens, 16, 4, head_dim, page_size, dtype))
+    return made
+
+
+if __name__ == "__main__":
+    for batch in batches():
+        sanitizer.launch(batch, {"method": "hopper"})
+    print(f"launches {len(batches())}", flush=True)
