@@ -1,0 +1,77 @@
+"""Is each half fast alone? Prefill beside torch's FlashAttention-2, decode beside a bare read of DRAM."""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="methods-halves",
+    source="This repository",
+    title="Each half of the kernel alone, on an H200: prefill beside FlashAttention-2, decode beside a bare read",
+    chapter="07",
+    method="bf16, head dimension 128, medians, cold L2. Bare read: as many bytes, copied to the SMs and thrown away.",
+    state="recorded",
+    data=("h200/methods-halves.csv",),
+)
+WAYS = {"fa2": "torch's FlashAttention-2", "ours": "ours, 2 CTAs an SM", "ours_4": "ours, 4 CTAs an SM",
+        "stream_k": "ours, equal ranges", "read": "bare read"}  # fmt: skip
+
+
+def table():
+    """One row a batch and way: milliseconds, TFLOP/s, and GB/s of keys and values."""
+    import pandas as pd
+
+    from pod.measure.provenance import RECORDED
+
+    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    keys = ["side", "q_heads", "kv_heads", "sequences", "tokens", "flops", "kv_bytes"]
+    rows = df.melt(keys, [way for way in WAYS if way in df], "way", "ms").dropna(subset="ms")
+    rows = rows.assign(tflops=rows.flops / rows.ms / 1e9, gb_per_s=rows.kv_bytes / rows.ms / 1e6)
+    return rows.drop(columns=["flops", "kv_bytes"]).sort_values(keys[:5], kind="stable").reset_index(drop=True)
+
+
+def _times(side: str):
+    """Milliseconds by batch and way."""
+    df = table()
+    batch = ["q_heads", "kv_heads", "sequences", "tokens"]
+    return df[df.side == side].pivot(index=batch, columns="way", values="ms")
+
+
+def prefill_over_fa2() -> float:
+    """The least of FlashAttention-2's time over ours, prefill alone."""
+    times = _times("prefill")
+    return float((times.fa2 / times.ours).min())
+
+
+def decode_of_read() -> float:
+    """Percent of the rate of a bare read that decode reaches at 64 requests of 16K tokens."""
+    times = _times("decode").xs((64, 16384), level=("sequences", "tokens")).iloc[0]
+    return float(100 * times.read / times.ours)
+
+
+def draw(df):
+    import numpy as np
+
+    from pod.show import style
+
+    left, right = style.axes(10, 3.3, columns=2)
+    prefill = df[(df.side == "prefill") & (df.kv_heads == 8)].pivot(index="tokens", columns="way", values="tflops")
+    colours = {"fa2": style.FRAME, "ours": style.PREFILL, "ours_4": style.WORKERS[5]}
+    for i, (way, colour) in enumerate(colours.items()):
+        x = np.arange(len(prefill)) + 0.28 * (i - 1)
+        left.bar(x, prefill[way], 0.26, color=colour, label=WAYS[way])
+        for at, rate in zip(x, prefill[way], strict=True):
+            left.text(at, rate + 5, f"{rate:.0f}", ha="center", fontsize=8)
+    left.set_xticks(range(len(prefill)), [f"{tokens // 1024}K" for tokens in prefill.index])
+    left.set(xlabel="tokens of the prompt", ylabel="prefill, TFLOP/s", ylim=(0, 1.12 * prefill.max().max()))
+    style.legend(left, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    read, ours = (df[(df.side == "decode") & (df.way == way)] for way in ("read", "ours"))
+    for rows, colour, width in ((read, style.FRAME, 0.8), (ours, style.DECODE, 0.5)):
+        right.barh(range(len(rows)), rows.gb_per_s / 1000, width, color=colour, label=WAYS[rows.way.iloc[0]])
+    for y, (mine, bare) in enumerate(zip(ours.gb_per_s, read.gb_per_s, strict=True)):
+        right.text(max(mine, bare) / 1000 + 0.06, y, f"{100 * mine / bare:.0f} %", va="center", fontsize=9)
+    right.set_yticks(range(len(ours)), [f"{r.sequences} × {r.tokens // 1024}K" for r in ours.itertuples()])
+    right.invert_yaxis()
+    right.set(xlabel="decode, TB/s", xlim=(0, 5.6))
+    style.legend(right, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    return left.figure
