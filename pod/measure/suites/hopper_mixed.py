@@ -37,12 +37,23 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
+    """The batch, and in the same rounds the uniform one of its heads: alone they would meet different clocks."""
+    batch, uniform = batch_of(case["batch"], case["page"]), batch_of(f"uniform {case['batch'].split()[-1]}", 0)
+    times = timing.shuffled({"ours": _call(batch), "uniform": _call(uniform)}, ROUNDS, 4.0)
+    row = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes}
+    for name, time in times.items():
+        row |= {name: round(time.ms, 5), f"{name}_p10": round(time.p10, 5), f"{name}_p90": round(time.p90, 5)}
+    return row
+
+
+def batch_of(name: str, page: int) -> HybridBatch:
+    chunks, contexts, decodes, q_heads, kv_heads = BATCHES[name]
+    q_lens, kv_lens = (*chunks, *[1] * len(decodes)), (*contexts, *decodes)
+    return HybridBatch(q_lens, kv_lens, q_heads, kv_heads, 128, page_size=page or None)
+
+
+def _call(batch: HybridBatch):
     from pod import hopper
 
-    chunks, contexts, decodes, q_heads, kv_heads = BATCHES[case["batch"]]
-    q_lens, kv_lens = (*chunks, *[1] * len(decodes)), (*contexts, *decodes)
-    batch = HybridBatch(q_lens, kv_lens, q_heads, kv_heads, 128, page_size=case["page"] or None)
-    plan, (q, k, v, table) = hopper.make_plan(batch), batch.tensors(device="cuda")
-    time = timing.shuffled({"ours": lambda: hopper.run(plan, q, k, v, table)}, ROUNDS, 4.0)["ours"]
-    work = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes}
-    return work | {"ours": round(time.ms, 5), "ours_p10": round(time.p10, 5), "ours_p90": round(time.p90, 5)}
+    plan, tensors = hopper.make_plan(batch), batch.tensors(device="cuda")
+    return lambda: hopper.run(plan, *tensors)
