@@ -3,11 +3,14 @@
 import csv
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from pod.figures import resources
+from pod.figures import methods_halves, resources
+from pod.measure import provenance
 from pod.measure.resources import TABLE
+from pod.measure.suites import methods_halves as suite
 from pod.show import kernel as pictures
 from pod.show.code import piece
 
@@ -93,3 +96,36 @@ def test_resources_are_the_recorded_ones_and_fit_the_sm():
         assert ticket.smem_kb == alone.smem_kb.max(), "the larger of both, not the sum"
         assert two.loc[arch, "by warp (HFuse)"].smem_kb == alone.smem_kb.sum() or arch == "sm_90"
     resources.draw(df)
+
+
+RATES = {"prefill": {"ours": 330, "ours_4": 280, "fa2": 300}, "decode": {"ours": 4000, "ours_4": 3900, "read": 4400}}
+
+
+@pytest.fixture
+def halves(monkeypatch, tmp_path):
+    """A recording in which every way has one rate, TFLOP/s or GB/s, but FlashAttention-2 is fast at 8K."""
+    rows = []
+    for case in suite.cases():
+        batch = suite.batch_of(case)
+        work = batch.flops / 1e9 if case["side"] == "prefill" else batch.kv_bytes / 1e6
+        rates = RATES[case["side"]] | ({"fa2": 340} if case["tokens"] == 8192 else {})
+        times = {way: work / rate for way, rate in rates.items() if way in RATES[case["side"]]}
+        rows.append(case | {"flops": batch.flops, "kv_bytes": batch.kv_bytes} | times)
+    (tmp_path / "h200").mkdir()
+    pd.DataFrame(rows).to_csv(tmp_path / "h200" / "methods-halves.csv", index=False)
+    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    return methods_halves.table()
+
+
+def test_each_half_is_judged_by_its_own_measure(halves):
+    assert len(halves) == 3 * len(suite.cases()), "a way that a side does not have makes no row"
+    assert methods_halves.prefill_over_fa2() == pytest.approx(330 / 340)
+    assert methods_halves.decode_of_read() == pytest.approx(100 * 4000 / 4400)
+
+
+def test_the_picture_of_the_halves_shows_every_batch_of_decode_by_its_name(halves):
+    left, right = methods_halves.draw(halves).axes
+    assert [t.get_text() for t in left.get_xticklabels()] == ["2K", "4K", "8K", "16K"]
+    names = [t.get_text() for t in right.get_yticklabels()]
+    assert sorted(names) == sorted(f"{n} × {t // 1024}K" for *_, n, t in suite.DECODES)
+    assert [t.get_text() for t in right.texts] == ["91 %"] * len(suite.DECODES)
