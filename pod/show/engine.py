@@ -77,7 +77,8 @@ def pages_grow(log: Log) -> Figure:
 PIECES = {"before": ("linear", "norm, QKV, rotation, cache"), "attention": ("hybrid", "attention"),
           "after": ("merge", "output, feed-forward"), "head": ("load", "logits"),
           "graph": ("linear", "all between two attentions, one graph")}  # fmt: skip
-ON_HOST = {"plan": "schedule, plan", "expect": "plan the next", "wait": "wait", "finish": "hand out tokens"}
+ON_HOST = {"plan": ("host", "schedule, plan, hand out tokens"), "finish": ("host", "schedule, plan, hand out tokens"),
+           "expect": ("merge", "plan the next iteration"), "wait": ("wait", "wait")}  # fmt: skip
 
 
 def timeline(df) -> Figure:
@@ -90,7 +91,7 @@ def timeline(df) -> Figure:
     for ax, run in zip(axes[:, 0], runs, strict=True):
         style.tidy(ax)
         for row in df[df.run == run].itertuples():
-            kind, label = PIECES.get(row.piece) or ("wait" if row.piece == "wait" else "host", ON_HOST[row.piece])
+            kind, label = (PIECES | ON_HOST)[row.piece]
             _bar(ax, 0, row.host_start_ms, row.host_end_ms, style.colour(kind), label)
             if row.piece in PIECES:
                 _bar(ax, 1, row.gpu_start_ms, row.gpu_end_ms, style.colour(kind), label)
