@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pod import kernels, micro
 from pod.micro import ALONE, METHODS, Work
+from pod.schedule import binding
 from pod.trace import both_share, held
 
 torch = pytest.importorskip("torch")
@@ -50,6 +51,14 @@ def test_every_method_computes_the_same(work, sms, ctas_per_sm):
         tiles = [("compute", t) for t in range(work.tiles[0])] + [("memory", t) for t in range(work.tiles[1])]
         done = [(op, r.id) for r in trace.itertuples() for op in (ALONE if r.op == "both" else (r.op,))]
         assert sorted(done) == tiles, method
+
+
+def test_operator_passes_opcheck():
+    data = micro.arrays(Work(8, 16, 4, (4, 4)))
+    deal = torch.from_numpy(binding.deal("50:50", np.ones(4), np.ones(4), 4))
+    shape = [micro.METHODS.index("serial") + len(ALONE), 4, 4, 4, 4, micro.LEAST_SMEM, 0]
+    operator = kernels.operator(micro.FUSION, "", torch.device("cpu"))
+    torch.library.opcheck(operator, (*data, deal, torch.zeros(4 + 3, dtype=torch.int32), shape, micro.FACTOR))
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -36,6 +36,16 @@ def test_every_idea_computes_attention(idea, lens, dtype):
 
 
 @emulated
+def test_operators_pass_opcheck():
+    q, k, v, table, lens = work((20, 30))
+    caches = single_query.early_layout(*(x.nan_to_num() for x in (k, v)))
+    operator = kernels.operator(single_query.FAMILY, "", torch.device("cpu"))
+    torch.library.opcheck(operator, (q, *caches, table, lens, 32, 0.1, 1))
+    slots = torch.tensor([3, 40], dtype=torch.int32)
+    torch.library.opcheck(torch.ops.pod.write_cache, (q, q, *caches, slots))
+
+
+@emulated
 def test_ideas_agree_to_the_bit_where_they_add_in_the_same_order():
     q, k, v, table, lens = work(LENS)
     layout = single_query.early_layout(k, v)
