@@ -50,7 +50,8 @@ def draw(df):
     ax = style.axes(8.5, 3.4)
     for (name, part), colour in zip(df.groupby("base", sort=False), (style.DECODE, "#b279a2", "#e45756"), strict=True):
         ax.plot(range(len(part)), part.speedup, "o-", color=colour, markersize=4, label=f"over {name}")
-        ax.annotate(f"{part.speedup.iloc[-1]:.2f}", (len(part) - 1, part.speedup.iloc[-1]), (8, -3),
+        above = 3 if name.startswith("FlashDecoding") else -9 if name.startswith("FlashAttention-3") else -3
+        ax.annotate(f"{part.speedup.iloc[-1]:.2f}", (len(part) - 1, part.speedup.iloc[-1]), (8, above),
                     textcoords="offset points", fontsize=9, color=colour)  # fmt: skip
     outputs = df.outputs.unique()
     stated = {1024: "lean.f12.first_1k", 16 << 10: "lean.f12.beyond_16k"}

@@ -49,11 +49,14 @@ def draw(df):
         part = df[df.way == way].set_index("context")
         x = [c + (i - 1.5) * 0.2 for c in range(len(contexts))]
         ax.bar(x, part.ratio[contexts], 0.18, color=colour, label=way)
+        ax.plot(x, part.net_ratio[contexts], "_", color="#e45756", markersize=13, markeredgewidth=1.5,
+                label="idle power subtracted" if i == len(WAYS) - 1 else None)  # fmt: skip
         for at, context in zip(x, contexts, strict=True):
             words = f"{part.ratio[context]:.2f}\n{part.watts[context]:.0f} W"
-            ax.text(at, max(1.05, part.ratio[context] + 0.03), words, ha="center", fontsize=8)
+            top = max(1, part.ratio[context], part.net_ratio[context])
+            ax.text(at, top + 0.05, words, ha="center", fontsize=8)
     ax.axhline(1, color=style.INK, linewidth=0.8, zorder=0)
     ax.set_xticks(range(len(contexts)), [_lean.in_k(n) for n in contexts])
     ax.set(xlabel="context", ylabel="energy over FlashDecoding's", ylim=(0, 3.2))
-    style.legend(ax, loc="upper center", ncols=4, bbox_to_anchor=(0.5, 1.18))
+    style.legend(ax, loc="upper center", ncols=5, bbox_to_anchor=(0.5, 1.18), columnspacing=1.2)
     return ax.figure
