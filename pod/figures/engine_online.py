@@ -38,6 +38,22 @@ def table():
     return pd.DataFrame(rows, columns=["load", "qps", "system", "metric", "paper", "faster", "ours", "slower"])
 
 
+def capped(metrics=("ttft_p50", "ttft_p99", "tbt_p99")):
+    """Sarathi's value over Sarathi+POD's, for the H200's own pool of pages and for one as small as one A100's, each at
+    the same share of its own capacity."""
+    import pandas as pd
+
+    from pod.serving.experiments import POD, SARATHI, a100_blocks, online_h200, results
+
+    pools = {"its own pool": None, "an A100's": a100_blocks()}
+    runs = {(case, pool, system): run for case, (lengths, qps, chunk, _) in CASES.items()
+            for pool, blocks in pools.items() for system, run in online_h200(lengths, qps, chunk, REQUESTS, blocks).items()}  # fmt: skip
+    done = dict(zip(runs, results(runs.values()), strict=True))
+    rows = {(case, pool): {m: done[case, pool, SARATHI][m] / done[case, pool, POD][m] for m in metrics}
+            for case in CASES for pool in pools}  # fmt: skip
+    return pd.DataFrame(rows).T
+
+
 def draw(df):
     """Each metric relative to Sarathi's on the same GPU: ours a dot with its 1 % band, the paper's a cross."""
     from matplotlib import pyplot as plt

@@ -192,17 +192,28 @@ def capacity(setup: Setup, lengths: str) -> Run:
     return Run(setup, Workload(lengths, CAPACITY_REQUESTS, seed=1))
 
 
-def loads_h200(lengths: str, qps: float, chunk: int) -> dict[str, Run]:
+def online_setup(chunk: int, blocks: int | None = None) -> Setup:
+    """POD §5.3's server on one H200; `blocks` may cap its pool."""
+    return h200("llama-3-8b", chunk=chunk, max_batch=128, max_tokens=65536, blocks=blocks)
+
+
+def a100_blocks() -> int:
+    """Pages of Llama-3-8B that one A100 holds, a good half of an H200's."""
+    return kv_tokens("llama-3-8b", "a100") // H200_BLOCK
+
+
+def loads_h200(lengths: str, qps: float, chunk: int, blocks: int | None = None) -> dict[str, Run]:
     """Two runs whose rates say what fraction of Sarathi's capacity a load of the paper is, and what that fraction is
     on an H200."""
     paper = online(lengths, qps, chunk)[SARATHI].setup
-    return {"paper": capacity(paper, lengths), "h200": capacity(h200("llama-3-8b", chunk=chunk, max_tokens=65536,
-                                                                     max_batch=128), lengths)}  # fmt: skip
+    return {"paper": capacity(paper, lengths), "h200": capacity(online_setup(chunk, blocks), lengths)}
 
 
-def online_h200(lengths: str, qps: float, chunk: int, requests: int = 2048) -> dict[str, Run]:
+def online_h200(
+    lengths: str, qps: float, chunk: int, requests: int = 2048, blocks: int | None = None
+) -> dict[str, Run]:
     """POD §5.3 on one H200, at the same fraction of Sarathi's capacity as the paper's load has on its two A100s."""
-    rates = [m["requests_per_minute"] for m in results(loads_h200(lengths, qps, chunk).values())]
+    rates = [m["requests_per_minute"] for m in results(loads_h200(lengths, qps, chunk, blocks).values())]
     work = Workload(lengths, requests, qps * rates[1] / rates[0], seed=1, arrivals="truncated_poisson")
-    base = h200("llama-3-8b", chunk=chunk, max_batch=128, max_tokens=65536)
+    base = online_setup(chunk, blocks)
     return {name: Run(replace(base, **system), work, "artifact") for name, system in SYSTEMS.items()}
