@@ -47,7 +47,8 @@ def capped(metrics=("ttft_p50", "ttft_p99", "tbt_p99")):
 
     pools = {"its own pool": None, "an A100's": a100_blocks()}
     runs = {(case, pool, system): run for case, (lengths, qps, chunk, _) in CASES.items()
-            for pool, blocks in pools.items() for system, run in online_h200(lengths, qps, chunk, REQUESTS, blocks).items()}  # fmt: skip
+            for pool, blocks in pools.items()
+            for system, run in online_h200(lengths, qps, chunk, REQUESTS, blocks).items()}  # fmt: skip
     done = dict(zip(runs, results(runs.values()), strict=True))
     rows = {(case, pool): {m: done[case, pool, SARATHI][m] / done[case, pool, POD][m] for m in metrics}
             for case in CASES for pool in pools}  # fmt: skip
