@@ -1,5 +1,5 @@
-// torch.ops.pod.hybrid_*: the kernels of hybrid.cu as torch operators, the only file here that sees a torch header. Checks
-// live in Python (pod/ampere.py); this file turns tensors into the launch record and puts launches on streams.
+// torch.ops.pod.hybrid_*: the kernels of hybrid.cu and lean.cu as torch operators; kernels see no torch header. Checks live
+// in Python (pod/ampere.py); this file turns tensors into the launch record and puts launches on streams.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include "include/hybrid.h"
