@@ -99,3 +99,41 @@ def draw(df):
            xlabel="error in units of what is allowed (line)")  # fmt: skip
     ax.set_yticklabels([f"{gate}, {BOUNDS[gate][0].removesuffix(', %')}: {BOUNDS[gate][1]} %" for gate in gates])
     return ax.figure
+
+
+def worst(gate: str) -> float:
+    """Of all cases of a gate, the largest value."""
+    df = table()
+    return float(df.value[df.gate == gate].max())
+
+
+def operators() -> float:
+    return worst("operators")
+
+
+def operators_worst() -> float:
+    return worst("operators, worst")
+
+
+def batches() -> float:
+    return worst("batches")
+
+
+def iterations() -> float:
+    return worst("iterations")
+
+
+def run() -> float:
+    return worst("run")
+
+
+def p50() -> float:
+    return worst("P50")
+
+
+def p99() -> float:
+    return worst("P99")
+
+
+def gain() -> float:
+    return worst("gain")

@@ -52,5 +52,14 @@ def draw(df):
 
 def worst_hybrid() -> float:
     """Largest share of the host in hybrid iterations, percent."""
+    return _worst("hybrid")
+
+
+def worst_decodes() -> float:
+    """Largest share of the host in iterations of decodes alone, percent."""
+    return _worst("decode only")
+
+
+def _worst(kind: str) -> float:
     df = table()
-    return float(df.host_percent[df.kind == "hybrid"].max())
+    return float(df.host_percent[df.kind == kind].max())
