@@ -13,7 +13,7 @@ from pod.kernels import TRACE_FIELDS
 from pod.schedule.binding import OPS, POLICIES, wish
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")
-TOY = HybridBatch.of(320, 512, decodes=48, decode_context=512, num_q_heads=4, num_kv_heads=2, head_dim=64)
+TOY = HybridBatch.of(512, 1024, decodes=24, decode_context=512, num_q_heads=4, num_kv_heads=2, head_dim=64)
 TOY_SMS = 4
 
 
@@ -166,9 +166,8 @@ def run(args) -> int:
         )
     _write(table, args.out / f"trace-{args.method}-{name}", f"{args.method}, {name}")
     sms = table.sm.nunique()
-    print(
-        f"{len(table)} CTAs on {sms} SMs in {table.end.max():.1f} us; SMs that held both: {held_both(table)} of {sms}"
-    )
+    both = f"SMs that held both: {held_both(table)} of {sms}, {sms * both_share(table):.1f} at a time on average"
+    print(f"{len(table)} CTAs on {sms} SMs in {table.end.max():.1f} us; {both}")
     return 0
 
 
