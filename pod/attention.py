@@ -84,7 +84,8 @@ def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_
     [sequences, longest kv_len or more, Hkv, D]. The new tokens' K and V must be in the cache. The causal mask is
     aligned to the end: token j of a chunk sees all earlier tokens and the chunk up to j. softmax_scale is 1 / sqrt(D)
     unless given. With return_lse also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64
-    [CTAs, 8] (pod.kernels.TRACE_FIELDS). Runs on the current stream, without host sync.
+    [CTAs, 8] (pod.kernels.TRACE_FIELDS). Runs on the current stream, without host sync: on a GPU the pages that
+    block_table names are only checked when the environment has POD_DEBUG, since looking at them would wait for it.
     """
     _check(q, k_cache, v_cache, plan, block_table, softmax_scale)
     return plan.module.run(plan.work, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
