@@ -13,13 +13,11 @@ KERNELS = {
     "registers_in_turn": "registers, keys in turn",
     "shared_in_turn": "shared memory, keys in turn",
     "lean": "lean (stream-K)",
-    "stream_k": "stream-K",
     "hopper": "Hopper decode",
     "fa3": "FlashAttention-3",
 }
 COLOURS = {"registers": "#9aa7b4", "shared": "#f58518", "table_batch": "#e9b87d", "atomics": "#d98c5f",
-           "registers_in_turn": "#5c6b7a", "shared_in_turn": "#a65f00", "lean": "#b279a2",
-           "stream_k": "#b279a2", "hopper": "#54a24b",
+           "registers_in_turn": "#5c6b7a", "shared_in_turn": "#a65f00", "lean": "#b279a2", "hopper": "#54a24b",
            "fa3": "#22303c"}  # fmt: skip
 
 

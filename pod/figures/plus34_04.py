@@ -23,7 +23,7 @@ def table():
 
     df = _plus34.recorded("single-query")
     rows = []
-    for kernel in df.columns.intersection(_plus34.KERNELS):
+    for kernel in _plus34.KERNELS:
         part = df[["batch", "kv_bytes"]].assign(kernel=kernel, ms=df[kernel], over_before=df[kernel] / df.registers)
         for column in ("registers", "ctas"):
             part[column] = df.get(f"{kernel}_{column}")
@@ -66,7 +66,7 @@ def draw(df):
                         (paper.value("plus34.f04.memory_util"), "post, after")):  # fmt: skip
         ax.axvline(edge, color=style.FRAME, linestyle="--", linewidth=1.2)
         ax.text(edge, -0.62, f"{words}: {edge:.0f} %", fontsize=8.5, ha="center", color=style.INK)
-    marks, kernels = dict(zip(_plus34.KERNELS, "os^vosPPDX", strict=True)), list(dict.fromkeys(df.kernel))
+    marks, kernels = dict(zip(_plus34.KERNELS, "os^vosPDX", strict=True)), list(dict.fromkeys(df.kernel))
     for i, kernel in enumerate(kernels):
         mine = df[df.kernel == kernel].set_index("batch")
         y = [batches.index(b) + 0.7 * ((i + 0.5) / len(kernels) - 0.5) for b in mine.index]

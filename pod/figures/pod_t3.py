@@ -56,8 +56,6 @@ def table():
     df = recorded("methods-peers")
     rows = []
     for way, what in WHAT.items():
-        if way not in df:
-            continue
         there = df[df[way].notna()]
         stated = paper.value(f"pod.t3.{PAPER[way]}") if way in PAPER else ""
         mean = geomean(there.serial / there[way]) if len(there) else None
