@@ -1,4 +1,4 @@
-"""The generated parts of README.md: the walk, the headline claims and one picture. What stands
+"""The generated parts of README.md: the walk, the headline claims and the pictures. What stands
 between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test fails when it is out of date."""
 
 from __future__ import annotations
@@ -6,29 +6,34 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pod import claims, walk
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-FIGURE = "stutter"
-PICTURE = ROOT / "notebooks" / "pictures" / f"{FIGURE}.png"
+PICTURES = {"stutter": "stutter", "peers": "hopper-peers"}  # block: figure
 
 
 def chapters() -> str:
     return walk.markdown("notebooks/") + "\n"
 
 
-def picture() -> str:
+def path_of(figure: str) -> Path:
+    return ROOT / "notebooks" / "pictures" / f"{figure}.png"
+
+
+def picture(name: str) -> str:
     from pod.figures import registry
 
-    figure = registry.find(FIGURE)
-    image = f"![{figure.title}]({PICTURE.relative_to(ROOT).as_posix()})"
+    figure = registry.find(name)
+    image = f"![{figure.title}]({path_of(name).relative_to(ROOT).as_posix()})"
     return f"{image}\n\n*{figure.title} ({figure.state_text}).* {figure.figure.method.rstrip('.')}.\n"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"chapters": chapters, "claims": claims.markdown, "picture": picture}
+BLOCKS: dict[str, Callable[[], str]] = {"chapters": chapters, "claims": claims.markdown}
+BLOCKS |= {block: partial(picture, figure) for block, figure in PICTURES.items()}
 
 
 def refreshed(text: str) -> str:
@@ -41,8 +46,8 @@ def refreshed(text: str) -> str:
     return text
 
 
-def draw():
-    """The picture as pixels [height, width, 3], floats from 0 to 1."""
+def draw(name: str):
+    """The figure as pixels [height, width, 3], floats from 0 to 1."""
     import io
 
     import matplotlib
@@ -52,7 +57,7 @@ def draw():
 
     from pod.figures import registry
 
-    module, file = registry.load(FIGURE), io.BytesIO()
+    module, file = registry.load(name), io.BytesIO()
     figure = module.draw(module.table())
     figure.savefig(file, format="png", dpi=110, bbox_inches="tight", facecolor="white")
     plt.close(figure)
@@ -66,23 +71,28 @@ def same_picture(one, other) -> bool:
     return one.shape == other.shape and float(np.mean(np.abs(one - other).max(axis=-1) > 0.3)) < 1e-3
 
 
-def picture_is_fresh() -> bool:
+def is_fresh(name: str) -> bool:
     import matplotlib.pyplot as plt
 
-    return PICTURE.is_file() and same_picture(plt.imread(PICTURE)[..., :3], draw())
+    path = path_of(name)
+    return path.is_file() and same_picture(plt.imread(path)[..., :3], draw(name))
 
 
-def _save() -> None:
+def _save(name: str) -> None:
     import matplotlib.pyplot as plt
 
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    plt.imsave(PICTURE, draw())
+    path_of(name).parent.mkdir(parents=True, exist_ok=True)
+    plt.imsave(path_of(name), draw(name))
+
+
+def _old_pictures() -> list[str]:
+    return [figure for figure in PICTURES.values() if not is_fresh(figure)]
 
 
 def out_of_date() -> list[str]:
     text = README.read_text(encoding="utf-8")
     parts = [] if refreshed(text) == text else [README.name]
-    return parts if picture_is_fresh() else [*parts, PICTURE.relative_to(ROOT).as_posix()]
+    return parts + [path_of(name).relative_to(ROOT).as_posix() for name in _old_pictures()]
 
 
 def configure(parser) -> None:
@@ -96,7 +106,7 @@ def run(args) -> int:
             print(f"out of date: {', '.join(stale)}; `python -m pod readme` mends it", file=sys.stderr)
         return 1 if stale else 0
     README.write_text(refreshed(README.read_text(encoding="utf-8")), encoding="utf-8")
-    if not picture_is_fresh():
-        _save()
+    for name in _old_pictures():
+        _save(name)
     print(f"refreshed {', '.join(stale)}" if stale else "README.md is up to date")
     return 0

@@ -39,8 +39,9 @@ def test_visible_change_of_the_picture_is_seen_and_a_faint_one_is_not():
     assert not readme.same_picture(picture, picture[1:])
 
 
-def test_picture_is_small():
-    assert readme.PICTURE.stat().st_size < 200_000
+@pytest.mark.parametrize("figure", readme.PICTURES.values())
+def test_pictures_are_small(figure):
+    assert readme.path_of(figure).stat().st_size < 200_000
 
 
 def test_links_lead_somewhere():
