@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import gcd
+from math import ceil, gcd
 
 import numpy as np
 
@@ -25,11 +25,11 @@ from pod.workplan import Lists, WorkPlan, results
 WORKERS = ("warp", "cta64", "cta128")
 MERGES = {"last": "LastMerges", "host": "HostMerges"}  # who adds the parts of a head up: csrc/lean.cu
 CTAS_PER_SM, WARPS, TILE_ROWS = 2, 4, 64
-BLOCKS, LEAST_BLOCKS = (1024, 256), 3  # larger blocks for warps that get so many of them: fewer heads are cut (on H200)
+BLOCKS, ROUNDING = (1024, 256), 1.035  # warps cut fewer heads with larger blocks, unless somebody gets too many of them
 # Of the Hopper kernel on an H200: what merging the parts of a head costs, and what beginning another part costs.
 MERGE_US, BORDER_US = 5.0, 1.0
 BORDER_TILES = 1  # the same cost, in tiles
-LARGE, HUGE = 1 << 30, 12 << 30  # bytes of keys and values
+MANY, LARGE, HUGE = 32, 1 << 29, 12 << 30  # KV heads of all requests; bytes of keys and values
 HUGE_FACTOR = 1.05  # what equal ranges lose on a huge cache, where parts of neighbouring heads advance side by side
 TRACE_FIELDS = ("worker", "record", "sm", "start", "computed", "end", "merges", "block")
 
@@ -86,7 +86,7 @@ class LeanPlan(WorkPlan):
     def choose_block(self) -> int:
         keys = sum(self.batch.kv_lens) * self.batch.num_kv_heads / self.workers
         larger = BLOCKS if self.worker == "warp" and self.splits is None else ()
-        return next((block for block in larger if keys >= LEAST_BLOCKS * block), stream_k.BLOCK)
+        return next((n for n in larger if ceil(keys / n) * n <= ROUNDING * keys), stream_k.BLOCK)
 
     def lists(self, causal: bool = True) -> LeanLists:
         return super().lists(True)  # a single query sees all keys under either mask
@@ -174,12 +174,13 @@ def even_weights(batch: HybridBatch, sms: int) -> np.ndarray | None:
 
 
 # ---------------------------------------------------------------- the method
-def choose_worker(batch: HybridBatch, device) -> str:
-    """The Hopper kernel where it runs, but a warp's tile for large batches whose query heads share no keys: there seven
-    of that kernel's eight columns are padding, and at head_dim 128 a warp's tile reads 4 % faster (on H200)."""
+def choose_worker(batch: HybridBatch, device, splits: int | str = "auto") -> str:
+    """The Hopper kernel where it runs. "auto" leaves large batches of many equally long heads to warps, which read them
+    1 to 8 % faster (on H200): few heads would be cut into too many parts, and unequal ones into unequally many."""
     if device.type == "cpu" or not hopper.available(device):
         return "warp"
-    return "warp" if batch.group == 1 and batch.head_dim == 128 and batch.kv_bytes >= LARGE else "hopper"
+    even, units = len(set(batch.kv_lens)) == 1, len(batch.kv_lens) * batch.num_kv_heads
+    return "warp" if splits == "auto" and even and units >= MANY and batch.kv_bytes >= LARGE else "hopper"
 
 
 def make_plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | None = None, **choice) -> WorkPlan:
@@ -191,7 +192,7 @@ def make_plan(batch: HybridBatch, device, splits: int | str = "auto", worker: st
     device = torch.device(device)
     if (longest := max(batch.q_lens)) > 1:
         raise ValueError(f"q_lens: got a chunk of {longest} tokens, allowed for method 'lean' are decodes, 1 each")
-    worker, sms = worker or choose_worker(batch, device), kernels.sm_count(device)
+    worker, sms = worker or choose_worker(batch, device, splits), kernels.sm_count(device)
     parts = splits if isinstance(splits, int) else None
     if worker != "hopper":
         plan = LeanPlan(batch, device, sms, parts, worker, **choice)

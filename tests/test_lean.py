@@ -125,14 +125,25 @@ def test_weights_fit_the_ranges_that_the_list_has(lens, heads):
         np.testing.assert_array_equal(sizes, np.repeat(weights, len(sizes) // len(weights)))
 
 
-def test_warps_take_larger_blocks_only_where_each_gets_several():
-    blocks = {}
-    for kv_len in (1024, 8192, 64 * K):
-        plan = lean.LeanPlan(HybridBatch([1] * 32, [kv_len] * 32, 16, 16, 128), torch.device("cpu"), 132)
-        blocks[kv_len] = plan.choose_block()
-    assert blocks == {1024: 64, 8192: 1024, 64 * K: 1024}
-    plan.splits = 3
-    assert plan.choose_block() == 64
+def test_warps_take_the_largest_block_that_can_be_shared_out():
+    shapes = {(32, 8 * K, 16): 1024, (67, 16 * K, 4): 64, (6, 16 * K, 48): 256, (1, 4 * K, 8): 64}
+    for (requests, kv_len, heads), block in shapes.items():
+        batch = HybridBatch([1] * requests, [kv_len] * requests, heads, heads, 64)
+        plan = lean.LeanPlan(batch, torch.device("cpu"), 132)
+        assert plan.choose_block() == block
+        assert lean.LeanPlan(batch, torch.device("cpu"), 132, splits=3).choose_block() == 64
+        loads_of = plan.lists().work.costs
+        assert loads_of.max() <= lean.ROUNDING * loads_of.mean() + 64
+
+
+def test_large_batches_of_many_even_heads_go_to_warps(monkeypatch):
+    gpu = torch.device("cuda", 0)
+    many, few = (HybridBatch([1] * n, [16 * K] * n, 32, 4, 128) for n in (64, 1))
+    ragged = HybridBatch([1] * 64, [16 * K] * 63 + [K], 32, 4, 128)
+    assert lean.choose_worker(many, torch.device("cpu")) == "warp"
+    monkeypatch.setattr(lean.hopper, "available", lambda device: True)
+    assert [lean.choose_worker(batch, gpu) for batch in (many, few, ragged)] == ["warp", "hopper", "hopper"]
+    assert {lean.choose_worker(many, gpu, splits) for splits in ("stream-k", 1, 3)} == {"hopper"}
 
 
 def test_lengths_that_are_no_multiple_of_a_block_count_as_whole_blocks():

@@ -16,7 +16,7 @@ CSRC = lean.CSRC
 REPEATS = 12
 K = lean.K
 PEER = "fa3"
-WAYS = ("lean", "rule_256", "rule_now", PEER, "paper_lean", "paper_rule_256")
+WAYS = ("lean", "auto", "rule_256", "rule_now", PEER, "paper_lean", "paper_rule_256")
 PER_GPU = 32  # heads of the paper's model on each of its eight GPUs
 
 
@@ -114,7 +114,8 @@ def _maker(way: str, s):
         return peers.fa3_decode(s)
     sms = 4 if s.device == "cpu" else lean.SMS
     paper = {"worker": "cta128"} if way.startswith("paper") else {}
-    return lean.lean(s, lean.chosen_splits(s.batch, sms).get(way.removeprefix("paper_"), "auto"), **paper)
+    cuts = lean.chosen_splits(s.batch, sms) | {"lean": "stream-k", "auto": "auto"}
+    return lean.lean(s, cuts[way.removeprefix("paper_")], **paper)
 
 
 def _everyone(yes: bool, device: str) -> bool:
