@@ -13,7 +13,7 @@ DOC = "a hybrid and a decode-only iteration of Llama-3-8B: start and end of ever
 KEYS = ("run", "layer", "piece")
 CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
 REPEATS = 1
-LAYERS, ITERATION = 32, 20
+LAYERS, FIRST, LAST = 32, 15, 35  # of these iterations the one of median length is shown
 HOST = ("plan", "expect", "wait", "finish")  # what only the host does: before, while and after the GPU works
 
 
@@ -29,7 +29,7 @@ RUNS = {
     "fa3": Run(LOADS["llama-3-8b"], "fa3"),
     "hopper": Run(LOADS["llama-3-8b"], "hopper"),
     # 32 chats of 2K to 4K tokens; a graph holds all that lies between two attentions
-    "decodes": Run(Load("llama-3-8b", 1, 64, 4 * K, ITERATION), "hopper", ("graph", "attention"), arrivals=False),
+    "decodes": Run(Load("llama-3-8b", 1, 64, 4 * K, LAST), "hopper", ("graph", "attention"), arrivals=False),
 }
 
 
@@ -51,7 +51,7 @@ class Stopwatch:
     """Wraps a call so that it notes, by name, when the host entered and left it, with an event on the GPU at each."""
 
     def __init__(self, clock):
-        self.clock, self.notes, self.kept = clock, [], []
+        self.clock, self.notes = clock, []
 
     def around(self, piece: str, call):
         import torch
@@ -98,47 +98,53 @@ def _timeline(name: str) -> dict:
     engine, scheduler = ready(run.load, run.attention)
     watch = Stopwatch(engine.clock)
     watch.on(engine, run)
-    event, after = _serve(run, engine, scheduler, watch)
+    events, notes = _serve(run, engine, scheduler, watch)
     watch.off(engine)
     torch.cuda.synchronize()
-    rows = dict(_pieces(run, watch, event.scheduled))
-    planned, launched = engine.marks[ITERATION]
-    for piece, begin, end in (("plan", event.scheduled, planned), ("wait", launched, event.end),
-                              ("finish", event.end, after.scheduled)):  # fmt: skip
-        rows[-1, piece] = _row(begin - event.scheduled, end - event.scheduled, 0.0, 0.0)
-    if not run.arrivals:
-        rows[-1, "wait"]["host_start_ms"] = rows[-1, "expect"]["host_end_ms"]
-    del engine, scheduler
+    chosen = sorted(range(FIRST, LAST), key=lambda i: events[i + 1].scheduled - events[i].scheduled)[
+        (LAST - FIRST) // 2
+    ]
+    rows = _rows(run, notes[chosen], engine.marks[chosen], *events[chosen : chosen + 2])
+    del engine, scheduler, notes
     gc.collect()
     torch.cuda.empty_cache()
     return rows
 
 
 def _serve(run: Run, engine, scheduler, watch: Stopwatch):
-    """Run as far as the iteration in question; its event and the next one's. Of all notes, its own are kept."""
+    """The first iterations, and what the stopwatch noted in each."""
     from pod.serving.loop import serve
 
-    def submit(batch, event) -> float:
-        if len(watched.events) == ITERATION + 1:
-            watch.notes.clear()
-        end = engine.submit(batch, event)
-        if len(watched.events) == ITERATION + 1:
-            watch.kept = list(watch.notes)
-        return end
+    notes = []
 
-    watched = Window(SimpleNamespace(submit=submit), ITERATION + 2)
+    def submit(batch, event) -> float:
+        watch.notes = []
+        notes.append(watch.notes)
+        return engine.submit(batch, event)
+
+    watched = Window(SimpleNamespace(submit=submit), LAST + 1)
     try:
         serve(run.load.requests() if run.arrivals else [], [scheduler], watched, engine.clock)
     except Enough:
         pass
-    return watched.events[ITERATION:]
+    return watched.events, notes
 
 
-def _pieces(run: Run, watch: Stopwatch, begin: float):
+def _rows(run: Run, notes: list, marks: tuple[float, float], event, after) -> dict:
+    (planned, launched), begin = marks, event.scheduled
+    rows = dict(_pieces(run, notes, begin))
+    for piece, start, end in (("plan", begin, planned), ("wait", launched, event.end),
+                              ("finish", event.end, after.scheduled)):  # fmt: skip
+        rows[-1, piece] = _row(start - begin, end - begin, 0.0, 0.0)
+    if not run.arrivals:
+        rows[-1, "wait"]["host_start_ms"] = rows[-1, "expect"]["host_end_ms"]
+    return rows
+
+
+def _pieces(run: Run, notes: list, begin: float):
     names = [(layer, piece) for layer, piece in places(run) if piece not in ("plan", "wait", "finish")]
-    mine = watch.kept
-    first, zero = mine[0][3], mine[0][1]
-    for (layer, piece), (noted, host_begin, host_end, *events) in zip(names, mine, strict=True):
+    first, zero = notes[0][3], notes[0][1]
+    for (layer, piece), (noted, host_begin, host_end, *events) in zip(names, notes, strict=True):
         assert piece == noted, f"{noted} where {piece} was to come"
         gpu = [zero - begin + first.elapsed_time(e) / 1000 for e in events] if piece not in HOST else (0.0, 0.0)
         yield (layer, piece), _row(host_begin - begin, host_end - begin, *gpu)

@@ -14,7 +14,7 @@ CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
 REPEATS = 1
 GPUS = 2
 # Half the weights and half the heads a GPU, so what fits one GPU's memory is twice as much here. A short window.
-LOAD = replace(engine_runs.LOADS["llama-3-8b"], iterations=150)
+LOAD = replace(engine_runs.LOADS["llama-3-8b"], iterations=130)
 RUNS = {f"llama-3-8b tp{GPUS}, {attention}": attention for attention in ("fa3", "hopper")}
 PROMPTS, OUTPUT = (5, 40, 17, 23, 1, 31), 14
 

@@ -20,16 +20,17 @@ MODELS = ("llama-3-8b", "yi-6b", "llama-2-7b")
 PAGE = 256
 POOL_BYTES = 40 << 30  # of one layer's keys and values; longer batches read it several times over, never in step
 # Times are staircases, so grids have points before and after each step: a row tile, or a wave of 132 SMs.
-ROWS = (1, 8, 16, 32, 64, 65, 128, 129, 192, 193, 256, 257, 384, 385, 512, 513, 640, 641, 768, 769, 896, 897, 1 * K,
-        1 * K + 1, 1280, 1281, 1536, 1537, 1792, 1793, 2 * K, 2 * K + 1, 4 * K, 8 * K, 16 * K)  # fmt: skip
+ROWS = tuple(sorted({1, 8, 16, 32, 64, 65, 128, 129, 192, 193, 256, 257, 384, 385, 512, 513, 640, 641, 768, 769, 896,
+                     897, 1 * K, 1 * K + 1, 1280, 1281, 1536, 1537, 1792, 1793, 2 * K, 2 * K + 1, 4 * K, 8 * K, 16 * K,
+                     *range(87, 2 * K, 64)}))  # fmt: skip
 HEAD_ROWS = (1, 16, 64, 128, 256)
-TILE = 128  # rows of prefill
-CHUNKS = tuple(sorted({64, 96, *(n + more for n in range(TILE, 2 * K + 1, TILE) for more in (0, 1)), 160, 192, 193, 224,
-                       320, 321, 448, 4 * K, 16 * K}))  # fmt: skip
+TILE, WAVE = 128, 528  # tokens of a tile of one head, and of a full wave of them with 32 heads
+EDGES = (*range(TILE, 2 * K + 1, TILE), *range(WAVE, 2 * K, WAVE))
+CHUNKS = tuple(sorted({64, 96, 160, 192, 193, 224, 320, 321, 448, *EDGES, *(n + 1 for n in EDGES), 4 * K, 16 * K}))
 CONTEXTS = (0, 2 * K, 4 * K, 8 * K, 16 * K, 32 * K)
 SMS, WAVES = 132, 8
 # Not powers of two, which no server meets and which hurt FlashAttention-3 (3.7 TB/s instead of 4.4).
-DECODE_CONTEXTS = (250, 1000, 4000, 8000, 16000, 32000)
+DECODE_CONTEXTS = (250, 1000, 2000, 4000, 6000, 8000, 16000, 32000)
 FUSED = ((256, 512, 1 * K, 2 * K), (0, 4 * K, 8 * K, 16 * K), (1, 8, 16, 32, 64, 128), (1000, 4000, 8000, 16000))
 HELD_OUT = 24  # points of each attention operator, drawn between the grid's
 BACKENDS = ("fa3", "hopper")
@@ -43,7 +44,7 @@ def _decodes(kv_heads: int) -> list[int]:
     """Requests of which a decode kernel with one CTA a KV head makes whole waves, and one more."""
     whole = [wave * SMS // kv_heads for wave in range(1, WAVES + 1)]
     few = [1, 2, *range(4, whole[0], 4)]
-    return sorted({*few, *whole, *(n + 1 for n in whole), 64, 128, 256})
+    return sorted({*few, *whole, *(n + 1 for n in whole), 64, 100, 126, 128, 256})
 
 
 def _grid(model: str) -> list[dict]:
