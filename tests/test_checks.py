@@ -6,7 +6,7 @@ from pod import kernels
 from pod.ampere import METHODS
 from pod.measure import check_kernels
 from pod.measure.provenance import RECORDED
-from pod.measure.suites import random_batches, sanitizer
+from pod.measure.suites import build, random_batches, sanitizer
 
 REPORT = "========= COMPUTE-SANITIZER\nlaunches 90\n========= ERROR SUMMARY: {} errors\n"
 RACES = "launches 90\n========= RACECHECK SUMMARY: {} hazards displayed ({} errors, 0 warnings)\n"
@@ -66,3 +66,18 @@ def test_every_random_batch_was_right():
     found = recorded("random-batches")
     assert len(found) == len(random_batches.cases()) and (found.checked == found.batches).all()
     assert (found.wrong == 0).all() and (found.largest_error <= check_kernels.MARGIN).all()
+
+
+@pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+def test_build_is_timed_cold_and_from_the_cache(monkeypatch):
+    call = build.CALL.replace('torch.device("cuda", torch.cuda.current_device())', 'torch.device("cpu")')
+    assert call != build.CALL
+    monkeypatch.setattr(build, "CALL", call)
+    monkeypatch.setitem(build.FAMILIES, "sm_80", ("pod.micro", "FUSION"))
+    row = build.measure({"family": "sm_80", "kind": ""})
+    assert row["cached_s"] < row["cold_s"] / 2
+
+
+def test_build_was_quick_enough():
+    row = recorded("build").iloc[0]
+    assert row.cold_s < 90 and row.cached_s < 5

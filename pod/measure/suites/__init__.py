@@ -3,6 +3,7 @@ that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(ca
 (how time is taken, in words) and L2 ("cold" or "warm") where they differ from pod/measure/timing.py."""
 
 SUITES = {
+    "build": "pod.measure.suites.build",
     "engine-runs": "pod.measure.suites.engine_runs",
     "engine-stock": "pod.measure.suites.engine_stock",
     "engine-tp": "pod.measure.suites.engine_tp",
