@@ -76,6 +76,12 @@ def never_slower() -> float:
     return float(df["over the best fixed split"].min())
 
 
+def plan_never_slower() -> float:
+    """The same of what the plan chooses: equal ranges, or parts of every head where they end first."""
+    df = _lean.recorded("lean-sweep")
+    return float((df.best_split / df.auto).min())
+
+
 def draw(df):
     from pod.show import style
 

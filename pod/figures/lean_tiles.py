@@ -14,7 +14,6 @@ FIGURE = Figure(
     data=("h200/lean-tiles.csv",),
 )
 TILES = (64, 128, 256, 512, 1024)
-LARGE = 1e9  # bytes of keys and values
 
 
 def table():
@@ -27,12 +26,6 @@ def table():
 
 def _name(row) -> str:
     return f"{row.batch} x {_lean.in_k(row.context)}, {row.q_heads}/{row.kv_heads}, d {row.head_dim}"
-
-
-def least_of_read() -> float:
-    """Least share of a plain read's rate that the Hopper kernel's decode reaches on batches over 1 GB, %."""
-    df = table()
-    return float((100 * df["read"] / df.hopper)[df.kv_bytes > LARGE].min())
 
 
 def draw(df):
