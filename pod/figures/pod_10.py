@@ -43,13 +43,6 @@ def table():
     return pd.DataFrame(out)
 
 
-def saturating() -> float:
-    """DRAM's use with 64 rows over that with the best tile, on the A100."""
-    df = table()
-    dram = df[df.gpu == "a100"].set_index("rows").dram_util
-    return float(dram[64] / dram.max())
-
-
 def draw(df):
     from pod.show import style
 
