@@ -193,7 +193,8 @@ def test_recording_shows_what_the_chapter_says_of_it():
     order = ["serial", "cta", "even2", "prop2"]
     assert [run for run in sorted(order, key=time.get, reverse=True)] == order
     assert [run for run in sorted(order, key=both.get)] == order
-    assert min(time["even4"], time["prop4"]) > time["serial"], "four small CTAs are slower than one after the other"
+    least = min(time["even4"], time["prop4"])
+    assert least > 0.97 * time["serial"] > 1.1 * time["prop2"], "four small CTAs win nothing over one after the other"
     assert 0.8 < both["prop4"] / both["prop2"] < 1, "though they hold both nearly as much"
     at, sms = both_over_time(traces["prop2"])
     assert sms[(at > 80) & (at < 105)].max() < 0.25 * H200_SMS < 0.9 * H200_SMS < sms[at < 60].mean(), "the valley"
