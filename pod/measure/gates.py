@@ -5,13 +5,16 @@
     iterations   each recorded batch, its time against the cost model's
     run          the whole window simulated without looking at the recorded times
     gain         the ratio of two systems, recorded against simulated
+
+Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. What
+that costs is taken from other recordings or from the first half of a run (`Conditions`), and judged on the rest.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -24,7 +27,7 @@ from pod.serving.events import Iteration, Log
 from pod.serving.metrics import metrics
 from pod.serving.shapes import shape
 
-LOG = RECORDED / "h200" / "engine-runs.csv"
+LOG, TIMELINE = (RECORDED / "h200" / f"engine-{name}.csv" for name in ("runs", "timeline"))
 SIZES = ("rows", "chunk", "context", "requests", "decode_context")
 METHODS = {"fa3": ("serial", "fa3"), "hopper-serial": ("serial", "hopper"), "hopper": ("pod", "hopper")}
 IDLE = 0.002  # seconds between tokens and the next decision that only waiting for a request explains
@@ -74,16 +77,75 @@ def work(event: Iteration) -> Work:
     return Work(tuple((new, before) for _, new, before, _ in event.prefills), len(event.decodes), event.decode_context)
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """Under which a run ran. Seconds for batches with and without prompts; the others only slow batches with prompts,
+    as graphs of decodes wait for memory, not for power.
+
+    host       the GPU waits for the host: first half of the run
+    launch     the host needs to launch all kernels, and no iteration is shorter: first half of the run
+    linear     time of linear layers over that in the table: one iteration, piece by piece
+    attention  the same of attention, as one kernel takes more power than another: first half of the offline run
+    """
+
+    host: dict[bool, float]
+    launch: float
+    linear: float
+    attention: float
+
+
+@cache
+def conditions(run: str) -> Conditions:
+    host, launch = _first_half(run, lambda i, time, row: time - row["gpu"]), _first_half(run, _launch)
+    offline = f"{RUNS[run][0].model}, {RUNS[run][1]}"
+    linear, parts = linear_pace(), [cost(offline).parts(work(event)) for event in batches(offline)]
+
+    def attention(i: int, _, row: dict) -> float:
+        return (row["gpu"] - linear * parts[i]["linear"] - parts[i]["head"]) / parts[i]["attention"]
+
+    return Conditions(host, launch[True], linear, _first_half(offline, attention)[True])
+
+
+def _launch(i: int, time: float, row: dict) -> float:
+    return row["launched"] - row["planned"]
+
+
+def _first_half(run: str, value: Callable[[int, float, dict], float]) -> dict[bool, float]:
+    """Medians over the batches with and without prompts."""
+    kinds: dict[bool, list[float]] = {True: [], False: []}
+    rows = list(enumerate(zip(batches(run), taken(run), recorded()[run], strict=True)))
+    for i, (event, time, row) in rows[: len(rows) // 2]:
+        kinds[bool(event.prefills)].append(value(i, time, row))
+    return {kind: float(np.median(values)) if values else 0.0 for kind, values in kinds.items()}
+
+
+@cache
+def linear_pace() -> float:
+    """Linear layers of an iteration in the middle of a run, over their time in the table."""
+    load = RUNS["llama-3-8b, hopper"][0]
+    alone = shape(load.model).layers * cost("llama-3-8b, hopper").linear(load.chunk)
+    sums: dict[str, float] = {}
+    with TIMELINE.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["piece"] in ("before", "after"):
+                length = float(row["gpu_end_ms"]) - float(row["gpu_start_ms"])
+                sums[row["run"]] = sums.get(row["run"], 0.0) + length / 1e3
+    return float(np.mean(list(sums.values()))) / alone
+
+
+def expected(run: str, event: Iteration, model: MeasuredCost) -> float:
+    """Seconds of a batch by the cost model under the run's conditions."""
+    at, parts = conditions(run), model.parts(work(event))
+    if not event.prefills:
+        return at.host[False] + sum(parts.values())
+    gpu = at.linear * parts["linear"] + at.attention * parts["attention"] + parts["head"]
+    return at.host[True] + max(gpu, at.launch)
+
+
 def predicted(run: str) -> np.ndarray:
-    """Seconds of every recorded batch by the cost model, and the host's."""
+    """Seconds of every recorded batch by the cost model."""
     model = cost(run)
-    return np.array([sum(model.parts(work(event)).values()) for event in batches(run)]) + host(run)
-
-
-def host(run: str) -> float:
-    """Seconds that the GPU waits for the host in an iteration: the median of the run's first half."""
-    waits = [time - row["gpu"] for time, row in zip(taken(run), recorded()[run], strict=True)]
-    return float(np.median(waits[: len(waits) // 2]))
+    return np.array([expected(run, event, model) for event in batches(run)])
 
 
 def taken(run: str) -> np.ndarray:
@@ -115,20 +177,20 @@ def _operator_errors(operator: str) -> Iterator[float]:
 
 
 class Costed:
-    """An executor that takes as long as the cost model and the host say."""
+    """An executor that takes as long as the cost model says for the conditions of a run."""
 
-    def __init__(self, model: MeasuredCost, host: float):
-        self.model, self.host = model, host
+    def __init__(self, run: str):
+        self.run, self.model = run, cost(run)
 
     def submit(self, batch, event: Iteration) -> float:
-        return event.scheduled + self.host + sum(self.model.parts(work(event)).values())
+        return event.scheduled + expected(self.run, event, self.model)
 
 
 @cache
 def simulated(run: str) -> list[Iteration]:
-    """The window without a look at the recorded times, but for the host's share."""
+    """The window without a look at the recorded times, but for the conditions."""
     load, _ = RUNS[run]
-    return window(load, Costed(cost(run), host(run)), load.scheduler())
+    return window(load, Costed(run), load.scheduler())
 
 
 def seconds(run: str) -> tuple[float, float]:

@@ -29,6 +29,7 @@ PREFILL_TILE = 128  # query rows of one CTA
 OPERATORS = Path(__file__).parents[2] / "data" / "recorded" / "h200" / "operators.csv"
 KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
 IN_WAVES = ("fa3",)  # whose decode gives every KV head of a request a CTA
+STEADY = ("linear", "head", "decode_hopper")  # more work is more time; a prompt cut into more parts may be faster
 # Of a full wave's time, what a last wave takes at least: on an H200, FlashAttention-3 with 67 requests of 4 KV heads
 # takes 27 % longer than with 66, which make two whole waves (data/recorded/h200/hopper-halves.csv).
 LAST_WAVE = 0.54
@@ -313,7 +314,7 @@ def tables(path: Path, shape: Shape, kernels: str) -> dict[str, GridTable]:
     axes = {"linear": ("rows",), "head": ("rows",), f"prefill_{kernels}": ("chunk", "context"),
             f"decode_{kernels}": ("requests", "decode_context")}  # fmt: skip
     load = partial(GridTable.load, path, value="us", unit=1e-6, model=shape.key, split="grid")
-    made = {name.partition("_")[0]: load(of, operator=name) for name, of in axes.items()}
+    made = {name.partition("_")[0]: load(of, operator=name, monotone=name in STEADY) for name, of in axes.items()}
     decode = made["decode"] = _above_the_roof(made["decode"], shape, GPUS[path.parent.name])
     if kernels in IN_WAVES:
         seconds = [decode(n, each) / waves(int(n) * shape.kv_heads, GPUS[path.parent.name].sms)

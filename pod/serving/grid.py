@@ -14,13 +14,13 @@ import numpy as np
 class GridTable:
     """Seconds measured at every point of a grid, and between.
 
-    More work never takes less time, so the values are first made non-decreasing along each axis (noise would otherwise
-    let the simulated scheduler profit from a larger batch). Beyond the last point of an axis the time grows in
-    proportion, before the first it stays: both keep the function monotone. Values that are no times (`times=False`)
-    are left as they are, and stay beyond either end.
+    More work seldom takes less time, so the values are first made non-decreasing along each axis (noise would otherwise
+    let the simulated scheduler profit from a larger batch), unless they are known better (`monotone=False`). Beyond the
+    last point of an axis the time grows in proportion, before the first it stays: both keep the function monotone.
+    Values that are no times (`times=False`) are left as they are, and stay beyond either end.
     """
 
-    def __init__(self, axes: Sequence[Sequence[float]], values, times: bool = True):
+    def __init__(self, axes: Sequence[Sequence[float]], values, times: bool = True, monotone: bool = True):
         self.axes = [list(map(float, axis)) for axis in axes]
         values = np.asarray(values, dtype=float)
         if values.shape != tuple(map(len, self.axes)):
@@ -28,7 +28,7 @@ class GridTable:
         for i, axis in enumerate(self.axes):
             if len(axis) < 2 or any(b <= a for a, b in zip(axis, axis[1:], strict=False)):
                 raise ValueError(f"axis {i}: got {axis}, allowed are two or more increasing numbers")
-            values = np.maximum.accumulate(values, axis=i) if times else values
+            values = np.maximum.accumulate(values, axis=i) if times and monotone else values
         self._times, self.shape, self._values = times, values.shape, values.ravel().tolist()
 
     def __call__(self, *point: float) -> float:
@@ -53,7 +53,7 @@ class GridTable:
 
     @classmethod
     def load(cls, path: str | Path, axes: Sequence[str], value: str = "seconds", unit: float = 1.0,
-             **where: str) -> GridTable:  # fmt: skip
+             monotone: bool = True, **where: str) -> GridTable:  # fmt: skip
         """A CSV with one column an axis and `value`, in `unit` seconds: one row for every point of the grid, in any
         order. Only rows that have the values `where` in their other columns count."""
         path = Path(path)
@@ -80,7 +80,7 @@ class GridTable:
             where = np.argwhere(np.isnan(values))[0]
             gap = ", ".join(f"{n} {grid[i][where[i]]:g}" for i, n in enumerate(axes))
             raise ValueError(f"{path}: not a full grid, {gap} is missing")
-        return cls(grid, values)
+        return cls(grid, values, monotone=monotone)
 
 
 def _number(path: Path, row: int, column: str, text: str | None) -> float:
