@@ -34,8 +34,9 @@ def draw(df):
 
     kernels = list(dict.fromkeys(df.kernel))
     size = 9.5, 2.0 * len(kernels) + 0.4
-    figure, axes = plt.subplots(len(kernels), 1, figsize=size, dpi=style.DPI, layout="constrained", sharey=True)
-    for ax, kernel in zip(axes, kernels, strict=True):
+    figure, axes = plt.subplots(len(kernels), 1, figsize=size, dpi=style.DPI, layout="constrained", sharey=True,
+                                squeeze=False)  # fmt: skip
+    for ax, kernel in zip(axes.flat, kernels, strict=True):
         style.tidy(ax)
         mine = df[df.kernel == kernel]
         for name, tone in PARTS.items():
@@ -43,12 +44,11 @@ def draw(df):
             share = f"{name}: {rows.share.sum():.0f} %"
             ax.bar(rows.place, rows.share, 2.5, color=tone, label=share)
         for row in mine.nlargest(3, "share").itertuples():
-            ax.annotate(_opcode(row.sass), (row.place, row.share), (4, 0), textcoords="offset points",
-                        fontsize=8, va="center")  # fmt: skip
+            ax.annotate(_opcode(row.sass), (row.place, row.share), (3, 2), textcoords="offset points", fontsize=8)
         ax.set(xlim=(0, mine.instructions.max()), ylabel="% of samples")
         ax.set_title(mine.label.iloc[0], fontsize=10, loc="left")
         style.legend(ax, loc="upper right")
-    axes[-1].set_xlabel("place in the program, instructions")
+    axes[-1, 0].set_xlabel("place in the program, instructions")
     return figure
 
 
