@@ -257,9 +257,9 @@ def test_plan_for_a_gpu_that_is_not_there_is_refused():
         pod.plan([1], [1], 1, 1, 64)
 
 
-def changed(name, **how):
+def changed(name, batch=GOOD, **how):
     """The good tensors with one of them spoilt."""
-    tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
+    tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), batch.tensors(), strict=True))
     x = tensors[name]
     spoil = {
         "rows": lambda: x[1:],
@@ -345,14 +345,15 @@ def test_pages_are_checked_on_a_gpu_only_when_asked_for(monkeypatch):
         attention._check_paged(k, GOOD, table, OnGpu())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "lean"])
 def test_failed_launch_leaves_counters_that_serve_the_next(method, monkeypatch):
-    plan, good = plan_of(GOOD, method=method, decode_splits=2), GOOD.tensors()
+    batch = GOOD if method != "lean" else HybridBatch((1, 1), (20, 30), 4, 2, 64, page_size=16)
+    plan, good = plan_of(batch, method=method, decode_splits=2), batch.tensors()
     want = pod.hybrid_attention(*good[:3], plan, good[3])
     with monkeypatch.context() as patch:
         patch.setattr(attention, "_check_pages", lambda *_: None)
         with pytest.raises(RuntimeError, match="out of bounds: .* of [kv]_cache"):
-            pod.hybrid_attention(**changed("block_table", how="page 99"), plan=plan)
+            pod.hybrid_attention(**changed("block_table", batch, how="page 99"), plan=plan)
     assert torch.equal(pod.hybrid_attention(*good[:3], plan, good[3]), want)
 
 
