@@ -32,7 +32,9 @@ def table():
             context = sum(event.decode_context for event in gates.batches(run)) / len(real) / decodes
             ms = 1e3 * (real[-1]["end"] - real[0]["scheduled"]) / len(real)
             rows.append((load.model, WAYS[attention], load.chunk, round(decodes), round(context), ms))
+    order = list(WAYS.values())
     df = pd.DataFrame(rows, columns=["model", "attention", "budget", "decodes", "context", "ms"])
+    df = df.sort_values("attention", key=lambda names: names.map(order.index), kind="stable", ignore_index=True)
     serial = df[df.attention == WAYS["fa3"]].set_index("model").ms
     return df.assign(saved_percent=100 * (1 - df.ms / df.model.map(serial)))
 
@@ -48,7 +50,7 @@ def draw(df):
         mine = df[df.model == model]
         ax.bar(mine.attention, mine.ms, color=mine.attention.map(colours), width=0.7)
         for i, row in enumerate(mine.itertuples()):
-            words = f"{row.ms:.1f}" + (f"\n−{row.saved_percent:.1f} %" if row.saved_percent else "")
+            words = f"{row.ms:.1f}" + (f"\n{-row.saved_percent:+.1f} %" if row.saved_percent else "")
             ax.text(i, row.ms, words, ha="center", va="bottom", fontsize=9)
         ax.set_xticks(range(len(mine)), [name.replace(", ", ",\n") for name in mine.attention], fontsize=8.5)
         row = mine.iloc[0]
