@@ -59,6 +59,8 @@ class BuildError(RuntimeError):
 
 def _lack(gpu: bool = False) -> str:
     """What is missing to build, in words; "" when nothing is."""
+    if not CSRC.is_dir():
+        return "no csrc beside pod (pip install -e, from a clone, keeps it there)"
     if gpu and nvcc() is None:
         return "no nvcc here"
     if shutil.which("ninja", path=_path()) is None:
@@ -182,6 +184,8 @@ def _load(family: Family, kinds: tuple[str, ...], capability: tuple[int, int] | 
     """Register the operators of `kinds`, from the cache or from source."""
     import torch
 
+    if not CSRC.is_dir():
+        require_tools()
     library = _library(family, kinds, capability)
     with _locked(library):  # somebody else may be building it
         if library.exists():

@@ -3,6 +3,8 @@
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -370,6 +372,26 @@ def test_missing_tools_are_named_in_one_line(monkeypatch):
     assert here.name == "recorded" and "no ninja here" in here.reason and "\n" not in here.reason
     with pytest.raises(kernels.BuildError, match="no ninja here, so the kernels cannot be built; .*doctor"):
         kernels._build(HYBRID, KIND, None, kernels.CACHE / "never.so")
+
+
+def test_package_without_its_sources_says_how_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels, "CSRC", tmp_path / "csrc")
+    with pytest.raises(kernels.BuildError, match="^no csrc beside pod .pip install -e.*$"):
+        kernels._load.__wrapped__(HYBRID, KIND, None)
+
+
+def test_kernels_need_no_package_of_the_notebooks():
+    code = """
+import sys
+for name in ("pandas", "matplotlib", "PIL", "IPython", "ipywidgets"):
+    sys.modules[name] = None  # importing it now fails
+import pod, torch
+plan = pod.plan([20, 1], [20, 33], 2, 1, 64, device="cpu")
+q, k, v = torch.randn(21, 2, 64).bfloat16(), *(torch.randn(2, 33, 1, 64).bfloat16() for _ in "kv")
+print(tuple(pod.hybrid_attention(q, k, v, plan).shape))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=kernels.ROOT, check=True)
+    assert done.stdout == "(21, 2, 64)\n"
 
 
 def test_gpu_build_without_nvcc_is_refused_in_one_line(monkeypatch):
