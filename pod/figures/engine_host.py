@@ -24,7 +24,8 @@ def table():
     from pod.measure.suites.engine_runs import RUNS
 
     rows = []
-    for run, (_, attention) in RUNS.items():
+    for run in gates.recorded():
+        _, attention = RUNS[run]
         for event, row, seconds in zip(gates.batches(run), gates.recorded()[run], gates.taken(run), strict=True):
             kind = "hybrid" if event.prefills and event.decodes else "prefill only" if event.prefills else "decode only"
             rows.append((run.partition(", ")[0], ATTENTION[attention], kind, 1e3 * seconds, 1e3 * row["gpu"]))

@@ -71,18 +71,19 @@ class Load:
 
 
 # The ratios and chunks are those of POD's Figure 12; the requests are as long as one GPU's memory allows. The windows
-# take 5 to 15 seconds each, of the 60 to 120 that a whole run would: what repeats every few iterations is in them.
-# Online, eight requests a second are some 75 % of what the server can do.
+# take 10 to 25 seconds each, of the 60 to 120 that a whole run would: what repeats every few iterations is in them.
+FULL, CALM = "llama-3-8b online", "llama-3-8b at 75 %"  # of what it can do, and all
 LOADS = {
-    "llama-3-8b": Load("llama-3-8b", 17, 1 * K, 12 * K, 130),
-    "yi-6b": Load("yi-6b", 8, 512, 16 * K, 180),
-    "llama-2-7b": Load("llama-2-7b", 64, 1 * K, 8 * K, 110),
-    "llama-3-8b online": Load("llama-3-8b", 10, 1 * K, 4 * K, 700, low=1 * K, qps=8.0),
+    "llama-3-8b": Load("llama-3-8b", 17, 1 * K, 12 * K, 260),
+    "yi-6b": Load("yi-6b", 8, 512, 16 * K, 360),
+    "llama-2-7b": Load("llama-2-7b", 64, 1 * K, 8 * K, 220),
+    FULL: Load("llama-3-8b", 10, 1 * K, 4 * K, 700, low=1 * K, qps=11.0),
+    CALM: Load("llama-3-8b", 10, 1 * K, 4 * K, 900, low=1 * K, qps=8.0),
 }
 # What matters most comes first, in case time runs out.
 OFFLINE = ("llama-3-8b", "yi-6b", "llama-2-7b")
-ORDER = [(load, name) for load in (*OFFLINE, "llama-3-8b online") for name in ("fa3", "hopper")]
-ORDER += [(load, "hopper-serial") for load in OFFLINE]
+ORDER = [(load, name) for load in (*OFFLINE, FULL) for name in ("fa3", "hopper")]
+ORDER += [(load, "hopper-serial") for load in OFFLINE] + [(CALM, name) for name in ("fa3", "hopper")]
 RUNS = {f"{load}, {name}": (LOADS[load], name) for load, name in ORDER}
 
 
