@@ -15,7 +15,7 @@ NB ?=
 
 help:
 	@echo 'make reproduce-figures [FIG=pod-06]  every figure into figures/, with a gallery; no GPU needed (2 min)'
-	@echo 'make test                            ruff, pytest, and the notebooks run against their saved outputs (5 min)'
+	@echo 'make test                            ruff, pytest, and the notebooks run against their saved outputs (8 min)'
 	@echo 'make lab                             JupyterLab at the first chapter'
 	@echo 'make claims                          what the papers claim beside what we find (10 s)'
 	@echo 'make notebooks [NB=01]               re-execute the chapters and save them in canonical form (3 min)'
