@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from pod.measure import ranks
 from pod.measure.suites import HOPPER_CSRC, engine_runs
 from pod.serving.shapes import SHAPES, Shape
 
@@ -34,43 +35,22 @@ def _measured() -> dict[str, list[dict]]:
 
 
 def start(world: int, device: str, runs=RUNS, load=LOAD, shape: Shape = SHAPES[LOAD.model]) -> dict[str, list[dict]]:
-    """What process 0 of `world` measured; on "cpu" they talk through gloo."""
-    import tempfile
-
-    import torch.multiprocessing as mp
-
-    answers = mp.get_context("spawn").SimpleQueue()
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = (world, f"file://{folder}/meeting", device, runs, load, shape, answers)
-        processes = mp.start_processes(_process, arguments, nprocs=world, join=False, start_method="spawn")
-        while answers.empty():
-            if processes.join(timeout=0.2):  # raises when a process failed
-                break
-        measured = answers.get()
-        while not processes.join():
-            pass
-    return measured
+    """What process 0 of `world` measured."""
+    return ranks.run(_runs, world, device, runs, load, shape)
 
 
-def _process(rank: int, world: int, meeting: str, device: str, runs, load, shape: Shape, answers) -> None:
+def _runs(rank: int, world: int, device: str, runs, load, shape: Shape) -> dict:
     import torch
-    import torch.distributed as dist
 
     from pod.serving.model import Group
 
     if device == "cuda":
-        torch.cuda.set_device(rank)
         device = f"cuda:{rank}"
     torch.set_num_threads(1)
-    dist.init_process_group("nccl" if "cuda" in device else "gloo", meeting, rank=rank, world_size=world)
     group = Group(rank, world)
     _two_answer_as_one(group, device)
     model = _model(shape, group, device)
-    measured = {run: _window(model, attention, load) for run, attention in runs.items()}
-    if rank == 0:
-        answers.put(measured)
-    dist.barrier()
-    dist.destroy_process_group()
+    return {run: _window(model, attention, load) for run, attention in runs.items()}
 
 
 def _two_answer_as_one(group, device: str) -> None:

@@ -7,7 +7,7 @@ from functools import cache, partial
 from statistics import quantiles
 
 from pod.batch import HybridBatch
-from pod.measure import peers, timing
+from pod.measure import peers, ranks, timing
 from pod.measure.suites import lean
 
 DOC = "decode with the heads shared by every GPU here (tensor parallelism); the time is that of the slowest GPU."
@@ -45,41 +45,11 @@ def _measured(gpus: int) -> dict[tuple, dict]:
 # ---------------------------------------------------------------- one process a GPU
 def run(rows: list[dict], world: int, device: str = "cuda", repeats: int = REPEATS, ways=WAYS) -> list[dict]:
     """Measure `rows` on `world` processes, one a GPU; on "cpu" they run the emulator."""
-    import torch.multiprocessing as mp
-
-    context = mp.get_context("spawn")
-    answers = context.Queue()
-    arguments = (world, _free_port(), rows, device, repeats, ways, answers)
-    processes = mp.start_processes(_process, arguments, nprocs=world, join=False, start_method="spawn")
-    while answers.empty():
-        processes.join(timeout=0.2)  # raises when a process failed
-    measured = answers.get()
-    while not processes.join():
-        pass
-    return measured
+    return ranks.run(_rows, world, device, rows, repeats, ways)
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def _process(rank: int, world: int, port: int, rows: list[dict], device: str, repeats: int, ways, answers) -> None:
-    import torch
-    import torch.distributed as dist
-
-    if device == "cuda":
-        torch.cuda.set_device(rank)
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-    measured = [_row(case, world, device, repeats, ways) for case in rows]
-    if rank == 0:
-        answers.put(measured)
-    dist.barrier()
-    dist.destroy_process_group()
+def _rows(rank: int, world: int, device: str, rows: list[dict], repeats: int, ways) -> list[dict]:
+    return [_row(case, world, device, repeats, ways) for case in rows]
 
 
 def _row(case: dict, world: int, device: str, repeats: int, ways) -> dict:
