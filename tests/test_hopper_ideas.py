@@ -1,6 +1,5 @@
 """The suites that take the Hopper kernel apart: they change what they say they change, and their figures add up."""
 
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -52,7 +51,7 @@ def plans(monkeypatch) -> list[hopper.Plan]:
 @pytest.mark.parametrize("idea", ladder.WITHOUT)
 def test_each_idea_of_the_ladder_changes_the_plan_and_nothing_but_the_plan(idea, plans, monkeypatch):
     def shuffled(calls, *_):
-        return {name: SimpleNamespace(ms=call() and 0 or 1.0, p10=0.9, p90=1.1) for name, call in calls.items()}
+        return {name: timing.Time(ms=call() and 0 or 1.0, p10=0.9, p90=1.1) for name, call in calls.items()}
 
     monkeypatch.setattr(timing, "shuffled", shuffled)
     row = ladder.measure({"idea": idea})

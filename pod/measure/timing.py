@@ -22,6 +22,11 @@ class Time:
     p10: float
     p90: float
 
+    def columns(self, name: str = "ms", digits: int = 5) -> dict[str, float]:
+        """As columns of a recording: the median under this name, and its spread."""
+        values = {name: self.ms, f"{name}_p10": self.p10, f"{name}_p90": self.p90}
+        return {column: round(value, digits) for column, value in values.items()}
+
 
 @cache
 def _flush_buffer():

@@ -66,8 +66,5 @@ def table_row(setting, makers: dict, rounds: int, ms: float = 2.0, least: int = 
     prefill, decode = setting.batch.prefill, setting.batch.decode
     row = {"flops": prefill.flops if prefill else 0, "kv_bytes": decode.kv_bytes if decode else 0}
     for name in makers:
-        time = times.get(name)
-        row[name], row[f"{name}_p10"], row[f"{name}_p90"] = (
-            (round(x, 5) for x in (time.ms, time.p10, time.p90)) if time else ("", "", "")
-        )
+        row |= times[name].columns(name) if name in times else dict.fromkeys((name, f"{name}_p10", f"{name}_p90"), "")
     return row | {"holes": "; ".join(f"{name}: {why}" for name, why in holes.items())}

@@ -54,7 +54,7 @@ def measure(case: dict) -> dict:
     call, counts = makers.get(case["probe"], _ours)(**case)
     time = timing.shuffled({"x": call}, ROUNDS, 3.0)["x"]
     counts = {name: count() if callable(count) else count for name, count in counts.items()}
-    return counts | {"ms": round(time.ms, 6), "ms_p10": round(time.p10, 6), "ms_p90": round(time.p90, 6)}
+    return counts | time.columns(digits=6)
 
 
 def _row(flops=0, nbytes=0, cycles=0) -> dict:

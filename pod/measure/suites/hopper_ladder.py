@@ -88,5 +88,5 @@ def measure(case: dict) -> dict:
     prefill, decode = batch.prefill, batch.decode
     row = {"flops": prefill.flops if prefill else 0, "kv_bytes": decode.kv_bytes if decode else 0}
     for name, time in timing.shuffled({"ours": _fused(batch), "without": undo(batch)}, ROUNDS, 4.0).items():
-        row |= {name: round(time.ms, 5), f"{name}_p10": round(time.p10, 5), f"{name}_p90": round(time.p90, 5)}
+        row |= time.columns(name)
     return row

@@ -42,7 +42,7 @@ def measure(case: dict) -> dict:
     times = timing.shuffled({"ours": _call(batch), "uniform": _call(uniform)}, ROUNDS, 4.0)
     row = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes}
     for name, time in times.items():
-        row |= {name: round(time.ms, 5), f"{name}_p10": round(time.p10, 5), f"{name}_p90": round(time.p90, 5)}
+        row |= time.columns(name)
     return row
 
 

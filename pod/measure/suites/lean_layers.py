@@ -58,5 +58,4 @@ def _linear(name: str, tokens: int) -> dict:
 
 
 def _columns(times: dict) -> dict:
-    ends = {"": "ms", "_p10": "p10", "_p90": "p90"}
-    return {f"{name}{end}": round(getattr(t, field), 5) for name, t in times.items() for end, field in ends.items()}
+    return {column: value for name, time in times.items() for column, value in time.columns(name).items()}

@@ -18,7 +18,6 @@ CONTEXTS, DECODES, DECODE_CONTEXT = (1024, 2048, 4096, 8192, 16384), (16, 32, 64
 TILE_DECODES = (8, 16, 32)
 
 
-
 def decode_as_prefill(s: peers.Setting, ctas_per_sm: int) -> Callable:
     """Our decode with prefill's tile, of 128 rows with two CTAs an SM and of 64 with four: each request brings its
     token twice, and so counts as a chunk. The second of the two sees what the one token would."""
@@ -72,7 +71,7 @@ def measure(case: dict) -> dict:
     if holes:
         return {"hole": holes[way]}
     time, gpu = timing.shuffled(ready, ROUNDS, ms=1.0)[way], gpu_of(setting.q.device)
-    row = {"ms": round(time.ms, 5), "ms_p10": round(time.p10, 5), "ms_p90": round(time.p90, 5)}
+    row = time.columns()
     row["counted_compute"] = round(100e3 * gpu.compute_time(batch.flops) / time.ms, 2)
     row["counted_dram"] = round(100e3 * gpu.memory_time(batch.bytes) / time.ms, 2)
     read = _counters()

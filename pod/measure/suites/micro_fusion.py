@@ -96,7 +96,7 @@ def measure(case: dict) -> dict:
     calls = {m: micro.prepare(w, m, arrays) for m, w in works.items()}
     row = {"multiplications": times}
     for method, time in timing.shuffled(calls, ROUNDS, ms=6.0).items():
-        row |= {method: round(time.ms, 5), f"{method}_p10": round(time.p10, 5), f"{method}_p90": round(time.p90, 5)}
+        row |= time.columns(method)
     for method in METHODS:
         row[f"{method} together"] = round(both_share(micro.spans(works[method], method, arrays), ALONE), 4)
     return row
