@@ -111,8 +111,11 @@ class HopperPlan(hopper.Plan):
 
     parts: int = 1
 
+    def decode_list(self) -> hopper_schedule.WorkList:
+        return split_hopper_work(*self.decode, self.parts)
+
     def make(self, causal: bool) -> Lists:
-        work = split_hopper_work(*self.decode, self.parts)
+        work = self.decode_list()
         floats = work.slots * (128 * (self.batch.head_dim // 16) + 16)
         placed = self.place(work.work, work.chunks, counters=4 + work.groups, floats=floats)
         return Lists(*placed, [0, len(work.work), len(work.chunks) - 1, 0, 0, self.sms, 0])

@@ -11,7 +11,6 @@ from pod.batch import HybridBatch
 from pod.measure import peers
 from pod.measure.suites import lean, table_row
 from pod.schedule import hopper as schedule
-from pod.workplan import Lists
 
 DOC = "decode by stream-K with tiles of 64 to 1,024 keys, by warps (csrc/lean.cu), beside the Hopper kernel's decode."
 KEYS = ("q_heads", "kv_heads", "head_dim", "batch", "context")
@@ -42,12 +41,6 @@ def measure(case: dict) -> dict:
 
 class TailPlan(method.HopperPlan):
     """One equal range for each SM, and then small ones, which the SMs draw as they become free."""
-
-    def make(self, causal: bool) -> Lists:
-        work = self.decode_list()
-        floats = work.slots * (128 * (self.batch.head_dim // 16) + 16)
-        placed = self.place(work.work, work.chunks, counters=4 + work.groups, floats=floats)
-        return Lists(*placed, [0, len(work.work), len(work.chunks) - 1, 0, 0, self.sms, 0])
 
     def decode_list(self) -> schedule.WorkList:
         lanes, workers = method._passes(*self.heads), self.sms * (1 + ROUNDS_OF_TAIL)
