@@ -19,16 +19,12 @@ K = 1024
 MODELS = ("llama-3-8b", "yi-6b", "llama-2-7b")
 PAGE = 256
 POOL_BYTES = 40 << 30  # of one layer's keys and values; longer batches read it several times over, never in step
-# Times are staircases, so grids have points before and after each step: a row tile, or a wave of 132 SMs.
-ROWS = tuple(sorted({1, 8, 16, 32, 64, 65, 128, 129, 192, 193, 256, 257, 384, 385, 512, 513, 640, 641, 768, 769, 896,
-                     897, 1 * K, 1 * K + 1, 1280, 1281, 1536, 1537, 1792, 1793, 2 * K, 2 * K + 1, 4 * K, 8 * K, 16 * K,
-                     *range(87, 2 * K, 64)}))  # fmt: skip
+# Times are staircases, so grids have points before and after each step.
+ROWS = tuple(sorted({1, 8, 16, 32, 4 * K, 8 * K, 16 * K, *range(64, 2 * K + 1, 64),
+                     *range(65, 2 * K + 2, 64), *range(91, 2 * K, 64)}))  # fmt: skip
 HEAD_ROWS = (1, 16, 64, 128, 256)
-TILE, WAVE = 128, 528  # tokens of a tile of one head, and of a full wave of them with 32 heads
-EDGES = (*range(TILE, 2 * K + 1, TILE), *range(WAVE, 2 * K, WAVE))
-CHUNKS = tuple(sorted({64, 96, 160, 192, 193, 224, 320, 321, 448, *EDGES, *(n + 1 for n in EDGES), 4 * K, 16 * K}))
-CONTEXTS = (0, 2 * K, 4 * K, 8 * K, 16 * K, 32 * K)
-SMS, WAVES = 132, 8
+CONTEXTS = (0, 1 * K, 2 * K, 4 * K, 6 * K, 8 * K, 12 * K, 16 * K, 32 * K)
+SMS, TILE_ROWS, WAVES = 132, 128, 8
 # Not powers of two, which no server meets and which hurt FlashAttention-3 (3.7 TB/s instead of 4.4).
 DECODE_CONTEXTS = (250, 1000, 2000, 4000, 6000, 8000, 16000, 32000)
 FUSED = ((256, 512, 1 * K, 2 * K), (0, 4 * K, 8 * K, 16 * K), (1, 8, 16, 32, 64, 128), (1000, 4000, 8000, 16000))
@@ -40,20 +36,32 @@ def _case(model: str, operator: str, split: str = "grid", **sizes) -> dict:
     return {"model": model, "operator": operator, "split": split, **{key: sizes.get(key, 0) for key in KEYS[3:]}}
 
 
+def _chunks(q_heads: int, kv_heads: int) -> list[int]:
+    """Chunks on both sides of each step. The query heads of a KV head share a tile's rows, and as long as all tiles
+    fit in one wave each of them may change in how many parts the keys are cut. Beyond, whole waves count."""
+    tile = TILE_ROWS * kv_heads // q_heads
+    waves = [wave * SMS // kv_heads * tile for wave in range(1, 5)]
+    within = range(-(-64 // tile) * tile, waves[0] + 2 * tile, tile)
+    edges = {*within, *waves, *range(TILE_ROWS, 2 * K + 1, TILE_ROWS)}
+    return sorted({64, 96, *edges, *(n + 1 for n in edges), 4 * K, 16 * K})
+
+
 def _decodes(kv_heads: int) -> list[int]:
-    """Requests of which a decode kernel with one CTA a KV head makes whole waves, and one more."""
+    """Requests of which a decode kernel with one CTA a KV head makes whole waves, and one more. Fewer than a wave are
+    cut, each number in another way."""
     whole = [wave * SMS // kv_heads for wave in range(1, WAVES + 1)]
-    few = [1, 2, *range(4, whole[0], 4)]
+    few = [1, 2, 3, *range(4, whole[0], 2)]
     return sorted({*few, *whole, *(n + 1 for n in whole), 64, 100, 126, 128, 256})
 
 
 def _grid(model: str) -> list[dict]:
     from pod.serving.shapes import shape
 
-    decodes = _decodes(shape(model).kv_heads)
+    heads = shape(model).q_heads, shape(model).kv_heads
+    chunks, decodes = _chunks(*heads), _decodes(heads[1])
     cases = [_case(model, "linear", rows=n) for n in ROWS] + [_case(model, "head", rows=n) for n in HEAD_ROWS]
     for name in BACKENDS:
-        cases += [_case(model, f"prefill_{name}", chunk=c, context=p) for c, p in product(CHUNKS, CONTEXTS)]
+        cases += [_case(model, f"prefill_{name}", chunk=c, context=p) for c, p in product(chunks, CONTEXTS)]
         cases += [_case(model, f"decode_{name}", requests=n, decode_context=d)
                   for n, d in product(decodes, DECODE_CONTEXTS)]  # fmt: skip
     return cases + [_case(model, "attention_hopper", chunk=c, context=p, requests=n, decode_context=d)
