@@ -15,33 +15,33 @@ SOME = ("llama-2-7b, fa3", "llama-2-7b, hopper", "llama-3-8b online, fa3")
 
 
 class Engine:
-    """In the engine's place: the cost model's times, in the second half off by a factor, with noise and a host."""
+    """In the engine's place: the cost model's times at a pace, in the second half off by a factor, with noise and a
+    host."""
 
-    def __init__(self, run: str, factor: float):
+    def __init__(self, run: str, factor: float, pace: float):
         self.cost, self.factor, self.random = gates.cost(run), factor, np.random.default_rng(1)
+        self.pace = pace
         self.left = engine_runs.RUNS[run][0].iterations // 2
 
     def submit(self, batch, event) -> float:
         self.left -= 1
         gpu = sum(self.cost.parts(gates.work(event)).values()) * self.random.normal(1, 0.01)
-        gpu *= self.factor if self.left < 0 else 1.0
+        gpu *= (self.factor if self.left < 0 else 1.0) * (self.pace if batch.prefills else 1.0)
         event.stages = [(event.scheduled, event.scheduled + gpu)]
         return event.scheduled + gpu + 0.001
 
 
-CALM = {run for run in engine_runs.RUNS if run.startswith(engine_runs.CALM)}
 CACHED = (gates.recorded, gates.batches, gates.simulated, gates.conditions)
 
 
 @pytest.fixture
 def record(tmp_path, monkeypatch):
     """Write runs as the suite does, and let the gates read them."""
-    monkeypatch.setattr(gates, "linear_pace", lambda: 1.0)
 
-    def write(factor: float = 1.0, change=lambda rows: None) -> None:
+    def write(factor: float = 1.0, pace: float = 1.0, change=lambda rows: None) -> None:
         rows = []
         for run, (load, _) in engine_runs.RUNS.items():
-            events = engine_runs.window(load, Engine(run, factor), load.scheduler())
+            events = engine_runs.window(load, Engine(run, factor, pace), load.scheduler())
             rows += [{"run": run, "iteration": i} | engine_runs.row(event, event.scheduled, event.scheduled)
                      for i, event in enumerate(events)]  # fmt: skip
         change(rows)
@@ -104,6 +104,12 @@ def test_pictures_of_runs_show_what_is_in_them(record):
         assert figure.draw(table).axes
 
 
+def test_the_power_limit_slows_all_of_a_hybrid_batch(record):
+    record(pace=1.1)
+    for run in SOME:
+        assert gates.conditions(run).pace == pytest.approx(1.1, abs=0.01) and median_error(run) < 0.02
+
+
 def test_no_iteration_is_shorter_than_its_launches(record):
     """Small hybrid batches wait for Python, decodes replay graphs: what a fast kernel cannot mend."""
 
@@ -156,7 +162,7 @@ def test_the_recorded_gates_hold_but_for_the_named():
 
 def test_recorded_runs_have_the_simulators_batches():
     recorded = gates.recorded()
-    assert {run for run in engine_runs.RUNS if run.startswith(engine_runs.OFFLINE)} - set(recorded) <= CALM
+    assert set(recorded) == set(engine_runs.RUNS)
     for run, rows in recorded.items():
         load, _ = engine_runs.RUNS[run]
         assert len(rows) == load.iterations and gates.differing(run) == 0, run

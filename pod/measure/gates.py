@@ -7,13 +7,13 @@
     gain         the ratio of two systems, recorded against simulated
 
 Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. What
-that costs is taken from other recordings or from the first half of a run (`Conditions`), and judged on the rest.
+that costs is taken from the first half of a run (`Conditions`), and judged on the rest.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -24,10 +24,10 @@ from pod.measure.provenance import RECORDED
 from pod.measure.suites.engine_runs import RUNS, digest, window
 from pod.serving.cost import OPERATORS, MeasuredCost, Work
 from pod.serving.events import Iteration, Log
-from pod.serving.metrics import metrics
+from pod.serving.metrics import Requests, requests
 from pod.serving.shapes import shape
 
-LOG, TIMELINE = (RECORDED / "h200" / f"engine-{name}.csv" for name in ("runs", "timeline"))
+LOG = RECORDED / "h200" / "engine-runs.csv"
 SIZES = ("rows", "chunk", "context", "requests", "decode_context")
 METHODS = {"fa3": ("serial", "fa3"), "hopper-serial": ("serial", "hopper"), "hopper": ("pod", "hopper")}
 IDLE = 0.002  # seconds between tokens and the next decision that only waiting for a request explains
@@ -79,67 +79,42 @@ def work(event: Iteration) -> Work:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a run ran. Seconds for batches with and without prompts; the others only slow batches with prompts,
-    as graphs of decodes wait for memory, not for power.
+    """Under which a run ran: medians over the first half of its batches, with prompts (True) and without.
 
-    host       the GPU waits for the host: first half of the run
-    launch     the host needs to launch all kernels, and no iteration is shorter: first half of the run
-    linear     time of linear layers over that in the table: one iteration, piece by piece
-    attention  the same of attention, as one kernel takes more power than another: first half of the offline run
+    host      seconds that the GPU waits for the host
+    launch    seconds that the host needs to launch all kernels of a batch with prompts; no iteration is shorter
+    pace      time on the GPU over that of the operators one by one. At the power limit clocks are lower, the lower the
+              more power a kernel takes. Graphs of decodes wait for memory, not for power: theirs is 1
     """
 
     host: dict[bool, float]
     launch: float
-    linear: float
-    attention: float
+    pace: float
 
 
 @cache
 def conditions(run: str) -> Conditions:
-    host, launch = _first_half(run, lambda i, time, row: time - row["gpu"]), _first_half(run, _launch)
-    offline = f"{RUNS[run][0].model}, {RUNS[run][1]}"
-    linear, parts = linear_pace(), [cost(offline).parts(work(event)) for event in batches(offline)]
-
-    def attention(i: int, _, row: dict) -> float:
-        return (row["gpu"] - linear * parts[i]["linear"] - parts[i]["head"]) / parts[i]["attention"]
-
-    return Conditions(host, launch[True], linear, _first_half(offline, attention)[True])
-
-
-def _launch(i: int, time: float, row: dict) -> float:
-    return row["launched"] - row["planned"]
+    model, rows = cost(run), list(zip(batches(run), taken(run), recorded()[run], strict=True))
+    half = rows[: len(rows) // 2]
+    hybrids = [(event, row) for event, _, row in half if event.prefills]
+    host = {kind: _median(time - row["gpu"] for event, time, row in half if bool(event.prefills) == kind)
+            for kind in (True, False)}  # fmt: skip
+    launch = _median(row["launched"] - row["planned"] for _, row in hybrids)
+    alone = [(row["gpu"], sum(model.parts(work(event)).values())) for event, row in hybrids]
+    return Conditions(host, launch, _median(gpu / time for gpu, time in alone if time > launch) or 1.0)
 
 
-def _first_half(run: str, value: Callable[[int, float, dict], float]) -> dict[bool, float]:
-    """Medians over the batches with and without prompts."""
-    kinds: dict[bool, list[float]] = {True: [], False: []}
-    rows = list(enumerate(zip(batches(run), taken(run), recorded()[run], strict=True)))
-    for i, (event, time, row) in rows[: len(rows) // 2]:
-        kinds[bool(event.prefills)].append(value(i, time, row))
-    return {kind: float(np.median(values)) if values else 0.0 for kind, values in kinds.items()}
-
-
-@cache
-def linear_pace() -> float:
-    """Linear layers of an iteration in the middle of a run, over their time in the table."""
-    load = RUNS["llama-3-8b, hopper"][0]
-    alone = shape(load.model).layers * cost("llama-3-8b, hopper").linear(load.chunk)
-    sums: dict[str, float] = {}
-    with TIMELINE.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["piece"] in ("before", "after"):
-                length = float(row["gpu_end_ms"]) - float(row["gpu_start_ms"])
-                sums[row["run"]] = sums.get(row["run"], 0.0) + length / 1e3
-    return float(np.mean(list(sums.values()))) / alone
+def _median(values: Iterable[float]) -> float:
+    values = list(values)
+    return float(np.median(values)) if values else 0.0
 
 
 def expected(run: str, event: Iteration, model: MeasuredCost) -> float:
     """Seconds of a batch by the cost model under the run's conditions."""
-    at, parts = conditions(run), model.parts(work(event))
+    at, gpu = conditions(run), sum(model.parts(work(event)).values())
     if not event.prefills:
-        return at.host[False] + sum(parts.values())
-    gpu = at.linear * parts["linear"] + at.attention * parts["attention"] + parts["head"]
-    return at.host[True] + max(gpu, at.launch)
+        return at.host[False] + gpu
+    return at.host[True] + max(at.pace * gpu, at.launch)
 
 
 def predicted(run: str) -> np.ndarray:
@@ -205,10 +180,17 @@ def gain(load: str, over: str = "fa3") -> tuple[float, float]:
 
 
 def felt(run: str) -> tuple[dict[str, float], dict[str, float]]:
-    """What the users of an online window felt, recorded and simulated: TTFT and TBT in seconds."""
-    real = batches(run)
+    """What the users of an online window felt, recorded and simulated: P50 and P99 of TTFT and TBT in seconds. Only
+    those who saw their first token in both: where a window ends is chance."""
+    real, load = batches(run), RUNS[run][0]
     ends = [replace(event, end=row["end"]) for event, row in zip(real, recorded()[run], strict=True)]
-    load, _ = RUNS[run]
-    logs = [Log(requests=[(r.id, r.arrival, r.prompt, r.output) for r in load.requests()], iterations=events)
-            for events in (ends, simulated(run))]  # fmt: skip
-    return tuple(metrics(log) for log in logs)
+    asked = [(r.id, r.arrival, r.prompt, r.output) for r in load.requests()]
+    served = [requests(Log(requests=asked, iterations=events)) for events in (ends, simulated(run))]
+    common = np.intersect1d(served[0].id, served[1].id)
+    return tuple(_percentiles(each, common) for each in served)
+
+
+def _percentiles(served: Requests, ids: np.ndarray) -> dict[str, float]:
+    mine = np.isin(served.id, ids)
+    values = {"ttft": served.ttft[mine], "tbt": served.gaps[mine[served.owner]]}
+    return {f"{name}_p{p}": float(np.percentile(times, p)) for name, times in values.items() for p in (50, 99)}
