@@ -104,6 +104,7 @@ def _window(model, attention: str, load) -> list[dict] | None:
 
     engine = Engine(model, load.pool(), attention)
     if model.group.rank:
+        engine.cache.data.normal_()  # as `prepare` fills it on process 0
         engine.follow()
         return None
     scheduler = engine_runs.prepare(engine, load)
