@@ -9,7 +9,8 @@ FIGURE = Figure(
     source="This repository",
     title="Time to the first token against the load, on one H200",
     chapter="14",
-    method="operators measured on one H200; Llama-3-8B, arXiv workload, chunk 1,024, 1,024 requests a point",
+    method="operators measured on one H200, calibrated by a real run; Llama-3-8B, arXiv workload, "
+    "chunk 1,024, 1,024 requests a point",
     state="simulated",
 )
 RATES, WORKLOAD, CHUNK, REQUESTS = (1.0, 1.2, 1.4, 1.6, 1.7, 1.8, 1.9, 2.0, 2.1, 2.2, 2.3), "arxiv", 1024, 1024
@@ -19,13 +20,12 @@ def table():
     """A row a system and rate: median and P99 TTFT, P99 TBT, in seconds."""
     import pandas as pd
 
-    from pod.serving.experiments import POD, SARATHI, SYSTEMS, h200, results
+    from pod.serving.experiments import POD, SARATHI, SYSTEMS, online_setup, results
     from pod.serving.simulate import Run
     from pod.serving.workload import Workload
 
     cases = [(system, rate) for system in (SARATHI, POD) for rate in RATES]
-    base = {"chunk": CHUNK, "max_batch": 128, "max_tokens": 65536}
-    runs = [Run(h200("llama-3-8b", **base, **SYSTEMS[system]), Workload(WORKLOAD, REQUESTS, rate))
+    runs = [Run(online_setup(CHUNK, **SYSTEMS[system]), Workload(WORKLOAD, REQUESTS, rate))
             for system, rate in cases]  # fmt: skip
     rows = [(*case, m["ttft_p50"], m["ttft_p99"], m["tbt_p99"]) for case, m in zip(cases, results(runs), strict=True)]
     return pd.DataFrame(rows, columns=["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"])

@@ -11,7 +11,8 @@ FIGURE = Figure(
     source="This repository",
     title="Offline throughput on one H200: three models, and one over P:D",
     chapter="14",
-    method="operators measured on one H200, serial is FlashAttention-3, POD our kernel; 320 requests of 16,384 tokens",
+    method="operators measured on one H200, calibrated by real runs; serial is FlashAttention-3, POD our kernel; "
+    "320 requests of 16,384 tokens",
     state="simulated",
 )
 RATIOS, REQUESTS = (4, 8, 12, 16, 24, 36, 64, 100, 160, 256), 320

@@ -11,7 +11,8 @@ FIGURE = Figure(
     source="This repository",
     title="Online latency on one H200, at the paper's fraction of capacity",
     chapter="14",
-    method="operators measured on one H200; 1,024 requests at the same share of Sarathi's capacity; +-1 %",
+    method="operators measured on one H200, calibrated by a real run; 1,024 requests at the same share "
+    "of Sarathi's capacity; +-1 %",
     state="simulated",
 )
 REQUESTS = 1024

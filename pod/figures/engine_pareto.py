@@ -9,7 +9,8 @@ FIGURE = Figure(
     source="This repository",
     title="TTFT against TBT over chunk sizes on one H200",
     chapter="14",
-    method="operators measured on one H200; Llama-3-8B, the arXiv workload at one rate for all systems",
+    method="operators measured on one H200, calibrated by a real run; Llama-3-8B, the arXiv workload "
+    "at one rate for all systems",
     state="simulated",
 )
 CHUNKS, WORKLOAD, QPS, REQUESTS = (384, 512, 768, 1024, 1536, 2048, 3072), "arxiv", 1.6, 1024
@@ -19,14 +20,13 @@ def table():
     """A row a system and chunk (vLLM has none): seconds to the first token and between tokens."""
     import pandas as pd
 
-    from pod.serving.experiments import POD, SARATHI, SYSTEMS, VLLM, h200, results
+    from pod.serving.experiments import POD, SARATHI, SYSTEMS, VLLM, online_setup, results
     from pod.serving.simulate import Run
     from pod.serving.workload import Workload
 
     work = Workload(WORKLOAD, REQUESTS, QPS)
     cases = [(VLLM, 1024), *((system, chunk) for system in (SARATHI, POD) for chunk in CHUNKS)]
-    runs = [Run(h200("llama-3-8b", chunk=chunk, max_batch=128, max_tokens=65536, **SYSTEMS[system]), work)
-            for system, chunk in cases]  # fmt: skip
+    runs = [Run(online_setup(chunk, **SYSTEMS[system]), work) for system, chunk in cases]
     rows = [(system, None if system == VLLM else chunk, *(m[k] for k in ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99")))
             for (system, chunk), m in zip(cases, results(runs), strict=True)]  # fmt: skip
     return pd.DataFrame(rows, columns=["system", "chunk", "ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"])

@@ -173,6 +173,16 @@ def seconds(run: str) -> tuple[float, float]:
     return recorded()[run][-1]["end"] - recorded()[run][0]["scheduled"], simulated(run)[-1].end
 
 
+@cache
+def slowdown(model: str, method: str, kernels: str) -> float:
+    """How many times longer a recorded offline run took than its operators one by one: what calibrates a simulation.
+    The host is in it, and clocks that are lower at the power limit."""
+    name = next(name for name, what in METHODS.items() if what == (method, kernels))
+    run = f"{model}, {name}"
+    alone = sum(sum(cost(run).parts(work(event)).values()) for event in batches(run))
+    return round(float(taken(run).sum()) / alone, 3)
+
+
 def gain(load: str, over: str = "fa3") -> tuple[float, float]:
     """Time with other attention over time with ours, recorded and simulated."""
     serial, pod = (seconds(f"{load}, {name}") for name in (over, "hopper"))

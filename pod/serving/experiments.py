@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from pod.measure import gates
 from pod.serving import memo
 from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.cost import KERNELS
 from pod.serving.events import Log
 from pod.serving.loop import Ticks, serve
 from pod.serving.request import Request
@@ -113,7 +115,7 @@ def online(workload: str, qps: float, chunk: int, requests: int = 2048) -> dict[
 
 def slower(run: Run, factor: float) -> Run:
     """The same run with every iteration `factor` times as long."""
-    return run.but(slowdown=factor)
+    return run.but(slowdown=factor * run.setup.slowdown)
 
 
 # ---------------------------------------------------------------- SARATHI on one GPU
@@ -173,10 +175,13 @@ CAPACITY_REQUESTS = 512
 
 
 def h200(model: str, **changes) -> Setup:
-    """One H200, its operators measured, without the host's share; otherwise as in POD §5."""
+    """One H200, its operators measured and as much slower as in a real run of the engine with this model and this
+    attention: for the host, and for lower clocks at the power limit. Otherwise as in POD §5."""
     base = Setup(model=model, gpu="h200", measured=True, host="none", max_batch=999, max_tokens=16384,
                  block_size=H200_BLOCK)  # fmt: skip
-    return replace(base, **changes)
+    setup = replace(base, **changes)
+    kernels = setup.kernels or KERNELS[setup.attention]
+    return replace(setup, slowdown=gates.slowdown(model, setup.attention, kernels))
 
 
 def offline_h200(model: str, pd: float, chunk: int, requests: int, total: int = 16384) -> dict[str, Run]:
@@ -192,9 +197,9 @@ def capacity(setup: Setup, lengths: str) -> Run:
     return Run(setup, Workload(lengths, CAPACITY_REQUESTS, seed=1))
 
 
-def online_setup(chunk: int, blocks: int | None = None) -> Setup:
+def online_setup(chunk: int, blocks: int | None = None, **system) -> Setup:
     """POD §5.3's server on one H200; `blocks` may cap its pool."""
-    return h200("llama-3-8b", chunk=chunk, max_batch=128, max_tokens=65536, blocks=blocks)
+    return h200("llama-3-8b", chunk=chunk, max_batch=128, max_tokens=65536, blocks=blocks, **system)
 
 
 def a100_blocks() -> int:
@@ -215,5 +220,5 @@ def online_h200(
     """POD §5.3 on one H200, at the same fraction of Sarathi's capacity as the paper's load has on its two A100s."""
     rates = [m["requests_per_minute"] for m in results(loads_h200(lengths, qps, chunk, blocks).values())]
     work = Workload(lengths, requests, qps * rates[1] / rates[0], seed=1, arrivals="truncated_poisson")
-    base = online_setup(chunk, blocks)
-    return {name: Run(replace(base, **system), work, "artifact") for name, system in SYSTEMS.items()}
+    setups = {name: online_setup(chunk, blocks, **system) for name, system in SYSTEMS.items()}
+    return {name: Run(setup, work, "artifact") for name, setup in setups.items()}
