@@ -46,7 +46,7 @@ def draw(df):
     return axes[0].figure
 
 
-def times(df) -> float:
+def times() -> float:
     """How many times as long transformers takes, each system with the better of its budgets."""
-    best = df.groupby("system").seconds.min()
+    best = table().groupby("system").seconds.min()
     return float(best["transformers"] / best["ours"])

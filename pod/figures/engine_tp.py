@@ -50,7 +50,8 @@ def draw(df):
     return ax.figure
 
 
-def speedup(df, attention: str = "ours") -> float:
+def speedup(attention: str = "ours") -> float:
     """How many times as fast two GPUs are."""
+    df = table()
     ms = df[df.attention == attention].set_index("gpus").ms
     return float(ms[1] / ms[2])
