@@ -79,29 +79,29 @@ def work(event: Iteration) -> Work:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a run ran: medians over the first half of its batches, with prompts (True) and without.
+    """Under which a run ran: medians over the first half of its batches with prompts (True) and without (False).
 
     host      seconds that the GPU waits for the host
-    launch    seconds that the host needs to launch all kernels of a batch with prompts; no iteration is shorter
+    launch    seconds that the host needs to launch everything; no iteration is shorter
     pace      time on the GPU over that of the operators one by one. At the power limit clocks are lower, the lower the
-              more power a kernel takes. Graphs of decodes wait for memory, not for power: theirs is 1
+              more power the kernels take; and in a row they start a little sooner than alone
     """
 
     host: dict[bool, float]
-    launch: float
-    pace: float
+    launch: dict[bool, float]
+    pace: dict[bool, float]
 
 
 @cache
 def conditions(run: str) -> Conditions:
     model, rows = cost(run), list(zip(batches(run), taken(run), recorded()[run], strict=True))
-    half = rows[: len(rows) // 2]
-    hybrids = [(event, row) for event, _, row in half if event.prefills]
-    host = {kind: _median(time - row["gpu"] for event, time, row in half if bool(event.prefills) == kind)
-            for kind in (True, False)}  # fmt: skip
-    launch = _median(row["launched"] - row["planned"] for _, row in hybrids)
-    alone = [(row["gpu"], sum(model.parts(work(event)).values())) for event, row in hybrids]
-    return Conditions(host, launch, _median(gpu / time for gpu, time in alone if time > launch) or 1.0)
+    kinds = {kind: [(event, time, row) for event, time, row in rows[: len(rows) // 2] if bool(event.prefills) == kind]
+             for kind in (True, False)}  # fmt: skip
+    host = {kind: _median(time - row["gpu"] for _, time, row in mine) for kind, mine in kinds.items()}
+    launch = {kind: _median(row["launched"] - row["planned"] for *_, row in mine) for kind, mine in kinds.items()}
+    pace = {kind: _pace([(row["gpu"], _alone(event, model)) for event, _, row in mine], launch[kind])
+            for kind, mine in kinds.items()}  # fmt: skip
+    return Conditions(host, launch, pace)
 
 
 def _median(values: Iterable[float]) -> float:
@@ -109,12 +109,20 @@ def _median(values: Iterable[float]) -> float:
     return float(np.median(values)) if values else 0.0
 
 
+def _alone(event: Iteration, model: MeasuredCost) -> float:
+    """Seconds of all operators of a batch, one by one."""
+    return sum(model.parts(work(event)).values())
+
+
+def _pace(times: list[tuple[float, float]], launch: float) -> float:
+    """Of batches that did not wait for their launches."""
+    return _median(gpu / alone for gpu, alone in times if alone > launch) or 1.0
+
+
 def expected(run: str, event: Iteration, model: MeasuredCost) -> float:
     """Seconds of a batch by the cost model under the run's conditions."""
-    at, gpu = conditions(run), sum(model.parts(work(event)).values())
-    if not event.prefills:
-        return at.host[False] + gpu
-    return at.host[True] + max(at.pace * gpu, at.launch)
+    at, kind = conditions(run), bool(event.prefills)
+    return at.host[kind] + max(at.pace[kind] * _alone(event, model), at.launch[kind])
 
 
 def predicted(run: str) -> np.ndarray:
@@ -179,7 +187,7 @@ def slowdown(model: str, method: str, kernels: str) -> float:
     The host is in it, and clocks that are lower at the power limit."""
     name = next(name for name, what in METHODS.items() if what == (method, kernels))
     run = f"{model}, {name}"
-    alone = sum(sum(cost(run).parts(work(event)).values()) for event in batches(run))
+    alone = sum(_alone(event, cost(run)) for event in batches(run))
     return round(float(taken(run).sum()) / alone, 3)
 
 
