@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, gcd
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from pod.ampere import METHODS
 from pod.batch import HybridBatch
 from pod.schedule import hopper as hopper_schedule
 from pod.schedule import stream_k
-from pod.schedule.fixed_split import DECODE_ROWS, MOST_PARTS, WorkList
+from pod.schedule.fixed_split import DECODE_ROWS, MOST_PARTS, WorkList, decode_lanes
 from pod.workplan import Lists, WorkPlan, results
 
 # Who works through a range: a warp that serves all query heads of a KV head, or, as in the paper, a CTA with a tile of
@@ -25,12 +24,9 @@ from pod.workplan import Lists, WorkPlan, results
 WORKERS = ("warp", "cta64", "cta128")
 MERGES = {"last": "LastMerges", "host": "HostMerges"}  # who adds the parts of a head up: csrc/lean.cu
 CTAS_PER_SM, WARPS, TILE_ROWS = 2, 4, 64
-BLOCKS, ROUNDING = (1024, 256), 1.035  # warps cut fewer heads with larger blocks, unless somebody gets too many of them
 # Of the Hopper kernel on an H200: what merging the parts of a head costs, and what beginning another part costs.
 MERGE_US, BORDER_US = 5.0, 1.0
-BORDER_TILES = 1  # the same cost, in tiles
-MANY, LARGE, HUGE = 32, 1 << 29, 12 << 30  # KV heads of all requests; bytes of keys and values
-HUGE_FACTOR = 1.05  # what equal ranges lose on a huge cache, where parts of neighbouring heads advance side by side
+MANY, LARGE = 32, 1 << 29  # KV heads of all requests; bytes of keys and values
 TRACE_FIELDS = ("worker", "record", "sm", "start", "computed", "end", "merges", "block")
 
 
@@ -73,28 +69,33 @@ class LeanLists(Lists):
 class LeanPlan(WorkPlan):
     """One iteration's ranges for csrc/lean.cu."""
 
-    splits: int | None = None
+    splits: int | str | None = None  # parts of every head; None for equal ranges; or "auto"
     worker: str = "warp"
     merge: str = "last"
-    block: int | None = None  # keys that are not cut apart; None to choose
+    block: int = stream_k.BLOCK  # keys that are not cut apart
 
     @property
     def workers(self) -> int:
         """Those that are on the GPU at the same time."""
         return self.sms * CTAS_PER_SM * (WARPS if self.worker == "warp" else 1)
 
-    def choose_block(self) -> int:
-        keys = sum(self.batch.kv_lens) * self.batch.num_kv_heads / self.workers
-        larger = BLOCKS if self.worker == "warp" and self.splits is None else ()
-        return next((n for n in larger if ceil(keys / n) * n <= ROUNDING * keys), stream_k.BLOCK)
+    def operator(self, trace: bool = False):
+        name = kind(self.batch.dtype, self.batch.head_dim, self.worker, self.merge, trace)
+        return kernels.operator(LEAN, name, self.device)
+
+    def full_parts(self) -> int | None:
+        """Parts of every head that fill the last wave, where the heads are equally long."""
+        if len(set(self.batch.kv_lens)) > 1:
+            return None
+        return stream_k.full_parts(len(self.batch.kv_lens) * len(decode_lanes(*self.heads)), self.workers)
 
     def lists(self, causal: bool = True) -> LeanLists:
         return super().lists(True)  # a single query sees all keys under either mask
 
     def make(self, causal: bool) -> LeanLists:
         packed = self.worker == "warp"
-        block = self.block or self.choose_block()
-        work = stream_k.decode_work(*self.decode, self.workers, self.splits, packed, block)
+        splits = self.full_parts() if self.splits == "auto" else self.splits
+        work = stream_k.decode_work(*self.decode, self.workers, splits, packed, self.block)
         rows = work.slots * (DECODE_ROWS if packed else TILE_ROWS)
         pieces = len(work.pieces) - 1
         shape = [METHODS.index("serial"), CTAS_PER_SM, self.sms, 0, 0, len(work.work), pieces, 0, 0, work.groups, 0,
@@ -138,11 +139,10 @@ def split_hopper_work(tokens, kv_lens, seqs, num_q_heads: int, num_kv_heads: int
     return hopper_schedule.decode_work(tokens, kv_lens, seqs, *heads, len(weights) * together, weights, least=1)
 
 
-def cheapest_splits(units: int, tiles: int, workers: int, tile_us: float, scatter: float = 1.0) -> int | None:
+def cheapest_splits(units: int, tiles: int, workers: int, tile_us: float) -> int | None:
     """Parts of each of `units` equally long heads that end first, or None if equal ranges do.
 
     Equal ranges leave nobody idle, but merging costs time, and so does every border between two parts in a range.
-    `scatter`: how much longer a tile takes when the workers read at as many places as equal ranges begin.
     """
 
     def time(parts: int) -> float:
@@ -150,7 +150,7 @@ def cheapest_splits(units: int, tiles: int, workers: int, tile_us: float, scatte
         return waves * -(-tiles // parts) * tile_us + (waves - 1) * BORDER_US + (MERGE_US if parts > 1 else 0)
 
     longest = max(units * tiles / workers, hopper_schedule.MIN_TILES)
-    equal = longest * tile_us * scatter + MERGE_US + (1 + units // workers) * BORDER_US
+    equal = longest * tile_us + MERGE_US + (1 + units // workers) * BORDER_US
     best = min(range(1, min(tiles, MOST_PARTS) + 1), key=time)
     return best if time(best) <= equal else None
 
@@ -161,50 +161,39 @@ def _hopper_splits(batch: HybridBatch, sms: int) -> int | None:
     tiles = -(-batch.kv_lens[0] // hopper_schedule.DECODE_TILE)
     units = len(batch.kv_lens) * _passes(batch.num_q_heads, batch.num_kv_heads)
     tile_us = batch.kv_bytes / (units * tiles) / (hopper.DECODE_BYTES / sms) * 1e6
-    return cheapest_splits(units, tiles, sms, tile_us, HUGE_FACTOR if batch.kv_bytes > HUGE else 1.0)
-
-
-def even_weights(batch: HybridBatch, sms: int) -> np.ndarray | None:
-    """Tiles of each range of the Hopper kernel's decode list if all are to take equally long, borders counted; None
-    where heads are equally long, since then equal ranges have equally many borders."""
-    if len(set(batch.kv_lens)) == 1:
-        return None
-    lanes = _passes(batch.num_q_heads, batch.num_kv_heads)
-    together = gcd(lanes & -lanes, sms)  # SMs that the list keeps side by side
-    tiles = np.repeat(-(-np.array(batch.kv_lens) // hopper_schedule.DECODE_TILE), lanes // together)
-    ranges = max(1, min(sms // together, int(tiles.sum()) // hopper_schedule.MIN_TILES))
-    return np.diff(stream_k.equal_cuts(tiles, ranges, BORDER_TILES), prepend=0)
+    return cheapest_splits(units, tiles, sms, tile_us)
 
 
 # ---------------------------------------------------------------- the method
 def choose_worker(batch: HybridBatch, device, splits: int | str = "auto") -> str:
-    """The Hopper kernel where it runs. "auto" leaves large batches of many equally long heads to warps, which read them
-    1 to 8 % faster (on H200): few heads would be cut into too many parts, and unequal ones into unequally many."""
+    """The Hopper kernel where it runs. "auto" leaves large batches of many heads to warps, which read them 1 to 8 %
+    faster (on H200); few heads they would cut into too many parts."""
     if device.type == "cpu" or not hopper.available(device):
         return "warp"
-    even, units = len(set(batch.kv_lens)) == 1, len(batch.kv_lens) * batch.num_kv_heads
-    return "warp" if splits == "auto" and even and units >= MANY and batch.kv_bytes >= LARGE else "hopper"
+    many = len(batch.kv_lens) * batch.num_kv_heads >= MANY
+    return "warp" if splits == "auto" and many and batch.kv_bytes >= LARGE else "hopper"
 
 
 def make_plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | None = None, **choice) -> WorkPlan:
-    """Plan one iteration. splits: "stream-k" (equal ranges), parts of every head, or "auto", whichever of them ends
-    first, where short requests count for more than their tiles. worker: one of WORKERS (csrc/lean.cu), "hopper", or
-    None to choose; `choice` as LeanPlan has it."""
+    """Plan one iteration. splits: "stream-k" (equal ranges), parts of every head, or "auto", whichever of them should
+    end first; the paper's tile then takes equal ranges. worker: one of WORKERS (csrc/lean.cu), "hopper", or None to
+    choose; `choice` as LeanPlan has it."""
     import torch
 
     device = torch.device(device)
     if (longest := max(batch.q_lens)) > 1:
         raise ValueError(f"q_lens: got a chunk of {longest} tokens, allowed for method 'lean' are decodes, 1 each")
     worker, sms = worker or choose_worker(batch, device, splits), kernels.sm_count(device)
-    parts = splits if isinstance(splits, int) else None
+    if splits == "stream-k" or splits == "auto" and worker.startswith("cta"):
+        splits = None
     if worker != "hopper":
-        plan = LeanPlan(batch, device, sms, parts, worker, **choice)
-    else:
-        auto = splits == "auto"
-        parts = _hopper_splits(batch, sms) if auto else parts
-        if parts is None:
-            return hopper.make_plan(batch, device, decode_weights=even_weights(batch, sms) if auto else None)
+        plan = LeanPlan(batch, device, sms, splits, worker, **choice)
+        if device.type == "cuda":
+            plan.operator()  # a build in the first call would spoil what is timed there
+    elif parts := _hopper_splits(batch, sms) if splits == "auto" else splits:
         plan = HopperPlan(batch, device, sms, parts=parts)
+    else:
+        return hopper.make_plan(batch, device)
     plan.lists(True)
     return plan
 
@@ -215,7 +204,6 @@ def run(plan: WorkPlan, q, k_cache, v_cache, block_table=None, softmax_scale=Non
     (TRACE_FIELDS), or from the Hopper kernel one an SM and role."""
     if isinstance(plan, hopper.Plan):
         return hopper.run(plan, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
-    b = plan.batch
-    operator = kernels.operator(LEAN, kind(b.dtype, b.head_dim, plan.worker, plan.merge, trace), plan.device)
+    operator = plan.operator(trace)
     out, lse, rows = plan.launch(operator, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse)
     return results(out, (lse, return_lse), (rows, trace))

@@ -16,6 +16,7 @@ from pod import kernels, lean
 from pod.batch import HybridBatch
 from pod.reference import State, hybrid_attention
 from pod.schedule import execute, fixed_split, host_blocks, stream_k
+from pod.schedule.fixed_split import decode_lanes
 from pod.schedule.hopper import decode_work as hopper_work
 from pod.schedule.hopper import prefill_work
 
@@ -82,67 +83,80 @@ def test_one_very_long_and_many_short_requests_are_shared_equally():
     assert len(sizes) == 132 and np.ptp(sizes) <= 1
 
 
+def test_neighbouring_heads_are_read_side_by_side():
+    """A CTA's four warps read the same keys of four neighbouring heads, and all ranges are equally long."""
+    lens = [5000, 64, 700, 4096]
+    work = decode(lens, (32, 8), workers=64)
+    assert len(loads(work)) == 64 and np.ptp(-(-np.array(loads(work)) // stream_k.BLOCK)) <= 1
+    first = work.work[work.pieces[:-1]]
+    columns = {name: first[:, fixed_split.FIELDS.index(name)].reshape(-1, 8) for name in ("kv_head", "seq", "begin")}
+    assert (columns["kv_head"] == np.arange(8)).all()
+    assert not np.ptp(columns["seq"], axis=1).any() and not np.ptp(columns["begin"], axis=1).any()
+    alone = decode(lens, (32, 8), workers=64, packed=False)
+    heads = alone.column("head")[alone.column("seq") == 0]
+    assert (np.diff(heads) >= 0).all(), "the paper's line has one head after the other"
+
+
 @settings(max_examples=60)
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 40), st.integers(0, 5))
-def test_ranges_take_equally_long_when_beginning_a_unit_takes_time(lens, workers, begin):
-    blocks = np.array(lens)
-    cuts = stream_k.equal_cuts(blocks, workers, begin)
-    workers = min(workers, sum(lens))
-    assert len(cuts) == workers and cuts[-1] == sum(lens) and (np.diff(cuts, prepend=0) >= 0).all()
-    begins = np.cumsum(blocks) - blocks
-    first = np.concatenate([[0], cuts[:-1]])
-    begun = np.searchsorted(begins, cuts) - np.searchsorted(begins, first)
-    times = cuts - first + begin * begun
-    fair = (sum(lens) + begin * len(lens)) / workers
-    assert np.abs(times - fair).max() <= begin + 1, "but for a cut that falls into a beginning"
-    if begin == 0:
-        assert cuts.tolist() == [(i + 1) * sum(lens) // workers for i in range(workers)]
+@given(
+    st.lists(st.integers(1, 2000), min_size=1, max_size=6),
+    st.sampled_from([(1, 1), (4, 2), (6, 6), (8, 8), (40, 2), (12, 3)]),
+    st.integers(1, 70),
+    st.sampled_from([None, 1, 3]),
+)
+def test_every_head_is_covered_once_whatever_is_cut_alike(lens, heads, workers, splits):
+    work = decode(lens, heads, workers, splits=splits)
+    slots = set()
+    for rows in _by_head(work).values():
+        rows = sorted(rows, key=lambda row: row["part"])
+        ends = [row["end"] for row in rows]
+        assert [row["begin"] for row in rows] == [0, *ends[:-1]] and ends[-1] == lens[rows[0]["seq"]]
+        assert [row["part"] for row in rows] == list(range(rows[0]["parts"]))
+        assert len({(row["slot"], row["group"]) for row in rows}) == 1
+        if len(rows) > 1:
+            mine = {rows[0]["slot"] + i for i in range(len(rows))}
+            assert not mine & slots
+            slots |= mine
+    assert slots == set(range(work.slots)) and len(_by_head(work)) == len(lens) * len(decode_lanes(*heads))
 
 
-def test_ranges_of_many_short_requests_are_shorter():
-    """As many tiles, but a border each: 63 requests of 1K beside one of 1M, which would end 4 % later."""
-    batch = HybridBatch([1] * 64, [K * K] + [K] * 63, 32, 8, 128)
-    weights = lean.even_weights(batch, 132)
-    assert len(weights) == 33 and weights.sum() == 2 * sum(batch.kv_lens) // 64
-    assert weights[:15].min() > 1050 and weights[-1] < 1000
-    work = hopper_work(np.arange(64), batch.kv_lens, np.arange(64), 32, 8, 132, weights)
-    sizes = np.add.reduceat(work.column("end") - work.column("begin"), work.chunks[:-1])
-    assert np.ptp(sizes + np.diff(work.chunks)) <= 2 and sizes.sum() == 8 * sum(batch.kv_lens) // 64
-    assert lean.even_weights(HybridBatch([1] * 2, [K] * 2, 4, 2, 64), 132) is None
+def _by_head(work) -> dict:
+    """The rows of each (request, first query head)."""
+    heads: dict = {}
+    for row in work.work.tolist():
+        named = dict(zip(fixed_split.FIELDS, row, strict=True))
+        heads.setdefault((named["seq"], named["head"]), []).append(named)
+    return heads
 
 
-@settings(max_examples=30)
-@given(st.lists(st.integers(1, 9000), min_size=2, max_size=9), st.sampled_from([(1, 1), (8, 2), (18, 1), (40, 10)]))
-def test_weights_fit_the_ranges_that_the_list_has(lens, heads):
-    batch = HybridBatch([1] * len(lens), lens, *heads, 64)
-    weights = lean.even_weights(batch, 132)
-    n = np.arange(len(lens))
-    plain, even = (hopper_work(n, lens, n, *heads, 132, w) for w in (None, weights))
-    assert len(plain.chunks) == len(even.chunks)
-    if weights is not None:
-        tiles = np.append(np.cumsum(even.column("end") - even.column("begin")), 0)[even.chunks - 1]
-        sizes = np.diff(np.where(even.chunks == 0, 0, tiles))
-        np.testing.assert_array_equal(sizes, np.repeat(weights, len(sizes) // len(weights)))
+@pytest.mark.parametrize(
+    "units, parts",
+    [(256, 4), (264, 4), (268, None), (320, None), (512, 2), (1024, 1), (2048, 1), (56, 18), (640, None), (1056, 1)],
+)
+def test_parts_fill_the_last_wave_or_the_line_is_cut_equally(units, parts):
+    """1,056 warps of an H200: 64, 66, 67 x 16K with 4 KV heads, 80 x 12K, 32 x 8K with 16, and so on."""
+    assert stream_k.full_parts(units, 1056) == parts
 
 
-def test_warps_take_the_largest_block_that_can_be_shared_out():
-    shapes = {(32, 8 * K, 16): 1024, (67, 16 * K, 4): 64, (6, 16 * K, 48): 256, (1, 4 * K, 8): 64}
-    for (requests, kv_len, heads), block in shapes.items():
-        batch = HybridBatch([1] * requests, [kv_len] * requests, heads, heads, 64)
-        plan = lean.LeanPlan(batch, torch.device("cpu"), 132)
-        assert plan.choose_block() == block
-        assert lean.LeanPlan(batch, torch.device("cpu"), 132, splits=3).choose_block() == 64
-        loads_of = plan.lists().work.costs
-        assert loads_of.max() <= lean.ROUNDING * loads_of.mean() + 64
+def test_the_plan_takes_whole_parts_where_heads_are_equally_long():
+    cpu = torch.device("cpu")
+    even, odd = (HybridBatch([1] * n, [16 * K] * n, 32, 4, 128) for n in (64, 67))
+    ragged = HybridBatch([1] * 64, [16 * K] * 63 + [K], 32, 4, 128)
+    parts = [lean.LeanPlan(b, cpu, 132, "auto").lists().work.column("parts") for b in (even, odd, ragged)]
+    assert set(parts[0].tolist()) == {4} and len(set(parts[1].tolist())) > 1 and len(set(parts[2].tolist())) > 1
+    loads_of = lean.LeanPlan(odd, cpu, 132, "auto").lists().work.costs
+    assert len(loads_of) == 1056 and np.ptp(loads_of) <= stream_k.BLOCK
 
 
-def test_large_batches_of_many_even_heads_go_to_warps(monkeypatch):
+def test_large_batches_of_many_heads_go_to_warps(monkeypatch):
     gpu = torch.device("cuda", 0)
     many, few = (HybridBatch([1] * n, [16 * K] * n, 32, 4, 128) for n in (64, 1))
-    ragged = HybridBatch([1] * 64, [16 * K] * 63 + [K], 32, 4, 128)
+    ragged, small = (HybridBatch([1] * 64, [n] * 63 + [K], 32, 4, 128) for n in (16 * K, 2 * K))
+    long = HybridBatch([1], [K * K], 32, 4, 128)
     assert lean.choose_worker(many, torch.device("cpu")) == "warp"
     monkeypatch.setattr(lean.hopper, "available", lambda device: True)
-    assert [lean.choose_worker(batch, gpu) for batch in (many, few, ragged)] == ["warp", "hopper", "hopper"]
+    workers = [lean.choose_worker(batch, gpu) for batch in (many, ragged, few, small, long)]
+    assert workers == ["warp", "warp", "hopper", "hopper", "hopper"]
     assert {lean.choose_worker(many, gpu, splits) for splits in ("stream-k", 1, 3)} == {"hopper"}
 
 

@@ -7,23 +7,22 @@ every head (FlashDecoding). The parts of a head are merged as those of a fixed s
 
 from __future__ import annotations
 
+from math import gcd
+
 import numpy as np
 
 from pod.schedule.fixed_split import MOST_PARTS, WorkList, decode_lanes, empty, number_parts, rows
 
 BLOCK = 64  # keys that are not cut apart
+FULL = 0.95  # of a wave: a fuller one is worth whole parts (measured on H200: they win 1 to 3 %)
 
 
 # ---------------------------------------------------------------- where to cut: the end of each range, in blocks
-def equal_cuts(blocks: np.ndarray, workers: int, begin: int = 0) -> np.ndarray:
-    """As many ranges as workers, equally long to within one block. With `begin` they take equally long, if beginning a
-    unit takes as long as that many blocks: who has many short units has fewer blocks."""
-    blocks = np.asarray(blocks, np.int64)
-    workers = min(workers, int(blocks.sum()))
-    ends = np.cumsum(blocks + begin)
-    at = np.arange(1, workers + 1) * ends[-1] // workers
-    unit = np.searchsorted(ends, at)
-    return (np.cumsum(blocks) - blocks)[unit] + np.maximum(0, at - (ends - blocks)[unit])
+def equal_cuts(blocks: np.ndarray, workers: int) -> np.ndarray:
+    """As many ranges as workers, equally long to within one block."""
+    total = int(np.sum(blocks))
+    workers = min(workers, total)
+    return np.arange(1, workers + 1) * total // workers
 
 
 def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
@@ -34,6 +33,16 @@ def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
     starts = np.repeat(np.cumsum(blocks) - blocks, parts)
     number = np.arange(len(starts)) - np.repeat(np.cumsum(parts) - parts, parts)
     return np.minimum(starts + (number + 1) * part, np.repeat(np.cumsum(blocks), parts))
+
+
+def full_parts(units: int, workers: int) -> int | None:
+    """Parts of each of `units` equally long units that nearly fill the waves of `workers`; None if no number does.
+
+    Then a fixed split ends as early as equal ranges would, and no range crosses the border of a unit.
+    """
+    parts = max(1, workers // units)
+    waves = -(-units * parts // workers)
+    return parts if units * parts >= FULL * waves * workers else None
 
 
 def flash_splits(units: int, blocks: int, sms: int, ctas_per_sm: int = 2) -> int:
@@ -67,25 +76,35 @@ def decode_work(
 ) -> WorkList:  # fmt: skip
     """Decode of all requests in at most `workers` pieces of equal length, or cut into `splits` whatever the workers.
 
-    packed: the query heads of a KV head share a pass over it; without, every query head reads it for itself.
+    packed: the query heads of a KV head share a pass over it, and neighbouring KV heads, whose keys and values lie side
+    by side in memory, are cut at the same places, so that neighbouring workers read them at the same time. Without, as
+    in the paper, every query head reads for itself, one head after the other.
     """
     kv_lens = np.asarray(kv_lens, np.int64)
     if len(kv_lens) == 0:
         return empty()
     lanes = decode_lanes(num_q_heads, num_kv_heads) if packed else _single_lanes(num_q_heads, num_kv_heads)
-    request, lane = np.repeat(np.arange(len(kv_lens)), len(lanes)), np.tile(np.arange(len(lanes)), len(kv_lens))
+    alike = gcd(len(lanes), workers if splits is None else 0) if packed else 1  # lanes that are cut alike
+    request, lane = np.arange(len(kv_lens)), np.arange(0, len(lanes), alike)
+    request, lane = np.repeat(request, len(lane)), np.tile(lane, len(request))
     blocks = -(-kv_lens // block)[request]
-    cuts = equal_cuts(blocks, workers) if splits is None else split_cuts(blocks, splits)
+    cuts = equal_cuts(blocks, workers // alike) if splits is None else split_cuts(blocks, splits)
     worker, unit, begin, end = segments(blocks, cuts)
     parts = np.bincount(unit)
     _, part, slot, group, slots, groups = number_parts(parts)
-    r = request[unit]
-    head, kv_head, count = lanes[lane[unit]].T
+
+    # Every segment once for each of the lanes that are cut alike: worker * alike + i has those of the i-th.
+    s, i = np.divmod(np.arange(len(unit) * alike), alike)
+    order = np.lexsort((s, i, worker[s]))
+    s, i = s[order], i[order]
+    u = unit[s]
+    r, n = request[u], parts[u]
+    head, kv_head, count = lanes[lane[u] + i].T
     work = rows(token=np.asarray(tokens)[r], rows=count, head=head, kv_head=kv_head, seq=np.asarray(seqs)[r],
-                pos=kv_lens[r] - 1, begin=begin * block, end=np.minimum(end * block, kv_lens[r]),
-                part=part, parts=parts[unit], slot=slot, group=group)  # fmt: skip
-    pieces = np.searchsorted(worker, np.arange(worker[-1] + 2))
-    return WorkList(work, pieces.astype(np.int32), slots, groups)
+                pos=kv_lens[r] - 1, begin=begin[s] * block, end=np.minimum(end[s] * block, kv_lens[r]), part=part[s],
+                parts=n, slot=slot[s] * alike + i * n, group=group[s] * alike + i)  # fmt: skip
+    pieces = np.searchsorted(worker[s] * alike + i, np.arange((worker[-1] + 1) * alike + 1))
+    return WorkList(work, pieces.astype(np.int32), slots * alike, groups * alike)
 
 
 def _single_lanes(num_q_heads: int, num_kv_heads: int) -> np.ndarray:

@@ -35,7 +35,7 @@ def measure(case: dict) -> dict:
     batch = HybridBatch((1,) * requests, (case["context"],) * requests, *heads, dtype=dtype)
     makers = {"fa3": peers.fa3_decode, "read": lean.read}
     makers |= {"hopper": partial(lean.lean, splits="stream-k", worker="hopper"), "tail": tail}
-    makers |= {f"tile_{n}": partial(lean.lean, worker="warp", block=n) for n in TILES}
+    makers |= {f"tile_{n}": partial(lean.lean, splits="stream-k", worker="warp", block=n) for n in TILES}
     return table_row(peers.Setting(batch), makers, ROUNDS)
 
 
