@@ -31,14 +31,17 @@ class Launch(ctypes.Structure):
     ]
 
 
-def run(batch, sms, splits=None, yields=False, free_sms=None):
+def run(batch, sms, splits=None, yields=False, free_sms=None, rise=1):
     """Two launches, as the second finds the first one's counters. Returns error of output and of log-sum-exp.
 
-    The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise.
+    The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise. Scores grow towards the first
+    keys, which prefill meets last, to `rise` times those of the last ones.
     """
     from pod.hopper import Plan
 
     q, k, v, table = batch.tensors(seed=1)
+    if rise > 1:
+        k *= torch.linspace(rise, 1, k.shape[1]).to(k.dtype)[:, None, None]
     plan = Plan(batch, torch.device("cpu"), sms, splits=splits, yields=yields)
     made = plan.lists(batch.causal)
     units, works, chunks, split_tiles, prefill_floats, ctas, pack_shift, *rows = made.shape
@@ -88,6 +91,12 @@ def test_hopper_kernel_is_right_and_breaks_no_rule(name):
     error, lse_error = run(batch, sms, **options)
     assert error < (0.001 if batch.dtype == "float16" else 0.008)
     assert lse_error < 1e-4
+
+
+@pytest.mark.parametrize("q_lens, kv_lens", [((150, 1), (520, 400)), ((200,), (700,))])
+def test_maxima_that_keep_rising_are_raised(q_lens, kv_lens):
+    error, lse_error = run(HybridBatch(q_lens, kv_lens, 2, 1, 64, dtype="float16"), sms=2, rise=40)
+    assert error < 0.004 and lse_error < 1e-3
 
 
 def test_prefill_alone_is_tried_with_two_and_with_three_warpgroups():

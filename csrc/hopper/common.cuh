@@ -7,6 +7,7 @@
 namespace pod90 {
 
 constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kSlack = 8.f;                                        // a running maximum may lag by 2^8 before O is rescaled
 
 // KV is [pages, page, Hk, D]; a contiguous cache is a paged one with one page a sequence and no table.
 struct KvLayout {

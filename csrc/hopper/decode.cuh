@@ -9,7 +9,6 @@ namespace pod90::decode {
 constexpr int kTokens = 64, kHeads = 8;                              // tokens a tile, query heads packed
 constexpr uint32_t kGranule = kTokens * 128;                         // the ring's unit: 64 tokens of 64 columns, a swizzled panel
 constexpr float kLow = -1e30f;                                       // "minus infinity" that never makes inf - inf
-constexpr float kSlack = 8.f;                                        // the running maximum may lag by 2^8 before O is rescaled
 constexpr int kBar = 5;                                              // named barrier of the warpgroup
 
 // Shared memory: the ring, two Q tiles and two P tiles.

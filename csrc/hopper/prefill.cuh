@@ -159,7 +159,8 @@ template <typename T, int D, int kPage> DEV void issue_pv(float (&o)[D / 2], con
 
 // Online softmax on the S fragment, in base 2. A thread holds rows g and g+8: s[4j+c] and s[4j+2+c] are columns
 // 8j + 2(lane%4) + c. `lim[r]` is the last visible column of row g + 8r, less 2(lane%4).
-// Part 1: mask, new row maxima, the factor `corr` for what was summed before, the exponent offset `ms`.
+// Part 1: mask, row maxima, the factor `corr` for what was summed before, the exponent offset `ms`. A maximum that is too low
+// by no more than the slack stays: P fits 16 bits all the same, and where no row of a warp has a new one O needs no rescaling.
 template <bool kFirst, bool kMask>
 DEV void softmax_max(float (&s)[64], float (&m)[2], float (&corr)[2], float (&ms)[2], int lim, int step, float c) {
     if (kMask) {
@@ -184,13 +185,13 @@ DEV void softmax_max(float (&s)[64], float (&m)[2], float (&corr)[2], float (&ms
         if (!kFirst) top[r] = fmaxf(top[r], m[r]);
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
         top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
+        if (!kFirst && (top[r] - m[r]) * c <= kSlack) top[r] = m[r];
         ms[r] = kMask && top[r] == -INFINITY ? 0.f : top[r] * c;     // a row with nothing visible yet must not make NaN
-        corr[r] = kFirst ? 1.f : ex2(fmaf(m[r], c, -ms[r]));
+        corr[r] = kFirst || top[r] == m[r] ? 1.f : ex2(fmaf(m[r], c, -ms[r]));
         m[r] = top[r];
     }
 }
-// Part 2: exponentials in place and row sums. The sums start from the rescaled old ones: that makes `corr` urgent for
-// ptxas, so the rescaling of O fills the gaps between exponentials instead of following them (2.5 % of the kernel).
+// Part 2: exponentials in place and row sums.
 DEV void softmax_exp(float (&s)[64], float (&l)[2], const float (&corr)[2], const float (&ms)[2], float c) {
 #pragma unroll
     for (int r = 0; r < 2; r++)
@@ -352,7 +353,7 @@ DEV void consume(const Params& p, uint32_t base, Control<kGroups>& c, const vola
             if (yield) bar_arrive(next, 256);                        // the other's turn begins when this one is through, not issued
             free_v(it++);
             to_p<T>(pr, s);
-            rescale(o, corr);
+            if (__any_sync(~0u, corr[0] != 1.f || corr[1] != 1.f)) rescale(o, corr);
         };
         for (n--, lim += kN; n >= max(full, begin); n--, lim += kN) step(std::true_type{});
 #pragma unroll 1
