@@ -61,9 +61,10 @@ class Plan(WorkPlan):
 
     def make(self, causal: bool) -> Lists:
         head_dim, rows = self.batch.head_dim, schedule.PREFILL_TILE
-        if not self.batch.decode:
-            rows = schedule.prefill_rows(self.prefill, head_dim, self.sms, causal, self.splits)
-        prefill = schedule.prefill_work(*self.prefill, head_dim, self.sms, causal, self.splits, rows)
+        if self.batch.decode:
+            prefill = schedule.prefill_work(*self.prefill, head_dim, self.sms, causal, self.splits)
+        else:
+            rows, prefill = schedule.prefill_alone(self.prefill, head_dim, self.sms, causal, self.splits)
         decode = schedule.decode_work(*self.decode, self.sms, self.decode_weights)
         prefill_floats = prefill.slots * rows * 8 * (head_dim // 8 + 1)
         floats = prefill_floats + decode.slots * (128 * (head_dim // 16) + 16)
@@ -92,9 +93,7 @@ def run(
     plan: Plan, q, k_cache, v_cache, block_table=None, softmax_scale=None, causal=True, return_lse=False, trace=False
 ):
     """Launch the kernel on the current stream. Returns out, then lse and the trace where asked for."""
-    work = plan.lists(causal)
     operator = kernels.operator(HOPPER, "", plan.device)
-    tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
-    options = (plan.scale(softmax_scale), causal, plan.yields, return_lse, trace)
-    out, lse, stamps = operator(*tensors, work.shape, *options)
+    options = (causal, plan.yields, return_lse, trace)
+    out, lse, stamps = plan.launch(operator, q, k_cache, v_cache, block_table, softmax_scale, causal, *options)
     return results(out, (lse, return_lse), (stamps, trace))

@@ -236,7 +236,10 @@ def test_a_wide_tile_is_taken_where_its_units_end_sooner():
 
     def rows(chunk, context, heads, head_dim):
         prefill = (np.array([0]), np.array([chunk]), np.array([context]), np.array([0]), *heads)
-        return hopper.prefill_rows(prefill, head_dim, 132, True, None)
+        tile, work = hopper.prefill_alone(prefill, head_dim, 132, True, None)
+        same = hopper.prefill_work(*prefill, head_dim, 132, tile_rows=tile)
+        assert (work.work == same.work).all()
+        return tile
 
     assert rows(8192, 8192, (32, 8), 64) == hopper.WIDE_TILE
     assert rows(8192, 8192, (32, 8), 128) == hopper.PREFILL_TILE

@@ -73,15 +73,21 @@ def pack_shift(num_q_heads: int, num_kv_heads: int) -> int:
     return gcd(num_q_heads // num_kv_heads, 8).bit_length() - 1
 
 
-def prefill_rows(prefill: tuple, head_dim: int, workers: int, causal: bool, splits: int | None) -> int:
-    """Rows of a tile, for a batch without decode: the wide one where registers allow it and it ends sooner."""
+def prefill_alone(
+    prefill: tuple, head_dim: int, workers: int, causal: bool, splits: int | None
+) -> tuple[int, WorkList]:
+    """Rows of a tile, and the units, of a batch without decode: the wide tile where it fits and ends sooner."""
     if head_dim > 64:
-        return PREFILL_TILE
-    times = {}
-    for rows, cost in ((PREFILL_TILE, 1.0), (WIDE_TILE, WIDE_COST)):
-        work = prefill_work(*prefill, head_dim, workers, causal, splits, rows)
-        times[rows] = cost * _makespan(work.column("end") - work.column("begin") + UNIT_OVERHEAD, workers)
-    return min(times, key=times.get)
+        return PREFILL_TILE, prefill_work(*prefill, head_dim, workers, causal, splits)
+    tiles = {PREFILL_TILE: 1.0, WIDE_TILE: WIDE_COST}
+    made = {rows: prefill_work(*prefill, head_dim, workers, causal, splits, rows) for rows in tiles}
+
+    def time(rows: int) -> float:
+        lengths = made[rows].column("end") - made[rows].column("begin")
+        return tiles[rows] * _makespan(lengths + UNIT_OVERHEAD, workers)
+
+    rows = min(made, key=time)
+    return rows, made[rows]
 
 
 def prefill_work(
