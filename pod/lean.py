@@ -73,6 +73,7 @@ class LeanPlan(WorkPlan):
     worker: str = "warp"
     merge: str = "last"
     block: int = stream_k.BLOCK  # keys that are not cut apart
+    alike: int | None = None  # neighbouring heads that are cut at the same places; None for as many as can be
 
     @property
     def workers(self) -> int:
@@ -95,7 +96,7 @@ class LeanPlan(WorkPlan):
     def make(self, causal: bool) -> LeanLists:
         packed = self.worker == "warp"
         splits = self.full_parts() if self.splits == "auto" else self.splits
-        work = stream_k.decode_work(*self.decode, self.workers, splits, packed, self.block)
+        work = stream_k.decode_work(*self.decode, self.workers, splits, packed, self.block, self.alike)
         rows = work.slots * (DECODE_ROWS if packed else TILE_ROWS)
         pieces = len(work.pieces) - 1
         shape = [METHODS.index("serial"), CTAS_PER_SM, self.sms, 0, 0, len(work.work), pieces, 0, 0, work.groups, 0,

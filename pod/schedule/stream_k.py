@@ -72,19 +72,20 @@ def segments(blocks: np.ndarray, cuts: np.ndarray) -> tuple[np.ndarray, ...]:
 
 def decode_work(
     tokens, kv_lens, seqs, num_q_heads, num_kv_heads, workers: int, splits: int | None = None, packed: bool = True,
-    block: int = BLOCK,
+    block: int = BLOCK, alike: int | None = None,
 ) -> WorkList:  # fmt: skip
     """Decode of all requests in at most `workers` pieces of equal length, or cut into `splits` whatever the workers.
 
-    packed: the query heads of a KV head share a pass over it, and neighbouring KV heads, whose keys and values lie side
-    by side in memory, are cut at the same places, so that neighbouring workers read them at the same time. Without, as
-    in the paper, every query head reads for itself, one head after the other.
+    packed: the query heads of a KV head share a pass over it; without, as in the paper, every query head reads for
+    itself. alike: so many neighbouring heads, whose keys and values lie side by side in memory, are cut at the same
+    places, so that neighbouring workers read them at the same time; None for as many as can be, or one if not packed.
     """
     kv_lens = np.asarray(kv_lens, np.int64)
     if len(kv_lens) == 0:
         return empty()
     lanes = decode_lanes(num_q_heads, num_kv_heads) if packed else _single_lanes(num_q_heads, num_kv_heads)
-    alike = gcd(len(lanes), workers if splits is None else 0) if packed else 1  # lanes that are cut alike
+    if alike is None:
+        alike = gcd(len(lanes), workers if splits is None else 0) if packed else 1
     request, lane = np.arange(len(kv_lens)), np.arange(0, len(lanes), alike)
     request, lane = np.repeat(request, len(lane)), np.tile(lane, len(request))
     blocks = -(-kv_lens // block)[request]
@@ -93,7 +94,7 @@ def decode_work(
     parts = np.bincount(unit)
     _, part, slot, group, slots, groups = number_parts(parts)
 
-    # Every segment once for each of the lanes that are cut alike: worker * alike + i has those of the i-th.
+    # Every segment once for each lane that is cut alike: worker * alike + i has those of the i-th.
     s, i = np.divmod(np.arange(len(unit) * alike), alike)
     order = np.lexsort((s, i, worker[s]))
     s, i = s[order], i[order]

@@ -1,5 +1,6 @@
-"""The size of a LeanTile: how many keys csrc/lean.cu never cuts apart, beside the Hopper kernel's decode half. And
-whether a tail of small ranges, for whoever is free first, ends sooner than equal ranges."""
+"""The size of a LeanTile: how many keys csrc/lean.cu never cuts apart, beside the Hopper kernel's decode half. What it
+brings to read neighbouring heads side by side, and whole parts where they fill the warps. And whether a tail of small
+ranges, for whoever is free first, ends sooner than equal ranges."""
 
 from __future__ import annotations
 
@@ -36,6 +37,8 @@ def measure(case: dict) -> dict:
     makers = {"fa3": peers.fa3_decode, "read": lean.read}
     makers |= {"hopper": partial(lean.lean, splits="stream-k", worker="hopper"), "tail": tail}
     makers |= {f"tile_{n}": partial(lean.lean, splits="stream-k", worker="warp", block=n) for n in TILES}
+    makers |= {"head_by_head": partial(lean.lean, splits="stream-k", worker="warp", alike=1),
+               "warps": partial(lean.lean, worker="warp")}  # fmt: skip
     return table_row(peers.Setting(batch), makers, ROUNDS)
 
 
