@@ -97,7 +97,8 @@ def prefill_work(
     """Units of prefill in the order in which they are drawn.
 
     Longest first, so that the last units to be drawn are short. Heads run fastest, so that those of one KV head read
-    the same K and V at the same time, and heads are taken in sections whose K and V fit in L2 together, which leaves DRAM to decode.
+    the same K and V at the same time, and heads are taken in sections whose K and V fit in L2 together: DRAM is
+    decode's.
     """
     if len(q_lens) == 0:
         return _empty()
