@@ -79,7 +79,8 @@ def test_halves_need_the_second_call_for_prefill_only(monkeypatch, tmp_path):
 def test_mixed_batches_are_measured_from_the_uniform_one_of_their_heads():
     df = hopper_mixed.table()
     plain = df[(df.batch == "uniform") & (df.page == 0)]
-    assert len(plain) == df.heads.nunique() and plain.excess_percent.abs().max() < 1e-9
+    assert len(plain) == df.heads.nunique()
+    assert plain.excess_percent.abs().max() < 1.5, "the same batch twice, in the same rounds"
     assert hopper_mixed.worst() == df.excess_percent.max() > 0
     assert (df.excess_percent <= 100 * (df.time - 1) + 1e-9).all(), "more work explains time, never adds to it"
 
