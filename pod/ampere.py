@@ -27,13 +27,13 @@ MMA_SYNC = {"h100": 0.64, "h200": 0.64}
 PREFILL_SHARE = {2: 0.58, 4: 0.47}
 ALONE, CROWDED = 0.75, 0.6
 DECODE_SHARE = 0.92
+# Beside prefill decode is handed out in pieces that shrink: each is an even share of what is left for every slot of the
+# card. Where prefill takes more than LONG_PREFILL of decode's time, it is SMALL_PART of that: then decode need not
+# hurry, and no prefill waits long for a slot.
+LONG_PREFILL, SMALL_PART = 0.7, 0.8
 # Four CTAs an SM have a slower prefill. They pay where a prompt is so short that the tiles of two CTAs an SM would make
-# just one wave, and decode would make it two.
+# just one wave, decode would make it two, and prefill is long.
 SHORT_PROMPT = 1024
-# Beside prefill decode is handed out in pieces that shrink, each this part of what is left for every slot of the card:
-# decode holds about half of the slots, but nobody knows beforehand which and when. Where prefill takes more than
-# LONG_PREFILL of decode's time, decode need not hurry, and smaller pieces keep no prefill waiting.
-FUSED_PART, FUSED_PART_LONG, LONG_PREFILL = 4 / 3, 0.8, 0.7
 
 
 def kind(dtype: str, head_dim: int, trace: bool = False) -> str:
@@ -114,8 +114,12 @@ def choose_ctas(batch: HybridBatch, gpu: GPU, sms: int, method: str) -> int:
     """CTAs an SM, by the cost model above."""
     if method != "pod" or not batch.prefill or not batch.decode or max(batch.prefill.kv_lens) > SHORT_PROMPT:
         return 2
-    prefill, decode = sides(batch, gpu, sms, 2)
-    return 4 if prefill >= decode else 2
+    return 4 if _is_long(sides(batch, gpu, sms, 2)) else 2
+
+
+def _is_long(times: tuple[float, float]) -> bool:
+    prefill, decode = times
+    return prefill > LONG_PREFILL * decode
 
 
 def prefill_rate(gpu: GPU, ctas_per_sm: int) -> float:
@@ -123,7 +127,7 @@ def prefill_rate(gpu: GPU, ctas_per_sm: int) -> float:
     return gpu.tensor_flops * MMA_SYNC.get(gpu.key, 1.0) * PREFILL_SHARE[ctas_per_sm]
 
 
-def _split_prefill(plan: Plan, tiles: np.ndarray, shape) -> int:
+def _split_prefill(plan: Plan, tiles: np.ndarray, shape, batch_time: float) -> int:
     if isinstance(plan.prefill_splits, int):
         return plan.prefill_splits
     longest = int(tiles[0, fixed_split.FIELDS.index("end")])
@@ -137,21 +141,18 @@ def _split_prefill(plan: Plan, tiles: np.ndarray, shape) -> int:
     gpu = gpu_of(plan.device)
     rate = prefill_rate(gpu, plan.ctas_per_sm) * (CROWDED if 2 * len(tiles) <= plan.sms else ALONE) / gpu.sms
     tile_time = 4 * plan.batch.head_dim * shape.prefill_rows * longest / rate
-    return fixed_split.limited_splits(*sizes, tile_time, max(sides(plan.batch, gpu, plan.sms, plan.ctas_per_sm)))
-
-
-def _fused_part(plan: Plan) -> float:
-    prefill, decode = sides(plan.batch, gpu_of(plan.device), plan.sms, plan.ctas_per_sm)
-    return FUSED_PART_LONG if prefill > LONG_PREFILL * decode else FUSED_PART
+    return fixed_split.limited_splits(*sizes, tile_time, batch_time)
 
 
 def _make_lists(plan: Plan, causal: bool) -> HybridLists:
     head_dim, shape = plan.batch.head_dim, SHAPES[plan.ctas_per_sm]
     chunks = len(plan.prefill[0])
+    times = sides(plan.batch, gpu_of(plan.device), plan.sms, plan.ctas_per_sm)
 
     workers, splits = plan.sms * plan.ctas_per_sm * shape.virtual, plan.decode_splits
     if chunks and plan.method != "serial":
-        workers, splits = int(workers / _fused_part(plan)), "shrinking" if splits == "auto" else splits
+        workers = int(workers / SMALL_PART) if _is_long(times) else workers
+        splits = "shrinking" if splits == "auto" else splits
     if splits == "stream-k":
         decode = stream_k.decode_work(*plan.decode, workers)
     else:
@@ -159,7 +160,7 @@ def _make_lists(plan: Plan, causal: bool) -> HybridLists:
     prefill = fixed_split.empty()
     if chunks:
         tiles = fixed_split.prefill_tiles(*plan.prefill, shape, causal)
-        prefill = fixed_split.prefill_work(tiles, shape, _split_prefill(plan, tiles, shape))
+        prefill = fixed_split.prefill_work(tiles, shape, _split_prefill(plan, tiles, shape, max(times)))
 
     pieces = len(decode.pieces) - 1
     slots = -(-pieces // shape.virtual)
