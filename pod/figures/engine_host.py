@@ -24,7 +24,7 @@ def table():
     from pod.measure.suites.engine_runs import RUNS
 
     rows = []
-    for run in gates.recorded():
+    for run in sorted(gates.recorded()):
         _, attention = RUNS[run]
         for event, row, seconds in zip(gates.batches(run), gates.recorded()[run], gates.taken(run), strict=True):
             kind = "hybrid" if event.prefills and event.decodes else "prefill only" if event.prefills else "decode only"
