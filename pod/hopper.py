@@ -15,7 +15,7 @@ from pod.batch import HybridBatch
 from pod.schedule import hopper as schedule
 from pod.workplan import Lists, WorkPlan, results
 
-PREFILL_FLOPS = 640e12  # FLOP/s that the prefill side reaches alone on an H200 (measured)
+PREFILL_FLOPS = 700e12  # FLOP/s that the prefill side reaches alone on an H200 (measured)
 DECODE_BYTES = 4.25e12  # bytes/s of KV that the decode side reads alone (measured)
 # Rows of a trace, per SM. Where the plan gives prefill the wide tile, the last is a third warpgroup of prefill.
 ROLES = ("prefill producer", "decode producer", "prefill 0", "prefill 1", "decode")
