@@ -185,6 +185,16 @@ def test_a_batch_in_pages_is_read_right():
 
 
 @emulated
+def test_a_batch_in_small_pages_in_random_order_is_read_right():
+    setting = peers.Setting(HybridBatch((1,) * 3, (300, 64, 513), 4, 2, 64, dtype="float16"), device="cpu")
+    calls, holes = peers.ready(setting, {"ours": lean.lean_in_pages})
+    assert holes == {} and list(calls) == ["ours"]
+    batch, (k, _), table = peers.in_pages(setting, 16)
+    assert batch.page_size == 16 and k.shape[:2] == (table.numel(), 16)
+    assert sorted(table.flatten().tolist()) == list(range(table.numel()))
+
+
+@emulated
 @pytest.mark.timeout(120)
 def test_two_processes_share_the_heads_and_answer_with_the_slowest():
     rows = [dict(zip(lean_parallel.KEYS, ("9a", 2, 4, 1, 100), strict=True))]

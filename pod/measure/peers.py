@@ -398,22 +398,28 @@ def _side(s: Setting, side: int) -> Setting:
     return part
 
 
-def ours_paged(s: Setting, page: int):
-    """The same in pages of `page` tokens, in random order."""
+def in_pages(s: Setting, page: int):
+    """The batch in pages of `page` tokens in random order, its caches and its block table."""
     import torch
-
-    from pod import hopper
 
     batch = replace(s.batch, page_size=page)
     length = -(-s.k.shape[1] // page) * page
-    order = torch.randperm(len(batch.kv_lens) * length // page, device="cuda")
+    order = torch.randperm(len(batch.kv_lens) * length // page, device=s.device)
     caches = []
     for cache in (s.k, s.v):
         padded = torch.nn.functional.pad(cache, (0, 0, 0, 0, 0, length - cache.shape[1]))
         paged = torch.empty_like(padded).view(-1, page, *cache.shape[2:])
         paged[order] = padded.view(paged.shape)
         caches.append(paged)
-    table, plan = order.view(len(batch.kv_lens), -1).int(), hopper.make_plan(batch)
+    return batch, caches, order.view(len(batch.kv_lens), -1).int()
+
+
+def ours_paged(s: Setting, page: int):
+    """`ours` in pages."""
+    from pod import hopper
+
+    batch, caches, table = in_pages(s, page)
+    plan = hopper.make_plan(batch)
 
     def call():
         out = hopper.run(plan, s.q, *caches, table)

@@ -19,6 +19,7 @@ ROUNDS, REPEATS = 5, 15
 K, M = 1024, 1 << 20
 SMS = 132
 PAGE = 64  # of the one batch whose longest request would not let the others fit side by side
+SMALL_PAGE = 16  # of all others once more, in random order, as a server has them
 MIXED = "1 x 1M, 63 x 1K"
 
 
@@ -64,6 +65,8 @@ def measure(case: dict) -> dict:
     others = {"fa3": fa3_paged if batch.page_size else peers.fa3_decode, "read": read}
     if (batch.head_dim, batch.dtype) == (128, "bfloat16"):
         others["flashinfer"] = flashinfer
+        if not batch.page_size:
+            others |= {"auto_page16": lean_in_pages, "fa3_page16": fa3_in_pages}
     return {"batch_bytes": batch.kv_bytes} | compare(setting, others, ROUNDS)
 
 
@@ -127,6 +130,14 @@ def lean(s, splits: int | str = "auto", **choice):
     return lambda: (None, method.run(plan, s.q, s.k, s.v, table))
 
 
+def lean_in_pages(s):
+    from pod import lean as method
+
+    batch, caches, table = peers.in_pages(s, SMALL_PAGE)
+    plan = method.make_plan(batch, s.device)
+    return lambda: (None, method.run(plan, s.q, *caches, table))
+
+
 def flashinfer(s):
     wrapper, cache = peers._fi_decode(s), s.pages[:2]
     return lambda: (None, wrapper.run(s.q_decode, cache))
@@ -187,10 +198,19 @@ class Paged(peers.Setting):
 
 
 def fa3_paged(s):
+    return _fa3_decode(s, (s.k, s.v), s.table)
+
+
+def fa3_in_pages(s):
+    _, caches, table = peers.in_pages(s, SMALL_PAGE)
+    return _fa3_decode(s, caches, table)
+
+
+def _fa3_decode(s, caches, table):
     import flash_attn_interface as fa3
 
     def call():
-        out = fa3.flash_attn_with_kvcache(s.q[:, None], s.k, s.v, cache_seqlens=s.lens, page_table=s.table, causal=True)
+        out = fa3.flash_attn_with_kvcache(s.q[:, None], *caches, cache_seqlens=s.lens, page_table=table, causal=True)
         return None, (out[0] if isinstance(out, tuple) else out)[:, 0]
 
     return call
