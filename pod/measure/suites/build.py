@@ -8,11 +8,10 @@ import sys
 import tempfile
 
 from pod.measure.provenance import ROOT
-from pod.measure.suites import METHODS_CSRC
 
 DOC = "seconds to build the kernels of one kind of tensor with an empty cache, and to load them from the cache."
 KEYS = ("family", "kind")
-CSRC = METHODS_CSRC
+CSRC = ("csrc/hybrid.cu", "csrc/bindings.cpp", "csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp")
 REPEATS = 1
 TIMER, L2 = "wall clock of kernels.operator in a process of its own", "warm"
 CALL = """
@@ -26,11 +25,12 @@ start = time.perf_counter()
 kernels.operator(family, kind, device)
 print(time.perf_counter() - start)
 """
-FAMILIES = {"sm_80": ("pod.ampere", "HYBRID")}
+FAMILIES = {"sm_80": ("pod.ampere", "HYBRID"), "hopper": ("pod.hopper", "HOPPER")}
 
 
 def cases() -> list[dict]:
-    return [{"family": "sm_80", "kind": "bfloat16_128"}]  # what a call takes that names nothing
+    """What a call takes that names nothing; the Hopper kernel has one kind, which holds every dtype and head_dim."""
+    return [dict(zip(KEYS, case, strict=True)) for case in (("sm_80", "bfloat16_128"), ("hopper", ""))]
 
 
 def measure(case: dict) -> dict:
