@@ -51,6 +51,7 @@ SUITES = {
 HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
 METHODS_CSRC = (
     "csrc/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py",
+    "pod/schedule/stream_k.py",
 )  # fmt: skip
 SINGLE_QUERY_CSRC = (
     "csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp", "pod/single_query.py",
