@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pod.batch import MODELS, HybridBatch
 from pod.measure import peers
 from pod.measure.suites import METHODS_CSRC, methods_sweep, table_row
@@ -12,6 +14,7 @@ CSRC = METHODS_CSRC
 ROUNDS, REPEATS = 3, 9
 CONTEXTS, CHUNKS, DECODES = (4096, 8192, 16384), (256, 512, 1024, 2048, 4096), (4, 16, 32, 64, 128)
 WAYS = {name: make for name, make in methods_sweep.WAYS.items() if name not in (*peers.CONFIGURATIONS, "fa2_streams")}
+WAYS["ranges"] = partial(peers.family, method="pod", decode_splits="stream-k")  # decode in equal ranges, beside prefill
 
 
 def cases() -> list[dict]:
