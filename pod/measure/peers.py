@@ -238,6 +238,20 @@ def fa3_decode(s: Setting):
     return lambda: (None, decode())
 
 
+def fa3_paged(s: Setting, page: int):
+    """Prefill alone or decode alone in pages of `page` tokens, in random order."""
+    import flash_attn_interface as fa3
+
+    _, caches, table = in_pages(s, page)
+    q = s.q_prefill[None] if s.chunk else s.q_decode[:, None]
+
+    def call():
+        out = _first(fa3.flash_attn_with_kvcache(q, *caches, cache_seqlens=s.lens, page_table=table, causal=True))
+        return (out[0], None) if s.chunk else (None, out[:, 0])
+
+    return call
+
+
 def fa3_serial(s: Setting):
     prefill, _, decode = _fa3_calls(s)
     return lambda: (prefill(), decode())

@@ -52,7 +52,7 @@ def measure(case: dict) -> dict:
         lens, _, _ = DECODE[case["batch"]]
         batch = HybridBatch((1,) * len(lens), tuple(lens), *heads, dtype=case["dtype"])
         makers = {"fa3": peers.fa3_decode, "auto": lambda s: peers.family(s, "auto")}
-    makers["ours"] = peers.ours
+    makers |= {"fa3_page16": lambda s: peers.fa3_paged(s, 16), "ours": peers.ours}
     for page in (16, 64, 256):
         makers[f"ours_page{page}"] = lambda s, page=page: peers.ours_paged(s, page)
     return table_row(peers.Setting(batch), makers, ROUNDS, ms=4.0)
