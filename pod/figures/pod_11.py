@@ -92,6 +92,11 @@ def pod_min() -> float:
     return float(_gains("pod").min())
 
 
+def pod_min_of_all() -> float:
+    df = table()
+    return float(gain(df.serial, df["pod"]).min())
+
+
 def pod_near_peak() -> float:
     return near_peak(filtered(table()))
 
