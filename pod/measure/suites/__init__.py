@@ -12,6 +12,7 @@ SUITES = {
     "hopper-halves": "pod.measure.suites.hopper_halves",
     "hopper-peers": "pod.measure.suites.hopper_peers",
     "hopper-sweep": "pod.measure.suites.hopper_sweep",
+    "hopper-dtypes": "pod.measure.suites.hopper_dtypes",
     "hopper-mixed": "pod.measure.suites.hopper_mixed",
     "hopper-trace": "pod.measure.suites.hopper_trace",
     "hopper-dry": "pod.measure.suites.hopper_dry",
