@@ -240,6 +240,20 @@ def test_no_gpu_is_one_clear_line(monkeypatch):
         provenance.collect()
 
 
+def test_the_gpus_that_cuda_shows_are_asked_in_its_order(tmp_path, monkeypatch):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\nprintf 'GPU-a, 100\\nGPU-b, 200\\nGPU-c, 300\\n'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(provenance, "_uuids", lambda: ["GPU-c", "GPU-a"])
+    assert provenance._smi("power.draw") == [["300"], ["100"]]
+
+    class Nvml:
+        nvmlDeviceGetHandleByUUID = staticmethod(str)
+
+    assert provenance.nvml_device(Nvml, 0) == "GPU-c" and provenance.nvml_device(Nvml, 1) == "GPU-a"
+
+
 def test_a_copy_without_git_must_be_told_its_commit(home, monkeypatch):
     monkeypatch.delenv("POD_COMMIT", raising=False)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(home.parent))

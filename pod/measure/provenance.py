@@ -67,19 +67,34 @@ def _nvml():
         return None
 
 
+def _uuids() -> list[str]:
+    """The GPUs that CUDA shows to this process, in its order. NVML and nvidia-smi show all of the host, in another."""
+    import torch
+
+    return [f"GPU-{torch.cuda.get_device_properties(i).uuid}" for i in range(torch.cuda.device_count())]
+
+
+def nvml_device(nvml, device: int | None = None):
+    """NVML's handle of a CUDA device, the current one if none is named."""
+    import torch
+
+    return nvml.nvmlDeviceGetHandleByUUID(_uuids()[torch.cuda.current_device() if device is None else device])
+
+
 def _smi(*fields: str) -> list[list[str]]:
-    """One row a GPU from nvidia-smi."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    """One row a GPU from nvidia-smi, in CUDA's order."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(['uuid', *fields])}", "--format=csv,noheader,nounits"]
     try:
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         raise ValueError("no NVIDIA GPU found: provenance is collected where the measuring happens") from None
-    return [[cell.strip() for cell in line.split(",")] for line in out.strip().splitlines()]
+    rows = {cells[0]: cells[1:] for line in out.strip().splitlines() for cells in [line.split(", ")]}
+    return [rows[uuid] for uuid in _uuids()]
 
 
 def _query_gpus() -> tuple[list[str], str]:
     if nvml := _nvml():
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        handles = [nvml_device(nvml, i) for i in range(len(_uuids()))]
         if handles:
             names = [_text(nvml.nvmlDeviceGetName(h)) for h in handles]
             return names, _text(nvml.nvmlSystemGetDriverVersion())
@@ -147,9 +162,9 @@ def watch(interval: float = 0.2, device: int = 0):
 
 
 def _sampler(device: int):
-    """A function that reads (SM clock, memory clock, power, temperature) once."""
+    """A function that reads (SM clock, memory clock, power, temperature) of a CUDA device once."""
     if nvml := _nvml():
-        handle = nvml.nvmlDeviceGetHandleByIndex(device)
+        handle = nvml_device(nvml, device)
         return lambda: (
             nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
+from pod.measure.provenance import nvml_device
+
 FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU here
 LEAD = 4  # fills, 0.06 ms each, before the first of several calls
 TIMER = "CUDA events around one call, after a 256 MB fill that empties L2; candidates shuffled in every round"
@@ -91,10 +93,9 @@ class Energy:
 def energy(call: Callable, seconds: float = 1.5) -> Energy:
     """Repeat `call` for `seconds` and read NVML's energy counter around it (it moves in steps of about 0.1 s)."""
     import pynvml
-    import torch
 
     pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(torch.cuda.current_device())
+    device = nvml_device(pynvml)
     _repeat(call, 0.3)  # reach the steady clock
     clocks: list[int] = []
     before, begin = pynvml.nvmlDeviceGetTotalEnergyConsumption(device), time.perf_counter()

@@ -7,6 +7,7 @@ from functools import cache, partial
 
 from pod.batch import HybridBatch
 from pod.measure import peers, timing
+from pod.measure.provenance import nvml_device
 from pod.measure.suites import lean
 
 DOC = "energy of decode, 56 heads, one request, for stream-K, FlashDecoding's splits and FlashAttention-3."
@@ -27,7 +28,7 @@ def idle_watts() -> float:
     import pynvml
 
     pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    device = nvml_device(pynvml)
     time.sleep(0.5)
     before, begin = pynvml.nvmlDeviceGetTotalEnergyConsumption(device), time.perf_counter()
     time.sleep(1.5)
