@@ -61,6 +61,15 @@ def draw(df):
     return axes[0].figure
 
 
+def power():
+    """Median clock of the SMs in MHz and power in watts, a row a run."""
+    import pandas as pd
+
+    from pod.measure import gates
+
+    return pd.read_csv(gates.LOG).drop_duplicates("run").set_index("run")[["sm_clock_mhz", "power_w"]].sort_index()
+
+
 def saved(model: str = "llama-3-8b", attention: str = "hopper") -> float:
     """Time saved in the whole run against FlashAttention-3, percent."""
     df = table()
