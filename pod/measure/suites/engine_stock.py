@@ -83,7 +83,7 @@ def _their_model():
 
 
 def _theirs(budget: int):
-    """The second of two runs: in the first it captures its graphs."""
+    """The second of two runs: in the first it captures its graphs, on other prompts, as it remembers those it met."""
     import transformers
 
     model = _their_model()
@@ -95,16 +95,15 @@ def _theirs(budget: int):
         "continuous_batching_config": transformers.ContinuousBatchingConfig(**options),
         "persistent_manager": True, "progress_bar": False, "record_timestamps": True,
     }  # fmt: skip
-    model.generate_batch(_prompts(), **run)
+    model.generate_batch([prompt[::-1] for prompt in _prompts()], **run)
     begin = time.perf_counter()
     answers = list(model.generate_batch(_prompts(), **run).values())
     seconds = max(a.timestamps[-1] for a in answers) - begin  # without the end of its thread
     if wrong := [a.error for a in answers if a.error] or len(answers) < REQUESTS:
         raise RuntimeError(f"transformers answered {len(answers)} of {REQUESTS} requests: {wrong}")
     made = model._cached_continuous_batching_manager.continuous_batching_config
-    words = (
-        f"transformers {transformers.__version__}, {model.config._attn_implementation}, {made.max_batch_tokens} tokens"
-    )
+    attention = "FlashAttention-3" if transformers.utils.is_flash_attn_3_available() else "sdpa"
+    words = f"transformers {transformers.__version__}, {attention}, {made.max_batch_tokens} tokens"
     words += f", graphs {made.use_cuda_graph}, async {made.use_async_batching}"
     model.destroy_cached_continuous_batching_manager()
     return seconds, [a.generated_tokens for a in answers], [a.timestamps for a in answers], words
