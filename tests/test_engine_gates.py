@@ -122,7 +122,8 @@ def test_no_iteration_is_shorter_than_its_launches(record):
     batches = gates.batches(run)
     record(change=slow)
     launch, decodes = gates.conditions(run).launch, np.array([not event.prefills for event in batches])
-    assert launch == {True: pytest.approx(0.1), False: pytest.approx(0.001)} and decodes.any()
+    assert np.median(launch[True]) == pytest.approx(0.1) and max(launch[False]) == pytest.approx(0.001)
+    assert decodes.any()
     assert min(gates.predicted(run)[~decodes]) > 0.1 and max(gates.predicted(run)[decodes]) < 0.05
 
 
@@ -143,14 +144,7 @@ def test_suites_name_every_row_once():
 
 
 # What does not hold is in data/claims.toml, with the reason; chapter 14 shows it too.
-FAILS = {
-    ("operators, worst", "prefill_fa3"),
-    ("operators, worst", "prefill_hopper"),
-    ("operators, worst", "decode_fa3"),
-    ("iterations", "llama-2-7b, fa3"),
-    ("iterations", "llama-3-8b online, fa3"),
-    ("gain", "llama-2-7b"),
-}
+FAILS = {("operators, worst", "decode_fa3"), ("iterations", "llama-3-8b calm, fa3")}
 
 
 def test_the_recorded_gates_hold_but_for_the_named():

@@ -193,9 +193,8 @@ def test_measured_cost_is_its_recording(model):
         n, chunk, before, requests, each = (int(row[k]) for k in SIZES)
         work = Work(((chunk, before),) * (chunk > 0), requests, requests * each)
         operator = row["operator"]
-        if requests * each * shape(model).kv_bytes_per_token / shape(model).layers / H200.dram_bytes_per_s > us(row):
-            assert (model, operator, requests) == ("llama-2-7b", "decode_hopper", 96), "faster than DRAM"
-        elif operator in ("linear", "head"):
+        assert H200.memory_time(requests * each * shape(model).kv_bytes_per_token / shape(model).layers) < us(row), row
+        if operator in ("linear", "head"):
             assert getattr(serial, operator)(n) == near(row), row
         elif operator.startswith(("prefill", "decode")):
             assert {"fa3": serial, "hopper": pod}[operator.partition("_")[2]].attention(work) == near(row), row
@@ -220,8 +219,8 @@ def test_a_last_wave_costs_what_the_recorded_step_says():
     with OPERATORS.open() as file:
         us = {(r["requests"], r["decode_context"]): float(r["us"]) for r in csv.DictReader(file)
               if (r["model"], r["operator"], r["split"]) == ("yi-6b", "decode_fa3", "grid")}  # fmt: skip
-    for each in ("8000", "16000", "32000"):
-        assert LAST_WAVE == pytest.approx(2 * (us["67", each] / us["66", each] - 1), abs=0.04)
+    steps = [2 * (us["67", each] / us["66", each] - 1) for each in ("8000", "16000", "32000")]
+    assert np.mean(steps) == pytest.approx(LAST_WAVE, abs=0.02) and np.std(steps) < 0.06
     yi = MeasuredCost(shape("yi-6b"), H200)
     assert yi.decode(67, 67 * 16384) / yi.decode(66, 66 * 16384) == pytest.approx(1 + LAST_WAVE / 2, abs=0.02)
 

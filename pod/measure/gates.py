@@ -6,8 +6,9 @@
     run          the whole window simulated without looking at the recorded times
     gain         the ratio of two systems, recorded against simulated
 
-Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. What
-that costs is taken from the first half of a run (`Conditions`), and judged on the rest.
+Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. How
+long the host takes is given, as it depends on who else works there; how much slower the GPU is comes from the first
+half of a run (`Conditions`), and is judged on the rest.
 """
 
 from __future__ import annotations
@@ -41,8 +42,7 @@ def recorded() -> dict[str, list[dict]]:
     with LOG.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             times = {name.removesuffix("_ms"): float(row[name]) / 1e3 for name in TIMES}
-            if int(row["iteration"]) < RUNS[row["run"]][0].iterations:
-                runs.setdefault(row["run"], []).append(times | {"digest": row["digest"]})
+            runs.setdefault(row["run"], []).append(times | {"digest": row["digest"]})
     return runs
 
 
@@ -80,28 +80,30 @@ def work(event: Iteration) -> Work:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a run ran: medians over the first half of its batches with prompts (True) and without (False).
+    """Under which a run ran, for batches with prompts (True) and without (False). The host's part is given; what the
+    GPU takes is learned from the first half and judged on the rest.
 
-    host      seconds that the GPU waits for the host
-    launch    seconds that the host needs to launch everything; no iteration is shorter
-    pace      time on the GPU over that of the operators one by one. At the power limit clocks are lower, the lower the
-              more power the kernels take; and in a row they start a little sooner than alone
+    host      seconds that the GPU waits for the host, median
+    launch    seconds that the host needed to launch everything, every time: no iteration is shorter
+    pace      time on the GPU over that of the operators one by one, median. At the power limit clocks are lower, the
+              lower the more power the kernels take; and in a row they start a little sooner than alone
     """
 
     host: dict[bool, float]
-    launch: dict[bool, float]
+    launch: dict[bool, np.ndarray]
     pace: dict[bool, float]
 
 
 @cache
 def conditions(run: str) -> Conditions:
     model, rows = cost(run), list(zip(batches(run), taken(run), recorded()[run], strict=True))
-    kinds = {kind: [(event, time, row) for event, time, row in rows[: len(rows) // 2] if bool(event.prefills) == kind]
-             for kind in (True, False)}  # fmt: skip
-    host = {kind: _median(time - row["gpu"] for _, time, row in mine) for kind, mine in kinds.items()}
-    launch = {kind: _median(row["launched"] - row["planned"] for *_, row in mine) for kind, mine in kinds.items()}
-    pace = {kind: _pace([(row["gpu"], _alone(event, model)) for event, _, row in mine], launch[kind])
-            for kind, mine in kinds.items()}  # fmt: skip
+    host, launch, pace = {}, {}, {}
+    for kind in (True, False):
+        mine = [(event, time, row) for event, time, row in rows if bool(event.prefills) == kind]
+        early = [(row["gpu"], _alone(event, model), _launch(row)) for event, _, row in mine[: len(mine) // 2]]
+        host[kind] = _median(time - row["gpu"] for _, time, row in mine)
+        launch[kind] = np.array([_launch(row) for *_, row in mine] or [0.0])
+        pace[kind] = _median(gpu / alone for gpu, alone, launch in early if alone > launch) or 1.0
     return Conditions(host, launch, pace)
 
 
@@ -110,26 +112,27 @@ def _median(values: Iterable[float]) -> float:
     return float(np.median(values)) if values else 0.0
 
 
+def _launch(row: dict) -> float:
+    return row["launched"] - row["planned"]
+
+
 def _alone(event: Iteration, model: MeasuredCost) -> float:
     """Seconds of all operators of a batch, one by one."""
     return sum(model.parts(work(event)).values())
 
 
-def _pace(times: list[tuple[float, float]], launch: float) -> float:
-    """Of batches that did not wait for their launches."""
-    return _median(gpu / alone for gpu, alone in times if alone > launch) or 1.0
-
-
-def expected(run: str, event: Iteration, model: MeasuredCost) -> float:
-    """Seconds of a batch by the cost model under the run's conditions."""
+def expected(run: str, event: Iteration, model: MeasuredCost, launch=None) -> float:
+    """Seconds of a batch by the cost model under the run's conditions; the mean over all launches if not told which."""
     at, kind = conditions(run), bool(event.prefills)
-    return at.host[kind] + max(at.pace[kind] * _alone(event, model), at.launch[kind])
+    gpu = np.maximum(at.pace[kind] * _alone(event, model), at.launch[kind] if launch is None else launch)
+    return at.host[kind] + float(np.mean(gpu))
 
 
 def predicted(run: str) -> np.ndarray:
-    """Seconds of every recorded batch by the cost model."""
+    """Seconds of every recorded batch by the cost model, given how long its launches took."""
     model = cost(run)
-    return np.array([expected(run, event, model) for event in batches(run)])
+    return np.array([expected(run, event, model, _launch(row))
+                     for event, row in zip(batches(run), recorded()[run], strict=True)])  # fmt: skip
 
 
 def taken(run: str) -> np.ndarray:

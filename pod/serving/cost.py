@@ -29,7 +29,7 @@ PREFILL_TILE = 128  # query rows of one CTA
 OPERATORS = Path(__file__).parents[2] / "data" / "recorded" / "h200" / "operators.csv"
 KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
 IN_WAVES = ("fa3",)  # whose decode gives every KV head of a request a CTA
-STEADY = ("linear", "head", "decode_hopper")  # more work is more time; a prompt cut into more parts may be faster
+STEADY = ("head", "decode_hopper")  # more work is more time; elsewhere a library or a plan chooses anew
 # Of a full wave's time, what a last wave takes at least: on an H200, FlashAttention-3 with 67 requests of 4 KV heads in
 # pages takes 38 % longer than with 66, which make two whole waves (data/recorded/h200/operators.csv).
 LAST_WAVE = 0.77
@@ -315,23 +315,15 @@ def tables(path: Path, shape: Shape, kernels: str) -> dict[str, GridTable]:
             f"decode_{kernels}": ("requests", "decode_context")}  # fmt: skip
     load = partial(GridTable.load, path, value="us", unit=1e-6, model=shape.key, split="grid")
     made = {name.partition("_")[0]: load(of, operator=name, monotone=name in STEADY) for name, of in axes.items()}
-    decode = made["decode"] = _above_the_roof(made["decode"], shape, GPUS[path.parent.name])
+    decode = made["decode"]
     if kernels in IN_WAVES:
         seconds = [decode(n, each) / waves(int(n) * shape.kv_heads, GPUS[path.parent.name].sms)
                    for n, each in decode.points]  # fmt: skip
         made["decode waves"] = GridTable(decode.axes, np.reshape(seconds, decode.shape), times=False)
     if kernels == "hopper":
-        fused = load(("chunk", "context", "requests", "decode_context"), operator=f"attention_{kernels}")
+        fused = load(("chunk", "context", "requests", "decode_context"), operator=f"attention_{kernels}", monotone=False)
         made["hidden"] = _hidden(fused, made["prefill"], made["decode"])
     return made
-
-
-def _above_the_roof(decode: GridTable, shape: Shape, gpu: GPU) -> GridTable:
-    """No decode is faster than DRAM. Three recorded points are (Llama-2-7B, 96 requests): those batches were larger
-    than the pool of pages that stood in for them, and found pages in L2 that another request was reading."""
-    kv = shape.kv_bytes_per_token / shape.layers
-    seconds = [max(decode(n, each), gpu.memory_time(n * each * kv)) for n, each in decode.points]
-    return GridTable(decode.axes, np.reshape(seconds, decode.shape), monotone=False)
 
 
 def _hidden(fused: GridTable, prefill: GridTable, decode: GridTable) -> GridTable:
