@@ -9,7 +9,7 @@ FIGURE = Figure(
     source="LeanAttention, Figure 13",
     title="Energy of a decode over that of FlashDecoding's split: 56 heads, one request",
     chapter="10",
-    method="NVML's counter over 1.3 s of calls; head dimension 64, fp16. Each tile against its split by rule 2.5.6.",
+    method="NVML's counter over 5 s of calls; head dimension 64, fp16. Each tile against its split by rule 2.5.6.",
     state="recorded",
     data=("h200/lean-energy.csv",),
 )

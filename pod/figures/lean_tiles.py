@@ -28,6 +28,16 @@ def _name(row) -> str:
     return f"{row.batch} x {_lean.in_k(row.context)}, {row.q_heads}/{row.kv_heads}, d {row.head_dim}"
 
 
+def orders():
+    """GB/s on batches over 1 GB, one row each: the Hopper kernel's ranges; the warps' ranges with one head after the
+    other and with neighbouring heads side by side; the warps as planned; a plain read."""
+    df = _lean.recorded("lean-tiles").query("kv_bytes > 1e9")
+    ways = {"Hopper kernel": "hopper", "head after head": "head_by_head", "side by side": "tile_64",
+            "as planned": "warps", "a plain read": "read"}  # fmt: skip
+    out = {name: df.kv_bytes / df[column] / 1e6 for name, column in ways.items()}
+    return df[["kv_bytes"]].assign(batch=[_name(row) for row in df.itertuples()], **out).drop(columns="kv_bytes")
+
+
 def draw(df):
     from pod.show import style
 

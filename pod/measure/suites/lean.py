@@ -66,7 +66,7 @@ def measure(case: dict) -> dict:
     if (batch.head_dim, batch.dtype) == (128, "bfloat16"):
         others["flashinfer"] = flashinfer
         if not batch.page_size:
-            others |= {"auto_page16": lean_in_pages, "fa3_page16": fa3_in_pages}
+            others |= {"auto_page16": lean_in_pages, "fa3_page16": partial(peers.fa3_paged, page=SMALL_PAGE)}
     return {"batch_bytes": batch.kv_bytes} | compare(setting, others, ROUNDS)
 
 
@@ -198,19 +198,10 @@ class Paged(peers.Setting):
 
 
 def fa3_paged(s):
-    return _fa3_decode(s, (s.k, s.v), s.table)
-
-
-def fa3_in_pages(s):
-    _, caches, table = peers.in_pages(s, SMALL_PAGE)
-    return _fa3_decode(s, caches, table)
-
-
-def _fa3_decode(s, caches, table):
     import flash_attn_interface as fa3
 
     def call():
-        out = fa3.flash_attn_with_kvcache(s.q[:, None], *caches, cache_seqlens=s.lens, page_table=table, causal=True)
+        out = fa3.flash_attn_with_kvcache(s.q[:, None], s.k, s.v, cache_seqlens=s.lens, page_table=s.table, causal=True)
         return None, (out[0] if isinstance(out, tuple) else out)[:, 0]
 
     return call
