@@ -25,8 +25,8 @@ BAR = {"prefill": 97, "decode": 100}  # what we set out to reach with a contiguo
 
 
 def table():
-    """One row a shape: rate (TFLOP/s of prefill, GB/s of decode) and percent of FlashAttention-3, cache by cache, and
-    with what method `auto` takes."""
+    """One row a shape: rate (TFLOP/s of prefill, GB/s of decode) and percent of FlashAttention-3 with a contiguous
+    cache, cache by cache, and with what method `auto` takes; `same_pages`: of FlashAttention-3 in pages of 16, too."""
     import pandas as pd
 
     from pod.measure.provenance import RECORDED
@@ -39,7 +39,8 @@ def table():
         unit=prefill.map({True: "TFLOP/s", False: "GB/s"}), fa3=work / fa3, ours=work / df.ours
     )
     auto = 100 * fa3 / df.auto.where(~prefill, df.ours)  # prefill alone is this kernel in any case
-    return out.assign(**{name: 100 * fa3 / df[column] for name, column in CACHES.items()}, auto=auto)
+    return out.assign(**{name: 100 * fa3 / df[column] for name, column in CACHES.items()}, auto=auto,
+                      same_pages=100 * df.fa3_page16 / df.ours_page16)  # fmt: skip
 
 
 def _worst(side: str, head_dim: int = 128, column: str = "contiguous") -> float:
@@ -58,6 +59,15 @@ def prefill_64_least() -> float:
 
 def decode_least() -> float:
     return _worst("decode")
+
+
+def prefill_pages_least() -> float:
+    """Both in pages of 16 tokens."""
+    return _worst("prefill", column="same_pages")
+
+
+def decode_pages_least() -> float:
+    return _worst("decode", column="same_pages")
 
 
 def decode_auto_least() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pod.figures import Figure
-from pod.figures.hopper_sweep import geomean
+from pod.figures.hopper_sweep import geomean, parts
 
 FIGURE = Figure(
     id="hopper-peers",
@@ -37,13 +37,13 @@ def table():
     from pod.measure.provenance import RECORDED
 
     df = pd.read_csv(RECORDED / FIGURE.data[0])
-    parts = pd.DataFrame({"prefill": df[["prefill", "prefill_exact"]].min(axis=1), "decode": df.decode})
+    alone = parts(df)
     peers = df[list(PEERS)].apply(pd.to_numeric, errors="coerce")
-    out = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()]}).join(parts).join(peers)
+    out = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()]}).join(alone).join(peers)
     variants = [c for c in df.columns if c.startswith("ours") and not c.endswith(("_p10", "_p90"))]
     metered = [c for c in df.columns if c.startswith("fa3_serial_") and not c.endswith(("_p10", "_p90"))]
     return out.join(df[variants + metered]).assign(
-        larger=parts.max(axis=1),
+        larger=alone.max(axis=1),
         best_peer=peers.idxmin(axis=1).map(PEERS),
         over_best_peer=peers.min(axis=1) / df.ours,
         over_fa3=df.fa3_serial / df.ours,
