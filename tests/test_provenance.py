@@ -185,6 +185,26 @@ def test_a_deleted_source_makes_stale(sources):
     assert provenance.stale() == {path: ["csrc/lean.cu"]}
 
 
+def test_a_change_that_the_compiler_does_not_see_makes_nothing_stale(home, sources, monkeypatch):
+    monkeypatch.setattr(provenance, "SAME_CODE", home / "data" / "same_code.json")
+    path = record(provenance.RECORDED / "h200", csrc=provenance.csrc_hashes(["csrc/lean.cu"]))
+    before = provenance.csrc_hashes(["csrc/lean.cu"])["csrc/lean.cu"]
+    (home / "csrc" / "lean.cu").write_text("int  lean;\n")
+    after = provenance.csrc_hashes(["csrc/lean.cu"])["csrc/lean.cu"]
+    assert before != after and provenance.stale() == {path: ["csrc/lean.cu"]}
+    provenance.SAME_CODE.parent.mkdir(exist_ok=True)
+    provenance.SAME_CODE.write_text(json.dumps([{"file": "csrc/lean.cu", "before": before, "after": after}]))
+    assert provenance.stale() == {}
+    (home / "csrc" / "lean.cu").write_text("int leaner;\n")
+    assert provenance.stale() == {path: ["csrc/lean.cu"]}
+
+
+def test_what_is_called_the_same_code_says_why():
+    for row in json.loads(provenance.SAME_CODE.read_text()):
+        assert set(row) == {"file", "before", "after", "change", "evidence"} and "sha256" in row["evidence"]
+        assert (provenance.ROOT / row["file"]).is_file() and row["before"] != row["after"]
+
+
 def test_unknown_source(sources):
     with pytest.raises(ValueError, match="csrc: 'hybrid.cu' is not a file of this repository"):
         provenance.csrc_hashes(["hybrid.cu"])

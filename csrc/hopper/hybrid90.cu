@@ -128,8 +128,9 @@ static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params&
     return 0;
 #else
     auto kernel = hybrid90<T, D, kPage, kAlone>;
-    static const cudaError_t once = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D, kAlone>::kBytes);
-    if (once != cudaSuccess) return once;
+    // At every launch: each device wants to be asked, and asking takes less than a microsecond.
+    const cudaError_t room = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D, kAlone>::kBytes);
+    if (room != cudaSuccess) return room;
     kernel<<<a.ctas, kThreads, Layout<D, kAlone>::kBytes, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, static_cast<long long*>(a.trace));
     return cudaGetLastError();
 #endif

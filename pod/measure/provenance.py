@@ -21,6 +21,7 @@ from statistics import median
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "data" / "recorded"
+SAME_CODE = ROOT / "data" / "same_code.json"  # changes of sources after which the compiler makes the same machine code
 L2_STATES = ("cold", "warm")
 C_LIKE = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 TELEMETRY = {
@@ -242,13 +243,22 @@ def _without_comments(code: str) -> str:
 
 def stale(folder: Path | None = None) -> dict[Path, list[str]]:
     """Recordings made by other sources than the present ones, each with the files that changed or are gone."""
-    changed = {}
+    changed, same = {}, _same_code()
     for path in recordings(folder):
         then = json.loads(sidecar_of(path).read_text(encoding="utf-8"))["csrc"]
         now = csrc_hashes(name for name in then if (ROOT / name).is_file())
-        if differing := [name for name in then if now.get(name) != then[name]]:
+        differing = [name for name in then if now.get(name) != then[name]]
+        if differing := [name for name in differing if (name, then[name], now.get(name)) not in same]:
             changed[path] = differing
     return changed
+
+
+def _same_code() -> set[tuple[str, str, str]]:
+    """(file, hash before, hash after) of changes that left all kernels as they were: no reason to measure."""
+    if not SAME_CODE.is_file():
+        return set()
+    rows = json.loads(SAME_CODE.read_text(encoding="utf-8"))
+    return {(row["file"], row["before"], row["after"]) for row in rows}
 
 
 # ---------------------------------------------------------------- checking
