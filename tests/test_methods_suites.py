@@ -158,7 +158,7 @@ def test_what_no_suite_records_is_refused(name):
 def test_every_batch_gets_an_order_of_its_own(monkeypatch):
     """With one order for all batches, the same call under two names differs by a percent over the whole sweep."""
     visits = []
-    monkeypatch.setattr(timing, "samples", lambda call, repeats: visits.append(call) or [1.0] * repeats)
+    monkeypatch.setattr(timing, "_samples", lambda call, n, lead: (visits.append(call) or [1.0] * n, lead))
     for _ in range(2):
         timing.shuffled(dict.fromkeys("abcdefgh") | {name: name for name in "abcdefgh"}, rounds=1)
     first, second = visits[:8], visits[8:]
@@ -168,6 +168,34 @@ def test_every_batch_gets_an_order_of_its_own(monkeypatch):
 def test_a_visit_lasts_about_as_long_as_asked(monkeypatch):
     """The first round takes the least number of calls; later ones take what fits, and at most 20."""
     taken = {5.0: [], 0.4: [], 0.01: []}
-    monkeypatch.setattr(timing, "samples", lambda ms, repeats: taken[ms].append(repeats) or [ms] * repeats)
+    monkeypatch.setattr(timing, "_samples", lambda ms, n, lead: (taken[ms].append(n) or [ms] * n, lead))
     timing.shuffled({ms: ms for ms in taken}, rounds=3, ms=2.0, least=2)
     assert taken == {5.0: [2, 2, 2], 0.4: [2, 5, 5], 0.01: [2, 20, 20]}
+
+
+def test_the_host_gets_the_lead_that_it_needs(monkeypatch):
+    """A GPU that has reached the first event before the call was launched has waited: such times are thrown away."""
+    fills = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            self.late = False
+
+        def record(self):
+            self.late = len(fills) < 16
+
+        def query(self):
+            return self.late
+
+        def elapsed_time(self, end):
+            return 9.0 if self.late else 1.0
+
+    class Buffer:
+        def zero_(self):
+            fills.append(1)
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    monkeypatch.setattr(timing, "_flush_buffer", Buffer)
+    assert timing._samples(lambda: None, 2, timing.LEADS[0]) == ([1.0, 1.0], 16)
+    assert timing.samples(lambda: None, 2) == [1.0, 1.0]

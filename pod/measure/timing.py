@@ -12,7 +12,7 @@ from statistics import median
 from pod.measure.provenance import nvml_device
 
 FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU here
-LEAD = 4  # fills, 0.06 ms each, before the first of several calls
+LEADS = (4, 16, 64)  # fills, 0.06 ms each, before the first of several calls; the next where the host came too late
 TIMER = "CUDA events around one call, after a 256 MB fill that empties L2; candidates shuffled in every round"
 
 
@@ -38,23 +38,33 @@ def _flush_buffer():
 
 
 def samples(call: Callable, repeats: int) -> list[float]:
-    """Milliseconds of `repeats` calls, each with a cold L2.
+    """Milliseconds of `repeats` calls, each with a cold L2."""
+    return _samples(call, repeats, LEADS[0])[0]
 
-    A fill also keeps the GPU busy while the host launches the call. Before the first one the host needs a lead: some
-    peers take it longer than one fill.
+
+def _samples(call: Callable, repeats: int, least: int) -> tuple[list[float], int]:
+    """The milliseconds, and the lead that they took.
+
+    A fill also keeps the GPU busy while the host launches the call, but some peers take the host longer than that: then
+    the GPU would wait between the events, and the host would be timed. So it begins anew with a larger lead.
     """
     import torch
 
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    for _ in range(LEAD):
-        _flush_buffer().zero_()
-    for start, end in events:
-        _flush_buffer().zero_()
-        start.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) for start, end in events]
+    for lead in LEADS[LEADS.index(least) :]:
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+        late = False
+        for _ in range(lead):
+            _flush_buffer().zero_()
+        for start, end in events:
+            _flush_buffer().zero_()
+            start.record()
+            call()
+            end.record()
+            late |= start.query()
+        torch.cuda.synchronize()
+        if not late:
+            break
+    return [start.elapsed_time(end) for start, end in events], lead
 
 
 _order = random.Random(0)  # goes on from batch to batch: the same order for each would favour the same candidates
@@ -67,9 +77,11 @@ def shuffled(candidates: dict[str, Callable], rounds: int = 5, ms: float = 8.0, 
     candidate is slower when it follows a hot one.
     """
     taken, calls = {name: [] for name in candidates}, dict.fromkeys(candidates, least)
+    leads = dict.fromkeys(candidates, LEADS[0])
     for _ in range(rounds):
         for name in _order.sample(list(candidates), len(candidates)):
-            taken[name] += samples(candidates[name], calls[name])
+            times, leads[name] = _samples(candidates[name], calls[name], leads[name])
+            taken[name] += times
         calls = {name: max(least, min(20, round(ms / min(times)))) for name, times in taken.items()}
     return {name: _spread(values) for name, values in taken.items()}
 
