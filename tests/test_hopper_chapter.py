@@ -5,7 +5,16 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from pod.figures import hopper_band, hopper_halves, hopper_mixed, hopper_peers, hopper_sweep, hopper_trace, registry
+from pod.figures import (
+    hopper_band,
+    hopper_dtypes,
+    hopper_halves,
+    hopper_mixed,
+    hopper_peers,
+    hopper_sweep,
+    hopper_trace,
+    registry,
+)
 from pod.hardware import H200
 from pod.measure import provenance
 from pod.schedule import turns
@@ -27,7 +36,8 @@ def recorded(name):
 def test_sweep_takes_the_faster_call_for_each_part_and_the_papers_filter():
     raw, df = recorded("sweep"), hopper_sweep.table()
     assert len(df) == len(raw)
-    assert (df.prefill <= raw.prefill).all() and (df.prefill <= raw.prefill_exact).all()
+    assert (df.prefill == raw[["prefill_p10", "prefill_exact_p10"]].min(axis=1)).all()
+    assert (df.decode == raw.decode_p10).all(), "a short call alone waits for the host now and then"
     assert (df.larger == np.maximum(df.prefill, df.decode)).all()
     some = hopper_sweep.filtered(df)
     assert (np.minimum(some.prefill, some.decode) >= 0.2 * (some.prefill + some.decode) - 1e-12).all()
@@ -61,7 +71,9 @@ def test_halves_compare_with_the_faster_call():
     assert df.contiguous[decode] == pytest.approx(100 * raw.fa3[decode] / raw.ours[decode])
     assert df.ours[decode] == pytest.approx(raw.kv_bytes[decode] / raw.ours[decode] / 1e6)
     assert df.unit[decode] == "GB/s"
+    assert df.same_pages[decode] == pytest.approx(100 * raw.fa3_page16[decode] / raw.ours_page16[decode])
     bf16 = df[(df.dtype == "bfloat16") & (df.head_dim == 128)]
+    assert 100 * hopper_halves.prefill_pages_least() == bf16[bf16.side == "prefill"].same_pages.min()
     assert 100 * hopper_halves.decode_least() == bf16[bf16.side == "decode"].contiguous.min()
 
 
@@ -92,6 +104,17 @@ def test_peers_never_count_our_own_variants():
     np.testing.assert_allclose(df.over_best_peer, df[columns].min(axis=1) / df.ours)
     holes = df[columns].isna().sum(axis=1)
     assert ((holes > 0) == (df.holes != "")).all(), "a time that is missing has a reason"
+
+
+def test_other_tensors_are_compared_on_the_same_batches():
+    df, raw = hopper_dtypes.table(), recorded("dtypes")
+    assert df.kind.value_counts().to_dict() == dict.fromkeys(("bf16, 128", "fp16, 128", "bf16, 64", "fp16, 64"), 11)
+    others = df[df.kind != "bf16, 128"].reset_index(drop=True)
+    np.testing.assert_allclose(others.over_serial, raw.fa3_serial / raw.ours)
+    assert (others.over_best <= others.over_serial).all()
+    means = hopper_dtypes.summary(df)["over serial"]
+    assert means["fp16, 64"] == pytest.approx(np.exp(np.log(others.over_serial[-11:]).mean()), abs=0.005)
+    hopper_dtypes.draw(df)
 
 
 def test_energy_is_power_times_time():
