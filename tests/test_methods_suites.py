@@ -182,7 +182,7 @@ def test_the_host_gets_the_lead_that_it_needs(monkeypatch):
             self.late = False
 
         def record(self):
-            self.late = len(fills) < 16
+            self.late = len(fills) < 12
 
         def query(self):
             return self.late
@@ -197,5 +197,5 @@ def test_the_host_gets_the_lead_that_it_needs(monkeypatch):
     monkeypatch.setattr("torch.cuda.Event", Event)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     monkeypatch.setattr(timing, "_flush_buffer", Buffer)
-    assert timing._samples(lambda: None, 2, timing.LEADS[0]) == ([1.0, 1.0], 16)
+    assert timing._samples(lambda: None, 2, timing.LEADS[0]) == ([1.0, 1.0], 12)
     assert timing.samples(lambda: None, 2) == [1.0, 1.0]

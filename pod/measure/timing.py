@@ -12,7 +12,7 @@ from statistics import median
 from pod.measure.provenance import nvml_device
 
 FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU here
-LEADS = (4, 16, 64)  # fills, 0.06 ms each, before the first of several calls; the next where the host came too late
+LEADS = (4, 12, 36)  # fills, 0.06 ms each, before the first of several calls; the next where the host came too late
 TIMER = "CUDA events around one call, after a 256 MB fill that empties L2; candidates shuffled in every round"
 
 
