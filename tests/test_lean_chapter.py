@@ -15,10 +15,12 @@ from pod.figures import (
     lean_06,
     lean_07,
     lean_08,
+    lean_09,
     lean_11,
     lean_12,
     lean_shapes,
 )
+from pod.figures import lean_tiles as lean_tiles_figure
 from pod.measure import peers, timing
 from pod.measure.suites import lean, lean_parallel, lean_sweep, lean_tiles, lean_trace
 from pod.schedule.stream_k import equal_cuts
@@ -109,6 +111,28 @@ def test_shapes_have_rates_below_the_data_sheet():
     shares_of_peak = df[[c for c in df if c.endswith(", %")]]
     assert (shares_of_peak.max() < 100).all()
     assert len(lean_shapes.summary(df)) == len(df) == len(lean.cases())
+
+
+def test_pages_and_single_requests_are_those_that_were_recorded():
+    raw, pages = _lean.recorded("lean"), lean_shapes.in_pages()
+    assert len(pages) == sum(c["head_dim"] == 128 and not c["page"] for c in lean.cases()) and (pages.cost > 0.9).all()
+    assert lean_shapes.least_in_pages() == pytest.approx((raw.fa3_page16 / raw.auto_page16).min())
+    singles = lean_shapes.singles()
+    assert singles.batch.str.startswith("1 x").all() and len(singles) >= 3
+    assert lean_shapes.least_of_small() <= singles.speedup.min()
+
+
+def test_heads_side_by_side_are_read_no_slower():
+    orders = lean_tiles_figure.orders()
+    assert len(orders) == (_lean.recorded("lean-tiles").kv_bytes > 1e9).sum()
+    gain = orders["side by side"] / orders["head after head"]
+    assert gain.min() > 0.98 and gain.mean() > 1.01
+
+
+def test_several_gpus_share_the_heads():
+    df = lean_09.table()
+    assert set(df.panel) == set(lean_09.PANELS) and df.gpus.min() >= 2 and not df.isna().any().any()
+    assert lean_09.least_gain() == df[df.panel == "9a"]["paper's tile over the rule of 2.5.6"].min()
 
 
 def test_busy_share_counts_all_sms():
