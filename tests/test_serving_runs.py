@@ -244,6 +244,21 @@ def test_a_slower_engine_queues_out_of_proportion():
     assert slower["ttft_p50"] > 1.2 * nominal["ttft_p50"]
 
 
+def test_calibration_stretches_iterations_with_prompts():
+    """By one factor beside decodes, by another alone; decodes stay as long as their operators."""
+    run = Run(Setup(max_tokens=4096), Workload("uniform", 2, low=3000, high=3000, pd=70))
+    runs = run, run.but(calibration=(1.2, 1.1))
+    plain, stretched = (simulate(each.setup, each.workload.requests()) for each in runs)
+    kinds = set()
+    for a, b in zip(plain.iterations, stretched.iterations, strict=False):
+        if (a.prefills, a.decodes) != (b.prefills, b.decodes):
+            break
+        kinds.add((bool(a.prefills), bool(a.decodes)))
+        factor = (1.2 if a.decodes else 1.1) if a.prefills else 1.0
+        assert b.seconds == pytest.approx(factor * a.seconds)
+    assert len(kinds) == 3, "prompts alone, both, decodes alone"
+
+
 def test_sweep_equals_one_by_one_and_raises_what_a_run_raises():
     runs = [Run(Setup(tp=2, chunk=c), Workload("arxiv", 30, qps=1.0)) for c in (512, 1024, 2048)]
     assert sweep(runs, cores=2, quiet=True) == [run.metrics() for run in runs]

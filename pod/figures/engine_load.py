@@ -13,7 +13,7 @@ FIGURE = Figure(
     "chunk 1,024, 1,024 requests a point",
     state="simulated",
 )
-RATES, WORKLOAD, CHUNK, REQUESTS = (1.0, 1.2, 1.4, 1.6, 1.7, 1.8, 1.9, 2.0, 2.1, 2.2, 2.3), "arxiv", 1024, 1024
+RATES, WORKLOAD, CHUNK, REQUESTS = (0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9), "arxiv", 1024, 1024
 
 
 def table():

@@ -13,7 +13,7 @@ FIGURE = Figure(
     "at one rate for all systems",
     state="simulated",
 )
-CHUNKS, WORKLOAD, QPS, REQUESTS = (384, 512, 768, 1024, 1536, 2048, 3072), "arxiv", 1.6, 1024
+CHUNKS, WORKLOAD, QPS, REQUESTS = (384, 512, 768, 1024, 1536, 2048, 3072), "arxiv", 1.3, 1024
 
 
 def table():

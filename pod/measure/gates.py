@@ -186,13 +186,27 @@ def seconds(run: str) -> tuple[float, float]:
 
 
 @cache
-def slowdown(model: str, method: str, kernels: str) -> float:
-    """How many times longer a recorded offline run took than its operators one by one: what calibrates a simulation.
-    The host is in it, and clocks that are lower at the power limit."""
+def hybrid_slowdown(model: str, method: str, kernels: str) -> float:
+    """How many times longer the hybrid batches of a recorded offline run took than their operators one by one: what
+    calibrates a simulation. The host is in it, and clocks that are lower at the power limit."""
     name = next(name for name, what in METHODS.items() if what == (method, kernels))
-    run = f"{model}, {name}"
-    alone = sum(_alone(event, cost(run)) for event in batches(run))
-    return round(float(taken(run).sum()) / alone, 3)
+    times, alone = _against_operators(f"{model}, {name}", decodes=True)
+    return round(float(times.sum() / alone.sum()), 3)
+
+
+@cache
+def prompt_slowdown() -> float:
+    """The same of prompts alone, with which the online runs begin. There are few, so it is the median of all."""
+    ratios = [times / alone for times, alone in (_against_operators(run, decodes=False) for run in recorded()
+                                                 if RUNS[run][0].qps)]  # fmt: skip
+    return round(float(np.median(np.concatenate(ratios))), 3)
+
+
+def _against_operators(run: str, decodes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of a run's batches with prompts, as recorded and of their operators; those with decodes or without."""
+    pairs = [(time, _alone(event, cost(run))) for event, time in zip(batches(run), taken(run), strict=True)
+             if event.prefills and bool(event.decodes) == decodes]  # fmt: skip
+    return tuple(np.array(pairs).T)
 
 
 def gain(load: str, over: str = "fa3") -> tuple[float, float]:

@@ -321,7 +321,8 @@ def tables(path: Path, shape: Shape, kernels: str) -> dict[str, GridTable]:
                    for n, each in decode.points]  # fmt: skip
         made["decode waves"] = GridTable(decode.axes, np.reshape(seconds, decode.shape), times=False)
     if kernels == "hopper":
-        fused = load(("chunk", "context", "requests", "decode_context"), operator=f"attention_{kernels}", monotone=False)
+        fused = ("chunk", "context", "requests", "decode_context")
+        fused = load(fused, operator=f"attention_{kernels}", monotone=False)
         made["hidden"] = _hidden(fused, made["prefill"], made["decode"])
     return made
 

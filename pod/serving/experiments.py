@@ -115,7 +115,7 @@ def online(workload: str, qps: float, chunk: int, requests: int = 2048) -> dict[
 
 def slower(run: Run, factor: float) -> Run:
     """The same run with every iteration `factor` times as long."""
-    return run.but(slowdown=factor * run.setup.slowdown)
+    return run.but(slowdown=factor)
 
 
 # ---------------------------------------------------------------- SARATHI on one GPU
@@ -175,13 +175,14 @@ CAPACITY_REQUESTS = 512
 
 
 def h200(model: str, **changes) -> Setup:
-    """One H200, its operators measured and as much slower as in a real run of the engine with this model and this
-    attention: for the host, and for lower clocks at the power limit. Otherwise as in POD §5."""
+    """One H200, its operators measured. Iterations with prompts are as much slower as they were in real runs of the
+    engine: for the host, and for lower clocks at the power limit. Otherwise as in POD §5."""
     base = Setup(model=model, gpu="h200", measured=True, host="none", max_batch=999, max_tokens=16384,
                  block_size=H200_BLOCK)  # fmt: skip
     setup = replace(base, **changes)
     kernels = setup.kernels or KERNELS[setup.attention]
-    return replace(setup, slowdown=gates.slowdown(model, setup.attention, kernels))
+    calibration = (gates.hybrid_slowdown(model, setup.attention, kernels), gates.prompt_slowdown())
+    return replace(setup, calibration=calibration)
 
 
 def offline_h200(model: str, pd: float, chunk: int, requests: int, total: int = 16384) -> dict[str, Run]:

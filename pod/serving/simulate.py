@@ -25,14 +25,18 @@ class SimExecutor:
     output head is on the last.
     """
 
-    def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0):
+    def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0, calibration=(1.0, 1.0)):
         if not slowdown > 0:
             raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers above 0")
         self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
+        self.hybrid, self.prompts = calibration
         self.free_at = [0.0] * cost.pp
 
     def submit(self, batch: Batch, event: Iteration) -> float:
-        cost, work, slow = self.cost, Work.of(batch, event.decode_context), self.slowdown
+        cost, work = self.cost, Work.of(batch, event.decode_context)
+        slow = self.slowdown
+        if batch.prefills:
+            slow *= self.hybrid if batch.decodes else self.prompts
         before = cost.host(work.requests)
         if batch.copied_blocks:
             before += cost.swap(batch.copied_blocks, self.block_size)
@@ -69,6 +73,8 @@ class Setup:
     memory_share: float = 0.9
     host: str = "python"
     slowdown: float = 1.0  # of every iteration: near capacity a percent of it moves the queue by tens
+    # how many times longer than their operators real iterations took: hybrid ones, and those of prompts alone
+    calibration: tuple[float, float] = (1.0, 1.0)
     efficiency: Efficiency = Efficiency()
     measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
     kernels: str | None = None  # whose measured attention; None: FlashAttention-3 for serial, ours for pod
@@ -122,7 +128,7 @@ def simulate(setup: Setup, requests: Iterable[Request], **run) -> Log:
     """Serve `requests` (which are used up) on `setup`; further keywords are written into the log."""
     cost = setup.cost()
     described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
-    executor = SimExecutor(cost, setup.block_size, setup.slowdown)
+    executor = SimExecutor(cost, setup.block_size, setup.slowdown, setup.calibration)
     collecting = gc.isenabled()
     gc.disable()  # the log grows and nothing in it is garbage; looking through it again and again took 40 % of the time
     try:
