@@ -3,8 +3,9 @@
     batches      the recorded times fed back: the scheduler makes the recorded batches, without exception
     operators    points between the grid's, which no table contains
     iterations   each recorded batch, its time against the cost model's
-    run          the whole window simulated without looking at the recorded times
+    run          the whole window simulated, of which only the conditions are known
     gain         the ratio of two systems, recorded against simulated
+    P50, P99     what the users of an online window felt, recorded against simulated
 
 Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. How
 long the host takes is given, as it depends on who else works there; how much slower the GPU is comes from the first
