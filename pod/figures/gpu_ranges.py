@@ -1,0 +1,51 @@
+"""A question to the model before anybody builds the answer: should decode come in equal ranges beside prefill, too?"""
+
+from __future__ import annotations
+
+from pod.figures import Figure
+
+FIGURE = Figure(
+    id="gpu-ranges",
+    source="This repository",
+    title="What equal ranges of decode cost POD beside prefill, predicted and measured on an H200",
+    chapter="09",
+    method="Time with equal ranges over time with shrinking pieces, 75 batches of Llama-3-8B; medians, cold L2.",
+    state="recorded",
+    data=("h200/methods-grid.csv",),
+)
+GROUPS = {"4 chats": (4, 4), "16 and 32": (16, 32), "64 and 128": (64, 128)}
+
+
+def table():
+    """One row a batch: by how many percent equal ranges make POD slower, as measured and as the model says."""
+    import pandas as pd
+
+    from pod import gpusim
+    from pod.batch import MODELS, HybridBatch
+    from pod.hardware import H200
+    from pod.measure.provenance import RECORDED
+
+    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    heads, model = MODELS["llama-3-8b"].heads(1), []
+    for row in df.itertuples():
+        batch = HybridBatch.of(row.chunk, row.context, row.decodes, row.context, **heads)
+        pieces, ranges = (gpusim.seconds(batch, H200, decode_splits=splits) for splits in ("auto", "stream-k"))
+        model.append(100 * (ranges / pieces - 1))
+    measured = 100 * (df.ranges / df["pod"] - 1)
+    return df[["context", "chunk", "decodes"]].assign(measured=measured, model=model)
+
+
+def draw(df):
+    from pod.show import style
+
+    ax = style.axes(5.4, 4.4)
+    ends = [df[["measured", "model"]].min().min() - 2, df[["measured", "model"]].max().max() + 2]
+    ax.plot(ends, ends, color=style.FRAME, linewidth=1)
+    ax.axhline(0, color=style.INK, linewidth=0.8)
+    ax.axvline(0, color=style.INK, linewidth=0.8)
+    for (name, (low, high)), colour in zip(GROUPS.items(), style.WORKERS[1:], strict=False):
+        part = df[df.decodes.between(low, high)]
+        ax.scatter(part.model, part.measured, s=22, color=colour, label=name)
+    ax.set(xlabel="equal ranges are slower by, % (model)", ylabel="measured, %", xlim=ends, ylim=ends)
+    style.legend(ax, loc="center right", title="beside the chunk")
+    return ax.figure
