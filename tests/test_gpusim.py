@@ -275,3 +275,13 @@ def test_what_is_predicted_stands_beside_what_was_measured(monkeypatch):
     seen = df[(df.place == "measured") & (df.question == gpu_choices.CTAS)].set_index(["context", "decodes"]).value
     recorded = pod_13.table().set_index(["context", "decodes"]).loc[(K, 32)]
     assert seen[K, 32] == recorded.pod_4 / recorded.pod_2
+
+
+def test_ranges_are_compared_with_pieces_of_the_same_batch(monkeypatch):
+    from pod.figures import _gpusim, gpu_ranges
+
+    predict = lambda cases: [c.batch.q_lens[0] * (1.25 if c.choice else 1.0) for c in cases]  # noqa: E731
+    monkeypatch.setattr(_gpusim, "milliseconds", predict)
+    df, grid = gpu_ranges.table(), gpu_ranges.recorded("methods-grid")
+    assert (df.model == 25).all(), "a quarter longer than the pieces of the same chunk"
+    assert df.measured[3] == pytest.approx(100 * (grid.ranges[3] / grid["pod"][3] - 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pod.figures import Figure
+from pod.figures._methods import recorded
 
 FIGURE = Figure(
     id="gpu-ranges",
@@ -18,19 +19,14 @@ GROUPS = {"4 chats": (4, 4), "16 and 32": (16, 32), "64 and 128": (64, 128)}
 
 def table():
     """One row a batch: by how many percent equal ranges make POD slower, as measured and as the model says."""
-    import pandas as pd
-
-    from pod import gpusim
     from pod.batch import MODELS, HybridBatch
-    from pod.hardware import H200
-    from pod.measure.provenance import RECORDED
+    from pod.figures._gpusim import Case, milliseconds
 
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
-    heads, model = MODELS["llama-3-8b"].heads(1), []
-    for row in df.itertuples():
-        batch = HybridBatch.of(row.chunk, row.context, row.decodes, row.context, **heads)
-        pieces, ranges = (gpusim.seconds(batch, H200, decode_splits=splits) for splits in ("auto", "stream-k"))
-        model.append(100 * (ranges / pieces - 1))
+    df, heads = recorded("methods-grid"), MODELS["llama-3-8b"].heads(1)
+    batches = [HybridBatch.of(r.chunk, r.context, r.decodes, r.context, **heads) for r in df.itertuples()]
+    ways = [Case(b, "h200", "pod", choice=how) for b in batches for how in ((), (("decode_splits", "stream-k"),))]
+    times = milliseconds(ways)
+    model = [100 * (ranges / pieces - 1) for pieces, ranges in zip(times[::2], times[1::2], strict=True)]
     measured = 100 * (df.ranges / df["pod"] - 1)
     return df[["context", "chunk", "decodes"]].assign(measured=measured, model=model)
 
