@@ -34,8 +34,8 @@ class Launch(ctypes.Structure):
 def run(batch, sms, splits=None, yields=False, free_sms=None, rise=1):
     """Two launches, as the second finds the first one's counters. Returns error of output and of log-sum-exp.
 
-    The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise. Scores grow towards the first
-    keys, which prefill meets last, to `rise` times those of the last ones.
+    The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise. Scores grow towards the
+    first keys, which prefill meets last, to `rise` times those of the last ones.
     """
     from pod.hopper import Plan
 

@@ -173,16 +173,17 @@ def test_a_visit_lasts_about_as_long_as_asked(monkeypatch):
     assert taken == {5.0: [2, 2, 2], 0.4: [2, 5, 5], 0.01: [2, 20, 20]}
 
 
-def test_the_host_gets_the_lead_that_it_needs(monkeypatch):
-    """A GPU that has reached the first event before the call was launched has waited: such times are thrown away."""
-    fills = []
+@pytest.fixture
+def slow_host(monkeypatch):
+    """A GPU that reaches an event before the launch behind it wherever `late(fills so far)` says so."""
+    fills, state = [], {"late": lambda count: False}
 
     class Event:
         def __init__(self, enable_timing):
             self.late = False
 
         def record(self):
-            self.late = len(fills) < 12
+            self.late = state["late"](len(fills))
 
         def query(self):
             return self.late
@@ -197,5 +198,19 @@ def test_the_host_gets_the_lead_that_it_needs(monkeypatch):
     monkeypatch.setattr("torch.cuda.Event", Event)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     monkeypatch.setattr(timing, "_flush_buffer", Buffer)
-    assert timing._samples(lambda: None, 2, timing.LEADS[0]) == ([1.0, 1.0], 12)
-    assert timing.samples(lambda: None, 2) == [1.0, 1.0]
+    return state
+
+
+def test_the_host_gets_the_lead_that_it_needs(slow_host):
+    slow_host["late"] = lambda count: count < 16
+    assert timing._samples(lambda: None, 2, timing.LEADS[0]) == ([1.0, 1.0], timing.LEADS[1])
+
+
+def test_a_time_in_which_the_gpu_waited_for_the_host_does_not_count(slow_host):
+    slow_host["late"] = lambda count: count == timing.LEADS[0] + 2  # the second of four
+    assert timing.samples(lambda: None, 4) == [1.0] * 3
+
+
+def test_a_host_that_is_always_late_is_timed_all_the_same(slow_host):
+    slow_host["late"] = lambda count: True
+    assert timing._samples(lambda: None, 2, timing.LEADS[0]) == ([9.0, 9.0], timing.LEADS[-1])

@@ -12,7 +12,7 @@ from statistics import median
 from pod.measure.provenance import nvml_device
 
 FLUSH_BYTES = 256 << 20  # several times the L2 of any GPU here
-LEADS = (4, 12, 36)  # fills, 0.06 ms each, before the first of several calls; the next where the host came too late
+LEADS = (4, 12, 36)  # fills, 0.06 ms each, before the first of several calls; the next where the host comes too late
 TIMER = "CUDA events around one call, after a 256 MB fill that empties L2; candidates shuffled in every round"
 
 
@@ -45,14 +45,15 @@ def samples(call: Callable, repeats: int) -> list[float]:
 def _samples(call: Callable, repeats: int, least: int) -> tuple[list[float], int]:
     """The milliseconds, and the lead that they took.
 
-    A fill also keeps the GPU busy while the host launches the call, but some peers take the host longer than that: then
-    the GPU would wait between the events, and the host would be timed. So it begins anew with a larger lead.
+    A fill also keeps the GPU busy while the host launches the call. Some peers take the host longer than that: then
+    the GPU waits between the events, and the host is timed. Such times do not count, and where they are many, all
+    begins anew with a larger lead.
     """
     import torch
 
     for lead in LEADS[LEADS.index(least) :]:
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-        late = False
+        late = []
         for _ in range(lead):
             _flush_buffer().zero_()
         for start, end in events:
@@ -60,11 +61,12 @@ def _samples(call: Callable, repeats: int, least: int) -> tuple[list[float], int
             start.record()
             call()
             end.record()
-            late |= start.query()
+            late.append(start.query())
         torch.cuda.synchronize()
-        if not late:
+        if 2 * sum(late) <= repeats:
             break
-    return [start.elapsed_time(end) for start, end in events], lead
+    times = [start.elapsed_time(end) for start, end in events]
+    return [time for time, was_late in zip(times, late, strict=True) if not was_late] or times, lead
 
 
 _order = random.Random(0)  # goes on from batch to batch: the same order for each would favour the same candidates
