@@ -37,16 +37,22 @@ def table():
 
 
 def draw(df):
+    names = [f"{r.run}, {r.kind}, {r.attention}" for r in df.itertuples()]
+    return shares(df, names, [f"{percent:.1f} %" for percent in df.host_percent])
+
+
+def shares(df, names, words):
+    """One bar a row: what the GPU works of the iteration (gpu_ms of ms) and what it waits, with words behind."""
     from pod.show import style
 
     ax = style.axes(9.5, 0.9 + 0.3 * len(df))
     y = range(len(df))
     ax.barh(y, df.gpu_ms, color=style.colour("hybrid"), label="GPU works")
     ax.barh(y, df.ms - df.gpu_ms, left=df.gpu_ms, color=style.colour("host"), label="GPU waits for the host")
-    for i, row in zip(y, df.itertuples(), strict=True):
-        ax.text(row.ms + 0.4, i, f"{row.host_percent:.1f} %", va="center", fontsize=9)
+    for i, ms, word in zip(y, df.ms, words, strict=True):
+        ax.text(ms, i, f" {word}", va="center", fontsize=9)
     ax.set(yticks=list(y), ylim=(len(df) - 0.4, -0.6), xlabel="ms an iteration, median", xlim=(0, 1.12 * df.ms.max()))
-    ax.set_yticklabels([f"{r.run}, {r.kind}, {r.attention}" for r in df.itertuples()], fontsize=8.5)
+    ax.set_yticklabels(names, fontsize=8.5)
     style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
     return ax.figure
 

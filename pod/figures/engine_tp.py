@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, engine_host
 
 FIGURE = Figure(
     id="engine-tp",
@@ -36,18 +36,8 @@ def table():
 
 
 def draw(df):
-    from pod.show import style
-
-    ax = style.axes(9.5, 0.9 + 0.36 * len(df))
-    y = range(len(df))
-    ax.barh(y, df.gpu_ms, color=style.colour("hybrid"), label="GPU works")
-    ax.barh(y, df.ms - df.gpu_ms, left=df.gpu_ms, color=style.colour("host"), label="GPU waits for the host")
-    for i, row in zip(y, df.itertuples(), strict=True):
-        ax.text(row.ms, i, f" {row.ms:.1f}", va="center", fontsize=9)
-    ax.set(yticks=list(y), ylim=(len(df) - 0.4, -0.6), xlabel="ms an iteration, median", xlim=(0, 1.12 * df.ms.max()))
-    ax.set_yticklabels([f"{r.gpus} GPU{'s' * (r.gpus > 1)}, {r.attention}" for r in df.itertuples()], fontsize=9)
-    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
-    return ax.figure
+    names = [f"{r.gpus} GPU{'s' * (r.gpus > 1)}, {r.attention}" for r in df.itertuples()]
+    return engine_host.shares(df, names, [f"{ms:.1f}" for ms in df.ms])
 
 
 def speedup(attention: str = "ours") -> float:
