@@ -35,7 +35,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("03_two_phases", 20, "Why is prefill hungry for FLOPs and decode for bytes?"),
     ),
     "One kernel for both": (
-        Chapter("04_waves", 20, "Why does one more request cost 27 %?"),
+        Chapter("04_waves", 20, "Why does one more request slow decode by a quarter?"),
         Chapter("05_concurrent_execution", 30, "Who can run two operations at once?"),
         Chapter("06_sm_aware_scheduling", 25, "How does a CTA find out where it is and choose?"),
         Chapter("07_pod_kernel", 40, "What is in the kernel?"),
