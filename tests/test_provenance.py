@@ -260,6 +260,18 @@ def test_no_gpu_is_one_clear_line(monkeypatch):
         provenance.collect()
 
 
+def test_a_gpu_that_cuda_does_not_show_is_no_gpu(tmp_path, monkeypatch):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\nprintf 'GPU-a, NVIDIA H200, 570.86.15\\n'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(provenance, "_nvml", lambda: None)
+    for shown in ([], ["GPU-b"]):
+        monkeypatch.setattr(provenance, "_uuids", lambda shown=shown: shown)
+        with pytest.raises(ValueError, match="no NVIDIA GPU found"):
+            provenance.collect()
+
+
 def test_the_gpus_that_cuda_shows_are_asked_in_its_order(tmp_path, monkeypatch):
     fake = tmp_path / "nvidia-smi"
     fake.write_text("#!/bin/sh\nprintf 'GPU-a, 100\\nGPU-b, 200\\nGPU-c, 300\\n'\n")

@@ -14,8 +14,6 @@ FIGURE = Figure(
     data=("h200/build.csv",),
 )
 COLUMNS = ("cold_s", "cached_s")
-
-
 FAMILIES = {"sm_80": "five methods, bf16, 128", "hopper": "Hopper kernel"}
 
 

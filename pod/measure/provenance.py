@@ -88,9 +88,12 @@ def _smi(*fields: str) -> list[list[str]]:
     try:
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        raise ValueError("no NVIDIA GPU found: provenance is collected where the measuring happens") from None
+        out = ""
     rows = {cells[0]: cells[1:] for line in out.strip().splitlines() for cells in [line.split(", ")]}
-    return [rows[uuid] for uuid in _uuids()]
+    shown = [rows[uuid] for uuid in _uuids() if uuid in rows]
+    if not shown:
+        raise ValueError("no NVIDIA GPU found: provenance is collected where the measuring happens")
+    return shown
 
 
 def _query_gpus() -> tuple[list[str], str]:
