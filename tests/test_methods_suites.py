@@ -1,6 +1,9 @@
 """The suites of chapter 08: which batches they take, a wrong way becomes a named hole, and how counters are read."""
 
+import sys
+from contextlib import nullcontext
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -153,6 +156,29 @@ def test_a_figure_names_the_suites_that_record_it():
 def test_what_no_suite_records_is_refused(name):
     with pytest.raises(ValueError, match=f"no suite {name}, nor a figure"):
         run.suites_of(name)
+
+
+def test_an_interrupted_suite_keeps_whole_runs_and_goes_on(monkeypatch, tmp_path):
+    """The clock stops it after the first run. The second has all of its rows from one execution."""
+    asked = []
+
+    def measure(case: dict) -> dict:
+        asked.append(case["run"])
+        return {"nth": len(asked)}
+
+    suite = SimpleNamespace(DOC="two runs.", KEYS=("run", "i"), WHOLE=("run",), CSRC=(), REPEATS=1, measure=measure)
+    suite.cases = lambda: [{"run": name, "i": i} for name in "ab" for i in range(3)]
+    monkeypatch.setitem(run.SUITES, "toy", "toy")
+    monkeypatch.setitem(sys.modules, "toy", suite)
+    monkeypatch.setattr(run.provenance, "watch", nullcontext)
+    monkeypatch.setattr(run.provenance, "write", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 1))
+    for name in "ab":
+        path = run.measure_suite("toy", tmp_path, seconds=0, again=False)
+        assert asked == [name] * 3 and [row["nth"] for row in run._rows(path)][-3:] == ["1", "2", "3"]
+        asked.clear()
+    assert [row["run"] for row in run._rows(path)] == list("aaabbb")
 
 
 def test_every_batch_gets_an_order_of_its_own(monkeypatch):

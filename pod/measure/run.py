@@ -6,6 +6,7 @@ import argparse
 import csv
 import time
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 
 from pod.figures import registry
@@ -61,10 +62,11 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     cases = suite.cases()
     todo = [case for case in cases if tuple(str(case[key]) for key in suite.KEYS) not in known]
     print(f"{name}: {suite.DOC} {len(todo)} of {len(cases)} rows to measure.", flush=True)
+    whole = getattr(suite, "WHOLE", suite.KEYS)
     with provenance.watch() as watched:
         saved = time.monotonic()
-        for case in tqdm(todo, desc=name, mininterval=10):
-            done.append(case | suite.measure(case))
+        for _, unit in groupby(tqdm(todo, desc=name, mininterval=10), lambda case: [case[key] for key in whole]):
+            done += [case | suite.measure(case) for case in unit]
             if time.monotonic() > saved + SAVE_SECONDS:
                 _write(path, done)
                 saved = time.monotonic()

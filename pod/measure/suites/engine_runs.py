@@ -9,7 +9,7 @@ from pod.measure import provenance
 from pod.measure.suites import HOPPER_CSRC
 
 DOC = "the engine on random weights, three models, attention by FlashAttention-3 and by us: every iteration's time."
-KEYS = ("run", "iteration")
+KEYS, WHOLE = ("run", "iteration"), ("run",)
 CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
 REPEATS = 1
 K = 1024
@@ -41,9 +41,12 @@ class Load:
         return -(-self.total // PAGE) * (self.running + 4 if self.running else 64)
 
     def workload(self):
+        """As many requests as the iterations can take in."""
         from pod.serving.workload import Workload
 
-        return Workload("uniform", self.iterations, self.qps, low=self.low or self.total, high=self.total, pd=self.pd)
+        low = self.low or self.total
+        count = 2 + int(self.iterations * self.chunk * (self.pd + 1) / self.pd / low)
+        return Workload("uniform", count, self.qps, low=low, high=self.total, pd=self.pd)
 
     def pool(self):
         from pod.serving.blocks import PagedPool
@@ -72,15 +75,15 @@ class Load:
         return requests
 
 
-# The ratios and chunks are those of POD's Figure 12; the requests are as long as one GPU's memory allows. The windows
-# take 10 to 25 seconds each, of the 60 to 120 that a whole run would: what repeats every few iterations is in them.
+# The ratios and chunks are those of POD's Figure 12; the requests are as long as one GPU's memory allows. A window
+# takes about a minute; that at full load is shorter, as more and more requests wait in it.
 FULL, CALM = "llama-3-8b online", "llama-3-8b calm"  # all that FlashAttention-3 can do, and two thirds of it
 LOADS = {
-    "llama-3-8b": Load("llama-3-8b", 17, 1 * K, 12 * K, 260),
-    "yi-6b": Load("yi-6b", 8, 512, 16 * K, 360),
-    "llama-2-7b": Load("llama-2-7b", 64, 1 * K, 8 * K, 220),
+    "llama-3-8b": Load("llama-3-8b", 17, 1 * K, 12 * K, 1050),
+    "yi-6b": Load("yi-6b", 8, 512, 16 * K, 1800),
+    "llama-2-7b": Load("llama-2-7b", 64, 1 * K, 8 * K, 1150),
     FULL: Load("llama-3-8b", 10, 1 * K, 4 * K, 300, low=1 * K, qps=11.0),
-    CALM: Load("llama-3-8b", 10, 1 * K, 4 * K, 1200, low=1 * K, qps=7.0),
+    CALM: Load("llama-3-8b", 10, 1 * K, 4 * K, 3600, low=1 * K, qps=7.0),
 }
 # What matters most comes first, in case time runs out.
 OFFLINE = ("llama-3-8b", "yi-6b", "llama-2-7b")
