@@ -14,7 +14,7 @@ TIMER, L2 = "no times: results are compared", "warm"
 
 def cases() -> list[dict]:
     """`family`: what check_kernels calls --method; "any" is any method of the sm_80 family."""
-    rows = (("any", 2000, 0), ("hopper", 2000, 7), ("lean", 500, 3))
+    rows = (("any", 2000, 0), ("hopper", 2000, 7), ("lean", 2000, 3))
     return [dict(zip(KEYS, row, strict=True)) for row in rows]
 
 
