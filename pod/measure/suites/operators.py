@@ -195,7 +195,7 @@ class Bench:
         host = self._step([chunk] * prompts + [1] * requests, [context + chunk] * prompts + contexts, prompts)
         chosen = self.backend(case["operator"].partition("_")[2])
         chosen.plan(host, host.to("cuda"))
-        q = self._queries(sum(q_lens))
+        q = self._queries(prompts * chunk + requests)
         k_cache, v_cache = next(iter(self.cache))
         return torch.inference_mode()(lambda: chosen.run(q, k_cache, v_cache))
 
