@@ -8,7 +8,7 @@ import pytest
 from pod.figures import engine_gates, engine_host, engine_offline, engine_parts, pod_04
 from pod.figures import engine_runs as engine_runs_figure
 from pod.measure import gates
-from pod.measure.suites import engine_runs, operators
+from pod.measure.suites import engine_runs, engine_tp, operators
 from pod.serving.loop import Ticks
 
 SOME = ("llama-2-7b, fa3", "llama-2-7b, hopper", "llama-3-8b online, fa3")
@@ -134,7 +134,8 @@ def test_a_window_starts_in_the_middle_of_a_long_run():
     assert len(events) == load.iterations and len({engine_runs.digest(e) for e in events}) == len(events)
     assert len(scheduler.running) == pytest.approx(load.running, abs=3), "as many end as begin"
     assert all(e.prefills and e.decodes for e in events[1:]) and not any(e.preempted for e in events)
-    assert {load.chunk - 1} <= {e.tokens for e in events[1:]} <= {load.chunk - 1, load.chunk}
+    tokens = [e.tokens for e in events[1:]]
+    assert min(tokens) >= load.chunk - 2 and max(tokens) == load.chunk and np.mean(tokens) > load.chunk - 1.1
 
 
 def test_suites_name_every_row_once():
@@ -144,7 +145,7 @@ def test_suites_name_every_row_once():
 
 
 # What does not hold is in data/claims.toml, with the reason; chapter 14 shows it too.
-FAILS = {("operators, worst", "decode_fa3"), ("iterations", "llama-3-8b calm, fa3")}
+FAILS = {("P99", "TTFT, llama-3-8b calm, fa3")}
 
 
 def test_the_recorded_gates_hold_but_for_the_named():
@@ -162,6 +163,14 @@ def test_recorded_runs_have_the_simulators_batches():
     for run, rows in recorded.items():
         load, _ = engine_runs.RUNS[run]
         assert len(rows) == load.iterations and gates.differing(run) == 0, run
+
+
+def test_two_gpus_make_the_simulators_batches():
+    runs = gates.read(gates.LOG.with_name("engine-tp.csv"))
+    assert set(runs) == set(engine_tp.RUNS)
+    for rows in runs.values():
+        events = engine_runs.window(engine_tp.LOAD, gates.Recorded(rows), engine_tp.LOAD.scheduler())
+        assert [engine_runs.digest(event) for event in events] == [row["digest"] for row in rows]
 
 
 def test_gains_shrink_on_their_way_up():

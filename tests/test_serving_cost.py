@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pod import paper
 from pod.batch import HybridBatch
 from pod.hardware import A100, GPUS, H200
-from pod.serving.cost import LAST_WAVE, OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work, waves
+from pod.serving.cost import OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work
 from pod.serving.grid import GridTable
 from pod.serving.shapes import SHAPES, shape
 from pod.serving.simulate import Setup, kv_tokens
@@ -211,18 +211,6 @@ def test_no_decode_is_faster_than_dram():
     for requests in (1, 16, 64, 80, 96, 110, 128, 256):
         for each in (1024, 8192, 16384, 32768):
             assert cost.decode(requests, requests * each) >= 0.999 * H200.memory_time(requests * each * kv)
-
-
-def test_a_last_wave_costs_what_the_recorded_step_says():
-    """66 requests of 4 KV heads are two whole waves on 132 SMs, 67 begin a third."""
-    assert [waves(n, 132) for n in (1, 132, 133, 264, 330)] == pytest.approx([1, 1, 1 + LAST_WAVE, 2, 2 + LAST_WAVE])
-    with OPERATORS.open() as file:
-        us = {(r["requests"], r["decode_context"]): float(r["us"]) for r in csv.DictReader(file)
-              if (r["model"], r["operator"], r["split"]) == ("yi-6b", "decode_fa3", "grid")}  # fmt: skip
-    steps = [2 * (us["67", each] / us["66", each] - 1) for each in ("8000", "16000", "32000")]
-    assert np.mean(steps) == pytest.approx(LAST_WAVE, abs=0.02) and np.std(steps) < 0.06
-    yi = MeasuredCost(shape("yi-6b"), H200)
-    assert yi.decode(67, 67 * 16384) / yi.decode(66, 66 * 16384) == pytest.approx(1 + LAST_WAVE / 2, abs=0.02)
 
 
 def test_measured_and_analytical_costs_say_what_they_are():

@@ -7,17 +7,17 @@
     gain         the ratio of two systems, recorded against simulated
     P50, P99     what the users of an online window felt, recorded against simulated
 
-Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. How
-long the host takes is given, as it depends on who else works there; how much slower the GPU is comes from the first
-half of a run (`Conditions`), and is judged on the rest.
+Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. What
+both cost is learned from the first half of a run (`Conditions`), and judged on the rest.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -38,9 +38,13 @@ TIMES = ("scheduled_ms", "planned_ms", "launched_ms", "end_ms", "gpu_ms")
 
 @cache
 def recorded() -> dict[str, list[dict]]:
+    return read(LOG)
+
+
+def read(log: Path) -> dict[str, list[dict]]:
     """The iterations of each run, times in seconds."""
     runs: dict[str, list[dict]] = {}
-    with LOG.open(newline="", encoding="utf-8") as file:
+    with log.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             times = {name.removesuffix("_ms"): float(row[name]) / 1e3 for name in TIMES}
             runs.setdefault(row["run"], []).append(times | {"digest": row["digest"]})
@@ -81,13 +85,12 @@ def work(event: Iteration) -> Work:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a run ran, for batches with prompts (True) and without (False). The host's part is given; what the
-    GPU takes is learned from the first half and judged on the rest.
+    """Under which a run runs, for batches with prompts (True) and without (False), learned from its first half.
 
-    host      seconds that the GPU waits for the host, median
-    launch    seconds that the host needed to launch everything, every time: no iteration is shorter
-    pace      time on the GPU over that of the operators one by one, median. At the power limit clocks are lower, the
-              lower the more power the kernels take; and in a row they start a little sooner than alone
+    host      seconds that the GPU waits for the host, mean
+    launch    seconds that the host needs to launch everything, each time: no iteration is shorter
+    pace      time on the GPU over that of the operators one by one. At the power limit clocks are lower, the lower the
+              more power the kernels take; and in a row they start a little sooner than alone
     """
 
     host: dict[bool, float]
@@ -101,16 +104,12 @@ def conditions(run: str) -> Conditions:
     host, launch, pace = {}, {}, {}
     for kind in (True, False):
         mine = [(event, time, row) for event, time, row in rows if bool(event.prefills) == kind]
-        early = [(row["gpu"], _alone(event, model), _launch(row)) for event, _, row in mine[: len(mine) // 2]]
-        host[kind] = _median(time - row["gpu"] for _, time, row in mine)
-        launch[kind] = np.array([_launch(row) for *_, row in mine] or [0.0])
-        pace[kind] = _median(gpu / alone for gpu, alone, launch in early if alone > launch) or 1.0
+        early = [(_alone(event, model), row["gpu"], time, _launch(row)) for event, time, row in mine[: len(mine) // 2]]
+        alone, gpu, times, launch[kind] = np.array(early or [(0.0,) * 4]).T
+        free = alone > launch[kind]  # elsewhere the GPU waited for launches
+        host[kind] = float(np.mean(times - gpu))
+        pace[kind] = float(gpu[free].sum() / alone[free].sum()) if free.any() else 1.0
     return Conditions(host, launch, pace)
-
-
-def _median(values: Iterable[float]) -> float:
-    values = list(values)
-    return float(np.median(values)) if values else 0.0
 
 
 def _launch(row: dict) -> float:
@@ -122,18 +121,16 @@ def _alone(event: Iteration, model: MeasuredCost) -> float:
     return sum(model.parts(work(event)).values())
 
 
-def expected(run: str, event: Iteration, model: MeasuredCost, launch=None) -> float:
-    """Seconds of a batch by the cost model under the run's conditions; the mean over all launches if not told which."""
+def expected(run: str, event: Iteration, model: MeasuredCost) -> float:
+    """Seconds of a batch by the cost model under the run's conditions, the mean over all launches."""
     at, kind = conditions(run), bool(event.prefills)
-    gpu = np.maximum(at.pace[kind] * _alone(event, model), at.launch[kind] if launch is None else launch)
-    return at.host[kind] + float(np.mean(gpu))
+    return at.host[kind] + float(np.mean(np.maximum(at.pace[kind] * _alone(event, model), at.launch[kind])))
 
 
 def predicted(run: str) -> np.ndarray:
-    """Seconds of every recorded batch by the cost model, given how long its launches took."""
+    """Seconds of every recorded batch by the cost model."""
     model = cost(run)
-    return np.array([expected(run, event, model, _launch(row))
-                     for event, row in zip(batches(run), recorded()[run], strict=True)])  # fmt: skip
+    return np.array([expected(run, event, model) for event in batches(run)])
 
 
 def taken(run: str) -> np.ndarray:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pod.hardware import GPU, GPUS
+from pod.hardware import GPU
 from pod.serving import modelled
 from pod.serving.grid import GridTable
 from pod.serving.schedulers import Batch
@@ -28,11 +28,7 @@ HOSTS = ("python", "none")
 PREFILL_TILE = 128  # query rows of one CTA
 OPERATORS = Path(__file__).parents[2] / "data" / "recorded" / "h200" / "operators.csv"
 KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
-IN_WAVES = ("fa3",)  # whose decode gives every KV head of a request a CTA
 STEADY = ("head", "decode_hopper")  # more work is more time; elsewhere a library or a plan chooses anew
-# Of a full wave's time, what a last wave takes at least: on an H200, FlashAttention-3 with 67 requests of 4 KV heads in
-# pages takes 38 % longer than with 66, which make two whole waves (data/recorded/h200/operators.csv).
-LAST_WAVE = 0.77
 
 
 @dataclass(frozen=True)
@@ -253,10 +249,7 @@ class AnalyticalCost(Cost):
 class MeasuredCost(AnalyticalCost):
     """Operators as they were measured on the GPU: linear layers and head, prefill and decode attention alone, and how
     much of the shorter part hides when one kernel computes both. One GPU; `kernels` names whose attention it is. What
-    was not measured (the host) stays as it was.
-
-    Between points of the grid times are interpolated, but for decode in waves: a kernel with one CTA a KV head makes
-    steps, and the grid has only whole waves.
+    was not measured (the host) stays as it was. Between points of the grid times are interpolated.
     """
 
     def __init__(self, shape: Shape, gpu: GPU, tp: int = 1, pp: int = 1, attention: str = "serial",
@@ -282,12 +275,7 @@ class MeasuredCost(AnalyticalCost):
         return sum(self._tables["prefill"](new, before) for new, before in chunks)
 
     def decode(self, requests: int, context: int) -> float:
-        each = context / requests
-        if self.kernels not in IN_WAVES:
-            return self._tables["decode"](requests, each)
-        table = self._tables["decode waves"]
-        beyond = max(1.0, each / table.axes[1][-1])
-        return table(requests, each) * beyond * waves(requests * self.shape.kv_heads, self.gpu.sms)
+        return self._tables["decode"](requests, context / requests)
 
     def hidden(self, work: Work) -> float:
         """Share of the shorter part of attention that costs nothing beside the longer."""
@@ -301,13 +289,6 @@ class MeasuredCost(AnalyticalCost):
         return self._tables["head"](requests)
 
 
-def waves(ctas: int, sms: int) -> float:
-    """How long `ctas` equal CTAs take, in waves of one CTA an SM: the last wave, however few are in it, takes a good
-    part of a full one. Fewer than a wave are split until they fill it."""
-    whole, rest = divmod(ctas / sms, 1)
-    return whole + (max(rest, LAST_WAVE) if rest else 0.0) if whole else 1.0
-
-
 @cache
 def tables(path: Path, shape: Shape, kernels: str) -> dict[str, GridTable]:
     """What is interpolated: seconds of one layer, and the hidden share where a fused kernel was measured."""
@@ -315,11 +296,6 @@ def tables(path: Path, shape: Shape, kernels: str) -> dict[str, GridTable]:
             f"decode_{kernels}": ("requests", "decode_context")}  # fmt: skip
     load = partial(GridTable.load, path, value="us", unit=1e-6, model=shape.key, split="grid")
     made = {name.partition("_")[0]: load(of, operator=name, monotone=name in STEADY) for name, of in axes.items()}
-    decode = made["decode"]
-    if kernels in IN_WAVES:
-        seconds = [decode(n, each) / waves(int(n) * shape.kv_heads, GPUS[path.parent.name].sms)
-                   for n, each in decode.points]  # fmt: skip
-        made["decode waves"] = GridTable(decode.axes, np.reshape(seconds, decode.shape), times=False)
     if kernels == "hopper":
         fused = ("chunk", "context", "requests", "decode_context")
         fused = load(fused, operator=f"attention_{kernels}", monotone=False)
