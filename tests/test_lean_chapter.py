@@ -160,33 +160,6 @@ def test_an_answer_is_the_sum_of_its_steps():
     assert (lean_12.table().speedup > 0.9).all() and (lean_11.table()["no split"] > 0.9).all()
 
 
-def test_of_a_peer_that_waited_for_the_host_the_quickest_tenth_counts(tmp_path, monkeypatch):
-    from pod.measure import provenance
-
-    (tmp_path / "h200").mkdir()
-    rows = "fa3,fa3_p10,fa3_p90,lean,lean_p10,lean_p90\n0.18,0.13,0.22,2.0,1.0,3.0\n0.15,0.15,0.16,1.0,1.0,1.0\n"
-    (tmp_path / "h200" / "lean.csv").write_text(rows)
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
-    df = _lean.recorded("lean")
-    assert df.fa3.tolist() == [0.13, 0.15] and df.lean.tolist() == [2.0, 1.0]
-
-
-def test_flashinfer_is_as_much_slower_than_ours_as_in_its_own_recording(tmp_path, monkeypatch):
-    from pod.measure import provenance
-
-    (tmp_path / "h200").mkdir()
-    (tmp_path / "h200" / "lean.csv").write_text("batch,auto\na,1.0\nb,4.0\n")
-    (tmp_path / "h200" / "lean-flashinfer.csv").write_text("batch,auto,flashinfer\na,2.0,3.0\nb,8.0,\n")
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
-    assert _lean.recorded("lean").flashinfer.tolist() == [1.5, pytest.approx(float("nan"), nan_ok=True)]
-
-
-@pytest.mark.parametrize(("name", "suite"), [("lean", lean), ("lean-sweep", lean_sweep)])
-def test_both_recordings_have_the_same_rows(name, suite):
-    ours, beside = (_lean._quiet(_lean._file(n))[list(suite.KEYS)] for n in (name, f"{name}-flashinfer"))
-    assert ours.equals(beside)
-
-
 # ---------------------------------------------------------------- suites
 def test_cases_have_names_of_their_own_and_ratios_are_kept():
     for suite in (lean, lean_sweep, lean_trace):

@@ -4,34 +4,15 @@ from __future__ import annotations
 
 PAPER = {"over the rule of 2.5.6": "paper_rule_256", "over today's rule": "paper_rule_now"}  # of the rebuilt tile
 OURS = {"over the best fixed split": "best_split", "over FlashAttention-3": "fa3"}  # of this repository's decode
-PEERS = ("fa3", "fa3_page16", "flashinfer", "ms")  # ms: FlashAttention-3's prefill, and linear layers
-STEADY = 1.3  # p90 over p10 of a call that the GPU did not have to wait for
 
 
 def recorded(name: str):
-    """A recording of the suite `name`. Where the GPU waited for a peer's launch by the host, its time is the quickest
-    tenth. FlashInfer may stand in a recording of its own, beside ours: then its time over ours comes from there."""
-    df = _quiet(_file(name))
-    if _file(f"{name}-flashinfer").is_file():
-        beside = _quiet(_file(f"{name}-flashinfer"))
-        df["flashinfer"] = df.auto * beside.flashinfer / beside.auto
-    return df
-
-
-def _file(name: str):
-    from pod.measure.provenance import RECORDED
-
-    return RECORDED / "h200" / f"{name}.csv"
-
-
-def _quiet(path):
+    """A recording of the suite `name`."""
     import pandas as pd
 
-    df = pd.read_csv(path)
-    for peer in (p for p in PEERS if f"{p}_p10" in df):
-        p10 = df[f"{peer}_p10"]
-        df[peer] = df[peer].where(df[f"{peer}_p90"] <= STEADY * p10, p10)
-    return df
+    from pod.measure.provenance import RECORDED
+
+    return pd.read_csv(RECORDED / "h200" / f"{name}.csv")
 
 
 def speedups(df):
