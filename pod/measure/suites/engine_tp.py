@@ -16,7 +16,7 @@ REPEATS = 1
 GPUS = 2
 # Half the weights and half the heads a GPU, so what fits one GPU's memory is twice as much here.
 LOAD = replace(engine_runs.LOADS["llama-3-8b"], iterations=1500)
-RUNS = {f"llama-3-8b tp{GPUS}, {attention}": attention for attention in ("fa3", "hopper")}
+RUNS = {f"llama-3-8b tp{GPUS}, {attention}": attention for attention in ("fa3", "hopper", "hopper-serial")}
 PROMPTS, OUTPUT = (5, 40, 17, 23, 1, 31), 14
 
 
