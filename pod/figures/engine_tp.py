@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pod.figures import Figure, engine_host
+from pod.figures.engine_runs import WAYS
 
 FIGURE = Figure(
     id="engine-tp",
@@ -14,7 +15,6 @@ FIGURE = Figure(
     state="recorded",
     data=("h200/engine-runs.csv", "h200/engine-tp.csv"),
 )
-NAMES = {"fa3": "FlashAttention-3", "hopper": "ours"}
 
 
 def table():
@@ -25,12 +25,12 @@ def table():
     from pod.measure.provenance import RECORDED
 
     rows = []
-    for gpus, path in zip((1, 2), FIGURE.data, strict=True):
-        for run, mine in pd.read_csv(RECORDED / path).groupby("run", sort=False):
-            load, _, attention = run.partition(", ")
-            if load in ("llama-3-8b", "llama-3-8b tp2") and attention in NAMES:
-                taken = mine.scheduled_ms.shift(-1) - mine.scheduled_ms
-                rows.append((gpus, NAMES[attention], len(mine), taken.median(), mine.gpu_ms[taken.notna()].median()))
+    for gpus, path, load in zip((1, 2), FIGURE.data, ("llama-3-8b", "llama-3-8b tp2"), strict=True):
+        runs = pd.read_csv(RECORDED / path).groupby("run")
+        for attention, name in WAYS.items():
+            mine = runs.get_group(f"{load}, {attention}")
+            taken = mine.scheduled_ms.shift(-1) - mine.scheduled_ms
+            rows.append((gpus, name, len(mine), taken.median(), mine.gpu_ms[taken.notna()].median()))
     df = pd.DataFrame(rows, columns=["gpus", "attention", "iterations", "ms", "gpu_ms"])
     return df.assign(host_percent=100 * (1 - df.gpu_ms / df.ms))
 
@@ -40,8 +40,8 @@ def draw(df):
     return engine_host.shares(df, names, [f"{ms:.1f}" for ms in df.ms])
 
 
-def speedup(attention: str = "ours") -> float:
-    """How many times as fast two GPUs are."""
+def speedup() -> float:
+    """How many times as fast two GPUs are with our kernel."""
     df = table()
-    ms = df[df.attention == attention].set_index("gpus").ms
+    ms = df[df.attention == WAYS["hopper"]].set_index("gpus").ms
     return float(ms[1] / ms[2])
