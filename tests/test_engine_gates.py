@@ -28,9 +28,10 @@ class Engine:
         gpu = sum(self.cost.parts(gates.work(event)).values()) * self.random.normal(1, 0.01)
         gpu *= (self.factor if self.left < 0 else 1.0) * (self.pace if batch.prefills else 1.0)
         event.stages = [(event.scheduled, event.scheduled + gpu)]
-        return event.scheduled + gpu + 0.001
+        return event.scheduled + gpu + HOST * (0.8 + 0.2 * self.random.exponential())
 
 
+HOST = 0.001  # seconds, mean
 CACHED = (gates.recorded, gates.batches, gates.simulated, gates.conditions)
 
 
@@ -58,15 +59,10 @@ def record(tmp_path, monkeypatch):
         function.cache_clear()
 
 
-def median_error(run: str) -> float:
-    errors = abs(gates.predicted(run) / gates.taken(run) - 1)
-    return float(np.median(errors[len(errors) // 2 :]))
-
-
 def test_gates_open_for_a_run_that_is_as_the_model_says(record):
     record()
     for run in SOME:
-        assert gates.differing(run) == 0 and median_error(run) < 0.02
+        assert gates.differing(run) == 0 and gates.iteration_error(run) < 0.02
         real, simulated = gates.seconds(run)
         assert simulated == pytest.approx(real, rel=0.02)
     real, simulated = gates.gain("llama-2-7b")
@@ -77,7 +73,8 @@ def test_gates_open_for_a_run_that_is_as_the_model_says(record):
 
 def test_gates_close_on_other_times_and_other_batches(record):
     record(factor=1.2)
-    assert median_error(SOME[0]) > 0.1 and abs(gates.seconds(SOME[0])[1] / gates.seconds(SOME[0])[0] - 1) > 0.07
+    real, simulated = gates.seconds(SOME[0])
+    assert gates.iteration_error(SOME[0]) > 0.1 and abs(simulated / real - 1) > 0.07
 
     def lie(rows):
         next(row for row in rows if row["run"] == SOME[0])["digest"] = "00000000"
@@ -98,16 +95,35 @@ def test_pictures_of_runs_show_what_is_in_them(record):
     assert (host.ms - host.gpu_ms).between(0.7, 1.3).all() and {"hybrid", "decode only"} <= set(host.kind)
     assert engine_host.worst_hybrid() == host.host_percent[host.kind == "hybrid"].max() < 6
     held = engine_gates.table().set_index("gate").drop(["operators", "operators, worst"])
-    assert held.value.notna().all() and held.holds["batches"].all() and held.holds["iterations"].all()
-    assert "not recorded" not in engine_gates.text(engine_gates.table())
+    assert held.holds["batches"].all() and held.holds["iterations"].all()
+    words = engine_gates.text(engine_gates.table())
+    assert "iterations        median error, %         at most  3: 13 of 13 hold" in words
     for figure, table in ((engine_runs_figure, runs), (engine_host, host), (engine_gates, engine_gates.table())):
         assert figure.draw(table).axes
+
+
+def test_the_host_costs_its_mean(record):
+    record()
+    for run in SOME:
+        assert gates.conditions(run).host[True] == pytest.approx(HOST, abs=3e-5), "the median is 6 % less"
+
+
+def test_a_kind_that_comes_late_borrows_the_others_conditions(record, monkeypatch):
+    """Its own come too late to be learned from. Without a host it would be taken for faster than any can be."""
+    record()
+    run = "llama-3-8b, fa3"
+    events, rows = gates.batches(run)[1:], gates.recorded()[run][1:]
+    assert all(event.prefills for event in events)
+    monkeypatch.setattr(gates, "batches", lambda run: events)
+    monkeypatch.setattr(gates, "recorded", lambda: {run: rows})
+    learned = gates.conditions(run)
+    assert learned.host[False] == learned.host[True] > 0 and learned.pace[False] == learned.pace[True]
 
 
 def test_the_power_limit_slows_all_of_a_hybrid_batch(record):
     record(pace=1.1)
     for run in SOME:
-        assert gates.conditions(run).pace[True] == pytest.approx(1.1, abs=0.01) and median_error(run) < 0.02
+        assert gates.conditions(run).pace[True] == pytest.approx(1.1, abs=0.01) and gates.iteration_error(run) < 0.02
 
 
 def test_no_iteration_is_shorter_than_its_launches(record):
@@ -138,6 +154,13 @@ def test_a_window_starts_in_the_middle_of_a_long_run():
     assert min(tokens) >= load.chunk - 2 and max(tokens) == load.chunk and np.mean(tokens) > load.chunk - 1.1
 
 
+def test_chats_of_unequal_lengths_keep_their_mean():
+    assert operators.unequal(0, 1000) == [] and operators.unequal(1, 1000) == [1000]
+    lengths = operators.unequal(64, 4000)
+    assert sum(lengths) == 64 * 4000 and len(set(lengths)) == 64 and lengths != sorted(lengths)
+    assert 0.5 * 4000 < min(lengths) < 0.52 * 4000 and 1.48 * 4000 < max(lengths) < 1.5 * 4000
+
+
 def test_suites_name_every_row_once():
     for suite in (operators, engine_runs):
         rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
@@ -150,7 +173,7 @@ FAILS = {("P99", "TTFT, llama-3-8b calm, fa3")}
 
 def test_the_recorded_gates_hold_but_for_the_named():
     table = engine_gates.table()
-    failing = table[~table.holds & table.value.notna()]
+    failing = table[~table.holds]
     assert set(zip(failing.gate, failing.case, strict=True)) == FAILS
     cases = table.groupby("gate").case.nunique()
     assert cases["operators"] == 6 and cases["gain"] == 3 and cases["run"] == 9

@@ -1,15 +1,17 @@
 """The suites of chapter 08: which batches they take, a wrong way becomes a named hole, and how counters are read."""
 
+import json
 import sys
 from contextlib import nullcontext
 from importlib import import_module
+from itertools import groupby
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pod.batch import HybridBatch
-from pod.measure import counters, peers, run, timing
+from pod.measure import counters, peers, provenance, run, timing
 from pod.measure.suites import SUITES, hopper_sweep, methods_chunks, methods_counters, methods_splits, methods_sweep
 from pod.schedule import fixed_split
 
@@ -158,8 +160,9 @@ def test_what_no_suite_records_is_refused(name):
         run.suites_of(name)
 
 
-def test_an_interrupted_suite_keeps_whole_runs_and_goes_on(monkeypatch, tmp_path):
-    """The clock stops it after the first run. The second has all of its rows from one execution."""
+@pytest.fixture
+def toy(monkeypatch, tmp_path):
+    """Measures a suite of two runs with three rows each, of which nth says which call of `measure` it was."""
     asked = []
 
     def measure(case: dict) -> dict:
@@ -174,11 +177,59 @@ def test_an_interrupted_suite_keeps_whole_runs_and_goes_on(monkeypatch, tmp_path
     monkeypatch.setattr(run.provenance, "write", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 1))
-    for name in "ab":
-        path = run.measure_suite("toy", tmp_path, seconds=0, again=False)
-        assert asked == [name] * 3 and [row["nth"] for row in run._rows(path)][-3:] == ["1", "2", "3"]
+
+    def rows(seconds: float) -> list[tuple]:
         asked.clear()
-    assert [row["run"] for row in run._rows(path)] == list("aaabbb")
+        path = run.measure_suite("toy", tmp_path, seconds, again=False)
+        return [(row["run"], row["i"], row["nth"]) for row in run._rows(path)]
+
+    rows.path = tmp_path / "toy.csv"
+    return rows
+
+
+def test_an_interrupted_suite_keeps_whole_runs_and_goes_on(toy):
+    """The clock stops it after the first run. The second has all of its rows from one execution."""
+    first = [("a", "0", "1"), ("a", "1", "2"), ("a", "2", "3")]
+    assert toy(seconds=0) == first
+    assert toy(seconds=0) == first + [("b", *rest) for _, *rest in first]
+
+
+def test_what_is_there_in_part_or_asked_for_no_more_does_not_count(toy):
+    run._write(toy.path, [{"run": name, "i": i, "nth": 70} for name, i in (("a", 0), ("a", 3), ("c", 0))])
+    assert [nth for *_, nth in toy(seconds=9)] == list("123456")
+
+
+def test_a_recording_goes_on_only_where_it_began(monkeypatch, tmp_path):
+    here = {"gpu": "NVIDIA H200", "gpus": 1, "driver": "580.1", "cuda": "13.0", "torch": "2.11.0"}
+    monkeypatch.setattr(provenance, "collect", lambda: here)
+    path = tmp_path / "toy.csv"
+    assert provenance.begun(path, []) is None
+    provenance.sidecar_of(path).write_text(json.dumps(here | {"csrc": {}}))
+    assert provenance.begun(path, [])["gpu"] == "NVIDIA H200"
+    provenance.sidecar_of(path).write_text(json.dumps(here | {"csrc": {}, "gpus": 2}))
+    with pytest.raises(ValueError, match="toy.csv: begun with another gpus; --again measures all of it here"):
+        provenance.begun(path, [])
+
+
+def test_two_sessions_have_one_sidecar():
+    telemetry = lambda n, low, mid, high: {"samples": n} | {  # noqa: E731
+        name: {"min": low, "median": mid, "max": high} for name in provenance.TELEMETRY}  # fmt: skip
+    before = {"started": "1", "seconds": 10.0, "commit": "a", "telemetry": telemetry(30, 1, 2, 5)}
+    after = {"started": "2", "seconds": 5.5, "commit": "b", "telemetry": telemetry(10, 2, 4, 4)}
+    both = provenance.joined(before, after)
+    assert both == {"started": "1", "seconds": 15.5, "commit": "b", "telemetry": telemetry(40, 1, 2.5, 5)}
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_rows_of_one_execution_lie_together(name):
+    """Suites go from execution to execution, and one must not come twice."""
+    if name == "pod-trace":
+        pytest.skip("its rows are the CTAs of plans for the GPU")
+    suite = import_module(SUITES[name])
+    whole = getattr(suite, "WHOLE", suite.KEYS)
+    assert set(whole) <= set(suite.KEYS)
+    units = [unit for unit, _ in groupby(suite.cases(), lambda case: run._name(case, whole))]
+    assert len(units) == len(set(units))
 
 
 def test_every_batch_gets_an_order_of_its_own(monkeypatch):

@@ -9,7 +9,7 @@ FIGURE = Figure(
     source="This repository",
     title="The host's share of an iteration",
     chapter="13",
-    method="medians over the iterations of short runs of the engine, random weights; GPU time by CUDA events",
+    method="medians over the iterations of runs of the engine, 9 to 64 s each, random weights; GPU time by CUDA events",
     state="recorded",
     data=("h200/engine-runs.csv",),
 )

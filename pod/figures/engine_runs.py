@@ -9,7 +9,8 @@ FIGURE = Figure(
     source="This repository",
     title="The same batches with FlashAttention-3, with ours in turn, and with ours at once",
     chapter="14",
-    method="windows of 220 to 360 iterations out of a long offline run; bf16, random weights; time from start to end",
+    method="windows of 1,050 to 1,800 iterations out of a long offline run, about a minute each; bf16, random weights; "
+    "time from start to end",
     state="recorded",
     data=("h200/engine-runs.csv",),
 )

@@ -10,7 +10,7 @@ FIGURE = Figure(
     title="The engine beside transformers' generate_batch",
     chapter="13",
     method="Llama-3-8B's shape, random weights shared by both; 96 prompts of 1K to 3K tokens, 128 tokens each; theirs "
-    "with FlashAttention-3 where it finds it, the second of two runs, on prompts that are new to it",
+    "with FlashAttention-3 and CUDA graphs, the second of two runs, on prompts that are new to it",
     state="recorded",
     data=("h200/engine-stock.csv",),
 )

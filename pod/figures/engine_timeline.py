@@ -9,7 +9,8 @@ FIGURE = Figure(
     source="This repository",
     title="One hybrid iteration of Llama-3-8B on the host and on the GPU",
     chapter="13",
-    method="CUDA events around every piece; a chunk of 967 tokens beside 57 chats of 12K tokens, random weights",
+    method="CUDA events around every piece; a chunk of 967 tokens beside 57 chats of 12K tokens, random weights, "
+    "on a host that was not quiet",
     state="recorded",
     data=("h200/engine-timeline.csv",),
 )

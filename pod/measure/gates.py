@@ -8,7 +8,8 @@
     P50, P99     what the users of an online window felt, recorded against simulated
 
 Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. What
-both cost is learned from the first half of a run (`Conditions`), and judged on the rest.
+both cost is learned from the first half of a run (`Conditions`). Iterations are judged on the second half, the last
+three gates on the whole window.
 """
 
 from __future__ import annotations
@@ -101,19 +102,15 @@ class Conditions:
 @cache
 def conditions(run: str) -> Conditions:
     model, rows = cost(run), list(zip(batches(run), taken(run), recorded()[run], strict=True))
-    host, launch, pace = {}, {}, {}
+    early, host, launch, pace = rows[: len(rows) // 2], {}, {}, {}
     for kind in (True, False):
-        mine = [(event, time, row) for event, time, row in rows if bool(event.prefills) == kind]
-        early = [(_alone(event, model), row["gpu"], time, _launch(row)) for event, time, row in mine[: len(mine) // 2]]
-        alone, gpu, times, launch[kind] = np.array(early or [(0.0,) * 4]).T
+        mine = [row for row in early if bool(row[0].prefills) == kind] or early  # a kind that comes later only
+        each = [(_alone(event, model), row["gpu"], time, row["launched"] - row["planned"]) for event, time, row in mine]
+        alone, gpu, times, launch[kind] = np.array(each).T
         free = alone > launch[kind]  # elsewhere the GPU waited for launches
         host[kind] = float(np.mean(times - gpu))
         pace[kind] = float(gpu[free].sum() / alone[free].sum()) if free.any() else 1.0
     return Conditions(host, launch, pace)
-
-
-def _launch(row: dict) -> float:
-    return row["launched"] - row["planned"]
 
 
 def _alone(event: Iteration, model: MeasuredCost) -> float:
@@ -122,7 +119,7 @@ def _alone(event: Iteration, model: MeasuredCost) -> float:
 
 
 def expected(run: str, event: Iteration, model: MeasuredCost) -> float:
-    """Seconds of a batch by the cost model under the run's conditions, the mean over all launches."""
+    """Seconds of a batch by the cost model under the run's conditions, the mean over the launches seen."""
     at, kind = conditions(run), bool(event.prefills)
     return at.host[kind] + float(np.mean(np.maximum(at.pace[kind] * _alone(event, model), at.launch[kind])))
 
@@ -131,6 +128,12 @@ def predicted(run: str) -> np.ndarray:
     """Seconds of every recorded batch by the cost model."""
     model = cost(run)
     return np.array([expected(run, event, model) for event in batches(run)])
+
+
+def iteration_error(run: str) -> float:
+    """Median relative error over the second half."""
+    errors = abs(predicted(run) / taken(run) - 1)
+    return float(np.median(errors[len(errors) // 2 :]))
 
 
 def taken(run: str) -> np.ndarray:

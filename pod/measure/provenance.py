@@ -181,12 +181,13 @@ def _sampler(device: int):
 
 def write(
     path: str | Path, run: Watch, *, keys: Sequence[str], timer: str, l2: str, repeats: int,
-    csrc: Iterable[str] = (), command: str | None = None,
+    csrc: Iterable[str] = (), command: str | None = None, before: dict | None = None,
 ) -> Path:  # fmt: skip
     """Write the sidecar of the file at `path`, measured under `run`, and check it.
 
     keys: the columns that name a row; the others are measured. timer: how time was taken, in words. l2: "cold" or
-    "warm". csrc: the sources that were compiled, e.g. ["csrc/hybrid.cu"]; what they include is found.
+    "warm". csrc: the sources that were compiled, e.g. ["csrc/hybrid.cu"]; what they include is found. before: the
+    sidecar of what an earlier session measured of it.
     """
     path = Path(path)
     meta = collect() | {
@@ -195,9 +196,32 @@ def write(
         "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": _sha256(path),
     }  # fmt: skip
     sidecar = sidecar_of(path)
-    sidecar.write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    sidecar.write_text(json.dumps(joined(before, meta) if before else meta, indent=1) + "\n", encoding="utf-8")
     check(path)
     return sidecar
+
+
+def begun(path: Path, csrc: Iterable[str]) -> dict | None:
+    """The sidecar of a recording that is to go on, if it has one. What goes on elsewhere is no recording."""
+    if not sidecar_of(path).is_file():
+        return None
+    before, now = json.loads(sidecar_of(path).read_text(encoding="utf-8")), collect() | {"csrc": csrc_hashes(csrc)}
+    if other := [name for name in ("gpu", "gpus", "driver", "cuda", "torch", "csrc") if before[name] != now[name]]:
+        raise ValueError(f"{path.name}: begun with another {', '.join(other)}; --again measures all of it here")
+    return before
+
+
+def joined(before: dict, after: dict) -> dict:
+    """One sidecar for two sessions: the later one's, over both. Medians are means of theirs, weighted by samples."""
+    parts = [before["telemetry"], after["telemetry"]]
+    weights = [part["samples"] for part in parts]
+    telemetry: dict = {"samples": sum(weights)}
+    for name in TELEMETRY:
+        low, middle, high = ([part[name][k] for part in parts] for k in ("min", "median", "max"))
+        median = round(sum(m * w for m, w in zip(middle, weights, strict=True)) / sum(weights), 3)
+        telemetry[name] = {"min": min(low), "median": median, "max": max(high)}
+    seconds = round(before["seconds"] + after["seconds"], 3)
+    return after | {"started": before["started"], "seconds": seconds, "telemetry": telemetry}
 
 
 # ---------------------------------------------------------------- sources and staleness

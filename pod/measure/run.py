@@ -1,9 +1,10 @@
-"""Measure on this GPU: one suite after the other, row by row into data/fresh/, so that an interrupted run goes on."""
+"""Measure on this GPU: one suite after the other into data/fresh/, so that an interrupted run goes on."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import time
 from importlib import import_module
 from itertools import groupby
@@ -15,7 +16,7 @@ from pod.measure.suites import SUITES
 from pod.measure.timing import TIMER
 
 FRESH = provenance.ROOT / "data" / "fresh"
-SAVE_SECONDS = 5  # between two looks at the disk: whoever is killed loses no more than that
+SAVE_SECONDS = 5  # between two looks at the disk: whoever is killed loses no more than that and what is at work
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,15 +58,14 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     suite, path = import_module(SUITES[name]), folder / f"{name}.csv"
     if again:
         path.unlink(missing_ok=True)
-    done, end = _rows(path), time.monotonic() + seconds
-    known = {tuple(row[key] for key in suite.KEYS) for row in done}
-    cases = suite.cases()
-    todo = [case for case in cases if tuple(str(case[key]) for key in suite.KEYS) not in known]
+        provenance.sidecar_of(path).unlink(missing_ok=True)
+    whole, cases, end = getattr(suite, "WHOLE", suite.KEYS), suite.cases(), time.monotonic() + seconds
+    done, todo = _split(_rows(path), cases, suite.KEYS, whole)
+    before = provenance.begun(path, suite.CSRC) if done else None
     print(f"{name}: {suite.DOC} {len(todo)} of {len(cases)} rows to measure.", flush=True)
-    whole = getattr(suite, "WHOLE", suite.KEYS)
     with provenance.watch() as watched:
         saved = time.monotonic()
-        for _, unit in groupby(tqdm(todo, desc=name, mininterval=10), lambda case: [case[key] for key in whole]):
+        for _, unit in groupby(tqdm(todo, desc=name, mininterval=10), lambda case: _name(case, whole)):
             done += [case | suite.measure(case) for case in unit]
             if time.monotonic() > saved + SAVE_SECONDS:
                 _write(path, done)
@@ -79,10 +79,21 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
         print(f"{name}: {len(done)} of {len(cases)} rows after {seconds:.0f} s; run again to go on.")
     timed = {"timer": getattr(suite, "TIMER", TIMER), "l2": getattr(suite, "L2", "cold"), "repeats": suite.REPEATS}
     provenance.write(
-        path, watched, keys=suite.KEYS, **timed, csrc=suite.CSRC,
-        command=f"python -m pod measure {name}",
+        path, watched, keys=suite.KEYS, **timed, csrc=suite.CSRC, command=f"python -m pod measure {name}", before=before
     )  # fmt: skip
     return path
+
+
+def _split(rows: list[dict], cases: list[dict], keys: tuple, whole: tuple) -> tuple[list[dict], list[dict]]:
+    """The rows that count, and the cases still to measure: of an execution that is there in part, all."""
+    there, asked = ({_name(row, keys) for row in each} for each in (rows, cases))
+    broken = {_name(case, whole) for case in cases if _name(case, keys) not in there}
+    done = [row for row in rows if _name(row, keys) in asked and _name(row, whole) not in broken]
+    return done, [case for case in cases if _name(case, whole) in broken]
+
+
+def _name(row: dict, columns: tuple) -> tuple[str, ...]:
+    return tuple(str(row[column]) for column in columns)
 
 
 def _rows(path: Path) -> list[dict]:
@@ -94,7 +105,9 @@ def _rows(path: Path) -> list[dict]:
 
 def _write(path: Path, rows: list[dict]) -> None:
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
+    part = path.with_suffix(".part")
+    with part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
+    os.replace(part, path)  # at once: whoever is killed while writing keeps what was there

@@ -1,7 +1,8 @@
 """One suite a figure. A suite is a module with DOC (one line), KEYS (the columns that name a row), CSRC (the sources
 that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns. TIMER
 (how time is taken, in words) and L2 ("cold" or "warm") where they differ from pod/measure/timing.py. WHOLE: the columns
-that name one execution, where its rows are no good without each other; an interruption keeps all of them or none."""
+that name one execution, where its rows are no good without each other, () if that is all of them; an interruption keeps
+an execution or none of it."""
 
 SUITES = {
     "build": "pod.measure.suites.build",

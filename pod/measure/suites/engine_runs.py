@@ -1,4 +1,4 @@
-"""Short runs of the real engine: every iteration's time, and a digest of who was in it."""
+"""Runs of the real engine, a minute each: every iteration's time, and a digest of who was in it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Load:
         return -(-self.total // PAGE) * (self.running + 4 if self.running else 64)
 
     def workload(self):
-        """As many requests as the iterations can take in."""
+        """At most as many requests as the iterations can take in."""
         from pod.serving.workload import Workload
 
         low = self.low or self.total

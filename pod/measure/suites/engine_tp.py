@@ -10,11 +10,10 @@ from pod.measure.suites import HOPPER_CSRC, engine_runs
 from pod.serving.shapes import SHAPES, Shape
 
 DOC = "Llama-3-8B shared by two GPUs through NCCL, after two have given the tokens of one: every iteration's time."
-KEYS, WHOLE = ("run", "iteration"), ("run",)
+KEYS, WHOLE = ("run", "iteration"), ()
 CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
 REPEATS = 1
 GPUS = 2
-# Half the weights and half the heads a GPU, so what fits one GPU's memory is twice as much here.
 LOAD = replace(engine_runs.LOADS["llama-3-8b"], iterations=1500)
 RUNS = {f"llama-3-8b tp{GPUS}, {attention}": attention for attention in ("fa3", "hopper", "hopper-serial")}
 PROMPTS, OUTPUT = (5, 40, 17, 23, 1, 31), 14

@@ -8,7 +8,7 @@ from pod.batch import HybridBatch
 from pod.measure.suites import HOPPER_CSRC
 
 DOC = "start and end of every role on every SM, fused and the two halves alone (2K @ 8K beside 128 x 4K)."
-KEYS = ("run", "sm", "role")
+KEYS, WHOLE = ("run", "sm", "role"), ("run",)
 CSRC = HOPPER_CSRC
 REPEATS = 1
 K = 1024

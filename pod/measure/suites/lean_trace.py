@@ -9,7 +9,7 @@ from pod.measure.suites import lean
 from pod.schedule import stream_k
 
 DOC = "one launch each of decode, 56 heads of one request: by SM from the Hopper kernel, by part from csrc/lean.cu."
-KEYS = ("run", "row")
+KEYS, WHOLE = ("run", "row"), ("run",)
 CSRC = lean.CSRC
 REPEATS = 1
 BATCH = HybridBatch((1,), (64 * lean.K,), 56, 56, 64, dtype="float16")

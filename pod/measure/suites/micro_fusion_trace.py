@@ -10,7 +10,7 @@ from pod.measure.suites import micro_fusion as suite
 from pod.trace import held
 
 DOC = "SMs that hold compute, memory, both or nothing, at 50 moments of each run of Figure 7's loops."
-KEYS = ("method", "moment")
+KEYS, WHOLE = ("method", "moment"), ("method",)
 CSRC = suite.CSRC
 REPEATS = 1
 TIMER, L2 = "%globaltimer at the start and the end of every CTA", "warm"

@@ -1,4 +1,6 @@
-"""The operators of an iteration, each alone, over grids and at points between: what the cost model interpolates."""
+"""The operators of an iteration, each alone, over grids and at points between: what the cost model interpolates.
+
+`decode_context` is the mean over the requests, whose contexts differ."""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ def _chunks(q_heads: int, kv_heads: int) -> list[int]:
 
 
 def _decodes(kv_heads: int) -> list[int]:
-    """Requests of which a decode kernel with one CTA a KV head makes whole waves, and one more. Fewer than a wave are
-    cut, each number in another way."""
+    """Requests of which a decode kernel with one CTA a KV head makes whole waves, and one more: there equal ones would
+    make steps, and unequal ones still bend. Fewer than a wave are cut, each number in another way."""
     whole = [wave * SMS // kv_heads for wave in range(1, WAVES + 1)]
     few = [1, 2, 3, *range(4, whole[0], 2)]
     return sorted({*few, *whole, *(n + 1 for n in whole), 64, 100, 126, 128, 256})
@@ -129,9 +131,9 @@ def _captured(call):
     return replay
 
 
-def spread(requests: int, mean: int) -> list[int]:
+def unequal(requests: int, mean: int) -> list[int]:
     """Contexts from half to one and a half of `mean`, in random order. In no server are all chats equally long, and
-    equal ones would flatter us: a kernel with a CTA a KV head then works in full waves."""
+    equal ones would be hard on FlashAttention-3, whose CTA a KV head then leaves a last wave all but empty."""
     import numpy as np
 
     steps = 0.5 + (np.random.default_rng(requests).permutation(requests) + 0.5) / max(1, requests)
@@ -191,7 +193,7 @@ class Bench:
         import torch
 
         chunk, context, requests, each = (int(case[key]) for key in KEYS[4:])
-        prompts, contexts = int(chunk > 0), spread(requests, each)
+        prompts, contexts = int(chunk > 0), unequal(requests, each)
         host = self._step([chunk] * prompts + [1] * requests, [context + chunk] * prompts + contexts, prompts)
         chosen = self.backend(case["operator"].partition("_")[2])
         chosen.plan(host, host.to("cuda"))

@@ -8,7 +8,7 @@ from pod.batch import HybridBatch
 from pod.measure import timing
 
 DOC = "every CTA of one launch: operation, SM, ticket, start and time, for pod with two policies, serial and cta."
-KEYS = ("run", "cta")
+KEYS, WHOLE = ("run", "cta"), ("run",)
 CSRC = ("csrc/hybrid.cu", "pod/schedule/binding.py", "pod/schedule/fixed_split.py")
 REPEATS = 1
 K = 1024

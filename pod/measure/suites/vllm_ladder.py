@@ -22,10 +22,8 @@ from pod.serving.sampler import SAMPLERS
 from pod.serving.schedulers import VLLM
 from pod.serving.step import predicting
 
-DOC = (
-    "LLaMA-13B on 1,000 chats: every 20th iteration with each kernel and sampler of the post, and with today's kernel."
-)
-KEYS = ("iteration", "kernel", "sampler")
+DOC = "LLaMA-13B on 1,000 chats: some iterations with each kernel and sampler of the post, and with today's kernel."
+KEYS, WHOLE = ("iteration", "kernel", "sampler"), ()
 CSRC = (*SINGLE_QUERY_CSRC, *HOPPER_CSRC, "pod/serving/early.py", "pod/serving/sampler.py")
 TIMER, L2 = "host clock from the batch to its tokens on the host; CUDA events between model and sampler", "warm"
 REPEATS = 1
