@@ -16,7 +16,7 @@ class Figure:
     """What a figure module says about itself.
 
     state: "done" (computed here, exact), "simulated" (a model's output) or "recorded" (measured on a GPU).
-    data: the recordings it reads, as paths below data/recorded/, e.g. "h200/waves.csv".
+    data: the recordings it reads, as paths below data/recorded/, e.g. "h200/lean.csv".
     """
 
     id: str
@@ -32,3 +32,12 @@ class Figure:
             raise ValueError(f"state of {self.id} is {self.state!r}; allowed: {', '.join(STATES)}")
         if (self.state == "recorded") != bool(self.data):
             raise ValueError(f"{self.id}: a recorded figure names its data files, and only a recorded one does")
+
+
+def recording(name: str):
+    """What the suite `name` measured on an H200, data/recorded/h200/<name>.csv."""
+    import pandas as pd
+
+    from pod.measure import provenance
+
+    return pd.read_csv(provenance.RECORDED / "h200" / f"{name}.csv")

@@ -6,15 +6,6 @@ PAPER = {"over the rule of 2.5.6": "paper_rule_256", "over today's rule": "paper
 OURS = {"over the best fixed split": "best_split", "over FlashAttention-3": "fa3"}  # of this repository's decode
 
 
-def recorded(name: str):
-    """A recording of the suite `name`."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    return pd.read_csv(RECORDED / "h200" / f"{name}.csv")
-
-
 def speedups(df):
     """Columns of speed-ups: the rebuilt tile over FlashDecoding's rules, ours over the best split and the peer."""
     out = {name: df[column] / df.paper_lean for name, column in PAPER.items()} if "paper_lean" in df else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pod.figures import recording
 from pod.figures.hopper_sweep import filtered, geomean
 
 METHODS = {
@@ -62,9 +63,7 @@ def recorded(name: str):
     """The recording data/recorded/h200/<name>.csv; a hole has no number."""
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / "h200" / f"{name}.csv")
+    df = recording(name)
     for column in df.columns.intersection([*METHODS, *CONFIGURATIONS, *PEERS]):
         df[column] = pd.to_numeric(df[column], errors="coerce")
     return df

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from pod.figures import recording
+
 LAYERS, RATIO = 40, 8  # prompt tokens an output token: P:D of the paper
 LINEAR = ("qkv", "o", "gate_up", "down")
 PROMPTS = tuple(1024 << n for n in range(8))
@@ -11,9 +13,7 @@ PROMPTS = tuple(1024 << n for n in range(8))
 
 @cache
 def _recorded():
-    from pod.figures import _lean
-
-    return _lean.recorded("lean-layers").set_index(["operation", "phase", "tokens"]).sort_index()
+    return recording("lean-layers").set_index(["operation", "phase", "tokens"]).sort_index()
 
 
 def linear(phase: str) -> dict[str, float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from pod.figures import recording
+
 CHATS = "144 chats"  # the batch that is like the run's: its mean size, ragged lengths
 KERNELS = {
     "registers": "query in registers",
@@ -19,14 +21,6 @@ KERNELS = {
 COLOURS = {"registers": "#9aa7b4", "shared": "#f58518", "table_batch": "#e9b87d", "atomics": "#d98c5f",
            "registers_in_turn": "#5c6b7a", "shared_in_turn": "#a65f00", "lean": "#b279a2", "hopper": "#54a24b",
            "fa3": "#22303c"}  # fmt: skip
-
-
-def recorded(name: str):
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    return pd.read_csv(RECORDED / "h200" / f"{name}.csv")
 
 
 def share_of_dram(kv_bytes, ms):
@@ -73,7 +67,7 @@ def whole_run(sample):
 
 def ladder():
     """The executed iterations. The first is left out: it also loads kernels."""
-    df = recorded("vllm-ladder")
+    df = recording("vllm-ladder")
     return df[df.iteration > 0]
 
 
@@ -98,7 +92,7 @@ RUNGS = ("clean", "query in shared memory", "one multinomial", "one copy")
 
 def profile(*rungs: str, view: str = "iteration"):
     """Bins of the profiled iteration of these rungs."""
-    df = recorded("vllm-timeline")
+    df = recording("vllm-timeline")
     return df[df.rung.isin(rungs) & (df["view"] == view)].reset_index(drop=True)
 
 

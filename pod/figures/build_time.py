@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="build-time",
@@ -19,11 +19,7 @@ FAMILIES = {"sm_80": "five methods, bf16, 128", "hopper": "Hopper kernel"}
 
 def table():
     """One row a family: cores of the machine, seconds with an empty cache and with a full one."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("build")
     return df.assign(family=df.family.map(FAMILIES))[["family", "cores", *COLUMNS]]
 
 

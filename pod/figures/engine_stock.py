@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="engine-stock",
@@ -19,11 +19,7 @@ FIGURE = Figure(
 def table():
     """A row a run: seconds in all, answer tokens a second, gaps between tokens in ms, and how many of the first tokens
     are those of our own run with the smaller budget."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("engine-stock")
     budget = df.budget.map(lambda n: f"{n:,} tokens an iteration" if n else "its own budget")
     return df.assign(name=df.system + ", " + budget, tokens_per_second=df.tokens / df.seconds).sort_values(
         ["system", "budget"], ignore_index=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="engine-timeline",
@@ -19,11 +19,7 @@ NAMES = {"fa3": "attention by FlashAttention-3, two calls", "hopper": "attention
 
 def table():
     """Milliseconds since the scheduler was asked, one row a piece; layer -1 is around the layers."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("engine-timeline")
     return df[df.run.isin(NAMES)].assign(run=df.run.map(NAMES))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, engine_host
+from pod.figures import Figure, engine_host, recording
 from pod.figures.engine_runs import WAYS
 
 FIGURE = Figure(
@@ -22,11 +22,9 @@ def table():
     the share in which the GPU waited for the host."""
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
     rows = []
-    for gpus, path, load in zip((1, 2), FIGURE.data, ("llama-3-8b", "llama-3-8b tp2"), strict=True):
-        runs = pd.read_csv(RECORDED / path).groupby("run")
+    for gpus, suite, load in ((1, "engine-runs", "llama-3-8b"), (2, "engine-tp", "llama-3-8b tp2")):
+        runs = recording(suite).groupby("run")
         for attention, name in WAYS.items():
             mine = runs.get_group(f"{load}, {attention}")
             taken = mine.scheduled_ms.shift(-1) - mine.scheduled_ms

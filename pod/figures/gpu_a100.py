@@ -8,7 +8,7 @@ from statistics import mean, median
 
 from pod import paper
 from pod.batch import MODELS, HybridBatch
-from pod.figures import Figure
+from pod.figures import Figure, recording
 from pod.figures._gpusim import Case, milliseconds
 
 FIGURE = Figure(
@@ -75,9 +75,7 @@ def step_here():
     """The same step where we could measure it: torch's FlashAttention-2 on an H200, ms alone, 54 to 67 decodes."""
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
-    chunks_ = pd.read_csv(RECORDED / "h200/methods-chunks.csv")
+    chunks_ = recording("methods-chunks")
     rows = []
     for decodes, mine in chunks_.groupby("decodes"):
         alone = chunks("yi-6b", int(decodes), [0])[0].decode

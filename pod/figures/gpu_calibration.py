@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="gpu-calibration",
@@ -21,13 +21,11 @@ KB = 1024
 @cache
 def table():
     """One row a probe: milliseconds measured, and by the model."""
-    import pandas as pd
 
     from pod.figures._gpusim import Case, milliseconds
-    from pod.measure.provenance import RECORDED
     from pod.measure.suites.gpusim_calibrate import even_batch
 
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("gpusim-calibrate")
     df = df[df.probe.isin(["read", "prefill", "decode"]) & (df["size"] > 0)].copy()
     df["shape"] = df["shape"].astype(int)
     whole = (("prefill_splits", "none"), ("decode_splits", 1))

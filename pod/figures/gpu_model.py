@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import combinations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="gpu-model",
@@ -30,10 +30,9 @@ def table():
     from pod.figures._gpusim import Case, milliseconds
     from pod.figures.hopper_sweep import filtered
     from pod.hardware import H200
-    from pod.measure.provenance import RECORDED
     from pod.measure.suites.hopper_sweep import KEYS, batch_of
 
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("methods-sweep")
     alone = df[["prefill", "decode"]]
     df = filtered(df.assign(share=alone.min(axis=1) / alone.sum(axis=1))).head(MOST).reset_index(drop=True)
     batches = [batch_of(case) for case in df.to_dict("records")]
@@ -94,9 +93,8 @@ def hopper():
 
     from pod.batch import HybridBatch
     from pod.figures._gpusim import Case, milliseconds
-    from pod.measure.provenance import RECORDED
 
-    df = pd.read_csv(RECORDED / "h200/hopper-peers.csv")
+    df = recording("hopper-peers")
     sizes = df[["chunk", "context", "decodes", "decode_context", "q_heads", "kv_heads"]]
     batches = [HybridBatch.of(*size) for size in sizes.itertuples(index=False)]
     names = [f"{b.q_lens[0]} @ {b.kv_lens[0]} + {len(b.q_lens) - 1} x {b.kv_lens[1]}" for b in batches]

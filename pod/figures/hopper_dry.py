@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="hopper-dry",
@@ -24,11 +24,8 @@ PANELS = {  # what grows: the column, in words
 def table():
     """One row a batch: times in ms; the mean share of the time in which an SM works on both sides, on one, on none."""
     import numpy as np
-    import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("hopper-dry")
     end = df[["prefill_last_us", "decode_last_us"]].max(axis=1)
     first, last = (f(df.prefill_mean_us, df.decode_mean_us) for f in (np.minimum, np.maximum))
     shares = {"both": first / end, "one": (last - first) / end, "none": df.idle_us / end}

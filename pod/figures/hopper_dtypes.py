@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 from pod.figures.hopper_sweep import BALANCED, PEERS, geomean, parts
 
 FIGURE = Figure(
@@ -21,10 +21,8 @@ def table():
     and the ratio of its two parts."""
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
-    others, bf16 = (pd.read_csv(RECORDED / path) for path in FIGURE.data)
-    df = pd.concat([bf16.assign(head_dim=128, dtype="bfloat16"), others], ignore_index=True)
+    bf16 = recording("hopper-peers").assign(head_dim=128, dtype="bfloat16")
+    df = pd.concat([bf16, recording("hopper-dtypes")], ignore_index=True)
     return pd.DataFrame({
         "kind": df.dtype.map({"bfloat16": "bf16", "float16": "fp16"}) + ", " + df.head_dim.astype(str),
         "ratio": parts(df).prefill / parts(df).decode,

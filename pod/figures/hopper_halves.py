@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="hopper-halves",
@@ -27,11 +27,7 @@ BAR = {"prefill": 97, "decode": 100}  # what we set out to reach with a contiguo
 def table():
     """One row a shape: rate (TFLOP/s of prefill, GB/s of decode) and percent of FlashAttention-3 with a contiguous
     cache, cache by cache, and with what method `auto` takes; `same_pages`: of FlashAttention-3 in pages of 16, too."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("hopper-halves")
     prefill = df.side == "prefill"
     fa3 = df.fa3.where(~prefill, df[["fa3", "fa3_exact"]].min(axis=1))  # decode has one call
     work = (df.flops / 1e9).where(prefill, df.kv_bytes / 1e6)  # per millisecond: TFLOP/s, GB/s

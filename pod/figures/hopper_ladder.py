@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 from pod.hardware import H200
 
 FIGURE = Figure(
@@ -22,10 +22,9 @@ def table():
     import numpy as np
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
     from pod.measure.suites.hopper_ladder import WITHOUT
 
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("hopper-ladder")
     roof = 1e3 * np.maximum(H200.compute_time(df.flops), H200.memory_time(df.kv_bytes))
     return pd.DataFrame({
         "idea": df.idea, "batch": [name(WITHOUT[idea][0]) for idea in df.idea], "flops": df.flops,

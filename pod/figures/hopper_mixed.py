@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 from pod.hardware import H200
 
 FIGURE = Figure(
@@ -21,9 +21,7 @@ def table():
     """One row a batch and page size: work and time over those of the uniform batch, and what is left over, %."""
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("hopper-mixed")
     kind, heads = (df.batch.str.rsplit(" ", n=1).str[i] for i in (0, 1))
     cost = H200.compute_time(df.flops) + H200.memory_time(df.kv_bytes)
     plain = df.assign(cost=cost, heads=heads)[(kind == "uniform") & (df.page == 0)].set_index("heads")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 from pod.figures.hopper_sweep import geomean, parts
 
 FIGURE = Figure(
@@ -34,9 +34,7 @@ def table():
     no time."""
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("hopper-peers")
     alone = parts(df)
     peers = df[list(PEERS)].apply(pd.to_numeric, errors="coerce")
     out = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()]}).join(alone).join(peers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pod import paper
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="hopper-sweep",
@@ -24,11 +24,7 @@ BALANCED = (0.7, 1.4)  # prefill over decode, each alone
 def table():
     """One row a batch: milliseconds of each way, of both parts alone (the faster FlashAttention-3 call), their larger
     part, the share of the smaller one, and the best peer."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("hopper-sweep")
     alone = parts(df)
     keys = df[["model", "tp", "chunk", "context", "decodes", "seen"]]
     times = df[[*PEERS.values(), "ours"]]

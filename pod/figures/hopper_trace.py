@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="hopper-trace",
@@ -21,11 +21,7 @@ SERIAL, FUSED = "one after the other", "fused"
 def table():
     """One row a way, SM and role that had work, in microseconds. One after the other is prefill's launch, then
     decode's."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("hopper-trace")
     side = df.role.map(lambda r: "decode" if r in (1, 4) else "prefill")
     df = df.assign(side=side, role=df.role.map(lambda r: ROLES[r]))[(df.run == "fused") | (df.run == side)]
     shift = df.end_us[df.run == "prefill"].max() * (df.run == "decode")

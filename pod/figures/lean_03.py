@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="lean-03",
@@ -18,7 +18,7 @@ RUNS = {"single": "no split", "rule_256": "rule of 2.5.6", "rule_now": "today's 
 
 def table():
     """One row a cut and SM: when its decode began and ended, microseconds after the first."""
-    df = _lean.recorded("lean-trace")
+    df = recording("lean-trace")
     df = df[df.run.isin(RUNS)]
     return df[["run", "sm", "start_us", "end_us"]].astype({"sm": int}).reset_index(drop=True)
 

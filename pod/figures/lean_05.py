@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="lean-05",
@@ -20,7 +20,7 @@ FIRST, COUNT = 14, 10  # the CTAs shown
 
 def table():
     """One row a part of a head: its CTA, when it was computed, and when it was stored or merged, microseconds."""
-    df = _lean.recorded("lean-trace")
+    df = recording("lean-trace")
     df = df[df.run.isin(RUNS)].astype({name: int for name in ("worker", "sm", "head", "part", "parts", "merges")})
     columns = ["run", "worker", "sm", "head", "part", "parts", "begin_token", "end_token", "merges", "start_us",
                "computed_us", "end_us"]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean
+from pod.figures import Figure, _lean, recording
 
 FIGURE = Figure(
     id="lean-08",
@@ -20,7 +20,7 @@ COLUMNS = (*_lean.PAPER, *_lean.OURS)
 
 def table():
     """One row a batch: milliseconds of both decodes and the speed-ups."""
-    df = _lean.speedups(_lean.recorded("lean-sweep"))
+    df = _lean.speedups(recording("lean-sweep"))
     df = df[df.panel.isin(PANELS)]
     keys = ["panel", "q_heads", "batch", "context", "lean", "paper_lean", "paper_host", "best_split_parts"]
     return df[[*keys, *COLUMNS]].reset_index(drop=True)
@@ -28,7 +28,7 @@ def table():
 
 def _multi_head():
     """All batches of one length whose query heads have their own keys, at head dimension 64: figures 7 and 8."""
-    df = _lean.speedups(_lean.recorded("lean-sweep"))
+    df = _lean.speedups(recording("lean-sweep"))
     return df[(df.head_dim == 64) & (df.ratio == 1)]
 
 
@@ -72,13 +72,13 @@ def least_beyond_4k() -> float:
 
 def never_slower() -> float:
     """Least speed-up of ours over the best fixed split of the same tile code, over the whole sweep."""
-    df = _lean.speedups(_lean.recorded("lean-sweep"))
+    df = _lean.speedups(recording("lean-sweep"))
     return float(df["over the best fixed split"].min())
 
 
 def plan_never_slower() -> float:
     """The same of what the plan chooses: equal ranges, or parts of every head where they end first."""
-    df = _lean.recorded("lean-sweep")
+    df = recording("lean-sweep")
     return float((df.best_split / df.auto).min())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean
+from pod.figures import Figure, _lean, recording
 
 FIGURE = Figure(
     id="lean-09",
@@ -19,7 +19,7 @@ PANELS = {"9a": ("context", "context, 32 heads a GPU, batch 4"), "9b": ("heads",
 
 def table():
     """One row a batch: the rebuilt tile's time under FlashDecoding's split over that under stream-K, and ours."""
-    df = _lean.recorded("lean-parallel")
+    df = recording("lean-parallel")
     keys = ["panel", "gpus", "heads", "batch", "context", "lean", "paper_lean"]
     gains = {"paper's tile over the rule of 2.5.6": df.paper_rule_256 / df.paper_lean}
     gains |= {"ours over the rule of 2.5.6": df.rule_256 / df.lean, "ours over today's rule": df.rule_now / df.lean}

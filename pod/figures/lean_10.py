@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean
+from pod.figures import Figure, _lean, recording
 
 FIGURE = Figure(
     id="lean-10",
@@ -18,7 +18,7 @@ COLUMNS = (*_lean.PAPER, "over the best fixed split")
 
 def table():
     """One row a batch: average over longest context, and the speed-ups."""
-    df = _lean.speedups(_lean.recorded("lean-sweep"))
+    df = _lean.speedups(recording("lean-sweep"))
     df = df[df.panel == "10"].assign(percent=lambda d: 100 * d.ratio)
     return df[["batch", "percent", "lean", "paper_lean", "best_split_parts", *COLUMNS]].reset_index(drop=True)
 

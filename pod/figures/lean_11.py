@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean
+from pod.figures import Figure, _lean, recording
 
 FIGURE = Figure(
     id="lean-11",
@@ -20,7 +20,7 @@ OTHERS = {"no split": "single", "the rule of 2.5.6": "rule_256", "today's rule":
 
 def table():
     """One row a model and context: the time of each other way over that of stream-K."""
-    df = _lean.recorded("lean-sweep")
+    df = recording("lean-sweep")
     df = df[df.panel == "11"].reset_index(drop=True)
     out = df[["q_heads", "kv_heads", "context", "lean"]]
     return out.assign(**{name: df[column] / df.lean for name, column in OTHERS.items()})

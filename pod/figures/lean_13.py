@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean
+from pod.figures import Figure, _lean, recording
 
 FIGURE = Figure(
     id="lean-13",
@@ -21,7 +21,7 @@ def table():
     """One row a context and way: millijoules, watts, and energy over that of the split; net is without idle power."""
     import pandas as pd
 
-    df = _lean.recorded("lean-energy").set_index(["context", "way"])
+    df = recording("lean-energy").set_index(["context", "way"])
     net = df.millijoules - df.idle_watts * df.ms
     rows = []
     for context in df.index.unique("context"):

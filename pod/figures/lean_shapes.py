@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="lean-shapes",
@@ -23,7 +23,7 @@ def table():
     """One row a batch: gigabytes, microseconds of each way, and the share of the DRAM rate that each reaches, %."""
     from pod.hardware import H200
 
-    df = _lean.recorded("lean")
+    df = recording("lean")
     rate = df.kv_bytes / 1e9 / H200.dram_bytes_per_s * 1e14  # % of the peak, by milliseconds
     out = df[["batch", "q_heads", "kv_heads", "head_dim"]].assign(gigabytes=df.kv_bytes / 1e9)
     out = out.assign(**{f"{name}, µs": 1e3 * df[column] for name, column in WAYS.items()})
@@ -65,7 +65,7 @@ def least_of_small() -> float:
 
 def singles():
     """One request with 8 KV heads, as chapter 16 records it: microseconds of ours and of FlashAttention-3."""
-    df = _lean.recorded("hopper-halves")
+    df = recording("hopper-halves")
     df = df[(df.side == "decode") & (df.head_dim == 128) & (df.dtype == "bfloat16") & df.batch.str.match(SINGLE)]
     out = df[["batch"]].assign(ours=1e3 * df.auto, fa3=1e3 * df.fa3)
     return out.assign(speedup=out.fa3 / out.ours).reset_index(drop=True)
@@ -74,7 +74,7 @@ def singles():
 def in_pages():
     """The batches that are also measured in pages of 16 in random order: what pages cost us, and the gain over
     FlashAttention-3 in the same pages."""
-    df = _lean.recorded("lean").dropna(subset="auto_page16")
+    df = recording("lean").dropna(subset="auto_page16")
     return df[["batch", "kv_heads"]].assign(cost=df.auto_page16 / df.auto, gain=df.fa3_page16 / df.auto_page16)
 
 

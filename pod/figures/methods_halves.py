@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="methods-halves",
@@ -19,11 +19,7 @@ WAYS = {"fa2": "torch's FlashAttention-2", "ours": "ours, 2 CTAs an SM", "ours_4
 
 def table():
     """One row a batch and way: milliseconds, TFLOP/s, and GB/s of keys and values."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("methods-halves")
     keys = ["side", "q_heads", "kv_heads", "sequences", "tokens", "flops", "kv_bytes"]
     rows = df.melt(keys, [way for way in WAYS if way in df], "way", "ms").dropna(subset="ms")
     rows = rows.assign(tflops=rows.flops / rows.ms / 1e9, gb_per_s=rows.kv_bytes / rows.ms / 1e6)

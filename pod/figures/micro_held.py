@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 from pod.micro import NAMES
 
 FIGURE = Figure(
@@ -19,11 +19,7 @@ HELD = ("compute", "both", "memory", "nothing")
 
 def table():
     """One row a method and moment: microseconds since the start, and the SMs that hold each kind of CTA."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    return pd.read_csv(RECORDED / FIGURE.data[0])
+    return recording("micro-fusion-trace")
 
 
 def draw(df):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="plus34-01",
@@ -20,9 +20,8 @@ STATED = {"compute": "plus34.f01.compute_util", "dram": "plus34.f01.memory_util"
 def table():
     """Percent of the peak, by place and what is busy: the post's A100, and each batch on an H200."""
     from pod import paper
-    from pod.figures import _plus34
 
-    df = _plus34.recorded("single-query-counters")
+    df = recording("single-query-counters")
     before = df[df.kernel == "registers"].set_index("batch")
     out = before[list(PEAKS)].rename(index=lambda batch: f"H200, {batch}")
     out.loc["the post, A100"] = [paper.value(STATED[name]) for name in PEAKS]

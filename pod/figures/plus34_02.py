@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="plus34-02",
@@ -20,7 +20,7 @@ def table():
     from pod import paper
     from pod.figures import _plus34
 
-    df = _plus34.recorded("single-query-counters")
+    df = recording("single-query-counters")
     df = df[df.batch == _plus34.CHATS].assign(no_issue=lambda d: 100 - d.issue)
     stalls = [column for column in df if column.startswith("stall_")]
     out = df[["kernel", "no_issue", "occupancy", "dram"]].assign(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="plus34-03",
@@ -21,7 +21,7 @@ def table():
     """One row an instruction: its place in the program, the share of samples there, and the part it is of."""
     from pod.figures import _plus34
 
-    df = _plus34.recorded("single-query-stalls")
+    df = recording("single-query-stalls")
     barriers = df.barriers - (df.kernel == "shared")
     part = [list(PARTS)[sum(b > last for last in LAST_BARRIERS)] for b in barriers]
     return df.assign(part=part, label=df.kernel.map(_plus34.KERNELS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="plus34-04",
@@ -21,7 +21,7 @@ def table():
 
     from pod.figures import _plus34
 
-    df = _plus34.recorded("single-query")
+    df = recording("single-query")
     rows = []
     for kernel in _plus34.KERNELS:
         part = df[["batch", "kv_bytes"]].assign(kernel=kernel, ms=df[kernel], over_before=df[kernel] / df.registers)
@@ -42,7 +42,7 @@ def memory_after() -> float:
     """DRAM utilisation by ncu on the run's batch, %."""
     from pod.figures import _plus34
 
-    df = _plus34.recorded("single-query-counters").set_index(["batch", "kernel"])
+    df = recording("single-query-counters").set_index(["batch", "kernel"])
     return float(df.dram[_plus34.CHATS, "shared"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="plus34-t1",
@@ -73,7 +73,7 @@ def stretch():
     """The iterations that were executed in a row: milliseconds each, executed and as the sample estimates them."""
     from pod.figures import _plus34
 
-    ladder, out = _plus34.recorded("vllm-ladder"), _plus34.recorded("vllm-stretch")
+    ladder, out = recording("vllm-ladder"), recording("vllm-stretch")
     for (kernel, sampler), part in out.groupby(["kernel", "sampler"]):
         sample = ladder[(ladder.kernel == kernel) & (ladder["sampler"] == sampler)].set_index("iteration")
         estimated = _plus34.whole_run(sample[["ms", "loop_ms"]]).sum(axis=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pod import paper
-from pod.figures import Figure
+from pod.figures import Figure, recording
 from pod.micro import NAMES
 
 FIGURE = Figure(
@@ -23,10 +23,8 @@ def recorded(cases: tuple[str, ...] = ()):
     """One row a case, number of iterations and method: ms, time over the oracle, share of time with both on an SM."""
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
     rows = []
-    for row in pd.read_csv(RECORDED / FIGURE.data[0]).to_dict("records"):
+    for row in recording("micro-fusion").to_dict("records"):
         if cases and row["case"] not in cases:
             continue
         oracle = max(row["compute"], row["memory"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="pod-trace",
@@ -33,11 +33,7 @@ def named(rows):
 
 def traces() -> dict:
     """The trace of each run."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    rows = named(pd.read_csv(RECORDED / FIGURE.data[0]))
+    rows = named(recording("pod-trace"))
     return {run: mine.reset_index(drop=True) for run, mine in rows.groupby("run", sort=False)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="random-batches",
@@ -18,11 +18,7 @@ FAMILIES = {"any": "five methods, sm_80", "hopper": "Hopper kernel", "lean": "st
 
 def table():
     """One row a family: batches, how many were wrong, and the largest error over torch's in the same dtype."""
-    import pandas as pd
-
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("random-batches")
     return df.assign(family=df.family.map(FAMILIES))[["family", "checked", "wrong", "largest_error"]]
 
 

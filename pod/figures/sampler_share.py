@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="sampler-share",
@@ -19,9 +19,7 @@ LOOKS = {"loop": ("o-", "#b279a2"), "loop, packed": ("o--", "#b279a2"), "batched
 
 def table():
     """Milliseconds until the model is done and after it, and the latter's share in percent."""
-    from pod.figures import _plus34
-
-    df = _plus34.recorded("sampler-share")
+    df = recording("sampler-share")
     return df.assign(share=100 * df.sampler_ms / df.ms, us_each=1e3 * df.sampler_ms / df.batch)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure
+from pod.figures import Figure, recording
 
 FIGURE = Figure(
     id="wave-step",
@@ -22,9 +22,7 @@ def table():
     """One row a method and batch: milliseconds, and the rise against 66 requests in percent."""
     import pandas as pd
 
-    from pod.measure.provenance import RECORDED
-
-    df = pd.read_csv(RECORDED / FIGURE.data[0])
+    df = recording("hopper-halves")
     yi = df[(df.side == "decode") & (df.q_heads == 32) & (df.kv_heads == 4) & (df.head_dim == 128)]
     yi = yi[yi.dtype == "bfloat16"].set_index("batch")
     rows = []
