@@ -95,7 +95,7 @@ def test_pictures_of_runs_show_what_is_in_them(record):
     assert (host.ms - host.gpu_ms).between(0.7, 1.3).all() and {"hybrid", "decode only"} <= set(host.kind)
     assert engine_host.worst_hybrid() == host.host_percent[host.kind == "hybrid"].max() < 6
     held = engine_gates.table().set_index("gate").drop(["operators", "operators, worst"])
-    assert held.holds["batches"].all() and held.holds["iterations"].all()
+    assert held.value.notna().all() and held.holds["batches"].all() and held.holds["iterations"].all()
     words = engine_gates.text(engine_gates.table())
     assert "iterations        median error, %         at most  3: 13 of 13 hold" in words
     for figure, table in ((engine_runs_figure, runs), (engine_host, host), (engine_gates, engine_gates.table())):
@@ -150,8 +150,10 @@ def test_a_window_starts_in_the_middle_of_a_long_run():
     assert len(events) == load.iterations and len({engine_runs.digest(e) for e in events}) == len(events)
     assert len(scheduler.running) == pytest.approx(load.running, abs=3), "as many end as begin"
     assert all(e.prefills and e.decodes for e in events[1:]) and not any(e.preempted for e in events)
-    tokens = [e.tokens for e in events[1:]]
-    assert min(tokens) >= load.chunk - 2 and max(tokens) == load.chunk and np.mean(tokens) > load.chunk - 1.1
+    for event in events[1:]:
+        *_, prompt_ends = event.prefills[-1]
+        room = load.chunk - event.tokens
+        assert room in ((1, 2) if prompt_ends else (0,)), "a batch is full, unless a prompt ends in it"
 
 
 def test_chats_of_unequal_lengths_keep_their_mean():

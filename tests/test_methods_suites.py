@@ -1,6 +1,5 @@
 """The suites of chapter 08: which batches they take, a wrong way becomes a named hole, and how counters are read."""
 
-import json
 import sys
 from contextlib import nullcontext
 from importlib import import_module
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from pod.batch import HybridBatch
-from pod.measure import counters, peers, provenance, run, timing
+from pod.measure import counters, peers, run, timing
 from pod.measure.suites import SUITES, hopper_sweep, methods_chunks, methods_counters, methods_splits, methods_sweep
 from pod.schedule import fixed_split
 
@@ -197,27 +196,6 @@ def test_an_interrupted_suite_keeps_whole_runs_and_goes_on(toy):
 def test_what_is_there_in_part_or_asked_for_no_more_does_not_count(toy):
     run._write(toy.path, [{"run": name, "i": i, "nth": 70} for name, i in (("a", 0), ("a", 3), ("c", 0))])
     assert [nth for *_, nth in toy(seconds=9)] == list("123456")
-
-
-def test_a_recording_goes_on_only_where_it_began(monkeypatch, tmp_path):
-    here = {"gpu": "NVIDIA H200", "gpus": 1, "driver": "580.1", "cuda": "13.0", "torch": "2.11.0"}
-    monkeypatch.setattr(provenance, "collect", lambda: here)
-    path = tmp_path / "toy.csv"
-    assert provenance.begun(path, []) is None
-    provenance.sidecar_of(path).write_text(json.dumps(here | {"csrc": {}}))
-    assert provenance.begun(path, [])["gpu"] == "NVIDIA H200"
-    provenance.sidecar_of(path).write_text(json.dumps(here | {"csrc": {}, "gpus": 2}))
-    with pytest.raises(ValueError, match="toy.csv: begun with another gpus; --again measures all of it here"):
-        provenance.begun(path, [])
-
-
-def test_two_sessions_have_one_sidecar():
-    telemetry = lambda n, low, mid, high: {"samples": n} | {  # noqa: E731
-        name: {"min": low, "median": mid, "max": high} for name in provenance.TELEMETRY}  # fmt: skip
-    before = {"started": "1", "seconds": 10.0, "commit": "a", "telemetry": telemetry(30, 1, 2, 5)}
-    after = {"started": "2", "seconds": 5.5, "commit": "b", "telemetry": telemetry(10, 2, 4, 4)}
-    both = provenance.joined(before, after)
-    assert both == {"started": "1", "seconds": 15.5, "commit": "b", "telemetry": telemetry(40, 1, 2.5, 5)}
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -354,3 +354,27 @@ def test_compare_without_fresh_data(home, capsys):
     assert "nothing to compare" in capsys.readouterr().out
     assert main(["compare", "h200/bands.csv"]) == 2
     assert "data/fresh/h200/bands.csv does not exist" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- one recording in several sessions
+
+
+def test_a_recording_goes_on_only_where_it_began(monkeypatch, tmp_path):
+    here = {"gpu": "NVIDIA H200", "gpus": 1, "driver": "580.1", "cuda": "13.0", "torch": "2.11.0"}
+    monkeypatch.setattr(provenance, "collect", lambda: here)
+    path = tmp_path / "toy.csv"
+    assert provenance.begun(path, []) is None
+    provenance.sidecar_of(path).write_text(json.dumps(here | {"csrc": {}}))
+    assert provenance.begun(path, [])["gpu"] == "NVIDIA H200"
+    provenance.sidecar_of(path).write_text(json.dumps(here | {"csrc": {}, "gpus": 2}))
+    with pytest.raises(ValueError, match="toy.csv: begun with another gpus; --again measures all of it here"):
+        provenance.begun(path, [])
+
+
+def test_two_sessions_have_one_sidecar():
+    telemetry = lambda n, low, mid, high: {"samples": n} | {  # noqa: E731
+        name: {"min": low, "median": mid, "max": high} for name in provenance.TELEMETRY}  # fmt: skip
+    before = {"started": "1", "seconds": 10.0, "commit": "a", "telemetry": telemetry(30, 1, 2, 5)}
+    after = {"started": "2", "seconds": 5.5, "commit": "b", "telemetry": telemetry(10, 2, 4, 4)}
+    both = provenance.joined(before, after)
+    assert both == {"started": "1", "seconds": 15.5, "commit": "b", "telemetry": telemetry(40, 1, 2.5, 5)}

@@ -20,14 +20,22 @@ def table():
     """A row a system and rate: median and P99 TTFT, P99 TBT, in seconds."""
     import pandas as pd
 
-    from pod.serving.experiments import POD, SARATHI, SYSTEMS, online_setup, results
+    from pod.serving.experiments import POD, SARATHI, SYSTEMS, online_setup
+
+    return pd.concat([curve(system, online_setup(CHUNK, **SYSTEMS[system])) for system in (SARATHI, POD)],
+                     ignore_index=True)  # fmt: skip
+
+
+def curve(system: str, setup):
+    """The rows of a system, as this setup serves it."""
+    import pandas as pd
+
+    from pod.serving.experiments import results
     from pod.serving.simulate import Run
     from pod.serving.workload import Workload
 
-    cases = [(system, rate) for system in (SARATHI, POD) for rate in RATES]
-    runs = [Run(online_setup(CHUNK, **SYSTEMS[system]), Workload(WORKLOAD, REQUESTS, rate))
-            for system, rate in cases]  # fmt: skip
-    rows = [(*case, m["ttft_p50"], m["ttft_p99"], m["tbt_p99"]) for case, m in zip(cases, results(runs), strict=True)]
+    metrics = results(Run(setup, Workload(WORKLOAD, REQUESTS, rate)) for rate in RATES)
+    rows = [(system, rate, m["ttft_p50"], m["ttft_p99"], m["tbt_p99"]) for rate, m in zip(RATES, metrics, strict=True)]
     return pd.DataFrame(rows, columns=["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"])
 
 

@@ -187,11 +187,11 @@ def seconds(run: str) -> tuple[float, float]:
 
 
 @cache
-def hybrid_slowdown(model: str, method: str, kernels: str) -> float:
-    """How many times longer the hybrid batches of a recorded offline run took than their operators one by one: what
+def hybrid_slowdown(load: str, method: str, kernels: str) -> float:
+    """How many times longer the hybrid batches of a recorded run took than their operators one by one: what
     calibrates a simulation. The host is in it, and clocks that are lower at the power limit."""
     name = next(name for name, what in METHODS.items() if what == (method, kernels))
-    times, alone = _against_operators(f"{model}, {name}", decodes=True)
+    times, alone = _against_operators(f"{load}, {name}", decodes=True)
     return round(float(times.sum() / alone.sum()), 3)
 
 
