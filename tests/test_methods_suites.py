@@ -193,6 +193,13 @@ def test_an_interrupted_suite_keeps_whole_runs_and_goes_on(toy):
     assert toy(seconds=0) == first + [("b", *rest) for _, *rest in first]
 
 
+def test_who_has_nothing_to_measure_leaves_the_sidecar_alone(toy, monkeypatch):
+    toy(seconds=9)
+    monkeypatch.setattr(run.provenance, "begun", lambda *_: {"commit": "that measured"})
+    monkeypatch.setattr(run.provenance, "write", lambda *_, **__: pytest.fail("written for a session without a row"))
+    assert len(toy(seconds=9)) == 6
+
+
 def test_what_is_there_in_part_or_asked_for_no_more_does_not_count(toy):
     run._write(toy.path, [{"run": name, "i": i, "nth": 70} for name, i in (("a", 0), ("a", 3), ("c", 0))])
     assert [nth for *_, nth in toy(seconds=9)] == list("123456")

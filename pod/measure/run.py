@@ -60,9 +60,12 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
         path.unlink(missing_ok=True)
         provenance.sidecar_of(path).unlink(missing_ok=True)
     whole, cases, end = getattr(suite, "WHOLE", suite.KEYS), suite.cases(), time.monotonic() + seconds
-    done, todo = _split(_rows(path), cases, suite.KEYS, whole)
+    rows = _rows(path)
+    done, todo = _split(rows, cases, suite.KEYS, whole)
     before = provenance.begun(path, suite.CSRC) if done else None
     print(f"{name}: {suite.DOC} {len(todo)} of {len(cases)} rows to measure.", flush=True)
+    if before and done == rows and not todo:
+        return path  # its sidecar tells of the sessions that measured
     with provenance.watch() as watched:
         saved = time.monotonic()
         for _, unit in groupby(tqdm(todo, desc=name, mininterval=10), lambda case: _name(case, whole)):
