@@ -16,24 +16,27 @@ enum class Method : int64_t { serial, streams, cta, warp, pod };
 enum Entry { kMethod, kCtasPerSm, kSms, kCausal, kPrefillWorks, kDecodeWorks, kPieces, kDeals, kPrefillGroups,
              kDecodeGroups, kPrefillSlots, kDecodeSlots, kTraceRows };
 
+// The kernels keep these strides in 32 bits, and multiply them by as much: a register is dear. kv_page stays in 64.
+void check_32_bits(const Inputs& a) {
+    const auto check = [](const char* name, int64_t stride, int64_t times) {
+        TORCH_CHECK_VALUE(stride <= INT_MAX / times, name, ": got a stride of ", stride, " elements, allowed are up to ", INT_MAX / times);
+    };
+    check("q", a.q_token, 16), check("q", a.q_head, std::max(a.num_q_heads, 16));
+    check("k_cache", a.kv_token, 16), check("k_cache", a.kv_head, a.num_kv_heads), check("block_table", a.table_stride, 1);
+}
+
 HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table, const Tensor& lists,
                      const Tensor& counters, const Tensor& partials, at::IntArrayRef shape, double scale) {
-    HybridArgs a = {};
-    a.q = q.const_data_ptr(), a.k = k.const_data_ptr(), a.v = v.const_data_ptr();
-    a.q_token = q.stride(0), a.q_head = q.stride(1);
-    a.kv_page = k.stride(0), a.kv_token = k.stride(1), a.kv_head = k.stride(2);
+    HybridArgs a = {inputs(q, k, v, table)};
+    check_32_bits(a);
     const auto reach = [](const Tensor& x) {  // elements from the first to the last
         size_t last = 0;
         for (int64_t d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
         return last + 1;
     };
     a.q_size = reach(q), a.kv_size = reach(k);
-    a.num_q_heads = q.size(1), a.num_kv_heads = k.size(2);
     a.page_shift = 31;
-    if (table) {
-        a.table = table->const_data_ptr<int>(), a.table_stride = table->stride(0), a.table_size = reach(*table);
-        a.page_shift = __builtin_ctzll(k.size(1));
-    }
+    if (table) a.table_size = reach(*table), a.page_shift = __builtin_ctz(a.page_tokens);
     a.scale_log2 = scale * 1.4426950408889634;
     a.lists = lists.const_data_ptr<int>();
     a.counters = counters.mutable_data_ptr<int>(), a.partials = partials.mutable_data_ptr<float>();

@@ -81,6 +81,7 @@ hybrid(const __grid_constant__ Params<T> p) {
     } else {
         const Trace<kTrace> trace;
         const Assignment a = Binding::assign(p.choice, ptr_cast<int>(smem));
+        if (Binding::kDraws && a.id >= p.choice.slots[a.op]) return;
         if (Binding::kPrefills && (!Binding::kDecodes || a.op == kPrefill)) {
             if constexpr (Binding::kPrefills) prefill<Shape>(p, a.id, smem);
         } else {
@@ -105,7 +106,7 @@ template <class T> Tensors<T> tensors(const HybridArgs& a) {
     x.table = device_ptr(a.table, a.table_size, "block_table");
     x.q_token = a.q_token, x.q_head = a.q_head, x.kv_page = a.kv_page, x.kv_token = a.kv_token, x.kv_head = a.kv_head;
     x.num_q_heads = a.num_q_heads, x.group = a.num_q_heads / a.num_kv_heads;
-    x.table_stride = a.table_stride, x.page_shift = a.page_shift, x.scale_log2 = a.scale_log2;
+    x.table_stride = a.table_stride, x.page_shift = a.page_shift, x.pages = a.pages, x.scale_log2 = a.scale_log2;
     return x;
 }
 

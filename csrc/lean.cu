@@ -118,7 +118,7 @@ template <class Worker, class T> LeanParams<T> lean_params(const HybridArgs& a) 
     p.x.table = device_ptr(a.table, a.table_size, "block_table");
     p.x.q_token = a.q_token, p.x.q_head = a.q_head, p.x.kv_page = a.kv_page, p.x.kv_token = a.kv_token, p.x.kv_head = a.kv_head;
     p.x.num_q_heads = a.num_q_heads, p.x.group = a.num_q_heads / a.num_kv_heads;
-    p.x.table_stride = a.table_stride, p.x.page_shift = a.page_shift, p.x.scale_log2 = a.scale_log2;
+    p.x.table_stride = a.table_stride, p.x.page_shift = a.page_shift, p.x.pages = a.pages, p.x.scale_log2 = a.scale_log2;
     const size_t ints = size_t(a.decode_works) * (sizeof(Work) / 4), rows = size_t(a.decode_slots) * Tile::kRows;
     p.work = device_ptr(a.lists, ints, "work");
     p.pieces = device_ptr(a.lists + ints, size_t(a.pieces) + 1, "pieces"), p.count = a.pieces;

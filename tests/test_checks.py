@@ -28,11 +28,15 @@ def test_runs_cover_the_family():
 
 
 @pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
-def test_a_batch_of_it_is_right_and_the_broken_one_is_not():
+def test_a_batch_of_it_is_right_and_the_broken_ones_are_not(monkeypatch):
     batch, choice = next(sanitizer.runs())
     sanitizer.launch(batch, choice, device="cpu")
     with pytest.raises(ValueError, match="block_table"):
-        sanitizer.launch(batch, choice, break_table=True, device="cpu")
+        sanitizer.launch(batch, choice, sanitizer.PAGES, device="cpu")
+    with pytest.raises(RuntimeError, match="out of bounds: .* of q at"):
+        sanitizer.launch(batch, choice, sanitizer.BROKEN, device="cpu")
+    monkeypatch.setattr("pod.allowed._check_pages", lambda *_: None)
+    sanitizer.launch(batch, choice, sanitizer.PAGES, device="cpu")  # the emulator sees no step out of the pool
 
 
 @pytest.mark.parametrize("errors", [0, 7])
@@ -48,6 +52,7 @@ def test_sanitizer_found_nothing_but_the_broken_batch():
     right = found.xs(sanitizer.RIGHT, level="batches")
     assert set(right.index) == set(sanitizer.TOOLS) and (right.launches == len(list(sanitizer.runs()))).all()
     assert (right.errors == 0).all() and found.errors["memcheck", sanitizer.BROKEN] > 0
+    assert found.errors["memcheck", sanitizer.PAGES] == 0 and found.launches["memcheck", sanitizer.PAGES] > 50
 
 
 def test_wrong_batches_are_counted_and_the_last_is_replayed_longer(monkeypatch):

@@ -11,37 +11,47 @@ from pod.reference import hybrid_attention
 
 torch = pytest.importorskip("torch")
 
-POINTERS = (
-    "q k v out lse table prefill_work decode_work decode_chunks counters prefill_arrived decode_arrived "
-    "prefill_part decode_part trace stream"
-)
-NUMBERS = (
-    "tokens num_q_heads num_kv_heads head_dim half causal pages page_tokens table_stride "
-    "prefill_units n_decode_chunks prefill_yields pack_shift prefill_rows ctas"
-)
+FIELDS = {  # Inputs of csrc/include/inputs.h, then what Pod90Launch of csrc/hopper/launch.h adds
+    "q k v table": ctypes.c_void_p,
+    "q_token q_head kv_page kv_token kv_head table_stride": ctypes.c_int64,
+    "tokens num_q_heads num_kv_heads head_dim pages page_tokens": ctypes.c_int,
+    "out lse prefill_work decode_work decode_chunks counters prefill_arrived decode_arrived": ctypes.c_void_p,
+    "prefill_part decode_part trace stream": ctypes.c_void_p,
+    "half causal prefill_units n_decode_chunks prefill_yields pack_shift prefill_rows ctas": ctypes.c_int,
+    "scale": ctypes.c_float,
+}
 
 
 class Launch(ctypes.Structure):
     """Pod90Launch of csrc/hopper/launch.h."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in POINTERS.split()),
-        *((name, ctypes.c_int) for name in NUMBERS.split()),
-        ("scale", ctypes.c_float),
-    ]
+    _fields_ = [(name, kind) for names, kind in FIELDS.items() for name in names.split()]
 
 
-def run(batch, sms, splits=None, yields=False, free_sms=None, rise=1):
+def inputs(q, k, v, table):
+    """What csrc/include/operators.h reads off the tensors."""
+    strides = dict(zip(("q_token", "q_head"), q.stride(), strict=False))
+    strides |= dict(zip(("kv_page", "kv_token", "kv_head"), k.stride(), strict=False))
+    sizes = dict(zip(("tokens", "num_q_heads", "head_dim"), q.shape, strict=True), num_kv_heads=k.shape[2])
+    pages = {"table": None, "table_stride": 0}
+    if table is not None:
+        pages = {"table": table.data_ptr(), "table_stride": table.stride(0)}
+    pointers = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr()}
+    return pointers | strides | sizes | pages | {"pages": k.shape[0], "page_tokens": k.shape[1]}
+
+
+def run(batch, sms, splits=None, yields=False, free_sms=None, rise=1, view=lambda *tensors: tensors):
     """Two launches, as the second finds the first one's counters. Returns error of output and of log-sum-exp.
 
     The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise. Scores grow towards the
-    first keys, which prefill meets last, to `rise` times those of the last ones.
+    first keys, which prefill meets last, to `rise` times those of the last ones. `view` lays the tensors out anew.
     """
     from pod.hopper import Plan
 
     q, k, v, table = batch.tensors(seed=1)
     if rise > 1:
         k *= torch.linspace(rise, 1, k.shape[1]).to(k.dtype)[:, None, None]
+    q, k, v, table = view(q, k, v, table)
     plan = Plan(batch, torch.device("cpu"), sms, splits=splits, yields=yields)
     made = plan.lists(batch.causal)
     units, works, chunks, split_tiles, prefill_floats, ctas, pack_shift, *rows = made.shape
@@ -50,15 +60,13 @@ def run(batch, sms, splits=None, yields=False, free_sms=None, rise=1):
     expected, expected_lse = hybrid_attention(q, k, v, batch.q_lens, batch.kv_lens, table, causal=batch.causal)
     errors = []
     for _ in range(2):
-        out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:2], torch.nan)
+        out, lse = torch.full(q.shape, torch.nan, dtype=q.dtype), torch.full(q.shape[:2], torch.nan)
         launch = Launch(
-            q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), out=out.data_ptr(), lse=lse.data_ptr(),
-            table=None if table is None else table.data_ptr(), table_stride=0 if table is None else table.shape[1],
+            **inputs(q, k, v, table), out=out.data_ptr(), lse=lse.data_ptr(),
             prefill_work=lists, decode_work=lists + 48 * units, decode_chunks=lists + 48 * (units + works),
             counters=state, prefill_arrived=state + 16, decode_arrived=state + 16 + rows // 4 * split_tiles,
             prefill_part=scratch, decode_part=scratch + 4 * prefill_floats,
-            tokens=q.shape[0], num_q_heads=q.shape[1], num_kv_heads=k.shape[2], head_dim=q.shape[2],
-            half=q.dtype == torch.half, causal=batch.causal, pages=k.shape[0], page_tokens=k.shape[1],
+            half=q.dtype == torch.half, causal=batch.causal,
             prefill_units=units, n_decode_chunks=chunks, prefill_yields=yields, pack_shift=pack_shift,
             prefill_rows=rows, ctas=ctas, scale=batch.head_dim**-0.5,
         )  # fmt: skip
@@ -97,6 +105,37 @@ def test_hopper_kernel_is_right_and_breaks_no_rule(name):
 def test_maxima_that_keep_rising_are_raised(q_lens, kv_lens):
     error, lse_error = run(HybridBatch(q_lens, kv_lens, 2, 1, 64, dtype="float16"), sms=2, rise=40)
     assert error < 0.004 and lse_error < 1e-3
+
+
+def fused(q, k, v, table):
+    """Views as engines keep them: q in a fused QKV, K and V interleaved, the table a corner of a wider one."""
+    tokens, heads, dim = q.shape
+    qkv = torch.full((tokens, heads + 2 * k.shape[2], dim), torch.nan, dtype=q.dtype)
+    pools = torch.stack([k, v], 1)
+    qkv[:, :heads] = q
+    if table is not None:
+        wide = torch.full((len(table), table.shape[1] + 5), 10**6, dtype=torch.int32)
+        wide[:, : table.shape[1]] = table
+        table = wide[:, : table.shape[1]]
+    return qkv[:, :heads], pools[:, 0], pools[:, 1], table
+
+
+def head_major(q, k, v, table):
+    """Heads outside, tokens inside, in q and in the caches."""
+    k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
+    return q.transpose(0, 1).contiguous().transpose(0, 1), k, v, table
+
+
+@pytest.mark.parametrize("view", (fused, head_major))
+@pytest.mark.parametrize("name", ("small pages, ragged", "fp16, head dim 128", "a chunk and four decodes"))
+def test_strided_tensors_are_read_where_they_lie(name, view):
+    batch, sms, options = BATCHES[name]
+    if view is head_major and batch.page_size and batch.head_dim == 128:
+        with pytest.raises(AssertionError, match="launch refused: -3"):
+            run(batch, sms, **options, view=view)
+        return
+    error, lse_error = run(batch, sms, **options, view=view)
+    assert error < (0.001 if batch.dtype == "float16" else 0.008) and lse_error < 1e-4
 
 
 def test_prefill_alone_is_tried_with_two_and_with_three_warpgroups():

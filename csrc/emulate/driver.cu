@@ -17,7 +17,7 @@ extern "C" __attribute__((visibility("default"))) const char* run(
     int deals, int* counters, int groups, float* partials, int prefill_slots, int decode_slots, int sms) {
     static std::string text;
     HybridArgs a{};
-    a.q = q, a.k = k, a.v = v, a.out = out, a.table = table, a.table_stride = table_stride, a.page_shift = 4;
+    a.q = q, a.k = k, a.v = v, a.out = out, a.table = table, a.table_stride = table_stride, a.page_shift = 4, a.pages = pages;
     a.q_head = a.kv_head = HEAD_DIM, a.q_token = q_heads * HEAD_DIM, a.kv_token = kv_heads * HEAD_DIM;
     a.kv_page = 16 * a.kv_token;
     a.q_size = a.out_size = size_t(tokens) * a.q_token, a.kv_size = size_t(pages) * a.kv_page;

@@ -1,10 +1,7 @@
 // torch.ops.pod.hopper: the Hopper kernel as a torch operator. Checks live in Python (pod/hopper.py); this file only
 // turns tensors into the launch record.
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-#include <torch/library.h>
-
+#include "include/operators.h"
 #include "launch.h"
 
 namespace {
@@ -18,28 +15,26 @@ using at::Tensor;
 std::tuple<Tensor, Tensor, Tensor> hopper(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table,
                                           const Tensor& lists, const Tensor& state, const Tensor& scratch, at::IntArrayRef shape,
                                           double scale, bool causal, bool yields, bool lse, bool trace) {
-    const c10::cuda::CUDAGuard guard(q.device());
+    const Guard guard(q.device());
     constexpr int kWork = 12;
     const int units = shape[0], works = shape[1], chunks = shape[2], ctas = shape[5], rows = units ? shape[7] : 128;
-    Tensor out = at::empty_like(q);
+    Tensor out = at::empty(q.sizes(), q.options());
     Tensor sums = at::empty({lse ? q.size(0) : 0, q.size(1)}, q.options().dtype(at::kFloat));
     Tensor stamps = trace ? at::zeros({ctas, 5, 2}, q.options().dtype(at::kLong)) : at::empty({0, 5, 2}, q.options().dtype(at::kLong));
-    Pod90Launch a = {};
-    a.q = q.data_ptr(), a.k = k.data_ptr(), a.v = v.data_ptr(), a.out = out.data_ptr();
-    a.lse = lse ? sums.data_ptr() : nullptr;
-    a.table = table ? table->const_data_ptr<int>() : nullptr;
+    Pod90Launch a = {inputs(q, k, v, table)};
+    a.out = out.data_ptr(), a.lse = lse ? sums.data_ptr() : nullptr;
     const int* list = lists.const_data_ptr<int>();
     a.prefill_work = list, a.decode_work = list + units * kWork, a.decode_chunks = list + (units + works) * kWork;
     a.counters = state.mutable_data_ptr<int>(), a.prefill_arrived = a.counters + 4, a.decode_arrived = a.prefill_arrived + rows / 16 * shape[3];
     a.prefill_part = scratch.mutable_data_ptr<float>(), a.decode_part = a.prefill_part + shape[4];
     a.trace = trace ? stamps.data_ptr() : nullptr;
-    a.stream = c10::cuda::getCurrentCUDAStream().stream();
-    a.tokens = q.size(0), a.num_q_heads = q.size(1), a.head_dim = q.size(2), a.num_kv_heads = k.size(2);
+    a.stream = current_stream();
     a.half = q.scalar_type() == at::kHalf, a.causal = causal;
-    a.pages = k.size(0), a.page_tokens = k.size(1), a.table_stride = table ? table->size(1) : 0;
     a.prefill_units = units, a.n_decode_chunks = chunks, a.prefill_yields = yields, a.pack_shift = shape[6];
     a.prefill_rows = rows, a.ctas = ctas, a.scale = scale;
     const int error = pod90_launch(&a);
+    TORCH_CHECK_VALUE(error != -3, "k_cache: got heads ", a.kv_head, " elements apart, allowed for method 'hopper' with head_dim ",
+                      a.head_dim, " and pages under 128 are heads side by side, ", a.head_dim, " apart");
     TORCH_CHECK(error == 0, "the Hopper kernel could not be launched: ",
                 error > 0 ? cudaGetErrorString(cudaError_t(error)) : error == -1 ? "no tensor map could be made" : "no such configuration");
     return {out, sums, stamps};

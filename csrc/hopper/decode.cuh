@@ -26,7 +26,7 @@ struct Params {
     int* counters;                                                   // [0] next chunk, [1] CTAs done; 0 between launches
     float* part;                                                     // partial results, kSlotFloats<D> each
     int* arrived;                                                    // one a group: partials stored; 0 between launches
-    int n_chunks, group;
+    int n_chunks, num_q_heads;
     float scale_log2;
 };
 template <int D> constexpr int kSlotFloats = 128 * (D / 16) + 16;    // O^T in fragment order, then m and l of 8 heads
@@ -79,13 +79,13 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
         return pieces++ & 1;
     };
     auto announce = [&](const Record& w) {
-        const int head0 = FIELD(w, pos0), group = (FIELD(w, q_row) - head0) / p.group;
+        const int head0 = FIELD(w, pos0), kv_head = FIELD(w, head), token = FIELD(w, q_row) / p.num_q_heads;
         const uint32_t s = slot_of(), full = smem_u32(&c.q_full[s]);
         w.copy_to(c.work[s], lane);
         __syncwarp();
         if (elect_one()) {
             mbar_arrive_tx(full, S::kQBytes);
-            tma_load_4d(base + S::kQ + s * S::kQBytes, &mq, full, head0, 0, group);
+            tma_load_5d(base + S::kQ + s * S::kQBytes, &mq, full, head0, 0, kv_head, token);
         }
         __syncwarp();
     };

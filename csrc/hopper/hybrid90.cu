@@ -94,29 +94,32 @@ static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, co
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 #endif
-// Q [tokens, Hq, D] for prefill: (64 columns, heads, tokens, panels). For decode: (64 columns, heads of a group, panels,
-// groups), so that a box of 8 heads is filled up with zeros where the group is smaller.
+// Strides of maps count bytes, elements take two. Q for prefill: (64 columns, heads, tokens, panels). For decode: (64 columns,
+// heads of a group, panels, groups, tokens), so that a box of 8 heads is filled up with zeros where the group is smaller.
 static bool q_maps(Maps* m, const Pod90Launch& a) {
-    const cuuint64_t D = a.head_dim, row = D * 2, G = a.num_q_heads / a.num_kv_heads;
-    const cuuint64_t pd[4] = {64, cuuint64_t(a.num_q_heads), cuuint64_t(a.tokens), D / 64}, ps[3] = {row, row * a.num_q_heads, 128};
-    const cuuint64_t dd[4] = {64, G, D / 64, cuuint64_t(a.tokens) * a.num_kv_heads}, ds[3] = {row, 128, row * G};
-    const cuuint32_t pack = 1u << a.pack_shift, pb[4] = {64, pack, 64 / pack, 1}, db[4] = {64, decode::kHeads, cuuint32_t(D / 64), 1};
-    return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 4, dd, ds, db);
+    const cuuint64_t heads = a.num_q_heads, group = heads / a.num_kv_heads, tokens = a.tokens, panels = a.head_dim / 64;
+    const cuuint64_t head = a.q_head * 2, token = a.q_token * 2;
+    const cuuint64_t pd[4] = {64, heads, tokens, panels}, ps[3] = {head, token, 128};
+    const cuuint64_t dd[5] = {64, group, panels, cuuint64_t(a.num_kv_heads), tokens}, ds[4] = {head, 128, head * group, token};
+    const cuuint32_t pack = 1u << a.pack_shift, pb[4] = {64, pack, 64 / pack, 1}, db[5] = {64, decode::kHeads, cuuint32_t(panels), 1, 1};
+    return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 5, dd, ds, db);
 }
 // KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
 static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows) {
-    const cuuint64_t D = a.head_dim, row = D * 2 * a.num_kv_heads;
-    const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), D / 64, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
-    const cuuint64_t strides[4] = {row, 128, D * 2, row * a.page_tokens};
+    const cuuint64_t panels = a.head_dim / 64;
+    const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), panels, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
+    const cuuint64_t strides[4] = {cuuint64_t(a.kv_token) * 2, 128, cuuint64_t(a.kv_head) * 2, cuuint64_t(a.kv_page) * 2};
     const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), 1, 1, 1};
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
-// The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages).
+// The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages). A map has no
+// dimension left, so heads and panels share one: where a head has two panels, heads must lie side by side.
+static bool can_group(const Pod90Launch& a) { return a.head_dim == 64 || a.kv_head == a.head_dim || a.num_kv_heads == 1; }
 static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data) {
-    const cuuint64_t panels = a.head_dim / 64, row = a.head_dim * 2 * a.num_kv_heads, groups = a.page_tokens / 8;
+    const cuuint64_t panels = a.head_dim / 64, token = a.kv_token * 2, groups = a.page_tokens / 8;
     const cuuint64_t dims[5] = {64, 8, a.num_kv_heads * panels, groups, cuuint64_t(a.pages)};
-    const cuuint64_t strides[4] = {row, 128, 8 * row, row * a.page_tokens};
+    const cuuint64_t strides[4] = {token, panels == 1 ? cuuint64_t(a.kv_head) * 2 : 128, 8 * token, cuuint64_t(a.kv_page) * 2};
     const cuuint32_t box[5] = {64, 8, cuuint32_t(panels), cuuint32_t(groups), 1};
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
@@ -141,6 +144,7 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     Maps maps = {};
     if (!q_maps(&maps, a)) return -1;
     const bool grouped = a.table && a.page_tokens < prefill::kN;
+    if (grouped && a.prefill_units && !can_group(a)) return -3;
     if (grouped ? !grouped_map(&maps.pk, a, a.k) || !grouped_map(&maps.pv, a, a.v)
                 : !kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN)) return -1;
     if (!kv_map(&maps.dk, a, a.k, decode::kTokens) || !kv_map(&maps.dv, a, a.v, decode::kTokens)) return -1;
@@ -149,7 +153,7 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
                           a.prefill_arrived, a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift,
                           a.prefill_yields, scale_log2};
     decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
-                         a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads / a.num_kv_heads, scale_log2};
+                         a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads, scale_log2};
     KvLayout kv = {a.table, a.table_stride, a.table ? __builtin_ctz(a.page_tokens) : 31};
     const auto go = [&](auto dtype, auto dim, auto page) {
         using T = decltype(dtype);

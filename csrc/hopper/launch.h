@@ -1,11 +1,10 @@
 // The one call into the Hopper kernel, free of CUDA and torch types, so that bindings and benchmarks share it.
 #pragma once
+#include "../include/inputs.h"
 
-struct Pod90Launch {
-    const void *q, *k, *v;             // q [tokens, Hq, D]; KV [pages, page_tokens, Hk, D] (contiguous: one page a sequence)
-    void* out;                         // [tokens, Hq, D]
+struct Pod90Launch : Inputs {
+    void* out;                         // [tokens, Hq, D], dense
     void* lse;                         // [tokens, Hq] float, or null
-    const int* table;                  // [sequences, table_stride] page ids, or null
     const void* prefill_work;          // Work records, longest first
     const void* decode_work;
     const int* decode_chunks;          // [n_decode_chunks + 1]
@@ -15,8 +14,7 @@ struct Pod90Launch {
     float *prefill_part, *decode_part;
     void* trace;                       // [ctas][5 roles][2] nanoseconds, or null
     void* stream;
-    int tokens, num_q_heads, num_kv_heads, head_dim, half, causal;
-    int pages, page_tokens, table_stride;
+    int half, causal;
     int prefill_units, n_decode_chunks, prefill_yields, pack_shift, prefill_rows, ctas;  // prefill_rows: of a tile, 128 or 192
     float scale;
 };

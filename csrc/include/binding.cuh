@@ -15,17 +15,17 @@ struct Assignment { int op, id, ticket, draws; };
 
 // Prefill or decode alone: serial and streams are two such launches.
 struct OnlyPrefill {
-    static constexpr bool kPrefills = true, kDecodes = false, kHalves = false;
+    static constexpr bool kPrefills = true, kDecodes = false, kHalves = false, kDraws = false;
     DEV static Assignment assign(const Choice&, sptr<int>) { return {kPrefill, int(blockIdx.x), -1, 0}; }
 };
 struct OnlyDecode {
-    static constexpr bool kPrefills = false, kDecodes = true, kHalves = false;
+    static constexpr bool kPrefills = false, kDecodes = true, kHalves = false, kDraws = false;
     DEV static Assignment assign(const Choice&, sptr<int>) { return {kDecode, int(blockIdx.x), -1, 0}; }
 };
 
 // CTA-parallel: the block index decides before anyone knows where the CTA will run.
 struct ByBlock {
-    static constexpr bool kPrefills = true, kDecodes = true, kHalves = false;
+    static constexpr bool kPrefills = true, kDecodes = true, kHalves = false, kDraws = false;
     DEV static Assignment assign(const Choice& c, sptr<int>) {
         const int block = blockIdx.x;
         if (block < c.slots[kPrefill]) return {kPrefill, block, -1, 0};
@@ -35,7 +35,7 @@ struct ByBlock {
 
 // Warp-parallel, as HFuse does it: the first warps of each CTA prefill, the others decode. The CTA ends with its longer half.
 struct ByWarp {
-    static constexpr bool kPrefills = true, kDecodes = true, kHalves = true;
+    static constexpr bool kPrefills = true, kDecodes = true, kHalves = true, kDraws = false;
     template <int kPrefillThreads> DEV static Assignment assign_half() {
         return {int(threadIdx.x) < kPrefillThreads ? kPrefill : kDecode, int(blockIdx.x), -1, 0};
     }
@@ -43,7 +43,7 @@ struct ByWarp {
 
 // SM-aware (POD): the CTA asks where it runs, and what runs there already.
 struct ByTicket {
-    static constexpr bool kPrefills = true, kDecodes = true, kHalves = false;
+    static constexpr bool kPrefills = true, kDecodes = true, kHalves = false, kDraws = true;
 
     // A policy is a table, the same for all SMs (pod/schedule/binding.py makes it). Past its end decode comes first: it is short.
     DEV static int draw_op(const Choice& c, int ticket) {
@@ -57,7 +57,9 @@ struct ByTicket {
         a.op = draw_op(c, a.ticket);
         a.id = atomicAdd(c.tickets + c.sms + a.op, 1);
         a.draws = 1;
-        if (a.id >= c.slots[a.op]) {  // nothing left of this operation: there are as many CTAs as slots, so the other has some
+        // Nothing left of this operation: there are as many CTAs as slots, so the other has some. If it has none either, the
+        // tickets are not those of one launch (two at once shared them), and the CTA goes without work.
+        if (a.id >= c.slots[a.op]) {
             a.op ^= 1;
             a.id = atomicAdd(c.tickets + c.sms + a.op, 1);
             a.draws = 2;

@@ -1,19 +1,14 @@
 // The one call into the kernels of hybrid.cu, free of CUDA and torch types.
 #pragma once
-#include <cstddef>
-#include <cstdint>
+#include "inputs.h"
 
 enum class Binding : int { prefill, decode, cta, warp, pod };
 
-struct HybridArgs {
-    const void *q, *k, *v;
+struct HybridArgs : Inputs {
     void* out;
     float* lse;                                // or null
-    const int* table;                          // or null
-    int64_t kv_page;                                      // strides in elements
-    int q_token, q_head, kv_token, kv_head;
     size_t q_size, kv_size, out_size, table_size;         // elements, for the emulator's checks
-    int num_q_heads, num_kv_heads, table_stride, page_shift;
+    int page_shift;
     float scale_log2;
     const int* lists;                          // prefill work | decode work | decode pieces | deal (see pod/ampere.py)
     int prefill_works, decode_works, pieces, deals;

@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
+#include <climits>
 #include <string>
+#include "inputs.h"
 
 #ifdef POD_EMULATE
 #include "launch.cuh"
@@ -48,6 +50,18 @@ template <class Work> void on_two_streams(at::Device device, Work&& work) {
 }
 template <class Work> void on_sms(int, Work&& work) { work(); }
 #endif
+
+// A dimension of one entry may have any stride; such an entry is never stepped over.
+inline int64_t step(const at::Tensor& x, int64_t dim) { return x.size(dim) == 1 ? x.size(-1) : x.stride(dim); }
+inline Inputs inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& table) {
+    Inputs at = {q.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), table ? table->const_data_ptr<int>() : nullptr};
+    at.q_token = step(q, 0), at.q_head = step(q, 1);
+    at.kv_page = step(k, 0), at.kv_token = step(k, 1), at.kv_head = step(k, 2);
+    at.table_stride = table ? table->stride(0) : 0;
+    at.tokens = q.size(0), at.num_q_heads = q.size(1), at.head_dim = q.size(2);
+    at.pages = k.size(0), at.page_tokens = k.size(1), at.num_kv_heads = k.size(2);
+    return at;
+}
 
 // A process may load a library for the emulator and one for the GPU: the first to come defines the operator, both implement it.
 inline void define(torch::Library& m, const std::string& schema) {

@@ -18,6 +18,7 @@ template <class T> struct Tensors {
     int num_q_heads, group;  // query heads, and how many share a KV head
     int table_stride, page_shift;
     float scale_log2;        // softmax scale x log2 e
+    unsigned pages;          // last: anywhere before, ptxas takes 14 registers more
 };
 
 // One piece of work, made by pod/schedule/fixed_split.py: query rows against keys begin .. end of their sequence.
@@ -195,9 +196,10 @@ private:
         for (int r = row0; r < row0 + kWarpRows; r += 16)
             fetch_rows(query + r * kRowBytes, first + int64_t(r) * stride, stride, work.rows - r);
     }
-    // Where the rows of keys key .. key + 15 of this sequence and KV head begin, in either cache.
+    // Where the rows of keys key .. key + 15 of this sequence and KV head begin, in either cache. A wrong page id must not lead
+    // out of the pool; it is bounded here and not where it was read, so that nobody waits for the table.
     DEV int64_t rows_at(int page, int key) const {
-        return page * x.kv_page + int64_t(key & ((1u << x.page_shift) - 1)) * x.kv_token + work.kv_head * x.kv_head;
+        return min(unsigned(page), x.pages - 1) * x.kv_page + int64_t(key & ((1u << x.page_shift) - 1)) * x.kv_token + work.kv_head * x.kv_head;
     }
     // Fetch panels of keys `key` ...: K into one slot, V into another. After V, look up where the next keys lie, long before
     // they are fetched.

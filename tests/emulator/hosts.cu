@@ -9,7 +9,7 @@ EXPORT const char* run(const T* q, const T* k, const T* v, T* out, int keys, int
                        int groups, float* partials, int slots, int hosts) {
     return outcome([=] {
         HybridArgs a = {};
-        a.q = q, a.k = k, a.v = v, a.out = out, a.page_shift = 31, a.num_q_heads = a.num_kv_heads = heads;
+        a.q = q, a.k = k, a.v = v, a.out = out, a.page_shift = 31, a.pages = 1, a.num_q_heads = a.num_kv_heads = heads;
         a.q_token = a.kv_token = heads * 64, a.q_head = a.kv_head = 64, a.kv_page = int64_t(keys) * heads * 64;
         a.q_size = a.out_size = size_t(heads) * 64, a.kv_size = a.kv_page, a.scale_log2 = 0.125f * 1.44269504f;
         a.lists = lists, a.decode_works = a.pieces = works, a.counters = counters, a.decode_groups = groups;

@@ -6,6 +6,6 @@ EXPORT const char* run(const Pod90Launch* launch, int sms) {
     return outcome([=] {
         emulate::machine().sms = sms;
         emulate::machine().smem_per_sm = 228 << 10, emulate::machine().smem_per_cta = 227 << 10;
-        if (pod90_launch(launch)) throw std::runtime_error("no such configuration");
+        if (const int error = pod90_launch(launch)) throw std::runtime_error("launch refused: " + std::to_string(error));
     });
 }
