@@ -93,6 +93,10 @@ def make_plan(batch: HybridBatch, device, method="pod", policy="proportional", c
     return plan
 
 
+def build(batch: HybridBatch, device) -> None:
+    kernels.operator(HYBRID, kind(batch.dtype, batch.head_dim), device)
+
+
 def gpu_of(device) -> GPU:
     """The card as pod.hardware knows it; an A100 stands in for cards that it does not know, and for the emulator."""
     if isinstance(device, GPU):  # a plan for a card that need not be here (pod/gpusim.py)

@@ -7,6 +7,7 @@ from operator import index
 from pod.hardware import GPU
 
 HEAD_DIMS = (64, 128)
+LONGEST = 1 << 30  # tokens of a sequence: the kernels count them in 32 bits
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
@@ -33,7 +34,7 @@ class HybridBatch:
             if isinstance(lengths, str) or not hasattr(lengths, "__iter__"):
                 raise ValueError(f"{name}: got {lengths!r}, allowed is a sequence of integers")
             object.__setattr__(self, name, tuple(_positive(n, name) for n in lengths))
-        for name in ("num_q_heads", "num_kv_heads"):
+        for name in ("num_q_heads", "num_kv_heads", "head_dim"):
             object.__setattr__(self, name, _positive(getattr(self, name), name))
         if self.page_size is not None:
             object.__setattr__(self, "page_size", _positive(self.page_size, "page_size"))
@@ -51,6 +52,9 @@ class HybridBatch:
             raise ValueError(
                 f"num_q_heads: got {self.num_q_heads}, allowed are multiples of num_kv_heads = {self.num_kv_heads}"
             )
+        if (rows := sum(self.q_lens) * self.num_q_heads) >= 1 << 31 or max(self.kv_lens) > LONGEST:
+            raise ValueError(f"kv_lens: got {max(self.kv_lens)} at most and {rows} rows of queries, allowed are "
+                             f"{LONGEST} and {(1 << 31) - 1}")  # fmt: skip
         if self.head_dim not in HEAD_DIMS:
             raise ValueError(f"head_dim: got {self.head_dim!r}, allowed are {', '.join(map(str, HEAD_DIMS))}")
         if self.dtype not in DTYPE_BYTES:

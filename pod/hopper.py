@@ -75,6 +75,10 @@ class Plan(WorkPlan):
         return Lists(*placed, [*works, chunks, prefill.groups, prefill_floats, self.sms, pack_shift, rows])
 
 
+def build(_batch: HybridBatch, device) -> None:
+    kernels.operator(HOPPER, "", device)
+
+
 def make_plan(batch: HybridBatch, device="cuda", splits: int | None = None, decode_weights=None, yields=None) -> Plan:
     """Plan one iteration. `splits`, `decode_weights` and `yields` override what the cost model would choose."""
     import torch
@@ -82,7 +86,7 @@ def make_plan(batch: HybridBatch, device="cuda", splits: int | None = None, deco
     if not available(device):
         raise ValueError(f"device: got {device!r}, the Hopper method needs a GPU of compute capability 9.0")
     device = torch.device(device)
-    kernels.operator(HOPPER, "", device)  # a build in the first call would spoil what is timed there
+    build(batch, device)  # in the first call it would spoil what is timed there
     yields = prefill_yields(batch) if yields is None else yields
     plan = Plan(batch, device, kernels.sm_count(device), decode_weights, splits, yields)
     plan.lists(batch.causal)

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -164,6 +165,19 @@ class Family:
         return f"{self.name}_{kind}" if kind else self.name
 
 
+_built_ahead = ContextVar("built_ahead", default=False)
+
+
+@contextmanager
+def ahead() -> Iterator[None]:
+    """Inside, whoever builds knows it; outside, a build is a surprise, and says how to avoid it."""
+    token = _built_ahead.set(True)
+    try:
+        yield
+    finally:
+        _built_ahead.reset(token)
+
+
 @cache
 def operator(family: Family, kind: str, device):
     """The torch operator of this kind on this device. Built when it is first asked for."""
@@ -279,4 +293,5 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
         raise BuildError(f"the kernels {names} could not be built; the compiler's words are in {log}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"done in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    hint = "" if _built_ahead.get() else "; pod.build(...) ahead would have saved this wait"
+    print(f"done in {time.perf_counter() - started:.0f} s{hint}", file=sys.stderr, flush=True)

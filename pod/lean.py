@@ -175,6 +175,13 @@ def choose_worker(batch: HybridBatch, device, splits: int | str = "auto") -> str
     return "warp" if splits == "auto" and many and batch.kv_bytes >= LARGE else "hopper"
 
 
+def build(batch: HybridBatch, device) -> None:
+    """Whichever worker it will choose."""
+    kernels.operator(LEAN, kind(batch.dtype, batch.head_dim), device)
+    if device.type == "cuda" and hopper.available(device):
+        hopper.build(batch, device)
+
+
 def make_plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | None = None, **choice) -> WorkPlan:
     """Plan one iteration. splits: "stream-k" (equal ranges), parts of every head, or "auto", whichever of them should
     end first; the paper's tile then takes equal ranges. worker: one of WORKERS (csrc/lean.cu), "hopper", or None to

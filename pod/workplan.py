@@ -1,12 +1,14 @@
 """What the plans of all kernel families share: the two sides of a batch, and work lists that lie on the device.
 
-A plan keeps its own counters and workspace, so a run allocates nothing but its results, and two streams that run at
-once need two plans.
+A plan keeps its own counters and workspace, so a run allocates nothing but its results, and runs of one plan follow
+each other, whatever streams they are on.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -21,6 +23,22 @@ class Lists:
     counters: object  # int32, zero between launches
     partials: object  # float32, the pieces' results until they are merged
     shape: list[int]
+    stream: object = field(default=None, init=False, repr=False)  # of the latest run outside a graph
+    turn: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def follow(self) -> None:
+        """Let the current stream wait for the latest run: it uses the same counters and workspace. The allocator is
+        told of the stream as well, so that a plan may be dropped while its kernel runs."""
+        import torch
+
+        stream = torch.cuda.current_stream(self.lists.device)
+        if stream == self.stream or torch.cuda.is_current_stream_capturing():  # a capture waits for nothing outside
+            return
+        if self.stream is not None:
+            stream.wait_stream(self.stream)
+        for x in (self.lists, self.counters, self.partials):
+            x.record_stream(stream)
+        self.stream = stream
 
 
 @dataclass
@@ -31,11 +49,14 @@ class WorkPlan:
     device: object
     sms: int
     _lists: dict[bool, Lists] = field(default_factory=dict, init=False, repr=False)
+    _making: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def lists(self, causal: bool) -> Lists:
         """The work lists; those of the other mask are made when they are first asked for."""
         if causal not in self._lists:
-            self._lists[causal] = self.make(causal)
+            with self._making:
+                if causal not in self._lists:
+                    self._lists[causal] = self.make(causal)
         return self._lists[causal]
 
     def make(self, causal: bool) -> Lists:
@@ -65,14 +86,25 @@ class WorkPlan:
         return np.cumsum(q_lens) - q_lens, q_lens, kv_lens
 
     def place(self, *lists, counters: int, floats: int) -> tuple:
-        """`lists` one after the other, zeroed counters and room for partial results, on the device, without waiting."""
+        """`lists` one after the other, zeroed counters and room for partial results, on the device.
+
+        They are there when this returns, so any stream may use them, a captured one as well. The copy has a stream of
+        its own: it waits for no kernel, and the host waits for it alone, some ten microseconds.
+        """
         import torch
 
-        flat = torch.from_numpy(np.concatenate([np.ravel(x) for x in lists]).astype(np.int32))
-        if self.device.type == "cuda":
+        flat = np.concatenate([*(np.ravel(x) for x in lists), np.zeros(counters)]).astype(np.int32)
+        flat, sizes = torch.from_numpy(flat), (len(flat) - counters, counters)
+        if self.device.type == "cpu":
+            return *flat.split(sizes), torch.empty(max(1, floats))
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("plan: got a stream that captures a CUDA graph, allowed are a plan made before the "
+                               "capture and a mask (causal) that it has run with before")  # fmt: skip
+        with torch.cuda.stream(_uploads(self.device)):
             flat = flat.pin_memory().to(self.device, non_blocking=True)
-        zeros = torch.zeros(counters, dtype=torch.int32, device=self.device)
-        return flat, zeros, torch.empty(max(1, floats), dtype=torch.float32, device=self.device)
+            partials = torch.empty(max(1, floats), device=self.device)
+        _uploads(self.device).synchronize()
+        return *flat.split(sizes), partials
 
     def scale(self, softmax_scale: float | None) -> float:
         return self.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
@@ -81,12 +113,22 @@ class WorkPlan:
         """Launch a family's operator on the current stream, and return what it returns."""
         work = self.lists(causal)
         tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
-        try:
-            return operator(*tensors, work.shape, self.scale(softmax_scale), *options)
-        except RuntimeError:
-            if self.device.type == "cpu":
-                work.counters.zero_()  # an emulated kernel may stop half-way
-            raise
+        with work.turn:
+            if self.device.type == "cuda":
+                work.follow()
+            try:
+                return operator(*tensors, work.shape, self.scale(softmax_scale), *options)
+            except RuntimeError:
+                if self.device.type == "cpu":
+                    work.counters.zero_()  # an emulated kernel may stop half-way
+                raise
+
+
+@cache
+def _uploads(device):
+    import torch
+
+    return torch.cuda.Stream(device)
 
 
 def results(out, *extras):

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import pod
-from pod import attention, kernels
+from pod import kernels
 from pod.ampere import HYBRID, kind
 from pod.batch import HybridBatch
 from pod.hopper import HOPPER
@@ -329,34 +329,31 @@ def test_gpu_that_is_too_old_is_refused(monkeypatch):
         pod.plan([1], [1], 1, 1, 64)
 
 
-class OnGpu:
-    """Passes for the GPU that a tensor is on."""
-
-    type = "cuda"
-
-    def __eq__(self, other):
-        return True
-
-
-def test_pages_are_checked_on_a_gpu_only_when_asked_for(monkeypatch):
-    _, k, _, table = changed("block_table", how="page 99").values()
-    monkeypatch.delenv("POD_DEBUG", raising=False)
-    attention._check_paged(k, GOOD, table, OnGpu())  # does not wait for the table
-    monkeypatch.setenv("POD_DEBUG", "1")
-    with pytest.raises(ValueError, match="block_table: got .*99"):
-        attention._check_paged(k, GOOD, table, OnGpu())
-
-
 @pytest.mark.parametrize("method", [*METHODS, "lean"])
-def test_failed_launch_leaves_counters_that_serve_the_next(method, monkeypatch):
+def test_failed_launch_leaves_counters_that_serve_the_next(method):
     batch = GOOD if method != "lean" else HybridBatch((1, 1), (20, 30), 4, 2, 64, page_size=16)
     plan, good = plan_of(batch, method=method, decode_splits=2), batch.tensors()
     want = pod.hybrid_attention(*good[:3], plan, good[3])
-    with monkeypatch.context() as patch:
-        patch.setattr(attention, "_check_pages", lambda *_: None)
-        with pytest.raises(RuntimeError, match="out of bounds: .* of [kv]_cache"):
-            pod.hybrid_attention(**changed("block_table", batch, how="page 99"), plan=plan)
+    lists = plan.work.lists(True).lists
+    token = int(lists[0])
+    lists[0] = 99
+    with pytest.raises(RuntimeError, match="out of bounds: .* of q"):
+        pod.hybrid_attention(*good[:3], plan, good[3])
+    lists[0] = token
     assert torch.equal(pod.hybrid_attention(*good[:3], plan, good[3]), want)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "lean"])
+@pytest.mark.parametrize("page", [99, -1, 2**31 - 1, -(2**31)])
+def test_a_wrong_page_stays_in_the_pool_and_spoils_nobody_else(method, page, monkeypatch):
+    """Where nobody checks the table, as on a GPU. The emulator would see a step out of the caches."""
+    monkeypatch.setattr("pod.allowed._check_pages", lambda *_: None)
+    batch = GOOD if method != "lean" else HybridBatch((1, 1), (20, 30), 4, 2, 64, page_size=16)
+    plan, (q, k, v, table) = plan_of(batch, method=method, decode_splits=2), batch.tensors()
+    want = pod.hybrid_attention(q, k, v, plan, table)
+    table[0, 0] = page
+    got = pod.hybrid_attention(q, k, v, plan, table)
+    assert torch.equal(got[-1], want[-1]) and not torch.equal(got[0], want[0])
 
 
 # ---------------------------------------------------------------- building

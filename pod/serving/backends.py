@@ -73,7 +73,10 @@ class Ours(Backend):
     """pod.hybrid_attention with a method of ours; one work list serves all layers."""
 
     def __init__(self, method: str, q_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype, device):
+        import pod
+
         self.heads, self.options = (q_heads, kv_heads, head_dim), (block_size, dtype, device, method)
+        pod.build(*self.heads, *self.options)
         self.lengths, self.made = None, None  # of the newest plan
 
     def plan(self, host: Step, device: Step) -> None:

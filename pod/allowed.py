@@ -1,0 +1,108 @@
+"""Which tensors a plan takes: checked before any launch, and quickly, since every layer of every iteration asks."""
+
+from __future__ import annotations
+
+import os
+
+from pod.batch import HybridBatch
+
+
+class Allowed:
+    """What tensors a plan takes. Layers bring the same layout again and again, so that of the last call, once found
+    right, is only compared."""
+
+    def __init__(self, b: HybridBatch, device):
+        self.batch, self.device, self.seen = b, device, None
+        self.q_shape, self.heads = (sum(b.q_lens), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
+        self.sequences, self.longest, self.most_pages = len(b.q_lens), max(b.kv_lens), max(b.pages, default=0)
+        self.debug = device.type == "cpu" or bool(os.environ.get("POD_DEBUG"))
+
+    def check(self, q, k, v, table) -> None:
+        try:
+            layout = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,
+                      v.shape, v.stride(), v.dtype, v.device,
+                      None if table is None else (table.shape, table.stride(), table.dtype, table.device))  # fmt: skip
+            grads = q.requires_grad or k.requires_grad or v.requires_grad
+            starts = q.data_ptr() | k.data_ptr() | v.data_ptr()
+        except (AttributeError, TypeError, RuntimeError):
+            layout, grads, starts = None, False, 0
+        if layout is None or layout != self.seen or starts % 16 or grads:
+            self._check(q, k, v, table)
+            self.seen = layout
+        if self.debug and table is not None:
+            _check_pages(table, self.batch.pages, k.shape[0])
+
+    def _check(self, q, k, v, table) -> None:
+        tensors = {"q": q, "k_cache": k, "v_cache": v}
+        for name, x in (tensors if table is None else tensors | {"block_table": table}).items():
+            _check_is_tensor(name, x)
+        if tuple(q.shape) != self.q_shape:
+            raise ValueError(f"q: got shape {tuple(q.shape)}, allowed by the plan is {self.q_shape}")
+        page_size = self.batch.page_size
+        for name, cache in (("k_cache", k), ("v_cache", v)):
+            if cache.dim() != 4 or tuple(cache.shape[2:]) != self.heads:
+                first = f"pages, {page_size}" if page_size else "sequences, slots"
+                wanted = f"[{first}, {', '.join(map(str, self.heads))}]"
+                raise ValueError(f"{name}: got shape {tuple(cache.shape)}, allowed by the plan is {wanted}")
+        if v.shape != k.shape or _steps(v) != _steps(k):
+            got, wanted = (f"{tuple(x.shape)} with strides {x.stride()}" for x in (v, k))
+            raise ValueError(f"v_cache: got {got}, allowed is what k_cache has, {wanted}")
+        for name, x in tensors.items():
+            _check_tensor(name, x, self.batch, self.device)
+        (self._check_contiguous if page_size is None else self._check_paged)(k, table)
+
+    def _check_contiguous(self, k, table) -> None:
+        if table is not None:
+            raise ValueError("block_table: got one, allowed is None as the plan has no page_size")
+        if k.shape[0] < self.sequences or k.shape[1] < self.longest:
+            raise ValueError(f"k_cache: got {k.shape[0]} sequences of {k.shape[1]} slots, allowed are at least "
+                             f"{self.sequences} of {self.longest}")  # fmt: skip
+
+    def _check_paged(self, k, table) -> None:
+        page_size = self.batch.page_size
+        if k.shape[1] != page_size:
+            raise ValueError(f"k_cache: got pages of {k.shape[1]} tokens, allowed by the plan is {page_size}")
+        if table is None:
+            wanted = f"int32 [{self.sequences}, pages]"
+            raise ValueError(f"block_table: got None, allowed is {wanted}, as the plan has page_size")
+        if str(table.dtype) != "torch.int32" or table.dim() != 2 or (table.stride(1) != 1 and table.shape[1] > 1):
+            raise ValueError(f"block_table: got {table.dtype} of shape {tuple(table.shape)}, allowed is dense int32 "
+                             "[sequences, pages]")  # fmt: skip
+        if table.device != self.device:
+            raise ValueError(f"block_table: got device {table.device}, allowed by the plan is {self.device}")
+        if table.shape[0] < self.sequences or table.shape[1] < self.most_pages:
+            raise ValueError(f"block_table: got shape {tuple(table.shape)}, allowed is at least "
+                             f"{(self.sequences, self.most_pages)}")  # fmt: skip
+
+
+def _check_is_tensor(name: str, x) -> None:
+    import torch
+
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+        got = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
+        raise ValueError(f"{name}: got {got}, allowed is a dense torch tensor")
+    if x.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name}: got a tensor that requires a gradient, allowed is inference (torch.no_grad)")
+
+
+def _check_tensor(name: str, x, batch: HybridBatch, device) -> None:
+    if str(x.dtype) != f"torch.{batch.dtype}":
+        raise ValueError(f"{name}: got dtype {x.dtype}, allowed by the plan is torch.{batch.dtype}")
+    if x.device != device:
+        raise ValueError(f"{name}: got device {x.device}, allowed by the plan is {device}")
+    if x.stride(-1) != 1:
+        raise ValueError(f"{name}: got strides {x.stride()}, allowed is a dense last dimension")
+    if any(step % 8 for step in _steps(x)) or x.data_ptr() % 16:
+        raise ValueError(f"{name}: got strides {x.stride()}, allowed are rows that start at multiples of 16 bytes")
+
+
+def _steps(x) -> list[int]:
+    """Strides that are ever stepped over: those of dimensions of one entry may be anything."""
+    return [step for step, size in zip(x.stride()[:-1], x.shape, strict=False) if size > 1]
+
+
+def _check_pages(block_table, used, pages: int) -> None:
+    for i, n in enumerate(used):
+        row = block_table[i, :n]
+        if bool(((row < 0) | (row >= pages)).any()):
+            raise ValueError(f"block_table: got {row.tolist()} in row {i}, allowed are pages 0 to {pages - 1}")

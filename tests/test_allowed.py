@@ -1,0 +1,268 @@
+"""What the call takes and what it refuses: one line before any launch, whatever is handed to it, and quickly."""
+
+import timeit
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pod
+from pod import attention, kernels
+from pod.allowed import Allowed
+from pod.batch import HybridBatch
+from pod.reference import hybrid_attention as reference
+
+torch = pytest.importorskip("torch")
+built = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+
+GOOD = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16)
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """The good call with some of it changed; it must end before any launch."""
+    plan = attention.plan(GOOD, device="cpu", method="pod")
+    tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
+    monkeypatch.setattr(plan.module, "run", lambda *_: pytest.fail("launched"))
+    return lambda **change: pod.hybrid_attention(**tensors | {"plan": plan} | change)
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "block_table"])
+@pytest.mark.parametrize("what", [[1.0, 2.0], np.zeros((5, 4, 64), np.float16), 7, "q"])
+def test_what_is_no_tensor_is_refused(call, name, what):
+    with pytest.raises(ValueError, match=f"^{name}: got {type(what).__name__}, allowed is a dense torch tensor$"):
+        call(**{name: what})
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache"])
+def test_none_and_sparse_tensors_are_refused(call, name):
+    with pytest.raises(ValueError, match=f"^{name}: got NoneType, allowed is a dense torch tensor$"):
+        call(**{name: None})
+    with pytest.raises(ValueError, match=f"^{name}: got torch.sparse_coo, allowed is a dense torch tensor$"):
+        call(**{name: torch.zeros(5, 4, 64).to_sparse()})
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(causal="no"), "causal: got 'no', allowed are True, False and None"),
+        (dict(causal=1), "causal: got 1, allowed"),
+        (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers above 0"),
+        (dict(softmax_scale=True), "softmax_scale: got True"),
+        (dict(plan=None), "plan: got NoneType, allowed is what pod.plan returns"),
+        (dict(plan=GOOD), "plan: got HybridBatch, allowed is what pod.plan returns"),
+    ],
+)
+def test_other_arguments_are_refused(call, change, message):
+    with pytest.raises(ValueError, match=message):
+        call(**change)
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache"])
+def test_gradients_are_refused_and_not_forgotten(call, name):
+    x = dict(zip(("q", "k_cache", "v_cache"), GOOD.tensors(), strict=False))[name].requires_grad_()
+    with pytest.raises(ValueError, match=f"{name}: got a tensor that requires a gradient, allowed is inference"):
+        call(**{name: x})
+
+
+@built
+def test_without_gradients_such_tensors_are_as_any():
+    plan, (q, k, v, table) = attention.plan(GOOD, device="cpu"), GOOD.tensors()
+    want = pod.hybrid_attention(q, k, v, plan, table)
+    with torch.no_grad():
+        assert torch.equal(pod.hybrid_attention(q.requires_grad_(), k, v, plan, table), want)
+    with pytest.raises(ValueError, match="q: got a tensor that requires"):
+        pod.hybrid_attention(q, k, v, plan, table)
+
+
+def test_a_layout_that_was_right_is_looked_at_again_when_it_changes():
+    allowed, (q, k, v, table) = Allowed(GOOD, torch.device("cpu")), GOOD.tensors()
+    for _ in range(2):
+        allowed.check(q, k, v, table)
+    shifted = torch.zeros(q.numel() + 1, dtype=q.dtype)[1:].view(q.shape)  # the same layout, at an odd address
+    with pytest.raises(ValueError, match="q: got strides"):
+        allowed.check(shifted, k, v, table)
+    with pytest.raises(ValueError, match="v_cache: got"):
+        allowed.check(q, k, v[:1], table)
+    with pytest.raises(ValueError, match="block_table: got shape"):
+        allowed.check(q, k, v, table[:, :1])
+    with pytest.raises(ValueError, match="block_table: got .*99"):
+        allowed.check(q, k, v, torch.full_like(table, 99))
+    allowed.check(q, k, v, table)
+
+
+def test_pages_are_checked_on_a_gpu_only_when_asked_for(monkeypatch):
+    q, k, v, table = GOOD.tensors()
+    gpu, wrong = torch.device("cpu"), torch.full_like(table, 99)
+
+    def allowed():
+        made = Allowed(GOOD, gpu)
+        made.debug = bool(made.debug and debug)  # what a GPU leaves of it
+        return made
+
+    debug = ""
+    allowed().check(q, k, v, wrong)  # does not wait for the table
+    debug = "1"
+    with pytest.raises(ValueError, match="block_table: got .*99"):
+        allowed().check(q, k, v, wrong)
+
+
+def test_the_check_is_quick_whatever_the_batch():
+    def microseconds(sequences: int) -> float:
+        batch = HybridBatch([1] * sequences, [16] * sequences, 4, 2, 64, page_size=16)
+        allowed, tensors = Allowed(batch, torch.device("cpu")), batch.tensors()
+        allowed.debug = False  # as on a GPU
+        allowed.check(*tensors)
+        return min(timeit.repeat(lambda: allowed.check(*tensors), number=500, repeat=20)) / 500 * 1e6
+
+    few, many = microseconds(4), microseconds(2048)
+    assert many < 2 * few + 1 and few < 20, (few, many)  # some 3 on a quiet machine, where it once took 139
+
+
+# ---------------------------------------------------------------- the plan
+
+PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head_dim=64, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(device="gpu"), "device: got 'gpu', allowed are 'cuda'"),
+        (dict(device=None), "device: got None, allowed are 'cuda'"),
+        (dict(device=1.5), "device: got 1.5, allowed are 'cuda'"),
+        (dict(head_dim=64.0), "head_dim: got 64.0, allowed are integers"),
+        (dict(head_dim=None), "head_dim: got None, allowed are integers"),
+        (dict(q_lens=None), "q_lens: got None, allowed is a sequence of integers"),
+        (dict(kv_lens=None), "kv_lens: got None, allowed is a sequence of integers"),
+        (dict(kv_lens=[20, 2**40]), "kv_lens: got 1099511627776 at most"),
+        (dict(kv_lens=[20, 2**70]), "kv_lens: got 1180591620717411303424 at most"),
+        (dict(q_lens=[2**29, 1], kv_lens=[2**29, 30], num_q_heads=8), "2147483648|4294967304 rows of queries"),
+        (dict(dtype=None, q_lens=GOOD), "kv_lens: got .* beside a HybridBatch, allowed is what the batch says"),
+        (dict(method="lean", q_lens=[1, 1], ctas_per_sm=4), "ctas_per_sm: got 4, allowed for method 'lean' is 'auto'"),
+        (dict(method="hopper", policy="50:50"), "policy: got '50:50', allowed for method 'hopper' is 'proportional'"),
+    ],
+)
+def test_plan_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        pod.plan(**PLAN | change)
+
+
+@built
+def test_a_hybrid_batch_stands_for_its_numbers():
+    """With its mask: nobody should have to say twice that there is none."""
+    batch = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16, dtype="float16", causal=False)
+    q, k, v, table = batch.tensors()
+    named = pod.plan([4, 1], [20, 30], 4, 2, 64, 16, torch.float16, "cpu")
+    want = pod.hybrid_attention(q, k, v, named, table, causal=False)
+    assert torch.equal(pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu"), table), want)
+    masked = pod.hybrid_attention(q, k, v, named, table)
+    assert torch.equal(pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu"), table, causal=True), masked)
+    assert not torch.equal(want, masked)
+
+
+def test_auto_is_the_default_and_hopper_gets_its_own_kernel(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(attention, "_is_hopper", lambda device: True)
+    for module in ("pod.hopper", "pod.lean", "pod.ampere"):
+        made = lambda batch, device, *rest, module=module: chosen.append(module)  # noqa: E731
+        monkeypatch.setattr(f"{module}.make_plan", made)
+    pod.plan(**PLAN)
+    pod.plan(**PLAN | {"q_lens": [1, 1]})
+    pod.plan(**PLAN, decode_splits=2)
+    assert chosen == ["pod.hopper", "pod.lean", "pod.ampere"]
+
+
+# ---------------------------------------------------------------- builds
+
+
+@pytest.mark.parametrize("hopper", [True, False])
+def test_all_that_auto_may_choose_is_built_ahead(hopper, monkeypatch):
+    """What a plan of any batch asks for afterwards must have been asked for before, inside `ahead`."""
+    asked, used = set(), set()
+
+    def operator(family, kind, device):
+        (asked if kernels._built_ahead.get() else used).add((family.name, kind))
+
+    monkeypatch.setattr(kernels, "operator", operator)
+    monkeypatch.setattr(attention, "_is_hopper", lambda device: hopper)
+    monkeypatch.setattr("pod.hopper.available", lambda device="cuda": hopper)
+    monkeypatch.setattr("pod.attention._device", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(kernels, "sm_count", lambda device: 132)
+    monkeypatch.setattr("pod.workplan.WorkPlan.place", lambda self, *lists, **sizes: (None,) * 3)
+    monkeypatch.setattr("pod.ampere.gpu_of", lambda device: pod.GPUS["h200"])
+    monkeypatch.setattr("pod.workplan.WorkPlan.launch", lambda self, *_: (torch.zeros(1),) * 3)
+    pod.build(32, 8, 128, 16)
+    for q_lens, kv_len in (((1,), 500), ((1,) * 64, 500), ((1,) * 64, 60000), ((300, 1, 1), 4000), ((300,), 300)):
+        made = pod.plan(q_lens, [kv_len] * len(q_lens), 32, 8, 128, 16)
+        made.module.run(made.work, None, None, None)
+    assert used and used <= asked
+
+
+def test_a_lazy_build_says_which_call_would_have_saved_the_wait(monkeypatch, tmp_path, capsys):
+    from pod.hopper import HOPPER
+
+    monkeypatch.setattr(kernels, "CACHE", tmp_path)
+    monkeypatch.setattr(kernels, "_lack", lambda gpu: "")
+    monkeypatch.setattr(kernels, "compiler", lambda: "some-c++")
+
+    def compile(name, cpp, cuda, build_directory, **options):
+        open(f"{build_directory}/made.so", "w").close()
+
+    monkeypatch.setattr("torch.utils.cpp_extension.load_inline", compile)
+    kernels._build(HOPPER, ("",), (9, 0), tmp_path / "lazy.so")
+    assert "pod.build(...) ahead would have saved this wait" in capsys.readouterr().err
+    with kernels.ahead():
+        kernels._build(HOPPER, ("",), (9, 0), tmp_path / "ahead.so")
+    assert "pod.build" not in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- views
+
+
+@st.composite
+def views(draw):
+    """Tensors of a batch as engines keep them: parts of larger ones, in any order of dimensions that stays dense."""
+    q_lens, page_size = draw(st.sampled_from([(5, 1), (1, 1, 1), (33,)])), draw(st.sampled_from([None, 16, 64]))
+    kv_lens = [max(n, draw(st.sampled_from([1, 17, 70]))) for n in q_lens]
+    heads = draw(st.sampled_from([(2, 2), (4, 2), (6, 1)]))
+    batch = HybridBatch(q_lens, kv_lens, *heads, draw(st.sampled_from([64, 128])), page_size)
+    order = draw(st.permutations(range(3)))
+    pad = [draw(st.integers(0, 2)) for _ in range(3)]
+    return batch, order, pad, draw(st.booleans()), draw(st.integers(0, 3))
+
+
+@built
+@settings(max_examples=25)
+@given(views(), st.sampled_from(["pod", "serial", "lean"]))
+def test_views_are_read_where_they_lie(case, method):
+    batch, order, pad, interleaved, wider = case
+    if method == "lean" and max(batch.q_lens) > 1:
+        method = "cta"
+    q, k, v, table = batch.tensors()
+    want, _ = reference(q, k, v, batch.q_lens, batch.kv_lens, table)
+    q, (k, v) = embed(q, order[:2] if set(order[:2]) == {0, 1} else (0, 1), pad), caches(k, v, order, pad, interleaved)
+    if table is not None:
+        wide = torch.full((len(table) + wider, table.shape[1] + wider), 10**6, dtype=torch.int32)
+        wide[: len(table), : table.shape[1]] = table
+        table = wide[: len(table), : table.shape[1]]
+    got = pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu", method=method), table)
+    np.testing.assert_allclose(got.double().numpy(), want, atol=0.02)
+
+
+def embed(x, order, pad):
+    """x in a larger tensor full of NaN, whose outer dimensions lie in `order`."""
+    dims = len(order)
+    sizes = [x.shape[d] + 2 * pad[d] for d in order]
+    large = torch.full((*sizes, *x.shape[dims:]), torch.nan, dtype=x.dtype)
+    view = large.permute(*(list(order).index(d) for d in range(dims)), *range(dims, x.dim()))
+    view = view[tuple(slice(pad[d], pad[d] + x.shape[d]) for d in range(dims))]
+    view.copy_(x)
+    return view
+
+
+def caches(k, v, order, pad, interleaved):
+    if not interleaved:
+        return embed(k, order, pad), embed(v, order, pad)
+    both = torch.stack([k, v], 1)
+    return both[:, 0], both[:, 1]
