@@ -16,6 +16,15 @@ settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Say aloud how many tests ran on a card: a green run without one has not seen the kernels there."""
+    reports = [report for kind in ("passed", "failed", "skipped") for report in terminalreporter.stats.get(kind, ())]
+    on_card = [report for report in reports if "tests/gpu/" in getattr(report, "nodeid", "")]
+    ran = sum(report.outcome != "skipped" for report in on_card)
+    if on_card:
+        terminalreporter.write_line(f"{ran} GPU tests ran" + ("" if ran else f": {kernels.mode().reason}"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """Without a compiler, what runs a kernel is skipped with the reason; everything else must work."""

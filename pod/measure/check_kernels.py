@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from pod.schedule import binding
 
-HEADS = ((4, 4), (8, 2), (32, 4), (24, 3), (16, 1), (6, 2), (16, 4), (10, 2))
+HEADS = ((4, 4), (8, 2), (32, 4), (24, 3), (16, 1), (6, 2), (16, 4), (10, 2), (12, 1), (71, 1), (28, 4))
+MOST_PAIRS = 1 << 27  # of queries, keys and heads: what float64 has room for
 PAGES = (None, None, 16, 32, 64, 128, 256)
 MARGIN = 1.5
 LAST_REPLAYS = 1000
@@ -26,7 +27,8 @@ METHODS = ("serial", "streams", "cta", "warp", "pod", "pod", "pod")
 
 
 def random_batch(draw: random.Random, decodes_only: bool = False):
-    """Up to 40 sequences, lengths from 1 to a few thousand, with a taste for borders of tiles and pages."""
+    """Up to 40 sequences, lengths from 1 to a few thousand, with a taste for borders of tiles and pages; in one batch
+    of eight a few sequences are longer by far, so that decodes are cut into up to as many parts as there are SMs."""
     from pod.batch import HybridBatch
 
     def length(most: int) -> int:
@@ -35,12 +37,13 @@ def random_batch(draw: random.Random, decodes_only: bool = False):
             most, draw.choice((near, draw.randint(1, most), max(1, int(math.exp(draw.uniform(0, math.log(most)))))))
         )
 
-    q_lens, kv_lens = [], []
-    for _ in range(draw.choice((1, 2, 3, 8, 20, 40))):
-        kv_len = length(3000)
-        q_lens.append(1 if decodes_only or draw.random() < 0.6 else length(kv_len))
-        kv_lens.append(kv_len)
     q_heads, kv_heads = draw.choice(HEADS)
+    long, q_lens, kv_lens = draw.random() < 0.125, [], []
+    for _ in range(draw.choice((1, 2, 3, 8, 20, 40))):
+        kv_len = draw.randint(3000, 100_000) if long and len(kv_lens) < 2 else length(3000)
+        q_len = 1 if decodes_only or draw.random() < 0.6 else length(kv_len)
+        q_lens.append(max(1, min(q_len, MOST_PAIRS // (kv_len * q_heads))))
+        kv_lens.append(kv_len)
     dtype = draw.choice(("bfloat16", "float16"))
     causal = draw.random() < 0.85
     return HybridBatch(q_lens, kv_lens, q_heads, kv_heads, draw.choice((64, 128)), draw.choice(PAGES), dtype, causal)

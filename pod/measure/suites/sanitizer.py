@@ -29,7 +29,8 @@ SECONDS = 300  # a tool that takes longer is stopped
 
 
 def cases() -> list[dict]:
-    return [{"tool": t, "batches": RIGHT} for t in TOOLS] + [{"tool": "memcheck", "batches": b} for b in (PAGES, BROKEN)]
+    watched = [(tool, RIGHT) for tool in TOOLS] + [("memcheck", PAGES), ("memcheck", BROKEN)]
+    return [dict(zip(KEYS, case, strict=True)) for case in watched]
 
 
 def measure(case: dict) -> dict:
