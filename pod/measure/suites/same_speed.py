@@ -78,7 +78,8 @@ def _worker(side: str) -> subprocess.Popen:
     checkout = ROOT if side == "after" else _before()
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     command = [sys.executable, "-c", WORKER]
-    return subprocess.Popen(command, cwd=checkout, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=checkout, env=environment, text=True, **pipes)
 
 
 def _before() -> Path:
