@@ -73,7 +73,14 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
 // ---------------------------------------------------------------- host: one launch, no memset, no second kernel
 #ifdef POD_EMULATE
 using emulate::make_map;
+static bool has_context() { return true; }
 #else
+// The driver makes no map in a thread that has not used the GPU yet: its calls, unlike the runtime's, do not take up the
+// device's context by themselves.
+static bool has_context() {
+    int device;
+    return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
+}
 typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
                              const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -142,7 +149,7 @@ static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params&
 extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     const Pod90Launch& a = *launch_args;
     Maps maps = {};
-    if (!q_maps(&maps, a)) return -1;
+    if (!has_context() || !q_maps(&maps, a)) return -1;
     const bool grouped = a.table && a.page_tokens < prefill::kN;
     if (grouped && a.prefill_units && !can_group(a)) return -3;
     if (grouped ? !grouped_map(&maps.pk, a, a.k) || !grouped_map(&maps.pv, a, a.v)
