@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,9 +16,18 @@ from pod import paper
 from pod.figures import registry
 
 FILE = Path(__file__).parents[1] / "data" / "claims.toml"
+BANDS = FILE.with_name("bands.csv")  # when each band was fixed; written by pod/bands.py
 KINDS = ("ordering", "trend", "number")
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not measured yet"
-PLURAL = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are not measured yet"}
+EVIDENCE = ("measured", "simulated", "exact")
+HOLDS, FAILS, CANNOT, OPEN = "holds", "does not hold", "cannot tell", "not measured yet"
+PLURAL = {HOLDS: "hold", FAILS: "do not hold", CANNOT: "cannot be told", OPEN: "are not measured yet"}
+WHOSE = ("of the sources", "our own")
+POSTS = ("sarathi", "orca", "vllm", "plus34")
+WHOLE = ("hopper-sweep", "hopper-peers", "hopper-dtypes", "pod-11", "pod-t3", "engine-runs", "engine-stock")
+RULE = """The rows are chosen by a rule, not by their verdict: every number of an abstract; of the posts, which have no
+abstract, every speed-up that they state; and of our own, every claim that compares whole hybrid batches or whole runs
+with other people's kernels and engines. *Measured* is what an H200 did, *simulated* what a model says, also a sum of
+measured parts, and *exact* follows by computing."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,9 @@ class Claim:
     paper: str = ""
     ours: str = ""
     figure: str = ""
-    headline: bool = False
+    evidence: str = ""
+    base: str = ""
+    cannot: str = ""
     note: str = ""
 
     @property
@@ -49,6 +62,41 @@ class Claim:
             return registry.OURS
         return f"{registry.SOURCES[self.paper.split('.')[0]]}, {self.number.where}"
 
+    @property
+    def headline(self) -> bool:
+        """Whether the README shows it, by RULE."""
+        if not self.paper:
+            return self.figure in WHOLE
+        source, item = self.paper.split(".")[:2]
+        return item == "abstract" or (source in POSTS and self.number.unit == "x")
+
+    @property
+    def foreseen(self) -> bool:
+        """Whether the history shows the band before what it judges."""
+        row = _dated().get(self.id)
+        if not row or (float(row["low"]), float(row["high"])) != self.band:
+            return False
+        return not row["seen"] or row["since"] < row["seen"]
+
+    @property
+    def module(self):
+        return importlib.import_module(self.ours.partition(":")[0]) if self.ours else None
+
+    def filled(self, text: str) -> str:
+        """`text` with each {name} replaced by the value of that name in `ours`' module; a function is called."""
+
+        def value(match: re.Match) -> str:
+            number = _call(f"{self.module.__name__}:{match[1]}")
+            return format(number, match[2] or ("," if isinstance(number, int) else ".3g"))
+
+        return re.sub(r"\{(\w+)(?::([^}]*))?\}", value, text)
+
+
+@cache
+def _dated() -> dict[str, dict[str, str]]:
+    with BANDS.open(newline="", encoding="utf-8") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
 
 @dataclass(frozen=True)
 class Result:
@@ -59,8 +107,17 @@ class Result:
     def verdict(self) -> str:
         if self.ours is None:
             return OPEN
+        if self.claim.cannot:
+            return CANNOT
         low, high = self.claim.band
         return HOLDS if low <= self.ours <= high else FAILS
+
+    @property
+    def evidence(self) -> str:
+        """What the value is: measured, simulated or exact. A figure's state says it, unless the claim does."""
+        if self.ours is None:
+            return ""
+        return self.claim.evidence or self.claim.module.FIGURE.evidence
 
     @property
     def ours_text(self) -> str:
@@ -72,25 +129,32 @@ class Result:
         return f"{self.ours:.3g}" + units.get(self.claim.measure.rpartition(", ")[2], "")
 
     @property
-    def shown(self) -> str:
-        """Our value, and whether it is a model's output: so says the figure that it comes from."""
-        module = self.claim.ours.partition(":")[0]
-        figure = getattr(importlib.import_module(module), "FIGURE", None) if module else None
-        return self.ours_text + (" (simulated)" if figure and figure.state == "simulated" else "")
+    def base(self) -> str:
+        """Over what, on which batches, how many: what `ours` returns, and the conditions, by default its figure's."""
+        if self.ours is None:
+            return self.claim.measure
+        conditions = self.claim.filled(self.claim.base) or self.claim.module.FIGURE.method.rstrip(".")
+        return f"{self.claim.measure}; {conditions}"
+
+    @property
+    def why(self) -> str:
+        """The reason why it cannot be told, or the note."""
+        return self.claim.filled(self.claim.cannot or self.claim.note)
 
     @property
     def band_text(self) -> str:
         low, high = self.claim.band
-        if math.isinf(high):
-            return f"at least {low:g}"
-        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        text = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        text = f"at least {low:g}" if math.isinf(high) else f"at most {high:g}" if math.isinf(low) else text
+        return text if self.claim.foreseen else f"{text} †"
 
     def as_json(self) -> dict:
         """JSON knows no infinity: an open end of the band is null."""
         c = self.claim
         band = [None if math.isinf(end) else end for end in c.band]
         return {"id": c.id, "source": c.source, "statement": c.statement, "paper": c.number.value, "ours": self.ours,
-                "kind": c.kind, "band": band, "verdict": self.verdict}  # fmt: skip
+                "evidence": self.evidence, "base": self.base, "kind": c.kind, "band": band,
+                "band_before_evidence": c.foreseen, "verdict": self.verdict, "why": self.why}  # fmt: skip
 
 
 def _claim(row: dict) -> Claim:
@@ -101,8 +165,10 @@ def _claim(row: dict) -> Claim:
         raise ValueError(f"data/claims.toml, {name}: {str(error).removeprefix('Claim.__init__() ')}") from None
     if not _is_band(claim.band):
         raise ValueError(f"data/claims.toml, {name}: band is {claim.band!r}; allowed is [low, high] with low <= high")
-    if claim.kind not in KINDS:
-        raise ValueError(f"data/claims.toml, {name}: kind is {claim.kind!r}; allowed: {', '.join(KINDS)}")
+    for field, allowed in (("kind", KINDS), ("evidence", ("", *EVIDENCE))):
+        if getattr(claim, field) not in allowed:
+            words = f"{field} is {getattr(claim, field)!r}; allowed: {', '.join(filter(None, allowed))}"
+            raise ValueError(f"data/claims.toml, {name}: {words}")
     if not claim.paper and not claim.figure:
         raise ValueError(f"data/claims.toml, {name}: neither paper nor figure; a claim of ours names the figure")
     if claim.paper and claim.paper not in paper.numbers():
@@ -119,29 +185,31 @@ def _is_band(band) -> bool:
 
 def load(text: str | None = None) -> list[Claim]:
     """All claims, checked; `text` replaces the file's contents."""
-    claims = [_claim(row) for row in _toml(text or FILE.read_text(encoding="utf-8"))["claim"]]
+    claims = [_claim(row) for row in parse(text or FILE.read_text(encoding="utf-8"))]
     ids = [c.id for c in claims]
     if twice := {i for i in ids if ids.count(i) > 1}:
         raise ValueError(f"data/claims.toml: id {', '.join(sorted(twice))} appears twice")
     return claims
 
 
-def _toml(text: str) -> dict:
+def parse(text: str) -> list[dict]:
+    """The rows of data/claims.toml, as they stand there."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    return tomllib.loads(text)
+    return tomllib.loads(text).get("claim", [])
 
 
 @cache
-def _measure(expression: str) -> float:
-    module, _, function = expression.partition(":")
-    return float(getattr(importlib.import_module(module), function)())
+def _call(expression: str) -> float:
+    module, _, name = expression.partition(":")
+    value = getattr(importlib.import_module(module), name)
+    return value() if callable(value) else value
 
 
 def judge(claim: Claim) -> Result:
-    return Result(claim, _measure(claim.ours) if claim.ours else None)
+    return Result(claim, float(_call(claim.ours)) if claim.ours else None)
 
 
 def results(figure: str | None = None) -> list[Result]:
@@ -149,38 +217,81 @@ def results(figure: str | None = None) -> list[Result]:
     return [judge(c) for c in load() if figure is None or c.shown_in == figure]
 
 
-def markdown() -> str:
-    """The headline claims as the README shows them."""
-    rows = ["| claim | paper | here | verdict |", "|---|---|---|---|"]
-    for claim in filter(lambda c: c.headline, load()):
-        r = judge(claim)
-        waits = f" (chapter {registry.find(claim.shown_in).chapter})" if r.verdict == OPEN and claim.shown_in else ""
-        why = f": {claim.note}" if r.verdict == FAILS else ""
-        rows.append(f"| {claim.statement} | {claim.number.text} | {r.shown} | {r.verdict}{waits}{why} |")
-    return "\n".join(rows) + "\n"
+# ---------------------------------------------------------------- how many hold
 
 
-def table(rows: list[Result]) -> str:
-    """Plain text for a terminal, one line a claim."""
-    cells = [("verdict", "paper", "ours", "band", "claim")]
-    for r in rows:
-        c = r.claim
-        cells.append((r.verdict, c.number.text, r.shown, r.band_text, f"{c.id}: {c.statement}"))
+def tally(rows: list[Result]) -> list[tuple]:
+    """Whose, on what evidence, and how many of each verdict; one row each that has any."""
+    counts = Counter((WHOSE[not r.claim.paper], r.evidence or "none", r.verdict) for r in rows)
+    kinds = [(whose, evidence) for whose in WHOSE for evidence in (*EVIDENCE, "none")]
+    lines = [(*kind, *(counts[(*kind, verdict)] for verdict in PLURAL)) for kind in kinds]
+    return [line for line in lines if any(line[2:])]
+
+
+def foreseen(rows: list[Result]) -> str:
+    """How many bands stood before what they judge."""
+    before = sum(r.claim.foreseen for r in rows)
+    return (f"Of {len(rows)} bands, {before} stand in this repository's history before the first recording or run that "
+            f"they judge. {len(rows) - before} (†) do not: whoever fixed them could have seen the value.")  # fmt: skip
+
+
+def _table(rows: list[tuple]) -> str:
+    """Plain text for a terminal."""
+    cells = [tuple(map(str, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells)
     return "\n".join(line.rstrip() for line in lines)
 
 
+def table(rows: list[Result]) -> str:
+    """Plain text for a terminal, two lines a claim: what holds, and over what."""
+    cells = [("verdict", "evidence", "paper", "ours", "band", "claim")]
+    for r in rows:
+        cells.append((r.verdict, r.evidence, r.claim.number.text, r.ours_text, r.band_text,
+                      f"{r.claim.id}: {r.claim.statement}"))  # fmt: skip
+    head, *lines = _table(cells).splitlines()
+    indent = " " * head.index("claim")
+    return "\n".join([head, *(f"{line}\n{indent}  {r.base}" for line, r in zip(lines, rows, strict=True))])
+
+
+def totals(rows: list[Result]) -> str:
+    return _table([("claims", "evidence", *PLURAL.values()), *tally(rows)])
+
+
+def markdown() -> str:
+    """How many claims hold, and those that RULE chooses, as the README shows them."""
+    rows = results()
+    shown = [_row("claims", "evidence", *PLURAL.values()), "|---|---|--:|--:|--:|--:|"]
+    shown += [*(_row(*line) for line in tally(rows)), "", foreseen(rows), "", RULE, ""]
+    shown += [_row("claim", "stated", "here", "evidence", "over what, on which batches", "verdict"), "|---" * 6 + "|"]
+    for r in rows:
+        if r.claim.headline:
+            verdict = f"{r.verdict}: {r.why}" if r.why else r.verdict
+            shown.append(_row(r.claim.statement, r.claim.number.text, r.ours_text, r.evidence, r.base, verdict))
+    return "\n".join(shown) + "\n"
+
+
+def _row(*cells) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+# ---------------------------------------------------------------- the verb
+
+
 def configure(parser) -> None:
     parser.add_argument("--json", action="store_true", help="a list of claims as JSON instead of a table")
+    parser.add_argument("--dates", action="store_true", help="write data/bands.csv anew from the git history, and end")
 
 
 def run(args) -> int:
+    if args.dates:
+        from pod import bands
+
+        bands.write()
+        return 0
     rows = results()
     if args.json:
         print(json.dumps([r.as_json() for r in rows], indent=1, ensure_ascii=False))
         return 0
-    print(table(rows))
-    counts = Counter(r.verdict for r in rows)
-    print("\n" + ", ".join(f"{counts[verdict]} {plural}" for verdict, plural in PLURAL.items()))
+    print(f"{table(rows)}\n\n{totals(rows)}\n\n{foreseen(rows)}")
     return 0

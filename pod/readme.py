@@ -1,4 +1,4 @@
-"""The generated parts of README.md: the walk, the headline claims and the pictures. What stands
+"""The generated parts of README.md: the walk, what the gain is made of, the claims and the pictures. What stands
 between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test fails when it is out of date."""
 
 from __future__ import annotations
@@ -32,7 +32,23 @@ def picture(name: str) -> str:
     return f"{image}\n\n*{figure.title} ({figure.state_text}).* {figure.figure.method.rstrip('.')}.\n"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"chapters": chapters, "claims": claims.markdown}
+def gain() -> str:
+    """What our kernel gains over two calls of FlashAttention-3, in two: better halves, and fusing them."""
+    from pod.figures import engine_runs, hopper_peers
+    from pod.measure.suites.engine_runs import LOADS
+    from pod.serving.shapes import SHAPES
+
+    some, watts = f"{hopper_peers.batches()} hybrid batches", f"{hopper_peers.watts():.0f} W"
+    steady = f"the same back to back, at {watts}"
+    ways = {f"time of {some}, cold L2": "cold", steady: "steady", "their energy": "energy"}
+    rows = [(name, hopper_peers.halves(way), hopper_peers.fusing(way)) for name, way in ways.items()]
+    models = [model for model in LOADS if model in SHAPES]
+    rows += [(f"a run of the engine, {SHAPES[m].name}", engine_runs.halves(m), engine_runs.fusing(m)) for m in models]
+    head = "| two calls of FlashAttention-3 over ours | in all | better halves | fusing them |\n|---|--:|--:|--:|\n"
+    return head + "".join(f"| {name} | {a * b:.2f}x | {a:.2f}x | {b:.2f}x |\n" for name, a, b in rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"chapters": chapters, "gain": gain, "claims": claims.markdown}
 BLOCKS |= {block: partial(picture, figure) for block, figure in PICTURES.items()}
 
 

@@ -17,6 +17,7 @@ class Figure:
 
     state: "done" (computed here, exact), "simulated" (a model's output) or "recorded" (measured on a GPU).
     data: the recordings it reads, as paths below data/recorded/, e.g. "h200/lean.csv".
+    composed: only parts were recorded, and the whole was put together: a sum of operators, a sample scaled up.
     """
 
     id: str
@@ -26,6 +27,14 @@ class Figure:
     method: str
     state: str = "done"
     data: tuple[str, ...] = ()
+    composed: bool = False
+
+    @property
+    def evidence(self) -> str:
+        """What a value of it is: a recording is measured only as a whole."""
+        if self.composed:
+            return "simulated"
+        return {"done": "exact", "recorded": "measured"}.get(self.state, self.state)
 
     def __post_init__(self) -> None:
         if self.state not in STATES:

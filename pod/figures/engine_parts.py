@@ -12,6 +12,7 @@ FIGURE = Figure(
     method="sums of operators timed one by one on an H200, between grid points interpolated; bf16, without the host",
     state="recorded",
     data=("h200/operators.csv",),
+    composed=True,
 )
 WAYS = {"FlashAttention-3": ("serial", "fa3"), "ours, in turn": ("serial", "hopper"),
         "ours, at once": ("pod", "hopper")}  # fmt: skip

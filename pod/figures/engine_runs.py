@@ -77,6 +77,50 @@ def saved(model: str = "llama-3-8b", attention: str = "hopper") -> float:
     return float(df.saved_percent[(df.model == model) & (df.attention == WAYS[attention])].iloc[0])
 
 
+# ---------------------------------------------------------------- better halves x fusing
+
+
+def _faster(model: str, one: str, other: str) -> float:
+    ms = table().set_index(["model", "attention"]).ms
+    return float(ms[model, WAYS[one]] / ms[model, WAYS[other]])
+
+
+def halves(model: str = "llama-3-8b") -> float:
+    """What the better halves alone bring: two FlashAttention-3 calls over ours in turn."""
+    return _faster(model, "fa3", "hopper-serial")
+
+
+def fusing(model: str = "llama-3-8b") -> float:
+    """What computing both at once brings: ours in turn over ours at once."""
+    return _faster(model, "hopper-serial", "hopper")
+
+
+def fused_llama3() -> float:
+    """Throughput that fusing adds, %."""
+    return 100 * (fusing("llama-3-8b") - 1)
+
+
+def fused_yi() -> float:
+    return 100 * (fusing("yi-6b") - 1)
+
+
+def fused_llama2() -> float:
+    return 100 * (fusing("llama-2-7b") - 1)
+
+
+def fused_max() -> float:
+    return max(fused_llama3(), fused_yi(), fused_llama2())
+
+
+def least_halves() -> float:
+    """Of the run in which least is saved."""
+    return halves(min(table().model.unique(), key=saved))
+
+
+def least_fusing() -> float:
+    return fusing(min(table().model.unique(), key=saved))
+
+
 def least_saved() -> float:
     """Of the models, the least time saved with our kernel at once, percent."""
     return min(saved(model) for model in table().model.unique())

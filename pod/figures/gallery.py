@@ -77,25 +77,35 @@ def _page(out: Path) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>POD-Attention, rebuilt: the gallery</title><style>{STYLE.read_text(encoding="utf-8")}</style></head><body>
 <header><h1>POD-Attention, rebuilt</h1>
-<p class="lead">Every figure and table of two papers and four posts, beside what this repository gets. A badge says how:
-<b class="badge done">computed</b> exactly, <b class="badge simulated">simulated</b> by a model, or
-<b class="badge recorded">recorded</b> on the GPU it names.</p>
+<p class="lead">Every figure and table of two papers and three posts, beside what this repository gets. A badge says
+how: <b class="badge done">computed</b> exactly, <b class="badge simulated">simulated</b> by a model,
+<b class="badge recorded">recorded</b> on the GPU it names, or <b class="badge simulated">composed</b> from recordings
+of its parts.</p>
 {_progress(registry.entries(), results)}<nav>{nav}</nav></header>
 <main>{body}</main>
-<footer>Made by <code>make reproduce-figures</code>. Bands of the claims were fixed before anything was measured:
-<code>data/claims.toml</code>. Paper numbers: <code>data/paper/</code>.</footer>
+<footer>Made by <code>make reproduce-figures</code>. {escape(claims.foreseen(results))} Claims and bands:
+<code>data/claims.toml</code>, <code>data/bands.csv</code>. Paper numbers: <code>data/paper/</code>.</footer>
 </body></html>
 """
 
 
 def _progress(entries, results) -> str:
-    states, verdicts = Counter(e.state for e in entries), Counter(r.verdict for r in results)
+    states = Counter(e.state for e in entries)
     bar = "".join(f'<i class="{s}" style="flex:{states[s]}"></i>' for s in BADGES if states[s])
     legend = "".join(
         f'<span><b class="dot {s}"></b>{states[s]} {label.removesuffix(" on")}</span>' for s, label in BADGES.items()
     )
-    tally = ", ".join(f"<b>{verdicts[v]}</b> {plural}" for v, plural in claims.PLURAL.items())
-    return f'<div class="bar">{bar}</div><p class="legend">{legend}</p><p class="tally">Claims: {tally}.</p>'
+    return f'<div class="bar">{bar}</div><p class="legend">{legend}</p>{_tally(results)}'
+
+
+def _tally(results) -> str:
+    """How many claims hold, by whose they are and on what evidence."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("claims", "evidence", *claims.PLURAL.values()))
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{cell}</td>' for cell in (whose, evidence, *counts))}</tr>"
+        for whose, evidence, *counts in claims.tally(results)
+    )
+    return f'<div class="scroll tally"><table><tr>{head}</tr>{rows}</table></div>'
 
 
 def _section(name: str, entries, by_figure, out: Path) -> str:
@@ -109,10 +119,11 @@ def _section(name: str, entries, by_figure, out: Path) -> str:
 
 
 def _card(entry: registry.Entry, results, out: Path) -> str:
-    label = BADGES[entry.state] + (f" {entry.gpus}" if entry.gpus else "")
+    label = f"{entry.how} {entry.gpus}" if entry.gpus else BADGES[entry.state]
+    badge = "simulated" if entry.figure.composed else entry.state
     where = "" if entry.source == registry.OURS else f"<span>{escape(entry.source)}</span>"
     return f"""<article id="{entry.id}">
-<p class="meta"><b class="badge {entry.state}">{label}</b>{where}<code>{entry.id}</code>{_chapter(entry.chapter)}</p>
+<p class="meta"><b class="badge {badge}">{label}</b>{where}<code>{entry.id}</code>{_chapter(entry.chapter)}</p>
 <h3>{escape(entry.title)}</h3>
 <p class="method">{escape(entry.figure.method)}</p>
 <a class="plate" href="{entry.id}.png"><img alt="{escape(entry.title)}" src="{_image(out / f"{entry.id}.png")}"></a>
@@ -130,14 +141,14 @@ def _row(entry: registry.Entry, results) -> str:
 def _claims(results) -> str:
     if not results:
         return ""
-    css = {claims.HOLDS: "holds", claims.FAILS: "fails", claims.OPEN: "open"}
+    css = {claims.HOLDS: "holds", claims.FAILS: "fails", claims.CANNOT: "open", claims.OPEN: "open"}
     rows = "".join(
-        f"<tr><td>{escape(r.claim.statement)}{_note(r.claim.note)}</td>{_value(r.claim.number)}"
-        f'<td class="n" title="{escape(r.claim.measure)}">{r.ours_text}</td><td class="n">{r.band_text}</td>'
+        f"<tr><td>{escape(r.claim.statement)}{_note(r.base)}{_note(r.why)}</td>{_value(r.claim.number)}"
+        f'<td class="n">{r.ours_text}</td><td>{r.evidence}</td><td class="n">{r.band_text}</td>'
         f'<td><b class="verdict {css[r.verdict]}">{r.verdict}</b></td></tr>'
         for r in results
     )
-    head = "<tr><th>claim</th><th>paper</th><th>ours</th><th>holds within</th><th>verdict</th></tr>"
+    head = "<tr><th>claim</th><th>paper</th><th>ours</th><th>evidence</th><th>holds within</th><th>verdict</th></tr>"
     return f'<div class="scroll"><table>{head}{rows}</table></div>'
 
 
@@ -181,6 +192,7 @@ def _provenance(entry: registry.Entry) -> str:
     for name in entry.figure.data:
         meta = provenance.load(provenance.RECORDED / name)
         shown = {k: meta[k] for k in ("gpu", "driver", "cuda", "torch", "started", "timer", "l2", "repeats", "commit")}
+        shown |= {"corrected": meta["corrected"]} if "corrected" in meta else {}
         lines.append(f"<p><code>{escape(name)}</code></p><pre>{escape(json.dumps(shown, indent=1))}</pre>")
     return f"<details><summary>Provenance</summary>{''.join(lines)}</details>" if lines else ""
 

@@ -72,6 +72,55 @@ def energy_saved() -> float:
     return geomean(df.fa3_serial_mj / df.ours_mj)
 
 
+def batches() -> int:
+    return len(table())
+
+
+# ---------------------------------------------------------------- better halves x fusing
+
+WAYS = {"cold": "", "steady": "_steady_ms", "energy": "_mj"}  # endings of a metered way's columns
+
+
+def halves(how: str = "cold") -> float:
+    """What the better halves alone bring: two FlashAttention-3 calls over ours in turn, geometric mean."""
+    df = table()
+    return geomean(df[f"fa3_serial{WAYS[how]}"] / df[f"ours_serial{WAYS[how]}"])
+
+
+def fusing(how: str = "cold") -> float:
+    """What computing both at once brings: ours in turn over ours at once, geometric mean."""
+    df = table()
+    return geomean(df[f"ours_serial{WAYS[how]}"] / df[f"ours{WAYS[how]}"])
+
+
+def over_fa3() -> float:
+    return geomean(table().over_fa3)
+
+
+def halves_steady() -> float:
+    return halves("steady")
+
+
+def fusing_steady() -> float:
+    return fusing("steady")
+
+
+def halves_energy() -> float:
+    return halves("energy")
+
+
+def fusing_energy() -> float:
+    return fusing("energy")
+
+
+def watts() -> float:
+    """Of the metered ways on all batches, the median power when repeated back to back."""
+    import numpy as np
+
+    df = table()
+    return float(np.median(df[[f"{way}_watts" for way in METERED]]))
+
+
 def energy(df):
     """One row a batch and metered way: millijoules, watts, clock, and the milliseconds that the energy alone would take
     at the power limit."""

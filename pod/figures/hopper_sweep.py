@@ -65,6 +65,33 @@ def near_larger(df) -> float:
     return 100 * float((df.ours <= margin * df.larger).mean())
 
 
+# ---------------------------------------------------------------- what stands beside a number
+
+
+def kept() -> int:
+    """Batches that pass the paper's filter."""
+    return len(filtered(table()))
+
+
+def swept() -> int:
+    return len(table())
+
+
+def near_equal() -> int:
+    """Batches with parts of about equal length."""
+    return len(balanced(table()))
+
+
+def all_over_serial() -> float:
+    df = table()
+    return geomean(df.fa3_serial / df.ours)
+
+
+def all_over_best() -> float:
+    df = table()
+    return geomean(df.best_peer / df.ours)
+
+
 # ---------------------------------------------------------------- what we state
 
 

@@ -12,6 +12,7 @@ FIGURE = Figure(
     method="Operations of one layer measured on an H200 with random weights, summed over 40 layers and all steps.",
     state="recorded",
     data=("h200/lean-layers.csv",),
+    composed=True,
 )
 WAY = "rule_256"  # attention of decode as FlashDecoding 2.5.6 would cut it
 
@@ -37,6 +38,26 @@ def attention_share() -> float:
     """Largest share of attention in the decode phase over the prompts, %."""
     df = table()
     return float((100 * df["decode attention"] / (100 - df.prefill)).max())
+
+
+def decode_share_most() -> float:
+    """Largest share of the decode phase, %."""
+    return float(100 - table().prefill.min())
+
+
+def prefill_share() -> float:
+    """Largest share of prefill, %."""
+    return float(table().prefill.max())
+
+
+def attention_share_least() -> float:
+    """Smallest share of attention in the decode phase over the prompts, %."""
+    df = table()
+    return float((100 * df["decode attention"] / (100 - df.prefill)).min())
+
+
+def prompts() -> int:
+    return len(table())
 
 
 def draw(df):

@@ -32,6 +32,14 @@ def _multi_head():
     return df[(df.head_dim == 64) & (df.ratio == 1)]
 
 
+def batches() -> int:
+    return len(_multi_head())
+
+
+def swept() -> int:
+    return len(recording("lean-sweep"))
+
+
 def mean_gain() -> float:
     return float(_multi_head()["over the rule of 2.5.6"].mean())
 

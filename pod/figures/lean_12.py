@@ -12,6 +12,7 @@ FIGURE = Figure(
     method="Operations of one layer measured on an H200, summed over 40 layers and all steps; no host time.",
     state="recorded",
     data=("h200/lean-layers.csv",),
+    composed=True,
 )
 BASES = {"FlashDecoding 2.5.6's split": "rule_256", "FlashAttention-3": "fa3", "no split (FlashAttention-2)": "single"}
 

@@ -12,6 +12,7 @@ FIGURE = Figure(
     method="1,000 chats on LLaMA-13B (random weights), a sample of iterations executed. The post: ShareGPT, A100-80GB.",
     state="recorded",
     data=("h200/vllm-ladder.csv", "h200/vllm-stretch.csv"),
+    composed=True,
 )
 STATED = ("base", "smem", "multinomial", "copies")  # of data/paper/plus34.csv, in the ladder's order
 KERNEL = {"registers": "query in registers", "shared": "query in shared memory", "hopper": "Hopper decode"}
@@ -39,6 +40,20 @@ def _seconds(kernel: str, sampler: str, column: str = "s") -> float:
 
 def total_gain() -> float:
     return _seconds("registers", "loop") / _seconds("shared", "packed")
+
+
+def executed() -> int:
+    """Iterations that each variant executed."""
+    from pod.figures import _plus34
+
+    return _plus34.ladder().iteration.nunique()
+
+
+def iterations() -> int:
+    """Of the whole run."""
+    from pod.figures import _plus34
+
+    return len(_plus34.iterations())
 
 
 def query_gain() -> float:

@@ -13,6 +13,7 @@ FIGURE = Figure(
     method="Llama-3-8B on one H200: the sum of its operators, timed one by one; attention by FlashAttention-3",
     state="recorded",
     data=("h200/operators.csv",),
+    composed=True,
 )
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768)
 PARTS = {"linear layers": "linear", "prefill attention": "prefill", "decode attention": "decode", "output head": "load"}
@@ -58,6 +59,17 @@ def draw(df):
            ylabel="share of the iteration, %", ylim=(0, 100))  # fmt: skip
     ax.legend(frameon=False, fontsize=9, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return ax.figure
+
+
+def timeline_share() -> float:
+    """Share of attention by FlashAttention-3 in the time that the GPU works, in the recorded hybrid iteration of the
+    engine, %."""
+    from pod.figures import engine_timeline
+
+    df = engine_timeline.table()
+    mine = df[(df.run == engine_timeline.NAMES["fa3"]) & (df.gpu_end_ms > 0)]
+    taken = mine.gpu_end_ms - mine.gpu_start_ms
+    return 100 * float(taken[mine.piece == "attention"].sum() / (mine.gpu_end_ms.max() - mine.gpu_start_ms.min()))
 
 
 def attention_share() -> float:

@@ -56,6 +56,22 @@ def _step(way: str, full: int, more: int):
     return 100 * (of(df, more)[way] / of(df, full)[way] - 1)
 
 
+def decode_step() -> float:
+    """Of FlashAttention-2 as torch carries it, which is nearest to the paper's FA_Serial."""
+    return float(_step("fa2_decode", *STEPS[0]).median())
+
+
+def decode_step_own() -> float:
+    """Of the decode kernel in our serial."""
+    return float(_step("decode", *STEPS[0]).median())
+
+
+def decode_step_fa3() -> float:
+    from pod.figures import wave_step
+
+    return wave_step.step()
+
+
 def total_step_max() -> float:
     return float(_step("fa2_serial", *STEPS[0]).max())
 

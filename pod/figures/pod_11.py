@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pod import paper
-from pod.figures import Figure
+from pod.figures import Figure, recording
 from pod.figures._methods import CONFIGURATIONS, METHODS, PEERS, TONES, filtered, gain, geomean, recorded, with_parts
 
 FIGURE = Figure(
@@ -70,6 +70,51 @@ def summary(df):
         ]  # fmt: skip
     columns = ["batches", "mean %", "median %", "max %", "min %", "near the peak, %"]
     return pd.DataFrame(rows, index=columns).T.round(1).astype({"batches": int}).rename_axis("over serial")
+
+
+# ---------------------------------------------------------------- what stands beside a number
+
+
+def kept() -> int:
+    """Batches that pass the paper's filter."""
+    return len(filtered(table()))
+
+
+def timed() -> int:
+    """Batches that were timed with all methods."""
+    return len(table())
+
+
+def swept() -> int:
+    """Batches of the whole sweep."""
+    return len(recording("hopper-sweep"))
+
+
+def fair() -> int:
+    return len(even(table()))
+
+
+def fair_mean() -> float:
+    """Mean gain of POD on the fair sample, %."""
+    df = even(table())
+    return float(gain(df.serial, df["pod"]).mean())
+
+
+def hidden() -> float:
+    """How much of the shorter part disappears behind the longer, of the time of all batches that pass the filter."""
+    df = filtered(table())
+    return float((df.serial - df["pod"]).sum() / df[["prefill", "decode"]].min(axis=1).sum())
+
+
+def long_prefill() -> int:
+    """Batches whose prefill takes more than twice as long as their decode."""
+    return int((table().ratio > 2).sum())
+
+
+def flashinfer_ahead() -> float:
+    """Share of the recorded batches on which FlashInfer's POD is the faster one, %."""
+    df = table()
+    return 100 * float((df.fi_pod < df["pod"]).mean())
 
 
 # ---------------------------------------------------------------- what the paper states
@@ -141,6 +186,11 @@ def under_fa3_when_prefill_is_long() -> float:
     df = table()
     long = df[df.ratio > 2]
     return geomean((long["pod"] / long.fa3_serial).dropna())
+
+
+def least_over_flashinfer() -> float:
+    df = table()
+    return float((df.fi_pod / df["pod"]).min())
 
 
 def under_hopper() -> float:

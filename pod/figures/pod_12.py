@@ -20,11 +20,12 @@ KEYS = {"yi-6b": "yi", "llama-2-7b": "llama2", "llama-3-8b": "llama3"}
 
 # How much of the shorter attention hides: as the paper's mean gain suggests, as its Table 7 shows, and all of it
 OVERLAPS = {"low": 0.63, "ours": 0.84, "high": 1.0}
+HIDDEN = "hidden"  # as much as our own kernel hides in the recorded sweep: by this the claims are judged
 
 
 def table():
-    """Requests per minute, and the gain of Sarathi+POD over the others in percent: the paper's, ours, and ours with
-    less and with perfect overlap."""
+    """Requests per minute, and the gain of Sarathi+POD over the others in percent: the paper's, with the overlap of the
+    paper's Table 7, with less, with perfect overlap, and with what our own kernel hides."""
     import pandas as pd
 
     from pod.serving.experiments import POD, SARATHI, VLLM, results
@@ -35,10 +36,10 @@ def table():
     for model, (_, _, place) in MODELS.items():
         for system, key in ((VLLM, "over_vllm"), (SARATHI, "over_sarathi"), (POD, None)):
             mine = minute[model, "ours" if system == POD else system]
-            gains = [100 * (minute[model, o] / mine - 1) if key else None for o in ("ours", "low", "high")]
+            gains = [100 * (minute[model, o] / mine - 1) if key else None for o in ("ours", "low", "high", HIDDEN)]
             rows.append((model, system, mine, paper.value(f"pod.f12.{key}_{place}") if key else None, *gains))
     columns = ["model", "system", "requests_per_minute", "pod_gain_paper", "pod_gain_ours", "pod_gain_low",
-               "pod_gain_high"]  # fmt: skip
+               "pod_gain_high", "pod_gain_hidden"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -52,7 +53,8 @@ def _runs() -> dict:
         chunk, requests = (int(paper.value(f"pod.f12.{KEYS[model]}_{what}")) for what in ("chunk", "requests"))
         systems = offline(model, tp, ratio, chunk, requests)
         pod = systems.pop(POD)
-        systems |= {name: pod.but(efficiency=Efficiency(overlap=overlap)) for name, overlap in OVERLAPS.items()}
+        overlaps = OVERLAPS | {HIDDEN: overlap_hidden()}
+        systems |= {name: pod.but(efficiency=Efficiency(overlap=overlap)) for name, overlap in overlaps.items()}
         runs |= {(model, name): run for name, run in systems.items()}
     return runs
 
@@ -77,9 +79,21 @@ def draw(df):
     return axes[0].figure
 
 
-def _gain(model: str, over: str) -> float:
+def overlap_hidden() -> float:
+    """How much of the shorter part our own POD hides, on an H200; two digits, more it does not have."""
+    from pod.figures import pod_11
+
+    return round(pod_11.hidden(), 2)
+
+
+def overlap_paper() -> float:
+    """How much it is in the paper's Table 7."""
+    return OVERLAPS["ours"]
+
+
+def _gain(model: str, over: str, overlap: str = HIDDEN) -> float:
     """Gain of Sarathi+POD, percent."""
-    return float(table().set_index(["model", "system"]).pod_gain_ours[model, over])
+    return float(table().set_index(["model", "system"])[f"pod_gain_{overlap}"][model, over])
 
 
 def gain_yi() -> float:
@@ -96,6 +110,35 @@ def gain_llama3() -> float:
 
 def gain_max() -> float:
     return max(gain_yi(), gain_llama2(), gain_llama3())
+
+
+def paper_overlap_yi() -> float:
+    """The gain with the overlap of the paper's Table 7."""
+    return _gain("yi-6b", "Sarathi", "ours")
+
+
+def paper_overlap_llama2() -> float:
+    return _gain("llama-2-7b", "Sarathi", "ours")
+
+
+def paper_overlap_llama3() -> float:
+    return _gain("llama-3-8b", "Sarathi", "ours")
+
+
+def paper_overlap_max() -> float:
+    return max(paper_overlap_yi(), paper_overlap_llama2(), paper_overlap_llama3())
+
+
+def paper_overlap_vllm_yi() -> float:
+    return _gain("yi-6b", "vLLM", "ours")
+
+
+def paper_overlap_vllm_llama2() -> float:
+    return _gain("llama-2-7b", "vLLM", "ours")
+
+
+def paper_overlap_vllm_llama3() -> float:
+    return _gain("llama-3-8b", "vLLM", "ours")
 
 
 def over_vllm_yi() -> float:

@@ -40,7 +40,39 @@ def by_ctas(df):
 
 
 def gain_max() -> float:
+    """Of our proportional policy, which weighs a CTA by its work."""
     return float(table().gain.max())
+
+
+def _integer_gain(ending: str):
+    df = table()
+    return gain(df[TURNS + ending], df[INTEGER + ending])
+
+
+def integer_gain_max() -> float:
+    """Of the paper's policy, an integer ratio of the numbers of CTAs."""
+    return float(_integer_gain("").max())
+
+
+def integer_gain_max_4() -> float:
+    """The same with four CTAs an SM."""
+    return float(_integer_gain("_4").max())
+
+
+def batches() -> int:
+    return len(table())
+
+
+def default_costs() -> float:
+    """How much longer POD takes with its default policy, proportional, than with turns, at worst, %."""
+    df = table()
+    return 100 * float((df[PROPORTIONAL] / df[TURNS]).max() - 1)
+
+
+def default_slower() -> int:
+    """Batches on which turns are faster than the default."""
+    df = table()
+    return int((df[TURNS] < df[PROPORTIONAL]).sum())
 
 
 def trend() -> float:

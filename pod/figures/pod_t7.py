@@ -48,6 +48,24 @@ def limited_ratio() -> float:
     return _at_31("limited_ratio")
 
 
+def limited_gain() -> float:
+    """How much faster the limit is than FlashDecoding's rule, %."""
+    return 100 * (_at_31("vanilla") / _at_31("limited") - 1)
+
+
+def paper_gain() -> float:
+    """The same as printed, %."""
+    return 100 * (paper.value("pod.t7.31.vanilla") / paper.value("pod.t7.31.limited") - 1)
+
+
+def vanilla_parts() -> int:
+    return int(_at_31("vanilla_parts"))
+
+
+def limited_parts() -> int:
+    return int(_at_31("limited_parts"))
+
+
 def saved_ratio() -> float:
     """Time saved over serial with limited splits over that with vanilla ones, sum of the four chunks."""
     df = table()

@@ -109,10 +109,14 @@ class Entry:
         return ", ".join(dict.fromkeys(path.split("/")[0].upper() for path in data))
 
     @property
+    def how(self) -> str:
+        return "composed from" if self.figure and self.figure.composed else "recorded on"
+
+    @property
     def state_text(self) -> str:
         if self.state == "missing":
             return f"missing: chapter {self.chapter} brings it"
-        return f"recorded on {self.gpus}" if self.gpus else self.state
+        return f"{self.how} {self.gpus}" if self.gpus else self.state
 
     @property
     def line(self) -> str:

@@ -47,6 +47,18 @@ def draw(df):
     return ax.figure
 
 
+def at_ratio() -> int:
+    """P:D at 1,024 tokens, by the formula the one that suits SARATHI best."""
+    return round(table().set_index("length").pd[1024])
+
+
+def loses_from() -> int:
+    """P:D from which on Orca is ahead with the same chunk."""
+    from pod.figures import sarathi_08
+
+    return sarathi_08.loses_from(CHUNK)
+
+
 def gain_1k() -> float:
     """Throughput over Orca at 1,024 tokens."""
     return float(table().set_index("length").gain[1024])

@@ -54,6 +54,27 @@ def draw(df):
     return ax.figure
 
 
+def least_gain() -> float:
+    """Over all chunks and ratios."""
+    return float(table().gain.min())
+
+
+def loses_from(chunk: int) -> int:
+    """P:D from which on Orca is ahead."""
+    mine = table()
+    mine = mine[mine.chunk == chunk]
+    behind = (mine.gain < 1) & (mine.pd > mine.pd[mine.gain.idxmax()])
+    return int(mine.pd[behind].min())
+
+
+def loses_from_128() -> int:
+    return loses_from(128)
+
+
+def loses_from_256() -> int:
+    return loses_from(256)
+
+
 def best_over_formula(chunk: int = 256) -> float:
     """P:D of the largest gain over C / (B - 1)."""
     from pod.serving.experiments import best_ratio

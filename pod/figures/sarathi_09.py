@@ -92,6 +92,22 @@ def pipeline_cap() -> float:
     return pipeline_batch(8, 8)
 
 
+def _cap_of_our_a100(pp: int) -> int:
+    from pod.serving.experiments import GPT3, PIPELINE_LENGTH
+    from pod.serving.simulate import kv_tokens
+
+    return kv_tokens(GPT3, "a100", 8, pp) // PIPELINE_LENGTH // pp
+
+
+def pipeline_cap_of_our_a100() -> int:
+    """With the memory that pod/hardware.py gives an A100."""
+    return _cap_of_our_a100(8)
+
+
+def replica_cap_of_our_a100() -> int:
+    return _cap_of_our_a100(1)
+
+
 def replica_cap() -> float:
     from pod.serving.experiments import pipeline_batch
 

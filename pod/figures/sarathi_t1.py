@@ -67,6 +67,11 @@ def decode_gain() -> float:
     return float(each["decode only: 4 at 1,024"] / each["mixed: 1,021 and 3 decodes"])
 
 
+def decode_ms() -> float:
+    """Time of four decodes at 1,024 tokens."""
+    return float(table().set_index("batch").ours_ms["decode only: 4 at 1,024"])
+
+
 def mixed_ms() -> float:
     """Time of 1,021 prompt tokens with three decodes."""
     return float(table().set_index("batch").ours_ms["mixed: 1,021 and 3 decodes"])
