@@ -371,6 +371,13 @@ def test_a_recording_goes_on_only_where_it_began(monkeypatch, tmp_path):
         provenance.begun(path, [])
 
 
+def test_one_sample_is_no_shuffled_round_of_timings():
+    """Suites that time no call by events must not say so."""
+    for path in provenance.recordings():
+        meta = provenance.load(path)
+        assert meta["repeats"] > 1 or "shuffled" not in meta["timer"], path.name
+
+
 def test_two_sessions_have_one_sidecar():
     telemetry = lambda n, low, mid, high: {"samples": n} | {  # noqa: E731
         name: {"min": low, "median": mid, "max": high} for name in provenance.TELEMETRY}  # fmt: skip
