@@ -115,7 +115,7 @@ class Result:
     @property
     def evidence(self) -> str:
         """What the value is: measured, simulated or exact. A figure's state says it, unless the claim does."""
-        if self.ours is None:
+        if self.ours is None or not self.claim.module:
             return ""
         return self.claim.evidence or self.claim.module.FIGURE.evidence
 
@@ -131,7 +131,7 @@ class Result:
     @property
     def base(self) -> str:
         """Over what, on which batches, how many: what `ours` returns, and the conditions, by default its figure's."""
-        if self.ours is None:
+        if self.ours is None or not self.claim.module:
             return self.claim.measure
         conditions = self.claim.filled(self.claim.base) or self.claim.module.FIGURE.method.rstrip(".")
         return f"{self.claim.measure}; {conditions}"
@@ -263,11 +263,13 @@ def markdown() -> str:
     rows = results()
     shown = [_row("claims", "evidence", *PLURAL.values()), "|---|---|--:|--:|--:|--:|"]
     shown += [*(_row(*line) for line in tally(rows)), "", foreseen(rows), "", RULE, ""]
-    shown += [_row("claim", "stated", "here", "evidence", "over what, on which batches", "verdict"), "|---" * 6 + "|"]
+    shown += [_row("claim", "stated", "here", "band", "evidence", "over what, on which batches", "verdict")]
+    shown += ["|---" * 7 + "|"]
     for r in rows:
         if r.claim.headline:
             verdict = f"{r.verdict}: {r.why}" if r.why else r.verdict
-            shown.append(_row(r.claim.statement, r.claim.number.text, r.ours_text, r.evidence, r.base, verdict))
+            shown.append(_row(r.claim.statement, r.claim.number.text, r.ours_text, r.band_text, r.evidence, r.base,
+                              verdict))  # fmt: skip
     return "\n".join(shown) + "\n"
 
 

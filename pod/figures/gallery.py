@@ -192,7 +192,7 @@ def _provenance(entry: registry.Entry) -> str:
     for name in entry.figure.data:
         meta = provenance.load(provenance.RECORDED / name)
         shown = {k: meta[k] for k in ("gpu", "driver", "cuda", "torch", "started", "timer", "l2", "repeats", "commit")}
-        shown |= {"corrected": meta["corrected"]} if "corrected" in meta else {}
+        shown |= {k: meta[k] for k in ("part", "corrected") if k in meta}
         lines.append(f"<p><code>{escape(name)}</code></p><pre>{escape(json.dumps(shown, indent=1))}</pre>")
     return f"<details><summary>Provenance</summary>{''.join(lines)}</details>" if lines else ""
 
