@@ -250,8 +250,7 @@ def table(rows: list[Result]) -> str:
         cells.append((r.verdict, r.evidence, r.claim.number.text, r.ours_text, r.band_text,
                       f"{r.claim.id}: {r.claim.statement}"))  # fmt: skip
     head, *lines = _table(cells).splitlines()
-    indent = " " * head.index("claim")
-    return "\n".join([head, *(f"{line}\n{indent}  {r.base}" for line, r in zip(lines, rows, strict=True))])
+    return "\n".join([head, *(f"{line}\n    {r.base}" for line, r in zip(lines, rows, strict=True))])
 
 
 def totals(rows: list[Result]) -> str:

@@ -17,7 +17,7 @@ FIGURE = Figure(
     data=("h200/operators.csv", "h200/engine-runs.csv"),
 )
 OPERATORS = ("linear", "prefill_fa3", "prefill_hopper", "decode_fa3", "decode_hopper", "attention_hopper")
-# gate: (what is bounded, its bound). Fixed before the runs were recorded.
+# gate: (what is bounded, its bound)
 BOUNDS = {
     "batches": ("batches that differ", 0), "operators": ("median error, %", 3), "operators, worst": ("p95 error, %", 8),
     "iterations": ("median error, %", 3), "run": ("error of the time, %", 3), "P50": ("error, %", 5),
