@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from html import escape
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -40,9 +41,8 @@ def test_list_prints_one_line_each_and_loads_nothing_heavy():
     lines = done.stdout.splitlines()
     assert done.stderr.strip() == "", "a figure module imports this at its top; import it inside its functions"
     assert [line.split()[0] for line in lines] == [entry.id for entry in registry.entries()]
-    assert all(
-        re.match(r"\S+ +(done|simulated|recorded on \S+|missing: chapter \d\d brings it) +\S", line) for line in lines
-    )
+    state = r"done|simulated|(recorded on|composed from) \S+|missing: chapter \d\d brings it"
+    assert all(re.match(rf"\S+ +({state}) +\S", line) for line in lines)
 
 
 def test_unknown_id_is_one_line_that_lists_the_known(tmp_path, capsys):
@@ -162,6 +162,20 @@ def test_a_recorded_figure_shows_its_gpu_and_provenance(tmp_path, monkeypatch, p
     assert '<b class="badge recorded">recorded on H200</b>' in card
     assert "NVIDIA H200" in card and "h200/x.csv" in card and "title &lt;1&gt;" in card
     assert f"First {gallery.ROWS_SHOWN} of 99 rows" in card
+    monkeypatch.setattr(provenance, "load", lambda path: meta | {"part": "a sample", "corrected": {"timer": "wrong"}})
+    composed = Figure("made", registry.OURS, "title", "08", "method", "recorded", ("h200/x.csv",), composed=True)
+    card = gallery._card(registry._entry(composed), [], tmp_path)
+    assert '<b class="badge simulated">composed from H200</b>' in card and "a sample" in card and "corrected" in card
+
+
+def test_gallery_splits_its_totals_and_gives_each_claim_its_base(page):
+    from pod import claims
+
+    text, rows = page[0], claims.results()
+    for whose, evidence, *counts in claims.tally(rows):
+        assert f"<td>{whose}</td><td>{evidence}</td>" + "".join(f"<td>{n}</td>" for n in counts) in text
+    assert escape(claims.foreseen(rows)) in text
+    assert all(escape(r.base) in text for r in rows if r.claim.shown_in)
 
 
 def test_latency_ratios():

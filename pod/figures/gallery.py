@@ -90,7 +90,7 @@ of its parts.</p>
 
 
 def _progress(entries, results) -> str:
-    states = Counter(e.state for e in entries)
+    states = Counter(e.badge for e in entries)
     bar = "".join(f'<i class="{s}" style="flex:{states[s]}"></i>' for s in BADGES if states[s])
     legend = "".join(
         f'<span><b class="dot {s}"></b>{states[s]} {label.removesuffix(" on")}</span>' for s, label in BADGES.items()
@@ -120,10 +120,9 @@ def _section(name: str, entries, by_figure, out: Path) -> str:
 
 def _card(entry: registry.Entry, results, out: Path) -> str:
     label = f"{entry.how} {entry.gpus}" if entry.gpus else BADGES[entry.state]
-    badge = "simulated" if entry.figure.composed else entry.state
     where = "" if entry.source == registry.OURS else f"<span>{escape(entry.source)}</span>"
     return f"""<article id="{entry.id}">
-<p class="meta"><b class="badge {badge}">{label}</b>{where}<code>{entry.id}</code>{_chapter(entry.chapter)}</p>
+<p class="meta"><b class="badge {entry.badge}">{label}</b>{where}<code>{entry.id}</code>{_chapter(entry.chapter)}</p>
 <h3>{escape(entry.title)}</h3>
 <p class="method">{escape(entry.figure.method)}</p>
 <a class="plate" href="{entry.id}.png"><img alt="{escape(entry.title)}" src="{_image(out / f"{entry.id}.png")}"></a>

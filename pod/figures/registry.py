@@ -109,8 +109,17 @@ class Entry:
         return ", ".join(dict.fromkeys(path.split("/")[0].upper() for path in data))
 
     @property
+    def composed(self) -> bool:
+        return bool(self.figure and self.figure.composed)
+
+    @property
+    def badge(self) -> str:
+        """The state as the gallery colours and counts it: what was put together is no recording."""
+        return "simulated" if self.composed else self.state
+
+    @property
     def how(self) -> str:
-        return "composed from" if self.figure and self.figure.composed else "recorded on"
+        return "composed from" if self.composed else "recorded on"
 
     @property
     def state_text(self) -> str:
