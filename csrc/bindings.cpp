@@ -19,7 +19,7 @@ enum Entry { kMethod, kCtasPerSm, kSms, kCausal, kPrefillWorks, kDecodeWorks, kP
 // The kernels keep these strides in 32 bits, and multiply them by as much: a register is dear. kv_page stays in 64.
 void check_32_bits(const Inputs& a) {
     const auto check = [](const char* name, int64_t stride, int64_t times) {
-        TORCH_CHECK_VALUE(stride <= INT_MAX / times, name, ": got a stride of ", stride, " elements, allowed are up to ", INT_MAX / times);
+        TORCH_CHECK(stride <= INT_MAX / times, name, ": a stride of ", stride, " elements does not fit 32 bits");
     };
     check("q", a.q_token, 16), check("q", a.q_head, std::max(a.num_q_heads, 16));
     check("k_cache", a.kv_token, 16), check("k_cache", a.kv_head, a.num_kv_heads), check("block_table", a.table_stride, 1);

@@ -11,8 +11,8 @@ class Allowed:
     """What tensors a plan takes. Layers bring the same layout again and again, so that of the last call, once found
     right, is only compared."""
 
-    def __init__(self, b: HybridBatch, device):
-        self.batch, self.device, self.seen = b, device, None
+    def __init__(self, b: HybridBatch, device, check_layout=lambda q, k, table: None):
+        self.batch, self.device, self.check_layout, self.seen = b, device, check_layout, None
         self.q_shape, self.heads = (sum(b.q_lens), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
         self.sequences, self.longest, self.most_pages = len(b.q_lens), max(b.kv_lens), max(b.pages, default=0)
         self.debug = device.type == "cpu" or bool(os.environ.get("POD_DEBUG"))
@@ -50,6 +50,7 @@ class Allowed:
         for name, x in tensors.items():
             _check_tensor(name, x, self.batch, self.device)
         (self._check_contiguous if page_size is None else self._check_paged)(k, table)
+        self.check_layout(q, k, table)
 
     def _check_contiguous(self, k, table) -> None:
         if table is not None:

@@ -40,7 +40,7 @@ class Plan:
     allowed: Allowed = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "allowed", Allowed(self.batch, self.device))
+        object.__setattr__(self, "allowed", Allowed(self.batch, self.device, self.work.check_layout))
 
     def __repr__(self) -> str:
         b = self.batch

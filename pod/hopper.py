@@ -59,6 +59,14 @@ class Plan(WorkPlan):
     splits: int | None = None
     yields: bool = False
 
+    def check_layout(self, q, k_cache, table) -> None:
+        """Prefill's tensor map of small pages has no dimension left for heads that lie apart (grouped_map)."""
+        b, step = self.batch, k_cache.stride(2)
+        small = b.page_size is not None and b.page_size < schedule.PREFILL_TILE
+        if b.prefill and small and b.head_dim > 64 and b.num_kv_heads > 1 and step != b.head_dim:
+            raise ValueError(f"k_cache: got heads {step} elements apart, allowed for method 'hopper' with head_dim "
+                             f"{b.head_dim} and pages under {schedule.PREFILL_TILE} are {b.head_dim}")  # fmt: skip
+
     def make(self, causal: bool) -> Lists:
         head_dim, rows = self.batch.head_dim, schedule.PREFILL_TILE
         if self.batch.decode:

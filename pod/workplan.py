@@ -14,6 +14,9 @@ import numpy as np
 
 from pod.batch import HybridBatch
 
+LINE = 32  # int32s of a cache line
+MOST = (1 << 31) - 1
+
 
 @dataclass
 class Lists:
@@ -62,6 +65,14 @@ class WorkPlan:
     def make(self, causal: bool) -> Lists:
         raise NotImplementedError
 
+    def check_layout(self, q, k_cache, table) -> None:
+        """Refuse strides that the kernels cannot follow, beyond what no method could. The sm_80 family keeps them in 32
+        bits, and multiplies them by as much: a register is dear there. Pages and tokens of q are counted in 64."""
+        for name, x, dim, times in (("q", q, 0, 16), ("q", q, 1, max(16, q.shape[1])), ("k_cache", k_cache, 1, 16),
+                                    ("k_cache", k_cache, 2, k_cache.shape[2]), ("block_table", table, 0, 1)):  # fmt: skip
+            if x is not None and x.shape[dim] > 1 and x.stride(dim) * times > MOST:
+                raise ValueError(f"{name}: got a stride of {x.stride(dim)} elements, allowed are up to {MOST // times}")
+
     @property
     def heads(self) -> tuple[int, int]:
         return self.batch.num_q_heads, self.batch.num_kv_heads
@@ -93,8 +104,9 @@ class WorkPlan:
         """
         import torch
 
-        flat = np.concatenate([*(np.ravel(x) for x in lists), np.zeros(counters)]).astype(np.int32)
-        flat, sizes = torch.from_numpy(flat), (len(flat) - counters, counters)
+        flat = np.concatenate([np.ravel(x) for x in lists]).astype(np.int32)
+        sizes = (-(-len(flat) // LINE) * LINE, counters)  # counters have lines of their own: whoever counts owns the line
+        flat = torch.from_numpy(np.pad(flat, (0, sum(sizes) - len(flat))))
         if self.device.type == "cpu":
             return *flat.split(sizes), torch.empty(max(1, floats))
         if torch.cuda.is_current_stream_capturing():

@@ -33,8 +33,6 @@ std::tuple<Tensor, Tensor, Tensor> hopper(const Tensor& q, const Tensor& k, cons
     a.prefill_units = units, a.n_decode_chunks = chunks, a.prefill_yields = yields, a.pack_shift = shape[6];
     a.prefill_rows = rows, a.ctas = ctas, a.scale = scale;
     const int error = pod90_launch(&a);
-    TORCH_CHECK_VALUE(error != -3, "k_cache: got heads ", a.kv_head, " elements apart, allowed for method 'hopper' with head_dim ",
-                      a.head_dim, " and pages under 128 are heads side by side, ", a.head_dim, " apart");
     TORCH_CHECK(error == 0, "the Hopper kernel could not be launched: ",
                 error > 0 ? cudaGetErrorString(cudaError_t(error)) : error == -1 ? "no tensor map could be made" : "no such configuration");
     return {out, sums, stamps};

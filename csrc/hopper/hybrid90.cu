@@ -121,7 +121,7 @@ static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int
 }
 
 // The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages). A map has no
-// dimension left, so heads and panels share one: where a head has two panels, heads must lie side by side.
+// dimension left, so heads and panels share one: where a head has two panels, heads must lie side by side (pod/hopper.py).
 static bool can_group(const Pod90Launch& a) { return a.head_dim == 64 || a.kv_head == a.head_dim || a.num_kv_heads == 1; }
 static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data) {
     const cuuint64_t panels = a.head_dim / 64, token = a.kv_token * 2, groups = a.page_tokens / 8;
@@ -151,7 +151,7 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     Maps maps = {};
     if (!has_context() || !q_maps(&maps, a)) return -1;
     const bool grouped = a.table && a.page_tokens < prefill::kN;
-    if (grouped && a.prefill_units && !can_group(a)) return -3;
+    if (grouped && a.prefill_units && !can_group(a)) return -2;
     if (grouped ? !grouped_map(&maps.pk, a, a.k) || !grouped_map(&maps.pv, a, a.v)
                 : !kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN)) return -1;
     if (!kv_map(&maps.dk, a, a.k, decode::kTokens) || !kv_map(&maps.dv, a, a.v, decode::kTokens)) return -1;
