@@ -68,8 +68,9 @@ class WorkPlan:
     def check_layout(self, q, k_cache, table) -> None:
         """Refuse strides that the kernels cannot follow, beyond what no method could. The sm_80 family keeps them in 32
         bits, and multiplies them by as much: a register is dear there. Pages and tokens of q are counted in 64."""
-        for name, x, dim, times in (("q", q, 0, 16), ("q", q, 1, max(16, q.shape[1])), ("k_cache", k_cache, 1, 16),
-                                    ("k_cache", k_cache, 2, k_cache.shape[2]), ("block_table", table, 0, 1)):  # fmt: skip
+        heads = max(16, q.shape[1]), k_cache.shape[2]
+        for name, x, dim, times in (("q", q, 0, 16), ("q", q, 1, heads[0]), ("k_cache", k_cache, 1, 16),
+                                    ("k_cache", k_cache, 2, heads[1]), ("block_table", table, 0, 1)):  # fmt: skip
             if x is not None and x.shape[dim] > 1 and x.stride(dim) * times > MOST:
                 raise ValueError(f"{name}: got a stride of {x.stride(dim)} elements, allowed are up to {MOST // times}")
 
@@ -105,7 +106,7 @@ class WorkPlan:
         import torch
 
         flat = np.concatenate([np.ravel(x) for x in lists]).astype(np.int32)
-        sizes = (-(-len(flat) // LINE) * LINE, counters)  # counters have lines of their own: whoever counts owns the line
+        sizes = (-(-len(flat) // LINE) * LINE, counters)  # whoever counts owns the line: counters have their own
         flat = torch.from_numpy(np.pad(flat, (0, sum(sizes) - len(flat))))
         if self.device.type == "cpu":
             return *flat.split(sizes), torch.empty(max(1, floats))

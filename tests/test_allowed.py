@@ -13,6 +13,7 @@ from pod import attention, kernels
 from pod.allowed import Allowed
 from pod.batch import HybridBatch
 from pod.reference import hybrid_attention as reference
+from pod.workplan import WorkPlan
 
 torch = pytest.importorskip("torch")
 built = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -166,8 +167,12 @@ def test_auto_is_the_default_and_hopper_gets_its_own_kernel(monkeypatch):
     chosen = []
     monkeypatch.setattr(attention, "_is_hopper", lambda device: True)
     for module in ("pod.hopper", "pod.lean", "pod.ampere"):
-        made = lambda batch, device, *rest, module=module: chosen.append(module)  # noqa: E731
-        monkeypatch.setattr(f"{module}.make_plan", made)
+
+        def make_plan(batch, device, *rest, module=module):
+            chosen.append(module)
+            return WorkPlan(batch, device, 1)
+
+        monkeypatch.setattr(f"{module}.make_plan", make_plan)
     pod.plan(**PLAN)
     pod.plan(**PLAN | {"q_lens": [1, 1]})
     pod.plan(**PLAN, decode_splits=2)
