@@ -35,9 +35,13 @@ class PagedPool:
         """Tokens that admission must find room for: the prompt, and what was generated before a preemption."""
         return request.prefill
 
+    def need(self, request: Request) -> int:
+        """Blocks that must be there before the request can be sure to end."""
+        return self.blocks_for(request.prompt + request.output) + self.kept_free
+
     def refusal(self, request: Request) -> str | None:
         """Why this request can never run here, even alone; None when it can."""
-        need = self.blocks_for(request.prompt + request.output) + self.kept_free
+        need = self.need(request)
         if need > self.num_blocks:
             tokens = request.prompt + request.output
             return f"{tokens} tokens and the watermark need {need} blocks, the pool has {self.num_blocks}"

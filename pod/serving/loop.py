@@ -91,6 +91,7 @@ def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Exe
         while arrivals and arrivals[0].arrival <= now:
             _receive(arrivals.popleft(), lanes[0], log)
         launch(now)
+    _nobody_waits(lanes)
     return log
 
 
@@ -100,6 +101,12 @@ def _receive(request: Request, scheduler: Scheduler, log: Log) -> None:
         log.refused[request.id] = reason
     else:
         scheduler.add(request)
+
+
+def _nobody_waits(lanes: Sequence[Scheduler]) -> None:
+    """A scheduler that forms no batch while somebody waits has starved them: that must not look like a good run."""
+    if left := {r.id: r for lane in lanes for r in (*lane.running, *lane.waiting)}:
+        raise RuntimeError(f"{lanes[0].name}: forms no batch, but {len(left)} requests wait, the first of them {min(left)}")
 
 
 class Ticks:

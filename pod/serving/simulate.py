@@ -15,6 +15,7 @@ from pod.serving.loop import serve
 from pod.serving.metrics import metrics
 from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
+from pod.serving.schedulers.published import PublishedPool, published
 from pod.serving.shapes import shape
 
 
@@ -78,6 +79,7 @@ class Setup:
     efficiency: Efficiency = Efficiency()
     measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
     kernels: str | None = None  # whose measured attention; None: FlashAttention-3 for serial, ours for pod
+    like: str | None = None  # a system of schedulers/published.py, whose decisions count where they differ from ours
 
     def cost(self) -> Cost:
         system = shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency
@@ -89,7 +91,8 @@ class Setup:
             raise ValueError(f"scheduler: got {self.scheduler!r}, allowed are {', '.join(SCHEDULERS)}")
         if self.pp > 1 and self.preemption == SWAP:
             raise ValueError("preemption: got swap with a pipeline, allowed is recompute")
-        kind, waiting = SCHEDULERS[self.scheduler], deque()
+        kind = published(self.like, self.scheduler) if self.like else SCHEDULERS[self.scheduler]
+        waiting: deque[Request] = deque()
         options = {
             "vllm": {"preemption": self.preemption, "max_tokens": self.max_tokens},
             "sarathi": {"preemption": self.preemption, "chunk": self.chunk, "max_prefills": self.max_prefills},
@@ -103,7 +106,8 @@ class Setup:
             raise ValueError(f"blocks: got {self.num_blocks()}, a pipeline of {self.pp} stages needs as many")
         if kind.pool_type is ReservedPool:
             return ReservedPool(blocks, self.max_tokens, self.block_size)
-        return PagedPool(blocks, self.block_size, swap_blocks=4 * blocks if self.preemption == SWAP else 0)
+        paged = PublishedPool if self.like else PagedPool
+        return paged(blocks, self.block_size, swap_blocks=4 * blocks if self.preemption == SWAP else 0)
 
     def num_blocks(self) -> int:
         if self.blocks is not None:
