@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter, deque
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pod.hardware import A100
+from pod.serving import loop
 from pod.serving.blocks import PagedPool, ReservedPool
-from pod.serving.loop import serve
+from pod.serving.cost import AnalyticalCost, Work
+from pod.serving.engine import problem
+from pod.serving.events import Log, iteration
+from pod.serving.loop import Ticks, serve
 from pod.serving.metrics import token_times
 from pod.serving.request import Request, age
-from pod.serving.schedulers import SCHEDULERS, Batch, Chunk, Orca, Sarathi, SarathiV1, Scheduler, Static
+from pod.serving.schedulers import SCHEDULERS, VLLM, Batch, Chunk, Orca, Sarathi, SarathiV1, Scheduler, Static
 from pod.serving.schedulers.base import PreemptingScheduler
+from pod.serving.schedulers.published import PaddedVLLM, PublishedPool, SarathiServe
+from pod.serving.shapes import shape
+from pod.serving.simulate import Setup, SimExecutor
 
 MAX_TOKENS = 48  # of a request
 
@@ -70,10 +80,11 @@ def check_batch(scheduler: Scheduler, batch: Batch) -> None:
         assert request.computed == request.prompt + request.generated - 1, "a decode feeds its newest token"
         check_room(scheduler, request, 1)
     assert all(r.finished for r in batch.idle)
-    for request, _ in batch.preempted:
-        older = [r for r in scheduler.running if age(r) < age(request)]
-        assert older or len(scheduler.pool.tables) == 0, "the oldest is never preempted for a younger one"
-        assert all(age(r) < age(request) for r in scheduler.running), "the latest is preempted first"
+    stayed = [r for r in scheduler.running if r.id not in {c.request.id for c in batch.prefills if c.context == 0}]
+    for request, how in batch.preempted:
+        assert how != "swap" or not request.prefilling, "half a prompt is not worth a copy, and cannot decode"
+        assert stayed or len(scheduler.pool.tables) == 0, "the oldest is never preempted for a younger one"
+        assert all(age(r) < age(request) for r in stayed), "the latest is preempted first"
 
 
 def check_room(scheduler: Scheduler, request: Request, tokens: int) -> None:
@@ -101,6 +112,8 @@ def check_policy(scheduler: Scheduler, batch: Batch) -> None:
             if not chunk.last:
                 assert batch.tokens % scheduler.tile == 0 or batch.tokens == scheduler.chunk
     fresh = [c.request for c in batch.prefills if c.context == 0]
+    if batch.preempted and not isinstance(scheduler, SarathiServe):
+        assert not fresh and not batch.swapped_in, "nobody comes in the breath in which somebody is sent away"
     if fresh and name in ("vllm", "sarathi") and not batch.swapped_in:
         free_then = len(scheduler.pool.free)
         assert free_then >= scheduler.pool.kept_free, "admission leaves the watermark"
@@ -127,15 +140,66 @@ def check_run(lanes: list[Scheduler], requests: list[Request]):
             assert computed[i] >= prompt + output - 1
         else:
             assert computed[i] == prompt + output - 1, "chunked or whole, a token is computed once"
+    check_events(log, lanes)
     for lane in lanes:
         assert not lane.running and not lane.waiting and len(lane.pool.free) == lane.pool.num_blocks
         assert len(lane.pool.swap_free) == lane.pool.swap_blocks
     return log
 
 
+class Told:
+    """A request as the events tell of it, and nothing else."""
+
+    def __init__(self, prompt: int, output: int):
+        self.prompt, self.output, self.prefill = prompt, output, prompt
+        self.computed = self.generated = 0
+
+    def leave(self, how: str) -> None:
+        if how == "recompute":
+            self.prefill, self.computed = self.prompt + self.generated, 0
+
+    def blocks(self, pool: PagedPool, decodes: bool) -> int:
+        return pool.blocks_for(getattr(pool, "max_tokens", max(self.prefill, self.computed + decodes)))
+
+
+def check_events(log: Log, lanes: list[Scheduler]) -> None:
+    """Every field of every event, against what the events before it and the lengths alone say."""
+    told = {i: Told(prompt, output) for i, _, prompt, output in log.requests if i not in log.refused}
+    running: list[set[int]] = [set() for _ in lanes]
+    gone = 0
+    for event in log.iterations:
+        here, pool = running[event.lane], lanes[event.lane].pool
+        for i, how in event.preempted:
+            here.remove(i)
+            told[i].leave(how)
+        here |= {chunk[0] for chunk in event.prefills} | set(event.decodes)
+        for i, tokens, context, last in event.prefills:
+            assert context == told[i].computed and last == (context + tokens == told[i].prefill)
+        assert event.decode_context == sum(told[i].computed + 1 for i in event.decodes), "with their newest tokens"
+        assert set(event.idle) == {i for i in here if told[i].generated == told[i].output}
+        assert event.free == pool.num_blocks - sum(told[i].blocks(pool, i in event.decodes) for i in here)
+        if len(lanes) == 1:
+            came = sum(at <= event.scheduled for i, at, *_ in log.requests if i in told)
+            assert event.waiting == came - gone - len(here)
+        assert set(event.swapped_in) <= set(event.decodes) and event.end > event.scheduled
+        for i, tokens, _, last in event.prefills:
+            told[i].computed += tokens
+            told[i].generated += last
+        for i in event.decodes:
+            told[i].computed += 1
+            told[i].generated += 1
+        assert all(told[i].generated == told[i].output for i in event.finished)
+        here -= set(event.finished)
+        gone += len(event.finished)
+
+
 lengths = st.integers(1, 24)
 arrivals = st.one_of(st.just(0.0), st.integers(0, 40).map(float))
 request_lists = st.lists(st.tuples(lengths, lengths, arrivals), min_size=1, max_size=14)
+
+
+PUBLISHED_PAIRS = {"sarathi": [(SarathiServe, PublishedPool)],
+                   "vllm": [(VLLM, PublishedPool), (PaddedVLLM, PublishedPool)]}  # fmt: skip
 
 
 @st.composite
@@ -144,7 +208,7 @@ def systems(draw):
     name = draw(st.sampled_from(sorted(SCHEDULERS)))
     stages, waiting = draw(st.sampled_from([1, 1, 1, 2, 3])), deque()
     block_size, max_batch = draw(st.integers(1, 5)), draw(st.integers(1, 6))
-    options = {}
+    kind, options = SCHEDULERS[name], {}
     if name in ("static", "orca", "sarathi_v1"):
         one = -(-MAX_TOKENS // block_size)
         pool = lambda: ReservedPool(blocks, MAX_TOKENS, block_size)  # noqa: E731
@@ -154,15 +218,17 @@ def systems(draw):
         preemption = draw(st.sampled_from(["recompute", "swap"])) if stages == 1 else "recompute"
         swap = draw(st.sampled_from([0, 5, 200])) if preemption == "swap" else 0
         watermark = draw(st.sampled_from([0.0, 0.01, 0.1]))
-        pool = lambda: PagedPool(blocks, block_size, watermark, swap)  # noqa: E731
+        kind, paged = draw(st.sampled_from([(SCHEDULERS[name], PagedPool), *PUBLISHED_PAIRS[name]]))
+        pool = lambda: paged(blocks, block_size, watermark, swap)  # noqa: E731
         options["preemption"] = preemption
     if name == "vllm":
         options["max_tokens"] = draw(st.integers(20, 100))
     if name == "sarathi":
-        options |= {"chunk": draw(st.integers(1, 40)), "max_prefills": draw(st.integers(1, 3))}
+        options["chunk"] = draw(st.integers(1, 40))
+        options |= {"max_prefills": draw(st.integers(1, 3))} if kind is Sarathi else {}
     if name == "sarathi_v1":
         options |= {"chunk": draw(st.sampled_from([4, 8, 16])), "tile": 4}
-    return [SCHEDULERS[name](pool(), max_batch, waiting, **options) for _ in range(stages)]
+    return [kind(pool(), max_batch, waiting, **options) for _ in range(stages)]
 
 
 def make(rows) -> list[Request]:
@@ -203,16 +269,19 @@ def test_chunked_and_whole_prompts_compute_the_same_tokens(rows, chunk):
 
 
 def crowd(seed: int) -> list[Request]:
-    """A load under which pools of 16 blocks run dry."""
+    """A load under which pools of 16 blocks run dry, and those of 24 now and then in the midst of a prompt."""
     return [Request(i, 3 + (7 * i + seed) % 11, 6 + (5 * i + seed) % 17, float(i * seed % 5)) for i in range(12)]
 
 
 def run_all() -> None:
     for seed in range(3):
-        for preemption in ("recompute", "swap"):
-            pool = lambda: PagedPool(16, 2, 0.1, 40)  # noqa: E731
-            check_run([SCHEDULERS["vllm"](pool(), 6, preemption=preemption, max_tokens=40)], crowd(seed))
+        for preemption, blocks in product(("recompute", "swap"), (16, 24, 32)):
+            pool = lambda: PagedPool(blocks, 2, 0.1, 40)  # noqa: B023, E731
+            check_run([VLLM(pool(), 6, preemption=preemption, max_tokens=40)], crowd(seed))
             check_run([Sarathi(pool(), 6, preemption=preemption, chunk=5)], crowd(seed))
+        for blocks in (12, 16, 20):
+            waiting = deque()
+            check_run([Sarathi(PagedPool(blocks, 2, 0.0), 6, waiting, chunk=5) for _ in range(2)], crowd(seed))
         for kind in (Static, Orca):
             check_run([kind(ReservedPool(80, 40), 4)], crowd(seed))
         check_run([SarathiV1(ReservedPool(120, 40), 4, chunk=8, tile=4)], crowd(seed))
@@ -320,10 +389,45 @@ def orca_cuts_prompts(monkeypatch):
     monkeypatch.setattr(Orca, "schedule", schedule)
 
 
+def comes_back_in_the_same_breath(monkeypatch):
+    def schedule(self):
+        batch = Batch()
+        for prompt in self._reserve_slots(batch):
+            self._add_chunk(prompt, batch)
+        self._swap_in(batch)
+        while self._admissible() and not self._head_is_swapped() and self._room(batch) > 0:
+            self._add_chunk(self._admit(), batch)
+        return batch
+
+    monkeypatch.setattr(Sarathi, "schedule", schedule)
+
+
+def swap_half_a_prompt(monkeypatch):
+    def preempt(self, request, batch):
+        if self.preemption != "swap" or not self.pool.can_swap_out(request):
+            return original(self, request, batch)
+        batch.copied_blocks += self.pool.swap_out(request)
+        insort(self.waiting, request, key=age)
+        batch.preempted.append((request, "swap"))
+
+    original = PreemptingScheduler._preempt
+    monkeypatch.setattr(PreemptingScheduler, "_preempt", preempt)
+
+
+def decodes_do_not_see_their_newest_token(monkeypatch):
+    def shortened(batch, *rest):
+        event = iteration(batch, *rest)
+        event.decode_context -= len(event.decodes)
+        return event
+
+    monkeypatch.setattr(loop, "iteration", shortened)
+
+
 BUGS = (leak_a_block, free_twice, open_a_block_one_token_late, preempt_the_oldest, preempted_go_to_the_back,
         recompute_forgets_the_output, every_chunk_emits_a_token, decodes_do_not_count_in_the_budget,
         swap_in_keeps_the_host_blocks, swapped_may_be_overtaken, reserve_too_little, admit_below_the_watermark,
-        orca_cuts_prompts)  # fmt: skip
+        orca_cuts_prompts, comes_back_in_the_same_breath, swap_half_a_prompt,
+        decodes_do_not_see_their_newest_token)  # fmt: skip
 
 
 def test_the_crowd_passes_without_a_bug():
@@ -336,3 +440,74 @@ def test_a_seeded_bug_is_caught(bug, monkeypatch):
     # an assertion here, or the code's own checks (a block taken from an empty list, a key that is gone)
     with pytest.raises((AssertionError, RuntimeError, KeyError, IndexError)):
         run_all()
+
+
+# ---- exact fits: what just fits is served, one more is refused
+
+
+@pytest.mark.parametrize(
+    ("make", "fits"),
+    [
+        (lambda: VLLM(PagedPool(100, 2), 4, max_tokens=20), 20),  # an iteration of prompts
+        (lambda: VLLM(PagedPool(10, 2, watermark=0.0), 4), 20),  # the pool
+        (lambda: Sarathi(PagedPool(10, 2, watermark=0.1), 4, chunk=3), 18),  # the pool and its watermark
+        (lambda: Sarathi(PublishedPool(10, 2, watermark=0.1), 4, chunk=3), 16),  # and a block for every token
+        (lambda: Orca(ReservedPool(20, 20), 4), 20),  # what is reserved
+        (lambda: Static(ReservedPool(40, 20), 4), 20),
+        (lambda: SarathiV1(ReservedPool(20, 20), 4, chunk=4, tile=4), 20),
+    ],
+)
+@pytest.mark.parametrize("output", [1, 7])
+def test_what_just_fits_is_served_and_one_token_more_is_refused(make, fits, output):
+    for prompt in (fits - output, fits - output + 1):
+        lane = make()
+        log = check_run([lane], [Request(0, prompt, output), Request(1, 1, 1)])
+        assert list(log.refused) == ([0] if prompt + output > fits else [])
+
+
+def test_the_context_of_a_model_may_be_filled_to_the_last_token():
+    model = shape("llama-2-7b")
+    assert problem([1] * 4000, 96, model, model.context) is None
+    assert problem([1] * 4000, 97, model, model.context) == "4000 tokens and 97 to come, Llama-2-7B takes 4096 in all"
+
+
+def test_whole_prompts_may_fill_the_budget_together():
+    lane = VLLM(PagedPool(99, 2), 4, max_tokens=20)
+    log = serve([Request(i, n, 2) for i, n in enumerate((12, 8, 1))], [lane], Ticks())
+    assert [[chunk[0] for chunk in event.prefills] for event in log.iterations[:2]] == [[0, 1], [2]]
+
+
+# ---- what the loop owes: nobody is forgotten
+
+
+class Forgetful(Sarathi):
+    """Lets whoever still waits wait for ever."""
+
+    def schedule(self) -> Batch:
+        return super().schedule() if self.waiting and self.waiting[0].id == 0 or self.running else Batch()
+
+
+def test_a_run_in_which_somebody_starves_is_no_run():
+    with pytest.raises(RuntimeError, match="^sarathi: forms no batch, but 2 requests wait, the first of them 1$"):
+        serve([Request(i, 4, 3) for i in range(3)], [Forgetful(PagedPool(99), 1)], Ticks())
+
+
+# ---- copies to the host and back take their time
+
+
+def test_an_iteration_is_longer_by_the_bytes_that_it_swaps():
+    setup = Setup(scheduler="vllm", preemption="swap", blocks=60, max_tokens=900, host="none")
+    (lane,), cost = setup.lanes(), AnalyticalCost(shape(setup.model), A100, host="none")
+    log = serve([Request(i, 200, 120) for i in range(6)], [lane], SimExecutor(cost))
+    told, pages = {i: 200 for i in range(6)}, 0
+    for event in log.iterations:
+        held = [told[i] for i, how in event.preempted if how == "swap"] + [told[i] for i in event.swapped_in]
+        copied = sum(-(-tokens // 16) for tokens in held)
+        chunks = tuple((tokens, context) for _, tokens, context, _ in event.prefills)
+        work = Work(chunks, len(event.decodes), event.decode_context)
+        computing = cost.stage(work) + cost.head(work.requests)
+        copying = copied * 16 * 128 * 1024 / cost.efficiency.swap_bytes_per_s  # 128 KiB a token
+        assert event.seconds == pytest.approx(computing + copying, rel=1e-12)
+        pages += copied
+        told.update({i: told[i] + 1 for i in event.decodes})
+    assert pages > 20 and any(e.swapped_in for e in log.iterations)

@@ -130,6 +130,7 @@ def test_contexts_over_the_limit_are_refused_unless_they_shall_be_clipped(tmp_pa
     options = ["simulate", "--workload", str(path), "--requests", "2", "--max-tokens", "4096"]
     assert main(options) == 2
     assert "row 3: 5007 tokens in all, the model allows 4096" in capsys.readouterr().err
+    assert len(read_trace(path, 5007)) == 2
     assert main([*options, "--high", "4096"]) == 0
 
 

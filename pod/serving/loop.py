@@ -105,8 +105,9 @@ def _receive(request: Request, scheduler: Scheduler, log: Log) -> None:
 
 def _nobody_waits(lanes: Sequence[Scheduler]) -> None:
     """A scheduler that forms no batch while somebody waits has starved them: that must not look like a good run."""
-    if left := {r.id: r for lane in lanes for r in (*lane.running, *lane.waiting)}:
-        raise RuntimeError(f"{lanes[0].name}: forms no batch, but {len(left)} requests wait, the first of them {min(left)}")
+    if left := {r.id for lane in lanes for r in (*lane.running, *lane.waiting)}:
+        name, first = lanes[0].name, min(left)
+        raise RuntimeError(f"{name}: forms no batch, but {len(left)} requests wait, the first of them {first}")
 
 
 class Ticks:

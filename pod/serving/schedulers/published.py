@@ -15,6 +15,7 @@ Sarathi-Serve's own vLLM scheduler adds prompts up, as ours does; its Orca and i
 from __future__ import annotations
 
 import math
+import sys
 
 from pod.serving.blocks import PagedPool
 from pod.serving.request import Request
@@ -60,7 +61,7 @@ class SarathiServe(Sarathi):
     def __init__(self, *args, max_prefills: int = 1, **options):
         if max_prefills != 1:
             raise ValueError(f"max_prefills: got {max_prefills}, Sarathi-Serve takes all that fit, leave it out")
-        super().__init__(*args, **options)
+        super().__init__(*args, max_prefills=sys.maxsize, **options)
 
     def schedule(self) -> Batch:
         self.missing: dict[int, int] = {}
@@ -77,9 +78,6 @@ class SarathiServe(Sarathi):
     def _preempt(self, request: Request, batch: Batch) -> None:
         self.missing[request.id] = request.prefill - request.computed
         super()._preempt(request, batch)
-
-    def _room(self, batch: Batch) -> int:
-        return self.chunk - batch.tokens
 
 
 PUBLISHED: dict[str, dict[str, type[Scheduler]]] = {
