@@ -61,6 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{parser.prog} {args.verb}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print(f"{parser.prog} {args.verb}: interrupted", file=sys.stderr)
         return 130
 
 

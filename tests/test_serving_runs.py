@@ -1,15 +1,21 @@
 """Workloads, metrics, the command line, and the claim that an hour replays in seconds."""
 
+import fcntl
 import json
+import os
 import resource
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
 
 import numpy as np
 import pytest
 
 from pod.__main__ import main
-from pod.serving import experiments, memo
+from pod.serving import cli, experiments, memo
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log
 from pod.serving.experiments import ticked
@@ -112,6 +118,8 @@ def test_published_traces_load_as_they_are(name, tmp_path):
         ("num_prefill_tokens,num_decode_tokens\n5,\n", "row 2, column num_decode_tokens: got ''"),
         ("num_prefill_tokens,num_decode_tokens\n", "got no request"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n", "row 2, column TIMESTAMP: got 'monday'"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nnan,5,7\n", "row 2, column TIMESTAMP: got 'nan'"),
+        ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\ninf,5,7\n", "row 3, column arrival_ms: got 'inf'"),
     ],
 )
 def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, capsys):
@@ -134,6 +142,79 @@ def test_contexts_over_the_limit_are_refused_unless_they_shall_be_clipped(tmp_pa
     assert main([*options, "--high", "4096"]) == 0
 
 
+BURST = "arrival_ms,prefill_tokens,decode_tokens\n" + "".join(
+    f"{t},{100 + i},{i + 1}\n" for i, t in enumerate((1000, 1000, 1100, 5000)))  # fmt: skip
+
+
+@pytest.fixture
+def burst(tmp_path) -> str:
+    (tmp_path / "burst.csv").write_text(BURST)
+    return str(tmp_path / "burst.csv")
+
+
+def test_recorded_arrivals_and_their_order_are_kept(burst):
+    work = Workload(burst, None)
+    p, d, t = lengths(work)
+    assert (work.arrivals, work.count, work.pace) == ("trace", 4, "as recorded")
+    assert p.tolist() == [100, 101, 102, 103] and d.tolist() == [1, 2, 3, 4]
+    np.testing.assert_allclose(t, [0, 0, 0.1, 4])
+    assert lengths(Workload(burst, None, seed=9))[0].tolist() == p.tolist()
+    np.testing.assert_allclose(lengths(Workload(burst, 3))[2], [0, 0, 0.1])
+
+
+def test_a_rate_stretches_recorded_arrivals_and_keeps_their_bursts(burst):
+    work = Workload(burst, 4, qps=0.25)
+    assert work.pace == "as recorded, stretched to 0.25/s"
+    np.testing.assert_allclose(lengths(work)[2], [0, 0, 0.3, 12])
+
+
+def test_a_trace_that_is_too_short_starts_again(burst):
+    p, _, t = lengths(Workload(burst, 9))
+    assert p.tolist() == [100, 101, 102, 103, 100, 101, 102, 103, 100]
+    mean = 4 / 3  # the gap before it starts again
+    np.testing.assert_allclose(t[4:], [4 + mean, 4 + mean, 4.1 + mean, 8 + mean, 8 + 2 * mean])
+
+
+def test_recorded_rows_in_disorder_are_put_in_order(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_ms,prefill_tokens,decode_tokens\n900,5,1\n100,6,1\n")
+    p, _, t = lengths(Workload(str(tmp_path / "t.csv"), None))
+    assert p.tolist() == [6, 5] and t.tolist() == pytest.approx([0, 0.8])
+
+
+def test_arrivals_that_a_file_does_not_have_are_drawn_or_refused(burst, tmp_path):
+    (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens\n50,7\n51,7\n")
+    timeless = Workload(str(tmp_path / "t.csv"), None, qps=2.0)
+    assert (timeless.arrivals, timeless.count, timeless.pace) == ("poisson", 2048, "poisson at 2/s")
+    for lengths_ in (str(tmp_path / "t.csv"), "arxiv"):
+        with pytest.raises(ValueError, match="^arrivals: got trace, but .* has none, allowed are poisson, trunc"):
+            Workload(lengths_, arrivals="trace")
+    drawn = Workload(burst, None, arrivals="poisson")
+    assert drawn.count == 2048 and drawn.pace == "all at once" and not lengths(drawn)[2].any()
+    assert Workload(count=None) == Workload("arxiv", arrivals="poisson")
+
+
+def test_a_trace_has_all_its_times_or_none(tmp_path):
+    rows = ({"timestamp": 5, "input_length": 9, "output_length": 1}, {"input_length": 9, "output_length": 1})
+    for order in (rows, rows[::-1]):
+        (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in order))
+        with pytest.raises(ValueError, match="t.jsonl, row 2: got no timestamp, or none above"):
+            read_trace(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize("place", ["UTC", "Europe/Zurich"])
+def test_dates_do_not_depend_on_where_they_are_read(place, tmp_path, monkeypatch):
+    """The night in which clocks in Zurich are set from 2 to 3."""
+    monkeypatch.setenv("TZ", place)
+    time.tzset()
+    rows = "2023-03-26 01:30:00.0000000,9,1\n2023-03-26 03:30:00.0000000,9,1\n"
+    (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    try:
+        assert read_trace(tmp_path / "t.csv")[:, 2].tolist() == [0, 7200]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -141,6 +222,9 @@ def test_contexts_over_the_limit_are_refused_unless_they_shall_be_clipped(tmp_pa
         ({"qps": -1.0}, "qps: got -1.0"),
         ({"qps": float("nan")}, "qps: got nan"),
         ({"count": 0}, "count: got 0"),
+        ({"count": 99_999_999_999}, "count: got 99999999999, allowed are integers from 1 to 10000000"),
+        ({"high": 10**12, "lengths": "zipf"}, "high: got 1000000000000, allowed are integers from 2 to 16777216"),
+        ({"seed": -1}, "seed: got -1"),
         ({"lengths": "nowhere.csv"}, "workload: got 'nowhere.csv'"),
         ({"arrivals": "rush"}, "arrivals: got 'rush'"),
         ({"low": 9, "high": 8}, "low: got 9"),
@@ -275,8 +359,18 @@ SMALL = ["simulate", "--tp", "2", "--requests", "40", "--qps", "1"]
 def test_simulate_prints_a_table_that_says_what_it_is(capsys):
     assert main(SMALL) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "times: analytical A100-80GB SXM; every run is simulated"
+    assert out[0] == "times: analytical A100-80GB SXM; arrivals: poisson at 1/s; every run is simulated"
     assert out[1].split()[:2] == ["scheduler", "attention"] and len(out) == 3
+
+
+def test_simulate_says_whose_arrivals_they_are(burst, capsys):
+    for options, words in (([], "as recorded"), (["--qps", "2"], "as recorded, stretched to 2/s"),
+                           (["--qps", "2", "--arrivals", "poisson"], "poisson at 2/s")):  # fmt: skip
+        assert main(["simulate", "--workload", burst, *options]) == 0
+        assert capsys.readouterr().out.startswith(f"times: analytical A100-80GB SXM; arrivals: {words}; every run")
+        assert main(["simulate", "--workload", burst, *options, "--json"]) == 0
+        row = json.loads(capsys.readouterr().out)
+        assert row["arrivals"] == words and row["requests"] == (2048 if "poisson" in words else 4)
 
 
 def test_simulate_as_json_with_a_log(tmp_path, capsys):
@@ -305,15 +399,95 @@ def test_several_values_run_every_combination(capsys):
         (["--tp", "3"], "tp: got 3"),
         (["--log", "x", "--chunk", "512", "1024"], "--log: got 2 runs"),
         (["--requests", "0"], "count: got 0"),
+        (["--requests", "99999999999"], "count: got 99999999999, allowed are integers from 1 to 10000000"),
+        (["--block-size", "0"], "block_size: got 0, allowed are integers >= 1"),
+        (["--blocks", "99999999999"], "num_blocks: got 99999999999, allowed are up to 10000000"),
+        (["--low", "5000", "--high", "100"], "low: got 5000, allowed are integers from 1 to high = 100"),
+        (["--high", "0"], "high: got 0, allowed are integers from 2"),
+        (["--seed", "-1"], "seed: got -1, allowed are integers >= 0"),
+        (["--qps", "1e-320"], "qps: got 1e-320, allowed are numbers from 1e-9"),
+        (["--arrivals", "trace"], "arrivals: got trace, but arxiv has none, allowed are poisson"),
+        (["--like", "vllm-0.2.7"], "scheduler: got 'sarathi', vllm-0.2.7 has vllm"),
+        (["--log", "/nowhere/run.jsonl"], "log: got '/nowhere/run.jsonl', allowed are files in a folder that is there"),
+        (["--log", "/"], "log: got '/', allowed are files in a folder that is there"),
         (["--blocks", "5"], "40 of 40 requests were refused, the first for "),
         (["--blocks", "5"], " blocks, the pool has 5"),
     ],
 )
-def test_bad_options_are_one_line(extra, words, capsys):
+def test_bad_options_are_one_line(extra, words, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "simulate", None)  # before anything runs
+    monkeypatch.setattr(cli, "sweep", None)
     assert main([*SMALL, *extra]) == 2
     captured = capsys.readouterr()
     assert words in captured.err and captured.out == ""
-    assert "Traceback" not in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_the_last_run_of_a_sweep_is_checked_before_the_first(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "sweep", None)
+    assert main([*SMALL, "--chunk", "512", "0"]) == 2 and "chunk: got 0" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full, as Linux has")
+def test_a_full_disk_takes_the_log_and_not_the_numbers(capsys):
+    assert main([*SMALL, "--log", "/dev/full"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == 3 and "req/min" in captured.out
+    assert captured.err.endswith("log: got '/dev/full', which is not complete (No space left on device)\n")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.fixture
+def terminal():
+    """Runs `python -m pod ...` on a terminal of 100 columns; `keys` are pressed once `cue` can be read there."""
+
+    def run(*options: str, cue: bytes = b"", keys: bytes = b"") -> tuple[int, str]:
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        child = subprocess.Popen([sys.executable, "-m", "pod", *options], stdin=theirs, stdout=theirs, stderr=theirs,
+                                 preexec_fn=_own_terminal)  # fmt: skip
+        os.close(theirs)
+        seen = b""
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:  # Linux's way to say that the other side is gone
+                break
+            if keys and cue in seen:
+                os.write(ours, keys)
+                keys = b""
+        os.close(ours)
+        return child.wait(timeout=20), seen.decode()
+
+    return run
+
+
+def _own_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="terminals end otherwise elsewhere")
+def test_a_long_run_shows_how_far_it_is(terminal):
+    code, seen = terminal("simulate", "--requests", "1000000", cue=b"/1000000 [00:0", keys=b"\x03")
+    assert code == 130 and "| 0/1000000 [" in seen
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="terminals end otherwise elsewhere")
+@pytest.mark.parametrize("sweep", [["--qps", "1"], ["--qps", "1", "2", "3"]], ids=["one run", "sweep"])
+def test_an_interrupted_run_ends_in_one_line(sweep, terminal):
+    started = time.monotonic()
+    code, seen = terminal("simulate", "--requests", "50000", *sweep, cue=b"[00:0", keys=b"\x03")
+    assert code == 130 and "Traceback" not in seen and time.monotonic() - started < 50
+    assert seen.endswith("python -m pod simulate: interrupted\r\n") and seen.count("\n") == 1
+
+
+def test_a_worker_that_dies_is_one_line(monkeypatch):
+    dead = lambda: subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: E731
+    monkeypatch.setattr(sys.modules[sweep.__module__], "_worker", dead)
+    runs = [Run(Setup(), Workload("arxiv", 5))] * 3
+    with pytest.raises(ValueError, match="^sweep: the process of run . of 3 ended, did the memory suffice"):
+        sweep(runs, cores=2, quiet=True)
 
 
 # ---------------------------------------------------------------- speed

@@ -6,6 +6,8 @@ import math
 
 from pod.serving.request import Request
 
+MOST_BLOCKS = 10_000_000  # each is an entry of a list; a typing error must not ask for terabytes
+
 
 class PagedPool:
     """Blocks on demand: a request takes a new one only when its newest token opens it (PagedAttention).
@@ -19,6 +21,8 @@ class PagedPool:
                                    ("swap_blocks", swap_blocks, 0)):  # fmt: skip
             if value != int(value) or value < least:
                 raise ValueError(f"{name}: got {value!r}, allowed are integers >= {least}")
+        if num_blocks > MOST_BLOCKS:
+            raise ValueError(f"num_blocks: got {num_blocks}, allowed are up to {MOST_BLOCKS}")
         if not 0 <= watermark < 1:
             raise ValueError(f"watermark: got {watermark!r}, allowed is a share from 0 to below 1")
         self.num_blocks, self.block_size, self.swap_blocks = int(num_blocks), int(block_size), int(swap_blocks)

@@ -14,16 +14,19 @@ from itertools import product
 
 from pod.hardware import GPUS
 from pod.serving.cost import ATTENTION, HOSTS
+from pod.serving.events import Log, check_place
 from pod.serving.metrics import DEFINITIONS, metrics
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
+from pod.serving.schedulers.published import PUBLISHED
 from pod.serving.shapes import SHAPES
 from pod.serving.simulate import Run, Setup, simulate
-from pod.serving.sweep import sweep
-from pod.serving.workload import ARRIVALS, LENGTHS, Workload
+from pod.serving.sweep import progress, sweep
+from pod.serving.workload import ARRIVALS, COUNT, LENGTHS, Workload
 
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
-          "measured")  # fmt: skip
+          "measured", "like")  # fmt: skip
+LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
 COLUMNS = {
     "ttft_p50": "TTFT p50 s", "ttft_p99": "p99", "tbt_p50": "TBT p50 s", "tbt_p99": "p99",
     "latency_p50": "latency p50 s", "latency_p99": "p99", "stalls_200ms": "stalls >200ms %", "stalls_500ms": ">500ms %",
@@ -40,6 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--tp", type=int, default=1, help="GPUs that share every layer")
     system.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
     system.add_argument("--scheduler", nargs="+", choices=SCHEDULERS, default=["sarathi"])
+    system.add_argument("--like", choices=PUBLISHED,
+                        help="decide as this system does, where its schedulers differ from ours")  # fmt: skip
     system.add_argument("--attention", nargs="+", choices=ATTENTION, default=["serial"])
     system.add_argument("--chunk", nargs="+", type=int, default=[default.chunk], help="token budget of an iteration")
     system.add_argument("--max-prefills", type=int, default=1, help="prompts in one iteration (sarathi)")
@@ -54,14 +59,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--measured", action="store_true", help="operators as recorded on one H200 (--gpu h200)")
     work = parser.add_argument_group("workload")
     work.add_argument("--workload", default="arxiv", help=f"{', '.join(LENGTHS)}, or a trace file")
-    work.add_argument("--requests", type=int, default=2048)
-    work.add_argument("--qps", nargs="+", type=float, help="requests per second (default: all arrive at once)")
-    work.add_argument("--arrivals", choices=ARRIVALS, default="poisson")
-    work.add_argument("--low", type=int, default=1024, help="shortest total of uniform and zipf")
+    work.add_argument("--requests", type=int, help=f"(default: {COUNT}, with recorded arrivals all of the trace)")
+    work.add_argument("--qps", nargs="+", type=float,
+                      help="requests per second; recorded arrivals are stretched to this mean rate (default: as "
+                           "recorded, else all at once)")  # fmt: skip
+    work.add_argument("--arrivals", choices=ARRIVALS,
+                      help="trace: as the file has them, in its order; the others shuffle it (default: trace where the "
+                           "file has times, else poisson)")  # fmt: skip
+    work.add_argument("--low", type=int, help=f"shortest total of uniform and zipf (default: {LOW})")
     work.add_argument("--high", type=int,
                       help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
     work.add_argument("--pd", nargs="+", type=float, default=[10.0], help="P:D ratio of uniform and zipf")
-    work.add_argument("--seed", type=int, default=1)
+    work.add_argument("--seed", type=int, default=1, help="of all that is drawn")
     out = parser.add_argument_group("output")
     out.add_argument("--definition", choices=DEFINITIONS, default="user", help="of TBT: artifact drops the first gap")
     out.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON (one run only)")
@@ -77,36 +86,63 @@ def runs(args: argparse.Namespace) -> list[dict]:
 def to_run(args: argparse.Namespace, swept: dict) -> Run:
     setup = Setup(**{k: swept[k] for k in ("model", "gpu", "scheduler", "attention", "chunk")},
                   **{k: getattr(args, k) for k in SYSTEM})  # fmt: skip
-    high = args.high or args.max_tokens
-    workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals,
-                        min(args.low, high), high, swept["pd"], strict=args.high is None)  # fmt: skip
-    setup.lanes()  # a mistake shows before anything runs
+    high = args.max_tokens if args.high is None else args.high
+    low = min(LOW, high) if args.low is None else args.low
+    workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
+                        strict=args.high is None)  # fmt: skip
+    _check(setup, workload)
     return Run(setup, workload, args.definition)
+
+
+def _check(setup: Setup, workload: Workload) -> None:
+    """A mistake shows before anything runs, also the last one of a sweep."""
+    setup.cost()
+    lane, reason = setup.lanes()[0], None
+    for request in workload.requests():
+        if not (refusal := lane.refusal(request)):
+            return
+        reason = reason or refusal
+    raise ValueError(f"workload: {workload.count} of {workload.count} requests were refused, the first for {reason}")
 
 
 def run(args: argparse.Namespace) -> int:
     combinations = runs(args)
+    if args.log:
+        if len(combinations) > 1:
+            raise ValueError(f"--log: got {len(combinations)} runs, allowed is one")
+        check_place(args.log)
     todo = [to_run(args, c) for c in combinations]
-    if args.log and len(todo) > 1:
-        raise ValueError(f"--log: got {len(todo)} runs, allowed is one")
     if len(todo) == 1:
-        log = simulate(todo[0].setup, todo[0].workload.requests(), **vars(todo[0].workload))
-        if args.log:
-            log.save(args.log)
+        log = _watched(todo[0])
         results = [metrics(log, args.definition)]
         for id_, reason in list(log.refused.items())[:3]:
             print(f"request {id_} refused: {reason}", file=sys.stderr)
     else:
         results = sweep(todo)
+    _print(args, combinations, todo, results)
+    if args.log:  # last, for a disk may be full, and the numbers shall not be lost with it
+        log.save(args.log)
+    return 0
+
+
+def _watched(run: Run) -> Log:
+    """The log of a run, with a progress bar on a terminal."""
+    with progress(run.workload.count, "request") as bar:
+        return simulate(run.setup, run.workload.requests(), bar.update, **vars(run.workload))
+
+
+def _print(args: argparse.Namespace, combinations: list[dict], todo: list[Run], results: list[dict]) -> None:
     shown = [k for k in SWEPT if len(set(c[k] for c in combinations)) > 1] or ["scheduler", "attention"]
-    rows = [{**{k: c[k] for k in SWEPT}, "cost": r.setup.cost().label, **m}
+    rows = [{**{k: c[k] for k in SWEPT}, "cost": r.setup.cost().label, "arrivals": r.workload.pace, **m}
             for c, r, m in zip(combinations, todo, results, strict=True)]  # fmt: skip
     if args.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
     else:
-        print(f"times: {', '.join(dict.fromkeys(r['cost'] for r in rows))}; every run is simulated")
+        said = {name: ", ".join(dict.fromkeys(r[key] for r in rows))
+                for name, key in (("times", "cost"), ("arrivals", "arrivals"))}  # fmt: skip
+        said |= {"decisions": f"like {args.like}"} if args.like else {}
+        print("; ".join(f"{name}: {what}" for name, what in said.items()) + "; every run is simulated")
         print(table(rows, shown))
-    return 0
 
 
 def table(rows: list[dict], shown: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def iteration(batch: Batch, lane: int, scheduled: float, free: int, waiting: int
     )
 
 
+def check_place(path: str | Path) -> None:
+    """Refuse a file that cannot be written, before the run whose log it is to hold."""
+    path = Path(path)
+    if not path.parent.is_dir() or path.is_dir():
+        raise ValueError(f"log: got {str(path)!r}, allowed are files in a folder that is there")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"log: got {str(path)!r}, allowed are files that may be written")
+
+
 @dataclass
 class Log:
     """`run` says what was run, `requests` what arrived (id, arrival, prompt, output), `refused` why some never ran."""
@@ -68,6 +78,12 @@ class Log:
 
     def save(self, path: str | Path) -> None:
         """JSON lines: the run, then a line for each request, then a line for each iteration in order."""
+        try:
+            self._save(path)
+        except OSError as error:
+            raise ValueError(f"log: got {str(path)!r}, which is not complete ({error.strerror})") from None
+
+    def _save(self, path: str | Path) -> None:
         with open(path, "w", encoding="utf-8") as file:
             write = lambda event, **rest: file.write(json.dumps({"event": event, **rest}, separators=(",", ":")) + "\n")  # noqa: E731
             write("run", **self.run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from pod.serving.events import Iteration, Log, iteration
@@ -56,11 +56,13 @@ class Replay:
         return next(self._times)
 
 
-def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Executor, clock=None, **run) -> Log:
+def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Executor, clock=None,
+          progress: Callable[[int], object] | None = None, **run) -> Log:  # fmt: skip
     """Serve all requests and return the log; `run` is written into it as the description of the run.
 
     A lane has one batch in flight at a time: its next tokens depend on the last. One lane is the usual engine; a
     pipeline of n stages is kept busy by n lanes that share one queue. Requests that a lane holds already go on.
+    `progress` is told of the answered, how many at a time.
     """
     clock = clock or SimClock()
     log = Log(run=run)
@@ -85,6 +87,8 @@ def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Exe
             clock.advance(end)
             batch, event = flying.pop(lane)
             event.finished = [r.id for r in lanes[lane].complete(batch)]
+            if progress and event.finished:
+                progress(len(event.finished))
         else:
             clock.advance(arrivals[0].arrival)
         now = clock.now  # read once: on a wall clock a request could else arrive between two looks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 from pod.hardware import gpu
@@ -110,6 +110,8 @@ class Setup:
         return paged(blocks, self.block_size, swap_blocks=4 * blocks if self.preemption == SWAP else 0)
 
     def num_blocks(self) -> int:
+        if self.block_size < 1:
+            raise ValueError(f"block_size: got {self.block_size}, allowed are integers >= 1")
         if self.blocks is not None:
             return self.blocks
         tokens = kv_tokens(self.model, self.gpu, self.tp, self.pp, self.memory_share)
@@ -128,15 +130,16 @@ def kv_tokens(model: str, gpu_key: str, tp: int = 1, pp: int = 1, memory_share: 
     return max(0, int((usable - s.parameters * s.dtype_bytes) / s.kv_bytes_per_token))
 
 
-def simulate(setup: Setup, requests: Iterable[Request], **run) -> Log:
-    """Serve `requests` (which are used up) on `setup`; further keywords are written into the log."""
+def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int], object] | None = None, **run) -> Log:
+    """Serve `requests` (which are used up) on `setup`; further keywords are written into the log. `progress` hears how
+    many have been answered since it last did."""
     cost = setup.cost()
     described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
     executor = SimExecutor(cost, setup.block_size, setup.slowdown, setup.calibration)
     collecting = gc.isenabled()
     gc.disable()  # the log grows and nothing in it is garbage; looking through it again and again took 40 % of the time
     try:
-        return serve(requests, setup.lanes(), executor, **described, cost=cost.label, **run)
+        return serve(requests, setup.lanes(), executor, None, progress, **described, cost=cost.label, **run)
     finally:
         if collecting:
             gc.enable()

@@ -15,7 +15,8 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,10 @@ from pod.serving.request import Request
 FOLDER = Path(__file__).parents[2] / "data" / "workloads"
 TABLES = ("arxiv", "conversation")
 LENGTHS = (*TABLES, "uniform", "zipf")
-ARRIVALS = ("poisson", "truncated_poisson")
+ARRIVALS = ("trace", "poisson", "truncated_poisson")
+COUNT = 2048
+MOST_REQUESTS = 10_000_000  # more than a log in memory could hold; a typing error must not ask for terabytes
+MOST_TOKENS = 1 << 24  # of one request
 QUARTERS = 4
 PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
 # (prompt, output, arrival and its unit in seconds) as the public traces name them
@@ -42,16 +46,20 @@ class Workload:
     """`count` requests. `lengths` is one of LENGTHS or the path of a trace; `qps` None lets all arrive at once.
 
     uniform and zipf draw the total from `low` to `high` and split it by `pd`, the ratio of prompt to output tokens;
-    equal bounds give fixed lengths. A trace is shuffled and repeated as needed; totals above `high` are clipped in
-    proportion, or refused if `strict`. truncated_poisson is the published artifact's: gaps are cut at three means, so
-    the load is 5 % higher than it says.
+    equal bounds give fixed lengths. Totals of a trace above `high` are clipped in proportion, or refused if `strict`.
+
+    Arrivals "trace" are the recorded ones, of the first `count` requests in their order: as they are, or with `qps`
+    stretched to that mean rate, bursts and all. A trace that is too short starts again. They are the default where the
+    file has them. The others shuffle a trace and draw the times anew, which takes its bursts away: "poisson", or
+    "truncated_poisson" of the published artifact, where gaps are cut at three means and the load is 5 % higher than it
+    says.
     """
 
     lengths: str = "arxiv"
-    count: int = 2048
+    count: int | None = COUNT  # None: with recorded arrivals all of the trace, else 2048
     qps: float | None = None
     seed: int = 1
-    arrivals: str = "poisson"
+    arrivals: str | None = None
     low: int = 1
     high: int = 32768
     pd: float = 10.0
@@ -60,11 +68,12 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
-            ("count", self.count >= 1, "integers >= 1"),
-            ("qps", self.qps is None or 0 < self.qps < float("inf"), "numbers above 0, or none for all at once"),
-            ("arrivals", self.arrivals in ARRIVALS, ", ".join(ARRIVALS)),
+            ("count", self.count is None or 1 <= self.count <= MOST_REQUESTS, f"integers from 1 to {MOST_REQUESTS}"),
+            ("qps", self.qps is None or 1e-9 <= self.qps <= 1e9, "numbers from 1e-9 to 1e9, or none for all at once"),
+            ("arrivals", self.arrivals in (*ARRIVALS, None), ", ".join(ARRIVALS)),
+            ("high", 2 <= self.high <= MOST_TOKENS, f"integers from 2 to {MOST_TOKENS}"),
             ("low", 1 <= self.low <= self.high, f"integers from 1 to high = {self.high}"),
-            ("high", self.high >= 2, "integers >= 2"),
+            ("seed", self.seed >= 0, "integers >= 0"),
             ("pd", 0 < self.pd < float("inf"), "numbers above 0"),
             ("theta", 0 <= self.theta < 1, "numbers from 0 to below 1"),
         ):
@@ -72,6 +81,20 @@ class Workload:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed are {allowed}")
         if self.lengths not in LENGTHS and not Path(self.lengths).is_file():
             raise ValueError(f"workload: got {self.lengths!r}, allowed are {', '.join(LENGTHS)} or a trace file")
+        trace = np.zeros((0, 3)) if self.lengths in LENGTHS else self._trace()  # a bad row shows now, before a run
+        recorded = trace[:, 2].any()
+        if self.arrivals == "trace" and not recorded:
+            raise ValueError(f"arrivals: got trace, but {self.lengths} has none, allowed are {', '.join(ARRIVALS[1:])}")
+        arrivals = self.arrivals or ("trace" if recorded else "poisson")
+        object.__setattr__(self, "arrivals", arrivals)
+        object.__setattr__(self, "count", self.count or (len(trace) if arrivals == "trace" else COUNT))
+
+    @property
+    def pace(self) -> str:
+        """When the requests arrive, in words."""
+        if self.arrivals == "trace":
+            return "as recorded" + (f", stretched to {self.qps:g}/s" if self.qps else "")
+        return f"{self.arrivals} at {self.qps:g}/s" if self.qps else "all at once"
 
     def requests(self) -> list[Request]:
         random = np.random.default_rng(self.seed)
@@ -87,17 +110,32 @@ class Workload:
             return split(random.integers(self.low, self.high, self.count, endpoint=True), self.pd)
         if self.lengths == "zipf":
             return split(self.low + _zipf(self.high - self.low + 1, self.theta, self.count, random), self.pd)
-        trace = read_trace(self.lengths, self.high if self.strict else None)
-        order = np.resize(random.permutation(len(trace)), self.count)
+        trace = self._trace()
+        order = np.arange(len(trace)) if self.arrivals == "trace" else random.permutation(len(trace))
+        order = np.resize(order, self.count)
         return clip(trace[order, 0].astype(int), trace[order, 1].astype(int), self.high)
 
+    def _trace(self) -> np.ndarray:
+        trace = read_trace(self.lengths, self.high if self.strict else None)
+        return trace[np.argsort(trace[:, 2], kind="stable")]
+
     def _times(self, random: np.random.Generator) -> np.ndarray:
+        if self.arrivals == "trace":
+            return recorded_times(self._trace()[:, 2], self.count, self.qps)
         if self.qps is None:
             return np.zeros(self.count)
         gaps = random.exponential(1 / self.qps, self.count)
         if self.arrivals == "truncated_poisson":
             gaps = np.minimum(gaps, 3 / self.qps)
         return np.cumsum(gaps) - gaps[0]
+
+
+def recorded_times(times: np.ndarray, count: int, qps: float | None) -> np.ndarray:
+    """The first `count` of sorted times from 0 on. After the last they start again, one mean gap later."""
+    again, which = np.divmod(np.arange(count), len(times))
+    period = times[-1] * len(times) / max(len(times) - 1, 1)
+    out = times[which] + again * period
+    return out * ((count - 1) / out[-1] / qps) if qps and out[-1] else out
 
 
 def split(totals: np.ndarray, pd: float) -> tuple[np.ndarray, np.ndarray]:
@@ -188,11 +226,14 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
         prompt, output = (_count(path, number, name, row[name]) for name in (prompt_name, output_name))
         if limit is not None and prompt + output > limit:
             raise ValueError(f"{path}, row {number}: {prompt + output} tokens in all, the model allows {limit}")
-        rows.append((prompt, output, _time(path, number, time_name, row.get(time_name)) * unit))
+        time = _time(path, number, time_name, row.get(time_name))
+        if rows and (time is None) != (rows[0][2] is None):
+            raise ValueError(f"{path}, row {number}: got no {time_name}, or none above, allowed are all or no times")
+        rows.append((prompt, output, time and time * unit))
     if not rows:
         raise ValueError(f"{path}: got no request, allowed is at least one")
-    trace = np.array(rows)
-    trace[:, 2] -= trace[:, 2].min()
+    trace = np.array(rows, dtype=float)  # None becomes NaN
+    trace[:, 2] = np.nan_to_num(trace[:, 2] - trace[:, 2].min())
     return trace
 
 
@@ -226,14 +267,19 @@ def _count(path: Path, row: int, column: str, value) -> int:
     return int(number)
 
 
-def _time(path: Path, row: int, column: str, value) -> float:
+def _time(path: Path, row: int, column: str, value) -> float | None:
     if value is None:
-        return 0.0
-    try:
-        return float(value)
-    except ValueError:
-        pass
-    try:  # Azure writes seven digits of a second, Python reads six
-        return datetime.fromisoformat(value[:26]).timestamp()
-    except ValueError:
-        raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates") from None
+        return None
+    for seconds in (float, _date):
+        try:
+            if isfinite(time := seconds(value)):
+                return time
+        except (TypeError, ValueError):
+            continue
+    raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates")
+
+
+def _date(text: str) -> float:
+    moment = datetime.fromisoformat(text[:26])  # Azure writes seven digits of a second, Python reads six
+    # UTC, for in many places a clock is moved once in spring, and a trace would get an hour's gap
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
