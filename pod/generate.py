@@ -2,7 +2,8 @@
 
     python -m pod generate "What is the capital of France?" "Name three colours."
 
-Several prompts share hybrid batches. Under torchrun every process takes a share of each layer.
+Several prompts share hybrid batches. Under torchrun three processes take a third of each layer each: a process holds
+whole KV heads, and the model has three.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from pod.serving.backends import BACKENDS
+from pod.serving.backends import BACKENDS, check_cpu
+from pod.serving.events import check_place
 from pod.serving.schedulers import SCHEDULERS
 
 
@@ -19,17 +21,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=80, help="longest answer (default 80)")
     parser.add_argument("--scheduler", choices=SCHEDULERS, default="sarathi")
     parser.add_argument("--chunk", type=int, default=128, help="token budget of an iteration (sarathi; default 128)")
-    parser.add_argument("--attention", choices=BACKENDS, default="auto")
+    parser.add_argument("--attention", choices=BACKENDS, default="auto",
+                        help="auto: our best kernel on a GPU, torch's own attention on a CPU, which has no other")  # fmt: skip
     parser.add_argument("--block-size", type=int, default=16, help="tokens of a page of the cache (default 16)")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU when there is one")
     parser.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.tokens < 1:
-        raise ValueError(f"--tokens: got {args.tokens}, allowed are integers >= 1")
+    for name in ("tokens", "chunk", "block_size"):
+        if getattr(args, name) < 1:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option}: got {getattr(args, name)}, allowed are integers >= 1")
+    if args.log:
+        check_place(args.log)
     group, device, dtype = _place(args.device)
     try:
+        check_cpu(args.attention, dtype, device)
         return _generate(args, group, device, dtype)
     finally:
         if group.size > 1:
@@ -64,7 +72,7 @@ def _generate(args: argparse.Namespace, group, device: str, dtype) -> int:
 
     model, file = smollm.load(device, dtype, group)
     prompts = [file.chat(text) if text.strip() else [] for text in args.prompt]
-    scheduler = _scheduler(args, prompts)
+    scheduler = _scheduler(args, prompts, model.context)
     engine = Engine(model, scheduler.pool, args.attention, stop=[file.stop])
     if group.rank:
         engine.follow()
@@ -75,21 +83,21 @@ def _generate(args: argparse.Namespace, group, device: str, dtype) -> int:
         engine.close()
     for text, result in zip(args.prompt, answers, strict=True):
         print(f"> {text}\n{result.error or file.text(t for t in result.tokens if t != file.stop)}\n")
+    if log.iterations:
+        print(_summary(log, answers, device))
     if args.log:
         pieces = [[file.text([token]) for token in result.tokens] for result in answers]
         log.run |= {"prompts": args.prompt, "answers": pieces, "block_size": args.block_size, "chunk": args.chunk,
                     "blocks": scheduler.pool.num_blocks}  # fmt: skip
         log.save(args.log)
-    if log.iterations:
-        print(_summary(log, answers, device))
     return 0 if any(a.error is None for a in answers) else 1
 
 
-def _scheduler(args: argparse.Namespace, prompts):
+def _scheduler(args: argparse.Namespace, prompts, context: int):
     """With room for all prompts at once."""
     from pod.serving.blocks import PagedPool, ReservedPool
 
-    kind, longest = SCHEDULERS[args.scheduler], max(map(len, prompts)) + args.tokens
+    kind, longest = SCHEDULERS[args.scheduler], min(max(map(len, prompts)) + args.tokens, context)
     blocks = (len(prompts) + 1) * -(-longest // args.block_size)
     if kind.pool_type is ReservedPool:
         pool = ReservedPool(blocks, longest, args.block_size)

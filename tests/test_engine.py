@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from pod.measure.suites import engine_runs, engine_tp
+from pod.serving import engine as engine_module
 from pod.serving.backends import Ours
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
+from pod.serving.events import Log
 from pod.serving.loop import Replay, Ticks, WallClock, serve
 from pod.serving.model import Group, Llama, random_weights
 from pod.serving.request import Request
@@ -113,6 +115,31 @@ def test_a_bad_request_stops_nobody(alone):
         "104 tokens and the watermark need 27 blocks, the pool has 20", None,
     ]  # fmt: skip
     assert [a.tokens for a in answers] == [[], alone[0], [], [], [], alone[2]]
+
+
+def test_who_can_never_be_served_hears_it_before_anything_runs(monkeypatch):
+    pool = PagedPool(20, 4)
+    monkeypatch.setattr(engine_module, "serve", lambda requests, *rest, **run: Log() if requests == [] else 1 / 0)
+    answers, _ = answer(Engine(tiny(), pool), VLLM(pool, 8, max_tokens=50), [[1] * 90, [1] * 45, [1]], [9, 9, 0])
+    assert [a.error for a in answers] == [
+        "99 tokens, an iteration has 50", "54 tokens, an iteration has 50", "0 tokens to come, allowed is at least one",
+    ]  # fmt: skip
+
+
+def test_lists_and_pools_that_do_not_belong_together_are_refused():
+    pool = PagedPool(60, 4)
+    engine = Engine(tiny(), pool)
+    with pytest.raises(ValueError, match="^scheduler: got one with a pool of its own, allowed is one that has the eng"):
+        answer(engine, Sarathi(PagedPool(60, 4), 8), PROMPTS, OUTPUT)
+    for rest in (([3], None), (3, [0.0])):
+        with pytest.raises(ValueError, match="^prompts: got 6, with . outputs and . arrivals, allowed are equally many"):
+            answer(engine, Sarathi(pool, 8), PROMPTS, *rest)
+
+
+def test_a_prompt_may_fill_the_context_and_the_pool_to_the_last_token():
+    pool = PagedPool(32, 4, watermark=0.0)
+    answers, _ = answer(Engine(tiny(), pool), Sarathi(pool, 8), [[1] * 100, [1] * 101], 28)
+    assert len(answers[0].tokens) == 28 and answers[1].error == "101 tokens and 28 to come, Tiny takes 128 in all"
 
 
 def test_the_simulator_makes_the_batches_of_a_real_run():

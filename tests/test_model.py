@@ -193,7 +193,9 @@ def test_weights_do_not_depend_on_who_draws_them():
         (lambda: tiny(replace(TINY, gated=False)), "shape: got Tiny, allowed are models of the Llama family"),
         (lambda: Llama(TINY, lambda name, size: torch.ones(3)), r"weights: got embed of shape \(3,\), Tiny has \(96, "),
         (lambda: backend("frob", 4, 2, 16, 4, torch.float32, "cpu"), "attention: got 'frob', allowed are sdpa, auto"),
-        (lambda: backend("fa3", 4, 2, 16, 4, torch.float32, "cpu"), "attention: got 'fa3' on a CPU"),
+        (lambda: backend("fa3", 4, 2, 16, 4, torch.float32, "cpu"), "attention: got 'fa3' in float32 on a CPU, allowed"),
+        (lambda: backend("pod", 4, 2, 64, 16, torch.float32, "cpu"), "got 'pod' in float32 on a CPU, allowed there are"),
+        (lambda: backend("fa3", 4, 2, 64, 16, torch.float16, "cpu"), "and sdpa, and at toy sizes serial and pod$"),
         (lambda: Cache(tiny(), 2**50, 16), "blocks: got 1125899906842624 of 16 tokens, the memory of cpu has no room"),
     ],
 )

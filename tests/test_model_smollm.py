@@ -140,6 +140,26 @@ def test_the_command_answers_all_but_the_bad(monkeypatch, capsys, tmp_path):
     assert main(["generate", ""]) == 1, "nobody was answered"
 
 
-def test_no_answer_can_be_empty(capsys):
-    assert main(["generate", "hello", "--tokens", "0"]) == 2
-    assert "--tokens: got 0" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--tokens", "0"], "--tokens: got 0, allowed are integers >= 1"),
+        (["--chunk", "0"], "--chunk: got 0, allowed are integers >= 1"),
+        (["--block-size", "0"], "--block-size: got 0, allowed are integers >= 1"),
+        (["--log", "/nowhere/log.jsonl"], "log: got '/nowhere/log.jsonl', allowed are files in a folder that is there"),
+        *((["--attention", name], f"attention: got '{name}' in float32 on a CPU, allowed there are auto and sdpa")
+          for name in ("serial", "pod", "lean", "hopper-serial", "fa3")),
+    ],
+)  # fmt: skip
+def test_a_bad_option_is_one_line_before_the_model_is_read(options, words, monkeypatch, capsys):
+    monkeypatch.setattr(smollm, "load", None)
+    assert main(["generate", "hello", "--device", "cpu", *options]) == 2
+    assert capsys.readouterr().err == f"python -m pod generate: {words}\n"
+
+
+def test_an_answer_without_end_is_the_models_matter_not_the_pools(monkeypatch, capsys):
+    file = Alphabet()
+    model = Llama(file.shape, random_weights(3, 2), dtype=torch.float64)
+    monkeypatch.setattr(smollm, "load", lambda device, dtype, group: (model, file))
+    assert main(["generate", "hello", "--device", "cpu", "--tokens", "99999999999"]) == 1
+    assert "5 tokens and 99999999999 to come, Tiny takes 64 in all" in capsys.readouterr().out

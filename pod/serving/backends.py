@@ -28,14 +28,25 @@ def backend(name: str, q_heads: int, kv_heads: int, head_dim: int, block_size: i
         raise ValueError(f"attention: got {name!r}, allowed are {', '.join(BACKENDS)}")
     if name == "sdpa" or (name == "auto" and torch.device(device).type == "cpu"):
         return Sdpa()
-    if name in ("fa2", "fa3", "flashinfer", "hopper-serial") and torch.device(device).type == "cpu":
-        raise ValueError(f"attention: got {name!r} on a CPU, allowed there are sdpa and, at toy sizes, serial and pod")
+    check_cpu(name, dtype, device)
     if name == "fa3":
         return FlashAttention3()
     sizes = (q_heads, kv_heads, head_dim, block_size, dtype, device)
     if name in IN_TURN:
         return InTurn(*(Ours(method, *sizes) for method in IN_TURN[name]))
     return Ours(name, *sizes) if name in OURS else FlashInfer("fa2" if name == "fa2" else "fa3", *sizes)
+
+
+def check_cpu(name: str, dtype, device) -> None:
+    """Refuse what no CPU can compute. Our kernels run there in an emulator, but only in the dtypes that they have."""
+    import torch
+
+    narrow = dtype in (torch.float16, torch.bfloat16)
+    fits = name in ("auto", "sdpa") or narrow and name in OURS
+    if torch.device(device).type == "cpu" and not fits:
+        bits = str(dtype).removeprefix("torch.")
+        raise ValueError(f"attention: got {name!r} in {bits} on a CPU, allowed there are auto and sdpa"
+                         + (", and at toy sizes serial and pod" if narrow else ""))  # fmt: skip
 
 
 class Backend:

@@ -296,6 +296,8 @@ def problem(prompt: Sequence[int], output: int, shape: Shape, context: int) -> s
     """Why the model cannot answer this prompt; None when it can."""
     if not len(prompt):
         return "the prompt is empty, allowed is at least one token"
+    if output < 1:
+        return f"{output} tokens to come, allowed is at least one"
     if len(prompt) + output > context:
         return f"{len(prompt)} tokens and {output} to come, {shape.name} takes {context} in all"
     if not all(0 <= token < shape.vocab for token in prompt):
@@ -307,16 +309,24 @@ def answer(engine: Engine, scheduler: Scheduler, prompts: Sequence[Sequence[int]
            arrivals: Sequence[float] | None = None, **run) -> tuple[list[Answer], Log]:  # fmt: skip
     """Serve token lists; `output` tokens each, or fewer when a stop token comes. A bad prompt stops nobody else."""
     outputs = [output] * len(prompts) if isinstance(output, int) else output
+    times = arrivals or [0.0] * len(prompts)
+    if scheduler.pool is not engine.pool:
+        raise ValueError("scheduler: got one with a pool of its own, allowed is one that has the engine's")
+    if not len(prompts) == len(outputs) == len(times):
+        raise ValueError(f"prompts: got {len(prompts)}, with {len(outputs)} outputs and {len(times)} arrivals, allowed "
+                         "are equally many")  # fmt: skip
     answers, requests = [Answer(list(p)) for p in prompts], []
-    for i, (prompt, count) in enumerate(zip(prompts, outputs, strict=True)):
+    for i, (prompt, count, time) in enumerate(zip(prompts, outputs, times, strict=True)):
         answers[i].error = problem(prompt, count, engine.model.shape, engine.model.context)
         if answers[i].error is None:
+            request = Request(i, len(prompt), count, time)
+            answers[i].error = scheduler.refusal(request)  # known now: nobody need wait to hear it
+        if answers[i].error is None:
             engine.texts[i] = list(prompt)
-            requests.append(Request(i, len(prompt), count, arrivals[i] if arrivals else 0.0))
+            requests.append(request)
     engine.clock = WallClock()
     log = serve(requests, [scheduler], engine, engine.clock, **run)
     engine.held.clear()
     for i in engine.texts.keys() & set(range(len(prompts))):
-        answers[i].error = log.refused.get(i)
         answers[i].tokens = engine.texts.pop(i)[len(prompts[i]) :]
     return answers, log
