@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scheduler", choices=SCHEDULERS, default="sarathi")
     parser.add_argument("--chunk", type=int, default=128, help="token budget of an iteration (sarathi; default 128)")
     parser.add_argument("--attention", choices=BACKENDS, default="auto",
-                        help="auto: our best kernel on a GPU, torch's own attention on a CPU, which has no other")  # fmt: skip
+                        help="auto: our best kernel on a GPU, sdpa (torch's own) on a CPU")  # fmt: skip
     parser.add_argument("--block-size", type=int, default=16, help="tokens of a page of the cache (default 16)")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU when there is one")
     parser.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON")

@@ -132,7 +132,7 @@ def test_lists_and_pools_that_do_not_belong_together_are_refused():
     with pytest.raises(ValueError, match="^scheduler: got one with a pool of its own, allowed is one that has the eng"):
         answer(engine, Sarathi(PagedPool(60, 4), 8), PROMPTS, OUTPUT)
     for rest in (([3], None), (3, [0.0])):
-        with pytest.raises(ValueError, match="^prompts: got 6, with . outputs and . arrivals, allowed are equally many"):
+        with pytest.raises(ValueError, match="^prompts: got 6, with . outputs and . arrivals, allowed are equal"):
             answer(engine, Sarathi(pool, 8), PROMPTS, *rest)
 
 
