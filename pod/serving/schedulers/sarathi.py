@@ -1,4 +1,7 @@
-"""Sarathi-Serve: every iteration has a budget of tokens; decodes take theirs first, prompt chunks fill the rest."""
+"""Sarathi-Serve: every iteration has a budget of tokens; decodes take theirs first, prompt chunks fill the rest.
+
+Where memory runs out some details are ours; published.py has Sarathi-Serve's and says what differs.
+"""
 
 from __future__ import annotations
 
