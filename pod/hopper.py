@@ -13,7 +13,7 @@ import numpy as np
 from pod import kernels
 from pod.batch import HybridBatch
 from pod.schedule import hopper as schedule
-from pod.workplan import Lists, WorkPlan, results
+from pod.workplan import MOST, Lists, WorkPlan, results
 
 PREFILL_FLOPS = 700e12  # FLOP/s that the prefill side reaches alone on an H200 (measured)
 DECODE_BYTES = 4.25e12  # bytes/s of KV that the decode side reads alone (measured)
@@ -61,6 +61,8 @@ class Plan(WorkPlan):
 
     def check_layout(self, q, k_cache, table) -> None:
         """Prefill's tensor map of small pages has no dimension left for heads that lie apart (grouped_map)."""
+        if table is not None and table.stride(0) > MOST:
+            raise ValueError(f"block_table: got a stride of {table.stride(0)} elements, allowed are up to {MOST}")
         b, step = self.batch, k_cache.stride(2)
         small = b.page_size is not None and b.page_size < schedule.PREFILL_TILE
         if b.prefill and small and b.head_dim > 64 and b.num_kv_heads > 1 and step != b.head_dim:

@@ -22,6 +22,7 @@ std::tuple<Tensor, Tensor, Tensor> hopper(const Tensor& q, const Tensor& k, cons
     Tensor sums = at::empty({lse ? q.size(0) : 0, q.size(1)}, q.options().dtype(at::kFloat));
     Tensor stamps = trace ? at::zeros({ctas, 5, 2}, q.options().dtype(at::kLong)) : at::empty({0, 5, 2}, q.options().dtype(at::kLong));
     Pod90Launch a = {inputs(q, k, v, table)};
+    TORCH_CHECK(a.table_stride <= INT_MAX, "block_table: a stride of ", a.table_stride, " elements does not fit 32 bits");
     a.out = out.data_ptr(), a.lse = lse ? sums.data_ptr() : nullptr;
     const int* list = lists.const_data_ptr<int>();
     a.prefill_work = list, a.decode_work = list + units * kWork, a.decode_chunks = list + (units + works) * kWork;

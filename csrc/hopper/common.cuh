@@ -12,8 +12,7 @@ constexpr float kSlack = 8.f;                                        // a runnin
 // KV is [pages, page, Hk, D]; a contiguous cache is a paged one with one page a sequence and no table.
 struct KvLayout {
     const int* table;         // [sequences, stride] page ids; null when contiguous
-    int64_t stride;
-    int page_shift;           // tokens a page = 1 << page_shift (31: contiguous)
+    int stride, page_shift;   // tokens a page = 1 << page_shift (31: contiguous); a stride of 64 bits costs .5 %
 };
 
 // One piece of work: query rows against a range of KV tiles. Made by pod/schedule/hopper.py, three int4 each.
@@ -52,7 +51,7 @@ DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv
     const int page = row >> kv.page_shift, base = page & ~31;
     if (base != window.base) {
         window.base = base;
-        window.id = __ldg(kv.table + seq * kv.stride + min(base + lane, (kv_len - 1) >> kv.page_shift));
+        window.id = __ldg(kv.table + size_t(seq) * kv.stride + min(base + lane, (kv_len - 1) >> kv.page_shift));
     }
     return {row & ((1 << kv.page_shift) - 1), window.id, page & 31};
 }

@@ -161,7 +161,7 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
                           a.prefill_yields, scale_log2};
     decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
                          a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads, scale_log2};
-    KvLayout kv = {a.table, a.table_stride, a.table ? __builtin_ctz(a.page_tokens) : 31};
+    KvLayout kv = {a.table, int(a.table_stride), a.table ? __builtin_ctz(a.page_tokens) : 31};
     const auto go = [&](auto dtype, auto dim, auto page) {
         using T = decltype(dtype);
         constexpr int D = decltype(dim)::value, kPage = decltype(page)::value;
