@@ -122,6 +122,9 @@ RULES = {
     "proxy_fence_after_the_barrier": r"wgmma reads 2 bytes .* with no fence.proxy.async",
     "no_wgmma_fence": r"wgmma without a wgmma_fence",
     "freed_before_the_product_is_done": r"race: a wgmma reads 2 bytes .* overwrote .* before the wgmma was waited for",
+    "member_without_barrier": r"race: \w+ 4 bytes of shared memory",
+    "member_written_by_two": r"race: writes 4 bytes of shared memory",
+    "member_past_the_end": r"out of bounds: element 4 of 4 in shared memory",
     "registers_that_nobody_gives": r"deadlock: no warp can go on",
 }
 

@@ -16,15 +16,34 @@ using cuuint32_t = uint32_t;
 
 namespace emulate {
 
-// The Hopper kernel uses plain pointers: those to global memory have no known bounds here, and what is read and written
-// through those to shared memory goes unchecked.
-template <class T> gptr<T> unbounded(T* p) {
-    return {p, {nullptr, reinterpret_cast<const char*>(UINTPTR_MAX), "global memory"}};
-}
 inline uint8_t* plain_smem() { return reinterpret_cast<uint8_t*>(self->cta->smem); }
 inline uint32_t address_of(const void* p) {
     return uint32_t(static_cast<const char*>(p) - self->cta->smem) + kSharedStart;
 }
+// A member of a struct in shared memory: it knows where it lies, so each access to it is checked. Where in the source
+// that is, only an index can tell; a report without one names the last place that the thread told.
+template <class T> class shared {
+    T value;
+
+public:
+    shared(const shared&) = delete;
+    operator T() const { return load_shared<T>(address_of(this), self->at); }
+    const shared& operator=(const T& v) { return store_shared(address_of(this), v, self->at), *this; }
+};
+template <class T, size_t N> class shared<T[N]> {
+    shared<T> elements[N];
+
+public:
+    shared<T>& operator[](Index i) {
+        if (i.i < 0 || i.i >= int64_t(N))
+            fault("out of bounds: element " + std::to_string(i.i) + " of " + std::to_string(N) + " in shared memory",
+                  i.at);
+        self->at = i.at;
+        return elements[i.i];
+    }
+    sptr<T> operator+(int64_t n) { return sptr<T>{address_of(this)} + n; }
+};
+
 inline bool make_map(CUtensorMap* map, bool /*half*/, const void* data, int rank, const uint64_t* dims,
                      const uint64_t* strides, const uint32_t* box) {
     *map = {static_cast<const char*>(data), rank, {}, {}, {}};
@@ -313,8 +332,3 @@ inline void setmaxnreg(int registers, bool up, Where at) {
 }
 
 }  // namespace emulate
-
-template <class T> T __ldg(const T* p, EMULATE_AT) { return __ldg(emulate::unbounded(p), at); }
-template <class T> T __ldcg(const T* p, EMULATE_AT) { return __ldcg(emulate::unbounded(p), at); }
-template <class T> void __stcg(T* p, const T& v, EMULATE_AT) { __stcg(emulate::unbounded(p), v, at); }
-inline int atomicAdd(int* p, int v, EMULATE_AT) { return atomicAdd(emulate::unbounded(p), v, at); }

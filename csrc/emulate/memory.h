@@ -115,7 +115,7 @@ public:
 struct Index {  // an index that remembers where in the source it was used
     int64_t i;
     Where at;
-    template <class I> Index(I i, Where at = Where::here()) : i(int64_t(i)), at(at) {}
+    template <class I> Index(const I& i, Where at = Where::here()) : i(int64_t(i)), at(at) {}
 };
 
 }  // namespace emulate

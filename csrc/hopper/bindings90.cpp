@@ -33,6 +33,9 @@ std::tuple<Tensor, Tensor, Tensor> hopper(const Tensor& q, const Tensor& k, cons
     a.half = q.scalar_type() == at::kHalf, a.causal = causal;
     a.prefill_units = units, a.n_decode_chunks = chunks, a.prefill_yields = yields, a.pack_shift = shape[6];
     a.prefill_rows = rows, a.ctas = ctas, a.scale = scale;
+    a.sequences = table ? table->size(0) : 0, a.decode_works = works, a.prefill_groups = shape[3];
+    a.decode_groups = state.numel() - 4 - rows / 16 * shape[3];
+    a.prefill_floats = shape[4], a.decode_floats = scratch.numel() - shape[4];
     const int error = pod90_launch(&a);
     TORCH_CHECK(error == 0, "the Hopper kernel could not be launched: ",
                 error > 0 ? cudaGetErrorString(cudaError_t(error)) : error == -1 ? "no tensor map could be made" : "no such configuration");

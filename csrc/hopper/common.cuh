@@ -11,32 +11,43 @@ constexpr float kSlack = 8.f;                                        // a runnin
 
 // KV is [pages, page, Hk, D]; a contiguous cache is a paged one with one page a sequence and no table.
 struct KvLayout {
-    const int* table;         // [sequences, stride] page ids; null when contiguous
+    gptr<const int> table;    // [sequences, stride] page ids; null when contiguous
     int stride, page_shift;   // tokens a page = 1 << page_shift (31: contiguous); a stride of 64 bits costs .5 %
 };
 
-// One piece of work: query rows against a range of KV tiles. Made by pod/schedule/hopper.py, three int4 each.
+// One piece of work: query rows against a range of KV tiles. Made by pod/schedule/hopper.py, three int4 each; a producer
+// copies it to shared memory for its consumers.
 struct Work {
-    int q_row;                // prefill: first token of q; decode: q row x Hq + first head of the group
-    int rows;                 // prefill: rows of the tile, tokens x heads (<= 128); decode: query heads (<= 8)
-    int head;                 // prefill: first query head; decode: KV head
-    int seq;                  // batch index, or row of the page table
-    int pos0;                 // prefill: context position of the first token; decode: first head inside its group
-    int kv_len;               // tokens of the sequence
-    int begin, end;           // KV tiles of this part (128 tokens in prefill, 64 in decode)
-    int part, parts;          // which part of how many; parts = 1: the result goes straight out
-    int slot, group;          // first of the group's partial slots; the group's arrival counter
+    shared<int> q_row;          // prefill: first token of q; decode: q row x Hq + first head of the group
+    shared<int> rows;           // prefill: rows of the tile, tokens x heads (<= 128); decode: query heads (<= 8)
+    shared<int> head;           // prefill: first query head; decode: KV head
+    shared<int> seq;            // batch index, or row of the page table
+    shared<int> pos0;           // prefill: context position of the first token; decode: first head inside its group
+    shared<int> kv_len;         // tokens of the sequence
+    shared<int> begin, end;     // KV tiles of this part (128 tokens in prefill, 64 in decode)
+    shared<int> part, parts;    // which part of how many; parts = 1: the result goes straight out
+    shared<int> slot, group;    // first of the group's partial slots; the group's arrival counter
 };
 static_assert(sizeof(Work) == 48, "twelve fields");
 
 // A piece of work in the hands of a producer warp: one field a lane, so that it takes one register.
 struct Record {
     int field;
-    DEV Record(const Work* w, int lane) { field = lane < 12 ? __ldg(reinterpret_cast<const int*>(w) + lane) : 0; }
+    DEV Record(gptr<const Work> w, int lane) { field = lane < 12 ? __ldg(ptr_cast<const int>(w) + lane) : 0; }
     DEV int get(int offset) const { return __shfl_sync(~0u, field, offset / 4); }
-    DEV void copy_to(Work& w, int lane) const { if (lane < 12) reinterpret_cast<int*>(&w)[lane] = field; }
+    DEV void copy_to(Work& w, int lane AT) const {
+        CPU(emulate::self->at = at;)
+        if (lane < 12) reinterpret_cast<shared<int>*>(&w)[lane] = field;
+    }
 };
 #define FIELD(record, name) (record).get(offsetof(Work, name))
+
+// Set a queue's counter back: a plain write, after atomics that order nothing. Its CTA is the last to touch the counter in
+// this launch, and each of the others had the answer of its last draw before it counted itself out.
+DEV void reset(gptr<int> counter AT) {
+    GPU(counter[0] = 0;)
+    CPU(emulate::atomic(counter, emulate::kRelaxed, at, [](int) { return 0; });)
+}
 
 // Page ids of 32 pages of a sequence, one a lane, read from the table once for all of them. A page past the end repeats
 // the last valid one, so that no table entry beyond the sequence is ever used.

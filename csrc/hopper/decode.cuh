@@ -19,22 +19,24 @@ template <int D, int kGranules> struct Smem {
 };
 
 struct Params {
-    const Work* work;
-    const int* chunks;                                               // [n_chunks + 1] first work of each chunk
-    void* out;                                                       // [tokens x Hq, D]
-    float* lse;                                                      // [tokens x Hq], natural log; may be null
-    int* counters;                                                   // [0] next chunk, [1] CTAs done; 0 between launches
-    float* part;                                                     // partial results, kSlotFloats<D> each
-    int* arrived;                                                    // one a group: partials stored; 0 between launches
+    gptr<const Work> work;
+    gptr<const int> chunks;                                          // [n_chunks + 1] first work of each chunk
+    gptr<uint16_t> out;                                              // [tokens x Hq, D]
+    gptr<float> lse;                                                 // [tokens x Hq], natural log; may be null
+    gptr<int> counters;                                              // [0] next chunk, [1] CTAs done; 0 between launches
+    gptr<float> part;                                                // partial results, kSlotFloats<D> each
+    gptr<int> arrived;                                               // one a group: partials stored; 0 between launches
     int n_chunks, num_q_heads;
     float scale_log2;
 };
 template <int D> constexpr int kSlotFloats = 128 * (D / 16) + 16;    // O^T in fragment order, then m and l of 8 heads
 
+using Exchange = shared<float[4][kHeads]>;
+
 template <int kGranules> struct Control {
     uint64_t full[kGranules], empty[kGranules], q_full[2], q_empty[2];
     alignas(16) Work work[2];                                        // records of the two Q tiles
-    float exchange[4][kHeads];                                       // between the warps
+    Exchange exchange;                                               // between the warps
     bool done;                                                       // this CTA's decode is over: prefill need not yield
 };
 
@@ -111,7 +113,7 @@ DEV void produce(const CUtensorMap& mq, const CUtensorMap& mk, const CUtensorMap
     const uint32_t s = slot_of();                                    // rows = 0: no more work
     if (elect_one()) c.work[s].rows = 0, mbar_arrive(smem_u32(&c.q_full[s]));
     // the last CTA to run dry leaves the counters as it found them
-    if (lane == 0 && atomicAdd(p.counters + 1, 1) == int(gridDim.x) - 1) p.counters[0] = 0, p.counters[1] = 0;
+    if (lane == 0 && atomicAdd(p.counters + 1, 1) == int(gridDim.x) - 1) reset(p.counters), reset(p.counters + 1);
 }
 
 // ---------------------------------------------------------------- consumer: one warpgroup
@@ -127,21 +129,21 @@ template <typename T, int D> struct State {
         m[0] = real0 ? kLow : -kLow, m[1] = real1 ? kLow : -kLow, l[0] = l[1] = 0.f;
     }
     // The maximum of the 64 tokens of heads `x`, over the lanes of a warp and over the four warps.
-    template <typename Op> DEV void reduce(float (&x)[2], float (&exchange)[4][kHeads], int warp, int lane, Op op) {
+    template <typename Op> DEV void reduce(float (&x)[2], Exchange& exchange, int warp, int lane, Op op) {
 #pragma unroll
         for (int i = 4; i < 32; i <<= 1)
 #pragma unroll
             for (int h = 0; h < 2; h++) x[h] = op(x[h], __shfl_xor_sync(~0u, x[h], i));
-        if (lane < 4) *reinterpret_cast<float2*>(&exchange[warp][2 * lane]) = make_float2(x[0], x[1]);
+        if (lane < 4) ptr_cast<float2>(exchange[warp] + 2 * lane)[0] = make_float2(x[0], x[1]);
         bar_sync(kBar, 128);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float2 y = *reinterpret_cast<const float2*>(&exchange[i][2 * (lane & 3)]);
+            const float2 y = ptr_cast<const float2>(exchange[i] + 2 * (lane & 3))[0];
             x[0] = i ? op(x[0], y.x) : y.x, x[1] = i ? op(x[1], y.y) : y.y;
         }
     }
     // Raise the maximum to that of the new scores and rescale what was summed before.
-    DEV void raise(const float (&s)[4], float c, float (&exchange)[4][kHeads], int warp, int lane) {
+    DEV void raise(const float (&s)[4], float c, Exchange& exchange, int warp, int lane) {
         float top[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
         reduce(top, exchange, warp, lane, [](float a, float b) { return fmaxf(a, b); });
         top[0] = fmaxf(m[0], top[0] * c), top[1] = fmaxf(m[1], top[1] * c);
@@ -157,7 +159,7 @@ template <typename T, int D> struct State {
             for (int b = 0; b < D / 64; b++) o[b][h] *= r, o[b][2 + h] *= r;
         }
     }
-    DEV void total(float (&exchange)[4][kHeads], int warp, int lane) {
+    DEV void total(Exchange& exchange, int warp, int lane) {
         reduce(l, exchange, warp, lane, [](float a, float b) { return a + b; });
     }
     // Whole result: divide and store. Heads 2(lane%4) + h < rows are real.
@@ -167,7 +169,7 @@ template <typename T, int D> struct State {
             const int head = 2 * (lane & 3) + h;
             if (head >= w.rows) continue;
             const float inv = 1.f / l[h];
-            T* dst = static_cast<T*>(p.out) + size_t(w.q_row + head) * D + warp * 16 + lane / 4;
+            const gptr<T> dst = ptr_cast<T>(p.out) + size_t(w.q_row + head) * D + warp * 16 + lane / 4;
 #pragma unroll
             for (int b = 0; b < D / 64; b++) dst[64 * b] = from_float<T>(o[b][h] * inv), dst[64 * b + 8] = from_float<T>(o[b][2 + h] * inv);
             if (p.lse && warp == 0 && lane < 4) p.lse[w.q_row + head] = m[h] * kLn2 + logf(l[h]);
@@ -178,15 +180,15 @@ template <typename T, int D> struct State {
     DEV bool merge(const Params& p, const Work& w, uint32_t sums, int warp, int lane) {
         constexpr int kSlot = kSlotFloats<D>, kThread = D / 16;
         asm volatile("" : "+r"(lane));                               // or ptxas keeps (and spills) these addresses through the main loop
-        float* slots = p.part + size_t(w.slot) * kSlot;
+        const gptr<float> slots = p.part + size_t(w.slot) * kSlot;
         const int at = (warp * 32 + lane) * 4, ml_at = 128 * kThread + (lane & 3) * 4;
         const bool real = 2 * (lane & 3) < w.rows;
-        float* mine = slots + size_t(w.part) * kSlot;
+        const gptr<float> mine = slots + size_t(w.part) * kSlot;
         if (real) {
 #pragma unroll
             for (int b = 0; b < D / 64; b++)
-                __stcg(reinterpret_cast<float4*>(mine + b * 512 + at), make_float4(o[b][0], o[b][1], o[b][2], o[b][3]));
-            if (warp == 0 && lane < 4) __stcg(reinterpret_cast<float4*>(mine + ml_at), make_float4(m[0], m[1], l[0], l[1]));
+                __stcg(ptr_cast<float4>(mine + b * 512 + at), make_float4(o[b][0], o[b][1], o[b][2], o[b][3]));
+            if (warp == 0 && lane < 4) __stcg(ptr_cast<float4>(mine + ml_at), make_float4(m[0], m[1], l[0], l[1]));
         }
         __threadfence();
         bar_sync(kBar, 128);
@@ -201,9 +203,9 @@ template <typename T, int D> struct State {
         // 32 parts at a time: first everybody's m and l in one trip to L2, into the place of P, then the outputs.
         for (int begin = 0; begin < w.parts; begin += 32) {
             const int count = min(32, w.parts - begin);
-            const float* block = slots + size_t(begin) * kSlot;
+            const gptr<const float> block = slots + size_t(begin) * kSlot;
             if (warp * 8 + lane / 4 < count)
-                st_shared_v4(sums + (warp * 32 + lane) * 16, __ldcg(reinterpret_cast<const float4*>(block + size_t(warp * 8 + lane / 4) * kSlot + ml_at)));
+                st_shared_v4(sums + (warp * 32 + lane) * 16, __ldcg(ptr_cast<const float4>(block + size_t(warp * 8 + lane / 4) * kSlot + ml_at)));
             bar_sync(kBar, 128);
             if (real) {
                 float top[2] = {m[0], m[1]};
@@ -219,7 +221,7 @@ template <typename T, int D> struct State {
                     l[0] = fmaf(x.z, r0, l[0]), l[1] = fmaf(x.w, r1, l[1]);
 #pragma unroll
                     for (int b = 0; b < D / 64; b++) {
-                        const float4 y = __ldcg(reinterpret_cast<const float4*>(block + size_t(i) * kSlot + b * 512 + at));
+                        const float4 y = __ldcg(ptr_cast<const float4>(block + size_t(i) * kSlot + b * 512 + at));
                         o[b][0] = fmaf(y.x, r0, o[b][0]), o[b][1] = fmaf(y.y, r1, o[b][1]);
                         o[b][2] = fmaf(y.z, r0, o[b][2]), o[b][3] = fmaf(y.w, r1, o[b][3]);
                     }

@@ -25,7 +25,7 @@ template <int D, bool kAlone> struct Layout {
 struct Maps { CUtensorMap pq, pk, pv, dq, dk, dv; };
 
 // When each role of each CTA began and ended: [CTA][role][2], roles in the order of the warpgroups below.
-DEV void stamp(long long* trace, int role, int which) {
+DEV void stamp(gptr<long long> trace, int role, int which) {
     GPU(asm volatile("" : "+l"(trace));)                             // or ptxas keeps (and spills) the test from one stamp to the next
     if (trace && thread_id() == (role < 2 ? role * 32 : (role - 1) * 128)) trace[(blockIdx.x * 5 + role) * 2 + which] = global_ns();
 }
@@ -33,7 +33,7 @@ DEV void stamp(long long* trace, int role, int which) {
 template <typename T, int D, int kPage, bool kAlone>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
-         const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, long long* trace) {
+         const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace) {
     uint8_t* const smem = dynamic_smem();
     using L = Layout<D, kAlone>;
     const uint32_t base = smem_u32(smem);
@@ -134,7 +134,8 @@ static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data
 template <typename T, int D, int kPage, bool kAlone>
 static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp, const KvLayout& kv) {
 #ifdef POD_EMULATE
-    emulate::launch<hybrid90<T, D, kPage, kAlone>>(0, a.ctas, kThreads, Layout<D, kAlone>::kBytes, maps, pp, dp, kv, static_cast<long long*>(a.trace));
+    emulate::launch<hybrid90<T, D, kPage, kAlone>>(0, a.ctas, kThreads, Layout<D, kAlone>::kBytes, maps, pp, dp, kv,
+                                                    device_ptr(static_cast<long long*>(a.trace), a.ctas * 10, "trace"));
     return 0;
 #else
     auto kernel = hybrid90<T, D, kPage, kAlone>;
@@ -156,12 +157,22 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
                 : !kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN)) return -1;
     if (!kv_map(&maps.dk, a, a.k, decode::kTokens) || !kv_map(&maps.dv, a, a.v, decode::kTokens)) return -1;
     const float scale_log2 = a.scale * 1.4426950408889634f;
-    prefill::Params pp = {static_cast<const Work*>(a.prefill_work), a.out, static_cast<float*>(a.lse), a.counters, a.prefill_part,
-                          a.prefill_arrived, a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift,
-                          a.prefill_yields, scale_log2};
-    decode::Params dp = {static_cast<const Work*>(a.decode_work), a.decode_chunks, a.out, static_cast<float*>(a.lse), a.counters + 2,
-                         a.decode_part, a.decode_arrived, a.n_decode_chunks, a.num_q_heads, scale_log2};
-    KvLayout kv = {a.table, int(a.table_stride), a.table ? __builtin_ctz(a.page_tokens) : 31};
+    const size_t rows = size_t(a.tokens) * a.num_q_heads;
+    const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * a.head_dim, "out");
+    const gptr<float> lse = device_ptr(static_cast<float*>(a.lse), rows, "lse");
+    prefill::Params pp = {device_ptr(static_cast<const Work*>(a.prefill_work), a.prefill_units, "prefill_work"), out, lse,
+                          device_ptr(a.counters, 2, "counters of prefill"),
+                          device_ptr(a.prefill_part, a.prefill_floats, "partial results of prefill"),
+                          device_ptr(a.prefill_arrived, a.prefill_rows / 16 * a.prefill_groups, "prefill_arrived"), a.prefill_units,
+                          a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift, a.prefill_yields, scale_log2};
+    decode::Params dp = {device_ptr(static_cast<const Work*>(a.decode_work), a.decode_works, "decode_work"),
+                         device_ptr(a.decode_chunks, a.n_decode_chunks + 1, "decode_chunks"), out, lse,
+                         device_ptr(a.counters + 2, 2, "counters of decode"),
+                         device_ptr(a.decode_part, a.decode_floats, "partial results of decode"),
+                         device_ptr(a.decode_arrived, a.decode_groups, "decode_arrived"), a.n_decode_chunks, a.num_q_heads,
+                         scale_log2};
+    KvLayout kv = {device_ptr(a.table, size_t(a.sequences) * a.table_stride, "block_table"), int(a.table_stride),
+                   a.table ? __builtin_ctz(a.page_tokens) : 31};
     const auto go = [&](auto dtype, auto dim, auto page) {
         using T = decltype(dtype);
         constexpr int D = decltype(dim)::value, kPage = decltype(page)::value;

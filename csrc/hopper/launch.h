@@ -17,6 +17,9 @@ struct Pod90Launch : Inputs {
     int half, causal;
     int prefill_units, n_decode_chunks, prefill_yields, pack_shift, prefill_rows, ctas;  // prefill_rows: of a tile, 128 or 192
     float scale;
+    // How much there is of what the pointers point to: the emulator allows no access beyond.
+    int sequences, decode_works, prefill_groups, decode_groups;
+    size_t prefill_floats, decode_floats;
 };
 
 extern "C" int pod90_launch(const Pod90Launch*);

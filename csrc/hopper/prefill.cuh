@@ -19,12 +19,12 @@ template <int D, int kPage = 0, int kGroups = 2> struct Smem {
 };
 
 struct Params {
-    const Work* work;                                                // [units], longest first
-    void* out;
-    float* lse;                                                      // [tokens, Hq], natural log; may be null
-    int* counters;                                                   // [0] next unit, [1] CTAs done; 0 between launches
-    float* part;                                                     // partial results of split tiles
-    int* arrived;                                                    // one a group and warp: partials stored; 0 between launches
+    gptr<const Work> work;                                           // [units], longest first
+    gptr<uint16_t> out;
+    gptr<float> lse;                                                 // [tokens, Hq], natural log; may be null
+    gptr<int> counters;                                              // [0] next unit, [1] CTAs done; 0 between launches
+    gptr<float> part;                                                // partial results of split tiles
+    gptr<int> arrived;                                               // one a group and warp: partials stored; 0 between launches
     int units, Hq, group, causal, pack_shift;                        // 1 << pack_shift query heads share a tile
     int yields;                                                      // leave the tensor cores to decode between turns
     float scale_log2;
@@ -132,7 +132,7 @@ struct Producer {
         }
         for (int g = 0; g < kGroups; g++) stop(g);
         // the last CTA to run dry leaves the counters as it found them
-        if (lane == 0 && atomicAdd(p.counters + 1, 1) == int(gridDim.x) - 1) p.counters[0] = 0, p.counters[1] = 0;
+        if (lane == 0 && atomicAdd(p.counters + 1, 1) == int(gridDim.x) - 1) reset(p.counters), reset(p.counters + 1);
     }
 };
 
@@ -219,9 +219,9 @@ template <int N> DEV void rescale(float (&o)[N], const float (&corr)[2]) {
 template <int D, int kWarps>
 DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int warp, int lane) {
     constexpr int kVecs = D / 8 + 1;                                 // float4 a lane stores: O, then m and l
-    float4* base = reinterpret_cast<float4*>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs * 32 + lane;
+    const gptr<float4> base = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs * 32 + lane;
     constexpr size_t kStride = kWarps * kVecs * 32;
-    float4* mine = base + w.part * kStride;
+    const gptr<float4> mine = base + w.part * kStride;
 #pragma unroll
     for (int i = 0; i < D / 8; i++) __stcg(mine + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
     __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));
@@ -229,9 +229,9 @@ DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2],
     __syncwarp();
     int old = 0;
     if (lane == 0) {
-        int* arrived = p.arrived + w.group * kWarps + warp;
+        const gptr<int> arrived = p.arrived + w.group * kWarps + warp;
         old = atom_inc_acq_rel(arrived);
-        if (old == w.parts - 1) *arrived = 0;
+        if (old == w.parts - 1) arrived[0] = 0;
     }
     __syncwarp();                                                    // what lane 0 has acquired, all may read
     if (__shfl_sync(~0u, old, 0) != w.parts - 1) return false;
@@ -247,7 +247,7 @@ DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2],
     for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 #pragma unroll 1
     for (int s = 0; s < w.parts; s++) {
-        const float4* part = base + s * kStride;
+        const gptr<const float4> part = base + s * kStride;
         const float4 x = __ldcg(part + (kVecs - 1) * 32);
         const float w0 = ex2((x.x - top[0]) * p.scale_log2), w1 = ex2((x.y - top[1]) * p.scale_log2);
         l[0] = fmaf(x.z, w0, l[0]), l[1] = fmaf(x.w, w1, l[1]);
@@ -271,7 +271,7 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
         const float inv = 1.f / l[r];
         const int q = row + 8 * r;
         const size_t at = size_t(w.q_row + (q >> p.pack_shift)) * p.Hq + w.head + (q & ((1 << p.pack_shift) - 1));
-        T* dst = static_cast<T*>(p.out) + at * D + (lane & 3) * 8;
+        const gptr<T> dst = ptr_cast<T>(p.out) + at * D + (lane & 3) * 8;
         if (p.lse && q < w.rows && (lane & 3) == 0) p.lse[at] = m[r] * p.scale_log2 * kLn2 + logf(l[r]);
 #pragma unroll
         for (int jj = 0; jj < D / 32; jj++) {
@@ -358,6 +358,7 @@ DEV void consume(const Params& p, uint32_t base, Control<kGroups>& c, const vola
         for (n--, lim += kN; n >= max(full, begin); n--, lim += kN) step(std::true_type{});
 #pragma unroll 1
         for (; n >= begin; n--) step(std::false_type{});
+        converged();
         if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[wg]));        // Q is free: the next tile's copy may start
         wait_v(it);
         issue_pv<T, D, kPage>(o, pr, dv(it));

@@ -21,6 +21,13 @@ DEV uint8_t* dynamic_smem() {
     CPU(return emulate::plain_smem();)
 }
 
+// A member of a struct that lies there. On the GPU it is a plain T, in the emulator one whose accesses are checked.
+#ifdef POD_EMULATE
+using emulate::shared;
+#else
+template <class T> using shared = T;
+#endif
+
 // ---------------------------------------------------------------- mbarrier
 // Initialise: `count` arrivals complete a phase.
 DEV void mbar_init(uint32_t bar, uint32_t count AT) {
@@ -88,6 +95,9 @@ DEV bool elect_one(AT_ONLY) {
     return r;)
     CPU(return emulate::elect(at);)
 }
+// Where a warp is whole because the instruction before took all its lanes, their loads have been issued, in order: nobody
+// who is told afterwards can overwrite what they read. No instruction; the PTX manual would want a __syncwarp.
+DEV void converged(AT_ONLY) { CPU(emulate::syncwarp(at);) }
 // Give registers back to / take them from the CTA's pool (whole warpgroup).
 template <int N> DEV void setmaxnreg_dec(AT_ONLY) {
     GPU(asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));)
@@ -119,11 +129,11 @@ DEV void fence_proxy_async(AT_ONLY) {
     CPU(emulate::fence_proxy_async(at);)
 }
 // A ticket that releases this thread's earlier writes and acquires those of earlier tickets.
-DEV int atom_inc_acq_rel(int* p AT) {
+DEV int atom_inc_acq_rel(gptr<int> p AT) {
     GPU(int old;
     asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(old) : "l"(p) : "memory");
     return old;)
-    CPU(return emulate::atomic_add(emulate::unbounded(p), 1, emulate::kAcqRel, at);)
+    CPU(return emulate::atomic_add(p, 1, emulate::kAcqRel, at);)
 }
 DEV long long global_ns() {
     GPU(long long now; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); return now;)
@@ -223,9 +233,9 @@ template <typename T> DEV T from_float(float x) {
     if constexpr (std::is_same<T, __half>::value) return __float2half_rn(x);
     else return __float2bfloat16_rn(x);
 }
-DEV void st_global_v4(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d AT) {
+template <typename T> DEV void st_global_v4(gptr<T> p, uint32_t a, uint32_t b, uint32_t c, uint32_t d AT) {
     GPU(asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");)
-    CPU(emulate::store_global(emulate::unbounded(static_cast<uint4*>(p)), uint4{a, b, c, d}, at);)
+    CPU(emulate::store_global(p, uint4{a, b, c, d}, at);)
 }
 DEV void st_shared(uint32_t addr, uint32_t x AT) {
     GPU(asm volatile("st.shared.b32 [%0], %1;" ::"r"(addr), "r"(x) : "memory");)

@@ -284,6 +284,29 @@ template <bool kWrong> __global__ void freed_before_the_product_is_done(Args p) 
     if (kWrong) wgmma_wait<0>();
     p.out[threadIdx.x] = d[0];
 }
+// Members of a struct in shared memory.
+struct Note {
+    shared<int> sum;
+    shared<int[4][32]> lines;
+};
+template <bool kWrong> __global__ void member_without_barrier(Args p) {
+    Note& note = *reinterpret_cast<Note*>(dynamic_smem());
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    note.lines[warp][lane] = 3;
+    if (!kWrong) __syncthreads();
+    p.out[threadIdx.x] = note.lines[3 - warp][lane];  // BAD member_without_barrier
+}
+template <bool kWrong> __global__ void member_written_by_two(Args p) {
+    Note& note = *reinterpret_cast<Note*>(dynamic_smem());
+    __syncthreads();  // BAD member_written_by_two
+    if (threadIdx.x % 32 == 0 && (kWrong || threadIdx.x == 0)) note.sum = 1;
+    __syncthreads();
+    p.out[threadIdx.x] = note.sum;
+}
+template <bool kWrong> __global__ void member_past_the_end(Args) {
+    Note& note = *reinterpret_cast<Note*>(dynamic_smem());
+    note.lines[threadIdx.x / 32 + kWrong][threadIdx.x % 32] = 1;  // BAD member_past_the_end
+}
 template <bool kWrong> __global__ void registers_that_nobody_gives(Args) {
     if (threadIdx.x < 128 && !kWrong) setmaxnreg_dec<96>();
     if (threadIdx.x >= 384) setmaxnreg_inc<160>();  // BAD registers_that_nobody_gives
@@ -293,7 +316,7 @@ template <bool kWrong> __global__ void registers_that_nobody_gives(Args) {
     X(tma_not_awaited) X(waited_for_the_wrong_phase) X(tma_refills_too_early) X(mbarrier_not_fenced)             \
     X(mbarrier_not_initialised) X(one_arrival_too_many) X(too_few_bytes_announced) X(no_proxy_fence)             \
     X(proxy_fence_after_the_barrier) X(no_wgmma_fence) X(freed_before_the_product_is_done)                       \
-    X(registers_that_nobody_gives)
+    X(member_without_barrier) X(member_written_by_two) X(member_past_the_end) X(registers_that_nobody_gives)
 
 EXPORT const char* run_check(const char* name, int wrong, uint16_t* x, float* out) {
     return outcome([=] {

@@ -1,0 +1,118 @@
+"""The Hopper kernel on the emulator, called through ctypes: a batch goes in, errors against float64 come out."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+from layouts import lay_out
+
+from pod.batch import HybridBatch
+from pod.reference import hybrid_attention
+
+FIELDS = {  # Inputs of csrc/include/inputs.h, then what Pod90Launch of csrc/hopper/launch.h adds
+    "q k v table": ctypes.c_void_p,
+    "q_token q_head kv_page kv_token kv_head table_stride": ctypes.c_int64,
+    "tokens num_q_heads num_kv_heads head_dim pages page_tokens": ctypes.c_int,
+    "out lse prefill_work decode_work decode_chunks counters prefill_arrived decode_arrived": ctypes.c_void_p,
+    "prefill_part decode_part trace stream": ctypes.c_void_p,
+    "half causal prefill_units n_decode_chunks prefill_yields pack_shift prefill_rows ctas": ctypes.c_int,
+    "scale": ctypes.c_float,
+    "sequences decode_works prefill_groups decode_groups": ctypes.c_int,
+    "prefill_floats decode_floats": ctypes.c_size_t,
+}
+
+
+class Launch(ctypes.Structure):
+    """Pod90Launch of csrc/hopper/launch.h."""
+
+    _fields_ = [(name, kind) for names, kind in FIELDS.items() for name in names.split()]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch and how it is run.
+
+    The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise. Scores grow towards the
+    first keys, which prefill meets last, to `rise` times those of the last ones. `layout` says where the tensors lie,
+    if not one after the other (tests/layouts.py).
+    """
+
+    batch: HybridBatch
+    sms: int
+    splits: int | None = None
+    yields: bool = False
+    free_sms: int | None = None
+    rise: float = 1
+    layout: dict | None = None
+
+    def tensors(self):
+        import torch
+
+        tensors = self.batch.tensors(seed=1)
+        if self.rise > 1:
+            k = tensors[1]
+            k *= torch.linspace(self.rise, 1, k.shape[1]).to(k.dtype)[:, None, None]
+        return lay_out(tensors, **self.layout) if self.layout else tensors
+
+
+class Outcome:
+    """What a kernel did with a case in two launches: the emulator's report, or how far off the results are."""
+
+    def __init__(self, library: ctypes.CDLL, case: Case):
+        import torch
+
+        from pod.hopper import Plan
+
+        batch = case.batch
+        tensors = q, *_ = case.tensors()
+        work = Plan(batch, torch.device("cpu"), case.sms, splits=case.splits, yields=case.yields).lists(batch.causal)
+        wanted = hybrid_attention(*tensors[:3], batch.q_lens, batch.kv_lens, tensors[3], causal=batch.causal)
+        library.run.restype = ctypes.c_char_p
+        self.report, self.error, self.lse_error = None, 0.0, 0.0
+        for _ in range(2):  # the second launch finds what the first has left behind
+            work.partials.fill_(torch.nan)
+            results = torch.full(q.shape, torch.nan, dtype=q.dtype), torch.full(q.shape[:2], torch.nan)
+            launch = describe(case, *tensors, *results, work)
+            if report := library.run(ctypes.byref(launch), case.free_sms or launch.ctas):
+                self.report = report.decode()
+                return
+            if work.counters.any():
+                self.report = f"counters: got {work.counters.tolist()}, allowed are zeros"
+                return
+            errors = [np.abs(x.double().numpy() - y) for x, y in zip(results, wanted, strict=True)]
+            errors = [np.inf if np.isnan(e).any() else e.max() for e in errors]
+            self.error, self.lse_error = max(self.error, errors[0]), max(self.lse_error, errors[1])
+
+    @property
+    def text(self) -> str:
+        return self.report or ("wrong result" if self.error > 0.02 or self.lse_error > 1e-3 else "right result")
+
+
+def inputs(q, k, v, table) -> dict:
+    """What csrc/include/operators.h reads off the tensors."""
+    strides = dict(zip(("q_token", "q_head"), q.stride(), strict=False))
+    strides |= dict(zip(("kv_page", "kv_token", "kv_head"), k.stride(), strict=False))
+    sizes = dict(zip(("tokens", "num_q_heads", "head_dim"), q.shape, strict=True), num_kv_heads=k.shape[2])
+    pages = {} if table is None else {"table": table.data_ptr(), "table_stride": table.stride(0)}
+    pointers = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr()}
+    return pointers | strides | sizes | pages | {"pages": k.shape[0], "page_tokens": k.shape[1]}
+
+
+def describe(case: Case, q, k, v, table, out, lse, work) -> Launch:
+    """The launch record, as the bindings make it."""
+    units, works, chunks, groups, floats, ctas, pack_shift, rows = work.shape
+    lists, counters, partials = (x.data_ptr() for x in (work.lists, work.counters, work.partials))
+    return Launch(
+        **inputs(q, k, v, table), out=out.data_ptr(), lse=lse.data_ptr(),
+        prefill_work=lists, decode_work=lists + 48 * units, decode_chunks=lists + 48 * (units + works),
+        counters=counters, prefill_arrived=counters + 16, decode_arrived=counters + 16 + rows // 4 * groups,
+        prefill_part=partials, decode_part=partials + 4 * floats,
+        half=case.batch.dtype == "float16", causal=case.batch.causal,
+        prefill_units=units, n_decode_chunks=chunks, prefill_yields=case.yields, pack_shift=pack_shift,
+        prefill_rows=rows, ctas=ctas, scale=case.batch.head_dim**-0.5,
+        sequences=len(case.batch.q_lens), decode_works=works, prefill_groups=groups,
+        decode_groups=len(work.counters) - 4 - rows // 16 * groups,
+        prefill_floats=floats, decode_floats=len(work.partials) - floats,
+    )  # fmt: skip
