@@ -44,8 +44,13 @@ public:
     sptr<T> operator+(int64_t n) { return sptr<T>{address_of(this)} + n; }
 };
 
+// As the driver makes one: it refuses what its manual says the hardware cannot do.
 inline bool make_map(CUtensorMap* map, bool /*half*/, const void* data, int rank, const uint64_t* dims,
                      const uint64_t* strides, const uint32_t* box) {
+    bool possible = reinterpret_cast<uintptr_t>(data) % 16 == 0 && rank >= 3 && rank <= 5 && box[0] * 2 <= 128;
+    for (int d = 0; d < rank; ++d) possible &= dims[d] >= 1 && dims[d] <= 1ull << 32 && box[d] >= 1 && box[d] <= 256;
+    for (int d = 0; d + 1 < rank; ++d) possible &= strides[d] % 16 == 0 && strides[d] < 1ull << 40;
+    if (!possible) return false;
     *map = {static_cast<const char*>(data), rank, {}, {}, {}};
     std::copy_n(dims, rank, map->dims), std::copy_n(strides, rank - 1, map->strides), std::copy_n(box, rank, map->box);
     return true;

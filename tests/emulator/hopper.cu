@@ -41,6 +41,12 @@ EXPORT const char* run_tma(uint16_t* x, int pages, int rows, int heads, int row,
     });
 }
 
+// Whether such a map can be made.
+EXPORT int can_map(const char* data, int rank, const uint64_t* dims, const uint64_t* strides, const uint32_t* box) {
+    CUtensorMap map;
+    return emulate::make_map(&map, true, data, rank, dims, strides, box);
+}
+
 // Copy `bytes` of prepared operands (swizzled or not) to shared memory, and show them to the tensor cores.
 DEV void fill(gptr<const uint4> from, int bytes) {
     for (int i = threadIdx.x; i < bytes / 16; i += blockDim.x) ptx::st_shared_16(kData + i * 16, from[i]);
