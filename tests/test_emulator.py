@@ -280,6 +280,7 @@ RULES = {
     "barrier_of_wrong_count": r"barrier of 32 threads reached by more, or for another count: 32 of 64",
     "barrier_waits_for_too_many": r"deadlock: no warp can go on",
     "flag_never_raised": r"endless: waits for something that never comes",
+    "constant_that_was_written": r"stale: __ldg reads 4 bytes of out .* wrote at checks.cu:\d+ in this launch",
     "combine_without_release": r"race: reads 4 bytes of out .* CTA \d warp . lane \d+ wrote",
     "combine_without_acquire": r"race: reads 4 bytes of out .* CTA \d warp . lane \d+ wrote",
     "combine_without_barrier": r"race: reads 4 bytes of out .* CTA \d warp . lane \d+ wrote",

@@ -37,7 +37,11 @@ inline bool __all_sync(uint32_t mask, bool vote, EMULATE_AT) {
     return emulate::ballot("__all_sync", vote, at) == ~0u;
 }
 
-template <class T> std::remove_const_t<T> __ldg(gptr<T> p, EMULATE_AT) { return p.load(at); }
+template <class T> std::remove_const_t<T> __ldg(gptr<T> p, EMULATE_AT) {
+    const std::remove_const_t<T> v = p.load(at);
+    emulate::need_constant(p, at);
+    return v;
+}
 template <class T> std::remove_const_t<T> __ldcg(gptr<T> p, EMULATE_AT) { return p.load(at); }
 template <class T, class V> void __stcg(gptr<T> p, const V& v, EMULATE_AT) { p.store(v, at); }
 

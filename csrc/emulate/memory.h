@@ -164,6 +164,15 @@ template <class T> sptr<T> dynamic_smem() { return {kSharedStart}; }
 template <class V, class T> V load_global(gptr<T> p, Where at) { return load_global<V>(p.p, p.range, at); }
 template <class T, class V> void store_global(gptr<T> p, const V& v, Where at) { store_global<V>(p.p, p.range, v, at); }
 
+// __ldg may answer from a cache that hears of no write, so what it reads must not change while the kernel runs.
+template <class T> void need_constant(gptr<T> p, Where at) {
+    each_global_cell(p.p, sizeof(T), false, [&](Cell& c) {
+        if (c.write.cta >= 0 && machine().launch_of_cta[c.write.cta] == self->cta->launch)
+            fault("stale: __ldg reads " + global_span(p.p, sizeof(T), p.range).text() + " that " + who(*self, c.write) +
+                  " wrote at " + c.write.at.text() + " in this launch", at);
+    });
+}
+
 // ---------------------------------------------------------------- cp.async
 template <class T> void cp_async(uint32_t to, gptr<T> from, int bytes, bool keep, Where at) {
     Thread& t = *self;

@@ -125,6 +125,12 @@ template <bool kWrong> __global__ void flag_never_raised(Args p) {
     }
     __syncthreads();
 }
+template <bool kWrong> __global__ void constant_that_was_written(Args p) {
+    p.out[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    const gptr<int> from = p.out + 63 - threadIdx.x;
+    p.in[threadIdx.x] = kWrong ? __ldg(from) : __ldcg(from);  // BAD constant_that_was_written
+}
 // Two CTAs each store half of a result; the one that counts second adds the halves.
 enum class Combine { right, no_release, no_acquire, no_syncthreads, plain_fences };
 template <Combine kHow> DEV void combine(Args p) {
@@ -158,8 +164,8 @@ template <bool kWrong> __global__ void combine_without_barrier(Args p) {
     X(global_before_start) X(null_pointer) X(copy_past_end) X(misaligned_row) X(copy_not_awaited)               \
     X(awaited_one_group_too_few) X(awaited_without_barrier) X(refilled_too_early) X(barrier_in_half_a_warp)     \
     X(barrier_in_one_warp) X(lanes_at_different_instructions) X(barrier_of_wrong_count)                         \
-    X(barrier_waits_for_too_many) X(flag_never_raised) X(combine_without_release) X(combine_without_acquire)    \
-    X(combine_without_barrier)
+    X(barrier_waits_for_too_many) X(flag_never_raised) X(constant_that_was_written)                              \
+    X(combine_without_release) X(combine_without_acquire) X(combine_without_barrier)
 
 EXPORT const char* run_check(const char* name, int wrong, int* in, int* out, int* counter) {
     return outcome([=] {
