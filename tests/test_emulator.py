@@ -196,6 +196,12 @@ def test_machine_repeats_itself_exactly():
     np.testing.assert_array_equal(busy(work, sms=3, warps=2), busy(work, sms=3, warps=2))
 
 
+def test_numbers_of_sms_may_have_gaps():
+    rows, ticket = np.zeros((3, 5), np.int32), np.zeros(1, np.int32)
+    run("machine", "run_gaps", 3, 2, np.full(3, 9, np.int32), rows, ticket)
+    assert sorted(rows[:, 1]) == [0, 2, 4]
+
+
 def streams(first, second, ctas, work, sms=4, slots=2):
     rows, ticket = np.zeros((2 * ctas, 5), np.int32), np.zeros(1, np.int32)
     run("machine", "run_streams", first, second, sms, slots, ctas, np.array(work, np.int32), rows, ticket)

@@ -27,7 +27,7 @@ extern "C" __attribute__((visibility("default"))) const char* run(
     a.counters = counters, a.prefill_groups = a.decode_groups = groups;
     a.partials = partials, a.prefill_slots = prefill_slots, a.decode_slots = decode_slots;
     a.sms = sms, a.ctas_per_sm = 2, a.causal = 1, a.binding = Binding::pod;
-    emulate::machine().sms = sms;
+    emulate::machine().sms = sms, emulate::machine().sm_step = 2;
     try {
         launch_bound<TestShape, ByTicket, false, T>(a, 0);
         return nullptr;

@@ -201,6 +201,7 @@ inline Thread* self = nullptr;  // the thread that runs now; null on the host
 // ---------------------------------------------------------------- the machine
 struct Machine {
     int sms = 4, ctas_per_sm = 32, threads_per_sm = 2048;
+    int sm_step = 1;  // 2: SMs have the numbers 0, 2, 4, ..., as some are missing on a real card
     size_t smem_per_sm = 164 << 10, smem_per_cta = 163 << 10;
     Costs cost;
     double time_limit = 1e9;  // a second: a kernel that takes longer waits for something that never comes
@@ -278,7 +279,7 @@ inline void Machine::check(const Launch& l) const {
 inline void Machine::run(std::vector<Launch>& all) {
     for (const Launch& l : all) check(l);
     sm.clear(), ctas.clear(), queue = {}, events.clear(), global_cells.clear(), released.clear(), launch_of_cta.clear();
-    for (int i = 0; i < sms; ++i) sm.push_back({i});
+    for (int i = 0; i < sms; ++i) sm.push_back({i * sm_step});
     memory_free = 0, in_l2.clear(), ticket = 0, failure = nullptr, launches = &all;
     for (size_t i = 0; i < all.size(); ++i) all[i].order = i;
     dispatch(0);

@@ -153,7 +153,7 @@ template <class T> void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_
 
 // ---------------------------------------------------------------- place and time
 inline uint32_t smid() { return self->cta->sm->id; }
-inline uint32_t nsmid() { return machine().sms; }
+inline uint32_t nsmid() { return machine().sms * machine().sm_step; }
 inline uint64_t globaltimer() { return uint64_t(std::max(self->warp->time, self->warp->ready)); }
 inline float ex2(float x) {
     const float y = std::exp2(x);

@@ -31,6 +31,15 @@ EXPORT const char* run_busy(int sms, int slots, int smem_per_sm, int ctas, int w
         launch<busy_kernel<0>>(0, ctas, warps * 32, smem, log_of(rows, ticket, ctas), input(work, ctas, "work"));
     });
 }
+// On SMs whose numbers have gaps.
+EXPORT const char* run_gaps(int sms, int step, int* work, int* rows, int* ticket) {
+    return outcome([=] {
+        use_machine(sms, 1);
+        emulate::machine().sm_step = step;
+        launch<busy_kernel<0>>(0, sms, 32, 0, log_of(rows, ticket, sms), input(work, sms, "work"));
+        emulate::machine().sm_step = 1;
+    });
+}
 // The same kernel twice, of `ctas` CTAs each, on these two streams.
 EXPORT const char* run_streams(int first, int second, int sms, int slots, int ctas, int* work, int* rows, int* ticket) {
     return outcome([=] {

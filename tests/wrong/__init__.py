@@ -135,6 +135,13 @@ MISTAKES = [
         "out of bounds: |wrong result|slot",
     ),
     Mistake(
+        "the number of an SM is taken for its place among them",
+        BINDING,
+        "ptx::smid() % c.sms",
+        "ptx::smid()",
+        "wrong result|race: ",
+    ),
+    Mistake(
         "thread 0's choice is read without waiting for it",
         BINDING,
         "        __syncthreads();\n        const Assignment a = {box[0]",
