@@ -3,8 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from batches import batches
 from emulator import library
 from emulator.hybrid90 import Case, Outcome
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pod.batch import HybridBatch
 
@@ -55,6 +58,17 @@ def test_hopper_kernel_is_right_and_breaks_no_rule(name):
     case = CASES[name]
     error, lse_error = check(case)
     assert error < (0.001 if case.batch.dtype == "float16" else 0.008)
+    assert lse_error < 1e-4
+
+
+ways = {"sms": st.sampled_from([1, 3, 16]), "splits": st.sampled_from([None, 2, 3]), "yields": st.booleans()}
+
+
+@settings(max_examples=15)
+@given(st.builds(Case, batches(), **ways, apart=st.sampled_from([0, 3])))
+def test_random_batches_are_right_and_break_no_rule(case):
+    error, lse_error = check(case)
+    assert error < (0.002 if case.batch.dtype == "float16" else 0.016)
     assert lse_error < 1e-4
 
 

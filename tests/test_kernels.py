@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from batches import batches
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -75,18 +76,6 @@ def check(batch, sms=4, seed=0, **choice):
 # ---------------------------------------------------------------- right results
 
 
-@st.composite
-def batches(draw):
-    kv_lens = draw(st.lists(st.sampled_from([1, 2, 15, 16, 17, 33, 64, 65, 100, 129, 190]), min_size=1, max_size=5))
-    q_lens = [draw(st.sampled_from(sorted({1, min(n, 2), min(n, 31), n}))) for n in kv_lens]
-    heads = draw(st.sampled_from([(1, 1), (2, 2), (4, 1), (6, 2), (8, 1), (18, 1)]))
-    return HybridBatch(
-        q_lens, kv_lens, *heads,
-        head_dim=draw(st.sampled_from([64, 128])), page_size=draw(st.sampled_from([None, 16, 64])),
-        dtype=draw(st.sampled_from(["float16", "bfloat16"])), causal=draw(st.booleans()),
-    )  # fmt: skip
-
-
 choices = st.fixed_dictionaries(
     {
         "method": st.sampled_from(METHODS),
@@ -104,6 +93,7 @@ POD = dict(method="pod", policy="proportional", ctas_per_sm=2, prefill_splits=3,
 @example(HybridBatch([1], [1], 1, 1, 64), POD, 1)  # one token alone
 @example(HybridBatch([130], [130], 2, 1, 128), POD, 1)  # no decode
 @example(HybridBatch([1] * 5, [190] * 5, 2, 1, 128, page_size=16), POD, 16)  # no prefill, more SMs than work
+@example(HybridBatch([40, 1], [300, 150], 2, 1, 64, page_size=128), POD, 3)  # pages longer than a tile of keys
 def test_random_batches_are_as_exact_as_torch(batch, choice, sms):
     check(batch, sms, **choice)
 
