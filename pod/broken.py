@@ -1,8 +1,8 @@
-"""What is this line for? The POD kernel with something changed or taken out, run on the CPU emulator.
+"""What is this line for? A kernel with something changed or taken out, run on the CPU emulator.
 
-A `Mistake` changes one place of the source as it is today; `barriers` numbers every barrier, so that any of them can be
-left out. `Outcome` runs the kernel on a batch that touches every part of it and says what the emulator reports, or
-whether the result is wrong. tests/wrong has a collection of mistakes that must all be caught.
+A `Mistake` changes the source as it is today; `barriers` numbers every barrier, so that any of them can be left out.
+`Outcome` runs the POD kernel on a batch that touches every part of it and says what the emulator reports, or whether
+the result is wrong. tests/wrong has a collection of mistakes that must all be caught, in this kernel and in Hopper's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -23,69 +22,135 @@ from pod.emulator import CSRC, build, pointer
 from pod.reference import hybrid_attention
 from pod.schedule.binding import DECODE, PREFILL
 
-DRIVER = CSRC / "emulate" / "driver.cu"
 FLAGS = ["-O1", "-w"]
 BATCH = HybridBatch((70, 1, 1, 20), (150, 77, 33, 20), num_q_heads=4, num_kv_heads=2, head_dim=64, page_size=16)
 SMS = 3
 PREFILL_ROWS, DECODE_ROWS = 128, 16  # rows of a tile with two CTAs an SM
 
 
-# ---------------------------------------------------------------- one place changed
+@dataclass(frozen=True)
+class Source:
+    """A kernel that can be broken."""
+
+    driver: Path
+    synced: tuple[str, ...]  # the files of csrc that its barriers are in
+    unused: tuple[str, ...] = ("micro",)  # folders of csrc that it does without
+    also: tuple[Path, ...] = ()  # folders of the driver's own headers
+
+    def build(self, change=lambda csrc: None, flags=()) -> ctypes.CDLL:
+        """The library of this kernel after `change` to a copy of csrc."""
+        with tempfile.TemporaryDirectory() as folder:
+            csrc = Path(folder) / "csrc"
+            shutil.copytree(CSRC, csrc, ignore=shutil.ignore_patterns(*self.unused))
+            change(csrc)
+            return build(self.driver, [*FLAGS, *flags], csrc, self.also)
+
+
+POD = Source(
+    CSRC / "emulate" / "driver.cu",
+    ("include/binding.cuh", "include/tile_attention.cuh", "include/streamk.cuh"),
+    ("hopper", "micro"),
+)
+
+
+# ---------------------------------------------------------------- a mistake made
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """`old`, which `file` of csrc has exactly once, becomes `new`. `caught`: what Outcome.text should say then."""
+    """`old`, which `file` of csrc has exactly once, becomes `new`, and so on for each pair of `also`.
+
+    `caught`: what the outcome's text should say then.
+    """
 
     name: str
     file: str
     old: str
     new: str
     caught: str = ""
+    also: tuple[tuple[str, str], ...] = ()
 
     def apply(self, csrc: Path) -> None:
         path = csrc / self.file
-        text = path.read_text(encoding="utf-8")
-        found = text.count(self.old)
-        if found != 1:
-            raise ValueError(f"{self.name}: {self.file} has {self.old!r} {found} times; it must be there once")
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        path.write_text(_replaced(path.read_text(encoding="utf-8"), self.places(csrc)), encoding="utf-8")
+
+    def places(self, csrc: Path) -> list[tuple[int, str, str]]:
+        """Where the file has each `old`, with its `new`."""
+        text = (csrc / self.file).read_text(encoding="utf-8")
+        for old, _ in (pairs := [(self.old, self.new), *self.also]):
+            if (found := text.count(old)) != 1:
+                raise ValueError(f"{self.name}: {self.file} has {old!r} {found} times; it must be there once")
+        return [(text.index(old), old, new) for old, new in pairs]
+
+
+def _replaced(text: str, places: list[tuple[int, str, str]]) -> str:
+    """The text with `new` in place of `old` at each place."""
+    for at, old, new in sorted(places, reverse=True):
+        if text[at : at + len(old)] != old:
+            raise ValueError(f"{old!r}: another change begins inside it")
+        text = text[:at] + new + text[at + len(old) :]
+    return text
 
 
 def kernel(mistake: Mistake | None = None) -> ctypes.CDLL:
-    """The kernel with this mistake, or the right one."""
-    with _copy_of_csrc() as csrc:
-        if mistake:
-            mistake.apply(csrc)
-        return build(DRIVER, FLAGS, csrc)
+    """The POD kernel with this mistake, or the right one."""
+    return POD.build(mistake.apply if mistake else lambda csrc: None)
 
 
-class _copy_of_csrc(tempfile.TemporaryDirectory):
-    def __enter__(self) -> Path:
-        csrc = Path(super().__enter__()) / "csrc"
-        shutil.copytree(CSRC, csrc, ignore=shutil.ignore_patterns("hopper", "micro"))
-        return csrc
+# ---------------------------------------------------------------- many in one library, of which one is chosen
+
+
+def choosable(places: list[tuple[int, str, int, str, str]], source: Source, flags=()) -> ctypes.CDLL:
+    """The kernel with all of these changes (number, file, place, old, new); `choose(number)` says which are made."""
+
+    def change(csrc: Path) -> None:
+        for file in {file for _, file, *_ in places}:
+            here = [(at, old, _either(number, old, new)) for number, name, at, old, new in places if name == file]
+            (csrc / file).write_text(_replaced((csrc / file).read_text(encoding="utf-8"), here), encoding="utf-8")
+
+    return source.build(change, flags)
+
+
+def _either(number: int, old: str, new: str) -> str:
+    """Code that is `new` where `number` is chosen. What ends with ; is a statement, everything else an expression."""
+    old, new = (re.sub(r" *//.*", "", code) for code in (old, new))
+    if old.endswith(";"):
+        return f"if (pod_chosen == {number}) {{ {new} }} else {{ {old} }}"
+    return f"(pod_chosen == {number} ? {new} : {old})"
+
+
+@cache
+def kernels(mistakes: tuple[Mistake, ...], source: Source) -> ctypes.CDLL:
+    """One library for all mistakes: `choose(i)` makes the one at i, `choose(-1)` none."""
+    return choosable([(i, m.file, *place) for i, m in enumerate(mistakes) for place in m.places(CSRC)], source)
 
 
 # ---------------------------------------------------------------- one barrier left out
 
-SYNCED = ("include/binding.cuh", "include/tile_attention.cuh", "include/streamk.cuh")
-STATEMENT = re.compile(r"^( *)((?:team\.)?sync\(\);|__syncthreads\(\);|__syncwarp\(\);)", re.MULTILINE)
+STATEMENT = re.compile(
+    r"^ *((?:team\.)?sync\(\);|__sync(?:threads|warp)\(\);|__threadfence\(\);|bar_sync\(.*?\);|fence_proxy_async\(\);)",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
 class Barrier:
     number: int
     file: str
+    place: int
     function: str
     statement: str
 
 
-def barriers() -> list[Barrier]:
+def barriers(source: Source = POD) -> list[Barrier]:
     """Every barrier of the kernel, in the order of the sources."""
-    texts = {file: (CSRC / file).read_text(encoding="utf-8") for file in SYNCED}
-    found = [(file, text, m) for file, text in texts.items() for m in STATEMENT.finditer(text)]
-    return [Barrier(i, file, _function_at(text, m.start()), m[2]) for i, (file, text, m) in enumerate(found)]
+    found = [barrier for file in source.synced for barrier in _barriers_of(file)]
+    return [Barrier(number, *barrier) for number, barrier in enumerate(found)]
+
+
+def _barriers_of(file: str) -> list[tuple]:
+    text = (CSRC / file).read_text(encoding="utf-8")
+    return [(file, m.start(1), _function_at(text, m.start()), m[1]) for m in STATEMENT.finditer(text)]
 
 
 def _function_at(text: str, place: int) -> str:
@@ -94,21 +159,15 @@ def _function_at(text: str, place: int) -> str:
 
 
 @cache
-def numbered(head_dim: int) -> ctypes.CDLL:
-    """The kernel in which `leave_out(number)` disables one of its barriers."""
-    number = count()
-    with _copy_of_csrc() as csrc:
-        for file in SYNCED:
-            text = (csrc / file).read_text(encoding="utf-8")
-            text = STATEMENT.sub(lambda m: f"{m[1]}if (pod_without != {next(number)}) {m[2]}", text)
-            (csrc / file).write_text(text, encoding="utf-8")
-        return build(DRIVER, [*FLAGS, f"-DHEAD_DIM={head_dim}"], csrc)
+def numbered(source: Source, *flags: str) -> ctypes.CDLL:
+    """The kernel in which `choose(number)` leaves out one of its barriers."""
+    return choosable([(b.number, b.file, b.place, b.statement, ";") for b in barriers(source)], source, flags)
 
 
 def without(barrier: Barrier | None, head_dim: int = 128) -> Outcome:
     """What the kernel does when a barrier is left out."""
-    library = numbered(head_dim)
-    library.leave_out(-1 if barrier is None else barrier.number)
+    library = numbered(POD, f"-DHEAD_DIM={head_dim}")
+    library.choose(-1 if barrier is None else barrier.number)
     return Outcome(library, head_dim)
 
 

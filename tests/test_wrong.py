@@ -26,6 +26,13 @@ def test_mistake_that_no_longer_matches_the_source_is_an_error(tmp_path):
     assert (tmp_path / "x.cuh").read_text() == "a c a"
 
 
+def test_mistakes_that_overlap_cannot_share_a_library():
+    rescaled = Mistake("all of a line", broken.POD.synced[1], "o[r][j][e] *= fade[r][e / 2];", ";")
+    part = Mistake("a part of it", broken.POD.synced[1], "fade[r][e / 2]", "1")
+    with pytest.raises(ValueError, match="another change begins inside it"):
+        broken.kernels((rescaled, part), broken.POD)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[m.name for m in MISTAKES])
 def test_kernel_with_a_mistake_is_caught(mistake):
     outcome = Outcome(kernel(mistake))

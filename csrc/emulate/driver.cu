@@ -1,5 +1,5 @@
 // The POD kernel for one small shape, called with plain arrays: what pod/broken.py builds from a changed csrc.
-int pod_without = -1;  // the barrier that is left out, where barriers have been numbered
+int pod_chosen = -1;  // the change that is made, where the source has several to choose from
 #include "hybrid.cu"
 
 #ifndef HEAD_DIM
@@ -8,7 +8,7 @@ int pod_without = -1;  // the barrier that is left out, where barriers have been
 using T = __nv_bfloat16;
 using TestShape = Shape<T, HEAD_DIM, 2>;
 
-extern "C" __attribute__((visibility("default"))) void leave_out(int barrier) { pod_without = barrier; }
+extern "C" __attribute__((visibility("default"))) void choose(int change) { pod_chosen = change; }
 
 // q, out [tokens, Hq, D]; k, v [pages, 16, Hkv, D]; lists: works (12 ints each), first of prefill, pieces, deal.
 extern "C" __attribute__((visibility("default"))) const char* run(

@@ -1,0 +1,213 @@
+"""Broken Hopper kernels: all in one library, each tried on a few batches until one of them gives it away."""
+
+from emulator import HERE
+from emulator.hybrid90 import Case, Outcome
+
+from pod.batch import HybridBatch
+from pod.broken import Mistake, Source
+
+PREFILL, DECODE, COMMON = (f"hopper/{name}.cuh" for name in ("prefill", "decode", "common"))
+SOURCE = Source(HERE / "hybrid90.cu", (COMMON, PREFILL, DECODE), also=(HERE,))
+# Between them every part of the kernel: tails of one key, split tiles and requests, small and large pages, a group of
+# more than 8 heads, prefill that yields, more parts than are merged at a time, maxima that rise.
+CASES = [
+    Case(HybridBatch((20, 1, 1), (127, 63, 200), 12, 1, 64, page_size=16), 2, apart=3),
+    Case(HybridBatch((100, 1), (300, 1100), 4, 2, 64), 4, splits=2, yields=True),
+    Case(HybridBatch((70, 1), (300, 200), 2, 1, 64, page_size=128), 2),
+    Case(HybridBatch((150, 1), (520, 400), 2, 1, 64, dtype="float16"), 2, rise=40),
+    Case(HybridBatch((1,), (34 * 8 * 64,), 1, 1, 64), 34, free_sms=4),
+]
+
+
+def outcome(library, cases=CASES) -> str:
+    """What the first case says that the kernel does not get right."""
+    return next((text for case in cases if (text := Outcome(library, case).text) != "right result"), "right result")
+
+
+STORED = "if (lane < 4) ptr_cast<float2>(exchange[warp] + 2 * lane)[0] = make_float2(x[0], x[1]);"
+MISTAKES = (
+    Mistake(
+        "V's cleared tail is not shown to the tensor cores",
+        PREFILL,
+        "        fence_proxy_async();\n        __syncwarp();\n        if (elect_one()) mbar_arrive(full);",
+        "        __syncwarp();\n        if (elect_one()) mbar_arrive(full);",
+        "wgmma reads .* with no fence.proxy.async between",
+    ),
+    Mistake(
+        "the wrong phase of an empty stage is awaited",
+        PREFILL,
+        "((i >> 1) & 1) ^ 1",
+        "((i >> 1) & 1)",
+        "deadlock: ",
+    ),
+    Mistake(
+        "a stage of K is freed before its product is through",
+        PREFILL,
+        "            wgmma_wait<1>();\n            touch(s);\n            free_k(it + 1);",
+        "            free_k(it + 1);\n            wgmma_wait<1>();\n            touch(s);",
+        r"race: overwrites .* that a wgmma of warp \d+ read",
+    ),
+    Mistake(
+        "the causal mask is one key off",
+        PREFILL,
+        "8 * j + (e & 1) > lim + (e >> 1) * step",
+        "8 * j + (e & 1) > lim + 1 + (e >> 1) * step",
+        "wrong result",
+    ),
+    Mistake(
+        "the output is not rescaled when the maximum rises",
+        PREFILL,
+        "if (__any_sync(~0u, corr[0] != 1.f || corr[1] != 1.f)) rescale(o, corr);",
+        ";",
+        "wrong result",
+    ),
+    Mistake(
+        "parts of prefill are merged with no release",
+        PREFILL,
+        "    __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));\n    __threadfence();",
+        "    __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));",
+        "race: .* of partial results of prefill .* with no release and acquire between",
+        also=(("atom_inc_acq_rel(arrived)", "atomicAdd(arrived, 1)"),),
+    ),
+    Mistake(
+        "parts of prefill are read through the cache that hears of no write",
+        PREFILL,
+        "__ldcg(part + i * 32)",
+        "__ldg(part + i * 32)",
+        "stale: __ldg reads 16 bytes of partial results of prefill",
+    ),
+    Mistake(
+        "a barrier of two warpgroups counts one",
+        PREFILL,
+        "bar_sync(mine, 256)",
+        "bar_sync(mine, 128)",
+        "barrier of 128 threads reached by more, or for another count",
+    ),
+    Mistake(
+        "a turn that yields is never handed on",
+        PREFILL,
+        "if (yield) bar_arrive(next, 256);",
+        ";",
+        "deadlock: ",
+    ),
+    Mistake(
+        "a tile's record is announced before all lanes have written it",
+        PREFILL,
+        "        w.copy_to(c.work[wg][tiles & 1], lane);\n        __syncwarp();",
+        "        w.copy_to(c.work[wg][tiles & 1], lane);",
+        "race: reads 4 bytes of shared memory .* wrote at prefill.cuh",
+    ),
+    Mistake(
+        "a tail of V that lacks one row is taken for full",
+        PREFILL,
+        "kIsV && kv_len - row < kN",
+        "kIsV && kv_len - row < kN - 1",
+        "wrong result",
+    ),
+    Mistake(
+        "rows past the end of a tile are stored",
+        PREFILL,
+        "if (q < w.rows) st_global_v4(dst + 32 * jj, x[0], x[1], x[2], x[3]);",
+        "st_global_v4(dst + 32 * jj, x[0], x[1], x[2], x[3]);",
+        "out of bounds: 16 bytes of out|race: writes 16 bytes of out",
+    ),
+    Mistake(
+        "the arrivals of a split tile are not set back",
+        PREFILL,
+        "arrived[0] = 0;",
+        ";",
+        "counters: got",
+    ),
+    Mistake(
+        "Q is never given back",
+        PREFILL,
+        "if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[wg]));",
+        ";",
+        "deadlock: ",
+    ),
+    Mistake(
+        "the page table is read past the sequence's end",
+        COMMON,
+        "min(base + lane, (kv_len - 1) >> kv.page_shift)",
+        "base + lane",
+        "out of bounds: 4 bytes of block_table",
+    ),
+    Mistake(
+        "a row is looked for past its page",
+        COMMON,
+        "row & ((1 << kv.page_shift) - 1)",
+        "row",
+        "wrong result",
+    ),
+    Mistake(
+        "nobody makes the barriers visible to the copy engine",
+        "hopper/hybrid90.cu",
+        "        fence_mbar_init();",
+        "        ;",
+        "no fence_mbar_init made visible",
+    ),
+    Mistake(
+        "the warps' maxima are read before all are there",
+        DECODE,
+        f"{STORED}\n        bar_sync(kBar, 128);",
+        STORED,
+        "race: reads 8 bytes of shared memory",
+    ),
+    Mistake(
+        "P that was made again is not awaited",
+        DECODE,
+        "                make();\n                bar_sync(kBar, 128);",
+        "                make();",
+        r"race: reads 2 bytes of shared memory .* wrote at decode.cuh",
+    ),
+    Mistake(
+        "slots of K are freed before their product is through",
+        DECODE,
+        "            wgmma_wait<1>();\n            touch(s), touch(s2);\n            free_slots(k_slots);",
+        "            free_slots(k_slots);\n            wgmma_wait<1>();\n            touch(s), touch(s2);",
+        r"race: overwrites .* that a wgmma of warp \d+ read",
+    ),
+    Mistake(
+        "a tail that lacks one key is taken for a full tile",
+        DECODE,
+        "i == tiles - 1 && tail < kTokens",
+        "i == tiles - 1 && tail < kTokens - 1",
+        "wrong result",
+    ),
+    Mistake(
+        "heads of padding are stored",
+        DECODE,
+        "if (head >= w.rows) continue;",
+        ";",
+        "out of bounds: 2 bytes of out|race: writes 2 bytes of out",
+    ),
+    Mistake(
+        "the second pack of a group reads the heads of the first",
+        DECODE,
+        "tma_load_4d(base + S::kQ + s * S::kQBytes, &mq, full, head0, 0, group);",
+        "tma_load_4d(base + S::kQ + s * S::kQBytes, &mq, full, 0, 0, group);",
+        "wrong result",
+    ),
+    Mistake(
+        "a record is given back while lanes still read it",
+        DECODE,
+        "        __syncwarp();\n        if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[piece & 1]));",
+        "        if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[piece & 1]));",
+        "race: overwrites 4 bytes of shared memory",
+    ),
+    Mistake(
+        "the sums of 32 parts are overwritten while they are read",
+        DECODE,
+        "            bar_sync(kBar, 128);                                     // before `sums` is filled again",
+        "            ;",
+        "race: overwrites 16 bytes of shared memory",
+    ),
+    Mistake(
+        "parts of a request are merged with no acquire",
+        DECODE,
+        "        if (!bar_any(kBar, 128, last)) return false;\n        __threadfence();",
+        "        if (!bar_any(kBar, 128, last)) return false;",
+        "race: reads 16 bytes of partial results of decode .* with no release and acquire between",
+        also=(("atom_inc_acq_rel(p.arrived + w.group)", "atomicAdd(p.arrived + w.group, 1)"),),
+    ),
+)
