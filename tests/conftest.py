@@ -10,7 +10,8 @@ from pod import kernels
 
 matplotlib.use("Agg")  # no test opens a window
 
-# The same examples everywhere: a red run can be repeated. HYPOTHESIS_PROFILE=search looks for new ones.
+# The same examples everywhere: a red run can be repeated. HYPOTHESIS_PROFILE=search looks for new ones,
+# on the emulator in other orders of events, too.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

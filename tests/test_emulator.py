@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from emulator import HERE, call, library
+from emulator import HERE, call, events_in_order, library
 
 LANE = np.arange(32)
 GROUP, PAIR = LANE // 4, LANE % 4 * 2  # the PTX manual's groupID, and 2 x threadID_in_group
@@ -194,6 +194,15 @@ def test_tensor_cores_of_an_sm_are_shared_and_those_of_two_sms_are_not():
 def test_machine_repeats_itself_exactly():
     work = [37, 5, 90, 41, 8, 77, 12, 60, 33]
     np.testing.assert_array_equal(busy(work, sms=3, warps=2), busy(work, sms=3, warps=2))
+
+
+def test_seed_gives_another_order_and_repeats_it():
+    work = [37, 5, 90, 41, 8, 77, 12, 60, 33]
+    orders = []
+    for seed in (0, 1, 1, 2):
+        with events_in_order(seed):
+            orders.append(busy(work, sms=3, warps=2).tolist())
+    assert orders[0] == busy(work, sms=3, warps=2).tolist() != orders[1] == orders[2] != orders[3]
 
 
 def test_numbers_of_sms_may_have_gaps():

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from batches import batches
+from batches import SEEDS, batches
 from emulator import library
 from emulator.hybrid90 import Case, Outcome
 from hypothesis import given, settings
@@ -65,11 +65,17 @@ ways = {"sms": st.sampled_from([1, 3, 16]), "splits": st.sampled_from([None, 2, 
 
 
 @settings(max_examples=15)
-@given(st.builds(Case, batches(), **ways, apart=st.sampled_from([0, 3])))
+@given(st.builds(Case, batches(), **ways, apart=st.sampled_from([0, 3]), seed=SEEDS))
 def test_random_batches_are_right_and_break_no_rule(case):
     error, lse_error = check(case)
     assert error < (0.002 if case.batch.dtype == "float16" else 0.016)
     assert lse_error < 1e-4
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_other_orders_of_events_give_the_same(seed):
+    error, lse_error = check(replace(CASES["both sides split"], seed=seed, yields=True))
+    assert error < 0.008 and lse_error < 1e-4
 
 
 @pytest.mark.parametrize("q_lens, kv_lens", [((150, 1), (520, 400)), ((200,), (700,))])

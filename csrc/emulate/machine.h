@@ -225,7 +225,14 @@ struct Machine {
         for (const char* line = first - (first - begin) % 128; line < first + bytes; line += 128)
             if (in_l2.insert(uintptr_t(line)).second) busy += 128 * cost.dram_byte;
         memory_free = std::max(memory_free, time) + busy / sms;
-        return memory_free + cost.global_latency;
+        return memory_free + cost.global_latency + held_up();
+    }
+    // With POD_EMULATE_SEED in the environment, one warp or copy in eight is held up, by a microsecond at most: another
+    // order in which a GPU could do the same.
+    double held_up() {
+        if (!chance) return 0;
+        chance ^= chance << 13, chance ^= chance >> 7, chance ^= chance << 17;
+        return chance % 8 ? 0 : double(chance >> 32 & 1023);
     }
     std::unordered_map<uintptr_t, std::vector<Cell>> global_cells;  // by 4 KB page, where a kernel has written
     std::unordered_map<uintptr_t, Knowledge> released;              // what atomics on an address have published
@@ -242,7 +249,7 @@ private:
     std::exception_ptr failure;
     std::priority_queue<Next> queue;
     std::multimap<double, std::function<void()>> events;  // what will happen without a warp: copies that arrive
-    uint64_t ticket = 0;
+    uint64_t ticket = 0, chance = 0;        // the latter: state of a generator, 0 without a seed
     double memory_free = 0;                 // when L2 and DRAM are free again
     std::unordered_set<uintptr_t> in_l2;    // 128-byte lines, by their first byte
     std::vector<Sm> sm;
@@ -280,6 +287,8 @@ inline void Machine::run(std::vector<Launch>& all) {
     for (const Launch& l : all) check(l);
     sm.clear(), ctas.clear(), queue = {}, events.clear(), global_cells.clear(), released.clear(), launch_of_cta.clear();
     for (int i = 0; i < sms; ++i) sm.push_back({i * sm_step});
+    const char* seed = getenv("POD_EMULATE_SEED");
+    chance = seed ? strtoull(seed, nullptr, 10) : 0;
     memory_free = 0, in_l2.clear(), ticket = 0, failure = nullptr, launches = &all;
     for (size_t i = 0; i < all.size(); ++i) all[i].order = i;
     dispatch(0);
@@ -378,7 +387,7 @@ inline void Machine::step(Warp& w) {
         resume(*t);
         w.done += t->state == State::done;
     }
-    w.time = std::max(w.time, w.ready);
+    w.time = std::max(w.time, w.ready) + held_up();
     const auto first = [&](State s) {
         return std::find_if(w.threads, w.threads + 32, [=](const Thread& t) { return t.state == s; });
     };

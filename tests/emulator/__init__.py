@@ -2,6 +2,9 @@
 
 import ctypes
 import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pod.emulator import build, pointer
@@ -14,6 +17,16 @@ STRICT, QUIET = ["-O2", "-Wall", "-Wextra", "-Werror"], ["-O2", "-w"]
 def library(name: str) -> ctypes.CDLL:
     """One of the test sources here; the Hopper kernel is written for another compiler's warnings."""
     return build(HERE / f"{name}.cu", QUIET if name == "hybrid90" else STRICT, also=[HERE])
+
+
+@contextmanager
+def events_in_order(seed: int) -> Iterator[None]:
+    """Emulated kernels run their warps and copies in another order for each seed; 0: in the emulator's own."""
+    os.environ["POD_EMULATE_SEED"] = str(seed)
+    try:
+        yield
+    finally:
+        del os.environ["POD_EMULATE_SEED"]
 
 
 def call(name: str, function: str, *args) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from layouts import lay_out
 
+from emulator import events_in_order
 from pod.batch import HybridBatch
 from pod.reference import hybrid_attention
 
@@ -36,7 +37,7 @@ class Case:
 
     The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise. Scores grow towards the
     first keys, which prefill meets last, to `rise` times those of the last ones. `layout` says where the tensors lie,
-    if not one after the other (tests/layouts.py).
+    if not one after the other (tests/layouts.py). `seed`: of the order of events.
     """
 
     batch: HybridBatch
@@ -46,6 +47,7 @@ class Case:
     free_sms: int | None = None
     rise: float = 1
     layout: dict | None = None
+    seed: int = 0
 
     def tensors(self):
         import torch
@@ -75,7 +77,9 @@ class Outcome:
             work.partials.fill_(torch.nan)
             results = torch.full(q.shape, torch.nan, dtype=q.dtype), torch.full(q.shape[:2], torch.nan)
             launch = describe(case, *tensors, *results, work)
-            if report := library.run(ctypes.byref(launch), case.free_sms or launch.ctas):
+            with events_in_order(case.seed):
+                report = library.run(ctypes.byref(launch), case.free_sms or launch.ctas)
+            if report:
                 self.report = report.decode()
                 return
             if work.counters.any():
