@@ -3,6 +3,11 @@
 import torch
 from hypothesis import strategies as st
 
+PLAIN = {"cache_order": (0, 1, 2), "q_order": (0, 1), "pad": [0, 0, 0], "interleaved": False, "wider": 0}
+WIDER_TABLE = PLAIN | {"wider": 3}
+ENGINE = PLAIN | {"pad": [0, 2, 0], "interleaved": True, "wider": 5}  # q beside K and V of its tokens, one pool
+HEADS_OUTSIDE = PLAIN | {"cache_order": (0, 2, 1), "q_order": (1, 0)}
+
 
 @st.composite
 def layouts(draw):

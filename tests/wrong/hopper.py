@@ -2,6 +2,7 @@
 
 from emulator import HERE
 from emulator.hybrid90 import Case, Outcome
+from layouts import WIDER_TABLE
 
 from pod.batch import HybridBatch
 from pod.broken import Mistake, Source
@@ -11,7 +12,7 @@ SOURCE = Source(HERE / "hybrid90.cu", (COMMON, PREFILL, DECODE), also=(HERE,))
 # Between them every part of the kernel: tails of one key, split tiles and requests, small and large pages, a group of
 # more than 8 heads, prefill that yields, more parts than are merged at a time, maxima that rise.
 CASES = [
-    Case(HybridBatch((20, 1, 1), (127, 63, 200), 12, 1, 64, page_size=16), 2, apart=3),
+    Case(HybridBatch((20, 1, 1), (127, 63, 200), 12, 1, 64, page_size=16), 2, layout=WIDER_TABLE),
     Case(HybridBatch((100, 1), (300, 1100), 4, 2, 64), 4, splits=2, yields=True),
     Case(HybridBatch((70, 1), (300, 200), 2, 1, 64, page_size=128), 2),
     Case(HybridBatch((150, 1), (520, 400), 2, 1, 64, dtype="float16"), 2, rise=40),
@@ -184,8 +185,8 @@ MISTAKES = (
     Mistake(
         "the second pack of a group reads the heads of the first",
         DECODE,
-        "tma_load_4d(base + S::kQ + s * S::kQBytes, &mq, full, head0, 0, group);",
-        "tma_load_4d(base + S::kQ + s * S::kQBytes, &mq, full, 0, 0, group);",
+        "tma_load_5d(base + S::kQ + s * S::kQBytes, &mq, full, head0, 0, kv_head, token);",
+        "tma_load_5d(base + S::kQ + s * S::kQBytes, &mq, full, 0, 0, kv_head, token);",
         "wrong result",
     ),
     Mistake(
