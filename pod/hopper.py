@@ -1,7 +1,7 @@
 """The Hopper method: prefill and decode of a hybrid batch in one persistent kernel with Hopper's own instructions.
 
 `make_plan` decides on the host what each SM computes (pod/schedule/hopper.py); `run` launches one kernel: no host sync,
-no memset, no second launch, so that it can be captured in a CUDA graph.
+no memset, no second launch, so that it can be captured in a CUDA graph, for as long as no length changes.
 """
 
 from __future__ import annotations
