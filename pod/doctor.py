@@ -86,16 +86,18 @@ def check_nvcc() -> Check:
 
     from pod import kernels
 
-    text = _output(kernels.nvcc() or "nvcc", "--version")
-    release = re.search(r"release (\d+)\.(\d+)", text or "")
-    wanted = (torch.version.cuda or "").partition(".")[0]
+    release, wanted = kernels.cuda(), torch.version.cuda or ""
     if release is None:
         need = "none, and the GPU's kernels cannot be built" if wanted else "none; needed only with a GPU"
-        return Check("nvcc", need, _cuda(torch.version.cuda) if torch.cuda.is_available() else "")
-    if wanted and release[1] != wanted:
-        found = f"{release[1]}.{release[2]}, but torch was built with CUDA {torch.version.cuda}"
-        return Check("nvcc", found, _cuda(torch.version.cuda))
-    return Check("nvcc", f"{release[1]}.{release[2]}")
+        return Check("nvcc", need, _cuda(wanted) if torch.cuda.is_available() else "")
+    found = "{}.{}".format(*release)
+    if wanted and str(release[0]) != wanted.partition(".")[0]:
+        return Check("nvcc", f"{found}, but torch was built with CUDA {wanted}", _cuda(wanted))
+    if kernels.too_old("90a"):
+        hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+        needed = "{}.{}".format(*kernels.OLDEST_CUDA["90a"])
+        return Check("nvcc", f"{found}; the Hopper kernel needs {needed}", _cuda(wanted) if hopper else "")
+    return Check("nvcc", found)
 
 
 def check_compiler() -> Check:

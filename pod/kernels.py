@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ DTYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
 HEAD_DIMS = (64, 128)
 TRACE_FIELDS = ("op", "id", "sm", "start", "end", "ticket", "draws", "block")
 EMULATED_SMS = 4  # unless a plan is made inside `machine(sms=...)`
+OLDEST_CUDA = {"90a": (12, 5)}  # by architecture: Hopper's sources ask the driver for functions by their version
 
 
 @dataclass(frozen=True)
@@ -58,20 +60,40 @@ class BuildError(RuntimeError):
     """The kernels cannot be built here; one line says why."""
 
 
-def _lack(gpu: bool = False) -> str:
+def _lack(gpu: bool = False, arch: str | None = None) -> str:
     """What is missing to build, in words; "" when nothing is."""
     if not CSRC.is_dir():
         return "no csrc beside pod (pip install -e, from a clone, keeps it there)"
     if gpu and nvcc() is None:
         return "no nvcc here"
+    if gpu and (old := too_old(arch)):
+        return old
     if shutil.which("ninja", path=_path()) is None:
         return "no ninja here"
     return "" if compiler() else "no C++20 compiler here"
 
 
-def require_tools(gpu: bool = False) -> None:
-    if lack := _lack(gpu):
+def require_tools(gpu: bool = False, arch: str | None = None) -> None:
+    if lack := _lack(gpu, arch):
         raise BuildError(f"{lack}, so the kernels cannot be built; python -m pod doctor says how to mend it")
+
+
+def too_old(arch: str | None) -> str:
+    """What is wrong with the release of nvcc for this architecture, in words; "" when nothing is."""
+    oldest, release = OLDEST_CUDA.get(arch, (0, 0)), cuda()
+    if release is None or release >= oldest:
+        return ""
+    return "nvcc: got CUDA {}.{}, allowed for sm_{} is {}.{} and later".format(*release, arch, *oldest)
+
+
+def cuda() -> tuple[int, int] | None:
+    """The release of CUDA that nvcc belongs to; None without one that runs."""
+    try:
+        text = subprocess.run([nvcc() or "nvcc", "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    release = re.search(r"release (\d+)\.(\d+)", text)
+    return (int(release[1]), int(release[2])) if release else None
 
 
 def nvcc() -> str | None:
@@ -273,7 +295,7 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
     """Compile and load; the library is in the cache only when all went well."""
     from torch.utils import cpp_extension
 
-    require_tools(gpu=capability is not None)
+    require_tools(capability is not None, family.arch)
     names = family.operator_name(kinds[0]) if len(kinds) == 1 else f"{family.name}_*"
     what, wait = ("GPU", "up to a minute") if capability else ("emulated", "half a minute")
     print(f"building the {what} kernels {names} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)

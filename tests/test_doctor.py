@@ -83,6 +83,7 @@ def cuda(monkeypatch, available: bool, version: str | None, **card):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: SimpleNamespace(**card))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (card.get("major"), card.get("minor")))
     monkeypatch.setattr(torch.version, "cuda", version)
 
 
@@ -106,13 +107,26 @@ def test_gpu_that_torch_cannot_use_is_a_lack(monkeypatch, stub):
 def test_nvcc_must_match_the_cuda_of_torch(monkeypatch, stub):
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.delenv("CUDA_PATH", raising=False)
-    stub("nvcc", "echo 'Cuda compilation tools, release 12.4, V12.4.1'")
+    stub("nvcc", "echo 'Cuda compilation tools, release 12.8, V12.8.1'")
     cuda(monkeypatch, True, "13.0")
     assert "torch was built with CUDA 13.0" in doctor.check_nvcc().found and doctor.check_nvcc().mend
-    cuda(monkeypatch, True, "12.4")
-    assert doctor.check_nvcc() == doctor.Check("nvcc", "12.4")
+    cuda(monkeypatch, True, "12.8")
+    assert doctor.check_nvcc() == doctor.Check("nvcc", "12.8")
     stub("nvcc", "exit 3")
     assert "cannot be built" in doctor.check_nvcc().found and doctor.check_nvcc().mend
+
+
+@pytest.mark.parametrize("release, capability, lacks", [
+    ("12.4", (9, 0), True), ("12.4", (8, 0), False), ("12.5", (9, 0), False),
+])  # fmt: skip
+def test_nvcc_that_is_too_old_for_hopper_is_a_lack_on_hopper(monkeypatch, stub, release, capability, lacks):
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    stub("nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.1'")
+    cuda(monkeypatch, True, "12.8", major=capability[0], minor=capability[1])
+    check = doctor.check_nvcc()
+    assert ("the Hopper kernel needs 12.5" in check.found) == (release == "12.4")
+    assert bool(check.mend) == lacks
 
 
 @pytest.mark.parametrize("version, apt", [("13.0", "cuda-toolkit-13-0"), ("12.8", "cuda-toolkit-12-8")])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pod import kernels
 from pod.measure.provenance import csrc_hashes
 
 ROOT = Path(__file__).parents[1]
@@ -28,14 +29,11 @@ def test_the_kernel_stays_small_and_is_our_own():
 
 def _nvcc() -> tuple[str, str]:
     """The compiler and its version; skips when it is missing or too old for sm_90a."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc on PATH")
-    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-    release = re.search(r"release (\d+)\.(\d+)", version)
-    if release is None or (int(release[1]), int(release[2])) < (12, 3):
-        pytest.skip(f"nvcc {release[0] if release else 'of an unknown release'}; the kernel needs 12.3")
-    return nvcc, version
+    if kernels.nvcc() is None:
+        pytest.skip("no nvcc here")
+    if old := kernels.too_old("90a"):
+        pytest.skip(old)
+    return kernels.nvcc(), "{}.{}".format(*kernels.cuda())
 
 
 @pytest.fixture(scope="module")

@@ -389,13 +389,26 @@ def test_gpu_build_without_nvcc_is_refused_in_one_line(monkeypatch):
         kernels._build(HOPPER, ("",), (9, 0), kernels.CACHE / "never.so")
 
 
+@pytest.mark.parametrize("release, allowed", [("12.4", False), ("12.5", True), ("13.0", True)])
+def test_hopper_build_needs_a_cuda_that_knows_versions_of_functions(monkeypatch, tmp_path, release, allowed):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(kernels, "nvcc", lambda: str(nvcc))
+    kernels.require_tools(gpu=True)
+    if allowed:
+        return kernels.require_tools(gpu=True, arch=HOPPER.arch)
+    with pytest.raises(kernels.BuildError, match="^nvcc: got CUDA 12.4, allowed for sm_90a is 12.5 and later, so .*$"):
+        kernels._build(HOPPER, ("",), (9, 0), kernels.CACHE / "never.so")
+
+
 @pytest.fixture
 def workshop(monkeypatch, tmp_path):
     """A copy of csrc and an empty cache, where a compiler that only pretends writes down what it is given."""
     shutil.copytree(kernels.CSRC, tmp_path / "csrc")
     monkeypatch.setattr(kernels, "CSRC", tmp_path / "csrc")
     monkeypatch.setattr(kernels, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(kernels, "_lack", lambda gpu: "")
+    monkeypatch.setattr(kernels, "_lack", lambda *_: "")
     monkeypatch.setattr(kernels, "compiler", lambda: "some-c++")
     monkeypatch.delenv("CXX", raising=False)
     calls = []
