@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pod import kernels
+from pod import files, kernels
 
-ROOT = Path(__file__).parents[1]
-CSRC = ROOT / "csrc"
-CACHE = ROOT / ".cache" / "emulator"
+CSRC = Path(__file__).parents[1] / "csrc"
 # Hidden symbols: every library has its own machine and its own kernels, even when several are loaded at once.
 FLAGS = ["-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wno-unknown-pragmas"]
 
@@ -25,15 +23,17 @@ def build(source: Path, flags: Sequence[str], csrc: Path = CSRC, also: Sequence[
     headers = [f for folder in (csrc, *also) for f in sorted(folder.rglob("*")) if f.suffix in (".h", ".cuh", ".cu")]
     texts = [f.read_bytes() for f in [source, *headers]]
     key = hashlib.sha256(b"".join(texts) + " ".join(command).encode()).hexdigest()[:16]
-    library = CACHE / f"{source.stem}-{key}.so"
-    if not library.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        fresh = library.with_suffix(f".{os.getpid()}")
-        command += [*(f"-I{folder}" for folder in (csrc, *also)), "-x", "c++", str(source), "-o", str(fresh)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:6000]}")
-        fresh.replace(library)
+    name = f"{source.stem}-{key}.so"
+    library = files.kept(f"emulator/{name}")
+    if library is None:
+        library = files.folder("emulator") / name
+        with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as workshop:
+            made = Path(workshop) / name
+            command += [*(f"-I{folder}" for folder in (csrc, *also)), "-x", "c++", str(source), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:6000]}")
+            files.keep(made, library)
     return ctypes.CDLL(str(library))
 
 

@@ -13,18 +13,19 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
+
+from pod import builder, files
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc"
-CACHE = ROOT / ".cache" / "kernels"
 DTYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
 HEAD_DIMS = (64, 128)
 TRACE_FIELDS = ("op", "id", "sm", "start", "end", "ticket", "draws", "block")
@@ -58,6 +59,10 @@ def mode() -> Mode:
 
 class BuildError(RuntimeError):
     """The kernels cannot be built here; one line says why."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: that line alone."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 def _lack(gpu: bool = False, arch: str | None = None) -> str:
@@ -127,17 +132,6 @@ def _path() -> str:
     return os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
 
 
-@contextmanager
-def _environment(**changes: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
 # ---------------------------------------------------------------- the machine that plans are made for
 
 
@@ -205,14 +199,19 @@ def operator(family: Family, kind: str, device):
     """The torch operator of this kind on this device. Built when it is first asked for."""
     import torch
 
-    if device.type == "cpu":  # all kinds in one library: most of the wait is for torch's headers
-        _load(family, tuple(family.kinds), None)
-    else:
-        _load(family, (kind,), torch.cuda.get_device_capability(device))
+    on_cpu = device.type == "cpu"
+    kinds = tuple(family.kinds) if on_cpu else (kind,)  # most of the wait on a CPU is for torch's headers: once for all
+    try:
+        _load(family, kinds, None if on_cpu else torch.cuda.get_device_capability(device))
+    except BuildError as error:
+        raise error.with_traceback(None) from None  # the line, without the rooms that it came through
     return getattr(torch.ops.pod, family.operator_name(kind))
 
 
 # ---------------------------------------------------------------- building; capability None means: for the emulator
+
+
+_registering = Lock()  # torch wants each operator registered once, and `cache` lets two threads in
 
 
 @cache
@@ -222,14 +221,11 @@ def _load(family: Family, kinds: tuple[str, ...], capability: tuple[int, int] | 
 
     if not CSRC.is_dir():
         require_tools()
-    library = _library(family, kinds, capability)
-    with _locked(library):  # somebody else may be building it
-        if library.exists():
-            torch.ops.load_library(str(library))
-        else:
-            _build(family, kinds, capability, library)
-    for kind in kinds:
-        _register_fake(family, kind)
+    library = _built(family, kinds, capability)
+    with _registering:
+        torch.ops.load_library(str(library))
+        for kind in kinds:
+            _register_fake(family, kind)
 
 
 @cache
@@ -239,11 +235,27 @@ def _register_fake(family: Family, kind: str) -> None:
     torch.library.register_fake(f"pod::{family.operator_name(kind)}", partial(family.fake, kind))
 
 
+def _built(family: Family, kinds: tuple[str, ...], capability: tuple[int, int] | None) -> Path:
+    """The library, built unless it is in the cache and whole."""
+    name = _library(family, kinds, capability)
+    if library := files.kept(f"kernels/{name}"):
+        return library
+    try:
+        library = files.folder("kernels") / name
+        _sweep_up(library.parent)
+        with _locked(library):  # somebody else may be building it
+            if not files.whole(library):
+                _build(family, kinds, capability, library)
+        return library
+    except OSError as error:
+        raise BuildError(f"the kernels could not be built: {error.filename}: {error.strerror}") from None
+
+
 def sources(family: Family, kinds: tuple[str, ...]) -> tuple[str, str]:
     """The text of the bindings and of the kernels, each with its lines for `kinds`."""
     lines = zip(*(family.kinds[kind] for kind in kinds), strict=True)
-    files = (family.bindings, family.kernels)
-    return tuple("\n".join([(CSRC / file).read_text(), *asked, ""]) for file, asked in zip(files, lines, strict=True))
+    texts = ((CSRC / file).read_text(encoding="utf-8") for file in (family.bindings, family.kernels))
+    return tuple("\n".join([text, *asked, ""]) for text, asked in zip(texts, lines, strict=True))
 
 
 def flags(family: Family, capability: tuple[int, int] | None) -> dict[str, list[str]]:
@@ -268,52 +280,65 @@ def _folders(family: Family) -> list[Path]:
     return sorted({CSRC, *((CSRC / file).parent for file in (family.bindings, family.kernels))})
 
 
-def _library(family: Family, kinds: tuple[str, ...], capability) -> Path:
-    """Where the built library lies: its name changes with everything that it is made from."""
+def _library(family: Family, kinds: tuple[str, ...], capability) -> str:
+    """The name of the built library: it changes with everything that it is made from."""
     import torch
 
     folders = [*_folders(family), CSRC / "include", *([CSRC / "emulate"] if capability is None else [])]
     headers = [p for folder in folders for p in sorted(folder.iterdir()) if p.suffix in (".h", ".cuh")]
     made_from = [torch.__version__, sys.version, repr(flags(family, capability)), *sources(family, kinds)]
-    made_from += [p.read_text() for p in headers]
+    made_from += [p.read_text(encoding="utf-8") for p in headers]
     digest = hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:16]
-    return CACHE / f"{family.name}_{'gpu' if capability else 'emulated'}_{digest}.so"
+    return f"{family.name}_{'gpu' if capability else 'emulated'}_{digest}.so"
 
 
 @contextmanager
-def _locked(library: Path) -> Iterator[None]:
-    """One process at a time. The lock dies with its process, so a killed build never blocks the next."""
+def _locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """One at a time, threads too. The lock dies with its process, so a killed build never blocks the next."""
     import fcntl
 
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with open(library.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
 
 
-def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) -> None:
-    """Compile and load; the library is in the cache only when all went well."""
-    from torch.utils import cpp_extension
+def _sweep_up(folder: Path) -> None:
+    """Remove what killed builds left: the folders of libraries that nobody is building."""
+    for left in folder.glob("build-*"):
+        with suppress(BlockingIOError), _locked(folder / left.name.removeprefix("build-"), wait=False):
+            shutil.rmtree(left, ignore_errors=True)
 
+
+def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) -> None:
+    """Compile; the library is in the cache only when all went well."""
     require_tools(capability is not None, family.arch)
     names = family.operator_name(kinds[0]) if len(kinds) == 1 else f"{family.name}_*"
     what, wait = ("GPU", "up to a minute") if capability else ("emulated", "half a minute")
     print(f"building the {what} kernels {names} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)
-    started = time.perf_counter()
+    started, outcome = time.perf_counter(), "failed"
     bindings, kernels = sources(family, kinds)
     cpp, cuda = ([bindings], [kernels]) if capability else ([bindings, kernels], [])
-    folder = tempfile.mkdtemp(prefix="build-", dir=CACHE)
-    options = {"extra_include_paths": list(map(str, _folders(family))), **flags(family, capability)}
+    options = {"name": library.stem, "cpp_sources": cpp, "cuda_sources": cuda, **flags(family, capability)}
+    folder = library.with_name(f"build-{library.stem}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     try:
-        with _environment(PATH=_path(), CXX=compiler()):
-            cpp_extension.load_inline(library.stem, cpp, cuda, build_directory=folder, is_python_module=False,
-                                      no_implicit_headers=True, **options)  # fmt: skip
-        os.replace(next(Path(folder).glob("*.so")), library)
-    except Exception as error:
-        log = library.with_suffix(".log")
-        log.write_text(str(error))
-        raise BuildError(f"the kernels {names} could not be built; the compiler's words are in {log}") from None
+        if said := builder.build(folder, _folders(family), {"PATH": _path(), "CXX": compiler()}, **options):
+            raise BuildError(f"the kernels {names} could not be built: {_reason(said, library.with_suffix('.log'))}")
+        files.keep(next(folder.glob("*.so")), library)
+        hint = "" if _built_ahead.get() else "; pod.build(...) ahead would have saved this wait"
+        outcome = f"done in {time.perf_counter() - started:.0f} s{hint}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    hint = "" if _built_ahead.get() else "; pod.build(...) ahead would have saved this wait"
-    print(f"done in {time.perf_counter() - started:.0f} s{hint}", file=sys.stderr, flush=True)
+        print(outcome, file=sys.stderr, flush=True)
+
+
+def _reason(said: str, log: Path) -> str:
+    """The first error of what the compiler said, or its last line, and where all of it is."""
+    error = re.search(r"\berror: (.+)", said)
+    reason = error[1] if error else said.strip().splitlines()[-1]
+    try:
+        log.write_text(said, encoding="utf-8")
+    except OSError:  # a full disk, which will have been the reason
+        return reason
+    return f"{reason}; the compiler's words are in {log}"

@@ -1,5 +1,6 @@
 """The kernels of csrc/hybrid.cu on the emulator: every method, policy, tile and split against float64."""
 
+import errno
 import itertools
 import os
 import shutil
@@ -360,7 +361,7 @@ def test_missing_tools_are_named_in_one_line(monkeypatch):
     here = kernels.mode.__wrapped__()
     assert here.name == "recorded" and "no ninja here" in here.reason and "\n" not in here.reason
     with pytest.raises(kernels.BuildError, match="no ninja here, so the kernels cannot be built; .*doctor"):
-        kernels._build(HYBRID, KIND, None, kernels.CACHE / "never.so")
+        kernels._build(HYBRID, KIND, None, Path("never.so"))
 
 
 def test_package_without_its_sources_says_how_to_install_it(monkeypatch, tmp_path):
@@ -386,7 +387,7 @@ print(tuple(pod.hybrid_attention(q, k, v, plan).shape))
 def test_gpu_build_without_nvcc_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(kernels, "nvcc", lambda: None)
     with pytest.raises(kernels.BuildError, match="^no nvcc here, so the kernels cannot be built; .*doctor.*$"):
-        kernels._build(HOPPER, ("",), (9, 0), kernels.CACHE / "never.so")
+        kernels._build(HOPPER, ("",), (9, 0), Path("never.so"))
 
 
 @pytest.mark.parametrize("release, allowed", [("12.4", False), ("12.5", True), ("13.0", True)])
@@ -399,44 +400,42 @@ def test_hopper_build_needs_a_cuda_that_knows_versions_of_functions(monkeypatch,
     if allowed:
         return kernels.require_tools(gpu=True, arch=HOPPER.arch)
     with pytest.raises(kernels.BuildError, match="^nvcc: got CUDA 12.4, allowed for sm_90a is 12.5 and later, so .*$"):
-        kernels._build(HOPPER, ("",), (9, 0), kernels.CACHE / "never.so")
+        kernels._build(HOPPER, ("",), (9, 0), Path("never.so"))
 
 
 @pytest.fixture
 def workshop(monkeypatch, tmp_path):
-    """A copy of csrc and an empty cache, where a compiler that only pretends writes down what it is given."""
+    """A copy of csrc and an empty cache, where a builder that only pretends writes down what it is given."""
     shutil.copytree(kernels.CSRC, tmp_path / "csrc")
     monkeypatch.setattr(kernels, "CSRC", tmp_path / "csrc")
-    monkeypatch.setattr(kernels, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("POD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kernels, "_lack", lambda *_: "")
     monkeypatch.setattr(kernels, "compiler", lambda: "some-c++")
-    monkeypatch.delenv("CXX", raising=False)
     calls = []
 
-    def compile(name, cpp, cuda, build_directory, **options):
-        assert os.environ["CXX"] == "some-c++"
-        calls.append((name, cpp, cuda, options))
+    def build(folder, include, environment, **options):
+        assert environment["CXX"] == "some-c++"
+        calls.append((include, options))
         time.sleep(0.2)
-        if "broken" in "".join(cpp + cuda):
-            raise RuntimeError("Error building extension:\n" + "much text\n" * 99)
-        Path(build_directory, "made.so").write_text("library")
+        if "broken" in "".join(options["cpp_sources"] + options["cuda_sources"]):
+            return "Error building extension:\nx.cu:3:4: error: no wine\n" + "much text\n" * 99
+        Path(folder, "made.so").write_text("library")
+        return ""
 
-    monkeypatch.setattr(torch.utils.cpp_extension, "load_inline", compile)
+    monkeypatch.setattr(kernels.builder, "build", build)
     monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
     monkeypatch.setattr(kernels, "_register_fake", lambda family, kind: None)
-    return tmp_path, calls
+    return tmp_path / "cache" / "kernels", calls
 
 
 def test_library_changes_its_name_with_what_it_is_made_from(workshop):
-    folder, _ = workshop
-
     def names():
         return [kernels._library(HYBRID, KIND, None), kernels._library(HOPPER, ("",), (9, 0))]
 
     before = names()
     for header, changed in {"include/softmax.cuh": (True, True), "emulate/warp.h": (True, False),
                             "hopper/launch.h": (False, True)}.items():  # fmt: skip
-        path = folder / "csrc" / header
+        path = kernels.CSRC / header
         path.write_text(path.read_text() + "// changed\n")
         after = names()
         assert tuple(a != b for a, b in zip(after, before, strict=True)) == changed, header
@@ -449,22 +448,86 @@ def test_two_that_build_at_once_build_once(workshop, capsys):
     with ThreadPoolExecutor(2) as pool:
         done = [pool.submit(kernels._load.__wrapped__, HYBRID, KIND, None) for _ in range(2)]
         [d.result() for d in done]
-    assert len(calls) == 1 and len(list((folder / "cache").glob("*.so"))) == 1
-    assert not list((folder / "cache").glob("build-*"))
+    assert len(calls) == 1 and sorted(p.suffix for p in folder.iterdir()) == [".lock", ".so", ".sum"]
     said = capsys.readouterr().err
     assert said.startswith("building the emulated kernels hybrid_bfloat16_64 (half a minute, once) ... done in")
 
 
-def test_failed_build_is_one_line_and_leaves_nothing_behind(workshop):
+def test_threads_that_ask_for_the_same_operator_register_it_once():
+    code = """
+import threading, time, torch
+from pod import ampere, kernels
+start, names, register = threading.Barrier(8), [], torch.library.register_fake
+def late(name, function):
+    names.append(name)
+    time.sleep(0.05)  # time enough for another thread to begin with it
+    register(name, function)
+torch.library.register_fake = late
+def ask():
+    start.wait()
+    kernels.operator(ampere.HYBRID, "bfloat16_64", torch.device("cpu"))
+threads = [threading.Thread(target=ask) for _ in range(8)]
+[t.start() for t in threads], [t.join() for t in threads]
+print(len(names) - len(set(names)), "twice of", len(set(names)))
+"""
+    kernels.operator(HYBRID, KIND[0], torch.device("cpu"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=kernels.ROOT, check=True)
+    assert done.stdout == f"0 twice of {len(HYBRID.kinds)}\n", "some versions of torch refuse a second time"
+
+
+def test_failed_build_is_one_line_and_leaves_nothing_behind(workshop, capsys):
     folder, calls = workshop
-    path, source = os.environ["PATH"], folder / "csrc" / HYBRID.kernels
+    environment, source = dict(os.environ), kernels.CSRC / HYBRID.kernels
     source.write_text(source.read_text() + "broken")
     for _ in range(2):
-        with pytest.raises(kernels.BuildError, match="could not be built; the compiler's words are in .*log$") as error:
+        with pytest.raises(kernels.BuildError, match="not be built: no wine; .* words are in .*log$") as error:
             kernels._load.__wrapped__(HYBRID, KIND, None)
-    assert len(calls) == 2 and os.environ["PATH"] == path and "CXX" not in os.environ
+    assert len(calls) == 2 and dict(os.environ) == environment
     assert "much text" in Path(str(error.value).split(" in ")[-1]).read_text()
-    assert not [p for p in (folder / "cache").iterdir() if p.suffix not in (".log", ".lock")]
+    assert sorted(p.suffix for p in folder.iterdir()) == [".lock", ".log"]
+    assert capsys.readouterr().err.endswith("... failed\n")
+    assert error.value._render_traceback_() == [f"BuildError: {error.value}"], "all that a notebook shows"
+
+
+def test_a_failed_build_shows_few_rooms(workshop, monkeypatch):
+    monkeypatch.setattr(kernels, "_load", kernels._load.__wrapped__)
+    source = kernels.CSRC / HYBRID.kernels
+    source.write_text(source.read_text() + "broken")
+    with pytest.raises(kernels.BuildError) as error:
+        kernels.operator.__wrapped__(HYBRID, KIND[0], torch.device("cpu"))
+    assert len(error.traceback) == 2 and error.value.__suppress_context__, "who asked, and operator()"
+
+
+@pytest.mark.parametrize("damage", [b"", b"lib", b"\0" * len("library")], ids=["empty", "torn", "zeros"])
+def test_damaged_library_is_built_again(workshop, damage):
+    folder, calls = workshop
+    library = kernels._built(HYBRID, KIND, None)
+    library.write_bytes(damage)
+    assert kernels._built(HYBRID, KIND, None) == library and library.read_text() == "library" and len(calls) == 2
+    assert kernels._built(HYBRID, KIND, None) == library and len(calls) == 2
+
+
+def test_what_a_killed_build_left_goes_with_the_next(workshop):
+    folder, _ = workshop
+    (folder / "build-hybrid_emulated_0123" / "main.o").mkdir(parents=True)
+    alive = folder / "build-other"
+    alive.mkdir()
+    with kernels._locked(folder / "other"):
+        kernels._built(HYBRID, KIND, None)
+    assert list(folder.glob("build-*")) == [alive]
+
+
+def test_disk_that_is_full_costs_one_line(workshop, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "/some/file")
+
+    monkeypatch.setattr(kernels.builder, "build", full)
+    with pytest.raises(kernels.BuildError, match="^the kernels .* not be built: /some/file: No space left on device$"):
+        kernels._built(HYBRID, KIND, None)
+    monkeypatch.setattr(kernels.builder, "build", lambda *_, **__: "No space left on device")
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(kernels.BuildError, match="^the kernels .* not be built: No space left on device$"):
+        kernels._built(HYBRID, KIND, None)
 
 
 @pytest.mark.parametrize(
@@ -474,13 +537,13 @@ def test_gpu_library_is_made_of_both_sources_for_its_architecture(workshop, fami
     _, calls = workshop
     capability = (9, 0) if family.arch else (8, 0)
     kernels._load.__wrapped__(family, kinds, capability)
-    _, [bindings], [source], options = calls[0]
+    include, options = calls[0]
+    [bindings], [source] = options["cpp_sources"], options["cuda_sources"]
     in_bindings, in_kernels = family.kinds[kinds[0]]
     assert bindings.rstrip().endswith(in_bindings or "}") and "TORCH_LIBRARY" in bindings
     assert in_kernels in source and "__global__" in source and "torch" not in source
     assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in options["extra_cuda_cflags"]
-    for folder in options["extra_include_paths"]:
-        assert Path(folder).is_dir()
+    assert all(folder.is_dir() for folder in include)
 
 
 def test_hopper_operator_promises_the_shapes_that_it_returns():

@@ -530,7 +530,7 @@ def test_an_hour_fits_in_half_a_gigabyte():
 
 
 def test_a_run_is_simulated_once_for_the_same_code(tmp_path, monkeypatch):
-    monkeypatch.setattr(memo, "FOLDER", tmp_path / "kept")
+    monkeypatch.setenv("POD_CACHE", str(tmp_path / "kept"))
     calls = []
 
     def count(runs, quiet):
@@ -551,12 +551,12 @@ def test_a_run_is_simulated_once_for_the_same_code(tmp_path, monkeypatch):
 def test_what_cannot_be_kept_is_simulated_again(tmp_path, monkeypatch):
     run = Run(Setup(tp=2), Workload("arxiv", 5))
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(memo, "FOLDER", tmp_path / "file")  # a file where a folder should be
+    monkeypatch.setenv("POD_CACHE", str(tmp_path / "file"))  # a file where a folder should be
     memo.remember(run, {"x": 1.0})
     assert memo.recall(run) is None
     trace = tmp_path / "t.csv"
     trace.write_text("num_prefill_tokens,num_decode_tokens\n50,7\n")
-    monkeypatch.setattr(memo, "FOLDER", tmp_path / "kept")
+    monkeypatch.setenv("POD_CACHE", str(tmp_path / "kept"))
     own = Run(Setup(tp=2), Workload(str(trace), 5))
     memo.remember(own, own.metrics())
     assert memo.recall(own) is None, "a file may change under its name"

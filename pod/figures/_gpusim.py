@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from pod import files
 from pod.batch import HybridBatch
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ def _file() -> Path:
     digest = hashlib.sha256()
     for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
         digest.update(path.name.encode() + path.read_bytes())
-    return ROOT / ".cache" / "simulated" / f"gpusim-{digest.hexdigest()[:24]}.json"
+    return files.folder("simulated") / f"gpusim-{digest.hexdigest()[:24]}.json"
 
 
 def _read() -> dict[str, float]:
@@ -65,7 +66,6 @@ def _read() -> dict[str, float]:
 def _write(known: dict[str, float]) -> None:
     """A folder that cannot be written costs nothing but time."""
     try:
-        _file().parent.mkdir(parents=True, exist_ok=True)
         mine = _file().with_suffix(".new")
         mine.write_text(json.dumps(known), encoding="utf-8")
         mine.replace(_file())  # in one step, for another process may be reading

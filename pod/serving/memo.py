@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from pod import files
 from pod.serving.simulate import Run
 from pod.serving.workload import LENGTHS
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / ".cache" / "simulated"
 SOURCES = ("pod/serving/**/*.py", "pod/hardware.py", "data/attention_model.csv", "data/workloads/*.csv",
            "data/recorded/h200/operators.csv")  # fmt: skip
 # of the real engine and the command line: no simulation depends on them
@@ -32,7 +32,7 @@ def code() -> str:
 
 
 def _file(run: Run) -> Path:
-    return FOLDER / f"{hashlib.sha256(f'{code()} {run!r}'.encode()).hexdigest()[:24]}.json"
+    return files.folder("simulated") / f"{hashlib.sha256(f'{code()} {run!r}'.encode()).hexdigest()[:24]}.json"
 
 
 def recall(run: Run) -> dict[str, float] | None:
@@ -47,9 +47,8 @@ def recall(run: Run) -> dict[str, float] | None:
 
 def remember(run: Run, metrics: dict[str, float]) -> None:
     """Keep the metrics; a folder that cannot be written costs nothing but time."""
-    path = _file(run)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = _file(run)
         mine = path.with_suffix(f".{os.getpid()}")
         mine.write_text(json.dumps(metrics), encoding="utf-8")
         mine.replace(path)  # in one step, for another process may be reading

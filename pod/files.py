@@ -1,0 +1,95 @@
+"""Where files lie that are made once and kept: in the checkout's .cache, or wherever else can be written.
+
+The environment variable POD_CACHE names another folder for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def places() -> Iterator[Path]:
+    """The folders in which the cache may lie, best first."""
+    if chosen := os.environ.get("POD_CACHE"):
+        yield Path(chosen).absolute()
+        return
+    yield ROOT / ".cache"
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        yield Path(base) / "pod"
+    elif home := os.environ.get("HOME"):
+        yield Path(home) / ".cache" / "pod"
+
+
+def folder(name: str) -> Path:
+    """The cache's folder of this name in the first place that can be written; without any, a folder that will go."""
+    best, *others = (place / name for place in places())
+    if os.environ.get("POD_CACHE"):
+        best.mkdir(parents=True, exist_ok=True)  # who names a folder hears what is wrong with it
+    for place in (best, *others):
+        if writable(place):
+            break
+    else:
+        place = Path(_passing().name) / name
+        place.mkdir(exist_ok=True)
+    if place != best:
+        _say(f"{best.parent} cannot be written, so the cache is {place.parent} (POD_CACHE=folder chooses another)")
+    return place
+
+
+def writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+@cache
+def _passing() -> tempfile.TemporaryDirectory:
+    """A folder of this process alone: in one that outlives it, anybody could have put a library."""
+    return tempfile.TemporaryDirectory(prefix="pod-")
+
+
+@cache
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------- files that are whole
+
+
+def keep(made: Path, path: Path) -> None:
+    """Move a file that is complete to its place, and note its sum: power may go before the disk has all of it."""
+    total = _sum(made)
+    _note(path).unlink(missing_ok=True)
+    os.replace(made, path)
+    _note(path).write_text(total)
+
+
+def whole(path: Path) -> bool:
+    """Whether this is the file that was kept, and not what an accident left of it."""
+    try:
+        return _note(path).read_text() == _sum(path)
+    except OSError:
+        return False
+
+
+def kept(path: str) -> Path | None:
+    """A whole file of the cache, e.g. "kernels/x.so", from any place: a read-only one may hold it already."""
+    return next((file for place in places() if whole(file := place / path)), None)
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".sum")
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
