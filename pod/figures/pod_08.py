@@ -1,6 +1,11 @@
-"""POD-Attention, Figure 8: CTAs that start on four SMs, and the tickets by which each becomes prefill or decode."""
+"""POD-Attention, Figure 8: CTAs that start on four SMs, and the tickets by which each becomes prefill or decode.
+
+`python -m pod.figures.pod_08` runs the kernel again and writes its table. Drawing needs no compiler, only the table.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from pod.batch import HybridBatch
 from pod.figures import Figure
@@ -13,6 +18,7 @@ FIGURE = Figure(
     method="The kernel in the CPU emulator: 8 prefill and 12 decode CTAs, 4 SMs, 2 CTAs an SM, 50:50.",
     state="simulated",
 )
+TABLE = Path(__file__).parents[2] / "data" / "emulated" / "pod-08.csv"
 SMS = 4
 CHATS = (1200, 480, 448, 384, 320, 288, 224, 192, 160, 128, 96, 64)  # tokens of context, two chats of each length
 BATCH = HybridBatch((256, *[1] * 24), (1024, *sorted(2 * CHATS)), num_q_heads=4, num_kv_heads=2, head_dim=64)
@@ -21,6 +27,13 @@ CHOICE = {"method": "pod", "policy": "50:50", "ctas_per_sm": 2, "prefill_splits"
 
 def table():
     """One row a CTA, in the order in which they start: SM, ticket, operation, work, draws, start and end."""
+    import pandas as pd
+
+    return pd.read_csv(TABLE)
+
+
+def emulate():
+    """The table, from the kernel."""
     from pod import kernels, trace
 
     with kernels.machine(SMS):
@@ -44,3 +57,7 @@ def draw(df):
     book(df, ax=below)
     below.set_title("the same CTAs by ticket", fontsize=10, loc="left")
     return figure
+
+
+if __name__ == "__main__":
+    emulate().to_csv(TABLE, index=False)
