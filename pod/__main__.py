@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 from pod.kernels import BuildError
@@ -45,7 +49,33 @@ def available() -> dict[str, tuple[str, str]]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Obey a verb; returns the exit code. What a person can mend costs one line, a mistake of ours its traceback."""
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a letter that a terminal does not know ends nothing
+    try:
+        try:
+            return _obey(argv)
+        finally:
+            if sys.stdout:
+                sys.stdout.flush()  # a disk that is full says so here
+    except KeyboardInterrupt:
+        return _end(argv, "interrupted", 130)
+    except BrokenPipeError:  # `| head` has seen enough
+        _drop_output()
+        return 141
+    except (BuildError, OSError, ValueError) as error:
+        if not _can_be_mended(error):
+            raise
+        return _end(argv, _line(error), 2)
+
+
+def _obey(argv: list[str]) -> int:
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # torch would die of it, without words
+        raise ValueError("the folder that this was called in is gone") from None
     parser = Parser(prog="python -m pod", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, (module, text) in available().items():
@@ -55,14 +85,36 @@ def main(argv: list[str] | None = None) -> int:
     if argv and argv[0] in VERBS.keys() - available():
         parser.error(f"{argv[0]} is not part of this version yet")
     args = parser.parse_args(argv)
-    try:
-        return import_module(VERBS[args.verb][0]).run(args) or 0
-    except (ValueError, BuildError) as error:
-        print(f"{parser.prog} {args.verb}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{parser.prog} {args.verb}: interrupted", file=sys.stderr)
-        return 130
+    return import_module(VERBS[args.verb][0]).run(args) or 0
+
+
+def _can_be_mended(error: Exception) -> bool:
+    """Whether this is an answer to what was asked: our own refusal, or the system's."""
+    if isinstance(error, OSError):
+        return error.errno is not None
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    ours = Path(frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
+    return isinstance(error, BuildError) or ours  # what a library refuses to our code is our mistake
+
+
+def _line(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    _drop_output()  # it was about what is printed
+    return error.strerror
+
+
+def _drop_output() -> None:
+    """Or Python would try once more to write it, and complain, when it ends."""
+    with suppress(AttributeError, OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end(argv: list[str], why: str, code: int) -> int:
+    print(f"python -m pod {argv[0] if argv else ''}".rstrip() + f": {why}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

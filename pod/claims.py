@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
@@ -198,7 +199,10 @@ def parse(text: str) -> list[dict]:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    return tomllib.loads(text).get("claim", [])
+    try:
+        return tomllib.loads(text).get("claim", [])
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"data/claims.toml: {error}") from None
 
 
 @cache
@@ -290,9 +294,10 @@ def run(args) -> int:
 
         bands.write()
         return 0
+    print("settling the claims: half a minute the first time, a few seconds later", file=sys.stderr, flush=True)
     rows = results()
     if args.json:
-        print(json.dumps([r.as_json() for r in rows], indent=1, ensure_ascii=False))
+        print(json.dumps([r.as_json() for r in rows], indent=1))
         return 0
     print(f"{table(rows)}\n\n{totals(rows)}\n\n{foreseen(rows)}")
     return 0

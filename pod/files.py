@@ -44,6 +44,13 @@ def folder(name: str) -> Path:
     return place
 
 
+def ready(folder: Path) -> Path:
+    """The folder of an option --out, made; refused before any work when nothing can be written there."""
+    if not writable(folder):
+        raise ValueError(f"--out: got {folder}, allowed is a folder that can be written")
+    return folder
+
+
 def writable(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pod import files
 from pod.batch import HybridBatch
 from pod.kernels import TRACE_FIELDS
 from pod.schedule.binding import OPS, POLICIES, wish
@@ -159,12 +160,12 @@ def run(args) -> int:
     name = args.batch or ("C0" if on_gpu else "toy")
     if name != "toy" and not on_gpu:
         raise ValueError(f"--batch: got {name!r}, allowed without a GPU is 'toy': the emulator would take hours")
-    batch = TOY if name == "toy" else TABLE1[name]
+    batch, out = TOY if name == "toy" else TABLE1[name], files.ready(args.out)
     with kernels.machine(args.sms):
         table = record(
             batch, "cuda" if on_gpu else "cpu", method=args.method, policy=args.policy, ctas_per_sm=args.ctas
         )
-    _write(table, args.out / f"trace-{args.method}-{name}", f"{args.method}, {name}")
+    _write(table, out / f"trace-{args.method}-{name}", f"{args.method}, {name}")
     sms = table.sm.nunique()
     both = f"SMs that held both: {held_both(table)} of {sms}, {sms * both_share(table):.1f} at a time on average"
     print(f"{len(table)} CTAs on {sms} SMs in {table.end.max():.1f} us; {both}")
@@ -174,7 +175,6 @@ def run(args) -> int:
 def _write(table, path: Path, title: str) -> None:
     from pod.show import gantt
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     gantt(bars(table), unit="µs", title=title).figure.savefig(path.with_suffix(".png"))
     path.with_suffix(".json").write_text(json.dumps(chrome(table)), encoding="utf-8")
     print(f"wrote {path}.png and {path}.json (open the latter at https://ui.perfetto.dev)")

@@ -157,6 +157,18 @@ def test_the_readme_shows_each_headline_and_no_cell_is_torn():
     assert sum(c.headline for c in CLAIMS) == len([row for row in rows if row.split(" | ")[0][2:] in STATEMENTS])
 
 
+def test_waiting_is_announced_and_no_part_of_the_table(capsys):
+    assert main(["claims", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and "half a minute the first time" in said.err
+    assert said.out.isascii(), "a terminal's encoding changes nothing"
+
+
+def test_a_file_that_is_no_toml_is_named():
+    with pytest.raises(ValueError, match=r"^data/claims.toml: .*line 1"):
+        claims.load("no toml")
+
+
 def test_markdown_shows_a_failure_with_its_reason(monkeypatch):
     failing = claims.load(GOOD + 'base = "C1"\nnote = "because of {c0:.2f}"\nours = "pod.figures.pod_t1:c1"')
     monkeypatch.setattr(claims, "load", lambda: failing)

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,80 @@ def test_kernels_that_cannot_be_built_cost_one_line(monkeypatch, capsys):
     monkeypatch.setattr(trace, "run", build)
     assert main(["trace"]) == 2
     assert capsys.readouterr().err == "python -m pod trace: no nvcc here, so the kernels cannot be built\n"
+
+
+def say(monkeypatch, capsys, error: BaseException) -> tuple[int, str]:
+    """The exit code and the words of a verb that ends with this error."""
+    from pod import trace
+    from pod.__main__ import main
+
+    def fail(args):
+        raise error
+
+    monkeypatch.setattr(trace, "run", fail)
+    return main(["trace"]), capsys.readouterr().err
+
+
+def test_what_the_system_refuses_costs_one_line(monkeypatch, capsys):
+    refused = PermissionError(13, "Permission denied", "/root/x")
+    assert say(monkeypatch, capsys, refused) == (2, "python -m pod trace: /root/x: Permission denied\n")
+
+
+def test_interruption_is_one_line(monkeypatch, capsys):
+    assert say(monkeypatch, capsys, KeyboardInterrupt()) == (130, "python -m pod trace: interrupted\n")
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
+    from pod import trace
+    from pod.__main__ import main
+
+    for wrong in (lambda args: textwrap.wrap("text", width=0), lambda args: 1 / 0):  # a library's ValueError, too
+        monkeypatch.setattr(trace, "run", wrong)
+        with pytest.raises((ValueError, ZeroDivisionError)):
+            main(["trace"])
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+@pytest.mark.parametrize("verb", [["trace"], ["figures", "pod-t1"]])
+def test_out_that_cannot_be_written_is_refused_before_any_work(verb, below, tmp_path, monkeypatch, capsys):
+    from pod import trace
+    from pod.__main__ import main
+    from pod.figures import gallery
+
+    monkeypatch.setattr(trace, "record", None)
+    monkeypatch.setattr(gallery, "_draw", None)
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / below
+    assert main([*verb, "--out", str(out)]) == 2
+    assert capsys.readouterr().err == (
+        f"python -m pod {verb[0]}: --out: got {out}, allowed is a folder that can be written\n"
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+def test_output_onto_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "pod", "figures", "--list"]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (2, "python -m pod figures: No space left on device\n")
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    command = f"{sys.executable} -m pod figures --list | head -c 9; exit ${{PIPESTATUS[0]}}"
+    done = run("bash", "-c", command)
+    assert done.stderr == "" and done.returncode == 141 and len(done.stdout) == 9
+
+
+def test_a_folder_that_is_gone_is_said(tmp_path):
+    command = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m pod trace"
+    done = run("bash", "-c", command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert done.stderr == "python -m pod trace: the folder that this was called in is gone\n"
+
+
+def test_letters_that_a_terminal_does_not_know_end_nothing():
+    done = run(sys.executable, "-m", "pod", "doctor", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode in (0, 1) and done.stderr == "" and " ? " in done.stdout
 
 
 def test_unknown_figure_lists_the_known():

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from pod import claims, paper
+from pod import claims, files, paper
 from pod.figures import registry
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +27,8 @@ def reproduce(ids: Iterable[str], out: Path) -> list[str]:
     import matplotlib
 
     matplotlib.use("Agg")
-    out.mkdir(parents=True, exist_ok=True)
     modules = {figure_id: registry.load(figure_id) for figure_id in ids}  # unknown ids end it before any work
+    files.ready(out)
     print(f"drawing {len(modules)} of {len(registry.drawable())} figures into {out}/")
     print("the first time up to half a minute each, 3 minutes for all; later a few seconds, half a minute", flush=True)
     failed = []

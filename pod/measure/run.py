@@ -10,6 +10,7 @@ from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
+from pod import files
 from pod.figures import registry
 from pod.measure import provenance
 from pod.measure.suites import SUITES
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not torch.cuda.is_available():
         raise ValueError("no GPU here: measuring needs one; `make reproduce-figures` draws what was recorded")
-    args.out.mkdir(parents=True, exist_ok=True)
+    files.ready(args.out)
     for name in chosen:
         measure_suite(name, args.out, args.seconds, args.again)
     return 0
