@@ -2,12 +2,16 @@
 
 import json
 import re
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pod.__main__ import main
 from pod.measure import compare, provenance
+from pod.measure import run as measure
 
 CSV = "batch,method,time_us,time_us_p10,time_us_p90\nC0,serial,700,690,720\nC0,pod,560,550,571\nC1,pod,1500,1490,1530\n"
 META = {
@@ -31,7 +35,7 @@ def home(tmp_path, monkeypatch):
     """An empty tree in place of the repository's."""
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     monkeypatch.setattr(provenance, "RECORDED", tmp_path / "data" / "recorded")
-    monkeypatch.setattr(compare, "FRESH", tmp_path / "data" / "fresh")
+    monkeypatch.setattr(provenance, "FRESH", tmp_path / "data" / "fresh")
     return tmp_path
 
 
@@ -306,7 +310,7 @@ def test_git_knows_the_commit():
 
 
 def both(home, fresh_csv, **changes):
-    return record(compare.FRESH / "h200", fresh_csv, **changes), record(provenance.RECORDED / "h200")
+    return record(provenance.FRESH / "h200", fresh_csv, **changes), record(provenance.RECORDED / "h200")
 
 
 def test_the_same_again_agrees(home):
@@ -335,7 +339,7 @@ def test_columns_without_spread_have_a_tolerance(home):
     plain = "batch,method,energy_mj\nC0,pod,100\n"
     recorded = record(provenance.RECORDED / "h200", plain)
     for value, agrees in ((109, True), (112, False)):
-        fresh = record(compare.FRESH / "h200", plain.replace("100", str(value)))
+        fresh = record(provenance.FRESH / "h200", plain.replace("100", str(value)))
         assert compare.compare(fresh, recorded).agrees is agrees
 
 
@@ -354,6 +358,56 @@ def test_compare_without_fresh_data(home, capsys):
     assert "nothing to compare" in capsys.readouterr().out
     assert main(["compare", "h200/bands.csv"]) == 2
     assert "data/fresh/h200/bands.csv does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpu, folder", [
+    ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA GeForce RTX 4090", "4090"), ("Thor", "thor"),
+])  # fmt: skip
+def test_a_gpu_has_one_folder_and_its_name_is_part_of_the_gpus(gpu, folder):
+    assert provenance.folder_of(gpu) == folder and folder in gpu.lower()
+
+
+@pytest.fixture
+def toy(monkeypatch, gpu):
+    """A suite of one row, and a GPU that is there: `toy(ms, *options)` measures it by the verb."""
+    suite = SimpleNamespace(DOC="one row.", KEYS=("batch",), CSRC=(), REPEATS=1, cases=lambda: [{"batch": "C0"}])
+    monkeypatch.setitem(measure.SUITES, "toy", "toy")
+    monkeypatch.setitem(sys.modules, "toy", suite)
+    for name, answer in (("is_available", True), ("memory_reserved", 0), ("mem_get_info", (1, 1))):
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda answer=answer: answer)
+
+    def run(ms: float, *out: str) -> None:
+        suite.measure = lambda case: time.sleep(0.01) or {"ms": ms, "ms_p10": ms - 1, "ms_p90": ms + 1}
+        assert main(["measure", "toy", "--again", *out]) == 0
+
+    return run
+
+
+def test_what_measure_writes_compare_finds(home, toy, capsys):
+    toy(70, "--out", str(provenance.RECORDED / "h200"))
+    toy(71)
+    assert (provenance.FRESH / "h200" / "toy.csv").is_file() and main(["compare"]) == 0
+    assert "agrees   toy.csv: 1/1 in band" in capsys.readouterr().out
+    toy(90)
+    assert main(["compare"]) == main(["compare", "h200/toy.csv"]) == 1
+    assert "DIFFERS  toy.csv: 0/1 in band" in capsys.readouterr().out
+
+
+def test_another_gpu_is_compared_with_nothing(home, toy, gpu, capsys):
+    gpu["name"] = "NVIDIA A100-SXM4-80GB"
+    toy(70)
+    assert main(["compare"]) == 0
+    assert "alone    a100/toy.csv: nothing is recorded" in capsys.readouterr().out
+
+
+def test_a_file_without_sidecar_does_not_hide_the_others(home, toy, capsys):
+    toy(70, "--out", str(provenance.RECORDED / "h200"))
+    toy(70)
+    record(provenance.RECORDED / "h200")
+    provenance.sidecar_of(record(provenance.FRESH / "h200")).unlink()
+    assert main(["compare"]) == 1
+    said = capsys.readouterr().out
+    assert "REFUSED  h200/bands.csv: bands.csv: no sidecar" in said and "agrees   toy.csv" in said
 
 
 # ---------------------------------------------------------------- one recording in several sessions

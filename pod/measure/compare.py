@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pod.measure import provenance
 
-FRESH = provenance.ROOT / "data" / "fresh"
 TOLERANCE = 0.05  # beyond the recorded p10 and p90, for another day's clocks and temperature
 
 
@@ -80,15 +79,26 @@ def configure(parser) -> None:
 
 
 def run(args) -> int:
-    names = args.names or [p.relative_to(FRESH).as_posix() for p in provenance.recordings(FRESH) if p.suffix == ".csv"]
+    fresh = provenance.recordings(provenance.FRESH)
+    names = args.names or [p.relative_to(provenance.FRESH).as_posix() for p in fresh if p.suffix == ".csv"]
     if not names:
         print("nothing to compare: data/fresh/ is empty; `make measure` on a GPU fills it")
         return 0
-    outcomes = []
-    for name in names:
-        for path in (FRESH / name, provenance.RECORDED / name):
-            if not path.is_file():
-                raise ValueError(f"{path.relative_to(provenance.ROOT)} does not exist")
-        outcomes.append(compare(FRESH / name, provenance.RECORDED / name))
-        print(outcomes[-1].line)
-    return 0 if all(o.agrees for o in outcomes) else 1
+    for path in (folder / name for name in args.names for folder in (provenance.FRESH, provenance.RECORDED)):
+        if not path.is_file():
+            raise ValueError(f"{path.relative_to(provenance.ROOT)} does not exist")
+    return 0 if all([_agrees(name) for name in names]) else 1
+
+
+def _agrees(name: str) -> bool:
+    """Say how a fresh file compares; one that is recorded nowhere contradicts nothing."""
+    if not (provenance.RECORDED / name).is_file():
+        print(f"{'alone':<8} {name}: nothing is recorded that it could be held against")
+        return True
+    try:
+        outcome = compare(provenance.FRESH / name, provenance.RECORDED / name)
+    except ValueError as error:  # an interrupted measurement must not hide the others
+        print(f"{'REFUSED':<8} {name}: {error}")
+        return False
+    print(outcome.line)
+    return outcome.agrees

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "data" / "recorded"
+RECORDED, FRESH = ROOT / "data" / "recorded", ROOT / "data" / "fresh"
 SAME_CODE = ROOT / "data" / "same_code.json"  # changes of sources after which the compiler makes the same machine code
 L2_STATES = ("cold", "warm")
 C_LIKE = (".cu", ".cuh", ".cpp", ".h", ".hpp")
@@ -294,6 +294,12 @@ def _same_code() -> set[tuple[str, str, str]]:
 def sidecar_of(path: str | Path) -> Path:
     path = Path(path)
     return path.with_name(path.stem + ".meta.json")
+
+
+def folder_of(gpu: str) -> str:
+    """The name of the folder for recordings of this GPU: "h200" for "NVIDIA H200"."""
+    numbered = re.findall(r"[a-z]*\d+[a-z]*", gpu.lower())
+    return numbered[0] if numbered else gpu.lower().split()[-1]
 
 
 def recordings(folder: Path | None = None) -> list[Path]:

@@ -16,14 +16,13 @@ from pod.measure import provenance
 from pod.measure.suites import SUITES
 from pod.measure.timing import TIMER
 
-FRESH = provenance.ROOT / "data" / "fresh"
 SAVE_SECONDS = 5  # between two looks at the disk: whoever is killed loses no more than that and what is at work
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     names = f"a figure, as pod-06, or any of {', '.join(SUITES)}; all when left out"
     parser.add_argument("suite", nargs="*", metavar="SUITE", help=names)
-    parser.add_argument("--out", type=Path, default=FRESH, help="folder for the tables (default data/fresh)")
+    parser.add_argument("--out", type=Path, help="folder for the tables (default data/fresh/<gpu>)")
     parser.add_argument("--seconds", type=float, default=480, help="stop a suite after this long; run again to resume")
     parser.add_argument("--again", action="store_true", help="forget rows that are already there")
 
@@ -34,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
 
     if not torch.cuda.is_available():
         raise ValueError("no GPU here: measuring needs one; `make reproduce-figures` draws what was recorded")
-    files.ready(args.out)
+    out = files.ready(args.out or provenance.FRESH / provenance.folder_of(provenance.collect()["gpu"]))
     for name in chosen:
-        measure_suite(name, args.out, args.seconds, args.again)
+        measure_suite(name, out, args.seconds, args.again)
     return 0
 
 
