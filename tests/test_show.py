@@ -1,6 +1,10 @@
 """What the pictures show: counts of bars and cells, places of lines, words. One test a promise of pod/show."""
 
+import asyncio
 import re
+import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 from pod.hardware import A100, H200
 from pod.show import band, causal_cells, explore, gantt, idle_share, lanes, overlap, roofline, style, tiles
-from pod.show.explore import is_live
+from pod.show.explore import PAUSE, _draw_in_one_thread, is_live, soon
 from pod.show.gantt import Span, slots, spans
 from pod.show.lanes import longest_gap
 from pod.show.tiles import CELLS
@@ -287,6 +291,111 @@ def test_a_live_notebook_gets_the_strip_then_sliders_that_redraw(monkeypatch):
     assert (choice.options, choice.value) == (("a", "b", "c"), "b")
     number.value, choice.value = 7, "c"
     assert calls[-1] == (7, "c")
+
+
+def test_a_slider_at_which_drawing_fails_says_why(monkeypatch):
+    import IPython
+    import IPython.display
+
+    shown = []
+    monkeypatch.setattr(IPython, "get_ipython", shell(allow_stdin=True))
+    monkeypatch.setattr(IPython.display, "display", shown.append)
+    explore(lambda ax, n: ax.plot([1 / (n - 2)]), show=[{"n": 3}], n=(1, 9))
+    number, picture = shown[1].children
+    assert picture.outputs[0]["output_type"] == "display_data"
+    number.value = 2
+    assert picture.outputs[0]["text"] == "ZeroDivisionError: division by zero\n" and not plt.get_fignums()
+
+
+def test_moves_of_a_slider_in_another_thread_are_drawn_once_by_the_thread_of_the_cells():
+    drawn, value = [], 0
+
+    async def notebook():
+        nonlocal value
+        moved = soon(lambda: drawn.append((value, threading.current_thread())))
+
+        def move():
+            nonlocal value
+            for value in range(20):  # noqa: B007
+                moved()
+
+        for _ in range(2):
+            thread = threading.Thread(target=move)
+            thread.start()
+            thread.join()  # the cell is at work: nothing may be drawn beside it
+            assert len(drawn) % 2 == len(drawn)
+            await asyncio.sleep(3 * PAUSE)
+
+    asyncio.run(notebook())
+    assert drawn == [(19, threading.current_thread())] * 2
+
+
+def test_messages_of_widgets_draw_no_figure_of_a_running_cell(monkeypatch):
+    """ipykernel ends them as it ends cells, and JupyterLab has them handled in a thread of their own."""
+    import IPython
+    from IPython.core.events import EventManager, available_events
+
+    events, drawn = EventManager(None, available_events), []
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(events=events))
+
+    def flush():
+        drawn.append(threading.current_thread())
+
+    def other():
+        drawn.append("other")
+
+    flush.__module__ = "matplotlib_inline.backend_inline"
+    events.register("post_execute", flush)
+    events.register("post_execute", other)
+    for _ in range(2):  # two pictures with sliders
+        _draw_in_one_thread()
+    message = threading.Thread(target=events.trigger, args=["post_execute"])
+    message.start()
+    message.join()
+    assert drawn == ["other"]
+    events.trigger("post_execute")
+    assert sorted(map(str, drawn[1:])) == sorted(map(str, ["other", threading.current_thread()]))
+
+
+def test_sliders_beside_running_cells_draw_without_mistakes():
+    """As in JupyterLab: cells draw in one thread, the moves of sliders come from another, 50 of each."""
+    wrong = []
+
+    def formula(i: int) -> None:
+        figure, ax = plt.subplots(figsize=(2, 2), dpi=40)
+        ax.set_title(f"$10^{{{i}}} + \\frac{{{i}}}{{2}}$")
+        figure.tight_layout()  # parses the formula
+        plt.close(figure)
+
+    def slide(moved) -> None:
+        for _ in range(50):
+            moved()
+            time.sleep(0.001)
+
+    def draw() -> None:
+        try:
+            formula(len(drawn))
+        except Exception as error:
+            wrong.append(error)
+        drawn.append(True)
+
+    async def notebook():
+        slider = threading.Thread(target=slide, args=[soon(draw)])
+        slider.start()
+        for i in range(50):
+            formula(i)
+            await asyncio.sleep(0)
+        await asyncio.to_thread(slider.join)
+        await asyncio.sleep(3 * PAUSE)
+
+    drawn: list = []
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads take turns in the middle of everything
+    try:
+        asyncio.run(notebook())
+    finally:
+        sys.setswitchinterval(switch)
+    assert not wrong and 1 <= len(drawn) < 50
 
 
 @pytest.mark.parametrize(("by_hand", "outputs"), [(False, ["image/png"]), (True, ["image/png", "widget"])])

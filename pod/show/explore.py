@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib import pyplot as plt
@@ -9,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pod.show import style
+
+PAUSE = 0.05  # seconds in which more moves of a slider are waited for
 
 
 def explore(
@@ -59,15 +63,81 @@ def _add_sliders(fn: Callable[..., object], start: dict, ranges: Mapping, figure
     import ipywidgets
     from IPython.display import display
 
-    def redraw(**setting):
-        _panel(fn, style.axes(7, 3.4), start | setting)
-        plt.show()
-
     display(figure)
     plt.close(figure)  # it is on the page already
     sliders = {name: _slider(ipywidgets, name, values, start.get(name)) for name, values in ranges.items()}
-    picture = ipywidgets.interactive_output(redraw, sliders)
+    picture = ipywidgets.Output()
+
+    def redraw() -> None:
+        picture.outputs = (_output(fn, start | {name: slider.value for name, slider in sliders.items()}),)
+
+    _draw_in_one_thread()
+    redraw()
+    moved = soon(redraw)
+    for slider in sliders.values():
+        slider.observe(lambda change: moved(), "value")
     display(ipywidgets.VBox([*sliders.values(), picture]))
+
+
+def _output(fn: Callable[..., object], setting: Mapping) -> dict:
+    """The picture as a notebook keeps it, or what went wrong."""
+    from IPython.core.formatters import format_display_data
+
+    ax = style.axes(7, 3.4)
+    try:
+        _panel(fn, ax, setting)
+        data, metadata = format_display_data(ax.figure)
+        return {"output_type": "display_data", "data": data, "metadata": metadata}
+    except Exception as error:
+        return {"output_type": "stream", "name": "stderr", "text": f"{type(error).__name__}: {error}\n"}
+    finally:
+        plt.close(ax.figure)
+
+
+def _draw_in_one_thread() -> None:
+    """Keep matplotlib from drawing what a running cell has begun in the thread that gets the messages of widgets.
+
+    It draws all open figures after a cell, and after each message of a widget as well.
+    """
+    from IPython import get_ipython
+
+    events = getattr(get_ipython(), "events", None)
+    for function in [*events.callbacks["post_execute"]] if events else ():
+        if function.__module__.startswith("matplotlib"):
+            events.unregister("post_execute", function)
+            events.register("post_execute", _for_cells(function))
+
+
+def _for_cells(function: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        if threading.current_thread() is threading.main_thread():
+            function()
+
+    return call
+
+
+def soon(draw: Callable[[], None]) -> Callable[[], None]:
+    """A function that has `draw` called once for all of its calls of a moment, by the thread that runs the cells.
+
+    JupyterLab hands the moves of a slider to another thread than the one of the cells. matplotlib, whose parser of
+    formulas is shared, must not draw in two threads at a time.
+    """
+    try:
+        cells = asyncio.get_running_loop()
+    except RuntimeError:  # not in a notebook: nothing runs beside
+        return draw
+    asked = []
+
+    def run() -> None:
+        asked.clear()  # who moves a slider from now on is not too late
+        draw()
+
+    def ask() -> None:
+        if not asked:
+            asked.append(True)
+            cells.call_soon_threadsafe(cells.call_later, PAUSE, run)
+
+    return ask
 
 
 def _slider(ipywidgets, name: str, values, start):
