@@ -40,7 +40,7 @@ def plan_of(batch, **choice):
 
 
 def torch_attention(batch, q, k, v, table):
-    """torch's own attention in the batch's dtype, packed as q is."""
+    """torch's own attention in float32, as not every processor's computes in 16 bits; rounded and packed as q is."""
     outs, start = [], 0
     for i, (n, length) in enumerate(zip(batch.q_lens, batch.kv_lens, strict=True)):
         rows = [x[i, :length] if table is None else x[table[i].long()].flatten(0, 1)[:length] for x in (k, v)]
@@ -48,9 +48,10 @@ def torch_attention(batch, q, k, v, table):
         mask = torch.ones(n, length, dtype=torch.bool)
         mask = mask.tril(length - n) if batch.causal else mask
         part = q[start : start + n].transpose(0, 1)[None]
+        part, keys, values = (x.float() for x in (part, keys, values))
         outs.append(torch.nn.functional.scaled_dot_product_attention(part, keys, values, mask)[0].transpose(0, 1))
         start += n
-    return torch.cat(outs)
+    return torch.cat(outs).to(q.dtype)
 
 
 def check(batch, sms=4, seed=0, **choice):
