@@ -1,6 +1,7 @@
 """The suites of the ladder on a tiny model: what they execute, and how a profile becomes bins."""
 
 from importlib import import_module
+from statistics import median
 
 import pytest
 
@@ -58,7 +59,8 @@ def test_every_chosen_iteration_is_timed_for_every_variant(tiny):
     assert len(rows) == 9 * len(vllm_ladder.chosen()) > 27
     parts = [row["model_ms"] + row["sampler_ms"] for row in rows]
     assert parts == pytest.approx([row["ms"] for row in rows], abs=1e-3) and min(parts) > 0
-    assert all(0 < row["loop_ms"] < row["ms"] for row in rows)
+    assert min(row["loop_ms"] for row in rows) > 0
+    assert median(row["loop_ms"] for row in rows) < median(row["ms"] for row in rows)  # any one may be interrupted
     kinds = {bool(vllm_ladder.plan().iterations[row["iteration"]].prefills) for row in rows}
     assert kinds == {True, False}
     lengths = {r.id: r.prompt + r.output for r in early.chats()}
