@@ -263,6 +263,14 @@ def test_pytest_has_the_last_word():
     assert " -m ruff check" in "\n".join(steps[:-1]) and " -m pytest --nbval " in steps[-1]
 
 
-def test_continuous_integration_calls_make_test_and_nothing_cleverer():
+def test_the_weakest_processor_runs_the_same_tests():
+    verbs = ("test", "test-weakest")
+    once, again = (run("make", "-n", "--no-print-directory", verb).stdout.splitlines()[-1] for verb in verbs)
+    settings, tests, rest = again.partition(once)
+    assert tests and not rest
+    assert {"OPENBLAS_CORETYPE=Nehalem", "ATEN_CPU_CAPABILITY=default", "OMP_NUM_THREADS=1"} <= set(settings.split())
+
+
+def test_continuous_integration_calls_both_tests_and_nothing_cleverer():
     lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
-    assert lines == ["set -e", "make test"] and os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert lines == ["set -e", "make test", "make test-weakest"] and os.access(ROOT / ".ci" / "run", os.X_OK)
