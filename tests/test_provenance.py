@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pod.__main__ import main
@@ -205,8 +206,18 @@ def test_a_change_that_the_compiler_does_not_see_makes_nothing_stale(home, sourc
 
 def test_what_is_called_the_same_code_says_why():
     for row in json.loads(provenance.SAME_CODE.read_text()):
-        assert set(row) == {"file", "before", "after", "change", "evidence"} and "sha256" in row["evidence"]
+        assert set(row) == {"file", "before", "after", "change", "evidence"}
+        assert "sha256" in row["evidence"] or "same-speed.csv" in row["evidence"]
         assert (provenance.ROOT / row["file"]).is_file() and row["before"] != row["after"]
+
+
+def test_what_is_called_as_fast_was_timed_beside_the_earlier_kernels():
+    """Over eleven batches each: a single one moves by 2 % between equal processes."""
+    pd = pytest.importorskip("pandas")
+    timed = pd.read_csv(provenance.RECORDED / "h200" / "same-speed.csv")
+    ratios = timed.groupby("method").ratio.agg(lambda r: np.exp(np.log(r).mean()))
+    assert set(ratios.index) == {"hopper", "pod", "serial", "lean"} and (ratios >= 0.995).all(), ratios
+    assert timed.ratio.min() > 0.97
 
 
 def test_unknown_source(sources):

@@ -21,7 +21,8 @@ from statistics import median
 
 ROOT = Path(__file__).parents[2]
 RECORDED, FRESH = ROOT / "data" / "recorded", ROOT / "data" / "fresh"
-SAME_CODE = ROOT / "data" / "same_code.json"  # changes of sources after which the compiler makes the same machine code
+# Changes of sources after which the machine code is the same, or was timed beside the earlier one and is as fast.
+SAME_CODE = ROOT / "data" / "same_code.json"
 L2_STATES = ("cold", "warm")
 C_LIKE = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 TELEMETRY = {
@@ -281,7 +282,7 @@ def stale(folder: Path | None = None) -> dict[Path, list[str]]:
 
 
 def _same_code() -> set[tuple[str, str, str]]:
-    """(file, hash before, hash after) of changes that left all kernels as they were: no reason to measure."""
+    """(file, hash before, hash after) of changes that left all kernels as they were, or as fast: nothing to measure."""
     if not SAME_CODE.is_file():
         return set()
     rows = json.loads(SAME_CODE.read_text(encoding="utf-8"))
