@@ -35,7 +35,7 @@ class Lists:
         import torch
 
         stream = torch.cuda.current_stream(self.lists.device)
-        if stream == self.stream or torch.cuda.is_current_stream_capturing():  # a capture waits for nothing outside
+        if stream == self.stream or _is_capturing(self.lists.device):  # a capture waits for nothing outside
             return
         if self.stream is not None:
             stream.wait_stream(self.stream)
@@ -110,7 +110,7 @@ class WorkPlan:
         flat = torch.from_numpy(np.pad(flat, (0, sum(sizes) - len(flat))))
         if self.device.type == "cpu":
             return *flat.split(sizes), torch.empty(max(1, floats))
-        if torch.cuda.is_current_stream_capturing():
+        if _is_capturing(self.device):
             raise RuntimeError("plan: got a stream that captures a CUDA graph, allowed are a plan made before the "
                                "capture and a mask (causal) that it has run with before")  # fmt: skip
         with torch.cuda.stream(_uploads(self.device)):
@@ -139,9 +139,17 @@ class WorkPlan:
 
 @cache
 def _uploads(device):
+    """Of high priority: streams come from a pool, so that one of the usual kind may be somebody else's as well."""
     import torch
 
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device, priority=-1)
+
+
+def _is_capturing(device) -> bool:
+    import torch
+
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def results(out, *extras):
