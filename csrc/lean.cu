@@ -33,8 +33,7 @@ struct LastMerges {
         return team.broadcast(ticket) == work.parts - 1;
     }
 };
-// The paper's host: whoever has the first tile. It waits for all others, so all of them must be on the GPU at the same time;
-// beside other kernels, or on a part of the SMs, it would wait for ever. For study alone: no plan of pod.plan asks for it.
+// The paper's host: whoever has the first tile. It waits for all others, so all of them must be on the GPU at the same time.
 struct HostMerges {
     template <class Team> DEV static bool is_me(const Work& work, gptr<int> arrived, const Team& team) {
         const bool host = work.part == 0;
