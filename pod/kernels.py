@@ -326,7 +326,8 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
         if said := builder.build(folder, _folders(family), {"PATH": _path(), "CXX": compiler()}, **options):
             raise BuildError(f"the kernels {names} could not be built: {_reason(said, library.with_suffix('.log'))}")
         files.keep(next(folder.glob("*.so")), library)
-        hint = "" if _built_ahead.get() else "; pod.build(...) ahead would have saved this wait"
+        surprise = capability and not _built_ahead.get()
+        hint = "; pod.build(...) ahead would have saved this wait" if surprise else ""
         outcome = f"done in {time.perf_counter() - started:.0f} s{hint}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)

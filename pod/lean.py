@@ -22,9 +22,7 @@ from pod.workplan import Lists, WorkPlan, results
 # Who works through a range: a warp that serves all query heads of a KV head, or, as in the paper, a CTA with a tile of
 # 64 query rows against 64 or 128 keys at a time, of which decode fills one row.
 WORKERS = ("warp", "cta64", "cta128")
-# Who adds the parts of a head up (csrc/lean.cu). The host waits for all others, for ever where other kernels keep some
-# of them off the GPU: for study alone, no plan of pod.plan asks for it.
-MERGES = {"last": "LastMerges", "host": "HostMerges"}
+MERGES = {"last": "LastMerges", "host": "HostMerges"}  # who adds the parts of a head up: csrc/lean.cu
 CTAS_PER_SM, WARPS, TILE_ROWS = 2, 4, 64
 # Of the Hopper kernel on an H200: what merging the parts of a head costs, and what beginning another part costs.
 MERGE_US, BORDER_US = 5.0, 1.0

@@ -41,7 +41,8 @@ struct ByWarp {
     }
 };
 
-// SM-aware (POD): the CTA asks where it runs, and what runs there already.
+// SM-aware (POD): the CTA asks where it runs, and what runs there already. kDraws: where two launches at once have shared
+// the tickets (pod/workplan.py lets none), neither operation may have anything left, and the CTA goes without work.
 struct ByTicket {
     static constexpr bool kPrefills = true, kDecodes = true, kHalves = false, kDraws = true;
 
@@ -57,9 +58,7 @@ struct ByTicket {
         a.op = draw_op(c, a.ticket);
         a.id = atomicAdd(c.tickets + c.sms + a.op, 1);
         a.draws = 1;
-        // Nothing left of this operation: there are as many CTAs as slots, so the other has some. If it has none either, the
-        // tickets are not those of one launch (two at once shared them), and the CTA goes without work.
-        if (a.id >= c.slots[a.op]) {
+        if (a.id >= c.slots[a.op]) {  // nothing left of this operation: there are as many CTAs as slots, so the other has some
             a.op ^= 1;
             a.id = atomicAdd(c.tickets + c.sms + a.op, 1);
             a.draws = 2;
