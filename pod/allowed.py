@@ -23,10 +23,11 @@ class Allowed:
                       v.shape, v.stride(), v.dtype, v.device,
                       None if table is None else (table.shape, table.stride(), table.dtype, table.device))  # fmt: skip
             grads = q.requires_grad or k.requires_grad or v.requires_grad
-            starts = q.data_ptr() | k.data_ptr() | v.data_ptr()
+            starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
+            odd = (starts[0] | starts[1] | starts[2]) % 16 or 0 in starts
         except (AttributeError, TypeError, RuntimeError):
-            layout, grads, starts = None, False, 0
-        if layout is None or layout != self.seen or starts % 16 or grads:
+            layout, grads, odd = None, False, True
+        if odd or grads or layout != self.seen:
             self._check(q, k, v, table)
             self.seen = layout
         if self.debug and table is not None:
@@ -51,6 +52,9 @@ class Allowed:
             _check_tensor(name, x, self.batch, self.device)
         (self._check_contiguous if page_size is None else self._check_paged)(k, table)
         self.check_layout(q, k, table)
+
+        if not (q.data_ptr() and k.data_ptr() and v.data_ptr()):
+            raise ValueError("k_cache: got a tensor without memory, allowed are at least 1 page and 1 token")
 
     def _check_contiguous(self, k, table) -> None:
         if table is not None:
@@ -79,8 +83,9 @@ class Allowed:
 def _check_is_tensor(name: str, x) -> None:
     import torch
 
-    if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
-        got = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_nested:
+        kind = "nested" if getattr(x, "is_nested", False) else getattr(x, "layout", None)
+        got = kind if isinstance(x, torch.Tensor) else type(x).__name__
         raise ValueError(f"{name}: got {got}, allowed is a dense torch tensor")
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"{name}: got a tensor that requires a gradient, allowed is inference (torch.no_grad)")

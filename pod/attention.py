@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from numbers import Integral
 from types import ModuleType
 
 from pod import kernels
 from pod.allowed import Allowed
-from pod.batch import HybridBatch
+from pod.batch import LONGEST, HybridBatch
 from pod.schedule.binding import POLICIES
 
 # Where each method lives: a module with build(batch, device), make_plan(batch, device, ...) and run(plan, q, ...).
@@ -22,14 +22,14 @@ OPTIONS = {"policy": "proportional", "ctas_per_sm": "auto", "prefill_splits": "l
 TAKES = {"hopper": (), "lean": ("decode_splits",)}  # the options that shape a method, where it is not all of them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """One iteration's work, ready on the device: any number of layers may use it.
 
     It knows no stream: plan on one, run on any other. Runs follow each other, on whatever streams they are, since they
     share counters and workspace; two that should overlap need a plan each. It may be dropped while its kernel runs. A
-    CUDA graph keeps no plan alive: keep the plan as long as the graph, and let no replay overlap another run of it. A
-    plan is made for its lengths, so a graph serves no others.
+    CUDA graph keeps no plan alive: keep the plan as long as the graph, capture it on one stream, and let no replay
+    overlap another run of it. A plan is made for its lengths, so a graph serves no others.
     """
 
     batch: HybridBatch
@@ -61,28 +61,28 @@ def plan(
     method: "auto" is on compute capability 9.0 "hopper", for decodes alone "lean" (which takes the Hopper kernel too,
     unless its cost model knows better), elsewhere "pod". "pod" (SM-aware), "serial", "streams", "cta" and "warp" are
     the paper's; "lean" is stream-K, for decodes only. The rest shapes every method but "hopper", and "lean" by
-    decode_splits alone; naming any of it makes "auto" choose "pod". policy, for pod: "proportional" (to the work),
-    "50:50", or "integer ratio" (of CTA counts, as the paper's artifact has it). ctas_per_sm: 2, 4 or "auto".
+    decode_splits alone; anything but the default there makes "auto" choose "pod". policy, for pod: "proportional" (to
+    the work), "50:50", or "integer ratio" (of CTA counts, as the paper's artifact has it). ctas_per_sm: 2, 4 or "auto".
     prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a number.
     """
     batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype)
     device, options = _device(device), (policy, ctas_per_sm, prefill_splits, decode_splits)
-    named = {name: value for (name, usual), value in zip(OPTIONS.items(), options, strict=True) if value != usual}
-    method = _choose(method, batch, device, bool(named))
-    for name in named.keys() - set(TAKES.get(method, OPTIONS)):
-        raise ValueError(f"{name}: got {named[name]!r}, allowed for method {method!r} is {OPTIONS[name]!r}")
     _one_of("policy", policy, POLICIES)
     _one_of("ctas_per_sm", ctas_per_sm, ("auto", *CTAS_PER_SM))
     _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))
     _count_or("decode_splits", decode_splits, ("auto", "stream-k"))
+    named = {name: value for (name, usual), value in zip(OPTIONS.items(), options, strict=True) if value != usual}
+    method = _choose(method, batch, device, bool(named))
+    for name in named.keys() - set(TAKES.get(method, OPTIONS)):
+        raise ValueError(f"{name}: got {named[name]!r}, allowed for method {method!r} is {OPTIONS[name]!r}")
     module = import_module(METHODS[method])
     taken = {"hopper": (), "lean": (decode_splits,)}.get(method, (method, *options))
     return Plan(batch, method, device, module, module.make_plan(batch, device, *taken))
 
 
 def build(num_q_heads, num_kv_heads, head_dim, page_size=None, dtype=None, device="cuda", method="auto") -> None:
-    """Build, or find built, all that pod.plan may choose for these shapes: once, before serving, so that no request
-    waits for a compiler."""
+    """Build, or find built, all that pod.plan may choose for these shapes where nothing but the method is named: once,
+    before serving, so that no request waits for a compiler."""
     batch, device = _batch([1], [1], num_q_heads, num_kv_heads, head_dim, page_size, dtype), _device(device)
     chunk = replace(batch, q_lens=(2,), kv_lens=(2,))
     with kernels.ahead():
@@ -102,10 +102,10 @@ def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_
     also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64 [CTAs, 8]
     (pod.kernels.TRACE_FIELDS).
 
-    Runs on the current stream, without host sync: on a GPU the pages that block_table names are only checked where the
-    environment had POD_DEBUG when the plan was made, since looking at them waits for it. Otherwise a page that is not
-    there reads as some other page of the pool, or as zeros, and never from outside it. NaN and inf spread as in any
-    attention: to all rows that see them.
+    Runs on the current stream, without host sync once this mask has run: on a GPU the pages that block_table names are
+    only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
+    Otherwise a page that is not there reads as some other page of the pool, or as zeros, and never from outside it.
+    NaN and inf spread as in any attention: to all rows that see them.
     """
     if not isinstance(plan, Plan):
         raise ValueError(f"plan: got {type(plan).__name__}, allowed is what pod.plan returns")
@@ -114,6 +114,9 @@ def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_
         _check_scale(softmax_scale)
     if causal is not True and causal is not False:
         causal = _causal(causal, plan.batch)
+    for name, flag in (("return_lse", return_lse), ("trace", trace)):
+        if flag is not True and flag is not False:
+            raise ValueError(f"{name}: got {flag!r}, allowed are True and False")
     return plan.module.run(plan.work, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
 
 
@@ -121,8 +124,8 @@ def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_
 
 
 def _check_scale(scale) -> None:
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not (math.isfinite(scale) and scale > 0):
-        raise ValueError(f"softmax_scale: got {scale!r}, allowed are numbers above 0")
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 1e-30 < scale < 1e30:
+        raise ValueError(f"softmax_scale: got {scale!r}, allowed are numbers above 0, in the range of float32")
 
 
 def _causal(causal, batch: HybridBatch) -> bool:
@@ -144,7 +147,7 @@ def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtyp
         batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, page_size=page_size, dtype=name)
     _one_of("dtype", batch.dtype, DTYPES)
     page_size = batch.page_size
-    if page_size is not None and (page_size < 16 or page_size & (page_size - 1)):
+    if page_size is not None and (not 16 <= page_size <= LONGEST or page_size & (page_size - 1)):
         raise ValueError(f"page_size: got {page_size}, allowed are powers of two from 16 on, and None (contiguous)")
     return batch
 
@@ -169,7 +172,10 @@ def _lengths(lengths, name: str) -> list[int]:
     if hasattr(lengths, "tolist"):
         if "float" in str(lengths.dtype):
             raise ValueError(f"{name}: got dtype {lengths.dtype}, allowed are integers")
-        lengths = lengths.tolist()
+        try:
+            lengths = lengths.tolist()
+        except (NotImplementedError, RuntimeError):
+            raise ValueError(f"{name}: got a tensor without values, allowed are integers") from None
     return lengths
 
 
@@ -186,6 +192,8 @@ def _device(device):
         if not torch.cuda.is_available():
             raise ValueError(f"device: got {str(device)!r}, allowed is 'cpu' (the emulator), as torch sees no GPU")
         index = torch.cuda.current_device() if device.index is None else device.index
+        if index >= torch.cuda.device_count():
+            raise ValueError(f"device: got {str(device)!r}, allowed are cuda:0 to cuda:{torch.cuda.device_count() - 1}")
         device = torch.device("cuda", index)
         if torch.cuda.get_device_capability(device) < (8, 0):
             capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
@@ -194,12 +202,12 @@ def _device(device):
 
 
 def _one_of(name: str, value, allowed) -> None:
-    if value not in tuple(allowed) or isinstance(value, bool):
+    if not isinstance(value, (str, Integral)) or isinstance(value, bool) or value not in tuple(allowed):
         raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(map(repr, allowed))}")
 
 
 def _count_or(name: str, value, words: tuple[str, ...]) -> None:
-    if value in words:
+    if isinstance(value, str) and value in words:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 128:
         raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(map(repr, words))} and numbers from 1 to 128")

@@ -57,7 +57,9 @@ class HybridBatch:
                              f"{LONGEST} and {(1 << 31) - 1}")  # fmt: skip
         if self.head_dim not in HEAD_DIMS:
             raise ValueError(f"head_dim: got {self.head_dim!r}, allowed are {', '.join(map(str, HEAD_DIMS))}")
-        if self.dtype not in DTYPE_BYTES:
+        if not isinstance(self.causal, bool):
+            raise ValueError(f"causal: got {self.causal!r}, allowed are True and False")
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
             raise ValueError(f"dtype: got {self.dtype!r}, allowed are {', '.join(DTYPE_BYTES)}")
 
     @classmethod

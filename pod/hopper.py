@@ -26,7 +26,7 @@ def _fake(kind, q, k, v, table, lists, counters, partials, shape, scale, causal,
 
     ctas = shape[5] if trace else 0
     sums = q.new_empty((q.shape[0] if lse else 0, q.shape[1]), dtype=torch.float32)
-    return torch.empty_like(q), sums, q.new_empty((ctas, len(ROLES), 2), dtype=torch.int64)
+    return q.new_empty(q.shape), sums, q.new_empty((ctas, len(ROLES), 2), dtype=torch.int64)
 
 
 HOPPER = kernels.Family(
@@ -38,7 +38,9 @@ def available(device="cuda") -> bool:
     """Whether this device can run the method: compute capability 9.0."""
     import torch
 
-    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) == (9, 0)
+    if torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def prefill_yields(batch: HybridBatch) -> bool:
@@ -86,6 +88,8 @@ class Plan(WorkPlan):
 
 
 def build(_batch: HybridBatch, device) -> None:
+    if not available(device):
+        raise ValueError(f"device: got {str(device)!r}, the Hopper method needs a GPU of compute capability 9.0")
     kernels.operator(HOPPER, "", device)
 
 
@@ -93,8 +97,6 @@ def make_plan(batch: HybridBatch, device="cuda", splits: int | None = None, deco
     """Plan one iteration. `splits`, `decode_weights` and `yields` override what the cost model would choose."""
     import torch
 
-    if not available(device):
-        raise ValueError(f"device: got {device!r}, the Hopper method needs a GPU of compute capability 9.0")
     device = torch.device(device)
     build(batch, device)  # in the first call it would spoil what is timed there
     yields = prefill_yields(batch) if yields is None else yields

@@ -305,7 +305,7 @@ def _locked(path: Path, wait: bool = True) -> Iterator[None]:
 def _sweep_up(folder: Path) -> None:
     """Remove what killed builds left: the folders of libraries that nobody is building."""
     for left in folder.glob("build-*"):
-        with suppress(BlockingIOError), _locked(folder / left.name.removeprefix("build-"), wait=False):
+        with suppress(OSError), _locked(folder / left.name.removeprefix("build-"), wait=False):
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -337,7 +337,7 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
 def _reason(said: str, log: Path) -> str:
     """The first error of what the compiler said, or its last line, and where all of it is."""
     error = re.search(r"\berror: (.+)", said)
-    reason = error[1] if error else said.strip().splitlines()[-1]
+    reason = error[1] if error else (said.strip().splitlines() or ["the compiler said nothing"])[-1]
     try:
         log.write_text(said, encoding="utf-8")
     except OSError:  # a full disk, which will have been the reason

@@ -113,6 +113,9 @@ class HopperPlan(hopper.Plan):
 
     parts: int = 1
 
+    def lists(self, causal: bool = True) -> Lists:
+        return super().lists(True)  # a single query sees all keys under either mask
+
     def decode_list(self) -> hopper_schedule.WorkList:
         return split_hopper_work(*self.decode, self.parts)
 

@@ -31,13 +31,14 @@ class Lists:
 
     def follow(self) -> None:
         """Let the current stream wait for the latest run: it uses the same counters and workspace. The allocator is
-        told of the stream as well, so that a plan may be dropped while its kernel runs."""
+        told of the stream as well, so that a plan may be dropped while its kernel runs. A capture waits for nothing
+        outside of it, and nothing outside for a stream that captures by now."""
         import torch
 
         stream = torch.cuda.current_stream(self.lists.device)
-        if stream == self.stream or _is_capturing(self.lists.device):  # a capture waits for nothing outside
+        if stream == self.stream or _is_capturing(stream):
             return
-        if self.stream is not None:
+        if self.stream is not None and not _is_capturing(self.stream):
             stream.wait_stream(self.stream)
         for x in (self.lists, self.counters, self.partials):
             x.record_stream(stream)
@@ -105,18 +106,22 @@ class WorkPlan:
         """
         import torch
 
-        flat = np.concatenate([np.ravel(x) for x in lists]).astype(np.int32)
-        sizes = (-(-len(flat) // LINE) * LINE, counters)  # whoever counts owns the line: counters have their own
-        flat = torch.from_numpy(np.pad(flat, (0, sum(sizes) - len(flat))))
+        ends = np.cumsum([np.size(x) for x in lists])
+        sizes = (-(-ends[-1] // LINE) * LINE, counters)  # whoever counts owns the line: counters have their own
+        flat = np.zeros(sum(sizes), np.int32)
+        for end, part in zip(ends, lists, strict=True):
+            flat[end - np.size(part) : end] = np.ravel(part)
+        flat = torch.from_numpy(flat)
         if self.device.type == "cpu":
             return *flat.split(sizes), torch.empty(max(1, floats))
-        if _is_capturing(self.device):
+        if _is_capturing(torch.cuda.current_stream(self.device)):
             raise RuntimeError("plan: got a stream that captures a CUDA graph, allowed are a plan made before the "
                                "capture and a mask (causal) that it has run with before")  # fmt: skip
-        with torch.cuda.stream(_uploads(self.device)):
+        uploads = _uploads(self.device)
+        with torch.cuda.stream(uploads):
             flat = flat.pin_memory().to(self.device, non_blocking=True)
             partials = torch.empty(max(1, floats), device=self.device)
-        _uploads(self.device).synchronize()
+        uploads.synchronize()
         return *flat.split(sizes), partials
 
     def scale(self, softmax_scale: float | None) -> float:
@@ -137,18 +142,26 @@ class WorkPlan:
                 raise
 
 
-@cache
 def _uploads(device):
-    """Of high priority: streams come from a pool, so that one of the usual kind may be somebody else's as well."""
+    with _first:  # a cache is no lock: of two that come first, each would get a stream of its own
+        return _stream(device)
+
+
+_first = threading.Lock()
+
+
+@cache
+def _stream(device):
+    """Of high priority: streams come from a pool, and one of the usual kind is more likely somebody else's as well."""
     import torch
 
     return torch.cuda.Stream(device, priority=-1)
 
 
-def _is_capturing(device) -> bool:
+def _is_capturing(stream) -> bool:
     import torch
 
-    with torch.cuda.device(device):
+    with torch.cuda.stream(stream):
         return torch.cuda.is_current_stream_capturing()
 
 

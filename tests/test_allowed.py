@@ -1,6 +1,9 @@
 """What the call takes and what it refuses: one line before any launch, whatever is handed to it, and quickly."""
 
+import importlib
+import time
 import timeit
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 from layouts import lay_out, layouts
 
 import pod
-from pod import attention, kernels
+from pod import attention, kernels, workplan
 from pod.allowed import Allowed
 from pod.batch import HybridBatch
 from pod.reference import hybrid_attention as reference
@@ -52,6 +55,10 @@ def test_none_and_sparse_tensors_are_refused(call, name):
         (dict(causal=1), "causal: got 1, allowed"),
         (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers above 0"),
         (dict(softmax_scale=True), "softmax_scale: got True"),
+        (dict(softmax_scale=10**400), "softmax_scale: got 1000"),
+        (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers above 0, in the range of float32"),
+        (dict(return_lse="x"), "return_lse: got 'x', allowed are True and False"),
+        (dict(trace=1), "trace: got 1, allowed are True and False"),
         (dict(plan=None), "plan: got NoneType, allowed is what pod.plan returns"),
         (dict(plan=GOOD), "plan: got HybridBatch, allowed is what pod.plan returns"),
     ],
@@ -140,6 +147,11 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
         (dict(kv_lens=[20, 2**40]), "kv_lens: got 1099511627776 at most"),
         (dict(kv_lens=[20, 2**70]), "kv_lens: got 1180591620717411303424 at most"),
         (dict(q_lens=[2**29, 1], kv_lens=[2**29, 30], num_q_heads=8), "2147483648|4294967304 rows of queries"),
+        (dict(page_size=2**32), "page_size: got 4294967296, allowed are powers of two"),
+        (dict(ctas_per_sm=2.0), "ctas_per_sm: got 2.0, allowed are 'auto', 2, 4"),
+        (dict(policy=np.array(["a", "b"])), "policy: got array"),
+        (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got array"),
+        (dict(q_lens=torch.ones(2, dtype=torch.int32, device="meta")), "q_lens: got a tensor without values"),
         (dict(dtype=None, q_lens=GOOD), "kv_lens: got .* beside a HybridBatch, allowed is what the batch says"),
         (dict(method="lean", q_lens=[1, 1], ctas_per_sm=4), "ctas_per_sm: got 4, allowed for method 'lean' is 'auto'"),
         (dict(method="hopper", policy="50:50"), "policy: got '50:50', allowed for method 'hopper' is 'proportional'"),
@@ -161,6 +173,57 @@ def test_a_hybrid_batch_stands_for_its_numbers():
     masked = pod.hybrid_attention(q, k, v, named, table)
     assert torch.equal(pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu"), table, causal=True), masked)
     assert not torch.equal(want, masked)
+
+
+@pytest.mark.parametrize("name, value", [("causal", "no"), ("causal", None), ("dtype", ["a"])])
+def test_a_hybrid_batch_refuses_other_types(name, value):
+    with pytest.raises(ValueError, match=f"{name}: got"):
+        HybridBatch((1,), (1,), 1, 1, 64, **{name: value})
+
+
+def test_an_empty_pool_and_freed_memory_are_refused():
+    allowed, (q, k, v, table) = Allowed(GOOD, torch.device("cpu")), GOOD.tensors()
+    allowed.debug = False
+    allowed.check(q, k, v, table)
+    with pytest.raises(ValueError, match="k_cache: got a tensor without memory"):
+        allowed.check(q, k[:0], v[:0], table)
+    k.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="k_cache: got a tensor without memory"):
+        allowed.check(q, k, v, table)
+    with pytest.raises(ValueError, match="q: got nested"):
+        allowed.check(torch.nested.nested_tensor([torch.zeros(5, 4, 64)]), k, v, table)
+
+
+def test_decodes_have_one_list_for_both_masks():
+    """So that no mask of theirs comes first inside a capture."""
+    from pod import lean
+
+    batch = HybridBatch((1, 1), (64, 64), 4, 2, 64, page_size=16, causal=False)
+    for plan in (lean.HopperPlan(batch, torch.device("cpu"), 4, parts=2), lean.LeanPlan(batch, torch.device("cpu"), 4)):
+        assert plan.lists(True) is plan.lists(False)
+
+
+@pytest.mark.parametrize("module", ["ampere", "hopper", "lean"])
+def test_fake_results_are_dense_whatever_the_query(module):
+    fake = importlib.import_module(f"pod.{module}")._fake
+    q = torch.empty(4, 5, 64, device="meta").transpose(0, 1)
+    out, *_ = fake("", q, *[None] * 6, [0] * 8, 1.0, *([False] * (4 if module == "hopper" else 1)))
+    assert out.shape == q.shape and out.is_contiguous()
+
+
+def test_uploads_have_one_stream_whoever_asks_first(monkeypatch):
+    """Two threads that plan at once wait for the copies that they made."""
+
+    class Stream:
+        def __init__(self, device, priority):
+            time.sleep(0.05)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    workplan._stream.cache_clear()
+    with ThreadPoolExecutor(2) as pool:
+        streams = set(pool.map(lambda _: workplan._uploads(torch.device("cuda", 7)), range(2)))
+    workplan._stream.cache_clear()
+    assert len(streams) == 1
 
 
 def test_auto_is_the_default_and_hopper_gets_its_own_kernel(monkeypatch):

@@ -57,7 +57,7 @@ inline Inputs inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     Inputs at = {q.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), table ? table->const_data_ptr<int>() : nullptr};
     at.q_token = step(q, 0), at.q_head = step(q, 1);
     at.kv_page = step(k, 0), at.kv_token = step(k, 1), at.kv_head = step(k, 2);
-    at.table_stride = table ? table->stride(0) : 0;
+    at.table_stride = table ? step(*table, 0) : 0;
     at.tokens = q.size(0), at.num_q_heads = q.size(1), at.head_dim = q.size(2);
     at.pages = k.size(0), at.page_tokens = k.size(1), at.num_kv_heads = k.size(2);
     return at;
