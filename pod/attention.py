@@ -192,11 +192,13 @@ def _device(device):
         if not torch.cuda.is_available():
             raise ValueError(f"device: got {str(device)!r}, allowed is 'cpu' (the emulator), as torch sees no GPU")
         index = torch.cuda.current_device() if device.index is None else device.index
-        if index >= torch.cuda.device_count():
-            raise ValueError(f"device: got {str(device)!r}, allowed are cuda:0 to cuda:{torch.cuda.device_count() - 1}")
+        try:  # to ask for their number first would cost every plan some tenths of a millisecond
+            capability = torch.cuda.get_device_capability(index)
+        except (AssertionError, RuntimeError):
+            raise ValueError(f"device: got {str(device)!r}, allowed are the GPUs that torch sees") from None
         device = torch.device("cuda", index)
-        if torch.cuda.get_device_capability(device) < (8, 0):
-            capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+        if capability < (8, 0):
+            capability = ".".join(map(str, capability))
             raise ValueError(f"device: got compute capability {capability}, allowed is 8.0 and later")
     return device
 

@@ -102,7 +102,7 @@ class WorkPlan:
         """`lists` one after the other, zeroed counters and room for partial results, on the device.
 
         They are there when this returns, so any stream may use them, a captured one as well. The copy has a stream of
-        its own: it waits for no kernel, and the host waits for it alone, some ten microseconds.
+        its own: it waits for no kernel, and the host waits for it alone, some 40 microseconds on an H200.
         """
         import torch
 
