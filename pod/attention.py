@@ -192,7 +192,7 @@ def _device(device):
         if not torch.cuda.is_available():
             raise ValueError(f"device: got {str(device)!r}, allowed is 'cpu' (the emulator), as torch sees no GPU")
         index = torch.cuda.current_device() if device.index is None else device.index
-        try:  # to ask for their number first would cost every plan some tenths of a millisecond
+        try:
             capability = torch.cuda.get_device_capability(index)
         except (AssertionError, RuntimeError):
             raise ValueError(f"device: got {str(device)!r}, allowed are the GPUs that torch sees") from None
