@@ -12,6 +12,7 @@ from pod.reference import hybrid_attention
 from pod.schedule import hopper
 from pod.schedule.execute import execute, rows_of, tokens_of
 from pod.schedule.hopper import FIELDS, WorkList
+from pod.workplan import WorkPlan
 
 
 def lists(b) -> tuple[WorkList, WorkList]:
@@ -220,7 +221,7 @@ def test_a_wrong_work_list_is_noticed(fault):
 
 def test_auto_takes_the_fused_kernel_where_there_is_prefill_and_the_decode_method_elsewhere(monkeypatch):
     """Of decodes alone the method lean knows more: where a warp's tile reads faster, and where a fixed split does."""
-    planned = {"hopper": object(), "lean": object()}
+    planned = {name: WorkPlan(None, None, 1) for name in ("hopper", "lean")}
     monkeypatch.setattr("pod.attention._is_hopper", lambda device: True)
     for name, work in planned.items():
         monkeypatch.setattr(f"pod.{name}.make_plan", lambda *_, work=work: work)

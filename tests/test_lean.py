@@ -357,16 +357,15 @@ def test_hopper_lists_of_a_fixed_split_give_attention(lens, heads, splits):
 
 @emulated
 def test_hopper_kernel_takes_the_lists_of_a_fixed_split(monkeypatch):
-    import test_emulator_hybrid90 as hybrid90
+    from emulator import library
+    from emulator.hybrid90 import Case, Outcome
 
     from pod import hopper
 
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     made = lambda batch, device, sms, **_: lean.HopperPlan(batch, device, sms, parts=3)  # noqa: E731
     monkeypatch.setattr(hopper, "Plan", made)
-    batch = HybridBatch((1, 1), (700, 300), 4, 2, 64, page_size=64)
-    error, lse_error = hybrid90.run(batch, 3)
-    assert error < 0.008 and lse_error < 1e-4
+    outcome = Outcome(library("hybrid90"), Case(HybridBatch((1, 1), (700, 300), 4, 2, 64, page_size=64), 3))
+    assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +26,7 @@ REAL = ("backends.py", "cli.py", "early.py", "engine.py", "model.py", "sampler.p
 @cache
 def code() -> str:
     """Digest of all that a result depends on besides the run itself."""
-    digest = hashlib.sha256(np.__version__.encode())
+    digest = hashlib.sha256(f"{np.__version__} {sys.version_info[:2]}".encode())  # Python 3.12 adds floats otherwise
     for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern) if path.name not in REAL):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
