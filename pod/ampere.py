@@ -1,4 +1,4 @@
-"""The five methods of the sm_80 family: serial, streams, cta, warp and pod. One kernel source, csrc/hybrid.cu.
+"""The five methods of the sm_80 family: serial, streams, cta, warp and pod. One kernel source, csrc/sm80/hybrid.cu.
 
 `make_plan` decides on the host what is computed in which order; `run` launches.
 """
@@ -58,7 +58,7 @@ def _fake(kind, q, k, v, table, lists, counters, partials, shape, scale, lse):
     return q.new_empty(q.shape), sums, q.new_empty((trace_rows, len(kernels.TRACE_FIELDS)), dtype=torch.int64)
 
 
-HYBRID = kernels.Family("hybrid", bindings="bindings.cpp", kernels="hybrid.cu", fake=_fake, kinds=_kinds())
+HYBRID = kernels.Family("hybrid", bindings="bindings.cpp", kernels="sm80/hybrid.cu", fake=_fake, kinds=_kinds())
 
 
 @dataclass

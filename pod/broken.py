@@ -48,8 +48,8 @@ class Source:
 
 POD = Source(
     CSRC / "emulate" / "driver.cu",
-    ("include/binding.cuh", "include/tile_attention.cuh", "include/streamk.cuh"),
-    ("hopper", "micro"),
+    ("include/binding.cuh", "include/tile_attention.cuh", "include/partials.cuh"),
+    ("sm90", "lean", "micro"),
 )
 
 

@@ -268,13 +268,13 @@ class Tiles:
 
 def ring(space: int, rows: int, keys: int, row: int) -> float:
     """Bytes under way in what shared memory the query rows leave: all panels of the ring but the two being read. With
-    three panels each step fetches its own V (csrc/hybrid.cu, Shape)."""
+    three panels each step fetches its own V (csrc/sm80/hybrid.cu, Shape)."""
     panels = (space - rows * row) // (keys * row)
     return max(min(panels, 6) // 2 * 2 - 2, 1.5) * keys * row
 
 
 def our_tiles(gpu: GPU, ctas_per_sm: int, head_dim: int) -> Tiles:
-    """Those of csrc/hybrid.cu on this GPU."""
+    """Those of csrc/sm80/hybrid.cu on this GPU."""
     shape, room, row = SHAPES[ctas_per_sm], gpu.smem_per_sm // ctas_per_sm - 1024, 2 * head_dim
     rows, keys = (shape.prefill_rows, DECODE_ROWS), (shape.prefill_keys, DECODE_KEYS)
     rings = [ring(space, r, k, row) for space, r, k in zip((room, room // shape.virtual), rows, keys, strict=True)]
@@ -442,7 +442,7 @@ class ByRole(Source):
         return next(self.queues[slot], None)
 
 
-HOPPER_RINGS = (65536.0, 98304.0)  # bytes of K and V under way: csrc/hopper/prefill.cuh, decode.cuh
+HOPPER_RINGS = (65536.0, 98304.0)  # bytes of K and V under way: csrc/sm90/prefill.cuh, decode.cuh
 
 
 def _hopper(batch: HybridBatch, gpu: GPU) -> Program:

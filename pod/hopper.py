@@ -30,7 +30,7 @@ def _fake(kind, q, k, v, table, lists, counters, partials, shape, scale, causal,
 
 
 HOPPER = kernels.Family(
-    "hopper", bindings="hopper/bindings90.cpp", kernels="hopper/hybrid90.cu", fake=_fake, arch="90a"
+    "hopper", bindings="sm90/bindings90.cpp", kernels="sm90/hybrid.cu", fake=_fake, arch="90a"
 )
 
 

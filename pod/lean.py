@@ -1,6 +1,6 @@
 """LeanAttention: the decode of a batch in equal ranges of tiles, across the borders of heads and requests.
 
-On compute capability 9.0 it is the decode half of the Hopper kernel, elsewhere (and on the emulator) csrc/lean.cu. How
+On compute capability 9.0 it is the decode half of the Hopper kernel, elsewhere (and on the emulator) csrc/lean/lean.cu. How
 the line of tiles is cut is decided here, so the same kernels also run a fixed split: `splits` parts of every head.
 """
 
@@ -22,7 +22,7 @@ from pod.workplan import Lists, WorkPlan, results
 # Who works through a range: a warp that serves all query heads of a KV head, or, as in the paper, a CTA with a tile of
 # 64 query rows against 64 or 128 keys at a time, of which decode fills one row.
 WORKERS = ("warp", "cta64", "cta128")
-MERGES = {"last": "LastMerges", "host": "HostMerges"}  # who adds the parts of a head up: csrc/lean.cu
+MERGES = {"last": "LastMerges", "host": "HostMerges"}  # who adds the parts of a head up: csrc/lean/lean.cu
 CTAS_PER_SM, WARPS, TILE_ROWS = 2, 4, 64
 # Of the Hopper kernel on an H200: what merging the parts of a head costs, and what beginning another part costs.
 MERGE_US, BORDER_US = 5.0, 1.0
@@ -30,7 +30,7 @@ MANY, LARGE = 32, 1 << 29  # KV heads of all requests; bytes of keys and values
 TRACE_FIELDS = ("worker", "record", "sm", "start", "computed", "end", "merges", "block")
 
 
-# ---------------------------------------------------------------- csrc/lean.cu
+# ---------------------------------------------------------------- csrc/lean/lean.cu
 def kind(dtype: str, head_dim: int, worker: str = "warp", merge: str = "last", trace: bool = False) -> str:
     return f"{dtype}_{head_dim}_{worker}_{merge}{'_trace' if trace else ''}"
 
@@ -55,7 +55,7 @@ def _fake(kind, q, k, v, table, lists, counters, partials, shape, scale, lse):
     return q.new_empty(q.shape), sums, q.new_empty((rows, len(TRACE_FIELDS)), dtype=torch.int64)
 
 
-LEAN = kernels.Family("hybrid_lean", bindings="bindings.cpp", kernels="lean.cu", fake=_fake, kinds=_kinds())
+LEAN = kernels.Family("hybrid_lean", bindings="bindings.cpp", kernels="lean/lean.cu", fake=_fake, kinds=_kinds())
 
 
 @dataclass
@@ -67,7 +67,7 @@ class LeanLists(Lists):
 
 @dataclass
 class LeanPlan(WorkPlan):
-    """One iteration's ranges for csrc/lean.cu."""
+    """One iteration's ranges for csrc/lean/lean.cu."""
 
     splits: int | str | None = None  # parts of every head; None for equal ranges; or "auto"
     worker: str = "warp"
@@ -187,7 +187,7 @@ def build(batch: HybridBatch, device) -> None:
 
 def make_plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | None = None, **choice) -> WorkPlan:
     """Plan one iteration. splits: "stream-k" (equal ranges), parts of every head, or "auto", whichever of them should
-    end first; the paper's tile then takes equal ranges. worker: one of WORKERS (csrc/lean.cu), "hopper", or None to
+    end first; the paper's tile then takes equal ranges. worker: one of WORKERS (csrc/lean/lean.cu), "hopper", or None to
     choose; `choice` as LeanPlan has it."""
     import torch
 

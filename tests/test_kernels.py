@@ -1,4 +1,4 @@
-"""The kernels of csrc/hybrid.cu on the emulator: every method, policy, tile and split against float64."""
+"""The kernels of csrc/sm80/hybrid.cu on the emulator: every method, policy, tile and split against float64."""
 
 import errno
 import itertools
@@ -435,7 +435,7 @@ def test_library_changes_its_name_with_what_it_is_made_from(workshop):
 
     before = names()
     for header, changed in {"include/softmax.cuh": (True, True), "emulate/warp.h": (True, False),
-                            "hopper/launch.h": (False, True)}.items():  # fmt: skip
+                            "sm90/launch.h": (False, True)}.items():  # fmt: skip
         path = kernels.CSRC / header
         path.write_text(path.read_text() + "// changed\n")
         after = names()

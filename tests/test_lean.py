@@ -216,7 +216,7 @@ def test_hosts_need_a_slot_more_than_there_are_heads(heads, parts):
         assert sorted(host_blocks.ended(grid, heads + 1)) == by_head
 
 
-# ---------------------------------------------------------------- the kernel of csrc/lean.cu
+# ---------------------------------------------------------------- the kernel of csrc/lean/lean.cu
 def check(batch, sms=3, merge="last", **how):
     """Run twice on poisoned memory; returns the trace."""
     with kernels.machine(sms):

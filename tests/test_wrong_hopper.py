@@ -38,7 +38,7 @@ SPARE = {*TOGETHER, *TWICE, ("consume of prefill", 0)}
 def test_every_barrier_but_the_known_ten_is_missed_when_it_goes():
     library, seen = broken.numbered(SOURCE), Counter()
     for barrier in broken.barriers(SOURCE):
-        side = barrier.file.removeprefix("hopper/").removesuffix(".cuh")
+        side = barrier.file.removeprefix("sm90/").removesuffix(".cuh")
         name = f"{barrier.function} of {side}" if barrier.function in ("merge", "consume") else barrier.function
         place = (name, seen[name])
         seen[name] += 1

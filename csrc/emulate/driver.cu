@@ -1,6 +1,6 @@
 // The POD kernel for one small shape, called with plain arrays: what pod/broken.py builds from a changed csrc.
 int pod_chosen = -1;  // the change that is made, where the source has several to choose from
-#include "hybrid.cu"
+#include "sm80/hybrid.cu"
 
 #ifndef HEAD_DIM
 #define HEAD_DIM 64

@@ -4,7 +4,7 @@
 // are read, and in how the warps' sums meet.
 #include "include/launch.cuh"
 #include "include/ptx.cuh"
-#include "single_query.h"
+#include "micro/single_query.h"
 
 constexpr int kHead = 128, kPage = 16, kThreads = 128, kWarps = kThreads / 32;
 constexpr int kGroup = 2;                        // threads that share a key

@@ -2,7 +2,7 @@
 // (pod/single_query.py).
 #include <ATen/ops/empty.h>
 #include "include/operators.h"
-#include "single_query.h"
+#include "micro/single_query.h"
 
 void launch_single_query(const SingleQueryArgs&, Stream);
 void launch_write_cache(const WriteCacheArgs&, Stream);

@@ -443,7 +443,7 @@ def ours_paged(s: Setting, page: int):
 
 
 def family(s: Setting, method: str, **choices):
-    """One of the methods of csrc/hybrid.cu; `choices` as in pod.plan, which decides whatever they leave open."""
+    """One of the methods of csrc/sm80/hybrid.cu; `choices` as in pod.plan, which decides whatever they leave open."""
     import pod
 
     heads = (s.batch.num_q_heads, s.batch.num_kv_heads, s.batch.head_dim)

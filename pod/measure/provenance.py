@@ -187,7 +187,7 @@ def write(
     """Write the sidecar of the file at `path`, measured under `run`, and check it.
 
     keys: the columns that name a row; the others are measured. timer: how time was taken, in words. l2: "cold" or
-    "warm". csrc: the sources that were compiled, e.g. ["csrc/hybrid.cu"]; what they include is found. before: the
+    "warm". csrc: the sources that were compiled, e.g. ["csrc/sm80/hybrid.cu"]; what they include is found. before: the
     sidecar of what an earlier session measured of it.
     """
     path = Path(path)
@@ -238,7 +238,7 @@ def csrc_hashes(files: Iterable[str]) -> dict[str, str]:
             continue
         if not (ROOT / name).is_file():
             raise ValueError(
-                f"csrc: {name!r} is not a file of this repository; name it from the top, as csrc/hybrid.cu"
+                f"csrc: {name!r} is not a file of this repository; name it from the top, as csrc/sm80/hybrid.cu"
             )
         code = (ROOT / name).read_text(encoding="utf-8")
         if Path(name).suffix in C_LIKE:

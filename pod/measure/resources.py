@@ -1,4 +1,4 @@
-"""Registers, shared memory and spills of every kernel of csrc/hybrid.cu: `python -m pod.measure.resources`.
+"""Registers, shared memory and spills of every kernel of csrc/sm80/hybrid.cu: `python -m pod.measure.resources`.
 
 Needs nvcc, but no GPU; writes data/resources.csv. Spills would mean that a tile is too large for a
 thread's registers.
@@ -69,7 +69,7 @@ def _sizes(capability: tuple[int, int]) -> dict[tuple[int, int, str], tuple[int,
     flags = ["-std=c++20", "-DPOD_EMULATE", "-w", f"-DPOD_SMEM_PER_SM={kernels.smem_per_sm(capability)}"]
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "sizes.cpp"), Path(folder, "sizes")
-        source.write_text((kernels.CSRC / "hybrid.cu").read_text() + SIZES)
+        source.write_text((kernels.CSRC / HYBRID.kernels).read_text() + SIZES)
         command = ["c++", *flags, f"-I{kernels.CSRC}", str(source), "-o", str(program)]
         subprocess.run(command, check=True)
         lines = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
@@ -103,7 +103,7 @@ def fingerprint() -> str:
     """Changes with the kernels' code; the first half of the hash of hybrid.cu and of all that it includes."""
     import hashlib
 
-    return hashlib.sha256(repr(csrc_hashes(["csrc/hybrid.cu"])).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(csrc_hashes(["csrc/sm80/hybrid.cu"])).encode()).hexdigest()[:16]
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ SHORTEST = 512  # keys of a piece, when pieces shrink
 
 @dataclass(frozen=True)
 class TileShape:
-    """Tiles of a CTA; csrc/hybrid.cu has the same numbers (Shape)."""
+    """Tiles of a CTA; csrc/sm80/hybrid.cu has the same numbers (Shape)."""
 
     prefill_rows: int
     prefill_keys: int

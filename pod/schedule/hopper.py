@@ -1,7 +1,7 @@
 """The work lists of the Hopper kernel: which piece of attention each SM computes, and in which order.
 
 The kernel itself decides nothing. It draws prefill units and decode chunks from two queues, and this module fills them.
-A piece of work is one row of twelve integers, `FIELDS`; `csrc/hopper/common.cuh` reads the same twelve.
+A piece of work is one row of twelve integers, `FIELDS`; `csrc/sm90/common.cuh` reads the same twelve.
 """
 
 from __future__ import annotations

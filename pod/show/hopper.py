@@ -20,7 +20,7 @@ from pod.show import style
 from pod.show.gantt import gantt
 from pod.show.tiles import CELLS
 
-SOURCE = Path(__file__).parents[2] / "csrc" / "hopper" / "hybrid90.cu"
+SOURCE = Path(__file__).parents[2] / "csrc" / "sm90" / "hybrid.cu"
 GRANULE, HEADS = 8 * KIB, 8  # of decode's ring; query heads of a pass
 WORKERS = (*style.WORKERS[2:], *style.WORKERS[:2])  # those that mean prefill and decode come last
 

@@ -1,6 +1,6 @@
 // Hopper's asynchronous instructions, one small kernel each, and kernels that break their rules.
 #include "host.h"
-#include "hopper/ptx90.cuh"
+#include "include/ptx90.cuh"
 using namespace pod90;
 
 // Control words at the start of shared memory, operands from kData on.

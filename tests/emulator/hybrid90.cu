@@ -1,6 +1,6 @@
 // The whole Hopper kernel, on an emulated machine with Hopper's shared memory.
 int pod_chosen = -1;  // as in emulate/driver.cu
-#include "hopper/hybrid90.cu"
+#include "sm90/hybrid.cu"
 #include "host.h"
 
 EXPORT void choose(int change) { pod_chosen = change; }

@@ -12,7 +12,7 @@ from emulator import events_in_order
 from pod.batch import HybridBatch
 from pod.reference import hybrid_attention
 
-FIELDS = {  # Inputs of csrc/include/inputs.h, then what Pod90Launch of csrc/hopper/launch.h adds
+FIELDS = {  # Inputs of csrc/include/inputs.h, then what Pod90Launch of csrc/sm90/launch.h adds
     "q k v table": ctypes.c_void_p,
     "q_token q_head kv_page kv_token kv_head table_stride": ctypes.c_int64,
     "tokens num_q_heads num_kv_heads head_dim pages page_tokens": ctypes.c_int,
@@ -26,7 +26,7 @@ FIELDS = {  # Inputs of csrc/include/inputs.h, then what Pod90Launch of csrc/hop
 
 
 class Launch(ctypes.Structure):
-    """Pod90Launch of csrc/hopper/launch.h."""
+    """Pod90Launch of csrc/sm90/launch.h."""
 
     _fields_ = [(name, kind) for names, kind in FIELDS.items() for name in names.split()]
 

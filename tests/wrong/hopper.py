@@ -7,7 +7,7 @@ from layouts import WIDER_TABLE
 from pod.batch import HybridBatch
 from pod.broken import Mistake, Source
 
-PREFILL, DECODE, COMMON = (f"hopper/{name}.cuh" for name in ("prefill", "decode", "common"))
+PREFILL, DECODE, COMMON = (f"sm90/{name}.cuh" for name in ("prefill", "decode", "common"))
 SOURCE = Source(HERE / "hybrid90.cu", (COMMON, PREFILL, DECODE), also=(HERE,))
 # Between them every part of the kernel: tails of one key, split tiles and requests, small and large pages, a group of
 # more than 8 heads, prefill that yields, more parts than are merged at a time, maxima that rise.
@@ -142,7 +142,7 @@ MISTAKES = (
     ),
     Mistake(
         "nobody makes the barriers visible to the copy engine",
-        "hopper/hybrid90.cu",
+        "sm90/hybrid.cu",
         "        fence_mbar_init();",
         "        ;",
         "no fence_mbar_init made visible",

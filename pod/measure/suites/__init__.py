@@ -53,9 +53,9 @@ SUITES = {
     "vllm-timeline": "pod.measure.suites.vllm_timeline",  # last: a profiler that was attached slows what follows
 }
 
-HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
+HOPPER_CSRC = ("csrc/sm90/hybrid.cu", "csrc/sm90/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
 METHODS_CSRC = (
-    "csrc/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py",
+    "csrc/sm80/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py",
     "pod/schedule/stream_k.py",
 )  # fmt: skip
 SINGLE_QUERY_CSRC = (

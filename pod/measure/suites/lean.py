@@ -14,7 +14,7 @@ from pod.schedule.stream_k import flash_splits
 
 DOC = "decode by stream-K beside fixed splits of the same tile code, FlashAttention-3, FlashInfer and a plain read."
 KEYS = ("batch", "q_heads", "kv_heads", "head_dim", "dtype", "page")
-CSRC = (*HOPPER_CSRC, "csrc/lean.cu", "csrc/bindings.cpp", "pod/lean.py", "pod/schedule/stream_k.py")
+CSRC = (*HOPPER_CSRC, "csrc/lean/lean.cu", "csrc/bindings.cpp", "pod/lean.py", "pod/schedule/stream_k.py")
 ROUNDS, REPEATS = 5, 15
 K, M = 1024, 1 << 20
 SMS = 132
@@ -73,7 +73,7 @@ def measure(case: dict) -> dict:
 # ---------------------------------------------------------------- every cut of the same tile code
 def compare(setting, others: dict, rounds: int, ms: float = 2.0, paper: bool = False) -> dict:
     """One row: equal ranges, what the plan chooses, the splits of FlashDecoding's old and today's rule, no split, the
-    best split, and `others`. With `paper`, also the paper's tile, rebuilt in csrc/lean.cu, under the same cuts."""
+    best split, and `others`. With `paper`, also the paper's tile, rebuilt in csrc/lean/lean.cu, under the same cuts."""
     batch = setting.batch
     rules = chosen_splits(batch)
     splits = {**rules, **{f"try_{n}": n for n in promising_splits(batch)}}

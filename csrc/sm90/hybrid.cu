@@ -2,9 +2,9 @@
 // One CTA of 512 threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles,
 // warpgroup 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone.
 // At head_dim 64 a batch without decode may have a kernel of its own (kAlone), where warpgroup 3 is prefill's, too.
-#include "decode.cuh"
-#include "prefill.cuh"
-#include "launch.h"
+#include "sm90/decode.cuh"
+#include "sm90/prefill.cuh"
+#include "sm90/launch.h"
 using namespace pod90;
 
 // Registers of a producer, prefill and decode thread: (40 + 2 * 200 + 72) * 128 = 65536.

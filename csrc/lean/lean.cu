@@ -3,7 +3,7 @@
 // is LeanAttention, at the end of every head FlashAttention-2, at fixed parts of every head FlashDecoding.
 #include "include/hybrid.h"
 #include "include/launch.cuh"
-#include "include/streamk.cuh"
+#include "include/partials.cuh"
 
 #ifndef POD_SMEM_PER_SM
 #define POD_SMEM_PER_SM (164 << 10)  // A100, and the emulated machine; the build says what the card at hand has

@@ -1,6 +1,6 @@
 // The one call into the Hopper kernel, free of CUDA and torch types, so that bindings and benchmarks share it.
 #pragma once
-#include "../include/inputs.h"
+#include "include/inputs.h"
 
 struct Pod90Launch : Inputs {
     void* out;                         // [tokens, Hq, D], dense

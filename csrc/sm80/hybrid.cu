@@ -3,7 +3,7 @@
 #include "include/binding.cuh"
 #include "include/hybrid.h"
 #include "include/launch.cuh"
-#include "include/streamk.cuh"
+#include "include/partials.cuh"
 #include "include/trace.cuh"
 
 #ifndef POD_SMEM_PER_SM

@@ -1,6 +1,6 @@
 // One small wrapper per Hopper (sm_90a) instruction: its GPU form and its emulated form (see include/ptx.cuh).
 #pragma once
-#include "../include/ptx.cuh"
+#include "ptx.cuh"
 #ifdef POD_EMULATE
 #include "../emulate/hopper.h"
 #else

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstddef>
 
-#include "ptx90.cuh"
+#include "include/ptx90.cuh"
 
 namespace pod90 {
 

@@ -2,7 +2,7 @@
 // Q, O: [tokens, Hq, D]. A tile's rows are tokens x heads of one KV head (token major), so that a short chunk fills a tile
 // with the heads of its group instead of padding. A tile's KV blocks are walked from the last to the first, so that only the first ones are masked.
 #pragma once
-#include "common.cuh"
+#include "sm90/common.cuh"
 
 namespace pod90::prefill {
 

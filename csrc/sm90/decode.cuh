@@ -2,7 +2,7 @@
 // of one KV head packed. The product is swapped, S^T = K Q^T and O^T = V^T P^T, so that the few heads are the narrow side
 // (n = 8) and nothing is padded to 64 rows. It is wgmma and not mma.sync, because beside prefill's wgmma mma.sync starves.
 #pragma once
-#include "common.cuh"
+#include "sm90/common.cuh"
 
 namespace pod90::decode {
 

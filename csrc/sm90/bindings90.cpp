@@ -2,7 +2,7 @@
 // turns tensors into the launch record.
 #include <ATen/ATen.h>
 #include "include/operators.h"
-#include "launch.h"
+#include "sm90/launch.h"
 
 namespace {
 
