@@ -12,9 +12,9 @@ from pod.show import hopper as pictures
 CSRC = Path(__file__).parents[1] / "csrc"
 WIDTH = 120
 BOUNDARY = {  # launch records, and who fills them
-            "bindings.cpp", "bindings90.cpp", "fusion_bindings.cpp", "single_query_bindings.cpp", "operators.h",
-            "hybrid.h", "inputs.h", "launch.h", "driver.cu"}  # fmt: skip
-SOURCES = sorted(p for p in CSRC.rglob("*") if p.suffix in (".cu", ".cuh", ".h", ".cpp") and p.name not in BOUNDARY)
+            "bindings.cpp", "fusion_bindings.cpp", "single_query_bindings.cpp", "operators.h", "hybrid.h", "inputs.h",
+            "driver.cu"}  # fmt: skip
+SOURCES = sorted(p for p in CSRC.rglob("*") if p.suffix in (".cu", ".cuh", ".h", ".cpp"))
 
 # ---------------------------------------------------------------- one statement after the other
 
@@ -67,7 +67,7 @@ README = (CSRC / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_names_every_source():
-    assert [p.name for p in SOURCES if f"{p.name}`" not in README] == []
+    assert [p.name for p in SOURCES if p.name not in BOUNDARY and f"{p.name}`" not in README] == []
 
 
 def test_the_readme_has_the_registers_and_shared_memory_of_the_compiler():

@@ -8,20 +8,19 @@ import hashlib
 import json
 import random
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
-import torch
 
-from pod import ampere, hopper, lean
 from pod.batch import HybridBatch
 from pod.hardware import GPUS
+from pod.kernels import lean, sm80, sm90
+from pod.kernels.launch import Layout, flat
+from pod.schedule import choose, decide
 from pod.schedule.binding import POLICIES
 
 FILE = Path(__file__).parent / "golden" / "worklists.json"
 BATCHES = 500
 HEADS = ((4, 4), (8, 2), (32, 4), (24, 3), (16, 1), (6, 2), (16, 4), (10, 2), (12, 1), (71, 1), (32, 8), (56, 56))
-CPU = torch.device("cpu")
 
 
 def batches():
@@ -47,61 +46,49 @@ def _length(draw: random.Random, most: int) -> int:
 # ---------------------------------------------------------------- one way of planning each
 
 
-class Kept(list):
-    """What a plan would place: the lists, and how many counters and floats it asks for."""
-
-    def __call__(self, *lists, **sizes):
-        self[:] = [np.concatenate([np.ravel(x) for x in lists]), *sizes.values()]
-        return None, None, None
+def placed(layout: Layout, *numbers: str) -> tuple:
+    """The lists as the kernel gets them, how many counters and floats it gets, and these of its numbers."""
+    return flat(layout.lists), layout.counters, layout.floats, [getattr(layout.header, name) for name in numbers]
 
 
-def _placed(plan, causal: bool) -> tuple:
-    kept = Kept()
-    with patch.object(type(plan), "place", staticmethod(kept)):
-        numbers = plan.make(causal).shape
-    return *kept, numbers
+def of_sm80(batch, method, sms, gpu, **choice) -> tuple:
+    made = decide.hybrid(batch, gpu, sms, method, **choice, causal=batch.causal)
+    mask = ("causal",) if batch.prefill else ()
+    works = ("prefill_works", "decode_works", "pieces", "deals", "prefill_groups", "decode_groups", "prefill_slots")
+    return placed(sm80.lay_out(made), "method", "ctas_per_sm", "sms", *mask, *works, "decode_slots", "trace_rows")
 
 
-def sm80(batch, method, sms, gpu, **choice) -> tuple:
-    with patch.object(ampere, "gpu_of", lambda device: gpu), patch.object(ampere.kernels, "sm_count", lambda _: sms):
-        with patch.object(ampere.Plan, "lists"):
-            plan = ampere.make_plan(batch, CPU, method, **choice)
-        made = _placed(plan, batch.causal)
-    return made if batch.prefill else (*made[:3], made[3][:3] + made[3][4:])
+def of_sm90(batch, sms, **choice) -> tuple:
+    made = decide.hopper(batch, sms, **choice, causal=batch.causal)
+    rows, floats = made.shape.prefill_rows, 8 * (batch.head_dim // 8 + 1)
+    *lists, numbers = placed(sm90.lay_out(made), "prefill_works", "decode_works", "pieces", "prefill_groups")
+    prefill = placed(sm90.lay_out(made), "pack_shift", "prefill_rows")[-1] if batch.prefill else []
+    return *lists, [*numbers, made.prefill.partials * rows * floats, sms, *prefill]
 
 
-def hopper_lists(batch, sms, **choice) -> tuple:
-    *made, numbers = _placed(hopper.Plan(batch, CPU, sms, **choice), batch.causal)
-    return *made, numbers[:6] + (numbers[6:] if batch.prefill else []), hopper.prefill_yields(batch)
-
-
-def hopper_splits(batch, sms, parts) -> tuple:
-    *made, numbers = _placed(lean.HopperPlan(batch, CPU, sms, parts=parts), True)
-    return *made, numbers[:6]
-
-
-def lean_lists(batch, sms, **choice) -> tuple:
-    *made, numbers = _placed(lean.LeanPlan(batch, CPU, sms, **choice), True)
-    return *made, [numbers[i] for i in (5, 6, 9, 11, 12)]
+def of_lean(batch, sms, worker="warp", **choice) -> tuple:
+    layout = lean.kernel(worker).lay_out(decide.lean(batch, sms, worker=worker, **choice))
+    return placed(layout, "decode_works", "pieces", "decode_groups", "decode_slots", "trace_rows")
 
 
 def ways(batch: HybridBatch, draw: random.Random):
     """(name, lists) of every way to plan this batch."""
     sms, gpu = draw.choice((1, 3, 4, 108, 132)), GPUS[draw.choice(("a100", "h200"))]
-    for method in ampere.METHODS:
+    for method in sm80.METHODS:
         choice = {"policy": draw.choice(list(POLICIES)), "ctas_per_sm": draw.choice((2, 4, "auto")),
                   "prefill_splits": draw.choice(("limited", "limited", "vanilla", "none", 2, 5)),
                   "decode_splits": draw.choice(("auto", "auto", "stream-k", 1, 3, 16))}  # fmt: skip
-        yield method, sm80(batch, method, sms, gpu, **choice)
+        yield method, of_sm80(batch, method, sms, gpu, **choice)
     weights = None if draw.random() < 0.7 else [draw.uniform(0.2, 3.0) for _ in range(sms)]
-    yield "hopper", hopper_lists(batch, sms, splits=draw.choice((None, None, 1, 3, 8)), decode_weights=weights)
+    made = of_sm90(batch, sms, splits=draw.choice((None, None, 1, 3, 8)), weights=weights)
+    yield "hopper", (*made, choose.prefill_yields(batch))
     if batch.prefill:
         return
-    yield "hopper splits", (*hopper_splits(batch, sms, draw.randint(1, 20)), lean._hopper_splits(batch, sms) or 0)
-    yield "lean", lean_lists(batch, sms, splits=draw.choice((None, "auto", "auto", 1, 3, 20)))
-    yield "lean tile", lean_lists(batch, sms, worker=draw.choice(("cta64", "cta128")), splits=draw.choice((None, 1, 3)))
+    yield "hopper splits", (*of_sm90(batch, sms, parts=draw.randint(1, 20)), choose.whole_parts(batch, sms) or 0)
+    yield "lean", of_lean(batch, sms, splits=draw.choice((None, "auto", "auto", 1, 3, 20)))
+    yield "lean tile", of_lean(batch, sms, worker=draw.choice(("cta64", "cta128")), splits=draw.choice((None, 1, 3)))
     cut = {"block": draw.choice((64, 128, 512)), "alike": draw.choice((None, 1))}
-    yield "lean blocks", lean_lists(batch, sms, worker="warp", **cut)
+    yield "lean blocks", of_lean(batch, sms, worker="warp", **cut)
 
 
 def hashes() -> dict[str, str]:

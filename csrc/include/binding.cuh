@@ -43,8 +43,8 @@ struct ByWarp {
 };
 
 // SM-aware (POD): the CTA asks where it runs, and what runs there already. kDraws: where two launches at once have
-// shared the tickets (pod/workplan.py lets none), neither operation may have anything left, and the CTA goes without
-// work.
+// shared the tickets (pod/kernels/launch.py lets none), neither operation may have anything left, and the CTA goes
+// without work.
 struct ByTicket {
     static constexpr bool kPrefills = true, kDecodes = true, kHalves = false, kDraws = true;
 

@@ -28,7 +28,7 @@ template <class T> struct Tensors {
     unsigned pages;          // last: anywhere before, ptxas takes 14 registers more
 };
 
-// One piece of work, made by pod/schedule/fixed_split.py: query rows against keys begin .. end of their sequence.
+// One piece of work, made by pod/kernels/sm80.py: query rows against keys begin .. end of their sequence.
 struct alignas(16) Work {
     int token, rows;        // prefill: first token and how many; decode: the token, and how many query heads
     int head, kv_head, seq; // (first) query head, its KV head, the sequence

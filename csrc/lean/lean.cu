@@ -1,5 +1,5 @@
 // Decode by stream-K, as LeanAttention has it: the tiles of all requests and heads lie on one line, and every worker
-// computes one contiguous range of it. The kernel does not know how the line was cut (pod/schedule/stream_k.py): at
+// computes one contiguous range of it. The kernel does not know how the line was cut (pod/schedule/decode.py): at
 // equal distances it is LeanAttention, at the end of every head FlashAttention-2, at fixed parts of every head
 // FlashDecoding.
 #include "include/arguments.cuh"
@@ -42,7 +42,7 @@ template <class T> struct LeanParams {
     gptr<const int> pieces;  // [count + 1] first record of each worker's range
     int count;
     Partials partials;
-    gptr<int64_t> trace;     // [records, 8], see TRACE_FIELDS in pod/lean.py
+    gptr<int64_t> trace;     // [records, 8], see TRACE_FIELDS in pod/kernels/lean.py
 };
 
 // One record: the part of a head that lies in this worker's range.
@@ -96,7 +96,7 @@ template <class Worker, class Merges, bool kTrace, class T> void launch_lean(con
     launch<lean<Worker, Merges, kTrace, T>>(stream, dim3(ctas), dim3(kLeanThreads), smem, lean_params<Worker, T>(a));
 }
 
-// The build adds one line for each kind it wants: POD_LEAN(lean_bfloat16_64_warp_last, __nv_bfloat16, false,
+// The build adds one line for each kind it wants: POD_LEAN(hybrid_lean_bfloat16_64_warp_last, __nv_bfloat16, false,
 // LastMerges, WarpWorker<__nv_bfloat16, 64>)
 #define POD_LEAN(NAME, T, TRACE, MERGE, ...) \
     void launch_##NAME(const HybridArgs& a, Stream stream) { launch_lean<__VA_ARGS__, MERGE, TRACE, T>(a, stream); }

@@ -146,6 +146,6 @@ template <class T, int kD, bool kTrace> void launch_hybrid(const HybridArgs& a, 
     else launch_shape<Shape<T, kD, 4>, kTrace, T>(a, stream);
 }
 
-// The build adds one line for each kind of tensor it wants: POD_KERNELS(bfloat16_128, __nv_bfloat16, 128, false)
+// The build adds one line for each kind of tensor it wants: POD_KERNELS(hybrid_bfloat16_128, __nv_bfloat16, 128, false)
 #define POD_KERNELS(NAME, T, D, TRACE) \
     void launch_##NAME(const HybridArgs& a, Stream stream) { launch_hybrid<T, D, TRACE>(a, stream); }

@@ -16,7 +16,7 @@ struct KvLayout {
     int stride, page_shift;  // tokens a page = 1 << page_shift (31: contiguous); a stride of 64 bits costs .5 %
 };
 
-// One piece of work: query rows against a range of KV tiles. Made by pod/schedule/hopper.py, three int4 each; a
+// One piece of work: query rows against a range of KV tiles. Made by pod/kernels/sm90.py, three int4 each; a
 // producer copies it to shared memory for its consumers.
 struct Work {
     shared<int> q_row;          // prefill: first token of q; decode: q row x Hq + first head of the group

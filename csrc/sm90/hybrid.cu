@@ -4,7 +4,8 @@
 // 64 a batch without decode may have a kernel of its own (kAlone), where warpgroup 3 is prefill's, too.
 #include "sm90/decode.cuh"
 #include "sm90/prefill.cuh"
-#include "sm90/launch.h"
+#include "include/hybrid.h"
+#include "include/launch.cuh"
 using namespace sm90;
 
 // Registers of a producer, prefill and decode thread: (40 + 2 * 200 + 72) * 128 = 65536.
@@ -111,7 +112,7 @@ static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, co
 // Strides of maps count bytes, elements take two. Q for prefill: (64 columns, heads, tokens, panels). For decode: (64
 // columns, heads of a group, panels, groups, tokens), so that a box of 8 heads is filled up with zeros where the
 // group is smaller.
-static bool q_maps(Maps* m, const Pod90Launch& a) {
+static bool q_maps(Maps* m, const HybridArgs& a) {
     const cuuint64_t heads = a.num_q_heads, group = heads / a.num_kv_heads, tokens = a.tokens, panels = a.head_dim / 64;
     const cuuint64_t head = a.q_head * 2, token = a.q_token * 2;
     const cuuint64_t pd[4] = {64, heads, tokens, panels}, ps[3] = {head, token, 128};
@@ -122,7 +123,7 @@ static bool q_maps(Maps* m, const Pod90Launch& a) {
     return make_map(&m->prefill.q, a.half, a.q, 4, pd, ps, pb) && make_map(&m->decode.q, a.half, a.q, 5, dd, ds, db);
 }
 // KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
-static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows) {
+static bool kv_map(CUtensorMap* map, const HybridArgs& a, const void* data, int rows) {
     const cuuint64_t panels = a.head_dim / 64;
     const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), panels, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
     const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
@@ -133,11 +134,11 @@ static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int
 
 // The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages). A map has
 // no dimension left, so heads and panels share one: where a head has two panels, heads must lie side by side
-// (pod/hopper.py).
-static bool can_group(const Pod90Launch& a) {
+// (pod/kernels/sm90.py).
+static bool can_group(const HybridArgs& a) {
     return a.head_dim == 64 || a.kv_head == a.head_dim || a.num_kv_heads == 1;
 }
-static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data) {
+static bool grouped_map(CUtensorMap* map, const HybridArgs& a, const void* data) {
     const cuuint64_t panels = a.head_dim / 64, groups = a.page_tokens / 8;
     const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
     const cuuint64_t dims[5] = {64, 8, a.num_kv_heads * panels, groups, cuuint64_t(a.pages)};
@@ -146,70 +147,72 @@ static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
-template <typename T, int D, int kPage, bool kAlone>
-static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp,
-                  const KvLayout& kv) {
-    constexpr uint32_t smem = Layout<D, kAlone>::kBytes;
-    const auto trace = static_cast<long long*>(a.trace);
-#ifdef POD_EMULATE
-    emulate::launch<hybrid90<T, D, kPage, kAlone>>(0, a.ctas, kThreads, smem, maps, pp, dp, kv,
-                                                   device_ptr(trace, a.ctas * 10, "trace"));
-    return 0;
-#else
-    auto kernel = hybrid90<T, D, kPage, kAlone>;
-    // At every launch: each device wants to be asked, and asking takes less than a microsecond.
-    const cudaError_t room = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
-    if (room != cudaSuccess) return room;
-    kernel<<<a.ctas, kThreads, smem, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, trace);
-    return cudaGetLastError();
-#endif
-}
-
-extern "C" int pod90_launch(const Pod90Launch* launch_args) {
-    const Pod90Launch& a = *launch_args;
-    Maps maps = {};
-    if (!has_context() || !q_maps(&maps, a)) return -1;
-    const bool grouped = a.table && a.page_tokens < prefill::kKeys;
-    if (grouped && a.prefill_units && !can_group(a)) return -2;
+static Maps maps_of(const HybridArgs& a, bool grouped) {
+    Maps m = {};
     const auto prefill_map = [&](CUtensorMap* map, const void* data) {
         return grouped ? grouped_map(map, a, data) : kv_map(map, a, data, prefill::kKeys);
     };
-    if (!prefill_map(&maps.prefill.k, a.k) || !prefill_map(&maps.prefill.v, a.v)) return -1;
-    if (!kv_map(&maps.decode.k, a, a.k, decode::kTokens) || !kv_map(&maps.decode.v, a, a.v, decode::kTokens)) return -1;
-    const float scale_log2 = a.scale * 1.4426950408889634f;
+    const auto decode_map = [&](CUtensorMap* map, const void* data) { return kv_map(map, a, data, decode::kTokens); };
+    if (!has_context() || !q_maps(&m, a) || !prefill_map(&m.prefill.k, a.k) || !prefill_map(&m.prefill.v, a.v) ||
+        !decode_map(&m.decode.k, a.k) || !decode_map(&m.decode.v, a.v))
+        throw std::runtime_error("the Hopper kernel could not be launched: no tensor map could be made");
+    return m;
+}
+
+// `lists`, `counters` and `partials` hold first what is prefill's, then what is decode's, as pod/kernels/sm90.py lays
+// them out.
+template <int D> static size_t prefill_floats(const HybridArgs& a) {
+    return size_t(a.prefill_slots) * a.prefill_rows * 8 * (D / 8 + 1);
+}
+static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / 16 * a.prefill_groups; }
+
+template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
+    return {device_ptr(reinterpret_cast<const Work*>(a.lists), a.prefill_works, "prefill_work"), out, lse,
+            device_ptr(a.counters, 2, "counters of prefill"),
+            device_ptr(a.partials, prefill_floats<D>(a), "partial results of prefill"),
+            device_ptr(a.counters + 4, prefill_arrivals(a), "prefill_arrived"), a.prefill_works, a.num_q_heads,
+            a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift, a.yields, a.scale_log2};
+}
+template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
+    const Work* const work = reinterpret_cast<const Work*>(a.lists) + a.prefill_works;
+    const size_t floats = size_t(a.decode_slots) * decode::kSlotFloats<D>;
+    return {device_ptr(work, a.decode_works, "decode_work"),
+            device_ptr(reinterpret_cast<const int*>(work + a.decode_works), a.pieces + 1, "decode_chunks"), out, lse,
+            device_ptr(a.counters + 2, 2, "counters of decode"),
+            device_ptr(a.partials + prefill_floats<D>(a), floats, "partial results of decode"),
+            device_ptr(a.counters + 4 + prefill_arrivals(a), a.decode_groups, "decode_arrived"), a.pieces,
+            a.num_q_heads, a.scale_log2};
+}
+
+template <typename T, int D, int kPage, bool kAlone>
+static void launch_kernel(const HybridArgs& a, const Maps& maps, Stream stream) {
     const size_t rows = size_t(a.tokens) * a.num_q_heads;
-    const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * a.head_dim, "out");
-    const gptr<float> lse = device_ptr(static_cast<float*>(a.lse), rows, "lse");
-    prefill::Params pp = {device_ptr(static_cast<const Work*>(a.prefill_work), a.prefill_units, "prefill_work"),
-                          out, lse, device_ptr(a.counters, 2, "counters of prefill"),
-                          device_ptr(a.prefill_part, a.prefill_floats, "partial results of prefill"),
-                          device_ptr(a.prefill_arrived, a.prefill_rows / 16 * a.prefill_groups, "prefill_arrived"),
-                          a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift,
-                          a.prefill_yields, scale_log2};
-    decode::Params dp = {device_ptr(static_cast<const Work*>(a.decode_work), a.decode_works, "decode_work"),
-                         device_ptr(a.decode_chunks, a.n_decode_chunks + 1, "decode_chunks"), out, lse,
-                         device_ptr(a.counters + 2, 2, "counters of decode"),
-                         device_ptr(a.decode_part, a.decode_floats, "partial results of decode"),
-                         device_ptr(a.decode_arrived, a.decode_groups, "decode_arrived"), a.n_decode_chunks,
-                         a.num_q_heads, scale_log2};
-    KvLayout kv = {device_ptr(a.table, size_t(a.sequences) * a.table_stride, "block_table"), int(a.table_stride),
-                   a.table ? __builtin_ctz(a.page_tokens) : 31};
-    const auto go = [&](auto dtype, auto dim, auto page) {
-        using T = decltype(dtype);
-        constexpr int D = decltype(dim)::value, kPage = decltype(page)::value;
-        if constexpr (D == 64)
-            if (a.prefill_rows == 3 * 64) return launch<T, D, kPage, true>(a, maps, pp, dp, kv);
-        return launch<T, D, kPage, false>(a, maps, pp, dp, kv);
-    };
-    const auto with_dim = [&](auto dtype, auto dim) {
-        if (!grouped) return go(dtype, dim, std::integral_constant<int, 0>{});
-        if (a.page_tokens == 16) return go(dtype, dim, std::integral_constant<int, 16>{});
-        if (a.page_tokens == 32) return go(dtype, dim, std::integral_constant<int, 32>{});
-        return a.page_tokens == 64 ? go(dtype, dim, std::integral_constant<int, 64>{}) : -2;
-    };
-    const auto with_dtype = [&](auto dtype) {
-        if (a.head_dim == 128) return with_dim(dtype, std::integral_constant<int, 128>{});
-        return a.head_dim == 64 ? with_dim(dtype, std::integral_constant<int, 64>{}) : -2;
-    };
-    return a.half ? with_dtype(__half{}) : with_dtype(__nv_bfloat16{});
+    const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * D, "out");
+    const gptr<float> lse = device_ptr(a.lse, rows, "lse");
+    const KvLayout kv = {device_ptr(a.table, a.table_size, "block_table"), int(a.table_stride), a.page_shift};
+    const auto trace = device_ptr(reinterpret_cast<long long*>(a.trace), size_t(a.trace_rows) * 10, "trace");
+    launch<hybrid90<T, D, kPage, kAlone>>(stream, dim3(a.sms), dim3(kThreads), Layout<D, kAlone>::kBytes, maps,
+                                          prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse), kv, trace);
+}
+template <typename T, int D, int kPage> static void launch_page(const HybridArgs& a, const Maps& maps, Stream stream) {
+    if constexpr (D == 64)
+        if (a.prefill_rows == 3 * 64) return launch_kernel<T, D, kPage, true>(a, maps, stream);
+    launch_kernel<T, D, kPage, false>(a, maps, stream);
+}
+template <typename T, int D> static void launch_dim(const HybridArgs& a, Stream stream) {
+    const bool grouped = a.table && a.page_tokens < prefill::kKeys;
+    if (grouped && a.prefill_works && !can_group(a))
+        throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128 tokens and more");
+    const Maps maps = maps_of(a, grouped);
+    if (!grouped) return launch_page<T, D, 0>(a, maps, stream);
+    if (a.page_tokens == 16) return launch_page<T, D, 16>(a, maps, stream);
+    if (a.page_tokens == 32) return launch_page<T, D, 32>(a, maps, stream);
+    launch_page<T, D, 64>(a, maps, stream);
+}
+template <typename T> static void launch_type(const HybridArgs& a, Stream stream) {
+    a.head_dim == 64 ? launch_dim<T, 64>(a, stream) : launch_dim<T, 128>(a, stream);
+}
+
+void launch_hopper(const HybridArgs& a, Stream stream) {
+    a.half ? launch_type<__half>(a, stream) : launch_type<__nv_bfloat16>(a, stream);
 }

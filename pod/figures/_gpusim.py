@@ -13,7 +13,7 @@ from pod import files
 from pod.batch import HybridBatch
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("pod/gpusim.py", "pod/ampere.py", "pod/batch.py", "pod/hardware.py", "pod/schedule/*.py",
+SOURCES = ("pod/gpusim.py", "pod/batch.py", "pod/hardware.py", "pod/schedule/*.py",
            "data/recorded/h200/gpusim-calibrate.csv")  # fmt: skip
 
 

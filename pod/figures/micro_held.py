@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pod.figures import Figure, recording
-from pod.micro import NAMES
+from pod.kernels.fusion import NAMES
 
 FIGURE = Figure(
     id="micro-held",

@@ -14,7 +14,6 @@ import math
 import random
 import sys
 import time
-from dataclasses import replace
 
 from pod.schedule import binding
 
@@ -102,17 +101,16 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
     import torch
 
     import pod
-    from pod import lean
+    from pod.kernels import lean, sm90
 
     q, k, v, table = batch.tensors(seed, "cuda")
     heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
     plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, dtype=q.dtype, **choice)
     if choice["method"] == "hopper":
-        plan.work.yields = bool(seed % 2)  # right either way, whatever the cost model would say
+        plan = sm90.plan(batch, plan.device, yields=bool(seed % 2))  # right either way, whatever the cost model says
     if choice["method"] == "lean" and seed % 2:  # the plan takes them for large batches only
-        warps = lean.make_plan(batch, plan.device, choice["decode_splits"], worker="warp")
-        plan = replace(plan, work=warps)
-    lists = plan.work.lists(batch.causal)
+        plan = lean.plan(batch, plan.device, choice["decode_splits"], worker="warp")
+    lists = plan.placed(batch.causal)
     lists.partials.fill_(torch.nan)
     poison = torch.full_like(q, torch.nan)
     del poison  # the allocator hands the same memory to the output

@@ -15,8 +15,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pod import kernels
-from pod.ampere import HYBRID, kind
+from pod.batch import HEAD_DIMS
+from pod.kernels import build
+from pod.kernels.sm80 import HYBRID, kind
 from pod.measure.provenance import ROOT, csrc_hashes
 
 TABLE = ROOT / "data" / "resources.csv"
@@ -43,7 +44,7 @@ int main() { sizes<__half, 64, 2>(), sizes<__half, 64, 4>(), sizes<__half, 128, 
 
 def measure(capability: tuple[int, int], names: tuple[str, ...] | None = None) -> list[dict]:
     """One row a kernel, for the kinds of tensor in `names` ("bfloat16_128"), or for all."""
-    names = names or tuple(kind(d, h) for d in kernels.DTYPES for h in kernels.HEAD_DIMS)
+    names = names or tuple(kind(d, h) for d in build.DTYPES for h in HEAD_DIMS)
     sizes = _sizes(capability)
     with ThreadPoolExecutor() as pool:
         reports = list(pool.map(lambda name: _compile(name, capability), names))
@@ -52,12 +53,12 @@ def measure(capability: tuple[int, int], names: tuple[str, ...] | None = None) -
 
 def _compile(name: str, capability: tuple[int, int]) -> str:
     """What ptxas says while it compiles one kind of kernel."""
-    _, text = kernels.sources(HYBRID, (name,))
-    flags = kernels.flags(HYBRID, capability)["extra_cuda_cflags"]
+    _, text = build.sources(HYBRID, (name,))
+    flags = build.flags(HYBRID, capability)["extra_cuda_cflags"]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernels.cu")
         source.write_text(text)
-        command = ["nvcc", *flags, "-Xptxas", "-v", f"-I{kernels.CSRC}", "-cubin", str(source), "-o", f"{source}.bin"]
+        command = ["nvcc", *flags, "-Xptxas", "-v", f"-I{build.CSRC}", "-cubin", str(source), "-o", f"{source}.bin"]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"nvcc failed:\n{done.stderr[:4000]}")
@@ -66,11 +67,11 @@ def _compile(name: str, capability: tuple[int, int]) -> str:
 
 def _sizes(capability: tuple[int, int]) -> dict[tuple[int, int, str], tuple[int, int]]:
     """(head_dim, CTAs an SM, binding) -> threads, bytes of shared memory."""
-    flags = ["-std=c++20", "-DPOD_EMULATE", "-w", f"-DPOD_SMEM_PER_SM={kernels.smem_per_sm(capability)}"]
+    flags = ["-std=c++20", "-DPOD_EMULATE", "-w", f"-DPOD_SMEM_PER_SM={build.smem_per_sm(capability)}"]
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "sizes.cpp"), Path(folder, "sizes")
-        source.write_text((kernels.CSRC / HYBRID.kernels).read_text() + SIZES)
-        command = ["c++", *flags, f"-I{kernels.CSRC}", str(source), "-o", str(program)]
+        source.write_text((build.CSRC / HYBRID.kernels).read_text() + SIZES)
+        command = ["c++", *flags, f"-I{build.CSRC}", str(source), "-o", str(program)]
         subprocess.run(command, check=True)
         lines = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
     numbers = [tuple(map(int, line.split())) for line in lines]
@@ -90,7 +91,7 @@ def _rows(name: str, capability: tuple[int, int], report: str, sizes: dict) -> l
         threads, smem = sizes[int(head_dim), ctas, binding]
         per_warp = -(-int(registers) * 32 // 256) * 256  # registers are given to warps in units of 256
         by_registers = REGISTERS_PER_SM // (per_warp * threads // 32)
-        by_smem = kernels.smem_per_sm(capability) // (smem + 1024)
+        by_smem = build.smem_per_sm(capability) // (smem + 1024)
         rows.append({
             "arch": f"sm_{capability[0]}{capability[1]}", "dtype": dtype, "head_dim": int(head_dim),
             "ctas_per_sm": ctas, "binding": binding, "threads": threads, "registers": int(registers),

@@ -53,13 +53,11 @@ SUITES = {
     "vllm-timeline": "pod.measure.suites.vllm_timeline",  # last: a profiler that was attached slows what follows
 }
 
-HOPPER_CSRC = ("csrc/sm90/hybrid.cu", "csrc/sm90/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
-METHODS_CSRC = (
-    "csrc/sm80/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py",
-    "pod/schedule/fixed_split.py", "pod/schedule/stream_k.py",
-)  # fmt: skip
+SCHEDULE = tuple(f"pod/schedule/{name}.py" for name in ("binding", "choose", "decide", "decode", "prefill", "work"))
+HOPPER_CSRC = ("csrc/sm90/hybrid.cu", "csrc/bindings.cpp", "pod/kernels/sm90.py", *SCHEDULE)
+METHODS_CSRC = ("csrc/sm80/hybrid.cu", "csrc/bindings.cpp", "pod/kernels/sm80.py", *SCHEDULE)
 SINGLE_QUERY_CSRC = (
-    "csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp", "pod/single_query.py",
+    "csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp", "pod/kernels/single_query.py",
 )  # fmt: skip
 
 

@@ -11,20 +11,20 @@ from pod.measure.provenance import ROOT
 
 DOC = "seconds to build the kernels of one kind of tensor with an empty cache, and to load them from the cache."
 KEYS = ("family", "kind")
-CSRC = ("csrc/sm80/hybrid.cu", "csrc/bindings.cpp", "csrc/sm90/hybrid.cu", "csrc/sm90/bindings90.cpp")
+CSRC = ("csrc/sm80/hybrid.cu", "csrc/bindings.cpp", "csrc/sm90/hybrid.cu")
 REPEATS = 1
 TIMER, L2 = "wall clock of kernels.operator in a process of its own", "warm"
 CALL = """
 import importlib, sys, time, torch
-from pod import kernels
+from pod.kernels import operator
 _, module, name, kind = sys.argv
 family = getattr(importlib.import_module(module), name)
 device = torch.device("cuda", torch.cuda.current_device())
 start = time.perf_counter()
-kernels.operator(family, kind, device)
+operator(family, kind, device)
 print(time.perf_counter() - start)
 """
-FAMILIES = {"sm_80": ("pod.ampere", "HYBRID"), "hopper": ("pod.hopper", "HOPPER")}
+FAMILIES = {"sm_80": ("pod.kernels.sm80", "HYBRID"), "hopper": ("pod.kernels.sm90", "HOPPER")}
 
 
 def cases() -> list[dict]:

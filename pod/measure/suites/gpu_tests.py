@@ -14,7 +14,7 @@ from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC
 
 DOC = "tests on the card: how many of each file passed, failed and were skipped."
 KEYS = ("file",)
-CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean/lean.cu", "pod/lean.py", "pod/workplan.py")
+CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean/lean.cu", "pod/kernels/lean.py", "pod/kernels/launch.py")
 REPEATS = 1
 TIMER, L2 = "wall clock of pytest in a process of its own", "warm"
 FOLDER = ROOT / "tests" / "gpu"

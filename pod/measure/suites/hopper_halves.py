@@ -10,7 +10,7 @@ from pod.measure.suites import HOPPER_CSRC, table_row
 
 DOC = "prefill alone and decode alone, ours (contiguous, and in pages of 16, 64 and 256) beside FlashAttention-3."
 KEYS = ("side", "batch", "q_heads", "kv_heads", "head_dim", "dtype")
-CSRC = (*HOPPER_CSRC, "csrc/lean/lean.cu", "csrc/bindings.cpp", "pod/lean.py", "pod/schedule/stream_k.py")
+CSRC = (*HOPPER_CSRC, "csrc/lean/lean.cu", "pod/kernels/lean.py")
 ROUNDS, REPEATS = 5, 15
 K = 1024
 RAGGED = Random(1)

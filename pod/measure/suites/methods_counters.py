@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
-from pod.ampere import gpu_of
 from pod.batch import MODELS, TABLE1, HybridBatch
+from pod.kernels.build import gpu_of
 from pod.measure import counters, peers, timing
 from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC
 

@@ -7,7 +7,7 @@ from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC
 
 DOC = "random batches of each kernel family against float64, on poisoned memory, with replays of a CUDA graph."
 KEYS = ("family", "batches", "seed")
-CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean/lean.cu", "pod/lean.py")
+CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean/lean.cu", "pod/kernels/lean.py")
 REPEATS = 3
 TIMER, L2 = "no times: results are compared", "warm"
 

@@ -19,7 +19,7 @@ from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC, hopper_peers
 
 DOC = "the kernels beside those of the checkout that POD_BEFORE names, round by round in turn."
 KEYS = ("method", *hopper_peers.KEYS)
-CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean/lean.cu", "pod/lean.py")
+CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean/lean.cu", "pod/kernels/lean.py")
 ROUNDS, REPEATS = 8, 12
 TIMER = "CUDA events around one call, after a 256 MB fill that empties L2; two processes in turn, round by round"
 METHODS = ("hopper", "pod", "serial", "lean")

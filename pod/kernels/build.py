@@ -1,11 +1,12 @@
-"""Builds the kernels of csrc as torch inline extensions, and says how kernels run on this machine.
+"""Builds the kernels of csrc, for the GPU or for the emulator, and says how kernels run on this machine.
 
-A family of kernels is one record, a `Family`, kept by the module that calls it (pod/ampere.py, pod/hopper.py);
+A family of kernels is one record, a `Family`, kept by the module that calls it (sm80.py, sm90.py and so on);
 `operator(family, kind, device)` builds what is asked for, once, and hands out the torch operator.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -13,8 +14,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,13 +24,12 @@ from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 
-from pod import builder, files
+from pod import files
+from pod.kernels import builder
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 DTYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
-HEAD_DIMS = (64, 128)
-TRACE_FIELDS = ("op", "id", "sm", "start", "end", "ticket", "draws", "block")
 EMULATED_SMS = 4  # unless a plan is made inside `machine(sms=...)`
 OLDEST_CUDA = {"90a": (12, 5)}  # by architecture: Hopper's sources ask the driver for functions by their version
 
@@ -155,6 +156,16 @@ def sm_count(device) -> int:
     import torch
 
     return _sms if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def gpu_of(device):
+    """The card as pod.hardware knows it; an A100 stands in for cards that it does not know, and for the emulator."""
+    import torch
+
+    from pod.hardware import GPUS
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((gpu for key, gpu in GPUS.items() if key.upper() in name), GPUS["a100"])
 
 
 # ---------------------------------------------------------------- families
@@ -343,3 +354,42 @@ def _reason(said: str, log: Path) -> str:
     except OSError:  # a full disk, which will have been the reason
         return reason
     return f"{reason}; the compiler's words are in {log}"
+
+
+# ---------------------------------------------------------------- one source for the emulator, without torch
+
+# Hidden symbols: every library has its own machine and its own kernels, even when several are loaded at once.
+PLAIN_FLAGS = ["-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wno-unknown-pragmas"]
+
+
+def plain(source: Path, flags: Sequence[str], csrc: Path = CSRC, also: Sequence[Path] = ()) -> ctypes.CDLL:
+    """The library of one .cu file for ctypes, compiled unless an identical build is in the cache. `also`: folders of
+    headers."""
+    require_tools()
+    command = [*compiler().split(), *PLAIN_FLAGS, *flags]
+    headers = [f for folder in (csrc, *also) for f in sorted(folder.rglob("*")) if f.suffix in (".h", ".cuh", ".cu")]
+    texts = [f.read_bytes() for f in [source, *headers]]
+    key = hashlib.sha256(b"".join(texts) + " ".join(command).encode()).hexdigest()[:16]
+    name = f"{source.stem}-{key}.so"
+    library = files.kept(f"emulator/{name}")
+    if library is None:
+        library = files.folder("emulator") / name
+        with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as workshop:
+            made = Path(workshop) / name
+            command += [*(f"-I{folder}" for folder in (csrc, *also)), "-x", "c++", str(source), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:6000]}")
+            files.keep(made, library)
+    return ctypes.CDLL(str(library))
+
+
+def pointer(arg):
+    """An argument as ctypes takes it: arrays by address, words as bytes."""
+    import numpy as np
+
+    if isinstance(arg, np.ndarray):
+        if not arg.flags.c_contiguous:
+            raise ValueError(f"array: got strides {arg.strides}, allowed is a contiguous one")
+        return ctypes.c_void_p(arg.ctypes.data)
+    return ctypes.c_char_p(arg.encode()) if isinstance(arg, str) else arg
