@@ -3,10 +3,10 @@
 import pytest
 
 from pod import kernels
+from pod.data import RECORDED
 from pod.kernels.build import DTYPES
 from pod.kernels.sm80 import METHODS
 from pod.measure import check_kernels
-from pod.measure.provenance import RECORDED
 from pod.measure.suites import build, random_batches, sanitizer
 
 REPORT = "========= COMPUTE-SANITIZER\nlaunches 90\n========= ERROR SUMMARY: {} errors\n"

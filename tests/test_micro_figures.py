@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
+from pod import data
 from pod.figures import micro_held, pod_07, pod_t2
 from pod.kernels import fusion
 from pod.kernels.fusion import ALONE, METHODS
-from pod.measure import provenance
 from pod.measure.suites import micro_fusion, micro_fusion_trace
 
 MS = {"serial": 2.0, "streams": 1.9, "cta": 1.6, "alternate": 1.5, "in turn": 1.28, "interleaved": 1.0, "warp": 1.2,
@@ -32,7 +32,7 @@ def recording(tmp_path, monkeypatch):
     held = [(m, i, 10.0 * i, 1, 40, 40, 51) for m in METHODS for i in range(3)]
     columns = ["method", "moment", "us", "nothing", "compute", "memory", "both"]
     pd.DataFrame(held, columns=columns).to_csv(tmp_path / "h200" / "micro-fusion-trace.csv", index=False)
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
 
 
 def test_claims_of_figure_7(recording):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -12,31 +13,34 @@ FIGURE = Figure(
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, arXiv workload, "
     "chunk 1,024, 1,024 requests a point",
     state="simulated",
+    data=("engine-load",),
+    fitted=True,
 )
+KEYS, READS = ("system", "qps"), ("operators", "engine-runs")
 RATES, WORKLOAD, CHUNK, REQUESTS = (0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9), "arxiv", 1024, 1024
+
+
+def cases() -> list[dict]:
+    return [{"system": system, "qps": rate} for system in ("Sarathi", "Sarathi+POD") for rate in RATES]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.experiments import SYSTEMS, online_setup
+
+    return served(online_setup(CHUNK, **SYSTEMS[case["system"]]), case["qps"])
+
+
+def served(setup, rate: float) -> dict[str, float]:
+    """The metrics of the load, as this setup serves it."""
+    from pod.serving.simulate import Run
+    from pod.serving.workload import Workload
+
+    return Run(setup, Workload(WORKLOAD, REQUESTS, rate)).metrics()
 
 
 def table():
     """A row a system and rate: median and P99 TTFT, P99 TBT, in seconds."""
-    import pandas as pd
-
-    from pod.serving.experiments import POD, SARATHI, SYSTEMS, online_setup
-
-    return pd.concat([curve(system, online_setup(CHUNK, **SYSTEMS[system])) for system in (SARATHI, POD)],
-                     ignore_index=True)  # fmt: skip
-
-
-def curve(system: str, setup):
-    """The rows of a system, as this setup serves it."""
-    import pandas as pd
-
-    from pod.serving.experiments import results
-    from pod.serving.simulate import Run
-    from pod.serving.workload import Workload
-
-    metrics = results(Run(setup, Workload(WORKLOAD, REQUESTS, rate)) for rate in RATES)
-    rows = [(system, rate, m["ttft_p50"], m["ttft_p99"], m["tbt_p99"]) for rate, m in zip(RATES, metrics, strict=True)]
-    return pd.DataFrame(rows, columns=["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"])
+    return read("engine-load")[["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"]]
 
 
 def draw(df):
