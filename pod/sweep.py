@@ -12,8 +12,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,9 +55,24 @@ def _spread(call: Callable, items: list, cores: int):
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     try:
-        yield from Parallel(n_jobs=cores, return_as="generator")(delayed(call)(item) for item in items)
+        with _deaf():
+            results = Parallel(n_jobs=cores, return_as="generator")(delayed(call)(item) for item in items)
+        yield from results
     except TerminatedWorkerError:
         raise ValueError(f"sweep: a process of {len(items)} runs ended, did the memory suffice?") from None
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that start here do not hear Ctrl-C: it is for the parent, who says so once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # ---------------------------------------------------------------- results that are kept

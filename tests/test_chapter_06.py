@@ -213,7 +213,8 @@ def test_recording_is_small():
 
 @emulated
 def test_pod_08_is_drawn_from_what_the_kernel_does_today():
-    pd.testing.assert_frame_equal(pod_08.emulate(), pod_08.table(), check_dtype=False, rtol=0, atol=1e-9)
+    now = pd.DataFrame(pod_08.measure({}))
+    pd.testing.assert_frame_equal(now, pod_08.table(), check_dtype=False, rtol=0, atol=1e-9)
 
 
 def test_pod_08_is_what_the_specification_says_of_the_emulated_machine():

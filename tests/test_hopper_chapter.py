@@ -121,7 +121,7 @@ def test_other_tensors_are_compared_on_the_same_batches():
 def test_energy_is_power_times_time():
     df = hopper_peers.energy(hopper_peers.table())
     np.testing.assert_allclose(df.millijoules, df.watts * df.steady_ms, rtol=0.02)
-    np.testing.assert_allclose(df.roof_ms * hopper_peers.POWER_W, df.millijoules)
+    np.testing.assert_allclose(df.roof_ms * hopper_peers.hardware().power_w, df.millijoules)
 
 
 def test_trace_puts_the_halves_one_after_the_other():
