@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -247,19 +246,23 @@ def _register_fake(family: Family, kind: str) -> None:
 
 
 def _built(family: Family, kinds: tuple[str, ...], capability: tuple[int, int] | None) -> Path:
-    """The library, built unless it is in the cache and whole."""
-    name = _library(family, kinds, capability)
-    if library := files.kept(f"kernels/{name}"):
-        return library
     try:
-        library = files.folder("kernels") / name
-        _sweep_up(library.parent)
-        with _locked(library):  # somebody else may be building it
-            if not files.whole(library):
-                _build(family, kinds, capability, library)
-        return library
+        return _kept(f"kernels/{_library(family, kinds, capability)}", partial(_build, family, kinds, capability))
     except OSError as error:
         raise BuildError(f"the kernels could not be built: {error.filename}: {error.strerror}") from None
+
+
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    """What the cache has under this name, made unless it is there and whole."""
+    if library := files.kept(name):
+        return library
+    folder, file = name.split("/")
+    library = files.folder(folder) / file
+    _sweep_up(library.parent)
+    with _locked(library):  # somebody else may be building it
+        if not files.whole(library):
+            make(library)
+    return library
 
 
 def sources(family: Family, kinds: tuple[str, ...]) -> tuple[str, str]:
@@ -330,19 +333,29 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
     bindings, kernels = sources(family, kinds)
     cpp, cuda = ([bindings], [kernels]) if capability else ([bindings, kernels], [])
     options = {"name": library.stem, "cpp_sources": cpp, "cuda_sources": cuda, **flags(family, capability)}
-    folder = library.with_name(f"build-{library.stem}")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
     try:
-        if said := builder.build(folder, _folders(family), {"PATH": _path(), "CXX": compiler()}, **options):
-            raise BuildError(f"the kernels {names} could not be built: {_reason(said, library.with_suffix('.log'))}")
-        files.keep(next(folder.glob("*.so")), library)
+        with _workshop(library) as folder:
+            if said := builder.build(folder, _folders(family), {"PATH": _path(), "CXX": compiler()}, **options):
+                reason = _reason(said, library.with_suffix(".log"))
+                raise BuildError(f"the kernels {names} could not be built: {reason}")
+            files.keep(next(folder.glob("*.so")), library)
         surprise = capability and not _built_ahead.get()
         hint = "; pod.build(...) ahead would have saved this wait" if surprise else ""
         outcome = f"done in {time.perf_counter() - started:.0f} s{hint}"
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         print(outcome, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _workshop(library: Path) -> Iterator[Path]:
+    """A folder to build it in, which goes when that is over; `_sweep_up` knows it by its name."""
+    folder = library.with_name(f"build-{library.stem}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reason(said: str, log: Path) -> str:
@@ -370,18 +383,17 @@ def plain(source: Path, flags: Sequence[str], csrc: Path = CSRC, also: Sequence[
     headers = [f for folder in (csrc, *also) for f in sorted(folder.rglob("*")) if f.suffix in (".h", ".cuh", ".cu")]
     texts = [f.read_bytes() for f in [source, *headers]]
     key = hashlib.sha256(b"".join(texts) + " ".join(command).encode()).hexdigest()[:16]
-    name = f"{source.stem}-{key}.so"
-    library = files.kept(f"emulator/{name}")
-    if library is None:
-        library = files.folder("emulator") / name
-        with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as workshop:
-            made = Path(workshop) / name
-            command += [*(f"-I{folder}" for folder in (csrc, *also)), "-x", "c++", str(source), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:6000]}")
-            files.keep(made, library)
-    return ctypes.CDLL(str(library))
+    command += [*(f"-I{folder}" for folder in (csrc, *also)), "-x", "c++", str(source)]
+    return ctypes.CDLL(str(_kept(f"emulator/{source.stem}-{key}.so", partial(_build_plain, command))))
+
+
+def _build_plain(command: list[str], library: Path) -> None:
+    with _workshop(library) as folder:
+        made = folder / library.name
+        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:6000]}")
+        files.keep(made, library)
 
 
 def pointer(arg):
