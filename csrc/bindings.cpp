@@ -1,5 +1,5 @@
-// torch.ops.pod.hybrid_*: the kernels of hybrid.cu and lean.cu as torch operators; kernels see no torch header. Checks live
-// in Python (pod/ampere.py); this file turns tensors into the launch record and puts launches on streams.
+// torch.ops.pod.*: the kernels of sm80, sm90 and lean as torch operators; kernels see no torch header. Checks live in
+// Python (pod/attention.py); this file turns tensors into the launch record and puts launches on streams.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include "include/hybrid.h"
@@ -10,40 +10,40 @@ namespace {
 using at::Tensor;
 using Launch = void(const HybridArgs&, Stream);
 
-enum class Method : int64_t { serial, streams, cta, warp, pod };
+// The order of METHODS in pod/schedule/decide.py. A family of one kernel has one launch, whatever it is called.
+enum class Method : int { serial, streams, cta, warp, pod };
 
-// The order of `shape`, see pod/ampere.py.
-enum Entry { kMethod, kCtasPerSm, kSms, kCausal, kPrefillWorks, kDecodeWorks, kPieces, kDeals, kPrefillGroups,
-             kDecodeGroups, kPrefillSlots, kDecodeSlots, kTraceRows };
+size_t reach(const Tensor& x) {  // elements from the first to the last
+    size_t last = 0;
+    for (int64_t d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
+    return last + 1;
+}
 
-// The kernels keep these strides in 32 bits, and multiply them by as much: a register is dear. kv_page stays in 64.
+// The kernels of sm80 keep these strides in 32 bits, and multiply them by as much: a register is dear. kv_page stays in
+// 64.
 void check_32_bits(const Inputs& a) {
     const auto check = [](const char* name, int64_t stride, int64_t times) {
         TORCH_CHECK(stride <= INT_MAX / times, name, ": a stride of ", stride, " elements does not fit 32 bits");
     };
-    check("q", a.q_token, 16), check("q", a.q_head, std::max(a.num_q_heads, 16));
-    check("k_cache", a.kv_token, 16), check("k_cache", a.kv_head, a.num_kv_heads), check("block_table", a.table_stride, 1);
+    check("q", a.q_token, 16);
+    check("q", a.q_head, std::max(a.num_q_heads, 16));
+    check("k_cache", a.kv_token, 16);
+    check("k_cache", a.kv_head, a.num_kv_heads);
 }
 
-HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table, const Tensor& lists,
-                     const Tensor& counters, const Tensor& partials, at::IntArrayRef shape, double scale) {
-    HybridArgs a = {inputs(q, k, v, table)};
-    check_32_bits(a);
-    const auto reach = [](const Tensor& x) {  // elements from the first to the last
-        size_t last = 0;
-        for (int64_t d = 0; d < x.dim(); ++d) last += (x.size(d) - 1) * x.stride(d);
-        return last + 1;
-    };
-    a.q_size = reach(q), a.kv_size = reach(k);
-    a.page_shift = 31;
-    if (table) a.table_size = reach(*table), a.page_shift = __builtin_ctz(a.page_tokens);
+HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table,
+                     const Tensor& lists, const Tensor& counters, const Tensor& partials, at::IntArrayRef header,
+                     double scale) {
+    HybridArgs a = {inputs(q, k, v, table), read<Header>(header)};
+    a.q_size = reach(q);
+    a.kv_size = reach(k);
+    a.table_size = table ? reach(*table) : 0;
+    a.page_shift = table ? __builtin_ctz(a.page_tokens) : 31;
+    a.half = q.scalar_type() == at::kHalf;
     a.scale_log2 = scale * 1.4426950408889634;
     a.lists = lists.const_data_ptr<int>();
-    a.counters = counters.mutable_data_ptr<int>(), a.partials = partials.mutable_data_ptr<float>();
-    a.prefill_works = shape[kPrefillWorks], a.decode_works = shape[kDecodeWorks], a.pieces = shape[kPieces], a.deals = shape[kDeals];
-    a.prefill_groups = shape[kPrefillGroups], a.decode_groups = shape[kDecodeGroups];
-    a.prefill_slots = shape[kPrefillSlots], a.decode_slots = shape[kDecodeSlots];
-    a.sms = shape[kSms], a.ctas_per_sm = shape[kCtasPerSm], a.causal = shape[kCausal];
+    a.counters = counters.mutable_data_ptr<int>();
+    a.partials = partials.mutable_data_ptr<float>();
     return a;
 }
 
@@ -57,9 +57,9 @@ void run_both(Launch* launch, const HybridArgs& a, Stream prefill, Stream decode
     run(launch, a, Binding::decode, decode, a.prefill_works);
 }
 
-void run_method(Launch* launch, const HybridArgs& a, Method method, at::Device device) {
+void run_method(Launch* launch, const HybridArgs& a, at::Device device) {
     const Stream stream = current_stream();
-    switch (method) {
+    switch (Method(a.method)) {
         case Method::serial: return run_both(launch, a, stream, stream);
         case Method::streams:
             return on_two_streams(device, [&](Stream main, Stream side) { run_both(launch, a, main, side); });
@@ -69,29 +69,35 @@ void run_method(Launch* launch, const HybridArgs& a, Method method, at::Device d
     }
 }
 
-template <Launch* kLaunch, bool kTrace>
-std::tuple<Tensor, Tensor, Tensor> hybrid(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table,
-                                          const Tensor& lists, const Tensor& counters, const Tensor& partials, at::IntArrayRef shape,
-                                          double scale, bool lse) {
+template <Launch* kLaunch, int kTraceFields, int kStrideBits>
+std::tuple<Tensor, Tensor, Tensor> attend(const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const std::optional<Tensor>& table, const Tensor& lists,
+                                          const Tensor& counters, const Tensor& partials, at::IntArrayRef header,
+                                          double scale, bool lse, bool trace) {
     const Guard guard(q.device());
+    HybridArgs a = arguments(q, k, v, table, lists, counters, partials, header, scale);
+    if (kStrideBits == 32) check_32_bits(a);
+    a.trace_rows = trace ? a.trace_rows : 0;
     Tensor out = at::empty(q.sizes(), q.options());
     Tensor sums = at::empty({lse ? q.size(0) : 0, q.size(1)}, q.options().dtype(at::kFloat));
-    Tensor trace = at::zeros({kTrace ? shape[kTraceRows] : 0, 8}, q.options().dtype(at::kLong));
-    HybridArgs a = arguments(q, k, v, table, lists, counters, partials, shape, scale);
-    a.out = out.mutable_data_ptr(), a.out_size = out.numel();
+    Tensor rows = at::zeros({a.trace_rows, kTraceFields}, q.options().dtype(at::kLong));
+    a.out = out.mutable_data_ptr();
+    a.out_size = out.numel();
     a.lse = lse ? sums.mutable_data_ptr<float>() : nullptr;
-    a.trace = kTrace ? trace.mutable_data_ptr<int64_t>() : nullptr, a.trace_rows = trace.size(0);
-    on_sms(a.sms, [&] { run_method(kLaunch, a, Method(shape[kMethod]), q.device()); });
-    return {out, sums, trace};
+    a.trace = trace ? rows.mutable_data_ptr<int64_t>() : nullptr;
+    on_sms(a.sms, [&] { run_method(kLaunch, a, q.device()); });
+    return {out, sums, rows};
 }
 
 }  // namespace
 
-// The build adds one line for each kind of tensor it wants: POD_OPERATOR(bfloat16_128, false)
-#define POD_OPERATOR(NAME, TRACE)                                                                                              \
-    void launch_##NAME(const HybridArgs&, Stream);                                                                             \
-    TORCH_LIBRARY_FRAGMENT(pod, m) {                                                                                           \
-        define(m, "hybrid_" #NAME "(Tensor q, Tensor k, Tensor v, Tensor? table, Tensor lists, Tensor(a!) counters, "          \
-                  "Tensor(b!) partials, int[] shape, float scale, bool lse) -> (Tensor, Tensor, Tensor)");                     \
-    }                                                                                                                          \
-    TORCH_LIBRARY_IMPL(pod, POD_DEVICE, m) { m.impl("hybrid_" #NAME, &hybrid<launch_##NAME, TRACE>); }
+// The build adds one line for each operator it wants, with how many numbers a row of its trace has, and how many bits
+// the kernel keeps of a stride: POD_OPERATOR(hybrid_bfloat16_128, 8, 32)
+#define POD_OPERATOR(NAME, TRACE_FIELDS, STRIDE_BITS)                                                                  \
+    void launch_##NAME(const HybridArgs&, Stream);                                                                     \
+    TORCH_LIBRARY_FRAGMENT(pod, m) {                                                                                   \
+        define(m, #NAME "(Tensor q, Tensor k, Tensor v, Tensor? table, Tensor lists, Tensor(a!) counters, "            \
+                  "Tensor(b!) partials, int[] header, float scale, bool lse, bool trace) -> "                          \
+                  "(Tensor, Tensor, Tensor)");                                                                         \
+    }                                                                                                                  \
+    TORCH_LIBRARY_IMPL(pod, POD_DEVICE, m) { m.impl(#NAME, &attend<launch_##NAME, TRACE_FIELDS, STRIDE_BITS>); }

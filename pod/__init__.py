@@ -19,7 +19,8 @@ __all__ = list(_HOME)
 def __getattr__(name: str):
     if name not in _HOME:
         raise AttributeError(f"module 'pod' has no attribute {name!r}; it offers {', '.join(_HOME)}")
-    return getattr(import_module(_HOME[name]), name)
+    globals()[name] = found = getattr(import_module(_HOME[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

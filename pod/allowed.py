@@ -6,12 +6,14 @@ import os
 
 from pod.batch import HybridBatch
 
+MOST = (1 << 31) - 1  # a stride of the block table: the kernels keep it in 32 bits
+
 
 class Allowed:
     """What tensors a plan takes. Layers bring the same layout again and again, so that of the last call, once found
     right, is only compared."""
 
-    def __init__(self, b: HybridBatch, device, check_layout=lambda q, k, table: None):
+    def __init__(self, b: HybridBatch, device, check_layout=lambda batch, q, k: None):
         self.batch, self.device, self.check_layout, self.seen = b, device, check_layout, None
         self.q_shape, self.heads = (sum(b.q_lens), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
         self.sequences, self.longest, self.most_pages = len(b.q_lens), max(b.kv_lens), max(b.pages, default=0)
@@ -51,7 +53,7 @@ class Allowed:
         for name, x in tensors.items():
             _check_tensor(name, x, self.batch, self.device)
         (self._check_contiguous if page_size is None else self._check_paged)(k, table)
-        self.check_layout(q, k, table)
+        self.check_layout(self.batch, q, k)
 
         if not (q.data_ptr() and k.data_ptr() and v.data_ptr()):
             raise ValueError("k_cache: got a tensor without memory, allowed are at least 1 page and 1 token")
@@ -75,6 +77,8 @@ class Allowed:
                              "[sequences, pages]")  # fmt: skip
         if table.device != self.device:
             raise ValueError(f"block_table: got device {table.device}, allowed by the plan is {self.device}")
+        if table.shape[0] > 1 and table.stride(0) > MOST:
+            raise ValueError(f"block_table: got a stride of {table.stride(0)} elements, allowed are up to {MOST}")
         if table.shape[0] < self.sequences or table.shape[1] < self.most_pages:
             raise ValueError(f"block_table: got shape {tuple(table.shape)}, allowed is at least "
                              f"{(self.sequences, self.most_pages)}")  # fmt: skip

@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+from dataclasses import replace
 from numbers import Integral
-from types import ModuleType
 
-from pod import kernels
-from pod.allowed import Allowed
 from pod.batch import LONGEST, HybridBatch
+from pod.kernels import lean, sm80, sm90
+from pod.kernels.build import DTYPES, ahead
+from pod.kernels.launch import Plan
 from pod.schedule.binding import POLICIES
 
-# Where each method lives: a module with build(batch, device), make_plan(batch, device, ...) and run(plan, q, ...).
-METHODS = {method: "pod.ampere" for method in ("serial", "streams", "cta", "warp", "pod")}
-METHODS |= {"hopper": "pod.hopper", "lean": "pod.lean"}
-DTYPES = ("float16", "bfloat16")
+# Where each method lives: a module with plan(batch, device, ...) and build_for(batch, device).
+METHODS = dict.fromkeys(sm80.METHODS, sm80) | {"hopper": sm90, "lean": lean}
 CTAS_PER_SM = (2, 4)
 SHAPE = ("kv_lens", "num_q_heads", "num_kv_heads", "head_dim", "page_size", "dtype")  # what a HybridBatch says as well
 OPTIONS = {"policy": "proportional", "ctas_per_sm": "auto", "prefill_splits": "limited", "decode_splits": "auto"}
 TAKES = {"hopper": (), "lean": ("decode_splits",)}  # the options that shape a method, where it is not all of them
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """One iteration's work, ready on the device: any number of layers may use it.
-
-    It knows no stream: plan on one, run on any other. Runs follow each other, on whatever streams they are, since they
-    share counters and workspace; two that should overlap need a plan each. It may be dropped while its kernel runs. A
-    CUDA graph keeps no plan alive: keep the plan as long as the graph, capture it on one stream, and let no replay
-    overlap another run of it. A plan is made for its lengths, so a graph serves no others.
-    """
-
-    batch: HybridBatch
-    method: str
-    device: object
-    module: ModuleType
-    work: object  # the method's own plan
-    allowed: Allowed = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self):
-        object.__setattr__(self, "allowed", Allowed(self.batch, self.device, self.work.check_layout))
-
-    def __repr__(self) -> str:
-        b = self.batch
-        heads = f"{b.num_q_heads}/{b.num_kv_heads} heads"
-        return f"Plan({self.method!r}, {len(b.q_lens)} sequences, {heads}, {self.device})"
 
 
 def plan(
@@ -66,18 +37,21 @@ def plan(
     prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a number.
     """
     batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype)
-    device, options = _device(device), (policy, ctas_per_sm, prefill_splits, decode_splits)
+    device = _device(device)
+    options = dict(zip(OPTIONS, (policy, ctas_per_sm, prefill_splits, decode_splits), strict=True))
     _one_of("policy", policy, POLICIES)
     _one_of("ctas_per_sm", ctas_per_sm, ("auto", *CTAS_PER_SM))
     _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))
     _count_or("decode_splits", decode_splits, ("auto", "stream-k"))
-    named = {name: value for (name, usual), value in zip(OPTIONS.items(), options, strict=True) if value != usual}
+    named = {name: value for name, value in options.items() if value != OPTIONS[name]}
     method = _choose(method, batch, device, bool(named))
     for name in named.keys() - set(TAKES.get(method, OPTIONS)):
         raise ValueError(f"{name}: got {named[name]!r}, allowed for method {method!r} is {OPTIONS[name]!r}")
-    module = import_module(METHODS[method])
-    taken = {"hopper": (), "lean": (decode_splits,)}.get(method, (method, *options))
-    return Plan(batch, method, device, module, module.make_plan(batch, device, *taken))
+    if method == "hopper":
+        return sm90.plan(batch, device)
+    if method == "lean":
+        return lean.plan(batch, device, decode_splits)
+    return sm80.plan(batch, device, method, **options)
 
 
 def build(num_q_heads, num_kv_heads, head_dim, page_size=None, dtype=None, device="cuda", method="auto") -> None:
@@ -85,9 +59,9 @@ def build(num_q_heads, num_kv_heads, head_dim, page_size=None, dtype=None, devic
     before serving, so that no request waits for a compiler."""
     batch, device = _batch([1], [1], num_q_heads, num_kv_heads, head_dim, page_size, dtype), _device(device)
     chunk = replace(batch, q_lens=(2,), kv_lens=(2,))
-    with kernels.ahead():
+    with ahead():
         for method in {_choose(method, b, device, False) for b in (batch, chunk)}:
-            import_module(METHODS[method]).build(batch, device)
+            METHODS[method].build_for(batch, device)
 
 
 def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_scale=None, causal=None,
@@ -100,7 +74,7 @@ def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_
     and V must be in the cache. The causal mask (unless the plan's batch says otherwise) is aligned to the end: token j
     of a chunk sees all earlier tokens and the chunk up to j. softmax_scale is 1 / sqrt(D) unless given. With return_lse
     also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64 [CTAs, 8]
-    (pod.kernels.TRACE_FIELDS).
+    (TRACE_FIELDS of its kernel's module).
 
     Runs on the current stream, without host sync once this mask has run: on a GPU the pages that block_table names are
     only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
@@ -117,7 +91,7 @@ def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_
     for name, flag in (("return_lse", return_lse), ("trace", trace)):
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {flag!r}, allowed are True and False")
-    return plan.module.run(plan.work, q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
+    return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
 
 
 # ---------------------------------------------------------------- checks
@@ -157,15 +131,9 @@ def _choose(method, batch: HybridBatch, device, named: bool) -> str:
     _one_of("method", method, ("auto", *METHODS))
     if method != "auto":
         return method
-    if named or not _is_hopper(device):
+    if named or not sm90.available(device):
         return "pod"
     return "hopper" if max(batch.q_lens) > 1 else "lean"
-
-
-def _is_hopper(device) -> bool:
-    import torch
-
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def _lengths(lengths, name: str) -> list[int]:

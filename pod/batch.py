@@ -1,7 +1,8 @@
 """A hybrid batch: some sequences bring a chunk of their prompt, the others one new token each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from functools import cached_property
 from operator import index
 
 from pod.hardware import GPU
@@ -88,12 +89,12 @@ class HybridBatch:
         """Query heads that share one KV head: 1 is multi-head attention, num_q_heads is multi-query."""
         return self.num_q_heads // self.num_kv_heads
 
-    @property
+    @cached_property
     def prefill(self) -> "HybridBatch | None":
         """The sequences with more than one new token, in order."""
         return self._only(lambda q_len: q_len > 1)
 
-    @property
+    @cached_property
     def decode(self) -> "HybridBatch | None":
         """The sequences with one new token, in order."""
         return self._only(lambda q_len: q_len == 1)
@@ -103,7 +104,9 @@ class HybridBatch:
         if not chosen:
             return None
         q_lens, kv_lens = zip(*chosen, strict=True)
-        return replace(self, q_lens=q_lens, kv_lens=kv_lens)
+        part = object.__new__(HybridBatch)  # of what has been checked, so it need not be once more
+        part.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, q_lens=q_lens, kv_lens=kv_lens)
+        return part
 
     @property
     def pages(self) -> tuple[int, ...]:
@@ -132,6 +135,11 @@ class HybridBatch:
     def bytes(self) -> int:
         """Bytes that must move at least: keys and values once, queries in, output out."""
         return self.kv_bytes + 2 * sum(self.q_lens) * self.num_q_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """FLOPs of the prefill part and bytes of the decode part: what each of them waits for."""
+        return (self.prefill.flops if self.prefill else 0), (self.decode.bytes if self.decode else 0)
 
     def times(self, gpu: GPU) -> tuple[float, float]:
         """Roofline seconds of the prefill part and of the decode part, each as if alone on `gpu`."""

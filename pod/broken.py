@@ -18,14 +18,17 @@ from pathlib import Path
 import numpy as np
 
 from pod.batch import HybridBatch
-from pod.emulator import CSRC, build, pointer
+from pod.hardware import GPUS
+from pod.kernels import sm80
+from pod.kernels.build import CSRC, plain, pointer
+from pod.kernels.launch import flat
 from pod.reference import hybrid_attention
-from pod.schedule.binding import DECODE, PREFILL
+from pod.schedule import decide
+from pod.schedule.work import Schedule
 
 FLAGS = ["-O1", "-w"]
-BATCH = HybridBatch((70, 1, 1, 20), (150, 77, 33, 20), num_q_heads=4, num_kv_heads=2, head_dim=64, page_size=16)
+BATCH = HybridBatch((70, 1, 1, 20), (150, 77, 13, 20), num_q_heads=4, num_kv_heads=2, head_dim=64, page_size=16)
 SMS = 3
-PREFILL_ROWS, DECODE_ROWS = 128, 16  # rows of a tile with two CTAs an SM
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,13 @@ class Source:
             csrc = Path(folder) / "csrc"
             shutil.copytree(CSRC, csrc, ignore=shutil.ignore_patterns(*self.unused))
             change(csrc)
-            return build(self.driver, [*FLAGS, *flags], csrc, self.also)
+            return plain(self.driver, [*FLAGS, *flags], csrc, self.also)
 
 
 POD = Source(
     CSRC / "emulate" / "driver.cu",
-    ("include/binding.cuh", "include/tile_attention.cuh", "include/streamk.cuh"),
-    ("hopper", "micro"),
+    ("include/binding.cuh", "include/tile_attention.cuh", "include/merge.cuh"),
+    ("sm90", "lean", "micro"),
 )
 
 
@@ -128,7 +131,8 @@ def kernels(mistakes: tuple[Mistake, ...], source: Source) -> ctypes.CDLL:
 # ---------------------------------------------------------------- one barrier left out
 
 STATEMENT = re.compile(
-    r"^ *((?:team\.)?sync\(\);|__sync(?:threads|warp)\(\);|__threadfence\(\);|bar_sync\(.*?\);|fence_proxy_async\(\);)",
+    r"^ *((?:team\.)?sync\(\);|meet\(\);|turn\.take\(\);|__sync(?:threads|warp)\(\);|__threadfence\(\);"
+    r"|ptx::fence_proxy_async\(\);)",
     re.MULTILINE,
 )
 
@@ -180,23 +184,20 @@ class Outcome:
     def __init__(self, library: ctypes.CDLL, head_dim: int = BATCH.head_dim):
         import torch
 
-        q, k, v, table = replace(BATCH, head_dim=head_dim).tensors(seed=3)
-        prefill, decode = works()
-        pieces, deal = [*range(len(decode) - 1), len(decode)], [PREFILL, DECODE] * 4  # the last piece has two records
-        lists = np.array([*np.ravel(prefill), *np.ravel(decode), *pieces, *deal], np.int32)
-        groups, slots = 8, 16
-        counters = np.zeros(SMS + 3 + 2 * groups, np.int32)
-        partials = np.full(slots * (PREFILL_ROWS + DECODE_ROWS) * (head_dim + 1), np.nan, np.float32)
+        batch = replace(BATCH, head_dim=head_dim)
+        q, k, v, table = batch.tensors(seed=3)
+        header, lists, counters, floats = sm80.lay_out(made_for(batch))
+        numbers, lists, counters = np.array(header, np.int32), flat(lists), np.zeros(counters, np.int32)
+        partials = np.full(floats, np.nan, np.float32)
         expected, _ = hybrid_attention(q, k, v, BATCH.q_lens, BATCH.kv_lens, table)
         library.run.restype = ctypes.c_char_p
         self.report, self.error = None, 0.0
         for _ in range(2):  # the second launch finds what the first has left behind
             out = torch.full_like(q, torch.nan)
             sizes = [len(q), len(k), len(BATCH.q_lens), BATCH.num_q_heads, BATCH.num_kv_heads]
-            counts = [len(prefill), len(decode), len(pieces) - 1, len(deal)]
             tensors = [pointer(x.view(torch.int16).numpy()) for x in (q, k, v, out)]
             table_args = [pointer(table.numpy()), table.shape[1]]
-            work_args = [pointer(lists), *counts, pointer(counters), groups, pointer(partials), slots, slots, SMS]
+            work_args = [pointer(x) for x in (numbers, lists, counters, partials)]
             report = library.run(*tensors, *table_args, *sizes, *work_args)
             if report:
                 self.report = report.decode()
@@ -209,23 +210,8 @@ class Outcome:
         return self.report or ("wrong result" if self.error > 0.02 else "right result")
 
 
-def works() -> tuple[list, list]:
-    """Prefill and decode records, as csrc/include/tile_attention.cuh reads them; some sequences are split in two."""
-    group = BATCH.num_q_heads // BATCH.num_kv_heads
-    cuts = {0: [0, 64, 150], 1: [0, 32, 77]}  # parts of the split sequences
-    lists = {True: [], False: []}
-    starts = np.cumsum([0, *BATCH.q_lens])
-    groups = {True: 0, False: 0}
-    for seq, (q_len, kv_len) in enumerate(zip(BATCH.q_lens, BATCH.kv_lens, strict=True)):
-        prefill = q_len > 1
-        bounds = cuts.get(seq, [0, kv_len])
-        parts = len(bounds) - 1
-        for head in range(0, BATCH.num_q_heads, 1 if prefill else group):
-            rows, pos = (q_len, kv_len - q_len) if prefill else (group, kv_len - 1)
-            slot = groups[prefill] * 2
-            for part in range(parts):
-                keys = bounds[part : part + 2]
-                record = [starts[seq], rows, head, head // group, seq, pos, *keys, part, parts, slot, groups[prefill]]
-                lists[prefill].append(record)
-            groups[prefill] += parts > 1
-    return lists[True], lists[False]
+def made_for(batch: HybridBatch) -> Schedule:
+    """A work list that touches every part: some sequences are split in two, and the last piece has two rows."""
+    made = decide.hybrid(batch, GPUS["a100"], SMS, "pod", "50:50", 2, prefill_splits=2, decode_splits=2)
+    pieces = np.delete(made.decode.pieces, -2)
+    return replace(made, decode=replace(made.decode, pieces=pieces))

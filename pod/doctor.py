@@ -84,26 +84,26 @@ def check_gpu() -> Check:
 def check_nvcc() -> Check:
     import torch
 
-    from pod import kernels
+    from pod.kernels import build
 
-    release, wanted = kernels.cuda(), torch.version.cuda or ""
+    release, wanted = build.cuda(), torch.version.cuda or ""
     if release is None:
         need = "none, and the GPU's kernels cannot be built" if wanted else "none; needed only with a GPU"
         return Check("nvcc", need, _cuda(wanted) if torch.cuda.is_available() else "")
     found = "{}.{}".format(*release)
     if wanted and str(release[0]) != wanted.partition(".")[0]:
         return Check("nvcc", f"{found}, but torch was built with CUDA {wanted}", _cuda(wanted))
-    if kernels.too_old("90a"):
+    if build.too_old("90a"):
         hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-        needed = "{}.{}".format(*kernels.OLDEST_CUDA["90a"])
+        needed = "{}.{}".format(*build.OLDEST_CUDA["90a"])
         return Check("nvcc", f"{found}; the Hopper kernel needs {needed}", _cuda(wanted) if hopper else "")
     return Check("nvcc", found)
 
 
 def check_compiler() -> Check:
-    from pod import kernels
+    from pod.kernels import build
 
-    if name := kernels.compiler():
+    if name := build.compiler():
         return Check("C++", _output(*name.split(), "--version").splitlines()[0])
     if os.environ.get("CXX"):
         mend = "unset CXX"
@@ -112,7 +112,7 @@ def check_compiler() -> Check:
     else:
         mend = _install("g++", "gxx", dnf="gcc-c++")
     return Check(
-        "C++", f"no compiler that knows C++20 (tried {', '.join(kernels.compilers())}); the emulator needs one", mend
+        "C++", f"no compiler that knows C++20 (tried {', '.join(build.compilers())}); the emulator needs one", mend
     )
 
 

@@ -17,12 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pod import ampere, hopper
 from pod.batch import HybridBatch
 from pod.hardware import GPU, H200
-from pod.schedule import binding, fixed_split, turns
-from pod.schedule import hopper as hopper_lists
-from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, SHAPES, WorkList
+from pod.schedule import binding, choose, decide, turns
+from pod.schedule.work import SHAPES, WorkList
 
 RECORDING = Path(__file__).parents[1] / "data" / "recorded" / "h200" / "gpusim-calibrate.csv"
 QUANTUM = 1 / 400  # of the time a run takes at least: events that lie closer together are taken as one
@@ -247,7 +245,7 @@ class Calibration:
 
     def tensor_flops(self, gpu: GPU) -> float:
         """Of one SM, with mma.sync."""
-        return gpu.tensor_flops / gpu.sms * (self.mma if gpu.key in ampere.MMA_SYNC else 1.0)
+        return gpu.tensor_flops / gpu.sms * (self.mma if gpu.key in choose.MMA_SYNC else 1.0)
 
 
 # ---------------------------------------------------------------- kernels, as their sources have them
@@ -268,25 +266,18 @@ class Tiles:
 
 def ring(space: int, rows: int, keys: int, row: int) -> float:
     """Bytes under way in what shared memory the query rows leave: all panels of the ring but the two being read. With
-    three panels each step fetches its own V (csrc/hybrid.cu, Shape)."""
+    three panels each step fetches its own V (csrc/sm80/hybrid.cu, Shape)."""
     panels = (space - rows * row) // (keys * row)
     return max(min(panels, 6) // 2 * 2 - 2, 1.5) * keys * row
 
 
 def our_tiles(gpu: GPU, ctas_per_sm: int, head_dim: int) -> Tiles:
-    """Those of csrc/hybrid.cu on this GPU."""
+    """Those of csrc/sm80/hybrid.cu on this GPU."""
     shape, room, row = SHAPES[ctas_per_sm], gpu.smem_per_sm // ctas_per_sm - 1024, 2 * head_dim
-    rows, keys = (shape.prefill_rows, DECODE_ROWS), (shape.prefill_keys, DECODE_KEYS)
+    rows, keys = (shape.prefill_rows, shape.decode_rows), (shape.prefill_keys, shape.decode_keys)
     rings = [ring(space, r, k, row) for space, r, k in zip((room, room // shape.virtual), rows, keys, strict=True)]
     fitted = tuple(f"{op} {ctas_per_sm}" for op in binding.OPS)
     return Tiles(ctas_per_sm, rows, keys, (shape.virtual, 1), shape.virtual, tuple(rings), fitted)
-
-
-class Schedule(ampere.Plan):
-    """A plan for a card that need not be here: the work lists, and nothing on a device."""
-
-    def place(self, *lists, **sizes) -> tuple[None, None, None]:
-        return None, None, None
 
 
 @dataclass(frozen=True)
@@ -326,25 +317,23 @@ def program(batch: HybridBatch, gpu: GPU, method: str = "pod", policy: str = "pr
     """The CTAs of a method, as its kernel's launch would make them for this GPU."""
     if method == "hopper":
         return _hopper(batch, gpu)
-    if method not in ampere.METHODS:
-        raise ValueError(f"method: got {method!r}, allowed are {', '.join(ampere.METHODS)}, hopper")
+    if method not in decide.METHODS:
+        raise ValueError(f"method: got {method!r}, allowed are {', '.join(decide.METHODS)}, hopper")
     if kernel not in ("ours", *FLASH2):
         raise ValueError(f"kernel: got {kernel!r}, allowed are ours, {', '.join(FLASH2)}")
     if kernel in FLASH2:
-        tiles, deal = FLASH2[kernel], None
-        lists = _flash2_lists(batch, gpu, tiles)
+        tiles = FLASH2[kernel]
+        made = decide.flash2(batch, gpu.sms, tiles.keys)
     else:
-        if ctas_per_sm == "auto":
-            ctas_per_sm = ampere.choose_ctas(batch, gpu, gpu.sms, method)
-        plan = Schedule(batch, gpu, gpu.sms, method, policy, ctas_per_sm, prefill_splits, decode_splits)
-        made = plan.lists(batch.causal)
-        tiles, lists, deal = our_tiles(gpu, ctas_per_sm, batch.head_dim), (made.prefill, made.decode), made.deal
+        made = decide.hybrid(batch, gpu, gpu.sms, method, policy, ctas_per_sm, prefill_splits, decode_splits,
+                             causal=batch.causal)  # fmt: skip
+        tiles = our_tiles(gpu, made.ctas_per_sm, batch.head_dim)
     c = calibration()
-    ctas = [_ctas(work, tiles, op, c) for op, work in enumerate(lists)]
+    ctas = [_ctas(work, tiles, op, c) for op, work in enumerate((made.prefill, made.decode))]
     halves = method == "warp"  # CTAs that hold both, so half as many
     return Program(
-        kinds=_kinds(batch, lists[0], tiles, gpu, c),
-        grids=_grids(method, *ctas, deal, gpu.sms),
+        kinds=_kinds(batch, made.prefill, tiles, gpu, c),
+        grids=_grids(method, *ctas, made.deal, gpu.sms),
         slots=tiles.ctas_per_sm // (1 + halves),
         workers=tiles.virtual + halves,
         launch=c.launch[method],
@@ -379,8 +368,8 @@ def _ctas(work: WorkList, tiles: Tiles, op: int, c: Calibration) -> list[Cta]:
     """The CTAs of one operation. A piece of several segments starts several times; whoever has a part of a tile writes
     it, and who has the last one reads them all."""
     keys, ends = -(-work.costs // tiles.keys[op]) * tiles.keys[op], work.pieces
-    parts = work.column("parts")
-    moved = np.append(0, np.cumsum((parts > 1) * (1 + parts * (work.column("part") == parts - 1))))
+    parts = work.parts
+    moved = np.append(0, np.cumsum((parts > 1) * (1 + parts * (work.part == parts - 1))))
     extra = c.start * np.diff(ends) + c.merge[op] * np.diff(moved[ends])
     pieces = [Piece(op, *x) for x in zip(keys.tolist(), extra.tolist(), strict=True)]
     width = (1, tiles.virtual)[op]
@@ -391,7 +380,7 @@ def _kinds(batch: HybridBatch, prefill: WorkList, tiles: Tiles, gpu: GPU, c: Cal
     """What a key costs the workers of prefill and of decode."""
     made, nbytes, flops = [], 4 * batch.head_dim, 4 * batch.head_dim / c.tensor_flops(gpu)
     wave = gpu.sms * tiles.ctas_per_sm
-    misses = (_prefill_misses(batch, int(prefill.costs.sum()), -(-len(prefill.work) // wave), gpu), 1.0)
+    misses = (_prefill_misses(batch, int(prefill.costs.sum()), -(-len(prefill) // wave), gpu), 1.0)
     for op, name in enumerate(binding.OPS):
         e, rows = c.efficiency[tiles.efficiency[op]], tiles.rows[op]
         busy, alone = rows * flops / e.full, rows * flops / e.alone
@@ -417,21 +406,6 @@ FLASH2 = {
 }
 
 
-def _flash2_lists(batch: HybridBatch, gpu: GPU, of: Tiles) -> tuple[WorkList, WorkList]:
-    """A CTA a tile of 128 rows, and one a request and KV head; keys are cut by FlashDecoding's rule alone."""
-    plan, slots, lists = Schedule(batch, gpu, gpu.sms, "serial", "", 2, "vanilla", 1), 2 * gpu.sms, []
-    if batch.prefill:
-        tiles = fixed_split.prefill_tiles(*plan.prefill, SHAPES[2], batch.causal)
-        blocks = -(-max(batch.prefill.kv_lens) // of.keys[0])
-        lists.append(fixed_split.prefill_work(tiles, SHAPES[2], fixed_split.vanilla_splits(len(tiles), blocks, slots)))
-    if batch.decode:
-        blocks = -(-max(batch.decode.kv_lens) // of.keys[1])
-        splits = fixed_split.vanilla_splits(len(batch.decode.kv_lens) * batch.num_kv_heads, blocks, slots)
-        lists.append(fixed_split.decode_work(*plan.decode, 0, splits))
-    empty = fixed_split.empty()
-    return (lists[0] if batch.prefill else empty), (lists[-1] if batch.decode else empty)
-
-
 class ByRole(Source):
     """Hopper's persistent CTAs: prefill warps draw from one queue, decode warps from another."""
 
@@ -442,22 +416,20 @@ class ByRole(Source):
         return next(self.queues[slot], None)
 
 
-HOPPER_RINGS = (65536.0, 98304.0)  # bytes of K and V under way: csrc/hopper/prefill.cuh, decode.cuh
+HOPPER_RINGS = (65536.0, 98304.0)  # bytes of K and V under way: csrc/sm90/prefill.cuh, decode.cuh
 
 
 def _hopper(batch: HybridBatch, gpu: GPU) -> Program:
     """The Hopper kernel: wgmma's full rate, and tensor cores that serve waiting warps in turn (schedule/turns.py)."""
-    plan, c = Schedule(batch, gpu, gpu.sms, "serial", "", 2, "none", 1), calibration()
-    prefill = hopper_lists.prefill_work(*plan.prefill, batch.head_dim, gpu.sms, batch.causal)
-    decode = hopper_lists.decode_work(*plan.decode, gpu.sms)
-    queues = [_hopper_ctas(work, op, tile, c.start) for op, (work, tile) in enumerate(
-        ((prefill, hopper_lists.PREFILL_TILE), (decode, hopper_lists.DECODE_TILE)))]  # fmt: skip
+    made, c = decide.hopper(batch, gpu.sms, causal=batch.causal), calibration()
+    queues = [_hopper_ctas(made.prefill, 0, made.shape.prefill_keys, c.start),
+              _hopper_ctas(made.decode, 1, made.shape.decode_keys, c.start)]  # fmt: skip
     keys = sum(piece.keys for cta in queues[0] for piece in cta.pieces)
     product = turns.decode_product(gpu) / gpu.clock_hz  # of 64 tokens and 16 of the head's dimensions
     decode_key = 2 * batch.head_dim / turns.DEPTH * product / turns.ROWS
-    flops = 4 * batch.head_dim * hopper_lists.PREFILL_TILE
-    prefill_key = flops / (hopper.PREFILL_FLOPS / H200.tensor_flops * gpu.tensor_flops / gpu.sms)
-    turn = turns.prefill_product(gpu) / turns.decode_product(gpu) * (1 if hopper.prefill_yields(batch) else 2)
+    flops = 4 * batch.head_dim * made.shape.prefill_rows
+    prefill_key = flops / (choose.PREFILL_FLOPS / H200.tensor_flops * gpu.tensor_flops / gpu.sms)
+    turn = turns.prefill_product(gpu) / turns.decode_product(gpu) * (1 if made.yields else 2)
     misses = (_prefill_misses(batch, int(keys), 1, gpu), 1.0)
     kinds = [
         Kind(name, warps, key, key, 4 * batch.head_dim, missing, ring)
@@ -467,10 +439,10 @@ def _hopper(batch: HybridBatch, gpu: GPU) -> Program:
     return Program(kinds, [ByRole(*queues)], 2, 1, c.launch["cta"])
 
 
-def _hopper_ctas(work: hopper_lists.WorkList, op: int, tile: int, start: float) -> list[Cta]:
-    keys = np.append(0, np.cumsum((work.column("end") - work.column("begin")) * tile))
-    chunks = zip(np.diff(keys[work.chunks]).tolist(), np.diff(work.chunks).tolist(), strict=True)
-    return [Cta(i, [Piece(op, n, start * segments)]) for i, (n, segments) in enumerate(chunks)]
+def _hopper_ctas(work: WorkList, op: int, tile: int, start: float) -> list[Cta]:
+    keys = np.append(0, np.cumsum(work.blocks(tile) * tile))
+    pieces = zip(np.diff(keys[work.pieces]).tolist(), np.diff(work.pieces).tolist(), strict=True)
+    return [Cta(i, [Piece(op, n, start * segments)]) for i, (n, segments) in enumerate(pieces)]
 
 
 # ---------------------------------------------------------------- the fit
@@ -505,7 +477,7 @@ def fit(recording: Iterable[dict]) -> Calibration:
         """Of the longest runs: of all slots full, and of one CTA on each SM."""
         probe, keys, rows, workers = op, 4224, SHAPES[shape].prefill_rows, 1
         if op == "decode":  # from L2, so that DRAM does not hide what the SM can
-            probe, keys, rows, workers = "decode shared", 4096, DECODE_ROWS, SHAPES[shape].virtual
+            probe, keys, rows, workers = "decode shared", 4096, SHAPES[shape].decode_rows, SHAPES[shape].virtual
         flops = 4 * rows * head_dim * keys
         full, alone = (took(probe, shape, n, keys) - idle - start for n in (shape * gpu.sms, gpu.sms))
         return Efficiency(shape * workers * flops / full / sm_flops, flops / alone / sm_flops)
@@ -521,7 +493,7 @@ def fit(recording: Iterable[dict]) -> Calibration:
         miss=(took("read", 1, 1, 4096) - idle) / 1024,
         hit=(took("read again", 1, 1, 4096) - idle) / 1024,
         mma=mma,
-        launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for m in ampere.METHODS},
+        launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for m in decide.METHODS},
         start=start,
         merge=(merge("prefill", 4224), merge("decode", 4096)),
         efficiency={f"{op} {shape}": efficiency(op, shape) for shape in SHAPES for op in binding.OPS}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pod import files
 from pod.batch import HybridBatch
-from pod.kernels import TRACE_FIELDS
+from pod.kernels.sm80 import TRACE_FIELDS
 from pod.schedule.binding import OPS, POLICIES, wish
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")

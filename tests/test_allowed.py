@@ -1,6 +1,5 @@
 """What the call takes and what it refuses: one line before any launch, whatever is handed to it, and quickly."""
 
-import importlib
 import time
 import timeit
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +11,11 @@ from hypothesis import strategies as st
 from layouts import lay_out, layouts
 
 import pod
-from pod import attention, kernels, workplan
+from pod import attention, kernels
 from pod.allowed import Allowed
 from pod.batch import HybridBatch
+from pod.kernels import build, launch, lean, sm80, sm90
 from pod.reference import hybrid_attention as reference
-from pod.workplan import WorkPlan
 
 torch = pytest.importorskip("torch")
 built = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -29,7 +28,7 @@ def call(monkeypatch):
     """The good call with some of it changed; it must end before any launch."""
     plan = attention.plan(GOOD, device="cpu", method="pod")
     tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
-    monkeypatch.setattr(plan.module, "run", lambda *_: pytest.fail("launched"))
+    monkeypatch.setattr(plan, "run", lambda *_: pytest.fail("launched"))
     return lambda **change: pod.hybrid_attention(**tensors | {"plan": plan} | change)
 
 
@@ -196,50 +195,43 @@ def test_an_empty_pool_and_freed_memory_are_refused():
 
 def test_decodes_have_one_list_for_both_masks():
     """So that no mask of theirs comes first inside a capture."""
-    from pod import lean
-
     batch = HybridBatch((1, 1), (64, 64), 4, 2, 64, page_size=16, causal=False)
-    for plan in (lean.HopperPlan(batch, torch.device("cpu"), 4, parts=2), lean.LeanPlan(batch, torch.device("cpu"), 4)):
-        assert plan.lists(True) is plan.lists(False)
+    for method in ("pod", "lean"):
+        plan = pod.plan(batch, device="cpu", method=method)
+        assert plan.placed(True) is plan.placed(False)
 
 
-@pytest.mark.parametrize("module", ["ampere", "hopper", "lean"])
-def test_fake_results_are_dense_whatever_the_query(module):
-    fake = importlib.import_module(f"pod.{module}")._fake
+@pytest.mark.parametrize("family", [sm80.HYBRID, sm90.HOPPER, lean.LEAN], ids=lambda family: family.name)
+def test_fake_results_are_dense_whatever_the_query(family):
     q = torch.empty(4, 5, 64, device="meta").transpose(0, 1)
-    out, *_ = fake("", q, *[None] * 6, [0] * 8, 1.0, *([False] * (4 if module == "hopper" else 1)))
-    assert out.shape == q.shape and out.is_contiguous()
+    out, lse, rows = family.fake("", q, *[None] * 6, list(launch.Header(trace_rows=7)), 1.0, True, True)
+    assert out.shape == q.shape and out.is_contiguous() and lse.shape == (5, 4) and len(rows) == 7
 
 
-def test_uploads_have_one_stream_whoever_asks_first(monkeypatch):
-    """Two threads that plan at once wait for the copies that they made."""
+def test_a_device_has_one_staging_whoever_asks_first(monkeypatch):
+    """Two threads that plan at once share its memory, one after the other."""
 
     class Stream:
         def __init__(self, device, priority):
             time.sleep(0.05)
 
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    workplan._stream.cache_clear()
+    launch._staging_of.cache_clear()
     with ThreadPoolExecutor(2) as pool:
-        streams = set(pool.map(lambda _: workplan._uploads(torch.device("cuda", 7)), range(2)))
-    workplan._stream.cache_clear()
-    assert len(streams) == 1
+        found = set(pool.map(lambda _: launch._staging(torch.device("cuda", 7)), range(2)))
+    launch._staging_of.cache_clear()
+    assert len(found) == 1
 
 
 def test_auto_is_the_default_and_hopper_gets_its_own_kernel(monkeypatch):
     chosen = []
-    monkeypatch.setattr(attention, "_is_hopper", lambda device: True)
-    for module in ("pod.hopper", "pod.lean", "pod.ampere"):
-
-        def make_plan(batch, device, *rest, module=module):
-            chosen.append(module)
-            return WorkPlan(batch, device, 1)
-
-        monkeypatch.setattr(f"{module}.make_plan", make_plan)
+    monkeypatch.setattr(sm90, "available", lambda device="cuda": True)
+    for module in (sm90, lean, sm80):
+        monkeypatch.setattr(module, "plan", lambda *_, module=module, **choice: chosen.append(module))
     pod.plan(**PLAN)
     pod.plan(**PLAN | {"q_lens": [1, 1]})
     pod.plan(**PLAN, decode_splits=2)
-    assert chosen == ["pod.hopper", "pod.lean", "pod.ampere"]
+    assert chosen == [sm90, lean, sm80]
 
 
 # ---------------------------------------------------------------- builds
@@ -251,37 +243,32 @@ def test_all_that_auto_may_choose_is_built_ahead(hopper, monkeypatch):
     asked, used = set(), set()
 
     def operator(family, kind, device):
-        (asked if kernels._built_ahead.get() else used).add((family.name, kind))
+        (asked if build._built_ahead.get() else used).add((family.name, kind))
 
-    monkeypatch.setattr(kernels, "operator", operator)
-    monkeypatch.setattr(attention, "_is_hopper", lambda device: hopper)
-    monkeypatch.setattr("pod.hopper.available", lambda device="cuda": hopper)
-    monkeypatch.setattr("pod.attention._device", lambda device: torch.device("cuda", 0))
-    monkeypatch.setattr(kernels, "sm_count", lambda device: 132)
-    monkeypatch.setattr("pod.workplan.WorkPlan.place", lambda self, *lists, **sizes: (None,) * 3)
-    monkeypatch.setattr("pod.ampere.gpu_of", lambda device: pod.GPUS["h200"])
-    monkeypatch.setattr("pod.workplan.WorkPlan.launch", lambda self, *_: (torch.zeros(1),) * 3)
+    monkeypatch.setattr(build, "operator", operator)
+    monkeypatch.setattr(sm90, "available", lambda device="cuda": hopper)
+    monkeypatch.setattr(attention, "_device", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(build, "sm_count", lambda device: 132)
+    monkeypatch.setattr(build, "gpu_of", lambda device: pod.GPUS["h200"])
+    monkeypatch.setattr(launch, "place", lambda *_: None)
     pod.build(32, 8, 128, 16)
     for q_lens, kv_len in (((1,), 500), ((1,) * 64, 500), ((1,) * 64, 60000), ((300, 1, 1), 4000), ((300,), 300)):
-        made = pod.plan(q_lens, [kv_len] * len(q_lens), 32, 8, 128, 16)
-        made.module.run(made.work, None, None, None)
+        pod.plan(q_lens, [kv_len] * len(q_lens), 32, 8, 128, 16).operator()
     assert used and used <= asked
 
 
 def test_a_lazy_build_says_which_call_would_have_saved_the_wait(monkeypatch, tmp_path, capsys):
-    from pod.hopper import HOPPER
-
-    def build(folder, *_, **options):
+    def pretend(folder, *_, **options):
         (folder / "made.so").touch()
         return ""
 
-    monkeypatch.setattr(kernels, "require_tools", lambda *_: None)
-    monkeypatch.setattr(kernels, "compiler", lambda: "some-c++")
-    monkeypatch.setattr("pod.builder.build", build)
-    kernels._build(HOPPER, ("",), (9, 0), tmp_path / "lazy.so")
+    monkeypatch.setattr(build, "require_tools", lambda *_: None)
+    monkeypatch.setattr(build, "compiler", lambda: "some-c++")
+    monkeypatch.setattr("pod.kernels.builder.build", pretend)
+    build._build(sm90.HOPPER, ("",), (9, 0), tmp_path / "lazy.so")
     assert "pod.build(...) ahead would have saved this wait" in capsys.readouterr().err
-    with kernels.ahead():
-        kernels._build(HOPPER, ("",), (9, 0), tmp_path / "ahead.so")
+    with build.ahead():
+        build._build(sm90.HOPPER, ("",), (9, 0), tmp_path / "ahead.so")
     assert "pod.build" not in capsys.readouterr().err
 
 

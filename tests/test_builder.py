@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pod import builder, kernels
+from pod import kernels
+from pod.kernels import builder
+from pod.kernels.build import ROOT, _path, compiler
 
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 
@@ -22,13 +24,13 @@ exec sleep 100
 BUILD = """
 import sys
 from pathlib import Path
-from pod import builder
+from pod.kernels import builder
 print(builder.build(Path(sys.argv[1]), [], {"CXX": sys.argv[2]}, name="tiny", cpp_sources=["int x;"], cuda_sources=[]))
 """
 
 
 def build(folder: Path, source: str = SOURCE, **environment: str) -> str:
-    tools = {"PATH": kernels._path(), "CXX": kernels.compiler()}
+    tools = {"PATH": _path(), "CXX": compiler()}
     return builder.build(folder, [folder], tools | environment, name="tiny", cpp_sources=[source], cuda_sources=[])
 
 
@@ -38,7 +40,7 @@ def test_library_is_built_in_a_folder_with_spaces_and_umlauts(tmp_path, locale):
     folder.mkdir()
     (folder / "half.h").write_text(SOURCE)
     code = "import sys, test_builder as t; from pathlib import Path; print(t.build(Path(sys.argv[1]), t.HALF))"
-    path = os.pathsep.join([str(kernels.ROOT), str(Path(__file__).parent)])
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True,
                           env={**os.environ, **locale, "PYTHONPATH": path})  # fmt: skip
     assert done.stdout == "\n" and (folder / "tiny.so").exists()
@@ -63,7 +65,7 @@ def test_compilers_end_with_the_process_that_wanted_the_library(tmp_path, end):
     slow = tmp_path / "slow-c++"
     slow.write_text(SLOW.format(pid=noted))
     slow.chmod(0o755)
-    env = {**os.environ, "PYTHONPATH": str(kernels.ROOT), "PATH": kernels._path()}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": _path()}
     with subprocess.Popen([sys.executable, "-c", BUILD, str(tmp_path), str(slow)], env=env, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as wants:  # fmt: skip
         wait_for(lambda: noted.exists() and noted.read_text().strip() or wants.poll() is not None, 60)

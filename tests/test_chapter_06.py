@@ -119,8 +119,8 @@ def test_suite_records_every_cta_of_every_run(monkeypatch):
         for run in suite.RUNS:
             rows = pd.DataFrame(suite.trace(run, "cpu"))
             plan = suite.plan(run, "cpu")
-            assert len(rows) == sum(suite.ctas(plan.work)) and rows.start_us.min() == 0
-            check(rows, plan.work, run, sms=3)
+            assert len(rows) == sum(suite.ctas(plan)) and rows.start_us.min() == 0
+            check(rows, plan, run, sms=3)
     suite.trace.cache_clear()
 
 
@@ -139,7 +139,7 @@ def check(rows, plan, run, sms):
         assert list(by_ticket.ticket) == list(range(len(on_sm)))
         later_ends = by_ticket.end[::-1].cummin()[::-1]  # nobody starts after a CTA with a later ticket has ended
         assert (by_ticket.start <= later_ends + 0.1).all()
-    assert disagreements(rows, plan.lists(True).deal).empty
+    assert disagreements(rows, plan.schedule().deal).empty
     for op, other in itertools.permutations(binding.OPS):
         twice = rows[(rows.op == other) & (rows.draws == 2)]
         wished = ((rows.op == op) & (rows.draws == 1)).sum() + len(twice)
@@ -154,7 +154,7 @@ def test_recorded_trace_binds_as_the_python_policies_say(run):
     rows = pd.read_csv(RECORDING)
     mine = rows[rows.run == run].sort_values("cta")
     with kernels.machine(H200_SMS):
-        plan = suite.plan(run, "cpu").work
+        plan = suite.plan(run, "cpu")
     assert list(mine.cta) == list(range(sum(suite.ctas(plan))))
     check(mine, plan, run, H200_SMS)
 
@@ -164,7 +164,7 @@ def test_trace_of_another_policy_would_be_noticed():
         pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     rows = pd.read_csv(RECORDING)
     with kernels.machine(H200_SMS):
-        plan = suite.plan("prop2", "cpu").work
+        plan = suite.plan("prop2", "cpu")
     with pytest.raises(AssertionError):
         check(rows[rows.run == "even2"], plan, "prop2", H200_SMS)
 

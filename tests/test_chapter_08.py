@@ -9,7 +9,6 @@ import pytest
 from matplotlib import pyplot as plt
 
 from pod import data
-from pod.ampere import sides
 from pod.batch import MODELS
 from pod.figures import (
     methods_band,
@@ -29,6 +28,7 @@ from pod.hardware import H200
 from pod.measure import counters, peers, timing
 from pod.measure.run import _write
 from pod.measure.suites import SUITES, methods_counters
+from pod.schedule.choose import seconds
 from pod.show import style, violins
 
 ROWS = {"methods-sweep": 420}
@@ -50,7 +50,7 @@ HOLE = "fi_persistent"
 
 def made_up(way: str, batch) -> float:
     """Milliseconds that depend on the batch in a known way: each method leaves its own share of the smaller part."""
-    prefill, decode = (1e3 * seconds + 0.01 for seconds in sides(batch, H200, H200.sms, 2))
+    prefill, decode = (1e3 * seconds + 0.01 for seconds in seconds(batch, H200, H200.sms, 2))
     waves = np.ceil(len(batch.decode.q_lens) * batch.num_kv_heads / 264) if batch.decode else 0
     fa2_decode = decode * (1 + 0.25 * (waves > 1))
     left = {"serial": 1, "streams": 0.9, "cta": 0.8, "warp": 0.6, "pod": 0.3, "pod_2": 0.2, "pod_4": 0.4}

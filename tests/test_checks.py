@@ -3,8 +3,9 @@
 import pytest
 
 from pod import kernels
-from pod.ampere import METHODS
 from pod.data import RECORDED
+from pod.kernels.build import DTYPES
+from pod.kernels.sm80 import METHODS
 from pod.measure import check_kernels
 from pod.measure.suites import build, random_batches, sanitizer
 
@@ -24,7 +25,7 @@ def test_runs_cover_the_family():
     for choices in zip(*(choice.values() for _, choice in ran), strict=True):
         assert len(set(map(str, choices))) in (len(METHODS), 2, 3)
     assert {batch.head_dim for batch, _ in ran} == {64, 128}
-    assert {batch.page_size for batch, _ in ran} == {16, 32, None} and {b.dtype for b, _ in ran} == set(kernels.DTYPES)
+    assert {batch.page_size for batch, _ in ran} == {16, 32, None} and {b.dtype for b, _ in ran} == set(DTYPES)
 
 
 @pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -78,7 +79,7 @@ def test_build_is_timed_cold_and_from_the_cache(monkeypatch):
     call = build.CALL.replace('torch.device("cuda", torch.cuda.current_device())', 'torch.device("cpu")')
     assert call != build.CALL
     monkeypatch.setattr(build, "CALL", call)
-    monkeypatch.setitem(build.FAMILIES, "sm_80", ("pod.micro", "FUSION"))
+    monkeypatch.setitem(build.FAMILIES, "sm_80", ("pod.kernels.fusion", "FUSION"))
     row = build.measure({"family": "sm_80", "kind": ""})
     assert row["cached_s"] < row["cold_s"] / 2
 

@@ -153,7 +153,7 @@ def test_stale_recordings_are_named(monkeypatch):
 
     path = data.RECORDED / "h200" / "waves.csv"
     monkeypatch.setattr(provenance, "recordings", lambda: [path, path.with_name("other.csv")])
-    monkeypatch.setattr(provenance, "stale", lambda: {path: ["csrc/hybrid.cu"]})
+    monkeypatch.setattr(provenance, "stale", lambda: {path: ["csrc/sm80/hybrid.cu"]})
     assert doctor.check_recordings().found == "1 of 2 made by other kernels: h200/waves.csv"
 
 

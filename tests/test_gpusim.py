@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pod import ampere, gpusim
+from pod import gpusim
 from pod.batch import TABLE1, HybridBatch
 from pod.data import ROOT
 from pod.gpusim import ByRole, ByTicket, Chip, Cta, InOrder, Kind, Pace, Piece, balance, simulate
 from pod.hardware import A100, GPUS, H200, TOY
 from pod.measure.suites.gpusim_calibrate import KEYS, PARTS, cases, even_batch
 from pod.schedule import binding
+from pod.schedule.decide import METHODS
 
 K = 1024
 CHIP = Chip(sms=4, dram=400.0, l2=1e9, miss=1e-3, hit=1e-3)  # DRAM gives each of 100 CTAs 4 bytes a second
@@ -172,7 +173,7 @@ def test_parameters_are_what_they_are_called():
     assert c.tensor_flops(A100) * A100.sms == A100.tensor_flops  # of Ampere, mma.sync is all there is
 
 
-@pytest.mark.parametrize("method", [*ampere.METHODS, "hopper"])
+@pytest.mark.parametrize("method", [*METHODS, "hopper"])
 @pytest.mark.parametrize("gpu", [A100, H200, TOY], ids=lambda g: g.key)
 def test_no_method_beats_the_roofline(gpu, method):
     batch = HybridBatch.of(512, 4 * K, 6 if gpu is TOY else 40, 4 * K, 8, 2)

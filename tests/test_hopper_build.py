@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pod import kernels
+from pod.kernels import build
 from pod.measure.provenance import csrc_hashes
 
 ROOT = Path(__file__).parents[1]
-CSRC = ROOT / "csrc" / "hopper"
-SOURCE = "csrc/hopper/hybrid90.cu"
-OPTIONS = ["-std=c++17", "-O3", "-DNDEBUG", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "--cubin"]
+CSRC = ROOT / "csrc" / "sm90"
+SOURCE = "csrc/sm90/hybrid.cu"
+OPTIONS = ["-std=c++17", "-O3", "-DNDEBUG", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "--cubin",
+           f"-I{ROOT / 'csrc'}"]  # fmt: skip
 INSTANTIATIONS = 2 * (2 + 1) * 4  # types, head dimensions and one of them with three prefill warpgroups, page layouts
 
 
@@ -29,11 +30,11 @@ def test_the_kernel_stays_small_and_is_our_own():
 
 def _nvcc() -> tuple[str, str]:
     """The compiler and its version; skips when it is missing or too old for sm_90a."""
-    if kernels.nvcc() is None:
+    if build.nvcc() is None:
         pytest.skip("no nvcc here")
-    if old := kernels.too_old("90a"):
+    if old := build.too_old("90a"):
         pytest.skip(old)
-    return kernels.nvcc(), "{}.{}".format(*kernels.cuda())
+    return build.nvcc(), "{}.{}".format(*build.cuda())
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from pod import data
+from pod.batch import HybridBatch
 from pod.figures import (
     hopper_band,
     hopper_dtypes,
@@ -18,7 +19,7 @@ from pod.figures import (
 )
 from pod.hardware import H200
 from pod.schedule import turns
-from pod.schedule.hopper import decode_work, prefill_work
+from pod.schedule.decide import hopper
 from pod.show import hopper as pictures
 from pod.show import overlap
 
@@ -166,8 +167,8 @@ def test_rooms_fill_the_sm_as_the_source_says():
 
 
 def test_the_plan_holds_every_unit_and_every_tile():
-    prefill = prefill_work([0], [416], [416], [0], 8, 2, 128, 4)
-    decode = decode_work([416, 417], [1024, 1000], [1, 2], 8, 2, 4)
+    made = hopper(HybridBatch((416, 1, 1), (416, 1024, 1000), 8, 2, 128), 4)
+    prefill, decode = made.prefill, made.decode
     bars = pictures.plan(prefill, decode, 4, block=2.0, tile=1.0)
     sums = {side: sum(end - start for _, start, end, kind, _ in bars if kind == side) for side in ("prefill", "decode")}
     assert sums == {"prefill": 2.0 * 56, "decode": 2 * (16 + 16)}

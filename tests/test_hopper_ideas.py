@@ -1,18 +1,22 @@
 """The suites that take the Hopper kernel apart: they change what they say they change, and their figures add up."""
 
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from pod import data, hopper
+from pod import data
 from pod.batch import HybridBatch
 from pod.figures import hopper_dry, hopper_ladder
+from pod.kernels import sm90
+from pod.kernels.launch import Header, Plan
 from pod.measure import timing
 from pod.measure.suites import hopper_dry as dry
 from pod.measure.suites import hopper_ladder as ladder
 from pod.measure.suites import hopper_sanitizer
+from pod.schedule import decide
 
 torch = pytest.importorskip("torch")
 
@@ -23,27 +27,30 @@ def close_figures():
     plt.close("all")
 
 
-def cpu_plan(batch, device="cpu", splits=None, decode_weights=None, yields=None):
-    yields = hopper.prefill_yields(batch) if yields is None else yields
-    return hopper.Plan(batch, torch.device("cpu"), 132, decode_weights, splits, yields)
+class OnPaper(Plan):
+    """A plan that runs nothing."""
+
+    def run(self, *tensors, **options) -> None:
+        pass
+
+
+def cpu_plan(batch, **choices) -> Plan:
+    return OnPaper(batch, "hopper", torch.device("cpu"), sm90.KERNEL, partial(decide.hopper, batch, 132, **choices))
 
 
 @pytest.fixture
-def plans(monkeypatch) -> list[hopper.Plan]:
+def plans(monkeypatch) -> list[Plan]:
     """Every plan that a suite makes, in order; nothing runs."""
     made = []
 
     def make_plan(batch, **choices):
-        plan = cpu_plan(batch, **choices)
-        plan.lists(batch.causal)
-        made.append(plan)
-        return plan
+        made.append(cpu_plan(batch, **choices))
+        return made[-1]
 
     def tensors(self, **_):
         return torch.zeros(sum(self.q_lens)), *torch.zeros(2, len(self.q_lens)), None
 
-    monkeypatch.setattr(hopper, "make_plan", make_plan)
-    monkeypatch.setattr(hopper, "run", lambda *tensors, **options: None)
+    monkeypatch.setattr(sm90, "plan", make_plan)
     monkeypatch.setattr(HybridBatch, "tensors", tensors)
     return made
 
@@ -61,9 +68,10 @@ def test_each_idea_of_the_ladder_changes_the_plan_and_nothing_but_the_plan(idea,
         assert [plan.batch for plan in without] == [with_it.batch.prefill, with_it.batch.decode]
         return
     (other,) = without
-    lists = [plan.lists(True).lists.tolist() for plan in (with_it, other)]
+    lists = [plan.placed().lists.tolist() for plan in (with_it, other)]
+    yields = [plan.schedule().yields for plan in (with_it, other)]
     assert other.batch == with_it.batch
-    assert (lists[0] != lists[1]) != (with_it.yields != other.yields), "one thing differs"
+    assert (lists[0] != lists[1]) != (yields[0] != yields[1]), "one thing differs"
 
 
 def synthetic(tmp_path, monkeypatch, name: str, rows: list[dict]) -> None:
@@ -108,7 +116,7 @@ def test_the_ladder_counts_what_is_lost_without_an_idea(tmp_path, monkeypatch):
 
 
 def test_memcheck_sees_every_form_of_the_kernel():
-    shapes = [cpu_plan(batch).lists(True).shape for batch in hopper_sanitizer.batches()]
-    kinds = {(shape[0] > 0, shape[2] > 0, shape[3] > 0, shape[7]) for shape in shapes}  # prefill, decode, split, rows
+    headers = [Header(*cpu_plan(batch).placed().header) for batch in hopper_sanitizer.batches()]
+    kinds = {(h.prefill_works > 0, h.pieces > 0, h.prefill_groups > 0, h.prefill_rows) for h in headers}
     alone = {(True, False, True, 128), (True, False, False, 192), (False, True, False, 128)}
     assert alone | {(True, True, True, 128)} <= kinds

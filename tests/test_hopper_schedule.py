@@ -1,5 +1,7 @@
 """The work lists of the Hopper kernel: every query row meets every key exactly once, in pieces that can be merged."""
 
+from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,26 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pod
+from pod.batch import HybridBatch
 from pod.reference import hybrid_attention
-from pod.schedule import hopper
-from pod.schedule.execute import execute, rows_of, tokens_of
-from pod.schedule.hopper import FIELDS, WorkList
-from pod.workplan import WorkPlan
+from pod.schedule import choose, decide, prefill
+from pod.schedule.execute import execute, queries, rows
+from pod.schedule.work import PERSISTENT, WIDE, WorkList
+
+TILE = PERSISTENT.decode_keys
 
 
 def lists(b) -> tuple[WorkList, WorkList]:
     """Both work lists of a batch, as the plan makes them."""
-    q_lens, kv_lens = np.array(b.q_lens), np.array(b.kv_lens)
-    starts = np.cumsum(q_lens) - q_lens
-    chunks, tokens = np.flatnonzero(q_lens > 1), np.flatnonzero(q_lens == 1)
-    prefill = hopper.prefill_work(
-        starts[chunks], q_lens[chunks], kv_lens[chunks], chunks, b.hq, b.hkv, 128, b.workers, b.causal, b.splits
-    )
-    return prefill, hopper.decode_work(starts[tokens], kv_lens[tokens], tokens, b.hq, b.hkv, b.workers, b.weights)
-
-
-def pieces(work: WorkList) -> list[dict[str, int]]:
-    return [dict(zip(FIELDS, map(int, row), strict=True)) for row in work.work]
+    batch = HybridBatch(b.q_lens, b.kv_lens, b.hq, b.hkv, 128)
+    made = decide.hopper(batch, b.workers, b.splits, b.weights, causal=b.causal)
+    return made.prefill, made.decode
 
 
 @st.composite
@@ -50,16 +46,15 @@ def batches(draw, longest=900, chunk=300):
 def test_every_query_row_meets_every_visible_key_exactly_once(b):
     starts = np.cumsum(b.q_lens) - b.q_lens
     met = np.zeros((sum(b.q_lens), b.hq, max(b.kv_lens)), np.int8)
-    for side, work in zip(("prefill", "decode"), lists(b), strict=True):
-        for piece in pieces(work):
-            tokens, heads, positions = rows_of(piece, side, b.hq, hopper.pack_shift(b.hq, b.hkv))
+    for work in lists(b):
+        for piece in rows(work):
+            tokens, heads, positions = queries(piece)
             sequence = np.searchsorted(starts, tokens, side="right") - 1
             assert set(sequence) == {piece["seq"]} and piece["kv_len"] == b.kv_lens[piece["seq"]]
             expected = tokens - starts[sequence] + piece["kv_len"] - np.array(b.q_lens)[sequence]
             np.testing.assert_array_equal(positions, expected)
-            kv_head = piece["head"] if side == "decode" else piece["head"] // (b.hq // b.hkv)
-            assert set(heads // (b.hq // b.hkv)) == {kv_head}
-            seen = tokens_of(piece, side)
+            assert set(heads // (b.hq // b.hkv)) == {piece["kv_head"]}
+            seen = np.arange(piece["begin"], piece["end"])
             visible = seen <= positions[:, None] if b.causal else np.ones((len(tokens), len(seen)), bool)
             np.add.at(met, (tokens[:, None], heads[:, None], seen), visible)
     for start, q_len, kv_len in zip(starts, b.q_lens, b.kv_lens, strict=True):
@@ -73,65 +68,61 @@ def test_every_query_row_meets_every_visible_key_exactly_once(b):
 def test_parts_fill_all_slots_once_and_join_without_gaps(b):
     for work in lists(b):
         split: dict[int, list] = {}
-        for piece in pieces(work):
+        for piece in rows(work):
             assert 0 <= piece["begin"] < piece["end"], "a piece without work"
             if piece["parts"] > 1:
                 split.setdefault(piece["group"], []).append(piece)
             else:
                 assert piece["part"] == 0
         assert set(split) == set(range(work.groups))
-        slots = [piece["slot"] + piece["part"] for group in split.values() for piece in group]
-        assert sorted(slots) == list(range(work.slots))
+        partials = [piece["partial"] + piece["part"] for group in split.values() for piece in group]
+        assert sorted(partials) == list(range(work.partials))
         for group in split.values():
             group.sort(key=lambda piece: piece["part"])
             assert [piece["part"] for piece in group] == list(range(group[0]["parts"]))
-            assert len({(p["slot"], p["q_row"], p["rows"], p["head"], p["seq"], p["parts"]) for p in group}) == 1
+            assert len({(p["partial"], p["token"], p["tokens"], p["head"], p["heads"], p["parts"]) for p in group}) == 1
             assert [p["begin"] for p in group[1:]] == [p["end"] for p in group[:-1]]
 
 
 @settings(max_examples=60)
 @given(batches(longest=6000, chunk=2))
-def test_decode_chunks_are_equal_within_one_tile(b):
+def test_decode_pieces_are_equal_within_one_tile(b):
     _, work = lists(b)
-    if not len(work.work):
+    if not len(work):
         return
-    tiles = work.column("end") - work.column("begin")
-    assert work.chunks[0] == 0 and work.chunks[-1] == len(work.work)
-    sizes = np.add.reduceat(tiles, work.chunks[:-1])
-    assert (np.diff(work.chunks) > 0).all() and len(sizes) <= max(b.workers, 1)
+    assert work.pieces[0] == 0 and work.pieces[-1] == len(work)
+    sizes = np.add.reduceat(work.blocks(TILE), work.pieces[:-1])
+    assert (np.diff(work.pieces) > 0).all() and len(sizes) <= max(b.workers, 1)
     assert np.ptp(sizes) <= 1
-    if len(sizes) > b.hkv * 2:  # more than one cut a head: then a chunk is worth its merge
-        assert sizes.min() >= hopper.MIN_TILES - 1
+    if len(sizes) > b.hkv * 2:  # more than one cut a head: then a piece is worth its merge
+        assert sizes.min() >= choose.MIN_TILES - 1
 
 
 @settings(max_examples=60)
 @given(batches(longest=6000, chunk=2))
-def test_chunks_of_a_span_read_the_same_tokens_of_neighbouring_heads(b):
+def test_pieces_of_a_team_read_the_same_tokens_of_neighbouring_heads(b):
     _, work = lists(b)
-    packs = -(-(b.hq // b.hkv) // hopper.DECODE_HEADS)
-    span = np.gcd((b.hkv * packs) & -(b.hkv * packs), b.workers)
-    chunks = [work.work[i:j] for i, j in zip(work.chunks, work.chunks[1:], strict=False)]
-    assert len(chunks) % span == 0
-    columns = [FIELDS.index(name) for name in ("seq", "begin", "end", "part", "parts")]
-    for first in range(0, len(chunks), span):
-        for j, chunk in enumerate(chunks[first : first + span]):
-            np.testing.assert_array_equal(chunk[:, columns], chunks[first][:, columns])
-            lane = chunk[:, FIELDS.index("head")] * packs + chunk[:, FIELDS.index("pos0")] // hopper.DECODE_HEADS
-            lane0 = chunks[first][:, FIELDS.index("head")] * packs + chunks[first][:, FIELDS.index("pos0")] // 8
-            np.testing.assert_array_equal(lane, lane0 + j)
+    passes = b.hkv * -(-(b.hq // b.hkv) // PERSISTENT.decode_rows)
+    team = np.gcd(passes & -passes, b.workers)
+    pieces = [slice(i, j) for i, j in pairwise(work.pieces)]
+    assert len(pieces) % team == 0
+    number = work.kv_head * (passes // b.hkv) + (work.head - work.kv_head * (b.hq // b.hkv)) // PERSISTENT.decode_rows
+    for first in range(0, len(pieces), team):
+        for j, piece in enumerate(pieces[first : first + team]):
+            for column in (work.seq, work.begin, work.end, work.part, work.parts):
+                np.testing.assert_array_equal(column[piece], column[pieces[first]])
+            np.testing.assert_array_equal(number[piece], number[pieces[first]] + j)
 
 
 @settings(max_examples=30)
 @given(batches(longest=6000, chunk=2), st.lists(st.integers(1, 9), min_size=132, max_size=132))
-def test_weights_make_chunks_unequal_on_purpose(b, weights):
+def test_weights_make_pieces_unequal_on_purpose(b, weights):
     b.weights = np.array(weights)
     _, work = lists(b)
-    if not len(work.work):
+    if not len(work):
         return
-    sizes = np.zeros(len(work.chunks) - 1)
-    tiles = work.column("end") - work.column("begin")
-    for i, (first, last) in enumerate(zip(work.chunks, work.chunks[1:], strict=False)):
-        sizes[i] = tiles[first:last].sum()
+    tiles = work.blocks(TILE)
+    sizes = np.array([tiles[first:last].sum() for first, last in pairwise(work.pieces)])
     span = np.gcd((b.hkv * -(-(b.hq // b.hkv) // 8)) & -(b.hkv * -(-(b.hq // b.hkv) // 8)), b.workers)
     share = b.weights[: len(sizes) // span]
     np.testing.assert_allclose(sizes[::span], share / share.sum() * sizes[::span].sum(), atol=1.01)
@@ -142,35 +133,36 @@ def test_weights_make_chunks_unequal_on_purpose(b, weights):
 def test_long_prefill_tiles_are_drawn_first(b):
     work, _ = lists(b)
     whole = [
-        sum(p["end"] - p["begin"] for p in group) for group in _tiles(pieces(work))
+        sum(n for _, n in tile) for tile in _tiles(zip(rows(work), work.blocks(128).tolist(), strict=True))
     ]  # K and V of all heads fit in L2 at these lengths: one section
     assert whole == sorted(whole, reverse=True)
 
 
 def _tiles(drawn):
     """Pieces of one tile, which stand together."""
-    for i, piece in enumerate(drawn):
+    drawn = list(drawn)
+    for i, (piece, _) in enumerate(drawn):
         if piece["part"] == 0:
             yield drawn[i : i + piece["parts"]]
 
 
 def test_heads_that_do_not_fit_in_l2_together_come_in_sections():
     kv_len, hkv = 64 << 10, 8
-    work = hopper.prefill_work([0], [1024], [kv_len], [0], 32, hkv, 128, 132)
-    at_once = hopper.L2_SHARE // (kv_len * 128 * 4)
+    work = decide.hopper(HybridBatch([1024], [kv_len], 32, hkv, 128), 132).prefill
+    at_once = prefill.L2_SHARE // (kv_len * 128 * 4)
     assert 1 <= at_once < hkv
-    section = work.column("head") // 4 // at_once
+    section = work.kv_head // at_once
     assert (np.diff(section) >= 0).all() and len(set(section)) == -(-hkv // at_once)
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=40), st.sampled_from([1, 4, 132]))
 def test_splitting_is_chosen_only_where_it_pays(blocks, workers):
     blocks = np.array(sorted(blocks, reverse=True))
-    splits = hopper.choose_splits(blocks, workers)
+    splits = choose.prefill_splits(blocks, workers)
     assert 1 <= splits <= 8 and (splits == 1 or len(blocks) * splits <= 2 * workers)
 
     def time(splits):
-        return hopper._makespan(np.repeat(np.ceil(blocks / splits) + hopper.UNIT_OVERHEAD, splits), workers)
+        return choose.makespan(np.repeat(np.ceil(blocks / splits) + choose.UNIT_OVERHEAD, splits), workers)
 
     assert time(splits) <= time(1)
 
@@ -202,14 +194,11 @@ def test_a_wrong_work_list_is_noticed(fault):
     b, rng = _example(), np.random.default_rng(0)
     q, (k, v) = rng.normal(size=(202, 8, 4)), rng.normal(size=(2, 3, 700, 2, 4))
     prefill, decode = lists(b)
-    work = decode.work.copy()
-    if fault == "lost":
-        work = work[1:]
-    elif fault == "twice":
-        work = np.concatenate([work, work[:2]])
-    else:
-        work[-1, FIELDS.index("end")] -= 1
-    wrong = WorkList(work, decode.chunks, decode.slots, decode.groups)
+    keep = {"lost": np.arange(1, len(decode)), "twice": np.append(np.arange(len(decode)), [0, 1])}
+    columns = {name: column[keep.get(fault, slice(None))].copy() for name, column in decode.columns.items()}
+    if fault == "short":
+        columns["end"][-1] -= 1
+    wrong = replace(decode, **columns)
     if fault == "twice":
         with pytest.raises(ValueError, match="second result"):
             execute(q, k, v, prefill, wrong)
@@ -221,13 +210,11 @@ def test_a_wrong_work_list_is_noticed(fault):
 
 def test_auto_takes_the_fused_kernel_where_there_is_prefill_and_the_decode_method_elsewhere(monkeypatch):
     """Of decodes alone the method lean knows more: where a warp's tile reads faster, and where a fixed split does."""
-    planned = {name: WorkPlan(None, None, 1) for name in ("hopper", "lean")}
-    monkeypatch.setattr("pod.attention._is_hopper", lambda device: True)
-    for name, work in planned.items():
-        monkeypatch.setattr(f"pod.{name}.make_plan", lambda *_, work=work: work)
-    for q_lens, method in (((64, 1), "hopper"), ((64,), "hopper"), ((1, 1), "lean")):
-        plan = pod.plan(q_lens, (64,) * len(q_lens), 8, 2, 64, device="cpu", method="auto")
-        assert (plan.method, plan.work) == (method, planned[method])
+    monkeypatch.setattr("pod.kernels.sm90.available", lambda device="cuda": True)
+    for name in ("sm90", "lean"):
+        monkeypatch.setattr(f"pod.kernels.{name}.plan", lambda *_, name=name: name)
+    for q_lens, module in (((64, 1), "sm90"), ((64,), "sm90"), ((1, 1), "lean")):
+        assert pod.plan(q_lens, (64,) * len(q_lens), 8, 2, 64, device="cpu", method="auto") == module
     named = pod.plan((1, 1), (64, 64), 8, 2, 64, device="cpu", method="auto", decode_splits=2)
     assert named.method == "pod"  # only that family has the option
 
@@ -235,13 +222,11 @@ def test_auto_takes_the_fused_kernel_where_there_is_prefill_and_the_decode_metho
 def test_a_wide_tile_is_taken_where_its_units_end_sooner():
     """A third warpgroup fits at head_dim 64 only; with as many waves as before, the wider tile would only be slower."""
 
-    def rows(chunk, context, heads, head_dim):
-        prefill = (np.array([0]), np.array([chunk]), np.array([context]), np.array([0]), *heads)
-        tile, work = hopper.prefill_alone(prefill, head_dim, 132, True, None)
-        same = hopper.prefill_work(*prefill, head_dim, 132, tile_rows=tile)
-        assert (work.work == same.work).all()
-        return tile
+    def shape(chunk, context, heads, head_dim):
+        return decide.hopper(HybridBatch([chunk], [context], *heads, head_dim), 132).shape
 
-    assert rows(8192, 8192, (32, 8), 64) == hopper.WIDE_TILE
-    assert rows(8192, 8192, (32, 8), 128) == hopper.PREFILL_TILE
-    assert rows(2048, 8192, (16, 16), 64) == hopper.PREFILL_TILE  # 176 wide units are two waves on 132 SMs, as 256 are
+    assert shape(8192, 8192, (32, 8), 64) is WIDE
+    assert shape(8192, 8192, (32, 8), 128) is PERSISTENT
+    assert shape(2048, 8192, (16, 16), 64) is PERSISTENT  # 176 wide pieces are two waves on 132 SMs, as 256 are
+    beside = HybridBatch([8192, 1], [8192, 100], 32, 8, 64)
+    assert decide.hopper(beside, 132).shape is PERSISTENT

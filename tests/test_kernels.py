@@ -1,4 +1,4 @@
-"""The kernels of csrc/hybrid.cu on the emulator: every method, policy, tile and split against float64."""
+"""The kernels of csrc/sm80/hybrid.cu on the emulator: every method, policy, tile and split against float64."""
 
 import errno
 import itertools
@@ -18,16 +18,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import pod
-from pod import kernels
-from pod.ampere import HYBRID, kind
 from pod.batch import HybridBatch
-from pod.hopper import HOPPER
+from pod.kernels import build
+from pod.kernels.launch import Header
+from pod.kernels.sm80 import HYBRID, kind
+from pod.kernels.sm90 import HOPPER
 from pod.reference import hybrid_attention as reference
 from pod.schedule import binding
 from pod.trace import chrome, frame, held_both, record
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+pytestmark = pytest.mark.skipif(build.mode().name == "recorded", reason=build.mode().reason)
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")
 MARGIN = 1.5
@@ -56,10 +57,10 @@ def torch_attention(batch, q, k, v, table):
 
 def check(batch, sms=4, seed=0, **choice):
     """Run a batch twice on poisoned memory. Returns the trace of the second run."""
-    with kernels.machine(sms):
+    with build.machine(sms):
         plan = plan_of(batch, **choice)
     q, k, v, table = batch.tensors(seed)
-    lists = plan.work.lists(batch.causal)
+    lists = plan.placed(batch.causal)
     lists.partials.fill_(torch.nan)
     out, lse = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal, return_lse=True)
     again, rows = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal, trace=True)
@@ -117,7 +118,7 @@ def test_every_method_and_tile_with_and_without_splits(method, ctas):
 def test_every_policy_binds_as_its_specification_says(policy, sms):
     batch = HybridBatch((200, *[1] * 12), (260, *[90] * 12), 4, 2, 64)
     plan, rows = check(batch, sms, method="pod", policy=policy, decode_splits=2)
-    lists = plan.work.lists(True)
+    lists = plan.schedule()
     table, cells = lists.deal, frame(rows)
     names = {op: binding.OPS.index(op) for op in binding.OPS}
     for r in cells.itertuples():
@@ -125,7 +126,7 @@ def test_every_policy_binds_as_its_specification_says(policy, sms):
         assert names[r.op] == (wish if r.draws == 1 else 1 - wish)
     for _, on_sm in cells.groupby("sm"):
         assert sorted(on_sm.ticket) == list(range(len(on_sm)))
-    slots = [len(lists.prefill.work), -(-(len(lists.decode.pieces) - 1) // 4)]
+    slots = [len(lists.prefill), -(-(len(lists.decode.pieces) - 1) // 4)]
     for op, count in zip(binding.OPS, slots, strict=True):
         mine = cells[cells.op == op].sort_values("id")
         assert list(mine.id) == list(range(count))
@@ -208,9 +209,9 @@ def test_hybrid_batch_of_the_readme_takes_seconds_not_minutes():
 @pytest.mark.parametrize("trace", [False, True])
 def test_operators_pass_opcheck(trace):
     q, k, v, table = MIXED.tensors()
-    lists = plan_of(MIXED, decode_splits=3).work.lists(True)
-    operator = kernels.operator(HYBRID, kind(MIXED.dtype, MIXED.head_dim, trace), torch.device("cpu"))
-    rest = (lists.lists, lists.counters, lists.partials, lists.shape, 0.1, True)
+    lists = plan_of(MIXED, decode_splits=3).placed()
+    operator = build.operator(HYBRID, kind(MIXED.dtype, MIXED.head_dim, trace), torch.device("cpu"))
+    rest = (lists.lists, lists.counters, lists.partials, lists.header, 0.1, True, trace)
     tests = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
     tests = tests[:3] if trace else tests  # the last compares two runs, and no two have the same times
     torch.library.opcheck(operator, (q, k, v, table, *rest), test_utils=tests)
@@ -294,7 +295,7 @@ def changed(name, batch=GOOD, **how):
 )
 def test_call_refuses_before_any_launch(name, how, message, monkeypatch):
     plan = plan_of(GOOD)
-    monkeypatch.setattr(kernels, "operator", lambda *_: pytest.fail("launched"))
+    monkeypatch.setattr(build, "operator", lambda *_: pytest.fail("launched"))
     with pytest.raises(ValueError, match=message):
         pod.hybrid_attention(**changed(name, how=how), plan=plan)
 
@@ -328,7 +329,7 @@ def test_failed_launch_leaves_counters_that_serve_the_next(method):
     batch = GOOD if method != "lean" else HybridBatch((1, 1), (20, 30), 4, 2, 64, page_size=16)
     plan, good = plan_of(batch, method=method, decode_splits=2), batch.tensors()
     want = pod.hybrid_attention(*good[:3], plan, good[3])
-    lists = plan.work.lists(True).lists
+    lists = plan.placed().lists
     token = int(lists[0])
     lists[0] = 99
     with pytest.raises(RuntimeError, match="out of bounds: .* of q"):
@@ -357,18 +358,18 @@ KIND = ("bfloat16_64",)
 
 
 def test_missing_tools_are_named_in_one_line(monkeypatch):
-    monkeypatch.setattr(kernels, "_path", lambda: "/nowhere")
+    monkeypatch.setattr(build, "_path", lambda: "/nowhere")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    here = kernels.mode.__wrapped__()
+    here = build.mode.__wrapped__()
     assert here.name == "recorded" and "no ninja here" in here.reason and "\n" not in here.reason
-    with pytest.raises(kernels.BuildError, match="no ninja here, so the kernels cannot be built; .*doctor"):
-        kernels._build(HYBRID, KIND, None, Path("never.so"))
+    with pytest.raises(build.BuildError, match="no ninja here, so the kernels cannot be built; .*doctor"):
+        build._build(HYBRID, KIND, None, Path("never.so"))
 
 
 def test_package_without_its_sources_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(kernels, "CSRC", tmp_path / "csrc")
-    with pytest.raises(kernels.BuildError, match="^no csrc beside pod .pip install -e.*$"):
-        kernels._load.__wrapped__(HYBRID, KIND, None)
+    monkeypatch.setattr(build, "CSRC", tmp_path / "csrc")
+    with pytest.raises(build.BuildError, match="^no csrc beside pod .pip install -e.*$"):
+        build._load.__wrapped__(HYBRID, KIND, None)
 
 
 def test_kernels_need_no_package_of_the_notebooks():
@@ -381,14 +382,14 @@ plan = pod.plan([20, 1], [20, 33], 2, 1, 64, device="cpu")
 q, k, v = torch.randn(21, 2, 64).bfloat16(), *(torch.randn(2, 33, 1, 64).bfloat16() for _ in "kv")
 print(tuple(pod.hybrid_attention(q, k, v, plan).shape))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=kernels.ROOT, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=build.ROOT, check=True)
     assert done.stdout == "(21, 2, 64)\n"
 
 
 def test_gpu_build_without_nvcc_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(kernels, "nvcc", lambda: None)
-    with pytest.raises(kernels.BuildError, match="^no nvcc here, so the kernels cannot be built; .*doctor.*$"):
-        kernels._build(HOPPER, ("",), (9, 0), Path("never.so"))
+    monkeypatch.setattr(build, "nvcc", lambda: None)
+    with pytest.raises(build.BuildError, match="^no nvcc here, so the kernels cannot be built; .*doctor.*$"):
+        build._build(HOPPER, ("",), (9, 0), Path("never.so"))
 
 
 @pytest.mark.parametrize("release, allowed", [("12.4", False), ("12.5", True), ("13.0", True)])
@@ -396,25 +397,25 @@ def test_hopper_build_needs_a_cuda_that_knows_versions_of_functions(monkeypatch,
     nvcc = tmp_path / "nvcc"
     nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n")
     nvcc.chmod(0o755)
-    monkeypatch.setattr(kernels, "nvcc", lambda: str(nvcc))
-    kernels.require_tools(gpu=True)
+    monkeypatch.setattr(build, "nvcc", lambda: str(nvcc))
+    build.require_tools(gpu=True)
     if allowed:
-        return kernels.require_tools(gpu=True, arch=HOPPER.arch)
-    with pytest.raises(kernels.BuildError, match="^nvcc: got CUDA 12.4, allowed for sm_90a is 12.5 and later, so .*$"):
-        kernels._build(HOPPER, ("",), (9, 0), Path("never.so"))
+        return build.require_tools(gpu=True, arch=HOPPER.arch)
+    with pytest.raises(build.BuildError, match="^nvcc: got CUDA 12.4, allowed for sm_90a is 12.5 and later, so .*$"):
+        build._build(HOPPER, ("",), (9, 0), Path("never.so"))
 
 
 @pytest.fixture
 def workshop(monkeypatch, tmp_path):
     """A copy of csrc and an empty cache, where a builder that only pretends writes down what it is given."""
-    shutil.copytree(kernels.CSRC, tmp_path / "csrc")
-    monkeypatch.setattr(kernels, "CSRC", tmp_path / "csrc")
+    shutil.copytree(build.CSRC, tmp_path / "csrc")
+    monkeypatch.setattr(build, "CSRC", tmp_path / "csrc")
     monkeypatch.setenv("POD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kernels, "_lack", lambda *_: "")
-    monkeypatch.setattr(kernels, "compiler", lambda: "some-c++")
+    monkeypatch.setattr(build, "_lack", lambda *_: "")
+    monkeypatch.setattr(build, "compiler", lambda: "some-c++")
     calls = []
 
-    def build(folder, include, environment, **options):
+    def pretend(folder, include, environment, **options):
         assert environment["CXX"] == "some-c++"
         calls.append((include, options))
         time.sleep(0.2)
@@ -423,31 +424,31 @@ def workshop(monkeypatch, tmp_path):
         Path(folder, "made.so").write_text("library")
         return ""
 
-    monkeypatch.setattr(kernels.builder, "build", build)
+    monkeypatch.setattr(build.builder, "build", pretend)
     monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
-    monkeypatch.setattr(kernels, "_register_fake", lambda family, kind: None)
+    monkeypatch.setattr(build, "_register_fake", lambda family, kind: None)
     return tmp_path / "cache" / "kernels", calls
 
 
 def test_library_changes_its_name_with_what_it_is_made_from(workshop):
     def names():
-        return [kernels._library(HYBRID, KIND, None), kernels._library(HOPPER, ("",), (9, 0))]
+        return [build._library(HYBRID, KIND, None), build._library(HOPPER, ("",), (9, 0))]
 
     before = names()
     for header, changed in {"include/softmax.cuh": (True, True), "emulate/warp.h": (True, False),
-                            "hopper/launch.h": (False, True)}.items():  # fmt: skip
-        path = kernels.CSRC / header
+                            "sm90/prefill.cuh": (False, True)}.items():  # fmt: skip
+        path = build.CSRC / header
         path.write_text(path.read_text() + "// changed\n")
         after = names()
         assert tuple(a != b for a, b in zip(after, before, strict=True)) == changed, header
         before = after
-    assert kernels._library(HYBRID, KIND, (9, 0)) != kernels._library(HYBRID, KIND, (8, 0))
+    assert build._library(HYBRID, KIND, (9, 0)) != build._library(HYBRID, KIND, (8, 0))
 
 
 def test_two_that_build_at_once_build_once(workshop, capsys):
     folder, calls = workshop
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(kernels._load.__wrapped__, HYBRID, KIND, None) for _ in range(2)]
+        done = [pool.submit(build._load.__wrapped__, HYBRID, KIND, None) for _ in range(2)]
         [d.result() for d in done]
     assert len(calls) == 1 and sorted(p.suffix for p in folder.iterdir()) == [".lock", ".so", ".sum"]
     said = capsys.readouterr().err
@@ -457,7 +458,9 @@ def test_two_that_build_at_once_build_once(workshop, capsys):
 def test_threads_that_ask_for_the_same_operator_register_it_once():
     code = """
 import threading, time, torch
-from pod import ampere, kernels
+from pod.kernels import build
+from pod.kernels.launch import Header
+from pod.kernels.sm80 import HYBRID
 start, names, register = threading.Barrier(8), [], torch.library.register_fake
 def late(name, function):
     names.append(name)
@@ -466,23 +469,23 @@ def late(name, function):
 torch.library.register_fake = late
 def ask():
     start.wait()
-    kernels.operator(ampere.HYBRID, "bfloat16_64", torch.device("cpu"))
+    build.operator(HYBRID, "bfloat16_64", torch.device("cpu"))
 threads = [threading.Thread(target=ask) for _ in range(8)]
 [t.start() for t in threads], [t.join() for t in threads]
 print(len(names) - len(set(names)), "twice of", len(set(names)))
 """
-    kernels.operator(HYBRID, KIND[0], torch.device("cpu"))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=kernels.ROOT, check=True)
+    build.operator(HYBRID, KIND[0], torch.device("cpu"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=build.ROOT, check=True)
     assert done.stdout == f"0 twice of {len(HYBRID.kinds)}\n", "some versions of torch refuse a second time"
 
 
 def test_failed_build_is_one_line_and_leaves_nothing_behind(workshop, capsys):
     folder, calls = workshop
-    environment, source = dict(os.environ), kernels.CSRC / HYBRID.kernels
+    environment, source = dict(os.environ), build.CSRC / HYBRID.kernels
     source.write_text(source.read_text() + "broken")
     for _ in range(2):
-        with pytest.raises(kernels.BuildError, match="not be built: no wine; .* words are in .*log$") as error:
-            kernels._load.__wrapped__(HYBRID, KIND, None)
+        with pytest.raises(build.BuildError, match="not be built: no wine; .* words are in .*log$") as error:
+            build._load.__wrapped__(HYBRID, KIND, None)
     assert len(calls) == 2 and dict(os.environ) == environment
     assert "much text" in Path(str(error.value).split(" in ")[-1]).read_text()
     assert sorted(p.suffix for p in folder.iterdir()) == [".lock", ".log"]
@@ -491,21 +494,21 @@ def test_failed_build_is_one_line_and_leaves_nothing_behind(workshop, capsys):
 
 
 def test_a_failed_build_shows_few_rooms(workshop, monkeypatch):
-    monkeypatch.setattr(kernels, "_load", kernels._load.__wrapped__)
-    source = kernels.CSRC / HYBRID.kernels
+    monkeypatch.setattr(build, "_load", build._load.__wrapped__)
+    source = build.CSRC / HYBRID.kernels
     source.write_text(source.read_text() + "broken")
-    with pytest.raises(kernels.BuildError) as error:
-        kernels.operator.__wrapped__(HYBRID, KIND[0], torch.device("cpu"))
+    with pytest.raises(build.BuildError) as error:
+        build.operator.__wrapped__(HYBRID, KIND[0], torch.device("cpu"))
     assert len(error.traceback) == 2 and error.value.__suppress_context__, "who asked, and operator()"
 
 
 @pytest.mark.parametrize("damage", [b"", b"lib", b"\0" * len("library")], ids=["empty", "torn", "zeros"])
 def test_damaged_library_is_built_again(workshop, damage):
     folder, calls = workshop
-    library = kernels._built(HYBRID, KIND, None)
+    library = build._built(HYBRID, KIND, None)
     library.write_bytes(damage)
-    assert kernels._built(HYBRID, KIND, None) == library and library.read_text() == "library" and len(calls) == 2
-    assert kernels._built(HYBRID, KIND, None) == library and len(calls) == 2
+    assert build._built(HYBRID, KIND, None) == library and library.read_text() == "library" and len(calls) == 2
+    assert build._built(HYBRID, KIND, None) == library and len(calls) == 2
 
 
 def test_what_a_killed_build_left_goes_with_the_next(workshop):
@@ -513,8 +516,8 @@ def test_what_a_killed_build_left_goes_with_the_next(workshop):
     (folder / "build-hybrid_emulated_0123" / "main.o").mkdir(parents=True)
     alive = folder / "build-other"
     alive.mkdir()
-    with kernels._locked(folder / "other"):
-        kernels._built(HYBRID, KIND, None)
+    with build._locked(folder / "other"):
+        build._built(HYBRID, KIND, None)
     assert list(folder.glob("build-*")) == [alive]
 
 
@@ -522,13 +525,13 @@ def test_disk_that_is_full_costs_one_line(workshop, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "/some/file")
 
-    monkeypatch.setattr(kernels.builder, "build", full)
-    with pytest.raises(kernels.BuildError, match="^the kernels .* not be built: /some/file: No space left on device$"):
-        kernels._built(HYBRID, KIND, None)
-    monkeypatch.setattr(kernels.builder, "build", lambda *_, **__: "No space left on device")
+    monkeypatch.setattr(build.builder, "build", full)
+    with pytest.raises(build.BuildError, match="^the kernels .* not be built: /some/file: No space left on device$"):
+        build._built(HYBRID, KIND, None)
+    monkeypatch.setattr(build.builder, "build", lambda *_, **__: "No space left on device")
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(kernels.BuildError, match="^the kernels .* not be built: No space left on device$"):
-        kernels._built(HYBRID, KIND, None)
+    with pytest.raises(build.BuildError, match="^the kernels .* not be built: No space left on device$"):
+        build._built(HYBRID, KIND, None)
 
 
 @pytest.mark.parametrize(
@@ -537,7 +540,7 @@ def test_disk_that_is_full_costs_one_line(workshop, monkeypatch):
 def test_gpu_library_is_made_of_both_sources_for_its_architecture(workshop, family, kinds, arch):
     _, calls = workshop
     capability = (9, 0) if family.arch else (8, 0)
-    kernels._load.__wrapped__(family, kinds, capability)
+    build._load.__wrapped__(family, kinds, capability)
     include, options = calls[0]
     [bindings], [source] = options["cpp_sources"], options["cuda_sources"]
     in_bindings, in_kernels = family.kinds[kinds[0]]
@@ -551,11 +554,11 @@ def test_hopper_operator_promises_the_shapes_that_it_returns():
     q = torch.empty(6, 4, 64, dtype=torch.bfloat16, device="meta")
     rest = (None,) * 6
     for lse, trace in itertools.product((False, True), repeat=2):
-        out, sums, stamps = HOPPER.fake("", q, *rest, [0, 0, 0, 0, 0, 132, 0], 1.0, True, False, lse, trace)
+        out, sums, stamps = HOPPER.fake("", q, *rest, list(Header(trace_rows=132)), 1.0, lse, trace)
         assert out.shape == q.shape and out.dtype == q.dtype and sums.shape == (6 if lse else 0, 4)
-        assert stamps.shape == (132 if trace else 0, 5, 2)
+        assert stamps.shape == (132 if trace else 0, 10)
 
 
 def test_machine_must_have_an_sm():
-    with pytest.raises(ValueError, match="sms: got 0"), kernels.machine(0):
+    with pytest.raises(ValueError, match="sms: got 0"), build.machine(0):
         pass

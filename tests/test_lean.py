@@ -4,6 +4,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import pod
-from pod import kernels, lean
+from pod import kernels
 from pod.batch import HybridBatch
+from pod.kernels import build, lean
+from pod.kernels.launch import flat
 from pod.reference import State, hybrid_attention
-from pod.schedule import execute, fixed_split, host_blocks, stream_k
-from pod.schedule.fixed_split import decode_lanes
-from pod.schedule.hopper import decode_work as hopper_work
-from pod.schedule.hopper import prefill_work
+from pod.schedule import algorithm2, choose, decide
+from pod.schedule import decode as lines
+from pod.schedule.execute import execute, rows
+from pod.schedule.work import SHAPES, Side, empty
 
 torch = pytest.importorskip("torch")
 emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -32,16 +35,28 @@ def loads(work):
 
 
 def decode(kv_lens, heads, workers=1, **how):
-    n = len(kv_lens)
-    return stream_k.decode_work(np.arange(n), kv_lens, np.arange(n), *heads, workers, **how)
+    return decide.warp_ranges(side(kv_lens, heads), workers, **how)
+
+
+def side(kv_lens, heads) -> Side:
+    n = np.arange(len(kv_lens))
+    return Side(n, np.ones_like(n), np.array(kv_lens), n, *heads)
+
+
+def split(kv_lens, heads, parts):
+    return lines.split_k(side(kv_lens, heads), parts, SHAPES[2].decode_keys, SHAPES[2].decode_rows)
+
+
+def same(a, b) -> bool:
+    return all((a.columns[name] == b.columns[name]).all() for name in a.columns)
 
 
 def test_five_sms_take_five_three_or_two_tiles():
     """Figure 1: two heads of five tiles on five SMs."""
     blocks = np.array([5, 5])
-    assert np.diff(stream_k.split_cuts(blocks, 1), prepend=0).tolist() == [5, 5]
-    assert np.diff(stream_k.split_cuts(blocks, 2), prepend=0).tolist() == [3, 2, 3, 2]
-    assert np.diff(stream_k.equal_cuts(blocks, 5), prepend=0).tolist() == [2] * 5
+    assert np.diff(lines.split_cuts(blocks, 1), prepend=0).tolist() == [5, 5]
+    assert np.diff(lines.split_cuts(blocks, 2), prepend=0).tolist() == [3, 2, 3, 2]
+    assert np.diff(lines.equal_cuts(blocks, 5), prepend=0).tolist() == [2] * 5
 
 
 @pytest.mark.parametrize("splits", [1, 2, 4, 8])
@@ -50,11 +65,11 @@ def test_fixed_split_is_a_grid_of_so_many_times_the_heads(splits):
     lens, heads = [16 * 64] * 3, (4, 2)
     lean_list = decode(lens, heads, workers=3 * 2 * splits)
     split_list = decode(lens, heads, splits=splits)
-    np.testing.assert_array_equal(lean_list.work, split_list.work)
+    assert same(lean_list, split_list)
     np.testing.assert_array_equal(lean_list.pieces, split_list.pieces)
-    theirs = fixed_split.decode_work(np.arange(3), lens, np.arange(3), *heads, 1, splits)
+    theirs = split(lens, heads, splits)
     ranges = ["token", "head", "begin", "end"]
-    as_set = lambda work: set(zip(*(work.column(name).tolist() for name in ranges), strict=True))  # noqa: E731
+    as_set = lambda work: set(zip(*(work.columns[name].tolist() for name in ranges), strict=True))  # noqa: E731
     assert as_set(lean_list) == as_set(theirs)
 
 
@@ -62,7 +77,7 @@ def test_fixed_split_is_a_grid_of_so_many_times_the_heads(splits):
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=6), st.integers(1, 12))
 def test_a_fixed_split_cuts_every_head_at_multiples_of_one_length(lens, splits):
     blocks = np.array(lens)
-    ends = stream_k.split_cuts(blocks, splits)
+    ends = lines.split_cuts(blocks, splits)
     part = -(-max(lens) // splits)
     wanted = [start + min(i + part, n) for start, n in zip(np.cumsum(lens) - lens, lens, strict=True)
               for i in range(0, n, part)]  # fmt: skip
@@ -72,14 +87,14 @@ def test_a_fixed_split_cuts_every_head_at_multiples_of_one_length(lens, splits):
 def test_one_very_long_and_many_short_requests_are_shared_equally():
     lens = [K * K] + [K] * 63
     work = decode(lens, (32, 8), workers=132 * 8)
-    blocks = np.array(loads(work)) // stream_k.BLOCK
+    blocks = np.array(loads(work)) // decide.STREAM_K
     assert len(blocks) == 132 * 8 and np.ptp(blocks) <= 1
-    assert blocks.sum() == 8 * sum(lens) // stream_k.BLOCK
-    assert len(work.work) <= 132 * 8 + 64 * 8, "a cut makes at most one part more"
-    whole = fixed_split.decode_work(np.arange(64), lens, np.arange(64), 32, 8, 1056, 1)
+    assert blocks.sum() == 8 * sum(lens) // decide.STREAM_K
+    assert len(work) <= 132 * 8 + 64 * 8, "a cut makes at most one part more"
+    whole = split(lens, (32, 8), 1)
     assert whole.costs.max() > 100 * work.costs.max(), "whole heads leave one worker with the long one"
-    tiles = hopper_work(np.arange(64), lens, np.arange(64), 32, 8, 132)
-    sizes = np.add.reduceat(tiles.column("end") - tiles.column("begin"), tiles.chunks[:-1])
+    tiles = decide.hopper_ranges(side(lens, (32, 8)), 132)
+    sizes = np.add.reduceat(tiles.blocks(64), tiles.pieces[:-1])
     assert len(sizes) == 132 and np.ptp(sizes) <= 1
 
 
@@ -87,14 +102,13 @@ def test_neighbouring_heads_are_read_side_by_side():
     """A CTA's four warps read the same keys of four neighbouring heads, and all ranges are equally long."""
     lens = [5000, 64, 700, 4096]
     work = decode(lens, (32, 8), workers=64)
-    assert len(loads(work)) == 64 and np.ptp(-(-np.array(loads(work)) // stream_k.BLOCK)) <= 1
-    first = work.work[work.pieces[:-1]]
-    columns = {name: first[:, fixed_split.FIELDS.index(name)].reshape(-1, 8) for name in ("kv_head", "seq", "begin")}
+    assert len(loads(work)) == 64 and np.ptp(-(-np.array(loads(work)) // decide.STREAM_K)) <= 1
+    columns = {name: column[work.pieces[:-1]].reshape(-1, 8) for name, column in work.columns.items()}
     assert (columns["kv_head"] == np.arange(8)).all()
     assert not np.ptp(columns["seq"], axis=1).any() and not np.ptp(columns["begin"], axis=1).any()
     for how in ({"packed": False}, {"alike": 1}):  # the paper's line: one head after the other
         alone = decode(lens, (32, 8), workers=64, **how)
-        heads = alone.column("kv_head")[alone.column("seq") == 0]
+        heads = alone.kv_head[alone.seq == 0]
         assert (np.diff(heads) >= 0).all()
 
 
@@ -107,26 +121,26 @@ def test_neighbouring_heads_are_read_side_by_side():
 )
 def test_every_head_is_covered_once_whatever_is_cut_alike(lens, heads, workers, splits):
     work = decode(lens, heads, workers, splits=splits)
-    slots = set()
-    for rows in _by_head(work).values():
-        rows = sorted(rows, key=lambda row: row["part"])
-        ends = [row["end"] for row in rows]
-        assert [row["begin"] for row in rows] == [0, *ends[:-1]] and ends[-1] == lens[rows[0]["seq"]]
-        assert [row["part"] for row in rows] == list(range(rows[0]["parts"]))
-        assert len({(row["slot"], row["group"]) for row in rows}) == 1
-        if len(rows) > 1:
-            mine = {rows[0]["slot"] + i for i in range(len(rows))}
-            assert not mine & slots
-            slots |= mine
-    assert slots == set(range(work.slots)) and len(_by_head(work)) == len(lens) * len(decode_lanes(*heads))
+    partials = set()
+    for parts in _by_head(work).values():
+        parts = sorted(parts, key=lambda row: row["part"])
+        ends = [row["end"] for row in parts]
+        assert [row["begin"] for row in parts] == [0, *ends[:-1]] and ends[-1] == lens[parts[0]["seq"]]
+        assert [row["part"] for row in parts] == list(range(parts[0]["parts"]))
+        assert len({(row["partial"], row["group"]) for row in parts}) == 1
+        if len(parts) > 1:
+            mine = {parts[0]["partial"] + i for i in range(len(parts))}
+            assert not mine & partials
+            partials |= mine
+    passes = len(lines.passes(side(lens, heads), 16)[0])
+    assert partials == set(range(work.partials)) and len(_by_head(work)) == len(lens) * passes
 
 
 def _by_head(work) -> dict:
     """The rows of each (request, first query head)."""
     heads: dict = {}
-    for row in work.work.tolist():
-        named = dict(zip(fixed_split.FIELDS, row, strict=True))
-        heads.setdefault((named["seq"], named["head"]), []).append(named)
+    for row in rows(work):
+        heads.setdefault((row["seq"], row["head"]), []).append(row)
     return heads
 
 
@@ -136,34 +150,31 @@ def _by_head(work) -> dict:
 )
 def test_parts_fill_the_last_wave_or_the_line_is_cut_equally(units, parts):
     """1,056 warps of an H200: 64, 66, 67 x 16K with 4 KV heads, 80 x 12K, 32 x 8K with 16, and so on."""
-    assert stream_k.full_parts(units, 1056) == parts
+    assert choose.full_parts(units, 1056) == parts
 
 
 def test_the_plan_takes_whole_parts_where_heads_are_equally_long():
-    cpu = torch.device("cpu")
     even, odd = (HybridBatch([1] * n, [16 * K] * n, 32, 4, 128) for n in (64, 67))
     ragged = HybridBatch([1] * 64, [16 * K] * 63 + [K], 32, 4, 128)
-    parts = [lean.LeanPlan(b, cpu, 132, "auto").lists().work.column("parts") for b in (even, odd, ragged)]
+    parts = [decide.lean(b, 132, "auto").decode.parts for b in (even, odd, ragged)]
     assert set(parts[0].tolist()) == {4} and len(set(parts[1].tolist())) > 1 and len(set(parts[2].tolist())) > 1
-    loads_of = lean.LeanPlan(odd, cpu, 132, "auto").lists().work.costs
-    assert len(loads_of) == 1056 and np.ptp(loads_of) <= stream_k.BLOCK
+    loads_of = decide.lean(odd, 132, "auto").decode.costs
+    assert len(loads_of) == 1056 and np.ptp(loads_of) <= decide.STREAM_K
 
 
-def test_large_batches_of_many_heads_go_to_warps(monkeypatch):
-    gpu = torch.device("cuda", 0)
+def test_large_batches_of_many_heads_go_to_warps():
     many, few = (HybridBatch([1] * n, [16 * K] * n, 32, 4, 128) for n in (64, 1))
     ragged, small = (HybridBatch([1] * 64, [n] * 63 + [K], 32, 4, 128) for n in (16 * K, 2 * K))
     long = HybridBatch([1], [K * K], 32, 4, 128)
-    assert lean.choose_worker(many, torch.device("cpu")) == "warp"
-    monkeypatch.setattr(lean.hopper, "available", lambda device: True)
-    workers = [lean.choose_worker(batch, gpu) for batch in (many, ragged, few, small, long)]
+    assert choose.decode_worker(many, on_hopper=False) == "warp"
+    workers = [choose.decode_worker(batch, on_hopper=True) for batch in (many, ragged, few, small, long)]
     assert workers == ["warp", "warp", "hopper", "hopper", "hopper"]
-    assert {lean.choose_worker(many, gpu, splits) for splits in ("stream-k", 1, 3)} == {"hopper"}
+    assert {choose.decode_worker(many, True, splits) for splits in ("stream-k", 1, 3)} == {"hopper"}
 
 
 def test_lengths_that_are_no_multiple_of_a_block_count_as_whole_blocks():
     work = decode([65, 1, 130], (1, 1), workers=3)
-    assert np.diff(work.pieces).tolist() == [1, 2, 1] and work.column("end").tolist() == [65, 1, 64, 130]
+    assert np.diff(work.pieces).tolist() == [1, 2, 1] and work.end.tolist() == [65, 1, 64, 130]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +187,8 @@ def test_lengths_that_are_no_multiple_of_a_block_count_as_whole_blocks():
     ],
 )
 def test_flash_decodings_rule(units, blocks, sms, old, now):
-    assert stream_k.flash_splits(units, blocks, sms, 1) == old
-    assert stream_k.flash_splits(units, blocks, sms, 2) == now
+    assert choose.flash_splits(units, blocks, sms, 1) == old
+    assert choose.flash_splits(units, blocks, sms, 2) == now
 
 
 # ---------------------------------------------------------------- the paper's algorithm
@@ -190,7 +201,7 @@ def heads_of(count, keys, seed=0):
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 12))
 def test_hosts_find_all_parts(count, tiles, ctas):
     heads = heads_of(count, 4 * tiles)
-    got = host_blocks.run(heads, 4, ctas)
+    got = algorithm2.run(heads, 4, ctas)
     for out, (scores, values) in zip(got, heads, strict=True):
         np.testing.assert_allclose(out, State.of(scores, values).finish()[0], atol=1e-12)
 
@@ -198,12 +209,12 @@ def test_hosts_find_all_parts(count, tiles, ctas):
 def test_printed_last_cta_loses_parts_in_figure_1():
     from pod import paper
 
-    cuts = stream_k.equal_cuts(np.array([5, 5]), 5)
+    cuts = lines.equal_cuts(np.array([5, 5]), 5)
     for head, right in ((0, 2), (1, 4)):
-        assert host_blocks.last(5 * (head + 1), 5, cuts) == right
-        assert host_blocks.printed_last(5 * (head + 1), 5, cuts) == paper.value(f"lean.a2.last_cta_head{head}")
+        assert algorithm2.last(5 * (head + 1), 5, cuts) == right
+        assert algorithm2.printed_last(5 * (head + 1), 5, cuts) == paper.value(f"lean.a2.last_cta_head{head}")
     heads = heads_of(2, 40)
-    right, printed = (host_blocks.run(heads, 8, 5, rule) for rule in (host_blocks.last, host_blocks.printed_last))
+    right, printed = (algorithm2.run(heads, 8, 5, rule) for rule in (algorithm2.last, algorithm2.printed_last))
     assert all(np.abs(a - b).max() > 0.01 for a, b in zip(right, printed, strict=True))
 
 
@@ -211,24 +222,24 @@ def test_printed_last_cta_loses_parts_in_figure_1():
 def test_hosts_need_a_slot_more_than_there_are_heads(heads, parts):
     by_head = [(head, part) for head in range(heads) for part in range(parts)]
     by_part = [(head, part) for part in range(parts) for head in range(heads)]
-    assert host_blocks.ended(by_part, heads) == [] and host_blocks.ended(by_head, 1) == []
+    assert algorithm2.ended(by_part, heads) == [] and algorithm2.ended(by_head, 1) == []
     for grid in (by_head, by_part):
-        assert sorted(host_blocks.ended(grid, heads + 1)) == by_head
+        assert sorted(algorithm2.ended(grid, heads + 1)) == by_head
 
 
-# ---------------------------------------------------------------- the kernel of csrc/lean.cu
+# ---------------------------------------------------------------- the kernel of csrc/lean/lean.cu
 def check(batch, sms=3, merge="last", **how):
     """Run twice on poisoned memory; returns the trace."""
     with kernels.machine(sms):
-        plan = lean.make_plan(batch, "cpu", merge=merge, **how)
+        plan = lean.plan(batch, "cpu", merge=merge, **how)
     q, k, v, table = batch.tensors(1)
-    plan.lists().partials.fill_(torch.nan)
+    plan.placed().partials.fill_(torch.nan)
     want, sums = hybrid_attention(q, k, v, batch.q_lens, batch.kv_lens, table)
-    first, lse = lean.run(plan, q, k, v, table, return_lse=True)
-    again, rows = lean.run(plan, q, k, v, table, trace=True)
+    first, lse = plan.run(q, k, v, table, return_lse=True)
+    again, rows = plan.run(q, k, v, table, trace=True)
     assert np.linalg.norm(first.double().numpy() - want) <= 2 * torch.finfo(q.dtype).eps * np.linalg.norm(want)
     np.testing.assert_allclose(lse.numpy(), sums, atol=1e-4)
-    assert torch.equal(first, again) and not plan.lists().counters.any()
+    assert torch.equal(first, again) and not plan.placed().counters.any()
     return plan, rows
 
 
@@ -259,9 +270,9 @@ def test_random_batches(batch, sms, splits, merge):
 def test_papers_tile(worker, how):
     batch = HybridBatch([1] * 3, [300, 77, 513], 4, 2, 64, page_size=16)
     plan, rows = check(batch, worker=worker, **how)
-    assert len(rows) == len(plan.lists().work.work) and (rows[:, 5] >= rows[:, 4]).all()
+    assert len(rows) == len(plan.schedule().decode) and (rows[:, 5] >= rows[:, 4]).all()
     merged = rows[:, lean.TRACE_FIELDS.index("merges")].sum()
-    assert merged == plan.lists().work.groups
+    assert merged == plan.schedule().decode.groups
 
 
 @emulated
@@ -270,9 +281,9 @@ def test_grid_choices_of_the_kernel_give_the_same_bits():
     batch = HybridBatch([1] * 4, [256] * 4, 8, 4, 64)
     q, k, v, _ = batch.tensors()
     with kernels.machine(2):  # 2 SMs x 2 CTAs x 4 warps = 16 heads
-        plans = [lean.make_plan(batch, "cpu", splits) for splits in ("stream-k", 1)]
-    np.testing.assert_array_equal(*(plan.lists().work.work for plan in plans))
-    assert torch.equal(*(lean.run(plan, q, k, v) for plan in plans))
+        plans = [lean.plan(batch, "cpu", splits) for splits in ("stream-k", 1)]
+    assert same(*(plan.schedule().decode for plan in plans))
+    assert torch.equal(*(plan.run(q, k, v) for plan in plans))
 
 
 @emulated
@@ -280,13 +291,13 @@ def test_hosts_merge_first_tiles_and_wait_for_the_rest():
     batch = HybridBatch([1], [40 * 64], 2, 2, 64)
     for merge in lean.MERGES:
         plan, rows = check(batch, sms=1, merge=merge, worker="cta64")
-        work = plan.lists().work
+        work = plan.schedule().decode
         merges = rows[:, lean.TRACE_FIELDS.index("merges")].bool().numpy()
         if merge == "host":
-            np.testing.assert_array_equal(merges, (work.column("part") == 0) & (work.column("parts") > 1))
+            np.testing.assert_array_equal(merges, (work.part == 0) & (work.parts > 1))
         end = rows[:, lean.TRACE_FIELDS.index("end")].numpy()
         for group in range(work.groups):
-            mine = (work.column("group") == group) & (work.column("parts") > 1)
+            mine = (work.group == group) & (work.parts > 1)
             assert end[mine & merges] == end[mine].max(), "whoever merges is the last to end"
 
 
@@ -297,13 +308,15 @@ def test_hosts_hang_where_their_parts_cannot_run_beside_them(hosts):
     wait for parts that wait for a slot. Who merges last waits for nobody."""
     heads, keys, parts = 4, 256, 4
     q, k, v = (torch.randn(n, heads, 64).bfloat16() for n in (1, keys, keys))
-    work = decode([keys], (heads, heads), splits=parts, packed=False)
-    order = np.argsort(work.column("part"), kind="stable")
-    lists = np.concatenate([work.work[order].ravel(), work.pieces]).astype(np.int32)
+    batch = HybridBatch([1], [keys], heads, heads, 64)
+    made = decide.lean(batch, 1, parts, "cta64")
+    work, order = made.decode, np.argsort(made.decode.part, kind="stable")
+    made = replace(made, decode=replace(work, **{name: column[order] for name, column in work.columns.items()}))
+    lists = flat(lean.kernel("cta64").lay_out(made).lists)
     out, counters = torch.full_like(q, torch.nan), np.zeros(work.groups, np.int32)
-    partials = np.zeros(work.slots * lean.TILE_ROWS * 65, np.float32)
+    partials = np.zeros(work.partials * lean.TILE_ROWS * 65, np.float32)
     tensors = [pointer(x.view(torch.int16).numpy()) for x in (q, k, v, out)]
-    sizes = [keys, heads, pointer(lists), len(order), pointer(counters), work.groups, pointer(partials), work.slots]
+    sizes = [keys, heads, pointer(lists), len(order), pointer(counters), work.groups, pointer(partials), work.partials]
     function = library("hosts").run
     function.restype = ctypes.c_char_p
     report = function(*tensors, *sizes, int(hosts))
@@ -321,8 +334,8 @@ def test_kernels_keep_all_in_registers(tmp_path):
     """Two CTAs an SM leave a thread 255 registers, and no kernel spills."""
     tiles = ((64, "warp"), (128, "warp"), (64, "cta64"), (64, "cta128"))
     kinds = [lean.kind("float16", head_dim, worker) for head_dim, worker in tiles]
-    (tmp_path / "lean.cu").write_text(kernels.sources(lean.LEAN, tuple(kinds))[1])
-    command = ["nvcc", *kernels.flags(lean.LEAN, (9, 0))["extra_cuda_cflags"], "-Xptxas", "-v", f"-I{kernels.CSRC}",
+    (tmp_path / "lean.cu").write_text(build.sources(lean.LEAN, tuple(kinds))[1])
+    command = ["nvcc", *build.flags(lean.LEAN, (9, 0))["extra_cuda_cflags"], "-Xptxas", "-v", f"-I{build.CSRC}",
                "-cubin", str(tmp_path / "lean.cu"), "-o", str(tmp_path / "lean.cubin")]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]
@@ -342,29 +355,23 @@ def test_hopper_lists_of_a_fixed_split_give_attention(lens, heads, splits):
     rng = np.random.default_rng(0)
     q = rng.normal(size=(len(lens), q_heads, 4))
     k, v = rng.normal(size=(2, len(lens), max(lens), kv_heads, 4))
-    tokens = np.arange(len(lens))
-    work = lean.split_hopper_work(tokens, lens, tokens, q_heads, kv_heads, splits)
+    work = decide.hopper_ranges(side(lens, heads), 4, parts=splits)
     part = -(-max(-(-n // 64) for n in lens) // splits)
-    assert len(work.chunks) - 1 == len(work.work), "a chunk is one part of one head"
-    assert set((work.column("begin") % part).tolist()) == {0}
-    assert (work.column("end") - work.column("begin")).max() <= part
-    none = prefill_work([], [], [], [], q_heads, kv_heads, 64, 4)
-    got = execute.execute(q, k, v, none, work)
+    assert len(work.pieces) - 1 == len(work), "a piece is one part of one head"
+    assert set((work.begin % (64 * part)).tolist()) == {0}
+    assert work.blocks(64).max() <= part
+    got = execute(q, k, v, empty(), work)
     wanted = hybrid_attention(q, k, v, [1] * len(lens), lens)
     for mine, truth in zip(got, wanted, strict=True):
         np.testing.assert_allclose(mine, truth, rtol=1e-10, atol=1e-12)
 
 
 @emulated
-def test_hopper_kernel_takes_the_lists_of_a_fixed_split(monkeypatch):
+def test_hopper_kernel_takes_the_lists_of_a_fixed_split():
     from emulator import library
     from emulator.hybrid90 import Case, Outcome
 
-    from pod import hopper
-
-    made = lambda batch, device, sms, **_: lean.HopperPlan(batch, device, sms, parts=3)  # noqa: E731
-    monkeypatch.setattr(hopper, "Plan", made)
-    outcome = Outcome(library("hybrid90"), Case(HybridBatch((1, 1), (700, 300), 4, 2, 64, page_size=64), 3))
+    outcome = Outcome(library("hybrid90"), Case(HybridBatch((1, 1), (700, 300), 4, 2, 64, page_size=64), 3, parts=3))
     assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
 
 
@@ -381,7 +388,7 @@ def test_hopper_kernel_takes_the_lists_of_a_fixed_split(monkeypatch):
     ],
 )
 def test_heads_are_cut_only_where_it_pays(units, tiles, tile_us, parts):
-    assert lean.cheapest_splits(units, tiles, 132, tile_us) == parts
+    assert choose.cheapest_parts(units, tiles, 132, tile_us) == parts
 
 
 # ---------------------------------------------------------------- the method
@@ -405,9 +412,9 @@ def test_method_lean_computes_decodes_and_refuses_chunks():
 def test_operators_pass_opcheck():
     batch = HybridBatch([1, 1], [100, 40], 4, 2, 64, page_size=16)
     q, k, v, table = batch.tensors()
-    plan = lean.make_plan(batch, "cpu")
-    work = plan.lists()
+    plan = lean.plan(batch, "cpu")
+    work = plan.placed()
     operator = kernels.operator(lean.LEAN, lean.kind("bfloat16", 64), plan.device)
-    arguments = (q, k, v, table, work.lists, work.counters, work.partials, work.shape, 0.1, True)
+    arguments = (q, k, v, table, work.lists, work.counters, work.partials, work.header, 0.1, True, False)
     tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
     torch.library.opcheck(operator, arguments, test_utils=tests)

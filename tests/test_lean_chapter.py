@@ -23,7 +23,7 @@ from pod.figures import (
 from pod.figures import lean_tiles as lean_tiles_figure
 from pod.measure import peers, timing
 from pod.measure.suites import lean, lean_parallel, lean_sweep, lean_tiles, lean_trace
-from pod.schedule.stream_k import equal_cuts
+from pod.schedule.decode import equal_cuts
 from pod.show.line import draw_line, shares
 
 emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -189,11 +189,8 @@ def test_a_row_names_every_cut_and_keeps_the_best(monkeypatch):
 
 
 def test_a_tail_is_small_ranges_after_equal_ones():
-    import torch
-
-    plan = lean_tiles.TailPlan(HybridBatch((1,) * 64, (16384,) * 64, 32, 4, 128), torch.device("cpu"), 132)
-    work = plan.decode_list()
-    sizes = np.add.reduceat(work.column("end") - work.column("begin"), work.chunks[:-1])
+    work = lean_tiles.with_tail(HybridBatch((1,) * 64, (16384,) * 64, 32, 4, 128)).decode
+    sizes = np.add.reduceat(work.blocks(64), work.pieces[:-1])
     assert len(sizes) == 3 * 132 and sizes.sum() == 64 * 4 * 256
     assert np.ptp(sizes[:132]) <= 1 and sizes[:132].sum() / sizes.sum() == pytest.approx(1 - lean_tiles.TAIL, rel=0.01)
 

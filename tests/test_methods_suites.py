@@ -12,7 +12,7 @@ import torch
 from pod.batch import HybridBatch
 from pod.measure import counters, peers, run, timing
 from pod.measure.suites import SUITES, hopper_sweep, methods_chunks, methods_counters, methods_splits, methods_sweep
-from pod.schedule import fixed_split
+from pod.schedule.work import SHAPES
 
 TOY = HybridBatch.of(40, 96, 3, 70, 4, 2, 64)
 
@@ -66,7 +66,7 @@ def test_decode_with_prefills_tile_is_right_and_has_its_rows():
     ways = {name: make for name, make in methods_counters.WAYS["tile"].items() if name != "fa2"}
     calls, holes = peers.ready(decodes, ways)
     assert holes == {} and set(calls) == set(ways)
-    shapes = [fixed_split.SHAPES[make.keywords["ctas_per_sm"]] for make in list(ways.values())[1:]]
+    shapes = [SHAPES[make.keywords["ctas_per_sm"]] for make in list(ways.values())[1:]]
     assert [shape.prefill_rows for shape in shapes] == [64, 128]
 
 

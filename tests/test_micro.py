@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pod import kernels, micro
-from pod.micro import ALONE, METHODS, Work
+from pod import kernels
+from pod.kernels import build, fusion
+from pod.kernels.fusion import ALONE, METHODS, Work
 from pod.schedule import binding
 from pod.trace import both_share, held
 
@@ -24,10 +25,10 @@ EQUAL = Work(compute=32, memory=128, multiplications=851, tiles=(16, 16))
 
 def run(work, method, sms=4, **options):
     """What c and d hold afterwards, and what they should hold."""
-    data = micro.arrays(work)
-    want = micro.expected(work, *(x.clone().numpy() for x in data))
+    data = fusion.arrays(work)
+    want = fusion.expected(work, *(x.clone().numpy() for x in data))
     with kernels.machine(sms):
-        trace = micro.record(work, method, data=data, **options)
+        trace = fusion.record(work, method, data=data, **options)
     return [x.numpy() for x in data[2:]], want, trace
 
 
@@ -54,18 +55,18 @@ def test_every_method_computes_the_same(work, sms, ctas_per_sm):
 
 
 def test_operator_passes_opcheck():
-    data = micro.arrays(Work(8, 16, 4, (4, 4)))
+    data = fusion.arrays(Work(8, 16, 4, (4, 4)))
     deal = torch.from_numpy(binding.deal("50:50", np.ones(4), np.ones(4), 4))
-    shape = [micro.METHODS.index("serial") + len(ALONE), 4, 4, 4, 4, micro.LEAST_SMEM, 0]
-    operator = kernels.operator(micro.FUSION, "", torch.device("cpu"))
-    torch.library.opcheck(operator, (*data, deal, torch.zeros(4 + 3, dtype=torch.int32), shape, micro.FACTOR))
+    header = [fusion.METHODS.index("serial") + len(ALONE), 4, 4, 4, 4, fusion.LEAST_SMEM, 0]
+    operator = kernels.operator(fusion.FUSION, "", torch.device("cpu"))
+    torch.library.opcheck(operator, (*data, deal, torch.zeros(4 + 3, dtype=torch.int32), header, fusion.FACTOR))
 
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_one_loop_alone_leaves_the_other_ones_numbers(side):
     work = Work(3, 5, 2, (2, 2))
     (c, d), want, _ = run(work, ALONE[side])
-    before = [x.numpy() for x in micro.arrays(work)[2:]]
+    before = [x.numpy() for x in fusion.arrays(work)[2:]]
     compute, memory = ((d, want[1], before[1]), (c, want[0], before[0]))
     done, left = (compute, memory) if side == 0 else (memory, compute)
     np.testing.assert_array_equal(done[0], done[1])
@@ -75,12 +76,12 @@ def test_one_loop_alone_leaves_the_other_ones_numbers(side):
 def test_a_wrong_result_would_be_noticed():
     work = Work(2, 3, 5, (2, 3))
     (c, d), _, _ = run(work, "cta")
-    fewer = micro.expected(replace(work, multiplications=4), *(x.numpy() for x in micro.arrays(work)))
+    fewer = fusion.expected(replace(work, multiplications=4), *(x.numpy() for x in fusion.arrays(work)))
     assert (d != fewer[1]).any() and (c == fewer[0]).all()
 
 
 def test_tickets_are_ready_for_the_next_run():
-    call = micro.prepare(EQUAL, "sm-aware", micro.arrays(EQUAL), ctas_per_sm=2, trace=True)
+    call = fusion.prepare(EQUAL, "sm-aware", fusion.arrays(EQUAL), ctas_per_sm=2, trace=True)
     assert torch.equal(call(), call())
 
 
@@ -88,10 +89,10 @@ def test_tickets_are_ready_for_the_next_run():
 
 
 def test_overlap_needs_the_same_sm():
-    work = micro.balanced(EQUAL, lambda w, side: micro.record(w, side).end.max())
-    compute, memory = (micro.record(work, side).end.max() for side in ALONE)
-    assert compute == pytest.approx(memory, rel=0.02) and micro.oracle(work) == max(compute, memory)
-    found = micro.compare(work)
+    work = fusion.balanced(EQUAL, lambda w, side: fusion.record(w, side).end.max())
+    compute, memory = (fusion.record(work, side).end.max() for side in ALONE)
+    assert compute == pytest.approx(memory, rel=0.02) and fusion.oracle(work) == max(compute, memory)
+    found = fusion.compare(work)
     of = dict(zip(found.method, found.over_oracle, strict=True))
     assert of["serial"] == pytest.approx(2, rel=0.05) and of["cta"] > 1.9 and of["streams"] > 1.9
     assert of["interleaved"] < of["warp"] < of["sm-aware"] < of["alternate"] < of["serial"]
@@ -99,30 +100,30 @@ def test_overlap_needs_the_same_sm():
 
 
 def test_stragglers_cost_the_halves_of_a_cta_more_than_sm_aware_ctas():
-    warp, interleaved, aware = micro.compare(Work(64, 256, 851, (16, 64)), ("warp", "interleaved", "sm-aware")).us
+    warp, interleaved, aware = fusion.compare(Work(64, 256, 851, (16, 64)), ("warp", "interleaved", "sm-aware")).us
     assert min(warp, interleaved) > 1.2 * aware
 
 
 def test_alternating_ctas_start_on_sms_of_their_own():
-    first = micro.record(EQUAL, "alternate").query("start == 0")
+    first = fusion.record(EQUAL, "alternate").query("start == 0")
     assert len(first) == 8 and set(first[first.op == "compute"].sm) == {0, 2} and set(first.sm) == {0, 1, 2, 3}
     assert both_share(first, ALONE) == 0
 
 
 def test_dealing_one_to_one_needs_tiles_of_one_length():
     uneven = Work(64, 256, 851, (16, 64))
-    by_ratio, one_to_one = (micro.record(uneven, "sm-aware", policy=p).end.max() for p in ("integer ratio", "50:50"))
+    by_ratio, one_to_one = (fusion.record(uneven, "sm-aware", policy=p).end.max() for p in ("integer ratio", "50:50"))
     assert one_to_one > 1.3 * by_ratio
 
 
 def test_streams_overlap_when_the_first_kernel_leaves_room():
     few = Work(64, 256, 851, (32, 8))
-    assert micro.compare(few, ("streams",), ctas_per_sm=2).over_oracle[0] > 1.9
-    assert micro.compare(few, ("streams",), ctas_per_sm=4).over_oracle[0] < 1.2
+    assert fusion.compare(few, ("streams",), ctas_per_sm=2).over_oracle[0] > 1.9
+    assert fusion.compare(few, ("streams",), ctas_per_sm=4).over_oracle[0] < 1.2
 
 
 def test_held_counts_every_sm_at_every_moment():
-    trace = micro.record(EQUAL, "sm-aware")
+    trace = fusion.record(EQUAL, "sm-aware")
     times = np.linspace(0, trace.end.max(), 30, endpoint=False)
     counts = held(trace, times, ALONE)
     assert (counts.sum(axis=0) == 4).all()
@@ -136,13 +137,13 @@ def test_held_counts_every_sm_at_every_moment():
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 def test_eight_ctas_fit_on_an_sm_without_spills(tmp_path):
-    flags = kernels.flags(micro.FUSION, (9, 0))["extra_cuda_cflags"]
-    command = ["nvcc", *flags, "-Xptxas", "-v", f"-I{kernels.CSRC}", "-cubin", str(kernels.CSRC / micro.FUSION.kernels),
+    flags = build.flags(fusion.FUSION, (9, 0))["extra_cuda_cflags"]
+    command = ["nvcc", *flags, "-Xptxas", "-v", f"-I{build.CSRC}", "-cubin", str(build.CSRC / fusion.FUSION.kernels),
                "-o", str(tmp_path / "fusion.cubin")]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:2000]
     registers = [int(n) for n in re.findall(r"Used (\d+) registers", done.stderr)]
-    assert len(registers) == 16 and max(registers) * micro.THREADS * 8 <= 65536
+    assert len(registers) == 16 and max(registers) * fusion.THREADS * 8 <= 65536
     assert set(re.findall(r"(\d+) bytes spill", done.stderr)) == {"0"}
 
 
@@ -161,8 +162,8 @@ def test_bad_work_is_refused(bad, words):
 
 def test_unknown_method_and_room_are_refused():
     with pytest.raises(ValueError, match="method: got 'magic', allowed are compute, memory, serial"):
-        micro.prepare(EQUAL, "magic", micro.arrays(EQUAL))
+        fusion.prepare(EQUAL, "magic", fusion.arrays(EQUAL))
     with pytest.raises(ValueError, match="ctas_per_sm: got 9"):
-        micro.prepare(EQUAL, "cta", micro.arrays(EQUAL), ctas_per_sm=9)
+        fusion.prepare(EQUAL, "cta", fusion.arrays(EQUAL), ctas_per_sm=9)
     with pytest.raises(ValueError, match="policy: got 'mine', allowed are 50:50"):
-        micro.prepare(EQUAL, "sm-aware", micro.arrays(EQUAL), policy="mine")
+        fusion.prepare(EQUAL, "sm-aware", fusion.arrays(EQUAL), policy="mine")

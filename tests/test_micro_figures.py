@@ -3,10 +3,11 @@
 import pandas as pd
 import pytest
 
-from pod import data, micro
+from pod import data
 from pod.figures import micro_held, pod_07, pod_t2
+from pod.kernels import fusion
+from pod.kernels.fusion import ALONE, METHODS
 from pod.measure.suites import micro_fusion, micro_fusion_trace
-from pod.micro import ALONE, METHODS
 
 MS = {"serial": 2.0, "streams": 1.9, "cta": 1.6, "alternate": 1.5, "in turn": 1.28, "interleaved": 1.0, "warp": 1.2,
       "sm-aware": 1.1}  # fmt: skip
@@ -55,7 +56,7 @@ def test_pictures_show_what_the_tables_say(recording):
     left, right = pod_07.draw(pod_07.table()).axes
     assert len(right.lines) == len(METHODS) + 1 and len(left.lines) == 5
     panels = micro_held.draw(micro_held.table()).axes
-    assert [ax.get_title() for ax in panels] == [f"{name}: 39 % both" for name in micro.NAMES.values()]
+    assert [ax.get_title() for ax in panels] == [f"{name}: 39 % both" for name in fusion.NAMES.values()]
 
 
 def test_every_method_of_a_case_has_the_same_work(monkeypatch):

@@ -196,9 +196,9 @@ def test_another_place_makes_nothing_stale(tree, monkeypatch):
 
 def test_other_flags_make_stale(tree, monkeypatch):
     path = record(data.RECORDED / "h200", kernels=sources.sums(["lean", "model"]))
-    flags = sources.kernels.flags
+    flags = sources.build.flags
     monkeypatch.setattr(
-        sources.kernels, "flags", lambda *a: {"extra_cuda_cflags": [*flags(*a)["extra_cuda_cflags"], "-g"]}
+        sources.build, "flags", lambda *a: {"extra_cuda_cflags": [*flags(*a)["extra_cuda_cflags"], "-g"]}
     )
     assert provenance.stale() == {path: ["lean"]}, "and no flag changes Python"
 

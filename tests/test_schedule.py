@@ -1,40 +1,51 @@
 """Work lists and binding policies: every key of every tile is read once, in an order that ends early."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pod import ampere, gpusim
 from pod.batch import HybridBatch
 from pod.hardware import GPUS
-from pod.schedule import binding, fixed_split, stream_k
-from pod.schedule.fixed_split import DECODE_KEYS, DECODE_ROWS, FIELDS, SHAPES
+from pod.reference import hybrid_attention
+from pod.schedule import binding, choose, decide, prefill
+from pod.schedule.execute import execute, rows
+from pod.schedule.work import SHAPES, Side
 
 heads = st.sampled_from([(1, 1), (4, 1), (8, 2), (6, 6), (24, 1), (40, 2)])
 lengths = st.lists(st.integers(1, 700), min_size=1, max_size=6)
+KEYS, ROWS = SHAPES[2].decode_keys, SHAPES[2].decode_rows
 
 
-def records(work):
-    return [dict(zip(FIELDS, map(int, row), strict=True)) for row in work.work]
+def singles(kv_lens, q_heads: int, kv_heads: int) -> Side:
+    """Decodes whose tokens are three apart."""
+    n = np.arange(len(kv_lens))
+    return Side(3 * n, np.ones_like(n), np.array(kv_lens), n, q_heads, kv_heads)
 
 
-def cover(work, keys_of):
+def split(side: Side, workers: int, splits: int | str = "auto"):
+    return decide.warp_pieces(side, SHAPES[2], workers, choose.decode_parts(side, SHAPES[2], workers, splits))
+
+
+def cover(work):
     """Each (token, head) of the list, with how often it meets each key; and the parts of each group in order."""
     met, groups = {}, {}
-    for w in records(work):
-        for row in keys_of(w):
-            met.setdefault(row, []).append((w["begin"], w["end"]))
+    for w in rows(work):
+        for token in range(w["token"], w["token"] + w["tokens"]):
+            for head in range(w["head"], w["head"] + w["heads"]):
+                met.setdefault((token, head), []).append((w["begin"], w["end"]))
         if w["parts"] > 1:
             groups.setdefault(w["group"], []).append(w)
         assert w["begin"] % 16 == 0 and w["begin"] < w["end"]
     for group in groups.values():
         assert [w["part"] for w in group] == list(range(group[0]["parts"]))
-        assert len({(w["slot"], w["token"], w["head"], w["parts"]) for w in group}) == 1
+        assert len({(w["partial"], w["token"], w["head"], w["parts"]) for w in group}) == 1
     assert len(groups) == work.groups
-    starts = sorted((g[0]["slot"], g[0]["parts"]) for g in groups.values())
-    assert [s for s, _ in starts] == list(np.cumsum([0, *(p for _, p in starts)])[:-1])  # slots do not overlap
-    assert work.slots == sum(p for _, p in starts)
+    starts = sorted((g[0]["partial"], g[0]["parts"]) for g in groups.values())
+    assert [s for s, _ in starts] == list(np.cumsum([0, *(p for _, p in starts)])[:-1])  # no two in one place
+    assert work.partials == sum(p for _, p in starts)
     return met
 
 
@@ -54,20 +65,17 @@ def is_line(ranges, end):
 )
 def test_decode_lists_read_every_key_of_every_head_once(heads, kv_lens, splits, workers, streamed):
     q_heads, kv_heads = heads
-    tokens, seqs = np.arange(len(kv_lens)) * 3, np.arange(len(kv_lens))
-    if streamed:
-        work = stream_k.decode_work(tokens, kv_lens, seqs, q_heads, kv_heads, workers)
-    else:
-        work = fixed_split.decode_work(tokens, kv_lens, seqs, q_heads, kv_heads, workers, splits)
-    met = cover(work, lambda w: [(w["token"], w["head"] + i) for i in range(w["rows"])])
+    work = split(singles(kv_lens, *heads), workers, "stream-k" if streamed else splits)
+    met = cover(work)
     assert met.keys() == {(3 * i, h) for i in range(len(kv_lens)) for h in range(q_heads)}
     for (token, _), ranges in met.items():
         assert is_line(sorted(ranges), kv_lens[token // 3])
-    for w in records(work):
-        assert w["rows"] <= DECODE_ROWS and w["pos"] == kv_lens[w["seq"]] - 1 and w["token"] == 3 * w["seq"]
+    for w in rows(work):
+        assert w["tokens"] == 1 and w["heads"] <= ROWS
+        assert w["pos"] == kv_lens[w["seq"]] - 1 and w["token"] == 3 * w["seq"]
         group = q_heads // kv_heads
-        assert {h // group for h in range(w["head"], w["head"] + w["rows"])} == {w["kv_head"]}
-    assert work.pieces[0] == 0 and work.pieces[-1] == len(work.work) and (np.diff(work.pieces) > 0).all()
+        assert {h // group for h in range(w["head"], w["head"] + w["heads"])} == {w["kv_head"]}
+    assert work.pieces[0] == 0 and work.pieces[-1] == len(work) and (np.diff(work.pieces) > 0).all()
 
 
 @settings(max_examples=40)
@@ -76,68 +84,90 @@ def test_prefill_lists_read_what_the_mask_leaves_once_and_longest_first(heads, q
     q_heads, kv_heads = heads
     q_lens = np.array(q_lens) + 1
     kv_lens, starts, seqs = q_lens + before, np.cumsum(q_lens) - q_lens, np.arange(len(q_lens))
-    tiles = fixed_split.prefill_tiles(starts, q_lens, kv_lens, seqs, q_heads, kv_heads, SHAPES[ctas], causal)
-    work = fixed_split.prefill_work(tiles, SHAPES[ctas], splits)
-    met = cover(work, lambda w: [(w["token"] + i, w["head"]) for i in range(w["rows"])])
+    side, shape = Side(starts, q_lens, kv_lens, seqs, *heads), SHAPES[ctas]
+    tiles = prefill.longest_first(prefill.tiles(side, shape.prefill_rows, causal=causal))
+    work = prefill.cut(tiles, splits, shape.prefill_keys)
+    met = cover(work)
     assert met.keys() == {(t, h) for t in range(q_lens.sum()) for h in range(q_heads)}
     for (token, _), ranges in met.items():
         seq = int(np.searchsorted(starts, token, side="right")) - 1
         sees = kv_lens[seq] - q_lens[seq] + token - starts[seq] + 1 if causal else kv_lens[seq]
         borders = [0, *(e for _, e in ranges)]
         assert [b for b, _ in ranges] == borders[:-1] and sees <= borders[-1] <= kv_lens[seq]
-    for w in records(work):
-        assert w["head"] // (q_heads // kv_heads) == w["kv_head"]
-        assert w["pos"] == (kv_lens[w["seq"]] - q_lens[w["seq"]] + w["token"] - starts[w["seq"]] if causal
-                            else kv_lens[w["seq"]] - 1)  # fmt: skip
-    ends = tiles[:, FIELDS.index("end")]
-    assert (np.diff(ends) <= 0).all()
+    for w in rows(work):
+        assert w["head"] // (q_heads // kv_heads) == w["kv_head"] and w["heads"] == 1
+        assert w["pos"] == kv_lens[w["seq"]] - q_lens[w["seq"]] + w["token"] - starts[w["seq"]]
+    assert (np.diff(tiles.end) <= 0).all()
 
 
 def test_decode_pieces_come_longest_first_and_neighbours_are_equally_long():
-    work = fixed_split.decode_work(np.arange(3), [512, 4096, 100], np.arange(3), 8, 4, workers=16)
+    work = split(singles([512, 4096, 100], 8, 4), workers=16)
     costs = work.costs.reshape(-1, 4)  # four KV heads
     assert (np.ptp(costs, axis=1) == 0).all()
-    assert (np.diff(costs[:, 0]) <= DECODE_KEYS).all() and costs[-1, 0] == 100
+    assert (np.diff(costs[:, 0]) <= KEYS).all() and costs[-1, 0] == 100
 
 
 def test_stream_k_ranges_differ_by_one_block():
-    work = stream_k.decode_work(np.arange(5), [64 * n for n in (3, 1, 40, 7, 2)], np.arange(5), 4, 2, workers=11)
-    assert set(work.costs // stream_k.BLOCK) <= {9, 10} and len(work.costs) == 11
+    work = split(singles([64 * n for n in (3, 1, 40, 7, 2)], 4, 2), 11, "stream-k")
+    assert set(work.costs // decide.STREAM_K) <= {9, 10} and len(work.costs) == 11
 
 
 def test_auto_splits_fill_the_machine_and_leave_full_machines_alone():
-    choose = fixed_split.choose_chunk
-    assert choose(np.full(264, 4096), lanes=4, workers=1056) == 4096  # exactly one wave
-    few = choose(np.full(1, 131072), lanes=8, workers=1056)
+    keys = partial(choose.even_keys, workers=1056, step=KEYS)
+    assert keys(np.full(264, 4096), 4) == 4096  # exactly one wave
+    few = keys(np.full(1, 131072), 8)
     assert -(-131072 // few) * 8 >= 1000
-    parts = -(-16384 // choose(np.full(67, 16384), lanes=4, workers=1056))
+    parts = -(-16384 // keys(np.full(67, 16384), 4))
     waves = parts * 67 * 4 / 1056
     assert waves / np.ceil(waves) > 0.95  # where one part a request would take two waves, a quarter full
 
 
 def test_shrinking_pieces_are_a_share_of_what_is_left():
-    work = fixed_split.decode_work(np.arange(67), [12288] * 67, np.arange(67), 16, 4, 800, "shrinking")
+    work = split(singles([12288] * 67, 16, 4), 800, "shrinking")
     costs = work.costs
-    assert (np.diff(costs) <= DECODE_KEYS).all()  # longest first
+    assert (np.diff(costs) <= KEYS).all()  # longest first
     left = costs.sum() - np.cumsum(costs) + costs
-    assert (costs <= left / 800 + 12288 * 4 / 800 + DECODE_KEYS)[costs > fixed_split.SHORTEST].all()
-    assert costs[0] > 3000 and costs[-1] <= fixed_split.SHORTEST
+    assert (costs <= left / 800 + 12288 * 4 / 800 + KEYS)[costs > choose.SHORTEST].all()
+    assert costs[0] > 3000 and costs[-1] <= choose.SHORTEST
 
 
 def test_prefill_splits_follow_the_papers_table_7():
     # Llama-3-8B on two GPUs, chunk 512 at 16K, on an A100: 64 tiles of 128 rows, 256 key blocks, 216 slots.
-    assert fixed_split.vanilla_splits(64, 256, 216) == 3
-    assert fixed_split.limited_splits(64, 256, 216) == 3
-    assert fixed_split.vanilla_splits(200, 256, 216) == 1
-    assert fixed_split.vanilla_splits(150, 256, 216) == 4 and fixed_split.limited_splits(150, 256, 216) == 2
+    assert choose.vanilla_splits(64, 256, 216) == 3
+    assert choose.limited_splits(64, 256, 216) == 3
+    assert choose.vanilla_splits(200, 256, 216) == 1
+    assert choose.vanilla_splits(150, 256, 216) == 4 and choose.limited_splits(150, 256, 216) == 2
 
 
 def test_prefill_beside_decode_is_cut_only_as_far_as_the_batch_needs():
-    limited = fixed_split.limited_splits
+    limited = choose.limited_splits
     assert limited(64, 256, 216, tile_time=0.8, batch_time=1.0) == 1
     assert limited(64, 256, 216, tile_time=1.7, batch_time=1.0) == 2
     assert limited(64, 256, 216, tile_time=99.0, batch_time=1.0) == 2 * 216 // 64  # two waves are the limit
     assert limited(1, 3, 216, tile_time=99.0, batch_time=1.0) == 3  # no part is shorter than a block
+
+
+ways = st.fixed_dictionaries({
+    "ctas_per_sm": st.sampled_from([2, 4]), "prefill_splits": st.sampled_from(["limited", "vanilla", 3]),
+    "decode_splits": st.sampled_from(["auto", "stream-k", 5]),
+})  # fmt: skip
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(1, 150), st.integers(0, 300)), min_size=1, max_size=4), heads, ways, st.booleans()
+)
+def test_executed_work_lists_give_attention(lens, heads, ways, causal):
+    q_lens, kv_lens = [n for n, _ in lens], [n + before for n, before in lens]
+    batch, rng = HybridBatch(q_lens, kv_lens, *heads, 64, causal=causal), np.random.default_rng(0)
+    q = rng.normal(size=(sum(q_lens), heads[0], 4))
+    k, v = rng.normal(size=(2, len(q_lens), max(kv_lens), heads[1], 4))
+    wanted = hybrid_attention(q, k, v, q_lens, kv_lens, causal=causal)
+    schedules = [decide.hybrid(batch, GPUS["a100"], 3, **ways, causal=causal)]
+    schedules += [decide.lean(batch, 3, worker=worker) for worker in ("warp", "cta64") if not batch.prefill]
+    for made in schedules:
+        for mine, truth in zip(execute(q, k, v, made.prefill, made.decode, causal), wanted, strict=True):
+            np.testing.assert_allclose(mine, truth, rtol=1e-10, atol=1e-12)
 
 
 # ---------------------------------------------------------------- binding
@@ -198,12 +228,12 @@ def test_one_sided_batches_deal_only_what_there_is(policy):
 
 
 def test_begin_is_on_a_page_border_for_every_split():
-    work = fixed_split.decode_work([0], [1000], [0], 1, 1, 8, 7)
-    assert (work.column("begin") % DECODE_KEYS == 0).all() and len(work.work) == 7
+    work = split(singles([1000], 1, 1), 8, 7)
+    assert (work.begin % KEYS == 0).all() and len(work) == 7
 
 
 def made_for(batch):
-    return gpusim.Schedule(batch, GPUS["h200"], 132, "pod", "proportional", 2, "limited", "auto").lists(True)
+    return decide.hybrid(batch, GPUS["h200"], 132, ctas_per_sm=2)
 
 
 def test_decode_pieces_are_smaller_where_prefill_is_long():
@@ -214,20 +244,20 @@ def test_decode_pieces_are_smaller_where_prefill_is_long():
 def test_no_decode_piece_beside_a_tiny_prefill_outlasts_an_even_share():
     """Decode has nearly all slots then, and a longer piece would end after the others."""
     costs = made_for(HybridBatch.of(512, 512, 51, 20480, 16, 4)).decode.costs
-    warps = 132 * 2 * fixed_split.SHAPES[2].virtual
-    assert len(costs) > warps and costs.max() <= costs.sum() / warps + DECODE_KEYS
+    warps = 132 * 2 * SHAPES[2].virtual
+    assert len(costs) > warps and costs.max() <= costs.sum() / warps + KEYS
 
 
 def test_prefill_on_few_sms_is_cut_further():
     """Where decode has most SMs, it has the DRAM rate too, and an uncut tile would end after it."""
     few, many = (HybridBatch.of(512, 12800, 122, 16384, heads, 1) for heads in (16, 20))
-    assert made_for(few).prefill.column("parts").max() > made_for(many).prefill.column("parts").max()
+    assert made_for(few).prefill.parts.max() > made_for(many).prefill.parts.max()
 
 
 def test_four_ctas_an_sm_serve_short_prompts_beside_few_decodes():
     def choice(chunk, context, decodes, method="pod"):
         batch = HybridBatch.of(chunk, context, decodes, context, 32, 8)
-        return ampere.choose_ctas(batch, GPUS["h200"], 132, method)
+        return choose.ctas_per_sm(batch, GPUS["h200"], 132, method)
 
     assert choice(1024, 1024, 16) == choice(1024, 1024, 32) == 4
     assert choice(1024, 1024, 40) == choice(1024, 1024, 128) == 2

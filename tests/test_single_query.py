@@ -7,8 +7,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from pod import kernels, single_query
+from pod import kernels
 from pod.batch import HybridBatch
+from pod.kernels import build, single_query
 from pod.reference import hybrid_attention as reference
 
 torch = pytest.importorskip("torch")
@@ -105,9 +106,9 @@ def test_shared_memory_grows_with_the_longest_sequence():
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 def test_the_query_costs_registers(tmp_path):
-    source = kernels.CSRC / "micro" / "single_query.cu"
+    source = build.CSRC / "micro" / "single_query.cu"
     command = ["nvcc", "-std=c++20", "-O3", "-DNDEBUG", "-gencode=arch=compute_90,code=sm_90", "-Xptxas", "-v",
-               f"-I{kernels.CSRC}", "-cubin", str(source), "-o", str(tmp_path / "x.cubin")]  # fmt: skip
+               f"-I{build.CSRC}", "-cubin", str(source), "-o", str(tmp_path / "x.cubin")]  # fmt: skip
     report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     one = r"single_query\w*bfloat16\w*?Idea(\d).*?(\d+) bytes spill stores.*?Used (\d+) registers"
     found = re.findall(one, report, re.S)

@@ -1,23 +1,31 @@
-// The one call into the kernels of hybrid.cu, free of CUDA and torch types.
+// The one call into the kernels of a hybrid batch (sm80, sm90, lean), free of CUDA and torch types.
 #pragma once
 #include "inputs.h"
 
+// The numbers of a plan, by name and in this order: `Header` of pod/kernels/launch.py.
+struct Header {
+    int method;                            // of those that share a family's operator
+    int sms, ctas_per_sm, causal;
+    int yields;                            // prefill leaves the tensor cores to decode between two turns (sm90)
+    int prefill_works, decode_works;       // Work records of each side
+    int pieces, deals;                     // of decode; what tickets ask for (sm80)
+    int prefill_groups, decode_groups;     // tiles that are merged from parts
+    int prefill_slots, decode_slots;       // partial results
+    int prefill_rows, pack_shift;          // of a tile; log2 of the query heads that share it (sm90)
+    int trace_rows;
+};
+
 enum class Binding : int { prefill, decode, cta, warp, pod };
 
-struct HybridArgs : Inputs {
-    void* out;
-    float* lse;                                // or null
-    size_t q_size, kv_size, out_size, table_size;         // elements, for the emulator's checks
-    int page_shift;
+struct HybridArgs : Inputs, Header {
+    void* out;                             // [tokens, Hq, D], dense
+    float* lse;                            // [tokens, Hq], or null
+    size_t q_size, kv_size, out_size, table_size;  // elements, for the emulator's checks
+    int page_shift, half;
     float scale_log2;
-    const int* lists;                          // prefill work | decode work | decode pieces | deal (see pod/ampere.py)
-    int prefill_works, decode_works, pieces, deals;
-    int* counters;                             // tickets | arrivals of prefill | arrivals of decode
-    int prefill_groups, decode_groups;
-    float* partials;                           // prefill o | prefill lse2 | decode o | decode lse2
-    int prefill_slots, decode_slots;
-    int64_t* trace;
-    size_t trace_rows;
-    int sms, ctas_per_sm, causal;
+    const int* lists;                      // prefill work | decode work | decode pieces | deal
+    int* counters;                         // zero before the first launch, left zero; the family says what they count
+    float* partials;                       // prefill's | decode's
+    int64_t* trace;                        // or null
     Binding binding;
 };

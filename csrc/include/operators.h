@@ -1,4 +1,5 @@
-// What every file of torch operators needs: the device that it is built for, its streams, and how operators are defined.
+// What every file of torch operators needs: the device that it is built for, its streams, and how operators are
+// defined.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -43,7 +44,8 @@ inline void follow(Stream earlier, Stream later) {
 }
 // work(the current stream, one beside it); what comes later on the current stream waits for both.
 template <class Work> void on_two_streams(at::Device device, Work&& work) {
-    const Stream stream = current_stream(), side = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
+    const Stream stream = current_stream();
+    const Stream side = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index());
     follow(stream, side);
     work(stream, side);
     follow(side, stream);
@@ -53,17 +55,42 @@ template <class Work> void on_sms(int, Work&& work) { work(); }
 
 // A dimension of one entry may have any stride; such an entry is never stepped over.
 inline int64_t step(const at::Tensor& x, int64_t dim) { return x.size(dim) == 1 ? x.size(-1) : x.stride(dim); }
-inline Inputs inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& table) {
-    Inputs at = {q.const_data_ptr(), k.const_data_ptr(), v.const_data_ptr(), table ? table->const_data_ptr<int>() : nullptr};
-    at.q_token = step(q, 0), at.q_head = step(q, 1);
-    at.kv_page = step(k, 0), at.kv_token = step(k, 1), at.kv_head = step(k, 2);
-    at.table_stride = table ? step(*table, 0) : 0;
-    at.tokens = q.size(0), at.num_q_heads = q.size(1), at.head_dim = q.size(2);
-    at.pages = k.size(0), at.page_tokens = k.size(1), at.num_kv_heads = k.size(2);
-    return at;
+inline Inputs inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const std::optional<at::Tensor>& table) {
+    const int64_t table_stride = table ? step(*table, 0) : 0;
+    TORCH_CHECK(table_stride <= INT_MAX, "block_table: a stride of ", table_stride, " elements does not fit 32 bits");
+    return {
+        .q = q.const_data_ptr(),
+        .k = k.const_data_ptr(),
+        .v = v.const_data_ptr(),
+        .table = table ? table->const_data_ptr<int>() : nullptr,
+        .q_token = step(q, 0),
+        .q_head = step(q, 1),
+        .kv_page = step(k, 0),
+        .kv_token = step(k, 1),
+        .kv_head = step(k, 2),
+        .table_stride = table_stride,
+        .tokens = int(q.size(0)),
+        .num_q_heads = int(q.size(1)),
+        .num_kv_heads = int(k.size(2)),
+        .head_dim = int(q.size(2)),
+        .pages = int(k.size(0)),
+        .page_tokens = int(k.size(1)),
+    };
 }
 
-// A process may load a library for the emulator and one for the GPU: the first to come defines the operator, both implement it.
+// A record of ints, as Python writes it: a NamedTuple with the same names in the same order.
+template <class Record> Record read(at::IntArrayRef numbers) {
+    Record record;
+    constexpr size_t kNumbers = sizeof(Record) / sizeof(int);
+    TORCH_CHECK(numbers.size() == kNumbers, "header: got ", numbers.size(), " numbers, the kernels know ", kNumbers);
+    for (size_t i = 0; i < kNumbers; ++i) reinterpret_cast<int*>(&record)[i] = numbers[i];
+    return record;
+}
+
+// A process may load a library for the emulator and one for the GPU: the first to come defines the operator, both
+// implement it.
 inline void define(torch::Library& m, const std::string& schema) {
-    if (!c10::Dispatcher::singleton().findSchema({"pod::" + schema.substr(0, schema.find('(')), ""})) m.def(schema.c_str());
+    const std::string name = "pod::" + schema.substr(0, schema.find('('));
+    if (!c10::Dispatcher::singleton().findSchema({name, ""})) m.def(schema.c_str());
 }

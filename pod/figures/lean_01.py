@@ -10,7 +10,7 @@ FIGURE = Figure(
     source="LeanAttention, Figure 1",
     title="Two heads of five tiles on five SMs: no split, a fixed split, stream-K",
     chapter="10",
-    method="The partitioner that plans the kernels (pod/schedule/stream_k.py), on the figure's toy. Unit: one tile.",
+    method="The partitioner that plans the kernels (pod/schedule/decode.py), on the figure's toy. Unit: one tile.",
 )
 NO_SPLIT, FIXED, LEAN = "no split (FlashAttention-2)", "fixed split in two (FlashDecoding)", "stream-K (LeanAttention)"
 
@@ -22,7 +22,7 @@ def _toy() -> tuple[int, list[int]]:
 
 
 def _cuts() -> dict:
-    from pod.schedule.stream_k import equal_cuts, split_cuts
+    from pod.schedule.decode import equal_cuts, split_cuts
 
     sms, blocks = _toy()
     return {NO_SPLIT: split_cuts(blocks, 1), FIXED: split_cuts(blocks, 2), LEAN: equal_cuts(blocks, sms)}

@@ -10,7 +10,7 @@ FIGURE = Figure(
     source="LeanAttention, Figure 5",
     title="A few neighbouring CTAs: parts of heads, and who merges them",
     chapter="10",
-    method=f"csrc/lean.cu with the paper's tile, 56 heads, one request, {card()}; "
+    method=f"lean.cu with the paper's tile, 56 heads, one request, {card()}; "
     "time stamps of every part of one launch.",
     state="recorded",
     data=("lean-trace",),

@@ -16,7 +16,7 @@ FIXED, LEAN = "fixed split", "equal ranges"
 
 
 def _cuts() -> dict:
-    from pod.schedule.stream_k import equal_cuts, split_cuts
+    from pod.schedule.decode import equal_cuts, split_cuts
 
     return {FIXED: split_cuts(LENGTHS, 2), LEAN: equal_cuts(LENGTHS, SMS)}
 

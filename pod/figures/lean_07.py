@@ -10,7 +10,7 @@ from pod import paper
 from pod.data import read
 from pod.figures import Figure
 from pod.hardware import A100, H200
-from pod.schedule.fixed_split import MOST_PARTS
+from pod.schedule.decode import MOST_PARTS
 
 FIGURE = Figure(
     id="lean-07",
@@ -64,7 +64,8 @@ def speedup(units: int, blocks: int, over: str, sms: int = A100.sms) -> float:
     """Time of `units` heads of `blocks` tiles under the split of a rule, or the best one, over that of equal ranges."""
     import numpy as np
 
-    from pod.schedule.stream_k import equal_cuts, flash_splits, split_cuts
+    from pod.schedule.choose import flash_splits
+    from pod.schedule.decode import equal_cuts, split_cuts
 
     equal = np.diff(equal_cuts(np.array([units * blocks]), 2 * sms), prepend=0)
     if over == BEST:

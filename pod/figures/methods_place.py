@@ -34,11 +34,10 @@ def table():
 
 def prefill_ctas(case: dict) -> int:
     """CTAs of the batch's prefill beside decode, as pod.plan cuts it for this GPU."""
-    from pod.gpusim import Schedule
     from pod.measure.suites.hopper_sweep import batch_of
+    from pod.schedule import decide
 
-    plan = Schedule(batch_of(case), GPU, GPU.sms, "pod", "proportional", 2, "limited", "auto")
-    return len(plan.lists(True).prefill.work)
+    return len(decide.hybrid(batch_of(case), GPU, GPU.sms, ctas_per_sm=2).prefill)
 
 
 def means(df):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pod.data import a_card, read
 from pod.figures import Figure
-from pod.micro import NAMES
+from pod.kernels.fusion import NAMES
 
 FIGURE = Figure(
     id="micro-held",

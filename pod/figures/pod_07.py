@@ -5,7 +5,7 @@ from __future__ import annotations
 from pod import paper
 from pod.data import read
 from pod.figures import Figure
-from pod.micro import NAMES
+from pod.kernels.fusion import NAMES
 
 FIGURE = Figure(
     id="pod-07",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pod import paper
 from pod.figures import Figure, pod_07
-from pod.micro import NAMES
+from pod.kernels.fusion import NAMES
 
 FIGURE = Figure(
     id="pod-t2",

@@ -1,7 +1,7 @@
 """Check the kernels on random hybrid batches: `python -m pod.measure.check_kernels --batches 2000`.
 
 Each batch runs under a random method, policy, number of CTAs an SM and splits, or under `--method hopper`, or decodes
-alone under `--method lean`, every other batch by the warps of csrc/lean.cu. Outputs, partial results and every unused
+alone under `--method lean`, every other batch by the warps of lean.cu. Outputs, partial results and every unused
 slot are poisoned with NaN first. A batch passes when its error against float64 is at most 1.5 times that of torch's own
 attention in the same dtype, its log-sum-exp agrees, replays of a CUDA graph are bit-identical, and counters are back at
 zero.
@@ -14,7 +14,6 @@ import math
 import random
 import sys
 import time
-from dataclasses import replace
 
 from pod.schedule import binding
 
@@ -102,17 +101,16 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
     import torch
 
     import pod
-    from pod import lean
+    from pod.kernels import lean, sm90
 
     q, k, v, table = batch.tensors(seed, "cuda")
     heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
     plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, dtype=q.dtype, **choice)
     if choice["method"] == "hopper":
-        plan.work.yields = bool(seed % 2)  # right either way, whatever the cost model would say
+        plan = sm90.plan(batch, plan.device, yields=bool(seed % 2))  # right either way, whatever the cost model says
     if choice["method"] == "lean" and seed % 2:  # the plan takes them for large batches only
-        warps = lean.make_plan(batch, plan.device, choice["decode_splits"], worker="warp")
-        plan = replace(plan, work=warps)
-    lists = plan.work.lists(batch.causal)
+        plan = lean.plan(batch, plan.device, choice["decode_splits"], worker="warp")
+    lists = plan.placed(batch.causal)
     lists.partials.fill_(torch.nan)
     poison = torch.full_like(q, torch.nan)
     del poison  # the allocator hands the same memory to the output

@@ -384,12 +384,12 @@ def fi_persistent(s: Setting):
 
 def ours(s: Setting, **choices):
     """Our Hopper kernel with the configuration that its cost model chooses."""
-    from pod import hopper
+    from pod.kernels import sm90
 
-    plan = hopper.make_plan(s.batch, **choices)
+    plan = sm90.plan(s.batch, **choices)
 
     def call():
-        out = hopper.run(plan, s.q, s.k, s.v)
+        out = plan.run(s.q, s.k, s.v)
         return out[: s.chunk], out[s.chunk :]
 
     return call
@@ -430,20 +430,20 @@ def in_pages(s: Setting, page: int):
 
 def ours_paged(s: Setting, page: int):
     """`ours` in pages."""
-    from pod import hopper
+    from pod.kernels import sm90
 
     batch, caches, table = in_pages(s, page)
-    plan = hopper.make_plan(batch)
+    plan = sm90.plan(batch)
 
     def call():
-        out = hopper.run(plan, s.q, *caches, table)
+        out = plan.run(s.q, *caches, table)
         return out[: s.chunk], out[s.chunk :]
 
     return call
 
 
 def family(s: Setting, method: str, **choices):
-    """One of the methods of csrc/hybrid.cu; `choices` as in pod.plan, which decides whatever they leave open."""
+    """One of the methods of csrc/sm80/hybrid.cu; `choices` as in pod.plan, which decides whatever they leave open."""
     import pod
 
     heads = (s.batch.num_q_heads, s.batch.num_kv_heads, s.batch.head_dim)

@@ -1,4 +1,4 @@
-"""Registers, shared memory and spills of every kernel of csrc/hybrid.cu.
+"""Registers, shared memory and spills of every kernel of csrc/sm80/hybrid.cu.
 
 `python -m pod compute resources` needs nvcc, but no GPU. Spills would mean that a tile is too large for a thread's
 registers.
@@ -12,8 +12,9 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from pod import kernels
-from pod.ampere import HYBRID, kind
+from pod.batch import HEAD_DIMS
+from pod.kernels import build
+from pod.kernels.sm80 import HYBRID, kind
 
 KEYS, READS = ("arch", "dtype", "head_dim", "ctas_per_sm", "binding"), ()
 UNITS = ("hybrid",)
@@ -40,7 +41,7 @@ int main() { sizes<__half, 64, 2>(), sizes<__half, 64, 4>(), sizes<__half, 128, 
 
 def cases() -> list[dict]:
     return [{"arch": arch, "dtype": dtype, "head_dim": head_dim}
-            for arch in ARCHS for dtype in kernels.DTYPES for head_dim in kernels.HEAD_DIMS]  # fmt: skip
+            for arch in ARCHS for dtype in build.DTYPES for head_dim in HEAD_DIMS]  # fmt: skip
 
 
 def measure(case: dict) -> list[dict]:
@@ -51,12 +52,12 @@ def measure(case: dict) -> list[dict]:
 
 def _compile(name: str, capability: tuple[int, int]) -> str:
     """What ptxas says while it compiles one kind of kernel."""
-    _, text = kernels.sources(HYBRID, (name,))
-    flags = kernels.flags(HYBRID, capability)["extra_cuda_cflags"]
+    _, text = build.sources(HYBRID, (name,))
+    flags = build.flags(HYBRID, capability)["extra_cuda_cflags"]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernels.cu")
         source.write_text(text)
-        command = ["nvcc", *flags, "-Xptxas", "-v", f"-I{kernels.CSRC}", "-cubin", str(source), "-o", f"{source}.bin"]
+        command = ["nvcc", *flags, "-Xptxas", "-v", f"-I{build.CSRC}", "-cubin", str(source), "-o", f"{source}.bin"]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"nvcc failed:\n{done.stderr[:4000]}")
@@ -66,11 +67,11 @@ def _compile(name: str, capability: tuple[int, int]) -> str:
 @cache
 def _sizes(capability: tuple[int, int]) -> dict[tuple[int, int, str], tuple[int, int]]:
     """(head_dim, CTAs an SM, binding) -> threads, bytes of shared memory."""
-    flags = ["-std=c++20", "-DPOD_EMULATE", "-w", f"-DPOD_SMEM_PER_SM={kernels.smem_per_sm(capability)}"]
+    flags = ["-std=c++20", "-DPOD_EMULATE", "-w", f"-DPOD_SMEM_PER_SM={build.smem_per_sm(capability)}"]
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "sizes.cpp"), Path(folder, "sizes")
-        source.write_text((kernels.CSRC / "hybrid.cu").read_text() + SIZES)
-        command = ["c++", *flags, f"-I{kernels.CSRC}", str(source), "-o", str(program)]
+        source.write_text((build.CSRC / HYBRID.kernels).read_text() + SIZES)
+        command = ["c++", *flags, f"-I{build.CSRC}", str(source), "-o", str(program)]
         subprocess.run(command, check=True)
         lines = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout.splitlines()
     numbers = [tuple(map(int, line.split())) for line in lines]
@@ -90,7 +91,7 @@ def _rows(head_dim: int, capability: tuple[int, int], report: str) -> list[dict]
         threads, smem = sizes[head_dim, ctas, binding]
         per_warp = -(-int(registers) * 32 // 256) * 256  # registers are given to warps in units of 256
         by_registers = REGISTERS_PER_SM // (per_warp * threads // 32)
-        by_smem = kernels.smem_per_sm(capability) // (smem + 1024)
+        by_smem = build.smem_per_sm(capability) // (smem + 1024)
         rows.append({
             "ctas_per_sm": ctas, "binding": binding, "threads": threads, "registers": int(registers),
             "smem_bytes": smem, "spill_bytes": int(stores) + int(loads), "resident_ctas": min(by_registers, by_smem),

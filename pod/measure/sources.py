@@ -12,13 +12,14 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
-from pod import data, kernels
+from pod import data
+from pod.kernels import build
 from pod.sweep import meaning
 
 UNITS = {
-    "hybrid": ("csrc/hybrid.cu", "csrc/bindings.cpp"),
-    "lean": ("csrc/lean.cu", "csrc/bindings.cpp"),
-    "hopper": ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp"),
+    "hybrid": ("csrc/sm80/hybrid.cu", "csrc/bindings.cpp"),
+    "lean": ("csrc/lean/lean.cu", "csrc/bindings.cpp"),
+    "hopper": ("csrc/sm90/hybrid.cu", "csrc/bindings.cpp"),
     "fusion": ("csrc/micro/fusion.cu", "csrc/micro/fusion_bindings.cpp"),
     "single-query": ("csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp"),
     "rates": ("csrc/micro/rates.cu",),
@@ -45,7 +46,7 @@ def digest(paths: list[Path]) -> str:
     seen: set[Path] = set()
     texts = [text for path in paths for text in _seen(path, seen)]
     if paths[0].suffix != ".py":
-        texts += kernels.flags(SimpleNamespace(arch=None), HOPPER)["extra_cuda_cflags"]
+        texts += build.flags(SimpleNamespace(arch=None), HOPPER)["extra_cuda_cflags"]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 

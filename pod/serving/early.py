@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pod import single_query
+from pod.kernels import single_query
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Cache
 from pod.serving.events import Iteration

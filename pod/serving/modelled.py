@@ -1,7 +1,7 @@
 """Attention methods that nobody measured in a server: their time over serial execution, by the GPU model.
 
 `python -m pod compute attention-model` fills the table from pod/gpusim.py, in a few minutes; a simulation only reads
-it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of csrc/hybrid.cu.
+it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of sm80/hybrid.cu.
 """
 
 from __future__ import annotations

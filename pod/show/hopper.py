@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,14 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from pod.hardware import H200, KIB
 from pod.schedule import turns
-from pod.schedule.hopper import DECODE_TILE, FIELDS, WorkList
+from pod.schedule.execute import rows
 from pod.schedule.waves import run
+from pod.schedule.work import PERSISTENT, WorkList
 from pod.show import style
 from pod.show.gantt import gantt
 from pod.show.tiles import CELLS
 
-SOURCE = Path(__file__).parents[2] / "csrc" / "hopper" / "hybrid90.cu"
+SOURCE = Path(__file__).parents[2] / "csrc" / "sm90" / "hybrid.cu"
 GRANULE, HEADS = 8 * KIB, 8  # of decode's ring; query heads of a pass
 WORKERS = (*style.WORKERS[2:], *style.WORKERS[:2])  # those that mean prefill and decode come last
 
@@ -117,27 +118,27 @@ def turned(queries: int = 4) -> Figure:
 
 
 def decode_line(work: WorkList, names: Sequence[str], ax: Axes | None = None, words: bool = True) -> Axes:
-    """The line of all decode tiles, one row a KV head; the colour of a tile is the SM whose chunk it is in.
+    """The line of all decode tiles, one row a KV head; the colour of a tile is the SM whose piece it is in.
 
-    `names` of the requests, in the order of the batch. Parts of a merged result are hatched and name their slot.
+    `names` of the requests, in the order of the batch. Parts of a merged result are hatched and name their slot: the
+    number of their partial result.
     """
     ax = style.axes(9.5, 2.5) if ax is None else style.tidy(ax)
-    columns = {name: work.column(name).tolist() for name in FIELDS}
-    tiles = {seq: -(-kv_len // DECODE_TILE) for seq, kv_len in zip(columns["seq"], columns["kv_len"], strict=True)}
+    keys = PERSISTENT.decode_keys
+    tiles = {seq: -(-kv_len // keys) for seq, kv_len in zip(work.seq.tolist(), work.kv_len.tolist(), strict=True)}
     sequences, ends = sorted(tiles), list(accumulate(tiles[seq] for seq in sorted(tiles)))
-    chunks = np.searchsorted(work.chunks, np.arange(len(work.work)), side="right") - 1
-    for i, chunk in enumerate(chunks):
-        piece = {name: column[i] for name, column in columns.items()}
-        place = sequences.index(piece["seq"])
-        x, width = ends[place] - tiles[piece["seq"]] + piece["begin"], piece["end"] - piece["begin"]
-        tone, split = WORKERS[chunk % len(WORKERS)], piece["parts"] > 1
-        ax.add_patch(Rectangle((x, piece["head"] + 0.08), width, 0.84, facecolor=tone, edgecolor="white", linewidth=2,
-                               hatch="//" if split else None, label=f"SM {chunk}"))  # fmt: skip
-        slot = f"\nslot {piece['slot'] + piece['part']}" if split else ""
+    pieces = np.searchsorted(work.pieces, np.arange(len(work)), side="right") - 1
+    for row, piece, width in zip(rows(work), pieces, work.blocks(keys).tolist(), strict=True):
+        place, head = sequences.index(row["seq"]), row["kv_head"]
+        x = ends[place] - tiles[row["seq"]] + row["begin"] // keys
+        tone, split = WORKERS[piece % len(WORKERS)], row["parts"] > 1
+        ax.add_patch(Rectangle((x, head + 0.08), width, 0.84, facecolor=tone, edgecolor="white", linewidth=2,
+                               hatch="//" if split else None, label=f"SM {piece}"))  # fmt: skip
+        slot = f"\nslot {row['partial'] + row['part']}" if split else ""
         if words:
-            ax.text(x + width / 2, piece["head"] + 0.5, names[place] + slot, ha="center", va="center", fontsize=9,
+            ax.text(x + width / 2, head + 0.5, names[place] + slot, ha="center", va="center", fontsize=9,
                     color="white", bbox={"facecolor": tone, "edgecolor": "none", "pad": 1.5})  # fmt: skip
-    heads = max(columns["head"]) + 1
+    heads = int(work.kv_head.max()) + 1
     ax.set(xlim=(0, ends[-1]), ylim=(heads, 0), xlabel="tiles of 64 tokens", xticks=[0, *ends])
     ax.set_yticks([h + 0.5 for h in range(heads)], [f"KV head {h}" for h in range(heads)])
     ax.tick_params(axis="y", length=0)
@@ -149,20 +150,15 @@ def decode_line(work: WorkList, names: Sequence[str], ax: Axes | None = None, wo
 def plan(prefill: WorkList, decode: WorkList, sms: int, block: float, tile: float) -> list[tuple]:
     """Bars (row, start, end, kind, label) of both queues on `sms` SMs, each side at the pace that it has alone:
     `block` is the time of a prefill block of 128 tokens, `tile` that of a decode tile of 64."""
-    lengths = (prefill.column("end") - prefill.column("begin")) * block
-    bars = [(f"SM {r.slot} prefill", r.start, r.end, "prefill", _unit(prefill, r.cta)) for r in run(lengths, sms)]
-    sizes = decode.column("end") - decode.column("begin")
-    for chunk in range(len(decode.chunks) - 1):
+    blocks, sizes = prefill.blocks(PERSISTENT.prefill_keys), decode.blocks(PERSISTENT.decode_keys)
+    bars = [(f"SM {r.slot} prefill", r.start, r.end, "prefill", str(blocks[r.cta])) for r in run(blocks * block, sms)]
+    for piece, (first, last) in enumerate(pairwise(decode.pieces)):
         now = 0.0
-        for i in range(decode.chunks[chunk], decode.chunks[chunk + 1]):
-            end = now + float(sizes[i]) * tile
-            bars.append((f"SM {chunk} decode", now, end, "decode", f"{sizes[i]} tiles"))
+        for size in sizes[first:last]:
+            end = now + float(size) * tile
+            bars.append((f"SM {piece} decode", now, end, "decode", f"{size} tiles"))
             now = end
     return bars
-
-
-def _unit(work: WorkList, i: int) -> str:
-    return str(int(work.column("end")[i] - work.column("begin")[i]))
 
 
 def plan_rows(sms: int) -> list[str]:

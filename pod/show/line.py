@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from pod.schedule.stream_k import segments
+from pod.schedule.decode import segments
 from pod.schedule.waves import run
 from pod.show import style
 

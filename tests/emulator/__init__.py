@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pod.emulator import build, pointer
+from pod.kernels.build import plain, pointer
 
 HERE = Path(__file__).parent
 STRICT, QUIET = ["-O2", "-Wall", "-Wextra", "-Werror"], ["-O2", "-w"]
@@ -16,7 +16,7 @@ STRICT, QUIET = ["-O2", "-Wall", "-Wextra", "-Werror"], ["-O2", "-w"]
 @functools.cache
 def library(name: str) -> ctypes.CDLL:
     """One of the test sources here; the Hopper kernel is written for another compiler's warnings."""
-    return build(HERE / f"{name}.cu", QUIET if name == "hybrid90" else STRICT, also=[HERE])
+    return plain(HERE / f"{name}.cu", QUIET if name == "hybrid90" else STRICT, also=[HERE])
 
 
 @contextmanager

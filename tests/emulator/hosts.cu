@@ -1,5 +1,5 @@
 // Stream-K decode of one request with a machine of one SM, which gives up on whoever waits for longer than two milliseconds.
-#include "lean.cu"
+#include "lean/lean.cu"
 #include "host.h"
 
 using T = __nv_bfloat16;

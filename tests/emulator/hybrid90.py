@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,23 +11,27 @@ from layouts import lay_out
 
 from emulator import events_in_order
 from pod.batch import HybridBatch
+from pod.kernels import sm90
+from pod.kernels.launch import Header, Placed, place
 from pod.reference import hybrid_attention
+from pod.schedule import decide
 
-FIELDS = {  # Inputs of csrc/include/inputs.h, then what Pod90Launch of csrc/hopper/launch.h adds
+FIELDS = {  # Inputs of csrc/include/inputs.h, Header, then what HybridArgs of csrc/include/hybrid.h adds
     "q k v table": ctypes.c_void_p,
     "q_token q_head kv_page kv_token kv_head table_stride": ctypes.c_int64,
     "tokens num_q_heads num_kv_heads head_dim pages page_tokens": ctypes.c_int,
-    "out lse prefill_work decode_work decode_chunks counters prefill_arrived decode_arrived": ctypes.c_void_p,
-    "prefill_part decode_part trace stream": ctypes.c_void_p,
-    "half causal prefill_units n_decode_chunks prefill_yields pack_shift prefill_rows ctas": ctypes.c_int,
-    "scale": ctypes.c_float,
-    "sequences decode_works prefill_groups decode_groups": ctypes.c_int,
-    "prefill_floats decode_floats": ctypes.c_size_t,
+    " ".join(Header._fields): ctypes.c_int,
+    "out lse": ctypes.c_void_p,
+    "q_size kv_size out_size table_size": ctypes.c_size_t,
+    "page_shift half": ctypes.c_int,
+    "scale_log2": ctypes.c_float,
+    "lists counters partials trace": ctypes.c_void_p,
+    "binding": ctypes.c_int,
 }
 
 
 class Launch(ctypes.Structure):
-    """Pod90Launch of csrc/hopper/launch.h."""
+    """HybridArgs of csrc/include/hybrid.h."""
 
     _fields_ = [(name, kind) for names, kind in FIELDS.items() for name in names.split()]
 
@@ -43,11 +48,19 @@ class Case:
     batch: HybridBatch
     sms: int
     splits: int | None = None
+    parts: int | None = None
     yields: bool = False
     free_sms: int | None = None
     rise: float = 1
     layout: dict | None = None
     seed: int = 0
+
+    def placed(self) -> Placed:
+        import torch
+
+        how = {"splits": self.splits, "parts": self.parts, "yields": self.yields}
+        made = decide.hopper(self.batch, self.sms, **how, causal=self.batch.causal)
+        return place(made, sm90.lay_out, torch.device("cpu"))
 
     def tensors(self):
         import torch
@@ -65,11 +78,9 @@ class Outcome:
     def __init__(self, library: ctypes.CDLL, case: Case):
         import torch
 
-        from pod.hopper import Plan
-
         batch = case.batch
         tensors = q, *_ = case.tensors()
-        work = Plan(batch, torch.device("cpu"), case.sms, splits=case.splits, yields=case.yields).lists(batch.causal)
+        work = case.placed()
         wanted = hybrid_attention(*tensors[:3], batch.q_lens, batch.kv_lens, tensors[3], causal=batch.causal)
         library.run.restype = ctypes.c_char_p
         self.report, self.error, self.lse_error = None, 0.0, 0.0
@@ -78,7 +89,7 @@ class Outcome:
             results = torch.full(q.shape, torch.nan, dtype=q.dtype), torch.full(q.shape[:2], torch.nan)
             launch = describe(case, *tensors, *results, work)
             with events_in_order(case.seed):
-                report = library.run(ctypes.byref(launch), case.free_sms or launch.ctas)
+                report = library.run(ctypes.byref(launch), case.free_sms or launch.sms)
             if report:
                 self.report = report.decode()
                 return
@@ -104,20 +115,14 @@ def inputs(q, k, v, table) -> dict:
     return pointers | strides | sizes | pages | {"pages": k.shape[0], "page_tokens": k.shape[1]}
 
 
-def describe(case: Case, q, k, v, table, out, lse, work) -> Launch:
+def describe(case: Case, q, k, v, table, out, lse, work: Placed) -> Launch:
     """The launch record, as the bindings make it."""
-    units, works, chunks, groups, floats, ctas, pack_shift, *rows = work.shape
-    rows = rows[0] if rows else 128  # a plan of decodes alone names no tile
-    lists, counters, partials = (x.data_ptr() for x in (work.lists, work.counters, work.partials))
+    batch = case.batch
+    lists = {name: getattr(work, name).data_ptr() for name in ("lists", "counters", "partials")}
+    table_size = 0 if table is None else (table.shape[0] - 1) * table.stride(0) + table.shape[1]
     return Launch(
-        **inputs(q, k, v, table), out=out.data_ptr(), lse=lse.data_ptr(),
-        prefill_work=lists, decode_work=lists + 48 * units, decode_chunks=lists + 48 * (units + works),
-        counters=counters, prefill_arrived=counters + 16, decode_arrived=counters + 16 + rows // 4 * groups,
-        prefill_part=partials, decode_part=partials + 4 * floats,
-        half=case.batch.dtype == "float16", causal=case.batch.causal,
-        prefill_units=units, n_decode_chunks=chunks, prefill_yields=case.yields, pack_shift=pack_shift,
-        prefill_rows=rows, ctas=ctas, scale=case.batch.head_dim**-0.5,
-        sequences=len(case.batch.q_lens), decode_works=works, prefill_groups=groups,
-        decode_groups=len(work.counters) - 4 - rows // 16 * groups,
-        prefill_floats=floats, decode_floats=len(work.partials) - floats,
+        **inputs(q, k, v, table), **dict(zip(Header._fields, work.header, strict=True)), **lists,
+        out=out.data_ptr(), lse=lse.data_ptr(), table_size=table_size, half=batch.dtype == "float16",
+        page_shift=31 if table is None else batch.page_size.bit_length() - 1,
+        scale_log2=batch.head_dim**-0.5 * math.log2(math.e),
     )  # fmt: skip

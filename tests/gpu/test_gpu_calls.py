@@ -7,7 +7,6 @@ import torch
 from on_card import DECODES, MIXED, batch_for, prepared, run
 
 import pod
-from pod import kernels
 from pod.batch import HybridBatch
 from pod.measure import check_kernels
 
@@ -31,7 +30,7 @@ def test_auto_takes_the_kernel_of_this_card(gpu):
 def test_nothing_is_built_after_build(dtype, head_dim, monkeypatch):
     heads = (32, 8, head_dim)
     pod.build(*heads, page_size=16, dtype=dtype)
-    monkeypatch.setattr(kernels, "_build", lambda *_: pytest.fail("built while serving"))
+    monkeypatch.setattr("pod.kernels.build._build", lambda *_: pytest.fail("built while serving"))
     for q_lens, kv_len in (([1], 300), ([1] * 40, 9000), ([1] * 64, 40000), ([500, 1, 1], 2000), ([500], 500)):
         batch = HybridBatch(q_lens, [kv_len] * len(q_lens), *heads, 16, dtype)
         q = torch.zeros(sum(q_lens), 32, head_dim, dtype=getattr(torch, dtype), device="cuda")

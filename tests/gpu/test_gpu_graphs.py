@@ -16,7 +16,7 @@ def test_a_plan_made_elsewhere_is_captured_and_replayed(method):
         out.fill_(torch.nan)
         graph.replay()
         assert torch.equal(out, want)
-    assert int(plan.work.lists(True).counters.abs().sum()) == 0
+    assert int(plan.placed(True).counters.abs().sum()) == 0
 
 
 def test_a_plan_that_never_ran_is_ready(method):

@@ -15,7 +15,7 @@ def streams(count: int) -> list:
 
 def unharmed(plan) -> bool:
     torch.cuda.synchronize()
-    return int(plan.work.lists(True).counters.abs().sum()) == 0
+    return int(plan.placed(True).counters.abs().sum()) == 0
 
 
 def test_a_plan_made_on_one_stream_runs_on_another(method):

@@ -6,7 +6,8 @@ unnoticed: a line that is no longer found exactly once fails the tests.
 
 from pod.broken import Mistake
 
-TILE, STREAMK, BINDING = "include/tile_attention.cuh", "include/streamk.cuh", "include/binding.cuh"
+TILE, MERGE, BINDING = "include/tile_attention.cuh", "include/merge.cuh", "include/binding.cuh"
+ARRIVE = "last_to_arrive(arrived, work.parts)"
 MISTAKES = [
     Mistake(
         "the barrier before a slot is read and refilled is missing",
@@ -94,36 +95,36 @@ MISTAKES = [
     ),
     Mistake(
         "all parts of a tile are stored in the same slot",
-        STREAMK,
-        "work.slot + work.part, inverse",
-        "work.slot, inverse",
+        MERGE,
+        "work.slot + work.part, ends",
+        "work.slot, ends",
         "race: |wrong result",
     ),
     Mistake(
         "partial results are counted before all warps have stored theirs",
-        STREAMK,
+        MERGE,
         "    team.sync();  // all have stored their piece\n",
         "",
         "race: ",
     ),
     Mistake(
         "the ticket publishes nothing",
-        STREAMK,
-        "ptx::atomic_add_acq_rel(parts.arrived",
-        "atomicAdd(parts.arrived",
+        MERGE,
+        ARRIVE,
+        "(atomicAdd(arrived, 1) == work.parts - 1 && ((arrived[0] = 0), true))",
         "race: .* with no release and acquire between",
     ),
     Mistake(
         "the parts are added without their weights",
-        STREAMK,
+        MERGE,
         "const float weight = ptx::ex2(float(lse2[i * Tile::kRows]) - base);",
         "const float weight = 1;",
         "wrong result",
     ),
     Mistake(
         "the arrival counters are not set back",
-        STREAMK,
-        "parts.arrived[work.group] = 0;",
+        "include/partials.cuh",
+        "arrived[0] = 0;",
         ";",
         "wrong result",
     ),
@@ -144,8 +145,8 @@ MISTAKES = [
     Mistake(
         "thread 0's choice is read without waiting for it",
         BINDING,
-        "        __syncthreads();\n        const Assignment a = {box[0]",
-        "        const Assignment a = {box[0]",
+        "        __syncthreads();\n        const Assignment a = box[0]",
+        "        const Assignment a = box[0]",
         "race: ",
     ),
     Mistake(

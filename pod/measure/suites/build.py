@@ -16,15 +16,15 @@ REPEATS = 1
 TIMER, L2 = "wall clock of kernels.operator in a process of its own", "warm"
 CALL = """
 import importlib, sys, time, torch
-from pod import kernels
+from pod.kernels import operator
 _, module, name, kind = sys.argv
 family = getattr(importlib.import_module(module), name)
 device = torch.device("cuda", torch.cuda.current_device())
 start = time.perf_counter()
-kernels.operator(family, kind, device)
+operator(family, kind, device)
 print(time.perf_counter() - start)
 """
-FAMILIES = {"sm_80": ("pod.ampere", "HYBRID"), "hopper": ("pod.hopper", "HOPPER")}
+FAMILIES = {"sm_80": ("pod.kernels.sm80", "HYBRID"), "hopper": ("pod.kernels.sm90", "HOPPER")}
 
 
 def cases() -> list[dict]:

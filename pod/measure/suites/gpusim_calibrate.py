@@ -126,7 +126,7 @@ def bare_read(nbytes: int):
 def even_batch(probe: str, ctas_per_sm: int, ctas: int, keys: int) -> HybridBatch:
     """A batch that fills `ctas` CTAs with equal work. "own": each prefill tile reads keys that no other reads; "split":
     the keys of a tile or request are cut into four parts, which are merged."""
-    from pod.schedule.fixed_split import SHAPES
+    from pod.schedule.work import SHAPES
 
     shape = SHAPES[ctas_per_sm]
     if probe.endswith("split"):

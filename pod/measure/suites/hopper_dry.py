@@ -24,22 +24,22 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
-    from pod import hopper
+    from pod.schedule import choose
 
     batch = HybridBatch.of(case["chunk"], CONTEXT, case["decodes"], DECODE_CONTEXT, Q_HEADS, KV_HEADS)
     parts = {"ours": batch, "prefill": batch.prefill, "decode": batch.decode}
     calls = {name: _call(part) for name, part in parts.items()}
     times = timing.shuffled(calls, ROUNDS)
-    row = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes, "yields": hopper.prefill_yields(batch)}
+    row = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes, "yields": choose.prefill_yields(batch)}
     row |= {name: round(time.ms, 5) for name, time in times.items()}
     return row | _ends(calls["ours"])
 
 
 def _call(batch: HybridBatch):
-    from pod import hopper
+    from pod.kernels import sm90
 
-    plan, tensors = hopper.make_plan(batch), batch.tensors(device="cuda")
-    return lambda **options: hopper.run(plan, *tensors, **options)
+    plan, tensors = sm90.plan(batch), batch.tensors(device="cuda")
+    return lambda **options: plan.run(*tensors, **options)
 
 
 def _ends(call) -> dict:

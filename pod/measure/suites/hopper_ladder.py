@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
 
 from pod.batch import HybridBatch
 from pod.measure import timing
 from pod.measure.suites.hopper_mixed import BATCHES as MIXED
-from pod.schedule import hopper as schedule
+from pod.schedule import decide, prefill
 
 DOC = "the Hopper kernel with each idea of its schedule, and without it."
 KEYS = ("idea",)
@@ -29,54 +30,48 @@ ONE_CHAT = HybridBatch((1,), (4 * K,), 32, 8, 128)
 
 def _in_turn(batch: HybridBatch):
     """The batch's halves in two launches, on the same tensors."""
-    from pod import hopper
+    from pod.kernels import sm90
 
     q, k, v, _ = batch.tensors(device="cuda")
     n = sum(x > 1 for x in batch.q_lens)
     tokens = sum(batch.q_lens[:n])
     sides = ((batch.prefill, (q[:tokens], k[:n], v[:n])), (batch.decode, (q[tokens:], k[n:], v[n:])))
-    calls = [partial(hopper.run, hopper.make_plan(part), *tensors) for part, tensors in sides]
+    calls = [partial(sm90.plan(part).run, *tensors) for part, tensors in sides]
     return lambda: [call() for call in calls]
 
 
 def _fused(batch: HybridBatch, **choices):
-    from pod import hopper
+    from pod.kernels import sm90
 
-    plan, (q, k, v, _) = hopper.make_plan(batch, **choices), batch.tensors(device="cuda")
-    return lambda: hopper.run(plan, q, k, v)
+    plan, (q, k, v, _) = sm90.plan(batch, **choices), batch.tensors(device="cuda")
+    return lambda: plan.run(q, k, v)
 
 
-def _patched(batch: HybridBatch, **names):
-    """Planned with other parts in pod.schedule.hopper."""
-    with patch.multiple(schedule, **names):
+def _patched(batch: HybridBatch, module, **names):
+    """Planned with other parts in a module of pod.schedule."""
+    with patch.multiple(module, **names):
         return _fused(batch)
 
 
 def _shortest_first(*arguments):
-    made = _prefill_work(*arguments)
-    return schedule.WorkList(made.work[::-1].copy(), made.chunks, made.slots, made.groups)
+    made = _cut(*arguments)
+    return replace(made, **{name: column[::-1] for name, column in made.columns.items()})
 
 
-def _alone(*arguments):
-    """Decode without teams of SMs that read neighbouring heads."""
-    with patch.object(schedule, "gcd", lambda *_: 1):
-        return _decode_work(*arguments)
-
-
-_prefill_work, _decode_work = schedule.prefill_work, schedule.decode_work
+_cut, _ranges = prefill.cut, decide.hopper_ranges
 UNEQUAL = [3.0 if group % 4 == 0 else 1.0 for group in range(33)]  # of 132 SMs in teams of 4, every fourth team
 WITHOUT = {
     "one launch for both": (BALANCED, _in_turn),
     "yield where decode is longer": (BALANCED, partial(_fused, yields=False)),
     "keep the turn where prefill is longer": (PREFILL_LONGER, partial(_fused, yields=True)),
-    "an equal share of decode for each SM": (BALANCED, partial(_fused, decode_weights=UNEQUAL)),
-    "longest tile first": (LONG_PROMPT, partial(_patched, prefill_work=_shortest_first)),
-    "heads in sections that L2 holds": (LONG_CONTEXT, partial(_patched, L2_SHARE=1 << 40)),
-    "the same beside decode": (OWN_KEYS, partial(_patched, L2_SHARE=1 << 40)),
+    "an equal share of decode for each SM": (BALANCED, partial(_fused, weights=UNEQUAL)),
+    "longest tile first": (LONG_PROMPT, partial(_patched, module=prefill, cut=_shortest_first)),
+    "heads in sections that L2 holds": (LONG_CONTEXT, partial(_patched, module=prefill, L2_SHARE=1 << 40)),
+    "the same beside decode": (OWN_KEYS, partial(_patched, module=prefill, L2_SHARE=1 << 40)),
     "few tiles split along the keys": (FEW_TILES, partial(_fused, splits=1)),
-    "heads of a group share a tile": (SHORT_CHUNKS, partial(_patched, pack_shift=lambda *_: 0)),
-    "neighbouring SMs read neighbouring heads": (MANY_CHATS, partial(_patched, decode_work=_alone)),
-    "pieces of at least 8 tiles": (ONE_CHAT, partial(_patched, decode_work=partial(_decode_work, least=1))),
+    "heads of a group share a tile": (SHORT_CHUNKS, partial(_patched, module=prefill, pack=lambda group: 1)),
+    "neighbouring SMs read neighbouring heads": (MANY_CHATS, partial(_patched, module=decide, gcd=lambda *_: 1)),
+    "pieces of at least 8 tiles": (ONE_CHAT, partial(_patched, module=decide, hopper_ranges=partial(_ranges, least=1))),
 }
 
 

@@ -52,7 +52,7 @@ def batch_of(name: str, page: int) -> HybridBatch:
 
 
 def _call(batch: HybridBatch):
-    from pod import hopper
+    from pod.kernels import sm90
 
-    plan, tensors = hopper.make_plan(batch), batch.tensors(device="cuda")
-    return lambda: hopper.run(plan, *tensors)
+    plan, tensors = sm90.plan(batch), batch.tensors(device="cuda")
+    return lambda: plan.run(*tensors)

@@ -20,9 +20,9 @@ def cases() -> list[dict]:
 def measure(case: dict) -> dict:
     import torch
 
-    from pod import hopper, kernels
+    from pod.kernels import operator, sm90
 
-    kernels.operator(hopper.HOPPER, "", torch.device("cuda", torch.cuda.current_device()))
+    operator(sm90.HOPPER, "", torch.device("cuda", torch.cuda.current_device()))
     return sanitizer.watched(case["tool"], __name__)
 
 

@@ -27,12 +27,12 @@ def measure(case: dict) -> dict:
 @lru_cache
 def _stamps(run: str):
     """Microseconds after the first role of any SM began."""
-    from pod import hopper
+    from pod.kernels import sm90
 
     whole = HybridBatch.of(2 * K, 8 * K, 128, 4 * K, 32, 8)
     batch = whole if run == "fused" else whole.prefill if run == "prefill" else whole.decode
-    plan, (q, k, v, table) = hopper.make_plan(batch), batch.tensors(device="cuda")
+    plan, (q, k, v, table) = sm90.plan(batch), batch.tensors(device="cuda")
     for _ in range(3):  # the last of three: code and lists are warm, as in a model's layers
-        _, stamps = hopper.run(plan, q, k, v, table, trace=True)
+        _, stamps = plan.run(q, k, v, table, trace=True)
     stamps = stamps.cpu()
     return ((stamps - stamps[stamps > 0].min()) / 1000).tolist()

@@ -9,8 +9,8 @@ from random import Random
 from pod.batch import HybridBatch
 from pod.measure import peers
 from pod.measure.suites import table_row
-from pod.schedule.hopper import DECODE_TILE
-from pod.schedule.stream_k import flash_splits
+from pod.schedule.choose import flash_splits
+from pod.schedule.work import PERSISTENT
 
 DOC = "decode by stream-K beside fixed splits of the same tile code, FlashAttention-3, FlashInfer and a plain read."
 KEYS = ("batch", "q_heads", "kv_heads", "head_dim", "dtype", "page")
@@ -73,7 +73,7 @@ def measure(case: dict) -> dict:
 # ---------------------------------------------------------------- every cut of the same tile code
 def compare(setting, others: dict, rounds: int, ms: float = 2.0, paper: bool = False) -> dict:
     """One row: equal ranges, what the plan chooses, the splits of FlashDecoding's old and today's rule, no split, the
-    best split, and `others`. With `paper`, also the paper's tile, rebuilt in csrc/lean.cu, under the same cuts."""
+    best split, and `others`. With `paper`, also the paper's tile, rebuilt in csrc/lean/lean.cu, under the same cuts."""
     batch = setting.batch
     rules = chosen_splits(batch)
     splits = {**rules, **{f"try_{n}": n for n in promising_splits(batch)}}
@@ -111,8 +111,9 @@ def chosen_splits(batch: HybridBatch, sms: int = SMS) -> dict[str, int]:
 
 def promising_splits(batch: HybridBatch, sms: int = SMS, count: int = 3) -> list[int]:
     """The fixed splits that would end first if every part took as long as its tiles and a little more."""
-    units, tiles = len(batch.kv_lens) * batch.num_kv_heads, -(-max(batch.kv_lens) // DECODE_TILE)
-    work = sum(-(-n // DECODE_TILE) for n in batch.kv_lens) * batch.num_kv_heads
+    tile = PERSISTENT.decode_keys
+    units, tiles = len(batch.kv_lens) * batch.num_kv_heads, -(-max(batch.kv_lens) // tile)
+    work = sum(-(-n // tile) for n in batch.kv_lens) * batch.num_kv_heads
 
     def time(parts: int) -> float:
         longest = -(-tiles // parts) + 4
@@ -123,19 +124,19 @@ def promising_splits(batch: HybridBatch, sms: int = SMS, count: int = 3) -> list
 
 def lean(s, splits: int | str = "auto", **choice):
     """Ours: the cut that it chooses, equal ranges ("stream-k"), or the same tile code with `splits` parts of a head."""
-    from pod import lean as method
+    from pod.kernels import lean as method
 
-    plan = method.make_plan(s.batch, s.device, splits, **choice)
+    plan = method.plan(s.batch, s.device, splits, **choice)
     table = getattr(s, "table", None)
-    return lambda: (None, method.run(plan, s.q, s.k, s.v, table))
+    return lambda: (None, plan.run(s.q, s.k, s.v, table))
 
 
 def lean_in_pages(s):
-    from pod import lean as method
+    from pod.kernels import lean as method
 
     batch, caches, table = peers.in_pages(s, SMALL_PAGE)
-    plan = method.make_plan(batch, s.device)
-    return lambda: (None, method.run(plan, s.q, *caches, table))
+    plan = method.plan(batch, s.device)
+    return lambda: (None, plan.run(s.q, *caches, table))
 
 
 def flashinfer(s):

@@ -1,19 +1,21 @@
-"""The size of a LeanTile: how many keys csrc/lean.cu never cuts apart, beside the Hopper kernel's decode half. What it
+"""The size of a LeanTile: how many keys lean.cu never cuts apart, beside the Hopper kernel's decode half. What it
 brings to read neighbouring heads side by side, and whole parts where they fill the warps. And whether a tail of small
 ranges, for whoever is free first, ends sooner than equal ranges."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import gcd
 
-from pod import lean as method
 from pod.batch import HybridBatch
+from pod.kernels import sm90
+from pod.kernels.launch import Plan
 from pod.measure import peers
 from pod.measure.suites import lean, table_row
-from pod.schedule import hopper as schedule
+from pod.schedule import decide, decode, work
 
-DOC = "decode by stream-K with tiles of 64 to 1,024 keys, by warps (csrc/lean.cu), beside the Hopper kernel's decode."
+DOC = "decode by stream-K with tiles of 64 to 1,024 keys, by warps (lean.cu), beside the Hopper kernel's decode."
 KEYS = ("q_heads", "kv_heads", "head_dim", "batch", "context")
 UNITS = lean.UNITS
 ROUNDS, REPEATS = 5, 15
@@ -42,17 +44,16 @@ def measure(case: dict) -> dict:
     return table_row(peers.Setting(batch), makers, ROUNDS)
 
 
-class TailPlan(method.HopperPlan):
+def with_tail(batch: HybridBatch, causal: bool = True) -> work.Schedule:
     """One equal range for each SM, and then small ones, which the SMs draw as they become free."""
-
-    def decode_list(self) -> schedule.WorkList:
-        lanes, workers = method._passes(*self.heads), self.sms * (1 + ROUNDS_OF_TAIL)
-        ranges = self.sms // gcd(lanes & -lanes, workers)
-        weights = [1 - TAIL] * ranges + [TAIL / ROUNDS_OF_TAIL] * ranges * ROUNDS_OF_TAIL
-        return schedule.decode_work(*self.decode, workers, weights, least=1)
+    _, singles = work.sides(batch)
+    passes, workers = decode.pass_count(singles, 8), lean.SMS * (1 + ROUNDS_OF_TAIL)
+    ranges = lean.SMS // gcd(passes & -passes, workers)
+    weights = [1 - TAIL] * ranges + [TAIL / ROUNDS_OF_TAIL] * ranges * ROUNDS_OF_TAIL
+    ranges = decide.hopper_ranges(singles, workers, weights, least=1)
+    return replace(decide.hopper(batch, lean.SMS, causal=causal), decode=ranges)
 
 
 def tail(s):
-    plan = TailPlan(s.batch, s.k.device, lean.SMS)
-    plan.lists(True)
-    return lambda: (None, method.run(plan, s.q, s.k, s.v))
+    plan = Plan(s.batch, "lean", s.k.device, sm90.KERNEL, partial(with_tail, s.batch))
+    return lambda: (None, plan.run(s.q, s.k, s.v))

@@ -6,9 +6,9 @@ from functools import cache
 
 from pod.batch import HybridBatch
 from pod.measure.suites import lean
-from pod.schedule import stream_k
+from pod.schedule import decide
 
-DOC = "one launch each of decode, 56 heads of one request: by SM from the Hopper kernel, by part from csrc/lean.cu."
+DOC = "one launch each of decode, 56 heads of one request: by SM from the Hopper kernel, by part from lean.cu."
 KEYS, WHOLE = ("run", "row"), ("run",)
 UNITS = lean.UNITS
 REPEATS = 1
@@ -19,8 +19,8 @@ DECODE_ROLE = 4  # of the Hopper kernel's trace
 
 
 def cases() -> list[dict]:
-    parts = stream_k.decode_work([0], BATCH.kv_lens, [0], 56, 56, 2 * lean.SMS, packed=False)
-    counts = dict.fromkeys(HOPPER, lean.SMS) | dict.fromkeys(PAPER, len(parts.work))
+    parts = decide.lean(BATCH, lean.SMS, worker="cta128").decode
+    counts = dict.fromkeys(HOPPER, lean.SMS) | dict.fromkeys(PAPER, len(parts))
     return [{"run": run, "row": row} for run, count in counts.items() for row in range(count)]
 
 
@@ -30,15 +30,15 @@ def measure(case: dict) -> dict:
 
 @cache
 def _rows(run: str) -> list[dict]:
-    from pod import lean as method
+    from pod.kernels import lean as method
 
     batch_tensors = _tensors()
     if run in PAPER:
-        plan = method.make_plan(BATCH, "cuda", worker="cta128", **PAPER[run])
+        plan = method.plan(BATCH, "cuda", worker="cta128", **PAPER[run])
     else:
-        plan = method.make_plan(BATCH, "cuda", lean.chosen_splits(BATCH).get(run, "stream-k"))
+        plan = method.plan(BATCH, "cuda", lean.chosen_splits(BATCH).get(run, "stream-k"))
     for _ in range(3):  # the last of three: code and lists are warm, as in a model's layers
-        _, rows = method.run(plan, *batch_tensors, trace=True)
+        _, rows = plan.run(*batch_tensors, trace=True)
     return _records(plan, rows.cpu().numpy()) if run in PAPER else _sms(rows[:, DECODE_ROLE].cpu().numpy())
 
 
@@ -55,14 +55,14 @@ def _sms(stamps) -> list[dict]:
 
 def _records(plan, rows) -> list[dict]:
     """The parts of heads in the order of the line, with the worker, the head, and when it was computed and merged."""
-    from pod.lean import TRACE_FIELDS
+    from pod.kernels.lean import TRACE_FIELDS
 
-    work, origin = plan.lists().work, rows[:, TRACE_FIELDS.index("start")].min()
+    work, origin = plan.schedule().decode, rows[:, TRACE_FIELDS.index("start")].min()
     records = []
     for row in rows.tolist():
         r = dict(zip(TRACE_FIELDS, row, strict=True))
         times = {f"{name}_us": (r[name] - origin) / 1e3 for name in ("start", "computed", "end")}
-        piece = {name: int(work.column(name)[r["record"]]) for name in ("head", "part", "parts", "begin", "end")}
+        piece = {name: int(work.columns[name][r["record"]]) for name in ("head", "part", "parts", "begin", "end")}
         tokens = {"begin_token": piece.pop("begin"), "end_token": piece.pop("end")}
         records.append({"sm": r["sm"], "worker": r["worker"], **piece, **tokens, "merges": r["merges"], **times})
     return records

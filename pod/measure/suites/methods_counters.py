@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
-from pod.ampere import gpu_of
 from pod.batch import MODELS, TABLE1, HybridBatch
+from pod.kernels.build import gpu_of
 from pod.measure import counters, peers, timing
 
 DOC = "compute and memory utilisation of prefill, decode and hybrid kernels (ncu), Llama-3-8B on two GPUs."

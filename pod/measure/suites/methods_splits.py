@@ -37,4 +37,4 @@ def _parts(batch: HybridBatch, rule: str) -> int:
 
     heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
     plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, method="pod", prefill_splits=rule)
-    return int(plan.work.lists(True).prefill.column("parts").max())
+    return int(plan.schedule().prefill.parts.max())

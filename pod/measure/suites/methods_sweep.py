@@ -1,4 +1,4 @@
-"""Figure 11: the five methods of csrc/hybrid.cu, both configurations of POD, and peers, on the paper's batches."""
+"""Figure 11: the five methods of csrc/sm80/hybrid.cu, both configurations of POD, and peers, on the paper's batches."""
 
 from __future__ import annotations
 

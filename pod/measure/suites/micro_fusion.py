@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from pod import kernels, micro
-from pod.micro import ALONE, METHODS, Work
+from pod.kernels import build
+from pod.kernels import fusion as micro
+from pod.kernels.fusion import ALONE, METHODS, Work
 from pod.trace import both_share
 
 DOC = "a compute-bound and a memory-bound loop: alone, in turn, and fused in every way (Figure 7)."
@@ -36,7 +37,7 @@ def slots() -> int:
     """CTAs that this GPU holds at once."""
     import torch
 
-    return CTAS_PER_SM * kernels.sm_count(torch.device("cuda"))
+    return CTAS_PER_SM * build.sm_count(torch.device("cuda"))
 
 
 def ctas() -> int:

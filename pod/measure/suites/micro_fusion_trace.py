@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from pod import micro
+from pod.kernels import fusion as micro
 from pod.measure.suites import micro_fusion as suite
 from pod.trace import held
 

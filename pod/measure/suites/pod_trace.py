@@ -35,15 +35,13 @@ def plan(run: str, device: str = "cuda"):
 
 def cases() -> list[dict]:
     """`cta` numbers the rows of a trace: block by block, serial's prefill before its decode."""
-    return [{"run": run, "cta": cta} for run in RUNS for cta in range(sum(ctas(plan(run).work)))]
+    return [{"run": run, "cta": cta} for run in RUNS for cta in range(sum(ctas(plan(run))))]
 
 
-def ctas(work) -> tuple[int, int]:
+def ctas(plan) -> tuple[int, int]:
     """CTAs of prefill and of decode."""
-    from pod.schedule.fixed_split import SHAPES
-
-    lists = work.lists(BATCH.causal)
-    return len(lists.prefill.work), -(-(len(lists.decode.pieces) - 1) // SHAPES[work.ctas_per_sm].virtual)
+    made = plan.schedule()
+    return len(made.prefill), -(-(len(made.decode.pieces) - 1) // made.shape.virtual)
 
 
 def measure(case: dict) -> dict:
@@ -54,7 +52,7 @@ def measure(case: dict) -> dict:
 def trace(run: str, device: str = "cuda") -> list[dict]:
     """The last of three launches on a cold L2: by then the code is loaded. Times count from the first CTA's start."""
     import pod
-    from pod.kernels import TRACE_FIELDS
+    from pod.kernels.sm80 import TRACE_FIELDS
 
     q, k, v, _ = BATCH.tensors(device=device)
     made, taken = plan(run, device), []

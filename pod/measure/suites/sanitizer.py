@@ -63,16 +63,16 @@ def build() -> None:
     """In this process: under a tool the compiler would be watched too, for minutes."""
     import torch
 
-    from pod import kernels
-    from pod.ampere import HYBRID, kind
+    from pod.kernels import operator
+    from pod.kernels.sm80 import HYBRID, kind
 
     for dtype, head_dim in {(batch.dtype, batch.head_dim) for batch, _ in runs()}:
-        kernels.operator(HYBRID, kind(dtype, head_dim), torch.device("cuda", torch.cuda.current_device()))
+        operator(HYBRID, kind(dtype, head_dim), torch.device("cuda", torch.cuda.current_device()))
 
 
 def runs() -> Iterator[tuple[HybridBatch, dict]]:
     """Every batch with every way to run it."""
-    from pod.ampere import METHODS
+    from pod.kernels.sm80 import METHODS
 
     for head_dim, page_size, dtype in ((64, 16, "bfloat16"), (128, None, "bfloat16"), (128, 32, "float16")):
         batch = HybridBatch((200, 1, 1, 70, *[1] * 6), (330, 77, 190, 70, *range(33, 273, 40)), 4, 2, head_dim,
@@ -94,7 +94,7 @@ def launch(batch: HybridBatch, choice: dict, spoiled: str = RIGHT, device: str =
     how = {"page_size": batch.page_size, "dtype": q.dtype, "device": device} | choice
     plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, **how)
     if spoiled == BROKEN:
-        plan.work.lists(batch.causal).lists[0] = 1 << 20  # the token of the first piece of work
+        plan.placed().lists[0] = 1 << 20  # the token of the first piece of work
     out = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal)
     if spoiled == RIGHT and not bool(torch.isfinite(out.cpu()).all()):
         raise AssertionError(f"not finite: {choice}, {batch}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from random import Random
 
-from pod import single_query
 from pod.batch import HybridBatch
+from pod.kernels import single_query
 from pod.measure import peers
 from pod.measure.suites import lean, table_row
 

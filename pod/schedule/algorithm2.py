@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pod.reference import State
-from pod.schedule.stream_k import equal_cuts
+from pod.schedule.decode import equal_cuts
 
 Last = Callable[[int, int, np.ndarray], int]  # end of the head on the line, tiles a head, cuts -> its last CTA
 

@@ -1,11 +1,12 @@
-"""Builds the kernels of csrc as torch inline extensions, and says how kernels run on this machine.
+"""Builds the kernels of csrc, for the GPU or for the emulator, and says how kernels run on this machine.
 
-A family of kernels is one record, a `Family`, kept by the module that calls it (pod/ampere.py, pod/hopper.py);
+A family of kernels is one record, a `Family`, kept by the module that calls it (sm80.py, sm90.py and so on);
 `operator(family, kind, device)` builds what is asked for, once, and hands out the torch operator.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,13 +23,12 @@ from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 
-from pod import builder, files
+from pod import files
+from pod.kernels import builder
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CSRC = ROOT / "csrc"
 DTYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
-HEAD_DIMS = (64, 128)
-TRACE_FIELDS = ("op", "id", "sm", "start", "end", "ticket", "draws", "block")
 EMULATED_SMS = 4  # unless a plan is made inside `machine(sms=...)`
 OLDEST_CUDA = {"90a": (12, 5)}  # by architecture: Hopper's sources ask the driver for functions by their version
 
@@ -157,6 +157,16 @@ def sm_count(device) -> int:
     return _sms if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def gpu_of(device):
+    """The card as pod.hardware knows it; an A100 stands in for cards that it does not know, and for the emulator."""
+    import torch
+
+    from pod.hardware import GPUS
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((gpu for key, gpu in GPUS.items() if key.upper() in name), GPUS["a100"])
+
+
 # ---------------------------------------------------------------- families
 
 
@@ -236,19 +246,23 @@ def _register_fake(family: Family, kind: str) -> None:
 
 
 def _built(family: Family, kinds: tuple[str, ...], capability: tuple[int, int] | None) -> Path:
-    """The library, built unless it is in the cache and whole."""
-    name = _library(family, kinds, capability)
-    if library := files.kept(f"kernels/{name}"):
-        return library
     try:
-        library = files.folder("kernels") / name
-        _sweep_up(library.parent)
-        with _locked(library):  # somebody else may be building it
-            if not files.whole(library):
-                _build(family, kinds, capability, library)
-        return library
+        return _kept(f"kernels/{_library(family, kinds, capability)}", partial(_build, family, kinds, capability))
     except OSError as error:
         raise BuildError(f"the kernels could not be built: {error.filename}: {error.strerror}") from None
+
+
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    """What the cache has under this name, made unless it is there and whole."""
+    if library := files.kept(name):
+        return library
+    folder, file = name.split("/")
+    library = files.folder(folder) / file
+    _sweep_up(library.parent)
+    with _locked(library):  # somebody else may be building it
+        if not files.whole(library):
+            make(library)
+    return library
 
 
 def sources(family: Family, kinds: tuple[str, ...]) -> tuple[str, str]:
@@ -319,19 +333,29 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
     bindings, kernels = sources(family, kinds)
     cpp, cuda = ([bindings], [kernels]) if capability else ([bindings, kernels], [])
     options = {"name": library.stem, "cpp_sources": cpp, "cuda_sources": cuda, **flags(family, capability)}
-    folder = library.with_name(f"build-{library.stem}")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
     try:
-        if said := builder.build(folder, _folders(family), {"PATH": _path(), "CXX": compiler()}, **options):
-            raise BuildError(f"the kernels {names} could not be built: {_reason(said, library.with_suffix('.log'))}")
-        files.keep(next(folder.glob("*.so")), library)
+        with _workshop(library) as folder:
+            if said := builder.build(folder, _folders(family), {"PATH": _path(), "CXX": compiler()}, **options):
+                reason = _reason(said, library.with_suffix(".log"))
+                raise BuildError(f"the kernels {names} could not be built: {reason}")
+            files.keep(next(folder.glob("*.so")), library)
         surprise = capability and not _built_ahead.get()
         hint = "; pod.build(...) ahead would have saved this wait" if surprise else ""
         outcome = f"done in {time.perf_counter() - started:.0f} s{hint}"
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         print(outcome, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _workshop(library: Path) -> Iterator[Path]:
+    """A folder to build it in, which goes when that is over; `_sweep_up` knows it by its name."""
+    folder = library.with_name(f"build-{library.stem}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reason(said: str, log: Path) -> str:
@@ -343,3 +367,41 @@ def _reason(said: str, log: Path) -> str:
     except OSError:  # a full disk, which will have been the reason
         return reason
     return f"{reason}; the compiler's words are in {log}"
+
+
+# ---------------------------------------------------------------- one source for the emulator, without torch
+
+# Hidden symbols: every library has its own machine and its own kernels, even when several are loaded at once.
+PLAIN_FLAGS = ["-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-DPOD_EMULATE", "-Wno-unknown-pragmas"]
+
+
+def plain(source: Path, flags: Sequence[str], csrc: Path = CSRC, also: Sequence[Path] = ()) -> ctypes.CDLL:
+    """The library of one .cu file for ctypes, compiled unless an identical build is in the cache. `also`: folders of
+    headers."""
+    require_tools()
+    command = [*compiler().split(), *PLAIN_FLAGS, *flags]
+    headers = [f for folder in (csrc, *also) for f in sorted(folder.rglob("*")) if f.suffix in (".h", ".cuh", ".cu")]
+    texts = [f.read_bytes() for f in [source, *headers]]
+    key = hashlib.sha256(b"".join(texts) + " ".join(command).encode()).hexdigest()[:16]
+    command += [*(f"-I{folder}" for folder in (csrc, *also)), "-x", "c++", str(source)]
+    return ctypes.CDLL(str(_kept(f"emulator/{source.stem}-{key}.so", partial(_build_plain, command))))
+
+
+def _build_plain(command: list[str], library: Path) -> None:
+    with _workshop(library) as folder:
+        made = folder / library.name
+        done = subprocess.run([*command, "-o", str(made)], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stderr[:6000]}")
+        files.keep(made, library)
+
+
+def pointer(arg):
+    """An argument as ctypes takes it: arrays by address, words as bytes."""
+    import numpy as np
+
+    if isinstance(arg, np.ndarray):
+        if not arg.flags.c_contiguous:
+            raise ValueError(f"array: got strides {arg.strides}, allowed is a contiguous one")
+        return ctypes.c_void_p(arg.ctypes.data)
+    return ctypes.c_char_p(arg.encode()) if isinstance(arg, str) else arg

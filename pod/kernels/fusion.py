@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from pod import kernels
-from pod.kernels import TRACE_FIELDS, Family
+from pod.kernels import build
+from pod.kernels.sm80 import TRACE_FIELDS
 from pod.schedule import binding
 
 ALONE = ("compute", "memory")
@@ -66,13 +67,25 @@ def expected(work: Work, a, b, c, d) -> tuple:
     return c + (a + b), d
 
 
-def _fake(kind, a, b, c, d, deal, counters, shape, factor):
+class Header(NamedTuple):
+    """The numbers of a run, by name and in this order: `FusionHeader` of csrc/micro/fusion.h."""
+
+    method: int
+    multiplications: int
+    compute_tiles: int
+    memory_tiles: int
+    sms: int
+    smem_bytes: int
+    trace_rows: int
+
+
+def _fake(kind, a, b, c, d, deal, counters, header, factor):
     import torch
 
-    return a.new_empty((shape[-1], len(TRACE_FIELDS)), dtype=torch.int64)
+    return a.new_empty((Header(*header).trace_rows, len(TRACE_FIELDS)), dtype=torch.int64)
 
 
-FUSION = Family("fusion", bindings="micro/fusion_bindings.cpp", kernels="micro/fusion.cu", fake=_fake)
+FUSION = build.Family("fusion", bindings="micro/fusion_bindings.cpp", kernels="micro/fusion.cu", fake=_fake)
 
 
 def prepare(work: Work, method: str, data: tuple, ctas_per_sm: int | None = None, trace: bool = False,
@@ -90,15 +103,15 @@ def prepare(work: Work, method: str, data: tuple, ctas_per_sm: int | None = None
     if policy not in binding.POLICIES:
         raise ValueError(f"policy: got {policy!r}, allowed are {', '.join(binding.POLICIES)}")
     device = data[0].device
-    sms, (compute, memory) = kernels.sm_count(device), work.tiles
+    sms, (compute, memory) = build.sm_count(device), work.tiles
     costs = [np.full(tiles, rows / tiles) for tiles, rows in zip(work.tiles, (work.compute, work.memory), strict=True)]
     deal = torch.from_numpy(binding.deal(policy, *costs, sms)).to(device)
     counters = torch.zeros(sms + 3, dtype=torch.int32, device=device)
     trace_rows = 2 * max(compute, memory) if method in ("warp", "in turn") else compute + memory
-    shape = [known.index(method), work.multiplications, compute, memory, sms, _smem(device, ctas_per_sm),
-             trace_rows if trace else 0]  # fmt: skip
-    operator = kernels.operator(FUSION, "", device)
-    return lambda: operator(*data, deal, counters, shape, FACTOR)
+    header = list(Header(known.index(method), work.multiplications, compute, memory, sms, _smem(device, ctas_per_sm),
+                         trace_rows if trace else 0))  # fmt: skip
+    operator = build.operator(FUSION, "", device)
+    return lambda: operator(*data, deal, counters, header, FACTOR)
 
 
 def _smem(device, ctas_per_sm: int | None) -> int:
@@ -110,7 +123,7 @@ def _smem(device, ctas_per_sm: int | None) -> int:
     if not 1 <= ctas_per_sm <= 8:
         raise ValueError(f"ctas_per_sm: got {ctas_per_sm!r}, allowed are 1 to 8")
     capability = (8, 0) if device.type == "cpu" else torch.cuda.get_device_capability(device)
-    return max(LEAST_SMEM, kernels.smem_per_sm(capability) // ctas_per_sm - 1024)
+    return max(LEAST_SMEM, build.smem_per_sm(capability) // ctas_per_sm - 1024)
 
 
 # ---------------------------------------------------------------- what ran where, and when

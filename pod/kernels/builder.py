@@ -1,4 +1,4 @@
-"""Compiles one torch extension in a process of its own: `build` starts it, and `python -m pod.builder` is it.
+"""Compiles one torch extension in a process of its own: `build` starts it, and `main` is it.
 
 torch hands its compilers the environment of the process that it runs in, and leaves them running when that one is
 killed. In a process of its own, the environment is nobody else's, and whoever started it takes all of it along: the
@@ -19,9 +19,9 @@ from pathlib import Path
 
 def build(folder: Path, include: Sequence[Path], environment: dict[str, str], **options) -> str:
     """Call load_inline(**options) in `folder`, where the library then lies. Returns what was said of a failure."""
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), *sys.path]))
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1", **environment}  # for folders with umlauts
-    command = [sys.executable, "-m", "pod.builder", *map(str, include)]
+    command = [sys.executable, "-c", "from pod.kernels.builder import main; main()", *map(str, include)]
     with subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, start_new_session=True) as builder:  # fmt: skip
         try:
@@ -49,7 +49,3 @@ def main() -> None:
                     no_implicit_headers=True, **options)  # fmt: skip
     except Exception as error:
         sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ kernel (csrc/micro/single_query.cu), on a GPU or in the emulator.
 
 from __future__ import annotations
 
-from pod import kernels
+from pod.kernels import build
 
 HEAD_DIM, PAGE, PIECE, THREADS = 128, 16, 8, 128
 IDEAS = {
@@ -24,7 +24,7 @@ def _fake(kind, q, k, v, table, lens, max_len, scale, idea):
     return q.new_empty(q.shape)
 
 
-FAMILY = kernels.Family("single_query", "micro/single_query_bindings.cpp", "micro/single_query.cu", _fake)
+FAMILY = build.Family("single_query", "micro/single_query_bindings.cpp", "micro/single_query.cu", _fake)
 
 
 def attention(q, k_cache, v_cache, table, lens, max_len: int, idea: str = "shared", scale: float | None = None):
@@ -43,7 +43,7 @@ def attention(q, k_cache, v_cache, table, lens, max_len: int, idea: str = "share
         if not fits or str(x.dtype) != "torch.int32" or not x.is_contiguous():
             raise ValueError(f"{name}: got {x.dtype} {tuple(x.shape)}, allowed is dense int32 {shape} or longer rows")
     scale = HEAD_DIM**-0.5 if scale is None else scale
-    op = kernels.operator(FAMILY, "", q.device)
+    op = build.operator(FAMILY, "", q.device)
     return op(q, k_cache, v_cache, table, lens, max_len, scale, list(IDEAS).index(idea))
 
 
@@ -58,7 +58,7 @@ def write(k, v, k_cache, v_cache, slots) -> None:
                              "[n, heads, 128]")  # fmt: skip
     if slots.dtype != torch.int32 or slots.shape != (len(k),):
         raise ValueError(f"slots: got {slots.dtype} {tuple(slots.shape)}, allowed is int32 [{len(k)}]")
-    kernels.operator(FAMILY, "", k.device)
+    build.operator(FAMILY, "", k.device)
     torch.ops.pod.write_cache(k, v, k_cache, v_cache, slots)
 
 
@@ -82,7 +82,7 @@ def resources(idea: str, max_len: int, dtype: str = "bfloat16", device="cuda") -
     import torch
 
     like = torch.empty(0, dtype=getattr(torch, dtype), device=device)
-    kernels.operator(FAMILY, "", like.device)
+    build.operator(FAMILY, "", like.device)
     counts = torch.ops.pod.single_query_resources(like, list(IDEAS).index(idea), max_len)
     return dict(zip(("registers", "spill_bytes", "smem_bytes", "ctas_per_sm"), counts, strict=True))
 
@@ -93,7 +93,7 @@ def _check_caches(k_cache, v_cache, heads: int, x) -> None:
     for (name, shape), cache in zip(wanted.items(), (k_cache, v_cache), strict=True):
         if tuple(cache.shape) != shape or not cache.is_contiguous():
             raise ValueError(f"{name}: got shape {tuple(cache.shape)}, allowed is dense {shape}")
-        if cache.dtype != x.dtype or str(cache.dtype).removeprefix("torch.") not in kernels.DTYPES:
+        if cache.dtype != x.dtype or str(cache.dtype).removeprefix("torch.") not in build.DTYPES:
             raise ValueError(f"{name}: got {cache.dtype} with {x.dtype}, allowed is float16 or bfloat16 for both")
         if cache.device != x.device:
             raise ValueError(f"{name}: got device {cache.device}, allowed is {x.device}")

@@ -1,0 +1,218 @@
+// Prefill and decode attention of one hybrid batch in one persistent kernel for Hopper (sm_90a). One CTA of 512
+// threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles, warpgroup
+// 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone. At head_dim
+// 64 a batch without decode may have a kernel of its own (kAlone), where warpgroup 3 is prefill's, too.
+#include "sm90/decode.cuh"
+#include "sm90/prefill.cuh"
+#include "include/hybrid.h"
+#include "include/launch.cuh"
+using namespace sm90;
+
+// Registers of a producer, prefill and decode thread: (40 + 2 * 200 + 72) * 128 = 65536.
+constexpr int kThreads = 512, kRegsProducer = 40, kRegsPrefill = 200, kRegsDecode = 72;
+// With three prefill warpgroups: (32 + 3 * 160) * 128 = 65536.
+constexpr int kRegsProducerAlone = 32, kRegsPrefillAlone = 160;
+template <int D> constexpr int kGranules = D == 128 ? 7 : 16;
+
+template <int D, bool kAlone> struct Layout {
+    static constexpr int kGroups = kAlone ? 3 : 2;  // prefill warpgroups
+    using Prefill = prefill::Control<kGroups>;
+    using Decode = decode::Control<kGranules<D>>;
+    static constexpr uint32_t kDecode = prefill::Smem<D, 0, kGroups>::kBytes;
+    static constexpr uint32_t kControl = kDecode + decode::Smem<D, kGranules<D>>::kBytes;
+    static constexpr uint32_t kDecodeControl = kControl + (sizeof(Prefill) + 15) / 16 * 16;
+    static constexpr uint32_t kBytes = kDecodeControl + sizeof(Decode);
+    static_assert(kBytes <= 232448, "an SM gives one CTA 227 KB");
+};
+
+struct Maps {
+    prefill::Maps prefill;
+    decode::Maps decode;
+};
+
+// When each role of each CTA began and ended: [CTA][role][2], roles in the order of the warpgroups below.
+DEV void stamp(gptr<long long> trace, int role, int which) {
+    GPU(asm volatile("" : "+l"(trace));)  // or ptxas keeps (and spills) the test from one stamp to the next
+    if (!trace || ptx::thread_id() != (role < 2 ? role * 32 : (role - 1) * 128)) return;
+    trace[(blockIdx.x * 5 + role) * 2 + which] = ptx::globaltimer();
+}
+
+template <typename T, int D, int kPage, bool kAlone>
+__global__ void __launch_bounds__(kThreads, 1)
+hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
+         const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace) {
+    using L = Layout<D, kAlone>;
+    const smem_addr base = ptx::smem_u32(ptx::dynamic_smem<uint8_t>());
+    auto& pc = ptx::smem_struct<typename L::Prefill>(L::kControl);
+    auto& dc = ptx::smem_struct<typename L::Decode>(L::kDecodeControl);
+    const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
+
+    if (threadIdx.x == 0) {
+        pc.init();
+        dc.init();
+        ptx::fence_mbar_init();
+        if (pp.units) maps.prefill.prefetch();
+        if (dp.n_chunks) maps.decode.prefetch();
+    }
+    __syncthreads();
+
+    if (warp < 4) {
+        ptx::setmaxnreg_dec<kAlone ? kRegsProducerAlone : kRegsProducer>();
+        stamp(trace, warp, 0);
+        if (warp == 0) prefill::Producer<D, kPage, L::kGroups>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
+        if constexpr (!kAlone)
+            if (warp == 1)
+                decode::Producer<D, kGranules<D>, kPage>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}
+                    .run();
+        stamp(trace, warp, 1);
+    } else if (warp < 4 + 4 * L::kGroups) {
+        ptx::setmaxnreg_inc<kAlone ? kRegsPrefillAlone : kRegsPrefill>();
+        stamp(trace, 1 + warp / 4, 0);
+        prefill::Consumer<T, D, kPage, L::kGroups>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4, ptx::lane_id()).run();
+        stamp(trace, 1 + warp / 4, 1);
+    } else if constexpr (!kAlone) {
+        ptx::setmaxnreg_dec<kRegsDecode>();
+        stamp(trace, 4, 0);
+        decode::Consumer<T, D, kGranules<D>>{dp, base + L::kDecode, dc, warp - 12, ptx::lane_id()}.run();
+        stamp(trace, 4, 1);
+    }
+}
+
+// ---------------------------------------------------------------- host: one launch, no memset, no second kernel
+#ifdef POD_EMULATE
+using emulate::make_map;
+static bool has_context() { return true; }
+#else
+// The driver makes no map in a thread that has not used the GPU yet: its calls, unlike the runtime's, do not take up
+// the device's context by themselves.
+static bool has_context() {
+    int device;
+    return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
+}
+typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// A tensor of 2-byte elements as boxes whose inner dimension is 64 columns (128 B, swizzled).
+static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, const cuuint64_t* dims,
+                     const cuuint64_t* strides, const cuuint32_t* box) {
+    static EncodeFn encode = [] {
+        void* f = nullptr;
+        cudaDriverEntryPointQueryResult found;
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
+        return EncodeFn(f);
+    }();
+    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+    return encode && encode(map, half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank,
+                            const_cast<void*>(data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+#endif
+// Strides of maps count bytes, elements take two. Q for prefill: (64 columns, heads, tokens, panels). For decode: (64
+// columns, heads of a group, panels, groups, tokens), so that a box of 8 heads is filled up with zeros where the
+// group is smaller.
+static bool q_maps(Maps* m, const HybridArgs& a) {
+    const cuuint64_t heads = a.num_q_heads, group = heads / a.num_kv_heads, tokens = a.tokens, panels = a.head_dim / 64;
+    const cuuint64_t head = a.q_head * 2, token = a.q_token * 2;
+    const cuuint64_t pd[4] = {64, heads, tokens, panels}, ps[3] = {head, token, 128};
+    const cuuint64_t dd[5] = {64, group, panels, cuuint64_t(a.num_kv_heads), tokens};
+    const cuuint64_t ds[4] = {head, 128, head * group, token};
+    const cuuint32_t pack = 1u << a.pack_shift, pb[4] = {64, pack, 64 / pack, 1};
+    const cuuint32_t db[5] = {64, decode::kHeads, cuuint32_t(panels), 1, 1};
+    return make_map(&m->prefill.q, a.half, a.q, 4, pd, ps, pb) && make_map(&m->decode.q, a.half, a.q, 5, dd, ds, db);
+}
+// KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
+static bool kv_map(CUtensorMap* map, const HybridArgs& a, const void* data, int rows) {
+    const cuuint64_t panels = a.head_dim / 64;
+    const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), panels, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
+    const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
+    const cuuint64_t strides[4] = {token, 128, head, page};
+    const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), 1, 1, 1};
+    return make_map(map, a.half, data, 5, dims, strides, box);
+}
+
+// The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages). A map has
+// no dimension left, so heads and panels share one: where a head has two panels, heads must lie side by side
+// (pod/kernels/sm90.py).
+static bool can_group(const HybridArgs& a) {
+    return a.head_dim == 64 || a.kv_head == a.head_dim || a.num_kv_heads == 1;
+}
+static bool grouped_map(CUtensorMap* map, const HybridArgs& a, const void* data) {
+    const cuuint64_t panels = a.head_dim / 64, groups = a.page_tokens / 8;
+    const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
+    const cuuint64_t dims[5] = {64, 8, a.num_kv_heads * panels, groups, cuuint64_t(a.pages)};
+    const cuuint64_t strides[4] = {token, panels == 1 ? head : 128, 8 * token, page};
+    const cuuint32_t box[5] = {64, 8, cuuint32_t(panels), cuuint32_t(groups), 1};
+    return make_map(map, a.half, data, 5, dims, strides, box);
+}
+
+static Maps maps_of(const HybridArgs& a, bool grouped) {
+    Maps m = {};
+    const auto prefill_map = [&](CUtensorMap* map, const void* data) {
+        return grouped ? grouped_map(map, a, data) : kv_map(map, a, data, prefill::kKeys);
+    };
+    const auto decode_map = [&](CUtensorMap* map, const void* data) { return kv_map(map, a, data, decode::kTokens); };
+    if (!has_context() || !q_maps(&m, a) || !prefill_map(&m.prefill.k, a.k) || !prefill_map(&m.prefill.v, a.v) ||
+        !decode_map(&m.decode.k, a.k) || !decode_map(&m.decode.v, a.v))
+        throw std::runtime_error("the Hopper kernel could not be launched: no tensor map could be made");
+    return m;
+}
+
+// `lists`, `counters` and `partials` hold first what is prefill's, then what is decode's, as pod/kernels/sm90.py lays
+// them out.
+template <int D> static size_t prefill_floats(const HybridArgs& a) {
+    return size_t(a.prefill_slots) * a.prefill_rows * 8 * (D / 8 + 1);
+}
+static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / 16 * a.prefill_groups; }
+
+template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
+    return {device_ptr(reinterpret_cast<const Work*>(a.lists), a.prefill_works, "prefill_work"), out, lse,
+            device_ptr(a.counters, 2, "counters of prefill"),
+            device_ptr(a.partials, prefill_floats<D>(a), "partial results of prefill"),
+            device_ptr(a.counters + 4, prefill_arrivals(a), "prefill_arrived"), a.prefill_works, a.num_q_heads,
+            a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift, a.yields, a.scale_log2};
+}
+template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
+    const Work* const work = reinterpret_cast<const Work*>(a.lists) + a.prefill_works;
+    const size_t floats = size_t(a.decode_slots) * decode::kSlotFloats<D>;
+    return {device_ptr(work, a.decode_works, "decode_work"),
+            device_ptr(reinterpret_cast<const int*>(work + a.decode_works), a.pieces + 1, "decode_chunks"), out, lse,
+            device_ptr(a.counters + 2, 2, "counters of decode"),
+            device_ptr(a.partials + prefill_floats<D>(a), floats, "partial results of decode"),
+            device_ptr(a.counters + 4 + prefill_arrivals(a), a.decode_groups, "decode_arrived"), a.pieces,
+            a.num_q_heads, a.scale_log2};
+}
+
+template <typename T, int D, int kPage, bool kAlone>
+static void launch_kernel(const HybridArgs& a, const Maps& maps, Stream stream) {
+    const size_t rows = size_t(a.tokens) * a.num_q_heads;
+    const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * D, "out");
+    const gptr<float> lse = device_ptr(a.lse, rows, "lse");
+    const KvLayout kv = {device_ptr(a.table, a.table_size, "block_table"), int(a.table_stride), a.page_shift};
+    const auto trace = device_ptr(reinterpret_cast<long long*>(a.trace), size_t(a.trace_rows) * 10, "trace");
+    launch<hybrid90<T, D, kPage, kAlone>>(stream, dim3(a.sms), dim3(kThreads), Layout<D, kAlone>::kBytes, maps,
+                                          prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse), kv, trace);
+}
+template <typename T, int D, int kPage> static void launch_page(const HybridArgs& a, const Maps& maps, Stream stream) {
+    if constexpr (D == 64)
+        if (a.prefill_rows == 3 * 64) return launch_kernel<T, D, kPage, true>(a, maps, stream);
+    launch_kernel<T, D, kPage, false>(a, maps, stream);
+}
+template <typename T, int D> static void launch_dim(const HybridArgs& a, Stream stream) {
+    const bool grouped = a.table && a.page_tokens < prefill::kKeys;
+    if (grouped && a.prefill_works && !can_group(a))
+        throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128 tokens and more");
+    const Maps maps = maps_of(a, grouped);
+    if (!grouped) return launch_page<T, D, 0>(a, maps, stream);
+    if (a.page_tokens == 16) return launch_page<T, D, 16>(a, maps, stream);
+    if (a.page_tokens == 32) return launch_page<T, D, 32>(a, maps, stream);
+    launch_page<T, D, 64>(a, maps, stream);
+}
+template <typename T> static void launch_type(const HybridArgs& a, Stream stream) {
+    a.head_dim == 64 ? launch_dim<T, 64>(a, stream) : launch_dim<T, 128>(a, stream);
+}
+
+void launch_hopper(const HybridArgs& a, Stream stream) {
+    a.half ? launch_type<__half>(a, stream) : launch_type<__nv_bfloat16>(a, stream);
+}

@@ -1,0 +1,136 @@
+"""The schedule of a batch for each kernel: who computes what, where, in which order. No device is asked or touched."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import gcd
+
+import numpy as np
+
+from pod.batch import HybridBatch
+from pod.hardware import GPU
+from pod.schedule import binding, choose, decode, prefill
+from pod.schedule.work import PERSISTENT, SHAPES, WIDE, Schedule, Shape, Side, WorkList, empty, sides
+
+METHODS = ("serial", "streams", "cta", "warp", "pod")  # of the sm_80 family
+LEAN_WARPS, LEAN_CTAS = 4, 2  # of a CTA of csrc/lean/lean.cu; CTAs an SM
+
+
+# ---------------------------------------------------------------- the sm_80 family: csrc/sm80/hybrid.cu
+def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: str = "proportional",
+           ctas_per_sm: int | str = "auto", prefill_splits: int | str = "limited", decode_splits: int | str = "auto",
+           causal: bool = True) -> Schedule:  # fmt: skip
+    """For `sms` SMs of a card. The choices as in pod.plan, already checked."""
+    chunks, singles = sides(batch)
+    cut = choose.hybrid(batch, chunks, singles, gpu, sms, method, ctas_per_sm, prefill_splits, decode_splits)
+    shape = SHAPES[cut.ctas_per_sm]
+    tiles = prefill.longest_first(prefill.tiles(chunks, shape.prefill_rows, causal=causal))
+    work = prefill.cut(tiles, cut.splits, shape.prefill_keys)
+    pieces = warp_pieces(singles, shape, cut.workers, cut.parts)
+    deal = _deal(policy, work, pieces, shape, sms) if method == "pod" else np.zeros(0, np.int32)
+    return Schedule(batch, causal, sms, method, shape, work, pieces, cut.ctas_per_sm, deal)
+
+
+def warp_pieces(side: Side, shape: Shape, workers: int, parts: np.ndarray | int | None) -> WorkList:
+    """`parts` of each request, or equal ranges for `workers`."""
+    if parts is None:
+        return warp_ranges(side, workers)
+    return decode.split_k(side, parts, shape.decode_keys, shape.decode_rows)
+
+
+def _deal(policy: str, work: WorkList, pieces: WorkList, shape: Shape, sms: int) -> np.ndarray:
+    """What an SM's tickets ask for. A CTA of decode has several pieces."""
+    costs, starts = pieces.costs, np.arange(0, len(pieces.pieces) - 1, shape.virtual)
+    return binding.deal(policy, work.costs, np.add.reduceat(costs, starts) if len(starts) else np.zeros(0), sms)
+
+
+def flash2(batch: HybridBatch, sms: int, keys: tuple[int, int]) -> Schedule:
+    """FlashAttention-2 in two calls: a CTA a tile of 128 rows, and one a request and KV head; keys are cut by
+    FlashDecoding's rule alone. `keys`: that a CTA of either side takes at a time."""
+    shape, (chunks, singles), work, pieces = SHAPES[2], sides(batch), empty(), empty()
+    if batch.prefill:
+        tiles = prefill.longest_first(prefill.tiles(chunks, shape.prefill_rows, causal=batch.causal))
+        splits = choose.vanilla_splits(len(tiles.end), -(-max(batch.prefill.kv_lens) // keys[0]), 2 * sms)
+        work = prefill.cut(tiles, splits, shape.prefill_keys)
+    if batch.decode:
+        units, blocks = len(singles.seq) * batch.num_kv_heads, -(-max(batch.decode.kv_lens) // keys[1])
+        splits = choose.vanilla_splits(units, blocks, 2 * sms)
+        pieces = decode.split_k(singles, splits, shape.decode_keys, shape.decode_rows)
+    return Schedule(batch, batch.causal, sms, "serial", shape, work, pieces, 2)
+
+
+# ---------------------------------------------------------------- decodes alone: csrc/lean/lean.cu
+STREAM_K = 64  # keys that its warps never cut apart
+
+
+def lean(batch: HybridBatch, sms: int, splits: int | str | None = None, worker: str = "warp", block: int = STREAM_K,
+         alike: int | None = None, causal: bool = True) -> Schedule:  # fmt: skip
+    """splits: parts of every head, None for equal ranges, or "auto". worker: "warp", or CTAs with the paper's tile.
+    block: keys that are not cut apart. alike: as in stream_k, None for as many as can be."""
+    _, singles = sides(batch)
+    workers = sms * LEAN_CTAS * (LEAN_WARPS if worker == "warp" else 1)
+    if splits == "auto":
+        splits = None
+        if len(set(batch.kv_lens)) == 1:
+            units = len(batch.kv_lens) * decode.pass_count(singles, SHAPES[LEAN_CTAS].decode_rows)
+            splits = choose.full_parts(units, workers)
+    work = warp_ranges(singles, workers, splits, worker == "warp", block, alike)
+    return Schedule(batch, causal, sms, "lean", SHAPES[LEAN_CTAS], empty(), work, LEAN_CTAS)
+
+
+def warp_ranges(side: Side, workers: int, splits: int | None = None, packed: bool = True, block: int = STREAM_K,
+            alike: int | None = None) -> WorkList:  # fmt: skip
+    """In at most `workers` pieces of equal length, or cut into `splits` whatever the workers. packed: the query heads
+    of a KV head share a pass over it; without, as in the paper, every query head reads for itself."""
+    heads = SHAPES[LEAN_CTAS].decode_rows if packed else 1
+    if alike is None:
+        alike = gcd(decode.pass_count(side, heads), workers if splits is None else 0) if packed else 1
+    if splits is None:
+        return decode.stream_k(side, partial(decode.equal_cuts, workers=workers // alike), block, heads, alike)
+    return decode.stream_k(side, partial(decode.split_cuts, splits=splits), block, heads, alike)
+
+
+# ---------------------------------------------------------------- the Hopper kernel: csrc/sm90
+def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None, yields: bool | None = None,
+           parts: int | None = None, causal: bool = True) -> Schedule:  # fmt: skip
+    """One persistent CTA an SM. splits: parts of a prefill tile; weights: of the ranges of decode, equal unless named;
+    parts: of every head of decode instead of ranges; yields: see choose.prefill_yields."""
+    chunks, singles = sides(batch)
+    shape, work = PERSISTENT, empty()
+    if batch.prefill:
+        made = {s: _prefill_pieces(chunks, s, batch.head_dim, sms, causal, splits) for s in _shapes(batch)}
+        if len(made) > 1:
+            shape = min(made, key=lambda s: choose.prefill_time(s, made[s].blocks(s.prefill_keys), sms))
+        work = made[shape]
+    ranges = hopper_ranges(singles, sms, weights, parts=parts)
+    yields = choose.prefill_yields(batch) if yields is None else yields
+    return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields)
+
+
+def _shapes(batch: HybridBatch) -> tuple[Shape, ...]:
+    return (PERSISTENT,) if batch.decode or batch.head_dim > 64 else (PERSISTENT, WIDE)
+
+
+def _prefill_pieces(side: Side, shape: Shape, head_dim: int, sms: int, causal: bool, splits: int | None) -> WorkList:
+    keys = shape.prefill_keys
+    tiles = prefill.tiles(side, shape.prefill_rows, prefill.pack(side.q_heads // side.kv_heads), causal)
+    tiles = prefill.in_sections(tiles, side, head_dim, keys)
+    if splits is None:
+        splits = choose.prefill_splits(-(-tiles.end // keys), sms)
+    return prefill.cut(tiles, splits, keys)
+
+
+def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None):
+    """Decode in `workers` ranges across the borders of heads and requests, none shorter than `least` tiles."""
+    keys, heads = PERSISTENT.decode_keys, PERSISTENT.decode_rows
+    passes = decode.pass_count(side, heads)
+    alike = passes & -passes
+    if parts is not None:
+        return decode.stream_k(side, partial(decode.split_cuts, splits=parts), keys, heads, alike)
+    alike = gcd(alike, workers)
+
+    def cuts(blocks: np.ndarray) -> np.ndarray:
+        ranges = max(1, min(workers // alike, int(blocks.sum()) // least))
+        return decode.weighted_cuts(blocks, np.ones(ranges) if weights is None else weights[:ranges])
+
+    return decode.stream_k(side, cuts, keys, heads, alike)

@@ -1,0 +1,125 @@
+"""Decode: the keys of all requests and KV heads, cut into pieces. Two ways to cut them.
+
+`split_k`: each request into so many parts (FlashDecoding). Its last wave may be nearly empty (wave quantization).
+`stream_k`: all key blocks lie on one line, which is cut into ranges (LeanAttention). A range may begin and end inside a
+request, so no worker idles in a last wave. Where the line is cut is all that tells the methods apart: at equal
+distances, at the end of every head (FlashAttention-2), or at fixed parts of every head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pod.schedule.work import Side, WorkList, empty, number_parts
+
+MOST_PARTS = 128  # of one tile
+
+
+def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First query head, number of heads, and KV head of each pass: several over one that more share than `heads`."""
+    group = side.q_heads // side.kv_heads
+    kv_head, first = np.meshgrid(np.arange(side.kv_heads), np.arange(0, group, heads), indexing="ij")
+    kv_head, first = kv_head.ravel(), first.ravel()
+    return kv_head * group + first, np.minimum(heads, group - first), kv_head
+
+
+def pass_count(side: Side, heads: int) -> int:
+    return side.kv_heads * -(-side.q_heads // side.kv_heads // heads)
+
+
+# ---------------------------------------------------------------- split-K
+def split_k(side: Side, parts: np.ndarray | int, keys: int, heads: int) -> WorkList:
+    """Each request in so many `parts`, as far as it has blocks of `keys`. A part is a piece; longest first."""
+    if len(side.seq) == 0:
+        return empty()
+    head = passes(side, heads)
+    blocks = -(-side.kv_len // keys)
+    parts = np.minimum(np.minimum(parts, blocks), MOST_PARTS)
+
+    # Units (request, pass) in order of the length of their parts, and within a unit its parts.
+    request = np.repeat(np.argsort(-(blocks / parts), kind="stable"), len(head[0]))
+    unit, part, partial, group, partials, groups = number_parts(parts[request])
+    # Passes of the same part side by side: their K and V are neighbours in memory.
+    of = unit % len(head[0])
+    order = np.lexsort((of, part, unit // len(head[0])))
+    r, of, part = request[unit][order], of[order], part[order]
+    n, p, kv_len = blocks[r], parts[r], side.kv_len[r]
+    borders = (np.minimum(n * i // p * keys, kv_len) for i in (part, part + 1))
+    columns = _columns(side, r, head, of)
+    pieces = np.arange(len(r) + 1)
+    return WorkList(*columns, *borders, part, p, partial[order], group[order], pieces, partials, groups)
+
+
+def _columns(side: Side, request: np.ndarray, made: tuple, of: np.ndarray) -> tuple[np.ndarray, ...]:
+    """token to kv_len of a work list: of each row its request, and which of the passes."""
+    heads, kv_len = (column[of] for column in made), side.kv_len[request]
+    return side.token[request], np.ones_like(request), *heads, side.seq[request], kv_len - 1, kv_len
+
+
+# ---------------------------------------------------------------- stream-K: where to cut
+# The end of each range, in blocks.
+def equal_cuts(blocks: np.ndarray, workers: int) -> np.ndarray:
+    """As many ranges as workers, equally long to within one block."""
+    total = int(np.sum(blocks))
+    workers = min(workers, total)
+    return np.arange(1, workers + 1) * total // workers
+
+
+def weighted_cuts(blocks: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A range for each weight, as long as it says."""
+    shares = np.asarray(weights, float)
+    return np.rint(np.cumsum(shares) / shares.sum() * np.sum(blocks)).astype(np.int64)
+
+
+def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
+    """Every unit in parts of a length that cuts the longest into `splits`; a short one fills fewer. 1: whole units."""
+    blocks = np.asarray(blocks, np.int64)
+    part = -(-int(blocks.max()) // splits)
+    parts = -(-blocks // part)
+    starts = np.repeat(np.cumsum(blocks) - blocks, parts)
+    number = np.arange(len(starts)) - np.repeat(np.cumsum(parts) - parts, parts)
+    return np.minimum(starts + (number + 1) * part, np.repeat(np.cumsum(blocks), parts))
+
+
+# ---------------------------------------------------------------- stream-K: what lies between the cuts
+def segments(blocks: np.ndarray, cuts: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Units of `blocks` blocks, end to end, cut at `cuts`: each segment's range, unit, first and end block."""
+    ends = np.cumsum(blocks)
+    borders = np.unique(np.concatenate([[0], ends, cuts]))
+    unit = np.searchsorted(ends, borders[:-1], side="right")
+    start = (ends - blocks)[unit]
+    return np.searchsorted(cuts, borders[:-1], side="right"), unit, borders[:-1] - start, borders[1:] - start
+
+
+def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, heads: int, alike: int = 1) -> WorkList:
+    """The line of all requests and passes, cut where `cut` says, which is given the blocks of each unit of the line.
+
+    alike: so many neighbouring passes, whose keys and values lie side by side in memory, are one unit and are cut at
+    the same places, each for a piece of its own, so that neighbouring workers read them at the same time.
+    """
+    if len(side.seq) == 0:
+        return empty()
+    # The line: requests, and in each its passes, `alike` at a time.
+    head = passes(side, heads)
+    first = np.arange(0, len(head[0]), alike)
+    request, first = np.repeat(np.arange(len(side.seq)), len(first)), np.tile(first, len(side.seq))
+    blocks = -(-side.kv_len // block)[request]
+    cuts = cut(blocks)
+    at, unit, begin, end = segments(blocks, cuts)
+    parts = np.bincount(unit)
+    _, part, partial, group, partials, groups = number_parts(parts)
+
+    # Every segment once for each of the passes that are cut alike: piece at * alike + i has those of the i-th.
+    s, i = np.divmod(np.arange(len(unit) * alike), alike)
+    piece = at[s] * alike + i
+    order = np.argsort(piece, kind="stable")
+    s, i = s[order], i[order]
+    u = unit[s]
+    r, of, p = request[u], first[u] + i, parts[u]
+    keys = (begin[s] * block, np.minimum(end[s] * block, side.kv_len[r]))
+    numbers = (part[s], p, partial[s] * alike + i * p, group[s] * alike + i)
+    pieces = np.searchsorted(piece[order], np.arange(len(cuts) * alike + 1))
+    columns = _columns(side, r, head, of)
+    return WorkList(*columns, *keys, *numbers, pieces, partials * alike, groups * alike)

@@ -1,0 +1,130 @@
+"""Work lists: which query rows meet which keys, in which order, in which pieces. One form for every kernel.
+
+All lengths are in tokens, of queries and of keys. What a kernel wants in other units, its module in pod/kernels turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from pod.batch import HybridBatch
+
+
+# ---------------------------------------------------------------- the two sides of a batch
+class Side(NamedTuple):
+    """Prefill's chunks or decode's single tokens: arrays with an entry a sequence, in the order of the batch."""
+
+    token: np.ndarray  # the first new one, counted through the batch
+    q_len: np.ndarray
+    kv_len: np.ndarray
+    seq: np.ndarray  # its place in the batch
+    q_heads: int
+    kv_heads: int
+
+
+def sides(batch: HybridBatch) -> tuple[Side, Side]:
+    q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
+    token, heads = np.cumsum(q_lens) - q_lens, (batch.num_q_heads, batch.num_kv_heads)
+    which = (np.flatnonzero(q_lens > 1), np.flatnonzero(q_lens == 1))
+    return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
+
+
+# ---------------------------------------------------------------- a work list
+@dataclass(frozen=True, eq=False)
+class WorkList:
+    """A row is a tile of queries, some tokens by some heads, against a range of keys. A piece is the rows that one
+    worker computes: a tile's part in prefill, a range of one or more rows in decode.
+
+    The keys of a tile may be cut into parts (split-K, as FlashDecoding does). Each part leaves a partial result, and
+    whoever comes last merges those of its group in the order of the parts.
+    """
+
+    token: np.ndarray  # first token, counted through the batch
+    tokens: np.ndarray
+    head: np.ndarray  # first query head
+    heads: np.ndarray
+    kv_head: np.ndarray  # that all of them share
+    seq: np.ndarray
+    pos: np.ndarray  # of the first token in its sequence: under the causal mask it sees the keys up to this one
+    kv_len: np.ndarray
+    begin: np.ndarray  # first key
+    end: np.ndarray  # and the one after the last
+    part: np.ndarray
+    parts: np.ndarray
+    partial: np.ndarray  # number of the partial result of the group's first part
+    group: np.ndarray  # number of the tile, of those that are in parts
+    pieces: np.ndarray = field(default_factory=lambda: np.zeros(1, int))  # first row of each, and the end
+    partials: int = 0  # in all
+    groups: int = 0
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    @property
+    def costs(self) -> np.ndarray:
+        """Keys that each piece reads."""
+        keys = np.append(0, np.cumsum(self.end - self.begin))
+        return np.diff(keys[self.pieces])
+
+    def blocks(self, keys: int) -> np.ndarray:
+        """Blocks of so many keys that each row reads."""
+        return -(-self.end // keys) - self.begin // keys
+
+
+COLUMNS = tuple(f.name for f in fields(WorkList))[:14]
+
+
+def empty() -> WorkList:
+    return WorkList(*(np.zeros(0, int) for _ in COLUMNS))
+
+
+def number_parts(parts: np.ndarray) -> tuple[np.ndarray, ...]:
+    """For tiles in so many `parts`, of each part: its tile, its number, its group's first partial result, its group;
+    and all partial results and groups."""
+    tile = np.repeat(np.arange(len(parts)), parts)
+    part = np.arange(len(tile)) - np.repeat(np.cumsum(parts) - parts, parts)
+    split = parts > 1
+    kept = parts * split
+    partial, group = np.cumsum(kept) - kept, np.cumsum(split) - split
+    return tile, part, partial[tile], group[tile], int(kept.sum()), int(split.sum())
+
+
+# ---------------------------------------------------------------- the tiles of the kernels, as their sources have them
+@dataclass(frozen=True)
+class Shape:
+    """What a CTA computes at a time."""
+
+    prefill_rows: int  # of a tile: tokens x heads
+    prefill_keys: int  # of a block
+    decode_rows: int  # query heads that one pass over a KV head serves
+    decode_keys: int  # that decode never cuts apart
+    virtual: int = 1  # decode pieces side by side, one a warp (virtual CTAs)
+
+
+SHAPES = {2: Shape(128, 64, 16, 16, 4), 4: Shape(64, 32, 16, 16, 2)}  # of csrc/sm80/hybrid.cu, by CTAs an SM
+PERSISTENT = Shape(128, 128, 8, 64)  # of csrc/sm90
+WIDE = Shape(192, 128, 8, 64)  # with a third warpgroup of prefill: at head_dim 64, where there is no decode
+
+
+# ---------------------------------------------------------------- the whole
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """What a kernel is told of one batch: the work of both sides, and in which order CTAs take it."""
+
+    batch: HybridBatch
+    causal: bool
+    sms: int
+    method: str
+    shape: Shape
+    prefill: WorkList
+    decode: WorkList
+    ctas_per_sm: int = 1
+    deal: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # of the method pod: see binding.py
+    yields: bool = False  # of the method hopper: prefill leaves the tensor cores to decode between two turns
