@@ -12,12 +12,13 @@ import nbformat
 import pytest
 from jupyter_client import KernelManager
 
+from pod.show.explore import PAUSE
+
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 MOVES = int(os.environ.get("POD_MOVES", 20))
 CHAPTERS = os.environ.get("POD_CHAPTERS", "03").split()
-PAUSE = 0.15  # seconds between two moves, as quick as a hand
-QUIET = 2.0  # seconds without a message: nothing more will come
-DEAF = 60.0  # seconds without a message while cells wait: the kernel hears nothing any more
+BETWEEN = 0.15  # seconds between two moves, as quick as a hand
+DEAF = 300.0  # seconds without a message while something waits: the kernel hears nothing any more
 
 
 class Live:
@@ -33,6 +34,7 @@ class Live:
         self.client.wait_for_ready(timeout=120)
         self.widgets: dict[str, dict] = {}
         self.running: set[str] = set()
+        self.unheard: set[str] = set()
         self.wrong: list[str] = []
         self.subshell = self._subshell()
 
@@ -55,6 +57,7 @@ class Live:
         message = self.client.session.msg("comm_msg", {"comm_id": slider, "data": {"method": "update", "state": state}})
         message["header"] |= self.subshell
         self.client.shell_channel.send(message)
+        self.unheard.add(message["header"]["msg_id"])
         self.widgets[slider] |= state
 
     def listen(self, seconds: float) -> bool:
@@ -73,16 +76,22 @@ class Live:
             self.widgets[content["comm_id"]] |= content["data"]["state"]
         elif kind == "status" and content["execution_state"] == "idle":
             self.running.discard(asked)
+            self.unheard.discard(asked)
         elif kind == "error":
             self.wrong.append("\n".join(content["traceback"]))
-        elif kind == "stream" and content["name"] == "stderr":
+        elif kind == "stream" and "Error" in content["text"]:
             self.wrong.append(content["text"])
 
     def settle(self) -> None:
-        while self.running:
-            assert self.listen(DEAF), f"the kernel is deaf, {len(self.running)} cells wait"
-        while self.listen(QUIET):
-            pass
+        """Until all cells have run, all moves are heard, and what they ask for is drawn."""
+        self._wait()
+        time.sleep(3 * PAUSE)
+        self.run([""])  # comes after the pictures
+        self._wait()
+
+    def _wait(self) -> None:
+        while self.running or self.unheard:
+            assert self.listen(DEAF), f"the kernel is deaf to {len(self.running)} cells, {len(self.unheard)} moves"
 
     def boxes(self) -> list[list[str]]:
         """The sliders of each picture that has some, with the picture at the end."""
@@ -144,9 +153,9 @@ def test_sliders_may_move_beside_run_all(live, chapter):
             live.run(cells)
         now = time.monotonic()
         heard = now if live.listen(0.01) else heard
-        assert now < heard + DEAF, f"the kernel is deaf after {moved} moves, {len(live.running)} cells wait"
+        assert now < heard + DEAF, f"the kernel is deaf after {moved} moves"
         if now > due and hand.move():
-            moved, due = moved + 1, now + PAUSE
+            moved, due = moved + 1, now + BETWEEN
     live.settle()
     drawn = live.pictures()
     assert not live.wrong
