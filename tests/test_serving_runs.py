@@ -22,7 +22,7 @@ from pod.serving.experiments import ticked
 from pod.serving.metrics import bubbles, memory, metrics, requests, token_times
 from pod.serving.schedulers import Sarathi, Static
 from pod.serving.simulate import Run, Setup, simulate
-from pod.serving.sweep import sweep
+from pod.serving.sweep import ROOT, sweep
 from pod.serving.workload import Workload, fit, read_table, read_trace, sample, split, tilt
 
 # ---------------------------------------------------------------- workloads
@@ -349,6 +349,23 @@ def test_sweep_equals_one_by_one_and_raises_what_a_run_raises():
     assert sweep(runs, cores=2, quiet=True) == [run.metrics() for run in runs]
     with pytest.raises(ValueError, match="tp: got 3"):
         sweep([runs[0], runs[0].but(tp=3)], cores=2, quiet=True)
+
+
+def test_workers_end_with_whoever_wants_their_answers(tmp_path):
+    """Killed, a parent cannot stop them; they must see it, in the middle of a run too, and have nothing to say."""
+    (tmp_path / "slow.py").write_text(
+        "import sys, time\n"
+        "class Slow:\n"
+        "    def metrics(self):\n"
+        "        print('at work', file=sys.stderr, flush=True)\n"
+        "        time.sleep(600)\n"
+    )
+    code = "from pod.serving.sweep import sweep; from slow import Slow; sweep([Slow(), Slow()], cores=2)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, text=True)
+    assert [parent.stderr.readline() for _ in range(2)] == ["at work\n"] * 2
+    parent.kill()
+    assert parent.communicate(timeout=60)[1] == ""  # ends when the last of them has ended
 
 
 # ---------------------------------------------------------------- command line

@@ -16,6 +16,8 @@ from contextlib import ExitStack, nullcontext
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from types import SimpleNamespace
 
 from pod.serving.simulate import Run
@@ -85,18 +87,23 @@ def _feed(worker: subprocess.Popen, runs: Sequence[Run], next_run, done: list, b
 
 
 def _work() -> None:
-    answers = sys.stdout.buffer
+    runs: SimpleQueue = SimpleQueue()
+    Thread(target=_read, args=[runs], daemon=True).start()
     while True:
         try:
-            run = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            answer = run.metrics()
+            answer = runs.get().metrics()
         except Exception as error:  # the parent raises it
             answer = error
-        pickle.dump(answer, answers)
-        answers.flush()
+        pickle.dump(answer, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def _read(runs: SimpleQueue) -> None:
+    try:
+        while True:
+            runs.put(pickle.load(sys.stdin.buffer))
+    finally:
+        os._exit(0)  # the parent is gone, maybe in the middle of a run: nobody waits for it
 
 
 if __name__ == "__main__":
