@@ -14,6 +14,7 @@ import hashlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -56,10 +57,29 @@ def _spread(call: Callable, items: list, cores: int):
 
     try:
         with _deaf():
-            results = Parallel(n_jobs=cores, return_as="generator")(delayed(call)(item) for item in items)
+            results = Parallel(n_jobs=cores, return_as="generator")(
+                delayed(_there)(call, item, os.getpid()) for item in items
+            )
         yield from results
     except TerminatedWorkerError:
         raise ValueError(f"sweep: a process of {len(items)} runs ended, did the memory suffice?") from None
+
+
+def _there(call: Callable, item, caller: int):
+    """A process of the caller's looks whether he is still there: who was killed cannot stop it."""
+    if os.getppid() == caller:
+        _end_with(caller)
+    return call(item)
+
+
+@cache
+def _end_with(parent: int) -> None:
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The promises of the house: pinned versions agree, imports are light, verbs answer mistakes in one line."""
 
+import ast
 import os
 import re
 import shutil
@@ -43,6 +44,22 @@ def test_every_dependency_is_pinned():
     wanted = {re.match(r"[\w-]+", name)[0] for name in re.findall(r'"([^"]+)"', " ".join(lists))} - {"pod"}
     assert len(lists) == 3
     assert wanted <= {pin.partition("==")[0] for pin in pins((ROOT / "constraints.txt").read_text())}
+
+
+# ---------------------------------------------------------------- the same everywhere
+
+
+def test_rows_that_tie_keep_their_order_on_every_processor():
+    """numpy's quicksort swaps equal ones as the processor's vectors suggest; more keys than one sort stably."""
+    calls = [
+        (f"{path.name}:{node.lineno}", node)
+        for path in sorted((ROOT / "pod").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "sort_values"
+    ]
+    single = [(place, call) for place, call in calls if not isinstance(call.args[0], ast.List)]
+    loose = [place for place, call in single if "stable" not in ast.dump(call)]
+    assert len(calls) > 10 and not loose
 
 
 # ---------------------------------------------------------------- imports

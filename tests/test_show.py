@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.core.events import EventManager, available_events
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
@@ -259,7 +260,8 @@ def test_explore_refuses(show, ranges, message):
 
 
 def shell(**content):
-    return lambda: SimpleNamespace(kernel=SimpleNamespace(get_parent=lambda channel: {"content": content}))
+    kernel = SimpleNamespace(get_parent=lambda channel: {"content": content})
+    return lambda: SimpleNamespace(kernel=kernel, events=EventManager(None, available_events))
 
 
 def test_only_a_front_end_that_can_answer_is_live(monkeypatch):
@@ -330,10 +332,29 @@ def test_moves_of_a_slider_in_another_thread_are_drawn_once_by_the_thread_of_the
     assert drawn == [(19, threading.current_thread())] * 2
 
 
+def test_a_slider_moved_beside_a_cell_is_drawn_before_the_next_cell():
+    ran = []
+
+    async def notebook():
+        moved, one_at_a_time = soon(lambda: ran.append("picture")), asyncio.Lock()
+
+        async def cell(number):
+            async with one_at_a_time:
+                await asyncio.sleep(0)  # the other one comes and waits
+                if number == 1:
+                    threading.Thread(target=moved).start()
+                time.sleep(2 * PAUSE)
+                ran.append(number)
+
+        await asyncio.gather(cell(1), cell(2))
+
+    asyncio.run(notebook())
+    assert ran == [1, "picture", 2]
+
+
 def test_messages_of_widgets_draw_no_figure_of_a_running_cell(monkeypatch):
     """ipykernel ends them as it ends cells, and JupyterLab has them handled in a thread of their own."""
     import IPython
-    from IPython.core.events import EventManager, available_events
 
     events, drawn = EventManager(None, available_events), []
     monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(events=events))

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from pod.data import ROOT
 from pod.serving.simulate import Run, Setup
 from pod.serving.workload import Workload
 from pod.sweep import meaning, sweep
@@ -36,6 +37,23 @@ def test_results_come_in_order_and_what_a_call_raises_is_raised(cores):
 def test_a_process_that_dies_is_one_line():
     with pytest.raises(ValueError, match="^sweep: a process of 3 runs ended, did the memory suffice"):
         sweep(dies, range(3), cores=2)
+
+
+def test_workers_end_with_whoever_wants_their_answers(tmp_path):
+    """Killed, a parent cannot stop them; they must see it, in the middle of a run too, and fail at nothing."""
+    (tmp_path / "slow.py").write_text(
+        "import sys, time\n"
+        "def slow(n):\n"
+        "    print('at work', file=sys.stderr, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    code = "from pod.sweep import sweep; from slow import slow; sweep(slow, [1, 2], cores=2)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, text=True)
+    assert [parent.stderr.readline() for _ in range(2)] == ["at work\n"] * 2
+    parent.kill()
+    said = parent.communicate(timeout=60)[1]  # ends when the last of them has ended
+    assert "Traceback" not in said, "joblib's tracker may say what it cleaned up"
 
 
 def test_a_script_without_a_main_guard_is_run_once(tmp_path):

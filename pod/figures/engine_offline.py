@@ -79,7 +79,7 @@ def draw(df):
         ax.set_title(SHAPES[model].name, fontsize=10)
         ax.set_ylim(0, 1.14 * mine.requests_per_minute.max())
     axes[0].set_ylabel("requests per minute, simulated")
-    over = df[(df.model == "llama-3-8b") & df.pd.isin(RATIOS)].sort_values("pd")
+    over = df[(df.model == "llama-3-8b") & df.pd.isin(RATIOS)].sort_values("pd", kind="stable")
     mine, alone = over[over.system == SARATHI], over[over.system == IN_TURN]
     axes[3].plot(mine.pd, mine.pod_gain, "o-", color=style.PREFILL, label="POD over Sarathi, %")
     axes[3].plot(alone.pd, alone.pod_gain, "o--", color=style.colour("hybrid"), label="of it by overlap alone, %")

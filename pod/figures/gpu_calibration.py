@@ -76,7 +76,8 @@ def draw(df):
     from pod.show import style
 
     axes = style.axes(11, 3.6, columns=3)
-    reads = df[df.probe == "read"].assign(under_way=lambda d: d.ctas * d["shape"] * 4 / 132).sort_values("under_way")
+    reads = df[df.probe == "read"].assign(under_way=lambda d: d.ctas * d["shape"] * 4 / 132)
+    reads = reads.sort_values("under_way", kind="stable")
     _panel(axes[0], reads, "under_way", "bytes", 1e6, style.WORKERS[5], "bare reads")
     axes[0].set(xlabel="KB under way on each SM (mean)", ylabel="GB/s", title="bare reads: the wait, then DRAM")
     for ax, probe, column, scale, unit in (
@@ -85,7 +86,7 @@ def draw(df):
     ):
         longest = df[(df.probe == probe) & (df["size"] > 4000)]
         for (shape, mine), colour in zip(longest.groupby("shape"), (style.colour(probe), style.INK), strict=True):
-            _panel(ax, mine.sort_values("ctas"), "ctas", column, scale, colour, f"{shape} CTAs an SM")
+            _panel(ax, mine.sort_values("ctas", kind="stable"), "ctas", column, scale, colour, f"{shape} CTAs an SM")
         ax.set(xlabel="CTAs", ylabel=unit, title=f"{probe} alone")
         style.legend(ax, loc="lower right")
     for ax in axes:

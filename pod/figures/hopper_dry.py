@@ -74,7 +74,7 @@ def draw(df):
     figure, axes = plt.subplots(2, 2, figsize=(9.5, 5.4), dpi=style.DPI, layout="constrained", sharex="col",
                                 height_ratios=(3, 2))  # fmt: skip
     for (upper, lower), (side, (x, words)) in zip(axes.T, PANELS.items(), strict=True):
-        part = df[df.grows == side].sort_values(x)
+        part = df[df.grows == side].sort_values(x, kind="stable")
         _times(upper, part, x)
         _shares(lower, part, x)
         lower.set(xlabel=words, xlim=(part[x].min(), part[x].max()))

@@ -64,7 +64,7 @@ def words(df):
 def draw(df):
     from pod.show import style
 
-    df = df.sort_values("gain_percent")
+    df = df.sort_values("gain_percent", kind="stable")
     ax = style.axes(9.5, 3.9)
     y = range(len(df))
     ax.barh(y, df.gain_percent, color=style.colour("both"), height=0.6)

@@ -41,7 +41,7 @@ def draw(df):
     shares = busy(df)
     gigabytes = 2 * 2 * 56 * 64 * (64 << 10) / 1e9
     for ax, (run, words) in zip(axes, RUNS.items(), strict=True):
-        part = df[df.run == run].sort_values("end_us", ascending=False).reset_index()
+        part = df[df.run == run].sort_values("end_us", ascending=False, kind="stable").reset_index()
         ax.barh(part.index, part.end_us - part.start_us, 1.0, left=part.start_us, color=style.DECODE, linewidth=0)
         end = part.end_us.max()
         ax.axvline(end, color=style.INK, linestyle="--", linewidth=1)

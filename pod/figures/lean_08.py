@@ -96,7 +96,7 @@ def draw(df):
 
     axes = style.axes(9.8, 3.7, columns=3, sharey=True)
     for ax, (panel, (x, words)) in zip(axes, PANELS.items(), strict=True):
-        part = df[df.panel == panel].sort_values(x)
+        part = df[df.panel == panel].sort_values(x, kind="stable")
         _lean.lines(ax, part, x, COLUMNS)
         if x == "context":
             ax.set_xscale("log", base=2)

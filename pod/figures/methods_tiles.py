@@ -66,15 +66,16 @@ def draw(df):
 
     axes = style.axes(9, 3.6, columns=2, sharey=True)
     tones = dict(zip(sorted(df.requests.unique()), ("#a3cf9d", "#54a24b", "#22632c"), strict=True))
+    by_rows = df.assign(peer=df.way == PEER).sort_values("rows", kind="stable")
     for ax, column, title in ((axes[0], "compute", "SMs busy"), (axes[1], "dram", "DRAM busy")):
-        for (requests, peer), part in df.assign(peer=df.way == PEER).sort_values("rows").groupby(["requests", "peer"]):
+        for (requests, peer), part in by_rows.groupby(["requests", "peer"]):
             ax.plot(part.rows, part[column], "s" if peer else "o-", color=tones[requests], alpha=0.9,
                     markerfacecolor="white" if peer else None,
                     label=f"{'FlashAttention-2' if peer else 'ours'}, {requests} requests")  # fmt: skip
         ax.set_xticks(sorted(set(ROWS.values())))
         ax.set(xlabel="rows of the tile, of which a decode fills one", ylim=(0, 105))
         ax.set_title(title, fontsize=10)
-    model = df.drop_duplicates("rows").sort_values("rows")
+    model = by_rows.drop_duplicates("rows")
     axes[0].plot(model.rows, model.model, ":", color=style.INK, label="chapter 02's model")
     axes[0].set_ylabel("% of the peak")
     figure = axes[0].figure

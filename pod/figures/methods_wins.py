@@ -44,7 +44,7 @@ def counts(df):
     """How often each way is the fastest, in each field."""
     import pandas as pd
 
-    return pd.crosstab(df.winner.map(NAMES), df.field).sort_values(list(FIELDS)[-1], ascending=False)
+    return pd.crosstab(df.winner.map(NAMES), df.field).sort_values(list(FIELDS)[-1], ascending=False, kind="stable")
 
 
 def draw(df):

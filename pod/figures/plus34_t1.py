@@ -32,7 +32,7 @@ def table():
     df["requests_s"], df["post_requests_s"] = 1000 / df.s, df.rung.map(stated)
     first = df[df.rung == "clean"].iloc[0]
     df["gain"], df["post_gain"] = df.requests_s / first.requests_s, df.post_requests_s / first.post_requests_s
-    return df.sort_values("s", ascending=False, ignore_index=True)
+    return df.sort_values("s", ascending=False, kind="stable", ignore_index=True)
 
 
 def _seconds(kernel: str, sampler: str, column: str = "s") -> float:

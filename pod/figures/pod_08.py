@@ -40,9 +40,9 @@ def measure(case: dict) -> list[dict]:
 
     with kernels.machine(SMS):
         rows = trace.record(BATCH, **CHOICE)
-    order = ["start", "ticket", "sm"]
     columns = ["sm", "ticket", "op", "id", "draws", "start", "end"]
-    return rows.sort_values(order)[columns].reset_index(drop=True).rename_axis("step").reset_index().to_dict("records")
+    rows = rows.sort_values(["start", "ticket", "sm"])
+    return rows[columns].reset_index(drop=True).rename_axis("step").reset_index().to_dict("records")
 
 
 def draw(df):

@@ -30,7 +30,7 @@ def draw(df):
 
     left, right = style.axes(9.5, 3.4, columns=2)
     for sampler, (look, tone) in LOOKS.items():
-        mine = df[df["sampler"] == sampler].sort_values("batch")
+        mine = df[df["sampler"] == sampler].sort_values("batch", kind="stable")
         left.plot(mine.batch, mine.share, look, color=tone, label=sampler, markersize=5)
         right.plot(mine.batch, mine.sampler_ms, look, color=tone, label=sampler, markersize=5)
     model = df.groupby("batch").model_ms.median()

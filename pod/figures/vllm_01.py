@@ -50,7 +50,7 @@ def draw(df):
 
     moments = {
         f"iteration {moment}: {BLOCKS - len(mine)} blocks free": {
-            request: list(rows.sort_values("logical_block").physical_block)
+            request: list(rows.sort_values("logical_block", kind="stable").physical_block)
             for request, rows in mine.groupby("request")
         }
         for moment, mine in df.groupby("iteration")

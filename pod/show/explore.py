@@ -132,10 +132,17 @@ def soon(draw: Callable[[], None]) -> Callable[[], None]:
         asked.clear()  # who moves a slider from now on is not too late
         draw()
 
+    def begin() -> None:
+        rest = asked[0] + PAUSE - cells.time()
+        if rest > 0:
+            cells.call_later(rest, run)
+        else:
+            run()  # a cell took that long; the next one, which is due, waits for the picture
+
     def ask() -> None:
         if not asked:
-            asked.append(True)
-            cells.call_soon_threadsafe(cells.call_later, PAUSE, run)
+            asked.append(cells.time())
+            cells.call_soon_threadsafe(begin)
 
     return ask
 
