@@ -68,8 +68,8 @@ MISTAKES = [
     Mistake(
         "rows past the end are copied instead of zeroed",
         TILE,
-        "from + r * stride, r + first < valid)",
-        "from + r * stride, true)",
+        "r + first < valid);",
+        "true);",
         "out of bounds: |wrong result",
     ),
     Mistake(
