@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pod.measure.resources import TABLE
+from pod import data
 from pod.show import hopper as pictures
 
 CSRC = Path(__file__).parents[1] / "csrc"
@@ -72,7 +72,7 @@ def test_the_readme_names_every_source():
 
 def test_the_readme_has_the_registers_and_shared_memory_of_the_compiler():
     """One line a binding: registers on sm_80 and sm_90, with two and with four CTAs an SM, then shared memory."""
-    with TABLE.open(newline="", encoding="utf-8") as file:
+    with (data.COMPUTED / "resources.csv").open(newline="", encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["dtype"] == "bfloat16" and r["head_dim"] == "128"]
     for binding in dict.fromkeys(r["binding"] for r in rows):
         mine = sorted((r for r in rows if r["binding"] == binding), key=lambda r: (r["arch"], r["ctas_per_sm"]))
