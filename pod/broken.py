@@ -48,7 +48,7 @@ class Source:
 
 POD = Source(
     CSRC / "emulate" / "driver.cu",
-    ("include/binding.cuh", "include/tile_attention.cuh", "include/partials.cuh"),
+    ("include/binding.cuh", "include/tile_attention.cuh", "include/merge.cuh"),
     ("sm90", "lean", "micro"),
 )
 
@@ -128,7 +128,8 @@ def kernels(mistakes: tuple[Mistake, ...], source: Source) -> ctypes.CDLL:
 # ---------------------------------------------------------------- one barrier left out
 
 STATEMENT = re.compile(
-    r"^ *((?:team\.)?sync\(\);|__sync(?:threads|warp)\(\);|__threadfence\(\);|bar_sync\(.*?\);|fence_proxy_async\(\);)",
+    r"^ *((?:team\.)?sync\(\);|meet\(\);|turn\.take\(\);|__sync(?:threads|warp)\(\);|__threadfence\(\);"
+    r"|ptx::fence_proxy_async\(\);)",
     re.MULTILINE,
 )
 

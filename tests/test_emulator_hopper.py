@@ -118,9 +118,10 @@ def test_wgmma_with_8_columns_both_ways(half):
     np.testing.assert_array_equal(d, a.T @ b)
 
 
-def test_mbarrier_phases_pass_slots_around_a_ring():
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_ring_passes_its_stages_round(stages):
     out = np.zeros((7, 32), np.int32)
-    run("run_ring", 7, out)
+    run("run_ring", stages, 7, out)
     np.testing.assert_array_equal(out, np.arange(7)[:, None] * 100 + 31 - np.arange(32))
 
 

@@ -14,7 +14,8 @@ from pod.measure.provenance import csrc_hashes
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc" / "sm90"
 SOURCE = "csrc/sm90/hybrid.cu"
-OPTIONS = ["-std=c++17", "-O3", "-DNDEBUG", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "--cubin", f"-I{ROOT / 'csrc'}"]
+OPTIONS = ["-std=c++17", "-O3", "-DNDEBUG", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "--cubin",
+           f"-I{ROOT / 'csrc'}"]  # fmt: skip
 INSTANTIATIONS = 2 * (2 + 1) * 4  # types, head dimensions and one of them with three prefill warpgroups, page layouts
 
 

@@ -30,17 +30,17 @@ def test_kernel_with_a_mistake_is_caught(kernels, number, mistake):
 
 # These go unmissed, each for a reason. The first keep a warp together, which the next elect.sync does as well; where
 # parts are merged, a fence and the counter's own order do the same; the turns of prefill are for speed.
-TOGETHER = {("load_block", 0), ("for_pages", 0), ("load_q", 1), ("stop", 0), ("produce", 1)}
-TWICE = {("merge of prefill", 0), ("merge of prefill", 3), ("merge of decode", 0), ("merge of decode", 2)}
-SPARE = {*TOGETHER, *TWICE, ("consume of prefill", 0)}
+TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("prefill", "load_q", 1), ("prefill", "stop", 0),
+            ("decode", "announce", 1)}  # fmt: skip
+TWICE = {("prefill", "merge", 0), ("prefill", "merge", 3), ("decode", "merge", 0), ("decode", "merge", 2)}
+SPARE = {*TOGETHER, *TWICE, ("prefill", "consume", 0)}
 
 
 def test_every_barrier_but_the_known_ten_is_missed_when_it_goes():
     library, seen = broken.numbered(SOURCE), Counter()
     for barrier in broken.barriers(SOURCE):
-        side = barrier.file.removeprefix("sm90/").removesuffix(".cuh")
-        name = f"{barrier.function} of {side}" if barrier.function in ("merge", "consume") else barrier.function
-        place = (name, seen[name])
+        name = (barrier.file.removeprefix("sm90/").removesuffix(".cuh"), barrier.function)
+        place = (*name, seen[name])
         seen[name] += 1
         library.choose(barrier.number)
         if place in SPARE:
@@ -49,4 +49,4 @@ def test_every_barrier_but_the_known_ten_is_missed_when_it_goes():
         else:
             text = outcome(library)
             assert re.search("race: |no fence.proxy.async between", text), f"{place}: {text}"
-    assert set(SPARE) <= {(name, i) for name, count in seen.items() for i in range(count)} and seen.total() == 25
+    assert set(SPARE) <= {(*name, i) for name, count in seen.items() for i in range(count)} and seen.total() == 25

@@ -16,34 +16,6 @@ using cuuint32_t = uint32_t;
 
 namespace emulate {
 
-inline uint8_t* plain_smem() { return reinterpret_cast<uint8_t*>(self->cta->smem); }
-inline uint32_t address_of(const void* p) {
-    return uint32_t(static_cast<const char*>(p) - self->cta->smem) + kSharedStart;
-}
-// A member of a struct in shared memory: it knows where it lies, so each access to it is checked. Where in the source
-// that is, only an index can tell; a report without one names the last place that the thread told.
-template <class T> class shared {
-    T value;
-
-public:
-    shared(const shared&) = delete;
-    operator T() const { return load_shared<T>(address_of(this), self->at); }
-    const shared& operator=(const T& v) { return store_shared(address_of(this), v, self->at), *this; }
-};
-template <class T, size_t N> class shared<T[N]> {
-    shared<T> elements[N];
-
-public:
-    shared<T>& operator[](Index i) {
-        if (i.i < 0 || i.i >= int64_t(N))
-            fault("out of bounds: element " + std::to_string(i.i) + " of " + std::to_string(N) + " in shared memory",
-                  i.at);
-        self->at = i.at;
-        return elements[i.i];
-    }
-    sptr<T> operator+(int64_t n) { return sptr<T>{address_of(this)} + n; }
-};
-
 // As the driver makes one: it refuses what its manual says the hardware cannot do.
 inline bool make_map(CUtensorMap* map, bool /*half*/, const void* data, int rank, const uint64_t* dims,
                      const uint64_t* strides, const uint32_t* box) {
@@ -52,7 +24,9 @@ inline bool make_map(CUtensorMap* map, bool /*half*/, const void* data, int rank
     for (int d = 0; d + 1 < rank; ++d) possible &= strides[d] % 16 == 0 && strides[d] < 1ull << 40;
     if (!possible) return false;
     *map = {static_cast<const char*>(data), rank, {}, {}, {}};
-    std::copy_n(dims, rank, map->dims), std::copy_n(strides, rank - 1, map->strides), std::copy_n(box, rank, map->box);
+    std::copy_n(dims, rank, map->dims);
+    std::copy_n(strides, rank - 1, map->strides);
+    std::copy_n(box, rank, map->box);
     return true;
 }
 
@@ -78,7 +52,9 @@ inline void mbar_init(uint32_t address, uint32_t count, Where at) {
     write_shared(t, address, 8);
     const uint32_t threads = t.cta->threads.size(), engines = t.cta->mbarriers.size();
     Mbarrier& b = t.cta->mbarriers[address] = {};
-    b.count = b.missing = count, b.init_thread = t.id, b.engine = threads + threads / 32 + engines;
+    b.count = b.missing = count;
+    b.init_thread = t.id;
+    b.engine = threads + threads / 32 + engines;
 }
 inline void fence_mbar_init(Where at) {
     self->at = at;
@@ -86,16 +62,26 @@ inline void fence_mbar_init(Where at) {
 }
 // What `t` knows once it has seen the last complete phase. Threads that knew the same still do.
 inline void learn_phase(Thread& t, Mbarrier& b) {
-    if (b.asked != t.known) b.asked = t.known, learn(t, b.complete), b.answer = t.known;
+    if (b.asked != t.known) {
+        b.asked = t.known;
+        learn(t, b.complete);
+        b.answer = t.known;
+    }
     t.known = b.answer;
     t.warp->ready = std::max(t.warp->ready, b.time);
 }
 inline void complete_if_done(Mbarrier& b) {
     if (b.missing || b.bytes) return;
-    b.phase++, b.missing = b.count, b.complete = std::move(b.gathered), b.gathered.clear(), b.asked = nullptr;
+    b.phase++;
+    b.missing = b.count;
+    b.complete = std::move(b.gathered);
+    b.gathered.clear();
+    b.asked = nullptr;
     for (Thread* t : b.waiting) {
-        learn_phase(*t, b), t->state = State::ready;
-        t->warp->time = std::max(t->warp->time, b.time), machine().wake(*t->warp);
+        learn_phase(*t, b);
+        t->state = State::ready;
+        t->warp->time = std::max(t->warp->time, b.time);
+        machine().wake(*t->warp);
     }
     b.waiting.clear();
 }
@@ -103,14 +89,18 @@ inline void mbar_arrive(uint32_t address, uint32_t bytes, Where at) {
     Mbarrier& b = mbarrier(address, at);
     if (b.missing == 0)
         fault("mbarrier reached by more than the " + std::to_string(b.count) + " it was initialised for", at);
-    publish(b.gathered, *self), self->cta->now++;
-    b.missing--, b.bytes += bytes, b.time = std::max(b.time, self->warp->time);
+    publish(b.gathered, *self);
+    self->cta->now++;
+    b.missing--;
+    b.bytes += bytes;
+    b.time = std::max(b.time, self->warp->time);
     complete_if_done(b);
 }
 inline void mbar_wait(uint32_t address, uint32_t parity, Where at) {
     Mbarrier& b = mbarrier(address, at);
     if ((b.phase & 1) != parity) return learn_phase(*self, b);
-    b.waiting.push_back(self), self->state = State::waiting;
+    b.waiting.push_back(self);
+    self->state = State::waiting;
     machine().pause();
 }
 
@@ -156,9 +146,13 @@ inline void tma_load(uint32_t to, const CUtensorMap* map, uint32_t bar, std::arr
         bool inside = true;
         for (int d = 1, rest = row; d < map->rank; rest /= map->box[d++]) {
             const int64_t i = at_element[d] + rest % int(map->box[d]);
-            inside &= i >= 0 && i < int64_t(map->dims[d]), p += i * int64_t(map->strides[d - 1]);
+            inside &= i >= 0 && i < int64_t(map->dims[d]);
+            p += i * int64_t(map->strides[d - 1]);
         }
-        if (inside) from[row] = p, arrival = machine().transfer(t.warp->time, map->data, p, row_bytes);
+        if (inside) {
+            from[row] = p;
+            arrival = machine().transfer(t.warp->time, map->data, p, row_bytes);
+        }
     }
     c.copies++;
     machine().later(arrival, [=, &c, &b] {
@@ -235,7 +229,8 @@ template <class T> void multiply(Warp& w, const Product& p) {
             for (int i = 0; i < 4; ++i) {
                 const float2 x = unpack2<T>(p.registers[l][i]);
                 float* to = &a[l / 4 + i % 2 * 8][l % 4 * 2 + i / 2 * 8];
-                to[0] = x.x, to[1] = x.y;
+                to[0] = x.x;
+                to[1] = x.y;
             }
     else each_element(p.a, first, 16, [&](int i, int k, uint32_t at) { a[i - first][k] = element<T>(*w.cta, at); });
     each_element(p.b, 0, p.n, [&](int i, int k, uint32_t at) { b[i][k] = element<T>(*w.cta, at); });

@@ -107,7 +107,7 @@ public:
     using Value = std::remove_const_t<T>;
     Element(P p, Where at) : p(p), at(at) {}
     operator Value() const { return p.load(at); }
-    const Element& operator=(const Value& v) const { return p.store(v, at), *this; }
+    const Element& operator=(const Value& v) const { p.store(v, at); return *this; }
     const Element& operator=(const Element& e) const { return *this = Value(e); }
     const Element& operator+=(const Value& v) const { return *this = Value(*this) + v; }
     const Element& operator*=(const Value& v) const { return *this = Value(*this) * v; }
@@ -133,7 +133,7 @@ template <class T> struct gptr {
     bool operator!=(std::nullptr_t) const { return p; }
     gptr operator+(int64_t n) const { return {p + n, range}; }
     gptr operator-(int64_t n) const { return {p - n, range}; }
-    gptr& operator+=(int64_t n) { return p += n, *this; }
+    gptr& operator+=(int64_t n) { p += n; return *this; }
     emulate::Element<gptr, T> operator[](emulate::Index i) const { return {*this + i.i, i.at}; }
     Value load(emulate::Where at) const { return emulate::load_global<Value>(p, range, at); }
     void store(const Value& v, emulate::Where at) const { emulate::store_global(p, range, v, at); }
@@ -172,6 +172,35 @@ template <class T> void need_constant(gptr<T> p, Where at) {
                   " wrote at " + c.write.at.text() + " in this launch", at);
     });
 }
+
+// ---------------------------------------------------------------- structs in shared memory
+inline uint8_t* plain_smem() { return reinterpret_cast<uint8_t*>(self->cta->smem); }
+inline uint32_t address_of(const void* p) {
+    return uint32_t(static_cast<const char*>(p) - self->cta->smem) + kSharedStart;
+}
+// A member of a struct in shared memory: it knows where it lies, so each access to it is checked. Where in the source
+// that is, only an index can tell; a report without one names the last place that the thread told.
+template <class T> class shared {
+    T value;
+
+public:
+    shared(const shared&) = delete;
+    operator T() const { return load_shared<T>(address_of(this), self->at); }
+    const shared& operator=(const T& v) { store_shared(address_of(this), v, self->at); return *this; }
+};
+template <class T, size_t N> class shared<T[N]> {
+    shared<T> elements[N];
+
+public:
+    shared<T>& operator[](Index i) {
+        if (i.i < 0 || i.i >= int64_t(N))
+            fault("out of bounds: element " + std::to_string(i.i) + " of " + std::to_string(N) + " in shared memory",
+                  i.at);
+        self->at = i.at;
+        return elements[i.i];
+    }
+    sptr<T> operator+(int64_t n) { return sptr<T>{address_of(this)} + n; }
+};
 
 // ---------------------------------------------------------------- cp.async
 template <class T> void cp_async(uint32_t to, gptr<T> from, int bytes, bool keep, Where at) {

@@ -1,12 +1,12 @@
 // One wrapper per PTX instruction that CUDA C++ has no word for: its GPU form and its emulated form side by side.
-// Where CUDA C++ has a word (__syncthreads, __syncwarp, __shfl_xor_sync, __any_sync, atomicAdd ...) kernels use that word,
-// and the emulator understands it. memory.cuh says how kernels touch memory.
+// Where CUDA C++ has a word (__syncthreads, __syncwarp, __shfl_xor_sync, __any_sync, atomicAdd ...) kernels use that
+// word, and the emulator understands it. memory.cuh says how kernels touch memory.
 #pragma once
 #include "memory.cuh"
 #include <type_traits>
 
-// GPU(...) is compiled by nvcc only, CPU(...) for the emulator only. AT is the caller's place in the source, for the
-// emulator's reports; on the GPU it is nothing.
+// GPU(...) is compiled by nvcc only, CPU(...) for the emulator only. AT, the last parameter, is the caller's place in
+// the source, for the emulator's reports, and PASS_AT hands it on; on the GPU both are nothing.
 #ifdef __CUDACC__
 #define GPU(...) __VA_ARGS__
 #else
@@ -16,10 +16,12 @@
 #define CPU(...) __VA_ARGS__
 #define AT_ONLY emulate::Where at = emulate::Where::here()
 #define AT , AT_ONLY
+#define PASS_AT , at
 #else
 #define CPU(...)
 #define AT_ONLY
 #define AT
+#define PASS_AT
 #endif
 
 namespace ptx {
@@ -31,21 +33,29 @@ template <class T = uint32_t> DEV sptr<T> dynamic_smem() {
         return reinterpret_cast<T*>(pod_dynamic_smem);)
     CPU(return emulate::dynamic_smem<T>();)
 }
-// The 32-bit address that PTX wants.
+// The 32-bit address that PTX wants, of what an sptr points to, or of a struct's member in shared memory.
 template <class T> DEV smem_addr smem_u32(sptr<T> p) {
     GPU(return static_cast<smem_addr>(__cvta_generic_to_shared(p));)
     CPU(return p.address();)
 }
-// 16 bytes, shared memory <-> registers.
-DEV uint4 ld_shared_16(smem_addr a AT) {
-    GPU(uint4 v; asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                              : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a) : "memory"); return v;)
-    CPU(return emulate::load_shared<uint4>(a, at);)
+CPU(inline smem_addr smem_u32(const void* p) { return emulate::address_of(p); })
+// A struct with members of type `shared`, `byte` bytes from the start of the CTA's dynamic shared memory.
+template <class T> DEV T& smem_struct(uint32_t byte) {
+    GPU(return *reinterpret_cast<T*>(dynamic_smem<uint8_t>() + byte);)
+    CPU(return *reinterpret_cast<T*>(emulate::plain_smem() + byte);)
 }
-DEV void st_shared_16(smem_addr a, uint4 v AT) {
-    GPU(asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+// 16 bytes, shared memory <-> registers: V is uint4 or float4.
+template <class V = uint4> DEV V ld_shared_16(smem_addr a AT) {
+    GPU(uint4 v; asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                              : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(a) : "memory");
+        return reinterpret_cast<const V&>(v);)
+    CPU(return emulate::load_shared<V>(a, at);)
+}
+template <class V = uint4> DEV void st_shared_16(smem_addr a, const std::common_type_t<V>& x AT) {
+    GPU(const uint4 v = reinterpret_cast<const uint4&>(x);
+        asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                      : "memory");)
-    CPU(emulate::store_shared(a, v, at);)
+    CPU(emulate::store_shared<V>(a, x, at);)
 }
 // 4 bytes, registers -> shared memory.
 DEV void st_shared_4(smem_addr a, uint32_t v AT) {
@@ -84,14 +94,15 @@ DEV void fence_acq_rel(AT_ONLY) {
 }
 
 // ---------------------------------------------------------------- asynchronous copies, global -> shared
-// 16 bytes that arrive some time before cp_async_wait returns. keep = false writes zeros and reads nothing. kOnce: nobody
-// reads them again, so L2 may give them up before all others.
+// 16 bytes that arrive some time before cp_async_wait returns. keep = false writes zeros and reads nothing. kOnce:
+// nobody reads them again, so L2 may give them up before all others.
 template <bool kOnce = false, class T> DEV void cp_async_16(smem_addr to, gptr<T> from, bool keep = true AT) {
     GPU(const int bytes = keep ? 16 : 0;
         constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // the policy that createpolicy makes for L2::evict_first
         if constexpr (kOnce) asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;"
                                           ::"r"(to), "l"(from), "r"(bytes), "l"(kEvictFirst) : "memory");
-        else asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");)
+        else asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                          ::"r"(to), "l"(from), "r"(bytes) : "memory");)
     CPU(emulate::cp_async(to, from, 16, keep, at);)
 }
 // Close a group of copies.
@@ -147,7 +158,8 @@ template <class T> DEV void mma_16816(float (&d)[4], const uint32_t (&a)[4], uin
 }
 
 // ---------------------------------------------------------------- barriers, roles, place and time
-// Named barrier 1..15 of `threads` threads (a multiple of 32): wait, or announce only.
+// Named barrier 1..15 of `threads` threads (a multiple of 32): wait, announce only, or wait and learn whether any of
+// them said true.
 DEV void named_barrier_sync(int id, int threads AT) {
     GPU(asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");)
     CPU(emulate::barrier(id, threads, true, at);)
@@ -156,11 +168,13 @@ DEV void named_barrier_arrive(int id, int threads AT) {
     GPU(asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");)
     CPU(emulate::barrier(id, threads, false, at);)
 }
-// True in exactly one lane of a converged warp; unlike a lane test, the compiler knows that it is one lane (sm_90).
-DEV bool elect_one(AT_ONLY) {
-    GPU(uint32_t r; asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(r));
+DEV bool named_barrier_any(int id, int threads, bool mine AT) {
+    GPU(uint32_t r;
+        asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\n"
+                     "bar.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}"
+                     : "=r"(r) : "r"(uint32_t(mine)), "r"(id), "r"(threads) : "memory");
         return r;)
-    CPU(return emulate::elect(at);)
+    CPU(return emulate::barrier(id, threads, true, at, mine);)
 }
 // The SM this CTA runs on, and an upper bound of the numbers that smid can return.
 DEV uint32_t smid() {
@@ -178,10 +192,21 @@ DEV uint64_t globaltimer() {
 }
 
 // ---------------------------------------------------------------- arithmetic
+// Hide where a value comes from, so that the compiler computes what follows from it again instead of keeping it in
+// registers.
+DEV int opaque(int x) {
+    GPU(asm volatile("" : "+r"(x));)
+    return x;
+}
 // 2^x on the special-function unit, denormals to zero; ex2(-inf) = 0.
 DEV float ex2(float x) {
     GPU(float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;)
     CPU(return emulate::ex2(x);)
+}
+// A float -> T.
+template <class T> DEV T from_float(float x) {
+    if constexpr (std::is_same<T, __half>::value) return __float2half_rn(x);
+    else return __float2bfloat16_rn(x);
 }
 // Two floats -> a packed pair of T, `lo` in the low half; and back.
 template <class T> DEV uint32_t pack2(float lo, float hi) {

@@ -1,4 +1,4 @@
-// One small wrapper per Hopper (sm_90a) instruction: its GPU form and its emulated form (see include/ptx.cuh).
+// The instructions that only Hopper (sm_90a) has, as ptx.cuh has the others: mbarriers, TMA copies, wgmma, setmaxnreg.
 #pragma once
 #include "ptx.cuh"
 #ifdef POD_EMULATE
@@ -7,26 +7,7 @@
 #include <cuda.h>
 #endif
 
-namespace pod90 {
-
-// Shared-window address of a generic pointer, as the 32-bit operand that PTX wants.
-DEV uint32_t smem_u32(const void* p) {
-    GPU(return static_cast<uint32_t>(__cvta_generic_to_shared(p));)
-    CPU(return emulate::address_of(p);)
-}
-
-// The CTA's dynamic shared memory, 1024-byte aligned as swizzled boxes need it.
-DEV uint8_t* dynamic_smem() {
-    GPU(extern __shared__ __align__(1024) uint8_t smem[]; return smem;)
-    CPU(return emulate::plain_smem();)
-}
-
-// A member of a struct that lies there. On the GPU it is a plain T, in the emulator one whose accesses are checked.
-#ifdef POD_EMULATE
-using emulate::shared;
-#else
-template <class T> using shared = T;
-#endif
+namespace ptx {
 
 // ---------------------------------------------------------------- mbarrier
 // Initialise: `count` arrivals complete a phase.
@@ -95,8 +76,8 @@ DEV bool elect_one(AT_ONLY) {
     return r;)
     CPU(return emulate::elect(at);)
 }
-// Where a warp is whole because the instruction before took all its lanes, their loads have been issued, in order: nobody
-// who is told afterwards can overwrite what they read. No instruction; the PTX manual would want a __syncwarp.
+// Where a warp is whole because the instruction before took all its lanes, their loads have been issued, in order:
+// nobody who is told afterwards can overwrite what they read. No instruction; the PTX manual would want a __syncwarp.
 DEV void converged(AT_ONLY) { CPU(emulate::syncwarp(at);) }
 // Give registers back to / take them from the CTA's pool (whole warpgroup).
 template <int N> DEV void setmaxnreg_dec(AT_ONLY) {
@@ -107,39 +88,11 @@ template <int N> DEV void setmaxnreg_inc(AT_ONLY) {
     GPU(asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));)
     CPU(emulate::setmaxnreg(N, true, at);)
 }
-// Named barrier among `threads` threads: wait / announce only / wait and learn whether any thread said true.
-DEV void bar_sync(int id, int threads AT) {
-    GPU(asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");)
-    CPU(emulate::barrier(id, threads, true, at);)
-}
-DEV void bar_arrive(int id, int threads AT) {
-    GPU(asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");)
-    CPU(emulate::barrier(id, threads, false, at);)
-}
-DEV bool bar_any(int id, int threads, bool mine AT) {
-    GPU(uint32_t r;
-    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, %2, %3, p;\nselp.u32 %0, 1, 0, q;\n}"
-                 : "=r"(r) : "r"(uint32_t(mine)), "r"(id), "r"(threads) : "memory");
-    return r;)
-    CPU(return emulate::barrier(id, threads, true, at, mine);)
-}
 // Order earlier ordinary shared-memory writes before later async-proxy (TMA, wgmma) accesses.
 DEV void fence_proxy_async(AT_ONLY) {
     GPU(asm volatile("fence.proxy.async.shared::cta;" ::: "memory");)
     CPU(emulate::fence_proxy_async(at);)
 }
-// A ticket that releases this thread's earlier writes and acquires those of earlier tickets.
-DEV int atom_inc_acq_rel(gptr<int> p AT) {
-    GPU(int old;
-    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(old) : "l"(p) : "memory");
-    return old;)
-    CPU(return emulate::atomic_add(p, 1, emulate::kAcqRel, at);)
-}
-DEV long long global_ns() {
-    GPU(long long now; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); return now;)
-    CPU(return emulate::globaltimer();)
-}
-
 // ---------------------------------------------------------------- wgmma
 // Order register accesses before the next wgmma.
 DEV void wgmma_fence(AT_ONLY) {
@@ -176,14 +129,16 @@ DEV uint64_t desc_plain(uint32_t addr, uint32_t lbo) {
                  "+f"(d[i + 6]), "+f"(d[i + 7])
 #define ACC32(d) F8(d, 0), F8(d, 8), F8(d, 16), F8(d, 24)
 #define ACC64(d) ACC32(d), F8(d, 32), F8(d, 40), F8(d, 48), F8(d, 56)
-#define LIST32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define LIST64 LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55," \
-                      "%56,%57,%58,%59,%60,%61,%62,%63"
+#define LIST32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+               "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define LIST64 LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+                      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
 // D[64x128] (+)= A[64x16] B[16x128], both K-major in shared memory. ACC = 0 overwrites D.
 template <typename T, int ACC> DEV void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b AT) {
-#define POD_SS(TYPE)                                                                                                 \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE \
+#define POD_SS(TYPE)                                                                    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"                           \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE           \
                  " {" LIST64 "}, %64, %65, p, 1, 1, 0, 0;\n}\n" : ACC64(d) : "l"(a), "l"(b), "n"(ACC))
     GPU(if constexpr (std::is_same<T, __half>::value) POD_SS("f16"); else POD_SS("bf16");)
     CPU((emulate::wgmma<T, 128>(d, nullptr, {a, false}, {b, false}, ACC, at));)
@@ -191,9 +146,10 @@ template <typename T, int ACC> DEV void wgmma_ss(float (&d)[64], uint64_t a, uin
 }
 // D[64x128] += A[64x16] B[16x128]; A in registers, B MN-major in shared memory.
 template <typename T> DEV void wgmma_rs(float (&d)[64], const uint32_t* a, uint64_t b AT) {
-#define POD_RS(TYPE)                                                                                                 \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE \
-                 " {" LIST64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;\n}\n"                                            \
+#define POD_RS(TYPE)                                                                    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                             \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE           \
+                 " {" LIST64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;\n}\n"              \
                  : ACC64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
     GPU(if constexpr (std::is_same<T, __half>::value) POD_RS("f16"); else POD_RS("bf16");)
     CPU((emulate::wgmma<T, 128>(d, a, {0, false}, {b, true}, true, at));)
@@ -201,9 +157,10 @@ template <typename T> DEV void wgmma_rs(float (&d)[64], const uint32_t* a, uint6
 }
 // The same with 64 columns.
 template <typename T> DEV void wgmma_rs(float (&d)[32], const uint32_t* a, uint64_t b AT) {
-#define POD_RS(TYPE)                                                                                                \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE \
-                 " {" LIST32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}\n"                                           \
+#define POD_RS(TYPE)                                                                    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                             \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
+                 " {" LIST32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}\n"              \
                  : ACC32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
     GPU(if constexpr (std::is_same<T, __half>::value) POD_RS("f16"); else POD_RS("bf16");)
     CPU((emulate::wgmma<T, 64>(d, a, {0, false}, {b, true}, true, at));)
@@ -211,49 +168,14 @@ template <typename T> DEV void wgmma_rs(float (&d)[32], const uint32_t* a, uint6
 }
 // D[64x8] (+)= A[64x16] B[16x8], both in shared memory. MN = 1: both MN-major, else both K-major.
 template <typename T, int MN, int ACC> DEV void wgmma_n8(float (&d)[4], uint64_t a, uint64_t b AT) {
-#define POD_N8(TYPE)                                                                                               \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\nwgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE \
-                 " {%0,%1,%2,%3}, %4, %5, p, 1, 1, %7, %7;\n}\n"                                                    \
+#define POD_N8(TYPE)                                                                    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"                            \
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE             \
+                 " {%0,%1,%2,%3}, %4, %5, p, 1, 1, %7, %7;\n}\n"                        \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b), "n"(ACC), "n"(MN))
     GPU(if constexpr (std::is_same<T, __half>::value) POD_N8("f16"); else POD_N8("bf16");)
     CPU((emulate::wgmma<T, 8>(d, nullptr, {a, MN}, {b, MN}, ACC, at));)
 #undef POD_N8
 }
 
-// ---------------------------------------------------------------- arithmetic
-// 2^x on the special-function unit, denormals to zero.
-DEV float ex2(float x) {
-    return ptx::ex2(x);
-}
-// Two floats -> packed pair (lo in the low half).
-template <typename T> DEV uint32_t pack2(float lo, float hi) {
-    return ptx::pack2<T>(lo, hi);
-}
-template <typename T> DEV T from_float(float x) {
-    if constexpr (std::is_same<T, __half>::value) return __float2half_rn(x);
-    else return __float2bfloat16_rn(x);
-}
-template <typename T> DEV void st_global_v4(gptr<T> p, uint32_t a, uint32_t b, uint32_t c, uint32_t d AT) {
-    GPU(asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");)
-    CPU(emulate::store_global(p, uint4{a, b, c, d}, at);)
-}
-DEV void st_shared(uint32_t addr, uint32_t x AT) {
-    GPU(asm volatile("st.shared.b32 [%0], %1;" ::"r"(addr), "r"(x) : "memory");)
-    CPU(emulate::store_shared(addr, x, at);)
-}
-DEV void st_shared_v4(uint32_t addr, float4 x AT) {
-    GPU(asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(addr), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");)
-    CPU(emulate::store_shared(addr, x, at);)
-}
-DEV float4 ld_shared_v4(uint32_t addr AT) {
-    GPU(float4 x;
-    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(addr) : "memory");
-    return x;)
-    CPU(return emulate::load_shared<float4>(addr, at);)
-}
-DEV void st_shared_zero16(uint32_t addr AT) {
-    GPU(asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(addr), "r"(0) : "memory");)
-    CPU(emulate::store_shared(addr, uint4{}, at);)
-}
-
-}  // namespace pod90
+}  // namespace ptx

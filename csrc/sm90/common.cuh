@@ -2,21 +2,22 @@
 #pragma once
 #include <cstddef>
 
-#include "include/ptx90.cuh"
+#include "include/partials.cuh"
+#include "include/ring.cuh"
+#include "include/softmax.cuh"
 
-namespace pod90 {
+namespace sm90 {
 
-constexpr float kLn2 = 0.6931471805599453f;
-constexpr float kSlack = 8.f;                                        // a running maximum may lag by 2^8 before O is rescaled
+constexpr float kSlack = 8.f;  // a running maximum may lag by 2^8 before O is rescaled
 
 // KV is [pages, page, Hk, D]; a contiguous cache is a paged one with one page a sequence and no table.
 struct KvLayout {
-    gptr<const int> table;    // [sequences, stride] page ids; null when contiguous
-    int stride, page_shift;   // tokens a page = 1 << page_shift (31: contiguous); a stride of 64 bits costs .5 %
+    gptr<const int> table;   // [sequences, stride] page ids; null when contiguous
+    int stride, page_shift;  // tokens a page = 1 << page_shift (31: contiguous); a stride of 64 bits costs .5 %
 };
 
-// One piece of work: query rows against a range of KV tiles. Made by pod/schedule/hopper.py, three int4 each; a producer
-// copies it to shared memory for its consumers.
+// One piece of work: query rows against a range of KV tiles. Made by pod/schedule/hopper.py, three int4 each; a
+// producer copies it to shared memory for its consumers.
 struct Work {
     shared<int> q_row;          // prefill: first token of q; decode: q row x Hq + first head of the group
     shared<int> rows;           // prefill: rows of the tile, tokens x heads (<= 128); decode: query heads (<= 8)
@@ -42,21 +43,37 @@ struct Record {
 };
 #define FIELD(record, name) (record).get(offsetof(Work, name))
 
-// Set a queue's counter back: a plain write, after atomics that order nothing. Its CTA is the last to touch the counter in
-// this launch, and each of the others had the answer of its last draw before it counted itself out.
+// A queue from which all CTAs draw: [0] the next piece, [1] CTAs that found it empty; zero between launches.
+using Queue = gptr<int>;
+DEV int draw(Queue queue, int lane) {
+    int drawn = 0;
+    if (lane == 0) drawn = atomicAdd(queue, 1);
+    return __shfl_sync(~0u, drawn, 0);
+}
+// Set a counter back: a plain write, after atomics that order nothing. Its CTA is the last to touch the counter in this
+// launch, and each of the others had the answer of its last draw before it counted itself out.
 DEV void reset(gptr<int> counter AT) {
     GPU(counter[0] = 0;)
     CPU(emulate::atomic(counter, emulate::kRelaxed, at, [](int) { return 0; });)
+}
+// A CTA that has drawn for the last time. The last of all leaves the queue as it was found.
+DEV void leave(Queue queue, int lane) {
+    if (lane == 0 && atomicAdd(queue + 1, 1) == int(gridDim.x) - 1) {
+        reset(queue);
+        reset(queue + 1);
+    }
 }
 
 // Page ids of 32 pages of a sequence, one a lane, read from the table once for all of them. A page past the end repeats
 // the last valid one, so that no table entry beyond the sequence is ever used.
 struct PageWindow {
-    int base = -1, id = 0;                                           // -1: nothing read yet for this sequence
+    int base = -1, id = 0;  // -1: nothing read yet for this sequence
 };
-// Where some tokens of one head begin: row `first` of the page that lane `lane0` holds; looked up before a
-// stage is free, so that the copy itself starts at once.
-struct Source { int first, page, lane0; };
+// Where some tokens of one head begin: row `first` of the page that lane `lane0` holds; looked up before a stage is
+// free, so that the copy itself starts at once.
+struct Source {
+    int first, page, lane0;
+};
 DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv_len, int lane) {
     if (!kv.table) return {row, seq, 0};
     const int page = row >> kv.page_shift, base = page & ~31;
@@ -68,21 +85,22 @@ DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv
 }
 
 // Copy the tokens of one head from `from` on to `dst`, 64 columns of them, as one box.
-DEV void load_block(const CUtensorMap* map, uint32_t dst, uint32_t bar, const Source& from, int panel, int head) {
+DEV void load_block(const CUtensorMap* map, smem_addr dst, smem_addr bar, const Source& from, int panel, int head) {
     const int page = __shfl_sync(~0u, from.page, from.lane0);
-    if (elect_one()) tma_load_5d(dst, map, bar, from.first, panel, head, page);
+    if (ptx::elect_one()) ptx::tma_load_5d(dst, map, bar, from.first, panel, head, page);
     __syncwarp();
 }
-// The same from kPages pages: load(i, page id) issues the box of page i. The number is a constant of the code, because one
-// thread issues all boxes and every instruction between two of them counts: with a loop at run time, pages of 16 cost 20 %.
+// The same from kPages pages: load(i, page id) issues the box of page i. The number is a constant of the code,
+// because one thread issues all boxes and every instruction between two of them counts: with a loop at run time,
+// pages of 16 cost 20 %.
 template <int kPages, typename Load> DEV void for_pages(const Source& from, Load load) {
     int page[kPages];
 #pragma unroll
     for (int i = 0; i < kPages; i++) page[i] = __shfl_sync(~0u, from.page, from.lane0 + i);
-    if (elect_one())
+    if (ptx::elect_one())
 #pragma unroll
         for (int i = 0; i < kPages; i++) load(i, page[i]);
     __syncwarp();
 }
 
-}  // namespace pod90
+}  // namespace sm90

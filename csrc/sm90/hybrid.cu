@@ -1,11 +1,11 @@
-// Prefill and decode attention of one hybrid batch in one persistent kernel for Hopper (sm_90a).
-// One CTA of 512 threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles,
-// warpgroup 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone.
-// At head_dim 64 a batch without decode may have a kernel of its own (kAlone), where warpgroup 3 is prefill's, too.
+// Prefill and decode attention of one hybrid batch in one persistent kernel for Hopper (sm_90a). One CTA of 512
+// threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles, warpgroup
+// 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone. At head_dim
+// 64 a batch without decode may have a kernel of its own (kAlone), where warpgroup 3 is prefill's, too.
 #include "sm90/decode.cuh"
 #include "sm90/prefill.cuh"
 #include "sm90/launch.h"
-using namespace pod90;
+using namespace sm90;
 
 // Registers of a producer, prefill and decode thread: (40 + 2 * 200 + 72) * 128 = 65536.
 constexpr int kThreads = 512, kRegsProducer = 40, kRegsPrefill = 200, kRegsDecode = 72;
@@ -14,58 +14,65 @@ constexpr int kRegsProducerAlone = 32, kRegsPrefillAlone = 160;
 template <int D> constexpr int kGranules = D == 128 ? 7 : 16;
 
 template <int D, bool kAlone> struct Layout {
-    static constexpr int kGroups = kAlone ? 3 : 2;                   // prefill warpgroups
+    static constexpr int kGroups = kAlone ? 3 : 2;  // prefill warpgroups
+    using Prefill = prefill::Control<kGroups>;
+    using Decode = decode::Control<kGranules<D>>;
     static constexpr uint32_t kDecode = prefill::Smem<D, 0, kGroups>::kBytes;
     static constexpr uint32_t kControl = kDecode + decode::Smem<D, kGranules<D>>::kBytes;
-    static constexpr uint32_t kDecodeControl = kControl + (sizeof(prefill::Control<kGroups>) + 15) / 16 * 16;
-    static constexpr uint32_t kBytes = kDecodeControl + sizeof(decode::Control<kGranules<D>>);
+    static constexpr uint32_t kDecodeControl = kControl + (sizeof(Prefill) + 15) / 16 * 16;
+    static constexpr uint32_t kBytes = kDecodeControl + sizeof(Decode);
     static_assert(kBytes <= 232448, "an SM gives one CTA 227 KB");
 };
 
-struct Maps { CUtensorMap pq, pk, pv, dq, dk, dv; };
+struct Maps {
+    prefill::Maps prefill;
+    decode::Maps decode;
+};
 
 // When each role of each CTA began and ended: [CTA][role][2], roles in the order of the warpgroups below.
 DEV void stamp(gptr<long long> trace, int role, int which) {
-    GPU(asm volatile("" : "+l"(trace));)                             // or ptxas keeps (and spills) the test from one stamp to the next
-    if (trace && thread_id() == (role < 2 ? role * 32 : (role - 1) * 128)) trace[(blockIdx.x * 5 + role) * 2 + which] = global_ns();
+    GPU(asm volatile("" : "+l"(trace));)  // or ptxas keeps (and spills) the test from one stamp to the next
+    if (!trace || ptx::thread_id() != (role < 2 ? role * 32 : (role - 1) * 128)) return;
+    trace[(blockIdx.x * 5 + role) * 2 + which] = ptx::globaltimer();
 }
 
 template <typename T, int D, int kPage, bool kAlone>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace) {
-    uint8_t* const smem = dynamic_smem();
     using L = Layout<D, kAlone>;
-    const uint32_t base = smem_u32(smem);
-    auto& pc = *reinterpret_cast<prefill::Control<L::kGroups>*>(smem + L::kControl);
-    auto& dc = *reinterpret_cast<decode::Control<kGranules<D>>*>(smem + L::kDecodeControl);
+    const smem_addr base = ptx::smem_u32(ptx::dynamic_smem<uint8_t>());
+    auto& pc = ptx::smem_struct<typename L::Prefill>(L::kControl);
+    auto& dc = ptx::smem_struct<typename L::Decode>(L::kDecodeControl);
     const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
 
     if (threadIdx.x == 0) {
-        prefill::init(pc);
-        decode::init(dc);
-        fence_mbar_init();
-        if (pp.units) prefetch_tmap(&maps.pq), prefetch_tmap(&maps.pk), prefetch_tmap(&maps.pv);
-        if (dp.n_chunks) prefetch_tmap(&maps.dq), prefetch_tmap(&maps.dk), prefetch_tmap(&maps.dv);
+        pc.init();
+        dc.init();
+        ptx::fence_mbar_init();
+        if (pp.units) maps.prefill.prefetch();
+        if (dp.n_chunks) maps.decode.prefetch();
     }
     __syncthreads();
 
     if (warp < 4) {
-        setmaxnreg_dec<kAlone ? kRegsProducerAlone : kRegsProducer>();
+        ptx::setmaxnreg_dec<kAlone ? kRegsProducerAlone : kRegsProducer>();
         stamp(trace, warp, 0);
-        if (warp == 0) prefill::Producer<D, kPage, L::kGroups>{maps.pq, maps.pk, maps.pv, pp, kv, base, pc, lane_id()}.run();
+        if (warp == 0) prefill::Producer<D, kPage, L::kGroups>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
         if constexpr (!kAlone)
-            if (warp == 1) decode::produce<D, kGranules<D>, kPage>(maps.dq, maps.dk, maps.dv, dp, kv, base + L::kDecode, dc, lane_id());
+            if (warp == 1)
+                decode::Producer<D, kGranules<D>, kPage>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}
+                    .run();
         stamp(trace, warp, 1);
     } else if (warp < 4 + 4 * L::kGroups) {
-        setmaxnreg_inc<kAlone ? kRegsPrefillAlone : kRegsPrefill>();
+        ptx::setmaxnreg_inc<kAlone ? kRegsPrefillAlone : kRegsPrefill>();
         stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D, kPage, L::kGroups>(pp, base, pc, dc.done, warp / 4 - 1, warp, lane_id());
+        prefill::consume<T, D, kPage, L::kGroups>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4, ptx::lane_id());
         stamp(trace, 1 + warp / 4, 1);
     } else if constexpr (!kAlone) {
-        setmaxnreg_dec<kRegsDecode>();
+        ptx::setmaxnreg_dec<kRegsDecode>();
         stamp(trace, 4, 0);
-        decode::consume<T, D, kGranules<D>>(dp, base + L::kDecode, dc, warp - 12, lane_id());
+        decode::Consumer<T, D, kGranules<D>>{dp, base + L::kDecode, dc, warp - 12, ptx::lane_id()}.run();
         stamp(trace, 4, 1);
     }
 }
@@ -75,8 +82,8 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
 using emulate::make_map;
 static bool has_context() { return true; }
 #else
-// The driver makes no map in a thread that has not used the GPU yet: its calls, unlike the runtime's, do not take up the
-// device's context by themselves.
+// The driver makes no map in a thread that has not used the GPU yet: its calls, unlike the runtime's, do not take up
+// the device's context by themselves.
 static bool has_context() {
     int device;
     return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
@@ -86,8 +93,8 @@ typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void
                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 // A tensor of 2-byte elements as boxes whose inner dimension is 64 columns (128 B, swizzled).
-static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, const cuuint64_t* dims, const cuuint64_t* strides,
-                     const cuuint32_t* box) {
+static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, const cuuint64_t* dims,
+                     const cuuint64_t* strides, const cuuint32_t* box) {
     static EncodeFn encode = [] {
         void* f = nullptr;
         cudaDriverEntryPointQueryResult found;
@@ -101,48 +108,59 @@ static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, co
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 #endif
-// Strides of maps count bytes, elements take two. Q for prefill: (64 columns, heads, tokens, panels). For decode: (64 columns,
-// heads of a group, panels, groups, tokens), so that a box of 8 heads is filled up with zeros where the group is smaller.
+// Strides of maps count bytes, elements take two. Q for prefill: (64 columns, heads, tokens, panels). For decode: (64
+// columns, heads of a group, panels, groups, tokens), so that a box of 8 heads is filled up with zeros where the
+// group is smaller.
 static bool q_maps(Maps* m, const Pod90Launch& a) {
     const cuuint64_t heads = a.num_q_heads, group = heads / a.num_kv_heads, tokens = a.tokens, panels = a.head_dim / 64;
     const cuuint64_t head = a.q_head * 2, token = a.q_token * 2;
     const cuuint64_t pd[4] = {64, heads, tokens, panels}, ps[3] = {head, token, 128};
-    const cuuint64_t dd[5] = {64, group, panels, cuuint64_t(a.num_kv_heads), tokens}, ds[4] = {head, 128, head * group, token};
-    const cuuint32_t pack = 1u << a.pack_shift, pb[4] = {64, pack, 64 / pack, 1}, db[5] = {64, decode::kHeads, cuuint32_t(panels), 1, 1};
-    return make_map(&m->pq, a.half, a.q, 4, pd, ps, pb) && make_map(&m->dq, a.half, a.q, 5, dd, ds, db);
+    const cuuint64_t dd[5] = {64, group, panels, cuuint64_t(a.num_kv_heads), tokens};
+    const cuuint64_t ds[4] = {head, 128, head * group, token};
+    const cuuint32_t pack = 1u << a.pack_shift, pb[4] = {64, pack, 64 / pack, 1};
+    const cuuint32_t db[5] = {64, decode::kHeads, cuuint32_t(panels), 1, 1};
+    return make_map(&m->prefill.q, a.half, a.q, 4, pd, ps, pb) && make_map(&m->decode.q, a.half, a.q, 5, dd, ds, db);
 }
 // KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
 static bool kv_map(CUtensorMap* map, const Pod90Launch& a, const void* data, int rows) {
     const cuuint64_t panels = a.head_dim / 64;
     const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), panels, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
-    const cuuint64_t strides[4] = {cuuint64_t(a.kv_token) * 2, 128, cuuint64_t(a.kv_head) * 2, cuuint64_t(a.kv_page) * 2};
+    const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
+    const cuuint64_t strides[4] = {token, 128, head, page};
     const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), 1, 1, 1};
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
-// The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages). A map has no
-// dimension left, so heads and panels share one: where a head has two panels, heads must lie side by side (pod/hopper.py).
-static bool can_group(const Pod90Launch& a) { return a.head_dim == 64 || a.kv_head == a.head_dim || a.num_kv_heads == 1; }
+// The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages). A map has
+// no dimension left, so heads and panels share one: where a head has two panels, heads must lie side by side
+// (pod/hopper.py).
+static bool can_group(const Pod90Launch& a) {
+    return a.head_dim == 64 || a.kv_head == a.head_dim || a.num_kv_heads == 1;
+}
 static bool grouped_map(CUtensorMap* map, const Pod90Launch& a, const void* data) {
-    const cuuint64_t panels = a.head_dim / 64, token = a.kv_token * 2, groups = a.page_tokens / 8;
+    const cuuint64_t panels = a.head_dim / 64, groups = a.page_tokens / 8;
+    const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
     const cuuint64_t dims[5] = {64, 8, a.num_kv_heads * panels, groups, cuuint64_t(a.pages)};
-    const cuuint64_t strides[4] = {token, panels == 1 ? cuuint64_t(a.kv_head) * 2 : 128, 8 * token, cuuint64_t(a.kv_page) * 2};
+    const cuuint64_t strides[4] = {token, panels == 1 ? head : 128, 8 * token, page};
     const cuuint32_t box[5] = {64, 8, cuuint32_t(panels), cuuint32_t(groups), 1};
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
 template <typename T, int D, int kPage, bool kAlone>
-static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp, const KvLayout& kv) {
+static int launch(const Pod90Launch& a, const Maps& maps, const prefill::Params& pp, const decode::Params& dp,
+                  const KvLayout& kv) {
+    constexpr uint32_t smem = Layout<D, kAlone>::kBytes;
+    const auto trace = static_cast<long long*>(a.trace);
 #ifdef POD_EMULATE
-    emulate::launch<hybrid90<T, D, kPage, kAlone>>(0, a.ctas, kThreads, Layout<D, kAlone>::kBytes, maps, pp, dp, kv,
-                                                    device_ptr(static_cast<long long*>(a.trace), a.ctas * 10, "trace"));
+    emulate::launch<hybrid90<T, D, kPage, kAlone>>(0, a.ctas, kThreads, smem, maps, pp, dp, kv,
+                                                   device_ptr(trace, a.ctas * 10, "trace"));
     return 0;
 #else
     auto kernel = hybrid90<T, D, kPage, kAlone>;
     // At every launch: each device wants to be asked, and asking takes less than a microsecond.
-    const cudaError_t room = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout<D, kAlone>::kBytes);
+    const cudaError_t room = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
     if (room != cudaSuccess) return room;
-    kernel<<<a.ctas, kThreads, Layout<D, kAlone>::kBytes, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, static_cast<long long*>(a.trace));
+    kernel<<<a.ctas, kThreads, smem, static_cast<cudaStream_t>(a.stream)>>>(maps, pp, dp, kv, trace);
     return cudaGetLastError();
 #endif
 }
@@ -151,26 +169,29 @@ extern "C" int pod90_launch(const Pod90Launch* launch_args) {
     const Pod90Launch& a = *launch_args;
     Maps maps = {};
     if (!has_context() || !q_maps(&maps, a)) return -1;
-    const bool grouped = a.table && a.page_tokens < prefill::kN;
+    const bool grouped = a.table && a.page_tokens < prefill::kKeys;
     if (grouped && a.prefill_units && !can_group(a)) return -2;
-    if (grouped ? !grouped_map(&maps.pk, a, a.k) || !grouped_map(&maps.pv, a, a.v)
-                : !kv_map(&maps.pk, a, a.k, prefill::kN) || !kv_map(&maps.pv, a, a.v, prefill::kN)) return -1;
-    if (!kv_map(&maps.dk, a, a.k, decode::kTokens) || !kv_map(&maps.dv, a, a.v, decode::kTokens)) return -1;
+    const auto prefill_map = [&](CUtensorMap* map, const void* data) {
+        return grouped ? grouped_map(map, a, data) : kv_map(map, a, data, prefill::kKeys);
+    };
+    if (!prefill_map(&maps.prefill.k, a.k) || !prefill_map(&maps.prefill.v, a.v)) return -1;
+    if (!kv_map(&maps.decode.k, a, a.k, decode::kTokens) || !kv_map(&maps.decode.v, a, a.v, decode::kTokens)) return -1;
     const float scale_log2 = a.scale * 1.4426950408889634f;
     const size_t rows = size_t(a.tokens) * a.num_q_heads;
     const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * a.head_dim, "out");
     const gptr<float> lse = device_ptr(static_cast<float*>(a.lse), rows, "lse");
-    prefill::Params pp = {device_ptr(static_cast<const Work*>(a.prefill_work), a.prefill_units, "prefill_work"), out, lse,
-                          device_ptr(a.counters, 2, "counters of prefill"),
+    prefill::Params pp = {device_ptr(static_cast<const Work*>(a.prefill_work), a.prefill_units, "prefill_work"),
+                          out, lse, device_ptr(a.counters, 2, "counters of prefill"),
                           device_ptr(a.prefill_part, a.prefill_floats, "partial results of prefill"),
-                          device_ptr(a.prefill_arrived, a.prefill_rows / 16 * a.prefill_groups, "prefill_arrived"), a.prefill_units,
-                          a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift, a.prefill_yields, scale_log2};
+                          device_ptr(a.prefill_arrived, a.prefill_rows / 16 * a.prefill_groups, "prefill_arrived"),
+                          a.prefill_units, a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift,
+                          a.prefill_yields, scale_log2};
     decode::Params dp = {device_ptr(static_cast<const Work*>(a.decode_work), a.decode_works, "decode_work"),
                          device_ptr(a.decode_chunks, a.n_decode_chunks + 1, "decode_chunks"), out, lse,
                          device_ptr(a.counters + 2, 2, "counters of decode"),
                          device_ptr(a.decode_part, a.decode_floats, "partial results of decode"),
-                         device_ptr(a.decode_arrived, a.decode_groups, "decode_arrived"), a.n_decode_chunks, a.num_q_heads,
-                         scale_log2};
+                         device_ptr(a.decode_arrived, a.decode_groups, "decode_arrived"), a.n_decode_chunks,
+                         a.num_q_heads, scale_log2};
     KvLayout kv = {device_ptr(a.table, size_t(a.sequences) * a.table_stride, "block_table"), int(a.table_stride),
                    a.table ? __builtin_ctz(a.page_tokens) : 31};
     const auto go = [&](auto dtype, auto dim, auto page) {

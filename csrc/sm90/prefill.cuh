@@ -1,16 +1,18 @@
 // Prefill on Hopper: one producer warp, two or three consumer warpgroups of 64 query rows each, blocks of 128 keys.
-// Q, O: [tokens, Hq, D]. A tile's rows are tokens x heads of one KV head (token major), so that a short chunk fills a tile
-// with the heads of its group instead of padding. A tile's KV blocks are walked from the last to the first, so that only the first ones are masked.
+// Q, O: [tokens, Hq, D]. A tile's rows are tokens x heads of one KV head (token major), so that a short chunk fills a
+// tile with the heads of its group instead of padding. A tile's blocks of keys are walked from the last to the first,
+// so that only the first ones are masked.
 #pragma once
 #include "sm90/common.cuh"
 
-namespace pod90::prefill {
+namespace sm90::prefill {
 
-constexpr int kN = 128;                                              // KV tokens of a block
-constexpr uint32_t kPanel = 128 * 128;                               // 128 rows of 64 columns: one swizzled panel
+constexpr int kKeys = 128;               // of a block
+constexpr int kGroupRows = 64;           // of a warpgroup, as wgmma has them
+constexpr uint32_t kPanel = 128 * 128;   // 128 rows of 64 columns: one swizzled panel
 
-// Shared memory: Q, then two stages each of K and V. A tile of K or V is [panel][128 rows]. With pages of kPage <
-// 128 tokens (kPage = 0: larger, or contiguous) that would take a copy for each page and panel; there a tile is [group of 8
+// Shared memory: Q, then two stages each of K and V. A tile of K or V is [panel][128 rows]. With pages of kPage < 128
+// tokens (kPage = 0: larger, or contiguous) that would take a copy for each page and panel; there a tile is [group of 8
 // rows][panel][8 rows], so that one copy brings a whole page and the groups are still evenly spaced, as wgmma asks.
 template <int D, int kPage = 0, int kGroups = 2> struct Smem {
     static constexpr uint32_t kTile = (D / 64) * kPanel, kQGroup = kTile / 2;
@@ -19,156 +21,175 @@ template <int D, int kPage = 0, int kGroups = 2> struct Smem {
 };
 
 struct Params {
-    gptr<const Work> work;                                           // [units], longest first
+    gptr<const Work> work;   // [units], longest first
     gptr<uint16_t> out;
-    gptr<float> lse;                                                 // [tokens, Hq], natural log; may be null
-    gptr<int> counters;                                              // [0] next unit, [1] CTAs done; 0 between launches
-    gptr<float> part;                                                // partial results of split tiles
-    gptr<int> arrived;                                               // one a group and warp: partials stored; 0 between launches
-    int units, Hq, group, causal, pack_shift;                        // 1 << pack_shift query heads share a tile
-    int yields;                                                      // leave the tensor cores to decode between turns
+    gptr<float> lse;         // [tokens, Hq], natural log; may be null
+    Queue queue;             // of units
+    gptr<float> part;        // partial results of split tiles
+    gptr<int> arrived;       // one a group and warp: partials stored; 0 between launches
+    int units, num_q_heads, group, causal;
+    int pack_shift;          // 1 << pack_shift query heads share a tile
+    int yields;              // leave the tensor cores to decode between turns
     float scale_log2;
 };
 
-// Barriers (8 bytes each) and, behind them, the records of the tiles in flight: [warpgroup][tile parity].
+// Rings and, behind them, the records of the tiles in flight: [warpgroup][tile parity].
 template <int kGroups> struct Control {
-    uint64_t q_full[kGroups], q_empty[kGroups], k_full[2], k_empty[2], v_full[2], v_empty[2], tail;
+    Ring<1> q[kGroups];  // every warpgroup's rows of Q
+    Ring<2> k, v;        // blocks that all warpgroups read
+    uint64_t tail;       // mbarrier: the copy of a block of V that is not whole; readers see it when it is cleared
     alignas(16) Work work[kGroups][2];
+
+    DEV void init() {  // readers are warps
+        for (int g = 0; g < kGroups; g++) q[g].init(4);
+        k.init(4 * kGroups);
+        v.init(4 * kGroups);
+        ptx::mbar_init(ptx::smem_u32(&tail), 1);
+    }
 };
 
-template <int kGroups> DEV void init(Control<kGroups>& c) {
-    for (int g = 0; g < kGroups; g++) mbar_init(smem_u32(&c.q_full[g]), 1), mbar_init(smem_u32(&c.q_empty[g]), 4);
-    for (int s = 0; s < 2; s++) {                                    // "empty" counts one arrival per consumer warp
-        mbar_init(smem_u32(&c.k_full[s]), 1), mbar_init(smem_u32(&c.k_empty[s]), 4 * kGroups);
-        mbar_init(smem_u32(&c.v_full[s]), 1), mbar_init(smem_u32(&c.v_empty[s]), 4 * kGroups);
-    }
-    mbar_init(smem_u32(&c.tail), 1);
-}
-
 // ---------------------------------------------------------------- producer: one warp
-template <int D, int kPage, int kGroups>
-struct Producer {
-    const CUtensorMap &mq, &mk, &mv;
+struct Maps {
+    CUtensorMap q, k, v;
+    DEV void prefetch() const {
+        ptx::prefetch_tmap(&q);
+        ptx::prefetch_tmap(&k);
+        ptx::prefetch_tmap(&v);
+    }
+};
+
+template <int D, int kPage, int kGroups> struct Producer {
+    using S = Smem<D, kPage, kGroups>;
+    const Maps& maps;
     const Params& p;
     const KvLayout& kv;
-    uint32_t base;
+    smem_addr base;
     Control<kGroups>& c;
     int lane;
     PageWindow window = {};
-    uint32_t blocks = 0, tiles = 0, tails = 0;                       // so far: stage and phase carry on across tiles
-    using S = Smem<D, kPage, kGroups>;
+    Place<2> block = {};  // of K and V; places carry on across tiles
+    Place<1> tile = {}, tail = {};
 
-    template <bool kIsV> DEV void load(int seq, int kv_len, int kv_head, int block, uint32_t i) {
-        const uint32_t s = i & 1, dst = base + (kIsV ? S::kV : S::kK) + s * S::kTile;
-        const int row = block * kN;
+    // Block n of a sequence.
+    template <bool kValues> DEV void load(int seq, int kv_len, int kv_head, int n, Place<2> at) {
+        Ring<2>& ring = kValues ? c.v : c.k;
+        const smem_addr dst = base + (kValues ? S::kV : S::kK) + at.stage() * S::kTile;
+        const int row = n * kKeys;
         const Source from = find(kv, window, seq, row, kv_len, lane);
-        const bool tail = kIsV && kv_len - row < kN;
-        const uint32_t full = smem_u32(kIsV ? &c.v_full[s] : &c.k_full[s]), done = tail ? smem_u32(&c.tail) : full;
-        mbar_wait(smem_u32(kIsV ? &c.v_empty[s] : &c.k_empty[s]), ((i >> 1) & 1) ^ 1);
-        if (elect_one()) mbar_arrive_tx(done, S::kTile);
-        const CUtensorMap* map = kIsV ? &mv : &mk;
-        if constexpr (kPage != 0) {                                  // map: 64 columns, 8 rows, heads x panels, groups, pages
-            for_pages<kN / kPage>(from, [&](int i, int page) {
-                tma_load_5d(dst + i * kPage * D * 2, map, done, 0, kv_head * (D / 64), 0, page);
+        const bool is_tail = kValues && kv_len - row < kKeys;
+        const smem_addr filled = ring.filled(at), copied = is_tail ? ptx::smem_u32(&c.tail) : filled;
+        ring.acquire(at);
+        if (ptx::elect_one()) ptx::mbar_arrive_tx(copied, S::kTile);
+        const CUtensorMap* map = kValues ? &maps.v : &maps.k;
+        if constexpr (kPage != 0) {  // map: 64 columns, 8 rows, heads x panels, groups, pages
+            for_pages<kKeys / kPage>(from, [&](int i, int page) {
+                ptx::tma_load_5d(dst + i * kPage * D * 2, map, copied, 0, kv_head * (D / 64), 0, page);
             });
         } else {
 #pragma unroll
-            for (int panel = 0; panel < D / 64; panel++) load_block(map, dst + panel * kPanel, done, from, panel, kv_head);
+            for (int panel = 0; panel < D / 64; panel++)
+                load_block(map, dst + panel * kPanel, copied, from, panel, kv_head);
         }
-        if (tail) clear_tail(dst, kv_len - row, full);
+        if (is_tail) clear_tail(dst, kv_len - row, filled);
     }
     // V rows past the sequence's end may hold anything, and 0 * NaN would poison the sum.
-    DEV void clear_tail(uint32_t dst, int first, uint32_t full) {
-        mbar_wait(smem_u32(&c.tail), tails++ & 1);
-        for (int i = first * 8 + lane; i < kN * 8; i += 32)
+    DEV void clear_tail(smem_addr dst, int first, smem_addr filled) {
+        ptx::mbar_wait(ptx::smem_u32(&c.tail), tail.odd());
+        tail.advance();
+        for (int i = first * 8 + lane; i < kKeys * 8; i += 32)
 #pragma unroll
             for (int panel = 0; panel < D / 64; panel++)
-                st_shared_zero16(dst + panel * S::kPanelStep + i / 64 * S::kGroupStep + i % 64 * 16);
-        fence_proxy_async();
+                ptx::st_shared_16(dst + panel * S::kPanelStep + i / 64 * S::kGroupStep + i % 64 * 16, uint4{});
+        ptx::fence_proxy_async();
         __syncwarp();
-        if (elect_one()) mbar_arrive(full);
+        if (ptx::elect_one()) ptx::mbar_arrive(filled);
     }
     // Each warpgroup has its own part of Q, so that it starts on a tile without waiting for the other one.
-    DEV void load_q(int wg, const Record& w) {
-        mbar_wait(smem_u32(&c.q_empty[wg]), (tiles & 1) ^ 1);
-        const uint32_t full = smem_u32(&c.q_full[wg]);
-        const int token = FIELD(w, q_row) + wg * (64 >> p.pack_shift), head = FIELD(w, head);
-        w.copy_to(c.work[wg][tiles & 1], lane);
+    DEV void load_q(int group, const Record& w) {
+        c.q[group].acquire(tile);
+        const smem_addr filled = c.q[group].filled(tile);
+        const int token = FIELD(w, q_row) + group * (kGroupRows >> p.pack_shift), head = FIELD(w, head);
+        w.copy_to(c.work[group][tile.odd()], lane);
         __syncwarp();
-        if (elect_one()) {
-            mbar_arrive_tx(full, S::kQGroup);
+        if (ptx::elect_one()) {
+            c.q[group].expect(tile, S::kQGroup);
 #pragma unroll
-            for (int panel = 0; panel < D / 64; panel++)
-                tma_load_4d(base + S::kQ + (wg * (D / 64) + panel) * (kPanel / 2), &mq, full, head, token, panel);
+            for (int panel = 0; panel < D / 64; panel++) {
+                const smem_addr dst = base + S::kQ + (group * (D / 64) + panel) * (kPanel / 2);
+                ptx::tma_load_4d(dst, &maps.q, filled, head, token, panel);
+            }
         }
         __syncwarp();
     }
-    DEV void stop(int wg) {
-        mbar_wait(smem_u32(&c.q_empty[wg]), (tiles & 1) ^ 1);
-        if (elect_one()) c.work[wg][tiles & 1].rows = 0, mbar_arrive(smem_u32(&c.q_full[wg]));
+    // A record without rows: there is no more work.
+    DEV void stop(int group) {
+        c.q[group].acquire(tile);
+        if (ptx::elect_one()) {
+            c.work[group][tile.odd()].rows = 0;
+            c.q[group].fill(tile);
+        }
         __syncwarp();
-    }
-    DEV int ticket() {
-        int t = 0;
-        if (lane == 0) t = atomicAdd(p.counters, 1);
-        return __shfl_sync(~0u, t, 0);
     }
     DEV void run() {
-        for (int unit = blockIdx.x; unit < p.units; tiles++) {
+        for (int unit = blockIdx.x; unit < p.units; tile.advance()) {
             const Record w(p.work + unit, lane);
-            const int seq = FIELD(w, seq), kv_len = FIELD(w, kv_len), kv_head = FIELD(w, head) / p.group, begin = FIELD(w, begin);
+            const int seq = FIELD(w, seq), kv_len = FIELD(w, kv_len), kv_head = FIELD(w, head) / p.group;
+            const int begin = FIELD(w, begin);
             int n = FIELD(w, end) - 1;
             window.base = -1;
-            load<false>(seq, kv_len, kv_head, n, blocks);            // the order in which the consumers use them; K does
-            for (int g = 0; g < kGroups; g++) load_q(g, w);          // not wait for the previous tile's Q
+            load<false>(seq, kv_len, kv_head, n, block);      // the order in which the consumers use them; K does
+            for (int g = 0; g < kGroups; g++) load_q(g, w);   // not wait for the previous tile's Q
 #pragma unroll 1
             for (; n > begin; n--) {
-                load<false>(seq, kv_len, kv_head, n - 1, blocks + 1);
-                load<true>(seq, kv_len, kv_head, n, blocks++);
+                load<false>(seq, kv_len, kv_head, n - 1, block.next());
+                load<true>(seq, kv_len, kv_head, n, block);
+                block.advance();
             }
             // ask for the next unit just before the last wait: late enough to stay dynamic, early enough to hide
-            unit = ticket() + gridDim.x;
-            load<true>(seq, kv_len, kv_head, n, blocks++);
+            unit = draw(p.queue, lane) + gridDim.x;
+            load<true>(seq, kv_len, kv_head, n, block);
+            block.advance();
         }
         for (int g = 0; g < kGroups; g++) stop(g);
-        // the last CTA to run dry leaves the counters as it found them
-        if (lane == 0 && atomicAdd(p.counters + 1, 1) == int(gridDim.x) - 1) reset(p.counters), reset(p.counters + 1);
+        leave(p.queue, lane);
     }
 };
 
 // ---------------------------------------------------------------- consumers: two or three warpgroups
 // S = Q K^T for this warpgroup's 64 rows: k16 steps, 4 in each panel.
-template <typename T, int D, int kPage> DEV void issue_qk(float (&s)[64], uint64_t dq, uint64_t dk) {
+template <typename T, int D, int kPage> DEV void issue_qk(float (&s)[64], uint64_t q, uint64_t k) {
     constexpr uint32_t kStep = Smem<D, kPage>::kPanelStep;
-    wgmma_fence();
+    ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        const uint32_t a = ((k >> 2) * (kPanel / 2) + (k & 3) * 32) >> 4, b = ((k >> 2) * kStep + (k & 3) * 32) >> 4;
-        k == 0 ? wgmma_ss<T, 0>(s, dq + a, dk + b) : wgmma_ss<T, 1>(s, dq + a, dk + b);
+    for (int d = 0; d < D / 16; d++) {
+        const uint32_t a = ((d >> 2) * (kPanel / 2) + (d & 3) * 32) >> 4, b = ((d >> 2) * kStep + (d & 3) * 32) >> 4;
+        d == 0 ? ptx::wgmma_ss<T, 0>(s, q + a, k + b) : ptx::wgmma_ss<T, 1>(s, q + a, k + b);
     }
-    wgmma_commit();
+    ptx::wgmma_commit();
 }
-// O += P V: P from registers, V MN-major, 16 KV rows a step.
-template <typename T, int D, int kPage> DEV void issue_pv(float (&o)[D / 2], const uint32_t (&p)[32], uint64_t dv) {
+// O += P V: P from registers, V MN-major, 16 keys a step.
+template <typename T, int D, int kPage> DEV void issue_pv(float (&o)[D / 2], const uint32_t (&p)[32], uint64_t v) {
     constexpr uint32_t kStep = 2 * Smem<D, kPage>::kGroupStep;
-    wgmma_fence();
+    ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kN / 16; k++) wgmma_rs<T>(o, p + 4 * k, dv + ((k * kStep) >> 4));
-    wgmma_commit();
+    for (int k = 0; k < kKeys / 16; k++) ptx::wgmma_rs<T>(o, p + 4 * k, v + ((k * kStep) >> 4));
+    ptx::wgmma_commit();
 }
 
-// Online softmax on the S fragment, in base 2. A thread holds rows g and g+8: s[4j+c] and s[4j+2+c] are columns
-// 8j + 2(lane%4) + c. `lim[r]` is the last visible column of row g + 8r, less 2(lane%4).
-// Part 1: mask, row maxima, the factor `corr` for what was summed before, the exponent offset `ms`. A maximum that is too low
-// by no more than the slack stays: P fits 16 bits all the same, and where no row of a warp has a new one O needs no rescaling.
+// Online softmax on the S fragment, in base 2. A thread holds rows g and g+8: s[4j+c] and s[4j+2+c] are columns 8j +
+// 2(lane%4) + c. `last_seen` is the last column that row g sees, less 2(lane%4); row g+8 sees `more`. Part 1: mask,
+// row maxima, the factor `fade` for what was summed before, the exponent's offset. A maximum that is too low by no
+// more than the slack stays: P fits 16 bits all the same, and where no row of a warp has a new one O needs no
+// rescaling.
 template <bool kFirst, bool kMask>
-DEV void softmax_max(float (&s)[64], float (&m)[2], float (&corr)[2], float (&ms)[2], int lim, int step, float c) {
+DEV void softmax_max(float (&s)[64], float (&m)[2], float (&fade)[2], float (&offset)[2], int last_seen, int more,
+                     float scale_log2) {
     if (kMask) {
 #pragma unroll
         for (int j = 0; j < 16; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (8 * j + (e & 1) > lim + (e >> 1) * step) s[4 * j + e] = -INFINITY;
+                if (8 * j + (e & 1) > last_seen + (e >> 1) * more) s[4 * j + e] = kMinusInf;
     }
     float top[2] = {s[0], s[2]};
     // Row g's maximum takes four short chains and row g+8's one long chain on purpose: ptxas then finishes row g first,
@@ -176,198 +197,221 @@ DEV void softmax_max(float (&s)[64], float (&m)[2], float (&corr)[2], float (&ms
     float a[4] = {s[0], s[1], s[4], s[5]};
 #pragma unroll
     for (int j = 2; j < 16; j++)
-        a[2 * (j & 1)] = fmaxf(a[2 * (j & 1)], s[4 * j]), a[2 * (j & 1) + 1] = fmaxf(a[2 * (j & 1) + 1], s[4 * j + 1]);
+#pragma unroll
+        for (int e = 0; e < 2; e++) a[2 * (j & 1) + e] = fmaxf(a[2 * (j & 1) + e], s[4 * j + e]);
     top[0] = fmaxf(fmaxf(a[0], a[1]), fmaxf(a[2], a[3]));
 #pragma unroll
     for (int j = 0; j < 16; j++) top[1] = fmaxf(fmaxf(top[1], s[4 * j + 2]), s[4 * j + 3]);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (!kFirst) top[r] = fmaxf(top[r], m[r]);
-        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
-        top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
-        if (!kFirst && (top[r] - m[r]) * c <= kSlack) top[r] = m[r];
-        ms[r] = kMask && top[r] == -INFINITY ? 0.f : top[r] * c;     // a row with nothing visible yet must not make NaN
-        corr[r] = kFirst || top[r] == m[r] ? 1.f : ex2(fmaf(m[r], c, -ms[r]));
+        top[r] = quad_max(top[r]);
+        if (!kFirst && (top[r] - m[r]) * scale_log2 <= kSlack) top[r] = m[r];
+        // a row that sees nothing yet must not make NaN
+        offset[r] = kMask && top[r] == kMinusInf ? 0.f : top[r] * scale_log2;
+        fade[r] = kFirst || top[r] == m[r] ? 1.f : ptx::ex2(fmaf(m[r], scale_log2, -offset[r]));
         m[r] = top[r];
     }
 }
 // Part 2: exponentials in place and row sums.
-DEV void softmax_exp(float (&s)[64], float (&l)[2], const float (&corr)[2], const float (&ms)[2], float c) {
+DEV void softmax_exp(float (&s)[64], float (&l)[2], const float (&fade)[2], const float (&offset)[2],
+                     float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; r++)
 #pragma unroll
-        for (int i = 2 * r; i < 64; i += 4) s[i] = ex2(fmaf(s[i], c, -ms[r])), s[i + 1] = ex2(fmaf(s[i + 1], c, -ms[r]));
+        for (int i = 2 * r; i < 64; i += 4)
+#pragma unroll
+            for (int e = i; e < i + 2; e++) s[e] = ptx::ex2(fmaf(s[e], scale_log2, -offset[r]));
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        l[r] *= corr[r];
+        l[r] *= fade[r];
 #pragma unroll
-        for (int i = 2 * r; i < 64; i += 4) l[r] += s[i], l[r] += s[i + 1];
+        for (int i = 2 * r; i < 64; i += 4)
+#pragma unroll
+            for (int e = i; e < i + 2; e++) l[r] += s[e];
     }
 }
 // The S fragment is already laid out as the A operand: only convert.
 template <typename T> DEV void to_p(uint32_t (&p)[32], const float (&s)[64]) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) p[i] = pack2<T>(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < 32; i++) p[i] = ptx::pack2<T>(s[2 * i], s[2 * i + 1]);
 }
-template <int N> DEV void rescale(float (&o)[N], const float (&corr)[2]) {
+template <int N> DEV void rescale(float (&o)[N], const float (&fade)[2]) {
 #pragma unroll
-    for (int i = 0; i < N; i++) o[i] *= corr[(i >> 1) & 1];
+    for (int i = 0; i < N; i++) o[i] *= fade[(i >> 1) & 1];
 }
 
-// Split tiles: every warp stores its partial, and the last of the warps that share these 16 rows adds them up in slot
-// order, so the result does not depend on who came last. Returns whether this warp holds the final result.
+// Split tiles, see include/partials.cuh: here the parts of 16 rows by one warp each. Returns whether this warp holds
+// the final result.
 template <int D, int kWarps>
 DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int warp, int lane) {
-    constexpr int kVecs = D / 8 + 1;                                 // float4 a lane stores: O, then m and l
-    const gptr<float4> base = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs * 32 + lane;
+    constexpr int kVecs = D / 8 + 1;  // float4 a lane stores: O, then m and l
     constexpr size_t kStride = kWarps * kVecs * 32;
+    const gptr<float4> base = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs * 32 + lane;
     const gptr<float4> mine = base + w.part * kStride;
 #pragma unroll
-    for (int i = 0; i < D / 8; i++) __stcg(mine + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
+    for (int i = 0; i < D / 8; i++)
+        __stcg(mine + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
     __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));
     __threadfence();
     __syncwarp();
-    int old = 0;
-    if (lane == 0) {
-        const gptr<int> arrived = p.arrived + w.group * kWarps + warp;
-        old = atom_inc_acq_rel(arrived);
-        if (old == w.parts - 1) arrived[0] = 0;
-    }
-    __syncwarp();                                                    // what lane 0 has acquired, all may read
-    if (__shfl_sync(~0u, old, 0) != w.parts - 1) return false;
+    bool last = false;
+    if (lane == 0) last = last_to_arrive(p.arrived + w.group * kWarps + warp, w.parts);
+    __syncwarp();  // what lane 0 has acquired, all may read
+    if (!__shfl_sync(~0u, int(last), 0)) return false;
     __threadfence();
-    float top[2] = {-INFINITY, -INFINITY};
-    for (int s = 0; s < w.parts; s++) {
-        const float4 x = __ldcg(base + s * kStride + (kVecs - 1) * 32);
-        top[0] = fmaxf(top[0], x.x), top[1] = fmaxf(top[1], x.y);
+    float top[2] = {kMinusInf, kMinusInf};
+    for (int i = 0; i < w.parts; i++) {
+        const float4 ml = __ldcg(base + i * kStride + (kVecs - 1) * 32);
+        top[0] = fmaxf(top[0], ml.x);
+        top[1] = fmaxf(top[1], ml.y);
     }
 #pragma unroll
-    for (int r = 0; r < 2; r++) m[r] = top[r], l[r] = 0.f, top[r] = top[r] == -INFINITY ? 0.f : top[r];
+    for (int r = 0; r < 2; r++) {
+        m[r] = top[r];
+        l[r] = 0.f;
+        top[r] = top[r] == kMinusInf ? 0.f : top[r];
+    }
 #pragma unroll
     for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 #pragma unroll 1
-    for (int s = 0; s < w.parts; s++) {
-        const gptr<const float4> part = base + s * kStride;
-        const float4 x = __ldcg(part + (kVecs - 1) * 32);
-        const float w0 = ex2((x.x - top[0]) * p.scale_log2), w1 = ex2((x.y - top[1]) * p.scale_log2);
-        l[0] = fmaf(x.z, w0, l[0]), l[1] = fmaf(x.w, w1, l[1]);
+    for (int i = 0; i < w.parts; i++) {
+        const gptr<const float4> part = base + i * kStride;
+        const float4 ml = __ldcg(part + (kVecs - 1) * 32);
+        const float weight[2] = {ptx::ex2((ml.x - top[0]) * p.scale_log2), ptx::ex2((ml.y - top[1]) * p.scale_log2)};
+        l[0] = fmaf(ml.z, weight[0], l[0]);
+        l[1] = fmaf(ml.w, weight[1], l[1]);
 #pragma unroll
-        for (int i = 0; i < D / 8; i++) {
-            const float4 y = __ldcg(part + i * 32);
-            o[4 * i] = fmaf(y.x, w0, o[4 * i]), o[4 * i + 1] = fmaf(y.y, w0, o[4 * i + 1]);
-            o[4 * i + 2] = fmaf(y.z, w1, o[4 * i + 2]), o[4 * i + 3] = fmaf(y.w, w1, o[4 * i + 3]);
+        for (int j = 0; j < D / 8; j++) {
+            const float4 x = __ldcg(part + j * 32);
+            o[4 * j] = fmaf(x.x, weight[0], o[4 * j]);
+            o[4 * j + 1] = fmaf(x.y, weight[0], o[4 * j + 1]);
+            o[4 * j + 2] = fmaf(x.z, weight[1], o[4 * j + 2]);
+            o[4 * j + 3] = fmaf(x.w, weight[1], o[4 * j + 3]);
         }
     }
     return true;
 }
 
+// Words i and i + kBit of each pair change places between the lanes whose numbers differ in kBit: half of a transpose.
+template <int kBit> DEV void exchange(uint32_t& low, uint32_t& high, int lane) {
+    const bool upper = lane & kBit;
+    const uint32_t got = __shfl_xor_sync(~0u, upper ? low : high, kBit);
+    low = upper ? got : low;
+    high = upper ? high : got;
+}
 // Divide by the row sums and store: a 4x4 word transpose inside each quad turns 4-byte pieces into 16-byte stores.
 template <typename T, int D>
 DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int row, int lane) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        l[r] += __shfl_xor_sync(~0u, l[r], 1);
-        l[r] += __shfl_xor_sync(~0u, l[r], 2);
-        const float inv = 1.f / l[r];
+        l[r] = quad_sum(l[r]);
+        const float inverse = 1.f / l[r];
         const int q = row + 8 * r;
-        const size_t at = size_t(w.q_row + (q >> p.pack_shift)) * p.Hq + w.head + (q & ((1 << p.pack_shift) - 1));
+        const int token = w.q_row + (q >> p.pack_shift), head = w.head + (q & ((1 << p.pack_shift) - 1));
+        const size_t at = size_t(token) * p.num_q_heads + head;
         const gptr<T> dst = ptr_cast<T>(p.out) + at * D + (lane & 3) * 8;
         if (p.lse && q < w.rows && (lane & 3) == 0) p.lse[at] = m[r] * p.scale_log2 * kLn2 + logf(l[r]);
 #pragma unroll
-        for (int jj = 0; jj < D / 32; jj++) {
+        for (int j = 0; j < D / 32; j++) {
             uint32_t x[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const int i = 4 * (4 * jj + k) + 2 * r;
-                x[k] = pack2<T>(o[i] * inv, o[i + 1] * inv);
+                const int i = 4 * (4 * j + k) + 2 * r;
+                x[k] = ptx::pack2<T>(o[i] * inverse, o[i + 1] * inverse);
             }
-            const bool b0 = lane & 1, b1 = lane & 2;
-            uint32_t y = __shfl_xor_sync(~0u, b0 ? x[0] : x[1], 1), z = __shfl_xor_sync(~0u, b0 ? x[2] : x[3], 1);
-            x[0] = b0 ? y : x[0], x[1] = b0 ? x[1] : y, x[2] = b0 ? z : x[2], x[3] = b0 ? x[3] : z;
-            y = __shfl_xor_sync(~0u, b1 ? x[0] : x[2], 2), z = __shfl_xor_sync(~0u, b1 ? x[1] : x[3], 2);
-            x[0] = b1 ? y : x[0], x[1] = b1 ? z : x[1], x[2] = b1 ? x[2] : y, x[3] = b1 ? x[3] : z;
-            if (q < w.rows) st_global_v4(dst + 32 * jj, x[0], x[1], x[2], x[3]);
+            exchange<1>(x[0], x[1], lane);
+            exchange<1>(x[2], x[3], lane);
+            exchange<2>(x[0], x[2], lane);
+            exchange<2>(x[1], x[3], lane);
+            if (q < w.rows) ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));
         }
     }
 }
 
-// Consumer warpgroup `wg`, 64 query rows. They take turns at the tensor cores (ping-pong) through barriers 1 to kGroups.
+// A warpgroup, 64 query rows. The groups take turns at the tensor cores (ping-pong), so that one computes its softmax
+// while the products of another run: two that ask for products at once would both get them late. One function: with its
+// state in a struct, ptxas places the vote on rescaling behind the wait for P V.
 template <typename T, int D, int kPage, int kGroups>
-DEV void consume(const Params& p, uint32_t base, Control<kGroups>& c, const volatile bool& decode_done, int wg, int warp, int lane) {
+DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const volatile bool& decode_done, int group,
+                 int warp, int lane) {  // warp: of all consumers
     using S = Smem<D, kPage, kGroups>;
-    const int row = wg * 64 + (warp & 3) * 16 + lane / 4;
-    const uint64_t dq = desc_sw128(base + S::kQ + wg * S::kQGroup, 1, 1024);
-    const uint64_t dk0 = desc_sw128(base + S::kK, 1, S::kGroupStep), dv0 = desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep);
-    const uint32_t k_full = smem_u32(c.k_full), k_empty = smem_u32(c.k_empty), v_full = smem_u32(c.v_full), v_empty = smem_u32(c.v_empty);
-    uint32_t it = 0, nt = 0;
-    float o[D / 2], s[64], m[2], l[2], corr[2];
-    uint32_t pr[32];
-    auto wait_k = [&](uint32_t i) { mbar_wait(k_full + 8 * (i & 1), (i >> 1) & 1); };
-    auto wait_v = [&](uint32_t i) { mbar_wait(v_full + 8 * (i & 1), (i >> 1) & 1); };
-    auto free_k = [&](uint32_t i) { if (lane == 0) mbar_arrive(k_empty + 8 * (i & 1)); };
-    auto free_v = [&](uint32_t i) { if (lane == 0) mbar_arrive(v_empty + 8 * (i & 1)); };
-    auto dk = [&](uint32_t i) { return dk0 + (i & 1) * (S::kTile >> 4); };
-    auto dv = [&](uint32_t i) { return dv0 + (i & 1) * (S::kTile >> 4); };
-    const int mine = 1 + wg, next = wg == kGroups - 1 ? 1 : 2 + wg;  // the barriers of the turns
-    if (next == 1) bar_arrive(1, 256);                               // warpgroup 0 goes first
+    const int row = warp * 16 + lane / 4;
+    const uint64_t q = ptx::desc_sw128(base + S::kQ + group * S::kQGroup, 1, 1024);
+    const uint64_t k_first = ptx::desc_sw128(base + S::kK, 1, S::kGroupStep);
+    const uint64_t v_first = ptx::desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep);
+    const auto k = [&](Place<2> at) { return k_first + at.stage() * (S::kTile >> 4); };
+    const auto v = [&](Place<2> at) { return v_first + at.stage() * (S::kTile >> 4); };
+    const auto free_k = [&](Place<2> at) { if (lane == 0) c.k.release(at); };
+    const auto free_v = [&](Place<2> at) { if (lane == 0) c.v.release(at); };
+    const Turn<kGroups> turn(group);
+    Place<2> block;
+    float o[D / 2], s[64], m[2], l[2], fade[2], offset[2];
+    uint32_t probs[32];
 
-    for (;; nt++) {
-        mbar_wait(smem_u32(&c.q_full[wg]), nt & 1);
-        const Work& w = c.work[wg][nt & 1];                          // stays until the next tile's Q has been consumed
+    for (Place<1> tile;; tile.advance()) {
+        c.q[group].wait(tile);
+        const Work& w = c.work[group][tile.odd()];  // stays until the next tile's Q has been consumed
         if (w.rows == 0) break;
-        // Columns visible to a row of the tile: up to its token's position, or the whole sequence without a causal mask.
-        const int begin = w.begin, full = (p.causal ? w.pos0 + 1 : w.kv_len) / kN, step_lim = p.causal ? 8 >> p.pack_shift : 0;
-        const bool yield = p.yields && !decode_done;
+        // A row of the tile sees keys up to its token's position, or the whole sequence without a causal mask.
+        const int begin = w.begin, unmasked = (p.causal ? w.pos0 + 1 : w.kv_len) / kKeys;
+        const int more = p.causal ? 8 >> p.pack_shift : 0;
+        const bool yields = p.yields && !decode_done;
         int n = w.end - 1;
-        int lim = (p.causal ? w.pos0 + (row >> p.pack_shift) : w.kv_len - 1) - n * kN - 2 * (lane & 3);
+        int last_seen = (p.causal ? w.pos0 + (row >> p.pack_shift) : w.kv_len - 1) - n * kKeys - 2 * (lane & 3);
 #pragma unroll
         for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 
-        wait_k(it);                                                  // first block: nothing to overlap with
-        issue_qk<T, D, kPage>(s, dq, dk(it));
-        wgmma_wait<0>();
-        touch(s);
-        free_k(it);
-        float ms[2];
-        softmax_max<true, true>(s, m, corr, ms, lim, step_lim, p.scale_log2);
+        c.k.wait(block);  // first block: nothing to overlap with
+        issue_qk<T, D, kPage>(s, q, k(block));
+        ptx::wgmma_wait<0>();
+        ptx::touch(s);
+        free_k(block);
+        softmax_max<true, true>(s, m, fade, offset, last_seen, more, p.scale_log2);
         l[0] = l[1] = 0.f;
-        softmax_exp(s, l, corr, ms, p.scale_log2);
-        to_p<T>(pr, s);
+        softmax_exp(s, l, fade, offset, p.scale_log2);
+        to_p<T>(probs, s);
 
-        auto step = [&](auto masked) {
+        const auto step = [&](auto masked) {
             // the next S goes to the tensor cores before this P V, and its softmax runs under P V
-            wait_k(it + 1);
-            bar_sync(mine, 256);
-            issue_qk<T, D, kPage>(s, dq, dk(it + 1));
-            wait_v(it);
-            issue_pv<T, D, kPage>(o, pr, dv(it));
-            if (!yield) bar_arrive(next, 256);
-            wgmma_wait<1>();
-            touch(s);
-            free_k(it + 1);
-            float ms[2];
-            softmax_max<false, decltype(masked)::value>(s, m, corr, ms, lim, step_lim, p.scale_log2);
-            softmax_exp(s, l, corr, ms, p.scale_log2);
-            wgmma_wait<0>();
-            touch(o), touch(s);
-            if (yield) bar_arrive(next, 256);                        // the other's turn begins when this one is through, not issued
-            free_v(it++);
-            to_p<T>(pr, s);
-            if (__any_sync(~0u, corr[0] != 1.f || corr[1] != 1.f)) rescale(o, corr);
+            c.k.wait(block.next());
+            turn.take();
+            issue_qk<T, D, kPage>(s, q, k(block.next()));
+            c.v.wait(block);
+            issue_pv<T, D, kPage>(o, probs, v(block));
+            if (!yields) turn.pass();
+            ptx::wgmma_wait<1>();
+            ptx::touch(s);
+            free_k(block.next());
+            softmax_max<false, decltype(masked)::value>(s, m, fade, offset, last_seen, more, p.scale_log2);
+            softmax_exp(s, l, fade, offset, p.scale_log2);
+            ptx::wgmma_wait<0>();
+            ptx::touch(o);
+            ptx::touch(s);
+            if (yields) turn.pass();  // the other's turn begins when this one is through, not issued
+            free_v(block);
+            block.advance();
+            to_p<T>(probs, s);
+            if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) rescale(o, fade);
         };
-        for (n--, lim += kN; n >= max(full, begin); n--, lim += kN) step(std::true_type{});
+        for (n--; n >= max(unmasked, begin); n--) {
+            last_seen += kKeys;
+            step(std::true_type{});
+        }
 #pragma unroll 1
         for (; n >= begin; n--) step(std::false_type{});
-        converged();
-        if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[wg]));        // Q is free: the next tile's copy may start
-        wait_v(it);
-        issue_pv<T, D, kPage>(o, pr, dv(it));
-        wgmma_wait<0>();
-        touch(o);
-        free_v(it++);
-        if (w.parts > 1 && !merge<D, 4 * kGroups>(p, w, o, m, l, warp & 3 | wg << 2, lane)) continue;
+
+        ptx::converged();
+        if (lane == 0) c.q[group].release(tile);  // the next tile's copy may start
+        c.v.wait(block);
+        issue_pv<T, D, kPage>(o, probs, v(block));
+        ptx::wgmma_wait<0>();
+        ptx::touch(o);
+        free_v(block);
+        block.advance();
+        if (w.parts > 1 && !merge<D, 4 * kGroups>(p, w, o, m, l, warp, lane)) continue;
         epilogue<T, D>(p, w, o, m, l, row, lane);
     }
 }
 
-}  // namespace pod90::prefill
+}  // namespace sm90::prefill

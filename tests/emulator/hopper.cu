@@ -1,7 +1,7 @@
 // Hopper's asynchronous instructions, one small kernel each, and kernels that break their rules.
 #include "host.h"
-#include "include/ptx90.cuh"
-using namespace pod90;
+#include "include/ring.cuh"
+using namespace ptx;
 
 // Control words at the start of shared memory, operands from kData on.
 constexpr uint32_t kBar = emulate::kSharedStart, kData = emulate::kSharedStart + 1024;
@@ -113,30 +113,34 @@ EXPORT const char* run_wgmma(const char* form, int half, uint4* operands, int by
     });
 }
 
-// A producer and a consumer warp over two stages: full and empty mbarriers, phases that alternate. out [rounds, 32].
-__global__ void ring_kernel(gptr<int> out, int rounds) {
+// A producer and a consumer warp over the stages of a Ring. out [rounds, 32].
+template <int kStages> __global__ void ring_kernel(gptr<int> out, int rounds) {
+    Ring<kStages>& ring = smem_struct<Ring<kStages>>(0);
     const int lane = threadIdx.x % 32;
-    const bool producer = threadIdx.x < 32;
-    if (threadIdx.x == 0)
-        for (int s = 0; s < 2; ++s) mbar_init(kBar + 16 * s, 32), mbar_init(kBar + 16 * s + 8, 1);
+    if (threadIdx.x == 0) ring.init(1);
     __syncthreads();
-    for (int i = 0; i < rounds; ++i) {
-        const int s = i % 2, phase = i / 2 % 2;
-        const uint32_t full = kBar + 16 * s, empty = full + 8, slot = kData + s * 128;
-        if (producer) {
-            mbar_wait(empty, phase ^ 1);
-            st_shared(slot + lane * 4, i * 100 + lane);
-            mbar_arrive(full);
-        } else {
-            mbar_wait(full, phase);
-            out[i * 32 + lane] = emulate::load_shared<int>(slot + (31 - lane) * 4, {});
+    Place<kStages> at;
+    for (int i = 0; i < rounds; ++i, at.advance()) {
+        const uint32_t stage = kData + at.stage() * 128;
+        if (threadIdx.x < 32) {
+            ring.acquire(at);
+            st_shared_4(stage + lane * 4, i * 100 + lane);
             __syncwarp();
-            if (lane == 0) mbar_arrive(empty);
+            if (lane == 0) ring.fill(at);
+        } else {
+            ring.wait(at);
+            out[i * 32 + lane] = emulate::load_shared<int>(stage + (31 - lane) * 4, {});
+            __syncwarp();
+            if (lane == 0) ring.release(at);
         }
     }
 }
-EXPORT const char* run_ring(int rounds, int* out) {
-    return outcome([=] { launch<ring_kernel>(0, 1, 64, 4096, device_ptr(out, rounds * 32, "out"), rounds); });
+EXPORT const char* run_ring(int stages, int rounds, int* out) {
+    return outcome([=] {
+        const gptr<int> to = device_ptr(out, rounds * 32, "out");
+        if (stages == 2) launch<ring_kernel<2>>(0, 1, 64, 4096, to, rounds);
+        else launch<ring_kernel<3>>(0, 1, 64, 4096, to, rounds);
+    });
 }
 
 // Warpgroup 0 gives registers away, warpgroup 1 takes them: it has to wait for the first. out: when each went on.
@@ -158,7 +162,7 @@ EXPORT const char* run_registers(int* out, int* x) {
 // bar_any: any[round][thread] of a vote in which only thread `round` says yes, and round 2 nobody.
 __global__ void any_kernel(gptr<int> out) {
     for (int round = 0; round < 3; ++round)
-        out[round * 64 + threadIdx.x] = bar_any(5, 64, round < 2 && int(threadIdx.x) == round * 40);
+        out[round * 64 + threadIdx.x] = named_barrier_any(5, 64, round < 2 && int(threadIdx.x) == round * 40);
 }
 EXPORT const char* run_any(int* out) {
     return outcome([=] { launch<any_kernel>(0, 1, 64, 0, device_ptr(out, 192, "out")); });
@@ -241,7 +245,7 @@ template <bool kWrong> __global__ void too_few_bytes_announced(Args p) {
 }
 template <bool kWrong> __global__ void no_proxy_fence(Args p) {
     start_barrier(kBar, 1);
-    for (int i = threadIdx.x; i < 512; i += 128) st_shared_zero16(kData + i * 16);
+    for (int i = threadIdx.x; i < 512; i += 128) st_shared_16(kData + i * 16, uint4{});
     if (!kWrong) fence_proxy_async();
     __syncthreads();
     float d[4];
@@ -253,7 +257,7 @@ template <bool kWrong> __global__ void no_proxy_fence(Args p) {
 }
 template <bool kWrong> __global__ void proxy_fence_after_the_barrier(Args p) {
     start_barrier(kBar, 1);
-    for (int i = threadIdx.x; i < 512; i += 128) st_shared_zero16(kData + i * 16);
+    for (int i = threadIdx.x; i < 512; i += 128) st_shared_16(kData + i * 16, uint4{});
     if (!kWrong) fence_proxy_async();
     __syncthreads();
     if (kWrong) fence_proxy_async();
@@ -265,7 +269,7 @@ template <bool kWrong> __global__ void proxy_fence_after_the_barrier(Args p) {
     p.out[threadIdx.x] = d[0];
 }
 template <bool kWrong> __global__ void no_wgmma_fence(Args p) {
-    for (int i = threadIdx.x; i < 512; i += 128) st_shared_zero16(kData + i * 16);
+    for (int i = threadIdx.x; i < 512; i += 128) st_shared_16(kData + i * 16, uint4{});
     fence_proxy_async();
     __syncthreads();
     float d[4];
@@ -277,7 +281,7 @@ template <bool kWrong> __global__ void no_wgmma_fence(Args p) {
 }
 // The operands are handed back before the product that reads them is through.
 template <bool kWrong> __global__ void freed_before_the_product_is_done(Args p) {
-    for (int i = threadIdx.x; i < 512; i += 128) st_shared_zero16(kData + i * 16);
+    for (int i = threadIdx.x; i < 512; i += 128) st_shared_16(kData + i * 16, uint4{});
     fence_proxy_async();
     __syncthreads();
     float d[4];
@@ -286,7 +290,7 @@ template <bool kWrong> __global__ void freed_before_the_product_is_done(Args p) 
     wgmma_commit();
     if (!kWrong) wgmma_wait<0>();
     __syncthreads();
-    if (threadIdx.x < 32) st_shared_zero16(kData + threadIdx.x * 16);
+    if (threadIdx.x < 32) st_shared_16(kData + threadIdx.x * 16, uint4{});
     if (kWrong) wgmma_wait<0>();
     p.out[threadIdx.x] = d[0];
 }
@@ -296,21 +300,21 @@ struct Note {
     shared<int[4][32]> lines;
 };
 template <bool kWrong> __global__ void member_without_barrier(Args p) {
-    Note& note = *reinterpret_cast<Note*>(dynamic_smem());
+    Note& note = smem_struct<Note>(0);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     note.lines[warp][lane] = 3;
     if (!kWrong) __syncthreads();
     p.out[threadIdx.x] = note.lines[3 - warp][lane];  // BAD member_without_barrier
 }
 template <bool kWrong> __global__ void member_written_by_two(Args p) {
-    Note& note = *reinterpret_cast<Note*>(dynamic_smem());
+    Note& note = smem_struct<Note>(0);
     __syncthreads();  // BAD member_written_by_two
     if (threadIdx.x % 32 == 0 && (kWrong || threadIdx.x == 0)) note.sum = 1;
     __syncthreads();
     p.out[threadIdx.x] = note.sum;
 }
 template <bool kWrong> __global__ void member_past_the_end(Args) {
-    Note& note = *reinterpret_cast<Note*>(dynamic_smem());
+    Note& note = smem_struct<Note>(0);
     note.lines[threadIdx.x / 32 + kWrong][threadIdx.x % 32] = 1;  // BAD member_past_the_end
 }
 template <bool kWrong> __global__ void registers_that_nobody_gives(Args) {

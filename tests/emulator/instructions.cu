@@ -1,5 +1,6 @@
 // One kernel an instruction. Each only moves registers in and out; test_emulator.py computes what they should hold.
 #include "host.h"
+#include "include/ptx90.cuh"
 using namespace ptx;
 
 // x [32, 8] 16-bit rows; lane l points at row order[l]; out [32 lanes, N]

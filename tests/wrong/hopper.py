@@ -8,6 +8,7 @@ from pod.batch import HybridBatch
 from pod.broken import Mistake, Source
 
 PREFILL, DECODE, COMMON = (f"sm90/{name}.cuh" for name in ("prefill", "decode", "common"))
+RING = "include/ring.cuh"
 SOURCE = Source(HERE / "hybrid90.cu", (COMMON, PREFILL, DECODE), also=(HERE,))
 # Between them every part of the kernel: tails of one key, split tiles and requests, small and large pages, a group of
 # more than 8 heads, prefill that yields, more parts than are merged at a time, maxima that rise.
@@ -26,39 +27,41 @@ def outcome(library, cases=CASES) -> str:
 
 
 STORED = "if (lane < 4) ptr_cast<float2>(exchange[warp] + 2 * lane)[0] = make_float2(x[0], x[1]);"
+LAST = "last_to_arrive(p.arrived + w.group * kWarps + warp, w.parts)"
+STORE = "ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));"
 MISTAKES = (
     Mistake(
         "V's cleared tail is not shown to the tensor cores",
         PREFILL,
-        "        fence_proxy_async();\n        __syncwarp();\n        if (elect_one()) mbar_arrive(full);",
-        "        __syncwarp();\n        if (elect_one()) mbar_arrive(full);",
+        "ptx::fence_proxy_async();",
+        ";",
         "wgmma reads .* with no fence.proxy.async between",
     ),
     Mistake(
         "the wrong phase of an empty stage is awaited",
-        PREFILL,
-        "((i >> 1) & 1) ^ 1",
-        "((i >> 1) & 1)",
+        RING,
+        "ptx::mbar_wait(emptied(p), p.odd() ^ 1 PASS_AT);",
+        "ptx::mbar_wait(emptied(p), p.odd() PASS_AT);",
         "deadlock: ",
     ),
     Mistake(
         "a stage of K is freed before its product is through",
         PREFILL,
-        "            wgmma_wait<1>();\n            touch(s);\n            free_k(it + 1);",
-        "            free_k(it + 1);\n            wgmma_wait<1>();\n            touch(s);",
+        "            ptx::wgmma_wait<1>();\n            ptx::touch(s);\n            free_k(block.next());",
+        "            free_k(block.next());\n            ptx::wgmma_wait<1>();\n            ptx::touch(s);",
         r"race: overwrites .* that a wgmma of warp \d+ read",
     ),
     Mistake(
         "the causal mask is one key off",
         PREFILL,
-        "8 * j + (e & 1) > lim + (e >> 1) * step",
-        "8 * j + (e & 1) > lim + 1 + (e >> 1) * step",
+        "8 * j + (e & 1) > last_seen + (e >> 1) * more",
+        "8 * j + (e & 1) > last_seen + 1 + (e >> 1) * more",
         "wrong result",
     ),
     Mistake(
         "the output is not rescaled when the maximum rises",
         PREFILL,
-        "if (__any_sync(~0u, corr[0] != 1.f || corr[1] != 1.f)) rescale(o, corr);",
+        "if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) rescale(o, fade);",
         ";",
         "wrong result",
     ),
@@ -68,53 +71,53 @@ MISTAKES = (
         "    __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));\n    __threadfence();",
         "    __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));",
         "race: .* of partial results of prefill .* with no release and acquire between",
-        also=(("atom_inc_acq_rel(arrived)", "atomicAdd(arrived, 1)"),),
+        also=((LAST, "atomicAdd(p.arrived + w.group * kWarps + warp, 1) == w.parts - 1"),),
     ),
     Mistake(
         "parts of prefill are read through the cache that hears of no write",
         PREFILL,
-        "__ldcg(part + i * 32)",
-        "__ldg(part + i * 32)",
+        "__ldcg(part + j * 32)",
+        "__ldg(part + j * 32)",
         "stale: __ldg reads 16 bytes of partial results of prefill",
     ),
     Mistake(
         "a barrier of two warpgroups counts one",
-        PREFILL,
-        "bar_sync(mine, 256)",
-        "bar_sync(mine, 128)",
+        RING,
+        "ptx::named_barrier_sync(mine, kThreads PASS_AT)",
+        "ptx::named_barrier_sync(mine, 128 PASS_AT)",
         "barrier of 128 threads reached by more, or for another count",
     ),
     Mistake(
         "a turn that yields is never handed on",
         PREFILL,
-        "if (yield) bar_arrive(next, 256);",
+        "if (yields) turn.pass();",
         ";",
         "deadlock: ",
     ),
     Mistake(
         "a tile's record is announced before all lanes have written it",
         PREFILL,
-        "        w.copy_to(c.work[wg][tiles & 1], lane);\n        __syncwarp();",
-        "        w.copy_to(c.work[wg][tiles & 1], lane);",
+        "        w.copy_to(c.work[group][tile.odd()], lane);\n        __syncwarp();",
+        "        w.copy_to(c.work[group][tile.odd()], lane);",
         "race: reads 4 bytes of shared memory .* wrote at prefill.cuh",
     ),
     Mistake(
         "a tail of V that lacks one row is taken for full",
         PREFILL,
-        "kIsV && kv_len - row < kN",
-        "kIsV && kv_len - row < kN - 1",
+        "kValues && kv_len - row < kKeys",
+        "kValues && kv_len - row < kKeys - 1",
         "wrong result",
     ),
     Mistake(
         "rows past the end of a tile are stored",
         PREFILL,
-        "if (q < w.rows) st_global_v4(dst + 32 * jj, x[0], x[1], x[2], x[3]);",
-        "st_global_v4(dst + 32 * jj, x[0], x[1], x[2], x[3]);",
+        f"if (q < w.rows) {STORE}",
+        STORE,
         "out of bounds: 16 bytes of out|race: writes 16 bytes of out",
     ),
     Mistake(
         "the arrivals of a split tile are not set back",
-        PREFILL,
+        "include/partials.cuh",
         "arrived[0] = 0;",
         ";",
         "counters: got",
@@ -122,7 +125,7 @@ MISTAKES = (
     Mistake(
         "Q is never given back",
         PREFILL,
-        "if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[wg]));",
+        "if (lane == 0) c.q[group].release(tile);",
         ";",
         "deadlock: ",
     ),
@@ -143,29 +146,29 @@ MISTAKES = (
     Mistake(
         "nobody makes the barriers visible to the copy engine",
         "sm90/hybrid.cu",
-        "        fence_mbar_init();",
+        "        ptx::fence_mbar_init();",
         "        ;",
         "no fence_mbar_init made visible",
     ),
     Mistake(
         "the warps' maxima are read before all are there",
         DECODE,
-        f"{STORED}\n        bar_sync(kBar, 128);",
+        f"{STORED}\n        meet();",
         STORED,
         "race: reads 8 bytes of shared memory",
     ),
     Mistake(
         "P that was made again is not awaited",
         DECODE,
-        "                make();\n                bar_sync(kBar, 128);",
-        "                make();",
+        "            make(e, dst);\n            meet();",
+        "            make(e, dst);",
         r"race: reads 2 bytes of shared memory .* wrote at decode.cuh",
     ),
     Mistake(
         "slots of K are freed before their product is through",
         DECODE,
-        "            wgmma_wait<1>();\n            touch(s), touch(s2);\n            free_slots(k_slots);",
-        "            free_slots(k_slots);\n            wgmma_wait<1>();\n            touch(s), touch(s2);",
+        "        ptx::wgmma_wait<kPending>();\n        ptx::touch(s);\n        ptx::touch(s2);\n        free(k);",
+        "        free(k);\n        ptx::wgmma_wait<kPending>();\n        ptx::touch(s);\n        ptx::touch(s2);",
         r"race: overwrites .* that a wgmma of warp \d+ read",
     ),
     Mistake(
@@ -185,30 +188,30 @@ MISTAKES = (
     Mistake(
         "the second pack of a group reads the heads of the first",
         DECODE,
-        "tma_load_5d(base + S::kQ + s * S::kQBytes, &mq, full, head0, 0, kv_head, token);",
-        "tma_load_5d(base + S::kQ + s * S::kQBytes, &mq, full, 0, 0, kv_head, token);",
+        "ptx::tma_load_5d(base + S::kQ + stage * S::kQBytes, &maps.q, filled, head0, 0, kv_head, token);",
+        "ptx::tma_load_5d(base + S::kQ + stage * S::kQBytes, &maps.q, filled, 0, 0, kv_head, token);",
         "wrong result",
     ),
     Mistake(
         "a record is given back while lanes still read it",
         DECODE,
-        "        __syncwarp();\n        if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[piece & 1]));",
-        "        if (lane == 0) mbar_arrive(smem_u32(&c.q_empty[piece & 1]));",
+        "            __syncwarp();\n            if (lane == 0) c.q.release(piece);",
+        "            if (lane == 0) c.q.release(piece);",
         "race: overwrites 4 bytes of shared memory",
     ),
     Mistake(
         "the sums of 32 parts are overwritten while they are read",
         DECODE,
-        "            bar_sync(kBar, 128);                                     // before `sums` is filled again",
-        "            ;",
+        "meet();  // before `sums` is filled again",
+        ";",
         "race: overwrites 16 bytes of shared memory",
     ),
     Mistake(
         "parts of a request are merged with no acquire",
         DECODE,
-        "        if (!bar_any(kBar, 128, last)) return false;\n        __threadfence();",
-        "        if (!bar_any(kBar, 128, last)) return false;",
+        "        if (!any_of_all(last)) return false;\n        __threadfence();",
+        "        if (!any_of_all(last)) return false;",
         "race: reads 16 bytes of partial results of decode .* with no release and acquire between",
-        also=(("atom_inc_acq_rel(p.arrived + w.group)", "atomicAdd(p.arrived + w.group, 1)"),),
+        also=(("last_to_arrive(p.arrived + w.group, w.parts)", "atomicAdd(p.arrived + w.group, 1) == w.parts - 1"),),
     ),
 )
