@@ -1,7 +1,7 @@
 """LeanAttention: the decode of a batch in equal ranges of tiles, across the borders of heads and requests.
 
-On compute capability 9.0 it is the decode half of the Hopper kernel, elsewhere (and on the emulator) csrc/lean/lean.cu. How
-the line of tiles is cut is decided here, so the same kernels also run a fixed split: `splits` parts of every head.
+On compute capability 9.0 it is the decode half of the Hopper kernel, elsewhere (and on the emulator) csrc/lean/lean.cu.
+How the line of tiles is cut is decided here, so the same kernels also run a fixed split: `splits` parts of every head.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def build(batch: HybridBatch, device) -> None:
 
 def make_plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | None = None, **choice) -> WorkPlan:
     """Plan one iteration. splits: "stream-k" (equal ranges), parts of every head, or "auto", whichever of them should
-    end first; the paper's tile then takes equal ranges. worker: one of WORKERS (csrc/lean/lean.cu), "hopper", or None to
+    end first; the paper's tile then takes equal ranges. worker: one of WORKERS (lean.cu), "hopper", or None to
     choose; `choice` as LeanPlan has it."""
     import torch
 

@@ -22,7 +22,10 @@ template <int kTiles> struct RowState {
     DEV void clear() {
 #pragma unroll
         for (int r = 0; r < kTiles; ++r)
-            for (int h = 0; h < 2; ++h) m[r][h] = kMinusInf, l[r][h] = 0;
+            for (int h = 0; h < 2; ++h) {
+                m[r][h] = kMinusInf;
+                l[r][h] = 0;
+            }
     }
 
     // Scores s become probabilities under the new maximum; what was summed before must be multiplied by `fade`.
@@ -47,7 +50,8 @@ template <int kTiles> struct RowState {
                         s[r][j][e] = ptx::ex2(fmaf(s[r][j][e], scale_log2, -base));
                         sum += s[r][j][e];
                     }
-                m[r][h] = top, l[r][h] = sum;
+                m[r][h] = top;
+                l[r][h] = sum;
             }
     }
 

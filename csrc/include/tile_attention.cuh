@@ -1,11 +1,18 @@
-// Attention of one tile of query rows against a range of keys: the only implementation, for prefill (128 or 64 rows by a
-// CTA) and decode (the query heads of one KV head as 16 rows, by one warp).
+// Attention of one tile of query rows against a range of keys, for prefill (128 or 64 rows by a CTA) and decode (the
+// query heads of one KV head as 16 rows, by one warp). The only implementation, but for Hopper's.
 //
-// K and V pass through a ring of panels in shared memory: K0 V0 K1 V1 ... A step takes a K and a V panel. At its start one
-// barrier tells both that they are there and that the two panels before are free, and their slots are filled again. A ring of
-// only three slots (shared memory is short on an A100) gets V later, and needs a second barrier for it.
+// K and V pass through a ring of panels in shared memory: K0 V0 K1 V1 ... A step takes a K and a V panel. At its
+// start one barrier tells both that they are there and that the two panels before are free, and their slots are
+// filled again. A ring of only three slots (shared memory is short on an A100) gets V later, and needs a second
+// barrier for it.
 #pragma once
 #include "softmax.cuh"
+
+#ifndef POD_SMEM_PER_SM
+#define POD_SMEM_PER_SM (164 << 10)  // A100, and the emulated machine; the build says what the card at hand has
+#endif
+// Slots of a ring of panels that fit into this room: as many as a step's barrier can serve, six at most.
+constexpr int ring_slots(int room, int panel) { return room / panel >= 6 ? 6 : room / panel >= 4 ? 4 : 3; }
 
 // What the caller handed over. Strides count elements; the last dimension is dense.
 template <class T> struct Tensors {
@@ -37,12 +44,6 @@ DEV Work load_work(gptr<const int> list, int i) {
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
 }
 
-// Hide where a value comes from, so that the compiler computes what follows from it again instead of keeping it in registers.
-DEV int opaque(int x) {
-    GPU(asm volatile("" : "+r"(x));)
-    return x;
-}
-
 // Warps that share a tile. One warp needs no CTA barrier, so several may live in a CTA: virtual CTAs.
 template <int kWarps> struct Team {
     int warp, lane;
@@ -66,13 +67,15 @@ template <int kWarps> struct Team {
     }
 };
 
-// kTiles 16-row tiles a warp: with two, each K and V fragment read from shared memory serves 32 rows, and the tensor cores,
-// not shared memory, set the pace. kReadOnce: K and V should leave L2 to others.
-template <class Element, int kHeadDim, int kWarpCount, int kTileCount, int kKeyCount, int kSlotCount, bool kReadOnce = false>
+// kTiles 16-row tiles a warp: with two, each K and V fragment read from shared memory serves 32 rows, and the tensor
+// cores, not shared memory, set the pace. kReadOnce: K and V should leave L2 to others.
+template <class Element, int kHeadDim, int kWarpCount, int kTileCount, int kKeyCount, int kSlotCount,
+          bool kReadOnce = false>
 struct Tile {
     using T = Element;
     using Team = ::Team<kWarpCount>;
-    static constexpr int kD = kHeadDim, kWarps = kWarpCount, kTiles = kTileCount, kKeys = kKeyCount, kSlots = kSlotCount;
+    static constexpr int kD = kHeadDim, kWarps = kWarpCount, kTiles = kTileCount;
+    static constexpr int kKeys = kKeyCount, kSlots = kSlotCount;
     static constexpr bool kOnce = kReadOnce;
     static constexpr int kRows = kWarps * kTiles * 16, kThreads = kWarps * 32;
     static constexpr int kRowBytes = kD * 2, kPanelBytes = kKeys * kRowBytes, kQueryBytes = kRows * kRowBytes;
@@ -82,7 +85,8 @@ struct Tile {
 
 template <class Tile> class TileAttention {
     using T = typename Tile::T;
-    static constexpr int kD = Tile::kD, kTiles = Tile::kTiles, kKeys = Tile::kKeys, kSlots = Tile::kSlots, kRowBytes = Tile::kRowBytes;
+    static constexpr int kD = Tile::kD, kTiles = Tile::kTiles, kKeys = Tile::kKeys, kSlots = Tile::kSlots;
+    static constexpr int kRowBytes = Tile::kRowBytes;
     static constexpr int kChunks = kRowBytes / 16;                 // 16-byte pieces of a row
     static constexpr int kGroups = kKeys / 16 / Tile::kWarps;      // 16-row groups of a panel that one warp fetches
     static constexpr int kWarpRows = kTiles * 16;
@@ -103,7 +107,8 @@ public:
     RowState<kTiles> rows;
 
     DEV TileAttention(const Tensors<T>& x, typename Tile::Team team, const Work& work, int diagonal)
-        : x(x), team(team), work(work), diagonal(diagonal), row0(team.warp * kWarpRows), query(ptx::smem_u32(team.smem)) {}
+        : x(x), team(team), work(work), diagonal(diagonal), row0(team.warp * kWarpRows),
+          query(ptx::smem_u32(team.smem)) {}
 
     DEV void run() {
         rows.clear();
@@ -153,7 +158,7 @@ private:
     // Byte of 16-byte chunk c of row r in a panel. The exclusive-or spreads eight rows over all banks.
     DEV static int place(int r, int c) { return r * kRowBytes + ((c ^ (r & 7)) << 4); }
     // A tile of 32 rows a warp has no register to spare for addresses.
-    DEV int lane() const { return kTiles > 1 ? opaque(team.lane) : team.lane; }
+    DEV int lane() const { return kTiles > 1 ? ptx::opaque(team.lane) : team.lane; }
     // Where a lane's ldmatrix row starts, for fragments of A (Q, and V transposed) and of B (K).
     DEV smem_addr lane_a() const {
         const int lane = this->lane();
@@ -172,7 +177,8 @@ private:
         for (int g = 0; g < kGroups; ++g) {
             // Past the end, any page that exists will do: nothing is read from it.
             const int key = min(first_key + (team.warp + g * Tile::kWarps) * 16, work.end - 1);
-            page[g] = x.table ? __ldg(x.table + (int64_t(work.seq) * x.table_stride + (key >> x.page_shift))) : work.seq;
+            page[g] = x.table ? __ldg(x.table + (int64_t(work.seq) * x.table_stride + (key >> x.page_shift)))
+                              : work.seq;
         }
     }
     // 16 rows by one warp; rows from `valid` on become zeros, whatever lies there.
@@ -183,10 +189,13 @@ private:
         to += place(first, chunk);
         if (valid >= 16) {
 #pragma unroll
-            for (int r = 0; r < 16; r += kStep) ptx::cp_async_16<Tile::kOnce>((to ^ (r & 7) << 4) + r * kRowBytes, from + r * stride);
+            for (int r = 0; r < 16; r += kStep)
+                ptx::cp_async_16<Tile::kOnce>((to ^ (r & 7) << 4) + r * kRowBytes, from + r * stride);
         } else {
 #pragma unroll
-            for (int r = 0; r < 16; r += kStep) ptx::cp_async_16<Tile::kOnce>((to ^ (r & 7) << 4) + r * kRowBytes, from + r * stride, r + first < valid);
+            for (int r = 0; r < 16; r += kStep)
+                ptx::cp_async_16<Tile::kOnce>((to ^ (r & 7) << 4) + r * kRowBytes, from + r * stride,
+                                              r + first < valid);
         }
     }
     DEV void fetch_queries() {
@@ -196,13 +205,15 @@ private:
         for (int r = row0; r < row0 + kWarpRows; r += 16)
             fetch_rows(query + r * kRowBytes, first + int64_t(r) * stride, stride, work.rows - r);
     }
-    // Where the rows of keys key .. key + 15 of this sequence and KV head begin, in either cache. A wrong page id must not lead
-    // out of the pool; it is bounded here and not where it was read, so that nobody waits for the table.
+    // Where the rows of keys key .. key + 15 of this sequence and KV head begin, in either cache. A wrong page id
+    // must not lead out of the pool; it is bounded here and not where it was read, so that nobody waits for the
+    // table.
     DEV int64_t rows_at(int page, int key) const {
-        return min(unsigned(page), x.pages - 1) * x.kv_page + int64_t(key & ((1u << x.page_shift) - 1)) * x.kv_token + work.kv_head * x.kv_head;
+        return min(unsigned(page), x.pages - 1) * x.kv_page + int64_t(key & ((1u << x.page_shift) - 1)) * x.kv_token +
+               work.kv_head * x.kv_head;
     }
-    // Fetch panels of keys `key` ...: K into one slot, V into another. After V, look up where the next keys lie, long before
-    // they are fetched.
+    // Fetch panels of keys `key` ...: K into one slot, V into another. After V, look up where the next keys lie, long
+    // before they are fetched.
     template <bool kWithKeys, bool kWithValues> DEV void fetch(int key, int slot_k, int slot_v) {
         if (key < work.end) {
 #pragma unroll
@@ -221,7 +232,8 @@ private:
         if constexpr (kLate) fetch<true, false>(work.begin, 0, 0);
         else
 #pragma unroll
-            for (int pair = 0; pair < kSlots / 2 - 1; ++pair) fetch<true, true>(work.begin + pair * kKeys, 2 * pair, 2 * pair + 1);
+            for (int pair = 0; pair < kSlots / 2 - 1; ++pair)
+                fetch<true, true>(work.begin + pair * kKeys, 2 * pair, 2 * pair + 1);
     }
     // Refill the two slots that the step before has read.
     DEV void fetch_ahead(int key) {
@@ -266,7 +278,8 @@ private:
         for (int d = 0; d < kD / 16; ++d) {
             uint32_t a[kTiles][4];
 #pragma unroll
-            for (int r = 0; r < kTiles; ++r) ptx::ldmatrix_x4(a[r], query + (row0 + r * 16) * kRowBytes + (lane_a ^ d << 5));
+            for (int r = 0; r < kTiles; ++r)
+                ptx::ldmatrix_x4(a[r], query + (row0 + r * 16) * kRowBytes + (lane_a ^ d << 5));
 #pragma unroll
             for (int j = 0; j < kKeys / 16; ++j) {
                 uint32_t b[4];
@@ -312,7 +325,10 @@ private:
 #pragma unroll
             for (int t = 0; t < kKeys / 16; ++t)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) p[r][t][i] = ptx::pack2<T>(s[r][2 * t + i / 2][i % 2 * 2], s[r][2 * t + i / 2][i % 2 * 2 + 1]);
+                for (int i = 0; i < 4; ++i) {
+                    const float(&four)[4] = s[r][2 * t + i / 2];
+                    p[r][t][i] = ptx::pack2<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
+                }
     }
     // O += P V
     DEV void accumulate(const uint32_t (&p)[kTiles][kKeys / 16][4], smem_addr values) {

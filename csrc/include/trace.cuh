@@ -2,7 +2,9 @@
 #pragma once
 #include "binding.cuh"
 
-enum TraceField : int { kTraceOp, kTraceId, kTraceSm, kTraceStart, kTraceEnd, kTraceTicket, kTraceDraws, kTraceBlock, kTraceFields };
+enum TraceField : int {
+    kTraceOp, kTraceId, kTraceSm, kTraceStart, kTraceEnd, kTraceTicket, kTraceDraws, kTraceBlock, kTraceFields
+};
 
 template <bool kOn> struct Trace {
     DEV Trace() {}
@@ -13,7 +15,13 @@ template <> struct Trace<true> {
     DEV Trace() : start(ptx::globaltimer()) {}
     DEV void write(gptr<int64_t> rows, int row, const Assignment& a) const {
         const gptr<int64_t> to = rows + int64_t(row) * kTraceFields;
-        to[kTraceOp] = a.op, to[kTraceId] = a.id, to[kTraceSm] = ptx::smid(), to[kTraceBlock] = blockIdx.x;
-        to[kTraceStart] = start, to[kTraceEnd] = ptx::globaltimer(), to[kTraceTicket] = a.ticket, to[kTraceDraws] = a.draws;
+        to[kTraceOp] = a.op;
+        to[kTraceId] = a.id;
+        to[kTraceSm] = ptx::smid();
+        to[kTraceStart] = start;
+        to[kTraceEnd] = ptx::globaltimer();
+        to[kTraceTicket] = a.ticket;
+        to[kTraceDraws] = a.draws;
+        to[kTraceBlock] = blockIdx.x;
     }
 };

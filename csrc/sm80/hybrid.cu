@@ -1,32 +1,29 @@
-// Attention of a hybrid batch: prefill tiles and decode pieces, in one launch or in two. One kernel template; a Shape says
-// how large the tiles are, a Binding how a CTA learns which of them to compute.
+// Attention of a hybrid batch: prefill tiles and decode pieces, in one launch or in two. One kernel template; a Shape
+// says how large the tiles are, a Binding how a CTA learns which of them to compute.
+#include "include/arguments.cuh"
 #include "include/binding.cuh"
-#include "include/hybrid.h"
 #include "include/launch.cuh"
-#include "include/partials.cuh"
 #include "include/trace.cuh"
 
-#ifndef POD_SMEM_PER_SM
-#define POD_SMEM_PER_SM (164 << 10)  // A100, and the emulated machine; the build says what the card at hand has
-#endif
-
-// The paper's tiles. With 2 CTAs an SM: prefill 128 x 64 by four warps; with 4: 64 x 32 by two. Decode: 16 rows by one warp,
-// as many side by side in a CTA (virtual CTAs) as it has warps; instead of one stage of 32 keys it has several of 16 in the
-// same 20 KB, so that copies are always under way. Rings get as many slots as fit into the SM's shared memory, up to six.
+// The paper's tiles. With 2 CTAs an SM: prefill 128 x 64 by four warps; with 4: 64 x 32 by two. Decode: 16 rows by
+// one warp, as many side by side in a CTA (virtual CTAs) as it has warps; instead of one stage of 32 keys it has
+// several of 16 in the same 20 KB, so that copies are always under way. Rings get as many slots as fit into the SM's
+// shared memory.
 template <class T, int kHeadDim, int kCtasPerSm> struct Shape {
     static constexpr int kCtas = kCtasPerSm, kD = kHeadDim;
     static constexpr int kWarps = kCtas == 2 ? 4 : 2, kKeys = kCtas == 2 ? 64 : 32, kVirtual = kWarps;
     static constexpr int kRoom = POD_SMEM_PER_SM / kCtas - 1024;
-    static constexpr int slots(int room, int panel) { return room / panel >= 6 ? 6 : room / panel >= 4 ? 4 : 3; }
-    using Prefill = Tile<T, kD, kWarps, 2, kKeys, slots(kRoom - kWarps * 32 * kD * 2, kKeys * kD * 2)>;
+    using Prefill = Tile<T, kD, kWarps, 2, kKeys, ring_slots(kRoom - kWarps * 32 * kD * 2, kKeys * kD * 2)>;
     // Beside prefill, whose tiles read the same K and V again and again, decode's K and V must not push them out of L2.
-    template <bool kBeside> using DecodeTile = Tile<T, kD, 1, 1, 16, slots(kRoom / kVirtual - 16 * kD * 2, 16 * kD * 2), kBeside>;
+    static constexpr int kDecodeSlots = ring_slots(kRoom / kVirtual - 16 * kD * 2, 16 * kD * 2);
+    template <bool kBeside> using DecodeTile = Tile<T, kD, 1, 1, 16, kDecodeSlots, kBeside>;
     using Decode = DecodeTile<false>;
 
     template <class Binding> static constexpr int threads() { return kWarps * 32 * (Binding::kHalves ? 2 : 1); }
     template <class Binding> static constexpr int ctas() { return Binding::kHalves ? kCtas / 2 : kCtas; }
     template <class Binding> static constexpr int smem() {
-        const int prefill = Binding::kPrefills ? Prefill::kSmem : 0, decode = Binding::kDecodes ? kVirtual * Decode::kSmem : 0;
+        const int prefill = Binding::kPrefills ? Prefill::kSmem : 0;
+        const int decode = Binding::kDecodes ? kVirtual * Decode::kSmem : 0;
         return Binding::kHalves ? prefill + decode : prefill > decode ? prefill : decode;
     }
 };
@@ -47,12 +44,14 @@ template <class Shape, class T> DEV void prefill(const Params<T>& p, int slot, s
     attend<Tile>(p.x, p.prefill_partials, p.prefill_work, slot, team, p.diagonal);
 }
 
-// A slot of decode is one piece for each warp, and a piece is one record or, under stream-K, the few that a range crosses.
-template <class Shape, bool kBeside, class T> DEV void decode(const Params<T>& p, int slot, int thread, sptr<unsigned char> smem) {
+// A slot of decode is one piece for each warp, and a piece is one record or, under stream-K, the few that a range
+// crosses.
+template <class Shape, bool kBeside, class T>
+DEV void decode(const Params<T>& p, int slot, int thread, sptr<unsigned char> smem) {
     using Tile = typename Shape::template DecodeTile<kBeside>;
     const int warp = thread >> 5, piece = slot * Shape::kVirtual + warp;
     if (piece >= p.decode_pieces) return;
-    const typename Tile::Team team{0, opaque(thread & 31), smem + warp * Tile::kSmem};
+    const typename Tile::Team team{0, ptx::opaque(thread & 31), smem + warp * Tile::kSmem};
     const int end = p.pieces[piece + 1];
     for (int i = p.pieces[piece]; i < end; ++i) attend<Tile>(p.x, p.decode_partials, p.decode_work, i, team, 0);
 }
@@ -80,7 +79,7 @@ hybrid(const __grid_constant__ Params<T> p) {
         run_halves<Shape, kTrace>(p, smem);
     } else {
         const Trace<kTrace> trace;
-        const Assignment a = Binding::assign(p.choice, ptr_cast<int>(smem));
+        const Assignment a = Binding::assign(p.choice, ptr_cast<Assignment>(smem));
         if (Binding::kDraws && a.id >= p.choice.slots[a.op]) return;
         if (Binding::kPrefills && (!Binding::kDecodes || a.op == kPrefill)) {
             if constexpr (Binding::kPrefills) prefill<Shape>(p, a.id, smem);
@@ -95,39 +94,23 @@ hybrid(const __grid_constant__ Params<T> p) {
 }
 
 // ---------------------------------------------------------------- host
-constexpr int kWorkInts = sizeof(Work) / 4;
-
-template <class T> Tensors<T> tensors(const HybridArgs& a) {
-    Tensors<T> x;
-    x.q = device_ptr(static_cast<const T*>(a.q), a.q_size, "q");
-    x.k = device_ptr(static_cast<const T*>(a.k), a.kv_size, "k_cache");
-    x.v = device_ptr(static_cast<const T*>(a.v), a.kv_size, "v_cache");
-    x.out = device_ptr(static_cast<T*>(a.out), a.out_size, "out");
-    x.table = device_ptr(a.table, a.table_size, "block_table");
-    x.q_token = a.q_token, x.q_head = a.q_head, x.kv_page = a.kv_page, x.kv_token = a.kv_token, x.kv_head = a.kv_head;
-    x.num_q_heads = a.num_q_heads, x.group = a.num_q_heads / a.num_kv_heads;
-    x.table_stride = a.table_stride, x.page_shift = a.page_shift, x.pages = a.pages, x.scale_log2 = a.scale_log2;
-    return x;
-}
-
-template <class Tile> Partials partials(float* at, int slots, int* arrived, int groups) {
-    const size_t rows = size_t(slots) * Tile::kRows;
-    return {device_ptr(at, rows * Tile::kD, "partial outputs"), device_ptr(at + rows * Tile::kD, rows, "partial log-sum-exps"),
-            device_ptr(arrived, groups, "arrival counters")};
-}
-
 template <class Shape, class T> Params<T> params(const HybridArgs& a) {
     Params<T> p;
-    p.x = tensors<T>(a);
-    p.x.lse = device_ptr(a.lse, a.out_size / Shape::kD, "lse");
+    p.x = tensors<T>(a, Shape::kD);
     const int* list = a.lists;
-    const auto take = [&](size_t n, const char* name) { return list += n, device_ptr(list - n, n, name); };
+    const auto take = [&](size_t n, const char* name) {
+        list += n;
+        return device_ptr(list - n, n, name);
+    };
     p.prefill_work = take(size_t(a.prefill_works) * kWorkInts, "prefill work");
     p.decode_work = take(size_t(a.decode_works) * kWorkInts, "decode work");
     p.pieces = take(a.pieces + 1, "decode pieces");
     p.choice.deal = take(a.deals, "deal");
     p.choice.tickets = device_ptr(a.counters, a.sms + 3, "tickets");
-    p.choice.sms = a.sms, p.choice.deals = a.deals, p.decode_pieces = a.pieces, p.diagonal = a.causal;
+    p.choice.sms = a.sms;
+    p.choice.deals = a.deals;
+    p.decode_pieces = a.pieces;
+    p.diagonal = a.causal;
     p.choice.slots[kPrefill] = a.prefill_works;
     p.choice.slots[kDecode] = (a.pieces + Shape::kVirtual - 1) / Shape::kVirtual;
     int* const arrived = a.counters + a.sms + 3;
@@ -142,7 +125,8 @@ template <class Shape, class T> Params<T> params(const HybridArgs& a) {
 
 template <class Shape, class Binding, bool kTrace, class T> void launch_bound(const HybridArgs& a, Stream stream) {
     const Params<T> p = params<Shape, T>(a);
-    const int prefills = Binding::kPrefills ? p.choice.slots[kPrefill] : 0, decodes = Binding::kDecodes ? p.choice.slots[kDecode] : 0;
+    const int prefills = Binding::kPrefills ? p.choice.slots[kPrefill] : 0;
+    const int decodes = Binding::kDecodes ? p.choice.slots[kDecode] : 0;
     const int grid = Binding::kHalves ? max(prefills, decodes) : prefills + decodes;
     if (grid == 0) return;
     launch<hybrid<Shape, Binding, kTrace, T>>(stream, dim3(grid), dim3(Shape::template threads<Binding>()),

@@ -9,7 +9,7 @@ FIGURE = Figure(
     source="LeanAttention, Figure 5",
     title="A few neighbouring CTAs: parts of heads, and who merges them",
     chapter="10",
-    method="csrc/lean/lean.cu with the paper's tile, 56 heads, one request, H200; time stamps of every part of one launch.",
+    method="lean.cu with the paper's tile, 56 heads, one request, H200; time stamps of every part of one launch.",
     state="recorded",
     data=("h200/lean-trace.csv",),
 )

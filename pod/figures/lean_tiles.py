@@ -1,4 +1,4 @@
-"""How large a tile that is never cut should be, for the warps of csrc/lean/lean.cu, beside the Hopper kernel and a read."""
+"""How large a tile that is never cut should be, for the warps of lean.cu, beside the Hopper kernel and a read."""
 
 from __future__ import annotations
 

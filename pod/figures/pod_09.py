@@ -12,12 +12,11 @@ FIGURE = Figure(
     method="Cut out of csrc/include/binding.cuh. Grey: the paper's listing has it too. Red: it leaves this out.",
 )
 FILE = "csrc/include/binding.cuh"
-FUNCTIONS = ("sptr<int> box", "Assignment draw(", "draw_op(const Choice& c, int", "void reset_if_last(")
+FUNCTIONS = ("sptr<Assignment> box", "Assignment draw(", "draw_op(const Choice& c, int", "void reset_if_last(")
 SAME, LEFT_OUT = "in the paper's listing", "not in the paper's listing"
 # A word on the line where this text begins.
 NOTES = {
-    "const Assignment a = draw(c);": (SAME, "one thread asks for all of the CTA"),
-    "box[0] = a.op": (SAME, "its answer waits in shared memory"),
+    "box[0] = draw(c)": (SAME, "one thread asks for all of the CTA; its answer waits in shared memory"),
     "__syncthreads();\n    const Assignment a": (SAME, "nobody reads before it is there"),
     "__syncthreads();  // the box": (SAME, "nobody overwrites it before all have read"),
     "if (threadIdx.x == 0) reset": (LEFT_OUT, "who sets the counters back to zero?"),

@@ -1,7 +1,7 @@
 """Check the kernels on random hybrid batches: `python -m pod.measure.check_kernels --batches 2000`.
 
 Each batch runs under a random method, policy, number of CTAs an SM and splits, or under `--method hopper`, or decodes
-alone under `--method lean`, every other batch by the warps of csrc/lean/lean.cu. Outputs, partial results and every unused
+alone under `--method lean`, every other batch by the warps of lean.cu. Outputs, partial results and every unused
 slot are poisoned with NaN first. A batch passes when its error against float64 is at most 1.5 times that of torch's own
 attention in the same dtype, its log-sum-exp agrees, replays of a CUDA graph are bit-identical, and counters are back at
 zero.

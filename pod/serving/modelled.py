@@ -1,7 +1,7 @@
 """Attention methods that nobody measured in a server: their time over serial execution, by the GPU model.
 
 `python -m pod.serving.modelled` fills data/attention_model.csv from pod/gpusim.py, in a few minutes; a simulation only
-reads it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of csrc/sm80/hybrid.cu.
+reads it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of sm80/hybrid.cu.
 """
 
 from __future__ import annotations

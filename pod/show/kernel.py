@@ -36,7 +36,7 @@ ROOMS = (
     Room("tile attention", "csrc/include/tile_attention.cuh", "query rows against a range of keys", "02", "hybrid",
          (61, 3.3, 18, 1.6)),
     Room("softmax", "csrc/include/softmax.cuh", "maximum, sum, and what fades", "01", "wait", (62, 5.6, 16, 1.2)),
-    Room("merging", "csrc/include/partials.cuh", "parts of one tile become one result", "10", "merge",
+    Room("merging", "csrc/include/merge.cuh", "parts of one tile become one result", "10", "merge",
          (84, 3.3, 16, 1.6)),
     Room("instructions", "csrc/include/ptx.cuh", "each in its GPU form and its emulated form", "07", "load",
          (40, 0.4, 39, 1.2)),

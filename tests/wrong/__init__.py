@@ -6,7 +6,7 @@ unnoticed: a line that is no longer found exactly once fails the tests.
 
 from pod.broken import Mistake
 
-TILE, STREAMK, BINDING = "include/tile_attention.cuh", "include/partials.cuh", "include/binding.cuh"
+TILE, MERGE, BINDING = "include/tile_attention.cuh", "include/merge.cuh", "include/binding.cuh"
 MISTAKES = [
     Mistake(
         "the barrier before a slot is read and refilled is missing",
@@ -67,8 +67,8 @@ MISTAKES = [
     Mistake(
         "rows past the end are copied instead of zeroed",
         TILE,
-        "from + r * stride, r + first < valid)",
-        "from + r * stride, true)",
+        "r + first < valid)",
+        "true)",
         "out of bounds: |wrong result",
     ),
     Mistake(
@@ -94,35 +94,35 @@ MISTAKES = [
     ),
     Mistake(
         "all parts of a tile are stored in the same slot",
-        STREAMK,
-        "work.slot + work.part, inverse",
-        "work.slot, inverse",
+        MERGE,
+        "work.slot + work.part, ends",
+        "work.slot, ends",
         "race: |wrong result",
     ),
     Mistake(
         "partial results are counted before all warps have stored theirs",
-        STREAMK,
+        MERGE,
         "    team.sync();  // all have stored their piece\n",
         "",
         "race: ",
     ),
     Mistake(
         "the ticket publishes nothing",
-        STREAMK,
-        "ptx::atomic_add_acq_rel(parts.arrived",
-        "atomicAdd(parts.arrived",
+        MERGE,
+        "ptx::atomic_add_acq_rel(arrived",
+        "atomicAdd(arrived",
         "race: .* with no release and acquire between",
     ),
     Mistake(
         "the parts are added without their weights",
-        STREAMK,
+        MERGE,
         "const float weight = ptx::ex2(float(lse2[i * Tile::kRows]) - base);",
         "const float weight = 1;",
         "wrong result",
     ),
     Mistake(
         "the arrival counters are not set back",
-        STREAMK,
+        MERGE,
         "parts.arrived[work.group] = 0;",
         ";",
         "wrong result",
@@ -144,8 +144,8 @@ MISTAKES = [
     Mistake(
         "thread 0's choice is read without waiting for it",
         BINDING,
-        "        __syncthreads();\n        const Assignment a = {box[0]",
-        "        const Assignment a = {box[0]",
+        "        __syncthreads();\n        const Assignment a = box[0]",
+        "        const Assignment a = box[0]",
         "race: ",
     ),
     Mistake(

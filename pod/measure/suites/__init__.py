@@ -55,8 +55,8 @@ SUITES = {
 
 HOPPER_CSRC = ("csrc/sm90/hybrid.cu", "csrc/sm90/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
 METHODS_CSRC = (
-    "csrc/sm80/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py",
-    "pod/schedule/stream_k.py",
+    "csrc/sm80/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py",
+    "pod/schedule/fixed_split.py", "pod/schedule/stream_k.py",
 )  # fmt: skip
 SINGLE_QUERY_CSRC = (
     "csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp", "pod/single_query.py",

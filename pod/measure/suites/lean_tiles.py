@@ -1,4 +1,4 @@
-"""The size of a LeanTile: how many keys csrc/lean/lean.cu never cuts apart, beside the Hopper kernel's decode half. What it
+"""The size of a LeanTile: how many keys lean.cu never cuts apart, beside the Hopper kernel's decode half. What it
 brings to read neighbouring heads side by side, and whole parts where they fill the warps. And whether a tail of small
 ranges, for whoever is free first, ends sooner than equal ranges."""
 
@@ -13,7 +13,7 @@ from pod.measure import peers
 from pod.measure.suites import lean, table_row
 from pod.schedule import hopper as schedule
 
-DOC = "decode by stream-K with tiles of 64 to 1,024 keys, by warps (csrc/lean/lean.cu), beside the Hopper kernel's decode."
+DOC = "decode by stream-K with tiles of 64 to 1,024 keys, by warps (lean.cu), beside the Hopper kernel's decode."
 KEYS = ("q_heads", "kv_heads", "head_dim", "batch", "context")
 CSRC = lean.CSRC
 ROUNDS, REPEATS = 5, 15

@@ -8,7 +8,7 @@ from pod.batch import HybridBatch
 from pod.measure.suites import lean
 from pod.schedule import stream_k
 
-DOC = "one launch each of decode, 56 heads of one request: by SM from the Hopper kernel, by part from csrc/lean/lean.cu."
+DOC = "one launch each of decode, 56 heads of one request: by SM from the Hopper kernel, by part from lean.cu."
 KEYS, WHOLE = ("run", "row"), ("run",)
 CSRC = lean.CSRC
 REPEATS = 1
