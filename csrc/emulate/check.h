@@ -44,9 +44,13 @@ enum Order { kRelaxed, kRelease, kAcqRel };
 inline void fence(Where at) {
     Thread& t = *self;
     t.at = at;
-    if (!t.heard.empty()) learn(t, t.heard), t.heard.clear();
+    if (!t.heard.empty()) {
+        learn(t, t.heard);
+        t.heard.clear();
+    }
     t.fenced.clear();
-    publish(t.fenced, t), t.cta->now++;
+    publish(t.fenced, t);
+    t.cta->now++;
 }
 inline void order_atomic(const void* address, Order order) {
     Thread& t = *self;
@@ -54,7 +58,10 @@ inline void order_atomic(const void* address, Order order) {
     if (order == kAcqRel) learn(t, there);
     else merge(t.heard, there);
     if (order == kRelaxed) merge(there, t.fenced);
-    else publish(there, t), t.cta->now++;
+    else {
+        publish(there, t);
+        t.cta->now++;
+    }
 }
 
 // ---------------------------------------------------------------- races
@@ -107,7 +114,9 @@ inline void note_write(const Thread& t, Cell& c, const Span& span, How how = How
         if (!known_to(t, r)) race(t, "overwrites ", r, " read", false, span);
     c.reads.clear();
     c.write = {t.cta->number, uint32_t(engine < 0 ? t.id : engine), t.cta->now, t.at};
-    c.atomic = how == How::atomic, c.async = how == How::tma, c.in_flight = how == How::cp_async || how == How::tma;
+    c.atomic = how == How::atomic;
+    c.async = how == How::tma;
+    c.in_flight = how == How::cp_async || how == How::tma;
 }
 
 }  // namespace emulate

@@ -5,7 +5,7 @@
 #define EMULATE_AT emulate::Where at = emulate::Where::here()
 
 inline void __syncthreads(EMULATE_AT) { emulate::barrier(0, int(emulate::self->cta->threads.size()), true, at); }
-inline void __syncwarp(uint32_t mask = ~0u, EMULATE_AT) { emulate::need_full(mask, at), emulate::syncwarp(at); }
+inline void __syncwarp(uint32_t mask = ~0u, EMULATE_AT) { emulate::need_full(mask, at); emulate::syncwarp(at); }
 inline void __threadfence(EMULATE_AT) { emulate::fence(at); }
 
 template <class T> T __shfl_sync(uint32_t mask, T x, int lane, EMULATE_AT) {

@@ -214,11 +214,15 @@ struct Machine {
     void pause() { emulate_switch(&self->stack_pointer, scheduler); }  // the running thread stops here
     void later(double time, std::function<void()> event) { events.emplace(time, std::move(event)); }
     void wake(Warp& w) {
-        if (!w.queued) w.queued = true, queue.push({w.time, ticket++, &w});
+        if (!w.queued) {
+            w.queued = true;
+            queue.push({w.time, ticket++, &w});
+        }
     }
-    // `bytes` at `p` of the tensor at `begin` are asked for at `time`; returns when they have arrived. Only the first to
-    // touch a 128-byte line in this run brings it from DRAM: L2 holds all that kernels of a size for the emulator use.
-    // Lines count from the tensor's begin, as on a GPU, where tensors are aligned: a run repeats itself wherever they lie.
+    // `bytes` at `p` of the tensor at `begin` are asked for at `time`; returns when they have arrived. Only the first
+    // to touch a 128-byte line in this run brings it from DRAM: L2 holds all that kernels of a size for the emulator
+    // use. Lines count from the tensor's begin, as on a GPU, where tensors are aligned: a run repeats itself wherever
+    // they lie.
     double transfer(double time, const char* begin, const void* p, int bytes) {
         double busy = bytes * cost.l2_byte;
         const char* const first = static_cast<const char*>(p);
@@ -231,7 +235,9 @@ struct Machine {
     // order in which a GPU could do the same.
     double held_up() {
         if (!chance) return 0;
-        chance ^= chance << 13, chance ^= chance >> 7, chance ^= chance << 17;
+        chance ^= chance << 13;
+        chance ^= chance >> 7;
+        chance ^= chance << 17;
         return chance % 8 ? 0 : double(chance >> 32 & 1023);
     }
     std::unordered_map<uintptr_t, std::vector<Cell>> global_cells;  // by 4 KB page, where a kernel has written
@@ -285,11 +291,21 @@ inline void Machine::check(const Launch& l) const {
 
 inline void Machine::run(std::vector<Launch>& all) {
     for (const Launch& l : all) check(l);
-    sm.clear(), ctas.clear(), queue = {}, events.clear(), global_cells.clear(), released.clear(), launch_of_cta.clear();
+    sm.clear();
+    ctas.clear();
+    queue = {};
+    events.clear();
+    global_cells.clear();
+    released.clear();
+    launch_of_cta.clear();
     for (int i = 0; i < sms; ++i) sm.push_back({i * sm_step});
     const char* seed = getenv("POD_EMULATE_SEED");
     chance = seed ? strtoull(seed, nullptr, 10) : 0;
-    memory_free = 0, in_l2.clear(), ticket = 0, failure = nullptr, launches = &all;
+    memory_free = 0;
+    in_l2.clear();
+    ticket = 0;
+    failure = nullptr;
+    launches = &all;
     for (size_t i = 0; i < all.size(); ++i) all[i].order = i;
     dispatch(0);
     while (!queue.empty() || !events.empty()) {
@@ -330,13 +346,22 @@ inline Sm* Machine::roomiest(const Launch& l) {
 
 inline void Machine::start(Launch& l, Sm& s, double time) {
     const uint64_t i = l.next++;
-    l.live++, s.ctas++, s.threads += l.threads(), s.smem += l.smem + 1024;
+    l.live++;
+    s.ctas++;
+    s.threads += l.threads();
+    s.smem += l.smem + 1024;
     const uint3 index{uint32_t(i % l.grid.x), uint32_t(i / l.grid.x % l.grid.y), uint32_t(i / l.grid.x / l.grid.y)};
     const int n = l.threads(), number = int(launch_of_cta.size());
     launch_of_cta.push_back(&l);
     Cta& c = ctas.emplace_back();
-    c.launch = &l, c.sm = &s, c.number = number, c.index = index, c.warps_left = n / 32;
-    c.threads.resize(n), c.warps.resize(n / 32), c.cells.resize((l.smem + kCell - 1) / kCell);
+    c.launch = &l;
+    c.sm = &s;
+    c.number = number;
+    c.index = index;
+    c.warps_left = n / 32;
+    c.threads.resize(n);
+    c.warps.resize(n / 32);
+    c.cells.resize((l.smem + kCell - 1) / kCell);
     c.storage.assign(l.smem + 1024, char(0xff));  // poison: NaN as float, bf16 and fp16, -1 as int
     c.smem = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(c.storage.data()) + 1023) & ~uintptr_t(1023));
     c.smem_bytes = l.smem;
@@ -346,14 +371,22 @@ inline void Machine::start(Launch& l, Sm& s, double time) {
     for (int t = 0; t < n; ++t) {
         Thread& th = c.threads[t];
         if (spare_stacks.empty()) spare_stacks.push_back(std::make_unique<Stack>(stacks_made++));
-        th.stack = std::move(spare_stacks.back()), spare_stacks.pop_back();
+        th.stack = std::move(spare_stacks.back());
+        spare_stacks.pop_back();
         th.stack_pointer = th.stack->prepare(fiber_main);
-        th.cta = &c, th.warp = &c.warps[t / 32], th.id = t, th.lane = t % 32, th.known = nothing;
+        th.cta = &c;
+        th.warp = &c.warps[t / 32];
+        th.id = t;
+        th.lane = t % 32;
+        th.known = nothing;
         th.index = {t % l.block.x, t / l.block.x % l.block.y, t / l.block.x / l.block.y};
     }
     for (int w = 0; w < n / 32; ++w) {
-        c.warps[w].cta = &c, c.warps[w].threads = &c.threads[w * 32], c.warps[w].id = w;
-        c.warps[w].time = time + cost.cta_start, c.warps[w].registers = registers;
+        c.warps[w].cta = &c;
+        c.warps[w].threads = &c.threads[w * 32];
+        c.warps[w].id = w;
+        c.warps[w].time = time + cost.cta_start;
+        c.warps[w].registers = registers;
         wake(c.warps[w]);
     }
 }
@@ -370,16 +403,22 @@ inline void Machine::fiber_main() {
     abort();  // a finished fiber is never resumed
 }
 inline void Machine::resume(Thread& t) {
-    self = &t, threadIdx = t.index;
+    self = &t;
+    threadIdx = t.index;
     emulate_switch(&scheduler, t.stack_pointer);
     self = nullptr;
-    if (t.stack->overflown()) fputs("emulator: a kernel's stack overflowed; raise Stack::kBytes\n", stderr), abort();
+    if (t.stack->overflown()) {
+        fputs("emulator: a kernel's stack overflowed; raise Stack::kBytes\n", stderr);
+        abort();
+    }
     if (failure) std::rethrow_exception(failure);
 }
-// Every lane of the warp that can run does so, up to its next meeting. Lanes that a latecomer sets free on the way go on in
-// the next step, together with it.
+// Every lane of the warp that can run does so, up to its next meeting. Lanes that a latecomer sets free on the way go
+// on in the next step, together with it.
 inline void Machine::step(Warp& w) {
-    blockIdx = w.cta->index, blockDim = w.cta->launch->block, gridDim = w.cta->launch->grid;
+    blockIdx = w.cta->index;
+    blockDim = w.cta->launch->block;
+    gridDim = w.cta->launch->grid;
     uint32_t can_run = 0;
     for (const Thread* t = w.threads; t < w.threads + 32; ++t) can_run |= uint32_t(t->state == State::ready) << t->lane;
     for (Thread* t = w.threads; t < w.threads + 32; ++t) {
@@ -402,7 +441,10 @@ inline void Machine::retire(Cta& c, double time) {
     Launch& l = *c.launch;
     Thread& t = c.threads[0];
     if (c.copies) fault("the CTA ended while TMA copies were on their way to its shared memory", t.at, &t);
-    l.live--, c.sm->ctas--, c.sm->threads -= l.threads(), c.sm->smem -= l.smem + 1024;
+    l.live--;
+    c.sm->ctas--;
+    c.sm->threads -= l.threads();
+    c.sm->smem -= l.smem + 1024;
     for (Thread& done : c.threads) spare_stacks.push_back(std::move(done.stack));
     ctas.remove_if([&](const Cta& x) { return &x == &c; });
     dispatch(time);
@@ -438,7 +480,7 @@ class Concurrent {
 public:
     Concurrent() { open() = this; }
     ~Concurrent() { open() = nullptr; }
-    void run() { machine().run(launches), launches.clear(); }
+    void run() { machine().run(launches); launches.clear(); }
     static void submit(Launch&& l) {
         std::unique_lock<std::recursive_mutex> hold{lock()};
         if (open()) return open()->launches.push_back(std::move(l));

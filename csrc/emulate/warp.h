@@ -10,7 +10,10 @@ template <class Args, class Act> void meet(const char* op, Args& mine, Where at,
     Thread& t = *self;
     Warp& w = *t.warp;
     t.at = at;
-    if (w.met == 0) w.op = op, w.op_at = at;
+    if (w.met == 0) {
+        w.op = op;
+        w.op_at = at;
+    }
     else if (!(at == w.op_at) || strcmp(op, w.op))
         fault(std::string("divergence: this lane is at ") + op + " while others of its warp wait at " + w.op + " (" +
                   w.op_at.text() + ")", at);
@@ -39,9 +42,14 @@ inline void arrive(Warp& w, Barrier& b, int threads, bool wait, bool any, Where 
     if (b.expected != threads || threads % 32 || b.arrived + 32 > threads || threads > int(w.cta->threads.size()))
         fault("barrier of " + std::to_string(threads) + " threads reached by more, or for another count: " +
               std::to_string(b.arrived) + " of " + std::to_string(b.expected) + " had arrived", at);
-    b.arrived += 32, b.time = std::max(b.time, w.time), b.any |= any;
+    b.arrived += 32;
+    b.time = std::max(b.time, w.time);
+    b.any |= any;
     for (Thread* t = w.threads; t < w.threads + 32; ++t) {
-        if (wait) b.waiting.push_back(t), t->state = State::waiting;
+        if (wait) {
+            b.waiting.push_back(t);
+            t->state = State::waiting;
+        }
         else publish(b.announced, *t);
     }
     w.cta->now++;
@@ -51,7 +59,9 @@ inline void arrive(Warp& w, Barrier& b, int threads, bool wait, bool any, Where 
     if (complete.waiting.empty()) return;
     exchange(*w.cta, complete.announced, [&](auto&& f) { for (Thread* t : complete.waiting) f(*t); });
     for (Thread* t : complete.waiting) {
-        t->state = State::ready, t->vote = complete.any, t->warp->time = std::max(t->warp->time, complete.time);
+        t->state = State::ready;
+        t->vote = complete.any;
+        t->warp->time = std::max(t->warp->time, complete.time);
         if (t->warp != &w) machine().wake(*t->warp);
     }
 }

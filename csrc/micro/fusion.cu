@@ -3,8 +3,8 @@
 //   compute   d[i] is multiplied by a number, over and over: it stands for prefill
 //   memory    c[i] += a[i] + b[i], 16 bytes a thread: it stands for decode
 //
-// Both go in steps with a barrier after each, as attention does for each block of keys. As in hybrid.cu, a way to run them is
-// a binding: how a CTA learns which tile of which operation is its own.
+// Both go in steps with a barrier after each, as attention does for each block of keys. As in hybrid.cu, a way to run
+// them is a binding: how a CTA learns which tile of which operation is its own.
 #include "include/binding.cuh"
 #include "include/launch.cuh"
 #include "include/trace.cuh"
@@ -94,18 +94,25 @@ struct Memory {
 DEV void compute_tile(const Params& p, int tile, const Team& team) {
     Compute compute(p, tile, team);
 #pragma unroll 1
-    for (int s = 0; s < compute.steps(); ++s) compute.step(s), team.meet();
+    for (int s = 0; s < compute.steps(); ++s) {
+        compute.step(s);
+        team.meet();
+    }
 }
 DEV void memory_tile(const Params& p, int tile, const Team& team, sptr<uint4> smem) {
     const Memory memory(p, tile, team, smem);
 #pragma unroll 1
-    for (int s = 0; s < memory.steps(); ++s) memory.begin(s), memory.end(s), team.meet();
+    for (int s = 0; s < memory.steps(); ++s) {
+        memory.begin(s);
+        memory.end(s);
+        team.meet();
+    }
 }
 
 // ---------------------------------------------------------------- ways to fuse, beside those of include/binding.cuh
 // CTA-parallel, the memory loop's CTAs first, as in the paper's artifact.
 struct MemoryFirst {
-    DEV static Assignment assign(const Choice& c, sptr<int>) {
+    DEV static Assignment assign(const Choice& c, sptr<Assignment>) {
         const int block = blockIdx.x;
         if (block < c.slots[kDecode]) return {kDecode, block, -1, 0};
         return {kPrefill, block - c.slots[kDecode], -1, 0};
@@ -113,7 +120,7 @@ struct MemoryFirst {
 };
 // CTA-parallel, the two loops' CTAs in turn.
 struct Alternate {
-    DEV static Assignment assign(const Choice& c, sptr<int>) {
+    DEV static Assignment assign(const Choice& c, sptr<Assignment>) {
         const int block = blockIdx.x, pairs = min(c.slots[kPrefill], c.slots[kDecode]);
         if (block >= 2 * pairs) return {c.slots[kPrefill] > pairs ? kPrefill : kDecode, block - pairs, -1, 0};
         return {block % 2 ? kDecode : kPrefill, block / 2, -1, 0};
@@ -124,7 +131,7 @@ struct Interleaved {};  // intra-thread: every thread has one loop with both ste
 
 template <class Binding, bool kTrace> DEV void bound_tile(const Params& p, sptr<uint4> smem) {
     const Trace<kTrace> trace;
-    const Assignment a = Binding::assign(p.choice, ptr_cast<int>(smem));
+    const Assignment a = Binding::assign(p.choice, ptr_cast<Assignment>(smem));
     __syncwarp();  // thread 0 may come late from the tickets
     if (a.op == kPrefill) compute_tile(p, a.id, whole_cta());
     else memory_tile(p, a.id, whole_cta(), smem);
@@ -167,7 +174,8 @@ template <bool kTrace> DEV void interleaved(const Params& p, sptr<uint4> smem) {
     if (kTrace && threadIdx.x == 0) trace.write(p.trace, blockIdx.x, {ops, int(blockIdx.x), -1, 0});
 }
 
-template <class Binding, bool kTrace> __global__ void __launch_bounds__(kThreads, 8) fusion(const __grid_constant__ Params p) {
+template <class Binding, bool kTrace>
+__global__ void __launch_bounds__(kThreads, 8) fusion(const __grid_constant__ Params p) {
     const sptr<uint4> smem = ptx::dynamic_smem<uint4>();
     if constexpr (std::is_same<Binding, ByWarp>::value) halves<kTrace>(p, smem);
     else if constexpr (std::is_same<Binding, InTurn>::value) in_turn<kTrace>(p, smem);
@@ -179,15 +187,21 @@ template <class Binding, bool kTrace> __global__ void __launch_bounds__(kThreads
 static Params params(const FusionArgs& args) {
     Params p;
     const size_t floats = 4 * size_t(args.memory_elements);
-    p.a = device_ptr(args.a, floats, "a"), p.b = device_ptr(args.b, floats, "b"), p.c = device_ptr(args.c, floats, "c");
+    p.a = device_ptr(args.a, floats, "a");
+    p.b = device_ptr(args.b, floats, "b");
+    p.c = device_ptr(args.c, floats, "c");
     p.d = device_ptr(args.d, args.compute_elements, "d");
-    p.elements[kPrefill] = args.compute_elements, p.elements[kDecode] = args.memory_elements;
-    p.multiplications = args.multiplications, p.factor = args.factor;
+    p.elements[kPrefill] = args.compute_elements;
+    p.elements[kDecode] = args.memory_elements;
+    p.multiplications = args.multiplications;
+    p.factor = args.factor;
     p.choice = {};
-    p.choice.slots[kPrefill] = args.compute_tiles, p.choice.slots[kDecode] = args.memory_tiles;
+    p.choice.slots[kPrefill] = args.compute_tiles;
+    p.choice.slots[kDecode] = args.memory_tiles;
     p.choice.tickets = device_ptr(args.counters, args.sms + 3, "tickets");
     p.choice.deal = device_ptr(args.deal, args.deals, "deal");
-    p.choice.sms = args.sms, p.choice.deals = args.deals;
+    p.choice.sms = args.sms;
+    p.choice.deals = args.deals;
     p.trace = device_ptr(args.trace, args.trace_rows * kTraceFields, "trace");
     return p;
 }

@@ -4,8 +4,8 @@
 
 constexpr int kThreads = 128, kCopies = 2, kGroup = kThreads * kCopies * 16;  // bytes that a CTA asks for at a time
 
-// Each CTA reads `groups` groups of 4 KB, at most kAhead of them under way: by Little's law it gets kAhead * 4 KB each time
-// that memory answers, and no more. Its own memory has `own` groups, which it reads again and again.
+// Each CTA reads `groups` groups of 4 KB, at most kAhead of them under way: by Little's law it gets kAhead * 4 KB
+// each time that memory answers, and no more. Its own memory has `own` groups, which it reads again and again.
 template <int kAhead> __global__ void read(gptr<const unsigned char> from, int own, int groups) {
     from += blockIdx.x * size_t(own) * kGroup + threadIdx.x * 16;
     const smem_addr to = ptx::smem_u32(ptx::dynamic_smem<unsigned char>()) + threadIdx.x * 16;
@@ -21,8 +21,8 @@ template <int kAhead> __global__ void read(gptr<const unsigned char> from, int o
     ptx::cp_async_wait<0>();
 }
 
-// Each warp keeps eight independent products of 16 x 8 x 16 going. The clock of the first CTA's SM tells how many cycles
-// that took, whatever the clock rate was.
+// Each warp keeps eight independent products of 16 x 8 x 16 going. The clock of the first CTA's SM tells how many
+// cycles that took, whatever the clock rate was.
 __global__ void multiply(gptr<int64_t> cycles, int rounds) {
     const int64_t start = clock64();
     float d[8][4] = {};

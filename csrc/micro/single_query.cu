@@ -1,7 +1,7 @@
-// The attention kernel that vLLM began with (2023), for one new token a sequence, rebuilt from its description. A CTA of 128
-// threads computes one head of one sequence. Keys and values lie in pages of 16 tokens; two threads, a group, share a key,
-// so that the 16 groups of a warp take one page at a time. Four ideas differ in where the query lives, in how page numbers
-// are read, and in how the warps' sums meet.
+// The attention kernel that vLLM began with (2023), for one new token a sequence, rebuilt from its description. A CTA
+// of 128 threads computes one head of one sequence. Keys and values lie in pages of 16 tokens; two threads, a group,
+// share a key, so that the 16 groups of a warp take one page at a time. Four ideas differ in where the query lives,
+// in how page numbers are read, and in how the warps' sums meet.
 #include "include/launch.cuh"
 #include "include/ptx.cuh"
 #include "micro/single_query.h"
@@ -49,7 +49,8 @@ template <int kLow, class F> DEV float over_cta(float x, sptr<float> of_warp, F&
 }
 
 template <class T> DEV float dot(uint2 a, uint2 b) {
-    const float2 a0 = ptx::unpack2<T>(a.x), a1 = ptx::unpack2<T>(a.y), b0 = ptx::unpack2<T>(b.x), b1 = ptx::unpack2<T>(b.y);
+    const float2 a0 = ptx::unpack2<T>(a.x), a1 = ptx::unpack2<T>(a.y);
+    const float2 b0 = ptx::unpack2<T>(b.x), b1 = ptx::unpack2<T>(b.y);
     return a0.x * b0.x + a0.y * b0.y + a1.x * b1.x + a1.y * b1.y;
 }
 
@@ -96,8 +97,10 @@ DEV uint4 first_of(uint4 x, int n) {
     const auto keep = [n](uint32_t pair, int at) { return n > at + 1 ? pair : n > at ? pair & 0xffff : 0u; };
     return {keep(x.x, 0), keep(x.y, 2), keep(x.z, 4), keep(x.w, 6)};
 }
-// Weights times values, over the pages of this warp. Lane l sums rows l / 2 + 16 j of V^T, its half of each page's tokens.
-template <class T> DEV void sum_values(float (&sums)[kRows], const Params<T>& p, Pages<false> pages, int len, sptr<float> weights) {
+// Weights times values, over the pages of this warp. Lane l sums rows l / 2 + 16 j of V^T, its half of each page's
+// tokens.
+template <class T>
+DEV void sum_values(float (&sums)[kRows], const Params<T>& p, Pages<false> pages, int len, sptr<float> weights) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = lane % 2, head = blockIdx.x;
     for (int n = 0, page = warp; page < pages.count; ++n, page += kWarps) {
         const gptr<const T> values = p.v + (int64_t(pages(n)) * p.heads + head) * kPageElements;
@@ -109,8 +112,10 @@ template <class T> DEV void sum_values(float (&sums)[kRows], const Params<T>& p,
         for (int j = 0; j < kRows; ++j) {
             uint4 x = rows[j * 32];
             if (token + kPiece > len) x = first_of(x, len - token);
-            const float2 a = ptx::unpack2<T>(x.x), b = ptx::unpack2<T>(x.y), c = ptx::unpack2<T>(x.z), d = ptx::unpack2<T>(x.w);
-            sums[j] += w0.x * a.x + w0.y * a.y + w0.z * b.x + w0.w * b.y + w1.x * c.x + w1.y * c.y + w1.z * d.x + w1.w * d.y;
+            const float2 a = ptx::unpack2<T>(x.x), b = ptx::unpack2<T>(x.y);
+            const float2 c = ptx::unpack2<T>(x.z), d = ptx::unpack2<T>(x.w);
+            sums[j] += w0.x * a.x + w0.y * a.y + w0.z * b.x + w0.w * b.y +
+                       w1.x * c.x + w1.y * c.y + w1.z * d.x + w1.w * d.y;
         }
     }
 #pragma unroll
@@ -141,7 +146,8 @@ DEV void meet_by_atomics(float (&sums)[kRows], sptr<float> room) {
     for (int j = 0; j < kRows; ++j) sums[j] = room[row + j * 16];
 }
 
-template <class T, Idea kIdea> __global__ void __launch_bounds__(kThreads) single_query(const __grid_constant__ Params<T> p) {
+template <class T, Idea kIdea>
+__global__ void __launch_bounds__(kThreads) single_query(const __grid_constant__ Params<T> p) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / kGroup, part = lane % kGroup;
     const int head = blockIdx.x, sequence = blockIdx.y, len = p.lens[sequence];
     const sptr<unsigned char> smem = ptx::dynamic_smem<unsigned char>();
@@ -230,7 +236,11 @@ template <class T> Params<T> params(const SingleQueryArgs& a) {
     p.out = device_ptr(static_cast<T*>(a.out), out, "out");
     p.table = device_ptr(a.table, size_t(a.sequences) * a.table_stride, "table");
     p.lens = device_ptr(a.lens, a.sequences, "lens");
-    p.heads = a.heads, p.table_stride = a.table_stride, p.q_stride = a.q_stride, p.zero = a.zero, p.scale = a.scale;
+    p.heads = a.heads;
+    p.table_stride = a.table_stride;
+    p.q_stride = a.q_stride;
+    p.zero = a.zero;
+    p.scale = a.scale;
     return p;
 }
 
@@ -264,7 +274,9 @@ void launch_write_cache(const WriteCacheArgs& a, Stream stream) {
     p.k_cache = device_ptr(static_cast<uint4*>(a.k_cache), cache / kPiece, "k_cache");
     p.v_cache = device_ptr(static_cast<uint16_t*>(a.v_cache), cache, "v_cache");
     p.slots = device_ptr(a.slots, a.tokens, "slots");
-    p.heads = a.heads, p.k_stride = a.k_stride / kPiece, p.v_stride = a.v_stride / kPiece;
+    p.heads = a.heads;
+    p.k_stride = a.k_stride / kPiece;
+    p.v_stride = a.v_stride / kPiece;
     launch<write_cache>(stream, dim3(a.tokens), dim3(kThreads), 0, p);
 }
 

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// The query in the registers of every thread group, or once in shared memory; two ideas on top of the latter; and the first
-// two again with a thread's loads of keys in turn, each waiting for the one before.
+// The query in the registers of every thread group, or once in shared memory; two ideas on top of the latter; and the
+// first two again with a thread's loads of keys in turn, each waiting for the one before.
 enum class Idea : int { registers, shared, table_batch, atomics, registers_in_turn, shared_in_turn };
 
 struct SingleQueryArgs {
