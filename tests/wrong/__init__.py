@@ -95,8 +95,8 @@ MISTAKES = [
     Mistake(
         "all parts of a tile are stored in the same slot",
         MERGE,
-        "work.slot + work.part, ends",
-        "work.slot, ends",
+        "work.slot + work.part, inverse",
+        "work.slot, inverse",
         "race: |wrong result",
     ),
     Mistake(
@@ -109,8 +109,8 @@ MISTAKES = [
     Mistake(
         "the ticket publishes nothing",
         MERGE,
-        "ptx::atomic_add_acq_rel(arrived",
-        "atomicAdd(arrived",
+        "ptx::atomic_add_acq_rel(parts.arrived",
+        "atomicAdd(parts.arrived",
         "race: .* with no release and acquire between",
     ),
     Mistake(
