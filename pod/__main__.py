@@ -25,6 +25,7 @@ VERBS = {
     "simulate": ("pod.serving.cli", "serve a workload on a modelled GPU; what the users feel"),
     "generate": ("pod.generate", "a small chat model answers, on this machine"),
     "notebooks": ("pod.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
+    "progress": ("pod.learn.progress", "which exercises and predictions you have got right so far"),
     "readme": ("pod.readme", "refresh the generated part of README.md; --check only looks"),
 }
 

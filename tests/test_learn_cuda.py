@@ -91,10 +91,10 @@ struct Pair { float a, b; };
 template <class T> __device__ T second(T* p) { return p[1]; }
 template <int M> __device__ int of(int i) { return i * M; }
 """
-    body = "Pair p{x[t], 2};\nfloat4 v = reinterpret_cast<float4*>(x)[0];\n__syncthreads();\n"
-    x = numbers()
-    kernel(body + "x[t] = second(x) * of<N>(t) + p.b + 0 * v.x;", before=before)[1, 32](y := x[32:].clone())
-    assert torch.equal(y, 33 * 4 * numbers(32) + 2)
+    body = "Pair p{x[t], 2};\nfloat4 v = reinterpret_cast<float4*>(x)[1];\ny[t] = second(x) * of<N>(t) + p.b + v.x;"
+    y = torch.zeros(64)
+    kernel(body, "float* y, float* x", before)[1, 64](y, numbers() + 32)
+    assert torch.equal(y, 33 * 4 * numbers() + 2 + 36)
 
 
 def test_what_only_a_gpu_can_compile_is_said_to_be_so():

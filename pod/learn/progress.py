@@ -8,7 +8,9 @@ from pathlib import Path
 
 from pod import files
 
-NAME = "progress/answers.json"
+
+def path() -> Path:
+    return files.folder("progress") / "answers.json"
 
 
 def note(name: str, state: str) -> None:
@@ -19,20 +21,17 @@ def note(name: str, state: str) -> None:
     before = kept.get(name, {"tries": 0, "state": ""})
     best = "right" if "right" in (before["state"], state) else state
     kept[name] = {"tries": before["tries"] + 1, "state": best}
-    path = files.folder("progress") / Path(NAME).name
-    part = path.with_suffix(".part")
+    part = path().with_suffix(".part")
     part.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-    os.replace(part, path)
+    os.replace(part, path())
 
 
 def read() -> dict[str, dict]:
     """By name: how often it was tried, and the best that came of it."""
-    for place in files.places():
-        try:
-            return json.loads((place / NAME).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-    return {}
+    try:
+        return json.loads(path().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
 
 
 def configure(parser) -> None:
@@ -41,8 +40,7 @@ def configure(parser) -> None:
 
 def run(args) -> int:
     if args.forget:
-        for place in files.places():
-            (place / NAME).unlink(missing_ok=True)
+        path().unlink(missing_ok=True)
     print(table())
     return 0
 
@@ -55,7 +53,7 @@ def table() -> str:
     for chapter in CHAPTERS:
         of = chapter.name.partition("_")[2]
         mine = [e.name for e in judge.exercises().values() if e.chapter == of]
-        asked = [name for name, q in questions.QUESTIONS.items() if q.chapter == of]
+        asked = [name for name, q in questions.questions().items() if q.chapter == of]
         if mine or asked:
             lines.append(f"{chapter.title}: {_count(mine, kept)} exercises, {_count(asked, kept)} predictions right")
             lines += [f"  {name:<24} {_said(kept.get(name))}" for name in mine]

@@ -4,8 +4,11 @@ the others. In a live notebook the options are buttons; on a page the answers ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 
 from pod.learn import progress
+from pod.learn.exercises import CHAPTERS
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,6 @@ class Question:
             raise ValueError(f"right: got {self.right!r}, allowed are {', '.join(self.options)}")
 
 
-QUESTIONS: dict[str, Question] = {}
-
-
 @dataclass(frozen=True)
 class Page:
     """Markdown that a notebook shows."""
@@ -38,10 +38,17 @@ class Page:
         return self.text
 
 
+@cache
+def questions() -> dict[str, Question]:
+    """All of them, by name."""
+    modules = [import_module(f"pod.learn.exercises.{chapter}") for chapter in CHAPTERS]
+    return {name: question for module in modules for name, question in module.QUESTIONS.items()}
+
+
 def find(name: str) -> Question:
-    if name not in QUESTIONS:
-        raise ValueError(f"question: got {name!r}, allowed are {', '.join(QUESTIONS)}")
-    return QUESTIONS[name]
+    if name not in questions():
+        raise ValueError(f"question: got {name!r}, allowed are {', '.join(questions())}")
+    return questions()[name]
 
 
 def ask(name: str) -> Page | None:

@@ -56,5 +56,5 @@ def _mark(ax: Axes, fault, events: list) -> None:
         ax.scatter(event.thread, index, s=150, facecolors="none", edgecolors=FAULT, linewidths=2)
         words = f"thread {event.thread} {'reads' if event.kind == 'r' else 'writes'} [{index}]"
         line = {"arrowstyle": "-", "color": FAULT, "linewidth": 0.8}
-        ax.annotate(words, (event.thread, index), (14, 26 if i else -26), textcoords="offset points", fontsize=9,
+        ax.annotate(words, (event.thread, index), (14, 26 if i else -17), textcoords="offset points", fontsize=9,
                     color=FAULT, va="center", arrowprops=line)  # fmt: skip

@@ -6,6 +6,7 @@ import torch
 
 from pod.learn.exercises.kernels import Case, launch, random
 from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
 
 CHAPTER = "first_kernels"
 
@@ -504,3 +505,68 @@ softmax = _exercise(
 )
 
 EXERCISES = (scale, tail, reverse, neighbour, warp_sum, where, softmax)
+
+
+# ---------------------------------------------------------------- predictions
+
+QUESTIONS = {
+    "one-thread": Question(
+        CHAPTER,
+        "One thread asks DRAM for 4 bytes, uses them, and asks for the next 4, far away from the first. How many bytes "
+        "a second does it get?",
+        {
+            "4.8 TB a second": "That is all of DRAM, shared by everybody who asks. One thread that awaits each answer "
+            "gets what one answer brings.",
+            "36 GB a second": "That is one SM's share of DRAM, 4.8 TB a second over 132. An SM gets it when its two "
+            "thousand threads ask together.",
+            "some 6 MB a second": "4 bytes for each wait of some 700 ns. The wait cannot be shortened, so there must "
+            "be many loads under way at a time: that is what hundreds of thousands of threads are for.",
+        },
+        "some 6 MB a second",
+    ),
+    "how-many-ctas": Question(
+        CHAPTER,
+        "1,000 elements, one thread each, CTAs of 256 threads. How many CTAs must the grid have, and how many threads "
+        "have nothing to do?",
+        {
+            "3 CTAs, none": "3 CTAs are 768 threads: 232 elements would have nobody.",
+            "4 CTAs, 24 threads": "1,000 / 256 rounded up. The last CTA has 232 elements for 256 threads.",
+            "4 CTAs, none": "4 CTAs are 1,024 threads. A CTA cannot be smaller than the others of its grid.",
+        },
+        "4 CTAs, 24 threads",
+    ),
+    "no-barrier": Question(
+        CHAPTER,
+        "Leave the barrier out, and run the kernel on a real GPU. What does it give?",
+        {
+            "the right answer, always": "It may look so for a year. Nothing makes warp 1 write before warp 0 reads.",
+            "the wrong answer, always": "The two warps often happen to run in an order that is fine.",
+            "an error": "A GPU does not look: it has neither time nor memory to remember who wrote what.",
+            "the right answer on most days": "Which warp comes first depends on what else runs, on the card, on the "
+            "compiler. That is what makes a race worse than a crash, and the emulator worth its time.",
+        },
+        "the right answer on most days",
+    ),
+    "steps-of-a-sum": Question(
+        CHAPTER,
+        "A warp sums its 32 numbers. Each step, every lane may fetch one number of another lane and add it. How many "
+        "steps does it take until all lanes have the sum?",
+        {
+            "31": "That is one lane that does all of the additions while 31 watch.",
+            "16": "Adding pairs halves what is left in each step, not takes 2 away.",
+            "5": "Each step doubles how many numbers a lane has in its sum: 2, 4, 8, 16, 32.",
+        },
+        "5",
+    ),
+    "lost-counts": Question(
+        CHAPTER,
+        "`ctas[sm]++` by thread 0 of each of 40 CTAs, on 4 SMs. What do the four counts add up to on a real GPU?",
+        {
+            "40": "Only if no two CTAs ever read the same old value.",
+            "at most 40": "Reading, adding and writing are three steps. Whoever reads between another's read and write "
+            "adds to the old value, and one of the two is lost.",
+            "more than 40": "Nothing is counted twice. But things get lost.",
+        },
+        "at most 40",
+    ),
+}
