@@ -7,7 +7,6 @@ What looks like a chapter's number and is not known to be one is listed at the e
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -22,8 +21,9 @@ LIST = r"\d\d(?:(?:, | and | to | or |, and |–|-)\d\d)*(?!\d|\.\d| %)"
 NAMED = re.compile(rf"\b([Cc]hapters?(?: |\n\s*|\\n\",\n\s*\"|\*\* |\. ))({LIST})")
 FIELD = re.compile(r"\b(chapter=\"|chapter: str = \")(\d\d)(?=\")")
 ROW = re.compile(r"^([a-z0-9]+-t?\d\d +)(\d\d)(?=  )", re.MULTILINE)  # of the catalogue of figures
-PROSE = {"README.md": re.compile(rf"\b(in order: |the kernel \()({LIST})")}
-LEFT = re.compile(r"(?<![\d.,:/%*\"'(+=×-])\b(0[4-9]|1[0-7])\b(?![\d.,%:/×*)=\"'-]*\d| %|\s*(?:[KMGT]i?B|[µnm]?s\b|ms|x\b))")
+PROSE = (".md", ".ipynb")
+RANGE = re.compile(r"(?<![\d.,:/-])()\b(0\d(?:(?:, | and | to |–)\d\d)+)(?!\d|\.\d|:)")  # "04 to 06"
+LEFT = re.compile(r"(?<![\d.,:/\-+'\"=(\[])\b0[0-9]\b(?![\d.:/\-'\"])|\(0\d\)")
 
 
 def stems(text: str) -> list[str]:
@@ -51,12 +51,12 @@ def rewritten(text: str, file: str, names: list[str], new: dict[str, str]) -> st
     by_stem = {stem: f"{new[stem[:2]]}{stem[2:]}" for stem in names}
     text = re.sub("|".join(map(re.escape, by_stem)), lambda m: by_stem[m[0]], text)
     text = re.sub(r"\b(test_chapter_)(\d\d)\b", _of(new), text)
-    text = NAMED.sub(_of(new), text)
+    text = RANGE.sub(_of(new), NAMED.sub(_of(new), text)) if file.endswith(PROSE) else NAMED.sub(_of(new), text)
     text = FIELD.sub(_of(new), text)
     text = _titles(names).sub(lambda m: m[1] + new[m[2]] + m[3], text)
     if file.endswith("registry.py"):
         text = ROW.sub(_of(new), text)
-    return PROSE[file].sub(_of(new), text) if file in PROSE else text
+    return text
 
 
 def _of(new: dict[str, str]) -> Callable[[re.Match], str]:
@@ -97,25 +97,38 @@ def tracked() -> Iterator[Path]:
 
 def redraw_the_map() -> None:
     """Chapter 00 shows the walk; its saved output is the new one."""
-    from pod import walk
+    from pod import notebooks, walk
 
     path = walk.CHAPTERS[0].path
-    notebook = json.loads(path.read_text(encoding="utf-8"))
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", ()):
-            if "".join(output.get("data", {}).get("text/markdown", ())).startswith("| | chapter |"):
-                output["data"]["text/markdown"] = walk.markdown().splitlines(keepends=True)
-    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    notebook = notebooks.read(path)
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
+        if output.get("data", {}).get("text/markdown", "").startswith("| | chapter |"):
+            output.data["text/markdown"] = walk.markdown()
+    path.write_text(notebooks.text_of(notebook), encoding="utf-8")
+
+
+def open_the_doors(name: str) -> None:
+    """The neighbours' navigation leads through the chapter."""
+    from pod import walk
+
+    at = next(i for i, chapter in enumerate(walk.CHAPTERS) if chapter.name[3:] == name)
+    link = f"[{walk.CHAPTERS[at].title}]({walk.CHAPTERS[at].path.name})"
+    for neighbour, pattern, to in (
+        (at - 1, r"(\*\*\d\d [^*]+\*\* → )", rf"\1{link} → "),
+        (at + 1, r"( → \*\*\d\d )", rf" → {link}\1"),
+    ):
+        path = walk.CHAPTERS[neighbour].path
+        path.write_text(re.sub(pattern, to, path.read_text(encoding="utf-8"), count=1), encoding="utf-8")
 
 
 def left_over(path: Path, names: list[str]) -> Iterator[str]:
     """Lines of prose with a number that could be a chapter's."""
-    if path.suffix not in (".ipynb", ".md"):
+    if path.suffix not in PROSE:
         return
     for line in path.read_text(encoding="utf-8").splitlines():
-        if '"image/png"' in line or len(line) > 5000:
+        if '"image/png"' in line:
             continue
-        bare = NAMED.sub("", re.sub(r"\d\d_\w+|\[\d\d [^\]]*\]|\*\*\d\d |# \d\d ", "", line))
+        bare = RANGE.sub("", NAMED.sub("", re.sub(r"\d\d_\w+|\[\d\d [^\]]*\]|\*\*\d\d |# \d\d ", "", line)))
         for match in LEFT.finditer(bare):
             yield f"{path.relative_to(ROOT)}: ...{bare[max(0, match.start() - 50) : match.end() + 30].strip()}..."
 
@@ -133,8 +146,9 @@ def main(name: str, place: str) -> None:
             path.write_text(after, encoding="utf-8")
     _rename(paths, names, new)
     redraw_the_map()
+    open_the_doors(name)
     print("\n".join(line for path in tracked() for line in left_over(path, names)))
-    print("now: python -m pod readme, the navigation and doors of the neighbours, make test", file=sys.stderr)
+    print("now: python -m pod readme, then make test", file=sys.stderr)
 
 
 def _rename(paths: list[Path], names: list[str], new: dict[str, str]) -> None:

@@ -40,11 +40,12 @@ def measure(case: dict) -> dict:
 def _chase(place: str, kib: int) -> dict:
     import torch
 
-    out, seen = torch.zeros(2, dtype=torch.int64, device="cuda"), []
+    out, seen = torch.zeros(3, dtype=torch.int64, device="cuda"), []
     call = {"registers": _in_registers, "shared": _in_shared}.get(place) or _in_ring(kib)
     for _ in range(REPEATS):
         checked(call(pointer(out), stream()))
-        seen.append([x / HOPS for x in out.tolist()])
+        assert out[2] != 0  # where the chase ended
+        seen.append([x / HOPS for x in out.tolist()[:2]])
     cycles, ns = (sorted(column) for column in zip(*seen, strict=True))
     low, high = (ns[round(share * (REPEATS - 1))] for share in (0.1, 0.9))
     row = {"cycles": median(cycles), "ns": median(ns), "ns_p10": low, "ns_p90": high}
@@ -98,7 +99,7 @@ def _reads(place: str, kib: int, threads: int) -> tuple[str, Callable, int]:
         return "pod_stream_registers", lambda: (many,), many * 8 * FMA_BYTES * threads
     if place == "shared":
         return "pod_stream_shared", lambda: (many,), many * 16 * threads
-    data = torch.ones(max(kib << 10, 2 * 16 * threads), dtype=torch.uint8, device="cuda")
+    data = torch.zeros(max(kib << 10, 16 * threads), dtype=torch.uint8, device="cuda")
     if place == "L1":
         return "pod_stream_l1", lambda: (pointer(data), many), many * 16 * threads
     rounds = max(2, TOTAL // kib)
