@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -20,9 +20,15 @@ KEPT = ("data/recorded/", "data/paper/", "data/workloads/", "data/model/", "test
 LIST = r"\d\d(?:(?:, | and | to | or |, and |–|-)\d\d)*(?!\d|\.\d| %)"
 NAMED = re.compile(rf"\b([Cc]hapters?(?: |\n\s*|\\n\",\n\s*\"|\*\* |\. ))({LIST})")
 FIELD = re.compile(r"\b(chapter=\"|chapter: str = \")(\d\d)(?=\")")
+ROOM = re.compile(r"(\", \")(\d\d(?:, \d\d)*)(?=\", )")  # of the map of the kernel
 ROW = re.compile(r"^([a-z0-9]+-t?\d\d +)(\d\d)(?=  )", re.MULTILINE)  # of the catalogue of figures
+OF_FILES = {"figures/registry.py": ROW, "show/kernel.py": ROOM}
 PROSE = (".md", ".ipynb")
+WRITTEN = {ord("0") + i: 0xE000 + i for i in range(10)}  # digits that no pattern takes for digits
+TEST = re.compile(r"\b(test_chapter_)(\d\d)\b")
+TITLED = re.compile(r"(\[|\"# )(\d\d)(?= · )")  # "[04 · Waves]", "# 04 · Waves"
 RANGE = re.compile(r"(?<![\d.,:/-])()\b(0\d(?:(?:, | and | to |–)\d\d)+)(?!\d|\.\d|:)")  # "04 to 06"
+SINGLE = re.compile(r"( \()(0\d)(?=\))")  # "(07)"
 LEFT = re.compile(r"(?<![\d.,:/\-+'\"=(\[])\b0[0-9]\b(?![\d.:/\-'\"])|\(0\d\)")
 
 
@@ -47,26 +53,21 @@ def numbers(names: list[str], order: list[str]) -> dict[str, str]:
 
 
 def rewritten(text: str, file: str, names: list[str], new: dict[str, str]) -> str:
-    """One file's text with the new numbers."""
-    by_stem = {stem: f"{new[stem[:2]]}{stem[2:]}" for stem in names}
-    text = re.sub("|".join(map(re.escape, by_stem)), lambda m: by_stem[m[0]], text)
-    text = re.sub(r"\b(test_chapter_)(\d\d)\b", _of(new), text)
-    text = RANGE.sub(_of(new), NAMED.sub(_of(new), text)) if file.endswith(PROSE) else NAMED.sub(_of(new), text)
-    text = FIELD.sub(_of(new), text)
-    text = _titles(names).sub(lambda m: m[1] + new[m[2]] + m[3], text)
-    if file.endswith("registry.py"):
-        text = ROW.sub(_of(new), text)
-    return text
-
-
-def _of(new: dict[str, str]) -> Callable[[re.Match], str]:
-    return lambda m: m[1] + re.sub(r"\d\d", lambda n: new.get(n[0], n[0]), m[2])
+    """One file's text with the new numbers. What one pattern has written, no other reads as a number once more."""
+    written = {old: number.translate(WRITTEN) for old, number in new.items()}
+    stem = re.compile(rf"()({'|'.join(names)})")
+    patterns = [stem, TEST, NAMED, FIELD, TITLED, _titles(names)]
+    patterns += [pattern for end, pattern in OF_FILES.items() if file.endswith(end)]
+    patterns += [RANGE, SINGLE] if file.endswith(PROSE) else []
+    for pattern in patterns:
+        text = pattern.sub(lambda m: m[1] + re.sub(r"\d\d", lambda n: written.get(n[0], n[0]), m[2]), text)
+    return text.translate({letter: digit for digit, letter in WRITTEN.items()})
 
 
 def _titles(names: list[str]) -> re.Pattern:
-    """A number before its chapter's first word, as in `# 04 · Waves`, `[04 waves]`, `**04 waves**`."""
-    words = "|".join(f"{stem[:2]}(?= (?:· )?(?:the )?{stem.split('_')[1]})" for stem in names)
-    return re.compile(rf"(^|[^\d.,])({words})()", re.IGNORECASE | re.MULTILINE)
+    """A number before its chapter's first word, as in `[04 waves]`, `**04 waves**`."""
+    words = "|".join(f"{stem[:2]}(?= (?:the )?{stem.split('_')[1]})" for stem in names)
+    return re.compile(rf"((?:^|[^\d.,]))({words})", re.IGNORECASE | re.MULTILINE)
 
 
 # ---------------------------------------------------------------- the walk, its map, and files
@@ -148,7 +149,10 @@ def main(name: str, place: str) -> None:
     redraw_the_map()
     open_the_doors(name)
     print("\n".join(line for path in tracked() for line in left_over(path, names)))
-    print("now: python -m pod readme, then make test", file=sys.stderr)
+    print(
+        "now: python -m pod notebooks pod_kernel's number (its map prints numbers), python -m pod readme, make test",
+        file=sys.stderr,
+    )
 
 
 def _rename(paths: list[Path], names: list[str], new: dict[str, str]) -> None:
