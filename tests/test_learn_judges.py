@@ -158,3 +158,19 @@ def test_the_verb_shows_it_and_forgets_it(capsys):
     progress.note("tail", "wrong")
     assert main(["progress"]) == 0 and "not right yet, 1 try" in capsys.readouterr().out
     assert main(["progress", "--forget"]) == 0 and "try" not in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- in the chapters
+
+
+@pytest.mark.parametrize("name", judge.exercises())
+def test_the_chapter_has_the_stub_a_judge_and_a_link_to_the_solution(name):
+    exercise = judge.exercises()[name]
+    (path,) = (p for p in notebooks.find([]) if p.stem[3:] == exercise.chapter)
+    cells = notebooks.read(path).cells
+    at = next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and cell.source.endswith(exercise.stub))
+    told = cells[at + 1]
+    assert told.source == f'learn.check("{name}", {name})'
+    assert told.outputs[0].data["text/plain"] == repr(judge._not_yet(exercise))
+    links = " ".join(cell.source for cell in cells[at - 1 : at + 3] if cell.cell_type == "markdown")
+    assert f"solutions/{exercise.chapter}.md#{name})" in links
