@@ -1,5 +1,6 @@
 """CUDA in a cell: it means what CUDA means, faults and mistakes come back in plain words, and the process lives on."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -340,6 +341,16 @@ def test_an_unchanged_cell_is_not_compiled_again(monkeypatch):
     assert run(body)[0] == 12345
     with pytest.raises(TypeError):
         kernel("x[t] = 54321;")
+
+
+def test_the_oldest_programs_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "MOST_KEPT", 2)
+    for i, name in enumerate(("cell-a", "cell-b", "machine-x.o", "cell-c")):
+        (tmp_path / name).touch()
+        (tmp_path / f"{name}.sum").touch()
+        os.utime(tmp_path / name, (i, i))
+    program._sweep(tmp_path)
+    assert {p.name for p in tmp_path.iterdir() if ".sum" not in p.name} == {"cell-b", "cell-c", "machine-x.o"}
 
 
 def test_rewriting_moves_no_line():

@@ -57,14 +57,17 @@ def launch(launch, arguments: Sequence) -> None:
     from pod.learn.cuda import LaunchError, packed
 
     cell = launch.kernel.module._cell
-    library = _library(source(cell), cell.text, torch.cuda.get_device_capability())
+    device = next(x.device for x in arguments if isinstance(x, torch.Tensor))
+    library = _library(source(cell), cell.text, torch.cuda.get_device_capability(device))
     values = [
         ctypes.create_string_buffer(x.data_ptr().to_bytes(8, "little") if p.pointer else packed(p, x))
         for p, x in zip(launch.kernel.parameters, arguments, strict=True)
     ]
     pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
     shape = (ctypes.c_uint * 6)(*launch.grid, *launch.block)
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
     function = getattr(library, f"pod_launch_{launch.kernel.name}")
-    if status := function(shape, launch.smem, stream, pointers):
+    with torch.cuda.device(device):
+        status = function(shape, launch.smem, stream, pointers)
+    if status:
         raise LaunchError(f"{launch.kernel.name}: the launch failed with CUDA error {status}")

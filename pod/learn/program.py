@@ -19,7 +19,7 @@ from pod import files, kernels
 from pod.learn.rewrite import Cell
 
 FOLDER = kernels.CSRC / "learn"
-MOST_SECONDS = 30
+MOST_SECONDS, MOST_KEPT = 30, 600
 MOST_STACK = 1 << 16  # bytes of a kernel's own variables, a thread
 FLAGS = ["-std=c++17", "-O1", "-fvisibility=hidden", "-DPOD_EMULATE", f"-I{kernels.CSRC}", f"-I{FOLDER}", "-x", "c++"]
 OF_A_CELL = [f"-Wframe-larger-than={MOST_STACK}", f"-Werror=frame-larger-than={MOST_STACK}"]
@@ -73,9 +73,18 @@ def built(cell: Cell) -> Path:
     if program := files.kept(f"learn/{name}"):
         return program
     program = files.folder("learn") / name
+    _sweep(program.parent)
     with tempfile.TemporaryDirectory(prefix="build-", dir=program.parent) as workshop:
         _compile(cell, Path(workshop), program)
     return program
+
+
+def _sweep(folder: Path) -> None:
+    """Every try of every reader leaves a program: the oldest go."""
+    programs = sorted((p for p in folder.glob("cell-*") if not p.suffix), key=lambda p: -p.stat().st_mtime)
+    for old in programs[MOST_KEPT:]:
+        old.unlink(missing_ok=True)
+        old.with_suffix(".sum").unlink(missing_ok=True)
 
 
 def _compile(cell: Cell, workshop: Path, program: Path) -> None:
