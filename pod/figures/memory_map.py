@@ -10,13 +10,13 @@ FIGURE = Figure(
     source="This repository",
     title="Registers, shared memory, L2 and DRAM of an H200: size, wait and rate",
     chapter="17",
-    method="One thread chases addresses through a ring; all threads read 16 bytes each. csrc/micro/memory.cu.",
+    method="One thread chases addresses through a ring; all threads read. Registers: operands of multiply-adds.",
     state="recorded",
     data=("h200/memory-map.csv",),
 )
-RINGS = {"L1": 64, "L2": 8 << 10, "DRAM": 1 << 20}  # KiB of the ring whose wait speaks for the place
+RINGS = {"L2": 8 << 10, "DRAM": 128 << 10}  # KiB of the ring whose wait speaks for the place
 SPANS = {"L2": 16 << 10, "DRAM": 4 << 20}  # likewise for the rate
-TICKS = {"64 KiB": 1 / 16, "1 MiB": 1, "16 MiB": 16, "256 MiB": 256, "2 GiB": 2048}
+TICKS = {"16 KiB": 1 / 64, "128 KiB": 1 / 8, "1 MiB": 1, "8 MiB": 8, "64 MiB": 64}
 L1_BYTES = 256 * KIB  # of an SM, with the shared memory that is cut out of it (CUDA C++ Programming Guide)
 
 

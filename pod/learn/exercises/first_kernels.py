@@ -519,10 +519,10 @@ QUESTIONS = {
             "gets what one answer brings.",
             "36 GB a second": "That is one SM's share of DRAM, 4.8 TB a second over 132. An SM gets it when its two "
             "thousand threads ask together.",
-            "some 6 MB a second": "4 bytes for each wait of some 700 ns. The wait cannot be shortened, so there must "
+            "some 12 MB a second": "4 bytes for each wait of some 330 ns. The wait cannot be shortened, so there must "
             "be many loads under way at a time: that is what hundreds of thousands of threads are for.",
         },
-        "some 6 MB a second",
+        "some 12 MB a second",
     ),
     "how-many-ctas": Question(
         CHAPTER,

@@ -14,11 +14,10 @@ CSRC = ("csrc/micro/memory.cu",)
 ROUNDS, REPEATS = 5, 15
 TIMER = "chase: clock64 and globaltimer within the kernel; stream: CUDA events around one call after a 256 MB fill"
 LINE, HOPS, THREADS = 128, 1 << 15, 512
-RINGS = tuple(16 << i for i in range(18))  # KiB of the ring that is chased through: 16 KiB to 2 GiB
-WARMED = 128 << 10  # KiB; a larger ring is in no cache, so that nobody need go round first
+RINGS = tuple(16 << i for i in range(14))  # KiB of the ring that is chased through: 16 KiB to 128 MiB, twice an L2
 SPANS = tuple(4096 << i for i in range(11))  # KiB that all threads together read: 4 MiB to 4 GiB
 TOTAL = 8 << 20  # KiB that a stream reads in all, so that a first, cold round is little
-FMA_BYTES = 16  # three registers read, one written
+FMA_BYTES = 16  # the operands of a multiply-add: three registers read, one written
 
 
 def cases() -> list[dict]:
@@ -68,8 +67,7 @@ def _in_ring(kib: int) -> Callable:
     ring = torch.zeros(lines, LINE // 8, dtype=torch.int64, device="cuda")
     order = torch.randperm(lines, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     ring[order, 0] = ring.data_ptr() + order.roll(-1) * LINE
-    warm = lines if kib <= WARMED else 0
-    return lambda out, stream: library("memory").pod_chase(c_uint64(ring.data_ptr()), warm, HOPS, out, stream)
+    return lambda out, stream: library("memory").pod_chase(c_uint64(ring.data_ptr()), lines, HOPS, out, stream)
 
 
 # ---------------------------------------------------------------- all loads
