@@ -70,7 +70,7 @@ class Module:
     """The kernels of one text, as attributes."""
 
     def __init__(self, cell: Cell) -> None:
-        self._cell, self._program = cell, _built(cell)
+        self.cell, self.program = cell, _built(cell)
         self._kernels = {name: Kernel(name, parameters, self) for name, parameters in cell.kernels.items()}
 
     def __getattr__(self, name: str) -> Kernel:
@@ -178,7 +178,7 @@ class Watched:
 
     @cached_property
     def fault(self) -> Fault | None:
-        return faults.of(self.report, self.launch.kernel.module._cell, self.sizes) if self.report.fault else None
+        return faults.of(self.report, self.launch.kernel.module.cell, self.sizes) if self.report.fault else None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -188,7 +188,7 @@ class Watched:
     @property
     def memories(self) -> dict[str, int]:
         """The number under which the report's events have each memory, by name; shared ones first."""
-        shared = self.launch.kernel.module._cell.shared
+        shared = self.launch.kernel.module.cell.shared
         return {name: -1 - i for i, name in enumerate(shared)} | {name: i for i, name in enumerate(self.tensors)}
 
     def draw(self, memory: str | None = None, ax=None):
@@ -269,7 +269,7 @@ def packed(parameter: Parameter, x) -> bytes:
 
 
 def _emulated(launch: Launch, arguments: Sequence, seed: int) -> Watched:
-    cell, words, names, tensors = launch.kernel.module._cell, [], [], []
+    cell, words, names, tensors = launch.kernel.module.cell, [], [], []
     for parameter, x in zip(launch.kernel.parameters, arguments, strict=True):
         if not parameter.pointer:
             words += ["number", packed(parameter, x).ljust(8, b"\0")[::-1].hex()]
@@ -281,7 +281,7 @@ def _emulated(launch: Launch, arguments: Sequence, seed: int) -> Watched:
             names.append(parameter.name)
     shape = [launch.kernel.name, *map(str, (*launch.grid, *launch.block, launch.smem))]
     data = b"".join(_raw(x).numpy().tobytes() for x in tensors)
-    report, after = program.run(launch.kernel.module._program, cell, [*shape, *words], data, seed)
+    report, after = program.run(launch.kernel.module.program, cell, [*shape, *words], data, seed)
     if not report.fault:
         _put_back(tensors, after)
     return Watched(launch, report, tuple(names))

@@ -56,7 +56,7 @@ def launch(launch, arguments: Sequence) -> None:
 
     from pod.learn.cuda import LaunchError, packed
 
-    cell = launch.kernel.module._cell
+    cell = launch.kernel.module.cell
     device = next(x.device for x in arguments if isinstance(x, torch.Tensor))
     library = _library(source(cell), cell.text, torch.cuda.get_device_capability(device))
     values = [

@@ -112,7 +112,7 @@ def _tried(exercise: Exercise, answer, case) -> Outcome:
 
 def _is_untouched(exercise: Exercise, answer) -> bool:
     if isinstance(answer, Kernel):
-        return _bare(answer.module._cell.text) == _bare(exercise.stub)
+        return _bare(answer.module.cell.text) == _bare(exercise.stub)
     return answer is None or answer is Ellipsis
 
 

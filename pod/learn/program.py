@@ -142,9 +142,9 @@ def _machine() -> str:
 
 @cache
 def _machine_key() -> str:
-    sources = [FOLDER, kernels.CSRC / "emulate", kernels.CSRC / "include"]
+    compiler, sources = _compiler(), [FOLDER, kernels.CSRC / "emulate", kernels.CSRC / "include"]
     texts = [f.read_text(encoding="utf-8") for folder in sources for f in sorted(folder.iterdir()) if f.is_file()]
-    return _hash(_compiler(), *FLAGS, *OF_A_CELL, *texts)
+    return _hash(compiler, *FLAGS, *OF_A_CELL, *texts)
 
 
 def _hash(*texts: str) -> str:

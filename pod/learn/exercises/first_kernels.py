@@ -243,7 +243,7 @@ def _ring(n: int, seed: int = 0) -> Case:
 
 
 def _text(o: Outcome) -> str:
-    return o.watched.launch.kernel.module._cell.text
+    return o.watched.launch.kernel.module.cell.text
 
 
 neighbour = _exercise(
