@@ -265,8 +265,8 @@ neighbour = _exercise(
         ),
         Hint(
             "gone before",
-            "The threads that return never reach the barrier, and the others wait for them. Nobody may "
-            "leave before the last barrier.",
+            "The threads that return never reach the barrier. Newer GPUs forgive threads that have ended, "
+            "the manual does not promise it: nobody leaves before the last barrier.",
             lambda o: _kind("barrier")(o) and "return" in _text(o),
         ),
         Hint(
