@@ -14,12 +14,15 @@ WEAKEST := OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPAT
 	NPY_DISABLE_CPU_FEATURES='AVX2 FMA3 AVX512F AVX512_SKX' GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA \
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 FIG ?=
+FROM ?=
+TABLE ?=
 NB ?=
 
-.PHONY: help env reproduce-figures test test-weakest lint notebooks measure compare claims lab
+.PHONY: help env reproduce-figures test test-weakest lint notebooks measure compare keep compute claims lab
 
 help:
-	@echo 'make reproduce-figures [FIG=pod-06]  every figure into figures/, with a gallery; no GPU needed (2 min)'
+	@echo 'make reproduce-figures [FIG=pod-06]  every figure into figures/, with a gallery; no GPU needed (40 s)'
+	@echo '     FROM=fresh                      the same from what was measured on your GPU'
 	@echo 'make test                            ruff, pytest, and the notebooks run against their saved outputs (8 min)'
 	@echo 'make test-weakest                    pytest and notebooks as an old processor with one core computes (8 min)'
 	@echo 'make lab                             JupyterLab at the first chapter'
@@ -28,6 +31,8 @@ help:
 	@echo 'make lint                            ruff alone (5 s)'
 	@echo 'make measure [FIG=hopper-peers]      measure on this GPU into data/fresh/ (8 min a figure at most)'
 	@echo 'make compare                         fresh measurements against the recorded ones (10 s)'
+	@echo 'make keep                            make the fresh measurements the recorded ones (1 s)'
+	@echo 'make compute [TABLE=pod-12]          simulate the tables that need no GPU into data/computed/ (5 min)'
 	@echo 'make env                             only the environment, .venv (5 min on first use, mostly download)'
 	@echo 'Every verb makes .venv first when it is missing. PYTHON=/path/to/python3.12 chooses the interpreter.'
 
@@ -44,16 +49,14 @@ $(READY): constraints.txt pyproject.toml
 	@touch $@
 
 reproduce-figures: $(READY)
-	@$(PY) -m pod figures $(FIG)
+	@$(PY) -m pod figures $(FIG) $(if $(FROM),--from $(FROM))
 
 test: lint
 	@echo 'Running tests and notebooks: about 8 minutes on 2 cores.'
 	@$(PYTEST)
 
-# Nothing simulated with newer instructions is recalled.
 test-weakest: $(READY)
 	@echo 'Running tests and notebooks as an old processor with one core computes: about 8 minutes on 2 cores.'
-	@rm -rf .cache/simulated
 	@$(WEAKEST) $(PYTEST)
 
 lint: $(READY)
@@ -70,6 +73,13 @@ measure: $(READY)
 compare: $(READY)
 	@$(PY) -m pod compare
 
+keep: $(READY)
+	@$(PY) -m pod keep
+
+compute: $(READY)
+	@echo 'Simulating $(or $(TABLE),every table) on all cores into data/computed/: about 5 minutes for all on 2 cores.'
+	@$(PY) -m pod compute $(TABLE)
+
 claims: $(READY)
 	@$(PY) -m pod claims
 
@@ -78,5 +88,5 @@ lab: $(READY)
 	@$(PY) -m jupyterlab notebooks/00_start_here.ipynb
 
 .DEFAULT:
-	@echo "make: no verb '$@'; there are help, env, reproduce-figures, test, test-weakest, lint, notebooks, measure, compare, claims, lab" >&2
+	@echo "make: no verb '$@'; there are help, env, reproduce-figures, test, test-weakest, lint, notebooks, measure, compare, keep, compute, claims, lab" >&2
 	@exit 2

@@ -21,6 +21,8 @@ VERBS = {
     "claims": ("pod.claims", "the papers' claims beside our values, with verdicts"),
     "measure": ("pod.measure.run", "measure on this GPU into data/fresh/"),
     "compare": ("pod.measure.compare", "fresh measurements against the recorded ones"),
+    "keep": ("pod.measure.keep", "make fresh measurements the recorded ones, or say why recorded ones still hold"),
+    "compute": ("pod.measure.compute", "make the tables that need no GPU into data/computed/; --check only looks"),
     "trace": ("pod.trace", "draw which CTA ran where and when"),
     "simulate": ("pod.serving.cli", "serve a workload on a modelled GPU; what the users feel"),
     "generate": ("pod.generate", "a small chat model answers, on this machine"),

@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 
 from pod import claims
-from pod.measure.provenance import RECORDED, ROOT, sidecar_of
+from pod.data import ROOT, path_of, sidecar_of
 
 COLUMNS = ("id", "low", "high", "since", "seen")
 
@@ -47,7 +47,7 @@ def _versions(path: str) -> list[tuple[str, str]]:
 @cache
 def _recorded(name: str) -> str:
     """When the first recording of this name in the history began."""
-    path = sidecar_of(RECORDED / name).relative_to(ROOT).as_posix()
+    path = sidecar_of(path_of(name)).relative_to(ROOT).as_posix()
     commits = _git("log", "--reverse", "--format=%H", "--", path).split()
     return _utc(json.loads(_git("show", f"{commits[0]}:{path}"))["started"]) if commits else ""
 
@@ -76,7 +76,8 @@ def _seen(ours: str, judged: str) -> str:
     if not ours:
         return ""
     module = import_module(ours.partition(":")[0])
-    return min(map(_recorded, module.FIGURE.data), default=judged)
+    shown = module.FIGURE.data if module.FIGURE.state == "recorded" else ()
+    return min(filter(None, map(_recorded, shown)), default=judged)
 
 
 def write() -> None:

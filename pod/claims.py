@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from pod import paper
+from pod import data, paper
 from pod.figures import registry
 
 FILE = Path(__file__).parents[1] / "data" / "claims.toml"
@@ -87,7 +87,10 @@ class Claim:
         """`text` with each {name} replaced by the value of that name in `ours`' module; a function is called."""
 
         def value(match: re.Match) -> str:
-            number = _call(f"{self.module.__name__}:{match[1]}")
+            try:
+                number = _call(f"{self.module.__name__}:{match[1]}")
+            except data.Missing:
+                return "?"  # on this card
             return format(number, match[2] or ("," if isinstance(number, int) else ".3g"))
 
         return re.sub(r"\{(\w+)(?::([^}]*))?\}", value, text)
@@ -140,6 +143,8 @@ class Result:
     @property
     def why(self) -> str:
         """The reason why it cannot be told, or the note."""
+        if self.ours is None and self.claim.ours:  # what the words would name was not measured either
+            return ""
         return self.claim.filled(self.claim.cannot or self.claim.note)
 
     @property
@@ -213,7 +218,14 @@ def _call(expression: str) -> float:
 
 
 def judge(claim: Claim) -> Result:
-    return Result(claim, float(_call(claim.ours)) if claim.ours else None)
+    """A claim about a card on which what it needs was not measured stays open."""
+    figure = getattr(claim.module, "FIGURE", None)
+    if not claim.ours or figure and registry.lacking(figure):
+        return Result(claim, None)
+    try:
+        return Result(claim, float(_call(claim.ours)))
+    except data.Missing:
+        return Result(claim, None)
 
 
 def results(figure: str | None = None) -> list[Result]:

@@ -128,12 +128,13 @@ def check_mode() -> Check:
 
 
 def check_recordings() -> Check:
+    from pod import data
     from pod.measure import provenance
 
     count, stale = len(provenance.recordings()), provenance.stale()
     if not stale:
         return Check("recordings", f"{count} files, all made by the present kernels" if count else "none yet")
-    names = ", ".join(sorted(path.relative_to(provenance.RECORDED).as_posix() for path in stale))
+    names = ", ".join(sorted(path.relative_to(data.RECORDED).as_posix() for path in stale))
     return Check("recordings", f"{len(stale)} of {count} made by other kernels: {names}", "make measure  (on that GPU)")
 
 

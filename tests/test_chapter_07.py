@@ -1,15 +1,14 @@
 """Chapter 07: its pictures say what the kernel does, and its table what the compiler reported."""
 
-import csv
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
+from pod import data
+from pod.data import read
 from pod.figures import methods_halves, resources
-from pod.measure import provenance
-from pod.measure.resources import TABLE
 from pod.measure.suites import methods_halves as suite
 from pod.show import kernel as pictures
 from pod.show.code import piece
@@ -85,9 +84,8 @@ def test_swizzle_is_that_of_the_source_and_spreads_eight_rows():
 
 def test_resources_are_the_recorded_ones_and_fit_the_sm():
     df = resources.table()
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        rows = [r for r in csv.DictReader(file) if r["dtype"] == "bfloat16" and r["head_dim"] == "128"]
-    assert list(df.registers) == [int(r["registers"]) for r in rows]
+    raw = read("resources")
+    assert list(df.registers) == list(raw.registers[(raw.dtype == "bfloat16") & (raw.head_dim == 128)])
     assert (df.registers_percent <= 100).all() and (df.smem_percent <= 100).all()
     two = df[df.ctas_per_sm == 2].set_index(["arch", "binding"])
     for arch in resources.ARCHITECTURES:
@@ -113,7 +111,7 @@ def halves(monkeypatch, tmp_path):
         rows.append(case | {"flops": batch.flops, "kv_bytes": batch.kv_bytes} | times)
     (tmp_path / "h200").mkdir()
     pd.DataFrame(rows).to_csv(tmp_path / "h200" / "methods-halves.csv", index=False)
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
     return methods_halves.table()
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
+from pod import data
 from pod.ampere import sides
 from pod.batch import MODELS
 from pod.figures import (
@@ -25,7 +26,7 @@ from pod.figures import (
     registry,
 )
 from pod.hardware import H200
-from pod.measure import counters, peers, provenance, timing
+from pod.measure import counters, peers, timing
 from pod.measure.run import _write
 from pod.measure.suites import SUITES, methods_counters
 from pod.show import style, violins
@@ -111,7 +112,7 @@ def _counters(case):
 
 @pytest.fixture(autouse=True)
 def made_up_recordings(folder, monkeypatch):
-    monkeypatch.setattr(provenance, "RECORDED", folder)
+    monkeypatch.setattr(data, "RECORDED", folder)
     yield
     plt.close("all")
 
@@ -124,8 +125,8 @@ def test_figure_draws_its_table(module):
 
 @pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.FIGURE.id)
 def test_a_figure_without_its_recording_is_missing(module, monkeypatch, tmp_path):
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
-    assert registry._entry(module.FIGURE).state_text == "missing: chapter 08 brings it"
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    assert registry._entry(module.FIGURE).state_text.startswith(f"lacks {module.FIGURE.data[0]}")
 
 
 # ---------------------------------------------------------------- Figure 11

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
+from pod import data
 from pod.figures import _plus34, plus34_03, plus34_05, plus34_t1
-from pod.measure import provenance
 from pod.measure.suites import vllm_ladder, vllm_stretch, vllm_timeline
 from pod.serving.early import LADDER
 
@@ -16,7 +16,7 @@ SAMPLER = {"loop": 20.0, "loop, packed": 15.0, "batched": 5.0, "packed": 1.0}
 @pytest.fixture
 def recordings(monkeypatch, tmp_path):
     """Recordings where an iteration takes a known time: prompts by their tokens, decodes longer later in the run."""
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
     _plus34.totals.cache_clear()
     (tmp_path / "h200").mkdir()
 

@@ -4,8 +4,8 @@ import pytest
 
 from pod import kernels
 from pod.ampere import METHODS
+from pod.data import RECORDED
 from pod.measure import check_kernels
-from pod.measure.provenance import RECORDED
 from pod.measure.suites import build, random_batches, sanitizer
 
 REPORT = "========= COMPUTE-SANITIZER\nlaunches 90\n========= ERROR SUMMARY: {} errors\n"

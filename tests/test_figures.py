@@ -1,5 +1,6 @@
 """The registry names everything, the verb draws what is here, and the gallery stands alone."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pod import paper
+from pod import data, paper
 from pod.__main__ import main
 from pod.figures import Figure, gallery, registry
 
@@ -78,14 +79,12 @@ def test_figure_draws_the_same_table_twice(figure_id, tmp_path):
 
 
 def test_recorded_figures_name_their_data():
-    with pytest.raises(ValueError, match="recorded figure names its data"):
+    with pytest.raises(ValueError, match="recorded figure names the recordings"):
         Figure("x", "s", "t", "00", "m", state="recorded")
-    with pytest.raises(ValueError, match="only a recorded one"):
-        Figure("x", "s", "t", "00", "m", data=("h200/x.csv",))
     with pytest.raises(ValueError, match="allowed: done, simulated, recorded"):
         Figure("x", "s", "t", "00", "m", state="imagined")
     entry = registry.Entry(
-        "x", "s", "t", "00", Figure("x", "s", "t", "00", "m", "recorded", ("h200/x.csv", "h200/y.csv"))
+        "x", "s", "t", "00", Figure("x", "s", "t", "00", "m", "recorded", ("x", "y"))
     )
     assert entry.state_text == "recorded on H200"
 
@@ -148,22 +147,22 @@ def test_gallery_shows_what_is_drawn_and_names_the_rest(page):
 def test_a_recorded_figure_shows_its_gpu_and_provenance(tmp_path, monkeypatch, page):
     import pandas as pd
 
-    from pod.measure import provenance
-
-    meta = dict.fromkeys(provenance.FIELDS, "x") | {"gpu": "NVIDIA H200", "driver": "570.1"}
-    monkeypatch.setattr(provenance, "load", lambda path: meta)
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    meta = {"gpu": "NVIDIA H200", "driver": "570.1", "telemetry": "not shown"}
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    monkeypatch.setattr(gallery, "DATA", tmp_path)
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200" / "x.csv").touch()
+    (tmp_path / "h200" / "x.meta.json").write_text(json.dumps(meta))
     (tmp_path / "made.png").write_bytes(b"")
     pd.DataFrame({"x": range(99)}).to_csv(tmp_path / "made.csv", index=False)
-    figure = Figure("made", registry.OURS, "title <1>", "08", "method", "recorded", ("h200/x.csv",))
+    figure = Figure("made", registry.OURS, "title <1>", "08", "method", "recorded", ("x",))
     card = gallery._card(registry._entry(figure), [], tmp_path)
     assert '<b class="badge recorded">recorded on H200</b>' in card
-    assert "NVIDIA H200" in card and "h200/x.csv" in card and "title &lt;1&gt;" in card
+    assert "NVIDIA H200" in card and "not shown" not in card and "h200/x.csv" in card and "title &lt;1&gt;" in card
     assert f"First {gallery.ROWS_SHOWN} of 99 rows" in card
-    monkeypatch.setattr(provenance, "load", lambda path: meta | {"part": "a sample", "corrected": {"timer": "wrong"}})
-    composed = Figure("made", registry.OURS, "title", "08", "method", "recorded", ("h200/x.csv",), composed=True)
+    more = {"part": "a sample", "corrected": {"timer": "wrong"}}
+    (tmp_path / "h200" / "x.meta.json").write_text(json.dumps(meta | more))
+    composed = Figure("made", registry.OURS, "title", "08", "method", "recorded", ("x",), composed=True)
     card = gallery._card(registry._entry(composed), [], tmp_path)
     assert '<b class="badge simulated">composed from H200</b>' in card and "a sample" in card and "corrected" in card
 

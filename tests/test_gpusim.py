@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from pod import ampere, gpusim
 from pod.batch import TABLE1, HybridBatch
+from pod.data import ROOT
 from pod.gpusim import ByRole, ByTicket, Chip, Cta, InOrder, Kind, Pace, Piece, balance, simulate
 from pod.hardware import A100, GPUS, H200, TOY
-from pod.measure.provenance import ROOT
 from pod.measure.suites.gpusim_calibrate import KEYS, PARTS, cases, even_batch
 from pod.schedule import binding
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
+from pod import data
 from pod.figures import (
     hopper_band,
     hopper_dtypes,
@@ -16,7 +17,6 @@ from pod.figures import (
     registry,
 )
 from pod.hardware import H200
-from pod.measure import provenance
 from pod.schedule import turns
 from pod.schedule.hopper import decode_work, prefill_work
 from pod.show import hopper as pictures
@@ -30,7 +30,7 @@ def close_figures():
 
 
 def recorded(name):
-    return pd.read_csv(provenance.RECORDED / "h200" / f"hopper-{name}.csv")
+    return pd.read_csv(data.RECORDED / "h200" / f"hopper-{name}.csv")
 
 
 def test_sweep_takes_the_faster_call_for_each_part_and_the_papers_filter():
@@ -81,10 +81,10 @@ def test_halves_need_the_second_call_for_prefill_only(monkeypatch, tmp_path):
     """Early recordings timed decode's only call twice, later ones leave the second column empty there."""
     before, raw = hopper_halves.table(), recorded("halves")
     raw.loc[raw.side == "decode", [c for c in raw if c.startswith("fa3_exact")]] = float("nan")
-    path = tmp_path / hopper_halves.FIGURE.data[0]
+    path = tmp_path / "h200" / "hopper-halves.csv"
     path.parent.mkdir()
     raw.to_csv(path, index=False)
-    monkeypatch.setattr("pod.measure.provenance.RECORDED", tmp_path)
+    monkeypatch.setattr("pod.data.RECORDED", tmp_path)
     assert hopper_halves.table().equals(before)
 
 
@@ -120,7 +120,7 @@ def test_other_tensors_are_compared_on_the_same_batches():
 def test_energy_is_power_times_time():
     df = hopper_peers.energy(hopper_peers.table())
     np.testing.assert_allclose(df.millijoules, df.watts * df.steady_ms, rtol=0.02)
-    np.testing.assert_allclose(df.roof_ms * hopper_peers.POWER_W, df.millijoules)
+    np.testing.assert_allclose(df.roof_ms * hopper_peers.hardware().power_w, df.millijoules)
 
 
 def test_trace_puts_the_halves_one_after_the_other():
@@ -137,9 +137,9 @@ def test_trace_puts_the_halves_one_after_the_other():
 
 def test_a_figure_without_its_recording_is_a_named_hole(monkeypatch, tmp_path):
     assert registry._entry(hopper_peers.FIGURE).figure is hopper_peers.FIGURE
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
     entry = registry._entry(hopper_peers.FIGURE)
-    assert entry.figure is None and entry.state_text == "missing: chapter 16 brings it"
+    assert entry.figure is None and entry.state_text == "lacks hopper-peers of an H200"
 
 
 def test_products_take_the_cycles_that_the_chapter_says():

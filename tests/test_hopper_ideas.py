@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from pod import hopper
+from pod import data, hopper
 from pod.batch import HybridBatch
 from pod.figures import hopper_dry, hopper_ladder
-from pod.measure import provenance, timing
+from pod.measure import timing
 from pod.measure.suites import hopper_dry as dry
 from pod.measure.suites import hopper_ladder as ladder
 from pod.measure.suites import hopper_sanitizer
@@ -69,7 +69,7 @@ def test_each_idea_of_the_ladder_changes_the_plan_and_nothing_but_the_plan(idea,
 def synthetic(tmp_path, monkeypatch, name: str, rows: list[dict]) -> None:
     (tmp_path / "h200").mkdir()
     pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
 
 
 def one_sided(case: dict) -> dict:

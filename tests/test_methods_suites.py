@@ -168,7 +168,7 @@ def toy(monkeypatch, tmp_path):
         asked.append(case["run"])
         return {"nth": len(asked)}
 
-    suite = SimpleNamespace(DOC="two runs.", KEYS=("run", "i"), WHOLE=("run",), CSRC=(), REPEATS=1, measure=measure)
+    suite = SimpleNamespace(DOC="two runs.", KEYS=("run", "i"), WHOLE=("run",), UNITS=(), REPEATS=1, measure=measure)
     suite.cases = lambda: [{"run": name, "i": i} for name in "ab" for i in range(3)]
     monkeypatch.setitem(run.SUITES, "toy", "toy")
     monkeypatch.setitem(sys.modules, "toy", suite)

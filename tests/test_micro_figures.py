@@ -3,9 +3,8 @@
 import pandas as pd
 import pytest
 
-from pod import micro
+from pod import data, micro
 from pod.figures import micro_held, pod_07, pod_t2
-from pod.measure import provenance
 from pod.measure.suites import micro_fusion, micro_fusion_trace
 from pod.micro import ALONE, METHODS
 
@@ -32,7 +31,7 @@ def recording(tmp_path, monkeypatch):
     held = [(m, i, 10.0 * i, 1, 40, 40, 51) for m in METHODS for i in range(3)]
     columns = ["method", "moment", "us", "nothing", "compute", "memory", "both"]
     pd.DataFrame(held, columns=columns).to_csv(tmp_path / "h200" / "micro-fusion-trace.csv", index=False)
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path)
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
 
 
 def test_claims_of_figure_7(recording):

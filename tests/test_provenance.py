@@ -7,18 +7,18 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
+from pod import data
 from pod.__main__ import main
-from pod.measure import compare, provenance
+from pod.measure import compare, provenance, sources
 from pod.measure import run as measure
 
 CSV = "batch,method,time_us,time_us_p10,time_us_p90\nC0,serial,700,690,720\nC0,pod,560,550,571\nC1,pod,1500,1490,1530\n"
 META = {
     "gpu": "NVIDIA H200", "gpus": 1, "driver": "570.86.15", "cuda": "13.0", "torch": "2.11.0+cu130",
     "commit": "e97524a42276ec40e1d2a7eb202d543684540630", "dirty": False,
-    "csrc": {"csrc/hybrid.cu": "0123456789abcdef"},
+    "kernels": {},
     "telemetry": {"samples": 40} | {
         name: {"min": low, "median": middle, "max": high}
         for name, low, middle, high in (
@@ -34,9 +34,9 @@ META = {
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """An empty tree in place of the repository's."""
-    monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    monkeypatch.setattr(provenance, "RECORDED", tmp_path / "data" / "recorded")
-    monkeypatch.setattr(provenance, "FRESH", tmp_path / "data" / "fresh")
+    monkeypatch.setattr(data, "ROOT", tmp_path)
+    monkeypatch.setattr(data, "RECORDED", tmp_path / "data" / "recorded")
+    monkeypatch.setattr(data, "FRESH", tmp_path / "data" / "fresh")
     return tmp_path
 
 
@@ -46,7 +46,7 @@ def record(folder: Path, text: str = CSV, **changes) -> Path:
     path = folder / "bands.csv"
     path.write_text(text)
     meta = META | {"sha256": provenance._sha256(path)} | changes
-    provenance.sidecar_of(path).write_text(json.dumps(meta))
+    data.sidecar_of(path).write_text(json.dumps(meta))
     return path
 
 
@@ -60,9 +60,7 @@ def test_every_recording_here_has_a_true_sidecar():
 
 def test_no_sidecar_without_its_recording():
     stems = {path.with_suffix("") for path in provenance.recordings()}
-    orphans = [
-        p for p in provenance.RECORDED.rglob("*.meta.json") if Path(str(p).removesuffix(".meta.json")) not in stems
-    ]
+    orphans = [p for p in data.RECORDED.rglob("*.meta.json") if Path(str(p).removesuffix(".meta.json")) not in stems]
     assert orphans == []
 
 
@@ -70,21 +68,21 @@ def test_no_sidecar_without_its_recording():
 
 
 def test_a_true_recording_is_accepted(home):
-    path = record(provenance.RECORDED / "h200")
+    path = record(data.RECORDED / "h200")
     provenance.check(path)
     assert provenance.load(path)["gpu"] == "NVIDIA H200"
     assert provenance.recordings() == [path]
 
 
 def test_no_sidecar(home):
-    path = record(provenance.RECORDED / "h200")
-    provenance.sidecar_of(path).unlink()
+    path = record(data.RECORDED / "h200")
+    data.sidecar_of(path).unlink()
     with pytest.raises(ValueError, match="bands.csv: no sidecar bands.meta.json"):
         provenance.check(path)
 
 
 def test_an_edited_file_is_refused(home):
-    path = record(provenance.RECORDED / "h200")
+    path = record(data.RECORDED / "h200")
     path.write_text(CSV.replace("560", "555"))
     with pytest.raises(ValueError, match="changed after it was measured"):
         provenance.check(path)
@@ -92,10 +90,10 @@ def test_an_edited_file_is_refused(home):
 
 @pytest.mark.parametrize("name", list(provenance.FIELDS))
 def test_every_field_is_needed(home, name):
-    path = record(provenance.RECORDED / "h200")
-    meta = json.loads(provenance.sidecar_of(path).read_text())
+    path = record(data.RECORDED / "h200")
+    meta = json.loads(data.sidecar_of(path).read_text())
     del meta[name]
-    provenance.sidecar_of(path).write_text(json.dumps(meta))
+    data.sidecar_of(path).write_text(json.dumps(meta))
     with pytest.raises(ValueError, match=f"missing or of the wrong type: {name}"):
         provenance.check(path)
 
@@ -123,7 +121,7 @@ TELEMETRY = META["telemetry"]
         ({"telemetry": TELEMETRY | {"power_w": {"min": 700, "median": 640, "max": 690}}}, "telemetry power_w"),
         ({"telemetry": TELEMETRY | {"sm_clock_mhz": {"min": 0, "median": 0, "max": 0}}}, "telemetry sm_clock_mhz"),
         ({"telemetry": {"samples": 9}}, "telemetry temperature_c"),
-        ({"csrc": {"csrc/hybrid.cu": "unknown"}}, "csrc csrc/hybrid.cu"),
+        ({"kernels": {"hybrid": "unknown"}}, "kernels hybrid"),
         ({"keys": ["batch", "colour"]}, "lacks a key column"),
         ({"keys": []}, "lacks a key column"),
         ({"gpu": "NVIDIA A100-SXM4-80GB"}, "does not belong into h200/"),
@@ -131,18 +129,18 @@ TELEMETRY = META["telemetry"]
 )
 def test_made_up_sidecars_are_refused(home, changes, message):
     with pytest.raises(ValueError, match=message):
-        provenance.check(record(provenance.RECORDED / "h200", **changes))
+        provenance.check(record(data.RECORDED / "h200", **changes))
 
 
 def test_a_median_outside_its_spread_is_refused(home):
-    path = record(provenance.RECORDED / "h200", CSV.replace("560,550,571", "540,550,571"))
+    path = record(data.RECORDED / "h200", CSV.replace("560,550,571", "540,550,571"))
     with pytest.raises(ValueError, match="row 2: time_us 540 is not within its p10 550 and p90 571"):
         provenance.check(path)
 
 
 def test_all_problems_are_named_at_once(home):
     with pytest.raises(ValueError) as error:
-        provenance.check(record(provenance.RECORDED / "h200", repeats=0, l2="tepid"))
+        provenance.check(record(data.RECORDED / "h200", repeats=0, l2="tepid"))
     assert "repeats" in str(error.value) and "tepid" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -150,79 +148,115 @@ def test_all_problems_are_named_at_once(home):
 
 
 @pytest.fixture
-def sources(home):
+def tree(home, monkeypatch):
+    """A tree with two kernels and a model in Python."""
     (home / "csrc" / "include").mkdir(parents=True)
     (home / "csrc" / "hybrid.cu").write_text('#include "softmax.cuh"\n#include <cuda.h>\nint hybrid; // one\n')
     (home / "csrc" / "include" / "softmax.cuh").write_text('#include "ptx.cuh"\nint softmax;\n')
     (home / "csrc" / "include" / "ptx.cuh").write_text('const char *s = "a // b";\n')
     (home / "csrc" / "lean.cu").write_text("int lean;\n")
-    (home / "csrc" / "plan.py").write_text("waves = a // b\n")
+    (home / "csrc" / "model.py").write_text('"""Words."""\nwaves = a // b  # one\n')
+    units = {"hybrid": ("csrc/hybrid.cu",), "lean": ("csrc/lean.cu",), "model": ("csrc/model.py",)}
+    monkeypatch.setattr(sources, "UNITS", units)
+    monkeypatch.setattr(sources, "sum_of", sources.sum_of.__wrapped__)  # files change here
     return home
-
-
-def test_hashes_follow_includes(sources):
-    names = list(provenance.csrc_hashes(["csrc/hybrid.cu"]))
-    assert names == ["csrc/hybrid.cu", "csrc/include/ptx.cuh", "csrc/include/softmax.cuh"]
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "changed"),
     [
-        ("include/ptx.cuh", "a // b", "a // c", ["csrc/include/ptx.cuh"]),  # no comment: it is inside a string
-        ("include/softmax.cuh", "int softmax", "long softmax", ["csrc/include/softmax.cuh"]),
+        ("include/ptx.cuh", "a // b", "a // c", ["hybrid"]),  # no comment: it is inside a string
+        ("include/softmax.cuh", "int softmax", "long softmax", ["hybrid"]),
         ("hybrid.cu", "// one", "/* many\nwords */", []),
+        ("hybrid.cu", "int hybrid", "\n\nint hybrid", []),
+        ("hybrid.cu", "<cuda.h>", "<cuda_fp16.h>", ["hybrid"]),
         ("lean.cu", "int lean", "long lean", []),
-        ("plan.py", "a // b", "a // c", ["csrc/plan.py"]),  # no comment either: Python
+        ("model.py", "a // b", "a // c", ["model"]),  # no comment either: Python
+        ("model.py", "Words", "Other words", []),
+        ("model.py", "  # one", "", []),
     ],
 )
-def test_stale_means_a_relevant_change(sources, name, old, new, changed):
-    path = record(provenance.RECORDED / "h200", csrc=provenance.csrc_hashes(["csrc/hybrid.cu", "csrc/plan.py"]))
+def test_stale_means_a_change_that_the_compiler_sees(tree, name, old, new, changed):
+    path = record(data.RECORDED / "h200", kernels=sources.sums(["hybrid", "model"]))
     assert provenance.stale() == {}
-    source = sources / "csrc" / name
+    source = tree / "csrc" / name
     assert old in source.read_text()
     source.write_text(source.read_text().replace(old, new))
     assert provenance.stale() == ({path: changed} if changed else {})
 
 
-def test_a_deleted_source_makes_stale(sources):
-    path = record(provenance.RECORDED / "h200", csrc=provenance.csrc_hashes(["csrc/lean.cu"]))
-    (sources / "csrc" / "lean.cu").unlink()
-    assert provenance.stale() == {path: ["csrc/lean.cu"]}
-
-
-def test_a_change_that_the_compiler_does_not_see_makes_nothing_stale(home, sources, monkeypatch):
-    monkeypatch.setattr(provenance, "SAME_CODE", home / "data" / "same_code.json")
-    path = record(provenance.RECORDED / "h200", csrc=provenance.csrc_hashes(["csrc/lean.cu"]))
-    before = provenance.csrc_hashes(["csrc/lean.cu"])["csrc/lean.cu"]
-    (home / "csrc" / "lean.cu").write_text("int  lean;\n")
-    after = provenance.csrc_hashes(["csrc/lean.cu"])["csrc/lean.cu"]
-    assert before != after and provenance.stale() == {path: ["csrc/lean.cu"]}
-    provenance.SAME_CODE.parent.mkdir(exist_ok=True)
-    provenance.SAME_CODE.write_text(json.dumps([{"file": "csrc/lean.cu", "before": before, "after": after}]))
+def test_another_place_makes_nothing_stale(tree, monkeypatch):
+    record(data.RECORDED / "h200", kernels=sources.sums(["hybrid"]))
+    (tree / "csrc" / "sm80").mkdir()
+    (tree / "csrc" / "hybrid.cu").rename(tree / "csrc" / "sm80" / "hybrid.cu")
+    (tree / "csrc" / "include" / "ptx.cuh").rename(tree / "csrc" / "ptx.cuh")
+    monkeypatch.setitem(sources.UNITS, "hybrid", ("csrc/sm80/hybrid.cu",))
     assert provenance.stale() == {}
-    (home / "csrc" / "lean.cu").write_text("int leaner;\n")
-    assert provenance.stale() == {path: ["csrc/lean.cu"]}
 
 
-def test_what_is_called_the_same_code_says_why():
-    for row in json.loads(provenance.SAME_CODE.read_text()):
-        assert set(row) == {"file", "before", "after", "change", "evidence"}
-        assert "sha256" in row["evidence"] or "same-speed.csv" in row["evidence"]
-        assert (provenance.ROOT / row["file"]).is_file() and row["before"] != row["after"]
+def test_other_flags_make_stale(tree, monkeypatch):
+    path = record(data.RECORDED / "h200", kernels=sources.sums(["lean", "model"]))
+    flags = sources.kernels.flags
+    monkeypatch.setattr(
+        sources.kernels, "flags", lambda *a: {"extra_cuda_cflags": [*flags(*a)["extra_cuda_cflags"], "-g"]}
+    )
+    assert provenance.stale() == {path: ["lean"]}, "and no flag changes Python"
 
 
-def test_what_is_called_as_fast_was_timed_beside_the_earlier_kernels():
-    """Over eleven batches each: a single one moves by 2 % between equal processes."""
-    pd = pytest.importorskip("pandas")
-    timed = pd.read_csv(provenance.RECORDED / "h200" / "same-speed.csv")
-    ratios = timed.groupby("method").ratio.agg(lambda r: np.exp(np.log(r).mean()))
-    assert set(ratios.index) == {"hopper", "pod", "serial", "lean"} and (ratios >= 0.995).all(), ratios
-    assert timed.ratio.min() > 0.97
+def test_a_unit_that_is_gone_makes_stale(tree, monkeypatch):
+    path = record(data.RECORDED / "h200", kernels=sources.sums(["lean"]))
+    monkeypatch.delitem(sources.UNITS, "lean")
+    assert provenance.stale() == {path: ["lean"]}
 
 
-def test_unknown_source(sources):
-    with pytest.raises(ValueError, match="csrc: 'hybrid.cu' is not a file of this repository"):
-        provenance.csrc_hashes(["hybrid.cu"])
+def test_unknown_unit(tree):
+    with pytest.raises(ValueError, match="kernels: got 'hopper', allowed are hybrid, lean, model"):
+        sources.sums(["hopper"])
+
+
+def test_no_recording_here_is_of_other_kernels():
+    assert provenance.stale() == {}, "measure again, or say why they hold: python -m pod keep --still"
+
+
+# ---------------------------------------------------------------- keep
+
+
+def test_what_still_holds_says_why(tree, monkeypatch, capsys):
+    monkeypatch.setenv("POD_COMMIT", META["commit"])
+    path, other = (
+        record(data.RECORDED / gpu, kernels=sources.sums([unit])) for gpu, unit in (("h200", "lean"), ("a100", "model"))
+    )
+    before = provenance.load(path)["kernels"]
+    (tree / "csrc" / "lean.cu").write_text("int lean = 0;\n")
+    assert main(["keep", "--still", " "]) == 2 and provenance.stale() == {path: ["lean"]}
+    assert main(["keep", "--still", "the machine code is the same"]) == 0 and provenance.stale() == {}
+    assert "1 recordings hold for the present kernels: the machine code is the same" in capsys.readouterr().out
+    said = {"kernels": before, "until": META["commit"], "evidence": "the machine code is the same"}
+    assert provenance.load(path)["held"] == [said]
+    assert main(["keep", "h200/other.csv", "--still", "why"]) == 2
+    assert "data/recorded/h200/other.csv does not exist" in capsys.readouterr().err
+
+
+def test_fresh_files_become_the_recorded_ones(home, capsys):
+    assert main(["keep"]) == 0 and "nothing to keep" in capsys.readouterr().out
+    old, new = record(data.RECORDED / "h200"), record(data.FRESH / "h200", CSV.replace("560,550,571", "565,552,571"))
+    text = new.read_text()
+    assert main(["keep"]) == 0 and "agrees   bands.csv" in capsys.readouterr().out
+    assert old.read_text() == text and not new.exists() and provenance.load(old)
+    record(data.FRESH / "a100", gpu="NVIDIA A100-SXM4-80GB")
+    assert main(["keep", "a100/bands.csv"]) == 0 and "new      a100/bands.csv" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"dirty": True}, "measured in a tree with changes"),
+    ({"kernels": {"lean": "0" * 16}}, "measured with other kernels"),
+    ({"sha256": "0" * 64}, "was changed after it was measured"),
+])  # fmt: skip
+def test_what_must_not_be_kept_stays(home, changes, message, capsys):
+    old = record(data.RECORDED / "h200").read_text()
+    fresh = record(data.FRESH / "h200", CSV.replace("560", "565"), **changes)
+    assert main(["keep"]) == 2 and message in capsys.readouterr().err
+    assert fresh.exists() and (data.RECORDED / "h200" / "bands.csv").read_text() == old
 
 
 # ---------------------------------------------------------------- write, with a GPU that answers as nvidia-smi does
@@ -239,13 +273,13 @@ def gpu(monkeypatch):
     return answers
 
 
-def test_write_then_check(home, sources, gpu):
-    path = record(provenance.RECORDED / "h200")
+def test_write_then_check(home, tree, gpu):
+    path = record(data.RECORDED / "h200")
     with provenance.watch(interval=0.01) as run:
         while len(run.samples) < 4:
             pass
     sidecar = provenance.write(path, run, keys=["batch", "method"], timer="CUDA events", l2="cold", repeats=50,
-                               csrc=["csrc/hybrid.cu"], command="python -m pod measure pod-06")  # fmt: skip
+                               kernels=["hybrid"], command="python -m pod measure pod-06")  # fmt: skip
     meta = json.loads(sidecar.read_text())
     assert set(meta) == set(provenance.FIELDS)
     assert meta["telemetry"]["samples"] >= 5
@@ -255,7 +289,7 @@ def test_write_then_check(home, sources, gpu):
 
 
 def test_write_refuses_what_check_would(home, gpu):
-    path = record(provenance.RECORDED / "a100")
+    path = record(data.RECORDED / "a100")
     with provenance.watch() as run:
         pass
     with pytest.raises(ValueError, match="does not belong into a100/"):
@@ -312,7 +346,7 @@ def test_a_copy_without_git_must_be_told_its_commit(home, monkeypatch):
 
 
 def test_git_knows_the_commit():
-    if not (provenance.ROOT / ".git").exists():
+    if not (data.ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     assert re.fullmatch(provenance.PATTERNS["commit"], provenance._commit()[0])
 
@@ -321,7 +355,7 @@ def test_git_knows_the_commit():
 
 
 def both(home, fresh_csv, **changes):
-    return record(provenance.FRESH / "h200", fresh_csv, **changes), record(provenance.RECORDED / "h200")
+    return record(data.FRESH / "h200", fresh_csv, **changes), record(data.RECORDED / "h200")
 
 
 def test_the_same_again_agrees(home):
@@ -348,9 +382,9 @@ def test_a_row_that_was_not_measured_differs(home):
 
 def test_columns_without_spread_have_a_tolerance(home):
     plain = "batch,method,energy_mj\nC0,pod,100\n"
-    recorded = record(provenance.RECORDED / "h200", plain)
+    recorded = record(data.RECORDED / "h200", plain)
     for value, agrees in ((109, True), (112, False)):
-        fresh = record(provenance.FRESH / "h200", plain.replace("100", str(value)))
+        fresh = record(data.FRESH / "h200", plain.replace("100", str(value)))
         assert compare.compare(fresh, recorded).agrees is agrees
 
 
@@ -381,7 +415,7 @@ def test_a_gpu_has_one_folder_and_its_name_is_part_of_the_gpus(gpu, folder):
 @pytest.fixture
 def toy(monkeypatch, gpu):
     """A suite of one row, and a GPU that is there: `toy(ms, *options)` measures it by the verb."""
-    suite = SimpleNamespace(DOC="one row.", KEYS=("batch",), CSRC=(), REPEATS=1, cases=lambda: [{"batch": "C0"}])
+    suite = SimpleNamespace(DOC="one row.", KEYS=("batch",), UNITS=(), REPEATS=1, cases=lambda: [{"batch": "C0"}])
     monkeypatch.setitem(measure.SUITES, "toy", "toy")
     monkeypatch.setitem(sys.modules, "toy", suite)
     for name, answer in (("is_available", True), ("memory_reserved", 0), ("mem_get_info", (1, 1))):
@@ -395,9 +429,9 @@ def toy(monkeypatch, gpu):
 
 
 def test_what_measure_writes_compare_finds(home, toy, capsys):
-    toy(70, "--out", str(provenance.RECORDED / "h200"))
+    toy(70, "--out", str(data.RECORDED / "h200"))
     toy(71)
-    assert (provenance.FRESH / "h200" / "toy.csv").is_file() and main(["compare"]) == 0
+    assert (data.FRESH / "h200" / "toy.csv").is_file() and main(["compare"]) == 0
     assert "agrees   toy.csv: 1/1 in band" in capsys.readouterr().out
     toy(90)
     assert main(["compare"]) == main(["compare", "h200/toy.csv"]) == 1
@@ -412,10 +446,10 @@ def test_another_gpu_is_compared_with_nothing(home, toy, gpu, capsys):
 
 
 def test_a_file_without_sidecar_does_not_hide_the_others(home, toy, capsys):
-    toy(70, "--out", str(provenance.RECORDED / "h200"))
+    toy(70, "--out", str(data.RECORDED / "h200"))
     toy(70)
-    record(provenance.RECORDED / "h200")
-    provenance.sidecar_of(record(provenance.FRESH / "h200")).unlink()
+    record(data.RECORDED / "h200")
+    data.sidecar_of(record(data.FRESH / "h200")).unlink()
     assert main(["compare"]) == 1
     said = capsys.readouterr().out
     assert "REFUSED  h200/bands.csv: bands.csv: no sidecar" in said and "agrees   toy.csv" in said
@@ -429,9 +463,9 @@ def test_a_recording_goes_on_only_where_it_began(monkeypatch, tmp_path):
     monkeypatch.setattr(provenance, "collect", lambda: here)
     path = tmp_path / "toy.csv"
     assert provenance.begun(path, []) is None
-    provenance.sidecar_of(path).write_text(json.dumps(here | {"csrc": {}}))
+    data.sidecar_of(path).write_text(json.dumps(here | {"kernels": {}}))
     assert provenance.begun(path, [])["gpu"] == "NVIDIA H200"
-    provenance.sidecar_of(path).write_text(json.dumps(here | {"csrc": {}, "gpus": 2}))
+    data.sidecar_of(path).write_text(json.dumps(here | {"kernels": {}, "gpus": 2}))
     with pytest.raises(ValueError, match="toy.csv: begun with another gpus; --again measures all of it here"):
         provenance.begun(path, [])
 

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from pod.__main__ import main
-from pod.serving import cli, experiments, memo
+from pod.serving import cli
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log
 from pod.serving.experiments import ticked
 from pod.serving.metrics import bubbles, memory, metrics, requests, token_times
 from pod.serving.schedulers import Sarathi, Static
 from pod.serving.simulate import Run, Setup, simulate
-from pod.serving.sweep import sweep
 from pod.serving.workload import Workload, fit, read_table, read_trace, sample, split, tilt
+from pod.sweep import sweep
 
 # ---------------------------------------------------------------- workloads
 
@@ -312,7 +312,7 @@ def near_capacity():
     work = Workload("arxiv", 500, qps=0.95)
     systems = {"vllm": ("vllm", "serial"), "sarathi": ("sarathi", "serial"), "pod": ("sarathi", "pod")}
     runs = [Run(base, work).but(scheduler=s, attention=a) for s, a in systems.values()]
-    return dict(zip(systems, sweep(runs, quiet=True), strict=True))
+    return dict(zip(systems, sweep(Run.metrics, runs, quiet=True), strict=True))
 
 
 def test_chunks_end_the_stalls_and_delay_the_prompt(near_capacity):
@@ -325,7 +325,7 @@ def test_chunks_end_the_stalls_and_delay_the_prompt(near_capacity):
 
 def test_a_slower_engine_queues_out_of_proportion():
     run = Run(Setup(tp=2, max_batch=128), Workload("arxiv", 500, qps=0.95))
-    nominal, slower = sweep([run, run.but(slowdown=1.05)], quiet=True)
+    nominal, slower = sweep(Run.metrics, [run, run.but(slowdown=1.05)], quiet=True)
     assert slower["ttft_p50"] > 1.2 * nominal["ttft_p50"]
 
 
@@ -346,9 +346,9 @@ def test_calibration_stretches_iterations_with_prompts():
 
 def test_sweep_equals_one_by_one_and_raises_what_a_run_raises():
     runs = [Run(Setup(tp=2, chunk=c), Workload("arxiv", 30, qps=1.0)) for c in (512, 1024, 2048)]
-    assert sweep(runs, cores=2, quiet=True) == [run.metrics() for run in runs]
+    assert sweep(Run.metrics, runs, cores=2, quiet=True) == [run.metrics() for run in runs]
     with pytest.raises(ValueError, match="tp: got 3"):
-        sweep([runs[0], runs[0].but(tp=3)], cores=2, quiet=True)
+        sweep(Run.metrics, [runs[0], runs[0].but(tp=3)], cores=2, quiet=True)
 
 
 # ---------------------------------------------------------------- command line
@@ -482,14 +482,6 @@ def test_an_interrupted_run_ends_in_one_line(sweep, terminal):
     assert seen.endswith("python -m pod simulate: interrupted\r\n") and seen.count("\n") == 1
 
 
-def test_a_worker_that_dies_is_one_line(monkeypatch):
-    dead = lambda: subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: E731
-    monkeypatch.setattr(sys.modules[sweep.__module__], "_worker", dead)
-    runs = [Run(Setup(), Workload("arxiv", 5))] * 3
-    with pytest.raises(ValueError, match="^sweep: the process of run . of 3 ended, did the memory suffice"):
-        sweep(runs, cores=2, quiet=True)
-
-
 # ---------------------------------------------------------------- speed
 
 
@@ -524,39 +516,3 @@ def test_an_hour_fits_in_half_a_gigabyte():
     code = f"from pod.__main__ import main; main({['simulate', *ONLINE]!r}); print({peak})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert 50e6 < int(out.split()[-1]) < 500e6
-
-
-# ---------------------------------------------------------------- results that are kept
-
-
-def test_a_run_is_simulated_once_for_the_same_code(tmp_path, monkeypatch):
-    monkeypatch.setenv("POD_CACHE", str(tmp_path / "kept"))
-    calls = []
-
-    def count(runs, quiet):
-        calls.append(len(runs))
-        return [r.metrics() for r in runs]
-
-    monkeypatch.setattr(experiments, "sweep", count)
-    run = Run(Setup(tp=2), Workload("arxiv", 20, qps=1.0))
-    first = experiments.results([run, run])
-    assert first[0] == first[1] == experiments.results([run])[0] == run.metrics(), "to the last bit"
-    assert calls == [1, 0]
-    monkeypatch.setattr(memo, "code", lambda: "other sources")
-    experiments.results([run])
-    assert calls == [1, 0, 1]
-    assert memo.recall(run.but(chunk=512)) is None
-
-
-def test_what_cannot_be_kept_is_simulated_again(tmp_path, monkeypatch):
-    run = Run(Setup(tp=2), Workload("arxiv", 5))
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("POD_CACHE", str(tmp_path / "file"))  # a file where a folder should be
-    memo.remember(run, {"x": 1.0})
-    assert memo.recall(run) is None
-    trace = tmp_path / "t.csv"
-    trace.write_text("num_prefill_tokens,num_decode_tokens\n50,7\n")
-    monkeypatch.setenv("POD_CACHE", str(tmp_path / "kept"))
-    own = Run(Setup(tp=2), Workload(str(trace), 5))
-    memo.remember(own, own.metrics())
-    assert memo.recall(own) is None, "a file may change under its name"

@@ -16,8 +16,9 @@ class Figure:
     """What a figure module says about itself.
 
     state: "done" (computed here, exact), "simulated" (a model's output) or "recorded" (measured on a GPU).
-    data: the recordings it reads, as paths below data/recorded/, e.g. "h200/lean.csv".
+    data: the tables that it reads (pod/data.py): recordings, and those of simulations that it shows.
     composed: only parts were recorded, and the whole was put together: a sum of operators, a sample scaled up.
+    fitted: it holds recordings against a model that was fitted to one card, so no other card can be shown by it.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Figure:
     state: str = "done"
     data: tuple[str, ...] = ()
     composed: bool = False
+    fitted: bool = False
 
     @property
     def evidence(self) -> str:
@@ -39,14 +41,5 @@ class Figure:
     def __post_init__(self) -> None:
         if self.state not in STATES:
             raise ValueError(f"state of {self.id} is {self.state!r}; allowed: {', '.join(STATES)}")
-        if (self.state == "recorded") != bool(self.data):
-            raise ValueError(f"{self.id}: a recorded figure names its data files, and only a recorded one does")
-
-
-def recording(name: str):
-    """What the suite `name` measured on an H200, data/recorded/h200/<name>.csv."""
-    import pandas as pd
-
-    from pod.measure import provenance
-
-    return pd.read_csv(provenance.RECORDED / "h200" / f"{name}.csv")
+        if self.state == "recorded" and not self.data:
+            raise ValueError(f"{self.id}: a recorded figure names the recordings that it shows")

@@ -1,20 +1,20 @@
-"""Predictions of pod/gpusim.py, many at a time: on all cores, and each only once (they are kept in .cache)."""
+"""Predictions of pod/gpusim.py, one a row of data/computed/gpusim.csv: chapter 09's figures look theirs up."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from itertools import groupby
 
-from pod import files
 from pod.batch import HybridBatch
+from pod.data import read
 
-ROOT = Path(__file__).parents[2]
-SOURCES = ("pod/gpusim.py", "pod/ampere.py", "pod/batch.py", "pod/hardware.py", "pod/schedule/*.py",
-           "data/recorded/h200/gpusim-calibrate.csv")  # fmt: skip
+KEYS = ("batch", "gpu", "method", "kernel", "choice")
+READS = ("gpusim-calibrate", "gpusim-sample", "methods-sweep", "methods-chunks", "methods-ctas", "methods-policy",
+         "methods-grid", "hopper-peers")  # fmt: skip
+_asked: dict[Case, float] | None = None  # while somebody collects what figures ask
 
 
 @dataclass(frozen=True)
@@ -27,47 +27,85 @@ class Case:
     kernel: str = "ours"
     choice: tuple[tuple[str, str | int], ...] = ()
 
-    def metrics(self) -> float:
-        """Milliseconds."""
-        from pod import gpusim
-        from pod.hardware import gpu
-
-        return 1e3 * gpusim.seconds(self.batch, gpu(self.gpu), self.method, kernel=self.kernel, **dict(self.choice))
+    @property
+    def key(self) -> tuple[str, ...]:
+        chosen = " ".join(f"{name}={value}" for name, value in self.choice)
+        return text(self.batch), self.gpu, self.method, self.kernel, chosen
 
 
 def milliseconds(cases: Iterable[Case]) -> list[float]:
     """What the model predicts, in order."""
-    from pod.serving.sweep import sweep
-
-    cases, known = list(cases), _read()
-    todo = [case for case in dict.fromkeys(cases) if repr(case) not in known]
-    known |= {repr(case): ms for case, ms in zip(todo, sweep(todo), strict=True)}
-    if todo:
-        _write(known)
-    return [known[repr(case)] for case in cases]
-
-
-@cache
-def _file() -> Path:
-    """Where predictions of this code lie."""
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
-        digest.update(path.name.encode() + path.read_bytes())
-    return files.folder("simulated") / f"gpusim-{digest.hexdigest()[:24]}.json"
+    cases = list(cases)
+    if _asked is not None:
+        _asked.update(dict.fromkeys(cases, 1.0))
+        return [1.0] * len(cases)
+    known = _known()
+    if lacking := [case.key for case in cases if case.key not in known]:
+        raise ValueError(f"gpusim: {lacking[0]} is not computed; `python -m pod compute gpusim` adds it")
+    return [known[case.key] for case in cases]
 
 
-def _read() -> dict[str, float]:
+def _known() -> dict[tuple[str, ...], float]:
+    df = read("gpusim").fillna({"choice": ""})
+    return dict(zip(df[list(KEYS)].itertuples(index=False, name=None), df.ms, strict=True))
+
+
+# ---------------------------------------------------------------- the table
+
+
+@contextmanager
+def asked() -> Iterator[dict[Case, float]]:
+    """Collects the cases that figures ask for meanwhile; all of them get one millisecond."""
+    global _asked
+    _asked = {}
     try:
-        return json.loads(_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+        yield _asked
+    finally:
+        _asked = None
 
 
-def _write(known: dict[str, float]) -> None:
-    """A folder that cannot be written costs nothing but time."""
-    try:
-        mine = _file().with_suffix(".new")
-        mine.write_text(json.dumps(known), encoding="utf-8")
-        mine.replace(_file())  # in one step, for another process may be reading
-    except OSError:
-        pass
+def cases() -> list[dict]:
+    from pod.figures import gpu_a100, gpu_calibration, gpu_choices, gpu_chunks, gpu_gains, gpu_model, gpu_ranges
+
+    ask = (gpu_calibration.table, gpu_model.table, gpu_model.hopper, gpu_a100.table, gpu_a100.step_here,
+           gpu_a100.gains_more, gpu_chunks.table, gpu_gains.table, gpu_choices.table, gpu_ranges.table)  # fmt: skip
+    with asked() as found:
+        for figure in ask:
+            figure()
+    return [dict(zip(KEYS, case.key, strict=True)) for case in found]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod import gpusim
+    from pod.hardware import gpu
+
+    choice = dict(_pair(*pair.split("=")) for pair in case["choice"].split())
+    time = gpusim.seconds(batch_of(case["batch"]), gpu(case["gpu"]), case["method"], kernel=case["kernel"], **choice)
+    return {"ms": 1e3 * time}
+
+
+def _pair(name: str, value: str) -> tuple[str, str | int]:
+    return name, int(value) if value.isdigit() else value
+
+
+# ---------------------------------------------------------------- a batch in words
+
+
+def text(batch: HybridBatch) -> str:
+    """512@8192 54x1@16384, 16/2 heads of 128: a chunk of 512 at the end of 8,192 tokens, and 54 decodes."""
+    runs = [(len(list(run)), *lens) for lens, run in groupby(zip(batch.q_lens, batch.kv_lens, strict=True))]
+    lens = " ".join(f"{f'{n}x' if n > 1 else ''}{q}@{kv}" for n, q, kv in runs)
+    pages = f", pages of {batch.page_size}" if batch.page_size else ""
+    mask = "" if batch.causal else ", no mask"
+    return f"{lens}, {batch.num_q_heads}/{batch.num_kv_heads} heads of {batch.head_dim}{pages}{mask}"
+
+
+def batch_of(words: str) -> HybridBatch:
+    """The batch that text() describes."""
+    lens, heads, *rest = words.split(", ")
+    runs = [re.fullmatch(r"(?:(\d+)x)?(\d+)@(\d+)", run).groups() for run in lens.split()]
+    every = [(int(q), int(kv)) for n, q, kv in runs for _ in range(int(n or 1))]
+    q_heads, kv_heads, head_dim = map(int, re.fullmatch(r"(\d+)/(\d+) heads of (\d+)", heads).groups())
+    page = next((int(word.removeprefix("pages of ")) for word in rest if word.startswith("pages")), None)
+    causal = "no mask" not in rest
+    return HybridBatch(*zip(*every, strict=True), q_heads, kv_heads, head_dim, page_size=page, causal=causal)

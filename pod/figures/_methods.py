@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.figures import recording
+from pod.data import read
 from pod.figures.hopper_sweep import filtered, geomean
 
 METHODS = {
@@ -63,7 +63,7 @@ def recorded(name: str):
     """The recording data/recorded/h200/<name>.csv; a hole has no number."""
     import pandas as pd
 
-    df = recording(name)
+    df = read(name)
     for column in df.columns.intersection([*METHODS, *CONFIGURATIONS, *PEERS]):
         df[column] = pd.to_numeric(df[column], errors="coerce")
     return df

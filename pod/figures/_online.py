@@ -1,25 +1,46 @@
-"""What the claims about online serving ask of Tables 4 and 5 together: two workloads, two loads each, three systems."""
+"""POD §5.3 simulated: two workloads, two loads each, three systems. Tables 4 to 6 and the claims about them read it."""
 
 from __future__ import annotations
 
-from pod.figures import pod_t4, pod_t5
+from pod.data import read
+from pod.figures import pod_t4, pod_t5, pod_t6
 from pod.figures.pod_12 import overlap_hidden, overlap_paper
 from pod.serving.cost import Efficiency
-from pod.serving.experiments import POD, SARATHI, VLLM, online, results
+from pod.serving.experiments import POD, SARATHI, SYSTEMS, VLLM, online, slower
 
 FIGURE = pod_t5.FIGURE  # as simulated as the tables are
+KEYS, READS = ("workload", "qps", "chunk", "system", "overlap", "slowdown"), ("methods-sweep",)
 CASES = [(t.WORKLOAD, float(load), t.CHUNK) for t in (pod_t4, pod_t5) for load in t.LOADS]
 INTERNAL, ARXIV = pod_t4.WORKLOAD, pod_t5.WORKLOAD
+
+
+def cases() -> list[dict]:
+    paper = {VLLM: 0.0, SARATHI: 0.0, POD: overlap_paper()}
+    rows = [(*load, system, paper[system], slow) for load in CASES for system in SYSTEMS for slow in pod_t5.SLOWDOWNS]
+    rows += [(*load, POD, overlap_hidden(), 1.0) for load in CASES]
+    rows += [(pod_t6.WORKLOAD, pod_t6.QPS, pod_t6.CHUNKS[0], VLLM, 0.0, 1.0)]
+    rows += [(pod_t6.WORKLOAD, pod_t6.QPS, chunk, POD, overlap_paper(), 1.0) for chunk in pod_t6.CHUNKS]
+    return [dict(zip(KEYS, row, strict=True)) for row in dict.fromkeys(rows)]
+
+
+def measure(case: dict) -> dict[str, float]:
+    run = online(case["workload"], case["qps"], case["chunk"])[case["system"]]
+    run = slower(run, case["slowdown"]).but(efficiency=Efficiency(overlap=case["overlap"] or overlap_paper()))
+    return run.metrics()
+
+
+def of(workload: str, qps: float, chunk: int, system: str, overlap: float | None = None, slowdown: float = 1.0) -> dict:
+    """The metrics of one run. POD hides what the paper's Table 7 hides, unless `overlap` says otherwise."""
+    hides = (overlap or overlap_paper()) if system == POD else 0.0
+    return dict(read("online").set_index(list(KEYS)).loc[workload, qps, chunk, system, hides, slowdown])
 
 
 def _all(metric: str, overlap: float | None = None) -> dict[tuple[str, float], dict[str, float]]:
     """One metric by case and system. POD hides what our own kernel hides, unless `overlap` says otherwise; the tables
     show what the paper's does."""
-    pod = Efficiency(overlap=overlap or overlap_hidden())
-    runs = {(w, qps, system): run.but(efficiency=pod) if system == POD else run
-            for w, qps, chunk in CASES for system, run in online(w, qps, chunk).items()}  # fmt: skip
-    done = dict(zip(runs, (m[metric] for m in results(runs.values())), strict=True))
-    return {(w, qps): {s: done[w, qps, s] for s in (VLLM, SARATHI, POD)} for w, qps, _ in CASES}
+    overlap = overlap or overlap_hidden()
+    return {(w, qps): {system: of(w, qps, chunk, system, overlap)[metric] for system in (VLLM, SARATHI, POD)}
+            for w, qps, chunk in CASES}  # fmt: skip
 
 
 def _less(metric: str, system: str, than: str, overlap: float | None = None) -> list[float]:

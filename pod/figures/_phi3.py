@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from pod.figures import recording
+from pod.data import read
 
 LAYERS, RATIO = 40, 8  # prompt tokens an output token: P:D of the paper
 LINEAR = ("qkv", "o", "gate_up", "down")
@@ -13,7 +13,7 @@ PROMPTS = tuple(1024 << n for n in range(8))
 
 @cache
 def _recorded():
-    return recording("lean-layers").set_index(["operation", "phase", "tokens"]).sort_index()
+    return read("lean-layers").set_index(["operation", "phase", "tokens"]).sort_index()
 
 
 def linear(phase: str) -> dict[str, float]:

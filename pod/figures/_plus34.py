@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from pod.figures import recording
+from pod.data import hardware, read
 
 CHATS = "144 chats"  # the batch that is like the run's: its mean size, ragged lengths
 KERNELS = {
@@ -24,10 +24,8 @@ COLOURS = {"registers": "#9aa7b4", "shared": "#f58518", "table_batch": "#e9b87d"
 
 
 def share_of_dram(kv_bytes, ms):
-    """Percent of an H200's DRAM rate at which keys and values were read."""
-    from pod.hardware import H200
-
-    return 100e3 * H200.memory_time(kv_bytes) / ms
+    """Percent of the GPU's DRAM rate at which keys and values were read."""
+    return 100e3 * hardware().memory_time(kv_bytes) / ms
 
 
 # ---------------------------------------------------------------- the ladder
@@ -67,7 +65,7 @@ def whole_run(sample):
 
 def ladder():
     """The executed iterations. The first is left out: it also loads kernels."""
-    df = recording("vllm-ladder")
+    df = read("vllm-ladder")
     return df[df.iteration > 0]
 
 
@@ -92,7 +90,7 @@ RUNGS = ("clean", "query in shared memory", "one multinomial", "one copy")
 
 def profile(*rungs: str, view: str = "iteration"):
     """Bins of the profiled iteration of these rungs."""
-    df = recording("vllm-timeline")
+    df = read("vllm-timeline")
     return df[df.rung.isin(rungs) & (df["view"] == view)].reset_index(drop=True)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="build-time",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="07",
     method="Wall clock in a process of its own, with an empty cache and again. Hopper: for all tensors.",
     state="recorded",
-    data=("h200/build.csv",),
+    data=("build",),
 )
 COLUMNS = ("cold_s", "cached_s")
 FAMILIES = {"sm_80": "five methods, bf16, 128", "hopper": "Hopper kernel"}
@@ -19,7 +20,7 @@ FAMILIES = {"sm_80": "five methods, bf16, 128", "hopper": "Hopper kernel"}
 
 def table():
     """One row a family: cores of the machine, seconds with an empty cache and with a full one."""
-    df = recording("build")
+    df = read("build")
     return df.assign(family=df.family.map(FAMILIES))[["family", "cores", *COLUMNS]]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="engine-decodes",
@@ -11,13 +12,13 @@ FIGURE = Figure(
     chapter="13",
     method="CUDA events around every piece; 32 chats of 2K to 4K tokens, CUDA graphs, random weights",
     state="recorded",
-    data=("h200/engine-timeline.csv",),
+    data=("engine-timeline",),
 )
 
 
 def table():
     """Milliseconds since the scheduler was asked, one row a piece; layer -1 is around the layers."""
-    df = recording("engine-timeline")
+    df = read("engine-timeline")
     return df[df.run == "decodes"].assign(run="32 chats, our kernel, CUDA graphs")
 
 

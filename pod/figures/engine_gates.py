@@ -14,7 +14,7 @@ FIGURE = Figure(
     method="points between the grid's, and recorded runs of 9 to 64 s, on H200s. What the host costs and how far "
     "clocks fall is learned from the first half of each run; run, gain, P50 and P99 are of the whole window here",
     state="recorded",
-    data=("h200/operators.csv", "h200/engine-runs.csv"),
+    data=("operators", "engine-runs"),
 )
 OPERATORS = ("linear", "prefill_fa3", "prefill_hopper", "decode_fa3", "decode_hopper", "attention_hopper")
 # gate: (what is bounded, its bound)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -12,31 +15,51 @@ FIGURE = Figure(
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, arXiv workload, "
     "chunk 1,024, 1,024 requests a point",
     state="simulated",
+    data=("engine-load",),
+    fitted=True,
 )
+KEYS, READS = ("of", "system", "qps"), ("operators", "engine-runs")
 RATES, WORKLOAD, CHUNK, REQUESTS = (0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9), "arxiv", 1024, 1024
 
 
-def table():
-    """A row a system and rate: median and P99 TTFT, P99 TBT, in seconds."""
-    import pandas as pd
-
-    from pod.serving.experiments import POD, SARATHI, SYSTEMS, online_setup
-
-    return pd.concat([curve(system, online_setup(CHUNK, **SYSTEMS[system])) for system in (SARATHI, POD)],
-                     ignore_index=True)  # fmt: skip
+FULL, IN_TURN, CALM = "full server", "ours in turn", "calm server"
 
 
-def curve(system: str, setup):
-    """The rows of a system, as this setup serves it."""
-    import pandas as pd
+def cases() -> list[dict]:
+    """The two systems, calibrated by full servers; Sarathi with our kernel's halves; and both as on a calm server."""
+    systems = [(FULL, "Sarathi"), (FULL, "Sarathi+POD"), (IN_TURN, "Sarathi"), (CALM, "Sarathi"), (CALM, "Sarathi+POD")]
+    return [{"of": of, "system": system, "qps": rate} for of, system in systems for rate in RATES]
 
-    from pod.serving.experiments import results
+
+def measure(case: dict) -> dict[str, float]:
     from pod.serving.simulate import Run
     from pod.serving.workload import Workload
 
-    metrics = results(Run(setup, Workload(WORKLOAD, REQUESTS, rate)) for rate in RATES)
-    rows = [(system, rate, m["ttft_p50"], m["ttft_p99"], m["tbt_p99"]) for rate, m in zip(RATES, metrics, strict=True)]
-    return pd.DataFrame(rows, columns=["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"])
+    return Run(setup(case["of"], case["system"]), Workload(WORKLOAD, REQUESTS, case["qps"])).metrics()
+
+
+def setup(of: str, system: str):
+    from pod.serving.experiments import SYSTEMS, online_setup
+
+    if of == IN_TURN:
+        return online_setup(CHUNK, **SYSTEMS[system], kernels="hopper")
+    made = online_setup(CHUNK, **SYSTEMS[system])
+    return replace(made, calibration=(calm(system), made.calibration[1])) if of == CALM else made
+
+
+def calm(system: str) -> float:
+    """How many times longer the hybrid iterations of the calm server took than their operators."""
+    from pod.measure import gates
+    from pod.measure.suites.engine_runs import CALM as load
+    from pod.serving.experiments import POD
+
+    return gates.hybrid_slowdown(load, *(("pod", "hopper") if system == POD else ("serial", "fa3")))
+
+
+def table(of: str = FULL):
+    """A row a system and rate: median and P99 TTFT, P99 TBT, in seconds."""
+    df = read("engine-load")
+    return df[df.of == of][["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"]].reset_index(drop=True)
 
 
 def draw(df):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pod import paper
+from pod.data import read
 from pod.figures import Figure
-from pod.figures.pod_12 import KEYS, MODELS
+from pod.figures.pod_12 import MODELS, SHORT
 
 FIGURE = Figure(
     id="engine-offline",
@@ -14,23 +15,40 @@ FIGURE = Figure(
     method="operators measured on one H200, calibrated by real runs; serial is FlashAttention-3, POD our kernel; "
     "320 requests of 16,384 tokens",
     state="simulated",
+    data=("engine-offline",),
+    fitted=True,
 )
+KEYS, READS = ("model", "pd", "system"), ("operators", "engine-runs")
 RATIOS, REQUESTS = (4, 8, 12, 16, 24, 36, 64, 100, 160, 256), 320
+
+
+def chunks() -> dict[tuple[str, int], int]:
+    """Tokens of a chunk by model and ratio: the paper's Figure 12, then its Figure 15."""
+    stated = {(model, ratio): int(paper.value(f"pod.f12.{SHORT[model]}_chunk"))
+              for model, (_, ratio, _) in MODELS.items()}  # fmt: skip
+    return stated | {("llama-3-8b", ratio): 1024 for ratio in RATIOS}
+
+
+def cases() -> list[dict]:
+    from pod.serving.experiments import IN_TURN, SYSTEMS
+
+    return [dict(zip(KEYS, (*case, system), strict=True)) for case in chunks() for system in (*SYSTEMS, IN_TURN)]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.experiments import offline_h200
+
+    model, ratio = case["model"], case["pd"]
+    return offline_h200(model, ratio, chunks()[model, ratio], REQUESTS)[case["system"]].metrics()
 
 
 def table():
     """A row a model, ratio and system: requests per minute, the gain of POD over the system in percent, the paper's."""
     import pandas as pd
 
-    from pod.serving.experiments import POD, SARATHI, VLLM, offline_h200, results
+    from pod.serving.experiments import POD, SARATHI, VLLM
 
-    cases = {(model, ratio): int(paper.value(f"pod.f12.{KEYS[model]}_chunk"))
-             for model, (_, ratio, _) in MODELS.items()}  # fmt: skip
-    cases |= {("llama-3-8b", ratio): 1024 for ratio in RATIOS}
-    runs = {(*case, name): run for case, chunk in cases.items()
-            for name, run in offline_h200(*case, chunk, REQUESTS).items()}  # fmt: skip
-    done = dict(zip(runs, results(runs.values()), strict=True))
-    rows = []
+    done, rows = read("engine-offline").set_index(list(KEYS)).to_dict("index"), []
     for (model, ratio, system), metrics in done.items():
         minute, pod = metrics["requests_per_minute"], done[model, ratio, POD]["requests_per_minute"]
         place = MODELS[model][2] if ratio == MODELS[model][1] else None

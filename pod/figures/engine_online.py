@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pod import paper
-from pod.figures import Figure, pod_t4, pod_t5
-from pod.figures.pod_t5 import KEYS
+from pod.data import read
+from pod.figures import Figure, _capacity, pod_t4, pod_t5
+from pod.figures.pod_t5 import SYSTEMS
 
 FIGURE = Figure(
     id="engine-online",
@@ -14,12 +15,43 @@ FIGURE = Figure(
     method="operators measured on one H200, calibrated by a real run; 1,024 requests at the same share "
     "of Sarathi's capacity; +-1 %",
     state="simulated",
+    data=("engine-online", "engine-capacity"),
+    fitted=True,
 )
+KEYS, READS = ("load", "pool", "system", "slowdown"), ("operators", "engine-runs", "engine-capacity")
 REQUESTS = 1024
 BAND = (0.99, 1.0, 1.01)  # near capacity a percent of service time is a large part of the queue
 METRICS = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99", "stalls_200ms", "stalls_500ms")
 CASES = {f"{name} {load}": (t.WORKLOAD, float(load), t.CHUNK, f"pod.{key}.{load}")
          for t, key, name in ((pod_t4, "t4", "internal"), (pod_t5, "t5", "arXiv")) for load in t.LOADS}  # fmt: skip
+
+POOLS = ITS_OWN, AN_A100S = "its own pool", "an A100's"
+
+
+def cases() -> list[dict]:
+    own = [(case, ITS_OWN, system, slow) for case in CASES for system in SYSTEMS for slow in BAND]
+    capped = [(case, AN_A100S, system, 1.0) for case in CASES for system in SYSTEMS]
+    return [dict(zip(KEYS, row, strict=True)) for row in own + capped]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.experiments import online_h200, slower
+
+    lengths, _, chunk, _ = CASES[case["load"]]
+    runs = online_h200(lengths, rate(case["load"], case["pool"]), chunk, REQUESTS, blocks(case["pool"]))
+    return slower(runs[case["system"]], case["slowdown"]).metrics()
+
+
+def rate(case: str, pool: str = ITS_OWN) -> float:
+    """Requests per second at which Sarathi is as busy as the paper's."""
+    lengths, qps, chunk, _ = CASES[case]
+    return qps * _capacity.faster(lengths, chunk, blocks(pool) or _capacity.OWN)
+
+
+def blocks(pool: str) -> int | None:
+    from pod.serving.experiments import a100_blocks
+
+    return a100_blocks() if pool == AN_A100S else None
 
 
 def table():
@@ -27,15 +59,10 @@ def table():
     shorter and 1 % longer."""
     import pandas as pd
 
-    from pod.serving.experiments import online_h200, results, slower
-
-    runs = {(case, system, slow): slower(run, slow) for case, (lengths, qps, chunk, _) in CASES.items()
-            for system, run in online_h200(lengths, qps, chunk, REQUESTS).items() for slow in BAND}  # fmt: skip
-    done = dict(zip(runs, results(runs.values()), strict=True))
-    rows = [(case, runs[case, system, 1.0].workload.qps, system, metric,
-             paper.value(f"{CASES[case][3]}.{KEYS[system]}.{metric}"),
-             *(done[case, system, slow][metric] for slow in BAND))
-            for case in CASES for system in KEYS for metric in METRICS]  # fmt: skip
+    done = read("engine-online").set_index(list(KEYS))
+    rows = [(case, rate(case), system, metric, paper.value(f"{CASES[case][3]}.{SYSTEMS[system]}.{metric}"),
+             *(done[metric][case, ITS_OWN, system, slow] for slow in BAND))
+            for case in CASES for system in SYSTEMS for metric in METRICS]  # fmt: skip
     return pd.DataFrame(rows, columns=["load", "qps", "system", "metric", "paper", "faster", "ours", "slower"])
 
 
@@ -44,15 +71,11 @@ def capped(metrics=("ttft_p50", "ttft_p99", "tbt_p99")):
     the same share of its own capacity."""
     import pandas as pd
 
-    from pod.serving.experiments import POD, SARATHI, a100_blocks, online_h200, results
+    from pod.serving.experiments import POD, SARATHI
 
-    pools = {"its own pool": None, "an A100's": a100_blocks()}
-    runs = {(case, pool, system): run for case, (lengths, qps, chunk, _) in CASES.items()
-            for pool, blocks in pools.items()
-            for system, run in online_h200(lengths, qps, chunk, REQUESTS, blocks).items()}  # fmt: skip
-    done = dict(zip(runs, results(runs.values()), strict=True))
-    rows = {(case, pool): {m: done[case, pool, SARATHI][m] / done[case, pool, POD][m] for m in metrics}
-            for case in CASES for pool in pools}  # fmt: skip
+    done = read("engine-online").set_index(list(KEYS))
+    rows = {(case, pool): {m: done[m][case, pool, SARATHI, 1.0] / done[m][case, pool, POD, 1.0] for m in metrics}
+            for case in CASES for pool in POOLS}  # fmt: skip
     return pd.DataFrame(rows).T
 
 

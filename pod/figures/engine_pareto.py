@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -12,24 +13,33 @@ FIGURE = Figure(
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, the arXiv workload "
     "at one rate for all systems",
     state="simulated",
+    data=("engine-pareto",),
+    fitted=True,
 )
+KEYS, READS = ("system", "chunk"), ("operators", "engine-runs")
+CHUNKLESS = 1024  # of vLLM, which cuts no prompt: any will do
 CHUNKS, WORKLOAD, QPS, REQUESTS = (384, 512, 768, 1024, 1536, 2048, 3072), "arxiv", 1.3, 1024
+
+
+def cases() -> list[dict]:
+    cut = [{"system": system, "chunk": chunk} for system in ("Sarathi", "Sarathi+POD") for chunk in CHUNKS]
+    return [{"system": "vLLM", "chunk": CHUNKLESS}, *cut]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.experiments import SYSTEMS, online_setup
+    from pod.serving.simulate import Run
+    from pod.serving.workload import Workload
+
+    setup = online_setup(case["chunk"], **SYSTEMS[case["system"]])
+    return Run(setup, Workload(WORKLOAD, REQUESTS, QPS)).metrics()
 
 
 def table():
     """A row a system and chunk (vLLM has none): seconds to the first token and between tokens."""
-    import pandas as pd
-
-    from pod.serving.experiments import POD, SARATHI, SYSTEMS, VLLM, online_setup, results
-    from pod.serving.simulate import Run
-    from pod.serving.workload import Workload
-
-    work = Workload(WORKLOAD, REQUESTS, QPS)
-    cases = [(VLLM, 1024), *((system, chunk) for system in (SARATHI, POD) for chunk in CHUNKS)]
-    runs = [Run(online_setup(chunk, **SYSTEMS[system]), work) for system, chunk in cases]
-    rows = [(system, None if system == VLLM else chunk, *(m[k] for k in ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99")))
-            for (system, chunk), m in zip(cases, results(runs), strict=True)]  # fmt: skip
-    return pd.DataFrame(rows, columns=["system", "chunk", "ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"])
+    df = read("engine-pareto")
+    df["chunk"] = df.chunk.mask(df.system == "vLLM")
+    return df[["system", "chunk", "ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"]]
 
 
 def draw(df):

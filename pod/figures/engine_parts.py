@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -9,9 +10,10 @@ FIGURE = Figure(
     source="This repository",
     title="One hybrid iteration of three models: attention in two calls, ours in turn, and ours at once",
     chapter="14",
-    method="sums of operators timed one by one on an H200, between grid points interpolated; bf16, without the host",
+    method=f"sums of operators timed one by one on {a_card()}, "
+    "between grid points interpolated; bf16, without the host",
     state="recorded",
-    data=("h200/operators.csv",),
+    data=("operators",),
     composed=True,
 )
 WAYS = {"FlashAttention-3": ("serial", "fa3"), "ours, in turn": ("serial", "hopper"),

@@ -12,7 +12,7 @@ FIGURE = Figure(
     method="windows of 1,050 to 1,800 iterations out of a long offline run, about a minute each; bf16, random weights; "
     "time from start to end",
     state="recorded",
-    data=("h200/engine-runs.csv",),
+    data=("engine-runs",),
 )
 WAYS = {"fa3": "FlashAttention-3, two calls", "hopper-serial": "ours, halves in turn", "hopper": "ours, at once"}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="engine-stock",
@@ -12,14 +13,14 @@ FIGURE = Figure(
     method="Llama-3-8B's shape, random weights shared by both; 96 prompts of 1K to 3K tokens, 128 tokens each; theirs "
     "with FlashAttention-3 and CUDA graphs, the second of two runs, on prompts that are new to it",
     state="recorded",
-    data=("h200/engine-stock.csv",),
+    data=("engine-stock",),
 )
 
 
 def table():
     """A row a run: seconds in all, answer tokens a second, gaps between tokens in ms, and how many of the first tokens
     are those of our own run with the smaller budget."""
-    df = recording("engine-stock")
+    df = read("engine-stock")
     budget = df.budget.map(lambda n: f"{n:,} tokens an iteration" if n else "its own budget")
     return df.assign(name=df.system + ", " + budget, tokens_per_second=df.tokens / df.seconds).sort_values(
         ["system", "budget"], ignore_index=True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="engine-timeline",
@@ -12,14 +13,14 @@ FIGURE = Figure(
     method="CUDA events around every piece; a chunk of 967 tokens beside 57 chats of 12K tokens, random weights, "
     "on a host that was not quiet",
     state="recorded",
-    data=("h200/engine-timeline.csv",),
+    data=("engine-timeline",),
 )
 NAMES = {"fa3": "attention by FlashAttention-3, two calls", "hopper": "attention by our kernel, one call"}
 
 
 def table():
     """Milliseconds since the scheduler was asked, one row a piece; layer -1 is around the layers."""
-    df = recording("engine-timeline")
+    df = read("engine-timeline")
     return df[df.run.isin(NAMES)].assign(run=df.run.map(NAMES))
 
 

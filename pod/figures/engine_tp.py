@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, engine_host, recording
+from pod.data import read
+from pod.figures import Figure, engine_host
 from pod.figures.engine_runs import WAYS
 
 FIGURE = Figure(
@@ -13,7 +14,7 @@ FIGURE = Figure(
     method="hybrid iterations out of a long offline run of Llama-3-8B, random weights, NCCL; GPU time by CUDA events, "
     "waiting for the other GPU included",
     state="recorded",
-    data=("h200/engine-runs.csv", "h200/engine-tp.csv"),
+    data=("engine-runs", "engine-tp"),
 )
 
 
@@ -24,7 +25,7 @@ def table():
 
     rows = []
     for gpus, suite, load in ((1, "engine-runs", "llama-3-8b"), (2, "engine-tp", "llama-3-8b tp2")):
-        runs = recording(suite).groupby("run")
+        runs = read(suite).groupby("run")
         for attention, name in WAYS.items():
             mine = runs.get_group(f"{load}, {attention}")
             taken = mine.scheduled_ms.shift(-1) - mine.scheduled_ms

@@ -12,12 +12,15 @@ from html import escape
 from pathlib import Path
 
 from pod import claims, files, paper
+from pod.data import DATA, choose, path_of, sidecar_of
 from pod.figures import registry
 
 ROOT = Path(__file__).parents[2]
 BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on", "missing": "still missing"}
 STYLE = Path(__file__).with_name("gallery.css")
 ROWS_SHOWN = 24
+SHOWN = ("gpu", "driver", "cuda", "torch", "python", "started", "timer", "l2", "repeats", "commit", "command", "reads",
+         "held", "part", "corrected")  # fmt: skip
 
 # ---------------------------------------------------------------- drawing
 
@@ -29,8 +32,7 @@ def reproduce(ids: Iterable[str], out: Path) -> list[str]:
     matplotlib.use("Agg")
     modules = {figure_id: registry.load(figure_id) for figure_id in ids}  # unknown ids end it before any work
     files.ready(out)
-    print(f"drawing {len(modules)} of {len(registry.drawable())} figures into {out}/")
-    print("the first time up to half a minute each, 3 minutes for all; later a few seconds, half a minute", flush=True)
+    print(f"drawing {len(modules)} of {len(registry.drawable())} figures into {out}/: half a minute", flush=True)
     failed = []
     for figure_id, module in modules.items():
         begin = time.perf_counter()
@@ -113,13 +115,13 @@ def _section(name: str, entries, by_figure, out: Path) -> str:
     others = [e for e in entries if e not in drawn]
     cards = "".join(_card(e, by_figure[e.id], out) for e in drawn)
     rows = "".join(_row(e, by_figure[e.id]) for e in others)
-    rest = f'<h3>Still missing</h3><div class="rows">{rows}</div>' if others else ""
+    rest = f'<h3>Not drawn</h3><div class="rows">{rows}</div>' if others else ""
     count = f"{len(drawn)} of {len(entries)}"
     return f'<section id="{_anchor(name)}"><h2>{escape(name)} <small>{count}</small></h2>{cards}{rest}</section>'
 
 
 def _card(entry: registry.Entry, results, out: Path) -> str:
-    label = f"{entry.how} {entry.gpus}" if entry.gpus else BADGES[entry.state]
+    label = f"{entry.how} {entry.gpu}" if entry.gpu else BADGES[entry.state]
     where = "" if entry.source == registry.OURS else f"<span>{escape(entry.source)}</span>"
     return f"""<article id="{entry.id}">
 <p class="meta"><b class="badge {entry.badge}">{label}</b>{where}<code>{entry.id}</code>{_chapter(entry.chapter)}</p>
@@ -132,7 +134,7 @@ def _card(entry: registry.Entry, results, out: Path) -> str:
 
 def _row(entry: registry.Entry, results) -> str:
     inside = _claims(results) + _stated(entry.id, fold=False)
-    when = "not drawn in this run" if entry.figure else f"chapter {entry.chapter}"
+    when = "not drawn in this run" if entry.figure else entry.state_text
     head = f"<code>{entry.id}</code><span>{escape(entry.title)}</span><em>{when}</em>"
     return f"<details><summary>{head}</summary>{inside}</details>" if inside else f'<div class="row">{head}</div>'
 
@@ -185,14 +187,12 @@ def _stated(figure_id: str, fold: bool = True) -> str:
 
 
 def _provenance(entry: registry.Entry) -> str:
-    from pod.measure import provenance
-
     lines = []
-    for name in entry.figure.data:
-        meta = provenance.load(provenance.RECORDED / name)
-        shown = {k: meta[k] for k in ("gpu", "driver", "cuda", "torch", "started", "timer", "l2", "repeats", "commit")}
-        shown |= {k: meta[k] for k in ("part", "corrected") if k in meta}
-        lines.append(f"<p><code>{escape(name)}</code></p><pre>{escape(json.dumps(shown, indent=1))}</pre>")
+    for path in map(path_of, entry.figure.data):
+        meta = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+        shown = {name: meta[name] for name in SHOWN if name in meta}
+        where = path.relative_to(DATA).as_posix()
+        lines.append(f"<p><code>{escape(where)}</code></p><pre>{escape(json.dumps(shown, indent=1))}</pre>")
     return f"<details><summary>Provenance</summary>{''.join(lines)}</details>" if lines else ""
 
 
@@ -216,14 +216,21 @@ def _anchor(name: str) -> str:
 def configure(parser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="e.g. pod-06; every figure that is here when left out")
     parser.add_argument("--list", action="store_true", help="name every figure and table with its state, one a line")
+    parser.add_argument("--from", dest="place", metavar="PLACE", help="whose measurements: recorded (default), fresh, "
+                        "or one GPU's folder of these, as fresh/h100")  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder to write to (default: figures)")
 
 
 def run(args) -> int:
+    if args.place:
+        choose(args.place)
     if args.list:
         print("\n".join(entry.line for entry in registry.entries()))
         return 0
     ids = list(dict.fromkeys(args.ids)) or [e.id for e in registry.drawable()]
     failed = reproduce(ids, args.out)
+    for entry in registry.entries():
+        if entry.lacks and not args.ids:
+            print(f"{entry.id:<14} left out: {entry.state_text}")
     print(f"gallery: {write_index(args.out)}")
     return 1 if failed else 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-from random import Random
 from statistics import mean, median
 
 from pod import paper
 from pod.batch import MODELS, HybridBatch
-from pod.figures import Figure, recording
-from pod.figures._gpusim import Case, milliseconds
+from pod.data import read
+from pod.figures import Figure
+from pod.figures._gpusim import Case, batch_of, milliseconds
+from pod.figures._sample import HALVES
 
 FIGURE = Figure(
     id="gpu-a100",
@@ -18,6 +18,8 @@ FIGURE = Figure(
     chapter="09",
     method="Serial, streams and HFuse with FlashAttention-2's tiles; POD with ours, as it chooses.",
     state="simulated",
+    data=("gpusim", "gpusim-sample", "methods-chunks"),
+    fitted=True,
 )
 FLASH2 = "flash2"  # the paper's copy of it, see pod/gpusim.py
 BASELINES = ("serial", "streams", "warp")
@@ -42,7 +44,6 @@ def a100(batches, method: str, kernel: str = FLASH2, **choice) -> list[float]:
 # ---------------------------------------------------------------- Figure 6
 
 
-@cache
 def figure6(decodes: int) -> dict[str, list[float]]:
     """Milliseconds of every chunk of the prompt, by method."""
     batches = chunks("yi-6b", decodes, range(int(paper.value("pod.f06.chunks"))))
@@ -75,7 +76,7 @@ def step_here():
     """The same step where we could measure it: torch's FlashAttention-2 on an H200, ms alone, 54 to 67 decodes."""
     import pandas as pd
 
-    chunks_ = recording("methods-chunks")
+    chunks_ = read("methods-chunks")
     rows = []
     for decodes, mine in chunks_.groupby("decodes"):
         alone = chunks("yi-6b", int(decodes), [0])[0].decode
@@ -102,18 +103,11 @@ def table7_limited() -> float:
 # ---------------------------------------------------------------- Figure 11
 
 
-@cache
 def sample() -> list[HybridBatch]:
     """Batches of the paper's sweep of which both parts take at least a fifth of serial time on an A100."""
-    from pod.measure.suites.hopper_sweep import batch_of, cases
-
-    mixed = [batch_of(case) for case in Random(0).sample(cases(), 4 * SAMPLE)]
-    least, kept = paper.value("pod.f11.share_min") / 100, []
-    parts = [a100([getattr(b, side) for b in mixed], "serial") for side in ("prefill", "decode")]
-    for batch, *times in zip(mixed, *parts, strict=True):
-        if min(times) >= least * sum(times):
-            kept.append(batch)
-    return kept[:SAMPLE]
+    df, least = read("gpusim-sample"), paper.value("pod.f11.share_min") / 100
+    halves = df[list(HALVES)]
+    return [batch_of(words) for words in df.batch[halves.min(axis=1) >= least * halves.sum(axis=1)][:SAMPLE]]
 
 
 def gains(gpu: str, method: str, kernel: str, base: str) -> list[float]:

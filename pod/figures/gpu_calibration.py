@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="gpu-calibration",
@@ -13,19 +12,19 @@ FIGURE = Figure(
     chapter="09",
     method="Dots: equal CTAs, cold L2, medians. Lines: pod/gpusim.py, which is fitted to a few of the dots.",
     state="recorded",
-    data=("h200/gpusim-calibrate.csv",),
+    data=("gpusim-calibrate", "gpusim"),
+    fitted=True,
 )
 KB = 1024
 
 
-@cache
 def table():
     """One row a probe: milliseconds measured, and by the model."""
 
     from pod.figures._gpusim import Case, milliseconds
     from pod.measure.suites.gpusim_calibrate import even_batch
 
-    df = recording("gpusim-calibrate")
+    df = read("gpusim-calibrate")
     df = df[df.probe.isin(["read", "prefill", "decode"]) & (df["size"] > 0)].copy()
     df["shape"] = df["shape"].astype(int)
     whole = (("prefill_splits", "none"), ("decode_splits", 1))

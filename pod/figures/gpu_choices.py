@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pod.batch import MODELS, HybridBatch
+from pod.data import a_card
 from pod.figures import Figure, pod_13, pod_14
 from pod.figures._methods import gain, short
 
 FIGURE = Figure(
     id="gpu-choices",
     source="This repository",
-    title="CTAs an SM and the policy: measured and predicted on an H200, predicted for the paper's A100",
+    title=f"CTAs an SM and the policy: measured and predicted on {a_card()}, predicted for the paper's A100",
     chapter="09",
     method="pod/gpusim.py on batches of Figures 13 and 14. Measured: h200/methods-ctas.csv and methods-policy.csv.",
     state="recorded",
-    data=("h200/methods-ctas.csv", "h200/methods-policy.csv"),
+    data=("methods-ctas", "methods-policy", "gpusim"),
+    fitted=True,
 )
 PLACES = {"measured": "H200, measured", "h200": "H200, model", "a100": "A100, model"}
 DECODES = (8, 32, 128)  # of Figure 13's, enough to see where four CTAs win

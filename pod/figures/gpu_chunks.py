@@ -13,6 +13,8 @@ FIGURE = Figure(
     chapter="09",
     method="Yi-6B, chunks of 512, decodes of 16K. Baselines with FlashAttention-2's tiles, POD with ours.",
     state="simulated",
+    data=("gpusim",),
+    fitted=True,
 )
 NAMES = {"serial": "FA_Serial", "streams": "FA_Streams", "warp": "FA_HFuse", "pod": "POD"}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import combinations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="gpu-model",
@@ -14,14 +14,14 @@ FIGURE = Figure(
     chapter="09",
     method="pod/gpusim.py, fitted to h200/gpusim-calibrate.csv only; measured: medians, cold L2, shuffled rounds.",
     state="recorded",
-    data=("h200/methods-sweep.csv", "h200/gpusim-calibrate.csv"),
+    data=("methods-sweep", "gpusim", "gpusim-calibrate"),
+    fitted=True,
 )
 METHODS = ("serial", "streams", "cta", "warp", "pod")
 CLEAR = 1.05  # methods whose times differ by less are not told apart
 MOST = 400  # batches: the sweep is recorded in random order, and five predictions a batch take a tenth of a second
 
 
-@cache
 def table():
     """One row a method and batch, of the first MOST of the filtered sweep: milliseconds measured, by the model, and by
     FLOPs / peak."""
@@ -32,7 +32,7 @@ def table():
     from pod.hardware import H200
     from pod.measure.suites.hopper_sweep import KEYS, batch_of
 
-    df = recording("methods-sweep")
+    df = read("methods-sweep")
     alone = df[["prefill", "decode"]]
     df = filtered(df.assign(share=alone.min(axis=1) / alone.sum(axis=1))).head(MOST).reset_index(drop=True)
     batches = [batch_of(case) for case in df.to_dict("records")]
@@ -94,7 +94,7 @@ def hopper():
     from pod.batch import HybridBatch
     from pod.figures._gpusim import Case, milliseconds
 
-    df = recording("hopper-peers")
+    df = read("hopper-peers")
     sizes = df[["chunk", "context", "decodes", "decode_context", "q_heads", "kv_heads"]]
     batches = [HybridBatch.of(*size) for size in sizes.itertuples(index=False)]
     names = [f"{b.q_lens[0]} @ {b.kv_lens[0]} + {len(b.q_lens) - 1} x {b.kv_lens[1]}" for b in batches]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures._methods import recorded
 
 FIGURE = Figure(
     id="gpu-ranges",
     source="This repository",
-    title="What equal ranges of decode cost POD beside prefill, predicted and measured on an H200",
+    title=f"What equal ranges of decode cost POD beside prefill, predicted and measured on {a_card()}",
     chapter="09",
     method="Time with equal ranges over time with shrinking pieces, 75 batches of Llama-3-8B; medians, cold L2.",
     state="recorded",
-    data=("h200/methods-grid.csv",),
+    data=("methods-grid", "gpusim"),
+    fitted=True,
 )
 GROUPS = {"4 chats": (4, 4), "16 and 32": (16, 32), "64 and 128": (64, 128)}
 

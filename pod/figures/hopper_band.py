@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures.hopper_sweep import table as sweep
 
 FIGURE = Figure(
     id="hopper-band",
     source="This repository",
-    title="Every batch of the sweep between its longer part and the sum, on an H200",
+    title=f"Every batch of the sweep between its longer part and the sum, on {a_card()}",
     chapter="16",
     method="Parts alone: the faster FlashAttention-3 call. Line: median of the batches of about the same ratio.",
     state="recorded",
-    data=("h200/hopper-sweep.csv",),
+    data=("hopper-sweep",),
 )
 RATIOS = (1 / 16, 4)
 METHODS = {"FlashAttention-3, one after the other": "fa3_serial", "this kernel": "ours"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="hopper-dry",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="16",
     method="32/8 heads, bf16, context 8K, decodes of 4K; medians, cold L2. Who works when: time stamps of each SM.",
     state="recorded",
-    data=("h200/hopper-dry.csv",),
+    data=("hopper-dry",),
 )
 SIDES = ("prefill", "decode")
 WORK = {"prefill": "flops", "decode": "kv_bytes"}
@@ -25,7 +26,7 @@ def table():
     """One row a batch: times in ms; the mean share of the time in which an SM works on both sides, on one, on none."""
     import numpy as np
 
-    df = recording("hopper-dry")
+    df = read("hopper-dry")
     end = df[["prefill_last_us", "decode_last_us"]].max(axis=1)
     first, last = (f(df.prefill_mean_us, df.decode_mean_us) for f in (np.minimum, np.maximum))
     shares = {"both": first / end, "one": (last - first) / end, "none": df.idle_us / end}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 from pod.figures.hopper_sweep import BALANCED, PEERS, geomean, parts
 
 FIGURE = Figure(
@@ -12,7 +13,7 @@ FIGURE = Figure(
     chapter="16",
     method="Eleven hybrid batches; two calls of FlashAttention-3 over ours. Medians, cold L2, shuffled rounds.",
     state="recorded",
-    data=("h200/hopper-dtypes.csv", "h200/hopper-peers.csv"),
+    data=("hopper-dtypes", "hopper-peers"),
 )
 
 
@@ -21,8 +22,8 @@ def table():
     and the ratio of its two parts."""
     import pandas as pd
 
-    bf16 = recording("hopper-peers").assign(head_dim=128, dtype="bfloat16")
-    df = pd.concat([bf16, recording("hopper-dtypes")], ignore_index=True)
+    bf16 = read("hopper-peers").assign(head_dim=128, dtype="bfloat16")
+    df = pd.concat([bf16, read("hopper-dtypes")], ignore_index=True)
     return pd.DataFrame({
         "kind": df.dtype.map({"bfloat16": "bf16", "float16": "fp16"}) + ", " + df.head_dim.astype(str),
         "ratio": parts(df).prefill / parts(df).decode,

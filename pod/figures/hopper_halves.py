@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="hopper-halves",
     source="This repository",
-    title="Prefill alone and decode alone on an H200, beside FlashAttention-3",
+    title=f"Prefill alone and decode alone on {a_card()}, beside FlashAttention-3",
     chapter="16",
     method="Time of the faster FlashAttention-3 call over ours, %. Cold L2. Picture: bf16, head dimension 128.",
     state="recorded",
-    data=("h200/hopper-halves.csv",),
+    data=("hopper-halves",),
 )
 CACHES = {
     "contiguous": "ours",
@@ -27,7 +28,7 @@ BAR = {"prefill": 97, "decode": 100}  # what we set out to reach with a contiguo
 def table():
     """One row a shape: rate (TFLOP/s of prefill, GB/s of decode) and percent of FlashAttention-3 with a contiguous
     cache, cache by cache, and with what method `auto` takes; `same_pages`: of FlashAttention-3 in pages of 16, too."""
-    df = recording("hopper-halves")
+    df = read("hopper-halves")
     prefill = df.side == "prefill"
     fa3 = df.fa3.where(~prefill, df[["fa3", "fa3_exact"]].min(axis=1))  # decode has one call
     work = (df.flops / 1e9).where(prefill, df.kv_bytes / 1e6)  # per millisecond: TFLOP/s, GB/s

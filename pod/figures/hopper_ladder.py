@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
-from pod.hardware import H200
+from pod.data import hardware, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="hopper-ladder",
@@ -13,7 +13,7 @@ FIGURE = Figure(
     method="bf16, head dimension 128; medians, cold L2, shuffled rounds. % of the roofline: the larger of FLOPs over "
     "the peak rate and bytes of keys and values over the bandwidth of DRAM.",
     state="recorded",
-    data=("h200/hopper-ladder.csv",),
+    data=("hopper-ladder",),
 )
 
 
@@ -24,8 +24,9 @@ def table():
 
     from pod.measure.suites.hopper_ladder import WITHOUT
 
-    df = recording("hopper-ladder")
-    roof = 1e3 * np.maximum(H200.compute_time(df.flops), H200.memory_time(df.kv_bytes))
+    df = read("hopper-ladder")
+    gpu = hardware()
+    roof = 1e3 * np.maximum(gpu.compute_time(df.flops), gpu.memory_time(df.kv_bytes))
     return pd.DataFrame({
         "idea": df.idea, "batch": [name(WITHOUT[idea][0]) for idea in df.idea], "flops": df.flops,
         "kv_bytes": df.kv_bytes, "ms": df.ours, "without": df.without, "roof_percent": 100 * roof / df.ours,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
-from pod.hardware import H200
+from pod.data import hardware, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="hopper-mixed",
@@ -12,7 +12,7 @@ FIGURE = Figure(
     chapter="16",
     method="Time over the uniform contiguous batch of the same heads, less what more work explains (roofline sum).",
     state="recorded",
-    data=("h200/hopper-mixed.csv",),
+    data=("hopper-mixed",),
 )
 PAGES = {0: "contiguous", 256: "pages of 256", 64: "pages of 64", 16: "pages of 16"}
 
@@ -21,9 +21,10 @@ def table():
     """One row a batch and page size: work and time over those of the uniform batch, and what is left over, %."""
     import pandas as pd
 
-    df = recording("hopper-mixed")
+    df = read("hopper-mixed")
     kind, heads = (df.batch.str.rsplit(" ", n=1).str[i] for i in (0, 1))
-    cost = H200.compute_time(df.flops) + H200.memory_time(df.kv_bytes)
+    gpu = hardware()
+    cost = gpu.compute_time(df.flops) + gpu.memory_time(df.kv_bytes)
     plain = df.assign(cost=cost, heads=heads)[(kind == "uniform") & (df.page == 0)].set_index("heads")
     beside = df.uniform if "uniform" in df else heads.map(plain.ours)  # timed in the same rounds, where recorded
     work, time = cost / heads.map(plain.cost), df.ours / beside

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, hardware, read
+from pod.figures import Figure
 from pod.figures.hopper_sweep import geomean, parts
 
 FIGURE = Figure(
     id="hopper-peers",
     source="This repository",
-    title="Everything a user of an H200 could pick, on eleven hybrid batches, and what a batch costs in energy",
+    title=f"Everything a user of {a_card()} could pick, on eleven hybrid batches, and what a batch costs in energy",
     chapter="16",
     method="Left: medians, cold L2, shuffled rounds. Right: back to back for 1.5 s, the GPU's energy counter. bf16.",
     state="recorded",
-    data=("h200/hopper-peers.csv",),
+    data=("hopper-peers",),
 )
 PEERS = {
     "fa3_serial": "FA3, two calls",
@@ -25,7 +26,6 @@ PEERS = {
     "fi_persistent": "FlashInfer persistent",
 }
 METERED = {"fa3_serial": "FA3, two calls", "ours_serial": "this kernel, halves in turn", "ours": "this kernel"}
-POWER_W = 700  # the H200's limit
 
 
 def table():
@@ -34,7 +34,7 @@ def table():
     no time."""
     import pandas as pd
 
-    df = recording("hopper-peers")
+    df = read("hopper-peers")
     alone = parts(df)
     peers = df[list(PEERS)].apply(pd.to_numeric, errors="coerce")
     out = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()]}).join(alone).join(peers)
@@ -128,7 +128,7 @@ def energy(df):
 
     rows = [
         (row.batch, name, getattr(row, f"{way}_mj"), getattr(row, f"{way}_watts"), getattr(row, f"{way}_mhz"),
-         getattr(row, f"{way}_steady_ms"), getattr(row, f"{way}_mj") / POWER_W)
+         getattr(row, f"{way}_steady_ms"), getattr(row, f"{way}_mj") / hardware().power_w)
         for row in df.itertuples() for way, name in METERED.items()
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["batch", "way", "millijoules", "watts", "mhz", "steady_ms", "roof_ms"])

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pod import paper
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="hopper-sweep",
     source="This repository",
-    title="The paper's hybrid batches on an H200: speed-up over FlashAttention-3, prefill then decode",
+    title=f"The paper's hybrid batches on {a_card()}: speed-up over FlashAttention-3, prefill then decode",
     chapter="16",
     method="1,811 batches of Figure 11's models, chunks, contexts and loads, bf16; cold L2, shuffled rounds. Medians; "
     "of a part alone the p10, because a short call of FA3 alone may wait for the host that launches it.",
     state="recorded",
-    data=("h200/hopper-sweep.csv",),
+    data=("hopper-sweep",),
 )
 FA3_SERIAL, STREAMS, VARLEN, OURS = "one after the other", "two streams", "one call", "this kernel"
 PEERS = {FA3_SERIAL: "fa3_serial", STREAMS: "fa3_streams", VARLEN: "fa3_varlen"}
@@ -24,7 +25,7 @@ BALANCED = (0.7, 1.4)  # prefill over decode, each alone
 def table():
     """One row a batch: milliseconds of each way, of both parts alone (the faster FlashAttention-3 call), their larger
     part, the share of the smaller one, and the best peer."""
-    df = recording("hopper-sweep")
+    df = read("hopper-sweep")
     alone = parts(df)
     keys = df[["model", "tp", "chunk", "context", "decodes", "seen"]]
     times = df[[*PEERS.values(), "ours"]]

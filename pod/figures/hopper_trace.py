@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="hopper-trace",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="16",
     method="One launch each, a time stamp where a role begins and ends. 2K @ 8K beside 128 x 4K, 32/8 heads, bf16.",
     state="recorded",
-    data=("h200/hopper-trace.csv",),
+    data=("hopper-trace",),
 )
 ROLES = ("copies for prefill", "copies for decode", "prefill 0", "prefill 1", "decode")  # as the kernel numbers them
 ORDER = (0, 2, 3, 1, 4)
@@ -21,7 +22,7 @@ SERIAL, FUSED = "one after the other", "fused"
 def table():
     """One row a way, SM and role that had work, in microseconds. One after the other is prefill's launch, then
     decode's."""
-    df = recording("hopper-trace")
+    df = read("hopper-trace")
     side = df.role.map(lambda r: "decode" if r in (1, 4) else "prefill")
     df = df.assign(side=side, role=df.role.map(lambda r: ROLES[r]))[(df.run == "fused") | (df.run == side)]
     shift = df.end_us[df.run == "prefill"].max() * (df.run == "decode")

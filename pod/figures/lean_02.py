@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure, _phi3
 
 FIGURE = Figure(
@@ -9,9 +10,9 @@ FIGURE = Figure(
     source="LeanAttention, Figure 2",
     title="Shares of prefill, decode attention and linear layers, Phi-3 Medium, one request, P:D 8",
     chapter="10",
-    method="Operations of one layer measured on an H200 with random weights, summed over 40 layers and all steps.",
+    method=f"Operations of one layer measured on {a_card()} with random weights, summed over 40 layers and all steps.",
     state="recorded",
-    data=("h200/lean-layers.csv",),
+    data=("lean-layers",),
     composed=True,
 )
 WAY = "rule_256"  # attention of decode as FlashDecoding 2.5.6 would cut it

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="lean-03",
     source="LeanAttention, Figure 3",
     title="SMs at work under each cut: 56 heads, one request of 64K tokens",
     chapter="10",
-    method="Time stamps of every SM's decode warps in one launch on an H200, head dimension 64; no counters.",
+    method=f"Time stamps of every SM's decode warps in one launch on {a_card()}, head dimension 64; no counters.",
     state="recorded",
-    data=("h200/lean-trace.csv",),
+    data=("lean-trace",),
 )
 RUNS = {"single": "no split", "rule_256": "rule of 2.5.6", "rule_now": "today's rule", "lean": "stream-K"}
 
 
 def table():
     """One row a cut and SM: when its decode began and ended, microseconds after the first."""
-    df = recording("lean-trace")
+    df = read("lean-trace")
     df = df[df.run.isin(RUNS)]
     return df[["run", "sm", "start_us", "end_us"]].astype({"sm": int}).reset_index(drop=True)
 

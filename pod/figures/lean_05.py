@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="lean-05",
     source="LeanAttention, Figure 5",
     title="A few neighbouring CTAs: parts of heads, and who merges them",
     chapter="10",
-    method="csrc/lean.cu with the paper's tile, 56 heads, one request, H200; time stamps of every part of one launch.",
+    method=f"csrc/lean.cu with the paper's tile, 56 heads, one request, {card()}; "
+    "time stamps of every part of one launch.",
     state="recorded",
-    data=("h200/lean-trace.csv",),
+    data=("lean-trace",),
 )
 RUNS = {"paper_host": "as printed: the host, which has a head's first tile, waits and merges",
         "paper_last": "who arrives last merges: nobody waits"}  # fmt: skip
@@ -20,7 +22,7 @@ FIRST, COUNT = 14, 10  # the CTAs shown
 
 def table():
     """One row a part of a head: its CTA, when it was computed, and when it was stored or merged, microseconds."""
-    df = recording("lean-trace")
+    df = read("lean-trace")
     df = df[df.run.isin(RUNS)].astype({name: int for name in ("worker", "sm", "head", "part", "parts", "merges")})
     columns = ["run", "worker", "sm", "head", "part", "parts", "begin_token", "end_token", "merges", "start_us",
                "computed_us", "end_us"]  # fmt: skip

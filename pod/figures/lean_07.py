@@ -7,7 +7,8 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, product
 
 from pod import paper
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 from pod.hardware import A100, H200
 from pod.schedule.fixed_split import MOST_PARTS
 
@@ -139,7 +140,7 @@ def least_above_batch_4() -> float:
 
 def model_error() -> float:
     """Median distance between model and recording, on the long batches that were measured on an H200."""
-    df = recording("lean-sweep")
+    df = read("lean-sweep")
     df = df[(df.head_dim == 64) & (df.ratio == 1) & (df.context >= 16 * K)]
     model = [speedup(h * b, -(-n // TILE), "2.5.6", H200.sms)
              for h, b, n in zip(df.q_heads, df.batch, df.context, strict=True)]  # fmt: skip

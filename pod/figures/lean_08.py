@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean, recording
+from pod.data import read
+from pod.figures import Figure, _lean
 
 FIGURE = Figure(
     id="lean-08",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="10",
     method="Head dimension 64, fp16. Full lines: the paper's tile, rebuilt, cut both ways. Dashed: our decode kernel.",
     state="recorded",
-    data=("h200/lean-sweep.csv",),
+    data=("lean-sweep",),
 )
 PANELS = {"8a": ("context", "context, 48 heads, batch 6"), "8b": ("q_heads", "heads, batch 6, 64K"),
           "8c": ("batch", "batch, 48 heads, 64K")}  # fmt: skip
@@ -20,7 +21,7 @@ COLUMNS = (*_lean.PAPER, *_lean.OURS)
 
 def table():
     """One row a batch: milliseconds of both decodes and the speed-ups."""
-    df = _lean.speedups(recording("lean-sweep"))
+    df = _lean.speedups(read("lean-sweep"))
     df = df[df.panel.isin(PANELS)]
     keys = ["panel", "q_heads", "batch", "context", "lean", "paper_lean", "paper_host", "best_split_parts"]
     return df[[*keys, *COLUMNS]].reset_index(drop=True)
@@ -28,7 +29,7 @@ def table():
 
 def _multi_head():
     """All batches of one length whose query heads have their own keys, at head dimension 64: figures 7 and 8."""
-    df = _lean.speedups(recording("lean-sweep"))
+    df = _lean.speedups(read("lean-sweep"))
     return df[(df.head_dim == 64) & (df.ratio == 1)]
 
 
@@ -37,7 +38,7 @@ def batches() -> int:
 
 
 def swept() -> int:
-    return len(recording("lean-sweep"))
+    return len(read("lean-sweep"))
 
 
 def mean_gain() -> float:
@@ -80,13 +81,13 @@ def least_beyond_4k() -> float:
 
 def never_slower() -> float:
     """Least speed-up of ours over the best fixed split of the same tile code, over the whole sweep."""
-    df = _lean.speedups(recording("lean-sweep"))
+    df = _lean.speedups(read("lean-sweep"))
     return float(df["over the best fixed split"].min())
 
 
 def plan_never_slower() -> float:
     """The same of what the plan chooses: equal ranges, or parts of every head where they end first."""
-    df = recording("lean-sweep")
+    df = read("lean-sweep")
     return float((df.best_split / df.auto).min())
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean, recording
+from pod.data import read
+from pod.figures import Figure, _lean
 
 FIGURE = Figure(
     id="lean-09",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="10",
     method="As many heads a GPU as in the paper, head dimension 64, fp16; the time is that of the slowest GPU.",
     state="recorded",
-    data=("h200/lean-parallel.csv",),
+    data=("lean-parallel",),
 )
 PANELS = {"9a": ("context", "context, 32 heads a GPU, batch 4"), "9b": ("heads", "heads of all GPUs, batch 4, 256K"),
           "9c": ("batch", "batch, 32 heads a GPU, 64K")}  # fmt: skip
@@ -19,7 +20,7 @@ PANELS = {"9a": ("context", "context, 32 heads a GPU, batch 4"), "9b": ("heads",
 
 def table():
     """One row a batch: the rebuilt tile's time under FlashDecoding's split over that under stream-K, and ours."""
-    df = recording("lean-parallel")
+    df = read("lean-parallel")
     keys = ["panel", "gpus", "heads", "batch", "context", "lean", "paper_lean"]
     gains = {"paper's tile over the rule of 2.5.6": df.paper_rule_256 / df.paper_lean}
     gains |= {"ours over the rule of 2.5.6": df.rule_256 / df.lean, "ours over today's rule": df.rule_now / df.lean}

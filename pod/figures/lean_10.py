@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean, recording
+from pod.data import read
+from pod.figures import Figure, _lean
 
 FIGURE = Figure(
     id="lean-10",
@@ -11,14 +12,14 @@ FIGURE = Figure(
     chapter="10",
     method="32 heads of dimension 64, longest request 64K. The paper's tile, rebuilt; ours over the best fixed split.",
     state="recorded",
-    data=("h200/lean-sweep.csv",),
+    data=("lean-sweep",),
 )
 COLUMNS = (*_lean.PAPER, "over the best fixed split")
 
 
 def table():
     """One row a batch: average over longest context, and the speed-ups."""
-    df = _lean.speedups(recording("lean-sweep"))
+    df = _lean.speedups(read("lean-sweep"))
     df = df[df.panel == "10"].assign(percent=lambda d: 100 * d.ratio)
     return df[["batch", "percent", "lean", "paper_lean", "best_split_parts", *COLUMNS]].reset_index(drop=True)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean, recording
+from pod.data import read
+from pod.figures import Figure, _lean
 
 FIGURE = Figure(
     id="lean-11",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="10",
     method="Our decode, bf16, against the same code cut by FlashDecoding's rules and uncut, and against two peers.",
     state="recorded",
-    data=("h200/lean-sweep.csv",),
+    data=("lean-sweep",),
 )
 MODELS = {(32, 32): "Llama-2-like, 32/32 heads", (32, 8): "Mistral-like, 32/8", (40, 10): "Phi-3-like, 40/10"}
 OTHERS = {"no split": "single", "the rule of 2.5.6": "rule_256", "today's rule": "rule_now",
@@ -20,7 +21,7 @@ OTHERS = {"no split": "single", "the rule of 2.5.6": "rule_256", "today's rule":
 
 def table():
     """One row a model and context: the time of each other way over that of stream-K."""
-    df = recording("lean-sweep")
+    df = read("lean-sweep")
     df = df[df.panel == "11"].reset_index(drop=True)
     out = df[["q_heads", "kv_heads", "context", "lean"]]
     return out.assign(**{name: df[column] / df.lean for name, column in OTHERS.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure, _phi3
 
 FIGURE = Figure(
@@ -9,9 +10,9 @@ FIGURE = Figure(
     source="LeanAttention, Figure 12",
     title="End-to-end speed-up of stream-K decode attention, Phi-3 Medium, one request, P:D 8",
     chapter="10",
-    method="Operations of one layer measured on an H200, summed over 40 layers and all steps; no host time.",
+    method=f"Operations of one layer measured on {a_card()}, summed over 40 layers and all steps; no host time.",
     state="recorded",
-    data=("h200/lean-layers.csv",),
+    data=("lean-layers",),
     composed=True,
 )
 BASES = {"FlashDecoding 2.5.6's split": "rule_256", "FlashAttention-3": "fa3", "no split (FlashAttention-2)": "single"}

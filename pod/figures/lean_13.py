@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean, recording
+from pod.data import read
+from pod.figures import Figure, _lean
 
 FIGURE = Figure(
     id="lean-13",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="10",
     method="NVML's counter over 5 s of calls; head dimension 64, fp16. Each tile against its split by rule 2.5.6.",
     state="recorded",
-    data=("h200/lean-energy.csv",),
+    data=("lean-energy",),
 )
 WAYS = {"paper's tile, stream-K": ("paper_lean", "paper_rule_256"), "ours, stream-K": ("lean", "rule_256"),
         "ours, today's rule": ("rule_now", "rule_256"), "FlashAttention-3": ("fa3", "rule_256")}  # fmt: skip
@@ -21,7 +22,7 @@ def table():
     """One row a context and way: millijoules, watts, and energy over that of the split; net is without idle power."""
     import pandas as pd
 
-    df = recording("lean-energy").set_index(["context", "way"])
+    df = read("lean-energy").set_index(["context", "way"])
     net = df.millijoules - df.idle_watts * df.ms
     rows = []
     for context in df.index.unique("context"):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, hardware, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="lean-shapes",
     source="This repository",
-    title="Decode on an H200, shape by shape: ours, FlashAttention-3, FlashInfer, the best fixed split",
+    title=f"Decode on {a_card()}, shape by shape: ours, FlashAttention-3, FlashInfer, the best fixed split",
     chapter="10",
-    method="Ours as planned. Microseconds, and % of the data sheet's 4.8 TB/s. Medians of shuffled rounds, cold L2.",
+    method=f"Ours as planned. Microseconds, and % of the data sheet's {hardware().dram_bytes_per_s / 1e12:.1f} TB/s. "
+    "Medians of shuffled rounds, cold L2.",
     state="recorded",
-    data=("h200/lean.csv",),
+    data=("lean",),
 )
 WAYS = {"ours": "auto", "equal ranges": "lean", "FlashAttention-3": "fa3", "FlashInfer": "flashinfer",
         "best fixed split": "best_split", "no split": "single", "a plain read": "read"}  # fmt: skip
@@ -21,10 +23,8 @@ SINGLE = r"1 x \d+K$"
 
 def table():
     """One row a batch: gigabytes, microseconds of each way, and the share of the DRAM rate that each reaches, %."""
-    from pod.hardware import H200
-
-    df = recording("lean")
-    rate = df.kv_bytes / 1e9 / H200.dram_bytes_per_s * 1e14  # % of the peak, by milliseconds
+    df = read("lean")
+    rate = df.kv_bytes / 1e9 / hardware().dram_bytes_per_s * 1e14  # % of the peak, by milliseconds
     out = df[["batch", "q_heads", "kv_heads", "head_dim"]].assign(gigabytes=df.kv_bytes / 1e9)
     out = out.assign(**{f"{name}, µs": 1e3 * df[column] for name, column in WAYS.items()})
     return out.assign(**{f"{name}, %": rate / df[column] for name, column in WAYS.items()})
@@ -65,7 +65,7 @@ def least_of_small() -> float:
 
 def singles():
     """One request with 8 KV heads, as chapter 16 records it: microseconds of ours and of FlashAttention-3."""
-    df = recording("hopper-halves")
+    df = read("hopper-halves")
     df = df[(df.side == "decode") & (df.head_dim == 128) & (df.dtype == "bfloat16") & df.batch.str.match(SINGLE)]
     out = df[["batch"]].assign(ours=1e3 * df.auto, fa3=1e3 * df.fa3)
     return out.assign(speedup=out.fa3 / out.ours).reset_index(drop=True)
@@ -74,7 +74,7 @@ def singles():
 def in_pages():
     """The batches that are also measured in pages of 16 in random order: what pages cost us, and the gain over
     FlashAttention-3 in the same pages."""
-    df = recording("lean").dropna(subset="auto_page16")
+    df = read("lean").dropna(subset="auto_page16")
     return df[["batch", "kv_heads"]].assign(cost=df.auto_page16 / df.auto, gain=df.fa3_page16 / df.auto_page16)
 
 

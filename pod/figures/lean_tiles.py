@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, _lean, recording
+from pod.data import read
+from pod.figures import Figure, _lean
 
 FIGURE = Figure(
     id="lean-tiles",
@@ -11,14 +12,14 @@ FIGURE = Figure(
     chapter="10",
     method="The Hopper kernel's equal ranges over each, in time. The read: torch's float32 sum of as many bytes.",
     state="recorded",
-    data=("h200/lean-tiles.csv",),
+    data=("lean-tiles",),
 )
 TILES = (64, 128, 256, 512, 1024)
 
 
 def table():
     """One row a batch: microseconds of the Hopper kernel, of each tile of the warps, and of a plain read."""
-    df = recording("lean-tiles")
+    df = read("lean-tiles")
     names = [_name(row) for row in df.itertuples()]
     out = df[["kv_heads", "q_heads", "head_dim", "kv_bytes"]].assign(batch=names, hopper=1e3 * df.hopper)
     return out.assign(read=1e3 * df.read, **{f"tile {n}": 1e3 * df[f"tile_{n}"] for n in TILES})
@@ -31,7 +32,7 @@ def _name(row) -> str:
 def orders():
     """GB/s on batches over 1 GB, one row each: the Hopper kernel's ranges; the warps' ranges with one head after the
     other and with neighbouring heads side by side; the warps as planned; a plain read."""
-    df = recording("lean-tiles").query("kv_bytes > 1e9")
+    df = read("lean-tiles").query("kv_bytes > 1e9")
     ways = {"Hopper kernel": "hopper", "head after head": "head_by_head", "side by side": "tile_64",
             "as planned": "warps", "a plain read": "read"}  # fmt: skip
     out = {name: df.kv_bytes / df[column] / 1e6 for name, column in ways.items()}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 from pod.hardware import H200, KIB, MIB
 
 FIGURE = Figure(
     id="memory-map",
     source="This repository",
-    title="Registers, shared memory, L2 and DRAM of an H200: size, wait and rate",
+    title=f"Registers, shared memory, L2 and DRAM of {a_card()}: size, wait and rate",
     chapter="17",
     method="One thread chases addresses through a ring; all threads read. Registers: operands of multiply-adds.",
     state="recorded",
-    data=("h200/memory-map.csv",),
+    data=("memory-map",),
 )
 RINGS = {"L2": 8 << 10, "DRAM": 128 << 10}  # KiB of the ring whose wait speaks for the place
 SPANS = {"L2": 16 << 10, "DRAM": 4 << 20}  # likewise for the rate
@@ -22,7 +23,7 @@ L1_BYTES = 256 * KIB  # of an SM, with the shared memory that is cut out of it (
 
 def table():
     """As recorded: one row a ring that was chased through, or a span that all threads read together."""
-    return recording("memory-map")
+    return read("memory-map")
 
 
 def places(df):

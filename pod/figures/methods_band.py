@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure, hopper_band, pod_11
 from pod.figures._methods import METHODS, TONES
 
 FIGURE = Figure(
     id="methods-band",
     source="This repository",
-    title="Every batch of the sweep between its longer part and the sum, method by method, on an H200",
+    title=f"Every batch of the sweep between its longer part and the sum, method by method, on {a_card()}",
     chapter="08",
     method="Parts alone: our own prefill and decode. Line: median of the batches of about the same ratio.",
     state="recorded",
-    data=("h200/methods-sweep.csv",),
+    data=("methods-sweep",),
 )
 RATIOS = (1 / 16, 8)
 SHOWN = ("streams", "cta", "warp", "pod")

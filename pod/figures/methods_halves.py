@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="methods-halves",
     source="This repository",
-    title="Each half of the kernel alone, on an H200: prefill beside FlashAttention-2, decode beside a bare read",
+    title=f"Each half of the kernel alone, on {a_card()}: prefill beside FlashAttention-2, decode beside a bare read",
     chapter="07",
     method="bf16, head dimension 128, medians, cold L2. Bare read: as many bytes, copied to the SMs and thrown away.",
     state="recorded",
-    data=("h200/methods-halves.csv",),
+    data=("methods-halves",),
 )
 WAYS = {"fa2": "torch's FlashAttention-2", "ours": "ours, 2 CTAs an SM", "ours_4": "ours, 4 CTAs an SM",
         "stream_k": "ours, equal ranges", "read": "bare read"}  # fmt: skip
@@ -19,7 +20,7 @@ WAYS = {"fa2": "torch's FlashAttention-2", "ours": "ours, 2 CTAs an SM", "ours_4
 
 def table():
     """One row a batch and way: milliseconds, TFLOP/s, and GB/s of keys and values."""
-    df = recording("methods-halves")
+    df = read("methods-halves")
     keys = ["side", "q_heads", "kv_heads", "sequences", "tokens", "flops", "kv_bytes"]
     rows = df.melt(keys, [way for way in WAYS if way in df], "way", "ms").dropna(subset="ms")
     rows = rows.assign(tflops=rows.flops / rows.ms / 1e9, gb_per_s=rows.kv_bytes / rows.ms / 1e6)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from pod.data import a_card, hardware
 from pod.figures import Figure, pod_11
 from pod.figures._methods import METHODS, TONES, gain
-from pod.hardware import H200
 
 FIGURE = Figure(
     id="methods-place",
     source="This repository",
-    title="Co-location by accident and by design: gain over serial by the number of prefill CTAs, on an H200",
+    title=f"Co-location by accident and by design: gain over serial by the number of prefill CTAs, on {a_card()}",
     chapter="08",
     method="The filtered sweep. CTAs of prefill as the planner cuts it, splits included; two CTAs fit on an SM.",
     state="recorded",
-    data=("h200/methods-sweep.csv",),
+    data=("methods-sweep",),
 )
 SHOWN = ("cta", "warp", "pod")
-CLASSES = {"at most one an SM": (0, H200.sms), "at most two": (H200.sms, 2 * H200.sms), "more": (2 * H200.sms, 10**9)}
+GPU = hardware()
+CLASSES = {"at most one an SM": (0, GPU.sms), "at most two": (GPU.sms, 2 * GPU.sms), "more": (2 * GPU.sms, 10**9)}
 
 
 def table():
@@ -36,7 +37,7 @@ def prefill_ctas(case: dict) -> int:
     from pod.gpusim import Schedule
     from pod.measure.suites.hopper_sweep import batch_of
 
-    plan = Schedule(batch_of(case), H200, H200.sms, "pod", "proportional", 2, "limited", "auto")
+    plan = Schedule(batch_of(case), GPU, GPU.sms, "pod", "proportional", 2, "limited", "auto")
     return len(plan.lists(True).prefill.work)
 
 
@@ -59,7 +60,7 @@ def draw(df):
             ends = max(low, df.prefill_ctas.min()), min(high, df.prefill_ctas.max())
             ax.hlines(part[way].mean(), *ends, color=style.INK, linewidth=2.5)
             ax.text((ends[0] * ends[1]) ** 0.5, 55, f"{part[way].mean():.0f} %", ha="center", fontweight="bold")
-        for slots in (H200.sms, 2 * H200.sms):
+        for slots in (GPU.sms, 2 * GPU.sms):
             ax.axvline(slots, color=style.FRAME, linewidth=1, zorder=0)
         ax.axhline(0, color=style.INK, linewidth=0.8)
         ax.set(xscale="log", xlim=(40, 800), ylim=(-25, 62), xlabel="CTAs of prefill (lines: 132 and 264)")

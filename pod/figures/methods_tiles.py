@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure, pod_01, pod_10
 
 FIGURE = Figure(
     id="methods-tiles",
     source="This repository",
-    title="Figure 10 measured: decode with tiles of 16 to 128 rows, on an H200",
+    title=f"Figure 10 measured: decode with tiles of 16 to 128 rows, on {a_card()}",
     chapter="08",
     method="Llama-2-7B's heads, requests of 4K, bf16. Ours: 16 rows in the decode kernel, 64 and 128 in the prefill "
     "kernel. FlashAttention-2's tile, unsplit, has 128. Nsight Compute's sm__throughput and dram__throughput, else "
     "FLOPs and bytes over time. Dotted: chapter 02's model.",
     state="recorded",
-    data=("h200/methods-counters.csv",),
+    data=("methods-counters",),
 )
 ROWS = {"ours": 16, "ours_64": 64, "ours_128": 128, "fa2": 128}
 PEER = "fa2"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures._methods import METHODS, PEERS, TONES, recorded, short, with_parts
 
 FIGURE = Figure(
     id="methods-wins",
     source="This repository",
-    title="Who wins where: the fastest way over chunk, decode load and context, on an H200",
+    title=f"Who wins where: the fastest way over chunk, decode load and context, on {a_card()}",
     chapter="08",
     method="Llama-3-8B on one GPU, a chunk at the end of its context. Top: our five methods. Bottom: with peers and "
     "our Hopper kernel. In a cell: how much faster than our serial.",
     state="recorded",
-    data=("h200/methods-grid.csv",),
+    data=("methods-grid",),
 )
 FIELDS = {
     "our five methods": list(METHODS),

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 from pod.micro import NAMES
 
 FIGURE = Figure(
     id="micro-held",
     source="This repository",
-    title="Which SMs hold compute, memory, or both, while two loops run on an H200",
+    title=f"Which SMs hold compute, memory, or both, while two loops run on {a_card()}",
     chapter="05",
     method="Figure 7's loops at equal halves. %smid and %globaltimer of every CTA, one run, at 50 moments.",
     state="recorded",
-    data=("h200/micro-fusion-trace.csv",),
+    data=("micro-fusion-trace",),
 )
 HELD = ("compute", "both", "memory", "nothing")
 
 
 def table():
     """One row a method and moment: microseconds since the start, and the SMs that hold each kind of CTA."""
-    return recording("micro-fusion-trace")
+    return read("micro-fusion-trace")
 
 
 def draw(df):

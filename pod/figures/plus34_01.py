@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="plus34-01",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="15",
     method="ncu, percent of each peak over one call. Rebuilt kernel, query in registers, bf16, 40 heads, pages of 16.",
     state="recorded",
-    data=("h200/single-query-counters.csv",),
+    data=("single-query-counters",),
 )
 PEAKS = {"compute": "SM (compute)", "dram": "DRAM"}
 STATED = {"compute": "plus34.f01.compute_util", "dram": "plus34.f01.memory_util"}
@@ -21,9 +22,9 @@ def table():
     """Percent of the peak, by place and what is busy: the post's A100, and each batch on an H200."""
     from pod import paper
 
-    df = recording("single-query-counters")
+    df = read("single-query-counters")
     before = df[df.kernel == "registers"].set_index("batch")
-    out = before[list(PEAKS)].rename(index=lambda batch: f"H200, {batch}")
+    out = before[list(PEAKS)].rename(index=lambda batch: f"{card()}, {batch}")
     out.loc["the post, A100"] = [paper.value(STATED[name]) for name in PEAKS]
     return out.iloc[[-1, *range(len(before))]].rename_axis("where").reset_index()
 
@@ -32,7 +33,7 @@ def memory_before() -> float:
     """DRAM utilisation on the run's batch, %."""
     from pod.figures import _plus34
 
-    return float(table().set_index("where").dram[f"H200, {_plus34.CHATS}"])
+    return float(table().set_index("where").dram[f"{card()}, {_plus34.CHATS}"])
 
 
 def draw(df):

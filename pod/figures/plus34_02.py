@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="plus34-02",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="15",
     method="ncu, over one call on 144 chats of a 13B model (40 heads, mean 400 tokens), bf16.",
     state="recorded",
-    data=("h200/single-query-counters.csv",),
+    data=("single-query-counters",),
 )
 
 
@@ -20,7 +21,7 @@ def table():
     from pod import paper
     from pod.figures import _plus34
 
-    df = recording("single-query-counters")
+    df = read("single-query-counters")
     df = df[df.batch == _plus34.CHATS].assign(no_issue=lambda d: 100 - d.issue)
     stalls = [column for column in df if column.startswith("stall_")]
     out = df[["kernel", "no_issue", "occupancy", "dram"]].assign(

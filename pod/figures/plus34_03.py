@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="plus34-03",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="15",
     method="ncu's samples of where warps are, by instruction; the 40 most frequent. 144 chats, bf16.",
     state="recorded",
-    data=("h200/single-query-stalls.csv",),
+    data=("single-query-stalls",),
 )
 PARTS = {"scores": "#f58518", "softmax": "#9aa7b4", "values": "#4c78a8", "last sums": "#b279a2"}
 LAST_BARRIERS = (0, 4, 5)  # barriers before the end of scores, softmax and values, without that of a shared query
@@ -21,7 +22,7 @@ def table():
     """One row an instruction: its place in the program, the share of samples there, and the part it is of."""
     from pod.figures import _plus34
 
-    df = recording("single-query-stalls")
+    df = read("single-query-stalls")
     barriers = df.barriers - (df.kernel == "shared")
     part = [list(PARTS)[sum(b > last for last in LAST_BARRIERS)] for b in barriers]
     return df.assign(part=part, label=df.kernel.map(_plus34.KERNELS))

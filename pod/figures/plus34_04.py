@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="plus34-04",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="15",
     method="Bytes of keys and values over time, % of 4.8 TB/s. Cold L2, bf16, 40 heads of their own keys.",
     state="recorded",
-    data=("h200/single-query.csv", "h200/single-query-counters.csv"),
+    data=("single-query", "single-query-counters"),
 )
 
 
@@ -21,7 +22,7 @@ def table():
 
     from pod.figures import _plus34
 
-    df = recording("single-query")
+    df = read("single-query")
     rows = []
     for kernel in _plus34.KERNELS:
         part = df[["batch", "kv_bytes"]].assign(kernel=kernel, ms=df[kernel], over_before=df[kernel] / df.registers)
@@ -42,7 +43,7 @@ def memory_after() -> float:
     """DRAM utilisation by ncu on the run's batch, %."""
     from pod.figures import _plus34
 
-    df = recording("single-query-counters").set_index(["batch", "kernel"])
+    df = read("single-query-counters").set_index(["batch", "kernel"])
     return float(df.dram[_plus34.CHATS, "shared"])
 
 

@@ -11,7 +11,7 @@ FIGURE = Figure(
     chapter="15",
     method="torch.profiler, one decode iteration of 144 chats, LLaMA-13B, random weights. Profiling slows the host.",
     state="recorded",
-    data=("h200/vllm-timeline.csv", "h200/vllm-ladder.csv"),
+    data=("vllm-timeline", "vllm-ladder"),
 )
 SHOWN = ("clean", "query in shared memory")
 

@@ -11,7 +11,7 @@ FIGURE = Figure(
     chapter="15",
     method="torch.profiler, the first 0.8 ms after the model's last kernel; a line is a copy from the GPU to the host.",
     state="recorded",
-    data=("h200/vllm-timeline.csv", "h200/vllm-ladder.csv"),
+    data=("vllm-timeline", "vllm-ladder"),
 )
 SHOWN = ("query in shared memory", "one multinomial", "one copy")
 

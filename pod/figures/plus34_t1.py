@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="plus34-t1",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="15",
     method="1,000 chats on LLaMA-13B (random weights), a sample of iterations executed. The post: ShareGPT, A100-80GB.",
     state="recorded",
-    data=("h200/vllm-ladder.csv", "h200/vllm-stretch.csv"),
+    data=("vllm-ladder", "vllm-stretch"),
     composed=True,
 )
 STATED = ("base", "smem", "multinomial", "copies")  # of data/paper/plus34.csv, in the ladder's order
@@ -88,7 +89,7 @@ def stretch():
     """The iterations that were executed in a row: milliseconds each, executed and as the sample estimates them."""
     from pod.figures import _plus34
 
-    ladder, out = recording("vllm-ladder"), recording("vllm-stretch")
+    ladder, out = read("vllm-ladder"), read("vllm-stretch")
     for (kernel, sampler), part in out.groupby(["kernel", "sampler"]):
         sample = ladder[(ladder.kernel == kernel) & (ladder["sampler"] == sampler)].set_index("iteration")
         estimated = _plus34.whole_run(sample[["ms", "loop_ms"]]).sum(axis=1)
@@ -112,7 +113,7 @@ def draw(df):
     for i, (_, row) in enumerate(rungs.iterrows()):
         for j, (gain, rate, tone) in enumerate(((row.post_gain, row.post_requests_s, style.FRAME),
                                                 (row.gain, row.requests_s, style.DECODE))):  # fmt: skip
-            left.barh(i + 0.2 * (2 * j - 1), gain, 0.36, color=tone, label=("the post, A100", "here, H200")[j])
+            left.barh(i + 0.2 * (2 * j - 1), gain, 0.36, color=tone, label=("the post, A100", f"here, {card()}")[j])
             left.text(gain + 0.03, i + 0.2 * (2 * j - 1), f"{gain:.2f}x  ({rate:.2f}/s)", va="center", fontsize=8.5)
     names = [("+ " if i else "") + rung for i, rung in enumerate(LADDER)]
     left.set_yticks(range(len(rungs)), names, fontsize=9)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pod.batch import TABLE1
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures._methods import PEERS, TONES, recorded
 
 FIGURE = Figure(
     id="pod-01",
     source="POD-Attention, Figure 1",
-    title="Utilisation of compute and memory by each kernel, and the runtime of C0 to C2, on an H200",
+    title=f"Utilisation of compute and memory by each kernel, and the runtime of C0 to C2, on {a_card()}",
     chapter="08",
     method="Llama-3-8B on two GPUs, bf16, cold L2. Utilisation: Nsight Compute's sm__throughput and dram__throughput "
     "where it could read them, else FLOPs and bytes over time; the table's column `source` says which.",
     state="recorded",
-    data=("h200/methods-counters.csv", "h200/methods-peers.csv"),
+    data=("methods-counters", "methods-peers"),
 )
 PANELS = {"prefill": "context, tokens", "decode": "batch, requests of 4K", "hybrid": "Table 1's batch"}
 WAYS = {

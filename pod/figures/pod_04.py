@@ -12,7 +12,7 @@ FIGURE = Figure(
     chapter="14",
     method="Llama-3-8B on one H200: the sum of its operators, timed one by one; attention by FlashAttention-3",
     state="recorded",
-    data=("h200/operators.csv",),
+    data=("operators",),
     composed=True,
 )
 CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pod import paper
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures._methods import METHODS, TONES, gain, recorded, with_parts
 
 FIGURE = Figure(
     id="pod-06",
     source="POD-Attention, Figure 6",
-    title="Attention time of the 32 hybrid batches of a 16K prompt, with and without wave quantization, on an H200",
+    title=f"Attention time of the 32 hybrid batches of a 16K prompt, with and without wave quantization, on {a_card()}",
     chapter="08",
     method="Yi-6B, chunks of 512, decodes of 16K, bf16; FlashAttention-2 as torch carries it. Medians, cold L2, "
     "shuffled rounds.",
     state="recorded",
-    data=("h200/methods-chunks.csv",),
+    data=("methods-chunks",),
 )
 STEPS = ((66, 67), (54, 55))  # a full wave and one request more: on 132 SMs, on the paper's 108
 FA2 = {"fa2_serial": "FA2, two calls", "fa2_streams": "FA2, two streams"}

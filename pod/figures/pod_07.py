@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pod import paper
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 from pod.micro import NAMES
 
 FIGURE = Figure(
@@ -13,7 +14,7 @@ FIGURE = Figure(
     chapter="05",
     method="As many CTAs a slot as the artifact has. Median of 15 at least, p10 to p90 shaded, cold L2.",
     state="recorded",
-    data=("h200/micro-fusion.csv",),
+    data=("micro-fusion",),
 )
 CASE = "figure 7"
 IN_PAPER = ("serial", "cta", "in turn")  # beside the oracle
@@ -24,7 +25,7 @@ def recorded(cases: tuple[str, ...] = ()):
     import pandas as pd
 
     rows = []
-    for row in recording("micro-fusion").to_dict("records"):
+    for row in read("micro-fusion").to_dict("records"):
         if cases and row["case"] not in cases:
             continue
         oracle = max(row["compute"], row["memory"])

@@ -1,13 +1,12 @@
 """POD-Attention, Figure 8: CTAs that start on four SMs, and the tickets by which each becomes prefill or decode.
 
-`python -m pod.figures.pod_08` runs the kernel again and writes its table. Drawing needs no compiler, only the table.
+`python -m pod compute pod-08` runs the kernel again and writes its table. Drawing needs no compiler, only the table.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pod.batch import HybridBatch
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -17,8 +16,9 @@ FIGURE = Figure(
     chapter="06",
     method="The kernel in the CPU emulator: 8 prefill and 12 decode CTAs, 4 SMs, 2 CTAs an SM, 50:50.",
     state="simulated",
+    data=("pod-08",),
 )
-TABLE = Path(__file__).parents[2] / "data" / "emulated" / "pod-08.csv"
+KEYS, UNITS = ("step",), ("hybrid",)
 SMS = 4
 CHATS = (1200, 480, 448, 384, 320, 288, 224, 192, 160, 128, 96, 64)  # tokens of context, two chats of each length
 BATCH = HybridBatch((256, *[1] * 24), (1024, *sorted(2 * CHATS)), num_q_heads=4, num_kv_heads=2, head_dim=64)
@@ -27,12 +27,14 @@ CHOICE = {"method": "pod", "policy": "50:50", "ctas_per_sm": 2, "prefill_splits"
 
 def table():
     """One row a CTA, in the order in which they start: SM, ticket, operation, work, draws, start and end."""
-    import pandas as pd
-
-    return pd.read_csv(TABLE)
+    return read("pod-08")
 
 
-def emulate():
+def cases() -> list[dict]:
+    return [{}]  # one run
+
+
+def measure(case: dict) -> list[dict]:
     """The table, from the kernel."""
     from pod import kernels, trace
 
@@ -40,7 +42,7 @@ def emulate():
         rows = trace.record(BATCH, **CHOICE)
     order = ["start", "ticket", "sm"]
     columns = ["sm", "ticket", "op", "id", "draws", "start", "end"]
-    return rows.sort_values(order)[columns].reset_index(drop=True).rename_axis("step").reset_index()
+    return rows.sort_values(order)[columns].reset_index(drop=True).rename_axis("step").reset_index().to_dict("records")
 
 
 def draw(df):
@@ -57,7 +59,3 @@ def draw(df):
     book(df, ax=below)
     below.set_title("the same CTAs by ticket", fontsize=10, loc="left")
     return figure
-
-
-if __name__ == "__main__":
-    emulate().to_csv(TABLE, index=False)

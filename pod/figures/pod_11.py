@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pod import paper
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 from pod.figures._methods import CONFIGURATIONS, METHODS, PEERS, TONES, filtered, gain, geomean, recorded, with_parts
 
 FIGURE = Figure(
     id="pod-11",
     source="POD-Attention, Figure 11",
-    title="Distribution of speed-ups over the paper's hybrid batches, on an H200",
+    title=f"Distribution of speed-ups over the paper's hybrid batches, on {a_card()}",
     chapter="08",
     method="Speed-up over our serial kernels, mean in bold. bf16, cold L2, shuffled rounds. Medians; of FA3 the p10, "
     "as some of its samples hold its launch. The best of POD's three configurations is what an oracle would choose.",
     state="recorded",
-    data=("h200/methods-sweep.csv",),
+    data=("methods-sweep",),
 )
 BEST = "best"
 WAYS = {
@@ -87,7 +88,7 @@ def timed() -> int:
 
 def swept() -> int:
     """Batches of the whole sweep."""
-    return len(recording("hopper-sweep"))
+    return len(read("hopper-sweep"))
 
 
 def fair() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pod import paper
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -12,10 +13,12 @@ FIGURE = Figure(
     chapter="14",
     method="analytical A100 with a Python engine's host time; 1,000 to 2,000 requests of 16,384 tokens",
     state="simulated",
+    data=("pod-12",),
 )
+KEYS, READS = ("model", "system", "overlap"), ("methods-sweep",)
 # model: GPUs, the artifact's P:D, and where the text (naming no model) puts its gains
 MODELS = {"yi-6b": (1, 8, "first"), "llama-2-7b": (2, 64, "second"), "llama-3-8b": (2, 17, "third")}
-KEYS = {"yi-6b": "yi", "llama-2-7b": "llama2", "llama-3-8b": "llama3"}
+SHORT = {"yi-6b": "yi", "llama-2-7b": "llama2", "llama-3-8b": "llama3"}
 
 
 # How much of the shorter attention hides: as the paper's mean gain suggests, as its Table 7 shows, and all of it
@@ -23,16 +26,35 @@ OVERLAPS = {"low": 0.63, "ours": 0.84, "high": 1.0}
 HIDDEN = "hidden"  # as much as our own kernel hides in the recorded sweep: by this the claims are judged
 
 
+def cases() -> list[dict]:
+    """The three systems; Sarathi+POD once for each overlap."""
+    overlaps = {"vLLM": [0.0], "Sarathi": [0.0], "Sarathi+POD": [*OVERLAPS.values(), overlap_hidden()]}
+    return [{"model": model, "system": system, "overlap": overlap}
+            for model in MODELS for system, some in overlaps.items() for overlap in dict.fromkeys(some)]  # fmt: skip
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.cost import Efficiency
+    from pod.serving.experiments import offline
+
+    model = case["model"]
+    tp, ratio, _ = MODELS[model]
+    chunk, requests = (int(paper.value(f"pod.f12.{SHORT[model]}_{what}")) for what in ("chunk", "requests"))
+    run = offline(model, tp, ratio, chunk, requests)[case["system"]]
+    return run.but(efficiency=Efficiency(overlap=case["overlap"])).metrics()
+
+
 def table():
     """Requests per minute, and the gain of Sarathi+POD over the others in percent: the paper's, with the overlap of the
     paper's Table 7, with less, with perfect overlap, and with what our own kernel hides."""
     import pandas as pd
 
-    from pod.serving.experiments import POD, SARATHI, VLLM, results
+    from pod.serving.experiments import POD, SARATHI, VLLM
 
-    runs = _runs()
-    minute = dict(zip(runs, (m["requests_per_minute"] for m in results(runs.values())), strict=True))
-    rows = []
+    done, rows = read("pod-12").set_index(list(KEYS)).requests_per_minute, []
+    minute = {(model, system): done[model, system, 0.0] for model in MODELS for system in (VLLM, SARATHI)}
+    minute |= {(model, name): done[model, POD, overlap] for model in MODELS
+               for name, overlap in (OVERLAPS | {HIDDEN: overlap_hidden()}).items()}  # fmt: skip
     for model, (_, _, place) in MODELS.items():
         for system, key in ((VLLM, "over_vllm"), (SARATHI, "over_sarathi"), (POD, None)):
             mine = minute[model, "ours" if system == POD else system]
@@ -41,22 +63,6 @@ def table():
     columns = ["model", "system", "requests_per_minute", "pod_gain_paper", "pod_gain_ours", "pod_gain_low",
                "pod_gain_high", "pod_gain_hidden"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns)
-
-
-def _runs() -> dict:
-    """Runs by model and system; Sarathi+POD once for each overlap."""
-    from pod.serving.cost import Efficiency
-    from pod.serving.experiments import POD, offline
-
-    runs = {}
-    for model, (tp, ratio, _) in MODELS.items():
-        chunk, requests = (int(paper.value(f"pod.f12.{KEYS[model]}_{what}")) for what in ("chunk", "requests"))
-        systems = offline(model, tp, ratio, chunk, requests)
-        pod = systems.pop(POD)
-        overlaps = OVERLAPS | {HIDDEN: overlap_hidden()}
-        systems |= {name: pod.but(efficiency=Efficiency(overlap=overlap)) for name, overlap in overlaps.items()}
-        runs |= {(model, name): run for name, run in systems.items()}
-    return runs
 
 
 def draw(df):

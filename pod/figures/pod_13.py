@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures._methods import recorded, short, with_parts
 
 FIGURE = Figure(
     id="pod-13",
     source="POD-Attention, Figure 13",
-    title="Two or four CTAs per SM, over batch and context, on an H200",
+    title=f"Two or four CTAs per SM, over batch and context, on {a_card()}",
     chapter="08",
     method="Llama-3-8B on one GPU, whole prompts, bf16. Time over the better of the two; medians, cold L2.",
     state="recorded",
-    data=("h200/methods-ctas.csv",),
+    data=("methods-ctas",),
 )
 LONG, SHORT = 16384, 1024
 

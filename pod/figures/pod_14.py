@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pod import paper
 from pod.batch import MODELS
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures._methods import gain, recorded
 
 FIGURE = Figure(
     id="pod-14",
     source="POD-Attention, Figure 14",
-    title="50:50 against proportional scheduling, on an H200",
+    title=f"50:50 against proportional scheduling, on {a_card()}",
     chapter="08",
     method="A whole prompt of 8K beside decodes of 8K, one GPU, bf16; the policy alone differs. Medians, cold L2.",
     state="recorded",
-    data=("h200/methods-policy.csv",),
+    data=("methods-policy",),
 )
 TURNS, PROPORTIONAL, INTEGER = "50:50", "proportional", "integer ratio"
 TONES = {TURNS: "#9aa7b4", INTEGER: "#9d755d", PROPORTIONAL: "#54a24b"}

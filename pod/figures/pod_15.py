@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pod import paper
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -12,21 +13,30 @@ FIGURE = Figure(
     chapter="14",
     method="analytical A100, Llama-3-8B on two, 384 of the paper's 2,048 requests at each ratio, chunk 1,024",
     state="simulated",
+    data=("pod-15",),
 )
+KEYS = ("pd", "system")
 RATIOS, REQUESTS = (4, 8, 10, 12, 14, 16, 18, 20, 24, 36, 64), 384
+
+
+def cases() -> list[dict]:
+    return [{"pd": ratio, "system": system} for ratio in RATIOS for system in ("Sarathi", "Sarathi+POD")]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.experiments import offline
+
+    total = int(paper.value("pod.f15.request_tokens"))
+    return offline("llama-3-8b", 2, case["pd"], 1024, REQUESTS, total)[case["system"]].metrics()
 
 
 def table():
     """Requests per minute, gain of POD, and the share of iterations with both phases."""
     import pandas as pd
 
-    from pod.serving.experiments import POD, SARATHI, offline, results
+    from pod.serving.experiments import POD, SARATHI
 
-    total = int(paper.value("pod.f15.request_tokens"))
-    runs = {(ratio, name): offline("llama-3-8b", 2, ratio, 1024, REQUESTS, total)[name]
-            for ratio in RATIOS for name in (SARATHI, POD)}  # fmt: skip
-    done = dict(zip(runs, results(runs.values()), strict=True))
-    rows = []
+    done, rows = read("pod-15").set_index(list(KEYS)).to_dict("index"), []
     for ratio in RATIOS:
         sarathi, pod = (done[ratio, name] for name in (SARATHI, POD))
         minute = sarathi["requests_per_minute"], pod["requests_per_minute"]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 
 from pod import paper
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures._methods import METHODS, PEERS, geomean, recorded
 
 FIGURE = Figure(
     id="pod-t3",
     source="POD-Attention, Table 3",
-    title="The attention methods that are compared, and what each takes on eleven hybrid batches of an H200",
+    title=f"The attention methods that are compared, and what each takes on eleven hybrid batches of {a_card()}",
     chapter="08",
     method="Geometric mean of our serial's time over each way's, on the batches that it can take; bf16, cold L2.",
     state="recorded",
-    data=("h200/methods-peers.csv",),
+    data=("methods-peers",),
 )
 PAPER = {"serial": "fa_serial", "streams": "fa_streams", "warp": "fa_hfuse", "pod": "pod"}
 WHAT = {

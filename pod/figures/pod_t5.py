@@ -12,11 +12,12 @@ FIGURE = Figure(
     chapter="14",
     method="analytical A100, fitted lengths, the artifact's arrivals and definitions; also with iterations 5 % longer",
     state="simulated",
+    data=("online",),
 )
 WORKLOAD, CHUNK, LOADS, TABLE = "arxiv", 1024, ("0.85", "0.95"), "t5"
 SLOWDOWNS = (1.0, 1.05)  # near capacity a few percent of service time decide the queue
 METRICS = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99", "stalls_200ms", "stalls_500ms")
-KEYS = {"vLLM": "vllm", "Sarathi": "sarathi", "Sarathi+POD": "pod"}
+SYSTEMS = {"vLLM": "vllm", "Sarathi": "sarathi", "Sarathi+POD": "pod"}
 
 
 def table():
@@ -27,14 +28,11 @@ def rows(workload: str, chunk: int, loads, table_key: str):
     """One row a load, system and metric: the paper's value, ours, and ours with slower iterations."""
     import pandas as pd
 
-    from pod.serving.experiments import online, results, slower
+    from pod.figures._online import of
 
-    runs = {(load, system, slow): slower(run, slow) for load in loads
-            for system, run in online(workload, float(load), chunk).items() for slow in SLOWDOWNS}  # fmt: skip
-    done = dict(zip(runs, results(runs.values()), strict=True))
-    out = [(float(load), system, metric, paper.value(f"pod.{table_key}.{load}.{KEYS[system]}.{metric}"),
-            *(done[load, system, slow][metric] for slow in SLOWDOWNS))
-           for load in loads for system in KEYS for metric in METRICS]  # fmt: skip
+    out = [(float(load), system, metric, paper.value(f"pod.{table_key}.{load}.{SYSTEMS[system]}.{metric}"),
+            *(of(workload, float(load), chunk, system, slowdown=slow)[metric] for slow in SLOWDOWNS))
+           for load in loads for system in SYSTEMS for metric in METRICS]  # fmt: skip
     return pd.DataFrame(out, columns=["qps", "system", "metric", "paper", "ours", "ours_slower_5_percent"])
 
 
@@ -53,7 +51,7 @@ def panels(df):
               "latency_p50": "latency P50, s", "latency_p99": "latency P99, s"}  # fmt: skip
     loads = list(dict.fromkeys(df.qps))
     figure, axes = plt.subplots(2, 3, figsize=(9.5, 4.6), dpi=style.DPI, layout="constrained")
-    places = {key: i for i, key in enumerate((q, s) for q in loads for s in KEYS)}
+    places = {key: i for i, key in enumerate((q, s) for q in loads for s in SYSTEMS)}
     for ax, (metric, title) in zip(axes.T.flat, titles.items(), strict=True):
         style.tidy(ax)
         for row in df[df.metric == metric].itertuples():

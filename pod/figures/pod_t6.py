@@ -13,6 +13,7 @@ FIGURE = Figure(
     chapter="14",
     method="analytical A100, the synthetic workload of pod-t4 at 1.1 requests per second",
     state="simulated",
+    data=("online",),
 )
 CHUNKS, QPS, METRICS = (1024, 1536, 2048), 1.1, ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99")
 
@@ -21,12 +22,13 @@ def table():
     """One row a system and metric; the systems are vLLM and Sarathi+POD at three chunks."""
     import pandas as pd
 
-    from pod.serving.experiments import POD, VLLM, online, results
+    from pod.figures._online import of
+    from pod.serving.experiments import POD, VLLM
 
-    runs = {"vLLM": online(WORKLOAD, QPS, CHUNKS[0])[VLLM]}
-    runs |= {f"chunk {chunk}": online(WORKLOAD, QPS, chunk)[POD] for chunk in CHUNKS}
+    runs = {"vLLM": of(WORKLOAD, QPS, CHUNKS[0], VLLM)}
+    runs |= {f"chunk {chunk}": of(WORKLOAD, QPS, chunk, POD) for chunk in CHUNKS}
     rows = []
-    for system, done in zip(runs, results(runs.values()), strict=True):
+    for system, done in runs.items():
         key = system.removeprefix("chunk ").lower()
         rows += [(system, metric, paper.value(f"pod.t6.{key}.{metric}"), done[metric]) for metric in METRICS]
     return pd.DataFrame(rows, columns=["system", "metric", "paper", "ours"])

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pod import paper
+from pod.data import a_card
 from pod.figures import Figure
 from pod.figures._methods import recorded
 
 FIGURE = Figure(
     id="pod-t7",
     source="POD-Attention, Table 7",
-    title="Limiting the splits of a prefill chunk, on an H200",
+    title=f"Limiting the splits of a prefill chunk, on {a_card()}",
     chapter="08",
     method="Llama-3-8B on two GPUs, chunks of 512, decodes of 16K, bf16. Time over our serial; medians, cold L2.",
     state="recorded",
-    data=("h200/methods-splits.csv",),
+    data=("methods-splits",),
 )
 RULES = {"none": "no split", "vanilla": "FlashDecoding's rule", "limited": "limited"}
 TONES = {"none": "#9aa7b4", "vanilla": "#9d755d", "limited": "#54a24b"}

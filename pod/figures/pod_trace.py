@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="pod-trace",
@@ -11,7 +12,7 @@ FIGURE = Figure(
     chapter="06",
     method="One traced launch each, cold L2. 3K prompt beside 40 x 4K, 16/4 heads, bf16; every CTA stamps its ends.",
     state="recorded",
-    data=("h200/pod-trace.csv",),
+    data=("pod-trace",),
 )
 LABELS = {
     "serial": "serial",
@@ -33,7 +34,7 @@ def named(rows):
 
 def traces() -> dict:
     """The trace of each run."""
-    rows = named(recording("pod-trace"))
+    rows = named(read("pod-trace"))
     return {run: mine.reset_index(drop=True) for run, mine in rows.groupby("run", sort=False)}
 
 

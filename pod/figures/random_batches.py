@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="random-batches",
@@ -11,14 +12,14 @@ FIGURE = Figure(
     chapter="07",
     method="Against float64, on poisoned outputs and pages, every batch also replayed from a CUDA graph; bf16, fp16.",
     state="recorded",
-    data=("h200/random-batches.csv",),
+    data=("random-batches",),
 )
 FAMILIES = {"any": "five methods, sm_80", "hopper": "Hopper kernel", "lean": "stream-K decode"}
 
 
 def table():
     """One row a family: batches, how many were wrong, and the largest error over torch's in the same dtype."""
-    df = recording("random-batches")
+    df = read("random-batches")
     return df.assign(family=df.family.map(FAMILIES))[["family", "checked", "wrong", "largest_error"]]
 
 

@@ -9,9 +9,11 @@ from functools import lru_cache
 from types import ModuleType
 
 import pod.figures
+from pod.data import a_card, card, path_of
 from pod.figures import Figure
 
 OURS = "This repository"
+FITTED = "H200"  # the card to which the models are fitted
 SOURCES = {
     "pod": "POD-Attention",
     "lean": "LeanAttention",
@@ -97,16 +99,16 @@ class Entry:
     title: str
     chapter: str
     figure: Figure | None = None
+    lacks: tuple[str, ...] = ()  # tables that would have to be made first
 
     @property
     def state(self) -> str:
         return self.figure.state if self.figure else "missing"
 
     @property
-    def gpus(self) -> str:
-        """The GPUs whose recordings it reads, e.g. "H200"."""
-        data = self.figure.data if self.figure else ()
-        return ", ".join(dict.fromkeys(path.split("/")[0].upper() for path in data))
+    def gpu(self) -> str:
+        """The GPU whose recordings it shows, e.g. "H200"."""
+        return card() if self.figure and self.figure.state == "recorded" else ""
 
     @property
     def composed(self) -> bool:
@@ -123,9 +125,11 @@ class Entry:
 
     @property
     def state_text(self) -> str:
+        if self.lacks:
+            return f"lacks {', '.join(self.lacks)} of {a_card()}"
         if self.state == "missing":
             return f"missing: chapter {self.chapter} brings it"
-        return f"{self.how} {self.gpus}" if self.gpus else self.state
+        return f"{self.how} {self.gpu}" if self.gpu else self.state
 
     @property
     def line(self) -> str:
@@ -150,12 +154,12 @@ def load(figure_id: str) -> ModuleType:
     """The module of a figure that is here; a ValueError says what is known otherwise."""
     entry = find(figure_id)
     if entry.figure is None:
-        raise ValueError(f"figure {figure_id!r} is not reproduced yet: chapter {entry.chapter} brings it")
+        raise ValueError(f"figure {figure_id!r}: {entry.state_text}")
     return importlib.import_module(f"pod.figures.{_modules()[figure_id]}")
 
 
-def recordings(figure_id: str) -> tuple[str, ...]:
-    """The recordings that a figure reads, as paths below data/recorded/, also those that are still to be made."""
+def tables(figure_id: str) -> tuple[str, ...]:
+    """The tables that a figure reads, also those that are still to be made."""
     name = _modules().get(find(figure_id).id)
     return importlib.import_module(f"pod.figures.{name}").FIGURE.data if name else ()
 
@@ -164,8 +168,7 @@ def show(figure_id: str):
     """Draw a figure and return its table. While its recording is missing, say how to make it and return None."""
     module = importlib.import_module(f"pod.figures.{_modules()[figure_id]}")
     if find(figure_id).figure is None:
-        suites = " ".join(path.split("/")[-1].removesuffix(".csv") for path in module.FIGURE.data)
-        print(f"not recorded yet: `python -m pod measure {suites}` on a GPU records it")
+        print(f"not recorded yet: `python -m pod measure {figure_id}` on a GPU records it")
         return None
     df = module.table()
     module.draw(df)
@@ -185,11 +188,16 @@ def entries() -> tuple[Entry, ...]:
 
 
 def _entry(figure: Figure) -> Entry:
-    """A figure whose recording is still to be made counts as missing."""
-    from pod.measure.provenance import RECORDED
+    """A figure that one of its tables lacks counts as missing."""
+    lacks = lacking(figure)
+    return Entry(figure.id, figure.source, figure.title, figure.chapter, None if lacks else figure, lacks)
 
-    here = all((RECORDED / path).is_file() for path in figure.data)
-    return Entry(figure.id, figure.source, figure.title, figure.chapter, figure if here else None)
+
+def lacking(figure: Figure) -> tuple[str, ...]:
+    """The tables of a figure that are not here. Of a model that was fitted to another card, none is."""
+    if figure.fitted and card() != FITTED:
+        return figure.data
+    return tuple(name for name in figure.data if not path_of(name).is_file())
 
 
 def find(figure_id: str) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -9,7 +10,8 @@ FIGURE = Figure(
     source="This repository",
     title="Registers and shared memory of every binding, and the CTAs that an SM holds",
     chapter="07",
-    method="nvcc's report (data/resources.csv, by python -m pod.measure.resources); bf16, head dimension 128.",
+    method="nvcc's report (python -m pod compute resources); bf16, head dimension 128.",
+    data=("resources",),
 )
 BINDINGS = {
     "OnlyPrefill": "prefill alone",
@@ -26,9 +28,8 @@ def table():
     import pandas as pd
 
     from pod.hardware import GPUS, KIB
-    from pod.measure.resources import TABLE
 
-    df = pd.read_csv(TABLE)
+    df = read("resources")
     df = df[(df.dtype == "bfloat16") & (df.head_dim == 128)].reset_index(drop=True)
     sm = [GPUS[ARCHITECTURES[arch]] for arch in df.arch]
     ctas = df.ctas_per_sm // (1 + (df.binding == "ByWarp"))  # a CTA of two halves counts twice

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="sampler-share",
     source="This repository",
     title="The sampler's share of a decode iteration, by batch size",
     chapter="15",
-    method="LLaMA-13B with random weights on an H200, 400 tokens of context, kernel with the query in shared memory.",
+    method=f"LLaMA-13B with random weights on {a_card()}, 400 tokens of context, "
+    "kernel with the query in shared memory.",
     state="recorded",
-    data=("h200/sampler-share.csv",),
+    data=("sampler-share",),
 )
 LOOKS = {"loop": ("o-", "#b279a2"), "loop, packed": ("o--", "#b279a2"), "batched": ("s-", "#4c78a8"),
          "packed": ("^-", "#54a24b")}  # fmt: skip
@@ -19,7 +21,7 @@ LOOKS = {"loop": ("o-", "#b279a2"), "loop, packed": ("o--", "#b279a2"), "batched
 
 def table():
     """Milliseconds until the model is done and after it, and the latter's share in percent."""
-    df = recording("sampler-share")
+    df = read("sampler-share")
     return df.assign(share=100 * df.sampler_ms / df.ms, us_each=1e3 * df.sampler_ms / df.batch)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pod import paper
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -12,24 +13,39 @@ FIGURE = Figure(
     chapter="12",
     method="analytical A6000, LLaMA-13B, no host time, 300 requests at each length's best P:D for chunks of 256",
     state="simulated",
+    data=("sarathi-07",),
 )
+KEYS = ("length", "system")
 LENGTHS, CHUNK, REQUESTS = {1024: "batch_1k", 2048: "batch_2k", 3072: "batch_3k"}, 256, 300
+
+
+def cases() -> list[dict]:
+    return [{"length": length, "system": system} for length in LENGTHS for system in ("orca", "sarathi_v1")]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.experiments import reserved_a6000
+
+    length = case["length"]
+    return reserved_a6000(length, *shape(length), CHUNK, REQUESTS)[case["system"]].metrics()
+
+
+def shape(length: int) -> tuple[int, float]:
+    """The batch that fits, and the ratio at which its chunks and decodes run out together."""
+    from pod.serving.experiments import best_ratio
+
+    batch = int(paper.value(f"sarathi.f07.{LENGTHS[length]}"))
+    return batch, best_ratio(CHUNK, batch)
 
 
 def table():
     import pandas as pd
 
-    from pod.serving.experiments import best_ratio, reserved_a6000, results
-
-    rows = []
-    for length, key in LENGTHS.items():
-        batch = int(paper.value(f"sarathi.f07.{key}"))
-        ratio = best_ratio(CHUNK, batch)
-        both = reserved_a6000(length, batch, ratio, CHUNK, REQUESTS)
-        minute = dict(zip(both, (m["requests_per_minute"] for m in results(both.values())), strict=True))
-        rows.append((length, batch, ratio, minute["orca"], minute["sarathi_v1"], minute["sarathi_v1"] / minute["orca"]))
-    columns = ["length", "batch", "pd", "orca_requests_per_minute", "sarathi_requests_per_minute", "gain"]
-    return pd.DataFrame(rows, columns=columns)
+    done = read("sarathi-07").set_index(list(KEYS)).requests_per_minute
+    rows = [(length, *shape(length), done[length, "orca"], done[length, "sarathi_v1"]) for length in LENGTHS]
+    columns = ["length", "batch", "pd", "orca_requests_per_minute", "sarathi_requests_per_minute"]
+    df = pd.DataFrame(rows, columns=columns)
+    return df.assign(gain=df.sarathi_requests_per_minute / df.orca_requests_per_minute)
 
 
 def draw(df):

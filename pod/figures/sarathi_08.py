@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pod import paper
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -12,25 +13,35 @@ FIGURE = Figure(
     chapter="12",
     method="analytical A6000, LLaMA-13B, no host time, 200 requests of 1,024 tokens at each ratio, batch 18",
     state="simulated",
+    data=("sarathi-08",),
 )
+KEYS = ("system", "chunk", "pd")
 CHUNKS, RATIOS, LENGTH, REQUESTS = (128, 256, 512), (2, 4, 6, 7, 8, 10, 12, 14, 16, 20, 25, 30, 40, 60, 100), 1024, 200
+
+
+def cases() -> list[dict]:
+    """Orca has no chunks: one row a ratio."""
+    rows = [("orca", CHUNKS[0], ratio) for ratio in RATIOS]
+    rows += [("sarathi_v1", chunk, ratio) for chunk in CHUNKS for ratio in RATIOS]
+    return [dict(zip(KEYS, row, strict=True)) for row in rows]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.experiments import reserved_a6000
+
+    batch = int(paper.value("sarathi.f08.batch"))
+    return reserved_a6000(LENGTH, batch, case["pd"], case["chunk"], REQUESTS)[case["system"]].metrics()
 
 
 def table():
     """Gain of SARATHI over Orca at each chunk and ratio."""
     import pandas as pd
 
-    from pod.serving.experiments import reserved_a6000, results
-
-    batch = int(paper.value("sarathi.f08.batch"))
-    points = [(chunk, ratio) for chunk in CHUNKS for ratio in RATIOS]
-    orca = tuple(reserved_a6000(LENGTH, batch, ratio, CHUNKS[0], REQUESTS)["orca"] for ratio in RATIOS)
-    ours = tuple(reserved_a6000(LENGTH, batch, ratio, chunk, REQUESTS)["sarathi_v1"] for chunk, ratio in points)
-    done = [m["requests_per_minute"] for m in results(orca + ours)]
-    base = dict(zip(RATIOS, done, strict=False))
-    rows = [(chunk, ratio, base[ratio], minute, minute / base[ratio])
-            for (chunk, ratio), minute in zip(points, done[len(orca):], strict=True)]  # fmt: skip
-    return pd.DataFrame(rows, columns=["chunk", "pd", "orca", "sarathi", "gain"])
+    done = read("sarathi-08").set_index(list(KEYS)).requests_per_minute
+    rows = [(chunk, ratio, done["orca", CHUNKS[0], ratio], done["sarathi_v1", chunk, ratio])
+            for chunk in CHUNKS for ratio in RATIOS]  # fmt: skip
+    df = pd.DataFrame(rows, columns=["chunk", "pd", "orca", "sarathi"])
+    return df.assign(gain=df.sarathi / df.orca)
 
 
 def draw(df):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pod import paper
+from pod.data import read
 from pod.figures import Figure
 
 FIGURE = Figure(
@@ -12,22 +13,30 @@ FIGURE = Figure(
     chapter="12",
     method="analytical A100, 10,000 requests, Zipf 0.4 from 1K to 4K, P:D 10, chunk 256",
     state="simulated",
+    data=("sarathi-09",),
 )
+KEYS = ("system",)
 REQUESTS = 10_000
+
+
+def cases() -> list[dict]:
+    from pod.serving.experiments import pipeline
+
+    return [{"system": name} for name in pipeline(REQUESTS)]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.serving.experiments import pipeline
+
+    run = pipeline(REQUESTS)[case["system"]]
+    return {"batch": run.setup.max_batch} | run.metrics()
 
 
 def table():
     """Batch cap, minutes, and percentiles of the bubble time in seconds, by system; replicas have no bubbles."""
-    import pandas as pd
-
-    from pod.serving.experiments import pipeline, results
     from pod.serving.metrics import BUBBLE_PERCENTILES
 
-    runs = pipeline(REQUESTS)
-    bubbles = [f"bubble_p{p}" for p in BUBBLE_PERCENTILES]
-    rows = [(name, run.setup.max_batch, done["minutes"], *(done.get(b, 0.0) for b in bubbles))
-            for (name, run), done in zip(runs.items(), results(runs.values()), strict=True)]  # fmt: skip
-    return pd.DataFrame(rows, columns=["system", "batch", "minutes", *bubbles])
+    return read("sarathi-09")[["system", "batch", "minutes", *(f"bubble_p{p}" for p in BUBBLE_PERCENTILES)]].fillna(0.0)
 
 
 def draw(df):

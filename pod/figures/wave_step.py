@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pod.figures import Figure, recording
+from pod.data import a_card, read
+from pod.figures import Figure
 
 FIGURE = Figure(
     id="wave-step",
     source="This repository",
-    title="One request more on an H200: FlashAttention-3 takes a step, ranges of equal length do not",
+    title=f"One request more on {a_card()}: FlashAttention-3 takes a step, ranges of equal length do not",
     chapter="04",
     method="Yi-6B's heads, 16K tokens a request, bf16. Median, p10 and p90 of decode attention alone, cold L2.",
     state="recorded",
-    data=("h200/hopper-halves.csv",),
+    data=("hopper-halves",),
 )
 SERIAL, RANGES = "FlashAttention-3", "equal ranges (chapters 10, 16)"
 COLUMNS = {SERIAL: "fa3", RANGES: "ours"}
@@ -22,7 +23,7 @@ def table():
     """One row a method and batch: milliseconds, and the rise against 66 requests in percent."""
     import pandas as pd
 
-    df = recording("hopper-halves")
+    df = read("hopper-halves")
     yi = df[(df.side == "decode") & (df.q_heads == 32) & (df.kv_heads == 4) & (df.head_dim == 128)]
     yi = yi[yi.dtype == "bfloat16"].set_index("batch")
     rows = []
@@ -57,6 +58,6 @@ def draw(df):
     for m, method in enumerate(COLUMNS):
         ax.text(m * 4 + 1, -0.13, method, ha="center", fontsize=10, transform=ax.get_xaxis_transform(), va="top")
     ax.set(ylim=(0, 1.16 * df.ms_p90.max()), ylabel="decode attention, ms")
-    ax.set_title("requests of 16K tokens on an H200", fontsize=10, loc="right")
+    ax.set_title(f"requests of 16K tokens on {a_card()}", fontsize=10, loc="right")
     ax.tick_params(axis="x", length=0)
     return ax.figure

@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from pod.measure.provenance import ROOT
+from pod.data import ROOT
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pod import data
 from pod.measure import provenance
 
 TOLERANCE = 0.05  # beyond the recorded p10 and p90, for another day's clocks and temperature
@@ -79,24 +80,24 @@ def configure(parser) -> None:
 
 
 def run(args) -> int:
-    fresh = provenance.recordings(provenance.FRESH)
-    names = args.names or [p.relative_to(provenance.FRESH).as_posix() for p in fresh if p.suffix == ".csv"]
+    fresh = provenance.recordings(data.FRESH)
+    names = args.names or [p.relative_to(data.FRESH).as_posix() for p in fresh if p.suffix == ".csv"]
     if not names:
         print("nothing to compare: data/fresh/ is empty; `make measure` on a GPU fills it")
         return 0
-    for path in (folder / name for name in args.names for folder in (provenance.FRESH, provenance.RECORDED)):
+    for path in (folder / name for name in args.names for folder in (data.FRESH, data.RECORDED)):
         if not path.is_file():
-            raise ValueError(f"{path.relative_to(provenance.ROOT)} does not exist")
+            raise ValueError(f"{path.relative_to(data.ROOT)} does not exist")
     return 0 if all([_agrees(name) for name in names]) else 1
 
 
 def _agrees(name: str) -> bool:
     """Say how a fresh file compares; one that is recorded nowhere contradicts nothing."""
-    if not (provenance.RECORDED / name).is_file():
+    if not (data.RECORDED / name).is_file():
         print(f"{'alone':<8} {name}: nothing is recorded that it could be held against")
         return True
     try:
-        outcome = compare(provenance.FRESH / name, provenance.RECORDED / name)
+        outcome = compare(data.FRESH / name, data.RECORDED / name)
     except ValueError as error:  # an interrupted measurement must not hide the others
         print(f"{'REFUSED':<8} {name}: {error}")
         return False

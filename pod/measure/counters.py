@@ -16,7 +16,7 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-from pod.measure.provenance import ROOT
+from pod.data import ROOT
 
 METRICS = {
     "us": "gpu__time_duration.sum",

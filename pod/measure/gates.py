@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pod.data import RECORDED
 from pod.hardware import H200
-from pod.measure.provenance import RECORDED
 from pod.measure.suites.engine_runs import RUNS, digest, window
 from pod.serving.cost import OPERATORS, MeasuredCost, Work
 from pod.serving.events import Iteration, Log

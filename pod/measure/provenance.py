@@ -1,6 +1,6 @@
 """Where a recording comes from. Every file in data/recorded/<gpu>/ has a sidecar, x.csv -> x.meta.json, written on the
 GPU machine by `write` and checked by `check`: which GPU and software, how it was timed, what the GPU's clocks and power
-did meanwhile, and which sources made the kernels, so that a later change of exactly those sources shows up."""
+did meanwhile, and which kernels ran, so that a later change of exactly those shows up."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).parents[2]
-RECORDED, FRESH = ROOT / "data" / "recorded", ROOT / "data" / "fresh"
-# Changes of sources after which the machine code is the same, or was timed beside the earlier one and is as fast.
-SAME_CODE = ROOT / "data" / "same_code.json"
+from pod import data
+from pod.data import sidecar_of
+from pod.measure import sources
+
 L2_STATES = ("cold", "warm")
-C_LIKE = (".cu", ".cuh", ".cpp", ".h", ".hpp")
 TELEMETRY = {
     "sm_clock_mhz": (100, 3000),
     "memory_clock_mhz": (300, 10000),
@@ -39,7 +38,7 @@ PATTERNS = {
     "sha256": r"[0-9a-f]{64}",
 }
 FIELDS = {
-    "gpu": str, "gpus": int, "driver": str, "cuda": str, "torch": str, "commit": str, "dirty": bool, "csrc": dict,
+    "gpu": str, "gpus": int, "driver": str, "cuda": str, "torch": str, "commit": str, "dirty": bool, "kernels": dict,
     "telemetry": dict, "timer": str, "l2": str, "repeats": int, "started": str, "seconds": (int, float),
     "command": str, "keys": list, "sha256": str,
 }  # fmt: skip
@@ -125,7 +124,8 @@ def _commit() -> tuple[str, bool]:
 
 
 def _git(*args: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *args], capture_output=True, text=True, check=True).stdout.strip()
+    command = ["git", "-C", str(data.ROOT), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class Watch:
@@ -182,17 +182,17 @@ def _sampler(device: int):
 
 def write(
     path: str | Path, run: Watch, *, keys: Sequence[str], timer: str, l2: str, repeats: int,
-    csrc: Iterable[str] = (), command: str | None = None, before: dict | None = None,
+    kernels: Iterable[str] = (), command: str | None = None, before: dict | None = None,
 ) -> Path:  # fmt: skip
     """Write the sidecar of the file at `path`, measured under `run`, and check it.
 
     keys: the columns that name a row; the others are measured. timer: how time was taken, in words. l2: "cold" or
-    "warm". csrc: the sources that were compiled, e.g. ["csrc/hybrid.cu"]; what they include is found. before: the
-    sidecar of what an earlier session measured of it.
+    "warm". kernels: what ran, as pod/measure/sources.py names it. before: the sidecar of what an earlier session
+    measured of it.
     """
     path = Path(path)
     meta = collect() | {
-        "csrc": csrc_hashes(csrc), "telemetry": run.summary(), "timer": timer, "l2": l2, "repeats": repeats,
+        "kernels": sources.sums(kernels), "telemetry": run.summary(), "timer": timer, "l2": l2, "repeats": repeats,
         "started": run.started.isoformat(timespec="seconds"), "seconds": round(run.seconds, 3),
         "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": _sha256(path),
     }  # fmt: skip
@@ -202,12 +202,13 @@ def write(
     return sidecar
 
 
-def begun(path: Path, csrc: Iterable[str]) -> dict | None:
+def begun(path: Path, kernels: Iterable[str]) -> dict | None:
     """The sidecar of a recording that is to go on, if it has one. What goes on elsewhere is no recording."""
     if not sidecar_of(path).is_file():
         return None
-    before, now = json.loads(sidecar_of(path).read_text(encoding="utf-8")), collect() | {"csrc": csrc_hashes(csrc)}
-    if other := [name for name in ("gpu", "gpus", "driver", "cuda", "torch", "csrc") if before[name] != now[name]]:
+    before = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+    now = collect() | {"kernels": sources.sums(kernels)}
+    if other := [name for name in ("gpu", "gpus", "driver", "cuda", "torch", "kernels") if before[name] != now[name]]:
         raise ValueError(f"{path.name}: begun with another {', '.join(other)}; --again measures all of it here")
     return before
 
@@ -225,76 +226,30 @@ def joined(before: dict, after: dict) -> dict:
     return after | {"started": before["started"], "seconds": seconds, "telemetry": telemetry}
 
 
-# ---------------------------------------------------------------- sources and staleness
-
-
-def csrc_hashes(files: Iterable[str]) -> dict[str, str]:
-    """Hash of each file and of all that it includes from this tree, comments left out: prose makes nothing stale."""
-    hashes: dict[str, str] = {}
-    waiting = list(files)
-    while waiting:
-        name = waiting.pop()
-        if name in hashes:
-            continue
-        if not (ROOT / name).is_file():
-            raise ValueError(
-                f"csrc: {name!r} is not a file of this repository; name it from the top, as csrc/hybrid.cu"
-            )
-        code = (ROOT / name).read_text(encoding="utf-8")
-        if Path(name).suffix in C_LIKE:
-            code = _without_comments(code)
-        hashes[name] = hashlib.sha256(code.encode()).hexdigest()[:16]
-        waiting += _includes(name, code)
-    return dict(sorted(hashes.items()))
-
-
-def _includes(name: str, code: str) -> list[str]:
-    """Files of this tree that `name` includes by quotes, looked up beside it, in csrc and in csrc/include.
-
-    The emulator is left out: no measurement runs on it.
-    """
-    found = []
-    for target in re.findall(r'^\s*#\s*include\s*"([^"]+)"', code, re.MULTILINE):
-        for folder in ((ROOT / name).parent, ROOT / "csrc", ROOT / "csrc" / "include"):
-            if (folder / target).is_file():
-                found.append((folder / target).resolve().relative_to(ROOT).as_posix())
-                break
-    return [name for name in found if not name.startswith("csrc/emulate/")]
-
-
-def _without_comments(code: str) -> str:
-    """C-like code without comments, blank lines and line-end spaces; string literals stay as they are."""
-    token = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-    code = token.sub(lambda m: m[0] if m[0].startswith('"') else " ", code)
-    return "\n".join(line.rstrip() for line in code.splitlines() if line.strip())
+# ---------------------------------------------------------------- staleness
 
 
 def stale(folder: Path | None = None) -> dict[Path, list[str]]:
-    """Recordings made by other sources than the present ones, each with the files that changed or are gone."""
-    changed, same = {}, _same_code()
-    for path in recordings(folder):
-        then = json.loads(sidecar_of(path).read_text(encoding="utf-8"))["csrc"]
-        now = csrc_hashes(name for name in then if (ROOT / name).is_file())
-        differing = [name for name in then if now.get(name) != then[name]]
-        if differing := [name for name in differing if (name, then[name], now.get(name)) not in same]:
-            changed[path] = differing
-    return changed
+    """Recordings that ran other kernels than the present ones, each with the names of those that changed."""
+    return {path: changed for path in recordings(folder) if (changed := stale_one(path))}
 
 
-def _same_code() -> set[tuple[str, str, str]]:
-    """(file, hash before, hash after) of changes that left all kernels as they were, or as fast: nothing to measure."""
-    if not SAME_CODE.is_file():
-        return set()
-    rows = json.loads(SAME_CODE.read_text(encoding="utf-8"))
-    return {(row["file"], row["before"], row["after"]) for row in rows}
+def stale_one(path: Path) -> list[str]:
+    then = json.loads(sidecar_of(path).read_text(encoding="utf-8"))["kernels"]
+    return [name for name, total in then.items() if name not in sources.UNITS or sources.sum_of(name) != total]
+
+
+def hold(path: Path, evidence: str) -> None:
+    """Say that a recording holds for the present kernels as well, and why: its sidecar keeps every such saying."""
+    meta = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+    commit, _ = _commit()
+    said = {"kernels": meta["kernels"], "until": commit, "evidence": evidence}
+    meta |= {"kernels": sources.sums(meta["kernels"]), "held": [*meta.get("held", []), said]}
+    sidecar_of(path).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    check(path)
 
 
 # ---------------------------------------------------------------- checking
-
-
-def sidecar_of(path: str | Path) -> Path:
-    path = Path(path)
-    return path.with_name(path.stem + ".meta.json")
 
 
 def folder_of(gpu: str) -> str:
@@ -305,7 +260,7 @@ def folder_of(gpu: str) -> str:
 
 def recordings(folder: Path | None = None) -> list[Path]:
     """Every recorded file, sidecars left out."""
-    files = (p for p in (folder or RECORDED).rglob("*") if p.is_file() and not p.name.startswith("."))
+    files = (p for p in (folder or data.RECORDED).rglob("*") if p.is_file() and not p.name.startswith("."))
     return sorted(p for p in files if not p.name.endswith((".meta.json", ".md")))
 
 
@@ -338,7 +293,8 @@ def _missing(meta) -> list[str]:
 
 def _malformed(meta: dict) -> list[str]:
     problems = [f"{name} {meta[name]!r}" for name, form in PATTERNS.items() if not re.fullmatch(form, meta[name])]
-    problems += [f"csrc {name}: {h!r}" for name, h in meta["csrc"].items() if not re.fullmatch(r"[0-9a-f]{16}", str(h))]
+    sums = meta["kernels"].items()
+    problems += [f"kernels {name}: {total!r}" for name, total in sums if not re.fullmatch(r"[0-9a-f]{16}", str(total))]
     if len(set(meta["commit"])) < 6:
         problems.append(f"commit {meta['commit']!r} is no hash")
     if meta["l2"] not in L2_STATES:
@@ -370,7 +326,7 @@ def _other_file(path: Path, meta: dict) -> list[str]:
     if meta["sha256"] != _sha256(path):
         problems.append(f"{path.name} was changed after it was measured (sha256 differs)")
     folder = path.parent.name
-    if RECORDED in path.resolve().parents and folder not in meta["gpu"].lower():
+    if data.RECORDED in path.resolve().parents and folder not in meta["gpu"].lower():
         problems.append(f"a recording of {meta['gpu']!r} does not belong into {folder}/")
     if path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8") as file:

@@ -1,26 +1,23 @@
-"""Registers, shared memory and spills of every kernel of csrc/hybrid.cu: `python -m pod.measure.resources`.
+"""Registers, shared memory and spills of every kernel of csrc/hybrid.cu.
 
-Needs nvcc, but no GPU; writes data/resources.csv. Spills would mean that a tile is too large for a
-thread's registers.
+`python -m pod compute resources` needs nvcc, but no GPU. Spills would mean that a tile is too large for a thread's
+registers.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import re
 import subprocess
-import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from pod import kernels
 from pod.ampere import HYBRID, kind
-from pod.measure.provenance import ROOT, csrc_hashes
 
-TABLE = ROOT / "data" / "resources.csv"
-CAPABILITIES = ((8, 0), (9, 0))
+KEYS, READS = ("arch", "dtype", "head_dim", "ctas_per_sm", "binding"), ()
+UNITS = ("hybrid",)
+ARCHS = {"sm_80": (8, 0), "sm_90": (9, 0)}
 BINDINGS = ("OnlyPrefill", "OnlyDecode", "ByBlock", "ByWarp", "ByTicket")
 REGISTERS_PER_SM = 65536
 
@@ -41,13 +38,15 @@ int main() { sizes<__half, 64, 2>(), sizes<__half, 64, 4>(), sizes<__half, 128, 
 """
 
 
-def measure(capability: tuple[int, int], names: tuple[str, ...] | None = None) -> list[dict]:
-    """One row a kernel, for the kinds of tensor in `names` ("bfloat16_128"), or for all."""
-    names = names or tuple(kind(d, h) for d in kernels.DTYPES for h in kernels.HEAD_DIMS)
-    sizes = _sizes(capability)
-    with ThreadPoolExecutor() as pool:
-        reports = list(pool.map(lambda name: _compile(name, capability), names))
-    return [row for name, report in zip(names, reports, strict=True) for row in _rows(name, capability, report, sizes)]
+def cases() -> list[dict]:
+    return [{"arch": arch, "dtype": dtype, "head_dim": head_dim}
+            for arch in ARCHS for dtype in kernels.DTYPES for head_dim in kernels.HEAD_DIMS]  # fmt: skip
+
+
+def measure(case: dict) -> list[dict]:
+    """One row a kernel for this kind of tensor."""
+    capability = ARCHS[case["arch"]]
+    return _rows(case["head_dim"], capability, _compile(kind(case["dtype"], case["head_dim"]), capability))
 
 
 def _compile(name: str, capability: tuple[int, int]) -> str:
@@ -64,6 +63,7 @@ def _compile(name: str, capability: tuple[int, int]) -> str:
     return done.stderr + done.stdout
 
 
+@cache
 def _sizes(capability: tuple[int, int]) -> dict[tuple[int, int, str], tuple[int, int]]:
     """(head_dim, CTAs an SM, binding) -> threads, bytes of shared memory."""
     flags = ["-std=c++20", "-DPOD_EMULATE", "-w", f"-DPOD_SMEM_PER_SM={kernels.smem_per_sm(capability)}"]
@@ -77,8 +77,8 @@ def _sizes(capability: tuple[int, int]) -> dict[tuple[int, int, str], tuple[int,
     return {(d, ctas, BINDINGS[i]): (threads, smem) for d, ctas, i, threads, smem in numbers}
 
 
-def _rows(name: str, capability: tuple[int, int], report: str, sizes: dict) -> list[dict]:
-    dtype, head_dim = name.split("_")
+def _rows(head_dim: int, capability: tuple[int, int], report: str) -> list[dict]:
+    sizes = _sizes(capability)
     entry = re.compile(
         r"Compiling entry function '(\S+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers",
         re.S,
@@ -87,37 +87,12 @@ def _rows(name: str, capability: tuple[int, int], report: str, sizes: dict) -> l
     for mangled, stores, loads, registers in entry.findall(report):
         binding = next(b for b in BINDINGS if f"{len(b)}{b}" in mangled)
         ctas = int(re.search(rf"Li{head_dim}ELi(\d)E", mangled)[1])
-        threads, smem = sizes[int(head_dim), ctas, binding]
+        threads, smem = sizes[head_dim, ctas, binding]
         per_warp = -(-int(registers) * 32 // 256) * 256  # registers are given to warps in units of 256
         by_registers = REGISTERS_PER_SM // (per_warp * threads // 32)
         by_smem = kernels.smem_per_sm(capability) // (smem + 1024)
         rows.append({
-            "arch": f"sm_{capability[0]}{capability[1]}", "dtype": dtype, "head_dim": int(head_dim),
             "ctas_per_sm": ctas, "binding": binding, "threads": threads, "registers": int(registers),
             "smem_bytes": smem, "spill_bytes": int(stores) + int(loads), "resident_ctas": min(by_registers, by_smem),
         })  # fmt: skip
     return sorted(rows, key=lambda r: (r["ctas_per_sm"], BINDINGS.index(r["binding"])))
-
-
-def fingerprint() -> str:
-    """Changes with the kernels' code; the first half of the hash of hybrid.cu and of all that it includes."""
-    import hashlib
-
-    return hashlib.sha256(repr(csrc_hashes(["csrc/hybrid.cu"])).encode()).hexdigest()[:16]
-
-
-def main() -> int:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
-    rows = [row for capability in CAPABILITIES for row in measure(capability)]
-    code = fingerprint()
-    with TABLE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*rows[0], "csrc"])
-        writer.writeheader()
-        writer.writerows(row | {"csrc": code} for row in rows)
-    spilled = [row for row in rows if row["spill_bytes"]]
-    print(f"{len(rows)} kernels, {len(spilled)} with spills; wrote {TABLE.relative_to(ROOT)}")
-    return bool(spilled)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

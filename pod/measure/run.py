@@ -10,7 +10,7 @@ from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
-from pod import files
+from pod import data, files
 from pod.figures import registry
 from pod.measure import provenance
 from pod.measure.suites import SUITES
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not torch.cuda.is_available():
         raise ValueError("no GPU here: measuring needs one; `make reproduce-figures` draws what was recorded")
-    out = files.ready(args.out or provenance.FRESH / provenance.folder_of(provenance.collect()["gpu"]))
+    out = files.ready(args.out or data.FRESH / provenance.folder_of(provenance.collect()["gpu"]))
     for name in chosen:
         measure_suite(name, out, args.seconds, args.again)
     return 0
@@ -44,10 +44,10 @@ def suites_of(name: str) -> list[str]:
     if name in SUITES:
         return [name]
     known = [entry.id for entry in registry.entries()]
-    paths = registry.recordings(name) if name in known else ()
-    if not paths:
+    suites = [table for table in (registry.tables(name) if name in known else ()) if table in SUITES]
+    if not suites:
         raise ValueError(f"no suite {name}, nor a figure that one records; there are {', '.join(SUITES)}")
-    return [Path(path).stem for path in paths]
+    return suites
 
 
 def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
@@ -58,11 +58,11 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     suite, path = import_module(SUITES[name]), folder / f"{name}.csv"
     if again:
         path.unlink(missing_ok=True)
-        provenance.sidecar_of(path).unlink(missing_ok=True)
+        data.sidecar_of(path).unlink(missing_ok=True)
     whole, cases, end = getattr(suite, "WHOLE", suite.KEYS), suite.cases(), time.monotonic() + seconds
     rows = _rows(path)
     done, todo = _split(rows, cases, suite.KEYS, whole)
-    before = provenance.begun(path, suite.CSRC) if done else None
+    before = provenance.begun(path, suite.UNITS) if done else None
     print(f"{name}: {suite.DOC} {len(todo)} of {len(cases)} rows to measure.", flush=True)
     if before and done == rows and not todo:
         return path  # its sidecar tells of the sessions that measured
@@ -81,9 +81,8 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     if len(done) < len(cases):
         print(f"{name}: {len(done)} of {len(cases)} rows after {seconds:.0f} s; run again to go on.")
     timed = {"timer": getattr(suite, "TIMER", TIMER), "l2": getattr(suite, "L2", "cold"), "repeats": suite.REPEATS}
-    provenance.write(
-        path, watched, keys=suite.KEYS, **timed, csrc=suite.CSRC, command=f"python -m pod measure {name}", before=before
-    )  # fmt: skip
+    provenance.write(path, watched, keys=suite.KEYS, **timed, kernels=suite.UNITS,
+                     command=f"python -m pod measure {name}", before=before)  # fmt: skip
     return path
 
 

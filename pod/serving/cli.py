@@ -21,8 +21,8 @@ from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
 from pod.serving.schedulers.published import PUBLISHED
 from pod.serving.shapes import SHAPES
 from pod.serving.simulate import Run, Setup, simulate
-from pod.serving.sweep import progress, sweep
 from pod.serving.workload import ARRIVALS, COUNT, LENGTHS, Workload
+from pod.sweep import progress, sweep
 
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         for id_, reason in list(log.refused.items())[:3]:
             print(f"request {id_} refused: {reason}", file=sys.stderr)
     else:
-        results = sweep(todo)
+        results = sweep(Run.metrics, todo)
     _print(args, combinations, todo, results)
     if args.log:  # last, for a disk may be full, and the numbers shall not be lost with it
         log.save(args.log)

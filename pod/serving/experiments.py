@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 from pod.measure import gates
-from pod.serving import memo
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.cost import KERNELS
 from pod.serving.events import Log
@@ -16,7 +15,6 @@ from pod.serving.request import Request
 from pod.serving.schedulers import VLLM as VLLMScheduler
 from pod.serving.schedulers import Orca, Scheduler, Static
 from pod.serving.simulate import Run, Setup, SimExecutor, kv_tokens
-from pod.serving.sweep import sweep
 from pod.serving.workload import Workload
 
 VLLM, SARATHI, POD = "vLLM", "Sarathi", "Sarathi+POD"
@@ -86,17 +84,6 @@ def chat(system: str, chunk: int = 1024) -> Log:
 
 
 # ---------------------------------------------------------------- POD §5.2 and §5.3
-
-
-def results(runs: Iterable[Run]) -> list[dict[str, float]]:
-    """Metrics of the runs; those that were never simulated are now, on all cores."""
-    runs = list(runs)
-    known = {run: memo.recall(run) for run in runs}
-    missing = [run for run, metrics in known.items() if metrics is None]
-    for run, metrics in zip(missing, sweep(missing, quiet=True), strict=True):
-        memo.remember(run, metrics)
-        known[run] = metrics
-    return [known[run] for run in runs]
 
 
 def offline(model: str, tp: int, pd: float, chunk: int, requests: int, total: int = 16384) -> dict[str, Run]:
@@ -208,18 +195,10 @@ def a100_blocks() -> int:
     return kv_tokens("llama-3-8b", "a100") // H200_BLOCK
 
 
-def loads_h200(lengths: str, qps: float, chunk: int, blocks: int | None = None) -> dict[str, Run]:
-    """Two runs whose rates say what fraction of Sarathi's capacity a load of the paper is, and what that fraction is
-    on an H200."""
-    paper = online(lengths, qps, chunk)[SARATHI].setup
-    return {"paper": capacity(paper, lengths), "h200": capacity(online_setup(chunk, blocks), lengths)}
-
-
 def online_h200(
     lengths: str, qps: float, chunk: int, requests: int = 2048, blocks: int | None = None
 ) -> dict[str, Run]:
-    """POD §5.3 on one H200, at the same fraction of Sarathi's capacity as the paper's load has on its two A100s."""
-    rates = [m["requests_per_minute"] for m in results(loads_h200(lengths, qps, chunk, blocks).values())]
-    work = Workload(lengths, requests, qps * rates[1] / rates[0], seed=1, arrivals="truncated_poisson")
+    """POD §5.3 on one H200."""
+    work = Workload(lengths, requests, qps, seed=1, arrivals="truncated_poisson")
     setups = {name: online_setup(chunk, blocks, **system) for name, system in SYSTEMS.items()}
     return {name: Run(setup, work, "artifact") for name, setup in setups.items()}

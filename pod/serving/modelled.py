@@ -1,26 +1,24 @@
 """Attention methods that nobody measured in a server: their time over serial execution, by the GPU model.
 
-`python -m pod.serving.modelled` fills data/attention_model.csv from pod/gpusim.py, in a few minutes; a simulation only
-reads it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of csrc/hybrid.cu.
+`python -m pod compute attention-model` fills the table from pod/gpusim.py, in a few minutes; a simulation only reads
+it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of csrc/hybrid.cu.
 """
 
 from __future__ import annotations
 
 import csv
-import sys
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import log2
-from pathlib import Path
 
 import numpy as np
 
 from pod.batch import HybridBatch
+from pod.data import COMPUTED
 from pod.hardware import gpu as gpu_of
 from pod.serving.grid import GridTable
 
-TABLE = Path(__file__).parents[2] / "data" / "attention_model.csv"
+TABLE = COMPUTED / "attention-model.csv"
 GPUS = ("a100", "h200")
 # As the simulator names them: the method of gpusim and whose tiles.
 METHODS = {"streams": ("streams", "flash2"), "hfuse": ("warp", "flash2"), "cta": ("cta", "ours")}
@@ -32,6 +30,7 @@ AXES = {
     "lanes": (4, 16, 64, 256, 1024),
     "context": (512, 2048, 8192, 32768),
 }
+KEYS, READS = ("gpu", *AXES), ("gpusim-calibrate",)
 Q_HEADS, KV_HEADS = 16, 4  # of the batches that stand for all shapes: Llama-3-8B on two GPUs
 
 
@@ -57,44 +56,20 @@ def _table(gpu: str, method: str) -> GridTable:
     return GridTable(axes, np.reshape([known[p] for p in points], [len(axis) for axis in axes]), times=False)
 
 
-# ---------------------------------------------------------------- filling the table
+# ---------------------------------------------------------------- the table
 
 
-@dataclass(frozen=True)
-class Point:
-    """One point of the grid, as pod.serving.sweep takes it."""
-
-    gpu: str
-    tiles: int
-    before: int
-    lanes: int
-    context: int
-
-    def metrics(self) -> dict[str, float]:
-        """Time of every method over that of serial execution."""
-        from pod import gpusim
-
-        gpu, chunk = gpu_of(self.gpu), self.tiles * 128 // Q_HEADS
-        rest = (self.lanes // KV_HEADS, self.context, Q_HEADS, KV_HEADS)
-        batch = HybridBatch.of(chunk, self.before + chunk, *rest)
-        serial = {kernel: gpusim.seconds(batch, gpu, "serial", kernel=kernel) for kernel in ("flash2", "ours")}
-        return {name: round(gpusim.seconds(batch, gpu, method, kernel=kernel) / serial[kernel], 4)
-                for name, (method, kernel) in METHODS.items()}  # fmt: skip
+def cases() -> list[dict]:
+    return [{"gpu": gpu} | dict(zip(AXES, point, strict=True)) for gpu in GPUS for point in product(*AXES.values())]
 
 
-def main() -> int:
-    from pod.serving.sweep import sweep
+def measure(case: dict) -> dict[str, float]:
+    """Time of every method over that of serial execution, at one point of the grid."""
+    from pod import gpusim
 
-    points = [Point(gpu, *p) for gpu in GPUS for p in product(*AXES.values())]
-    with TABLE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ["gpu", *AXES, *METHODS], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(vars(p) | shares for p, shares in zip(points, sweep(points), strict=True))
-    print(f"{len(points)} points; wrote {TABLE.name}")
-    return 0
-
-
-if __name__ == "__main__":
-    from pod.serving import modelled  # so that the workers find Point where it says that it is
-
-    sys.exit(modelled.main())
+    gpu, chunk = gpu_of(case["gpu"]), case["tiles"] * 128 // Q_HEADS
+    rest = (case["lanes"] // KV_HEADS, case["context"], Q_HEADS, KV_HEADS)
+    batch = HybridBatch.of(chunk, case["before"] + chunk, *rest)
+    serial = {kernel: gpusim.seconds(batch, gpu, "serial", kernel=kernel) for kernel in ("flash2", "ours")}
+    return {name: round(gpusim.seconds(batch, gpu, method, kernel=kernel) / serial[kernel], 4)
+            for name, (method, kernel) in METHODS.items()}  # fmt: skip

@@ -1,8 +1,8 @@
-"""One suite a figure. A suite is a module with DOC (one line), KEYS (the columns that name a row), CSRC (the sources
-that were compiled), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured columns. TIMER
-(how time is taken, in words) and L2 ("cold" or "warm") where they differ from pod/measure/timing.py. WHOLE: the columns
-that name one execution, where its rows are no good without each other, () if that is all of them; an interruption keeps
-an execution or none of it."""
+"""One suite a recording. A suite is a module with DOC (one line), KEYS (the columns that name a row), UNITS (what ran,
+as pod/measure/sources.py names it), REPEATS, `cases()` -> list of rows of keys, and `measure(case)` -> dict of measured
+columns. TIMER (how time is taken, in words) and L2 ("cold" or "warm") where they differ from pod/measure/timing.py.
+WHOLE: the columns that name one execution, where its rows are no good without each other, () if that is all of them; an
+interruption keeps an execution or none of it."""
 
 SUITES = {
     "build": "pod.measure.suites.build",
@@ -53,15 +53,6 @@ SUITES = {
     "vllm-stretch": "pod.measure.suites.vllm_stretch",
     "vllm-timeline": "pod.measure.suites.vllm_timeline",  # last: a profiler that was attached slows what follows
 }
-
-HOPPER_CSRC = ("csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp", "pod/schedule/hopper.py", "pod/hopper.py")
-METHODS_CSRC = (
-    "csrc/hybrid.cu", "csrc/bindings.cpp", "pod/ampere.py", "pod/schedule/binding.py", "pod/schedule/fixed_split.py",
-    "pod/schedule/stream_k.py",
-)  # fmt: skip
-SINGLE_QUERY_CSRC = (
-    "csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp", "pod/single_query.py",
-)  # fmt: skip
 
 
 def table_row(setting, makers: dict, rounds: int, ms: float = 2.0, least: int = 3) -> dict:

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 
-from pod.measure.provenance import ROOT
+from pod.data import ROOT
 
 DOC = "seconds to build the kernels of one kind of tensor with an empty cache, and to load them from the cache."
 KEYS = ("family", "kind")
-CSRC = ("csrc/hybrid.cu", "csrc/bindings.cpp", "csrc/hopper/hybrid90.cu", "csrc/hopper/bindings90.cpp")
+UNITS = ("hybrid", "hopper")
 REPEATS = 1
 TIMER, L2 = "wall clock of kernels.operator in a process of its own", "warm"
 CALL = """

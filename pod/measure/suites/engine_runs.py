@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pod.measure import provenance
-from pod.measure.suites import HOPPER_CSRC
 
 DOC = "the engine on random weights, three models, attention by FlashAttention-3 and by us: every iteration's time."
 KEYS, WHOLE = ("run", "iteration"), ("run",)
-CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
+UNITS = ("hopper", "model")
 REPEATS = 1
 K = 1024
 PAGE = 256

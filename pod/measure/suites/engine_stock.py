@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
-from pod.measure.suites import HOPPER_CSRC, engine_runs
+from pod.measure.suites import engine_runs
 
 DOC = "96 requests by the engine and by transformers' continuous batching, the same random weights in both."
 KEYS = ("system", "budget")
-CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
+UNITS = ("hopper", "model")
 REPEATS = 1
 K = 1024
 MODEL, REQUESTS, PROMPT, OUTPUT = "llama-3-8b", 96, (1 * K, 3 * K), 128

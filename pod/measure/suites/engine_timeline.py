@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 
-from pod.measure.suites import HOPPER_CSRC
 from pod.measure.suites.engine_runs import LOADS, Enough, K, Load, Window, ready
 
 DOC = "a hybrid and a decode-only iteration of Llama-3-8B: start and end of every piece on the host and on the GPU."
 KEYS, WHOLE = ("run", "layer", "piece"), ("run",)
-CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
+UNITS = ("hopper", "model")
 REPEATS = 1
 LAYERS, FIRST, LAST = 32, 15, 35  # of these iterations the one of median length is shown
 HOST = ("plan", "expect", "wait", "finish")  # what only the host does: before, while and after the GPU works

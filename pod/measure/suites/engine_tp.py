@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import cache
 
 from pod.measure import ranks
-from pod.measure.suites import HOPPER_CSRC, engine_runs
+from pod.measure.suites import engine_runs
 from pod.serving.shapes import SHAPES, Shape
 
 DOC = "Llama-3-8B shared by two GPUs through NCCL, after two have given the tokens of one: every iteration's time."
 KEYS, WHOLE = ("run", "iteration"), ()
-CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
+UNITS = ("hopper", "model")
 REPEATS = 1
 GPUS = 2
 LOAD = replace(engine_runs.LOADS["llama-3-8b"], iterations=1500)

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pod.measure.provenance import ROOT
-from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC
+from pod.data import ROOT
 
 DOC = "tests on the card: how many of each file passed, failed and were skipped."
 KEYS = ("file",)
-CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean.cu", "pod/lean.py", "pod/workplan.py")
+UNITS = ("hybrid", "hopper", "lean")
 REPEATS = 1
 TIMER, L2 = "wall clock of pytest in a process of its own", "warm"
 FOLDER = ROOT / "tests" / "gpu"

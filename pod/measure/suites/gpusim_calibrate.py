@@ -7,7 +7,7 @@ from pod.measure.bare import checked, library, pointer, stream
 
 DOC = "bare reads and products, and prefill or decode alone with 1 to k equal CTAs an SM, which fix the GPU model."
 KEYS = ("probe", "shape", "ctas", "size")
-CSRC = ("csrc/hybrid.cu", "csrc/bindings.cpp", "csrc/micro/rates.cu")
+UNITS = ("hybrid", "rates")
 ROUNDS, REPEATS = 5, 15
 GROUP = 4  # KB that a CTA of csrc/micro/rates.cu asks for at a time
 AGAIN = 16  # groups that "read again" goes round: of 396 CTAs together 26 MB, which L2 keeps

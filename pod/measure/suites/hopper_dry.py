@@ -6,11 +6,10 @@ from statistics import median
 
 from pod.batch import HybridBatch
 from pod.measure import timing
-from pod.measure.suites import HOPPER_CSRC
 
 DOC = "fused and each half alone while one side grows, and when each side of every SM ended (32/8 heads, bf16)."
 KEYS = ("grows", "chunk", "decodes")
-CSRC = HOPPER_CSRC
+UNITS = ("hopper",)
 ROUNDS, REPEATS = 5, 15
 K = 1024
 CONTEXT, DECODE_CONTEXT, Q_HEADS, KV_HEADS = 8 * K, 4 * K, 32, 8

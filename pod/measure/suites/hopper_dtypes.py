@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pod.batch import HybridBatch
 from pod.measure import peers
-from pod.measure.suites import HOPPER_CSRC, hopper_peers, table_row
+from pod.measure.suites import hopper_peers, table_row
 
 DOC = "the eleven hybrid batches in fp16 and at head dimension 64, ours beside FlashAttention-3."
 KEYS = ("head_dim", "dtype", *hopper_peers.KEYS)
-CSRC = HOPPER_CSRC
+UNITS = ("hopper",)
 ROUNDS, REPEATS = 5, 15
 VARIANTS = ((128, "float16"), (64, "bfloat16"), (64, "float16"))
 

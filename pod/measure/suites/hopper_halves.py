@@ -6,11 +6,11 @@ from random import Random
 
 from pod.batch import HybridBatch
 from pod.measure import peers
-from pod.measure.suites import HOPPER_CSRC, table_row
+from pod.measure.suites import table_row
 
 DOC = "prefill alone and decode alone, ours (contiguous, and in pages of 16, 64 and 256) beside FlashAttention-3."
 KEYS = ("side", "batch", "q_heads", "kv_heads", "head_dim", "dtype")
-CSRC = (*HOPPER_CSRC, "csrc/lean.cu", "csrc/bindings.cpp", "pod/lean.py", "pod/schedule/stream_k.py")
+UNITS = ("hopper", "lean")
 ROUNDS, REPEATS = 5, 15
 K = 1024
 RAGGED = Random(1)

@@ -7,13 +7,12 @@ from unittest.mock import patch
 
 from pod.batch import HybridBatch
 from pod.measure import timing
-from pod.measure.suites import HOPPER_CSRC
 from pod.measure.suites.hopper_mixed import BATCHES as MIXED
 from pod.schedule import hopper as schedule
 
 DOC = "the Hopper kernel with each idea of its schedule, and without it."
 KEYS = ("idea",)
-CSRC = HOPPER_CSRC
+UNITS = ("hopper",)
 ROUNDS, REPEATS = 7, 21
 K = 1024
 CHUNKS, CONTEXTS, DECODES, *HEADS = MIXED["three chunks, ragged 32/8"]

@@ -6,11 +6,10 @@ from random import Random
 
 from pod.batch import HybridBatch
 from pod.measure import timing
-from pod.measure.suites import HOPPER_CSRC
 
 DOC = "several chunks and ragged decodes in pages, beside one chunk and equal decodes of the same work."
 KEYS = ("batch", "page")
-CSRC = HOPPER_CSRC
+UNITS = ("hopper",)
 ROUNDS, REPEATS = 5, 15
 K = 1024
 

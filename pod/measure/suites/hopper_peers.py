@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pod.batch import HybridBatch
 from pod.measure import peers, timing
-from pod.measure.suites import HOPPER_CSRC, table_row
+from pod.measure.suites import table_row
 
 DOC = "eleven hybrid batches, ours and its variants beside every peer, with the energy that a batch takes."
 KEYS = ("q_heads", "kv_heads", "chunk", "context", "decodes", "decode_context")
-CSRC = HOPPER_CSRC
+UNITS = ("hopper",)
 ROUNDS, REPEATS = 5, 15
 K = 1024
 BATCHES = [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pod.batch import HybridBatch
-from pod.measure.suites import HOPPER_CSRC, sanitizer
+from pod.measure.suites import sanitizer
 
 DOC = "errors that memcheck finds in the Hopper kernel on small batches."
 KEYS = ("tool",)
-CSRC = HOPPER_CSRC
+UNITS = ("hopper",)
 REPEATS = 1
 TIMER, L2 = sanitizer.TIMER, sanitizer.L2
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pod.batch import MODELS, HybridBatch
 from pod.measure import peers
-from pod.measure.suites import HOPPER_CSRC, table_row
+from pod.measure.suites import table_row
 
 DOC = "the paper's hybrid batches (Figure 11), ours beside FlashAttention-3 serial, on two streams and in one call."
 KEYS = ("model", "tp", "chunk", "context", "decodes", "seen")
-CSRC = HOPPER_CSRC
+UNITS = ("hopper",)
 ROUNDS, REPEATS = 3, 9
 SHARDS = (("llama-3-8b", (1, 2, 4, 8)), ("yi-6b", (1, 2, 4)), ("llama-2-7b", (1, 2)))
 CHUNKS, CONTEXTS = (512, 1024, 2048), (4096, 8192, 12288, 16384, 20480)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from pod.batch import HybridBatch
-from pod.measure.suites import HOPPER_CSRC
 
 DOC = "start and end of every role on every SM, fused and the two halves alone (2K @ 8K beside 128 x 4K)."
 KEYS, WHOLE = ("run", "sm", "role"), ("run",)
-CSRC = HOPPER_CSRC
+UNITS = ("hopper",)
 REPEATS = 1
 K = 1024
 RUNS = ("fused", "prefill", "decode")

@@ -8,13 +8,13 @@ from random import Random
 
 from pod.batch import HybridBatch
 from pod.measure import peers
-from pod.measure.suites import HOPPER_CSRC, table_row
+from pod.measure.suites import table_row
 from pod.schedule.hopper import DECODE_TILE
 from pod.schedule.stream_k import flash_splits
 
 DOC = "decode by stream-K beside fixed splits of the same tile code, FlashAttention-3, FlashInfer and a plain read."
 KEYS = ("batch", "q_heads", "kv_heads", "head_dim", "dtype", "page")
-CSRC = (*HOPPER_CSRC, "csrc/lean.cu", "csrc/bindings.cpp", "pod/lean.py", "pod/schedule/stream_k.py")
+UNITS = ("hopper", "lean")
 ROUNDS, REPEATS = 5, 15
 K, M = 1024, 1 << 20
 SMS = 132

@@ -12,7 +12,7 @@ from pod.measure.suites import lean
 
 DOC = "energy of decode, 56 heads, one request, for stream-K, FlashDecoding's splits and FlashAttention-3."
 KEYS = ("context", "way")
-CSRC = lean.CSRC
+UNITS = lean.UNITS
 REPEATS, SECONDS = 1, 5.2
 K = lean.K
 WAYS = ("lean", "rule_256", "rule_now", "fa3", "paper_lean", "paper_rule_256")

@@ -10,7 +10,7 @@ from pod.measure.suites import lean
 
 DOC = "the operations of a Phi-3-Medium layer: linear ones by tokens, attention by context and by its kernel."
 KEYS = ("operation", "phase", "tokens")
-CSRC = lean.CSRC
+UNITS = lean.UNITS
 ROUNDS, REPEATS = 3, 9
 K = lean.K
 Q_HEADS, KV_HEADS, HEAD_DIM, MODEL, HIDDEN = 40, 10, 128, 5120, 17920

@@ -12,7 +12,7 @@ from pod.measure.suites import lean
 
 DOC = "decode with the heads shared by every GPU here (tensor parallelism); the time is that of the slowest GPU."
 KEYS = ("panel", "gpus", "heads", "batch", "context")
-CSRC = lean.CSRC
+UNITS = lean.UNITS
 REPEATS = 12
 K = lean.K
 PEER = "fa3"

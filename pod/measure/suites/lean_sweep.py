@@ -8,7 +8,7 @@ from pod.measure.suites import lean
 
 DOC = "decode over context, heads, batch and raggedness: stream-K, FlashDecoding's splits, the best split, the paper's."
 KEYS = ("panel", "q_heads", "kv_heads", "head_dim", "batch", "context", "ratio")
-CSRC = lean.CSRC
+UNITS = lean.UNITS
 ROUNDS, REPEATS = 3, 9
 K = lean.K
 

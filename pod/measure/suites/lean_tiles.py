@@ -15,7 +15,7 @@ from pod.schedule import hopper as schedule
 
 DOC = "decode by stream-K with tiles of 64 to 1,024 keys, by warps (csrc/lean.cu), beside the Hopper kernel's decode."
 KEYS = ("q_heads", "kv_heads", "head_dim", "batch", "context")
-CSRC = lean.CSRC
+UNITS = lean.UNITS
 ROUNDS, REPEATS = 5, 15
 K = lean.K
 TILES = (64, 128, 256, 512, 1024)

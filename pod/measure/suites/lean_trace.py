@@ -10,7 +10,7 @@ from pod.schedule import stream_k
 
 DOC = "one launch each of decode, 56 heads of one request: by SM from the Hopper kernel, by part from csrc/lean.cu."
 KEYS, WHOLE = ("run", "row"), ("run",)
-CSRC = lean.CSRC
+UNITS = lean.UNITS
 REPEATS = 1
 BATCH = HybridBatch((1,), (64 * lean.K,), 56, 56, 64, dtype="float16")
 HOPPER = ("lean", "rule_256", "rule_now", "single")

@@ -10,7 +10,7 @@ from pod.measure.bare import checked, library, pointer, stream
 
 DOC = "one load's wait and all loads' bytes a second: registers, shared memory, L1, L2, DRAM."
 KEYS = ("probe", "place", "kib")
-CSRC = ("csrc/micro/memory.cu",)
+UNITS = ("memory",)
 ROUNDS, REPEATS = 5, 15
 TIMER = "chase: clock64 and globaltimer within the kernel; stream: CUDA events around one call after a 256 MB fill"
 LINE, HOPS, THREADS = 128, 1 << 15, 512

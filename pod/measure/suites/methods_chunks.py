@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pod.batch import MODELS, HybridBatch
 from pod.measure import peers
-from pod.measure.suites import METHODS_CSRC, table_row
+from pod.measure.suites import table_row
 
 DOC = "the 32 chunks of a 16K prompt beside 54 and 55 decodes (full waves of 108 SMs) and 66 and 67 (of 132 SMs)."
 KEYS = ("decodes", "chunk")
-CSRC = METHODS_CSRC
+UNITS = ("hybrid",)
 ROUNDS, REPEATS = 3, 9
 PROMPT, CHUNK, DECODES = 16384, 512, (66, 67, 54, 55)
 

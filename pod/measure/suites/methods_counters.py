@@ -8,11 +8,10 @@ from functools import lru_cache, partial
 from pod.ampere import gpu_of
 from pod.batch import MODELS, TABLE1, HybridBatch
 from pod.measure import counters, peers, timing
-from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC
 
 DOC = "compute and memory utilisation of prefill, decode and hybrid kernels (ncu), Llama-3-8B on two GPUs."
 KEYS = ("panel", "batch", "way")
-CSRC = (*METHODS_CSRC, *HOPPER_CSRC)
+UNITS = ("hybrid", "hopper")
 ROUNDS, REPEATS = 3, 9
 CONTEXTS, DECODES, DECODE_CONTEXT = (1024, 2048, 4096, 8192, 16384), (16, 32, 64, 128, 256), 4096
 TILE_DECODES = (8, 16, 32)

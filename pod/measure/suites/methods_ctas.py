@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pod.batch import MODELS, HybridBatch
 from pod.measure import peers
-from pod.measure.suites import METHODS_CSRC, table_row
+from pod.measure.suites import table_row
 
 DOC = "POD with two and with four CTAs an SM, and as it chooses; whole prompts, Llama-3-8B on one GPU."
 KEYS = ("context", "decodes")
-CSRC = METHODS_CSRC
+UNITS = ("hybrid",)
 ROUNDS, REPEATS = 5, 15
 CONTEXTS, DECODES = (1024, 2048, 4096, 8192, 16384), (8, 16, 32, 64, 128)
 WAYS = peers.HALVES | {name: peers.FAMILY[name] for name in ("serial", "pod")} | peers.CONFIGURATIONS

@@ -6,11 +6,11 @@ from functools import partial
 
 from pod.batch import MODELS, HybridBatch
 from pod.measure import peers
-from pod.measure.suites import METHODS_CSRC, methods_sweep, table_row
+from pod.measure.suites import methods_sweep, table_row
 
 DOC = "every way over chunk, decodes and context, from few decodes to many; Llama-3-8B on one GPU."
 KEYS = ("context", "chunk", "decodes")
-CSRC = METHODS_CSRC
+UNITS = ("hybrid",)
 ROUNDS, REPEATS = 3, 9
 CONTEXTS, CHUNKS, DECODES = (4096, 8192, 16384), (256, 512, 1024, 2048, 4096), (4, 16, 32, 64, 128)
 WAYS = {name: make for name, make in methods_sweep.WAYS.items() if name not in (*peers.CONFIGURATIONS, "fa2_streams")}

@@ -6,12 +6,12 @@ from functools import partial
 
 from pod.batch import HybridBatch
 from pod.measure import peers
-from pod.measure.suites import METHODS_CSRC, table_row
+from pod.measure.suites import table_row
 from pod.measure.suites.gpusim_calibrate import bare_read
 
 DOC = "prefill alone and decode alone, ours beside torch's FlashAttention-2 and a bare read of as many bytes."
 KEYS = ("side", "q_heads", "kv_heads", "sequences", "tokens")
-CSRC = (*METHODS_CSRC, "csrc/micro/rates.cu")
+UNITS = ("hybrid", "rates")
 ROUNDS, REPEATS = 5, 15
 K = 1024
 PREFILLS = [(*heads, 1, tokens * K) for tokens in (2, 4, 8, 16) for heads in ((32, 32), (32, 8))]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pod.batch import HybridBatch
 from pod.measure import peers
-from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC, hopper_peers, table_row
+from pod.measure.suites import hopper_peers, table_row
 
 DOC = "the batches of Table 1 and eight more, all our methods beside all peers."
 KEYS = hopper_peers.KEYS
-CSRC = (*METHODS_CSRC, *HOPPER_CSRC)
+UNITS = ("hybrid", "hopper")
 ROUNDS, REPEATS = 10, 30  # twice the usual: two equal plans differ by 3 % otherwise, and peers come as close as that
 WAYS = peers.HALVES | peers.FAMILY | peers.CONFIGURATIONS | {"hopper": peers.ours}
 WAYS |= {"fa2_prefill": peers.fa2_prefill, "fa2_decode": peers.fa2_decode} | peers.TORCH_PEERS | peers.PEERS

@@ -6,12 +6,12 @@ from functools import partial
 
 from pod.batch import MODELS, HybridBatch
 from pod.measure import peers
-from pod.measure.suites import METHODS_CSRC, table_row
+from pod.measure.suites import table_row
 from pod.schedule.binding import POLICIES
 
 DOC = "POD with each policy, at two and four CTAs an SM; a whole prompt of 8K, Yi-6B and Llama-3-8B on one GPU."
 KEYS = ("model", "decodes")
-CSRC = METHODS_CSRC
+UNITS = ("hybrid",)
 ROUNDS, REPEATS = 5, 15
 CONTEXT, DECODES, MODEL_KEYS = 8192, (32, 64, 96, 128, 192), ("yi-6b", "llama-3-8b")
 WAYS = peers.HALVES | {"serial": peers.FAMILY["serial"]}

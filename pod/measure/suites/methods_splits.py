@@ -6,11 +6,11 @@ from functools import partial
 
 from pod.batch import MODELS, HybridBatch
 from pod.measure import peers
-from pod.measure.suites import METHODS_CSRC, table_row
+from pod.measure.suites import table_row
 
 DOC = "POD with each rule for splitting prefill; the last four chunks of a 16K prompt, Llama-3-8B on two GPUs."
 KEYS = ("decodes", "chunk")
-CSRC = METHODS_CSRC
+UNITS = ("hybrid",)
 ROUNDS, REPEATS = 7, 21
 CONTEXT, CHUNK = 16384, 512
 DECODES = (64, 66)  # the paper's, and a full wave of 132 SMs

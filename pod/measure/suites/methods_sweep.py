@@ -6,11 +6,11 @@ from random import Random
 
 from pod.hardware import H200
 from pod.measure import peers
-from pod.measure.suites import METHODS_CSRC, hopper_sweep, table_row
+from pod.measure.suites import hopper_sweep, table_row
 
 DOC = "the paper's hybrid batches (Figure 11), our five methods, POD's configurations and the peers side by side."
 KEYS = hopper_sweep.KEYS
-CSRC = METHODS_CSRC
+UNITS = ("hybrid",)
 ROUNDS, LEAST, REPEATS = 3, 2, 6
 EVEN = 300  # the first rows: a fair sample of the whole sweep, for the view without a filter
 PREFILL_RATE, DECODE_RATE = 0.35, 0.85  # of the peaks, roughly; they decide the order of rows and nothing else

@@ -11,7 +11,7 @@ from pod.trace import both_share
 
 DOC = "a compute-bound and a memory-bound loop: alone, in turn, and fused in every way (Figure 7)."
 KEYS = ("case", "iterations")
-CSRC = ("csrc/micro/fusion.cu", "csrc/micro/fusion_bindings.cpp")
+UNITS = ("fusion",)
 ROUNDS, REPEATS = 5, 15
 
 FIGURE7, EQUAL, LONG_COMPUTE, LONG_MEMORY = "figure 7", "equal tiles", "long compute tiles", "long memory tiles"

@@ -11,7 +11,7 @@ from pod.trace import held
 
 DOC = "SMs that hold compute, memory, both or nothing, at 50 moments of each run of Figure 7's loops."
 KEYS, WHOLE = ("method", "moment"), ("method",)
-CSRC = suite.CSRC
+UNITS = suite.UNITS
 REPEATS = 1
 TIMER, L2 = "%globaltimer at the start and the end of every CTA", "warm"
 MOMENTS = 50

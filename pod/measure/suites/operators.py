@@ -9,12 +9,11 @@ from functools import lru_cache
 from itertools import product
 from random import Random
 
-from pod.measure.suites import HOPPER_CSRC
 from pod.measure.timing import FLUSH_BYTES
 
 DOC = "linear layers, output head and attention of one layer of three models, over grids and at held-out points."
 KEYS = ("model", "operator", "split", "rows", "chunk", "context", "requests", "decode_context")
-CSRC = (*HOPPER_CSRC, "pod/serving/model.py")
+UNITS = ("hopper", "model")
 REPEATS = 5
 TIMER = f"CUDA events around one call, replayed as a graph, after a {FLUSH_BYTES >> 20} MB fill that empties L2"
 K = 1024

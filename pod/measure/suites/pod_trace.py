@@ -9,7 +9,7 @@ from pod.measure import timing
 
 DOC = "every CTA of one launch: operation, SM, ticket, start and time, for pod with two policies, serial and cta."
 KEYS, WHOLE = ("run", "cta"), ("run",)
-CSRC = ("csrc/hybrid.cu", "pod/schedule/binding.py", "pod/schedule/fixed_split.py")
+UNITS = ("hybrid",)
 REPEATS = 1
 K = 1024
 # Llama-3-8B on two GPUs: on an H200 prefill and decode take about as long, and both have more CTAs than it has slots.

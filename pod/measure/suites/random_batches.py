@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pod.measure import check_kernels
-from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC
 
 DOC = "random batches of each kernel family against float64, on poisoned memory, with replays of a CUDA graph."
 KEYS = ("family", "batches", "seed")
-CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean.cu", "pod/lean.py")
+UNITS = ("hybrid", "hopper", "lean")
 REPEATS = 3
 TIMER, L2 = "no times: results are compared", "warm"
 

@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from pod.measure.provenance import ROOT
-from pod.measure.suites import HOPPER_CSRC, METHODS_CSRC, hopper_peers
+from pod.data import ROOT
+from pod.measure.suites import hopper_peers
 
 DOC = "the kernels beside those of the checkout that POD_BEFORE names, round by round in turn."
 KEYS = ("method", *hopper_peers.KEYS)
-CSRC = (*METHODS_CSRC, *HOPPER_CSRC, "csrc/lean.cu", "pod/lean.py")
+UNITS = ("hybrid", "hopper", "lean")
 ROUNDS, REPEATS = 8, 12
 TIMER = "CUDA events around one call, after a 256 MB fill that empties L2; two processes in turn, round by round"
 METHODS = ("hopper", "pod", "serial", "lean")

@@ -12,7 +12,7 @@ from pod.serving.schedulers import Batch
 
 DOC = "decode iterations of LLaMA-13B at 400 tokens of context: model and sampler by batch size."
 KEYS = ("sampler", "batch")
-CSRC, TIMER, L2, REPEATS = vllm_ladder.CSRC, vllm_ladder.TIMER, "warm", 5
+UNITS, TIMER, L2, REPEATS = vllm_ladder.UNITS, vllm_ladder.TIMER, "warm", 5
 BATCHES, CONTEXT = (1, 4, 16, 64, 128, 256), 400
 
 

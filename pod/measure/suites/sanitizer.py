@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from itertools import product
 
 from pod.batch import HybridBatch
-from pod.measure.provenance import ROOT
-from pod.measure.suites import METHODS_CSRC
+from pod.data import ROOT
 
 DOC = "errors that memcheck, racecheck and synccheck find in the sm_80 family on small batches."
 KEYS = ("tool", "batches")
-CSRC = METHODS_CSRC
+UNITS = ("hybrid",)
 REPEATS = 1
 TIMER, L2 = "no times: errors are counted", "warm"
 TOOLS = ("memcheck", "racecheck", "synccheck")

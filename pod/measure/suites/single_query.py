@@ -8,11 +8,11 @@ from random import Random
 from pod import single_query
 from pod.batch import HybridBatch
 from pod.measure import peers
-from pod.measure.suites import SINGLE_QUERY_CSRC, lean, table_row
+from pod.measure.suites import lean, table_row
 
 DOC = "six versions of vLLM's first decode kernel, lean and Hopper decode on the same work (40 heads)."
 KEYS = ("batch",)
-CSRC = (*SINGLE_QUERY_CSRC, *lean.CSRC)
+UNITS = ("single-query", *lean.UNITS)
 ROUNDS, REPEATS = 5, 15
 HEADS, PAGE = 40, single_query.PAGE  # LLaMA-13B: every query head has keys of its own
 CHATS = Random(1)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from pod.measure import counters, peers
-from pod.measure.suites import HOPPER_CSRC, SINGLE_QUERY_CSRC, single_query
+from pod.measure.suites import single_query
 
 DOC = "counters (ncu) of six versions of vLLM's first decode kernel and of Hopper decode: rates, issue slots, stalls."
 KEYS = ("batch", "kernel")
-CSRC = (*SINGLE_QUERY_CSRC, *HOPPER_CSRC)
+UNITS = ("single-query", "hopper")
 REPEATS = 1
 BATCHES = ("144 chats", "256 x 512", "1 x 2048")
 KERNELS: dict[str, Callable] = single_query.IDEAS | {"hopper": peers.ours}

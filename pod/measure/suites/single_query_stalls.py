@@ -10,7 +10,7 @@ from pod.measure.suites import single_query
 
 DOC = "the instructions at which warps wait most (ncu): query in registers, the same with keys in turn, query shared."
 KEYS, WHOLE = ("kernel", "rank"), ()
-CSRC = single_query.SINGLE_QUERY_CSRC
+UNITS = ("single-query",)
 REPEATS = 1
 BATCH, KERNELS, RANKS = "144 chats", ("registers", "registers_in_turn", "shared"), 40
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 from itertools import product
 from random import Random
 
-from pod.measure.suites import HOPPER_CSRC, SINGLE_QUERY_CSRC
 from pod.serving import early
 from pod.serving.events import Log
 from pod.serving.loop import Ticks, serve
@@ -24,7 +23,7 @@ from pod.serving.step import predicting
 
 DOC = "LLaMA-13B on 1,000 chats: some iterations with each kernel and sampler of the post, and with today's kernel."
 KEYS, WHOLE = ("iteration", "kernel", "sampler"), ()
-CSRC = (*SINGLE_QUERY_CSRC, *HOPPER_CSRC, "pod/serving/early.py", "pod/serving/sampler.py")
+UNITS = ("single-query", "hopper", "vllm of 2023")
 TIMER, L2 = "host clock from the batch to its tokens on the host; CUDA events between model and sampler", "warm"
 REPEATS = 1
 MODEL, BLOCKS = "llama-13b", 7936  # blocks of 16 tokens: 104 GB of keys and values beside 26 GB of weights

@@ -11,7 +11,7 @@ from pod.serving.step import predicting
 
 DOC = "100 consecutive iterations of the ladder's run, executed, for the first and the last variant of the post."
 KEYS, WHOLE = ("kernel", "sampler", "iteration"), ("kernel", "sampler")
-CSRC, TIMER, L2, REPEATS = vllm_ladder.CSRC, "host clock from one submitted batch to the next", "warm", 1
+UNITS, TIMER, L2, REPEATS = vllm_ladder.UNITS, "host clock from one submitted batch to the next", "warm", 1
 FIRST, COUNT = 700, 100
 VARIANTS = (early.LADDER["clean"], early.LADDER["one copy"])
 

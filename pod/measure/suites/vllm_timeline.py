@@ -13,7 +13,7 @@ from pod.serving import early
 
 DOC = "one decode iteration of each rung of the ladder, profiled: GPU at work for model and sampler, copies, waits."
 KEYS, WHOLE = ("rung", "view", "bin"), ()
-CSRC, L2, REPEATS = vllm_ladder.CSRC, "warm", 1
+UNITS, L2, REPEATS = vllm_ladder.UNITS, "warm", 1
 TIMER = "torch.profiler of one iteration; unprofiled_ms is the host clock of the median of nine without it"
 BINS, ZOOM_US = 400, 800.0
 VIEWS = ("iteration", "zoom")  # all of it; the first 0.8 ms after the model's last kernel

@@ -1,0 +1,112 @@
+"""The same function over many things: on all cores, remembered where asked, or on a cluster.
+
+joblib does both. Its workers are processes of their own kind, which need no main guard in the caller's script and take
+no threads along. Where they run is the caller's choice:
+
+    with joblib.parallel_config(backend="dask"):  # after distributed.Client(address); or "ray", see joblib's pages
+        sweep(Run.metrics, runs)
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TypeVar
+
+from pod import files
+from pod.data import DATA
+
+In, Out = TypeVar("In"), TypeVar("Out")
+
+
+def progress(total: int, unit: str, quiet: bool = False):
+    """A bar on a terminal. Whoever only wants the kernels has no tqdm, and simulates without."""
+    if find_spec("tqdm") is None:
+        return nullcontext(SimpleNamespace(update=lambda done=1: None))
+    from tqdm import tqdm
+
+    return tqdm(total=total, disable=quiet or None, leave=False, unit=unit)
+
+
+def sweep(call: Callable[[In], Out], items: Iterable[In], cores: int | None = None, quiet: bool = False) -> list[Out]:
+    """[call(item) for item in items], with a progress bar on a terminal. Whoever only wants the kernels has no joblib
+    either, and waits for one core."""
+    items = list(items)
+    cores = min(cores or os.cpu_count() or 1, len(items))
+    done = []
+    with progress(len(items), "run", quiet) as bar:
+        for result in _spread(call, items, cores) if cores > 1 and find_spec("joblib") else map(call, items):
+            done.append(result)
+            bar.update()
+    return done
+
+
+def _spread(call: Callable, items: list, cores: int):
+    from joblib import Parallel, delayed
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    try:
+        with _deaf():
+            results = Parallel(n_jobs=cores, return_as="generator")(delayed(call)(item) for item in items)
+        yield from results
+    except TerminatedWorkerError:
+        raise ValueError(f"sweep: a process of {len(items)} runs ended, did the memory suffice?") from None
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that start here do not hear Ctrl-C: it is for the parent, who says so once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# ---------------------------------------------------------------- results that are kept
+
+
+def remember(call: Callable) -> Callable:
+    """`call`, which recalls what it gave for the same arguments before: an interrupted sweep goes on where it was. One
+    of the arguments should be `state()`. A folder that cannot be written costs nothing but time."""
+    return _memory().cache(call)
+
+
+@cache
+def _memory():
+    from joblib import Memory
+
+    return Memory(files.folder("simulated"), verbose=0)
+
+
+@cache
+def state() -> str:
+    """Digest of all code of this package, prose left out, and of all data that was not computed from it."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(meaning(path.read_text(encoding="utf-8")).encode())
+    for path in sorted(p for folder in ("recorded", "workloads", "paper") for p in (DATA / folder).rglob("*.csv")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def meaning(code: str) -> str:
+    """What Python makes of a source: comments, docstrings and layout are gone."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:]
+    return ast.dump(tree)

@@ -1,0 +1,80 @@
+"""One reader for every table, and figures of somebody else's card."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pod import data
+from pod.__main__ import main
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.delenv("POD_FROM", raising=False)
+    for name in ("RECORDED", "FRESH", "COMPUTED"):
+        monkeypatch.setattr(data, name, tmp_path / name.lower())
+    return tmp_path
+
+
+def test_figures_show_what_was_recorded_until_somebody_chooses(home, monkeypatch):
+    monkeypatch.setenv("POD_FROM", "recorded/h200")
+    for place, text in (("recorded/h200", "1"), ("fresh/h100", "2"), ("computed", "3")):
+        (home / place).mkdir(parents=True)
+        (home / place / ("y.csv" if place == "computed" else "x.csv")).write_text(f"n\n{text}\n")
+    assert data.read("x").n[0] == 1 and data.card() == "H200" and data.a_card() == "an H200"
+    data.choose("fresh")
+    assert data.read("x").n[0] == 2 and data.card() == "H100" and data.hardware().key == "h100"
+    assert data.read("y").n[0] == 3, "what is computed belongs to no card"
+    (home / "fresh" / "b200").mkdir()
+    with pytest.raises(ValueError, match="from: got fresh/, allowed are fresh/b200, fresh/h100"):
+        data.choose("fresh")
+    data.choose("fresh/b200")
+    assert data.a_card() == "a B200"
+    with pytest.raises(ValueError, match="x: is not in .*b200; `python -m pod measure x` on that GPU makes it"):
+        data.read("x")
+
+
+@pytest.mark.parametrize("place, message", [
+    ("elsewhere", "from: got 'elsewhere', allowed are recorded, fresh"),
+    ("fresh", "from: nothing lies in data/fresh/; `make measure` on a GPU fills it"),
+    ("fresh/h100", "from: got fresh/h100, allowed are"),
+])  # fmt: skip
+def test_a_place_that_is_not_there_is_one_line(home, place, message, monkeypatch, capsys):
+    monkeypatch.setenv("POD_FROM", "recorded")
+    assert main(["figures", "--from", place]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_another_card_draws_the_same_pictures(tmp_path):
+    """As somebody with an H100 would: recordings in data/fresh/h100, and figures that name it."""
+    tree = tmp_path / "tree"
+    shutil.copytree(data.ROOT / "pod", tree / "pod", ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("paper", "workloads", "computed"):
+        shutil.copytree(data.DATA / part, tree / "data" / part)
+    for name in ("claims.toml", "bands.csv"):
+        shutil.copy(data.DATA / name, tree / "data" / name)
+    shutil.copytree(data.DATA / "recorded", tree / "data" / "recorded")
+    (tree / "notebooks").mkdir()
+    for name in ("hopper-peers", "methods-sweep"):
+        for path in (tree / "data" / "recorded" / "h200").glob(f"{name}.*"):
+            fresh = tree / "data" / "fresh" / "h100" / path.name
+            fresh.parent.mkdir(parents=True, exist_ok=True)
+            text = path.read_text().replace("NVIDIA H200", "NVIDIA H100 80GB HBM3")
+            fresh.write_text(text)
+
+
+    def figures(*ids: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "pod", "figures", "--from", "fresh", *ids]
+        env = {"PYTHONPATH": str(tree), "PATH": os.environ["PATH"]}
+        return subprocess.run(command, cwd=tree, capture_output=True, text=True, env=env)
+
+    done = figures("pod-11", "hopper-peers")
+    assert done.returncode == 0, done.stderr
+    assert "on an H100" in done.stdout and "H200" not in done.stdout
+    page = (tree / "figures" / "index.html").read_text()
+    assert "recorded on H100" in page and "NVIDIA H100" in page and "lacks lean of an H100" in page
+    done = figures("gpu-model")
+    assert done.returncode == 2 and "figure 'gpu-model': lacks methods-sweep" in done.stderr
