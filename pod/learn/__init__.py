@@ -1,5 +1,6 @@
 """CUDA in a notebook cell, exercises with judges, and predictions as questions."""
 
+from pod.learn import program
 from pod.learn.cuda import CellError, CompileError, Fault, LaunchError, cuda
 from pod.learn.judge import check
 from pod.learn.questions import answer, ask
@@ -14,3 +15,4 @@ def load_ipython_extension(shell) -> None:
         shell.push(cuda(text).kernels)
 
     shell.register_magic_function(magic, "cell", "cuda")
+    program.prepare()

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from threading import Lock, Thread
 
 from pod import files, kernels
 from pod.learn.rewrite import Cell
@@ -90,19 +92,40 @@ def _sweep(folder: Path) -> None:
 def _compile(cell: Cell, workshop: Path, program: Path) -> None:
     source, ours, made = workshop / "cell.cu", workshop / "cell.o", workshop / "program"
     source.write_text(_text(cell), encoding="utf-8")
-    machine = files.kept(f"learn/{_machine()}")
-    other = None if machine else _start([*FLAGS, "-c", str(FOLDER / "machine.cpp"), "-o", str(workshop / "machine.o")])
-    said = _finish(_start([*FLAGS, *OF_A_CELL, "-c", str(source), "-o", str(ours)]))
-    if other:  # compiled beside the cell, the first time
-        if wrong := _finish(other):
-            raise RuntimeError(f"csrc/learn/machine.cpp: {wrong[:6000]}")
-        machine = program.parent / _machine()
-        files.keep(workshop / "machine.o", machine)
+    compiling = _start([*FLAGS, *OF_A_CELL, "-c", str(source), "-o", str(ours)])
+    other = machine()  # compiled beside the cell, the first time
+    said = _finish(compiling) or _finish(_start([str(ours), str(other), "-o", str(made)]))
     if said:
         raise Refused(said)
-    if wrong := _finish(_start([str(ours), str(machine), "-o", str(made)])):
-        raise Refused(wrong)
     files.keep(made, program)
+
+
+_making = Lock()
+
+
+def machine() -> Path:
+    """The machine that every cell is linked to, compiled unless it is in the cache."""
+    name = f"machine-{_machine_key()}.o"
+    with _making:
+        if kept := files.kept(f"learn/{name}"):
+            return kept
+        place = files.folder("learn") / name
+        with tempfile.TemporaryDirectory(prefix="build-", dir=place.parent) as workshop:
+            made = Path(workshop) / name
+            if wrong := _finish(_start([*FLAGS, "-c", str(FOLDER / "machine.cpp"), "-o", str(made)])):
+                raise RuntimeError(f"csrc/learn/machine.cpp: {wrong[:6000]}")
+            files.keep(made, place)
+        return place
+
+
+def prepare() -> None:
+    """Have the machine made while somebody still reads; what is wrong will be said when a cell needs it."""
+
+    def make() -> None:
+        with suppress(kernels.BuildError, RuntimeError, OSError):
+            machine()
+
+    Thread(target=make, daemon=True).start()
 
 
 def complaints(source: Path) -> str:
@@ -134,10 +157,6 @@ def _finish(compiling: subprocess.Popen) -> str:
 def _compiler() -> str:
     kernels.require_tools()
     return kernels.compiler()
-
-
-def _machine() -> str:
-    return f"machine-{_machine_key()}.o"
 
 
 @cache
