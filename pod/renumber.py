@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WALK = ROOT / "pod" / "walk.py"
 KINDS = {".ipynb", ".py", ".md", ".toml", ".cu", ".cuh", ".h", ".cpp", ".css", ".json", ""}
-KEPT = ("data/recorded/", "data/paper/", "data/workloads/", "data/model/", "tests/golden/")  # measured, not written
+MADE = ("recorded", "computed", "paper", "workloads", "model")
+KEPT = (*(f"data/{name}/" for name in MADE), "tests/golden/")  # measured or computed, not written
 LIST = r"\d\d(?:(?:, | and | to | or |, and |–|-)\d\d)*(?!\d|\.\d| %)"
 NAMED = re.compile(rf"\b([Cc]hapters?(?: |\n\s*|\\n\",\n\s*\"|\*\* |\. ))({LIST})")
 FIELD = re.compile(r"\b(chapter=\"|chapter: str = \")(\d\d)(?=\")")
