@@ -8,7 +8,6 @@ import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,6 +26,7 @@ VERBS = {
     "simulate": ("pod.serving.cli", "serve a workload on a modelled GPU; what the users feel"),
     "generate": ("pod.generate", "a small chat model answers, on this machine"),
     "notebooks": ("pod.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
+    "progress": ("pod.learn.progress", "which exercises and predictions you have got right so far"),
     "readme": ("pod.readme", "refresh the generated part of README.md; --check only looks"),
 }
 
@@ -36,18 +36,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; --help tells more\n")
-
-
-def available() -> dict[str, tuple[str, str]]:
-    """The verbs whose module is here."""
-
-    def exists(module: str) -> bool:
-        try:
-            return find_spec(module) is not None
-        except ModuleNotFoundError:  # the package that would hold it is missing too
-            return False
-
-    return {verb: place for verb, place in VERBS.items() if exists(place[0])}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -80,12 +68,10 @@ def _obey(argv: list[str]) -> int:
         raise ValueError("the folder that this was called in is gone") from None
     parser = Parser(prog="python -m pod", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb, (module, text) in available().items():
+    for verb, (module, text) in VERBS.items():
         verb_parser = verbs.add_parser(verb, help=text, description=text)
         if argv[:1] == [verb]:  # the others' modules stay unloaded
             import_module(module).configure(verb_parser)
-    if argv and argv[0] in VERBS.keys() - available():
-        parser.error(f"{argv[0]} is not part of this version yet")
     args = parser.parse_args(argv)
     return import_module(VERBS[args.verb][0]).run(args) or 0
 

@@ -53,6 +53,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("15_profiling_an_engine", 25, "Where did the other half of the time go?"),
     ),
     "Beyond the paper": (Chapter("16_pod_on_hopper", 45, "And on today's GPU?"),),
+    "With your own hands": (Chapter("17_first_kernels", 35, "What does one thread do, and who waits for whom?"),),
 }
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
 

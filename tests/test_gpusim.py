@@ -249,9 +249,10 @@ def test_calibration_batches_are_even_and_as_many_as_they_say(case):
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_the_microbenchmarks_compile(tmp_path, arch):
-    source = ROOT / "csrc" / "micro" / "rates.cu"
-    command = ["nvcc", "-std=c++20", f"-arch={arch}", "-cubin", str(source), "-o", str(tmp_path / "rates.cubin")]
+@pytest.mark.parametrize("name", ["rates", "memory"])
+def test_the_microbenchmarks_compile(tmp_path, name, arch):
+    source = ROOT / "csrc" / "micro" / f"{name}.cu"
+    command = ["nvcc", "-std=c++20", f"-arch={arch}", "-cubin", str(source), "-o", str(tmp_path / f"{name}.cubin")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
 

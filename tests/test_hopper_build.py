@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pod.kernels import build
-from pod.measure.provenance import csrc_hashes
+from pod.measure import sources
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "csrc" / "sm90"
@@ -41,7 +41,7 @@ def _nvcc() -> tuple[str, str]:
 def built() -> tuple[str, Path]:
     """What ptxas said, and the cubin. Compiled once for each state of the sources, comments left out."""
     nvcc, version = _nvcc()
-    key = hashlib.sha256(repr((csrc_hashes([SOURCE]), version, OPTIONS)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((sources.digest([ROOT / SOURCE]), version, OPTIONS)).encode()).hexdigest()[:16]
     folder = ROOT / ".cache" / "hopper" / key
     said, cubin = folder / "ptxas.txt", folder / "hybrid90.cubin"
     if not said.is_file():

@@ -18,7 +18,6 @@ from pod.figures import (
     lean_11,
     lean_12,
     lean_shapes,
-    recording,
 )
 from pod.figures import lean_tiles as lean_tiles_figure
 from pod.measure import peers, timing
@@ -83,7 +82,7 @@ def test_the_best_split_gains_nothing_where_heads_fill_the_machine():
 
 def test_model_is_near_the_recordings_of_an_h200():
     assert lean_07.model_error() < 0.06
-    df = recording("lean-sweep")
+    df = read("lean-sweep")
     df = df[(df.head_dim == 64) & (df.context == 64 << 10) & (df.ratio == 1)]
     ctas = df.q_heads * df.batch * df.paper_rule_256_parts
     rate = df.kv_bytes / df.paper_rule_256 / ctas
@@ -93,7 +92,7 @@ def test_model_is_near_the_recordings_of_an_h200():
 
 # ---------------------------------------------------------------- recordings
 def test_speedups_are_ratios_of_recorded_times():
-    raw = recording("lean-sweep")
+    raw = read("lean-sweep")
     row = raw[(raw.panel == "8a") & (raw.context == 64 << 10)].iloc[0]
     assert lean_08.gain_at_64k() == pytest.approx(row.paper_rule_256 / row.paper_lean)
     assert lean_08.never_slower() == pytest.approx((raw.best_split / raw.lean).min())
@@ -101,7 +100,7 @@ def test_speedups_are_ratios_of_recorded_times():
 
 
 def test_best_split_is_the_best_of_the_splits():
-    raw = recording("lean-sweep")
+    raw = read("lean-sweep")
     for name in ("rule_256", "rule_now", "single"):
         assert (raw.best_split <= raw[name] + 1e-9).all()
 
@@ -114,7 +113,7 @@ def test_shapes_have_rates_below_the_data_sheet():
 
 
 def test_pages_and_single_requests_are_those_that_were_recorded():
-    raw, pages = recording("lean"), lean_shapes.in_pages()
+    raw, pages = read("lean"), lean_shapes.in_pages()
     assert len(pages) == sum(c["head_dim"] == 128 and not c["page"] for c in lean.cases()) and (pages.cost > 0.9).all()
     assert lean_shapes.least_in_pages() == pytest.approx((raw.fa3_page16 / raw.auto_page16).min())
     singles = lean_shapes.singles()
@@ -124,7 +123,7 @@ def test_pages_and_single_requests_are_those_that_were_recorded():
 
 def test_heads_side_by_side_are_read_no_slower():
     orders = lean_tiles_figure.orders()
-    assert len(orders) == (recording("lean-tiles").kv_bytes > 1e9).sum()
+    assert len(orders) == (read("lean-tiles").kv_bytes > 1e9).sum()
     gain = orders["side by side"] / orders["head after head"]
     assert gain.min() > 0.98 and gain.mean() > 1.01
 

@@ -109,7 +109,7 @@ BROKEN = {
     "allowed is 1 MiB": grow,
     "not in canonical form": add_widget_state,
     "not executed from top to bottom": set_count,
-    "no heading": (edit_source(0, "# 04 ", "# 05 "), "does not begin with the heading `# 04"),
+    "no heading": (edit_source(0, "# ", "## "), "does not begin with the heading `# "),
     "no promise": (edit_source(0, "You need", "Bring"), "does not say 'you need'"),
     "badge": (edit_source(1, "pod.badge()", "pass"), "does not call pod.badge()"),
     "badge compared": (edit_source(1, "# NBVAL_IGNORE_OUTPUT", ""), "under NBVAL_IGNORE_OUTPUT"),

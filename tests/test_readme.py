@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pod import readme
-from pod.__main__ import available
+from pod.__main__ import VERBS
 
 TEXT = readme.README.read_text(encoding="utf-8")
 
@@ -55,4 +55,4 @@ def test_commands_exist():
     for verb in re.findall(r"`?make ([a-z-]+)", TEXT):
         assert re.search(rf"^{verb}:", makefile, re.MULTILINE), verb
     for verb in re.findall(r"python -m pod ([a-z]+)", TEXT):
-        assert verb in available(), verb
+        assert verb in VERBS, verb

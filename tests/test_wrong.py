@@ -53,4 +53,4 @@ def test_every_barrier_but_the_known_three_is_missed_when_it_goes():
             assert text == "right result", f"{place}: {text}"
         else:
             assert re.search("race: |un-awaited copy: ", text), f"{place}: {text}"
-    assert seen == {"assign": 2, "broadcast": 3, "run": 1, "write_out": 2, "step": 2, "merge_if_me": 2}
+    assert seen == {"assign": 2, "broadcast": 3, "run": 1, "write_out": 2, "step": 2, "merge_if_last": 2}

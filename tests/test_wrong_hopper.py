@@ -33,7 +33,7 @@ def test_kernel_with_a_mistake_is_caught(kernels, number, mistake):
 TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("prefill", "load_q", 1), ("prefill", "stop", 0),
             ("decode", "announce", 1)}  # fmt: skip
 TWICE = {("prefill", "merge", 0), ("prefill", "merge", 3), ("decode", "merge", 0), ("decode", "merge", 2)}
-SPARE = {*TOGETHER, *TWICE, ("prefill", "step", 0)}
+SPARE = {*TOGETHER, *TWICE, ("prefill", "consume", 0)}
 
 
 def test_every_barrier_but_the_known_ten_is_missed_when_it_goes():

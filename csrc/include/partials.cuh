@@ -7,8 +7,9 @@
 #pragma once
 #include "ptx.cuh"
 
-// Counts a part that is stored: true for the last of `parts`. By one thread, after a barrier with all who have
-// stored, and before one with all who will merge. Leaves the counter at zero for the next launch.
+// Counts a part that is stored: true for the last of `parts`, and the counter is back at zero for the next launch. By
+// one thread, after a barrier with all who have stored and before one with all who will merge. (Teams
+// of the sm_80 family do the same in merge.cuh, where all learn the ticket.)
 DEV bool last_to_arrive(gptr<int> arrived, int parts) {
     const bool last = ptx::atomic_add_acq_rel(arrived, 1) == parts - 1;
     if (last) arrived[0] = 0;

@@ -6,8 +6,7 @@
 #include <type_traits>
 
 // GPU(...) is compiled by nvcc only, CPU(...) for the emulator only. AT, the last parameter, is the caller's place in
-// the source, for the emulator's reports, and PASS_AT hands it on; on the GPU both are nothing. (.._ONLY: there is no
-// other.)
+// the source, for the emulator's reports, and PASS_AT hands it on; on the GPU both are nothing.
 #ifdef __CUDACC__
 #define GPU(...) __VA_ARGS__
 #else
@@ -17,13 +16,11 @@
 #define CPU(...) __VA_ARGS__
 #define AT_ONLY emulate::Where at = emulate::Where::here()
 #define AT , AT_ONLY
-#define PASS_AT_ONLY at
 #define PASS_AT , at
 #else
 #define CPU(...)
 #define AT_ONLY
 #define AT
-#define PASS_AT_ONLY
 #define PASS_AT
 #endif
 
@@ -195,6 +192,12 @@ DEV uint64_t globaltimer() {
 }
 
 // ---------------------------------------------------------------- arithmetic
+// Hide where a value comes from, so that the compiler computes what follows from it again instead of keeping it in
+// registers.
+DEV int opaque(int x) {
+    GPU(asm volatile("" : "+r"(x));)
+    return x;
+}
 // 2^x on the special-function unit, denormals to zero; ex2(-inf) = 0.
 DEV float ex2(float x) {
     GPU(float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;)

@@ -4,17 +4,6 @@
 #pragma once
 #include "ptx90.cuh"
 
-// An mbarrier in shared memory. It knows of a phase only whether its number is odd, so whoever waits says that.
-struct Barrier {
-    uint64_t state;
-
-    DEV smem_addr address() const { return ptx::smem_u32(&state); }
-    DEV void init(int arrivals) { ptx::mbar_init(address(), arrivals); }
-    DEV void expect(uint32_t bytes AT) { ptx::mbar_arrive_tx(address(), bytes PASS_AT); }
-    DEV void arrive(AT_ONLY) { ptx::mbar_arrive(address() PASS_AT); }
-    DEV void wait(uint32_t odd AT) const { ptx::mbar_wait(address(), odd PASS_AT); }
-};
-
 // Where one side of a ring is: at which stage, and whether its number of rounds is odd. A counter tells both where the
 // remainder costs nothing; elsewhere they are counted apart.
 template <int kStages, bool kOneCounter = (kStages & (kStages - 1)) == 0> struct Place {
@@ -45,23 +34,25 @@ template <int kStages> struct Place<kStages, false> {
 // A ring has no position: each side keeps a Place of its own, and may look ahead.
 template <int kStages> struct Ring {
     using Place = ::Place<kStages>;
-    Barrier full[kStages], empty[kStages];
+    uint64_t full[kStages], empty[kStages];  // mbarriers: they know of a phase only whether its number is odd
 
     // By one thread, once. An arrival and the bytes it expects fill a stage; `readers` arrivals empty it.
     DEV void init(int readers) {
         for (int s = 0; s < kStages; ++s) {
-            full[s].init(1);
-            empty[s].init(readers);
+            ptx::mbar_init(ptx::smem_u32(&full[s]), 1);
+            ptx::mbar_init(ptx::smem_u32(&empty[s]), readers);
         }
     }
-    // In the first round nobody has read yet: the phase before an mbarrier's first counts as complete.
-    DEV void acquire(Place p AT) { empty[p.stage()].wait(p.odd() ^ 1 PASS_AT); }
-    DEV smem_addr filled(Place p) const { return full[p.stage()].address(); }
-    DEV void expect(Place p, uint32_t bytes AT) { full[p.stage()].expect(bytes PASS_AT); }
-    DEV void fill(Place p AT) { full[p.stage()].arrive(PASS_AT_ONLY); }
+    DEV smem_addr filled(Place p) const { return ptx::smem_u32(full) + 8 * p.stage(); }
+    DEV smem_addr emptied(Place p) const { return ptx::smem_u32(empty) + 8 * p.stage(); }
 
-    DEV void wait(Place p AT) const { full[p.stage()].wait(p.odd() PASS_AT); }
-    DEV void release(Place p AT) { empty[p.stage()].arrive(PASS_AT_ONLY); }
+    // In the first round nobody has read yet: the phase before an mbarrier's first counts as complete.
+    DEV void acquire(Place p AT) { ptx::mbar_wait(emptied(p), p.odd() ^ 1 PASS_AT); }
+    DEV void expect(Place p, uint32_t bytes AT) { ptx::mbar_arrive_tx(filled(p), bytes PASS_AT); }
+    DEV void fill(Place p AT) { ptx::mbar_arrive(filled(p) PASS_AT); }
+
+    DEV void wait(Place p AT) const { ptx::mbar_wait(filled(p), p.odd() PASS_AT); }
+    DEV void release(Place p AT) { ptx::mbar_arrive(emptied(p) PASS_AT); }
 };
 
 // Whose turn it is among the kGroups warpgroups that want the tensor cores, each with a named barrier for its own

@@ -44,13 +44,6 @@ DEV Work load_work(gptr<const int> list, int i) {
     return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w};
 }
 
-// Hide where a value comes from, so that the compiler computes what follows from it again instead of keeping it in
-// registers.
-DEV int opaque(int x) {
-    GPU(asm volatile("" : "+r"(x));)
-    return x;
-}
-
 // Warps that share a tile. One warp needs no CTA barrier, so several may live in a CTA: virtual CTAs.
 template <int kWarps> struct Team {
     int warp, lane;
@@ -165,7 +158,7 @@ private:
     // Byte of 16-byte chunk c of row r in a panel. The exclusive-or spreads eight rows over all banks.
     DEV static int place(int r, int c) { return r * kRowBytes + ((c ^ (r & 7)) << 4); }
     // A tile of 32 rows a warp has no register to spare for addresses.
-    DEV int lane() const { return kTiles > 1 ? opaque(team.lane) : team.lane; }
+    DEV int lane() const { return kTiles > 1 ? ptx::opaque(team.lane) : team.lane; }
     // Where a lane's ldmatrix row starts, for fragments of A (Q, and V transposed) and of B (K).
     DEV smem_addr lane_a() const {
         const int lane = this->lane();
@@ -184,8 +177,8 @@ private:
         for (int g = 0; g < kGroups; ++g) {
             // Past the end, any page that exists will do: nothing is read from it.
             const int key = min(first_key + (team.warp + g * Tile::kWarps) * 16, work.end - 1);
-            page[g] = work.seq;
-            if (x.table) page[g] = __ldg(x.table + (int64_t(work.seq) * x.table_stride + (key >> x.page_shift)));
+            page[g] = x.table ? __ldg(x.table + (int64_t(work.seq) * x.table_stride + (key >> x.page_shift)))
+                              : work.seq;
         }
     }
     // 16 rows by one warp; rows from `valid` on become zeros, whatever lies there.
@@ -216,8 +209,8 @@ private:
     // must not lead out of the pool; it is bounded here and not where it was read, so that nobody waits for the
     // table.
     DEV int64_t rows_at(int page, int key) const {
-        const int64_t in_page = int64_t(key & ((1u << x.page_shift) - 1)) * x.kv_token;
-        return min(unsigned(page), x.pages - 1) * x.kv_page + in_page + work.kv_head * x.kv_head;
+        return min(unsigned(page), x.pages - 1) * x.kv_page + int64_t(key & ((1u << x.page_shift) - 1)) * x.kv_token +
+               work.kv_head * x.kv_head;
     }
     // Fetch panels of keys `key` ...: K into one slot, V into another. After V, look up where the next keys lie, long
     // before they are fetched.

@@ -20,7 +20,15 @@ template <class T, int kD, int kKeys> struct CtaWorker {
     using Tile = ::Tile<T, kD, 4, 1, kKeys, 4>;
 };
 
-// ---------------------------------------------------------------- who merges the parts of a head, beside LastMerges
+// ---------------------------------------------------------------- who merges the parts of a head
+// Whoever arrives last. Nobody waits for anybody, so the parts need not run at the same time.
+struct LastMerges {
+    template <class Team> DEV static bool is_me(const Work& work, gptr<int> arrived, const Team& team) {
+        int ticket = 0;
+        if (team.thread() == 0) ticket = ptx::atomic_add_acq_rel(arrived, 1);
+        return team.broadcast(ticket) == work.parts - 1;
+    }
+};
 // The paper's host: whoever has the first tile. It waits for all others, so all of them must be on the GPU at once.
 struct HostMerges {
     template <class Team> DEV static bool is_me(const Work& work, gptr<int> arrived, const Team& team) {
@@ -30,7 +38,6 @@ struct HostMerges {
             others = 0;
             if (team.thread() == 0) others = ptx::atomic_add_acq_rel(arrived, host ? 0 : 1);
         } while (team.broadcast(others) < work.parts - 1 && host);
-        if (host && team.thread() == 0) arrived[0] = 0;  // for the next launch
         return host;
     }
 };
@@ -46,33 +53,59 @@ template <class T> struct LeanParams {
 };
 
 // One record: the part of a head that lies in this worker's range.
-template <class Tile, class Merges, bool kTrace, class T>
+template <class Tile, class Merge, bool kTrace, class T>
 DEV void attend_part(const LeanParams<T>& p, int i, int worker, const typename Tile::Team& team) {
-    if constexpr (!kTrace) {
-        attend<Tile, Merges>(p.x, p.partials, p.work, i, team, 0, [] {});
-    } else {
-        const int64_t start = ptx::globaltimer();
-        int64_t computed;
-        const auto stamp = [&] { computed = ptx::globaltimer(); };
-        const bool merged = attend<Tile, Merges>(p.x, p.partials, p.work, i, team, 0, stamp);
-        if (team.thread() != 0) return;
-        const int64_t sm = ptx::smid(), end = ptx::globaltimer();
-        const int64_t fields[8] = {worker, i, sm, start, computed, end, merged, blockIdx.x};
+    const int64_t start = kTrace ? ptx::globaltimer() : 0;
+    TileAttention<Tile> a(p.x, team, load_work(p.work, i), 0);
+    a.run();
+    float inverse[Tile::kTiles][2], lse2[Tile::kTiles][2];
+    a.rows.finish(inverse, lse2, p.x.scale_log2);
+    const int64_t computed = kTrace ? ptx::globaltimer() : 0;
+    const Work work = load_work(p.work, i);  // again: the loops needed the registers
+    bool merges = false;
+    if (work.parts == 1) {
+        a.write_out(work, inverse);
+        if (p.x.lse && team.lane % 4 == 0)
 #pragma unroll
-        for (int f = 0; f < 8; ++f) p.trace[int64_t(i) * 8 + f] = fields[f];
+            for (int h = 0; h < 2; ++h)
+                if (a.row(0, h) < work.rows) p.x.lse[a.out_row(work, a.row(0, h))] = lse2[0][h] * kLn2;
+    } else {
+        store_partial(a, p.partials, work.slot + work.part, inverse, lse2, work.rows, team.lane);
+        const gptr<int> arrived = p.partials.arrived + work.group;
+        team.sync();  // all have stored their piece
+        merges = Merge::is_me(work, arrived, team);
+        if (merges) {
+            team.sync();
+            if (team.thread() == 0) arrived[0] = 0;  // for the next launch
+            constexpr int kPieces = Tile::kD / 8;
+            for (int j = team.thread(); j < work.rows * kPieces; j += Tile::kThreads)
+                merge_piece(a, p.x, work, p.partials, j / kPieces, j % kPieces * 8);
+        }
+    }
+    if constexpr (kTrace) {
+        if (team.thread() != 0) return;
+        const gptr<int64_t> row = p.trace + int64_t(i) * 8;
+        row[0] = worker;
+        row[1] = i;
+        row[2] = ptx::smid();
+        row[3] = start;
+        row[4] = computed;
+        row[5] = ptx::globaltimer();
+        row[6] = merges;
+        row[7] = blockIdx.x;
     }
 }
 
-template <class Worker, class Merges, bool kTrace, class T>
+template <class Worker, class Merge, bool kTrace, class T>
 __global__ void __launch_bounds__(kLeanThreads, kLeanCtas) lean(const __grid_constant__ LeanParams<T> p) {
     using Tile = typename Worker::Tile;
     const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
     const int team_number = warp / Tile::kWarps, worker = blockIdx.x * Worker::kWorkers + team_number;
     if (worker >= p.count) return;
     const sptr<unsigned char> smem = ptx::dynamic_smem<unsigned char>() + team_number * Tile::kSmem;
-    const typename Tile::Team team{warp % Tile::kWarps, opaque(lane), smem};
+    const typename Tile::Team team{warp % Tile::kWarps, ptx::opaque(lane), smem};
     const int end = p.pieces[worker + 1];
-    for (int i = p.pieces[worker]; i < end; ++i) attend_part<Tile, Merges, kTrace>(p, i, worker, team);
+    for (int i = p.pieces[worker]; i < end; ++i) attend_part<Tile, Merge, kTrace>(p, i, worker, team);
 }
 
 // ---------------------------------------------------------------- host
@@ -89,11 +122,11 @@ template <class Worker, class T> LeanParams<T> lean_params(const HybridArgs& a) 
     return p;
 }
 
-template <class Worker, class Merges, bool kTrace, class T> void launch_lean(const HybridArgs& a, Stream stream) {
+template <class Worker, class Merge, bool kTrace, class T> void launch_lean(const HybridArgs& a, Stream stream) {
     if (a.binding != Binding::decode) return;  // the operator asks for prefill first; there is none
     const int ctas = (a.pieces + Worker::kWorkers - 1) / Worker::kWorkers;
     const size_t smem = size_t(Worker::kWorkers) * Worker::Tile::kSmem;
-    launch<lean<Worker, Merges, kTrace, T>>(stream, dim3(ctas), dim3(kLeanThreads), smem, lean_params<Worker, T>(a));
+    launch<lean<Worker, Merge, kTrace, T>>(stream, dim3(ctas), dim3(kLeanThreads), smem, lean_params<Worker, T>(a));
 }
 
 // The build adds one line for each kind it wants: POD_LEAN(hybrid_lean_bfloat16_64_warp_last, __nv_bfloat16, false,

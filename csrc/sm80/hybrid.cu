@@ -51,7 +51,7 @@ DEV void decode(const Params<T>& p, int slot, int thread, sptr<unsigned char> sm
     using Tile = typename Shape::template DecodeTile<kBeside>;
     const int warp = thread >> 5, piece = slot * Shape::kVirtual + warp;
     if (piece >= p.decode_pieces) return;
-    const typename Tile::Team team{0, opaque(thread & 31), smem + warp * Tile::kSmem};
+    const typename Tile::Team team{0, ptx::opaque(thread & 31), smem + warp * Tile::kSmem};
     const int end = p.pieces[piece + 1];
     for (int i = p.pieces[piece]; i < end; ++i) attend<Tile>(p.x, p.decode_partials, p.decode_work, i, team, 0);
 }

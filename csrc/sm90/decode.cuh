@@ -380,8 +380,8 @@ template <typename T, int D, int kGranules> struct Consumer {
 #pragma unroll
         for (int b = 0; b < kPanels; b++) {
             c.kv.wait(ahead);
-            for (int i = seen * 8 + warp * 32 + lane; i < kTokens * 8; i += kThreads)
-                ptx::st_shared_16(base + ahead.stage() * kGranule + i * 16, uint4{});
+            for (int row = seen + warp * 4 + lane / 8; row < kTokens; row += 16)
+                ptx::st_shared_16(base + ahead.stage() * kGranule + row * 128 + lane % 8 * 16, uint4{});
             ahead.advance();
         }
         ptx::fence_proxy_async();

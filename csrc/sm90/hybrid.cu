@@ -68,7 +68,7 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     } else if (warp < 4 + 4 * L::kGroups) {
         ptx::setmaxnreg_inc<kAlone ? kRegsPrefillAlone : kRegsPrefill>();
         stamp(trace, 1 + warp / 4, 0);
-        prefill::Consumer<T, D, kPage, L::kGroups>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4, ptx::lane_id()).run();
+        prefill::consume<T, D, kPage, L::kGroups>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4, ptx::lane_id());
         stamp(trace, 1 + warp / 4, 1);
     } else if constexpr (!kAlone) {
         ptx::setmaxnreg_dec<kRegsDecode>();

@@ -37,14 +37,14 @@ struct Params {
 template <int kGroups> struct Control {
     Ring<1> q[kGroups];  // every warpgroup's rows of Q
     Ring<2> k, v;        // blocks that all warpgroups read
-    Barrier tail;        // the copy of a block of V that is not whole: it is shown to the readers when it is cleaned
+    uint64_t tail;       // mbarrier: the copy of a block of V that is not whole; readers see it when it is cleared
     alignas(16) Work work[kGroups][2];
 
     DEV void init() {  // readers are warps
         for (int g = 0; g < kGroups; g++) q[g].init(4);
         k.init(4 * kGroups);
         v.init(4 * kGroups);
-        tail.init(1);
+        ptx::mbar_init(ptx::smem_u32(&tail), 1);
     }
 };
 
@@ -77,7 +77,7 @@ template <int D, int kPage, int kGroups> struct Producer {
         const int row = n * kKeys;
         const Source from = find(kv, window, seq, row, kv_len, lane);
         const bool is_tail = kValues && kv_len - row < kKeys;
-        const smem_addr filled = ring.filled(at), copied = is_tail ? c.tail.address() : filled;
+        const smem_addr filled = ring.filled(at), copied = is_tail ? ptx::smem_u32(&c.tail) : filled;
         ring.acquire(at);
         if (ptx::elect_one()) ptx::mbar_arrive_tx(copied, S::kTile);
         const CUtensorMap* map = kValues ? &maps.v : &maps.k;
@@ -94,7 +94,7 @@ template <int D, int kPage, int kGroups> struct Producer {
     }
     // V rows past the sequence's end may hold anything, and 0 * NaN would poison the sum.
     DEV void clear_tail(smem_addr dst, int first, smem_addr filled) {
-        c.tail.wait(tail.odd());
+        ptx::mbar_wait(ptx::smem_u32(&c.tail), tail.odd());
         tail.advance();
         for (int i = first * 8 + lane; i < kKeys * 8; i += 32)
 #pragma unroll
@@ -330,80 +330,29 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
 }
 
 // A warpgroup, 64 query rows. The groups take turns at the tensor cores (ping-pong), so that one computes its softmax
-// while the products of another run: two that ask for products at once would both get them late.
-template <typename T, int D, int kPage, int kGroups> struct Consumer {
+// while the products of another run: two that ask for products at once would both get them late. One function: with its
+// state in a struct, ptxas places the vote on rescaling behind the wait for P V.
+template <typename T, int D, int kPage, int kGroups>
+DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const volatile bool& decode_done, int group,
+                 int warp, int lane) {  // warp: of all consumers
     using S = Smem<D, kPage, kGroups>;
-    const Params& p;
-    Control<kGroups>& c;
-    const volatile bool& decode_done;
-    const int group, warp, lane;  // warp: of all consumers
     const int row = warp * 16 + lane / 4;
-    const uint64_t q, k_first, v_first;  // operand descriptors
-    const Turn<kGroups> turn{group};
-    Place<2> block = {};
-    float o[D / 2], s[64], m[2], l[2], fade[2];
+    const uint64_t q = ptx::desc_sw128(base + S::kQ + group * S::kQGroup, 1, 1024);
+    const uint64_t k_first = ptx::desc_sw128(base + S::kK, 1, S::kGroupStep);
+    const uint64_t v_first = ptx::desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep);
+    const auto k = [&](Place<2> at) { return k_first + at.stage() * (S::kTile >> 4); };
+    const auto v = [&](Place<2> at) { return v_first + at.stage() * (S::kTile >> 4); };
+    const auto free_k = [&](Place<2> at) { if (lane == 0) c.k.release(at); };
+    const auto free_v = [&](Place<2> at) { if (lane == 0) c.v.release(at); };
+    const Turn<kGroups> turn(group);
+    Place<2> block;
+    float o[D / 2], s[64], m[2], l[2], fade[2], offset[2];
     uint32_t probs[32];
 
-    DEV Consumer(const Params& p, smem_addr base, Control<kGroups>& c, const volatile bool& decode_done, int group,
-                 int warp, int lane)
-        : p(p), c(c), decode_done(decode_done), group(group), warp(warp), lane(lane),
-          q(ptx::desc_sw128(base + S::kQ + group * S::kQGroup, 1, 1024)),
-          k_first(ptx::desc_sw128(base + S::kK, 1, S::kGroupStep)),
-          v_first(ptx::desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep)) {}
-
-    DEV uint64_t k(Place<2> at) const { return k_first + at.stage() * (S::kTile >> 4); }
-    DEV uint64_t v(Place<2> at) const { return v_first + at.stage() * (S::kTile >> 4); }
-    DEV void free_k(Place<2> at) {
-        if (lane == 0) c.k.release(at);
-    }
-    DEV void free_v() {
-        if (lane == 0) c.v.release(block);
-        block.advance();
-    }
-
-    // The first block has nothing to overlap with.
-    DEV void first(int last_seen, int more) {
-        c.k.wait(block);
-        issue_qk<T, D, kPage>(s, q, k(block));
-        ptx::wgmma_wait<0>();
-        ptx::touch(s);
-        free_k(block);
-        float offset[2];
-        softmax_max<true, true>(s, m, fade, offset, last_seen, more, p.scale_log2);
-        l[0] = l[1] = 0.f;
-        softmax_exp(s, l, fade, offset, p.scale_log2);
-        to_p<T>(probs, s);
-    }
-    // The next S goes to the tensor cores before this P V, and its softmax runs under P V.
-    template <bool kMask> DEV void step(int last_seen, int more, bool yields) {
-        c.k.wait(block.next());
-        turn.take();
-        issue_qk<T, D, kPage>(s, q, k(block.next()));
-        c.v.wait(block);
-        issue_pv<T, D, kPage>(o, probs, v(block));
-        if (!yields) turn.pass();
-        ptx::wgmma_wait<1>();
-        ptx::touch(s);
-        free_k(block.next());
-        float offset[2];
-        softmax_max<false, kMask>(s, m, fade, offset, last_seen, more, p.scale_log2);
-        softmax_exp(s, l, fade, offset, p.scale_log2);
-        ptx::wgmma_wait<0>();
-        ptx::touch(o);
-        ptx::touch(s);
-        if (yields) turn.pass();  // the other's turn begins when this one is through, not issued
-        free_v();
-        to_p<T>(probs, s);
-        if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) rescale(o, fade);
-    }
-    DEV void last() {
-        c.v.wait(block);
-        issue_pv<T, D, kPage>(o, probs, v(block));
-        ptx::wgmma_wait<0>();
-        ptx::touch(o);
-        free_v();
-    }
-    DEV void attend(const Work& w, Place<1> tile) {
+    for (Place<1> tile;; tile.advance()) {
+        c.q[group].wait(tile);
+        const Work& w = c.work[group][tile.odd()];  // stays until the next tile's Q has been consumed
+        if (w.rows == 0) break;
         // A row of the tile sees keys up to its token's position, or the whole sequence without a causal mask.
         const int begin = w.begin, unmasked = (p.causal ? w.pos0 + 1 : w.kv_len) / kKeys;
         const int more = p.causal ? 8 >> p.pack_shift : 0;
@@ -412,27 +361,57 @@ template <typename T, int D, int kPage, int kGroups> struct Consumer {
         int last_seen = (p.causal ? w.pos0 + (row >> p.pack_shift) : w.kv_len - 1) - n * kKeys - 2 * (lane & 3);
 #pragma unroll
         for (int i = 0; i < D / 2; i++) o[i] = 0.f;
-        first(last_seen, more);
+
+        c.k.wait(block);  // first block: nothing to overlap with
+        issue_qk<T, D, kPage>(s, q, k(block));
+        ptx::wgmma_wait<0>();
+        ptx::touch(s);
+        free_k(block);
+        softmax_max<true, true>(s, m, fade, offset, last_seen, more, p.scale_log2);
+        l[0] = l[1] = 0.f;
+        softmax_exp(s, l, fade, offset, p.scale_log2);
+        to_p<T>(probs, s);
+
+        const auto step = [&](auto masked) {
+            // the next S goes to the tensor cores before this P V, and its softmax runs under P V
+            c.k.wait(block.next());
+            turn.take();
+            issue_qk<T, D, kPage>(s, q, k(block.next()));
+            c.v.wait(block);
+            issue_pv<T, D, kPage>(o, probs, v(block));
+            if (!yields) turn.pass();
+            ptx::wgmma_wait<1>();
+            ptx::touch(s);
+            free_k(block.next());
+            softmax_max<false, decltype(masked)::value>(s, m, fade, offset, last_seen, more, p.scale_log2);
+            softmax_exp(s, l, fade, offset, p.scale_log2);
+            ptx::wgmma_wait<0>();
+            ptx::touch(o);
+            ptx::touch(s);
+            if (yields) turn.pass();  // the other's turn begins when this one is through, not issued
+            free_v(block);
+            block.advance();
+            to_p<T>(probs, s);
+            if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) rescale(o, fade);
+        };
         for (n--; n >= max(unmasked, begin); n--) {
             last_seen += kKeys;
-            step<true>(last_seen, more, yields);
+            step(std::true_type{});
         }
 #pragma unroll 1
-        for (; n >= begin; n--) step<false>(0, 0, yields);
+        for (; n >= begin; n--) step(std::false_type{});
+
         ptx::converged();
         if (lane == 0) c.q[group].release(tile);  // the next tile's copy may start
-        last();
+        c.v.wait(block);
+        issue_pv<T, D, kPage>(o, probs, v(block));
+        ptx::wgmma_wait<0>();
+        ptx::touch(o);
+        free_v(block);
+        block.advance();
+        if (w.parts > 1 && !merge<D, 4 * kGroups>(p, w, o, m, l, warp, lane)) continue;
+        epilogue<T, D>(p, w, o, m, l, row, lane);
     }
-    DEV void run() {
-        for (Place<1> tile;; tile.advance()) {
-            c.q[group].wait(tile);
-            const Work& w = c.work[group][tile.odd()];  // stays until the next tile's Q has been consumed
-            if (w.rows == 0) return;
-            attend(w, tile);
-            if (w.parts > 1 && !merge<D, 4 * kGroups>(p, w, o, m, l, warp, lane)) continue;
-            epilogue<T, D>(p, w, o, m, l, row, lane);
-        }
-    }
-};
+}
 
 }  // namespace sm90::prefill

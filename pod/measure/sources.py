@@ -23,6 +23,7 @@ UNITS = {
     "fusion": ("csrc/micro/fusion.cu", "csrc/micro/fusion_bindings.cpp"),
     "single-query": ("csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp"),
     "rates": ("csrc/micro/rates.cu",),
+    "memory": ("csrc/micro/memory.cu",),
     "model": ("pod/serving/model.py",),
     "vllm of 2023": ("pod/serving/early.py", "pod/serving/sampler.py"),
 }

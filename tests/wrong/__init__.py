@@ -7,7 +7,6 @@ unnoticed: a line that is no longer found exactly once fails the tests.
 from pod.broken import Mistake
 
 TILE, MERGE, BINDING = "include/tile_attention.cuh", "include/merge.cuh", "include/binding.cuh"
-ARRIVE = "last_to_arrive(arrived, work.parts)"
 MISTAKES = [
     Mistake(
         "the barrier before a slot is read and refilled is missing",
@@ -68,8 +67,8 @@ MISTAKES = [
     Mistake(
         "rows past the end are copied instead of zeroed",
         TILE,
-        "from + r * stride, r + first < valid)",
-        "from + r * stride, true)",
+        "r + first < valid)",
+        "true)",
         "out of bounds: |wrong result",
     ),
     Mistake(
@@ -96,8 +95,8 @@ MISTAKES = [
     Mistake(
         "all parts of a tile are stored in the same slot",
         MERGE,
-        "work.slot + work.part, ends",
-        "work.slot, ends",
+        "work.slot + work.part, inverse",
+        "work.slot, inverse",
         "race: |wrong result",
     ),
     Mistake(
@@ -110,8 +109,8 @@ MISTAKES = [
     Mistake(
         "the ticket publishes nothing",
         MERGE,
-        ARRIVE,
-        "(atomicAdd(arrived, 1) == work.parts - 1 && ((arrived[0] = 0), true))",
+        "ptx::atomic_add_acq_rel(parts.arrived",
+        "atomicAdd(parts.arrived",
         "race: .* with no release and acquire between",
     ),
     Mistake(
@@ -123,8 +122,8 @@ MISTAKES = [
     ),
     Mistake(
         "the arrival counters are not set back",
-        "include/partials.cuh",
-        "arrived[0] = 0;",
+        MERGE,
+        "parts.arrived[work.group] = 0;",
         ";",
         "wrong result",
     ),

@@ -40,15 +40,15 @@ MISTAKES = (
     Mistake(
         "the wrong phase of an empty stage is awaited",
         RING,
-        "empty[p.stage()].wait(p.odd() ^ 1 PASS_AT);",
-        "empty[p.stage()].wait(p.odd() PASS_AT);",
+        "ptx::mbar_wait(emptied(p), p.odd() ^ 1 PASS_AT);",
+        "ptx::mbar_wait(emptied(p), p.odd() PASS_AT);",
         "deadlock: ",
     ),
     Mistake(
         "a stage of K is freed before its product is through",
         PREFILL,
-        "        ptx::wgmma_wait<1>();\n        ptx::touch(s);\n        free_k(block.next());",
-        "        free_k(block.next());\n        ptx::wgmma_wait<1>();\n        ptx::touch(s);",
+        "            ptx::wgmma_wait<1>();\n            ptx::touch(s);\n            free_k(block.next());",
+        "            free_k(block.next());\n            ptx::wgmma_wait<1>();\n            ptx::touch(s);",
         r"race: overwrites .* that a wgmma of warp \d+ read",
     ),
     Mistake(

@@ -37,6 +37,7 @@ SUITES = {
     "methods-halves": "pod.measure.suites.methods_halves",
     "methods-peers": "pod.measure.suites.methods_peers",
     "methods-counters": "pod.measure.suites.methods_counters",
+    "memory-map": "pod.measure.suites.memory_map",
     "micro-fusion": "pod.measure.suites.micro_fusion",
     "micro-fusion-trace": "pod.measure.suites.micro_fusion_trace",
     "operators": "pod.measure.suites.operators",

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-import tempfile
-from functools import cache
-from pathlib import Path
-
 from pod.batch import HybridBatch
-from pod.data import ROOT
+from pod.measure.bare import checked, library, pointer, stream
 
 DOC = "bare reads and products, and prefill or decode alone with 1 to k equal CTAs an SM, which fix the GPU model."
 KEYS = ("probe", "shape", "ctas", "size")
@@ -64,41 +58,11 @@ def _row(flops=0, nbytes=0, cycles=0) -> dict:
 # ---------------------------------------------------------------- bare reads and products
 
 
-@cache
-def _rates() -> ctypes.CDLL:
-    """csrc/micro/rates.cu, compiled for this card. It needs no tensors, so it needs no torch extension."""
-    import torch
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
-    library = Path(tempfile.mkdtemp()) / "rates.so"
-    source = ROOT / "csrc" / "micro" / "rates.cu"
-    nvcc = Path(CUDA_HOME, "bin", "nvcc")
-    flags = ["-std=c++20", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
-    subprocess.run([nvcc, *flags, source, "-o", library], check=True)
-    return ctypes.CDLL(str(library))
-
-
-def _checked(status: int) -> None:
-    if status:
-        raise RuntimeError(f"csrc/micro/rates.cu: the launch failed with CUDA error {status}")
-
-
-def _stream() -> ctypes.c_void_p:
-    import torch
-
-    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-
-
-def _pointer(x) -> ctypes.c_void_p:
-    return ctypes.c_void_p(x.data_ptr())
-
-
 def _multiply(probe: str, shape: int, ctas: int, size: int):
     import torch
 
     cycles = torch.zeros(1, dtype=torch.int64, device="cuda")
-    call = lambda: _checked(_rates().pod_multiply(_pointer(cycles), size, shape, ctas, _stream()))  # noqa: E731
+    call = lambda: checked(library("rates").pod_multiply(pointer(cycles), size, shape, ctas, stream()))  # noqa: E731
     return call, _row(flops=size * 8 * shape * ctas * 2 * 16 * 8 * 16, cycles=lambda: int(cycles))
 
 
@@ -108,7 +72,7 @@ def _read(probe: str, shape: int, ctas: int, size: int):
     groups = size // GROUP
     own = max(1, AGAIN if probe == "read again" else groups)
     data = torch.ones(own * GROUP * 1024 * ctas, dtype=torch.uint8, device="cuda")
-    call = lambda: _checked(_rates().pod_read(_pointer(data), own, groups, shape, ctas, _stream()))  # noqa: E731
+    call = lambda: checked(library("rates").pod_read(pointer(data), own, groups, shape, ctas, stream()))  # noqa: E731
     return call, _row(nbytes=size * 1024 * ctas)
 
 

@@ -1,0 +1,44 @@
+// What a cell and the machine that it is linked to know of each other.
+#pragma once
+#include "../emulate/types.h"
+#include <climits>
+
+namespace cell {
+
+// Memories: 0, 1, ... are the launch's arguments, -1, -2, ... the cell's shared arrays.
+constexpr int kNull = INT_MIN, kOwn = INT_MIN + 1;  // no memory; a thread's own array, which nobody checks
+struct Place {
+    int memory = kNull;
+    int64_t byte = 0;  // in kOwn: the address
+};
+void load(Place, int bytes, int line, void* to);
+void store(Place, int bytes, int line, const void* from);
+// old = what is there; then `change` makes it into what shall be there.
+void atomic(Place, int bytes, int line, void (*change)(void* there, const void* operands), const void* operands, void* old);
+void barrier(int line);
+void syncwarp(unsigned mask, int line);
+void fence(int line);
+uint64_t shuffle(const char* word, unsigned mask, uint64_t bits, int from, int line);
+unsigned ballot(const char* word, unsigned mask, bool vote, int line);
+bool step(int line = __builtin_LINE());
+const uint3& thread_index();
+const uint3& block_index();
+const dim3& block_size();
+const dim3& grid_size();
+unsigned special_register(const char* name);
+int add_shared(int number, int bytes, int element);  // the memory of a __shared__ variable; bytes 0: as the launch says
+
+
+// A launch's argument: a tensor, or the bytes of a number.
+struct Argument {
+    Place tensor;
+    char scalar[8];
+};
+struct Kernel {
+    const char* name;
+    void (*run)(const Argument*);
+};
+extern const Kernel kernels[];
+extern const int kernel_count;
+
+}  // namespace cell

@@ -1,0 +1,253 @@
+// The program around the kernels of one notebook cell: takes a launch from its command line and the tensors from a file,
+// runs it on the emulated machine, and writes back the tensors and what happened. Compiled once; each cell is linked to it.
+#include "../include/launch.cuh"
+#include "boundary.h"
+#include <fcntl.h>
+#include <fstream>
+#include <sys/mman.h>
+#include <unistd.h>
+
+using emulate::self;
+
+namespace cell {
+
+// ---------------------------------------------------------------- memories
+struct Tensor {
+    std::string name;
+    int64_t bytes;
+    int element;
+    std::vector<uint4> data;  // aligned as a GPU's
+    emulate::Range range() const {
+        const char* begin = reinterpret_cast<const char*>(data.data());
+        return {begin, begin + bytes, name.c_str()};
+    }
+};
+struct Variable {
+    int number, bytes, element;
+    uint32_t offset;
+};
+static std::vector<Tensor> tensors;
+static std::vector<Variable>& variables() {
+    static std::vector<Variable> all;  // first asked for before main
+    return all;
+}
+static Variable& variable(int memory) { return variables()[-memory - 1]; }
+int add_shared(int number, int bytes, int element) {
+    variables().push_back({number, bytes, element, 0});
+    return -int(variables().size());
+}
+// Where each variable lies, 16 bytes aligned; returns how many bytes all of them take.
+static uint32_t lay_out(int dynamic_bytes) {
+    uint32_t end = 0;
+    for (Variable& v : variables()) {
+        if (!v.bytes) v.bytes = dynamic_bytes;
+        v.offset = end, end += (v.bytes + 15) / 16 * 16;
+    }
+    return end;
+}
+
+// ---------------------------------------------------------------- what happened
+struct Event {
+    int cta, thread, phase, line, memory;
+    char kind;  // r, w, a
+    int64_t element;
+};
+struct Live {
+    emulate::Cta* cta;
+    int threads;  // that have not ended
+    std::vector<int> phases;  // how many barriers each has passed
+};
+constexpr size_t kMostEvents = 200000;
+constexpr int64_t kMostSteps = 5000000;
+static std::vector<Event> events;
+static std::map<int, Live> lives;     // by CTA number
+static std::map<int, uint32_t> sm_of;  // likewise
+static int64_t steps = 0;
+
+static emulate::Where at(int line) { return {"cell", line}; }
+// The last line that was heard of, in a file that outlives a crash.
+static int* last_line = nullptr;
+static void keep_last(const std::string& path) {
+    const int file = open(path.c_str(), O_RDWR | O_CREAT, 0600);
+    if (ftruncate(file, sizeof(int))) throw std::runtime_error("emulator: " + path + " cannot be written");
+    last_line = static_cast<int*>(mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+}
+static void hear(int line) {
+    self->at = at(line);
+    *last_line = line;
+}
+static Live& alive() { return lives[self->cta->number]; }
+[[noreturn]] static void fault(const std::string& what, int line) { emulate::fault(what, at(line)); }
+
+// ---------------------------------------------------------------- accesses
+static std::string element(Place p, int bytes) {
+    const int64_t size = p.memory < 0 ? variable(p.memory).element : tensors[p.memory].element;
+    const std::string name = p.memory < 0 ? "@" + std::to_string(variable(p.memory).number) : tensors[p.memory].name;
+    const int64_t index = p.byte >= 0 ? p.byte / size : -((-p.byte + size - 1) / size);
+    return name + "[" + std::to_string(index) + "]" + (bytes > size ? " to [" + std::to_string(index + bytes / size - 1) + "]" : "");
+}
+static void check(Place p, int bytes, int line, char kind) {
+    hear(line);
+    const std::string does = kind == 'r' ? "reads " : "writes ";
+    if (p.memory == kNull) fault("null: " + does + "through a pointer that points nowhere", line);
+    const bool shared = p.memory < 0;
+    const int64_t size = shared ? variable(p.memory).bytes : tensors[p.memory].bytes;
+    const int64_t each = shared ? variable(p.memory).element : tensors[p.memory].element;
+    if (p.byte < 0 || p.byte + bytes > size)
+        fault("outside: " + does + element(p, bytes) + ", which has " + std::to_string(size / each) + " elements", line);
+    if (p.byte % bytes) fault("misaligned: " + does + element(p, bytes) + " as one value of " + std::to_string(bytes) + " bytes", line);
+    if (events.size() < kMostEvents)
+        events.push_back({self->cta->number, self->id, alive().phases[self->id], line, p.memory, kind, p.byte / each});
+}
+static char* own(Place p) { return reinterpret_cast<char*>(p.byte); }
+static char* global(Place p) { return reinterpret_cast<char*>(tensors[p.memory].data.data()) + p.byte; }
+static uint32_t shared(Place p) { return emulate::kSharedStart + variable(p.memory).offset + uint32_t(p.byte); }
+
+template <class F> static void as_word(int bytes, F&& f) {
+    if (bytes == 2) f(uint16_t());
+    else if (bytes == 4) f(uint32_t());
+    else if (bytes == 8) f(uint64_t());
+    else if (bytes == 16) f(uint4());
+    else throw std::runtime_error("emulator: a value of " + std::to_string(bytes) + " bytes; allowed are 2, 4, 8 and 16");
+}
+void load(Place p, int bytes, int line, void* to) {
+    if (p.memory == kOwn) return void(memcpy(to, own(p), bytes));
+    check(p, bytes, line, 'r');
+    as_word(bytes, [&](auto word) {
+        using V = decltype(word);
+        if (p.memory < 0) word = emulate::load_shared<V>(shared(p), at(line));
+        else word = emulate::load_global<V>(global(p), tensors[p.memory].range(), at(line));
+        memcpy(to, &word, sizeof(V));
+    });
+}
+void store(Place p, int bytes, int line, const void* from) {
+    if (p.memory == kOwn) return void(memcpy(own(p), from, bytes));
+    check(p, bytes, line, 'w');
+    as_word(bytes, [&](auto word) {
+        memcpy(&word, from, sizeof word);
+        if (p.memory < 0) emulate::store_shared(shared(p), word, at(line));
+        else emulate::store_global(global(p), tensors[p.memory].range(), word, at(line));
+    });
+}
+void atomic(Place p, int bytes, int line, void (*change)(void*, const void*), const void* operands, void* old) {
+    if (p.memory == kOwn) fault("atomic: an array of the thread's own needs none", line);
+    check(p, bytes, line, 'a');
+    const auto with = [=](auto there) { return change(&there, operands), there; };
+    const auto run = [&](auto word) {
+        using V = decltype(word);
+        if (p.memory < 0) word = emulate::atomic(sptr<V>{shared(p)}, emulate::kRelaxed, at(line), with);
+        else word = emulate::atomic(gptr<V>(reinterpret_cast<V*>(global(p)), tensors[p.memory].range()), emulate::kRelaxed, at(line), with);
+        memcpy(old, &word, sizeof(V));
+    };
+    bytes == 8 ? run(uint64_t()) : run(uint32_t());
+}
+
+// ---------------------------------------------------------------- meetings, place and time
+void barrier(int line) {
+    emulate::barrier(0, int(self->cta->threads.size()), true, at(line));
+    alive().phases[self->id]++;
+}
+void syncwarp(unsigned mask, int line) { emulate::need_full(mask, at(line)), emulate::syncwarp(at(line)); }
+void fence(int line) { emulate::fence(at(line)); }
+uint64_t shuffle(const char* word, unsigned mask, uint64_t bits, int from, int line) {
+    emulate::need_full(mask, at(line));
+    return emulate::shuffle(word, bits, at(line), [=](int) { return from; });
+}
+unsigned ballot(const char* word, unsigned mask, bool vote, int line) {
+    emulate::need_full(mask, at(line));
+    return emulate::ballot(word, vote, at(line));
+}
+bool step(int line) {
+    hear(line);
+    if (++steps > kMostSteps) fault("steps: still in this loop after " + std::to_string(kMostSteps) + " rounds of all threads", line);
+    return true;
+}
+const uint3& thread_index() { return ::threadIdx; }
+const uint3& block_index() { return ::blockIdx; }
+const dim3& block_size() { return ::blockDim; }
+const dim3& grid_size() { return ::gridDim; }
+unsigned special_register(const char* name) {
+    const std::string which = name;
+    if (which == "smid") return emulate::smid();
+    if (which == "nsmid") return emulate::nsmid();
+    return which == "laneid" ? self->lane : self->warp->id;
+}
+
+// ---------------------------------------------------------------- one launch
+// A value that is read and that nobody has written by the end was never meant.
+static void check_written(const emulate::Cta& c) {
+    for (const Variable& v : variables())
+        for (int byte = 0; byte < v.bytes; byte += v.element)
+            for (const emulate::Access& r : c.cells[(v.offset + byte) / emulate::kCell].reads)
+                if (c.cells[(v.offset + byte) / emulate::kCell].write.cta < 0)
+                    emulate::fault("unwritten: reads " + element({-1 - int(&v - variables().data()), byte}, v.element), r.at, &c.threads[r.thread]);
+}
+static void run_thread(const Kernel& kernel, const std::vector<Argument>& arguments) {
+    emulate::Cta& c = *self->cta;
+    const int number = c.number;
+    const auto live = lives.try_emplace(number, Live{&c, int(c.threads.size()), std::vector<int>(c.threads.size())}).first;
+    sm_of[number] = c.sm->id;
+    kernel.run(arguments.data());
+    if (--live->second.threads == 0) check_written(c), lives.erase(number);
+}
+static void tell_threads(std::ostream& out) {
+    const char* const words[] = {"ready", "meeting", "waiting", "done"};
+    for (const auto& [number, live] : lives)
+        for (const emulate::Thread& t : live.cta->threads)
+            out << "thread " << number << " " << t.id << " " << words[int(t.state)] << " " << t.at.line << "\n";
+}
+static void tell(std::ostream& out, const std::string& fault) {
+    for (const Variable& v : variables())
+        out << "variable " << v.number << " " << v.offset << " " << v.bytes << " " << v.element << "\n";
+    for (const auto& [cta, sm] : sm_of) out << "place " << cta << " " << sm << "\n";
+    for (const Event& e : events)
+        out << "event " << e.cta << " " << e.thread << " " << e.phase << " " << e.line << " " << e.kind << " "
+            << (e.memory < 0 ? -1 - variable(e.memory).number : e.memory) << " " << e.element << "\n";
+    if (fault.empty()) return;
+    tell_threads(out);
+    out << "fault\n" << fault;
+}
+
+}  // namespace cell
+
+// FILE REPORT KERNEL GRID(3) BLOCK(3) SMEM, then an argument each: `tensor NAME BYTES ELEMENT`, `again TENSOR`, `number HEX`.
+int main(int, char** words) {
+    using namespace cell;
+    const std::string file = *++words, report = *++words, name = *++words;
+    keep_last(report + ".last");
+    const auto number = [&] { return uint32_t(strtoull(*++words, nullptr, 10)); };
+    const auto three = [&] { const uint32_t x = number(), y = number(); return dim3(x, y, number()); };
+    const dim3 grid = three(), block = three();
+    const uint32_t smem = lay_out(int(number()));
+    std::ifstream in(file, std::ios::binary);
+    std::vector<Argument> arguments;
+    while (*++words) {
+        Argument a{};
+        if (!strcmp(*words, "tensor")) {
+            const std::string of = *++words;
+            const int64_t bytes = strtoll(*++words, nullptr, 10);
+            Tensor& t = tensors.emplace_back(Tensor{of, bytes, int(number()), std::vector<uint4>(bytes / 16 + 1)});
+            in.read(reinterpret_cast<char*>(t.data.data()), bytes);
+            if (bytes) a.tensor = {int(tensors.size()) - 1, 0};
+        } else if (!strcmp(*words, "again")) {
+            a.tensor = {int(number()), 0};
+        } else {
+            const uint64_t bits = strtoull(*++words, nullptr, 16);
+            memcpy(a.scalar, &bits, 8);
+        }
+        arguments.push_back(a);
+    }
+    in.close();
+    const Kernel& kernel = *std::find_if(kernels, kernels + kernel_count, [&](const Kernel& k) { return name == k.name; });
+    std::string fault;
+    try {
+        emulate::Concurrent::submit({name, 0, grid, block, smem, [&] { run_thread(kernel, arguments); }});
+    } catch (const std::exception& e) {
+        fault = e.what();
+    }
+    std::ofstream out(report);
+    tell(out, fault);
+    if (!fault.empty()) return 1;
+    std::ofstream results(file, std::ios::binary);
+    for (const Tensor& t : tensors) results.write(reinterpret_cast<const char*>(t.data.data()), t.bytes);
+}

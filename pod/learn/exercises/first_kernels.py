@@ -1,0 +1,572 @@
+"""The seven puzzles of chapter "first kernels"."""
+
+from __future__ import annotations
+
+import torch
+
+from pod.learn.exercises.kernels import Case, launch, random
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+
+CHAPTER = "first_kernels"
+
+
+def _kind(kind: str):
+    return lambda o: o.error is not None and o.error.kind == kind
+
+
+def _exercise(name: str, stub: str, cases, hints, well_done: str) -> Exercise:
+    return Exercise(name, CHAPTER, stub.strip("\n"), cases, launch, hints, well_done)
+
+
+# ---------------------------------------------------------------- 1. scale
+
+SCALE = """
+__global__ void scale(float* y, const float* x, float a) {
+    // y = a x; there is one thread for each element
+}
+"""
+
+
+def _scaling(grid: int, block: int, a: float) -> Case:
+    n = grid * block
+    return Case(
+        f"{n} elements, a = {a:g}",
+        grid,
+        block,
+        lambda: (torch.full((n,), -1.0), random(n, seed=n), a),
+        lambda y, x, a: [a * x],
+        {"y": 0},
+    )
+
+
+def _same_thread_of_two_ctas(o: Outcome) -> bool:
+    return o.error.ctas[0] != o.error.ctas[1] and o.error.threads[0] == o.error.threads[1]
+
+
+scale = _exercise(
+    "scale",
+    SCALE,
+    [_scaling(1, 32, 2.0), _scaling(4, 64, -0.5), _scaling(3, 128, 3.0)],
+    [
+        Hint(
+            "every CTA counts from 0",
+            "threadIdx.x begins at 0 in every CTA, so two CTAs claim the same element. How many threads "
+            "stand before this CTA? blockIdx.x * blockDim.x.",
+            lambda o: _kind("race")(o) and _same_thread_of_two_ctas(o),
+        ),
+        Hint(
+            "CTAs one apart",
+            "CTA 1 begins one element after CTA 0, not one CTA after it: blockIdx.x counts CTAs, and each"
+            " has blockDim.x threads.",
+            lambda o: _kind("race")(o) and o.error.ctas[0] != o.error.ctas[1],
+        ),
+        Hint(
+            "every thread does all",
+            "Two threads of one CTA write the same element. The loop over elements is gone: the launch "
+            "has made a thread for each, and a thread does its own.",
+            _kind("race"),
+        ),
+        Hint(
+            "added",
+            "This is x + a. Scaling multiplies.",
+            lambda o: torch.allclose(
+                o.values[1], (o.values[0] / o.case.arguments()[2]) + o.case.arguments()[2], atol=1e-4
+            ),
+        ),
+        Hint(
+            "outside",
+            "An index ran past the end. There are gridDim.x * blockDim.x threads, numbered blockIdx.x * "
+            "blockDim.x + threadIdx.x.",
+            _kind("out of bounds"),
+        ),
+    ],
+    "The loop over elements has become the launch.",
+)
+
+# ---------------------------------------------------------------- 2. the tail
+
+TAIL = """
+__global__ void tail(float* y, const float* x, float a, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = a * x[i];  // but only the first n elements
+}
+"""
+
+
+def _tailed(grid: int, block: int, n: int, room: int) -> Case:
+    def wanted(y, x, a, n):
+        y[:n] = a * x[:n]
+        return [y]
+
+    said = f"n = {n}" + (f", in tensors of {room} elements" if room != n else "")
+    return Case(said, grid, block, lambda: (torch.full((room,), -1.0), random(room, seed=n), 2.0, n), wanted, {"y": 0})
+
+
+def _written_past(o: Outcome) -> list[int]:
+    """Which elements behind n were written."""
+    n = o.case.arguments()[3]
+    return [i for i in (o.values[1] != -1).nonzero()[:, 0].tolist() if i >= n]
+
+
+tail = _exercise(
+    "tail",
+    TAIL,
+    [
+        _tailed(2, 32, 20, 64),
+        _tailed(4, 32, 100, 128),
+        _tailed(4, 32, 100, 100),
+        _tailed(1, 64, 64, 64),
+        _tailed(2, 32, 0, 8),
+    ],
+    [
+        Hint(
+            "one too many",
+            "One element behind the end was written, y[n]. n elements are y[0] to y[n - 1]: compare with <.",
+            lambda o: _written_past(o) == [20],
+        ),
+        Hint(
+            "the thread's own number",
+            "Elements behind the end were written by the second CTA: its threadIdx.x is small again. What"
+            " must be smaller than n is i.",
+            lambda o: _written_past(o) == [*range(32, 52)],
+        ),
+        Hint(
+            "no guard",
+            "All threads write, also those behind the end. 2 CTAs of 32 are 64 threads for 20 elements: "
+            "44 of them must do nothing.",
+            lambda o: _written_past(o) == [*range(20, 64)],
+        ),
+        Hint(
+            "whole CTAs",
+            "The elements of the last, broken CTA are missing. Its first threads have work: the condition"
+            " is each thread's own.",
+            lambda o: o.values[1][0] == -1,
+        ),
+        Hint(
+            "outside",
+            "An index ran past the end: a thread whose i is n or more must not touch memory, not even to read.",
+            _kind("out of bounds"),
+        ),
+    ],
+    "A grid is nearly always a little too large; most kernels begin with this guard.",
+)
+
+# ---------------------------------------------------------------- 3. reverse
+
+REVERSE = """
+__global__ void reverse(float* x) {
+    __shared__ float s[64];
+    int t = threadIdx.x, i = blockIdx.x * 64 + t;
+    // turn each CTA's 64 elements of x around, in place, through s
+}
+"""
+
+
+def _reversing(grid: int, seed: int) -> Case:
+    return Case(
+        f"{64 * grid} elements",
+        grid,
+        64,
+        lambda: (torch.arange(64.0 * grid),),
+        lambda x: [x.view(grid, 64).flip(1).reshape(-1)],
+        {"x": 0},
+        seed,
+    )
+
+
+def _of(o: Outcome, name: str) -> bool:
+    return o.error.element is not None and o.error.element[0] == name
+
+
+reverse = _exercise(
+    "reverse",
+    REVERSE,
+    [_reversing(1, 0), _reversing(3, 1), _reversing(2, 2)],
+    [
+        Hint(
+            "no barrier",
+            "Your 64 threads are two warps, and each goes at its own pace. A thread may read s only when "
+            "all have written to it: __syncthreads() stands between.",
+            lambda o: _kind("race")(o) and _of(o, "s"),
+        ),
+        Hint(
+            "past shared memory",
+            "s has the elements 0 to 63. The last one for t = 0 is 63 - t.",
+            lambda o: _kind("out of bounds")(o) and _of(o, "s"),
+        ),
+        Hint(
+            "without shared memory",
+            "Here a thread overwrites an element of x that another still has to read. That is what s is "
+            "for: first all of x goes into s, then back in the other order.",
+            lambda o: _kind("race")(o) and _of(o, "x"),
+        ),
+        Hint(
+            "only copied",
+            "x is as it was: it went into s and came back in the same order.",
+            lambda o: torch.equal(o.values[1], torch.arange(len(o.values[1]), dtype=torch.float32)),
+        ),
+        Hint(
+            "every CTA the same part",
+            "CTA 1 did not work on elements of its own: x is indexed with i, s with t.",
+            lambda o: o.case.grid > 1,
+        ),
+    ],
+    "Write, barrier, read: the rhythm of everything that goes through shared memory.",
+)
+
+# ---------------------------------------------------------------- 4. a barrier in a branch
+
+NEIGHBOUR = """
+__global__ void neighbour(float* y, const float* x, int n) {
+    __shared__ float s[64];
+    int t = threadIdx.x;
+    if (t < n) {
+        s[t] = x[t];
+        __syncthreads();
+        y[t] = s[t] + s[(t + 1) % n];  // each of n elements and the next one, in a ring
+    }
+}
+"""
+
+
+def _ring(n: int, seed: int = 0) -> Case:
+    return Case(
+        f"n = {n}",
+        1,
+        64,
+        lambda: (torch.full((n,), -1.0), random(n, seed=n), n),
+        lambda y, x, n: [x + x.roll(-1)],
+        {"y": 0},
+        seed,
+    )
+
+
+def _text(o: Outcome) -> str:
+    return o.watched.launch.kernel.module.cell.text
+
+
+neighbour = _exercise(
+    "neighbour",
+    NEIGHBOUR,
+    [_ring(64), _ring(40), _ring(32, 1), _ring(7), _ring(50, 2)],
+    [
+        Hint(
+            "a barrier of one warp",
+            "__syncwarp() waits for the 32 lanes of a warp. Thread 31 reads what thread 32 writes, and "
+            "that one is in another warp.",
+            lambda o: _kind("race")(o) and "__syncwarp" in _text(o),
+        ),
+        Hint(
+            "no barrier",
+            "Without a barrier, a thread reads its neighbour's element before it is there. It was not "
+            "wrong to wait; it was wrong that some did not come.",
+            _kind("race"),
+        ),
+        Hint(
+            "gone before",
+            "The threads that return never reach the barrier. Newer GPUs forgive threads that have ended, "
+            "the manual does not promise it: nobody leaves before the last barrier.",
+            lambda o: _kind("barrier")(o) and "return" in _text(o),
+        ),
+        Hint(
+            "two barriers",
+            "A barrier in each branch is two barriers. All threads must come to the same one: put it "
+            "behind the branch.",
+            lambda o: _kind("barrier")(o) and _text(o).count("__syncthreads") > 1,
+        ),
+        Hint(
+            "still in a branch",
+            "Some threads never come to the barrier, since it stands in a branch that they do not take.",
+            _kind("barrier"),
+        ),
+        Hint(
+            "no branch",
+            "x and y have only n elements: threads from n on must not touch them.",
+            _kind("out of bounds"),
+        ),
+    ],
+    "Loads and stores may stand in a branch, a barrier may not.",
+)
+
+# ---------------------------------------------------------------- 5. a warp's sum
+
+WARP_SUM = """
+__global__ void warp_sum(float* sums, const float* x) {
+    float v = x[blockIdx.x * blockDim.x + threadIdx.x];
+    // sums[w] = the sum over the 32 lanes of warp w; warps are counted through all CTAs
+}
+"""
+
+
+def _warps(grid: int, block: int) -> Case:
+    n = grid * block
+    return Case(
+        f"{n // 32} warp{'s' * (n > 32)}",
+        grid,
+        block,
+        lambda: (torch.full((n // 32,), -1.0), random(n, seed=n).round(decimals=2)),
+        lambda sums, x: [x.view(-1, 32).sum(1)],
+        {"sums": 0},
+    )
+
+
+def _lanes(o: Outcome) -> torch.Tensor:
+    return o.case.arguments()[1].view(-1, 32)
+
+
+warp_sum = _exercise(
+    "warp_sum",
+    WARP_SUM,
+    [_warps(1, 32), _warps(1, 128), _warps(3, 64)],
+    [
+        Hint(
+            "in a branch",
+            "A shuffle is a meeting of all 32 lanes, as a barrier is. A lane that is not asked to add "
+            "must come, too: let every lane add, and use only what is needed.",
+            _kind("barrier"),
+        ),
+        Hint(
+            "all lanes write",
+            "All 32 lanes write the warp's sum. One is enough: if (threadIdx.x % 32 == 0).",
+            lambda o: (
+                _kind("race")(o)
+                and o.error.threads[0] // 32 == o.error.threads[1] // 32
+                and o.error.ctas[0] == o.error.ctas[1]
+            ),
+        ),
+        Hint(
+            "all warps to one place",
+            "Two warps write the same sum. Warp w of all is (blockIdx.x * blockDim.x + threadIdx.x) / 32.",
+            _kind("race"),
+        ),
+        Hint(
+            "not added",
+            "What came is the value of one lane. __shfl_xor_sync fetches another lane's v; add it to your own.",
+            lambda o: bool((o.values[1][0] == _lanes(o)[0]).any()),
+        ),
+        Hint(
+            "a step is missing",
+            "Some lanes are missing from the sum. 32 lanes take five steps: 16, 8, 4, 2, 1.",
+            lambda o: _some_lanes(_lanes(o)[0], o.values[1][0]),
+        ),
+    ],
+    "Five steps for 32 lanes, without shared memory or a barrier: so the production kernel sums its rows.",
+)
+
+
+def _some_lanes(lanes: torch.Tensor, got: torch.Tensor) -> bool:
+    """Whether this is what a butterfly without one of its steps gives."""
+    for left_out in (1, 2, 4, 8, 16):
+        v = lanes.clone()
+        for step in (16, 8, 4, 2, 1):
+            if step != left_out:
+                v = v + v[torch.arange(32) ^ step]
+        if torch.isclose(v[0], got, atol=1e-3):
+            return True
+    return False
+
+
+# ---------------------------------------------------------------- 6. a counter, and where am I
+
+WHERE = """
+__global__ void where(int* ctas, int* sm_of) {
+    unsigned sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    // sm_of[c] = the SM of CTA c; ctas[m] = how many CTAs ran on SM m
+}
+"""
+
+
+def _places(grid: int, block: int, seed: int) -> Case:
+    def found(watched):
+        sm_of = torch.tensor([watched.report.sms[c] for c in range(grid)])
+        return [sm_of.int(), torch.bincount(sm_of, minlength=4).int()]
+
+    empty = lambda: (torch.zeros(4, dtype=torch.int32), torch.full((grid,), -1, dtype=torch.int32))  # noqa: E731
+    return Case(f"{grid} CTAs on 4 SMs", grid, block, empty, lambda ctas, sm_of: found, {"sm_of": 1, "ctas": 0}, seed)
+
+
+where = _exercise(
+    "where",
+    WHERE,
+    [_places(4, 32, 0), _places(40, 512, 1), _places(40, 512, 3)],
+    [
+        Hint(
+            "every thread speaks",
+            "All threads of a CTA write its place. One speaks for all: if (threadIdx.x == 0).",
+            lambda o: _kind("race")(o) and o.error.ctas[0] == o.error.ctas[1],
+        ),
+        Hint(
+            "not atomic",
+            "Two CTAs on one SM read the same old count, and one of them is lost. Reading, adding and "
+            "writing must be one step: atomicAdd(&ctas[sm], 1).",
+            _kind("race"),
+        ),
+        Hint(
+            "counted by CTA",
+            "ctas has one element an SM, 4 in all, and was asked for another. What is counted is sm.",
+            _kind("out of bounds"),
+        ),
+        Hint(
+            "every thread counts",
+            "Every thread has added 1, and a CTA has many. It is CTAs that are counted: one thread speaks for all.",
+            lambda o: torch.equal(o.values[1], o.values[0] * o.case.block),
+        ),
+        Hint(
+            "guessed",
+            "CTA c is not always on SM c % 4: when one ends, the next goes wherever there is room. %smid "
+            "tells, and only once the CTA is there.",
+            lambda o: torch.equal(o.values[1], torch.arange(o.case.grid, dtype=torch.int32) % 4),
+        ),
+    ],
+    "First the place, then the work: chapter 06 makes a scheduler of these two lines.",
+)
+
+# ---------------------------------------------------------------- 7. softmax, online
+
+SOFTMAX = """
+__global__ void softmax(float* y, const float* x, int n) {
+    int r = blockIdx.x * blockDim.x + threadIdx.x;  // a row a thread; a row has n numbers
+    float m = -INFINITY, l = 0;                     // the largest so far, and the sum of exp(x - m) so far
+    for (int j = 0; j < n; ++j) {
+        float v = x[r * n + j];
+        // one number more: what become of m and l?
+    }
+    for (int j = 0; j < n; ++j) y[r * n + j] = expf(x[r * n + j] - m) / l;
+}
+"""
+
+
+def _rows(n: int, scale: float, shift: float = 0.0) -> Case:
+    x = scale * random(64, n, seed=n) + shift
+    said = f"64 rows of {n} number{'s' * (n > 1)}, up to {x.max():.3g}"
+    return Case(
+        said, 2, 32, lambda: (torch.full((64, n), -1.0), x.clone(), n), lambda y, x, n: [x.softmax(1)], {"y": 0}
+    )
+
+
+def _by(o: Outcome, update) -> bool:
+    """Whether y is what this update of (m, l) gives, in row 0."""
+    row = o.case.arguments()[1][0].double()
+    m, l = torch.tensor(-torch.inf).double(), torch.tensor(0.0).double()
+    for v in row:
+        m, l = update(m, l, v)
+    return torch.allclose((row - m).exp() / l, o.values[1][0].double(), rtol=1e-3, equal_nan=True)
+
+
+def _forgets(m, l, v):
+    return max(m, v), l + (v - max(m, v)).exp()
+
+
+def _wrong_way(m, l, v):
+    new = max(m, v)
+    return new, (l * (new - m).exp() if l else 0) + (v - new).exp()
+
+
+def _raw_sum(m, l, v):
+    return max(m, v), l + v.exp()
+
+
+softmax = _exercise(
+    "softmax",
+    SOFTMAX,
+    [_rows(1, 1.0), _rows(40, 2.0), _rows(40, 30.0, 200.0), _rows(33, 30.0, -200.0)],
+    [
+        Hint(
+            "no rescale",
+            "l is a sum of exp(x - m) with the m of that time. When m grows, all of l must shrink: l = l "
+            "* exp(m_old - m_new) + exp(v - m_new).",
+            lambda o: _by(o, _forgets),
+        ),
+        Hint(
+            "the wrong way round",
+            "l grew where it should shrink: it is exp(m_old - m_new), at most 1.",
+            lambda o: _by(o, _wrong_way),
+        ),
+        Hint(
+            "l without m",
+            "l is the sum of exp(x), y the quotient of exp(x - m): both must leave out the same m.",
+            lambda o: _by(o, _raw_sum),
+        ),
+        Hint(
+            "no maximum",
+            "exp(89) is more than a float can hold. It was right for small numbers; with the largest "
+            "number left out of every exponent it is right for all.",
+            lambda o: float(o.case.arguments()[1].abs().max()) > 89,
+        ),
+        Hint(
+            "m not kept",
+            "m is still minus infinity at the end: the new maximum was used and not kept.",
+            lambda o: not torch.isfinite(o.values[1]).all(),
+        ),
+    ],
+    "This loop over tiles instead of numbers, with tensor cores in its body, is FlashAttention.",
+)
+
+EXERCISES = (scale, tail, reverse, neighbour, warp_sum, where, softmax)
+
+
+# ---------------------------------------------------------------- predictions
+
+QUESTIONS = {
+    "one-thread": Question(
+        CHAPTER,
+        "One thread asks DRAM for 4 bytes, uses them, and asks for the next 4, far away from the first. How many bytes "
+        "a second does it get?",
+        {
+            "4.8 TB a second": "That is all of DRAM, shared by everybody who asks. One thread that awaits each answer "
+            "gets what one answer brings.",
+            "36 GB a second": "That is one SM's share of DRAM, 4.8 TB a second over 132. An SM gets it when its two "
+            "thousand threads ask together.",
+            "some 12 MB a second": "4 bytes for each wait of some 330 ns. The wait cannot be shortened, so there must "
+            "be many loads under way at a time: that is what hundreds of thousands of threads are for.",
+        },
+        "some 12 MB a second",
+    ),
+    "how-many-ctas": Question(
+        CHAPTER,
+        "1,000 elements, one thread each, CTAs of 256 threads. How many CTAs must the grid have, and how many threads "
+        "have nothing to do?",
+        {
+            "3 CTAs, none": "3 CTAs are 768 threads: 232 elements would have nobody.",
+            "4 CTAs, 24 threads": "1,000 / 256 rounded up. The last CTA has 232 elements for 256 threads.",
+            "4 CTAs, none": "4 CTAs are 1,024 threads. A CTA cannot be smaller than the others of its grid.",
+        },
+        "4 CTAs, 24 threads",
+    ),
+    "no-barrier": Question(
+        CHAPTER,
+        "Leave the barrier out, and run the kernel on a real GPU. What does it give?",
+        {
+            "the right answer, always": "It may look so for a year. Nothing makes warp 1 write before warp 0 reads.",
+            "the wrong answer, always": "The two warps often happen to run in an order that is fine.",
+            "an error": "A GPU does not look: it has neither time nor memory to remember who wrote what.",
+            "the right answer on most days": "Which warp comes first depends on what else runs, on the card, on the "
+            "compiler. That is what makes a race worse than a crash, and the emulator worth its time.",
+        },
+        "the right answer on most days",
+    ),
+    "steps-of-a-sum": Question(
+        CHAPTER,
+        "A warp sums its 32 numbers. Each step, every lane may fetch one number of another lane and add it. How many "
+        "steps does it take until all lanes have the sum?",
+        {
+            "31": "That is one lane that does all of the additions while 31 watch.",
+            "16": "Adding pairs halves what is left in each step, not takes 2 away.",
+            "5": "Each step doubles how many numbers a lane has in its sum: 2, 4, 8, 16, 32.",
+        },
+        "5",
+    ),
+    "lost-counts": Question(
+        CHAPTER,
+        "`ctas[sm]++` by thread 0 of each of 40 CTAs, on 4 SMs. What do the four counts add up to on a real GPU?",
+        {
+            "40": "Only if no two CTAs ever read the same old value.",
+            "at most 40": "Reading, adding and writing are three steps. Whoever reads between another's read and write "
+            "adds to the old value, and one of the two is lost.",
+            "more than 40": "Nothing is counted twice. But things get lost.",
+        },
+        "at most 40",
+    ),
+}

@@ -1,0 +1,237 @@
+"""What went wrong in a cell, in plain words: which line of it, which threads, which element."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pod.learn.program import MOST_STACK, Report
+from pod.learn.rewrite import Cell
+
+PLACE = re.compile(r"at cell:(?P<line>\d+) in kernel \w+, CTA \((?P<x>\d+), (?P<y>\d+), (?P<z>\d+)\) on SM \d+, "
+                   r"warp (?P<warp>\d+), lane (?P<lane>\d+)")  # fmt: skip
+RACE = re.compile(r"race: (?P<does>\w+) \d+ bytes of (?P<memory>.+) at byte (?P<byte>\d+) that (?:CTA (?P<cta>\d+) )?"
+                  r"warp (?P<warp>\d+) lane (?P<lane>\d+) (?P<did>wrote|read) at cell:(?P<line>\d+) ")  # fmt: skip
+ELEMENT = re.compile(r"(?P<kind>outside|unwritten|misaligned): (?P<does>reads|writes) (?P<name>@?\w+)"
+                     r"\[(?P<index>-?\d+)\](?P<rest>(?:.* has (?P<size>\d+) elements)?.*)")  # fmt: skip
+WORDS = {"bar.sync": "__syncthreads()"}
+
+
+class CellError(Exception):
+    """Something about a cell that its reader can mend: a notebook shows the words alone."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class CompileError(CellError):
+    """The text is no CUDA yet; `line` is the cell's."""
+
+    def __init__(self, text: str, line: int, what: str, column: int = 0) -> None:
+        self.line = line
+        super().__init__(f"line {line}: {what}\n{quoted(text, [line], column)}")
+
+
+class Fault(CellError):
+    """The kernel did what no kernel may.
+
+    `lines` (of the cell), `threads`, `ctas`: of whoever met it, then of the other. `element`: memory and index.
+    """
+
+    def __init__(self, kind: str, what: str, text: str, lines=(), threads=(), ctas=(0,), element=None) -> None:
+        self.kind, self.element = kind, element
+        self.lines, self.threads, self.ctas = tuple(filter(None, lines)), tuple(threads), tuple(ctas)
+        super().__init__("\n".join(filter(None, (what, quoted(text, sorted(set(self.lines)))))))
+
+
+def quoted(text: str, lines: Iterable[int], column: int = 0) -> str:
+    source = text.splitlines()
+    shown = [f"{line:>5} | {source[line - 1]}" for line in lines if 0 < line <= len(source)]
+    return "\n".join(shown + ([f"      | {' ' * (column - 1)}^"] if column else []))
+
+
+# ---------------------------------------------------------------- while it ran
+
+
+@dataclass(frozen=True)
+class _Told:
+    """The emulator's text of a fault, and what else there is to know. `line`, `cta`, `thread`: of whoever met it."""
+
+    text: str
+    report: Report
+    cell: Cell
+    sizes: dict[str, int]  # bytes of an element, by the name of a tensor
+    line: int
+    cta: int
+    thread: int
+
+    def fault(self, kind: str, what: str, **known) -> Fault:
+        known = {"lines": [self.line], "threads": [self.thread], "ctas": [self.cta]} | known
+        return Fault(kind, f"{kind}: {what}{'' if what.endswith('?') else '.'}", self.cell.text, **known)
+
+    def element(self, memory: str, byte: int) -> tuple[str, int]:
+        if memory != "shared memory":
+            return memory, byte // self.sizes[memory]
+        found = next(v for v in self.report.variables if v.offset <= byte < v.offset + max(v.bytes, 1))
+        return found.name, (byte - found.offset) // found.element
+
+
+def of(report: Report, cell: Cell, sizes: dict[str, int]) -> Fault:
+    """The fault of a report."""
+    place = PLACE.search(report.fault)
+    numbers = {name: int(x) for name, x in place.groupdict().items()} if place else dict.fromkeys(PLACE.groupindex, 0)
+    thread = 32 * numbers["warp"] + numbers["lane"]
+    text = report.fault.removeprefix("emulator: ")
+    told = _Told(text, report, cell, sizes, numbers["line"], numbers["x"], thread)
+    for pattern, tell in TELLERS:
+        if match := pattern.match(text):
+            return tell(told, match)
+    return told.fault("machine", text.partition("\n")[0])
+
+
+def _race(told: _Told, match: re.Match) -> Fault:
+    line, other = int(match["line"]), 32 * int(match["warp"]) + int(match["lane"])
+    name, index = element = told.element(match["memory"], int(match["byte"]))
+    me, them, place = f"thread {told.thread}", f"thread {other}", f"{name}[{index}]"
+    foreign = match["cta"] is not None
+    ctas = told.cta, int(match["cta"]) if foreign else told.cta
+    if foreign:
+        me, them = (f"{who} of CTA {cta}" for who, cta in zip((me, them), ctas, strict=True))
+    if match["does"] == "reads":
+        what = f"{me} reads {place} in line {told.line}. {them} wrote it in line {line}"
+    elif match["did"] == "wrote":
+        what = f"{me} writes {place} in line {told.line}. {them} wrote it, too, in line {line}"
+    elif _was_written(told, name, index):
+        what = f"{me} overwrites {place} in line {told.line}. {them} reads the old value in line {line}"
+    else:
+        what = f"{them} reads {place} in line {line} before {me} has written it in line {told.line}"
+    missing = "nothing orders two CTAs" if foreign else "no barrier stands between"
+    known = {"lines": (told.line, line), "threads": (told.thread, other), "ctas": ctas, "element": element}
+    return told.fault("race", f"{what}, and {missing}", **known)
+
+
+def _was_written(told: _Told, name: str, index: int) -> bool:
+    """Whether the element had a value when it was first read: those of tensors have one from the start."""
+    if name not in told.cell.shared:
+        return True
+    memory = -1 - told.cell.shared.index(name)
+    first = next(e for e in told.report.events if (e.memory, e.element) == (memory, index))
+    return first.kind != "r"
+
+
+def _element(told: _Told, match: re.Match) -> Fault:
+    """Of one element: it is not there, nobody has written it, or it is read as something larger."""
+    name = told.cell.shared[int(match["name"][1:])] if match["name"].startswith("@") else match["name"]
+    what = f"thread {told.thread} of CTA {told.cta} {match['does']} {name}[{match['index']}]"
+    kind, place = match["kind"], f"in line {told.line}"
+    if kind == "outside":
+        kind, what = "out of bounds", f"{what} {place}, but {_extent(told, name, int(match['size']))}"
+    elif kind == "unwritten":
+        what = f"{what} {place}, and nobody ever writes it"
+    else:
+        what = f"{what}{match['rest']} {place}; its address must be a multiple of that"
+    return told.fault(kind, what, element=(name, int(match["index"])))
+
+
+def _extent(told: _Told, name: str, size: int) -> str:
+    if size:
+        return f"{name} has {size} elements, {name}[0] to {name}[{size - 1}]"
+    ask = ": kernel[grid, block, bytes] says how much shared memory there is"
+    return f"{name} is empty{ask if name in told.cell.shared else ''}"
+
+
+def _apart(told: _Told, match: re.Match) -> Fault:
+    mine, theirs = (WORDS.get(word, word) for word in (match["mine"], match["theirs"]))
+    what = f"thread {told.thread} is at {mine} in line {told.line}, while others of its warp wait at {theirs}"
+    what += f" in line {match['line']}. All 32 lanes of a warp must come to the same one"
+    return told.fault("barrier", what, lines=(told.line, int(match["line"])))
+
+
+def _stuck(told: _Told, match: re.Match) -> Fault:
+    """Who waits where, and who will never come. Of a divergence, the warp says why; else the whole CTA."""
+    rows = [(cta, t, state, line) for cta, t, state, line in told.report.threads]
+    cta = next(cta for cta, _, state, _ in rows if state in WAITS)
+    warp = told.thread // 32 if match["barrier"] else None
+    rows = [row for row in rows if row[0] == cta and warp in (None, row[1] // 32)]
+    barrier = WORDS.get(match["barrier"] or "bar.sync", match["barrier"])
+    lines = sorted({line for *_, state, line in rows if state in WAITS})
+    waiting = {line: _threads(t for _, t, state, at in rows if state in WAITS and at == line) for line in lines}
+    missing = [t for _, t, state, _ in rows if state == "done"]
+    what = "; ".join(f"{who} wait for ever at {barrier} in line {line}" for line, who in waiting.items())
+    if missing:
+        never = _threads(missing)
+        what += f". {never.capitalize()} never reached it, and {'have' if len(missing) > 1 else 'has'} left the kernel"
+    return told.fault("barrier", what, lines=lines, threads=missing, ctas=[cta])
+
+
+def _threads(numbers: Iterable[int]) -> str:
+    """ "thread 3", "threads 0 to 31, 64", or so."""
+    spans: list[list[int]] = []
+    for n in sorted(numbers):
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    said = [f"{a} to {b}" if b > a else str(a) for a, b in spans]
+    shown = said if len(said) <= 4 else [*said[:3], "..."]
+    return f"thread{'s' if spans[0][0] != spans[-1][1] else ''} {', '.join(shown)}"
+
+
+def _endless(told: _Told, match: re.Match) -> Fault:
+    rounds = f"{int(match['rounds']):,} rounds of all threads" if match["rounds"] else "a second of the machine's time"
+    return told.fault("endless", f"line {told.line} still goes round after {rounds}. What should end it?")
+
+
+def _late(told: _Told, match: re.Match) -> Fault:
+    return told.fault("endless", f"the kernel did not end within {match['seconds']} s, so it was stopped")
+
+
+def _crash(told: _Told, match: re.Match) -> Fault:
+    line = int(match["line"])
+    what = f"the kernel's program ended{f' after line {line}' if line else ''}. It left an array of a thread's own"
+    return told.fault("crash", f"{what}, or its functions call each other for ever", lines=[line])
+
+
+def _null(told: _Told, match: re.Match) -> Fault:
+    what = f"thread {told.thread} of CTA {told.cta} uses in line {told.line} a pointer that points nowhere"
+    return told.fault("out of bounds", f"{what}: is a tensor empty?")
+
+
+WAITS = ("waiting", "meeting")
+TELLERS = (
+    (RACE, _race),
+    (ELEMENT, _element),
+    (
+        re.compile(
+            r"divergence: this lane is at (?P<mine>\S+) while .* wait at (?P<theirs>\S+) \(cell:(?P<line>\d+)\)"
+        ),
+        _apart,
+    ),
+    (re.compile(r"divergence: .* wait for them at (?P<barrier>\S+)|deadlock"), _stuck),
+    (re.compile(r"steps: .* after (?P<rounds>\d+)|endless"), _endless),
+    (re.compile(r"time: did not end within (?P<seconds>\d+)"), _late),
+    (re.compile(r"crash: .* line (?P<line>\d+)"), _crash),
+    (re.compile(r"null"), _null),
+)
+
+
+# ---------------------------------------------------------------- while it was compiled
+
+
+COMPLAINT = re.compile(r"^cell:(\d+)(?::(\d+))?: (?:fatal )?error: (.*)$|^cell\((\d+)\): error: (.*)$", re.MULTILINE)
+OURS = ((r"cell::Pointer<(.*?)\s*>", r"\1*"), (r"cell::Element<(.*?)>", r"\1"), (r"cell::", ""))
+
+
+def complaint(said: str, text: str, before: str = "") -> CompileError:
+    """The first of the compiler's complaints, about a line of the cell and in the reader's types."""
+    if big := re.search(r"cell:(\d+):\d+: error: the frame size of (\d+) bytes", said):
+        what = f"stack: got {int(big[2]):,} bytes of a thread's own variables, allowed are {MOST_STACK:,}"
+        return CompileError(text, int(big[1]), f"{what} (in the function that ends here)")
+    if found := COMPLAINT.search(said):
+        line, column, what = int(found[1] or found[4]), int(found[2] or 0), found[3] or found[5]
+        for theirs, ours in OURS:
+            what = re.sub(theirs, ours, what)
+        return CompileError(text, line, before + what.partition(" [-W")[0], 0 if before else column)
+    inside = re.search(r"^cell:(\d+):\d+:   required from", said, re.MULTILINE)
+    return CompileError(text, int(inside[1]) if inside else 1, before + said.strip().splitlines()[-1])

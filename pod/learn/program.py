@@ -1,0 +1,217 @@
+"""The program of one cell: its kernels, emulated, with a `main` around them. A launch is one run of it.
+
+A program of its own can be stopped, and whatever a reader's kernel does to it, the notebook lives on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from threading import Lock, Thread
+
+from pod import files
+from pod.kernels import build
+from pod.learn.rewrite import Cell
+
+FOLDER = build.CSRC / "learn"
+MOST_SECONDS, MOST_KEPT = 30, 600
+MOST_STACK = 1 << 16  # bytes of a kernel's own variables, a thread
+FLAGS = ["-std=c++17", "-O1", "-fvisibility=hidden", "-DPOD_EMULATE", f"-I{build.CSRC}", f"-I{FOLDER}", "-x", "c++"]
+OF_A_CELL = [f"-Wframe-larger-than={MOST_STACK}", f"-Werror=frame-larger-than={MOST_STACK}"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One access: `kind` is "r", "w" or "a" (atomic); `phase` counts the barriers that its thread has passed."""
+
+    cta: int
+    thread: int
+    phase: int
+    line: int
+    kind: str
+    memory: int  # 0, 1, ... arguments that are tensors; -1, -2, ... shared variables
+    element: int
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Where a __shared__ variable lies."""
+
+    name: str
+    offset: int
+    bytes: int
+    element: int
+
+
+@dataclass
+class Report:
+    """What a launch did. `fault` is the emulator's text, "" when all went well."""
+
+    fault: str = ""
+    events: list[Event] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    threads: list[tuple[int, int, str, int]] = field(default_factory=list)  # CTA, thread, state, line
+    sms: dict[int, int] = field(default_factory=dict)  # of a CTA
+    printed: str = ""
+
+
+# ---------------------------------------------------------------- building
+
+
+class Refused(Exception):
+    """What the compiler said of a cell."""
+
+
+def built(cell: Cell) -> Path:
+    """The cell's program, compiled unless it is in the cache."""
+    name = f"cell-{_hash(_text(cell), _machine_key())}"
+    if program := files.kept(f"learn/{name}"):
+        return program
+    program = files.folder("learn") / name
+    _sweep(program.parent)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=program.parent) as workshop:
+        _compile(cell, Path(workshop), program)
+    return program
+
+
+def _sweep(folder: Path) -> None:
+    """Every try of every reader leaves a program: the oldest go."""
+    programs = sorted((p for p in folder.glob("cell-*") if not p.suffix), key=lambda p: -p.stat().st_mtime)
+    for old in programs[MOST_KEPT:]:
+        old.unlink(missing_ok=True)
+        old.with_suffix(".sum").unlink(missing_ok=True)
+
+
+def _compile(cell: Cell, workshop: Path, program: Path) -> None:
+    source, ours, made = workshop / "cell.cu", workshop / "cell.o", workshop / "program"
+    source.write_text(_text(cell), encoding="utf-8")
+    compiling = _start([*FLAGS, *OF_A_CELL, "-c", str(source), "-o", str(ours)])
+    other = machine()  # compiled beside the cell, the first time
+    said = _finish(compiling) or _finish(_start([str(ours), str(other), "-o", str(made)]))
+    if said:
+        raise Refused(said)
+    files.keep(made, program)
+
+
+_making = Lock()
+
+
+def machine() -> Path:
+    """The machine that every cell is linked to, compiled unless it is in the cache."""
+    name = f"machine-{_machine_key()}.o"
+    with _making:
+        if kept := files.kept(f"learn/{name}"):
+            return kept
+        place = files.folder("learn") / name
+        with tempfile.TemporaryDirectory(prefix="build-", dir=place.parent) as workshop:
+            made = Path(workshop) / name
+            if wrong := _finish(_start([*FLAGS, "-c", str(FOLDER / "machine.cpp"), "-o", str(made)])):
+                raise RuntimeError(f"csrc/learn/machine.cpp: {wrong[:6000]}")
+            files.keep(made, place)
+        return place
+
+
+def prepare() -> None:
+    """Have the machine made while somebody still reads; what is wrong will be said when a cell needs it."""
+
+    def make() -> None:
+        with suppress(build.BuildError, RuntimeError, OSError):
+            machine()
+
+    Thread(target=make, daemon=True).start()
+
+
+def complaints(source: Path) -> str:
+    """What the compiler has against a text that it need not translate."""
+    return _finish(_start([*FLAGS, "-fsyntax-only", str(source)]))
+
+
+def _text(cell: Cell) -> str:
+    table = ", ".join(f'{{"{k}", [](const cell::Argument* a) {{ cell::call({k}, a); }}}}' for k in cell.kernels)
+    return (
+        f'#include "cell.h"\n#line 1 "cell"\n{cell.emulated}\n#line 1 "table"\n'
+        f"const cell::Kernel cell::kernels[] = {{{table}}};\nconst int cell::kernel_count = {len(cell.kernels)};\n"
+    )
+
+
+def _start(arguments: Sequence[str]) -> subprocess.Popen:
+    command = [*_compiler().split(), *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {**os.environ, "LC_ALL": "C"}}
+    return subprocess.Popen(command, text=True, errors="replace", **pipes)
+
+
+def _finish(compiling: subprocess.Popen) -> str:
+    """What it said, when it failed."""
+    said = compiling.communicate()[0]
+    return (said or "the compiler said nothing") if compiling.returncode else ""
+
+
+@cache
+def _compiler() -> str:
+    build.require_tools()
+    return build.compiler()
+
+
+@cache
+def _machine_key() -> str:
+    compiler, sources = _compiler(), [FOLDER, build.CSRC / "emulate", build.CSRC / "include"]
+    texts = [f.read_text(encoding="utf-8") for folder in sources for f in sorted(folder.iterdir()) if f.is_file()]
+    return _hash(compiler, *FLAGS, *OF_A_CELL, *texts)
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- running
+
+
+def run(program: Path, cell: Cell, words: Sequence[str], data: bytes, seed: int = 0) -> tuple[Report, bytes]:
+    """One launch: the report, and the tensors' bytes after it. Each seed is another order that a GPU could take."""
+    environment = {**os.environ, "POD_EMULATE_SEED": str(seed)}
+    with tempfile.TemporaryDirectory(prefix="pod-cell-") as folder:
+        tensors, report = Path(folder) / "tensors", Path(folder) / "report"
+        tensors.write_bytes(data)
+        command = [str(program), str(tensors), str(report), *words]
+        caught = {"capture_output": True, "text": True, "errors": "replace", "timeout": MOST_SECONDS}
+        try:
+            done = subprocess.run(command, env=environment, **caught)
+        except subprocess.TimeoutExpired:
+            return Report(f"emulator: time: did not end within {MOST_SECONDS} s"), data
+        told = report.read_text(encoding="utf-8") if report.exists() else ""
+        if done.returncode and "fault\n" not in told:
+            told += f"fault\nemulator: crash: ended with {done.returncode} after line {_last_line(report)}"
+        return _read(told, cell, done.stdout), tensors.read_bytes()
+
+
+def _last_line(report: Path) -> int:
+    file = report.with_name(f"{report.name}.last")
+    return int.from_bytes(file.read_bytes(), sys.byteorder) if file.exists() else 0
+
+
+def _read(told: str, cell: Cell, printed: str) -> Report:
+    lines, _, fault = told.partition("fault\n")
+    report = Report(fault.strip(), printed=printed)
+    for line in lines.splitlines():
+        kind, *rest = line.split()
+        if kind == "variable":
+            number, *sizes = map(int, rest)
+            report.variables.append(Variable(cell.shared[number], *sizes))
+        elif kind == "place":
+            cta, sm = map(int, rest)
+            report.sms[cta] = sm
+        elif kind == "event":
+            cta, thread, phase, at, how, memory, element = rest
+            report.events.append(Event(*map(int, (cta, thread, phase, at)), how, int(memory), int(element)))
+        else:
+            cta, thread, state, at = rest
+            report.threads.append((int(cta), int(thread), state, int(at)))
+    return report

@@ -1,0 +1,291 @@
+"""CUDA text as the emulator's C++, line by line: checked pointers, counted loops, shared memory by name.
+
+A reader writes CUDA as nvcc takes it. What csrc/learn/cell.h cannot say in C++ alone is put in here, and no line moves:
+`float* x` becomes a Pointer, `__shared__ float s[64]` a Shared, a read `x[i]` a value, and each loop counts its rounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+TYPES = {
+    "float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32", "unsigned int": "uint32",
+    "long long": "int64", "unsigned long long": "uint64", "int32_t": "int32", "uint32_t": "uint32", "int64_t": "int64",
+    "uint64_t": "uint64", "size_t": "uint64", "half": "float16", "__half": "float16", "__nv_bfloat16": "bfloat16",
+    "short": "int16", "bool": "bool",
+}  # fmt: skip
+VECTORS = {"float2", "float4", "int4", "uint2", "uint4"}
+WORDS = {word for name in TYPES for word in name.split()} | VECTORS
+TOKEN = re.compile(
+    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/|\\\n)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
+    r"""|(?P<directive>(?<![^\n])[ \t]*\#(?:\\\n|[^\n])*)"""
+    r"""|(?P<word>[A-Za-z_]\w*)|(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)"""
+    r"""|(?P<sign><<<|>>>|<<=|>>=|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|::|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+ASSIGNS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"}
+REGISTER = re.compile(
+    r'asm\s+(?:volatile\s*)?\(\s*"mov\.u32 %0, %%(smid|nsmid|laneid|warpid);"\s*:\s*"=r"\s*\((\w+)\)\s*\)'
+)
+
+
+class NotCuda(ValueError):
+    """Text that cannot be a cell, with the line where that shows."""
+
+    def __init__(self, line: int, what: str, sure: bool = False) -> None:
+        super().__init__(what)
+        self.line, self.sure = line, sure  # sure: a compiler would only guess
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel, e.g. `const float* x`: type "float", of a tensor."""
+
+    name: str
+    type: str
+    pointer: bool
+    const: bool
+
+    def __str__(self) -> str:
+        return f"{'const ' if self.const else ''}{self.type}{'*' if self.pointer else ''} {self.name}"
+
+
+@dataclass
+class Token:
+    kind: str
+    text: str
+    line: int
+    after: str = ""  # put behind it
+    before: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a text declares: its kernels with their parameters, and its shared variables by number."""
+
+    text: str
+    emulated: str
+    kernels: dict[str, tuple[Parameter, ...]]
+    shared: tuple[str, ...]
+
+
+def read(text: str) -> Cell:
+    tokens = list(_tokens(without_includes(text)))
+    code = [token for token in tokens if token.kind != "skip"]
+    _find_types(code)
+    _refuse(code)
+    kernels = dict(_kernel(code, i) for i, token in enumerate(code) if token.text == "__global__")
+    if not kernels:
+        raise NotCuda(1, "no kernel here: a kernel begins with `__global__ void`")
+    shared: list[str] = []
+    for i, token in enumerate(code):
+        if token.text == "__shared__":
+            _rewrite_shared(code, i, shared)
+    _rewrite_loops(code)
+    _rewrite_reads(code)
+    _rewrite_pointers(code)
+    emulated = "".join(token.before + token.text + token.after for token in tokens)
+    return Cell(text, REGISTER.sub(r'\2 = cell::special_register("\1")', emulated), kernels, tuple(shared))
+
+
+def without_includes(text: str) -> str:
+    """CUDA's own headers are not here, and what a cell needs of them is."""
+    return re.sub(r"^[ \t]*#[ \t]*include[ \t]*[<\"](cuda|mma|cooperative).*$", "", text, flags=re.MULTILINE)
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    line = 1
+    for match in TOKEN.finditer(text):
+        yield Token(match.lastgroup, match[0], line)
+        line += match[0].count("\n")
+
+
+def _find_types(code: list[Token]) -> None:
+    """CUDA's numbers, and what the text itself declares as types."""
+    own = {code[i + 1].text for i, t in enumerate(code[:-1]) if t.text in ("class", "typename", "struct", "using")}
+    for token in code:
+        if token.text in WORDS | own:
+            token.kind = "type"
+
+
+def _refuse(code: list[Token]) -> None:
+    for token in code:
+        if token.text == "<<<":
+            raise NotCuda(token.line, "the launch stands in Python: kernel[grid, block](...)", sure=True)
+        if token.text in ("main", "cudaMalloc", "cudaMemcpy"):
+            raise NotCuda(
+                token.line, f"`{token.text}` is for the host; a cell has only what runs on the GPU", sure=True
+            )
+
+
+# ---------------------------------------------------------------- kernels and their parameters
+
+
+def _kernel(code: list[Token], i: int) -> tuple[str, tuple[Parameter, ...]]:
+    start = next((k for k in range(i, len(code)) if code[k].text == "("), None)
+    while start is not None and code[start - 1].text == "__launch_bounds__":
+        start = next((k for k in range(_closing(code, start), len(code)) if code[k].text == "("), None)
+    if start is None or code[start - 1].kind != "word" or "void" not in {t.text for t in code[i:start]}:
+        raise NotCuda(code[i].line, "a kernel is written `__global__ void name(parameters) { ... }`")
+    inside, parts = code[start + 1 : _closing(code, start)], [[]]
+    for token in inside:
+        parts.append([]) if token.text == "," else parts[-1].append(token)
+    return code[start - 1].text, tuple(_parameter(part) for part in parts if part)
+
+
+def _parameter(part: list[Token]) -> Parameter:
+    words = [token.text for token in part if token.text not in ("const", "__restrict__", "restrict")]
+    pointer, kind = "*" in words, " ".join(word for word in words[:-1] if word != "*")
+    if kind not in TYPES and not (pointer and kind in VECTORS):
+        said = " ".join(token.text for token in part)
+        raise NotCuda(
+            part[0].line, f"parameter `{said}`: allowed are numbers and pointers to them, as `const float* x, int n`"
+        )
+    return Parameter(words[-1], kind, pointer, any(token.text == "const" for token in part))
+
+
+def _closing(code: list[Token], i: int) -> int:
+    """The bracket that closes the one at i."""
+    pairs, depth = {"(": ")", "[": "]", "{": "}"}, 0
+    opens, closes = code[i].text, pairs[code[i].text]
+    for k in range(i, len(code)):
+        depth += (code[k].text == opens) - (code[k].text == closes)
+        if depth == 0:
+            return k
+    raise NotCuda(code[i].line, f"`{opens}` is never closed")
+
+
+# ---------------------------------------------------------------- what changes
+
+
+def _rewrite_shared(code: list[Token], i: int, shared: list[str]) -> None:
+    """`__shared__ float s[64], t;` as two variables of types that know their numbers."""
+    end = next((k for k in range(i, len(code)) if code[k].text == ";"), None)
+    if end is None:
+        raise NotCuda(code[i].line, "`__shared__` without an end: a `;` is missing")
+    first = i + 1
+    while code[first].kind == "type":
+        first += 1
+    kind, made, k = " ".join(token.text for token in code[i + 1 : first]), [], first
+    while k < end:
+        name, sizes = code[k].text, ""
+        k += 1
+        while k < end and code[k].text == "[":
+            close = _closing(code, k)
+            sizes += "[" + " ".join(token.text for token in code[k + 1 : close]) + "]"
+            k = close + 1
+        if not kind or not name.isidentifier() or k < end and code[k].text != ",":
+            raise NotCuda(code[i].line, "shared memory is written `__shared__ float s[64];`, without a first value")
+        made.append(f"cell::Shared<{kind}{sizes}, {len(shared)}> {name}")
+        shared.append(name)
+        k += 1
+    if i and code[i - 1].text == "extern":
+        code[i - 1].text = ""
+    for token in code[i:end]:
+        token.text, token.kind = "", "gone"
+    code[i].text = "; ".join(made)
+
+
+def _rewrite_loops(code: list[Token]) -> None:
+    for i, token in enumerate(code[:-1]):
+        if token.text not in ("while", "for") or code[i + 1].text != "(":
+            continue
+        first, last = i + 2, _closing(code, i + 1)
+        if token.text == "for":
+            ends = [k for k in range(first, last) if code[k].text == ";"]
+            if len(ends) != 2:
+                continue
+            first, last = ends[0] + 1, ends[1]
+        if first == last:
+            code[last].before = "cell::step()" + code[last].before
+        else:
+            code[first].before = "cell::step() && (" + code[first].before
+            code[last - 1].after += ")"
+
+
+def _rewrite_reads(code: list[Token]) -> None:
+    """`x[i]` that is not written to becomes `value(x[i])`: a plain number, as C++ has it."""
+    declared = _declared(code)
+    for i, token in enumerate(code[:-1]):
+        previous = code[i - 1].text if i else ";"
+        if token.kind != "word" or code[i + 1].text != "[" or i in declared or previous in (".", "->", "::"):
+            continue
+        end = _closing(code, i + 1)
+        while end + 1 < len(code) and code[end + 1].text == "[":
+            end = _closing(code, end + 1)
+        address = previous == "&" and (code[i - 2].text in "(,=?:{;" or code[i - 2].text == "return")
+        if not _written(code, i, end) and not address:
+            token.before, code[end].after = "cell::value(" + token.before, code[end].after + ")"
+
+
+def _written(code: list[Token], first: int, last: int) -> bool:
+    return code[last + 1].text in ASSIGNS or code[first - 1].text in ("++", "--")
+
+
+def _declared(code: list[Token]) -> set[int]:
+    """Where the names stand that a declaration gives, as s and t in `float s[4] = {0}, t[2];`."""
+    found = set()
+    for i, token in enumerate(code):
+        if token.kind != "type" or i and code[i - 1].kind == "type":
+            continue
+        first = i + 1
+        while code[first].kind == "type" or code[first].text in ("const", "*", "&"):
+            first += 1
+        if code[first].kind != "word":  # a cast
+            continue
+        depth, expected = 0, True
+        for k in range(first, len(code)):
+            if code[k].text in (";", "{") and depth == 0 and not expected and code[k - 1].text != "=" or depth < 0:
+                break
+            if expected and code[k].kind == "word" and code[k].text != "const":
+                found.add(k)
+                expected = False
+            expected |= depth == 0 and code[k].text == ","
+            depth += (code[k].text in ("(", "[", "{")) - (code[k].text in (")", "]", "}"))
+    return found
+
+
+def _rewrite_pointers(code: list[Token]) -> None:
+    """`const float* x` -> `cell::Pointer<const float> x`, and `*x` -> `x.at()`."""
+    for i, token in enumerate(code):
+        if token.text == "reinterpret_cast":
+            token.text = "cell::cast"
+        if token.text in ("__restrict__",):
+            token.text = ""
+        if token.text != "*":
+            continue
+        k = i
+        while k and (code[k - 1].kind == "type" or code[k - 1].text == "const"):
+            k -= 1
+        if any(word.kind == "type" for word in code[k:i]):
+            code[k].before += "cell::Pointer<"
+            token.text = ">"
+        elif _is_operand(code, i):
+            token.text = ""
+            _put_at(code, i)
+
+
+def _is_operand(code: list[Token], i: int) -> bool:
+    """Whether the `*` at i stands before what it points with, and not between two factors."""
+    before = code[i - 1]
+    if before.text == ")":
+        return code[_opening(code, i - 1) - 1].text in ("if", "while", "for")
+    return (
+        before.kind in ("sign", "directive", "gone") and before.text != "]" or before.text in ("return", "else", "do")
+    )
+
+
+def _opening(code: list[Token], i: int) -> int:
+    depth = 0
+    for k in range(i, -1, -1):
+        depth += (code[k].text == ")") - (code[k].text == "(")
+        if depth == 0:
+            return k
+    raise NotCuda(code[i].line, "`)` was never opened")
+
+
+def _put_at(code: list[Token], i: int) -> None:
+    end = _closing(code, i + 1) if code[i + 1].text == "(" else i + 1
+    code[end].after += ".at()" if _written(code, i, end) else ".at().get()"

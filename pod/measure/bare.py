@@ -1,0 +1,39 @@
+"""Kernels of csrc/micro that need no tensors, so no torch extension: a library for ctypes, compiled for this card."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from pod.data import ROOT
+
+
+@cache
+def library(name: str) -> ctypes.CDLL:
+    """csrc/micro/<name>.cu."""
+    import torch
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    made, source = Path(tempfile.mkdtemp()) / f"{name}.so", ROOT / "csrc" / "micro" / f"{name}.cu"
+    flags = ["-std=c++20", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
+    subprocess.run([Path(CUDA_HOME, "bin", "nvcc"), *flags, source, "-o", made], check=True)
+    return ctypes.CDLL(str(made))
+
+
+def checked(status: int) -> None:
+    if status:
+        raise RuntimeError(f"csrc/micro: the launch failed with CUDA error {status}")
+
+
+def stream() -> ctypes.c_void_p:
+    import torch
+
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+
+def pointer(x) -> ctypes.c_void_p:
+    return ctypes.c_void_p(x.data_ptr())

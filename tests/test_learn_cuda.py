@@ -1,0 +1,403 @@
+"""CUDA in a cell: it means what CUDA means, faults and mistakes come back in plain words, and the process lives on."""
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from pod import kernels, learn
+from pod.learn import faults, gpu, program, rewrite
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+
+
+def kernel(body: str, parameters: str = "float* x", before: str = ""):
+    """A kernel `k` of these lines; the first line of the body is line 3 of the text."""
+    text = (
+        f"{before}__global__ void k({parameters}) {{\n    int t = threadIdx.x;\n{textwrap.indent(body, '    ')}\n}}\n"
+    )
+    return learn.cuda(text).k
+
+
+def numbers(n: int = 64):
+    return torch.arange(float(n))
+
+
+def run(body: str, x=None, grid=1, block: int = 64, parameters: str = "float* x", *more):
+    x = numbers() if x is None else x
+    kernel(body, parameters)[grid, block](x, *more)
+    return x
+
+
+def fault_of(body: str, *arguments, block: int = 64, grid: int = 1, parameters: str = "float* x", before: str = ""):
+    watched = kernel(body, parameters, before)[grid, block].watch(*(arguments or (numbers(),)))
+    assert watched.fault is not None, "the emulator found nothing"
+    return watched.fault
+
+
+# ---------------------------------------------------------------- what CUDA means
+
+
+def test_expressions_mean_what_they_mean_in_cuda():
+    body = """
+    x[t] = x[t] > 3 ? x[t] : 0;              // the zero is an int, the element is not
+    auto v = x[t];                           // a number from now on
+    x[t] = max(v, 1.5f) + fmaxf(v, 0.f);
+    x[t] *= 2, x[t]++, x[t] -= t / 2, *(x + t) += 1;
+    float own[2] = {v, x[t]}, other[2];
+    other[1] = own[1] / 2;
+    x[t] = other[1] * *(x + t) / x[t];
+    """
+    v = torch.where(numbers() > 3, numbers(), 0.0)
+    wanted = (v.clamp(min=1.5) + v) * 2 + 1 - numbers().div(2, rounding_mode="floor") + 1
+    torch.testing.assert_close(run(body), wanted / 2)
+
+
+@pytest.mark.parametrize("size", ["8][9", "8 + 1][8 + 1"])
+def test_shared_arrays_of_two_dimensions(size):
+    body = f"""
+    __shared__ float s[{size}], total;
+    s[t / 8][t % 8] = x[t];
+    if (t == 0) total = 3;
+    __syncthreads();
+    x[t] = s[t % 8][t / 8] + total;
+    """
+    assert torch.equal(run(body), numbers().view(8, 8).T.reshape(-1) + 3)
+
+
+def test_dynamic_shared_memory_is_as_large_as_the_launch_says():
+    body = "extern __shared__ float s[];\ns[t] = x[t];\n__syncthreads();\nx[t] = s[63 - t];"
+    x = numbers()
+    kernel(body)[1, 64, 256](x)
+    assert torch.equal(x, numbers().flip(0))
+    assert "s is empty: kernel[grid, block, bytes]" in str(fault_of(body))
+
+
+def test_device_functions_take_pointers_to_both_memories():
+    before = "__device__ float add(const float* p, int n) {\n    return p[0] + *(p + n);\n}\n"
+    body = "__shared__ float s[64];\ns[t] = x[t];\n__syncthreads();\ny[t] = add(s, t) + add(&x[1], 0);"
+    y = torch.zeros(64)
+    kernel(body, "float* y, const float* x", before)[1, 64](y, numbers())
+    assert torch.equal(y, numbers() + 2)
+
+
+def test_templates_structs_and_macros_are_read():
+    before = """#include <cuda_fp16.h>
+#define N 4
+struct Pair { float a, b; };
+template <class T> __device__ T second(T* p) { return p[1]; }
+template <int M> __device__ int of(int i) { return i * M; }
+"""
+    body = "Pair p{x[t], 2};\nfloat4 v = reinterpret_cast<float4*>(x)[1];\ny[t] = second(x) * of<N>(t) + p.b + v.x;"
+    y = torch.zeros(64)
+    kernel(body, "float* y, float* x", before)[1, 64](y, numbers() + 32)
+    assert torch.equal(y, 33 * 4 * numbers() + 2 + 36)
+
+
+def test_what_only_a_gpu_can_compile_is_said_to_be_so():
+    before = "template <class T> __device__ T second(const T* p) { return p[1]; }\n"
+    with pytest.raises(learn.CompileError, match="line 4: this is CUDA, but the emulator cannot do it: no matching"):
+        kernel("x[t] = second(x);", before=before)
+
+
+def test_warps_and_atomics():
+    body = """
+    int v = t;
+    for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffff, v, step);
+    if (t % 32 == 0) n[t / 32] = v;
+    atomicAdd(&n[2], 1);
+    atomicMax(n + 3, t);
+    if (__any_sync(~0u, t == 40)) atomicAdd(n + 4, __popc(__ballot_sync(~0u, t % 2)));
+    """
+    n = torch.zeros(5, dtype=torch.int32)
+    run(body, n, parameters="int* n")
+    assert n.tolist() == [496, 496 + 1024, 64, 63, 16 * 32]
+
+
+def test_halves_are_halves():
+    x = torch.full((64,), 0.1, dtype=torch.float16)
+    run("x[t] = __float2half(__half2float(x[t]) * 3);", x, parameters="half* x")
+    assert torch.equal(x, (torch.full((64,), 0.1, dtype=torch.float16).float() * 3).half())
+
+
+def test_the_same_tensor_twice_is_one_memory_and_half_of_it_is_refused():
+    x = numbers()
+    kernel("y[t] = x[t] + 1;", "float* y, const float* x")[1, 64](x, x)
+    assert torch.equal(x, numbers() + 1)
+    with pytest.raises(learn.LaunchError, match="overlap"):
+        kernel("y[t] = x[t] + 1;", "float* y, const float* x")[1, 32](x[:40], x[20:60])
+
+
+def test_what_a_kernel_prints_is_printed(capsys):
+    run('if (t == 3) printf("%d %.1f\\n", blockIdx.x, x[t]);')
+    assert capsys.readouterr().out == "0 3.0\n"
+
+
+def test_a_gridded_launch_in_three_dimensions():
+    x = torch.zeros(2 * 3 * 64)
+    body = "x[((blockIdx.y * gridDim.x + blockIdx.x) * 8 + threadIdx.y) * 8 + threadIdx.x] = threadIdx.y;"
+    kernel(body)[(3, 2), (8, 8)](x)
+    assert torch.equal(x, torch.arange(8.0).repeat_interleave(8).repeat(6))
+
+
+def test_a_place_is_asked_for_as_ptx_has_it():
+    body = 'unsigned sm;\nasm volatile("mov.u32 %0, %%smid;" : "=r"(sm));\nif (t == 0) n[blockIdx.x] = sm;'
+    n = torch.full((8,), -1, dtype=torch.int32)
+    run(body, n, 8, parameters="int* n")
+    assert n.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+# ---------------------------------------------------------------- faults, in words
+
+
+def test_a_race_names_both_threads_and_both_lines():
+    fault = fault_of("__shared__ float s[64];\ns[t] = x[t];\nx[t] = s[63 - t];")
+    assert str(fault).splitlines() == [
+        "race: thread 31 reads s[32] in line 5 before thread 32 has written it in line 4, and no barrier stands "
+        "between.",
+        "    4 |     s[t] = x[t];",
+        "    5 |     x[t] = s[63 - t];",
+    ]
+    assert (fault.kind, fault.element, fault.lines, set(fault.threads)) == ("race", ("s", 32), (4, 5), {31, 32})
+
+
+def test_a_value_that_is_overwritten_too_early_is_told_so():
+    body = "__shared__ float s[64];\ns[t] = x[t];\n__syncthreads();\nif (t < 32) x[t] = s[t + 32];\nelse s[t] = 0;"
+    said = (
+        "thread 32 overwrites s[32] in line 7. thread 0 reads the old value in line 6, and no barrier stands between."
+    )
+    assert said in str(fault_of(body))
+
+
+def test_a_race_of_two_ctas_names_them():
+    fault = fault_of("x[t] = t;", grid=2)
+    assert "thread 0 of CTA 1 writes x[0] in line 3. thread 0 of CTA 0 wrote it, too" in str(fault)
+    assert fault.ctas == (1, 0)
+
+
+@pytest.mark.parametrize("body, size", [("x[t + 1] = 1;", "x[64]"), ("x[t - 1] = 1;", "x[-1]")])
+def test_out_of_bounds_names_index_and_size(body, size):
+    assert f"writes {size} in line 3, but x has 64 elements, x[0] to x[63]." in str(fault_of(body))
+
+
+def test_an_empty_tensor_has_no_elements():
+    assert "points nowhere: is a tensor empty?" in str(fault_of("x[t] = 1;", torch.empty(0)))
+
+
+def test_shared_memory_that_nobody_wrote_is_told():
+    fault = fault_of("__shared__ float s[64];\nif (t < 32) s[t] = 1;\n__syncthreads();\nx[t] = s[t];")
+    assert str(fault).startswith("unwritten: thread 32 of CTA 0 reads s[32] in line 6, and nobody ever writes it.")
+
+
+@pytest.mark.parametrize(
+    "condition, wait, gone",
+    [("t < 32", "0 to 31", "32 to 63"), ("t < 16", "0 to 15", "16 to 31"), ("t != 5", "0 to 4, 6 to 31", "5")],
+)
+def test_a_barrier_names_who_waits_and_who_never_comes(condition, wait, gone):
+    said = str(fault_of(f"if ({condition}) __syncthreads();"))
+    many = "s" if "to" in gone else ""
+    assert f"threads {wait} wait for ever at __syncthreads() in line 3. Thread{many} {gone} never reached it" in said
+
+
+def test_lanes_at_two_instructions_are_told_of_both():
+    said = str(fault_of("if (t % 2) __syncwarp();\nelse x[t] = __shfl_xor_sync(~0u, x[t], 1);"))
+    assert "is at __syncwarp in line 3, while others of its warp wait at __shfl_xor_sync in line 4" in said
+
+
+def test_a_fault_leaves_the_tensors_alone_and_is_raised():
+    x = numbers()
+    with pytest.raises(learn.Fault, match="out of bounds"):
+        kernel("x[t] = 7;\nif (t == 63) x[t + 1] = 7;")[1, 64](x)
+    assert torch.equal(x, numbers())
+
+
+def test_a_picture_shows_the_memory_of_the_fault():
+    watched = kernel("__shared__ float s[64];\ns[t] = x[t];\nx[t] = s[63 - t];")[1, 64].watch(numbers())
+    ax = watched.draw()
+    words = {text.get_text() for text in ax.texts}
+    assert ax.get_ylabel() == "element of s" and words == {"thread 31 reads [32]", "thread 32 writes [32]"}
+    right = kernel("__shared__ float s[64];\ns[t] = x[t];\n__syncthreads();\nx[t] = s[63 - t];")[1, 64].watch(numbers())
+    assert right.fault is None and repr(right) == "k: no fault"
+    before, after = right.draw().figure.axes
+    assert [len(c.get_offsets()) for c in before.collections] == [64, 0]
+    assert [len(c.get_offsets()) for c in after.collections] == [0, 64]
+    with pytest.raises(ValueError, match="memory: got 'z', allowed are s, x"):
+        right.draw("z")
+
+
+# ---------------------------------------------------------------- bad input: one message, and the process lives on
+
+
+@pytest.mark.parametrize(
+    "body", ["while (true) {}", "for (;;) t++;", "while (x[0] < 1000) {}", "do { t++; } while (t > -1);"]
+)
+def test_an_endless_loop_is_stopped_with_its_line(body):
+    assert "endless: line 3 still goes round after 5,000,000 rounds of all threads." in str(fault_of(body))
+
+
+def test_waiting_for_what_never_comes_is_endless():
+    assert "endless: line 3" in str(
+        fault_of("while (atomicAdd(n, 0) == 0) {}", torch.zeros(1).int(), parameters="int* n")
+    )
+
+
+def test_a_loop_without_a_step_is_stopped_by_the_clock(monkeypatch):
+    monkeypatch.setattr(program, "MOST_SECONDS", 1)
+    assert str(fault_of("again: t++;\nif (x[0] < 9) goto again;")).startswith(
+        "endless: the kernel did not end within 1 s"
+    )
+
+
+def test_a_stack_of_a_gigabyte_is_refused():
+    with pytest.raises(
+        learn.CompileError, match="stack: got 1,073,741,\\d+ bytes of a thread's own variables, allowed are 65,536"
+    ):
+        kernel("float big[1 << 28];\nfor (int i = 0; i < 3; ++i) big[i + t] = 1;\nx[t] = big[t];")
+
+
+def test_a_crash_is_told_with_the_last_line():
+    said = str(fault_of("float own[4];\nfor (int i = 0; i < 1 << 20; ++i) own[i] = 1;\nx[t] = own[t % 4];"))
+    assert said.startswith("crash: the kernel's program ended after line 4. It left an array of a thread's own")
+    assert "crash" in str(fault_of("x[t] = f(t);", before="__device__ int f(int n) { return n + f(n + 1); }\n"))
+
+
+@pytest.mark.parametrize(
+    "text, line, says",
+    [
+        ("__global__ void k(float* x) {\n    x[0] = y;\n}", 2, "'y' was not declared"),
+        ("__global__ void k(float* x) {\n    float v = x[0]\n    x[1] = v;\n}", 3, "expected"),
+        ("__global__ void k(const float* x) {\n    x[0] = 1;\n}", 2, "read-only"),
+        ("__global__ void k(float* x) {\n    x[0] = sqrtt(2);\n}", 2, "sqrtt"),
+        ("__global__ void k(float* x) {\n    if (x[0] {\n}", 2, "expected"),
+        ("int f() { return 1; }", 1, "no kernel here"),
+        ("", 1, "no kernel here"),
+        ("__global__ void k(float* x) {\n    k<<<1, 2>>>(x);\n}", 2, "the launch stands in Python"),
+        ("__global__ void k(float x[]) {}", 1, "parameter `float x [ ]`"),
+    ],
+)
+def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
+    with pytest.raises(learn.CompileError) as error:
+        learn.cuda(text)
+    said = str(error.value)
+    assert error.value.line == line and said.startswith(f"line {line}: ") and says in said, said
+    assert not any(word in said for word in ("cell::", "Pointer", "Element", ".h:", "/")), said
+    assert error.value._render_traceback_() == [f"CompileError: {said}"]
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ((1.0, 2), "x: got 1.0, allowed is a tensor (`float* x`)"),
+        ((torch.zeros(64, dtype=torch.float64), 2), "x: got torch.float64, allowed is torch.float32 (`float* x`)"),
+        ((torch.zeros(128)[::2], 2), "x: got strides (2,), allowed is a contiguous tensor: say .contiguous()"),
+        ((torch.zeros(64),), "k: got 1 arguments, allowed are 2: float* x, int n"),
+        ((torch.zeros(64), 1.5), "n: got 1.5, allowed is a number (`int n`)"),
+        ((torch.zeros(64), True), "n: got True, allowed is a number (`int n`)"),
+        ((torch.zeros(64), 1 << 40), "n: got 1099511627776, allowed is what fits `int`"),
+        ((torch.zeros(64, device="meta"), 2), "k: got tensors on meta, allowed is one device, cpu or cuda"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_in_one_line(arguments, says):
+    with pytest.raises(learn.LaunchError) as error:
+        kernel("x[t] = n;", "float* x, int n")[1, 64](*arguments)
+    assert str(error.value) == says
+
+
+@pytest.mark.parametrize(
+    "shape, says",
+    [
+        ((1, 100), "block: got 100 threads, allowed are multiples of 32 up to 1024"),
+        ((1, 2048), "block: got 2048 threads"),
+        ((0, 64), "grid: got 0, allowed is a number from 1 on"),
+        ((1 << 20, 64), "grid: got 1,048,576 CTAs, allowed are 65,536"),
+        ((1, 64, 1 << 20), "shared memory: got 1048576 bytes"),
+        (64, "k: got [64], allowed is k[grid, block]"),
+    ],
+)
+def test_launches_that_do_not_fit_are_refused_in_one_line(shape, says):
+    with pytest.raises(learn.LaunchError) as error:
+        kernel("x[t] = 1;")[shape]
+    assert says in str(error.value)
+
+
+def test_a_call_without_a_launch_says_how():
+    with pytest.raises(learn.LaunchError, match=r"allowed is k\[grid, block\]\(x\)"):
+        kernel("x[t] = 1;")(numbers())
+    with pytest.raises(AttributeError, match="kernel: got 'j', allowed are k"):
+        learn.cuda("__global__ void k(float* x) {}").j  # noqa: B018
+
+
+# ---------------------------------------------------------------- building
+
+
+def test_an_unchanged_cell_is_not_compiled_again(monkeypatch):
+    body = "x[t] = 12345;"
+    kernel(body)
+    monkeypatch.setattr(program, "_start", None)
+    assert run(body)[0] == 12345
+    with pytest.raises(TypeError):
+        kernel("x[t] = 54321;")
+
+
+def test_the_oldest_programs_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "MOST_KEPT", 2)
+    for i, name in enumerate(("cell-a", "cell-b", "machine-x.o", "cell-c")):
+        (tmp_path / name).touch()
+        (tmp_path / f"{name}.sum").touch()
+        os.utime(tmp_path / name, (i, i))
+    program._sweep(tmp_path)
+    assert {p.name for p in tmp_path.iterdir() if ".sum" not in p.name} == {"cell-b", "cell-c", "machine-x.o"}
+
+
+def test_rewriting_moves_no_line():
+    loop = "  for (int i = 0;\n  i < n; ++i) x[i] = 1;\n"
+    text = f"// a\n__global__ void k(float* x,\n   int n)\n{{\n  /* b\n  c */\n{loop}}}\n"
+    made = rewrite.read(text).emulated
+    assert [i for i, line in enumerate(made.splitlines()) if "x[i] = 1" in line] == [7]
+    assert made.count("\n") == text.count("\n")
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+def test_the_text_is_cuda_for_nvcc_too(tmp_path):
+    """What a GPU would get, with a launch for each kernel; the reader's lines keep their numbers."""
+    text = """__global__ void k(float* x, int n) {
+    __shared__ float s[64];
+    int t = threadIdx.x;
+    s[t] = x[t];
+    __syncthreads();
+    unsigned sm;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+    x[t] = s[63 - t] + sm;
+}
+"""
+    for name, source, fails in (("right", text, False), ("wrong", text.replace("+ sm", "+ sn"), True)):
+        file = tmp_path / f"{name}.cu"
+        file.write_text(gpu.source(rewrite.read(source)))
+        command = ["nvcc", "-std=c++17", "-arch=sm_80", "-c", str(file), "-o", str(tmp_path / f"{name}.o")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode != 0) == fails, done.stderr
+    error = faults.complaint(done.stderr, source)
+    assert error.line == 8 and "sn" in str(error)
+
+
+def test_the_magic_puts_kernels_among_the_names():
+    code = """
+    from IPython.core.interactiveshell import InteractiveShell
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "pod.learn")
+    shell.run_cell("%%cuda\\n__global__ void k(float* x) { x[threadIdx.x] = 7; }")
+    shell.run_cell("import torch; x = torch.zeros(32); k[1, 32](x); print(x.sum().item())")
+    shell.run_cell("%%cuda\\n__global__ void k(float* x) { x[threadIdx.x] = y; }")
+    shell.run_cell("k[1, 31](x)")
+    shell.run_cell("print('alive')")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [
+        "224.0", "CompileError: line 1: 'y' was not declared in this scope",
+        "    1 | __global__ void k(float* x) { x[threadIdx.x] = y; }", "      | " + " " * 47 + "^",
+        "LaunchError: block: got 31 threads, allowed are multiples of 32 up to 1024", "alive",
+    ], done.stderr  # fmt: skip

@@ -1,0 +1,176 @@
+"""Every judge against its solution, against answers that are wrong in a plausible way, and against the stub."""
+
+import re
+from functools import cache
+
+import pytest
+
+from pod import kernels, learn, notebooks
+from pod.learn import judge, progress
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+BLOCK = re.compile(r"(?:^([^\n`<]+)\n\n)?```(cuda|python)\n(.*?)```", re.DOTALL | re.MULTILINE)
+WRONG = 4
+
+
+@pytest.fixture(autouse=True)
+def answers(tmp_path, monkeypatch):
+    """The file of the progress, not the reader's."""
+    monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
+    return tmp_path / "answers.json"
+
+
+@cache
+def solutions() -> dict[str, list[tuple[str, str, str]]]:
+    """By exercise: (hint, language, text); the solution has no hint."""
+    found = {}
+    for file in sorted((notebooks.FOLDER / "solutions").glob("*.md")):
+        for part in file.read_text(encoding="utf-8").split("\n## ")[1:]:
+            found[part.partition("\n")[0].strip()] = BLOCK.findall(part)
+    return found
+
+
+def answered(name: str, language: str, text: str):
+    if language == "cuda":
+        return getattr(learn.cuda(text), name)
+    names: dict = {}
+    exec(compile(text, "<cell>", "exec"), names)
+    return names[name]
+
+
+WAYS = [(name, hint) for name, blocks in solutions().items() for hint, _, _ in blocks if hint]
+
+
+def test_every_exercise_has_a_solution_and_every_solution_an_exercise():
+    assert set(solutions()) == set(judge.exercises())
+
+
+@pytest.mark.parametrize("name", judge.exercises())
+def test_the_solution_passes_and_the_stub_is_not_yet(name):
+    exercise, (hint, language, text) = judge.exercises()[name], solutions()[name][0]
+    assert not hint
+    verdict = judge.judge(exercise, answered(name, language, text))
+    assert verdict.state == "right" and exercise.well_done in verdict.text, verdict
+    assert judge.judge(exercise, answered(name, language, exercise.stub)).state == "not yet"
+
+
+@pytest.mark.parametrize("name, hint", WAYS)
+def test_a_wrong_answer_gets_its_own_hint(name, hint):
+    (language, text), *more = [block[1:] for block in solutions()[name] if block[0] == hint]
+    verdict = judge.judge(judge.exercises()[name], answered(name, language, text))
+    assert not more and (verdict.state, verdict.hint) == ("wrong", hint), verdict
+    assert all(word in verdict.text for word in ("tried", "expected", "got", "hint"))
+
+
+@pytest.mark.parametrize("name", judge.exercises())
+def test_there_are_enough_ways_to_be_wrong_and_each_hint_is_given(name):
+    exercise = judge.exercises()[name]
+    hints, tried = [hint.name for hint in exercise.hints], [hint for hint, *_ in solutions()[name] if hint]
+    assert len(tried) >= WRONG and len({h.says for h in exercise.hints}) == len(set(hints)) == len(hints)
+    assert set(tried) <= set(hints)
+
+
+# ---------------------------------------------------------------- judges live through everything
+
+
+def toy(try_one=None):
+    try_one = try_one or (lambda f, case: judge.Outcome(f"f({case})", 2 * case, f(case), right=f(case) == 2 * case))
+    return judge.Exercise("toy", "toys", "", [1, 2, 3], try_one, [], "So it is.")
+
+
+def test_an_answer_that_raises_is_told_with_its_line():
+    names: dict = {}
+    exec(compile("def f(x):\n    y = x - 2\n    return 2 * x + 0 / y\n", "<cell>", "exec"), names)
+    verdict = judge.judge(toy(), names["f"])
+    assert verdict.state == "wrong" and "ZeroDivisionError: float division by zero" not in verdict.text
+    assert "ZeroDivisionError: division by zero (line 3 of your cell)" in verdict.text
+
+
+def test_an_answer_that_never_ends_is_stopped(monkeypatch):
+    monkeypatch.setattr(judge, "MOST_SECONDS", 0.2)
+
+    def f(x):
+        while True:
+            pass
+
+    assert "TimeoutError: still going after 0.2 s" in judge.judge(toy(), f).text
+
+
+def test_an_answer_that_calls_itself_for_ever_is_told():
+    def f(x):
+        return f(x)
+
+    assert "RecursionError" in judge.judge(toy(), f).text
+
+
+@pytest.mark.parametrize("answer", [None, ..., lambda x: None])
+def test_nothing_is_not_yet(answer):
+    assert judge.judge(toy(), answer).state == "not yet"
+
+
+def test_not_implemented_is_not_yet():
+    def f(x):
+        raise NotImplementedError
+
+    assert judge.judge(toy(), f).state == "not yet"
+
+
+def test_a_kernel_with_other_parameters_is_told_so():
+    verdict = judge.judge(judge.exercises()["scale"], learn.cuda("__global__ void scale(float* y) { y[0] = 1; }").scale)
+    assert verdict.state == "wrong" and "scale: got 3 arguments, allowed are 1: float* y" in verdict.text
+
+
+def test_a_hint_that_fails_is_no_hint():
+    broken = judge.Hint("x", "y", lambda o: 1 / 0)
+    exercise = judge.Exercise("toy", "toys", "", [1], lambda f, c: judge.Outcome("1", 2, 3), [broken], "")
+    assert judge.judge(exercise, len).hint == ""
+
+
+def test_an_unknown_exercise_names_the_known():
+    with pytest.raises(ValueError, match="exercise: got 'scael', allowed are merge, .*, scale, tail"):
+        learn.check("scael", None)
+
+
+# ---------------------------------------------------------------- progress
+
+
+def test_progress_keeps_the_best_and_counts_tries():
+    stub = judge.exercises()["scale"].stub
+    assert learn.check("scale", learn.cuda(stub).scale).state == "not yet" and progress.read() == {}
+    for _, _, text in (solutions()["scale"][1], solutions()["scale"][0], solutions()["scale"][2]):
+        learn.check("scale", learn.cuda(text).scale)
+    assert progress.read() == {"scale": {"tries": 3, "state": "right"}}
+    assert "scale                    right, 3 tries" in progress.table()
+    assert "1 of 7 exercises" in progress.table()
+
+
+def test_progress_that_is_no_json_is_forgotten(answers):
+    answers.write_text("{")
+    assert progress.read() == {}
+    progress.note("scale", "wrong")
+    assert progress.read() == {"scale": {"tries": 1, "state": "wrong"}}
+
+
+def test_the_verb_shows_it_and_forgets_it(capsys):
+    from pod.__main__ import main
+
+    progress.note("tail", "wrong")
+    assert main(["progress"]) == 0 and "not right yet, 1 try" in capsys.readouterr().out
+    assert main(["progress", "--forget"]) == 0 and "try" not in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- in the chapters
+
+
+@pytest.mark.parametrize("name", judge.exercises())
+def test_the_chapter_has_the_stub_a_judge_and_a_link_to_the_solution(name):
+    exercise = judge.exercises()[name]
+    (path,) = (p for p in notebooks.find([]) if p.stem[3:] == exercise.chapter)
+    cells = notebooks.read(path).cells
+    at = next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and cell.source.endswith(exercise.stub))
+    told = cells[at + 1]
+    assert told.source == f'learn.check("{name}", {name})'
+    assert told.outputs[0].data["text/plain"] == repr(judge._not_yet(exercise))
+    links = " ".join(cell.source for cell in cells[at - 1 : at + 3] if cell.cell_type == "markdown")
+    assert f"solutions/{exercise.chapter}.md#{name})" in links
