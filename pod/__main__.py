@@ -16,7 +16,7 @@ from pod.kernels import BuildError
 # Each verb lives in its own module, which offers configure(parser) and run(args) -> exit code.
 VERBS = {
     "doctor": ("pod.doctor", "what this machine can do, and the command that mends each lack"),
-    "figures": ("pod.figures.gallery", "draw figures and the gallery into figures/; --list names them all"),
+    "figures": ("pod.gallery", "draw figures and the gallery into figures/; --list names them all"),
     "claims": ("pod.claims", "the papers' claims beside our values, with verdicts"),
     "measure": ("pod.measure.run", "measure on this GPU into data/fresh/"),
     "compare": ("pod.measure.compare", "fresh measurements against the recorded ones"),

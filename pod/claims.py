@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from pod import data, paper
-from pod.figures import registry
+from pod.experiments import registry
 
 FILE = Path(__file__).parents[1] / "data" / "claims.toml"
 BANDS = FILE.with_name("bands.csv")  # when each band was fixed; written by pod/bands.py

@@ -25,7 +25,7 @@ def path_of(figure: str) -> Path:
 
 
 def picture(name: str) -> str:
-    from pod.figures import registry
+    from pod.experiments import registry
 
     figure = registry.find(name)
     image = f"![{figure.title}]({path_of(name).relative_to(ROOT).as_posix()})"
@@ -34,8 +34,9 @@ def picture(name: str) -> str:
 
 def gain() -> str:
     """What our kernel gains over two calls of FlashAttention-3, in two: better halves, and fusing them."""
-    from pod.figures import engine_runs, hopper_peers
-    from pod.measure.suites.engine_runs import LOADS
+    from pod.experiments.engine import engine_runs
+    from pod.experiments.engine.engine_runs import LOADS
+    from pod.experiments.hopper import hopper_peers
     from pod.serving.shapes import SHAPES
 
     some, watts = f"{hopper_peers.batches()} hybrid batches", f"{hopper_peers.watts():.0f} W"
@@ -71,7 +72,7 @@ def draw(name: str):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from pod.figures import registry
+    from pod.experiments import registry
 
     module, file = registry.load(name), io.BytesIO()
     figure = module.draw(module.table())

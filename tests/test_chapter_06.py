@@ -9,9 +9,8 @@ from matplotlib import pyplot as plt
 
 from pod import data, kernels
 from pod.batch import HybridBatch
-from pod.figures import pod_08, pod_09, pod_trace
+from pod.experiments.pod import pod_08, pod_09, pod_trace
 from pod.measure import timing
-from pod.measure.suites import pod_trace as suite
 from pod.schedule import binding
 from pod.show import code, tickets
 from pod.trace import both_over_time, both_share, disagreements, held_both
@@ -112,25 +111,25 @@ def test_disagreement_is_found():
 
 @emulated
 def test_suite_records_every_cta_of_every_run(monkeypatch):
-    monkeypatch.setattr(suite, "BATCH", HybridBatch.of(200, 200, 24, 96, 4, 2, 64))
+    monkeypatch.setattr(pod_trace, "BATCH", HybridBatch.of(200, 200, 24, 96, 4, 2, 64))
     monkeypatch.setattr(timing, "samples", lambda call, repeats: call())
-    suite.trace.cache_clear()
+    pod_trace.trace.cache_clear()
     with kernels.machine(3):
-        for run in suite.RUNS:
-            rows = pd.DataFrame(suite.trace(run, "cpu"))
-            plan = suite.plan(run, "cpu")
-            assert len(rows) == sum(suite.ctas(plan)) and rows.start_us.min() == 0
+        for run in pod_trace.RUNS:
+            rows = pd.DataFrame(pod_trace.trace(run, "cpu"))
+            plan = pod_trace.plan(run, "cpu")
+            assert len(rows) == sum(pod_trace.ctas(plan)) and rows.start_us.min() == 0
             check(rows, plan, run, sms=3)
-    suite.trace.cache_clear()
+    pod_trace.trace.cache_clear()
 
 
 def check(rows, plan, run, sms):
     """Every CTA did what its binding says, and every piece of work was done once."""
-    rows, counts = pod_trace.named(rows), dict(zip(binding.OPS, suite.ctas(plan), strict=True))
+    rows, counts = pod_trace.named(rows), dict(zip(binding.OPS, pod_trace.ctas(plan), strict=True))
     assert (rows.start <= rows.end).all() and rows.sm.between(0, sms - 1).all()
     for op, count in counts.items():
         assert sorted(rows[rows.op == op].id) == list(range(count))
-    if suite.RUNS[run]["method"] != "pod":
+    if pod_trace.RUNS[run]["method"] != "pod":
         assert (rows.ticket == -1).all() and (rows.draws == 0).all()
         assert list(rows.op) == ["prefill"] * counts["prefill"] + ["decode"] * counts["decode"]
         return
@@ -147,15 +146,15 @@ def check(rows, plan, run, sms):
         assert twice.empty or twice.end.min() >= rows[rows.op == op].start.max() - 0.1, "it came too late"
 
 
-@pytest.mark.parametrize("run", suite.RUNS)
+@pytest.mark.parametrize("run", pod_trace.RUNS)
 def test_recorded_trace_binds_as_the_python_policies_say(run):
     if not RECORDING.exists():
         pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     rows = pd.read_csv(RECORDING)
     mine = rows[rows.run == run].sort_values("cta")
     with kernels.machine(H200_SMS):
-        plan = suite.plan(run, "cpu")
-    assert list(mine.cta) == list(range(sum(suite.ctas(plan))))
+        plan = pod_trace.plan(run, "cpu")
+    assert list(mine.cta) == list(range(sum(pod_trace.ctas(plan))))
     check(mine, plan, run, H200_SMS)
 
 
@@ -164,7 +163,7 @@ def test_trace_of_another_policy_would_be_noticed():
         pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     rows = pd.read_csv(RECORDING)
     with kernels.machine(H200_SMS):
-        plan = suite.plan("prop2", "cpu")
+        plan = pod_trace.plan("prop2", "cpu")
     with pytest.raises(AssertionError):
         check(rows[rows.run == "even2"], plan, "prop2", H200_SMS)
 
@@ -173,7 +172,7 @@ def test_summary_of_the_recording_counts_what_the_traces_hold():
     if not RECORDING.exists():
         pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     traces, df = pod_trace.traces(), pod_trace.table()
-    assert set(df.run) == set(suite.RUNS) == set(pod_trace.LABELS)
+    assert set(df.run) == set(pod_trace.RUNS) == set(pod_trace.LABELS)
     assert df.sms.between(0, H200_SMS).all()
     for run, trace in traces.items():
         mine = df[df.run == run]

@@ -8,8 +8,8 @@ from matplotlib import pyplot as plt
 
 from pod import data
 from pod.data import read
-from pod.figures import methods_halves, resources
-from pod.measure.suites import methods_halves as suite
+from pod.experiments.checks import resources
+from pod.experiments.methods import methods_halves
 from pod.show import kernel as pictures
 from pod.show.code import piece
 
@@ -103,8 +103,8 @@ RATES = {"prefill": {"ours": 330, "ours_4": 280, "fa2": 300}, "decode": {"ours":
 def halves(monkeypatch, tmp_path):
     """A recording in which every way has one rate, TFLOP/s or GB/s, but FlashAttention-2 is fast at 8K."""
     rows = []
-    for case in suite.cases():
-        batch = suite.batch_of(case)
+    for case in methods_halves.cases():
+        batch = methods_halves.batch_of(case)
         work = batch.flops / 1e9 if case["side"] == "prefill" else batch.kv_bytes / 1e6
         rates = RATES[case["side"]] | ({"fa2": 340} if case["tokens"] == 8192 else {})
         times = {way: work / rate for way, rate in rates.items() if way in RATES[case["side"]]}
@@ -116,7 +116,7 @@ def halves(monkeypatch, tmp_path):
 
 
 def test_each_half_is_judged_by_its_own_measure(halves):
-    assert len(halves) == 3 * len(suite.cases()), "a way that a side does not have makes no row"
+    assert len(halves) == 3 * len(methods_halves.cases()), "a way that a side does not have makes no row"
     assert methods_halves.prefill_over_fa2() == pytest.approx(330 / 340)
     assert methods_halves.decode_of_read() == pytest.approx(100 * 4000 / 4400)
 
@@ -125,5 +125,5 @@ def test_the_picture_of_the_halves_shows_every_batch_of_decode_by_its_name(halve
     left, right = methods_halves.draw(halves).axes
     assert [t.get_text() for t in left.get_xticklabels()] == ["2K", "4K", "8K", "16K"]
     names = [t.get_text() for t in right.get_yticklabels()]
-    assert sorted(names) == sorted(f"{n} × {t // 1024}K" for *_, n, t in suite.DECODES)
-    assert [t.get_text() for t in right.texts] == ["91 %"] * len(suite.DECODES)
+    assert sorted(names) == sorted(f"{n} × {t // 1024}K" for *_, n, t in methods_halves.DECODES)
+    assert [t.get_text() for t in right.texts] == ["91 %"] * len(methods_halves.DECODES)

@@ -1,6 +1,5 @@
 """The figures of chapter 08 on a recording that we make up and therefore know: what they select, count and divide."""
 
-from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,24 +9,12 @@ from matplotlib import pyplot as plt
 
 from pod import data
 from pod.batch import MODELS
-from pod.figures import (
-    methods_band,
-    methods_place,
-    methods_tiles,
-    methods_wins,
-    pod_01,
-    pod_06,
-    pod_11,
-    pod_13,
-    pod_14,
-    pod_t3,
-    pod_t7,
-    registry,
-)
+from pod.experiments import registry
+from pod.experiments.methods import methods_band, methods_place, methods_tiles, methods_wins
+from pod.experiments.pod import pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7
 from pod.hardware import H200
 from pod.measure import counters, peers, timing
 from pod.measure.run import _write
-from pod.measure.suites import SUITES, methods_counters
 from pod.schedule.choose import seconds
 from pod.show import style, violins
 
@@ -80,17 +67,17 @@ def folder(tmp_path_factory):
         patch.setattr(
             timing, "shuffled", lambda calls, *_, **__: {way: _time(made_up(way, b)) for way, b in calls.items()}
         )
-        patch.setattr(methods_counters, "gpu_of", lambda device: H200)
-        patch.setattr(counters, "profile", lambda suite: [_counters(case) for case in methods_counters.cases()])
-        methods_counters._counters.cache_clear()
-        for name in SUITES:
+        patch.setattr(pod_01, "gpu_of", lambda device: H200)
+        patch.setattr(counters, "profile", lambda suite: [_counters(case) for case in pod_01.cases()])
+        pod_01._counters.cache_clear()
+        for name in registry.measured():
             if name.startswith("methods-"):
-                suite = import_module(SUITES[name])
+                suite = registry.maker(name)
                 if name == "methods-splits":
                     patch.setattr(suite, "_parts", lambda batch, rule: {"none": 1, "vanilla": 4, "limited": 2}[rule])
                 rows = suite.cases()[: ROWS.get(name)]
                 _write(home / "h200" / f"{name}.csv", [case | suite.measure(case) for case in rows])
-        methods_counters._counters.cache_clear()
+        pod_01._counters.cache_clear()
     return home
 
 
@@ -165,7 +152,7 @@ def test_summary_has_a_row_a_way_and_counts_holes_out():
     df = pod_11.table()
     df.loc[df.index[:7], "fi_pod"] = np.nan
     out = pod_11.summary(df)
-    assert len(out) == len(pod_11.WAYS) and out.loc["Flash-Infer's POD".replace("-", ""), "batches"] == len(df) - 7
+    assert len(out) == len(pod_11.NAMES) and out.loc["Flash-Infer's POD".replace("-", ""), "batches"] == len(df) - 7
     assert out.loc["POD, as it chooses", "mean %"] == round((100 * (df.serial / df["pod"] - 1)).mean(), 1)
 
 

@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 
 from pod import data
-from pod.figures import _plus34, plus34_03, plus34_05, plus34_t1
-from pod.measure.suites import vllm_ladder, vllm_stretch, vllm_timeline
+from pod.experiments.plus34 import plus34_03, plus34_05, plus34_t1, shared, vllm_ladder, vllm_timeline
 from pod.serving.early import LADDER
 
 MODEL = {"registers": 12.0, "shared": 10.0, "hopper": 9.0}
@@ -17,18 +16,18 @@ SAMPLER = {"loop": 20.0, "loop, packed": 15.0, "batched": 5.0, "packed": 1.0}
 def recordings(monkeypatch, tmp_path):
     """Recordings where an iteration takes a known time: prompts by their tokens, decodes longer later in the run."""
     monkeypatch.setattr(data, "RECORDED", tmp_path)
-    _plus34.totals.cache_clear()
+    shared.totals.cache_clear()
     (tmp_path / "h200").mkdir()
 
     def write(name, rows):
         pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
 
     yield write
-    _plus34.totals.cache_clear()
+    shared.totals.cache_clear()
 
 
 def length(i: int) -> float:
-    every = _plus34.iterations()
+    every = shared.iterations()
     return 2 + every.tokens[i] / 1000 if every.prompts[i] else 1 + i / 1000
 
 
@@ -49,8 +48,8 @@ def stretched(case: dict) -> dict:
 
 def test_the_run_is_estimated_from_its_sample(recordings):
     recordings("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
-    recordings("vllm-stretch", [stretched(case) for case in vllm_stretch.cases()])
-    weight = sum(length(i) for i in _plus34.iterations().index) / 1e3
+    recordings("vllm-stretch", [stretched(case) for case in plus34_t1.cases()])
+    weight = sum(length(i) for i in shared.iterations().index) / 1e3
     df = plus34_t1.table().set_index(["kernel", "sampler"])
     for (kernel, sampler), found in df.iterrows():
         assert found.s == pytest.approx(weight * (MODEL[kernel] + SAMPLER[sampler] + LOOP))
@@ -84,7 +83,7 @@ def test_idle_time_is_what_the_gpu_does_not_use_of_an_iteration(recordings):
     recordings("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
     ms = (MODEL["shared"] + SAMPLER["loop"]) * length(vllm_timeline.middle())
     assert plus34_05.idle() == pytest.approx(100 * (1 - (8.0 + 32 * 0.1) / ms))
-    found = _plus34.summary(plus34_05.table())
+    found = shared.summary(plus34_05.table())
     assert list(found.index) == list(plus34_05.SHOWN)
     assert (found.profiled_ms == 40).all() and (found.copies == vllm_timeline.BINS).all()
 

@@ -4,10 +4,10 @@ import pytest
 
 from pod import kernels
 from pod.data import RECORDED
+from pod.experiments.checks import build_time, random_batches, sanitizer
 from pod.kernels.build import DTYPES
 from pod.kernels.sm80 import METHODS
 from pod.measure import check_kernels
-from pod.measure.suites import build, random_batches, sanitizer
 
 REPORT = "========= COMPUTE-SANITIZER\nlaunches 90\n========= ERROR SUMMARY: {} errors\n"
 RACES = "launches 90\n========= RACECHECK SUMMARY: {} hazards displayed ({} errors, 0 warnings)\n"
@@ -76,11 +76,11 @@ def test_every_random_batch_was_right():
 
 @pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 def test_build_is_timed_cold_and_from_the_cache(monkeypatch):
-    call = build.CALL.replace('torch.device("cuda", torch.cuda.current_device())', 'torch.device("cpu")')
-    assert call != build.CALL
-    monkeypatch.setattr(build, "CALL", call)
-    monkeypatch.setitem(build.FAMILIES, "sm_80", ("pod.kernels.fusion", "FUSION"))
-    row = build.measure({"family": "sm_80", "kind": ""})
+    call = build_time.CALL.replace('torch.device("cuda", torch.cuda.current_device())', 'torch.device("cpu")')
+    assert call != build_time.CALL
+    monkeypatch.setattr(build_time, "CALL", call)
+    monkeypatch.setitem(build_time.FAMILIES, "sm_80", ("pod.kernels.fusion", "FUSION"))
+    row = build_time.measure({"family": "sm_80", "kind": ""})
     assert row["cached_s"] < row["cold_s"] / 2
 
 

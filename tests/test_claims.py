@@ -8,7 +8,7 @@ import pytest
 from pod import bands, claims, paper
 from pod.__main__ import main
 from pod.claims import CANNOT, FAILS, HOLDS, OPEN, Result
-from pod.figures import registry
+from pod.experiments import registry
 
 CLAIMS = claims.load()
 STATEMENTS = {c.statement for c in CLAIMS}
@@ -103,7 +103,7 @@ def test_ours_is_called():
     claim = claims.load(GOOD + 'ours = "math:sqrt"')[0]
     with pytest.raises(TypeError):  # sqrt wants an argument: the expression was really called
         claims.judge(claim)
-    assert claims.judge(claims.load(GOOD + 'ours = "pod.figures.pod_t1:c1"')[0]).ours == pytest.approx(0.73, abs=0.01)
+    assert claims.judge(claims.load(GOOD + 'ours = "pod-t1:c1"')[0]).ours == pytest.approx(0.73, abs=0.01)
 
 
 def test_json_is_strict_and_complete(capsys):
@@ -170,7 +170,7 @@ def test_a_file_that_is_no_toml_is_named():
 
 
 def test_markdown_shows_a_failure_with_its_reason(monkeypatch):
-    failing = claims.load(GOOD + 'base = "C1"\nnote = "because of {c0:.2f}"\nours = "pod.figures.pod_t1:c1"')
+    failing = claims.load(GOOD + 'base = "C1"\nnote = "because of {c0:.2f}"\nours = "pod-t1:c1"')
     monkeypatch.setattr(claims, "load", lambda: failing)
     text = claims.markdown()
     assert "| s | 28 % | 0.73 % | 18.7 to 42 † | exact | gain, %; C1 | does not hold: because of 0.32 |" in text
@@ -179,7 +179,7 @@ def test_markdown_shows_a_failure_with_its_reason(monkeypatch):
 
 
 def test_a_value_that_would_be_there_anyway_is_no_verdict():
-    claim = claims.load(GOOD + 'ours = "pod.figures.pod_t1:c1"\ncannot = "it is always {c1:.2f}"')[0]
+    claim = claims.load(GOOD + 'ours = "pod-t1:c1"\ncannot = "it is always {c1:.2f}"')[0]
     assert claims.judge(claim).verdict == CANNOT and claims.judge(claim).why == "it is always 0.73"
     assert Result(claim, None).verdict == OPEN
 
@@ -192,7 +192,7 @@ def test_a_sum_of_measured_parts_is_simulated():
 
 def test_what_the_paper_gives_is_not_given_back():
     """The end-to-end claims are judged by what our own kernel hides, not by the overlap of the paper's Table 7."""
-    from pod.figures import pod_11, pod_12
+    from pod.experiments.pod import pod_11, pod_12
 
     assert pod_12.overlap_hidden() == pytest.approx(pod_11.hidden(), abs=0.005)
     assert pod_12.overlap_hidden() < pod_12.overlap_paper()
@@ -200,7 +200,8 @@ def test_what_the_paper_gives_is_not_given_back():
 
 
 def test_the_gain_is_told_in_two():
-    from pod.figures import engine_runs, hopper_peers
+    from pod.experiments.engine import engine_runs
+    from pod.experiments.hopper import hopper_peers
 
     assert hopper_peers.halves() * hopper_peers.fusing() == pytest.approx(hopper_peers.over_fa3())
     assert hopper_peers.halves("energy") * hopper_peers.fusing("energy") == pytest.approx(hopper_peers.energy_saved())

@@ -8,26 +8,26 @@ import pytest
 
 from pod import data
 from pod.__main__ import main
-from pod.figures import registry
+from pod.experiments import registry
 from pod.measure import compute
 
 SLOW = {"online", "engine-online", "engine-offline", "engine-load", "sarathi-09", "pod-12"}  # seconds a case
 
 
-@pytest.mark.parametrize("name", list(compute.TABLES))
+@pytest.mark.parametrize("name", registry.computed())
 def test_a_table_is_complete_and_of_what_it_starts_from(name):
     assert compute.problems(name) == [], f"run python -m pod compute {name}"
 
 
-@pytest.mark.parametrize("name", [name for name in compute.TABLES if name != "resources"])
+@pytest.mark.parametrize("name", [name for name in registry.computed() if name != "resources"])
 def test_some_rows_come_out_as_they_were(name):
     assert compute.differing(name, most=1 if name in SLOW else 3) == [], f"run python -m pod compute {name}"
 
 
 def test_every_table_has_a_maker_and_a_reader():
-    assert {path.stem for path in data.COMPUTED.glob("*.csv")} == set(compute.TABLES)
-    shown = {name for entry in registry.entries() for name in entry.figure.data}
-    assert set(compute.TABLES) - shown == {"attention-model"}, "which the simulator reads"
+    assert {path.stem for path in data.COMPUTED.glob("*.csv")} == set(registry.computed())
+    shown = {name for figure in registry.figures() for name in figure.data}
+    assert set(registry.computed()) - shown == {"attention-model"}, "which the simulator reads"
 
 
 def test_no_figure_computes_what_is_computed_already(monkeypatch):
@@ -37,7 +37,7 @@ def test_no_figure_computes_what_is_computed_already(monkeypatch):
     monkeypatch.setattr("pod.gpusim.seconds", refuse)
     monkeypatch.setattr("pod.trace.record", refuse)
     for entry in registry.entries():
-        if set(entry.figure.data) & set(compute.TABLES):
+        if set(entry.figure.data) & set(registry.computed()):
             assert len(registry.load(entry.id).table())
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pod.measure.suites import engine_runs, engine_tp
+from pod.experiments.engine import engine_runs, engine_tp
 from pod.serving import engine as engine_module
 from pod.serving.backends import Ours
 from pod.serving.blocks import PagedPool, ReservedPool

@@ -5,10 +5,17 @@ import csv
 import numpy as np
 import pytest
 
-from pod.figures import engine_gates, engine_host, engine_offline, engine_parts, pod_04
-from pod.figures import engine_runs as engine_runs_figure
+from pod.experiments.engine import (
+    engine_gates,
+    engine_host,
+    engine_offline,
+    engine_parts,
+    engine_runs,
+    engine_tp,
+    operators,
+)
+from pod.experiments.pod import pod_04
 from pod.measure import gates
-from pod.measure.suites import engine_runs, engine_tp, operators
 from pod.serving.loop import Ticks
 
 SOME = ("llama-2-7b, fa3", "llama-2-7b, hopper", "llama-3-8b online, fa3")
@@ -86,10 +93,10 @@ def test_gates_close_on_other_times_and_other_batches(record):
 def test_pictures_of_runs_show_what_is_in_them(record):
     """Every run 1 % faster or slower than the model, the host a millisecond: tables, gates and bars say so."""
     record()
-    runs = engine_runs_figure.table()
-    assert len(runs) == 9 and set(runs.attention) == set(engine_runs_figure.WAYS.values())
+    runs = engine_runs.table()
+    assert len(runs) == 9 and set(runs.attention) == set(engine_runs.WAYS.values())
     assert runs.saved_percent[runs.attention == "ours, at once"].between(2, 20).all()
-    assert engine_runs_figure.saved("yi-6b") == pytest.approx(
+    assert engine_runs.saved("yi-6b") == pytest.approx(
         100 * (1 - 1 / gates.gain("yi-6b")[0]), abs=1e-6)  # fmt: skip
     host = engine_host.table()
     assert (host.ms - host.gpu_ms).between(0.7, 1.3).all() and {"hybrid", "decode only"} <= set(host.kind)
@@ -98,7 +105,7 @@ def test_pictures_of_runs_show_what_is_in_them(record):
     assert held.value.notna().all() and held.holds["batches"].all() and held.holds["iterations"].all()
     words = engine_gates.text(engine_gates.table())
     assert "iterations        median error, %         at most  3: 13 of 13 hold" in words
-    for figure, table in ((engine_runs_figure, runs), (engine_host, host), (engine_gates, engine_gates.table())):
+    for figure, table in ((engine_runs, runs), (engine_host, host), (engine_gates, engine_gates.table())):
         assert figure.draw(table).axes
 
 

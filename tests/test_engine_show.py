@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pod.figures import engine_timeline, registry
-from pod.measure.suites import engine_timeline as suite
+from pod.experiments import registry
+from pod.experiments.engine import engine_timeline
 from pod.serving.events import Log
 from pod.serving.request import Request
 from pod.serving.schedulers import Batch, Chunk
@@ -46,7 +46,7 @@ def test_step_table_names_owner_and_place():
 def timeline():
     """Two layers' worth of rows as the suite writes them: the host runs ahead of the GPU, then waits."""
     rows = [("fa3", -1, "plan", 0.0, 1.0, 0.0, 0.0)]
-    for i, piece in enumerate(suite.RUNS["fa3"].pieces * 2):
+    for i, piece in enumerate(engine_timeline.RUNS["fa3"].pieces * 2):
         rows.append(("fa3", i // 3, piece, 1 + 0.1 * i, 1.1 + 0.1 * i, 1.0 + i, 2.0 + i))
     rows += [("fa3", -1, "head", 1.6, 1.7, 7.0, 7.5), ("fa3", -1, "wait", 1.7, 7.6, 0.0, 0.0)]
     rows += [("fa3", -1, "finish", 7.6, 7.7, 0.0, 0.0)]
@@ -64,7 +64,7 @@ def test_a_timeline_has_a_bar_for_every_piece(timeline):
 
 
 def test_suite_names_every_row_once():
-    rows = [tuple(case.values()) for case in suite.cases()]
+    rows = [tuple(case.values()) for case in engine_timeline.cases()]
     assert len(rows) == len(set(rows)) == 2 * (3 * 32 + 4) + 2 * 32 + 5
 
 

@@ -5,7 +5,9 @@ import pytest
 from matplotlib import pyplot as plt
 
 from pod.batch import TABLE1
-from pod.figures import band, pod_03, pod_05, roofline, sarathi_04, stutter, wave_step, waves
+from pod.experiments.basics import band, roofline, stutter, wave_step, waves
+from pod.experiments.pod import pod_03, pod_05
+from pod.experiments.sarathi import sarathi_04
 from pod.hardware import A100, H200
 from pod.reference import attention
 

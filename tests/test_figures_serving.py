@@ -3,22 +3,10 @@
 import numpy as np
 import pytest
 
-from pod.figures import (
-    orca_01,
-    orca_02,
-    pod_02,
-    pod_12,
-    pod_15,
-    sarathi_01,
-    sarathi_02,
-    sarathi_06,
-    sarathi_08,
-    sarathi_t1,
-    vllm_01,
-    vllm_02,
-    vllm_03,
-    vllm_04,
-)
+from pod.experiments.orca import orca_01, orca_02
+from pod.experiments.pod import pod_02, pod_12, pod_15
+from pod.experiments.sarathi import sarathi_01, sarathi_02, sarathi_06, sarathi_08, sarathi_t1
+from pod.experiments.vllm import vllm_01, vllm_02, vllm_03, vllm_04
 from pod.serving.experiments import DOZEN, SLOTS, best_ratio, chat, crowded, slots
 from pod.serving.simulate import Setup, simulate
 from pod.serving.workload import Workload

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pod import gpusim
 from pod.batch import TABLE1, HybridBatch
 from pod.data import ROOT
+from pod.experiments.gpu.gpu_calibration import KEYS, PARTS, cases, even_batch
 from pod.gpusim import ByRole, ByTicket, Chip, Cta, InOrder, Kind, Pace, Piece, balance, simulate
 from pod.hardware import A100, GPUS, H200, TOY
-from pod.measure.suites.gpusim_calibrate import KEYS, PARTS, cases, even_batch
 from pod.schedule import binding
 from pod.schedule.decide import METHODS
 
@@ -262,11 +262,12 @@ def test_the_microbenchmarks_compile(tmp_path, name, arch):
 
 def test_what_is_predicted_stands_beside_what_was_measured(monkeypatch):
     """Each cell of Figures 13 and 14 once a place; the model is asked for the same batches on both GPUs."""
-    from pod.figures import _gpusim, gpu_choices, pod_13, pod_14
+    from pod.experiments.gpu import gpu_choices, predicted
+    from pod.experiments.pod import pod_13, pod_14
 
     asked = []
     predict = lambda cases: [asked.append(c) or 2.0 for c in cases]  # noqa: E731
-    monkeypatch.setattr(_gpusim, "milliseconds", predict)
+    monkeypatch.setattr(predicted, "milliseconds", predict)
     df = gpu_choices.table()
     cells = df.groupby(["question", "place"]).size().unstack()
     assert (cells.loc[gpu_choices.CTAS] == 5 * len(gpu_choices.DECODES)).all()
@@ -280,10 +281,10 @@ def test_what_is_predicted_stands_beside_what_was_measured(monkeypatch):
 
 
 def test_ranges_are_compared_with_pieces_of_the_same_batch(monkeypatch):
-    from pod.figures import _gpusim, gpu_ranges
+    from pod.experiments.gpu import gpu_ranges, predicted
 
     predict = lambda cases: [c.batch.q_lens[0] * (1.25 if c.choice else 1.0) for c in cases]  # noqa: E731
-    monkeypatch.setattr(_gpusim, "milliseconds", predict)
+    monkeypatch.setattr(predicted, "milliseconds", predict)
     df, grid = gpu_ranges.table(), gpu_ranges.recorded("methods-grid")
     assert (df.model == 25).all(), "a quarter longer than the pieces of the same chunk"
     assert df.measured[3] == pytest.approx(100 * (grid.ranges[3] / grid["pod"][3] - 1))

@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 
 from pod import data
 from pod.batch import HybridBatch
-from pod.figures import (
+from pod.experiments.hopper import (
     hopper_band,
     hopper_dtypes,
     hopper_halves,
@@ -15,7 +15,6 @@ from pod.figures import (
     hopper_peers,
     hopper_sweep,
     hopper_trace,
-    registry,
 )
 from pod.hardware import H200
 from pod.schedule import turns
@@ -137,10 +136,9 @@ def test_trace_puts_the_halves_one_after_the_other():
 
 
 def test_a_figure_without_its_recording_is_a_named_hole(monkeypatch, tmp_path):
-    assert registry._entry(hopper_peers.FIGURE).figure is hopper_peers.FIGURE
+    assert hopper_peers.FIGURE.lacks == ()
     monkeypatch.setattr(data, "RECORDED", tmp_path)
-    entry = registry._entry(hopper_peers.FIGURE)
-    assert entry.figure is None and entry.state_text == "lacks hopper-peers of an H200"
+    assert hopper_peers.FIGURE.state_text == "lacks hopper-peers of an H200"
 
 
 def test_products_take_the_cycles_that_the_chapter_says():

@@ -9,13 +9,11 @@ from matplotlib import pyplot as plt
 
 from pod import data
 from pod.batch import HybridBatch
-from pod.figures import hopper_dry, hopper_ladder
+from pod.experiments.checks import hopper_sanitizer
+from pod.experiments.hopper import hopper_dry, hopper_ladder
 from pod.kernels import sm90
 from pod.kernels.launch import Header, Plan
 from pod.measure import timing
-from pod.measure.suites import hopper_dry as dry
-from pod.measure.suites import hopper_ladder as ladder
-from pod.measure.suites import hopper_sanitizer
 from pod.schedule import decide
 
 torch = pytest.importorskip("torch")
@@ -55,13 +53,13 @@ def plans(monkeypatch) -> list[Plan]:
     return made
 
 
-@pytest.mark.parametrize("idea", ladder.WITHOUT)
+@pytest.mark.parametrize("idea", hopper_ladder.WITHOUT)
 def test_each_idea_of_the_ladder_changes_the_plan_and_nothing_but_the_plan(idea, plans, monkeypatch):
     def shuffled(calls, *_):
         return {name: timing.Time(ms=call() and 0 or 1.0, p10=0.9, p90=1.1) for name, call in calls.items()}
 
     monkeypatch.setattr(timing, "shuffled", shuffled)
-    row = ladder.measure({"idea": idea})
+    row = hopper_ladder.measure({"idea": idea})
     with_it, *without = plans
     assert row["ours"] == row["without"] == 1.0 and row["flops"] + row["kv_bytes"] > 0
     if len(without) == 2:  # the two halves, one after the other
@@ -82,8 +80,8 @@ def synthetic(tmp_path, monkeypatch, name: str, rows: list[dict]) -> None:
 
 def one_sided(case: dict) -> dict:
     """A GPU that computes at 600 TFLOP/s and reads at 4 TB/s; while both work, each at 0.8 of that."""
-    flops = HybridBatch.of(case["chunk"], dry.CONTEXT, 1, 1, 32, 8).prefill.flops
-    kv_bytes = case["decodes"] * dry.DECODE_CONTEXT * 4096
+    flops = HybridBatch.of(case["chunk"], hopper_dry.CONTEXT, 1, 1, 32, 8).prefill.flops
+    kv_bytes = case["decodes"] * hopper_dry.DECODE_CONTEXT * 4096
     prefill, decode = flops / 600e9, kv_bytes / 4e9
     first = min(prefill, decode) / 0.8
     last = max(prefill, decode) + 0.2 * first
@@ -95,7 +93,7 @@ def one_sided(case: dict) -> dict:
 
 
 def test_the_rate_of_the_side_that_is_left_is_read_off_the_slope(tmp_path, monkeypatch):
-    synthetic(tmp_path, monkeypatch, "hopper-dry", [one_sided(case) for case in dry.cases()])
+    synthetic(tmp_path, monkeypatch, "hopper-dry", [one_sided(case) for case in hopper_dry.cases()])
     df = hopper_dry.table()
     for side, rate in (("prefill", 600), ("decode", 4.0)):
         assert len(hopper_dry.tail(df, side)) >= 4
@@ -106,7 +104,7 @@ def test_the_rate_of_the_side_that_is_left_is_read_off_the_slope(tmp_path, monke
 
 
 def test_the_ladder_counts_what_is_lost_without_an_idea(tmp_path, monkeypatch):
-    rows = [{"idea": idea, "flops": 1e12, "kv_bytes": 4.8e9, "ours": 2.0, "without": 2.5} for idea in ladder.WITHOUT]
+    rows = [{"idea": idea, "flops": 1e12, "kv_bytes": 4.8e9, "ours": 2.0, "without": 2.5} for idea in hopper_ladder.WITHOUT]
     synthetic(tmp_path, monkeypatch, "hopper-ladder", rows)
     df = hopper_ladder.table()
     assert (df.gain_percent == 25).all() and (df.roof_percent > df.roof_percent_without).all()

@@ -65,7 +65,7 @@ def test_rows_that_tie_keep_their_order_on_every_processor():
 # ---------------------------------------------------------------- imports
 
 
-@pytest.mark.parametrize("module", ["pod", "pod.__main__", "pod.doctor", "pod.figures.registry"])
+@pytest.mark.parametrize("module", ["pod", "pod.__main__", "pod.doctor", "pod.experiments.registry"])
 def test_import_is_light(module):
     code = f"import sys, {module}; print({{'torch', 'numpy', 'pandas', 'matplotlib'}} & set(sys.modules))"
     assert python("-c", code).stdout == "set()\n"
@@ -139,9 +139,8 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
 @pytest.mark.parametrize("below", ["", "below"])
 @pytest.mark.parametrize("verb", [["trace"], ["figures", "pod-t1"]])
 def test_out_that_cannot_be_written_is_refused_before_any_work(verb, below, tmp_path, monkeypatch, capsys):
-    from pod import trace
+    from pod import gallery, trace
     from pod.__main__ import main
-    from pod.figures import gallery
 
     monkeypatch.setattr(trace, "record", None)
     monkeypatch.setattr(gallery, "_draw", None)

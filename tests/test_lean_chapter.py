@@ -6,8 +6,8 @@ from matplotlib import pyplot as plt
 
 from pod import kernels
 from pod.batch import HybridBatch
-from pod.figures import (
-    _phi3,
+from pod.experiments.lean import (
+    lean,
     lean_01,
     lean_03,
     lean_05,
@@ -18,10 +18,10 @@ from pod.figures import (
     lean_11,
     lean_12,
     lean_shapes,
+    lean_tiles,
+    phi3,
 )
-from pod.figures import lean_tiles as lean_tiles_figure
 from pod.measure import peers, timing
-from pod.measure.suites import lean, lean_parallel, lean_sweep, lean_tiles, lean_trace
 from pod.schedule.decode import equal_cuts
 from pod.show.line import draw_line, shares
 
@@ -122,7 +122,7 @@ def test_pages_and_single_requests_are_those_that_were_recorded():
 
 
 def test_heads_side_by_side_are_read_no_slower():
-    orders = lean_tiles_figure.orders()
+    orders = lean_tiles.orders()
     assert len(orders) == (read("lean-tiles").kv_bytes > 1e9).sum()
     gain = orders["side by side"] / orders["head after head"]
     assert gain.min() > 0.98 and gain.mean() > 1.01
@@ -150,22 +150,22 @@ def test_every_cut_head_is_merged_once_by_its_host_or_its_last_part():
 
 
 def test_an_answer_is_the_sum_of_its_steps():
-    parts = _phi3.phases(8192, "lean")
-    step = sum(_phi3.linear("decode").values())
-    attention = [_phi3.decode_attention(8193 + i, "lean") for i in range(1024)]
+    parts = phi3.phases(8192, "lean")
+    step = sum(phi3.linear("decode").values())
+    attention = [phi3.decode_attention(8193 + i, "lean") for i in range(1024)]
     total = 40 * (1024 * step + sum(attention))
     assert sum(parts.values()) - parts["prefill"] == pytest.approx(total)
-    assert _phi3.prefill_attention(128 << 10) == pytest.approx(4 * _phi3.prefill_attention(64 << 10))
+    assert phi3.prefill_attention(128 << 10) == pytest.approx(4 * phi3.prefill_attention(64 << 10))
     assert (lean_12.table().speedup > 0.9).all() and (lean_11.table()["no split"] > 0.9).all()
 
 
 # ---------------------------------------------------------------- suites
 def test_cases_have_names_of_their_own_and_ratios_are_kept():
-    for suite in (lean, lean_sweep, lean_trace):
+    for suite in (lean, lean_08, lean_03):
         keys = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
         assert len(set(keys)) == len(keys)
-    for case in lean_sweep.cases():
-        lens = lean_sweep.batch_of(case).kv_lens
+    for case in lean_08.cases():
+        lens = lean_08.batch_of(case).kv_lens
         assert max(lens) == case["context"]
         assert np.mean(lens) / max(lens) == pytest.approx(case["ratio"], abs=0.12)
     with pytest.raises(ValueError, match="ratio: got 0.1"):
@@ -217,7 +217,7 @@ def test_a_batch_in_small_pages_in_random_order_is_read_right():
 @emulated
 @pytest.mark.timeout(120)
 def test_two_processes_share_the_heads_and_answer_with_the_slowest():
-    rows = [dict(zip(lean_parallel.KEYS, ("9a", 2, 4, 1, 100), strict=True))]
-    (row,) = lean_parallel.run(rows, 2, "cpu", repeats=3, ways=("lean", "fa3"))
+    rows = [dict(zip(lean_09.KEYS, ("9a", 2, 4, 1, 100), strict=True))]
+    (row,) = lean_09.run(rows, 2, "cpu", repeats=3, ways=("lean", "fa3"))
     assert row["kv_bytes_per_gpu"] == 2 * 100 * 2 * 64 * 2
     assert row["lean_p10"] <= row["lean"] <= row["lean_p90"] and "fa3" not in row

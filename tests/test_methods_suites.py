@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import nullcontext
-from importlib import import_module
 from itertools import groupby
 from types import SimpleNamespace
 
@@ -10,8 +9,10 @@ import pytest
 import torch
 
 from pod.batch import HybridBatch
+from pod.experiments import registry
+from pod.experiments.hopper import hopper_sweep
+from pod.experiments.pod import pod_01, pod_06, pod_11, pod_t7
 from pod.measure import counters, peers, run, timing
-from pod.measure.suites import SUITES, hopper_sweep, methods_chunks, methods_counters, methods_splits, methods_sweep
 from pod.schedule.work import SHAPES
 
 TOY = HybridBatch.of(40, 96, 3, 70, 4, 2, 64)
@@ -22,20 +23,20 @@ def setting():
     return peers.Setting(TOY, device="cpu")
 
 
-@pytest.mark.parametrize("name", [name for name in SUITES if name.startswith("methods")])
+@pytest.mark.parametrize("name", [name for name in registry.measured() if name.startswith("methods")])
 def test_rows_of_a_suite_have_names_of_their_own(name):
-    suite = import_module(SUITES[name])
+    suite = registry.maker(name)
     rows = [tuple(str(case[key]) for key in suite.KEYS) for case in suite.cases()]
     assert len(set(rows)) == len(rows) > 0
     assert suite.REPEATS % 3 == 0 and suite.DOC.endswith(".")
 
 
 def test_sweep_takes_every_batch_and_begins_with_a_fair_sample():
-    rows, all_rows = methods_sweep.cases(), hopper_sweep.cases()
-    key = lambda case: tuple(case[k] for k in methods_sweep.KEYS)  # noqa: E731
+    rows, all_rows = pod_11.cases(), hopper_sweep.cases()
+    key = lambda case: tuple(case[k] for k in pod_11.KEYS)  # noqa: E731
     assert sorted(map(key, rows)) == sorted(map(key, all_rows)) and len(rows) > 1000
     even = [case for case in rows if case["even"]]
-    assert even == rows[: methods_sweep.EVEN]
+    assert even == rows[: pod_11.EVEN]
     for name in ("model", "chunk", "context"):  # each value about as often as in the whole sweep
         for value in {case[name] for case in all_rows}:
             share, whole = (sum(c[name] == value for c in r) / len(r) for r in (even, all_rows))
@@ -43,16 +44,16 @@ def test_sweep_takes_every_batch_and_begins_with_a_fair_sample():
 
 
 def test_batches_that_may_pass_the_filter_come_before_the_rest():
-    balanced = [methods_sweep._is_balanced(case) for case in methods_sweep.cases()[methods_sweep.EVEN :]]
+    balanced = [pod_11._is_balanced(case) for case in pod_11.cases()[pod_11.EVEN :]]
     assert balanced == sorted(balanced, reverse=True) and 0 < sum(balanced) < len(balanced)
 
 
 def test_figure_6_has_a_full_wave_and_one_request_more_on_both_gpus():
-    from pod.figures.waves import last_in_a_wave
+    from pod.experiments.basics.waves import last_in_a_wave
     from pod.hardware import A100, H200
 
     full = {last_in_a_wave(gpu.sms)[0] for gpu in (A100, H200)}
-    assert set(methods_chunks.DECODES) == full | {n + 1 for n in full}
+    assert set(pod_06.DECODES) == full | {n + 1 for n in full}
 
 
 @pytest.mark.parametrize("ways", [peers.HALVES, peers.FAMILY, peers.CONFIGURATIONS])
@@ -63,7 +64,7 @@ def test_the_family_computes_the_right_thing(setting, ways):
 
 def test_decode_with_prefills_tile_is_right_and_has_its_rows():
     decodes = peers.Setting(HybridBatch((1, 1, 1), (70, 96, 33), 4, 2, 64), device="cpu")
-    ways = {name: make for name, make in methods_counters.WAYS["tile"].items() if name != "fa2"}
+    ways = {name: make for name, make in pod_01.WAYS["tile"].items() if name != "fa2"}
     calls, holes = peers.ready(decodes, ways)
     assert holes == {} and set(calls) == set(ways)
     shapes = [SHAPES[make.keywords["ctas_per_sm"]] for make in list(ways.values())[1:]]
@@ -100,7 +101,7 @@ def test_the_mask_of_a_chunk_is_that_of_the_kernels(setting, monkeypatch):
 
 
 def test_splits_of_table_7():
-    assert methods_splits.DECODES[0] == 64 and [c["chunk"] for c in methods_splits.cases()[:4]] == [28, 29, 30, 31]
+    assert pod_t7.DECODES[0] == 64 and [c["chunk"] for c in pod_t7.cases()[:4]] == [28, 29, 30, 31]
 
 
 # ---------------------------------------------------------------- counters
@@ -129,10 +130,10 @@ def test_counters_fall_apart_into_calls():
 
 def test_no_ncu_is_said_in_words_and_utilisation_is_counted(monkeypatch, capsys):
     monkeypatch.setattr(counters.shutil, "which", lambda name: None)
-    methods_counters._counters.cache_clear()
-    assert methods_counters._counters() == []
+    pod_01._counters.cache_clear()
+    assert pod_01._counters() == []
     assert "no ncu here" in capsys.readouterr().out
-    methods_counters._counters.cache_clear()
+    pod_01._counters.cache_clear()
 
 
 def test_a_program_that_fails_under_ncu_is_said_in_words(monkeypatch, tmp_path):
@@ -141,7 +142,7 @@ def test_a_program_that_fails_under_ncu_is_said_in_words(monkeypatch, tmp_path):
     fake.chmod(0o755)
     monkeypatch.setattr(counters.shutil, "which", lambda name: str(fake))
     with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
-        counters.profile("pod.measure.suites.methods_counters")
+        counters.profile("pod.experiments.pod.pod_01")
 
 
 # ---------------------------------------------------------------- python -m pod measure pod-06
@@ -205,12 +206,12 @@ def test_what_is_there_in_part_or_asked_for_no_more_does_not_count(toy):
     assert [nth for *_, nth in toy(seconds=9)] == list("123456")
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", registry.measured())
 def test_rows_of_one_execution_lie_together(name):
     """Suites go from execution to execution, and one must not come twice."""
     if name == "pod-trace":
         pytest.skip("its rows are the CTAs of plans for the GPU")
-    suite = import_module(SUITES[name])
+    suite = registry.maker(name)
     whole = getattr(suite, "WHOLE", suite.KEYS)
     assert set(whole) <= set(suite.KEYS)
     units = [unit for unit, _ in groupby(suite.cases(), lambda case: run._name(case, whole))]

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 
 from pod import data
-from pod.figures import micro_held, pod_07, pod_t2
+from pod.experiments.methods import micro_held
+from pod.experiments.pod import pod_07, pod_t2
 from pod.kernels import fusion
 from pod.kernels.fusion import ALONE, METHODS
-from pod.measure.suites import micro_fusion, micro_fusion_trace
 
 MS = {"serial": 2.0, "streams": 1.9, "cta": 1.6, "alternate": 1.5, "in turn": 1.28, "interleaved": 1.0, "warp": 1.2,
       "sm-aware": 1.1}  # fmt: skip
@@ -60,25 +60,25 @@ def test_pictures_show_what_the_tables_say(recording):
 
 
 def test_every_method_of_a_case_has_the_same_work(monkeypatch):
-    monkeypatch.setattr(micro_fusion, "slots", lambda: 1056)
-    assert micro_fusion.ctas() == 2504  # 2,048 for 864 slots, as the artifact has on an A100
-    for case in micro_fusion.cases():
-        works = {m: micro_fusion.work(case["case"], m) for m in (*ALONE, *METHODS)}
+    monkeypatch.setattr(pod_07, "slots", lambda: 1056)
+    assert pod_07.ctas() == 2504  # 2,048 for 864 slots, as the artifact has on an A100
+    for case in pod_07.cases():
+        works = {m: pod_07.work(case["case"], m) for m in (*ALONE, *METHODS)}
         assert len({(w.compute, w.memory) for w in works.values()}) == 1
         if case["case"] != "figure 7":
             assert len({w.tiles for w in works.values()}) == 1
-    halves, whole = (micro_fusion.work("figure 7", m).tiles for m in ("cta", "serial"))
+    halves, whole = (pod_07.work("figure 7", m).tiles for m in ("cta", "serial"))
     assert sum(halves) == 2504 and whole == (2504, 2504)
-    more, wave = (micro_fusion.work(case, "serial") for case in ("4 tiles more", "a full wave"))
+    more, wave = (pod_07.work(case, "serial") for case in ("4 tiles more", "a full wave"))
     assert more.tiles[0] - wave.tiles[0] == 4 and more.compute / more.tiles[0] == wave.compute / wave.tiles[0]
 
 
 @pytest.mark.parametrize("times, rounds", [(1, 16), (23, 16), (25, 32), (360, 352), (364.5, 368)])
 def test_multiplications_come_in_unrolled_rounds(times, rounds):
-    assert micro_fusion.unrolled(times) == rounds
+    assert pod_07.unrolled(times) == rounds
 
 
 def test_suites_name_every_row_once():
-    for suite in (micro_fusion, micro_fusion_trace):
+    for suite in (pod_07, micro_held):
         keys = [tuple(case.values()) for case in suite.cases()]
         assert len(keys) == len(set(keys)) and all(tuple(case) == suite.KEYS for case in suite.cases())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pod.measure.suites.engine_stock import as_transformers
+from pod.experiments.engine.engine_stock import as_transformers
 from pod.serving.backends import BACKENDS, backend
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Cache

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from pod import paper
-from pod.figures import check_numbers, registry
+from pod.experiments import registry
+from pod.experiments.checks import check_numbers
 
 
 def test_columns_and_places():

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pod.data import read
-from pod.measure import resources
+from pod.experiments.checks import resources
 
 with_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 

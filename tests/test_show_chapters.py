@@ -6,7 +6,8 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import same_color
 from matplotlib.patches import FancyBboxPatch
 
-from pod.figures import lean_04, pod_10
+from pod.experiments.lean import lean_04
+from pod.experiments.pod import pod_10
 from pod.hardware import A100, H200
 from pod.reference import State
 from pod.show import style

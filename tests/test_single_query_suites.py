@@ -1,13 +1,13 @@
 """The suites of chapter 15's kernel: right calls, rows with names of their own, and how ncu's source page is read."""
 
-from importlib import import_module
 
 import pytest
 
 from pod import kernels
 from pod.batch import HybridBatch
+from pod.experiments import registry
+from pod.experiments.plus34 import single_query
 from pod.measure import counters, peers
-from pod.measure.suites import SUITES, single_query
 
 torch = pytest.importorskip("torch")
 SOURCE_PAGE = """\
@@ -21,9 +21,9 @@ SOURCE_PAGE = """\
 """
 
 
-@pytest.mark.parametrize("name", [name for name in SUITES if name.startswith("single-query")])
+@pytest.mark.parametrize("name", [name for name in registry.measured() if name.startswith("single-query")])
 def test_rows_of_a_suite_have_names_of_their_own(name):
-    suite = import_module(SUITES[name])
+    suite = registry.maker(name)
     rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
     assert len(set(rows)) == len(rows) > 0 and suite.DOC.endswith(".")
 

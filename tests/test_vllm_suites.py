@@ -1,12 +1,12 @@
 """The suites of the ladder on a tiny model: what they execute, and how a profile becomes bins."""
 
-from importlib import import_module
 from statistics import median
 
 import pytest
 
 from pod import kernels
-from pod.measure.suites import SUITES, sampler_share, vllm_ladder, vllm_stretch, vllm_timeline
+from pod.experiments import registry
+from pod.experiments.plus34 import plus34_t1, sampler_share, vllm_ladder, vllm_timeline
 from pod.serving import early
 from pod.serving.shapes import Shape
 
@@ -19,7 +19,7 @@ CHATS = early.chats
 @pytest.fixture
 def tiny(monkeypatch):
     """Five short chats on two layers and a CPU, instead of a thousand on 13B."""
-    for cached in (vllm_ladder._run, vllm_ladder.chosen, vllm_stretch._run):
+    for cached in (vllm_ladder._run, vllm_ladder.chosen, plus34_t1._run):
         cached.cache_clear()
     monkeypatch.setattr(early, "chats", lambda: CHATS(5, mean_prompt=14, mean_output=6))
     monkeypatch.setattr(vllm_ladder, "EVERY", {"prompts": 3, "decodes": 3})
@@ -27,13 +27,13 @@ def tiny(monkeypatch):
     place.warm()
     monkeypatch.setattr(vllm_ladder, "lab", lambda: place)
     yield place
-    for cached in (vllm_ladder._run, vllm_ladder.chosen, vllm_stretch._run):
+    for cached in (vllm_ladder._run, vllm_ladder.chosen, plus34_t1._run):
         cached.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["vllm-ladder", "vllm-stretch", "vllm-timeline", "sampler-share"])
 def test_rows_of_a_suite_have_names_of_their_own(name):
-    suite = import_module(SUITES[name])
+    suite = registry.maker(name)
     rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
     assert len(set(rows)) == len(rows) > 0 and suite.DOC.endswith(".")
 
@@ -50,7 +50,7 @@ def test_the_run_is_the_posts():
         picked = [i for i in vllm_ladder.chosen() if kinds[i] == kind]
         assert len(picked) == pytest.approx(kinds.count(kind) / every, abs=2)
         assert picked[0] == kinds.index(kind) and picked[-1] == len(kinds) - 1 - kinds[::-1].index(kind)
-    assert vllm_stretch.FIRST + vllm_stretch.COUNT < len(log.iterations)
+    assert plus34_t1.FIRST + plus34_t1.COUNT < len(log.iterations)
 
 
 @emulated
@@ -70,15 +70,15 @@ def test_every_chosen_iteration_is_timed_for_every_variant(tiny):
 
 @emulated
 def test_a_stretch_runs_its_iterations_and_no_others(tiny, monkeypatch):
-    monkeypatch.setattr(vllm_stretch, "FIRST", 2)
-    monkeypatch.setattr(vllm_stretch, "COUNT", 3)
+    monkeypatch.setattr(plus34_t1, "FIRST", 2)
+    monkeypatch.setattr(plus34_t1, "COUNT", 3)
     variant = early.LADDER["one copy"]
     executed = []
     submit = tiny.engines[variant].submit
     monkeypatch.setattr(
         tiny.engines[variant], "submit", lambda batch, event: executed.append(batch) or submit(batch, event)
     )
-    rows = [vllm_stretch.measure(case) for case in vllm_stretch.cases() if case["sampler"] == "packed"]
+    rows = [plus34_t1.measure(case) for case in plus34_t1.cases() if case["sampler"] == "packed"]
     assert len(executed) == len(rows) == 3 and all(row["ms"] > 0 for row in rows)
 
 

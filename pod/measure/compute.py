@@ -23,24 +23,6 @@ from pod import data
 from pod.measure import sources
 from pod.sweep import remember, state, sweep
 
-TABLES = {
-    "pod-08": "pod.figures.pod_08",
-    "pod-12": "pod.figures.pod_12",
-    "pod-15": "pod.figures.pod_15",
-    "online": "pod.figures._online",
-    "sarathi-07": "pod.figures.sarathi_07",
-    "sarathi-08": "pod.figures.sarathi_08",
-    "sarathi-09": "pod.figures.sarathi_09",
-    "engine-offline": "pod.figures.engine_offline",
-    "engine-capacity": "pod.figures._capacity",
-    "engine-online": "pod.figures.engine_online",
-    "engine-load": "pod.figures.engine_load",
-    "engine-pareto": "pod.figures.engine_pareto",
-    "gpusim-sample": "pod.figures._sample",
-    "gpusim": "pod.figures._gpusim",
-    "attention-model": "pod.serving.modelled",
-    "resources": "pod.measure.resources",
-}
 CLOSE = 1e-6  # relative: another processor adds in another order
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from pod.data import RECORDED
+from pod.experiments.engine.engine_runs import RUNS, digest, window
 from pod.hardware import H200
-from pod.measure.suites.engine_runs import RUNS, digest, window
 from pod.serving.cost import OPERATORS, MeasuredCost, Work
 from pod.serving.events import Iteration, Log
 from pod.serving.metrics import Requests, requests

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from pod.batch import HybridBatch
+from pod.measure import timing
 
 PAGE = 16  # page size for the peers that need pages; the contiguous cache is seen as pages in order
 WORKSPACE = 512 << 20
@@ -518,3 +519,14 @@ def ready(
         else:
             holes[name] = f"wrong result (relative error {wrong:.1e})"
     return calls, holes
+
+
+def table_row(setting: Setting, makers: dict[str, Callable], rounds: int, ms: float = 2.0, least: int = 3) -> dict:
+    """Milliseconds with p10 and p90 of every maker on one setting, the holes by name, and the batch's counts."""
+    calls, holes = ready(setting, makers)
+    times = timing.shuffled(calls, rounds, ms, least)
+    prefill, decode = setting.batch.prefill, setting.batch.decode
+    row = {"flops": prefill.flops if prefill else 0, "kv_bytes": decode.kv_bytes if decode else 0}
+    for name in makers:
+        row |= times[name].columns(name) if name in times else dict.fromkeys((name, f"{name}_p10", f"{name}_p90"), "")
+    return row | {"holes": "; ".join(f"{name}: {why}" for name, why in holes.items())}

@@ -6,21 +6,19 @@ import argparse
 import csv
 import os
 import time
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
 from pod import data, files
-from pod.figures import registry
+from pod.experiments import registry
 from pod.measure import provenance
-from pod.measure.suites import SUITES
 from pod.measure.timing import TIMER
 
 SAVE_SECONDS = 5  # between two looks at the disk: whoever is killed loses no more than that and what is at work
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    names = f"a figure, as pod-06, or any of {', '.join(SUITES)}; all when left out"
+    names = f"a figure, as pod-06, or any of {', '.join(registry.measured())}; all when left out"
     parser.add_argument("suite", nargs="*", metavar="SUITE", help=names)
     parser.add_argument("--out", type=Path, help="folder for the tables (default data/fresh/<gpu>)")
     parser.add_argument("--seconds", type=float, default=480, help="stop a suite after this long; run again to resume")
@@ -28,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    chosen = dict.fromkeys(suite for name in args.suite or SUITES for suite in suites_of(name))
+    chosen = dict.fromkeys(suite for name in args.suite or registry.measured() for suite in suites_of(name))
     import torch
 
     if not torch.cuda.is_available():
@@ -41,12 +39,12 @@ def run(args: argparse.Namespace) -> int:
 
 def suites_of(name: str) -> list[str]:
     """The suite of this name, or those that record what the figure of this name shows."""
-    if name in SUITES:
+    if name in registry.measured():
         return [name]
     known = [entry.id for entry in registry.entries()]
-    suites = [table for table in (registry.tables(name) if name in known else ()) if table in SUITES]
+    suites = [table for table in (registry.tables(name) if name in known else ()) if table in registry.measured()]
     if not suites:
-        raise ValueError(f"no suite {name}, nor a figure that one records; there are {', '.join(SUITES)}")
+        raise ValueError(f"no suite {name}, nor a figure that one records; there are {', '.join(registry.measured())}")
     return suites
 
 
@@ -55,7 +53,7 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     import torch
     from tqdm import tqdm
 
-    suite, path = import_module(SUITES[name]), folder / f"{name}.csv"
+    suite, path = registry.maker(name), folder / f"{name}.csv"
     if again:
         path.unlink(missing_ok=True)
         data.sidecar_of(path).unlink(missing_ok=True)

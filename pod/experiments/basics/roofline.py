@@ -1,0 +1,45 @@
+"""Prefill and decode attention under the roofs of two GPUs."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.batch import MODELS, TABLE1, HybridBatch
+from pod.experiments import Figure
+from pod.hardware import A100, H200
+from pod.show import roofline
+
+FIGURE = Figure(
+    id="roofline",
+    title="Decode lies under the slope, prefill under the flat roof, and the batches C0 to C2 between",
+    chapter="03",
+    method="FLOPs and minimal bytes counted for each batch; peaks from the data sheets.",
+)
+K = 1024
+
+
+def batches():
+    """{label: (kind, batch)}: decodes of three models, chunks of a prompt, and the hybrid batches of Table 1."""
+    decodes = {f"decode, {m.name}": HybridBatch.of(0, 0, 80, 12 * K, **m.heads()) for m in MODELS.values()}
+    heads = MODELS["llama-3-8b"].heads()
+    chunks = {f"chunk of {n:,}": HybridBatch.of(n, 12 * K, 0, 0, **heads) for n in (16, 256, 12 * K)}
+    kinds = {"decode": decodes, "prefill": chunks, "hybrid": TABLE1}
+    return {label: (kind, batch) for kind, group in kinds.items() for label, batch in group.items()}
+
+
+def table():
+    """One row a batch and GPU: FLOPs, bytes, their ratio, the ridge and the attainable TFLOP/s."""
+    rows = []
+    for label, (kind, batch) in batches().items():
+        intensity = batch.flops / batch.bytes
+        for gpu in (A100, H200):
+            rows.append({"batch": label, "kind": kind, "gpu": gpu.key, "gflop": batch.flops / 1e9,
+                         "mbyte": batch.bytes / 1e6, "flops_per_byte": intensity, "ridge": gpu.ridge,
+                         "attainable_tflops": gpu.attainable(intensity) / 1e12})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def draw(df):
+    once = df[df.gpu == A100.key]
+    points = [(row.batch, row.flops_per_byte, row.kind) for row in once.itertuples()]
+    return roofline((A100, H200), points).figure

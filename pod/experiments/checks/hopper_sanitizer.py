@@ -1,0 +1,42 @@
+"""The Hopper kernel under compute-sanitizer's memcheck, on small batches of every kind."""
+
+from __future__ import annotations
+
+from pod.batch import HybridBatch
+from pod.experiments.checks import sanitizer
+from pod.kernels import operator, sm90
+
+RECORDING = "hopper-sanitizer"
+KEYS = ("tool",)
+UNITS = ("hopper",)
+REPEATS = 1
+TIMER, L2 = sanitizer.TIMER, sanitizer.L2
+
+
+def cases() -> list[dict]:
+    """Not racecheck: it does not know the copies and products that run beside the threads."""
+    return [{"tool": "memcheck"}]
+
+
+def measure(case: dict) -> dict:
+    import torch
+
+    operator(sm90.HOPPER, "", torch.device("cuda", torch.cuda.current_device()))
+    return sanitizer.watched(case["tool"], __name__)
+
+
+def batches() -> list[HybridBatch]:
+    """Prefill alone with two and three warpgroups, split and whole; decode alone, cut and whole; and both."""
+    made = []
+    for head_dim, page_size, dtype in ((64, None, "bfloat16"), (64, 16, "float16"), (128, 64, "bfloat16"),
+                                       (128, None, "float16")):  # fmt: skip
+        for q_lens in ((300, 70), (1500, 900), (200, 1, 1, 70, *[1] * 6), (1,) * 5, (1,)):
+            kv_lens = [max(q, 2000 - 190 * i) for i, q in enumerate(q_lens)]
+            made.append(HybridBatch(q_lens, kv_lens, 16, 4, head_dim, page_size, dtype))
+    return made
+
+
+if __name__ == "__main__":
+    for batch in batches():
+        sanitizer.launch(batch, {"method": "hopper"})
+    print(f"launches {len(batches())}", flush=True)

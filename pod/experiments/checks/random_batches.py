@@ -1,0 +1,70 @@
+"""Random batches on the GPU: how many were checked, how many were wrong, and how exact the worst one is.
+
+Measured: random batches of each kernel family against float64, on poisoned memory, with replays of a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from pod.data import read
+from pod.experiments import Figure
+from pod.measure import check_kernels
+from pod.measure.check_kernels import MARGIN
+from pod.show import style
+
+FIGURE = Figure(
+    id="random-batches",
+    title="The largest error over random hybrid batches, as a share of that of torch's attention",
+    chapter="07",
+    method="Against float64, on poisoned outputs and pages, every batch also replayed from a CUDA graph; bf16, fp16.",
+    state="recorded",
+    data=("random-batches",),
+)
+RECORDING = "random-batches"
+KEYS = ("family", "batches", "seed")
+UNITS = ("hybrid", "hopper", "lean")
+REPEATS = 3
+TIMER, L2 = "no times: results are compared", "warm"
+
+
+def cases() -> list[dict]:
+    """`family`: what check_kernels calls --method; "any" is any method of the sm_80 family."""
+    rows = (("any", 2000, 0), ("hopper", 2000, 7), ("lean", 2000, 3))
+    return [dict(zip(KEYS, row, strict=True)) for row in rows]
+
+
+def measure(case: dict) -> dict:
+    return check_kernels.checked(case["family"], case["batches"], case["seed"], REPEATS)
+
+
+# ---------------------------------------------------------------- what it shows
+
+FAMILIES = {"any": "five methods, sm_80", "hopper": "Hopper kernel", "lean": "stream-K decode"}
+
+
+def table():
+    """One row a family: batches, how many were wrong, and the largest error over torch's in the same dtype."""
+    df = read("random-batches")
+    return df.assign(family=df.family.map(FAMILIES))[["family", "checked", "wrong", "largest_error"]]
+
+
+def draw(df):
+    ax = style.axes(8, 1.9)
+    ax.barh(df.family, df.largest_error, 0.6, color=style.WORKERS[3])
+    for y, row in enumerate(df.itertuples()):
+        ax.text(0.02, y, f"{row.checked:,} batches, {row.wrong} wrong", va="center", fontsize=9, color="white")
+        ax.text(row.largest_error, y, f" {row.largest_error:.2f}", va="center", fontsize=9)
+    ax.axvline(MARGIN, color=style.INK, linestyle="--")
+    ax.invert_yaxis()
+    ax.set(xlabel="largest error / that of torch's attention (dashed: the most that is allowed)", xlim=(0, 1.6))
+    return ax.figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def wrong() -> float:
+    return float(table().wrong.sum())
+
+
+def largest_error() -> float:
+    return float(table().largest_error.max())

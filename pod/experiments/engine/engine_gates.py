@@ -1,0 +1,175 @@
+"""What the simulator has to show before it is believed: recorded runs of the engine, gate by gate."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from pod.experiments import Figure
+from pod.experiments.engine.engine_runs import CALM, RUNS
+from pod.measure import gates
+from pod.show import style
+
+FIGURE = Figure(
+    id="engine-gates",
+    title="The simulator against the real engine",
+    chapter="14",
+    method="points between the grid's, and recorded runs of 9 to 64 s, on H200s. What the host costs and how far "
+    "clocks fall is learned from the first half of each run; run, gain, P50 and P99 are of the whole window here",
+    state="recorded",
+    data=("operators", "engine-runs"),
+)
+OPERATORS = ("linear", "prefill_fa3", "prefill_hopper", "decode_fa3", "decode_hopper", "attention_hopper")
+# gate: (what is bounded, its bound)
+BOUNDS = {
+    "batches": ("batches that differ", 0), "operators": ("median error, %", 3), "operators, worst": ("p95 error, %", 8),
+    "iterations": ("median error, %", 3), "run": ("error of the time, %", 3), "P50": ("error, %", 5),
+    "P99": ("error, %", 10), "gain": ("error over the gain, %", 25),
+}  # fmt: skip
+
+
+def table():
+    """A row a gate and case: the value, the bound, and whether it holds."""
+    rows = [(gate, case, value, BOUNDS[gate][1]) for gate, case, value in (*_operators(), *_runs())]
+    df = pd.DataFrame(rows, columns=["gate", "case", "value", "bound"])
+    return df.assign(holds=df.value <= df.bound)
+
+
+def _operators():
+    for operator in OPERATORS:
+        errors = 100 * abs(gates.operator_errors(operator))
+        yield "operators", operator, float(np.median(errors))
+        yield "operators, worst", operator, float(np.percentile(errors, 95))
+
+
+def _runs():
+    for run in RUNS:
+        yield "batches", run, float(gates.differing(run))
+        yield "iterations", run, 100 * gates.iteration_error(run)
+    for run, (load, attention) in RUNS.items():
+        if not load.qps:
+            real, ours = gates.seconds(run)
+            yield "run", run, 100 * abs(ours / real - 1)
+            if attention == "hopper":
+                real, ours = gates.gain(load.model)
+                yield "gain", load.model, 100 * abs(ours - real) / (ours - 1)
+    for run in (run for run in RUNS if run.startswith(CALM)):
+        real, ours = gates.felt(run)
+        for key in ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"):
+            metric, _, percentile = key.upper().partition("_")
+            yield percentile, f"{metric}, {run}", 100 * abs(ours[key] / real[key] - 1)
+
+
+def draw(df):
+    """Each case as a dot, its value in units of the bound."""
+    shown = df[df.bound > 0]
+    gates = list(dict.fromkeys(shown.gate))
+    ax = style.axes(8.5, 0.9 + 0.42 * len(gates))
+    for i, gate in enumerate(gates):
+        mine = shown[shown.gate == gate]
+        colours = [style.colour("hybrid") if ok else "#e45756" for ok in mine.holds]
+        ax.scatter(mine.value / mine.bound, [i] * len(mine), c=colours, s=36, zorder=3)
+    ax.axvline(1, color=style.INK, linewidth=1.2)
+    ax.set(yticks=range(len(gates)), ylim=(len(gates) - 0.5, -0.5), xlim=(0, None),
+           xlabel="error in units of what is allowed (line)")  # fmt: skip
+    ax.set_yticklabels([f"{gate}, {BOUNDS[gate][0].removesuffix(', %')}: {BOUNDS[gate][1]} %" for gate in gates])
+    return ax.figure
+
+
+def text(df) -> str:
+    """The gates as lines, each with its worst case."""
+    lines = []
+    for gate, mine in df.groupby("gate", sort=False):
+        worst = mine.loc[mine.value.idxmax()]
+        words = f"worst {worst.value:.1f} ({worst.case})" if worst.value else "no exception"
+        what, most = BOUNDS[gate]
+        lines.append(f"{gate:<17} {what:<23} at most {most:>2}: {mine.holds.sum()} of {len(mine)} hold, {words}")
+    return "\n".join(lines)
+
+
+def worst(gate: str) -> float:
+    """Of all cases of a gate, the largest value."""
+    df = table()
+    return float(df.value[df.gate == gate].max())
+
+
+# ---------------------------------------------------------------- the half from which nothing was learned
+
+
+def _later(values) -> float:
+    return float(values[len(values) // 2 :].sum())
+
+
+def _offline() -> dict[str, str]:
+    """Model by run, of the offline runs."""
+    return {run: load.model for run, (load, _) in RUNS.items() if not load.qps}
+
+
+def _gain_error(model: str, seconds) -> float:
+    """Of the ratio between the two systems, over the gain itself; `seconds`: run -> recorded and simulated."""
+    fa3, ours = (seconds(f"{model}, {name}") for name in ("fa3", "hopper"))
+    real, simulated = (other / mine for other, mine in zip(fa3, ours, strict=True))
+    return 100 * abs(simulated - real) / (simulated - 1)
+
+
+def _second_half(run: str) -> tuple[float, float]:
+    """Seconds of a run's second half, recorded and by the cost model, which learned from the first."""
+    return _later(gates.taken(run)), _later(gates.predicted(run))
+
+
+@cache
+def _uncalibrated(run: str) -> tuple[float, float]:
+    """Seconds of a run, recorded and of its operators one by one, with nothing learned from it."""
+    model = gates.cost(run)
+    alone = sum(sum(model.parts(gates.work(event)).values()) for event in gates.batches(run))
+    return float(gates.taken(run).sum()), float(alone)
+
+
+def run_second_half() -> float:
+    return max(100 * abs(ours / real - 1) for real, ours in map(_second_half, _offline()))
+
+
+def gain_second_half() -> float:
+    return max(_gain_error(model, _second_half) for model in _offline().values())
+
+
+def run_uncalibrated() -> float:
+    return max(100 * abs(ours / real - 1) for real, ours in map(_uncalibrated, _offline()))
+
+
+def gain_uncalibrated() -> float:
+    return max(_gain_error(model, _uncalibrated) for model in _offline().values())
+
+
+def operators() -> float:
+    return worst("operators")
+
+
+def operators_worst() -> float:
+    return worst("operators, worst")
+
+
+def batches() -> float:
+    return worst("batches")
+
+
+def iterations() -> float:
+    return worst("iterations")
+
+
+def run() -> float:
+    return worst("run")
+
+
+def p50() -> float:
+    return worst("P50")
+
+
+def p99() -> float:
+    return worst("P99")
+
+
+def gain() -> float:
+    return worst("gain")

@@ -1,0 +1,72 @@
+"""How much of an iteration the GPU waits for the host, in hybrid and in decode-only iterations of real runs."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.experiments import Figure
+from pod.experiments.engine.engine_runs import RUNS
+from pod.measure import gates
+from pod.show import style
+
+FIGURE = Figure(
+    id="engine-host",
+    title="The host's share of an iteration",
+    chapter="13",
+    method="medians over the iterations of runs of the engine, 9 to 64 s each, random weights; GPU time by CUDA events",
+    state="recorded",
+    data=("engine-runs",),
+)
+ATTENTION = {"fa3": "FlashAttention-3", "hopper-serial": "ours, in turn", "hopper": "ours"}
+
+
+def table():
+    """One row a run and kind of iteration: how many, milliseconds from decision to decision, and those of the GPU."""
+    rows = []
+    for run in sorted(gates.recorded()):
+        _, attention = RUNS[run]
+        for event, row, seconds in zip(gates.batches(run), gates.recorded()[run], gates.taken(run), strict=True):
+            kind = "hybrid" if event.prefills and event.decodes else "prefill only" if event.prefills else "decode only"
+            rows.append((run.partition(", ")[0], ATTENTION[attention], kind, 1e3 * seconds, 1e3 * row["gpu"]))
+    df = pd.DataFrame(rows, columns=["run", "attention", "kind", "ms", "gpu_ms"])
+    out = df.groupby(["run", "attention", "kind"], sort=False).agg(
+        iterations=("ms", "size"), ms=("ms", "median"), gpu_ms=("gpu_ms", "median")
+    )
+    return out[out.iterations >= 20].assign(host_percent=lambda d: 100 * (1 - d.gpu_ms / d.ms)).reset_index()
+
+
+def draw(df):
+    names = [f"{r.run}, {r.kind}, {r.attention}" for r in df.itertuples()]
+    return shares(df, names, [f"{percent:.1f} %" for percent in df.host_percent])
+
+
+def shares(df, names, words):
+    """One bar a row: what the GPU works of the iteration (gpu_ms of ms) and what it waits, with words behind."""
+    ax = style.axes(9.5, 0.9 + 0.3 * len(df))
+    y = range(len(df))
+    ax.barh(y, df.gpu_ms, color=style.colour("hybrid"), label="GPU works")
+    ax.barh(y, df.ms - df.gpu_ms, left=df.gpu_ms, color=style.colour("host"), label="GPU waits for the host")
+    for i, ms, word in zip(y, df.ms, words, strict=True):
+        ax.text(ms, i, f" {word}", va="center", fontsize=9)
+    ax.set(yticks=list(y), ylim=(len(df) - 0.4, -0.6), xlabel="ms an iteration, median", xlim=(0, 1.12 * df.ms.max()))
+    ax.set_yticklabels(names, fontsize=8.5)
+    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
+    return ax.figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def worst_hybrid() -> float:
+    """Largest share of the host in hybrid iterations, percent."""
+    return _worst("hybrid")
+
+
+def worst_decodes() -> float:
+    """Largest share of the host in iterations of decodes alone, percent."""
+    return _worst("decode only")
+
+
+def _worst(kind: str) -> float:
+    df = table()
+    return float(df.host_percent[df.kind == kind].max())

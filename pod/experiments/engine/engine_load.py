@@ -1,0 +1,89 @@
+"""How long the first token takes as the load grows: a faster kernel moves the whole curve to the right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pod.data import read
+from pod.experiments import Figure
+from pod.experiments.engine.engine_runs import CALM as load
+from pod.measure import gates
+from pod.serving.experiments import POD, SYSTEMS, online_setup
+from pod.serving.simulate import Run
+from pod.serving.workload import Workload
+from pod.show import style
+
+FIGURE = Figure(
+    id="engine-load",
+    title="Time to the first token against the load, on one H200",
+    chapter="14",
+    method="operators measured on one H200, calibrated by a real run; Llama-3-8B, arXiv workload, "
+    "chunk 1,024, 1,024 requests a point",
+    state="simulated",
+    data=("engine-load",),
+    fitted=True,
+)
+COMPUTED = "engine-load"
+KEYS, READS = ("of", "system", "qps"), ("operators", "engine-runs")
+RATES, WORKLOAD, CHUNK, REQUESTS = (0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9), "arxiv", 1024, 1024
+
+FULL, IN_TURN, CALM = "full server", "ours in turn", "calm server"
+
+
+def cases() -> list[dict]:
+    """The two systems, calibrated by full servers; Sarathi with our kernel's halves; and both as on a calm server."""
+    systems = [(FULL, "Sarathi"), (FULL, "Sarathi+POD"), (IN_TURN, "Sarathi"), (CALM, "Sarathi"), (CALM, "Sarathi+POD")]
+    return [{"of": of, "system": system, "qps": rate} for of, system in systems for rate in RATES]
+
+
+def measure(case: dict) -> dict[str, float]:
+    return Run(setup(case["of"], case["system"]), Workload(WORKLOAD, REQUESTS, case["qps"])).metrics()
+
+
+def setup(of: str, system: str):
+    if of == IN_TURN:
+        return online_setup(CHUNK, **SYSTEMS[system], kernels="hopper")
+    made = online_setup(CHUNK, **SYSTEMS[system])
+    return replace(made, calibration=(calm(system), made.calibration[1])) if of == CALM else made
+
+
+def calm(system: str) -> float:
+    """How many times longer the hybrid iterations of the calm server took than their operators."""
+    return gates.hybrid_slowdown(load, *(("pod", "hopper") if system == POD else ("serial", "fa3")))
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table(of: str = FULL):
+    """A row a system and rate: median and P99 TTFT, P99 TBT, in seconds."""
+    df = read("engine-load")
+    return df[df.of == of][["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"]].reset_index(drop=True)
+
+
+def draw(df):
+    axes = style.axes(9.5, 3.3, 2)
+    for system, colour in (("Sarathi", style.DECODE), ("Sarathi+POD", style.PREFILL)):
+        mine = df[df.system == system]
+        axes[0].plot(mine.qps, mine.ttft_p50, "o-", color=colour, label=system)
+        axes[1].plot(mine.qps, 1e3 * mine.tbt_p99, "o-", color=colour, label=system)
+    axes[0].set(yscale="log", ylabel="median TTFT, s", xlabel="requests per second")
+    axes[0].yaxis.set_major_formatter("{x:g}")
+    axes[1].set(ylabel="P99 TBT, ms", xlabel="requests per second", ylim=(0, None))
+    for ax in axes:
+        style.legend(ax, loc="upper left" if ax is axes[0] else "lower right")
+    return axes[0].figure
+
+
+def ratios(df):
+    """Sarathi's median TTFT over that of Sarathi+POD, rate by rate."""
+    wide = df.pivot(index="qps", columns="system", values="ttft_p50")
+    return (wide["Sarathi"] / wide["Sarathi+POD"]).rename("TTFT ratio")
+
+
+def shift(df, seconds: float = 2.0) -> float:
+    """How many percent more load Sarathi+POD takes until the median user waits `seconds`."""
+    rate = {s: np.interp(seconds, m.ttft_p50, m.qps) for s, m in df.groupby("system")}
+    return float(100 * (rate["Sarathi+POD"] / rate["Sarathi"] - 1))

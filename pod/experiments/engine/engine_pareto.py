@@ -1,0 +1,64 @@
+"""What the prompt feels against what the others feel, over chunk sizes: POD moves the whole curve."""
+
+from __future__ import annotations
+
+from pod.data import read
+from pod.experiments import Figure
+from pod.serving.experiments import SYSTEMS, online_setup
+from pod.serving.simulate import Run
+from pod.serving.workload import Workload
+from pod.show import style
+
+FIGURE = Figure(
+    id="engine-pareto",
+    title="TTFT against TBT over chunk sizes on one H200",
+    chapter="14",
+    method="operators measured on one H200, calibrated by a real run; Llama-3-8B, the arXiv workload "
+    "at one rate for all systems",
+    state="simulated",
+    data=("engine-pareto",),
+    fitted=True,
+)
+COMPUTED = "engine-pareto"
+KEYS, READS = ("system", "chunk"), ("operators", "engine-runs")
+CHUNKLESS = 1024  # of vLLM, which cuts no prompt: any will do
+CHUNKS, WORKLOAD, QPS, REQUESTS = (384, 512, 768, 1024, 1536, 2048, 3072), "arxiv", 1.3, 1024
+
+
+def cases() -> list[dict]:
+    cut = [{"system": system, "chunk": chunk} for system in ("Sarathi", "Sarathi+POD") for chunk in CHUNKS]
+    return [{"system": "vLLM", "chunk": CHUNKLESS}, *cut]
+
+
+def measure(case: dict) -> dict[str, float]:
+    setup = online_setup(case["chunk"], **SYSTEMS[case["system"]])
+    return Run(setup, Workload(WORKLOAD, REQUESTS, QPS)).metrics()
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table():
+    """A row a system and chunk (vLLM has none): seconds to the first token and between tokens."""
+    df = read("engine-pareto")
+    df["chunk"] = df.chunk.mask(df.system == "vLLM")
+    return df[["system", "chunk", "ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"]]
+
+
+def draw(df):
+    ax = style.axes(7.5, 3.9)
+    for system, colour, marker in (("Sarathi", style.DECODE, "o"), ("Sarathi+POD", style.PREFILL, "o")):
+        mine = df[df.system == system]
+        ax.plot(1e3 * mine.tbt_p99, mine.ttft_p50, marker + "-", color=colour, markersize=7, label=system)
+        for row in mine.itertuples():
+            ax.annotate(f"{row.chunk:.0f}", (1e3 * row.tbt_p99, row.ttft_p50), (5, 5), textcoords="offset points",
+                        fontsize=8.5, color=colour)  # fmt: skip
+    vllm = df[df.system == "vLLM"].iloc[0]
+    ax.plot(1e3 * vllm.tbt_p99, vllm.ttft_p50, "s", color="#79706e", markersize=8, label="vLLM: prompts first")
+    ax.set(xscale="log", yscale="log", xlabel="P99 TBT, ms: what the others feel",
+           ylabel="median TTFT, s: what the prompt feels")  # fmt: skip
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
+    style.legend(ax, loc="upper right")
+    return ax.figure

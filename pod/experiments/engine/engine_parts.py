@@ -1,0 +1,75 @@
+"""From a layer to an iteration: the measured operators of one hybrid batch of each model, with three attentions."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.data import a_card
+from pod.experiments import Figure
+from pod.experiments.engine import engine_runs
+from pod.hardware import H200
+from pod.serving.cost import MeasuredCost, Work
+from pod.serving.shapes import SHAPES, shape
+from pod.show import style
+
+FIGURE = Figure(
+    id="engine-parts",
+    title="One hybrid iteration of three models: attention in two calls, ours in turn, and ours at once",
+    chapter="14",
+    method=f"sums of operators timed one by one on {a_card()}, "
+    "between grid points interpolated; bf16, without the host",
+    state="recorded",
+    data=("operators",),
+    composed=True,
+)
+WAYS = {"FlashAttention-3": ("serial", "fa3"), "ours, in turn": ("serial", "hopper"),
+        "ours, at once": ("pod", "hopper")}  # fmt: skip
+PARTS = {"linear layers": "linear", "attention": "hybrid"}
+LOADS = ("llama-3-8b", "yi-6b", "llama-2-7b")
+
+
+def table():
+    """A row a model and way: the batch, milliseconds of its parts, and what is saved against FlashAttention-3."""
+    rows = []
+    for name in LOADS:
+        load, model = engine_runs.LOADS[name], shape(name)
+        request = load.workload().requests()[0]
+        chunk, decodes = load.chunk - load.running, load.running
+        context = request.prompt + request.output // 2  # each chat has another part of its answer behind it
+        work = Work(((chunk, (request.prompt - chunk) // 2),), decodes, decodes * context)
+        for way, (method, kernels) in WAYS.items():
+            cost = MeasuredCost(model, H200, attention=method, host="none", kernels=kernels)
+            rest = 1e3 * (model.layers * cost.linear(load.chunk) + cost.head(decodes + 1))
+            rows.append((name, way, chunk, decodes, context, rest, 1e3 * model.layers * cost.attention(work)))
+    df = pd.DataFrame(rows, columns=["model", "way", "chunk", "decodes", "context", *PARTS])
+    df["ms"] = df[list(PARTS)].sum(axis=1)
+    serial = df.model.map(df[df.way == "FlashAttention-3"].set_index("model").ms)
+    return df.assign(saved_percent=100 * (1 - df.ms / serial))
+
+
+def draw(df):
+    axes = style.axes(9.5, 3.3, len(LOADS), sharey=True)
+    for ax, name in zip(axes, LOADS, strict=True):
+        mine, below = df[df.model == name], 0
+        for part, kind in PARTS.items():
+            bars = ax.bar(range(len(mine)), mine[part], bottom=below, color=style.colour(kind), width=0.7, label=part)
+            ax.bar_label(bars, [f"{ms:.1f}" for ms in mine[part]], label_type="center", fontsize=8.5,
+                         color=style.text_on(kind))  # fmt: skip
+            below = below + mine[part]
+        for i, row in enumerate(mine.itertuples()):
+            words = f"{row.ms:.1f} ms" + (f"\n{-row.saved_percent:+.1f} %" if i else "")
+            ax.text(i, row.ms + 0.5, words, ha="center", va="bottom", fontsize=9)
+        ax.set_xticks(range(len(mine)), [way.replace(", ", ",\n") for way in mine.way], fontsize=8.5)
+        row = mine.iloc[0]
+        batch = f"{row.chunk} prompt tokens, {row.decodes} chats at {row.context / 1024:.0f}K"
+        ax.set_title(f"{SHAPES[name].name}\n{batch}", fontsize=9.5)
+    axes[0].set(ylabel="ms an iteration", ylim=(0, 1.25 * df.ms.max()))
+    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False,
+                          fontsize=9)  # fmt: skip
+    return axes[0].figure
+
+
+def saved(model: str = "llama-3-8b") -> float:
+    """What fusing saves of a hybrid iteration against FlashAttention-3, percent."""
+    df = table()
+    return float(df.saved_percent[(df.model == model) & (df.way == "ours, at once")].iloc[0])

@@ -1,0 +1,191 @@
+"""An offline run by our engine and by transformers' own continuous batching, on an H200 with the same weights.
+
+Measured: 96 requests by the engine and by transformers' continuous batching, the same random weights in both.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+import numpy as np
+
+from pod.data import read
+from pod.experiments import Figure
+from pod.experiments.engine import engine_runs
+from pod.serving.blocks import PagedPool
+from pod.serving.engine import Engine, answer
+from pod.serving.metrics import token_times
+from pod.serving.schedulers import Sarathi
+from pod.show import style
+
+FIGURE = Figure(
+    id="engine-stock",
+    title="The engine beside transformers' generate_batch",
+    chapter="13",
+    method="Llama-3-8B's shape, random weights shared by both; 96 prompts of 1K to 3K tokens, 128 tokens each; theirs "
+    "with FlashAttention-3 and CUDA graphs, the second of two runs, on prompts that are new to it",
+    state="recorded",
+    data=("engine-stock",),
+)
+RECORDING = "engine-stock"
+KEYS = ("system", "budget")
+UNITS = ("hopper", "model")
+REPEATS = 1
+K = 1024
+MODEL, REQUESTS, PROMPT, OUTPUT = "llama-3-8b", 96, (1 * K, 3 * K), 128
+OWN = 0  # the budget of tokens an iteration that a system chooses itself
+
+
+def cases() -> list[dict]:
+    runs = (("ours", 1 * K), ("transformers", OWN), ("ours", 4 * K), ("transformers", 1 * K))
+    return [{"system": system, "budget": budget} for system, budget in runs]
+
+
+def measure(case: dict) -> dict:
+    """Seconds of the whole run, gaps between tokens, and whose first tokens are those of our own first run."""
+    run = {"ours": _ours, "transformers": _theirs}[case["system"]]
+    seconds, tokens, times, words = run(int(case["budget"]))
+    gaps = 1e3 * np.concatenate([np.diff(mine) for mine in times])
+    p50, p99 = (round(float(np.percentile(gaps, p)), 2) for p in (50, 99))
+    same = np.mean([a[0] == b[0] for a, b in zip(tokens, _first_tokens(), strict=True)])
+    counts = {"prompt_tokens": sum(map(len, _prompts())), "tokens": sum(map(len, tokens))}
+    return {"seconds": round(seconds, 3), **counts, "tbt_p50_ms": p50, "tbt_p99_ms": p99,
+            "same_first_percent": round(100 * float(same), 1), "how": words}  # fmt: skip
+
+
+@lru_cache
+def _prompts() -> list[list[int]]:
+    random, vocab = np.random.default_rng(0), engine_runs._model(MODEL).shape.vocab
+    return [random.integers(1, vocab, n).tolist() for n in random.integers(*PROMPT, REQUESTS)]
+
+
+@lru_cache
+def _first_tokens() -> list[list[int]]:
+    """Of our own run, which both systems are compared to."""
+    return _ours(1 * K)[1]
+
+
+@lru_cache
+def _ours(budget: int):
+    """Seconds, the tokens of each answer, when each came out, and how it was run."""
+    import gc
+
+    import torch
+
+    blocks = sum(-(-(len(prompt) + OUTPUT) // engine_runs.PAGE) + 1 for prompt in _prompts())
+    pool = PagedPool(blocks, engine_runs.PAGE)
+    engine = Engine(engine_runs._model(MODEL), pool)
+    engine.warm(REQUESTS)
+    answer(engine, Sarathi(pool, REQUESTS, chunk=budget), _prompts()[:2], 4)
+    answers, log = answer(engine, Sarathi(pool, REQUESTS, chunk=budget, max_prefills=REQUESTS), _prompts(), OUTPUT)
+    ids, out = token_times(log)
+    times = [out[ids == i] for i in np.unique(ids)]
+    words = f"{type(engine.attention).__name__} attention, {len(log.iterations)} iterations"
+    del engine
+    gc.collect()
+    torch.cuda.empty_cache()
+    return log.iterations[-1].end - log.iterations[0].scheduled, [a.tokens for a in answers], times, words
+
+
+@lru_cache(maxsize=1)
+def _their_model():
+    return as_transformers(engine_runs._model(MODEL), "sdpa")  # which it leaves for FlashAttention when there is one
+
+
+def _theirs(budget: int):
+    """The second of two runs: in the first it captures its graphs, on other prompts, as it remembers those it met."""
+    import transformers
+
+    model = _their_model()
+    options = {"max_batch_tokens": budget} if budget != OWN else {}
+    run = {
+        "generation_config": transformers.GenerationConfig(
+            max_new_tokens=OUTPUT, do_sample=False, eos_token_id=-1, pad_token_id=0
+        ),
+        "continuous_batching_config": transformers.ContinuousBatchingConfig(**options),
+        "persistent_manager": True, "progress_bar": False, "record_timestamps": True,
+    }  # fmt: skip
+    model.generate_batch([prompt[::-1] for prompt in _prompts()], **run)
+    begin = time.perf_counter()
+    answers = list(model.generate_batch(_prompts(), **run).values())
+    seconds = max(a.timestamps[-1] for a in answers) - begin  # without the end of its thread
+    if wrong := [a.error for a in answers if a.error] or len(answers) < REQUESTS:
+        raise RuntimeError(f"transformers answered {len(answers)} of {REQUESTS} requests: {wrong}")
+    made = model._cached_continuous_batching_manager.continuous_batching_config
+    attention = "FlashAttention-3" if transformers.utils.is_flash_attn_3_available() else "sdpa"
+    words = f"transformers {transformers.__version__}, {attention}, {made.max_batch_tokens} tokens"
+    words += f", graphs {made.use_cuda_graph}, async {made.use_async_batching}"
+    model.destroy_cached_continuous_batching_manager()
+    return seconds, [a.generated_tokens for a in answers], [a.timestamps for a in answers], words
+
+
+def as_transformers(model, attention: str):
+    """The same weights, not copied, in Hugging Face's implementation."""
+    import torch
+    import transformers
+
+    s = model.shape
+    config = transformers.LlamaConfig(
+        vocab_size=s.vocab, hidden_size=s.hidden, intermediate_size=s.ffn, num_hidden_layers=s.layers,
+        num_attention_heads=s.q_heads, num_key_value_heads=s.kv_heads, head_dim=s.head_dim, rms_norm_eps=s.norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": s.rope_base}, tie_word_embeddings=s.tied,
+        max_position_embeddings=model.context, attn_implementation=attention,
+    )  # fmt: skip
+    with torch.device("meta"):
+        theirs = transformers.LlamaForCausalLM(config)
+    theirs.model.rotary_emb = type(theirs.model.rotary_emb)(config).to(model.device)
+    theirs.load_state_dict(_their_names(model), assign=True)
+    return theirs.eval()
+
+
+def _their_names(model) -> dict:
+    names = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "o": "self_attn.o_proj",
+             "down": "mlp.down_proj"}  # fmt: skip
+    state = {"model.embed_tokens.weight": model.embedding, "model.norm.weight": model.norm}
+    state["lm_head.weight"] = model.head
+    q, kv = model.q_heads * model.shape.head_dim, model.kv_heads * model.shape.head_dim
+    for i, layer in enumerate(model.layers):
+        place = f"model.layers.{i}"
+        state |= {f"{place}.{their}.weight": getattr(layer, ours) for ours, their in names.items()}
+        for name, part in zip("qkv", layer.qkv.split((q, kv, kv)), strict=True):
+            state[f"{place}.self_attn.{name}_proj.weight"] = part
+        for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
+            state[f"{place}.mlp.{name}_proj.weight"] = part
+    return state
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table():
+    """A row a run: seconds in all, answer tokens a second, gaps between tokens in ms, and how many of the first tokens
+    are those of our own run with the smaller budget."""
+    df = read("engine-stock")
+    budget = df.budget.map(lambda n: f"{n:,} tokens an iteration" if n else "its own budget")
+    return df.assign(name=df.system + ", " + budget, tokens_per_second=df.tokens / df.seconds).sort_values(
+        ["system", "budget"], ignore_index=True
+    )
+
+
+def draw(df):
+    axes = style.axes(9.5, 0.9 + 0.42 * len(df), 2)
+    colours = df.system.map({"ours": style.colour("hybrid"), "transformers": style.FRAME})
+    for ax, column, label in zip(axes, ("seconds", "tbt_p99_ms"), ("seconds for all", "P99 gap between tokens, ms"),
+                                 strict=True):  # fmt: skip
+        ax.barh(df.name, df[column], color=colours)
+        for i, value in enumerate(df[column]):
+            ax.text(value, i, f" {value:.1f}" if value < 100 else f" {value:.0f}", va="center", fontsize=9)
+        ax.set(xlabel=label, xlim=(0, 1.15 * df[column].max()))
+        ax.invert_yaxis()
+    axes[1].set_yticks([])
+    return axes[0].figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def times() -> float:
+    """How many times as long transformers takes, each system with the better of its budgets."""
+    best = table().groupby("system").seconds.min()
+    return float(best["transformers"] / best["ours"])

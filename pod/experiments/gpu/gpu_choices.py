@@ -1,0 +1,96 @@
+"""POD-Attention's Figures 13 and 14 by the model: on an H200 beside what we measured, and on the paper's A100."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib import pyplot as plt
+
+from pod.batch import MODELS, HybridBatch
+from pod.data import a_card
+from pod.experiments import Figure
+from pod.experiments.gpu.predicted import Case, milliseconds
+from pod.experiments.methods.shared import gain, short
+from pod.experiments.pod import pod_13, pod_14
+from pod.show import style
+
+FIGURE = Figure(
+    id="gpu-choices",
+    title=f"CTAs an SM and the policy: measured and predicted on {a_card()}, predicted for the paper's A100",
+    chapter="09",
+    method="pod/gpusim.py on batches of Figures 13 and 14. Measured: h200/methods-ctas.csv and methods-policy.csv.",
+    state="recorded",
+    data=("methods-ctas", "methods-policy", "gpusim"),
+    fitted=True,
+)
+PLACES = {"measured": "H200, measured", "h200": "H200, model", "a100": "A100, model"}
+DECODES = (8, 32, 128)  # of Figure 13's, enough to see where four CTAs win
+CTAS, POLICY = "four CTAs over two, time", "proportional over 50:50, %"
+
+
+def table():
+    """One row a place, question and batch. `value`: a ratio of times, or a gain in percent with two CTAs an SM."""
+    return pd.concat([_ctas(), _policies()], ignore_index=True)
+
+
+def _ctas():
+    measured = pod_13.table()
+    cells = measured[measured.decodes.isin(DECODES)][["context", "decodes"]].reset_index(drop=True)
+    whole = [(n, n, decodes, n, "llama-3-8b") for n, decodes in cells.itertuples(index=False)]
+    found = measured.set_index(["context", "decodes"])
+    values = {"measured": [found.pod_4[key] / found.pod_2[key] for key in cells.itertuples(index=False, name=None)]}
+    for gpu in ("h200", "a100"):
+        two, four = (_model(gpu, whole, ctas_per_sm=n) for n in (2, 4))
+        values[gpu] = [b / a for a, b in zip(two, four, strict=True)]
+    return pd.concat(cells.assign(question=CTAS, place=place, value=x) for place, x in values.items())
+
+
+def _policies():
+    measured = pod_14.table()
+    cells = measured[["model", "decodes"]].assign(context=8192)
+    whole = [(8192, 8192, decodes, 8192, model) for model, decodes in measured[["model", "decodes"]].to_numpy()]
+    values = {"measured": gain(measured[f"{pod_14.TURNS}_2"], measured[f"{pod_14.PROPORTIONAL}_2"])}
+    for gpu in ("h200", "a100"):
+        turns, own = (_model(gpu, whole, ctas_per_sm=2, policy=p) for p in (pod_14.TURNS, pod_14.PROPORTIONAL))
+        values[gpu] = [gain(a, b) for a, b in zip(turns, own, strict=True)]
+    return pd.concat(cells.assign(question=POLICY, place=place, value=x) for place, x in values.items())
+
+
+def _model(gpu: str, batches, **choice) -> list[float]:
+    """Milliseconds of POD on (chunk, context, decodes, decode context, model)."""
+    made = [HybridBatch.of(*sizes, **MODELS[model].heads(1)) for *sizes, model in batches]
+    return milliseconds(Case(batch, gpu, "pod", "ours", tuple(choice.items())) for batch in made)
+
+
+def draw(df):
+    figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.4), dpi=style.DPI, layout="constrained", sharey="row")
+    for column, (place, words) in zip(axes.T, PLACES.items(), strict=True):
+        mine = df[df.place == place]
+        _heat(column[0], mine[mine.question == CTAS].pivot(index="decodes", columns="context", values="value"))
+        column[0].set_title(words, fontsize=10)
+        _bars(style.tidy(column[1]), mine[mine.question == POLICY])
+    axes[0, 0].set_ylabel("four CTAs an SM / two\n\ndecodes")
+    axes[1, 0].set_ylabel("proportional over 50:50, %")
+    axes[1, 0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _heat(ax, cells) -> None:
+    ax.imshow(cells, cmap="PuOr_r", vmin=0.5, vmax=1.5, origin="lower", aspect="auto")
+    for y, row in enumerate(cells.to_numpy()):
+        for x, value in enumerate(row):
+            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=style.INK)
+    ax.set_xticks(range(len(cells.columns)), [short(n) for n in cells.columns])
+    ax.set_yticks(range(len(cells.index)), cells.index)
+    ax.set_xlabel("context, tokens")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+def _bars(ax, df) -> None:
+    models = df.groupby("model", sort=False)
+    for shift, (model, part), tone in zip((-0.2, 0.2), models, style.WORKERS[2:4], strict=True):
+        at = range(len(part))
+        ax.bar([x + shift for x in at], part.value, 0.38, color=tone, label=MODELS[model].name)
+        ax.set_xticks(at, part.decodes)
+    ax.axhline(0, color=style.INK, linewidth=0.8)
+    ax.set_xlabel("decodes beside a prompt of 8K")

@@ -1,0 +1,45 @@
+"""POD-Attention's Figure 6 on the paper's A100, as the model of a GPU predicts it."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.experiments import Figure
+from pod.experiments.gpu.gpu_a100 import EVEN, ODD, figure6
+from pod.experiments.methods.shared import TONES
+from pod.show import style
+
+FIGURE = Figure(
+    id="gpu-chunks",
+    title="Figure 6 as the model predicts it for the paper's A100: a prompt of 16K beside 54 and 55 decodes",
+    chapter="09",
+    method="Yi-6B, chunks of 512, decodes of 16K. Baselines with FlashAttention-2's tiles, POD with ours.",
+    state="simulated",
+    data=("gpusim",),
+    fitted=True,
+)
+NAMES = {"serial": "FA_Serial", "streams": "FA_Streams", "warp": "FA_HFuse", "pod": "POD"}
+
+
+def table():
+    """One row a batch and method: milliseconds."""
+    rows = [
+        (decodes, chunk, NAMES[way], ms)
+        for decodes in (EVEN, ODD)
+        for way, times in figure6(decodes).items()
+        for chunk, ms in enumerate(times)
+    ]
+    return pd.DataFrame(rows, columns=["decodes", "chunk", "method", "ms"])
+
+
+def draw(df):
+    axes = style.axes(9.5, 3.6, columns=2, sharey=True)
+    tones = {name: TONES[way] for way, name in NAMES.items()}
+    for ax, (decodes, part) in zip(axes, df.groupby("decodes"), strict=True):
+        for name, line in part.groupby("method", sort=False):
+            ax.plot(line.chunk, line.ms, color=tones[name], linewidth=2.8 if name == "POD" else 1.5, label=name)
+        ax.set(xlabel="chunk of the prompt", ylim=(0, 1.05 * df.ms.max()))
+        ax.set_title(f"{decodes} decodes: {4 * decodes} CTAs on {2 * 108} slots", fontsize=10)
+    axes[0].set_ylabel("attention of one layer, ms")
+    style.legend(axes[0], loc="lower right")
+    return axes[0].figure

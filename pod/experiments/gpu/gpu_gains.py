@@ -1,0 +1,60 @@
+"""Who gains more from POD: the same kernels and batches on an A100 and on an H200, by the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from pod.experiments import Figure
+from pod.experiments.gpu.gpu_a100 import gains, sample
+from pod.experiments.gpu.predicted import Case, milliseconds
+from pod.schedule.binding import OPS
+from pod.show import style
+
+FIGURE = Figure(
+    id="gpu-gains",
+    title="What POD gains over the same kernels one after the other, on an A100 and on an H200",
+    chapter="09",
+    method="pod/gpusim.py on 60 batches of Figure 11 that pass its filter; our tiles on both GPUs.",
+    state="simulated",
+    data=("gpusim", "gpusim-sample"),
+    fitted=True,
+)
+GPUS = {"a100": "A100", "h200": "H200"}
+
+
+def table():
+    """One row a batch and GPU: prefill over decode, each alone, and the gain in percent."""
+    parts = []
+    for gpu in GPUS:
+        prefill, decode = (milliseconds(Case(getattr(b, side), gpu) for b in sample()) for side in OPS)
+        ratio = [p / d for p, d in zip(prefill, decode, strict=True)]
+        parts.append(pd.DataFrame({"gpu": gpu, "ratio": ratio, "gain": gains(gpu, "pod", "ours", "ours")}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def draw(df):
+    ax = style.axes(9, 4)
+    ratios = np.geomspace(0.1, 10, 200)
+    ax.plot(
+        ratios, 100 * np.minimum(ratios, 1 / ratios), color=style.FRAME, linewidth=2, label="the shorter part for free"
+    )
+    for (gpu, words), colour, mark in zip(GPUS.items(), (style.WORKERS[2], style.WORKERS[3]), "os", strict=True):
+        mine = df[df.gpu == gpu]
+        ax.plot(
+            mine.ratio,
+            mine.gain,
+            mark,
+            color=colour,
+            markersize=5,
+            label=f"{words}: {mine.gain.mean():.0f} % on average",
+        )
+    ax.set(xscale="log", xlabel="time of prefill / time of decode, each alone", ylabel="gain of POD, %", ylim=(0, 105))
+    ax.set(xticks=[0.1, 0.25, 0.5, 1, 2, 4, 10], xticklabels=["0.1", "0.25", "0.5", "1", "2", "4", "10"])
+    style.legend(ax, loc="upper left")
+    return ax.figure
+
+
+def means() -> dict[str, float]:
+    """Mean gain in percent, by GPU."""
+    return table().groupby("gpu").gain.mean().to_dict()

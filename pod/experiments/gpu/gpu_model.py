@@ -1,0 +1,119 @@
+"""The model of pod/gpusim.py against the clock: five methods on hybrid batches to none of which it was fitted."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pandas as pd
+
+from pod.batch import HybridBatch
+from pod.data import read
+from pod.experiments import Figure
+from pod.experiments.gpu.predicted import Case, milliseconds
+from pod.experiments.hopper.hopper_sweep import KEYS, batch_of, filtered
+from pod.experiments.methods.shared import METHODS as WORDS
+from pod.experiments.methods.shared import TONES
+from pod.hardware import H200
+from pod.show import style
+
+FIGURE = Figure(
+    id="gpu-model",
+    title="A model of a GPU, calibrated on microbenchmarks, against five methods on batches that it has never seen",
+    chapter="09",
+    method="pod/gpusim.py, fitted to h200/gpusim-calibrate.csv only; measured: medians, cold L2, shuffled rounds.",
+    state="recorded",
+    data=("methods-sweep", "gpusim", "gpusim-calibrate"),
+    fitted=True,
+)
+METHODS = ("serial", "streams", "cta", "warp", "pod")
+CLEAR = 1.05  # methods whose times differ by less are not told apart
+MOST = 400  # batches: the sweep is recorded in random order, and five predictions a batch take a tenth of a second
+
+
+def table():
+    """One row a method and batch, of the first MOST of the filtered sweep: milliseconds measured, by the model, and by
+    FLOPs / peak."""
+    df = read("methods-sweep")
+    alone = df[["prefill", "decode"]]
+    df = filtered(df.assign(share=alone.min(axis=1) / alone.sum(axis=1))).head(MOST).reset_index(drop=True)
+    batches = [batch_of(case) for case in df.to_dict("records")]
+    naive = [1e3 * H200.compute_time(batch.flops) for batch in batches]
+    parts = []
+    for method in METHODS:
+        model = milliseconds(Case(batch, "h200", method) for batch in batches)
+        times = df[list(KEYS)].assign(method=method, measured=df[method], model=model, naive=naive)
+        parts.append(times.rename_axis("batch").reset_index())
+    return pd.concat(parts, ignore_index=True)
+
+
+def error(df, column: str = "model"):
+    """How far off a prediction is, in percent."""
+    return 100 * (df[column] / df.measured - 1).abs()
+
+
+def draw(df):
+    axes = style.axes(9.5, 4.4, columns=2)
+    low, high = df.measured.min() / 1.3, df.measured.max() * 1.3
+    for ax, column, title in zip(axes, ("naive", "model"), ("FLOPs / peak", "this model"), strict=True):
+        ends = [low, high]
+        ax.fill_between(ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color=style.LIT, label="within 10 %")
+        for method in METHODS:
+            mine = df[df.method == method]
+            ax.plot(mine.measured, mine[column], ".", color=TONES[method], markersize=4, label=WORDS[method])
+        ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / 8, high), xlabel="measured, ms")
+        ax.set_title(f"{title}: median error {error(df, column).median():.0f} %", fontsize=10)
+        for axis, ticks in ((ax.xaxis, (0.5, 1, 2)), (ax.yaxis, (0.05, 0.1, 0.2, 0.5, 1, 2))):
+            axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_ticks([], minor=True)
+    axes[0].set_ylabel("predicted, ms")
+    style.legend(axes[1], loc="lower right", markerscale=2.5)
+    return axes[0].figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def median_error() -> float:
+    return float(error(table()).median())
+
+
+def naive_ratio() -> float:
+    """Median error of FLOPs / peak over that of the model."""
+    return float(error(table(), "naive").median()) / median_error()
+
+
+def ranked(df, clear: float = CLEAR):
+    """For each batch, whether all pairs of methods that differ by more than `clear` are in the right order."""
+    times = {column: df.pivot(index="batch", columns="method", values=column) for column in ("measured", "model")}
+    right = True
+    for a, b in combinations(METHODS, 2):
+        really, said = (times[column][a] / times[column][b] for column in ("measured", "model"))
+        right &= really.between(1 / clear, clear) | ((really > 1) == (said > 1))
+    return right
+
+
+def ranking() -> float:
+    """Share of the batches that are ranked rightly, %."""
+    return 100 * float(ranked(table()).mean())
+
+
+def by_method():
+    """Median error and bias of each method, in percent."""
+    rows = []
+    for method in METHODS:
+        mine = table()[table().method == method]
+        ratio = mine.model / mine.measured
+        rows.append((method, len(mine), error(mine).median(), error(mine).quantile(0.9), 100 * (ratio.median() - 1)))
+    columns = ["method", "batches", "median error", "90 % of them within", "bias"]
+    return pd.DataFrame(rows, columns=columns).set_index("method").round(1)
+
+
+def hopper():
+    """The Hopper kernel on the eleven batches of chapter 16: milliseconds, measured and by the model."""
+    df = read("hopper-peers")
+    sizes = df[["chunk", "context", "decodes", "decode_context", "q_heads", "kv_heads"]]
+    batches = [HybridBatch.of(*size) for size in sizes.itertuples(index=False)]
+    names = [f"{b.q_lens[0]} @ {b.kv_lens[0]} + {len(b.q_lens) - 1} x {b.kv_lens[1]}" for b in batches]
+    model = milliseconds(Case(b, "h200", "hopper") for b in batches)
+    table = pd.DataFrame({"batch": names, "measured": df.ours, "model": model, "MHz": df.ours_mhz})
+    return table.assign(error=100 * (table.model / table.measured - 1)).set_index("batch")

@@ -1,0 +1,167 @@
+"""The map of the machine: where data can lie on an H200, how long one load waits there, and what all loads get.
+
+Measured: one load's wait and all loads' bytes a second: registers, shared memory, L1, L2, DRAM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_int64, c_uint64
+from statistics import median
+
+import pandas as pd
+
+from pod.data import a_card, read
+from pod.experiments import Figure
+from pod.hardware import H200, KIB, MIB
+from pod.measure import timing
+from pod.measure.bare import checked, library, pointer, stream
+from pod.show import style
+
+FIGURE = Figure(
+    id="memory-map",
+    title=f"Registers, shared memory, L2 and DRAM of {a_card()}: size, wait and rate",
+    chapter="17",
+    method="One thread chases addresses through a ring; all threads read. Registers: operands of multiply-adds.",
+    state="recorded",
+    data=("memory-map",),
+)
+RECORDING = "memory-map"
+KEYS = ("probe", "place", "kib")
+UNITS = ("memory",)
+ROUNDS, REPEATS = 5, 15
+TIMER = "chase: clock64 and globaltimer within the kernel; stream: CUDA events around one call after a 256 MB fill"
+LINE, HOPS, THREADS = 128, 1 << 15, 512
+RINGS = tuple(16 << i for i in range(14))  # KiB of the ring that is chased through: 16 KiB to 128 MiB, twice an L2
+SPANS = tuple(4096 << i for i in range(11))  # KiB that all threads together read: 4 MiB to 4 GiB
+TOTAL = 8 << 20  # KiB that a stream reads in all, so that a first, cold round is little
+FMA_BYTES = 16  # the operands of a multiply-add: three registers read, one written
+
+
+def cases() -> list[dict]:
+    """`kib`: how much memory is gone through; 0 where it is what one SM has."""
+    rows = [("chase", "registers", 0), ("chase", "shared", 0), *(("chase", "global", kib) for kib in RINGS)]
+    rows += [("stream", place, 0) for place in ("registers", "shared", "L1")]
+    return [dict(zip(KEYS, row, strict=True)) for row in rows + [("stream", "global", kib) for kib in SPANS]]
+
+
+def measure(case: dict) -> dict:
+    """Cycles and nanoseconds of a hop, or gigabytes a second of the whole GPU; the other stays empty."""
+    empty = dict.fromkeys(("cycles", "ns", "ns_p10", "ns_p90", "gbs", "gbs_p10", "gbs_p90"), "")
+    return empty | (_chase if case["probe"] == "chase" else _stream)(case["place"], case["kib"])
+
+
+# ---------------------------------------------------------------- one load
+
+
+def _chase(place: str, kib: int) -> dict:
+    import torch
+
+    out, seen = torch.zeros(3, dtype=torch.int64, device="cuda"), []
+    call = {"registers": _in_registers, "shared": _in_shared}.get(place) or _in_ring(kib)
+    for _ in range(REPEATS):
+        checked(call(pointer(out), stream()))
+        assert out[2] != 0  # where the chase ended
+        seen.append([x / HOPS for x in out.tolist()[:2]])
+    cycles, ns = (sorted(column) for column in zip(*seen, strict=True))
+    low, high = (ns[round(share * (REPEATS - 1))] for share in (0.1, 0.9))
+    row = {"cycles": median(cycles), "ns": median(ns), "ns_p10": low, "ns_p90": high}
+    return {name: round(x, 2) for name, x in row.items()}
+
+
+def _in_registers(out, stream) -> int:
+    return library("memory").pod_chase_registers(HOPS, out, stream)
+
+
+def _in_shared(out, stream) -> int:
+    return library("memory").pod_chase_shared(64, HOPS, out, stream)
+
+
+def _in_ring(kib: int) -> Callable:
+    """Through lines in random order, each with the address of the next."""
+    import torch
+
+    lines = kib * 1024 // LINE
+    ring = torch.zeros(lines, LINE // 8, dtype=torch.int64, device="cuda")
+    order = torch.randperm(lines, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    ring[order, 0] = ring.data_ptr() + order.roll(-1) * LINE
+    return lambda out, stream: library("memory").pod_chase(c_uint64(ring.data_ptr()), lines, HOPS, out, stream)
+
+
+# ---------------------------------------------------------------- all loads
+
+
+def _stream(place: str, kib: int) -> dict:
+    import torch
+
+    ctas = 2 * torch.cuda.get_device_properties("cuda").multi_processor_count
+    sink = torch.zeros(1, dtype=torch.int32, device="cuda")
+    name, given, nbytes = _reads(place, kib, THREADS * ctas)
+    function = getattr(library("memory"), name)
+    call = lambda: checked(function(*given(), ctas, THREADS, pointer(sink), stream()))  # noqa: E731
+    time = timing.shuffled({"x": call}, ROUNDS, 8.0)["x"]
+    rates = {"gbs": time.ms, "gbs_p10": time.p90, "gbs_p90": time.p10}
+    return {column: round(nbytes / ms / 1e6, 1) for column, ms in rates.items()}
+
+
+def _reads(place: str, kib: int, threads: int) -> tuple[str, Callable, int]:
+    """The function, its first arguments, and the bytes that it reads."""
+    import torch
+
+    many = 1 << 14
+    if place == "registers":
+        return "pod_stream_registers", lambda: (many,), many * 8 * FMA_BYTES * threads
+    if place == "shared":
+        return "pod_stream_shared", lambda: (many,), many * 16 * threads
+    data = torch.zeros(max(kib << 10, 16 * threads), dtype=torch.uint8, device="cuda")
+    if place == "L1":
+        return "pod_stream_l1", lambda: (pointer(data), many), many * 16 * threads
+    rounds = max(2, TOTAL // kib)
+    return "pod_stream", lambda: (pointer(data), c_int64(kib << 10), rounds), rounds * (kib << 10)
+
+
+# ---------------------------------------------------------------- what it shows
+
+RING_OF = {"L2": 8 << 10, "DRAM": 128 << 10}  # KiB of the ring whose wait speaks for the place
+SPAN_OF = {"L2": 16 << 10, "DRAM": 4 << 20}  # likewise for the rate
+TICKS = {"16 KiB": 1 / 64, "128 KiB": 1 / 8, "1 MiB": 1, "8 MiB": 8, "64 MiB": 64}
+L1_BYTES = 256 * KIB  # of an SM, with the shared memory that is cut out of it (CUDA C++ Programming Guide)
+
+
+def table():
+    """As recorded: one row a ring that was chased through, or a span that all threads read together."""
+    return read("memory-map")
+
+
+def places(df):
+    """One row a place: bytes of the whole GPU, cycles and nanoseconds that one load waits, and TB/s of all together."""
+    chase, stream = (df[df.probe == probe].set_index(["place", "kib"]) for probe in ("chase", "stream"))
+    own, cut = {"registers": "registers", "shared memory": "shared"}, {"L2": H200.l2_bytes, "DRAM": H200.memory_bytes}
+    each = {"registers": 4 * H200.registers_per_sm, "shared memory": H200.smem_per_sm}
+    rows = {name: (H200.sms * each[name], chase.loc[(key, 0)], stream.loc[(key, 0)]) for name, key in own.items()}
+    rows |= {
+        name: (cut[name], chase.loc[("global", RING_OF[name])], stream.loc[("global", SPAN_OF[name])]) for name in cut
+    }
+    made = {name: (size, wait.cycles, wait.ns, rate.gbs / 1000) for name, (size, wait, rate) in rows.items()}
+    return pd.DataFrame.from_dict(made, orient="index", columns=["bytes", "cycles", "ns", "tb_per_s"])
+
+
+def draw(df):
+    """Left: the wait of one load over the ring that is chased through. Right: what all loads get, place by place."""
+    left, right = style.axes(9.5, 3.6, columns=2, width_ratios=(3, 2))
+    ring = df[(df.probe == "chase") & (df.place == "global")]
+    left.plot(ring.kib / 1024, ring.ns, color=style.INK, marker="o", markersize=4, linewidth=1.5)
+    for words, edge in {"L1 of an SM": L1_BYTES, "L2": H200.l2_bytes}.items():
+        left.axvline(edge / MIB, color=style.FRAME, linewidth=1, linestyle="--")
+        left.annotate(words, (edge / MIB, left.get_ylim()[1]), (-4, -2), textcoords="offset points", fontsize=9,
+                      ha="right", va="top", color=style.INK)  # fmt: skip
+    left.set(xscale="log", xlabel="memory that one thread goes through", ylabel="one load waits, ns")
+    left.set(ylim=(0, 1.12 * ring.ns.max()))
+    left.set_xticks(list(TICKS.values()), list(TICKS), minor=False)
+    left.minorticks_off()
+    rates = places(df).tb_per_s[::-1]
+    right.barh(rates.index, rates, color=style.WORKERS[5], height=0.6)
+    for y, rate in enumerate(rates):
+        right.annotate(f"{rate:.3g}", (rate, y), (4, 0), textcoords="offset points", fontsize=9, va="center")
+    right.set(xscale="log", xlim=(1, 4 * rates.max()), xlabel="all threads read, TB/s")
+    return left.figure

@@ -1,0 +1,34 @@
+"""What each half of a sample of Figure 11's batches takes on the paper's A100, by the GPU model."""
+
+from __future__ import annotations
+
+from random import Random
+
+from pod import gpusim
+from pod.batch import HybridBatch
+from pod.experiments.gpu.predicted import text
+from pod.experiments.hopper.hopper_sweep import batch_of
+from pod.hardware import A100
+
+COMPUTED = "gpusim-sample"
+KEYS = ("batch",)
+READS = ("gpusim-calibrate",)
+MIXED = 240  # of the sweep's batches
+HALVES = ("prefill", "decode")
+
+
+def cases() -> list[dict]:
+    return [{"batch": text(batch)} for batch in mixed()]
+
+
+def mixed() -> list[HybridBatch]:
+    from pod.experiments.hopper.hopper_sweep import cases
+
+    return [batch_of(case) for case in Random(0).sample(cases(), MIXED)]
+
+
+def measure(case: dict) -> dict[str, float]:
+    from pod.experiments.gpu.predicted import batch_of
+
+    batch = batch_of(case["batch"])
+    return {half: 1e3 * gpusim.seconds(getattr(batch, half), A100, "serial", kernel="flash2") for half in HALVES}

@@ -1,0 +1,94 @@
+"""The fused kernel in fp16 and at head dimension 64: its speed-up over FlashAttention-3 on the same eleven batches.
+
+Measured: the eleven hybrid batches in fp16 and at head dimension 64, ours beside FlashAttention-3.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.batch import HybridBatch
+from pod.data import read
+from pod.experiments import Figure
+from pod.experiments.hopper import hopper_peers
+from pod.experiments.hopper.hopper_sweep import BALANCED, PEERS, geomean, parts
+from pod.measure import peers
+from pod.show import style
+
+FIGURE = Figure(
+    id="hopper-dtypes",
+    title="The fused kernel in bf16 and fp16, at head dimensions 128 and 64",
+    chapter="16",
+    method="Eleven hybrid batches; two calls of FlashAttention-3 over ours. Medians, cold L2, shuffled rounds.",
+    state="recorded",
+    data=("hopper-dtypes", "hopper-peers"),
+)
+RECORDING = "hopper-dtypes"
+KEYS = ("head_dim", "dtype", *hopper_peers.KEYS)
+UNITS = ("hopper",)
+ROUNDS, REPEATS = 5, 15
+VARIANTS = ((128, "float16"), (64, "bfloat16"), (64, "float16"))
+
+
+def cases() -> list[dict]:
+    variants = [{"head_dim": head_dim, "dtype": dtype} for head_dim, dtype in VARIANTS]
+    return [variant | case for variant in variants for case in hopper_peers.cases()]
+
+
+def batch_of(case: dict) -> HybridBatch:
+    sizes = (case["chunk"], case["context"], case["decodes"], case["decode_context"])
+    return HybridBatch.of(*sizes, case["q_heads"], case["kv_heads"], case["head_dim"], dtype=case["dtype"])
+
+
+def measure(case: dict) -> dict:
+    makers = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
+    makers |= {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")} | {"ours": peers.ours}
+    return peers.table_row(peers.Setting(batch_of(case)), makers, ROUNDS)
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table():
+    """One row a kind of tensor and a batch: speed-up over two calls and over the best of FlashAttention-3's three ways,
+    and the ratio of its two parts."""
+    bf16 = read("hopper-peers").assign(head_dim=128, dtype="bfloat16")
+    df = pd.concat([bf16, read("hopper-dtypes")], ignore_index=True)
+    return pd.DataFrame({
+        "kind": df.dtype.map({"bfloat16": "bf16", "float16": "fp16"}) + ", " + df.head_dim.astype(str),
+        "ratio": parts(df).prefill / parts(df).decode,
+        "over_serial": df.fa3_serial / df.ours,
+        "over_best": df[list(PEERS.values())].min(axis=1) / df.ours,
+    })  # fmt: skip
+
+
+def draw(df):
+    ax = style.axes(9.5, 2.8)
+    for y, (_, part) in enumerate(df.groupby("kind", sort=False)):
+        ax.plot(part.over_serial, [y] * len(part), "o", color=style.colour("hybrid"), markersize=6, alpha=0.7)
+        mean = geomean(part.over_serial)
+        ax.plot(mean, y, "|", color=style.INK, markersize=18, markeredgewidth=2)
+        ax.text(mean, y - 0.3, f"{mean:.2f}", ha="center", va="bottom", fontsize=9, fontweight="bold")
+    ax.axvline(1, color=style.INK, linewidth=1)
+    ax.set_yticks(range(df.kind.nunique()), df.kind.unique())
+    ax.set(ylim=(df.kind.nunique() - 0.5, -0.7), xlabel="speed-up over two calls of FlashAttention-3")
+    return ax.figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def summary(df):
+    """One row a kind: geometric mean and least speed-up over two calls, the mean where both parts are about equally
+    long, and the mean over the best of the three ways."""
+    rows = {}
+    for kind, part in df.groupby("kind", sort=False):
+        even = part[part.ratio.between(*BALANCED)]
+        rows[kind] = [geomean(part.over_serial), part.over_serial.min(), geomean(even.over_serial),
+                      geomean(part.over_best)]  # fmt: skip
+    columns = ["over serial", "least", "{} to {}".format(*BALANCED), "over best way"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).round(2)
+
+
+def least() -> float:
+    return float(table().over_serial.min())

@@ -1,0 +1,223 @@
+"""Eleven hybrid batches on an H200: this kernel beside everything else that a user could pick, and the energy.
+
+Measured: eleven hybrid batches, ours and its variants beside every peer, with the energy that a batch takes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+
+from pod.batch import HybridBatch
+from pod.data import a_card, hardware, read
+from pod.experiments import Figure
+from pod.experiments.hopper.hopper_sweep import geomean, parts
+from pod.measure import peers, timing
+from pod.show import style
+
+FIGURE = Figure(
+    id="hopper-peers",
+    title=f"Everything a user of {a_card()} could pick, on eleven hybrid batches, and what a batch costs in energy",
+    chapter="16",
+    method="Left: medians, cold L2, shuffled rounds. Right: back to back for 1.5 s, the GPU's energy counter. bf16.",
+    state="recorded",
+    data=("hopper-peers",),
+)
+RECORDING = "hopper-peers"
+KEYS = ("q_heads", "kv_heads", "chunk", "context", "decodes", "decode_context")
+UNITS = ("hopper",)
+ROUNDS, REPEATS = 5, 15
+K = 1024
+BATCHES = [
+    (16, 4, 1 * K, 12 * K, 80, 12 * K), (16, 4, 12 * K, 12 * K, 220, 12 * K), (16, 4, 16 * K, 16 * K, 250, 12 * K),
+    (32, 4, 512, 16 * K, 66, 16 * K), (32, 4, 512, 16 * K, 67, 16 * K), (32, 4, 2 * K, 16 * K, 64, 16 * K),
+    (32, 8, 2 * K, 8 * K, 128, 4 * K), (32, 8, 4 * K, 8 * K, 64, 8 * K), (32, 8, 2 * K, 32 * K, 64, 32 * K),
+    (16, 16, 1 * K, 8 * K, 32, 8 * K), (32, 8, 1 * K, 4 * K, 200, 2 * K),
+]  # fmt: skip
+
+
+def cases() -> list[dict]:
+    return [dict(zip(KEYS, row, strict=True)) for row in BATCHES]
+
+
+def measure(case: dict) -> dict:
+    heads = (case["q_heads"], case["kv_heads"])
+    batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
+    setting = peers.Setting(batch)
+    alone = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
+    variants = {
+        "ours": peers.ours,
+        "ours_serial": peers.ours_serial,
+        "ours_never_yields": lambda s: peers.ours(s, yields=False),
+        "ours_always_yields": lambda s: peers.ours(s, yields=True),
+    }
+    row = peers.table_row(setting, alone | peers.PEERS | variants, ROUNDS, ms=6.0)
+    for name, make in (("fa3_serial", peers.fa3_serial), ("ours_serial", peers.ours_serial), ("ours", peers.ours)):
+        spent = timing.energy(make(setting))
+        row |= {f"{name}_steady_ms": round(spent.ms, 5), f"{name}_mj": round(spent.millijoules, 2),
+                f"{name}_watts": round(spent.watts, 1), f"{name}_mhz": spent.sm_clock_mhz}  # fmt: skip
+    return row
+
+
+# ---------------------------------------------------------------- what it shows
+
+PEERS = {
+    "fa3_serial": "FA3, two calls",
+    "fa3_streams": "FA3, two streams",
+    "fa3_varlen": "FA3, one call",
+    "fi_fa3_serial": "FlashInfer fa3, then decode",
+    "fi_fa2_serial": "FlashInfer fa2, then decode",
+    "fi_batched": "FlashInfer, one call",
+    "fi_pod": "FlashInfer's POD",
+    "fi_persistent": "FlashInfer persistent",
+}
+METERED = {"fa3_serial": "FA3, two calls", "ours_serial": "this kernel, halves in turn", "ours": "this kernel"}
+
+
+def table():
+    """One row a batch: milliseconds of all ways, the longer part alone, the best peer and our speed-up over it; for
+    three ways the millijoules, watts, clock and milliseconds when repeated back to back; `holes` says why a peer has
+    no time."""
+    df = read("hopper-peers")
+    alone = parts(df)
+    peers = df[list(PEERS)].apply(pd.to_numeric, errors="coerce")
+    out = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()]}).join(alone).join(peers)
+    variants = [c for c in df.columns if c.startswith("ours") and not c.endswith(("_p10", "_p90"))]
+    metered = [c for c in df.columns if c.startswith("fa3_serial_") and not c.endswith(("_p10", "_p90"))]
+    return out.join(df[variants + metered]).assign(
+        larger=alone.max(axis=1),
+        best_peer=peers.idxmin(axis=1).map(PEERS),
+        over_best_peer=peers.min(axis=1) / df.ours,
+        over_fa3=df.fa3_serial / df.ours,
+        holes=df.holes.fillna(""),
+    )  # fmt: skip
+
+
+def _name(row) -> str:
+    heads = f"{row.q_heads}/{row.kv_heads}"
+    return f"{_short(row.chunk)} @ {_short(row.context)} + {row.decodes} x {_short(row.decode_context)}, {heads}"
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def draw(df):
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 5.4), dpi=style.DPI, layout="constrained", sharey=True,
+                                width_ratios=(3, 2))  # fmt: skip
+    _times(style.tidy(axes[0]), df)
+    _energies(style.tidy(axes[1]), df)
+    axes[0].set(yticks=range(len(df)), ylim=(len(df) - 0.4, -0.6))
+    axes[0].set_yticklabels(df.batch, fontsize=8.5)
+    return figure
+
+
+def _times(ax, df) -> None:
+    y = range(len(df))
+    ax.hlines(y, 1, (df.prefill + df.decode) / df.larger, color=style.IDLE, linewidth=13, zorder=0)
+    ax.axvline(1, color=style.INK, linewidth=1.2)
+    for (column, name), marker, tone in zip(
+        PEERS.items(), "os^DvP*X", style.WORKERS[3:] + style.WORKERS[:3], strict=True
+    ):
+        ax.plot(df[column] / df.larger, y, marker, color=tone, markersize=5, markerfacecolor="white", label=name)
+    ax.plot(df.ours / df.larger, y, "o", color=style.colour("hybrid"), markersize=10, label="this kernel", zorder=4)
+    for i, row in zip(y, df.itertuples(), strict=True):
+        ax.text(1.01, i, f"{row.over_best_peer:.2f}×", transform=ax.get_yaxis_transform(), va="center", fontsize=9,
+                fontweight="bold")  # fmt: skip
+    ticks = (1, 1.5, 2, 3, 4, 6, 8)
+    ax.set(xscale="log", xlabel="time / the longer part alone (grey: up to the sum)", xlim=(0.75, 9))
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    ax.set_title("over the best peer", fontsize=9.5, loc="right")
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, columnspacing=1.0, handletextpad=0.3)
+
+
+def _energies(ax, df) -> None:
+    base = df.fa3_serial_mj
+    tones = ("#9aa7b4", style.colour("load"), style.colour("hybrid"))
+    bars = zip(METERED.items(), tones, (-0.35, -0.14, 0.2), (0.2, 0.2, 0.45), strict=True)
+    for (way, name), tone, shift, height in bars:
+        ax.barh([i + shift for i in range(len(df))], 100 * df[f"{way}_mj"] / base, height, color=tone, label=name)
+    for i, row in enumerate(df.itertuples()):
+        words = f"{row.ours_mj:,.0f} mJ, {row.ours_watts:.0f} W, {row.ours_mhz / 1000:.2f} GHz"
+        ax.text(2, i + 0.2, words, fontsize=8, va="center", color="white")
+    ax.axvline(100, color=style.INK, linewidth=0.8)
+    ax.set(xlabel="% of the energy of two FA3 calls")
+    ax.tick_params(axis="y", length=0)
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=1)
+
+
+# ---------------------------------------------------------------- what we state
+
+
+def over_best_peer() -> float:
+    """Geometric mean over the batches of the best peer's time over ours."""
+    return geomean(table().over_best_peer)
+
+
+def energy_saved() -> float:
+    """Energy of the two FlashAttention-3 calls over that of this kernel, geometric mean."""
+    df = table()
+    return geomean(df.fa3_serial_mj / df.ours_mj)
+
+
+def batches() -> int:
+    return len(table())
+
+
+# ---------------------------------------------------------------- better halves x fusing
+
+WAYS = {"cold": "", "steady": "_steady_ms", "energy": "_mj"}  # endings of a metered way's columns
+
+
+def halves(how: str = "cold") -> float:
+    """What the better halves alone bring: two FlashAttention-3 calls over ours in turn, geometric mean."""
+    df = table()
+    return geomean(df[f"fa3_serial{WAYS[how]}"] / df[f"ours_serial{WAYS[how]}"])
+
+
+def fusing(how: str = "cold") -> float:
+    """What computing both at once brings: ours in turn over ours at once, geometric mean."""
+    df = table()
+    return geomean(df[f"ours_serial{WAYS[how]}"] / df[f"ours{WAYS[how]}"])
+
+
+def over_fa3() -> float:
+    return geomean(table().over_fa3)
+
+
+def halves_steady() -> float:
+    return halves("steady")
+
+
+def fusing_steady() -> float:
+    return fusing("steady")
+
+
+def halves_energy() -> float:
+    return halves("energy")
+
+
+def fusing_energy() -> float:
+    return fusing("energy")
+
+
+def watts() -> float:
+    """Of the metered ways on all batches, the median power when repeated back to back."""
+    df = table()
+    return float(np.median(df[[f"{way}_watts" for way in METERED]]))
+
+
+def energy(df):
+    """One row a batch and metered way: millijoules, watts, clock, and the milliseconds that the energy alone would take
+    at the power limit."""
+    rows = [
+        (row.batch, name, getattr(row, f"{way}_mj"), getattr(row, f"{way}_watts"), getattr(row, f"{way}_mhz"),
+         getattr(row, f"{way}_steady_ms"), getattr(row, f"{way}_mj") / hardware().power_w)
+        for row in df.itertuples() for way, name in METERED.items()
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["batch", "way", "millijoules", "watts", "mhz", "steady_ms", "roof_ms"])

@@ -1,0 +1,104 @@
+"""The overlap itself: when each role of an SM worked, with the two halves one after the other and fused.
+
+Measured: start and end of every role on every SM, fused and the two halves alone (2K @ 8K beside 128 x 4K).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from matplotlib import pyplot as plt
+
+from pod.batch import HybridBatch
+from pod.data import read
+from pod.experiments import Figure
+from pod.kernels import sm90
+from pod.show import gantt, style
+
+FIGURE = Figure(
+    id="hopper-trace",
+    title="When each role of an SM works: the halves one after the other, and fused",
+    chapter="16",
+    method="One launch each, a time stamp where a role begins and ends. 2K @ 8K beside 128 x 4K, 32/8 heads, bf16.",
+    state="recorded",
+    data=("hopper-trace",),
+)
+RECORDING = "hopper-trace"
+KEYS, WHOLE = ("run", "sm", "role"), ("run",)
+UNITS = ("hopper",)
+REPEATS = 1
+K = 1024
+RUNS = ("fused", "prefill", "decode")
+SMS, ROLE_COUNT = 132, 5
+
+
+def cases() -> list[dict]:
+    return [{"run": run, "sm": sm, "role": role} for run in RUNS for sm in range(SMS) for role in range(ROLE_COUNT)]
+
+
+def measure(case: dict) -> dict:
+    start, end = _stamps(case["run"])[int(case["sm"])][int(case["role"])]
+    return {"start_us": start, "end_us": end}
+
+
+@lru_cache
+def _stamps(run: str):
+    """Microseconds after the first role of any SM began."""
+    whole = HybridBatch.of(2 * K, 8 * K, 128, 4 * K, 32, 8)
+    batch = whole if run == "fused" else whole.prefill if run == "prefill" else whole.decode
+    plan, (q, k, v, table) = sm90.plan(batch), batch.tensors(device="cuda")
+    for _ in range(3):  # the last of three: code and lists are warm, as in a model's layers
+        _, stamps = plan.run(q, k, v, table, trace=True)
+    stamps = stamps.cpu()
+    return ((stamps - stamps[stamps > 0].min()) / 1000).tolist()
+
+
+# ---------------------------------------------------------------- what it shows
+
+ROLES = ("copies for prefill", "copies for decode", "prefill 0", "prefill 1", "decode")  # as the kernel numbers them
+ORDER = (0, 2, 3, 1, 4)
+SERIAL, FUSED = "one after the other", "fused"
+
+
+def table():
+    """One row a way, SM and role that had work, in microseconds. One after the other is prefill's launch, then
+    decode's."""
+    df = read("hopper-trace")
+    side = df.role.map(lambda r: "decode" if r in (1, 4) else "prefill")
+    df = df.assign(side=side, role=df.role.map(lambda r: ROLES[r]))[(df.run == "fused") | (df.run == side)]
+    shift = df.end_us[df.run == "prefill"].max() * (df.run == "decode")
+    way = df.run.map(lambda r: FUSED if r == "fused" else SERIAL)
+    return df.assign(way=way, start_us=df.start_us + shift, end_us=df.end_us + shift).drop(columns="run")
+
+
+def draw(df):
+    figure, axes = plt.subplots(3, 1, figsize=(9.5, 6.2), dpi=style.DPI, layout="constrained", sharex=True,
+                                height_ratios=(5, 5, 4))  # fmt: skip
+    rows = [ROLES[r] for r in ORDER]
+    for ax, way in zip(axes, (SERIAL, FUSED), strict=False):
+        mine = df[(df.way == way) & (df.sm == 0)]
+        gantt(_bars(mine, mine.role), rows, ax=ax, slots_per_row=1)
+        ax.set_title(f"SM 0, {way}: {df[df.way == way].end_us.max():.0f} µs", fontsize=10, loc="right")
+        ax.set_xlabel("")
+        ax.get_legend().set_visible(way == SERIAL)
+    for role in ("prefill 0", "decode"):
+        part = df[(df.way == FUSED) & (df.role == role)]
+        axes[2].plot(
+            part.end_us, part.sm, ".", color=style.colour(part.side.iloc[0]), label=f"{part.side.iloc[0]} ends"
+        )
+    axes[2].set_title(f"all {df.sm.nunique()} SMs, fused", fontsize=10, loc="right")
+    axes[2].set(xlim=(0, 1.02 * df.end_us.max()), xlabel="time, µs", ylabel="SM")
+    style.tidy(axes[2])
+    style.legend(axes[2], loc="upper left")
+    return figure
+
+
+def _bars(df, rows) -> list[tuple]:
+    kinds = ["load" if role.startswith("copies") else side for role, side in zip(df.role, df.side, strict=True)]
+    return list(zip(rows, df.start_us, df.end_us, kinds, strict=True))
+
+
+def ends(df) -> dict[tuple[str, str], float]:
+    """Microseconds from first to last stamp of each side, by (way, side)."""
+    grouped = df.groupby(["way", "side"])
+    return (grouped.end_us.max() - grouped.start_us.min()).to_dict()

@@ -1,0 +1,165 @@
+"""LeanAttention, Figure 7: its gain on an A100, by a model of two CTAs an SM that is checked on an H200."""
+
+from __future__ import annotations
+
+from functools import cache
+from heapq import heapify, heappop, heappush
+from itertools import islice, product
+
+import numpy as np
+import pandas as pd
+
+from pod import paper
+from pod.data import read
+from pod.experiments import Figure
+from pod.experiments.lean.shared import in_k
+from pod.hardware import A100, H200
+from pod.schedule.choose import flash_splits
+from pod.schedule.decode import MOST_PARTS, equal_cuts, split_cuts
+from pod.show import style
+
+FIGURE = Figure(
+    id="lean-07",
+    title="Stream-K over FlashDecoding on an A100, modelled: by context, heads and batch",
+    chapter="10",
+    method="Two CTAs an SM; one that is alone is 1.5x as fast, as the rebuilt tile is on an H200. Merging is free.",
+    state="simulated",
+)
+K, TILE = 1024, 256  # tokens of a LeanTile at head dimension 64
+ALONE = 1.5  # pace of a CTA with an SM to itself over that of one of two: lean-sweep has 128 CTAs and 264 on 132 SMs
+RULES = {"2.5.6": 1, "today": 2}  # CTAs an SM that FlashDecoding's rule counts
+BEST = "best split"  # of up to MOST_PARTS equal parts, found by trying
+LINES = {"2.5.6": "over the rule of 2.5.6", "today": "over today's rule", BEST: "over the best fixed split"}
+PANELS = {
+    "context": ("context, 32 heads, batch 4", [(32, 4, n * K) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)]),
+    "heads": ("heads, batch 4, 256K", [(h, 4, 256 * K) for h in (8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96)]),
+    "batch": ("batch, 32 heads, 256K", [(32, b, 256 * K) for b in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)]),
+}
+MEAN_HEADS, MEAN_BATCHES = (8, 12, 16, 24, 32, 40, 48, 56, 64, 96, 128), (1, 2, 4, 6, 8, 12, 16, 24, 32)
+MEAN_CONTEXTS = tuple(K << n for n in range(10))
+
+
+def makespan(lengths, sms: int) -> float:
+    """When the last CTA ends. SMs are filled breadth-first; a CTA that ends makes room for the next in the list."""
+    waiting = iter(lengths)
+    active = [[first] for first in islice(waiting, sms)]
+    for mine, second in zip(active, waiting, strict=False):
+        mine.append(second)
+    since = [0.0] * len(active)
+    ends = [(min(mine) / _pace(mine), sm) for sm, mine in enumerate(active)]
+    heapify(ends)
+    now = 0.0
+    while ends:
+        now, sm = heappop(ends)
+        done = (now - since[sm]) * _pace(active[sm])
+        left = [work - done for work in active[sm] if work - done > 1e-9]
+        left += islice(waiting, 2 - len(left))
+        active[sm], since[sm] = left, now
+        if left:
+            heappush(ends, (now + min(left) / _pace(left), sm))
+    return now
+
+
+def _pace(ctas: list) -> float:
+    return ALONE if len(ctas) == 1 else 1.0
+
+
+@cache
+def speedup(units: int, blocks: int, over: str, sms: int = A100.sms) -> float:
+    """Time of `units` heads of `blocks` tiles under the split of a rule, or the best one, over that of equal ranges."""
+    equal = np.diff(equal_cuts(np.array([units * blocks]), 2 * sms), prepend=0)
+    if over == BEST:
+        time = min(_even_time(units * n, -(-blocks // n), sms) for n in range(1, min(MOST_PARTS, blocks) + 1))
+    else:
+        split = np.diff(split_cuts(np.array([blocks]), flash_splits(units, blocks, sms, RULES[over])), prepend=0)
+        time = makespan(split.tolist() * units, sms)
+    return time / makespan(equal.tolist(), sms)
+
+
+def _even_time(ctas: int, length: float, sms: int) -> float:
+    """makespan of CTAs that are all equally long: full waves of two an SM, then those that are left."""
+    waves, left = divmod(ctas, 2 * sms)
+    return length * (waves + (0 if left == 0 else 1 / ALONE if left <= sms else 1))
+
+
+def table():
+    """One row a batch: the speed-up over the split that each rule chooses, and over the best."""
+    rows = [
+        (panel, heads, batch, context, *(speedup(heads * batch, -(-context // TILE), over) for over in LINES))
+        for panel, (_, shapes) in PANELS.items()
+        for heads, batch, context in shapes
+    ]
+    return pd.DataFrame(rows, columns=["panel", "heads", "batch", "context", *LINES])
+
+
+# ---------------------------------------------------------------- what we state
+@cache
+def _sweep(over: str) -> tuple[float, ...]:
+    batches = product(MEAN_HEADS, MEAN_BATCHES, MEAN_CONTEXTS)
+    return tuple(speedup(heads * batch, -(-context // TILE), over) for heads, batch, context in batches)
+
+
+def mean_gain(over: str = "2.5.6") -> float:
+    """Over 990 batches."""
+    return sum(_sweep(over)) / len(_sweep(over))
+
+
+def largest_gain(over: str = "2.5.6") -> float:
+    return max(_sweep(over))
+
+
+def mean_gain_now() -> float:
+    return mean_gain("today")
+
+
+def largest_gain_now() -> float:
+    return largest_gain("today")
+
+
+def mean_gain_best() -> float:
+    return mean_gain(BEST)
+
+
+def largest_gain_best() -> float:
+    return largest_gain(BEST)
+
+
+def _least(panel: str, column: str, above: float) -> float:
+    df = table()
+    return float(df[(df.panel == panel) & (df[column] > above)]["2.5.6"].min())
+
+
+def least_above_24_heads() -> float:
+    return _least("heads", "heads", paper.value("lean.f07.heads_threshold"))
+
+
+def least_above_batch_4() -> float:
+    return _least("batch", "batch", paper.value("lean.f07.nosplit_batch"))
+
+
+def model_error() -> float:
+    """Median distance between model and recording, on the long batches that were measured on an H200."""
+    df = read("lean-sweep")
+    df = df[(df.head_dim == 64) & (df.ratio == 1) & (df.context >= 16 * K)]
+    model = [speedup(h * b, -(-n // TILE), "2.5.6", H200.sms)
+             for h, b, n in zip(df.q_heads, df.batch, df.context, strict=True)]  # fmt: skip
+    return float((model * df.paper_lean / df.paper_rule_256 - 1).abs().median())
+
+
+def draw(df):
+    axes = style.axes(9.8, 3.7, columns=3, sharey=True)
+    for ax, (panel, (words, _)) in zip(axes, PANELS.items(), strict=True):
+        part = df[df.panel == panel]
+        for (over, label), colour in zip(LINES.items(), (style.DECODE, style.INK, "#54a24b"), strict=True):
+            ax.plot(part[panel], part[over], color=colour, marker="o", markersize=4, label=label)
+        ax.axhline(1, color=style.FRAME, zorder=0)
+        ax.set(xlabel=words, ylim=(0.85, 2.6))
+    axes[0].set_xscale("log", base=2)
+    ticks = sorted(df[df.panel == "context"].context.unique())[::2]
+    axes[0].set_xticks(ticks, [in_k(n) for n in ticks], fontsize=8)
+    axes[0].set_ylabel("speed-up of stream-K")
+    stated = paper.value("lean.f07.fd_max")
+    axes[0].plot([256 * K], [stated], "*", color="#e45756", markersize=11, label=f"the paper: up to {stated}x")
+    handles, labels = axes[0].get_legend_handles_labels()
+    axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    return axes[0].figure

@@ -1,0 +1,160 @@
+"""LeanAttention, Figure 8, on an H200 (as many SMs as the paper's H100): stream-K over context, heads and batch.
+
+Measured: decode over context, heads, batch and raggedness: stream-K, FlashDecoding's splits, the best split, the
+paper's.
+"""
+
+from __future__ import annotations
+
+from pod.batch import HybridBatch
+from pod.data import read
+from pod.experiments import Figure
+from pod.experiments.lean import lean, shared
+from pod.measure import peers
+from pod.show import style
+
+FIGURE = Figure(
+    id="lean-08",
+    title="Stream-K over fixed splits on 132 SMs: by context, heads and batch",
+    chapter="10",
+    method="Head dimension 64, fp16. Full lines: the paper's tile, rebuilt, cut both ways. Dashed: our decode kernel.",
+    state="recorded",
+    data=("lean-sweep",),
+)
+RECORDING = "lean-sweep"
+KEYS = ("panel", "q_heads", "kv_heads", "head_dim", "batch", "context", "ratio")
+UNITS = lean.UNITS
+ROUNDS, REPEATS = 3, 9
+K = lean.K
+
+
+def cases() -> list[dict]:
+    """Panels: 7 and 8 by what varies (a context, b heads, c batch), 10 by the ratio of average to longest, 11 by model.
+
+    Figure 8 has the SMs of an H200; figure 7's shapes are those of an A100.
+    """
+    rows = [("7a", 32, 32, 64, 4, n * K, 1.0) for n in (1, 4, 16, 64, 128, 256, 512)]
+    rows += [("7b", h, h, 64, 4, 256 * K, 1.0) for h in (8, 16, 24, 32, 40, 48, 64, 96)]
+    rows += [("7c", 32, 32, 64, b, 64 * K, 1.0) for b in (1, 2, 4, 6, 8, 12, 16, 24)]
+    rows += [("8a", 48, 48, 64, 6, n * K, 1.0) for n in (1, 2, 4, 8, 16, 32, 64, 128)]
+    rows += [("8b", h, h, 64, 6, 64 * K, 1.0) for h in (8, 16, 24, 32, 40, 48, 56, 64, 96)]
+    rows += [("8c", 48, 48, 64, b, 64 * K, 1.0) for b in (1, 2, 3, 4, 6, 8, 12, 16)]
+    rows += [("10", 32, 32, 64, b, 64 * K, r) for b in (4, 8, 16) for r in (0.15, 0.3, 0.5, 0.75, 1.0) if r * b > 1.1]
+    for heads in ((32, 32), (32, 8), (40, 10)):
+        rows += [("11", *heads, 128, 1, n * K, 1.0) for n in (1, 2, 4, 8, 16, 32, 64, 128)]
+    return [dict(zip(KEYS, row, strict=True)) for row in rows]
+
+
+def batch_of(case: dict, dtype: str | None = None) -> HybridBatch:
+    q_heads, kv_heads, head_dim, requests, context = (int(case[key]) for key in KEYS[1:6])
+    ratio = float(case["ratio"])
+    lens = [context] * requests if ratio == 1 else lean.ragged(requests, context, ratio)
+    dtype = dtype or ("float16" if head_dim == 64 else "bfloat16")  # bfloat16, because FlashInfer is there for it
+    return HybridBatch((1,) * requests, tuple(lens), q_heads, kv_heads, head_dim, dtype=dtype)
+
+
+def measure(case: dict) -> dict:
+    batch = batch_of(case)
+    others = {"fa3": peers.fa3_decode} | ({"flashinfer": lean.flashinfer} if batch.head_dim == 128 else {})
+    rounds = ROUNDS if batch.kv_bytes < 4e9 else 2 * ROUNDS  # long calls are repeated less often within a round
+    row = lean.compare(peers.Setting(batch), others, rounds, ms=1.0, paper=batch.head_dim == 64)
+    return {"batch_bytes": batch.kv_bytes} | row
+
+
+# ---------------------------------------------------------------- what it shows
+
+PANELS = {"8a": ("context", "context, 48 heads, batch 6"), "8b": ("q_heads", "heads, batch 6, 64K"),
+          "8c": ("batch", "batch, 48 heads, 64K")}  # fmt: skip
+COLUMNS = (*shared.PAPER, *shared.OURS)
+
+
+def table():
+    """One row a batch: milliseconds of both decodes and the speed-ups."""
+    df = shared.speedups(read("lean-sweep"))
+    df = df[df.panel.isin(PANELS)]
+    keys = ["panel", "q_heads", "batch", "context", "lean", "paper_lean", "paper_host", "best_split_parts"]
+    return df[[*keys, *COLUMNS]].reset_index(drop=True)
+
+
+def draw(df):
+    axes = style.axes(9.8, 3.7, columns=3, sharey=True)
+    for ax, (panel, (x, words)) in zip(axes, PANELS.items(), strict=True):
+        part = df[df.panel == panel].sort_values(x, kind="stable")
+        shared.lines(ax, part, x, COLUMNS)
+        if x == "context":
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(part[x], [shared.in_k(n) for n in part[x]], fontsize=8)
+        else:
+            ax.set_xticks(part[x], part[x], fontsize=8)
+        ax.set(xlabel=words, ylim=(0.8, 2.7))
+    axes[0].set_ylabel("speed-up of stream-K")
+    handles, labels = axes[0].get_legend_handles_labels()
+    axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize=9)
+    return axes[0].figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def _multi_head():
+    """All batches of one length whose query heads have their own keys, at head dimension 64: figures 7 and 8."""
+    df = shared.speedups(read("lean-sweep"))
+    return df[(df.head_dim == 64) & (df.ratio == 1)]
+
+
+def batches() -> int:
+    return len(_multi_head())
+
+
+def swept() -> int:
+    return len(read("lean-sweep"))
+
+
+def mean_gain() -> float:
+    return float(_multi_head()["over the rule of 2.5.6"].mean())
+
+
+def mean_gain_now() -> float:
+    return float(_multi_head()["over today's rule"].mean())
+
+
+def mean_gain_best() -> float:
+    return float(_multi_head()["over the best fixed split"].mean())
+
+
+def mean_gain_fa3() -> float:
+    return float(_multi_head()["over FlashAttention-3"].mean())
+
+
+def largest_gain_now() -> float:
+    return float(_multi_head()["over today's rule"].max())
+
+
+def largest_gain_best() -> float:
+    return float(_multi_head()["over the best fixed split"].max())
+
+
+def largest_gain_fa3() -> float:
+    return float(_multi_head()["over FlashAttention-3"].max())
+
+
+def gain_at_64k() -> float:
+    df = table()
+    return float(df[(df.panel == "8a") & (df.context == 64 << 10)]["over the rule of 2.5.6"].iloc[0])
+
+
+def least_beyond_4k() -> float:
+    df = table()
+    return float(df[(df.panel == "8a") & (df.context > 4096)]["over the rule of 2.5.6"].min())
+
+
+def never_slower() -> float:
+    """Least speed-up of ours over the best fixed split of the same tile code, over the whole sweep."""
+    df = shared.speedups(read("lean-sweep"))
+    return float(df["over the best fixed split"].min())
+
+
+def plan_never_slower() -> float:
+    """The same of what the plan chooses: equal ranges, or parts of every head where they end first."""
+    df = read("lean-sweep")
+    return float((df.best_split / df.auto).min())

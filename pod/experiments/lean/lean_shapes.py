@@ -1,0 +1,103 @@
+"""Stream-K decode on an H200, shape by shape, beside the peers, the best fixed split and a plain read."""
+
+from __future__ import annotations
+
+from pod.data import a_card, hardware, read
+from pod.experiments import Figure
+from pod.show import style
+
+FIGURE = Figure(
+    id="lean-shapes",
+    title=f"Decode on {a_card()}, shape by shape: ours, FlashAttention-3, FlashInfer, the best fixed split",
+    chapter="10",
+    method=f"Ours as planned. Microseconds, and % of the data sheet's {hardware().dram_bytes_per_s / 1e12:.1f} TB/s. "
+    "Medians of shuffled rounds, cold L2.",
+    state="recorded",
+    data=("lean",),
+)
+WAYS = {"ours": "auto", "equal ranges": "lean", "FlashAttention-3": "fa3", "FlashInfer": "flashinfer",
+        "best fixed split": "best_split", "no split": "single", "a plain read": "read"}  # fmt: skip
+LARGE = 1e9  # bytes of keys and values
+SINGLE = r"1 x \d+K$"
+
+
+def table():
+    """One row a batch: gigabytes, microseconds of each way, and the share of the DRAM rate that each reaches, %."""
+    df = read("lean")
+    rate = df.kv_bytes / 1e9 / hardware().dram_bytes_per_s * 1e14  # % of the peak, by milliseconds
+    out = df[["batch", "q_heads", "kv_heads", "head_dim"]].assign(gigabytes=df.kv_bytes / 1e9)
+    out = out.assign(**{f"{name}, µs": 1e3 * df[column] for name, column in WAYS.items()})
+    return out.assign(**{f"{name}, %": rate / df[column] for name, column in WAYS.items()})
+
+
+def summary(df):
+    """What the chapter prints: times in whole microseconds, rates in whole percent."""
+    shown = df.assign(heads=df.q_heads.astype(str) + "/" + df.kv_heads.astype(str))
+    times = shown[["batch", "heads", "head_dim", "gigabytes"]].round(2)
+    for name in list(WAYS)[:5]:
+        values = shown[f"{name}, µs"]
+        times[name] = ["" if v != v else f"{v:,.0f}" for v in values]
+    shares = {"% of DRAM": shown["ours, %"], "% of read": 100 * shown["a plain read, µs"] / shown["ours, µs"]}
+    return times.assign(**{name: [f"{v:.0f}" for v in values] for name, values in shares.items()})
+
+
+# ---------------------------------------------------------------- what we state
+def least_of_peers() -> float:
+    """Least speed-up over the faster of FlashAttention-3 and FlashInfer."""
+    df = table()
+    best = df[["FlashAttention-3, µs", "FlashInfer, µs"]].min(axis=1)
+    return float((best / df["ours, µs"]).min())
+
+
+def least_of_read() -> float:
+    """Least share of a plain read's rate that ours reaches on batches over 1 GB, %."""
+    df = table()
+    return float((100 * df["a plain read, µs"] / df["ours, µs"])[df.gigabytes > LARGE / 1e9].min())
+
+
+def least_of_small() -> float:
+    """Least speed-up over FlashAttention-3 for one request with 8 KV heads, over both recordings that have such."""
+    df = table()
+    small = df[(df.kv_heads == 8) & df.batch.str.match(SINGLE)]
+    here = (small["FlashAttention-3, µs"] / small["ours, µs"]).min()
+    return float(min(here, singles().speedup.min()))
+
+
+def singles():
+    """One request with 8 KV heads, as chapter 16 records it: microseconds of ours and of FlashAttention-3."""
+    df = read("hopper-halves")
+    df = df[(df.side == "decode") & (df.head_dim == 128) & (df.dtype == "bfloat16") & df.batch.str.match(SINGLE)]
+    out = df[["batch"]].assign(ours=1e3 * df.auto, fa3=1e3 * df.fa3)
+    return out.assign(speedup=out.fa3 / out.ours).reset_index(drop=True)
+
+
+def in_pages():
+    """The batches that are also measured in pages of 16 in random order: what pages cost us, and the gain over
+    FlashAttention-3 in the same pages."""
+    df = read("lean").dropna(subset="auto_page16")
+    return df[["batch", "kv_heads"]].assign(cost=df.auto_page16 / df.auto, gain=df.fa3_page16 / df.auto_page16)
+
+
+def least_in_pages() -> float:
+    return float(in_pages().gain.min())
+
+
+def draw(df):
+    ax = style.axes(9.5, 7.2)
+    looks = {"ours": (style.DECODE, "o", 8), "FlashAttention-3": ("#b279a2", "s", 5)}
+    looks |= {"FlashInfer": (style.PREFILL, "D", 5), "best fixed split": ("#54a24b", "^", 5)}
+    looks |= {"no split": ("#e45756", "x", 5), "a plain read": (style.INK, "|", 12)}
+    y = range(len(df))
+    for name, (colour, marker, size) in looks.items():
+        zorder = 2 if name == "ours" else 3
+        ax.plot(df[f"{name}, %"], y, marker, color=colour, markersize=size, linestyle="", label=name, zorder=zorder)
+    words = [f"{r.batch}, {r.q_heads}/{r.kv_heads}, d {r.head_dim}" for r in df.itertuples()]
+    ax.set_yticks(y, words, fontsize=8.5)
+    for i, (time, size) in enumerate(zip(df["ours, µs"], df.gigabytes, strict=True)):
+        words = f"{time:,.0f} µs, {size:.2g} GB"
+        ax.text(1.01, i, words, transform=ax.get_yaxis_transform(), fontsize=8.5, va="center")
+    ax.grid(axis="x", color=style.IDLE)
+    ax.set_axisbelow(True)
+    ax.set(xlim=(0, 100), ylim=(len(df) - 0.4, -0.6), xlabel="% of the data sheet's DRAM rate, 4.8 TB/s")
+    style.legend(ax, loc="lower center", ncols=6, bbox_to_anchor=(0.42, 1.0))
+    return ax.figure

@@ -1,0 +1,32 @@
+"""What the figures of LeanAttention share: recordings, and speed-ups of stream-K over other ways to cut the line."""
+
+from __future__ import annotations
+
+from pod.show import style
+
+PAPER = {"over the rule of 2.5.6": "paper_rule_256", "over today's rule": "paper_rule_now"}  # of the rebuilt tile
+OURS = {"over the best fixed split": "best_split", "over FlashAttention-3": "fa3"}  # of this repository's decode
+
+
+def speedups(df):
+    """Columns of speed-ups: the rebuilt tile over FlashDecoding's rules, ours over the best split and the peer."""
+    out = {name: df[column] / df.paper_lean for name, column in PAPER.items()} if "paper_lean" in df else {}
+    out |= {name: df[column] / df.lean for name, column in OURS.items()}
+    return df.assign(**out)
+
+
+def lines(ax, df, x: str, columns) -> None:
+    """One line a column of speed-ups against x; the rebuilt tile is full, ours dashed."""
+    looks = dict(zip([*PAPER, *OURS], ((style.DECODE, "-", "o"), (style.INK, "-", "o"), ("#54a24b", "--", "s"),
+                                       ("#b279a2", "--", "s")), strict=True))  # fmt: skip
+    for name in columns:
+        colour, dash, marker = looks[name]
+        whose = "paper's tile" if name in PAPER else "ours"
+        width = 3 if name == "over the rule of 2.5.6" else 1.5  # seen also where both rules choose the same
+        ax.plot(df[x], df[name], color=colour, linestyle=dash, marker=marker, markersize=4, linewidth=width,
+                label=f"{whose} {name}")  # fmt: skip
+    ax.axhline(1, color=style.FRAME, zorder=0)
+
+
+def in_k(tokens: int) -> str:
+    return f"{tokens // 1024}K" if tokens < 1 << 20 else f"{tokens >> 20}M"

@@ -1,0 +1,73 @@
+"""What the figures of chapter 08 share: names and colours for the ways to run a hybrid batch, and their recordings."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.data import read
+
+METHODS = {
+    "serial": "one after the other",
+    "streams": "two streams",
+    "cta": "CTA-parallel",
+    "warp": "warp-parallel",
+    "pod": "POD",
+}
+CONFIGURATIONS = ("pod", "pod_2", "pod_4")  # as it chooses, two CTAs an SM, four CTAs an SM
+PEERS = {
+    "fa2_serial": "FA2, two calls",
+    "fa2_streams": "FA2, two streams",
+    "cudnn_serial": "cuDNN, two calls",
+    "fa3_serial": "FA3, two calls",
+    "fa3_streams": "FA3, two streams",
+    "fa3_varlen": "FA3, one call",
+    "fi_fa2_serial": "FlashInfer fa2, two calls",
+    "fi_fa3_serial": "FlashInfer fa3, two calls",
+    "fi_fa2_batched": "FlashInfer fa2, one call",
+    "fi_batched": "FlashInfer fa3, one call",
+    "fi_pod": "FlashInfer's POD",
+    "fi_persistent": "FlashInfer persistent",
+    "hopper": "our Hopper kernel",
+}
+TONES = {
+    "serial": "#9aa7b4",
+    "streams": "#72b7b2",
+    "cta": "#9d755d",
+    "warp": "#b279a2",
+    "pod": "#54a24b",
+    "best": "#a3cf9d",
+    "fa2_serial": "#22303c",
+    "fa2_streams": "#79706e",
+    "fa3_serial": "#e45756",
+    "fi_fa2_serial": "#d8b365",
+    "fi_fa2_batched": "#d8b365",
+    "fi_batched": "#d8b365",
+    "fi_pod": "#d8b365",
+    "hopper": "#2b6cb0",
+}
+
+
+def recorded(name: str):
+    """The recording data/recorded/h200/<name>.csv; a hole has no number."""
+    df = read(name)
+    for column in df.columns.intersection([*METHODS, *CONFIGURATIONS, *PEERS]):
+        df[column] = pd.to_numeric(df[column], errors="coerce")
+    return df
+
+
+def with_parts(df):
+    """Add what prefill and decode alone say of a batch: their ratio, the smaller's share, and the larger."""
+    alone = df[["prefill", "decode"]]
+    return df.assign(
+        ratio=df.prefill / df.decode, share=alone.min(axis=1) / alone.sum(axis=1), larger=alone.max(axis=1)
+    )
+
+
+def gain(base, other):
+    """How much faster `other` is than `base`, %."""
+    return 100 * (base / other - 1)
+
+
+def short(tokens: int) -> str:
+    """16384 -> 16K."""
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)

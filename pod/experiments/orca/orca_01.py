@@ -1,0 +1,47 @@
+"""Continuous batching post, Figure 1: the slots of a static batch wait for its longest member."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.experiments import Figure
+from pod.serving.experiments import SLOTS, slots
+from pod.show.serving import slot_grid, slot_table, wasted
+
+FIGURE = Figure(
+    id="orca-01",
+    title="Static batching: slots that wait for the longest request",
+    chapter="11",
+    method="a dozen requests through the static scheduler, four slots, one tick an iteration",
+)
+SYSTEM = "static batching"
+
+
+def table():
+    """One row a cell in use: slot, iteration, request and what it did there."""
+    return cells(SYSTEM)
+
+
+def cells(system: str):
+    return pd.DataFrame(slot_table(slots()[system], SLOTS), columns=["slot", "iteration", "request", "what"])
+
+
+def draw(df):
+    return grid(df, SYSTEM)
+
+
+def grid(df, system: str):
+    log = slots()[system]
+    share = 1 - (df.what != "idle").sum() / (SLOTS * len(log.iterations))
+    title = f"{system}: {len(log.iterations)} iterations, {100 * share:.0f} % of the slots wasted"
+    ticks = max(len(other.iterations) for other in slots().values())
+    figure = slot_grid(log, SLOTS, title, ticks).figure
+    return figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def idle_percent() -> float:
+    """Share of the slots of all iterations in which nothing useful ran."""
+    return 100 * wasted(slots()[SYSTEM], SLOTS)

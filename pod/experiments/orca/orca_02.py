@@ -1,0 +1,23 @@
+"""Continuous batching post, Figure 2: a slot that is free is refilled in the next iteration."""
+
+from __future__ import annotations
+
+from pod.experiments import Figure
+from pod.experiments.orca.orca_01 import cells, grid
+
+FIGURE = Figure(
+    id="orca-02",
+    title="Iteration-level scheduling: slots refilled at once",
+    chapter="11",
+    method="the same dozen requests through the Orca scheduler; prompts run whole, unlike in the post's picture",
+)
+SYSTEM = "iteration-level scheduling"
+
+
+def table():
+    """One row a cell in use: slot, iteration, request and what it did there."""
+    return cells(SYSTEM)
+
+
+def draw(df):
+    return grid(df, SYSTEM)

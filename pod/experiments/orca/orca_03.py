@@ -1,0 +1,57 @@
+"""Continuous batching post, Figure 3: linear operations see one long list of tokens, attention sees each request."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.patches import Rectangle
+
+from pod.experiments import Figure
+from pod.serving.shapes import shape
+from pod.show import style
+
+FIGURE = Figure(
+    id="orca-03",
+    title="Selective batching: linear operations together, attention apart",
+    chapter="11",
+    method="one iteration of the Orca scheduler with Llama-3-8B's shapes; tensors are [tokens, features]",
+)
+# two requests in decode and two prompts, as in the post
+DECODES, PROMPTS = (("x1", 5), ("x2", 9)), (("x3", 4), ("x4", 7))
+
+
+def table():
+    """One row an operation and piece: which requests are in it, the shapes in and out."""
+    s = shape("llama-3-8b")
+    new = [(name, 1, context) for name, context in DECODES] + [(name, n, n) for name, n in PROMPTS]
+    total = sum(n for _, n, _ in new)
+    rows = [("QKV linear", "all", total, f"[{total}, {s.hidden}]", f"[{total}, {s.matrices[0][1]}]")]
+    for name, n, kv in new:
+        q, k = f"Q [{s.q_heads}, {n}, {s.head_dim}]", f"K, V [{s.kv_heads}, {kv}, {s.head_dim}]"
+        rows.append(("attention", name, n, f"{q}; {k}", f"[{n}, {s.hidden}]"))
+    rows.append(("output linear", "all", total, f"[{total}, {s.hidden}]", f"[{total}, {s.hidden}]"))
+    rows.append(("feed-forward", "all", total, f"[{total}, {s.hidden}]", f"[{total}, {s.hidden}]"))
+    return pd.DataFrame(rows, columns=["operation", "requests", "tokens", "in", "out"])
+
+
+def draw(df):
+    ax = style.axes(9.5, 3.4)
+    parts = df[df.operation == "attention"]
+    kinds = ["decode" if n == 1 else "prefill" for n in parts.tokens]
+    for y, operation in enumerate(dict.fromkeys(df.operation)):
+        mine, left = df[df.operation == operation], 0.0
+        apart = operation == "attention"
+        for name, n, kind in zip(parts.requests, parts.tokens, kinds, strict=True):
+            ax.add_patch(Rectangle((left, y + 0.2), n, 0.6, facecolor=style.colour(kind), edgecolor="white"))
+            ax.text(left + n / 2, y + 0.5, name, ha="center", va="center", fontsize=9, color=style.text_on(kind))
+            left += n + (0.7 if apart else 0)
+        words = f"{len(mine)} pieces, one after the other" if apart else f"one matrix product, in {mine['in'].iloc[0]}"
+        ax.text(16.4, y + 0.5, words, va="center", fontsize=9, color=style.INK)
+        if not apart:
+            ax.add_patch(Rectangle((-0.08, y + 0.14), left + 0.16, 0.72, fill=False, edgecolor=style.INK))
+    names = list(dict.fromkeys(df.operation))
+    ax.set(xlim=(-0.2, 24), ylim=(len(names), 0), xticks=[], yticks=[i + 0.5 for i in range(len(names))])
+    ax.set_yticklabels(names)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[:].set_visible(False)
+    ax.set_title("width = tokens; orange: one new token (decode), blue: a prompt", fontsize=9.5, loc="left")
+    return ax.figure

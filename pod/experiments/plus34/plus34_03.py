@@ -1,0 +1,101 @@
+"""Where in the program warps stand: the loads that stall.
+
+Measured: the instructions at which warps wait most (ncu): query in registers, the same with keys in turn, query shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+from matplotlib import pyplot as plt
+
+from pod.data import read
+from pod.experiments import Figure
+from pod.experiments.plus34 import shared, single_query
+from pod.measure import counters, peers
+from pod.show import style
+
+FIGURE = Figure(
+    id="plus34-03",
+    title="The loads that stall",
+    chapter="15",
+    method="ncu's samples of where warps are, by instruction; the 40 most frequent. 144 chats, bf16.",
+    state="recorded",
+    data=("single-query-stalls",),
+)
+RECORDING = "single-query-stalls"
+KEYS, WHOLE = ("kernel", "rank"), ()
+UNITS = ("single-query",)
+REPEATS = 1
+BATCH, KERNELS, RANKS = "144 chats", ("registers", "registers_in_turn", "shared"), 40
+
+
+def cases() -> list[dict]:
+    return [{"kernel": kernel, "rank": rank} for kernel in KERNELS for rank in range(1, RANKS + 1)]
+
+
+def measure(case: dict) -> dict:
+    """Place in the program, share of all samples in percent, and the instruction as the GPU has it.
+
+    `loads` and `barriers` count the global loads and the barriers that come before it in the program.
+    """
+    program = _programs()[KERNELS.index(case["kernel"])]
+    total = sum(i["samples"] for i in program)
+    place = sorted(range(len(program)), key=lambda i: -program[i]["samples"])[int(case["rank"]) - 1]
+    before = [i["sass"] for i in program[:place]]
+    return {
+        "place": place, "instructions": len(program), "share": round(100 * program[place]["samples"] / total, 3),
+        "loads": sum("LDG" in sass for sass in before), "barriers": sum("BAR.SYNC" in sass for sass in before),
+        "sass": program[place]["sass"],
+    }  # fmt: skip
+
+
+@lru_cache
+def _programs() -> list[list[dict]]:
+    return counters.stalls(__name__)
+
+
+def calls() -> Iterator[Callable]:
+    for kernel in KERNELS:
+        yield single_query.IDEAS[kernel](peers.Setting(single_query.batch(BATCH)))
+
+
+# ---------------------------------------------------------------- what it shows
+
+PARTS = {"scores": "#f58518", "softmax": "#9aa7b4", "values": "#4c78a8", "last sums": "#b279a2"}
+LAST_BARRIERS = (0, 4, 5)  # barriers before the end of scores, softmax and values, without that of a shared query
+
+
+def table():
+    """One row an instruction: its place in the program, the share of samples there, and the part it is of."""
+    df = read("single-query-stalls")
+    barriers = df.barriers - (df.kernel == "shared")
+    part = [list(PARTS)[sum(b > last for last in LAST_BARRIERS)] for b in barriers]
+    return df.assign(part=part, label=df.kernel.map(shared.KERNELS))
+
+
+def draw(df):
+    kernels = list(dict.fromkeys(df.kernel))
+    size = 9.5, 2.0 * len(kernels) + 0.4
+    figure, axes = plt.subplots(len(kernels), 1, figsize=size, dpi=style.DPI, layout="constrained", sharey=True,
+                                squeeze=False)  # fmt: skip
+    for ax, kernel in zip(axes.flat, kernels, strict=True):
+        style.tidy(ax)
+        mine = df[df.kernel == kernel]
+        for name, tone in PARTS.items():
+            rows = mine[mine.part == name]
+            share = f"{name}: {rows.share.sum():.0f} %"
+            ax.bar(rows.place, rows.share, 2.5, color=tone, label=share)
+        for row in mine.nlargest(3, "share").itertuples():
+            ax.annotate(_opcode(row.sass), (row.place, row.share), (3, 2), textcoords="offset points", fontsize=8)
+        ax.set(xlim=(0, mine.instructions.max()), ylabel="% of samples")
+        ax.set_title(mine.label.iloc[0], fontsize=10, loc="left")
+        style.legend(ax, loc="upper right")
+    axes[-1, 0].set_xlabel("place in the program, instructions")
+    return figure
+
+
+def _opcode(sass: str) -> str:
+    """The instruction's name, without the predicate before it."""
+    return next(word for word in sass.split() if not word.startswith("@"))

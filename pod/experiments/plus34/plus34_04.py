@@ -1,0 +1,77 @@
+"""The kernel after the query moved to shared memory, the two ideas that failed, and what one would run today."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod import paper
+from pod.data import read
+from pod.experiments import Figure
+from pod.experiments.plus34 import shared
+from pod.show import style
+
+FIGURE = Figure(
+    id="plus34-04",
+    title="The kernel after the query moved to shared memory",
+    chapter="15",
+    method="Bytes of keys and values over time, % of 4.8 TB/s. Cold L2, bf16, 40 heads of their own keys.",
+    state="recorded",
+    data=("single-query", "single-query-counters"),
+)
+
+
+def table():
+    """One row a batch and kernel: milliseconds, percent of the DRAM rate, time over the kernel before, and its CTAs."""
+    df = read("single-query")
+    rows = []
+    for kernel in shared.KERNELS:
+        part = df[["batch", "kv_bytes"]].assign(kernel=kernel, ms=df[kernel], over_before=df[kernel] / df.registers)
+        for column in ("registers", "ctas"):
+            part[column] = df.get(f"{kernel}_{column}")
+        rows.append(part)
+    out = pd.concat(rows, ignore_index=True).dropna(subset="ms")
+    return out.assign(dram=shared.share_of_dram(out.kv_bytes, out.ms))
+
+
+def draw(df):
+    batches = list(dict.fromkeys(df.batch))
+    batches.sort(key=lambda b: df[df.batch == b].kv_bytes.iloc[0])
+    ax = style.axes(9.5, 5.2)
+    for edge, words in ((paper.value("plus34.f01.memory_util"), "post, before"),
+                        (paper.value("plus34.f04.memory_util"), "post, after")):  # fmt: skip
+        ax.axvline(edge, color=style.FRAME, linestyle="--", linewidth=1.2)
+        ax.text(edge, -0.62, f"{words}: {edge:.0f} %", fontsize=8.5, ha="center", color=style.INK)
+    marks, kernels = dict(zip(shared.KERNELS, "os^vosPDX", strict=True)), list(dict.fromkeys(df.kernel))
+    for i, kernel in enumerate(kernels):
+        mine = df[df.kernel == kernel].set_index("batch")
+        y = [batches.index(b) + 0.7 * ((i + 0.5) / len(kernels) - 0.5) for b in mine.index]
+        ax.plot(mine.dram, y, marks[kernel], color=shared.COLOURS[kernel], markersize=7, markeredgecolor="white",
+                markeredgewidth=0.6, label=shared.KERNELS[kernel])  # fmt: skip
+    ax.set_yticks(range(len(batches)), batches, fontsize=9)
+    for i in range(1, len(batches)):
+        ax.axhline(i - 0.5, color=style.IDLE, linewidth=1, zorder=0)
+    ax.set(xlim=(0, 102), ylim=(len(batches) - 0.5, -0.5), xlabel="% of the DRAM rate (4.8 TB/s)",
+           ylabel="requests x tokens")  # fmt: skip
+    style.legend(ax, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return ax.figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def _time(kernel: str) -> float:
+    return float(table().set_index(["batch", "kernel"]).ms[shared.CHATS, kernel])
+
+
+def memory_after() -> float:
+    """DRAM utilisation by ncu on the run's batch, %."""
+    df = read("single-query-counters").set_index(["batch", "kernel"])
+    return float(df.dram[shared.CHATS, "shared"])
+
+
+def table_reads() -> float:
+    return _time("table_batch") / _time("shared")
+
+
+def atomics() -> float:
+    return _time("atomics") / _time("shared")

@@ -1,0 +1,46 @@
+"""One iteration of the engine as it was: the GPU works, and then it waits for Python."""
+
+from __future__ import annotations
+
+from matplotlib import pyplot as plt
+
+from pod.experiments import Figure
+from pod.experiments.plus34 import shared
+from pod.show import style
+
+FIGURE = Figure(
+    id="plus34-05",
+    title="Timeline of the engine: the GPU idles half of the time",
+    chapter="15",
+    method="torch.profiler, one decode iteration of 144 chats, LLaMA-13B, random weights. Profiling slows the host.",
+    state="recorded",
+    data=("vllm-timeline", "vllm-ladder"),
+)
+SHOWN = ("clean", "query in shared memory")
+
+
+def table():
+    """One row a rung and bin: the share of the bin in which the GPU works for model and sampler, and the host waits."""
+    return shared.profile(*SHOWN)
+
+
+def draw(df):
+    rungs = list(dict.fromkeys(df.rung))
+    figure, axes = plt.subplots(len(rungs), 1, figsize=(9.5, 0.7 + 1.35 * len(rungs)), dpi=style.DPI,
+                                layout="constrained", sharex=True, squeeze=False)  # fmt: skip
+    found = shared.summary(df)
+    for ax, rung in zip(axes[:, 0], rungs, strict=True):
+        style.tidy(ax)
+        shared.strip(ax, df[df.rung == rung], f"{rung}: {found.ms[rung]:.0f} ms, GPU idle {found.idle[rung]:.0f} %")
+    longest = (df.start_us + df.width_us).max() / 1e3
+    axes[-1, 0].set(xlim=(0, longest), xlabel="time in the profiled iteration, ms")
+    style.legend(axes[0, 0], loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.2)
+    return figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def idle() -> float:
+    """Share of the iteration without GPU work when the kernel is mended and the sampler is not, as in the post, %."""
+    return float(shared.summary(table()).idle["query in shared memory"])

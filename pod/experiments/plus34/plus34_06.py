@@ -1,0 +1,15 @@
+"""The same iteration when all tokens are drawn together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pod.experiments.plus34 import plus34_05, shared
+
+FIGURE = replace(plus34_05.FIGURE, id="plus34-06", title="Timeline after batched sampling")
+SHOWN = ("one multinomial", "one copy")
+draw = plus34_05.draw
+
+
+def table():
+    return shared.profile(*SHOWN)

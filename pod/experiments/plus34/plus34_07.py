@@ -1,0 +1,42 @@
+"""What is left between two forward passes: one small copy after the other, or one for all."""
+
+from __future__ import annotations
+
+from matplotlib import pyplot as plt
+
+from pod.experiments import Figure
+from pod.experiments.plus34 import shared
+from pod.show import style
+
+FIGURE = Figure(
+    id="plus34-07",
+    title="The small copies that remain",
+    chapter="15",
+    method="torch.profiler, the first 0.8 ms after the model's last kernel; a line is a copy from the GPU to the host.",
+    state="recorded",
+    data=("vllm-timeline", "vllm-ladder"),
+)
+SHOWN = ("query in shared memory", "one multinomial", "one copy")
+
+
+def table():
+    """One row a rung and bin of 2 µs: GPU at work, host waiting, and the copies that begin in it."""
+    return shared.profile(*SHOWN, view="zoom")
+
+
+def draw(df):
+    whole = shared.summary(shared.profile(*SHOWN))
+    figure, axes = plt.subplots(len(SHOWN), 1, figsize=(9.5, 0.7 + 1.35 * len(SHOWN)), dpi=style.DPI,
+                                layout="constrained", sharex=True)  # fmt: skip
+    for ax, rung in zip(axes, SHOWN, strict=True):
+        style.tidy(ax)
+        part = df[df.rung == rung]
+        kernels, copies = (int(whole[column][rung]) for column in ("sampler_kernels", "copies"))
+        shared.strip(ax, part, f"{rung}: {kernels:,} kernels and copies after the model, {copies} of them to the host")
+        begun = part[part.copies_begun > 0]
+        ax.vlines(
+            (begun.start_us + begun.width_us / 2) / 1e3, 0, 1.05, color=style.INK, linewidth=1, label="copy to host"
+        )
+    axes[-1].set_xlabel("time after the model's last kernel, ms")
+    style.legend(axes[0], loc="lower right", bbox_to_anchor=(1, 1.14), ncols=4, borderaxespad=0.2)
+    return figure

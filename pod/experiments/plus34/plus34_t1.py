@@ -1,0 +1,179 @@
+"""The ladder: requests per second after each change, then and now; and every combination of the changes.
+
+Measured: 100 consecutive iterations of the ladder's run, executed, for the first and the last variant of the post.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+from pod import paper
+from pod.data import card, read
+from pod.experiments import Figure
+from pod.experiments.plus34 import shared, vllm_ladder
+from pod.serving import early
+from pod.serving.early import LADDER
+from pod.serving.step import predicting
+from pod.show import style
+
+FIGURE = Figure(
+    id="plus34-t1",
+    title="The ladder of four throughputs",
+    chapter="15",
+    method="1,000 chats on LLaMA-13B (random weights), a sample of iterations executed. The post: ShareGPT, A100-80GB.",
+    state="recorded",
+    data=("vllm-ladder", "vllm-stretch"),
+    composed=True,
+)
+RECORDING = "vllm-stretch"
+KEYS, WHOLE = ("kernel", "sampler", "iteration"), ("kernel", "sampler")
+UNITS, TIMER, L2, REPEATS = vllm_ladder.UNITS, "host clock from one submitted batch to the next", "warm", 1
+FIRST, COUNT = 700, 100
+VARIANTS = (early.LADDER["clean"], early.LADDER["one copy"])
+
+
+def cases() -> list[dict]:
+    return [
+        {"kernel": kernel, "sampler": sampler, "iteration": i}
+        for kernel, sampler in VARIANTS
+        for i in range(FIRST, FIRST + COUNT)
+    ]
+
+
+def measure(case: dict) -> dict:
+    return {"ms": _run(case["kernel"], case["sampler"])[int(case["iteration"])]}
+
+
+@lru_cache
+def _run(kernel: str, sampler: str) -> dict[int, float]:
+    stretch = Stretch(vllm_ladder.lab(), (kernel, sampler))
+    vllm_ladder.plan(stretch)
+    ends = stretch.times
+    return {FIRST + i: round(1e3 * (b - a), 4) for i, (a, b) in enumerate(zip(ends, ends[1:], strict=False))}
+
+
+class Stretch:
+    """An executor that really runs the iterations of the stretch, and none of the others."""
+
+    def __init__(self, place: vllm_ladder.Lab, variant: tuple[str, str]):
+        self.lab, self.pool, self.engine, self.count, self.times = place, place.pool, place.engines[variant], 0, []
+        place.write_texts(early.chats())
+
+    def submit(self, batch, event) -> float:
+        if FIRST <= self.count <= FIRST + COUNT:
+            self.times.append(time.perf_counter())
+        if FIRST <= self.count < FIRST + COUNT:
+            self.engine.submit(batch, event)
+        else:
+            for request in predicting(batch):
+                self.lab.texts[request.id].append(0)
+        self.count += 1
+        return event.scheduled + 1.0
+
+
+# ---------------------------------------------------------------- what it shows
+
+STATED = ("base", "smem", "multinomial", "copies")  # of data/paper/plus34.csv, in the ladder's order
+KERNEL = {"registers": "query in registers", "shared": "query in shared memory", "hopper": "Hopper decode"}
+
+
+def table():
+    """One row a combination of kernel and sampler. `rung` and the post's requests/s where the ladder has it."""
+    df = shared.totals().rename_axis(["kernel", "sampler"]).reset_index()
+    rungs = {variant: rung for rung, variant in LADDER.items()}
+    stated = {rung: paper.value(f"plus34.t1.{name}_requests") for rung, name in zip(LADDER, STATED, strict=True)}
+    df["rung"] = [rungs.get(variant, "") for variant in zip(df.kernel, df["sampler"], strict=True)]
+    df["requests_s"], df["post_requests_s"] = 1000 / df.s, df.rung.map(stated)
+    first = df[df.rung == "clean"].iloc[0]
+    df["gain"], df["post_gain"] = df.requests_s / first.requests_s, df.post_requests_s / first.post_requests_s
+    return df.sort_values("s", ascending=False, kind="stable", ignore_index=True)
+
+
+def draw(df):
+    left, right = style.axes(9.5, 3.9, columns=2, gridspec_kw={"width_ratios": (1, 1.25)})
+    rungs = df[df.rung != ""].set_index("rung").loc[list(LADDER)]
+    for i, (_, row) in enumerate(rungs.iterrows()):
+        for j, (gain, rate, tone) in enumerate(((row.post_gain, row.post_requests_s, style.FRAME),
+                                                (row.gain, row.requests_s, style.DECODE))):  # fmt: skip
+            left.barh(i + 0.2 * (2 * j - 1), gain, 0.36, color=tone, label=("the post, A100", f"here, {card()}")[j])
+            left.text(gain + 0.03, i + 0.2 * (2 * j - 1), f"{gain:.2f}x  ({rate:.2f}/s)", va="center", fontsize=8.5)
+    names = [("+ " if i else "") + rung for i, rung in enumerate(LADDER)]
+    left.set_yticks(range(len(rungs)), names, fontsize=9)
+    left.set(xlim=(0, 1.55 * max(rungs.gain.max(), rungs.post_gain.max())), ylim=(len(rungs) - 0.5, -0.5))
+    left.set(xlabel="throughput over clean")
+    style.legend(left, loc="lower left", bbox_to_anchor=(-0.2, 1.0), ncols=2)
+    for i, row in enumerate(df.itertuples()):
+        right.barh(i, row.model_s, 0.66, color=shared.MODEL, label="until the model is done")
+        right.barh(i, row.sampler_s, 0.66, left=row.model_s, color=shared.SAMPLER, label="sampler")
+        right.text(row.s + 0.01 * df.s.max(), i, f"{row.s:.0f} s", va="center", fontsize=8.5)
+    right.set_yticks(range(len(df)), [f"{KERNEL[k]}; {s}" for k, s in zip(df.kernel, df["sampler"], strict=True)],
+                     fontsize=8.5)  # fmt: skip
+    right.set(xlim=(0, 1.12 * df.s.max()), ylim=(len(df) - 0.5, -0.5), xlabel="seconds for 1,000 chats")
+    style.legend(right, loc="lower left", bbox_to_anchor=(-0.75, 1.0), ncols=2)
+    return left.figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def _seconds(kernel: str, sampler: str, column: str = "s") -> float:
+    return float(table().set_index(["kernel", "sampler"])[column][kernel, sampler])
+
+
+def total_gain() -> float:
+    return _seconds("registers", "loop") / _seconds("shared", "packed")
+
+
+def executed() -> int:
+    """Iterations that each variant executed."""
+    return shared.ladder().iteration.nunique()
+
+
+def iterations() -> int:
+    """Of the whole run."""
+    return len(shared.iterations())
+
+
+def query_gain() -> float:
+    return _seconds("registers", "loop") / _seconds("shared", "loop")
+
+
+def multinomial_gain() -> float:
+    return _seconds("registers", "loop") / _seconds("shared", "batched")
+
+
+def sampler_share() -> float:
+    """Of the clean run, %."""
+    return 100 * _seconds("registers", "loop", "sampler_s") / _seconds("registers", "loop")
+
+
+def python_over_kernel() -> float:
+    """The sampler's changes alone, over the kernel's alone."""
+    return _seconds("registers", "loop") / _seconds("registers", "packed") / query_gain()
+
+
+def savings_add() -> float:
+    clean = _seconds("registers", "loop")
+    alone = clean - _seconds("shared", "loop") + clean - _seconds("registers", "packed")
+    return alone / (clean - _seconds("shared", "packed"))
+
+
+def today() -> float:
+    return _seconds("shared", "packed") / _seconds("hopper", "packed")
+
+
+def stretch():
+    """The iterations that were executed in a row: milliseconds each, executed and as the sample estimates them."""
+    ladder, out = read("vllm-ladder"), read("vllm-stretch")
+    for (kernel, sampler), part in out.groupby(["kernel", "sampler"]):
+        sample = ladder[(ladder.kernel == kernel) & (ladder["sampler"] == sampler)].set_index("iteration")
+        estimated = shared.whole_run(sample[["ms", "loop_ms"]]).sum(axis=1)
+        out.loc[part.index, "estimated_ms"] = estimated[part.iteration].to_numpy()
+    return out
+
+
+def executed_over_estimated() -> float:
+    """Of the variant for which the two differ more."""
+    sums = stretch().groupby(["kernel", "sampler"])[["ms", "estimated_ms"]].sum()
+    return float(max(sums.ms / sums.estimated_ms, key=lambda ratio: abs(ratio - 1)))

@@ -1,0 +1,150 @@
+"""POD §5.3 simulated: two workloads, two loads each, three systems. Tables 4 to 6 and the claims about them read it."""
+
+from __future__ import annotations
+
+from pod.data import read
+from pod.experiments.pod import pod_t4, pod_t5, pod_t6
+from pod.experiments.pod.pod_12 import overlap_hidden, overlap_paper
+from pod.serving.cost import Efficiency
+from pod.serving.experiments import POD, SARATHI, SYSTEMS, VLLM, online, slower
+
+FIGURE = pod_t5.FIGURE  # as simulated as the tables are
+COMPUTED = "online"
+KEYS, READS = ("workload", "qps", "chunk", "system", "overlap", "slowdown"), ("methods-sweep",)
+CASES = [(t.WORKLOAD, float(load), t.CHUNK) for t in (pod_t4, pod_t5) for load in t.LOADS]
+INTERNAL, ARXIV = pod_t4.WORKLOAD, pod_t5.WORKLOAD
+
+
+def cases() -> list[dict]:
+    paper = {VLLM: 0.0, SARATHI: 0.0, POD: overlap_paper()}
+    rows = [(*load, system, paper[system], slow) for load in CASES for system in SYSTEMS for slow in pod_t5.SLOWDOWNS]
+    rows += [(*load, POD, overlap_hidden(), 1.0) for load in CASES]
+    rows += [(pod_t6.WORKLOAD, pod_t6.QPS, pod_t6.CHUNKS[0], VLLM, 0.0, 1.0)]
+    rows += [(pod_t6.WORKLOAD, pod_t6.QPS, chunk, POD, overlap_paper(), 1.0) for chunk in pod_t6.CHUNKS]
+    return [dict(zip(KEYS, row, strict=True)) for row in dict.fromkeys(rows)]
+
+
+def measure(case: dict) -> dict[str, float]:
+    run = online(case["workload"], case["qps"], case["chunk"])[case["system"]]
+    run = slower(run, case["slowdown"]).but(efficiency=Efficiency(overlap=case["overlap"] or overlap_paper()))
+    return run.metrics()
+
+
+def of(workload: str, qps: float, chunk: int, system: str, overlap: float | None = None, slowdown: float = 1.0) -> dict:
+    """The metrics of one run. POD hides what the paper's Table 7 hides, unless `overlap` says otherwise."""
+    hides = (overlap or overlap_paper()) if system == POD else 0.0
+    return dict(read("online").set_index(list(KEYS)).loc[workload, qps, chunk, system, hides, slowdown])
+
+
+def _all(metric: str, overlap: float | None = None) -> dict[tuple[str, float], dict[str, float]]:
+    """One metric by case and system. POD hides what our own kernel hides, unless `overlap` says otherwise; the tables
+    show what the paper's does."""
+    overlap = overlap or overlap_hidden()
+    return {(w, qps): {system: of(w, qps, chunk, system, overlap)[metric] for system in (VLLM, SARATHI, POD)}
+            for w, qps, chunk in CASES}  # fmt: skip
+
+
+def _less(metric: str, system: str, than: str, overlap: float | None = None) -> list[float]:
+    """Reduction in percent, one a case."""
+    return [100 * (1 - case[system] / case[than]) for case in _all(metric, overlap).values()]
+
+
+def ttft_p50() -> float:
+    """Median TTFT of Sarathi+POD, arXiv at 0.95, seconds."""
+    return _all("ttft_p50")[ARXIV, 0.95][POD]
+
+
+def ttft_p99_gain() -> float:
+    """Largest P99 TTFT of Sarathi over Sarathi+POD."""
+    return max(case[SARATHI] / case[POD] for case in _all("ttft_p99").values())
+
+
+def tail_tbt(overlap: float | None = None) -> float:
+    """Mean reduction of P99 TBT by POD, percent."""
+    return sum(less := _less("tbt_p99", POD, SARATHI, overlap)) / len(less)
+
+
+def latency_under_sarathi(overlap: float | None = None) -> float:
+    """Smallest reduction of P99 latency by POD, percent."""
+    return min(_less("latency_p99", POD, SARATHI, overlap))
+
+
+def paper_overlap_tail_tbt() -> float:
+    return tail_tbt(overlap_paper())
+
+
+def paper_overlap_latency() -> float:
+    return latency_under_sarathi(overlap_paper())
+
+
+def vllm_ttft() -> float:
+    """P99 TTFT of vLLM over the lower of the other two, in the worst of the four cases."""
+    return max(case[VLLM] / min(case[SARATHI], case[POD]) for case in _all("ttft_p99").values())
+
+
+def paper_overlap_ttft_p50() -> float:
+    return _all("ttft_p50", overlap_paper())[ARXIV, 0.95][POD]
+
+
+def paper_overlap_ttft_p99_gain() -> float:
+    return max(case[SARATHI] / case[POD] for case in _all("ttft_p99", overlap_paper()).values())
+
+
+def paper_overlap_vllm_internal() -> float:
+    case = _all("latency_p99", overlap_paper())[INTERNAL, 1.2]
+    return 100 * (case[VLLM] / case[POD] - 1)
+
+
+def paper_overlap_vllm_arxiv() -> float:
+    case = _all("latency_p99", overlap_paper())[ARXIV, 0.95]
+    return 100 * (1 - case[POD] / case[VLLM])
+
+
+def latency_under_vllm_internal() -> float:
+    """P99 latency of vLLM over Sarathi+POD at 1.2, less one, percent."""
+    case = _all("latency_p99")[INTERNAL, 1.2]
+    return 100 * (case[VLLM] / case[POD] - 1)
+
+
+def latency_under_vllm_arxiv() -> float:
+    """Reduction of P99 latency against vLLM at 0.95, percent."""
+    case = _all("latency_p99")[ARXIV, 0.95]
+    return 100 * (1 - case[POD] / case[VLLM])
+
+
+def sarathi_latency_arxiv() -> float:
+    """Rise of P99 latency of Sarathi over vLLM at 0.85, percent."""
+    case = _all("latency_p99")[ARXIV, 0.85]
+    return 100 * (case[SARATHI] / case[VLLM] - 1)
+
+
+def sarathi_latency_internal() -> float:
+    """Reduction of P99 latency of Sarathi against vLLM at 1.2, percent."""
+    case = _all("latency_p99")[INTERNAL, 1.2]
+    return 100 * (1 - case[SARATHI] / case[VLLM])
+
+
+def vllm_stalls() -> float:
+    """Smallest share of requests with a gap over 500 ms under vLLM, percent."""
+    return min(case[VLLM] for case in _all("stalls_500ms").values())
+
+
+def vllm_worst_gap() -> float:
+    """Largest TBT under vLLM, seconds."""
+    return max(case[VLLM] for case in _all("tbt_max").values())
+
+
+def tail_tbt_gain() -> float:
+    """Largest P99 TBT of vLLM over Sarathi."""
+    return max(case[VLLM] / case[SARATHI] for case in _all("tbt_p99").values())
+
+
+def sarathi_stalls() -> float:
+    """Largest share of requests with a gap over 500 ms under Sarathi, percent."""
+    return max(case[SARATHI] for case in _all("stalls_500ms").values())
+
+
+def pod_stalls() -> float:
+    """Share of the eight cases (workload, load, limit) in which POD has no more stalls than Sarathi."""
+    cases = [case for limit in ("stalls_200ms", "stalls_500ms") for case in _all(limit).values()]
+    return sum(case[POD] <= case[SARATHI] for case in cases) / len(cases)

@@ -1,0 +1,92 @@
+"""POD-Attention, Figure 13: two or four CTAs on an SM, over batch and context.
+
+Measured: POD with two and with four CTAs an SM, and as it chooses; whole prompts, Llama-3-8B on one GPU.
+"""
+
+from __future__ import annotations
+
+from pod.batch import MODELS, HybridBatch
+from pod.data import a_card
+from pod.experiments import Figure
+from pod.experiments.methods.shared import recorded, short, with_parts
+from pod.measure import peers
+from pod.show import style
+
+FIGURE = Figure(
+    id="pod-13",
+    title=f"Two or four CTAs per SM, over batch and context, on {a_card()}",
+    chapter="08",
+    method="Llama-3-8B on one GPU, whole prompts, bf16. Time over the better of the two; medians, cold L2.",
+    state="recorded",
+    data=("methods-ctas",),
+)
+RECORDING = "methods-ctas"
+KEYS = ("context", "decodes")
+UNITS = ("hybrid",)
+ROUNDS, REPEATS = 5, 15
+CONTEXTS, DECODES = (1024, 2048, 4096, 8192, 16384), (8, 16, 32, 64, 128)
+WAYS = peers.HALVES | {name: peers.FAMILY[name] for name in ("serial", "pod")} | peers.CONFIGURATIONS
+
+
+def cases() -> list[dict]:
+    return [{"context": n, "decodes": batch} for n in CONTEXTS for batch in DECODES]
+
+
+def measure(case: dict) -> dict:
+    context = case["context"]
+    batch = HybridBatch.of(context, context, case["decodes"], context, **MODELS["llama-3-8b"].heads(1))
+    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0)
+
+
+# ---------------------------------------------------------------- what it shows
+
+LONG, SHORT = 16384, 1024
+
+
+def table():
+    """One row a context and batch: milliseconds with two and four CTAs an SM and as POD chooses, and each over the
+    better of the two."""
+    df = with_parts(recorded("methods-ctas"))
+    better = df[["pod_2", "pod_4"]].min(axis=1)
+    columns = ["context", "decodes", "ratio", "serial", "pod_2", "pod_4", "pod"]
+    return df[columns].assign(two=df.pod_2 / better, four=df.pod_4 / better, chosen=df["pod"] / better)
+
+
+def draw(df):
+    axes = style.axes(10, 3.6, columns=3, sharey=True)
+    titles = {"two": "two CTAs an SM", "four": "four CTAs an SM", "chosen": "as POD chooses"}
+    for ax, (column, title) in zip(axes, titles.items(), strict=True):
+        _heat(ax, df.pivot(index="decodes", columns="context", values=column))
+        ax.set_title(title, fontsize=10)
+    axes[0].set_ylabel("decodes beside the prompt")
+    return axes[0].figure
+
+
+def _heat(ax, cells) -> None:
+    ax.imshow(cells, cmap="Oranges", vmin=1, vmax=1.35, origin="lower", aspect="auto")
+    for y, row in enumerate(cells.to_numpy()):
+        for x, value in enumerate(row):
+            tone = "white" if value > 1.22 else style.INK
+            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=tone)
+    ax.set_xticks(range(len(cells.columns)), [short(n) for n in cells.columns])
+    ax.set_yticks(range(len(cells.index)), cells.index)
+    ax.set(xlabel="context, tokens")
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def _mean_ratio(context: int, numerator: str, denominator: str) -> float:
+    df = table()
+    df = df[df.context == context]
+    return float((df[numerator] / df[denominator]).mean())
+
+
+def four_over_two_long() -> float:
+    return _mean_ratio(LONG, "pod_4", "pod_2")
+
+
+def two_over_four_short() -> float:
+    return _mean_ratio(SHORT, "pod_2", "pod_4")

@@ -1,0 +1,72 @@
+"""POD-Attention, Figure 15: the gain lives where most batches are hybrid."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod import paper
+from pod.data import read
+from pod.experiments import Figure
+from pod.serving.experiments import POD, SARATHI, offline
+from pod.show import style
+
+FIGURE = Figure(
+    id="pod-15",
+    title="Throughput against the ratio of prefill to decode tokens",
+    chapter="14",
+    method="analytical A100, Llama-3-8B on two, 384 of the paper's 2,048 requests at each ratio, chunk 1,024",
+    state="simulated",
+    data=("pod-15",),
+)
+COMPUTED = "pod-15"
+KEYS = ("pd", "system")
+RATIOS, REQUESTS = (4, 8, 10, 12, 14, 16, 18, 20, 24, 36, 64), 384
+
+
+def cases() -> list[dict]:
+    return [{"pd": ratio, "system": system} for ratio in RATIOS for system in ("Sarathi", "Sarathi+POD")]
+
+
+def measure(case: dict) -> dict[str, float]:
+    total = int(paper.value("pod.f15.request_tokens"))
+    return offline("llama-3-8b", 2, case["pd"], 1024, REQUESTS, total)[case["system"]].metrics()
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table():
+    """Requests per minute, gain of POD, and the share of iterations with both phases."""
+    done, rows = read("pod-15").set_index(list(KEYS)).to_dict("index"), []
+    for ratio in RATIOS:
+        sarathi, pod = (done[ratio, name] for name in (SARATHI, POD))
+        minute = sarathi["requests_per_minute"], pod["requests_per_minute"]
+        rows.append((ratio, *minute, 100 * (minute[1] / minute[0] - 1), pod["hybrid_percent"]))
+    columns = ["pd", "sarathi_requests_per_minute", "pod_requests_per_minute", "gain_percent", "hybrid_percent"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def draw(df):
+    axes = style.axes(9.5, 3.1, 2)
+    axes[0].plot(df.pd, df.sarathi_requests_per_minute, "o-", color=style.DECODE, label="Sarathi")
+    axes[0].plot(df.pd, df.pod_requests_per_minute, "o-", color=style.PREFILL, label="Sarathi+POD")
+    axes[0].set(ylabel="requests per minute, simulated", ylim=(0, None))
+    axes[1].plot(df.pd, df.gain_percent, "o-", color=style.PREFILL, label="gain of POD, %")
+    axes[1].plot(df.pd, df.hybrid_percent, "s--", color=style.colour("hybrid"), label="time in hybrid batches, %")
+    axes[1].axvspan(paper.value("pod.f15.peak_low"), paper.value("pod.f15.peak_high"), color=style.LIT, alpha=0.35,
+                    label="paper: peak gains", linewidth=0)  # fmt: skip
+    axes[1].set_ylim(0, 105)
+    for ax in axes:
+        ax.set_xscale("log")
+        ax.set(xticks=RATIOS[::2], xticklabels=RATIOS[::2], xlabel="P:D")
+        ax.minorticks_off()
+        style.legend(ax, loc="center right")
+    return axes[0].figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def best_ratio() -> float:
+    df = table()
+    return float(df.pd[df.gain_percent.idxmax()])

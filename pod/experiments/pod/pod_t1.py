@@ -1,0 +1,88 @@
+"""POD-Attention, Table 1: are C0, C1 and C2 what their labels say?"""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib import pyplot as plt
+
+from pod import paper
+from pod.batch import TABLE1
+from pod.experiments import Figure
+from pod.hardware import A100, H200
+
+FIGURE = Figure(
+    id="pod-t1",
+    title="The hybrid batches C0 to C2, and which roof each one leans on",
+    chapter="03",
+    method="Roofline times of each part alone, from counted FLOPs and bytes and the data sheets' peaks.",
+)
+
+
+def table():
+    """One row a batch and GPU: microseconds of each part, and prefill over decode."""
+    rows = []
+    for name, batch in TABLE1.items():
+        for gpu in (A100, H200):
+            prefill, decode = batch.times(gpu)
+            rows.append({"batch": name, "gpu": gpu.key, "chunk": batch.prefill.q_lens[0],
+                         "context": batch.prefill.kv_lens[0], "decodes": len(batch.decode.q_lens),
+                         "decode_context": batch.decode.kv_lens[0], "prefill_us": 1e6 * prefill,
+                         "decode_us": 1e6 * decode, "prefill_over_decode": prefill / decode,
+                         "paper": paper.value(f"pod.t1.{name.lower()}.requirement")})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def draw(df):
+    """Both parts as bars, one GPU a panel; the ratio is the number to watch. Each panel has its own time axis."""
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.1), dpi=110)
+    for ax, gpu in zip(axes, (A100, H200), strict=True):
+        part = df[df.gpu == gpu.key].reset_index()
+        longest = part[["prefill_us", "decode_us"]].max().max()
+        for y, row in part.iterrows():
+            ax.barh(y - 0.19, row.prefill_us, 0.34, color="#4c78a8", label="prefill: compute" if y == 0 else None)
+            ax.barh(y + 0.19, row.decode_us, 0.34, color="#f58518", label="decode: memory" if y == 0 else None)
+            end = max(row.prefill_us, row.decode_us)
+            ax.text(end + 0.03 * longest, y, f"{row.prefill_over_decode:.2f}", va="center", fontweight="bold")
+        ax.set_yticks(range(len(part)), [f"{r.batch}\n{r.paper}" for r in part.itertuples()])
+        ax.set(xlim=(0, 1.2 * longest), ylim=(len(part) - 0.4, -0.6), xlabel="roofline time alone, µs", title=gpu.name)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+    axes[0].legend(frameon=False, fontsize=9, loc="upper right")
+    figure.suptitle("bold: prefill time / decode time. The labels are the paper's, for the A100.", fontsize=9, y=0.02)
+    figure.tight_layout()
+    return figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def _ratio(name: str, gpu=A100) -> float:
+    prefill, decode = TABLE1[name].times(gpu)
+    return prefill / decode
+
+
+def c0() -> float:
+    """Prefill time over decode time of C0 on the A100."""
+    return _ratio("C0")
+
+
+def c1() -> float:
+    """Prefill time over decode time of C1 on the A100."""
+    return _ratio("C1")
+
+
+def c2() -> float:
+    """Prefill time over decode time of C2 on the A100."""
+    return _ratio("C2")
+
+
+def c0_h200() -> float:
+    return _ratio("C0", H200)
+
+
+def c1_h200() -> float:
+    return _ratio("C1", H200)
+
+
+def c2_h200() -> float:
+    return _ratio("C2", H200)

@@ -1,0 +1,103 @@
+"""POD-Attention, Table 2: what each way of running two operations at once promises, and what two loops got from it."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.patches import Rectangle
+
+from pod import paper
+from pod.experiments import Figure
+from pod.experiments.pod import pod_07
+from pod.kernels.fusion import NAMES
+from pod.show import style
+
+FIGURE = Figure(
+    id="pod-t2",
+    title="Methods of concurrent execution and what they guarantee",
+    chapter="05",
+    method="Marks: the paper's. Numbers: Figure 7's loops, halves cut in three ways; one wave, and 4 tiles more.",
+    state="recorded",
+    data=pod_07.FIGURE.data,
+)
+EQUAL, UNEQUAL = "equal tiles", ("long compute tiles", "long memory tiles")
+WAVE, WAVE_AND = "a full wave", "4 tiles more"
+MARKS = {"streams": "streams", "cta": "cta", "alternate": "cta", "in turn": "intra_thread",
+         "interleaved": "intra_thread", "warp": "warp", "sm-aware": "sm_aware"}  # fmt: skip
+
+
+def table():
+    """One row a method: the paper's two marks, the least share of time with both on an SM, times over the oracle, and
+    what four tiles more than fit a wave cost."""
+    df = pod_07.recorded((EQUAL, *UNEQUAL, WAVE, WAVE_AND)).set_index(["method", "case"])
+    rows = []
+    for method in NAMES:
+        mark = MARKS.get(method)
+        marks = [paper.value(f"pod.t2.{mark}.{what}") if mark else "" for what in ("colocates", "reduces_quantization")]
+        mine = df.loc[method]
+        cases = [EQUAL, *UNEQUAL]
+        step = 100 * (mine.ms[WAVE_AND] / mine.ms[WAVE] - 1)
+        rows.append((method, marks[0], mine.together_percent[cases].min(), *mine.over_oracle[cases], marks[1], step))
+    columns = ["method", "colocates", "together_least_percent", *(case.replace(" ", "_") for case in cases),
+               "reduces_quantization", "step_percent"]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+# ---------------------------------------------------------------- drawing
+
+HEADS = {
+    "colocates": "same SM\nguaranteed\n(paper)",
+    "together_least_percent": "holds both,\nat least,\n% of time",
+    "equal_tiles": "equal\ntiles",
+    "long_compute_tiles": "compute\ntiles 8x\nas long",
+    "long_memory_tiles": "memory\ntiles 8x\nas long",
+    "reduces_quantization": "fewer\nholes\n(paper)",
+    "step_percent": "4 tiles\nmore than\na wave, %",
+}
+
+
+def draw(df):
+    ax = style.axes(9.5, 4.2)
+    for y, row in enumerate(df.to_dict("records")):
+        ax.text(0, y, NAMES[row["method"]], va="center", fontsize=10)
+        for x, column in enumerate(HEADS):
+            _cell(ax, 2.9 + x, y, column, row[column])
+    for x, head in enumerate(HEADS.values()):
+        ax.text(2.9 + x, -0.62, head, ha="center", va="bottom", fontsize=9)
+    ax.plot([4.45, 7.35], [-1.95, -1.95], color=style.INK, linewidth=1)
+    ax.text(5.9, -2.05, "time / oracle", ha="center", va="bottom", fontsize=9, fontweight="bold")
+    ax.set(xlim=(-0.05, 9.5), ylim=(len(df) - 0.4, -2.5))
+    ax.axis("off")
+    return ax.figure
+
+
+def _cell(ax, x: float, y: int, column: str, value) -> None:
+    is_time = column in ("equal_tiles", "long_compute_tiles", "long_memory_tiles")
+    if is_time:  # the deeper the colour, the farther from the oracle
+        depth = min(max(value - 1, 0), 1)
+        ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=style.DECODE, alpha=0.75 * depth, linewidth=0))
+    words = {"yes": "yes", "no": "no", "": "–"}[value] if isinstance(value, str) else f"{value:.2f}"
+    if column in ("together_least_percent", "step_percent"):
+        words = f"{round(value):+d}" if column == "step_percent" else f"{value:.0f}"
+    ax.text(x, y, words, ha="center", va="center", fontsize=10, fontweight="bold" if is_time else "normal")
+
+
+# ---------------------------------------------------------------- what the claims ask for
+
+
+def _row(method: str):
+    return table().set_index("method").loc[method]
+
+
+def sm_aware_over_oracle() -> float:
+    return float(_row("sm-aware").equal_tiles)
+
+
+def stragglers() -> float:
+    """Time of the two halves of a CTA over that of SM-aware CTAs, the smaller of both unequal cases."""
+    warp, aware = _row("warp"), _row("sm-aware")
+    return float(min(warp[c.replace(" ", "_")] / aware[c.replace(" ", "_")] for c in UNEQUAL))
+
+
+def quantization() -> float:
+    """Percentage points by which four tiles more cost serial execution more than SM-aware CTAs."""
+    return float(_row("serial").step_percent - _row("sm-aware").step_percent)

@@ -1,0 +1,134 @@
+"""POD-Attention, Table 3: the methods that are compared, ours and other people's, and where one has a hole.
+
+Measured: the batches of Table 1 and eight more, all our methods beside all peers.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from pod import paper
+from pod.batch import HybridBatch
+from pod.data import a_card
+from pod.experiments import Figure
+from pod.experiments.hopper import hopper_peers
+from pod.experiments.hopper.hopper_sweep import geomean
+from pod.experiments.methods.shared import METHODS, PEERS, recorded
+from pod.measure import peers
+from pod.show import style
+
+FIGURE = Figure(
+    id="pod-t3",
+    title=f"The attention methods that are compared, and what each takes on eleven hybrid batches of {a_card()}",
+    chapter="08",
+    method="Geometric mean of our serial's time over each way's, on the batches that it can take; bf16, cold L2.",
+    state="recorded",
+    data=("methods-peers",),
+)
+RECORDING = "methods-peers"
+KEYS = hopper_peers.KEYS
+UNITS = ("hybrid", "hopper")
+ROUNDS, REPEATS = 10, 30  # twice the usual: two equal plans differ by 3 % otherwise, and peers come as close as that
+WAYS = peers.HALVES | peers.FAMILY | peers.CONFIGURATIONS | {"hopper": peers.ours}
+WAYS |= {"fa2_prefill": peers.fa2_prefill, "fa2_decode": peers.fa2_decode} | peers.TORCH_PEERS | peers.PEERS
+
+cases = hopper_peers.cases
+
+
+def measure(case: dict) -> dict:
+    heads = (case["q_heads"], case["kv_heads"])
+    batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
+    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS)
+
+
+# ---------------------------------------------------------------- what it shows
+
+PAPER = {"serial": "fa_serial", "streams": "fa_streams", "warp": "fa_hfuse", "pod": "pod"}
+WHAT = {
+    "serial": "prefill kernel, then decode kernel",
+    "streams": "the same kernels on two CUDA streams",
+    "cta": "one kernel; a CTA's number says which operation",
+    "warp": "one kernel; half of a CTA's warps do prefill, half decode",
+    "pod": "one kernel; a CTA asks its SM which operation is due",
+    "fa2_serial": "FlashAttention-2 as torch carries it; the paper patched its decode tile to 64 rows",
+    "fa2_streams": "the same on two CUDA streams",
+    "cudnn_serial": "torch's cuDNN attention",
+    "fa3_serial": "FlashAttention-3, for Hopper",
+    "fa3_streams": "the same on two CUDA streams",
+    "fa3_varlen": "one FlashAttention-3 call for the whole batch",
+    "fi_fa2_serial": "FlashInfer, its prefill made of FlashAttention-2's ideas",
+    "fi_fa3_serial": "FlashInfer, its prefill made of FlashAttention-3's ideas",
+    "fi_fa2_batched": "one FlashInfer prefill call for the whole batch, as in the paper",
+    "fi_batched": "the same with FlashInfer's kernel for Hopper",
+    "fi_pod": "FlashInfer's own POD kernel",
+    "fi_persistent": "FlashInfer's persistent kernel for mixed batches",
+    "hopper": "POD rebuilt for Hopper (chapter 16)",
+}
+NAMES = METHODS | PEERS
+# Query and KV heads, chunk, its context, decodes and theirs.
+NAMED = (
+    (16, 4, 1024, 12288, 80, 12288),
+    (32, 4, 512, 16384, 66, 16384),
+    (16, 16, 1024, 8192, 32, 8192),
+    (32, 8, 2048, 8192, 128, 4096),
+)
+
+
+def table():
+    """One row a method: the paper's words for it, what runs here, on how many batches, its mean speed-up over serial,
+    and why it has no time on the others."""
+    df = recorded("methods-peers")
+    rows = []
+    for way, what in WHAT.items():
+        there = df[df[way].notna()]
+        stated = paper.value(f"pod.t3.{PAPER[way]}") if way in PAPER else ""
+        mean = geomean(there.serial / there[way]) if len(there) else None
+        rows.append((NAMES[way], what, stated, len(there), mean, _holes(df, way)))
+    columns = ["method", "what runs", "paper", "batches", "speed-up over serial", "holes"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _holes(df, way: str) -> str:
+    """The reasons that the recording gives for a way, each once."""
+    pattern = re.compile(rf"(?:^|; ){way}: (.*?)(?=; \w+: |$)")
+    reasons = (reason for holes in df.holes.fillna("") for reason in pattern.findall(holes))
+    return ", ".join(dict.fromkeys(reasons))
+
+
+def draw(df):
+    ax = style.axes(10, 0.33 * len(df) + 0.6)
+    for y, row in enumerate(df.itertuples(index=False)):
+        known = row[4] == row[4] and row[4] is not None
+        ax.barh(y, row[4] if known else 0, 0.7, color=style.colour("hybrid") if row[2] else style.FRAME)
+        hole = f"; a hole: {row[5].split(':')[0]}" if row[5] else ""
+        ax.text((row[4] if known else 0) + 0.02, y, (f"{row[4]:.2f}×  {row[3]} batches" if known else "no time") + hole,
+                va="center", fontsize=8, zorder=3,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.85})  # fmt: skip
+    ax.axvline(1, color=style.INK, linewidth=0.8, zorder=0)
+    ax.set_yticks(range(len(df)), [f"{row[0]}: {row[1]}" for row in df.itertuples(index=False)], fontsize=8)
+    ax.invert_yaxis()
+    ax.set(xlabel="speed-up over our serial, geometric mean (green: in the paper's Table 3)",
+           xlim=(0, 1.35 * max(1, df["speed-up over serial"].max())))  # fmt: skip
+    return ax.figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def least_over_flashinfer() -> float:
+    """The least of FlashInfer's POD's time over ours, on the four batches of NAMED."""
+    df = recorded("methods-peers").set_index(["q_heads", "kv_heads", "chunk", "context", "decodes", "decode_context"])
+    named = df.loc[list(NAMED)]
+    return float((named.fi_pod / named.pod).min())
+
+
+def least_of_all() -> float:
+    """The same on all batches of the recording."""
+    df = recorded("methods-peers")
+    return float((df.fi_pod / df["pod"]).min())
+
+
+def batches() -> int:
+    return len(recorded("methods-peers"))

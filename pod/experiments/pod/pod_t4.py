@@ -1,0 +1,24 @@
+"""POD-Attention, Table 4: the paper's internal workload, which is not public, by a synthetic one of the same means."""
+
+from __future__ import annotations
+
+from pod.experiments import Figure
+from pod.experiments.pod.pod_t5 import panels, rows
+
+FIGURE = Figure(
+    id="pod-t4",
+    title="Online latency, internal workload",
+    chapter="14",
+    method="analytical A100, a synthetic workload with the stated means; also with iterations 5 % longer",
+    state="simulated",
+    data=("online",),
+)
+WORKLOAD, CHUNK, LOADS = "conversation", 1536, ("1.1", "1.2")
+
+
+def table():
+    return rows(WORKLOAD, CHUNK, LOADS, "t4")
+
+
+def draw(df):
+    return panels(df)

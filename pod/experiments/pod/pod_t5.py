@@ -1,0 +1,71 @@
+"""POD-Attention, Table 5: what users of an arXiv-like load feel, near capacity."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator
+
+from pod import paper
+from pod.experiments import Figure
+from pod.show import style
+
+FIGURE = Figure(
+    id="pod-t5",
+    title="Online latency, arXiv workload",
+    chapter="14",
+    method="analytical A100, fitted lengths, the artifact's arrivals and definitions; also with iterations 5 % longer",
+    state="simulated",
+    data=("online",),
+)
+WORKLOAD, CHUNK, LOADS, TABLE = "arxiv", 1024, ("0.85", "0.95"), "t5"
+SLOWDOWNS = (1.0, 1.05)  # near capacity a few percent of service time decide the queue
+METRICS = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99", "stalls_200ms", "stalls_500ms")
+SYSTEMS = {"vLLM": "vllm", "Sarathi": "sarathi", "Sarathi+POD": "pod"}
+
+
+def table():
+    return rows(WORKLOAD, CHUNK, LOADS, TABLE)
+
+
+def rows(workload: str, chunk: int, loads, table_key: str):
+    """One row a load, system and metric: the paper's value, ours, and ours with slower iterations."""
+    from pod.experiments.pod.online import of
+
+    out = [(float(load), system, metric, paper.value(f"pod.{table_key}.{load}.{SYSTEMS[system]}.{metric}"),
+            *(of(workload, float(load), chunk, system, slowdown=slow)[metric] for slow in SLOWDOWNS))
+           for load in loads for system in SYSTEMS for metric in METRICS]  # fmt: skip
+    return pd.DataFrame(out, columns=["qps", "system", "metric", "paper", "ours", "ours_slower_5_percent"])
+
+
+def draw(df):
+    return panels(df)
+
+
+def panels(df):
+    """Each metric on its own axis: the paper's value as a cross, ours as a bar from nominal to 5 % slower."""
+    titles = {"ttft_p50": "TTFT P50, s", "ttft_p99": "TTFT P99, s", "tbt_p50": "TBT P50, s", "tbt_p99": "TBT P99, s",
+              "latency_p50": "latency P50, s", "latency_p99": "latency P99, s"}  # fmt: skip
+    loads = list(dict.fromkeys(df.qps))
+    figure, axes = plt.subplots(2, 3, figsize=(9.5, 4.6), dpi=style.DPI, layout="constrained")
+    places = {key: i for i, key in enumerate((q, s) for q in loads for s in SYSTEMS)}
+    for ax, (metric, title) in zip(axes.T.flat, titles.items(), strict=True):
+        style.tidy(ax)
+        for row in df[df.metric == metric].itertuples():
+            y = places[row.qps, row.system]
+            ax.plot([row.ours, row.ours_slower_5_percent], [y, y], color=style.PREFILL, linewidth=6,
+                    solid_capstyle="butt", label="ours, up to 5 % slower")  # fmt: skip
+            ax.plot(row.ours, y, "o", color=style.PREFILL, markersize=6, label="ours")
+            ax.plot(row.paper, y, "X", color="black", markersize=7, label="paper")
+        ax.set_xscale("log")
+        ax.set(yticks=list(places.values()), ylim=(len(places) - 0.5, -0.5))
+        ax.set_title(title, fontsize=10)
+        ax.set_yticklabels([f"{system}, {qps:g}" if ax in axes[:, 0] else "" for qps, system in places])
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        ax.xaxis.set_minor_formatter("{x:g}")
+        ax.tick_params(which="both", labelsize=8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure

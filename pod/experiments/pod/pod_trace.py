@@ -1,0 +1,159 @@
+"""Tickets on a real GPU: on how many SMs prefill and decode meet, over time, by who chooses and how.
+
+Measured: every CTA of one launch: operation, SM, ticket, start and time, for pod with two policies, serial and cta.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pandas as pd
+
+import pod
+from pod.batch import HybridBatch
+from pod.data import read
+from pod.experiments import Figure
+from pod.kernels.sm80 import TRACE_FIELDS
+from pod.measure import timing
+from pod.schedule.binding import OPS
+from pod.show import style
+from pod.trace import both_over_time, both_share, held_both
+
+FIGURE = Figure(
+    id="pod-trace",
+    title="On how many SMs prefill and decode meet, and when",
+    chapter="06",
+    method="One traced launch each, cold L2. 3K prompt beside 40 x 4K, 16/4 heads, bf16; every CTA stamps its ends.",
+    state="recorded",
+    data=("pod-trace",),
+)
+RECORDING = "pod-trace"
+KEYS, WHOLE = ("run", "cta"), ("run",)
+UNITS = ("hybrid",)
+REPEATS = 1
+K = 1024
+# Llama-3-8B on two GPUs: on an H200 prefill and decode take about as long, and both have more CTAs than it has slots.
+BATCH = HybridBatch.of(3 * K, 3 * K, 40, 4 * K, 16, 4)
+RUNS = {
+    "serial": {"method": "serial", "ctas_per_sm": 2},
+    "cta": {"method": "cta", "ctas_per_sm": 2},
+    "even2": {"method": "pod", "policy": "50:50", "ctas_per_sm": 2},
+    "prop2": {"method": "pod", "policy": "proportional", "ctas_per_sm": 2},
+    "even4": {"method": "pod", "policy": "50:50", "ctas_per_sm": 4},
+    "prop4": {"method": "pod", "policy": "proportional", "ctas_per_sm": 4},
+}
+SPLITS = {"prefill_splits": "none", "decode_splits": 16}  # named, so that the pieces depend on no cost model
+
+
+def plan(run: str, device: str = "cuda"):
+    b = BATCH
+    return pod.plan(b.q_lens, b.kv_lens, b.num_q_heads, b.num_kv_heads, b.head_dim, device=device, **SPLITS,
+                    **RUNS[run])  # fmt: skip
+
+
+def cases() -> list[dict]:
+    """`cta` numbers the rows of a trace: block by block, serial's prefill before its decode."""
+    return [{"run": run, "cta": cta} for run in RUNS for cta in range(sum(ctas(plan(run))))]
+
+
+def ctas(plan) -> tuple[int, int]:
+    """CTAs of prefill and of decode."""
+    made = plan.schedule()
+    return len(made.prefill), -(-(len(made.decode.pieces) - 1) // made.shape.virtual)
+
+
+def measure(case: dict) -> dict:
+    return trace(case["run"])[int(case["cta"])]
+
+
+@lru_cache
+def trace(run: str, device: str = "cuda") -> list[dict]:
+    """The last of three launches on a cold L2: by then the code is loaded. Times count from the first CTA's start."""
+    q, k, v, _ = BATCH.tensors(device=device)
+    made, taken = plan(run, device), []
+    timing.samples(lambda: taken.append(pod.hybrid_attention(q, k, v, made, trace=True)[1]), 3)
+    column = dict(zip(TRACE_FIELDS, taken[-1].cpu().numpy().T, strict=True))
+    origin = column["start"].min()
+    names = ("sm", "op", "id", "ticket", "draws")
+    return [
+        {name: int(column[name][i]) for name in names}
+        | {"start_us": round((start - origin) / 1e3, 1), "us": round((end - start) / 1e3, 1)}
+        for i, (start, end) in enumerate(zip(column["start"], column["end"], strict=True))
+    ]
+
+
+# ---------------------------------------------------------------- what it shows
+
+LABELS = {
+    "serial": "serial",
+    "cta": "CTA-parallel",
+    "even2": "SM-aware, 50:50",
+    "prop2": "SM-aware, proportional",
+    "even4": "SM-aware, 50:50",
+    "prop4": "SM-aware, proportional",
+}
+PANELS = {"2 CTAs on an SM": ("serial", "cta", "even2", "prop2"), "4 CTAs on an SM": ("even4", "prop4")}
+
+
+def named(rows):
+    """Rows of the recording as a trace: operations by name, and the end of every CTA."""
+    return rows.assign(op=[OPS[i] for i in rows.op], start=rows.start_us, end=rows.start_us + rows.us)
+
+
+def traces() -> dict:
+    """The trace of each run."""
+    rows = named(read("pod-trace"))
+    return {run: mine.reset_index(drop=True) for run, mine in rows.groupby("run", sort=False)}
+
+
+def table():
+    """One row a run and moment at which the number of SMs that hold both changes."""
+    rows = [
+        (run, time, sms)
+        for run, trace in traces().items()
+        for time, sms in zip(*both_over_time(trace), strict=True)
+    ]  # fmt: skip
+    df = pd.DataFrame(rows, columns=["run", "us", "sms"])
+    return df[(df.sms != df.groupby("run").sms.shift()) | ~df.duplicated("run", keep="last")].reset_index(drop=True)
+
+
+def draw(df):
+    colours = {"serial": style.FRAME, "cta": style.WORKERS[4], "even2": style.INK, "prop2": style.WORKERS[2]}
+    colours |= {"even4": style.INK, "prop4": style.WORKERS[2]}
+    axes = style.axes(10.5, 3.4, columns=2, sharex=True, sharey=True)
+    for ax, (title, runs) in zip(axes, PANELS.items(), strict=True):
+        for run in runs:
+            mine = df[df.run == run]
+            ax.step(mine.us, mine.sms, where="post", color=colours[run], linewidth=1.6,
+                    label=f"{LABELS[run]}: {mine.us.max():.0f} µs")  # fmt: skip
+        ax.set_title(title, fontsize=10)
+        ax.set(xlabel="time, µs", xlim=(0, None), ylim=(0, 210), yticks=(0, 33, 66, 99, 132))
+        style.legend(ax, loc="upper right")
+    axes[0].set_ylabel("SMs that hold both")
+    return axes[0].figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def summary():
+    """One row a run: its time, SMs that ever held both, how many did on average, and the CTAs that had to ask twice."""
+    rows = {}
+    for run, trace in traces().items():
+        sms = trace.sm.nunique()
+        rows[run] = [LABELS[run], 4 if run in PANELS["4 CTAs on an SM"] else 2, trace.end.max(), held_both(trace),
+                     sms * both_share(trace), int((trace.draws == 2).sum())]  # fmt: skip
+    columns = ["method", "CTAs on an SM", "µs", "SMs that held both", "on average", "asked twice"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).set_index("method")
+
+
+def met_everywhere() -> float:
+    """Percent of the SMs that held both at some time, under the proportional policy."""
+    trace = traces()["prop2"]
+    return 100 * held_both(trace) / trace.sm.nunique()
+
+
+def over_index() -> float:
+    """SMs that hold both, on average over time: the proportional policy over the choice by block index."""
+    made = traces()
+    return both_share(made["prop2"]) / both_share(made["cta"])

@@ -1,0 +1,76 @@
+"""SARATHI post, Figure 5: attention is a small part of a token's time, so reading keys again costs chunks little."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.experiments import Figure
+from pod.hardware import gpu
+from pod.serving.cost import AnalyticalCost, Work
+from pod.serving.shapes import shape
+from pod.show import style
+
+FIGURE = Figure(
+    id="sarathi-05",
+    title="Time per token by operation and batch size",
+    chapter="12",
+    method="analytical cost, LLaMA-13B on an A6000, prompts of 1,024 tokens and decodes at 1,024",
+    state="simulated",
+)
+BATCHES, CONTEXT, CHUNKS = (1, 2, 4, 8, 18), 1024, (128, 256, 512, 1024)
+
+
+def _cost():
+    return AnalyticalCost(shape("llama-13b"), gpu("a6000"), host="none")
+
+
+def table():
+    """Milliseconds per token of each part, by phase and batch; and of one prompt cut into chunks."""
+    cost, rows = _cost(), []
+    for batch in BATCHES:
+        works = {"prefill": (Work(((CONTEXT, 0),) * batch, 0, 0), batch * CONTEXT),
+                 "decode": (Work((), batch, batch * CONTEXT), batch)}  # fmt: skip
+        rows += [(phase, batch, *_parts(cost, [work], count)) for phase, (work, count) in works.items()]
+    for chunk in CHUNKS:
+        works = [Work(((chunk, before),), 0, 0) for before in range(0, CONTEXT, chunk)]
+        rows.append(("chunked", chunk, *_parts(cost, works, CONTEXT)))
+    return pd.DataFrame(rows, columns=["phase", "batch_or_chunk", "linear_ms", "attention_ms", "other_ms"])
+
+
+def _parts(cost, works, tokens: int) -> list[float]:
+    parts = [cost.parts(work) for work in works]
+    linear, attention = (sum(p[k] for p in parts) for k in ("linear", "attention"))
+    other = sum(sum(p.values()) for p in parts) - linear - attention
+    return [1000 * seconds / tokens for seconds in (linear, attention, other)]
+
+
+def draw(df):
+    axes = style.axes(9.5, 3.0, 3)
+    titles = {"prefill": "prefill, prompts in the batch", "decode": "decode, requests in the batch",
+              "chunked": "one prompt of 1,024, by chunk"}  # fmt: skip
+    for ax, (phase, title) in zip(axes, titles.items(), strict=True):
+        mine, bottom = df[df.phase == phase], 0.0
+        colours = {"linear_ms": style.colour("linear"), "attention_ms": style.colour("merge"),
+                   "other_ms": style.colour("wait")}  # fmt: skip
+        for column, colour in colours.items():
+            ax.bar(range(len(mine)), mine[column], bottom=bottom, color=colour, label=column.removesuffix("_ms"))
+            bottom = mine[column].to_numpy() + bottom
+        ax.set_xticks(range(len(mine)), mine.batch_or_chunk)
+        ax.set_title(title, fontsize=10)
+    axes[0].set_ylabel("ms a token")
+    top = axes[2].get_ylim()[1]
+    axes[0].set_ylim(0, top)
+    axes[2].set_ylim(0, top)
+    style.legend(axes[1], loc="upper right")
+    return axes[0].figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def overhead() -> float:
+    """Time of a 1,024-token prompt with its attention in chunks of 256, over all of it at once; linear layers whole."""
+    mine = table()
+    mine = mine[mine.phase == "chunked"].set_index("batch_or_chunk")
+    whole = mine.linear_ms[CONTEXT]
+    return float((whole + mine.attention_ms[256]) / (whole + mine.attention_ms[CONTEXT]))

@@ -1,0 +1,115 @@
+"""SARATHI post, Figure 9: bubbles and completion times of GPT-3 on 64 A100s, three ways."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod import paper
+from pod.data import read
+from pod.experiments import Figure
+from pod.serving.experiments import GPT3, PIPELINE_LENGTH, pipeline, pipeline_batch, speedups
+from pod.serving.metrics import BUBBLE_PERCENTILES
+from pod.serving.simulate import kv_tokens
+from pod.show import style
+
+FIGURE = Figure(
+    id="sarathi-09",
+    title="Bubble time and completion time of a GPT-3 pipeline",
+    chapter="12",
+    method="analytical A100, 10,000 requests, Zipf 0.4 from 1K to 4K, P:D 10, chunk 256",
+    state="simulated",
+    data=("sarathi-09",),
+)
+COMPUTED = "sarathi-09"
+KEYS = ("system",)
+REQUESTS = 10_000
+
+
+def cases() -> list[dict]:
+    return [{"system": name} for name in pipeline(REQUESTS)]
+
+
+def measure(case: dict) -> dict[str, float]:
+    run = pipeline(REQUESTS)[case["system"]]
+    return {"batch": run.setup.max_batch} | run.metrics()
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table():
+    """Batch cap, minutes, and percentiles of the bubble time in seconds, by system; replicas have no bubbles."""
+    return read("sarathi-09")[["system", "batch", "minutes", *(f"bubble_p{p}" for p in BUBBLE_PERCENTILES)]].fillna(0.0)
+
+
+def draw(df):
+    axes = style.axes(9.5, 3.0, 2)
+    colours = (style.DECODE, style.PREFILL, style.colour("linear"))
+    for row, colour in zip(df.itertuples(index=False), colours, strict=True):
+        if row.system.startswith("TP8 x"):
+            axes[0].plot(row[3:], BUBBLE_PERCENTILES, "o-", markersize=4, color=colour)
+            name = row.system.removeprefix("TP8 x PP8, ")
+            axes[0].text(1.25 * row[3], BUBBLE_PERCENTILES[0], name, color=colour, fontsize=9, va="center")
+    axes[0].set_xscale("log")
+    axes[0].set(xlabel="bubble time of a request, TP8 x PP8, s", ylabel="% of requests", ylim=(0, 100))
+    names = [f"{name}\nbatch {batch}" for name, batch in zip(df.system, df.batch, strict=True)]
+    axes[1].barh(range(len(df)), df.minutes, color=colours)
+    for i, minutes in enumerate(df.minutes):
+        axes[1].text(minutes, i, f" {minutes:.1f}", va="center", fontsize=9)
+    axes[1].set(yticks=range(len(df)), yticklabels=names, ylim=(len(df) - 0.5, -0.5), xlim=(0, 1.15 * df.minutes.max()),
+                xlabel=f"minutes for {REQUESTS:,} requests")  # fmt: skip
+    return axes[0].figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def ratios():
+    """Stated and simulated ratios, side by side."""
+    df = table()
+    ours = speedups(df.minutes) | {"bubble_gain": df.bubble_p50[0] / df.bubble_p50[1]}
+    words = {"tp_over_pp": "8 replicas over pipeline with Orca", "over_pp": "SARATHI over pipeline with Orca",
+             "over_tp": "SARATHI over 8 replicas", "bubble_gain": "median bubble time, Orca over SARATHI"}  # fmt: skip
+    return pd.DataFrame([(text, paper.value(f"sarathi.f09.{k}"), ours[k]) for k, text in words.items()],
+                        columns=["ratio", "post", "ours"])  # fmt: skip
+
+
+def _ratio(words: str) -> float:
+    return float(ratios().set_index("ratio").ours[words])
+
+
+def bubble_gain() -> float:
+    return _ratio("median bubble time, Orca over SARATHI")
+
+
+def over_pipeline() -> float:
+    return _ratio("SARATHI over pipeline with Orca")
+
+
+def over_replicas() -> float:
+    return _ratio("SARATHI over 8 replicas")
+
+
+def replicas_over_pipeline() -> float:
+    return _ratio("8 replicas over pipeline with Orca")
+
+
+def pipeline_cap() -> float:
+    return pipeline_batch(8, 8)
+
+
+def _cap_of_our_a100(pp: int) -> int:
+    return kv_tokens(GPT3, "a100", 8, pp) // PIPELINE_LENGTH // pp
+
+
+def pipeline_cap_of_our_a100() -> int:
+    """With the memory that pod/hardware.py gives an A100."""
+    return _cap_of_our_a100(8)
+
+
+def replica_cap_of_our_a100() -> int:
+    return _cap_of_our_a100(1)
+
+
+def replica_cap() -> float:
+    return pipeline_batch(8, 1)

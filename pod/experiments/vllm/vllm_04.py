@@ -1,0 +1,48 @@
+"""PagedAttention post: an iteration is prompts or decodes. The strip of iterations while a long prompt arrives."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.experiments import Figure
+from pod.serving.experiments import ARRIVES, chat
+from pod.show.serving import iteration_strip
+
+FIGURE = Figure(
+    id="vllm-04",
+    title="Prompt iterations and decode iterations never mix",
+    chapter="11",
+    method="40 chats at 8K tokens and a prompt of 12,288, Llama-3-8B on two A100s, analytical times",
+    state="simulated",
+)
+SYSTEMS, WINDOW = ("vLLM", "Orca"), (-0.3, 1.2)
+
+
+def table():
+    """Iterations of the whole run by what is in them, and the seconds they take."""
+    rows = []
+    for system in SYSTEMS:
+        for kind in ("prompts", "decodes", "both"):
+            mine = [e for e in chat(system).iterations if kind == _kind(e)]
+            rows.append((system, kind, len(mine), sum(e.seconds for e in mine)))
+    return pd.DataFrame(rows, columns=["scheduler", "iteration", "count", "seconds"])
+
+
+def _kind(event) -> str:
+    return "both" if event.prefills and event.decodes else "prompts" if event.prefills else "decodes"
+
+
+def draw(df):
+    both = df[df.iteration == "both"].set_index("scheduler")["count"]
+    logs = {f"{system}: {both[system]} iteration{'' if both[system] == 1 else 's'} with both": chat(system)
+            for system in SYSTEMS}  # fmt: skip
+    return iteration_strip(logs, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1])
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def mixed_iterations() -> float:
+    """Iterations of vLLM's scheduler in which prompts and decodes share a batch."""
+    df = table()
+    return float(df[(df.scheduler == "vLLM") & (df.iteration == "both")]["count"].iloc[0])
