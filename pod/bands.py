@@ -14,10 +14,10 @@ import json
 import subprocess
 from datetime import datetime, timezone
 from functools import cache
-from importlib import import_module
 
 from pod import claims
 from pod.data import ROOT, path_of, sidecar_of
+from pod.experiments import registry
 
 COLUMNS = ("id", "low", "high", "since", "seen")
 
@@ -75,8 +75,8 @@ def _row(row: dict, since: str, judged: str) -> dict[str, str]:
 def _seen(ours: str, judged: str) -> str:
     if not ours:
         return ""
-    module = import_module(ours.partition(":")[0])
-    shown = module.FIGURE.data if module.FIGURE.state == "recorded" else ()
+    figure = registry.page(ours.partition(":")[0]).FIGURE
+    shown = figure.data if figure.state == "recorded" else ()
     return min(filter(None, map(_recorded, shown)), default=judged)
 
 

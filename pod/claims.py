@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import math
 import re
@@ -14,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from pod import data, paper
-from pod.experiments import registry
+from pod.experiments import OURS, SOURCES, registry
 
 FILE = Path(__file__).parents[1] / "data" / "claims.toml"
 BANDS = FILE.with_name("bands.csv")  # when each band was fixed; written by pod/bands.py
@@ -60,8 +59,8 @@ class Claim:
     @property
     def source(self) -> str:
         if not self.paper:
-            return registry.OURS
-        return f"{registry.SOURCES[self.paper.split('.')[0]]}, {self.number.where}"
+            return OURS
+        return f"{SOURCES[self.paper.split('.')[0]]}, {self.number.where}"
 
     @property
     def headline(self) -> bool:
@@ -80,15 +79,15 @@ class Claim:
         return not row["seen"] or row["since"] < row["seen"]
 
     @property
-    def module(self):
-        return importlib.import_module(self.ours.partition(":")[0]) if self.ours else None
+    def page(self):
+        return registry.page(self.ours.partition(":")[0]) if self.ours else None
 
     def filled(self, text: str) -> str:
-        """`text` with each {name} replaced by the value of that name in `ours`' module; a function is called."""
+        """`text` with each {name} replaced by the value of that name on `ours`' page; a function is called."""
 
         def value(match: re.Match) -> str:
             try:
-                number = _call(f"{self.module.__name__}:{match[1]}")
+                number = _call(f"{self.ours.partition(':')[0]}:{match[1]}")
             except data.Missing:
                 return "?"  # on this card
             return format(number, match[2] or ("," if isinstance(number, int) else ".3g"))
@@ -119,9 +118,9 @@ class Result:
     @property
     def evidence(self) -> str:
         """What the value is: measured, simulated or exact. A figure's state says it, unless the claim does."""
-        if self.ours is None or not self.claim.module:
+        if self.ours is None or not self.claim.page:
             return ""
-        return self.claim.evidence or self.claim.module.FIGURE.evidence
+        return self.claim.evidence or self.claim.page.FIGURE.evidence
 
     @property
     def ours_text(self) -> str:
@@ -135,9 +134,9 @@ class Result:
     @property
     def base(self) -> str:
         """Over what, on which batches, how many: what `ours` returns, and the conditions, by default its figure's."""
-        if self.ours is None or not self.claim.module:
+        if self.ours is None or not self.claim.page:
             return self.claim.measure
-        conditions = self.claim.filled(self.claim.base) or self.claim.module.FIGURE.method.rstrip(".")
+        conditions = self.claim.filled(self.claim.base) or self.claim.page.FIGURE.method.rstrip(".")
         return f"{self.claim.measure}; {conditions}"
 
     @property
@@ -212,15 +211,14 @@ def parse(text: str) -> list[dict]:
 
 @cache
 def _call(expression: str) -> float:
-    module, _, name = expression.partition(":")
-    value = getattr(importlib.import_module(module), name)
+    page, _, name = expression.partition(":")
+    value = getattr(registry.page(page), name)
     return value() if callable(value) else value
 
 
 def judge(claim: Claim) -> Result:
     """A claim about a card on which what it needs was not measured stays open."""
-    figure = getattr(claim.module, "FIGURE", None)
-    if not claim.ours or figure and registry.lacking(figure):
+    if not claim.ours or claim.page.FIGURE.lacks:
         return Result(claim, None)
     try:
         return Result(claim, float(_call(claim.ours)))

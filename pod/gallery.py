@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pod import claims, files, paper
 from pod.data import DATA, choose, path_of, sidecar_of
-from pod.experiments import registry
+from pod.experiments import OURS, Figure, registry
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on", "missing": "still missing"}
 STYLE = Path(__file__).with_name("gallery.css")
 ROWS_SHOWN = 24
@@ -71,9 +71,9 @@ def _page(out: Path) -> str:
     for result in results:
         by_figure[result.claim.shown_in].append(result)
     sections = defaultdict(list)
-    for entry in registry.entries():
-        sections[entry.source.split(",")[0]].append(entry)
-    body = "".join(_section(name, entries, by_figure, out) for name, entries in sections.items())
+    for figure in registry.figures():
+        sections[figure.source.split(",")[0]].append(figure)
+    body = "".join(_section(name, figures, by_figure, out) for name, figures in sections.items())
     nav = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in sections)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -83,7 +83,7 @@ def _page(out: Path) -> str:
 how: <b class="badge done">computed</b> exactly, <b class="badge simulated">simulated</b> by a model,
 <b class="badge recorded">recorded</b> on the GPU it names, or <b class="badge simulated">composed</b> from recordings
 of its parts.</p>
-{_progress(registry.entries(), results)}<nav>{nav}</nav></header>
+{_progress(registry.figures(), results)}<nav>{nav}</nav></header>
 <main>{body}</main>
 <footer>Made by <code>make reproduce-figures</code>. {escape(claims.foreseen(results))} Claims and bands:
 <code>data/claims.toml</code>, <code>data/bands.csv</code>. Paper numbers: <code>data/paper/</code>.</footer>
@@ -91,8 +91,8 @@ of its parts.</p>
 """
 
 
-def _progress(entries, results) -> str:
-    states = Counter(e.badge for e in entries)
+def _progress(figures, results) -> str:
+    states = Counter(figure.badge for figure in figures)
     bar = "".join(f'<i class="{s}" style="flex:{states[s]}"></i>' for s in BADGES if states[s])
     legend = "".join(
         f'<span><b class="dot {s}"></b>{states[s]} {label.removesuffix(" on")}</span>' for s, label in BADGES.items()
@@ -110,32 +110,32 @@ def _tally(results) -> str:
     return f'<div class="scroll tally"><table><tr>{head}</tr>{rows}</table></div>'
 
 
-def _section(name: str, entries, by_figure, out: Path) -> str:
-    drawn = [e for e in entries if e.figure and (out / f"{e.id}.png").is_file()]
-    others = [e for e in entries if e not in drawn]
-    cards = "".join(_card(e, by_figure[e.id], out) for e in drawn)
-    rows = "".join(_row(e, by_figure[e.id]) for e in others)
+def _section(name: str, figures, by_figure, out: Path) -> str:
+    drawn = [figure for figure in figures if not figure.lacks and (out / f"{figure.id}.png").is_file()]
+    others = [figure for figure in figures if figure not in drawn]
+    cards = "".join(_card(figure, by_figure[figure.id], out) for figure in drawn)
+    rows = "".join(_row(figure, by_figure[figure.id]) for figure in others)
     rest = f'<h3>Not drawn</h3><div class="rows">{rows}</div>' if others else ""
-    count = f"{len(drawn)} of {len(entries)}"
+    count = f"{len(drawn)} of {len(figures)}"
     return f'<section id="{_anchor(name)}"><h2>{escape(name)} <small>{count}</small></h2>{cards}{rest}</section>'
 
 
-def _card(entry: registry.Entry, results, out: Path) -> str:
-    label = f"{entry.how} {entry.gpu}" if entry.gpu else BADGES[entry.state]
-    where = "" if entry.source == registry.OURS else f"<span>{escape(entry.source)}</span>"
-    return f"""<article id="{entry.id}">
-<p class="meta"><b class="badge {entry.badge}">{label}</b>{where}<code>{entry.id}</code>{_chapter(entry.chapter)}</p>
-<h3>{escape(entry.title)}</h3>
-<p class="method">{escape(entry.figure.method)}</p>
-<a class="plate" href="{entry.id}.png"><img alt="{escape(entry.title)}" src="{_image(out / f"{entry.id}.png")}"></a>
-{_claims(results)}<div class="folds">{_data(out / f"{entry.id}.csv")}{_stated(entry.id)}{_provenance(entry)}</div>
+def _card(figure: Figure, results, out: Path) -> str:
+    label = f"{figure.how} {figure.gpu}" if figure.gpu else BADGES[figure.state]
+    where = "" if figure.source == OURS else f"<span>{escape(figure.source)}</span>"
+    return f"""<article id="{figure.id}">
+<p class="meta"><b class="badge {figure.badge}">{label}</b>{where}<code>{figure.id}</code>{_chapter(figure.chapter)}</p>
+<h3>{escape(figure.title)}</h3>
+<p class="method">{escape(figure.method)}</p>
+<a class="plate" href="{figure.id}.png"><img alt="{escape(figure.title)}" src="{_image(out / f"{figure.id}.png")}"></a>
+{_claims(results)}<div class="folds">{_data(out / f"{figure.id}.csv")}{_stated(figure.id)}{_provenance(figure)}</div>
 </article>"""
 
 
-def _row(entry: registry.Entry, results) -> str:
-    inside = _claims(results) + _stated(entry.id, fold=False)
-    when = "not drawn in this run" if entry.figure else entry.state_text
-    head = f"<code>{entry.id}</code><span>{escape(entry.title)}</span><em>{when}</em>"
+def _row(figure: Figure, results) -> str:
+    inside = _claims(results) + _stated(figure.id, fold=False)
+    when = figure.state_text if figure.lacks else "not drawn in this run"
+    head = f"<code>{figure.id}</code><span>{escape(figure.title)}</span><em>{when}</em>"
     return f"<details><summary>{head}</summary>{inside}</details>" if inside else f'<div class="row">{head}</div>'
 
 
@@ -186,9 +186,9 @@ def _stated(figure_id: str, fold: bool = True) -> str:
     return f"<details><summary>What the source states</summary>{table}</details>" if fold else table
 
 
-def _provenance(entry: registry.Entry) -> str:
+def _provenance(figure: Figure) -> str:
     lines = []
-    for path in map(path_of, entry.figure.data):
+    for path in map(path_of, figure.data):
         meta = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
         shown = {name: meta[name] for name in SHOWN if name in meta}
         where = path.relative_to(DATA).as_posix()
@@ -225,12 +225,12 @@ def run(args) -> int:
     if args.place:
         choose(args.place)
     if args.list:
-        print("\n".join(entry.line for entry in registry.entries()))
+        print("\n".join(figure.line for figure in registry.figures()))
         return 0
-    ids = list(dict.fromkeys(args.ids)) or [e.id for e in registry.drawable()]
+    ids = list(dict.fromkeys(args.ids)) or [figure.id for figure in registry.drawable()]
     failed = reproduce(ids, args.out)
-    for entry in registry.entries():
-        if entry.lacks and not args.ids:
-            print(f"{entry.id:<14} left out: {entry.state_text}")
+    for figure in registry.figures():
+        if figure.lacks and not args.ids:
+            print(f"{figure.id:<14} left out: {figure.state_text}")
     print(f"gallery: {write_index(args.out)}")
     return 1 if failed else 0

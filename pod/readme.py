@@ -29,7 +29,7 @@ def picture(name: str) -> str:
 
     figure = registry.find(name)
     image = f"![{figure.title}]({path_of(name).relative_to(ROOT).as_posix()})"
-    return f"{image}\n\n*{figure.title} ({figure.state_text}).* {figure.figure.method.rstrip('.')}.\n"
+    return f"{image}\n\n*{figure.title} ({figure.state_text}).* {figure.method.rstrip('.')}.\n"
 
 
 def gain() -> str:

@@ -8,7 +8,7 @@ import pytest
 from pod import bands, claims, paper
 from pod.__main__ import main
 from pod.claims import CANNOT, FAILS, HOLDS, OPEN, Result
-from pod.experiments import registry
+from pod.experiments import OURS, SOURCES, registry
 
 CLAIMS = claims.load()
 STATEMENTS = {c.statement for c in CLAIMS}
@@ -50,7 +50,7 @@ def test_bands_follow_the_rule(claim):
 
 
 def test_every_paper_and_post_has_claims():
-    assert {c.paper.split(".")[0] for c in CLAIMS if c.paper} == set(registry.SOURCES)
+    assert {c.paper.split(".")[0] for c in CLAIMS if c.paper} == set(SOURCES)
 
 
 def test_our_own_claims_name_a_figure():
@@ -58,7 +58,7 @@ def test_our_own_claims_name_a_figure():
     with pytest.raises(ValueError, match="a claim of ours names the figure"):
         claims.load(ours)
     claim = claims.load(ours + 'figure = "pod-11"')[0]
-    assert claim.source == registry.OURS and claim.number.text == "" and claim.shown_in == "pod-11"
+    assert claim.source == OURS and claim.number.text == "" and claim.shown_in == "pod-11"
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,14 @@ def test_open_band():
     assert Result(claim, 30.0).as_json()["band"] == [18.7, None]
 
 
+def test_ours_is_on_a_page():
+    with pytest.raises(ValueError, match="page: got 'math', allowed are the files of pod/experiments, as pod-06"):
+        claims.judge(claims.load(GOOD + 'ours = "math:sqrt"')[0])
+
+
 def test_ours_is_called():
-    claim = claims.load(GOOD + 'ours = "math:sqrt"')[0]
-    with pytest.raises(TypeError):  # sqrt wants an argument: the expression was really called
+    claim = claims.load(GOOD + 'ours = "pod-11:near_peak"')[0]
+    with pytest.raises(TypeError):  # it wants an argument: the expression was really called
         claims.judge(claim)
     assert claims.judge(claims.load(GOOD + 'ours = "pod-t1:c1"')[0]).ours == pytest.approx(0.73, abs=0.01)
 

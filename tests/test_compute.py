@@ -36,9 +36,9 @@ def test_no_figure_computes_what_is_computed_already(monkeypatch):
     monkeypatch.setattr("pod.serving.simulate.Run.metrics", refuse)
     monkeypatch.setattr("pod.gpusim.seconds", refuse)
     monkeypatch.setattr("pod.trace.record", refuse)
-    for entry in registry.entries():
-        if set(entry.figure.data) & set(registry.computed()):
-            assert len(registry.load(entry.id).table())
+    for figure in registry.figures():
+        if set(figure.data) & set(registry.computed()):
+            assert len(registry.load(figure.id).table())
 
 
 # ---------------------------------------------------------------- the verb, on a table of two rows
@@ -49,7 +49,7 @@ def toy(tmp_path, monkeypatch):
     maker = SimpleNamespace(KEYS=("n",), READS=("input",), cases=lambda: [{"n": n} for n in (1, 2)],
                             measure=lambda case: {"square": case["n"] ** 2 + 0.1})  # fmt: skip
     monkeypatch.setitem(sys.modules, "toy", maker)
-    monkeypatch.setattr(compute, "TABLES", {"toy": "toy"})
+    monkeypatch.setattr(registry, "computed", lambda: {"toy": "toy"})
     monkeypatch.setattr(compute, "sweep", lambda call, items, quiet=False: [call(item) for item in items])
     monkeypatch.setattr(compute, "state", lambda: "state")
     for name in ("COMPUTED", "ROOT", "DATA"):
@@ -99,4 +99,10 @@ def test_an_interrupted_table_goes_on_where_it_was(toy, capsys):
 
 def test_an_unknown_table_is_one_line(capsys):
     assert main(["compute", "pod-99"]) == 2
-    assert "no computed table pod-99; there are pod-08" in capsys.readouterr().err
+    assert "no computed table pod-99; there are attention-model" in capsys.readouterr().err
+
+
+def test_what_others_start_from_is_computed_first():
+    """gpusim.csv starts from gpusim-sample.csv, whose name comes behind its own."""
+    order = sorted(registry.computed(), key=compute._depth)
+    assert order.index("gpusim-sample") < order.index("gpusim")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pod import data
 from pod.experiments import registry
 from pod.experiments.engine import engine_timeline
 from pod.serving.events import Log
@@ -68,10 +69,8 @@ def test_suite_names_every_row_once():
     assert len(rows) == len(set(rows)) == 2 * (3 * 32 + 4) + 2 * 32 + 5
 
 
-def test_a_missing_recording_says_how_to_make_it(capsys, monkeypatch):
-    entry = registry.find("engine-timeline")
-    if entry.figure is not None:
-        pytest.skip("it is recorded")
-    assert registry.show("engine-timeline") is None
-    assert capsys.readouterr().out == "not recorded yet: `python -m pod measure engine-timeline` on a GPU records it\n"
-    assert registry.show("pod-t1") is not None and capsys.readouterr().out == ""
+def test_to_show_a_figure_is_to_draw_its_table(tmp_path, monkeypatch):
+    assert len(registry.show("engine-timeline")) == len(engine_timeline.table())
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    with pytest.raises(ValueError, match="lacks engine-timeline of an H200"):
+        registry.show("engine-timeline")

@@ -1,4 +1,4 @@
-"""The registry names everything, the verb draws what is here, and the gallery stands alone."""
+"""The pages name everything, the verb draws what is here, and the gallery stands alone."""
 
 import json
 import re
@@ -13,36 +13,60 @@ import pytest
 
 from pod import data, gallery, paper
 from pod.__main__ import main
-from pod.experiments import Figure, registry
+from pod.experiments import OURS, Figure, registry
+from pod.walk import CHAPTERS
 
-DRAWABLE = [entry.id for entry in registry.drawable()]
+DRAWABLE = [figure.id for figure in registry.drawable()]
 
 
 def test_registry_names_every_figure_of_the_sources():
-    ids = [entry.id for entry in registry.entries()]
-    assert len(ids) == len(set(ids))
-    numbered = Counter(re.sub(r"\d+$", "", i) for i in ids if registry.source_of(i) != registry.OURS)
+    figures = registry.figures()
+    assert len(figures) == len({figure.id for figure in figures})
+    numbered = Counter(re.sub(r"\d+$", "", figure.id) for figure in figures if figure.source != OURS)
     assert numbered == {"pod-": 15, "pod-t": 7, "lean-": 13, "lean-t": 1, "sarathi-": 9, "sarathi-t": 1,
                         "orca-": 3, "vllm-": 4, "plus34-": 7, "plus34-t": 1}  # fmt: skip
     assert {figure.chapter for figure in figures} <= {chapter.name[:2] for chapter in CHAPTERS}
 
 
-def test_source_of():
-    assert registry.source_of("pod-06") == "POD-Attention, Figure 6"
-    assert registry.source_of("lean-t1") == "LeanAttention, Table 1"
-    assert registry.source_of("check-numbers") == registry.source_of("roofline") == registry.OURS
+def test_figures_come_in_the_order_of_the_sources():
+    ids = [figure.id for figure in registry.figures()]
+    order = ["pod-01", "pod-15", "pod-t1", "pod-t7", "lean-01", "lean-13", "lean-t1", "plus34-t1", "band", "waves"]
+    assert sorted(order, key=ids.index) == order and (ids[0], ids[-1]) == ("pod-01", "waves")
+
+
+def test_every_page_has_a_name_of_its_own():
+    names = [path.stem for path in registry.FOLDER.glob("*/*.py") if path.stem not in ("__init__", "shared")]
+    assert sorted(names) == sorted(name.replace("-", "_") for name in registry.pages())
+    for name in registry.pages():
+        figure = getattr(registry.page(name), "FIGURE", None)
+        assert figure is None or figure.id in registry.pages()
+
+
+def test_every_table_has_a_page_that_makes_it():
+    recorded = {path.stem for path in (data.DATA / data.SHOWN).glob("*.csv")}
+    assert recorded <= set(registry.measured()) and not set(registry.measured()) & set(registry.computed())
+    assert list(registry.measured())[-1] == "vllm-timeline", "a profiler that was attached slows what follows"
+    for table, kind in [(t, "RECORDING") for t in registry.measured()] + [(t, "COMPUTED") for t in registry.computed()]:
+        page = registry.maker(table)
+        assert getattr(page, kind) == table and {"KEYS", "cases", "measure"} <= set(dir(page)), table
+
+
+def test_a_figure_knows_its_source():
+    source = lambda name: registry.find(name).source  # noqa: E731
+    assert source("pod-06") == "POD-Attention, Figure 6" and source("lean-t1") == "LeanAttention, Table 1"
+    assert source("check-numbers") == source("roofline") == source("lean-tiles") == OURS
 
 
 def test_list_prints_one_line_each_and_loads_nothing_heavy():
     code = (
         "import sys; from pod.__main__ import main; main(['figures', '--list']);"
-        "print(*[m for m in ('pandas', 'matplotlib', 'torch') if m in sys.modules], file=sys.stderr)"
+        "print('torch' if 'torch' in sys.modules else '', file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    assert done.stderr.strip() == "", "a figure module imports this at its top; import it inside its functions"
-    assert [line.split()[0] for line in lines] == [entry.id for entry in registry.entries()]
-    state = r"done|simulated|(recorded on|composed from) \S+|missing: chapter \d\d brings it"
+    assert done.stderr.strip() == "", "a page imports this at its top; import it inside its functions"
+    assert [line.split()[0] for line in lines] == [figure.id for figure in registry.figures()]
+    state = r"done|simulated|(recorded on|composed from) \S+"
     assert all(re.match(rf"\S+ +({state}) +\S", line) for line in lines)
 
 
@@ -52,19 +76,16 @@ def test_unknown_id_is_one_line_that_lists_the_known(tmp_path, capsys):
     assert error.count("\n") == 1 and "'pod-99'" in error and "pod-06" in error and "check-numbers" in error
 
 
-def test_missing_id_says_which_chapter(tmp_path, capsys):
-    missing = next((e for e in registry.entries() if not e.figure), None)
-    if missing is None:
-        pytest.skip("every figure is here")
-    assert main(["figures", missing.id, "--out", str(tmp_path)]) == 2
-    assert f"chapter {missing.chapter} brings it" in capsys.readouterr().err
+def test_a_figure_whose_recording_is_not_here_says_what_it_lacks(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    assert main(["figures", "pod-11", "--out", str(tmp_path / "out")]) == 2
+    assert "figure 'pod-11': lacks methods-sweep of an H200" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("figure_id", DRAWABLE)
 def test_figure_module(figure_id):
     figure = registry.load(figure_id).FIGURE
     assert figure.id == figure_id
-    assert figure.source == registry.source_of(figure_id)
     assert figure.title and figure.method and "\n" not in figure.method
 
 
@@ -80,13 +101,10 @@ def test_figure_draws_the_same_table_twice(figure_id, tmp_path):
 
 def test_recorded_figures_name_their_data():
     with pytest.raises(ValueError, match="recorded figure names the recordings"):
-        Figure("x", "s", "t", "00", "m", state="recorded")
+        Figure("x", "t", "00", "m", state="recorded")
     with pytest.raises(ValueError, match="allowed: done, simulated, recorded"):
-        Figure("x", "s", "t", "00", "m", state="imagined")
-    entry = registry.Entry(
-        "x", "s", "t", "00", Figure("x", "s", "t", "00", "m", "recorded", ("x", "y"))
-    )
-    assert entry.state_text == "recorded on H200"
+        Figure("x", "t", "00", "m", state="imagined")
+    assert Figure("x", "t", "00", "m", "recorded", ("build",)).state_text == "recorded on H200"
 
 
 def test_one_broken_figure_does_not_hide_the_others(tmp_path, monkeypatch, capsys):
@@ -139,7 +157,7 @@ def test_gallery_shows_what_is_drawn_and_names_the_rest(page):
     text, parsed = page
     assert {"pod-t1", "lean-04"} <= set(parsed.ids)
     assert not {"pod-t5", "lean-t1"} & set(parsed.ids)
-    assert all(f"<code>{entry.id}</code>" in text for entry in registry.entries())
+    assert all(f"<code>{entry.id}</code>" in text for entry in registry.figures())
     assert "Batch C1 is balanced" in text and 'class="verdict holds"' in text
     assert str(paper.value("pod.t5.0.95.sarathi.ttft_p99")) in text
 
@@ -155,15 +173,15 @@ def test_a_recorded_figure_shows_its_gpu_and_provenance(tmp_path, monkeypatch, p
     (tmp_path / "h200" / "x.meta.json").write_text(json.dumps(meta))
     (tmp_path / "made.png").write_bytes(b"")
     pd.DataFrame({"x": range(99)}).to_csv(tmp_path / "made.csv", index=False)
-    figure = Figure("made", registry.OURS, "title <1>", "08", "method", "recorded", ("x",))
-    card = gallery._card(registry._entry(figure), [], tmp_path)
+    figure = Figure("made", "title <1>", "08", "method", "recorded", ("x",))
+    card = gallery._card(figure, [], tmp_path)
     assert '<b class="badge recorded">recorded on H200</b>' in card
     assert "NVIDIA H200" in card and "not shown" not in card and "h200/x.csv" in card and "title &lt;1&gt;" in card
     assert f"First {gallery.ROWS_SHOWN} of 99 rows" in card
     more = {"part": "a sample", "corrected": {"timer": "wrong"}}
     (tmp_path / "h200" / "x.meta.json").write_text(json.dumps(meta | more))
-    composed = Figure("made", registry.OURS, "title", "08", "method", "recorded", ("x",), composed=True)
-    card = gallery._card(registry._entry(composed), [], tmp_path)
+    composed = Figure("made", "title", "08", "method", "recorded", ("x",), composed=True)
+    card = gallery._card(composed, [], tmp_path)
     assert '<b class="badge simulated">composed from H200</b>' in card and "a sample" in card and "corrected" in card
 
 

@@ -262,12 +262,12 @@ def test_the_microbenchmarks_compile(tmp_path, name, arch):
 
 def test_what_is_predicted_stands_beside_what_was_measured(monkeypatch):
     """Each cell of Figures 13 and 14 once a place; the model is asked for the same batches on both GPUs."""
-    from pod.experiments.gpu import gpu_choices, predicted
+    from pod.experiments.gpu import gpu_choices
     from pod.experiments.pod import pod_13, pod_14
 
     asked = []
     predict = lambda cases: [asked.append(c) or 2.0 for c in cases]  # noqa: E731
-    monkeypatch.setattr(predicted, "milliseconds", predict)
+    monkeypatch.setattr(gpu_choices, "milliseconds", predict)
     df = gpu_choices.table()
     cells = df.groupby(["question", "place"]).size().unstack()
     assert (cells.loc[gpu_choices.CTAS] == 5 * len(gpu_choices.DECODES)).all()
@@ -281,10 +281,10 @@ def test_what_is_predicted_stands_beside_what_was_measured(monkeypatch):
 
 
 def test_ranges_are_compared_with_pieces_of_the_same_batch(monkeypatch):
-    from pod.experiments.gpu import gpu_ranges, predicted
+    from pod.experiments.gpu import gpu_ranges
 
     predict = lambda cases: [c.batch.q_lens[0] * (1.25 if c.choice else 1.0) for c in cases]  # noqa: E731
-    monkeypatch.setattr(predicted, "milliseconds", predict)
+    monkeypatch.setattr(gpu_ranges, "milliseconds", predict)
     df, grid = gpu_ranges.table(), gpu_ranges.recorded("methods-grid")
     assert (df.model == 25).all(), "a quarter longer than the pieces of the same chunk"
     assert df.measured[3] == pytest.approx(100 * (grid.ranges[3] / grid["pod"][3] - 1))

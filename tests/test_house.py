@@ -71,6 +71,14 @@ def test_import_is_light(module):
     assert python("-c", code).stdout == "set()\n"
 
 
+@pytest.mark.parametrize("verb", ["doctor", "measure", "compare", "keep", "compute", "trace", "simulate", "generate"])
+def test_a_verb_imports_no_pages(verb):
+    """Of the laboratory only figures and claims want them all."""
+    pages = "[m for m in sys.modules if m.startswith('pod.experiments.') and m != 'pod.experiments.registry']"
+    code = f"import sys, pod.__main__ as p, argparse; p.import_module(p.VERBS['{verb}'][0]).configure("
+    assert python("-c", f"{code}argparse.ArgumentParser()); print({pages})").stdout == "[]\n"
+
+
 def test_unknown_name_says_what_there_is():
     with pytest.raises(AttributeError, match="'frobnicate'; it offers HybridBatch, GPUS"):
         pod.frobnicate  # noqa: B018

@@ -28,7 +28,7 @@ def test_rows_of_a_suite_have_names_of_their_own(name):
     suite = registry.maker(name)
     rows = [tuple(str(case[key]) for key in suite.KEYS) for case in suite.cases()]
     assert len(set(rows)) == len(rows) > 0
-    assert suite.REPEATS % 3 == 0 and suite.DOC.endswith(".")
+    assert suite.REPEATS % 3 == 0
 
 
 def test_sweep_takes_every_batch_and_begins_with_a_fair_sample():
@@ -148,16 +148,16 @@ def test_a_program_that_fails_under_ncu_is_said_in_words(monkeypatch, tmp_path):
 # ---------------------------------------------------------------- python -m pod measure pod-06
 
 
-def test_a_figure_names_the_suites_that_record_it():
-    assert run.suites_of("pod-06") == ["methods-chunks"]
-    assert run.suites_of("pod-01") == ["methods-counters", "methods-peers"]
-    assert run.suites_of("hopper-trace") == ["hopper-trace"]
+def test_a_figure_names_the_recordings_that_it_shows():
+    assert run.recordings_of("pod-06") == run.recordings_of("methods-chunks") == ["methods-chunks"]
+    assert run.recordings_of("pod-01") == ["methods-counters", "methods-peers"]
+    assert run.recordings_of("hopper-trace") == ["hopper-trace"]
 
 
-@pytest.mark.parametrize("name", ["pod-03", "pod-99", "sweep"])
-def test_what_no_suite_records_is_refused(name):
-    with pytest.raises(ValueError, match=f"no suite {name}, nor a figure"):
-        run.suites_of(name)
+@pytest.mark.parametrize("name", ["pod-03", "pod-99", "sweep", "online"])
+def test_what_is_not_recorded_is_refused(name):
+    with pytest.raises(ValueError, match=f"no recording {name}, nor a figure"):
+        run.recordings_of(name)
 
 
 @pytest.fixture
@@ -169,9 +169,9 @@ def toy(monkeypatch, tmp_path):
         asked.append(case["run"])
         return {"nth": len(asked)}
 
-    suite = SimpleNamespace(DOC="two runs.", KEYS=("run", "i"), WHOLE=("run",), UNITS=(), REPEATS=1, measure=measure)
+    suite = SimpleNamespace(KEYS=("run", "i"), WHOLE=("run",), UNITS=(), REPEATS=1, measure=measure)
     suite.cases = lambda: [{"run": name, "i": i} for name in "ab" for i in range(3)]
-    monkeypatch.setitem(run.SUITES, "toy", "toy")
+    monkeypatch.setattr(registry, "measured", lambda: {"toy": "toy"})
     monkeypatch.setitem(sys.modules, "toy", suite)
     monkeypatch.setattr(run.provenance, "watch", nullcontext)
     monkeypatch.setattr(run.provenance, "write", lambda *_, **__: None)
@@ -180,7 +180,7 @@ def toy(monkeypatch, tmp_path):
 
     def rows(seconds: float) -> list[tuple]:
         asked.clear()
-        path = run.measure_suite("toy", tmp_path, seconds, again=False)
+        path = run.measure("toy", tmp_path, seconds, again=False)
         return [(row["run"], row["i"], row["nth"]) for row in run._rows(path)]
 
     rows.path = tmp_path / "toy.csv"

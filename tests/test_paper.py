@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pod import paper
-from pod.experiments import registry
+from pod.experiments import SOURCES, registry
 from pod.experiments.checks import check_numbers
 
 
@@ -17,11 +17,11 @@ def test_columns_and_places():
     for number in paper.numbers().values():
         assert number.unit and number.where and number.how, number.id
         assert number.how in {"text", "table", "caption", "figure text", "computed from the print"}, number.id
-        assert number.id.split(".")[0] in registry.SOURCES, number.id
+        assert number.id.split(".")[0] in SOURCES, number.id
 
 
 def test_numbers_of_figures_belong_to_registered_figures():
-    known = {entry.id for entry in registry.entries()}
+    known = {figure.id for figure in registry.figures()}
     assert {n.figure for n in paper.numbers().values()} - {""} <= known
 
 

@@ -415,8 +415,8 @@ def test_a_gpu_has_one_folder_and_its_name_is_part_of_the_gpus(gpu, folder):
 @pytest.fixture
 def toy(monkeypatch, gpu):
     """A suite of one row, and a GPU that is there: `toy(ms, *options)` measures it by the verb."""
-    suite = SimpleNamespace(DOC="one row.", KEYS=("batch",), UNITS=(), REPEATS=1, cases=lambda: [{"batch": "C0"}])
-    monkeypatch.setitem(measure.SUITES, "toy", "toy")
+    suite = SimpleNamespace(KEYS=("batch",), UNITS=(), REPEATS=1, cases=lambda: [{"batch": "C0"}])
+    monkeypatch.setattr(measure.registry, "measured", lambda: {"toy": "toy"})
     monkeypatch.setitem(sys.modules, "toy", suite)
     for name, answer in (("is_available", True), ("memory_reserved", 0), ("mem_get_info", (1, 1))):
         monkeypatch.setattr(f"torch.cuda.{name}", lambda answer=answer: answer)

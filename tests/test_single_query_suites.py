@@ -25,7 +25,7 @@ SOURCE_PAGE = """\
 def test_rows_of_a_suite_have_names_of_their_own(name):
     suite = registry.maker(name)
     rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
-    assert len(set(rows)) == len(rows) > 0 and suite.DOC.endswith(".")
+    assert len(set(rows)) == len(rows) > 0
 
 
 def test_batches_fit_a_13b_model():

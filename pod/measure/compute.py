@@ -1,8 +1,6 @@
 """`python -m pod compute`: make every table that needs no GPU, simulated, emulated or compiled, into data/computed/.
 
-A table has a maker: a module with KEYS (the columns that name a row), `cases()` -> list of rows of keys, and
-`measure(case)` -> dict of the other columns, or a list of rows where one case gives several. READS: the tables that it
-starts from; UNITS: the kernels that it compiles. Figures only read what lies in data/computed/.
+The pages that say COMPUTED make them (pod/experiments/__init__.py). Figures only read what lies in data/computed/.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ import sys
 import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from types import ModuleType
 
 from pod import data
+from pod.experiments import registry
 from pod.measure import sources
 from pod.sweep import remember, state, sweep
 
@@ -27,9 +25,9 @@ CLOSE = 1e-6  # relative: another processor adds in another order
 
 
 def maker(name: str) -> ModuleType:
-    if name not in TABLES:
-        raise ValueError(f"no computed table {name}; there are {', '.join(TABLES)}")
-    return import_module(TABLES[name])
+    if name not in registry.computed():
+        raise ValueError(f"no computed table {name}; there are {', '.join(registry.computed())}")
+    return registry.maker(name)
 
 
 def rows_of(name: str, case: dict) -> list[dict]:
@@ -144,16 +142,21 @@ def _sum(path: Path) -> str:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"any of {', '.join(TABLES)}; all when left out")
+    names = f"any of {', '.join(registry.computed())}; all when left out"
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=names)
     parser.add_argument("--check", action="store_true", help="make nothing: say which values would come out otherwise")
 
 
 def run(args: argparse.Namespace) -> int:
-    names = args.tables or list(TABLES)
     data.choose(data.SHOWN)
-    for name in names:
-        maker(name)  # an unknown one ends it before any work
+    names = sorted(args.tables or registry.computed(), key=_depth)  # an unknown one ends it before any work
     return max([_checked(name) if args.check else _made(name) for name in names])
+
+
+def _depth(name: str) -> int:
+    """What others start from comes first."""
+    starts = [other for other in getattr(maker(name), "READS", ()) if other in registry.computed()]
+    return 1 + max(map(_depth, starts), default=0)
 
 
 def _made(name: str) -> int:

@@ -1,4 +1,4 @@
-"""Measure on this GPU: one suite after the other into data/fresh/, so that an interrupted run goes on."""
+"""Measure on this GPU: one table after the other into data/fresh/, so that an interrupted run goes on."""
 
 from __future__ import annotations
 
@@ -19,55 +19,56 @@ SAVE_SECONDS = 5  # between two looks at the disk: whoever is killed loses no mo
 
 def configure(parser: argparse.ArgumentParser) -> None:
     names = f"a figure, as pod-06, or any of {', '.join(registry.measured())}; all when left out"
-    parser.add_argument("suite", nargs="*", metavar="SUITE", help=names)
+    parser.add_argument("table", nargs="*", metavar="TABLE", help=names)
     parser.add_argument("--out", type=Path, help="folder for the tables (default data/fresh/<gpu>)")
-    parser.add_argument("--seconds", type=float, default=480, help="stop a suite after this long; run again to resume")
+    parser.add_argument("--seconds", type=float, default=480, help="stop a table after this long; run again to resume")
     parser.add_argument("--again", action="store_true", help="forget rows that are already there")
 
 
 def run(args: argparse.Namespace) -> int:
-    chosen = dict.fromkeys(suite for name in args.suite or registry.measured() for suite in suites_of(name))
+    chosen = dict.fromkeys(table for name in args.table or registry.measured() for table in recordings_of(name))
     import torch
 
     if not torch.cuda.is_available():
         raise ValueError("no GPU here: measuring needs one; `make reproduce-figures` draws what was recorded")
     out = files.ready(args.out or data.FRESH / provenance.folder_of(provenance.collect()["gpu"]))
     for name in chosen:
-        measure_suite(name, out, args.seconds, args.again)
+        measure(name, out, args.seconds, args.again)
     return 0
 
 
-def suites_of(name: str) -> list[str]:
-    """The suite of this name, or those that record what the figure of this name shows."""
-    if name in registry.measured():
+def recordings_of(name: str) -> list[str]:
+    """The recording of this name, or those that the figure of this name shows."""
+    known = registry.measured()
+    if name in known:
         return [name]
-    known = [entry.id for entry in registry.entries()]
-    suites = [table for table in (registry.tables(name) if name in known else ()) if table in registry.measured()]
-    if not suites:
-        raise ValueError(f"no suite {name}, nor a figure that one records; there are {', '.join(registry.measured())}")
-    return suites
+    figure = getattr(registry.page(name), "FIGURE", None) if name in registry.pages() else None
+    found = [table for table in (figure.data if figure else ()) if table in known]
+    if not found:
+        raise ValueError(f"no recording {name}, nor a figure that shows one; there are {', '.join(known)}")
+    return found
 
 
-def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
-    """Measure the rows of a suite that `folder` lacks; when all are there the provenance sidecar is written."""
+def measure(name: str, folder: Path, seconds: float, again: bool) -> Path:
+    """Measure the rows of a recording that `folder` lacks; when all are there the provenance sidecar is written."""
     import torch
     from tqdm import tqdm
 
-    suite, path = registry.maker(name), folder / f"{name}.csv"
+    page, path = registry.maker(name), folder / f"{name}.csv"
     if again:
         path.unlink(missing_ok=True)
         data.sidecar_of(path).unlink(missing_ok=True)
-    whole, cases, end = getattr(suite, "WHOLE", suite.KEYS), suite.cases(), time.monotonic() + seconds
+    whole, cases, end = getattr(page, "WHOLE", page.KEYS), page.cases(), time.monotonic() + seconds
     rows = _rows(path)
-    done, todo = _split(rows, cases, suite.KEYS, whole)
-    before = provenance.begun(path, suite.UNITS) if done else None
-    print(f"{name}: {suite.DOC} {len(todo)} of {len(cases)} rows to measure.", flush=True)
+    done, todo = _split(rows, cases, page.KEYS, whole)
+    before = provenance.begun(path, page.UNITS) if done else None
+    print(f"{name}: {len(todo)} of {len(cases)} rows to measure.", flush=True)
     if before and done == rows and not todo:
         return path  # its sidecar tells of the sessions that measured
     with provenance.watch() as watched:
         saved = time.monotonic()
         for _, unit in groupby(tqdm(todo, desc=name, mininterval=10), lambda case: _name(case, whole)):
-            done += [case | suite.measure(case) for case in unit]
+            done += [case | page.measure(case) for case in unit]
             if time.monotonic() > saved + SAVE_SECONDS:
                 _write(path, done)
                 saved = time.monotonic()
@@ -78,8 +79,8 @@ def measure_suite(name: str, folder: Path, seconds: float, again: bool) -> Path:
     _write(path, done)
     if len(done) < len(cases):
         print(f"{name}: {len(done)} of {len(cases)} rows after {seconds:.0f} s; run again to go on.")
-    timed = {"timer": getattr(suite, "TIMER", TIMER), "l2": getattr(suite, "L2", "cold"), "repeats": suite.REPEATS}
-    provenance.write(path, watched, keys=suite.KEYS, **timed, kernels=suite.UNITS,
+    timed = {"timer": getattr(page, "TIMER", TIMER), "l2": getattr(page, "L2", "cold"), "repeats": page.REPEATS}
+    provenance.write(path, watched, keys=page.KEYS, **timed, kernels=page.UNITS,
                      command=f"python -m pod measure {name}", before=before)  # fmt: skip
     return path
 
