@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
+import pandas as pd
+from matplotlib import pyplot as plt
+
 from pod import claims, files, paper
 from pod.data import DATA, choose, path_of, sidecar_of
 from pod.experiments import OURS, Figure, registry
@@ -27,9 +30,7 @@ SHOWN = ("gpu", "driver", "cuda", "torch", "python", "started", "timer", "l2", "
 
 def reproduce(ids: Iterable[str], out: Path) -> list[str]:
     """Draw each figure and write its table; returns the ids that failed, after the others are done."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+    plt.switch_backend("Agg")
     modules = {figure_id: registry.load(figure_id) for figure_id in ids}  # unknown ids end it before any work
     files.ready(out)
     print(f"drawing {len(modules)} of {len(registry.drawable())} figures into {out}/: half a minute", flush=True)
@@ -46,8 +47,6 @@ def reproduce(ids: Iterable[str], out: Path) -> list[str]:
 
 
 def _draw(figure_id: str, module, out: Path) -> None:
-    import matplotlib.pyplot as plt
-
     table = module.table()
     picture = module.draw(table)
     table.to_csv(out / f"{figure_id}.csv", index=False, float_format="%.6g")
@@ -163,8 +162,6 @@ def _note(text: str) -> str:
 
 
 def _data(path: Path) -> str:
-    import pandas as pd
-
     table = pd.read_csv(path)
     more = f"<p>First {ROWS_SHOWN} of {len(table)} rows.</p>" if len(table) > ROWS_SHOWN else ""
     html = table.head(ROWS_SHOWN).to_html(index=False, border=0, na_rep="", float_format=lambda v: f"{v:.5g}")

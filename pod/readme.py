@@ -3,13 +3,21 @@ between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+import numpy as np
+
 from pod import claims, walk
+from pod.experiments import registry
+from pod.experiments.engine import engine_runs
+from pod.experiments.hopper import hopper_peers
+from pod.serving.shapes import SHAPES
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -25,8 +33,6 @@ def path_of(figure: str) -> Path:
 
 
 def picture(name: str) -> str:
-    from pod.experiments import registry
-
     figure = registry.find(name)
     image = f"![{figure.title}]({path_of(name).relative_to(ROOT).as_posix()})"
     return f"{image}\n\n*{figure.title} ({figure.state_text}).* {figure.method.rstrip('.')}.\n"
@@ -34,16 +40,11 @@ def picture(name: str) -> str:
 
 def gain() -> str:
     """What our kernel gains over two calls of FlashAttention-3, in two: better halves, and fusing them."""
-    from pod.experiments.engine import engine_runs
-    from pod.experiments.engine.engine_runs import LOADS
-    from pod.experiments.hopper import hopper_peers
-    from pod.serving.shapes import SHAPES
-
     some, watts = f"{hopper_peers.batches()} hybrid batches", f"{hopper_peers.watts():.0f} W"
     steady = f"the same back to back, at {watts}"
     ways = {f"time of {some}, cold L2": "cold", steady: "steady", "their energy": "energy"}
     rows = [(name, hopper_peers.halves(way), hopper_peers.fusing(way)) for name, way in ways.items()]
-    models = [model for model in LOADS if model in SHAPES]
+    models = [model for model in engine_runs.LOADS if model in SHAPES]
     rows += [(f"a run of the engine, {SHAPES[m].name}", engine_runs.halves(m), engine_runs.fusing(m)) for m in models]
     head = "| two calls of FlashAttention-3 over ours | in all | better halves | fusing them |\n|---|--:|--:|--:|\n"
     return head + "".join(f"| {name} | {a * b:.2f}x | {a:.2f}x | {b:.2f}x |\n" for name, a, b in rows)
@@ -65,15 +66,7 @@ def refreshed(text: str) -> str:
 
 def draw(name: str):
     """The figure as pixels [height, width, 3], floats from 0 to 1."""
-    import io
-
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from pod.experiments import registry
-
+    plt.switch_backend("Agg")
     module, file = registry.load(name), io.BytesIO()
     figure = module.draw(module.table())
     figure.savefig(file, format="png", dpi=110, bbox_inches="tight", facecolor="white")
@@ -83,21 +76,15 @@ def draw(name: str):
 
 def same_picture(one, other) -> bool:
     """Fonts are drawn a little differently from system to system; anything that a reader could see is a change."""
-    import numpy as np
-
     return one.shape == other.shape and float(np.mean(np.abs(one - other).max(axis=-1) > 0.3)) < 1e-3
 
 
 def is_fresh(name: str) -> bool:
-    import matplotlib.pyplot as plt
-
     path = path_of(name)
     return path.is_file() and same_picture(plt.imread(path)[..., :3], draw(name))
 
 
 def _save(name: str) -> None:
-    import matplotlib.pyplot as plt
-
     path_of(name).parent.mkdir(parents=True, exist_ok=True)
     plt.imsave(path_of(name), draw(name))
 

@@ -6,8 +6,8 @@ from random import Random
 
 from pod import gpusim
 from pod.batch import HybridBatch
-from pod.experiments.gpu.predicted import text
-from pod.experiments.hopper.hopper_sweep import batch_of
+from pod.experiments.gpu import predicted
+from pod.experiments.hopper import hopper_sweep
 from pod.hardware import A100
 
 COMPUTED = "gpusim-sample"
@@ -18,17 +18,13 @@ HALVES = ("prefill", "decode")
 
 
 def cases() -> list[dict]:
-    return [{"batch": text(batch)} for batch in mixed()]
+    return [{"batch": predicted.text(batch)} for batch in mixed()]
 
 
 def mixed() -> list[HybridBatch]:
-    from pod.experiments.hopper.hopper_sweep import cases
-
-    return [batch_of(case) for case in Random(0).sample(cases(), MIXED)]
+    return [hopper_sweep.batch_of(case) for case in Random(0).sample(hopper_sweep.cases(), MIXED)]
 
 
 def measure(case: dict) -> dict[str, float]:
-    from pod.experiments.gpu.predicted import batch_of
-
-    batch = batch_of(case["batch"])
+    batch = predicted.batch_of(case["batch"])
     return {half: 1e3 * gpusim.seconds(getattr(batch, half), A100, "serial", kernel="flash2") for half in HALVES}
