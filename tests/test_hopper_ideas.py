@@ -104,7 +104,8 @@ def test_the_rate_of_the_side_that_is_left_is_read_off_the_slope(tmp_path, monke
 
 
 def test_the_ladder_counts_what_is_lost_without_an_idea(tmp_path, monkeypatch):
-    rows = [{"idea": idea, "flops": 1e12, "kv_bytes": 4.8e9, "ours": 2.0, "without": 2.5} for idea in hopper_ladder.WITHOUT]
+    row = {"flops": 1e12, "kv_bytes": 4.8e9, "ours": 2.0, "without": 2.5}
+    rows = [{"idea": idea} | row for idea in hopper_ladder.WITHOUT]
     synthetic(tmp_path, monkeypatch, "hopper-ladder", rows)
     df = hopper_ladder.table()
     assert (df.gain_percent == 25).all() and (df.roof_percent > df.roof_percent_without).all()

@@ -1,1 +1,1 @@
-"""Measuring on a GPU: timing, peers, provenance, and one suite a figure."""
+"""Measuring on a GPU: timing, peers, provenance. What is measured, the pages of pod/experiments say."""

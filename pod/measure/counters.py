@@ -1,7 +1,7 @@
 """The GPU's own counters, read by Nsight Compute (ncu) around single calls.
 
 ncu runs a program and stops at each kernel. Here the program is this module again: `python -m pod.measure.counters M`
-makes every call of the suite M once. A fill of one float64, which no attention uses, goes before each call, so that the
+makes every call of the page M once. A fill of one float64, which no attention uses, goes before each call, so that the
 list of kernels that ncu writes falls apart into calls.
 """
 
@@ -28,24 +28,24 @@ MARKER = "FillFunctor<double>"  # in the name of the kernel of Tensor.fill_
 SECONDS = 240
 
 
-def profile(suite: str, metrics: dict[str, str] = METRICS) -> list[dict[str, float]]:
-    """One row of `metrics` for each of `suite`.calls(): means over its kernels by their time, and the sum of times."""
-    lines = _ncu(suite, "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics.values()))
+def profile(page: str, metrics: dict[str, str] = METRICS) -> list[dict[str, float]]:
+    """One row of `metrics` for each of `page`.calls(): means over its kernels by their time, and the sum of times."""
+    lines = _ncu(page, "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics.values()))
     return [_mean(call) if call else {} for call in calls_of(read(lines, metrics))]
 
 
-def stalls(suite: str) -> list[list[dict]]:
-    """Of each of `suite`.calls() the instructions in program order, with `samples`: how often a warp stood there.
+def stalls(page: str) -> list[list[dict]]:
+    """Of each of `page`.calls() the instructions in program order, with `samples`: how often a warp stood there.
 
     A call must be one kernel, and another one each time: the source page lists every kernel twice.
     """
-    lines = _ncu(suite, "--page", "source", "--print-source", "sass", "--section", "SourceCounters")
+    lines = _ncu(page, "--page", "source", "--print-source", "sass", "--section", "SourceCounters")
     found = {kernel["kernel"]: kernel["instructions"] for kernel in read_source(lines)}
     return [instructions for name, instructions in found.items() if MARKER not in name]
 
 
-def _ncu(suite: str, *options: str) -> list[str]:
-    """Run all calls of a suite under ncu. Returns the lines of its table."""
+def _ncu(page: str, *options: str) -> list[str]:
+    """Run all calls of a page under ncu. Returns the lines of its table."""
     ncu = shutil.which("ncu")
     if ncu is None:
         raise ValueError("no ncu here: Nsight Compute reads the counters")
@@ -53,7 +53,7 @@ def _ncu(suite: str, *options: str) -> list[str]:
         log = Path(folder, "counters.csv")
         command = [
             ncu, "--csv", "--log-file", str(log), "--profile-from-start", "off", "--clock-control", "none",
-            "--target-processes", "application-only", *options, sys.executable, "-m", "pod.measure.counters", suite,
+            "--target-processes", "application-only", *options, sys.executable, "-m", "pod.measure.counters", page,
         ]  # fmt: skip
         paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         environment = os.environ | {"PYTHONPATH": paths}
@@ -103,12 +103,12 @@ def _mean(kernels: list[dict]) -> dict[str, float]:
     return {"us": total} | {name: sum(k[name] * k["us"] for k in kernels) / total for name in names}
 
 
-def main(suite: str) -> None:
+def main(page: str) -> None:
     """What ncu runs."""
     import torch
 
     marker = torch.zeros(1, dtype=torch.float64, device="cuda")
-    for call in import_module(suite).calls():
+    for call in import_module(page).calls():
         call()  # builds, plans and warms up
         torch.cuda.synchronize()
         torch.cuda.profiler.start()

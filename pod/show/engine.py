@@ -82,7 +82,7 @@ ON_HOST = {"plan": ("host", "schedule, plan, hand out tokens"), "finish": ("host
 
 
 def timeline(df) -> Figure:
-    """Iterations on the host and on the GPU, a panel a run; `df` as the suite engine-timeline measures it."""
+    """Iterations on the host and on the GPU, a panel a run; `df` as engine-timeline.csv has it."""
     from matplotlib import pyplot as plt
 
     runs = list(dict.fromkeys(df.run))
