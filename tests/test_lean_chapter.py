@@ -6,6 +6,7 @@ from matplotlib import pyplot as plt
 
 from pod import kernels
 from pod.batch import HybridBatch
+from pod.data import read
 from pod.experiments.lean import (
     lean,
     lean_01,
