@@ -17,11 +17,13 @@ from matplotlib import pyplot as plt
 from pod import claims, files, paper
 from pod.data import DATA, choose, path_of, sidecar_of
 from pod.experiments import OURS, Figure, registry
+from pod.sweep import sweep
 
 ROOT = Path(__file__).parents[1]
 BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on", "missing": "still missing"}
 STYLE = Path(__file__).with_name("gallery.css")
 ROWS_SHOWN = 24
+FEW = 8  # figures, for which it is not worth to start processes
 SHOWN = ("gpu", "driver", "cuda", "torch", "python", "started", "timer", "l2", "repeats", "commit", "command", "reads",
          "held", "part", "corrected")  # fmt: skip
 
@@ -30,23 +32,35 @@ SHOWN = ("gpu", "driver", "cuda", "torch", "python", "started", "timer", "l2", "
 
 def reproduce(ids: Iterable[str], out: Path) -> list[str]:
     """Draw each figure and write its table; returns the ids that failed, after the others are done."""
-    plt.switch_backend("Agg")
-    modules = {figure_id: registry.load(figure_id) for figure_id in ids}  # unknown ids end it before any work
+    ids = list(ids)
+    for figure_id in ids:
+        registry.load(figure_id)  # unknown ids end it before any work
     files.ready(out)
-    print(f"drawing {len(modules)} of {len(registry.drawable())} figures into {out}/: half a minute", flush=True)
+    print(f"drawing {len(ids)} of {len(registry.drawable())} figures into {out}/: half a minute", flush=True)
     failed = []
-    for figure_id, module in modules.items():
-        begin = time.perf_counter()
-        try:
-            _draw(figure_id, module, out)
-            print(f"{figure_id:<14} {time.perf_counter() - begin:5.1f} s  {registry.find(figure_id).title}", flush=True)
-        except Exception as error:  # one broken figure must not hide the others
+    cores = None if len(ids) > FEW else 1
+    for figure_id, seconds, error in sweep(_drawn, [(figure_id, out) for figure_id in ids], cores):
+        if error:
             failed.append(figure_id)
-            print(f"{figure_id:<14} FAILED  {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            print(f"{figure_id:<14} FAILED  {error}", file=sys.stderr, flush=True)
+        else:
+            print(f"{figure_id:<14} {seconds:5.1f} s  {registry.find(figure_id).title}", flush=True)
     return failed
 
 
-def _draw(figure_id: str, module, out: Path) -> None:
+def _drawn(task: tuple[str, Path]) -> tuple[str, float, str]:
+    """Seconds that a figure took, and why it failed: one that is broken must not hide the others."""
+    figure_id, out = task
+    begin = time.perf_counter()
+    try:
+        _draw(registry.load(figure_id), figure_id, out)
+        return figure_id, time.perf_counter() - begin, ""
+    except Exception as error:
+        return figure_id, 0.0, f"{type(error).__name__}: {error}"
+
+
+def _draw(module, figure_id: str, out: Path) -> None:
+    plt.switch_backend("Agg")
     table = module.table()
     picture = module.draw(table)
     table.to_csv(out / f"{figure_id}.csv", index=False, float_format="%.6g")

@@ -22,8 +22,7 @@ LIST = r"\d\d(?:(?:, | and | to | or |, and |–|-)\d\d)*(?!\d|\.\d| %)"
 NAMED = re.compile(rf"\b([Cc]hapters?(?: |\n\s*|\\n\",\n\s*\"|\*\* |\. ))({LIST})")
 FIELD = re.compile(r"\b(chapter=\"|chapter: str = \")(\d\d)(?=\")")
 ROOM = re.compile(r"(\", \")(\d\d(?:, \d\d)*)(?=\", )")  # of the map of the kernel
-ROW = re.compile(r"^([a-z0-9]+-t?\d\d +)(\d\d)(?=  )", re.MULTILINE)  # of the catalogue of figures
-OF_FILES = {"figures/registry.py": ROW, "show/kernel.py": ROOM}
+OF_FILES = {"show/kernel.py": ROOM}
 PROSE = (".md", ".ipynb")
 WRITTEN = {ord("0") + i: 0xE000 + i for i in range(10)}  # digits that no pattern takes for digits
 TEST = re.compile(r"\b(test_chapter_)(\d\d)\b")

@@ -21,7 +21,7 @@ INSTANTIATIONS = 2 * (2 + 1) * 4  # types, head dimensions and one of them with 
 
 def test_the_kernel_stays_small_and_is_our_own():
     files = sorted(path for path in CSRC.iterdir() if path.suffix in (".cu", ".cuh", ".cpp", ".h"))
-    assert len(files) >= 6
+    assert len(files) == 4
     lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     assert sum(lines.values()) < 1500, lines
     for path in files:

@@ -27,7 +27,6 @@ FOLLOW = [
     ("a.py", 'chapter="02",', 'chapter="03",'),
     ("a.md", "in order: 00 to 02, the kernel (02)", "in order: 00 to 03, the kernel (03)"),
     ("a.md", "[Chapter 01](../x/01_waves.ipynb) has 02 bytes", "[Chapter 02](../x/02_waves.ipynb) has 02 bytes"),
-    ("pod/experiments/registry.py", "pod-01      02  Utilisation of 01", "pod-01      03  Utilisation of 01"),
     (
         "a.py",
         "test_chapter_02.py of 2026-01-02, Figure 01, 01:02",
