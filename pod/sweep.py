@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import TypeVar
 
 from pod import files
-from pod.data import DATA
+from pod.data import DATA, ROOT
 
 In, Out = TypeVar("In"), TypeVar("Out")
 
@@ -113,11 +113,14 @@ def _memory():
 
 @cache
 def state() -> str:
-    """Digest of all code of this package, prose left out, and of all data that was not computed from it."""
+    """Digest of all code of this package, prose left out, of the kernels, which some tables compile or emulate, and of
+    all data that was not computed from it."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(meaning(path.read_text(encoding="utf-8")).encode())
-    for path in sorted(p for folder in ("recorded", "workloads", "paper") for p in (DATA / folder).rglob("*.csv")):
+    kernels = (path for path in (ROOT / "csrc").rglob("*") if path.is_file())
+    tables = (path for folder in ("recorded", "workloads", "paper") for path in (DATA / folder).rglob("*.csv"))
+    for path in sorted([*kernels, *tables]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from pod import sweep as kept
 from pod.data import ROOT
 from pod.serving.simulate import Run, Setup
 from pod.serving.workload import Workload
@@ -89,3 +90,14 @@ def process(n: int) -> int:
 ])  # fmt: skip
 def test_prose_and_layout_mean_nothing(other, same):
     assert (meaning(other) == meaning('"""Words."""\ndef f(x):\n    return x + 1')) == same
+
+
+def test_a_kernel_that_changes_is_compiled_again(tmp_path, monkeypatch):
+    """What was kept for the table of registers must not be recalled for other kernels."""
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "hybrid.cu").write_text("int a;")
+    before = kept.state.__wrapped__()
+    assert before == kept.state.__wrapped__()
+    (tmp_path / "csrc" / "hybrid.cu").write_text("int b;")
+    assert before != kept.state.__wrapped__()
