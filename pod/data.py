@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from pod.files import ROOT
+
 DATA = ROOT / "data"
 RECORDED, FRESH, COMPUTED = DATA / "recorded", DATA / "fresh", DATA / "computed"
 SHOWN = "recorded/h200"  # unless somebody chooses
@@ -47,10 +48,10 @@ def folder() -> Path:
     return places[kind] / gpu
 
 
-def path_of(name: str) -> Path:
-    """The file of a table: measured, or computed."""
+def path_of(name: str, measured: Path | None = None) -> Path:
+    """The file of a table: computed, or measured (in the folder that figures show, unless another is named)."""
     computed = COMPUTED / f"{name}.csv"
-    return computed if computed.is_file() else folder() / f"{name}.csv"
+    return computed if computed.is_file() else (measured or folder()) / f"{name}.csv"
 
 
 def read(name: str):

@@ -75,7 +75,7 @@ def _say(text: str) -> None:
 
 def keep(made: Path, path: Path) -> None:
     """Move a file that is complete to its place, and note its sum: power may go before the disk has all of it."""
-    total = _sum(made)
+    total = sha256(made)
     _note(path).unlink(missing_ok=True)
     os.replace(made, path)
     _note(path).write_text(total)
@@ -84,7 +84,7 @@ def keep(made: Path, path: Path) -> None:
 def whole(path: Path) -> bool:
     """Whether this is the file that was kept, and not what an accident left of it."""
     try:
-        return _note(path).read_text() == _sum(path)
+        return _note(path).read_text() == sha256(path)
     except OSError:
         return False
 
@@ -98,5 +98,5 @@ def _note(path: Path) -> Path:
     return path.with_suffix(".sum")
 
 
-def _sum(path: Path) -> str:
+def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

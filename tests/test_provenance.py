@@ -11,6 +11,7 @@ import pytest
 
 from pod import data
 from pod.__main__ import main
+from pod.files import sha256
 from pod.measure import compare, provenance, sources
 from pod.measure import run as measure
 
@@ -45,7 +46,7 @@ def record(folder: Path, text: str = CSV, **changes) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "bands.csv"
     path.write_text(text)
-    meta = META | {"sha256": provenance._sha256(path)} | changes
+    meta = META | {"sha256": sha256(path)} | changes
     data.sidecar_of(path).write_text(json.dumps(meta))
     return path
 

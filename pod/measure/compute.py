@@ -6,7 +6,6 @@ The pages that say COMPUTED make them (pod/experiments/__init__.py). Figures onl
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 import time
@@ -18,6 +17,7 @@ from types import ModuleType
 
 from pod import data
 from pod.experiments import registry
+from pod.files import sha256
 from pod.measure import sources
 from pod.sweep import remember, state, sweep
 
@@ -56,14 +56,14 @@ def compute(name: str, quiet: bool = False) -> Path:
     pd.DataFrame([row for rows in made for row in rows]).to_csv(path, index=False, lineterminator="\n")
     meta = {"keys": list(module.KEYS), "reads": read_by(module), "kernels": compiled_by(module), "started": started,
             "seconds": round(time.perf_counter() - begin, 1), "python": sys.version.split()[0],
-            "command": f"python -m pod compute {name}", "sha256": _sum(path)}  # fmt: skip
+            "command": f"python -m pod compute {name}", "sha256": sha256(path)}  # fmt: skip
     data.sidecar_of(path).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
     return path
 
 
 def read_by(module: ModuleType) -> dict[str, str]:
     """The tables that a maker starts from, with their sums."""
-    return {name: _sum(path_of(name)) for name in getattr(module, "READS", ())}
+    return {name: sha256(path_of(name)) for name in getattr(module, "READS", ())}
 
 
 def compiled_by(module: ModuleType) -> dict[str, str]:
@@ -73,8 +73,7 @@ def compiled_by(module: ModuleType) -> dict[str, str]:
 
 def path_of(name: str) -> Path:
     """What is computed starts from what was recorded and reviewed, whatever figures are asked to show."""
-    computed = data.COMPUTED / f"{name}.csv"
-    return computed if computed.is_file() else data.DATA / data.SHOWN / f"{name}.csv"
+    return data.path_of(name, data.DATA / data.SHOWN)
 
 
 # ---------------------------------------------------------------- is it still so?
@@ -86,7 +85,7 @@ def problems(name: str) -> list[str]:
     if not path.is_file() or not data.sidecar_of(path).is_file():
         return ["not made yet"]
     meta, now = json.loads(data.sidecar_of(path).read_text(encoding="utf-8")), read_by(module)
-    found = [] if meta["sha256"] == _sum(path) else ["was changed by hand"]
+    found = [] if meta["sha256"] == sha256(path) else ["was changed by hand"]
     found += [f"{other} has changed since" for other in now if meta["reads"].get(other) != now[other]]
     found += [] if meta["kernels"] == compiled_by(module) else ["was made with other kernels"]
     cases = module.cases()
@@ -132,10 +131,6 @@ def _names(rows: Iterable[dict], columns: list[str]) -> set[tuple[str, ...]]:
 
 def _name(row: dict, columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(str(row[column]) for column in columns)
-
-
-def _sum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 # ---------------------------------------------------------------- the verb

@@ -21,10 +21,10 @@ def run(args: argparse.Namespace) -> int:
         return _hold(args.names, args.still)
     names = args.names or [path.relative_to(data.FRESH).as_posix() for path in provenance.recordings(data.FRESH)]
     for path in (data.FRESH / name for name in names):
-        provenance.check(path)  # before any is moved
+        meta = provenance.load(path)  # checked before any is moved
         if provenance.stale_one(path):
             raise ValueError(f"{path.name}: measured with other kernels than the present ones")
-        if provenance.load(path)["dirty"]:
+        if meta["dirty"]:
             raise ValueError(f"{path.name}: measured in a tree with changes, allowed is a commit")
     for name in names:
         print(_keep(name))

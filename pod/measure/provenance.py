@@ -5,7 +5,6 @@ did meanwhile, and which kernels ran, so that a later change of exactly those sh
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from statistics import median
 
 from pod import data
 from pod.data import sidecar_of
+from pod.files import sha256
 from pod.measure import sources
 
 L2_STATES = ("cold", "warm")
@@ -194,7 +194,7 @@ def write(
     meta = collect() | {
         "kernels": sources.sums(kernels), "telemetry": run.summary(), "timer": timer, "l2": l2, "repeats": repeats,
         "started": run.started.isoformat(timespec="seconds"), "seconds": round(run.seconds, 3),
-        "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": _sha256(path),
+        "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": sha256(path),
     }  # fmt: skip
     sidecar = sidecar_of(path)
     sidecar.write_text(json.dumps(joined(before, meta) if before else meta, indent=1) + "\n", encoding="utf-8")
@@ -323,7 +323,7 @@ def _implausible(meta: dict) -> list[str]:
 def _other_file(path: Path, meta: dict) -> list[str]:
     """What the sidecar says that the file and its folder deny."""
     problems = []
-    if meta["sha256"] != _sha256(path):
+    if meta["sha256"] != sha256(path):
         problems.append(f"{path.name} was changed after it was measured (sha256 differs)")
     folder = path.parent.name
     if data.RECORDED in path.resolve().parents and folder not in meta["gpu"].lower():
@@ -347,7 +347,3 @@ def _spread(rows: list[dict[str, str]]) -> list[str]:
             if all(cells) and not float(cells[0]) <= float(cells[1]) <= float(cells[2]):
                 return [f"row {i + 1}: {name} {cells[1]} is not within its p10 {cells[0]} and p90 {cells[2]}"]
     return []
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
