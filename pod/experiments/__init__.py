@@ -107,3 +107,8 @@ class Figure:
     @property
     def line(self) -> str:
         return f"{self.id:<14} {self.state_text:<29} {self.source}: {self.title}"
+
+
+def short(tokens: int) -> str:
+    """16384 -> 16K."""
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)

@@ -7,9 +7,9 @@ from matplotlib import pyplot as plt
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
+from pod.experiments import Figure, short
 from pod.experiments.gpu.predicted import Case, milliseconds
-from pod.experiments.methods.shared import gain, short
+from pod.experiments.methods.shared import gain
 from pod.experiments.pod import pod_13, pod_14
 from pod.show import style
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import hardware, read
-from pod.experiments import Figure
+from pod.experiments import Figure, short
 from pod.experiments.hopper.hopper_mixed import BATCHES as MIXED
 from pod.kernels import sm90
 from pod.measure import timing
@@ -119,16 +119,12 @@ def name(batch) -> str:
     """A batch in words: chunk @ context + decodes x context, query / KV heads."""
     parts, (prefill, decode) = [], (batch.prefill, batch.decode)
     if prefill:
-        one = f"{_short(prefill.q_lens[0])} @ {_short(prefill.kv_lens[0])}"
+        one = f"{short(prefill.q_lens[0])} @ {short(prefill.kv_lens[0])}"
         parts.append(one if len(prefill.q_lens) == 1 else f"{len(prefill.q_lens)} chunks")
     if decode:
-        many = f"{len(decode.kv_lens)} x {_short(decode.kv_lens[0])}"
+        many = f"{len(decode.kv_lens)} x {short(decode.kv_lens[0])}"
         parts.append(many if len(set(decode.kv_lens)) == 1 else f"{len(decode.kv_lens)} ragged")
     return f"{' + '.join(parts)}, {batch.num_q_heads}/{batch.num_kv_heads}"
-
-
-def _short(tokens: int) -> str:
-    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
 
 
 def draw(df):

@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
-from pod.experiments import Figure
+from pod.experiments import Figure, short
 from pod.experiments.hopper.hopper_sweep import geomean, parts
 from pod.measure import peers, timing
 from pod.show import style
@@ -96,11 +96,7 @@ def table():
 
 def _name(row) -> str:
     heads = f"{row.q_heads}/{row.kv_heads}"
-    return f"{_short(row.chunk)} @ {_short(row.context)} + {row.decodes} x {_short(row.decode_context)}, {heads}"
-
-
-def _short(tokens: int) -> str:
-    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
+    return f"{short(row.chunk)} @ {short(row.context)} + {row.decodes} x {short(row.decode_context)}, {heads}"
 
 
 # ---------------------------------------------------------------- the picture

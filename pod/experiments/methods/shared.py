@@ -66,8 +66,3 @@ def with_parts(df):
 def gain(base, other):
     """How much faster `other` is than `base`, %."""
     return 100 * (base / other - 1)
-
-
-def short(tokens: int) -> str:
-    """16384 -> 16K."""
-    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
-from pod.experiments.methods.shared import recorded, short, with_parts
+from pod.experiments import Figure, short
+from pod.experiments.methods.shared import recorded, with_parts
 from pod.measure import peers
 from pod.show import style
 
