@@ -16,12 +16,13 @@ METHODS = dict.fromkeys(sm80.METHODS, sm80) | {"hopper": sm90, "lean": lean}
 CTAS_PER_SM = (2, 4)
 SHAPE = ("kv_lens", "num_q_heads", "num_kv_heads", "head_dim", "page_size", "dtype")  # what a HybridBatch says as well
 OPTIONS = {"policy": "proportional", "ctas_per_sm": "auto", "prefill_splits": "limited", "decode_splits": "auto"}
-TAKES = {"hopper": (), "lean": ("decode_splits",)}  # the options that shape a method, where it is not all of them
+TAKES = {"hopper": ("invariant",), "lean": ("decode_splits",)}  # what shapes a method, where it is not all of OPTIONS
 
 
 def plan(
     q_lens, kv_lens=None, num_q_heads=None, num_kv_heads=None, head_dim=None, page_size=None, dtype=None, device="cuda",
     method="auto", policy="proportional", ctas_per_sm="auto", prefill_splits="limited", decode_splits="auto",
+    invariant=False,
 ) -> Plan:  # fmt: skip
     """Decide who computes what, for sequences that bring q_lens tokens and then hold kv_lens, the new ones included.
 
@@ -35,6 +36,9 @@ def plan(
     decode_splits alone; anything but the default there makes "auto" choose "pod". policy, for pod: "proportional" (to
     the work), "50:50", or "integer ratio" (of CTA counts, as the paper's artifact has it). ctas_per_sm: 2, 4 or "auto".
     prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a number.
+
+    invariant, for hopper: a sequence's results do not depend on the others of the batch, to the bit. It costs some
+    speed, since all keys are cut at fixed lengths.
     """
     batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype)
     device = _device(device)
@@ -43,12 +47,15 @@ def plan(
     _one_of("ctas_per_sm", ctas_per_sm, ("auto", *CTAS_PER_SM))
     _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))
     _count_or("decode_splits", decode_splits, ("auto", "stream-k"))
+    if invariant is not True and invariant is not False:
+        raise ValueError(f"invariant: got {invariant!r}, allowed are True and False")
     named = {name: value for name, value in options.items() if value != OPTIONS[name]}
-    method = _choose(method, batch, device, bool(named))
-    for name in named.keys() - set(TAKES.get(method, OPTIONS)):
-        raise ValueError(f"{name}: got {named[name]!r}, allowed for method {method!r} is {OPTIONS[name]!r}")
+    method = "hopper" if invariant and method == "auto" else _choose(method, batch, device, bool(named))
+    for name, value in (named | ({"invariant": True} if invariant else {})).items():
+        if name not in TAKES.get(method, OPTIONS):
+            raise ValueError(f"{name}: got {value!r}, allowed for method {method!r} is {OPTIONS.get(name, False)!r}")
     if method == "hopper":
-        return sm90.plan(batch, device)
+        return sm90.plan(batch, device, invariant=invariant)
     if method == "lean":
         return lean.plan(batch, device, decode_splits)
     return sm80.plan(batch, device, method, **options)

@@ -3,6 +3,7 @@
 import time
 import timeit
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -250,7 +251,7 @@ def test_all_that_auto_may_choose_is_built_ahead(hopper, monkeypatch):
     monkeypatch.setattr(attention, "_device", lambda device: torch.device("cuda", 0))
     monkeypatch.setattr(build, "sm_count", lambda device: 132)
     monkeypatch.setattr(build, "gpu_of", lambda device: pod.GPUS["h200"])
-    monkeypatch.setattr(launch, "place", lambda *_: None)
+    monkeypatch.setattr(launch, "place", lambda schedule, *_: SimpleNamespace(schedule=schedule))
     pod.build(32, 8, 128, 16)
     for q_lens, kv_len in (((1,), 500), ((1,) * 64, 500), ((1,) * 64, 60000), ((300, 1, 1), 4000), ((300,), 300)):
         pod.plan(q_lens, [kv_len] * len(q_lens), 32, 8, 128, 16).operator()
@@ -265,10 +266,10 @@ def test_a_lazy_build_says_which_call_would_have_saved_the_wait(monkeypatch, tmp
     monkeypatch.setattr(build, "require_tools", lambda *_: None)
     monkeypatch.setattr(build, "compiler", lambda: "some-c++")
     monkeypatch.setattr("pod.kernels.builder.build", pretend)
-    build._build(sm90.HOPPER, ("",), (9, 0), tmp_path / "lazy.so")
+    build._build(sm90.HOPPER, ("bfloat16_128_8",), (9, 0), tmp_path / "lazy.so")
     assert "pod.build(...) ahead would have saved this wait" in capsys.readouterr().err
     with build.ahead():
-        build._build(sm90.HOPPER, ("",), (9, 0), tmp_path / "ahead.so")
+        build._build(sm90.HOPPER, ("bfloat16_128_8",), (9, 0), tmp_path / "ahead.so")
     assert "pod.build" not in capsys.readouterr().err
 
 

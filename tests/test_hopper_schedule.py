@@ -14,16 +14,22 @@ from pod.batch import HybridBatch
 from pod.reference import hybrid_attention
 from pod.schedule import choose, decide, prefill
 from pod.schedule.execute import execute, queries, rows
-from pod.schedule.work import PERSISTENT, WIDE, WorkList
+from pod.schedule.work import PERSISTENT, WIDE, Schedule, WorkList, sides
 
 TILE = PERSISTENT.decode_keys
+PAD = round(choose.TILE_PIECE_US / choose.tile_us(128))  # tiles that beginning a head is worth
 
 
 def lists(b) -> tuple[WorkList, WorkList]:
     """Both work lists of a batch, as the plan makes them."""
+    schedule = made(b)
+    return schedule.prefill, schedule.decode
+
+
+def made(b) -> Schedule:
     batch = HybridBatch(b.q_lens, b.kv_lens, b.hq, b.hkv, 128)
-    made = decide.hopper(batch, b.workers, b.splits, b.weights, causal=b.causal)
-    return made.prefill, made.decode
+    roles = getattr(b, "roles", None) or choose.roles(batch)
+    return decide.hopper(batch, b.workers, b.splits, b.weights, roles=roles, causal=b.causal)
 
 
 @st.composite
@@ -31,9 +37,10 @@ def batches(draw, longest=900, chunk=300):
     sequences = []
     for _ in range(draw(st.integers(1, 4))):
         kv_len = draw(st.integers(2, longest))
-        sequences.append((draw(st.just(1) | st.integers(2, min(chunk, kv_len))), kv_len))
+        few, many = st.integers(1, min(8, kv_len)), st.integers(2, min(chunk, kv_len))
+        sequences.append((draw(st.just(1) | few | many), kv_len))
     hkv = draw(st.sampled_from([1, 2, 3, 4, 8]))
-    group = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16])) if hkv < 4 else draw(st.sampled_from([1, 2, 4]))
+    group = draw(st.sampled_from([1, 2, 3, 5, 7, 8, 12, 16, 40, 71])) if hkv < 4 else draw(st.sampled_from([1, 2, 4]))
     q_lens, kv_lens = zip(*sequences, strict=True)
     return SimpleNamespace(
         q_lens=q_lens, kv_lens=kv_lens, hkv=hkv, hq=hkv * group, causal=draw(st.booleans()), weights=None,
@@ -86,27 +93,30 @@ def test_parts_fill_all_slots_once_and_join_without_gaps(b):
 
 @settings(max_examples=60)
 @given(batches(longest=6000, chunk=2))
-def test_decode_pieces_are_equal_within_one_tile(b):
+def test_decode_pieces_take_equally_long(b):
+    """A head's beginning counts as so many tiles as it takes."""
+    b.roles = choose.possible_roles(b.hq // b.hkv)[0]
     _, work = lists(b)
     if not len(work):
         return
     assert work.pieces[0] == 0 and work.pieces[-1] == len(work)
     sizes = np.add.reduceat(work.blocks(TILE), work.pieces[:-1])
     assert (np.diff(work.pieces) > 0).all() and len(sizes) <= max(b.workers, 1)
-    assert np.ptp(sizes) <= 1
-    if len(sizes) > b.hkv * 2:  # more than one cut a head: then a piece is worth its merge
-        assert sizes.min() >= choose.MIN_TILES - 1
+    heads = np.add.reduceat((work.begin == 0).astype(int), work.pieces[:-1])
+    even = (sizes + PAD * heads).sum() / len(sizes)
+    assert (sizes + PAD * heads).max() <= max(even, sizes.sum() / b.workers) + PAD + 1
 
 
 @settings(max_examples=60)
 @given(batches(longest=6000, chunk=2))
 def test_pieces_of_a_team_read_the_same_tokens_of_neighbouring_heads(b):
+    rows = made(b).shape.decode_rows
     _, work = lists(b)
-    passes = b.hkv * -(-(b.hq // b.hkv) // PERSISTENT.decode_rows)
+    passes = b.hkv * -(-(b.hq // b.hkv) // rows)
     team = np.gcd(passes & -passes, b.workers)
     pieces = [slice(i, j) for i, j in pairwise(work.pieces)]
     assert len(pieces) % team == 0
-    number = work.kv_head * (passes // b.hkv) + (work.head - work.kv_head * (b.hq // b.hkv)) // PERSISTENT.decode_rows
+    number = work.kv_head * (passes // b.hkv) + (work.head - work.kv_head * (b.hq // b.hkv)) // rows
     for first in range(0, len(pieces), team):
         for j, piece in enumerate(pieces[first : first + team]):
             for column in (work.seq, work.begin, work.end, work.part, work.parts):
@@ -117,13 +127,15 @@ def test_pieces_of_a_team_read_the_same_tokens_of_neighbouring_heads(b):
 @settings(max_examples=30)
 @given(batches(longest=6000, chunk=2), st.lists(st.integers(1, 9), min_size=132, max_size=132))
 def test_weights_make_pieces_unequal_on_purpose(b, weights):
-    b.weights = np.array(weights)
-    _, work = lists(b)
-    if not len(work):
+    batch = HybridBatch(b.q_lens, b.kv_lens, b.hq, b.hkv, 128)
+    _, singles = sides(batch)
+    if not len(singles.seq):
         return
+    work, b.weights = decide.hopper_ranges(singles, b.workers, np.array(weights)), np.array(weights)
     tiles = work.blocks(TILE)
     sizes = np.array([tiles[first:last].sum() for first, last in pairwise(work.pieces)])
-    span = np.gcd((b.hkv * -(-(b.hq // b.hkv) // 8)) & -(b.hkv * -(-(b.hq // b.hkv) // 8)), b.workers)
+    passes = b.hkv * -(-(b.hq // b.hkv) // PERSISTENT.decode_rows)
+    span = np.gcd(passes & -passes, b.workers)
     share = b.weights[: len(sizes) // span]
     np.testing.assert_allclose(sizes[::span], share / share.sum() * sizes[::span].sum(), atol=1.01)
 
@@ -158,13 +170,19 @@ def test_heads_that_do_not_fit_in_l2_together_come_in_sections():
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=40), st.sampled_from([1, 4, 132]))
 def test_splitting_is_chosen_only_where_it_pays(blocks, workers):
     blocks = np.array(sorted(blocks, reverse=True))
-    splits = choose.prefill_splits(blocks, workers)
-    assert 1 <= splits <= 8 and (splits == 1 or len(blocks) * splits <= 2 * workers)
+    parts = choose.prefill_parts(blocks, workers)
+    assert (parts >= 1).all() and (parts <= blocks).all()
 
-    def time(splits):
-        return choose.makespan(np.repeat(np.ceil(blocks / splits) + choose.UNIT_OVERHEAD, splits), workers)
+    def time(parts):
+        return choose.prefill_time(np.repeat(np.ceil(blocks / parts), parts), np.repeat(parts, parts), workers)
 
-    assert time(splits) <= time(1)
+    assert time(parts) <= time(np.ones_like(blocks))
+
+
+def test_beside_a_long_decode_prefill_stays_whole():
+    blocks = np.array([64] * 20)
+    assert choose.prefill_parts(blocks, 132).max() > 1
+    assert choose.prefill_parts(blocks, 132, beside=200).max() == 1
 
 
 @settings(max_examples=25)
@@ -185,8 +203,9 @@ def test_executed_work_lists_give_attention_in_any_order(b, seed):
 
 def _example():
     return SimpleNamespace(
-        q_lens=(1, 200, 1), kv_lens=(700, 600, 500), hkv=2, hq=8, causal=True, workers=4, splits=2, weights=None
-    )
+        q_lens=(1, 200, 1), kv_lens=(700, 600, 500), hkv=2, hq=8, causal=True, workers=4, splits=2, weights=None,
+        roles=choose.Roles(8, 1),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", ["lost", "twice", "short"])
@@ -212,7 +231,7 @@ def test_auto_takes_the_fused_kernel_where_there_is_prefill_and_the_decode_metho
     """Of decodes alone the method lean knows more: where a warp's tile reads faster, and where a fixed split does."""
     monkeypatch.setattr("pod.kernels.sm90.available", lambda device="cuda": True)
     for name in ("sm90", "lean"):
-        monkeypatch.setattr(f"pod.kernels.{name}.plan", lambda *_, name=name: name)
+        monkeypatch.setattr(f"pod.kernels.{name}.plan", lambda *_, name=name, **__: name)
     for q_lens, module in (((64, 1), "sm90"), ((64,), "sm90"), ((1, 1), "lean")):
         assert pod.plan(q_lens, (64,) * len(q_lens), 8, 2, 64, device="cpu", method="auto") == module
     named = pod.plan((1, 1), (64, 64), 8, 2, 64, device="cpu", method="auto", decode_splits=2)
@@ -225,8 +244,8 @@ def test_a_wide_tile_is_taken_where_its_units_end_sooner():
     def shape(chunk, context, heads, head_dim):
         return decide.hopper(HybridBatch([chunk], [context], *heads, head_dim), 132).shape
 
-    assert shape(8192, 8192, (32, 8), 64) is WIDE
-    assert shape(8192, 8192, (32, 8), 128) is PERSISTENT
-    assert shape(2048, 8192, (16, 16), 64) is PERSISTENT  # 176 wide pieces are two waves on 132 SMs, as 256 are
-    beside = HybridBatch([8192, 1], [8192, 100], 32, 8, 64)
-    assert decide.hopper(beside, 132).shape is PERSISTENT
+    assert shape(8192, 8192, (32, 8), 64) == WIDE
+    assert shape(8192, 8192, (32, 8), 128) == PERSISTENT
+    assert shape(130, 8192, (8, 8), 64) == PERSISTENT  # the wide tile has room for more tokens than there are
+    beside = HybridBatch([8192, *[1] * 40], [8192, *[16384] * 40], 32, 8, 64)
+    assert decide.hopper(beside, 132).shape == PERSISTENT

@@ -389,7 +389,7 @@ print(tuple(pod.hybrid_attention(q, k, v, plan).shape))
 def test_gpu_build_without_nvcc_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(build, "nvcc", lambda: None)
     with pytest.raises(build.BuildError, match="^no nvcc here, so the kernels cannot be built; .*doctor.*$"):
-        build._build(HOPPER, ("",), (9, 0), Path("never.so"))
+        build._build(HOPPER, ("bfloat16_128_8",), (9, 0), Path("never.so"))
 
 
 @pytest.mark.parametrize("release, allowed", [("12.4", False), ("12.5", True), ("13.0", True)])
@@ -402,7 +402,7 @@ def test_hopper_build_needs_a_cuda_that_knows_versions_of_functions(monkeypatch,
     if allowed:
         return build.require_tools(gpu=True, arch=HOPPER.arch)
     with pytest.raises(build.BuildError, match="^nvcc: got CUDA 12.4, allowed for sm_90a is 12.5 and later, so .*$"):
-        build._build(HOPPER, ("",), (9, 0), Path("never.so"))
+        build._build(HOPPER, ("bfloat16_128_8",), (9, 0), Path("never.so"))
 
 
 @pytest.fixture
@@ -432,7 +432,7 @@ def workshop(monkeypatch, tmp_path):
 
 def test_library_changes_its_name_with_what_it_is_made_from(workshop):
     def names():
-        return [build._library(HYBRID, KIND, None), build._library(HOPPER, ("",), (9, 0))]
+        return [build._library(HYBRID, KIND, None), build._library(HOPPER, ("bfloat16_128_8",), (9, 0))]
 
     before = names()
     for header, changed in {"include/softmax.cuh": (True, True), "emulate/warp.h": (True, False),
@@ -535,7 +535,8 @@ def test_disk_that_is_full_costs_one_line(workshop, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "family, kinds, arch", [(HYBRID, KIND, "80"), (HYBRID, ("float16_128_trace",), "80"), (HOPPER, ("",), "90a")]
+    "family, kinds, arch",
+    [(HYBRID, KIND, "80"), (HYBRID, ("float16_128_trace",), "80"), (HOPPER, ("bfloat16_128_8",), "90a")],
 )
 def test_gpu_library_is_made_of_both_sources_for_its_architecture(workshop, family, kinds, arch):
     _, calls = workshop

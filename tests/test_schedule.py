@@ -12,7 +12,7 @@ from pod.hardware import GPUS
 from pod.reference import hybrid_attention
 from pod.schedule import binding, choose, decide, prefill
 from pod.schedule.execute import execute, rows
-from pod.schedule.work import SHAPES, Side
+from pod.schedule.work import SHAPES, Pack, Side
 
 heads = st.sampled_from([(1, 1), (4, 1), (8, 2), (6, 6), (24, 1), (40, 2)])
 lengths = st.lists(st.integers(1, 700), min_size=1, max_size=6)
@@ -85,7 +85,7 @@ def test_prefill_lists_read_what_the_mask_leaves_once_and_longest_first(heads, q
     q_lens = np.array(q_lens) + 1
     kv_lens, starts, seqs = q_lens + before, np.cumsum(q_lens) - q_lens, np.arange(len(q_lens))
     side, shape = Side(starts, q_lens, kv_lens, seqs, *heads), SHAPES[ctas]
-    tiles = prefill.longest_first(prefill.tiles(side, shape.prefill_rows, causal=causal))
+    tiles = prefill.longest_first(prefill.tiles(side, Pack(shape.prefill_rows, 1), causal))
     work = prefill.cut(tiles, splits, shape.prefill_keys)
     met = cover(work)
     assert met.keys() == {(t, h) for t in range(q_lens.sum()) for h in range(q_heads)}

@@ -60,10 +60,9 @@ def of_sm80(batch, method, sms, gpu, **choice) -> tuple:
 
 def of_sm90(batch, sms, **choice) -> tuple:
     made = decide.hopper(batch, sms, **choice, causal=batch.causal)
-    rows, floats = made.shape.prefill_rows, 8 * (batch.head_dim // 8 + 1)
-    *lists, numbers = placed(sm90.lay_out(made), "prefill_works", "decode_works", "pieces", "prefill_groups")
-    prefill = placed(sm90.lay_out(made), "pack_shift", "prefill_rows")[-1] if batch.prefill else []
-    return *lists, [*numbers, made.prefill.partials * rows * floats, sms, *prefill]
+    numbers = ("sms", "yields", "prefill_works", "decode_works", "pieces", "prefill_groups", "decode_groups",
+               "prefill_slots", "prefill_rows", "pack_tokens", "pack_heads", "decode_rows")  # fmt: skip
+    return placed(sm90.lay_out(made), *numbers)
 
 
 def of_lean(batch, sms, worker="warp", **choice) -> tuple:
@@ -81,7 +80,8 @@ def ways(batch: HybridBatch, draw: random.Random):
         yield method, of_sm80(batch, method, sms, gpu, **choice)
     weights = None if draw.random() < 0.7 else [draw.uniform(0.2, 3.0) for _ in range(sms)]
     made = of_sm90(batch, sms, splits=draw.choice((None, None, 1, 3, 8)), weights=weights)
-    yield "hopper", (*made, choose.prefill_yields(batch))
+    yield "hopper", made
+    yield "hopper invariant", of_sm90(batch, sms, invariant=True)
     if batch.prefill:
         return
     yield "hopper splits", (*of_sm90(batch, sms, parts=draw.randint(1, 20)), choose.whole_parts(batch, sms) or 0)

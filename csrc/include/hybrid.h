@@ -9,9 +9,11 @@ struct Header {
     int yields;                            // prefill leaves the tensor cores to decode between two turns (sm90)
     int prefill_works, decode_works;       // Work records of each side
     int pieces, deals;                     // of decode; what tickets ask for (sm80)
-    int prefill_groups, decode_groups;     // tiles that are merged from parts
+    int prefill_groups, decode_groups;     // arrival counters of tiles that are merged from parts
     int prefill_slots, decode_slots;       // partial results
-    int prefill_rows, pack_shift;          // of a tile; log2 of the query heads that share it (sm90)
+    int prefill_rows;                      // of a tile
+    int pack_tokens, pack_heads;           // that it holds (sm90)
+    int decode_rows;                       // of a piece of decode, tokens x heads (sm90)
     int trace_rows;
 };
 

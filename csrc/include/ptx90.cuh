@@ -69,6 +69,12 @@ DEV int thread_id() {
     GPU(int thread; asm volatile("mov.u32 %0, %tid.x;" : "=r"(thread)); return thread;)
     CPU(return threadIdx.x;)
 }
+// The same number, though the compiler does not know it: what is computed from it is computed here, and not kept from
+// before.
+DEV int anew(int x) {
+    GPU(asm volatile("" : "+r"(x));)
+    return x;
+}
 // True in exactly one lane of a converged warp; unlike a lane test, the compiler knows that it is one lane.
 DEV bool elect_one(AT_ONLY) {
     GPU(uint32_t r;
@@ -120,15 +126,17 @@ template <int N> DEV void touch([[maybe_unused]] float (&d)[N]) {
 DEV uint64_t desc_sw128(uint32_t addr, uint32_t lbo, uint32_t sbo) {
     return uint64_t((addr & 0x3FFFF) >> 4) | uint64_t(lbo >> 4) << 16 | uint64_t(sbo >> 4) << 32 | 1ull << 62;
 }
-// Operand descriptor, no swizzle, MN-major with 8 elements (16 B) a k-row: groups of 8 k-rows `lbo` apart.
-DEV uint64_t desc_plain(uint32_t addr, uint32_t lbo) {
-    return uint64_t((addr & 0x3FFFF) >> 4) | uint64_t(lbo >> 4) << 16 | uint64_t(lbo >> 4) << 32;
+// Operand descriptor, no swizzle, MN-major with 8 elements (16 B) a k-row: groups of 8 k-rows `lbo` apart, of 8
+// elements `sbo`.
+DEV uint64_t desc_plain(uint32_t addr, uint32_t lbo, uint32_t sbo) {
+    return uint64_t((addr & 0x3FFFF) >> 4) | uint64_t(lbo >> 4) << 16 | uint64_t(sbo >> 4) << 32;
 }
 
 #define F8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
                  "+f"(d[i + 6]), "+f"(d[i + 7])
 #define ACC32(d) F8(d, 0), F8(d, 8), F8(d, 16), F8(d, 24)
 #define ACC64(d) ACC32(d), F8(d, 32), F8(d, 40), F8(d, 48), F8(d, 56)
+#define LIST8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define LIST32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
                "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define LIST64 LIST32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
@@ -166,16 +174,27 @@ template <typename T> DEV void wgmma_rs(float (&d)[32], const uint32_t* a, uint6
     CPU((emulate::wgmma<T, 64>(d, a, {0, false}, {b, true}, true, at));)
 #undef POD_RS
 }
-// D[64x8] (+)= A[64x16] B[16x8], both in shared memory. MN = 1: both MN-major, else both K-major.
-template <typename T, int MN, int ACC> DEV void wgmma_n8(float (&d)[4], uint64_t a, uint64_t b AT) {
-#define POD_N8(TYPE)                                                                    \
+// D[64xN] (+)= A[64x16] B[16xN] of few columns, 8 or 16, both in shared memory. MN = 1: both MN-major, else both
+// K-major.
+template <typename T, int MN, int ACC> DEV void wgmma_narrow(float (&d)[4], uint64_t a, uint64_t b AT) {
+#define POD_NARROW(TYPE)                                                                \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"                            \
                  "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE             \
                  " {%0,%1,%2,%3}, %4, %5, p, 1, 1, %7, %7;\n}\n"                        \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b), "n"(ACC), "n"(MN))
-    GPU(if constexpr (std::is_same<T, __half>::value) POD_N8("f16"); else POD_N8("bf16");)
+    GPU(if constexpr (std::is_same<T, __half>::value) POD_NARROW("f16"); else POD_NARROW("bf16");)
     CPU((emulate::wgmma<T, 8>(d, nullptr, {a, MN}, {b, MN}, ACC, at));)
-#undef POD_N8
+#undef POD_NARROW
+}
+template <typename T, int MN, int ACC> DEV void wgmma_narrow(float (&d)[8], uint64_t a, uint64_t b AT) {
+#define POD_NARROW(TYPE)                                                                \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"                           \
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE            \
+                 " {" LIST8 "}, %8, %9, p, 1, 1, %11, %11;\n}\n"                        \
+                 : F8(d, 0) : "l"(a), "l"(b), "n"(ACC), "n"(MN))
+    GPU(if constexpr (std::is_same<T, __half>::value) POD_NARROW("f16"); else POD_NARROW("bf16");)
+    CPU((emulate::wgmma<T, 16>(d, nullptr, {a, MN}, {b, MN}, ACC, at));)
+#undef POD_NARROW
 }
 
 }  // namespace ptx

@@ -19,15 +19,15 @@ struct KvLayout {
 // One piece of work: query rows against a range of KV tiles. Made by pod/kernels/sm90.py, three int4 each; a
 // producer copies it to shared memory for its consumers.
 struct Work {
-    shared<int> q_row;          // prefill: first token of q; decode: q row x Hq + first head of the group
-    shared<int> rows;           // prefill: rows of the tile, tokens x heads (<= 128); decode: query heads (<= 8)
+    shared<int> q_row;          // prefill: first token of q; decode: first token x Hq + first head
+    shared<int> tokens;
     shared<int> head;           // prefill: first query head; decode: KV head
     shared<int> seq;            // batch index, or row of the page table
     shared<int> pos0;           // prefill: context position of the first token; decode: first head inside its group
     shared<int> kv_len;         // tokens of the sequence
     shared<int> begin, end;     // KV tiles of this part (128 tokens in prefill, 64 in decode)
     shared<int> part, parts;    // which part of how many; parts = 1: the result goes straight out
-    shared<int> slot, group;    // first of the group's partial slots; the group's arrival counter
+    shared<int> slot, group;    // first of the tile's partial slots, and of its arrival counters
 };
 static_assert(sizeof(Work) == 48, "twelve fields");
 
@@ -42,6 +42,23 @@ struct Record {
     }
 };
 #define FIELD(record, name) (record).get(offsetof(Work, name))
+
+// Parts become one in two rounds where they are many, since one CTA reads them slowly: kFan neighbours first, whose sum
+// takes the place of the first of them, then these. Counters: of the last round, then one for each kFan parts.
+template <int kFan> struct Round {
+    int first, step, count;  // parts that become one
+    int mine;                // where this CTA's share of it lies
+    int counter;
+
+    DEV Round(const Work& w, bool last) {
+        const int fan = w.parts > kFan ? kFan : 1, neighbours = w.part / fan * fan;
+        first = last ? 0 : neighbours;
+        step = last ? fan : 1;
+        count = last ? (w.parts + fan - 1) / fan : min(fan, w.parts - neighbours);
+        mine = last ? neighbours : w.part;
+        counter = last ? w.group : w.group + 1 + w.part / fan;
+    }
+};
 
 // A queue from which all CTAs draw: [0] the next piece, [1] CTAs that found it empty; zero between launches.
 using Queue = gptr<int>;

@@ -1,13 +1,13 @@
-// Decode on Hopper: one producer warp streams KV, one warpgroup multiplies. One query token a request, up to 8 query
-// heads of one KV head packed. The product is swapped, S^T = K Q^T and O^T = V^T P^T, so that the few heads are the
-// narrow side (n = 8) and nothing is padded to 64 rows. It is wgmma and not mma.sync, because beside prefill's wgmma
-// mma.sync starves.
+// Decode on Hopper: one producer warp streams KV, one warpgroup multiplies. The rows of a piece are the few new tokens
+// of a request by the query heads of one KV head, kRows of them at most. The product is swapped, S^T = K Q^T and O^T =
+// V^T P^T, so that the few rows are the narrow side (n = 8 or 16) and nothing is padded to 64 rows. It is wgmma and
+// not mma.sync, because beside prefill's wgmma mma.sync starves.
 #pragma once
 #include "sm90/common.cuh"
 
 namespace sm90::decode {
 
-constexpr int kTokens = 64, kHeads = 8;           // tokens a tile, query heads packed
+constexpr int kTokens = 64, kFan = 16;            // keys a tile; parts that are merged at a time: FAN of sm90.py
 constexpr uint32_t kGranule = kTokens * 128;      // the ring's unit: 64 tokens of 64 columns, a swizzled panel
 constexpr float kLow = -1e30f;                    // "minus infinity" that never makes inf - inf
 constexpr int kBarrier = 5, kThreads = 128;       // named barrier of the warpgroup
@@ -17,11 +17,13 @@ DEV void meet(AT_ONLY) {
 }
 DEV bool any_of_all(bool mine AT) { return ptx::named_barrier_any(kBarrier, kThreads, mine PASS_AT); }
 
-// Shared memory: the ring, two Q tiles and two P tiles.
-template <int D, int kGranules> struct Smem {
-    static constexpr uint32_t kQBytes = kHeads * D * 2, kPBytes = kTokens * kHeads * 2;
-    static_assert(2 * kPBytes >= 32 * 4 * sizeof(float4), "m and l of 32 parts");
-    static constexpr uint32_t kQ = kGranules * kGranule, kP = kQ + 2 * kQBytes, kBytes = kP + 2 * kPBytes;
+// Shared memory: the ring, as deep as there is room beside prefill, since it holds what is on its way from DRAM; then Q
+// tiles and two P tiles. With 16 rows a second Q tile would cost the ring a granule.
+template <int D, int kRows> struct Smem {
+    static constexpr int kGranules = D == 64 ? 16 : 7, kQTiles = D == 128 && kRows > 8 ? 1 : 2;
+    static constexpr uint32_t kQPanel = kRows * 128, kQBytes = kRows * D * 2, kPBytes = kTokens * kRows * 2;
+    static_assert(2 * kPBytes >= 32 * 4 * sizeof(float4), "m and l of an octet of 32 parts");
+    static constexpr uint32_t kQ = kGranules * kGranule, kP = kQ + kQTiles * kQBytes, kBytes = kP + 2 * kPBytes;
 };
 
 struct Params {
@@ -32,19 +34,31 @@ struct Params {
     Queue queue;               // of chunks
     gptr<float> part;          // partial results, kSlotFloats<D> each
     gptr<int> arrived;         // one a group: partials stored; 0 between launches
-    int n_chunks, num_q_heads;
+    int n_chunks, num_q_heads, group, causal;
+    int pack_shift;            // row n is token n >> pack_shift; the low bits are its head, in a pass over some of them
+    int q_bytes;               // of the box that brings a panel of Q
     float scale_log2;
 };
-template <int D> constexpr int kSlotFloats = 128 * (D / 16) + 16;  // O^T in fragment order, then m and l of 8 heads
+// O^T in fragment order, then m and l of the rows.
+template <int D, int kRows> constexpr int kSlotFloats = kRows * (D + 2);
 
-using Exchange = shared<float[4][kHeads]>;
+// The rows of a piece. The others of the kRows are padding, or queries of somebody else.
+struct Rows {
+    int shift, tokens, heads;
+    DEV Rows(const Params& p, const Work& w)
+        : shift(p.pack_shift), tokens(w.tokens), heads(min(1 << p.pack_shift, p.group - w.pos0)) {}
+    DEV bool real(int n) const { return (n >> shift) < tokens && (n & ((1 << shift) - 1)) < heads; }
+};
 
-template <int kGranules> struct Control {
-    Ring<kGranules> kv;        // panels of K and V, in the order of their use
-    Ring<2> q;
-    alignas(16) Work work[2];  // records of the two Q tiles
-    Exchange exchange;         // between the warps
-    bool done;                 // this CTA's decode is over: prefill need not yield
+template <int kRows> using Exchange = shared<float[4][kRows]>;
+
+template <int D, int kRows> struct Control {
+    using S = Smem<D, kRows>;
+    Ring<S::kGranules> kv;              // panels of K and V, in the order of their use
+    Ring<S::kQTiles> q;
+    alignas(16) Work work[S::kQTiles];  // records of the Q tiles
+    Exchange<kRows> exchange;           // between the warps
+    bool done;                          // this CTA's decode is over: prefill need not yield
 
     DEV void init() {  // readers are warps
         kv.init(4);
@@ -63,17 +77,17 @@ struct Maps {
     }
 };
 
-template <int D, int kGranules, int kPage> struct Producer {
-    using S = Smem<D, kGranules>;
+template <int D, int kRows, int kPage> struct Producer {
+    using S = Smem<D, kRows>;
     const Maps& maps;
     const Params& p;
     const KvLayout& kv;
     smem_addr base;
-    Control<kGranules>& c;
+    Control<D, kRows>& c;
     int lane;
     PageWindow window = {};
-    Place<kGranules> at = {};  // places carry on across tiles and pieces of work
-    Place<2> piece = {};
+    Place<S::kGranules> at = {};  // places carry on across tiles and pieces of work
+    Place<S::kQTiles> piece = {};
 
     // The panels of a tile of K or V.
     DEV void load(bool values, int seq, int kv_len, int head, int tile) {
@@ -97,22 +111,23 @@ template <int D, int kGranules, int kPage> struct Producer {
     DEV void announce(const Record& w) {
         const int head0 = FIELD(w, pos0), kv_head = FIELD(w, head), token = FIELD(w, q_row) / p.num_q_heads;
         c.q.acquire(piece);
-        const uint32_t stage = piece.stage();
-        const smem_addr filled = c.q.filled(piece);
-        w.copy_to(c.work[stage], lane);
+        const smem_addr filled = c.q.filled(piece), dst = base + S::kQ + piece.stage() * S::kQBytes;
+        w.copy_to(c.work[piece.stage()], lane);
         __syncwarp();
         if (ptx::elect_one()) {
-            c.q.expect(piece, S::kQBytes);
-            ptx::tma_load_5d(base + S::kQ + stage * S::kQBytes, &maps.q, filled, head0, 0, kv_head, token);
+            c.q.expect(piece, D / 64 * p.q_bytes);
+#pragma unroll
+            for (int panel = 0; panel < D / 64; panel++)
+                ptx::tma_load_5d(dst + panel * S::kQPanel, &maps.q, filled, head0, token, panel, kv_head);
         }
         __syncwarp();
         piece.advance();
     }
-    // A record without rows: there is no more work.
+    // A record without tokens: there is no more work.
     DEV void stop() {
         c.q.acquire(piece);
         if (!ptx::elect_one()) return;
-        c.work[piece.stage()].rows = 0;
+        c.work[piece.stage()].tokens = 0;
         c.q.fill(piece);
     }
     DEV void run() {
@@ -141,192 +156,236 @@ template <int D, int kGranules, int kPage> struct Producer {
 };
 
 // ---------------------------------------------------------------- consumer: one warpgroup
-// O^T of the warpgroup: o[b] = columns 64b + 16 warp + lane/4 (+8) of heads 2(lane%4) (+1); m and l of the same
-// heads. l is this thread's share (its own tokens) until `total` adds the others.
-template <typename T, int D> struct State {
-    float o[D / 64][4], m[2], l[2];
+// O^T of the warpgroup: o[b][4j + ..] = columns 64b + 16 warp + lane/4 (+8) of rows 8j + 2(lane%4) (+1); m and l[2j +
+// ..] of the same rows. l is this thread's share (its own keys) until `total` adds the others.
+template <typename T, int D, int kRows> struct State {
+    static constexpr int kOctets = kRows / 8;
+    float o[D / 64][4 * kOctets], m[2 * kOctets], l[2 * kOctets];
 
-    // Padding heads start from a huge maximum: their P stays zero, which costs the tensor cores the least energy.
-    DEV void clear(bool real0, bool real1) {
+    static DEV int row(int i, int lane) { return i / 2 * 8 + 2 * (lane & 3) + i % 2; }  // of m[i] and l[i]
+
+    // Padding rows start from a huge maximum: their P stays zero, which costs the tensor cores the least energy.
+    template <typename Real> DEV void clear(int j, Real real) {
 #pragma unroll
         for (int b = 0; b < D / 64; b++)
-            for (int e = 0; e < 4; e++) o[b][e] = 0.f;
-        m[0] = real0 ? kLow : -kLow;
-        m[1] = real1 ? kLow : -kLow;
-        l[0] = l[1] = 0.f;
+#pragma unroll
+            for (int e = 4 * j; e < 4 * j + 4; e++) o[b][e] = 0.f;
+#pragma unroll
+        for (int i = 2 * j; i < 2 * j + 2; i++) {
+            m[i] = real(i) ? kLow : -kLow;
+            l[i] = 0.f;
+        }
     }
-    // The maximum of the 64 tokens of heads `x`, over the lanes of a warp and over the four warps.
-    template <typename Op> DEV void reduce(float (&x)[2], Exchange& exchange, int warp, int lane, Op op) {
+    // Over the keys of `x`, of the lanes of a warp and of the four warps.
+    template <typename Op>
+    DEV void reduce(float (&x)[2 * kOctets], Exchange<kRows>& exchange, int warp, int lane, Op op) {
 #pragma unroll
         for (int i = 4; i < 32; i <<= 1)
 #pragma unroll
-            for (int h = 0; h < 2; h++) x[h] = op(x[h], __shfl_xor_sync(~0u, x[h], i));
-        if (lane < 4) ptr_cast<float2>(exchange[warp] + 2 * lane)[0] = make_float2(x[0], x[1]);
-        meet();
+            for (int n = 0; n < 2 * kOctets; n++) x[n] = op(x[n], __shfl_xor_sync(~0u, x[n], i));
+        if (lane < 4)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 y = ptr_cast<const float2>(exchange[i] + 2 * (lane & 3))[0];
-            x[0] = i ? op(x[0], y.x) : y.x;
-            x[1] = i ? op(x[1], y.y) : y.y;
-        }
+            for (int j = 0; j < kOctets; j++)
+                ptr_cast<float2>(exchange[warp] + row(2 * j, lane))[0] = make_float2(x[2 * j], x[2 * j + 1]);
+        meet();  // all warps have shown theirs
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < kOctets; j++) {
+                const float2 y = ptr_cast<const float2>(exchange[i] + row(2 * j, lane))[0];
+                x[2 * j] = i ? op(x[2 * j], y.x) : y.x;
+                x[2 * j + 1] = i ? op(x[2 * j + 1], y.y) : y.y;
+            }
     }
     // Raise the maximum to that of the new scores and rescale what was summed before.
-    DEV void raise(const float (&s)[4], float scale_log2, Exchange& exchange, int warp, int lane) {
-        float top[2] = {fmaxf(s[0], s[2]), fmaxf(s[1], s[3])};
+    DEV void raise(const float (&s)[4 * kOctets], float scale_log2, Exchange<kRows>& exchange, int warp, int lane) {
+        float top[2 * kOctets];
+#pragma unroll
+        for (int i = 0; i < 2 * kOctets; i++) top[i] = fmaxf(s[first(i)], s[first(i) + 2]);
         reduce(top, exchange, warp, lane, [](float a, float b) { return fmaxf(a, b); });
-        top[0] = fmaxf(m[0], top[0] * scale_log2);
-        top[1] = fmaxf(m[1], top[1] * scale_log2);
-        scale_to(top);
+#pragma unroll
+        for (int i = 0; i < 2 * kOctets; i++) scale_to(i, fmaxf(m[i], top[i] * scale_log2));
     }
-    // Make `top`, no smaller than before, the new maximum.
-    DEV void scale_to(const float (&top)[2]) {
+    static DEV int first(int i) { return i / 2 * 4 + i % 2; }  // element of m[i]'s row in a fragment; + 2 is the other
+    // Make `top`, no smaller than before, the new maximum of m[i]'s row.
+    DEV void scale_to(int i, float top) {
+        const float fade = ptx::ex2(m[i] - top);
+        m[i] = top;
+        l[i] *= fade;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float fade = ptx::ex2(m[h] - top[h]);
-            m[h] = top[h];
-            l[h] *= fade;
+        for (int b = 0; b < D / 64; b++)
 #pragma unroll
-            for (int b = 0; b < D / 64; b++)
-#pragma unroll
-                for (int e = h; e < 4; e += 2) o[b][e] *= fade;
-        }
+            for (int e = 0; e < 4; e += 2) o[b][first(i) + e] *= fade;
     }
-    DEV void total(Exchange& exchange, int warp, int lane) {
+    DEV void total(Exchange<kRows>& exchange, int warp, int lane) {
         reduce(l, exchange, warp, lane, [](float a, float b) { return a + b; });
     }
-    // Whole result: divide and store. Heads 2(lane%4) + h < rows are real.
-    DEV void write(const Params& p, const Work& w, int warp, int lane) const {
+    // Whole result of an octet: divide and store.
+    DEV void write(const Params& p, const Work& w, int j, int warp, int lane) const {
+        const Rows rows(p, w);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int head = 2 * (lane & 3) + h;
-            if (head >= w.rows) continue;
-            const float inverse = 1.f / l[h];
-            const gptr<T> dst = ptr_cast<T>(p.out) + size_t(w.q_row + head) * D + warp * 16 + lane / 4;
+        for (int i = 2 * j; i < 2 * j + 2; i++) {
+            const int n = row(i, lane);
+            if (!rows.real(n)) continue;
+            const float inverse = 1.f / l[i];
+            const int at = w.q_row + (n >> rows.shift) * p.num_q_heads + (n & ((1 << rows.shift) - 1));
+            const gptr<T> dst = ptr_cast<T>(p.out) + size_t(at) * D + warp * 16 + lane / 4;
 #pragma unroll
             for (int b = 0; b < D / 64; b++)
 #pragma unroll
-                for (int e = 0; e < 2; e++) dst[64 * b + 8 * e] = ptx::from_float<T>(o[b][2 * e + h] * inverse);
-            if (p.lse && warp == 0 && lane < 4) p.lse[w.q_row + head] = m[h] * kLn2 + logf(l[h]);
+                for (int e = 0; e < 2; e++) dst[64 * b + 8 * e] = ptx::from_float<T>(o[b][first(i) + 2 * e] * inverse);
+            if (p.lse && warp == 0 && lane < 4) p.lse[at] = m[i] * kLn2 + logf(l[i]);
         }
     }
-    // Part of a result, see include/partials.cuh. Returns whether this CTA holds the final result.
-    DEV bool merge(const Params& p, const Work& w, smem_addr sums, int warp, int lane) {
-        constexpr int kSlot = kSlotFloats<D>, kThread = D / 16;
-        asm volatile("" : "+r"(lane));  // or ptxas keeps (and spills) these addresses through the main loop
+    // Part of a result, see include/partials.cuh. Whoever is last merges and writes octet by octet: so few registers
+    // are enough.
+    DEV void merge(const Params& p, const Work& w, smem_addr sums, int warp, int lane) {
+        constexpr int kSlot = kSlotFloats<D, kRows>;
         const gptr<float> slots = p.part + size_t(w.slot) * kSlot;
-        const int at = (warp * 32 + lane) * 4, ml_at = 128 * kThread + (lane & 3) * 4;
-        const bool real = 2 * (lane & 3) < w.rows;
-        const gptr<float> mine = slots + size_t(w.part) * kSlot;
-        if (real) {
 #pragma unroll
-            for (int b = 0; b < D / 64; b++)
-                __stcg(ptr_cast<float4>(mine + b * 512 + at), make_float4(o[b][0], o[b][1], o[b][2], o[b][3]));
-            if (warp == 0 && lane < 4) __stcg(ptr_cast<float4>(mine + ml_at), make_float4(m[0], m[1], l[0], l[1]));
-        }
-        __threadfence();
-        meet();
-        bool last = false;
-        if (warp == 0 && lane == 0) last = last_to_arrive(p.arrived + w.group, w.parts);
-        if (!any_of_all(last)) return false;
-        __threadfence();
-        clear(true, true);
-        // 32 parts at a time: first everybody's m and l in one trip to L2, into the place of P, then the outputs.
-        for (int begin = 0; begin < w.parts; begin += 32) {
-            const int count = min(32, w.parts - begin), one = warp * 8 + lane / 4;
-            const gptr<const float> block = slots + size_t(begin) * kSlot;
-            if (one < count) {
-                const float4 ml = __ldcg(ptr_cast<const float4>(block + size_t(one) * kSlot + ml_at));
-                ptx::st_shared_16<float4>(sums + (warp * 32 + lane) * 16, ml);
-            }
+        for (int j = 0; j < kOctets; j++) store(p, w, slots + size_t(w.part) * kSlot, j, warp, lane);
+#pragma unroll 1
+        for (int round = w.parts <= kFan; round < 2; round++) {
+            const Round<kFan> r(w, round);
+            __threadfence();
             meet();
-            if (real) add(block, sums, count, at, lane);
-            meet();  // before `sums` is filled again
+            bool last = false;
+            if (warp == 0 && lane == 0) last = last_to_arrive(p.arrived + r.counter, r.count);
+            if (!any_of_all(last)) return;
+            __threadfence();
+            const gptr<float> parts = slots + size_t(r.first) * kSlot;
+#pragma unroll
+            for (int j = 0; j < kOctets; j++) {
+                add(p, w, parts, r.step * kSlot, r.count, j, sums, warp, lane);
+                round ? write(p, w, j, warp, lane) : store(p, w, parts, j, warp, lane);
+            }
         }
-        return true;
     }
-    // The parts of one block, whose m and l lie in `sums`.
-    DEV void add(gptr<const float> block, smem_addr sums, int count, int at, int lane) {
-        float top[2] = {m[0], m[1]};
+    DEV bool has(const Params& p, const Work& w, int j, int lane) const { return Rows(p, w).real(row(2 * j, lane)); }
+    DEV void store(const Params& p, const Work& w, gptr<float> slot, int j, int warp, int lane) const {
+        if (!has(p, w, j, lane)) return;
+#pragma unroll
+        for (int b = 0; b < D / 64; b++)
+            __stcg(ptr_cast<float4>(slot + output(b, j, warp, lane)),
+                   make_float4(o[b][4 * j], o[b][4 * j + 1], o[b][4 * j + 2], o[b][4 * j + 3]));
+        if (warp == 0 && lane < 4)
+            __stcg(ptr_cast<float4>(slot + extremes(j, lane)),
+                   make_float4(m[2 * j], m[2 * j + 1], l[2 * j], l[2 * j + 1]));
+    }
+    // Octet j of up to 32 parts, `step` floats apart: first everybody's m and l in one trip to L2, into the place of P,
+    // then the outputs.
+    DEV void add(const Params& p, const Work& w, gptr<const float> parts, int step, int count, int j, smem_addr sums,
+                 int warp, int lane) {
+        const int one = warp * 8 + lane / 4;
+        if (one < count) {
+            const gptr<const float> ml = parts + size_t(one) * step + extremes(j, lane);
+            ptx::st_shared_16<float4>(sums + (warp * 32 + lane) * 16, __ldcg(ptr_cast<const float4>(ml)));
+        }
+        meet();
+        clear(j, [](int) { return true; });
+        if (has(p, w, j, lane)) sum(parts, step, count, j, sums, warp, lane);
+        meet();  // before `sums` is filled again
+    }
+    DEV void sum(gptr<const float> parts, int step, int count, int j, smem_addr sums, int warp, int lane) {
+        constexpr int kAhead = 32 / kRows;  // outputs on their way at a time, as registers allow
+        const auto ml_of = [&](int i) { return ptx::ld_shared_16<float4>(sums + (i * 4 + (lane & 3)) * 16); };
+        float top[2] = {kLow, kLow};
         for (int i = 0; i < count; i++) {
-            const float4 ml = ptx::ld_shared_16<float4>(sums + (i * 4 + (lane & 3)) * 16);
+            const float4 ml = ml_of(i);
             top[0] = fmaxf(top[0], ml.x);
             top[1] = fmaxf(top[1], ml.y);
         }
-        scale_to(top);
-#pragma unroll 4
+        m[2 * j] = top[0];
+        m[2 * j + 1] = top[1];
+#pragma unroll kAhead
         for (int i = 0; i < count; i++) {
-            const float4 ml = ptx::ld_shared_16<float4>(sums + (i * 4 + (lane & 3)) * 16);
-            const float weight[2] = {ptx::ex2(ml.x - m[0]), ptx::ex2(ml.y - m[1])};
-            l[0] = fmaf(ml.z, weight[0], l[0]);
-            l[1] = fmaf(ml.w, weight[1], l[1]);
+            const float4 ml = ml_of(i);
+            const float weight[2] = {ptx::ex2(ml.x - top[0]), ptx::ex2(ml.y - top[1])};
+            l[2 * j] = fmaf(ml.z, weight[0], l[2 * j]);
+            l[2 * j + 1] = fmaf(ml.w, weight[1], l[2 * j + 1]);
 #pragma unroll
             for (int b = 0; b < D / 64; b++) {
-                const float4 x = __ldcg(ptr_cast<const float4>(block + size_t(i) * kSlotFloats<D> + b * 512 + at));
-                o[b][0] = fmaf(x.x, weight[0], o[b][0]);
-                o[b][1] = fmaf(x.y, weight[1], o[b][1]);
-                o[b][2] = fmaf(x.z, weight[0], o[b][2]);
-                o[b][3] = fmaf(x.w, weight[1], o[b][3]);
+                const float4 x = __ldcg(ptr_cast<const float4>(parts + size_t(i) * step + output(b, j, warp, lane)));
+                float* const mine = &o[b][4 * j];
+                mine[0] = fmaf(x.x, weight[0], mine[0]);
+                mine[1] = fmaf(x.y, weight[1], mine[1]);
+                mine[2] = fmaf(x.z, weight[0], mine[2]);
+                mine[3] = fmaf(x.w, weight[1], mine[3]);
             }
         }
     }
+    // Places in a slot: O^T by block of 64 columns, octet and thread; then m and l by octet and quad.
+    static DEV int output(int b, int j, int warp, int lane) {
+        return ((b * kOctets + j) * kThreads + warp * 32 + lane) * 4;
+    }
+    static DEV int extremes(int j, int lane) { return kRows * D + (j * 4 + (lane & 3)) * 4; }
 };
 
-template <typename T, int D, int kGranules> struct Consumer {
-    using S = Smem<D, kGranules>;
-    static constexpr int kPanels = D / 64;
+template <typename T, int D, int kRows> struct Consumer {
+    using S = Smem<D, kRows>;
+    using Panel = Place<S::kGranules>;
+    static constexpr int kPanels = D / 64, kOctets = kRows / 8;
+    using Fragment = float[4 * kOctets];
     const Params& p;
     const smem_addr base;
-    Control<kGranules>& c;
+    Control<D, kRows>& c;
     const int warp, lane;
-    const int token = warp * 16 + lane / 4;  // this thread's tokens of a tile: token, token + 8
-    Place<kGranules> at = {};                // the next panel
-    Place<kGranules> k[kPanels], v[kPanels]; // those under way
-    State<T, D> state;
-    float s[4], s2[4];                       // the scores are the sum of both
+    const int key = warp * 16 + lane / 4;  // this thread's keys of a tile: key, key + 8
+    Panel at = {};                         // the next panel
+    Panel k;                               // the first of the tile of K under way
+    Panel v;
+    State<T, D, kRows> state;
+    Fragment s, s2;                        // the scores are the sum of both
 
     // All panels of a tile are waited for before the first wgmma: a wait between them would make ptxas insert arrives.
-    DEV void take(Place<kGranules> (&panels)[kPanels]) {
+    DEV Panel take() {
+        const Panel first = at;
 #pragma unroll
         for (int i = 0; i < kPanels; i++) {
-            panels[i] = at;
             c.kv.wait(at);
             at.advance();
         }
         ptx::wgmma_fence();
+        return first;
     }
-    DEV void free(const Place<kGranules> (&panels)[kPanels]) {
+    DEV void free(Panel panel) {
         if (lane == 0)
 #pragma unroll
-            for (int i = 0; i < kPanels; i++) c.kv.release(panels[i]);
+            for (int i = 0; i < kPanels; i++) {
+                c.kv.release(panel);
+                panel.advance();
+            }
     }
-    DEV uint64_t panel(Place<kGranules> at) const { return ptx::desc_sw128(base + at.stage() * kGranule, 1, 1024); }
+    DEV uint64_t panel(Panel at) const { return ptx::desc_sw128(base + at.stage() * kGranule, 1, 1024); }
     DEV smem_addr probs(int tile) const { return base + S::kP + (tile & 1) * S::kPBytes; }
 
     // S^T = K Q^T: two chains of accumulation, because one would be latency-bound.
     DEV void issue_qk(smem_addr q) {
-        take(k);
+        Panel next = k = take();
 #pragma unroll
         for (int i = 0; i < kPanels; i++) {
-            const uint64_t keys = panel(k[i]), queries = ptx::desc_sw128(q + i * 1024, 1, 1024);
+            const uint64_t keys = panel(next), queries = ptx::desc_sw128(q + i * S::kQPanel, 1, 1024);
 #pragma unroll
             for (int d = 0; d < 4; d++) {
-                float (&x)[4] = d & 1 ? s2 : s;
-                if (i == 0 && d < 2) ptx::wgmma_n8<T, 0, 0>(x, keys + 2 * d, queries + 2 * d);
-                else ptx::wgmma_n8<T, 0, 1>(x, keys + 2 * d, queries + 2 * d);
+                Fragment& x = d & 1 ? s2 : s;
+                if (i == 0 && d < 2) ptx::wgmma_narrow<T, 0, 0>(x, keys + 2 * d, queries + 2 * d);
+                else ptx::wgmma_narrow<T, 0, 1>(x, keys + 2 * d, queries + 2 * d);
             }
+            next.advance();
         }
         ptx::wgmma_commit();
     }
     // O^T += V^T P^T: block b of 64 columns is panel b of V.
     DEV void issue_pv(int tile) {
-        const uint64_t weights = ptx::desc_plain(probs(tile), 128);
-        take(v);
+        const uint64_t weights = ptx::desc_plain(probs(tile), 128, kTokens * 16);
+        Panel next = v = take();
 #pragma unroll
         for (int b = 0; b < kPanels; b++) {
-            const uint64_t values = panel(v[b]);
+            const uint64_t values = panel(next);
 #pragma unroll
             for (int t = 0; t < kTokens / 16; t++)
-                ptx::wgmma_n8<T, 1, 1>(state.o[b], values + ((t * 2048) >> 4), weights + ((t * 256) >> 4));
+                ptx::wgmma_narrow<T, 1, 1>(state.o[b], values + ((t * 2048) >> 4), weights + ((t * 256) >> 4));
+            next.advance();
         }
         ptx::wgmma_commit();
     }
@@ -343,40 +402,60 @@ template <typename T, int D, int kGranules> struct Consumer {
         free(v);
     }
 
-    // P of a tile from its scores, and where the tensor cores read it.
-    DEV void make(float (&e)[4], smem_addr dst) {
+    // P of a tile from its scores, and where the tensor cores read it: octets of rows, key by key. Row n at 2(n % 8).
+    DEV void make(Fragment& e, smem_addr dst) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) e[i] = ptx::ex2(fmaf(s[i], p.scale_log2, -state.m[i & 1]));
-        ptx::st_shared_4(dst, ptx::pack2<T>(e[0], e[1]));
-        ptx::st_shared_4(dst + 128, ptx::pack2<T>(e[2], e[3]));
+        for (int j = 0; j < kOctets; j++) {
+            const int f = 4 * j;
+#pragma unroll
+            for (int i = 0; i < 4; i++) e[f + i] = ptx::ex2(fmaf(s[f + i], p.scale_log2, -state.m[2 * j + (i & 1)]));
+            ptx::st_shared_4(dst + j * kTokens * 16, ptx::pack2<T>(e[f], e[f + 1]));
+            ptx::st_shared_4(dst + j * kTokens * 16 + 128, ptx::pack2<T>(e[f + 2], e[f + 3]));
+        }
         ptx::fence_proxy_async();
     }
-    // First with the maximum as it is; only if some score is over it by more than the slack is the maximum raised and P
-    // made again. One barrier either way shows P to the tensor cores. `tail`: how many tokens the last tile has.
-    template <bool kBesidePv> DEV void probabilities(int tile, bool is_tail, int tail) {
+    // By how much some new score is over the maximum of its row.
+    DEV float above() const {
+        float most = kMinusInf;
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[i] += s2[i];
-        if (is_tail) {
-            if (token >= tail) s[0] = s[1] = kMinusInf;
-            if (token + 8 >= tail) s[2] = s[3] = kMinusInf;
+        for (int i = 0; i < 2 * kOctets; i++) {
+            const int f = state.first(i);
+            most = fmaxf(most, fmaf(fmaxf(s[f], s[f + 2]), p.scale_log2, -state.m[i]));
         }
-        const smem_addr dst = probs(tile) + token * 16 + (lane & 3) * 4;
-        const float above[2] = {fmaf(fmaxf(s[0], s[2]), p.scale_log2, -state.m[0]),
-                                fmaf(fmaxf(s[1], s[3]), p.scale_log2, -state.m[1])};
-        float e[4];
+        return most;
+    }
+    // Row n sees the first `seen` keys of this tile, under the causal mask one more with each token.
+    DEV void mask(int seen) {
+        const int lane = ptx::anew(this->lane);
+#pragma unroll
+        for (int i = 0; i < 2 * kOctets; i++) {
+            const int sees = seen + (p.causal ? state.row(i, lane) >> p.pack_shift : 0), f = state.first(i);
+            if (key >= sees) s[f] = kMinusInf;
+            if (key + 8 >= sees) s[f + 2] = kMinusInf;
+        }
+    }
+    // First with the maximum as it is; only if some score is over it by more than the slack is the maximum raised and P
+    // made again. One barrier either way shows P to the tensor cores. `seen`: keys of this tile that all rows see.
+    template <bool kBesidePv> DEV void probabilities(int tile, int seen) {
+#pragma unroll
+        for (int i = 0; i < 4 * kOctets; i++) s[i] += s2[i];
+        if (seen < kTokens) mask(seen);
+        const smem_addr dst = probs(tile) + key * 16 + (lane & 3) * 4;
+        const float over = above();
+        Fragment e;
         make(e, dst);
         if (kBesidePv) await_output();
-        if (any_of_all(fmaxf(above[0], above[1]) > kSlack)) {
+        if (any_of_all(over > kSlack)) {
             state.raise(s, p.scale_log2, c.exchange, warp, lane);
             make(e, dst);
             meet();
         }
-        state.l[0] += e[0] + e[2];
-        state.l[1] += e[1] + e[3];
+#pragma unroll
+        for (int i = 0; i < 2 * kOctets; i++) state.l[i] += e[state.first(i)] + e[state.first(i) + 2];
     }
     // V rows past the end may hold anything: 0 * NaN is NaN.
     DEV void clear_tail(int seen) {
-        Place<kGranules> ahead = at;
+        Panel ahead = at;
 #pragma unroll
         for (int b = 0; b < kPanels; b++) {
             c.kv.wait(ahead);
@@ -388,30 +467,41 @@ template <typename T, int D, int kGranules> struct Consumer {
         meet();
     }
     DEV void attend(const Work& w, smem_addr q) {
-        const int tiles = w.end - w.begin, tail = w.kv_len - (w.end - 1) * kTokens;  // tokens of the last tile, or more
-        const auto is_tail = [&](int i) { return i == tiles - 1 && tail < kTokens; };
-        state.clear(2 * (lane & 3) < w.rows, 2 * (lane & 3) + 1 < w.rows);
+        int left = w.end - w.begin - 1;  // tiles after this one
+        int seen = w.kv_len - w.begin * kTokens - (p.causal ? w.tokens - 1 : 0);  // keys from here on that all rows see
+        clear(w);
         issue_qk(q);
         await_scores<0>();
-        probabilities<false>(0, is_tail(0), tail);
+        probabilities<false>(left, seen);
 #pragma unroll 1
-        for (int i = 1; i < tiles; i++) {
+        for (; left > 0; left--) {
+            seen -= kTokens;
             issue_qk(q);  // the next scores go first, their softmax runs under P V
-            issue_pv(i - 1);
+            issue_pv(left);
             await_scores<1>();
-            probabilities<true>(i, is_tail(i), tail);
+            probabilities<true>(left - 1, seen);
         }
+        const int tail = w.kv_len - (w.end - 1) * kTokens;  // keys of the last tile, or more
         if (tail < kTokens) clear_tail(tail);
-        issue_pv(tiles - 1);
+        issue_pv(0);
         await_output();
+        const int lane = ptx::anew(this->lane);  // or ptxas keeps (and spills) addresses through the main loop
         state.total(c.exchange, warp, lane);
-        if (w.parts == 1 || state.merge(p, w, base + S::kP, warp, lane)) state.write(p, w, warp, lane);
+        if (w.parts > 1) return state.merge(p, w, base + S::kP, warp, lane);
+#pragma unroll
+        for (int j = 0; j < kOctets; j++) state.write(p, w, j, warp, lane);
+    }
+    DEV void clear(const Work& w) {
+        const Rows rows(p, w);
+        const int lane = ptx::anew(this->lane);
+#pragma unroll
+        for (int j = 0; j < kOctets; j++) state.clear(j, [&](int i) { return rows.real(state.row(i, lane)); });
     }
     DEV void run() {
-        for (Place<2> piece;; piece.advance()) {
+        for (Place<S::kQTiles> piece;; piece.advance()) {
             c.q.wait(piece);
             const Work& w = c.work[piece.stage()];
-            if (w.rows == 0) break;
+            if (w.tokens == 0) break;
             attend(w, base + S::kQ + piece.stage() * S::kQBytes);
             __syncwarp();
             if (lane == 0) c.q.release(piece);

@@ -1,25 +1,31 @@
 // Prefill and decode attention of one hybrid batch in one persistent kernel for Hopper (sm_90a). One CTA of 512
 // threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles, warpgroup
-// 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone. At head_dim
-// 64 a batch without decode may have a kernel of its own (kAlone), where warpgroup 3 is prefill's, too.
+// 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone. There is a
+// kernel for each number of rows that decode packs (kRows), and at head_dim 64 one for batches without decode (kRows =
+// 0), where warpgroup 3 is prefill's, too.
 #include "sm90/decode.cuh"
 #include "sm90/prefill.cuh"
 #include "include/hybrid.h"
 #include "include/launch.cuh"
 using namespace sm90;
 
-// Registers of a producer, prefill and decode thread: (40 + 2 * 200 + 72) * 128 = 65536.
-constexpr int kThreads = 512, kRegsProducer = 40, kRegsPrefill = 200, kRegsDecode = 72;
-// With three prefill warpgroups: (32 + 3 * 160) * 128 = 65536.
-constexpr int kRegsProducerAlone = 32, kRegsPrefillAlone = 160;
-template <int D> constexpr int kGranules = D == 128 ? 7 : 16;
+constexpr int kThreads = 512;
+// Registers of a producer, prefill and decode thread, and of three prefill warpgroups, are those of an SM.
+struct Registers {
+    int producer, prefill, decode;
+};
+template <int kRows> constexpr Registers kRegisters = {};
+template <> constexpr Registers kRegisters<8> = {40, 200, 72};
+template <> constexpr Registers kRegisters<16> = {32, 192, 96};
+template <> constexpr Registers kRegisters<0> = {32, 160, 160};
 
-template <int D, bool kAlone> struct Layout {
-    static constexpr int kGroups = kAlone ? 3 : 2;  // prefill warpgroups
+template <int D, int kRows> struct Layout {
+    static constexpr int kGroups = kRows ? 2 : 3;  // prefill warpgroups
     using Prefill = prefill::Control<kGroups>;
-    using Decode = decode::Control<kGranules<D>>;
+    using DecodeSmem = decode::Smem<D, kRows ? kRows : 8>;
+    using Decode = decode::Control<D, kRows ? kRows : 8>;
     static constexpr uint32_t kDecode = prefill::Smem<D, 0, kGroups>::kBytes;
-    static constexpr uint32_t kControl = kDecode + decode::Smem<D, kGranules<D>>::kBytes;
+    static constexpr uint32_t kControl = kDecode + DecodeSmem::kBytes;
     static constexpr uint32_t kDecodeControl = kControl + (sizeof(Prefill) + 15) / 16 * 16;
     static constexpr uint32_t kBytes = kDecodeControl + sizeof(Decode);
     static_assert(kBytes <= 232448, "an SM gives one CTA 227 KB");
@@ -37,11 +43,13 @@ DEV void stamp(gptr<long long> trace, int role, int which) {
     trace[(blockIdx.x * 5 + role) * 2 + which] = ptx::globaltimer();
 }
 
-template <typename T, int D, int kPage, bool kAlone>
+template <typename T, int D, int kPage, int kRows>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace) {
-    using L = Layout<D, kAlone>;
+    using L = Layout<D, kRows>;
+    constexpr Registers kOf = kRegisters<kRows>;
+    static_assert((kOf.producer + 2 * kOf.prefill + kOf.decode) * 128 == 65536, "all of an SM's");
     const smem_addr base = ptx::smem_u32(ptx::dynamic_smem<uint8_t>());
     auto& pc = ptx::smem_struct<typename L::Prefill>(L::kControl);
     auto& dc = ptx::smem_struct<typename L::Decode>(L::kDecodeControl);
@@ -54,26 +62,26 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
         if (pp.units) maps.prefill.prefetch();
         if (dp.n_chunks) maps.decode.prefetch();
     }
+    prefill::clear_padding<prefill::Smem<D, kPage, L::kGroups>, L::kGroups>(pp.pack, base, kThreads);
     __syncthreads();
 
     if (warp < 4) {
-        ptx::setmaxnreg_dec<kAlone ? kRegsProducerAlone : kRegsProducer>();
+        ptx::setmaxnreg_dec<kOf.producer>();
         stamp(trace, warp, 0);
         if (warp == 0) prefill::Producer<D, kPage, L::kGroups>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
-        if constexpr (!kAlone)
+        if constexpr (kRows != 0)
             if (warp == 1)
-                decode::Producer<D, kGranules<D>, kPage>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}
-                    .run();
+                decode::Producer<D, kRows, kPage>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}.run();
         stamp(trace, warp, 1);
     } else if (warp < 4 + 4 * L::kGroups) {
-        ptx::setmaxnreg_inc<kAlone ? kRegsPrefillAlone : kRegsPrefill>();
+        ptx::setmaxnreg_inc<kOf.prefill>();
         stamp(trace, 1 + warp / 4, 0);
         prefill::consume<T, D, kPage, L::kGroups>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4, ptx::lane_id());
         stamp(trace, 1 + warp / 4, 1);
-    } else if constexpr (!kAlone) {
-        ptx::setmaxnreg_dec<kRegsDecode>();
+    } else if constexpr (kRows != 0) {
+        ptx::setmaxnreg_dec<kOf.decode>();
         stamp(trace, 4, 0);
-        decode::Consumer<T, D, kGranules<D>>{dp, base + L::kDecode, dc, warp - 12, ptx::lane_id()}.run();
+        decode::Consumer<T, D, kRows>{dp, base + L::kDecode, dc, warp - 12, ptx::lane_id()}.run();
         stamp(trace, 4, 1);
     }
 }
@@ -109,17 +117,33 @@ static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, co
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 #endif
+// How prefill's tiles are packed.
+static prefill::Pack pack_of(const HybridArgs& a) {
+    const int groups = a.prefill_rows / prefill::kGroupRows, tokens = a.pack_tokens / groups;
+    const bool by_tokens = a.pack_tokens % groups == 0 && tokens * a.pack_heads <= prefill::kGroupRows;
+    if (by_tokens) return {a.pack_heads, tokens, 0, tokens, 65535 / a.pack_heads + 1};
+    const int heads = (a.pack_heads + groups - 1) / groups;
+    return {heads, a.pack_tokens, heads, 0, 65535 / heads + 1};
+}
+// Query heads of one KV head that a pass of decode packs: a power of two, so that a row tells its token by a shift.
+static int decode_pack_shift(const HybridArgs& a) {
+    int shift = 0;
+    while (1 << shift < std::min(a.num_q_heads / a.num_kv_heads, a.decode_rows)) shift++;
+    return shift;
+}
+
 // Strides of maps count bytes, elements take two. Q for prefill: (64 columns, heads, tokens, panels). For decode: (64
-// columns, heads of a group, panels, groups, tokens), so that a box of 8 heads is filled up with zeros where the
-// group is smaller.
+// columns, heads of a group, tokens, panels, groups), so that a box is filled up with zeros where the group is smaller.
 static bool q_maps(Maps* m, const HybridArgs& a) {
     const cuuint64_t heads = a.num_q_heads, group = heads / a.num_kv_heads, tokens = a.tokens, panels = a.head_dim / 64;
     const cuuint64_t head = a.q_head * 2, token = a.q_token * 2;
     const cuuint64_t pd[4] = {64, heads, tokens, panels}, ps[3] = {head, token, 128};
-    const cuuint64_t dd[5] = {64, group, panels, cuuint64_t(a.num_kv_heads), tokens};
-    const cuuint64_t ds[4] = {head, 128, head * group, token};
-    const cuuint32_t pack = 1u << a.pack_shift, pb[4] = {64, pack, 64 / pack, 1};
-    const cuuint32_t db[5] = {64, decode::kHeads, cuuint32_t(panels), 1, 1};
+    const cuuint64_t dd[5] = {64, group, tokens, panels, cuuint64_t(a.num_kv_heads)};
+    const cuuint64_t ds[4] = {head, token, 128, head * group};
+    const prefill::Pack pack = pack_of(a);
+    const cuuint32_t decode_heads = 1u << decode_pack_shift(a), decode_tokens = a.decode_rows / decode_heads;
+    const cuuint32_t pb[4] = {64, cuuint32_t(pack.heads), cuuint32_t(pack.tokens), 1};
+    const cuuint32_t db[5] = {64, decode_heads, decode_tokens, 1, 1};
     return make_map(&m->prefill.q, a.half, a.q, 4, pd, ps, pb) && make_map(&m->decode.q, a.half, a.q, 5, dd, ds, db);
 }
 // KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
@@ -171,48 +195,42 @@ template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr
             device_ptr(a.counters, 2, "counters of prefill"),
             device_ptr(a.partials, prefill_floats<D>(a), "partial results of prefill"),
             device_ptr(a.counters + 4, prefill_arrivals(a), "prefill_arrived"), a.prefill_works, a.num_q_heads,
-            a.num_q_heads / a.num_kv_heads, a.causal, a.pack_shift, a.yields, a.scale_log2};
+            a.num_q_heads / a.num_kv_heads, a.causal, pack_of(a), a.yields, a.scale_log2};
 }
 template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
     const Work* const work = reinterpret_cast<const Work*>(a.lists) + a.prefill_works;
-    const size_t floats = size_t(a.decode_slots) * decode::kSlotFloats<D>;
+    const size_t floats = size_t(a.decode_slots) * a.decode_rows * (D + 2);
+    const int shift = decode_pack_shift(a), box_rows = a.decode_rows;
     return {device_ptr(work, a.decode_works, "decode_work"),
             device_ptr(reinterpret_cast<const int*>(work + a.decode_works), a.pieces + 1, "decode_chunks"), out, lse,
             device_ptr(a.counters + 2, 2, "counters of decode"),
             device_ptr(a.partials + prefill_floats<D>(a), floats, "partial results of decode"),
             device_ptr(a.counters + 4 + prefill_arrivals(a), a.decode_groups, "decode_arrived"), a.pieces,
-            a.num_q_heads, a.scale_log2};
+            a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, shift, box_rows * 128, a.scale_log2};
 }
 
-template <typename T, int D, int kPage, bool kAlone>
+template <typename T, int D, int kPage, int kRows>
 static void launch_kernel(const HybridArgs& a, const Maps& maps, Stream stream) {
     const size_t rows = size_t(a.tokens) * a.num_q_heads;
     const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * D, "out");
     const gptr<float> lse = device_ptr(a.lse, rows, "lse");
     const KvLayout kv = {device_ptr(a.table, a.table_size, "block_table"), int(a.table_stride), a.page_shift};
     const auto trace = device_ptr(reinterpret_cast<long long*>(a.trace), size_t(a.trace_rows) * 10, "trace");
-    launch<hybrid90<T, D, kPage, kAlone>>(stream, dim3(a.sms), dim3(kThreads), Layout<D, kAlone>::kBytes, maps,
-                                          prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse), kv, trace);
+    launch<hybrid90<T, D, kPage, kRows>>(stream, dim3(a.sms), dim3(kThreads), Layout<D, kRows>::kBytes, maps,
+                                         prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse), kv, trace);
 }
-template <typename T, int D, int kPage> static void launch_page(const HybridArgs& a, const Maps& maps, Stream stream) {
-    if constexpr (D == 64)
-        if (a.prefill_rows == 3 * 64) return launch_kernel<T, D, kPage, true>(a, maps, stream);
-    launch_kernel<T, D, kPage, false>(a, maps, stream);
-}
-template <typename T, int D> static void launch_dim(const HybridArgs& a, Stream stream) {
+template <typename T, int D, int kRows>
+static void launch_any_page(const HybridArgs& a, Stream stream) {
     const bool grouped = a.table && a.page_tokens < prefill::kKeys;
     if (grouped && a.prefill_works && !can_group(a))
         throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128 tokens and more");
     const Maps maps = maps_of(a, grouped);
-    if (!grouped) return launch_page<T, D, 0>(a, maps, stream);
-    if (a.page_tokens == 16) return launch_page<T, D, 16>(a, maps, stream);
-    if (a.page_tokens == 32) return launch_page<T, D, 32>(a, maps, stream);
-    launch_page<T, D, 64>(a, maps, stream);
-}
-template <typename T> static void launch_type(const HybridArgs& a, Stream stream) {
-    a.head_dim == 64 ? launch_dim<T, 64>(a, stream) : launch_dim<T, 128>(a, stream);
+    if (!grouped) return launch_kernel<T, D, 0, kRows>(a, maps, stream);
+    if (a.page_tokens == 16) return launch_kernel<T, D, 16, kRows>(a, maps, stream);
+    if (a.page_tokens == 32) return launch_kernel<T, D, 32, kRows>(a, maps, stream);
+    launch_kernel<T, D, 64, kRows>(a, maps, stream);
 }
 
-void launch_hopper(const HybridArgs& a, Stream stream) {
-    a.half ? launch_type<__half>(a, stream) : launch_type<__nv_bfloat16>(a, stream);
-}
+// The build adds one line for each kind of kernel it wants, ROWS as in kRows: POD_KERNELS(hopper_x, __half, 128, 8)
+#define POD_KERNELS(NAME, T, D, ROWS)                                                                                  \
+    void launch_##NAME(const HybridArgs& a, Stream stream) { launch_any_page<T, D, ROWS>(a, stream); }

@@ -1,6 +1,6 @@
 // Prefill on Hopper: one producer warp, two or three consumer warpgroups of 64 query rows each, blocks of 128 keys.
-// Q, O: [tokens, Hq, D]. A tile's rows are tokens x heads of one KV head (token major), so that a short chunk fills a
-// tile with the heads of its group instead of padding. A tile's blocks of keys are walked from the last to the first,
+// Q, O: [tokens, Hq, D]. A tile's rows are tokens x heads of one KV head, so that a short chunk fills a tile with the
+// heads of its group instead of padding. A tile's blocks of keys are walked from the last to the first,
 // so that only the first ones are masked.
 #pragma once
 #include "sm90/common.cuh"
@@ -8,6 +8,7 @@
 namespace sm90::prefill {
 
 constexpr int kKeys = 128;               // of a block
+constexpr int kFan = 8;                  // parts that are merged at a time: FAN of pod/kernels/sm90.py
 constexpr int kGroupRows = 64;           // of a warpgroup, as wgmma has them
 constexpr uint32_t kPanel = 128 * 128;   // 128 rows of 64 columns: one swizzled panel
 
@@ -20,6 +21,16 @@ template <int D, int kPage = 0, int kGroups = 2> struct Smem {
     static constexpr uint32_t kPanelStep = kPage ? 1024 : kPanel, kGroupStep = kPage ? (D / 64) * 1024 : 1024;
 };
 
+// Which rows of a tile are which: a warpgroup has some tokens by some query heads of one KV head, token by token; the
+// next one has the next tokens, or the next heads of the same tokens.
+struct Pack {
+    int heads, tokens;             // of a warpgroup: heads x tokens <= 64
+    int next_head, next_token;     // from one warpgroup to the next: one of them is 0
+    int inverse;                   // 65536 / heads, rounded up
+
+    DEV int token(int row) const { return row * inverse >> 16; }  // rows below 64, so it is exact
+};
+
 struct Params {
     gptr<const Work> work;   // [units], longest first
     gptr<uint16_t> out;
@@ -28,7 +39,7 @@ struct Params {
     gptr<float> part;        // partial results of split tiles
     gptr<int> arrived;       // one a group and warp: partials stored; 0 between launches
     int units, num_q_heads, group, causal;
-    int pack_shift;          // 1 << pack_shift query heads share a tile
+    Pack pack;
     int yields;              // leave the tensor cores to decode between turns
     float scale_log2;
 };
@@ -47,6 +58,15 @@ template <int kGroups> struct Control {
         ptx::mbar_init(ptx::smem_u32(&tail), 1);
     }
 };
+
+// Rows of a warpgroup that no token has (one, where 7 heads share 64 rows) are never copied. What lies there must not
+// be NaN: their maximum would rise with every block, and O be rescaled with it. By all threads, before any copy.
+template <typename S, int kGroups> DEV void clear_padding(const Pack& pack, smem_addr base, int threads) {
+    if (pack.heads * pack.tokens == kGroupRows) return;
+    for (uint32_t at = threadIdx.x * 16; at < kGroups * S::kQGroup; at += threads * 16)
+        ptx::st_shared_16(base + S::kQ + at, uint4{});
+    ptx::fence_proxy_async();
+}
 
 // ---------------------------------------------------------------- producer: one warp
 struct Maps {
@@ -108,11 +128,11 @@ template <int D, int kPage, int kGroups> struct Producer {
     DEV void load_q(int group, const Record& w) {
         c.q[group].acquire(tile);
         const smem_addr filled = c.q[group].filled(tile);
-        const int token = FIELD(w, q_row) + group * (kGroupRows >> p.pack_shift), head = FIELD(w, head);
+        const int token = FIELD(w, q_row) + group * p.pack.next_token, head = FIELD(w, head) + group * p.pack.next_head;
         w.copy_to(c.work[group][tile.odd()], lane);
         __syncwarp();
         if (ptx::elect_one()) {
-            c.q[group].expect(tile, S::kQGroup);
+            c.q[group].expect(tile, p.pack.heads * p.pack.tokens * D * 2);
 #pragma unroll
             for (int panel = 0; panel < D / 64; panel++) {
                 const smem_addr dst = base + S::kQ + (group * (D / 64) + panel) * (kPanel / 2);
@@ -121,11 +141,11 @@ template <int D, int kPage, int kGroups> struct Producer {
         }
         __syncwarp();
     }
-    // A record without rows: there is no more work.
+    // A record without tokens: there is no more work.
     DEV void stop(int group) {
         c.q[group].acquire(tile);
         if (ptx::elect_one()) {
-            c.work[group][tile.odd()].rows = 0;
+            c.work[group][tile.odd()].tokens = 0;
             c.q[group].fill(tile);
         }
         __syncwarp();
@@ -241,28 +261,24 @@ template <int N> DEV void rescale(float (&o)[N], const float (&fade)[2]) {
     for (int i = 0; i < N; i++) o[i] *= fade[(i >> 1) & 1];
 }
 
-// Split tiles, see include/partials.cuh: here the parts of 16 rows by one warp each. Returns whether this warp holds
-// the final result.
-template <int D, int kWarps>
-DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int warp, int lane) {
-    constexpr int kVecs = D / 8 + 1;  // float4 a lane stores: O, then m and l
-    constexpr size_t kStride = kWarps * kVecs * 32;
-    const gptr<float4> base = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs * 32 + lane;
-    const gptr<float4> mine = base + w.part * kStride;
+// Split tiles, see include/partials.cuh: here the parts of 16 rows by one warp each. A lane has kVecs float4 of a part,
+// O, then m and l, 32 lanes side by side.
+template <int D> constexpr int kVecs = D / 8 + 1;
+
+template <int D>
+DEV void store(gptr<float4> part, const float (&o)[D / 2], const float (&m)[2], const float (&l)[2]) {
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
-        __stcg(mine + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
-    __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));
-    __threadfence();
-    __syncwarp();
-    bool last = false;
-    if (lane == 0) last = last_to_arrive(p.arrived + w.group * kWarps + warp, w.parts);
-    __syncwarp();  // what lane 0 has acquired, all may read
-    if (!__shfl_sync(~0u, int(last), 0)) return false;
-    __threadfence();
+        __stcg(part + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
+    __stcg(part + (kVecs<D> - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));
+}
+// The sum of `count` parts, `stride` apart.
+template <int D>
+DEV void add(gptr<const float4> part, size_t stride, int count, float scale_log2, float (&o)[D / 2], float (&m)[2],
+             float (&l)[2]) {
     float top[2] = {kMinusInf, kMinusInf};
-    for (int i = 0; i < w.parts; i++) {
-        const float4 ml = __ldcg(base + i * kStride + (kVecs - 1) * 32);
+    for (int i = 0; i < count; i++) {
+        const float4 ml = __ldcg(part + i * stride + (kVecs<D> - 1) * 32);
         top[0] = fmaxf(top[0], ml.x);
         top[1] = fmaxf(top[1], ml.y);
     }
@@ -275,10 +291,9 @@ DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2],
 #pragma unroll
     for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 #pragma unroll 1
-    for (int i = 0; i < w.parts; i++) {
-        const gptr<const float4> part = base + i * kStride;
-        const float4 ml = __ldcg(part + (kVecs - 1) * 32);
-        const float weight[2] = {ptx::ex2((ml.x - top[0]) * p.scale_log2), ptx::ex2((ml.y - top[1]) * p.scale_log2)};
+    for (int i = 0; i < count; i++, part += stride) {
+        const float4 ml = __ldcg(part + (kVecs<D> - 1) * 32);
+        const float weight[2] = {ptx::ex2((ml.x - top[0]) * scale_log2), ptx::ex2((ml.y - top[1]) * scale_log2)};
         l[0] = fmaf(ml.z, weight[0], l[0]);
         l[1] = fmaf(ml.w, weight[1], l[1]);
 #pragma unroll
@@ -289,6 +304,25 @@ DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2],
             o[4 * j + 2] = fmaf(x.z, weight[1], o[4 * j + 2]);
             o[4 * j + 3] = fmaf(x.w, weight[1], o[4 * j + 3]);
         }
+    }
+}
+// Returns whether this warp holds the final result.
+template <int D, int kWarps>
+DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int warp, int lane) {
+    constexpr size_t kStride = kWarps * kVecs<D> * 32;
+    const gptr<float4> parts = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs<D> * 32 + lane;
+#pragma unroll 1
+    for (int round = w.parts <= kFan; round < 2; round++) {
+        const Round<kFan> r(w, round);
+        store<D>(parts + r.mine * kStride, o, m, l);
+        __threadfence();
+        __syncwarp();
+        bool last = false;
+        if (lane == 0) last = last_to_arrive(p.arrived + r.counter * kWarps + warp, r.count);
+        __syncwarp();  // what lane 0 has acquired, all may read
+        if (!__shfl_sync(~0u, int(last), 0)) return false;
+        __threadfence();
+        add<D>(parts + r.first * kStride, r.step * kStride, r.count, p.scale_log2, o, m, l);
     }
     return true;
 }
@@ -302,16 +336,20 @@ template <int kBit> DEV void exchange(uint32_t& low, uint32_t& high, int lane) {
 }
 // Divide by the row sums and store: a 4x4 word transpose inside each quad turns 4-byte pieces into 16-byte stores.
 template <typename T, int D>
-DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int row, int lane) {
+DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int group, int row,
+                  int lane) {
+    const int first_token = group * p.pack.next_token, first_head = group * p.pack.next_head;
+    const int tokens = min(p.pack.tokens, w.tokens - first_token);         // that this warpgroup has of the tile
+    const int heads = min(p.pack.heads, p.group - w.head % p.group - first_head);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         l[r] = quad_sum(l[r]);
         const float inverse = 1.f / l[r];
-        const int q = row + 8 * r;
-        const int token = w.q_row + (q >> p.pack_shift), head = w.head + (q & ((1 << p.pack_shift) - 1));
-        const size_t at = size_t(token) * p.num_q_heads + head;
+        const int token = p.pack.token(row + 8 * r), head = row + 8 * r - token * p.pack.heads;
+        const bool real = token < tokens && head < heads;
+        const size_t at = size_t(w.q_row + first_token + token) * p.num_q_heads + w.head + first_head + head;
         const gptr<T> dst = ptr_cast<T>(p.out) + at * D + (lane & 3) * 8;
-        if (p.lse && q < w.rows && (lane & 3) == 0) p.lse[at] = m[r] * p.scale_log2 * kLn2 + logf(l[r]);
+        if (p.lse && real && (lane & 3) == 0) p.lse[at] = m[r] * p.scale_log2 * kLn2 + logf(l[r]);
 #pragma unroll
         for (int j = 0; j < D / 32; j++) {
             uint32_t x[4];
@@ -324,7 +362,7 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
             exchange<1>(x[2], x[3], lane);
             exchange<2>(x[0], x[2], lane);
             exchange<2>(x[1], x[3], lane);
-            if (q < w.rows) ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));
+            if (real) ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));
         }
     }
 }
@@ -336,7 +374,7 @@ template <typename T, int D, int kPage, int kGroups>
 DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const volatile bool& decode_done, int group,
                  int warp, int lane) {  // warp: of all consumers
     using S = Smem<D, kPage, kGroups>;
-    const int row = warp * 16 + lane / 4;
+    const int row = warp % 4 * 16 + lane / 4;
     const uint64_t q = ptx::desc_sw128(base + S::kQ + group * S::kQGroup, 1, 1024);
     const uint64_t k_first = ptx::desc_sw128(base + S::kK, 1, S::kGroupStep);
     const uint64_t v_first = ptx::desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep);
@@ -352,13 +390,14 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
     for (Place<1> tile;; tile.advance()) {
         c.q[group].wait(tile);
         const Work& w = c.work[group][tile.odd()];  // stays until the next tile's Q has been consumed
-        if (w.rows == 0) break;
+        if (w.tokens == 0) break;
         // A row of the tile sees keys up to its token's position, or the whole sequence without a causal mask.
         const int begin = w.begin, unmasked = (p.causal ? w.pos0 + 1 : w.kv_len) / kKeys;
-        const int more = p.causal ? 8 >> p.pack_shift : 0;
+        const int token = p.pack.token(row), more = p.causal ? p.pack.token(row + 8) - token : 0;
         const bool yields = p.yields && !decode_done;
         int n = w.end - 1;
-        int last_seen = (p.causal ? w.pos0 + (row >> p.pack_shift) : w.kv_len - 1) - n * kKeys - 2 * (lane & 3);
+        int last_seen = (p.causal ? w.pos0 + group * p.pack.next_token + token : w.kv_len - 1) - n * kKeys -
+                        2 * (lane & 3);
 #pragma unroll
         for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 
@@ -410,7 +449,7 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
         free_v(block);
         block.advance();
         if (w.parts > 1 && !merge<D, 4 * kGroups>(p, w, o, m, l, warp, lane)) continue;
-        epilogue<T, D>(p, w, o, m, l, row, lane);
+        epilogue<T, D>(p, w, o, m, l, group, row, lane);
     }
 }
 

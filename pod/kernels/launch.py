@@ -35,12 +35,14 @@ class Header(NamedTuple):
     decode_works: int = 0
     pieces: int = 0  # of decode
     deals: int = 0
-    prefill_groups: int = 0  # tiles that are merged from parts
+    prefill_groups: int = 0  # arrival counters of tiles that are merged from parts
     decode_groups: int = 0
     prefill_slots: int = 0  # partial results
     decode_slots: int = 0
     prefill_rows: int = 0  # of a tile
-    pack_shift: int = 0  # log2 of the query heads that share a prefill tile
+    pack_tokens: int = 1  # of a prefill tile, by query heads
+    pack_heads: int = 1
+    decode_rows: int = 0  # tokens x query heads of a piece of decode
     trace_rows: int = 0
 
 
@@ -58,7 +60,7 @@ class Kernel:
     """What a family says of itself."""
 
     family: build.Family
-    kind: Callable[[HybridBatch, bool], str]  # which of its kernels computes a batch, with a trace or without
+    kind: Callable[[Schedule, bool], str]  # which of its kernels computes it, with a trace or without
     lay_out: Callable[[Schedule], Layout]
     trace: Callable = lambda rows: rows  # makes of the operator's rows what the caller gets
     check_layout: Callable = lambda batch, q, k_cache: None  # refuses strides that no method of the family can follow
@@ -209,7 +211,7 @@ class Plan:
     decide: Callable[..., Schedule]  # of a mask: decide(causal=True)
     allowed: Allowed = field(init=False)
     _placed: dict[bool, Placed] = field(default_factory=dict, init=False)
-    _operators: dict[bool, Callable] = field(default_factory=dict, init=False)
+    _operators: dict[tuple, Callable] = field(default_factory=dict, init=False)
     _placing: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self):
@@ -235,17 +237,18 @@ class Plan:
                     self._placed[causal] = place(self.decide(causal=causal), self.kernel.lay_out, self.device)
         return self._placed[causal]
 
-    def operator(self, trace: bool = False) -> Callable:
-        if trace not in self._operators:
-            kernel = self.kernel
-            self._operators[trace] = build.operator(kernel.family, kernel.kind(self.batch, trace), self.device)
-        return self._operators[trace]
+    def operator(self, trace: bool = False, causal: bool | None = None) -> Callable:
+        causal = self.placed(causal).schedule.causal
+        if (trace, causal) not in self._operators:
+            kind = self.kernel.kind(self.schedule(causal), trace)
+            self._operators[trace, causal] = build.operator(self.kernel.family, kind, self.device)
+        return self._operators[trace, causal]
 
     def run(self, q, k_cache, v_cache, block_table=None, softmax_scale: float | None = None, causal: bool | None = None,
             return_lse: bool = False, trace: bool = False):  # fmt: skip
         """Launch on the current stream, without any check. Returns out, then the log-sum-exp and the trace where asked
         for: see pod.hybrid_attention."""
-        work, operator = self.placed(causal), self.operator(trace)
+        work, operator = self.placed(causal), self.operator(trace, causal)
         scale = self.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
         tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
         with work.turn:

@@ -60,7 +60,7 @@ def lay_out(s: Schedule, rows: int) -> Layout:
 def kernel(worker: str = "warp", merge: str = "last") -> Kernel:
     return Kernel(
         LEAN,
-        lambda batch, trace: kind(batch.dtype, batch.head_dim, worker, merge, trace),
+        lambda s, trace: kind(s.batch.dtype, s.batch.head_dim, worker, merge, trace),
         partial(lay_out, rows=WARP_ROWS if worker == "warp" else TILE_ROWS),
         check_layout=sm80.check_layout,
     )

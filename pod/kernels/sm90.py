@@ -6,23 +6,49 @@ length changes. Its sources are csrc/sm90.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
+from itertools import product
 
-from pod.batch import HybridBatch
+from pod.batch import HEAD_DIMS, HybridBatch
 from pod.kernels import build
-from pod.kernels.build import Family
+from pod.kernels.build import DTYPES, Family
 from pod.kernels.launch import Header, Kernel, Layout, Plan, fake
-from pod.schedule import decide
-from pod.schedule.work import PERSISTENT, Schedule, WorkList
+from pod.schedule import choose, decide
+from pod.schedule.work import DECODE_ROWS, PERSISTENT, WIDE, Schedule, WorkList
 
 # A trace has a row a CTA, and of each role when it began and ended. Where the plan gives prefill the wide tile, the
 # last is a third warpgroup of prefill.
 ROLES = ("prefill producer", "decode producer", "prefill 0", "prefill 1", "decode")
 
+ALONE = 0  # in place of decode's rows: batches without decode, for which prefill has a third warpgroup
+
+
+def kind(dtype: str, head_dim: int, rows: int) -> str:
+    """The name of the kernels for one kind of tensor and so many rows of a piece of decode: bfloat16_128_8."""
+    return f"{dtype}_{head_dim}_{rows}"
+
+
+def _kinds() -> dict[str, tuple[str, str]]:
+    lines = {}
+    for dtype, head_dim, rows in product(DTYPES, HEAD_DIMS, (*DECODE_ROWS, ALONE)):
+        if head_dim == 64 or rows != ALONE:
+            name = kind(dtype, head_dim, rows)
+            in_kernels = f"POD_KERNELS(hopper_{name}, {DTYPES[dtype]}, {head_dim}, {rows})"
+            lines[name] = (f"POD_OPERATOR(hopper_{name}, {2 * len(ROLES)}, 64)", in_kernels)
+    return lines
+
+
 HOPPER = Family(
-    "hopper", bindings="bindings.cpp", kernels="sm90/hybrid.cu", fake=fake(2 * len(ROLES)), arch="90a",
-    kinds={"": (f"POD_OPERATOR(hopper, {2 * len(ROLES)}, 64)", "")},
-)  # fmt: skip
+    "hopper", bindings="bindings.cpp", kernels="sm90/hybrid.cu", fake=fake(2 * len(ROLES)), kinds=_kinds(), arch="90a"
+)
+
+
+def kind_of(schedule: Schedule, trace: bool = False) -> str:
+    """Traced or not, it is the same kernel."""
+    rows = ALONE if schedule.shape == WIDE else schedule.shape.decode_rows
+    return kind(schedule.batch.dtype, schedule.batch.head_dim, rows)
 
 
 def available(device="cuda") -> bool:
@@ -35,32 +61,45 @@ def available(device="cuda") -> bool:
 
 
 # ---------------------------------------------------------------- a schedule on the device
+FAN = {"prefill": choose.FAN, "decode": 16}  # kFan of csrc/sm90/prefill.cuh and decode.cuh
+
+
+def counters_of(work: WorkList, side: str) -> int:
+    """Arrival counters of a tile in parts: one, and where there are two rounds of merging one more for each FAN."""
+    most = int(work.parts.max(initial=0))
+    return 1 if most <= FAN[side] else 1 + -(-most // FAN[side])
+
+
 def records(work: WorkList, schedule: Schedule, side: str) -> tuple:
     """The twelve columns of `Work` (csrc/sm90/common.cuh), which counts keys in blocks, and queries of decode in rows
     of q, token by token and head by head."""
-    batch, rows = schedule.batch, work.tokens * work.heads
+    batch = schedule.batch
     if side == "prefill":
-        keys, queries, pos = schedule.shape.prefill_keys, (work.token, rows, work.head), work.pos
+        keys, queries, pos = schedule.shape.prefill_keys, (work.token, work.tokens, work.head), work.pos
     else:
         keys, pos = schedule.shape.decode_keys, work.head - work.kv_head * batch.group
-        queries = (work.token * batch.num_q_heads + work.head, rows, work.kv_head)
+        queries = (work.token * batch.num_q_heads + work.head, work.tokens, work.kv_head)
     blocks = (work.begin // keys, -(-work.end // keys))
-    return (*queries, work.seq, pos, work.kv_len, *blocks, work.part, work.parts, work.partial, work.group)
+    return (*queries, work.seq, pos, work.kv_len, *blocks, work.part, work.parts, work.partial,
+            work.group * counters_of(work, side))  # fmt: skip
 
 
 def lay_out(s: Schedule) -> Layout:
     """Counters: queues, arrivals of prefill, arrivals of decode."""
-    prefill, decode, rows, head_dim = s.prefill, s.decode, s.shape.prefill_rows, s.batch.head_dim
-    pack = int(prefill.heads[0]) if len(prefill) else 1
+    prefill, decode, head_dim = s.prefill, s.decode, s.batch.head_dim
+    rows, decode_rows = s.shape.prefill_rows, s.shape.decode_rows
     header = Header(
         method=decide.METHODS.index("cta"),  # one launch
         sms=s.sms, causal=int(s.causal), yields=int(s.yields), prefill_works=len(prefill),
-        decode_works=len(decode), pieces=len(decode.pieces) - 1, prefill_groups=prefill.groups,
-        decode_groups=decode.groups, prefill_slots=prefill.partials, decode_slots=decode.partials,
-        prefill_rows=rows, pack_shift=pack.bit_length() - 1, trace_rows=s.sms,
+        decode_works=len(decode), pieces=len(decode.pieces) - 1,
+        prefill_groups=prefill.groups * counters_of(prefill, "prefill"),
+        decode_groups=decode.groups * counters_of(decode, "decode"),
+        prefill_slots=prefill.partials, decode_slots=decode.partials,
+        prefill_rows=rows, pack_tokens=s.pack.tokens, pack_heads=s.pack.heads, decode_rows=decode_rows,
+        trace_rows=s.sms,
     )  # fmt: skip
-    counters = 4 + rows // 16 * prefill.groups + decode.groups
-    floats = prefill.partials * rows * 8 * (head_dim // 8 + 1) + decode.partials * (128 * (head_dim // 16) + 16)
+    floats = prefill.partials * rows * 8 * (head_dim // 8 + 1) + decode.partials * decode_rows * (head_dim + 2)
+    counters = 4 + rows // 16 * header.prefill_groups + header.decode_groups
     lists = (records(prefill, s, "prefill"), records(decode, s, "decode"), decode.pieces)
     return Layout(header, lists, counters, floats)
 
@@ -70,12 +109,12 @@ def check_layout(batch: HybridBatch, q, k_cache) -> None:
     """Prefill's tensor map of small pages has no dimension left for heads that lie apart (grouped_map)."""
     step, block = k_cache.stride(2), PERSISTENT.prefill_keys
     small = batch.page_size is not None and batch.page_size < block
-    if batch.prefill and small and batch.head_dim > 64 and batch.num_kv_heads > 1 and step != batch.head_dim:
+    if max(batch.q_lens) > 1 and small and batch.head_dim > 64 and batch.num_kv_heads > 1 and step != batch.head_dim:
         raise ValueError(f"k_cache: got heads {step} elements apart, allowed for method 'hopper' with head_dim "
                          f"{batch.head_dim} and pages under {block} are {batch.head_dim}")  # fmt: skip
 
 
-KERNEL = Kernel(HOPPER, lambda batch, trace: "", lay_out, lambda rows: rows.view(-1, len(ROLES), 2), check_layout)
+KERNEL = Kernel(HOPPER, kind_of, lay_out, lambda rows: rows.view(-1, len(ROLES), 2), check_layout)
 
 
 def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) -> Plan:
@@ -83,11 +122,23 @@ def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) ->
     import torch
 
     device = torch.device(device)
-    build_for(batch, device)  # in the first call it would spoil what is timed there
-    return Plan(batch, method, device, KERNEL, partial(decide.hopper, batch, build.sm_count(device), **choice))
+    _check(device)
+    made = Plan(batch, method, device, KERNEL, partial(decide.hopper, batch, build.sm_count(device), **choice))
+    made.operator()  # a build in the first call would spoil what is timed there
+    return made
 
 
-def build_for(_batch: HybridBatch, device) -> None:
+def build_for(batch: HybridBatch, device) -> None:
+    """All kinds that lengths may ask for, side by side."""
+    _check(device)
+    rows = {roles.rows for roles in choose.possible_roles(batch.group)} | ({ALONE} if batch.head_dim == 64 else set())
+    with ThreadPoolExecutor() as pool:
+        kinds = [kind(batch.dtype, batch.head_dim, n) for n in sorted(rows)]
+        builds = [pool.submit(copy_context().run, build.operator, HOPPER, name, device) for name in kinds]
+    for built in builds:
+        built.result()
+
+
+def _check(device) -> None:
     if not available(device):
         raise ValueError(f"device: got {str(device)!r}, the Hopper method needs a GPU of compute capability 9.0")
-    build.operator(HOPPER, "", device)

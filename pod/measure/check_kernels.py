@@ -41,6 +41,8 @@ def random_batch(draw: random.Random, decodes_only: bool = False):
     for _ in range(draw.choice((1, 2, 3, 8, 20, 40))):
         kv_len = draw.randint(3000, 100_000) if long and len(kv_lens) < 2 else length(3000)
         q_len = 1 if decodes_only or draw.random() < 0.6 else length(kv_len)
+        if not decodes_only and draw.random() < 0.15:  # a few tokens, as speculative decoding brings them
+            q_len = min(draw.randint(2, 16), kv_len)
         q_lens.append(max(1, min(q_len, MOST_PAIRS // (kv_len * q_heads))))
         kv_lens.append(kv_len)
     dtype = draw.choice(("bfloat16", "float16"))

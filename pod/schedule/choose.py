@@ -5,15 +5,25 @@ The constants were measured on an H200; other cards use them too, and are right,
 
 from __future__ import annotations
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
 
 from pod.batch import HybridBatch
 from pod.hardware import GPU
-from pod.schedule.decode import MOST_PARTS, pass_count
-from pod.schedule.work import PERSISTENT, SHAPES, WIDE, Shape, Side
+from pod.schedule.decode import MOST_PARTS
+from pod.schedule.prefill import packs
+from pod.schedule.work import (
+    DECODE_ROWS,
+    PERSISTENT,
+    SHAPES,
+    WIDE,
+    Pack,
+    Shape,
+    Side,
+    WorkList,
+    pass_count,
+)
 
 # ---------------------------------------------------------------- the sm_80 family: how long each side would take
 # The tensor cores give mma.sync MMA_SYNC of their rate, 1 on cards without wgmma. Prefill reaches PREFILL_SHARE of
@@ -203,50 +213,144 @@ def full_parts(units: int, workers: int) -> int | None:
 
 
 # ---------------------------------------------------------------- the Hopper kernel
-PREFILL_FLOPS = 700e12  # FLOP/s that the prefill side reaches alone on an H200 (measured)
-DECODE_BYTES = 4.25e12  # bytes/s of KV that the decode side reads alone (measured)
-UNIT_OVERHEAD = 3  # what starting and merging a piece of prefill costs, in blocks
-WIDE_COST = 1.28  # time of a block of the wide tile over that of the other
-MIN_TILES = 8  # blocks of a piece of decode: below, merging more parts costs more than it saves
+# Fitted to 104 plans of ragged batches on an H200, half of them within 3 %.
+PREFILL_FLOPS = 700e12  # FLOP/s that the prefill side reaches alone on long chunks, as measured; for models of the GPU
+BLOCK_US = {128: 1.5, 64: 1.2}  # of prefill: 128 rows by 128 keys of a head on one SM, by head_dim
+WIDE_COST = 1.16  # time of a block of the wide tile over that of the other
+# Of a piece, of one that is a part, and of each step of merging, in blocks.
+PIECE_COST, PART_COST, MERGE_COST = 0.5, 2.9, 0.4
+FAN = 8  # parts that are merged at a time: csrc/sm90/common.cuh
+SHORTEST_PART = 2  # blocks of a part of prefill
+DECODE_BYTES = 4.25e12  # bytes/s of KV that decode reads alone
+PREFILL_BYTES = 3.8e12  # that prefill reads alone where its rows are few
+DRAM_BYTES = 4.4e12  # that both sides read together at most
+TILE_PIECE_US = 2.2  # what beginning a piece of decode costs
+IN_DOUBT = 1.05  # decode, which overlaps: all as prefill must be so much faster
+TOGETHER = 0.2  # of the shorter side is felt when both run
+BESIDE = 0.7  # of decode's time, in which prefill may take it easy
+MIN_TILES = 4  # of a range of decode: below, merging more parts costs more than it saves
 # What merging the parts of a head costs, and what beginning another part costs.
 MERGE_US, BORDER_US = 5.0, 1.0
 
 
-def prefill_yields(batch: HybridBatch) -> bool:
+def prefill_pack(side: Side, rows: int) -> Pack:
+    """What makes the fewest tiles, each as long as its keys; of those the one with the fewest tokens."""
+
+    def cost(pack: Pack) -> tuple:
+        tiles = -(-side.q_len // pack.tokens) * -(-side.group // pack.heads)
+        return int((tiles * side.kv_len).sum()), pack.tokens
+
+    return min(packs(side.group, rows), key=cost)
+
+
+class Roles(NamedTuple):
+    """Who is decode: sequences of at most `tokens` new tokens, in passes of `rows` tokens x heads."""
+
+    rows: int
+    tokens: int
+
+
+def possible_roles(group: int) -> list[Roles]:
+    """A row tells its token by a shift, so heads count as the next power of two. Where a KV head has more heads than
+    rows, they would read it several times: one tile of prefill reads it once."""
+    heads = 1 << (group - 1).bit_length()
+    return [Roles(rows, rows // heads) for rows in DECODE_ROWS if rows >= heads] + [Roles(DECODE_ROWS[0], 0)]
+
+
+def roles(batch: HybridBatch) -> Roles:
+    """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill."""
+    q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
+    doubt = lambda made: 1.0 if made.tokens else IN_DOUBT  # noqa: E731
+    return min(possible_roles(batch.group), key=lambda made: doubt(made) * _us(batch, q_lens, kv_lens, made))
+
+
+def _us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:
+    """Of the whole batch on 132 SMs, were they all busy to the end."""
+    few, kv_heads, sms = q_lens <= made.tokens, batch.num_kv_heads, 132
+    token_us = 4e6 * batch.head_dim * kv_heads / DECODE_BYTES
+    units = int(few.sum()) * kv_heads
+    decode = int(kv_lens[few].sum()) * token_us + units * TILE_PIECE_US / sms + MERGE_US * (0 < units < sms)
+    memory = int(kv_lens.sum()) * token_us * DECODE_BYTES / DRAM_BYTES
+    prefill = _prefill_us(batch, q_lens[~few], kv_lens[~few], sms) if units < len(q_lens) * kv_heads else 0.0
+    return max(prefill, decode, memory) + TOGETHER * min(prefill, decode)
+
+
+def _prefill_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, sms: int) -> float:
+    wide = batch.head_dim == 64 and len(q_lens) == len(batch.q_lens)
+    rows, cost = (WIDE.prefill_rows, WIDE_COST) if wide else (PERSISTENT.prefill_rows, 1.0)
+    tiles = -(-q_lens * batch.group // rows) * batch.num_kv_heads
+    blocks = (kv_lens - (q_lens - 1) / 2 if batch.causal else kv_lens) / PERSISTENT.prefill_keys
+    even = float((tiles * blocks).sum()) / sms
+    parts = int(np.ceil(blocks.max() / max(even, SHORTEST_PART)))
+    pieces = PIECE_COST * max(1.0, float(tiles.sum()) / sms) + PART_COST * (parts > 1) + MERGE_COST * merge_steps(parts)
+    memory = 4e6 * batch.head_dim * batch.num_kv_heads * int(kv_lens.sum()) / PREFILL_BYTES
+    return max((even * cost + pieces) * BLOCK_US[batch.head_dim], memory)
+
+
+def tile_us(head_dim: int) -> float:
+    """Of decode: one SM's share of the memory's rate."""
+    return PERSISTENT.decode_keys * 4e6 * head_dim / (DECODE_BYTES / 132)
+
+
+def decode_us(head_dim: int, work: WorkList, sms: int) -> float:
+    """That decode would take alone."""
+    return int(work.blocks(PERSISTENT.decode_keys).sum()) * tile_us(head_dim) / sms
+
+
+def prefill_yields(head_dim: int, prefill: WorkList, decode: WorkList, sms: int) -> bool:
     """Whether decode would end last and so deserves the tensor cores between two turns of prefill.
 
     The tensor cores serve waiting warps in turn. With two prefill warpgroups queueing, decode gets every third product;
     when they hand over only at the end of a turn, every second, at the price of 10 % of prefill's own rate.
     """
-    prefill, decode = batch.prefill, batch.decode
-    if not prefill or not decode:
+    if not len(prefill) or not len(decode):
         return False
-    return prefill.flops / PREFILL_FLOPS < decode.kv_bytes / DECODE_BYTES
+    blocks = int(prefill.blocks(PERSISTENT.prefill_keys).sum())
+    return blocks * BLOCK_US[head_dim] / sms < decode_us(head_dim, decode, sms)
 
 
 def makespan(lengths: np.ndarray, workers: int) -> float:
-    """Time until greedy workers have finished pieces of these lengths, longest first."""
-    ends = [0.0] * workers
+    """About when workers have finished pieces of these lengths, longest first: dealt out to and fro, so that nobody
+    need simulate a queue."""
+    dealt = np.zeros((-(-len(lengths) // workers), workers))
+    dealt.ravel()[: len(lengths)] = -np.sort(-lengths)
+    dealt[1::2] = dealt[1::2, ::-1]
+    return float(dealt.sum(0).max(initial=0.0))
+
+
+def time_anyway(side: Side, decode: WorkList, head_dim: int, sms: int) -> float:
+    """That prefill may take, in blocks: most of decode's, or what memory takes to read its keys."""
+    memory = 4e6 * head_dim * side.kv_heads * int(side.kv_len.sum()) / PREFILL_BYTES
+    return max(BESIDE * decode_us(head_dim, decode, sms), memory) / BLOCK_US[head_dim]
+
+
+def prefill_parts(blocks: np.ndarray, workers: int, beside: float = 0.0) -> np.ndarray:
+    """In how many parts each tile's keys are cut. All parts aim at one length, the one with which workers end first:
+    short tiles stay whole beside long ones in parts. `beside`: blocks that there is time for anyway; then the fewest
+    parts do that end before."""
+    even, longest = blocks.sum() / workers, int(blocks.max(initial=1))
+    lengths = {longest, *(longest / n for n in range(2, 9)), *(even / n for n in (0.5, 1, 2, 3, 4))}
+    best, best_time = np.ones_like(blocks), np.inf
     for length in sorted(lengths, reverse=True):
-        heapq.heappushpop(ends, ends[0] + length)
-    return max(ends)
-
-
-def prefill_splits(blocks: np.ndarray, workers: int) -> int:
-    """In how many parts each tile's KV range is cut: more than one only when whole tiles would leave workers idle."""
-    best, best_time = 1, np.inf
-    for splits in range(1, 9):
-        if splits > 1 and (len(blocks) * splits > 2 * workers or splits > blocks.min()):
-            break
-        time = makespan(np.repeat(np.ceil(blocks / splits) + UNIT_OVERHEAD, splits), workers)
+        parts = np.ceil(blocks / max(length, SHORTEST_PART) - 1e-9).astype(int)
+        parts = np.minimum(np.maximum(parts, 1), MOST_PARTS)
+        time = prefill_time(np.repeat(np.ceil(blocks / parts), parts), np.repeat(parts, parts), workers)
         if time < best_time:
-            best, best_time = splits, time
+            best, best_time = parts, time
+        if time < beside:
+            break
     return best
 
 
-def prefill_time(shape: Shape, blocks: np.ndarray, workers: int) -> float:
-    """Of pieces with so many blocks each, in blocks of the usual tile: what speaks for the wide one or against it."""
-    return (WIDE_COST if shape is WIDE else 1.0) * makespan(blocks + UNIT_OVERHEAD, workers)
+def prefill_time(blocks: np.ndarray, parts: np.ndarray, workers: int) -> float:
+    """Of pieces of so many blocks, of tiles in so many parts; in blocks."""
+    time = makespan(blocks + PIECE_COST + PART_COST * (parts > 1), workers)
+    return time + MERGE_COST * merge_steps(int(parts.max(initial=1)))
+
+
+def merge_steps(parts: int) -> int:
+    """Parts that are read one after the other until all are in: where there are many, in two rounds."""
+    return 0 if parts == 1 else parts if parts <= FAN else FAN + -(-parts // FAN)
 
 
 def cheapest_parts(units: int, tiles: int, workers: int, tile_us: float) -> int | None:
@@ -270,7 +374,7 @@ def whole_parts(batch: HybridBatch, sms: int) -> int | None:
     if len(set(batch.kv_lens)) > 1:
         return None
     tiles = -(-batch.kv_lens[0] // PERSISTENT.decode_keys)
-    units = len(batch.kv_lens) * batch.num_kv_heads * -(-batch.group // PERSISTENT.decode_rows)
+    units = len(batch.kv_lens) * batch.num_kv_heads
     tile_us = batch.kv_bytes / (units * tiles) / (DECODE_BYTES / sms) * 1e6
     return cheapest_parts(units, tiles, sms, tile_us)
 
@@ -284,5 +388,7 @@ def decode_worker(batch: HybridBatch, on_hopper: bool, splits: int | str = "auto
     faster (on H200); few heads they would cut into too many parts."""
     if not on_hopper:
         return "warp"
+    if batch.group > SHAPES[2].decode_rows:  # warps would read a KV head more than once
+        return "hopper"
     many = len(batch.kv_lens) * batch.num_kv_heads >= MANY
     return "warp" if splits == "auto" and many and batch.kv_bytes >= LARGE else "hopper"

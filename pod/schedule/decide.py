@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import gcd
 
@@ -10,7 +11,20 @@ import numpy as np
 from pod.batch import HybridBatch
 from pod.hardware import GPU
 from pod.schedule import binding, choose, decode, prefill
-from pod.schedule.work import PERSISTENT, SHAPES, WIDE, Schedule, Shape, Side, WorkList, empty, sides
+from pod.schedule.work import (
+    PERSISTENT,
+    SHAPES,
+    WHOLE,
+    WIDE,
+    Pack,
+    Schedule,
+    Shape,
+    Side,
+    WorkList,
+    empty,
+    pass_count,
+    sides,
+)
 
 METHODS = ("serial", "streams", "cta", "warp", "pod")  # of the sm_80 family
 LEAN_WARPS, LEAN_CTAS = 4, 2  # of a CTA of csrc/lean/lean.cu; CTAs an SM
@@ -24,7 +38,7 @@ def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: 
     chunks, singles = sides(batch)
     cut = choose.hybrid(batch, chunks, singles, gpu, sms, method, ctas_per_sm, prefill_splits, decode_splits)
     shape = SHAPES[cut.ctas_per_sm]
-    tiles = prefill.longest_first(prefill.tiles(chunks, shape.prefill_rows, causal=causal))
+    tiles = prefill.longest_first(prefill.tiles(chunks, Pack(shape.prefill_rows, 1), causal))
     work = prefill.cut(tiles, cut.splits, shape.prefill_keys)
     pieces = warp_pieces(singles, shape, cut.workers, cut.parts)
     deal = _deal(policy, work, pieces, shape, sms) if method == "pod" else np.zeros(0, np.int32)
@@ -49,7 +63,7 @@ def flash2(batch: HybridBatch, sms: int, keys: tuple[int, int]) -> Schedule:
     FlashDecoding's rule alone. `keys`: that a CTA of either side takes at a time."""
     shape, (chunks, singles), work, pieces = SHAPES[2], sides(batch), empty(), empty()
     if batch.prefill:
-        tiles = prefill.longest_first(prefill.tiles(chunks, shape.prefill_rows, causal=batch.causal))
+        tiles = prefill.longest_first(prefill.tiles(chunks, Pack(shape.prefill_rows, 1), batch.causal))
         splits = choose.vanilla_splits(len(tiles.end), -(-max(batch.prefill.kv_lens) // keys[0]), 2 * sms)
         work = prefill.cut(tiles, splits, shape.prefill_keys)
     if batch.decode:
@@ -72,7 +86,7 @@ def lean(batch: HybridBatch, sms: int, splits: int | str | None = None, worker: 
     if splits == "auto":
         splits = None
         if len(set(batch.kv_lens)) == 1:
-            units = len(batch.kv_lens) * decode.pass_count(singles, SHAPES[LEAN_CTAS].decode_rows)
+            units = len(batch.kv_lens) * pass_count(singles, SHAPES[LEAN_CTAS].decode_rows)
             splits = choose.full_parts(units, workers)
     work = warp_ranges(singles, workers, splits, worker == "warp", block, alike)
     return Schedule(batch, causal, sms, "lean", SHAPES[LEAN_CTAS], empty(), work, LEAN_CTAS)
@@ -84,53 +98,78 @@ def warp_ranges(side: Side, workers: int, splits: int | None = None, packed: boo
     of a KV head share a pass over it; without, as in the paper, every query head reads for itself."""
     heads = SHAPES[LEAN_CTAS].decode_rows if packed else 1
     if alike is None:
-        alike = gcd(decode.pass_count(side, heads), workers if splits is None else 0) if packed else 1
+        alike = gcd(pass_count(side, heads), workers if splits is None else 0) if packed else 1
     if splits is None:
         return decode.stream_k(side, partial(decode.equal_cuts, workers=workers // alike), block, heads, alike)
     return decode.stream_k(side, partial(decode.split_cuts, splits=splits), block, heads, alike)
 
 
 # ---------------------------------------------------------------- the Hopper kernel: csrc/sm90
+FIXED = (32, 48)  # blocks of prefill and tiles of decode of a part that does not depend on other sequences
+
+
 def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None, yields: bool | None = None,
-           parts: int | None = None, causal: bool = True) -> Schedule:  # fmt: skip
+           parts: int | None = None, roles: choose.Roles | None = None, invariant: bool = False,
+           causal: bool = True) -> Schedule:  # fmt: skip
     """One persistent CTA an SM. splits: parts of a prefill tile; weights: of the ranges of decode, equal unless named;
-    parts: of every head of decode instead of ranges; yields: see choose.prefill_yields."""
-    chunks, singles = sides(batch)
-    shape, work = PERSISTENT, empty()
-    if batch.prefill:
-        made = {s: _prefill_pieces(chunks, s, batch.head_dim, sms, causal, splits) for s in _shapes(batch)}
-        if len(made) > 1:
-            shape = min(made, key=lambda s: choose.prefill_time(s, made[s].blocks(s.prefill_keys), sms))
-        work = made[shape]
-    ranges = hopper_ranges(singles, sms, weights, parts=parts)
-    yields = choose.prefill_yields(batch) if yields is None else yields
-    return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields)
+    parts: of every head of decode instead of ranges; roles: see choose.roles; yields: see choose.prefill_yields.
+
+    invariant: nothing about a sequence's computation depends on the others, to the bit; only who does it, and when."""
+    if roles is None:
+        roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
+    chunks, singles = sides(batch, roles.tokens)
+    shape = replace(PERSISTENT, decode_rows=roles.rows)
+    ranges = hopper_pieces(singles, sms, batch.head_dim, weights, parts, roles.rows, invariant)
+    pack, work = WHOLE, empty()
+    if len(chunks.seq):
+        beside = choose.time_anyway(chunks, ranges, batch.head_dim, sms)
+        shapes = (shape,) if invariant or len(singles.seq) or batch.head_dim > 64 else (shape, WIDE)
+        rest = (sms, batch.head_dim, causal, splits, beside, invariant)
+        made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in shapes]
+        _, pack, work, shape = min(made, key=lambda m: m[0])
+    yields = choose.prefill_yields(batch.head_dim, work, ranges, sms) if yields is None else yields
+    return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields, pack=pack)
 
 
-def _shapes(batch: HybridBatch) -> tuple[Shape, ...]:
-    return (PERSISTENT,) if batch.decode or batch.head_dim > 64 else (PERSISTENT, WIDE)
+def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: bool, splits: int | None, beside: float,
+                    invariant: bool) -> tuple[float, Pack, WorkList]:  # fmt: skip
+    """Also about how long they take."""
+    keys, rows = shape.prefill_keys, shape.prefill_rows
+    pack = prefill.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows)
+    tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
+    blocks = -(-tiles.end // keys)
+    if invariant:
+        splits = -(-blocks // FIXED[0])
+    elif splits is None:
+        splits = choose.prefill_parts(blocks, sms, beside)
+    work = prefill.cut(tiles, splits, keys)
+    time = choose.prefill_time(work.blocks(keys), work.parts, sms) * (choose.WIDE_COST if shape == WIDE else 1.0)
+    return time, pack, work
 
 
-def _prefill_pieces(side: Side, shape: Shape, head_dim: int, sms: int, causal: bool, splits: int | None) -> WorkList:
-    keys = shape.prefill_keys
-    tiles = prefill.tiles(side, shape.prefill_rows, prefill.pack(side.q_heads // side.kv_heads), causal)
-    tiles = prefill.in_sections(tiles, side, head_dim, keys)
-    if splits is None:
-        splits = choose.prefill_splits(-(-tiles.end // keys), sms)
-    return prefill.cut(tiles, splits, keys)
+def hopper_pieces(side: Side, sms: int, head_dim: int, weights=None, parts: int | None = None,
+                  rows: int = PERSISTENT.decode_rows, invariant: bool = False) -> WorkList:  # fmt: skip
+    """Decode in ranges across borders of heads and requests, in `parts` of every head, or in parts of one length."""
+    if not invariant:
+        pad = round(choose.TILE_PIECE_US / choose.tile_us(head_dim))
+        return hopper_ranges(side, sms, weights, parts=parts, rows=rows, pad=pad)
+    keys = PERSISTENT.decode_keys
+    return decode.split_k(side, -(-side.kv_len // (FIXED[1] * keys)), keys, rows)
 
 
-def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None):
-    """Decode in `workers` ranges across the borders of heads and requests, none shorter than `least` tiles."""
-    keys, heads = PERSISTENT.decode_keys, PERSISTENT.decode_rows
-    passes = decode.pass_count(side, heads)
+def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None,
+                  rows: int = PERSISTENT.decode_rows, pad: int = 0) -> WorkList:  # fmt: skip
+    """Decode in `workers` ranges across the borders of heads and requests, none shorter than `least` tiles. pad: tiles
+    that beginning a head is worth."""
+    keys = PERSISTENT.decode_keys
+    passes = pass_count(side, rows)
     alike = passes & -passes
     if parts is not None:
-        return decode.stream_k(side, partial(decode.split_cuts, splits=parts), keys, heads, alike)
+        return decode.stream_k(side, partial(decode.split_cuts, splits=parts), keys, rows, alike)
     alike = gcd(alike, workers)
 
     def cuts(blocks: np.ndarray) -> np.ndarray:
         ranges = max(1, min(workers // alike, int(blocks.sum()) // least))
-        return decode.weighted_cuts(blocks, np.ones(ranges) if weights is None else weights[:ranges])
+        return decode.weighted_cuts(blocks, np.ones(ranges) if weights is None else weights[:ranges], pad)
 
-    return decode.stream_k(side, cuts, keys, heads, alike)
+    return decode.stream_k(side, cuts, keys, rows, alike)

@@ -12,21 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pod.schedule.work import Side, WorkList, empty, number_parts
+from pod.schedule.work import Side, WorkList, empty, number_parts, passes
 
 MOST_PARTS = 128  # of one tile
-
-
-def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First query head, number of heads, and KV head of each pass: several over one that more share than `heads`."""
-    group = side.q_heads // side.kv_heads
-    kv_head, first = np.meshgrid(np.arange(side.kv_heads), np.arange(0, group, heads), indexing="ij")
-    kv_head, first = kv_head.ravel(), first.ravel()
-    return kv_head * group + first, np.minimum(heads, group - first), kv_head
-
-
-def pass_count(side: Side, heads: int) -> int:
-    return side.kv_heads * -(-side.q_heads // side.kv_heads // heads)
 
 
 # ---------------------------------------------------------------- split-K
@@ -55,7 +43,8 @@ def split_k(side: Side, parts: np.ndarray | int, keys: int, heads: int) -> WorkL
 def _columns(side: Side, request: np.ndarray, made: tuple, of: np.ndarray) -> tuple[np.ndarray, ...]:
     """token to kv_len of a work list: of each row its request, and which of the passes."""
     heads, kv_len = (column[of] for column in made), side.kv_len[request]
-    return side.token[request], np.ones_like(request), *heads, side.seq[request], kv_len - 1, kv_len
+    tokens = side.q_len[request]
+    return side.token[request], tokens, *heads, side.seq[request], kv_len - tokens, kv_len
 
 
 # ---------------------------------------------------------------- stream-K: where to cut
@@ -67,10 +56,15 @@ def equal_cuts(blocks: np.ndarray, workers: int) -> np.ndarray:
     return np.arange(1, workers + 1) * total // workers
 
 
-def weighted_cuts(blocks: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A range for each weight, as long as it says."""
-    shares = np.asarray(weights, float)
-    return np.rint(np.cumsum(shares) / shares.sum() * np.sum(blocks)).astype(np.int64)
+def weighted_cuts(blocks: np.ndarray, weights: np.ndarray, pad: int = 0) -> np.ndarray:
+    """A range for each weight, as long as it says, where beginning a unit counts as `pad` blocks."""
+    ends = np.cumsum(blocks)
+    shares, padded = np.cumsum(np.asarray(weights, float)), ends + pad * np.arange(1, len(blocks) + 1)
+    at = shares / shares[-1] * padded[-1]
+    unit = np.minimum(np.searchsorted(padded, at - 1e-6), len(blocks) - 1)
+    left = np.clip(padded[unit] - np.rint(at).astype(np.int64), 0, blocks[unit])  # of the unit, behind the cut
+    cuts = np.unique(ends[unit] - left)
+    return cuts[cuts > 0]
 
 
 def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:

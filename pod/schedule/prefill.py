@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pod.schedule.work import Side, WorkList, number_parts
+from pod.schedule.work import WARPGROUP, Pack, Side, WorkList, number_parts, passes
 
 L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 50 MB
 
@@ -29,19 +29,30 @@ class Tiles(NamedTuple):
         return Tiles(*(column[order] for column in self))
 
 
-def pack(group: int) -> int:
-    """Query heads that share a tile of the Hopper kernel: the largest power of two in the group, 8 at most.
+def packs(group: int, rows: int) -> list[Pack]:
+    """Those that may be best: few heads fill warpgroups, many pad the least where tokens are few."""
+    made = [by_tokens(heads, rows) for heads in {gcd(group, 8), *_shares(group)} if heads <= WARPGROUP]
+    groups = rows // WARPGROUP
+    return made + [Pack(WARPGROUP // -(-heads // groups), heads) for heads in _shares(group) if groups <= heads <= rows]
 
-    A tile of 128 rows is then 16 tokens of 8 heads, so that a chunk pads its tail to 16 tokens instead of 128.
-    """
-    return gcd(group, 8)
+
+def _shares(group: int) -> set[int]:
+    return {-(-group // tiles) for tiles in range(1, group + 1)}
 
 
-def tiles(side: Side, rows: int, heads: int = 1, causal: bool = True) -> Tiles:
-    """Tiles of `rows` rows, so many heads of some tokens. Heads run fastest: those of one KV head run together then,
-    and read the same K and V."""
+def by_tokens(heads: int, rows: int) -> Pack:
+    return Pack(rows // WARPGROUP * (WARPGROUP // heads), heads)
+
+
+def whole_group(group: int, rows: int) -> Pack:
+    """Where the batch has no say: all heads of a KV head, as far as a warpgroup has rows for them."""
+    return by_tokens(min(group, WARPGROUP), rows)
+
+
+def tiles(side: Side, pack: Pack, causal: bool = True) -> Tiles:
+    """Heads run fastest: those of one KV head run together then, and read the same K and V."""
     # Blocks of tokens: all of the first chunk, of the second, and so on.
-    step = rows // heads
+    step = pack.tokens
     counts = -(-side.q_len // step)
     chunk = np.repeat(np.arange(len(counts)), counts)
     first = (np.arange(len(chunk)) - (np.cumsum(counts) - counts)[chunk]) * step
@@ -49,13 +60,11 @@ def tiles(side: Side, rows: int, heads: int = 1, causal: bool = True) -> Tiles:
     pos = (side.kv_len - side.q_len)[chunk] + first
     end = pos + tokens if causal else side.kv_len[chunk]
     # Each for every group of heads.
-    firsts = np.arange(0, side.q_heads, heads)
-    block = np.repeat(np.arange(len(chunk)), len(firsts))
+    head, heads, kv_head = passes(side, pack.heads)
+    block, of = (x.ravel() for x in np.indices((len(chunk), len(head))))
     columns = (side.token[chunk] + first, tokens, side.seq[chunk], pos, side.kv_len[chunk], end)
     token, tokens, seq, pos, kv_len, end = (column[block] for column in columns)
-    head = np.tile(firsts, len(chunk))
-    kv_head = head // (side.q_heads // side.kv_heads)
-    return Tiles(token, tokens, head, np.full(len(head), heads), kv_head, seq, pos, kv_len, end)
+    return Tiles(token, tokens, head[of], heads[of], kv_head[of], seq, pos, kv_len, end)
 
 
 # ---------------------------------------------------------------- in which order
@@ -64,16 +73,20 @@ def longest_first(made: Tiles) -> Tiles:
 
 
 def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
-    """Longest first, so that the last to be drawn are short, but head by head within as many KV heads as have room for
-    their K and V in L2 together: DRAM is decode's."""
+    """Longest first, so that the last to be drawn are short. But a sequence whose K and V have no room in L2 comes as a
+    whole, some of its KV heads at a time that do have room: DRAM is decode's. Such sequences come first, they are the
+    longest."""
     together = np.clip(L2_SHARE // (made.kv_len * head_dim * 4), 1, side.kv_heads)
-    section, blocks = made.kv_head // together, -(-made.end // block)
-    return made.in_order(np.lexsort((made.head, made.seq, -blocks, section)))
+    whole = together == side.kv_heads
+    sequence = [np.where(whole, 0, column) for column in (made.kv_head // together, made.seq, -made.kv_len)]
+    blocks = -(-made.end // block)
+    return made.in_order(np.lexsort((made.head, made.seq, -blocks, *sequence, whole)))
 
 
 # ---------------------------------------------------------------- in how many parts
-def cut(made: Tiles, splits: int, block: int) -> WorkList:
-    """Each tile in at most `splits` parts of whole blocks of keys. Every part is a piece."""
+def cut(made: Tiles, splits: int | np.ndarray, block: int) -> WorkList:
+    """Each tile in at most `splits` parts of whole blocks of keys, all alike or each as it says. Every part is a
+    piece."""
     blocks = -(-made.end // block)
     parts = np.minimum(splits, blocks)
     tile, part, partial, group, partials, groups = number_parts(parts)

@@ -15,7 +15,7 @@ from pod.batch import HybridBatch
 
 # ---------------------------------------------------------------- the two sides of a batch
 class Side(NamedTuple):
-    """Prefill's chunks or decode's single tokens: arrays with an entry a sequence, in the order of the batch."""
+    """The sequences of prefill or of decode: arrays with an entry a sequence, in the order of the batch."""
 
     token: np.ndarray  # the first new one, counted through the batch
     q_len: np.ndarray
@@ -24,12 +24,29 @@ class Side(NamedTuple):
     q_heads: int
     kv_heads: int
 
+    @property
+    def group(self) -> int:
+        return self.q_heads // self.kv_heads
 
-def sides(batch: HybridBatch) -> tuple[Side, Side]:
+
+def sides(batch: HybridBatch, tokens: int = 1) -> tuple[Side, Side]:
+    """Prefill and decode: sequences with more than so many new tokens, and the others."""
     q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
     token, heads = np.cumsum(q_lens) - q_lens, (batch.num_q_heads, batch.num_kv_heads)
-    which = (np.flatnonzero(q_lens > 1), np.flatnonzero(q_lens == 1))
+    which = (np.flatnonzero(q_lens > tokens), np.flatnonzero(q_lens <= tokens))
     return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
+
+
+def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First query head, number of heads, and KV head of each pass: several over one that more share than `heads`."""
+    group = side.q_heads // side.kv_heads
+    kv_head, first = np.meshgrid(np.arange(side.kv_heads), np.arange(0, group, heads), indexing="ij")
+    kv_head, first = kv_head.ravel(), first.ravel()
+    return kv_head * group + first, np.minimum(heads, group - first), kv_head
+
+
+def pass_count(side: Side, heads: int) -> int:
+    return side.kv_heads * -(-side.q_heads // side.kv_heads // heads)
 
 
 # ---------------------------------------------------------------- a work list
@@ -97,13 +114,21 @@ def number_parts(parts: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 # ---------------------------------------------------------------- the tiles of the kernels, as their sources have them
+class Pack(NamedTuple):
+    """What a tile of prefill holds: some tokens by some query heads of one KV head, so that a chunk pads its tail to 16
+    tokens, say, instead of 128. Of the Hopper kernel's, each warpgroup has the next tokens or the next heads."""
+
+    tokens: int
+    heads: int
+
+
 @dataclass(frozen=True)
 class Shape:
     """What a CTA computes at a time."""
 
     prefill_rows: int  # of a tile: tokens x heads
     prefill_keys: int  # of a block
-    decode_rows: int  # query heads that one pass over a KV head serves
+    decode_rows: int  # tokens x query heads that one pass over a KV head serves
     decode_keys: int  # that decode never cuts apart
     virtual: int = 1  # decode pieces side by side, one a warp (virtual CTAs)
 
@@ -111,6 +136,11 @@ class Shape:
 SHAPES = {2: Shape(128, 64, 16, 16, 4), 4: Shape(64, 32, 16, 16, 2)}  # of csrc/sm80/hybrid.cu, by CTAs an SM
 PERSISTENT = Shape(128, 128, 8, 64)  # of csrc/sm90
 WIDE = Shape(192, 128, 8, 64)  # with a third warpgroup of prefill: at head_dim 64, where there is no decode
+WARPGROUP = 64  # rows of a tile of either that one warpgroup computes
+DECODE_ROWS = (8, 16)  # that decode may pack there; with 32, prefill beside it and all, nothing was faster
+
+
+WHOLE = Pack(PERSISTENT.prefill_rows, 1)
 
 
 # ---------------------------------------------------------------- the whole
@@ -128,3 +158,4 @@ class Schedule:
     ctas_per_sm: int = 1
     deal: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # of the method pod: see binding.py
     yields: bool = False  # of the method hopper: prefill leaves the tensor cores to decode between two turns
+    pack: Pack = WHOLE  # of its tiles of prefill

@@ -14,7 +14,7 @@ from pod.batch import HybridBatch
 from pod.kernels import sm90
 from pod.kernels.launch import Header, Placed, place
 from pod.reference import hybrid_attention
-from pod.schedule import decide
+from pod.schedule import choose, decide
 
 FIELDS = {  # Inputs of csrc/include/inputs.h, Header, then what HybridArgs of csrc/include/hybrid.h adds
     "q k v table": ctypes.c_void_p,
@@ -49,6 +49,8 @@ class Case:
     sms: int
     splits: int | None = None
     parts: int | None = None
+    roles: tuple | None = None
+    invariant: bool = False
     yields: bool = False
     free_sms: int | None = None
     rise: float = 1
@@ -58,8 +60,9 @@ class Case:
     def placed(self) -> Placed:
         import torch
 
-        how = {"splits": self.splits, "parts": self.parts, "yields": self.yields}
-        made = decide.hopper(self.batch, self.sms, **how, causal=self.batch.causal)
+        how = {name: getattr(self, name) for name in ("splits", "parts", "yields", "invariant")}
+        roles = choose.Roles(*self.roles) if self.roles else None
+        made = decide.hopper(self.batch, self.sms, **how, roles=roles, causal=self.batch.causal)
         return place(made, sm90.lay_out, torch.device("cpu"))
 
     def tensors(self):

@@ -10,14 +10,17 @@ from pod.broken import Mistake, Source
 PREFILL, DECODE, COMMON = (f"sm90/{name}.cuh" for name in ("prefill", "decode", "common"))
 RING = "include/ring.cuh"
 SOURCE = Source(HERE / "hybrid90.cu", (COMMON, PREFILL, DECODE), also=(HERE,))
-# Between them every part of the kernel: tails of one key, split tiles and requests, small and large pages, a group of
-# more than 8 heads, prefill that yields, more parts than are merged at a time, maxima that rise.
+# Between them every part of the kernel: tails of one key, split tiles and requests, small and large pages, groups that
+# are no power of two, prefill that yields, a few tokens that are decode, parts that become one in two rounds, maxima
+# that rise.
 CASES = [
-    Case(HybridBatch((20, 1, 1), (127, 63, 200), 12, 1, 64, page_size=16), 2, layout=WIDER_TABLE),
-    Case(HybridBatch((100, 1), (300, 1100), 4, 2, 64), 4, splits=2, yields=True),
-    Case(HybridBatch((70, 1), (300, 200), 2, 1, 64, page_size=128), 2),
-    Case(HybridBatch((150, 1), (520, 400), 2, 1, 64, dtype="float16"), 2, rise=40),
-    Case(HybridBatch((1,), (34 * 8 * 64,), 1, 1, 64), 34, free_sms=4),
+    Case(HybridBatch((20, 1, 1), (127, 63, 200), 12, 1, 64, page_size=16), 2, roles=(8, 1), layout=WIDER_TABLE),
+    Case(HybridBatch((100, 1), (300, 1100), 4, 2, 64), 4, splits=2, roles=(8, 1), yields=True),
+    Case(HybridBatch((70, 1), (300, 200), 2, 1, 64, page_size=128), 2, roles=(8, 1)),
+    Case(HybridBatch((150, 1), (520, 400), 2, 1, 64, dtype="float16"), 2, roles=(8, 1), rise=40),
+    Case(HybridBatch((2,), (34 * 8 * 64,), 7, 1, 64), 34, parts=34, roles=(16, 2), free_sms=4),
+    Case(HybridBatch((4, 3, 60), (130, 200, 100), 6, 2, 64, page_size=16), 2, roles=(16, 4)),
+    Case(HybridBatch((9, 20), (10 * 128, 300), 7, 1, 64, page_size=16), 10, splits=10, roles=(8, 1), free_sms=4),
 ]
 
 
@@ -26,15 +29,15 @@ def outcome(library, cases=CASES) -> str:
     return next((text for case in cases if (text := Outcome(library, case).text) != "right result"), "right result")
 
 
-STORED = "if (lane < 4) ptr_cast<float2>(exchange[warp] + 2 * lane)[0] = make_float2(x[0], x[1]);"
-LAST = "last_to_arrive(p.arrived + w.group * kWarps + warp, w.parts)"
+LAST = "last_to_arrive(p.arrived + r.counter * kWarps + warp, r.count)"
+DECODE_LAST = "last_to_arrive(p.arrived + r.counter, r.count)"
 STORE = "ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));"
 MISTAKES = (
     Mistake(
         "V's cleared tail is not shown to the tensor cores",
         PREFILL,
-        "ptx::fence_proxy_async();",
-        ";",
+        "        ptx::fence_proxy_async();\n        __syncwarp();",
+        "        __syncwarp();",
         "wgmma reads .* with no fence.proxy.async between",
     ),
     Mistake(
@@ -68,10 +71,10 @@ MISTAKES = (
     Mistake(
         "parts of prefill are merged with no release",
         PREFILL,
-        "    __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));\n    __threadfence();",
-        "    __stcg(mine + (kVecs - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));",
+        "        store<D>(parts + r.mine * kStride, o, m, l);\n        __threadfence();",
+        "        store<D>(parts + r.mine * kStride, o, m, l);",
         "race: .* of partial results of prefill .* with no release and acquire between",
-        also=((LAST, "atomicAdd(p.arrived + w.group * kWarps + warp, 1) == w.parts - 1"),),
+        also=((LAST, "atomicAdd(p.arrived + r.counter * kWarps + warp, 1) == r.count - 1"),),
     ),
     Mistake(
         "parts of prefill are read through the cache that hears of no write",
@@ -111,7 +114,7 @@ MISTAKES = (
     Mistake(
         "rows past the end of a tile are stored",
         PREFILL,
-        f"if (q < w.rows) {STORE}",
+        f"if (real) {STORE}",
         STORE,
         "out of bounds: 16 bytes of out|race: writes 16 bytes of out",
     ),
@@ -153,8 +156,8 @@ MISTAKES = (
     Mistake(
         "the warps' maxima are read before all are there",
         DECODE,
-        f"{STORED}\n        meet();",
-        STORED,
+        "meet();  // all warps have shown theirs",
+        ";",
         "race: reads 8 bytes of shared memory",
     ),
     Mistake(
@@ -174,22 +177,22 @@ MISTAKES = (
     Mistake(
         "a tail that lacks one key is taken for a full tile",
         DECODE,
-        "i == tiles - 1 && tail < kTokens",
-        "i == tiles - 1 && tail < kTokens - 1",
+        "if (seen < kTokens) mask(seen);",
+        "if (seen < kTokens - 1) mask(seen);",
         "wrong result",
     ),
     Mistake(
         "heads of padding are stored",
         DECODE,
-        "if (head >= w.rows) continue;",
+        "if (!rows.real(n)) continue;",
         ";",
         "out of bounds: 2 bytes of out|race: writes 2 bytes of out",
     ),
     Mistake(
         "the second pack of a group reads the heads of the first",
         DECODE,
-        "ptx::tma_load_5d(base + S::kQ + stage * S::kQBytes, &maps.q, filled, head0, 0, kv_head, token);",
-        "ptx::tma_load_5d(base + S::kQ + stage * S::kQBytes, &maps.q, filled, 0, 0, kv_head, token);",
+        "ptx::tma_load_5d(dst + panel * S::kQPanel, &maps.q, filled, head0, token, panel, kv_head);",
+        "ptx::tma_load_5d(dst + panel * S::kQPanel, &maps.q, filled, 0, token, panel, kv_head);",
         "wrong result",
     ),
     Mistake(
@@ -200,18 +203,60 @@ MISTAKES = (
         "race: overwrites 4 bytes of shared memory",
     ),
     Mistake(
-        "the sums of 32 parts are overwritten while they are read",
+        "the m and l of an octet's parts are overwritten while they are read",
         DECODE,
         "meet();  // before `sums` is filled again",
         ";",
-        "race: overwrites 16 bytes of shared memory",
+        "race: (overwrites|reads) 16 bytes of shared memory",
     ),
     Mistake(
         "parts of a request are merged with no acquire",
         DECODE,
-        "        if (!any_of_all(last)) return false;\n        __threadfence();",
-        "        if (!any_of_all(last)) return false;",
+        "            if (!any_of_all(last)) return;\n            __threadfence();",
+        "            if (!any_of_all(last)) return;",
         "race: reads 16 bytes of partial results of decode .* with no release and acquire between",
-        also=(("last_to_arrive(p.arrived + w.group, w.parts)", "atomicAdd(p.arrived + w.group, 1) == w.parts - 1"),),
+        also=((DECODE_LAST, "atomicAdd(p.arrived + r.counter, 1) == r.count - 1"),),
+    ),
+    Mistake(
+        "a draft's token sees the next one",
+        DECODE,
+        "(p.causal ? w.tokens - 1 : 0)",
+        "(p.causal ? w.tokens - 2 : 0)",
+        "wrong result",
+    ),
+    Mistake(
+        "all tokens of a draft see what the first sees",
+        DECODE,
+        "(p.causal ? state.row(i, lane) >> p.pack_shift : 0)",
+        "0",
+        "wrong result",
+    ),
+    Mistake(
+        "a row's token is looked up as if its heads were a power of two",
+        PREFILL,
+        "return row * inverse >> 16;",
+        "return row >> 3;",
+        "wrong result|out of bounds|race: writes",
+    ),
+    Mistake(
+        "the next warpgroup has the same tokens",
+        PREFILL,
+        "FIELD(w, q_row) + group * p.pack.next_token",
+        "FIELD(w, q_row)",
+        "wrong result",
+    ),
+    Mistake(
+        "the second round of merging reads neighbours",
+        COMMON,
+        "step = last ? fan : 1;",
+        "step = 1;",
+        "wrong result",
+    ),
+    Mistake(
+        "both rounds of merging count on one counter",
+        COMMON,
+        "counter = last ? w.group : w.group + 1 + w.part / fan;",
+        "counter = w.group;",
+        "wrong result|race: |counters: got",
     ),
 )

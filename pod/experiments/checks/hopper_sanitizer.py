@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from pod.batch import HybridBatch
 from pod.experiments.checks import sanitizer
-from pod.kernels import operator, sm90
+from pod.kernels import sm90
 
 RECORDING = "hopper-sanitizer"
 KEYS = ("tool",)
@@ -21,7 +23,9 @@ def cases() -> list[dict]:
 def measure(case: dict) -> dict:
     import torch
 
-    operator(sm90.HOPPER, "", torch.device("cuda", torch.cuda.current_device()))
+    device = torch.device("cuda", torch.cuda.current_device())
+    for dtype, head_dim in product(("bfloat16", "float16"), (64, 128)):
+        sm90.build_for(HybridBatch((1,), (1,), 16, 1, head_dim, dtype=dtype), device)
     return sanitizer.watched(case["tool"], __name__)
 
 
@@ -30,7 +34,7 @@ def batches() -> list[HybridBatch]:
     made = []
     for head_dim, page_size, dtype in ((64, None, "bfloat16"), (64, 16, "float16"), (128, 64, "bfloat16"),
                                        (128, None, "float16")):  # fmt: skip
-        for q_lens in ((300, 70), (1500, 900), (200, 1, 1, 70, *[1] * 6), (1,) * 5, (1,)):
+        for q_lens in ((300, 70), (1500, 900), (200, 1, 1, 70, *[1] * 6), (1,) * 5, (1,), (200, 4, 3, 2), (4, 3)):
             kv_lens = [max(q, 2000 - 190 * i) for i, q in enumerate(q_lens)]
             made.append(HybridBatch(q_lens, kv_lens, 16, 4, head_dim, page_size, dtype))
     return made

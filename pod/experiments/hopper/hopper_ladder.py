@@ -15,7 +15,8 @@ from pod.experiments import Figure, short
 from pod.experiments.hopper.hopper_mixed import BATCHES as MIXED
 from pod.kernels import sm90
 from pod.measure import timing
-from pod.schedule import decide, prefill
+from pod.schedule import choose, decide, prefill
+from pod.schedule.work import Pack
 from pod.show import style
 
 FIGURE = Figure(
@@ -70,6 +71,10 @@ def _shortest_first(*arguments):
     return replace(made, **{name: column[::-1] for name, column in made.columns.items()})
 
 
+def _one_head(_side, rows: int) -> Pack:
+    return Pack(rows, 1)
+
+
 _cut, _ranges = prefill.cut, decide.hopper_ranges
 UNEQUAL = [3.0 if group % 4 == 0 else 1.0 for group in range(33)]  # of 132 SMs in teams of 4, every fourth team
 WITHOUT = {
@@ -81,9 +86,9 @@ WITHOUT = {
     "heads in sections that L2 holds": (LONG_CONTEXT, partial(_patched, module=prefill, L2_SHARE=1 << 40)),
     "the same beside decode": (OWN_KEYS, partial(_patched, module=prefill, L2_SHARE=1 << 40)),
     "few tiles split along the keys": (FEW_TILES, partial(_fused, splits=1)),
-    "heads of a group share a tile": (SHORT_CHUNKS, partial(_patched, module=prefill, pack=lambda group: 1)),
+    "heads of a group share a tile": (SHORT_CHUNKS, partial(_patched, module=choose, prefill_pack=_one_head)),
     "neighbouring SMs read neighbouring heads": (MANY_CHATS, partial(_patched, module=decide, gcd=lambda *_: 1)),
-    "pieces of at least 8 tiles": (ONE_CHAT, partial(_patched, module=decide, hopper_ranges=partial(_ranges, least=1))),
+    "pieces of at least 4 tiles": (ONE_CHAT, partial(_patched, module=decide, hopper_ranges=partial(_ranges, least=1))),
 }
 
 
