@@ -6,5 +6,6 @@ CHAPTERS = (  # the modules here
     "two_phases",
     "waves",
     "concurrent_execution",
+    "sm_aware_scheduling",
     "first_kernels",
 )
