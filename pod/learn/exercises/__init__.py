@@ -7,5 +7,6 @@ CHAPTERS = (  # the modules here
     "waves",
     "concurrent_execution",
     "sm_aware_scheduling",
+    "pod_kernel",
     "first_kernels",
 )
