@@ -8,5 +8,6 @@ CHAPTERS = (  # the modules here
     "concurrent_execution",
     "sm_aware_scheduling",
     "pod_kernel",
+    "attention_results",
     "first_kernels",
 )
