@@ -9,5 +9,6 @@ CHAPTERS = (  # the modules here
     "sm_aware_scheduling",
     "pod_kernel",
     "attention_results",
+    "gpu_model",
     "first_kernels",
 )
