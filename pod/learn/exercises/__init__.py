@@ -10,5 +10,6 @@ CHAPTERS = (  # the modules here
     "pod_kernel",
     "attention_results",
     "gpu_model",
+    "lean_attention",
     "first_kernels",
 )
