@@ -185,7 +185,7 @@ def test_the_chapter_has_the_stub_a_judge_and_a_link_to_the_solution(name):
     assert f"solutions/{exercise.chapter}.md#{name})" in links
 
 
-# ---------------------------------------------------------------- what holds for every case, not only for the hidden ones
+# ---------------------------------------------------------------- what holds for every case, hidden or not
 
 
 def solved(name: str):

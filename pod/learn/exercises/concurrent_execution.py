@@ -90,8 +90,8 @@ grid = Exercise(
             lambda o: o.got is not None,
         ),
     ],
-    "It works because all tiles take equally long. Let one be longer, and the rounds drift apart: a grid's order is "
-    "fixed before anybody knows.",
+    "It works because all tiles take equally long. Make every third memory tile half again as long, and the rounds "
+    "drift apart, to 1.2 x: a grid's order is fixed before anybody knows.",
 )
 
 # ---------------------------------------------------------------- steps of one thread

@@ -184,7 +184,7 @@ window = Exercise(
             _gives(_tokens_for_heads),
         ),
     ],
-    "Two lines, and a kernel that is served from this repository has a window. What it still does in vain: it fetches "
+    "Two lines, and the production kernel has a window. What it still does in vain: it fetches "
     "blocks that nobody sees. Where a piece begins, `begin`, is a matter of its plan, and that is Python.",
 )
 
