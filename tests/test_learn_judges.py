@@ -90,6 +90,16 @@ def test_an_answer_that_raises_is_told_with_its_line():
     assert "ZeroDivisionError: division by zero (line 3 of your cell)" in verdict.text
 
 
+def misspelt(*arguments):
+    return lenght(arguments)  # noqa: F821
+
+
+@pytest.mark.parametrize("name", [n for n, blocks in solutions().items() if blocks[0][1] == "python"])
+def test_a_slip_of_the_pen_gets_no_hint(name):
+    verdict = judge.judge(judge.exercises()[name], misspelt)
+    assert verdict.state == "wrong" and not verdict.hint and ("NameError" in verdict.text or name == "window")
+
+
 def test_the_line_is_the_readers_even_when_a_library_raises():
     names: dict = {}
     exec(compile("import numpy as np\n\ndef f(x):\n    return np.stack([])\n", "<cell>", "exec"), names)

@@ -108,7 +108,7 @@ def _tried(exercise: Exercise, answer, case) -> Outcome:
         with time_limit(MOST_SECONDS):
             return exercise.try_one(answer, case)
     except Exception as error:
-        return Outcome(f"{case}", "an answer", error=error)
+        return Outcome(f"{case}", "an answer", error=error, case=case)
 
 
 def _is_untouched(exercise: Exercise, answer) -> bool:

@@ -243,7 +243,7 @@ QUESTIONS = {
     ),
     "unequal-tiles": Question(
         CHAPTER,
-        "The same memory work in 64 tiles instead of 16. Which way still comes near 1?",
+        "The same memory work in 64 tiles instead of 16. Which way comes nearest to 1 now?",
         {
             "halves of a CTA": "A CTA's slot is free only when its longer half is done, and 48 memory tiles have no "
             "partner.",

@@ -113,7 +113,7 @@ last_cta = Exercise(
         Hint(
             "no cut there",
             "A head need not end where a range ends. Look for the first cut that is not before it.",
-            lambda o: o.error is not None,
+            lambda o: isinstance(o.error, ValueError),
         ),
     ],
     "One line, and no crash told anybody: only a head that more than two CTAs share, and a reference, would.",

@@ -140,7 +140,7 @@ deal = Exercise(
         Hint(
             "an empty side",
             "One of the lists may be empty, and its sum is 0.",
-            lambda o: isinstance(o.error, (ZeroDivisionError, ValueError, IndexError)),
+            lambda o: o.error is not None and not all(o.case.both.values()),
         ),
     ],
     "Let prefill run ahead by a fifth, deal a round of CTAs at a time, and it is `proportional` of "
