@@ -32,6 +32,14 @@ def _in_turn(wishes: list[float]) -> list[float]:
     return got
 
 
+def _proportional(wishes: list[float]) -> list[float]:
+    return [wish / max(1, sum(wishes)) for wish in wishes]
+
+
+def _stretched(wishes: list[float]) -> list[float]:
+    return [wish / sum(wishes) for wish in wishes]
+
+
 def _once(wishes: list[float]) -> list[float]:
     """What the small ones leave is shared once, and nobody looks whether that is more than a wish."""
     part = 1 / len(wishes)
@@ -77,7 +85,7 @@ shares = Exercise(
             "in proportion",
             "In proportion to the wishes the small ones lose as well. On an SM a warp that asks seldom is served "
             "when it asks.",
-            gives(lambda wishes: [wish / max(1, sum(wishes)) for wish in wishes]),
+            lambda o: gives(_proportional)(o) or gives(_stretched)(o),
         ),
         Hint(
             "first come",
