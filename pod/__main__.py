@@ -27,6 +27,7 @@ VERBS = {
     "generate": ("pod.generate", "a small chat model answers, on this machine"),
     "notebooks": ("pod.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
     "progress": ("pod.learn.progress", "which exercises and predictions you have got right so far"),
+    "contest": ("pod.learn.contests", "par and your best in each contest, or the score of an entry"),
     "readme": ("pod.readme", "refresh the generated part of README.md; --check only looks"),
 }
 

@@ -345,12 +345,13 @@ def test_an_unchanged_cell_is_not_compiled_again(monkeypatch):
 
 def test_the_oldest_programs_go(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "MOST_KEPT", 2)
-    for i, name in enumerate(("cell-a", "cell-b", "machine-x.o", "cell-c")):
+    for i, name in enumerate(("cell-a.kernel", "cell-b", "machine-x.o", "cell-c.kernel")):
         (tmp_path / name).touch()
         (tmp_path / f"{name}.sum").touch()
         os.utime(tmp_path / name, (i, i))
-    program._sweep(tmp_path)
-    assert {p.name for p in tmp_path.iterdir() if ".sum" not in p.name} == {"cell-b", "cell-c", "machine-x.o"}
+    program.sweep(tmp_path)
+    left = {p.name for p in tmp_path.iterdir() if ".sum" not in p.name}
+    assert left == {"cell-b", "cell-c.kernel", "machine-x.o"}
 
 
 def test_rewriting_moves_no_line():

@@ -4,9 +4,12 @@ import re
 from functools import cache
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pod import kernels, learn, notebooks
-from pod.learn import judge, progress
+from pod.learn import changed, judge, progress
+from pod.learn.exercises import concurrent_execution, lean_attention, sm_aware_scheduling
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -85,6 +88,22 @@ def test_an_answer_that_raises_is_told_with_its_line():
     verdict = judge.judge(toy(), names["f"])
     assert verdict.state == "wrong" and "ZeroDivisionError: float division by zero" not in verdict.text
     assert "ZeroDivisionError: division by zero (line 3 of your cell)" in verdict.text
+
+
+def misspelt(*arguments):
+    return lenght(arguments)  # noqa: F821
+
+
+@pytest.mark.parametrize("name", [n for n, blocks in solutions().items() if blocks[0][1] == "python"])
+def test_a_slip_of_the_pen_gets_no_hint(name):
+    verdict = judge.judge(judge.exercises()[name], misspelt)
+    assert verdict.state == "wrong" and not verdict.hint and ("NameError" in verdict.text or name == "window")
+
+
+def test_the_line_is_the_readers_even_when_a_library_raises():
+    names: dict = {}
+    exec(compile("import numpy as np\n\ndef f(x):\n    return np.stack([])\n", "<cell>", "exec"), names)
+    assert "need at least one array to stack (line 4 of your cell)" in judge.judge(toy(), names["f"]).text
 
 
 def test_an_answer_that_never_ends_is_stopped(monkeypatch):
@@ -174,3 +193,89 @@ def test_the_chapter_has_the_stub_a_judge_and_a_link_to_the_solution(name):
     assert told.outputs[0].data["text/plain"] == repr(judge._not_yet(exercise))
     links = " ".join(cell.source for cell in cells[at - 1 : at + 3] if cell.cell_type == "markdown")
     assert f"solutions/{exercise.chapter}.md#{name})" in links
+
+
+# ---------------------------------------------------------------- what holds for every case, hidden or not
+
+
+def solved(name: str):
+    return answered(name, *solutions()[name][0][1:])
+
+
+def is_right(name: str, case) -> bool:
+    outcome = judge.exercises()[name].try_one(solved(name), case)
+    return outcome.right and outcome.error is None
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=9))
+def test_shares_of_an_sm_leave_nothing_that_somebody_wants(wishes):
+    got = solved("shares")(wishes)
+    assert sum(got) == pytest.approx(min(1, sum(wishes)))
+    assert all(0 <= g <= w + 1e-12 for g, w in zip(got, wishes, strict=True))
+    served_less = [g for g, w in zip(got, wishes, strict=True) if g < w - 1e-9]
+    assert all(g == pytest.approx(max(got)) for g in served_less)
+
+
+COSTS = st.lists(st.integers(1, 3000), max_size=25)
+
+
+@given(COSTS, COSTS)
+def test_whoever_is_less_far_along_goes_next_keeps_both_close(prefill, decode):
+    if prefill or decode:
+        assert is_right("deal", sm_aware_scheduling.Work("", tuple(prefill), tuple(decode)))
+
+
+@given(st.integers(0, 60), st.integers(0, 9))
+def test_interleaving_hides_all_waits_that_can_be_hidden(multiplications, loads):
+    if multiplications or loads:
+        assert is_right("interleave", concurrent_execution.Loops(multiplications, loads))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 4), st.integers(2, 9))
+def test_rounds_of_each_kind_reach_the_oracle_on_any_gpu(rounds, sms):
+    assert is_right("grid", concurrent_execution.Shape(rounds * sms, sms))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 20))
+def test_the_last_cta_of_every_head_is_found_on_every_line(heads, tiles, ctas):
+    assert is_right("last_cta", lean_attention.Heads(heads, tiles, ctas))
+
+
+PARTS = st.tuples(st.floats(0, 1e12), st.floats(0, 1e12))
+
+
+@given(PARTS, PARTS)
+def test_the_bound_is_between_the_longer_part_and_the_sum(prefill, decode):
+    found = solved("bound")(prefill, decode, 1e15, 4e12)
+    alone = [max(flops / 1e15, moved / 4e12) for flops, moved in (prefill, decode)]
+    assert max(alone) <= found * (1 + 1e-9) and found <= sum(alone) * (1 + 1e-9)
+
+
+# ---------------------------------------------------------------- lines in the production kernel
+
+LINES = "DEV int first(int row) const {{ {} }}\nDEV bool all_see(int key) const {{ return false; }}"
+
+
+def test_a_slip_in_the_production_kernel_is_told_with_the_readers_line():
+    said = judge.judge(judge.exercises()["window"], LINES.format("return work.po;")).text
+    assert "line 1: " in said and "has no member named" in said and "work.po" in said
+    assert ".cuh" not in said and "csrc" not in said
+
+
+def test_a_loop_without_an_end_in_the_production_kernel_is_stopped(monkeypatch):
+    monkeypatch.setattr(changed, "MOST_SECONDS", 3)
+    said = judge.judge(judge.exercises()["window"], LINES.format("while (true) {} return 0;")).text
+    assert "time: did not end within 3 s: a loop without an end?" in said
+
+
+def test_a_crash_in_the_production_kernel_leaves_the_notebook_alive():
+    said = judge.judge(judge.exercises()["window"], LINES.format("return *(volatile int*)nullptr;")).text
+    assert "crash: ended with" in said
+
+
+def test_what_is_no_text_is_told_so():
+    assert (
+        "window: got <built-in function len>, allowed is a text" in judge.judge(judge.exercises()["window"], len).text
+    )

@@ -1,11 +1,12 @@
 """CUDA in a notebook cell, exercises with judges, and predictions as questions."""
 
 from pod.learn import program
+from pod.learn.contests import contest
 from pod.learn.cuda import CellError, CompileError, Fault, LaunchError, cuda
 from pod.learn.judge import check
 from pod.learn.questions import answer, ask
 
-__all__ = ["CellError", "CompileError", "Fault", "LaunchError", "answer", "ask", "check", "cuda"]
+__all__ = ["CellError", "CompileError", "Fault", "LaunchError", "answer", "ask", "check", "contest", "cuda"]
 
 
 def load_ipython_extension(shell) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 from pod.learn import progress
 from pod.learn.cuda import CellError, Kernel
@@ -107,12 +108,14 @@ def _tried(exercise: Exercise, answer, case) -> Outcome:
         with time_limit(MOST_SECONDS):
             return exercise.try_one(answer, case)
     except Exception as error:
-        return Outcome(f"{case}", "an answer", error=error)
+        return Outcome(f"{case}", "an answer", error=error, case=case)
 
 
 def _is_untouched(exercise: Exercise, answer) -> bool:
     if isinstance(answer, Kernel):
         return _bare(answer.module.cell.text) == _bare(exercise.stub)
+    if isinstance(answer, str):  # CUDA that goes into a kernel of ours
+        return _bare(answer) in _bare(exercise.stub)
     return answer is None or answer is Ellipsis
 
 
@@ -145,12 +148,15 @@ def _told(outcome: Outcome) -> str:
     error = outcome.error
     if error is None or isinstance(error, CellError):
         return str(outcome.got if error is None else error)
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ROOM)]
-    place = f" (line {lines[-1]} of your cell)" if lines else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {error}{place(error)}"
 
 
-ROOM = __file__.rpartition("/")[0]
+def place(error: Exception) -> str:
+    """Where in the reader's cell, which is no file, whatever library it was that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    cells = [frame.filename for frame in frames if not Path(frame.filename).exists()]
+    lines = [frame.lineno for frame in frames if cells and frame.filename == cells[0]]
+    return f" (line {lines[-1]} of your cell)" if lines else ""
 
 
 def _indented(text: str) -> str:

@@ -76,16 +76,16 @@ def built(cell: Cell) -> Path:
     if program := files.kept(f"learn/{name}"):
         return program
     program = files.folder("learn") / name
-    _sweep(program.parent)
+    sweep(program.parent)
     with tempfile.TemporaryDirectory(prefix="build-", dir=program.parent) as workshop:
         _compile(cell, Path(workshop), program)
     return program
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Every try of every reader leaves a program: the oldest go."""
-    programs = sorted((p for p in folder.glob("cell-*") if not p.suffix), key=lambda p: -p.stat().st_mtime)
-    for old in programs[MOST_KEPT:]:
+    programs = [p for p in folder.glob("cell-*") if p.suffix in ("", ".kernel")]
+    for old in sorted(programs, key=lambda p: -p.stat().st_mtime)[MOST_KEPT:]:
         old.unlink(missing_ok=True)
         old.with_suffix(".sum").unlink(missing_ok=True)
 
@@ -131,7 +131,12 @@ def prepare() -> None:
 
 def complaints(source: Path) -> str:
     """What the compiler has against a text that it need not translate."""
-    return _finish(_start([*FLAGS, "-fsyntax-only", str(source)]))
+    return refusal(*FLAGS, "-fsyntax-only", str(source))
+
+
+def refusal(*arguments: str) -> str:
+    """What the compiler says when it fails."""
+    return _finish(_start(arguments))
 
 
 def _text(cell: Cell) -> str:

@@ -20,7 +20,19 @@ def note(name: str, state: str) -> None:
     kept = read()
     before = kept.get(name, {"tries": 0, "state": ""})
     best = "right" if "right" in (before["state"], state) else state
-    kept[name] = {"tries": before["tries"] + 1, "state": best}
+    _write(kept | {name: {"tries": before["tries"] + 1, "state": best}})
+
+
+def note_score(name: str, score: float) -> float:
+    """Keep what a contest gave, and return the best so far; less is better."""
+    kept, key = read(), f"contest {name}"
+    before = kept.get(key, {"tries": 0, "best": score})
+    best = min(before["best"], score)
+    _write(kept | {key: {"tries": before["tries"] + 1, "best": best}})
+    return best
+
+
+def _write(kept: dict) -> None:
     part = path().with_suffix(".part")
     part.write_text(json.dumps(kept, indent=1), encoding="utf-8")
     os.replace(part, path())

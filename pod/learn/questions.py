@@ -35,7 +35,8 @@ class Page:
         return self.text
 
     def __repr__(self) -> str:
-        return self.text
+        """A page that shows Markdown keeps this as well, and need not hold the text twice."""
+        return self.text.partition("\n")[0]
 
 
 @cache

@@ -1,0 +1,153 @@
+"""Your turn in chapter "attention results": a bound."""
+
+from __future__ import annotations
+
+from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.judge import Exercise, Hint
+from pod.learn.questions import Question
+
+CHAPTER = "attention_results"
+BOUND = '''
+def bound(prefill, decode, flops, rate):
+    """Seconds that no kernel can beat for both parts, each (FLOPs, bytes). The GPU: FLOPs and bytes per second."""
+    ...
+'''
+
+Part = tuple[float, float]
+
+
+def _alone(part: Part, flops: float, rate: float) -> float:
+    return max(part[0] / flops, part[1] / rate)
+
+
+def _bound(prefill: Part, decode: Part, flops: float, rate: float) -> float:
+    return _alone((prefill[0] + decode[0], prefill[1] + decode[1]), flops, rate)
+
+
+def _mixed(prefill: Part, decode: Part, flops: float, rate: float) -> float:
+    return max(prefill[0] / flops, decode[1] / rate)
+
+
+CASES = (
+    ((1e9, 3e9), (1e9, 2e9)),  # both wait for memory
+    ((4e11, 3e8), (4e9, 2e9)),  # one for each
+    ((9e11, 4e8), (1e9, 1e9)),
+    ((4e11, 1e8), (5e11, 2e8)),  # both wait for arithmetic
+    ((0.0, 0.0), (2e9, 1e9)),
+)
+H200 = (989e12, 4.8e12)
+
+bound = Exercise(
+    "bound",
+    CHAPTER,
+    BOUND.strip("\n"),
+    [Call(f"prefill={p}, decode={d}, flops={H200[0]:g}, rate={H200[1]:g}", (p, d, *H200), _bound(p, d, *H200))
+     for p, d in CASES],
+    call,
+    [
+        Hint(
+            "one after the other",
+            "This is the time of both parts in turn, the upper edge of the band. A kernel may do them at once.",
+            gives(lambda p, d, f, r: _alone(p, f, r) + _alone(d, f, r)),
+        ),
+        Hint(
+            "the longer part",
+            "No kernel beats this, but a higher time can be promised: prefill's bytes come through the same DRAM as "
+            "decode's, and decode's FLOPs through the same tensor cores. Add what they share before you take the "
+            "longer.",
+            gives(lambda p, d, f, r: max(_alone(p, f, r), _alone(d, f, r))),
+        ),
+        Hint(
+            "one resource each",
+            "Prefill's FLOPs beside decode's bytes: most of the work, but each part needs both, and here both may wait "
+            "for the same.",
+            gives(_mixed),
+        ),
+        Hint(
+            "FLOPs, then bytes",
+            "Arithmetic and memory are different machines and can work at the same time, also within a part: it is the "
+            "longer of the two, not the sum.",
+            gives(lambda p, d, f, r: (p[0] + d[0]) / f + (p[1] + d[1]) / r),
+        ),
+        Hint(
+            "one machine forgotten",
+            "Right for one of the two machines. A batch may be bound by either, FLOPs or bytes.",
+            lambda o: any(gives(lambda p, d, f, r, i=i: (p[i] + d[i]) / (f, r)[i])(o) for i in (0, 1)),
+        ),
+    ],
+    "A bound says how much is left to win before anybody has built anything.",
+)  # fmt: skip
+
+EXERCISES = (bound,)
+
+QUESTIONS = {
+    "busy-while-decoding": Question(
+        CHAPTER,
+        "Decode's multiplications are a few percent of what the tensor cores could do. How busy is an SM while our "
+        "kernel decodes?",
+        {
+            "about 5 %": "Of the tensor cores' time even the padding of its 16-row tile takes more, and an SM does "
+            "more than multiply.",
+            "about 20 %": "The counter reports the busiest pipe of an SM: loading, exponentials, addresses. The tensor "
+            "cores alone are 11 % busy.",
+            "about 60 %": "That is a kernel with 128 rows for a decode, all but a few of them padding.",
+        },
+        "about 20 %",
+    ),
+    "which-chat-costs": Question(
+        CHAPTER,
+        "On the paper's A100 with 108 SMs, the 55th chat was the expensive one. Which one is it for FlashAttention-2 "
+        "on 132 SMs?",
+        {
+            "the 55th again": "54 chats of four KV heads fill 108 SMs twice, so there the 55th came too late. Here "
+            "264 CTAs fit at once.",
+            "the 67th": "66 chats of four KV heads are 264 CTAs, two on each of 132 SMs. The next four need a wave of "
+            "their own.",
+            "the 133rd": "A chat has a CTA for each of its four KV heads, and two fit on an SM.",
+        },
+        "the 67th",
+    ),
+    "lucky-placement": Question(
+        CHAPTER,
+        "In CTA-parallel's kernel, the CTAs with low numbers do prefill, and the GPU hands them out in order, one to "
+        "each SM, then a second. On 132 SMs, with how many prefill CTAs does it overlap well?",
+        {
+            "128": "Nearly every SM gets one, and its second slot goes to decode: the perfect mixture, by accident.",
+            "256": "Nearly every SM gets two, and decode waits outside until they end.",
+            "both": "With 256 both slots of nearly all SMs are prefill's at first.",
+        },
+        "128",
+    ),
+    "an-oracle-adds": Question(
+        CHAPTER,
+        "How much does an oracle over three configurations add to our mean gain of 29 %?",
+        {
+            "a quarter of a point": "One of the three is hardly ever best, and the other two are the same call: most "
+            "of it is the luck of the better timing.",
+            "three points": "That would be so if the choice were often wrong. It is hardly ever.",
+            "ten points": "Four CTAs an SM lose 7 % in the mean; choosing them rarely pays.",
+        },
+        "a quarter of a point",
+    ),
+    "wins-of-75": Question(
+        CHAPTER,
+        "Below, with everybody: who wins most of the 75?",
+        {
+            "POD": "Its instructions are Ampere's, and overlap only hides the shorter part.",
+            "two calls of FlashAttention-3": "They have Hopper's instructions, but run one after the other.",
+            "our Hopper kernel": "Hopper's instructions make prefill about twice as fast, and it overlaps as well.",
+        },
+        "our Hopper kernel",
+    ),
+    "first-two-slots": Question(
+        CHAPTER,
+        "With two CTAs on an SM, what does either policy put there first?",
+        {
+            "two prefills": "That is what the index would do.",
+            "one of each": "50:50 begins prefill, decode; proportional begins with the same two. So they differ only "
+            "later.",
+            "two decodes": "Prefill is longer, and both begin with it.",
+        },
+        "one of each",
+    ),
+}

@@ -1,0 +1,268 @@
+"""Your turn in chapter "concurrent execution": two of the ways to fuse, each on a machine of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pod.gpusim import Chip, Cta, InOrder, Kind, Piece, simulate
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+
+CHAPTER = "concurrent_execution"
+
+# ---------------------------------------------------------------- CTAs in an order
+
+GRID = '''
+def grid(tiles, sms):
+    """The CTAs of one launch in their order, "c" (compute) or "m" (memory), `tiles` of each, for SMs of two slots."""
+    ...
+'''
+SLOTS, ENOUGH = 2, 1.05  # of an SM; times the oracle
+# One compute CTA keeps an SM busy. One memory CTA an SM keeps DRAM busy, and a lone one reads twice as fast.
+KINDS = (Kind("c", 1, 1.0, 1.0, 1e-9, 0.0, 1.0), Kind("m", 1, 0.01, 0.5, 1.0, 1.0, 2e-6))
+
+
+@dataclass(frozen=True)
+class Shape:
+    tiles: int
+    sms: int
+
+
+def launched(kinds: Sequence[str], sms: int) -> float:
+    """When the last CTA ends; a tile of either kind is a second's work of one SM, or of its share of DRAM."""
+    chip = Chip(sms, dram=float(sms), l2=1e9, miss=1e-6, hit=1e-6)
+    ctas = [Cta(i, [Piece("cm".index(kind), 1.0)]) for i, kind in enumerate(kinds)]
+    return max(ran.end for ran in simulate(chip, KINDS, InOrder(ctas), SLOTS, 1, 1e-6))
+
+
+def launch(function: Callable, shape: Shape) -> Outcome:
+    answer = function(shape.tiles, shape.sms)
+    known = {"case": shape, "values": (None, answer)}
+    tried, wanted = f"{function.__name__}(tiles={shape.tiles}, sms={shape.sms})", {"c": shape.tiles, "m": shape.tiles}
+    if answer is None:
+        return Outcome(tried, "an order")
+    if (there := {kind: list(answer).count(kind) for kind in wanted}) != wanted or len(answer) != 2 * shape.tiles:
+        return Outcome(tried, f"CTAs {wanted}", f"{there}, {len(answer)} in all", **known)
+    time = launched(answer, shape.sms) * shape.sms / shape.tiles
+    first = ", ".join(answer[: 2 * shape.sms : shape.sms])
+    said = f"{time:.2f} x the oracle; SM 0 begins with {first}"
+    return Outcome(tried, f"at most {ENOUGH} x the oracle", said, right=time <= ENOUGH, **known)
+
+
+def _answer(o: Outcome) -> list:
+    return list(o.values[1])
+
+
+grid = Exercise(
+    "grid",
+    CHAPTER,
+    GRID.strip("\n"),
+    [Shape(16, 4), Shape(24, 3), Shape(10, 5), Shape(132, 132)],
+    launch,
+    [
+        Hint(
+            "not all there",
+            "Every tile needs a CTA: as many of one kind as of the other, `tiles` each, and nothing else.",
+            lambda o: isinstance(o.expected, str) and o.expected.startswith("CTAs"),
+        ),
+        Hint(
+            "by index",
+            "All of one kind come first, so they fill both slots of every SM, and when one ends the next of its kind "
+            "takes its place.",
+            lambda o: len(set(_answer(o)[: o.case.tiles])) == 1,
+        ),
+        Hint(
+            "two rounds of a kind",
+            "The GPU goes round all SMs once, then a second time. Here both rounds bring the same kind: the kind must "
+            "change after `sms` CTAs.",
+            lambda o: len(set(_answer(o)[: 2 * o.case.sms])) == 1,
+        ),
+        Hint(
+            "alternating",
+            "Neighbours in the grid are neighbours on the GPU: CTA 0 goes to SM 0, CTA 1 to SM 1. The partner of CTA 0 "
+            "is not CTA 1 but the one that comes when every SM has one.",
+            lambda o: len(set(_answer(o)[:2])) == 2,
+        ),
+        Hint(
+            "the second round",
+            "Look at the slots of one SM: they get the CTAs `sms` apart. On some SM these two are of one kind.",
+            lambda o: o.got is not None,
+        ),
+    ],
+    "It works because all tiles take equally long. Make every third memory tile half again as long, and the rounds "
+    "drift apart, to 1.2 x: a grid's order is fixed before anybody knows.",
+)
+
+# ---------------------------------------------------------------- steps of one thread
+
+INTERLEAVE = '''
+def interleave(multiplications, loads):
+    """The steps of one thread: `loads` times "ask" and, later, "use", and so many times "multiply", in a good order."""
+    ...
+'''
+WAIT = 4  # multiplications long, from "ask" until the data are there
+
+
+@dataclass(frozen=True)
+class Loops:
+    multiplications: int
+    loads: int
+
+
+class Wrong(Exception):
+    """Steps that no thread can make."""
+
+
+def ran(steps: Sequence[str]) -> int:
+    """How long one thread takes. It has room for the data of one load."""
+    now, arrives = 0, None
+    for step in steps:
+        if step == "multiply":
+            now += 1
+        elif step == "ask" and arrives is None:
+            arrives = now + WAIT
+        elif step == "use" and arrives is not None:
+            now, arrives = max(now, arrives), None
+        else:
+            there = {"ask": "the data of another load are under way", "use": "nothing was asked for"}
+            raise Wrong(f"{step!r}, but {there.get(step, 'there is no such step')}")
+    return now
+
+
+def run(function: Callable, loops: Loops) -> Outcome:
+    steps = function(loops.multiplications, loops.loads)
+    tried = f"{function.__name__}(multiplications={loops.multiplications}, loads={loops.loads})"
+    if steps is None:
+        return Outcome(tried, "steps")
+    known = {"case": loops, "values": (None, list(steps))}
+    wanted = {"multiply": loops.multiplications, "ask": loops.loads, "use": loops.loads}
+    if (there := {step: list(steps).count(step) for step in wanted}) != wanted:
+        return Outcome(tried, str(wanted), str(there), **known)
+    best = max(loops.multiplications, WAIT * loops.loads)
+    try:
+        time = ran(steps)
+    except Wrong as wrong:
+        return Outcome(tried, f"{best} cycles", str(wrong), **known)
+    return Outcome(tried, f"{best} cycles", f"{time} cycles", right=time == best, **known)
+
+
+def _runs(o: Outcome) -> list[int]:
+    """How many multiplications stand between each ask and the next use."""
+    return [part.partition("use")[0].count("multiply") for part in " ".join(o.values[1]).split("ask")[1:]]
+
+
+interleave = Exercise(
+    "interleave",
+    CHAPTER,
+    INTERLEAVE.strip("\n"),
+    [Loops(8, 2), Loops(13, 3), Loops(5, 4), Loops(6, 0), Loops(0, 3), Loops(40, 3)],
+    run,
+    [
+        Hint(
+            "some are missing",
+            "The numbers of steps are off. If the multiplications cannot be shared out evenly, somebody gets one more: "
+            "the rest must not be lost.",
+            lambda o: "{" in o.expected,
+        ),
+        Hint(
+            "all asked first",
+            "There is room for one load under way, as in the kernel of section 1: use it before you ask for the next.",
+            lambda o: "under way" in o.got,
+        ),
+        Hint(
+            "used before asked",
+            "Data must be asked for before they are used.",
+            lambda o: "nothing was asked for" in o.got,
+        ),
+        Hint(
+            "in turn",
+            "Nothing is multiplied between an ask and its use, so every wait is waited in full. That is one loop after "
+            "the other.",
+            lambda o: not any(_runs(o)),
+        ),
+        Hint(
+            "a few at a time",
+            "Some waits are not filled, and some multiplications come when nothing is under way. Share them out: each "
+            "load hides its part of all multiplications.",
+            lambda o: any(_runs(o)),
+        ),
+    ],
+    "So a thread alone overlaps, without a second warp; the price is that somebody must know both loops beforehand.",
+)
+
+EXERCISES = (grid, interleave)
+
+QUESTIONS = {
+    "what-must-be-true": Question(
+        CHAPTER,
+        "Each loop alone keeps all 8 slots busy with its CTAs. What has to be true, at every moment, to reach 1?",
+        {
+            "some SMs compute, the others do memory": "Then only some SMs' arithmetic is used, and that of the "
+            "others is lost: compute takes twice as long on half of the SMs.",
+            "every SM does both": "Arithmetic belongs to an SM, and no other SM can use it. So somebody on every SM "
+            "must multiply while somebody there waits for memory.",
+            "all slots are busy": "They are all the time, also one after the other. It matters with what.",
+        },
+        "every SM does both",
+    ),
+    "below-a-quarter": Question(
+        CHAPTER,
+        "16 tiles of each kind, 8 slots. Which of the five come below 1.25?",
+        {
+            "all five": "Two of them only put both kinds into one queue, and a queue has an order.",
+            "all but two streams": "A grid of both kinds has an order as well, and whoever comes first fills all "
+            "slots.",
+            "only the last two": "Halves of a CTA are on one SM by construction, and an SM-aware CTA "
+            "looks before it chooses.",
+        },
+        "only the last two",
+    ),
+    "interleaved-with-barriers": Question(
+        CHAPTER,
+        "Where will interleaved threads land, with a barrier after each step?",
+        {
+            "near 2": "A barrier makes the threads of a CTA wait for each other, but each of them has both operations "
+            "between two barriers.",
+            "about 1.5": "Then every second step would have to wait alone. Each step has both: its data are under way "
+            "while it multiplies.",
+            "near 1": "Each thread multiplies while its own data are on their way, between the same two barriers.",
+        },
+        "near 1",
+    ),
+    "what-sm-0-gets": Question(
+        CHAPTER,
+        "CTAs alternate. The GPU gives them to 4 SMs in order, one each, then a second each (chapter 04). What does "
+        "SM 0 get?",
+        {
+            "one of each": "Its CTAs are 0 and 4, not 0 and 1: the second comes when every SM has one.",
+            "two of one kind": "Its CTAs are 0 and 4, both even.",
+            "nobody knows": "With all slots empty, the order is as regular as a clock; the H200 below shows the same.",
+        },
+        "two of one kind",
+    ),
+    "unequal-tiles": Question(
+        CHAPTER,
+        "The same memory work in 64 tiles instead of 16. Which way comes nearest to 1 now?",
+        {
+            "halves of a CTA": "A CTA's slot is free only when its longer half is done, and 48 memory tiles have no "
+            "partner.",
+            "interleaved threads": "A compute tile has four times as many steps as a memory tile: after a quarter of "
+            "them there is nothing left to interleave with.",
+            "SM-aware CTAs": "They are of one kind each and go when they are done, so four short ones come and go "
+            "beside a long one.",
+        },
+        "SM-aware CTAs",
+    ),
+    "least-to-gain": Question(
+        CHAPTER,
+        "Memory is fixed and compute grows from a quarter of it to twice as much. Where is there least to gain?",
+        {
+            "left, with little compute": "At most the shorter part can be hidden, and here that is a fifth of the sum.",
+            "in the middle": "There both take equally long, and all of one can hide behind the other: the most to "
+            "gain.",
+            "right, with much compute": "There memory is a third of the sum, more than compute is on the left.",
+        },
+        "left, with little compute",
+    ),
+}

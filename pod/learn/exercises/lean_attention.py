@@ -1,0 +1,197 @@
+"""Your turn in chapter "LeanAttention": the line of its Algorithm 2 that is wrong as printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+from pod.reference import State
+from pod.schedule import algorithm2
+from pod.schedule.decode import equal_cuts
+
+CHAPTER = "lean_attention"
+LAST_CTA = '''
+def last_cta(end, tiles, cuts):
+    """Line 26, mended: the CTA with the last tile of a head that ends at `end` on the line. CTA i ends at cuts[i]."""
+    ...
+'''
+TILE, WIDTH = 8, 4
+
+
+@dataclass(frozen=True)
+class Heads:
+    """So many equally long heads on the line, shared out among CTAs."""
+
+    heads: int
+    tiles: int
+    ctas: int
+
+    @property
+    def cuts(self) -> np.ndarray:
+        return equal_cuts(np.full(self.heads, self.tiles), self.ctas)
+
+    def wrong(self, rule: Callable) -> list[int]:
+        """What a rule says of each head."""
+        return [rule(self.tiles * (head + 1), self.tiles, self.cuts) for head in range(self.heads)]
+
+
+def run(function: Callable, case: Heads) -> Outcome:
+    ends = [case.tiles * (head + 1) for head in range(case.heads)]
+    said = [function(end, case.tiles, case.cuts.copy()) for end in ends]
+    tried = f"{case.heads} heads of {case.tiles} tiles, cuts {case.cuts.tolist()}"
+    if said[0] is None:
+        return Outcome(tried, "a CTA")
+    wanted = [algorithm2.last(end, case.tiles, case.cuts) for end in ends]
+    told = [f"last CTA of each head {list(map(int, x))}" for x in (wanted, said)]
+    off = _error(case, dict(zip(ends, map(int, said), strict=True)))
+    told[1] += f"; {off}" if said != wanted else ""
+    return Outcome(tried, *told, right=said == wanted, case=case, values=(wanted, list(map(int, said))))
+
+
+def _error(case: Heads, said: dict[int, int]) -> str:
+    """What Algorithm 2 makes of it."""
+    random = np.random.default_rng(case.ctas)
+    keys = TILE * case.tiles
+    heads = [(random.normal(0, 2, (1, keys)), random.normal(size=(keys, WIDTH))) for _ in range(case.heads)]
+    try:
+        got = algorithm2.run(heads, TILE, case.ctas, lambda end, tiles, cuts: said[end])
+    except KeyError as error:
+        return f"the host waits for a part that CTA {error} never leaves"
+    truth = [State.of(*head).finish()[0] for head in heads]
+    return f"the output is off by {max(np.abs(a - b).max() for a, b in zip(got, truth, strict=True)):.2f}"
+
+
+def _says(rule: Callable) -> Callable[[Outcome], bool]:
+    return lambda o: o.values[1] == o.case.wrong(rule)
+
+
+last_cta = Exercise(
+    "last_cta",
+    CHAPTER,
+    LAST_CTA.strip("\n"),
+    [Heads(2, 5, 5), Heads(3, 5, 5), Heads(3, 7, 5), Heads(1, 9, 4), Heads(6, 2, 3), Heads(4, 11, 13), Heads(2, 3, 9)],
+    run,
+    [
+        Hint(
+            "as printed",
+            "This is the printed line: it divides by the tiles of a head, so it counts heads. A CTA's tiles are not a "
+            "head's.",
+            _says(algorithm2.printed_last),
+        ),
+        Hint(
+            "one head back",
+            "This counts heads as well, from 0. The CTA is found where the ranges end, in `cuts`.",
+            _says(lambda end, tiles, cuts: end // tiles - 1),
+        ),
+        Hint(
+            "equally long ranges",
+            "Ranges of one length, you say. Tiles that cannot be shared out evenly make some longer by one: look into "
+            "`cuts` instead of dividing.",
+            lambda o: any(_says(rule)(o) for rule in _DIVIDING),
+        ),
+        Hint(
+            "the one after",
+            "The last tile of the head is end - 1. Where a range ends exactly at `end`, that range holds it, and the "
+            "next CTA has nothing of this head.",
+            _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end, side="right"))),
+        ),
+        Hint(
+            "the one before",
+            "This is the last CTA whose range is over by then. Most heads end inside a range: look for the first "
+            "that ends at `end` or after it.",
+            _says(lambda end, tiles, cuts: max(0, int(np.searchsorted(cuts, end, side="right")) - 1)),
+        ),
+        Hint(
+            "the last of all",
+            "That is the last CTA of the whole line. It is right for the last head only.",
+            _says(lambda end, tiles, cuts: len(cuts) - 1),
+        ),
+        Hint(
+            "no cut there",
+            "A head need not end where a range ends. Look for the first cut that is not before it.",
+            lambda o: isinstance(o.error, ValueError),
+        ),
+    ],
+    "One line, and no crash told anybody: only a head that more than two CTAs share, and a reference, would.",
+)
+
+_DIVIDING = (
+    lambda end, tiles, cuts: int((end - 1) // cuts[0]),
+    lambda end, tiles, cuts: int((end - 1) // -(-cuts[-1] // len(cuts))),
+    lambda end, tiles, cuts: int((end - 1) // max(1, cuts[-1] // len(cuts))),
+    lambda end, tiles, cuts: int((end - 1) * len(cuts) // cuts[-1]),
+)  # fmt: skip
+
+EXERCISES = (last_cta,)
+
+QUESTIONS = {
+    "two-heads-on-five": Question(
+        CHAPTER,
+        "Two heads of five tiles, five SMs. How many tile times does it take if a head is never cut "
+        "(FlashAttention-2), if every head is cut into two parts (FlashDecoding's *fixed split*), and at best?",
+        {
+            "5, 3 and 2": "Five tiles in a row; parts of 3 and 2; ten tiles for five SMs.",
+            "5, 2.5 and 2": "A tile is not cut: half of five tiles is 3 and 2.",
+            "10, 5 and 2": "The two heads are computed at the same time.",
+        },
+        "5, 3 and 2",
+    ),
+    "three-heads-on-five": Question(
+        CHAPTER,
+        "Five SMs, three heads of five tiles. The best that is possible is 3 tile times. Which number of parts gets "
+        "there?",
+        {
+            "2": "Six parts for five SMs: the sixth waits for a free one, 4 tile times.",
+            "3": "Nine parts, six of them of two tiles: 4 tile times.",
+            "5": "15 parts of one tile, three waves of five. And 15 states to merge.",
+        },
+        "5",
+    ),
+    "48-heads-6-chats": Question(
+        CHAPTER,
+        "48 heads and a batch of 6: 288 units for 264 slots. How many parts by either rule?",
+        {
+            "1 by both": "The units fill the first wave, so neither cuts. The second has 24 CTAs and costs as much.",
+            "2 by both": "They only cut when the units leave most of the machine empty.",
+            "1 by the old, 2 by today's": "Today's counts two slots an SM; 288 fill those, too.",
+        },
+        "1 by both",
+    ),
+    "line-26": Question(
+        CHAPTER,
+        "In the example above, head 0 ends at tile 5 and has 5 tiles, and each SM has two. What does line 26 give, "
+        "and which SM has the last tile?",
+        {
+            "1, and SM 1": "SM 1 has tiles 2 and 3.",
+            "1, and SM 2": "5 / 5 is 1; tile 4, the fifth, is in SM 2's range of 4 and 5.",
+            "2, and SM 2": "It divides 5 by 5.",
+        },
+        "1, and SM 2",
+    ),
+    "hosts-in-all-slots": Question(
+        CHAPTER,
+        "Four heads in three parts, twelve CTAs. FlashDecoding's grid starts the first parts of all heads, then the "
+        "second ones. How many CTAs end on a GPU with 4 slots?",
+        {
+            "all 12": "With a fifth slot they would. Here four hosts have all the slots.",
+            "8": "The eight others would end at once, if they ever began.",
+            "none": "The four hosts wait for parts that wait for a slot.",
+        },
+        "none",
+    ),
+    "one-long-request": Question(
+        CHAPTER,
+        "The long request has 94 % of all tokens. Uncut, its 8 heads keep 8 of 132 SMs busy. How much slower is that "
+        "than equal ranges?",
+        {
+            "about 16 times": "132 / 8 is 16, if 8 SMs read 8 / 132 of what all read. A few SMs can do better.",
+            "about 9 times": "An SM that has the memory nearly to itself reads faster than one of 132.",
+            "about 2 times": "8 SMs would have to read half of what all read; each has only so many bytes under way.",
+        },
+        "about 9 times",
+    ),
+}

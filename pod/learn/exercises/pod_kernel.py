@@ -1,0 +1,292 @@
+"""Your turn in chapter "POD kernel": a sliding window in the production kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from pod.batch import HybridBatch
+from pod.broken import Mistake
+from pod.learn import changed
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+from pod.reference import State
+
+CHAPTER = "pod_kernel"
+WINDOW = '''
+window = """
+// Row `row` of the tile sees keys from first(row) up to, not including, visible(row): `kWindow` keys at most.
+DEV int first(int row) const { return 0; }
+// Whether every row sees all of the keys key .. key + kKeys - 1, so that this block needs no mask.
+DEV bool all_see(int key) const { return key + kKeys <= visible(0); }
+"""
+'''
+BATCH = HybridBatch((70, 1, 1, 20), (300, 177, 13, 20), num_q_heads=4, num_kv_heads=2, head_dim=64, page_size=16)
+SAID = "a chunk of 70 tokens at the end of 300, chats of 177 and 13, a prompt of 20"
+EXACT = 0.03
+KEYS = (64, 16)  # a block's, of prefill and decode
+FILE = "include/tile_attention.cuh"
+PLACES = (
+    ("if (column(j) + e >= seen) ", "if (column(j) + e >= seen || column(j) + e < first(row(r, h)) - key) "),
+    ("        const int all_see = visible(0);  // the first row sees fewest; up to there no mask is needed\n", ""),
+    ("        for (; key + kKeys <= all_see; key += kKeys) step<false>(key);\n", ""),
+    ("for (; key < work.end; key += kKeys) step<true>(key);",
+     "for (; key < work.end; key += kKeys) all_see(key) ? step<false>(key) : step<true>(key);"),
+)  # fmt: skip
+BEFORE = "    // The row's place in the tile, and how many keys it sees.\n"
+
+
+def put_in(text: str, csrc: Path) -> None:
+    """The reader's two functions become members of TileAttention."""
+    inside = f'    const int kWindow = pod_chosen;\n#line 1 "cell"\n{text}\n#line 1 "kernel"\n{BEFORE}'
+    first, *others = (*PLACES, (BEFORE, inside))
+    Mistake("window", FILE, *first, also=tuple(others)).apply(csrc)
+
+
+@dataclass(frozen=True)
+class Case:
+    window: int
+
+    def __str__(self) -> str:
+        return f"kWindow = {self.window}; {SAID}"
+
+
+def launch(text: str, case: Case) -> Outcome:
+    if not isinstance(text, str):
+        raise TypeError(f"window: got {text!r:.60}, allowed is a text with the two functions")
+    text = text.strip("\n")
+    got = changed.run(changed.built(text, partial(put_in, text)), BATCH, case.window)
+    wanted = attention(case, right)
+    off = np.abs(got - wanted).max(axis=(1, 2))
+    wrong = np.flatnonzero(~(off < EXACT))
+    known = {"case": case, "values": (wanted, got), "right": not len(wrong)}
+    return Outcome(str(case), "what float64 says", _where(wrong, off), **known)
+
+
+def _where(wrong: np.ndarray, off: np.ndarray) -> str:
+    if not len(wrong):
+        return "the same"
+    ends = np.cumsum(BATCH.q_lens)
+    request = int(np.searchsorted(ends, wrong[0], side="right"))
+    token, by = wrong[0] - ends[request] + BATCH.q_lens[request], off[wrong[0]]
+    return f"{len(wrong)} of {len(off)} tokens are off, first token {token} of request {request}, by {by:.2f}"
+
+
+# ---------------------------------------------------------------- what comes of a rule
+
+
+# rule(window, token, first token of the tile, keys, keys of a block, head of its group) -> which keys are seen
+Rule = Callable[..., np.ndarray]
+
+
+def right(window, token, start, keys, block, head):
+    return keys > token - window
+
+
+def _without(window, token, start, keys, block, head):
+    return np.ones(len(keys), bool)
+
+
+def _one_more(window, token, start, keys, block, head):
+    return keys >= token - window
+
+
+def _one_less(window, token, start, keys, block, head):
+    return keys > token - window + 1
+
+
+def _bare_blocks(window, token, start, keys, block, head, least=-1):
+    """The window only where there is a mask anyway: not in blocks that lie before the first row."""
+    begin = keys // block * block
+    return right(window, token, start, keys, block, head) | ((begin + block <= start + 1) & (begin >= least))
+
+
+def _first_row(window, token, start, keys, block, head):
+    """A block goes without a mask if its keys are in the window of the first row."""
+    return _bare_blocks(window, token, start, keys, block, head, least=start - window + 1)
+
+
+def _tokens_for_heads(window, token, start, keys, block, head):
+    """In a decode, row h taken for the h-th token."""
+    return keys > token + (head if block == KEYS[1] else 0) - window
+
+
+@cache
+def attention(case: Case, rule: Rule) -> np.ndarray:
+    """In float64, with keys that the rule lets a row see."""
+    q, k, v, table = BATCH.tensors(seed=3)
+    outs = []
+    for i, (q_len, kv_len) in enumerate(zip(BATCH.q_lens, BATCH.kv_lens, strict=True)):
+        pages = table[i, : -(-kv_len // BATCH.page_size)].long()
+        mine = [x[pages].flatten(0, 1)[:kv_len].double().numpy() for x in (k, v)]
+        queries = q[sum(BATCH.q_lens[:i]) :][:q_len].double().numpy()
+        outs += [_row(case, rule, queries[t], *mine, kv_len - q_len + t, kv_len - q_len, q_len) for t in range(q_len)]
+    return np.array(outs)
+
+
+def _row(case: Case, rule: Rule, query, k, v, token: int, start: int, q_len: int) -> np.ndarray:
+    keys, heads = np.arange(token + 1), []
+    for head, x in enumerate(query):
+        of = head // BATCH.group
+        seen = rule(case.window, token, start, keys, KEYS[q_len == 1], head % BATCH.group)
+        scores = np.where(seen, k[: token + 1, of] @ x / np.sqrt(BATCH.head_dim), -np.inf)
+        heads.append(State.of(scores[None], v[: token + 1, of]).finish()[0][0])
+    return np.array(heads)
+
+
+def _gives(rule: Rule) -> Callable[[Outcome], bool]:
+    return lambda o: np.abs(o.values[1] - attention(o.case, rule)).max() < EXACT
+
+
+window = Exercise(
+    "window",
+    CHAPTER,
+    WINDOW.strip("\n"),
+    [Case(40), Case(150), Case(1000), Case(1)],
+    launch,
+    [
+        Hint(
+            "no window",
+            "Every row still sees all keys up to its own. first(row) must rise with the row's token, which is number "
+            "work.pos + row * diagonal of its context.",
+            _gives(_without),
+        ),
+        Hint(
+            "one too many",
+            "kWindow keys are the row's own and kWindow - 1 before it. These rows see one more.",
+            _gives(_one_more),
+        ),
+        Hint(
+            "one too few",
+            "kWindow keys are the row's own and kWindow - 1 before it. These rows see one less.",
+            _gives(_one_less),
+        ),
+        Hint(
+            "blocks without a mask",
+            "The mask is right where there is one. But most blocks lie wholly before the first row, go without a "
+            "mask, as all_see says, and are seen in full.",
+            _gives(_bare_blocks),
+        ),
+        Hint(
+            "the first row's window",
+            "all_see asks only the first row. The last row's window begins latest: keys that the first row still sees "
+            "are behind it. A tile has Tile::kRows rows.",
+            _gives(_first_row),
+        ),
+        Hint(
+            "heads are not tokens",
+            "Chunks are right and chats are not. The rows of a decode are the heads of one token; that is why "
+            "`visible` multiplies by diagonal, which is 0 there.",
+            _gives(_tokens_for_heads),
+        ),
+    ],
+    "Two lines, and the production kernel has a window. What it still does in vain: it fetches "
+    "blocks that nobody sees. Where a piece begins, `begin`, is a matter of its plan, and that is Python.",
+)
+
+EXERCISES = (window,)
+
+QUESTIONS = {
+    "lines-for-forty": Question(
+        CHAPTER,
+        "Five ways to bind work to CTAs (prefill alone, decode alone, by block, by warp, by ticket), two or four "
+        "CTAs on an SM, heads of 64 or 128 numbers, fp16 or bf16: forty kernels. How many lines of CUDA is that?",
+        {
+            "about 800": "One template, filled in forty ways.",
+            "about 3,000": "If each binding had its own kernel.",
+            "about 30,000": "800 lines, forty times; the compiler makes about that of them.",
+        },
+        "about 800",
+    ),
+    "ctas-of-a-batch": Question(
+        CHAPTER,
+        "How many CTAs is that, with tiles of 128 rows for prefill and 4 warps a CTA for decode?",
+        {
+            "5": "One for each request would do if heads were computed together; each has keys of its own.",
+            "6": "Four prefill tiles, one for each query head, and eight decodes of a KV head each, four to a CTA.",
+            "12": "A decode takes a warp, not a CTA: four of the eight share one.",
+        },
+        "6",
+    ),
+    "slots-of-the-ring": Question(
+        CHAPTER,
+        "A tile of 128 rows with heads of 128 numbers takes 32 KB for its queries and 16 KB for a panel of 64 keys. "
+        "Two CTAs share 164 KB on an A100, 228 KB on an H200. How many slots has the ring?",
+        {
+            "3 and 4": "81 KB less 32 leave room for three, 113 less 32 for five; a step takes a pair, so four are "
+            "used.",
+            "3 and 5": "There is room for five, but a step reads a pair and fetches a pair: a fifth slot never helps.",
+            "5 and 7": "The queries lie there, too, for as long as the tile lasts.",
+        },
+        "3 and 4",
+    ),
+    "eight-rows": Question(
+        CHAPTER,
+        "A row of 128 numbers in 16 bits is 256 bytes, a multiple of the 128 bytes that shared memory delivers at "
+        "once. Eight rows below each other: how many accesses does it take to read 16 bytes of each?",
+        {
+            "1": "128 bytes in all, but they lie in the same place of eight rows.",
+            "2": "Two would do for 256 bytes, if they were spread over all banks.",
+            "8": "Stored plainly, all eight pieces lie in the same four banks and wait for each other.",
+        },
+        "8",
+    ),
+    "same-bits": Question(
+        CHAPTER,
+        "The same batch by block, by warp, by ticket, and as two launches. Are the results equal to the last bit?",
+        {
+            "yes": "A binding says who computes a piece, and when. The piece is computed by the same code.",
+            "no, but nearly": "Parts are merged in the order of their slots, whoever comes last. Nothing depends on "
+            "time.",
+            "only those in one launch": "The number of launches changes no piece.",
+        },
+        "yes",
+    ),
+    "how-many-barriers-can-go": Question(
+        CHAPTER,
+        "Here are all twelve. How many can go?",
+        {
+            "none": "Some promise what their neighbours happen to keep anyway.",
+            "three": "Nine are needed; three are spare as things stand today.",
+            "seven": "Most of them stand between a write and a read of another thread.",
+        },
+        "three",
+    ),
+    "worst-of-2000": Question(
+        CHAPTER,
+        "bf16 keeps eight bits of a number, so no kernel is exact. By how much may the worst of 2,000 batches be "
+        "less exact than torch's own attention in the same dtype?",
+        {
+            "not at all": "Both round at slightly different places, and the worst of 2,000 is found where it is worst.",
+            "by a quarter": "The worst are 1.08 to 1.25 times as far off. More than half again would count as wrong.",
+            "tenfold": "That would be a bug: sums are kept in 32 bits here as there.",
+        },
+        "by a quarter",
+    ),
+    "how-many-fused-fit": Question(
+        CHAPTER,
+        "Prefill alone fills an SM with two CTAs. How many CTAs of the fused kernel fit?",
+        {
+            "1": "That is fusing by warps: its CTA holds both halves at once.",
+            "2": "A CTA does one of the two, so it needs the larger of both, not the sum.",
+            "4": "The larger of both is prefill's, and two of those fill an SM.",
+        },
+        "2",
+    ),
+    "each-half-alone": Question(
+        CHAPTER,
+        "Prefill of 8K tokens: what share of those 630 TFLOP/s? Decode of 64 requests with 16K tokens: what share of "
+        "the bare read?",
+        {
+            "30 % and 60 %": "Such halves would be worth nothing: two slow kernels overlap wonderfully.",
+            "60 % and 97 %": "Prefill is ahead of torch's FlashAttention-2, and where the work divides evenly decode "
+            "nearly only reads.",
+            "90 % and 80 %": "The softmax, the waits and the mask cost prefill more; decode has little but reading.",
+        },
+        "60 % and 97 %",
+    ),
+}

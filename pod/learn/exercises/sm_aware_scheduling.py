@@ -1,0 +1,227 @@
+"""Your turn in chapter "SM aware scheduling": the policy behind the tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+
+CHAPTER = "sm_aware_scheduling"
+DEAL = '''
+def deal(prefill, decode):
+    """What tickets 0, 1, 2 ... ask for, "prefill" or "decode". The lists hold what each CTA costs, as handed out."""
+    ...
+'''
+OPS = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Work:
+    said: str
+    prefill: tuple[float, ...]
+    decode: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return self.said
+
+    @property
+    def both(self) -> dict[str, tuple[float, ...]]:
+        return dict(zip(OPS, (self.prefill, self.decode), strict=True))
+
+    @property
+    def step(self) -> float:
+        """The largest share of its side that one CTA has: no deal can keep the two closer at all times."""
+        return max(max(costs) / sum(costs) for costs in self.both.values() if costs)
+
+
+def gap(answer: Sequence[str], work: Work) -> tuple[float, int]:
+    """How far apart the two sides' shares of work come at most, and after which ticket."""
+    dealt = []
+    for op, costs in work.both.items():
+        share = [0.0, *accumulate(cost / sum(costs) for cost in costs)]
+        dealt.append([share[n] for n in accumulate(kind == op for kind in answer)] if costs else None)
+    if None in dealt:
+        return 0.0, 0
+    apart = [abs(p - d) for p, d in zip(*dealt, strict=True)]
+    return max(apart), apart.index(max(apart))
+
+
+def run(function: Callable, work: Work) -> Outcome:
+    answer = function(list(work.prefill), list(work.decode))
+    tried = f"{function.__name__} with {work.said}"
+    if answer is None:
+        return Outcome(tried, "an order")
+    answer = list(answer)
+    known = {"case": work, "values": (work, answer)}
+    wanted = {op: len(costs) for op, costs in work.both.items()}
+    if (there := {op: answer.count(op) for op in OPS}) != wanted or len(answer) != sum(wanted.values()):
+        return Outcome(tried, str(wanted), f"{there}, {len(answer)} tickets in all", **known)
+    apart, ticket = gap(answer, work)
+    said = f"{100 * apart:.0f} % apart after ticket {ticket}"
+    limit = f"shares of work at most {100 * work.step:.0f} % apart"
+    return Outcome(tried, limit, said, right=apart <= work.step + 1e-9, **known)
+
+
+def _ratio(work: Work) -> tuple[str, str, int, int]:
+    """Of which there are fewer CTAs, of which more, how many for one, and how many are left over."""
+    few, many = sorted(OPS, key=lambda op: len(work.both[op]))
+    return few, many, *divmod(len(work.both[many]), len(work.both[few]))
+
+
+def _dealt_as(o: Outcome, ratio: int) -> bool:
+    """Whether so many of one side go with each of the other, as long as both are there."""
+    few, many, *_ = _ratio(o.case)
+    pairs = len(o.case.both[few])
+    return o.values[1][: pairs * (ratio + 1)].count(many) == ratio * pairs
+
+
+def _turns(o: Outcome) -> bool:
+    return _ratio(o.case)[2] > 1 and _dealt_as(o, 1)
+
+
+def _rounded(o: Outcome) -> bool:
+    *_, ratio, left = _ratio(o.case)
+    return left > 0 and _dealt_as(o, ratio)
+
+
+def _by_counts(o: Outcome) -> bool:
+    """Whether the shares of the counts, not of the work, are close."""
+    counted = Work("", *((1.0,) * len(costs) for costs in o.case.both.values()))
+    return gap(o.values[1], counted)[0] <= 2 * counted.step
+
+
+LONG_FIRST = tuple(float(keys) for keys in range(2560, 0, -128))
+
+deal = Exercise(
+    "deal",
+    CHAPTER,
+    DEAL.strip("\n"),
+    [
+        Work("8 prefills and 24 decodes, all of cost 1", (1.0,) * 8, (1.0,) * 24),
+        Work("40 prefills and 76 decodes, all of cost 1", (1.0,) * 40, (1.0,) * 76),
+        Work("30 prefills and 7 decodes, all of cost 1", (1.0,) * 30, (1.0,) * 7),
+        Work("20 prefills that cost 2560 down to 128, and 60 decodes of cost 100", LONG_FIRST, (100.0,) * 60),
+        Work("no prefill and 5 decodes", (), (1.0,) * 5),
+        Work("3 prefills and no decode", (3.0, 2.0, 1.0), ()),
+    ],
+    run,
+    [
+        Hint(
+            "not all dealt",
+            "The kernel has a CTA for each piece and each draws one ticket: ask for every prefill and every decode "
+            "once.",
+            lambda o: "tickets in all" in str(o.got),
+        ),
+        Hint(
+            "one side first",
+            "First all of one side, then all of the other: that is CTA-parallel, with tickets.",
+            lambda o: sum(a != b for a, b in zip(o.values[1], o.values[1][1:], strict=False)) == 1,
+        ),
+        Hint(
+            "in turns",
+            "50:50: they take turns until one side is used up, and the other goes on alone.",
+            _turns,
+        ),
+        Hint(
+            "a rounded ratio",
+            "So many of one for each of the other, rounded down: 76 / 40 becomes 1, 30 / 7 becomes 4, and the rest is "
+            "left to the end. Do not fix a ratio: ask before every ticket who is less far along.",
+            _rounded,
+        ),
+        Hint(
+            "counts, not work",
+            "CTAs advance evenly, work does not: a prompt's first CTAs see many keys and cost twenty times the last. "
+            "Add up costs instead of CTAs.",
+            _by_counts,
+        ),
+        Hint(
+            "an empty side",
+            "One of the lists may be empty, and its sum is 0.",
+            lambda o: o.error is not None and not all(o.case.both.values()),
+        ),
+    ],
+    "Let prefill run ahead by a fifth, deal a round of CTAs at a time, and it is `proportional` of "
+    "pod/schedule/binding.py.",
+)
+
+EXERCISES = (deal,)
+
+QUESTIONS = {
+    "met-by-index": Question(
+        CHAPTER,
+        "On how many of the 4 SMs will prefill and decode meet, on average over time?",
+        {
+            "none": "Eight prefills come first and there are eight slots: they fill all of them, and all end together.",
+            "about 2": "They would, if the numbers of the two kinds were mixed. All low numbers are prefill.",
+            "all 4": "Being in one kernel is not being on one SM at one time.",
+        },
+        "none",
+    ),
+    "decode-used-up": Question(
+        CHAPTER,
+        "A CTA asks for prefill and nothing is left (`a.id >= c.slots`). It asks for decode. Can that be used up as "
+        "well?",
+        {
+            "yes, then it ends": "For that, more CTAs than pieces would have to be launched.",
+            "no": "The kernel is launched with as many CTAs as there are pieces of both kinds together. If this CTA "
+            "were left with nothing, more CTAs than pieces would have drawn.",
+        },
+        "no",
+    ),
+    "tickets-of-a-busy-sm": Question(
+        CHAPTER,
+        "D0 belongs to a chat with a long context. How many tickets will its SM give out in the end, compared with the "
+        "others?",
+        {
+            "as many": "A ticket is drawn when a slot falls free, and one of its two slots is busy for long.",
+            "more": "It has only one slot left for new CTAs as long as D0 runs.",
+            "fewer": "A CTA draws when it starts, and while D0 keeps a slot, fewer start there.",
+        },
+        "fewer",
+    ),
+    "one-for-three-in-two-slots": Question(
+        CHAPTER,
+        "Proportional deals one prefill for three decodes. With two slots an SM, on how many of the 4 SMs do both "
+        "meet, on average?",
+        {
+            "all 4": "A quarter of the CTAs are prefill. An SM with two slots then holds half a prefill, on average.",
+            "less than 2": "Of two slots prefill fills half a slot on average, so at most half of the SMs have one.",
+            "none": "They are mixed from the first round on; there is only not enough room.",
+        },
+        "less than 2",
+    ),
+    "four-slots": Question(
+        CHAPTER,
+        "The same batch with 4 CTAs on an SM. Who keeps both on nearly all SMs, nearly all the time?",
+        {
+            "50:50": "Two of each fit now, and prefill, of which there is less, is used up twice as soon.",
+            "proportional": "One slot of four is prefill and three are decode, until the end.",
+            "neither": "What was missing was room, and there is room now.",
+        },
+        "proportional",
+    ),
+    "rounded-ratio": Question(
+        CHAPTER,
+        "40 CTAs of prefill and 76 of decode. What does a ratio that is rounded down make of that?",
+        {
+            "one to one": "76 / 40 is 1.9, rounded down 1. It is 50:50, and 36 decodes are left over.",
+            "one to two": "That would be rounded to the nearest, and prefill would be left over.",
+            "ten to nineteen": "That is the exact ratio, 40 to 76.",
+        },
+        "one to one",
+    ),
+    "fastest-of-the-three": Question(
+        CHAPTER,
+        "384 prefill CTAs and 640 of decode, two slots on each of 132 SMs. Which is fastest?",
+        {
+            "by index": "The first wave is all prefill; both meet only where prefill runs out.",
+            "50:50": "Half of the slots are prefill's, until it is used up; then decode goes on alone.",
+            "proportional": "Both last until the end, so both meet longest. But the differences are small on this "
+            "batch.",
+        },
+        "proportional",
+    ),
+}
