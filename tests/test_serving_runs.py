@@ -308,7 +308,7 @@ def test_token_times_are_ordered_within_a_request():
 
 @pytest.fixture(scope="module")
 def near_capacity():
-    base = Setup(tp=2, max_batch=128)
+    base = Setup(tp=2, max_batch=128, kernels="fa2")
     work = Workload("arxiv", 500, qps=0.95)
     systems = {"vllm": ("vllm", "serial"), "sarathi": ("sarathi", "serial"), "pod": ("sarathi", "pod")}
     runs = [Run(base, work).but(scheduler=s, attention=a) for s, a in systems.values()]

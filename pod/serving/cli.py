@@ -14,8 +14,11 @@ import sys
 from itertools import product
 
 from pod.hardware import GPUS
-from pod.serving.cost import ATTENTION, HOSTS
+from pod.serving.attention_time import KERNELS
+from pod.serving.cost import ATTENTION
 from pod.serving.events import Log, check_place
+from pod.serving.hosts import HOSTS
+from pod.serving.machines import MACHINES
 from pod.serving.metrics import DEFINITIONS, metrics
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
 from pod.serving.schedulers.published import PUBLISHED
@@ -26,7 +29,7 @@ from pod.sweep import progress, sweep
 
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
-          "measured", "like")  # fmt: skip
+          "machine", "kernels", "measured", "like")  # fmt: skip
 LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
 COLUMNS = {
     "ttft_p50": "TTFT p50 s", "ttft_p99": "p99", "tbt_p50": "TBT p50 s", "tbt_p99": "p99",
@@ -56,7 +59,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--preemption", choices=(RECOMPUTE, SWAP), default=RECOMPUTE)
     system.add_argument("--block-size", type=int, default=default.block_size)
     system.add_argument("--blocks", type=int, help="size of the pool (default: what the GPU's memory leaves)")
-    system.add_argument("--host", choices=HOSTS, default=default.host, help="time the engine's Python takes")
+    system.add_argument("--host", choices=HOSTS, default=default.host, help="whose Python the GPU waits for")
+    system.add_argument("--machine", choices=MACHINES,
+                        help="whose all-reduce (default: a pair of A100s, else the DGX of the generation)")  # fmt: skip
+    system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper")
     system.add_argument("--measured", action="store_true", help="operators as recorded on one H200 (--gpu h200)")
     work = parser.add_argument_group("workload")
     work.add_argument("--workload", default="arxiv", help=f"{', '.join(LENGTHS)}, or a trace file")

@@ -11,6 +11,7 @@ from pod.hardware import gpu
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
 from pod.serving.events import Iteration, Log
+from pod.serving.hosts import HOSTS
 from pod.serving.loop import serve
 from pod.serving.metrics import metrics
 from pod.serving.request import Request
@@ -72,18 +73,21 @@ class Setup:
     block_size: int = 16
     blocks: int | None = None  # size of the pool; None: what the GPU's memory leaves
     memory_share: float = 0.9
-    host: str = "python"
+    host: str = HOSTS[0]
+    machine: str | None = None  # whose all-reduce; None: a pair of A100s, or the DGX of the generation
     slowdown: float = 1.0  # of every iteration: near capacity a percent of it moves the queue by tens
     # how many times longer than their operators real iterations took: hybrid ones, and those of prompts alone
     calibration: tuple[float, float] = (1.0, 1.0)
     efficiency: Efficiency = Efficiency()
     measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
-    kernels: str | None = None  # whose measured attention; None: FlashAttention-3 for serial, ours for pod
+    # whose attention; None: fa2-2024 on Ampere and fa3 on Hopper; measured, fa3 for serial and ours for pod
+    kernels: str | None = None
     like: str | None = None  # a system of schedulers/published.py, whose decisions count where they differ from ours
 
     def cost(self) -> Cost:
-        system = shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency
-        return MeasuredCost(*system, self.kernels) if self.measured else AnalyticalCost(*system)
+        kind = MeasuredCost if self.measured else AnalyticalCost
+        return kind(shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency,
+                    self.machine, self.kernels)  # fmt: skip
 
     def lanes(self) -> list[Scheduler]:
         """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue."""
