@@ -508,11 +508,11 @@ def test_time_grows_linearly():
     assert large < 4 * small
 
 
-def test_an_hour_fits_in_half_a_gigabyte():
+def test_an_hour_fits_in_a_tenth_of_a_gigabyte():
     # macOS counts in bytes. Linux's ru_maxrss starts at the peak of the parent, so the process is asked for its own.
     peak = {"darwin": "__import__('resource').getrusage(0).ru_maxrss"}.get(
         sys.platform, "1024 * int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     )
     code = f"from pod.__main__ import main; main({['simulate', *ONLINE]!r}); print({peak})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert 50e6 < int(out.split()[-1]) < 500e6
+    assert 20e6 < int(out.split()[-1]) < 100e6

@@ -70,8 +70,8 @@ class Kernel:
         work = max((keys + pieces * self.setup) / gpu.sms, last)
         if pieces > gpu.sms:
             work += self.tail * last
-        one = gpu.compute_time(4 * head_dim * self.rows * gpu.sms) / self.rate  # a key of one CTA, on its SM
-        return self.floor + one * work + gpu.memory_time(2 * head_dim * moved) / self.stream
+        key = 4 * head_dim * self.rows * gpu.sms / gpu.tensor_flops / self.rate  # of one CTA, on its SM
+        return self.floor + key * work + 2 * head_dim * moved / gpu.dram_bytes_per_s / self.stream
 
     def decode(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, requests: int, context: int) -> float:
         """`context` is the sum over the requests."""
@@ -79,7 +79,7 @@ class Kernel:
         grouped = heads > kv_heads
         splits = _splits(gpu, ctas, each, self.decode_spread) if self.splits_all or grouped else 1
         fixed = self.decode_floor + self.grouped * grouped + self.merge * (splits > 1)
-        key = gpu.memory_time(4 * head_dim) / self.decode_rate
+        key = 4 * head_dim / gpu.dram_bytes_per_s / self.decode_rate
         return fixed + key * (each / splits + self.decode_setup) * self._in_waves(gpu, ctas * splits)
 
     def _in_waves(self, gpu: GPU, ctas: float) -> float:

@@ -16,14 +16,14 @@ from itertools import product
 from pod.hardware import GPUS
 from pod.serving.attention_time import KERNELS
 from pod.serving.cost import ATTENTION
-from pod.serving.events import Log, check_place
+from pod.serving.events import LogFile, check_place
 from pod.serving.hosts import HOSTS
 from pod.serving.machines import MACHINES
-from pod.serving.metrics import DEFINITIONS, metrics
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
 from pod.serving.schedulers.published import PUBLISHED
 from pod.serving.shapes import SHAPES
-from pod.serving.simulate import Run, Setup, simulate
+from pod.serving.simulate import Both, Run, Setup, description, simulate
+from pod.serving.summary import DEFINITIONS, Summary
 from pod.serving.workload import ARRIVALS, COUNT, LENGTHS, Workload
 from pod.sweep import progress, sweep
 
@@ -105,7 +105,7 @@ def _check(setup: Setup, workload: Workload) -> None:
     """A mistake shows before anything runs, also the last one of a sweep."""
     setup.cost()
     lane, reason = setup.lanes()[0], None
-    for request in workload.requests():
+    for request in workload.stream():
         if not (refusal := lane.refusal(request)):
             return
         reason = reason or refusal
@@ -120,22 +120,32 @@ def run(args: argparse.Namespace) -> int:
         check_place(args.log)
     todo = [to_run(args, c) for c in combinations]
     if len(todo) == 1:
-        log = _watched(todo[0])
-        results = [metrics(log, args.definition)]
-        for id_, reason in list(log.refused.items())[:3]:
+        log = _log_file(todo[0], args.log) if args.log else None
+        summary = _watched(todo[0], log)
+        results = [summary.metrics()]
+        for id_, reason in summary.refused.items():
             print(f"request {id_} refused: {reason}", file=sys.stderr)
     else:
         results = sweep(Run.metrics, todo)
     _print(args, combinations, todo, results)
-    if args.log:  # last, for a disk may be full, and the numbers shall not be lost with it
-        log.save(args.log)
+    if args.log:
+        log.close()
     return 0
 
 
-def _watched(run: Run) -> Log:
-    """The log of a run, with a progress bar on a terminal."""
+def _watched(run: Run, log: LogFile | None) -> Summary:
+    """What the users felt in a run, with a progress bar on a terminal."""
+    summary = Summary(run.definition)
     with progress(run.workload.count, "request") as bar:
-        return simulate(run.setup, run.workload.requests(), bar.update, **vars(run.workload))
+        simulate(run.setup, run.workload.stream(), bar.update, into=Both(summary, log) if log else summary)
+    return summary
+
+
+def _log_file(run: Run, path: str) -> LogFile:
+    file, lane = LogFile(path, description(run.setup, vars(run.workload))), run.setup.lanes()[0]
+    for r in run.workload.stream():
+        file.request(r.id, r.arrival, r.prompt, r.output, lane.refusal(r))
+    return file
 
 
 def _print(args: argparse.Namespace, combinations: list[dict], todo: list[Run], results: list[dict]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from math import ceil, hypot
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,8 +73,7 @@ class Efficiency:
     swap_bytes_per_s: float = 25e9  # PCIe 4.0 x16, in one direction
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What a batch costs depends on this much of it. `chunks` are (new tokens, tokens before); `context` is the sum
     over the decodes of the tokens they attend to."""
 
@@ -114,7 +114,8 @@ class Cost:
         self.shape, self.gpu, self.tp, self.pp, self.attention_method = shape, gpu, tp, pp, attention
         self.host_kind, self.efficiency = host, efficiency or Efficiency()
         self.machine = machines.machine(machine, gpu, tp) if tp > 1 else None
-        self.linear = lru_cache(maxsize=None)(self.linear)  # the same few row counts come back all the time
+        for name in ("linear", "reduce", "head", "host"):  # the same few counts come back all the time
+            setattr(self, name, lru_cache(maxsize=None)(getattr(self, name)))
 
     def linear(self, rows: int) -> float:
         """Weight matrices and element-wise operators of one layer."""

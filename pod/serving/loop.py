@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from pod.serving.events import Iteration, Log, iteration
@@ -18,6 +17,17 @@ class Executor(Protocol):
 
     def submit(self, batch: Batch, event: Iteration) -> float:
         """Run `batch`; return the second at which its tokens are out. May fill in event.stages."""
+
+
+class Watcher(Protocol):
+    """Hears what happens, in order: a log, or who needs less than all of it."""
+
+    def arrived(self, request: Request, refusal: str | None) -> None: ...
+
+    def started(self, event: Iteration) -> None:
+        """Its end is known, who is answered with it is not."""
+
+    def ended(self, event: Iteration) -> None: ...
 
 
 class SimClock:
@@ -57,16 +67,18 @@ class Replay:
 
 
 def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Executor, clock=None,
-          progress: Callable[[int], object] | None = None, **run) -> Log:  # fmt: skip
-    """Serve all requests and return the log; `run` is written into it as the description of the run.
+          progress: Callable[[int], object] | None = None, into: Watcher | None = None, **run):  # fmt: skip
+    """Serve all requests and return the log; `run` is written into it as the description of the run. `into` hears all
+    of it instead, and is returned. An iterator of requests is read as time goes on, and must be in order.
 
     A lane has one batch in flight at a time: its next tokens depend on the last. One lane is the usual engine; a
     pipeline of n stages is kept busy by n lanes that share one queue. Requests that a lane holds already go on.
     `progress` is told of the answered, how many at a time.
     """
     clock = clock or SimClock()
-    log = Log(run=run)
-    arrivals = deque(sorted(requests, key=age))
+    into = Log(run=run) if into is None else into
+    arrivals = _in_order(requests)
+    coming = next(arrivals, None)
     due: list[tuple[float, int]] = []  # when a lane's batch is done
     flying: dict[int, tuple[Batch, Iteration]] = {}
 
@@ -74,36 +86,49 @@ def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Exe
         for lane, scheduler in enumerate(lanes):
             if lane not in flying and (batch := scheduler.schedule()):
                 event = iteration(batch, lane, now, len(scheduler.pool.free), len(scheduler.waiting))
-                log.iterations.append(event)
                 event.end = executor.submit(batch, event)
+                into.started(event)
                 heapq.heappush(due, (event.end, lane))
                 flying[lane] = batch, event
 
     launch(clock.now)
-    while due or arrivals:
+    while due or coming:
         someone_idle = len(flying) < len(lanes)
-        if due and not (arrivals and someone_idle and arrivals[0].arrival < due[0][0]):
+        if due and not (coming and someone_idle and coming.arrival < due[0][0]):
             end, lane = heapq.heappop(due)
             clock.advance(end)
             batch, event = flying.pop(lane)
             event.finished = [r.id for r in lanes[lane].complete(batch)]
+            into.ended(event)
             if progress and event.finished:
                 progress(len(event.finished))
         else:
-            clock.advance(arrivals[0].arrival)
+            clock.advance(coming.arrival)
         now = clock.now  # read once: on a wall clock a request could else arrive between two looks
-        while arrivals and arrivals[0].arrival <= now:
-            _receive(arrivals.popleft(), lanes[0], log)
+        while coming and coming.arrival <= now:
+            _receive(coming, lanes[0], into)
+            coming = next(arrivals, None)
         launch(now)
     _nobody_waits(lanes)
-    return log
+    return into
 
 
-def _receive(request: Request, scheduler: Scheduler, log: Log) -> None:
-    log.requests.append((request.id, request.arrival, request.prompt, request.output))
-    if reason := scheduler.refusal(request):
-        log.refused[request.id] = reason
-    else:
+def _in_order(requests: Iterable[Request]) -> Iterator[Request]:
+    if not isinstance(requests, Iterator):
+        yield from sorted(requests, key=age)
+        return
+    last = (0.0, -1)
+    for request in requests:
+        if age(request) < last:
+            raise ValueError(f"arrival of request {request.id}: got {request.arrival}, allowed is {last[0]} or later")
+        last = age(request)
+        yield request
+
+
+def _receive(request: Request, scheduler: Scheduler, into: Watcher) -> None:
+    refusal = scheduler.refusal(request)
+    into.arrived(request, refusal)
+    if refusal is None:
         scheduler.add(request)
 
 

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from pod.hardware import gpu
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
-from pod.serving.events import Iteration, Log
+from pod.serving.events import Iteration
 from pod.serving.hosts import HOSTS
-from pod.serving.loop import serve
-from pod.serving.metrics import metrics
+from pod.serving.loop import Watcher, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
 from pod.serving.schedulers.published import PublishedPool, published
 from pod.serving.shapes import shape
+from pod.serving.summary import Summary
 
 
 class SimExecutor:
@@ -134,19 +134,44 @@ def kv_tokens(model: str, gpu_key: str, tp: int = 1, pp: int = 1, memory_share: 
     return max(0, int((usable - s.parameters * s.dtype_bytes) / s.kv_bytes_per_token))
 
 
-def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int], object] | None = None, **run) -> Log:
+def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int], object] | None = None,
+             into: Watcher | None = None, **run):  # fmt: skip
     """Serve `requests` (which are used up) on `setup`; further keywords are written into the log. `progress` hears how
-    many have been answered since it last did."""
+    many have been answered since it last did, and `into` all, instead of a log."""
     cost = setup.cost()
-    described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
     executor = SimExecutor(cost, setup.block_size, setup.slowdown, setup.calibration)
     collecting = gc.isenabled()
     gc.disable()  # the log grows and nothing in it is garbage; looking through it again and again took 40 % of the time
     try:
-        return serve(requests, setup.lanes(), executor, None, progress, **described, cost=cost.label, **run)
+        return serve(requests, setup.lanes(), executor, None, progress, into, **description(setup, run))
     finally:
         if collecting:
             gc.enable()
+
+
+def description(setup: Setup, run: dict) -> dict:
+    """What a log says of its run."""
+    described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
+    return described | {"cost": setup.cost().label} | run
+
+
+class Both:
+    """Two that hear the same."""
+
+    def __init__(self, *watchers: Watcher):
+        self.watchers = watchers
+
+    def arrived(self, request: Request, refusal: str | None) -> None:
+        for watcher in self.watchers:
+            watcher.arrived(request, refusal)
+
+    def started(self, event: Iteration) -> None:
+        for watcher in self.watchers:
+            watcher.started(event)
+
+    def ended(self, event: Iteration) -> None:
+        for watcher in self.watchers:
+            watcher.ended(event)
 
 
 @dataclass(frozen=True)
@@ -158,7 +183,7 @@ class Run:
     definition: str = "user"
 
     def metrics(self) -> dict[str, float]:
-        return metrics(simulate(self.setup, self.workload.requests()), self.definition)
+        return simulate(self.setup, self.workload.stream(), into=Summary(self.definition)).metrics()
 
     def but(self, **changes) -> Run:
         return replace(self, setup=replace(self.setup, **changes))

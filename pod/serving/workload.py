@@ -28,7 +28,8 @@ TABLES = ("arxiv", "conversation")
 LENGTHS = (*TABLES, "uniform", "zipf")
 ARRIVALS = ("trace", "poisson", "truncated_poisson")
 COUNT = 2048
-MOST_REQUESTS = 10_000_000  # more than a log in memory could hold; a typing error must not ask for terabytes
+MOST_REQUESTS = 10_000_000  # a typing error must not ask for terabytes
+AT_ONCE = 4096  # requests that are made together
 MOST_TOKENS = 1 << 24  # of one request
 QUARTERS = 4
 PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
@@ -97,11 +98,16 @@ class Workload:
         return f"{self.arrivals} at {self.qps:g}/s" if self.qps else "all at once"
 
     def requests(self) -> list[Request]:
+        return list(self.stream())
+
+    def stream(self) -> Iterator[Request]:
+        """The requests one by one, in the order in which they arrive."""
         random = np.random.default_rng(self.seed)
-        prompts, outputs = self._lengths(random)
-        times = self._times(random)
-        rows = zip(prompts.tolist(), outputs.tolist(), times.tolist(), strict=True)
-        return [Request(i, prompt, output, time) for i, (prompt, output, time) in enumerate(rows)]
+        columns = *self._lengths(random), self._times(random)
+        for first in range(0, self.count, AT_ONCE):
+            rows = zip(*(column[first : first + AT_ONCE].tolist() for column in columns), strict=True)
+            for i, (prompt, output, time) in enumerate(rows, first):
+                yield Request(i, prompt, output, time)
 
     def _lengths(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         if self.lengths in TABLES:
