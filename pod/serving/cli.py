@@ -29,7 +29,7 @@ from pod.sweep import progress, sweep
 
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
-          "machine", "kernels", "measured", "like")  # fmt: skip
+          "machine", "kernels", "jitter", "measured", "like")  # fmt: skip
 LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
 COLUMNS = {
     "ttft_p50": "TTFT p50 s", "ttft_p99": "p99", "tbt_p50": "TBT p50 s", "tbt_p99": "p99",
@@ -60,6 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--block-size", type=int, default=default.block_size)
     system.add_argument("--blocks", type=int, help="size of the pool (default: what the GPU's memory leaves)")
     system.add_argument("--host", choices=HOSTS, default=default.host, help="whose Python the GPU waits for")
+    system.add_argument("--jitter", type=float, default=default.jitter,
+                        help="of the host, over what was recorded of our engine's (default: 0)")  # fmt: skip
     system.add_argument("--machine", choices=MACHINES,
                         help="whose all-reduce (default: a pair of A100s, else the DGX of the generation)")  # fmt: skip
     system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper")
@@ -71,8 +73,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
                       help="requests per second; recorded arrivals are stretched to this mean rate (default: as "
                            "recorded, else all at once)")  # fmt: skip
     work.add_argument("--arrivals", choices=ARRIVALS,
-                      help="trace: as the file has them, in its order; the others shuffle it (default: trace where the "
-                           "file has times, else poisson)")  # fmt: skip
+                      help="trace: as the file has them, in order; the others shuffle it, gamma brings bursts "
+                           "(default: trace where the file has times, else poisson)")  # fmt: skip
+    work.add_argument("--cv", type=float, default=Workload().cv,
+                      help="of gamma: standard deviation of the gaps over their mean (default: 2)")  # fmt: skip
     work.add_argument("--low", type=int, help=f"shortest total of uniform and zipf (default: {LOW})")
     work.add_argument("--high", type=int,
                       help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
@@ -96,14 +100,14 @@ def to_run(args: argparse.Namespace, swept: dict) -> Run:
     high = args.max_tokens if args.high is None else args.high
     low = min(LOW, high) if args.low is None else args.low
     workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
-                        strict=args.high is None)  # fmt: skip
+                        strict=args.high is None, cv=args.cv)  # fmt: skip
     _check(setup, workload)
     return Run(setup, workload, args.definition)
 
 
 def _check(setup: Setup, workload: Workload) -> None:
     """A mistake shows before anything runs, also the last one of a sweep."""
-    setup.cost()
+    setup.executor()
     lane, reason = setup.lanes()[0], None
     for request in workload.stream():
         if not (refusal := lane.refusal(request)):

@@ -12,6 +12,7 @@ from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
 from pod.serving.events import Iteration
 from pod.serving.hosts import HOSTS
+from pod.serving.jitter import Jitter
 from pod.serving.loop import Watcher, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
@@ -27,11 +28,13 @@ class SimExecutor:
     output head is on the last.
     """
 
-    def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0, calibration=(1.0, 1.0)):
+    def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0, calibration=(1.0, 1.0),
+                 jitter: float = 0.0):  # fmt: skip
         if not slowdown > 0:
             raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers above 0")
         self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
         self.hybrid, self.prompts = calibration
+        self.jitter = Jitter(jitter)
         self.free_at = [0.0] * cost.pp
 
     def submit(self, batch: Batch, event: Iteration) -> float:
@@ -39,7 +42,7 @@ class SimExecutor:
         slow = self.slowdown
         if batch.prefills:
             slow *= self.hybrid if batch.decodes else self.prompts
-        before = cost.host(work.requests)
+        before = max(0.0, cost.host(work.requests) + self.jitter())
         if batch.copied_blocks:
             before += cost.swap(batch.copied_blocks, self.block_size)
         stage, head = cost.stage(work), cost.head(work.requests)
@@ -78,6 +81,7 @@ class Setup:
     slowdown: float = 1.0  # of every iteration: near capacity a percent of it moves the queue by tens
     # how many times longer than their operators real iterations took: hybrid ones, and those of prompts alone
     calibration: tuple[float, float] = (1.0, 1.0)
+    jitter: float = 0.0  # of the host, over what our engine's was
     efficiency: Efficiency = Efficiency()
     measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
     # whose attention; None: fa2-2024 on Ampere and fa3 on Hopper; measured, fa3 for serial and ours for pod
@@ -88,6 +92,9 @@ class Setup:
         kind = MeasuredCost if self.measured else AnalyticalCost
         return kind(shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency,
                     self.machine, self.kernels)  # fmt: skip
+
+    def executor(self) -> SimExecutor:
+        return SimExecutor(self.cost(), self.block_size, self.slowdown, self.calibration, self.jitter)
 
     def lanes(self) -> list[Scheduler]:
         """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue."""
@@ -138,12 +145,10 @@ def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int]
              into: Watcher | None = None, **run):  # fmt: skip
     """Serve `requests` (which are used up) on `setup`; further keywords are written into the log. `progress` hears how
     many have been answered since it last did, and `into` all, instead of a log."""
-    cost = setup.cost()
-    executor = SimExecutor(cost, setup.block_size, setup.slowdown, setup.calibration)
     collecting = gc.isenabled()
     gc.disable()  # the log grows and nothing in it is garbage; looking through it again and again took 40 % of the time
     try:
-        return serve(requests, setup.lanes(), executor, None, progress, into, **description(setup, run))
+        return serve(requests, setup.lanes(), setup.executor(), None, progress, into, **description(setup, run))
     finally:
         if collecting:
             gc.enable()

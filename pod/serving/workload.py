@@ -26,7 +26,7 @@ from pod.serving.request import Request
 FOLDER = Path(__file__).parents[2] / "data" / "workloads"
 TABLES = ("arxiv", "conversation")
 LENGTHS = (*TABLES, "uniform", "zipf")
-ARRIVALS = ("trace", "poisson", "truncated_poisson")
+ARRIVALS = ("trace", "poisson", "truncated_poisson", "gamma")
 COUNT = 2048
 MOST_REQUESTS = 10_000_000  # a typing error must not ask for terabytes
 AT_ONCE = 4096  # requests that are made together
@@ -53,7 +53,7 @@ class Workload:
     stretched to that mean rate, bursts and all. A trace that is too short starts again. They are the default where the
     file has them. The others shuffle a trace and draw the times anew, which takes its bursts away: "poisson", or
     "truncated_poisson" of the published artifact, where gaps are cut at three means and the load is 5 % higher than it
-    says.
+    says, or "gamma", with bursts: `cv` is the standard deviation of the gaps over their mean, which is 1 for poisson.
     """
 
     lengths: str = "arxiv"
@@ -66,6 +66,7 @@ class Workload:
     pd: float = 10.0
     theta: float = 0.6  # skew of zipf towards short totals
     strict: bool = False  # a row of a trace above `high` is an error
+    cv: float = 2.0
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
@@ -76,6 +77,7 @@ class Workload:
             ("low", 1 <= self.low <= self.high, f"integers from 1 to high = {self.high}"),
             ("seed", self.seed >= 0, "integers >= 0"),
             ("pd", 0 < self.pd < float("inf"), "numbers above 0"),
+            ("cv", 0 < self.cv <= 100, "numbers above 0 up to 100"),
             ("theta", 0 <= self.theta < 1, "numbers from 0 to below 1"),
         ):
             if not ok:
@@ -95,7 +97,8 @@ class Workload:
         """When the requests arrive, in words."""
         if self.arrivals == "trace":
             return "as recorded" + (f", stretched to {self.qps:g}/s" if self.qps else "")
-        return f"{self.arrivals} at {self.qps:g}/s" if self.qps else "all at once"
+        bursts = f" with cv {self.cv:g}" if self.arrivals == "gamma" else ""
+        return f"{self.arrivals}{bursts} at {self.qps:g}/s" if self.qps else "all at once"
 
     def requests(self) -> list[Request]:
         return list(self.stream())
@@ -130,7 +133,10 @@ class Workload:
             return recorded_times(self._trace()[:, 2], self.count, self.qps)
         if self.qps is None:
             return np.zeros(self.count)
-        gaps = random.exponential(1 / self.qps, self.count)
+        if self.arrivals == "gamma":
+            gaps = random.gamma(self.cv**-2, self.cv**2 / self.qps, self.count)
+        else:
+            gaps = random.exponential(1 / self.qps, self.count)
         if self.arrivals == "truncated_poisson":
             gaps = np.minimum(gaps, 3 / self.qps)
         return np.cumsum(gaps) - gaps[0]
