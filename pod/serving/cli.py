@@ -15,6 +15,7 @@ from itertools import product
 
 from pod.hardware import GPUS
 from pod.serving.attention_time import KERNELS
+from pod.serving.cluster import ROUTERS
 from pod.serving.cost import ATTENTION
 from pod.serving.events import LogFile, check_place
 from pod.serving.hosts import HOSTS
@@ -27,6 +28,7 @@ from pod.serving.summary import DEFINITIONS, Summary
 from pod.serving.workload import ARRIVALS, COUNT, LENGTHS, Workload
 from pod.sweep import progress, sweep
 
+CLUSTER = ("replicas", "router", "prompt_replicas")
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
           "machine", "kernels", "jitter", "measured", "like")  # fmt: skip
@@ -39,8 +41,20 @@ COLUMNS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    default = Setup()
     parser.epilog = "Several values of an option run every combination on all cores."
+    add_system(parser)
+    add_workload(parser).add_argument(
+        "--qps", nargs="+", type=float,
+        help="requests per second; recorded arrivals are stretched to this mean rate (default: as recorded, else all "
+             "at once)")  # fmt: skip
+    out = parser.add_argument_group("output")
+    out.add_argument("--definition", choices=DEFINITIONS, default="user", help="of TBT: artifact drops the first gap")
+    out.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON (one run only)")
+    out.add_argument("--json", action="store_true", help="metrics as JSON")
+
+
+def add_system(parser: argparse.ArgumentParser) -> None:
+    default = Setup()
     system = parser.add_argument_group("system")
     system.add_argument("--model", nargs="+", choices=SHAPES, default=["llama-3-8b"])
     system.add_argument("--gpu", nargs="+", choices=GPUS, default=["a100"])
@@ -66,12 +80,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
                         help="whose all-reduce (default: a pair of A100s, else the DGX of the generation)")  # fmt: skip
     system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper")
     system.add_argument("--measured", action="store_true", help="operators as recorded on one H200 (--gpu h200)")
+    system.add_argument("--replicas", type=int, default=1, help="servers of --tp x --pp GPUs each, behind a router")
+    system.add_argument("--router", choices=ROUTERS, default=default.router, help="who of them gets a request")
+    system.add_argument("--prompt-replicas", type=int, default=0,
+                        help="of them: they compute prompts only, and send keys and values to the others")  # fmt: skip
+
+
+def add_workload(parser: argparse.ArgumentParser):
     work = parser.add_argument_group("workload")
     work.add_argument("--workload", default="arxiv", help=f"{', '.join(LENGTHS)}, or a trace file")
     work.add_argument("--requests", type=int, help=f"(default: {COUNT}, with recorded arrivals all of the trace)")
-    work.add_argument("--qps", nargs="+", type=float,
-                      help="requests per second; recorded arrivals are stretched to this mean rate (default: as "
-                           "recorded, else all at once)")  # fmt: skip
     work.add_argument("--arrivals", choices=ARRIVALS,
                       help="trace: as the file has them, in order; the others shuffle it, gamma brings bursts "
                            "(default: trace where the file has times, else poisson)")  # fmt: skip
@@ -82,10 +100,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
                       help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
     work.add_argument("--pd", nargs="+", type=float, default=[10.0], help="P:D ratio of uniform and zipf")
     work.add_argument("--seed", type=int, default=1, help="of all that is drawn")
-    out = parser.add_argument_group("output")
-    out.add_argument("--definition", choices=DEFINITIONS, default="user", help="of TBT: artifact drops the first gap")
-    out.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON (one run only)")
-    out.add_argument("--json", action="store_true", help="metrics as JSON")
+    return work
 
 
 def runs(args: argparse.Namespace) -> list[dict]:
@@ -96,18 +111,19 @@ def runs(args: argparse.Namespace) -> list[dict]:
 
 def to_run(args: argparse.Namespace, swept: dict) -> Run:
     setup = Setup(**{k: swept[k] for k in ("model", "gpu", "scheduler", "attention", "chunk")},
-                  **{k: getattr(args, k) for k in SYSTEM})  # fmt: skip
+                  **{k: getattr(args, k) for k in (*SYSTEM, *CLUSTER)})  # fmt: skip
     high = args.max_tokens if args.high is None else args.high
     low = min(LOW, high) if args.low is None else args.low
     workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
                         strict=args.high is None, cv=args.cv)  # fmt: skip
     _check(setup, workload)
-    return Run(setup, workload, args.definition)
+    return Run(setup, workload, getattr(args, "definition", "user"))
 
 
 def _check(setup: Setup, workload: Workload) -> None:
     """A mistake shows before anything runs, also the last one of a sweep."""
     setup.executor()
+    setup.check_cluster()
     lane, reason = setup.lanes()[0], None
     for request in workload.stream():
         if not (refusal := lane.refusal(request)):

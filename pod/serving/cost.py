@@ -179,6 +179,11 @@ class Cost:
         e = self.efficiency
         return e.send_seconds + self._activation_bytes(rows) / self.tp / e.send_bytes_per_s
 
+    def move(self, tokens: int) -> float:
+        """Keys and values of a prompt to another server; each GPU sends its share to one like it."""
+        e = self.efficiency
+        return e.send_seconds + tokens * self.shape.kv_bytes_per_token / self.tp / self.pp / e.send_bytes_per_s
+
     def swap(self, blocks: int, block_size: int) -> float:
         """Blocks copied between GPU and host; the GPUs copy their shares at once."""
         kv = self.shape.kv_bytes_per_token / self.tp / self.pp

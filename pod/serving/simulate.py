@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 from pod.hardware import gpu
+from pod.serving import cluster
 from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.cluster import ROUTERS
 from pod.serving.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
-from pod.serving.events import Iteration
+from pod.serving.events import Iteration, Log
 from pod.serving.hosts import HOSTS
 from pod.serving.jitter import Jitter
 from pod.serving.loop import Watcher, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
+from pod.serving.schedulers.decoder import Decoder
 from pod.serving.schedulers.published import PublishedPool, published
 from pod.serving.shapes import shape
 from pod.serving.summary import Summary
@@ -86,6 +89,9 @@ class Setup:
     measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
     # whose attention; None: fa2-2024 on Ampere and fa3 on Hopper; measured, fa3 for serial and ours for pod
     kernels: str | None = None
+    replicas: int = 1
+    router: str = "round-robin"
+    prompt_replicas: int = 0  # of them: they compute prompts only, and the others only decode
     like: str | None = None  # a system of schedulers/published.py, whose decisions count where they differ from ours
 
     def cost(self) -> Cost:
@@ -96,13 +102,27 @@ class Setup:
     def executor(self) -> SimExecutor:
         return SimExecutor(self.cost(), self.block_size, self.slowdown, self.calibration, self.jitter)
 
-    def lanes(self) -> list[Scheduler]:
-        """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue."""
+    def check_cluster(self) -> None:
+        for name, ok, allowed in (
+            ("replicas", self.replicas >= 1, "integers >= 1"),
+            ("router", self.router in ROUTERS, ", ".join(ROUTERS)),
+            ("prompt_replicas", 0 <= self.prompt_replicas < self.replicas or not self.prompt_replicas,
+             f"integers from 0 to below replicas = {self.replicas}"),
+            ("scheduler", not self.prompt_replicas or (self.scheduler, self.like) == ("sarathi", None),
+             "sarathi where some replicas compute prompts only"),
+        ):  # fmt: skip
+            if not ok:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed are {allowed}")
+
+    def lanes(self, decodes: bool = False) -> list[Scheduler]:
+        """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue. `decodes`:
+        of a replica that gets its prompts computed."""
         if self.scheduler not in SCHEDULERS:
             raise ValueError(f"scheduler: got {self.scheduler!r}, allowed are {', '.join(SCHEDULERS)}")
         if self.pp > 1 and self.preemption == SWAP:
             raise ValueError("preemption: got swap with a pipeline, allowed is recompute")
         kind = published(self.like, self.scheduler) if self.like else SCHEDULERS[self.scheduler]
+        kind = Decoder if decodes else kind
         waiting: deque[Request] = deque()
         options = {
             "vllm": {"preemption": self.preemption, "max_tokens": self.max_tokens},
@@ -145,9 +165,13 @@ def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int]
              into: Watcher | None = None, **run):  # fmt: skip
     """Serve `requests` (which are used up) on `setup`; further keywords are written into the log. `progress` hears how
     many have been answered since it last did, and `into` all, instead of a log."""
+    setup.check_cluster()
     collecting = gc.isenabled()
     gc.disable()  # the log grows and nothing in it is garbage; looking through it again and again took 40 % of the time
     try:
+        if setup.replicas > 1:
+            into = Log(description(setup, run)) if into is None else into
+            return cluster.serve(setup, requests, into, progress)
         return serve(requests, setup.lanes(), setup.executor(), None, progress, into, **description(setup, run))
     finally:
         if collecting:

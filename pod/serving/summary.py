@@ -74,7 +74,7 @@ class Summary:
             if members != lane.members:
                 self._leave(lane, lane.members - members)
                 for id_ in members - lane.members:
-                    self._gap(end - self._last.pop(id_), {id_})
+                    self._gap(end - self._time_of_last(id_), {id_})
             self._gap(end - lane.time, lane.members)
             for id_ in first:
                 self._prompt_done(id_, end)
@@ -91,6 +91,11 @@ class Summary:
         lane.members -= gone
         self._last.update(dict.fromkeys(gone, lane.time))
 
+    def _time_of_last(self, id_: int) -> float:
+        if id_ not in self._last:  # it moved here from a lane that has had no token since
+            self._leave(next(lane for lane in self._lanes.values() if id_ in lane.members), {id_})
+        return self._last.pop(id_)
+
     def _gap(self, seconds: float, who: set[int]) -> None:
         if self.artifact and self._fresh:  # it throws the first token away, and with it the gap to the second
             fresh = who & self._fresh
@@ -105,7 +110,7 @@ class Summary:
 
     def _prompt_done(self, id_: int, end: float) -> None:
         if id_ in self._begun:  # computed anew after a preemption
-            self._gap(end - self._last.pop(id_), {id_})
+            self._gap(end - self._time_of_last(id_), {id_})
             return
         self._begun.add(id_)
         self.ttft.add(end - self._arrival[id_])
