@@ -41,7 +41,7 @@ class Replica(Loop):
         return sum(r.prefill - r.computed for r in self.requests if r.prefilling)
 
     def until(self, time: float) -> None:
-        """All that happens up to this second, if nobody else comes. Who comes in it joins the batch that starts then."""
+        """All that happens up to this second, if nobody else comes. Who comes in it joins what starts then."""
         self._start(time)
         while self.due and self.due[0][0] <= time:
             self.finish()
