@@ -6,8 +6,9 @@ import csv
 
 import pytest
 
+from pod.__main__ import main
 from pod.serving import judge
-from pod.serving.judge import COLUMNS, JUDGED, PUBLIC, errors, judged, main, read, recorded
+from pod.serving.judge import COLUMNS, JUDGED, PUBLIC, errors, judged, read, recorded
 
 # Bars that are not reached, and why.
 MISSED = {
@@ -69,10 +70,29 @@ def test_other_profiles_are_judged_beside_and_the_rest_stays(tmp_path, monkeypat
     (tmp_path / "host.csv").write_text(
         "source,profile,model,tp,requests,us,split\nmine,vidur-2024-05,own,1,10,1470,held out\n", encoding="utf-8"
     )
-    assert main([str(tmp_path)]) == 0
+    assert main(["judge", str(tmp_path)]) == 0
     added = [r for r in read() if r not in before]
     assert [(r["source"], r["median"]) for r in added] == [("mine", "0.0")] * 2 and len(read()) == len(before) + 2
     assert "mine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "folder: got '{}', allowed are folders with attention.csv, linear.csv, all_reduce.csv, host.csv, or"),
+        ("machine,tp,bytes,us\nattic,2,64,1\n", "row 2: got no column, or no constants, 'attic'"),
+        ("machine,bytes,us\npair,64,1\n", "row 2: got no column, or no constants, 'tp'"),
+        ("source,split,machine,tp,bytes,us\nmine,held out,pair,2,64,\n", "row 2: could not convert string to float"),
+    ],
+)
+def test_a_folder_that_cannot_be_judged_costs_one_line_and_no_row(tmp_path, capsys, text, words):
+    if text:
+        (tmp_path / "all_reduce.csv").write_text(text, encoding="utf-8")
+    before = JUDGED.read_bytes()
+    assert main(["judge", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and words.format(tmp_path) in said
+    assert JUDGED.read_bytes() == before
 
 
 def test_the_quoted_rows_are_well_formed():

@@ -5,7 +5,7 @@ tiles, one CTA for a tile and query head, and each computes all keys up to its t
 too. Decode has a CTA for each request and KV head. Where that leaves SMs idle, the keys are split. Decode CTAs that are
 one too many for a wave start another.
 
-The constants are fitted to public measurements; `python -m pod.serving.judge` holds them against others, see
+The constants are fitted to public measurements; `python -m pod judge` holds them against others, see
 data/judged.csv.
 """
 

@@ -1,22 +1,24 @@
 """How far off the analytical cost is, part by part: held against public measurements that its constants have not seen.
 
-    python -m pod.serving.judge [FOLDER ...]
+    python -m pod judge [FOLDER ...]
 
-writes data/judged.csv from data/public and every further folder with files of the same columns. Rows of sources that
-are not given stay as they are: some profiles are larger than this repository, and data/public/README.md says where they
-are from. A part passes with a median error of 10 % and 95 % of its errors within 25 %.
+writes data/judged.csv from data/public, our own recordings, and every further folder with profiles in files of the same
+columns. Rows of sources that are not given stay as they are: some profiles are larger than this repository, and
+data/public/README.md says where they are from. A part passes with a median error of 10 % and 95 % of its errors within
+25 %.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from pod.data import DATA
 from pod.hardware import gpu
 from pod.serving import hosts
 from pod.serving.attention_time import KERNELS
@@ -24,7 +26,6 @@ from pod.serving.cost import OPERATORS, AnalyticalCost
 from pod.serving.machines import MACHINES
 from pod.serving.shapes import Shape, shape
 
-DATA = Path(__file__).parents[2] / "data"
 PUBLIC, JUDGED = DATA / "public", DATA / "judged.csv"
 MEDIAN, P95 = 10, 25  # percent
 COLUMNS = ("part", "what", "source", "split", "model", "tp", "rows", "median", "p95", "bias", "passes")
@@ -73,17 +74,33 @@ def host(row: dict) -> tuple[str, str, float]:
     return "host", row["profile"], hosts.seconds(row["profile"], int(row["tp"]), int(row["requests"]))
 
 
+PARTS = {f"{part.__name__}.csv": part for part in (attention, linear, all_reduce, host)}
+
+
+def profiles(folder: Path) -> list[Path]:
+    found = [folder / name for name in PARTS if (folder / name).is_file()]
+    if not found:
+        raise ValueError(f"folder: got {str(folder)!r}, allowed are folders with {', '.join(PARTS)}, or some of these")
+    return found
+
+
 def errors(folder: Path) -> Iterator[Error]:
-    for part in (attention, linear, all_reduce, host):
-        path = folder / f"{part.__name__}.csv"
-        if not path.is_file():
-            continue
+    for path in profiles(folder):
         with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                name, what, seconds = part(row)
-                large = " from 1 MiB" if name == "all-reduce" and int(row["bytes"]) >= 1 << 20 else ""
-                yield Error(name, what + large, row["source"], row["split"], row.get("model", ""), row["tp"],
-                            1e6 * seconds / float(row["us"]) - 1)  # fmt: skip
+            for number, row in enumerate(csv.DictReader(file), 2):
+                try:
+                    yield _error(PARTS[path.name], row)
+                except KeyError as lacking:
+                    raise ValueError(f"{path}, row {number}: got no column, or no constants, {lacking}") from None
+                except (TypeError, ValueError) as wrong:  # TypeError: a row that ends early
+                    raise ValueError(f"{path}, row {number}: {wrong}") from None
+
+
+def _error(part: Callable[[dict], tuple[str, str, float]], row: dict) -> Error:
+    name, what, seconds = part(row)
+    large = " from 1 MiB" if name == "all-reduce" and int(row["bytes"]) >= 1 << 20 else ""
+    return Error(name, what + large, row["source"], row["split"], row.get("model", ""), row["tp"],
+                 1e6 * seconds / float(row["us"]) - 1)  # fmt: skip
 
 
 def recorded() -> Iterator[Error]:
@@ -125,8 +142,13 @@ def read() -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def main(folders: list[str]) -> int:
-    sources = recorded(), *(errors(folder) for folder in (PUBLIC, *map(Path, folders)))
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER",
+                        help="further profiles: " + ", ".join(PARTS))  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    sources = recorded(), *map(errors, (PUBLIC, *args.folders))
     made = [row for found in sources for row in judged(list(found))]
     kept = [r for r in (read() if JUDGED.exists() else []) if r["source"] not in {m["source"] for m in made}]
     rows = sorted(made + kept, key=lambda r: [str(r[k]) for k in COLUMNS[:6]])
@@ -138,7 +160,3 @@ def main(folders: list[str]) -> int:
         if row["model"] == "all":
             print("  ".join(f"{row[k]!s:>{w}}" for k, w in zip(COLUMNS, WIDTHS, strict=True)))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""How much longer or shorter than usual our engine's host took, iteration by iteration: what the simulator draws from."""
+"""How much longer or shorter than usual our engine's host took, iteration by iteration: the simulator draws from it."""
 
 from __future__ import annotations
 
