@@ -24,8 +24,8 @@ SYSTEMS = {
     POD: {"scheduler": "sarathi", "attention": "pod"},
 }
 # vAttention keeps the cache in pages of 2 MiB a layer, so a block of the published runs is that many tokens
-UNPAGED = "fa2"  # such a cache looks contiguous, so their attention kernel does not append a prompt's keys to pages
 PAGE_TOKENS = {"yi-6b": 2048, "llama-3-8b": 2048, "llama-2-7b": 512}
+UNPAGED = "fa2"  # such a cache looks contiguous, so their attention kernel does not append a prompt's keys to pages
 
 
 # ---------------------------------------------------------------- small enough to follow by hand: one tick an iteration
