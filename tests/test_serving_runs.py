@@ -47,6 +47,9 @@ def test_tables_keep_the_statistics_of_their_traces():
     assert (p + d).max() <= 32768 and (p / d).max() < 41
     p, d, _ = lengths(Workload("conversation", 20_000))
     assert ((p + d).mean(), d.mean()) == pytest.approx((10_500, 331), rel=0.04)
+    for name, means in (("azure-conv", (1_155, 211)), ("azure-code", (2_048, 28))):
+        p, d, _ = lengths(Workload(name, 20_000))
+        assert (p.mean(), d.mean()) == pytest.approx(means, rel=0.06)
 
 
 def test_zipf_has_the_means_of_the_published_generator():

@@ -1,12 +1,14 @@
 """What arrives: lengths of prompts and outputs, and when. All randomness of the serving part is in this module.
 
 Tables in data/workloads hold quantiles fitted to a trace, so that nothing needs the trace itself: of the prompt, and of
-the ratio P:D of prompt to output within each quarter of the prompts.
+the ratio P:D of prompt to output within each quarter of the prompts, or of the output where the ratio says little.
 
     arxiv         POD's arXiv-Summarization workload, total clipped at 32,768 tokens (microsoft/vattention, MIT)
     conversation  a synthetic stand-in for POD's internal workload, which is not public: Mooncake's conversation trace
                   (kvcache-ai/Mooncake, Apache-2.0), totals of 4K to 32K and P:D up to 40, re-weighted to the stated
                   means of 10.5K tokens in total and 331 out
+    azure-conv,   two services of November 2023, chat and code (Azure/AzurePublicDataset, CC BY 4.0, published with
+    azure-code    Splitwise); outputs, not ratios
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import numpy as np
 from pod.serving.request import Request
 
 FOLDER = Path(__file__).parents[2] / "data" / "workloads"
-TABLES = ("arxiv", "conversation")
+OF_OUTPUTS = ("azure-conv", "azure-code")
+TABLES = ("arxiv", "conversation", *OF_OUTPUTS)
 LENGTHS = (*TABLES, "uniform", "zipf")
 ARRIVALS = ("trace", "poisson", "truncated_poisson", "gamma")
 COUNT = 2048
@@ -114,7 +117,8 @@ class Workload:
 
     def _lengths(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         if self.lengths in TABLES:
-            return clip(*sample(read_table(self.lengths), self.count, random), self.high)
+            table, ratios = read_table(self.lengths), self.lengths not in OF_OUTPUTS
+            return clip(*sample(table, self.count, random, ratios), self.high)
         if self.lengths == "uniform":
             return split(random.integers(self.low, self.high, self.count, endpoint=True), self.pd)
         if self.lengths == "zipf":
@@ -169,22 +173,26 @@ def _zipf(ranks: int, theta: float, count: int, random: np.random.Generator) -> 
     return np.searchsorted(cumulative, random.random(count) * cumulative[-1])
 
 
-def sample(table: np.ndarray, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts and outputs from a quantile table [probabilities, 2 + QUARTERS]."""
+def sample(
+    table: np.ndarray, count: int, random: np.random.Generator, ratios: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts and outputs from a quantile table [probabilities, 2 + QUARTERS], of P:D or of outputs."""
     at, within = random.random((2, count))
     quarter = (at * QUARTERS).astype(int)
     prompts = np.interp(at, table[:, 0], table[:, 1])
-    ratios = np.empty(count)
+    drawn = np.empty(count)
     for q in range(QUARTERS):
         mine = quarter == q
-        ratios[mine] = np.interp(within[mine], table[:, 0], table[:, 2 + q])
-    return prompts.round().astype(int), np.maximum(prompts / ratios, 1).round().astype(int)
+        drawn[mine] = np.interp(within[mine], table[:, 0], table[:, 2 + q])
+    outputs = prompts / drawn if ratios else drawn
+    return prompts.round().astype(int), np.maximum(outputs, 1).round().astype(int)
 
 
-def fit(prompts: Sequence[float], outputs: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
-    """The quantile table of a trace: probability, prompt, and P:D in each quarter of the prompts."""
-    prompts = np.asarray(prompts, float)
-    ratios = prompts / np.asarray(outputs, float)
+def fit(prompts: Sequence[float], outputs: Sequence[float], weights: Sequence[float] | None = None,
+        ratios: bool = True) -> np.ndarray:  # fmt: skip
+    """The quantile table of a trace: probability, prompt, and P:D or output in each quarter of the prompts."""
+    prompts, drawn = np.asarray(prompts, float), np.asarray(outputs, float)
+    drawn = prompts / drawn if ratios else drawn
     weights = np.ones(len(prompts)) if weights is None else np.asarray(weights, float)
     order = np.argsort(prompts, kind="stable")
     rank = np.cumsum(weights[order]) - weights[order] / 2
@@ -192,7 +200,7 @@ def fit(prompts: Sequence[float], outputs: Sequence[float], weights: Sequence[fl
     columns = [np.array(PROBABILITIES), _quantiles(prompts, weights).round()]
     for q in range(QUARTERS):
         mine = order[quarter == q]
-        columns.append(_quantiles(ratios[mine], weights[mine]).round(2))
+        columns.append(_quantiles(drawn[mine], weights[mine]).round(2))
     return np.column_stack(columns)
 
 
@@ -222,7 +230,8 @@ def read_table(name: str) -> np.ndarray:
 
 
 def write_table(name: str, table: np.ndarray) -> None:
-    header = "probability,prompt," + ",".join(f"pd_q{q + 1}" for q in range(QUARTERS))
+    what = "output" if name in OF_OUTPUTS else "pd"
+    header = "probability,prompt," + ",".join(f"{what}_q{q + 1}" for q in range(QUARTERS))
     np.savetxt(FOLDER / f"{name}.csv", table, delimiter=",", header=header, comments="", fmt="%g")
 
 
