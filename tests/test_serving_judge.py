@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,13 @@ def test_every_part_passes_its_bars_on_what_it_has_not_seen_or_is_named():
     assert {key for key, row in rows.items() if row["passes"] == "no"} == set(MISSED)
     for row in rows.values():
         assert row["passes"] == ("yes" if float(row["median"]) <= 10 and float(row["p95"]) <= 25 else "no")
+
+
+def test_the_simulator_s_page_states_these_errors():
+    text = (Path(judge.__file__).parent / "README.md").read_text(encoding="utf-8")
+    table = [line.strip("| ").split(" | ") for line in text.splitlines() if line.endswith(("| yes |", "| no |"))]
+    columns = ("part", "what", "source", "rows", "median", "p95", "passes")
+    assert table == [[row[column] for column in columns] for row in overall("held out").values()]
 
 
 def test_held_out_are_other_models_and_numbers_of_gpus_than_fitted():
