@@ -34,10 +34,9 @@ GPUS, SECONDS = 8, 30
 TTFT = {"azure-conv": 1.0, "azure-code": 1.0, "conversation": 2.0}  # P99, s
 STALLED = 1.0  # % of the users: who waits for a place to decode has one long gap among hundreds, which P99 TBT hides
 TURN, ONCE, APART = "chunks, in turn", "chunks, at once", "prompts apart"
-CHUNKS, SPLITS = (256, 512, 1024, 2048), (3, 4, 5, 6)
+CHUNKS, SPLITS = (128, 256, 512, 1024, 2048), (3, 4, 5, 6)
 KNOBS = {TURN: CHUNKS, ONCE: CHUNKS, APART: SPLITS}
-RATES = {"azure-conv": (20, 50, 80, 100, 120, 140, 160, 180), "azure-code": (20, 40, 60, 75, 90, 105, 120, 135),
-         "conversation": (4, 7, 10, 12, 14, 16, 18, 21)}  # fmt: skip
+RATES = {"azure-conv": range(20, 181, 10), "azure-code": range(15, 131, 8), "conversation": range(4, 22)}
 NAMES = {"azure-conv": "chat (Azure)", "azure-code": "code (Azure)", "conversation": "long chats (Mooncake)"}
 PROMISES = (9, 10, 12, 14, 16, 18, 20, 22, 25, 30, 40, 50, 60, 75, 100)  # P99 TBT, ms
 LINK = 50e9  # bytes/s from GPU to GPU, what a 400 Gb/s card sends
