@@ -24,6 +24,8 @@ VERBS = {
     "compute": ("pod.measure.compute", "make the tables that need no GPU into data/computed/; --check only looks"),
     "trace": ("pod.trace", "draw which CTA ran where and when"),
     "simulate": ("pod.serving.cli", "serve a workload on a modelled GPU; what the users feel"),
+    "capacity": ("pod.serving.capacity", "the highest rate of requests at which a modelled system keeps its promises"),
+    "judge": ("pod.serving.judge", "how far off the simulator's cost is, part by part, on public profiles or yours"),
     "generate": ("pod.generate", "a small chat model answers, on this machine"),
     "notebooks": ("pod.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
     "progress": ("pod.learn.progress", "which exercises and predictions you have got right so far"),

@@ -71,7 +71,8 @@ def test_import_is_light(module):
     assert python("-c", code).stdout == "set()\n"
 
 
-@pytest.mark.parametrize("verb", ["doctor", "measure", "compare", "keep", "compute", "trace", "simulate", "generate"])
+@pytest.mark.parametrize("verb", ["doctor", "measure", "compare", "keep", "compute", "trace", "simulate", "capacity",
+                                  "judge", "generate"])  # fmt: skip
 def test_a_verb_imports_no_pages(verb):
     """Of the laboratory only figures and claims want them all."""
     pages = "[m for m in sys.modules if m.startswith('pod.experiments.') and m != 'pod.experiments.registry']"

@@ -1,6 +1,7 @@
 """The cost model: agrees with the counted work, with the profiles it quotes, and interpolates without surprises."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,14 +10,17 @@ from hypothesis import strategies as st
 
 from pod import paper
 from pod.batch import HybridBatch
-from pod.hardware import A100, GPUS, H200
-from pod.serving.cost import OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work
+from pod.hardware import A100, GPUS, H100, H200
+from pod.serving.attention_time import KERNELS
+from pod.serving.cost import OPERATORS, AnalyticalCost, MeasuredCost, Work
 from pod.serving.grid import GridTable
+from pod.serving.machines import MACHINES
 from pod.serving.shapes import SHAPES, shape
 from pod.serving.simulate import Setup, kv_tokens
 
 LLAMA3 = shape("llama-3-8b")
-PERFECT = Efficiency(gemm=1, stream=1, gemm_rows=1, prefill=1, split=0, decode=1)
+NOTHING = dict.fromkeys(("floor", "setup", "tail", "append", "decode_floor", "grouped", "merge", "decode_setup"), 0)
+PERFECT = replace(KERNELS["fa2"], **NOTHING, rate=1, alone=1, stream=1e9, decode_rate=1, spread=1, one=0, two=0)
 
 
 def cost(model="llama-3-8b", gpu=A100, tp=2, **rest):
@@ -45,28 +49,64 @@ def test_artifact_batch_sizes_follow_from_memory():
 
 
 def test_perfect_attention_is_the_roofline_of_the_counted_batch():
-    c = cost(efficiency=PERFECT)
+    """But for the tiles: 64 rows compute the keys up to the last row's."""
+    heads = 16, 4, 128
     batch = HybridBatch.of(1024, 12288, decodes=80, decode_context=12288, num_q_heads=16, num_kv_heads=4)
-    tiles = 8 * 16
-    fill = tiles / (2 * 108)
-    assert c.prefill([(1024, 12288 - 1024)]) == pytest.approx(A100.compute_time(batch.prefill.flops) / fill)
-    assert c.decode(80, 80 * 12288) == pytest.approx(A100.memory_time(batch.decode.kv_bytes))
+    ours = PERFECT.prefill(A100, *heads, [(1024, 12288 - 1024)])
+    assert ours == pytest.approx(A100.compute_time(batch.prefill.flops), rel=32 / 11000)
+    assert PERFECT.decode(A100, *heads, 80, 80 * 12288) == pytest.approx(A100.memory_time(batch.decode.kv_bytes))
 
 
-def test_attention_reproduces_the_table_that_it_was_read_off():
-    """POD's Table 7: prompt chunks 28 to 31 of 16K beside 64 decodes, ms a layer."""
+def test_a_table_that_nothing_was_fitted_to_comes_out():
+    """POD's Table 7: prompt chunks 28 to 31 of 16K beside 64 decodes, ms a layer. The overlap is the table's own."""
     for i in range(28, 32):
         work = Work(((512, 512 * i),), 64, 64 * 16384)
-        for method, column in (("serial", "serial"), ("pod", "limited")):
+        for method, column, within in (("serial", "serial", 0.11), ("pod", "limited", 0.16)):
             ours = 1000 * cost(attention=method).attention(work)
-            assert ours == pytest.approx(paper.value(f"pod.t7.{i}.{column}"), rel=0.02)
+            assert ours == pytest.approx(paper.value(f"pod.t7.{i}.{column}"), rel=within)
+
+
+def test_prefill_follows_chunk_times_context_and_chunk():
+    """A kernel that also appends the new keys pays for all of them in every tile, half of them twice."""
+    old, new = (cost(kernels=kernels).prefill for kernels in ("fa2-2024", "fa2"))
+    assert old([(4096, 0)]) == pytest.approx(old([(4096, 4096)]) * 3 / 5, rel=0.05), "4096 / 2 + 4096 of 8192 + 2048"
+    assert new([(4096, 0)]) == pytest.approx(new([(4096, 4096)]) / 3, rel=0.15), "2048 of 4096 + 2048, and a floor"
+    assert old([(4096, 0)]) > 2 * new([(4096, 0)])
+
+
+def test_no_attention_is_faster_than_its_launch():
+    """Public profiles never go under 8 us a layer on either GPU, whatever is computed."""
+    for gpu in (A100, H100):
+        one = cost(gpu=gpu)
+        assert 8e-6 < one.decode(1, 64) < 20e-6 and 8e-6 < one.prefill([(16, 0)]) < 30e-6
+
+
+def test_one_request_too_many_starts_a_wave():
+    """Measured for Llama-2-70B on two A100s at 4K: 36 % more with the 55th request and 57 % with the 56th, as 108 SMs
+    hold two CTAs each and a request has 4 of them on a GPU. Ours is one step."""
+    decode = lambda n: KERNELS["fa2-2024"].decode(A100, 32, 4, 128, n, n * 4032)  # noqa: E731
+    assert 1.36 < decode(55) / decode(54) < 1.57 and decode(54) / decode(53) < 1.03
+    hopper = lambda n: KERNELS["fa3"].decode(H100, 32, 4, 128, n, n * 4032)  # noqa: E731
+    assert max(hopper(n + 1) / hopper(n) for n in range(40, 120)) < 1.04
+
+
+def test_all_reduce_is_that_of_a_machine():
+    reduce = lambda tp, rows=1024, **machine: cost(model="gpt-3-175b", tp=tp, **machine).reduce(rows)  # noqa: E731
+    assert cost(tp=2).machine is MACHINES["pair"] and cost(tp=4).machine is MACHINES["dgx-a100"]
+    assert reduce(4, machine="pcie") > 5 * reduce(4) > 5 * reduce(4, gpu=H100)
+    assert reduce(2) < reduce(4) < reduce(8) < 2 * reduce(2, machine="dgx-a100")
+    assert reduce(2, rows=1) == MACHINES["pair"].floor
+    assert cost(gpu=H200, tp=2).label == "analytical H200 SXM, all-reduce of DGX H100", "nobody measured that"
+    assert cost(gpu=H100, tp=2).label == "analytical H100 SXM"
 
 
 @pytest.mark.parametrize(("rows", "milliseconds"), [(1, 0.1595), (64, 0.168), (128, 0.215), (384, 0.4105),
                                                     (480, 0.5225), (1024, 1.0375)])  # fmt: skip
 def test_linear_layers_are_within_a_tenth_of_the_public_profile(rows, milliseconds):
     """Sums of the medians of QKV, output, up and down projection, Llama-3-8B, TP 2, A100 (Vidur)."""
-    assert 1000 * cost()._gemm(rows, LLAMA3.layer_weights / 2) == pytest.approx(milliseconds, rel=0.11)
+    c = cost()
+    gemms = c._gemm(rows, LLAMA3.layer_weights / 2) + 30e-6  # what launching four of them takes of `launches`
+    assert 1000 * gemms == pytest.approx(milliseconds, rel=0.11)
 
 
 def test_methods_are_ordered_and_bounded():
@@ -103,6 +143,10 @@ def test_more_work_never_takes_less_time(gpu, chunk, before, decodes):
         (lambda: cost(pp=5), "pp: got 5, Llama-3-8B allows divisors of its 32 layers"),
         (lambda: cost(attention="magic"), "attention: got 'magic', allowed are serial, streams, hfuse, cta, pod"),
         (lambda: cost(host="fast"), "host: got 'fast'"),
+        (lambda: cost(kernels="fa9"), "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
+        (lambda: cost(machine="cray"), "machine: got 'cray', allowed are pair, pcie, dgx-a100, dgx-h100"),
+        (lambda: cost(tp=4, machine="pair"), "tp: got 4, allowed on an A100 NVLink pair are 2"),
+        (lambda: cost(model="gpt-3-175b", tp=16), "tp: got 16, allowed on DGX A100 are 2, 4, 8"),
         (lambda: shape("gpt-9"), "model: got 'gpt-9', allowed are yi-6b"),
         (lambda: Setup(model="gpt-3-175b").lanes(), "tp: got 1, the weights of gpt-3-175b leave no room"),
         (lambda: Setup(scheduler="lifo").lanes(), "scheduler: got 'lifo'"),

@@ -27,6 +27,7 @@ class PagedPool:
             raise ValueError(f"watermark: got {watermark!r}, allowed is a share from 0 to below 1")
         self.num_blocks, self.block_size, self.swap_blocks = int(num_blocks), int(block_size), int(swap_blocks)
         self.kept_free = math.ceil(watermark * num_blocks) if watermark else 0
+        self.inside = self.block_size  # a token within so many needs no block: schedulers look, and ask only the others
         self.free = list(range(self.num_blocks))[::-1]
         self.tables: dict[int, list[int]] = {}
         self.swap_free = list(range(self.swap_blocks))[::-1]

@@ -14,19 +14,24 @@ import sys
 from itertools import product
 
 from pod.hardware import GPUS
-from pod.serving.cost import ATTENTION, HOSTS
-from pod.serving.events import Log, check_place
-from pod.serving.metrics import DEFINITIONS, metrics
+from pod.serving.attention_time import KERNELS
+from pod.serving.cluster import ROUTERS
+from pod.serving.cost import ATTENTION
+from pod.serving.events import LogFile, check_place
+from pod.serving.hosts import HOSTS
+from pod.serving.machines import MACHINES
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
 from pod.serving.schedulers.published import PUBLISHED
 from pod.serving.shapes import SHAPES
-from pod.serving.simulate import Run, Setup, simulate
+from pod.serving.simulate import Both, Run, Setup, description, simulate
+from pod.serving.summary import DEFINITIONS, Summary
 from pod.serving.workload import ARRIVALS, COUNT, LENGTHS, Workload
 from pod.sweep import progress, sweep
 
+CLUSTER = ("replicas", "router", "prompt_replicas")
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
-          "measured", "like")  # fmt: skip
+          "machine", "kernels", "jitter", "measured", "like")  # fmt: skip
 LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
 COLUMNS = {
     "ttft_p50": "TTFT p50 s", "ttft_p99": "p99", "tbt_p50": "TBT p50 s", "tbt_p99": "p99",
@@ -36,8 +41,20 @@ COLUMNS = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    default = Setup()
     parser.epilog = "Several values of an option run every combination on all cores."
+    add_system(parser)
+    add_workload(parser).add_argument(
+        "--qps", nargs="+", type=float,
+        help="requests per second; recorded arrivals are stretched to this mean rate (default: as recorded, else all "
+             "at once)")  # fmt: skip
+    out = parser.add_argument_group("output")
+    out.add_argument("--definition", choices=DEFINITIONS, default="user", help="of TBT: artifact drops the first gap")
+    out.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON (one run only)")
+    out.add_argument("--json", action="store_true", help="metrics as JSON")
+
+
+def add_system(parser: argparse.ArgumentParser) -> None:
+    default = Setup()
     system = parser.add_argument_group("system")
     system.add_argument("--model", nargs="+", choices=SHAPES, default=["llama-3-8b"])
     system.add_argument("--gpu", nargs="+", choices=GPUS, default=["a100"])
@@ -56,26 +73,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--preemption", choices=(RECOMPUTE, SWAP), default=RECOMPUTE)
     system.add_argument("--block-size", type=int, default=default.block_size)
     system.add_argument("--blocks", type=int, help="size of the pool (default: what the GPU's memory leaves)")
-    system.add_argument("--host", choices=HOSTS, default=default.host, help="time the engine's Python takes")
+    system.add_argument("--host", choices=HOSTS, default=default.host, help="whose Python the GPU waits for")
+    system.add_argument("--jitter", type=float, default=default.jitter,
+                        help="of the host, over what was recorded of our engine's (default: 0)")  # fmt: skip
+    system.add_argument("--machine", choices=MACHINES,
+                        help="whose all-reduce (default: a pair of A100s, else the DGX of the generation)")  # fmt: skip
+    system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper")
     system.add_argument("--measured", action="store_true", help="operators as recorded on one H200 (--gpu h200)")
+    system.add_argument("--replicas", type=int, default=1, help="servers of --tp x --pp GPUs each, behind a router")
+    system.add_argument("--router", choices=ROUTERS, default=default.router, help="who of them gets a request")
+    system.add_argument("--prompt-replicas", type=int, default=0,
+                        help="of them: they compute prompts only, and send keys and values to the others")  # fmt: skip
+
+
+def add_workload(parser: argparse.ArgumentParser):
     work = parser.add_argument_group("workload")
     work.add_argument("--workload", default="arxiv", help=f"{', '.join(LENGTHS)}, or a trace file")
     work.add_argument("--requests", type=int, help=f"(default: {COUNT}, with recorded arrivals all of the trace)")
-    work.add_argument("--qps", nargs="+", type=float,
-                      help="requests per second; recorded arrivals are stretched to this mean rate (default: as "
-                           "recorded, else all at once)")  # fmt: skip
     work.add_argument("--arrivals", choices=ARRIVALS,
-                      help="trace: as the file has them, in its order; the others shuffle it (default: trace where the "
-                           "file has times, else poisson)")  # fmt: skip
+                      help="trace: as the file has them, in order; the others shuffle it, gamma brings bursts "
+                           "(default: trace where the file has times, else poisson)")  # fmt: skip
+    work.add_argument("--cv", type=float, default=Workload().cv,
+                      help="of gamma: standard deviation of the gaps over their mean (default: 2)")  # fmt: skip
     work.add_argument("--low", type=int, help=f"shortest total of uniform and zipf (default: {LOW})")
     work.add_argument("--high", type=int,
                       help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
     work.add_argument("--pd", nargs="+", type=float, default=[10.0], help="P:D ratio of uniform and zipf")
     work.add_argument("--seed", type=int, default=1, help="of all that is drawn")
-    out = parser.add_argument_group("output")
-    out.add_argument("--definition", choices=DEFINITIONS, default="user", help="of TBT: artifact drops the first gap")
-    out.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON (one run only)")
-    out.add_argument("--json", action="store_true", help="metrics as JSON")
+    return work
 
 
 def runs(args: argparse.Namespace) -> list[dict]:
@@ -86,20 +111,21 @@ def runs(args: argparse.Namespace) -> list[dict]:
 
 def to_run(args: argparse.Namespace, swept: dict) -> Run:
     setup = Setup(**{k: swept[k] for k in ("model", "gpu", "scheduler", "attention", "chunk")},
-                  **{k: getattr(args, k) for k in SYSTEM})  # fmt: skip
+                  **{k: getattr(args, k) for k in (*SYSTEM, *CLUSTER)})  # fmt: skip
     high = args.max_tokens if args.high is None else args.high
     low = min(LOW, high) if args.low is None else args.low
     workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
-                        strict=args.high is None)  # fmt: skip
+                        strict=args.high is None, cv=args.cv)  # fmt: skip
     _check(setup, workload)
-    return Run(setup, workload, args.definition)
+    return Run(setup, workload, getattr(args, "definition", "user"))
 
 
 def _check(setup: Setup, workload: Workload) -> None:
     """A mistake shows before anything runs, also the last one of a sweep."""
-    setup.cost()
+    setup.executor()
+    setup.check_cluster()
     lane, reason = setup.lanes()[0], None
-    for request in workload.requests():
+    for request in workload.stream():
         if not (refusal := lane.refusal(request)):
             return
         reason = reason or refusal
@@ -114,22 +140,32 @@ def run(args: argparse.Namespace) -> int:
         check_place(args.log)
     todo = [to_run(args, c) for c in combinations]
     if len(todo) == 1:
-        log = _watched(todo[0])
-        results = [metrics(log, args.definition)]
-        for id_, reason in list(log.refused.items())[:3]:
+        log = _log_file(todo[0], args.log) if args.log else None
+        summary = _watched(todo[0], log)
+        results = [summary.metrics()]
+        for id_, reason in summary.refused.items():
             print(f"request {id_} refused: {reason}", file=sys.stderr)
     else:
         results = sweep(Run.metrics, todo)
     _print(args, combinations, todo, results)
-    if args.log:  # last, for a disk may be full, and the numbers shall not be lost with it
-        log.save(args.log)
+    if args.log:
+        log.close()
     return 0
 
 
-def _watched(run: Run) -> Log:
-    """The log of a run, with a progress bar on a terminal."""
+def _watched(run: Run, log: LogFile | None) -> Summary:
+    """What the users felt in a run, with a progress bar on a terminal."""
+    summary = Summary(run.definition)
     with progress(run.workload.count, "request") as bar:
-        return simulate(run.setup, run.workload.requests(), bar.update, **vars(run.workload))
+        simulate(run.setup, run.workload.stream(), bar.update, into=Both(summary, log) if log else summary)
+    return summary
+
+
+def _log_file(run: Run, path: str) -> LogFile:
+    file, lane = LogFile(path, description(run.setup, vars(run.workload))), run.setup.lanes()[0]
+    for r in run.workload.stream():
+        file.request(r.id, r.arrival, r.prompt, r.output, lane.refusal(r))
+    return file
 
 
 def _print(args: argparse.Namespace, combinations: list[dict], todo: list[Run], results: list[dict]) -> None:

@@ -3,8 +3,9 @@
     iteration = host + layers * (linear + element-wise + attention + all-reduces) + output head
 
 With measured tables the operators are interpolated (`MeasuredCost`); without, they follow a roofline with a few
-efficiencies (`AnalyticalCost`). Attention by pod has published and measured tables; streams, hfuse and cta have the GPU
-model's share of serial time (`modelled`). Every cost says which it is in `label`, and every figure prints that label.
+efficiencies (`AnalyticalCost`), fitted to public measurements of some models and judged on others: data/judged.csv
+says, part by part, how far off they are. Attention by pod has published and measured tables; streams, hfuse and cta
+have the GPU model's share of serial time (`modelled`). Every cost says which it is in `label`, every figure prints it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from math import ceil, hypot
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from pod.hardware import GPU
-from pod.serving import modelled
+from pod.serving import hosts, machines, modelled
+from pod.serving.attention_time import KERNELS as PUBLIC
 from pod.serving.grid import GridTable
+from pod.serving.hosts import HOSTS
 from pod.serving.schedulers import Batch
 from pod.serving.shapes import Shape
 
 ATTENTION = ("serial", *modelled.METHODS, "pod", "oracle")
-HOSTS = ("python", "none")
 PREFILL_TILE = 128  # query rows of one CTA
 OPERATORS = Path(__file__).parents[2] / "data" / "recorded" / "h200" / "operators.csv"
 KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
@@ -32,43 +35,45 @@ STEADY = ("head", "decode_hopper")  # more work is more time; elsewhere a librar
 
 
 @dataclass(frozen=True)
-class Efficiency:
-    """What fraction of the data sheet the operators reach. All are read off published measurements, none is tuned to
-    an end-to-end number.
+class Linear:
+    """What the weight matrices and element-wise operators of a layer reach: shares of the data sheet's rates, between
+    them hypot(compute, memory) of rows rounded up to `rows`, and the seconds of a layer's launches.
 
-    gemm, stream   Vidur's public profile of Llama-3-8B's layers on an A100 (TP 2): 1,024 rows reach 0.69 of the
-                   tensor cores' peak, one row 0.67 of DRAM's; between them hypot(compute, memory) of rows rounded up to
-                   64 stays within 8 % of its rows. Element-wise operators: 0.67 of DRAM and 20 us of launches a layer.
-    prefill,       POD-Attention, Table 7, column FA_Serial: time grows by 0.02 ms a chunk, which is the prefill part
-    split, decode  (0.34 of the peak), and the rest is decode. Its 64 tiles would leave 44 of 108 SMs idle: a full wave
-                   reaches 0.574, and 0.34 is the least, because kernels split the keys when tiles are too few.
-    overlap        the same table, column "limited split": how much of the shorter part disappears behind the longer.
-                   The paper's mean gain of 28 % speaks for 0.6 to 0.7, its best (75 %) for 0.86: vary it.
-    reduce_*       Vidur's profile of all-reduce over an NVLink pair (A100); rings of n move 2 (n - 1) / n of the data.
-    send_*         Vidur's profile of send/receive between A100 servers.
-    host_*         Vidur's profile of a Python engine with Ray workers: schedule, prepare, sample, process, communicate,
-                   as a straight line over the batch size, for one GPU and for two or more.
+    Fitted to Vidur's public profile of two or three models' layers (microsoft/vidur 7d47513, MIT) on 1 to 8 GPUs.
     """
 
-    gemm: float = 0.69
-    stream: float = 0.67
-    gemm_rows: int = 64
-    layer_launches: float = 20e-6
-    prefill: float = 0.574
-    split: float = 0.34
-    decode: float = 0.775
-    overlap: float = 0.84
-    reduce_seconds: float = 30e-6
-    reduce_bytes_per_s: float = 215e9
-    send_seconds: float = 35e-6
-    send_bytes_per_s: float = 8e9
-    swap_bytes_per_s: float = 25e9  # PCIe 4.0 x16, in one direction
-    host_single: tuple[float, float] = (1.3e-3, 0.106e-3)
-    host_parallel: tuple[float, float] = (4.1e-3, 0.173e-3)
+    gemm: float
+    stream: float
+    launches: float
+    elements: float
+    rows: int = 64
+
+
+HOPPER = ("h100", "h200")
+LINEAR = {
+    # Llama-3-8B, CodeLlama-34B and Llama-2-7B on A100s; the latter two on H100s
+    "ampere": Linear(gemm=0.711, stream=0.854, launches=41.5e-6, elements=0.692),
+    "hopper": Linear(gemm=0.704, stream=0.886, launches=37.6e-6, elements=0.594),
+}
+MATRICES = 4  # whose launches are most of a layer's
 
 
 @dataclass(frozen=True)
-class Work:
+class Efficiency:
+    """What a study varies, or what was measured for no GPU in particular.
+
+    overlap        POD-Attention, Table 7, column "limited split": how much of the shorter part of attention disappears
+                   behind the longer. The paper's mean gain of 28 % speaks for 0.6 to 0.7, its best (75 %) for 0.86.
+    send_*         Vidur's profile of send/receive between A100 servers.
+    """
+
+    overlap: float = 0.84
+    send_seconds: float = 35e-6
+    send_bytes_per_s: float = 8e9
+    swap_bytes_per_s: float = 25e9  # PCIe 4.0 x16, in one direction
+
+
+class Work(NamedTuple):
     """What a batch costs depends on this much of it. `chunks` are (new tokens, tokens before); `context` is the sum
     over the decodes of the tokens they attend to."""
 
@@ -98,7 +103,7 @@ class Cost:
     label: str
 
     def __init__(self, shape: Shape, gpu: GPU, tp: int = 1, pp: int = 1, attention: str = "serial",
-                 host: str = "python", efficiency: Efficiency | None = None):  # fmt: skip
+                 host: str = HOSTS[0], efficiency: Efficiency | None = None, machine: str | None = None):  # fmt: skip
         shape.check_parallel(tp, pp)
         if attention not in ATTENTION:
             raise ValueError(f"attention: got {attention!r}, allowed are {', '.join(ATTENTION)}")
@@ -108,7 +113,9 @@ class Cost:
             raise ValueError(f"host: got {host!r}, allowed are {', '.join(HOSTS)}")
         self.shape, self.gpu, self.tp, self.pp, self.attention_method = shape, gpu, tp, pp, attention
         self.host_kind, self.efficiency = host, efficiency or Efficiency()
-        self.linear = lru_cache(maxsize=None)(self.linear)  # the same few row counts come back all the time
+        self.machine = machines.machine(machine, gpu, tp) if tp > 1 else None
+        for name in ("linear", "reduce", "head", "host"):  # the same few counts come back all the time
+            setattr(self, name, lru_cache(maxsize=None)(getattr(self, name)))
 
     def linear(self, rows: int) -> float:
         """Weight matrices and element-wise operators of one layer."""
@@ -152,8 +159,7 @@ class Cost:
         """One all-reduce of the activations over the tensor-parallel GPUs."""
         if self.tp == 1:
             return 0.0
-        e, share = self.efficiency, 2 * (self.tp - 1) / self.tp
-        return e.reduce_seconds + share * self._activation_bytes(rows) / e.reduce_bytes_per_s
+        return self.machine.all_reduce(self.tp, self._activation_bytes(rows))
 
     def head(self, requests: int) -> float:
         """Logits of the newest token of each request."""
@@ -161,10 +167,7 @@ class Cost:
 
     def host(self, requests: int) -> float:
         """Time in which the GPU waits for Python."""
-        if self.host_kind == "none":
-            return 0.0
-        fixed, each = self.efficiency.host_single if self.tp == 1 else self.efficiency.host_parallel
-        return fixed + each * requests
+        return hosts.seconds(self.host_kind, self.tp, requests)
 
     def stage(self, work: Work) -> float:
         """One stage of the pipeline, without host and output head."""
@@ -175,6 +178,11 @@ class Cost:
         """Activations to the next stage; each tensor-parallel GPU sends its share."""
         e = self.efficiency
         return e.send_seconds + self._activation_bytes(rows) / self.tp / e.send_bytes_per_s
+
+    def move(self, tokens: int) -> float:
+        """Keys and values of a prompt to another server; each GPU sends its share to one like it."""
+        e = self.efficiency
+        return e.send_seconds + tokens * self.shape.kv_bytes_per_token / self.tp / self.pp / e.send_bytes_per_s
 
     def swap(self, blocks: int, block_size: int) -> float:
         """Blocks copied between GPU and host; the GPUs copy their shares at once."""
@@ -200,67 +208,67 @@ class Cost:
 
 
 class AnalyticalCost(Cost):
-    """Roofline with efficiencies. Good for ratios and orderings; milliseconds within some 10 to 20 %."""
+    """Roofline with efficiencies. `kernels` names the attention kernels, of attention_time.py."""
+
+    def __init__(self, shape: Shape, gpu: GPU, tp: int = 1, pp: int = 1, attention: str = "serial",
+                 host: str = HOSTS[0], efficiency: Efficiency | None = None, machine: str | None = None,
+                 kernels: str | None = None):  # fmt: skip
+        super().__init__(shape, gpu, tp, pp, attention, host, efficiency, machine)
+        hopper = gpu.key in HOPPER
+        self.kernels = kernels or ("fa3" if hopper else "fa2-2024")
+        if self.kernels not in PUBLIC:
+            raise ValueError(f"kernels: got {kernels!r}, allowed are {', '.join(PUBLIC)}")
+        self.kernel, self.efficiencies = PUBLIC[self.kernels], LINEAR["hopper" if hopper else "ampere"]
+        self._heads = shape.q_heads // tp, shape.kv_heads // tp, shape.head_dim
 
     @property
     def label(self) -> str:
-        return f"analytical {self.gpu.name}{self._by_model}"
+        guessed = self.machine and self.gpu.key not in self.machine.gpus
+        guess = f", all-reduce of {self.machine.name}" if guessed else ""
+        return f"analytical {self.gpu.name}{self._by_model}{guess}"
 
     def linear(self, rows: int) -> float:
         gemms = self._gemm(rows, self.shape.layer_weights / self.tp)
-        return gemms + self._element_wise(rows)
+        return gemms + self._element_wise(rows) + self.efficiencies.launches
+
+    def head(self, requests: int) -> float:
+        return super().head(requests) + self.efficiencies.launches / MATRICES
 
     def _gemm(self, rows: int, weights: float) -> float:
-        e, size = self.efficiency, self.shape.dtype_bytes
-        padded = ceil(rows / e.gemm_rows) * e.gemm_rows
+        e = self.efficiencies
+        padded = ceil(rows / e.rows) * e.rows
         compute = self.gpu.compute_time(2 * padded * weights) / e.gemm
-        memory = self.gpu.memory_time(weights * size) / e.stream
+        memory = self.gpu.memory_time(weights * self.shape.dtype_bytes) / e.stream
         return hypot(compute, memory)
 
     def _element_wise(self, rows: int) -> float:
         s, tp = self.shape, self.tp
         # two norms and two residual additions; rotary embedding of Q and K; activation, all read and written once
         values = 10 * s.hidden + 2 * (s.q_heads + s.kv_heads) * s.head_dim / tp + (3 if s.gated else 2) * s.ffn / tp
-        moved = rows * values * s.dtype_bytes
-        return self.efficiency.layer_launches + self.gpu.memory_time(moved) / self.efficiency.stream
+        return self.gpu.memory_time(rows * values * s.dtype_bytes) / self.efficiencies.elements
 
     def prefill(self, chunks: Sequence[tuple[int, int]]) -> float:
-        s, gpu, heads = self.shape, self.gpu, self.shape.q_heads // self.tp
-        pairs, tiles, tokens = 0, 0, 0
-        for new, before in chunks:
-            pairs += new * before + new * (new + 1) // 2
-            tiles += ceil(new / PREFILL_TILE) * heads
-            tokens += before + new
-        wave_fill = tiles / (gpu.sms * ceil(tiles / gpu.sms))
-        rate = max(self.efficiency.prefill * wave_fill, self.efficiency.split)
-        compute = gpu.compute_time(4 * s.head_dim * heads * pairs) / rate
-        return max(compute, self._kv_time(tokens))
+        return self.kernel.prefill(self.gpu, *self._heads, chunks)
 
     def decode(self, requests: int, context: int) -> float:
-        s = self.shape
-        flops = 4 * s.head_dim * (s.q_heads // self.tp) * context
-        return max(self._kv_time(context), self.gpu.compute_time(flops) / self.efficiency.prefill)
-
-    def _kv_time(self, tokens: int) -> float:
-        kv = self.shape.kv_bytes_per_token / self.shape.layers / self.tp
-        return self.gpu.memory_time(tokens * kv) / self.efficiency.decode
+        return self.kernel.decode(self.gpu, *self._heads, requests, context)
 
 
-class MeasuredCost(AnalyticalCost):
+class MeasuredCost(Cost):
     """Operators as they were measured on the GPU: linear layers and head, prefill and decode attention alone, and how
     much of the shorter part hides when one kernel computes both. One GPU; `kernels` names whose attention it is. What
     was not measured (the host) stays as it was. Between points of the grid times are interpolated.
     """
 
     def __init__(self, shape: Shape, gpu: GPU, tp: int = 1, pp: int = 1, attention: str = "serial",
-                 host: str = "python", efficiency: Efficiency | None = None, kernels: str | None = None,
-                 path: Path = OPERATORS):  # fmt: skip
+                 host: str = HOSTS[0], efficiency: Efficiency | None = None, machine: str | None = None,
+                 kernels: str | None = None, path: Path = OPERATORS):  # fmt: skip
         if tp > 1 or pp > 1:
             raise ValueError(f"tp: got {tp} x {pp}, allowed with measured operators is 1")
         if gpu.key != path.parent.name:
             raise ValueError(f"gpu: got {gpu.key}, allowed with measured operators is {path.parent.name}")
         kernels = kernels or KERNELS.get(attention, "fa3")
-        super().__init__(shape, gpu, tp, pp, attention, host, efficiency)
+        super().__init__(shape, gpu, tp, pp, attention, host, efficiency, machine)
         self.kernels = kernels
         self._tables = tables(path, shape, kernels)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pod.serving.request import Request
 from pod.serving.schedulers.base import Batch
 
 
@@ -67,6 +69,56 @@ def check_place(path: str | Path) -> None:
         raise ValueError(f"log: got {str(path)!r}, allowed are files that may be written")
 
 
+class LogFile:
+    """The same lines, written while the run goes on. `requests` is told before it, for they are known then."""
+
+    def __init__(self, path: str | Path, run: dict):
+        self.path, self.error = str(path), None
+        self._open: deque[Iteration] = deque()  # in the order in which they started
+        self._done: set[int] = set()  # of these, by their address
+        try:
+            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            self.error = error
+        self._write("run", **run)
+
+    def request(self, id_: int, arrival: float, prompt: int, output: int, refusal: str | None) -> None:
+        refused = {} if refusal is None else {"refused": refusal}
+        self._write("request", id=id_, arrival=arrival, prompt=prompt, output=output, **refused)
+
+    def iteration(self, event: Iteration) -> None:
+        self._write("iteration", **{k: v for k, v in asdict(event).items() if v != []})
+
+    def arrived(self, request: Request, refusal: str | None) -> None:
+        """It is in the file since before the run."""
+
+    def started(self, event: Iteration) -> None:
+        self._open.append(event)
+
+    def ended(self, event: Iteration) -> None:
+        self._done.add(id(event))
+        while self._open and id(self._open[0]) in self._done:
+            first = self._open.popleft()
+            self._done.discard(id(first))
+            self.iteration(first)
+
+    def _write(self, event: str, **rest) -> None:
+        if self.error is None:
+            try:
+                self._file.write(json.dumps({"event": event, **rest}, separators=(",", ":")) + "\n")
+            except OSError as error:  # told at the end: a disk may be full, and the numbers shall not be lost with it
+                self.error = error
+
+    def close(self) -> None:
+        try:
+            if self.error is None:
+                self._file.close()
+        except OSError as error:
+            self.error = error
+        if self.error:
+            raise ValueError(f"log: got {self.path!r}, which is not complete ({self.error.strerror})")
+
+
 @dataclass
 class Log:
     """`run` says what was run, `requests` what arrived (id, arrival, prompt, output), `refused` why some never ran."""
@@ -76,22 +128,25 @@ class Log:
     refused: dict[int, str] = field(default_factory=dict)
     iterations: list[Iteration] = field(default_factory=list)
 
+    def arrived(self, request: Request, refusal: str | None) -> None:
+        self.requests.append((request.id, request.arrival, request.prompt, request.output))
+        if refusal is not None:
+            self.refused[request.id] = refusal
+
+    def started(self, event: Iteration) -> None:
+        self.iterations.append(event)
+
+    def ended(self, event: Iteration) -> None:
+        """It is in the log since it started."""
+
     def save(self, path: str | Path) -> None:
         """JSON lines: the run, then a line for each request, then a line for each iteration in order."""
-        try:
-            self._save(path)
-        except OSError as error:
-            raise ValueError(f"log: got {str(path)!r}, which is not complete ({error.strerror})") from None
-
-    def _save(self, path: str | Path) -> None:
-        with open(path, "w", encoding="utf-8") as file:
-            write = lambda event, **rest: file.write(json.dumps({"event": event, **rest}, separators=(",", ":")) + "\n")  # noqa: E731
-            write("run", **self.run)
-            for id_, arrival, prompt, output in self.requests:
-                refused = {"refused": self.refused[id_]} if id_ in self.refused else {}
-                write("request", id=id_, arrival=arrival, prompt=prompt, output=output, **refused)
-            for event in self.iterations:
-                write("iteration", **{k: v for k, v in asdict(event).items() if v != []})
+        file = LogFile(path, self.run)
+        for id_, arrival, prompt, output in self.requests:
+            file.request(id_, arrival, prompt, output, self.refused.get(id_))
+        for event in self.iterations:
+            file.iteration(event)
+        file.close()
 
     @classmethod
     def load(cls, path: str | Path) -> Log:

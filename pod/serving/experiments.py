@@ -25,6 +25,7 @@ SYSTEMS = {
 }
 # vAttention keeps the cache in pages of 2 MiB a layer, so a block of the published runs is that many tokens
 PAGE_TOKENS = {"yi-6b": 2048, "llama-3-8b": 2048, "llama-2-7b": 512}
+UNPAGED = "fa2"  # such a cache looks contiguous, so their attention kernel does not append a prompt's keys to pages
 
 
 # ---------------------------------------------------------------- small enough to follow by hand: one tick an iteration
@@ -71,7 +72,8 @@ def chat(system: str, chunk: int = 1024) -> Log:
     Llama-3-8B on two A100s.
     """
     scheduler, attention = FIVE[system]
-    setup = Setup(tp=2, scheduler=scheduler, attention=attention, chunk=chunk, max_batch=CHATS + 1, max_tokens=13312)
+    setup = Setup(tp=2, scheduler=scheduler, attention=attention, chunk=chunk, max_batch=CHATS + 1, max_tokens=13312,
+                  kernels=UNPAGED)  # fmt: skip
     lanes = setup.lanes()
     chats = [Request(i, CHAT_CONTEXT, 300 + 11 * (i % 17)) for i in range(CHATS)]
     for request in chats:  # their prompts are done, the first token is out
@@ -88,14 +90,16 @@ def chat(system: str, chunk: int = 1024) -> Log:
 
 def offline(model: str, tp: int, pd: float, chunk: int, requests: int, total: int = 16384) -> dict[str, Run]:
     """POD §5.2: requests of `total` tokens, all there at once, under the three systems."""
-    setup = Setup(model=model, tp=tp, chunk=chunk, max_batch=999, max_tokens=total, block_size=PAGE_TOKENS[model])
+    setup = Setup(model=model, tp=tp, chunk=chunk, max_batch=999, max_tokens=total, block_size=PAGE_TOKENS[model],
+                  kernels=UNPAGED)  # fmt: skip
     work = Workload("uniform", requests, low=total, high=total, pd=pd)
     return {name: Run(replace(setup, **system), work) for name, system in SYSTEMS.items()}
 
 
 def online(workload: str, qps: float, chunk: int, requests: int = 2048) -> dict[str, Run]:
     """POD §5.3: Llama-3-8B on two A100s under a Poisson load, as its artifact generates and measures it."""
-    setup = Setup(tp=2, chunk=chunk, max_batch=128, max_tokens=65536, block_size=PAGE_TOKENS["llama-3-8b"])
+    setup = Setup(tp=2, chunk=chunk, max_batch=128, max_tokens=65536, block_size=PAGE_TOKENS["llama-3-8b"],
+                  kernels=UNPAGED)  # fmt: skip
     work = Workload(workload, requests, qps, seed=1, arrivals="truncated_poisson")
     return {name: Run(replace(setup, **system), work, "artifact") for name, system in SYSTEMS.items()}
 
@@ -116,7 +120,7 @@ def best_ratio(chunk: int, batch: int, aligned: bool = True) -> float:
 def reserved_a6000(length: int, batch: int, pd: float, chunk: int, requests: int) -> dict[str, Run]:
     """Orca and SARATHI with LLaMA-13B on requests of one length; `batch` of them fit, all their memory reserved."""
     base = Setup(model="llama-13b", gpu="a6000", max_batch=batch, max_tokens=length, blocks=batch * length,
-                 block_size=1, host="none", chunk=chunk)  # fmt: skip
+                 block_size=1, host="none", chunk=chunk, kernels=UNPAGED)  # fmt: skip
     work = Workload("uniform", requests, low=length, high=length, pd=pd)
     return {name: Run(replace(base, scheduler=name), work) for name in ("orca", "sarathi_v1")}
 
@@ -138,7 +142,8 @@ def pipeline(requests: int) -> dict[str, Run]:
     def setup(scheduler: str, pp: int) -> Setup:
         batch = pipeline_batch(8, pp)
         return Setup(model=GPT3, tp=8, pp=pp, scheduler=scheduler, chunk=256, max_batch=batch, host="none",
-                     max_tokens=PIPELINE_LENGTH, block_size=1, blocks=batch * pp * PIPELINE_LENGTH)  # fmt: skip
+                     max_tokens=PIPELINE_LENGTH, block_size=1, blocks=batch * pp * PIPELINE_LENGTH,
+                     kernels=UNPAGED)  # fmt: skip
 
     work = Workload("zipf", requests, low=1024, high=PIPELINE_LENGTH, pd=10, theta=0.4)
     return {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from pod.serving.events import Iteration, Log, iteration
@@ -18,6 +17,17 @@ class Executor(Protocol):
 
     def submit(self, batch: Batch, event: Iteration) -> float:
         """Run `batch`; return the second at which its tokens are out. May fill in event.stages."""
+
+
+class Watcher(Protocol):
+    """Hears what happens, in order: a log, or who needs less than all of it."""
+
+    def arrived(self, request: Request, refusal: str | None) -> None: ...
+
+    def started(self, event: Iteration) -> None:
+        """Its end is known, who is answered with it is not."""
+
+    def ended(self, event: Iteration) -> None: ...
 
 
 class SimClock:
@@ -56,62 +66,93 @@ class Replay:
         return next(self._times)
 
 
-def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Executor, clock=None,
-          progress: Callable[[int], object] | None = None, **run) -> Log:  # fmt: skip
-    """Serve all requests and return the log; `run` is written into it as the description of the run.
+class Loop:
+    """Lanes that share an executor, a clock and a queue, and the batch that each has in flight.
 
     A lane has one batch in flight at a time: its next tokens depend on the last. One lane is the usual engine; a
     pipeline of n stages is kept busy by n lanes that share one queue. Requests that a lane holds already go on.
-    `progress` is told of the answered, how many at a time.
+    """
+
+    def __init__(self, lanes: Sequence[Scheduler], executor: Executor, clock, into: Watcher,
+                 progress: Callable[[int], object] | None = None, first: int = 0):  # fmt: skip
+        self.lanes, self.executor, self.clock, self.into, self.progress = lanes, executor, clock, into, progress
+        self.first = first  # number of the first lane, in the events
+        self.due: list[tuple[float, int]] = []  # when a lane's batch is done
+        self._flying: dict[int, tuple[Batch, Iteration]] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether a lane has nothing in flight."""
+        return len(self._flying) < len(self.lanes)
+
+    def launch(self, now: float) -> None:
+        for lane, scheduler in enumerate(self.lanes):
+            if lane not in self._flying and (batch := scheduler.schedule()):
+                event = iteration(batch, self.first + lane, now, len(scheduler.pool.free), len(scheduler.waiting))
+                event.end = self.executor.submit(batch, event)
+                self.into.started(event)
+                heapq.heappush(self.due, (event.end, lane))
+                self._flying[lane] = batch, event
+
+    def finish(self) -> None:
+        """The next batch that is due is done."""
+        end, lane = heapq.heappop(self.due)
+        self.clock.advance(end)
+        batch, event = self._flying.pop(lane)
+        event.finished = [r.id for r in self.lanes[lane].complete(batch)]
+        self.into.ended(event)
+        if self.progress and event.finished:
+            self.progress(len(event.finished))
+
+    def receive(self, request: Request) -> None:
+        refusal = self.lanes[0].refusal(request)
+        self.into.arrived(request, refusal)
+        if refusal is None:
+            self.lanes[0].add(request)
+
+    def nobody_waits(self) -> None:
+        """A scheduler that forms no batch while somebody waits has starved them: that must not look like a good run."""
+        if left := {r.id for lane in self.lanes for r in (*lane.running, *lane.waiting)}:
+            name, first = self.lanes[0].name, min(left)
+            raise RuntimeError(f"{name}: forms no batch, but {len(left)} requests wait, the first of them {first}")
+
+
+def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Executor, clock=None,
+          progress: Callable[[int], object] | None = None, into: Watcher | None = None, **run):  # fmt: skip
+    """Serve all requests and return the log; `run` is written into it as the description of the run. `into` hears all
+    of it instead, and is returned. An iterator of requests is read as time goes on, and must be in order. `progress` is
+    told of the answered, how many at a time.
     """
     clock = clock or SimClock()
-    log = Log(run=run)
-    arrivals = deque(sorted(requests, key=age))
-    due: list[tuple[float, int]] = []  # when a lane's batch is done
-    flying: dict[int, tuple[Batch, Iteration]] = {}
-
-    def launch(now: float) -> None:
-        for lane, scheduler in enumerate(lanes):
-            if lane not in flying and (batch := scheduler.schedule()):
-                event = iteration(batch, lane, now, len(scheduler.pool.free), len(scheduler.waiting))
-                log.iterations.append(event)
-                event.end = executor.submit(batch, event)
-                heapq.heappush(due, (event.end, lane))
-                flying[lane] = batch, event
-
-    launch(clock.now)
-    while due or arrivals:
-        someone_idle = len(flying) < len(lanes)
-        if due and not (arrivals and someone_idle and arrivals[0].arrival < due[0][0]):
-            end, lane = heapq.heappop(due)
-            clock.advance(end)
-            batch, event = flying.pop(lane)
-            event.finished = [r.id for r in lanes[lane].complete(batch)]
-            if progress and event.finished:
-                progress(len(event.finished))
+    into = Log(run=run) if into is None else into
+    loop = Loop(lanes, executor, clock, into, progress)
+    arrivals = in_order(requests)
+    coming = next(arrivals, None)
+    loop.launch(clock.now)
+    while loop.due or coming:
+        if loop.due and not (coming and loop.idle and coming.arrival < loop.due[0][0]):
+            loop.finish()
         else:
-            clock.advance(arrivals[0].arrival)
+            clock.advance(coming.arrival)
         now = clock.now  # read once: on a wall clock a request could else arrive between two looks
-        while arrivals and arrivals[0].arrival <= now:
-            _receive(arrivals.popleft(), lanes[0], log)
-        launch(now)
-    _nobody_waits(lanes)
-    return log
+        while coming and coming.arrival <= now:
+            loop.receive(coming)
+            coming = next(arrivals, None)
+        loop.launch(now)
+    loop.nobody_waits()
+    return into
 
 
-def _receive(request: Request, scheduler: Scheduler, log: Log) -> None:
-    log.requests.append((request.id, request.arrival, request.prompt, request.output))
-    if reason := scheduler.refusal(request):
-        log.refused[request.id] = reason
-    else:
-        scheduler.add(request)
-
-
-def _nobody_waits(lanes: Sequence[Scheduler]) -> None:
-    """A scheduler that forms no batch while somebody waits has starved them: that must not look like a good run."""
-    if left := {r.id for lane in lanes for r in (*lane.running, *lane.waiting)}:
-        name, first = lanes[0].name, min(left)
-        raise RuntimeError(f"{name}: forms no batch, but {len(left)} requests wait, the first of them {first}")
+def in_order(requests: Iterable[Request]) -> Iterator[Request]:
+    if not isinstance(requests, Iterator):
+        yield from sorted(requests, key=age)
+        return
+    last = (0.0, -1)
+    for request in requests:
+        if age(request) < last:
+            raise ValueError(f"arrival of request {request.id}: got {request.arrival}, allowed is {last[0]} or later")
+        last = age(request)
+        yield request
 
 
 class Ticks:

@@ -13,15 +13,14 @@ stalls most, and counts a zero in its place. `definition="artifact"` computes th
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
 
-from pod.serving.events import Log
-
-DEFINITIONS = ("user", "artifact")
-STALLS = (0.2, 0.5)  # seconds
-BUBBLE_PERCENTILES = (5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
+from pod.serving.events import Iteration, Log
+from pod.serving.request import Request
+from pod.serving.summary import DEFINITIONS, Summary
 
 
 @dataclass(frozen=True)
@@ -81,26 +80,22 @@ def requests(log: Log, definition: str = "user") -> Requests:
 
 def metrics(log: Log, definition: str = "user") -> dict[str, float]:
     """The numbers of the papers' tables. Seconds, shares in percent, requests and tokens per minute."""
-    r = requests(log, definition)
-    row: dict[str, float] = {"requests": len(r.id), "refused": len(log.refused)}
-    for name, values in (("ttft", r.ttft), ("tbt", r.gaps), ("latency", r.latency)):
-        if len(values):
-            row |= {f"{name}_p50": float(np.percentile(values, 50)), f"{name}_p99": float(np.percentile(values, 99))}
-    row["tbt_max"] = float(r.gaps.max(initial=0.0))
-    for bound in STALLS:
-        row[f"stalls_{bound * 1000:.0f}ms"] = float(np.mean(r.worst_gap > bound) * 100)
-    minutes = (float(np.max(r.arrival + r.latency)) - float(r.arrival.min())) / 60
-    row["requests_per_minute"] = len(r.id) / minutes
-    row["output_tokens_per_second"] = (len(r.gaps) + (len(r.id) if definition == "user" else 0)) / minutes / 60
-    row["minutes"] = minutes
-    row["iterations"] = len(log.iterations)
-    busy = sum(event.seconds for event in log.iterations)
-    row["hybrid_percent"] = 100 * sum(e.seconds for e in log.iterations if e.prefills and e.decodes) / busy
-    row["preemptions"] = sum(len(event.preempted) for event in log.iterations)
-    if log.iterations[0].stages:
-        waits = np.percentile(list(bubbles(log).values()), BUBBLE_PERCENTILES).tolist()
-        row |= {f"bubble_p{p}": wait for p, wait in zip(BUBBLE_PERCENTILES, waits, strict=True)}
-    return row
+    return replay(log, Summary(definition)).metrics()
+
+
+def replay(log: Log, into: Summary) -> Summary:
+    """Tell of the log's requests and iterations in the order in which they came about."""
+    for id_, arrival, prompt, output in log.requests:
+        into.arrived(Request(id_, prompt, output, arrival), log.refused.get(id_))
+    running: list[tuple[float, int, Iteration]] = []
+    for event in log.iterations:
+        while running and running[0][0] <= event.scheduled:
+            into.ended(heapq.heappop(running)[-1])
+        into.started(event)
+        heapq.heappush(running, (event.end, event.lane, event))
+    while running:
+        into.ended(heapq.heappop(running)[-1])
+    return into
 
 
 def bubbles(log: Log) -> dict[int, float]:

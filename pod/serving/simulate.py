@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 from pod.hardware import gpu
+from pod.serving import cluster
 from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.cluster import ROUTERS
 from pod.serving.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
 from pod.serving.events import Iteration, Log
-from pod.serving.loop import serve
-from pod.serving.metrics import metrics
+from pod.serving.hosts import HOSTS
+from pod.serving.jitter import Jitter
+from pod.serving.loop import Watcher, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
+from pod.serving.schedulers.decoder import Decoder
 from pod.serving.schedulers.published import PublishedPool, published
 from pod.serving.shapes import shape
+from pod.serving.summary import Summary
 
 
 class SimExecutor:
@@ -26,11 +31,13 @@ class SimExecutor:
     output head is on the last.
     """
 
-    def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0, calibration=(1.0, 1.0)):
+    def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0, calibration=(1.0, 1.0),
+                 jitter: float = 0.0):  # fmt: skip
         if not slowdown > 0:
             raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers above 0")
         self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
         self.hybrid, self.prompts = calibration
+        self.jitter = Jitter(jitter)
         self.free_at = [0.0] * cost.pp
 
     def submit(self, batch: Batch, event: Iteration) -> float:
@@ -38,7 +45,7 @@ class SimExecutor:
         slow = self.slowdown
         if batch.prefills:
             slow *= self.hybrid if batch.decodes else self.prompts
-        before = cost.host(work.requests)
+        before = max(0.0, cost.host(work.requests) + self.jitter())
         if batch.copied_blocks:
             before += cost.swap(batch.copied_blocks, self.block_size)
         stage, head = cost.stage(work), cost.head(work.requests)
@@ -72,26 +79,50 @@ class Setup:
     block_size: int = 16
     blocks: int | None = None  # size of the pool; None: what the GPU's memory leaves
     memory_share: float = 0.9
-    host: str = "python"
+    host: str = HOSTS[0]
+    machine: str | None = None  # whose all-reduce; None: a pair of A100s, or the DGX of the generation
     slowdown: float = 1.0  # of every iteration: near capacity a percent of it moves the queue by tens
     # how many times longer than their operators real iterations took: hybrid ones, and those of prompts alone
     calibration: tuple[float, float] = (1.0, 1.0)
+    jitter: float = 0.0  # of the host, over what our engine's was
     efficiency: Efficiency = Efficiency()
     measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
-    kernels: str | None = None  # whose measured attention; None: FlashAttention-3 for serial, ours for pod
+    # whose attention; None: fa2-2024 on Ampere and fa3 on Hopper; measured, fa3 for serial and ours for pod
+    kernels: str | None = None
+    replicas: int = 1
+    router: str = "round-robin"
+    prompt_replicas: int = 0  # of them: they compute prompts only, and the others only decode
     like: str | None = None  # a system of schedulers/published.py, whose decisions count where they differ from ours
 
     def cost(self) -> Cost:
-        system = shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency
-        return MeasuredCost(*system, self.kernels) if self.measured else AnalyticalCost(*system)
+        kind = MeasuredCost if self.measured else AnalyticalCost
+        return kind(shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency,
+                    self.machine, self.kernels)  # fmt: skip
 
-    def lanes(self) -> list[Scheduler]:
-        """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue."""
+    def executor(self) -> SimExecutor:
+        return SimExecutor(self.cost(), self.block_size, self.slowdown, self.calibration, self.jitter)
+
+    def check_cluster(self) -> None:
+        for name, ok, allowed in (
+            ("replicas", self.replicas >= 1, "integers >= 1"),
+            ("router", self.router in ROUTERS, ", ".join(ROUTERS)),
+            ("prompt_replicas", 0 <= self.prompt_replicas < self.replicas or not self.prompt_replicas,
+             f"integers from 0 to below replicas = {self.replicas}"),
+            ("scheduler", not self.prompt_replicas or (self.scheduler, self.like) == ("sarathi", None),
+             "sarathi where some replicas compute prompts only"),
+        ):  # fmt: skip
+            if not ok:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed are {allowed}")
+
+    def lanes(self, decodes: bool = False) -> list[Scheduler]:
+        """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue. `decodes`:
+        of a replica that gets its prompts computed."""
         if self.scheduler not in SCHEDULERS:
             raise ValueError(f"scheduler: got {self.scheduler!r}, allowed are {', '.join(SCHEDULERS)}")
         if self.pp > 1 and self.preemption == SWAP:
             raise ValueError("preemption: got swap with a pipeline, allowed is recompute")
         kind = published(self.like, self.scheduler) if self.like else SCHEDULERS[self.scheduler]
+        kind = Decoder if decodes else kind
         waiting: deque[Request] = deque()
         options = {
             "vllm": {"preemption": self.preemption, "max_tokens": self.max_tokens},
@@ -130,19 +161,46 @@ def kv_tokens(model: str, gpu_key: str, tp: int = 1, pp: int = 1, memory_share: 
     return max(0, int((usable - s.parameters * s.dtype_bytes) / s.kv_bytes_per_token))
 
 
-def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int], object] | None = None, **run) -> Log:
+def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int], object] | None = None,
+             into: Watcher | None = None, **run):  # fmt: skip
     """Serve `requests` (which are used up) on `setup`; further keywords are written into the log. `progress` hears how
-    many have been answered since it last did."""
-    cost = setup.cost()
-    described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
-    executor = SimExecutor(cost, setup.block_size, setup.slowdown, setup.calibration)
+    many have been answered since it last did, and `into` all, instead of a log."""
+    setup.check_cluster()
     collecting = gc.isenabled()
     gc.disable()  # the log grows and nothing in it is garbage; looking through it again and again took 40 % of the time
     try:
-        return serve(requests, setup.lanes(), executor, None, progress, **described, cost=cost.label, **run)
+        if setup.replicas > 1:
+            into = Log(description(setup, run)) if into is None else into
+            return cluster.serve(setup, requests, into, progress)
+        return serve(requests, setup.lanes(), setup.executor(), None, progress, into, **description(setup, run))
     finally:
         if collecting:
             gc.enable()
+
+
+def description(setup: Setup, run: dict) -> dict:
+    """What a log says of its run."""
+    described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
+    return described | {"cost": setup.cost().label} | run
+
+
+class Both:
+    """Two that hear the same."""
+
+    def __init__(self, *watchers: Watcher):
+        self.watchers = watchers
+
+    def arrived(self, request: Request, refusal: str | None) -> None:
+        for watcher in self.watchers:
+            watcher.arrived(request, refusal)
+
+    def started(self, event: Iteration) -> None:
+        for watcher in self.watchers:
+            watcher.started(event)
+
+    def ended(self, event: Iteration) -> None:
+        for watcher in self.watchers:
+            watcher.ended(event)
 
 
 @dataclass(frozen=True)
@@ -154,7 +212,7 @@ class Run:
     definition: str = "user"
 
     def metrics(self) -> dict[str, float]:
-        return metrics(simulate(self.setup, self.workload.requests()), self.definition)
+        return simulate(self.setup, self.workload.stream(), into=Summary(self.definition)).metrics()
 
     def but(self, **changes) -> Run:
         return replace(self, setup=replace(self.setup, **changes))

@@ -1,12 +1,14 @@
 """What arrives: lengths of prompts and outputs, and when. All randomness of the serving part is in this module.
 
 Tables in data/workloads hold quantiles fitted to a trace, so that nothing needs the trace itself: of the prompt, and of
-the ratio P:D of prompt to output within each quarter of the prompts.
+the ratio P:D of prompt to output within each quarter of the prompts, or of the output where the ratio says little.
 
     arxiv         POD's arXiv-Summarization workload, total clipped at 32,768 tokens (microsoft/vattention, MIT)
     conversation  a synthetic stand-in for POD's internal workload, which is not public: Mooncake's conversation trace
                   (kvcache-ai/Mooncake, Apache-2.0), totals of 4K to 32K and P:D up to 40, re-weighted to the stated
                   means of 10.5K tokens in total and 331 out
+    azure-conv,   two services of November 2023, chat and code (Azure/AzurePublicDataset, CC BY 4.0, published with
+    azure-code    Splitwise); outputs, not ratios
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ import numpy as np
 from pod.serving.request import Request
 
 FOLDER = Path(__file__).parents[2] / "data" / "workloads"
-TABLES = ("arxiv", "conversation")
+OF_OUTPUTS = ("azure-conv", "azure-code")
+TABLES = ("arxiv", "conversation", *OF_OUTPUTS)
 LENGTHS = (*TABLES, "uniform", "zipf")
-ARRIVALS = ("trace", "poisson", "truncated_poisson")
+ARRIVALS = ("trace", "poisson", "truncated_poisson", "gamma")
 COUNT = 2048
-MOST_REQUESTS = 10_000_000  # more than a log in memory could hold; a typing error must not ask for terabytes
+MOST_REQUESTS = 10_000_000  # a typing error must not ask for terabytes
+AT_ONCE = 4096  # requests that are made together
 MOST_TOKENS = 1 << 24  # of one request
 QUARTERS = 4
 PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
@@ -52,7 +56,7 @@ class Workload:
     stretched to that mean rate, bursts and all. A trace that is too short starts again. They are the default where the
     file has them. The others shuffle a trace and draw the times anew, which takes its bursts away: "poisson", or
     "truncated_poisson" of the published artifact, where gaps are cut at three means and the load is 5 % higher than it
-    says.
+    says, or "gamma", with bursts: `cv` is the standard deviation of the gaps over their mean, which is 1 for poisson.
     """
 
     lengths: str = "arxiv"
@@ -65,6 +69,7 @@ class Workload:
     pd: float = 10.0
     theta: float = 0.6  # skew of zipf towards short totals
     strict: bool = False  # a row of a trace above `high` is an error
+    cv: float = 2.0
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
@@ -75,6 +80,7 @@ class Workload:
             ("low", 1 <= self.low <= self.high, f"integers from 1 to high = {self.high}"),
             ("seed", self.seed >= 0, "integers >= 0"),
             ("pd", 0 < self.pd < float("inf"), "numbers above 0"),
+            ("cv", 0 < self.cv <= 100, "numbers above 0 up to 100"),
             ("theta", 0 <= self.theta < 1, "numbers from 0 to below 1"),
         ):
             if not ok:
@@ -94,18 +100,25 @@ class Workload:
         """When the requests arrive, in words."""
         if self.arrivals == "trace":
             return "as recorded" + (f", stretched to {self.qps:g}/s" if self.qps else "")
-        return f"{self.arrivals} at {self.qps:g}/s" if self.qps else "all at once"
+        bursts = f" with cv {self.cv:g}" if self.arrivals == "gamma" else ""
+        return f"{self.arrivals}{bursts} at {self.qps:g}/s" if self.qps else "all at once"
 
     def requests(self) -> list[Request]:
+        return list(self.stream())
+
+    def stream(self) -> Iterator[Request]:
+        """The requests one by one, in the order in which they arrive."""
         random = np.random.default_rng(self.seed)
-        prompts, outputs = self._lengths(random)
-        times = self._times(random)
-        rows = zip(prompts.tolist(), outputs.tolist(), times.tolist(), strict=True)
-        return [Request(i, prompt, output, time) for i, (prompt, output, time) in enumerate(rows)]
+        columns = *self._lengths(random), self._times(random)
+        for first in range(0, self.count, AT_ONCE):
+            rows = zip(*(column[first : first + AT_ONCE].tolist() for column in columns), strict=True)
+            for i, (prompt, output, time) in enumerate(rows, first):
+                yield Request(i, prompt, output, time)
 
     def _lengths(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         if self.lengths in TABLES:
-            return clip(*sample(read_table(self.lengths), self.count, random), self.high)
+            table, ratios = read_table(self.lengths), self.lengths not in OF_OUTPUTS
+            return clip(*sample(table, self.count, random, ratios), self.high)
         if self.lengths == "uniform":
             return split(random.integers(self.low, self.high, self.count, endpoint=True), self.pd)
         if self.lengths == "zipf":
@@ -124,7 +137,10 @@ class Workload:
             return recorded_times(self._trace()[:, 2], self.count, self.qps)
         if self.qps is None:
             return np.zeros(self.count)
-        gaps = random.exponential(1 / self.qps, self.count)
+        if self.arrivals == "gamma":
+            gaps = random.gamma(self.cv**-2, self.cv**2 / self.qps, self.count)
+        else:
+            gaps = random.exponential(1 / self.qps, self.count)
         if self.arrivals == "truncated_poisson":
             gaps = np.minimum(gaps, 3 / self.qps)
         return np.cumsum(gaps) - gaps[0]
@@ -157,22 +173,26 @@ def _zipf(ranks: int, theta: float, count: int, random: np.random.Generator) -> 
     return np.searchsorted(cumulative, random.random(count) * cumulative[-1])
 
 
-def sample(table: np.ndarray, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts and outputs from a quantile table [probabilities, 2 + QUARTERS]."""
+def sample(
+    table: np.ndarray, count: int, random: np.random.Generator, ratios: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts and outputs from a quantile table [probabilities, 2 + QUARTERS], of P:D or of outputs."""
     at, within = random.random((2, count))
     quarter = (at * QUARTERS).astype(int)
     prompts = np.interp(at, table[:, 0], table[:, 1])
-    ratios = np.empty(count)
+    drawn = np.empty(count)
     for q in range(QUARTERS):
         mine = quarter == q
-        ratios[mine] = np.interp(within[mine], table[:, 0], table[:, 2 + q])
-    return prompts.round().astype(int), np.maximum(prompts / ratios, 1).round().astype(int)
+        drawn[mine] = np.interp(within[mine], table[:, 0], table[:, 2 + q])
+    outputs = prompts / drawn if ratios else drawn
+    return prompts.round().astype(int), np.maximum(outputs, 1).round().astype(int)
 
 
-def fit(prompts: Sequence[float], outputs: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
-    """The quantile table of a trace: probability, prompt, and P:D in each quarter of the prompts."""
-    prompts = np.asarray(prompts, float)
-    ratios = prompts / np.asarray(outputs, float)
+def fit(prompts: Sequence[float], outputs: Sequence[float], weights: Sequence[float] | None = None,
+        ratios: bool = True) -> np.ndarray:  # fmt: skip
+    """The quantile table of a trace: probability, prompt, and P:D or output in each quarter of the prompts."""
+    prompts, drawn = np.asarray(prompts, float), np.asarray(outputs, float)
+    drawn = prompts / drawn if ratios else drawn
     weights = np.ones(len(prompts)) if weights is None else np.asarray(weights, float)
     order = np.argsort(prompts, kind="stable")
     rank = np.cumsum(weights[order]) - weights[order] / 2
@@ -180,7 +200,7 @@ def fit(prompts: Sequence[float], outputs: Sequence[float], weights: Sequence[fl
     columns = [np.array(PROBABILITIES), _quantiles(prompts, weights).round()]
     for q in range(QUARTERS):
         mine = order[quarter == q]
-        columns.append(_quantiles(ratios[mine], weights[mine]).round(2))
+        columns.append(_quantiles(drawn[mine], weights[mine]).round(2))
     return np.column_stack(columns)
 
 
@@ -210,7 +230,8 @@ def read_table(name: str) -> np.ndarray:
 
 
 def write_table(name: str, table: np.ndarray) -> None:
-    header = "probability,prompt," + ",".join(f"pd_q{q + 1}" for q in range(QUARTERS))
+    what = "output" if name in OF_OUTPUTS else "pd"
+    header = "probability,prompt," + ",".join(f"{what}_q{q + 1}" for q in range(QUARTERS))
     np.savetxt(FOLDER / f"{name}.csv", table, delimiter=",", header=header, comments="", fmt="%g")
 
 

@@ -35,7 +35,8 @@ def iterations(way: str) -> list[tuple[int, int, bool]]:
 
 def seconds(way: str) -> list[float]:
     """GPU time of each iteration."""
-    cost = AnalyticalCost(SHAPES["yi-6b"], A100, attention="oracle" if way == OVERLAP else "serial", host="none")
+    cost = AnalyticalCost(SHAPES["yi-6b"], A100, attention="oracle" if way == OVERLAP else "serial", host="none",
+                          kernels="fa2")  # fmt: skip
     works = (Work(((n, before),) if n else (), CHATS * chats, CHATS * CONTEXT * chats)
              for n, before, chats in iterations(way))  # fmt: skip
     return [sum(cost.parts(work).values()) for work in works]

@@ -135,6 +135,11 @@ def paper_overlap_max() -> float:
     return max(paper_overlap_yi(), paper_overlap_llama2(), paper_overlap_llama3())
 
 
+def perfect_overlap_max() -> float:
+    """The largest gain if all of the shorter part hid."""
+    return max(_gain(model, "Sarathi", "high") for model in MODELS)
+
+
 def paper_overlap_vllm_yi() -> float:
     return _gain("yi-6b", "vLLM", "ours")
 

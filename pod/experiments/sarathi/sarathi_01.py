@@ -23,7 +23,8 @@ LENGTHS = ((1024, 12), (320, 14), (1792, 12), (512, 12))
 
 @cache
 def run(scheduler: str):
-    setup = Setup(model="llama-13b", pp=2, scheduler=scheduler, max_batch=2, max_tokens=2048, chunk=256, host="none")
+    setup = Setup(model="llama-13b", pp=2, scheduler=scheduler, max_batch=2, max_tokens=2048, chunk=256, host="none",
+                  kernels="fa2")  # fmt: skip
     return simulate(setup, [Request(i, prompt, output) for i, (prompt, output) in enumerate(LENGTHS)])
 
 

@@ -26,7 +26,7 @@ CONTEXT = 1024
 def table():
     rows = []
     for key in GPUS:
-        cost = AnalyticalCost(shape("llama-13b"), gpu(key))
+        cost = AnalyticalCost(shape("llama-13b"), gpu(key), kernels="fa2")
         for n in TOKENS:
             works = {"prefill": Work(((n, 0),), 0, 0), "decode": Work((), n, n * CONTEXT)}
             for phase, work in works.items():

@@ -21,7 +21,7 @@ BATCHES, CONTEXT, CHUNKS = (1, 2, 4, 8, 18), 1024, (128, 256, 512, 1024)
 
 
 def _cost():
-    return AnalyticalCost(shape("llama-13b"), gpu("a6000"), host="none")
+    return AnalyticalCost(shape("llama-13b"), gpu("a6000"), host="none", kernels="fa2")
 
 
 def table():

@@ -8,8 +8,8 @@ from pod import paper
 from pod.data import read
 from pod.experiments import Figure
 from pod.serving.experiments import GPT3, PIPELINE_LENGTH, pipeline, pipeline_batch, speedups
-from pod.serving.metrics import BUBBLE_PERCENTILES
 from pod.serving.simulate import kv_tokens
+from pod.serving.summary import BUBBLE_PERCENTILES
 from pod.show import style
 
 FIGURE = Figure(

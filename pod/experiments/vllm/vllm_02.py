@@ -28,7 +28,7 @@ def runs() -> dict:
     """Per system: seconds, tokens in the cache, tokens that the held blocks could take, pool size, metrics."""
     work, out = Workload("conversation", 400, seed=1), {}
     for name, scheduler in SYSTEMS.items():
-        setup = Setup(scheduler=scheduler, max_tokens=32768)
+        setup = Setup(scheduler=scheduler, max_tokens=32768, kernels="fa2")
         log = simulate(setup, work.requests())
         out[name] = *memory(log, setup.num_blocks(), setup.block_size), setup.num_blocks() * 16, metrics(log)
     return out

@@ -116,19 +116,18 @@ class PreemptingScheduler(Scheduler):
 
     def _reserve_slots(self, batch: Batch) -> list[Request]:
         """A slot for the next token of every decoding request, oldest first. Returns those still prefilling."""
-        prefilling, kept, grow = [], 0, self.pool.grow
+        prefilling, grow, size = [], self.pool.grow, self.pool.inside
         running, decodes = self.running, batch.decodes
-        while kept < len(running):
-            request = running[kept]
+        for request in running:  # which loses its last while we go
             if request.computed < request.prefill:
                 prefilling.append(request)
-            elif grow(request):
-                decodes.append(request)
-            else:
+                continue
+            while not (request.computed % size or grow(request)):
                 victim = running.pop()
                 self._preempt(victim, batch)
-                continue  # the same request tries again, unless it was the victim itself
-            kept += 1
+                if victim is request:
+                    return prefilling
+            decodes.append(request)
         return prefilling
 
     def _preempt(self, request: Request, batch: Batch) -> None:

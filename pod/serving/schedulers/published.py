@@ -32,6 +32,7 @@ class PublishedPool(PagedPool):
     def __init__(self, num_blocks: int, block_size: int = 16, watermark: float = 0.01, swap_blocks: int = 0):
         super().__init__(num_blocks, block_size, watermark, swap_blocks)
         self.kept_free = math.floor(watermark * num_blocks)
+        self.inside = 1  # all are asked
 
     def need(self, request: Request) -> int:
         # who fills the pool alone would be sent away at every token, and never come back from the host

@@ -1,0 +1,106 @@
+"""Eight GPUs and a promise: chunks of prompts beside the decodes, or prompts on GPUs of their own?
+
+Disaggregation sends the keys and values of a prompt that is done to a GPU that only decodes. Nobody is slowed down by
+a prompt there, so gaps are short; but whoever computes prompts has no decodes that could ride along.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pod.data import read
+from pod.experiments import Figure
+from pod.serving.cost import Efficiency
+from pod.serving.experiments import h200
+from pod.serving.simulate import Run, Setup
+from pod.serving.workload import Workload
+from pod.show import style
+
+FIGURE = Figure(
+    id="engine-disaggregated",
+    title="Requests a second that eight H200s serve, by the gap between words that is promised",
+    chapter="14",
+    method="operators measured on one H200, calibrated by real runs, our kernel in all three ways; Llama-3-8B, "
+    "30 s of Poisson arrivals; P99 TTFT up to 1 s (long chats 2 s), a gap above 200 ms for at most 1 % of the users; "
+    "the best chunk or split of the GPUs",
+    state="simulated",
+    data=("engine-disaggregated",),
+    fitted=True,
+)
+COMPUTED = "engine-disaggregated"
+# `knob` is the chunk, or how many of the GPUs compute prompts
+KEYS, READS = ("workload", "way", "knob", "qps"), ("operators", "engine-runs")
+GPUS, SECONDS = 8, 30
+TTFT = {"azure-conv": 1.0, "azure-code": 1.0, "conversation": 2.0}  # P99, s
+STALLED = 1.0  # % of the users: who waits for a place to decode has one long gap among hundreds, which P99 TBT hides
+TURN, ONCE, APART = "chunks, in turn", "chunks, at once", "prompts apart"
+CHUNKS, SPLITS = (128, 256, 512, 1024, 2048), (3, 4, 5, 6)
+KNOBS = {TURN: CHUNKS, ONCE: CHUNKS, APART: SPLITS}
+RATES = {"azure-conv": range(20, 181, 10), "azure-code": range(15, 131, 8), "conversation": range(4, 22)}
+NAMES = {"azure-conv": "chat (Azure)", "azure-code": "code (Azure)", "conversation": "long chats (Mooncake)"}
+PROMISES = (9, 10, 12, 14, 16, 18, 20, 22, 25, 30, 40, 50, 60, 75, 100)  # P99 TBT, ms
+LINK = 50e9  # bytes/s from GPU to GPU, what a 400 Gb/s card sends
+
+
+def cases() -> list[dict]:
+    return [dict(zip(KEYS, (workload, way, knob, qps), strict=True))
+            for workload, rates in RATES.items() for way, knobs in KNOBS.items() for knob in knobs
+            for qps in rates]  # fmt: skip
+
+
+def setup(way: str, knob: int) -> Setup:
+    apart = way == APART
+    return h200("llama-3-8b", attention="pod" if way == ONCE else "serial", kernels="hopper", max_batch=256,
+                max_tokens=32768, chunk=8192 if apart else knob, replicas=GPUS, router="shortest-queue",
+                prompt_replicas=knob if apart else 0, efficiency=Efficiency(send_bytes_per_s=LINK))  # fmt: skip
+
+
+def measure(case: dict) -> dict[str, float]:
+    qps = case["qps"]
+    return Run(setup(case["way"], case["knob"]), Workload(case["workload"], SECONDS * qps, qps)).metrics()
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table():
+    """A row a workload, way and promise: the highest rate that keeps it, as all lower ones do, and with which knob."""
+    runs = read("engine-disaggregated").sort_values("qps", kind="stable")
+    ways = runs.groupby(["workload", "way"], sort=False)
+    rows = [(*which, promise, *_best(mine, TTFT[which[0]], promise)) for which, mine in ways for promise in PROMISES]
+    return pd.DataFrame(rows, columns=["workload", "way", "tbt_p99_ms", "qps", "knob"])
+
+
+def _best(runs, ttft: float, promise: float) -> tuple[float, float]:
+    kept = runs.assign(kept=(runs.ttft_p99 <= ttft) & (runs.stalls_200ms <= STALLED) & (1e3 * runs.tbt_p99 <= promise))
+    kept = kept[kept.groupby("knob").kept.cummin()]
+    return tuple(kept.loc[kept.qps.idxmax(), ["qps", "knob"]]) if len(kept) else (0.0, float("nan"))
+
+
+def draw(df):
+    axes = style.axes(9.5, 3.4, len(RATES))
+    colours = {TURN: style.DECODE, ONCE: style.PREFILL, APART: style.colour("hybrid")}
+    for ax, workload in zip(axes, RATES, strict=True):
+        for way, colour in colours.items():
+            mine = df[(df.workload == workload) & (df.way == way)]
+            ax.plot(mine.tbt_p99_ms, mine.qps, "o-", drawstyle="steps-post", markersize=4, color=colour, label=way)
+        ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None), xticks=(10, 20, 50, 100),
+               xticklabels=(10, 20, 50, 100))  # fmt: skip
+        ax.minorticks_off()
+        ax.set_title(NAMES[workload], fontsize=10)
+    axes[0].set_ylabel("requests a second, 8 GPUs")
+    style.legend(axes[0], loc="lower right")
+    return axes[0].figure
+
+
+def crossing(workload: str) -> int:
+    """The tightest promise, in ms, from which on fused chunks serve at least as many as prompts apart."""
+    wide = table().query("workload == @workload").pivot(index="tbt_p99_ms", columns="way", values="qps")
+    behind = wide.index[wide[ONCE] < wide[APART]]
+    return int(min(p for p in PROMISES if not len(behind) or p > behind.max()))
+
+
+def ahead(workload: str, over: str, promise: int) -> float:
+    """How many percent more requests fused chunks serve than another way, at this promise."""
+    rates = table().set_index(["workload", "way", "tbt_p99_ms"]).qps
+    return 100 * (rates[workload, ONCE, promise] / rates[workload, over, promise] - 1)

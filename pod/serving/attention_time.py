@@ -1,0 +1,118 @@
+"""How long one layer's attention takes, from what its kernel does: so many CTAs, each over so many keys.
+
+A kernel starts (`floor`), then every SM works through its share of the CTAs. Prefill cuts the rows of a chunk into
+tiles, one CTA for a tile and query head, and each computes all keys up to its tile's end, those beyond the diagonal
+too. Decode has a CTA for each request and KV head. Where that leaves SMs idle, the keys are split. Decode CTAs that are
+one too many for a wave start another.
+
+The constants are fitted to public measurements; `python -m pod judge` holds them against others, see
+data/judged.csv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from pod.hardware import GPU
+
+BLOCK = 128  # keys that are not split further
+FEW = 0.8  # share of the SMs below which keys are split
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Seconds, shares of the data sheet's rates, and lengths in keys.
+
+    rows            Of a prefill tile. `setup` is what a CTA costs beside its keys, in keys.
+    alone           Time of the longest CTA over that of one which has its SM's full rate.
+    tail            Share of the longest CTA in which the last SM works and the others are done.
+    append          New keys cost this much more: a kernel that also writes them to the cache does so in every tile.
+    grouped, merge  Seconds more where query heads share KV heads, and where keys are split.
+    one, two        Least time of decode CTAs, one or two an SM, over the time that their bytes take.
+    spread          CTAs an SM that splitting aims at.
+    waves           Decode CTAs of a next wave start together. Hopper's kernels deal the work out evenly.
+    splits_all      Keys of decode are split also where query heads share no KV heads.
+    """
+
+    rows: int
+    floor: float
+    setup: float
+    rate: float
+    alone: float
+    tail: float
+    stream: float
+    append: float
+    spread: float
+    decode_floor: float
+    grouped: float
+    merge: float
+    decode_setup: float
+    decode_rate: float
+    decode_spread: float
+    one: float
+    two: float = 0.0
+    waves: bool = True
+    splits_all: bool = False
+
+    def prefill(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Chunks of (new tokens, tokens before)."""
+        ctas = keys = longest = moved = 0
+        for new, before in chunks:
+            tiles, each = ceil(new / self.rows), before + self.append * new
+            ctas += tiles * heads
+            keys += heads * (tiles * each + self.rows * tiles * (tiles - 1) // 2 + new)
+            longest = max(longest, each + new)
+            moved += 2 * new * heads + 2 * (before + new) * kv_heads
+        splits = _splits(gpu, ctas, longest, self.spread)
+        pieces, last = ctas * splits, self.alone * (longest / splits + self.setup)
+        work = max((keys + pieces * self.setup) / gpu.sms, last)
+        if pieces > gpu.sms:
+            work += self.tail * last
+        key = 4 * head_dim * self.rows * gpu.sms / gpu.tensor_flops / self.rate  # of one CTA, on its SM
+        return self.floor + key * work + 2 * head_dim * moved / gpu.dram_bytes_per_s / self.stream
+
+    def decode(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, requests: int, context: int) -> float:
+        """`context` is the sum over the requests."""
+        ctas, each = requests * kv_heads, context / requests
+        grouped = heads > kv_heads
+        splits = _splits(gpu, ctas, each, self.decode_spread) if self.splits_all or grouped else 1
+        fixed = self.decode_floor + self.grouped * grouped + self.merge * (splits > 1)
+        key = 4 * head_dim / gpu.dram_bytes_per_s / self.decode_rate
+        return fixed + key * (each / splits + self.decode_setup) * self._in_waves(gpu, ctas * splits)
+
+    def _in_waves(self, gpu: GPU, ctas: float) -> float:
+        """How many CTAs' bytes could be read in the time that these CTAs take."""
+        if not self.waves:
+            return max(ctas, gpu.sms * self.one)
+        slots = 2 * gpu.sms
+        full, rest = divmod(round(ctas, 6), slots)
+        if not rest:
+            return full * slots
+        least = gpu.sms * self.one if rest <= gpu.sms else slots * self.two
+        return full * slots + max(rest, least)
+
+
+def _splits(gpu: GPU, ctas: int, keys: float, spread: float) -> float:
+    """Into how many parts the keys of a CTA go. A fraction, for among near shapes a kernel takes one or the other."""
+    return 1 if ctas >= FEW * gpu.sms else max(1.0, min(spread * gpu.sms / ctas, keys / BLOCK))
+
+
+# fa2-2024  FlashAttention of early 2024 with a paged cache, A100, fitted to Vidur's profile of Llama-2-70B on two GPUs
+#           (microsoft/vidur, blob ee3dec76, MIT), every other row of the half in data/public. It appends the new keys.
+# fa2       vllm-flash-attn of vLLM 0.14.0, A100; fa3: the same of 0.24.0, H100. Fitted to the heads of Llama-3-8B on 1,
+#           2, 4 and 8 GPUs (decode of fa2 and fa3 also to Llama-2-7B's on 4 and 8) in NVIDIA's aiconfigurator
+#           (ai-dynamo/aiconfigurator 095f58a, Apache-2.0). For chunks with a context, which it lacks, fa3's prefill was
+#           fitted together with our own H200 recording of Llama-3-8B, weighing a sixth.
+KERNELS = {
+    "fa2-2024": Kernel(rows=64, floor=6e-6, setup=521, rate=0.631, alone=1.224, tail=0.442, stream=0.787, append=1.0,
+                       spread=1.0, decode_floor=4.4e-6, grouped=1.5e-6, merge=7.8e-6, decode_setup=99.4,
+                       decode_rate=0.849, decode_spread=2.0, one=1.006, two=0.730),
+    "fa2": Kernel(rows=64, floor=7.8e-6, setup=166, rate=0.583, alone=0.965, tail=0.714, stream=1.223, append=0.0,
+                  spread=2.0, decode_floor=7.4e-6, grouped=6.7e-6, merge=4.0e-6, decode_setup=32.9,
+                  decode_rate=0.758, decode_spread=2.0, one=0.655, two=0.642),
+    "fa3": Kernel(rows=64, floor=9.0e-6, setup=425, rate=0.754, alone=1.704, tail=0.192, stream=0.978, append=0.0,
+                  spread=3.0, decode_floor=8.0e-6, grouped=0.0, merge=1.6e-6, decode_setup=105.9,
+                  decode_rate=0.897, decode_spread=1.0, one=0.776, waves=False, splits_all=True),
+}  # fmt: skip
