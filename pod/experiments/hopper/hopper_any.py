@@ -138,13 +138,13 @@ def _sorted(ax, df) -> None:
 
 def _label(ax, df, low: float, high: float) -> None:
     """Each kind at the height of its mean, unless another label is there."""
-    means = df.dropna(subset="gain").groupby("kind").gain.apply(geomean).sort_values(kind="stable")
+    means = sorted((geomean(part.gain), kind) for kind, part in df.groupby("kind"))
     step = (high - low) / 16
-    at = np.log(means.to_numpy())
+    at = np.log([mean for mean, _ in means])
     for i in range(1, len(at)):
         at[i] = max(at[i], at[i - 1] + step)
     at -= max(0, at[-1] - (high - step))
-    for y, (kind, mean) in zip(at, means.items(), strict=True):
+    for y, (mean, kind) in zip(at, means, strict=True):
         ax.text(1.02 * len(df), np.exp(y), f"{kind} {mean:.2f}", color=COLOURS[kind], fontsize=9, va="center")
 
 
