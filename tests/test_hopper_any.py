@@ -1,7 +1,8 @@
-"""Any batch beside FlashAttention-3: what is measured, on the emulator beside a stand-in, and what is said of it."""
+"""Any batch beside FlashAttention-3: what is measured, on the emulator beside stand-ins, and what is said of it."""
 
 import sys
-from types import ModuleType
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,8 @@ from matplotlib import pyplot as plt
 from pod.batch import HybridBatch
 from pod.experiments import registry
 from pod.experiments.hopper import hopper_any as page
-from pod.measure import ragged
+from pod.experiments.hopper import hopper_any_peers as more
+from pod.measure import green, ragged
 from pod.measure.timing import Time
 from pod.serving.mixes import KINDS, Mix
 
@@ -29,7 +31,7 @@ def close_figures():
 
 
 def attend(q, k_cache, v_cache, cache_seqlens, page_table, causal, cu_seqlens_q=None, max_seqlen_q=None, **rest):
-    assert causal and set(rest) <= {"scheduler_metadata", "num_splits"}
+    assert causal and set(rest) <= {"scheduler_metadata", "num_splits", "sm_margin"}
     if cu_seqlens_q is None:
         rows, starts = q.flatten(0, 1), range(0, q.shape[0] * q.shape[1] + 1, q.shape[1])
     else:
@@ -48,7 +50,7 @@ def attend(q, k_cache, v_cache, cache_seqlens, page_table, causal, cu_seqlens_q=
 
 
 def metadata(batch, longest_q, longest_kv, q_heads, kv_heads, head_dim, lens, qkv_dtype, page_size, causal,
-             cu_seqlens_q=None, num_splits=0):  # fmt: skip
+             cu_seqlens_q=None, num_splits=0, sm_margin=0):  # fmt: skip
     assert batch == len(lens) and longest_kv % page_size == 0 and longest_kv >= max(lens)
     return torch.zeros(1, dtype=torch.int32)
 
@@ -128,6 +130,166 @@ def test_rows_must_come_longest_first_and_in_pages():
     for batch in (HybridBatch([1, 2], [5, 5], 4, 2, 64, 16), HybridBatch([2, 1], [5, 5], 4, 2, 64)):
         with pytest.raises(ValueError, match="most new tokens first"):
             ragged.Ragged(batch, device="cpu")
+
+
+# ---------------------------------------------------------------- more peers
+
+
+def of_pages(q, cache, indptr, indices, last, q_starts=None):
+    """What FlashInfer computes of the pages that it was told."""
+    counts = indptr.diff()
+    table = torch.nn.utils.rnn.pad_sequence(indices.split(counts.tolist()), batch_first=True)
+    lens = (counts - 1) * cache[0].shape[1] + last
+    if q_starts is None:
+        return attend(q[:, None], *cache, lens, table, causal=True)[:, 0]
+    return attend(q, *cache, lens, table, causal=True, cu_seqlens_q=q_starts, max_seqlen_q=int(q_starts.diff().max()))
+
+
+class Decodes:
+    def __init__(self, room, layout, use_tensor_cores):
+        assert layout == "NHD" and use_tensor_cores
+
+    def plan(self, *pages, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type):
+        self.pages = pages
+
+    def run(self, q, cache):
+        return of_pages(q, cache, *self.pages)
+
+
+class Pod:
+    def __init__(self, room, layout):
+        assert layout == "NHD"
+
+    def plan(self, *pages, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type):
+        assert (num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type) == (4, 2, 64, 16, torch.bfloat16)
+        self.pages = pages
+
+    def run(self, q, cache, q_decode, cache_decode, causal_p):
+        starts, *prompts, decode_starts, indptr, indices, last = self.pages
+        assert causal_p and decode_starts.diff().tolist() == [1] * len(last)
+        return of_pages(q, cache, *prompts, starts), of_pages(q_decode, cache_decode, indptr, indices, last)
+
+
+def xqa(q, cache, room, table, lens, longest, bmm1_scale):
+    assert not room.any() and longest == max(lens) and bmm1_scale == q.shape[-1] ** -0.5
+    return attend(q[:, None], *cache, lens, table, causal=True)[:, 0]
+
+
+@pytest.fixture
+def flashinfer(monkeypatch, fa3):
+    module, decode = ModuleType("flashinfer"), ModuleType("flashinfer.decode")
+    module.BatchPODWithPagedKVCacheWrapper, module.BatchDecodeWithPagedKVCacheWrapper = Pod, Decodes
+    decode.xqa_batch_decode_with_kv_cache = xqa
+    monkeypatch.setitem(sys.modules, "flashinfer", module)
+    monkeypatch.setitem(sys.modules, "flashinfer.decode", decode)
+    monkeypatch.setattr(ragged, "workspace", lambda: torch.zeros(8))
+
+
+HYBRID = HybridBatch([30, 20, 1, 1], [48, 20, 33, 16], 4, 2, 64, 16)
+FLASHINFER = {"fi_pod": ragged.fi_pod, "fa3_fi": ragged.fa3_then_fi, "fa3_xqa": ragged.fa3_then_xqa}
+
+
+def test_flashinfer_gets_the_pages_of_each_side(flashinfer):
+    makers = {"fa3_one": ragged.fa3_one} | FLASHINFER
+    calls, holes, _ = ragged.ready(ragged.Ragged(HYBRID, 1 << 16, "cpu"), makers)
+    assert holes == {} and set(calls) == set(makers)
+
+
+@pytest.mark.parametrize("batch, why", [
+    (BATCH, "q_lens: got drafts beside a prompt"),
+    (HybridBatch([3, 1], [9, 9], 4, 2, 64, 16), "batch: got one kind of work"),
+])  # fmt: skip
+def test_flashinfer_takes_prompts_beside_decodes_only(flashinfer, batch, why):
+    _, holes, _ = ragged.ready(ragged.Ragged(batch, device="cpu"), FLASHINFER)
+    assert set(holes) == set(FLASHINFER) and all(why in hole for hole in holes.values())
+
+
+class Driver:
+    """A GPU of 132 SMs, which are handed out in eights."""
+
+    def __init__(self):
+        self.called = []
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.called.append(name)
+            known = {"cuDeviceGetDevResource": self.resource, "cuDevSmResourceSplitByCount": self.split}
+            return known.get(name, lambda *rest: 0)(*(getattr(x, "_obj", x) for x in arguments))
+
+        return call
+
+    def resource(self, device, resource, kind):
+        resource.type, resource.sms = kind, 132
+        return 0
+
+    def split(self, part, groups, whole, rest, flags, least):
+        part.sms = -(-least.value // 8) * 8
+        rest.sms = whole.sms - part.sms
+        return 0 if groups.value == 1 and part.sms < whole.sms else 1
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    driver = Driver()
+    monkeypatch.setattr(green, "_driver", lambda: driver)
+    monkeypatch.setattr(green, "split", green.split.__wrapped__)
+    streams = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda pointer: SimpleNamespace(wait_stream=lambda other: None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: streams)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    return driver
+
+
+def test_the_driver_splits_the_sms_as_it_can(driver):
+    assert [sms for _, sms in green.split(60)] == [64, 68]
+    assert driver.called.count("cuGreenCtxCreate") == driver.called.count("cuGreenCtxStreamCreate") == 2
+    with pytest.raises(RuntimeError, match="cuDevSmResourceSplitByCount: got error 1 of the CUDA driver"):
+        green.split(132)
+
+
+def test_a_resource_lies_in_memory_as_the_driver_has_it():
+    """144 bytes, of which the count of SMs begins at 96: cuda.h, RESOURCE_ABI_VERSION 1."""
+    assert green.ctypes.sizeof(green.Resource) == 144 and green.Resource.sms.offset == 96
+
+
+def test_each_call_is_told_how_many_sms_it_has(driver, fa3, monkeypatch):
+    margins = []
+    monkeypatch.setattr(
+        fa3, "flash_attn_with_kvcache", lambda *a, **k: margins.append(k["sm_margin"]) or attend(*a, **k)
+    )
+    s = ragged.Ragged(BATCH, device="cpu")
+    calls, holes, _ = ragged.ready(s, {"green": lambda s: ragged.fa3_green(s, 60), "ahead": MORE["green 64_ahead"]})
+    assert holes == {} and margins[:4] == [68, 64] * 2
+
+
+MORE = {f"{family} {way}": maker for family, ways in more.WAYS.items() for way, maker in ways.items()}
+
+
+def test_of_each_family_the_fastest_counts(driver, flashinfer, monkeypatch):
+    def shuffled(calls, *rest):
+        return {name: Time(i + 1.0, 1.0, 9.0) for i, name in enumerate(reversed(calls)) if calls[name]() is not None}
+
+    batch = HybridBatch([20, 3, 1], [40, 19, 33], 4, 2, 64, 16)
+    monkeypatch.setattr("pod.measure.timing.shuffled", shuffled)
+    monkeypatch.setattr(page, "drawn", lambda: [Mix("mixed", "tiny", 1, "chats", 64, batch)])
+    monkeypatch.setattr(more, "BATCHES", (0,))
+    monkeypatch.setattr(more.ragged, "Ragged", lambda batch, room: RAGGED(batch, room, "cpu"))
+    row = more.measure(more.cases()[0])
+    assert row["ours"] == 1 and row["green"] == 2 and row["green_how"] == "120_ahead" and row["fi_pod"] == ""
+    assert row["splits_how"] == "32_ahead" and row["fa3_how"] == "fa3_one_ahead"
+    holes = dict(hole.split(": ", 1) for hole in row["holes"].split("; "))
+    assert set(holes) == {"fi_pod", "fa3_fi", "fa3_xqa"} and "drafts beside a prompt" in holes["fa3_xqa"]
+    df = more.gains(pd.DataFrame([more.cases()[0] | row]))
+    assert df.gain[0] == 2 and df.best[0] == more.NAMES["green"]
+    assert more.summary(df)["batches"].to_dict()["FlashInfer's POD"] == 0
+    more.draw(df)
+
+
+def test_the_subset_is_what_its_comment_says():
+    some = [page.drawn()[i] for i in more.BATCHES]
+    assert len(some) == len(set(more.BATCHES)) == 24 and {mix.batch.head_dim for mix in some} == {128}
+    assert {mix.batch.group for mix in some} == {4, 5, 7, 8, 16}
+    assert sum(min(mix.batch.q_lens) == 1 < max(mix.batch.q_lens) for mix in some) == 16
 
 
 # ---------------------------------------------------------------- the page

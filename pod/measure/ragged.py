@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache, partial
 
 from pod.batch import HybridBatch
 from pod.measure import timing
-from pod.measure.peers import _first, _first_line
+from pod.measure.peers import alone, first_line, workspace
 
 MARGIN = 1.5  # of our error over torch's, as pod.measure.check_kernels has it
 LIMIT = 2e-2  # of any row between two kernels, relative
@@ -127,7 +127,7 @@ def fa3(s: Ragged, first: int, last: int, varlen: bool = False, ahead: bool = Fa
 
     def call():
         out = flash_attn_interface.flash_attn_with_kvcache(q, s.k, s.v, cache_seqlens=lens, page_table=table, **given)
-        return _first(out).view(-1, b.num_q_heads, b.head_dim)
+        return alone(out).view(-1, b.num_q_heads, b.head_dim)
 
     return call
 
@@ -170,6 +170,109 @@ FA3: dict[str, Callable] = {
 }
 
 
+# ---------------------------------------------------------------- FlashAttention-3, each call on SMs of its own
+def fa3_green(s: Ragged, sms: int, **options):
+    """The two calls at once, the prompts on `sms` SMs and the others on the rest, which the driver keeps apart."""
+    import torch
+
+    from pod.measure import green
+
+    border, count = _border(s)
+    streams = green.split(sms)
+    everywhere = sum(got for _, got in streams)
+    sides = [(stream, fa3(s, *part, sm_margin=everywhere - got, **options))
+             for (stream, got), part in zip(streams, ((0, border), (border, count)), strict=True)]  # fmt: skip
+
+    def call():
+        here, outs = torch.cuda.current_stream(), []
+        for stream, side in sides:
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                outs.append(side())
+        for stream, _ in sides:
+            here.wait_stream(stream)
+        return outs
+
+    return call
+
+
+def _border(s: Ragged) -> tuple[int, int]:
+    """Sequences that bring a prompt, and all of them."""
+    border, count = s.longer(SHORT), len(s.batch.q_lens)
+    if border in (0, count):
+        raise ValueError("batch: got one kind of work, allowed are prompts beside decodes or drafts")
+    return border, count
+
+
+# ---------------------------------------------------------------- FlashInfer
+def _pages(s: Ragged, first: int, last: int):
+    """Where the pages of sequences [first, last) begin, which they are, and how full the last one of each is."""
+    import torch
+
+    b = s.batch
+    pages = b.pages[first:last]
+    starts = torch.tensor([0, *pages]).cumsum(0).int().to(s.device)
+    used = torch.cat([row[:n] for row, n in zip(s.table[first:last], pages, strict=True)])
+    return starts, used, (s.lens[first:last] - 1) % b.page_size + 1
+
+
+def _shape(s: Ragged) -> dict:
+    b = s.batch
+    return {"num_qo_heads": b.num_q_heads, "num_kv_heads": b.num_kv_heads, "head_dim": b.head_dim,
+            "page_size": b.page_size, "q_data_type": s.q.dtype}  # fmt: skip
+
+
+def _decodes(s: Ragged) -> int:
+    """The first sequence that decodes; FlashInfer's decodes bring one token."""
+    border, count = _border(s)
+    if s.longer(1) > border:
+        raise ValueError("q_lens: got drafts beside a prompt, allowed are decodes of 1 token")
+    return border
+
+
+def fi_pod(s: Ragged):
+    """FlashInfer's POD-Attention for several prompts."""
+    import flashinfer
+    import torch
+
+    border, count = _decodes(s), len(s.batch.q_lens)
+    wrapper, plans = flashinfer.BatchPODWithPagedKVCacheWrapper(workspace(), "NHD"), []
+    for first, last in ((0, border), (border, count)):
+        starts = torch.tensor(s.starts[first : last + 1], dtype=torch.int32, device=s.device)
+        plans += [starts - starts[0], *_pages(s, first, last)]
+    wrapper.plan(*plans, **_shape(s))
+    q, cache = s.q.split([s.starts[border], len(s.q) - s.starts[border]]), (s.k, s.v)
+    return lambda: list(wrapper.run(q[0], cache, q[1], cache, causal_p=True))
+
+
+def fa3_then_fi(s: Ragged):
+    """FlashAttention-3 for the prompts, FlashInfer's decode on tensor cores for the rest."""
+    import flashinfer
+
+    border, count = _decodes(s), len(s.batch.q_lens)
+    prompts, q = fa3(s, 0, border, ahead=True), s.q[s.starts[border] :]
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD", use_tensor_cores=True)
+    wrapper.plan(*_pages(s, border, count), **_shape(s))
+    return lambda: [prompts(), wrapper.run(q, (s.k, s.v))]
+
+
+def fa3_then_xqa(s: Ragged):
+    """FlashAttention-3 for the prompts, and what FlashInfer takes for decodes on compute capability 9.0."""
+    from flashinfer.decode import xqa_batch_decode_with_kv_cache
+
+    border, b = _decodes(s), s.batch
+    prompts, q = fa3(s, 0, border, ahead=True), s.q[s.starts[border] :]
+    table = s.table[border:, : max(b.pages[border:])].contiguous()
+    room, lens = workspace().zero_(), s.lens[border:]
+
+    def call():
+        out = xqa_batch_decode_with_kv_cache(q, (s.k, s.v), room, table, lens, max(b.kv_lens[border:]),
+                                             bmm1_scale=b.head_dim**-0.5)  # fmt: skip
+        return [prompts(), out]
+
+    return call
+
+
 # ---------------------------------------------------------------- a row of a table
 def ready(s: Ragged, makers: dict[str, Callable]) -> tuple[dict[str, Callable], dict[str, str], dict[str, float]]:
     """The calls that are right on this batch, why the others are holes, and the errors over torch's. Right: in the rows
@@ -189,7 +292,7 @@ def ready(s: Ragged, makers: dict[str, Callable]) -> tuple[dict[str, Callable], 
             holes[name] = f"not installed ({missing.name})"
             continue
         except Exception as failure:  # a peer may fail in any way, and ours refuse; the table says how
-            holes[name] = f"refused: {type(failure).__name__}: {_first_line(failure)}"
+            holes[name] = f"refused: {type(failure).__name__}: {first_line(failure)}"
             continue
         errors[name] = _share(out, *truth)
         apart = 0.0 if first is None else _apart(out, first)
