@@ -120,6 +120,12 @@ def test_who_refuses_or_is_wrong_is_a_hole_with_the_reason(fa3, timer):
     assert row["ours"] == row["wrong"] == row["error"] == "" and row["fa3_one"] == 7
 
 
+def test_a_row_that_sees_much_counts_as_much_as_one_that_sees_little():
+    want = torch.ones(2, 1, 64, dtype=torch.float64) * torch.tensor([1.0, 0.01]).view(2, 1, 1)
+    peer, out = want * 1.002, want * torch.tensor([1.002, 1.02]).view(2, 1, 1)
+    assert ragged._share(out.float(), [0, 1], want, peer) > 5 > 1.01 > ragged._share(peer.float(), [0, 1], want, peer)
+
+
 def test_without_flash_attention_3_there_are_holes(monkeypatch, timer):
     monkeypatch.setitem(sys.modules, "flash_attn_interface", None)
     row = ragged.table_row(ragged.Ragged(BATCH, device="cpu"), {"fa3_one": ragged.fa3_one}, 2)
