@@ -204,23 +204,22 @@ def _fa3_calls(s: Setting):
     import flash_attn_interface as fa3
 
     def prefill():
-        return _first(
+        return alone(
             fa3.flash_attn_with_kvcache(s.q_prefill[None], s.k[:1], s.v[:1], cache_seqlens=s.lens[:1], causal=True)
         )[0]
 
     def prefill_exact():
-        return _first(fa3.flash_attn_func(s.q_prefill[None], s.k[:1, : s.context], s.v[:1, : s.context], causal=True))[
-            0
-        ]
+        return alone(fa3.flash_attn_func(s.q_prefill[None], s.k[:1, : s.context], s.v[:1, : s.context], causal=True))[0]
 
     def decode():
         q, k, v, lens = s.q_decode[:, None], s.k[s.first :], s.v[s.first :], s.lens[s.first :]
-        return _first(fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=lens, causal=True))[:, 0]
+        return alone(fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=lens, causal=True))[:, 0]
 
     return prefill, prefill_exact, decode
 
 
-def _first(out):
+def alone(out):
+    """The output, of versions that return more beside it."""
     return out[0] if isinstance(out, tuple) else out
 
 
@@ -247,7 +246,7 @@ def fa3_paged(s: Setting, page: int):
     q = s.q_prefill[None] if s.chunk else s.q_decode[:, None]
 
     def call():
-        out = _first(fa3.flash_attn_with_kvcache(q, *caches, cache_seqlens=s.lens, page_table=table, causal=True))
+        out = alone(fa3.flash_attn_with_kvcache(q, *caches, cache_seqlens=s.lens, page_table=table, causal=True))
         return (out[0], None) if s.chunk else (None, out[:, 0])
 
     return call
@@ -275,7 +274,7 @@ def fa3_varlen(s: Setting):
         out = fa3.flash_attn_with_kvcache(
             s.q, s.k, s.v, cache_seqlens=s.lens, cu_seqlens_q=starts, max_seqlen_q=max(s.batch.q_lens), causal=True
         )
-        out = _first(out)
+        out = alone(out)
         return out[: s.chunk], out[s.chunk :]
 
     return call
@@ -284,7 +283,7 @@ def fa3_varlen(s: Setting):
 # ---------------------------------------------------------------- FlashInfer
 
 
-def _workspace():
+def workspace():
     import torch
 
     return torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
@@ -298,7 +297,7 @@ def _fi_prefill(s: Setting, backend: str, first: int, last: int):
     import flashinfer
     import torch
 
-    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(_workspace(), "NHD", backend=backend)
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend=backend)
     starts = torch.tensor([0, *s.batch.q_lens[first:last]]).cumsum(0).int().cuda()
     indptr, indices, tail = s.page_arguments(first, last)
     wrapper.plan(
@@ -310,7 +309,7 @@ def _fi_prefill(s: Setting, backend: str, first: int, last: int):
 def _fi_decode(s: Setting):
     import flashinfer
 
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(_workspace(), "NHD", use_tensor_cores=True)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD", use_tensor_cores=True)
     indptr, indices, tail = s.page_arguments(s.first, len(s.batch.q_lens))
     wrapper.plan(indptr, indices, tail, head_dim=s.batch.head_dim, q_data_type=s.q.dtype, **_fi_shape(s))
     return wrapper
@@ -343,7 +342,7 @@ def fi_batched(s: Setting, backend: str = "fa3"):
 def fi_pod(s: Setting):
     import flashinfer
 
-    wrapper, cache = flashinfer.PODWithPagedKVCacheWrapper(_workspace(), "NHD"), s.pages[:2]
+    wrapper, cache = flashinfer.PODWithPagedKVCacheWrapper(workspace(), "NHD"), s.pages[:2]
     indptr, indices, tail = s.page_arguments(1, len(s.batch.q_lens))
     wrapper.plan(indptr, indices, tail, head_dim=s.batch.head_dim, q_data_type=s.q.dtype, **_fi_shape(s))
     k, v = s.k[0, : s.context], s.v[0, : s.context]
@@ -355,7 +354,7 @@ def fi_persistent(s: Setting):
     import torch
 
     wrapper, cache = flashinfer.BatchAttention("NHD", "cuda"), s.pages[:2]
-    wrapper.float_workspace_buffer = _workspace()  # its own is too small for some batches
+    wrapper.float_workspace_buffer = workspace()  # its own is too small for some batches
     starts = torch.tensor([0, *s.batch.q_lens]).cumsum(0).int().cuda()
     indptr, indices, _ = s.page_arguments(0, len(s.batch.q_lens))
     heads, dim = (s.batch.num_q_heads, s.batch.num_kv_heads), s.batch.head_dim
@@ -487,7 +486,7 @@ PEERS: dict[str, Callable] = {
 }
 
 
-def _first_line(failure: Exception) -> str:
+def first_line(failure: Exception) -> str:
     """What a failure says, without the folders of the machine that it happened on."""
     line = (str(failure).splitlines() or [""])[0]
     return re.sub(r"/\S*/", "", line)[:160]
@@ -510,7 +509,7 @@ def ready(
             holes[name] = f"not installed ({missing.name})"
             continue
         except Exception as failure:  # a peer may fail in any way; the table says how
-            holes[name] = f"{type(failure).__name__}: {_first_line(failure)}"
+            holes[name] = f"{type(failure).__name__}: {first_line(failure)}"
             continue
         sides = [(out, want) for out, want in zip(outputs, expected, strict=True) if out is not None]
         wrong = max((error(setting, [out], [want]) for out, want in sides), default=0.0)

@@ -1,0 +1,184 @@
+"""Any batch: 300 iterations as a serving engine makes them, ours beside FlashAttention-3 in one call and in two.
+
+Measured: ragged batches of prompts, chunks, drafts and decodes in pages of 16, ours beside FlashAttention-3.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from pod.data import read
+from pod.experiments.hopper.hopper_sweep import geomean
+from pod.measure import ragged
+from pod.serving.mixes import KINDS, PAGE, Mix, mixes
+from pod.show import style
+
+RECORDING = "hopper-any"
+KEYS = ("batch", "kind", "model", "tp", "tokens", "kv_tokens")  # the lengths with it: a new draw is another row
+UNITS = ("hopper", "lean")
+ROUNDS, REPEATS = 5, 15
+
+
+@cache
+def drawn() -> list[Mix]:
+    return mixes()
+
+
+def cases() -> list[dict]:
+    """Any first part of them is a fair sample: kinds take turns, all else is drawn."""
+    rows = [(i, m.kind, m.model, m.tp, sum(m.batch.q_lens), sum(m.batch.kv_lens)) for i, m in enumerate(drawn())]
+    return [dict(zip(KEYS, row, strict=True)) for row in rows]
+
+
+def room() -> int:
+    """Elements of the largest cache of keys."""
+    return max(sum(b.pages) * PAGE * b.num_kv_heads * b.head_dim for b in (m.batch for m in drawn()))
+
+
+def measure(case: dict) -> dict:
+    mix = drawn()[int(case["batch"])]
+    b = mix.batch
+    row = {"q_heads": b.num_q_heads, "kv_heads": b.num_kv_heads, "head_dim": b.head_dim, "words": mix.words}
+    row |= {"flops": b.flops, "kv_bytes": b.kv_bytes}
+    return row | ragged.table_row(ragged.Ragged(b, room()), ragged.FA3 | {"ours": ragged.ours}, ROUNDS)
+
+
+# ---------------------------------------------------------------- what it shows
+
+TWO, ONE = ([way for way in ragged.FA3 if way.startswith("fa3_one") == one] for one in (False, True))
+COLOURS = dict(zip(KINDS, (style.WORKERS[1], *style.WORKERS[3:6], style.WORKERS[2], style.WORKERS[0]), strict=True))
+
+
+def table():
+    """One row a batch: milliseconds of ours and of FlashAttention-3's best way in two calls and in one, its fastest,
+    and that over ours; NaN where ours refused, with the reason in `holes`."""
+    return gains(read("hopper-any"))
+
+
+def gains(df):
+    """The same of any rows that `measure` has given."""
+    times = df[[*ragged.FA3, "ours"]].apply(pd.to_numeric, errors="coerce")
+    fa3 = times[list(ragged.FA3)]
+    named = df[["batch", "kind", "model", "tp", "q_heads", "kv_heads", "head_dim", "words", "error"]]
+    return named.assign(
+        group=df.q_heads // df.kv_heads,
+        ours=times.ours,
+        two=fa3[TWO].min(axis=1),
+        one=fa3[ONE].min(axis=1),
+        way=[row.idxmin() if row.notna().any() else "" for _, row in fa3.iterrows()],
+        gain=fa3.min(axis=1) / times.ours,
+        holes=df.holes.fillna(""),
+    )
+
+
+def summary(df):
+    """One row a kind and for all: batches, refused ones, the geometric mean of the gains, the least, how many lose more
+    than 2 %, and the gain over each of FlashAttention-3's two habits."""
+    sets = {kind: df[df.kind == kind] for kind in KINDS} | {"head_dim 128": df[df.head_dim == 128], "all": df}
+    return pd.DataFrame({name: _line(part) for name, part in sets.items() if len(part)}).T.round(3)
+
+
+def _line(df) -> dict[str, float]:
+    return {
+        "batches": len(df),
+        "refused": df.ours.isna().sum(),
+        "gain": geomean(df.gain),
+        "1st percentile": _percentile(df),
+        "least": df.gain.min(),
+        "below 0.98": (df.gain < 0.98).sum(),
+        "over two calls": geomean(df.two / df.ours),
+        "over one": geomean(df.one / df.ours),
+    }
+
+
+def worst(df, count: int = 10):
+    """The batches where ours does worst, those that it refused before all."""
+    columns = ["batch", "kind", "model", "tp", "gain", "ours", "two", "one", "way", "words"]
+    return df.sort_values("gain", na_position="first", kind="stable")[columns].head(count)
+
+
+def _percentile(df) -> float:
+    """The first percentile of the gains; a refused batch gains nothing."""
+    return float(np.percentile(df.gain.fillna(0), 1))
+
+
+def draw(df):
+    axes = style.axes(9.5, 4.2, columns=2, width_ratios=(5, 4))
+    _sorted(axes[0], df)
+    _worst(axes[1], worst(df))
+    return axes[0].figure
+
+
+def _sorted(ax, df) -> None:
+    ordered = df.dropna(subset="gain").sort_values("gain", kind="stable").reset_index(drop=True)
+    ax.axhline(1, color=style.INK, linewidth=1)
+    for kind, part in ordered.groupby("kind"):
+        ax.plot(part.index, part.gain, "o", color=COLOURS[kind], markersize=3.5)
+    ax.set(yscale="log", xlabel=f"{len(df)} batches, sorted", ylabel="FlashAttention-3's time / ours")
+    low, high = ordered.gain.min() / 1.05, ordered.gain.max() * 1.05
+    ticks = [t for t in (0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 8) if low <= t <= high]
+    ax.set(xlim=(-2, 1.32 * len(df)), ylim=(low, high), xticks=[])
+    ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    _label(ax, df, np.log(low), np.log(high))
+
+
+def _label(ax, df, low: float, high: float) -> None:
+    """Each kind at the height of its mean, unless another label is there."""
+    means = sorted((geomean(part.gain), kind) for kind, part in df.groupby("kind"))
+    step = (high - low) / 16
+    at = np.log([mean for mean, _ in means])
+    for i in range(1, len(at)):
+        at[i] = max(at[i], at[i - 1] + step)
+    at -= max(0, at[-1] - (high - step))
+    for y, (mean, kind) in zip(at, means, strict=True):
+        ax.text(1.02 * len(df), np.exp(y), f"{kind} {mean:.2f}", color=COLOURS[kind], fontsize=9, va="center")
+
+
+def _worst(ax, df) -> None:
+    ax.axis("off")
+    ax.set_title("where ours does worst", fontsize=10, loc="left")
+    for i, row in enumerate(df.itertuples()):
+        gain = "refused" if np.isnan(row.gain) else f"{row.gain:.2f}"
+        y = 0.97 - 0.098 * i
+        ax.text(0, y, gain, color=COLOURS[row.kind], fontsize=9, fontweight="bold", va="top", transform=ax.transAxes)
+        ax.text(0.13, y, f"{row.kind}, {row.model}, TP{row.tp}\n{row.words}", fontsize=6.5, va="top",
+                transform=ax.transAxes)  # fmt: skip
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def batches() -> int:
+    return len(table())
+
+
+def over_fa3() -> float:
+    """Geometric mean over all batches of FlashAttention-3's fastest way over ours."""
+    return geomean(table().gain)
+
+
+def over_fa3_128() -> float:
+    """The same at head dimension 128."""
+    df = table()
+    return geomean(df[df.head_dim == 128].gain)
+
+
+def over_fa3_of(kind: str) -> float:
+    df = table()
+    return geomean(df[df.kind == kind].gain)
+
+
+def first_percentile() -> float:
+    return _percentile(table())
+
+
+def least() -> float:
+    return float(table().gain.fillna(0).min())
+
+
+def refused() -> int:
+    return int(table().ours.isna().sum())
