@@ -10,7 +10,7 @@ _HOME = {
     "plan": "pod.attention",
     "build": "pod.attention",
     "hybrid_attention": "pod.attention",
-    "badge": "pod.doctor",
+    "badge": "pod.lab.doctor",
 }
 
 __all__ = list(_HOME)

@@ -15,22 +15,22 @@ from pod.kernels import BuildError
 
 # Each verb lives in its own module, which offers configure(parser) and run(args) -> exit code.
 VERBS = {
-    "doctor": ("pod.doctor", "what this machine can do, and the command that mends each lack"),
-    "figures": ("pod.gallery", "draw figures and the gallery into figures/; --list names them all"),
-    "claims": ("pod.claims", "the papers' claims beside our values, with verdicts"),
-    "measure": ("pod.measure.run", "measure on this GPU into data/fresh/"),
-    "compare": ("pod.measure.compare", "fresh measurements against the recorded ones"),
-    "keep": ("pod.measure.keep", "make fresh measurements the recorded ones, or say why recorded ones still hold"),
-    "compute": ("pod.measure.compute", "make the tables that need no GPU into data/computed/; --check only looks"),
-    "trace": ("pod.trace", "draw which CTA ran where and when"),
-    "simulate": ("pod.serving.cli", "serve a workload on a modelled GPU; what the users feel"),
-    "capacity": ("pod.serving.capacity", "the highest rate of requests at which a modelled system keeps its promises"),
-    "judge": ("pod.serving.judge", "how far off the simulator's cost is, part by part, on public profiles or yours"),
-    "generate": ("pod.generate", "a small chat model answers, on this machine"),
-    "notebooks": ("pod.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
-    "progress": ("pod.learn.progress", "which exercises and predictions you have got right so far"),
+    "doctor": ("pod.lab.doctor", "what this machine can do, and the command that mends each lack"),
+    "figures": ("pod.lab.gallery", "draw figures and the gallery into figures/; --list names them all"),
+    "claims": ("pod.lab.claims", "the papers' claims beside our values, with verdicts"),
+    "measure": ("pod.lab.measure.run", "measure on this GPU into data/fresh/"),
+    "compare": ("pod.lab.measure.compare", "fresh measurements against the recorded ones"),
+    "keep": ("pod.lab.measure.keep", "make fresh measurements the recorded ones, or say why recorded ones still hold"),
+    "compute": ("pod.lab.measure.compute", "make the tables that need no GPU into data/computed/; --check only looks"),
+    "trace": ("pod.lab.trace", "draw which CTA ran where and when"),
+    "simulate": ("pod.simulate.cli", "serve a workload on a modelled GPU; what the users feel"),
+    "capacity": ("pod.simulate.capacity", "the highest rate of requests at which a modelled system keeps its promises"),
+    "judge": ("pod.simulate.judge", "how far off the simulator's cost is, part by part, on public profiles or yours"),
+    "generate": ("pod.serving.generate", "a small chat model answers, on this machine"),
+    "notebooks": ("pod.lab.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
+    "progress": ("pod.learn.scores", "which exercises and predictions you have got right so far"),
     "contest": ("pod.learn.contests", "par and your best in each contest, or the score of an entry"),
-    "readme": ("pod.readme", "refresh the generated part of README.md; --check only looks"),
+    "readme": ("pod.lab.readme", "refresh the generated part of README.md; --check only looks"),
 }
 
 

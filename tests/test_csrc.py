@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pod import data
-from pod.show import hopper as pictures
+from pod.lab.show import hopper as pictures
 
 CSRC = Path(__file__).parents[1] / "csrc"
 WIDTH = 120

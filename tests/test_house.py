@@ -65,7 +65,7 @@ def test_rows_that_tie_keep_their_order_on_every_processor():
 # ---------------------------------------------------------------- imports
 
 
-@pytest.mark.parametrize("module", ["pod", "pod.__main__", "pod.doctor", "pod.experiments.registry"])
+@pytest.mark.parametrize("module", ["pod", "pod.__main__", "pod.lab.doctor", "pod.lab.registry"])
 def test_import_is_light(module):
     code = f"import sys, {module}; print({{'torch', 'numpy', 'pandas', 'matplotlib'}} & set(sys.modules))"
     assert python("-c", code).stdout == "set()\n"
@@ -75,7 +75,7 @@ def test_import_is_light(module):
                                   "judge", "generate"])  # fmt: skip
 def test_a_verb_imports_no_pages(verb):
     """Of the laboratory only figures and claims want them all."""
-    pages = "[m for m in sys.modules if m.startswith('pod.experiments.') and m != 'pod.experiments.registry']"
+    pages = "[m for m in sys.modules if m.startswith('pod.experiments.') and m != 'pod.lab.registry']"
     code = f"import sys, pod.__main__ as p, argparse; p.import_module(p.VERBS['{verb}'][0]).configure("
     assert python("-c", f"{code}argparse.ArgumentParser()); print({pages})").stdout == "[]\n"
 
@@ -103,8 +103,9 @@ def test_mistake_on_the_command_line_costs_one_line(arguments):
 
 
 def test_kernels_that_cannot_be_built_cost_one_line(monkeypatch, capsys):
-    from pod import kernels, trace
+    from pod import kernels
     from pod.__main__ import main
+    from pod.lab import trace
 
     def build(args):
         raise kernels.BuildError("no nvcc here, so the kernels cannot be built")
@@ -116,8 +117,8 @@ def test_kernels_that_cannot_be_built_cost_one_line(monkeypatch, capsys):
 
 def say(monkeypatch, capsys, error: BaseException) -> tuple[int, str]:
     """The exit code and the words of a verb that ends with this error."""
-    from pod import trace
     from pod.__main__ import main
+    from pod.lab import trace
 
     def fail(args):
         raise error
@@ -136,8 +137,8 @@ def test_interruption_is_one_line(monkeypatch, capsys):
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
-    from pod import trace
     from pod.__main__ import main
+    from pod.lab import trace
 
     for wrong in (lambda args: textwrap.wrap("text", width=0), lambda args: 1 / 0):  # a library's ValueError, too
         monkeypatch.setattr(trace, "run", wrong)
@@ -148,8 +149,8 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
 @pytest.mark.parametrize("below", ["", "below"])
 @pytest.mark.parametrize("verb", [["trace"], ["figures", "pod-t1"]])
 def test_out_that_cannot_be_written_is_refused_before_any_work(verb, below, tmp_path, monkeypatch, capsys):
-    from pod import gallery, trace
     from pod.__main__ import main
+    from pod.lab import gallery, trace
 
     monkeypatch.setattr(trace, "record", None)
     monkeypatch.setattr(gallery, "_draw", None)

@@ -8,8 +8,8 @@ import pytest
 
 from pod import sweep as kept
 from pod.data import ROOT
-from pod.serving.simulate import Run, Setup
-from pod.serving.workload import Workload
+from pod.simulate.run import Run, Setup
+from pod.simulate.workload import Workload
 from pod.sweep import meaning, sweep
 
 

@@ -1,4 +1,4 @@
-// The POD kernel for one small shape, called with plain arrays: what pod/broken.py builds from a changed csrc.
+// The POD kernel for one small shape, called with plain arrays: what pod/lab/mutate.py builds from a changed csrc.
 int pod_chosen = -1;  // the change that is made, where the source has several to choose from
 #include "sm80/hybrid.cu"
 

@@ -1,5 +1,5 @@
-// What tensor cores and memory give when nothing else is in the way. The calibration of pod/gpusim.py times these two
-// kernels; they compute nothing of use.
+// What tensor cores and memory give when nothing else is in the way. The calibration of pod/simulate/gpusim.py times
+// these two kernels; they compute nothing of use.
 #include "../include/ptx.cuh"
 
 constexpr int kThreads = 128, kCopies = 2, kGroup = kThreads * kCopies * 16;  // bytes that a CTA asks for at a time

@@ -130,11 +130,11 @@ def _smem(device, ctas_per_sm: int | None) -> int:
 
 
 def record(work: Work, method: str, ctas_per_sm: int | None = 2, data: tuple | None = None, policy="integer ratio"):
-    """One run's trace as a table, one row a CTA (a half of one, or one of its two loops): see pod.trace.frame.
+    """One run's trace as a table, one row a CTA (a half of one, or one of its two loops): see pod.kernels.trace.frame.
 
     On the emulator, unless `data` lies on a GPU.
     """
-    from pod.trace import frame
+    from pod.kernels.trace import frame
 
     return frame(_ran(prepare(work, method, data or arrays(work), ctas_per_sm, trace=True, policy=policy)()), OPS)
 
@@ -148,7 +148,7 @@ def compare(work: Work, methods: Iterable[str] = METHODS, ctas_per_sm: int | Non
     """One row a method on the emulator: microseconds, over the oracle, and the share of time with both on an SM."""
     import pandas as pd
 
-    from pod.trace import both_share
+    from pod.kernels.trace import both_share
 
     best, rows = oracle(work, ctas_per_sm), []
     for method in methods:
@@ -170,7 +170,7 @@ def _ran(rows):
 
 
 def bars(table) -> list[tuple]:
-    """The rows that pod.show.gantt draws: (SM, start, end, operation)."""
+    """The rows that pod.lab.show.gantt draws: (SM, start, end, operation)."""
     return [(r.sm, r.start, r.end, r.op) for r in table.itertuples()]
 
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pod.allowed import Allowed
 from pod.batch import HybridBatch
 from pod.kernels import build
+from pod.kernels.allowed import Allowed
 from pod.schedule.work import Schedule
 
 LINE = 32  # int32s of a cache line

@@ -1,8 +1,10 @@
 """CUDA in a notebook cell, exercises with judges, and predictions as questions."""
 
 from pod.learn import program
+from pod.learn.arguments import LaunchError
 from pod.learn.contests import contest
-from pod.learn.cuda import CellError, CompileError, Fault, LaunchError, cuda
+from pod.learn.cuda import cuda
+from pod.learn.faults import CellError, CompileError, Fault
 from pod.learn.judge import check
 from pod.learn.questions import answer, ask
 

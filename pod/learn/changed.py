@@ -69,9 +69,9 @@ def run(library: Path, batch, number: int, seed: int = 3) -> np.ndarray:
 def _arguments(batch, number: int, seed: int) -> dict:
     import torch
 
-    from pod.broken import made_for
     from pod.kernels import sm80
     from pod.kernels.launch import flat
+    from pod.lab.mutate import made_for
 
     q, k, v, table = batch.tensors(seed=seed)
     header, lists, counters, floats = sm80.lay_out(made_for(batch))

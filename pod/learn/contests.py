@@ -44,11 +44,11 @@ class Contest:
 
 
 def _tickets(policy: Callable) -> float:
-    """Simulated microseconds of Table 1's batches on an H200, four CTAs an SM, as pod.gpusim has it."""
-    from pod import gpusim
+    """Simulated microseconds of Table 1's batches on an H200, four CTAs an SM, as pod.simulate.gpusim has it."""
     from pod.batch import TABLE1
     from pod.hardware import H200
     from pod.schedule import binding
+    from pod.simulate import gpusim
 
     binding.POLICIES["entry"] = lambda *work: _table(policy(*work), work[-1])
     try:
@@ -119,8 +119,8 @@ COUNT, QPS = 160, 0.55
 
 @cache
 def _served_on():
-    from pod.serving.simulate import Setup
-    from pod.serving.workload import Workload
+    from pod.simulate.run import Setup
+    from pod.simulate.workload import Workload
 
     return Setup(scheduler="sarathi", chunk=1024), Workload("arxiv", count=COUNT, qps=QPS, seed=3)
 
@@ -128,7 +128,7 @@ def _served_on():
 def _scheduler(kind: Callable) -> float:
     """Mean seconds to the first token on one trace, if few requests ever stall in between."""
     from pod.serving.loop import serve
-    from pod.serving.metrics import requests
+    from pod.simulate.metrics import requests
 
     setup, workload = _served_on()
     scheduler = kind(setup.lanes()[0].pool, setup.max_batch)
@@ -146,7 +146,7 @@ class _Watching:
     """The simulated GPU, which looks at a batch before it runs it."""
 
     def __init__(self, scheduler, setup) -> None:
-        from pod.serving.simulate import SimExecutor
+        from pod.simulate.run import SimExecutor
 
         self.scheduler, self.gpu = scheduler, SimExecutor(setup.cost(), setup.block_size)
 

@@ -18,24 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pod.learn import faults, gpu, program, rewrite
-from pod.learn.faults import CellError, CompileError, Fault
+from pod.learn.arguments import PACKED, LaunchError, check_arguments, packed
+from pod.learn.faults import CompileError, Fault
 from pod.learn.rewrite import TYPES, Cell, Parameter
 
 MOST_THREADS, MOST_CTAS = 1024, 1 << 16
-PACKED = {
-    "float32": "f",
-    "float64": "d",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "uint64": "Q",
-    "int16": "h",
-    "bool": "?",
-}
-
-
-class LaunchError(CellError, ValueError):
-    """A launch that does not fit its kernel."""
 
 
 def cuda(text: str) -> Module:
@@ -193,13 +180,13 @@ class Watched:
 
     def draw(self, memory: str | None = None, ax=None):
         """The picture of who wrote and read what, when; of the memory of the fault, or of the one that is named."""
-        from pod.show import history
+        from pod.lab.show import history
 
         return history.history(self, memory, ax)
 
     def show_picture(self) -> None:
         """In a live notebook, beside the words of a fault."""
-        from pod.show.explore import is_live
+        from pod.lab.show.explore import is_live
 
         if is_live() and self.fault.element:
             from IPython.display import display
@@ -211,58 +198,6 @@ class Watched:
 
     def __repr__(self) -> str:
         return str(self.fault) if self.fault else f"{self.launch.kernel.name}: no fault"
-
-
-# ---------------------------------------------------------------- arguments
-
-
-def check_arguments(kernel: Kernel, arguments: Sequence) -> str:
-    """The type of the device on which all tensors lie; "cpu" without any."""
-    import torch
-
-    if len(arguments) != len(kernel.parameters):
-        raise LaunchError(f"{kernel.name}: got {len(arguments)} arguments, allowed are {len(kernel.parameters)}: "
-                          f"{', '.join(map(str, kernel.parameters))}")  # fmt: skip
-    for parameter, argument in zip(kernel.parameters, arguments, strict=True):
-        (_check_tensor if parameter.pointer else _check_number)(parameter, argument)
-    devices = dict.fromkeys(x.device.type for x in arguments if isinstance(x, torch.Tensor)) or ["cpu"]
-    if len(devices) > 1 or not {"cpu", "cuda"} & set(devices):
-        raise LaunchError(f"{kernel.name}: got tensors on {' and '.join(devices)}, allowed is one device, cpu or cuda")
-    return next(iter(devices))
-
-
-def _check_tensor(parameter: Parameter, x) -> None:
-    import torch
-
-    wanted = TYPES.get(parameter.type, "float32" if "float" in parameter.type else "int32")
-    if not isinstance(x, torch.Tensor):
-        raise LaunchError(f"{parameter.name}: got {x!r:.60}, allowed is a tensor (`{parameter}`)")
-    if x.dtype != getattr(torch, wanted):
-        raise LaunchError(f"{parameter.name}: got {x.dtype}, allowed is torch.{wanted} (`{parameter}`)")
-    if not x.is_contiguous():
-        raise LaunchError(
-            f"{parameter.name}: got strides {x.stride()}, allowed is a contiguous tensor: say .contiguous()"
-        )
-
-
-def _check_number(parameter: Parameter, x) -> None:
-    kind = TYPES[parameter.type]
-    if isinstance(x, bool) != (kind == "bool") or not isinstance(x, (int, float) if "float" in kind else int):
-        raise LaunchError(f"{parameter.name}: got {x!r:.60}, allowed is a number (`{parameter}`)")
-    try:
-        packed(parameter, x)
-    except (struct.error, OverflowError):
-        raise LaunchError(f"{parameter.name}: got {x!r}, allowed is what fits `{parameter.type}`") from None
-
-
-def packed(parameter: Parameter, x) -> bytes:
-    """A number as the kernel's parameter has it."""
-    kind = TYPES[parameter.type]
-    if kind in ("float16", "bfloat16"):
-        import torch
-
-        return torch.tensor(x, dtype=getattr(torch, kind)).view(torch.int16).numpy().tobytes()
-    return struct.pack("<" + PACKED[kind], x)
 
 
 # ---------------------------------------------------------------- one launch in the emulator

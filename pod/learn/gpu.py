@@ -55,7 +55,7 @@ def _library(text: str, of: str, capability: tuple[int, int]) -> ctypes.CDLL:
 def launch(launch, arguments: Sequence) -> None:
     import torch
 
-    from pod.learn.cuda import LaunchError, packed
+    from pod.learn.arguments import LaunchError, packed
 
     cell = launch.kernel.module.cell
     device = next(x.device for x in arguments if isinstance(x, torch.Tensor))

@@ -1,7 +1,7 @@
 """Exercises and their judges: hidden cases are tried, and what fails is told, with what was expected and a hint.
 
 An Exercise is kept by its module in pod/learn/exercises. Its solution, and answers that are wrong in a plausible way,
-lie in notebooks/solutions; tests/test_learn_judges.py holds every judge against all of them.
+lie in notebooks/solutions; tests/learn/test_learn_judges.py holds every judge against all of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from importlib import import_module
 from pathlib import Path
 
 from pod.learn import progress
-from pod.learn.cuda import CellError, Kernel
+from pod.learn.cuda import Kernel
 from pod.learn.exercises import CHAPTERS
+from pod.learn.faults import CellError
 
 MOST_SECONDS = 20  # of an answer in Python
 

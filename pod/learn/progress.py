@@ -1,4 +1,4 @@
-"""What a reader has solved so far, in a file of this machine: `python -m pod progress` shows it."""
+"""What a reader has solved so far, in a file of this machine; pod/learn/scores.py shows it."""
 
 from __future__ import annotations
 
@@ -46,38 +46,5 @@ def read() -> dict[str, dict]:
         return {}
 
 
-def configure(parser) -> None:
-    parser.add_argument("--forget", action="store_true", help="begin anew")
-
-
-def run(args) -> int:
-    if args.forget:
-        path().unlink(missing_ok=True)
-    print(table())
-    return 0
-
-
-def table() -> str:
-    from pod.learn import judge, questions
-    from pod.walk import CHAPTERS
-
-    kept, lines = read(), []
-    for chapter in CHAPTERS:
-        of = chapter.name.partition("_")[2]
-        mine = [e.name for e in judge.exercises().values() if e.chapter == of]
-        asked = [name for name, q in questions.questions().items() if q.chapter == of]
-        if mine or asked:
-            lines.append(f"{chapter.title}: {_count(mine, kept)} exercises, {_count(asked, kept)} predictions right")
-            lines += [f"  {name:<24} {_said(kept.get(name))}" for name in mine]
-    return "\n".join(lines)
-
-
-def _count(names: list[str], kept: dict) -> str:
-    return f"{sum(kept.get(name, {}).get('state') == 'right' for name in names)} of {len(names)}"
-
-
-def _said(entry: dict | None) -> str:
-    if not entry:
-        return "-"
-    tries = f"{entry['tries']} {'try' if entry['tries'] == 1 else 'tries'}"
-    return f"right, {tries}" if entry["state"] == "right" else f"not right yet, {tries}"
+def forget() -> None:
+    path().unlink(missing_ok=True)

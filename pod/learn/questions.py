@@ -54,7 +54,7 @@ def find(name: str) -> Question:
 
 def ask(name: str) -> Page | None:
     """The question and its options."""
-    from pod.show.explore import is_live
+    from pod.lab.show.explore import is_live
 
     question = find(name)
     if is_live():
@@ -64,7 +64,7 @@ def ask(name: str) -> Page | None:
 
 def answer(name: str) -> Page:
     """What is to be said on each option, folded; above them, the one that was chosen here."""
-    from pod.show.explore import is_live
+    from pod.lab.show.explore import is_live
 
     question = find(name)
     folded = "\n\n".join(_folded(option, question) for option in question.options)

@@ -1,5 +1,5 @@
-"""Serving: who runs in which iteration, where the keys and values live, and what that costs in time.
+"""Serving: who runs in which iteration, where the keys and values live, and an engine that computes it.
 
 A scheduler forms a batch, an executor runs it, `loop.serve` turns the crank and writes one event an iteration. The
-schedulers see lengths and blocks only, so the same objects drive the simulator here and a real model.
+schedulers see lengths and blocks only, so the same objects drive a real model here and the clock of pod/simulate.
 """

@@ -8,7 +8,7 @@ from on_card import DECODES, MIXED, batch_for, prepared, run
 
 import pod
 from pod.batch import HybridBatch
-from pod.measure import check_kernels
+from pod.lab.measure import check_kernels
 
 
 @pytest.mark.parametrize("family, batches, seed", [("any", 700, 11), ("hopper", 700, 12), ("lean", 600, 13)])

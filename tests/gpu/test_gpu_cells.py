@@ -5,7 +5,8 @@ import re
 import pytest
 import torch
 
-from pod import learn, notebooks
+from pod import learn
+from pod.lab import notebooks
 from pod.learn import judge
 
 PUZZLES = [name for name, exercise in judge.exercises().items() if exercise.chapter == "first_kernels"]

@@ -4,7 +4,7 @@ Each change is a mistake that somebody could make. It is applied to the source a
 unnoticed: a line that is no longer found exactly once fails the tests.
 """
 
-from pod.broken import Mistake
+from pod.lab.mutate import Mistake
 
 TILE, MERGE, BINDING = "include/tile_attention.cuh", "include/merge.cuh", "include/binding.cuh"
 MISTAKES = [

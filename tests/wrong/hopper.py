@@ -5,7 +5,7 @@ from emulator.hybrid90 import Case, Outcome
 from layouts import WIDER_TABLE
 
 from pod.batch import HybridBatch
-from pod.broken import Mistake, Source
+from pod.lab.mutate import Mistake, Source
 
 PREFILL, DECODE, COMMON = (f"sm90/{name}.cuh" for name in ("prefill", "decode", "common"))
 RING = "include/ring.cuh"

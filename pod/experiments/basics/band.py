@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from pod.batch import TABLE1
-from pod.experiments import Figure
 from pod.experiments.basics.stutter import batch as chat_batch
 from pod.hardware import A100, H200
-from pod.show import band
+from pod.lab.figure import Figure
+from pod.lab.show import band
 
 FIGURE = Figure(
     id="band",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from pod.batch import MODELS, TABLE1, HybridBatch
-from pod.experiments import Figure
 from pod.hardware import A100, H200
-from pod.show import roofline
+from pod.lab.figure import Figure
+from pod.lab.show import roofline
 
 FIGURE = Figure(
     id="roofline",

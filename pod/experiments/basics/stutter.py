@@ -6,12 +6,12 @@ import pandas as pd
 from matplotlib import pyplot as plt
 
 from pod.batch import MODELS, HybridBatch
-from pod.experiments import Figure
 from pod.hardware import A100
-from pod.serving.cost import AnalyticalCost, Work
+from pod.lab.figure import Figure
+from pod.lab.show import lanes, style
+from pod.lab.show.lanes import longest_gap
 from pod.serving.shapes import SHAPES
-from pod.show import lanes, style
-from pod.show.lanes import longest_gap
+from pod.simulate.cost import AnalyticalCost, Work
 
 FIGURE = Figure(
     id="stutter",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from pod.data import a_card, read
-from pod.experiments import Figure
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="wave-step",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
-from pod.experiments import Figure
 from pod.hardware import A100, H200
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.schedule.waves import makespan, shared_dram, waves
-from pod.show import style
 
 FIGURE = Figure(
     id="waves",

@@ -11,8 +11,8 @@ import sys
 import tempfile
 
 from pod.data import ROOT, read
-from pod.experiments import Figure
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="build-time",

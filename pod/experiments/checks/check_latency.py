@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod import paper
-from pod.experiments import Figure
+from pod.lab import paper
+from pod.lab.figure import Figure
 
 FIGURE = Figure(
     id="check-latency",

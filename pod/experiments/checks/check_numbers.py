@@ -10,8 +10,8 @@ from math import inf
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod import paper
-from pod.experiments import Figure, registry
+from pod.lab import paper, registry
+from pod.lab.figure import Figure
 
 FIGURE = Figure(
     id="check-numbers",

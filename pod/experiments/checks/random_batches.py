@@ -6,10 +6,10 @@ Measured: random batches of each kernel family against float64, on poisoned memo
 from __future__ import annotations
 
 from pod.data import read
-from pod.experiments import Figure
-from pod.measure import check_kernels
-from pod.measure.check_kernels import MARGIN
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import check_kernels
+from pod.lab.measure.check_kernels import MARGIN
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="random-batches",

@@ -17,11 +17,11 @@ import pandas as pd
 
 from pod.batch import HEAD_DIMS
 from pod.data import read
-from pod.experiments import Figure
 from pod.hardware import GPUS, KIB
 from pod.kernels import build
 from pod.kernels.sm80 import HYBRID, kind
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="resources",

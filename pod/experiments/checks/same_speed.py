@@ -28,7 +28,7 @@ WORKER = """
 import json, sys
 import pod
 from pod.batch import HybridBatch
-from pod.measure import timing
+from pod.lab.measure import timing
 call = None
 for line in sys.stdin:
     case = json.loads(line)

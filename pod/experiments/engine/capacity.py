@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pod.data import read
 from pod.experiments.pod import pod_t4, pod_t5
-from pod.serving.experiments import SARATHI, a100_blocks, capacity, online, online_setup
+from pod.simulate.scenarios import SARATHI, a100_blocks, capacity, online, online_setup
 
 COMPUTED = "engine-capacity"
 KEYS = ("workload", "chunk", "server", "blocks")

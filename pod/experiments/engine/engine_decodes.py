@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pod.data import read
-from pod.experiments import Figure
-from pod.show.engine import timeline
+from pod.lab.figure import Figure
+from pod.lab.show.engine import timeline
 
 FIGURE = Figure(
     id="engine-decodes",

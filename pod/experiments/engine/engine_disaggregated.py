@@ -9,12 +9,12 @@ from __future__ import annotations
 import pandas as pd
 
 from pod.data import read
-from pod.experiments import Figure
-from pod.serving.cost import Efficiency
-from pod.serving.experiments import h200
-from pod.serving.simulate import Run, Setup
-from pod.serving.workload import Workload
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate.cost import Efficiency
+from pod.simulate.run import Run, Setup
+from pod.simulate.scenarios import h200
+from pod.simulate.workload import Workload
 
 FIGURE = Figure(
     id="engine-disaggregated",

@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from pod.experiments import Figure
-from pod.experiments.engine.engine_runs import CALM, RUNS
-from pod.measure import gates
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate import calibrate
+from pod.simulate.windows import CALM, RUNS
 
 FIGURE = Figure(
     id="engine-gates",
@@ -39,24 +39,24 @@ def table():
 
 def _operators():
     for operator in OPERATORS:
-        errors = 100 * abs(gates.operator_errors(operator))
+        errors = 100 * abs(calibrate.operator_errors(operator))
         yield "operators", operator, float(np.median(errors))
         yield "operators, worst", operator, float(np.percentile(errors, 95))
 
 
 def _runs():
     for run in RUNS:
-        yield "batches", run, float(gates.differing(run))
-        yield "iterations", run, 100 * gates.iteration_error(run)
+        yield "batches", run, float(calibrate.differing(run))
+        yield "iterations", run, 100 * calibrate.iteration_error(run)
     for run, (load, attention) in RUNS.items():
         if not load.qps:
-            real, ours = gates.seconds(run)
+            real, ours = calibrate.seconds(run)
             yield "run", run, 100 * abs(ours / real - 1)
             if attention == "hopper":
-                real, ours = gates.gain(load.model)
+                real, ours = calibrate.gain(load.model)
                 yield "gain", load.model, 100 * abs(ours - real) / (ours - 1)
     for run in (run for run in RUNS if run.startswith(CALM)):
-        real, ours = gates.felt(run)
+        real, ours = calibrate.latencies(run)
         for key in ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99"):
             metric, _, percentile = key.upper().partition("_")
             yield percentile, f"{metric}, {run}", 100 * abs(ours[key] / real[key] - 1)
@@ -116,15 +116,15 @@ def _gain_error(model: str, seconds) -> float:
 
 def _second_half(run: str) -> tuple[float, float]:
     """Seconds of a run's second half, recorded and by the cost model, which learned from the first."""
-    return _later(gates.taken(run)), _later(gates.predicted(run))
+    return _later(calibrate.iteration_seconds(run)), _later(calibrate.predicted(run))
 
 
 @cache
 def _uncalibrated(run: str) -> tuple[float, float]:
     """Seconds of a run, recorded and of its operators one by one, with nothing learned from it."""
-    model = gates.cost(run)
-    alone = sum(sum(model.parts(gates.work(event)).values()) for event in gates.batches(run))
-    return float(gates.taken(run).sum()), float(alone)
+    model = calibrate.cost(run)
+    alone = sum(sum(model.parts(calibrate.work_of(event)).values()) for event in calibrate.batches(run))
+    return float(calibrate.iteration_seconds(run).sum()), float(alone)
 
 
 def run_second_half() -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod.experiments import Figure
-from pod.experiments.engine.engine_runs import RUNS
-from pod.measure import gates
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate import calibrate
+from pod.simulate.windows import RUNS
 
 FIGURE = Figure(
     id="engine-host",
@@ -23,9 +23,11 @@ ATTENTION = {"fa3": "FlashAttention-3", "hopper-serial": "ours, in turn", "hoppe
 def table():
     """One row a run and kind of iteration: how many, milliseconds from decision to decision, and those of the GPU."""
     rows = []
-    for run in sorted(gates.recorded()):
+    for run in sorted(calibrate.recorded()):
         _, attention = RUNS[run]
-        for event, row, seconds in zip(gates.batches(run), gates.recorded()[run], gates.taken(run), strict=True):
+        for event, row, seconds in zip(
+            calibrate.batches(run), calibrate.recorded()[run], calibrate.iteration_seconds(run), strict=True
+        ):
             kind = "hybrid" if event.prefills and event.decodes else "prefill only" if event.prefills else "decode only"
             rows.append((run.partition(", ")[0], ATTENTION[attention], kind, 1e3 * seconds, 1e3 * row["gpu"]))
     df = pd.DataFrame(rows, columns=["run", "attention", "kind", "ms", "gpu_ms"])

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from pod.data import read
-from pod.experiments import Figure
-from pod.experiments.engine.engine_runs import CALM as load
-from pod.measure import gates
-from pod.serving.experiments import POD, SYSTEMS, online_setup
-from pod.serving.simulate import Run
-from pod.serving.workload import Workload
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate import calibrate
+from pod.simulate.run import Run
+from pod.simulate.scenarios import POD, SYSTEMS, online_setup
+from pod.simulate.windows import CALM as load
+from pod.simulate.workload import Workload
 
 FIGURE = Figure(
     id="engine-load",
@@ -51,7 +51,7 @@ def setup(of: str, system: str):
 
 def calm(system: str) -> float:
     """How many times longer the hybrid iterations of the calm server took than their operators."""
-    return gates.hybrid_slowdown(load, *(("pod", "hopper") if system == POD else ("serial", "fa3")))
+    return calibrate.hybrid_slowdown(load, *(("pod", "hopper") if system == POD else ("serial", "fa3")))
 
 
 # ---------------------------------------------------------------- what it shows

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.pod.pod_12 import MODELS, SHORT
-from pod.serving.experiments import IN_TURN, POD, SARATHI, SYSTEMS, VLLM, offline_h200
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.shapes import SHAPES
-from pod.show import style
+from pod.simulate.scenarios import IN_TURN, POD, SARATHI, SYSTEMS, VLLM, offline_h200
 
 FIGURE = Figure(
     id="engine-offline",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod import paper
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.engine import capacity
 from pod.experiments.pod import pod_t4, pod_t5
 from pod.experiments.pod.pod_t5 import SYSTEMS
-from pod.serving.experiments import POD, SARATHI, a100_blocks, online_h200, slower
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate.scenarios import POD, SARATHI, a100_blocks, online_h200, slower
 
 FIGURE = Figure(
     id="engine-online",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pod.data import read
-from pod.experiments import Figure
-from pod.serving.experiments import SYSTEMS, online_setup
-from pod.serving.simulate import Run
-from pod.serving.workload import Workload
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate.run import Run
+from pod.simulate.scenarios import SYSTEMS, online_setup
+from pod.simulate.workload import Workload
 
 FIGURE = Figure(
     id="engine-pareto",

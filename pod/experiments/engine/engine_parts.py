@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from pod.data import a_card
-from pod.experiments import Figure
-from pod.experiments.engine import engine_runs
 from pod.hardware import H200
-from pod.serving.cost import MeasuredCost, Work
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.shapes import SHAPES, shape
-from pod.show import style
+from pod.simulate import windows
+from pod.simulate.cost import MeasuredCost, Work
 
 FIGURE = Figure(
     id="engine-parts",
@@ -32,7 +32,7 @@ def table():
     """A row a model and way: the batch, milliseconds of its parts, and what is saved against FlashAttention-3."""
     rows = []
     for name in LOADS:
-        load, model = engine_runs.LOADS[name], shape(name)
+        load, model = windows.LOADS[name], shape(name)
         request = load.workload().requests()[0]
         chunk, decodes = load.chunk - load.running, load.running
         context = request.prompt + request.output // 2  # each chat has another part of its answer behind it

@@ -11,13 +11,14 @@ from functools import lru_cache
 import numpy as np
 
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.engine import engine_runs
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Engine, answer
-from pod.serving.metrics import token_times
 from pod.serving.schedulers import Sarathi
-from pod.show import style
+from pod.simulate import windows
+from pod.simulate.metrics import token_times
 
 FIGURE = Figure(
     id="engine-stock",
@@ -73,8 +74,8 @@ def _ours(budget: int):
 
     import torch
 
-    blocks = sum(-(-(len(prompt) + OUTPUT) // engine_runs.PAGE) + 1 for prompt in _prompts())
-    pool = PagedPool(blocks, engine_runs.PAGE)
+    blocks = sum(-(-(len(prompt) + OUTPUT) // windows.PAGE) + 1 for prompt in _prompts())
+    pool = PagedPool(blocks, windows.PAGE)
     engine = Engine(engine_runs._model(MODEL), pool)
     engine.warm(REQUESTS)
     answer(engine, Sarathi(pool, REQUESTS, chunk=budget), _prompts()[:2], 4)

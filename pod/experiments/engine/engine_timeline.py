@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pandas as pd
 
 from pod.data import read
-from pod.experiments import Figure
-from pod.experiments.engine.engine_runs import LOADS, Enough, K, Load, Window, ready
+from pod.experiments.engine.engine_runs import ready
+from pod.lab.figure import Figure
+from pod.lab.show.engine import timeline
 from pod.serving.loop import serve
-from pod.show.engine import timeline
+from pod.simulate.windows import LOADS, Enough, K, Load, Window
 
 FIGURE = Figure(
     id="engine-timeline",

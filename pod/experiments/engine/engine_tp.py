@@ -12,15 +12,16 @@ import numpy as np
 import pandas as pd
 
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.engine import engine_host, engine_runs
 from pod.experiments.engine.engine_runs import WAYS
-from pod.measure import ranks
+from pod.lab.figure import Figure
+from pod.lab.measure import ranks
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Engine, answer
 from pod.serving.model import Group, Llama, random_weights
 from pod.serving.schedulers import Sarathi
 from pod.serving.shapes import SHAPES, Shape
+from pod.simulate import windows
 
 FIGURE = Figure(
     id="engine-tp",
@@ -36,7 +37,7 @@ KEYS, WHOLE = ("run", "iteration"), ()
 UNITS = ("hopper", "model")
 REPEATS = 1
 GPUS = 2
-LOAD = replace(engine_runs.LOADS["llama-3-8b"], iterations=1500)
+LOAD = replace(windows.LOADS["llama-3-8b"], iterations=1500)
 RUNS = {f"llama-3-8b tp{GPUS}, {attention}": attention for attention in ("fa3", "hopper", "hopper-serial")}
 PROMPTS, OUTPUT = (5, 40, 17, 23, 1, 31), 14
 
@@ -104,7 +105,7 @@ def _model(shape: Shape, group, device: str):
     import torch
 
     dtype = torch.bfloat16 if "cuda" in device else torch.float32
-    return Llama(shape, random_weights(0, shape.layers, device), device, dtype, group, context=32 * engine_runs.K)
+    return Llama(shape, random_weights(0, shape.layers, device), device, dtype, group, context=32 * windows.K)
 
 
 def _window(model, attention: str, load) -> list[dict] | None:
@@ -115,7 +116,7 @@ def _window(model, attention: str, load) -> list[dict] | None:
         engine.follow()
         return None
     scheduler = engine_runs.prepare(engine, load)
-    events = engine_runs.window(load, engine, scheduler, engine.clock)
+    events = windows.window(load, engine, scheduler, engine.clock)
     engine.close()
     return [engine_runs.row(event, *marks) for event, marks in zip(events, engine.marks, strict=True)]
 

@@ -11,8 +11,8 @@ from random import Random
 
 import numpy as np
 
-from pod.measure import timing
-from pod.measure.timing import FLUSH_BYTES
+from pod.lab.measure import timing
+from pod.lab.measure.timing import FLUSH_BYTES
 from pod.serving.backends import backend
 from pod.serving.engine import Cache
 from pod.serving.model import Llama, random_weights

@@ -6,13 +6,13 @@ from statistics import mean, median
 
 import pandas as pd
 
-from pod import paper
 from pod.batch import MODELS, HybridBatch
 from pod.data import read
-from pod.experiments import Figure
-from pod.experiments.gpu.predicted import Case, batch_of, milliseconds
 from pod.experiments.gpu.sample import HALVES
-from pod.show import style
+from pod.experiments.gpu.shared import Case, batch_of, milliseconds
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="gpu-a100",
@@ -23,7 +23,7 @@ FIGURE = Figure(
     data=("gpusim", "gpusim-sample", "methods-chunks"),
     fitted=True,
 )
-FLASH2 = "flash2"  # the paper's copy of it, see pod/gpusim.py
+FLASH2 = "flash2"  # the paper's copy of it, see pod/simulate/gpusim.py
 BASELINES = ("serial", "streams", "warp")
 EVEN, ODD = (int(paper.value(f"pod.f06.decodes_{which}")) for which in ("even", "odd"))
 SAMPLE = 60  # of the sweep of Figure 11

@@ -1,4 +1,4 @@
-"""What pod/gpusim.py is fitted to: bare reads, and prefill and decode alone, over the number of CTAs.
+"""What pod/simulate/gpusim.py is fitted to: bare reads, and prefill and decode alone, over the number of CTAs.
 
 Measured: bare reads and products, and prefill or decode alone with 1 to k equal CTAs an SM, which fix the GPU model.
 """
@@ -8,22 +8,22 @@ from __future__ import annotations
 import pandas as pd
 
 import pod
-from pod import gpusim
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
-from pod.experiments.gpu.predicted import Case, milliseconds
+from pod.experiments.gpu.shared import Case, milliseconds
 from pod.hardware import H200
-from pod.measure import timing
-from pod.measure.bare import checked, library, pointer, stream
+from pod.lab.figure import Figure
+from pod.lab.measure import timing
+from pod.lab.measure.bare import checked, library, pointer, stream
+from pod.lab.show import style
 from pod.schedule.work import SHAPES
-from pod.show import style
+from pod.simulate import gpusim
 
 FIGURE = Figure(
     id="gpu-calibration",
     title="The microbenchmarks behind the model: reads, prefill alone and decode alone, from one CTA on",
     chapter="09",
-    method="Dots: equal CTAs, cold L2, medians. Lines: pod/gpusim.py, which is fitted to a few of the dots.",
+    method="Dots: equal CTAs, cold L2, medians. Lines: pod/simulate/gpusim.py, which is fitted to a few of the dots.",
     state="recorded",
     data=("gpusim-calibrate", "gpusim"),
     fitted=True,

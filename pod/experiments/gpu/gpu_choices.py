@@ -7,17 +7,18 @@ from matplotlib import pyplot as plt
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure, short
-from pod.experiments.gpu.predicted import Case, milliseconds
+from pod.experiments.gpu.shared import Case, milliseconds
 from pod.experiments.methods.shared import gain
 from pod.experiments.pod import pod_13, pod_14
-from pod.show import style
+from pod.lab.figure import Figure, short
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="gpu-choices",
     title=f"CTAs an SM and the policy: measured and predicted on {a_card()}, predicted for the paper's A100",
     chapter="09",
-    method="pod/gpusim.py on batches of Figures 13 and 14. Measured: h200/methods-ctas.csv and methods-policy.csv.",
+    method="pod/simulate/gpusim.py on batches of Figures 13 and 14. "
+    "Measured: h200/methods-ctas.csv and methods-policy.csv.",
     state="recorded",
     data=("methods-ctas", "methods-policy", "gpusim"),
     fitted=True,

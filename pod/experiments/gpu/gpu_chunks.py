@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod.experiments import Figure
 from pod.experiments.gpu.gpu_a100 import EVEN, ODD, figure6
 from pod.experiments.methods.shared import TONES
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="gpu-chunks",

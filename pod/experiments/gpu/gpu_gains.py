@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pod.experiments import Figure
 from pod.experiments.gpu.gpu_a100 import gains, sample
-from pod.experiments.gpu.predicted import Case, milliseconds
+from pod.experiments.gpu.shared import Case, milliseconds
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.schedule.binding import OPS
-from pod.show import style
 
 FIGURE = Figure(
     id="gpu-gains",
     title="What POD gains over the same kernels one after the other, on an A100 and on an H200",
     chapter="09",
-    method="pod/gpusim.py on 60 batches of Figure 11 that pass its filter; our tiles on both GPUs.",
+    method="pod/simulate/gpusim.py on 60 batches of Figure 11 that pass its filter; our tiles on both GPUs.",
     state="simulated",
     data=("gpusim", "gpusim-sample"),
     fitted=True,

@@ -1,4 +1,4 @@
-"""The model of pod/gpusim.py against the clock: five methods on hybrid batches to none of which it was fitted."""
+"""The GPU model against the clock: five methods on hybrid batches to none of which it was fitted."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
-from pod.experiments.gpu.predicted import Case, milliseconds
+from pod.experiments.gpu.shared import Case, milliseconds
 from pod.experiments.hopper.hopper_sweep import KEYS, batch_of, filtered
 from pod.experiments.methods.shared import METHODS as WORDS
 from pod.experiments.methods.shared import TONES
 from pod.hardware import H200
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="gpu-model",
     title="A model of a GPU, calibrated on microbenchmarks, against five methods on batches that it has never seen",
     chapter="09",
-    method="pod/gpusim.py, fitted to h200/gpusim-calibrate.csv only; measured: medians, cold L2, shuffled rounds.",
+    method="pod/simulate/gpusim.py, fitted to h200/gpusim-calibrate.csv only; "
+    "measured: medians, cold L2, shuffled rounds.",
     state="recorded",
     data=("methods-sweep", "gpusim", "gpusim-calibrate"),
     fitted=True,

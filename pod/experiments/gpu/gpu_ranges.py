@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
-from pod.experiments.gpu.predicted import Case, milliseconds
+from pod.experiments.gpu.shared import Case, milliseconds
 from pod.experiments.methods.shared import recorded
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="gpu-ranges",

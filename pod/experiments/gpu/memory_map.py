@@ -12,11 +12,11 @@ from statistics import median
 import pandas as pd
 
 from pod.data import a_card, read
-from pod.experiments import Figure
 from pod.hardware import H200, KIB, MIB
-from pod.measure import timing
-from pod.measure.bare import checked, library, pointer, stream
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import timing
+from pod.lab.measure.bare import checked, library, pointer, stream
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="memory-map",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from pod import gpusim
 from pod.batch import HybridBatch
-from pod.experiments.gpu import predicted
+from pod.experiments.gpu import shared
 from pod.experiments.hopper import hopper_sweep
 from pod.hardware import A100
+from pod.simulate import gpusim
 
 COMPUTED = "gpusim-sample"
 KEYS = ("batch",)
@@ -18,7 +18,7 @@ HALVES = ("prefill", "decode")
 
 
 def cases() -> list[dict]:
-    return [{"batch": predicted.text(batch)} for batch in mixed()]
+    return [{"batch": shared.text(batch)} for batch in mixed()]
 
 
 def mixed() -> list[HybridBatch]:
@@ -26,5 +26,5 @@ def mixed() -> list[HybridBatch]:
 
 
 def measure(case: dict) -> dict[str, float]:
-    batch = predicted.batch_of(case["batch"])
+    batch = shared.batch_of(case["batch"])
     return {half: 1e3 * gpusim.seconds(getattr(batch, half), A100, "serial", kernel="flash2") for half in HALVES}

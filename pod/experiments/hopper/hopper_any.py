@@ -12,9 +12,9 @@ import pandas as pd
 
 from pod.data import read
 from pod.experiments.hopper.hopper_sweep import geomean
-from pod.measure import ragged
-from pod.serving.mixes import KINDS, PAGE, Mix, mixes
-from pod.show import style
+from pod.lab.measure import ragged
+from pod.lab.show import style
+from pod.simulate.mixes import KINDS, PAGE, Mix, mixes
 
 RECORDING = "hopper-any"
 KEYS = ("batch", "kind", "model", "tp", "tokens", "kv_tokens")  # the lengths with it: a new draw is another row

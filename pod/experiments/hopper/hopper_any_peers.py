@@ -12,8 +12,8 @@ import pandas as pd
 from pod.data import read
 from pod.experiments.hopper import hopper_any
 from pod.experiments.hopper.hopper_sweep import geomean
-from pod.measure import ragged
-from pod.show import style
+from pod.lab.measure import ragged
+from pod.lab.show import style
 
 RECORDING = "hopper-any-peers"
 KEYS = hopper_any.KEYS

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.hopper.hopper_sweep import table as sweep
-from pod.show import band, style
+from pod.lab.figure import Figure
+from pod.lab.show import band, style
 
 FIGURE = Figure(
     id="hopper-band",

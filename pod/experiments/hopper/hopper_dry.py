@@ -12,11 +12,11 @@ from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
 from pod.kernels import sm90
-from pod.measure import timing
+from pod.lab.figure import Figure
+from pod.lab.measure import timing
+from pod.lab.show import style
 from pod.schedule import choose
-from pod.show import style
 
 FIGURE = Figure(
     id="hopper-dry",

@@ -9,11 +9,11 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import BALANCED, PEERS, geomean, parts
-from pod.measure import peers
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="hopper-dtypes",

@@ -9,9 +9,9 @@ from random import Random
 
 from pod.batch import HybridBatch
 from pod.data import a_card, read
-from pod.experiments import Figure
-from pod.measure import peers
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="hopper-halves",

@@ -11,13 +11,13 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import hardware, read
-from pod.experiments import Figure, short
 from pod.experiments.hopper.hopper_mixed import BATCHES as MIXED
 from pod.kernels import sm90
-from pod.measure import timing
+from pod.lab.figure import Figure, short
+from pod.lab.measure import timing
+from pod.lab.show import style
 from pod.schedule import choose, decide, prefill
 from pod.schedule.work import Pack
-from pod.show import style
 
 FIGURE = Figure(
     id="hopper-ladder",

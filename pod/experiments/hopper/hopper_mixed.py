@@ -11,10 +11,10 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import hardware, read
-from pod.experiments import Figure
 from pod.kernels import sm90
-from pod.measure import timing
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import timing
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="hopper-mixed",

@@ -11,10 +11,10 @@ from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
-from pod.experiments import Figure, short
 from pod.experiments.hopper.hopper_sweep import geomean, parts
-from pod.measure import peers, timing
-from pod.show import style
+from pod.lab.figure import Figure, short
+from pod.lab.measure import peers, timing
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="hopper-peers",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pod import paper
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card, read
-from pod.experiments import Figure
-from pod.measure import peers
-from pod.show import style, violins
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style, violins
 
 FIGURE = Figure(
     id="hopper-sweep",

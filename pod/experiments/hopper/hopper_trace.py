@@ -11,9 +11,9 @@ from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
 from pod.kernels import sm90
-from pod.show import gantt, style
+from pod.lab.figure import Figure
+from pod.lab.show import gantt, style
 
 FIGURE = Figure(
     id="hopper-trace",

@@ -8,7 +8,7 @@ from random import Random
 
 from pod.batch import HybridBatch
 from pod.kernels import lean as method
-from pod.measure import peers
+from pod.lab.measure import peers
 from pod.schedule.choose import flash_splits
 from pod.schedule.work import PERSISTENT
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.lean import phi3
 from pod.experiments.lean.shared import in_k
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-02",

@@ -9,12 +9,12 @@ from functools import cache
 
 from pod.batch import HybridBatch
 from pod.data import a_card, read
-from pod.experiments import Figure
 from pod.experiments.lean import lean
 from pod.kernels import lean as method
 from pod.kernels.lean import TRACE_FIELDS
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.schedule import decide
-from pod.show import style
 
 FIGURE = Figure(
     id="lean-03",

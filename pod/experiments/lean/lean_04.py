@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
-from pod.experiments import Figure
+from pod.lab.figure import Figure
+from pod.lab.show.style import DPI, INK, LIT, WORKERS
 from pod.reference import State, attention
-from pod.show.style import DPI, INK, LIT, WORKERS
 
 FIGURE = Figure(
     id="lean-04",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from matplotlib import pyplot as plt
 
 from pod.data import card, read
-from pod.experiments import Figure
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-05",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod.experiments import Figure
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.lab.show.line import draw_line, draw_shares, shares
 from pod.schedule.decode import equal_cuts, split_cuts
-from pod.show import style
-from pod.show.line import draw_line, draw_shares, shares
 
 FIGURE = Figure(
     id="lean-06",

@@ -9,14 +9,14 @@ from itertools import islice, product
 import numpy as np
 import pandas as pd
 
-from pod import paper
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.lean.shared import in_k
 from pod.hardware import A100, H200
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.schedule.choose import flash_splits
 from pod.schedule.decode import MOST_PARTS, equal_cuts, split_cuts
-from pod.show import style
 
 FIGURE = Figure(
     id="lean-07",

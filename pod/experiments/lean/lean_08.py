@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.lean import lean, shared
-from pod.measure import peers
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-08",

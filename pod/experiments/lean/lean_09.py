@@ -11,10 +11,10 @@ from statistics import quantiles
 
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.lean import lean, shared
-from pod.measure import peers, ranks, timing
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import peers, ranks, timing
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-09",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.lean import shared
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-10",

@@ -9,14 +9,14 @@ from functools import cache
 
 import pandas as pd
 
-from pod import paper
 from pod.batch import HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.lean import lean, phi3
 from pod.experiments.lean.shared import in_k
-from pod.measure import peers, timing
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import peers, timing
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-12",

@@ -12,11 +12,11 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.lean import lean, shared
-from pod.measure import peers, timing
-from pod.measure.provenance import nvml_device
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import peers, timing
+from pod.lab.measure.provenance import nvml_device
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-13",

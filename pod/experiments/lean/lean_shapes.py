@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pod.data import a_card, hardware, read
-from pod.experiments import Figure
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-shapes",

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod.experiments import Figure
 from pod.hardware import A100
+from pod.lab.figure import Figure
 
 FIGURE = Figure(
     id="lean-t1",

@@ -14,13 +14,13 @@ from math import gcd
 
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.lean import lean, shared
 from pod.kernels import sm90
 from pod.kernels.launch import Plan
-from pod.measure import peers
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style
 from pod.schedule import decide, decode, work
-from pod.show import style
 
 FIGURE = Figure(
     id="lean-tiles",

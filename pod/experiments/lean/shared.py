@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pod.show import style
+from pod.lab.show import style
 
 PAPER = {"over the rule of 2.5.6": "paper_rule_256", "over today's rule": "paper_rule_now"}  # of the rebuilt tile
 OURS = {"over the best fixed split": "best_split", "over FlashAttention-3": "fa3"}  # of this repository's decode

@@ -5,11 +5,11 @@ from __future__ import annotations
 from matplotlib import pyplot as plt
 
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.hopper import hopper_band
 from pod.experiments.methods.shared import METHODS, TONES
 from pod.experiments.pod import pod_11
-from pod.show import band, style
+from pod.lab.figure import Figure
+from pod.lab.show import band, style
 
 FIGURE = Figure(
     id="methods-band",

@@ -6,12 +6,12 @@ import pandas as pd
 from matplotlib import pyplot as plt
 
 from pod.data import a_card, hardware
-from pod.experiments import Figure
 from pod.experiments.hopper.hopper_sweep import batch_of
 from pod.experiments.methods.shared import METHODS, TONES, gain
 from pod.experiments.pod import pod_11
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.schedule import decide
-from pod.show import style
 
 FIGURE = Figure(
     id="methods-place",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.pod import pod_01, pod_10
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="methods-tiles",

@@ -14,10 +14,10 @@ from matplotlib.patches import Patch
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure, short
 from pod.experiments.methods.shared import METHODS, PEERS, TONES, recorded, with_parts
 from pod.experiments.pod import pod_11
-from pod.measure import peers
+from pod.lab.figure import Figure, short
+from pod.lab.measure import peers
 
 FIGURE = Figure(
     id="methods-wins",

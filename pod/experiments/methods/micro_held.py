@@ -11,12 +11,12 @@ from functools import lru_cache
 import numpy as np
 
 from pod.data import a_card, read
-from pod.experiments import Figure
 from pod.experiments.pod import pod_07
 from pod.kernels import fusion as micro
 from pod.kernels.fusion import NAMES
-from pod.show import style
-from pod.trace import held
+from pod.kernels.trace import held
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="micro-held",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod.experiments import Figure
-from pod.serving.experiments import SLOTS, slots
-from pod.show.serving import slot_grid, slot_table, wasted
+from pod.lab.figure import Figure
+from pod.lab.show.serving import slot_grid, slot_table, wasted
+from pod.simulate.scenarios import SLOTS, slots
 
 FIGURE = Figure(
     id="orca-01",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pod.experiments import Figure
 from pod.experiments.orca.orca_01 import cells, grid
+from pod.lab.figure import Figure
 
 FIGURE = Figure(
     id="orca-02",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from pod.experiments import Figure
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.shapes import shape
-from pod.show import style
 
 FIGURE = Figure(
     id="orca-03",

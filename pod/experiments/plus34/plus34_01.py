@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from pod import paper
 from pod.data import card, read
-from pod.experiments import Figure
 from pod.experiments.plus34 import shared, single_query
-from pod.measure import counters, peers
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import ncu, peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="plus34-01",
@@ -30,7 +30,7 @@ REPEATS = 1
 BATCHES = ("144 chats", "256 x 512", "1 x 2048")
 KERNELS: dict[str, Callable] = single_query.IDEAS | {"hopper": peers.ours}
 STALLS = ("long_scoreboard", "short_scoreboard", "barrier", "wait", "lg_throttle", "mio_throttle", "math_pipe_throttle")
-METRICS = counters.METRICS | {
+METRICS = ncu.METRICS | {
     "l1": "l1tex__throughput.avg.pct_of_peak_sustained_active",
     "l2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "issue": "smsp__issue_active.avg.pct_of_peak_sustained_active",
@@ -52,7 +52,7 @@ def measure(case: dict) -> dict:
 
 @lru_cache
 def _counters() -> list[dict[str, float]]:
-    return counters.profile(__name__, METRICS)
+    return ncu.profile(__name__, METRICS)
 
 
 def calls() -> Iterator[Callable]:

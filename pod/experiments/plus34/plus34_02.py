@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.plus34 import shared
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="plus34-02",

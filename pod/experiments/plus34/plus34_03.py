@@ -11,10 +11,10 @@ from functools import lru_cache
 from matplotlib import pyplot as plt
 
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.plus34 import shared, single_query
-from pod.measure import counters, peers
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import ncu, peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="plus34-03",
@@ -53,7 +53,7 @@ def measure(case: dict) -> dict:
 
 @lru_cache
 def _programs() -> list[list[dict]]:
-    return counters.stalls(__name__)
+    return ncu.stalls(__name__)
 
 
 def calls() -> Iterator[Callable]:

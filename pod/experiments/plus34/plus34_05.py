@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from matplotlib import pyplot as plt
 
-from pod.experiments import Figure
 from pod.experiments.plus34 import shared
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="plus34-05",

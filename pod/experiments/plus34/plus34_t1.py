@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
-from pod import paper
 from pod.data import card, read
-from pod.experiments import Figure
 from pod.experiments.plus34 import shared, vllm_ladder
-from pod.serving import early
-from pod.serving.early import LADDER
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.serving import vllm2023
 from pod.serving.step import predicting
-from pod.show import style
+from pod.serving.vllm2023 import LADDER
 
 FIGURE = Figure(
     id="plus34-t1",
@@ -30,7 +30,7 @@ RECORDING = "vllm-stretch"
 KEYS, WHOLE = ("kernel", "sampler", "iteration"), ("kernel", "sampler")
 UNITS, TIMER, L2, REPEATS = vllm_ladder.UNITS, "host clock from one submitted batch to the next", "warm", 1
 FIRST, COUNT = 700, 100
-VARIANTS = (early.LADDER["clean"], early.LADDER["one copy"])
+VARIANTS = (vllm2023.LADDER["clean"], vllm2023.LADDER["one copy"])
 
 
 def cases() -> list[dict]:
@@ -58,7 +58,7 @@ class Stretch:
 
     def __init__(self, place: vllm_ladder.Lab, variant: tuple[str, str]):
         self.lab, self.pool, self.engine, self.count, self.times = place, place.pool, place.engines[variant], 0, []
-        place.write_texts(early.chats())
+        place.write_texts(vllm2023.chats())
 
     def submit(self, batch, event) -> float:
         if FIRST <= self.count <= FIRST + COUNT:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from statistics import median
 
 from pod.data import a_card, read
-from pod.experiments import Figure
 from pod.experiments.plus34 import vllm_ladder
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.events import iteration
 from pod.serving.request import Request
 from pod.serving.sampler import SAMPLERS
 from pod.serving.schedulers import Batch
-from pod.show import style
 
 FIGURE = Figure(
     id="sampler-share",

@@ -9,8 +9,8 @@ import pandas as pd
 
 from pod.data import hardware, read
 from pod.experiments.plus34 import vllm_ladder, vllm_timeline
-from pod.serving.early import LADDER
-from pod.show import style
+from pod.lab.show import style
+from pod.serving.vllm2023 import LADDER
 
 CHATS = "144 chats"  # the batch that is like the run's: its mean size, ragged lengths
 KERNELS = {

@@ -8,7 +8,7 @@ from random import Random
 from pod.batch import HybridBatch
 from pod.experiments.lean import lean
 from pod.kernels import single_query
-from pod.measure import peers
+from pod.lab.measure import peers
 
 RECORDING = "single-query"
 KEYS = ("batch",)

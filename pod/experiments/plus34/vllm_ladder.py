@@ -15,7 +15,7 @@ from random import Random
 
 import numpy as np
 
-from pod.serving import early
+from pod.serving import vllm2023
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Engine
 from pod.serving.events import Log
@@ -41,8 +41,8 @@ TODAY = ("hopper", "packed")
 def plan(executor=None) -> Log:
     """The whole run by an executor that takes no time, or by `executor`."""
     pool = executor.pool if executor else PagedPool(BLOCKS, 16)
-    scheduler = VLLM(pool, early.MAX_BATCH, max_tokens=early.MAX_TOKENS)
-    return serve(early.chats(), [scheduler], executor or Ticks())
+    scheduler = VLLM(pool, vllm2023.MAX_BATCH, max_tokens=vllm2023.MAX_TOKENS)
+    return serve(vllm2023.chats(), [scheduler], executor or Ticks())
 
 
 @lru_cache
@@ -85,14 +85,14 @@ class Lab:
         import torch
 
         dtype = dtype or torch.bfloat16
-        self.model = Llama(shape, random_weights(0, shape.layers, device), device, dtype, context=early.LONGEST)
+        self.model = Llama(shape, random_weights(0, shape.layers, device), device, dtype, context=vllm2023.LONGEST)
         self.pool, self.watch, self.texts = PagedPool(blocks, 16), Stopwatch(device), {}
         modern = Engine(self.model, self.pool, today, sample=self._packed, graphs=False)
         for layer in modern.cache.data:
             layer.normal_()
         self.engines = {TODAY: modern}
         for kernel, sampler in CHANGES:
-            engine = early.EarlyEngine(self.model, self.pool, kernel, sampler, modern.cache)
+            engine = vllm2023.EarlyEngine(self.model, self.pool, kernel, sampler, modern.cache)
             engine.on_logits = self.watch.model_is_launched
             self.engines[kernel, sampler] = engine
         for engine in self.engines.values():
@@ -170,7 +170,7 @@ class Visits:
 
     def __init__(self, place: Lab, stops: dict):
         self.lab, self.pool, self.stops, self.found, self.count = place, place.pool, stops, {}, 0
-        place.write_texts(early.chats())
+        place.write_texts(vllm2023.chats())
         self.left = time.perf_counter()
 
     def submit(self, batch, event) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from pod.experiments.plus34 import vllm_ladder
-from pod.serving import early
+from pod.serving import vllm2023
 
 RECORDING = "vllm-timeline"
 KEYS, WHOLE = ("rung", "view", "bin"), ()
@@ -17,7 +17,7 @@ UNITS, L2, REPEATS = vllm_ladder.UNITS, "warm", 1
 TIMER = "torch.profiler of one iteration; unprofiled_ms is the host clock of the median of nine without it"
 BINS, ZOOM_US = 400, 800.0
 VIEWS = ("iteration", "zoom")  # all of it; the first 0.8 ms after the model's last kernel
-RUNGS = tuple(early.LADDER)
+RUNGS = tuple(vllm2023.LADDER)
 GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 WAITS = ("Synchronize", "cudaMemcpyAsync")  # the copy of a result makes the host wait, too
 
@@ -53,7 +53,7 @@ def _all() -> dict[str, dict]:
 def _profile_all(visit: vllm_ladder.Visits, batch, event) -> dict[str, dict[str, list[dict]]]:
     """All rungs by the clock first: once a profiler has been attached, every later launch is slower."""
     found, once = {}, visit.lab.once
-    plain = {rung: median(once(early.LADDER[rung], batch, event)["ms"] for _ in range(9)) for rung in RUNGS}
+    plain = {rung: median(once(vllm2023.LADDER[rung], batch, event)["ms"] for _ in range(9)) for rung in RUNGS}
     for rung in RUNGS:
         profiled = _profile(rung, visit.lab, batch, event)
         found[rung] = {view: [row | {"unprofiled_ms": plain[rung]} for row in rows] for view, rows in profiled.items()}
@@ -63,7 +63,7 @@ def _profile_all(visit: vllm_ladder.Visits, batch, event) -> dict[str, dict[str,
 def _profile(rung: str, place: vllm_ladder.Lab, batch, event) -> dict[str, list[dict]]:
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    variant = early.LADDER[rung]
+    variant = vllm2023.LADDER[rung]
     engine = place.engines[variant]
     hook = engine.on_logits
     engine.on_logits = lambda: (hook(), _mark())

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pod.data import read
 from pod.experiments.pod import pod_t4, pod_t5, pod_t6
 from pod.experiments.pod.pod_12 import overlap_hidden, overlap_paper
-from pod.serving.cost import Efficiency
-from pod.serving.experiments import POD, SARATHI, SYSTEMS, VLLM, online, slower
+from pod.experiments.pod.shared import KEYS, of
+from pod.simulate.cost import Efficiency
+from pod.simulate.scenarios import POD, SARATHI, SYSTEMS, VLLM, online, slower
 
 FIGURE = pod_t5.FIGURE  # as simulated as the tables are
 COMPUTED = "online"
-KEYS, READS = ("workload", "qps", "chunk", "system", "overlap", "slowdown"), ("methods-sweep",)
+READS = ("methods-sweep",)
 CASES = [(t.WORKLOAD, float(load), t.CHUNK) for t in (pod_t4, pod_t5) for load in t.LOADS]
 AROUND = (0.95, 1.05)  # iterations shorter and longer by what no model of a server is sure of
 INTERNAL, ARXIV = pod_t4.WORKLOAD, pod_t5.WORKLOAD
@@ -31,12 +31,6 @@ def measure(case: dict) -> dict[str, float]:
     run = online(case["workload"], case["qps"], case["chunk"])[case["system"]]
     run = slower(run, case["slowdown"]).but(efficiency=Efficiency(overlap=case["overlap"] or overlap_paper()))
     return run.metrics()
-
-
-def of(workload: str, qps: float, chunk: int, system: str, overlap: float | None = None, slowdown: float = 1.0) -> dict:
-    """The metrics of one run. POD hides what the paper's Table 7 hides, unless `overlap` says otherwise."""
-    hides = (overlap or overlap_paper()) if system == POD else 0.0
-    return dict(read("online").set_index(list(KEYS)).loc[workload, qps, chunk, system, hides, slowdown])
 
 
 def _all(metric: str, overlap: float | None = None, slow: float = 1.0) -> dict[tuple[str, float], dict[str, float]]:

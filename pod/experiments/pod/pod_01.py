@@ -14,11 +14,11 @@ from matplotlib import pyplot as plt
 import pod
 from pod.batch import MODELS, TABLE1, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.methods.shared import PEERS, TONES, recorded
 from pod.kernels.build import gpu_of
-from pod.measure import counters, peers, timing
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.measure import ncu, peers, timing
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-01",
@@ -104,7 +104,7 @@ def measure(case: dict) -> dict:
 def _counters() -> list[dict[str, float]]:
     """All rows in one go, as ncu takes seconds to start; none where it cannot read them."""
     try:
-        rows = counters.profile(__name__)
+        rows = ncu.profile(__name__)
         if len(rows) != len(cases()):
             raise ValueError(f"ncu saw {len(rows)} calls of {len(cases())}")
         return rows

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from pod.experiments import Figure
-from pod.serving.experiments import ARRIVES, FIVE, LONG, chat
-from pod.serving.metrics import token_times
-from pod.show import style
-from pod.show.serving import request_lanes
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.lab.show.serving import request_lanes
+from pod.simulate.metrics import token_times
+from pod.simulate.scenarios import ARRIVES, FIVE, LONG, chat
 
 FIGURE = Figure(
     id="pod-02",

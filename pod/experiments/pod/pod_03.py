@@ -6,11 +6,11 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.patches import FancyBboxPatch
 
-from pod.experiments import Figure
 from pod.experiments.basics.stutter import batch as chat_batch
 from pod.hardware import A100
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.shapes import SHAPES
-from pod.show import style
 
 FIGURE = Figure(
     id="pod-03",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
-from pod.experiments import Figure
 from pod.experiments.engine import engine_timeline
 from pod.hardware import H200
-from pod.serving.cost import MeasuredCost
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.shapes import shape
-from pod.show import style
+from pod.simulate.cost import MeasuredCost
 
 FIGURE = Figure(
     id="pod-04",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from pod import paper
-from pod.experiments import Figure
 from pod.hardware import A100, H200
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-05",

@@ -8,14 +8,14 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod import paper
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.basics import wave_step
 from pod.experiments.methods.shared import METHODS, TONES, gain, recorded, with_parts
-from pod.measure import peers
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-06",

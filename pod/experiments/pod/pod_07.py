@@ -11,15 +11,15 @@ from statistics import median
 
 import pandas as pd
 
-from pod import paper
 from pod.data import read
-from pod.experiments import Figure
 from pod.kernels import build
 from pod.kernels import fusion as micro
 from pod.kernels.fusion import ALONE, METHODS, NAMES, Work
-from pod.measure import timing
-from pod.show import style
-from pod.trace import both_share
+from pod.kernels.trace import both_share
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import timing
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-07",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from matplotlib import pyplot as plt
 
-from pod import kernels, trace
+from pod import kernels
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
-from pod.show import gantt, style
-from pod.show.tickets import LETTERS, book
+from pod.lab import trace
+from pod.lab.figure import Figure
+from pod.lab.show import gantt, style
+from pod.lab.show.tickets import LETTERS, book
 
 FIGURE = Figure(
     id="pod-08",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod.experiments import Figure
-from pod.show import style
-from pod.show.code import Listing, piece
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.lab.show.code import Listing, piece
 
 FIGURE = Figure(
     id="pod-09",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
 from pod.batch import HybridBatch
-from pod.experiments import Figure
 from pod.hardware import A100, H200
-from pod.show import style
-from pod.tiling import Tile, computed_flops
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate.tiling import Tile, computed_flops
 
 FIGURE = Figure(
     id="pod-10",

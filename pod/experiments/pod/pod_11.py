@@ -10,15 +10,15 @@ from random import Random
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod import paper
 from pod.data import a_card, read
-from pod.experiments import Figure
 from pod.experiments.hopper import hopper_sweep
 from pod.experiments.hopper.hopper_sweep import filtered, geomean
 from pod.experiments.methods.shared import CONFIGURATIONS, METHODS, PEERS, TONES, gain, recorded, with_parts
 from pod.hardware import H200
-from pod.measure import peers
-from pod.show import style, violins
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style, violins
 
 FIGURE = Figure(
     id="pod-11",

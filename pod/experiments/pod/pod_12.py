@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
 from pod.data import read
-from pod.experiments import Figure
 from pod.experiments.pod import pod_11
-from pod.serving.cost import Efficiency
-from pod.serving.experiments import POD, SARATHI, VLLM, offline
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.shapes import SHAPES
-from pod.show import style
+from pod.simulate.cost import Efficiency
+from pod.simulate.scenarios import POD, SARATHI, VLLM, offline
 
 FIGURE = Figure(
     id="pod-12",

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure, short
 from pod.experiments.methods.shared import recorded, with_parts
-from pod.measure import peers
-from pod.show import style
+from pod.lab.figure import Figure, short
+from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-13",

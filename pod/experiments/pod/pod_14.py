@@ -9,14 +9,14 @@ from functools import partial
 
 import pandas as pd
 
-from pod import paper
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.methods.shared import gain, recorded
-from pod.measure import peers
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style
 from pod.schedule.binding import POLICIES
-from pod.show import style
 
 FIGURE = Figure(
     id="pod-14",

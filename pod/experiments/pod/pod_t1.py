@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod import paper
 from pod.batch import TABLE1
-from pod.experiments import Figure
 from pod.hardware import A100, H200
+from pod.lab import paper
+from pod.lab.figure import Figure
 
 FIGURE = Figure(
     id="pod-t1",

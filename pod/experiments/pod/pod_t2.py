@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from pod import paper
-from pod.experiments import Figure
 from pod.experiments.pod import pod_07
 from pod.kernels.fusion import NAMES
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-t2",

@@ -9,15 +9,15 @@ import re
 
 import pandas as pd
 
-from pod import paper
 from pod.batch import HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.experiments.methods.shared import METHODS, PEERS, recorded
-from pod.measure import peers
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-t3",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pod.experiments import Figure
 from pod.experiments.pod.pod_t5 import panels, rows
+from pod.lab.figure import Figure
 
 FIGURE = Figure(
     id="pod-t4",

@@ -6,9 +6,10 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator
 
-from pod import paper
-from pod.experiments import Figure
-from pod.show import style
+from pod.experiments.pod.shared import of
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-t5",
@@ -30,8 +31,6 @@ def table():
 
 def rows(workload: str, chunk: int, loads, table_key: str):
     """One row a load, system and metric: the paper's value, ours, and ours with slower iterations."""
-    from pod.experiments.pod.online import of
-
     out = [(float(load), system, metric, paper.value(f"pod.{table_key}.{load}.{SYSTEMS[system]}.{metric}"),
             *(of(workload, float(load), chunk, system, slowdown=slow)[metric] for slow in SLOWDOWNS))
            for load in loads for system in SYSTEMS for metric in METRICS]  # fmt: skip

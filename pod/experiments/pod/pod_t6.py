@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
-from pod.experiments import Figure
 from pod.experiments.pod.pod_t4 import WORKLOAD
-from pod.serving.experiments import POD, VLLM
-from pod.show import style
+from pod.experiments.pod.shared import of
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate.scenarios import POD, VLLM
 
 FIGURE = Figure(
     id="pod-t6",
@@ -23,8 +24,6 @@ CHUNKS, QPS, METRICS = (1024, 1536, 2048), 1.1, ("ttft_p50", "ttft_p99", "tbt_p5
 
 def table():
     """One row a system and metric; the systems are vLLM and Sarathi+POD at three chunks."""
-    from pod.experiments.pod.online import of
-
     runs = {"vLLM": of(WORKLOAD, QPS, CHUNKS[0], VLLM)}
     runs |= {f"chunk {chunk}": of(WORKLOAD, QPS, chunk, POD) for chunk in CHUNKS}
     rows = []

@@ -8,13 +8,13 @@ from __future__ import annotations
 from functools import partial
 
 import pod
-from pod import paper
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments import Figure
 from pod.experiments.methods.shared import recorded
-from pod.measure import peers
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-t7",

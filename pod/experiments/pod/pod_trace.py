@@ -12,12 +12,12 @@ import pandas as pd
 import pod
 from pod.batch import HybridBatch
 from pod.data import read
-from pod.experiments import Figure
 from pod.kernels.sm80 import TRACE_FIELDS
-from pod.measure import timing
+from pod.kernels.trace import both_over_time, both_share, held_both
+from pod.lab.figure import Figure
+from pod.lab.measure import timing
+from pod.lab.show import style
 from pod.schedule.binding import OPS
-from pod.show import style
-from pod.trace import both_over_time, both_share, held_both
 
 FIGURE = Figure(
     id="pod-trace",

@@ -6,10 +6,10 @@ from functools import cache
 
 import pandas as pd
 
-from pod.experiments import Figure
+from pod.lab.figure import Figure
+from pod.lab.show.serving import bubble_share, pipeline
 from pod.serving.request import Request
-from pod.serving.simulate import Setup, simulate
-from pod.show.serving import bubble_share, pipeline
+from pod.simulate.run import Setup, simulate
 
 FIGURE = Figure(
     id="sarathi-01",

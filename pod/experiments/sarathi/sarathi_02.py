@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pod.experiments import Figure
 from pod.experiments.sarathi.sarathi_01 import picture, rows
+from pod.lab.figure import Figure
 
 FIGURE = Figure(
     id="sarathi-02",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
-from pod.experiments import Figure
 from pod.hardware import gpu
-from pod.serving.cost import AnalyticalCost, Work
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.shapes import shape
-from pod.show import style
+from pod.simulate.cost import AnalyticalCost, Work
 
 FIGURE = Figure(
     id="sarathi-03",

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from pod.batch import HybridBatch
-from pod.experiments import Figure
+from pod.lab.figure import Figure
+from pod.lab.show import causal_cells, style, tiles
 from pod.reference import attention
-from pod.show import causal_cells, style, tiles
 
 FIGURE = Figure(
     id="sarathi-04",

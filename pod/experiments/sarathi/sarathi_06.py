@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from pod.experiments import Figure
+from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.serving.blocks import ReservedPool
-from pod.serving.experiments import ticked
 from pod.serving.schedulers import Orca, SarathiV1
-from pod.show import style
+from pod.simulate.scenarios import ticked
 
 FIGURE = Figure(
     id="sarathi-06",

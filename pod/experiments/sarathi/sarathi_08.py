@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
 from pod.data import read
-from pod.experiments import Figure
-from pod.serving.experiments import best_ratio, reserved_a6000
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate.scenarios import best_ratio, reserved_a6000
 
 FIGURE = Figure(
     id="sarathi-08",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod import paper
 from pod.data import read
-from pod.experiments import Figure
-from pod.serving.experiments import GPT3, PIPELINE_LENGTH, pipeline, pipeline_batch, speedups
-from pod.serving.simulate import kv_tokens
-from pod.serving.summary import BUBBLE_PERCENTILES
-from pod.show import style
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate.run import kv_tokens
+from pod.simulate.scenarios import GPT3, PIPELINE_LENGTH, pipeline, pipeline_batch, speedups
+from pod.simulate.summary import BUBBLE_PERCENTILES
 
 FIGURE = Figure(
     id="sarathi-09",

@@ -6,12 +6,12 @@ from functools import cache
 
 import pandas as pd
 
-from pod.experiments import Figure
+from pod.lab.figure import Figure
+from pod.lab.show.serving import pool_picture
 from pod.serving.blocks import PagedPool
 from pod.serving.loop import Ticks, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import VLLM
-from pod.show.serving import pool_picture
 
 FIGURE = Figure(
     id="vllm-01",

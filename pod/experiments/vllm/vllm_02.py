@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from pod.experiments import Figure
-from pod.serving.metrics import memory, metrics
-from pod.serving.simulate import Setup, simulate
-from pod.serving.workload import Workload
-from pod.show import style
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate.metrics import memory, metrics
+from pod.simulate.run import Setup, simulate
+from pod.simulate.workload import Workload
 
 FIGURE = Figure(
     id="vllm-02",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod.experiments import Figure
-from pod.serving.experiments import CROWD, crowded
-from pod.show.serving import request_grids
+from pod.lab.figure import Figure
+from pod.lab.show.serving import request_grids
+from pod.simulate.scenarios import CROWD, crowded
 
 FIGURE = Figure(
     id="vllm-03",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pod.experiments import Figure
-from pod.serving.experiments import ARRIVES, chat
-from pod.show.serving import iteration_strip
+from pod.lab.figure import Figure
+from pod.lab.show.serving import iteration_strip
+from pod.simulate.scenarios import ARRIVES, chat
 
 FIGURE = Figure(
     id="vllm-04",

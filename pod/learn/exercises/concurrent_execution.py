@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pod.gpusim import Chip, Cta, InOrder, Kind, Piece, simulate
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
+from pod.simulate.gpusim import Chip, Cta, InOrder, Kind, Piece, simulate
 
 CHAPTER = "concurrent_execution"
 

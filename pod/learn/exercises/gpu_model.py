@@ -99,7 +99,7 @@ shares = Exercise(
             gives(_once),
         ),
     ],
-    "`Pace.on_sm` in pod/gpusim.py is this loop, with warps for workers.",
+    "`Pace.on_sm` in pod/simulate/gpusim.py is this loop, with warps for workers.",
 )
 
 EXERCISES = (shares,)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pod.batch import HybridBatch
-from pod.broken import Mistake
+from pod.lab.mutate import Mistake
 from pod.learn import changed
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question

@@ -1,5 +1,5 @@
 """What published systems decide differently from us. With these classes the batches are theirs, one by one:
-tests/test_golden_schedules.py holds them against schedules that the systems themselves have made.
+tests/simulate/test_golden_schedules.py holds them against schedules that the systems themselves have made.
 
     a block for every token   A decode wants a free block though its token has a place already, and a request that
                               returns from the host wants one more than it held. So they preempt without need.

@@ -1,0 +1,1 @@
+"""The laboratory: measure, compare, keep, judge and draw. Nothing of the library needs it."""

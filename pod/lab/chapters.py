@@ -1,0 +1,70 @@
+"""The walk: all chapters in order, also those that are still to come. A chapter is here when its notebook is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pod.files import ROOT
+
+FOLDER = ROOT / "notebooks"
+SPELLED = {"sm": "SM", "pod": "POD", "gpu": "GPU", "hopper": "Hopper"}
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One question. `name` is the stem of its notebook."""
+
+    name: str
+    minutes: int
+    question: str
+
+    @property
+    def title(self) -> str:
+        number, _, words = self.name.partition("_")
+        return " ".join([number, *(SPELLED.get(word, word) for word in words.split("_"))])
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / f"{self.name}.ipynb"
+
+
+PARTS: dict[str, tuple[Chapter, ...]] = {
+    "The pieces": (
+        Chapter("00_start_here", 10, "Why does the chat stutter?"),
+        Chapter("01_online_softmax", 20, "Can a softmax be computed in pieces, in any order?"),
+        Chapter("02_tiling", 25, "Why tiles, and which?"),
+        Chapter("03_two_phases", 20, "Why is prefill hungry for FLOPs and decode for bytes?"),
+    ),
+    "One kernel for both": (
+        Chapter("04_waves", 20, "Why does one more request slow decode by a quarter?"),
+        Chapter("05_concurrent_execution", 30, "Who can run two operations at once?"),
+        Chapter("06_sm_aware_scheduling", 25, "How does a CTA find out where it is and choose?"),
+        Chapter("07_pod_kernel", 40, "What is in the kernel?"),
+    ),
+    "Does it work?": (
+        Chapter("08_attention_results", 30, "Does it work?"),
+        Chapter("09_gpu_model", 30, "Can we predict a GPU we do not have?"),
+        Chapter("10_lean_attention", 30, "How should a few long decodes fill 132 SMs?"),
+    ),
+    "The server around it": (
+        Chapter("11_continuous_batching", 30, "Who may run in this iteration, and where does its KV live?"),
+        Chapter("12_chunked_prefill", 30, "How does the long prompt stop blocking the chat?"),
+        Chapter("13_serving_engine", 30, "Can I read a whole engine?"),
+        Chapter("14_end_to_end", 30, "What does the user feel?"),
+        Chapter("15_profiling_an_engine", 25, "Where did the other half of the time go?"),
+    ),
+    "Beyond the paper": (Chapter("16_pod_on_hopper", 45, "And on today's GPU?"),),
+    "With your own hands": (Chapter("17_first_kernels", 35, "What does one thread do, and who waits for whom?"),),
+}
+CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
+
+
+def markdown(folder: str = "") -> str:
+    """All chapters as a table; those whose notebook is here are links, the others say so. `folder` is the way there."""
+    rows = ["| | chapter | its question | minutes |", "|---|---|---|---|"]
+    for part, chapters in PARTS.items():
+        for i, c in enumerate(chapters):
+            title = f"[{c.title}]({folder}{c.path.name})" if c.path.exists() else f"{c.title} *(to come)*"
+            rows.append(f"| {part if i == 0 else ''} | {title} | {c.question} | {c.minutes} |")
+    return "\n".join(rows)

@@ -1,0 +1,248 @@
+"""`python -m pod figures`: draw figures into figures/<id>.png and .csv, and write the gallery figures/index.html."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+import pandas as pd
+from matplotlib import pyplot as plt
+
+from pod import files
+from pod.data import DATA, choose, path_of, sidecar_of
+from pod.files import ROOT
+from pod.lab import claims, paper, registry
+from pod.lab.figure import OURS, Figure
+from pod.sweep import sweep
+
+BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on", "missing": "still missing"}
+STYLE = Path(__file__).with_name("gallery.css")
+ROWS_SHOWN = 24
+FEW = 8  # figures, for which it is not worth to start processes
+SHOWN = ("gpu", "driver", "cuda", "torch", "python", "started", "timer", "l2", "repeats", "commit", "command", "reads",
+         "held", "part", "corrected")  # fmt: skip
+
+# ---------------------------------------------------------------- drawing
+
+
+def reproduce(ids: Iterable[str], out: Path) -> list[str]:
+    """Draw each figure and write its table; returns the ids that failed, after the others are done."""
+    ids = list(ids)
+    for figure_id in ids:
+        registry.load(figure_id)  # unknown ids end it before any work
+    files.ready(out)
+    print(f"drawing {len(ids)} of {len(registry.drawable())} figures into {out}/: half a minute", flush=True)
+    failed = []
+    cores = None if len(ids) > FEW else 1
+    for figure_id, seconds, error in sweep(_drawn, [(figure_id, out) for figure_id in ids], cores):
+        if error:
+            failed.append(figure_id)
+            print(f"{figure_id:<14} FAILED  {error}", file=sys.stderr, flush=True)
+        else:
+            print(f"{figure_id:<14} {seconds:5.1f} s  {registry.find(figure_id).title}", flush=True)
+    return failed
+
+
+def _drawn(task: tuple[str, Path]) -> tuple[str, float, str]:
+    """Seconds that a figure took, and why it failed: one that is broken must not hide the others."""
+    figure_id, out = task
+    begin = time.perf_counter()
+    try:
+        _draw(registry.load(figure_id), figure_id, out)
+        return figure_id, time.perf_counter() - begin, ""
+    except Exception as error:
+        return figure_id, 0.0, f"{type(error).__name__}: {error}"
+
+
+def _draw(module, figure_id: str, out: Path) -> None:
+    plt.switch_backend("Agg")
+    table = module.table()
+    picture = module.draw(table)
+    table.to_csv(out / f"{figure_id}.csv", index=False, float_format="%.6g")
+    picture.savefig(out / f"{figure_id}.png", dpi=150, bbox_inches="tight", facecolor="white")
+    plt.close(picture)
+
+
+# ---------------------------------------------------------------- the page
+
+
+def write_index(out: Path) -> Path:
+    """The gallery: one file that needs no network and no neighbour."""
+    page = out / "index.html"
+    page.write_text(_page(out), encoding="utf-8")
+    return page
+
+
+def _page(out: Path) -> str:
+    by_figure = defaultdict(list)
+    results = claims.results()
+    for result in results:
+        by_figure[result.claim.shown_in].append(result)
+    sections = defaultdict(list)
+    for figure in registry.figures():
+        sections[figure.source.split(",")[0]].append(figure)
+    body = "".join(_section(name, figures, by_figure, out) for name, figures in sections.items())
+    nav = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in sections)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>POD-Attention, rebuilt: the gallery</title><style>{STYLE.read_text(encoding="utf-8")}</style></head><body>
+<header><h1>POD-Attention, rebuilt</h1>
+<p class="lead">Every figure and table of two papers and three posts, beside what this repository gets. A badge says
+how: <b class="badge done">computed</b> exactly, <b class="badge simulated">simulated</b> by a model,
+<b class="badge recorded">recorded</b> on the GPU it names, or <b class="badge simulated">composed</b> from recordings
+of its parts.</p>
+{_progress(registry.figures(), results)}<nav>{nav}</nav></header>
+<main>{body}</main>
+<footer>Made by <code>make reproduce-figures</code>. {escape(claims.foreseen(results))} Claims and bands:
+<code>data/claims.toml</code>, <code>data/bands.csv</code>. Paper numbers: <code>data/paper/</code>.</footer>
+</body></html>
+"""
+
+
+def _progress(figures, results) -> str:
+    states = Counter(figure.badge for figure in figures)
+    bar = "".join(f'<i class="{s}" style="flex:{states[s]}"></i>' for s in BADGES if states[s])
+    legend = "".join(
+        f'<span><b class="dot {s}"></b>{states[s]} {label.removesuffix(" on")}</span>' for s, label in BADGES.items()
+    )
+    return f'<div class="bar">{bar}</div><p class="legend">{legend}</p>{_tally(results)}'
+
+
+def _tally(results) -> str:
+    """How many claims hold, by whose they are and on what evidence."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("claims", "evidence", *claims.PLURAL.values()))
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{cell}</td>' for cell in (whose, evidence, *counts))}</tr>"
+        for whose, evidence, *counts in claims.tally(results)
+    )
+    return f'<div class="scroll tally"><table><tr>{head}</tr>{rows}</table></div>'
+
+
+def _section(name: str, figures, by_figure, out: Path) -> str:
+    drawn = [figure for figure in figures if not figure.lacks and (out / f"{figure.id}.png").is_file()]
+    others = [figure for figure in figures if figure not in drawn]
+    cards = "".join(_card(figure, by_figure[figure.id], out) for figure in drawn)
+    rows = "".join(_row(figure, by_figure[figure.id]) for figure in others)
+    rest = f'<h3>Not drawn</h3><div class="rows">{rows}</div>' if others else ""
+    count = f"{len(drawn)} of {len(figures)}"
+    return f'<section id="{_anchor(name)}"><h2>{escape(name)} <small>{count}</small></h2>{cards}{rest}</section>'
+
+
+def _card(figure: Figure, results, out: Path) -> str:
+    label = f"{figure.how} {figure.gpu}" if figure.gpu else BADGES[figure.state]
+    where = "" if figure.source == OURS else f"<span>{escape(figure.source)}</span>"
+    return f"""<article id="{figure.id}">
+<p class="meta"><b class="badge {figure.badge}">{label}</b>{where}<code>{figure.id}</code>{_chapter(figure.chapter)}</p>
+<h3>{escape(figure.title)}</h3>
+<p class="method">{escape(figure.method)}</p>
+<a class="plate" href="{figure.id}.png"><img alt="{escape(figure.title)}" src="{_image(out / f"{figure.id}.png")}"></a>
+{_claims(results)}<div class="folds">{_data(out / f"{figure.id}.csv")}{_stated(figure.id)}{_provenance(figure)}</div>
+</article>"""
+
+
+def _row(figure: Figure, results) -> str:
+    inside = _claims(results) + _stated(figure.id, fold=False)
+    when = figure.state_text if figure.lacks else "not drawn in this run"
+    head = f"<code>{figure.id}</code><span>{escape(figure.title)}</span><em>{when}</em>"
+    return f"<details><summary>{head}</summary>{inside}</details>" if inside else f'<div class="row">{head}</div>'
+
+
+def _claims(results) -> str:
+    if not results:
+        return ""
+    css = {claims.HOLDS: "holds", claims.FAILS: "fails", claims.CANNOT: "open", claims.OPEN: "open"}
+    rows = "".join(
+        f"<tr><td>{escape(r.claim.statement)}{_note(r.base)}{_note(r.why)}</td>{_value(r.claim.number)}"
+        f'<td class="n">{r.ours_text}</td><td>{r.evidence}</td><td class="n">{r.band_text}</td>'
+        f'<td><b class="verdict {css[r.verdict]}">{r.verdict}</b></td></tr>'
+        for r in results
+    )
+    head = "<tr><th>claim</th><th>paper</th><th>ours</th><th>evidence</th><th>holds within</th><th>verdict</th></tr>"
+    return f'<div class="scroll"><table>{head}{rows}</table></div>'
+
+
+def _value(number: paper.Number) -> str:
+    css = "" if number.unit == "label" else ' class="n"'
+    return f"<td{css}>{escape(number.text)}</td>"
+
+
+def _note(text: str) -> str:
+    return f"<br><small>{escape(text)}</small>" if text else ""
+
+
+def _data(path: Path) -> str:
+    table = pd.read_csv(path)
+    more = f"<p>First {ROWS_SHOWN} of {len(table)} rows.</p>" if len(table) > ROWS_SHOWN else ""
+    html = table.head(ROWS_SHOWN).to_html(index=False, border=0, na_rep="", float_format=lambda v: f"{v:.5g}")
+    link = f'<p><a href="{path.name}">{path.name}</a></p>'
+    return f'<details><summary>Data</summary><div class="scroll">{html}</div>{more}{link}</details>'
+
+
+def _stated(figure_id: str, fold: bool = True) -> str:
+    stated = paper.of_figure(figure_id)
+    if not stated:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(n.quantity)}</td>{_value(n)}"
+        f'<td class="n">{escape(n.where)}</td><td>{escape(n.note)}</td></tr>'
+        for n in stated
+    )
+    head = "<tr><th>stated</th><th>value</th><th>where</th><th>note</th></tr>"
+    table = f'<div class="scroll"><table>{head}{rows}</table></div>'
+    return f"<details><summary>What the source states</summary>{table}</details>" if fold else table
+
+
+def _provenance(figure: Figure) -> str:
+    lines = []
+    for path in map(path_of, figure.data):
+        meta = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+        shown = {name: meta[name] for name in SHOWN if name in meta}
+        where = path.relative_to(DATA).as_posix()
+        lines.append(f"<p><code>{escape(where)}</code></p><pre>{escape(json.dumps(shown, indent=1))}</pre>")
+    return f"<details><summary>Provenance</summary>{''.join(lines)}</details>" if lines else ""
+
+
+def _chapter(number: str) -> str:
+    notebook = next((ROOT / "notebooks").glob(f"{number}_*.ipynb"), None)
+    text = f"chapter {number}"
+    return f'<a href="../notebooks/{notebook.name}">{text}</a>' if notebook else f"<span>{text}</span>"
+
+
+def _image(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def _anchor(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name.lower())
+
+
+# ---------------------------------------------------------------- the verb
+
+
+def configure(parser) -> None:
+    parser.add_argument("ids", nargs="*", metavar="ID", help="e.g. pod-06; every figure that is here when left out")
+    parser.add_argument("--list", action="store_true", help="name every figure and table with its state, one a line")
+    parser.add_argument("--from", dest="place", metavar="PLACE", help="whose measurements: recorded (default), fresh, "
+                        "or one GPU's folder of these, as fresh/h100")  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder to write to (default: figures)")
+
+
+def run(args) -> int:
+    if args.place:
+        choose(args.place)
+    if args.list:
+        print("\n".join(figure.line for figure in registry.figures()))
+        return 0
+    ids = list(dict.fromkeys(args.ids)) or [figure.id for figure in registry.drawable()]
+    failed = reproduce(ids, args.out)
+    for figure in registry.figures():
+        if figure.lacks and not args.ids:
+            print(f"{figure.id:<14} left out: {figure.state_text}")
+    print(f"gallery: {write_index(args.out)}")
+    return 1 if failed else 0

@@ -1,0 +1,116 @@
+"""The generated parts of README.md: the walk, what the gain is made of, the claims and the pictures. What stands
+between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test fails when it is out of date."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from pod.experiments.engine import engine_runs
+from pod.experiments.hopper import hopper_peers
+from pod.files import ROOT
+from pod.lab import chapters, claims, registry
+from pod.serving.shapes import SHAPES
+from pod.simulate import windows
+
+README = ROOT / "README.md"
+PICTURES = {"stutter": "stutter", "peers": "hopper-peers"}  # block: figure
+
+
+def contents() -> str:
+    return chapters.markdown("notebooks/") + "\n"
+
+
+def path_of(figure: str) -> Path:
+    return ROOT / "notebooks" / "pictures" / f"{figure}.png"
+
+
+def picture(name: str) -> str:
+    figure = registry.find(name)
+    image = f"![{figure.title}]({path_of(name).relative_to(ROOT).as_posix()})"
+    return f"{image}\n\n*{figure.title} ({figure.state_text}).* {figure.method.rstrip('.')}.\n"
+
+
+def gain() -> str:
+    """What our kernel gains over two calls of FlashAttention-3, in two: better halves, and fusing them."""
+    some, watts = f"{hopper_peers.batches()} hybrid batches", f"{hopper_peers.watts():.0f} W"
+    steady = f"the same back to back, at {watts}"
+    ways = {f"time of {some}, cold L2": "cold", steady: "steady", "their energy": "energy"}
+    rows = [(name, hopper_peers.halves(way), hopper_peers.fusing(way)) for name, way in ways.items()]
+    models = [model for model in windows.LOADS if model in SHAPES]
+    rows += [(f"a run of the engine, {SHAPES[m].name}", engine_runs.halves(m), engine_runs.fusing(m)) for m in models]
+    head = "| two calls of FlashAttention-3 over ours | in all | better halves | fusing them |\n|---|--:|--:|--:|\n"
+    return head + "".join(f"| {name} | {a * b:.2f}x | {a:.2f}x | {b:.2f}x |\n" for name, a, b in rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"chapters": contents, "gain": gain, "claims": claims.markdown}
+BLOCKS |= {block: partial(picture, figure) for block, figure in PICTURES.items()}
+
+
+def refreshed(text: str) -> str:
+    """The README with every generated part made anew."""
+    for name, make in BLOCKS.items():
+        parts = re.split(rf"(<!-- {name}:.*?-->\n|<!-- end of {name} -->)", text)
+        if len(parts) != 5:
+            raise ValueError(f"README.md: {len(parts) // 4} blocks named {name!r}, wanted is one")
+        text = "".join([*parts[:2], make(), *parts[3:]])
+    return text
+
+
+def draw(name: str):
+    """The figure as pixels [height, width, 3], floats from 0 to 1."""
+    plt.switch_backend("Agg")
+    module, file = registry.load(name), io.BytesIO()
+    figure = module.draw(module.table())
+    figure.savefig(file, format="png", dpi=110, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
+    return plt.imread(io.BytesIO(file.getvalue()))[..., :3]
+
+
+def same_picture(one, other) -> bool:
+    """Fonts are drawn a little differently from system to system; anything that a reader could see is a change."""
+    return one.shape == other.shape and float(np.mean(np.abs(one - other).max(axis=-1) > 0.3)) < 1e-3
+
+
+def is_fresh(name: str) -> bool:
+    path = path_of(name)
+    return path.is_file() and same_picture(plt.imread(path)[..., :3], draw(name))
+
+
+def _save(name: str) -> None:
+    path_of(name).parent.mkdir(parents=True, exist_ok=True)
+    plt.imsave(path_of(name), draw(name))
+
+
+def _old_pictures() -> list[str]:
+    return [figure for figure in PICTURES.values() if not is_fresh(figure)]
+
+
+def out_of_date() -> list[str]:
+    text = README.read_text(encoding="utf-8")
+    parts = [] if refreshed(text) == text else [README.name]
+    return parts + [path_of(name).relative_to(ROOT).as_posix() for name in _old_pictures()]
+
+
+def configure(parser) -> None:
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+
+
+def run(args) -> int:
+    stale = out_of_date()
+    if args.check:
+        if stale:
+            print(f"out of date: {', '.join(stale)}; `python -m pod readme` mends it", file=sys.stderr)
+        return 1 if stale else 0
+    README.write_text(refreshed(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for name in _old_pictures():
+        _save(name)
+    print(f"refreshed {', '.join(stale)}" if stale else "README.md is up to date")
+    return 0

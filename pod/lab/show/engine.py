@@ -1,0 +1,109 @@
+"""Pictures of the engine: the tokens of one step, pages that grow, and one iteration on the host and on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from pod.lab.show import style
+from pod.lab.show.serving import name
+from pod.serving.blocks import PagedPool
+from pod.serving.events import Log
+from pod.serving.loop import Replay, serve
+from pod.serving.request import Request
+from pod.serving.schedulers import Batch, Sarathi
+from pod.serving.step import Step
+
+
+def wrong_owners(batch: Batch) -> list[Request]:
+    """A bug that was published: the list of requests has the decodes first, the tensors have the prompts first."""
+    return list(batch.decodes) + [c.request for c in batch.prefills if c.last]
+
+
+def step_table(step: Step, owners: Sequence[int], block: int):
+    """One row a token: whose it is, its place in the text, its place in the cache, and whether its row predicts."""
+    import numpy as np
+    import pandas as pd
+
+    whose = np.repeat([name(i) for i in owners], step.q_lens)
+    predicts = np.isin(np.arange(len(step.tokens)), step.rows)
+    return pd.DataFrame({"request": whose, "token": step.tokens, "position": step.positions,
+                         "block": step.slots // block, "offset": step.slots % block, "predicts": predicts})  # fmt: skip
+
+
+def page_tables(log: Log) -> list[dict[int, list[int]]]:
+    """The block tables after each iteration was scheduled: the recorded run, scheduled once more."""
+    pool = PagedPool(log.run["blocks"], log.run["block_size"])
+    scheduler, states = Sarathi(pool, len(log.requests), chunk=log.run["chunk"]), []
+
+    class Watched(Replay):
+        def submit(self, batch, event):
+            states.append({i: list(table) for i, table in pool.tables.items()})
+            return super().submit(batch, event)
+
+    made = {i: sum(c[0] == i and c[3] for e in log.iterations for c in e.prefills)
+            + sum(i in e.decodes for e in log.iterations) for i, *_ in log.requests}  # fmt: skip
+    serve([Request(i, prompt, made[i], arrival) for i, arrival, prompt, _ in log.requests], [scheduler], Watched(log))
+    return states
+
+
+def pages_grow(log: Log) -> Figure:
+    """Tokens in the cache of each request, and the pages that hold them, iteration by iteration."""
+    from matplotlib import pyplot as plt
+
+    block, tables = log.run["block_size"], page_tables(log)
+    figure, axes = plt.subplots(1, len(log.requests), figsize=(9.5, 2.5), dpi=style.DPI, layout="constrained",
+                                sharey=True)  # fmt: skip
+    for ax, (i, *_) in zip(axes, log.requests, strict=True):
+        style.tidy(ax)
+        tokens, cached = [], 0
+        for event in log.iterations:
+            cached = sum([c[2] + c[1] for c in event.prefills if c[0] == i]) or cached + (i in event.decodes)
+            tokens.append(cached)
+        held = [block * len(table.get(i, ())) for table in tables]
+        tokens = [n if h else float("nan") for n, h in zip(tokens, held, strict=True)]
+        ax.fill_between(range(len(held)), held, step="post", color=style.WORKERS[i], alpha=0.3, linewidth=0,
+                        label="pages")  # fmt: skip
+        ax.step(range(len(held)), tokens, where="post", color=style.INK, linewidth=1.2, label="tokens")
+        ax.set_title(f"{name(i)}", fontsize=10, loc="left")
+        ax.set(xlabel="iteration", yticks=range(0, max(held) + 1 if i == 2 else 200, 2 * block))
+    axes[0].set_ylabel(f"tokens; a page holds {block}")
+    style.legend(axes[0], loc="upper right")
+    return figure
+
+
+PIECES = {"before": ("linear", "norm, QKV, rotation, cache"), "attention": ("hybrid", "attention"),
+          "after": ("merge", "output, feed-forward"), "head": ("load", "logits"),
+          "graph": ("linear", "all between two attentions, one graph")}  # fmt: skip
+ON_HOST = {"plan": ("host", "schedule, plan, hand out tokens"), "finish": ("host", "schedule, plan, hand out tokens"),
+           "expect": ("merge", "plan the next iteration"), "wait": ("wait", "wait")}  # fmt: skip
+
+
+def timeline(df) -> Figure:
+    """Iterations on the host and on the GPU, a panel a run; `df` as engine-timeline.csv has it."""
+    from matplotlib import pyplot as plt
+
+    runs = list(dict.fromkeys(df.run))
+    figure, axes = plt.subplots(len(runs), 1, figsize=(9.5, 0.5 + 1.3 * len(runs)), dpi=style.DPI, layout="constrained",
+                                sharex=True, squeeze=False)  # fmt: skip
+    for ax, run in zip(axes[:, 0], runs, strict=True):
+        style.tidy(ax)
+        for row in df[df.run == run].itertuples():
+            kind, label = (PIECES | ON_HOST)[row.piece]
+            _bar(ax, 0, row.host_start_ms, row.host_end_ms, style.colour(kind), label)
+            if row.piece in PIECES:
+                _bar(ax, 1, row.gpu_start_ms, row.gpu_end_ms, style.colour(kind), label)
+        ax.set(ylim=(2, 0), yticks=(0.5, 1.5), yticklabels=("host", "GPU"), xlim=(0, df.host_end_ms.max()))
+        ax.set_title(run, fontsize=10, loc="right")
+    axes[-1, 0].set_xlabel("ms since the scheduler was asked")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def _bar(ax, row: int, start: float, end: float, colour: str, label: str) -> None:
+    ax.add_patch(Rectangle((start, row + 0.1), end - start, 0.8, facecolor=colour, edgecolor="white", linewidth=0.3,
+                           label=label))  # fmt: skip

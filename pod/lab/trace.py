@@ -1,0 +1,78 @@
+"""`python -m pod trace`: run a batch once, draw which CTA ran where and when, and write it for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pod import files
+from pod.batch import HybridBatch
+from pod.kernels.trace import bars, both_share, chrome, frame, held_both
+from pod.schedule.binding import POLICIES
+
+METHODS = ("serial", "streams", "cta", "warp", "pod")
+TOY = HybridBatch.of(512, 1024, decodes=24, decode_context=512, num_q_heads=4, num_kv_heads=2, head_dim=64)
+TOY_SMS = 4
+
+
+def record(batch: HybridBatch, device: str = "cpu", **choice):
+    """Run a batch once and return its trace as a table. `choice`: arguments of pod.plan that say how."""
+    import torch
+
+    import pod
+
+    heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
+    dtype = getattr(torch, batch.dtype)
+    plan = pod.plan(
+        batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, dtype=dtype, device=device, **choice
+    )
+    q, k, v, block_table = batch.tensors(device=device)
+    if device != "cpu":
+        pod.hybrid_attention(q, k, v, plan, block_table, causal=batch.causal, trace=True)  # the first launch loads code
+    _, rows = pod.hybrid_attention(q, k, v, plan, block_table, causal=batch.causal, trace=True)
+    return frame(rows)
+
+
+# ---------------------------------------------------------------- python -m pod trace
+
+
+def configure(parser) -> None:
+    parser.add_argument("--method", choices=METHODS, default="pod")
+    parser.add_argument("--policy", choices=POLICIES, default="proportional")
+    parser.add_argument("--ctas", type=int, choices=(2, 4), default=2, help="CTAs an SM (default 2)")
+    parser.add_argument("--batch", choices=("toy", "C0", "C1", "C2"), help="default: C0 on a GPU, else toy")
+    parser.add_argument("--sms", type=int, default=TOY_SMS, help="SMs of the emulated machine (default 4)")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder (default figures)")
+
+
+def run(args) -> int:
+    import matplotlib
+
+    from pod import kernels
+    from pod.batch import TABLE1
+
+    matplotlib.use("Agg")
+    on_gpu = kernels.mode().name == "gpu"
+    if kernels.mode().name == "recorded":
+        raise ValueError(f"no trace can be taken here: {kernels.mode().reason}")
+    name = args.batch or ("C0" if on_gpu else "toy")
+    if name != "toy" and not on_gpu:
+        raise ValueError(f"--batch: got {name!r}, allowed without a GPU is 'toy': the emulator would take hours")
+    batch, out = TOY if name == "toy" else TABLE1[name], files.ready(args.out)
+    with kernels.machine(args.sms):
+        table = record(
+            batch, "cuda" if on_gpu else "cpu", method=args.method, policy=args.policy, ctas_per_sm=args.ctas
+        )
+    _write(table, out / f"trace-{args.method}-{name}", f"{args.method}, {name}")
+    sms = table.sm.nunique()
+    both = f"SMs that held both: {held_both(table)} of {sms}, {sms * both_share(table):.1f} at a time on average"
+    print(f"{len(table)} CTAs on {sms} SMs in {table.end.max():.1f} us; {both}")
+    return 0
+
+
+def _write(table, path: Path, title: str) -> None:
+    from pod.lab.show import gantt
+
+    gantt(bars(table), unit="µs", title=title).figure.savefig(path.with_suffix(".png"))
+    path.with_suffix(".json").write_text(json.dumps(chrome(table)), encoding="utf-8")
+    print(f"wrote {path}.png and {path}.json (open the latter at https://ui.perfetto.dev)")

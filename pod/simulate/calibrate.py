@@ -1,0 +1,233 @@
+"""Is the simulator right about the real engine? Recorded runs against it, gate by gate.
+
+    batches      the recorded times fed back: the scheduler makes the recorded batches, without exception
+    operators    points between the grid's, which no table contains
+    iterations   each recorded batch, its time against the cost model's
+    run          the whole window simulated, of which only the conditions are known
+    gain         the ratio of two systems, recorded against simulated
+    P50, P99     what the users of an online window felt, recorded against simulated
+
+Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. What
+both cost is learned from the first half of a run (`Conditions`). Iterations are judged on the second half, the last
+three gates on the whole window.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from pod.data import RECORDED
+from pod.hardware import H200
+from pod.serving.events import Iteration, Log
+from pod.serving.shapes import shape
+from pod.simulate.cost import OPERATORS, MeasuredCost, Work
+from pod.simulate.metrics import Requests, requests
+from pod.simulate.windows import RUNS, digest, window
+
+LOG = RECORDED / "h200" / "engine-runs.csv"
+SIZES = ("rows", "chunk", "context", "requests", "decode_context")
+METHODS = {"fa3": ("serial", "fa3"), "hopper-serial": ("serial", "hopper"), "hopper": ("pod", "hopper")}
+IDLE = 0.002  # seconds between tokens and the next decision that only waiting for a request explains
+TIMES = ("scheduled_ms", "planned_ms", "launched_ms", "end_ms", "gpu_ms")
+
+
+@cache
+def recorded() -> dict[str, list[dict]]:
+    return read(LOG)
+
+
+def read(log: Path) -> dict[str, list[dict]]:
+    """The iterations of each run, times in seconds."""
+    runs: dict[str, list[dict]] = {}
+    with log.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            times = {name.removesuffix("_ms"): float(row[name]) / 1e3 for name in TIMES}
+            runs.setdefault(row["run"], []).append(times | {"digest": row["digest"]})
+    return runs
+
+
+class Recorded:
+    """An executor that is ready for the next iteration when the recorded run was."""
+
+    def __init__(self, rows: list[dict]):
+        self._times = iter([row["scheduled"] for row in rows[1:]] + [rows[-1]["end"]])
+
+    def submit(self, batch, event: Iteration) -> float:
+        return next(self._times)
+
+
+@cache
+def batches(run: str) -> list[Iteration]:
+    """The batches that the scheduler makes at the recorded times."""
+    load, _ = RUNS[run]
+    return window(load, Recorded(recorded()[run]), load.scheduler())
+
+
+def differing(run: str) -> int:
+    """Iterations whose batch is another than the recorded one."""
+    return sum(digest(event) != row["digest"] for event, row in zip(batches(run), recorded()[run], strict=True))
+
+
+def cost(run: str) -> MeasuredCost:
+    load, attention = RUNS[run]
+    method, kernels = METHODS[attention]
+    return MeasuredCost(shape(load.model), H200, attention=method, host="none", kernels=kernels)
+
+
+def work_of(event: Iteration) -> Work:
+    return Work(tuple((new, before) for _, new, before, _ in event.prefills), len(event.decodes), event.decode_context)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which a run runs, for batches with prompts (True) and without (False), learned from its first half.
+
+    host      seconds that the GPU waits for the host, mean
+    launch    seconds that the host needs to launch everything, each time: no iteration is shorter
+    pace      time on the GPU over that of the operators one by one. At the power limit clocks are lower, the lower the
+              more power the kernels take; and in a row they start a little sooner than alone
+    """
+
+    host: dict[bool, float]
+    launch: dict[bool, np.ndarray]
+    pace: dict[bool, float]
+
+
+@cache
+def conditions(run: str) -> Conditions:
+    model, rows = cost(run), list(zip(batches(run), iteration_seconds(run), recorded()[run], strict=True))
+    early, host, launch, pace = rows[: len(rows) // 2], {}, {}, {}
+    for kind in (True, False):
+        mine = [row for row in early if bool(row[0].prefills) == kind] or early  # a kind that comes later only
+        each = [(_alone(event, model), row["gpu"], time, row["launched"] - row["planned"]) for event, time, row in mine]
+        alone, gpu, times, launch[kind] = np.array(each).T
+        free = alone > launch[kind]  # elsewhere the GPU waited for launches
+        host[kind] = float(np.mean(times - gpu))
+        pace[kind] = float(gpu[free].sum() / alone[free].sum()) if free.any() else 1.0
+    return Conditions(host, launch, pace)
+
+
+def _alone(event: Iteration, model: MeasuredCost) -> float:
+    """Seconds of all operators of a batch, one by one."""
+    return sum(model.parts(work_of(event)).values())
+
+
+def expected(run: str, event: Iteration, model: MeasuredCost) -> float:
+    """Seconds of a batch by the cost model under the run's conditions, the mean over the launches seen."""
+    at, kind = conditions(run), bool(event.prefills)
+    return at.host[kind] + float(np.mean(np.maximum(at.pace[kind] * _alone(event, model), at.launch[kind])))
+
+
+def predicted(run: str) -> np.ndarray:
+    """Seconds of every recorded batch by the cost model."""
+    model = cost(run)
+    return np.array([expected(run, event, model) for event in batches(run)])
+
+
+def iteration_error(run: str) -> float:
+    """Median relative error over the second half."""
+    errors = abs(predicted(run) / iteration_seconds(run) - 1)
+    return float(np.median(errors[len(errors) // 2 :]))
+
+
+def iteration_seconds(run: str) -> np.ndarray:
+    """Seconds from one decision of the scheduler to the next, or to the last token. Where the engine waited for a
+    request to arrive, to the tokens."""
+    rows = recorded()[run]
+    ends = [after["scheduled"] for after in rows[1:]] + [rows[-1]["end"]]
+    waited = [end - row["end"] > IDLE for row, end in zip(rows, ends, strict=True)]
+    return np.array([(row["end"] if idle else end) - row["scheduled"]
+                     for row, end, idle in zip(rows, ends, waited, strict=True)])  # fmt: skip
+
+
+def operator_errors(operator: str) -> np.ndarray:
+    """Relative errors at the points that were held out, for an operator such as linear or decode_fa3, all models."""
+    return np.array(list(_operator_errors(operator)))
+
+
+def _operator_errors(operator: str) -> Iterator[float]:
+    with OPERATORS.open(newline="", encoding="utf-8") as file:
+        rows = [r for r in csv.DictReader(file) if r["operator"] == operator and r["split"] == "held out"]
+    for row in rows:
+        count, chunk, before, requests, each = (int(row[name]) for name in SIZES)
+        part, _, kernels = operator.partition("_")
+        method = "pod" if part == "attention" else "serial"
+        model = MeasuredCost(shape(row["model"]), H200, attention=method, kernels=kernels or "fa3")
+        parts = Work(((chunk, before),) * (chunk > 0), requests, requests * each)
+        ours = model.linear(count) if part == "linear" else model.attention(parts)
+        yield ours / (1e-6 * float(row["us"])) - 1
+
+
+class Costed:
+    """An executor that takes as long as the cost model says for the conditions of a run."""
+
+    def __init__(self, run: str):
+        self.run, self.model = run, cost(run)
+
+    def submit(self, batch, event: Iteration) -> float:
+        return event.scheduled + expected(self.run, event, self.model)
+
+
+@cache
+def simulated(run: str) -> list[Iteration]:
+    """The window without a look at the recorded times, but for the conditions."""
+    load, _ = RUNS[run]
+    return window(load, Costed(run), load.scheduler())
+
+
+def seconds(run: str) -> tuple[float, float]:
+    """How long the window took, recorded and simulated."""
+    return recorded()[run][-1]["end"] - recorded()[run][0]["scheduled"], simulated(run)[-1].end
+
+
+@cache
+def hybrid_slowdown(load: str, method: str, kernels: str) -> float:
+    """How many times longer the hybrid batches of a recorded run took than their operators one by one: what
+    calibrates a simulation. The host is in it, and clocks that are lower at the power limit."""
+    name = next(name for name, what in METHODS.items() if what == (method, kernels))
+    times, alone = _against_operators(f"{load}, {name}", decodes=True)
+    return round(float(times.sum() / alone.sum()), 3)
+
+
+@cache
+def prompt_slowdown() -> float:
+    """The same of prompts alone, with which the online runs begin. There are few, so it is the median of all."""
+    ratios = [times / alone for times, alone in (_against_operators(run, decodes=False) for run in recorded()
+                                                 if RUNS[run][0].qps)]  # fmt: skip
+    return round(float(np.median(np.concatenate(ratios))), 3)
+
+
+def _against_operators(run: str, decodes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of a run's batches with prompts, as recorded and of their operators; those with decodes or without."""
+    pairs = [(time, _alone(event, cost(run))) for event, time in zip(batches(run), iteration_seconds(run), strict=True)
+             if event.prefills and bool(event.decodes) == decodes]  # fmt: skip
+    return tuple(np.array(pairs).T)
+
+
+def gain(load: str, over: str = "fa3") -> tuple[float, float]:
+    """Time with other attention over time with ours, recorded and simulated."""
+    serial, pod = (seconds(f"{load}, {name}") for name in (over, "hopper"))
+    return serial[0] / pod[0], serial[1] / pod[1]
+
+
+def latencies(run: str) -> tuple[dict[str, float], dict[str, float]]:
+    """What the users of an online window felt, recorded and simulated: P50 and P99 of TTFT and TBT in seconds. Only
+    those who saw their first token in both: where a window ends is chance."""
+    real, load = batches(run), RUNS[run][0]
+    ends = [replace(event, end=row["end"]) for event, row in zip(real, recorded()[run], strict=True)]
+    asked = [(r.id, r.arrival, r.prompt, r.output) for r in load.requests()]
+    served = [requests(Log(requests=asked, iterations=events)) for events in (ends, simulated(run))]
+    common = np.intersect1d(served[0].id, served[1].id)
+    return tuple(_percentiles(each, common) for each in served)
+
+
+def _percentiles(served: Requests, ids: np.ndarray) -> dict[str, float]:
+    mine = np.isin(served.id, ids)
+    values = {"ttft": served.ttft[mine], "tbt": served.gaps[mine[served.owner]]}
+    return {f"{name}_p{p}": float(np.percentile(times, p)) for name, times in values.items() for p in (50, 99)}

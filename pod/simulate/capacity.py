@@ -1,0 +1,100 @@
+"""`python -m pod capacity`: the highest rate of requests at which a system keeps its promises.
+
+    python -m pod capacity --tp 2 --replicas 4 --router shortest-queue --slo ttft_p99=5 tbt_p99=0.2
+
+The rate is doubled while all are kept and halved while one is not, then the rate between the two is tried. It is the
+rate for so many requests as --requests says: a longer run at the edge may queue up further.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf, sqrt
+
+from pod.simulate.cli import SWEPT, add_system, add_workload, runs, table, to_run
+from pod.simulate.run import Run
+from pod.sweep import progress
+
+PROMISES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "tbt_max", "latency_p50", "latency_p99", "stalls_200ms",
+            "stalls_500ms")  # fmt: skip
+DEFAULT = ("ttft_p99=5", "tbt_p99=0.2")
+CLOSE = 0.02  # share of a rate that is not told apart
+FIRST, LEAST, MOST = 1.0, 2.0**-12, 2.0**12  # requests per second
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Several values of an option look for the rate of every combination."
+    add_system(parser)
+    add_workload(parser)
+    names = ", ".join(PROMISES)
+    parser.add_argument("--slo", nargs="+", metavar="NAME=MOST", default=DEFAULT,
+                        help=f"in seconds or percent (default: {' '.join(DEFAULT)}): {names}")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="rates and metrics as JSON")
+
+
+def promises(texts: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for text in texts:
+        name, _, most = text.partition("=")
+        try:
+            found[name] = float(most)
+        except ValueError:
+            found[name] = 0.0
+        if name not in PROMISES or not 0 < found[name] < inf:
+            raise ValueError(f"slo: got {text!r}, allowed are NAME=MOST of {', '.join(PROMISES)} and a number above 0")
+    return found
+
+
+def broken(metrics: dict[str, float], slo: dict[str, float]) -> list[str]:
+    """Promises that are not kept; a refused request breaks them all."""
+    return [name for name, most in slo.items() if metrics["refused"] or metrics.get(name, 0.0) > most]
+
+
+def search(measure: Callable[[float], dict[str, float]], slo: dict[str, float]) -> tuple[float, dict[str, float]]:
+    """The highest rate that keeps all promises, and what the users feel at it."""
+    low, high, rate, best = 0.0, inf, FIRST, {}
+    while LEAST <= rate <= MOST:
+        metrics = measure(rate)
+        if lost := broken(metrics, slo):
+            high = rate
+        else:
+            low, best = rate, metrics
+        if high <= (1 + CLOSE) * low:
+            return low, best
+        rate = 2 * low if high == inf else sqrt(low * high) if low else high / 2
+    if best:
+        raise ValueError(f"slo: kept at {MOST:g} requests a second too, allowed are promises that some load breaks")
+    worst = ", ".join(f"{name}={slo[name]:g}" for name in lost)
+    raise ValueError(f"slo: got {worst}, which even one request at a time does not keep: {_had(metrics, lost)}")
+
+
+def _had(metrics: dict[str, float], names: Sequence[str]) -> str:
+    refused = [f"{metrics['refused']} refused"] if metrics["refused"] else []
+    return ", ".join(refused + [f"{name}={metrics[name]:.3g}" for name in names if name in metrics])
+
+
+def at(run: Run, qps: float) -> Run:
+    return replace(run, workload=replace(run.workload, qps=qps))
+
+
+def run(args: argparse.Namespace) -> int:
+    args.qps, slo = None, promises(args.slo)
+    combinations = runs(args)
+    todo, rows = [to_run(args, c) for c in combinations], []
+    with progress(None, "run") as bar:
+        for chosen, system in zip(combinations, todo, strict=True):
+            rate, metrics = search(lambda qps, s=system: (bar.update(), at(s, qps).metrics())[1], slo)
+            gpus = system.setup.tp * system.setup.pp * system.setup.replicas
+            shown = {k: chosen[k] for k in SWEPT if k != "qps"}
+            rows.append({**shown, "router": system.setup.router, "qps": rate, "qps_per_gpu": rate / gpus, **metrics})
+    if args.json:
+        print(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
+        return 0
+    kept = ", ".join(f"{name} up to {most:g}" for name, most in slo.items())
+    print(f"times: {todo[0].setup.cost().label}; promises: {kept}; every run is simulated")
+    varied = [k for k in SWEPT if k != "qps" and len({r[k] for r in rows}) > 1] or ["scheduler", "attention"]
+    print(table(rows, [*varied, "qps", "qps_per_gpu"]))
+    return 0

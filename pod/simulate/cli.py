@@ -1,0 +1,196 @@
+"""`python -m pod simulate`: serve a workload on a modelled GPU and print what the users felt.
+
+    python -m pod simulate --model llama-3-8b --tp 2 --scheduler vllm sarathi --attention serial pod --qps 0.85 0.95
+
+Several values of an option run every combination, on all cores. A trace file is replayed as it was recorded, bursts and
+all; with Poisson arrivals of the same rate the tail of its TTFT may be fifty times shorter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from itertools import product
+
+from pod.hardware import GPUS
+from pod.serving.events import LogFile, check_place
+from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
+from pod.serving.schedulers.published import PUBLISHED
+from pod.serving.shapes import SHAPES
+from pod.simulate.attention_time import KERNELS
+from pod.simulate.cluster import ROUTERS
+from pod.simulate.cost import ATTENTION
+from pod.simulate.host_time import HOSTS
+from pod.simulate.machines import MACHINES
+from pod.simulate.run import Both, Run, Setup, description, simulate
+from pod.simulate.summary import DEFINITIONS, Summary
+from pod.simulate.workload import ARRIVALS, COUNT, LENGTHS, Workload
+from pod.sweep import progress, sweep
+
+CLUSTER = ("replicas", "router", "prompt_replicas")
+SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
+SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
+          "machine", "kernels", "jitter", "measured", "like")  # fmt: skip
+LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
+COLUMNS = {
+    "ttft_p50": "TTFT p50 s", "ttft_p99": "p99", "tbt_p50": "TBT p50 s", "tbt_p99": "p99",
+    "latency_p50": "latency p50 s", "latency_p99": "p99", "stalls_200ms": "stalls >200ms %", "stalls_500ms": ">500ms %",
+    "requests_per_minute": "req/min", "minutes": "minutes", "preemptions": "preempted", "refused": "refused",
+}  # fmt: skip
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Several values of an option run every combination on all cores."
+    add_system(parser)
+    add_workload(parser).add_argument(
+        "--qps", nargs="+", type=float,
+        help="requests per second; recorded arrivals are stretched to this mean rate (default: as recorded, else all "
+             "at once)")  # fmt: skip
+    out = parser.add_argument_group("output")
+    out.add_argument("--definition", choices=DEFINITIONS, default="user", help="of TBT: artifact drops the first gap")
+    out.add_argument("--log", metavar="FILE", help="write every iteration as a line of JSON (one run only)")
+    out.add_argument("--json", action="store_true", help="metrics as JSON")
+
+
+def add_system(parser: argparse.ArgumentParser) -> None:
+    default = Setup()
+    system = parser.add_argument_group("system")
+    system.add_argument("--model", nargs="+", choices=SHAPES, default=["llama-3-8b"])
+    system.add_argument("--gpu", nargs="+", choices=GPUS, default=["a100"])
+    system.add_argument("--tp", type=int, default=1, help="GPUs that share every layer")
+    system.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
+    system.add_argument("--scheduler", nargs="+", choices=SCHEDULERS, default=["sarathi"])
+    system.add_argument("--like", choices=PUBLISHED,
+                        help="decide as this system does, where its schedulers differ from ours")  # fmt: skip
+    system.add_argument("--attention", nargs="+", choices=ATTENTION, default=["serial"])
+    system.add_argument("--chunk", nargs="+", type=int, default=[default.chunk], help="token budget of an iteration")
+    system.add_argument("--max-prefills", type=int, default=1, help="prompts in one iteration (sarathi)")
+    system.add_argument("--max-batch", type=int, default=default.max_batch)
+    system.add_argument("--max-tokens", type=int, default=default.max_tokens,
+                        help="longest request; budget of vllm's prompt iterations; what static, orca and sarathi_v1 "
+                             "reserve")  # fmt: skip
+    system.add_argument("--preemption", choices=(RECOMPUTE, SWAP), default=RECOMPUTE)
+    system.add_argument("--block-size", type=int, default=default.block_size)
+    system.add_argument("--blocks", type=int, help="size of the pool (default: what the GPU's memory leaves)")
+    system.add_argument("--host", choices=HOSTS, default=default.host, help="whose Python the GPU waits for")
+    system.add_argument("--jitter", type=float, default=default.jitter,
+                        help="of the host, over what was recorded of our engine's (default: 0)")  # fmt: skip
+    system.add_argument("--machine", choices=MACHINES,
+                        help="whose all-reduce (default: a pair of A100s, else the DGX of the generation)")  # fmt: skip
+    system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper")
+    system.add_argument("--measured", action="store_true", help="operators as recorded on one H200 (--gpu h200)")
+    system.add_argument("--replicas", type=int, default=1, help="servers of --tp x --pp GPUs each, behind a router")
+    system.add_argument("--router", choices=ROUTERS, default=default.router, help="who of them gets a request")
+    system.add_argument("--prompt-replicas", type=int, default=0,
+                        help="of them: they compute prompts only, and send keys and values to the others")  # fmt: skip
+
+
+def add_workload(parser: argparse.ArgumentParser):
+    work = parser.add_argument_group("workload")
+    work.add_argument("--workload", default="arxiv", help=f"{', '.join(LENGTHS)}, or a trace file")
+    work.add_argument("--requests", type=int, help=f"(default: {COUNT}, with recorded arrivals all of the trace)")
+    work.add_argument("--arrivals", choices=ARRIVALS,
+                      help="trace: as the file has them, in order; the others shuffle it, gamma brings bursts "
+                           "(default: trace where the file has times, else poisson)")  # fmt: skip
+    work.add_argument("--cv", type=float, default=Workload().cv,
+                      help="of gamma: standard deviation of the gaps over their mean (default: 2)")  # fmt: skip
+    work.add_argument("--low", type=int, help=f"shortest total of uniform and zipf (default: {LOW})")
+    work.add_argument("--high", type=int,
+                      help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
+    work.add_argument("--pd", nargs="+", type=float, default=[10.0], help="P:D ratio of uniform and zipf")
+    work.add_argument("--seed", type=int, default=1, help="of all that is drawn")
+    return work
+
+
+def runs(args: argparse.Namespace) -> list[dict]:
+    """Every combination of the options that were given several values."""
+    values = [getattr(args, name) or [None] for name in SWEPT]
+    return [dict(zip(SWEPT, combination, strict=True)) for combination in product(*values)]
+
+
+def to_run(args: argparse.Namespace, swept: dict) -> Run:
+    setup = Setup(**{k: swept[k] for k in ("model", "gpu", "scheduler", "attention", "chunk")},
+                  **{k: getattr(args, k) for k in (*SYSTEM, *CLUSTER)})  # fmt: skip
+    high = args.max_tokens if args.high is None else args.high
+    low = min(LOW, high) if args.low is None else args.low
+    workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
+                        strict=args.high is None, cv=args.cv)  # fmt: skip
+    _check(setup, workload)
+    return Run(setup, workload, getattr(args, "definition", "user"))
+
+
+def _check(setup: Setup, workload: Workload) -> None:
+    """A mistake shows before anything runs, also the last one of a sweep."""
+    setup.executor()
+    setup.check_cluster()
+    lane, reason = setup.lanes()[0], None
+    for request in workload.stream():
+        if not (refusal := lane.refusal(request)):
+            return
+        reason = reason or refusal
+    raise ValueError(f"workload: {workload.count} of {workload.count} requests were refused, the first for {reason}")
+
+
+def run(args: argparse.Namespace) -> int:
+    combinations = runs(args)
+    if args.log:
+        if len(combinations) > 1:
+            raise ValueError(f"--log: got {len(combinations)} runs, allowed is one")
+        check_place(args.log)
+    todo = [to_run(args, c) for c in combinations]
+    if len(todo) == 1:
+        log = _log_file(todo[0], args.log) if args.log else None
+        summary = _watched(todo[0], log)
+        results = [summary.metrics()]
+        for id_, reason in summary.refused.items():
+            print(f"request {id_} refused: {reason}", file=sys.stderr)
+    else:
+        results = sweep(Run.metrics, todo)
+    _print(args, combinations, todo, results)
+    if args.log:
+        log.close()
+    return 0
+
+
+def _watched(run: Run, log: LogFile | None) -> Summary:
+    """What the users felt in a run, with a progress bar on a terminal."""
+    summary = Summary(run.definition)
+    with progress(run.workload.count, "request") as bar:
+        simulate(run.setup, run.workload.stream(), bar.update, into=Both(summary, log) if log else summary)
+    return summary
+
+
+def _log_file(run: Run, path: str) -> LogFile:
+    file, lane = LogFile(path, description(run.setup, vars(run.workload))), run.setup.lanes()[0]
+    for r in run.workload.stream():
+        file.request(r.id, r.arrival, r.prompt, r.output, lane.refusal(r))
+    return file
+
+
+def _print(args: argparse.Namespace, combinations: list[dict], todo: list[Run], results: list[dict]) -> None:
+    shown = [k for k in SWEPT if len(set(c[k] for c in combinations)) > 1] or ["scheduler", "attention"]
+    rows = [{**{k: c[k] for k in SWEPT}, "cost": r.setup.cost().label, "arrivals": r.workload.pace, **m}
+            for c, r, m in zip(combinations, todo, results, strict=True)]  # fmt: skip
+    if args.json:
+        print(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
+    else:
+        said = {name: ", ".join(dict.fromkeys(r[key] for r in rows))
+                for name, key in (("times", "cost"), ("arrivals", "arrivals"))}  # fmt: skip
+        said |= {"decisions": f"like {args.like}"} if args.like else {}
+        print("; ".join(f"{name}: {what}" for name, what in said.items()) + "; every run is simulated")
+        print(table(rows, shown))
+
+
+def table(rows: list[dict], shown: list[str]) -> str:
+    names = {**{k: k for k in shown}, **COLUMNS}
+    cells = [list(names.values())]
+    cells += [[_text(row.get(key)) for key in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in cells)
+
+
+def _text(value) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return "-" if value is None else str(value)

@@ -1,0 +1,155 @@
+"""Several replicas of a server behind a router; or some that only compute prompts and others that only decode.
+
+Replicas meet in the router alone: up to each arrival every replica runs by itself, then the router looks at them. A
+prompt that is done elsewhere travels with its keys and values: its replica sends one prompt after the other. Its pages
+are free as soon as it is done, as if it were sent from a buffer of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import cycle
+from math import inf
+
+from pod.serving.events import Iteration
+from pod.serving.loop import Loop, SimClock, Watcher, in_order
+from pod.serving.request import Request, age
+
+
+class Replica(Loop):
+    """A server of its own, with its own clock."""
+
+    may_start = False  # a batch, at the clock's time
+
+    @property
+    def requests(self) -> list[Request]:
+        return [*self.lanes[0].waiting, *(r for lane in self.lanes for r in lane.running)]  # the lanes share a queue
+
+    @property
+    def outstanding(self) -> int:
+        return len(self.lanes[0].waiting) + sum(len(lane.running) for lane in self.lanes)
+
+    @property
+    def queue(self) -> int:
+        """Prompt tokens that are not computed yet."""
+        return sum(r.prefill - r.computed for r in self.requests if r.prefilling)
+
+    def until(self, time: float) -> None:
+        """All that happens up to this second, if nobody else comes. Who comes in it joins what starts then."""
+        self._start(time)
+        while self.due and self.due[0][0] <= time:
+            self.finish()
+            self.may_start = True
+            self._start(time)
+
+    def _start(self, before: float) -> None:
+        if self.may_start and self.clock.now < before:
+            self.launch(self.clock.now)
+            self.may_start = False
+
+    def take(self, request: Request, time: float) -> None:
+        self.clock.advance(time)
+        insort(self.lanes[0].waiting, request, key=age)
+        self.may_start = True
+
+
+Route = Callable[[], Replica]
+
+
+def round_robin(replicas: Sequence[Replica]) -> Route:
+    turn = cycle(replicas)
+    return lambda: next(turn)
+
+
+def least_outstanding(replicas: Sequence[Replica]) -> Route:
+    """The one with the fewest requests that are not answered."""
+    return lambda: min(replicas, key=lambda r: r.outstanding)
+
+
+def shortest_queue(replicas: Sequence[Replica]) -> Route:
+    """The one with the fewest prompt tokens to compute; among equals, with the fewest requests."""
+    return lambda: min(replicas, key=lambda r: (r.queue, r.outstanding))
+
+
+ROUTERS = {"round-robin": round_robin, "least-outstanding": least_outstanding, "shortest-queue": shortest_queue}
+
+
+class Cluster:
+    """`prompts` compute prompts for the others, or are none; requests that arrive go to `prompts`, if there are any."""
+
+    def __init__(self, make: Callable[[int, Watcher, bool], Replica], replicas: int, prompts: int, router: str,
+                 send: Callable[[int], float], into: Watcher):  # fmt: skip
+        self.into, self.send = into, send
+        self.away: dict[int, Request] = {}  # whose prompt is computed elsewhere than they will decode
+        self.ready: list[tuple[float, int]] = []  # when their keys and values are there
+        self.prompts = [make(i, _Sender(self), False) for i in range(prompts)]
+        self.others = [make(i, into, bool(prompts)) for i in range(prompts, replicas)]
+        self._route_prompt = ROUTERS[router](self.prompts) if prompts else None
+        self._route = ROUTERS[router](self.others)
+
+    def serve(self, requests: Iterator[Request]) -> None:
+        for request in requests:
+            self._until(request.arrival)
+            self._arrive(request)
+        self._until(inf)
+        for replica in (*self.prompts, *self.others):
+            replica.nobody_waits()
+
+    def _until(self, time: float) -> None:
+        for replica in self.prompts:
+            replica.until(time)
+        while self.ready and self.ready[0][0] <= time:
+            moment, id_ = heapq.heappop(self.ready)
+            self._bring(moment, self.others, self._route, self.away.pop(id_))
+        for replica in self.others:
+            replica.until(time)
+
+    def _arrive(self, request: Request) -> None:
+        refusal = self.others[0].lanes[0].refusal(request)
+        self.into.arrived(request, refusal)
+        if refusal is not None:
+            return
+        if self.prompts and request.output > 1:
+            self.away[request.id] = request
+            request = Request(request.id, request.prompt, 1, request.arrival)
+        where = (self.prompts, self._route_prompt) if self.prompts else (self.others, self._route)
+        self._bring(request.arrival, *where, request)
+
+    def _bring(self, time: float, replicas: Sequence[Replica], route: Route, request: Request) -> None:
+        for replica in replicas:  # whose state the router looks at
+            replica.until(time)
+        route().take(request, time)
+
+
+class _Sender:
+    """Hears a prompt replica, and sends the keys and values of who decodes elsewhere, one after the other."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster, self.free_at = cluster, 0.0
+
+    def started(self, event: Iteration) -> None:
+        self.cluster.into.started(event)
+
+    def ended(self, event: Iteration) -> None:
+        leaving = [id_ for id_ in event.finished if id_ in self.cluster.away]
+        event.finished = [id_ for id_ in event.finished if id_ not in self.cluster.away]
+        self.cluster.into.ended(event)
+        for id_ in leaving:
+            request = self.cluster.away[id_]
+            request.advance(request.prompt)
+            self.free_at = max(self.free_at, event.end) + self.cluster.send(request.prompt)
+            heapq.heappush(self.cluster.ready, (self.free_at, id_))
+
+
+def serve(setup, requests: Iterable[Request], into: Watcher,
+          progress: Callable[[int], object] | None = None) -> Watcher:  # fmt: skip
+    """Serve all requests on the replicas of `setup`."""
+
+    def make(number: int, hears: Watcher, decodes: bool) -> Replica:
+        return Replica(setup.lanes(decodes), setup.executor(), SimClock(), hears, progress, number * setup.pp)
+
+    cost = setup.cost()
+    Cluster(make, setup.replicas, setup.prompt_replicas, setup.router, cost.move, into).serve(in_order(requests))
+    return into

@@ -1,0 +1,307 @@
+"""What arrives: lengths of prompts and outputs, and when. All randomness of the serving part is in this module.
+
+Tables in data/workloads hold quantiles fitted to a trace, so that nothing needs the trace itself: of the prompt, and of
+the ratio P:D of prompt to output within each quarter of the prompts, or of the output where the ratio says little.
+
+    arxiv         POD's arXiv-Summarization workload, total clipped at 32,768 tokens (microsoft/vattention, MIT)
+    conversation  a synthetic stand-in for POD's internal workload, which is not public: Mooncake's conversation trace
+                  (kvcache-ai/Mooncake, Apache-2.0), totals of 4K to 32K and P:D up to 40, re-weighted to the stated
+                  means of 10.5K tokens in total and 331 out
+    azure-conv,   two services of November 2023, chat and code (Azure/AzurePublicDataset, CC BY 4.0, published with
+    azure-code    Splitwise); outputs, not ratios
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from pod.files import ROOT
+from pod.serving.request import Request
+
+FOLDER = ROOT / "data" / "workloads"
+OF_OUTPUTS = ("azure-conv", "azure-code")
+TABLES = ("arxiv", "conversation", *OF_OUTPUTS)
+LENGTHS = (*TABLES, "uniform", "zipf")
+ARRIVALS = ("trace", "poisson", "truncated_poisson", "gamma")
+COUNT = 2048
+MOST_REQUESTS = 10_000_000  # a typing error must not ask for terabytes
+AT_ONCE = 4096  # requests that are made together
+MOST_TOKENS = 1 << 24  # of one request
+QUARTERS = 4
+PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
+# (prompt, output, arrival and its unit in seconds) as the public traces name them
+COLUMNS = (
+    ("num_prefill_tokens", "num_decode_tokens", "arrived_at", 1.0),
+    ("prefill_tokens", "decode_tokens", "arrival_ms", 1e-3),
+    ("ContextTokens", "GeneratedTokens", "TIMESTAMP", 1.0),
+    ("input_length", "output_length", "timestamp", 1e-3),
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`count` requests. `lengths` is one of LENGTHS or the path of a trace; `qps` None lets all arrive at once.
+
+    uniform and zipf draw the total from `low` to `high` and split it by `pd`, the ratio of prompt to output tokens;
+    equal bounds give fixed lengths. Totals of a trace above `high` are clipped in proportion, or refused if `strict`.
+
+    Arrivals "trace" are the recorded ones, of the first `count` requests in their order: as they are, or with `qps`
+    stretched to that mean rate, bursts and all. A trace that is too short starts again. They are the default where the
+    file has them. The others shuffle a trace and draw the times anew, which takes its bursts away: "poisson", or
+    "truncated_poisson" of the published artifact, where gaps are cut at three means and the load is 5 % higher than it
+    says, or "gamma", with bursts: `cv` is the standard deviation of the gaps over their mean, which is 1 for poisson.
+    """
+
+    lengths: str = "arxiv"
+    count: int | None = COUNT  # None: with recorded arrivals all of the trace, else 2048
+    qps: float | None = None
+    seed: int = 1
+    arrivals: str | None = None
+    low: int = 1
+    high: int = 32768
+    pd: float = 10.0
+    theta: float = 0.6  # skew of zipf towards short totals
+    strict: bool = False  # a row of a trace above `high` is an error
+    cv: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name, ok, allowed in (
+            ("count", self.count is None or 1 <= self.count <= MOST_REQUESTS, f"integers from 1 to {MOST_REQUESTS}"),
+            ("qps", self.qps is None or 1e-9 <= self.qps <= 1e9, "numbers from 1e-9 to 1e9, or none for all at once"),
+            ("arrivals", self.arrivals in (*ARRIVALS, None), ", ".join(ARRIVALS)),
+            ("high", 2 <= self.high <= MOST_TOKENS, f"integers from 2 to {MOST_TOKENS}"),
+            ("low", 1 <= self.low <= self.high, f"integers from 1 to high = {self.high}"),
+            ("seed", self.seed >= 0, "integers >= 0"),
+            ("pd", 0 < self.pd < float("inf"), "numbers above 0"),
+            ("cv", 0 < self.cv <= 100, "numbers above 0 up to 100"),
+            ("theta", 0 <= self.theta < 1, "numbers from 0 to below 1"),
+        ):
+            if not ok:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed are {allowed}")
+        if self.lengths not in LENGTHS and not Path(self.lengths).is_file():
+            raise ValueError(f"workload: got {self.lengths!r}, allowed are {', '.join(LENGTHS)} or a trace file")
+        trace = np.zeros((0, 3)) if self.lengths in LENGTHS else self._trace()  # a bad row shows now, before a run
+        recorded = trace[:, 2].any()
+        if self.arrivals == "trace" and not recorded:
+            raise ValueError(f"arrivals: got trace, but {self.lengths} has none, allowed are {', '.join(ARRIVALS[1:])}")
+        arrivals = self.arrivals or ("trace" if recorded else "poisson")
+        object.__setattr__(self, "arrivals", arrivals)
+        object.__setattr__(self, "count", self.count or (len(trace) if arrivals == "trace" else COUNT))
+
+    @property
+    def pace(self) -> str:
+        """When the requests arrive, in words."""
+        if self.arrivals == "trace":
+            return "as recorded" + (f", stretched to {self.qps:g}/s" if self.qps else "")
+        bursts = f" with cv {self.cv:g}" if self.arrivals == "gamma" else ""
+        return f"{self.arrivals}{bursts} at {self.qps:g}/s" if self.qps else "all at once"
+
+    def requests(self) -> list[Request]:
+        return list(self.stream())
+
+    def stream(self) -> Iterator[Request]:
+        """The requests one by one, in the order in which they arrive."""
+        random = np.random.default_rng(self.seed)
+        columns = *self._lengths(random), self._times(random)
+        for first in range(0, self.count, AT_ONCE):
+            rows = zip(*(column[first : first + AT_ONCE].tolist() for column in columns), strict=True)
+            for i, (prompt, output, time) in enumerate(rows, first):
+                yield Request(i, prompt, output, time)
+
+    def _lengths(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        if self.lengths in TABLES:
+            table, ratios = read_table(self.lengths), self.lengths not in OF_OUTPUTS
+            return clip(*sample(table, self.count, random, ratios), self.high)
+        if self.lengths == "uniform":
+            return split(random.integers(self.low, self.high, self.count, endpoint=True), self.pd)
+        if self.lengths == "zipf":
+            return split(self.low + _zipf(self.high - self.low + 1, self.theta, self.count, random), self.pd)
+        trace = self._trace()
+        order = np.arange(len(trace)) if self.arrivals == "trace" else random.permutation(len(trace))
+        order = np.resize(order, self.count)
+        return clip(trace[order, 0].astype(int), trace[order, 1].astype(int), self.high)
+
+    def _trace(self) -> np.ndarray:
+        trace = read_trace(self.lengths, self.high if self.strict else None)
+        return trace[np.argsort(trace[:, 2], kind="stable")]
+
+    def _times(self, random: np.random.Generator) -> np.ndarray:
+        if self.arrivals == "trace":
+            return recorded_times(self._trace()[:, 2], self.count, self.qps)
+        if self.qps is None:
+            return np.zeros(self.count)
+        if self.arrivals == "gamma":
+            gaps = random.gamma(self.cv**-2, self.cv**2 / self.qps, self.count)
+        else:
+            gaps = random.exponential(1 / self.qps, self.count)
+        if self.arrivals == "truncated_poisson":
+            gaps = np.minimum(gaps, 3 / self.qps)
+        return np.cumsum(gaps) - gaps[0]
+
+
+def recorded_times(times: np.ndarray, count: int, qps: float | None) -> np.ndarray:
+    """The first `count` of sorted times from 0 on. After the last they start again, one mean gap later."""
+    again, which = np.divmod(np.arange(count), len(times))
+    period = times[-1] * len(times) / max(len(times) - 1, 1)
+    out = times[which] + again * period
+    return out * ((count - 1) / out[-1] / qps) if qps and out[-1] else out
+
+
+def split(totals: np.ndarray, pd: float) -> tuple[np.ndarray, np.ndarray]:
+    """Totals into prompt and output at the ratio `pd`, at least one token each."""
+    prompts = np.clip((totals * pd / (1 + pd)).astype(int), 1, np.maximum(totals - 1, 1))
+    return prompts, np.maximum(totals - prompts, 1)
+
+
+def clip(prompts: np.ndarray, outputs: np.ndarray, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Totals above `high` shrink to it, prompt and output in proportion."""
+    share = np.minimum(1.0, high / (prompts + outputs))
+    outputs = np.maximum((outputs * share).astype(int), 1)
+    return np.minimum(prompts, high - outputs), outputs
+
+
+def _zipf(ranks: int, theta: float, count: int, random: np.random.Generator) -> np.ndarray:
+    """Ranks from 0, rank r as likely as 1 / (r + 1)^theta."""
+    cumulative = np.cumsum(np.arange(1, ranks + 1) ** -theta)
+    return np.searchsorted(cumulative, random.random(count) * cumulative[-1])
+
+
+def sample(
+    table: np.ndarray, count: int, random: np.random.Generator, ratios: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Prompts and outputs from a quantile table [probabilities, 2 + QUARTERS], of P:D or of outputs."""
+    at, within = random.random((2, count))
+    quarter = (at * QUARTERS).astype(int)
+    prompts = np.interp(at, table[:, 0], table[:, 1])
+    drawn = np.empty(count)
+    for q in range(QUARTERS):
+        mine = quarter == q
+        drawn[mine] = np.interp(within[mine], table[:, 0], table[:, 2 + q])
+    outputs = prompts / drawn if ratios else drawn
+    return prompts.round().astype(int), np.maximum(outputs, 1).round().astype(int)
+
+
+def fit(prompts: Sequence[float], outputs: Sequence[float], weights: Sequence[float] | None = None,
+        ratios: bool = True) -> np.ndarray:  # fmt: skip
+    """The quantile table of a trace: probability, prompt, and P:D or output in each quarter of the prompts."""
+    prompts, drawn = np.asarray(prompts, float), np.asarray(outputs, float)
+    drawn = prompts / drawn if ratios else drawn
+    weights = np.ones(len(prompts)) if weights is None else np.asarray(weights, float)
+    order = np.argsort(prompts, kind="stable")
+    rank = np.cumsum(weights[order]) - weights[order] / 2
+    quarter = np.minimum((rank / weights.sum() * QUARTERS).astype(int), QUARTERS - 1)
+    columns = [np.array(PROBABILITIES), _quantiles(prompts, weights).round()]
+    for q in range(QUARTERS):
+        mine = order[quarter == q]
+        columns.append(_quantiles(drawn[mine], weights[mine]).round(2))
+    return np.column_stack(columns)
+
+
+def _quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    order = np.argsort(values, kind="stable")
+    values, weights = values[order], weights[order]
+    middle = (np.cumsum(weights) - weights / 2) / weights.sum()
+    return np.interp(PROBABILITIES, middle, values)
+
+
+def tilt(values: np.ndarray, means: Sequence[float]) -> np.ndarray:
+    """Weights closest to uniform (exponential tilting) that give the columns of `values` these means."""
+    values = (np.asarray(values, float) - means) / np.std(values, axis=0)
+    slopes = np.zeros(values.shape[1])
+    for _ in range(100):  # Newton steps on a convex function
+        weights = np.exp(values @ slopes)
+        weights /= weights.sum()
+        error = weights @ values
+        if np.abs(error).max() < 1e-9:
+            break
+        slopes -= np.linalg.solve((values * weights[:, None]).T @ values - np.outer(error, error), error)
+    return weights
+
+
+def read_table(name: str) -> np.ndarray:
+    return np.loadtxt(FOLDER / f"{name}.csv", delimiter=",", skiprows=1)
+
+
+def write_table(name: str, table: np.ndarray) -> None:
+    what = "output" if name in OF_OUTPUTS else "pd"
+    header = "probability,prompt," + ",".join(f"{what}_q{q + 1}" for q in range(QUARTERS))
+    np.savetxt(FOLDER / f"{name}.csv", table, delimiter=",", header=header, comments="", fmt="%g")
+
+
+def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
+    """[requests, 3]: prompt tokens, output tokens, arrival in seconds from the first (0 when the file has none).
+
+    Takes the files as published: CSV of vattention, Vidur and Azure, JSON lines of Mooncake. `limit` is the longest
+    total that the model allows.
+    """
+    path, rows = Path(path), []
+    for number, row in _rows(path):
+        prompt_name, output_name, time_name, unit = _columns(path, row)
+        prompt, output = (_count(path, number, name, row[name]) for name in (prompt_name, output_name))
+        if limit is not None and prompt + output > limit:
+            raise ValueError(f"{path}, row {number}: {prompt + output} tokens in all, the model allows {limit}")
+        time = _time(path, number, time_name, row.get(time_name))
+        if rows and (time is None) != (rows[0][2] is None):
+            raise ValueError(f"{path}, row {number}: got no {time_name}, or none above, allowed are all or no times")
+        rows.append((prompt, output, time and time * unit))
+    if not rows:
+        raise ValueError(f"{path}: got no request, allowed is at least one")
+    trace = np.array(rows, dtype=float)  # None becomes NaN
+    trace[:, 2] = np.nan_to_num(trace[:, 2] - trace[:, 2].min())
+    return trace
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        if path.suffix == ".jsonl":
+            for number, line in enumerate(file, 1):
+                try:
+                    yield number, dict(json.loads(line))
+                except (TypeError, ValueError):
+                    raise ValueError(f"{path}, row {number}: not a JSON object") from None
+        else:
+            yield from enumerate(csv.DictReader(file), 2)
+
+
+def _columns(path: Path, row: dict) -> tuple[str, str, str, float]:
+    for names in COLUMNS:
+        if names[0] in row and names[1] in row:
+            return names
+    pairs = " or ".join(f"{a} and {b}" for a, b, *_ in COLUMNS)
+    raise ValueError(f"{path}: got the columns {', '.join(map(str, row))}, allowed are {pairs}")
+
+
+def _count(path: Path, row: int, column: str, value) -> int:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 1 <= number < float("inf") or number != int(number):
+        raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are integers >= 1")
+    return int(number)
+
+
+def _time(path: Path, row: int, column: str, value) -> float | None:
+    if value is None:
+        return None
+    for seconds in (float, _date):
+        try:
+            if isfinite(time := seconds(value)):
+                return time
+        except (TypeError, ValueError):
+            continue
+    raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates")
+
+
+def _date(text: str) -> float:
+    moment = datetime.fromisoformat(text[:26])  # Azure writes seven digits of a second, Python reads six
+    # UTC, for in many places a clock is moved once in spring, and a trace would get an hour's gap
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

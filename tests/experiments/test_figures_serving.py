@@ -1,0 +1,176 @@
+"""The figures of serving: what they show is what the schedulers did, and what the sources say where they say it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pod.experiments.engine import engine_disaggregated as disaggregated
+from pod.experiments.orca import orca_01, orca_02
+from pod.experiments.pod import pod_02, pod_12, pod_15
+from pod.experiments.sarathi import sarathi_01, sarathi_02, sarathi_06, sarathi_08, sarathi_t1
+from pod.experiments.vllm import vllm_01, vllm_02, vllm_03, vllm_04
+from pod.lab.show import serving
+from pod.simulate.run import Setup, simulate
+from pod.simulate.scenarios import DOZEN, SLOTS, best_ratio, chat, crowded, slots
+from pod.simulate.workload import Workload
+
+
+def test_slots_do_the_same_work_in_fewer_iterations():
+    useful = {name: sum(what != "idle" for *_, what in serving.slot_table(log, SLOTS)) for name, log in slots().items()}
+    assert set(useful.values()) == {sum(output for _, output in DOZEN)}
+    assert [len(log.iterations) for log in slots().values()] == [24, 17]
+    assert orca_01.idle_percent() == pytest.approx(100 * (1 - 59 / 96))
+    assert (orca_01.table().what == "idle").any() and not (orca_02.table().what == "idle").any()
+
+
+def test_a_slot_holds_one_request_at_a_time():
+    for log in slots().values():
+        cells = [(slot, tick) for slot, tick, *_ in serving.slot_table(log, SLOTS)]
+        assert len(cells) == len(set(cells)) and max(slot for slot, _ in cells) < SLOTS
+
+
+def test_block_tables_cover_the_tokens_and_share_nothing():
+    for owners in vllm_01.snapshots().values():
+        held = [block for table in owners.values() for block in table]
+        assert len(held) == len(set(held)) <= vllm_01.BLOCKS
+    a = vllm_01.snapshots()[11][0]
+    assert len(a) == 5 and sorted(a) == a != list(range(a[0], a[0] + 5)), "in order of growth, not in one piece"
+
+
+def test_reserving_wastes_and_paging_does_not():
+    reserve, paging = vllm_02.table().itertuples(index=False)
+    assert reserve.used_percent < 50 < 90 < paging.used_percent
+    assert paging.requests_per_minute > reserve.requests_per_minute
+    assert paging.held_but_empty_percent < 1
+
+
+def test_preemption_takes_the_latest_whole():
+    assert vllm_03.latest_share() == 1
+    tokens = vllm_03.table().groupby("preemption").tokens.sum()
+    assert tokens["swap"] < tokens["recompute"]
+    for mode, log in crowded().items():
+        assert {how for event in log.iterations for _, how in event.preempted} == {mode}
+
+
+def test_prompts_and_decodes_never_mix_in_vllm():
+    assert vllm_04.mixed_iterations() == 0
+    table = vllm_04.table().set_index(["scheduler", "iteration"])["count"]
+    assert table["Orca", "both"] == 1
+
+
+def test_the_same_second_five_times():
+    table = pod_02.table().set_index("system")
+    gap, ttft = table.tbt_max_ms, table.ttft_long_prompt_ms
+    assert gap["vLLM"] > 6 * gap["Sarathi"] > 6 * gap["Sarathi+POD"]
+    assert ttft["vLLM"] < ttft["Sarathi+POD"] < ttft["Sarathi"] < ttft["static"]
+    assert gap["vLLM"] == pytest.approx(ttft["vLLM"], rel=0.1), "the chats wait for as long as the prompt takes"
+
+
+def test_histograms_hold_every_gap_of_the_window():
+    table = pod_02.table()
+    for ax, system in zip(pod_02.draw_gaps(table).axes, table.system, strict=True):
+        assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(100), system
+    steps = pod_02.gaps("Sarathi")
+    assert len(steps) % 40 == 0 and (steps > 50).sum() == 40 * 12 + 40, "thirteen iterations carry the prompt"
+
+
+def test_lanes_show_every_token_of_the_log():
+    log = chat("Sarathi")
+    names = {0: "a", 40: "b"}
+    came = serving.tokens(log, names)
+    assert len(came["b"]) == 200 and came["a"] == sorted(came["a"])
+    bars = serving.bars(log, names)
+    assert sum(end - start for row, start, end, _ in bars if row == "a") == pytest.approx(
+        sum(e.seconds for e in log.iterations if 0 in e.decodes)
+    )
+
+
+def test_chunks_shrink_bubbles():
+    assert sarathi_01.bubbles_until_done("sarathi_v1") < sarathi_01.bubbles_until_done("orca")
+    for module in (sarathi_01, sarathi_02):
+        rows = module.table()
+        for _, mine in rows.groupby("stage"):
+            start, end = np.sort(mine.start_ms), np.sort(mine.end_ms)
+            assert (start[1:] >= end[:-1] - 1e-9).all(), "a stage runs one micro-batch at a time"
+
+
+def test_stage_after_stage():
+    log = simulate(Setup(model="llama-13b", pp=4, scheduler="orca", max_batch=3, max_tokens=4096, host="none"),
+                   Workload("uniform", 20, low=500, high=4000).requests())  # fmt: skip
+    for event in log.iterations:
+        ends, starts = [end for _, end in event.stages], [start for start, _ in event.stages]
+        assert len(ends) == 4 and all(a <= b + 1e-12 for a, b in zip(ends, starts[1:], strict=False))
+        assert event.end == ends[-1]
+    assert 0 < serving.bubble_share(log, 0, log.iterations[-1].end) < 1
+
+
+def test_orca_takes_prompts_whole_and_sarathi_in_budget():
+    table = sarathi_06.table()
+    rows = table.groupby(["scheduler", "iteration"]).tokens.sum()
+    assert rows["Orca", 0] == 17 and rows["SARATHI"].max() == sarathi_06.CHUNK
+
+
+def test_a_decode_rides_for_a_tenth():
+    assert sarathi_t1.decode_gain() == pytest.approx(10, rel=0.25)
+
+
+def test_the_peak_is_where_chunks_and_decodes_run_out_together():
+    table = sarathi_08.table()
+    for chunk, mine in table.groupby("chunk"):
+        best = mine.pd[mine.gain.idxmax()]
+        assert best == pytest.approx(best_ratio(chunk, 18), rel=0.1)
+
+
+def test_pod_gains_most_in_the_middle():
+    table = pod_15.table()
+    peak = table.gain_percent.idxmax()
+    assert 0 < peak < len(table) - 1
+    assert (table.gain_percent > 0).all()
+
+
+def test_pod_beats_both_for_all_models():
+    table = pod_12.table()
+    assert (table.dropna().pod_gain_ours > 0).all()
+    gains = table[table.system == "Sarathi"]
+    assert (gains.pod_gain_low < gains.pod_gain_ours).all() and (gains.pod_gain_ours < gains.pod_gain_high).all()
+
+
+# ---------------------------------------------------------------- eight GPUs and a promise
+
+
+def promised(**changes) -> tuple[float, float]:
+    """The best rate of two knobs that keep all promises at 10, 20 and 30 requests a second, but for the changes."""
+    rows = [(knob, qps, 0.5, 0.010, 0.0) for knob in (1, 2) for qps in (10, 20, 30)]
+    runs = pd.DataFrame(rows, columns=["knob", "qps", "ttft_p99", "tbt_p99", "stalls_200ms"])
+    for column, broken in changes.items():
+        for (knob, qps), value in broken.items():
+            runs.loc[(runs.knob == knob) & (runs.qps == qps), column] = value
+    return disaggregated._best(runs, 1.0, 12)
+
+
+def test_a_rate_counts_when_it_and_all_below_keep_every_promise():
+    assert promised()[0] == 30
+    assert promised(ttft_p99={(1, 30): 2.0}) == (30, 2)
+    assert promised(tbt_p99={(1, 30): 0.02, (2, 30): 0.02})[0] == 20
+    assert promised(ttft_p99={(1, 20): 1.1, (2, 10): 1.1}) == (10, 1), "kept again at 30 by chance"
+    assert promised(ttft_p99={(knob, qps): 2.0 for knob in (1, 2) for qps in (10, 20, 30)})[0] == 0
+
+
+def test_who_waits_for_a_place_to_decode_is_seen():
+    """One long gap among two hundred short ones is no P99 of gaps, but every user has it."""
+    assert promised(stalls_200ms={(1, 30): 60.0, (2, 20): 60.0}) == (20, 1)
+    runs = disaggregated.read("engine-disaggregated").query("way == @disaggregated.APART and workload == 'azure-conv'")
+    assert ((1e3 * runs.tbt_p99 < 25) & (runs.ttft_p99 < 1) & (runs.stalls_200ms > 50)).any()
+
+
+def test_a_weaker_promise_lets_no_fewer_in():
+    for _, mine in disaggregated.table().groupby(["workload", "way"]):
+        assert mine.qps.is_monotonic_increasing
+
+
+def test_tight_promises_want_prompts_apart_and_weak_ones_do_not():
+    rates = disaggregated.table().pivot(index=["workload", "tbt_p99_ms"], columns="way", values="qps")
+    for workload in ("azure-conv", "conversation"):
+        assert rates.loc[workload, 10][disaggregated.APART] > rates.loc[workload, 10][disaggregated.ONCE]
+        assert rates.loc[workload, 50][disaggregated.APART] < rates.loc[workload, 50][disaggregated.ONCE]
+    assert (rates[disaggregated.ONCE] >= rates[disaggregated.TURN]).all()

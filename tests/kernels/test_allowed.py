@@ -1,0 +1,300 @@
+"""What the call takes and what it refuses: one line before any launch, whatever is handed to it, and quickly."""
+
+import time
+import timeit
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layouts import lay_out, layouts
+
+import pod
+from pod import attention, kernels
+from pod.batch import HybridBatch
+from pod.kernels import build, launch, lean, sm80, sm90
+from pod.kernels.allowed import Allowed
+from pod.reference import hybrid_attention as reference
+
+torch = pytest.importorskip("torch")
+built = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+
+GOOD = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16)
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """The good call with some of it changed; it must end before any launch."""
+    plan = attention.plan(GOOD, device="cpu", method="pod")
+    tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
+    monkeypatch.setattr(plan, "run", lambda *_: pytest.fail("launched"))
+    return lambda **change: pod.hybrid_attention(**tensors | {"plan": plan} | change)
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "block_table"])
+@pytest.mark.parametrize("what", [[1.0, 2.0], np.zeros((5, 4, 64), np.float16), 7, "q"])
+def test_what_is_no_tensor_is_refused(call, name, what):
+    with pytest.raises(ValueError, match=f"^{name}: got {type(what).__name__}, allowed is a dense torch tensor$"):
+        call(**{name: what})
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache"])
+def test_none_and_sparse_tensors_are_refused(call, name):
+    with pytest.raises(ValueError, match=f"^{name}: got NoneType, allowed is a dense torch tensor$"):
+        call(**{name: None})
+    with pytest.raises(ValueError, match=f"^{name}: got torch.sparse_coo, allowed is a dense torch tensor$"):
+        call(**{name: torch.zeros(5, 4, 64).to_sparse()})
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(causal="no"), "causal: got 'no', allowed are True, False and None"),
+        (dict(causal=1), "causal: got 1, allowed"),
+        (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers above 0"),
+        (dict(softmax_scale=True), "softmax_scale: got True"),
+        (dict(softmax_scale=10**400), "softmax_scale: got 1000"),
+        (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers above 0, in the range of float32"),
+        (dict(return_lse="x"), "return_lse: got 'x', allowed are True and False"),
+        (dict(trace=1), "trace: got 1, allowed are True and False"),
+        (dict(plan=None), "plan: got NoneType, allowed is what pod.plan returns"),
+        (dict(plan=GOOD), "plan: got HybridBatch, allowed is what pod.plan returns"),
+    ],
+)
+def test_other_arguments_are_refused(call, change, message):
+    with pytest.raises(ValueError, match=message):
+        call(**change)
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache"])
+def test_gradients_are_refused_and_not_forgotten(call, name):
+    x = dict(zip(("q", "k_cache", "v_cache"), GOOD.tensors(), strict=False))[name].requires_grad_()
+    with pytest.raises(ValueError, match=f"{name}: got a tensor that requires a gradient, allowed is inference"):
+        call(**{name: x})
+
+
+@built
+def test_without_gradients_such_tensors_are_as_any():
+    plan, (q, k, v, table) = attention.plan(GOOD, device="cpu"), GOOD.tensors()
+    want = pod.hybrid_attention(q, k, v, plan, table)
+    with torch.no_grad():
+        assert torch.equal(pod.hybrid_attention(q.requires_grad_(), k, v, plan, table), want)
+    with pytest.raises(ValueError, match="q: got a tensor that requires"):
+        pod.hybrid_attention(q, k, v, plan, table)
+
+
+def test_a_layout_that_was_right_is_looked_at_again_when_it_changes():
+    allowed, (q, k, v, table) = Allowed(GOOD, torch.device("cpu")), GOOD.tensors()
+    for _ in range(2):
+        allowed.check(q, k, v, table)
+    shifted = torch.zeros(q.numel() + 1, dtype=q.dtype)[1:].view(q.shape)  # the same layout, at an odd address
+    with pytest.raises(ValueError, match="q: got strides"):
+        allowed.check(shifted, k, v, table)
+    with pytest.raises(ValueError, match="v_cache: got"):
+        allowed.check(q, k, v[:1], table)
+    with pytest.raises(ValueError, match="block_table: got shape"):
+        allowed.check(q, k, v, table[:, :1])
+    with pytest.raises(ValueError, match="block_table: got .*99"):
+        allowed.check(q, k, v, torch.full_like(table, 99))
+    allowed.check(q, k, v, table)
+
+
+def test_pages_are_checked_on_a_gpu_only_when_asked_for(monkeypatch):
+    q, k, v, table = GOOD.tensors()
+    gpu, wrong = torch.device("cpu"), torch.full_like(table, 99)
+
+    def allowed():
+        made = Allowed(GOOD, gpu)
+        made.debug = bool(made.debug and debug)  # what a GPU leaves of it
+        return made
+
+    debug = ""
+    allowed().check(q, k, v, wrong)  # does not wait for the table
+    debug = "1"
+    with pytest.raises(ValueError, match="block_table: got .*99"):
+        allowed().check(q, k, v, wrong)
+
+
+def test_the_check_is_quick_whatever_the_batch():
+    def microseconds(sequences: int) -> float:
+        batch = HybridBatch([1] * sequences, [16] * sequences, 4, 2, 64, page_size=16)
+        allowed, tensors = Allowed(batch, torch.device("cpu")), batch.tensors()
+        allowed.debug = False  # as on a GPU
+        allowed.check(*tensors)
+        return min(timeit.repeat(lambda: allowed.check(*tensors), number=500, repeat=20)) / 500 * 1e6
+
+    few, many = microseconds(4), microseconds(2048)
+    assert many < 2 * few + 1 and few < 20, (few, many)  # some 3 on a quiet machine, where it once took 139
+
+
+# ---------------------------------------------------------------- the plan
+
+PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head_dim=64, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(device="gpu"), "device: got 'gpu', allowed are 'cuda'"),
+        (dict(device=None), "device: got None, allowed are 'cuda'"),
+        (dict(device=1.5), "device: got 1.5, allowed are 'cuda'"),
+        (dict(head_dim=64.0), "head_dim: got 64.0, allowed are integers"),
+        (dict(head_dim=None), "head_dim: got None, allowed are integers"),
+        (dict(q_lens=None), "q_lens: got None, allowed is a sequence of integers"),
+        (dict(kv_lens=None), "kv_lens: got None, allowed is a sequence of integers"),
+        (dict(kv_lens=[20, 2**40]), "kv_lens: got 1099511627776 at most"),
+        (dict(kv_lens=[20, 2**70]), "kv_lens: got 1180591620717411303424 at most"),
+        (dict(q_lens=[2**29, 1], kv_lens=[2**29, 30], num_q_heads=8), "2147483648|4294967304 rows of queries"),
+        (dict(page_size=2**32), "page_size: got 4294967296, allowed are powers of two"),
+        (dict(ctas_per_sm=2.0), "ctas_per_sm: got 2.0, allowed are 'auto', 2, 4"),
+        (dict(policy=np.array(["a", "b"])), "policy: got array"),
+        (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got array"),
+        (dict(q_lens=torch.ones(2, dtype=torch.int32, device="meta")), "q_lens: got a tensor without values"),
+        (dict(dtype=None, q_lens=GOOD), "kv_lens: got .* beside a HybridBatch, allowed is what the batch says"),
+        (dict(method="lean", q_lens=[1, 1], ctas_per_sm=4), "ctas_per_sm: got 4, allowed for method 'lean' is 'auto'"),
+        (dict(method="hopper", policy="50:50"), "policy: got '50:50', allowed for method 'hopper' is 'proportional'"),
+    ],
+)
+def test_plan_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        pod.plan(**PLAN | change)
+
+
+@built
+def test_a_hybrid_batch_stands_for_its_numbers():
+    """With its mask: nobody should have to say twice that there is none."""
+    batch = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16, dtype="float16", causal=False)
+    q, k, v, table = batch.tensors()
+    named = pod.plan([4, 1], [20, 30], 4, 2, 64, 16, torch.float16, "cpu")
+    want = pod.hybrid_attention(q, k, v, named, table, causal=False)
+    assert torch.equal(pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu"), table), want)
+    masked = pod.hybrid_attention(q, k, v, named, table)
+    assert torch.equal(pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu"), table, causal=True), masked)
+    assert not torch.equal(want, masked)
+
+
+@pytest.mark.parametrize("name, value", [("causal", "no"), ("causal", None), ("dtype", ["a"])])
+def test_a_hybrid_batch_refuses_other_types(name, value):
+    with pytest.raises(ValueError, match=f"{name}: got"):
+        HybridBatch((1,), (1,), 1, 1, 64, **{name: value})
+
+
+def test_an_empty_pool_and_freed_memory_are_refused():
+    allowed, (q, k, v, table) = Allowed(GOOD, torch.device("cpu")), GOOD.tensors()
+    allowed.debug = False
+    allowed.check(q, k, v, table)
+    with pytest.raises(ValueError, match="k_cache: got a tensor without memory"):
+        allowed.check(q, k[:0], v[:0], table)
+    k.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="k_cache: got a tensor without memory"):
+        allowed.check(q, k, v, table)
+    with pytest.raises(ValueError, match="q: got nested"):
+        allowed.check(torch.nested.nested_tensor([torch.zeros(5, 4, 64)]), k, v, table)
+
+
+def test_decodes_have_one_list_for_both_masks():
+    """So that no mask of theirs comes first inside a capture."""
+    batch = HybridBatch((1, 1), (64, 64), 4, 2, 64, page_size=16, causal=False)
+    for method in ("pod", "lean"):
+        plan = pod.plan(batch, device="cpu", method=method)
+        assert plan.placed(True) is plan.placed(False)
+
+
+@pytest.mark.parametrize("family", [sm80.HYBRID, sm90.HOPPER, lean.LEAN], ids=lambda family: family.name)
+def test_fake_results_are_dense_whatever_the_query(family):
+    q = torch.empty(4, 5, 64, device="meta").transpose(0, 1)
+    out, lse, rows = family.fake("", q, *[None] * 6, list(launch.Header(trace_rows=7)), 1.0, True, True)
+    assert out.shape == q.shape and out.is_contiguous() and lse.shape == (5, 4) and len(rows) == 7
+
+
+def test_a_device_has_one_staging_whoever_asks_first(monkeypatch):
+    """Two threads that plan at once share its memory, one after the other."""
+
+    class Stream:
+        def __init__(self, device, priority):
+            time.sleep(0.05)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    launch._staging_of.cache_clear()
+    with ThreadPoolExecutor(2) as pool:
+        found = set(pool.map(lambda _: launch._staging(torch.device("cuda", 7)), range(2)))
+    launch._staging_of.cache_clear()
+    assert len(found) == 1
+
+
+def test_auto_is_the_default_and_hopper_gets_its_own_kernel(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(sm90, "available", lambda device="cuda": True)
+    for module in (sm90, lean, sm80):
+        monkeypatch.setattr(module, "plan", lambda *_, module=module, **choice: chosen.append(module))
+    pod.plan(**PLAN)
+    pod.plan(**PLAN | {"q_lens": [1, 1]})
+    pod.plan(**PLAN, decode_splits=2)
+    assert chosen == [sm90, lean, sm80]
+
+
+# ---------------------------------------------------------------- builds
+
+
+@pytest.mark.parametrize("hopper", [True, False])
+def test_all_that_auto_may_choose_is_built_ahead(hopper, monkeypatch):
+    """What a plan of any batch asks for afterwards must have been asked for before, inside `ahead`."""
+    asked, used = set(), set()
+
+    def operator(family, kind, device):
+        (asked if build._built_ahead.get() else used).add((family.name, kind))
+
+    monkeypatch.setattr(build, "operator", operator)
+    monkeypatch.setattr(sm90, "available", lambda device="cuda": hopper)
+    monkeypatch.setattr(attention, "_device", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(build, "sm_count", lambda device: 132)
+    monkeypatch.setattr(build, "gpu_of", lambda device: pod.GPUS["h200"])
+    monkeypatch.setattr(launch, "place", lambda schedule, *_: SimpleNamespace(schedule=schedule))
+    pod.build(32, 8, 128, 16)
+    for q_lens, kv_len in (((1,), 500), ((1,) * 64, 500), ((1,) * 64, 60000), ((300, 1, 1), 4000), ((300,), 300)):
+        pod.plan(q_lens, [kv_len] * len(q_lens), 32, 8, 128, 16).operator()
+    assert used and used <= asked
+
+
+def test_a_lazy_build_says_which_call_would_have_saved_the_wait(monkeypatch, tmp_path, capsys):
+    def pretend(folder, *_, **options):
+        (folder / "made.so").touch()
+        return ""
+
+    monkeypatch.setattr(build, "require_tools", lambda *_: None)
+    monkeypatch.setattr(build, "compiler", lambda: "some-c++")
+    monkeypatch.setattr("pod.kernels.builder.build", pretend)
+    build._build(sm90.HOPPER, ("bfloat16_128_8",), (9, 0), tmp_path / "lazy.so")
+    assert "pod.build(...) ahead would have saved this wait" in capsys.readouterr().err
+    with build.ahead():
+        build._build(sm90.HOPPER, ("bfloat16_128_8",), (9, 0), tmp_path / "ahead.so")
+    assert "pod.build" not in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- views
+
+
+VIEWED = st.builds(
+    lambda q_lens, more, heads, head_dim, page_size: HybridBatch(
+        q_lens, [n + more for n in q_lens], *heads, head_dim, page_size
+    ),
+    st.sampled_from([(5, 1), (1, 1, 1), (33,)]),
+    st.sampled_from([0, 16, 50]),
+    st.sampled_from([(2, 2), (4, 2), (6, 1)]),
+    st.sampled_from([64, 128]),
+    st.sampled_from([None, 16, 64]),
+)
+
+
+@built
+@settings(max_examples=25)
+@given(VIEWED, layouts(), st.sampled_from(["pod", "serial", "lean"]))
+def test_views_are_read_where_they_lie(batch, layout, method):
+    method = "warp" if method == "lean" and batch.prefill else method
+    tensors = batch.tensors()
+    want, _ = reference(*tensors[:3], batch.q_lens, batch.kv_lens, tensors[3])
+    q, k, v, table = lay_out(tensors, **layout)
+    got = pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu", method=method), table)
+    np.testing.assert_allclose(got.double().numpy(), want, atol=0.02)

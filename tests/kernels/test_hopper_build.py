@@ -1,0 +1,90 @@
+"""The Hopper kernel as the compiler sees it: no spill, nothing serialised, the instructions that its speed rests on."""
+
+import hashlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pod.files import ROOT
+from pod.kernels import build, sm90
+from pod.lab.measure import sources
+
+CSRC = ROOT / "csrc" / "sm90"
+SOURCE = "hybrid.cu"
+OPTIONS = ["-std=c++17", "-O3", "-DNDEBUG", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "--cubin",
+           f"-I{ROOT / 'csrc'}", f"-I{CSRC}"]  # fmt: skip
+KINDS = [kind for kind in sm90.HOPPER.kinds if kind.startswith("bfloat16")]  # the others take as long again
+INSTANTIATIONS = len(KINDS) * 4  # page layouts
+
+
+def test_the_kernel_stays_small_and_is_our_own():
+    files = sorted(path for path in CSRC.iterdir() if path.suffix in (".cu", ".cuh", ".cpp", ".h"))
+    assert len(files) == 4
+    lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert sum(lines.values()) < 1500, lines
+    for path in files:
+        assert not re.search(r"#\s*include.*(cutlass|cute/)", path.read_text(encoding="utf-8")), path.name
+
+
+def _nvcc() -> tuple[str, str]:
+    """The compiler and its version; skips when it is missing or too old for sm_90a."""
+    if build.nvcc() is None:
+        pytest.skip("no nvcc here")
+    if old := build.too_old("90a"):
+        pytest.skip(old)
+    return build.nvcc(), "{}.{}".format(*build.cuda())
+
+
+@pytest.fixture(scope="module")
+def built() -> tuple[str, Path]:
+    """What ptxas said, and the cubin. Compiled once for each state of the sources, comments left out."""
+    nvcc, version = _nvcc()
+    text = "\n".join([f'#include "{SOURCE}"', *(sm90.HOPPER.kinds[kind][1] for kind in KINDS), ""])
+    key = hashlib.sha256(repr((sources.digest([CSRC / SOURCE]), text, version, OPTIONS)).encode()).hexdigest()[:16]
+    folder = ROOT / ".cache" / "hopper" / key
+    said, cubin = folder / "ptxas.txt", folder / "hybrid90.cubin"
+    if not said.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "all.cu").write_text(text, encoding="utf-8")
+        command = [nvcc, *OPTIONS, "-o", str(cubin), str(folder / "all.cu")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        said.write_text(done.stdout + done.stderr, encoding="utf-8")
+    return said.read_text(encoding="utf-8"), cubin
+
+
+@pytest.mark.timeout(600)
+def test_every_instantiation_keeps_all_in_registers(built):
+    said, _ = built
+    spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
+    kernels = re.findall(r"Compiling entry function '(\S+)' for 'sm_90a'", said)
+    assert len(set(kernels)) == len(spills) == INSTANTIATIONS
+    assert set(spills) == {("0", "0", "0")}
+    assert set(re.findall(r"Used (\d+) registers", said)) == {"128"}, "512 threads share 65,536"
+
+
+def test_ptxas_serialises_no_wgmma(built):
+    """C7504 to C7519 tell that it waits where the code does not, even those that it calls "info"."""
+    said, _ = built
+    assert not re.findall(r".*C75\d\d.*", said)
+
+
+def _sass(cubin: Path) -> dict[str, str]:
+    """The machine code of each kernel."""
+    if shutil.which("cuobjdump") is None:
+        pytest.skip("no cuobjdump on PATH")
+    text = subprocess.run(["cuobjdump", "-sass", str(cubin)], capture_output=True, text=True, check=True).stdout
+    _, *parts = re.split(r"Function : (\S+)", text)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_the_machine_code_has_what_the_speed_rests_on(built):
+    """Prefill's wide wgmma and, unless it is alone, decode's narrow one; no local memory; no older, starving mma."""
+    code = _sass(built[1])
+    assert len(code) == INSTANTIATIONS
+    for name, text in code.items():
+        assert "HGMMA.64x128x16" in text and ("HGMMA.64x8x16" in text) == ("ELb0E" in name), name
+        assert not re.findall(r"\b(?:LDL|STL|HMMA)\b", text), name

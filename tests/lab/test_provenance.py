@@ -1,0 +1,487 @@
+"""A recording is believed only with a true sidecar; fresh measurements are held against it by their spread."""
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pod import data
+from pod.__main__ import main
+from pod.files import sha256
+from pod.lab.measure import compare, provenance, sources
+from pod.lab.measure import run as measure
+
+CSV = "batch,method,time_us,time_us_p10,time_us_p90\nC0,serial,700,690,720\nC0,pod,560,550,571\nC1,pod,1500,1490,1530\n"
+META = {
+    "gpu": "NVIDIA H200", "gpus": 1, "driver": "570.86.15", "cuda": "13.0", "torch": "2.11.0+cu130",
+    "commit": "e97524a42276ec40e1d2a7eb202d543684540630", "dirty": False,
+    "kernels": {},
+    "telemetry": {"samples": 40} | {
+        name: {"min": low, "median": middle, "max": high}
+        for name, low, middle, high in (
+            ("sm_clock_mhz", 1500, 1755, 1980), ("memory_clock_mhz", 3201, 3201, 3201),
+            ("power_w", 120.5, 640.0, 698.2), ("temperature_c", 41, 55, 62),
+        )
+    },
+    "timer": "CUDA events around one call", "l2": "cold", "repeats": 50, "started": "2026-02-03T10:11:12+00:00",
+    "seconds": 33.4, "command": "python -m pod measure pod-06", "keys": ["batch", "method"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty tree in place of the repository's."""
+    monkeypatch.setattr(data, "ROOT", tmp_path)
+    monkeypatch.setattr(data, "RECORDED", tmp_path / "data" / "recorded")
+    monkeypatch.setattr(data, "FRESH", tmp_path / "data" / "fresh")
+    return tmp_path
+
+
+def record(folder: Path, text: str = CSV, **changes) -> Path:
+    """A valid recording in `folder`, with `changes` to its sidecar."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "bands.csv"
+    path.write_text(text)
+    meta = META | {"sha256": sha256(path)} | changes
+    data.sidecar_of(path).write_text(json.dumps(meta))
+    return path
+
+
+# ---------------------------------------------------------------- the recordings of this repository
+
+
+def test_every_recording_here_has_a_true_sidecar():
+    for path in provenance.recordings():
+        provenance.check(path)
+
+
+def test_no_sidecar_without_its_recording():
+    stems = {path.with_suffix("") for path in provenance.recordings()}
+    orphans = [p for p in data.RECORDED.rglob("*.meta.json") if Path(str(p).removesuffix(".meta.json")) not in stems]
+    assert orphans == []
+
+
+# ---------------------------------------------------------------- check
+
+
+def test_a_true_recording_is_accepted(home):
+    path = record(data.RECORDED / "h200")
+    provenance.check(path)
+    assert provenance.load(path)["gpu"] == "NVIDIA H200"
+    assert provenance.recordings() == [path]
+
+
+def test_no_sidecar(home):
+    path = record(data.RECORDED / "h200")
+    data.sidecar_of(path).unlink()
+    with pytest.raises(ValueError, match="bands.csv: no sidecar bands.meta.json"):
+        provenance.check(path)
+
+
+def test_an_edited_file_is_refused(home):
+    path = record(data.RECORDED / "h200")
+    path.write_text(CSV.replace("560", "555"))
+    with pytest.raises(ValueError, match="changed after it was measured"):
+        provenance.check(path)
+
+
+@pytest.mark.parametrize("name", list(provenance.FIELDS))
+def test_every_field_is_needed(home, name):
+    path = record(data.RECORDED / "h200")
+    meta = json.loads(data.sidecar_of(path).read_text())
+    del meta[name]
+    data.sidecar_of(path).write_text(json.dumps(meta))
+    with pytest.raises(ValueError, match=f"missing or of the wrong type: {name}"):
+        provenance.check(path)
+
+
+TELEMETRY = META["telemetry"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"commit": "main"}, "commit 'main'"),
+        ({"commit": "0" * 40}, "is no hash"),
+        ({"commit": "deadbeef" * 5}, "is no hash"),
+        ({"driver": "new"}, "driver 'new'"),
+        ({"cuda": "none"}, "cuda 'none'"),
+        ({"dirty": "no"}, "wrong type: dirty"),
+        ({"repeats": 0}, "repeats 0"),
+        ({"seconds": -1}, "seconds -1"),
+        ({"l2": "tepid"}, "l2 'tepid', allowed: cold, warm"),
+        ({"timer": ""}, "wrong type: timer"),
+        ({"started": "2999-01-01T00:00:00+00:00"}, "lies ahead"),
+        ({"started": "2026-02-03T10:11:12"}, "no time zone"),
+        ({"started": "yesterday"}, "no ISO date"),
+        ({"telemetry": TELEMETRY | {"samples": 1}}, "at least two samples"),
+        ({"telemetry": TELEMETRY | {"power_w": {"min": 700, "median": 640, "max": 690}}}, "telemetry power_w"),
+        ({"telemetry": TELEMETRY | {"sm_clock_mhz": {"min": 0, "median": 0, "max": 0}}}, "telemetry sm_clock_mhz"),
+        ({"telemetry": {"samples": 9}}, "telemetry temperature_c"),
+        ({"kernels": {"hybrid": "unknown"}}, "kernels hybrid"),
+        ({"keys": ["batch", "colour"]}, "lacks a key column"),
+        ({"keys": []}, "lacks a key column"),
+        ({"gpu": "NVIDIA A100-SXM4-80GB"}, "does not belong into h200/"),
+    ],
+)
+def test_made_up_sidecars_are_refused(home, changes, message):
+    with pytest.raises(ValueError, match=message):
+        provenance.check(record(data.RECORDED / "h200", **changes))
+
+
+def test_a_median_outside_its_spread_is_refused(home):
+    path = record(data.RECORDED / "h200", CSV.replace("560,550,571", "540,550,571"))
+    with pytest.raises(ValueError, match="row 2: time_us 540 is not within its p10 550 and p90 571"):
+        provenance.check(path)
+
+
+def test_all_problems_are_named_at_once(home):
+    with pytest.raises(ValueError) as error:
+        provenance.check(record(data.RECORDED / "h200", repeats=0, l2="tepid"))
+    assert "repeats" in str(error.value) and "tepid" in str(error.value) and "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------- what a recording depends on
+
+
+@pytest.fixture
+def tree(home, monkeypatch):
+    """A tree with two kernels and a model in Python."""
+    (home / "csrc" / "include").mkdir(parents=True)
+    (home / "csrc" / "hybrid.cu").write_text('#include "softmax.cuh"\n#include <cuda.h>\nint hybrid; // one\n')
+    (home / "csrc" / "include" / "softmax.cuh").write_text('#include "ptx.cuh"\nint softmax;\n')
+    (home / "csrc" / "include" / "ptx.cuh").write_text('const char *s = "a // b";\n')
+    (home / "csrc" / "lean.cu").write_text("int lean;\n")
+    (home / "csrc" / "model.py").write_text('"""Words."""\nwaves = a // b  # one\n')
+    units = {"hybrid": ("csrc/hybrid.cu",), "lean": ("csrc/lean.cu",), "model": ("csrc/model.py",)}
+    monkeypatch.setattr(sources, "UNITS", units)
+    monkeypatch.setattr(sources, "sum_of", sources.sum_of.__wrapped__)  # files change here
+    return home
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "changed"),
+    [
+        ("include/ptx.cuh", "a // b", "a // c", ["hybrid"]),  # no comment: it is inside a string
+        ("include/softmax.cuh", "int softmax", "long softmax", ["hybrid"]),
+        ("hybrid.cu", "// one", "/* many\nwords */", []),
+        ("hybrid.cu", "int hybrid", "\n\nint hybrid", []),
+        ("hybrid.cu", "<cuda.h>", "<cuda_fp16.h>", ["hybrid"]),
+        ("lean.cu", "int lean", "long lean", []),
+        ("model.py", "a // b", "a // c", ["model"]),  # no comment either: Python
+        ("model.py", "Words", "Other words", []),
+        ("model.py", "  # one", "", []),
+    ],
+)
+def test_stale_means_a_change_that_the_compiler_sees(tree, name, old, new, changed):
+    path = record(data.RECORDED / "h200", kernels=sources.sums(["hybrid", "model"]))
+    assert provenance.stale() == {}
+    source = tree / "csrc" / name
+    assert old in source.read_text()
+    source.write_text(source.read_text().replace(old, new))
+    assert provenance.stale() == ({path: changed} if changed else {})
+
+
+def test_another_place_makes_nothing_stale(tree, monkeypatch):
+    record(data.RECORDED / "h200", kernels=sources.sums(["hybrid"]))
+    (tree / "csrc" / "sm80").mkdir()
+    (tree / "csrc" / "hybrid.cu").rename(tree / "csrc" / "sm80" / "hybrid.cu")
+    (tree / "csrc" / "include" / "ptx.cuh").rename(tree / "csrc" / "ptx.cuh")
+    monkeypatch.setitem(sources.UNITS, "hybrid", ("csrc/sm80/hybrid.cu",))
+    assert provenance.stale() == {}
+
+
+def test_other_flags_make_stale(tree, monkeypatch):
+    path = record(data.RECORDED / "h200", kernels=sources.sums(["lean", "model"]))
+    flags = sources.build.flags
+    monkeypatch.setattr(
+        sources.build, "flags", lambda *a: {"extra_cuda_cflags": [*flags(*a)["extra_cuda_cflags"], "-g"]}
+    )
+    assert provenance.stale() == {path: ["lean"]}, "and no flag changes Python"
+
+
+def test_a_unit_that_is_gone_makes_stale(tree, monkeypatch):
+    path = record(data.RECORDED / "h200", kernels=sources.sums(["lean"]))
+    monkeypatch.delitem(sources.UNITS, "lean")
+    assert provenance.stale() == {path: ["lean"]}
+
+
+def test_unknown_unit(tree):
+    with pytest.raises(ValueError, match="kernels: got 'hopper', allowed are hybrid, lean, model"):
+        sources.sums(["hopper"])
+
+
+def test_no_recording_here_is_of_other_kernels():
+    assert provenance.stale() == {}, "measure again, or say why they hold: python -m pod keep --still"
+
+
+# ---------------------------------------------------------------- keep
+
+
+def test_what_still_holds_says_why(tree, monkeypatch, capsys):
+    monkeypatch.setenv("POD_COMMIT", META["commit"])
+    path, other = (
+        record(data.RECORDED / gpu, kernels=sources.sums([unit])) for gpu, unit in (("h200", "lean"), ("a100", "model"))
+    )
+    before = provenance.load(path)["kernels"]
+    (tree / "csrc" / "lean.cu").write_text("int lean = 0;\n")
+    assert main(["keep", "--still", " "]) == 2 and provenance.stale() == {path: ["lean"]}
+    assert main(["keep", "--still", "the machine code is the same"]) == 0 and provenance.stale() == {}
+    assert "1 recordings hold for the present kernels: the machine code is the same" in capsys.readouterr().out
+    said = {"kernels": before, "until": META["commit"], "evidence": "the machine code is the same"}
+    assert provenance.load(path)["held"] == [said]
+    assert main(["keep", "h200/other.csv", "--still", "why"]) == 2
+    assert "data/recorded/h200/other.csv does not exist" in capsys.readouterr().err
+
+
+def test_fresh_files_become_the_recorded_ones(home, capsys):
+    assert main(["keep"]) == 0 and "nothing to keep" in capsys.readouterr().out
+    old, new = record(data.RECORDED / "h200"), record(data.FRESH / "h200", CSV.replace("560,550,571", "565,552,571"))
+    text = new.read_text()
+    assert main(["keep"]) == 0 and "agrees   bands.csv" in capsys.readouterr().out
+    assert old.read_text() == text and not new.exists() and provenance.load(old)
+    record(data.FRESH / "a100", gpu="NVIDIA A100-SXM4-80GB")
+    assert main(["keep", "a100/bands.csv"]) == 0 and "new      a100/bands.csv" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"dirty": True}, "measured in a tree with changes"),
+    ({"kernels": {"lean": "0" * 16}}, "measured with other kernels"),
+    ({"sha256": "0" * 64}, "was changed after it was measured"),
+])  # fmt: skip
+def test_what_must_not_be_kept_stays(home, changes, message, capsys):
+    old = record(data.RECORDED / "h200").read_text()
+    fresh = record(data.FRESH / "h200", CSV.replace("560", "565"), **changes)
+    assert main(["keep"]) == 2 and message in capsys.readouterr().err
+    assert fresh.exists() and (data.RECORDED / "h200" / "bands.csv").read_text() == old
+
+
+# ---------------------------------------------------------------- write, with a GPU that answers as nvidia-smi does
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    answers = {"name": "NVIDIA H200", "driver_version": "570.86.15", "clocks.sm": "1755", "clocks.mem": "3201",
+               "power.draw": "640.5", "temperature.gpu": "55"}  # fmt: skip
+    monkeypatch.setattr(provenance, "_nvml", lambda: None)
+    monkeypatch.setattr(provenance, "_smi", lambda *fields: [[answers[f] for f in fields]])
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setenv("POD_COMMIT", META["commit"])
+    return answers
+
+
+def test_write_then_check(home, tree, gpu):
+    path = record(data.RECORDED / "h200")
+    with provenance.watch(interval=0.01) as run:
+        while len(run.samples) < 4:
+            pass
+    sidecar = provenance.write(path, run, keys=["batch", "method"], timer="CUDA events", l2="cold", repeats=50,
+                               kernels=["hybrid"], command="python -m pod measure pod-06")  # fmt: skip
+    meta = json.loads(sidecar.read_text())
+    assert set(meta) == set(provenance.FIELDS)
+    assert meta["telemetry"]["samples"] >= 5
+    assert meta["telemetry"]["power_w"] == {"min": 640.5, "median": 640.5, "max": 640.5}
+    assert meta["commit"] == META["commit"] and meta["dirty"] is False
+    assert provenance.stale() == {}
+
+
+def test_write_refuses_what_check_would(home, gpu):
+    path = record(data.RECORDED / "a100")
+    with provenance.watch() as run:
+        pass
+    with pytest.raises(ValueError, match="does not belong into a100/"):
+        provenance.write(path, run, keys=["batch", "method"], timer="t", l2="cold", repeats=1)
+
+
+def test_watch_stops_when_the_measurement_fails(gpu):
+    with pytest.raises(ZeroDivisionError), provenance.watch() as run:
+        1 / 0  # noqa: B018
+    assert len(run.samples) >= 2
+
+
+def test_no_gpu_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(provenance, "_nvml", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="no NVIDIA GPU found"):
+        provenance.collect()
+
+
+def test_a_gpu_that_cuda_does_not_show_is_no_gpu(tmp_path, monkeypatch):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\nprintf 'GPU-a, NVIDIA H200, 570.86.15\\n'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(provenance, "_nvml", lambda: None)
+    for shown in ([], ["GPU-b"]):
+        monkeypatch.setattr(provenance, "_uuids", lambda shown=shown: shown)
+        with pytest.raises(ValueError, match="no NVIDIA GPU found"):
+            provenance.collect()
+
+
+def test_the_gpus_that_cuda_shows_are_asked_in_its_order(tmp_path, monkeypatch):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\nprintf 'GPU-a, 100\\nGPU-b, 200\\nGPU-c, 300\\n'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(provenance, "_uuids", lambda: ["GPU-c", "GPU-a"])
+    assert provenance._smi("power.draw") == [["300"], ["100"]]
+
+    class Nvml:
+        nvmlDeviceGetHandleByUUID = staticmethod(str)
+
+    assert provenance.nvml_device(Nvml, 0) == "GPU-c" and provenance.nvml_device(Nvml, 1) == "GPU-a"
+
+
+def test_a_copy_without_git_must_be_told_its_commit(home, monkeypatch):
+    monkeypatch.delenv("POD_COMMIT", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(home.parent))
+    with pytest.raises(ValueError, match="set POD_COMMIT"):
+        provenance._commit()
+    monkeypatch.setenv("POD_COMMIT", META["commit"])
+    monkeypatch.setenv("POD_DIRTY", "1")
+    assert provenance._commit() == (META["commit"], True)
+
+
+def test_git_knows_the_commit():
+    if not (data.ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    assert re.fullmatch(provenance.PATTERNS["commit"], provenance._commit()[0])
+
+
+# ---------------------------------------------------------------- compare
+
+
+def both(home, fresh_csv, **changes):
+    return record(data.FRESH / "h200", fresh_csv, **changes), record(data.RECORDED / "h200")
+
+
+def test_the_same_again_agrees(home):
+    outcome = compare.compare(*both(home, CSV))
+    assert outcome.agrees and (outcome.inside, outcome.values, outcome.missing) == (3, 3, 0)
+
+
+def test_within_the_recorded_spread_agrees(home):
+    assert compare.compare(*both(home, CSV.replace("C1,pod,1500,1490,1530", "C1,pod,1600,1590,1610"))).agrees
+
+
+def test_slower_than_the_spread_differs(home, capsys):
+    outcome = compare.compare(*both(home, CSV.replace("C1,pod,1500,1490,1530", "C1,pod,1800,1790,1810")))
+    assert not outcome.agrees and outcome.inside == 2
+    assert "time_us at ('C1', 'pod') is 1.20 of its recording" in outcome.line
+    assert main(["compare"]) == 1
+    assert "DIFFERS" in capsys.readouterr().out
+
+
+def test_a_row_that_was_not_measured_differs(home):
+    outcome = compare.compare(*both(home, CSV.rsplit("C1", 1)[0]))
+    assert outcome.missing == 1 and not outcome.agrees
+
+
+def test_columns_without_spread_have_a_tolerance(home):
+    plain = "batch,method,energy_mj\nC0,pod,100\n"
+    recorded = record(data.RECORDED / "h200", plain)
+    for value, agrees in ((109, True), (112, False)):
+        fresh = record(data.FRESH / "h200", plain.replace("100", str(value)))
+        assert compare.compare(fresh, recorded).agrees is agrees
+
+
+def test_two_gpus_do_not_compare(home):
+    with pytest.raises(ValueError, match="measured on NVIDIA H100, recorded on NVIDIA H200"):
+        compare.compare(*both(home, CSV, gpu="NVIDIA H100"))
+
+
+def test_twice_the_same_key_is_refused(home):
+    with pytest.raises(ValueError, match="two rows share the key"):
+        compare.compare(*both(home, CSV + "C1,pod,1500,1490,1530\n"))
+
+
+def test_compare_without_fresh_data(home, capsys):
+    assert main(["compare"]) == 0
+    assert "nothing to compare" in capsys.readouterr().out
+    assert main(["compare", "h200/bands.csv"]) == 2
+    assert "data/fresh/h200/bands.csv does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpu, folder", [
+    ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA GeForce RTX 4090", "4090"), ("Thor", "thor"),
+])  # fmt: skip
+def test_a_gpu_has_one_folder_and_its_name_is_part_of_the_gpus(gpu, folder):
+    assert provenance.folder_of(gpu) == folder and folder in gpu.lower()
+
+
+@pytest.fixture
+def toy(monkeypatch, gpu):
+    """A suite of one row, and a GPU that is there: `toy(ms, *options)` measures it by the verb."""
+    suite = SimpleNamespace(KEYS=("batch",), UNITS=(), REPEATS=1, cases=lambda: [{"batch": "C0"}])
+    monkeypatch.setattr(measure.registry, "measured", lambda: {"toy": "toy"})
+    monkeypatch.setitem(sys.modules, "toy", suite)
+    for name, answer in (("is_available", True), ("memory_reserved", 0), ("mem_get_info", (1, 1))):
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda answer=answer: answer)
+
+    def run(ms: float, *out: str) -> None:
+        suite.measure = lambda case: time.sleep(0.01) or {"ms": ms, "ms_p10": ms - 1, "ms_p90": ms + 1}
+        assert main(["measure", "toy", "--again", *out]) == 0
+
+    return run
+
+
+def test_what_measure_writes_compare_finds(home, toy, capsys):
+    toy(70, "--out", str(data.RECORDED / "h200"))
+    toy(71)
+    assert (data.FRESH / "h200" / "toy.csv").is_file() and main(["compare"]) == 0
+    assert "agrees   toy.csv: 1/1 in band" in capsys.readouterr().out
+    toy(90)
+    assert main(["compare"]) == main(["compare", "h200/toy.csv"]) == 1
+    assert "DIFFERS  toy.csv: 0/1 in band" in capsys.readouterr().out
+
+
+def test_another_gpu_is_compared_with_nothing(home, toy, gpu, capsys):
+    gpu["name"] = "NVIDIA A100-SXM4-80GB"
+    toy(70)
+    assert main(["compare"]) == 0
+    assert "alone    a100/toy.csv: nothing is recorded" in capsys.readouterr().out
+
+
+def test_a_file_without_sidecar_does_not_hide_the_others(home, toy, capsys):
+    toy(70, "--out", str(data.RECORDED / "h200"))
+    toy(70)
+    record(data.RECORDED / "h200")
+    data.sidecar_of(record(data.FRESH / "h200")).unlink()
+    assert main(["compare"]) == 1
+    said = capsys.readouterr().out
+    assert "REFUSED  h200/bands.csv: bands.csv: no sidecar" in said and "agrees   toy.csv" in said
+
+
+# ---------------------------------------------------------------- one recording in several sessions
+
+
+def test_a_recording_goes_on_only_where_it_began(monkeypatch, tmp_path):
+    here = {"gpu": "NVIDIA H200", "gpus": 1, "driver": "580.1", "cuda": "13.0", "torch": "2.11.0"}
+    monkeypatch.setattr(provenance, "collect", lambda: here)
+    path = tmp_path / "toy.csv"
+    assert provenance.begun(path, []) is None
+    data.sidecar_of(path).write_text(json.dumps(here | {"kernels": {}}))
+    assert provenance.begun(path, [])["gpu"] == "NVIDIA H200"
+    data.sidecar_of(path).write_text(json.dumps(here | {"kernels": {}, "gpus": 2}))
+    with pytest.raises(ValueError, match="toy.csv: begun with another gpus; --again measures all of it here"):
+        provenance.begun(path, [])
+
+
+def test_one_sample_is_no_shuffled_round_of_timings():
+    """Suites that time no call by events must not say so."""
+    for path in provenance.recordings():
+        meta = provenance.load(path)
+        assert meta["repeats"] > 1 or "shuffled" not in meta["timer"], path.name
+
+
+def test_two_sessions_have_one_sidecar():
+    telemetry = lambda n, low, mid, high: {"samples": n} | {  # noqa: E731
+        name: {"min": low, "median": mid, "max": high} for name in provenance.TELEMETRY}  # fmt: skip
+    before = {"started": "1", "seconds": 10.0, "commit": "a", "telemetry": telemetry(30, 1, 2, 5)}
+    after = {"started": "2", "seconds": 5.5, "commit": "b", "telemetry": telemetry(10, 2, 4, 4)}
+    both = provenance.joined(before, after)
+    assert both == {"started": "1", "seconds": 15.5, "commit": "b", "telemetry": telemetry(40, 1, 2.5, 5)}

@@ -1,0 +1,58 @@
+"""What README.md shows is what the code says today, and its links and commands exist."""
+
+import re
+
+import numpy as np
+import pytest
+
+from pod.__main__ import VERBS
+from pod.lab import readme
+
+TEXT = readme.README.read_text(encoding="utf-8")
+
+
+def test_generated_parts_are_up_to_date():
+    assert readme.out_of_date() == [], "say `python -m pod readme`"
+
+
+@pytest.mark.parametrize("name", readme.BLOCKS)
+def test_changed_block_is_out_of_date(name, tmp_path, monkeypatch):
+    tampered = TEXT.replace(f"<!-- end of {name} -->", f"more\n<!-- end of {name} -->")
+    monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+    readme.README.write_text(tampered, encoding="utf-8")
+    assert "README.md" in readme.out_of_date()
+    assert readme.refreshed(tampered) == readme.refreshed(TEXT)
+
+
+def test_missing_marker_is_refused():
+    with pytest.raises(ValueError, match="0 blocks named 'claims'"):
+        readme.refreshed(TEXT.replace("<!-- claims:", "<!-- gone:"))
+
+
+def test_visible_change_of_the_picture_is_seen_and_a_faint_one_is_not():
+    picture = np.ones((200, 300, 3))
+    faint, line = picture.copy(), picture.copy()
+    faint[::2] -= 0.05
+    line[100, 20:120] = 0
+    assert readme.same_picture(picture, faint)
+    assert not readme.same_picture(picture, line)
+    assert not readme.same_picture(picture, picture[1:])
+
+
+@pytest.mark.parametrize("figure", readme.PICTURES.values())
+def test_pictures_are_small(figure):
+    assert readme.path_of(figure).stat().st_size < 200_000
+
+
+def test_links_lead_somewhere():
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", TEXT) if not link.startswith("http")]
+    assert len(links) > 8
+    assert [link for link in links if not (readme.ROOT / link).exists()] == []
+
+
+def test_commands_exist():
+    makefile = (readme.ROOT / "Makefile").read_text()
+    for verb in re.findall(r"`?make ([a-z-]+)", TEXT):
+        assert re.search(rf"^{verb}:", makefile, re.MULTILINE), verb
+    for verb in re.findall(r"python -m pod ([a-z]+)", TEXT):
+        assert verb in VERBS, verb

@@ -1,0 +1,158 @@
+"""Contests: par is ours and stays, a better entry is under it, and whatever is entered costs at most one line."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from pod import learn
+from pod.__main__ import main
+from pod.learn import contests, judge, progress, scores
+from pod.serving.schedulers import Sarathi
+
+PAR = {"tickets": 7538.49, "cuts": 257.0, "scheduler": 3.11}
+
+
+@pytest.fixture(autouse=True)
+def answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
+
+
+def said(name: str, answer) -> str:
+    with pytest.raises(contests.Refused) as refused:
+        learn.contest(name, answer)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", contests.CONTESTS)
+def test_par_is_what_ours_gives_and_the_same_everywhere(name):
+    this = contests.find(name)
+    assert this.par == PAR[name] == round(this.score(this.ours()), 2)
+
+
+def whole(tiles, workers):
+    return np.cumsum(tiles)
+
+
+def test_a_worse_entry_is_over_par_and_the_best_is_kept(capsys):
+    learn.contest("cuts", whole)
+    learn.contest("cuts", contests.find("cuts").ours())
+    learn.contest("cuts", whole)
+    *_, worst, par, again = capsys.readouterr().out.splitlines()
+    assert "over par (257.00); your best 2,645.00" in worst and ", par (257.00)" in par
+    assert again.endswith("your best 257.00")
+    assert progress.read()["contest cuts"] == {"tries": 3, "best": 257.0}
+
+
+class Adaptive(Sarathi):
+    """Larger chunks while few decode."""
+
+    def schedule(self):
+        self.chunk = 1536 if len(self.running) < 8 else 1024
+        return super().schedule()
+
+
+def test_an_entry_can_be_under_par(capsys):
+    learn.contest("tickets", lambda prefill, decode, sms, tickets: [1, 0] * tickets)
+    learn.contest("scheduler", Adaptive)
+    assert capsys.readouterr().out.count("under par") >= 1
+
+
+def loop(*_):
+    while True:
+        pass
+
+
+def test_an_endless_loop_is_stopped(monkeypatch):
+    monkeypatch.setattr(contests, "MOST_SECONDS", 0.3)
+    for name in contests.CONTESTS:
+        assert "TimeoutError: still going after 0.3 s" in said(name, loop)
+
+
+@pytest.mark.parametrize(
+    "name, answer, why",
+    [
+        ("tickets", 3, "tickets: got 3, allowed is policy(prefill, decode, sms, tickets)"),
+        ("tickets", lambda *_: [0, 2], "allowed is a list of 0 (prefill) and 1 (decode)"),
+        ("tickets", lambda *_: 1 / 0, "tickets: ZeroDivisionError: division by zero"),
+        ("tickets", lambda one: one, "tickets: TypeError"),
+        ("cuts", lambda tiles, workers: [1, 2], "cuts: got [1, 2], allowed are rising integers, the last 15"),
+        ("cuts", lambda tiles, workers: [sum(tiles), sum(tiles)], "allowed are rising integers"),
+        ("cuts", lambda tiles, workers: "all", "allowed are rising integers"),
+        ("cuts", lambda tiles, workers: None, "allowed are rising integers"),
+        ("scheduler", partial(Sarathi, chunk=4096), "of requests with 0.2 s between two tokens, allowed are 5 %"),
+        ("scheduler", lambda pool, most: object(), "scheduler: AttributeError"),
+    ],
+)
+def test_what_cannot_be_scored_costs_one_line(name, answer, why):
+    assert why in said(name, answer)
+    assert progress.read() == {}
+
+
+class Twice(Sarathi):
+    def schedule(self):
+        batch = super().schedule()
+        batch.decodes = batch.decodes * 2
+        return batch
+
+
+class Early(Sarathi):
+    """Takes a prompt for finished after its first chunk."""
+
+    def schedule(self):
+        batch = super().schedule()
+        batch.decodes += [chunk.request for chunk in batch.prefills[:1]]
+        batch.prefills = batch.prefills[1:]
+        return batch
+
+
+class Longer(Sarathi):
+    def schedule(self):
+        batch = super().schedule()
+        batch.prefills = [chunk._replace(context=chunk.context + chunk.tokens) for chunk in batch.prefills]
+        return batch
+
+
+@pytest.mark.parametrize(
+    "kind, why", [(Twice, "got a request twice"), (Early, "got a decode of a request"), (Longer, "chunk: got tokens")]
+)
+def test_a_scheduler_that_cheats_is_refused(kind, why):
+    assert why in said("scheduler", kind)
+
+
+def test_nothing_of_an_entry_stays_behind():
+    from pod.schedule import binding
+
+    said("tickets", lambda *_: 1 / 0)
+    assert set(binding.POLICIES) == {"50:50", "proportional", "integer ratio"}
+
+
+# ---------------------------------------------------------------- python -m pod contest
+
+
+def test_the_verb_lists_par_and_your_best(capsys):
+    progress.note_score("cuts", 250.0)
+    assert main(["contest"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in contests.CONTESTS) and "257.00 µs    250.00 µs" in out
+    assert "7,538.49 µs            -" in out
+
+
+def test_the_verb_scores_a_file_and_refuses_in_one_line(tmp_path, capsys):
+    entry = tmp_path / "entry.py"
+    entry.write_text("def cut(tiles, workers):\n    return list(range(1, sum(tiles) + 1))\n", encoding="utf-8")
+    assert main(["contest", "cuts", str(entry)]) == 0 and "your best" in capsys.readouterr().out
+    for text, why in (("cut = ", "SyntaxError"), ("x = 1", "got no 'cut'"), ("def cut(a, b):\n    c", "NameError")):
+        entry.write_text(text, encoding="utf-8")
+        assert main(["contest", "cuts", str(entry)]) == 2
+        err = capsys.readouterr().err
+        assert why in err and err.count("\n") == 1
+    assert main(["contest", "cuts", str(tmp_path / "none.py")]) == 2 and "No such file" in capsys.readouterr().err
+    assert main(["contest", "cats"]) == 2 and "allowed are tickets, cuts, scheduler" in capsys.readouterr().err
+
+
+def test_scores_do_not_count_as_exercises():
+    before = scores.table()
+    progress.note_score("cuts", 1.0)
+    assert scores.table() == before and "cuts" not in judge.exercises()

@@ -1,0 +1,282 @@
+"""Every judge against its solution, against answers that are wrong in a plausible way, and against the stub."""
+
+import re
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pod import kernels, learn
+from pod.lab import notebooks
+from pod.learn import changed, judge, progress, scores
+from pod.learn.exercises import concurrent_execution, lean_attention, sm_aware_scheduling
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+BLOCK = re.compile(r"(?:^([^\n`<]+)\n\n)?```(cuda|python)\n(.*?)```", re.DOTALL | re.MULTILINE)
+WRONG = 4
+
+
+@pytest.fixture(autouse=True)
+def answers(tmp_path, monkeypatch):
+    """The file of the progress, not the reader's."""
+    monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
+    return tmp_path / "answers.json"
+
+
+@cache
+def solutions() -> dict[str, list[tuple[str, str, str]]]:
+    """By exercise: (hint, language, text); the solution has no hint."""
+    found = {}
+    for file in sorted((notebooks.FOLDER / "solutions").glob("*.md")):
+        for part in file.read_text(encoding="utf-8").split("\n## ")[1:]:
+            found[part.partition("\n")[0].strip()] = BLOCK.findall(part)
+    return found
+
+
+def answered(name: str, language: str, text: str):
+    if language == "cuda":
+        return getattr(learn.cuda(text), name)
+    names: dict = {}
+    exec(compile(text, "<cell>", "exec"), names)
+    return names[name]
+
+
+WAYS = [(name, hint) for name, blocks in solutions().items() for hint, _, _ in blocks if hint]
+
+
+def test_every_exercise_has_a_solution_and_every_solution_an_exercise():
+    assert set(solutions()) == set(judge.exercises())
+
+
+@pytest.mark.parametrize("name", judge.exercises())
+def test_the_solution_passes_and_the_stub_is_not_yet(name):
+    exercise, (hint, language, text) = judge.exercises()[name], solutions()[name][0]
+    assert not hint
+    verdict = judge.judge(exercise, answered(name, language, text))
+    assert verdict.state == "right" and exercise.well_done in verdict.text, verdict
+    assert judge.judge(exercise, answered(name, language, exercise.stub)).state == "not yet"
+
+
+@pytest.mark.parametrize("name, hint", WAYS)
+def test_a_wrong_answer_gets_its_own_hint(name, hint):
+    (language, text), *more = [block[1:] for block in solutions()[name] if block[0] == hint]
+    verdict = judge.judge(judge.exercises()[name], answered(name, language, text))
+    assert not more and (verdict.state, verdict.hint) == ("wrong", hint), verdict
+    assert all(word in verdict.text for word in ("tried", "expected", "got", "hint"))
+
+
+@pytest.mark.parametrize("name", judge.exercises())
+def test_there_are_enough_ways_to_be_wrong_and_each_hint_is_given(name):
+    exercise = judge.exercises()[name]
+    hints, tried = [hint.name for hint in exercise.hints], [hint for hint, *_ in solutions()[name] if hint]
+    assert len(tried) >= WRONG and len({h.says for h in exercise.hints}) == len(set(hints)) == len(hints)
+    assert set(tried) <= set(hints)
+
+
+# ---------------------------------------------------------------- judges live through everything
+
+
+def toy(try_one=None):
+    try_one = try_one or (lambda f, case: judge.Outcome(f"f({case})", 2 * case, f(case), right=f(case) == 2 * case))
+    return judge.Exercise("toy", "toys", "", [1, 2, 3], try_one, [], "So it is.")
+
+
+def test_an_answer_that_raises_is_told_with_its_line():
+    names: dict = {}
+    exec(compile("def f(x):\n    y = x - 2\n    return 2 * x + 0 / y\n", "<cell>", "exec"), names)
+    verdict = judge.judge(toy(), names["f"])
+    assert verdict.state == "wrong" and "ZeroDivisionError: float division by zero" not in verdict.text
+    assert "ZeroDivisionError: division by zero (line 3 of your cell)" in verdict.text
+
+
+def misspelt(*arguments):
+    return lenght(arguments)  # noqa: F821
+
+
+@pytest.mark.parametrize("name", [n for n, blocks in solutions().items() if blocks[0][1] == "python"])
+def test_a_slip_of_the_pen_gets_no_hint(name):
+    verdict = judge.judge(judge.exercises()[name], misspelt)
+    assert verdict.state == "wrong" and not verdict.hint and ("NameError" in verdict.text or name == "window")
+
+
+def test_the_line_is_the_readers_even_when_a_library_raises():
+    names: dict = {}
+    exec(compile("import numpy as np\n\ndef f(x):\n    return np.stack([])\n", "<cell>", "exec"), names)
+    assert "need at least one array to stack (line 4 of your cell)" in judge.judge(toy(), names["f"]).text
+
+
+def test_an_answer_that_never_ends_is_stopped(monkeypatch):
+    monkeypatch.setattr(judge, "MOST_SECONDS", 0.2)
+
+    def f(x):
+        while True:
+            pass
+
+    assert "TimeoutError: still going after 0.2 s" in judge.judge(toy(), f).text
+
+
+def test_an_answer_that_calls_itself_for_ever_is_told():
+    def f(x):
+        return f(x)
+
+    assert "RecursionError" in judge.judge(toy(), f).text
+
+
+@pytest.mark.parametrize("answer", [None, ..., lambda x: None])
+def test_nothing_is_not_yet(answer):
+    assert judge.judge(toy(), answer).state == "not yet"
+
+
+def test_not_implemented_is_not_yet():
+    def f(x):
+        raise NotImplementedError
+
+    assert judge.judge(toy(), f).state == "not yet"
+
+
+def test_a_kernel_with_other_parameters_is_told_so():
+    verdict = judge.judge(judge.exercises()["scale"], learn.cuda("__global__ void scale(float* y) { y[0] = 1; }").scale)
+    assert verdict.state == "wrong" and "scale: got 3 arguments, allowed are 1: float* y" in verdict.text
+
+
+def test_a_hint_that_fails_is_no_hint():
+    broken = judge.Hint("x", "y", lambda o: 1 / 0)
+    exercise = judge.Exercise("toy", "toys", "", [1], lambda f, c: judge.Outcome("1", 2, 3), [broken], "")
+    assert judge.judge(exercise, len).hint == ""
+
+
+def test_an_unknown_exercise_names_the_known():
+    with pytest.raises(ValueError, match="exercise: got 'scael', allowed are merge, .*, scale, tail"):
+        learn.check("scael", None)
+
+
+# ---------------------------------------------------------------- progress
+
+
+def test_progress_keeps_the_best_and_counts_tries():
+    stub = judge.exercises()["scale"].stub
+    assert learn.check("scale", learn.cuda(stub).scale).state == "not yet" and progress.read() == {}
+    for _, _, text in (solutions()["scale"][1], solutions()["scale"][0], solutions()["scale"][2]):
+        learn.check("scale", learn.cuda(text).scale)
+    assert progress.read() == {"scale": {"tries": 3, "state": "right"}}
+    assert "scale                    right, 3 tries" in scores.table()
+    assert "1 of 7 exercises" in scores.table()
+
+
+def test_progress_that_is_no_json_is_forgotten(answers):
+    answers.write_text("{")
+    assert progress.read() == {}
+    progress.note("scale", "wrong")
+    assert progress.read() == {"scale": {"tries": 1, "state": "wrong"}}
+
+
+def test_the_verb_shows_it_and_forgets_it(capsys):
+    from pod.__main__ import main
+
+    progress.note("tail", "wrong")
+    assert main(["progress"]) == 0 and "not right yet, 1 try" in capsys.readouterr().out
+    assert main(["progress", "--forget"]) == 0 and "try" not in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- in the chapters
+
+
+@pytest.mark.parametrize("name", judge.exercises())
+def test_the_chapter_has_the_stub_a_judge_and_a_link_to_the_solution(name):
+    exercise = judge.exercises()[name]
+    (path,) = (p for p in notebooks.find([]) if p.stem[3:] == exercise.chapter)
+    cells = notebooks.read(path).cells
+    at = next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and cell.source.endswith(exercise.stub))
+    told = cells[at + 1]
+    assert told.source == f'learn.check("{name}", {name})'
+    assert told.outputs[0].data["text/plain"] == repr(judge._not_yet(exercise))
+    links = " ".join(cell.source for cell in cells[at - 1 : at + 3] if cell.cell_type == "markdown")
+    assert f"solutions/{exercise.chapter}.md#{name})" in links
+
+
+# ---------------------------------------------------------------- what holds for every case, hidden or not
+
+
+def solved(name: str):
+    return answered(name, *solutions()[name][0][1:])
+
+
+def is_right(name: str, case) -> bool:
+    outcome = judge.exercises()[name].try_one(solved(name), case)
+    return outcome.right and outcome.error is None
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=9))
+def test_shares_of_an_sm_leave_nothing_that_somebody_wants(wishes):
+    got = solved("shares")(wishes)
+    assert sum(got) == pytest.approx(min(1, sum(wishes)))
+    assert all(0 <= g <= w + 1e-12 for g, w in zip(got, wishes, strict=True))
+    served_less = [g for g, w in zip(got, wishes, strict=True) if g < w - 1e-9]
+    assert all(g == pytest.approx(max(got)) for g in served_less)
+
+
+COSTS = st.lists(st.integers(1, 3000), max_size=25)
+
+
+@given(COSTS, COSTS)
+def test_whoever_is_less_far_along_goes_next_keeps_both_close(prefill, decode):
+    if prefill or decode:
+        assert is_right("deal", sm_aware_scheduling.Work("", tuple(prefill), tuple(decode)))
+
+
+@given(st.integers(0, 60), st.integers(0, 9))
+def test_interleaving_hides_all_waits_that_can_be_hidden(multiplications, loads):
+    if multiplications or loads:
+        assert is_right("interleave", concurrent_execution.Loops(multiplications, loads))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 4), st.integers(2, 9))
+def test_rounds_of_each_kind_reach_the_oracle_on_any_gpu(rounds, sms):
+    assert is_right("grid", concurrent_execution.Shape(rounds * sms, sms))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 20))
+def test_the_last_cta_of_every_head_is_found_on_every_line(heads, tiles, ctas):
+    assert is_right("last_cta", lean_attention.Heads(heads, tiles, ctas))
+
+
+PARTS = st.tuples(st.floats(0, 1e12), st.floats(0, 1e12))
+
+
+@given(PARTS, PARTS)
+def test_the_bound_is_between_the_longer_part_and_the_sum(prefill, decode):
+    found = solved("bound")(prefill, decode, 1e15, 4e12)
+    alone = [max(flops / 1e15, moved / 4e12) for flops, moved in (prefill, decode)]
+    assert max(alone) <= found * (1 + 1e-9) and found <= sum(alone) * (1 + 1e-9)
+
+
+# ---------------------------------------------------------------- lines in the production kernel
+
+LINES = "DEV int first(int row) const {{ {} }}\nDEV bool all_see(int key) const {{ return false; }}"
+
+
+def test_a_slip_in_the_production_kernel_is_told_with_the_readers_line():
+    said = judge.judge(judge.exercises()["window"], LINES.format("return work.po;")).text
+    assert "line 1: " in said and "has no member named" in said and "work.po" in said
+    assert ".cuh" not in said and "csrc" not in said
+
+
+def test_a_loop_without_an_end_in_the_production_kernel_is_stopped(monkeypatch):
+    monkeypatch.setattr(changed, "MOST_SECONDS", 3)
+    said = judge.judge(judge.exercises()["window"], LINES.format("while (true) {} return 0;")).text
+    assert "time: did not end within 3 s: a loop without an end?" in said
+
+
+def test_a_crash_in_the_production_kernel_leaves_the_notebook_alive():
+    said = judge.judge(judge.exercises()["window"], LINES.format("return *(volatile int*)nullptr;")).text
+    assert "crash: ended with" in said
+
+
+def test_what_is_no_text_is_told_so():
+    assert (
+        "window: got <built-in function len>, allowed is a text" in judge.judge(judge.exercises()["window"], len).text
+    )

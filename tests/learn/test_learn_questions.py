@@ -1,0 +1,65 @@
+"""Predictions: options first, and what is to be said on them only in another cell; progress is kept."""
+
+from importlib import import_module
+
+import nbformat
+import pytest
+from ipywidgets import Button, VBox
+
+from pod import learn
+from pod.lab import notebooks
+from pod.learn import progress, questions
+
+NAMES = list(questions.questions())
+
+
+@pytest.fixture(autouse=True)
+def answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
+    monkeypatch.setattr(questions, "_chosen", {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_question_gives_nothing_away_and_the_answer_speaks_of_every_option(name):
+    question = questions.find(name)
+    asked, told = learn.ask(name)._repr_markdown_(), learn.answer(name)._repr_markdown_()
+    assert 2 <= len(question.options) <= 4 and asked.startswith("**Predict.**")
+    assert not any(sentence in asked for sentence in question.options.values())
+    assert asked.count("\n- ") == told.count("<details>") == len(question.options)
+    assert told.count("Right. ") == 1 and all(sentence in told for sentence in question.options.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_cell_holds_a_prediction_and_its_answer(name):
+    cells = [c for path in notebooks.find([]) for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    asks = [i for i, c in enumerate(cells) if f'learn.ask("{name}")' in c.source]
+    tells = [i for i, c in enumerate(cells) if f'learn.answer("{name}")' in c.source]
+    assert len(asks) == len(tells) == 1 and asks[0] < tells[0], "asked once, and answered in a later cell"
+
+
+def test_an_unknown_question_names_the_known():
+    with pytest.raises(ValueError, match=f"question: got 'x', allowed are {NAMES[0]}"):
+        learn.ask("x")
+
+
+def test_a_right_option_must_be_one():
+    with pytest.raises(ValueError, match="right: got 'c', allowed are a, b"):
+        questions.Question("toys", "?", {"a": "", "b": ""}, "c")
+
+
+def test_in_a_live_notebook_options_are_buttons_and_the_answer_replies(monkeypatch):
+    shown = []
+    monkeypatch.setattr(import_module("pod.lab.show.explore"), "is_live", lambda: True)
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    question = questions.find("steps-of-a-sum")
+    assert learn.ask("steps-of-a-sum") is None
+    page, box = shown
+    assert isinstance(box, VBox) and question.text in page._repr_markdown_()
+    buttons = [child for child in box.children if isinstance(child, Button)]
+    assert [b.description for b in buttons] == list(question.options)
+    buttons[0].click()
+    assert box.children[-1].value == "You say: 31. Run on to see."
+    assert learn.answer("steps-of-a-sum").text.startswith("**Not 31, but 5.** That is one lane")
+    buttons[2].click()
+    assert learn.answer("steps-of-a-sum").text.startswith("**Right.** Each step doubles")
+    assert progress.read() == {"steps-of-a-sum": {"tries": 2, "state": "right"}}

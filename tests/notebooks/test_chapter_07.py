@@ -1,0 +1,130 @@
+"""Chapter 07: its pictures say what the kernel does, and its table what the compiler reported."""
+
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from pod import data
+from pod.data import read
+from pod.experiments.checks import resources
+from pod.experiments.methods import methods_halves
+from pod.lab.show import kernel as pictures
+from pod.lab.show.code import piece
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def test_rooms_are_the_kernels_files_and_the_picture_names_each():
+    table = pictures.rooms_table()
+    headers = ("binding", "tile_attention", "softmax", "merge", "ptx", "trace")
+    assert set(table["csrc/"]) == {"sm80/hybrid.cu", *(f"include/{n}.cuh" for n in headers)}
+    assert (table.lines > 10).all()
+    words = " ".join(t.get_text() for t in pictures.rooms().axes[0].texts)
+    assert all(room in words for room in (*table.index, "prefill", "decode"))
+
+
+def test_comments_and_blank_lines_are_not_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "ROOT", tmp_path)
+    (tmp_path / "x.cuh").write_text("// words\n\nint a;  // more\n  // and more\n}\n")
+    assert pictures.code_lines("x.cuh") == 2
+
+
+@pytest.mark.parametrize("slots", [3, 4, 6, 8])
+def test_ring_fetches_every_panel_once_and_never_over_one_that_is_still_to_be_read(slots):
+    blocks, fetched, lies = 7, [], {}
+    first = ["K0"] if slots == 3 else [f"{x}{i}" for i in range(slots // 2 - 1) for x in "KV"]  # before the first step
+    lies = dict(enumerate(first))
+    for step, cells in enumerate(pictures.ring_steps(slots, blocks)):
+        for slot, (panel, what) in cells.items():
+            if what in ("fetch", "late"):
+                old = lies.get(slot)
+                assert old is None or int(old[1:]) < step, f"{panel} overwrites {old} in step {step}"
+                lies[slot] = panel
+                fetched.append(panel)
+        reads = {panel for panel, what in cells.values() if what in ("read", "late")}
+        assert reads == {f"K{step}", f"V{step}"} <= set(lies.values())
+    assert sorted(first + fetched) == sorted(f"{x}{i}" for i in range(blocks) for x in "KV")
+
+
+def test_ring_slots_are_those_of_the_source():
+    used = resources.table()
+    alone = used[(used.binding == "prefill alone") & (used.ctas_per_sm == 2)]
+    for row in alone.itertuples():
+        slots = pictures.ring_slots(int(row.smem_kb * 1024), 128, 64, 128)
+        assert int(row.smem_kb * 1024) == 128 * 256 + slots * 64 * 256, "queries and whole panels, nothing else"
+        assert slots == 3 or slots % 2 == 0, "as Tile asserts"
+
+
+def test_lanes_hold_scores_as_the_wrapper_of_the_instruction_says():
+    row, column = np.mgrid[:16, :8]
+    lanes = pictures.lane_of(row, column)
+    assert (np.bincount(lanes.ravel()) == 4).all() and len(set(lanes.ravel())) == 32
+    for lane in range(32):  # d[0], d[1] = D[g][c, c+1], d[2], d[3] = D[g+8][c, c+1]
+        g, c = lane // 4, 2 * (lane % 4)
+        assert (lanes[[g, g, g + 8, g + 8], [c, c + 1, c, c + 1]] == lane).all()
+    assert {t.get_text() for t in pictures.fragment_layout().texts} == {str(lane) for lane in range(32)}
+
+
+def test_swizzle_is_that_of_the_source_and_spreads_eight_rows():
+    source = str(piece("csrc/include/tile_attention.cuh", "DEV static int place("))
+    assert "r * kRowBytes + ((c ^ (r & 7)) << 4)" in source
+    for head_dim in (64, 128):
+        row, chunk = np.mgrid[:8, : head_dim // 8]
+        where = pictures.place(row, chunk, 2 * head_dim)
+        assert len(set(where.ravel())) == where.size, "no two chunks in one place"
+        assert (where // (2 * head_dim) == row).all(), "and each in its row"
+        assert pictures.bank_conflicts(head_dim, swizzled=False) == 8
+        assert pictures.bank_conflicts(head_dim, swizzled=True) == 1
+
+
+def test_resources_are_the_recorded_ones_and_fit_the_sm():
+    df = resources.table()
+    raw = read("resources")
+    assert list(df.registers) == list(raw.registers[(raw.dtype == "bfloat16") & (raw.head_dim == 128)])
+    assert (df.registers_percent <= 100).all() and (df.smem_percent <= 100).all()
+    two = df[df.ctas_per_sm == 2].set_index(["arch", "binding"])
+    for arch in resources.ARCHITECTURES:
+        ticket = two.loc[arch, "by ticket (SM-aware)"]
+        alone = two.loc[[(arch, "prefill alone"), (arch, "decode alone")]]
+        assert ticket.smem_kb == alone.smem_kb.max(), "the larger of both, not the sum"
+        assert two.loc[arch, "by warp (HFuse)"].smem_kb == alone.smem_kb.sum() or arch == "sm_90"
+    resources.draw(df)
+
+
+RATES = {"prefill": {"ours": 330, "ours_4": 280, "fa2": 300}, "decode": {"ours": 4000, "ours_4": 3900, "read": 4400}}
+
+
+@pytest.fixture
+def halves(monkeypatch, tmp_path):
+    """A recording in which every way has one rate, TFLOP/s or GB/s, but FlashAttention-2 is fast at 8K."""
+    rows = []
+    for case in methods_halves.cases():
+        batch = methods_halves.batch_of(case)
+        work = batch.flops / 1e9 if case["side"] == "prefill" else batch.kv_bytes / 1e6
+        rates = RATES[case["side"]] | ({"fa2": 340} if case["tokens"] == 8192 else {})
+        times = {way: work / rate for way, rate in rates.items() if way in RATES[case["side"]]}
+        rows.append(case | {"flops": batch.flops, "kv_bytes": batch.kv_bytes} | times)
+    (tmp_path / "h200").mkdir()
+    pd.DataFrame(rows).to_csv(tmp_path / "h200" / "methods-halves.csv", index=False)
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    return methods_halves.table()
+
+
+def test_each_half_is_judged_by_its_own_measure(halves):
+    assert len(halves) == 3 * len(methods_halves.cases()), "a way that a side does not have makes no row"
+    assert methods_halves.prefill_over_fa2() == pytest.approx(330 / 340)
+    assert methods_halves.decode_of_read() == pytest.approx(100 * 4000 / 4400)
+
+
+def test_the_picture_of_the_halves_shows_every_batch_of_decode_by_its_name(halves):
+    left, right = methods_halves.draw(halves).axes
+    assert [t.get_text() for t in left.get_xticklabels()] == ["2K", "4K", "8K", "16K"]
+    names = [t.get_text() for t in right.get_yticklabels()]
+    assert sorted(names) == sorted(f"{n} × {t // 1024}K" for *_, n, t in methods_halves.DECODES)
+    assert [t.get_text() for t in right.texts] == ["91 %"] * len(methods_halves.DECODES)

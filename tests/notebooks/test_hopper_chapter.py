@@ -1,0 +1,176 @@
+"""The figures of chapter 16 say what its recordings say, and its small models count right."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from pod import data
+from pod.batch import HybridBatch
+from pod.experiments.hopper import (
+    hopper_band,
+    hopper_dtypes,
+    hopper_halves,
+    hopper_mixed,
+    hopper_peers,
+    hopper_sweep,
+    hopper_trace,
+)
+from pod.hardware import H200
+from pod.lab.show import hopper as pictures
+from pod.lab.show import overlap
+from pod.schedule.decide import hopper
+from pod.simulate import tensor_core_queue
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def recorded(name):
+    return pd.read_csv(data.RECORDED / "h200" / f"hopper-{name}.csv")
+
+
+def test_sweep_takes_the_faster_call_for_each_part_and_the_papers_filter():
+    raw, df = recorded("sweep"), hopper_sweep.table()
+    assert len(df) == len(raw)
+    assert (df.prefill == raw[["prefill_p10", "prefill_exact_p10"]].min(axis=1)).all()
+    assert (df.decode == raw.decode_p10).all(), "a short call alone waits for the host now and then"
+    assert (df.larger == np.maximum(df.prefill, df.decode)).all()
+    some = hopper_sweep.filtered(df)
+    assert (np.minimum(some.prefill, some.decode) >= 0.2 * (some.prefill + some.decode) - 1e-12).all()
+    assert 0 < len(some) < len(df) and set(hopper_sweep.balanced(df).index) <= set(some.index)
+    gains = some.fa3_serial / some.ours
+    assert hopper_sweep.over_serial() == pytest.approx(np.prod(gains.to_numpy()) ** (1 / len(gains)))
+    assert hopper_sweep.over_best_peer() <= hopper_sweep.over_serial()
+    assert hopper_sweep.least() == (raw.fa3_serial / raw.ours).min()
+
+
+def test_summary_counts_every_batch_near_the_longer_part():
+    df = hopper_sweep.table()
+    near = sum(t <= 1.1 * m for t, m in zip(df.ours, df.larger, strict=True))
+    assert hopper_sweep.summary(df).loc["all", "near the longer part"] == f"{100 * near / len(df):.0f} %"
+
+
+def test_band_places_agree_with_overlap():
+    df, sweep = hopper_band.table(), hopper_sweep.table()
+    mine = df[df.method == "this kernel"].reset_index(drop=True)
+    row = sweep.iloc[7]
+    assert mine.place[7] == pytest.approx(overlap(row.ours, row.prefill, row.decode))
+    assert mine.time[7] == pytest.approx(row.ours / row.larger)
+
+
+def test_halves_compare_with_the_faster_call():
+    raw, df = recorded("halves"), hopper_halves.table()
+    worst = df[df.side == "prefill"].contiguous.idxmin()
+    fa3 = min(raw.fa3[worst], raw.fa3_exact[worst])
+    assert df.contiguous[worst] == pytest.approx(100 * fa3 / raw.ours[worst])
+    decode = raw[raw.side == "decode"].index[0]
+    assert df.contiguous[decode] == pytest.approx(100 * raw.fa3[decode] / raw.ours[decode])
+    assert df.ours[decode] == pytest.approx(raw.kv_bytes[decode] / raw.ours[decode] / 1e6)
+    assert df.unit[decode] == "GB/s"
+    assert df.same_pages[decode] == pytest.approx(100 * raw.fa3_page16[decode] / raw.ours_page16[decode])
+    bf16 = df[(df.dtype == "bfloat16") & (df.head_dim == 128)]
+    assert 100 * hopper_halves.prefill_pages_least() == pytest.approx(bf16[bf16.side == "prefill"].same_pages.min())
+    assert 100 * hopper_halves.decode_least() == pytest.approx(bf16[bf16.side == "decode"].contiguous.min())
+
+
+def test_halves_need_the_second_call_for_prefill_only(monkeypatch, tmp_path):
+    """Early recordings timed decode's only call twice, later ones leave the second column empty there."""
+    before, raw = hopper_halves.table(), recorded("halves")
+    raw.loc[raw.side == "decode", [c for c in raw if c.startswith("fa3_exact")]] = float("nan")
+    path = tmp_path / "h200" / "hopper-halves.csv"
+    path.parent.mkdir()
+    raw.to_csv(path, index=False)
+    monkeypatch.setattr("pod.data.RECORDED", tmp_path)
+    assert hopper_halves.table().equals(before)
+
+
+def test_mixed_batches_are_measured_from_the_uniform_one_of_their_heads():
+    df = hopper_mixed.table()
+    plain = df[(df.batch == "uniform") & (df.page == 0)]
+    assert len(plain) == df.heads.nunique()
+    assert plain.excess_percent.abs().max() < 1.5, "the same batch twice, in the same rounds"
+    assert hopper_mixed.worst() == df.excess_percent.max() > 0
+    assert (df.excess_percent <= 100 * (df.time - 1) + 1e-9).all(), "more work explains time, never adds to it"
+
+
+def test_peers_never_count_our_own_variants():
+    df = hopper_peers.table()
+    assert set(df.best_peer) <= set(hopper_peers.PEERS.values())
+    columns = list(hopper_peers.PEERS)
+    np.testing.assert_allclose(df.over_best_peer, df[columns].min(axis=1) / df.ours)
+    holes = df[columns].isna().sum(axis=1)
+    assert ((holes > 0) == (df.holes != "")).all(), "a time that is missing has a reason"
+
+
+def test_other_tensors_are_compared_on_the_same_batches():
+    df, raw = hopper_dtypes.table(), recorded("dtypes")
+    assert df.kind.value_counts().to_dict() == dict.fromkeys(("bf16, 128", "fp16, 128", "bf16, 64", "fp16, 64"), 11)
+    others = df[df.kind != "bf16, 128"].reset_index(drop=True)
+    np.testing.assert_allclose(others.over_serial, raw.fa3_serial / raw.ours)
+    assert (others.over_best <= others.over_serial).all()
+    means = hopper_dtypes.summary(df)["over serial"]
+    assert means["fp16, 64"] == pytest.approx(np.exp(np.log(others.over_serial[-11:]).mean()), abs=0.005)
+    hopper_dtypes.draw(df)
+
+
+def test_energy_is_power_times_time():
+    df = hopper_peers.energy(hopper_peers.table())
+    np.testing.assert_allclose(df.millijoules, df.watts * df.steady_ms, rtol=0.02)
+    np.testing.assert_allclose(df.roof_ms * hopper_peers.hardware().power_w, df.millijoules)
+
+
+def test_trace_puts_the_halves_one_after_the_other():
+    df = hopper_trace.table()
+    serial = df[df.way == hopper_trace.SERIAL]
+    last = serial[serial.side == "prefill"].end_us.max()
+    assert serial[serial.side == "decode"].start_us.min() >= last
+    assert df.sm.nunique() == H200.sms and set(df.role) == set(hopper_trace.ROLES)
+    ends = hopper_trace.ends(df)
+    fused = max(ends[hopper_trace.FUSED, side] for side in ("prefill", "decode"))
+    halves = sum(ends[hopper_trace.SERIAL, side] for side in ("prefill", "decode"))
+    assert fused < halves
+
+
+def test_a_figure_without_its_recording_is_a_named_hole(monkeypatch, tmp_path):
+    assert hopper_peers.FIGURE.lacks == ()
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    assert hopper_peers.FIGURE.state_text == "lacks hopper-peers of an H200"
+
+
+def test_products_take_the_cycles_that_the_chapter_says():
+    assert tensor_core_queue.prefill_product(H200) == pytest.approx(64, rel=1e-3)
+    assert tensor_core_queue.decode_product(H200) == 16
+    assert tensor_core_queue.product_cycles(H200, 8, 0) == pytest.approx(4, rel=1e-3), "its arithmetic alone"
+
+
+@pytest.mark.parametrize("queued, cycles", [(0, 16), (1, 80), (2, 144), (3, 208)])
+def test_whoever_waits_is_served_once_a_round(queued, cycles):
+    served = tensor_core_queue.serve(tensor_core_queue.queue(H200, queued), 5000)
+    starts = [start for name, start, _ in served if name == "decode"]
+    np.testing.assert_allclose(np.diff(starts), cycles, rtol=1e-3)
+    assert all(a[2] == b[1] for a, b in zip(served, served[1:], strict=False)) and served[-1][2] <= 5000
+    assert tensor_core_queue.shares(served, "decode")[1] == pytest.approx(16 / cycles, rel=1e-3)
+    assert tensor_core_queue.decode_bytes_per_s(H200, queued, 1e9) == pytest.approx(2048 / cycles * 1e9 * 132, rel=1e-3)
+
+
+def test_rooms_fill_the_sm_as_the_source_says():
+    assert sum(pictures.registers().values()) * 128 == H200.registers_per_sm
+    for head_dim in (64, 128):
+        assert 0.9 * H200.smem_per_cta < sum(pictures.shared_memory(head_dim).values()) <= H200.smem_per_cta
+    pictures.rooms()
+
+
+def test_the_plan_holds_every_unit_and_every_tile():
+    made = hopper(HybridBatch((416, 1, 1), (416, 1024, 1000), 8, 2, 128), 4)
+    prefill, decode = made.prefill, made.decode
+    bars = pictures.plan(prefill, decode, 4, block=2.0, tile=1.0)
+    sums = {side: sum(end - start for _, start, end, kind, _ in bars if kind == side) for side in ("prefill", "decode")}
+    assert sums == {"prefill": 2.0 * 56, "decode": 2 * (16 + 16)}
+    assert {row for row, *_ in bars} == set(pictures.plan_rows(4))
+    ax = pictures.decode_line(decode, "AB")
+    area = sum(p.get_width() for p in ax.patches)
+    assert area == 64 and {t.get_text()[0] for t in ax.texts} == {"A", "B"}

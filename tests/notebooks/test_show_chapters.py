@@ -1,0 +1,102 @@
+"""The pictures of chapters 01 and 02 show what the code computes: which cells glow, who merges, what fits."""
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.colors import same_color
+from matplotlib.patches import FancyBboxPatch
+
+from pod.experiments.lean import lean_04
+from pod.experiments.pod import pod_10
+from pod.hardware import A100, H200
+from pod.lab.show import style
+from pod.lab.show.blocks import sm_fill, tile_budget, tile_padding, tile_walk
+from pod.lab.show.states import merge_trees, state_table
+from pod.reference import State
+from pod.simulate.tiling import Tile
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def test_state_table_lights_every_rise_of_the_maximum():
+    scores, values = np.array([1.0, 3, 2, 0, 5, 2, -np.inf, -np.inf]), np.repeat(np.eye(2), 4, axis=0)
+    ax = state_table([(str(a), State.of(scores[None, a : a + 2], values[a : a + 2])) for a in range(0, 8, 2)])
+    rows = {round(p.get_y()) for p in ax.patches if same_color(p.get_facecolor(), style.LIT)}
+    assert rows == {2, 4}, "block 0 follows nothing, block 2 brings the 5; the header and the start are rows 0 and 1"
+    added = {round(p.get_y()) for p in ax.patches if same_color(p.get_facecolor(), style.DIM)}
+    assert added == {2, 3, 4}, "the masked block adds nothing"
+    total = np.exp(scores[:6] - 5).sum()
+    assert texts(ax).count(f"{total:.3f}") == 2
+
+
+def test_merge_trees_blacken_merges_between_sms():
+    trees, sm_of = [(((0, 1), (2, 3)), 4), (5, ((6, 7), (8, 9)))], dict(enumerate([0, 0, 1, 1, 2, 2, 3, 3, 4, 4]))
+    (ax,) = merge_trees({"stream-K": (trees, sm_of)}).axes
+    dots = [line for line in ax.lines if line.get_marker() == "o"]
+    assert (len(dots), sum(same_color(d.get_color(), style.INK) for d in dots)) == (8, 4)
+    boxes = [p for p in ax.patches if isinstance(p, FancyBboxPatch)]
+    assert [style.WORKERS.index(style_of(b)) for b in boxes] == list(sm_of.values())
+    assert texts(ax).count("answer") == 2
+
+
+def style_of(patch):
+    return next(colour for colour in style.WORKERS if same_color(colour, patch.get_facecolor()))
+
+
+def test_tile_walk_hatches_the_diagonal():
+    axes = tile_walk(8, 12, Tile(4, 3, 64), stops=(1, 7)).axes
+    assert [sum(p.get_hatch() is not None for p in ax.patches) for ax in axes] == [3, 3]
+    assert [len(ax.patches) for ax in axes] == [7, 7], "one of the eight blocks lies in the future"
+    done = [sum(same_color(p.get_facecolor(), style.PREFILL) for p in ax.patches) for ax in axes]
+    assert done == [0, 6]
+    assert "stays on chip" in axes[0].get_title() and "store" in axes[1].get_title()
+
+
+def test_tile_padding_is_to_scale():
+    figure = tile_padding({"a": ("prefill", 128, 128), "b": ("decode", 4, 64)})
+    heights = [[p.get_height() for p in ax.patches] for ax in figure.axes]
+    assert heights == [[128, 128], [64, 4]]
+
+
+def test_tile_budget_stacks_what_the_tile_holds():
+    (ax,) = tile_budget({"small": Tile(128, 64), "all keys": Tile(128, 12_288)}, (A100, H200)).axes
+    widths = [bar.get_width() for bar in ax.patches[:3]]
+    assert widths == [32, 16, 16]
+    assert {"64", "6176", "2", "0"} <= set(texts(ax))
+    assert max(bar.get_x() + bar.get_width() for bar in ax.patches) < 1.1 * 227, "the one that does not fit is cut off"
+
+
+@pytest.mark.parametrize(("rows", "cols", "fits"), [(16, 32, 7), (128, 64, 2), (256, 128, 0)])
+def test_sm_fill_draws_each_cta(rows, cols, fits):
+    ax = plt.subplots()[1]
+    sm_fill(ax, rows, cols)
+    assert len(ax.patches) == 2 * max(fits, 1)
+    assert (f"{fits} CTAs" if fits else "does not fit") in ax.get_title()
+    full = max(bar.get_y() + bar.get_height() for bar in ax.patches)
+    assert full <= 100 + 1e-9
+
+
+def test_lean_04_merges_two_unequal_pieces_exactly():
+    df = lean_04.table().set_index("state")
+    assert df.error["merged"] < 1e-12 and df.error["all keys at once"] < 1e-12
+    assert df.error.iloc[:2].min() > 1e-3, "a piece alone is not the answer"
+    assert df.l["merged"] < df.l.iloc[:2].sum(), "one piece had to be rescaled"
+
+
+def test_pod_10_is_rows_over_ridge_and_near_the_paper():
+    df = pod_10.table()
+    for gpu in (A100, H200):
+        mine = df[df.gpu == gpu.key]
+        np.testing.assert_allclose(mine.compute_util, 100 * mine.rows / gpu.ridge, rtol=2e-3)
+        assert (mine.dram_util == 100).all()
+    stated = df.dropna(subset="paper")
+    assert list(stated.rows) == [16, 128]
+    assert (abs(stated.compute_util / stated.paper - 1) < 0.25).all()

@@ -1,0 +1,214 @@
+"""Replicas behind a router, prompts computed elsewhere, and the rate at which promises are kept."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_serving_invariants import check_pool, make, request_lists
+
+from pod.__main__ import main
+from pod.serving.blocks import PagedPool
+from pod.serving.events import Log
+from pod.serving.loop import SimClock, in_order
+from pod.serving.loop import serve as serve_alone
+from pod.serving.schedulers import Sarathi
+from pod.serving.schedulers.decoder import Decoder
+from pod.simulate import capacity, cluster
+from pod.simulate.capacity import CLOSE, broken, promises, search
+from pod.simulate.cluster import ROUTERS, Cluster, Replica
+from pod.simulate.metrics import metrics, token_times
+from pod.simulate.run import Both, Run, Setup, simulate
+from pod.simulate.summary import Summary
+from pod.simulate.workload import Workload
+
+SEND = 0.4  # seconds a token
+
+
+class Uneven:
+    """An executor that takes long and short, and looks at the pool of its replica before."""
+
+    def __init__(self, pace: float):
+        self.pace, self.replica = pace, None
+
+    def submit(self, batch, event) -> float:
+        for lane in self.replica.lanes if self.replica else ():
+            check_pool(lane)
+        return event.scheduled + self.pace * (1 + batch.tokens % 3)
+
+
+def served(rows, replicas: int, prompts: int, router: str, blocks: int = 40, block_size: int = 2):
+    """The log and summary of a cluster of small replicas, and the cluster."""
+    log, summary = Log(), Summary()
+
+    def one(number, into, decodes) -> Replica:
+        pool, executor = PagedPool(blocks, block_size, 0.05), Uneven(1 + 0.5 * number)
+        lanes = [(Decoder if decodes else Sarathi)(pool, 6, chunk=5)]
+        executor.replica = Replica(lanes, executor, SimClock(), into, None, number)
+        return executor.replica
+
+    made = Cluster(one, replicas, prompts, router, lambda tokens: SEND * tokens, Both(log, summary))
+    made.serve(in_order(make(rows)))
+    return log, summary, made
+
+
+clusters = st.integers(1, 4).flatmap(
+    lambda n: st.tuples(st.just(n), st.integers(0, n - 1), st.sampled_from([*ROUTERS]))
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(clusters, request_lists, st.sampled_from([24, 28, 40]))
+def test_nobody_is_lost_and_no_page_either(shape, rows, blocks):
+    log, summary, made = served(rows, *shape, blocks=blocks)
+    taken = {i for i in range(len(rows)) if i not in log.refused}
+    assert sorted(i for e in log.iterations for i in e.finished) == sorted(taken), "each is answered once"
+    ids, times = token_times(log) if log.iterations else (np.array([]), np.array([]))
+    assert Counter(ids.tolist()) == {i: rows[i][1] for i in taken}, "as many tokens as were asked for"
+    assert (np.diff(times)[np.diff(ids) == 0] > 0).all(), "one after the other"
+    for replica in (*made.prompts, *made.others):
+        for lane in replica.lanes:
+            assert not lane.running and not lane.waiting and len(lane.pool.free) == lane.pool.num_blocks
+    assert not made.away and not made.ready
+    if taken:
+        assert summary.metrics() == metrics(log)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 4).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1), st.sampled_from([*ROUTERS]))),
+       request_lists)  # fmt: skip
+def test_prompts_and_decodes_stay_apart_and_a_prompt_travels(shape, rows):
+    log, _, _ = served(rows, *shape, blocks=400)
+    prompts = shape[1]
+    first = {c[0]: e.end for e in log.iterations for c in e.prefills if c[3]}
+    for event in log.iterations:
+        assert not (event.decodes if event.lane < prompts else event.prefills)
+        for i in event.decodes:
+            assert event.scheduled >= first[i] + SEND * rows[i][0] - 1e-9, "not before its keys and values are there"
+    sent = [(first[i], i) for i in first if rows[i][1] > 1]
+    for replica in range(prompts):
+        mine = {c[0] for e in log.iterations if e.lane == replica for c in e.prefills}
+        free = 0.0
+        for done, i in sorted(s for s in sent if s[1] in mine):
+            free = max(free, done) + SEND * rows[i][0]
+            earliest = min(e.scheduled for e in log.iterations if i in e.decodes)
+            assert earliest >= free - 1e-9, "one prompt after the other"
+
+
+@settings(max_examples=100, deadline=None)
+@given(request_lists, st.sampled_from([*ROUTERS]))
+def test_one_replica_is_a_server_without_a_router(rows, router):
+    log, *_ = served(rows, 1, 0, router)
+    alone = serve_alone(make(rows), [Sarathi(PagedPool(40, 2, 0.05), 6, chunk=5)], Uneven(1))
+    assert (log.iterations, log.requests, log.refused) == (alone.iterations, alone.requests, alone.refused)
+
+
+def where(log: Log) -> dict[int, int]:
+    return {c[0]: e.lane for e in log.iterations for c in e.prefills}
+
+
+def test_routers_choose_as_they_say():
+    same = [(9, 4, 0.0)] * 6
+    assert [where(served(same, 3, 0, "round-robin")[0])[i] for i in range(6)] == [0, 1, 2, 0, 1, 2]
+    # a long answer keeps replica 0 busy, its prompt is done at once; a long prompt keeps replica 1 computing
+    rows = [(2, 24, 0.0), (40, 1, 0.0), (3, 1, 6.0)]
+    assert where(served(rows, 2, 0, "shortest-queue")[0])[2] == 0
+    rows = [(2, 24, 0.0), (2, 1, 0.0), (3, 1, 6.0)]
+    assert where(served(rows, 2, 0, "least-outstanding")[0])[2] == 1
+
+
+def test_a_router_that_looks_beats_one_that_does_not():
+    work = Workload("arxiv", 300, 3.0, high=16384)
+    ttft = {r: Run(Setup(tp=2, replicas=4, router=r, chunk=512), work).metrics()["ttft_p99"] for r in ROUTERS}
+    assert ttft["shortest-queue"] < ttft["round-robin"]
+
+
+def test_decodes_elsewhere_are_never_disturbed_by_a_prompt():
+    work = Workload("arxiv", 200, 2.0, high=16384)
+    together, apart = (Run(Setup(tp=2, replicas=4, prompt_replicas=n), work).metrics() for n in (0, 2))
+    assert apart["tbt_p99"] < 0.6 * together["tbt_p99"] and apart["requests"] == together["requests"] == 200
+
+
+def test_moving_keys_and_values_takes_its_time():
+    cost = Setup(tp=2).cost()
+    assert cost.move(8192) == pytest.approx(35e-6 + 8192 * 131072 / 2 / 8e9)
+
+
+def test_four_replicas_take_about_four_times_the_load():
+    slo = promises(["ttft_p99=4", "tbt_p99=0.2"])
+    rates = {}
+    for n in (1, 4):
+        run = Run(Setup(tp=2, replicas=n, router="shortest-queue"), Workload("uniform", 150 * n, low=4000, high=4000))
+        rates[n], best = search(lambda qps, run=run: capacity.at(run, qps).metrics(), slo)
+        assert not broken(best, slo) and broken(capacity.at(run, rates[n] * (1 + 2 * CLOSE)).metrics(), slo)
+    assert 3.4 < rates[4] / rates[1] < 5
+
+
+def test_the_search_finds_an_edge_and_says_when_there_is_none():
+    for edge in (0.013, 1.0, 77.0):
+        found, _ = search(lambda qps, e=edge: {"ttft_p99": 1 + (qps > e), "refused": 0}, {"ttft_p99": 1.5})
+        assert edge / (1 + CLOSE) <= found <= edge
+    with pytest.raises(ValueError, match="slo: kept at 4096 requests a second too"):
+        search(lambda qps: {"ttft_p99": 1, "refused": 0}, {"ttft_p99": 2})
+    with pytest.raises(
+        ValueError, match="slo: got ttft_p99=2, which even one request at a time does not keep: ttft_p99=3"
+    ):
+        search(lambda qps: {"ttft_p99": 3, "refused": 0}, {"ttft_p99": 2})
+
+
+def test_capacity_on_the_command_line(capsys):
+    options = "capacity --tp 2 --requests 60 --workload uniform --low 2000 --high 2000 --chunk 512 1024".split()
+    assert main(options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("promises: ttft_p99 up to 5, tbt_p99 up to 0.2; every run is simulated")
+    assert lines[1].split()[:3] == ["chunk", "qps", "qps_per_gpu"] and len(lines) == 4
+    assert main([*options[:-1], "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["qps_per_gpu"] == row["qps"] / 2 and row["ttft_p99"] <= 5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("capacity --slo ttft=5", "slo: got 'ttft=5', allowed are NAME=MOST of ttft_p50"),
+        ("capacity --slo ttft_p99=fast", "slo: got 'ttft_p99=fast'"),
+        ("capacity --slo ttft_p99", "slo: got 'ttft_p99'"),
+        (
+            "capacity --requests 20 --tp 2 --slo tbt_p99=0.001",
+            "slo: got tbt_p99=0.001, which even one request at a time",
+        ),
+        ("capacity --qps 1", "unrecognized arguments: --qps 1"),
+        ("simulate --replicas 0", "replicas: got 0, allowed are integers >= 1"),
+        ("simulate --replicas 2 --prompt-replicas 2", "prompt_replicas: got 2, allowed are integers from 0 to below"),
+        ("simulate --prompt-replicas -1", "prompt_replicas: got -1"),
+        (
+            "simulate --replicas 2 --prompt-replicas 1 --scheduler vllm",
+            "scheduler: got 'vllm', allowed are sarathi where",
+        ),
+        ("simulate --router random", "argument --router: invalid choice: 'random'"),
+    ],
+)
+def test_bad_options_are_one_line(options, words, capsys, monkeypatch):
+    if options.startswith("simulate"):
+        monkeypatch.setattr(cluster, "serve", None)  # before anything runs
+    try:
+        code = main(options.split())
+    except SystemExit as end:
+        code = end.code
+    captured = capsys.readouterr()
+    assert code == 2 and words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+def test_a_cluster_writes_the_same_log_as_it_keeps(tmp_path, capsys):
+    path = tmp_path / "log.jsonl"
+    options = "simulate --tp 2 --replicas 3 --prompt-replicas 1 --requests 30 --qps 2 --json --log".split()
+    assert main([*options, str(path)]) == 0
+    row, log = json.loads(capsys.readouterr().out), Log.load(path)
+    assert {k: row[k] for k in metrics(log)} == metrics(log) and log.run["prompt_replicas"] == 1
+    setup = Setup(tp=2, replicas=3, prompt_replicas=1)
+    kept = simulate(setup, Workload("arxiv", 30, 2.0).requests())
+    assert [e.end for e in kept.iterations] == [e.end for e in log.iterations]

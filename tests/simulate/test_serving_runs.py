@@ -1,0 +1,553 @@
+"""Workloads, metrics, the command line, and the claim that an hour replays in seconds."""
+
+import fcntl
+import json
+import os
+import resource
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import numpy as np
+import pytest
+
+from pod.__main__ import main
+from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.events import Iteration, Log
+from pod.serving.schedulers import Sarathi, Static
+from pod.simulate import cli
+from pod.simulate.jitter import Jitter
+from pod.simulate.metrics import bubbles, memory, metrics, requests, token_times
+from pod.simulate.run import Run, Setup, simulate
+from pod.simulate.scenarios import ticked
+from pod.simulate.workload import Workload, fit, read_table, read_trace, sample, split, tilt
+from pod.sweep import sweep
+
+# ---------------------------------------------------------------- workloads
+
+
+def lengths(w: Workload):
+    made = w.requests()
+    return np.array([r.prompt for r in made]), np.array([r.output for r in made]), np.array([r.arrival for r in made])
+
+
+@pytest.mark.parametrize(("pd", "prompt", "output"), [(8, 14563, 1821), (17, 15473, 911), (64, 16131, 253)])
+def test_fixed_ratio_splits_as_the_artifact_does(pd, prompt, output):
+    p, d, t = lengths(Workload("uniform", 3, low=16384, high=16384, pd=pd))
+    assert set(p) == {prompt} and set(d) == {output} and set(t) == {0.0}
+
+
+def test_tables_keep_the_statistics_of_their_traces():
+    """arXiv, clipped: prompts of 10,041 in the mean and 7,958 in the median, outputs of 471, P:D to 40."""
+    p, d, _ = lengths(Workload("arxiv", 20_000))
+    assert (p.mean(), d.mean(), np.median(p)) == pytest.approx((10_041, 471, 7_958), rel=0.04)
+    assert (p + d).max() <= 32768 and (p / d).max() < 41
+    p, d, _ = lengths(Workload("conversation", 20_000))
+    assert ((p + d).mean(), d.mean()) == pytest.approx((10_500, 331), rel=0.04)
+    for name, means in (("azure-conv", (1_155, 211)), ("azure-code", (2_048, 28))):
+        p, d, _ = lengths(Workload(name, 20_000))
+        assert (p.mean(), d.mean()) == pytest.approx(means, rel=0.06)
+
+
+def test_zipf_has_the_means_of_the_published_generator():
+    for theta, mean in ((0.4, 2165), (0.6, 1916)):
+        p, d, _ = lengths(Workload("zipf", 20_000, low=1024, high=4096, theta=theta, pd=10))
+        assert (p + d).mean() == pytest.approx(mean, rel=0.02)
+        assert (p + d).min() == 1024 and 4050 < (p + d).max() <= 4096
+
+
+def test_poisson_and_the_artifacts_truncated_one():
+    for arrivals, gap in (("poisson", 1.0), ("truncated_poisson", 1 - np.exp(-3))):
+        *_, t = lengths(Workload("arxiv", 20_000, qps=2.0, arrivals=arrivals))
+        gaps = np.diff(t)
+        assert gaps.mean() == pytest.approx(0.5 * gap, rel=0.02)
+        assert (gaps.max() <= 1.5 + 1e-9) == (arrivals == "truncated_poisson")
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
+def test_gamma_arrivals_have_their_rate_and_their_bursts(cv):
+    *_, t = lengths(Workload("arxiv", 50_000, qps=2.0, arrivals="gamma", cv=cv))
+    gaps = np.diff(t)
+    assert gaps.mean() == pytest.approx(0.5, rel=0.05) and gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05)
+
+
+def test_bursts_lengthen_the_tail_and_not_the_work():
+    calm, bursty = (Run(Setup(tp=2), Workload("arxiv", 300, 0.6, arrivals="gamma", cv=cv)).metrics() for cv in (0.5, 4))
+    assert bursty["ttft_p99"] > 2 * calm["ttft_p99"] and bursty["requests"] == calm["requests"]
+
+
+def test_jitter_is_what_was_recorded_of_our_engine():
+    one, ten = (np.array([draw() for _ in range(50_000)]) for draw in (Jitter(1), Jitter(10)))
+    np.testing.assert_allclose(ten, 10 * one)
+    np.testing.assert_allclose(np.quantile(one, (0.5, 0.9, 0.99)), np.array((0, 0.902, 1.547)) / 1e3, atol=6e-5)
+    assert one.max() < 0.005, "our engine's host was never 5 ms late"
+
+
+def test_without_jitter_nothing_stalls_and_with_enough_of_it_requests_do():
+    run = Run(Setup(tp=2, max_batch=128), Workload("arxiv", 60, qps=0.8))
+    none, one, much = (run.but(jitter=scale).metrics() for scale in (0, 1, 200))
+    assert none == run.metrics() and none["stalls_200ms"] == one["stalls_200ms"] == 0 < much["stalls_200ms"]
+    assert none["tbt_p99"] < one["tbt_p99"] < 1.1 * none["tbt_p99"]
+    assert run.but(jitter=1).metrics() == one, "the draws are the same each time"
+
+
+def test_a_seed_is_the_whole_story():
+    same, other = ([(r.prompt, r.output, r.arrival) for r in Workload("arxiv", 50, qps=1.0, seed=s).requests()]
+                   for s in (3, 4))  # fmt: skip
+    assert same == [(r.prompt, r.output, r.arrival) for r in Workload("arxiv", 50, qps=1.0, seed=3).requests()] != other
+
+
+def test_fitting_a_sample_of_a_table_gives_the_table():
+    table = read_table("arxiv")
+    again = fit(*sample(table, 200_000, np.random.default_rng(0)))
+    middle = slice(3, -4)  # the ends of a quantile table are single requests
+    np.testing.assert_allclose(again[middle], table[middle], rtol=0.06)
+
+
+def test_tilt_reaches_the_means_with_positive_weights():
+    values = np.random.default_rng(0).lognormal(size=(500, 2))
+    wanted = values.mean(axis=0) * [1.3, 0.8]
+    weights = tilt(values, wanted)
+    assert weights.min() > 0
+    np.testing.assert_allclose(weights @ values, wanted)
+
+
+def test_split_leaves_a_token_on_either_side():
+    prompts, outputs = split(np.array([2, 3, 100]), 1000)
+    assert prompts.tolist() == [1, 2, 99] and outputs.tolist() == [1, 1, 1]
+
+
+TRACES = {
+    "vattention.csv": "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n100.0,20.0,120,5\n60,2,62,30\n",
+    "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,100,20\n"
+                 "2023-11-16 18:15:48.1805900,60,2\n",
+    "mooncake.jsonl": '{"timestamp": 500, "input_length": 100, "output_length": 20, "hash_ids": [1]}\n'
+                      '{"timestamp": 2000, "input_length": 60, "output_length": 2}\n',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_published_traces_load_as_they_are(name, tmp_path):
+    (tmp_path / name).write_text(TRACES[name])
+    trace = read_trace(tmp_path / name)
+    assert trace[:, :2].tolist() == [[100, 20], [60, 2]]
+    np.testing.assert_allclose(trace[:, 2], [0, 0] if name.startswith("v") else [0, 1.5], atol=1e-6)
+    p, d, _ = lengths(Workload(str(tmp_path / name), 5, high=110))
+    assert set(zip(p.tolist(), d.tolist(), strict=True)) == {(92, 18), (60, 2)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prompt,answer\n1,2\n", "got the columns prompt, answer, allowed are num_prefill_tokens"),
+        ("num_prefill_tokens,num_decode_tokens\n5,7\n5,nan\n", "row 3, column num_decode_tokens: got 'nan'"),
+        ("num_prefill_tokens,num_decode_tokens\n-5,7\n", "row 2, column num_prefill_tokens: got '-5'"),
+        ("num_prefill_tokens,num_decode_tokens\n5.5,7\n", "row 2, column num_prefill_tokens: got '5.5'"),
+        ("num_prefill_tokens,num_decode_tokens\n5,\n", "row 2, column num_decode_tokens: got ''"),
+        ("num_prefill_tokens,num_decode_tokens\n", "got no request"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n", "row 2, column TIMESTAMP: got 'monday'"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nnan,5,7\n", "row 2, column TIMESTAMP: got 'nan'"),
+        ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\ninf,5,7\n", "row 3, column arrival_ms: got 'inf'"),
+    ],
+)
+def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, capsys):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="trace.csv.*" + words):
+        read_trace(path)
+    assert main(["simulate", "--workload", str(path), "--requests", "3"]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+def test_contexts_over_the_limit_are_refused_unless_they_shall_be_clipped(tmp_path, capsys):
+    path = tmp_path / "t.csv"
+    path.write_text("num_prefill_tokens,num_decode_tokens\n50,7\n5000,7\n")
+    options = ["simulate", "--workload", str(path), "--requests", "2", "--max-tokens", "4096"]
+    assert main(options) == 2
+    assert "row 3: 5007 tokens in all, the model allows 4096" in capsys.readouterr().err
+    assert len(read_trace(path, 5007)) == 2
+    assert main([*options, "--high", "4096"]) == 0
+
+
+BURST = "arrival_ms,prefill_tokens,decode_tokens\n" + "".join(
+    f"{t},{100 + i},{i + 1}\n" for i, t in enumerate((1000, 1000, 1100, 5000)))  # fmt: skip
+
+
+@pytest.fixture
+def burst(tmp_path) -> str:
+    (tmp_path / "burst.csv").write_text(BURST)
+    return str(tmp_path / "burst.csv")
+
+
+def test_recorded_arrivals_and_their_order_are_kept(burst):
+    work = Workload(burst, None)
+    p, d, t = lengths(work)
+    assert (work.arrivals, work.count, work.pace) == ("trace", 4, "as recorded")
+    assert p.tolist() == [100, 101, 102, 103] and d.tolist() == [1, 2, 3, 4]
+    np.testing.assert_allclose(t, [0, 0, 0.1, 4])
+    assert lengths(Workload(burst, None, seed=9))[0].tolist() == p.tolist()
+    np.testing.assert_allclose(lengths(Workload(burst, 3))[2], [0, 0, 0.1])
+
+
+def test_a_rate_stretches_recorded_arrivals_and_keeps_their_bursts(burst):
+    work = Workload(burst, 4, qps=0.25)
+    assert work.pace == "as recorded, stretched to 0.25/s"
+    np.testing.assert_allclose(lengths(work)[2], [0, 0, 0.3, 12])
+
+
+def test_a_trace_that_is_too_short_starts_again(burst):
+    p, _, t = lengths(Workload(burst, 9))
+    assert p.tolist() == [100, 101, 102, 103, 100, 101, 102, 103, 100]
+    mean = 4 / 3  # the gap before it starts again
+    np.testing.assert_allclose(t[4:], [4 + mean, 4 + mean, 4.1 + mean, 8 + mean, 8 + 2 * mean])
+
+
+def test_recorded_rows_in_disorder_are_put_in_order(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival_ms,prefill_tokens,decode_tokens\n900,5,1\n100,6,1\n")
+    p, _, t = lengths(Workload(str(tmp_path / "t.csv"), None))
+    assert p.tolist() == [6, 5] and t.tolist() == pytest.approx([0, 0.8])
+
+
+def test_arrivals_that_a_file_does_not_have_are_drawn_or_refused(burst, tmp_path):
+    (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens\n50,7\n51,7\n")
+    timeless = Workload(str(tmp_path / "t.csv"), None, qps=2.0)
+    assert (timeless.arrivals, timeless.count, timeless.pace) == ("poisson", 2048, "poisson at 2/s")
+    for lengths_ in (str(tmp_path / "t.csv"), "arxiv"):
+        with pytest.raises(ValueError, match="^arrivals: got trace, but .* has none, allowed are poisson, trunc"):
+            Workload(lengths_, arrivals="trace")
+    drawn = Workload(burst, None, arrivals="poisson")
+    assert drawn.count == 2048 and drawn.pace == "all at once" and not lengths(drawn)[2].any()
+    assert Workload(count=None) == Workload("arxiv", arrivals="poisson")
+
+
+def test_a_trace_has_all_its_times_or_none(tmp_path):
+    rows = ({"timestamp": 5, "input_length": 9, "output_length": 1}, {"input_length": 9, "output_length": 1})
+    for order in (rows, rows[::-1]):
+        (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in order))
+        with pytest.raises(ValueError, match="t.jsonl, row 2: got no timestamp, or none above"):
+            read_trace(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize("place", ["UTC", "Europe/Zurich"])
+def test_dates_do_not_depend_on_where_they_are_read(place, tmp_path, monkeypatch):
+    """The night in which clocks in Zurich are set from 2 to 3."""
+    monkeypatch.setenv("TZ", place)
+    time.tzset()
+    rows = "2023-03-26 01:30:00.0000000,9,1\n2023-03-26 03:30:00.0000000,9,1\n"
+    (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    try:
+        assert read_trace(tmp_path / "t.csv")[:, 2].tolist() == [0, 7200]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"qps": 0}, "qps: got 0"),
+        ({"qps": -1.0}, "qps: got -1.0"),
+        ({"qps": float("nan")}, "qps: got nan"),
+        ({"count": 0}, "count: got 0"),
+        ({"count": 99_999_999_999}, "count: got 99999999999, allowed are integers from 1 to 10000000"),
+        ({"high": 10**12, "lengths": "zipf"}, "high: got 1000000000000, allowed are integers from 2 to 16777216"),
+        ({"seed": -1}, "seed: got -1"),
+        ({"lengths": "nowhere.csv"}, "workload: got 'nowhere.csv'"),
+        ({"arrivals": "rush"}, "arrivals: got 'rush'"),
+        ({"low": 9, "high": 8}, "low: got 9"),
+        ({"pd": 0}, "pd: got 0"),
+        ({"theta": 1.0}, "theta: got 1.0"),
+    ],
+)
+def test_bad_workloads_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        Workload(**options)
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def by_hand() -> Log:
+    """Two requests; the second one's prompt stalls the first for a second."""
+    log = Log(requests=[(0, 0.0, 4, 4), (1, 0.5, 9, 2)])
+    for at, end, prefills, decodes, finished in (
+        (0.0, 0.2, [(0, 4, 0, True)], [], []),
+        (0.2, 0.3, [], [0], []),
+        (0.5, 1.5, [(1, 9, 0, True)], [], []),
+        (1.5, 1.6, [], [0, 1], [1]),
+        (1.6, 1.7, [], [0], [0]),
+    ):
+        log.iterations.append(Iteration(0, at, end, prefills, decodes, 0, finished=finished))
+    return log
+
+
+def test_metrics_by_hand():
+    r = requests(by_hand())
+    assert r.ttft.tolist() == pytest.approx([0.2, 1.0]) and r.latency.tolist() == pytest.approx([1.7, 1.1])
+    assert r.gaps.tolist() == pytest.approx([0.1, 1.3, 0.1, 0.1]) and r.worst_gap.tolist() == pytest.approx([1.3, 0.1])
+    m = metrics(by_hand())
+    assert (m["tbt_max"], m["stalls_200ms"], m["stalls_500ms"]) == pytest.approx((1.3, 50, 50))
+    assert m["requests_per_minute"] == pytest.approx(2 / 1.7 * 60)
+    assert m["output_tokens_per_second"] == pytest.approx(6 / 1.7)
+
+
+def test_the_artifacts_definition_loses_the_first_gap():
+    r = requests(by_hand(), "artifact")
+    assert r.gaps.tolist() == pytest.approx([0, 1.3, 0.1, 0])
+    assert r.ttft.tolist() == pytest.approx([0.2, 1.0])
+    with pytest.raises(ValueError, match="definition: got 'mine', allowed are user, artifact"):
+        requests(by_hand(), "mine")
+
+
+def test_static_answers_only_with_its_batch():
+    log = ticked(Static(ReservedPool(80, 40), 2), [(2, 1), (2, 5)])
+    assert requests(log).latency.tolist() == [5.0, 5.0] and requests(log).ttft.tolist() == [1.0, 1.0]
+
+
+def test_no_token_is_an_error_with_the_reason():
+    log = ticked(Sarathi(PagedPool(4, 1), 2), [(9, 9)])
+    with pytest.raises(ValueError, match="no token came out; 1 of 1 requests were refused, the first for 18 tokens"):
+        metrics(log)
+
+
+def test_memory_counts_tokens_and_blocks():
+    pool = PagedPool(10, 4, watermark=0.0)
+    _, used, held = memory(ticked(Sarathi(pool, 2), [(5, 3)]), 10, 4)
+    assert used.tolist() == [5, 6, 7] and held.tolist() == [8, 8, 8]
+
+
+def test_bubbles_are_the_time_between_stages():
+    log = by_hand()
+    log.iterations[0].stages = [(0.0, 0.1), (0.15, 0.2)]
+    for event in log.iterations[1:]:
+        event.stages = [(event.scheduled, event.end)]
+    assert bubbles(log) == pytest.approx({0: 0.05, 1: 0.0})
+
+
+def test_token_times_are_ordered_within_a_request():
+    log = simulate(Setup(tp=2, pp=2, scheduler="orca", max_batch=4, host="none"), Workload("arxiv", 20).requests())
+    ids, times = token_times(log)
+    assert (np.diff(times)[np.diff(ids) == 0] > 0).all()
+
+
+# ---------------------------------------------------------------- orderings that the papers state
+
+
+@pytest.fixture(scope="module")
+def near_capacity():
+    base = Setup(tp=2, max_batch=128, kernels="fa2")
+    work = Workload("arxiv", 500, qps=0.95)
+    systems = {"vllm": ("vllm", "serial"), "sarathi": ("sarathi", "serial"), "pod": ("sarathi", "pod")}
+    runs = [Run(base, work).but(scheduler=s, attention=a) for s, a in systems.values()]
+    return dict(zip(systems, sweep(Run.metrics, runs, quiet=True), strict=True))
+
+
+def test_chunks_end_the_stalls_and_delay_the_prompt(near_capacity):
+    vllm, sarathi, pod = near_capacity.values()
+    assert vllm["stalls_500ms"] > 90 and sarathi["stalls_500ms"] == pod["stalls_500ms"] == 0
+    assert vllm["tbt_p99"] > 5 * sarathi["tbt_p99"]
+    assert vllm["ttft_p50"] < pod["ttft_p50"] < sarathi["ttft_p50"]
+    assert pod["latency_p99"] < sarathi["latency_p99"]
+
+
+def test_a_slower_engine_queues_out_of_proportion():
+    run = Run(Setup(tp=2, max_batch=128), Workload("arxiv", 500, qps=0.95))
+    nominal, slower = sweep(Run.metrics, [run, run.but(slowdown=1.05)], quiet=True)
+    assert slower["ttft_p50"] > 1.2 * nominal["ttft_p50"]
+
+
+def test_calibration_stretches_iterations_with_prompts():
+    """By one factor beside decodes, by another alone; decodes stay as long as their operators."""
+    run = Run(Setup(max_tokens=4096), Workload("uniform", 2, low=3000, high=3000, pd=70))
+    runs = run, run.but(calibration=(1.2, 1.1))
+    plain, stretched = (simulate(each.setup, each.workload.requests()) for each in runs)
+    kinds = set()
+    for a, b in zip(plain.iterations, stretched.iterations, strict=False):
+        if (a.prefills, a.decodes) != (b.prefills, b.decodes):
+            break
+        kinds.add((bool(a.prefills), bool(a.decodes)))
+        factor = (1.2 if a.decodes else 1.1) if a.prefills else 1.0
+        assert b.seconds == pytest.approx(factor * a.seconds)
+    assert len(kinds) == 3, "prompts alone, both, decodes alone"
+
+
+def test_sweep_equals_one_by_one_and_raises_what_a_run_raises():
+    runs = [Run(Setup(tp=2, chunk=c), Workload("arxiv", 30, qps=1.0)) for c in (512, 1024, 2048)]
+    assert sweep(Run.metrics, runs, cores=2, quiet=True) == [run.metrics() for run in runs]
+    with pytest.raises(ValueError, match="tp: got 3"):
+        sweep(Run.metrics, [runs[0], runs[0].but(tp=3)], cores=2, quiet=True)
+
+
+# ---------------------------------------------------------------- command line
+
+SMALL = ["simulate", "--tp", "2", "--requests", "40", "--qps", "1"]
+
+
+def test_simulate_prints_a_table_that_says_what_it_is(capsys):
+    assert main(SMALL) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "times: analytical A100-80GB SXM; arrivals: poisson at 1/s; every run is simulated"
+    assert out[1].split()[:2] == ["scheduler", "attention"] and len(out) == 3
+
+
+def test_simulate_says_whose_arrivals_they_are(burst, capsys):
+    for options, words in (([], "as recorded"), (["--qps", "2"], "as recorded, stretched to 2/s"),
+                           (["--qps", "2", "--arrivals", "poisson"], "poisson at 2/s")):  # fmt: skip
+        assert main(["simulate", "--workload", burst, *options]) == 0
+        assert capsys.readouterr().out.startswith(f"times: analytical A100-80GB SXM; arrivals: {words}; every run")
+        assert main(["simulate", "--workload", burst, *options, "--json"]) == 0
+        row = json.loads(capsys.readouterr().out)
+        assert row["arrivals"] == words and row["requests"] == (2048 if "poisson" in words else 4)
+
+
+def test_simulate_as_json_with_a_log(tmp_path, capsys):
+    path = tmp_path / "run.jsonl"
+    assert main([*SMALL, "--json", "--log", str(path), "--scheduler", "vllm"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    log = Log.load(path)
+    assert row["requests"] == 40 and row["cost"] == log.run["cost"] == "analytical A100-80GB SXM"
+    assert {k: row[k] for k in metrics(log)} == metrics(log), "the log holds all that the metrics need"
+    assert log.run["scheduler"] == "vllm" and log.run["qps"] == 1
+
+
+def test_several_values_run_every_combination(capsys):
+    assert main([*SMALL[:-1], "1", "2", "--scheduler", "vllm", "sarathi", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(r["scheduler"], r["qps"]) for r in rows] == [("vllm", 1), ("vllm", 2), ("sarathi", 1), ("sarathi", 2)]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--qps", "0"], "qps: got 0.0"),
+        (["--chunk", "0"], "chunk: got 0"),
+        (["--blocks", "0"], "blocks: got 0"),
+        (["--blocks", "3", "--scheduler", "orca"], "num_blocks: got 3, one request of 32768 tokens needs 2048"),
+        (["--tp", "3"], "tp: got 3"),
+        (["--log", "x", "--chunk", "512", "1024"], "--log: got 2 runs"),
+        (["--requests", "0"], "count: got 0"),
+        (["--requests", "99999999999"], "count: got 99999999999, allowed are integers from 1 to 10000000"),
+        (["--block-size", "0"], "block_size: got 0, allowed are integers >= 1"),
+        (["--blocks", "99999999999"], "num_blocks: got 99999999999, allowed are up to 10000000"),
+        (["--low", "5000", "--high", "100"], "low: got 5000, allowed are integers from 1 to high = 100"),
+        (["--high", "0"], "high: got 0, allowed are integers from 2"),
+        (["--seed", "-1"], "seed: got -1, allowed are integers >= 0"),
+        (["--qps", "1e-320"], "qps: got 1e-320, allowed are numbers from 1e-9"),
+        (["--arrivals", "trace"], "arrivals: got trace, but arxiv has none, allowed are poisson"),
+        (["--cv", "0"], "cv: got 0.0, allowed are numbers above 0 up to 100"),
+        (["--jitter", "-1"], "jitter: got -1.0, allowed are finite numbers >= 0"),
+        (["--machine", "pair", "--tp", "4"], "tp: got 4, allowed on an A100 NVLink pair are 2"),
+        (["--kernels", "fa9"], "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
+        (["--like", "vllm-0.2.7"], "scheduler: got 'sarathi', vllm-0.2.7 has vllm"),
+        (["--log", "/nowhere/run.jsonl"], "log: got '/nowhere/run.jsonl', allowed are files in a folder that is there"),
+        (["--log", "/"], "log: got '/', allowed are files in a folder that is there"),
+        (["--blocks", "5"], "40 of 40 requests were refused, the first for "),
+        (["--blocks", "5"], " blocks, the pool has 5"),
+    ],
+)
+def test_bad_options_are_one_line(extra, words, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "simulate", None)  # before anything runs
+    monkeypatch.setattr(cli, "sweep", None)
+    assert main([*SMALL, *extra]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.out == ""
+    assert captured.err.count("\n") == 1
+
+
+def test_the_last_run_of_a_sweep_is_checked_before_the_first(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "sweep", None)
+    assert main([*SMALL, "--chunk", "512", "0"]) == 2 and "chunk: got 0" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full, as Linux has")
+def test_a_full_disk_takes_the_log_and_not_the_numbers(capsys):
+    assert main([*SMALL, "--log", "/dev/full"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == 3 and "req/min" in captured.out
+    assert captured.err.endswith("log: got '/dev/full', which is not complete (No space left on device)\n")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.fixture
+def terminal():
+    """Runs `python -m pod ...` on a terminal of 100 columns; `keys` are pressed once `cue` can be read there."""
+
+    def run(*options: str, cue: bytes = b"", keys: bytes = b"") -> tuple[int, str]:
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        child = subprocess.Popen([sys.executable, "-m", "pod", *options], stdin=theirs, stdout=theirs, stderr=theirs,
+                                 preexec_fn=_own_terminal)  # fmt: skip
+        os.close(theirs)
+        seen = b""
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:  # Linux's way to say that the other side is gone
+                break
+            if keys and cue in seen:
+                os.write(ours, keys)
+                keys = b""
+        os.close(ours)
+        return child.wait(timeout=20), seen.decode()
+
+    return run
+
+
+def _own_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="terminals end otherwise elsewhere")
+def test_a_long_run_shows_how_far_it_is(terminal):
+    code, seen = terminal("simulate", "--requests", "1000000", cue=b"/1000000 [00:0", keys=b"\x03")
+    assert code == 130 and "| 0/1000000 [" in seen
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="terminals end otherwise elsewhere")
+@pytest.mark.parametrize("sweep", [["--qps", "1"], ["--qps", "1", "2", "3"]], ids=["one run", "sweep"])
+def test_an_interrupted_run_ends_in_one_line(sweep, terminal):
+    started = time.monotonic()
+    code, seen = terminal("simulate", "--requests", "50000", *sweep, cue=b"[00:0", keys=b"\x03")
+    assert code == 130 and "Traceback" not in seen and time.monotonic() - started < 50
+    assert seen.endswith("python -m pod simulate: interrupted\r\n") and seen.count("\n") == 1
+
+
+# ---------------------------------------------------------------- speed
+
+
+def processor_seconds(*options: str) -> float:
+    """User and system time of a whole `python -m pod simulate` process: what one free core would need."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "pod", "simulate", *options], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+OFFLINE = ("--model", "llama-3-8b", "--tp", "2", "--workload", "uniform", "--low", "16384", "--high", "16384",
+           "--pd", "17", "--max-batch", "999")  # fmt: skip
+ONLINE = ("--tp", "2", "--workload", "arxiv", "--requests", "2048", "--qps", "0.85", "--attention", "pod")
+
+
+@pytest.mark.parametrize("options", [ONLINE, (*OFFLINE, "--requests", "2000")], ids=["online", "offline"])
+def test_an_hour_replays_in_seconds(options):
+    assert processor_seconds(*options) < 5
+
+
+def test_time_grows_linearly():
+    small, large = (processor_seconds(*OFFLINE, "--requests", str(n)) for n in (1000, 3000))
+    assert large < 4 * small
+
+
+def test_an_hour_fits_in_a_tenth_of_a_gigabyte():
+    # macOS counts in bytes. Linux's ru_maxrss starts at the peak of the parent, so the process is asked for its own.
+    peak = {"darwin": "__import__('resource').getrusage(0).ru_maxrss"}.get(
+        sys.platform, "1024 * int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+    )
+    code = f"from pod.__main__ import main; main({['simulate', *ONLINE]!r}); print({peak})"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert 20e6 < int(out.split()[-1]) < 100e6
