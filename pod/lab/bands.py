@@ -15,9 +15,10 @@ import subprocess
 from datetime import datetime, timezone
 from functools import cache
 
-from pod.data import ROOT, path_of, sidecar_of
-from pod.lab import claims, registry
+from pod.data import DATA, ROOT, path_of, sidecar_of
+from pod.lab import registry
 
+FILE = DATA / "bands.csv"
 COLUMNS = ("id", "low", "high", "since", "seen")
 
 
@@ -51,13 +52,25 @@ def _recorded(name: str) -> str:
     return _utc(json.loads(_git("show", f"{commits[0]}:{path}"))["started"]) if commits else ""
 
 
+def parse(text: str) -> list[dict]:
+    """The rows of data/claims.toml, as they stand there."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text).get("claim", [])
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"data/claims.toml: {error}") from None
+
+
 def dated() -> list[dict[str, str]]:
     """One row a claim of the last commit."""
     since: dict[str, tuple] = {}
     judged: dict[str, str] = {}
     rows: list[dict] = []
     for date, text in _versions("data/claims.toml"):
-        rows = claims.parse(text)
+        rows = parse(text)
         for row in rows:
             if since.get(row["id"], ("", None))[1] != row["band"]:
                 since[row["id"]] = date, row["band"]
@@ -80,7 +93,7 @@ def _seen(ours: str, judged: str) -> str:
 
 
 def write() -> None:
-    with claims.BANDS.open("w", newline="", encoding="utf-8") as file:
+    with FILE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(dated())

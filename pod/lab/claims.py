@@ -13,11 +13,10 @@ from functools import cache
 
 from pod import data
 from pod.files import ROOT
-from pod.lab import paper, registry
+from pod.lab import bands, paper, registry
 from pod.lab.figure import OURS, SOURCES
 
 FILE = ROOT / "data" / "claims.toml"
-BANDS = FILE.with_name("bands.csv")  # when each band was fixed; written by pod/lab/bands.py
 KINDS = ("ordering", "trend", "number")
 EVIDENCE = ("measured", "simulated", "exact")
 HOLDS, FAILS, CANNOT, OPEN = "holds", "does not hold", "cannot tell", "not measured yet"
@@ -98,7 +97,7 @@ class Claim:
 
 @cache
 def _dated() -> dict[str, dict[str, str]]:
-    with BANDS.open(newline="", encoding="utf-8") as file:
+    with bands.FILE.open(newline="", encoding="utf-8") as file:
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
@@ -191,23 +190,11 @@ def _is_band(band) -> bool:
 
 def load(text: str | None = None) -> list[Claim]:
     """All claims, checked; `text` replaces the file's contents."""
-    claims = [_claim(row) for row in parse(text or FILE.read_text(encoding="utf-8"))]
+    claims = [_claim(row) for row in bands.parse(text or FILE.read_text(encoding="utf-8"))]
     ids = [c.id for c in claims]
     if twice := {i for i in ids if ids.count(i) > 1}:
         raise ValueError(f"data/claims.toml: id {', '.join(sorted(twice))} appears twice")
     return claims
-
-
-def parse(text: str) -> list[dict]:
-    """The rows of data/claims.toml, as they stand there."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text).get("claim", [])
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"data/claims.toml: {error}") from None
 
 
 @cache
@@ -301,8 +288,6 @@ def configure(parser) -> None:
 
 def run(args) -> int:
     if args.dates:
-        from pod.lab import bands
-
         bands.write()
         return 0
     print("settling the claims: half a minute the first time, a few seconds later", file=sys.stderr, flush=True)

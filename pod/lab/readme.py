@@ -13,8 +13,6 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from pod.experiments.engine import engine_runs
-from pod.experiments.hopper import hopper_peers
 from pod.files import ROOT
 from pod.lab import chapters, claims, registry
 from pod.serving.shapes import SHAPES
@@ -40,12 +38,13 @@ def picture(name: str) -> str:
 
 def gain() -> str:
     """What our kernel gains over two calls of FlashAttention-3, in two: better halves, and fusing them."""
-    some, watts = f"{hopper_peers.batches()} hybrid batches", f"{hopper_peers.watts():.0f} W"
+    peers, runs = registry.page("hopper-peers"), registry.page("engine-runs")
+    some, watts = f"{peers.batches()} hybrid batches", f"{peers.watts():.0f} W"
     steady = f"the same back to back, at {watts}"
     ways = {f"time of {some}, cold L2": "cold", steady: "steady", "their energy": "energy"}
-    rows = [(name, hopper_peers.halves(way), hopper_peers.fusing(way)) for name, way in ways.items()]
+    rows = [(name, peers.halves(way), peers.fusing(way)) for name, way in ways.items()]
     models = [model for model in windows.LOADS if model in SHAPES]
-    rows += [(f"a run of the engine, {SHAPES[m].name}", engine_runs.halves(m), engine_runs.fusing(m)) for m in models]
+    rows += [(f"a run of the engine, {SHAPES[m].name}", runs.halves(m), runs.fusing(m)) for m in models]
     head = "| two calls of FlashAttention-3 over ours | in all | better halves | fusing them |\n|---|--:|--:|--:|\n"
     return head + "".join(f"| {name} | {a * b:.2f}x | {a:.2f}x | {b:.2f}x |\n" for name, a, b in rows)
 

@@ -18,6 +18,7 @@ from pod.serving.loop import WallClock
 from pod.serving.model import Llama, random_weights
 from pod.serving.schedulers import Sarathi
 from pod.serving.shapes import SHAPES, shape
+from pod.simulate import calibrate
 from pod.simulate.windows import RUNS, K, Load, digest, window
 
 FIGURE = Figure(
@@ -111,8 +112,6 @@ WAYS = {"fa3": "FlashAttention-3, two calls", "hopper-serial": "ours, halves in 
 def table():
     """A row a run: milliseconds an iteration (all of the window over its iterations), and the time saved against
     FlashAttention-3 in percent."""
-    from pod.simulate import calibrate
-
     rows = []
     for run, (load, attention) in RUNS.items():
         if not load.qps and run in calibrate.recorded():
@@ -149,8 +148,6 @@ def draw(df):
 
 def power():
     """Median clock of the SMs in MHz and power in watts, a row a run."""
-    from pod.simulate import calibrate
-
     return pd.read_csv(calibrate.LOG).drop_duplicates("run").set_index("run")[["sm_clock_mhz", "power_w"]].sort_index()
 
 

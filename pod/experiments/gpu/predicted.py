@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pod.experiments.gpu import gpu_a100, gpu_calibration, gpu_choices, gpu_chunks, gpu_gains, gpu_model, gpu_ranges
 from pod.experiments.gpu.shared import KEYS, asked, batch_of
 from pod.hardware import gpu
 from pod.simulate import gpusim
@@ -12,8 +13,6 @@ READS = ("gpusim-calibrate", "gpusim-sample", "methods-sweep", "methods-chunks",
 
 
 def cases() -> list[dict]:
-    from pod.experiments.gpu import gpu_a100, gpu_calibration, gpu_choices, gpu_chunks, gpu_gains, gpu_model, gpu_ranges
-
     ask = (gpu_calibration.table, gpu_model.table, gpu_model.hopper, gpu_a100.table, gpu_a100.step_here,
            gpu_a100.gains_more, gpu_chunks.table, gpu_gains.table, gpu_choices.table, gpu_ranges.table)  # fmt: skip
     with asked() as found:

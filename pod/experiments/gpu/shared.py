@@ -48,9 +48,6 @@ def _known() -> dict[tuple[str, ...], float]:
     return dict(zip(df[list(KEYS)].itertuples(index=False, name=None), df.ms, strict=True))
 
 
-# ---------------------------------------------------------------- the table
-
-
 @contextmanager
 def asked() -> Iterator[dict[Case, float]]:
     """Collects the cases that figures ask for meanwhile; all of them get one millisecond."""
