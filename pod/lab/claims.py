@@ -92,7 +92,7 @@ class Claim:
                 return "?"  # on this card
             return format(number, match[2] or ("," if isinstance(number, int) else ".3g"))
 
-        return re.sub(r"\{(\w+)(?::([^}]*))?\}", value, text)
+        return re.sub(r"\{(\w+(?:\([^()]+\))?)(?::([^}]*))?\}", value, text)
 
 
 @cache
@@ -199,9 +199,12 @@ def load(text: str | None = None) -> list[Claim]:
 
 @cache
 def _call(expression: str) -> float:
-    page, _, name = expression.partition(":")
-    value = getattr(registry.page(page), name)
-    return value() if callable(value) else value
+    """pod-12:gain(yi-6b, vLLM) is gain("yi-6b", "vLLM") on page pod-12."""
+    match = re.fullmatch(r"([\w-]+):(\w+)(?:\((.+)\))?", expression)
+    if not match:
+        raise ValueError(f"ours: got {expression!r}, allowed is page:function or page:function(argument, ...)")
+    value, given = getattr(registry.page(match[1]), match[2]), match[3].split(", ") if match[3] else []
+    return value(*(int(word) if word.isdigit() else word for word in given)) if callable(value) else value
 
 
 def judge(claim: Claim) -> Result:

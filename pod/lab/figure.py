@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pod.data import a_card, card, path_of
+from pod.data import COMPUTED, a_card, card, path_of
 
 OURS = "This repository"
 FITTED = "H200"  # the card to which the models are fitted
@@ -25,7 +25,8 @@ class Figure:
 
     id: "t" before the number means a table. Posts number nothing: figures count from their top, and for PagedAttention,
     whose post draws nothing, each mechanism that it describes gets one.
-    state: "done" (computed here, exact), "simulated" (a model's output) or "recorded" (measured on a GPU).
+    state: "done" (computed here, exact), "simulated" (a model's output) or "recorded" (measured on a GPU); the tables
+    say it when left out.
     data: the tables that it reads (pod/data.py): recordings, and those of simulations that it shows.
     composed: only parts were recorded, and the whole was put together: a sum of operators, a sample scaled up.
     fitted: it holds recordings against a model that was fitted to one card, so no other card can be shown by it.
@@ -35,12 +36,15 @@ class Figure:
     title: str
     chapter: str
     method: str
-    state: str = "done"
+    state: str = ""
     data: tuple[str, ...] = ()
     composed: bool = False
     fitted: bool = False
 
     def __post_init__(self) -> None:
+        computed = all((COMPUTED / f"{name}.csv").is_file() for name in self.data)
+        follows = "done" if not self.data else "simulated" if computed else "recorded"
+        object.__setattr__(self, "state", self.state or follows)
         if self.state not in STATES:
             raise ValueError(f"state of {self.id} is {self.state!r}; allowed: {', '.join(STATES)}")
         if self.state == "recorded" and not self.data:

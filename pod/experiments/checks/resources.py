@@ -28,6 +28,7 @@ FIGURE = Figure(
     title="Registers and shared memory of every binding, and the CTAs that an SM holds",
     chapter="07",
     method="nvcc's report (python -m pod compute resources); bf16, head dimension 128.",
+    state="done",
     data=("resources",),
 )
 COMPUTED = "resources"
