@@ -1,6 +1,6 @@
 """What a GPU can do: its SMs, the slots of an SM, its two roofs, and where each number is from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -123,31 +123,17 @@ H100 = GPU(
 )
 
 _H200_SHEET = "NVIDIA H200 Tensor Core GPU data sheet, H200 SXM"
-H200 = GPU(
+H200 = replace(
+    H100,
     key="h200",
     name="H200 SXM",
-    sms=132,
-    tensor_flops=989.4e12,
     dram_bytes_per_s=4.8e12,
     l2_bytes=60 * MIB,
-    smem_per_sm=228 * KIB,
-    smem_per_cta=227 * KIB,
-    registers_per_sm=65536,
-    threads_per_sm=2048,
-    ctas_per_sm=32,
-    clock_hz=1.83e9,
     memory_bytes=141 * 10**9,
-    power_w=700,
-    sources=_sources(
-        f"{_CUDA_LIMITS} 9.0",
-        sms="torch.cuda.get_device_properties on an H200",
-        tensor_flops=_H200_SHEET + " (the same compute die as H100; dense = half of the sparse figure)",
-        dram_bytes_per_s=_H200_SHEET,
-        l2_bytes="torch.cuda.get_device_properties on an H200",
-        clock_hz=_HOPPER_PAPER + " (boost clock of the tensor-core peak; the chip may boost to 1.98 GHz)",
-        memory_bytes=_H200_SHEET,
-        power_w=_H200_SHEET,
-    ),
+    sources=H100.sources
+    | dict.fromkeys(("sms", "l2_bytes"), "torch.cuda.get_device_properties on an H200")
+    | dict.fromkeys(("dram_bytes_per_s", "memory_bytes", "power_w"), _H200_SHEET)
+    | {"tensor_flops": _H200_SHEET + " (the same compute die as H100; dense = half of the sparse figure)"},
 )
 
 _A6000_SHEET = "NVIDIA RTX A6000 data sheet"
