@@ -1,6 +1,7 @@
 """Settings shared by all tests."""
 
 import os
+import sys
 
 import matplotlib
 import pytest
@@ -15,6 +16,13 @@ matplotlib.use("Agg")  # no test opens a window
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
 
 
 def pytest_terminal_summary(terminalreporter):

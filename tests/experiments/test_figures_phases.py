@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 
 from pod.batch import TABLE1
 from pod.experiments.basics import band, roofline, stutter, wave_step, waves
@@ -10,12 +9,6 @@ from pod.experiments.pod import pod_03, pod_05
 from pod.experiments.sarathi import sarathi_04
 from pod.hardware import A100, H200
 from pod.reference import attention
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def test_chunks_shorten_the_wait_and_overlap_shortens_it_again():

@@ -25,12 +25,6 @@ from pod.lab.show.tiles import CELLS
 WORK = [(0, 0, 2, "prefill", "P0"), (0, 1, 3, "decode"), (1, 0, 4, "prefill"), (3, 1, 2, "decode")]
 
 
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
 def bars(ax, kind):
     return [p for p in ax.patches if isinstance(p, Rectangle) and to_hex(p.get_facecolor()) == style.KINDS[kind]]
 

@@ -21,12 +21,6 @@ RECORDING = data.RECORDED / "h200" / "pod-trace.csv"
 H200_SMS = 132
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
 # ---------------------------------------------------------------- pieces of source
 
 

@@ -4,7 +4,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from pod import data
 from pod.data import read
@@ -12,12 +11,6 @@ from pod.experiments.checks import resources
 from pod.experiments.methods import methods_halves
 from pod.lab.show import kernel as pictures
 from pod.lab.show.code import piece
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def test_rooms_are_the_kernels_files_and_the_picture_names_each():

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from pod import data
 from pod.batch import MODELS
@@ -100,8 +99,6 @@ def _counters(case):
 @pytest.fixture(autouse=True)
 def made_up_recordings(folder, monkeypatch):
     monkeypatch.setattr(data, "RECORDED", folder)
-    yield
-    plt.close("all")
 
 
 @pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.FIGURE.id)

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from pod import data
 from pod.batch import HybridBatch
@@ -21,12 +20,6 @@ from pod.lab.show import hopper as pictures
 from pod.lab.show import overlap
 from pod.schedule.decide import hopper
 from pod.simulate import tensor_core_queue
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def recorded(name):

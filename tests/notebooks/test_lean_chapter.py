@@ -29,12 +29,6 @@ from pod.schedule.decode import equal_cuts
 emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 
 
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
 # ---------------------------------------------------------------- by hand
 def test_figure_1_takes_five_three_and_two_tiles():
     df = lean_01.table()

@@ -16,12 +16,6 @@ from pod.reference import State
 from pod.simulate.tiling import Tile
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
 def texts(ax):
     return [text.get_text() for text in ax.texts]
 

@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from pod import data
 from pod.batch import HybridBatch
@@ -17,12 +16,6 @@ from pod.lab.measure import timing
 from pod.schedule import decide
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 class OnPaper(Plan):
