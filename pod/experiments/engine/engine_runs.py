@@ -19,7 +19,7 @@ from pod.serving.model import Llama, random_weights
 from pod.serving.schedulers import Sarathi
 from pod.serving.shapes import SHAPES, shape
 from pod.simulate import calibrate
-from pod.simulate.windows import RUNS, K, Load, digest, window
+from pod.simulate.windows import OFFLINE, RUNS, K, Load, digest, window
 
 FIGURE = Figure(
     id="engine-runs",
@@ -175,21 +175,13 @@ def fusing(model: str = "llama-3-8b") -> float:
     return _faster(model, "hopper-serial", "hopper")
 
 
-def fused_llama3() -> float:
+def fused(model: str) -> float:
     """Throughput that fusing adds, %."""
-    return 100 * (fusing("llama-3-8b") - 1)
-
-
-def fused_yi() -> float:
-    return 100 * (fusing("yi-6b") - 1)
-
-
-def fused_llama2() -> float:
-    return 100 * (fusing("llama-2-7b") - 1)
+    return 100 * (fusing(model) - 1)
 
 
 def fused_max() -> float:
-    return max(fused_llama3(), fused_yi(), fused_llama2())
+    return max(map(fused, OFFLINE))
 
 
 def least_halves() -> float:

@@ -115,7 +115,7 @@ def gain_llama3() -> float:
 
 
 def gain_max() -> float:
-    return max(gain_yi(), gain_llama2(), gain_llama3())
+    return max(_gain(model, "Sarathi") for model in MODELS)
 
 
 def paper_overlap_yi() -> float:
@@ -132,7 +132,7 @@ def paper_overlap_llama3() -> float:
 
 
 def paper_overlap_max() -> float:
-    return max(paper_overlap_yi(), paper_overlap_llama2(), paper_overlap_llama3())
+    return max(_gain(model, "Sarathi", "ours") for model in MODELS)
 
 
 def perfect_overlap_max() -> float:
