@@ -108,7 +108,7 @@ def test_ours_is_called():
     claim = claims.load(GOOD + 'ours = "pod-11:near_peak"')[0]
     with pytest.raises(TypeError):  # it wants an argument: the expression was really called
         claims.judge(claim)
-    assert claims.judge(claims.load(GOOD + 'ours = "pod-t1:c1"')[0]).ours == pytest.approx(0.73, abs=0.01)
+    assert claims.judge(claims.load(GOOD + 'ours = "pod-t1:ratio(C1)"')[0]).ours == pytest.approx(0.73, abs=0.01)
 
 
 def test_json_is_strict_and_complete(capsys):
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_toml_is_named():
 
 
 def test_markdown_shows_a_failure_with_its_reason(monkeypatch):
-    failing = claims.load(GOOD + 'base = "C1"\nnote = "because of {c0:.2f}"\nours = "pod-t1:c1"')
+    failing = claims.load(GOOD + 'base = "C1"\nnote = "because of {ratio(C0):.2f}"\nours = "pod-t1:ratio(C1)"')
     monkeypatch.setattr(claims, "load", lambda: failing)
     text = claims.markdown()
     assert "| s | 28 % | 0.73 % | 18.7 to 42 † | exact | gain, %; C1 | does not hold: because of 0.32 |" in text
@@ -184,7 +184,7 @@ def test_markdown_shows_a_failure_with_its_reason(monkeypatch):
 
 
 def test_a_value_that_would_be_there_anyway_is_no_verdict():
-    claim = claims.load(GOOD + 'ours = "pod-t1:c1"\ncannot = "it is always {c1:.2f}"')[0]
+    claim = claims.load(GOOD + 'ours = "pod-t1:ratio(C1)"\ncannot = "it is always {ratio(C1):.2f}"')[0]
     assert claims.judge(claim).verdict == CANNOT and claims.judge(claim).why == "it is always 0.73"
     assert Result(claim, None).verdict == OPEN
 

@@ -13,7 +13,6 @@ FIGURE = Figure(
     title=f"One request more on {a_card()}: FlashAttention-3 takes a step, ranges of equal length do not",
     chapter="04",
     method="Yi-6B's heads, 16K tokens a request, bf16. Median, p10 and p90 of decode attention alone, cold L2.",
-    state="recorded",
     data=("hopper-halves",),
 )
 SERIAL, RANGES = "FlashAttention-3", "equal ranges (chapters 10, 16)"

@@ -19,7 +19,6 @@ FIGURE = Figure(
     title="Seconds until the kernels of a call are loaded: compiled, and from the cache",
     chapter="07",
     method="Wall clock in a process of its own, with an empty cache and again. Hopper: for all tensors.",
-    state="recorded",
     data=("build",),
 )
 RECORDING = "build"

@@ -16,7 +16,6 @@ FIGURE = Figure(
     title="The largest error over random hybrid batches, as a share of that of torch's attention",
     chapter="07",
     method="Against float64, on poisoned outputs and pages, every batch also replayed from a CUDA graph; bf16, fp16.",
-    state="recorded",
     data=("random-batches",),
 )
 RECORDING = "random-batches"

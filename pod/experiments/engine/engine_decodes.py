@@ -11,7 +11,6 @@ FIGURE = Figure(
     title="One decode-only iteration of Llama-3-8B on the host and on the GPU",
     chapter="13",
     method="CUDA events around every piece; 32 chats of 2K to 4K tokens, CUDA graphs, random weights",
-    state="recorded",
     data=("engine-timeline",),
 )
 

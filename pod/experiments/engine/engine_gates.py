@@ -18,7 +18,6 @@ FIGURE = Figure(
     chapter="14",
     method="points between the grid's, and recorded runs of 9 to 64 s, on H200s. What the host costs and how far "
     "clocks fall is learned from the first half of each run; run, gain, P50 and P99 are of the whole window here",
-    state="recorded",
     data=("operators", "engine-runs"),
 )
 OPERATORS = ("linear", "prefill_fa3", "prefill_hopper", "decode_fa3", "decode_hopper", "attention_hopper")
@@ -143,32 +142,12 @@ def gain_uncalibrated() -> float:
     return max(_gain_error(model, _uncalibrated) for model in _offline().values())
 
 
-def operators() -> float:
-    return worst("operators")
-
-
 def operators_worst() -> float:
     return worst("operators, worst")
 
 
-def batches() -> float:
-    return worst("batches")
-
-
-def iterations() -> float:
-    return worst("iterations")
-
-
 def run() -> float:
     return worst("run")
-
-
-def p50() -> float:
-    return worst("P50")
-
-
-def p99() -> float:
-    return worst("P99")
 
 
 def gain() -> float:

@@ -14,7 +14,6 @@ FIGURE = Figure(
     title="The host's share of an iteration",
     chapter="13",
     method="medians over the iterations of runs of the engine, 9 to 64 s each, random weights; GPU time by CUDA events",
-    state="recorded",
     data=("engine-runs",),
 )
 ATTENTION = {"fa3": "FlashAttention-3", "hopper-serial": "ours, in turn", "hopper": "ours"}

@@ -21,7 +21,6 @@ FIGURE = Figure(
     chapter="14",
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, arXiv workload, "
     "chunk 1,024, 1,024 requests a point",
-    state="simulated",
     data=("engine-load",),
     fitted=True,
 )

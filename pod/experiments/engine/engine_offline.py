@@ -18,7 +18,6 @@ FIGURE = Figure(
     chapter="14",
     method="operators measured on one H200, calibrated by real runs; serial is FlashAttention-3, POD our kernel; "
     "320 requests of 16,384 tokens",
-    state="simulated",
     data=("engine-offline",),
     fitted=True,
 )

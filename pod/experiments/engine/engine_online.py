@@ -20,7 +20,6 @@ FIGURE = Figure(
     chapter="14",
     method="operators measured on one H200, calibrated by a real run; 1,024 requests at the same share "
     "of Sarathi's capacity; +-1 %",
-    state="simulated",
     data=("engine-online", "engine-capacity"),
     fitted=True,
 )

@@ -15,7 +15,6 @@ FIGURE = Figure(
     chapter="14",
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, the arXiv workload "
     "at one rate for all systems",
-    state="simulated",
     data=("engine-pareto",),
     fitted=True,
 )

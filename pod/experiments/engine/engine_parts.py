@@ -18,7 +18,6 @@ FIGURE = Figure(
     chapter="14",
     method=f"sums of operators timed one by one on {a_card()}, "
     "between grid points interpolated; bf16, without the host",
-    state="recorded",
     data=("operators",),
     composed=True,
 )

@@ -27,7 +27,6 @@ FIGURE = Figure(
     chapter="14",
     method="windows of 1,050 to 1,800 iterations out of a long offline run, about a minute each; bf16, random weights; "
     "time from start to end",
-    state="recorded",
     data=("engine-runs",),
 )
 RECORDING = "engine-runs"

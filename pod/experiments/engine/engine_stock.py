@@ -26,7 +26,6 @@ FIGURE = Figure(
     chapter="13",
     method="Llama-3-8B's shape, random weights shared by both; 96 prompts of 1K to 3K tokens, 128 tokens each; theirs "
     "with FlashAttention-3 and CUDA graphs, the second of two runs, on prompts that are new to it",
-    state="recorded",
     data=("engine-stock",),
 )
 RECORDING = "engine-stock"

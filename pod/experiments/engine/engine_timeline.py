@@ -24,7 +24,6 @@ FIGURE = Figure(
     chapter="13",
     method="CUDA events around every piece; a chunk of 967 tokens beside 57 chats of 12K tokens, random weights, "
     "on a host that was not quiet",
-    state="recorded",
     data=("engine-timeline",),
 )
 RECORDING = "engine-timeline"

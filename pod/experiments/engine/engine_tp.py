@@ -29,7 +29,6 @@ FIGURE = Figure(
     chapter="13",
     method="hybrid iterations out of a long offline run of Llama-3-8B, random weights, NCCL; GPU time by CUDA events, "
     "waiting for the other GPU included",
-    state="recorded",
     data=("engine-runs", "engine-tp"),
 )
 RECORDING = "engine-tp"

@@ -24,7 +24,6 @@ FIGURE = Figure(
     title="The microbenchmarks behind the model: reads, prefill alone and decode alone, from one CTA on",
     chapter="09",
     method="Dots: equal CTAs, cold L2, medians. Lines: pod/simulate/gpusim.py, which is fitted to a few of the dots.",
-    state="recorded",
     data=("gpusim-calibrate", "gpusim"),
     fitted=True,
 )

@@ -19,7 +19,6 @@ FIGURE = Figure(
     chapter="09",
     method="pod/simulate/gpusim.py on batches of Figures 13 and 14. "
     "Measured: h200/methods-ctas.csv and methods-policy.csv.",
-    state="recorded",
     data=("methods-ctas", "methods-policy", "gpusim"),
     fitted=True,
 )

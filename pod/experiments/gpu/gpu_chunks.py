@@ -14,7 +14,6 @@ FIGURE = Figure(
     title="Figure 6 as the model predicts it for the paper's A100: a prompt of 16K beside 54 and 55 decodes",
     chapter="09",
     method="Yi-6B, chunks of 512, decodes of 16K. Baselines with FlashAttention-2's tiles, POD with ours.",
-    state="simulated",
     data=("gpusim",),
     fitted=True,
 )

@@ -16,7 +16,6 @@ FIGURE = Figure(
     title="What POD gains over the same kernels one after the other, on an A100 and on an H200",
     chapter="09",
     method="pod/simulate/gpusim.py on 60 batches of Figure 11 that pass its filter; our tiles on both GPUs.",
-    state="simulated",
     data=("gpusim", "gpusim-sample"),
     fitted=True,
 )

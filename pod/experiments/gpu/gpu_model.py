@@ -22,7 +22,6 @@ FIGURE = Figure(
     chapter="09",
     method="pod/simulate/gpusim.py, fitted to h200/gpusim-calibrate.csv only; "
     "measured: medians, cold L2, shuffled rounds.",
-    state="recorded",
     data=("methods-sweep", "gpusim", "gpusim-calibrate"),
     fitted=True,
 )

@@ -14,7 +14,6 @@ FIGURE = Figure(
     title=f"What equal ranges of decode cost POD beside prefill, predicted and measured on {a_card()}",
     chapter="09",
     method="Time with equal ranges over time with shrinking pieces, 75 batches of Llama-3-8B; medians, cold L2.",
-    state="recorded",
     data=("methods-grid", "gpusim"),
     fitted=True,
 )

@@ -23,7 +23,6 @@ FIGURE = Figure(
     title=f"Registers, shared memory, L2 and DRAM of {a_card()}: size, wait and rate",
     chapter="17",
     method="One thread chases addresses through a ring; all threads read. Registers: operands of multiply-adds.",
-    state="recorded",
     data=("memory-map",),
 )
 RECORDING = "memory-map"

@@ -15,7 +15,6 @@ FIGURE = Figure(
     title=f"Every batch of the sweep between its longer part and the sum, on {a_card()}",
     chapter="16",
     method="Parts alone: the faster FlashAttention-3 call. Line: median of the batches of about the same ratio.",
-    state="recorded",
     data=("hopper-sweep",),
 )
 RATIOS = (1 / 16, 4)

@@ -23,7 +23,6 @@ FIGURE = Figure(
     title="When one side of the fused kernel runs dry, the other goes on at the speed that it has alone",
     chapter="16",
     method="32/8 heads, bf16, context 8K, decodes of 4K; medians, cold L2. Who works when: time stamps of each SM.",
-    state="recorded",
     data=("hopper-dry",),
 )
 RECORDING = "hopper-dry"
@@ -152,14 +151,6 @@ def rates(side: str) -> tuple[float, float]:
 def tail_over_alone(side: str) -> float:
     alone, fused = rates(side)
     return float(fused / alone)
-
-
-def decode_tail() -> float:
-    return tail_over_alone("decode")
-
-
-def prefill_tail() -> float:
-    return tail_over_alone("prefill")
 
 
 def idle_most() -> float:

@@ -20,7 +20,6 @@ FIGURE = Figure(
     title="The fused kernel in bf16 and fp16, at head dimensions 128 and 64",
     chapter="16",
     method="Eleven hybrid batches; two calls of FlashAttention-3 over ours. Medians, cold L2, shuffled rounds.",
-    state="recorded",
     data=("hopper-dtypes", "hopper-peers"),
 )
 RECORDING = "hopper-dtypes"

@@ -18,7 +18,6 @@ FIGURE = Figure(
     title=f"Prefill alone and decode alone on {a_card()}, beside FlashAttention-3",
     chapter="16",
     method="Time of the faster FlashAttention-3 call over ours, %. Cold L2. Picture: bf16, head dimension 128.",
-    state="recorded",
     data=("hopper-halves",),
 )
 RECORDING = "hopper-halves"
@@ -141,33 +140,29 @@ def _name(row) -> str:
 # ---------------------------------------------------------------- what claims ask for
 
 
-def _worst(side: str, head_dim: int = 128, column: str = "contiguous") -> float:
+def worst(side: str, head_dim: int = 128, column: str = "contiguous") -> float:
     """Least share of FlashAttention-3's speed with a contiguous cache in bf16."""
     df = table()
     return float(df[(df.side == side) & (df.dtype == "bfloat16") & (df.head_dim == head_dim)][column].min()) / 100
 
 
-def prefill_least() -> float:
-    return _worst("prefill")
-
-
 def prefill_64_least() -> float:
-    return _worst("prefill", head_dim=64)
+    return worst("prefill", head_dim=64)
 
 
 def decode_least() -> float:
-    return _worst("decode")
+    return worst("decode")
 
 
 def prefill_pages_least() -> float:
     """Both in pages of 16 tokens."""
-    return _worst("prefill", column="same_pages")
+    return worst("prefill", column="same_pages")
 
 
 def decode_pages_least() -> float:
-    return _worst("decode", column="same_pages")
+    return worst("decode", column="same_pages")
 
 
 def decode_auto_least() -> float:
     """The same with the method that `auto` takes for decodes alone."""
-    return _worst("decode", column="auto")
+    return worst("decode", column="auto")

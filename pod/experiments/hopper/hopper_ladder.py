@@ -25,7 +25,6 @@ FIGURE = Figure(
     chapter="16",
     method="bf16, head dimension 128; medians, cold L2, shuffled rounds. % of the roofline: the larger of FLOPs over "
     "the peak rate and bytes of keys and values over the bandwidth of DRAM.",
-    state="recorded",
     data=("hopper-ladder",),
 )
 RECORDING = "hopper-ladder"

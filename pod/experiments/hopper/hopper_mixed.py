@@ -21,7 +21,6 @@ FIGURE = Figure(
     title="Several chunks, ragged decodes and pages cost little more than a uniform batch",
     chapter="16",
     method="Time over the uniform contiguous batch of the same heads, less what more work explains (roofline sum).",
-    state="recorded",
     data=("hopper-mixed",),
 )
 RECORDING = "hopper-mixed"

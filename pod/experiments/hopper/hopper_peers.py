@@ -21,7 +21,6 @@ FIGURE = Figure(
     title=f"Everything a user of {a_card()} could pick, on eleven hybrid batches, and what a batch costs in energy",
     chapter="16",
     method="Left: medians, cold L2, shuffled rounds. Right: back to back for 1.5 s, the GPU's energy counter. bf16.",
-    state="recorded",
     data=("hopper-peers",),
 )
 RECORDING = "hopper-peers"
@@ -184,22 +183,6 @@ def fusing(how: str = "cold") -> float:
 
 def over_fa3() -> float:
     return geomean(table().over_fa3)
-
-
-def halves_steady() -> float:
-    return halves("steady")
-
-
-def fusing_steady() -> float:
-    return fusing("steady")
-
-
-def halves_energy() -> float:
-    return halves("energy")
-
-
-def fusing_energy() -> float:
-    return fusing("energy")
 
 
 def watts() -> float:

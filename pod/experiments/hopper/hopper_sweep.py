@@ -21,7 +21,6 @@ FIGURE = Figure(
     chapter="16",
     method="1,811 batches of Figure 11's models, chunks, contexts and loads, bf16; cold L2, shuffled rounds. Medians; "
     "of a part alone the p10, because a short call of FA3 alone may wait for the host that launches it.",
-    state="recorded",
     data=("hopper-sweep",),
 )
 RECORDING = "hopper-sweep"

@@ -20,7 +20,6 @@ FIGURE = Figure(
     title="When each role of an SM works: the halves one after the other, and fused",
     chapter="16",
     method="One launch each, a time stamp where a role begins and ends. 2K @ 8K beside 128 x 4K, 32/8 heads, bf16.",
-    state="recorded",
     data=("hopper-trace",),
 )
 RECORDING = "hopper-trace"

@@ -15,7 +15,6 @@ FIGURE = Figure(
     title="Shares of prefill, decode attention and linear layers, Phi-3 Medium, one request, P:D 8",
     chapter="10",
     method=f"Operations of one layer measured on {a_card()} with random weights, summed over 40 layers and all steps.",
-    state="recorded",
     data=("lean-layers",),
     composed=True,
 )

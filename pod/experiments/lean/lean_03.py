@@ -21,7 +21,6 @@ FIGURE = Figure(
     title="SMs at work under each cut: 56 heads, one request of 64K tokens",
     chapter="10",
     method=f"Time stamps of every SM's decode warps in one launch on {a_card()}, head dimension 64; no counters.",
-    state="recorded",
     data=("lean-trace",),
 )
 RECORDING = "lean-trace"

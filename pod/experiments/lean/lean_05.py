@@ -13,7 +13,6 @@ FIGURE = Figure(
     title="A few neighbouring CTAs: parts of heads, and who merges them",
     chapter="10",
     method=f"lean.cu with the paper's tile, 56 heads, one request, {card()}; time stamps of every part of one launch.",
-    state="recorded",
     data=("lean-trace",),
 )
 RUNS = {"paper_host": "as printed: the host, which has a head's first tile, waits and merges",

@@ -112,10 +112,6 @@ def mean_gain_now() -> float:
     return mean_gain("today")
 
 
-def largest_gain_now() -> float:
-    return largest_gain("today")
-
-
 def mean_gain_best() -> float:
     return mean_gain(BEST)
 

@@ -18,7 +18,6 @@ FIGURE = Figure(
     title="Stream-K over fixed splits on 132 SMs: by context, heads and batch",
     chapter="10",
     method="Head dimension 64, fp16. Full lines: the paper's tile, rebuilt, cut both ways. Dashed: our decode kernel.",
-    state="recorded",
     data=("lean-sweep",),
 )
 RECORDING = "lean-sweep"

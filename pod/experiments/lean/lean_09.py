@@ -21,7 +21,6 @@ FIGURE = Figure(
     title="Heads shared by several GPUs: stream-K over FlashDecoding by context, heads and batch",
     chapter="10",
     method="As many heads a GPU as in the paper, head dimension 64, fp16; the time is that of the slowest GPU.",
-    state="recorded",
     data=("lean-parallel",),
 )
 RECORDING = "lean-parallel"

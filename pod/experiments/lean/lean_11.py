@@ -12,7 +12,6 @@ FIGURE = Figure(
     title="Head dimension 128, one request: stream-K for three model shapes",
     chapter="10",
     method="Our decode, bf16, against the same code cut by FlashDecoding's rules and uncut, and against two peers.",
-    state="recorded",
     data=("lean-sweep",),
 )
 MODELS = {(32, 32): "Llama-2-like, 32/32 heads", (32, 8): "Mistral-like, 32/8", (40, 10): "Phi-3-like, 40/10"}

@@ -23,7 +23,6 @@ FIGURE = Figure(
     title="End-to-end speed-up of stream-K decode attention, Phi-3 Medium, one request, P:D 8",
     chapter="10",
     method=f"Operations of one layer measured on {a_card()}, summed over 40 layers and all steps; no host time.",
-    state="recorded",
     data=("lean-layers",),
     composed=True,
 )
@@ -119,15 +118,11 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def _at(outputs: int) -> float:
+def at(outputs: int) -> float:
     df = table()
     return float(df[(df.base == "FlashDecoding 2.5.6's split") & (df.outputs == outputs)].speedup.iloc[0])
 
 
-def first_1k() -> float:
-    return _at(1024)
-
-
 def beyond_16k() -> float:
     """At 16K outputs, the longest that was measured."""
-    return _at(16 << 10)
+    return at(16 << 10)

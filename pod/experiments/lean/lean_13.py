@@ -23,7 +23,6 @@ FIGURE = Figure(
     title="Energy of a decode over that of FlashDecoding's split: 56 heads, one request",
     chapter="10",
     method="NVML's counter over 5 s of calls; head dimension 64, fp16. Each tile against its split by rule 2.5.6.",
-    state="recorded",
     data=("lean-energy",),
 )
 RECORDING = "lean-energy"

@@ -27,7 +27,6 @@ FIGURE = Figure(
     title="Stream-K decode by tile size and kernel, beside a plain read",
     chapter="10",
     method="The Hopper kernel's equal ranges over each, in time. The read: torch's float32 sum of as many bytes.",
-    state="recorded",
     data=("lean-tiles",),
 )
 RECORDING = "lean-tiles"

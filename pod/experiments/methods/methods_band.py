@@ -16,7 +16,6 @@ FIGURE = Figure(
     title=f"Every batch of the sweep between its longer part and the sum, method by method, on {a_card()}",
     chapter="08",
     method="Parts alone: our own prefill and decode. Line: median of the batches of about the same ratio.",
-    state="recorded",
     data=("methods-sweep",),
 )
 RATIOS = (1 / 16, 8)

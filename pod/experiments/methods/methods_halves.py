@@ -21,7 +21,6 @@ FIGURE = Figure(
     title=f"Each half of the kernel alone, on {a_card()}: prefill beside FlashAttention-2, decode beside a bare read",
     chapter="07",
     method="bf16, head dimension 128, medians, cold L2. Bare read: as many bytes, copied to the SMs and thrown away.",
-    state="recorded",
     data=("methods-halves",),
 )
 RECORDING = "methods-halves"

@@ -18,7 +18,6 @@ FIGURE = Figure(
     title=f"Co-location by accident and by design: gain over serial by the number of prefill CTAs, on {a_card()}",
     chapter="08",
     method="The filtered sweep. CTAs of prefill as the planner cuts it, splits included; two CTAs fit on an SM.",
-    state="recorded",
     data=("methods-sweep",),
 )
 SHOWN = ("cta", "warp", "pod")

@@ -14,7 +14,6 @@ FIGURE = Figure(
     method="Llama-2-7B's heads, requests of 4K, bf16. Ours: 16 rows in the decode kernel, 64 and 128 in the prefill "
     "kernel. FlashAttention-2's tile, unsplit, has 128. Nsight Compute's sm__throughput and dram__throughput, else "
     "FLOPs and bytes over time. Dotted: chapter 02's model.",
-    state="recorded",
     data=("methods-counters",),
 )
 ROWS = {"ours": 16, "ours_64": 64, "ours_128": 128, "fa2": 128}

@@ -25,7 +25,6 @@ FIGURE = Figure(
     chapter="08",
     method="Llama-3-8B on one GPU, a chunk at the end of its context. Top: our five methods. Bottom: with peers and "
     "our Hopper kernel. In a cell: how much faster than our serial.",
-    state="recorded",
     data=("methods-grid",),
 )
 RECORDING = "methods-grid"

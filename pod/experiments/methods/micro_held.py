@@ -23,7 +23,6 @@ FIGURE = Figure(
     title=f"Which SMs hold compute, memory, or both, while two loops run on {a_card()}",
     chapter="05",
     method="Figure 7's loops at equal halves. %smid and %globaltimer of every CTA, one run, at 50 moments.",
-    state="recorded",
     data=("micro-fusion-trace",),
 )
 RECORDING = "micro-fusion-trace"

@@ -20,7 +20,6 @@ FIGURE = Figure(
     title="Single-query attention kernel: compute and memory utilisation",
     chapter="15",
     method="ncu, percent of each peak over one call. Rebuilt kernel, query in registers, bf16, 40 heads, pages of 16.",
-    state="recorded",
     data=("single-query-counters",),
 )
 RECORDING = "single-query-counters"

@@ -15,7 +15,6 @@ FIGURE = Figure(
     title="Cycles in which no warp issues",
     chapter="15",
     method="ncu, over one call on 144 chats of a 13B model (40 heads, mean 400 tokens), bf16.",
-    state="recorded",
     data=("single-query-counters",),
 )
 

@@ -21,7 +21,6 @@ FIGURE = Figure(
     title="The loads that stall",
     chapter="15",
     method="ncu's samples of where warps are, by instruction; the 40 most frequent. 144 chats, bf16.",
-    state="recorded",
     data=("single-query-stalls",),
 )
 RECORDING = "single-query-stalls"

@@ -13,7 +13,6 @@ FIGURE = Figure(
     title="Timeline of the engine: the GPU idles half of the time",
     chapter="15",
     method="torch.profiler, one decode iteration of 144 chats, LLaMA-13B, random weights. Profiling slows the host.",
-    state="recorded",
     data=("vllm-timeline", "vllm-ladder"),
 )
 SHOWN = ("clean", "query in shared memory")

@@ -13,7 +13,6 @@ FIGURE = Figure(
     title="The small copies that remain",
     chapter="15",
     method="torch.profiler, the first 0.8 ms after the model's last kernel; a line is a copy from the GPU to the host.",
-    state="recorded",
     data=("vllm-timeline", "vllm-ladder"),
 )
 SHOWN = ("query in shared memory", "one multinomial", "one copy")

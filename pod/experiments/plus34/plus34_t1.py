@@ -22,7 +22,6 @@ FIGURE = Figure(
     title="The ladder of four throughputs",
     chapter="15",
     method="1,000 chats on LLaMA-13B (random weights), a sample of iterations executed. The post: ShareGPT, A100-80GB.",
-    state="recorded",
     data=("vllm-ladder", "vllm-stretch"),
     composed=True,
 )

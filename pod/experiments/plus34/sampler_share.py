@@ -22,7 +22,6 @@ FIGURE = Figure(
     chapter="15",
     method=f"LLaMA-13B with random weights on {a_card()}, 400 tokens of context, "
     "kernel with the query in shared memory.",
-    state="recorded",
     data=("sampler-share",),
 )
 RECORDING = "sampler-share"

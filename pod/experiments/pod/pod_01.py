@@ -26,7 +26,6 @@ FIGURE = Figure(
     chapter="08",
     method="Llama-3-8B on two GPUs, bf16, cold L2. Utilisation: Nsight Compute's sm__throughput and dram__throughput "
     "where it could read them, else FLOPs and bytes over time; the table's column `source` says which.",
-    state="recorded",
     data=("methods-counters", "methods-peers"),
 )
 RECORDING = "methods-counters"

@@ -17,7 +17,6 @@ FIGURE = Figure(
     title="Where the time of a hybrid iteration goes as the context grows",
     chapter="14",
     method="Llama-3-8B on one H200: the sum of its operators, timed one by one; attention by FlashAttention-3",
-    state="recorded",
     data=("operators",),
     composed=True,
 )

@@ -23,7 +23,6 @@ FIGURE = Figure(
     chapter="08",
     method="Yi-6B, chunks of 512, decodes of 16K, bf16; FlashAttention-2 as torch carries it. Medians, cold L2, "
     "shuffled rounds.",
-    state="recorded",
     data=("methods-chunks",),
 )
 RECORDING = "methods-chunks"

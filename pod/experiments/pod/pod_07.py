@@ -26,7 +26,6 @@ FIGURE = Figure(
     title="Fusing a compute-bound with a memory-bound loop, method by method",
     chapter="05",
     method="As many CTAs a slot as the artifact has. Median of 15 at least, p10 to p90 shaded, cold L2.",
-    state="recorded",
     data=("micro-fusion",),
 )
 RECORDING = "micro-fusion"

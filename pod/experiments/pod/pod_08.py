@@ -20,7 +20,6 @@ FIGURE = Figure(
     title="SM-aware CTA scheduling, step by step",
     chapter="06",
     method="The kernel in the CPU emulator: 8 prefill and 12 decode CTAs, 4 SMs, 2 CTAs an SM, 50:50.",
-    state="simulated",
     data=("pod-08",),
 )
 COMPUTED = "pod-08"

@@ -26,7 +26,6 @@ FIGURE = Figure(
     chapter="08",
     method="Speed-up over our serial kernels, mean in bold. bf16, cold L2, shuffled rounds. Medians; of FA3 the p10, "
     "as some of its samples hold its launch. The best of POD's three configurations is what an oracle would choose.",
-    state="recorded",
     data=("methods-sweep",),
 )
 RECORDING = "methods-sweep"

@@ -18,7 +18,6 @@ FIGURE = Figure(
     title="Offline serving throughput of three models",
     chapter="14",
     method="analytical A100 with a Python engine's host time; 1,000 to 2,000 requests of 16,384 tokens",
-    state="simulated",
     data=("pod-12",),
 )
 COMPUTED = "pod-12"
@@ -97,82 +96,29 @@ def overlap_paper() -> float:
     return OVERLAPS["ours"]
 
 
-def _gain(model: str, over: str, overlap: str = HIDDEN) -> float:
+def gain(model: str, over: str, overlap: str = HIDDEN) -> float:
     """Gain of Sarathi+POD, percent."""
     return float(table().set_index(["model", "system"])[f"pod_gain_{overlap}"][model, over])
 
 
-def gain_yi() -> float:
-    return _gain("yi-6b", "Sarathi")
-
-
-def gain_llama2() -> float:
-    return _gain("llama-2-7b", "Sarathi")
-
-
-def gain_llama3() -> float:
-    return _gain("llama-3-8b", "Sarathi")
-
-
 def gain_max() -> float:
-    return max(_gain(model, "Sarathi") for model in MODELS)
-
-
-def paper_overlap_yi() -> float:
-    """The gain with the overlap of the paper's Table 7."""
-    return _gain("yi-6b", "Sarathi", "ours")
-
-
-def paper_overlap_llama2() -> float:
-    return _gain("llama-2-7b", "Sarathi", "ours")
-
-
-def paper_overlap_llama3() -> float:
-    return _gain("llama-3-8b", "Sarathi", "ours")
+    return max(gain(model, "Sarathi") for model in MODELS)
 
 
 def paper_overlap_max() -> float:
-    return max(_gain(model, "Sarathi", "ours") for model in MODELS)
+    return max(gain(model, "Sarathi", "ours") for model in MODELS)
 
 
 def perfect_overlap_max() -> float:
     """The largest gain if all of the shorter part hid."""
-    return max(_gain(model, "Sarathi", "high") for model in MODELS)
+    return max(gain(model, "Sarathi", "high") for model in MODELS)
 
 
-def paper_overlap_vllm_yi() -> float:
-    return _gain("yi-6b", "vLLM", "ours")
-
-
-def paper_overlap_vllm_llama2() -> float:
-    return _gain("llama-2-7b", "vLLM", "ours")
-
-
-def paper_overlap_vllm_llama3() -> float:
-    return _gain("llama-3-8b", "vLLM", "ours")
-
-
-def over_vllm_yi() -> float:
-    return _gain("yi-6b", "vLLM")
-
-
-def over_vllm_llama2() -> float:
-    return _gain("llama-2-7b", "vLLM")
-
-
-def over_vllm_llama3() -> float:
-    return _gain("llama-3-8b", "vLLM")
-
-
-def _sarathi_over_vllm(model: str) -> float:
+def sarathi_over_vllm(model: str) -> float:
     minute = table().set_index(["model", "system"]).requests_per_minute
     return float(minute[model, "Sarathi"] / minute[model, "vLLM"])
 
 
-def sarathi_over_vllm_yi() -> float:
-    return _sarathi_over_vllm("yi-6b")
-
-
 def sarathi_over_vllm_llama() -> float:
     """The larger of the two Llama models."""
-    return max(_sarathi_over_vllm("llama-2-7b"), _sarathi_over_vllm("llama-3-8b"))
+    return max(sarathi_over_vllm("llama-2-7b"), sarathi_over_vllm("llama-3-8b"))

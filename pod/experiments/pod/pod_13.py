@@ -17,7 +17,6 @@ FIGURE = Figure(
     title=f"Two or four CTAs per SM, over batch and context, on {a_card()}",
     chapter="08",
     method="Llama-3-8B on one GPU, whole prompts, bf16. Time over the better of the two; medians, cold L2.",
-    state="recorded",
     data=("methods-ctas",),
 )
 RECORDING = "methods-ctas"

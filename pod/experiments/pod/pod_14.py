@@ -23,7 +23,6 @@ FIGURE = Figure(
     title=f"50:50 against proportional scheduling, on {a_card()}",
     chapter="08",
     method="A whole prompt of 8K beside decodes of 8K, one GPU, bf16; the policy alone differs. Medians, cold L2.",
-    state="recorded",
     data=("methods-policy",),
 )
 RECORDING = "methods-policy"

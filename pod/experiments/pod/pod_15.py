@@ -15,7 +15,6 @@ FIGURE = Figure(
     title="Throughput against the ratio of prefill to decode tokens",
     chapter="14",
     method="analytical A100, Llama-3-8B on two, 384 of the paper's 2,048 requests at each ratio, chunk 1,024",
-    state="simulated",
     data=("pod-15",),
 )
 COMPUTED = "pod-15"

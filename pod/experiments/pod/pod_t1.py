@@ -56,33 +56,18 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def _ratio(name: str, gpu=A100) -> float:
+def ratio(name: str, gpu=A100) -> float:
     prefill, decode = TABLE1[name].times(gpu)
     return prefill / decode
 
 
-def c0() -> float:
-    """Prefill time over decode time of C0 on the A100."""
-    return _ratio("C0")
-
-
-def c1() -> float:
-    """Prefill time over decode time of C1 on the A100."""
-    return _ratio("C1")
-
-
-def c2() -> float:
-    """Prefill time over decode time of C2 on the A100."""
-    return _ratio("C2")
-
-
 def c0_h200() -> float:
-    return _ratio("C0", H200)
+    return ratio("C0", H200)
 
 
 def c1_h200() -> float:
-    return _ratio("C1", H200)
+    return ratio("C1", H200)
 
 
 def c2_h200() -> float:
-    return _ratio("C2", H200)
+    return ratio("C2", H200)

@@ -24,7 +24,6 @@ FIGURE = Figure(
     title=f"The attention methods that are compared, and what each takes on eleven hybrid batches of {a_card()}",
     chapter="08",
     method="Geometric mean of our serial's time over each way's, on the batches that it can take; bf16, cold L2.",
-    state="recorded",
     data=("methods-peers",),
 )
 RECORDING = "methods-peers"

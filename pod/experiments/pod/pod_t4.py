@@ -10,7 +10,6 @@ FIGURE = Figure(
     title="Online latency, internal workload",
     chapter="14",
     method="analytical A100, a synthetic workload with the stated means; also with iterations 5 % longer",
-    state="simulated",
     data=("online",),
 )
 WORKLOAD, CHUNK, LOADS = "conversation", 1536, ("1.1", "1.2")

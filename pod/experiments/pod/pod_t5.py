@@ -16,7 +16,6 @@ FIGURE = Figure(
     title="Online latency, arXiv workload",
     chapter="14",
     method="analytical A100, fitted lengths, the artifact's arrivals and definitions; also with iterations 5 % longer",
-    state="simulated",
     data=("online",),
 )
 WORKLOAD, CHUNK, LOADS, TABLE = "arxiv", 1024, ("0.85", "0.95"), "t5"

@@ -16,7 +16,6 @@ FIGURE = Figure(
     title="Chunk size: TTFT against TBT",
     chapter="14",
     method="analytical A100, the synthetic workload of pod-t4 at 1.1 requests per second",
-    state="simulated",
     data=("online",),
 )
 CHUNKS, QPS, METRICS = (1024, 1536, 2048), 1.1, ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99")

@@ -21,7 +21,6 @@ FIGURE = Figure(
     title=f"Limiting the splits of a prefill chunk, on {a_card()}",
     chapter="08",
     method="Llama-3-8B on two GPUs, chunks of 512, decodes of 16K, bf16. Time over our serial; medians, cold L2.",
-    state="recorded",
     data=("methods-splits",),
 )
 RECORDING = "methods-splits"
@@ -101,22 +100,18 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def _at_31(column: str) -> float:
+def at_31(column: str) -> float:
     df = table()
     return float(df[(df.decodes == FILLING) & (df.chunk == 31)][column].iloc[0])
 
 
-def vanilla_ratio() -> float:
-    return _at_31("vanilla_ratio")
-
-
 def limited_ratio() -> float:
-    return _at_31("limited_ratio")
+    return at_31("limited_ratio")
 
 
 def limited_gain() -> float:
     """How much faster the limit is than FlashDecoding's rule, %."""
-    return 100 * (_at_31("vanilla") / _at_31("limited") - 1)
+    return 100 * (at_31("vanilla") / at_31("limited") - 1)
 
 
 def paper_gain() -> float:
@@ -125,11 +120,11 @@ def paper_gain() -> float:
 
 
 def vanilla_parts() -> int:
-    return int(_at_31("vanilla_parts"))
+    return int(at_31("vanilla_parts"))
 
 
 def limited_parts() -> int:
-    return int(_at_31("limited_parts"))
+    return int(at_31("limited_parts"))
 
 
 def saved_ratio() -> float:

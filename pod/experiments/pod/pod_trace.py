@@ -24,7 +24,6 @@ FIGURE = Figure(
     title="On how many SMs prefill and decode meet, and when",
     chapter="06",
     method="One traced launch each, cold L2. 3K prompt beside 40 x 4K, 16/4 heads, bf16; every CTA stamps its ends.",
-    state="recorded",
     data=("pod-trace",),
 )
 RECORDING = "pod-trace"

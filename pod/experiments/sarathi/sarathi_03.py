@@ -62,11 +62,3 @@ def draw(df):
 def of_peak(tokens: int) -> float:
     """Prefill throughput on the A6000 at so many tokens, over the best."""
     return float(table().set_index(["gpu", "phase", "tokens"]).percent_of_peak["a6000", "prefill", tokens]) / 100
-
-
-def at_256() -> float:
-    return of_peak(256)
-
-
-def at_512() -> float:
-    return of_peak(512)

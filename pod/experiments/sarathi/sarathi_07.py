@@ -16,7 +16,6 @@ FIGURE = Figure(
     title="Single-GPU throughput over Orca",
     chapter="12",
     method="analytical A6000, LLaMA-13B, no host time, 300 requests at each length's best P:D for chunks of 256",
-    state="simulated",
     data=("sarathi-07",),
 )
 COMPUTED = "sarathi-07"

@@ -15,7 +15,6 @@ FIGURE = Figure(
     title="Throughput against P:D and its optimum",
     chapter="12",
     method="analytical A6000, LLaMA-13B, no host time, 200 requests of 1,024 tokens at each ratio, batch 18",
-    state="simulated",
     data=("sarathi-08",),
 )
 COMPUTED = "sarathi-08"
@@ -79,14 +78,6 @@ def loses_from(chunk: int) -> int:
     mine = mine[mine.chunk == chunk]
     behind = (mine.gain < 1) & (mine.pd > mine.pd[mine.gain.idxmax()])
     return int(mine.pd[behind].min())
-
-
-def loses_from_128() -> int:
-    return loses_from(128)
-
-
-def loses_from_256() -> int:
-    return loses_from(256)
 
 
 def best_over_formula(chunk: int = 256) -> float:

@@ -17,7 +17,6 @@ FIGURE = Figure(
     title="Bubble time and completion time of a GPT-3 pipeline",
     chapter="12",
     method="analytical A100, 10,000 requests, Zipf 0.4 from 1K to 4K, P:D 10, chunk 256",
-    state="simulated",
     data=("sarathi-09",),
 )
 COMPUTED = "sarathi-09"
@@ -74,41 +73,20 @@ def ratios():
                         columns=["ratio", "post", "ours"])  # fmt: skip
 
 
-def _ratio(words: str) -> float:
+def ratio(words: str) -> float:
     return float(ratios().set_index("ratio").ours[words])
 
 
 def bubble_gain() -> float:
-    return _ratio("median bubble time, Orca over SARATHI")
-
-
-def over_pipeline() -> float:
-    return _ratio("SARATHI over pipeline with Orca")
-
-
-def over_replicas() -> float:
-    return _ratio("SARATHI over 8 replicas")
-
-
-def replicas_over_pipeline() -> float:
-    return _ratio("8 replicas over pipeline with Orca")
+    return ratio("median bubble time, Orca over SARATHI")
 
 
 def pipeline_cap() -> float:
     return pipeline_batch(8, 8)
 
 
-def _cap_of_our_a100(pp: int) -> int:
+def cap_of_our_a100(pp: int) -> int:
     return kv_tokens(GPT3, "a100", 8, pp) // PIPELINE_LENGTH // pp
-
-
-def pipeline_cap_of_our_a100() -> int:
-    """With the memory that pod/hardware.py gives an A100."""
-    return _cap_of_our_a100(8)
-
-
-def replica_cap_of_our_a100() -> int:
-    return _cap_of_our_a100(1)
 
 
 def replica_cap() -> float:
