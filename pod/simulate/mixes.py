@@ -154,6 +154,9 @@ def chunk(draw, server: Server) -> Rows:
     """A later chunk of a long prompt; its last one is what is left."""
     size = min(_one(draw, CHUNKS), server.budget)
     prompts, _ = _requests(draw, _one(draw, TABLES), 64)
+    prompts = prompts[prompts > size]
+    if not len(prompts):
+        return [(0, 0)]  # no engine runs that
     prompt = int(draw.choice(prompts, p=prompts / prompts.sum()))
     start = size * int(draw.integers(1, -(-prompt // size)))
     return [(min(size, prompt - start), min(start + size, prompt))]
