@@ -109,7 +109,8 @@ def check_layout(batch: HybridBatch, q, k_cache) -> None:
     """Prefill's tensor map of small pages has no dimension left for heads that lie apart (grouped_map)."""
     step, block = k_cache.stride(2), PERSISTENT.prefill_keys
     small = batch.page_size is not None and batch.page_size < block
-    if max(batch.q_lens) > 1 and small and batch.head_dim > 64 and batch.num_kv_heads > 1 and step != batch.head_dim:
+    alone = max(batch.q_lens) == 1 and batch.group <= max(DECODE_ROWS)
+    if not alone and small and batch.head_dim > 64 and batch.num_kv_heads > 1 and step != batch.head_dim:
         raise ValueError(f"k_cache: got heads {step} elements apart, allowed for method 'hopper' with head_dim "
                          f"{batch.head_dim} and pages under {block} are {batch.head_dim}")  # fmt: skip
 

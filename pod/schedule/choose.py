@@ -258,10 +258,14 @@ def possible_roles(group: int) -> list[Roles]:
 
 
 def roles(batch: HybridBatch) -> Roles:
-    """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill."""
+    """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill.
+    Single tokens alone stay decode while they can, since decode takes any layout of the cache."""
     q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
+    possible = possible_roles(batch.group)
+    if max(batch.q_lens) == 1 and len(possible) > 1:
+        return possible[0]
     doubt = lambda made: 1.0 if made.tokens else IN_DOUBT  # noqa: E731
-    return min(possible_roles(batch.group), key=lambda made: doubt(made) * _us(batch, q_lens, kv_lens, made))
+    return min(possible, key=lambda made: doubt(made) * _us(batch, q_lens, kv_lens, made))
 
 
 def _us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:

@@ -81,15 +81,15 @@ __global__ void wgmma_rs_kernel(gptr<const uint4> operands, gptr<const uint32_t>
     wgmma_wait<0>();
     store_fragment(out, d);
 }
-// kMn 0: A [64 x 64] and B [8 x 64], K-major and swizzled, one k16 step.
-// kMn 1: A [16 x 64], MN-major and swizzled; B [16 x 8], MN-major and plain.
-template <class T, int kMn> __global__ void wgmma_n8_kernel(gptr<const uint4> operands, gptr<float> out) {
-    constexpr int kA = kMn ? 16 * 128 : 64 * 128, kB = kMn ? 16 * 16 : 8 * 128;
+// kMn 0: A [64 x 64] and B [N x 64], K-major and swizzled, one k16 step.
+// kMn 1: A [16 x 64], MN-major and swizzled; B [16 x N] in octets [16 x 8], MN-major and plain.
+template <class T, int kMn, int N> __global__ void wgmma_narrow_kernel(gptr<const uint4> operands, gptr<float> out) {
+    constexpr int kA = kMn ? 16 * 128 : 64 * 128, kB = kMn ? 16 * 2 * N : N * 128;
     fill(operands, kA + kB);
-    const uint64_t b = kMn ? desc_plain(kData + kA, 128) : desc_sw128(kData + kA, 1, 1024);
-    float d[4];
+    const uint64_t b = kMn ? desc_plain(kData + kA, 128, 256) : desc_sw128(kData + kA, 1, 1024);
+    float d[N / 2];
     wgmma_fence();
-    wgmma_n8<T, kMn, 0>(d, desc_sw128(kData, 1, 1024), b);
+    wgmma_narrow<T, kMn, 0>(d, desc_sw128(kData, 1, 1024), b);
     wgmma_commit();
     wgmma_wait<0>();
     store_fragment(out, d);
@@ -106,8 +106,10 @@ EXPORT const char* run_wgmma(const char* form, int half, uint4* operands, int by
             if (which == "ss") launch<wgmma_ss_kernel<T>>(0, 1, 128, 32768, x, y);
             if (which == "rs128") launch<wgmma_rs_kernel<T, 128>>(0, 1, 128, 32768, x, a, y);
             if (which == "rs64") launch<wgmma_rs_kernel<T, 64>>(0, 1, 128, 32768, x, a, y);
-            if (which == "n8") launch<wgmma_n8_kernel<T, 0>>(0, 1, 128, 32768, x, y);
-            if (which == "n8mn") launch<wgmma_n8_kernel<T, 1>>(0, 1, 128, 32768, x, y);
+            if (which == "n8") launch<wgmma_narrow_kernel<T, 0, 8>>(0, 1, 128, 32768, x, y);
+            if (which == "n8mn") launch<wgmma_narrow_kernel<T, 1, 8>>(0, 1, 128, 32768, x, y);
+            if (which == "n16") launch<wgmma_narrow_kernel<T, 0, 16>>(0, 1, 128, 32768, x, y);
+            if (which == "n16mn") launch<wgmma_narrow_kernel<T, 1, 16>>(0, 1, 128, 32768, x, y);
         };
         half ? go(__half{}) : go(__nv_bfloat16{});
     });
@@ -182,7 +184,7 @@ DEV void copy(const Args& p, uint32_t bar, uint32_t phase) {
     mbar_wait(bar, phase);
 }
 DEV void product(float (&d)[4] AT) {
-    wgmma_n8<__half, 0, 0>(d, desc_sw128(kData, 1, 1024), desc_sw128(kData, 1, 1024), at);
+    wgmma_narrow<__half, 0, 0>(d, desc_sw128(kData, 1, 1024), desc_sw128(kData, 1, 1024), at);
 }
 
 template <bool kWrong> __global__ void tma_not_awaited(Args p) {

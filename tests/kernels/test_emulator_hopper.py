@@ -108,13 +108,15 @@ def test_wgmma_with_a_in_registers_and_b_mn_major(half, n):
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_wgmma_with_8_columns_both_ways(half):
+@pytest.mark.parametrize("n", [8, 16])
+def test_wgmma_with_few_columns_both_ways(n, half):
     rng = np.random.default_rng(half)
-    a, b = numbers(rng, 64, 64), numbers(rng, 8, 64)
-    d = wgmma("n8", half, [swizzled(bits16(a, half)), swizzled(bits16(b, half))], 8)
+    a, b = numbers(rng, 64, 64), numbers(rng, n, 64)
+    d = wgmma(f"n{n}", half, [swizzled(bits16(a, half)), swizzled(bits16(b, half))], n)
     np.testing.assert_array_equal(d, a[:, :16] @ b[:, :16].T)
-    a, b = numbers(rng, 16, 64), numbers(rng, 16, 8)
-    d = wgmma("n8mn", half, [swizzled(bits16(a, half)), bits16(b, half)], 8)
+    a, b = numbers(rng, 16, 64), numbers(rng, 16, n)
+    octets = [bits16(np.ascontiguousarray(b[:, i : i + 8]), half) for i in range(0, n, 8)]
+    d = wgmma(f"n{n}mn", half, [swizzled(bits16(a, half)), *octets], n)
     np.testing.assert_array_equal(d, a.T @ b)
 
 

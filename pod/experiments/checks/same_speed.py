@@ -28,7 +28,10 @@ WORKER = """
 import json, sys
 import pod
 from pod.batch import HybridBatch
-from pod.lab.measure import timing
+try:
+    from pod.lab.measure import timing
+except ImportError:  # where an earlier checkout has it
+    from pod.measure import timing
 call = None
 for line in sys.stdin:
     case = json.loads(line)
