@@ -30,6 +30,15 @@ struct Pack {
 
     DEV int token(int row) const { return row * inverse >> 16; }  // rows below 64, so it is exact
 };
+// What a warpgroup has of a tile; maybe nothing.
+struct Share {
+    int first_token, first_head, tokens, heads;
+    DEV Share(const Pack& pack, const Work& w, int kv_group, int group)
+        : first_token(group * pack.next_token), first_head(group * pack.next_head),
+          tokens(min(pack.tokens, w.tokens - first_token)),
+          heads(min(pack.heads, kv_group - w.head % kv_group - first_head)) {}
+    DEV bool empty() const { return tokens <= 0 || heads <= 0; }
+};
 
 struct Params {
     gptr<const Work> work;   // [units], longest first
@@ -90,12 +99,12 @@ template <int D, int kPage, int kGroups> struct Producer {
     Place<2> block = {};  // of K and V; places carry on across tiles
     Place<1> tile = {}, tail = {};
 
-    // Block n of a sequence.
-    template <bool kValues> DEV void load(int seq, int kv_len, int kv_head, int n, Place<2> at) {
+    // Block n of a sequence. Its length and number are asked for anew: registers are short.
+    template <bool kValues> DEV void load(const Record& w, int kv_head, int n, Place<2> at) {
         Ring<2>& ring = kValues ? c.v : c.k;
         const smem_addr dst = base + (kValues ? S::kV : S::kK) + at.stage() * S::kTile;
-        const int row = n * kKeys;
-        const Source from = find(kv, window, seq, row, kv_len, lane);
+        const int row = n * kKeys, kv_len = FIELD(w, kv_len);
+        const Source from = find(kv, window, FIELD(w, seq), row, kv_len, lane);
         const bool is_tail = kValues && kv_len - row < kKeys;
         const smem_addr filled = ring.filled(at), copied = is_tail ? ptx::smem_u32(&c.tail) : filled;
         ring.acquire(at);
@@ -153,21 +162,20 @@ template <int D, int kPage, int kGroups> struct Producer {
     DEV void run() {
         for (int unit = blockIdx.x; unit < p.units; tile.advance()) {
             const Record w(p.work + unit, lane);
-            const int seq = FIELD(w, seq), kv_len = FIELD(w, kv_len), kv_head = FIELD(w, head) / p.group;
-            const int begin = FIELD(w, begin);
+            const int kv_head = FIELD(w, head) / p.group, begin = FIELD(w, begin);
             int n = FIELD(w, end) - 1;
             window.base = -1;
-            load<false>(seq, kv_len, kv_head, n, block);      // the order in which the consumers use them; K does
+            load<false>(w, kv_head, n, block);      // the order in which the consumers use them; K does
             for (int g = 0; g < kGroups; g++) load_q(g, w);   // not wait for the previous tile's Q
 #pragma unroll 1
             for (; n > begin; n--) {
-                load<false>(seq, kv_len, kv_head, n - 1, block.next());
-                load<true>(seq, kv_len, kv_head, n, block);
+                load<false>(w, kv_head, n - 1, block.next());
+                load<true>(w, kv_head, n, block);
                 block.advance();
             }
             // ask for the next unit just before the last wait: late enough to stay dynamic, early enough to hide
             unit = draw(p.queue, lane) + gridDim.x;
-            load<true>(seq, kv_len, kv_head, n, block);
+            load<true>(w, kv_head, n, block);
             block.advance();
         }
         for (int g = 0; g < kGroups; g++) stop(g);
@@ -338,16 +346,15 @@ template <int kBit> DEV void exchange(uint32_t& low, uint32_t& high, int lane) {
 template <typename T, int D>
 DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int group, int row,
                   int lane) {
-    const int first_token = group * p.pack.next_token, first_head = group * p.pack.next_head;
-    const int tokens = min(p.pack.tokens, w.tokens - first_token);         // that this warpgroup has of the tile
-    const int heads = min(p.pack.heads, p.group - w.head % p.group - first_head);
+    const Share share(p.pack, w, p.group, group);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         l[r] = quad_sum(l[r]);
         const float inverse = 1.f / l[r];
         const int token = p.pack.token(row + 8 * r), head = row + 8 * r - token * p.pack.heads;
-        const bool real = token < tokens && head < heads;
-        const size_t at = size_t(w.q_row + first_token + token) * p.num_q_heads + w.head + first_head + head;
+        const bool real = token < share.tokens && head < share.heads;
+        const size_t first = size_t(w.q_row + share.first_token + token) * p.num_q_heads + w.head;
+        const size_t at = first + share.first_head + head;
         const gptr<T> dst = ptr_cast<T>(p.out) + at * D + (lane & 3) * 8;
         if (p.lse && real && (lane & 3) == 0) p.lse[at] = m[r] * p.scale_log2 * kLn2 + logf(l[r]);
 #pragma unroll
@@ -380,6 +387,10 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
     const uint64_t v_first = ptx::desc_sw128(base + S::kV, S::kPanelStep, S::kGroupStep);
     const auto k = [&](Place<2> at) { return k_first + at.stage() * (S::kTile >> 4); };
     const auto v = [&](Place<2> at) { return v_first + at.stage() * (S::kTile >> 4); };
+    const auto free_q = [&](Place<1> at) {
+        ptx::converged();
+        if (lane == 0) c.q[group].release(at);
+    };
     const auto free_k = [&](Place<2> at) { if (lane == 0) c.k.release(at); };
     const auto free_v = [&](Place<2> at) { if (lane == 0) c.v.release(at); };
     const Turn<kGroups> turn(group);
@@ -391,6 +402,20 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
         c.q[group].wait(tile);
         const Work& w = c.work[group][tile.odd()];  // stays until the next tile's Q has been consumed
         if (w.tokens == 0) break;
+        if (Share(p.pack, w, p.group, group).empty()) {  // a few rows wait for memory: no energy for padding
+            for (int n = w.begin; n < w.end; n++, block.advance()) {
+                c.k.wait(block);
+                free_k(block);
+                if (n > w.begin) {
+                    turn.take();
+                    turn.pass();
+                }
+                c.v.wait(block);
+                free_v(block);
+            }
+            free_q(tile);
+            continue;
+        }
         // A row of the tile sees keys up to its token's position, or the whole sequence without a causal mask.
         const int begin = w.begin, unmasked = (p.causal ? w.pos0 + 1 : w.kv_len) / kKeys;
         const int token = p.pack.token(row), more = p.causal ? p.pack.token(row + 8) - token : 0;
@@ -440,16 +465,18 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
 #pragma unroll 1
         for (; n >= begin; n--) step(std::false_type{});
 
-        ptx::converged();
-        if (lane == 0) c.q[group].release(tile);  // the next tile's copy may start
+        free_q(tile);  // the next tile's copy may start
         c.v.wait(block);
         issue_pv<T, D, kPage>(o, probs, v(block));
         ptx::wgmma_wait<0>();
         ptx::touch(o);
         free_v(block);
         block.advance();
-        if (w.parts > 1 && !merge<D, 4 * kGroups>(p, w, o, m, l, warp, lane)) continue;
-        epilogue<T, D>(p, w, o, m, l, group, row, lane);
+        if (w.parts > 1) {
+            const bool padding = p.pack.token(row - lane / 4) >= Share(p.pack, w, p.group, group).tokens;
+            if (padding || !merge<D, 4 * kGroups>(p, w, o, m, l, warp, lane)) continue;
+        }
+        epilogue<T, D>(p, w, o, m, l, ptx::anew(group), row, lane);
     }
 }
 

@@ -10,7 +10,7 @@ from pod.__main__ import main
 from pod.learn import contests, judge, progress, scores
 from pod.serving.schedulers import Sarathi
 
-PAR = {"tickets": 7538.49, "cuts": 257.0, "scheduler": 3.11}
+PAR = {"tickets": 7538.49, "cuts": 257.0, "scheduler": 3.21}
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +49,13 @@ class Adaptive(Sarathi):
     """Larger chunks while few decode."""
 
     def schedule(self):
-        self.chunk = 1536 if len(self.running) < 8 else 1024
+        self.chunk = 1280 if len(self.running) < 12 else 1024
         return super().schedule()
 
 
 def test_an_entry_can_be_under_par(capsys):
-    learn.contest("tickets", lambda prefill, decode, sms, tickets: [1, 0] * tickets)
     learn.contest("scheduler", Adaptive)
-    assert capsys.readouterr().out.count("under par") >= 1
+    assert "under par" in capsys.readouterr().out
 
 
 def loop(*_):

@@ -128,7 +128,7 @@ MISTAKES = (
     Mistake(
         "Q is never given back",
         PREFILL,
-        "if (lane == 0) c.q[group].release(tile);",
+        "if (lane == 0) c.q[group].release(at);",
         ";",
         "deadlock: ",
     ),

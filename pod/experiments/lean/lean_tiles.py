@@ -20,7 +20,8 @@ from pod.kernels.launch import Plan
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
-from pod.schedule import decide, decode, work
+from pod.schedule import decide, work
+from pod.schedule.work import pass_count
 
 FIGURE = Figure(
     id="lean-tiles",
@@ -60,7 +61,7 @@ def measure(case: dict) -> dict:
 def with_tail(batch: HybridBatch, causal: bool = True) -> work.Schedule:
     """One equal range for each SM, and then small ones, which the SMs draw as they become free."""
     _, singles = work.sides(batch)
-    passes, workers = decode.pass_count(singles, 8), lean.SMS * (1 + ROUNDS_OF_TAIL)
+    passes, workers = pass_count(singles, 8), lean.SMS * (1 + ROUNDS_OF_TAIL)
     ranges = lean.SMS // gcd(passes & -passes, workers)
     weights = [1 - TAIL] * ranges + [TAIL / ROUNDS_OF_TAIL] * ranges * ROUNDS_OF_TAIL
     ranges = decide.hopper_ranges(singles, workers, weights, least=1)
