@@ -33,7 +33,7 @@ def test_kernel_with_a_mistake_is_caught(kernels, number, mistake):
 TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("prefill", "load_q", 1), ("prefill", "stop", 0),
             ("decode", "announce", 1)}  # fmt: skip
 TWICE = {("prefill", "merge", 0), ("prefill", "merge", 3), ("decode", "merge", 0), ("decode", "merge", 2)}
-SPARE = {*TOGETHER, *TWICE, ("prefill", "consume", 1), ("prefill", "consume", 2)}
+SPARE = {*TOGETHER, *TWICE, ("prefill", "consume", 1)}
 
 
 def test_every_barrier_but_the_known_eleven_is_missed_when_it_goes():
@@ -48,5 +48,5 @@ def test_every_barrier_but_the_known_eleven_is_missed_when_it_goes():
             assert text == "right result", f"{place}: {text}"
         else:
             text = outcome(library)
-            assert re.search("race: |no fence.proxy.async between", text), f"{place}: {text}"
+            assert re.search("race: |no fence.proxy.async between|deadlock: ", text), f"{place}: {text}"
     assert set(SPARE) <= {(*name, i) for name, count in seen.items() for i in range(count)} and seen.total() == 27
