@@ -84,4 +84,4 @@ def test_the_readme_has_the_registers_and_shared_memory_of_the_compiler():
 
 def test_the_readme_has_the_registers_that_hopper_hands_out():
     producer, prefill, _, decode = pictures.registers().values()
-    assert f"| {producer} | 2 x {prefill} | {decode} |" in README
+    assert f"| 8 | {producer} | 2 x {prefill} | {decode} |" in README
