@@ -42,7 +42,8 @@ class Case:
 
     The work is cut for `sms` SMs; `free_sms` of them are there, all unless said otherwise. Scores grow towards the
     first keys, which prefill meets last, to `rise` times those of the last ones. `layout` says where the tensors lie,
-    if not one after the other (tests/layouts.py). `seed`: of the order of events.
+    if not one after the other (tests/layouts.py); `given` are tensors in place of random ones. `seed`: of the order of
+    events.
     """
 
     batch: HybridBatch
@@ -55,6 +56,7 @@ class Case:
     free_sms: int | None = None
     rise: float = 1
     layout: dict | None = None
+    given: tuple | None = None
     seed: int = 0
 
     def placed(self) -> Placed:
@@ -68,7 +70,7 @@ class Case:
     def tensors(self):
         import torch
 
-        tensors = self.batch.tensors(seed=1)
+        tensors = self.given or self.batch.tensors(seed=1)
         if self.rise > 1:
             k = tensors[1]
             k *= torch.linspace(self.rise, 1, k.shape[1]).to(k.dtype)[:, None, None]
@@ -99,6 +101,7 @@ class Outcome:
             if work.counters.any():
                 self.report = f"counters: got {work.counters.tolist()}, allowed are zeros"
                 return
+            self.out = results[0]
             errors = [np.abs(x.double().numpy() - y) for x, y in zip(results, wanted, strict=True)]
             errors = [np.inf if np.isnan(e).any() else e.max() for e in errors]
             self.error, self.lse_error = max(self.error, errors[0]), max(self.lse_error, errors[1])

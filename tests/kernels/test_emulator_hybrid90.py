@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from batches import SEEDS, batches
 from emulator import library
@@ -114,3 +115,19 @@ def test_it_ends_when_other_work_holds_all_sms_but_one(name):
     """Its CTAs then run one after the other. Whoever waited for a later one would wait for ever."""
     error, lse_error = check(replace(CASES[name], free_sms=1))
     assert error < 0.008 and lse_error < 1e-4
+
+
+def test_an_invariant_plan_gives_the_same_bits_in_any_company():
+    """A chunk, a draft and a decode, each in parts; beside them others, before and behind, on other SMs."""
+    mine, others = [(60, 4400), (2, 3300), (1, 6500)], [(30, 100), (1, 700), (3, 90), (9, 2000)]
+    together = [others[0], mine[0], others[1], mine[1], others[2], mine[2], others[3]]
+    big = HybridBatch(*zip(*together, strict=True), 4, 2, 64)
+    q, k, v, _ = big.tensors(seed=3)
+    starts = np.cumsum([0, *big.q_lens])
+    whole = Outcome(library("hybrid90"), Case(big, 3, invariant=True, given=(q, k, v, None)))
+    assert whole.text == "right result"
+    for i in (1, 3, 5):
+        own = slice(int(starts[i]), int(starts[i + 1]))
+        batch, tensors = HybridBatch(*zip(together[i], strict=True), 4, 2, 64), (q[own], k[i : i + 1], v[i : i + 1])
+        alone = Outcome(library("hybrid90"), Case(batch, 7, invariant=True, given=(*tensors, None)))
+        assert alone.text == "right result" and torch.equal(alone.out, whole.out[own])

@@ -249,3 +249,28 @@ def test_a_wide_tile_is_taken_where_its_units_end_sooner():
     assert shape(130, 8192, (8, 8), 64) == PERSISTENT  # the wide tile has room for more tokens than there are
     beside = HybridBatch([8192, *[1] * 40], [8192, *[16384] * 40], 32, 8, 64)
     assert decide.hopper(beside, 132).shape == PERSISTENT
+
+
+@settings(max_examples=60)
+@given(batches(longest=9000, chunk=600), batches(longest=9000, chunk=600))
+def test_an_invariant_plan_cuts_a_sequence_alike_in_any_company(b, company):
+    heads = (b.hq, b.hkv, 128)
+
+    def pieces(q_lens, kv_lens, seq):
+        """Of one sequence, its tokens counted from its own first one."""
+        plan = decide.hopper(HybridBatch(q_lens, kv_lens, *heads), b.workers, invariant=True, causal=b.causal)
+        first, sides = sum(q_lens[:seq]), []
+        for work in (plan.prefill, plan.decode):
+            mine = [row for row in rows(work) if row["seq"] == seq]
+            ignored = {"token": first, "partial": None, "group": None, "seq": None}
+            sides.append(sorted(
+                tuple((k, v - first if k == "token" else v) for k, v in row.items() if k == "token" or k not in ignored)
+                for row in mine
+            ))  # fmt: skip
+        return sides, plan.shape, plan.pack
+
+    alone = pieces(b.q_lens[:1], b.kv_lens[:1], 0)
+    together = pieces((*company.q_lens, *b.q_lens), (*company.kv_lens, *b.kv_lens), len(company.q_lens))
+    assert alone[0] == together[0] and alone[1] == together[1]
+    if alone[0][0]:
+        assert alone[2] == together[2]
