@@ -26,9 +26,10 @@ def plan(
 ) -> Plan:  # fmt: skip
     """Decide who computes what, for sequences that bring q_lens tokens and then hold kv_lens, the new ones included.
 
-    q_len 1 is a decode, more a prefill chunk; any mix in any order. Lengths on a GPU are waited for. page_size=None
-    means one contiguous cache row a sequence; the dtype is bfloat16 unless named. A HybridBatch stands for all of
-    these: pod.plan(batch, device=...).
+    q_len 1 is a decode, more a prefill chunk; any mix in any order. (The Hopper kernel counts a few tokens, as
+    speculative decoding brings them, among the decodes where that is faster.) Lengths on a GPU are waited for.
+    page_size=None means one contiguous cache row a sequence; the dtype is bfloat16 unless named. A HybridBatch stands
+    for all of these: pod.plan(batch, device=...).
 
     method: "auto" is on compute capability 9.0 "hopper", for decodes alone "lean" (which takes the Hopper kernel too,
     unless its cost model knows better), elsewhere "pod". "pod" (SM-aware), "serial", "streams", "cta" and "warp" are

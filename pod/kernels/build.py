@@ -328,7 +328,7 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
     require_tools(capability is not None, family.arch)
     names = family.operator_name(kinds[0]) if len(kinds) == 1 else f"{family.name}_*"
     what, wait = ("GPU", "up to a minute") if capability else ("emulated", "half a minute")
-    print(f"building the {what} kernels {names} ({wait}, once) ...", end=" ", file=sys.stderr, flush=True)
+    _tell(f"building the {what} kernels {names} ({wait}, once) ...", end=" ")
     started, outcome = time.perf_counter(), "failed"
     bindings, kernels = sources(family, kinds)
     cpp, cuda = ([bindings], [kernels]) if capability else ([bindings, kernels], [])
@@ -343,7 +343,13 @@ def _build(family: Family, kinds: tuple[str, ...], capability, library: Path) ->
         hint = "; pod.build(...) ahead would have saved this wait" if surprise else ""
         outcome = f"done in {time.perf_counter() - started:.0f} s{hint}"
     finally:
-        print(outcome, file=sys.stderr, flush=True)
+        _tell(outcome)
+
+
+def _tell(text: str, end: str = "\n") -> None:
+    """Unless POD_QUIET is set: a notebook that is compared with its outputs must not depend on who builds first."""
+    if not os.environ.get("POD_QUIET"):
+        print(text, end=end, file=sys.stderr, flush=True)
 
 
 @contextmanager

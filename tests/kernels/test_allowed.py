@@ -263,6 +263,7 @@ def test_a_lazy_build_says_which_call_would_have_saved_the_wait(monkeypatch, tmp
         (folder / "made.so").touch()
         return ""
 
+    monkeypatch.delenv("POD_QUIET")
     monkeypatch.setattr(build, "require_tools", lambda *_: None)
     monkeypatch.setattr(build, "compiler", lambda: "some-c++")
     monkeypatch.setattr("pod.kernels.builder.build", pretend)

@@ -446,7 +446,8 @@ def test_library_changes_its_name_with_what_it_is_made_from(workshop):
     assert build._library(HYBRID, KIND, (9, 0)) != build._library(HYBRID, KIND, (8, 0))
 
 
-def test_two_that_build_at_once_build_once(workshop, capsys):
+def test_two_that_build_at_once_build_once(workshop, monkeypatch, capsys):
+    monkeypatch.delenv("POD_QUIET")
     folder, calls = workshop
     with ThreadPoolExecutor(2) as pool:
         done = [pool.submit(build._load.__wrapped__, HYBRID, KIND, None) for _ in range(2)]
