@@ -481,7 +481,8 @@ print(len(names) - len(set(names)), "twice of", len(set(names)))
     assert done.stdout == f"0 twice of {len(HYBRID.kinds)}\n", "some versions of torch refuse a second time"
 
 
-def test_failed_build_is_one_line_and_leaves_nothing_behind(workshop, capsys):
+def test_failed_build_is_one_line_and_leaves_nothing_behind(workshop, capsys, monkeypatch):
+    monkeypatch.delenv("POD_QUIET")
     folder, calls = workshop
     environment, source = dict(os.environ), build.CSRC / HYBRID.kernels
     source.write_text(source.read_text() + "broken")
