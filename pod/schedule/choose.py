@@ -213,13 +213,13 @@ def full_parts(units: int, workers: int) -> int | None:
 
 
 # ---------------------------------------------------------------- the Hopper kernel
-# Fitted to 104 plans of ragged batches on an H200, half of them within 3 %.
 PREFILL_FLOPS = 700e12  # FLOP/s that the prefill side reaches alone on long chunks, as measured; for models of the GPU
+FITTED_SMS = 132  # the rates and times below are of a whole H200; 104 plans of prefill alone are met to 5 % on average
 BLOCK_US = {128: 1.5, 64: 1.2}  # of prefill: 128 rows by 128 keys of a head on one SM, by head_dim
 WIDE_COST = 1.16  # time of a block of the wide tile over that of the other
 # Of a piece, of one that is a part, and of each step of merging, in blocks.
 PIECE_COST, PART_COST, MERGE_COST = 0.5, 2.9, 0.4
-FAN = 8  # parts that are merged at a time: csrc/sm90/common.cuh
+FAN = 8  # parts of prefill that are merged at a time: csrc/sm90/prefill.cuh
 SHORTEST_PART = 2  # blocks of a part of prefill
 DECODE_BYTES = 4.25e12  # bytes/s of KV that decode reads alone
 PREFILL_BYTES = 3.8e12  # that prefill reads alone where its rows are few
@@ -264,17 +264,16 @@ def roles(batch: HybridBatch) -> Roles:
     possible = possible_roles(batch.group)
     if max(batch.q_lens) == 1 and len(possible) > 1:
         return possible[0]
-    doubt = lambda made: 1.0 if made.tokens else IN_DOUBT  # noqa: E731
-    return min(possible, key=lambda made: doubt(made) * _us(batch, q_lens, kv_lens, made))
+    return min(possible, key=lambda made: _us(batch, q_lens, kv_lens, made) * (1 if made.tokens else IN_DOUBT))
 
 
 def _us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:
-    """Of the whole batch on 132 SMs, were they all busy to the end."""
-    few, kv_heads, sms = q_lens <= made.tokens, batch.num_kv_heads, 132
-    token_us = 4e6 * batch.head_dim * kv_heads / DECODE_BYTES
+    """Of the whole batch on an H200, were all SMs busy to the end."""
+    few, kv_heads, sms = q_lens <= made.tokens, batch.num_kv_heads, FITTED_SMS
     units = int(few.sum()) * kv_heads
-    decode = int(kv_lens[few].sum()) * token_us + units * TILE_PIECE_US / sms + MERGE_US * (0 < units < sms)
-    memory = int(kv_lens.sum()) * token_us * DECODE_BYTES / DRAM_BYTES
+    decode = kv_us(batch.head_dim, int(kv_lens[few].sum()) * kv_heads, DECODE_BYTES)
+    decode += units * TILE_PIECE_US / sms + MERGE_US * (0 < units < sms)
+    memory = kv_us(batch.head_dim, int(kv_lens.sum()) * kv_heads, DRAM_BYTES)
     prefill = _prefill_us(batch, q_lens[~few], kv_lens[~few], sms) if units < len(q_lens) * kv_heads else 0.0
     return max(prefill, decode, memory) + TOGETHER * min(prefill, decode)
 
@@ -287,13 +286,18 @@ def _prefill_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, sms
     even = float((tiles * blocks).sum()) / sms
     parts = int(np.ceil(blocks.max() / max(even, SHORTEST_PART)))
     pieces = PIECE_COST * max(1.0, float(tiles.sum()) / sms) + PART_COST * (parts > 1) + MERGE_COST * merge_steps(parts)
-    memory = 4e6 * batch.head_dim * batch.num_kv_heads * int(kv_lens.sum()) / PREFILL_BYTES
+    memory = kv_us(batch.head_dim, int(kv_lens.sum()) * batch.num_kv_heads, PREFILL_BYTES)
     return max((even * cost + pieces) * BLOCK_US[batch.head_dim], memory)
+
+
+def kv_us(head_dim: int, keys: int, rate: float) -> float:
+    """To read keys and values of 16 bits, counted for each KV head."""
+    return 4e6 * head_dim * keys / rate
 
 
 def tile_us(head_dim: int) -> float:
     """Of decode: one SM's share of the memory's rate."""
-    return PERSISTENT.decode_keys * 4e6 * head_dim / (DECODE_BYTES / 132)
+    return kv_us(head_dim, PERSISTENT.decode_keys, DECODE_BYTES / FITTED_SMS)
 
 
 def decode_us(head_dim: int, work: WorkList, sms: int) -> float:
@@ -324,7 +328,7 @@ def makespan(lengths: np.ndarray, workers: int) -> float:
 
 def time_anyway(side: Side, decode: WorkList, head_dim: int, sms: int) -> float:
     """That prefill may take, in blocks: most of decode's, or what memory takes to read its keys."""
-    memory = 4e6 * head_dim * side.kv_heads * int(side.kv_len.sum()) / PREFILL_BYTES
+    memory = kv_us(head_dim, int(side.kv_len.sum()) * side.kv_heads, PREFILL_BYTES)
     return max(BESIDE * decode_us(head_dim, decode, sms), memory) / BLOCK_US[head_dim]
 
 
