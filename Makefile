@@ -61,6 +61,7 @@ test-weakest: $(READY)
 
 lint: $(READY)
 	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
 
 notebooks: $(READY)
 	@echo 'Executing $(or $(NB),every chapter) and saving it in canonical form: about 20 seconds each.'

@@ -65,7 +65,6 @@ def test_another_card_draws_the_same_pictures(tmp_path):
             text = path.read_text().replace("NVIDIA H200", "NVIDIA H100 80GB HBM3")
             fresh.write_text(text)
 
-
     def figures(*ids: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "pod", "figures", "--from", "fresh", *ids]
         env = {"PYTHONPATH": str(tree), "PATH": os.environ["PATH"]}

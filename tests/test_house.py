@@ -289,7 +289,8 @@ def test_make_help_names_every_verb_and_nothing_else():
 
 def test_pytest_has_the_last_word():
     steps = run("make", "-n", "--no-print-directory", "test").stdout.splitlines()
-    assert " -m ruff check" in "\n".join(steps[:-1]) and " -m pytest --nbval " in steps[-1]
+    before = "\n".join(steps[:-1])
+    assert " -m ruff check" in before and " -m ruff format --check" in before and " -m pytest --nbval " in steps[-1]
 
 
 def test_the_weakest_processor_runs_the_same_tests():

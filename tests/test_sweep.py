@@ -43,10 +43,7 @@ def test_a_process_that_dies_is_one_line():
 def test_workers_end_with_whoever_wants_their_answers(tmp_path):
     """Killed, a parent cannot stop them; they must see it, in the middle of a run too, and fail at nothing."""
     (tmp_path / "slow.py").write_text(
-        "import sys, time\n"
-        "def slow(n):\n"
-        "    print('at work', file=sys.stderr, flush=True)\n"
-        "    time.sleep(600)\n"
+        "import sys, time\ndef slow(n):\n    print('at work', file=sys.stderr, flush=True)\n    time.sleep(600)\n"
     )
     code = "from pod.sweep import sweep; from slow import slow; sweep(slow, [1, 2], cores=2)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}

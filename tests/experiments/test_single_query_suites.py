@@ -1,6 +1,5 @@
 """The suites of chapter 15's kernel: right calls, rows with names of their own, and how ncu's source page is read."""
 
-
 import pytest
 
 from pod import kernels

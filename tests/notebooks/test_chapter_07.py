@@ -1,6 +1,5 @@
 """Chapter 07: its pictures say what the kernel does, and its table what the compiler reported."""
 
-
 import numpy as np
 import pandas as pd
 import pytest
