@@ -19,7 +19,6 @@ replaced here, and the version has to be the one that was read. Models with anot
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -31,56 +30,19 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
-import pod
 from pod.batch import HEAD_DIMS
-from pod.serving.backends import Sdpa
+from pod.hosts.step import REFERENCE, Step, best, shape_of
 
 VERSION = "5.23"
 UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")  # what a layer may ask for and no kernel of ours has
 
 
-@dataclass(frozen=True)
-class Step:
-    """One iteration, the same for all layers: lengths on the host, and the block table on the device."""
-
-    q_lens: np.ndarray
-    kv_lens: np.ndarray
-    table: object = None  # without one, each sequence is a row of the cache
-
-
-class Kernel:
-    """pod.hybrid_attention. Bound to a step, which plans it, it is called in every layer: (q, k, v, scale) -> out."""
-
-    def __init__(self, method: str = "auto"):
-        self.method = method
-
-    def build(self, *shape) -> None:
-        pod.build(*shape, self.method)
-
-    def bind(self, step: Step, *shape) -> Callable:
-        plan = pod.plan(step.q_lens, step.kv_lens, *shape, self.method)
-        return lambda q, k, v, scale: pod.hybrid_attention(q, k, v, plan, step.table, scale)
-
-
-class Reference:
-    """torch's own attention from the same pages, sequence by sequence."""
-
-    def build(self, *shape) -> None:
-        """There is nothing to build."""
-
-    def bind(self, step: Step, *shape) -> Callable:
-        sdpa = Sdpa()
-        sdpa.plan(step, step)
-        return lambda q, k, v, scale: sdpa.run(q * (scale * q.shape[-1] ** 0.5), k, v)
-
-
 # ---------------------------------------------------------------- names
-BEST, REFERENCE = Kernel(), Reference()
 ATTENTIONS: dict[str, object] = {}  # by the name that a model gives; None is the best that its device has
 
 
 def register(name: str, attention=None) -> None:
-    """Let models say attn_implementation=name. `attention` computes it: Kernel("serial"), or anything alike."""
+    """Let models say attn_implementation=name. `attention` computes it: Kernel("serial") of step.py, or alike."""
     ATTENTIONS[name] = attention
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, sdpa_mask)
@@ -91,12 +53,7 @@ def _is_ours(config) -> bool:
 
 
 def _attention(config, device):
-    return ATTENTIONS[config._attn_implementation] or (REFERENCE if device.type == "cpu" else BEST)
-
-
-def _shape(q, k, page_size: int | None = None) -> tuple:
-    """As pod.plan and pod.build take it."""
-    return q.shape[-2], k.shape[-2], q.shape[-1], page_size, q.dtype, q.device
+    return ATTENTIONS[config._attn_implementation] or best(device)
 
 
 # ---------------------------------------------------------------- what a layer calls
@@ -111,7 +68,7 @@ def attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None,
     if attention_mask is not None or attention is REFERENCE:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale)
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    bound = _whole(attention, *q.shape[:2], k.shape[1], *_shape(q, k))
+    bound = _whole(attention, *q.shape[:2], k.shape[1], *shape_of(q, k))
     return bound(q.flatten(0, 1), k, v, scale).view(q.shape), None
 
 
@@ -167,7 +124,7 @@ class Pages(their_cache.PagedAttentionCache):
         q = query[0].transpose(0, 1)
         if self.coming:
             step = self._step(self.coming[1 - len(more["cu_seq_lens_q"]) :])  # before them, those of a step that failed
-            self.bound = self.attention.bind(step, *_shape(q, pages[0], self._full.tokens_per_page))
+            self.bound = self.attention.bind(step, *shape_of(q, pages[0], self._full.tokens_per_page))
             self.coming = []
         return self.bound(q, *pages, scale)[None]
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pod import kernels
+from pod.hosts import step
 from pod.serving import smollm
 
 transformers = pytest.importorskip(
@@ -29,9 +30,9 @@ class Noted:
     def build(self, *shape):
         self.shape = shape
 
-    def bind(self, step, *shape):
-        self.steps.append((step.q_lens.tolist(), step.kv_lens.tolist()))
-        return host.REFERENCE.bind(step, *shape)
+    def bind(self, made, *shape):
+        self.steps.append((made.q_lens.tolist(), made.kv_lens.tolist()))
+        return step.REFERENCE.bind(made, *shape)
 
 
 def tiny(attention: str, dtype=torch.float32, seed=0, make=("LlamaConfig", "LlamaForCausalLM"), **more):
@@ -96,7 +97,7 @@ def test_a_plan_serves_all_layers(noted):
 @emulated
 @pytest.mark.parametrize("page", PAGES)
 def test_the_kernel_gives_the_tokens_of_generate(page):
-    host.register("pod-serial", host.Kernel("serial"))
+    host.register("pod-serial", step.Kernel("serial"))
     wanted = alone(tiny("sdpa", torch.float16, CLEAR), tokens=4)
     with kernels.machine(2):
         assert batched(tiny("pod-serial", torch.float16, CLEAR), tokens=4, page=page) == wanted
@@ -104,9 +105,9 @@ def test_the_kernel_gives_the_tokens_of_generate(page):
 
 @emulated
 def test_generate_runs_the_kernel_with_one_plan_a_step(monkeypatch):
-    host.register("pod-serial", host.Kernel("serial"))
-    plans, plan = [], host.pod.plan
-    monkeypatch.setattr(host.pod, "plan", lambda *args: plans.append(args) or plan(*args))
+    host.register("pod-serial", step.Kernel("serial"))
+    plans, plan = [], step.pod.plan
+    monkeypatch.setattr(step.pod, "plan", lambda *args: plans.append(args) or plan(*args))
     with kernels.machine(2):
         tokens = alone(tiny("pod-serial", torch.float16, CLEAR), tokens=4)
     assert tokens == alone(tiny("sdpa", torch.float16, CLEAR), tokens=4)
