@@ -12,7 +12,7 @@ refused, as a plan is made for its lengths.
 On a CPU "pod" is torch's own attention from the same pages, in any dtype: the reference. On every device a forward pass
 with a mask that is more than causal (padding, for prompts of unequal length in `generate`) goes to transformers' sdpa.
 
-transformers has no door for such a guest: its continuous batching goes by names. So four names in its modules are
+transformers has no door for such a guest: its continuous batching goes by names. So five names in its modules are
 replaced here, and the version has to be the one that was read. Models with another attention notice nothing.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import transformers
 from transformers.generation.continuous_batching import cache as their_cache
-from transformers.generation.continuous_batching import continuous_api
+from transformers.generation.continuous_batching import continuous_api, input_outputs
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
@@ -34,6 +34,7 @@ from pod.batch import HEAD_DIMS
 from pod.hosts.step import REFERENCE, Step, best, shape_of
 
 VERSION = "5.23"
+UNREAD = torch.empty(1, 1, 1, 1)  # a mask of four dimensions goes through a model as it is
 UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")  # what a layer may ask for and no kernel of ours has
 
 
@@ -67,7 +68,8 @@ def attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None,
     attention = _attention(module.config, query.device)
     if attention_mask is not None or attention is REFERENCE:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale)
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    seen = query.shape[2] if query.shape[2] > 1 else key.shape[2]  # an empty StaticCache is longer than it is full
+    q, k, v = (x[:, :, :seen].transpose(1, 2) for x in (query, key, value))
     bound = _whole(attention, *q.shape[:2], k.shape[1], *shape_of(q, k))
     return bound(q.flatten(0, 1), k, v, scale).view(q.shape), None
 
@@ -140,11 +142,19 @@ class Pages(their_cache.PagedAttentionCache):
         return Step(np.array(q_lens), np.array(kv_lens), table)
 
 
+def model_kwargs(ios, *args, **kwargs):
+    """Theirs, with a mask that nobody reads in place of none: to find that there is none, a model waits for the GPU."""
+    given = model_kwargs.theirs(ios, *args, **kwargs)
+    if getattr(ios.cache, "attention", None):
+        given["attention_mask"] = UNREAD
+    return given
+
+
 def counts_as_flash(config=None, requested_attention_implementation=None, version=None) -> bool:
     """To their continuous batching a guest is a flash attention, of no version: no mask, no copies of KV heads."""
     if (requested_attention_implementation or config._attn_implementation) in ATTENTIONS:
         return version is None
-    return _is_flash(config, requested_attention_implementation, version)
+    return counts_as_flash.theirs(config, requested_attention_implementation, version)
 
 
 def resolve(config, cb_config, *args, **kwargs):
@@ -152,7 +162,7 @@ def resolve(config, cb_config, *args, **kwargs):
     if _is_ours(config):
         _check_model(config)
         _check_batching(cb_config)
-    resolved = _resolve(config, cb_config, *args, **kwargs)
+    resolved = resolve.theirs(config, cb_config, *args, **kwargs)
     if _is_ours(config) and cb_config.use_async_batching is None:
         resolved.use_async_batching = torch.cuda.is_available()
     return resolved
@@ -183,10 +193,17 @@ def _check_version(found: str) -> None:
         raise ImportError(f"transformers: got {found}, allowed is {VERSION}; mend it: pip install 'pod[transformers]'")
 
 
-# ---------------------------------------------------------------- the guest enters
+def _enter(place, name: str, ours) -> None:
+    """Put ours in the place of theirs, which it may call; a module that is loaded again finds theirs, too."""
+    theirs = getattr(place, name)
+    ours.theirs = getattr(theirs, "theirs", theirs)
+    setattr(place, name, ours)
+
+
 _check_version(transformers.__version__)
-_is_flash, _resolve = their_cache.is_flash_attention_requested, continuous_api.resolve_continuous_batching_config
-their_cache.is_flash_attention_requested = continuous_api.is_flash_attention_requested = counts_as_flash
-continuous_api.resolve_continuous_batching_config = resolve
-continuous_api.PagedAttentionCache = Pages
+_enter(their_cache, "is_flash_attention_requested", counts_as_flash)
+_enter(continuous_api, "is_flash_attention_requested", counts_as_flash)
+_enter(continuous_api, "resolve_continuous_batching_config", resolve)
+_enter(continuous_api, "PagedAttentionCache", Pages)
+_enter(input_outputs.ContinuousBatchingIOs, "get_model_kwargs", model_kwargs)
 register("pod")

@@ -1,5 +1,6 @@
 """transformers with our attention: the tokens of its own `generate`, from the pages, in every kind of step."""
 
+import importlib
 from importlib.util import find_spec
 
 import pytest
@@ -89,6 +90,12 @@ def test_every_kind_of_step_gives_the_tokens_of_generate(page, wanted, noted, mo
     assert noted.shape == (4, 2, 64, page, torch.float32, torch.device("cpu"))
 
 
+def test_no_step_asks_the_device_for_its_mask(wanted, noted, monkeypatch):
+    """transformers looks into the positions on the GPU for one, which would wait for the batch before."""
+    monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda *args: pytest.fail("waited"))
+    assert batched(tiny("pod-noted")) == wanted
+
+
 def test_a_plan_serves_all_layers(noted):
     batched(tiny("pod-noted", num_hidden_layers=5), PROMPTS[:1], tokens=4, budget=64)
     assert noted.steps == [([5], [5]), ([1], [6]), ([1], [7]), ([1], [8])]
@@ -114,6 +121,16 @@ def test_generate_runs_the_kernel_with_one_plan_a_step(monkeypatch):
     assert len(plans) == 4 * len(PROMPTS) and [list(args[1]) for args in plans[:4]] == [[5], [6], [7], [8]]
 
 
+@emulated
+def test_a_cache_that_is_longer_than_it_is_full_is_read_as_far_as_that():
+    host.register("pod-serial", step.Kernel("serial"))
+    ids, static = torch.tensor([PROMPTS[1]]), options(3)
+    static["generation_config"].cache_implementation = "static"
+    with kernels.machine(2):
+        out = tiny("pod-serial", torch.float16, CLEAR).generate(ids, **static)
+    assert out.tolist() == tiny("sdpa", torch.float16, CLEAR).generate(ids, **options(3)).tolist()
+
+
 def test_generate_of_unequal_prompts_is_padded_and_right(wanted):
     longest = max(map(len, PROMPTS))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in PROMPTS])
@@ -134,6 +151,15 @@ def test_a_shared_prefix_is_read_where_it_lies(noted):
 
 def test_other_attentions_notice_nothing(wanted):
     assert batched(tiny("sdpa")) == wanted
+
+
+def test_a_model_may_change_its_attention_and_the_module_be_loaded_again(wanted):
+    importlib.reload(host)
+    model = tiny("sdpa")
+    for name in ("pod", "sdpa", "pod"):
+        model.set_attn_implementation(name)
+        assert batched(model) == wanted
+    assert host.resolve.theirs.__module__.startswith("transformers.")
 
 
 def test_a_step_that_fails_leaves_nothing_to_the_next(wanted, noted, monkeypatch):

@@ -67,9 +67,9 @@ def _run(attention: str, graphs: int):
     model.generate_batch([prompt[::-1] for prompt in prompts()], **run)
     begin = time.perf_counter()
     answers = list(model.generate_batch(prompts(), **run).values())
-    seconds = max(a.timestamps[-1] for a in answers) - begin  # without the end of its thread
     if wrong := [a.error for a in answers if a.error] or len(answers) < REQUESTS:
         raise RuntimeError(f"transformers answered {len(answers)} of {REQUESTS} requests: {wrong}")
+    seconds = max(a.timestamps[-1] for a in answers) - begin  # without the end of its thread
     made = model._cached_continuous_batching_manager.continuous_batching_config
     words = f"transformers {transformers.__version__}, {model.config._attn_implementation}"
     words += f", graphs {made.use_cuda_graph}, async {made.use_async_batching}"
