@@ -33,7 +33,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk", type=int, default=512, help="token budget of an iteration (default 512)")
     parser.add_argument("--block-size", type=int, default=16, help="tokens of a page of the cache (default 16)")
     parser.add_argument("--pages", type=int, help="pages of the cache (default: what the free memory has room for)")
-    parser.add_argument("--memory", type=float, default=0.6, help="share of the free memory for pages (default 0.6)")
+    parser.add_argument("--memory", type=float,
+                        help="share of the free memory for pages (default 0.8 of a GPU's, 0.2 of a CPU's)")  # fmt: skip
     parser.add_argument("--attention", choices=BACKENDS, default="auto",
                         help="auto: our best kernel on a GPU, sdpa (torch's own) on a CPU")  # fmt: skip
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU when there is one")
@@ -65,7 +66,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.chunk <= args.batch:
         raise ValueError(f"--chunk: got {args.chunk}, allowed are more than --batch, {args.batch}: or decodes leave no "
                          "room for a prompt")  # fmt: skip
-    if not 0 < args.memory <= 1:
+    if args.memory is not None and not 0 < args.memory <= 1:
         raise ValueError(f"--memory: got {args.memory}, allowed is a share above 0 and up to 1")
     if not 0 <= args.port < 65536:
         raise ValueError(f"--port: got {args.port}, allowed are 0 to 65535")
@@ -98,7 +99,8 @@ def start(args: argparse.Namespace, device: str, dtype):
     if file.has_template:
         file.template  # noqa: B018
     model = Llama(shape, file.weights, device, dtype)
-    pool = PagedPool(args.pages or pages(model, args.block_size, args.batch, args.memory), args.block_size)
+    share = args.memory or (0.8 if model.device.type == "cuda" else 0.2)
+    pool = PagedPool(args.pages or pages(model, args.block_size, args.batch, share), args.block_size)
     engine = Engine(model, pool, args.attention, stop=file.stops)
     engine.warm(args.batch)
     return Service(engine, Sarathi(pool, args.batch, chunk=args.chunk), file.piece, args.waiting), file
