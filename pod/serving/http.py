@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -92,11 +94,14 @@ class Stream(StreamingResponse):
 class Face:
     def __init__(self, service: Service, file, name: str):
         self.service, self.file, self.name = service, file, name
+        # A long prompt takes a while, and others stream meanwhile; but each thread keeps memory of its own.
+        self.readers = ThreadPoolExecutor(2, "reader")
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette):
         yield
         await run_in_threadpool(self.service.close)
+        self.readers.shutdown(wait=False, cancel_futures=True)
 
     async def chat(self, request: Request) -> Response:
         if not self.file.has_template:
@@ -127,8 +132,8 @@ class Face:
 
     async def _answer(self, request: Request, kind: Kind) -> Response:
         body = await _body(request)
-        # tokenizer and template take a while for a long prompt, and others stream meanwhile
-        asked = await run_in_threadpool(kind.read, body, self.name, self.file, self.service.longest)
+        read = partial(kind.read, body, self.name, self.file, self.service.longest)
+        asked = await asyncio.get_running_loop().run_in_executor(self.readers, read)
         answer, reply = self._ask(asked, kind), Reply(kind, asked)
         if asked.stream:
             return Stream(answer, reply)

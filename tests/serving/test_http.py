@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -226,6 +227,16 @@ def test_a_body_without_end_is_not_kept(served, monkeypatch):
     monkeypatch.setattr(http_module, "LARGEST_BODY", 1000)
     status, answer = post(served[1], json.dumps(GOOD | {"prompt": "x" * 2000}).encode())
     assert status == 413 and answer["error"]["message"] == "body: got over 1000 bytes, allowed are so many"
+
+
+def test_long_prompts_are_read_by_two_threads_however_many_come(served):
+    """Every thread that cuts a long text keeps some of its memory: with one a request the server grew and grew."""
+    before = set(threading.enumerate())
+    body = json.dumps(GOOD | {"prompt": "too long " * 9000}).encode()
+    with ThreadPoolExecutor(12) as people:
+        assert {status for status, _ in people.map(lambda _: post(served[1], body), range(24))} == {400}
+    new = [thread.name for thread in set(threading.enumerate()) - before]
+    assert len(new) <= 2 and all(name.startswith("reader") for name in new)
 
 
 def test_a_file_without_a_template_answers_no_chat(model, tmp_path):
