@@ -73,7 +73,7 @@ def _check(args: argparse.Namespace) -> None:
     if (size := int(os.environ.get("WORLD_SIZE", 1))) > 1:
         raise ValueError(f"tp: got {size} processes, allowed is one: those that follow would give up while nobody asks")
     if missing := [name for name in NEEDS if find_spec(name) is None]:
-        raise ValueError(f"serve: {', '.join(missing)} not installed; mend it: pip install -e '.[serve]'")
+        raise ValueError(f"packages: {', '.join(missing)} not installed; mend it: pip install -e '.[serve]'")
 
 
 def _listen(host: str, port: int) -> socket.socket:
