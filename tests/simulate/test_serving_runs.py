@@ -425,7 +425,9 @@ def test_simulate_says_whose_arrivals_they_are(burst, capsys):
     for options, words in (([], "as recorded"), (["--qps", "2"], "as recorded, stretched to 2/s"),
                            (["--qps", "2", "--arrivals", "poisson"], "poisson at 2/s")):  # fmt: skip
         assert main(["simulate", "--workload", burst, *options]) == 0
-        assert capsys.readouterr().out.startswith(f"times: analytical A100-80GB SXM; arrivals: {words}; every run")
+        assert capsys.readouterr().out.startswith(
+            f"times: analytical A100-80GB SXM; arrivals: {words}; joules: got fa2-2024"
+        )
         assert main(["simulate", "--workload", burst, *options, "--json"]) == 0
         row = json.loads(capsys.readouterr().out)
         assert row["arrivals"] == words and row["requests"] == (2048 if "poisson" in words else 4)
