@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pod.serving.request import Request
 
@@ -66,6 +67,13 @@ class PagedPool:
             return False
         self.tables[request.id].append(self.free.pop())
         return True
+
+    def filled(self, request: Request) -> None:
+        """More of a prompt is in its blocks; who shares blocks takes note."""
+
+    def names(self, tokens: Sequence[int]) -> tuple:
+        """Of a prompt's blocks, for who shares them."""
+        return ()
 
     def release(self, request: Request) -> None:
         self.free += reversed(self.tables.pop(request.id))

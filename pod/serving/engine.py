@@ -324,7 +324,7 @@ def answer(engine: Engine, scheduler: Scheduler, prompts: Sequence[Sequence[int]
     for i, (prompt, count, time) in enumerate(zip(prompts, outputs, times, strict=True)):
         answers[i].error = problem(prompt, count, engine.model.shape, engine.model.context)
         if answers[i].error is None:
-            request = Request(i, len(prompt), count, time)
+            request = Request(i, len(prompt), count, time, engine.pool.names(prompt))
             answers[i].error = scheduler.refusal(request)  # known now: nobody need wait to hear it
         if answers[i].error is None:
             engine.texts[i] = list(prompt)

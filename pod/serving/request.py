@@ -19,6 +19,7 @@ class Request:
     prompt: int
     output: int
     arrival: float = 0.0
+    prefix: tuple = ()  # names of its prompt's blocks, where beginnings may be shared
     computed: int = field(default=0, init=False)  # tokens whose keys and values are in the cache
     generated: int = field(default=0, init=False)
     prefill: int = field(default=0, init=False)  # tokens to compute before the next one comes out

@@ -34,6 +34,9 @@ class Kernel:
     spread          CTAs an SM that splitting aims at.
     waves           Decode CTAs of a next wave start together. Hopper's kernels deal the work out evenly.
     splits_all      Keys of decode are split also where query heads share no KV heads.
+    packed          The query heads that share a KV head lie in the rows of one tile, keys of prefill are split into
+                    whole parts, as many as fit into one wave, and waves are whole: `alone`, `tail`, `spread` and
+                    `append` mean nothing then.
     """
 
     rows: int
@@ -55,9 +58,12 @@ class Kernel:
     two: float = 0.0
     waves: bool = True
     splits_all: bool = False
+    packed: bool = False
 
     def prefill(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Chunks of (new tokens, tokens before)."""
+        if self.packed:
+            return self._packed(gpu, heads, kv_heads, head_dim, chunks)
         ctas = keys = longest = moved = 0
         for new, before in chunks:
             tiles, each = ceil(new / self.rows), before + self.append * new
@@ -70,8 +76,28 @@ class Kernel:
         work = max((keys + pieces * self.setup) / gpu.sms, last)
         if pieces > gpu.sms:
             work += self.tail * last
-        key = 4 * head_dim * self.rows * gpu.sms / gpu.tensor_flops / self.rate  # of one CTA, on its SM
-        return self.floor + key * work + 2 * head_dim * moved / gpu.dram_bytes_per_s / self.stream
+        return self.floor + self._key(gpu, head_dim) * work + self._moving(gpu, head_dim, moved)
+
+    def _packed(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, chunks: Sequence[tuple[int, int]]) -> float:
+        each = self.rows * kv_heads / heads  # new tokens of a tile
+        tiles = [ceil(new / each) * kv_heads for new, _ in chunks]
+        first = [before + min(new, each) for new, before in chunks]
+        last = [before + new for new, before in chunks]
+        ctas = sum(tiles)
+        splits = max(1, gpu.sms // ctas)
+        keys = sum(n * (a + b) / 2 for n, a, b in zip(tiles, first, last, strict=True))
+        whole = ceil(ctas * splits / gpu.sms) * (min(first) / splits + self.setup)
+        work = max((keys + ctas * splits * self.setup) / gpu.sms, whole, max(last) / splits + self.setup)
+        moved = sum(2 * new * heads + 2 * (before + new) * kv_heads for new, before in chunks)
+        fixed = self.floor + self.merge * (splits > 1)
+        return fixed + self._key(gpu, head_dim) * work + self._moving(gpu, head_dim, moved)
+
+    def _key(self, gpu: GPU, head_dim: int) -> float:
+        """Seconds that a CTA of prefill computes at one key, on its SM."""
+        return 4 * head_dim * self.rows * gpu.sms / gpu.tensor_flops / self.rate
+
+    def _moving(self, gpu: GPU, head_dim: int, rows: int) -> float:
+        return 2 * head_dim * rows / gpu.dram_bytes_per_s / self.stream
 
     def decode(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, requests: int, context: int) -> float:
         """`context` is the sum over the requests."""
@@ -101,6 +127,8 @@ def _splits(gpu: GPU, ctas: int, keys: float, spread: float) -> float:
 
 # fa2-2024  FlashAttention of early 2024 with a paged cache, A100, fitted to Vidur's profile of Llama-2-70B on two GPUs
 #           (microsoft/vidur, blob ee3dec76, MIT), every other row of the half in data/public. It appends the new keys.
+# fa3-h200  FlashAttention-3 on our H200, pages, fitted to data/recorded/h200/operators.csv of Llama-3-8B. Its chats are
+#           of unequal lengths, those of the others are equal.
 # fa2       vllm-flash-attn of vLLM 0.14.0, A100; fa3: the same of 0.24.0, H100. Fitted to the heads of Llama-3-8B on 1,
 #           2, 4 and 8 GPUs (decode of fa2 and fa3 also to Llama-2-7B's on 4 and 8) in NVIDIA's aiconfigurator
 #           (ai-dynamo/aiconfigurator 095f58a, Apache-2.0). For chunks with a context, which it lacks, fa3's prefill was
@@ -115,4 +143,7 @@ KERNELS = {
     "fa3": Kernel(rows=64, floor=9.0e-6, setup=425, rate=0.754, alone=1.704, tail=0.192, stream=0.978, append=0.0,
                   spread=3.0, decode_floor=8.0e-6, grouped=0.0, merge=1.6e-6, decode_setup=105.9,
                   decode_rate=0.897, decode_spread=1.0, one=0.776, waves=False, splits_all=True),
+    "fa3-h200": Kernel(rows=128, floor=9.8e-6, setup=403, rate=0.753, alone=0.0, tail=0.0, stream=2.23, append=0.0,
+                       spread=0.0, decode_floor=12.1e-6, grouped=0.0, merge=4.4e-6, decode_setup=220,
+                       decode_rate=0.907, decode_spread=1.0, one=0.318, two=0.623, splits_all=True, packed=True),
 }  # fmt: skip

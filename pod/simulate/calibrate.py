@@ -27,6 +27,7 @@ from pod.hardware import H200
 from pod.serving.events import Iteration, Log
 from pod.serving.shapes import shape
 from pod.simulate.cost import OPERATORS, MeasuredCost, Work
+from pod.simulate.energy import Energy, amounts
 from pod.simulate.metrics import Requests, requests
 from pod.simulate.windows import RUNS, digest, window
 
@@ -231,3 +232,29 @@ def _percentiles(served: Requests, ids: np.ndarray) -> dict[str, float]:
     mine = np.isin(served.id, ids)
     values = {"ttft": served.ttft[mine], "tbt": served.gaps[mine[served.owner]]}
     return {f"{name}_p{p}": float(np.percentile(times, p)) for name, times in values.items() for p in (50, 99)}
+
+
+def drawn(run: str) -> float:
+    """Joules of a recorded run, by its median power."""
+    return _watts()[run] * seconds(run)[0]
+
+
+@cache
+def _watts() -> dict[str, float]:
+    with LOG.open(newline="", encoding="utf-8") as file:
+        return {row["run"]: float(row["power_w"]) for row in csv.DictReader(file)}
+
+
+@cache
+def spent(run: str) -> tuple[float, float, float]:
+    """What a recorded run asked for: FLOPs, bytes, and seconds."""
+    each = [amounts(shape(RUNS[run][0].model), event) for event in batches(run)]
+    return *map(float, np.sum(each, axis=0)), seconds(run)[0]
+
+
+def energy(kernels: str) -> Energy:
+    """Fitted to the runs of Llama-3-8B, all equal in weight."""
+    mine = [run for run in recorded() if RUNS[run][0].model == "llama-3-8b" and METHODS[RUNS[run][1]][1] == kernels]
+    shares = np.array([spent(run) for run in mine]) / np.array([[drawn(run)] for run in mine])
+    scale = shares.max(axis=0)
+    return Energy(*(float(x) for x in np.linalg.lstsq(shares / scale, np.ones(len(mine)), rcond=None)[0] / scale))

@@ -21,8 +21,10 @@ from pod.serving.shapes import SHAPES
 from pod.simulate.attention_time import KERNELS
 from pod.simulate.cluster import ROUTERS
 from pod.simulate.cost import ATTENTION
+from pod.simulate.energy import lacking
 from pod.simulate.host_time import HOSTS
 from pod.simulate.machines import MACHINES
+from pod.simulate.pipeline import PIPELINES
 from pod.simulate.run import Both, Run, Setup, description, simulate
 from pod.simulate.summary import DEFINITIONS, Summary
 from pod.simulate.workload import ARRIVALS, COUNT, LENGTHS, Workload
@@ -31,13 +33,15 @@ from pod.sweep import progress, sweep
 CLUSTER = ("replicas", "router", "prompt_replicas")
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
-          "machine", "kernels", "jitter", "measured", "like")  # fmt: skip
+          "machine", "kernels", "jitter", "measured", "like", "prefix_cache", "pipeline")  # fmt: skip
 LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
 COLUMNS = {
     "ttft_p50": "TTFT p50 s", "ttft_p99": "p99", "tbt_p50": "TBT p50 s", "tbt_p99": "p99",
     "latency_p50": "latency p50 s", "latency_p99": "p99", "stalls_200ms": "stalls >200ms %", "stalls_500ms": ">500ms %",
-    "requests_per_minute": "req/min", "minutes": "minutes", "preemptions": "preempted", "refused": "refused",
+    "requests_per_minute": "req/min", "minutes": "minutes", "computed_percent": "computed %",
+    "preemptions": "preempted", "refused": "refused",
 }  # fmt: skip
+JOULES = {"joules_per_iteration": "J/iteration", "joules_per_token": "J/token", "watts_per_gpu": "W/GPU"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +75,10 @@ def add_system(parser: argparse.ArgumentParser) -> None:
                         help="longest request; budget of vllm's prompt iterations; what static, orca and sarathi_v1 "
                              "reserve")  # fmt: skip
     system.add_argument("--preemption", choices=(RECOMPUTE, SWAP), default=RECOMPUTE)
+    system.add_argument("--prefix-cache", action="store_true",
+                        help="prompts that begin alike share blocks; for traces that say which do")  # fmt: skip
+    system.add_argument("--pipeline", choices=PIPELINES, default=default.pipeline,
+                        help="with --pp: micro-batches keep their requests, or each is made anew")  # fmt: skip
     system.add_argument("--block-size", type=int, default=default.block_size)
     system.add_argument("--blocks", type=int, help="size of the pool (default: what the GPU's memory leaves)")
     system.add_argument("--host", choices=HOSTS, default=default.host, help="whose Python the GPU waits for")
@@ -124,6 +132,9 @@ def _check(setup: Setup, workload: Workload) -> None:
     """A mistake shows before anything runs, also the last one of a sweep."""
     setup.executor()
     setup.check_cluster()
+    if setup.prefix_cache and not workload.shares:
+        raise ValueError(f"prefix_cache: got {workload.lengths}, which does not say whose prompts begin alike, allowed "
+                         "are traces with hash_ids, or with like and shared")  # fmt: skip
     lane, reason = setup.lanes()[0], None
     for request in workload.stream():
         if not (refusal := lane.refusal(request)):
@@ -142,11 +153,11 @@ def run(args: argparse.Namespace) -> int:
     if len(todo) == 1:
         log = _log_file(todo[0], args.log) if args.log else None
         summary = _watched(todo[0], log)
-        results = [summary.metrics()]
+        results = [summary.full()]
         for id_, reason in summary.refused.items():
             print(f"request {id_} refused: {reason}", file=sys.stderr)
     else:
-        results = sweep(Run.metrics, todo)
+        results = sweep(Run.full, todo)
     _print(args, combinations, todo, results)
     if args.log:
         log.close()
@@ -155,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _watched(run: Run, log: LogFile | None) -> Summary:
     """What the users felt in a run, with a progress bar on a terminal."""
-    summary = Summary(run.definition)
+    summary = run.summary()
     with progress(run.workload.count, "request") as bar:
         simulate(run.setup, run.workload.stream(), bar.update, into=Both(summary, log) if log else summary)
     return summary
@@ -178,12 +189,14 @@ def _print(args: argparse.Namespace, combinations: list[dict], todo: list[Run], 
         said = {name: ", ".join(dict.fromkeys(r[key] for r in rows))
                 for name, key in (("times", "cost"), ("arrivals", "arrivals"))}  # fmt: skip
         said |= {"decisions": f"like {args.like}"} if args.like else {}
+        if lacked := [why for r in todo if (why := lacking(r.setup.cost()))]:
+            said["joules"] = lacked[0]
         print("; ".join(f"{name}: {what}" for name, what in said.items()) + "; every run is simulated")
         print(table(rows, shown))
 
 
 def table(rows: list[dict], shown: list[str]) -> str:
-    names = {**{k: k for k in shown}, **COLUMNS}
+    names = {**{k: k for k in shown}, **COLUMNS, **(JOULES if any("joules_per_token" in row for row in rows) else {})}
     cells = [list(names.values())]
     cells += [[_text(row.get(key)) for key in names] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

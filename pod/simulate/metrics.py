@@ -5,6 +5,9 @@
     latency     last token out less arrival.
     stalled     share of requests with at least one TBT above a bound.
     throughput  requests per minute, from the first arrival to the last token.
+    computed    prompt tokens computed over those asked for: less where a prompt's beginning was in the cache, more
+                where a preempted request was computed anew.
+    joules      where they were recorded (energy.py); a token's and a request's have their share of GPUs that idle.
 
 The published artifact differs in one thing: it throws the first token away and has the next iteration make it again.
 Its TBT therefore lacks the gap between a finished prompt and the next token, where a scheduler that puts prompts first

@@ -11,6 +11,7 @@ from pod.hardware import gpu
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log
 from pod.serving.loop import Watcher, serve
+from pod.serving.prefix import TRACE, PrefixPool
 from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
 from pod.serving.schedulers.decoder import Decoder
@@ -19,8 +20,10 @@ from pod.serving.shapes import shape
 from pod.simulate import cluster
 from pod.simulate.cluster import ROUTERS
 from pod.simulate.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
+from pod.simulate.energy import Meter, lacking
 from pod.simulate.host_time import HOSTS
 from pod.simulate.jitter import Jitter
+from pod.simulate.pipeline import PIPELINES, Microbatch, reformed
 from pod.simulate.summary import Summary
 
 
@@ -92,6 +95,8 @@ class Setup:
     replicas: int = 1
     router: str = "round-robin"
     prompt_replicas: int = 0  # of them: they compute prompts only, and the others only decode
+    prefix_cache: bool = False  # prompts that begin alike share blocks
+    pipeline: str = "kept"  # whether micro-batches keep their requests, or are reformed
     like: str | None = None  # a system of schedulers/published.py, whose decisions count where they differ from ours
 
     def cost(self) -> Cost:
@@ -102,6 +107,11 @@ class Setup:
     def executor(self) -> SimExecutor:
         return SimExecutor(self.cost(), self.block_size, self.slowdown, self.calibration, self.jitter)
 
+    def meter(self) -> Meter | None:
+        """Of energy, where it was recorded."""
+        cost = self.cost()
+        return None if lacking(cost) else Meter(cost, self.replicas)
+
     def check_cluster(self) -> None:
         for name, ok, allowed in (
             ("replicas", self.replicas >= 1, "integers >= 1"),
@@ -110,11 +120,20 @@ class Setup:
              f"integers from 0 to below replicas = {self.replicas}"),
             ("scheduler", not self.prompt_replicas or (self.scheduler, self.like) == ("sarathi", None),
              "sarathi where some replicas compute prompts only"),
+            ("pipeline", self.pipeline in PIPELINES, ", ".join(PIPELINES)),
+            ("pipeline", self.pipeline == PIPELINES[0] or self.replicas == 1, f"{PIPELINES[0]} where servers are many"),
+            ("prefix_cache", not self.prefix_cache or self._may_share,
+             "one stage, whole replicas, recompute, and sarathi or vllm as they are here"),
         ):  # fmt: skip
             if not ok:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed are {allowed}")
 
-    def lanes(self, decodes: bool = False) -> list[Scheduler]:
+    @property
+    def _may_share(self) -> bool:
+        here = self.scheduler in ("sarathi", "vllm") and self.like is None and self.preemption == RECOMPUTE
+        return here and self.pp == 1 and not self.prompt_replicas
+
+    def lanes(self, decodes: bool = False) -> list[Scheduler | Microbatch]:
         """One scheduler for each micro-batch in flight, with its share of the memory; they share the queue. `decodes`:
         of a replica that gets its prompts computed."""
         if self.scheduler not in SCHEDULERS:
@@ -129,14 +148,18 @@ class Setup:
             "sarathi": {"preemption": self.preemption, "chunk": self.chunk, "max_prefills": self.max_prefills},
             "sarathi_v1": {"chunk": self.chunk},
         }.get(self.scheduler, {})
-        return [kind(self._pool(kind), self.max_batch, waiting, **options) for _ in range(self.pp)]
+        if self.pipeline == "reformed" and self.pp > 1:
+            return reformed(kind(self._pool(kind), self.max_batch, waiting, **options), self.pp)
+        return [kind(self._pool(kind, self.pp), self.max_batch, waiting, **options) for _ in range(self.pp)]
 
-    def _pool(self, kind: type[Scheduler]) -> PagedPool:
-        blocks = self.num_blocks() // self.pp
+    def _pool(self, kind: type[Scheduler], share: int = 1) -> PagedPool:
+        blocks = self.num_blocks() // share
         if blocks < 1:
             raise ValueError(f"blocks: got {self.num_blocks()}, a pipeline of {self.pp} stages needs as many")
         if kind.pool_type is ReservedPool:
             return ReservedPool(blocks, self.max_tokens, self.block_size)
+        if self.prefix_cache:
+            return PrefixPool(blocks, self.block_size, grain=TRACE)
         paged = PublishedPool if self.like else PagedPool
         return paged(blocks, self.block_size, swap_blocks=4 * blocks if self.preemption == SWAP else 0)
 
@@ -213,6 +236,13 @@ class Run:
 
     def metrics(self) -> dict[str, float]:
         return simulate(self.setup, self.workload.stream(), into=Summary(self.definition)).metrics()
+
+    def full(self) -> dict[str, float]:
+        """The metrics, and what they cost."""
+        return simulate(self.setup, self.workload.stream(), into=self.summary()).full()
+
+    def summary(self) -> Summary:
+        return Summary(self.definition, self.setup.meter())
 
     def but(self, **changes) -> Run:
         return replace(self, setup=replace(self.setup, **changes))

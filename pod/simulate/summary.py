@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pod.serving.events import Iteration
 from pod.serving.request import Request
 from pod.simulate.quantiles import Quantiles
+
+if TYPE_CHECKING:
+    from pod.simulate.energy import Meter
 
 DEFINITIONS = ("user", "artifact")
 STALLS = (0.2, 0.5)  # seconds
@@ -30,13 +34,14 @@ class _Lane:
 class Summary:
     """Hears of every request and iteration, as a log does, and keeps only what `metrics` needs."""
 
-    def __init__(self, definition: str = "user"):
+    def __init__(self, definition: str = "user", meter: Meter | None = None):
         if definition not in DEFINITIONS:
             raise ValueError(f"definition: got {definition!r}, allowed are {', '.join(DEFINITIONS)}")
-        self.artifact = definition == "artifact"
+        self.artifact, self.meter = definition == "artifact", meter
         self.refused: dict[int, str] = {}
         self.received = self.refusals = self.served = self.iterations = self.preemptions = 0
-        self.busy = self.hybrid = 0.0
+        self.asked = self.computed = 0  # prompt tokens
+        self.busy = self.hybrid = self.joules = 0.0
         self.begin, self.end = float("inf"), float("-inf")
         self.ttft, self.gaps, self.latency, self.waits = Quantiles(), Quantiles(), Quantiles(), Quantiles()
         self.stalls = dict.fromkeys(STALLS, 0)
@@ -53,6 +58,7 @@ class Summary:
         self.received += 1
         if refusal is None:
             self._arrival[request.id] = request.arrival
+            self.asked += request.prompt
             return
         self.refusals += 1
         if len(self.refused) < REASONS:
@@ -61,6 +67,10 @@ class Summary:
     def started(self, event: Iteration) -> None:
         self.iterations += 1
         self.busy += event.seconds
+        for chunk in event.prefills:
+            self.computed += chunk[1]
+        if self.meter:
+            self.joules += self.meter.iteration(event)
         if event.prefills and event.decodes:
             self.hybrid += event.seconds
         if event.preempted:
@@ -160,3 +170,20 @@ class Summary:
             waits = self.waits.percentiles(*BUBBLE_PERCENTILES)
             row |= {f"bubble_p{p}": wait for p, wait in zip(BUBBLE_PERCENTILES, waits, strict=True)}
         return row
+
+    def full(self) -> dict[str, float]:
+        """The metrics, and what they cost: the share of prompt tokens that were computed, and metered energy."""
+        row = self.metrics() | {"computed_percent": 100 * self.computed / self.asked}
+        return row | self._energy(row) if self.meter else row
+
+    def _energy(self, row: dict[str, float]) -> dict[str, float]:
+        """Joules of iterations, of an answered token and request with the idle GPUs' share, and watts of a GPU."""
+        tokens = row["output_tokens_per_second"] * (self.end - self.begin)
+        seconds = self.meter.servers * (self.end - self.begin)
+        total = self.joules + self.meter.idle(max(0.0, seconds - self.busy))
+        return {
+            "joules_per_iteration": self.joules / self.iterations,
+            "joules_per_token": total / tokens,
+            "joules_per_request": total / self.served,
+            "watts_per_gpu": total / seconds / self.meter.gpus,
+        }

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from math import isfinite
 from pathlib import Path
 
 import numpy as np
 
 from pod.files import ROOT
+from pod.serving.prefix import TRACE
 from pod.serving.request import Request
 
 FOLDER = ROOT / "data" / "workloads"
@@ -110,13 +112,34 @@ class Workload:
     def stream(self) -> Iterator[Request]:
         """The requests one by one, in the order in which they arrive."""
         random = np.random.default_rng(self.seed)
-        columns = *self._lengths(random), self._times(random)
+        order = self._order(random)
+        columns, prefix = (*self._lengths(random, order), self._times(random)), self._prefixes(order)
         for first in range(0, self.count, AT_ONCE):
             rows = zip(*(column[first : first + AT_ONCE].tolist() for column in columns), strict=True)
             for i, (prompt, output, time) in enumerate(rows, first):
-                yield Request(i, prompt, output, time)
+                yield Request(i, prompt, output, time, prefix(i))
 
-    def _lengths(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def _order(self, random: np.random.Generator) -> np.ndarray:
+        """Rows of the trace, if there is one."""
+        if self.lengths in LENGTHS:
+            return np.arange(0)
+        rows = len(self._trace())
+        return np.resize(np.arange(rows) if self.arrivals == "trace" else random.permutation(rows), self.count)
+
+    @property
+    def shares(self) -> bool:
+        """Whether it is known which prompts begin alike."""
+        return self.lengths not in LENGTHS and read_prefixes(self.lengths) is not None
+
+    def _prefixes(self, order: np.ndarray) -> Callable[[int], tuple]:
+        """The names of a request's blocks. A trace that starts again brings other texts."""
+        names = read_prefixes(self.lengths) if len(order) else None
+        if names is None:
+            return lambda i: ()
+        rows = np.argsort(read_trace(self.lengths)[:, 2], kind="stable")[order]
+        return lambda i: tuple([(name, i // len(names)) for name in names[rows[i]]])
+
+    def _lengths(self, random: np.random.Generator, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.lengths in TABLES:
             table, ratios = read_table(self.lengths), self.lengths not in OF_OUTPUTS
             return clip(*sample(table, self.count, random, ratios), self.high)
@@ -125,8 +148,6 @@ class Workload:
         if self.lengths == "zipf":
             return split(self.low + _zipf(self.high - self.low + 1, self.theta, self.count, random), self.pd)
         trace = self._trace()
-        order = np.arange(len(trace)) if self.arrivals == "trace" else random.permutation(len(trace))
-        order = np.resize(order, self.count)
         return clip(trace[order, 0].astype(int), trace[order, 1].astype(int), self.high)
 
     def _trace(self) -> np.ndarray:
@@ -257,6 +278,45 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
     trace = np.array(rows, dtype=float)  # None becomes NaN
     trace[:, 2] = np.nan_to_num(trace[:, 2] - trace[:, 2].min())
     return trace
+
+
+@cache
+def read_prefixes(path: str) -> list[tuple[int, ...]] | None:
+    """For each request of a trace the names of its prompt's blocks of 512 tokens: equal names, equal tokens up to
+    there. None where a file does not say. Mooncake's does, by `hash_ids`; ours by `like`, an earlier request that
+    begins in the same way, counted from 0, and `shared`, the number of blocks in which it does."""
+    found: list[tuple[int, ...]] = []
+    fresh = 0
+    for number, row in _rows(Path(path)):
+        if "hash_ids" not in row and "shared" not in row:
+            return None
+        prompt = next((row[names[0]] for names in COLUMNS if names[0] in row), None)
+        blocks = -(-_count(Path(path), number, "prompt", prompt) // TRACE)
+        old = _hashes(path, number, row, blocks) if "hash_ids" in row else _beginning(path, number, row, blocks, found)
+        found.append((*old, *range(fresh, fresh + blocks - len(old))))
+        fresh += blocks - len(old)
+    return found
+
+
+def _hashes(path: str, row: int, fields: dict, blocks: int) -> tuple[int, ...]:
+    ids = fields["hash_ids"]
+    if not isinstance(ids, list) or len(ids) != blocks or not all(type(i) is int for i in ids):
+        raise ValueError(f"{path}, row {row}, column hash_ids: got {str(ids)[:40]!r}, allowed are {blocks} integers")
+    return tuple(ids)
+
+
+def _beginning(path: str, row: int, fields: dict, blocks: int, before: list[tuple[int, ...]]) -> tuple[int, ...]:
+    try:
+        like, shared = int(fields["like"] or 0), int(fields["shared"])
+    except (KeyError, TypeError, ValueError):
+        like = shared = -1
+    if shared == 0:
+        return ()
+    if not 0 <= like < len(before) or not 0 <= shared <= min(blocks, len(before[like])):
+        got = f"{fields.get('like')!r}, {fields.get('shared')!r}"
+        raise ValueError(f"{path}, row {row}, columns like, shared: got {got}, allowed are an earlier request, from 0, "
+                         "and no more blocks than both have")  # fmt: skip
+    return before[like][:shared]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict]]:

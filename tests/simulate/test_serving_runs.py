@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 
 from pod.__main__ import main
+from pod.data import DATA
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log
 from pod.serving.schedulers import Sarathi, Static
-from pod.simulate import cli
+from pod.simulate import cli, scenarios
 from pod.simulate.jitter import Jitter
 from pod.simulate.metrics import bubbles, memory, metrics, requests, token_times
 from pod.simulate.run import Run, Setup, simulate
 from pod.simulate.scenarios import ticked
-from pod.simulate.workload import Workload, fit, read_table, read_trace, sample, split, tilt
+from pod.simulate.workload import Workload, fit, read_prefixes, read_table, read_trace, sample, split, tilt
 from pod.sweep import sweep
 
 # ---------------------------------------------------------------- workloads
@@ -92,6 +93,29 @@ def test_without_jitter_nothing_stalls_and_with_enough_of_it_requests_do():
     assert none == run.metrics() and none["stalls_200ms"] == one["stalls_200ms"] == 0 < much["stalls_200ms"]
     assert none["tbt_p99"] < one["tbt_p99"] < 1.1 * none["tbt_p99"]
     assert run.but(jitter=1).metrics() == one, "the draws are the same each time"
+
+
+def test_the_artifacts_own_requests_are_those_of_its_recipe():
+    """Means, first rows and rate as the recipe gives them, and POD's load: 5 % more than it says."""
+    p, d, t = lengths(scenarios.online(scenarios.LISTED, 0.95, 1024)[scenarios.POD].workload)
+    assert list(zip(p.tolist(), d.tolist(), strict=True))[:3] == [(6526, 408), (14505, 415), (5364, 214)]
+    assert (p.mean(), d.mean()) == (pytest.approx(10027.6, abs=0.1), pytest.approx(470.2, abs=0.1))
+    assert (p + d).max() < 32768 and 2047 / t[-1] == pytest.approx(0.987, abs=1e-3)
+    assert np.diff(t).max() == pytest.approx(3 / 0.95, rel=1e-3), "gaps are cut at three means"
+
+
+def test_recorded_conversations_lie_here_with_their_times_and_beginnings():
+    path = str(DATA / "public" / "mooncake.csv")
+    work, names = Workload(path, None, high=1 << 17), read_prefixes(path)
+    p, _, t = lengths(work)
+    assert (work.pace, work.count, t[-1]) == ("as recorded", 2000, 669)
+    assert [len(row) for row in names] == [-(-n // 512) for n in read_trace(path)[:, 0].astype(int)]
+    seen: set[int] = set()
+    shared = 0
+    for row in names:
+        shared += len(seen & set(row))
+        seen |= set(row)
+    assert shared / sum(map(len, names)) == pytest.approx(0.289, abs=1e-3)
 
 
 def test_a_seed_is_the_whole_story():
@@ -390,7 +414,10 @@ SMALL = ["simulate", "--tp", "2", "--requests", "40", "--qps", "1"]
 def test_simulate_prints_a_table_that_says_what_it_is(capsys):
     assert main(SMALL) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "times: analytical A100-80GB SXM; arrivals: poisson at 1/s; every run is simulated"
+    assert out[0] == (
+        "times: analytical A100-80GB SXM; arrivals: poisson at 1/s; "
+        "joules: got fa2-2024 on a100, recorded were fa3 and hopper on h200; every run is simulated"
+    )
     assert out[1].split()[:2] == ["scheduler", "attention"] and len(out) == 3
 
 
@@ -398,7 +425,9 @@ def test_simulate_says_whose_arrivals_they_are(burst, capsys):
     for options, words in (([], "as recorded"), (["--qps", "2"], "as recorded, stretched to 2/s"),
                            (["--qps", "2", "--arrivals", "poisson"], "poisson at 2/s")):  # fmt: skip
         assert main(["simulate", "--workload", burst, *options]) == 0
-        assert capsys.readouterr().out.startswith(f"times: analytical A100-80GB SXM; arrivals: {words}; every run")
+        assert capsys.readouterr().out.startswith(
+            f"times: analytical A100-80GB SXM; arrivals: {words}; joules: got fa2-2024"
+        )
         assert main(["simulate", "--workload", burst, *options, "--json"]) == 0
         row = json.loads(capsys.readouterr().out)
         assert row["arrivals"] == words and row["requests"] == (2048 if "poisson" in words else 4)
@@ -442,6 +471,7 @@ def test_several_values_run_every_combination(capsys):
         (["--jitter", "-1"], "jitter: got -1.0, allowed are finite numbers >= 0"),
         (["--machine", "pair", "--tp", "4"], "tp: got 4, allowed on an A100 NVLink pair are 2"),
         (["--kernels", "fa9"], "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
+        (["--prefix-cache"], "prefix_cache: got arxiv, which does not say whose prompts begin alike"),
         (["--like", "vllm-0.2.7"], "scheduler: got 'sarathi', vllm-0.2.7 has vllm"),
         (["--log", "/nowhere/run.jsonl"], "log: got '/nowhere/run.jsonl', allowed are files in a folder that is there"),
         (["--log", "/"], "log: got '/', allowed are files in a folder that is there"),

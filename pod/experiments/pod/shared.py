@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pod.data import read
-from pod.experiments.pod.pod_12 import overlap_paper
+from pod.experiments.pod.pod_12 import overlap_hidden
 from pod.simulate.scenarios import POD
 
 KEYS = ("workload", "qps", "chunk", "system", "overlap", "slowdown")
 
 
 def of(workload: str, qps: float, chunk: int, system: str, overlap: float | None = None, slowdown: float = 1.0) -> dict:
-    """The metrics of one run. POD hides what the paper's Table 7 hides, unless `overlap` says otherwise."""
-    hides = (overlap or overlap_paper()) if system == POD else 0.0
+    """The metrics of one run. POD hides what our own kernel hides, unless `overlap` says otherwise."""
+    hides = (overlap or overlap_hidden()) if system == POD else 0.0
     return dict(read("online").set_index(list(KEYS)).loc[workload, qps, chunk, system, hides, slowdown])

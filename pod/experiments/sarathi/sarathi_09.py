@@ -8,6 +8,7 @@ from pod.data import read
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.show import style
+from pod.simulate.pipeline import PIPELINES
 from pod.simulate.run import kv_tokens
 from pod.simulate.scenarios import GPT3, PIPELINE_LENGTH, pipeline, pipeline_batch, speedups
 from pod.simulate.summary import BUBBLE_PERCENTILES
@@ -20,25 +21,28 @@ FIGURE = Figure(
     data=("sarathi-09",),
 )
 COMPUTED = "sarathi-09"
-KEYS = ("system",)
+KEYS = ("system", "pipeline")
 REQUESTS = 10_000
 
 
 def cases() -> list[dict]:
-    return [{"system": name} for name in pipeline(REQUESTS)]
+    return [{"system": name, "pipeline": kind} for kind in PIPELINES for name in pipeline(REQUESTS)]
 
 
 def measure(case: dict) -> dict[str, float]:
-    run = pipeline(REQUESTS)[case["system"]]
+    run = pipeline(REQUESTS)[case["system"]].but(pipeline=case["pipeline"])
     return {"batch": run.setup.max_batch} | run.metrics()
 
 
 # ---------------------------------------------------------------- what it shows
 
 
-def table():
-    """Batch cap, minutes, and percentiles of the bubble time in seconds, by system; replicas have no bubbles."""
-    return read("sarathi-09")[["system", "batch", "minutes", *(f"bubble_p{p}" for p in BUBBLE_PERCENTILES)]].fillna(0.0)
+def table(kind: str = PIPELINES[0]):
+    """Batch cap, minutes, and percentiles of the bubble time in seconds, by system; replicas have no bubbles. `kind`:
+    whether micro-batches keep their requests."""
+    df = read("sarathi-09")
+    columns = ["system", "batch", "minutes", *(f"bubble_p{p}" for p in BUBBLE_PERCENTILES)]
+    return df[df.pipeline == kind][columns].fillna(0.0).reset_index(drop=True)
 
 
 def draw(df):
@@ -65,16 +69,32 @@ def draw(df):
 
 def ratios():
     """Stated and simulated ratios, side by side."""
-    df = table()
-    ours = speedups(df.minutes) | {"bubble_gain": df.bubble_p50[0] / df.bubble_p50[1]}
+    ours, again = map(_ratios, PIPELINES)
     words = {"tp_over_pp": "8 replicas over pipeline with Orca", "over_pp": "SARATHI over pipeline with Orca",
              "over_tp": "SARATHI over 8 replicas", "bubble_gain": "median bubble time, Orca over SARATHI"}  # fmt: skip
-    return pd.DataFrame([(text, paper.value(f"sarathi.f09.{k}"), ours[k]) for k, text in words.items()],
-                        columns=["ratio", "post", "ours"])  # fmt: skip
+    return pd.DataFrame([(text, paper.value(f"sarathi.f09.{k}"), ours[k], again[k]) for k, text in words.items()],
+                        columns=["ratio", "post", "ours", "ours_reformed"])  # fmt: skip
 
 
-def ratio(words: str) -> float:
-    return float(ratios().set_index("ratio").ours[words])
+def _ratios(kind: str) -> dict[str, float]:
+    df = table(kind)
+    return speedups(df.minutes) | {"bubble_gain": df.bubble_p50[0] / df.bubble_p50[1]}
+
+
+def ratio(words: str, column: str = "ours") -> float:
+    return float(ratios().set_index("ratio")[column][words])
+
+
+def bubble_gain_reformed() -> float:
+    return ratio("median bubble time, Orca over SARATHI", "ours_reformed")
+
+
+def over_pipeline_reformed() -> float:
+    return ratio("SARATHI over pipeline with Orca", "ours_reformed")
+
+
+def replicas_reformed() -> float:
+    return ratio("8 replicas over pipeline with Orca", "ours_reformed")
 
 
 def bubble_gain() -> float:

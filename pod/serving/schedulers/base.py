@@ -77,6 +77,7 @@ class Scheduler:
         """The batch has run: note the progress. Returns the requests that are answered and hold nothing any more."""
         for request, tokens, _ in batch.prefills:
             request.advance(tokens)
+            self.pool.filled(request)
         finished = [c.request for c in batch.prefills if c.request.generated >= c.request.output]
         for request in batch.decodes:
             request.computed += 1

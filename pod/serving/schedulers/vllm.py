@@ -35,7 +35,7 @@ class VLLM(PreemptingScheduler):
         prompts: list[Chunk] = []
         while self._admissible() and not self._head_is_swapped() and self._joins(prompts):
             request = self._admit()
-            prompts.append(Chunk(request, request.prefill, 0))
+            prompts.append(Chunk(request, request.prefill - request.computed, request.computed))
         if prompts:
             return Batch(prefills=prompts)
         batch = Batch()
