@@ -107,6 +107,15 @@ DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv
     return {row & ((1 << kv.page_shift) - 1), window.id, page & 31};
 }
 
+// Where Q, K and V lie, in the boxes of one side.
+struct TensorMaps {
+    CUtensorMap q, k, v;
+    DEV void prefetch() const {
+        ptx::prefetch_tmap(&q);
+        ptx::prefetch_tmap(&k);
+        ptx::prefetch_tmap(&v);
+    }
+};
 // Copy the tokens of one head from `from` on to `dst`, 64 columns of them, as one box.
 DEV void load_block(const CUtensorMap* map, smem_addr dst, smem_addr bar, const Source& from, int panel, int head) {
     const int page = __shfl_sync(~0u, from.page, from.lane0);

@@ -68,18 +68,9 @@ template <int D, int kRows> struct Control {
 };
 
 // ---------------------------------------------------------------- producer: one warp
-struct Maps {
-    CUtensorMap q, k, v;
-    DEV void prefetch() const {
-        ptx::prefetch_tmap(&q);
-        ptx::prefetch_tmap(&k);
-        ptx::prefetch_tmap(&v);
-    }
-};
-
 template <int D, int kRows, int kPage> struct Producer {
     using S = Smem<D, kRows>;
-    const Maps& maps;
+    const TensorMaps& maps;
     const Params& p;
     const KvLayout& kv;
     smem_addr base;

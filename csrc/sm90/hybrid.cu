@@ -14,7 +14,7 @@ constexpr int kThreads = 512;
 struct Registers {
     int producer, prefill, decode;
 };
-template <int kRows> constexpr Registers kRegisters = {};
+template <int kRows> constexpr Registers kRegisters;
 template <> constexpr Registers kRegisters<8> = {40, 200, 72};
 template <> constexpr Registers kRegisters<16> = {32, 192, 96};
 template <> constexpr Registers kRegisters<0> = {32, 160, 160};
@@ -32,8 +32,7 @@ template <int D, int kRows> struct Layout {
 };
 
 struct Maps {
-    prefill::Maps prefill;
-    decode::Maps decode;
+    TensorMaps prefill, decode;
 };
 
 // When each role of each CTA began and ended: [CTA][role][2], roles in the order of the warpgroups below.

@@ -78,18 +78,9 @@ template <typename S, int kGroups> DEV void clear_padding(const Pack& pack, smem
 }
 
 // ---------------------------------------------------------------- producer: one warp
-struct Maps {
-    CUtensorMap q, k, v;
-    DEV void prefetch() const {
-        ptx::prefetch_tmap(&q);
-        ptx::prefetch_tmap(&k);
-        ptx::prefetch_tmap(&v);
-    }
-};
-
 template <int D, int kPage, int kGroups> struct Producer {
     using S = Smem<D, kPage, kGroups>;
-    const Maps& maps;
+    const TensorMaps& maps;
     const Params& p;
     const KvLayout& kv;
     smem_addr base;
