@@ -12,7 +12,7 @@ RING = "include/ring.cuh"
 SOURCE = Source(HERE / "hybrid90.cu", (COMMON, PREFILL, DECODE), also=(HERE,))
 # Between them every part of the kernel: tails of one key, split tiles and requests, small and large pages, groups that
 # are no power of two, prefill that yields, a few tokens that are decode, parts that become one in two rounds, maxima
-# that rise.
+# that rise, padding.
 CASES = [
     Case(HybridBatch((20, 1, 1), (127, 63, 200), 12, 1, 64, page_size=16), 2, roles=(8, 1), layout=WIDER_TABLE),
     Case(HybridBatch((100, 1), (300, 1100), 4, 2, 64), 4, splits=2, roles=(8, 1), yields=True),
@@ -21,6 +21,7 @@ CASES = [
     Case(HybridBatch((2,), (34 * 8 * 64,), 7, 1, 64), 34, parts=34, roles=(16, 2), free_sms=4),
     Case(HybridBatch((4, 3, 60), (130, 200, 100), 6, 2, 64, page_size=16), 2, roles=(16, 4)),
     Case(HybridBatch((9, 20), (10 * 128, 300), 7, 1, 64, page_size=16), 10, splits=10, roles=(8, 1), free_sms=4),
+    Case(HybridBatch((1, 0, 40, 1), (0, 0, 100, 60), 4, 2, 64, page_size=16), 2, roles=(8, 2)),
 ]
 
 
@@ -135,9 +136,37 @@ MISTAKES = (
     Mistake(
         "the page table is read past the sequence's end",
         COMMON,
-        "min(base + lane, (kv_len - 1) >> kv.page_shift)",
+        "min(base + lane, last)",
         "base + lane",
         "out of bounds: 4 bytes of block_table",
+    ),
+    Mistake(
+        "padding asks for the page before its first",
+        COMMON,
+        "(max(kv_len, 1) - 1) >> kv.page_shift",
+        "(kv_len - 1) >> kv.page_shift",
+        "out of bounds: 4 bytes of block_table",
+    ),
+    Mistake(
+        "padding is divided by what it has seen, nothing",
+        COMMON,
+        "l == 0.f ? 0.f : 1.f / l",
+        "1.f / l",
+        "wrong result",
+    ),
+    Mistake(
+        "the end of prefill's list is not seen",
+        PREFILL,
+        "if (FIELD(w, tokens) == 0) break;",
+        "",
+        "out of bounds: 4 bytes of block_table",  # an entry of zeros is a sequence without a page
+    ),
+    Mistake(
+        "the end of decode's list is not seen",
+        DECODE,
+        "if (i == last) break;",
+        "",
+        "out of bounds: 4 bytes of decode_chunks",
     ),
     Mistake(
         "a row is looked for past its page",
