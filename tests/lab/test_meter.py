@@ -68,6 +68,21 @@ def test_the_gpu_never_waits_for_the_host():
     assert window.watts == pytest.approx(700, rel=0.005), "idle watts are in it"
 
 
+@pytest.mark.parametrize("seconds", [0.0003, 0.0013])
+def test_a_counter_that_takes_long_to_read_leaves_no_gap(seconds):
+    """A look of 3.4 ms, as on a driver under load: several calls long."""
+    machine = Machine(seconds=seconds, look=0.0034)
+    spent = meter.summed([meter.visit(machine.call, g=machine.gauge()) for _ in range(3)])
+    assert spent.watts == pytest.approx(700, rel=0.01), "idle watts are in it"
+    assert spent.millijoules == pytest.approx(700e3 * seconds, rel=0.02)
+
+
+def test_calls_shorter_than_their_launch_are_an_error():
+    machine = Machine(seconds=0.00001)
+    with pytest.raises(ValueError, match="^energy: got calls that end before the next are launched, allowed are "):
+        meter.visit(machine.call, g=machine.gauge())
+
+
 def test_a_window_is_whole_ticks():
     window = meter.visit((machine := Machine()).call, seconds=0.35, g=machine.gauge())
     assert window.seconds / 0.1 == pytest.approx(round(window.seconds / 0.1), abs=0.02) and window.seconds > 0.35 - 0.1

@@ -18,7 +18,7 @@ import numpy as np
 
 from pod.lab.measure.provenance import nvml_device
 
-QUEUE_SECONDS, QUEUE = 0.008, 3  # of calls between two marks, and marks ahead: the GPU never waits for the host
+QUEUE_SECONDS, QUEUE = 0.02, 3  # of calls between two marks, and marks ahead; a look takes some milliseconds
 FROZEN_SECONDS = 2.0  # longer than any tick
 TIMER = "NVML's energy counter from tick to tick around calls back to back, their number interpolated; shuffled rounds"
 
@@ -86,6 +86,7 @@ class _Visit:
     call: Callable | None
     g: Gauge
     each: int = 1  # calls between two marks
+    dry: bool = False  # whether the GPU was seen with nothing to do
     under_way: deque = field(default_factory=deque)
     done: list[tuple[float, int]] = field(default_factory=list)
     ticks: list[tuple[float, int]] = field(default_factory=list)
@@ -93,12 +94,16 @@ class _Visit:
 
     def step(self) -> None:
         """Launch if there is room, and look once."""
-        if self.call and len(self.under_way) < QUEUE:
-            for _ in range(self.each):
-                self.call()
-            self.under_way.append((self.g.mark(), self.each))
         self._count()
+        self.dry |= not self.under_way
+        if self.call and len(self.under_way) < QUEUE:
+            self.launch()
         self._read()
+
+    def launch(self) -> None:
+        for _ in range(self.each):
+            self.call()
+        self.under_way.append((self.g.mark(), self.each))
 
     def _count(self) -> None:
         now, finished = self.g.now(), self.done[-1][1] if self.done else 0
@@ -127,14 +132,20 @@ class _Visit:
             self.step()
 
     def calibrate(self) -> None:
-        """So many calls between two marks that they take QUEUE_SECONDS; what ran before does not count."""
-        if len(self.done) > 1:
-            (first, before), (last, after) = self.done[0], self.done[-1]
-            self.each = max(1, round(QUEUE_SECONDS * (after - before) / (last - first)))
+        """So many calls between two marks that they take QUEUE_SECONDS at least, looked at by nobody meanwhile."""
+        while self.call and self._seconds() < QUEUE_SECONDS:
+            self.each *= 2
+
+    def _seconds(self) -> float:
+        self.drain()
+        begin = self.g.now()
+        self.launch()
+        self.drain()
+        return self.g.now() - begin
 
     def forget(self) -> None:
         """Begin anew at the next tick; what is under way goes on."""
-        self.ticks, self.states = self.ticks[-1:], []
+        self.ticks, self.states, self.dry = self.ticks[-1:], [], False
         while len(self.ticks) < 2:
             self.step()
         del self.ticks[0]
@@ -160,6 +171,8 @@ def visit(call: Callable | None, seconds: float = 0.4, warm: float = 0.2, g: Gau
     ticks = len(it.ticks)
     while len(it.ticks) == ticks or len(it.ticks) < 3:
         it.step()
+    if call and it.dry:
+        raise ValueError("energy: got calls that end before the next are launched, allowed are longer ones")
     it.drain()
     return it.window()
 
