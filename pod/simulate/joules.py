@@ -1,13 +1,13 @@
-"""A kernel's energy from what it does: bytes, products by shape, exponentials, and the watts of a GPU that is busy.
+"""A kernel's energy from what it does: bytes, products by shape, exponentials, and the watts of a GPU that is awake.
 
-Each kind of work has a price. A kernel that is repeated without a rest stands at the power limit, so there its joules
-also tell its time: the fourth roof, beside those of arithmetic, memory and shared memory.
+Each kind of work has a price, measured alone. A kernel that is repeated without a rest stands at the power limit, so
+there its joules also tell its time: a fourth roof, beside those of arithmetic, memory and shared memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,19 +22,26 @@ class Work(NamedTuple):
 
     dram: float = 0.0  # bytes read from DRAM or written to it
     into_sms: float = 0.0  # bytes that come from L2 into shared memory
-    scores: float = 0.0  # exponentials
+    scores: float = 0.0  # exponentials, and what softmax does for each
     wide: float = 0.0  # flops of products with 128 columns, both operands in shared memory: Q K^T of prefill
     wide_registers: float = 0.0  # the same, the rows in registers: P V of prefill
     narrow: float = 0.0  # with 8 columns: both products of decode
     narrow_16: float = 0.0  # with 16
 
 
+ON_ITS_OWN_CLOCK = ("dram",)
+# What a list of prices does not know of a kernel: the order of its addresses, and what its numbers look like.
+UNKNOWN = (("dram",), ("wide", "wide_registers"))
+EXPONENTS = np.arange(0, 21) / 10
+
+
 class Spent(NamedTuple):
-    """What was seen: some work, how long it took, and its energy."""
+    """What was seen: some work, its seconds and joules, and the clock of the SMs in MHz."""
 
     work: Work
     seconds: float
     joules: float
+    mhz: float
 
 
 # ---------------------------------------------------------------- prices
@@ -42,48 +49,47 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True)
 class Prices:
-    """Joules of 10^12 bytes, flops or exponentials, and watts whatever a busy GPU does."""
+    """Joules of 10^12 bytes, flops or exponentials, each at the clock at which it was found; a lower clock needs less
+    voltage, so there work is cheaper, by a power of the clock. Watts: of a GPU that is awake, whatever it does."""
 
     each: Work
+    mhz: Work
     watts: float
+    exponent: float = 1.0
 
-    def moving(self, work: Work) -> float:
-        """Joules of the work itself."""
-        return float(np.dot(self.each, work))
+    def parts(self, work: Work, mhz: float) -> Work:
+        """Joules of each kind of work."""
+        slower = Work(*(mhz / at if at else 1.0 for at in self.mhz))._replace(**dict.fromkeys(ON_ITS_OWN_CLOCK, 1.0))
+        return Work(*np.array(self.each) * work * np.array(slower) ** self.exponent)
 
-    def joules(self, work: Work, seconds: float) -> float:
-        return self.moving(work) + self.watts * seconds
+    def joules(self, work: Work, mhz: float, seconds: float) -> float:
+        return sum(self.parts(work, mhz)) + self.watts * seconds
 
-    def least_seconds(self, work: Work, limit: float) -> float:
+    def least_seconds(self, work: Work, mhz: float, limit: float) -> float:
         """The roof: no sooner can it be repeated under a power limit, in watts."""
-        return self.moving(work) / (limit - self.watts)
-
-    def under(self, work: Work, limit: float) -> float:
-        """Joules when the power limit sets the pace."""
-        return self.joules(work, self.least_seconds(work, limit))
+        return sum(self.parts(work, mhz)) / (limit - self.watts)
 
 
-def fitted(seen: Iterable[Spent], watts: float) -> Prices:
-    """The prices, none below zero, that meet the energies best, counted in percent. `watts` are given: at the power
-    limit time follows energy, so that no fit could tell them apart."""
+def adjusted(listed: Prices, seen: Iterable[Spent]) -> Prices:
+    """A price list with three numbers learnt from a kernel: the exponent of the clock, and a factor for each of what
+    the list does not know. Errors count in percent."""
     seen = list(seen)
+    fits = [_fit(replace(listed, exponent=float(exponent)), seen) for exponent in EXPONENTS]
+    return min(fits, key=lambda fit: fit[1])[0]
+
+
+def _fit(prices: Prices, seen: list[Spent]) -> tuple[Prices, float]:
+    """With the best factors for this exponent, and the sum of the squared errors."""
     joules = np.array([s.joules for s in seen])
-    amounts = np.array([s.work for s in seen]) / joules[:, None]
-    moving = 1 - watts * np.array([s.seconds for s in seen]) / joules
-    return Prices(Work(*_least_squares(amounts, moving)), watts)
-
-
-def _least_squares(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Without negative numbers: what would be negative is left out, the worst first."""
-    size, x = np.linalg.norm(a, axis=0), np.zeros(a.shape[1])
-    kept = size > 0
-    while kept.any():
-        found = np.linalg.lstsq(a[:, kept] / size[kept], b, rcond=None)[0]
-        if found.min() >= 0:
-            x[kept] = found / size[kept]
-            break
-        kept[np.flatnonzero(kept)[found.argmin()]] = False
-    return x
+    parts = np.array([prices.parts(s.work, s.mhz) for s in seen]) / joules[:, None]
+    columns = [[Work._fields.index(name) for name in names] for names in UNKNOWN]
+    unknown = np.stack([parts[:, mine].sum(axis=1) for mine in columns], axis=1)
+    rest = 1 - prices.watts * np.array([s.seconds for s in seen]) / joules - (parts.sum(axis=1) - unknown.sum(axis=1))
+    factors = np.linalg.lstsq(unknown, rest, rcond=None)[0]
+    each = prices.each
+    for names, factor in zip(UNKNOWN, factors, strict=True):
+        each = each._replace(**{name: float(factor) * getattr(each, name) for name in names})
+    return replace(prices, each=each), float(((unknown @ factors - rest) ** 2).sum())
 
 
 # ---------------------------------------------------------------- the work of the Hopper kernel

@@ -1,5 +1,7 @@
 """The energy model: made-up prices come back, the roof is where power allows, and counts are those of a schedule."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,50 +10,53 @@ from pod.schedule import choose, decide
 from pod.simulate import joules
 from pod.simulate.joules import Prices, Spent, Work
 
-TRUE = Prices(Work(60.0, 20.0, 5.0, 0.4, 0.3, 0.9, 0.7), watts=150.0)
-
-
-def spent(work: Work, seconds: float, prices=TRUE) -> Spent:
-    return Spent(work, seconds, prices.joules(work, seconds))
+EACH = Work(60.0, 20.0, 50.0, 0.4, 0.3, 0.9, 0.7)
+LISTED = Prices(EACH, mhz=Work(1980, 1980, 1980, 1700, 1750, 1980, 1980), watts=120.0)
+TRUE = replace(LISTED, each=EACH._replace(dram=72.0, wide=0.32, wide_registers=0.24), exponent=1.3)
 
 
 def some_work(n: int) -> list[Work]:
-    return [Work(*row) for row in np.random.default_rng(0).uniform(0, 1e-3, (n, len(Work._fields)))]
+    random = np.random.default_rng(0).uniform(0.1, 1, (n, len(Work._fields)))
+    return [Work(*row * (1e-3, 5e-3, 1e-3, 0.5, 0.5, 0.02, 0.02)) for row in random]
 
 
-def test_made_up_prices_come_back():
-    found = joules.fitted([spent(w, 1e-3 * i) for i, w in enumerate(some_work(12), 1)], TRUE.watts)
-    assert found.each == pytest.approx(TRUE.each, rel=1e-3) and found.watts == TRUE.watts
+def spent(work: Work, mhz: float, seconds: float = 1e-3, prices: Prices = TRUE) -> Spent:
+    return Spent(work, seconds, prices.joules(work, mhz, seconds), mhz)
 
 
-def test_no_price_is_negative():
-    """What costs nothing, measured with an error of 2 %, earns nothing either, and the others keep their prices."""
-    true, error = Prices(TRUE.each._replace(dram=0.0), TRUE.watts), np.random.default_rng(1).normal(1, 0.02, 40)
-    seen = [spent(w, 1e-4, true) for w in some_work(40)]
-    seen = [s._replace(joules=s.joules * e) for s, e in zip(seen, error, strict=True)]
-    amounts = np.array([s.work for s in seen]) / np.array([[s.joules] for s in seen])
-    free = np.linalg.lstsq(amounts, 1 - TRUE.watts * 1e-4 / np.array([s.joules for s in seen]), rcond=None)[0]
-    found = joules.fitted(seen, true.watts)
-    assert free.min() < 0.0 == min(found.each)
-    assert found.each.into_sms == pytest.approx(TRUE.each.into_sms, rel=0.1)
+def test_three_numbers_are_learnt_from_a_few_kernels():
+    found = joules.adjusted(LISTED, [spent(w, 1200 + 160 * i) for i, w in enumerate(some_work(5))])
+    assert found.exponent == pytest.approx(1.3) and found.each == pytest.approx(TRUE.each, rel=1e-6)
+    assert found.watts == LISTED.watts and found.mhz == LISTED.mhz
 
 
-def test_what_nobody_saw_has_no_price():
-    found = joules.fitted([spent(Work(dram=n), n) for n in (1e-3, 2e-3)], TRUE.watts)
-    assert found.each == pytest.approx(Work(dram=60.0))
+def test_what_was_learnt_holds_for_other_kernels():
+    found = joules.adjusted(LISTED, [spent(w, 1200 + 90 * i) for i, w in enumerate(some_work(8))])
+    other = Work(4e-3, 1e-3, 2e-4, 0.1, 0.1, 0.06, 0.0)
+    assert found.joules(other, 1500, 2e-3) == pytest.approx(spent(other, 1500, 2e-3).joules)
+    assert LISTED.joules(other, 1500, 2e-3) != pytest.approx(spent(other, 1500, 2e-3).joules, rel=0.02)
+
+
+def test_dram_has_a_clock_of_its_own():
+    slow, fast = (TRUE.parts(some_work(1)[0], mhz) for mhz in (990, 1980))
+    assert slow.dram == fast.dram and slow.narrow / fast.narrow == pytest.approx(0.5**1.3)
+
+
+def test_a_price_holds_at_the_clock_at_which_it_was_found():
+    assert TRUE.parts(Work(wide=2.0), 1700).wide == pytest.approx(2 * 0.32)
 
 
 def test_at_the_power_limit_energy_over_time_is_the_limit():
     work = some_work(1)[0]
-    seconds = TRUE.least_seconds(work, 700.0)
-    assert TRUE.joules(work, seconds) / seconds == pytest.approx(700.0) == TRUE.under(work, 700.0) / seconds
+    seconds = TRUE.least_seconds(work, 1400, 700.0)
+    assert TRUE.joules(work, 1400, seconds) / seconds == pytest.approx(700.0)
 
 
 def test_the_two_sides_add_where_power_is_the_limit():
     """The roof of both is the sum of the roofs of each, and not the larger one."""
     whole = HybridBatch.of(2048, 8192, 64, 4096, 32, 8)
-    one, other = (TRUE.least_seconds(joules.of_batch(b, 132), 700.0) for b in (whole.prefill, whole.decode))
-    both = TRUE.least_seconds(joules.of_batch(whole, 132), 700.0)
+    one, other = (TRUE.least_seconds(joules.of_batch(b, 132), 1400, 700.0) for b in (whole.prefill, whole.decode))
+    both = TRUE.least_seconds(joules.of_batch(whole, 132), 1400, 700.0)
     assert both == pytest.approx(one + other, rel=0.02) and both > 1.2 * max(one, other)
 
 
