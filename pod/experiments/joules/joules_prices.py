@@ -9,9 +9,24 @@ from collections.abc import Callable
 from ctypes import c_int64
 from functools import cache, partial
 
+import pandas as pd
+from matplotlib import pyplot as plt
+
+from pod.data import a_card, read
+from pod.lab.figure import Figure
 from pod.lab.measure import meter
 from pod.lab.measure.bare import checked, library, pointer, stream
+from pod.lab.show import style
+from pod.simulate.joules import Prices, Work
 
+FIGURE = Figure(
+    id="joules-prices",
+    title=f"What {a_card()} pays for attention's instructions: bytes by how far they come, products by their numbers",
+    chapter="16",
+    method="One kind of work on all SMs, launches of 10 ms back to back, the energy counter; less the watts of a GPU "
+    "that is awake. Bars: random numbers, white lines: zeros.",
+    data=("joules-prices",),
+)
 RECORDING = "joules-prices"
 KEYS = ("work", "how", "data", "ctas")
 UNITS = ("energy",)
@@ -165,3 +180,138 @@ def _wait(how: str, data: str, ctas: int):
         checked(lib.pod_wait(WAITS.index(how), c_int64(LAUNCH_MS * 10**6), ctas, pointer(tries), stream()))
 
     return launch, lambda: {"tries": round(tries.item() / launches[0])}
+
+
+# ---------------------------------------------------------------- what it shows
+
+UNITS_OF = {"copy": "bytes", "shared": "bytes", "product": "flops", "compute": "ops"}
+PANELS = {
+    "copy": "pJ a byte into shared memory",
+    "product": "pJ a flop of wgmma",
+    "compute": "pJ an operation of one thread",
+    "wait": "W of 15 warps an SM that wait",
+}
+WORDS = {
+    "dram": "DRAM, 16 KB together", "dram, KV": "DRAM, rows of KV", "dram, KV, 128 B": "DRAM, KV, promotion 128 B",
+    "dram, KV, 128 B, first": "the same, evict first", "dram, KV, first": "DRAM, KV, evict first",
+    "dram, pairs": "DRAM, two SMs share", "l2": "L2, 16 KB together", "l2, KV": "L2, rows of KV",
+    "l2, 128 B": "L2, promotion 128 B", "l2, pairs": "L2, two SMs share", "fma": "multiply-add",
+    "exp": "exponential, with its multiply-add", "exp packed": "two of 16 bits in one", "test": "test_wait",
+    "try": "try_wait", "hint": "try_wait with a hint", "barrier": "named barrier", "alone": "nobody waits",
+}  # fmt: skip
+
+
+def table():
+    """One row a kind of work: the price of its unit over the watts awake, in pJ, the lowest and the highest seen (of
+    waiting: watts over nobody waiting); its rate in 10^12 a second, watts and GHz."""
+    df = read("joules-prices")
+    amount = pd.concat([df[df.work == work][unit] for work, unit in UNITS_OF.items()]).reindex(df.index)
+    rows = df[list(KEYS)].assign(watts=df.launch_mj / df.launch_ms, ghz=df.launch_mhz / 1e3)
+    for name, mj in (("price", df.launch_mj), ("low", df.launch_mj_p10), ("high", df.launch_mj_p90)):
+        over = mj - _awake(df) * df.launch_ms
+        rows[name] = (1e9 * over / amount).where(df.work != "wait", over / df.launch_ms)
+    return rows.assign(rate=amount / df.launch_ms / 1e9)
+
+
+def _awake(df) -> float:
+    """Watts with the clock up and one warp an SM asleep."""
+    alone = df[df.how == "alone"].iloc[0]
+    return alone.launch_mj / alone.launch_ms
+
+
+def draw(df):
+    figure, axes = plt.subplots(2, 2, figsize=(9.5, 5.6), dpi=style.DPI, layout="constrained", height_ratios=(2, 1))
+    tones = dict(zip(PANELS, ("memory", "compute", "merge", "linear"), strict=True))
+    for ax, (work, words) in zip(axes.flat, PANELS.items(), strict=True):
+        _bars(style.tidy(ax), df[(df.work == work) & (df.ctas == SMS)], style.colour(tones[work]))
+        ax.set_xlabel(words)
+    return figure
+
+
+def _bars(ax, df, tone: str) -> None:
+    """One bar a way with random numbers; a line where it ends with zeros."""
+    zeros = df[df.data == "zeros"].set_index("how").price
+    df = df[df.data != "zeros"]
+    y = range(len(df))
+    ax.barh(y, df.price, 0.62, color=tone)
+    ax.hlines(y, df.low, df.high, color=style.INK, linewidth=1)
+    for i, row in zip(y, df.itertuples(), strict=True):
+        words = _number(row.price)
+        if row.how in zeros:
+            ax.vlines(zeros[row.how], i - 0.31, i + 0.31, color="white", linewidth=2)
+            words += f", zeros {_number(zeros[row.how])}"
+        if row.work == "copy":
+            words += f"   ({row.rate:.1f} TB/s)"
+        ax.text(row.high, i, f"  {words}", va="center", fontsize=8.5)
+    ax.set_yticks(y, [WORDS.get(how) or _shape(how) for how in df.how], fontsize=8.5)
+    ax.set(ylim=(len(df) - 0.4, -0.6), xlim=(0, 1.45 * df.price.max()))
+    ax.tick_params(axis="y", length=0)
+
+
+def _number(price: float) -> str:
+    return f"{price:.{2 if price < 10 else 0}f}"
+
+
+def _shape(how: str) -> str:
+    columns, place = how.split()
+    return f"{columns[1:]} columns, rows in {place}"
+
+
+# ---------------------------------------------------------------- the price list
+
+LIKE_A_MULTIPLY_ADD = 2.5  # of a score, beside its exponential: a maximum, a sum, half a conversion
+LISTED = {
+    "into_sms": ("copy", "l2, KV"),
+    "scores": ("compute", "exp"),
+    "wide": ("product", "n128 shared"),
+    "wide_registers": ("product", "n128 registers"),
+    "narrow": ("product", "n8 shared"),
+    "narrow_16": ("product", "n16 shared"),
+}
+
+
+def listed() -> Prices:
+    """For the energy of a kernel (pod/simulate/joules.py); of DRAM what it costs more than L2."""
+    df = read("joules-prices")
+    rows = table()
+    rows = rows[(rows.ctas == SMS) & (rows.data == "random")].set_index(["work", "how"])
+    each = {name: rows.price[row] for name, row in LISTED.items()}
+    each["dram"] = rows.price["copy", "dram"] - rows.price["copy", "l2"]
+    each["scores"] += LIKE_A_MULTIPLY_ADD * rows.price["compute", "fma"]
+    mhz = {name: 1e3 * rows.ghz[row] for name, row in LISTED.items()}
+    return Prices(Work(**each), Work(**mhz), _awake(df))
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def price(work: str, how: str, data: str = "random") -> float:
+    """pJ, or of waiting watts."""
+    df = table()
+    return float(df[(df.work == work) & (df.how == how) & (df.data != ("zeros" if data == "random" else "random"))
+                    & (df.ctas == SMS)].price.iloc[0])  # fmt: skip
+
+
+def random_over_zeros() -> float:
+    """What products of 128 columns cost with random numbers, over what they cost with zeros."""
+    return price("product", "n128 shared") / price("product", "n128 shared", "zeros")
+
+
+def dram_over_l2() -> float:
+    """A byte from DRAM into shared memory over one from L2."""
+    return price("copy", "dram") / price("copy", "l2")
+
+
+def sharing_saves() -> float:
+    """% of a byte from L2 that two SMs save when they share it."""
+    return 100 * (1 - price("copy", "l2, pairs") / price("copy", "l2"))
+
+
+def promotion_saves() -> float:
+    """% of a byte of KV from DRAM that promotion to 128 bytes saves over 256."""
+    return 100 * (1 - price("copy", "dram, KV, 128 B") / price("copy", "dram, KV"))
+
+
+def waiting_watts() -> float:
+    """W that 15 warps an SM take while they wait as the kernels do."""
+    return price("wait", "try", "") - price("wait", "alone", "")
