@@ -1,7 +1,7 @@
 """A kernel's energy from what it does: bytes, products by shape, exponentials, and the watts of a GPU that is awake.
 
 Each kind of work has a price, measured alone. A kernel that is repeated without a rest stands at the power limit, so
-there its joules also tell its time: a fourth roof, beside those of arithmetic, memory and shared memory.
+there its joules also tell its time: a roof of their own, beside FLOP/s and bytes/s.
 """
 
 from __future__ import annotations

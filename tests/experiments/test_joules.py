@@ -76,7 +76,7 @@ def test_batches_from_which_nothing_was_learnt_are_foretold():
     assert df[list(joules_model.KINDS)].sum(axis=1).to_numpy() == pytest.approx(hopper_peers.watts() * df.foretold_ms)
 
 
-def test_the_fourth_roof_is_the_lowest_at_the_ridge_and_not_for_decodes():
+def test_the_roof_of_joules_is_the_lowest_at_the_ridge_and_not_for_decodes():
     roof = joules_roof.roof()
     assert roof.power.iloc[0] > roof.roofs.iloc[0] and joules_roof.at_the_ridge() < 60
     assert (roof.power.diff().dropna() > 0).all()

@@ -1,4 +1,4 @@
-"""The fourth roof: what the power limit leaves of the rooflines, for a batch that is repeated without a rest."""
+"""The roof of joules: what the power limit leaves of the roofline, for a batch that is repeated without a rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pod.simulate.joules import Work
 
 FIGURE = Figure(
     id="joules-roof",
-    title=f"The fourth roof of {a_card()}: no batch is repeated faster than its joules over the power limit",
+    title=f"The roof of joules on {a_card()}: no batch is repeated faster than the power limit pays for",
     chapter="16",
     method="Hybrid batches of one chunk and more and more decodes, from counted work and the prices learnt for "
     "joules-model, at the median clock seen. Dots: eleven batches, FLOPs that attention needs, bf16.",
