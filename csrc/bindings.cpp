@@ -73,16 +73,17 @@ template <Launch* kLaunch, int kTraceFields, int kStrideBits>
 std::tuple<Tensor, Tensor, Tensor> attend(const Tensor& q, const Tensor& k, const Tensor& v,
                                           const std::optional<Tensor>& table, const Tensor& lists,
                                           const Tensor& counters, const Tensor& partials, at::IntArrayRef header,
-                                          double scale, bool lse, bool trace) {
+                                          double scale, bool lse, bool trace, const std::optional<Tensor>& into) {
     const Guard guard(q.device());
     HybridArgs a = arguments(q, k, v, table, lists, counters, partials, header, scale);
     if (kStrideBits == 32) check_32_bits(a);
     a.trace_rows = trace ? a.trace_rows : 0;
-    Tensor out = at::empty(q.sizes(), q.options());
+    Tensor out = into ? at::empty({0}, q.options()) : at::empty(q.sizes(), q.options());
+    const Tensor& written = into ? *into : out;
     Tensor sums = at::empty({lse ? q.size(0) : 0, q.size(1)}, q.options().dtype(at::kFloat));
     Tensor rows = at::zeros({a.trace_rows, kTraceFields}, q.options().dtype(at::kLong));
-    a.out = out.mutable_data_ptr();
-    a.out_size = out.numel();
+    a.out = written.mutable_data_ptr();
+    a.out_size = written.numel();
     a.lse = lse ? sums.mutable_data_ptr<float>() : nullptr;
     a.trace = trace ? rows.mutable_data_ptr<int64_t>() : nullptr;
     on_sms(a.sms, [&] { run_method(kLaunch, a, q.device()); });
@@ -97,7 +98,7 @@ std::tuple<Tensor, Tensor, Tensor> attend(const Tensor& q, const Tensor& k, cons
     void launch_##NAME(const HybridArgs&, Stream);                                                                     \
     TORCH_LIBRARY_FRAGMENT(pod, m) {                                                                                   \
         define(m, #NAME "(Tensor q, Tensor k, Tensor v, Tensor? table, Tensor lists, Tensor(a!) counters, "            \
-                  "Tensor(b!) partials, int[] header, float scale, bool lse, bool trace) -> "                          \
+                  "Tensor(b!) partials, int[] header, float scale, bool lse, bool trace, Tensor(c!)? into=None) -> "   \
                   "(Tensor, Tensor, Tensor)");                                                                         \
     }                                                                                                                  \
     TORCH_LIBRARY_IMPL(pod, POD_DEVICE, m) { m.impl(#NAME, &attend<launch_##NAME, TRACE_FIELDS, STRIDE_BITS>); }

@@ -8,6 +8,7 @@ _HOME = {
     "gpu": "pod.hardware",
     "mode": "pod.kernels",
     "plan": "pod.attention",
+    "workspace": "pod.attention",
     "build": "pod.attention",
     "hybrid_attention": "pod.attention",
     "badge": "pod.lab.doctor",

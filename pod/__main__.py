@@ -27,6 +27,7 @@ VERBS = {
     "capacity": ("pod.simulate.capacity", "the highest rate of requests at which a modelled system keeps its promises"),
     "judge": ("pod.simulate.judge", "how far off the simulator's cost is, part by part, on public profiles or yours"),
     "generate": ("pod.serving.generate", "a small chat model answers, on this machine"),
+    "serve": ("pod.serving.serve", "the same engine behind the OpenAI API: MODEL.gguf, for any client"),
     "notebooks": ("pod.lab.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
     "progress": ("pod.learn.scores", "which exercises and predictions you have got right so far"),
     "contest": ("pod.learn.contests", "par and your best in each contest, or the score of an entry"),

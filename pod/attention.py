@@ -9,6 +9,7 @@ from pod.batch import LONGEST, HybridBatch
 from pod.kernels import lean, sm80, sm90
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
+from pod.kernels.workspace import Workspace, fullest, make_workspace
 from pod.schedule.binding import POLICIES
 
 # Where each method lives: a module with plan(batch, device, ...) and build_for(batch, device).
@@ -72,8 +73,31 @@ def build(num_q_heads, num_kv_heads, head_dim, page_size=None, dtype=None, devic
             METHODS[method].build_for(batch, device)
 
 
+def workspace(
+    tokens: int, sequences: int, kv_len: int, num_q_heads=None, num_kv_heads=None, head_dim=None, page_size=None,
+    dtype=None, device="cuda", causal=True, draft=1, sm_margin=0,
+) -> Workspace:  # fmt: skip
+    """A plan that the GPU makes itself, again and again: for CUDA graphs, which outlive the lengths of an iteration.
+
+    For q of `tokens` rows, of up to `sequences` sequences of up to `kv_len` tokens; an engine makes one for each size
+    to which it pads. `workspace.update(q_lens, kv_lens)` plans for what comes next, from tensors on the GPU without
+    any wait; it and the layers may be captured together or apart, since a launch is the same for all lengths. Rows that
+    no sequence has are left as they are; a sequence may have none (q_len 0).
+
+    draft: new tokens of a sequence that is decoding. sm_margin: SMs that are left to others. It needs compute
+    capability 9.0.
+    """
+    shape = {"num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "page_size": page_size,
+             "dtype": _dtype(dtype), "causal": causal}  # fmt: skip
+    for name, value in {"tokens": tokens, "sequences": sequences, "kv_len": kv_len, "draft": draft}.items():
+        _count(name, value)
+    made = fullest(tokens, sequences, kv_len, **shape)
+    _check_batch(made)
+    return make_workspace(made, _device(device), draft, sm_margin)
+
+
 def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_scale=None, causal=None,
-                     return_lse=False, trace=False):  # fmt: skip
+                     return_lse=False, trace=False, out=None):  # fmt: skip
     """Attention of a hybrid batch: q [sum of q_lens, Hq, D] -> out, the same shape, dense. It has no gradient.
 
     k_cache, v_cache: [pages, page_size, Hkv, D] with block_table int32 [sequences, pages of the longest], or
@@ -82,7 +106,7 @@ def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_
     and V must be in the cache. The causal mask (unless the plan's batch says otherwise) is aligned to the end: token j
     of a chunk sees all earlier tokens and the chunk up to j. softmax_scale is 1 / sqrt(D) unless given. With return_lse
     also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64 [CTAs, 8]
-    (TRACE_FIELDS of its kernel's module).
+    (TRACE_FIELDS of its kernel's module). out: a dense tensor like q to write into.
 
     Runs on the current stream, without host sync once this mask has run: on a GPU the pages that block_table names are
     only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
@@ -99,10 +123,22 @@ def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_
     for name, flag in (("return_lse", return_lse), ("trace", trace)):
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {flag!r}, allowed are True and False")
-    return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace)
+    if out is not None:
+        _check_out(out, q)
+    return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out)
 
 
 # ---------------------------------------------------------------- checks
+
+
+def _check_out(out, q) -> None:
+    if getattr(out, "shape", None) != q.shape or out.dtype != q.dtype or out.device != q.device:
+        got = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
+        raise ValueError(f"out: got {got}, allowed is what q has, {q.dtype} of shape {tuple(q.shape)} on {q.device}")
+    if not out.is_contiguous() or out.data_ptr() % 16:
+        raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")
+    if out.requires_grad:
+        raise ValueError("out: got a tensor that requires a gradient, allowed is inference")
 
 
 def _check_scale(scale) -> None:
@@ -124,14 +160,21 @@ def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtyp
                 raise ValueError(f"{name}: got {value!r} beside a HybridBatch, allowed is what the batch says")
         batch = q_lens
     else:
-        name = "bfloat16" if dtype is None else str(dtype).removeprefix("torch.")
         lens = (_lengths(q_lens, "q_lens"), _lengths(kv_lens, "kv_lens"))
-        batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, page_size=page_size, dtype=name)
+        batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, page_size=page_size, dtype=_dtype(dtype))
+    _check_batch(batch)
+    return batch
+
+
+def _dtype(dtype) -> str:
+    return "bfloat16" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _check_batch(batch: HybridBatch) -> None:
     _one_of("dtype", batch.dtype, DTYPES)
     page_size = batch.page_size
     if page_size is not None and (not 16 <= page_size <= LONGEST or page_size & (page_size - 1)):
         raise ValueError(f"page_size: got {page_size}, allowed are powers of two from 16 on, and None (contiguous)")
-    return batch
 
 
 def _choose(method, batch: HybridBatch, device, named: bool) -> str:
@@ -182,6 +225,11 @@ def _device(device):
 def _one_of(name: str, value, allowed) -> None:
     if not isinstance(value, (str, Integral)) or isinstance(value, bool) or value not in tuple(allowed):
         raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(map(repr, allowed))}")
+
+
+def _count(name: str, value) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name}: got {value!r}, allowed are integers from 1 on")
 
 
 def _count_or(name: str, value, words: tuple[str, ...]) -> None:

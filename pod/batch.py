@@ -6,6 +6,7 @@ from functools import cached_property
 from operator import index
 
 from pod.hardware import GPU
+from pod.reference import PADDING
 
 HEAD_DIMS = (64, 128)
 LONGEST = 1 << 30  # tokens of a sequence: the kernels count them in 32 bits
@@ -17,7 +18,8 @@ class HybridBatch:
     """Sequence i brings q_lens[i] new tokens and sees kv_lens[i] tokens, the new ones included.
 
     One new token is a decode, more are a prefill chunk; any mix in any order. The chunk is the end of its sequence,
-    so under the causal mask its token j sees the kv_len - q_len tokens before the chunk and the chunk up to j.
+    so under the causal mask its token j sees the kv_len - q_len tokens before the chunk and the chunk up to j. Engines
+    pad: a sequence may bring no token; one that brings one may see none, and gets 0 (a log-sum-exp of -inf).
     """
 
     q_lens: Sequence[int]
@@ -34,7 +36,7 @@ class HybridBatch:
             lengths = getattr(self, name)
             if isinstance(lengths, str) or not hasattr(lengths, "__iter__"):
                 raise ValueError(f"{name}: got {lengths!r}, allowed is a sequence of integers")
-            object.__setattr__(self, name, tuple(_positive(n, name) for n in lengths))
+            object.__setattr__(self, name, tuple(_positive(n, name, least=0) for n in lengths))
         for name in ("num_q_heads", "num_kv_heads", "head_dim"):
             object.__setattr__(self, name, _positive(getattr(self, name), name))
         if self.page_size is not None:
@@ -46,8 +48,10 @@ class HybridBatch:
             raise ValueError("q_lens: got no sequence, allowed is at least one")
         if len(self.kv_lens) != len(self.q_lens):
             raise ValueError(f"kv_lens: got {len(self.kv_lens)} lengths, allowed is {len(self.q_lens)}, one a q_len")
+        if not any(self.q_lens):
+            raise ValueError(f"q_lens: got {self.q_lens}, allowed is at least one new token")
         for i, (q_len, kv_len) in enumerate(zip(self.q_lens, self.kv_lens, strict=True)):
-            if kv_len < q_len:
+            if kv_len < q_len and (q_len, kv_len) != PADDING:
                 raise ValueError(f"kv_lens: got {kv_len} at {i}, allowed is at least q_lens[{i}] = {q_len}")
         if self.num_q_heads % self.num_kv_heads:
             raise ValueError(

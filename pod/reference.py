@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+PADDING = (1, 0)  # new tokens, and all tokens, of a row that fills up a batch: its result is 0
+
 
 @dataclass(frozen=True)
 class State:
@@ -100,6 +102,7 @@ def hybrid_attention(
 
     q [sum of q_lens, Hq, D] holds the queries of all sequences end to end. The caches are
     [sequences, slots, Hkv, D], or, with a block_table [sequences, pages per sequence], [pages, page size, Hkv, D].
+    A sequence may bring no token; one that brings one and sees none gets 0, and minus infinity.
     Returns output [sum of q_lens, Hq, D] and log-sum-exp [sum of q_lens, Hq].
     """
     q = _float64(q, "q")
@@ -107,14 +110,14 @@ def hybrid_attention(
     block_table = None if block_table is None else _table(block_table)
     _check_batch(q, k_cache, v_cache, q_lens, kv_lens, block_table)
 
-    outs, lses, start = [], [], 0
+    outs, lses, start = np.zeros(q.shape), np.full(q.shape[:2], -np.inf), 0
     for i, (q_len, kv_len) in enumerate(zip(q_lens, kv_lens, strict=True)):
-        k, v = (_float64(_gather(cache, i, kv_len, block_table), "cache") for cache in (k_cache, v_cache))
-        out, lse = attention(q[start : start + q_len], k, v, causal, scale)
-        outs.append(out)
-        lses.append(lse)
+        own = slice(start, start + q_len)
+        if q_len and kv_len:
+            k, v = (_float64(_gather(cache, i, kv_len, block_table), "cache") for cache in (k_cache, v_cache))
+            outs[own], lses[own] = attention(q[own], k, v, causal, scale)
         start += q_len
-    return np.concatenate(outs), np.concatenate(lses)
+    return outs, lses
 
 
 def _gather(cache, sequence: int, kv_len: int, block_table):
@@ -142,8 +145,8 @@ def _float64(x, name: str) -> np.ndarray:
 
 def _lengths(lengths, name: str) -> list[int]:
     lengths = [int(n) for n in lengths]
-    if not lengths or min(lengths) < 1:
-        raise ValueError(f"{name}: got {lengths}, allowed is at least one length, each 1 or more")
+    if not lengths or min(lengths) < 0:
+        raise ValueError(f"{name}: got {lengths}, allowed is at least one length, none below 0")
     return lengths
 
 
@@ -176,7 +179,7 @@ def _check_batch(q, k_cache, v_cache, q_lens, kv_lens, block_table) -> None:
     if len(kv_lens) != len(q_lens):
         raise ValueError(f"kv_lens: got {len(kv_lens)} lengths, allowed is one for each of the {len(q_lens)} q_lens")
     for i, (q_len, kv_len) in enumerate(zip(q_lens, kv_lens, strict=True)):
-        if kv_len < q_len:
+        if kv_len < q_len and (q_len, kv_len) != PADDING:
             raise ValueError(f"kv_lens: got {kv_len} at {i}, allowed is at least q_lens[{i}] = {q_len}")
     for cache, name in ((k_cache, "k_cache"), (v_cache, "v_cache")):
         if len(cache.shape) != 4:

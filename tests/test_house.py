@@ -40,9 +40,9 @@ def test_conda_and_pip_pin_the_same_versions():
 
 def test_every_dependency_is_pinned():
     text = (ROOT / "pyproject.toml").read_text()
-    lists = re.findall(r"^(?:dependencies|notebooks|dev) = \[(.*?)\]$", text, re.DOTALL | re.MULTILINE)
+    lists = re.findall(r"^(?:dependencies|notebooks|dev|serve) = \[(.*?)\]$", text, re.DOTALL | re.MULTILINE)
     wanted = {re.match(r"[\w-]+", name)[0] for name in re.findall(r'"([^"]+)"', " ".join(lists))} - {"pod"}
-    assert len(lists) == 3
+    assert len(lists) == 4
     assert wanted <= {pin.partition("==")[0] for pin in pins((ROOT / "constraints.txt").read_text())}
 
 
@@ -72,7 +72,7 @@ def test_import_is_light(module):
 
 
 @pytest.mark.parametrize("verb", ["doctor", "measure", "compare", "keep", "compute", "trace", "simulate", "capacity",
-                                  "judge", "generate"])  # fmt: skip
+                                  "judge", "generate", "serve"])  # fmt: skip
 def test_a_verb_imports_no_pages(verb):
     """Of the laboratory only figures and claims want them all."""
     pages = "[m for m in sys.modules if m.startswith('pod.experiments.')]"

@@ -236,7 +236,7 @@ PAGED = dict(
     [
         (dict(q=tokens(4)), r"q: got shape \(4, 2, 4\), allowed is \[3"),
         (dict(q_lens=[]), "q_lens: got"),
-        (dict(q_lens=[3, 0]), "q_lens: got"),
+        (dict(q_lens=[3, -1]), "q_lens: got"),
         (dict(kv_lens=[7]), "kv_lens: got 1 lengths"),
         (dict(kv_lens=[7, -3]), "kv_lens: got"),
         (dict(kv_lens=[1, 3]), r"kv_lens: got 1 at 0, allowed is at least q_lens\[0\] = 2"),
@@ -272,3 +272,13 @@ def test_state_refuses():
 def test_attention_refuses_a_scale_that_is_no_number(scale):
     with pytest.raises(ValueError, match="scale: got"):
         attention(tokens(2), tokens(3), tokens(3), scale=scale)
+
+
+def test_padding_is_zero_and_sequences_without_tokens_are_nobody():
+    rng = np.random.default_rng(0)
+    q, cache = rng.normal(size=(3, 2, 4)), rng.normal(size=(2, 4, 5, 1, 4))
+    out, lse = hybrid_attention(q, *cache, [1, 0, 1, 1], [5, 3, 0, 2])
+    alone, alone_lse = hybrid_attention(q[[0, 2]], *cache[:, [0, 3]], [1, 1], [5, 2])
+    np.testing.assert_array_equal(out[[0, 2]], alone)
+    np.testing.assert_array_equal(lse[[0, 2]], alone_lse)
+    assert not out[1].any() and np.isneginf(lse[1]).all()

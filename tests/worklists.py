@@ -60,7 +60,7 @@ def of_sm80(batch, method, sms, gpu, **choice) -> tuple:
 
 def of_sm90(batch, sms, **choice) -> tuple:
     made = decide.hopper(batch, sms, **choice, causal=batch.causal)
-    numbers = ("sms", "yields", "prefill_works", "decode_works", "pieces", "prefill_groups", "decode_groups",
+    numbers = ("sms", "prefill_works", "decode_works", "pieces", "prefill_groups", "decode_groups",
                "prefill_slots", "prefill_rows", "pack_tokens", "pack_heads", "decode_rows")  # fmt: skip
     return placed(sm90.lay_out(made), *numbers)
 

@@ -6,7 +6,6 @@
 struct Header {
     int method;                            // of those that share a family's operator
     int sms, ctas_per_sm, causal;
-    int yields;                            // prefill leaves the tensor cores to decode between two turns (sm90)
     int prefill_works, decode_works;       // Work records of each side
     int pieces, deals;                     // of decode; what tickets ask for (sm80)
     int prefill_groups, decode_groups;     // arrival counters of tiles that are merged from parts

@@ -60,7 +60,9 @@ template <int kFan> struct Round {
     }
 };
 
-// A queue from which all CTAs draw: [0] the next piece, [1] CTAs that found it empty; zero between launches.
+// A queue from which all CTAs draw: [0] the next piece, [1] CTAs that found it empty; zero between launches. The list
+// itself says where it ends, with as many empty entries as there are CTAs: so a launch is the same for lists of any
+// length, a captured one too.
 using Queue = gptr<int>;
 DEV int draw(Queue queue, int lane) {
     int drawn = 0;
@@ -81,6 +83,9 @@ DEV void leave(Queue queue, int lane) {
     }
 }
 
+// Of a sum of weights; 0 where there was nothing to see.
+DEV float inverse_of(float l) { return l == 0.f ? 0.f : 1.f / l; }
+
 // Page ids of 32 pages of a sequence, one a lane, read from the table once for all of them. A page past the end repeats
 // the last valid one, so that no table entry beyond the sequence is ever used.
 struct PageWindow {
@@ -96,7 +101,8 @@ DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv
     const int page = row >> kv.page_shift, base = page & ~31;
     if (base != window.base) {
         window.base = base;
-        window.id = __ldg(kv.table + size_t(seq) * kv.stride + min(base + lane, (kv_len - 1) >> kv.page_shift));
+        const int last = (max(kv_len, 1) - 1) >> kv.page_shift;  // padding has no keys, and reads its first page
+        window.id = __ldg(kv.table + size_t(seq) * kv.stride + min(base + lane, last));
     }
     return {row & ((1 << kv.page_shift) - 1), window.id, page & 31};
 }

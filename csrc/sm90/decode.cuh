@@ -28,13 +28,13 @@ template <int D, int kRows> struct Smem {
 
 struct Params {
     gptr<const Work> work;
-    gptr<const int> chunks;    // [n_chunks + 1] first work of each chunk
+    gptr<const int> chunks;    // first work of each chunk, the end of the last, again and again
     gptr<uint16_t> out;        // [tokens x Hq, D]
     gptr<float> lse;           // [tokens x Hq], natural log; may be null
     Queue queue;               // of chunks
     gptr<float> part;          // partial results, kSlotFloats<D> each
     gptr<int> arrived;         // one a group: partials stored; 0 between launches
-    int n_chunks, num_q_heads, group, causal;
+    int num_q_heads, group, causal;
     int pack_shift;            // row n is token n >> pack_shift; the low bits are its head, in a pass over some of them
     int q_bytes;               // of the box that brings a panel of Q
     float scale_log2;
@@ -131,9 +131,11 @@ template <int D, int kRows, int kPage> struct Producer {
         c.q.fill(piece);
     }
     DEV void run() {
-        for (int chunk = blockIdx.x; chunk < p.n_chunks;) {
+        for (int chunk = blockIdx.x;;) {
+            int i = p.chunks[chunk];
             const int last = p.chunks[chunk + 1];
-            for (int i = p.chunks[chunk]; i < last; i++) {
+            if (i == last) break;
+            for (; i < last; i++) {
                 const Record w(p.work + i, lane);
                 const int seq = FIELD(w, seq), kv_len = FIELD(w, kv_len), head = FIELD(w, head), end = FIELD(w, end);
                 announce(w);
@@ -227,7 +229,7 @@ template <typename T, int D, int kRows> struct State {
         for (int i = 2 * j; i < 2 * j + 2; i++) {
             const int n = row(i, lane);
             if (!rows.real(n)) continue;
-            const float inverse = 1.f / l[i];
+            const float inverse = inverse_of(l[i]);
             const int at = w.q_row + (n >> rows.shift) * p.num_q_heads + (n & ((1 << rows.shift) - 1));
             const gptr<T> dst = ptr_cast<T>(p.out) + size_t(at) * D + warp * 16 + lane / 4;
 #pragma unroll

@@ -59,8 +59,8 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
         pc.init();
         dc.init();
         ptx::fence_mbar_init();
-        if (pp.units) maps.prefill.prefetch();
-        if (dp.n_chunks) maps.decode.prefetch();
+        maps.prefill.prefetch();
+        maps.decode.prefetch();
     }
     prefill::clear_padding<prefill::Smem<D, kPage, L::kGroups>, L::kGroups>(pp.pack, base, kThreads);
     __syncthreads();
@@ -184,29 +184,31 @@ static Maps maps_of(const HybridArgs& a, bool grouped) {
 }
 
 // `lists`, `counters` and `partials` hold first what is prefill's, then what is decode's, as pod/kernels/sm90.py lays
-// them out.
+// them out. The lists begin with the one number that is no list.
+constexpr int kFirstList = 4;
 template <int D> static size_t prefill_floats(const HybridArgs& a) {
     return size_t(a.prefill_slots) * a.prefill_rows * 8 * (D / 8 + 1);
 }
 static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / 16 * a.prefill_groups; }
 
 template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
-    return {device_ptr(reinterpret_cast<const Work*>(a.lists), a.prefill_works, "prefill_work"), out, lse,
+    return {device_ptr(reinterpret_cast<const Work*>(a.lists + kFirstList), a.prefill_works, "prefill_work"),
+            device_ptr(a.lists, 1, "yields"), out, lse,
             device_ptr(a.counters, 2, "counters of prefill"),
             device_ptr(a.partials, prefill_floats<D>(a), "partial results of prefill"),
-            device_ptr(a.counters + 4, prefill_arrivals(a), "prefill_arrived"), a.prefill_works, a.num_q_heads,
-            a.num_q_heads / a.num_kv_heads, a.causal, pack_of(a), a.yields, a.scale_log2};
+            device_ptr(a.counters + 4, prefill_arrivals(a), "prefill_arrived"), a.num_q_heads,
+            a.num_q_heads / a.num_kv_heads, a.causal, pack_of(a), a.scale_log2};
 }
 template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
-    const Work* const work = reinterpret_cast<const Work*>(a.lists) + a.prefill_works;
+    const Work* const work = reinterpret_cast<const Work*>(a.lists + kFirstList) + a.prefill_works;
     const size_t floats = size_t(a.decode_slots) * a.decode_rows * (D + 2);
     const int shift = decode_pack_shift(a), box_rows = a.decode_rows;
     return {device_ptr(work, a.decode_works, "decode_work"),
             device_ptr(reinterpret_cast<const int*>(work + a.decode_works), a.pieces + 1, "decode_chunks"), out, lse,
             device_ptr(a.counters + 2, 2, "counters of decode"),
             device_ptr(a.partials + prefill_floats<D>(a), floats, "partial results of decode"),
-            device_ptr(a.counters + 4 + prefill_arrivals(a), a.decode_groups, "decode_arrived"), a.pieces,
-            a.num_q_heads, a.num_q_heads / a.num_kv_heads, a.causal, shift, box_rows * 128, a.scale_log2};
+            device_ptr(a.counters + 4 + prefill_arrivals(a), a.decode_groups, "decode_arrived"), a.num_q_heads,
+            a.num_q_heads / a.num_kv_heads, a.causal, shift, box_rows * 128, a.scale_log2};
 }
 
 template <typename T, int D, int kPage, int kRows>
@@ -222,7 +224,7 @@ static void launch_kernel(const HybridArgs& a, const Maps& maps, Stream stream) 
 template <typename T, int D, int kRows>
 static void launch_any_page(const HybridArgs& a, Stream stream) {
     const bool grouped = a.table && a.page_tokens < prefill::kKeys;
-    if (grouped && a.prefill_works && !can_group(a))
+    if (grouped && a.prefill_works > a.sms && !can_group(a))  // more than the empty ones
         throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128 tokens and more");
     const Maps maps = maps_of(a, grouped);
     if (!grouped) return launch_kernel<T, D, 0, kRows>(a, maps, stream);

@@ -41,15 +41,15 @@ struct Share {
 };
 
 struct Params {
-    gptr<const Work> work;   // [units], longest first
+    gptr<const Work> work;   // of units, longest first; then some without tokens
+    gptr<const int> yields;  // leave the tensor cores to decode between turns
     gptr<uint16_t> out;
     gptr<float> lse;         // [tokens, Hq], natural log; may be null
     Queue queue;             // of units
     gptr<float> part;        // partial results of split tiles
     gptr<int> arrived;       // one a group and warp: partials stored; 0 between launches
-    int units, num_q_heads, group, causal;
+    int num_q_heads, group, causal;
     Pack pack;
-    int yields;              // leave the tensor cores to decode between turns
     float scale_log2;
 };
 
@@ -160,8 +160,9 @@ template <int D, int kPage, int kGroups> struct Producer {
         __syncwarp();
     }
     DEV void run() {
-        for (int unit = blockIdx.x; unit < p.units; tile.advance()) {
+        for (int unit = blockIdx.x;; tile.advance()) {
             const Record w(p.work + unit, lane);
+            if (FIELD(w, tokens) == 0) break;
             const int kv_head = FIELD(w, head) / p.group, begin = FIELD(w, begin);
             int n = FIELD(w, end) - 1;
             window.base = -1;
@@ -350,7 +351,7 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         l[r] = quad_sum(l[r]);
-        const float inverse = 1.f / l[r];
+        const float inverse = inverse_of(l[r]);
         const int token = p.pack.token(row + 8 * r), head = row + 8 * r - token * p.pack.heads;
         const bool real = token < share.tokens && head < share.heads;
         const size_t first = size_t(w.q_row + share.first_token + token) * p.num_q_heads + w.head;
@@ -419,7 +420,7 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
         // A row of the tile sees keys up to its token's position, or the whole sequence without a causal mask.
         const int begin = w.begin, unmasked = (p.causal ? w.pos0 + 1 : w.kv_len) / kKeys;
         const int token = p.pack.token(row), more = p.causal ? p.pack.token(row + 8) - token : 0;
-        const bool yields = p.yields && !decode_done;
+        const bool yields = __ldg(p.yields) && !decode_done;
         int n = w.end - 1;
         int last_seen = (p.causal ? w.pos0 + group * p.pack.next_token + token : w.kv_len - 1) - n * kKeys -
                         2 * (lane & 3);

@@ -30,7 +30,6 @@ class Header(NamedTuple):
     sms: int = 0
     ctas_per_sm: int = 1
     causal: int = 1
-    yields: int = 0
     prefill_works: int = 0  # work records of each side
     decode_works: int = 0
     pieces: int = 0  # of decode
@@ -69,12 +68,13 @@ class Kernel:
 def fake(trace_fields: int) -> Callable:
     """For tracing and compiling models: the results of an operator, empty."""
 
-    def results(kind, q, k, v, table, lists, counters, partials, header, scale, lse, trace):
+    def results(kind, q, k, v, table, lists, counters, partials, header, scale, lse, trace, into=None):
         import torch
 
+        out = q.new_empty(0) if into is not None else q.new_empty(q.shape)
         sums = q.new_empty((q.shape[0] if lse else 0, q.shape[1]), dtype=torch.float32)
         rows = (Header(*header).trace_rows if trace else 0, trace_fields)
-        return q.new_empty(q.shape), sums, q.new_empty(rows, dtype=torch.int64)
+        return out, sums, q.new_empty(rows, dtype=torch.int64)
 
     return results
 
@@ -99,9 +99,9 @@ class Placed:
         import torch
 
         stream = torch.cuda.current_stream(self.lists.device)
-        if stream == self.stream or _is_capturing(stream):
+        if stream == self.stream or is_capturing(stream):
             return
-        if self.stream is not None and not _is_capturing(self.stream):
+        if self.stream is not None and not is_capturing(self.stream):
             stream.wait_stream(self.stream)
         for x in (self.lists, self.counters, self.partials):
             x.record_stream(stream)
@@ -113,7 +113,7 @@ def place(schedule: Schedule, lay_out: Callable[[Schedule], Layout], device) -> 
     them, a captured one as well."""
     import torch
 
-    if device.type == "cuda" and _is_capturing(torch.cuda.current_stream(device)):
+    if device.type == "cuda" and is_capturing(torch.cuda.current_stream(device)):
         raise RuntimeError("plan: got a stream that captures a CUDA graph, allowed are a plan made before the capture "
                            "and a mask (causal) that it has run with before")  # fmt: skip
     header, lists, counters, floats = lay_out(schedule)
@@ -186,7 +186,7 @@ _first = threading.Lock()
 _staging_of = cache(Staging)
 
 
-def _is_capturing(stream) -> bool:
+def is_capturing(stream) -> bool:
     import torch
 
     with torch.cuda.stream(stream):
@@ -245,7 +245,7 @@ class Plan:
         return self._operators[trace, causal]
 
     def run(self, q, k_cache, v_cache, block_table=None, softmax_scale: float | None = None, causal: bool | None = None,
-            return_lse: bool = False, trace: bool = False):  # fmt: skip
+            return_lse: bool = False, trace: bool = False, out=None):  # fmt: skip
         """Launch on the current stream, without any check. Returns out, then the log-sum-exp and the trace where asked
         for: see pod.hybrid_attention."""
         work, operator = self.placed(causal), self.operator(trace, causal)
@@ -255,11 +255,12 @@ class Plan:
             if self.device.type == "cuda":
                 work.follow()
             try:
-                out, lse, rows = operator(*tensors, work.header, scale, return_lse, trace)
+                made, lse, rows = operator(*tensors, work.header, scale, return_lse, trace, out)
             except RuntimeError:
                 if self.device.type == "cpu":
                     work.counters.zero_()  # an emulated kernel may stop half-way
                 raise
+        out = made if out is None else out
         if not (return_lse or trace):
             return out
         return out, *([lse] if return_lse else []), *([self.kernel.trace(rows)] if trace else [])

@@ -11,6 +11,8 @@ from contextvars import copy_context
 from functools import partial
 from itertools import product
 
+import numpy as np
+
 from pod.batch import HEAD_DIMS, HybridBatch
 from pod.kernels import build
 from pod.kernels.build import DTYPES, Family
@@ -65,43 +67,55 @@ FAN = {"prefill": choose.FAN, "decode": 16}  # kFan of csrc/sm90/prefill.cuh and
 
 
 def counters_of(work: WorkList, side: str) -> int:
-    """Arrival counters of a tile in parts: one, and where there are two rounds of merging one more for each FAN."""
-    most = int(work.parts.max(initial=0))
-    return 1 if most <= FAN[side] else 1 + -(-most // FAN[side])
+    return counters_for(int(work.parts.max(initial=0)), side)
 
 
-def records(work: WorkList, schedule: Schedule, side: str) -> tuple:
+def counters_for(parts: int, side: str) -> int:
+    """Arrival counters of a tile in so many parts: one, and for two rounds of merging one more for each FAN."""
+    return 1 if parts <= FAN[side] else 1 + -(-parts // FAN[side])
+
+
+def records(work: WorkList, schedule: Schedule, side: str, counters: int | None = None) -> tuple:
     """The twelve columns of `Work` (csrc/sm90/common.cuh), which counts keys in blocks, and queries of decode in rows
-    of q, token by token and head by head."""
+    of q, token by token and head by head. counters: of a tile in parts, if not as few as can be."""
     batch = schedule.batch
     if side == "prefill":
         keys, queries, pos = schedule.shape.prefill_keys, (work.token, work.tokens, work.head), work.pos
     else:
         keys, pos = schedule.shape.decode_keys, work.head - work.kv_head * batch.group
         queries = (work.token * batch.num_q_heads + work.head, work.tokens, work.kv_head)
-    blocks = (work.begin // keys, -(-work.end // keys))
+    first = work.begin // keys
+    blocks = (first, first + work.blocks(keys))
     return (*queries, work.seq, pos, work.kv_len, *blocks, work.part, work.parts, work.partial,
-            work.group * counters_of(work, side))  # fmt: skip
+            work.group * (counters or counters_of(work, side)))  # fmt: skip
 
 
 def lay_out(s: Schedule) -> Layout:
-    """Counters: queues, arrivals of prefill, arrivals of decode."""
-    prefill, decode, head_dim = s.prefill, s.decode, s.batch.head_dim
-    rows, decode_rows = s.shape.prefill_rows, s.shape.decode_rows
+    """Lists: whether prefill yields, as a line of four; records; where pieces begin. As many empty records and pieces
+    as there are CTAs end them. Counters: queues, arrivals of prefill, arrivals of decode."""
+    prefill, decode = s.prefill, s.decode
+    pieces = np.append(decode.pieces, np.full(s.sms, decode.pieces[-1]))
     header = Header(
         method=decide.METHODS.index("cta"),  # one launch
-        sms=s.sms, causal=int(s.causal), yields=int(s.yields), prefill_works=len(prefill),
-        decode_works=len(decode), pieces=len(decode.pieces) - 1,
+        sms=s.sms, causal=int(s.causal), prefill_works=len(prefill) + s.sms, decode_works=len(decode),
+        pieces=len(pieces) - 1,
         prefill_groups=prefill.groups * counters_of(prefill, "prefill"),
         decode_groups=decode.groups * counters_of(decode, "decode"),
         prefill_slots=prefill.partials, decode_slots=decode.partials,
-        prefill_rows=rows, pack_tokens=s.pack.tokens, pack_heads=s.pack.heads, decode_rows=decode_rows,
+        prefill_rows=s.shape.prefill_rows, pack_tokens=s.pack.tokens, pack_heads=s.pack.heads,
+        decode_rows=s.shape.decode_rows,
         trace_rows=s.sms,
     )  # fmt: skip
-    floats = prefill.partials * rows * 8 * (head_dim // 8 + 1) + decode.partials * decode_rows * (head_dim + 2)
-    counters = 4 + rows // 16 * header.prefill_groups + header.decode_groups
-    lists = (records(prefill, s, "prefill"), records(decode, s, "decode"), decode.pieces)
-    return Layout(header, lists, counters, floats)
+    empty = np.zeros(12 * s.sms, np.int32)
+    lists = ([int(s.yields), 0, 0, 0], records(prefill, s, "prefill"), empty, records(decode, s, "decode"), pieces)
+    return Layout(header, lists, *memory(header, s.batch.head_dim))
+
+
+def memory(header: Header, head_dim: int) -> tuple[int, int]:
+    """How many counters, and floats of partial results."""
+    prefill_floats = header.prefill_slots * header.prefill_rows * 8 * (head_dim // 8 + 1)
+    decode_floats = header.decode_slots * header.decode_rows * (head_dim + 2)
+    return 4 + header.prefill_rows // 16 * header.prefill_groups + header.decode_groups, prefill_floats + decode_floats
 
 
 # ---------------------------------------------------------------- the method
@@ -123,7 +137,7 @@ def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) ->
     import torch
 
     device = torch.device(device)
-    _check(device)
+    check_device(device)
     made = Plan(batch, method, device, KERNEL, partial(decide.hopper, batch, build.sm_count(device), **choice))
     made.operator()  # a build in the first call would spoil what is timed there
     return made
@@ -131,7 +145,7 @@ def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) ->
 
 def build_for(batch: HybridBatch, device) -> None:
     """All kinds that lengths may ask for, side by side."""
-    _check(device)
+    check_device(device)
     rows = {roles.rows for roles in choose.possible_roles(batch.group)} | ({ALONE} if batch.head_dim == 64 else set())
     with ThreadPoolExecutor() as pool:
         kinds = [kind(batch.dtype, batch.head_dim, n) for n in sorted(rows)]
@@ -140,6 +154,6 @@ def build_for(batch: HybridBatch, device) -> None:
         built.result()
 
 
-def _check(device) -> None:
+def check_device(device) -> None:
     if not available(device):
         raise ValueError(f"device: got {str(device)!r}, the Hopper method needs a GPU of compute capability 9.0")

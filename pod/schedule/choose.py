@@ -21,7 +21,6 @@ from pod.schedule.work import (
     Pack,
     Shape,
     Side,
-    WorkList,
     pass_count,
 )
 
@@ -217,17 +216,18 @@ PREFILL_FLOPS = 700e12  # FLOP/s that the prefill side reaches alone on long chu
 FITTED_SMS = 132  # the rates and times below are of a whole H200; 104 plans of prefill alone are met to 5 % on average
 BLOCK_US = {128: 1.5, 64: 1.2}  # of prefill: 128 rows by 128 keys of a head on one SM, by head_dim
 WIDE_COST = 1.16  # time of a block of the wide tile over that of the other
-# Of a piece, of one that is a part, and of each step of merging, in blocks.
-PIECE_COST, PART_COST, MERGE_COST = 0.5, 2.9, 0.4
+# Of a piece, of one that is a part, and of each step of merging, in tenths of a block.
+PIECE_COST, PART_COST, MERGE_COST = 5, 29, 4
 FAN = 8  # parts of prefill that are merged at a time: csrc/sm90/prefill.cuh
 SHORTEST_PART = 2  # blocks of a part of prefill
+SHARES, BINS = (2, 3, 4, 5, 6, 8, 12, 16), 16  # quarters of an SM's share that are tried; see prefill_time
 DECODE_BYTES = 4.25e12  # bytes/s of KV that decode reads alone
 PREFILL_BYTES = 3.8e12  # that prefill reads alone where its rows are few
 DRAM_BYTES = 4.4e12  # that both sides read together at most
 TILE_PIECE_US = 2.2  # what beginning a piece of decode costs
 IN_DOUBT = 1.12  # decode, which overlaps: all as prefill must be so much faster
 TOGETHER = 0.2  # of the shorter side is felt when both run
-BESIDE = 0.7  # of decode's time, in which prefill may take it easy
+BESIDE = 7  # tenths of decode's time, in which prefill may take it easy
 MIN_TILES = 4  # of a range of decode: below, merging more parts costs more than it saves
 # What merging the parts of a head costs, and what beginning another part costs.
 MERGE_US, BORDER_US = 5.0, 1.0
@@ -285,7 +285,8 @@ def _prefill_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, sms
     blocks = (kv_lens - (q_lens - 1) / 2 if batch.causal else kv_lens) / PERSISTENT.prefill_keys
     even = float((tiles * blocks).sum()) / sms
     parts = int(np.ceil(blocks.max() / max(even, SHORTEST_PART)))
-    pieces = PIECE_COST * max(1.0, float(tiles.sum()) / sms) + PART_COST * (parts > 1) + MERGE_COST * merge_steps(parts)
+    pieces = PIECE_COST * max(1.0, float(tiles.sum()) / sms) + PART_COST * (parts > 1)
+    pieces = (pieces + MERGE_COST * int(merge_steps(np.array(parts)))) / 10
     memory = kv_us(batch.head_dim, int(kv_lens.sum()) * batch.num_kv_heads, PREFILL_BYTES)
     return max((even * cost + pieces) * BLOCK_US[batch.head_dim], memory)
 
@@ -300,65 +301,86 @@ def tile_us(head_dim: int) -> float:
     return kv_us(head_dim, PERSISTENT.decode_keys, DECODE_BYTES / FITTED_SMS)
 
 
-def decode_us(head_dim: int, work: WorkList, sms: int) -> float:
-    """That decode would take alone."""
-    return int(work.blocks(PERSISTENT.decode_keys).sum()) * tile_us(head_dim) / sms
+def pad(head_dim: int) -> int:
+    """Tiles of decode that beginning a piece costs."""
+    return round(TILE_PIECE_US / tile_us(head_dim))
 
 
-def prefill_yields(head_dim: int, prefill: WorkList, decode: WorkList, sms: int) -> bool:
-    """Whether decode would end last and so deserves the tensor cores between two turns of prefill.
+# Prefill's times in whole numbers, tenths of a block: the plan on the device must find the same ones.
+FRACTION = 24  # bits of what is finer
 
-    The tensor cores serve waiting warps in turn. With two prefill warpgroups queueing, decode gets every third product;
-    when they hand over only at the end of a turn, every second, at the price of 10 % of prefill's own rate.
+
+class Ticks(NamedTuple):
+    """What takes how long on so many SMs, in 2^-FRACTION tenths of a block of prefill."""
+
+    tile: int  # of decode, alone
+    key: int  # and value of one KV head, for prefill to read
+    sms: int
+
+    def beside(self, tiles: int, keys: int) -> int:
+        """Tenths of a block that prefill may take: most of decode's, or what memory takes to read its keys."""
+        return max(tiles * self.tile * BESIDE // 10, keys * self.key) >> FRACTION
+
+    def decode_is_last(self, blocks: int, tiles: int) -> bool:
+        """Whether decode would end last and so deserves the tensor cores between two turns of prefill.
+
+        The tensor cores serve waiting warps in turn. With two prefill warpgroups queueing, decode gets every third
+        product; when they hand over only at the end of a turn, every second, at the price of 10 % of prefill's own
+        rate.
+        """
+        return 0 < (10 * blocks << FRACTION) < tiles * self.tile * self.sms
+
+
+def ticks(head_dim: int, sms: int) -> Ticks:
+    scale = 10 * (1 << FRACTION) / BLOCK_US[head_dim]
+    return Ticks(round(tile_us(head_dim) / sms * scale), round(kv_us(head_dim, 1, PREFILL_BYTES) * scale), sms)
+
+
+def prefill_lengths(total: int, longest: int, sms: int) -> np.ndarray:
+    """Of a part, in sixteenths of a block: even shares of the longest tile, and some of an SM's. None is shorter than
+    the least of these: that bounds the number of parts, for which the plan on the device has room."""
+    shares = [4 * total * n // sms for n in SHARES]
+    return np.maximum([16 * longest // n for n in range(1, 9)] + shares, shares[0])
+
+
+def prefill_parts(blocks: np.ndarray, workers: int, beside: int = 0, fixed=None) -> tuple[np.ndarray, int]:
+    """In how many parts each tile's keys are cut, and about how long that takes, in tenths of a block. All parts aim at
+    one length, the one with which workers end first: short tiles stay whole beside long ones in parts. `beside`:
+    tenths that there is time for anyway; then the fewest parts do that end before. `fixed`: parts that are given."""
+    tiles = np.bincount(blocks)
+    sizes = np.flatnonzero(tiles)
+    if fixed is not None:
+        parts = np.minimum(fixed, blocks)
+        return parts, int(prefill_time(blocks, np.ones_like(blocks), parts[None], workers)[0])
+    lengths = np.sort(prefill_lengths(int(blocks.sum()), int(sizes[-1]), workers))[::-1]
+    parts = -(-16 * sizes // np.maximum(lengths, 16 * SHORTEST_PART)[:, None])
+    parts = np.minimum(parts, MOST_PARTS)
+    times = prefill_time(sizes, tiles[sizes], parts, workers)
+    soon = times < beside
+    best = int(np.argmax(soon) if soon.any() else np.argmin(times))
+    tiles[sizes] = parts[best]
+    return tiles[blocks], int(times[best])
+
+
+def prefill_time(sizes: np.ndarray, tiles: np.ndarray, parts: np.ndarray, workers: int) -> np.ndarray:
+    """Of so many tiles of so many blocks, each size in so many parts, for every row of `parts`; in tenths of a block.
+
+    No sooner than an even share; and where n pieces are at least so long, some worker has n / workers of them, rounded
+    up: on average, that tells the end of a queue to 1 %. Lengths are told apart in BINS.
     """
-    if not len(prefill) or not len(decode):
-        return False
-    blocks = int(prefill.blocks(PERSISTENT.prefill_keys).sum())
-    return blocks * BLOCK_US[head_dim] / sms < decode_us(head_dim, decode, sms)
+    cost = 10 * -(-sizes // parts) + PIECE_COST + PART_COST * (parts > 1)
+    pieces, most = tiles * parts, cost.max(axis=1, keepdims=True) + 1
+    row, bins = np.indices(cost.shape)[0], cost * BINS // most
+    counts = np.bincount((row * BINS + bins).ravel(), pieces.ravel(), len(parts) * BINS).reshape(-1, BINS)
+    at_least = counts[:, ::-1].cumsum(axis=1)[:, ::-1].astype(np.int64)
+    length = np.minimum((2 * np.arange(BINS) + 1) * most // (2 * BINS), most - 1)
+    even, crowded = -(-(cost * pieces).sum(axis=1) // workers), (length * -(-at_least // workers)).max(axis=1)
+    return np.maximum(even, crowded) + MERGE_COST * merge_steps(parts.max(axis=1))
 
 
-def makespan(lengths: np.ndarray, workers: int) -> float:
-    """About when workers have finished pieces of these lengths, longest first: dealt out to and fro, so that nobody
-    need simulate a queue."""
-    dealt = np.zeros((-(-len(lengths) // workers), workers))
-    dealt.ravel()[: len(lengths)] = -np.sort(-lengths)
-    dealt[1::2] = dealt[1::2, ::-1]
-    return float(dealt.sum(0).max(initial=0.0))
-
-
-def time_anyway(side: Side, decode: WorkList, head_dim: int, sms: int) -> float:
-    """That prefill may take, in blocks: most of decode's, or what memory takes to read its keys."""
-    memory = kv_us(head_dim, int(side.kv_len.sum()) * side.kv_heads, PREFILL_BYTES)
-    return max(BESIDE * decode_us(head_dim, decode, sms), memory) / BLOCK_US[head_dim]
-
-
-def prefill_parts(blocks: np.ndarray, workers: int, beside: float = 0.0) -> np.ndarray:
-    """In how many parts each tile's keys are cut. All parts aim at one length, the one with which workers end first:
-    short tiles stay whole beside long ones in parts. `beside`: blocks that there is time for anyway; then the fewest
-    parts do that end before."""
-    even, longest = blocks.sum() / workers, int(blocks.max(initial=1))
-    lengths = {longest, *(longest / n for n in range(2, 9)), *(even / n for n in (0.5, 1, 2, 3, 4))}
-    best, best_time = np.ones_like(blocks), np.inf
-    for length in sorted(lengths, reverse=True):
-        parts = np.ceil(blocks / max(length, SHORTEST_PART) - 1e-9).astype(int)
-        parts = np.minimum(np.maximum(parts, 1), MOST_PARTS)
-        time = prefill_time(np.repeat(np.ceil(blocks / parts), parts), np.repeat(parts, parts), workers)
-        if time < best_time:
-            best, best_time = parts, time
-        if time < beside:
-            break
-    return best
-
-
-def prefill_time(blocks: np.ndarray, parts: np.ndarray, workers: int) -> float:
-    """Of pieces of so many blocks, of tiles in so many parts; in blocks."""
-    time = makespan(blocks + PIECE_COST + PART_COST * (parts > 1), workers)
-    return time + MERGE_COST * merge_steps(int(parts.max(initial=1)))
-
-
-def merge_steps(parts: int) -> int:
+def merge_steps(parts: np.ndarray) -> np.ndarray:
     """Parts that are read one after the other until all are in: where there are many, in two rounds."""
-    return 0 if parts == 1 else parts if parts <= FAN else FAN + -(-parts // FAN)
+    return np.where(parts == 1, 0, np.where(parts <= FAN, parts, FAN + -(-parts // FAN)))
 
 
 def cheapest_parts(units: int, tiles: int, workers: int, tile_us: float) -> int | None:

@@ -109,10 +109,11 @@ FIXED = (32, 48)  # blocks of prefill and tiles of decode of a part that does no
 
 
 def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None, yields: bool | None = None,
-           parts: int | None = None, roles: choose.Roles | None = None, invariant: bool = False,
-           causal: bool = True) -> Schedule:  # fmt: skip
+           parts: int | None = None, roles: choose.Roles | None = None, pack: Pack | None = None,
+           invariant: bool = False, causal: bool = True) -> Schedule:  # fmt: skip
     """One persistent CTA an SM. splits: parts of a prefill tile; weights: of the ranges of decode, equal unless named;
-    parts: of every head of decode instead of ranges; roles: see choose.roles; yields: see choose.prefill_yields.
+    parts: of every head of decode instead of ranges; roles: see choose.roles; pack: of a tile of prefill; yields: see
+    choose.Ticks.
 
     invariant: nothing about a sequence's computation depends on the others, to the bit; only who does it, and when."""
     if roles is None:
@@ -120,39 +121,35 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     chunks, singles = sides(batch, roles.tokens)
     shape = replace(PERSISTENT, decode_rows=roles.rows)
     ranges = hopper_pieces(singles, sms, batch.head_dim, weights, parts, roles.rows, invariant)
-    pack, work = WHOLE, empty()
+    ticks, tiles = choose.ticks(batch.head_dim, sms), int(ranges.blocks(shape.decode_keys).sum())
+    work = empty()
     if len(chunks.seq):
-        beside = choose.time_anyway(chunks, ranges, batch.head_dim, sms)
-        shapes = (shape,) if invariant or len(singles.seq) or batch.head_dim > 64 else (shape, WIDE)
-        rest = (sms, batch.head_dim, causal, splits, beside, invariant)
-        made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in shapes]
+        beside = ticks.beside(tiles, int(chunks.kv_len.sum()) * batch.num_kv_heads)
+        alone = not len(singles.seq) and batch.head_dim == 64 and not (invariant or pack)
+        rest = (sms, batch.head_dim, causal, splits, pack, beside, invariant)
+        made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in ((shape, WIDE) if alone else (shape,))]
         _, pack, work, shape = min(made, key=lambda m: m[0])
-    yields = choose.prefill_yields(batch.head_dim, work, ranges, sms) if yields is None else yields
-    return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields, pack=pack)
+    yields = ticks.decode_is_last(int(work.blocks(shape.prefill_keys).sum()), tiles) if yields is None else yields
+    return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields, pack=pack or WHOLE)
 
 
-def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: bool, splits: int | None, beside: float,
-                    invariant: bool) -> tuple[float, Pack, WorkList]:  # fmt: skip
+def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: bool, splits: int | None,
+                    pack: Pack | None, beside: int, invariant: bool) -> tuple[float, Pack, WorkList]:  # fmt: skip
     """Also about how long they take."""
     keys, rows = shape.prefill_keys, shape.prefill_rows
-    pack = prefill.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows)
+    pack = pack or (prefill.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
     tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
     blocks = -(-tiles.end // keys)
-    if invariant:
-        splits = -(-blocks // FIXED[0])
-    elif splits is None:
-        splits = choose.prefill_parts(blocks, sms, beside)
-    work = prefill.cut(tiles, splits, keys)
-    time = choose.prefill_time(work.blocks(keys), work.parts, sms) * (choose.WIDE_COST if shape == WIDE else 1.0)
-    return time, pack, work
+    fixed = -(-blocks // FIXED[0]) if invariant else splits
+    parts, time = choose.prefill_parts(blocks, sms, beside, fixed)
+    return time * (choose.WIDE_COST if shape == WIDE else 1.0), pack, prefill.cut(tiles, parts, keys)
 
 
 def hopper_pieces(side: Side, sms: int, head_dim: int, weights=None, parts: int | None = None,
                   rows: int = PERSISTENT.decode_rows, invariant: bool = False) -> WorkList:  # fmt: skip
     """Decode in ranges across borders of heads and requests, in `parts` of every head, or in parts of one length."""
     if not invariant:
-        pad = round(choose.TILE_PIECE_US / choose.tile_us(head_dim))
-        return hopper_ranges(side, sms, weights, parts=parts, rows=rows, pad=pad)
+        return hopper_ranges(side, sms, weights, parts=parts, rows=rows, pad=choose.pad(head_dim))
     keys = PERSISTENT.decode_keys
     return decode.split_k(side, -(-side.kv_len // (FIXED[1] * keys)), keys, rows)
 
@@ -170,6 +167,7 @@ def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MI
 
     def cuts(blocks: np.ndarray) -> np.ndarray:
         ranges = max(1, min(workers // alike, int(blocks.sum()) // least))
-        return decode.weighted_cuts(blocks, np.ones(ranges) if weights is None else weights[:ranges], pad)
+        shares = np.ones(ranges, int) if weights is None else np.asarray(weights, float)[:ranges]
+        return decode.weighted_cuts(blocks, shares, pad)
 
     return decode.stream_k(side, cuts, keys, rows, alike)

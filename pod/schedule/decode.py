@@ -23,7 +23,7 @@ def split_k(side: Side, parts: np.ndarray | int, keys: int, heads: int) -> WorkL
     if len(side.seq) == 0:
         return empty()
     head = passes(side, heads)
-    blocks = -(-side.kv_len // keys)
+    blocks = np.maximum(1, -(-side.kv_len // keys))
     parts = np.minimum(np.minimum(parts, blocks), MOST_PARTS)
 
     # Units (request, pass) in order of the length of their parts, and within a unit its parts.
@@ -59,10 +59,13 @@ def equal_cuts(blocks: np.ndarray, workers: int) -> np.ndarray:
 def weighted_cuts(blocks: np.ndarray, weights: np.ndarray, pad: int = 0) -> np.ndarray:
     """A range for each weight, as long as it says, where beginning a unit counts as `pad` blocks."""
     ends = np.cumsum(blocks)
-    shares, padded = np.cumsum(np.asarray(weights, float)), ends + pad * np.arange(1, len(blocks) + 1)
-    at = shares / shares[-1] * padded[-1]
-    unit = np.minimum(np.searchsorted(padded, at - 1e-6), len(blocks) - 1)
-    left = np.clip(padded[unit] - np.rint(at).astype(np.int64), 0, blocks[unit])  # of the unit, behind the cut
+    shares, padded = np.cumsum(weights), ends + pad * np.arange(1, len(blocks) + 1)
+    if shares.dtype.kind == "f":
+        at = np.rint(shares / shares[-1] * padded[-1]).astype(int)
+    else:  # as the plan on the device has it
+        at = shares * padded[-1] // shares[-1]
+    unit = np.minimum(np.searchsorted(padded, at), len(blocks) - 1)
+    left = np.clip(padded[unit] - at, 0, blocks[unit])  # of the unit, behind the cut
     cuts = np.unique(ends[unit] - left)
     return cuts[cuts > 0]
 
@@ -99,21 +102,22 @@ def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, he
     head = passes(side, heads)
     first = np.arange(0, len(head[0]), alike)
     request, first = np.repeat(np.arange(len(side.seq)), len(first)), np.tile(first, len(side.seq))
-    blocks = -(-side.kv_len // block)[request]
+    blocks = np.maximum(1, -(-side.kv_len // block))[request]
     cuts = cut(blocks)
     at, unit, begin, end = segments(blocks, cuts)
     parts = np.bincount(unit)
     _, part, partial, group, partials, groups = number_parts(parts)
 
     # Every segment once for each of the passes that are cut alike: piece at * alike + i has those of the i-th.
-    s, i = np.divmod(np.arange(len(unit) * alike), alike)
-    piece = at[s] * alike + i
-    order = np.argsort(piece, kind="stable")
-    s, i = s[order], i[order]
+    starts = np.searchsorted(at, np.arange(len(cuts) + 1))
+    pieces = (alike * starts[:-1, None] + np.diff(starts)[:, None] * np.arange(alike)).ravel()
+    row = np.arange(len(unit))[:, None] - starts[at][:, None] + pieces.reshape(-1, alike)[at]
+    order = np.empty(row.size, int)
+    order[row.ravel()] = np.arange(row.size)
+    s, i = np.divmod(order, alike)
     u = unit[s]
     r, of, p = request[u], first[u] + i, parts[u]
     keys = (begin[s] * block, np.minimum(end[s] * block, side.kv_len[r]))
     numbers = (part[s], p, partial[s] * alike + i * p, group[s] * alike + i)
-    pieces = np.searchsorted(piece[order], np.arange(len(cuts) * alike + 1))
     columns = _columns(side, r, head, of)
-    return WorkList(*columns, *keys, *numbers, pieces, partials * alike, groups * alike)
+    return WorkList(*columns, *keys, *numbers, np.append(pieces, len(order)), partials * alike, groups * alike)

@@ -58,7 +58,7 @@ def tiles(side: Side, pack: Pack, causal: bool = True) -> Tiles:
     first = (np.arange(len(chunk)) - (np.cumsum(counts) - counts)[chunk]) * step
     tokens = np.minimum(step, side.q_len[chunk] - first)
     pos = (side.kv_len - side.q_len)[chunk] + first
-    end = pos + tokens if causal else side.kv_len[chunk]
+    end = np.maximum(1, pos + tokens if causal else side.kv_len[chunk])  # padding sees nothing, and is a tile
     # Each for every group of heads.
     head, heads, kv_head = passes(side, pack.heads)
     block, of = (x.ravel() for x in np.indices((len(chunk), len(head))))
@@ -76,7 +76,7 @@ def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
     """Longest first, so that the last to be drawn are short. But a sequence whose K and V have no room in L2 comes as a
     whole, some of its KV heads at a time that do have room: DRAM is decode's. Such sequences come first, they are the
     longest."""
-    together = np.clip(L2_SHARE // (made.kv_len * head_dim * 4), 1, side.kv_heads)
+    together = np.clip(L2_SHARE // (np.maximum(made.kv_len, 1) * head_dim * 4), 1, side.kv_heads)
     whole = together == side.kv_heads
     sequence = [np.where(whole, 0, column) for column in (made.kv_head // together, made.seq, -made.kv_len)]
     blocks = -(-made.end // block)

@@ -30,10 +30,10 @@ class Side(NamedTuple):
 
 
 def sides(batch: HybridBatch, tokens: int = 1) -> tuple[Side, Side]:
-    """Prefill and decode: sequences with more than so many new tokens, and the others."""
+    """Prefill and decode: sequences with more than so many new tokens, and those with as many or fewer."""
     q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
     token, heads = np.cumsum(q_lens) - q_lens, (batch.num_q_heads, batch.num_kv_heads)
-    which = (np.flatnonzero(q_lens > tokens), np.flatnonzero(q_lens <= tokens))
+    which = (np.flatnonzero(q_lens > tokens), np.flatnonzero((q_lens <= tokens) & (q_lens > 0)))
     return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
 
 
@@ -91,8 +91,8 @@ class WorkList:
         return np.diff(keys[self.pieces])
 
     def blocks(self, keys: int) -> np.ndarray:
-        """Blocks of so many keys that each row reads."""
-        return -(-self.end // keys) - self.begin // keys
+        """Blocks of so many keys that each row reads: one at least, where padding sees nothing."""
+        return np.maximum(1, -(-self.end // keys) - self.begin // keys)
 
 
 COLUMNS = tuple(f.name for f in fields(WorkList))[:14]

@@ -70,6 +70,12 @@ class PagedPool:
     def release(self, request: Request) -> None:
         self.free += reversed(self.tables.pop(request.id))
 
+    def forget(self, request: Request) -> None:
+        """It comes no more: whatever it holds, here or in host memory, is free."""
+        if request.id in self.tables:
+            self.release(request)
+        self.swap_free += reversed(self.swapped.pop(request.id, []))
+
     def can_swap_out(self, request: Request) -> bool:
         return len(self.tables[request.id]) <= len(self.swap_free)
 

@@ -105,6 +105,11 @@ class Engine:
         event.stages = [(end - busy, end)] if busy else []
         return end
 
+    def forget(self, request: Request) -> None:
+        """Its answer has been read, or nobody wants it any more."""
+        for kept in (self.texts, self.held, self.on_host):
+            kept.pop(request.id, None)
+
     def run(self, step: Step):
         """Logits of the rows that predict, on the device."""
         import torch

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--{option}: got {getattr(args, name)}, allowed are integers >= 1")
     if args.log:
         check_place(args.log)
-    group, device, dtype = _place(args.device)
+    group, device, dtype = place(args.device)
     try:
         check_cpu(args.attention, dtype, device)
         return _generate(args, group, device, dtype)
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             dist.destroy_process_group()
 
 
-def _place(device: str | None):
+def place(device: str | None):
     """This process's group, device and dtype."""
     import torch
 

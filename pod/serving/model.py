@@ -127,7 +127,8 @@ class Llama:
         import torch
 
         half = torch.arange(0, self.shape.head_dim, 2, device=self.device).float() / self.shape.head_dim
-        angles = torch.outer(torch.arange(self.context, device=self.device).float(), self.shape.rope_base**-half)
+        turns = self.shape.rope_base**-half / torch.tensor(self.shape.rope_factors or 1.0, device=self.device)
+        angles = torch.outer(torch.arange(self.context, device=self.device).float(), turns)
         angles = torch.cat([angles, angles], -1)[:, None]
         return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
 

@@ -84,3 +84,52 @@ SAMPLERS = {
     "packed": Sampler(draw_together, read_together),
     "loop, packed": Sampler(draw_one_by_one, read_together),
 }
+
+
+# ---------------------------------------------------------------- the server's: every request as it asked
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a request wants its tokens drawn. Temperature 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0  # draw among the likeliest tokens that together are so probable
+    seed: int = 0
+
+
+def draw_each(logits, samplings: Sequence[Sampling], places: Sequence[int]):
+    """A token for every row [n, vocab] -> [n]. The number that decides about a token depends on the seed and on its
+    place in the answer alone: neither company nor preemption changes a draw."""
+    import torch
+
+    tokens = logits.argmax(-1)
+    rows = [i for i, sampling in enumerate(samplings) if sampling.temperature > 0]
+    if rows:
+        column = lambda values: torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]  # noqa: E731
+        asked = [samplings[i] for i in rows]
+        scores = logits[rows].double()
+        scores = (scores - scores.amax(-1, keepdim=True)) / column([s.temperature for s in asked])
+        likely = _likeliest(torch.softmax(scores, -1), column([s.top_p for s in asked]))
+        sums = likely.cumsum(-1)
+        numbers = column([_number(samplings[i].seed, places[i]) for i in rows])
+        tokens[rows] = torch.searchsorted(sums, numbers * sums[:, -1:], right=True)[:, 0]
+    return tokens
+
+
+def _likeliest(probabilities, top_p):
+    """All but the likeliest tokens that together have `top_p` are 0."""
+    import torch
+
+    some = (top_p < 1)[:, 0].nonzero()[:, 0]  # to sort is dear
+    ordered, order = probabilities[some].sort(dim=-1, descending=True, stable=True)
+    beyond = ordered.cumsum(-1) - ordered >= top_p[some]
+    kept = torch.zeros_like(ordered).scatter(-1, order, ordered.masked_fill(beyond, 0))
+    return probabilities.index_copy(0, some, kept)
+
+
+def _number(seed: int, place: int) -> float:
+    """From 0 to below 1, in steps wide enough that a product with it stays below the other factor."""
+    from numpy.random import Philox
+
+    return (Philox(key=seed % 2**64, counter=place).random_raw() >> 32) / 2**32

@@ -24,6 +24,7 @@ class Shape:
     context: int = 4096  # tokens that the model was trained for
     rope_base: float = 10000.0  # the slowest rotation of the positional embedding turns once in about so many tokens
     norm_eps: float = 1e-5
+    rope_factors: tuple[float, ...] = ()  # by so much slower does each rotation turn, slowest last (Llama 3.1 on)
 
     @property
     def matrices(self) -> tuple[tuple[int, int], ...]:

@@ -15,6 +15,7 @@ from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
 from pod.serving.events import Log
 from pod.serving.model import Llama, random_weights
+from pod.serving.sampler import Sampling
 from pod.serving.schedulers import SWAP, VLLM, Orca, Sarathi, SarathiV1, Static
 from pod.serving.shapes import Shape
 from pod.serving.step import predicting
@@ -164,3 +165,18 @@ def test_an_answer_without_end_is_the_models_matter_not_the_pools(monkeypatch, c
     monkeypatch.setattr(smollm, "load", lambda device, dtype, group: (model, file))
     assert main(["generate", "hello", "--device", "cpu", "--tokens", "99999999999"]) == 1
     assert "5 tokens and 99999999999 to come, Tiny takes 64 in all" in capsys.readouterr().out
+
+
+@needs_model
+def test_the_server_gives_each_of_six_at_once_what_it_gives_him_alone(loaded):
+    """tests/serving/load_server.py asks the same of 64 streams over HTTP."""
+    served = pytest.importorskip("served", reason="the server's packages are not installed: pip install -e '.[dev]'")
+    model, file = loaded
+    one = served.service(model, file, pages=500, chunk=64)
+    ways = [served.GREEDY, Sampling(0.8, 0.9, 1), Sampling(1.0, 1.0, 2)]
+    asked = [(file.chat(question), 8 + i, ways[i % 3]) for i, question in enumerate(QUESTIONS * 2)]
+    alone = [served.Listener(one, *request).rest() for request in asked]
+    together = [served.Listener(one, *request) for request in asked]
+    assert [listener.rest() for listener in together] == alone
+    assert "Paris" in served.text(alone[0]) and served.nothing_is_kept(one)
+    one.close()

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pod.serving.sampler import SAMPLERS  # noqa: E402
+from pod.serving.sampler import SAMPLERS, Sampling, draw_each  # noqa: E402
 
 VOCAB, ROWS, ROUNDS = 24, 250, 40
 
@@ -82,3 +82,47 @@ def test_log_probabilities_are_those_of_the_tokens(name):
 def test_wrong_temperatures_are_named(temperatures):
     with pytest.raises(ValueError, match="^temperatures: got"):
         SAMPLERS["packed"](torch.zeros(2, 4), temperatures)
+
+
+# ---------------------------------------------------------------- the server's sampler
+
+
+def drawn(logits, sampling, count=10_000):
+    """One row drawn at many places of an answer."""
+    rows = logits.expand(count, len(logits))
+    return torch.bincount(draw_each(rows, [sampling] * count, range(count)), minlength=len(logits))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_draws_by_number_have_the_distribution_of_the_softmax(temperature, logits):
+    counts = drawn(logits, Sampling(temperature, seed=5))
+    assert chi_square_p(counts, torch.softmax(logits / temperature, 0) * 10_000) > 1e-3
+    assert chi_square_p(counts, torch.softmax(logits / temperature * 0.9, 0) * 10_000) < 1e-3
+
+
+def test_top_p_keeps_the_likeliest_that_together_have_it(logits):
+    probabilities, order = torch.softmax(logits, 0).sort(descending=True)
+    kept = int((probabilities.cumsum(0) < 0.6).sum()) + 1
+    counts = drawn(logits, Sampling(top_p=0.6, seed=5))
+    assert set(counts.nonzero()[:, 0].tolist()) == set(order[:kept].tolist())
+    expected = probabilities[:kept] / probabilities[:kept].sum() * 10_000
+    assert chi_square_p(counts[order[:kept]], expected) > 1e-3
+
+
+def test_the_smallest_top_p_and_temperature_are_greedy(logits):
+    rows = torch.stack([logits, logits.flip(0)])
+    for sampling in (Sampling(0.0), Sampling(top_p=5e-324), Sampling(5e-324), Sampling(0.0, top_p=0.5)):
+        assert draw_each(rows, [sampling] * 2, [0, 1]).tolist() == rows.argmax(-1).tolist()
+
+
+def test_a_draw_depends_on_seed_and_place_and_not_on_company(logits):
+    ways = [Sampling(t, p, seed) for t in (0.0, 0.8, 1.5) for p in (0.5, 1.0) for seed in (-(2**63), 0, 2**63 - 1)]
+    rows = torch.randn(len(ways), VOCAB, generator=torch.Generator().manual_seed(1))
+    places = list(range(7, 7 + len(ways)))
+    together = draw_each(rows, ways, places).tolist()
+    alone = [draw_each(rows[i : i + 1], [ways[i]], [places[i]]).item() for i in range(len(ways))]
+    assert together == alone
+    answers = {
+        seed: [draw_each(logits[None], [Sampling(1.5, seed=seed)], [i]).item() for i in range(30)] for seed in (1, 2)
+    }
+    assert answers[1] != answers[2] and len(set(answers[1])) > 5

@@ -16,7 +16,6 @@ from pod.kernels import sm90
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.show import style
-from pod.schedule import choose
 
 FIGURE = Figure(
     id="hopper-dry",
@@ -46,7 +45,8 @@ def measure(case: dict) -> dict:
     parts = {"ours": batch, "prefill": batch.prefill, "decode": batch.decode}
     calls = {name: _call(part) for name, part in parts.items()}
     times = timing.shuffled(calls, ROUNDS)
-    row = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes, "yields": choose.prefill_yields(batch)}
+    row = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes}
+    row["yields"] = sm90.plan(batch).schedule().yields
     row |= {name: round(time.ms, 5) for name, time in times.items()}
     return row | _ends(calls["ours"])
 

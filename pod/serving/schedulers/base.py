@@ -85,6 +85,12 @@ class Scheduler:
                 finished.append(request)
         return self._retire(finished) if finished else finished
 
+    def cancel(self, request: Request) -> None:
+        """Nobody waits for it any more. Between two iterations: none is in flight with it."""
+        (self.running if request in self.running else self.waiting).remove(request)
+        self.pool.forget(request)
+        self._retire([])  # a batch that stays together may have waited for it alone
+
     def _retire(self, finished: list[Request]) -> list[Request]:
         for request in finished:
             self.pool.release(request)

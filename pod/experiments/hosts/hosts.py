@@ -1,0 +1,117 @@
+"""transformers' continuous batching with its FlashAttention-3 and with ours, on an H200: one model, the same prompts.
+
+Measured: 48 long prompts by transformers' generate_batch, with FlashAttention-3 as it calls it, with and without CUDA
+graphs, with FlashAttention-3 from our block tables, and with our kernel.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+import numpy as np
+
+from pod.experiments.engine import engine_runs
+from pod.experiments.engine.engine_stock import as_transformers
+
+RECORDING = "hosts"
+KEYS = ("attention", "graphs")
+UNITS = ("hopper", "model")
+REPEATS = 1
+K = 1024
+REQUESTS, PROMPT, OUTPUT, BUDGET, PAGE = 48, (2 * K, 12 * K), 96, 2 * K, 256
+THEIRS, BY_PAGES, OURS = "FlashAttention-3", "FlashAttention-3 from pages", "ours"
+NAMES = {THEIRS: "flash_attention_3", BY_PAGES: "pod-fa3", OURS: "pod"}
+
+
+def cases() -> list[dict]:
+    runs = ((THEIRS, 1), (OURS, 0), (THEIRS, 0), (BY_PAGES, 0))
+    return [{"attention": attention, "graphs": graphs} for attention, graphs in runs]
+
+
+def measure(case: dict) -> dict:
+    """Seconds of the second run, and how many of its answers begin as, and are, those of FlashAttention-3."""
+    seconds, tokens, gaps, words = _run(case["attention"], int(case["graphs"]))
+    same = _run(THEIRS, 1)[1]
+    first, whole = (np.mean([a[:n] == b[:n] for a, b in zip(tokens, same, strict=True)]) for n in (1, OUTPUT))
+    counts = {"prompt_tokens": sum(map(len, prompts())), "tokens": sum(map(len, tokens))}
+    return {"seconds": round(seconds, 3), **counts, "tbt_p50_ms": round(float(np.median(gaps)), 2),
+            "same_first_percent": round(100 * float(first), 1), "same_percent": round(100 * float(whole), 1),
+            "how": words}  # fmt: skip
+
+
+@lru_cache
+def prompts() -> list[list[int]]:
+    random, vocab = np.random.default_rng(0), engine_runs._model("llama-3-8b").shape.vocab
+    return [random.integers(1, vocab, n).tolist() for n in random.integers(*PROMPT, REQUESTS)]
+
+
+@lru_cache
+def _run(attention: str, graphs: int):
+    """Seconds, the tokens of each answer, gaps between them in ms, and how it was run."""
+    import transformers
+
+    name = _known(attention)
+    model = as_transformers(engine_runs._model("llama-3-8b"), name)
+    blocks = sum(-(-(len(prompt) + OUTPUT) // PAGE) + 1 for prompt in prompts())
+    batching = {"page_size": PAGE, "num_blocks": blocks, "max_batch_tokens": BUDGET, "allow_block_sharing": False}
+    if not graphs:
+        batching |= {"use_cuda_graph": False, "use_async_batching": True}
+    run = {
+        "generation_config": transformers.GenerationConfig(
+            max_new_tokens=OUTPUT, do_sample=False, eos_token_id=-1, pad_token_id=0
+        ),
+        "continuous_batching_config": transformers.ContinuousBatchingConfig(**batching),
+        "persistent_manager": True, "progress_bar": False, "record_timestamps": True,
+    }  # fmt: skip
+    model.generate_batch([prompt[::-1] for prompt in prompts()], **run)
+    begin = time.perf_counter()
+    answers = list(model.generate_batch(prompts(), **run).values())
+    if wrong := [a.error for a in answers if a.error] or len(answers) < REQUESTS:
+        raise RuntimeError(f"transformers answered {len(answers)} of {REQUESTS} requests: {wrong}")
+    seconds = max(a.timestamps[-1] for a in answers) - begin  # without the end of its thread
+    made = model._cached_continuous_batching_manager.continuous_batching_config
+    words = f"transformers {transformers.__version__}, {model.config._attn_implementation}"
+    words += f", graphs {made.use_cuda_graph}, async {made.use_async_batching}"
+    model.destroy_cached_continuous_batching_manager()
+    gaps = 1e3 * np.concatenate([np.diff(a.timestamps) for a in answers])
+    return seconds, [a.generated_tokens for a in answers], gaps, words
+
+
+def _known(attention: str) -> str:
+    """The name that a model gives, made known to transformers."""
+    from transformers.utils import import_utils
+
+    import pod.hosts.transformers as host
+
+    if attention == BY_PAGES:
+        host.register(NAMES[attention], FlashAttention3())
+    elif attention == THEIRS and not import_utils.is_flash_attn_3_available():
+        # It goes by the name of the package, and the one that we pin is another's build of the same.
+        import_utils._package_distribution_mapping().setdefault("flash_attn_interface", []).append("flash-attn-3")
+        import_utils.is_flash_attn_3_available.cache_clear()
+    return NAMES[attention]
+
+
+class FlashAttention3:
+    """Its one call for a whole batch, from our block tables: what not copying keys and values alone would bring."""
+
+    def build(self, *shape) -> None:
+        """It comes built."""
+
+    def bind(self, step, *shape):
+        import torch
+        from flash_attn_interface import flash_attn_with_kvcache
+
+        lens = torch.from_numpy(np.concatenate([step.kv_lens, [0], np.cumsum(step.q_lens)]).astype(np.int32))
+        kv_lens, starts = (
+            lens.pin_memory().to(step.table.device, non_blocking=True).split([len(step.kv_lens), len(step.q_lens) + 1])
+        )
+        given = {"cache_seqlens": kv_lens, "page_table": step.table, "cu_seqlens_q": starts,
+                 "max_seqlen_q": int(step.q_lens.max()), "causal": True}  # fmt: skip
+
+        def call(q, k, v, scale):
+            out = flash_attn_with_kvcache(q, k, v, softmax_scale=scale, **given)
+            return out[0] if isinstance(out, tuple) else out
+
+        return call

@@ -1,0 +1,1 @@
+"""Our attention inside other people's engines: a module a host, which imports that host; none is imported by itself."""

@@ -1,0 +1,209 @@
+"""Our attention inside transformers: `generate_batch` reads the pages where they lie, and `generate` works, too.
+
+    import pod.hosts.transformers
+    model = AutoModelForCausalLM.from_pretrained(name, dtype="bfloat16", attn_implementation="pod").cuda()
+    model.generate_batch(prompts, generation_config=...)
+
+Its continuous batching has a call with block tables where every row is a decode; in any other step it copies all keys
+and values of the batch out of the cache, in every layer. Here every step has block tables. Lengths and pages come from
+the host's own lists, so nothing waits for the GPU, and a batch is prepared while the one before runs. CUDA graphs are
+refused, as a plan is made for its lengths.
+
+On a CPU "pod" is torch's own attention from the same pages, in any dtype: the reference. On every device a forward pass
+with a mask that is more than causal (padding, for prompts of unequal length in `generate`) goes to transformers' sdpa.
+
+transformers has no door for such a guest: its continuous batching goes by names. So five names in its modules are
+replaced here, and the version has to be the one that was read. Models with another attention notice nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+import transformers
+from transformers.generation.continuous_batching import cache as their_cache
+from transformers.generation.continuous_batching import continuous_api, input_outputs
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.modeling_utils import AttentionInterface
+
+from pod.batch import HEAD_DIMS
+from pod.hosts.step import REFERENCE, Step, best, shape_of
+
+VERSION = "5.23"
+UNREAD = torch.empty(1, 1, 1, 1)  # a mask of four dimensions goes through a model as it is
+UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias")  # what a layer may ask for and no kernel of ours has
+
+
+# ---------------------------------------------------------------- names
+ATTENTIONS: dict[str, object] = {}  # by the name that a model gives; None is the best that its device has
+
+
+def register(name: str, attention=None) -> None:
+    """Let models say attn_implementation=name. `attention` computes it: Kernel("serial") of step.py, or alike."""
+    ATTENTIONS[name] = attention
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, sdpa_mask)
+
+
+def _is_ours(config) -> bool:
+    return config._attn_implementation in ATTENTIONS
+
+
+def _attention(config, device):
+    return ATTENTIONS[config._attn_implementation] or best(device)
+
+
+# ---------------------------------------------------------------- what a layer calls
+def attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None, cache=None, **more):
+    """query [batch, heads, tokens, head_dim] and all that it sees; with a paged cache, one row of all sequences' new
+    tokens. Returns [batch, tokens, heads, head_dim]."""
+    _check(module, dropout, more)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if isinstance(cache, Pages):
+        return cache.attend(module.layer_idx, query, key, value, scale, more), None
+    attention = _attention(module.config, query.device)
+    if attention_mask is not None or attention is REFERENCE:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale)
+    seen = query.shape[2] if query.shape[2] > 1 else key.shape[2]  # an empty StaticCache is longer than it is full
+    q, k, v = (x[:, :, :seen].transpose(1, 2) for x in (query, key, value))
+    bound = _whole(attention, *q.shape[:2], k.shape[1], *shape_of(q, k))
+    return bound(q.flatten(0, 1), k, v, scale).view(q.shape), None
+
+
+@lru_cache(maxsize=1)
+def _whole(attention, sequences: int, q_len: int, kv_len: int, *shape) -> Callable:
+    """Sequences that are equally long, each a row of the cache: one plan for all layers."""
+    return attention.bind(Step(np.full(sequences, q_len), np.full(sequences, kv_len)), *shape)
+
+
+def _check(module, dropout: float, more: dict) -> None:
+    for name in UNKNOWN:
+        if (asked := more.get(name)) is not None:
+            got = f"shape {tuple(asked.shape)}" if isinstance(asked, torch.Tensor) else repr(asked)
+            raise ValueError(f"{name}: got {got}, allowed with attention 'pod' is None")
+    causal = more.get("is_causal")
+    if not (getattr(module, "is_causal", True) if causal is None else causal):
+        raise ValueError("is_causal: got False, allowed with attention 'pod' is True")
+    if dropout:
+        raise ValueError(f"dropout: got {dropout}, allowed with attention 'pod' is 0")
+
+
+# ---------------------------------------------------------------- continuous batching
+class Pages(their_cache.PagedAttentionCache):
+    """Their cache, which is told of each sequence of the coming iteration: we note it and copy nothing out.
+
+    They prepare an iteration, launch it, and only then prepare the next, so what was noted last is what runs.
+    """
+
+    def __init__(self, config, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        self.coming: list[tuple[int, int, list[int]]] = []  # new tokens, all tokens, their blocks
+        self.attention = _attention(config, self.device) if _is_ours(config) else None
+        if self.attention:
+            full, group = self._full, config.num_attention_heads // their_cache.find_num_key_value_heads(config)
+            heads = full.num_key_value_heads  # of this GPU
+            self.attention.build(group * heads, heads, full.head_dim, full.tokens_per_page, self.dtype, self.device)
+
+    @property
+    def _full(self):
+        return self.cache_allocators[their_cache.FULL_ATTENTION]
+
+    def extend_read_and_write_indices(self, request_id, past_length, query_length, read_index, write_index) -> None:
+        read_index = None if self.attention else read_index
+        super().extend_read_and_write_indices(request_id, past_length, query_length, read_index, write_index)
+        if self.attention:
+            self.coming.append((query_length, past_length + query_length, self._full.block_table[request_id]))
+
+    def attend(self, layer: int, query, key, value, scale: float, more: dict):
+        """Keys and values go to their slots; then all pages are read where they are."""
+        pages, slots = self._full.get_cache_for_block_table(layer), more["write_index"][self._full.index]
+        for cache, new in zip(pages, (key, value), strict=True):
+            cache.flatten(0, 1).index_copy_(0, slots, new[0].transpose(0, 1))
+        q = query[0].transpose(0, 1)
+        if self.coming:
+            step = self._step(self.coming[1 - len(more["cu_seq_lens_q"]) :])  # before them, those of a step that failed
+            self.bound = self.attention.bind(step, *shape_of(q, pages[0], self._full.tokens_per_page))
+            self.coming = []
+        return self.bound(q, *pages, scale)[None]
+
+    def _step(self, sequences) -> Step:
+        q_lens, kv_lens, blocks = zip(*sequences, strict=True)
+        table = np.zeros((len(blocks), max(map(len, blocks))), np.int32)
+        for row, mine in zip(table, blocks, strict=True):
+            row[: len(mine)] = mine
+        table *= self._full.block_physical_stride // self._full.tokens_per_page  # a block has a page of each layer
+        table = torch.from_numpy(table)
+        if self.device.type == "cuda":
+            table = table.pin_memory().to(self.device, non_blocking=True)
+        return Step(np.array(q_lens), np.array(kv_lens), table)
+
+
+def model_kwargs(ios, *args, **kwargs):
+    """Theirs, with a mask that nobody reads in place of none: to find that there is none, a model waits for the GPU."""
+    given = model_kwargs.theirs(ios, *args, **kwargs)
+    if getattr(ios.cache, "attention", None):
+        given["attention_mask"] = UNREAD
+    return given
+
+
+def counts_as_flash(config=None, requested_attention_implementation=None, version=None) -> bool:
+    """To their continuous batching a guest is a flash attention, of no version: no mask, no copies of KV heads."""
+    if (requested_attention_implementation or config._attn_implementation) in ATTENTIONS:
+        return version is None
+    return counts_as_flash.theirs(config, requested_attention_implementation, version)
+
+
+def resolve(config, cb_config, *args, **kwargs):
+    """Their defaults; where the attention is ours, batches are prepared ahead and what cannot be is said at once."""
+    if _is_ours(config):
+        _check_model(config)
+        _check_batching(cb_config)
+    resolved = resolve.theirs(config, cb_config, *args, **kwargs)
+    if _is_ours(config) and cb_config.use_async_batching is None:
+        resolved.use_async_batching = torch.cuda.is_available()
+    return resolved
+
+
+def _check_model(config) -> None:
+    kinds = set(their_cache.group_layers_by_attn_type(config)) - {their_cache.FULL_ATTENTION}
+    if kinds:
+        raise ValueError(f"layers: got {', '.join(sorted(kinds))}, allowed with attention 'pod' is full_attention")
+    if cap := getattr(config, "attn_logit_softcapping", None):
+        raise ValueError(f"softcap: got {cap}, allowed with attention 'pod' is None")
+    if (head_dim := their_cache.find_head_dim(config)) not in HEAD_DIMS:
+        raise ValueError(f"head_dim: got {head_dim}, allowed with attention 'pod' are {', '.join(map(str, HEAD_DIMS))}")
+
+
+def _check_batching(cb_config) -> None:
+    page = cb_config.page_size
+    if page < 16 or page & (page - 1):
+        raise ValueError(f"page_size: got {page}, allowed with attention 'pod' are powers of two from 16 on")
+    if any(cb_config.cuda_graph_booleans):
+        raise ValueError("use_cuda_graph: got True, allowed with attention 'pod' is False: a plan has fixed lengths")
+    if cb_config.varlen_compile_config or cb_config.default_compile_level:
+        raise ValueError("varlen_compile_config: got one, allowed with attention 'pod' is None: rows would be padded")
+
+
+def _check_version(found: str) -> None:
+    if not found.startswith(f"{VERSION}."):
+        raise ImportError(f"transformers: got {found}, allowed is {VERSION}; mend it: pip install 'pod[transformers]'")
+
+
+def _enter(place, name: str, ours) -> None:
+    """Put ours in the place of theirs, which it may call; a module that is loaded again finds theirs, too."""
+    theirs = getattr(place, name)
+    ours.theirs = getattr(theirs, "theirs", theirs)
+    setattr(place, name, ours)
+
+
+_check_version(transformers.__version__)
+_enter(their_cache, "is_flash_attention_requested", counts_as_flash)
+_enter(continuous_api, "is_flash_attention_requested", counts_as_flash)
+_enter(continuous_api, "resolve_continuous_batching_config", resolve)
+_enter(continuous_api, "PagedAttentionCache", Pages)
+_enter(input_outputs.ContinuousBatchingIOs, "get_model_kwargs", model_kwargs)
+register("pod")

@@ -1,0 +1,137 @@
+"""Our attention inside vLLM, as its backend CUSTOM. It has not run inside vLLM here, whose wheels fit neither the
+machine that tests this nor the one that measures; it follows vLLM's documented contract (seen: 0.32), and is tested
+against a stub of that.
+
+    pip install -e CLONE  # beside vLLM, which finds the entry point by itself, in every process
+    vllm serve MODEL --attention-backend CUSTOM --compilation-config '{"cudagraph_mode": "PIECEWISE"}'
+
+One plan an iteration, made in the first layer from the lengths that vLLM keeps on the host. So attention stays outside
+of CUDA graphs, as PIECEWISE means, and speculative decoding is refused: there the host knows an upper bound only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+from pod.batch import HEAD_DIMS
+from pod.hosts.step import Step, best, shape_of
+
+CACHES = ("auto", "float16", "bfloat16")  # dtypes of the cache, as vLLM names them
+
+
+def register() -> None:
+    """The entry point. vLLM takes no new names from outside; CUSTOM is the place that it keeps free."""
+    register_backend(AttentionBackendEnum.CUSTOM, f"{Backend.__module__}.{Backend.__qualname__}")
+
+
+class Backend(AttentionBackend):
+    """What vLLM asks before it chooses."""
+
+    supported_dtypes = [torch.float16, torch.bfloat16]
+    supported_kv_cache_dtypes = list(CACHES)
+    accept_output_buffer = True
+    forward_includes_kv_cache_update = True
+
+    @staticmethod
+    def get_name() -> str:
+        return "CUSTOM"
+
+    @staticmethod
+    def get_impl_cls() -> type:
+        return Impl
+
+    @staticmethod
+    def get_builder_cls() -> type:
+        return Builder
+
+    @staticmethod
+    def get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto") -> tuple[int, ...]:
+        return 2, num_blocks, block_size, num_kv_heads, head_size
+
+    @staticmethod
+    def get_supported_kernel_block_sizes() -> list[int]:
+        return [16, 32, 64, 128, 256]
+
+    @classmethod
+    def get_supported_head_sizes(cls) -> list[int]:
+        return list(HEAD_DIMS)
+
+    @classmethod
+    def supports_compute_capability(cls, capability) -> bool:
+        return capability.major >= 8
+
+    @staticmethod
+    def use_cascade_attention(*args, **kwargs) -> bool:
+        return False
+
+
+@dataclass
+class Metadata:
+    """One iteration, for all layers of a group; the first of them plans it."""
+
+    step: Step
+    tokens: int  # without the padding
+    slots: torch.Tensor
+    bound: object = None
+
+    def attend(self, q, k, v, scale: float):
+        self.bound = self.bound or best(q.device).bind(self.step, *shape_of(q, k, k.shape[1]))
+        return self.bound(q, k, v, scale)
+
+
+class Builder(AttentionMetadataBuilder[Metadata]):
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        _only("speculative_config", vllm_config.speculative_config, None)
+        model, spec = vllm_config.model_config, kv_cache_spec
+        heads = model.get_num_attention_heads(vllm_config.parallel_config)
+        shape = (heads, spec.num_kv_heads, spec.head_size, spec.block_size, model.dtype)
+        best(torch.device(device)).build(*shape, torch.device(device))
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False) -> Metadata:
+        given = common_attn_metadata
+        _only("causal", given.causal, True)
+        q_lens = given.query_start_loc_cpu.diff().numpy()
+        live = int((q_lens > 0).sum())  # sequences without a token are padding, at the end
+        step = Step(q_lens[:live], given.seq_lens_cpu_upper_bound[:live].numpy(), given.block_table_tensor[:live])
+        return Metadata(step, int(q_lens.sum()), given.slot_mapping)
+
+
+class Impl(AttentionImpl):
+    def __init__(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes=None, sliding_window=None,
+                 kv_cache_dtype="auto", logits_soft_cap=None, attn_type="decoder", kv_sharing_target_layer_name=None,
+                 sinks=None):  # fmt: skip
+        given = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "sinks": sinks}
+        for name, value in (given | {"logits_soft_cap": logits_soft_cap or None}).items():
+            _only(name, value, None)
+        _only("attn_type", attn_type, "decoder")
+        _only("kv_cache_dtype", kv_cache_dtype, *CACHES)
+        _only("head_size", head_size, *HEAD_DIMS)
+        self.num_heads, self.head_size, self.scale, self.num_kv_heads = num_heads, head_size, float(scale), num_kv_heads
+        self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
+
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output=None, output_scale=None,
+                output_block_scale=None):  # fmt: skip
+        """query [tokens, heads, head_dim], key and value alike -> output, in place, but for rows of padding."""
+        _only("output_scale", output_scale, None)
+        _only("output_block_scale", output_block_scale, None)
+        if attn_metadata is None:  # vLLM measures what memory a step takes
+            return output.zero_()
+        tokens, caches = attn_metadata.tokens, kv_cache.unbind(0)
+        if self.kv_sharing_target_layer_name is None:
+            for cache, new in zip(caches, (key, value), strict=True):
+                rows = cache.view(-1, *cache.shape[2:])
+                rows.index_copy_(0, attn_metadata.slots[:tokens], new[:tokens])
+        out = attn_metadata.attend(query[:tokens], *caches, self.scale)
+        output[:tokens].copy_(out.view_as(output[:tokens]))
+        return output
+
+
+def _only(name: str, value, *allowed) -> None:
+    if not any(value is one or (isinstance(value, (str, int)) and value == one) for one in allowed):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+        raise ValueError(f"{name}: got {got}, allowed with our attention are {', '.join(map(repr, allowed))}")

@@ -1,0 +1,261 @@
+"""A GGUF file of the Llama family: shape, weights, tokenizer and chat template. What cannot be read rightly is refused.
+
+`gguf` reads the file, `tokenizers` splits text as the model was taught to, jinja2 fills the chat template in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from math import prod
+from pathlib import Path
+
+from pod.serving.shapes import Shape
+
+TOP = {"embed": "token_embd", "norm": "output_norm", "head": "output"}
+LAYER = {
+    "attention_norm": "attn_norm", "ffn_norm": "ffn_norm", "q": "attn_q", "k": "attn_k", "v": "attn_v",
+    "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+}  # fmt: skip
+ROPE_FACTORS = "rope_freqs.weight"  # how Llama 3.1 and later scale: a factor for each pair of numbers that turns
+READ = {f"llama.{name}" for name in (
+    "block_count", "embedding_length", "feed_forward_length", "context_length", "vocab_size", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
+    "rope.freq_base", "rope.dimension_count", "rope.scaling.type",
+)}  # fmt: skip
+CONTROL, USER_DEFINED = 3, 4  # GGUF's numbers for tokens that no text contains, and for words that are never split
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: E501
+
+
+@dataclass(frozen=True)
+class Gguf:
+    path: Path
+
+    @cached_property
+    def reader(self):
+        from gguf import GGUFReader
+
+        try:
+            return GGUFReader(self.path)
+        except (ValueError, IndexError, KeyError, OverflowError) as error:  # half a download, or no GGUF at all
+            raise ValueError(f"{self.path}: got no whole GGUF file ({error})") from None
+
+    def field(self, name: str, default=None):
+        found = self.reader.fields.get(name)
+        if found is None and default is None:
+            raise ValueError(f"{self.path.name}: got a file without {name}, allowed are files that have it")
+        return default if found is None else found.contents()
+
+    @cached_property
+    def tensors(self) -> dict:
+        return {tensor.name: tensor for tensor in self.reader.tensors}
+
+    # ------------------------------------------------------------ the model
+
+    @cached_property
+    def shape(self) -> Shape:
+        self._check_fields()
+        of = lambda name, default=None: self.field(f"llama.{name}", default)  # noqa: E731
+        hidden, heads = of("embedding_length"), of("attention.head_count")
+        shape = Shape(
+            key=self.path.stem.lower(), name=self.path.stem, layers=of("block_count"), hidden=hidden, q_heads=heads,
+            kv_heads=of("attention.head_count_kv", heads), head_dim=of("attention.key_length", hidden // heads),
+            ffn=of("feed_forward_length"), vocab=of("vocab_size", len(self.words)),
+            tied="output.weight" not in self.tensors, context=of("context_length"),
+            rope_base=of("rope.freq_base", 10000.0), rope_factors=self._rope_factors(),
+            norm_eps=of("attention.layer_norm_rms_epsilon"),
+        )  # fmt: skip
+        self._check_heads(shape)
+        self._check_tensors(shape)
+        return shape
+
+    def _check_fields(self) -> None:
+        """Whatever a model does that ours does not, it says in a field. Zero means that it does not do it."""
+        if (kind := self.field("general.architecture")) != "llama":
+            raise ValueError(f"architecture: got {kind!r} in {self.path.name}, allowed is 'llama'")
+        if (kind := self.field("llama.rope.scaling.type", "none")) != "none":
+            raise ValueError(f"RoPE scaling: got {kind!r} in {self.path.name}, allowed are none and the factors of "
+                             f"Llama 3, {ROPE_FACTORS}")  # fmt: skip
+        for name in self.reader.fields:
+            if name.startswith("llama.") and name not in READ and self.field(name):
+                raise ValueError(f"{name}: got {self.field(name)} in {self.path.name}, allowed is a file without it")
+
+    def _check_heads(self, shape: Shape) -> None:
+        for name in ("attention.value_length", "rope.dimension_count"):
+            if (size := self.field(f"llama.{name}", shape.head_dim)) != shape.head_dim:
+                raise ValueError(f"llama.{name}: got {size} in {self.path.name}, allowed is {shape.head_dim}, the size "
+                                 "of a head of its keys")  # fmt: skip
+        if shape.rope_factors and len(shape.rope_factors) != shape.head_dim // 2:
+            raise ValueError(
+                f"{ROPE_FACTORS}: got {len(shape.rope_factors)} factors, allowed are {shape.head_dim // 2}"
+            )
+
+    def _check_tensors(self, shape: Shape) -> None:
+        """A bias that is not added, or an expert that is not asked, would make a model that is only nearly right."""
+        ours = {f"{name}.weight" for name in TOP.values()} | {ROPE_FACTORS}
+        ours |= {f"blk.{i}.{name}.weight" for i in range(shape.layers) for name in LAYER.values()}
+        if unknown := [name for name in self.tensors if name not in ours]:
+            raise ValueError(f"tensors: got {unknown[0]} in {self.path.name}, allowed are those of a plain Llama")
+
+    def _rope_factors(self) -> tuple[float, ...]:
+        return tuple(self._tensor(ROPE_FACTORS).tolist()) if ROPE_FACTORS in self.tensors else ()
+
+    def _tensor(self, name: str):
+        """Out of its 4 or 8 bits."""
+        import torch
+        from gguf.quants import dequantize
+
+        tensor = self.tensors[name]
+        try:
+            return torch.tensor(dequantize(tensor.data, tensor.tensor_type)).float()
+        except NotImplementedError:
+            raise ValueError(f"{name}: got {tensor.tensor_type.name}, allowed are the kinds that gguf reads") from None
+
+    def weights(self, name: str, size: tuple[int, ...]):
+        """A source for pod.serving.model.Llama: the tensor by our name."""
+        place, _, kind = name.rpartition(".")
+        stored = f"{place.replace('layers', 'blk')}.{LAYER[kind]}.weight" if place else f"{TOP[kind]}.weight"
+        if stored not in self.tensors:
+            raise ValueError(f"weights: {self.path.name} lacks {stored}, of shape {size}")
+        weight = self._tensor(stored)
+        if weight.numel() == prod(size):  # else the model says what does not fit
+            weight = weight.view(size)
+        return _unpaired(weight, self.shape) if kind in ("q", "k") else weight
+
+    # ------------------------------------------------------------ text and tokens
+
+    @cached_property
+    def words(self) -> list[str]:
+        return self.field("tokenizer.ggml.tokens")
+
+    @cached_property
+    def kinds(self) -> list[int]:
+        return self.field("tokenizer.ggml.token_type")
+
+    @cached_property
+    def tokenizer(self):
+        """Byte-pair merges over bytes, in the pieces that the file names."""
+        from tokenizers import AddedToken, Tokenizer, decoders, models
+
+        if (kind := self.field("tokenizer.ggml.model")) != "gpt2":
+            raise ValueError(f"tokenizer: got {kind!r} in {self.path.name}, allowed is 'gpt2', byte-pair merges")
+        merges = [tuple(merge.split(" ")) for merge in self.field("tokenizer.ggml.merges")]
+        vocabulary = {word: i for i, word in enumerate(self.words)}
+        try:
+            tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=self._of_llama3))
+        except Exception as error:  # the library has no narrower one
+            raise ValueError(f"tokenizer: got merges in {self.path.name} that do not fit its words ({error})") from None
+        tokenizer.pre_tokenizer, tokenizer.decoder = self._split(), decoders.ByteLevel()
+        for kind, special in ((CONTROL, True), (USER_DEFINED, False)):
+            whole = [word for word, k in zip(self.words, self.kinds, strict=True) if k == kind]
+            tokenizer.add_tokens([AddedToken(word, normalized=False, special=special) for word in whole])
+        return tokenizer
+
+    @property
+    def _of_llama3(self) -> bool:
+        return self.field("tokenizer.ggml.pre", "none") in ("llama-bpe", "llama3")
+
+    def _split(self):
+        from tokenizers import Regex, pre_tokenizers
+
+        plain = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        pieces = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
+        bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        ways = {
+            "gpt-2": plain,
+            "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), plain]),
+            "llama-bpe": pre_tokenizers.Sequence([pieces, bytes_alone]),
+            "llama3": pre_tokenizers.Sequence([pieces, bytes_alone]),
+        }
+        if (name := self.field("tokenizer.ggml.pre", "none")) not in ways:
+            raise ValueError(f"tokenizer.ggml.pre: got {name!r} in {self.path.name}, allowed are {', '.join(ways)}")
+        return ways[name]
+
+    @property
+    def stop(self) -> int:
+        """The token that ends an answer."""
+        return self.field("tokenizer.ggml.eos_token_id")
+
+    @property
+    def stops(self) -> list[int]:
+        """All tokens that end an answer; a file may have another one for the end of a turn."""
+        names = ("eot_token_id", "eom_token_id")
+        return [self.stop, *(self.field(f"tokenizer.ggml.{name}", self.stop) for name in names)]
+
+    def tokens(self, text: str) -> list[int]:
+        """Plain text as the model was taught to read it."""
+        begins = self.field("tokenizer.ggml.add_bos_token", self._of_llama3)
+        begin = [self.field("tokenizer.ggml.bos_token_id")] if begins else []
+        return begin + self.tokenizer.encode(text).ids
+
+    def conversation(self, messages: Sequence[dict]) -> list[int]:
+        """A chat up to where the model is to speak, as the file's own template writes it."""
+        from jinja2 import TemplateError
+
+        try:
+            text = self.template.render(messages=messages, add_generation_prompt=True, **self._ends())
+        except (TemplateError, TypeError) as error:
+            raise ValueError(f"messages: got some that the chat template refuses ({error})") from None
+        return self.tokenizer.encode(text).ids
+
+    def chat(self, prompt: str) -> list[int]:
+        """One question."""
+        return self.conversation([{"role": "user", "content": prompt}])
+
+    @property
+    def has_template(self) -> bool:
+        return "tokenizer.chat_template" in self.reader.fields
+
+    @cached_property
+    def template(self):
+        """Jinja in its sandbox, with the two functions that templates of this kind call."""
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                extensions=["jinja2.ext.loopcontrols"])  # fmt: skip
+        sandbox.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
+        try:
+            return sandbox.from_string(self.field("tokenizer.chat_template"))
+        except TemplateError as error:
+            raise ValueError(f"chat template: got one of {self.path.name} that Jinja cannot read ({error})") from None
+
+    def _ends(self) -> dict[str, str]:
+        ids = {side: self.field(f"tokenizer.ggml.{side}_token_id", -1) for side in ("bos", "eos")}
+        return {f"{side}_token": self.words[i] if i >= 0 else "" for side, i in ids.items()}
+
+    def text(self, tokens: Iterable[int]) -> str:
+        return self.tokenizer.decode(list(tokens))
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token; a letter may be spread over several."""
+        if token >= len(self.words) or self.kinds[token] == CONTROL:
+            return b""
+        if self.kinds[token] == USER_DEFINED:
+            return self.words[token].encode()
+        return bytes(BYTES[letter] for letter in self.words[token])
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """Byte-level vocabularies write every byte as one visible letter: itself, or one from 256 on."""
+    visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+BYTES = _bytes_of_letters()
+
+
+def _refuse(message: str):
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _unpaired(weight, shape: Shape):
+    """GGUF keeps the rows of Q and K so that the two numbers that turn together are neighbours; we keep them half a
+    head apart, as Hugging Face does."""
+    half = shape.head_dim // 2
+    return weight.view(-1, half, 2, shape.hidden).transpose(1, 2).reshape(weight.shape)

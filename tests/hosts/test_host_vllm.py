@@ -1,0 +1,213 @@
+"""The backend for vLLM against a stub of what it builds on, as vLLM documents it. It has not run inside vLLM."""
+
+import enum
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Generic, TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+from pod import kernels
+from pod.batch import HybridBatch
+from pod.files import ROOT
+from pod.hosts import step
+from pod.reference import hybrid_attention
+
+REGISTERED = {}
+
+
+class AttentionBackend(ABC):
+    @staticmethod
+    @abstractmethod
+    def get_name(): ...
+
+    @staticmethod
+    @abstractmethod
+    def get_impl_cls(): ...
+
+    @staticmethod
+    @abstractmethod
+    def get_builder_cls(): ...
+
+    @staticmethod
+    @abstractmethod
+    def get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"): ...
+
+
+M = TypeVar("M")
+
+
+class AttentionMetadataBuilder(ABC, Generic[M]):
+    @abstractmethod
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        self.kv_cache_spec, self.device = kv_cache_spec, device
+
+    @abstractmethod
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False): ...
+
+
+class AttentionImpl(ABC, Generic[M]):
+    @abstractmethod
+    def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
+                 kv_cache_dtype="auto", logits_soft_cap=None, attn_type="decoder",
+                 kv_sharing_target_layer_name=None): ...  # fmt: skip
+
+    @abstractmethod
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output=None, output_scale=None,
+                output_block_scale=None): ...  # fmt: skip
+
+
+class AttentionBackendEnum(enum.Enum):
+    CUSTOM = None
+
+
+@dataclass
+class CommonAttentionMetadata:
+    query_start_loc: torch.Tensor
+    query_start_loc_cpu: torch.Tensor
+    seq_lens: torch.Tensor
+    seq_lens_cpu_upper_bound: torch.Tensor
+    num_reqs: int
+    num_actual_tokens: int
+    block_table_tensor: torch.Tensor
+    slot_mapping: torch.Tensor
+    causal: bool = True
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """pod.hosts.vllm with the stub in vLLM's place."""
+    backend = {"AttentionBackend": AttentionBackend, "AttentionImpl": AttentionImpl,
+               "AttentionMetadataBuilder": AttentionMetadataBuilder}  # fmt: skip
+    registry = {"AttentionBackendEnum": AttentionBackendEnum, "register_backend": REGISTERED.__setitem__}
+    for name, holds in {"": {}, ".v1": {}, ".v1.attention": {}, ".v1.attention.backend": backend,
+                        ".v1.attention.backends": {}, ".v1.attention.backends.registry": registry}.items():  # fmt: skip
+        module = ModuleType(f"vllm{name}")
+        vars(module).update(holds)
+        monkeypatch.setitem(sys.modules, f"vllm{name}", module)
+    monkeypatch.delitem(sys.modules, "pod.hosts.vllm", raising=False)
+    yield import_module("pod.hosts.vllm")
+    sys.modules.pop("pod.hosts.vllm", None)
+
+
+BATCH = HybridBatch((1, 9, 3, 1), (21, 9, 33, 40), 4, 2, 64, page_size=16, dtype="float16")
+SCALE = 0.2
+
+
+def config(**more):
+    model = SimpleNamespace(get_num_attention_heads=lambda parallel: BATCH.num_q_heads, dtype=torch.float16)
+    return SimpleNamespace(model_config=model, parallel_config=None, **({"speculative_config": None} | more))
+
+
+def builder(host, **more):
+    spec = SimpleNamespace(num_kv_heads=BATCH.num_kv_heads, head_size=BATCH.head_dim, block_size=BATCH.page_size)
+    return host.Backend.get_builder_cls()(spec, ["layer.0"], config(**more), torch.device("cpu"))
+
+
+def common(table, padded=0):
+    """As vLLM's runner has it, with `padded` sequences without a token at the end, and a wider table."""
+    starts = torch.tensor([0, *np.cumsum(BATCH.q_lens), *padded * [sum(BATCH.q_lens)]], dtype=torch.int32)
+    seq_lens = torch.tensor([*BATCH.kv_lens, *padded * [0]], dtype=torch.int32)
+    places = [
+        (i, j) for i, (q, kv) in enumerate(zip(BATCH.q_lens, BATCH.kv_lens, strict=True)) for j in range(kv - q, kv)
+    ]
+    slots = [int(table[i, j // 16]) * 16 + j % 16 for i, j in places]
+    table = torch.nn.functional.pad(table, (0, 5, 0, padded))
+    mapping = torch.tensor(slots + 3 * padded * [-1])
+    return CommonAttentionMetadata(starts, starts, seq_lens, seq_lens, len(seq_lens), len(slots), table, mapping)
+
+
+def impl(host, **more):
+    given = {"num_heads": 4, "head_size": 64, "scale": SCALE, "num_kv_heads": 2, "alibi_slopes": None,
+             "sliding_window": None, "kv_cache_dtype": "auto"}  # fmt: skip
+    return host.Backend.get_impl_cls()(**(given | more))
+
+
+def attended(host, padded=0):
+    """Two layers of one iteration: what they gave, and what they should have given."""
+    q, k, v, table = BATCH.tensors()
+    k, v = k.nan_to_num(), v.nan_to_num()
+    made = builder(host).build(0, common(table, padded))
+    new = made.slots[: made.tokens]
+    cache = torch.zeros(host.Backend.get_kv_cache_shape(k.shape[0], 16, 2, 64), dtype=torch.float16)
+    cache[0], cache[1] = k, v
+    fresh = [x.flatten(0, 1)[new].clone() for x in (k, v)]
+    for side in (0, 1):
+        cache[side].flatten(0, 1)[new] = 7  # they have to be written anew
+    rows = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, 3 * padded))
+    given = (rows, *(torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 3 * padded)) for x in fresh), cache, made)
+    outs = [impl(host).forward(None, *given, output=torch.full_like(rows, 5)) for _ in range(2)]
+    wanted, _ = hybrid_attention(q, k, v, BATCH.q_lens, BATCH.kv_lens, table, scale=SCALE)
+    return outs, wanted, made
+
+
+@pytest.mark.parametrize("padded", [0, 2])
+def test_a_mixed_batch_is_right_and_padding_stays_as_it_is(host, padded):
+    outs, wanted, _ = attended(host, padded)
+    for out in outs:
+        np.testing.assert_allclose(out[: len(wanted)].double().numpy(), wanted, atol=4e-3)
+        assert bool((out[len(wanted) :] == 5).all())
+
+
+@pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+def test_the_kernel_is_planned_once_for_all_layers(host, monkeypatch):
+    monkeypatch.setattr(host, "best", lambda device: step.Kernel("serial"))
+    plans, plan = [], step.pod.plan
+    monkeypatch.setattr(step.pod, "plan", lambda *args: plans.append(args) or plan(*args))
+    with kernels.machine(2):
+        outs, wanted, made = attended(host, padded=1)
+    assert len(plans) == 1 and made.step.q_lens.tolist() == list(BATCH.q_lens)
+    for out in outs:
+        np.testing.assert_allclose(out[: len(wanted)].double().numpy(), wanted, atol=4e-3)
+
+
+def test_it_is_found_under_the_free_name(host):
+    entry = '[project.entry-points."vllm.general_plugins"]\npod = "pod.hosts.vllm:register"'
+    assert entry in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    host.register()
+    module, _, name = REGISTERED[AttentionBackendEnum.CUSTOM].rpartition(".")
+    assert getattr(import_module(module), name) is host.Backend
+    assert host.Backend.get_name() == "CUSTOM", "vLLM looks the enum up by this name"
+    assert [host.Backend.supports_compute_capability(SimpleNamespace(major=n)) for n in (7, 8, 9)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_run_that_only_measures_memory_gives_zeros(host):
+    out = torch.ones(3, 4, 64)
+    assert not impl(host).forward(None, out, out, out, torch.empty(0), None, output=out).any()
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"sliding_window": 128}, "sliding_window: got 128, allowed with our attention are None"),
+        ({"logits_soft_cap": 30.0}, "logits_soft_cap: got 30.0, allowed with our attention are None"),
+        ({"alibi_slopes": [0.5]}, r"alibi_slopes: got \[0.5\], allowed with our attention are None"),
+        ({"sinks": torch.zeros(4)}, r"sinks: got shape \(4,\), allowed with our attention are None"),
+        ({"attn_type": "encoder"}, "attn_type: got 'encoder', allowed with our attention are 'decoder'"),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: got 'fp8', allowed with our attention are 'auto'"),
+        ({"head_size": 96}, "head_size: got 96, allowed with our attention are 64, 128"),
+    ],
+)
+def test_what_a_layer_may_not_be(host, asked, words):
+    with pytest.raises(ValueError, match=words):
+        impl(host, **asked)
+
+
+def test_what_an_iteration_may_not_be(host):
+    given = common(BATCH.tensors()[3])
+    given.causal = False
+    with pytest.raises(ValueError, match="causal: got False, allowed with our attention are True"):
+        builder(host).build(0, given)
+    with pytest.raises(ValueError, match="speculative_config: got 'eagle', allowed with our attention are None"):
+        builder(host, speculative_config="eagle")
+    with pytest.raises(ValueError, match="output_scale: got 2.0, allowed"):
+        impl(host).forward(None, *4 * [torch.empty(0)], None, output_scale=2.0)

@@ -1,0 +1,87 @@
+"""Plans that the GPU makes: the kernel in the emulator beside pod/schedule, list by list."""
+
+import ctypes
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from emulator import call
+from worklists import HEADS
+
+from pod.batch import HybridBatch
+from pod.kernels import sm90, workspace
+from pod.kernels.launch import flat
+from pod.kernels.workspace import Limits
+from pod.schedule import choose, decide
+from pod.schedule.work import Pack
+
+BATCHES, THREADS = 1000, 64
+
+
+def made_on_device(q_lens, kv_lens, limits: Limits) -> np.ndarray:
+    """Its lists, over whatever was there before."""
+    lists = np.full(workspace.ints(limits), -7, np.int32)
+    numbers = (ctypes.c_int * len(limits))(*limits)
+    report = call("plan", "run", np.array(q_lens, np.int32), np.array(kv_lens, np.int32), lists, len(q_lens), numbers)
+    assert report is None, report
+    return lists
+
+
+def split(lists: np.ndarray, limits: Limits) -> dict[str, np.ndarray]:
+    """Yields, records of prefill, records of decode, where pieces begin."""
+    ends = np.cumsum([4, 12 * (limits.prefill_works + limits.sms), 12 * limits.decode_works])
+    yields, prefill, decode, pieces = np.split(lists, ends)
+    return {"yields": yields[:1], "prefill": prefill, "decode": decode, "pieces": pieces}
+
+
+def specified(batch: HybridBatch, limits: Limits, roles: choose.Roles, pack: Pack) -> dict[str, np.ndarray]:
+    made = decide.hopper(batch, limits.sms, roles=roles, pack=pack, causal=batch.causal)
+    prefill = flat([sm90.records(made.prefill, made, "prefill", limits.prefill_counters)])
+    decode = flat([sm90.records(made.decode, made, "decode", limits.decode_counters)])
+    pieces = np.append(made.decode.pieces, np.full(2 * limits.sms + 1, made.decode.pieces[-1]))
+    space = workspace.room(batch, limits.sms, roles, pack)
+    assert made.prefill.partials <= space.slots and made.prefill.groups <= space.groups
+    assert made.decode.partials <= 2 * limits.sms and made.decode.groups <= limits.sms
+    prefill = np.append(prefill, np.zeros(12 * limits.sms, np.int32))
+    return {"yields": [made.yields], "prefill": prefill, "decode": decode, "pieces": pieces[: 2 * limits.sms + 1]}
+
+
+def check(q_lens, kv_lens, fullest: HybridBatch, sms: int, draft: int) -> None:
+    roles, pack = workspace.roles_for(fullest.group, draft), workspace.pack_for(fullest)
+    limits = workspace.limits(fullest, sms, roles, pack)._replace(ctas=2, threads=max(THREADS, 32 * -(-sms // 32)))
+    got = split(made_on_device(q_lens, kv_lens, limits), limits)
+    wanted = specified(replace(fullest, q_lens=q_lens, kv_lens=kv_lens), limits, roles, pack)
+    for name, numbers in wanted.items():
+        np.testing.assert_array_equal(got[name][: len(numbers)], numbers, err_msg=name)
+
+
+def a_case(draw: random.Random) -> tuple:
+    """Lengths as engines have them, with padding, on a workspace with some room to spare."""
+    heads, head_dim, causal = draw.choice(HEADS), draw.choice((64, 128)), draw.random() < 0.8
+    count, longest = draw.choice((1, 2, 3, 8, 40)), draw.choice((300, 3000, 40_000))
+    sides = draw.choice(
+        (("decode",), ("chunk",), ("decode", "chunk"), ("decode", "draft", "chunk", "nobody", "padding"))
+    )
+    lens = [_sequence(draw, draw.choice(sides), longest) for _ in range(count)]
+    if not any(q for q, _ in lens):
+        lens.append((1, longest))
+    q_lens, kv_lens = zip(*lens, strict=True)
+    tokens, sequences = sum(q_lens) + draw.choice((0, 100)), len(lens) + draw.choice((0, 5))
+    most = max(*kv_lens, -(-tokens // sequences)) + draw.choice((0, 1000))
+    fullest = workspace.fullest(tokens, sequences, most, num_q_heads=heads[0], num_kv_heads=heads[1],
+                                head_dim=head_dim, causal=causal)  # fmt: skip
+    return q_lens, kv_lens, fullest, draw.choice((1, 3, 4, 16, 132)), draw.choice((1, 2, 4))
+
+
+def _sequence(draw: random.Random, kind: str, longest: int) -> tuple[int, int]:
+    kv_len = min(longest, draw.choice((draw.randint(1, longest), int(longest ** draw.random()), longest)))
+    new = {"decode": 1, "draft": draw.randint(2, 8), "chunk": draw.randint(1, 1500)}
+    return {"nobody": (0, draw.choice((0, kv_len))), "padding": (1, 0)}.get(kind) or (min(new[kind], kv_len), kv_len)
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_the_device_makes_the_lists_that_python_specifies(tenth):
+    draw = random.Random(tenth)
+    for _ in range(BATCHES // 10):
+        check(*a_case(draw))

@@ -1,0 +1,171 @@
+"""GGUF files: read as they are meant, or refused by name."""
+
+import numpy as np
+import pytest
+import torch
+
+for package in ("gguf", "tokenizers"):
+    pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[serve]'")
+
+from pod.serving import tiny  # noqa: E402
+from pod.serving.model import Llama, random_weights  # noqa: E402
+from pod.serving.model_file import LLAMA3, Gguf  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return Gguf(tiny.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+
+
+def test_what_was_written_is_read(file):
+    made, s = tiny.tensors(0), file.shape
+    assert (s.layers, s.hidden, s.q_heads, s.kv_heads, s.head_dim, s.vocab, s.context, s.tied) == (
+        2, 64, 4, 2, 16, tiny.SHAPE.vocab, 512, False)  # fmt: skip
+    assert torch.equal(file.weights("layers.1.down", (64, 96)), torch.tensor(made["blk.1.ffn_down.weight"]))
+    assert torch.equal(file.weights("head", (s.vocab, 64)), torch.tensor(made["output.weight"]))
+    assert Llama(s, file.weights).head.shape == (s.vocab, 64)
+
+
+def test_bytes_of_tokens_are_the_text_that_the_tokenizer_says(file):
+    random = np.random.default_rng(0)
+    for text in (
+        "a page tile, héé 你好 🙂\n",
+        *(bytes(random.integers(0, 256, 40)).decode(errors="replace") for _ in range(9)),
+    ):
+        ids = file.tokens(text)
+        assert b"".join(map(file.piece, ids)).decode() == text == file.text(ids)
+    drawn = random.integers(0, file.shape.vocab, 300).tolist()
+    assert b"".join(map(file.piece, drawn)).decode(errors="replace") == file.text(drawn), (
+        "also where no letter is whole"
+    )
+    assert file.piece(0) == file.piece(10**9) == b"", "a control token has no text, nor has a row that only fills up"
+
+
+REFUSED = {
+    "architecture: got 'qwen2'": {"architecture": "qwen2"},
+    "RoPE scaling: got 'yarn'": {"fields": {"llama.rope.scaling.type": "yarn"}},
+    "RoPE scaling: got 'linear'": {"fields": {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}},
+    "llama.expert_count: got 8": {"fields": {"llama.expert_count": 8}},
+    "llama.attention.sliding_window: got 4096": {"fields": {"llama.attention.sliding_window": 4096}},
+    "llama.rope.dimension_count: got 8 in x.gguf, allowed is 16": {"fields": {"llama.rope.dimension_count": 8}},
+    "llama.attention.value_length: got 8": {"fields": {"llama.attention.value_length": 8}},
+    "tensors: got blk.0.attn_q.bias": {"more": {"blk.0.attn_q.bias": np.zeros(64, np.float32)}},
+    "rope_freqs.weight: got 3 factors": {"more": {"rope_freqs.weight": np.ones(3, np.float32)}},
+    "tokenizer: got 'llama'": {"fields": {"tokenizer.ggml.model": "llama"}},
+    "tokenizer: got merges": {"fields": {"tokenizer.ggml.merges": ["ab cd"]}},
+    "tokenizer.ggml.pre: got 'qwen2'": {"fields": {"tokenizer.ggml.pre": "qwen2"}},
+    "chat template: got one of x.gguf": {"fields": {"tokenizer.chat_template": "{% if %}"}},
+    "x.gguf: got a file without llama.block_count": {"fields": {"llama.block_count": None}},
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_not_read_rightly_is_refused_by_name(words, tmp_path):
+    from pod.__main__ import main
+
+    pytest.importorskip("starlette", reason="starlette is not installed: pip install -e '.[serve]'")
+    path = tiny.write(tmp_path / "x.gguf", **REFUSED[words])
+    with pytest.MonkeyPatch.context() as patch:
+        said = []
+        patch.setattr("pod.__main__._end", lambda argv, why, code: said.append(why) or code)
+        assert main(["serve", str(path), "--port", "0", "--device", "cpu"]) == 2
+    assert said[0].startswith(words) and "\n" not in said[0]
+
+
+def test_a_field_that_says_no_is_no_reason_to_refuse(tmp_path):
+    fields = {"llama.expert_count": 0, "llama.rope.scaling.type": "none", "llama.attention.key_length": 16}
+    assert Gguf(tiny.write(tmp_path / "x.gguf", fields=fields)).shape.head_dim == 16
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-4, 0.01, 0.2, 0.5, 0.99])
+def test_half_a_download_is_one_line(file, share, tmp_path):
+    half = tmp_path / "half.gguf"
+    whole = file.path.read_bytes()
+    half.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ValueError, match="half.gguf"):
+        Llama(Gguf(half).shape, Gguf(half).weights)
+
+
+def test_a_file_that_is_no_model_is_one_line(tmp_path):
+    (tmp_path / "x.gguf").write_bytes(b"hello" * 100)
+    with pytest.raises(ValueError, match="x.gguf: got no whole GGUF file"):
+        Gguf(tmp_path / "x.gguf").shape  # noqa: B018
+
+
+# ---------------------------------------------------------------- RoPE as Llama 3.1 scales it
+
+
+def llama3_factors(head_dim: int, base: float, factor=8.0, low=1.0, high=4.0, trained=8192) -> np.ndarray:
+    """As the converter of llama.cpp writes them, from the numbers in Llama 3.1's config."""
+    waves = 2 * np.pi * base ** (np.arange(0, head_dim, 2) / head_dim)
+    smooth = np.clip((trained / waves - low) / (high - low), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+def test_rope_factors_slow_each_rotation(tmp_path):
+    factors = llama3_factors(16, 5e5)
+    path = tiny.write(tmp_path / "x.gguf", fields={"llama.rope.freq_base": 5e5}, more={"rope_freqs.weight": factors})
+    shape = Gguf(path).shape
+    assert factors[0] == 1 and factors[-1] == 8 and len(set(factors.tolist())) > 2
+    model = Llama(shape, random_weights(0, 2), dtype=torch.float64)
+    angles = np.arange(512)[:, None] * 5e5 ** -(np.arange(0, 16, 2) / 16) / factors
+    np.testing.assert_allclose(model.cos[:, 0, :8], np.cos(angles), atol=1e-4)
+    np.testing.assert_allclose(model.sin[:, 0, 8:], np.sin(angles), atol=1e-4)
+
+
+def test_scaled_rope_is_transformers_own():
+    """The angles, from the numbers of the config to the table."""
+    rope = pytest.importorskip("transformers.modeling_rope_utils", reason="transformers is not installed")
+    from transformers import LlamaConfig
+
+    numbers = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8192, "rope_theta": 5e5}  # fmt: skip
+    config = LlamaConfig(hidden_size=256, num_attention_heads=2, rope_theta=5e5, rope_scaling=numbers)
+    theirs, _ = rope.ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    ours = 5e5 ** -(np.arange(0, 128, 2) / 128) / llama3_factors(128, 5e5)
+    np.testing.assert_allclose(theirs.numpy(), ours, rtol=1e-5)
+
+
+# ---------------------------------------------------------------- words
+
+
+def test_text_is_cut_as_llama_3_was_taught():
+    from tokenizers import Regex, pre_tokenizers
+
+    cut = pre_tokenizers.Split(Regex(LLAMA3), "isolated").pre_tokenize_str("I'LL pay 12345 €,\n\n  née Müller!")
+    assert [piece for piece, _ in cut] == ["I", "'LL", " pay", " ", "123", "45", " €,\n\n", " ", " née", " Müller", "!"]
+
+
+def test_a_text_begins_as_the_file_says(tmp_path):
+    fields = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.pre": "smollm"}
+    begun = Gguf(tiny.write(tmp_path / "x.gguf", fields=fields))
+    assert begun.tokens(" page")[0] == 0 and begun.text(begun.tokens(" page 12")) == " page 12"
+
+
+def test_a_chat_is_written_by_the_files_template(file):
+    turns = [("system", "Be brief."), ("user", "a page"), ("assistant", "tile"), ("user", "why?")]
+    ids = file.conversation([{"role": role, "content": text} for role, text in turns])
+    want = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns) + "<|im_start|>assistant\n"
+    assert ids == file.tokenizer.encode(want).ids and ids.count(0) == 5 and ids.count(1) == 4
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0].content.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages[0].nothing.more }}", "has no attribute"),
+        ("{{ messages[0].content + 1 }}", "concatenate"),
+    ],
+)
+def test_what_a_template_refuses_is_said(template, words, tmp_path):
+    strict = Gguf(tiny.write(tmp_path / "x.gguf", fields={"tokenizer.chat_template": template}))
+    with pytest.raises(ValueError, match=f"^messages: got some that the chat template refuses .*{words}"):
+        strict.chat("hello")
+
+
+def test_a_template_may_skip_lines_and_ask_for_the_date(tmp_path):
+    template = "{% for m in messages %}\n  {% if loop.index > 1 %}{% break %}{% endif %}\n{{ m.content }}{% endfor %}"
+    template += "{{ strftime_now('%Y') }}{{ bos_token }}"
+    text = Gguf(tiny.write(tmp_path / "x.gguf", fields={"tokenizer.chat_template": template})).template
+    assert text.render(messages=[{"content": "a"}, {"content": "b"}], bos_token="!")[0] == "a"
