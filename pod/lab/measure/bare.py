@@ -17,9 +17,11 @@ def library(name: str) -> ctypes.CDLL:
     import torch
     from torch.utils.cpp_extension import CUDA_HOME
 
-    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    capability = torch.cuda.get_device_capability()
+    arch = "{}{}".format(*capability) + ("a" if capability == (9, 0) else "")  # Hopper's own instructions
     made, source = Path(tempfile.mkdtemp()) / f"{name}.so", ROOT / "csrc" / "micro" / f"{name}.cu"
-    flags = ["-std=c++20", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
+    target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    flags = ["-std=c++20", "-O3", target, "-shared", "-Xcompiler", "-fPIC"]
     subprocess.run([Path(CUDA_HOME, "bin", "nvcc"), *flags, source, "-o", made], check=True)
     return ctypes.CDLL(str(made))
 

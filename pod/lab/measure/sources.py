@@ -24,6 +24,7 @@ UNITS = {
     "single-query": ("csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp"),
     "rates": ("csrc/micro/rates.cu",),
     "memory": ("csrc/micro/memory.cu",),
+    "energy": ("csrc/micro/energy.cu",),
     "model": ("pod/serving/model.py",),
     "vllm of 2023": ("pod/serving/vllm2023.py", "pod/serving/sampler.py"),
 }

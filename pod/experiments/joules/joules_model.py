@@ -1,0 +1,143 @@
+"""Where the joules of a hybrid batch go, by the price list, and what time they take at the power limit."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+
+from pod.batch import HybridBatch
+from pod.data import a_card, hardware, read
+from pod.experiments.hopper import hopper_peers
+from pod.experiments.joules import joules_prices
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate import joules
+from pod.simulate.joules import Prices, Spent, Work
+
+FIGURE = Figure(
+    id="joules-model",
+    title=f"Back to back on {a_card()}, the joules of a batch set its time, and half of them move bytes",
+    chapter="16",
+    method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "
+    "learnt from every other batch. Seen: milliseconds of a batch repeated for 1.5 s. bf16.",
+    data=("joules-prices", "hopper-peers"),
+    fitted=True,
+)
+WAYS = {"ours": "fused", "ours_serial": "halves in turn"}
+LEARNT = slice(0, None, 2)  # of the batches; the others are foretold
+KINDS = {  # what the kinds of work are in a batch: words, and a shade of the side that causes them
+    "dram": ("DRAM to L2", style.DECODE),
+    "into_sms": ("L2 to the SMs", "#f8b878"),
+    "narrow": ("decode's products", "#fbdcb8"),
+    "scores": ("exponentials", "#b7cbe0"),
+    "products": ("prefill's products", style.PREFILL),
+    "awake": ("being awake", "#9aa7b4"),
+}
+
+
+def work(row, way: str) -> Work:
+    """What a batch of the recording has the GPU do."""
+    batch = HybridBatch.of(row.chunk, row.context, row.decodes, row.decode_context, row.q_heads, row.kv_heads)
+    parts = [batch] if way == "ours" else [batch.prefill, batch.decode]
+    return Work(*np.sum([joules.of_batch(part, hardware().sms) for part in parts], axis=0))
+
+
+@cache
+def seen() -> dict[str, list[Spent]]:
+    """Way -> what each batch took. At the limit a time is known better than the energy that an early meter found."""
+    df, watts = read("hopper-peers"), hopper_peers.watts()
+    return {way: [Spent(work(row, way), row.ms / 1e3, watts * row.ms / 1e3, row.mhz) for row in
+                  df.assign(ms=df[f"{way}_steady_ms"], mhz=df[f"{way}_mhz"]).itertuples()] for way in WAYS}  # fmt: skip
+
+
+@cache
+def prices() -> Prices:
+    return joules.adjusted(joules_prices.listed(), [one for way in WAYS for one in seen()[way][LEARNT]])
+
+
+def table():
+    """One row a way and batch: millijoules of each kind of work, seen and foretold milliseconds, and whether the model
+    had learnt from it."""
+    limit, names = hopper_peers.watts(), hopper_peers.table().batch
+    rows = []
+    for way in WAYS:
+        for i, one in enumerate(seen()[way]):
+            parts = prices().parts(one.work, one.mhz)
+            foretold = prices().least_seconds(one.work, one.mhz, limit)
+            mj = {"products": parts.wide + parts.wide_registers, "awake": prices().watts * foretold}
+            mj |= {name: getattr(parts, name) for name in KINDS if name in Work._fields}
+            rows.append({"way": way, "batch": names[i], "learnt": i in range(len(names))[LEARNT], "ghz": one.mhz / 1e3}
+                        | {name: 1e3 * mj[name] for name in KINDS}
+                        | {"seen_ms": 1e3 * one.seconds, "foretold_ms": 1e3 * foretold})  # fmt: skip
+    df = pd.DataFrame(rows)
+    return df.assign(off=100 * (df.foretold_ms / df.seen_ms - 1))
+
+
+def draw(df):
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.8), dpi=style.DPI, layout="constrained", width_ratios=(3, 2))
+    _shares(style.tidy(axes[0]), df[df.way == "ours"])
+    _errors(style.tidy(axes[1]), df)
+    return figure
+
+
+def _shares(ax, df) -> None:
+    """Of the fused kernel's joules, batch by batch."""
+    whole, left = df[list(KINDS)].sum(axis=1), 0
+    for name, (words, tone) in KINDS.items():
+        share = 100 * df[name] / whole
+        ax.barh(range(len(df)), share, 0.7, left, color=tone, label=words)
+        left = left + share
+    ax.set_yticks(range(len(df)), df.batch, fontsize=8.5)
+    ax.set(ylim=(len(df) - 0.4, -0.6), xlim=(0, 100), xlabel="% of the joules of the fused kernel")
+    ax.tick_params(axis="y", length=0)
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.4, -0.12), ncols=3, columnspacing=1.0, handletextpad=0.4)
+
+
+def _errors(ax, df) -> None:
+    ax.axhspan(-5, 5, color=style.IDLE)
+    ax.axhline(0, color=style.INK, linewidth=1)
+    for (way, words), tone in zip(WAYS.items(), (style.colour("both"), style.INK), strict=True):
+        for learnt, face, word in ((True, "white", "learnt from"), (False, tone, "foretold")):
+            part = df[(df.way == way) & (df.learnt == learnt)]
+            ax.plot(part.seen_ms, part.off, "o", color=tone, markerfacecolor=face, label=f"{words}, {word}")
+    ax.set(xscale="log", ylim=(-7.5, 7.5), xlabel="ms, back to back", ylabel="foretold, % off (grey: 5 %)")
+    ticks = (0.5, 1, 2, 3)
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.45, -0.12), ncols=2, columnspacing=1.0, handletextpad=0.2)
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def worst(way: str = "", learnt: bool = False) -> float:
+    """The largest error, %, of the batches from which nothing was learnt."""
+    df = table()
+    return float(df[(df.learnt == learnt) & df.way.isin([way] if way else WAYS)].off.abs().max())
+
+
+def moving() -> float:
+    """% of the fused kernel's joules, over all batches, that bring bytes from DRAM and L2 to the SMs."""
+    df = table()
+    of = df[df.way == "ours"][list(KINDS)].sum()
+    return 100 * float((of.dram + of.into_sms) / of.sum())
+
+
+def saved_by_slower() -> float:
+    """Of the joules that fusing saves, % that the same work saves at a lower clock; the others are less time awake."""
+    df = table()
+    whole = df[list(KINDS)].groupby(df.way).sum()
+    saved = whole.loc["ours_serial"] - whole.loc["ours"]
+    return 100 * float(1 - saved.awake / saved.sum())
+
+
+def learnt_from() -> int:
+    """Batches, in both ways."""
+    return len(seen()["ours"][LEARNT])
+
+
+def foretold() -> int:
+    return len(seen()["ours"]) - learnt_from()

@@ -1,0 +1,89 @@
+"""The pages of energy: their rows, what they assume of csrc/micro/energy.cu, and what they make of known numbers."""
+
+import re
+
+import pytest
+from matplotlib import pyplot as plt
+
+from pod.data import ROOT
+from pod.experiments.hopper import hopper_peers
+from pod.experiments.joules import joules, joules_model, joules_prices, joules_roof
+from pod.lab.measure import meter
+
+SOURCE = (ROOT / "csrc" / "micro" / "energy.cu").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [joules, joules_prices])
+def test_suites_name_every_row_once(page):
+    keys = [tuple(case.values()) for case in page.cases()]
+    assert len(keys) == len(set(keys)) and all(tuple(case) == page.KEYS for case in page.cases())
+
+
+def test_prices_count_what_the_source_does():
+    number = lambda name: int(re.search(rf"\b{name} = (\d+)", SOURCE)[1])  # noqa: E731
+    assert joules_prices.PANEL == number("kPanelRows") * number("kRowBytes")
+    assert (joules_prices.THREADS, joules_prices.VALUES) == (number("kThreads"), number("kValues"))
+    assert joules_prices.DEPTH == number("kDepth")
+    assert [int(n) for n in re.findall(r"^POD_PRODUCT\((\d+),", SOURCE, re.MULTILINE)] == list(joules_prices.SHAPES)
+    waits, ops = (re.search(rf"enum class {name} : int {{ (.*) }}", SOURCE)[1] for name in ("Wait", "Op"))
+    assert waits == "test, try_, hinted, barrier, alone" and ops == "fma, exponential, packed"
+    assert len(joules_prices.WAITS) == 5 and len(joules_prices.OPS) == 3
+
+
+def test_a_rested_call_is_what_it_takes_over_the_rest():
+    train = meter.Energy(4.0, 900.0, 890.0, 905.0, 225.0, 1980, 50)
+    rest = meter.Energy(3.0, 400.0, 399.0, 401.0, 133.3, 1980, 50)
+    assert joules._less(train, rest, "ours") == {
+        "ours_ms": 1.0, "ours_mj": 500.0, "ours_rest_watts": 133.3, "ours_mhz": 1980}  # fmt: skip
+
+
+# ---------------------------------------------------------------- what was recorded, and what is made of it
+
+
+def test_a_byte_is_the_dearer_the_farther_it_comes():
+    price = joules_prices.price
+    shared, l2, dram = price("shared", "read"), price("copy", "l2"), price("copy", "dram")
+    assert 2 * shared < l2 < dram / 2
+    assert price("copy", "l2, pairs") < l2 and joules_prices.dram_over_l2() == pytest.approx(dram / l2)
+
+
+def test_prices_of_the_list_are_those_of_the_table():
+    listed, price = joules_prices.listed(), joules_prices.price
+    assert listed.each.dram + price("copy", "l2") == pytest.approx(price("copy", "dram"))
+    assert listed.each.narrow == price("product", "n8 shared") > 2 * listed.each.wide
+    assert listed.mhz.wide < listed.mhz.narrow, "the wide products stood at the power limit"
+
+
+def test_what_a_page_says_is_less_the_watts_awake():
+    df = joules_prices.table()
+    assert df[df.how == "alone"].price.item() == pytest.approx(0)
+    copy = df[(df.how == "dram") & (df.data == "random")].iloc[0]
+    assert copy.watts == pytest.approx(joules_prices.listed().watts + copy.price * copy.rate, rel=1e-6)
+
+
+def test_halves_in_turn_do_the_same_work():
+    """The copies and products of both ways are equal, but for how the keys are cut: what differs is clock and time."""
+    fused, serial = joules_model.seen()["ours"], joules_model.seen()["ours_serial"]
+    for one, other in zip(fused, serial, strict=True):
+        assert one.work == pytest.approx(other.work, rel=0.02)
+        assert one.mhz < other.mhz and one.joules < other.joules
+
+
+def test_batches_from_which_nothing_was_learnt_are_foretold():
+    df = joules_model.table()
+    assert df.learnt.sum() == 12 and (~df.learnt).sum() == 10
+    assert joules_model.worst() == df[~df.learnt].off.abs().max() < 5
+    assert df[list(joules_model.KINDS)].sum(axis=1).to_numpy() == pytest.approx(hopper_peers.watts() * df.foretold_ms)
+
+
+def test_the_roof_of_joules_is_the_lowest_at_the_ridge_and_not_for_decodes():
+    roof = joules_roof.roof()
+    assert roof.power.iloc[0] > roof.roofs.iloc[0] and joules_roof.at_the_ridge() < 60
+    assert (roof.power.diff().dropna() > 0).all()
+
+
+@pytest.mark.parametrize("page", [joules_prices, joules_model, joules_roof])
+def test_pages_draw_what_their_tables_have(page):
+    figure = page.draw(page.table())
+    assert figure.axes and all(ax.get_xlabel() for ax in figure.axes)
+    plt.close("all")
