@@ -20,6 +20,7 @@ UNITS = {
     "hybrid": ("csrc/sm80/hybrid.cu", "csrc/bindings.cpp"),
     "lean": ("csrc/lean/lean.cu", "csrc/bindings.cpp"),
     "hopper": ("csrc/sm90/hybrid.cu", "csrc/bindings.cpp"),
+    "plan": ("csrc/sm90/plan.cu", "csrc/sm90/plan_bindings.cpp"),
     "fusion": ("csrc/micro/fusion.cu", "csrc/micro/fusion_bindings.cpp"),
     "single-query": ("csrc/micro/single_query.cu", "csrc/micro/single_query_bindings.cpp"),
     "rates": ("csrc/micro/rates.cu",),

@@ -1,0 +1,117 @@
+"""What a plan costs, made by the host and made by the GPU, and whether the kernel is as fast with either.
+
+Measured: updates of a workspace inside a CUDA graph, and the host's time for each way of planning, by sequences.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from statistics import median
+
+from pod.batch import HybridBatch
+from pod.data import read
+from pod.lab.figure import Figure
+from pod.lab.measure import timing
+from pod.lab.show import style
+
+FIGURE = Figure(
+    id="hopper-plan",
+    title="The GPU plans an iteration in 8 to 14 µs, whatever the host is doing",
+    chapter="16",
+    method="Medians; Llama-3-8B's heads, pages of 16. On the GPU: 20 updates in a graph. On the host: until the call "
+    "returns, the upload included.",
+)
+RECORDING = "hopper-plan"
+KEYS = ("kind", "sequences")
+UNITS = ("hopper", "plan")
+HEADS = {"num_q_heads": 32, "num_kv_heads": 8, "head_dim": 128, "page_size": 16}
+SEQUENCES, TOKENS = (16, 64, 256, 1024), 3_200_000  # of KV at most
+KINDS = {"decodes": lambda n: [1] * n, "drafts": lambda n: [4] * n, "mixed": lambda n: [1000, 900] + [1] * (n - 2)}
+UPDATES, ROUNDS = 20, 15
+
+
+def cases() -> list[dict]:
+    return [{"kind": kind, "sequences": n} for kind in KINDS for n in SEQUENCES]
+
+
+def lengths(kind: str, sequences: int) -> tuple[list[int], list[int]]:
+    draw, q_lens = random.Random(sequences), KINDS[kind](sequences)
+    most = min(12_000, TOKENS // sequences)
+    return q_lens, [max(q, draw.randint(500, most)) for q in q_lens]
+
+
+def measure(case: dict) -> dict:
+    import torch
+
+    import pod
+
+    q_lens, kv_lens = lengths(**case)
+    batch = HybridBatch(q_lens, kv_lens, **HEADS)
+    draft = 4 if case["kind"] == "drafts" else 1
+    work = pod.workspace(sum(q_lens), len(q_lens), max(kv_lens), **HEADS, draft=draft)
+    lens = [torch.tensor(x, dtype=torch.int32, device="cuda") for x in (q_lens, kv_lens)]
+    row = {"update_us": round(_in_graph_us(lambda: work.update(*lens)), 2)}
+    row["update_call_us"] = round(_host_us(lambda: work.update(*lens)), 1)
+    row["update_from_host_us"] = round(_host_us(lambda: work.update(q_lens, kv_lens)), 1)
+    row["plan_us"] = round(_host_us(lambda: pod.plan(q_lens, kv_lens, **HEADS, method="hopper")), 1)
+    plan, (q, k, v, table) = pod.plan(batch, method="hopper"), batch.tensors(device="cuda")
+    work.update(*lens)
+    ways = {"planned": plan, "workspace": work}
+    times = timing.shuffled({n: lambda p=p: pod.hybrid_attention(q, k, v, p, table) for n, p in ways.items()}, 5)
+    return row | {name: round(t.ms, 5) for name, t in times.items()}
+
+
+def _in_graph_us(update) -> float:
+    import torch
+
+    update()
+    graph, marks = torch.cuda.CUDAGraph(), [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    with torch.cuda.graph(graph):
+        for _ in range(UPDATES):
+            update()
+    taken = []
+    for _ in range(ROUNDS):
+        marks[0].record()
+        graph.replay()
+        marks[1].record()
+        torch.cuda.synchronize()
+        taken.append(1e3 * marks[0].elapsed_time(marks[1]) / UPDATES)
+    return median(taken)
+
+
+def _host_us(call) -> float:
+    """Until the call returns, with nothing waiting on the GPU."""
+    import torch
+
+    taken = []
+    for _ in range(ROUNDS):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        taken.append(1e6 * (time.perf_counter() - start))
+    return median(taken)
+
+
+# ---------------------------------------------------------------- what it shows
+def table():
+    df = read(RECORDING)
+    return df.assign(over_planned=df.planned / df.workspace)
+
+
+def draw(df):
+    ax = style.axes(7.5, 3.2)
+    lines = {"plan_us": ("the host plans and uploads", "-"), "update_us": ("the GPU plans", "--")}
+    for kind, part in df.groupby("kind", sort=False):
+        for column, (name, dash) in lines.items():
+            ax.plot(part.sequences, part[column], dash, marker="o", markersize=4, label=f"{name}: {kind}")
+    ax.set(xscale="log", yscale="log", xlabel="sequences of a batch", ylabel="µs")
+    ax.set_xticks(SEQUENCES, SEQUENCES)
+    ax.minorticks_off()
+    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    ax.figure.tight_layout()
+    return ax.figure
+
+
+def longest_update() -> float:
+    return float(table().update_us.max())
