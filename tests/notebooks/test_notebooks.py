@@ -205,6 +205,16 @@ def test_same_pixels_keep_their_bytes_and_other_pixels_do_not():
     assert notebooks.canonical(other, before) != before
 
 
+@pytest.mark.parametrize("alpha, mode", [(255, "RGB"), (128, "RGBA")])
+def test_a_new_picture_loses_an_alpha_channel_that_says_nothing(alpha, mode):
+    file = io.BytesIO()
+    Image.new("RGBA", (40, 30), (200, 10, 10, alpha)).save(file, "png", dpi=(100, 100))
+    before, notebook = chapter(), chapter()
+    notebook.cells[3].outputs[0].data["image/png"] = drawn = base64.b64encode(file.getvalue()).decode()
+    saved = notebooks.canonical(notebook, before).cells[3].outputs[0].data["image/png"]
+    assert notebooks._open(saved).mode == mode and notebooks._pixels(saved) == notebooks._pixels(drawn)
+
+
 # ---------------------------------------------------------------- execution
 
 
