@@ -141,6 +141,7 @@ def execute(path: Path) -> None:
     client = NotebookClient(notebook, timeout=600, kernel_name="python3", record_timing=False, resources=resources)
     client.extra_arguments = ["--IPKernelApp.log_level=ERROR"]  # it warns of its local sockets each time
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # the debugger's greeting is no output of ours
+    os.environ.setdefault("POD_QUIET", "1")  # nor is who builds the kernels
     try:
         client.execute()
     except CellExecutionError as error:

@@ -1,8 +1,5 @@
 """Every judge against its solution, against answers that are wrong in a plausible way, and against the stub."""
 
-import re
-from functools import cache
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,10 +16,10 @@ from pod.learn.exercises import (
     sm_aware_scheduling,
 )
 from pod.simulate import tensor_core_queue
+from tests.solutions import solutions
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
-BLOCK = re.compile(r"(?:^([^\n`<]+)\n\n)?```(cuda|python)\n(.*?)```", re.DOTALL | re.MULTILINE)
 WRONG = 4
 
 
@@ -31,16 +28,6 @@ def answers(tmp_path, monkeypatch):
     """The file of the progress, not the reader's."""
     monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
     return tmp_path / "answers.json"
-
-
-@cache
-def solutions() -> dict[str, list[tuple[str, str, str]]]:
-    """By exercise: (hint, language, text); the solution has no hint."""
-    found = {}
-    for file in sorted((notebooks.FOLDER / "solutions").glob("*.md")):
-        for part in file.read_text(encoding="utf-8").split("\n## ")[1:]:
-            found[part.partition("\n")[0].strip()] = BLOCK.findall(part)
-    return found
 
 
 def answered(name: str, language: str, text: str):

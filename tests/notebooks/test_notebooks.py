@@ -247,3 +247,10 @@ def test_failing_cell_is_said_in_one_line_and_changes_nothing(tmp_path):
 def test_unknown_chapter_lists_the_known():
     with pytest.raises(ValueError, match="'77': 0 fit; known: 0"):
         notebooks.find(["77"])
+
+
+def test_a_chapter_does_not_keep_who_builds_the_kernels(tmp_path, monkeypatch):
+    monkeypatch.delenv("POD_QUIET")
+    path = write(tmp_path / "a.ipynb", "import os\nprint(os.environ.get('POD_QUIET'))")
+    notebooks.execute(path)
+    assert notebooks.read(path).cells[0].outputs[0].text == "1\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.exercises.functions import Call, call, gives, listed
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 
@@ -72,7 +72,7 @@ def serve(function: Callable, day: Day) -> Outcome:
         answer = function(list(running), list(waiting), day.slots, day.memory)
         if answer is None:
             return Outcome(str(day), "a list of requests")
-        answer = list(answer)
+        answer = listed(answer)
         if promise := broken(answer, running, waiting, day):
             tried = f"{day}; iteration {tick}: {running} run, {waiting} wait"
             return Outcome(tried, promise, answer, case=day, values=(running, answer))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.exercises.functions import Call, call, gives, listed
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 
@@ -52,7 +52,7 @@ def _said(parts: list, tables: dict, block: int) -> str:
 
 
 def run(function: Callable, case: Call) -> Outcome:
-    return call(function, case, lambda answer: tuple(list(x) for x in answer))
+    return call(function, case, lambda answer: tuple(listed(x) for x in listed(answer)))
 
 
 def _slots(rule: Callable) -> Callable[[Outcome], bool]:
