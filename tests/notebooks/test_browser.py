@@ -32,8 +32,9 @@ pytestmark = [
     pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason),
 ]
 CHAPTERS = ("start_here", "tiling", "two_phases", "waves", "concurrent_execution", "sm_aware_scheduling")
+SLOW = {"concurrent_execution": 8.0}  # each move of its sliders launches ten kernels in the emulator
 TOKEN, PATIENCE = "reader", 300.0
-QUICK, BUSY = 1.5, 15.0  # seconds from a move to its picture: on a quiet machine, and where others compute
+QUICK, BUSY = 1.5, 10  # seconds from a move to its picture on a quiet machine; times where others compute
 MOVES = 3  # of each slider; the quickest counts, as somebody else may use the machine
 SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -219,8 +220,9 @@ def test_a_chapter_lives_in_a_browser(lab, name):
         late = [*press_buttons(chapter, name), *move_sliders(chapter)]
         assert chapter.wrong() == []
         solve(chapter, name)
-        limit = QUICK if os.getloadavg()[0] <= os.cpu_count() else BUSY
-        print(f"{name}: {len(late)} widgets moved, the slowest in {max(late):.2f} s, allowed are {limit} s")
+        quiet = os.getloadavg()[0] <= os.cpu_count()
+        limit = SLOW.get(name, QUICK) * (1 if quiet else BUSY)
+        print(f"{name}: {len(late)} widgets moved, the slowest in {max(late):.2f} s, allowed are {limit:g} s")
         assert max(late) < limit
     finally:
         chapter.close()
@@ -264,8 +266,9 @@ def solve(chapter: Chapter, name: str) -> None:
     for exercise in judge.exercises().values():
         if exercise.chapter == name:
             stub, check = chapter.at(exercise.stub), chapter.at(f'learn.check("{exercise.name}", {exercise.name})')
-            (_, _, right), (_, _, wrong), *_ = solutions()[exercise.name]
+            (_, language, right), (_, _, wrong), *_ = solutions()[exercise.name]
+            magic = "%%cuda\n" if language == "cuda" else ""
             for answer, says in ((exercise.stub, "not yet"), (wrong, "hint"), (right, "right, in")):
-                chapter.write(stub, answer)
+                chapter.write(stub, magic + answer)
                 chapter.run(stub)
                 assert re.search(says, chapter.run(check)), exercise.name
