@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from pod.files import ROOT
@@ -60,7 +61,8 @@ def canonical(notebook, before=None):
         cell.id = _unique(cell.get("id") or hashlib.sha256(cell.source.encode()).hexdigest()[:8], seen)
         if cell.cell_type == "code":
             cell.outputs = _merged(cell.outputs)
-            _keep_pictures(cell, old.get(cell.id))
+            if before:
+                _keep_pictures(cell, old.get(cell.id))
     return notebook
 
 
@@ -85,10 +87,22 @@ def _merged(outputs: list) -> list:
 
 
 def _keep_pictures(cell, before) -> None:
-    for output, old in zip(cell.outputs, before.outputs if before else (), strict=False):
+    """A picture is the old one if that shows the same, else it is saved small."""
+    for output, old in zip_longest(cell.outputs, before.outputs if before else (), fillvalue={}):
         new_png, old_png = output.get("data", {}).get("image/png"), old.get("data", {}).get("image/png")
-        if new_png and old_png and new_png != old_png and _pixels(new_png) == _pixels(old_png):
-            output.data["image/png"] = old_png
+        if new_png:
+            same = old_png and _pixels(new_png) == _pixels(old_png)
+            output.data["image/png"] = old_png if same else _opaque(new_png)
+
+
+def _opaque(png: str) -> str:
+    """Without an alpha channel that says nothing: a tenth smaller."""
+    image = _open(png)
+    if image.mode != "RGBA" or image.getextrema()[3] != (255, 255):
+        return png
+    file = io.BytesIO()
+    image.convert("RGB").save(file, "png", optimize=True, dpi=image.info.get("dpi"))
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def _open(png: str):
@@ -127,6 +141,7 @@ def execute(path: Path) -> None:
     client = NotebookClient(notebook, timeout=600, kernel_name="python3", record_timing=False, resources=resources)
     client.extra_arguments = ["--IPKernelApp.log_level=ERROR"]  # it warns of its local sockets each time
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # the debugger's greeting is no output of ours
+    os.environ.setdefault("POD_QUIET", "1")  # nor is who builds the kernels
     try:
         client.execute()
     except CellExecutionError as error:

@@ -1,12 +1,15 @@
 """Give a chapter another place in the walk: files, links, titles, maps, and every chapter's number in words.
 
-    python -m pod.lab.renumber first_kernels 4
+    python -m pod.lab.renumber waves 5
 
-What looks like a chapter's number and is not known to be one is listed at the end, for a person to look at.
+Chapters that show numbers of chapters are executed again, the README is refreshed, and all chapters are checked. What
+looks like a chapter's number and is not known to be one is listed, for a person to look at.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from pathlib import Path
 from pod.files import ROOT
 
 WALK = ROOT / "pod" / "lab" / "chapters.py"
+SHOWING = ("waves", "pod_kernel", "attention_results", "first_kernels")  # numbers of chapters, in pictures and tables
 KINDS = {".ipynb", ".py", ".md", ".toml", ".cu", ".cuh", ".h", ".cpp", ".css", ".json", ""}
 MADE = ("recorded", "computed", "paper", "workloads", "model")
 KEPT = (*(f"data/{name}/" for name in MADE), "tests/golden/")  # measured or computed, not written
@@ -28,6 +32,7 @@ PROSE = (".md", ".ipynb")
 WRITTEN = {ord("0") + i: 0xE000 + i for i in range(10)}  # digits that no pattern takes for digits
 TEST = re.compile(r"\b(test_chapter_)(\d\d)\b")
 TITLED = re.compile(r"(\[|\"# )(\d\d)(?= · )")  # "[04 · Waves]", "# 04 · Waves"
+LINKED = re.compile(r"(\[)(\d\d)(?=\]\(\d\d_)")  # "[04](04_waves.ipynb)"
 RANGE = re.compile(r"(?<![\d.,:/-])()\b(0\d(?:(?:, | and | to |–)\d\d)+)(?!\d|\.\d|:)")  # "04 to 06"
 SINGLE = re.compile(r"( \()(0\d)(?=\))")  # "(07)"
 LEFT = re.compile(r"(?<![\d.,:/\-+'\"=(\[])\b0[0-9]\b(?![\d.:/\-'\"])|\(0\d\)")
@@ -57,7 +62,7 @@ def rewritten(text: str, file: str, names: list[str], new: dict[str, str]) -> st
     """One file's text with the new numbers. What one pattern has written, no other reads as a number once more."""
     written = {old: number.translate(WRITTEN) for old, number in new.items()}
     stem = re.compile(rf"()({'|'.join(names)})")
-    patterns = [stem, TEST, NAMED, FIELD, TITLED, _titles(names)]
+    patterns = [LINKED, stem, TEST, NAMED, FIELD, TITLED, _titles(names)]
     patterns += [pattern for end, pattern in OF_FILES.items() if file.endswith(end)]
     patterns += [RANGE, SINGLE] if file.endswith(PROSE) else []
     for pattern in patterns:
@@ -123,19 +128,28 @@ def open_the_doors(name: str) -> None:
         path.write_text(re.sub(pattern, to, path.read_text(encoding="utf-8"), count=1), encoding="utf-8")
 
 
-def left_over(path: Path, names: list[str]) -> Iterator[str]:
-    """Lines of prose with a number that could be a chapter's."""
-    if path.suffix not in PROSE:
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if '"image/png"' in line:
-            continue
-        bare = RANGE.sub("", NAMED.sub("", re.sub(r"\d\d_\w+|\[\d\d [^\]]*\]|\*\*\d\d |# \d\d ", "", line)))
+def left_over(path: Path) -> Iterator[str]:
+    """Lines of prose with a number that could be a chapter's and that no pattern takes for one."""
+    for line in prose(path):
+        bare = re.sub(r"\d\d_\w+|\[\d\d[^\]]*\]|\*\*\d\d |# \d\d ", "", line)
+        for pattern in (NAMED, RANGE, SINGLE):
+            bare = pattern.sub("", bare)
         for match in LEFT.finditer(bare):
             yield f"{path.relative_to(ROOT)}: ...{bare[max(0, match.start() - 50) : match.end() + 30].strip()}..."
 
 
-def main(name: str, place: str) -> None:
+def prose(path: Path) -> list[str]:
+    """What a person wrote: of a chapter its text, without what its cells have given."""
+    if path.suffix not in PROSE:
+        return []
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "".join("".join([*cell["source"], "\n"]) for cell in json.loads(text)["cells"]
+                       if cell["cell_type"] == "markdown")  # fmt: skip
+    return text.splitlines()
+
+
+def main(name: str, place: str) -> int:
     names = stems(WALK.read_text(encoding="utf-8"))
     order = moved(names, name, int(place))
     new = numbers(names, order)
@@ -149,11 +163,17 @@ def main(name: str, place: str) -> None:
     _rename(paths, names, new)
     redraw_the_map()
     open_the_doors(name)
-    print("\n".join(line for path in tracked() for line in left_over(path, names)))
-    print(
-        "now: python -m pod notebooks pod_kernel's number (its map prints numbers), python -m pod readme, make test",
-        file=sys.stderr,
-    )
+    print("\n".join(line for path in tracked() for line in left_over(path)))
+    return _finish([f"{i:02d}" for i, stem in enumerate(order) if stem in SHOWING])
+
+
+def _finish(showing: list[str]) -> int:
+    """What shows numbers of chapters is made anew, in processes that know the new ones; 0 if all is well."""
+    there = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for verb in (["notebooks", *showing], ["readme"], ["notebooks", "--check"]):
+        if failed := subprocess.run([sys.executable, "-m", "pod", *verb], cwd=ROOT, env=there).returncode:
+            return failed
+    return 0
 
 
 def _rename(paths: list[Path], names: list[str], new: dict[str, str]) -> None:
@@ -167,4 +187,4 @@ def _rename(paths: list[Path], names: list[str], new: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(*sys.argv[1:]))

@@ -22,6 +22,7 @@ from pod.learn.exercises import CHAPTERS
 from pod.learn.faults import CellError
 
 MOST_SECONDS = 20  # of an answer in Python
+MOST_SAID = 600  # letters of a value
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Outcome:
     tried: str
     expected: object
     got: object = None
-    error: Exception | None = None
+    error: BaseException | None = None
     right: bool = False
     case: object = None
     values: tuple = ()
@@ -108,7 +109,9 @@ def _tried(exercise: Exercise, answer, case) -> Outcome:
     try:
         with time_limit(MOST_SECONDS):
             return exercise.try_one(answer, case)
-    except Exception as error:
+    except KeyboardInterrupt:  # by the reader's hand
+        raise
+    except BaseException as error:  # sys.exit() as well
         return Outcome(f"{case}", "an answer", error=error, case=case)
 
 
@@ -131,7 +134,8 @@ def _not_yet(exercise: Exercise) -> Verdict:
 
 def _wrong(exercise: Exercise, outcome: Outcome) -> Verdict:
     hint = next((hint for hint in exercise.hints if _fits(hint, outcome)), None)
-    said = [f"{exercise.name}: not right yet.", f"  tried     {outcome.tried}", f"  expected  {outcome.expected}"]
+    tried, expected = (_short(x) for x in (outcome.tried, outcome.expected))
+    said = [f"{exercise.name}: not right yet.", f"  tried     {tried}", f"  expected  {expected}"]
     said += [f"  got       {_indented(_told(outcome))}"]
     if hint:
         said.append(f"  hint      {_indented(hint.says)}")
@@ -148,11 +152,11 @@ def _fits(hint: Hint, outcome: Outcome) -> bool:
 def _told(outcome: Outcome) -> str:
     error = outcome.error
     if error is None or isinstance(error, CellError):
-        return str(outcome.got if error is None else error)
+        return _short(outcome.got) if error is None else str(error)
     return f"{type(error).__name__}: {error}{place(error)}"
 
 
-def place(error: Exception) -> str:
+def place(error: BaseException) -> str:
     """Where in the reader's cell, which is no file, whatever library it was that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     cells = [frame.filename for frame in frames if not Path(frame.filename).exists()]
@@ -160,8 +164,17 @@ def place(error: Exception) -> str:
     return f" (line {lines[-1]} of your cell)" if lines else ""
 
 
+def _short(said: object) -> str:
+    text = str(said)
+    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]} ..."
+
+
 def _indented(text: str) -> str:
     return text.replace("\n", "\n            ")
+
+
+class _Late(BaseException):
+    """Goes through every `except Exception` of a reader's."""
 
 
 @contextmanager
@@ -172,12 +185,14 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(*_) -> None:
-        raise TimeoutError(f"still going after {seconds:g} s")
+        raise _Late
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
+    except _Late as late:
+        raise TimeoutError(f"still going after {seconds:g} s").with_traceback(late.__traceback__) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

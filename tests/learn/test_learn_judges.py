@@ -1,20 +1,25 @@
 """Every judge against its solution, against answers that are wrong in a plausible way, and against the stub."""
 
-import re
-from functools import cache
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pod import kernels, learn
+from pod.hardware import H200
 from pod.lab import notebooks
 from pod.learn import changed, judge, progress, scores
-from pod.learn.exercises import concurrent_execution, lean_attention, sm_aware_scheduling
+from pod.learn.exercises import (
+    concurrent_execution,
+    continuous_batching,
+    lean_attention,
+    profiling_an_engine,
+    sm_aware_scheduling,
+)
+from pod.simulate import tensor_core_queue
+from tests.solutions import solutions
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
-BLOCK = re.compile(r"(?:^([^\n`<]+)\n\n)?```(cuda|python)\n(.*?)```", re.DOTALL | re.MULTILINE)
 WRONG = 4
 
 
@@ -23,16 +28,6 @@ def answers(tmp_path, monkeypatch):
     """The file of the progress, not the reader's."""
     monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
     return tmp_path / "answers.json"
-
-
-@cache
-def solutions() -> dict[str, list[tuple[str, str, str]]]:
-    """By exercise: (hint, language, text); the solution has no hint."""
-    found = {}
-    for file in sorted((notebooks.FOLDER / "solutions").glob("*.md")):
-        for part in file.read_text(encoding="utf-8").split("\n## ")[1:]:
-            found[part.partition("\n")[0].strip()] = BLOCK.findall(part)
-    return found
 
 
 def answered(name: str, language: str, text: str):
@@ -252,6 +247,81 @@ def test_the_bound_is_between_the_longer_part_and_the_sum(prefill, decode):
     found = solved("bound")(prefill, decode, 1e15, 4e12)
     alone = [max(flops / 1e15, moved / 4e12) for flops, moved in (prefill, decode)]
     assert max(alone) <= found * (1 + 1e-9) and found <= sum(alone) * (1 + 1e-9)
+
+
+REQUESTS = st.lists(st.tuples(st.integers(0, 8), st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=20)
+
+
+@given(REQUESTS, st.integers(1, 6), st.integers(40, 120))
+def test_the_schedule_keeps_every_promise_on_any_day(requests, slots, memory):
+    assert is_right("schedule", continuous_batching.Day(tuple(sorted(requests)), slots, memory))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=2, max_size=9), st.integers(0, 3))
+def test_whoever_gives_way_is_the_latest_and_the_oldest_goes_on(crowd, free):
+    held, wants = map(list, zip(*crowd, strict=True))
+    gone = solved("give_way")(held, wants, free)
+    stay = range(len(held) - len(gone))
+    assert gone == list(range(len(held)))[::-1][: len(gone)] and 0 in stay
+    assert sum(wants[i] for i in stay) <= free + sum(held[i] for i in gone)
+    assert not gone or sum(wants[: gone[-1] + 1]) > free + sum(held[i] for i in gone[:-1])
+
+
+@given(st.integers(1, 2000), st.integers(0, 300), st.lists(st.integers(1, 5000), max_size=6))
+def test_the_budget_is_spent_and_never_overdrawn(budget, decodes, prompts):
+    taken = solved("fill")(budget, decodes, prompts)
+    assert sum(taken) == min(sum(prompts), max(0, budget - decodes))
+    assert all(0 <= t <= p for t, p in zip(taken, prompts, strict=True))
+    assert all(later == 0 for t, p, later in zip(taken, prompts, taken[1:], strict=False) if t < p)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 6))
+def test_the_longest_goes_through_all_stages_and_everybody_through_one(times, stages):
+    assert solved("last_out")(times, stages) == sum(times) + (stages - 1) * max(times)
+
+
+@given(st.data())
+def test_the_step_is_that_of_the_engine(data):
+    from pod.serving.request import Request
+    from pod.serving.schedulers import Batch, Chunk
+    from pod.serving.step import pack
+
+    block, batch, parts, tables, texts = data.draw(st.integers(1, 5)), Batch(), [], {}, {}
+    for name in range(data.draw(st.integers(1, 5))):
+        before, new, more = (data.draw(st.integers(*ends)) for ends in ((0, 9), (1, 6), (0, 2)))
+        request = Request(name, before + new + more, 3)
+        batch.prefills.append(Chunk(request, new, before))
+        parts.append((name, before, new, not more))
+        tables[name] = data.draw(st.permutations(range(40)))[: -(-(before + new) // block)]
+        texts[name] = [0] * (before + new)
+    wanted = pack(batch, texts, tables, block)
+    assert solved("step")(parts, tables, block) == (wanted.slots.tolist(), wanted.rows.tolist())
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=9))
+def test_a_gpu_is_idle_or_busy(kernels):
+    gaps, lengths = zip(*kernels, strict=True)
+    launched = [sum(gaps[: i + 1]) for i in range(len(gaps))]
+    waited = solved("idle")(launched, lengths)
+    ends = [max(begin + sum(lengths[i:]) for i, begin in enumerate(launched[: n + 1])) for n in range(len(lengths))]
+    assert waited + sum(lengths) == ends[-1]
+
+
+@given(st.floats(2e-3, 500))
+def test_every_capacity_is_found_in_time(most):
+    assert is_right("capacity", most)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 40), st.integers(2, 30))
+def test_together_all_rows_draw_what_each_draws_alone(rows, vocab):
+    assert is_right("draw", profiling_an_engine.Rows(rows, vocab))
+
+
+@given(st.integers(0, 4), st.sampled_from([1.4e9, 1.97e9]))
+def test_turns_are_those_of_the_queue(queued, clock):
+    served = tensor_core_queue.decode_bytes_per_s(H200, queued, clock)
+    assert solved("kv_rate")(queued, clock, H200.sms) == pytest.approx(served, rel=1e-2)
 
 
 # ---------------------------------------------------------------- lines in the production kernel

@@ -4,103 +4,16 @@ POD_MOVES=200 moves the sliders that often in a chapter, POD_CHAPTERS="03 04" ch
 """
 
 import os
-import queue
 import time
-from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client import KernelManager
 
-from pod.files import ROOT
-from pod.lab.show.explore import PAUSE
+from tests.live import DEAF, NOTEBOOKS, Live
 
-NOTEBOOKS = ROOT / "notebooks"
 MOVES = int(os.environ.get("POD_MOVES", 20))
 CHAPTERS = os.environ.get("POD_CHAPTERS", "03").split()
 BETWEEN = 0.15  # seconds between two moves, as quick as a hand
-DEAF = 300.0  # seconds without a message while something waits: the kernel hears nothing any more
-
-
-class Live:
-    """A kernel, what its front end knows of the widgets, and everything that went wrong."""
-
-    def __init__(self, log: Path):
-        self.log = log.open("w+")
-        self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(cwd=str(NOTEBOOKS), stdout=self.log, stderr=self.log)
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.allow_stdin = True  # somebody can answer: explore() brings sliders
-        self.client.wait_for_ready(timeout=120)
-        self.widgets: dict[str, dict] = {}
-        self.running: set[str] = set()
-        self.unheard: set[str] = set()
-        self.wrong: list[str] = []
-        self.subshell = self._subshell()
-
-    def close(self) -> None:
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-        self.log.close()
-
-    def _subshell(self) -> dict:
-        info = self.client.kernel_info(reply=True, timeout=60)["content"]
-        if "kernel subshells" not in info.get("supported_features", ()):
-            return {}
-        self.client.control_channel.send(self.client.session.msg("create_subshell_request"))
-        return {"subshell_id": self.client.control_channel.get_msg(timeout=60)["content"]["subshell_id"]}
-
-    def run(self, cells: list[str]) -> None:
-        self.running |= {self.client.execute(cell) for cell in cells}
-
-    def move(self, slider: str, state: dict) -> None:
-        message = self.client.session.msg("comm_msg", {"comm_id": slider, "data": {"method": "update", "state": state}})
-        message["header"] |= self.subshell
-        self.client.shell_channel.send(message)
-        self.unheard.add(message["header"]["msg_id"])
-        self.widgets[slider] |= state
-
-    def listen(self, seconds: float) -> bool:
-        """Whether a message came before these seconds were over."""
-        try:
-            message = self.client.get_iopub_msg(timeout=seconds)
-        except queue.Empty:
-            return False
-        self._keep(message["msg_type"], message["content"], message["parent_header"].get("msg_id"))
-        return True
-
-    def _keep(self, kind: str, content: dict, asked: str | None) -> None:
-        if kind == "comm_open":
-            self.widgets[content["comm_id"]] = content["data"]["state"]
-        elif kind == "comm_msg" and content["data"]["method"] == "update":
-            self.widgets[content["comm_id"]] |= content["data"]["state"]
-        elif kind == "status" and content["execution_state"] == "idle":
-            self.running.discard(asked)
-            self.unheard.discard(asked)
-        elif kind == "error":
-            self.wrong.append("\n".join(content["traceback"]))
-        elif kind == "stream" and "Error" in content["text"]:
-            self.wrong.append(content["text"])
-
-    def settle(self) -> None:
-        """Until all cells have run, all moves are heard, and what they ask for is drawn."""
-        self._wait()
-        time.sleep(3 * PAUSE)
-        self.run([""])  # comes after the pictures
-        self._wait()
-
-    def _wait(self) -> None:
-        while self.running or self.unheard:
-            assert self.listen(DEAF), f"the kernel is deaf to {len(self.running)} cells, {len(self.unheard)} moves"
-
-    def boxes(self) -> list[list[str]]:
-        """The sliders of each picture that has some, with the picture at the end."""
-        boxes = [w["children"] for w in self.widgets.values() if w["_model_name"] == "VBoxModel"]
-        return [[child.removeprefix("IPY_MODEL_") for child in box] for box in boxes if len(box) > 1]
-
-    def pictures(self) -> list:
-        return [self.widgets[box[-1]]["outputs"] for box in self.boxes()]
 
 
 def places(slider: dict) -> list[dict]:

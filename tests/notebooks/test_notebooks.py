@@ -205,6 +205,16 @@ def test_same_pixels_keep_their_bytes_and_other_pixels_do_not():
     assert notebooks.canonical(other, before) != before
 
 
+@pytest.mark.parametrize("alpha, mode", [(255, "RGB"), (128, "RGBA")])
+def test_a_new_picture_loses_an_alpha_channel_that_says_nothing(alpha, mode):
+    file = io.BytesIO()
+    Image.new("RGBA", (40, 30), (200, 10, 10, alpha)).save(file, "png", dpi=(100, 100))
+    before, notebook = chapter(), chapter()
+    notebook.cells[3].outputs[0].data["image/png"] = drawn = base64.b64encode(file.getvalue()).decode()
+    saved = notebooks.canonical(notebook, before).cells[3].outputs[0].data["image/png"]
+    assert notebooks._open(saved).mode == mode and notebooks._pixels(saved) == notebooks._pixels(drawn)
+
+
 # ---------------------------------------------------------------- execution
 
 
@@ -237,3 +247,10 @@ def test_failing_cell_is_said_in_one_line_and_changes_nothing(tmp_path):
 def test_unknown_chapter_lists_the_known():
     with pytest.raises(ValueError, match="'77': 0 fit; known: 0"):
         notebooks.find(["77"])
+
+
+def test_a_chapter_does_not_keep_who_builds_the_kernels(tmp_path, monkeypatch):
+    monkeypatch.delenv("POD_QUIET")
+    path = write(tmp_path / "a.ipynb", "import os\nprint(os.environ.get('POD_QUIET'))")
+    notebooks.execute(path)
+    assert notebooks.read(path).cells[0].outputs[0].text == "1\n"

@@ -11,5 +11,11 @@ CHAPTERS = (  # the modules here
     "attention_results",
     "gpu_model",
     "lean_attention",
+    "continuous_batching",
+    "chunked_prefill",
+    "serving_engine",
+    "end_to_end",
+    "profiling_an_engine",
+    "pod_on_hopper",
     "first_kernels",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pod.learn.exercises.functions import listed
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 from pod.simulate.gpusim import Chip, Cta, InOrder, Kind, Piece, simulate
@@ -38,11 +39,11 @@ def launched(kinds: Sequence[str], sms: int) -> float:
 
 def launch(function: Callable, shape: Shape) -> Outcome:
     answer = function(shape.tiles, shape.sms)
-    known = {"case": shape, "values": (None, answer)}
     tried, wanted = f"{function.__name__}(tiles={shape.tiles}, sms={shape.sms})", {"c": shape.tiles, "m": shape.tiles}
     if answer is None:
         return Outcome(tried, "an order")
-    if (there := {kind: list(answer).count(kind) for kind in wanted}) != wanted or len(answer) != 2 * shape.tiles:
+    known = {"case": shape, "values": (None, answer := listed(answer))}
+    if (there := {kind: answer.count(kind) for kind in wanted}) != wanted or len(answer) != 2 * shape.tiles:
         return Outcome(tried, f"CTAs {wanted}", f"{there}, {len(answer)} in all", **known)
     time = launched(answer, shape.sms) * shape.sms / shape.tiles
     first = ", ".join(answer[: 2 * shape.sms : shape.sms])
@@ -51,7 +52,7 @@ def launch(function: Callable, shape: Shape) -> Outcome:
 
 
 def _answer(o: Outcome) -> list:
-    return list(o.values[1])
+    return o.values[1]
 
 
 grid = Exercise(
@@ -135,9 +136,9 @@ def run(function: Callable, loops: Loops) -> Outcome:
     tried = f"{function.__name__}(multiplications={loops.multiplications}, loads={loops.loads})"
     if steps is None:
         return Outcome(tried, "steps")
-    known = {"case": loops, "values": (None, list(steps))}
+    known = {"case": loops, "values": (None, steps := listed(steps))}
     wanted = {"multiply": loops.multiplications, "ask": loops.loads, "use": loops.loads}
-    if (there := {step: list(steps).count(step) for step in wanted}) != wanted:
+    if (there := {step: steps.count(step) for step in wanted}) != wanted:
         return Outcome(tried, str(wanted), str(there), **known)
     best = max(loops.multiplications, WAIT * loops.loads)
     try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from pod.learn.judge import Outcome
+
+MOST_LISTED = 100_000
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,17 @@ class Call:
     wanted: object
 
 
-def call(function: Callable, case: Call) -> Outcome:
+def call(function: Callable, case: Call, read: Callable = lambda answer: answer) -> Outcome:
+    """`read`: the answer as the hints want it."""
     got = function(*deepcopy(case.arguments))
+    got = got if got is None else read(got)
     tried = f"{function.__name__}({case.said})"
     return Outcome(tried, case.wanted, got, right=same(got, case.wanted), case=case, values=(case.wanted, got))
+
+
+def listed(answer: Iterable) -> list:
+    """An answer as a list, cut where no answer is as long: one without an end would never be done."""
+    return list(islice(answer, MOST_LISTED))
 
 
 def same(got, wanted) -> bool:

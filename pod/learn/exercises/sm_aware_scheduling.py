@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from pod.learn.exercises.functions import listed
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 
@@ -54,7 +55,7 @@ def run(function: Callable, work: Work) -> Outcome:
     tried = f"{function.__name__} with {work.said}"
     if answer is None:
         return Outcome(tried, "an order")
-    answer = list(answer)
+    answer = listed(answer)
     known = {"case": work, "values": (work, answer)}
     wanted = {op: len(costs) for op, costs in work.both.items()}
     if (there := {op: answer.count(op) for op in OPS}) != wanted or len(answer) != sum(wanted.values()):

@@ -1,0 +1,226 @@
+"""Your turn in chapter "chunked prefill": the token budget, and the holes in a pipeline."""
+
+from __future__ import annotations
+
+from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.judge import Exercise, Hint
+from pod.learn.questions import Question
+
+CHAPTER = "chunked_prefill"
+
+# ---------------------------------------------------------------- the budget
+
+FILL = '''
+def fill(budget, decodes, prompts):
+    """How many tokens of each prompt the iteration takes. It has room for `budget` tokens, of which each of so many
+    decodes takes one; the rest goes to the prompts, oldest first. `prompts`: how much of each is still to do."""
+    ...
+'''
+
+
+def _fill(budget: int, decodes: int, prompts: list) -> list:
+    left, taken = max(0, budget - decodes), []
+    for prompt in prompts:
+        taken.append(min(prompt, left))
+        left -= taken[-1]
+    return taken
+
+
+def _whole(budget: int, decodes: int, prompts: list) -> list:
+    left, taken = budget - decodes, []
+    for prompt in prompts:
+        taken.append(prompt if prompt <= left else 0)
+        left -= taken[-1]
+    return taken
+
+
+def _in_debt(budget: int, decodes: int, prompts: list) -> list:
+    left, taken = budget - decodes, []
+    for prompt in prompts:
+        taken.append(min(prompt, left))
+        left -= taken[-1]
+    return taken
+
+
+ITERATIONS = (
+    (1024, 40, [12288]),
+    (1024, 40, [300, 5000]),
+    (512, 100, [200, 100, 300, 50]),
+    (1024, 24, [1000, 50]),
+    (256, 300, [1000, 20]),
+    (512, 7, []),
+)
+
+fill = Exercise(
+    "fill",
+    CHAPTER,
+    FILL.strip("\n"),
+    [Call(f"budget={b}, decodes={d}, prompts={p}", (b, d, p), _fill(b, d, p)) for b, d, p in ITERATIONS],
+    call,
+    [
+        Hint(
+            "decodes ride free",
+            "A decode is a row of the matrix products like any other. The budget counts all rows, or 1,024 of a prompt "
+            "and 40 decodes open another tile.",
+            gives(lambda budget, decodes, prompts: _fill(budget, 0, prompts)),
+        ),
+        Hint(
+            "a budget each",
+            "Each prompt took as much as if it were alone. What the first takes is gone for the second.",
+            gives(lambda budget, decodes, prompts: [min(p, max(0, budget - decodes)) for p in prompts]),
+        ),
+        Hint(
+            "one prompt only",
+            "The oldest prompt does not fill the budget, and the next one waits. It may have the rest.",
+            gives(lambda budget, decodes, prompts: [*_fill(budget, decodes, prompts[:1]), *[0] * (len(prompts) - 1)]),
+        ),
+        Hint(
+            "whole prompts",
+            "A prompt that does not fit the budget waits here, and a long one for ever. That is what chunks are for: "
+            "take as much of it as there is room.",
+            gives(_whole),
+        ),
+        Hint(
+            "equal parts",
+            "All prompts got an equal part. Then all of them end late; oldest first, the first ends soon and the "
+            "others no later.",
+            gives(lambda b, d, prompts: [min(p, max(0, b - d) // max(1, len(prompts))) for p in prompts]),
+        ),
+        Hint(
+            "less than nothing",
+            "More decodes than budget: nobody waits for a token, so all of them run, and nothing is left for prompts. "
+            "Nothing is 0.",
+            gives(_in_debt),
+        ),
+    ],
+    "That is Sarathi's whole idea. Who adds a limit on how many prompts, has POD's: its published kernel takes one.",
+)
+
+# ---------------------------------------------------------------- a pipeline
+
+LAST_OUT = '''
+def last_out(times, stages):
+    """When the last micro-batch leaves the last stage. Each goes through all stages, in order, and takes as long in
+    each of them: `times`. A stage has one at a time, and nobody overtakes."""
+    ...
+'''
+
+
+def _last_out(times: list, stages: int) -> float:
+    ends = [0.0] * stages
+    for time in times:
+        now = 0.0
+        for stage in range(stages):
+            now = ends[stage] = max(now, ends[stage]) + time
+    return ends[-1]
+
+
+LINES = (([1, 1, 1, 1], 2), ([4, 1, 1], 2), ([1, 4, 2], 3), ([1, 2, 5], 4), ([2, 2, 7, 1, 1, 3], 3), ([6], 8))
+
+last_out = Exercise(
+    "last_out",
+    CHAPTER,
+    LAST_OUT.strip("\n"),
+    [Call(f"times={times}, stages={stages}", (times, stages), _last_out(times, stages)) for times, stages in LINES],
+    call,
+    [
+        Hint(
+            "one after the other",
+            "Here a micro-batch enters when the one before has left the last stage. It may follow as soon as the first "
+            "stage is free.",
+            gives(lambda times, stages: stages * sum(times)),
+        ),
+        Hint(
+            "one stage",
+            "This is when the last one leaves the *first* stage.",
+            gives(lambda times, stages: sum(times)),
+        ),
+        Hint(
+            "equal times",
+            "So many steps of the mean time: right when all are alike. A long one holds up everybody behind it, in "
+            "every stage.",
+            gives(lambda times, stages: (len(times) + stages - 1) * sum(times) / len(times)),
+        ),
+        Hint(
+            "only the last one",
+            "All go through the first stage, then the last one alone through the others, as if nobody were in its way. "
+            "A long one ahead of it still is.",
+            gives(lambda times, stages: sum(times) + (stages - 1) * times[-1]),
+        ),
+        Hint(
+            "only the first one",
+            "The first one opens the way, and from then on the last stage is never empty, you say. Behind a short one "
+            "it waits for a longer one.",
+            gives(lambda times, stages: sum(times) + (stages - 1) * times[0]),
+        ),
+        Hint(
+            "in step",
+            "Here all stages move on together, each step as long as its longest. A stage that is free may begin while "
+            "another is still busy.",
+            gives(lambda times, stages: sum(max(times[max(0, i - stages + 1) : i + 1])
+                                            for i in range(len(times) + stages - 1))),
+        ),
+    ],
+    "Look closer: it is always the sum, and the longest once more for each other stage. So a prompt cut in chunks "
+    "saves holes even if its work stays the same.",
+)  # fmt: skip
+
+EXERCISES = (fill, last_out)
+
+QUESTIONS = {
+    "longest-gap-in-chunks": Question(
+        CHAPTER,
+        "40 chats at 8K tokens, a prompt of 12,288 arrives, Llama-3-8B on two A100s. Whole, the prompt froze the chats "
+        "for 623 ms. Cut in twelve, how long is the longest gap?",
+        {
+            "about 50 ms": "A twelfth of 623. But every iteration reads the weights and the keys of 40 chats as well.",
+            "about 90 ms": "A twelfth of the prompt, and what an iteration of 40 chats takes anyway, 37 ms.",
+            "about 300 ms": "No iteration has more than one chunk.",
+        },
+        "about 90 ms",
+    ),
+    "tokens-that-fill-a-layer": Question(
+        CHAPTER,
+        "From how many tokens on does a layer of LLaMA-13B reach 95 % of its best throughput? SARATHI measured it on "
+        "an RTX A6000.",
+        {
+            "64": "Then tensor cores wait for the weights most of the time: two FLOPs a byte of weight for each token.",
+            "512": "An A6000 does some 200 FLOPs in the time of a byte; with tiles and launches 512 tokens are enough.",
+            "4,096": "It is long flat by then.",
+        },
+        "512",
+    ),
+    "a-passenger-adds": Question(
+        CHAPTER,
+        "LLaMA-13B on an A6000. Four decodes alone take 50 ms, nearly all of it for reading 26 GB of weights: 12.5 ms "
+        "each. A chunk of 1,021 tokens with three decodes: how much does each of the three add?",
+        {
+            "12.5 ms as well": "The weights are read anyway, for the chunk.",
+            "about 1.5 ms": "Its own keys must still be read, and its row computed.",
+            "nothing": "Nearly. Its own keys must be read for it alone.",
+        },
+        "about 1.5 ms",
+    ),
+    "a-quarter-of-the-budget": Question(
+        CHAPTER,
+        "TBT at a budget of 256 instead of 1,024 tokens: what does a quarter of the budget give?",
+        {
+            "a quarter of the TBT": "Only the chunk gets shorter. Weights, the keys of 40 chats and the host do not.",
+            "half of it": "37 of the 91 ms are there anyway, for weights, keys and host; the chunk is the rest.",
+            "nearly the same": "A chunk of 1,024 is the larger part of its iteration.",
+        },
+        "half of it",
+    ),
+    "gaps-of-half-a-second": Question(
+        CHAPTER,
+        "Which share of users sees at least one gap of half a second, under vLLM's scheduler and under Sarathi?",
+        {
+            "1 % and none": "That is about the share of tokens that come so late. But an answer has hundreds of "
+            "tokens.",
+            "half and a few": "A prompt comes every second, and each stops all others under vLLM's.",
+            "nearly all and none": "Under vLLM's every prompt stops everybody; under Sarathi nobody ever waits for "
+            "more than a chunk.",
+        },
+        "nearly all and none",
+    ),
+}

@@ -1,0 +1,317 @@
+"""Your turn in chapter "continuous batching": who runs in the next iteration, and who gives way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pod.learn.exercises.functions import Call, call, gives, listed
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+
+CHAPTER = "continuous_batching"
+
+# ---------------------------------------------------------------- who runs
+
+SCHEDULE = '''
+def schedule(running, waiting, slots, memory):
+    """The list of requests in the next iteration. Both lists are oldest first and without those who have ended; each
+    request has its .need, the most tokens that it may ever hold. Together they may hold `memory` tokens."""
+    ...
+'''
+
+
+@dataclass(frozen=True)
+class Request:
+    name: str
+    need: int
+
+    def __repr__(self) -> str:
+        return f"{self.name} (need {self.need})"
+
+
+@dataclass(frozen=True)
+class Day:
+    """Requests as (when they come, their need, how many iterations they take), in the order of their coming."""
+
+    requests: tuple[tuple[int, int, int], ...]
+    slots: int
+    memory: int
+
+    def __str__(self) -> str:
+        return f"{len(self.requests)} requests, {self.slots} slots, {self.memory} tokens of memory"
+
+
+def broken(answer: Sequence[Request], running: list, waiting: list, day: Day) -> str:
+    """The first promise that a batch does not keep; "" when it keeps all."""
+    joined = [r for r in waiting if r in answer]
+    room = day.memory - sum(r.need for r in answer)
+    if len(set(answer)) < len(answer) or not set(answer) <= {*running, *waiting}:
+        return "each request once, of those that run or wait"
+    if not set(running) <= set(answer):
+        return "who runs goes on"
+    if len(answer) > day.slots:
+        return f"at most {day.slots} requests"
+    if room < 0:
+        return f"needs of at most {day.memory} tokens in all"
+    if joined != waiting[: len(joined)]:
+        return "nobody overtakes the queue"
+    left = waiting[len(joined) :]
+    if left and len(answer) < day.slots and left[0].need <= room:
+        return f"{left[0]} joins: there is a slot, and memory"
+    return ""
+
+
+def serve(function: Callable, day: Day) -> Outcome:
+    """One tick an iteration, until all are answered."""
+    coming = [(at, Request("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[i], need)) for i, (at, need, _) in enumerate(day.requests)]
+    left = {r: count for (_, r), (*_, count) in zip(coming, day.requests, strict=True)}
+    running, waiting, tick = [], [], 0
+    while any(left.values()):
+        waiting += [r for at, r in coming if at == tick]
+        answer = function(list(running), list(waiting), day.slots, day.memory)
+        if answer is None:
+            return Outcome(str(day), "a list of requests")
+        answer = listed(answer)
+        if promise := broken(answer, running, waiting, day):
+            tried = f"{day}; iteration {tick}: {running} run, {waiting} wait"
+            return Outcome(tried, promise, answer, case=day, values=(running, answer))
+        waiting = [r for r in waiting if r not in answer]
+        left |= {r: left[r] - 1 for r in answer}
+        running = [r for _, r in coming if r in answer and left[r]]
+        tick += 1
+    return Outcome(str(day), "all are answered", f"all are answered, in {tick} iterations", right=True, case=day)
+
+
+def _promised(words: str) -> Callable[[Outcome], bool]:
+    return lambda o: words in o.expected
+
+
+DOZEN = (4, 9, 2, 6, 5, 3, 7, 2, 6, 8, 3, 4)
+
+schedule = Exercise(
+    "schedule",
+    CHAPTER,
+    SCHEDULE.strip("\n"),
+    [
+        Day(tuple((0, 16, n) for n in DOZEN), 4, 64),
+        Day(((0, 30, 3), (0, 30, 2), (1, 50, 2), (1, 10, 4), (5, 10, 1)), 4, 80),
+        Day(((0, 5, 1), (3, 5, 2), (3, 5, 1)), 2, 10),
+        Day(((0, 40, 4), (0, 70, 2), (0, 10, 2), (0, 10, 2), (0, 10, 3)), 3, 100),
+    ],
+    serve,
+    [
+        Hint(
+            "somebody is dropped",
+            "Who runs has its keys and values in memory and a user who reads. It stays in the batch until it has "
+            "ended; only then is its slot free.",
+            _promised("who runs goes on"),
+        ),
+        Hint(
+            "memory forgotten",
+            "A free slot is not enough. Memory for all that a request may ever hold is set aside when it is admitted, "
+            "and those who run keep theirs: add up the needs of the whole batch.",
+            _promised("needs of"),
+        ),
+        Hint(
+            "too many",
+            "There are only so many slots, and those who run already have theirs.",
+            _promised("at most"),
+        ),
+        Hint(
+            "overtaken",
+            "Somebody smaller was taken while the head of the queue does not fit. If that may happen, a large request "
+            "may wait for ever: stop at the first that does not fit.",
+            _promised("overtakes"),
+        ),
+        Hint(
+            "the batch stays together",
+            "Nobody joins while anybody runs. That is static batching: the slots of those who ended stay empty until "
+            "the longest is done.",
+            lambda o: "joins" in o.expected and o.values[0] and set(o.values[0]) == set(o.values[1]),
+        ),
+        Hint(
+            "one at a time",
+            "Somebody joined, and there is still a slot and memory for the next. Ask again until the head of the queue "
+            "does not fit.",
+            _promised("joins"),
+        ),
+    ],
+    "These are the promises of Orca. Its scheduler in pod/serving/schedulers/orca.py is four lines.",
+)
+
+# ---------------------------------------------------------------- who gives way
+
+GIVE_WAY = '''
+def give_way(held, wants, free):
+    """Who gives way, in that order, as places in the lists. Requests stand oldest first: blocks that each holds, and
+    whether it wants one more for its next token. Oldest first they get it; when none is free, the latest gives all."""
+    ...
+'''
+
+
+def _give_way(held: list, wants: list, free: int) -> list:
+    there, gone, place = list(range(len(held))), [], 0
+    while place < len(there):
+        request = there[place]
+        while wants[request] and not free and request in there:
+            gone.append(there.pop())
+            free += held[gone[-1]]
+        free -= wants[request] and request in there
+        place += 1
+    return gone
+
+
+def _oldest(held: list, wants: list, free: int) -> list:
+    there, gone = list(range(len(held))), []
+    for request in range(len(held)):
+        while wants[request] and not free and request in there:
+            gone.append(there.pop(0))
+            free += held[gone[-1]]
+        free -= wants[request] and request in there
+    return gone
+
+
+def _whoever_asks(held: list, wants: list, free: int) -> list:
+    gone = []
+    for request, wish in enumerate(wants):
+        if wish and not free:
+            gone.append(request)
+            free += held[request]
+        else:
+            free -= wish
+    return gone
+
+
+def _all_wishes(held: list, wants: list, free: int) -> list:
+    """The latest go until there are blocks for all wishes, also for those of who has gone."""
+    there, gone = list(range(len(held))), []
+    while there and free < sum(wants):
+        gone.append(there.pop())
+        free += held[gone[-1]]
+    return gone
+
+
+def _one_block(held: list, wants: list, free: int) -> list:
+    return _give_way([1] * len(held), wants, free)
+
+
+CROWDS = (
+    ([1, 1, 2, 5], [False, True, True, True], 0),
+    ([3, 3, 2, 2], [True] * 4, 0),
+    ([5, 4], [True, False], 1),
+    ([2, 2, 6], [True, False, True], 1),
+    ([1, 1, 1, 4], [True] * 4, 0),
+    ([2, 2, 2, 1], [True] * 4, 2),
+    ([4, 1, 3, 2, 1], [False, True, True, False, True], 0),
+)
+
+give_way = Exercise(
+    "give_way",
+    CHAPTER,
+    GIVE_WAY.strip("\n"),
+    [Call(f"held={held}, wants={wants}, free={free}", (held, wants, free), _give_way(held, wants, free))
+     for held, wants, free in CROWDS],
+    call,
+    [
+        Hint(
+            "nobody",
+            "Everybody keeps what it has, and nobody gets a block: that is the deadlock.",
+            lambda o: len(o.values[1]) == 0,
+        ),
+        Hint(
+            "the oldest",
+            "The oldest gave way. It is the one that must not: it would be dropped again and again, and never end.",
+            gives(_oldest),
+        ),
+        Hint(
+            "whoever asks",
+            "Whoever finds no block gave way itself, even the oldest. The latest gives way to it.",
+            gives(_whoever_asks),
+        ),
+        Hint(
+            "one block each",
+            "Who gives way gives all of its blocks, as half a cache is as useless as none. Here one block came back "
+            "from each.",
+            gives(_one_block),
+        ),
+        Hint(
+            "all wishes counted",
+            "Blocks were made free for all wishes, also for those of requests that have given way meanwhile. They want "
+            "nothing any more.",
+            gives(_all_wishes),
+        ),
+    ],
+    "`_reserve_slots` in pod/serving/schedulers/base.py is this, and vLLM's rule of 2023.",
+)  # fmt: skip
+
+EXERCISES = (schedule, give_way)
+
+QUESTIONS = {
+    "same-dozen": Question(
+        CHAPTER,
+        "The same dozen, the same four slots, but after every iteration whoever waits may join. How many iterations "
+        "now?",
+        {
+            "15": "59 tokens in four slots cannot take fewer. But at the end of the day nobody is left to join.",
+            "17": "Whoever ends makes room at once. What is still wasted is the end, when nobody waits any more.",
+            "20": "A quarter of the slots would be empty then. Here they stay empty only at the end.",
+        },
+        "17",
+    ),
+    "one-long-list": Question(
+        CHAPTER,
+        "Put the tokens of all four requests one after the other, in one long list. For which of the two operations is "
+        "the result right, a linear layer or attention?",
+        {
+            "the linear layer": "It treats every token alone, so it does not care whose token it is.",
+            "attention": "In one list a token would look at the keys of strangers.",
+            "both": "Attention would look at the keys of strangers.",
+        },
+        "the linear layer",
+    ),
+    "share-that-holds-something": Question(
+        CHAPTER,
+        "Weights take 16 of 80 GB. Requests may have up to 32,768 tokens, our conversations have 10,500 on average. If "
+        "the most is set aside for each, what share of the pool holds something?",
+        {
+            "about a third": "10,500 of 32,768 tokens, and while an answer grows even those are not all there yet.",
+            "about two thirds": "That is the share which is held and stays empty.",
+            "nearly all": "The pool is full in the sense that nobody else may enter. But mostly it is empty.",
+        },
+        "about a third",
+    ),
+    "token-18-of-a": Question(
+        CHAPTER,
+        "A has 20 tokens at iteration 11. In which block and slot is its token number 18 (counting from 0)?",
+        {
+            "block 4, slot 2": "18 // 4 is 4, the place in A's table. The table says in which block that is.",
+            "block 9, slot 2": "Block 9 is fourth in A's table: tokens 12 to 15.",
+            "block 13, slot 2": "Tokens 16 to 19 are in the fifth block of A's table, number 13; 18 is the third of "
+            "them.",
+        },
+        "block 13, slot 2",
+    ),
+    "nobody-gives-back": Question(
+        CHAPTER,
+        "Four requests in a pool of 12 blocks of 2 tokens. They start with 5 + 4 + 3 + 3 tokens, and in the end would "
+        "have 13 + 13 + 10 + 9. Nobody gives anything back before it is finished. What happens?",
+        {
+            "all end, one after the other": "Whoever ends would make room for the next. But nobody gets so far.",
+            "the oldest ends, the others wait": "It needs seven blocks, and there is no rule that it gets them.",
+            "nobody ends": "In the end all blocks are held by requests that wait for a block.",
+        },
+        "nobody ends",
+    ),
+    "no-token-for-so-long": Question(
+        CHAPTER,
+        "For how long do the 40 chats get no token under vLLM's scheduler? Is Orca, which mixes, better?",
+        {
+            "0.6 s, Orca hardly at all": "Orca's chats take part in the prompt's iteration, but a token comes at its "
+            "end.",
+            "0.6 s, and so with Orca": "Alone or together, the iteration with the whole prompt takes 0.6 s.",
+            "0.04 s, and so with Orca": "That is an iteration of decodes alone. This one computes 12,288 tokens.",
+        },
+        "0.6 s, and so with Orca",
+    ),
+}

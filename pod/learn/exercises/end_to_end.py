@@ -1,0 +1,243 @@
+"""Your turn in chapter "end to end": a search for capacity, and the fair way to compare two systems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+
+CHAPTER = "end_to_end"
+
+# ---------------------------------------------------------------- the highest rate
+
+CAPACITY = '''
+def capacity(kept):
+    """The highest rate of requests, to 2 %, at which a server keeps its promises: kept(rate) says whether it does.
+    Any rate above 0 may be asked for. Every question is a day of simulation, so there may be 25."""
+    ...
+'''
+CLOSE, TRIES, PATIENCE = 0.02, 25, 5000
+
+
+class Endless(Exception):
+    """More questions than anybody would wait for."""
+
+
+@dataclass
+class Server:
+    """It keeps its promises up to some rate."""
+
+    most: float
+    tries: int = 0
+
+    def kept(self, rate: float) -> bool:
+        self.tries += 1
+        if self.tries > PATIENCE:
+            raise Endless(f"{PATIENCE:,} questions, and no end")
+        return 0 <= rate <= self.most
+
+
+def search(function: Callable, most: float) -> Outcome:
+    server, tried = Server(most), f"a server that keeps its promises up to {most:g} requests a second"
+    wanted = f"{most / (1 + CLOSE):.3g} to {most:.3g}, after at most {TRIES} questions"
+    try:
+        rate = function(server.kept)
+    except Endless as error:
+        return Outcome(tried, wanted, str(error), case=most, values=(most, 0.0, PATIENCE))
+    if rate is None:
+        return Outcome(tried, wanted)
+    right = most / (1 + CLOSE) <= rate <= most and server.tries <= TRIES
+    got = f"{rate:.3g}, after {server.tries} questions"
+    return Outcome(tried, wanted, got, right=right, case=most, values=(most, float(rate), server.tries))
+
+
+def _off(o: Outcome) -> float:
+    """By what factor the rate is too high."""
+    return o.values[1] / o.values[0]
+
+
+capacity = Exercise(
+    "capacity",
+    CHAPTER,
+    CAPACITY.strip("\n"),
+    [1.7, 37.5, 1.0, 300.0, 0.013],
+    search,
+    [
+        Hint(
+            "in small steps",
+            "So many questions: step by step it takes a day for each. Double the rate as long as all is well, and then "
+            "halve what is between.",
+            lambda o: o.values[2] > TRIES,
+        ),
+        Hint(
+            "never downwards",
+            "This server breaks its promises at the first rate that was tried already. Then go down, until it keeps "
+            "them.",
+            lambda o: o.case < 1 and _off(o) > 1.5,
+        ),
+        Hint(
+            "the first that fails",
+            "That rate is a little too high: of the two ends it is the one at which promises break.",
+            lambda o: 1 < _off(o) <= 1.5,
+        ),
+        Hint(
+            "only doubled",
+            "A server can do up to twice as much as that. Between the last rate that is kept and the first that is "
+            "not, try the middle.",
+            lambda o: 0.49 < _off(o) < 0.95,
+        ),
+        Hint(
+            "an end too soon",
+            "It ends before it could get there: it has a highest rate, or too few rounds. Double until a promise "
+            "breaks.",
+            lambda o: 0 < _off(o) < 0.49,
+        ),
+        Hint(
+            "not to 2 %",
+            "Nearly. 2 % are meant of the rate: two ends that are 0.02 apart are close at 37 requests a second, and "
+            "anything at 0.01.",
+            lambda o: _off(o) == 0 or 0.9 < _off(o) < 1,
+        ),
+    ],
+    "`python -m pod capacity` is this search over simulated days.",
+)
+
+# ---------------------------------------------------------------- at equal wait
+
+MORE_LOAD = '''
+def more_load(loads, slow, fast, wait):
+    """How much more load the fast system takes than the slow one, in %, until the median user waits `wait` seconds.
+    `slow` and `fast`: how long that user waits at each of the `loads`, rising; straight lines in between."""
+    ...
+'''
+
+
+def _more_load(loads, slow, fast, wait):
+    at_slow, at_fast = (np.interp(wait, waits, loads) for waits in (slow, fast))
+    return 100 * (at_fast / at_slow - 1)
+
+
+def _vertical(loads, slow, fast, wait):
+    """The ratio of waits at the load where the slow one waits so long."""
+    at = np.interp(wait, slow, loads)
+    return 100 * (wait / np.interp(at, loads, fast) - 1)
+
+
+def _points(loads, slow, fast, wait):
+    """The highest of the measured loads at which the wait is not longer."""
+    at_slow, at_fast = (max(load for load, w in zip(loads, waits, strict=True) if w <= wait) for waits in (slow, fast))
+    return 100 * (at_fast / at_slow - 1)
+
+
+LOADS = [0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
+SLOW, FAST = [0.3, 0.4, 0.6, 1.0, 3.1, 9.0, 20.0], [0.23, 0.28, 0.37, 0.55, 0.7, 1.4, 5.0]
+CURVES = ((LOADS, SLOW, FAST, 0.5), (LOADS, SLOW, FAST, 0.9), (LOADS, SLOW, FAST, 2.0),
+          ([1, 2, 4], [0.5, 1.0, 8.0], [0.25, 0.5, 1.0], 0.75), ([1, 3], [1, 2], [1, 2], 1.5))  # fmt: skip
+
+more_load = Exercise(
+    "more_load",
+    CHAPTER,
+    MORE_LOAD.strip("\n"),
+    [Call(f"loads={l}, slow={s}, fast={f}, wait={w}", (l, s, f, w), _more_load(l, s, f, w)) for l, s, f, w in CURVES],
+    call,
+    [
+        Hint(
+            "at equal load",
+            "This compares waits at one load, the vertical distance. Near capacity that can be any number. Compare "
+            "loads at one wait.",
+            gives(_vertical),
+        ),
+        Hint(
+            "requests, not percent",
+            "That is how much more in requests a second. In % of what the slow one takes.",
+            gives(lambda *a: _more_load(*a) / 100 * np.interp(a[3], a[1], a[0])),
+        ),
+        Hint(
+            "of the fast one",
+            "That is how much less the slow one takes, in % of the fast one's. More is meant of the slow one's.",
+            gives(lambda *a: 100 - 100 / (1 + _more_load(*a) / 100)),
+        ),
+        Hint(
+            "a ratio",
+            "Right, as a ratio. 1.25 times is 25 % more.",
+            gives(lambda *a: 1 + _more_load(*a) / 100),
+        ),
+        Hint(
+            "only points",
+            "These are loads that were measured. The curves reach the wait between two of them: on a straight line.",
+            gives(_points),
+        ),
+        Hint(
+            "read the other way",
+            "Here `wait` was looked up among the loads. It is a wait: find it on the vertical axis, and read the load "
+            "below it.",
+            gives(lambda loads, slow, fast, wait: 100 * (np.interp(wait, loads, slow) / np.interp(wait, loads, fast)
+                                                         - 1)),
+        ),
+    ],
+    "Say the wait, and the number hardly depends on who says it.",
+)  # fmt: skip
+
+EXERCISES = (capacity, more_load)
+
+QUESTIONS = {
+    "a-perfect-kernel-gains": Question(
+        CHAPTER,
+        "If a perfect kernel hid the shorter part of attention behind the longer, how much faster would the "
+        "*iteration* be at 16K?",
+        {
+            "about 5 %": "That is at 2K, where attention is a small part of the iteration.",
+            "about 20 %": "Attention is more than half of the iteration, and the shorter part of it can go.",
+            "about 50 %": "That is all of attention. The longer part stays.",
+        },
+        "about 20 %",
+    ),
+    "highest-clock": Question(
+        CHAPTER,
+        "An H200 may take 700 W. Which of the three ways lets it run at the highest clock?",
+        {
+            "two calls of FlashAttention-3": "Its decode multiplies tiles that are mostly padding, and that takes "
+            "power.",
+            "our halves in turn": "Little is multiplied in vain, and never two things at once.",
+            "our kernel, both at once": "More happens in each cycle, so each cycle takes more power.",
+        },
+        "our halves in turn",
+    ),
+    "batches-that-may-differ": Question(
+        CHAPTER,
+        "The simulator gets the times of a real run and nothing else. How many of its batches may differ?",
+        {
+            "none": "A scheduler looks at lengths, memory and arrivals. With the same times these are the same.",
+            "a few in a hundred": "There is no chance in a scheduler.",
+            "those after a preemption": "Who is thrown out follows from memory, and memory from lengths.",
+        },
+        "none",
+    ),
+    "overlap-alone": Question(
+        CHAPTER,
+        "POD takes about a quarter more load than two calls of FlashAttention-3 until the median user waits 2 s. "
+        "Section 4 told overlap from the rest. How much of that is overlap alone?",
+        {
+            "all of it": "Then our kernel's halves in turn would be no better than FlashAttention-3.",
+            "under half": "Against our own kernel's halves in turn it takes some 9 % more.",
+            "nothing": "Against our own kernel's halves in turn there is still a gain.",
+        },
+        "under half",
+    ),
+    "any-chunk": Question(
+        CHAPTER,
+        "If you may choose the chunk freely, does POD still help?",
+        {
+            "yes, in both directions": "At each chunk size both the first token and the gaps are better, so the whole "
+            "curve moves.",
+            "only the first token": "A shorter iteration is a shorter gap as well.",
+            "no: a smaller chunk does the same": "It makes gaps shorter and the first token later. POD need not pay.",
+        },
+        "yes, in both directions",
+    ),
+}

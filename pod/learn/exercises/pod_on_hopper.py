@@ -1,0 +1,262 @@
+"""Your turn in chapter "POD on Hopper": a maximum that may be late, and a queue for the tensor cores."""
+
+from __future__ import annotations
+
+import torch
+
+from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.exercises.kernels import Case, launch, random
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+
+CHAPTER = "pod_on_hopper"
+
+# ---------------------------------------------------------------- the late maximum
+
+LATE = """
+__global__ void late(float* y, int* raised, const float* x, int n) {
+    int r = blockIdx.x * blockDim.x + threadIdx.x;  // a row a thread; a row has n numbers
+    float m = x[r * n], l = 0;                      // what is left out of all exponents, and the sum of exp(x - m)
+    for (int j = 0; j < n; ++j) {
+        float v = x[r * n + j];
+        // one number more; m becomes v only if v is more than 8 above it, and ++raised[r] counts how often
+    }
+    for (int j = 0; j < n; ++j) y[r * n + j] = expf(x[r * n + j] - m) / l;
+}
+"""
+SLACK = 8.0
+
+
+def counts(x: torch.Tensor, raises, to=lambda m, v: v) -> torch.Tensor:
+    """How often each row's m is raised, when raises(m, v) decides, and to where."""
+    found = []
+    for row in x.tolist():
+        m, count = row[0], 0
+        for v in row:
+            if raises(m, v):
+                m, count = to(m, v), count + 1
+        found.append(count)
+    return torch.tensor(found, dtype=torch.int32)
+
+
+def _wanted(y, raised, x, n):
+    return [counts(x, lambda m, v: v > m + SLACK), x.softmax(1)]
+
+
+def _rows(said: str, x: torch.Tensor) -> Case:
+    rows, n = x.shape
+    return Case(f"64 rows of {n}: {said}", 2, 32,
+                lambda: (torch.full((rows, n), -1.0), torch.zeros(rows, dtype=torch.int32), x.clone(), n),
+                _wanted, {"raised": 1, "y": 0})  # fmt: skip
+
+
+def _rising(n: int, top: float) -> torch.Tensor:
+    return random(64, n, seed=n) + torch.linspace(0, top, n)
+
+
+def _raised(raises, **more):
+    """Whether m was raised as often as by this rule."""
+    return lambda o: torch.equal(o.values[1], counts(o.case.arguments()[2], raises, **more))
+
+
+def _never(o: Outcome) -> bool:
+    return o.values[1].dtype == torch.int32 and not o.values[1].any()
+
+
+def _without_fade(o: Outcome) -> bool:
+    """y as if l had kept its old terms when m was raised."""
+    return _first_row(o, lambda l, m, v: l)
+
+
+def _wrong_way(o: Outcome) -> bool:
+    return _first_row(o, lambda l, m, v: l * (v - m).exp())
+
+
+def _first_row(o: Outcome, fade) -> bool:
+    row = o.case.arguments()[2][0].double()
+    m, l = row[0], torch.tensor(0.0).double()
+    for v in row:
+        if v > m + SLACK:
+            m, l = v, fade(l, m, v)
+        l = l + (v - m).exp()
+    return torch.allclose((row - m).exp() / l, o.values[1][0].double(), rtol=1e-3)
+
+
+late = Exercise(
+    "late",
+    CHAPTER,
+    LATE.strip("\n"),
+    [_rows("random", random(64, 33, seed=1)), _rows("rising by 60", _rising(48, 60.0)),
+     _rows("random, up to a hundred", random(64, 40, seed=2, scale=30.0)), _rows("one number", random(64, 1, seed=5)),
+     _rows("falling by 90", _rising(40, -90.0))],
+    launch,
+    [
+        Hint(
+            "always exact",
+            "m was raised by every new maximum. That is right and needs no slack, but each time the whole output is "
+            "multiplied: raise it only when v is more than 8 above it.",
+            _raised(lambda m, v: v > m),
+        ),
+        Hint(
+            "never raised",
+            "m is still the row's first number. When another is more than 8 above it, exp(x - m) grows beyond what "
+            "16 bits hold, and in the end beyond fp32.",
+            _never,
+        ),
+        Hint(
+            "raised by 8",
+            "m went up by 8, not to v. v may be further above it, and the next ones need another raise.",
+            _raised(lambda m, v: v > m + SLACK, to=lambda m, v: m + SLACK),
+        ),
+        Hint(
+            "any distance",
+            "m was raised or lowered for every v that is more than 8 away. Below m nothing overflows: m never falls.",
+            _raised(lambda m, v: abs(v - m) > SLACK),
+        ),
+        Hint(
+            "l not rescaled",
+            "m is raised when it must be, and l keeps terms that were made with the old one: l = l * exp(m_old - "
+            "m_new).",
+            _without_fade,
+        ),
+        Hint(
+            "the wrong way round",
+            "l grew where it should shrink: it is exp(m_old - m_new), less than exp(-8).",
+            _wrong_way,
+        ),
+        Hint(
+            "not its own term",
+            "The number that raises m has a term in l as well: exp(v - m) with the new m, which is 1.",
+            lambda o: _first_row(o, lambda l, m, v: l * (m - v).exp() - 1),
+        ),
+    ],
+    "On Hopper four warps vote on this `if`, at a barrier that they need anyway.",
+)  # fmt: skip
+
+# ---------------------------------------------------------------- in turn
+
+KV_RATE = '''
+def kv_rate(queued, clock, sms):
+    """Bytes a second that decode uses up on all SMs, beside so many warpgroups of prefill that queue for the tensor
+    cores, at `clock` cycles a second. One product each, in turn: prefill's takes 64 cycles. Decode's uses up 2 KB of
+    keys, and takes 4 cycles of arithmetic or as long as shared memory brings the keys at 128 bytes a cycle."""
+    ...
+'''
+KEYS = 2048
+QUEUES = ((2, 1.4e9, 132), (1, 1.97e9, 132), (3, 1.7e9, 114), (0, 1e9, 4))
+
+
+def _rate(cycles) -> object:
+    return lambda queued, clock, sms: KEYS / cycles(queued) * clock * sms
+
+
+kv_rate = Exercise(
+    "kv_rate",
+    CHAPTER,
+    KV_RATE.strip("\n"),
+    [Call(f"queued={q}, clock={c:g}, sms={s}", (q, c, s), _rate(lambda n: 64 * n + 16)(q, c, s)) for q, c, s in QUEUES],
+    call,
+    [
+        Hint(
+            "arithmetic only",
+            "4 cycles would be enough to multiply. But the keys come from shared memory, 128 bytes a cycle: the longer "
+            "of the two counts.",
+            gives(_rate(lambda n: 64 * n + 4)),
+        ),
+        Hint(
+            "one, then the other",
+            "Keys are read while the product before them is multiplied: of 4 and 16 cycles the longer counts, not the "
+            "sum.",
+            gives(_rate(lambda n: 64 * n + 20)),
+        ),
+        Hint(
+            "no turn of its own",
+            "A round has decode's own product in it, too.",
+            lambda o: isinstance(o.error, ZeroDivisionError) or gives(_rate(lambda n: 64 * n))(o),
+        ),
+        Hint(
+            "first come",
+            "Decode was served as often as all of prefill's warpgroups together. They are served one by one, each as "
+            "often as decode.",
+            gives(_rate(lambda n: 64 * min(n, 1) + 16)),
+        ),
+        Hint(
+            "one SM",
+            "That is what one SM uses up.",
+            gives(lambda queued, clock, sms: KEYS / (64 * queued + 16) * clock),
+        ),
+    ],
+    "Two queued at 1.4 GHz: 2.6 TB/s, where DRAM has more than 4. That is why prefill yields.",
+)  # fmt: skip
+
+EXERCISES = (late, kv_rate)
+
+QUESTIONS = {
+    "ctas-of-fa3-on-an-sm": Question(
+        CHAPTER,
+        "An H200 has 228 KB of shared memory on an SM, an A100 164, and both have 65,536 registers. How many CTAs with "
+        "FlashAttention-3's tile fit on one SM of an H200?",
+        {
+            "1": "Its shared memory alone forbids a second, and its registers too.",
+            "2": "So it was on the A100, with smaller tiles and Ampere's instructions.",
+            "4": "A tile of 128 rows alone takes half of the registers.",
+        },
+        "1",
+    ),
+    "shortest-or-longest-first": Question(
+        CHAPTER,
+        "26 units, 56 blocks in all, 14 for each SM. How long does the slowest SM work when units are drawn as they "
+        "come, shortest first? And longest first?",
+        {
+            "14 and 14": "A long unit that is drawn last leaves the others waiting.",
+            "16 and 14": "Shortest first, a unit of 4 begins when the others are about to end. Longest first, units of "
+            "1 fill the gaps.",
+            "16 and 16": "Longest first, there are units of 1 left to fill the gaps.",
+        },
+        "16 and 14",
+    ),
+    "padded-to-64-rows": Question(
+        CHAPTER,
+        "Decode reads KV at 4.25 TB/s. How many TFLOP/s does the padded version do meanwhile, of the 989 that prefill "
+        "wants for itself?",
+        {
+            "about 30": "So much it is when the product is turned around.",
+            "about 270": "64 rows of two FLOPs for each number of two bytes: 64 FLOPs a byte.",
+            "all of them": "DRAM is too slow for that: 64 FLOPs a byte at 4.25 TB/s.",
+        },
+        "about 270",
+    ),
+    "how-often-raised": Question(
+        CHAPTER,
+        "256 tiles of 64 random scores. In how many is the maximum raised when it must be exact, and in how many with "
+        "a slack of 8?",
+        {
+            "about 128 and 64": "A new tile holds the largest score of all so far ever more seldom: after k tiles in "
+            "one of k.",
+            "about 5 and 1": "1 + 1/2 + 1/3 + ... + 1/256 is about 6. With the slack the first tile's is good enough.",
+            "256 and 256": "Then every tile would have a larger score than all before it.",
+        },
+        "about 5 and 1",
+    ),
+    "enough-beside-two": Question(
+        CHAPTER,
+        "At 1.4 GHz and on 132 SMs: does decode get enough turns for DRAM's 4.25 TB/s beside two queued warpgroups of "
+        "prefill? And beside one?",
+        {
+            "beside both": "2 KB every 144 cycles are 2.6 TB/s.",
+            "only beside one": "2 KB every 80 cycles are 4.7 TB/s; beside two it is 2 KB every 144.",
+            "not even beside one": "2 KB every 80 cycles are 4.7 TB/s.",
+        },
+        "only beside one",
+    ),
+    "one-more-chat": Question(
+        CHAPTER,
+        "Once decode is the longer side, what does one more chat cost in the fused kernel?",
+        {
+            "more than alone": "Prefill is through by then, and in nobody's way.",
+            "as much": "The side that is left has the whole DRAM to itself, as alone.",
+            "less": "DRAM has no more to give than alone.",
+        },
+        "as much",
+    ),
+}

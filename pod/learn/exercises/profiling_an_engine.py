@@ -1,0 +1,264 @@
+"""Your turn in chapter "profiling an engine": a loop made into batched calls, and bytes under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+
+CHAPTER = "profiling_an_engine"
+
+# ---------------------------------------------------------------- draw together
+
+DRAW = '''
+def draw(probabilities, u):
+    """The token of each row [rows]: the first up to which the row's probabilities add up to more than its number in
+    u. As a tensor, without a loop over rows, and without a wait for the GPU."""
+    ...
+'''
+CALLS = 12  # of torch; the loop makes five a row
+WAITS = ("item", "tolist", "cpu", "numpy", "nonzero", "__int__", "__float__", "__bool__", "__index__")
+
+
+@dataclass(frozen=True)
+class Rows:
+    rows: int
+    vocab: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of {self.vocab} probabilities"
+
+    @cached_property
+    def given(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Multiples of 1/1024, whose sums are exact, and numbers between them."""
+        random = torch.Generator().manual_seed(self.rows)
+        cuts = torch.randint(0, 1025, (self.rows, self.vocab - 1), generator=random).sort(-1).values
+        ends = torch.cat([cuts, torch.full((self.rows, 1), 1024)], -1)
+        probabilities = torch.diff(ends, prepend=torch.zeros(self.rows, 1, dtype=ends.dtype)) / 1024
+        return probabilities, (torch.randint(0, 1024, (self.rows,), generator=random) + 0.5) / 1024
+
+    def tokens(self, rule: Callable) -> list[int]:
+        """What a rule makes of each row and its number."""
+        return [int(rule(row, x)) for row, x in zip(*self.given, strict=True)]
+
+
+class Calls(TorchFunctionMode):
+    """Counts what Python asks of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen[func.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def first_above(row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return (row.cumsum(0) <= x).sum()
+
+
+def run(function: Callable, case: Rows) -> Outcome:
+    wanted, tried = case.tokens(first_above), f"{function.__name__} of {case}"
+    with Calls() as calls:
+        answer = function(*(x.clone() for x in case.given))
+    if answer is None:
+        return Outcome(tried, wanted)
+    got = torch.as_tensor(answer).tolist()
+    made, waits = sum(calls.seen.values()), sum(calls.seen[name] for name in WAITS)
+    known = {"case": case, "values": (wanted, got, made, waits)}
+    if got != wanted:
+        return Outcome(tried, f"tokens {_few(wanted)}", f"tokens {_few(got)}", **known)
+    right = made <= CALLS and not waits and isinstance(answer, torch.Tensor)
+    said = f"the right tokens, with {made} calls of torch and {waits} waits"
+    return Outcome(tried, f"at most {CALLS} calls and no wait, as a tensor", said, right=right, **known)
+
+
+def _few(tokens) -> str:
+    return f"{tokens[:8]}{' ...' if len(tokens) > 8 else ''}" if isinstance(tokens, list) else f"{tokens}"
+
+
+def _tokens(rule: Callable) -> Callable[[Outcome], bool]:
+    return lambda o: o.values[1] == o.case.tokens(rule)
+
+
+def _one_number(o: Outcome) -> bool:
+    x = o.case.given[1][0]
+    return o.values[1] == o.case.tokens(lambda row, _: first_above(row, x))
+
+
+def _down_the_columns(o: Outcome) -> bool:
+    probabilities, u = o.case.given
+    sums = probabilities.cumsum(0)
+    return o.values[1] in ((sums <= u[:, None]).sum(-1).tolist(), (sums > u[:, None]).int().argmax(-1).tolist())
+
+
+draw = Exercise(
+    "draw",
+    CHAPTER,
+    DRAW.strip("\n"),
+    [Rows(3, 7), Rows(64, 50), Rows(1, 9)],
+    run,
+    [
+        Hint(
+            "greedy",
+            "That is the most probable token of each row, whatever its number is. Then every chat gets the same answer "
+            "to the same question.",
+            _tokens(lambda row, x: row.argmax()),
+        ),
+        Hint(
+            "down the columns",
+            "The probabilities were added up over the rows, so a chat has its neighbours' in its sum. Along the last "
+            "dimension.",
+            _down_the_columns,
+        ),
+        Hint(
+            "one number for all",
+            "All rows were compared with the first number. u has one for each: u[:, None].",
+            _one_number,
+        ),
+        Hint(
+            "one too far",
+            "One token too far, or one too early: as many sums as are not above the number lie before the token, and "
+            "tokens count from 0.",
+            lambda o: any(_tokens(lambda row, x, by=by: first_above(row, x) + by)(o) for by in (1, -1)),
+        ),
+        Hint(
+            "a loop",
+            "Right, one row after the other. On a GPU that is a handful of launches for each chat; every operation "
+            "here takes all rows at once.",
+            lambda o: o.values[1] == o.values[0] and o.values[2] > CALLS,
+        ),
+        Hint(
+            "a wait",
+            "Right, but the host asks for a value (.item(), .tolist(), nonzero, ...) and waits until the GPU has it. "
+            "Leave the tokens where they are.",
+            lambda o: o.values[1] == o.values[0],
+        ),
+    ],
+    "With random numbers for u this is a sampler: torch.multinomial does no more.",
+)
+
+# ---------------------------------------------------------------- bytes under way
+
+LOADS = '''
+def loads_under_way(rate, latency, sms, ctas):
+    """How many loads of 8 bytes each thread must have under way, at least, so that DRAM with `rate` bytes a second
+    and `latency` seconds is never idle. There are `ctas` CTAs of 128 threads on each of `sms` SMs."""
+    ...
+'''
+GPUS = ((2.039e12, 500e-9, 108, 5), (2.039e12, 500e-9, 108, 10), (4.8e12, 500e-9, 132, 5), (4.8e12, 800e-9, 132, 1))
+
+loads_under_way = Exercise(
+    "loads_under_way",
+    CHAPTER,
+    LOADS.strip("\n"),
+    [Call(f"rate={r:g}, latency={l:g}, sms={s}, ctas={c}", (r, l, s, c), ceil(r * l / (s * c * 128 * 8)))
+     for r, l, s, c in GPUS],
+    call,
+    [
+        Hint(
+            "rounded down",
+            "Half a load more than that would do, but there are no half loads: with so many DRAM is idle at times. "
+            "Round up.",
+            gives(lambda r, l, s, c: r * l // (s * c * 128 * 8)),
+        ),
+        Hint(
+            "half a load",
+            "A thread has a load under way or not.",
+            gives(lambda r, l, s, c: r * l / (s * c * 128 * 8)),
+        ),
+        Hint(
+            "bytes",
+            "These are bytes a thread. A load brings 8 of them.",
+            gives(lambda r, l, s, c: ceil(r * l / (s * c * 128))),
+        ),
+        Hint(
+            "a CTA's loads",
+            "That is for a CTA as a whole. Its 128 threads share it.",
+            gives(lambda r, l, s, c: ceil(r * l / (s * c * 8))),
+        ),
+        Hint(
+            "one SM",
+            "All SMs together must have so much under way. They share one DRAM.",
+            gives(lambda r, l, s, c: ceil(r * l / (c * 128 * 8))),
+        ),
+        Hint(
+            "one CTA",
+            "All CTAs of an SM help.",
+            gives(lambda r, l, s, c: ceil(r * l / (s * 128 * 8))),
+        ),
+    ],
+    "Twice the bandwidth at the same latency asks for twice the loads: new GPUs make old kernels slow.",
+)  # fmt: skip
+
+EXERCISES = (draw, loads_under_way)
+
+QUESTIONS = {
+    "samplers-share": Question(
+        CHAPTER,
+        "144 chats are decoding. The model reads 26 GB of weights and some 75 GB of keys and values; the sampler draws "
+        "144 tokens. Which share of the iteration is the sampler's?",
+        {
+            "a few percent": "It would be, for the bytes that it reads. But it stops for every chat.",
+            "a good third": "50 ms become 32 without its loop: thirteen small kernels and two waits for each chat.",
+            "two thirds": "So it was at the post's time, nearly. Today's Python and CPU are quicker.",
+        },
+        "a good third",
+    ),
+    "sectors-of-a-load": Question(
+        CHAPTER,
+        "A warp's 32 lanes load 8 bytes each, 256 in all. How many sectors of 32 bytes does one load touch in the "
+        "early layout, and in today's?",
+        {
+            "8 and 8": "In today's a token's vector lies alone: its two lanes touch 16 of a sector's 32 bytes.",
+            "8 and 16": "Early, neighbouring tokens lie side by side and fill their sectors. Today two lanes have a "
+            "sector to themselves and use half of it.",
+            "16 and 8": "The early layout was made for just these lanes.",
+        },
+        "8 and 16",
+    ),
+    "places-where-warps-wait": Question(
+        CHAPTER,
+        "A thread loads each of its keys in 16 pieces of 8 bytes. In how many places will warps wait for keys in our "
+        "picture (orange)?",
+        {
+            "16": "If each piece were used before the next is asked for. Our compiler asks for several at once.",
+            "14": "That was the post's picture.",
+            "4": "Four pieces are asked for at a time, and awaited once.",
+        },
+        "4",
+    ),
+    "share-and-chats": Question(
+        CHAPTER,
+        "How does the sampler's share grow with the number of chats?",
+        {
+            "it shrinks": "The model takes longer with more chats, too. But for the first sixteen it takes 12 ms "
+            "whatever they do.",
+            "it stays": "The sampler takes the same for each chat. The model has 12 ms that are there anyway.",
+            "from nothing to two fifths": "One chat adds 0.11 ms to 12. At 256 chats the sampler has 44 %.",
+        },
+        "from nothing to two fifths",
+    ),
+    "waits-of-64-chats": Question(
+        CHAPTER,
+        "One by one, 64 chats wait twice each: 128 times. How often with one multinomial for all rows, and how often "
+        "with one copy as well?",
+        {
+            "64 and 1": "Drawing together saves launches. Each chat's token and log-probability are still read one by "
+            "one.",
+            "128 and 1": "What is read one by one is awaited one by one, however it was drawn.",
+            "1 and 1": "One multinomial is one launch. The waits come from reading.",
+        },
+        "128 and 1",
+    ),
+}

@@ -1,0 +1,252 @@
+"""Your turn in chapter "serving engine": a step as integers, and the time in which the GPU has nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pod.learn.exercises.functions import Call, call, gives, listed
+from pod.learn.judge import Exercise, Hint, Outcome
+from pod.learn.questions import Question
+
+CHAPTER = "serving_engine"
+
+# ---------------------------------------------------------------- one iteration as integers
+
+STEP = '''
+def step(parts, tables, block):
+    """Two lists: the slots of all new tokens in the cache, and the rows that predict. A part of the batch is (name,
+    tokens in the cache before, new tokens, whether one comes out); tables[name] are its blocks of `block` slots."""
+    ...
+'''
+
+
+def _step(parts: list, tables: dict, block: int) -> tuple:
+    slots, rows = [], []
+    for name, before, new, speaks in parts:
+        slots += [tables[name][p // block] * block + p % block for p in range(before, before + new)]
+        rows += [len(slots) - 1] if speaks else []
+    return slots, rows
+
+
+def _from_start(parts: list, tables: dict, block: int) -> list:
+    """The published bug: chunks are written to the start of their request's blocks, decodes where they belong."""
+    began = [(name, before if new == 1 else 0, new, speaks) for name, before, new, speaks in parts]
+    return _step(began, tables, block)[0]
+
+
+def _no_table(parts: list, tables: dict, block: int) -> list:
+    return [p for _, before, new, _ in parts for p in range(before, before + new)]
+
+
+BATCHES = (
+    ([("A", 0, 4, False), ("B", 0, 3, True), ("C", 5, 1, True)], {"A": [0, 1], "B": [2], "C": [3, 4]}, 4),
+    ([("A", 4, 5, False), ("C", 6, 1, True)], {"A": [7, 2, 5], "C": [3, 4]}, 4),
+    ([("D", 6, 2, True), ("A", 2, 3, False), ("B", 7, 1, True), ("C", 3, 1, True)],
+     {"A": [9, 1, 6], "B": [2, 0, 4, 8], "C": [3, 11], "D": [12, 10, 5, 7]}, 2),
+    ([("B", 15, 1, True), ("C", 16, 1, True)], {"B": [3], "C": [1, 0]}, 16),
+)  # fmt: skip
+
+
+def _said(parts: list, tables: dict, block: int) -> str:
+    return f"{parts}, tables={tables}, block={block}"
+
+
+def run(function: Callable, case: Call) -> Outcome:
+    return call(function, case, lambda answer: tuple(listed(x) for x in listed(answer)))
+
+
+def _slots(rule: Callable) -> Callable[[Outcome], bool]:
+    """Whether the slots are this rule's, which are wrong."""
+    return lambda o: o.values[1][0] == rule(*o.case.arguments) != o.values[0][0]
+
+
+def _rows(rule: Callable) -> Callable[[Outcome], bool]:
+    return lambda o: o.values[1][1] == rule(*o.case.arguments) != o.values[0][1]
+
+
+def _ends(parts: list, *_) -> list:
+    """The last row of every part."""
+    return [sum(part[2] for part in parts[: i + 1]) - 1 for i in range(len(parts))]
+
+
+step = Exercise(
+    "step",
+    CHAPTER,
+    STEP.strip("\n"),
+    [Call(_said(*batch), batch, _step(*batch)) for batch in BATCHES],
+    run,
+    [
+        Hint(
+            "the start of the cache",
+            "New keys were written to the start of the request's blocks, over the old ones. This bug was published, "
+            "too: a part begins behind the tokens that are in the cache already.",
+            _slots(_from_start),
+        ),
+        Hint(
+            "no table",
+            "These are positions in the request's own text. Position p is in its block number p // block, and the "
+            "table says where that one lies.",
+            _slots(_no_table),
+        ),
+        Hint(
+            "everybody predicts",
+            "A prompt that is not complete predicts nothing yet, so its rows are not needed.",
+            _rows(_ends),
+        ),
+        Hint(
+            "the first row",
+            "The row that predicts is the last of its part: only that token has seen all others.",
+            _rows(lambda parts, *_: [end - part[2] + 1 for part, end in zip(parts, _ends(parts), strict=True)
+                                     if part[3]]),
+        ),
+        Hint(
+            "a row of its part",
+            "Rows are counted in the one list of all new tokens, not in each part anew.",
+            _rows(lambda parts, *_: [part[2] - 1 for part in parts if part[3]]),
+        ),
+        Hint(
+            "numbers of parts",
+            "These are places in the list of parts. A part has as many rows as new tokens.",
+            _rows(lambda parts, *_: [i for i, part in enumerate(parts) if part[3]]),
+        ),
+    ],
+    "With the tokens, their positions and lengths it is all that a model needs to know. `pack` does the same in one "
+    "array.",
+)  # fmt: skip
+
+# ---------------------------------------------------------------- the host runs ahead
+
+IDLE = '''
+def idle(launched, lengths):
+    """How long the GPU has nothing to do, from time 0 until its last kernel ends. Kernel i takes lengths[i] and may
+    begin from launched[i] on, when the host has launched it; one runs at a time, in order."""
+    ...
+'''
+
+
+def _idle(launched: list, lengths: list) -> float:
+    now = waited = 0.0
+    for begin, length in zip(launched, lengths, strict=True):
+        waited += max(0, begin - now)
+        now = max(now, begin) + length
+    return waited
+
+
+def _at_launch(launched: list, lengths: list) -> float:
+    """Each kernel begins when it is launched, whether the GPU is free or not."""
+    ends = [0, *(begin + length for begin, length in zip(launched, lengths, strict=True))]
+    return sum(max(0, begin - end) for begin, end in zip(launched, ends, strict=False))
+
+
+def _signed(launched: list, lengths: list) -> float:
+    """Gaps that a kernel leaves when it must wait count as negative ones."""
+    ends = [0, *(begin + length for begin, length in zip(launched, lengths, strict=True))]
+    return sum(begin - end for begin, end in zip(launched, ends, strict=False))
+
+
+HOSTS = (
+    ([5, 10, 15], [20, 20, 20]),
+    ([5, 10, 15, 20], [2, 2, 2, 2]),
+    ([4, 6, 8, 30], [10, 10, 1, 5]),
+    ([0, 1, 2, 3], [1, 8, 1, 1]),
+    ([3, 12, 14, 50, 51], [4, 12, 12, 1, 9]),
+)
+
+idle = Exercise(
+    "idle",
+    CHAPTER,
+    IDLE.strip("\n"),
+    [Call(f"launched={launched}, lengths={lengths}", (launched, lengths), _idle(launched, lengths))
+     for launched, lengths in HOSTS],
+    call,
+    [
+        Hint(
+            "host's time",
+            "This is how long the host launches. While the GPU is busy with an earlier kernel, launching costs "
+            "nothing.",
+            gives(lambda launched, lengths: launched[-1]),
+        ),
+        Hint(
+            "the first launch only",
+            "The GPU waits for the first launch. It may wait again, whenever it is through before the host has "
+            "launched the next.",
+            gives(lambda launched, lengths: launched[0]),
+        ),
+        Hint(
+            "from the first launch on",
+            "The time before the first launch counts, too: the GPU has nothing to do.",
+            gives(lambda launched, lengths: _idle(launched, lengths) - launched[0]),
+        ),
+        Hint(
+            "late by nothing",
+            "Here each kernel begins when it is launched. It may have to wait for the one before, so the GPU is busy "
+            "for longer than you say.",
+            gives(_at_launch),
+        ),
+        Hint(
+            "waits paid back",
+            "A kernel that was launched early fills no gap of another time: count only the gaps, none of them below 0.",
+            lambda o: gives(_signed)(o) or gives(lambda launched, lengths: launched[-1] - sum(lengths[:-1]))(o),
+        ),
+    ],
+    "Long kernels hide the host, short ones do not. That is why decodes alone get a CUDA graph.",
+)  # fmt: skip
+
+EXERCISES = (step, idle)
+
+QUESTIONS = {
+    "rows-of-logits": Question(
+        CHAPTER,
+        "How many rows of logits do we need from this iteration?",
+        {
+            "2": "A's prompt is not complete, so nothing comes out for it. B's last row and C's only one.",
+            "3": "One for each request. But A is in the middle of its prompt, and predicts nothing yet.",
+            "8": "One for each token. But only the last of a prompt says something new.",
+        },
+        "2",
+    ),
+    "slot-of-c": Question(
+        CHAPTER,
+        "In which slot (block × 4 + offset) do C's new keys and values go, if C has 5 tokens in the cache and owns "
+        "blocks 3 and 4?",
+        {
+            "5": "That is its position in C's text. It lies somewhere in the cache.",
+            "13": "That is block 3, which has C's tokens 0 to 3.",
+            "17": "Position 5 is in C's second block, number 4, at offset 1.",
+        },
+        "17",
+    ),
+    "tokens-that-differ": Question(
+        CHAPTER,
+        "Six prompts, chunks of 9 tokens, a pool of 16 pages of 4 tokens. How many of the 84 greedy tokens will "
+        "differ?",
+        {
+            "none": "Company, chunks, and being thrown out change when something is computed, not what.",
+            "a few": "In 16 bits some could: sums in another order. In float64 rounding decides nothing here.",
+            "those of who starts over": "It computes the same keys and values again, and goes on where it was.",
+        },
+        "none",
+    ),
+    "when-rows-are-wrong": Question(
+        CHAPTER,
+        "In which iterations does this go wrong?",
+        {
+            "in all": "With decodes alone, or prompts alone, both orders are the same.",
+            "in all hybrid ones": "A chunk in the middle of a prompt predicts nothing, so there is no row to confuse.",
+            "when a prompt is complete beside decodes": "Then both kinds have a row, and the orders differ. No "
+            "benchmark of throughput would notice.",
+        },
+        "when a prompt is complete beside decodes",
+    ),
+    "pages-of-b": Question(
+        CHAPTER,
+        "Pages hold 16 tokens. How many pages does B hold after 44 tokens of answer? (B's prompt has 34 tokens; the "
+        "newest token is not in the cache yet.)",
+        {
+            "4": "They hold 64 tokens, and B has 34 + 43 in the cache.",
+            "5": "34 + 43 are 77 tokens, in 5 pages with room for 80.",
+            "6": "The sixth begins with token number 81.",
+        },
+        "5",
+    ),
+}

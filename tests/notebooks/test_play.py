@@ -1,0 +1,126 @@
+"""A reader plays the whole course in one live kernel: predictions are chosen, stubs run, wrong answers get their hint,
+and right ones are right. Nothing that a reader writes ends the kernel."""
+
+import time
+
+import pytest
+
+from pod import kernels
+from pod.lab import notebooks
+from pod.learn import judge, questions
+from tests.live import Live
+from tests.solutions import solutions
+
+pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+CHAPTERS = sorted(path.stem for path in notebooks.find([]))
+PATIENCE = 30.0  # seconds that a reader waits for a judge, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("play")
+    live = Live(folder / "kernel.log")
+    live.say(f"""
+from pathlib import Path
+from pod import learn
+from pod.learn import progress
+progress.path = lambda: Path({str(folder)!r}) / "answers.json"
+%load_ext pod.learn
+""")
+    yield live
+    live.close()
+
+
+def written(name: str, language: str, text: str) -> str:
+    return f"%%cuda\n{text}" if language == "cuda" else text
+
+
+def judged(live: Live, name: str, cell: str) -> str:
+    begin = time.monotonic()
+    said = live.say(cell) + live.say(f'learn.check("{name}", {name})')
+    assert time.monotonic() - begin < PATIENCE, said
+    return said
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_predictions_are_chosen_and_answered(live, chapter):
+    for name, question in questions.questions().items():
+        if question.chapter != chapter[3:]:
+            continue
+        live.say(f'learn.ask("{name}")')
+        for option, sentence in question.options.items():
+            live.click(option)
+            verdict = "Right." if option == question.right else f"Not {option}, but {question.right}."
+            assert live.say(f'learn.answer("{name}")').startswith(f"**{verdict}** {sentence}"), name
+    assert not live.wrong
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_stubs_are_not_yet_wrong_answers_get_a_hint_and_right_ones_are_right(live, chapter):
+    cells = [cell.source for cell in notebooks.read(notebooks.FOLDER / f"{chapter}.ipynb").cells]
+    for name, exercise in judge.exercises().items():
+        if exercise.chapter != chapter[3:]:
+            continue
+        (stub,) = (cell for cell in cells if cell.endswith(exercise.stub))
+        (_, *right), (hint, *wrong), *_ = solutions()[name]
+        assert f"{name}: not yet." in judged(live, name, stub)
+        assert next(h.says for h in exercise.hints if h.name == hint)[:60] in judged(live, name, written(name, *wrong))
+        assert f"{name}: right, in" in judged(live, name, written(name, *right))
+    assert not live.wrong
+
+
+# ---------------------------------------------------------------- whatever a reader writes, the notebook lives on
+
+KERNEL = "%%cuda\n__global__ void scale(float* y, const float* x, float a) {{ {} }}"
+BAD_CUDA = {
+    "a loop without an end": ("while (a == a) {} y[0] = x[0];", "endless: line 1 still goes round"),
+    "a stack of a gigabyte": (
+        "float big[1 << 28]; for (int i = 0; i < 1 << 28; ++i) big[i] = a; y[0] = big[(int)x[0]];",
+        "stack: got 1,073,",
+    ),
+    "a syntax error": ("y[0] = x[0] * a", "CompileError: line 1: "),
+    "an index far outside": ("y[0] = x[threadIdx.x + (1 << 30)];", "out of bounds"),
+}
+BAD_PYTHON = {
+    "an exception": ("raise KeyError('x')", "KeyError: 'x' (line 2 of your cell)"),
+    "an end": ("import sys; sys.exit(3)", "SystemExit: 3 (line 2 of your cell)"),
+    "a loop without an end": ("while True: pass", "still going after 1 s"),
+    "a loop that forgives": (
+        "while True:\n        try:\n            while True: pass\n        except Exception: pass",
+        "still going after 1 s",
+    ),
+    "a list without an end": ("import itertools; return itertools.repeat('c')", "got"),
+    "a list of a million": ("return ['c'] * 10**6", "got"),
+    "more than there is": ("return [0] * 10**15", "MemoryError"),
+    "what cannot be said": ("return type('X', (), {'__repr__': lambda self: 1 / 0})()", "TypeError"),
+    "calls without an end": ("return grid(tiles, sms)", "RecursionError"),
+}
+
+
+def lives_on(live: Live) -> bool:
+    live.wrong.clear()
+    return live.say("print('here')") == "" and live.manager.is_alive() and not live.wrong
+
+
+@pytest.mark.parametrize("name", BAD_CUDA)
+def test_bad_cuda_is_one_clear_message(live, name):
+    body, message = BAD_CUDA[name]
+    said = live.say(KERNEL.format(body))
+    said = said or live.say('learn.check("scale", scale)')
+    assert message in said and len(said) < 1500, said
+    assert lives_on(live)
+
+
+@pytest.mark.parametrize("name", BAD_PYTHON)
+def test_bad_python_is_one_clear_message(live, name):
+    body, message = BAD_PYTHON[name]
+    live.say("from pod.learn import judge\njudge.MOST_SECONDS = 1")
+    said = live.say(f"def grid(tiles, sms):\n    {body}\n") + live.say('learn.check("grid", grid)')
+    live.say("judge.MOST_SECONDS = 20")
+    assert said.startswith("grid: not right yet.") and message in said and len(said) < 1500, said[:3000]
+    assert lives_on(live)
+
+
+def test_a_syntax_error_in_python_is_told_by_the_notebook(live):
+    assert "SyntaxError" in live.say("def grid(tiles, sms) return []")
+    assert lives_on(live)
