@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeVar
 
 from pod import files
-from pod.data import DATA, ROOT
+from pod.data import DATA
+from pod.files import CSRC, PACKAGE
 
 In, Out = TypeVar("In"), TypeVar("Out")
 
@@ -116,9 +116,9 @@ def state() -> str:
     """Digest of all code of this package, prose left out, of the kernels, which some tables compile or emulate, and of
     all data that was not computed from it."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(meaning(path.read_text(encoding="utf-8")).encode())
-    kernels = (path for path in (ROOT / "csrc").rglob("*") if path.is_file())
+    kernels = (path for path in CSRC.rglob("*") if path.is_file())
     tables = (path for folder in ("recorded", "workloads", "paper") for path in (DATA / folder).rglob("*.csv"))
     for path in sorted([*kernels, *tables]):
         digest.update(path.read_bytes())

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pod import sweep as kept
-from pod.data import ROOT
+from pod.files import ROOT
 from pod.simulate.run import Run, Setup
 from pod.simulate.workload import Workload
 from pod.sweep import meaning, sweep

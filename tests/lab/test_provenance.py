@@ -11,7 +11,7 @@ import pytest
 
 from pod import data
 from pod.__main__ import main
-from pod.files import sha256
+from pod.files import ROOT, sha256
 from pod.lab.measure import compare, provenance, sources
 from pod.lab.measure import run as measure
 
@@ -347,7 +347,7 @@ def test_a_copy_without_git_must_be_told_its_commit(home, monkeypatch):
 
 
 def test_git_knows_the_commit():
-    if not (data.ROOT / ".git").exists():
+    if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     assert re.fullmatch(provenance.PATTERNS["commit"], provenance._commit()[0])
 

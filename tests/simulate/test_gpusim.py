@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pod.batch import TABLE1, HybridBatch
-from pod.data import ROOT
 from pod.experiments.gpu.gpu_calibration import KEYS, PARTS, cases, even_batch
+from pod.files import ROOT
 from pod.hardware import A100, GPUS, H200, TOY
 from pod.schedule import binding
 from pod.schedule.decide import METHODS

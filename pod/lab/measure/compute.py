@@ -16,7 +16,7 @@ from random import Random
 from types import ModuleType
 
 from pod import data
-from pod.files import sha256
+from pod.files import ROOT, sha256
 from pod.lab import registry
 from pod.lab.measure import sources
 from pod.sweep import remember, state, sweep
@@ -157,7 +157,7 @@ def _depth(name: str) -> int:
 def _made(name: str) -> int:
     begin = time.perf_counter()
     path = compute(name)
-    print(f"{name:<16} {time.perf_counter() - begin:6.1f} s  {path.relative_to(data.ROOT)}", flush=True)
+    print(f"{name:<16} {time.perf_counter() - begin:6.1f} s  {path.relative_to(ROOT)}", flush=True)
     return 0
 
 
