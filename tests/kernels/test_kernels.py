@@ -28,11 +28,11 @@ from pod.kernels.trace import chrome, frame, held_both
 from pod.lab.trace import record
 from pod.reference import hybrid_attention as reference
 from pod.schedule import binding
+from pod.schedule.decide import METHODS
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(build.mode().name == "recorded", reason=build.mode().reason)
 
-METHODS = ("serial", "streams", "cta", "warp", "pod")
 MARGIN = 1.5
 
 
