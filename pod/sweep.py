@@ -99,8 +99,8 @@ def _deaf() -> Iterator[None]:
 
 
 def remember(call: Callable) -> Callable:
-    """`call`, which recalls what it gave for the same arguments before: an interrupted sweep goes on where it was. One
-    of the arguments should be `state()`. A folder that cannot be written costs nothing but time."""
+    """`call`, which recalls what it gave for the same arguments in the same state of code and data: an interrupted sweep
+    goes on where it was. A folder that cannot be written costs nothing but time."""
     return _memory().cache(call)
 
 
@@ -108,7 +108,7 @@ def remember(call: Callable) -> Callable:
 def _memory():
     from joblib import Memory
 
-    return Memory(files.folder("simulated"), verbose=0)
+    return Memory(files.folder("simulated") / state(), verbose=0)
 
 
 @cache

@@ -91,10 +91,9 @@ def test_prose_and_layout_mean_nothing(other, same):
 
 def test_a_kernel_that_changes_is_compiled_again(tmp_path, monkeypatch):
     """What was kept for the table of registers must not be recalled for other kernels."""
-    monkeypatch.setattr(kept, "ROOT", tmp_path)
-    (tmp_path / "csrc").mkdir()
-    (tmp_path / "csrc" / "hybrid.cu").write_text("int a;")
+    monkeypatch.setattr(kept, "CSRC", tmp_path)
+    (tmp_path / "hybrid.cu").write_text("int a;")
     before = kept.state.__wrapped__()
     assert before == kept.state.__wrapped__()
-    (tmp_path / "csrc" / "hybrid.cu").write_text("int b;")
+    (tmp_path / "hybrid.cu").write_text("int b;")
     assert before != kept.state.__wrapped__()

@@ -318,8 +318,8 @@ def program(batch: HybridBatch, gpu: GPU, method: str = "pod", policy: str = "pr
     """The CTAs of a method, as its kernel's launch would make them for this GPU."""
     if method == "hopper":
         return _hopper(batch, gpu)
-    if method not in decide.METHODS:
-        raise ValueError(f"method: got {method!r}, allowed are {', '.join(decide.METHODS)}, hopper")
+    if method not in calibration().launch:
+        raise ValueError(f"method: got {method!r}, allowed are {', '.join(calibration().launch)}, hopper")
     if kernel not in ("ours", *FLASH2):
         raise ValueError(f"kernel: got {kernel!r}, allowed are ours, {', '.join(FLASH2)}")
     if kernel in FLASH2:
@@ -494,7 +494,7 @@ def fit(recording: Iterable[dict]) -> Calibration:
         miss=(took("read", 1, 1, 4096) - idle) / 1024,
         hit=(took("read again", 1, 1, 4096) - idle) / 1024,
         mma=mma,
-        launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for m in decide.METHODS},
+        launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for probe, m, *_ in rows if probe == "empty"},
         start=start,
         merge=(merge("prefill", 4224), merge("decode", 4096)),
         efficiency={f"{op} {shape}": efficiency(op, shape) for shape in SHAPES for op in binding.OPS}

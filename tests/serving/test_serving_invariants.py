@@ -218,7 +218,7 @@ def systems(draw):
         preemption = draw(st.sampled_from(["recompute", "swap"])) if stages == 1 else "recompute"
         swap = draw(st.sampled_from([0, 5, 200])) if preemption == "swap" else 0
         watermark = draw(st.sampled_from([0.0, 0.01, 0.1]))
-        kind, paged = draw(st.sampled_from([(SCHEDULERS[name], PagedPool), *PUBLISHED_PAIRS[name]]))
+        kind, paged = draw(st.sampled_from([(SCHEDULERS[name], PagedPool), *PUBLISHED_PAIRS.get(name, [])]))
         pool = lambda: paged(blocks, block_size, watermark, swap)  # noqa: E731
         options["preemption"] = preemption
     if name == "vllm":
