@@ -99,7 +99,7 @@ def _deaf() -> Iterator[None]:
 
 
 def remember(call: Callable) -> Callable:
-    """`call`, which recalls what it gave for the same arguments in the same state of code and data: an interrupted sweep
+    """`call`, which recalls what it gave for the same arguments while code and data are the same: an interrupted sweep
     goes on where it was. A folder that cannot be written costs nothing but time."""
     return _memory().cache(call)
 
