@@ -132,4 +132,15 @@ def meaning(code: str) -> str:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             if ast.get_docstring(node, clean=False) is not None:
                 node.body = node.body[1:]
-    return ast.dump(tree)
+    return _dump(tree)
+
+
+def _dump(node) -> str:
+    """ast.dump of Python 3.10 and 3.11, whichever runs: 3.12 has a field more, and 3.13 leaves out what is empty."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, getattr(node, name)) for name in node._fields if name != "type_params" or node.type_params)
+    shown = (f"{name}={_dump(x)}" for name, x in fields if x is not None or getattr(type(node), name, ...) is not None)
+    return f"{type(node).__name__}({', '.join(shown)})"

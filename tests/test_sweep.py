@@ -89,6 +89,17 @@ def test_prose_and_layout_mean_nothing(other, same):
     assert (meaning(other) == meaning('"""Words."""\ndef f(x):\n    return x + 1')) == same
 
 
+def test_a_meaning_is_the_same_in_every_python():
+    """Or every recording of a model in Python would be stale elsewhere. This is what Python 3.11's ast.dump says."""
+    assert meaning("class A:\n    def f(self, *, x=None): return [], -x") == (
+        "Module(body=[ClassDef(name='A', bases=[], keywords=[], body=[FunctionDef(name='f', "
+        "args=arguments(posonlyargs=[], args=[arg(arg='self')], kwonlyargs=[arg(arg='x')], "
+        "kw_defaults=[Constant(value=None)], defaults=[]), body=[Return(value=Tuple(elts=[List(elts=[], ctx=Load()), "
+        "UnaryOp(op=USub(), operand=Name(id='x', ctx=Load()))], ctx=Load()))], decorator_list=[])], "
+        "decorator_list=[])], type_ignores=[])"
+    )
+
+
 def test_a_kernel_that_changes_is_compiled_again(tmp_path, monkeypatch):
     """What was kept for the table of registers must not be recalled for other kernels."""
     monkeypatch.setattr(kept, "CSRC", tmp_path)
