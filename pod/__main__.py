@@ -34,7 +34,7 @@ VERBS = {
     "contest": ("pod.learn.contests", "par and your best in each contest, or the score of an entry"),
     "readme": ("pod.lab.readme", "refresh the generated part of README.md; --check only looks"),
 }
-ANYWHERE = ("doctor", "trace", "generate")  # the others read data/ and notebooks/, which only a clone has
+ANYWHERE = ("doctor", "trace", "generate", "serve")  # the others read data/ and notebooks/, which only a clone has
 
 
 class Parser(argparse.ArgumentParser):

@@ -72,7 +72,7 @@ def test_it_attends_from_an_empty_folder(installed, tmp_path):
 
 def test_a_verb_that_needs_a_clone_says_so_in_one_line(installed, tmp_path):
     done = _run(installed, tmp_path, "-m", "pod", "claims")
-    said = "python -m pod claims: verb: got claims, allowed without a clone are doctor, trace, generate\n"
+    said = "python -m pod claims: verb: got claims, allowed without a clone are doctor, trace, generate, serve\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 

@@ -21,7 +21,8 @@ INTERNAL, ARXIV = pod_t4.WORKLOAD, pod_t5.WORKLOAD
 
 def cases() -> list[dict]:
     hidden = {VLLM: 0.0, SARATHI: 0.0, POD: overlap_hidden()}
-    rows = [(*load, system, hidden[system], slow) for load in CASES for system in SYSTEMS for slow in (1.0, *PACES.values())]
+    around = (1.0, *PACES.values())
+    rows = [(*load, system, hidden[system], slow) for load in CASES for system in SYSTEMS for slow in around]
     rows += [(*load, system, hidden[system], slow) for load in LISTED for system in SYSTEMS for slow in FACTORS]
     rows += [(*load, POD, overlap_paper(), 1.0) for load in CASES]
     rows += [(pod_t6.WORKLOAD, pod_t6.QPS, pod_t6.CHUNKS[0], VLLM, 0.0, 1.0)]
