@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from pod.files import INSTALLED, PACKAGE
 from pod.kernels import BuildError
 
 # Each verb lives in its own module, which offers configure(parser) and run(args) -> exit code.
@@ -33,6 +34,7 @@ VERBS = {
     "contest": ("pod.learn.contests", "par and your best in each contest, or the score of an entry"),
     "readme": ("pod.lab.readme", "refresh the generated part of README.md; --check only looks"),
 }
+ANYWHERE = ("doctor", "trace", "generate", "serve")  # the others read data/ and notebooks/, which only a clone has
 
 
 class Parser(argparse.ArgumentParser):
@@ -77,6 +79,8 @@ def _obey(argv: list[str]) -> int:
         if argv[:1] == [verb]:  # the others' modules stay unloaded
             import_module(module).configure(verb_parser)
     args = parser.parse_args(argv)
+    if INSTALLED and args.verb not in ANYWHERE:
+        raise ValueError(f"verb: got {args.verb}, allowed without a clone are {', '.join(ANYWHERE)}")
     return import_module(VERBS[args.verb][0]).run(args) or 0
 
 
@@ -85,7 +89,7 @@ def _can_be_mended(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno is not None
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    ours = Path(frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
+    ours = Path(frame.f_code.co_filename).is_relative_to(PACKAGE)
     return isinstance(error, BuildError) or ours  # what a library refuses to our code is our mistake
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
+from typing import TYPE_CHECKING, TypeAlias
 
 from pod.batch import LONGEST, HybridBatch
 from pod.kernels import lean, sm80, sm90
@@ -11,6 +13,11 @@ from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
 from pod.schedule.binding import POLICIES
+
+if TYPE_CHECKING:
+    import torch
+
+Lengths: TypeAlias = "Sequence[int] | torch.Tensor"
 
 # Where each method lives: a module with plan(batch, device, ...) and build_for(batch, device).
 METHODS = dict.fromkeys(sm80.METHODS, sm80) | {"hopper": sm90, "lean": lean}
@@ -21,10 +28,21 @@ TAKES = {"hopper": ("invariant",), "lean": ("decode_splits",)}  # what shapes a 
 
 
 def plan(
-    q_lens, kv_lens=None, num_q_heads=None, num_kv_heads=None, head_dim=None, page_size=None, dtype=None, device="cuda",
-    method="auto", policy="proportional", ctas_per_sm="auto", prefill_splits="limited", decode_splits="auto",
-    invariant=False,
-) -> Plan:  # fmt: skip
+    q_lens: HybridBatch | Lengths,
+    kv_lens: Lengths | None = None,
+    num_q_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    page_size: int | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "cuda",
+    method: str = "auto",
+    policy: str = "proportional",
+    ctas_per_sm: int | str = "auto",
+    prefill_splits: int | str = "limited",
+    decode_splits: int | str = "auto",
+    invariant: bool = False,
+) -> Plan:
     """Decide who computes what, for sequences that bring q_lens tokens and then hold kv_lens, the new ones included.
 
     q_len 1 is a decode, more a prefill chunk; any mix in any order. (The Hopper kernel counts a few tokens, as
@@ -63,7 +81,15 @@ def plan(
     return sm80.plan(batch, device, method, **options)
 
 
-def build(num_q_heads, num_kv_heads, head_dim, page_size=None, dtype=None, device="cuda", method="auto") -> None:
+def build(
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    page_size: int | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "cuda",
+    method: str = "auto",
+) -> None:
     """Build, or find built, all that pod.plan may choose for these shapes where nothing but the method is named: once,
     before serving, so that no request waits for a compiler."""
     batch, device = _batch([1], [1], num_q_heads, num_kv_heads, head_dim, page_size, dtype), _device(device)
@@ -74,9 +100,19 @@ def build(num_q_heads, num_kv_heads, head_dim, page_size=None, dtype=None, devic
 
 
 def workspace(
-    tokens: int, sequences: int, kv_len: int, num_q_heads=None, num_kv_heads=None, head_dim=None, page_size=None,
-    dtype=None, device="cuda", causal=True, draft=1, sm_margin=0,
-) -> Workspace:  # fmt: skip
+    tokens: int,
+    sequences: int,
+    kv_len: int,
+    num_q_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    page_size: int | None = None,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "cuda",
+    causal: bool = True,
+    draft: int = 1,
+    sm_margin: int = 0,
+) -> Workspace:
     """A plan that the GPU makes itself, again and again: for CUDA graphs, which outlive the lengths of an iteration.
 
     For q of `tokens` rows, of up to `sequences` sequences of up to `kv_len` tokens; an engine makes one for each size
@@ -96,8 +132,18 @@ def workspace(
     return make_workspace(made, _device(device), draft, sm_margin)
 
 
-def hybrid_attention(q, k_cache, v_cache, plan: Plan, block_table=None, softmax_scale=None, causal=None,
-                     return_lse=False, trace=False, out=None):  # fmt: skip
+def hybrid_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    plan: Plan,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool | None = None,
+    return_lse: bool = False,
+    trace: bool = False,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Attention of a hybrid batch: q [sum of q_lens, Hq, D] -> out, the same shape, dense. It has no gradient.
 
     k_cache, v_cache: [pages, page_size, Hkv, D] with block_table int32 [sequences, pages of the longest], or

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parent
+ROOT = PACKAGE.parent
+INSTALLED = (PACKAGE / "csrc").is_dir()  # from a wheel, which has it inside; a clone has it beside
+CSRC = (PACKAGE if INSTALLED else ROOT) / "csrc"
 
 
 def places() -> Iterator[Path]:
@@ -21,7 +24,8 @@ def places() -> Iterator[Path]:
     if chosen := os.environ.get("POD_CACHE"):
         yield Path(chosen).absolute()
         return
-    yield ROOT / ".cache"
+    if not INSTALLED:
+        yield ROOT / ".cache"
     if base := os.environ.get("XDG_CACHE_HOME"):
         yield Path(base) / "pod"
     elif home := os.environ.get("HOME"):

@@ -56,70 +56,51 @@ def _amount(name: str, x):
     return x
 
 
-_CUDA_LIMITS = "CUDA C++ Programming Guide, technical specifications by compute capability"
-_SM_FIELDS = ("smem_per_sm", "smem_per_cta", "registers_per_sm", "threads_per_sm", "ctas_per_sm")
+_LIMITS = "CUDA C++ Programming Guide, technical specifications by compute capability"
 
 
-def _sources(sm: str, **rest: str) -> dict[str, str]:
-    return dict.fromkeys(_SM_FIELDS, sm) | rest
+def _sm(capability: str, kib: int, threads: int, ctas: int, source: str = _LIMITS) -> dict:
+    """What an SM has, each with its source. CUDA keeps 1 KiB of its shared memory for each CTA."""
+    has = {"smem_per_sm": kib * KIB, "smem_per_cta": (kib - 1) * KIB, "registers_per_sm": 65536}
+    has |= {"threads_per_sm": threads, "ctas_per_sm": ctas}
+    return {name: (number, f"{source} {capability}".strip()) for name, number in has.items()}
+
+
+def _gpu(key: str, name: str, **numbers: tuple[float, str]) -> GPU:
+    """Of numbers that each come with their source."""
+    values, sources = ({field: pair[i] for field, pair in numbers.items()} for i in (0, 1))
+    return GPU(key, name, **values, sources=sources)
 
 
 _A100_SHEET = "NVIDIA A100 Tensor Core GPU data sheet, A100 80GB SXM"
 _A100_PAPER = "NVIDIA A100 Tensor Core GPU Architecture white paper, table of A100 features"
-A100 = GPU(
-    key="a100",
-    name="A100-80GB SXM",
-    sms=108,
-    tensor_flops=312e12,
-    dram_bytes_per_s=2039e9,
-    l2_bytes=40 * MIB,
-    smem_per_sm=164 * KIB,
-    smem_per_cta=163 * KIB,
-    registers_per_sm=65536,
-    threads_per_sm=2048,
-    ctas_per_sm=32,
-    clock_hz=1.41e9,
-    memory_bytes=80 * GIB,
-    power_w=400,
-    sources=_sources(
-        f"{_CUDA_LIMITS} 8.0",
-        sms=_A100_PAPER,
-        tensor_flops=_A100_SHEET,
-        dram_bytes_per_s=_A100_SHEET,
-        l2_bytes=_A100_PAPER,
-        clock_hz=_A100_PAPER + " (boost clock)",
-        memory_bytes=_A100_SHEET,
-        power_w=_A100_SHEET,
-    ),
+A100 = _gpu(
+    "a100",
+    "A100-80GB SXM",
+    **_sm("8.0", 164, threads=2048, ctas=32),
+    sms=(108, _A100_PAPER),
+    tensor_flops=(312e12, _A100_SHEET),
+    dram_bytes_per_s=(2039e9, _A100_SHEET),
+    l2_bytes=(40 * MIB, _A100_PAPER),
+    clock_hz=(1.41e9, _A100_PAPER + " (boost clock)"),
+    memory_bytes=(80 * GIB, _A100_SHEET),
+    power_w=(400, _A100_SHEET),
 )
 
 _HOPPER_PAPER = "NVIDIA H100 Tensor Core GPU Architecture white paper, H100 SXM5 columns"
 _H100_SHEET = "NVIDIA H100 Tensor Core GPU data sheet, H100 SXM (dense = half of the sparse figure)"
-H100 = GPU(
-    key="h100",
-    name="H100 SXM",
-    sms=132,
-    tensor_flops=989.4e12,
-    dram_bytes_per_s=3.35e12,
-    l2_bytes=50 * MIB,
-    smem_per_sm=228 * KIB,
-    smem_per_cta=227 * KIB,
-    registers_per_sm=65536,
-    threads_per_sm=2048,
-    ctas_per_sm=32,
-    clock_hz=1.83e9,
-    memory_bytes=80 * GIB,
-    power_w=700,
-    sources=_sources(
-        f"{_CUDA_LIMITS} 9.0",
-        sms=_HOPPER_PAPER,
-        tensor_flops=_HOPPER_PAPER,
-        dram_bytes_per_s=_H100_SHEET,
-        l2_bytes=_HOPPER_PAPER,
-        clock_hz=_HOPPER_PAPER + " (boost clock of the tensor-core peak; the chip may boost to 1.98 GHz)",
-        memory_bytes=_H100_SHEET,
-        power_w=_H100_SHEET,
-    ),
+_BOOST = " (boost clock of the tensor-core peak; the chip may boost to 1.98 GHz)"
+H100 = _gpu(
+    "h100",
+    "H100 SXM",
+    **_sm("9.0", 228, threads=2048, ctas=32),
+    sms=(132, _HOPPER_PAPER),
+    tensor_flops=(989.4e12, _HOPPER_PAPER),
+    dram_bytes_per_s=(3.35e12, _H100_SHEET),
+    l2_bytes=(50 * MIB, _HOPPER_PAPER),
+    clock_hz=(1.83e9, _HOPPER_PAPER + _BOOST),
+    memory_bytes=(80 * GIB, _H100_SHEET),
+    power_w=(700, _H100_SHEET),
 )
 
 _H200_SHEET = "NVIDIA H200 Tensor Core GPU data sheet, H200 SXM"
@@ -138,56 +119,31 @@ H200 = replace(
 
 _A6000_SHEET = "NVIDIA RTX A6000 data sheet"
 _A6000_PAPER = "NVIDIA Ampere GA102 GPU Architecture white paper, RTX A6000 columns"
-A6000 = GPU(
-    key="a6000",
-    name="RTX A6000",
-    sms=84,
-    tensor_flops=154.8e12,
-    dram_bytes_per_s=768e9,
-    l2_bytes=6 * MIB,
-    smem_per_sm=100 * KIB,
-    smem_per_cta=99 * KIB,
-    registers_per_sm=65536,
-    threads_per_sm=1536,
-    ctas_per_sm=16,
-    clock_hz=1.8e9,
-    memory_bytes=48 * GIB,
-    power_w=300,
-    sources=_sources(
-        f"{_CUDA_LIMITS} 8.6",
-        sms=_A6000_PAPER,
-        tensor_flops=_A6000_PAPER + " (dense; the data sheet's 310 TFLOP/s counts zeros)",
-        dram_bytes_per_s=_A6000_SHEET,
-        l2_bytes=_A6000_PAPER,
-        clock_hz=_A6000_PAPER + " (boost clock)",
-        memory_bytes=_A6000_SHEET,
-        power_w=_A6000_SHEET,
-    ),
+A6000 = _gpu(
+    "a6000",
+    "RTX A6000",
+    **_sm("8.6", 100, threads=1536, ctas=16),
+    sms=(84, _A6000_PAPER),
+    tensor_flops=(154.8e12, _A6000_PAPER + " (dense; the data sheet's 310 TFLOP/s counts zeros)"),
+    dram_bytes_per_s=(768e9, _A6000_SHEET),
+    l2_bytes=(6 * MIB, _A6000_PAPER),
+    clock_hz=(1.8e9, _A6000_PAPER + " (boost clock)"),
+    memory_bytes=(48 * GIB, _A6000_SHEET),
+    power_w=(300, _A6000_SHEET),
 )
 
-_INVENTED = "ours: a machine that fits on a page, with an SM like A100's and round rates"
-TOY = GPU(
-    key="toy",
-    name="Toy with 4 SMs",
-    sms=4,
-    tensor_flops=8e12,
-    dram_bytes_per_s=80e9,
-    l2_bytes=1 * MIB,
-    smem_per_sm=164 * KIB,
-    smem_per_cta=163 * KIB,
-    registers_per_sm=65536,
-    threads_per_sm=2048,
-    ctas_per_sm=32,
-    clock_hz=1e9,
-    memory_bytes=1 * GIB,
-    power_w=15,
-    sources=_sources(
-        _INVENTED,
-        **dict.fromkeys(
-            ("sms", "tensor_flops", "dram_bytes_per_s", "l2_bytes", "clock_hz", "memory_bytes", "power_w"), _INVENTED
-        ),
-    ),
-)
+_OURS = "ours: a machine that fits on a page, with an SM like A100's and round rates"
+_ROUND = {
+    "sms": 4,
+    "tensor_flops": 8e12,
+    "dram_bytes_per_s": 80e9,
+    "l2_bytes": 1 * MIB,
+    "clock_hz": 1e9,
+    "memory_bytes": 1 * GIB,
+    "power_w": 15,
+}
+_TOY = _sm("", 164, threads=2048, ctas=32, source=_OURS) | {name: (value, _OURS) for name, value in _ROUND.items()}
+TOY = _gpu("toy", "Toy with 4 SMs", **_TOY)
 
 GPUS: dict[str, GPU] = {g.key: g for g in (A100, H100, H200, TOY, A6000)}
 

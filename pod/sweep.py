@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeVar
 
 from pod import files
-from pod.data import DATA, ROOT
+from pod.data import DATA
+from pod.files import CSRC, PACKAGE
 
 In, Out = TypeVar("In"), TypeVar("Out")
 
@@ -99,8 +99,8 @@ def _deaf() -> Iterator[None]:
 
 
 def remember(call: Callable) -> Callable:
-    """`call`, which recalls what it gave for the same arguments before: an interrupted sweep goes on where it was. One
-    of the arguments should be `state()`. A folder that cannot be written costs nothing but time."""
+    """`call`, which recalls what it gave for the same arguments while code and data are the same: an interrupted sweep
+    goes on where it was. A folder that cannot be written costs nothing but time."""
     return _memory().cache(call)
 
 
@@ -108,7 +108,7 @@ def remember(call: Callable) -> Callable:
 def _memory():
     from joblib import Memory
 
-    return Memory(files.folder("simulated"), verbose=0)
+    return Memory(files.folder("simulated") / state(), verbose=0)
 
 
 @cache
@@ -116,9 +116,9 @@ def state() -> str:
     """Digest of all code of this package, prose left out, of the kernels, which some tables compile or emulate, and of
     all data that was not computed from it."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(meaning(path.read_text(encoding="utf-8")).encode())
-    kernels = (path for path in (ROOT / "csrc").rglob("*") if path.is_file())
+    kernels = (path for path in CSRC.rglob("*") if path.is_file())
     tables = (path for folder in ("recorded", "workloads", "paper") for path in (DATA / folder).rglob("*.csv"))
     for path in sorted([*kernels, *tables]):
         digest.update(path.read_bytes())
@@ -132,4 +132,15 @@ def meaning(code: str) -> str:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             if ast.get_docstring(node, clean=False) is not None:
                 node.body = node.body[1:]
-    return ast.dump(tree)
+    return _dump(tree)
+
+
+def _dump(node) -> str:
+    """ast.dump of Python 3.10 and 3.11, whichever runs: 3.12 has a field more, and 3.13 leaves out what is empty."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = ((name, getattr(node, name)) for name in node._fields if name != "type_params" or node.type_params)
+    shown = (f"{name}={_dump(x)}" for name, x in fields if x is not None or getattr(type(node), name, ...) is not None)
+    return f"{type(node).__name__}({', '.join(shown)})"

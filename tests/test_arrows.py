@@ -67,3 +67,15 @@ def test_no_circle_within_a_room():
     while ends := {path for path, _ in left} ^ {other for _, other in left}:
         left = {pair for pair in left if not ends.intersection(pair)}
     assert sorted(arrow(*pair) for pair in left) == []
+
+
+ELSEWHERE = {"attention.py": "kernels", "__init__.py": "test_house.py", "__main__.py": "test_house.py"}
+BESIDE = {"emulator", "golden", "gpu", "notebooks", "wrong"}  # a machine, data, a card, the chapters, kernels to reject
+
+
+def test_tests_mirror_the_rooms():
+    tests = ROOT / "tests"
+    homes = {room: ELSEWHERE.get(room, f"test_{room}" if room.endswith(".py") else room.rstrip("/")) for room in RANKS}
+    assert [room for room, home in homes.items() if not (tests / home).exists()] == []
+    folders = {path.name for path in tests.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))}
+    assert folders <= BESIDE | set(homes.values())

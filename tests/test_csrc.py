@@ -2,14 +2,13 @@
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
 
 from pod import data
+from pod.files import CSRC
 from pod.lab.show import hopper as pictures
 
-CSRC = Path(__file__).parents[1] / "csrc"
 WIDTH = 120
 BOUNDARY = {  # launch records, and who fills them
             "bindings.cpp", "fusion_bindings.cpp", "single_query_bindings.cpp", "operators.h", "hybrid.h", "inputs.h",

@@ -9,6 +9,7 @@ import pytest
 
 from pod import data
 from pod.__main__ import main
+from pod.files import ROOT
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_a_place_that_is_not_there_is_one_line(home, place, message, monkeypatch
 def test_another_card_draws_the_same_pictures(tmp_path):
     """As somebody with an H100 would: recordings in data/fresh/h100, and figures that name it."""
     tree = tmp_path / "tree"
-    shutil.copytree(data.ROOT / "pod", tree / "pod", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "pod", tree / "pod", ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("paper", "workloads", "computed"):
         shutil.copytree(data.DATA / part, tree / "data" / part)
     for name in ("claims.toml", "bands.csv"):

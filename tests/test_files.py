@@ -9,6 +9,8 @@ import pytest
 
 from pod import files
 
+ROOT = files.ROOT
+
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
@@ -61,7 +63,7 @@ def test_without_a_home_it_is_a_passing_folder_of_this_process_alone(checkout, h
     code += "print(files.folder('kernels'), files.folder('kernels').stat().st_mode & 0o77, files._passing().name)"
     env = {k: v for k, v in os.environ.items() if k != "HOME"} | ({"HOME": str(checkout / home)} if home else {})
     done = subprocess.run([sys.executable, "-c", code, str(checkout / "checkout")], capture_output=True, text=True,
-                          check=True, env=env | {"PYTHONPATH": str(Path(__file__).parents[1])})  # fmt: skip
+                          check=True, env=env | {"PYTHONPATH": str(ROOT)})  # fmt: skip
     folder, _, passing = done.stdout.split()
     assert folder.startswith(passing) and not Path(passing).exists() and done.stderr.count("\n") == 1
 

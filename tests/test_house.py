@@ -7,14 +7,12 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
 import pod
 from pod.__main__ import VERBS
-
-ROOT = Path(__file__).parents[1]
+from pod.files import ROOT
 
 
 def run(*command: str, **kwargs) -> subprocess.CompletedProcess:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pod import sweep as kept
-from pod.data import ROOT
+from pod.files import ROOT
 from pod.simulate.run import Run, Setup
 from pod.simulate.workload import Workload
 from pod.sweep import meaning, sweep
@@ -89,12 +89,22 @@ def test_prose_and_layout_mean_nothing(other, same):
     assert (meaning(other) == meaning('"""Words."""\ndef f(x):\n    return x + 1')) == same
 
 
+def test_a_meaning_is_the_same_in_every_python():
+    """Or every recording of a model in Python would be stale elsewhere. This is what Python 3.11's ast.dump says."""
+    assert meaning("class A:\n    def f(self, *, x=None): return [], -x") == (
+        "Module(body=[ClassDef(name='A', bases=[], keywords=[], body=[FunctionDef(name='f', "
+        "args=arguments(posonlyargs=[], args=[arg(arg='self')], kwonlyargs=[arg(arg='x')], "
+        "kw_defaults=[Constant(value=None)], defaults=[]), body=[Return(value=Tuple(elts=[List(elts=[], ctx=Load()), "
+        "UnaryOp(op=USub(), operand=Name(id='x', ctx=Load()))], ctx=Load()))], decorator_list=[])], "
+        "decorator_list=[])], type_ignores=[])"
+    )
+
+
 def test_a_kernel_that_changes_is_compiled_again(tmp_path, monkeypatch):
     """What was kept for the table of registers must not be recalled for other kernels."""
-    monkeypatch.setattr(kept, "ROOT", tmp_path)
-    (tmp_path / "csrc").mkdir()
-    (tmp_path / "csrc" / "hybrid.cu").write_text("int a;")
+    monkeypatch.setattr(kept, "CSRC", tmp_path)
+    (tmp_path / "hybrid.cu").write_text("int a;")
     before = kept.state.__wrapped__()
     assert before == kept.state.__wrapped__()
-    (tmp_path / "csrc" / "hybrid.cu").write_text("int b;")
+    (tmp_path / "hybrid.cu").write_text("int b;")
     assert before != kept.state.__wrapped__()

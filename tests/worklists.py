@@ -19,6 +19,7 @@ from pod.schedule import choose, decide
 from pod.schedule.binding import POLICIES
 
 FILE = Path(__file__).parent / "golden" / "worklists.json"
+METHODS = ("serial", "streams", "cta", "warp", "pod")  # another one would draw, too, and move what follows
 BATCHES = 500
 HEADS = ((4, 4), (8, 2), (32, 4), (24, 3), (16, 1), (6, 2), (16, 4), (10, 2), (12, 1), (71, 1), (32, 8), (56, 56))
 
@@ -73,7 +74,7 @@ def of_lean(batch, sms, worker="warp", **choice) -> tuple:
 def ways(batch: HybridBatch, draw: random.Random):
     """(name, lists) of every way to plan this batch."""
     sms, gpu = draw.choice((1, 3, 4, 108, 132)), GPUS[draw.choice(("a100", "h200"))]
-    for method in sm80.METHODS:
+    for method in METHODS:
         choice = {"policy": draw.choice(list(POLICIES)), "ctas_per_sm": draw.choice((2, 4, "auto")),
                   "prefill_splits": draw.choice(("limited", "limited", "vanilla", "none", 2, 5)),
                   "decode_splits": draw.choice(("auto", "auto", "stream-k", 1, 3, 16))}  # fmt: skip

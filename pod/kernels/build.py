@@ -24,10 +24,9 @@ from pathlib import Path
 from threading import Lock
 
 from pod import files
+from pod.files import CSRC
 from pod.kernels import builder
 
-ROOT = Path(__file__).parents[2]
-CSRC = ROOT / "csrc"
 DTYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
 EMULATED_SMS = 4  # unless a plan is made inside `machine(sms=...)`
 OLDEST_CUDA = {"90a": (12, 5)}  # by architecture: Hopper's sources ask the driver for functions by their version
@@ -68,7 +67,7 @@ class BuildError(RuntimeError):
 def _lack(gpu: bool = False, arch: str | None = None) -> str:
     """What is missing to build, in words; "" when nothing is."""
     if not CSRC.is_dir():
-        return "no csrc beside pod (pip install -e, from a clone, keeps it there)"
+        return "no csrc, neither in pod nor beside it"
     if gpu and nvcc() is None:
         return "no nvcc here"
     if gpu and (old := too_old(arch)):

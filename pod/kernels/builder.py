@@ -16,10 +16,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from pod.files import ROOT
+
 
 def build(folder: Path, include: Sequence[Path], environment: dict[str, str], **options) -> str:
     """Call load_inline(**options) in `folder`, where the library then lies. Returns what was said of a failure."""
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
+    path = os.pathsep.join(filter(None, [str(ROOT), *sys.path]))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1", **environment}  # for folders with umlauts
     command = [sys.executable, "-c", "from pod.kernels.builder import main; main()", *map(str, include)]
     with subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -15,7 +15,8 @@ import subprocess
 from datetime import datetime, timezone
 from functools import cache
 
-from pod.data import DATA, ROOT, path_of, sidecar_of
+from pod.data import DATA, path_of, sidecar_of
+from pod.files import ROOT
 from pod.lab import registry
 
 FILE = DATA / "bands.csv"

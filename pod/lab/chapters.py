@@ -1,4 +1,4 @@
-"""The walk: all chapters in order, also those that are still to come. A chapter is here when its notebook is."""
+"""The walk: all chapters in order."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for cha
 
 
 def markdown(folder: str = "") -> str:
-    """All chapters as a table; those whose notebook is here are links, the others say so. `folder` is the way there."""
+    """All chapters as a table of links; `folder` is the way there."""
     rows = ["| | chapter | its question | minutes |", "|---|---|---|---|"]
     for part, chapters in PARTS.items():
         for i, c in enumerate(chapters):
-            title = f"[{c.title}]({folder}{c.path.name})" if c.path.exists() else f"{c.title} *(to come)*"
-            rows.append(f"| {part if i == 0 else ''} | {title} | {c.question} | {c.minutes} |")
+            link = f"[{c.title}]({folder}{c.path.name})"
+            rows.append(f"| {part if i == 0 else ''} | {link} | {c.question} | {c.minutes} |")
     return "\n".join(rows)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pod.files import ROOT
+from pod.files import INSTALLED, ROOT
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "mode": check_mode,
     "recordings": check_recordings,
 }
+OF_A_CLONE = ("packages", "recordings")  # a wheel has neither constraints.txt nor data/
 
 
 def examine() -> list[Check]:
@@ -161,7 +162,7 @@ def examine() -> list[Check]:
             mend = _pip("-e '.[dev]'") if isinstance(error, ImportError) else ""
             return Check(name, f"could not look: {reason}", mend, known=False)
 
-    return [look(name, check) for name, check in CHECKS.items()]
+    return [look(name, check) for name, check in CHECKS.items() if not (INSTALLED and name in OF_A_CLONE)]
 
 
 # ---------------------------------------------------------------- helpers

@@ -9,8 +9,8 @@ from pod import files
 from pod.batch import HybridBatch
 from pod.kernels.trace import bars, both_share, chrome, frame, held_both
 from pod.schedule.binding import POLICIES
+from pod.schedule.decide import METHODS
 
-METHODS = ("serial", "streams", "cta", "warp", "pod")
 TOY = HybridBatch.of(512, 1024, decodes=24, decode_context=512, num_q_heads=4, num_kv_heads=2, head_dim=64)
 TOY_SMS = 4
 

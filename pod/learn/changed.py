@@ -55,7 +55,7 @@ def run(library: Path, batch, number: int, seed: int = 3) -> np.ndarray:
         arguments, result = Path(folder) / "arguments.npz", Path(folder) / "result.npy"
         np.savez(arguments, **_arguments(batch, number, seed))
         command = [sys.executable, "-m", "pod.learn.changed", str(library), str(arguments), str(result)]
-        there = {**os.environ, "PYTHONPATH": str(build.ROOT)}
+        there = {**os.environ, "PYTHONPATH": str(files.ROOT)}
         try:
             done = subprocess.run(command, env=there, capture_output=True, text=True, timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:

@@ -318,8 +318,8 @@ def program(batch: HybridBatch, gpu: GPU, method: str = "pod", policy: str = "pr
     """The CTAs of a method, as its kernel's launch would make them for this GPU."""
     if method == "hopper":
         return _hopper(batch, gpu)
-    if method not in decide.METHODS:
-        raise ValueError(f"method: got {method!r}, allowed are {', '.join(decide.METHODS)}, hopper")
+    if method not in calibration().launch:
+        raise ValueError(f"method: got {method!r}, allowed are {', '.join(calibration().launch)}, hopper")
     if kernel not in ("ours", *FLASH2):
         raise ValueError(f"kernel: got {kernel!r}, allowed are ours, {', '.join(FLASH2)}")
     if kernel in FLASH2:
@@ -474,6 +474,8 @@ def fit(recording: Iterable[dict]) -> Calibration:
     sm_flops = mma * gpu.tensor_flops / gpu.sms
     start = took("empty", "cta", 2, 16) - idle
 
+    empty = [shape for probe, shape, _, _ in rows if probe == "empty"]  # of the methods
+
     def efficiency(op: str, shape: int) -> Efficiency:
         """Of the longest runs: of all slots full, and of one CTA on each SM."""
         probe, keys, rows, workers = op, 4224, SHAPES[shape].prefill_rows, 1
@@ -494,7 +496,7 @@ def fit(recording: Iterable[dict]) -> Calibration:
         miss=(took("read", 1, 1, 4096) - idle) / 1024,
         hit=(took("read again", 1, 1, 4096) - idle) / 1024,
         mma=mma,
-        launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for m in decide.METHODS},
+        launch={m: took("empty", m, 2, 16) - start * (1 + (m == "serial")) for m in empty},
         start=start,
         merge=(merge("prefill", 4224), merge("decode", 4096)),
         efficiency={f"{op} {shape}": efficiency(op, shape) for shape in SHAPES for op in binding.OPS}

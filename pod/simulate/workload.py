@@ -251,12 +251,6 @@ def read_table(name: str) -> np.ndarray:
     return np.loadtxt(FOLDER / f"{name}.csv", delimiter=",", skiprows=1)
 
 
-def write_table(name: str, table: np.ndarray) -> None:
-    what = "output" if name in OF_OUTPUTS else "pd"
-    header = "probability,prompt," + ",".join(f"{what}_q{q + 1}" for q in range(QUARTERS))
-    np.savetxt(FOLDER / f"{name}.csv", table, delimiter=",", header=header, comments="", fmt="%g")
-
-
 def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
     """[requests, 3]: prompt tokens, output tokens, arrival in seconds from the first (0 when the file has none).
 

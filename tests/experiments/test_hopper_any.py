@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.experiments.hopper import hopper_any as page
@@ -19,12 +18,6 @@ from pod.lab.measure.timing import Time
 from pod.simulate.mixes import KINDS, Mix
 
 BATCH = HybridBatch([20, 3, 3, 1, 1], [40, 19, 3, 33, 1], 4, 2, 64, 16)
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 # ---------------------------------------------------------------- a stand-in for FlashAttention-3

@@ -5,9 +5,9 @@ import re
 import pytest
 from matplotlib import pyplot as plt
 
-from pod.data import ROOT
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.joules import joules, joules_model, joules_prices, joules_roof
+from pod.files import ROOT
 from pod.lab.measure import meter
 
 SOURCE = (ROOT / "csrc" / "micro" / "energy.cu").read_text(encoding="utf-8")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from pod import kernels
+from pod.files import ROOT
 from pod.kernels import builder
-from pod.kernels.build import ROOT, _path, compiler
+from pod.kernels.build import _path, compiler
 
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import pod
 from pod.batch import HybridBatch
+from pod.files import ROOT
 from pod.kernels import build
 from pod.kernels.launch import Header
 from pod.kernels.sm80 import HYBRID, kind
@@ -27,11 +28,11 @@ from pod.kernels.trace import chrome, frame, held_both
 from pod.lab.trace import record
 from pod.reference import hybrid_attention as reference
 from pod.schedule import binding
+from pod.schedule.decide import METHODS
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(build.mode().name == "recorded", reason=build.mode().reason)
 
-METHODS = ("serial", "streams", "cta", "warp", "pod")
 MARGIN = 1.5
 
 
@@ -367,9 +368,9 @@ def test_missing_tools_are_named_in_one_line(monkeypatch):
         build._build(HYBRID, KIND, None, Path("never.so"))
 
 
-def test_package_without_its_sources_says_how_to_install_it(monkeypatch, tmp_path):
+def test_package_without_its_sources_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "CSRC", tmp_path / "csrc")
-    with pytest.raises(build.BuildError, match="^no csrc beside pod .pip install -e.*$"):
+    with pytest.raises(build.BuildError, match="^no csrc, neither in pod nor beside it, so .*$"):
         build._load.__wrapped__(HYBRID, KIND, None)
 
 
@@ -383,7 +384,7 @@ plan = pod.plan([20, 1], [20, 33], 2, 1, 64, device="cpu")
 q, k, v = torch.randn(21, 2, 64).bfloat16(), *(torch.randn(2, 33, 1, 64).bfloat16() for _ in "kv")
 print(tuple(pod.hybrid_attention(q, k, v, plan).shape))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=build.ROOT, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "(21, 2, 64)\n"
 
 
@@ -477,7 +478,7 @@ threads = [threading.Thread(target=ask) for _ in range(8)]
 print(len(names) - len(set(names)), "twice of", len(set(names)))
 """
     build.operator(HYBRID, KIND[0], torch.device("cpu"))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=build.ROOT, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == f"0 twice of {len(HYBRID.kinds)}\n", "some versions of torch refuse a second time"
 
 

@@ -51,9 +51,8 @@ def toy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "toy", maker)
     monkeypatch.setattr(registry, "computed", lambda: {"toy": "toy"})
     monkeypatch.setattr(compute, "sweep", lambda call, items, quiet=False: [call(item) for item in items])
-    monkeypatch.setattr(compute, "state", lambda: "state")
-    for name in ("COMPUTED", "ROOT", "DATA"):
-        monkeypatch.setattr(data, name, tmp_path)
+    for module, name in ((data, "COMPUTED"), (data, "DATA"), (compute, "ROOT")):
+        monkeypatch.setattr(module, name, tmp_path)
     monkeypatch.setenv("POD_CACHE", str(tmp_path / "cache"))
     (tmp_path / "recorded" / "h200").mkdir(parents=True)
     (tmp_path / "recorded" / "h200" / "input.csv").write_text("a")

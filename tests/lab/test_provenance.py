@@ -11,8 +11,8 @@ import pytest
 
 from pod import data
 from pod.__main__ import main
-from pod.files import sha256
-from pod.lab.measure import compare, provenance, sources
+from pod.files import ROOT, sha256
+from pod.lab.measure import compare, keep, provenance, sources
 from pod.lab.measure import run as measure
 
 CSV = "batch,method,time_us,time_us_p10,time_us_p90\nC0,serial,700,690,720\nC0,pod,560,550,571\nC1,pod,1500,1490,1530\n"
@@ -35,7 +35,8 @@ META = {
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """An empty tree in place of the repository's."""
-    monkeypatch.setattr(data, "ROOT", tmp_path)
+    for module in (compare, keep, provenance, sources):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(data, "RECORDED", tmp_path / "data" / "recorded")
     monkeypatch.setattr(data, "FRESH", tmp_path / "data" / "fresh")
     return tmp_path
@@ -347,7 +348,7 @@ def test_a_copy_without_git_must_be_told_its_commit(home, monkeypatch):
 
 
 def test_git_knows_the_commit():
-    if not (data.ROOT / ".git").exists():
+    if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     assert re.fullmatch(provenance.PATTERNS["commit"], provenance._commit()[0])
 

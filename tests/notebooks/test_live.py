@@ -81,3 +81,22 @@ def test_sliders_may_move_beside_run_all(live, chapter):
     assert live.pictures() == drawn and not live.wrong
     live.log.seek(0)
     assert "Traceback" not in live.log.read() and live.manager.is_alive()
+
+
+SLIDER = """
+from pod.lab.show import explore
+_ = explore(lambda ax, n: ax.plot([0, n]), show=[{"n": 1}], n=(1, 9))
+"""
+
+
+def test_a_new_slider_is_heard_while_cells_run(live):
+    """Where its first moves waited for all cells, they came after later ones, and undid them."""
+    if not live.subshell:
+        pytest.skip("this ipykernel has no subshells: every move waits for the cells")
+    live.run([SLIDER, "import time; time.sleep(20)"])
+    while not live.boxes():
+        assert live.listen(DEAF)
+    Hand(live).move()
+    while live.unheard:
+        assert live.listen(DEAF)
+    assert live.running, "the cells were over first"

@@ -209,7 +209,7 @@ def systems(draw):
     stages, waiting = draw(st.sampled_from([1, 1, 1, 2, 3])), deque()
     block_size, max_batch = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     kind, options = SCHEDULERS[name], {}
-    if name in ("static", "orca", "sarathi_v1"):
+    if kind.pool_type is ReservedPool:
         one = -(-MAX_TOKENS // block_size)
         pool = lambda: ReservedPool(blocks, MAX_TOKENS, block_size)  # noqa: E731
         blocks = one * draw(st.integers(1, 4)) + draw(st.integers(0, 3))
@@ -218,7 +218,7 @@ def systems(draw):
         preemption = draw(st.sampled_from(["recompute", "swap"])) if stages == 1 else "recompute"
         swap = draw(st.sampled_from([0, 5, 200])) if preemption == "swap" else 0
         watermark = draw(st.sampled_from([0.0, 0.01, 0.1]))
-        kind, paged = draw(st.sampled_from([(SCHEDULERS[name], PagedPool), *PUBLISHED_PAIRS[name]]))
+        kind, paged = draw(st.sampled_from([(SCHEDULERS[name], PagedPool), *PUBLISHED_PAIRS.get(name, [])]))
         pool = lambda: paged(blocks, block_size, watermark, swap)  # noqa: E731
         options["preemption"] = preemption
     if name == "vllm":

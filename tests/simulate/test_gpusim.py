@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pod.batch import TABLE1, HybridBatch
-from pod.data import ROOT
 from pod.experiments.gpu.gpu_calibration import KEYS, PARTS, cases, even_batch
+from pod.files import ROOT
 from pod.hardware import A100, GPUS, H200, TOY
 from pod.schedule import binding
-from pod.schedule.decide import METHODS
 from pod.simulate import gpusim
 from pod.simulate.gpusim import ByRole, ByTicket, Chip, Cta, InOrder, Kind, Pace, Piece, balance, simulate
 
@@ -173,7 +172,7 @@ def test_parameters_are_what_they_are_called():
     assert c.tensor_flops(A100) * A100.sms == A100.tensor_flops  # of Ampere, mma.sync is all there is
 
 
-@pytest.mark.parametrize("method", [*METHODS, "hopper"])
+@pytest.mark.parametrize("method", [*gpusim.calibration().launch, "hopper"])
 @pytest.mark.parametrize("gpu", [A100, H200, TOY], ids=lambda g: g.key)
 def test_no_method_beats_the_roofline(gpu, method):
     batch = HybridBatch.of(512, 4 * K, 6 if gpu is TOY else 40, 4 * K, 8, 2)

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 
-from pod.data import ROOT, read
+from pod.data import read
+from pod.files import ROOT
 from pod.lab.figure import Figure
 from pod.lab.show import style
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pod.data import ROOT
+from pod.files import ROOT
 
 RECORDING = "gpu-tests"
 KEYS = ("file",)

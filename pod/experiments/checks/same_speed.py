@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from pod.data import ROOT
 from pod.experiments.hopper import hopper_peers
+from pod.files import ROOT
 
 RECORDING = "same-speed"
 KEYS = ("method", *hopper_peers.KEYS)

@@ -14,7 +14,7 @@ from itertools import product
 
 import pod
 from pod.batch import HybridBatch
-from pod.data import ROOT
+from pod.files import ROOT
 from pod.kernels import operator
 from pod.kernels.sm80 import HYBRID, METHODS, kind
 

@@ -17,6 +17,7 @@ FIGURE = Figure(
     method="The partitioner that plans the kernels (pod/schedule/decode.py), on the figure's toy. Unit: one tile.",
 )
 NO_SPLIT, FIXED, LEAN = "no split (FlashAttention-2)", "fixed split in two (FlashDecoding)", "stream-K (LeanAttention)"
+WAYS = {"no split": NO_SPLIT, "fixed": FIXED, "stream-k": LEAN}  # as claims call them
 
 
 def _toy() -> tuple[int, list[int]]:
@@ -57,18 +58,6 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def _busy(method: str) -> int:
+def busy(way: str) -> int:
     df = table()
-    return df[df.method == method].sm.nunique()
-
-
-def busy_no_split() -> int:
-    return _busy(NO_SPLIT)
-
-
-def busy_fixed() -> int:
-    return _busy(FIXED)
-
-
-def busy_lean() -> int:
-    return _busy(LEAN)
+    return df[df.method == WAYS[way]].sm.nunique()

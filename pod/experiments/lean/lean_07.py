@@ -108,29 +108,10 @@ def largest_gain(over: str = "2.5.6") -> float:
     return max(_sweep(over))
 
 
-def mean_gain_now() -> float:
-    return mean_gain("today")
-
-
-def mean_gain_best() -> float:
-    return mean_gain(BEST)
-
-
-def largest_gain_best() -> float:
-    return largest_gain(BEST)
-
-
-def _least(panel: str, column: str, above: float) -> float:
+def least(column: str, above: str) -> float:
+    """In the panel over this column, beyond a number of the paper."""
     df = table()
-    return float(df[(df.panel == panel) & (df[column] > above)]["2.5.6"].min())
-
-
-def least_above_24_heads() -> float:
-    return _least("heads", "heads", paper.value("lean.f07.heads_threshold"))
-
-
-def least_above_batch_4() -> float:
-    return _least("batch", "batch", paper.value("lean.f07.nosplit_batch"))
+    return float(df[(df.panel == column) & (df[column] > paper.value(f"lean.f07.{above}"))]["2.5.6"].min())
 
 
 def model_error() -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pod.batch import HybridBatch
 from pod.data import read
 from pod.experiments.lean import lean, shared
+from pod.experiments.lean.lean_07 import LINES
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
@@ -109,32 +110,15 @@ def swept() -> int:
     return len(read("lean-sweep"))
 
 
-def mean_gain() -> float:
-    return float(_multi_head()["over the rule of 2.5.6"].mean())
+OVER = LINES | {"fa3": "over FlashAttention-3"}
 
 
-def mean_gain_now() -> float:
-    return float(_multi_head()["over today's rule"].mean())
+def mean_gain(over: str = "2.5.6") -> float:
+    return float(_multi_head()[OVER[over]].mean())
 
 
-def mean_gain_best() -> float:
-    return float(_multi_head()["over the best fixed split"].mean())
-
-
-def mean_gain_fa3() -> float:
-    return float(_multi_head()["over FlashAttention-3"].mean())
-
-
-def largest_gain_now() -> float:
-    return float(_multi_head()["over today's rule"].max())
-
-
-def largest_gain_best() -> float:
-    return float(_multi_head()["over the best fixed split"].max())
-
-
-def largest_gain_fa3() -> float:
-    return float(_multi_head()["over FlashAttention-3"].max())
+def largest_gain(over: str) -> float:
+    return float(_multi_head()[OVER[over]].max())
 
 
 def gain_at_64k() -> float:

@@ -51,17 +51,9 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def _at(context: int) -> float:
+def gain(kilotokens: int) -> float:
     df = table()
-    return float(df[df.context == context]["the rule of 2.5.6"].max())
-
-
-def gain_128k() -> float:
-    return _at(128 << 10)
-
-
-def gain_8k() -> float:
-    return _at(8 << 10)
+    return float(df[df.context == kilotokens << 10]["the rule of 2.5.6"].max())
 
 
 def flashinfer_mean() -> float:

@@ -14,13 +14,15 @@ READS = ("methods-sweep",)
 CASES = [(t.WORKLOAD, float(load), t.CHUNK) for t in (pod_t4, pod_t5) for load in t.LOADS]
 LISTED = [(pod_t5.LISTED, float(load), pod_t5.CHUNK) for load in pod_t5.LOADS]
 FACTORS = (1.0, 1.03, 1.06, 1.09, 1.12, 1.15, 1.18, 1.21)  # on every iteration of a system
-AROUND = (0.95, 1.05)  # iterations shorter and longer by what no model of a server is sure of
+PACES = {"faster": 0.95, "slower": 1.05}  # iterations shorter and longer by what no model of a server is sure of
+OVERLAPS = {"hidden": overlap_hidden, "paper": overlap_paper}  # what POD hides: as our own kernel, as the paper's
 INTERNAL, ARXIV = pod_t4.WORKLOAD, pod_t5.WORKLOAD
 
 
 def cases() -> list[dict]:
     hidden = {VLLM: 0.0, SARATHI: 0.0, POD: overlap_hidden()}
-    rows = [(*load, system, hidden[system], slow) for load in CASES for system in SYSTEMS for slow in (1.0, *AROUND)]
+    around = (1.0, *PACES.values())
+    rows = [(*load, system, hidden[system], slow) for load in CASES for system in SYSTEMS for slow in around]
     rows += [(*load, system, hidden[system], slow) for load in LISTED for system in SYSTEMS for slow in FACTORS]
     rows += [(*load, POD, overlap_paper(), 1.0) for load in CASES]
     rows += [(pod_t6.WORKLOAD, pod_t6.QPS, pod_t6.CHUNKS[0], VLLM, 0.0, 1.0)]
@@ -34,51 +36,36 @@ def measure(case: dict) -> dict[str, float]:
     return run.metrics()
 
 
-def _all(metric: str, overlap: float | None = None, slow: float = 1.0) -> dict[tuple[str, float], dict[str, float]]:
-    """One metric by case and system. POD hides what our own kernel hides, unless `overlap` says otherwise."""
-    return {(w, qps): {system: of(w, qps, chunk, system, overlap, slow)[metric] for system in (VLLM, SARATHI, POD)}
+def _all(metric: str, overlap: str = "hidden", pace: str = "") -> dict[tuple[str, float], dict[str, float]]:
+    """One metric by case and system."""
+    hides, slow = OVERLAPS[overlap](), PACES.get(pace, 1.0)
+    return {(w, qps): {system: of(w, qps, chunk, system, hides, slow)[metric] for system in (VLLM, SARATHI, POD)}
             for w, qps, chunk in CASES}  # fmt: skip
 
 
-def _less(metric: str, system: str, than: str, overlap: float | None = None) -> list[float]:
+def _less(metric: str, system: str, than: str, overlap: str) -> list[float]:
     """Reduction in percent, one a case."""
     return [100 * (1 - case[system] / case[than]) for case in _all(metric, overlap).values()]
 
 
-def ttft_p50() -> float:
+def ttft_p50(overlap: str = "hidden") -> float:
     """Median TTFT of Sarathi+POD, arXiv at 0.95, seconds."""
-    return _all("ttft_p50")[ARXIV, 0.95][POD]
+    return _all("ttft_p50", overlap)[ARXIV, 0.95][POD]
 
 
-def ttft_p99_gain(overlap: float | None = None, slow: float = 1.0) -> float:
+def ttft_p99_gain(overlap: str = "hidden", pace: str = "") -> float:
     """Largest P99 TTFT of Sarathi over Sarathi+POD."""
-    return max(case[SARATHI] / case[POD] for case in _all("ttft_p99", overlap, slow).values())
+    return max(case[SARATHI] / case[POD] for case in _all("ttft_p99", overlap, pace).values())
 
 
-def ttft_p99_gain_faster() -> float:
-    return ttft_p99_gain(slow=AROUND[0])
-
-
-def ttft_p99_gain_slower() -> float:
-    return ttft_p99_gain(slow=AROUND[1])
-
-
-def tail_tbt(overlap: float | None = None) -> float:
+def tail_tbt(overlap: str = "hidden") -> float:
     """Mean reduction of P99 TBT by POD, percent."""
     return sum(less := _less("tbt_p99", POD, SARATHI, overlap)) / len(less)
 
 
-def latency_under_sarathi(overlap: float | None = None) -> float:
+def latency_under_sarathi(overlap: str = "hidden") -> float:
     """Smallest reduction of P99 latency by POD, percent."""
     return min(_less("latency_p99", POD, SARATHI, overlap))
-
-
-def paper_overlap_tail_tbt() -> float:
-    return tail_tbt(overlap_paper())
-
-
-def paper_overlap_latency() -> float:
-    return latency_under_sarathi(overlap_paper())
 
 
 def vllm_ttft() -> float:
@@ -86,56 +73,21 @@ def vllm_ttft() -> float:
     return max(case[VLLM] / min(case[SARATHI], case[POD]) for case in _all("ttft_p99").values())
 
 
-def paper_overlap_ttft_p50() -> float:
-    return _all("ttft_p50", overlap_paper())[ARXIV, 0.95][POD]
-
-
-def paper_overlap_ttft_p99_gain() -> float:
-    return ttft_p99_gain(overlap_paper())
-
-
-def paper_overlap_vllm_internal() -> float:
-    case = _all("latency_p99", overlap_paper())[INTERNAL, 1.2]
-    return 100 * (case[VLLM] / case[POD] - 1)
-
-
-def paper_overlap_vllm_arxiv() -> float:
-    case = _all("latency_p99", overlap_paper())[ARXIV, 0.95]
-    return 100 * (1 - case[POD] / case[VLLM])
-
-
-def latency_under_vllm_internal() -> float:
+def latency_under_vllm_internal(overlap: str = "hidden") -> float:
     """P99 latency of vLLM over Sarathi+POD at 1.2, less one, percent."""
-    case = _all("latency_p99")[INTERNAL, 1.2]
+    case = _all("latency_p99", overlap)[INTERNAL, 1.2]
     return 100 * (case[VLLM] / case[POD] - 1)
 
 
-def latency_under_vllm_arxiv(slow: float = 1.0) -> float:
+def latency_under_vllm_arxiv(overlap: str = "hidden", pace: str = "") -> float:
     """Reduction of P99 latency against vLLM at 0.95, percent."""
-    case = _all("latency_p99", slow=slow)[ARXIV, 0.95]
+    case = _all("latency_p99", overlap, pace)[ARXIV, 0.95]
     return 100 * (1 - case[POD] / case[VLLM])
 
 
-def latency_under_vllm_arxiv_faster() -> float:
-    return latency_under_vllm_arxiv(AROUND[0])
-
-
-def vllm_latency_arxiv() -> float:
-    """P99 latency of vLLM at 0.95, seconds."""
-    return _all("latency_p99")[ARXIV, 0.95][VLLM]
-
-
-def pod_latency_arxiv() -> float:
-    return _all("latency_p99")[ARXIV, 0.95][POD]
-
-
-def vllm_latency_calm() -> float:
-    """P99 latency of vLLM on arXiv at 0.85, seconds."""
-    return _all("latency_p99")[ARXIV, 0.85][VLLM]
-
-
-def sarathi_latency_calm() -> float:
-    return _all("latency_p99")[ARXIV, 0.85][SARATHI]
+def latency(system: str, qps: str) -> float:
+    """P99 latency on arXiv, seconds."""
+    return _all("latency_p99")[ARXIV, float(qps)][system]
 
 
 def sarathi_latency_arxiv() -> float:
@@ -150,13 +102,9 @@ def sarathi_latency_internal() -> float:
     return 100 * (1 - case[SARATHI] / case[VLLM])
 
 
-def vllm_stalls(slow: float = 1.0) -> float:
+def vllm_stalls(pace: str = "") -> float:
     """Smallest share of requests with a gap over 500 ms under vLLM, percent."""
-    return min(case[VLLM] for case in _all("stalls_500ms", slow=slow).values())
-
-
-def vllm_stalls_slower() -> float:
-    return vllm_stalls(AROUND[1])
+    return min(case[VLLM] for case in _all("stalls_500ms", pace=pace).values())
 
 
 def vllm_worst_gap() -> float:

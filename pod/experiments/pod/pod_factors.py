@@ -23,7 +23,7 @@ FIGURE = Figure(
     data=("online",),
 )
 METRICS, WIDE = pod_t5.METRICS[:6], 0.25  # the latencies; a cell is off where the larger is that much more
-FEW = (online.AROUND[0], 1.0, online.AROUND[1])
+FEW = (online.PACES["faster"], 1.0, online.PACES["slower"])
 PANELS = {
     "Table 5, the artifact's requests": (pod_t5, pod_t5.LISTED, online.FACTORS),
     "Table 5, fitted lengths": (pod_t5, pod_t5.WORKLOAD, FEW),

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 
 from pod.batch import TABLE1
-from pod.hardware import A100, H200
+from pod.hardware import A100, GPUS, H200
 from pod.lab import paper
 from pod.lab.figure import Figure
 
@@ -56,18 +56,6 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def ratio(name: str, gpu=A100) -> float:
-    prefill, decode = TABLE1[name].times(gpu)
+def ratio(name: str, on: str = "a100") -> float:
+    prefill, decode = TABLE1[name].times(GPUS[on])
     return prefill / decode
-
-
-def c0_h200() -> float:
-    return ratio("C0", H200)
-
-
-def c1_h200() -> float:
-    return ratio("C1", H200)
-
-
-def c2_h200() -> float:
-    return ratio("C2", H200)

@@ -105,10 +105,6 @@ def at_31(column: str) -> float:
     return float(df[(df.decodes == FILLING) & (df.chunk == 31)][column].iloc[0])
 
 
-def limited_ratio() -> float:
-    return at_31("limited_ratio")
-
-
 def limited_gain() -> float:
     """How much faster the limit is than FlashDecoding's rule, %."""
     return 100 * (at_31("vanilla") / at_31("limited") - 1)
@@ -117,14 +113,6 @@ def limited_gain() -> float:
 def paper_gain() -> float:
     """The same as printed, %."""
     return 100 * (paper.value("pod.t7.31.vanilla") / paper.value("pod.t7.31.limited") - 1)
-
-
-def vanilla_parts() -> int:
-    return int(at_31("vanilla_parts"))
-
-
-def limited_parts() -> int:
-    return int(at_31("limited_parts"))
 
 
 def saved_ratio() -> float:

@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from pod.data import ROOT
+from pod.files import CSRC
 
 
 @cache
@@ -19,7 +19,7 @@ def library(name: str) -> ctypes.CDLL:
 
     capability = torch.cuda.get_device_capability()
     arch = "{}{}".format(*capability) + ("a" if capability == (9, 0) else "")  # Hopper's own instructions
-    made, source = Path(tempfile.mkdtemp()) / f"{name}.so", ROOT / "csrc" / "micro" / f"{name}.cu"
+    made, source = Path(tempfile.mkdtemp()) / f"{name}.so", CSRC / "micro" / f"{name}.cu"
     target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
     flags = ["-std=c++20", "-O3", target, "-shared", "-Xcompiler", "-fPIC"]
     subprocess.run([Path(CUDA_HOME, "bin", "nvcc"), *flags, source, "-o", made], check=True)

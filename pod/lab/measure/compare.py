@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pod import data
+from pod.files import ROOT
 from pod.lab.measure import provenance
 
 TOLERANCE = 0.05  # beyond the recorded p10 and p90, for another day's clocks and temperature
@@ -87,7 +88,7 @@ def run(args) -> int:
         return 0
     for path in (folder / name for name in args.names for folder in (data.FRESH, data.RECORDED)):
         if not path.is_file():
-            raise ValueError(f"{path.relative_to(data.ROOT)} does not exist")
+            raise ValueError(f"{path.relative_to(ROOT)} does not exist")
     return 0 if all([_agrees(name) for name in names]) else 1
 
 

@@ -16,10 +16,10 @@ from random import Random
 from types import ModuleType
 
 from pod import data
-from pod.files import sha256
+from pod.files import ROOT, sha256
 from pod.lab import registry
 from pod.lab.measure import sources
-from pod.sweep import remember, state, sweep
+from pod.sweep import remember, sweep
 
 CLOSE = 1e-6  # relative: another processor adds in another order
 
@@ -36,12 +36,8 @@ def rows_of(name: str, case: dict) -> list[dict]:
     return [case | row for row in (made if isinstance(made, list) else [made])]
 
 
-def _kept(task: tuple[str, dict, str]) -> list[dict]:
-    return remember(_made_by)(*task)
-
-
-def _made_by(name: str, case: dict, state: str) -> list[dict]:
-    return rows_of(name, case)
+def _kept(task: tuple[str, dict]) -> list[dict]:
+    return remember(rows_of)(*task)
 
 
 def compute(name: str, quiet: bool = False) -> Path:
@@ -50,7 +46,7 @@ def compute(name: str, quiet: bool = False) -> Path:
 
     module, begin = maker(name), time.perf_counter()
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    made = sweep(_kept, [(name, case, state()) for case in module.cases()], quiet=quiet)
+    made = sweep(_kept, [(name, case) for case in module.cases()], quiet=quiet)
     data.COMPUTED.mkdir(exist_ok=True)
     path = data.COMPUTED / f"{name}.csv"
     pd.DataFrame([row for rows in made for row in rows]).to_csv(path, index=False, lineterminator="\n")
@@ -157,7 +153,7 @@ def _depth(name: str) -> int:
 def _made(name: str) -> int:
     begin = time.perf_counter()
     path = compute(name)
-    print(f"{name:<16} {time.perf_counter() - begin:6.1f} s  {path.relative_to(data.ROOT)}", flush=True)
+    print(f"{name:<16} {time.perf_counter() - begin:6.1f} s  {path.relative_to(ROOT)}", flush=True)
     return 0
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from pod import data
+from pod.files import ROOT
 from pod.lab.measure import compare, provenance
 
 
@@ -55,5 +56,5 @@ def _hold(names: list[str], why: str) -> int:
 
 def _recorded(name: str) -> Path:
     if not (path := data.RECORDED / name).is_file():
-        raise ValueError(f"{path.relative_to(data.ROOT)} does not exist")
+        raise ValueError(f"{path.relative_to(ROOT)} does not exist")
     return path

@@ -16,7 +16,7 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-from pod.data import ROOT
+from pod.files import ROOT
 
 METRICS = {
     "us": "gpu__time_duration.sum",

@@ -20,7 +20,7 @@ from statistics import median
 
 from pod import data
 from pod.data import sidecar_of
-from pod.files import sha256
+from pod.files import ROOT, sha256
 from pod.lab.measure import sources
 
 L2_STATES = ("cold", "warm")
@@ -124,7 +124,7 @@ def _commit() -> tuple[str, bool]:
 
 
 def _git(*args: str) -> str:
-    command = ["git", "-C", str(data.ROOT), *args]
+    command = ["git", "-C", str(ROOT), *args]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
-from pod import data
+from pod.files import ROOT
 from pod.kernels import build
 from pod.sweep import meaning
 
@@ -41,7 +41,7 @@ def sums(units) -> dict[str, str]:
 def sum_of(unit: str) -> str:
     if unit not in UNITS:
         raise ValueError(f"kernels: got {unit!r}, allowed are {', '.join(UNITS)}")
-    return digest([data.ROOT / name for name in UNITS[unit]])
+    return digest([ROOT / name for name in UNITS[unit]])
 
 
 def digest(paths: list[Path]) -> str:

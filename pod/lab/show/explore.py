@@ -76,7 +76,17 @@ def _add_sliders(fn: Callable[..., object], start: dict, ranges: Mapping, figure
     moved = soon(redraw)
     for slider in sliders.values():
         slider.observe(lambda change: moved(), "value")
+        _hear_in_order(slider.comm)
     display(ipywidgets.VBox([*sliders.values(), picture]))
+
+
+def _hear_in_order(comm) -> None:
+    """Let the thread that JupyterLab asked take every move of a slider.
+
+    ipykernel 7.4 hands a move to whoever sent from this slider last: at first that is the thread of the cells, where it
+    waits for all that run. The moves after it go by, and it undoes them.
+    """
+    comm._reply_subshell_for = lambda data, asked: asked
 
 
 def _output(fn: Callable[..., object], setting: Mapping) -> dict:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from pod.files import ROOT
+from pod.files import CSRC
 from pod.hardware import H200, KIB
 from pod.lab.show import style
 from pod.lab.show.gantt import gantt
@@ -21,7 +21,7 @@ from pod.schedule.waves import run
 from pod.schedule.work import PERSISTENT, WorkList
 from pod.simulate import tensor_core_queue
 
-SOURCE = ROOT / "csrc" / "sm90" / "hybrid.cu"
+SOURCE = CSRC / "sm90" / "hybrid.cu"
 DECODE = SOURCE.with_name("decode.cuh")
 GRANULE, HEADS = 8 * KIB, 8  # of decode's ring; query heads of a pass
 WORKERS = (*style.WORKERS[2:], *style.WORKERS[:2])  # those that mean prefill and decode come last
