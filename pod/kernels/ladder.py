@@ -59,9 +59,9 @@ class Call(ctypes.Structure):
     """Call of csrc/ladder/ladder.cuh."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "out", "parts", "arrived")),
-        *((name, ctypes.c_int64) for name in ("floats", "counters")),
-        *((name, ctypes.c_int) for name in ("sequences", "tokens", "context", "q_heads", "kv_heads", "splits", "spare")),
+        *((name, ctypes.c_void_p) for name in "q k v out parts arrived".split()),
+        *((name, ctypes.c_int64) for name in "floats counters".split()),
+        *((name, ctypes.c_int) for name in "sequences tokens context q_heads kv_heads splits spare".split()),
         ("scale_log2", ctypes.c_float),
     ]
 
@@ -178,7 +178,7 @@ def _check(rung: Rung, q, k, v, splits: int) -> None:
     shapes = [tuple(x.shape) for x in (q, k, v)]
     fits = q.dim() == k.dim() == 4 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[1] <= k.shape[1]
     if not fits or q.shape[3] != HEAD_DIM or k.shape[3] != HEAD_DIM or q.shape[2] % k.shape[2]:
-        raise ValueError(f"q, k, v: got {shapes}, allowed are [n, tokens, heads, 128] and twice [n, context, heads, 128]")
+        raise ValueError(f"q, k, v: got {shapes}, allowed are [n, tokens, Hq, 128] and twice [n, context, Hkv, 128]")
     if any(str(x.dtype) != "torch.bfloat16" or not x.is_contiguous() for x in (q, k, v)):
         raise ValueError(f"q, k, v: got {q.dtype}, {k.dtype}, {v.dtype}, allowed is dense bfloat16")
     if splits < 1 or splits > 1 and not rung.splits:
