@@ -1,0 +1,136 @@
+"""The ladder: every rung is right in the emulator and compiles for its GPU, and a mistake in each is named."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+from emulator import events_in_order
+
+from pod import kernels
+from pod.kernels import build, ladder
+from pod.lab import ladder as parts
+
+torch = pytest.importorskip("torch")
+emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+RUNGS = list(ladder.RUNGS)
+SPLIT = [name for name, rung in ladder.RUNGS.items() if rung.splits]
+MARGIN = 1.5
+
+
+def torch_attention(q, k, v):
+    """torch's own in float32, rounded."""
+    group, tokens, context = q.shape[2] // k.shape[2], q.shape[1], k.shape[1]
+    mask = torch.ones(tokens, context, dtype=torch.bool).tril(context - tokens)
+    q, k, v = (x.transpose(1, 2).float() for x in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).bfloat16()
+
+
+def check(name, shape, splits=1, seed=0):
+    """As exact as torch, twice with the same bits."""
+    q, k, v = parts.batch(*shape, seed=seed)
+    want = parts.exact(q, k, v)
+    outs = [ladder.attention(name, q, k, v, splits) for _ in range(2)]
+
+    def error(x):
+        return np.linalg.norm(x.double().numpy() - want) / np.linalg.norm(want)
+
+    assert error(outs[0]) <= MARGIN * error(torch_attention(q, k, v))
+    assert torch.equal(*outs)
+
+
+@emulated
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 130, 300), (3, 1, 450), (2, 70, 129)], ids=str)
+@pytest.mark.parametrize("name", RUNGS)
+def test_every_rung_is_as_exact_as_torch(name, shape):
+    check(name, shape)
+
+
+@emulated
+@pytest.mark.parametrize("splits", [2, 3, 9])
+@pytest.mark.parametrize("name", SPLIT)
+def test_parts_become_one_also_where_some_are_empty(name, splits):
+    check(name, (2, 1, 300), splits)
+    check(name, (1, 40, 200), splits)
+
+
+@emulated
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", ["two", "roles"])
+def test_the_order_of_events_does_not_matter(name, seed):
+    with events_in_order(seed):
+        check(name, (1, 60, 400))
+
+
+@emulated
+@pytest.mark.parametrize("name", RUNGS)
+def test_a_mistake_in_a_rung_is_named_with_its_line(name):
+    said = parts.broken(name)
+    assert re.search(parts.MISTAKES[name].caught, said), said
+    assert re.search(rf"{ladder.RUNGS[name].file}.cu:\d+|ring.cuh:\d+", said), said
+
+
+@emulated
+def test_a_rung_without_a_mistake_passes_what_the_mistakes_fail():
+    assert {name: parts.outcome(name) for name in RUNGS} == dict.fromkeys(RUNGS, "right result")
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def refused(what, name="row", splits=1, **changed):
+    q, k, v = (changed.get(key, x) for key, x in zip("qkv", parts.batch(1, 2, 3), strict=True))
+    with pytest.raises(ValueError, match=what):
+        ladder.attention(name, q, k, v, splits)
+
+
+def test_what_a_rung_cannot_take_is_refused_in_one_line():
+    q, k, _ = parts.batch(1, 2, 3)
+    refused("rung: got 'stairs', allowed are row, tile", name="stairs")
+    refused("splits: got 2 for 'row', allowed is 1", splits=2)
+    refused("splits: got 0 for 'split', allowed is 1 or more", name="split", splits=0)
+    refused("allowed is dense bfloat16", q=q.float())
+    refused("allowed is dense bfloat16", q=q.transpose(1, 2).contiguous().transpose(1, 2))
+    refused("allowed are", q=q[..., :64])
+    refused("allowed are", k=k[:, :1])
+
+
+@emulated
+def test_heads_that_tma_cannot_pack_are_refused():
+    q, (k, v) = torch.zeros(1, 2, 6, 128).bfloat16(), torch.zeros(2, 1, 3, 2, 128).bfloat16()
+    with pytest.raises(RuntimeError, match="a power of two"):
+        ladder.attention("tma", q, k, v)
+
+
+# ---------------------------------------------------------------- what the files are
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_a_rung_is_one_complete_kernel_of_40_to_150_lines(name):
+    assert 40 <= parts.code_lines(name) <= 150
+    text = ladder.source(name).read_text()
+    assert (
+        text.count("__global__") == 1 and text.startswith("// ") and text.rstrip().splitlines()[-1][:9] == "POD_RUNG("
+    )
+
+
+def test_a_rung_differs_from_the_one_before_by_its_idea():
+    new = {name: len(parts.new_lines(name)) for name in RUNGS}
+    assert new["swizzle"] == 1
+    assert all(count < 70 for name, count in new.items() if name not in ("mma", "wgmma")), new
+
+
+SPILLS = {"row", "tile"}  # a thread's row and its output are 192 registers, and the next load wants some, too
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
+@pytest.mark.parametrize("name", RUNGS)
+def test_a_rung_compiles_for_its_gpu_and_only_the_first_two_spill(name, tmp_path):
+    for arch in ["90a"] if ladder.RUNGS[name].hopper else ["80", "90"]:
+        if build.too_old(arch):
+            pytest.skip(build.too_old(arch))
+        _, said = ladder.compiled(ladder.source(name), arch, tmp_path)
+        registers, spilled = (
+            int(re.search(what, said)[1]) for what in (r"Used (\d+) reg", r"(\d+) bytes spill stores")
+        )
+        assert registers <= 255 and (spilled > 0) == (name in SPILLS), said
