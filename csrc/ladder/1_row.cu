@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kThreads) attention(const __grid_constant__ Pr
     if (sequence >= p.sequences) return;
 
     uint4 q[kD / 8];
-    float o[kD] = {}, m = -INFINITY, l = 0;
+    float o[kD] = {};
+    float m = -INFINITY, l = 0;
     const gptr<const uint4> query = ptr_cast<const uint4>(p.q + p.row(sequence, token, head));
 #pragma unroll
     for (int i = 0; i < kD / 8; ++i) q[i] = query[i];

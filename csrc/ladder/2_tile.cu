@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(kThreads) attention(const __grid_constant__ Pr
     const sptr<uint4> keys = ptx::dynamic_smem<uint4>(), values = keys + kKeys * kChunks;
 
     uint4 q[kD / 8];
-    float o[kD] = {}, m = -INFINITY, l = 0;
+    float o[kD] = {};
+    float m = -INFINITY, l = 0;
     const gptr<const uint4> query = ptr_cast<const uint4>(p.q + p.row(sequence, min(token, p.tokens - 1), head));
 #pragma unroll
     for (int i = 0; i < kD / 8; ++i) q[i] = query[i];

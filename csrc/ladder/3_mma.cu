@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kThreads) attention(const __grid_constant__ Pr
         copy<kKeys>(keys, end - block, [&](int r) { return p.k + p.key(sequence, block + r, kv_head); });
         copy<kKeys>(values, end - block, [&](int r) { return p.v + p.key(sequence, block + r, kv_head); });
         __syncthreads();  // and this one is there
-        float s[1][kKeys / 8][4] = {}, fade[1][2];
+        float s[1][kKeys / 8][4] = {};
+        float fade[1][2];
         scores(s, q, keys, lane);
         if (block + kKeys > p.visible(first))  // the first row sees fewest
 #pragma unroll

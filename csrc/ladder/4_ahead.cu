@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(kThreads) attention(const __grid_constant__ Pr
         __syncthreads();  // this block is there for all, and all have read the one before
         fetch(block + (kStages - 1) * kKeys);
         const smem_addr keys = stage(block), values = keys + kPanelBytes;
-        float s[1][kKeys / 8][4] = {}, fade[1][2];
+        float s[1][kKeys / 8][4] = {};
+        float fade[1][2];
         scores(s, q, keys, lane);
         if (block + kKeys > p.visible(first))  // the first row sees fewest
 #pragma unroll

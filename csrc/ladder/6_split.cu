@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(kThreads) attention(const __grid_constant__ Pr
         fetch(block + (kStages - 1) * kKeys);
         const smem_addr keys = stage(block), values = keys + kPanelBytes;
         if (warp * 16 >= rows) continue;  // a warp without rows only copies
-        float s[1][kKeys / 8][4] = {}, fade[1][2];
+        float s[1][kKeys / 8][4] = {};
+        float fade[1][2];
         scores(s, q, keys, lane);
         if (block + kKeys > p.visible(token(0)))  // the first row sees fewest
 #pragma unroll

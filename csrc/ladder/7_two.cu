@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(kThreads, kCtas) attention(const __grid_consta
         fetch(block + (kStages - 1) * kKeys);
         const smem_addr keys = stage(block), values = keys + kPanelBytes;
         if (warp * kWarpRows >= rows) continue;  // a warp without rows only copies
-        float s[kTiles][kKeys / 8][4] = {}, fade[kTiles][2];
+        float s[kTiles][kKeys / 8][4] = {};
+        float fade[kTiles][2];
         scores(s, queries + warp * kWarpRows * kRowBytes, keys, lane);
         if (block + kKeys > p.visible(token(0)))  // the first row sees fewest
 #pragma unroll
