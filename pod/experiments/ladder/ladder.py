@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import pairwise
+from operator import itemgetter
 
 import pandas as pd
 
@@ -20,7 +22,7 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     id="ladder",
-    title=f"The ladder to the production kernel on {a_card()}: one idea a rung",
+    title=f"Ten kernels on {a_card()}, one idea each, from a thread a row to what the production kernels start from",
     chapter="07",
     method="bf16, head dimension 128, 32 query heads over 8 KV heads; medians, cold L2, shuffled rounds.",
     data=("ladder",),
@@ -44,6 +46,9 @@ PEERS = {
 }
 COLUMNS = (*ladder.Made._fields, "splits")
 NAMES = (*ladder.RUNGS, *WITHOUT, "sm80", "sm90", "torch", "read")
+LABELS = {"sm80": "production, any GPU", "sm90": "production, Hopper", "torch": "torch's FlashAttention-2"}
+SHOWN = (*(name for name, rung in ladder.RUNGS.items() if not rung.hopper), "sm80", "torch",
+         *(name for name, rung in ladder.RUNGS.items() if rung.hopper), "sm90")  # fmt: skip
 
 
 def cases() -> list[dict]:
@@ -129,11 +134,58 @@ def table():
     return df.assign(tflops=tflops, tb_per_s=tb_per_s, percent=percent)
 
 
+def gain(df, batch: str, name: str, before: str) -> float:
+    """How many times as fast as another kernel."""
+    ms = df[df.batch == batch].set_index("kernel").ms
+    return ms[before] / ms[name]
+
+
+def best_step(df, batch: str) -> tuple[str, float]:
+    """The rung of the seven that gains most over the one before it, and how much."""
+    names = [name for name, rung in ladder.RUNGS.items() if not rung.hopper]
+    gains = {name: gain(df, batch, name, before) for before, name in pairwise(names)}
+    return max(gains.items(), key=itemgetter(1))
+
+
+def words(df, name: str) -> str:
+    """A rung's two rates and their share of the limit, and what the next rung will mend."""
+    prefill, decode = (df[df.batch == batch].set_index("kernel").loc[name] for batch in BATCHES)
+    rates = (
+        f"prefill {_short(prefill.tflops)} TFLOP/s, {prefill.percent:.2g} % of the limit; "
+        f"decode {_short(decode.tb_per_s)} TB/s, {decode.percent:.2g} %"
+    )
+    return f"{name}: {rates}\nnext: {ladder.RUNGS[name].next}"
+
+
+def _short(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.2g}"
+
+
 def draw(df):
-    left, right = style.axes(10, 4.2, columns=2, sharey=True)
-    sides = ((left, "prefill", "tflops", style.PREFILL), (right, "decode", "tb_per_s", style.DECODE))
-    for ax, batch, column, colour in sides:
-        rows = df[df.batch == batch].set_index("kernel").reindex([name for name in NAMES if name != "read"])
-        ax.barh(rows.index, rows[column], color=colour, height=0.6)
+    left, right = style.axes(11, 4.8, columns=2, sharey=True)
+    sides = (
+        (left, "prefill", "tflops", "TFLOP/s of 2K tokens at the end of 8K"),
+        (right, "decode", "tb_per_s", "TB/s of keys and values, 8 sequences of 64K"),
+    )
+    for ax, batch, column, measured in sides:
+        _bars(ax, df[df.batch == batch].set_index("kernel").reindex(SHOWN), column)
+        name, times = best_step(df, batch)
+        ax.set_title(f"{batch}: most is gained by {ladder.RUNGS[name].idea}, {times:.1f}x", fontsize=10.5, loc="left")
+        ax.set_xlabel(f"{measured}; % of the limit", fontsize=9)
+    left.set_yticks(range(len(SHOWN)), [LABELS.get(name) or ladder.RUNGS[name].idea for name in SHOWN])
     left.invert_yaxis()
     return left.figure
+
+
+def _bars(ax, rows, column: str) -> None:
+    kinds = [_kind(name, ours="compute" if column == "tflops" else "memory") for name in rows.index]
+    bars = ax.barh(range(len(rows)), rows[column], color=[style.colour(kind) for kind in kinds], height=0.68)
+    labels = [f"{_short(rate)}   {percent:.2g} %" for rate, percent in zip(rows[column], rows.percent, strict=True)]
+    ax.bar_label(bars, labels, padding=3, fontsize=8.5, color=style.INK)
+    ax.set_xlim(0, 1.25 * rows[column].max())
+
+
+def _kind(name: str, ours: str) -> str:
+    if name not in ladder.RUNGS:
+        return "linear"
+    return "both" if ladder.RUNGS[name].hopper else ours
