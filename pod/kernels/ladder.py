@@ -101,19 +101,29 @@ def _for_gpu(name: str) -> ctypes.CDLL:
     import torch
 
     arch = "90a" if RUNGS[name].hopper else "{}{}".format(*torch.cuda.get_device_capability())
-    return ctypes.CDLL(str(compiled(source(name), arch, Path(tempfile.mkdtemp()))[0]))
+    return ctypes.CDLL(str(compiled(source(name), arch, Path(tempfile.mkdtemp()))))
 
 
-def compiled(source: Path, arch: str, folder: Path) -> tuple[Path, str]:
-    """The library of a rung for a GPU, and what ptxas says of it."""
-    build.require_tools(gpu=True)
+def compiled(source: Path, arch: str, folder: Path) -> Path:
+    """The library of a rung for a GPU."""
     made = folder / f"{source.stem}.so"
-    flags = ["-std=c++20", "-O3", f"-gencode=arch=compute_{arch},code=sm_{arch}", "-shared", "-Xcompiler", "-fPIC"]
-    command = [build.nvcc(), *flags, "-Xptxas", "-v", f"-I{source.parents[1]}", str(source), "-o", str(made)]
+    _nvcc(source, arch, made, "-shared", "-Xcompiler", "-fPIC")
+    return made
+
+
+def compiler_says(source: Path, arch: str, folder: Path) -> str:
+    """What ptxas says of a rung: registers and spills."""
+    return _nvcc(source, arch, folder / f"{source.stem}-{arch}.cubin", "-cubin", "-Xptxas", "-v")
+
+
+def _nvcc(source: Path, arch: str, made: Path, *flags: str) -> str:
+    build.require_tools(gpu=True)
+    flags = ["-std=c++20", "-O3", f"-gencode=arch=compute_{arch},code=sm_{arch}", *flags]
+    command = [build.nvcc(), *flags, f"-I{source.parents[1]}", str(source), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise build.BuildError(f"{source.name}: {done.stderr.strip()[:2000]}")
-    return made, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def build_all(names: Iterable[str] = RUNGS) -> None:

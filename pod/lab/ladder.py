@@ -62,15 +62,24 @@ def exact(q, k, v):
     return np.stack([attention(*sequence)[0] for sequence in sequences])
 
 
+def error(name: str) -> float:
+    """How far a rung is from float64 on a small batch, relative."""
+    q, k, v = batch(*SHAPES[0][:3])
+    want = exact(q, k, v)
+    return float(np.linalg.norm(ladder.attention(name, q, k, v).double().numpy() - want) / np.linalg.norm(want))
+
+
 def broken(name: str, mistake: Mistake | None = None) -> str:
     """What becomes of a rung with its mistake, or with another one: the emulator's words, or how the result is."""
-    mistake = mistake or MISTAKES[name]
+    return outcome(name, broken_library(mistake or MISTAKES[name]))
+
+
+def broken_library(mistake: Mistake):
     with tempfile.TemporaryDirectory() as folder:
         csrc = Path(folder) / "csrc"
         shutil.copytree(build.CSRC, csrc, ignore=shutil.ignore_patterns("sm80", "sm90", "lean", "micro", "learn"))
         mistake.apply(csrc)
-        library = build.plain(csrc / mistake.file, ladder.FLAGS, csrc)
-    return outcome(name, library)
+        return build.plain(csrc / mistake.file, ladder.FLAGS, csrc)
 
 
 def outcome(name: str, library=None) -> str:

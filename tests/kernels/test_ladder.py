@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,8 +15,20 @@ from pod.lab import ladder as parts
 torch = pytest.importorskip("torch")
 emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 RUNGS = list(ladder.RUNGS)
+MISTAKES = parts.MISTAKES.values()
 SPLIT = [name for name, rung in ladder.RUNGS.items() if rung.splits]
 MARGIN = 1.5
+
+
+def side_by_side(*calls):
+    with ThreadPoolExecutor() as pool:
+        return [made.result() for made in [pool.submit(*call) for call in calls]]
+
+
+@pytest.fixture(scope="module")
+def built():
+    """The libraries for the emulator: right ones, and those with a mistake."""
+    side_by_side(*((ladder.library, name) for name in RUNGS), *((parts.broken_library, m) for m in MISTAKES))
 
 
 def torch_attention(q, k, v):
@@ -40,6 +53,7 @@ def check(name, shape, splits=1, seed=0):
 
 
 @emulated
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 130, 200, (1, 1)), (2, 1, 450), (2, 20, 129, (4, 2))], ids=str)
 @pytest.mark.parametrize("name", RUNGS)
 def test_every_rung_is_as_exact_as_torch(name, shape):
@@ -47,6 +61,7 @@ def test_every_rung_is_as_exact_as_torch(name, shape):
 
 
 @emulated
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("splits", [2, 3, 9])
 @pytest.mark.parametrize("name", SPLIT)
 def test_parts_become_one_also_where_some_are_empty(name, splits):
@@ -55,6 +70,7 @@ def test_parts_become_one_also_where_some_are_empty(name, splits):
 
 
 @emulated
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", ["two", "roles"])
 def test_the_order_of_events_does_not_matter(name, seed):
@@ -63,6 +79,7 @@ def test_the_order_of_events_does_not_matter(name, seed):
 
 
 @emulated
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("name", RUNGS)
 def test_a_mistake_in_a_rung_is_named_with_its_line(name):
     said = parts.broken(name)
@@ -71,6 +88,7 @@ def test_a_mistake_in_a_rung_is_named_with_its_line(name):
 
 
 @emulated
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("name", ["split", "roles"])
 def test_a_rung_without_a_mistake_passes_what_the_mistakes_fail(name):
     assert parts.outcome(name) == "right result"
@@ -121,17 +139,26 @@ def test_a_rung_differs_from_the_one_before_by_its_idea():
     assert all(count < 70 for name, count in new.items() if name not in ("mma", "wgmma")), new
 
 
+ARCHS = {False: ("80", "90"), True: ("90a",)}  # Hopper's
 SPILLS = {"row", "tile"}  # a thread's row and its output are 192 registers, and the next load wants some, too
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What ptxas says of each rung, by name and architecture."""
+    cases = [(name, arch) for name in RUNGS for arch in ARCHS[ladder.RUNGS[name].hopper] if not build.too_old(arch)]
+    calls = [(ladder.compiler_says, ladder.source(name), arch, tmp_path_factory.mktemp(name)) for name, arch in cases]
+    return dict(zip(cases, side_by_side(*calls), strict=True))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 @pytest.mark.parametrize("name", RUNGS)
-def test_a_rung_compiles_for_its_gpu_and_only_the_first_two_spill(name, tmp_path):
-    for arch in ["90a"] if ladder.RUNGS[name].hopper else ["80", "90"]:
+def test_a_rung_compiles_for_its_gpu_and_only_the_first_two_spill(name, said):
+    for arch in ARCHS[ladder.RUNGS[name].hopper]:
         if build.too_old(arch):
             pytest.skip(build.too_old(arch))
-        _, said = ladder.compiled(ladder.source(name), arch, tmp_path)
+        words = said[name, arch]
         registers, spilled = (
-            int(re.search(what, said)[1]) for what in (r"Used (\d+) reg", r"(\d+) bytes spill stores")
+            int(re.search(what, words)[1]) for what in (r"Used (\d+) reg", r"(\d+) bytes spill stores")
         )
-        assert registers <= 255 and (spilled > 0) == (name in SPILLS), said
+        assert registers <= 255 and (spilled > 0) == (name in SPILLS), words

@@ -16,6 +16,7 @@ from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
 from pod.experiments.gpu.gpu_calibration import bare_read
 from pod.kernels import ladder
+from pod.lab import ladder as parts
 from pod.lab.figure import Figure
 from pod.lab.measure import peers, timing
 from pod.lab.show import style
@@ -148,13 +149,13 @@ def best_step(df, batch: str) -> tuple[str, float]:
 
 
 def words(df, name: str) -> str:
-    """A rung's two rates and their share of the limit, and what the next rung will mend."""
+    """A rung's lines, its two rates and their share of the limit, and what the next rung will mend."""
     prefill, decode = (df[df.batch == batch].set_index("kernel").loc[name] for batch in BATCHES)
     rates = (
         f"prefill {_short(prefill.tflops)} TFLOP/s, {prefill.percent:.2g} % of the limit; "
         f"decode {_short(decode.tb_per_s)} TB/s, {decode.percent:.2g} %"
     )
-    return f"{name}: {rates}\nnext: {ladder.RUNGS[name].next}"
+    return f"{name}, {parts.code_lines(name)} lines: {rates}\nnext: {ladder.RUNGS[name].next}"
 
 
 def _short(rate: float) -> str:
