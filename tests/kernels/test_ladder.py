@@ -39,22 +39,24 @@ def torch_attention(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).bfloat16()
 
 
-def check(name, shape, splits=1, seed=0):
-    """As exact as torch, twice with the same bits."""
-    q, k, v = parts.batch(*shape, seed=seed)
-    want = parts.exact(q, k, v)
-    outs = [ladder.attention(name, q, k, v, splits) for _ in range(2)]
+def check(name, shape, splits=1, launches=1):
+    """As exact as torch, and the same bits from every launch of one call, whose counters must be zero again."""
+    q, k, v = parts.batch(*shape)
+    want, out = parts.exact(q, k, v), torch.empty_like(q)
+    run = ladder.launch(name, q, k, v, out, splits)
+    outs = [(run(), out.clone())[1] for _ in range(launches)]
 
     def error(x):
         return np.linalg.norm(x.double().numpy() - want) / np.linalg.norm(want)
 
     assert error(outs[0]) <= MARGIN * error(torch_attention(q, k, v))
-    assert torch.equal(*outs)
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    return outs[0]
 
 
 @emulated
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 130, 200, (1, 1)), (2, 1, 450), (2, 20, 129, (4, 2))], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 130, 150, (1, 1)), (2, 1, 300), (2, 20, 129, (4, 2))], ids=str)
 @pytest.mark.parametrize("name", RUNGS)
 def test_every_rung_is_as_exact_as_torch(name, shape):
     check(name, shape)
@@ -65,17 +67,18 @@ def test_every_rung_is_as_exact_as_torch(name, shape):
 @pytest.mark.parametrize("splits", [2, 3, 9])
 @pytest.mark.parametrize("name", SPLIT)
 def test_parts_become_one_also_where_some_are_empty(name, splits):
-    check(name, (2, 1, 300), splits)
+    check(name, (2, 1, 300), splits, launches=2)
     check(name, (1, 40, 200), splits)
 
 
 @emulated
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("name", ["two", "roles"])
-def test_the_order_of_events_does_not_matter(name, seed):
-    with events_in_order(seed):
-        check(name, (1, 60, 400))
+@pytest.mark.parametrize(("name", "splits"), [("two", 3), ("roles", 1)])
+def test_the_order_of_events_changes_no_bit(name, splits):
+    first = check(name, (1, 60, 400), splits)
+    for seed in (1, 2):
+        with events_in_order(seed):
+            assert torch.equal(check(name, (1, 60, 400), splits), first)
 
 
 @emulated
