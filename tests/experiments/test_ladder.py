@@ -1,5 +1,7 @@
 """The page of the ladder: rates and shares follow from its recording, and the picture names every rung."""
 
+from itertools import pairwise
+
 import pytest
 
 from pod.data import read
@@ -37,6 +39,15 @@ def test_the_best_step_is_the_largest_ratio_of_neighbours(df):
     assert (
         times == at(df, "decode", "swizzle").ms / at(df, "decode", name).ms == page.gain(df, "decode", name, "swizzle")
     )
+
+
+def test_the_title_names_the_ideas_that_gain_most(df):
+    names = [name for name, rung in ladder.RUNGS.items() if not rung.hopper]
+    gains = {
+        name: max(page.gain(df, batch, name, before) for batch in page.BATCHES) for before, name in pairwise(names)
+    }
+    assert set(sorted(gains, key=gains.get)[-3:]) == {"mma", "swizzle", "split"}
+    assert all(words in page.FIGURE.title for words in ("tensor cores", "swizzle", "split keys"))
 
 
 def test_the_words_of_a_rung_have_its_numbers_and_what_comes_next(df):

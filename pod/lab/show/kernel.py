@@ -40,13 +40,13 @@ ROOMS = (
          (84, 3.3, 16, 1.6)),
     Room("instructions", "csrc/include/ptx.cuh", "each in its GPU form and its emulated form", "07", "load",
          (40, 0.4, 39, 1.2)),
-    Room("trace", "csrc/include/trace.cuh", "who ran where, when; nothing when off", "06", "wait", (84, 5.6, 16, 1.2)),
+    Room("trace", "csrc/include/trace.cuh", "who ran where, when; nothing when off", "06", "wait", (0, 5.6, 17, 1.2)),
 )  # fmt: skip
 
 
 ARROWS = [((17, 4.1), (21, 4.1)), ((36, 4.4), (40, 5.4)), ((36, 3.8), (40, 2.9)), ((56, 5.4), (61, 4.5)),
           ((56, 2.9), (61, 3.7)), ((79, 4.1), (84, 4.1)), ((70, 4.9), (70, 5.6)), ((70, 3.3), (70, 1.6)),
-          ((92, 4.9), (92, 5.6))]  # fmt: skip
+          ((8.5, 4.9), (8.5, 5.6))]  # fmt: skip
 
 
 def rooms_table():
