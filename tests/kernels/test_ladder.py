@@ -1,5 +1,6 @@
 """The ladder: every rung is right in the emulator and compiles for its GPU, and a mistake in each is named."""
 
+import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -15,20 +16,25 @@ from pod.lab import ladder as parts
 torch = pytest.importorskip("torch")
 emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 RUNGS = list(ladder.RUNGS)
-MISTAKES = parts.MISTAKES.values()
 SPLIT = [name for name, rung in ladder.RUNGS.items() if rung.splits]
 MARGIN = 1.5
 
 
-def side_by_side(*calls):
-    with ThreadPoolExecutor() as pool:
-        return [made.result() for made in [pool.submit(*call) for call in calls]]
+@pytest.fixture(scope="module")
+def pool():
+    with ThreadPoolExecutor(os.cpu_count()) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def built():
-    """The libraries for the emulator: right ones, and those with a mistake."""
-    side_by_side(*((ladder.library, name) for name in RUNGS), *((parts.broken_library, m) for m in MISTAKES))
+def built(pool, request):
+    """The libraries for the emulator: right ones, and those with a mistake. nvcc goes on beside what they run."""
+    calls = [pool.submit(ladder.library, name) for name in RUNGS]
+    calls += [pool.submit(parts.broken_library, mistake) for mistake in parts.MISTAKES.values()]
+    if shutil.which("nvcc"):
+        request.getfixturevalue("said")
+    for call in calls:
+        call.result()
 
 
 def torch_attention(q, k, v):
@@ -147,11 +153,11 @@ SPILLS = {"row", "tile"}  # a thread's row and its output are 192 registers, and
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    """What ptxas says of each rung, by name and architecture."""
+def said(pool, tmp_path_factory):
+    """What ptxas says of each rung, by name and architecture, once it has."""
+    folder = tmp_path_factory.mktemp("cubins")
     cases = [(name, arch) for name in RUNGS for arch in ARCHS[ladder.RUNGS[name].hopper] if not build.too_old(arch)]
-    calls = [(ladder.compiler_says, ladder.source(name), arch, tmp_path_factory.mktemp(name)) for name, arch in cases]
-    return dict(zip(cases, side_by_side(*calls), strict=True))
+    return {case: pool.submit(ladder.compiler_says, ladder.source(case[0]), case[1], folder) for case in cases}
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
@@ -160,7 +166,7 @@ def test_a_rung_compiles_for_its_gpu_and_only_the_first_two_spill(name, said):
     for arch in ARCHS[ladder.RUNGS[name].hopper]:
         if build.too_old(arch):
             pytest.skip(build.too_old(arch))
-        words = said[name, arch]
+        words = said[name, arch].result()
         registers, spilled = (
             int(re.search(what, words)[1]) for what in (r"Used (\d+) reg", r"(\d+) bytes spill stores")
         )
