@@ -40,7 +40,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("04_waves", 20, "Why does one more request slow decode by a quarter?"),
         Chapter("05_concurrent_execution", 30, "Who can run two operations at once?"),
         Chapter("06_sm_aware_scheduling", 25, "How does a CTA find out where it is and choose?"),
-        Chapter("07_pod_kernel", 40, "What is in the kernel?"),
+        Chapter("07_pod_kernel", 45, "What is in the kernel?"),
     ),
     "Does it work?": (
         Chapter("08_attention_results", 30, "Does it work?"),

@@ -60,7 +60,18 @@ def test_lanes_hold_scores_as_the_wrapper_of_the_instruction_says():
     for lane in range(32):  # d[0], d[1] = D[g][c, c+1], d[2], d[3] = D[g+8][c, c+1]
         g, c = lane // 4, 2 * (lane % 4)
         assert (lanes[[g, g, g + 8, g + 8], [c, c + 1, c, c + 1]] == lane).all()
-    assert {t.get_text() for t in pictures.fragment_layout().texts} == {str(lane) for lane in range(32)}
+
+
+def test_operands_of_mma_are_held_as_the_wrapper_of_the_instruction_says():
+    """A[g, 2t], A[g + 8, 2t], A[g, 2t + 8] ... and B[2t, g], B[2t + 8, g], two neighbours each."""
+    row, column = np.mgrid[:16, :16]
+    assert (np.bincount(pictures.lane_of(row, column).ravel()) == 8).all()
+    for lane in range(32):
+        g, t = lane // 4, 2 * (lane % 4)
+        assert {pictures.lane_of(r, c) for r in (g, g + 8) for c in (t, t + 1, t + 8, t + 9)} == {lane}
+        assert {pictures.lane_of(g, k) for k in (t, t + 1, t + 8, t + 9)} == {lane}, "of B, key g"
+    for ax, columns in zip(pictures.fragments().axes, (16, 8, 8), strict=True):
+        assert {t.get_text() for t in ax.texts} == {str(lane) for lane in range(32)} and len(ax.texts) == 16 * columns
 
 
 def test_swizzle_is_that_of_the_source_and_spreads_eight_rows():
@@ -73,6 +84,26 @@ def test_swizzle_is_that_of_the_source_and_spreads_eight_rows():
         assert (where // (2 * head_dim) == row).all(), "and each in its row"
         assert pictures.bank_conflicts(head_dim, swizzled=False) == 8
         assert pictures.bank_conflicts(head_dim, swizzled=True) == 1
+
+
+def test_banks_are_drawn_as_the_rungs_place_their_pieces():
+    plain, swizzled = (str(piece(f"csrc/ladder/{file}.cu", "DEV int place(")) for file in ("4_ahead", "5_swizzle"))
+    assert "r * kRowBytes + c * 16" in plain and "r * kRowBytes + (c ^ r % 8) * 16" in swizzled
+    left, right = pictures.banks().axes
+    assert "8 accesses" in left.get_title() and right.get_title().endswith("1 access")
+    lit = [{int(text.get_position()[0]) for text in ax.texts if text.get_text() == "3"} for ax in (left, right)]
+    assert lit == [{3}, set(range(8))]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_a_stage_is_never_filled_while_it_is_read_and_no_block_before_it_is_there(stages):
+    times = pictures.ring_times(stages, 9)
+    for block, (begins, there, reads, done) in enumerate(times):
+        assert begins < there <= reads < done
+        assert block < stages or begins >= times[block - stages][3]
+    assert sorted(times, key=lambda t: t[2]) == times, "one after the other"
+    assert times[-1][3] == {1: 9 * 3, 2: 2 + 9 * 2 - 1, 3: 2 + 9, 5: 2 + 9}[stages]
+    pictures.ring_in_time((1, max(2, stages)))
 
 
 def test_resources_are_the_recorded_ones_and_fit_the_sm():

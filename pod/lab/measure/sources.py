@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from pod.files import ROOT
-from pod.kernels import build
+from pod.kernels import build, ladder
 from pod.sweep import meaning
 
 UNITS = {
@@ -26,6 +26,7 @@ UNITS = {
     "rates": ("csrc/micro/rates.cu",),
     "memory": ("csrc/micro/memory.cu",),
     "energy": ("csrc/micro/energy.cu",),
+    "ladder": tuple(f"csrc/ladder/{rung.file}.cu" for rung in ladder.RUNGS.values()),
     "model": ("pod/serving/model.py",),
     "vllm of 2023": ("pod/serving/vllm2023.py", "pod/serving/sampler.py"),
 }

@@ -1,4 +1,4 @@
-"""Pictures of the sm_80 kernel: its rooms, the ring of K and V, who holds a score, and where rows lie in banks."""
+"""Pictures of the ladder and the sm_80 kernel: rooms, the ring of K and V, who holds a score, and rows in banks."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ ROOMS = (
          (84, 3.3, 16, 1.6)),
     Room("instructions", "csrc/include/ptx.cuh", "each in its GPU form and its emulated form", "07", "load",
          (40, 0.4, 39, 1.2)),
-    Room("trace", "csrc/include/trace.cuh", "who ran where, when; nothing when off", "06", "wait", (84, 5.6, 16, 1.2)),
+    Room("trace", "csrc/include/trace.cuh", "who ran where, when; nothing when off", "06", "wait", (0, 5.6, 17, 1.2)),
 )  # fmt: skip
 
 
 ARROWS = [((17, 4.1), (21, 4.1)), ((36, 4.4), (40, 5.4)), ((36, 3.8), (40, 2.9)), ((56, 5.4), (61, 4.5)),
           ((56, 2.9), (61, 3.7)), ((79, 4.1), (84, 4.1)), ((70, 4.9), (70, 5.6)), ((70, 3.3), (70, 1.6)),
-          ((92, 4.9), (92, 5.6))]  # fmt: skip
+          ((8.5, 4.9), (8.5, 5.6))]  # fmt: skip
 
 
 def rooms_table():
@@ -143,27 +143,83 @@ def ring_legend(panels) -> tuple[list, list[str]]:
     return list(once.values()), list(once)
 
 
+# ---------------------------------------------------------------- copies in time
+
+
+def ring_times(stages: int, blocks: int, copy: float = 2.0, compute: float = 1.0) -> list[tuple[float, ...]]:
+    """When each block's copy begins and is there, and when it is read and done with.
+
+    As in rung 4 of csrc/ladder, a step asks for the block that comes `stages - 1` later; with one stage it can only
+    ask for its own, once the block before is done with.
+    """
+    times = []
+    for block in range(blocks):
+        asks, done = block - stages + 1, times[-1][3] if times else 0.0
+        begins = done if stages == 1 else times[asks][2] if 0 <= asks else 0.0
+        there = begins + copy
+        read = max(there, done)
+        times.append((begins, there, read, read + compute))
+    return times
+
+
+def ring_in_time(stages=(1, 3), blocks: int = 6) -> Figure:
+    """Blocks of keys in the stages of a ring, copied and then read: a panel for each length of the ring."""
+    panels = style.axes(9.5, 3.3, rows=len(stages), sharex=True, height_ratios=stages)
+    for ax, n in zip(panels, stages, strict=True):
+        times = ring_times(n, blocks)
+        for block, (begins, there, read, done) in enumerate(times):
+            _bar(ax, block % n, begins, there, "load", f"copy {block}")
+            _bar(ax, block % n, read, done, "both", f"{block}")
+        words = "one stage: copy, then compute" if n == 1 else f"{n} stages: copies run ahead"
+        ax.set_title(f"{words}; {blocks} blocks take {times[-1][3]:.0f}", fontsize=10, loc="left")
+        ax.set(ylim=(n - 0.4, -0.6), yticks=range(n), yticklabels=[f"stage {i}" for i in range(n)])
+    panels[-1].set_xlabel("time, in computations of a block; a copy takes two (a sketch)", fontsize=9)
+    return panels[0].figure
+
+
+def _bar(ax: Axes, y: int, start: float, end: float, kind: str, words: str) -> None:
+    ax.barh(y, end - start, left=start, height=0.8, color=style.colour(kind), edgecolor="white")
+    ax.text((start + end) / 2, y, words, ha="center", va="center", fontsize=8.5, color=style.text_on(kind))
+
+
 # ---------------------------------------------------------------- lanes and banks
 
 
 def lane_of(row, column):
-    """The lane of a warp that holds an element of a 16 x 8 tile of scores (ptx.cuh: mma_16816)."""
-    return row % 8 * 4 + column // 2
+    """The lane of a warp that holds an element of `mma`'s left operand or of its result (ptx.cuh: mma_16816).
+
+    Eight rows by eight columns go to all 32 lanes, two neighbours to each, and the next eight likewise. Of the right
+    operand, rows and columns are exchanged."""
+    return row % 8 * 4 + column % 8 // 2
 
 
-def fragment_layout(ax: Axes | None = None) -> Axes:
-    """Which lane holds which score of a 16 x 8 tile; the four lanes of row 2 are lit."""
-    ax = style.axes(4.2, 4.6) if ax is None else style.tidy(ax)
+OPERANDS = (("Q: 16 rows x 16 numbers", 16, False), ("K, transposed: 16 numbers x 8 keys", 8, True),
+            ("S: 16 rows x 8 keys", 8, False))  # fmt: skip
+
+
+def fragments(lane: int = 9) -> Figure:
+    """Which lane holds which number of the operands of one `mma`: those of a lane are lit, and its row of the result.
+    The frame is the 16 bytes of the row of Q that lane `lane // 4` asks ldmatrix for."""
+    panels = style.axes(11, 4.6, columns=3, width_ratios=(16, 8, 8))
+    for ax, (title, columns, exchanged) in zip(panels, OPERANDS, strict=True):
+        _fragment(ax, lane, columns, exchanged)
+        ax.set_title(title, fontsize=10)
+    frame = Rectangle((0, lane // 4), 8, 1, fill=False, edgecolor=style.WORKERS[4], linewidth=2.2, zorder=3)
+    panels[0].add_patch(frame)
+    return panels[0].figure
+
+
+def _fragment(ax: Axes, lane: int, columns: int, exchanged: bool) -> None:
     for row in range(16):
-        for column in range(8):
-            face = style.LIT if row == 2 else "white" if row < 8 else style.IDLE
+        for column in range(columns):
+            holder = lane_of(column, row) if exchanged else lane_of(row, column)
+            mates = columns == 8 and not exchanged and row == lane // 4
+            face = style.LIT if holder == lane else style.DIM if mates else "white"
             ax.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.FRAME, linewidth=0.6))
-            ax.text(
-                column + 0.5, row + 0.5, lane_of(row, column), ha="center", va="center", fontsize=8, color=style.INK
-            )
-    ax.set(xlim=(0, 8), ylim=(16, 0), xlabel="key", ylabel="query row", xticks=[], yticks=[0, 8, 16])
+            ax.text(column + 0.5, row + 0.5, holder, ha="center", va="center", fontsize=7, color=style.INK)
+    ax.set(xlim=(0, columns), ylim=(16, 0), xticks=[0, columns // 2, columns], yticks=[0, 8, 16], aspect="equal")
+    ax.tick_params(length=0, labelsize=8)
     ax.spines[:].set_visible(False)
-    return ax
 
 
 def place(row, chunk, row_bytes: int, swizzled: bool = True):
@@ -176,3 +232,25 @@ def bank_conflicts(head_dim: int, swizzled: bool) -> int:
     row = np.arange(8)
     start = place(row, 3, head_dim * 2, swizzled) % BANKS_BYTES // CHUNK_BYTES
     return int(np.bincount(start).max())
+
+
+def banks(chunk: int = 3, head_dim: int = 128) -> Figure:
+    """Where the first eight 16-byte pieces of eight rows lie, row by row and swizzled; those that one ldmatrix reads
+    are lit."""
+    panels = style.axes(9.5, 3.4, columns=2)
+    for ax, swizzled in zip(panels, (False, True), strict=True):
+        for row in range(8):
+            for piece in range(8):
+                x = place(row, piece, head_dim * 2, swizzled) % BANKS_BYTES // CHUNK_BYTES
+                face = style.LIT if piece == chunk else "white"
+                ax.add_patch(Rectangle((x, row), 1, 1, facecolor=face, edgecolor=style.FRAME, linewidth=0.8))
+                ax.text(x + 0.5, row + 0.5, piece, ha="center", va="center", fontsize=8.5, color=style.INK)
+        asked = bank_conflicts(head_dim, swizzled)
+        words = "piece c at c ^ row % 8" if swizzled else "row by row"
+        ax.set_title(f"{words}: {asked} access{'es' * (asked > 1)}", fontsize=10)
+        ax.set(xlim=(0, 8), ylim=(8, 0), xlabel="banks", ylabel="row")
+        ax.set_xticks(np.arange(8) + 0.5, [f"{4 * i}-{4 * i + 3}" for i in range(8)], fontsize=8)
+        ax.set_yticks(np.arange(8) + 0.5, range(8))
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+    return panels[0].figure

@@ -191,16 +191,83 @@ window = Exercise(
 EXERCISES = (window,)
 
 QUESTIONS = {
-    "lines-for-forty": Question(
+    "first-rung": Question(
         CHAPTER,
-        "Five ways to bind work to CTAs (prefill alone, decode alone, by block, by warp, by ticket), two or four "
-        "CTAs on an SM, heads of 64 or 128 numbers, fp16 or bf16: forty kernels. How many lines of CUDA is that?",
+        "An H200's tensor cores multiply at 989 TFLOP/s, its other arithmetic at 67. What does one thread a row reach, "
+        "in C++ as one would first write it?",
         {
-            "about 800": "One template, filled in forty ways.",
-            "about 3,000": "If each binding had its own kernel.",
-            "about 30,000": "800 lines, forty times; the compiler makes about that of them.",
+            "about 5": "Half a percent. Unpacking, exponentials and above all the reading of keys take turns with the "
+            "multiplications.",
+            "about 50": "Near the 67: the multiplications would have to be nearly all that a thread does.",
+            "about 300": "Only tensor cores could, and nobody has asked them yet.",
         },
-        "about 800",
+        "about 5",
+    ),
+    "tile-gain": Question(
+        CHAPTER,
+        "Four warps share a CTA. Before, each fetched every key and value for itself; now they fetch them once, "
+        "together. How much faster is prefill?",
+        {
+            "1.8 times": "It saves 45 % of the time. The multiplications are still done by threads, one at a time.",
+            "4 times": "If it did nothing but fetch.",
+            "not at all": "Caches help the first rung, but each load still takes its turn in each warp.",
+        },
+        "1.8 times",
+    ),
+    "mma-gain": Question(
+        CHAPTER,
+        "Tensor cores multiply 15 times as fast as the other arithmetic. How much faster is the kernel?",
+        {
+            "1.5 times": "Multiplying was most of it, so more is to be won.",
+            "5 times": "From 1 % of the limit to 5. What now takes the time is not multiplication.",
+            "15 times": "If multiplying were all.",
+        },
+        "5 times",
+    ),
+    "ahead-gain": Question(
+        CHAPTER,
+        "In the sketch, copies that run ahead bring more than a factor of two. What do they bring here?",
+        {
+            "1.05 times": "The sketch takes copies to be the long part, and here something else is.",
+            "1.5 times": "If a copy took half as long as what is done with the block.",
+            "2 times": "If a copy took as long as what is done with the block.",
+        },
+        "1.05 times",
+    ),
+    "eight-rows": Question(
+        CHAPTER,
+        "A row of 128 numbers in 16 bits is 256 bytes, a multiple of the 128 bytes that shared memory delivers at "
+        "once. Eight rows below each other: how many accesses does it take to read 16 bytes of each?",
+        {
+            "1": "128 bytes in all, but they lie in the same place of eight rows.",
+            "2": "Two would do for 256 bytes, if they were spread over all banks.",
+            "8": "Stored plainly, all eight pieces lie in the same four banks and wait for each other.",
+        },
+        "8",
+    ),
+    "split-gain": Question(
+        CHAPTER,
+        "Eight sequences decode 64K keys each: 32 query heads on 8 KV heads, 132 SMs, one CTA to each. Rung 5 has a "
+        "tile for each query head. Now four heads share a tile, and each tile's keys are cut into two parts. How much "
+        "faster is decode?",
+        {
+            "2 times": "Cutting alone brings that: 128 of the 132 SMs have work, instead of 64.",
+            "5 times": "2.5 by sharing a tile, since 256 tiles in two rounds become 64 in one, and 2 by cutting.",
+            "8 times": "A quarter of the tiles, each half as long; but the 256 had twice as many SMs to run on as 64.",
+        },
+        "5 times",
+    ),
+    "two-gain": Question(
+        CHAPTER,
+        "One CTA of eight warps becomes two of four; an SM still has eight warps. What does the second CTA bring "
+        "prefill?",
+        {
+            "nothing": "As many warps, but each CTA has its own barrier: while one waits, the other goes on.",
+            "a quarter": "Measured with the same kernel, kept alone on its SM by memory that it asks for and does not "
+            "use.",
+            "a factor of two": "If a CTA stood still half of the time.",
+        },
+        "a quarter",
     ),
     "ctas-of-a-batch": Question(
         CHAPTER,
@@ -223,17 +290,6 @@ QUESTIONS = {
             "5 and 7": "The queries lie there, too, for as long as the tile lasts.",
         },
         "3 and 4",
-    ),
-    "eight-rows": Question(
-        CHAPTER,
-        "A row of 128 numbers in 16 bits is 256 bytes, a multiple of the 128 bytes that shared memory delivers at "
-        "once. Eight rows below each other: how many accesses does it take to read 16 bytes of each?",
-        {
-            "1": "128 bytes in all, but they lie in the same place of eight rows.",
-            "2": "Two would do for 256 bytes, if they were spread over all banks.",
-            "8": "Stored plainly, all eight pieces lie in the same four banks and wait for each other.",
-        },
-        "8",
     ),
     "same-bits": Question(
         CHAPTER,

@@ -1,0 +1,192 @@
+"""The ladder: what each idea of the attention kernel is worth, on a batch of prefill and on one of decode.
+
+Measured: every rung of csrc/ladder, two of them without their idea, the production kernels and torch's attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import pairwise
+from operator import itemgetter
+
+import pandas as pd
+
+from pod.batch import HybridBatch
+from pod.data import a_card, hardware, read
+from pod.experiments.gpu.gpu_calibration import bare_read
+from pod.kernels import ladder
+from pod.lab import ladder as parts
+from pod.lab.figure import Figure
+from pod.lab.measure import peers, timing
+from pod.lab.show import style
+
+FIGURE = Figure(
+    id="ladder",
+    title=f"Ten attention kernels on {a_card()}, one idea each: tensor cores, the swizzle and split keys gain most",
+    chapter="07",
+    method="bf16, head dimension 128, 32 query heads over 8 KV heads; medians, cold L2, shuffled rounds.",
+    data=("ladder",),
+)
+RECORDING = "ladder"
+KEYS, WHOLE = ("batch", "kernel"), ("batch",)
+UNITS = ("ladder", "hybrid", "hopper", "rates")
+ROUNDS, REPEATS = 5, 15
+K = 1024
+HEADS = (32, 8)
+BATCHES = {
+    "prefill": HybridBatch.of(2 * K, 8 * K, 0, 1, *HEADS),
+    "decode": HybridBatch.of(0, 1, 8, 64 * K, *HEADS),
+}
+SPARE = 32 * K  # bytes that keep the other CTA off an SM
+LIMIT = 1e-2  # of the relative error against float64
+WITHOUT = {"split whole": ("split", {"splits": 1}), "two alone": ("two", {"spare": SPARE})}  # rungs without their idea
+PEERS = {
+    "prefill": {"sm80": partial(peers.family, method="serial"), "sm90": peers.ours, "torch": peers.fa2_prefill},
+    "decode": {"sm80": partial(peers.family, method="serial"), "sm90": peers.ours, "torch": peers.fa2_decode},
+}
+COLUMNS = (*ladder.Made._fields, "splits")
+NAMES = (*ladder.RUNGS, *WITHOUT, "sm80", "sm90", "torch", "read")
+LABELS = {"sm80": "production, any GPU", "sm90": "production, Hopper", "torch": "torch's FlashAttention-2"}
+SHOWN = (*(name for name, rung in ladder.RUNGS.items() if not rung.hopper), "sm80", "torch",
+         *(name for name, rung in ladder.RUNGS.items() if rung.hopper), "sm90")  # fmt: skip
+
+
+def cases() -> list[dict]:
+    pairs = [(batch, name) for batch in BATCHES for name in NAMES if (batch, name) != ("prefill", "read")]
+    return [dict(zip(KEYS, pair, strict=True)) for pair in pairs]
+
+
+def measure(case: dict) -> dict:
+    return _measured(case["batch"])[case["kernel"]]
+
+
+@cache
+def _measured(batch: str) -> dict[str, dict]:
+    """One row a kernel, all timed in the same shuffled rounds."""
+    ladder.build_all()
+    setting = peers.Setting(BATCHES[batch])
+    calls, rows = {}, {}
+    for name in (case["kernel"] for case in cases() if case["batch"] == batch):
+        calls[name], rows[name] = _call(setting, batch, name)
+        rows[name]["error"] = _checked(setting, name, calls[name]())
+    times = timing.shuffled(calls, ROUNDS, ms=4.0)
+    work = {"flops": setting.batch.flops, "kv_bytes": setting.batch.kv_bytes}
+    return {name: work | times[name].columns() | row for name, row in rows.items()}
+
+
+def _call(s: peers.Setting, batch: str, name: str) -> tuple[Callable, dict]:
+    """What runs it, and what the compiler made of it."""
+    if name == "read":
+        return bare_read(s.batch.kv_bytes), dict.fromkeys(COLUMNS, "")
+    if name in PEERS[batch]:
+        call = PEERS[batch][name](s)
+        return lambda: next(out for out in call() if out is not None and len(out)), dict.fromkeys(COLUMNS, "")
+    rung, how = WITHOUT.get(name, (name, {}))
+    made = ladder.describe(rung, spare=how.get("spare", 0))
+    q = s.q.view(len(s.k), -1, *s.q.shape[1:])
+    how = {"splits": _splits(rung, q, s.k, made.ctas_per_sm)} | how
+    out = q.new_empty(q.shape)
+    run = ladder.launch(rung, q, s.k, s.v, out, **how)
+    return lambda: (run(), out.view(s.q.shape))[1], made._asdict() | {"splits": how["splits"]}
+
+
+def _splits(rung: str, q, k, ctas_per_sm: int) -> int:
+    """Parts of a tile, so that each SM has as many CTAs as it holds."""
+    import torch
+
+    if not ladder.RUNGS[rung].splits:
+        return 1
+    tiles = ladder.tiles_of(ladder.RUNGS[rung], *q.shape[:3], k.shape[2])
+    return max(1, torch.cuda.get_device_properties("cuda").multi_processor_count * ctas_per_sm // tiles)
+
+
+def _checked(s: peers.Setting, name: str, out) -> float | str:
+    """The largest relative error of a few rows against float64."""
+    if name == "read":
+        return ""
+    rows = sorted({0, len(s.q) // 2, len(s.q) - 1})
+    worst = max(float((out[row].double() - want).norm() / want.norm()) for row in rows for want in [_truth(s, row)])
+    if not worst < LIMIT:
+        raise ValueError(f"{name}: got a relative error of {worst:.1e} against float64, allowed is {LIMIT:.0e}")
+    return float(f"{worst:.2e}")
+
+
+def _truth(s: peers.Setting, row: int):
+    """float64 attention of one row of q, all heads."""
+    import torch
+
+    sequence, visible = (0, s.context - s.chunk + row + 1) if s.chunk else (row, s.batch.kv_lens[row])
+    k, v = (x[sequence, :visible].double().transpose(0, 1) for x in (s.k, s.v))
+    q = s.q[row].double().view(s.batch.num_kv_heads, s.batch.group, s.batch.head_dim)
+    weights = torch.softmax(q @ k.transpose(1, 2) * s.batch.head_dim**-0.5, -1)
+    return (weights @ v).reshape(s.batch.num_q_heads, s.batch.head_dim)
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table():
+    """One row a batch and kernel: milliseconds, TFLOP/s, TB/s of keys and values, and % of the roof it is under."""
+    df, gpu = read("ladder"), hardware()
+    tflops, tb_per_s = df.flops / df.ms / 1e9, df.kv_bytes / df.ms / 1e9
+    limit = pd.Series(100e3 * gpu.compute_time(df.flops) / df.ms)
+    percent = limit.where(df.batch == "prefill", 100e3 * gpu.memory_time(df.kv_bytes) / df.ms)
+    return df.assign(tflops=tflops, tb_per_s=tb_per_s, percent=percent)
+
+
+def gain(df, batch: str, name: str, before: str) -> float:
+    """How many times as fast as another kernel."""
+    ms = df[df.batch == batch].set_index("kernel").ms
+    return ms[before] / ms[name]
+
+
+def best_step(df, batch: str) -> tuple[str, float]:
+    """The rung of the seven that gains most over the one before it, and how much."""
+    names = [name for name, rung in ladder.RUNGS.items() if not rung.hopper]
+    gains = {name: gain(df, batch, name, before) for before, name in pairwise(names)}
+    return max(gains.items(), key=itemgetter(1))
+
+
+def words(df, name: str) -> str:
+    """A rung's lines, its two rates and their share of the limit, and what the next rung will mend."""
+    prefill, decode = (df[df.batch == batch].set_index("kernel").loc[name] for batch in BATCHES)
+    rates = (
+        f"prefill {_short(prefill.tflops)} TFLOP/s, {prefill.percent:.2g} % of the limit; "
+        f"decode {_short(decode.tb_per_s)} TB/s, {decode.percent:.2g} %"
+    )
+    return f"{name}, {parts.code_lines(name)} lines: {rates}\nnext: {ladder.RUNGS[name].next}"
+
+
+def _short(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.2g}"
+
+
+def draw(df):
+    left, right = style.axes(11, 4.8, columns=2, sharey=True)
+    sides = (
+        (left, "prefill", "tflops", "TFLOP/s of 2K tokens at the end of 8K"),
+        (right, "decode", "tb_per_s", "TB/s of keys and values, 8 sequences of 64K"),
+    )
+    for ax, batch, column, measured in sides:
+        _bars(ax, df[df.batch == batch].set_index("kernel").reindex(SHOWN), column)
+        name, times = best_step(df, batch)
+        ax.set_title(f"{batch}: most is gained by {ladder.RUNGS[name].idea}, {times:.1f}x", fontsize=10.5, loc="left")
+        ax.set_xlabel(f"{measured}; % of the limit", fontsize=9)
+    left.set_yticks(range(len(SHOWN)), [LABELS.get(name) or ladder.RUNGS[name].idea for name in SHOWN])
+    left.invert_yaxis()
+    return left.figure
+
+
+def _bars(ax, rows, column: str) -> None:
+    kinds = [_kind(name, ours="compute" if column == "tflops" else "memory") for name in rows.index]
+    bars = ax.barh(range(len(rows)), rows[column], color=[style.colour(kind) for kind in kinds], height=0.68)
+    labels = [f"{_short(rate)}   {percent:.2g} %" for rate, percent in zip(rows[column], rows.percent, strict=True)]
+    ax.bar_label(bars, labels, padding=3, fontsize=8.5, color=style.INK)
+    ax.set_xlim(0, 1.25 * rows[column].max())
+
+
+def _kind(name: str, ours: str) -> str:
+    if name not in ladder.RUNGS:
+        return "linear"
+    return "both" if ladder.RUNGS[name].hopper else ours
