@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 import pod
+from pod.kernels import sm90
 from pod.serving.backends import Sdpa
 
 
@@ -32,6 +34,29 @@ class Kernel:
     def bind(self, step: Step, *shape) -> Callable:
         plan = pod.plan(step.q_lens, step.kv_lens, *shape, self.method)
         return lambda q, k, v, scale: pod.hybrid_attention(q, k, v, plan, step.table, scale)
+
+    def can_fix(self, device) -> bool:
+        return self.method in ("auto", "hopper") and sm90.available(device)
+
+    def fix(self, tokens: int, table, *shape) -> Fixed:
+        return Fixed(tokens, table, *shape)
+
+
+class Fixed:
+    """The same for steps whose lengths the GPU knows, at addresses that stay, as CUDA graphs need them. All layers get
+    the same memory back; rows of padding keep zeros or what an earlier step left there, and so are finite."""
+
+    def __init__(self, tokens: int, table, *shape):
+        heads, _, head_dim, page_size, dtype, _ = shape
+        sequences, pages = table.shape
+        self.work, self.table = pod.workspace(tokens, sequences, pages * page_size, *shape), table
+        self.out = torch.zeros(tokens, heads, head_dim, dtype=dtype, device=table.device)
+
+    def update(self, q_lens, kv_lens) -> None:
+        self.work.update(q_lens, kv_lens)
+
+    def __call__(self, q, k, v, scale):
+        return pod.hybrid_attention(q, k, v, self.work, self.table, scale, out=self.out)
 
 
 class Reference:

@@ -188,6 +188,154 @@ def test_a_real_model_answers_alike():
         assert batched(as_transformers(ours, "pod"), prompts, tokens=4, page=page) == wanted
 
 
+# ---------------------------------------------------------------- CUDA graphs
+class Planned(Noted):
+    """In place of what plans on the GPU: it keeps the lengths of its latest update, and computes as the reference."""
+
+    def __init__(self):
+        super().__init__()
+        self.updates, self.places = [], {}
+
+    def can_fix(self, device):
+        return True
+
+    def fix(self, tokens, table, *shape):
+        assert (tokens, table.shape) not in self.places, "a size is made once"
+        self.places[tokens, table.shape] = place = Place(self, tokens, table)
+        return place
+
+
+class Place:
+    def __init__(self, planned, tokens, table):
+        self.planned, self.tokens, self.table = planned, tokens, table
+        self.out, self.seen = torch.zeros(tokens, 4, 64), set()
+
+    def update(self, q_lens, kv_lens):
+        assert len(q_lens) == len(kv_lens) == len(self.table) and bool((kv_lens >= q_lens).all())
+        self.q_lens, self.kv_lens = (x[q_lens > 0].numpy() for x in (q_lens, kv_lens))
+        self.planned.updates.append((self.tokens, self.q_lens.tolist(), self.kv_lens.tolist()))
+
+    def __call__(self, q, k, v, scale):
+        assert len(q) == self.tokens
+        self.seen.add(k.data_ptr())
+        made, rows = step.Step(self.q_lens, self.kv_lens, self.table[: len(self.q_lens)]), sum(self.q_lens)
+        self.out[:rows] = step.REFERENCE.bind(made)(q[:rows], k, v, scale)
+        return self.out
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """transformers captures and replays on a CPU: a replay runs again what was captured, from the same tensors."""
+    from types import SimpleNamespace
+
+    from transformers.generation.continuous_batching import initialization, model_runner
+
+    replays = []
+
+    def capture(runner, forward, stream, *args):
+        forward(*args)
+        ios = runner.inputs_and_outputs
+        key = (ios.io_pairs[ios.current_pair].device_io if hasattr(ios, "io_pairs") else ios)._get_graph_key()
+        replay = lambda: (replays.append(key), forward(*args))  # noqa: E731
+        ios.set_graph(SimpleNamespace(replay=replay, reset=lambda: None))
+
+    monkeypatch.setattr(initialization, "get_accelerator_graph_name", lambda: "a stub")
+    monkeypatch.setattr(model_runner, "get_memory_pools", lambda: (None, 0))
+    monkeypatch.setattr(model_runner.ModelRunner, "_capture_graph", capture)
+    host.register("pod-planned", Planned())
+    return host.ATTENTIONS["pod-planned"], replays
+
+
+@pytest.fixture
+def ahead(monkeypatch):
+    """transformers prepares batches ahead on a CPU, whose streams and events have nothing to wait for."""
+    from contextlib import nullcontext
+    from unittest.mock import MagicMock
+
+    from transformers.generation.continuous_batching import input_outputs, model_runner
+
+    monkeypatch.setattr(input_outputs.ContinuousBatchingAsyncIOs, "_supported_device_types", ("cpu",))
+    monkeypatch.setattr(input_outputs, "create_device_stream", MagicMock())
+    monkeypatch.setattr(torch, "Event", MagicMock())
+    for place in (input_outputs, model_runner, host):
+        monkeypatch.setattr(place, "stream_context", lambda stream: nullcontext())
+
+
+GRAPHS = {"use_cuda_graph": True, "q_padding_interval_size": 8, "max_requests_per_batch": 5}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_replay_plans_from_the_lengths_of_its_own_step(page, wanted, noted, graphs):
+    planned, replays = graphs
+    assert batched(tiny("pod-noted"), page=page) == wanted
+    assert batched(tiny("pod-planned"), page=page, **GRAPHS) == wanted
+    steps = [(q_lens, kv_lens) for _, q_lens, kv_lens in planned.updates]
+    assert steps[-len(noted.steps) :] == noted.steps, "one update a step, before them those of the warm-up"
+    assert planned.steps == [] and len(replays) > 4
+    assert {tokens for tokens, *_ in planned.updates} == {8, 24} == {tokens for tokens, _ in planned.places}
+
+
+def test_batches_that_are_prepared_ahead_plan_from_their_own_lengths(wanted, graphs, ahead):
+    """Two sets of tensors take turns, each with graphs of its own; places are shared."""
+    planned, replays = graphs
+    assert batched(tiny("pod-planned"), use_async_batching=True, **GRAPHS) == wanted
+    assert len(planned.places) == 2 and len(replays) > 4
+
+
+def test_sizes_are_captured_when_they_come_and_then_replayed(wanted, graphs):
+    """The warm-up captures the largest alone."""
+    planned, replays = graphs
+    batched(tiny("pod-planned", num_hidden_layers=3), **GRAPHS | {"q_padding_interval_size": 1})
+    sizes = [tokens for tokens, *_ in planned.updates]
+    assert sizes[0] == 24 and len(set(sizes)) > 2
+    assert len(replays) == len(sizes) - len(set(sizes)) and {width for _, width in replays} == {40}
+    assert all(len(place.seen) == 3 for place in planned.places.values()), "one place serves all layers"
+
+
+def test_a_sequence_of_more_pages_gets_a_wider_table(wanted, graphs, monkeypatch):
+    monkeypatch.setattr(host, "NARROWEST", 2)
+    planned, replays = graphs
+    assert batched(tiny("pod-planned"), **GRAPHS) == wanted
+    assert {shape[1] for _, shape in planned.places} == {2, 4} == {width for _, width in replays}
+
+
+def test_rows_of_padding_write_to_no_page_of_a_sequence(graphs):
+    """Only 5 of 24 rows are somebody's; the others' keys go where nobody reads."""
+    prompt = [PROMPTS[0]]
+    whole = GRAPHS | {"q_padding_interval_size": 24}
+    assert batched(tiny("pod-planned"), prompt, **whole) == alone(tiny("sdpa"), prompt)
+
+
+def test_models_with_another_attention_keep_their_graphs(wanted, graphs):
+    assert batched(tiny("sdpa"), **GRAPHS) == wanted
+    assert graphs[0].updates == [] and all(len(key) > 2 for key in graphs[1])
+
+
+@pytest.mark.parametrize("asked", [{"use_cuda_graph": (False, True)}, {"use_cuda_graph": (True, False)}])
+def test_graphs_are_for_all_steps_or_none(asked, graphs):
+    with pytest.raises(
+        ValueError, match=r"use_cuda_graph: got \(.*\), allowed with attention 'pod-planned' on cpu are"
+    ):
+        batched(tiny("pod-planned"), **asked)
+
+
+@pytest.mark.parametrize("asked", [{"use_cuda_graph": True}, {"q_padding_interval_size": 8}])
+def test_graphs_are_refused_where_no_gpu_plans(asked, graphs):
+    with pytest.raises(ValueError, match="use_cuda_graph: got .*True.*, allowed with attention 'pod' on cpu is False"):
+        batched(tiny("pod"), **asked)
+
+
+def test_the_call_of_a_graph_is_a_workspace_whose_results_stay_at_one_place(monkeypatch):
+    calls = []
+    monkeypatch.setattr(step.pod, "workspace", lambda *args: calls.append(args) or "work")
+    monkeypatch.setattr(step.pod, "hybrid_attention", lambda *args, out: calls.append(args) or out)
+    table, shape = torch.zeros(5, 8, dtype=torch.int32), (4, 2, 64, 16, torch.float16, torch.device("cpu"))
+    fixed = step.Kernel().fix(24, table, *shape)
+    out = fixed("q", "k", "v", 0.5)
+    assert calls == [(24, 5, 128, *shape), ("q", "k", "v", "work", table, 0.5)]
+    assert fixed("q", "k", "v", 0.5) is out and out.shape == (24, 4, 64) and not out.any()
+
+
 # ---------------------------------------------------------------- what cannot be
 @pytest.mark.parametrize(
     ("model", "batching", "words"),
@@ -210,8 +358,6 @@ def test_what_no_kernel_has_is_refused_before_the_first_step(model, batching, wo
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"use_cuda_graph": True}, "use_cuda_graph: got True, allowed with attention 'pod' is False"),
-        ({"use_cuda_graph": (False, True)}, "use_cuda_graph: got True"),
         ({"varlen_compile_config": transformers.CompileConfig()}, "varlen_compile_config: got one, allowed"),
     ],
 )

@@ -1,11 +1,12 @@
 """transformers' continuous batching with its FlashAttention-3 and with ours, on an H200: one model, the same prompts.
 
 Measured: 48 long prompts by transformers' generate_batch, with FlashAttention-3 as it calls it, with and without CUDA
-graphs, with FlashAttention-3 from our block tables, and with our kernel.
+graphs, with FlashAttention-3 from our block tables, and with our kernel, with and without graphs.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from functools import lru_cache
 
@@ -25,7 +26,7 @@ NAMES = {THEIRS: "flash_attention_3", BY_PAGES: "pod-fa3", OURS: "pod"}
 
 
 def cases() -> list[dict]:
-    runs = ((THEIRS, 1), (OURS, 0), (THEIRS, 0), (BY_PAGES, 0))
+    runs = ((THEIRS, 1), (OURS, 1), (OURS, 0), (THEIRS, 0), (BY_PAGES, 0))
     return [{"attention": attention, "graphs": graphs} for attention, graphs in runs]
 
 
@@ -46,6 +47,13 @@ def prompts() -> list[list[int]]:
     return [random.integers(1, vocab, n).tolist() for n in random.integers(*PROMPT, REQUESTS)]
 
 
+def _others(graphs: int) -> list[list[int]]:
+    """Prompts to warm up with: as long, to capture all sizes, or else the longest and beginnings of the others, since
+    the first call decides what may come."""
+    longest, others = max(map(len, prompts())), [prompt[::-1] for prompt in prompts()]
+    return [prompt if graphs or len(prompt) == longest else prompt[:256] for prompt in others]
+
+
 @lru_cache
 def _run(attention: str, graphs: int):
     """Seconds, the tokens of each answer, gaps between them in ms, and how it was run."""
@@ -55,8 +63,7 @@ def _run(attention: str, graphs: int):
     model = as_transformers(engine_runs._model("llama-3-8b"), name)
     blocks = sum(-(-(len(prompt) + OUTPUT) // PAGE) + 1 for prompt in prompts())
     batching = {"page_size": PAGE, "num_blocks": blocks, "max_batch_tokens": BUDGET, "allow_block_sharing": False}
-    if not graphs:
-        batching |= {"use_cuda_graph": False, "use_async_batching": True}
+    batching |= {"use_cuda_graph": bool(graphs), "use_async_batching": True}
     run = {
         "generation_config": transformers.GenerationConfig(
             max_new_tokens=OUTPUT, do_sample=False, eos_token_id=-1, pad_token_id=0
@@ -64,7 +71,7 @@ def _run(attention: str, graphs: int):
         "continuous_batching_config": transformers.ContinuousBatchingConfig(**batching),
         "persistent_manager": True, "progress_bar": False, "record_timestamps": True,
     }  # fmt: skip
-    model.generate_batch([prompt[::-1] for prompt in prompts()], **run)
+    model.generate_batch(_others(graphs), **run)
     begin = time.perf_counter()
     answers = list(model.generate_batch(prompts(), **run).values())
     if wrong := [a.error for a in answers if a.error] or len(answers) < REQUESTS:
@@ -74,6 +81,7 @@ def _run(attention: str, graphs: int):
     words = f"transformers {transformers.__version__}, {model.config._attn_implementation}"
     words += f", graphs {made.use_cuda_graph}, async {made.use_async_batching}"
     model.destroy_cached_continuous_batching_manager()
+    gc.collect()
     gaps = 1e3 * np.concatenate([np.diff(a.timestamps) for a in answers])
     return seconds, [a.generated_tokens for a in answers], gaps, words
 
