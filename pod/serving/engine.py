@@ -14,6 +14,7 @@ from itertools import chain
 
 from pod.serving.backends import backend
 from pod.serving.blocks import PagedPool
+from pod.serving.captured import Whole, possible
 from pod.serving.events import Iteration, Log
 from pod.serving.loop import WallClock, serve
 from pod.serving.model import Llama
@@ -23,6 +24,7 @@ from pod.serving.shapes import Shape
 from pod.serving.step import HEADER, Step, pack, predicting
 
 GRAPH_ROWS = (1, 2, 4, *range(8, 64, 8), *range(64, 257, 16))  # decode batches are padded to the next of these
+WHOLE, PIECES = "whole", "pieces"
 
 
 def greedy(logits, requests: Sequence[Request]):
@@ -67,13 +69,15 @@ class Engine:
     """Runs batches on a model. Times are those of `clock`, which the loop must share.
 
     `texts` holds all tokens of each request, prompt first. `stop` are the tokens that end an answer early. `marks` has,
-    for every iteration, when the host had planned it and when it had launched everything and began to wait.
+    for every iteration, when the host had planned it and when it had launched everything and began to wait. `graphs`
+    are of whole iterations (WHOLE) where our kernel plans on the GPU, elsewhere of the pieces between the attentions of
+    decodes alone (PIECES); None uses them on a GPU, False nowhere.
     """
 
     owners = staticmethod(predicting)  # whose is each row of the logits
 
     def __init__(self, model: Llama, pool: PagedPool, attention: str = "auto", sample: Callable = greedy,
-                 stop: Sequence[int] = (), graphs: bool | None = None):  # fmt: skip
+                 stop: Sequence[int] = (), graphs: bool | str | None = None):  # fmt: skip
         self.model, self.pool, self.sample, self.stop = model, pool, sample, frozenset(stop)
         self.attention = backend(attention, model.q_heads, model.kv_heads, model.shape.head_dim, pool.block_size,
                                  model.dtype, model.device)  # fmt: skip
@@ -84,7 +88,7 @@ class Engine:
         self.on_host: dict[int, list[int]] = {}
         self.marks: list[tuple[float, float]] = []
         on_gpu = model.device.type == "cuda"
-        self.graphs = Graphs(self) if (on_gpu if graphs is None else graphs) else None
+        self.whole, self.graphs = self._graphs(on_gpu if graphs is None else graphs)
         self._meter = Meter() if on_gpu else None
 
     def submit(self, batch: Batch, event: Iteration) -> float:
@@ -94,7 +98,7 @@ class Engine:
         self._broadcast(step)
         logits = self.run(step)
         requests = self.owners(batch)
-        tokens = self.sample(logits, requests).tolist()  # the one copy to the host, and the one wait
+        tokens = self._drawn(logits, requests).tolist()  # the one copy to the host, and the one wait
         for request, token in zip(requests, tokens, strict=True):
             self.texts[request.id].append(token)
             if token in self.stop:
@@ -115,6 +119,9 @@ class Engine:
         import torch
 
         with torch.inference_mode():
+            self._likeliest = None
+            if self.whole and (captured := self.whole.ready(step)):
+                return self._replay(captured, len(step.rows))
             device = step.to(self.model.device)
             self.attention.plan(step, device)
             self.planned = self.clock.now
@@ -124,17 +131,44 @@ class Engine:
                 else:
                     logits = self.model.forward(device, self.cache, self.attention.run)
             self.launched = self.clock.now
-            if not step.chunks:
+            if not step.chunks and not self.whole:
                 self.attention.expect(step)
             return logits
 
-    def warm(self, rows: int) -> None:
-        """Capture the graphs of up to `rows` decodes now, so that no measured iteration has to."""
+    def _replay(self, captured, rows: int):
+        self.planned = self.clock.now
+        with self._meter or nullcontext():
+            captured.replay()
+        self.launched = self.clock.now
+        self._likeliest = captured.tokens[:rows]
+        return captured.logits[:rows]
+
+    def _drawn(self, logits, requests: Sequence[Request]):
+        """A captured iteration has looked for the likeliest tokens itself."""
+        if self._likeliest is not None and self.sample is greedy:
+            return self._likeliest
+        return self.sample(logits, requests)
+
+    def warm(self, rows: int, tokens: int = 0) -> None:
+        """Capture the graphs of up to `rows` decodes, and whole iterations of up to `tokens`, now, so that no measured
+        iteration has to."""
         import torch
 
         with torch.inference_mode():
+            if self.whole:
+                self.whole.warm(max(rows, tokens))
             for padded in (r for r in GRAPH_ROWS if self.graphs and r < rows + 16):
                 self.graphs.recorded_for(padded)
+
+    def _graphs(self, wanted: bool | str) -> tuple[Whole | None, Graphs | None]:
+        if wanted not in (True, False, WHOLE, PIECES):
+            raise ValueError(f"graphs: got {wanted!r}, allowed are True, False, None, {WHOLE!r} and {PIECES!r}")
+        able = possible(self.attention, self.model)
+        if wanted == WHOLE and not able:
+            raise ValueError(f"graphs: got {WHOLE!r}, allowed where our kernel plans on a GPU of compute capability 9.0 "
+                             f"are {PIECES!r}, True and False")  # fmt: skip
+        whole = able and wanted in (True, WHOLE)
+        return (Whole(self.model, self.cache), None) if whole else (None, Graphs(self) if wanted else None)
 
     def _swap(self, batch: Batch) -> None:
         """Copy the blocks of preempted requests to the host before anybody writes there, and of the returned back."""
@@ -147,7 +181,7 @@ class Engine:
             source = self.on_host.pop(request.id)
             self.cache.swap_in(self.pool.tables[request.id][: len(source)], source)
         for request in chain((c.request for c in batch.prefills), batch.decodes):
-            self.held[request.id] = list(self.pool.tables[request.id])
+            self.held[request.id] = self.pool.tables[request.id]  # who is sent away leaves the list itself behind
 
     # ------------------------------------------------------------ tensor parallelism: process 0 decides, all compute
 
