@@ -1,9 +1,10 @@
-"""Whole iterations as CUDA graphs: the plan, all layers and the likeliest tokens are one launch.
+"""Whole iterations as CUDA graphs: the plan and all layers are one launch, whatever is in the batch.
 
-    Step -> staged in pinned memory -> one copy up -> replay: plan from the lengths, layers, argmax -> tokens
+    Step -> staged in pinned memory -> one copy up -> replay: plan from the lengths, layers -> head and sampler
 
-Everything has the size of the next of a few: rows that are too many belong to no sequence, and their keys and values go
-to the spare block. A workspace plans on the GPU, so prompts and decodes may be in any mix.
+A workspace plans on the GPU, so prompts and decodes may be in any mix. Everything has the size of the next of a few:
+rows that are too many belong to no sequence, and their keys and values go to the spare block. The head is outside, for
+the rows that predict and no others: it is launched while the GPU is busy with the layers, and costs no wait.
 """
 
 from __future__ import annotations
@@ -82,13 +83,20 @@ class Captured:
     def _iteration(self) -> None:
         step = self.staged.device
         self.work.update(step.q_lens, step.kv_lens)
-        self.logits = self.model.forward(step, self.cache, self.attend)
-        self.tokens = self.logits.argmax(-1)
+        x, slots = self.model.embed(step.tokens), step.slots.long()
+        for i, (k_cache, v_cache) in enumerate(self.cache):
+            q = self.model.before(i, x, step.positions, slots, k_cache, v_cache)
+            x = self.model.after(i, x, self.attend(q, k_cache, v_cache))
+        self.x = x
+
+    def run(self, rows: int):
+        """Logits of the first `rows` that predict."""
+        self.replay()
+        return self.model.logits(self.x[self.staged.device.rows[:rows]])
 
 
 class Whole:
-    """The captured iterations of an engine, each made when first needed. `run` gives None for steps that are too
-    large."""
+    """The captured iterations of an engine, each made when first needed."""
 
     def __init__(self, model, cache):
         self.model, self.cache = model, cache
@@ -97,7 +105,7 @@ class Whole:
         self.pool = None  # of memory: iterations follow each other, so graphs may share it
 
     def ready(self, step: Step) -> Captured | None:
-        """The iteration of its size, with the step on its way up."""
+        """The iteration of its size, with the step on its way up; None if it is larger than all."""
         tokens = size_for(len(step.tokens), len(step.q_lens))
         if tokens is None:
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 from pod.serving.backends import backend
@@ -98,7 +99,7 @@ class Engine:
         self._broadcast(step)
         logits = self.run(step)
         requests = self.owners(batch)
-        tokens = self._drawn(logits, requests).tolist()  # the one copy to the host, and the one wait
+        tokens = self.sample(logits, requests).tolist()  # the one copy to the host, and the one wait
         for request, token in zip(requests, tokens, strict=True):
             self.texts[request.id].append(token)
             if token in self.stop:
@@ -119,35 +120,24 @@ class Engine:
         import torch
 
         with torch.inference_mode():
-            self._likeliest = None
             if self.whole and (captured := self.whole.ready(step)):
-                return self._replay(captured, len(step.rows))
+                return self._launch(partial(captured.run, len(step.rows)))
             device = step.to(self.model.device)
             self.attention.plan(step, device)
-            self.planned = self.clock.now
-            with self._meter or nullcontext():
-                if self.graphs and not step.chunks:
-                    logits = self.graphs.run(device)
-                else:
-                    logits = self.model.forward(device, self.cache, self.attention.run)
-            self.launched = self.clock.now
+            if self.graphs and not step.chunks:
+                logits = self._launch(partial(self.graphs.run, device))
+            else:
+                logits = self._launch(partial(self.model.forward, device, self.cache, self.attention.run))
             if not step.chunks and not self.whole:
                 self.attention.expect(step)
             return logits
 
-    def _replay(self, captured, rows: int):
+    def _launch(self, work: Callable):
         self.planned = self.clock.now
         with self._meter or nullcontext():
-            captured.replay()
+            out = work()
         self.launched = self.clock.now
-        self._likeliest = captured.tokens[:rows]
-        return captured.logits[:rows]
-
-    def _drawn(self, logits, requests: Sequence[Request]):
-        """A captured iteration has looked for the likeliest tokens itself."""
-        if self._likeliest is not None and self.sample is greedy:
-            return self._likeliest
-        return self.sample(logits, requests)
+        return out
 
     def warm(self, rows: int, tokens: int = 0) -> None:
         """Capture the graphs of up to `rows` decodes, and whole iterations of up to `tokens`, now, so that no measured
@@ -157,7 +147,7 @@ class Engine:
         with torch.inference_mode():
             if self.whole:
                 self.whole.warm(max(rows, tokens))
-            for padded in (r for r in GRAPH_ROWS if self.graphs and r < rows + 16):
+            for padded in (r for r in GRAPH_ROWS if self.graphs and rows and r < rows + 16):
                 self.graphs.recorded_for(padded)
 
     def _graphs(self, wanted: bool | str) -> tuple[Whole | None, Graphs | None]:
@@ -165,8 +155,8 @@ class Engine:
             raise ValueError(f"graphs: got {wanted!r}, allowed are True, False, None, {WHOLE!r} and {PIECES!r}")
         able = possible(self.attention, self.model)
         if wanted == WHOLE and not able:
-            raise ValueError(f"graphs: got {WHOLE!r}, allowed where our kernel plans on a GPU of compute capability 9.0 "
-                             f"are {PIECES!r}, True and False")  # fmt: skip
+            raise ValueError(f"graphs: got {WHOLE!r}, allowed without our kernel on a GPU of compute capability "
+                             f"9.0 are {PIECES!r}, True and False")  # fmt: skip
         whole = able and wanted in (True, WHOLE)
         return (Whole(self.model, self.cache), None) if whole else (None, Graphs(self) if wanted else None)
 
