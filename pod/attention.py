@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pod.batch import LONGEST, HybridBatch
 from pod.kernels import compiled, lean, sm80, sm90
 from pod.kernels.build import DTYPES, ahead
-from pod.kernels.launch import Plan, is_compiling
+from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
 from pod.schedule.binding import POLICIES
 
@@ -164,12 +164,8 @@ def hybrid_attention(
     """
     if not isinstance(plan, Plan):
         raise ValueError(f"plan: got {type(plan).__name__}, allowed is what pod.plan returns")
-    call = compiled.attention if is_compiling() else run
-    return call(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out)
-
-
-def run(q, k_cache, v_cache, plan: Plan, block_table, softmax_scale, causal, return_lse, trace, out):
-    """The checks, and the launch."""
+    if compiled.is_compiling():
+        return compiled.attention(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out)
     plan.allowed.check(q, k_cache, v_cache, block_table)
     if softmax_scale is not None:
         _check_scale(softmax_scale)

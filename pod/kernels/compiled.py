@@ -14,6 +14,11 @@ SCHEMA = ("(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? block_table, SymIn
 _numbers, _plans = count(), WeakValueDictionary()
 
 
+def is_compiling() -> bool:
+    """Torch's own, from the first plan on: every layer asks, so it is looked up once."""
+    return False
+
+
 def enrol(plan) -> int:
     """The number of a plan, for as long as it lives."""
     _operator()
@@ -39,17 +44,19 @@ def _operator():
     """Defined before any compiler looks: it could not follow that."""
     import torch
 
+    global is_compiling
+    is_compiling = torch.compiler.is_dynamo_compiling
     made = torch.library.custom_op("pod::attention", _run, mutates_args=("out",), schema=SCHEMA)
     made.register_fake(_fake)
     return made
 
 
 def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out):
-    from pod.attention import run
+    from pod.attention import hybrid_attention
 
     if (found := _plans.get(plan)) is None:
         raise RuntimeError("plan: got one that is gone, allowed is one that is kept as long as what was compiled")
-    made = run(q, k_cache, v_cache, found, block_table, softmax_scale, causal, return_lse, False, out)
+    made = hybrid_attention(q, k_cache, v_cache, found, block_table, softmax_scale, causal, return_lse, False, out)
     made, lse = made if return_lse else (made, _no_lse(q))
     return made if out is None else q.new_empty(0), lse
 

@@ -186,12 +186,6 @@ _first = threading.Lock()
 _staging_of = cache(Staging)
 
 
-def is_compiling() -> bool:
-    import torch
-
-    return torch.compiler.is_compiling()
-
-
 def is_capturing(stream) -> bool:
     import torch
 
