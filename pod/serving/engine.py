@@ -22,7 +22,7 @@ from pod.serving.model import Llama
 from pod.serving.request import Request
 from pod.serving.schedulers import SWAP, Batch, Scheduler
 from pod.serving.shapes import Shape
-from pod.serving.step import HEADER, Step, pack, predicting
+from pod.serving.step import HEADER, Arrays, Step, pack, predicting
 
 GRAPH_ROWS = (1, 2, 4, *range(8, 64, 8), *range(64, 257, 16))  # decode batches are padded to the next of these
 WHOLE, PIECES = "whole", "pieces"
@@ -85,6 +85,7 @@ class Engine:
         self.cache = self._everywhere(lambda: Cache(model, pool.num_blocks, pool.block_size, pool.swap_blocks))
         self.clock = WallClock()
         self.texts: dict[int, list[int]] = {}
+        self.tables = Arrays(pool.tables)
         self.held: dict[int, list[int]] = {}  # blocks of each request when it last ran
         self.on_host: dict[int, list[int]] = {}
         self.marks: list[tuple[float, float]] = []
@@ -95,7 +96,8 @@ class Engine:
     def submit(self, batch: Batch, event: Iteration) -> float:
         """Run one iteration; each request that gets a token finds it at the end of its text."""
         self._swap(batch)
-        step = pack(batch, self.texts, self.pool.tables, self.pool.block_size)
+        self.tables.sweep()
+        step = pack(batch, self.texts, self.tables, self.pool.block_size)
         self._broadcast(step)
         logits = self.run(step)
         requests = self.owners(batch)
