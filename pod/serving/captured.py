@@ -9,12 +9,13 @@ the rows that predict and no others: it is launched while the GPU is busy with t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from pod.serving.backends import Ours
-from pod.serving.step import Step
+from pod.serving.step import HEADER, Step
 
 LARGEST, MOST_SEQUENCES = 2048, 256
 SIZES = sorted({n for i in range(LARGEST.bit_length()) for n in (1 << i, 3 << i >> 1) if n <= LARGEST})  # and halves
@@ -44,10 +45,10 @@ class Staged:
     def __init__(self, size: Size, spare_slot: int, device):
         import torch
 
-        ends = 5 + 3 * size.sequences + 3 * size.tokens + size.sequences * size.width
+        ints = HEADER + 3 * (size.sequences + size.tokens) + size.sequences * size.width
         self.spare = spare_slot
-        self.pinned = torch.zeros(ends, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self.there = torch.zeros(ends, dtype=torch.int32, device=device)
+        self.pinned = torch.zeros(ints, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.there = torch.zeros(ints, dtype=torch.int32, device=device)
         self.host, self.device = Step.view(self.pinned.numpy(), size.header), Step.view(self.there, size.header)
 
     def fill(self, step: Step) -> None:
@@ -76,7 +77,7 @@ class Captured:
         self.staged = Staged(size, cache.spare_slot, model.device)
         shape = (size.tokens, model.q_heads, model.shape.head_dim)
         self.attended = torch.zeros(shape, dtype=model.dtype, device=model.device)  # no NaN in rows that nobody has
-        self.attend = lambda *qkv: attend(*qkv, work, self.staged.device.table, out=self.attended)
+        self.attend = partial(attend, work=work, table=self.staged.device.table, out=self.attended)
         self.staged.fill(self.staged.alone(cache.block_size))
         self.replay = capture(self._iteration)
 
@@ -133,7 +134,8 @@ class Whole:
         return workspace(size.tokens, size.sequences, self.longest, *heads, self.cache.block_size, model.dtype,
                          model.device)  # fmt: skip
 
-    def _attend(self, q, k_cache, v_cache, work, table, out):
+    @staticmethod  # what is captured must not keep the whole alive, and with it the cache
+    def _attend(q, k_cache, v_cache, work, table, out):
         from pod.attention import hybrid_attention
 
         return hybrid_attention(q, k_cache, v_cache, work, table, out=out)

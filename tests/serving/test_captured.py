@@ -1,5 +1,8 @@
 """Iterations of padded sizes through the code that captures them, with a replay that computes everything anew."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -40,7 +43,8 @@ class Replayed(Whole):
         iteration()
         return iteration
 
-    def _attend(self, q, k_cache, v_cache, work, table, out):
+    @staticmethod
+    def _attend(q, k_cache, v_cache, work, table, out):
         count = int(work.lens[0].count_nonzero())
         rows = int(work.lens[0].sum())
         some = Step(None, 0, *(x[:count] for x in work.lens), None, None, None, None, table[:count])
@@ -166,3 +170,17 @@ def test_graphs_that_are_not_possible_are_refused():
         with pytest.raises(ValueError, match="^graphs: got .*, allowed"):
             Engine(tiny(), pool, graphs=graphs)
     assert PIECES != WHOLE and Engine(tiny(), pool).whole is None and isinstance(Engine(tiny(), pool).cache, Cache)
+
+
+def test_an_engine_that_is_dropped_leaves_no_cache_behind(monkeypatch):
+    """At once: the next one may need its memory, and a walk over all objects may be far."""
+    kept = type("Kept", (Replayed,), {"_capture": lambda self, iteration: iteration() or len})  # as a graph: of nobody
+    monkeypatch.setattr(engine_module, "possible", lambda attention, model: True)
+    monkeypatch.setattr(engine_module, "Whole", kept)
+    engine = Engine(tiny(), WAYS["vllm"]().pool, graphs=True)
+    engine.warm(4)
+    cache = weakref.ref(engine.cache)
+    gc.disable()
+    del engine
+    gc.enable()
+    assert cache() is None
