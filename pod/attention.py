@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, TypeAlias
 
 from pod.batch import LONGEST, HybridBatch
-from pod.kernels import lean, sm80, sm90
+from pod.kernels import compiled, lean, sm80, sm90
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
@@ -158,9 +158,14 @@ def hybrid_attention(
     only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
     Otherwise a page that is not there reads as some other page of the pool, or as zeros, and never from outside it.
     NaN and inf spread as in any attention: to all rows that see them.
+
+    Inside torch.compile it is one opaque operator, also with fullgraph=True, and a workspace whose lengths change
+    compiles nothing anew: update it outside. Keep the plan as long as what was compiled; there is no trace.
     """
     if not isinstance(plan, Plan):
         raise ValueError(f"plan: got {type(plan).__name__}, allowed is what pod.plan returns")
+    if compiled.is_compiling():
+        return compiled.attention(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out)
     plan.allowed.check(q, k_cache, v_cache, block_table)
     if softmax_scale is not None:
         _check_scale(softmax_scale)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pod.batch import HybridBatch
-from pod.kernels import build
+from pod.kernels import build, compiled
 from pod.kernels.allowed import Allowed
 from pod.schedule.work import Schedule
 
@@ -210,6 +210,7 @@ class Plan:
     kernel: Kernel
     decide: Callable[..., Schedule]  # of a mask: decide(causal=True)
     allowed: Allowed = field(init=False)
+    number: int = field(init=False)
     _placed: dict[bool, Placed] = field(default_factory=dict, init=False)
     _operators: dict[tuple, Callable] = field(default_factory=dict, init=False)
     _placing: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -217,6 +218,7 @@ class Plan:
     def __post_init__(self):
         self.masks = max(self.batch.q_lens) > 1  # a single query sees all keys under either mask
         self.allowed = Allowed(self.batch, self.device, self.kernel.check_layout)
+        self.number = compiled.enrol(self)
         self.placed()
 
     def __repr__(self) -> str:

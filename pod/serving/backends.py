@@ -86,6 +86,7 @@ class Ours(Backend):
     def __init__(self, method: str, q_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype, device):
         import pod
 
+        self.method = method
         self.heads, self.options = (q_heads, kv_heads, head_dim), (block_size, dtype, device, method)
         pod.build(*self.heads, *self.options)
         self.lengths, self.made = None, None  # of the newest plan

@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 from pod.serving.backends import backend
 from pod.serving.blocks import PagedPool
+from pod.serving.captured import Whole, possible
 from pod.serving.events import Iteration, Log
 from pod.serving.loop import WallClock, serve
 from pod.serving.model import Llama
 from pod.serving.request import Request
 from pod.serving.schedulers import SWAP, Batch, Scheduler
 from pod.serving.shapes import Shape
-from pod.serving.step import HEADER, Step, pack, predicting
+from pod.serving.step import HEADER, Arrays, Step, pack, predicting
 
 GRAPH_ROWS = (1, 2, 4, *range(8, 64, 8), *range(64, 257, 16))  # decode batches are padded to the next of these
+WHOLE, PIECES = "whole", "pieces"
 
 
 def greedy(logits, requests: Sequence[Request]):
@@ -67,30 +70,34 @@ class Engine:
     """Runs batches on a model. Times are those of `clock`, which the loop must share.
 
     `texts` holds all tokens of each request, prompt first. `stop` are the tokens that end an answer early. `marks` has,
-    for every iteration, when the host had planned it and when it had launched everything and began to wait.
+    for every iteration, when the host had planned it and when it had launched everything and began to wait. `graphs`
+    are of whole iterations (WHOLE) where our kernel plans on the GPU, elsewhere of the pieces between the attentions of
+    decodes alone (PIECES); None uses them on a GPU, False nowhere.
     """
 
     owners = staticmethod(predicting)  # whose is each row of the logits
 
     def __init__(self, model: Llama, pool: PagedPool, attention: str = "auto", sample: Callable = greedy,
-                 stop: Sequence[int] = (), graphs: bool | None = None):  # fmt: skip
+                 stop: Sequence[int] = (), graphs: bool | str | None = None):  # fmt: skip
         self.model, self.pool, self.sample, self.stop = model, pool, sample, frozenset(stop)
         self.attention = backend(attention, model.q_heads, model.kv_heads, model.shape.head_dim, pool.block_size,
                                  model.dtype, model.device)  # fmt: skip
         self.cache = self._everywhere(lambda: Cache(model, pool.num_blocks, pool.block_size, pool.swap_blocks))
         self.clock = WallClock()
         self.texts: dict[int, list[int]] = {}
+        self.tables = Arrays(pool.tables)
         self.held: dict[int, list[int]] = {}  # blocks of each request when it last ran
         self.on_host: dict[int, list[int]] = {}
         self.marks: list[tuple[float, float]] = []
         on_gpu = model.device.type == "cuda"
-        self.graphs = Graphs(self) if (on_gpu if graphs is None else graphs) else None
+        self.whole, self.graphs = self._graphs(on_gpu if graphs is None else graphs)
         self._meter = Meter() if on_gpu else None
 
     def submit(self, batch: Batch, event: Iteration) -> float:
         """Run one iteration; each request that gets a token finds it at the end of its text."""
         self._swap(batch)
-        step = pack(batch, self.texts, self.pool.tables, self.pool.block_size)
+        self.tables.sweep()
+        step = pack(batch, self.texts, self.tables, self.pool.block_size)
         self._broadcast(step)
         logits = self.run(step)
         requests = self.owners(batch)
@@ -115,26 +122,45 @@ class Engine:
         import torch
 
         with torch.inference_mode():
+            if self.whole and (captured := self.whole.ready(step)):
+                return self._launch(partial(captured.run, len(step.rows)))
             device = step.to(self.model.device)
             self.attention.plan(step, device)
-            self.planned = self.clock.now
-            with self._meter or nullcontext():
-                if self.graphs and not step.chunks:
-                    logits = self.graphs.run(device)
-                else:
-                    logits = self.model.forward(device, self.cache, self.attention.run)
-            self.launched = self.clock.now
-            if not step.chunks:
+            if self.graphs and not step.chunks:
+                logits = self._launch(partial(self.graphs.run, device))
+            else:
+                logits = self._launch(partial(self.model.forward, device, self.cache, self.attention.run))
+            if not step.chunks and not self.whole:
                 self.attention.expect(step)
             return logits
 
-    def warm(self, rows: int) -> None:
-        """Capture the graphs of up to `rows` decodes now, so that no measured iteration has to."""
+    def _launch(self, work: Callable):
+        self.planned = self.clock.now
+        with self._meter or nullcontext():
+            out = work()
+        self.launched = self.clock.now
+        return out
+
+    def warm(self, rows: int, tokens: int = 0) -> None:
+        """Capture the graphs of up to `rows` decodes, and whole iterations of up to `tokens`, now, so that no measured
+        iteration has to."""
         import torch
 
         with torch.inference_mode():
-            for padded in (r for r in GRAPH_ROWS if self.graphs and r < rows + 16):
+            if self.whole:
+                self.whole.warm(max(rows, tokens))
+            for padded in (r for r in GRAPH_ROWS if self.graphs and rows and r < rows + 16):
                 self.graphs.recorded_for(padded)
+
+    def _graphs(self, wanted: bool | str) -> tuple[Whole | None, Graphs | None]:
+        if wanted not in (True, False, WHOLE, PIECES):
+            raise ValueError(f"graphs: got {wanted!r}, allowed are True, False, None, {WHOLE!r} and {PIECES!r}")
+        able = possible(self.attention, self.model)
+        if wanted == WHOLE and not able:
+            raise ValueError(f"graphs: got {WHOLE!r}, allowed without our kernel on a GPU of compute capability "
+                             f"9.0 are {PIECES!r}, True and False")  # fmt: skip
+        whole = able and wanted in (True, WHOLE)
+        return (Whole(self.model, self.cache), None) if whole else (None, Graphs(self) if wanted else None)
 
     def _swap(self, batch: Batch) -> None:
         """Copy the blocks of preempted requests to the host before anybody writes there, and of the returned back."""
@@ -147,7 +173,7 @@ class Engine:
             source = self.on_host.pop(request.id)
             self.cache.swap_in(self.pool.tables[request.id][: len(source)], source)
         for request in chain((c.request for c in batch.prefills), batch.decodes):
-            self.held[request.id] = list(self.pool.tables[request.id])
+            self.held[request.id] = self.pool.tables[request.id]  # who is sent away leaves the list itself behind
 
     # ------------------------------------------------------------ tensor parallelism: process 0 decides, all compute
 

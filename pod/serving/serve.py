@@ -102,7 +102,7 @@ def start(args: argparse.Namespace, device: str, dtype):
     share = args.memory or (0.8 if model.device.type == "cuda" else 0.2)
     pool = PagedPool(args.pages or pages(model, args.block_size, args.batch, share), args.block_size)
     engine = Engine(model, pool, args.attention, stop=file.stops)
-    engine.warm(args.batch)
+    engine.warm(args.batch, args.chunk)
     return Service(engine, Sarathi(pool, args.batch, chunk=args.chunk), file.piece, args.waiting), file
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from pod.serving.schedulers import Batch
 
+NOTHING = np.zeros(0, np.int32)
 HEADER = 5  # sequences, tokens, prefill chunks, rows that predict, width of the block table
 
 
@@ -71,6 +72,28 @@ def pack(batch: Batch, texts: Mapping[int, Sequence[int]], tables: Mapping[int, 
     header = [len(parts), len(tokens), len(batch.prefills), len(rows), table.shape[1]]
     fields = [header, q_lens, starts + q_lens, tokens, positions, slots, rows, table.ravel()]
     return Step.view(np.concatenate([np.asarray(field, np.int32) for field in fields]), header)
+
+
+class Arrays:
+    """Block tables as arrays: to read the lists anew would cost a millisecond where pages are small. A list that
+    belongs to the same request as before has only grown."""
+
+    def __init__(self, tables: Mapping[int, list[int]]):
+        self.tables, self._known = tables, {}
+
+    def __getitem__(self, id_: int) -> np.ndarray:
+        blocks = self.tables[id_]
+        of, row = self._known.get(id_, (None, NOTHING))
+        row = row if of is blocks else NOTHING
+        if len(row) != len(blocks):
+            row = np.concatenate([row, np.array(blocks[len(row) :], np.int32)])
+            self._known[id_] = blocks, row
+        return row
+
+    def sweep(self) -> None:
+        """Forget who is gone, now and then."""
+        if len(self._known) > 2 * len(self.tables) + 64:
+            self._known = {id_: known for id_, known in self._known.items() if id_ in self.tables}
 
 
 def _table(tables: Sequence[Sequence[int]]) -> np.ndarray:

@@ -22,7 +22,7 @@ from pod.serving.model import Group, Llama, random_weights
 from pod.serving.request import Request
 from pod.serving.schedulers import SCHEDULERS, SWAP, VLLM, Batch, Chunk, Orca, Sarathi, SarathiV1, Scheduler, Static
 from pod.serving.shapes import Shape
-from pod.serving.step import pack, predicting
+from pod.serving.step import Arrays, pack, predicting
 from pod.simulate import windows
 
 TINY = Shape("tiny", "Tiny", layers=2, hidden=64, q_heads=4, kv_heads=2, head_dim=16, ffn=96, vocab=96, context=128)
@@ -164,6 +164,26 @@ def test_a_batch_is_read_off_its_own_rows():
     assert step.rows.tolist() == [6, 7] and [r.id for r in predicting(batch)] == [1, 2]
     assert step.tokens.tolist() == [0, 1, 2, 3, 7, 8, 9, 6] and step.positions.tolist() == [0, 1, 2, 3, 0, 1, 2, 5]
     assert step.slots.tolist() == [0, 1, 2, 3, 8, 9, 10, 17]
+
+
+def test_tables_that_are_kept_as_arrays_follow_their_lists():
+    """Who grows, comes back with other blocks, or was somebody else under the same number."""
+    lists, random = {}, np.random.default_rng(0)
+    arrays = Arrays(lists)
+    for turn in range(2000):
+        id_, what = int(random.integers(0, 9)), random.random()
+        if id_ not in lists or what < 0.1:
+            lists[id_] = random.integers(0, 99, random.integers(0, 5)).tolist()
+        elif what < 0.2:
+            del lists[id_]
+        else:
+            lists[id_].append(turn)
+        assert all(arrays[i].tolist() == blocks and arrays[i].dtype == np.int32 for i, blocks in lists.items())
+    for id_ in range(1000):
+        lists.clear()
+        lists[id_] = [id_]
+        arrays.sweep()
+        assert arrays[id_].tolist() == [id_] and len(arrays._known) < 70
 
 
 def test_the_next_plan_is_made_ahead_and_used_only_if_it_fits(monkeypatch):

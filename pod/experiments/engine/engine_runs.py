@@ -74,11 +74,10 @@ def _run(run: str) -> list[dict]:
     return rows
 
 
-def ready(load: Load, attention: str):
+def ready(load: Load, attention: str, graphs: bool | str | None = None):
     """An engine in which everything has run once, and the scheduler of the run. The clock starts."""
-    engine = Engine(_model(load.model), load.pool(), attention)
-    if load.qps:
-        engine.warm(96)
+    engine = Engine(_model(load.model), load.pool(), attention, graphs=graphs)
+    engine.warm(96 if load.qps else 0, load.chunk)
     return engine, prepare(engine, load)
 
 

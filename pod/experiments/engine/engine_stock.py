@@ -76,7 +76,7 @@ def _ours(budget: int):
     blocks = sum(-(-(len(prompt) + OUTPUT) // windows.PAGE) + 1 for prompt in _prompts())
     pool = PagedPool(blocks, windows.PAGE)
     engine = Engine(engine_runs._model(MODEL), pool)
-    engine.warm(REQUESTS)
+    engine.warm(REQUESTS, budget)
     answer(engine, Sarathi(pool, REQUESTS, chunk=budget), _prompts()[:2], 4)
     answers, log = answer(engine, Sarathi(pool, REQUESTS, chunk=budget, max_prefills=REQUESTS), _prompts(), OUTPUT)
     ids, out = token_times(log)

@@ -15,6 +15,7 @@ from pod.data import read
 from pod.experiments.engine.engine_runs import ready
 from pod.lab.figure import Figure
 from pod.lab.show.engine import timeline
+from pod.serving.engine import PIECES
 from pod.serving.loop import serve
 from pod.simulate.windows import LOADS, Enough, K, Load, Window
 
@@ -112,7 +113,7 @@ def _timeline(name: str) -> dict:
     import torch
 
     run = RUNS[name]
-    engine, scheduler = ready(run.load, run.attention)
+    engine, scheduler = ready(run.load, run.attention, PIECES)  # between which a stopwatch can stand
     watch = Stopwatch(engine.clock)
     watch.on(engine, run)
     events, notes = _serve(run, engine, scheduler, watch)

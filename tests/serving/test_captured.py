@@ -1,0 +1,186 @@
+"""Iterations of padded sizes through the code that captures them, with a replay that computes everything anew."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from test_engine import OUTPUT, PROMPTS, TIGHT, WAYS, tiny
+
+from pod.serving import captured
+from pod.serving import engine as engine_module
+from pod.serving.backends import Sdpa
+from pod.serving.captured import LARGEST, MOST_SEQUENCES, SIZES, Size, Staged, Whole, size_for
+from pod.serving.engine import PIECES, WHOLE, Cache, Engine, answer
+from pod.serving.schedulers import VLLM
+from pod.serving.step import Step
+
+
+class Work:
+    """A workspace that only remembers: lengths where the GPU would read them."""
+
+    def update(self, *lens) -> None:
+        self.lens = lens
+
+
+class Replayed(Whole):
+    """Whole iterations without a GPU. `ran` are their sizes, in order."""
+
+    def __init__(self, *of):
+        super().__init__(*of)
+        self.ran = []
+
+    def ready(self, step):
+        made = super().ready(step)
+        self.ran.append((len(step.tokens), made and len(made.staged.device.tokens)))
+        return made
+
+    def _workspace(self, size):
+        return Work()
+
+    def _capture(self, iteration):
+        iteration()
+        return iteration
+
+    @staticmethod
+    def _attend(q, k_cache, v_cache, work, table, out):
+        count = int(work.lens[0].count_nonzero())
+        rows = int(work.lens[0].sum())
+        some = Step(None, 0, *(x[:count] for x in work.lens), None, None, None, None, table[:count])
+        sdpa = Sdpa()
+        sdpa.plan(some, some)
+        out[:rows] = sdpa.run(q[:rows], k_cache, v_cache)
+        return out
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    monkeypatch.setattr(engine_module, "possible", lambda attention, model: True)
+    monkeypatch.setattr(engine_module, "Whole", Replayed)
+
+
+@pytest.mark.parametrize("way", ["vllm", "sarathi, chunk 7", "sarathi, all at once", *TIGHT])
+def test_padding_changes_no_token(way, replayed, monkeypatch):
+    """Arrivals, chunks, decodes and preemptions, each iteration once padded and once as it is."""
+    monkeypatch.setattr(captured, "SIZES", [3, 5, 11, 40, 200])
+    make = (WAYS | TIGHT)[way]
+    scheduler = make()
+    eager = Engine(tiny(), scheduler.pool, graphs=False)
+    want, _ = answer(eager, scheduler, PROMPTS, OUTPUT)
+    scheduler = make()
+    engine = Engine(tiny(), scheduler.pool, graphs=True)
+    got, log = answer(engine, scheduler, PROMPTS, OUTPUT)
+    assert [a.tokens for a in got] == [a.tokens for a in want]
+    assert [tokens for tokens, _ in engine.whole.ran] == [e.tokens for e in log.iterations]
+    assert any(tokens < padded for tokens, padded in engine.whole.ran), "nothing was padded"
+    assert len(engine.marks) == len(log.iterations)
+
+
+def test_a_sampler_of_the_callers_gets_the_logits_of_those_who_predict(replayed):
+    seen, pools = [], [WAYS["sarathi, chunk 7"]() for _ in range(2)]
+
+    def second(logits, requests):
+        seen.append(logits.shape[0] == len(requests))
+        return logits.topk(2).indices[:, 1]
+
+    wanted, got = ([a.tokens for a in answer(Engine(tiny(), s.pool, sample=second, graphs=g), s, PROMPTS, OUTPUT)[0]]
+                   for s, g in zip(pools, (False, True), strict=True))  # fmt: skip
+    assert got == wanted and all(seen)
+
+
+def test_rows_of_padding_write_to_the_spare_block_alone(replayed):
+    scheduler = WAYS["vllm"]()
+    engine = Engine(tiny(), scheduler.pool, graphs=True)
+    data = engine.cache.data
+    data.fill_(5.0)
+    engine.whole.captured_for(24)  # its first run is on the spare block as well
+    assert bool((data[:, :, :-1] == 5.0).all()) and not bool((data[:, :, -1] == 5.0).all())
+    step = some_step(engine.pool.block_size)
+    with torch.inference_mode():
+        assert engine.whole.ready(step) is engine.whole.captured_for(16)
+        logits = engine.whole.captured_for(16).run(5)
+    written = (data[0, 0, :-1] != 5.0).any(-1).any(-1).flatten().nonzero()[:, 0]
+    assert written.tolist() == sorted(step.slots.tolist()) and logits.shape == (5, 96) and bool(logits.isfinite().all())
+
+
+def some_step(block: int) -> Step:
+    """A chunk of 9 tokens over 5 and 4 decodes of 3, in blocks 1 to 8."""
+    q_lens, kv_lens = [9, 1, 1, 1, 1], [14, 3, 3, 3, 3]
+    positions = [*range(5, 14), 2, 2, 2, 2]
+    table = np.zeros((5, 4), np.int32)
+    table[0], table[1:, 0] = [1, 2, 3, 4], [5, 6, 7, 8]
+    owner = np.repeat(np.arange(5), q_lens)
+    slots = table[owner, np.array(positions) // block] * block + np.array(positions) % block
+    fields = (q_lens, kv_lens, range(13), positions, slots, [8, 9, 10, 11, 12])
+    return Step(None, 1, *(np.array(x, np.int32) for x in fields), table)
+
+
+def test_what_is_staged_is_the_step_and_nothing_of_the_one_before():
+    staged, size = Staged(Size(16, 16, 7), 99, torch.device("cpu")), (16, 16, 7)
+    staged.pinned.fill_(77)
+    step = some_step(4)
+    staged.fill(step)
+    for name, fill in (("q_lens", 0), ("kv_lens", 0), ("tokens", 0), ("positions", 0), ("slots", 99), ("rows", 0)):
+        got, new = getattr(staged.device, name).tolist(), getattr(step, name).tolist()
+        assert got == new + [fill] * (16 - len(new)), name
+    assert staged.device.table.shape == size[1:] and staged.device.table[:5, :4].tolist() == step.table.tolist()
+    assert staged.device.q_lens.data_ptr() == staged.there[5:].data_ptr(), "of one copy"
+
+
+@pytest.mark.parametrize("tokens, sequences, padded", [
+    (1, 1, 1), (2, 2, 2), (5, 5, 6), (7, 1, 8), (9, 9, 12), (13, 2, 16), (57, 57, 64), (65, 65, 96), (1024, 58, 1024),
+    (1025, 58, 1536), (2048, 256, 2048), (2049, 1, None), (300, 257, None),
+])  # fmt: skip
+def test_sizes_are_powers_of_two_and_the_halves_between(tokens, sequences, padded):
+    assert size_for(tokens, sequences) == padded
+    assert padded is None or tokens <= padded < 2 * tokens
+
+
+def test_every_size_has_room_for_as_many_sequences_as_it_is_chosen_for():
+    assert SIZES[0] == 1 and SIZES[-1] == LARGEST and len(SIZES) == 22
+    for tokens in range(1, LARGEST + 1):
+        for sequences in {min(tokens, MOST_SEQUENCES), 1}:
+            assert min(size_for(tokens, sequences), MOST_SEQUENCES) >= sequences
+
+
+def test_what_is_too_large_runs_as_it_is(replayed, monkeypatch):
+    monkeypatch.setattr(captured, "SIZES", [1, 2, 3, 4])
+    scheduler = WAYS["sarathi, chunk 7"]()
+    engine = Engine(tiny(), scheduler.pool, graphs=True)
+    want = WAYS["sarathi, chunk 7"]()
+    wanted, _ = answer(Engine(tiny(), want.pool, graphs=False), want, PROMPTS, OUTPUT)
+    got, _ = answer(engine, scheduler, PROMPTS, OUTPUT)
+    assert [a.tokens for a in got] == [a.tokens for a in wanted]
+    assert {padded for _, padded in engine.whole.ran} == {1, 2, 3, 4, None}
+
+
+def test_warming_makes_all_sizes_up_to_the_budget(replayed):
+    scheduler = WAYS["vllm"]()
+    engine = Engine(tiny(), scheduler.pool, graphs=True)
+    engine.warm(5, 20)
+    assert list(engine.whole.made) == [24, 16, 12, 8, 6, 4, 3, 2, 1]
+    engine.warm(1, 10**6)
+    assert sorted(engine.whole.made) == SIZES
+
+
+def test_graphs_that_are_not_possible_are_refused():
+    pool = VLLM(WAYS["vllm"]().pool, 1).pool
+    for graphs in (WHOLE, "all", 3):
+        with pytest.raises(ValueError, match="^graphs: got .*, allowed"):
+            Engine(tiny(), pool, graphs=graphs)
+    assert PIECES != WHOLE and Engine(tiny(), pool).whole is None and isinstance(Engine(tiny(), pool).cache, Cache)
+
+
+def test_an_engine_that_is_dropped_leaves_no_cache_behind(monkeypatch):
+    """At once: the next one may need its memory, and a walk over all objects may be far."""
+    kept = type("Kept", (Replayed,), {"_capture": lambda self, iteration: iteration() or len})  # as a graph: of nobody
+    monkeypatch.setattr(engine_module, "possible", lambda attention, model: True)
+    monkeypatch.setattr(engine_module, "Whole", kept)
+    engine = Engine(tiny(), WAYS["vllm"]().pool, graphs=True)
+    engine.warm(4)
+    cache = weakref.ref(engine.cache)
+    gc.disable()
+    del engine
+    gc.enable()
+    assert cache() is None
