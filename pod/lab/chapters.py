@@ -56,6 +56,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
     ),
     "Beyond the paper": (Chapter("16_pod_on_hopper", 45, "And on today's GPU?"),),
     "With your own hands": (Chapter("17_first_kernels", 35, "What does one thread do, and who waits for whom?"),),
+    "The last roof": (Chapter("18_joules", 30, "What is a joule spent on?"),),
 }
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
 

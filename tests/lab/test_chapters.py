@@ -6,7 +6,7 @@ from pod.lab import chapters, notebooks
 
 
 def test_chapters_are_numbered_in_order():
-    assert [c.name[:3] for c in chapters.CHAPTERS] == [f"{i:02d}_" for i in range(18)]
+    assert [c.name[:3] for c in chapters.CHAPTERS] == [f"{i:02d}_" for i in range(19)]
 
 
 def test_names_are_spelled_as_people_do():

@@ -20,7 +20,7 @@ from pod.simulate.joules import Prices, Spent, Work
 FIGURE = Figure(
     id="joules-model",
     title=f"Back to back on {a_card()}, the joules of a batch set its time, and half of them move bytes",
-    chapter="16",
+    chapter="18",
     method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "
     "learnt from every other batch. Seen: milliseconds of a batch repeated for 1.5 s. bf16.",
     data=("joules-prices", "hopper-peers"),

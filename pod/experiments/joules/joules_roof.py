@@ -17,7 +17,7 @@ from pod.simulate.joules import Work
 FIGURE = Figure(
     id="joules-roof",
     title=f"The roof of joules on {a_card()}: no batch is repeated faster than the power limit pays for",
-    chapter="16",
+    chapter="18",
     method="Hybrid batches of one chunk and more and more decodes, from counted work and the prices learnt for "
     "joules-model, at the median clock seen. Dots: eleven batches, FLOPs that attention needs, bf16.",
     data=("joules-prices", "hopper-peers"),

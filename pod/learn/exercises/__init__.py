@@ -18,4 +18,5 @@ CHAPTERS = (  # the modules here
     "profiling_an_engine",
     "pod_on_hopper",
     "first_kernels",
+    "joules",
 )
