@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pod.batch import LONGEST, HybridBatch
 from pod.kernels import compiled, lean, sm80, sm90
+from pod.kernels.allowed import check_out
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
@@ -175,21 +176,11 @@ def hybrid_attention(
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {flag!r}, allowed are True and False")
     if out is not None:
-        _check_out(out, q)
+        check_out(out, q)
     return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out)
 
 
 # ---------------------------------------------------------------- checks
-
-
-def _check_out(out, q) -> None:
-    if getattr(out, "shape", None) != q.shape or out.dtype != q.dtype or out.device != q.device:
-        got = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
-        raise ValueError(f"out: got {got}, allowed is what q has, {q.dtype} of shape {tuple(q.shape)} on {q.device}")
-    if not out.is_contiguous() or out.data_ptr() % 16:
-        raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")
-    if out.requires_grad:
-        raise ValueError("out: got a tensor that requires a gradient, allowed is inference")
 
 
 def _check_scale(scale) -> None:

@@ -85,6 +85,16 @@ class Allowed:
                              f"{(self.sequences, self.most_pages)}")  # fmt: skip
 
 
+def check_out(out, q) -> None:
+    if getattr(out, "shape", None) != q.shape or out.dtype != q.dtype or out.device != q.device:
+        got = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
+        raise ValueError(f"out: got {got}, allowed is what q has, {q.dtype} of shape {tuple(q.shape)} on {q.device}")
+    if not out.is_contiguous() or out.data_ptr() % 16:
+        raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")
+    if out.requires_grad:
+        raise ValueError("out: got a tensor that requires a gradient, allowed is inference")
+
+
 def _check_is_tensor(name: str, x) -> None:
     import torch
 

@@ -9,6 +9,8 @@ from functools import cache
 from itertools import count
 from weakref import WeakValueDictionary
 
+from pod.kernels.allowed import check_out
+
 SCHEMA = ("(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? block_table, SymInt plan, float? softmax_scale, "
           "bool? causal, bool return_lse, Tensor(a!)? out) -> (Tensor, Tensor)")  # fmt: skip
 _numbers, _plans = count(), WeakValueDictionary()
@@ -52,11 +54,12 @@ def _operator():
 
 
 def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out):
-    from pod.attention import hybrid_attention
-
     if (found := _plans.get(plan)) is None:
         raise RuntimeError("plan: got one that is gone, allowed is one that is kept as long as what was compiled")
-    made = hybrid_attention(q, k_cache, v_cache, found, block_table, softmax_scale, causal, return_lse, False, out)
+    found.allowed.check(q, k_cache, v_cache, block_table)
+    if out is not None:
+        check_out(out, q)
+    made = found.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, False, out)
     made, lse = made if return_lse else (made, _no_lse(q))
     return made if out is None else q.new_empty(0), lse
 
