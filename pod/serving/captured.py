@@ -157,9 +157,10 @@ class Whole:
 
 
 def possible(attention, model) -> bool:
-    """Whether our kernel may plan by itself for this model, where it runs."""
+    """Whether our kernel may plan by itself for this model, where it runs. Several GPUs meet in every layer, which
+    nobody has tried inside a graph."""
     from pod.kernels import sm90
 
-    if not isinstance(attention, Ours) or attention.method not in ("auto", "hopper"):
+    if not isinstance(attention, Ours) or attention.method not in ("auto", "hopper") or model.group.size > 1:
         return False
     return model.device.type == "cuda" and sm90.available(model.device)

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from test_engine import OUTPUT, PROMPTS, TIGHT, WAYS, tiny
 
 from pod.serving import captured
 from pod.serving import engine as engine_module
-from pod.serving.backends import Sdpa
+from pod.serving.backends import Ours, Sdpa
 from pod.serving.captured import LARGEST, MOST_SEQUENCES, SIZES, Size, Staged, Whole, size_for
 from pod.serving.engine import PIECES, WHOLE, Cache, Engine, answer
 from pod.serving.schedulers import VLLM
@@ -170,6 +171,17 @@ def test_graphs_that_are_not_possible_are_refused():
         with pytest.raises(ValueError, match="^graphs: got .*, allowed"):
             Engine(tiny(), pool, graphs=graphs)
     assert PIECES != WHOLE and Engine(tiny(), pool).whole is None and isinstance(Engine(tiny(), pool).cache, Cache)
+
+
+@pytest.mark.parametrize(
+    "gpus, method, able", [(1, "auto", True), (1, "hopper", True), (2, "auto", False), (1, "pod", False)]
+)
+def test_whole_iterations_are_for_our_kernel_on_one_hopper_gpu(monkeypatch, gpus, method, able):
+    monkeypatch.setattr("pod.kernels.sm90.available", lambda device: True)
+    model = SimpleNamespace(device=torch.device("cuda"), group=SimpleNamespace(size=gpus))
+    attention = object.__new__(Ours)
+    attention.method = method
+    assert captured.possible(attention, model) is able and not captured.possible(Sdpa, model)
 
 
 def test_an_engine_that_is_dropped_leaves_no_cache_behind(monkeypatch):
