@@ -204,9 +204,10 @@ def check_room(limits: Limits) -> None:
     if bytes_ > MOST_SMEM:
         raise ValueError(f"workspace: got {limits.sequences} sequences and {limits.tokens} tokens, allowed are fewer: "
                          "their plan would not fit into shared memory")  # fmt: skip
-    if limits.sequences * (limits.kv_len // PERSISTENT.decode_keys + limits.pad + 1) * limits.num_kv_heads >= 1 << 31:
-        raise ValueError(f"workspace: got {limits.sequences} sequences of up to {limits.kv_len} tokens with "
-                         f"{limits.num_kv_heads} KV heads, allowed are {(1 << 31) - 1} tiles in all")  # fmt: skip
+    tiles = limits.sequences * (limits.kv_len // PERSISTENT.decode_keys + limits.pad + 1) * limits.num_kv_heads
+    if max(tiles, limits.sequences * limits.tokens) >= 1 << 31:  # whatever lengths come, sums of them fit 32 bits
+        raise ValueError(f"workspace: got {limits.tokens} tokens of {limits.sequences} sequences of up to "
+                         f"{limits.kv_len}, allowed are fewer: sums of lengths would not fit 32 bits")  # fmt: skip
 
 
 def make_workspace(batch: HybridBatch, device, draft: int, sm_margin: int) -> Workspace:

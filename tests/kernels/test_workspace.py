@@ -85,3 +85,48 @@ def test_the_device_makes_the_lists_that_python_specifies(tenth):
     draw = random.Random(tenth)
     for _ in range(BATCHES // 10):
         check(*a_case(draw))
+
+
+def test_lengths_over_the_limits_are_cut_off():
+    """Whatever stands in the lengths: what is planned is what Python plans for what is left of them."""
+    draw = random.Random(11)
+    fullest = workspace.fullest(900, 12, 3000, num_q_heads=8, num_kv_heads=2, head_dim=128)
+    roles, pack = workspace.roles_for(4, 1), workspace.pack_for(fullest)
+    limits = workspace.limits(fullest, 16, roles, pack)._replace(ctas=2, threads=THREADS)
+    for _ in range(60):
+        lens = [[draw.choice((-(2**31), -1, 0, 1, 2, 400, 5000, 2**31 - 1)) for _ in range(12)] for _ in "qk"]
+        left, q_lens, kv_lens = limits.tokens, [], []
+        for q, kv in zip(*lens, strict=True):
+            first = max(0, min(q, limits.tokens, limits.kv_len))
+            kv_lens.append(0 if first == 1 and kv <= 0 else min(max(kv, first), limits.kv_len))
+            q_lens.append(min(first, left))
+            left -= q_lens[-1]
+        if not any(q_lens):
+            continue
+        got = split(made_on_device(*lens, limits), limits)
+        for name, numbers in specified(replace(fullest, q_lens=q_lens, kv_lens=kv_lens), limits, roles, pack).items():
+            np.testing.assert_array_equal(got[name][: len(numbers)], numbers, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "tokens, sequences, kv_len, message",
+    [
+        (512, 5000, 4096, "workspace: got 512 tokens of 5000 sequences"),
+        (512, 8, 1 << 25, "allowed are up to 4096 sequences of up to 16777216"),
+        (512, 4, 100, "tokens: got 512, allowed are up to sequences x kv_len = 400"),
+        (1 << 22, 4096, 1 << 12, "their plan would not fit into shared memory"),
+        (512, 4096, 1 << 24, "sums of lengths would not fit 32 bits"),
+    ],
+)
+def test_a_workspace_that_is_too_large_is_refused(tokens, sequences, kv_len, message):
+    with pytest.raises(ValueError, match=message):
+        fullest = workspace.fullest(tokens, sequences, kv_len, num_q_heads=4, num_kv_heads=2, head_dim=64)
+        roles, pack = workspace.roles_for(2, 1), workspace.pack_for(fullest)
+        workspace.check_room(workspace.limits(fullest, 132, roles, pack))
+
+
+def test_a_workspace_needs_hopper():
+    import pod
+
+    with pytest.raises(ValueError, match="device: got 'cpu'"):
+        pod.workspace(64, 4, 256, 8, 2, 64, device="cpu")
