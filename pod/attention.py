@@ -13,6 +13,7 @@ from pod.kernels.allowed import check_out
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
+from pod.reference import PADDING
 from pod.schedule.binding import POLICIES
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def plan(
             raise ValueError(f"{name}: got {value!r}, allowed for method {method!r} is {OPTIONS.get(name, False)!r}")
     if method == "hopper":
         return sm90.plan(batch, device, invariant=invariant)
+    if _has_padding(batch):
+        raise ValueError(f"kv_lens: got 0 for a new token, allowed for method {method!r} are sequences that see a key")
     if method == "lean":
         return lean.plan(batch, device, decode_splits)
     return sm80.plan(batch, device, method, **options)
@@ -226,7 +229,11 @@ def _choose(method, batch: HybridBatch, device, named: bool) -> str:
         return method
     if named or not sm90.available(device):
         return "pod"
-    return "hopper" if max(batch.q_lens) > 1 else "lean"
+    return "hopper" if max(batch.q_lens) > 1 or _has_padding(batch) else "lean"
+
+
+def _has_padding(batch: HybridBatch) -> bool:
+    return 0 in batch.kv_lens and PADDING in zip(batch.q_lens, batch.kv_lens, strict=True)
 
 
 def _lengths(lengths, name: str) -> list[int]:

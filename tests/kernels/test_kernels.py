@@ -232,7 +232,8 @@ GOOD = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16)
         (dict(page_size=8), "page_size: got 8"),
         (dict(head_dim=96), "head_dim: got 96"),
         (dict(dtype=torch.float32), "dtype: got 'float32'"),
-        (dict(q_lens=[4, 0]), "q_lens: got 0"),
+        (dict(q_lens=[4, -1]), "q_lens: got -1"),
+        (dict(kv_lens=[20, 0]), "kv_lens: got 0 for a new token, allowed for method 'pod'"),
         (dict(kv_lens=[3, 30]), "kv_lens: got 3"),
         (dict(kv_lens=torch.tensor([20.0, 30.0])), "kv_lens: got dtype"),
         (dict(num_kv_heads=3), "num_q_heads: got 4"),
@@ -324,6 +325,12 @@ def test_gpu_that_is_too_old_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
     with pytest.raises(ValueError, match="device: got compute capability 7.5, allowed is 8.0 and later"):
         pod.plan([1], [1], 1, 1, 64)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "lean"])
+def test_sequences_without_a_token_are_nobody(method):
+    q_lens, kv_lens = ([1, 0, 1, 0], [90, 40, 33, 0]) if method == "lean" else ([20, 0, 1, 0], [90, 40, 33, 0])
+    check(HybridBatch(q_lens, kv_lens, 4, 2, 64, page_size=16), method=method)
 
 
 @pytest.mark.parametrize("method", [*METHODS, "lean"])
