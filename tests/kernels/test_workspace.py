@@ -2,6 +2,7 @@
 
 import ctypes
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,13 @@ from emulator import call
 from worklists import HEADS
 
 from pod.batch import HybridBatch
+from pod.files import CSRC
 from pod.kernels import sm90, workspace
 from pod.kernels.launch import flat
 from pod.kernels.workspace import Limits
 from pod.schedule import choose, decide
-from pod.schedule.work import Pack
+from pod.schedule.decode import MOST_PARTS
+from pod.schedule.work import PERSISTENT, Pack
 
 BATCHES, THREADS = 1000, 64
 
@@ -130,3 +133,16 @@ def test_a_workspace_needs_hopper():
 
     with pytest.raises(ValueError, match="device: got 'cpu'"):
         pod.workspace(64, 4, 256, 8, 2, 64, device="cpu")
+
+
+def test_the_kernel_weighs_with_the_numbers_of_python():
+    """A number that seldom decides might differ for a thousand batches."""
+    text = (CSRC / "sm90" / "plan.cu").read_text(encoding="utf-8")
+    numbers = {name: int(value) for name, value in re.findall(r"\b(k\w+) = (\d+)\b", text)}
+    wanted = {"kDecodeKeys": PERSISTENT.decode_keys, "kPrefillKeys": PERSISTENT.prefill_keys,
+              "kPieceCost": choose.PIECE_COST, "kPartCost": choose.PART_COST, "kMergeCost": choose.MERGE_COST,
+              "kFan": choose.FAN, "kShortestPart": choose.SHORTEST_PART, "kMostParts": MOST_PARTS,
+              "kBeside": choose.BESIDE, "kFraction": choose.FRACTION, "kBins": choose.BINS,
+              "kLengths": len(choose.prefill_lengths(1, 1, 1))}  # fmt: skip
+    assert {name: numbers.get(name) for name in wanted} == wanted
+    assert numbers["kMostThreads"] == workspace.THREADS
