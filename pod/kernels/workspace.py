@@ -8,7 +8,6 @@ workspace is made for, is its specification.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from pod.batch import HybridBatch
 from pod.kernels import build, sm90
 from pod.kernels.launch import LINE, Header, Placed, Plan, is_capturing
 from pod.schedule import choose, decide, prefill
-from pod.schedule.decode import MOST_PARTS
+from pod.schedule.decode import MOST_PARTS, alike_for
 from pod.schedule.work import PERSISTENT, Pack, Schedule, empty, sides
 
 PLANNER = build.Family("hopper_plan", "sm90/plan_bindings.cpp", "sm90/plan.cu", lambda kind, *arguments: None)
@@ -57,8 +56,7 @@ class Limits(NamedTuple):
 class Room(NamedTuple):
     """What lists and partial results of any lengths within the limits may take."""
 
-    tiles: int  # of prefill
-    runs: int
+    runs: int  # of tiles of prefill
     pieces: int
     slots: int  # partial results of prefill
     groups: int
@@ -71,19 +69,19 @@ def room(batch: HybridBatch, sms: int, roles: choose.Roles, pack: Pack) -> Room:
     passes = batch.num_kv_heads * -(-batch.group // pack.heads)
     tiles = (tokens // pack.tokens + chunks) * passes
     runs = tokens // PERSISTENT.prefill_keys + 2 * chunks if batch.causal else chunks
-    return Room(tiles, max(runs, 1), tiles + 3 * sms, min(5 * sms, tiles * MOST_PARTS), min(3 * sms, tiles))
+    return Room(max(runs, 1), tiles + 3 * sms, min(5 * sms, tiles * MOST_PARTS), min(3 * sms, tiles))
 
 
-def limits(batch: HybridBatch, sms: int, roles: choose.Roles, pack: Pack, threads: int = THREADS) -> Limits:
+def limits(batch: HybridBatch, sms: int, roles: choose.Roles, pack: Pack) -> Limits:
     tokens, sequences, longest = sum(batch.q_lens), len(batch.q_lens), max(batch.kv_lens)
     heads, ticks, space = batch.num_kv_heads, choose.ticks(batch.head_dim, sms), room(batch, sms, roles, pack)
     return Limits(
         tokens, sequences, longest, sms, heads, batch.group, int(batch.causal),
-        roles.tokens, gcd(heads & -heads, sms), *pack,
+        roles.tokens, alike_for(heads, sms), *pack,
         prefill_works=space.pieces, decode_works=sequences * heads + sms if roles.tokens else 0,
         prefill_counters=sm90.counters_for(MOST_PARTS, "prefill"), decode_counters=sm90.counters_for(sms, "decode"),
         l2_keys=prefill.L2_SHARE // (batch.head_dim * 4), pad=choose.pad(batch.head_dim), least=choose.MIN_TILES,
-        tile_ticks=ticks.tile, key_ticks=ticks.key, runs=space.runs, ctas=CTAS, threads=threads,
+        tile_ticks=ticks.tile, key_ticks=ticks.key, runs=space.runs, ctas=CTAS, threads=THREADS,
     )  # fmt: skip
 
 

@@ -160,10 +160,9 @@ def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MI
     that beginning a head is worth."""
     keys = PERSISTENT.decode_keys
     passes = pass_count(side, rows)
-    alike = passes & -passes
     if parts is not None:
-        return decode.stream_k(side, partial(decode.split_cuts, splits=parts), keys, rows, alike)
-    alike = gcd(alike, workers)
+        return decode.stream_k(side, partial(decode.split_cuts, splits=parts), keys, rows, decode.alike_for(passes))
+    alike = decode.alike_for(passes, workers)
 
     def cuts(blocks: np.ndarray) -> np.ndarray:
         ranges = max(1, min(workers // alike, int(blocks.sum()) // least))

@@ -9,6 +9,7 @@ distances, at the end of every head (FlashAttention-2), or at fixed parts of eve
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 
 import numpy as np
 
@@ -88,6 +89,11 @@ def segments(blocks: np.ndarray, cuts: np.ndarray) -> tuple[np.ndarray, ...]:
     unit = np.searchsorted(ends, borders[:-1], side="right")
     start = (ends - blocks)[unit]
     return np.searchsorted(cuts, borders[:-1], side="right"), unit, borders[:-1] - start, borders[1:] - start
+
+
+def alike_for(passes: int, workers: int = 0) -> int:
+    """Neighbouring passes that stream_k may cut alike: a power of two, so that ranges fall evenly on the workers."""
+    return gcd(passes & -passes, workers)
 
 
 def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, heads: int, alike: int = 1) -> WorkList:

@@ -16,7 +16,7 @@ from pod.kernels import sm90
 from pod.lab.figure import Figure, short
 from pod.lab.measure import timing
 from pod.lab.show import style
-from pod.schedule import choose, decide, prefill
+from pod.schedule import choose, decide, decode, prefill
 from pod.schedule.work import Pack
 
 FIGURE = Figure(
@@ -86,7 +86,7 @@ WITHOUT = {
     "the same beside decode": (OWN_KEYS, partial(_patched, module=prefill, L2_SHARE=1 << 40)),
     "few tiles split along the keys": (FEW_TILES, partial(_fused, splits=1)),
     "heads of a group share a tile": (SHORT_CHUNKS, partial(_patched, module=choose, prefill_pack=_one_head)),
-    "neighbouring SMs read neighbouring heads": (MANY_CHATS, partial(_patched, module=decide, gcd=lambda *_: 1)),
+    "neighbouring SMs read neighbouring heads": (MANY_CHATS, partial(_patched, module=decode, alike_for=lambda *_: 1)),
     "pieces of at least 4 tiles": (ONE_CHAT, partial(_patched, module=decide, hopper_ranges=partial(_ranges, least=1))),
 }
 
