@@ -178,13 +178,13 @@ CONTESTS = {
     contest.name: contest
     for contest in (
         Contest("tickets", "policy(prefill, decode, sms, tickets)",
-                "deal 0 (prefill) and 1 (decode), chapter 06; Table 1's batches, four CTAs an SM of a modelled H200",
+                "deal 0 (prefill) and 1 (decode), chapter 07; Table 1's batches, four CTAs an SM of a modelled H200",
                 "µs", _tickets, _turns),
         Contest("cuts", "cut(tiles, workers)",
-                f"ends of the ranges on the line of tiles, chapter 10; {len(BATCHES)} batches, {WORKERS} workers",
+                f"ends of the ranges on the line of tiles, chapter 11; {len(BATCHES)} batches, {WORKERS} workers",
                 "µs", _cuts, _our_cuts),
         Contest("scheduler", "Mine(pool, max_batch)",
-                "a scheduler as in pod/serving/schedulers, chapter 12; mean time to the first token, at most "
+                "a scheduler as in pod/serving/schedulers, chapter 13; mean time to the first token, at most "
                 f"{STALLED:g} % of requests stalled", "s", _scheduler, _sarathi),
     )
 }  # fmt: skip

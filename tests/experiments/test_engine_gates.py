@@ -179,7 +179,7 @@ def test_suites_name_every_row_once():
         assert len(rows) == len(set(rows)) > 2000
 
 
-# What does not hold is in data/claims.toml, with the reason; chapter 14 shows it too.
+# What does not hold is in data/claims.toml, with the reason; chapter 15 shows it too.
 FAILS = {("P99", "TTFT, llama-3-8b calm, fa3")}
 
 

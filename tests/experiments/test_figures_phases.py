@@ -1,4 +1,4 @@
-"""The figures of chapters 00, 03 and 04 say what their chapters say."""
+"""The figures of chapters 00, 03 and 05 say what their chapters say."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The suites of chapter 08: which batches they take, a wrong way becomes a named hole, and how counters are read."""
+"""The suites of chapter 09: which batches they take, a wrong way becomes a named hole, and how counters are read."""
 
 import sys
 from contextlib import nullcontext

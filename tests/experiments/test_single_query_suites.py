@@ -1,4 +1,4 @@
-"""The suites of chapter 15's kernel: right calls, rows with names of their own, and how ncu's source page is read."""
+"""The suites of chapter 16's kernel: right calls, rows with names of their own, and how ncu's source page is read."""
 
 import pytest
 

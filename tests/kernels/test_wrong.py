@@ -39,7 +39,7 @@ def test_kernel_with_a_mistake_is_caught(mistake):
     assert re.search(mistake.caught, outcome.text), outcome.text
 
 
-SPARE = {("broadcast", 0), ("broadcast", 2), ("run", 0)}  # others stand close enough; chapter 07 says which
+SPARE = {("broadcast", 0), ("broadcast", 2), ("run", 0)}  # others stand close enough; chapter 08 says which
 
 
 def test_every_barrier_but_the_known_three_is_missed_when_it_goes():

@@ -11,7 +11,7 @@ def test_chapters_are_numbered_in_order():
 
 def test_names_are_spelled_as_people_do():
     titles = [c.title for c in chapters.CHAPTERS]
-    assert "16 POD on Hopper" in titles and "06 SM aware scheduling" in titles
+    assert "17 POD on Hopper" in titles and "07 SM aware scheduling" in titles
 
 
 def test_every_notebook_is_in_the_plan():

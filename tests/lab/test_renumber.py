@@ -71,7 +71,7 @@ def test_the_walk_gets_the_chapter_at_its_place():
 def test_what_is_left_over_is_prose_that_no_pattern_knows(tmp_path, monkeypatch):
     monkeypatch.setattr(renumber, "ROOT", tmp_path)
     page = tmp_path / "a.md"
-    page.write_text("chapter 04, (05), 04 to 06, [04](04_waves.ipynb)\nread 04 first\n", encoding="utf-8")
+    page.write_text("chapter 05, (05), 04 to 06, [05](05_waves.ipynb)\nread 04 first\n", encoding="utf-8")
     assert list(renumber.left_over(page)) == ["a.md: ...read 04 first..."]
 
 

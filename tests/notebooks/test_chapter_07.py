@@ -1,153 +1,253 @@
-"""Chapter 07: its pictures say what the kernel does, and its table what the compiler reported."""
+"""Chapter 07: pieces of source, tickets in the emulator and on an H200 against the Python policies, figures."""
+
+import itertools
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 
-from pod import data
-from pod.data import read
-from pod.experiments.checks import resources
-from pod.experiments.methods import methods_halves
-from pod.lab.show import kernel as pictures
-from pod.lab.show.code import piece
+from pod import data, kernels
+from pod.batch import HybridBatch
+from pod.experiments.pod import pod_08, pod_09, pod_trace
+from pod.kernels.trace import both_over_time, both_share, disagreements, held_both
+from pod.lab.measure import timing
+from pod.lab.show import code, tickets
+from pod.schedule import binding
 
-
-def test_rooms_are_the_kernels_files_and_the_picture_names_each():
-    table = pictures.rooms_table()
-    headers = ("binding", "tile_attention", "softmax", "merge", "ptx", "trace")
-    assert set(table["csrc/"]) == {"sm80/hybrid.cu", *(f"include/{n}.cuh" for n in headers)}
-    assert (table.lines > 10).all()
-    words = " ".join(t.get_text() for t in pictures.rooms().axes[0].texts)
-    assert all(room in words for room in (*table.index, "prefill", "decode"))
+pytest.importorskip("torch")
+emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+RECORDING = data.RECORDED / "h200" / "pod-trace.csv"
+H200_SMS = 132
 
 
-def test_comments_and_blank_lines_are_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "ROOT", tmp_path)
-    (tmp_path / "x.cuh").write_text("// words\n\nint a;  // more\n  // and more\n}\n")
-    assert pictures.code_lines("x.cuh") == 2
-
-
-@pytest.mark.parametrize("slots", [3, 4, 6, 8])
-def test_ring_fetches_every_panel_once_and_never_over_one_that_is_still_to_be_read(slots):
-    blocks, fetched, lies = 7, [], {}
-    first = ["K0"] if slots == 3 else [f"{x}{i}" for i in range(slots // 2 - 1) for x in "KV"]  # before the first step
-    lies = dict(enumerate(first))
-    for step, cells in enumerate(pictures.ring_steps(slots, blocks)):
-        for slot, (panel, what) in cells.items():
-            if what in ("fetch", "late"):
-                old = lies.get(slot)
-                assert old is None or int(old[1:]) < step, f"{panel} overwrites {old} in step {step}"
-                lies[slot] = panel
-                fetched.append(panel)
-        reads = {panel for panel, what in cells.values() if what in ("read", "late")}
-        assert reads == {f"K{step}", f"V{step}"} <= set(lies.values())
-    assert sorted(first + fetched) == sorted(f"{x}{i}" for i in range(blocks) for x in "KV")
-
-
-def test_ring_slots_are_those_of_the_source():
-    used = resources.table()
-    alone = used[(used.binding == "prefill alone") & (used.ctas_per_sm == 2)]
-    for row in alone.itertuples():
-        slots = pictures.ring_slots(int(row.smem_kb * 1024), 128, 64, 128)
-        assert int(row.smem_kb * 1024) == 128 * 256 + slots * 64 * 256, "queries and whole panels, nothing else"
-        assert slots == 3 or slots % 2 == 0, "as Tile asserts"
-
-
-def test_lanes_hold_scores_as_the_wrapper_of_the_instruction_says():
-    row, column = np.mgrid[:16, :8]
-    lanes = pictures.lane_of(row, column)
-    assert (np.bincount(lanes.ravel()) == 4).all() and len(set(lanes.ravel())) == 32
-    for lane in range(32):  # d[0], d[1] = D[g][c, c+1], d[2], d[3] = D[g+8][c, c+1]
-        g, c = lane // 4, 2 * (lane % 4)
-        assert (lanes[[g, g, g + 8, g + 8], [c, c + 1, c, c + 1]] == lane).all()
-
-
-def test_operands_of_mma_are_held_as_the_wrapper_of_the_instruction_says():
-    """A[g, 2t], A[g + 8, 2t], A[g, 2t + 8] ... and B[2t, g], B[2t + 8, g], two neighbours each."""
-    row, column = np.mgrid[:16, :16]
-    assert (np.bincount(pictures.lane_of(row, column).ravel()) == 8).all()
-    for lane in range(32):
-        g, t = lane // 4, 2 * (lane % 4)
-        assert {pictures.lane_of(r, c) for r in (g, g + 8) for c in (t, t + 1, t + 8, t + 9)} == {lane}
-        assert {pictures.lane_of(g, k) for k in (t, t + 1, t + 8, t + 9)} == {lane}, "of B, key g"
-    for ax, columns in zip(pictures.fragments().axes, (16, 8, 8), strict=True):
-        assert {t.get_text() for t in ax.texts} == {str(lane) for lane in range(32)} and len(ax.texts) == 16 * columns
-
-
-def test_swizzle_is_that_of_the_source_and_spreads_eight_rows():
-    source = str(piece("csrc/include/tile_attention.cuh", "DEV static int place("))
-    assert "r * kRowBytes + ((c ^ (r & 7)) << 4)" in source
-    for head_dim in (64, 128):
-        row, chunk = np.mgrid[:8, : head_dim // 8]
-        where = pictures.place(row, chunk, 2 * head_dim)
-        assert len(set(where.ravel())) == where.size, "no two chunks in one place"
-        assert (where // (2 * head_dim) == row).all(), "and each in its row"
-        assert pictures.bank_conflicts(head_dim, swizzled=False) == 8
-        assert pictures.bank_conflicts(head_dim, swizzled=True) == 1
-
-
-def test_banks_are_drawn_as_the_rungs_place_their_pieces():
-    plain, swizzled = (str(piece(f"csrc/ladder/{file}.cu", "DEV int place(")) for file in ("4_ahead", "5_swizzle"))
-    assert "r * kRowBytes + c * 16" in plain and "r * kRowBytes + (c ^ r % 8) * 16" in swizzled
-    left, right = pictures.banks().axes
-    assert "8 accesses" in left.get_title() and right.get_title().endswith("1 access")
-    lit = [{int(text.get_position()[0]) for text in ax.texts if text.get_text() == "3"} for ax in (left, right)]
-    assert lit == [{3}, set(range(8))]
-
-
-@pytest.mark.parametrize("stages", [1, 2, 3, 5])
-def test_a_stage_is_never_filled_while_it_is_read_and_no_block_before_it_is_there(stages):
-    times = pictures.ring_times(stages, 9)
-    for block, (begins, there, reads, done) in enumerate(times):
-        assert begins < there <= reads < done
-        assert block < stages or begins >= times[block - stages][3]
-    assert sorted(times, key=lambda t: t[2]) == times, "one after the other"
-    assert times[-1][3] == {1: 9 * 3, 2: 2 + 9 * 2 - 1, 3: 2 + 9, 5: 2 + 9}[stages]
-    pictures.ring_in_time((1, max(2, stages)))
-
-
-def test_resources_are_the_recorded_ones_and_fit_the_sm():
-    df = resources.table()
-    raw = read("resources")
-    assert list(df.registers) == list(raw.registers[(raw.dtype == "bfloat16") & (raw.head_dim == 128)])
-    assert (df.registers_percent <= 100).all() and (df.smem_percent <= 100).all()
-    two = df[df.ctas_per_sm == 2].set_index(["arch", "binding"])
-    for arch in resources.ARCHITECTURES:
-        ticket = two.loc[arch, "by ticket (SM-aware)"]
-        alone = two.loc[[(arch, "prefill alone"), (arch, "decode alone")]]
-        assert ticket.smem_kb == alone.smem_kb.max(), "the larger of both, not the sum"
-        assert two.loc[arch, "by warp (HFuse)"].smem_kb == alone.smem_kb.sum() or arch == "sm_90"
-    resources.draw(df)
-
-
-RATES = {"prefill": {"ours": 330, "ours_4": 280, "fa2": 300}, "decode": {"ours": 4000, "ours_4": 3900, "read": 4400}}
+# ---------------------------------------------------------------- pieces of source
 
 
 @pytest.fixture
-def halves(monkeypatch, tmp_path):
-    """A recording in which every way has one rate, TFLOP/s or GB/s, but FlashAttention-2 is fast at 8K."""
-    rows = []
-    for case in methods_halves.cases():
-        batch = methods_halves.batch_of(case)
-        work = batch.flops / 1e9 if case["side"] == "prefill" else batch.kv_bytes / 1e6
-        rates = RATES[case["side"]] | ({"fa2": 340} if case["tokens"] == 8192 else {})
-        times = {way: work / rate for way, rate in rates.items() if way in RATES[case["side"]]}
-        rows.append(case | {"flops": batch.flops, "kv_bytes": batch.kv_bytes} | times)
-    (tmp_path / "h200").mkdir()
-    pd.DataFrame(rows).to_csv(tmp_path / "h200" / "methods-halves.csv", index=False)
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
-    return methods_halves.table()
+def source(tmp_path, monkeypatch):
+    monkeypatch.setattr(code, "ROOT", tmp_path)
+    (tmp_path / "x.cuh").write_text(
+        """// ------------- a rule
+// What it does,
+// and why.
+template <int N>
+int one(int x) {
+    if (x) { return "}{"; }  // }
+    return 1;
+}
+struct S { int a; };
+int two();
+    int loop() {
+#pragma unroll
+        for (;;) {}
+    }
+"""
+    )
+    return "x.cuh"
 
 
-def test_each_half_is_judged_by_its_own_measure(halves):
-    assert len(halves) == 3 * len(methods_halves.cases()), "a way that a side does not have makes no row"
-    assert methods_halves.prefill_over_fa2() == pytest.approx(330 / 340)
-    assert methods_halves.decode_of_read() == pytest.approx(100 * 4000 / 4400)
+def test_piece_ends_where_its_block_ends_and_brings_its_comment(source):
+    one = code.piece(source, "int one(")
+    assert one.lines[0] == "// What it does," and one.lines[-1] == "}" and len(one.lines) == 7
+    assert code.piece(source, "struct S").text == "struct S { int a; };"
+    assert code.piece(source, "int two").text == "int two();"
+    assert code.piece(source, "if (x)").text == 'if (x) { return "}{"; }  // }', "the rest of the function stays out"
+    assert code.piece(source, "int loop(").text == "int loop() {\n#pragma unroll\n    for (;;) {}\n}"
+    assert code.piece(source, "int one(", end="return 1;").lines[-1] == "    return 1;"
 
 
-def test_the_picture_of_the_halves_shows_every_batch_of_decode_by_its_name(halves):
-    left, right = methods_halves.draw(halves).axes
-    assert [t.get_text() for t in left.get_xticklabels()] == ["2K", "4K", "8K", "16K"]
-    names = [t.get_text() for t in right.get_yticklabels()]
-    assert sorted(names) == sorted(f"{n} × {t // 1024}K" for *_, n, t in methods_halves.DECODES)
-    assert [t.get_text() for t in right.texts] == ["91 %"] * len(methods_halves.DECODES)
+def test_piece_that_is_gone_or_ambiguous_is_an_error(source):
+    with pytest.raises(ValueError, match="'int three', which is in 0 lines of x.cuh"):
+        code.piece(source, "int three")
+    with pytest.raises(ValueError, match="'int ', which is in"):
+        code.piece(source, "int ")
+    with pytest.raises(ValueError, match="end: got 'nowhere'"):
+        code.piece(source, "int two", end="nowhere")
+
+
+def test_listing_is_plain_in_print_and_coloured_in_a_notebook(source):
+    two = code.piece(source, "int two")
+    assert str(two) == "int two();" and two._repr_markdown_() == "`x.cuh`\n```cpp\nint two();\n```"
+
+
+# ---------------------------------------------------------------- what a trace says
+
+
+def trace_of(*rows):
+    """Rows (sm, op, start, end)."""
+    return pd.DataFrame(rows, columns=["sm", "op", "start", "end"])
+
+
+def test_both_over_time_counts_sms_that_hold_both():
+    table = trace_of((0, "prefill", 0, 4), (0, "decode", 1, 3), (1, "decode", 0, 2), (1, "prefill", 2, 4))
+    times, sms = both_over_time(table)
+    assert dict(zip(times, sms, strict=True)) == {0: 0, 1: 1, 2: 1, 3: 0, 4: 0}, "one that ends as another starts"
+    assert both_share(table) == pytest.approx(2 / 8)
+    assert held_both(table) == 1
+    assert both_share(trace_of((0, "prefill", 0, 4), (0, "decode", 0, 4))) == 1
+
+
+def test_disagreement_is_found():
+    deal = binding.deal("50:50", [1] * 4, [1] * 4, 1)
+    drawn = binding.draw(deal, [0] * 8, 4, 4, 1)
+    table = pd.DataFrame([(a.sm, binding.OPS[a.op], a.ticket, a.draws) for a in drawn],
+                         columns=["sm", "op", "ticket", "draws"])  # fmt: skip
+    assert disagreements(table, deal).empty
+    table.loc[2, "op"] = "decode"
+    assert list(disagreements(table, deal).index) == [2]
+    table.loc[2, "draws"] = 2
+    assert disagreements(table, deal).empty, "it says that it asked for prefill first"
+
+
+# ---------------------------------------------------------------- the suite, and its recording on the H200
+
+
+@emulated
+def test_suite_records_every_cta_of_every_run(monkeypatch):
+    monkeypatch.setattr(pod_trace, "BATCH", HybridBatch.of(200, 200, 24, 96, 4, 2, 64))
+    monkeypatch.setattr(timing, "samples", lambda call, repeats: call())
+    pod_trace.trace.cache_clear()
+    with kernels.machine(3):
+        for run in pod_trace.RUNS:
+            rows = pd.DataFrame(pod_trace.trace(run, "cpu"))
+            plan = pod_trace.plan(run, "cpu")
+            assert len(rows) == sum(pod_trace.ctas(plan)) and rows.start_us.min() == 0
+            check(rows, plan, run, sms=3)
+    pod_trace.trace.cache_clear()
+
+
+def check(rows, plan, run, sms):
+    """Every CTA did what its binding says, and every piece of work was done once."""
+    rows, counts = pod_trace.named(rows), dict(zip(binding.OPS, pod_trace.ctas(plan), strict=True))
+    assert (rows.start <= rows.end).all() and rows.sm.between(0, sms - 1).all()
+    for op, count in counts.items():
+        assert sorted(rows[rows.op == op].id) == list(range(count))
+    if pod_trace.RUNS[run]["method"] != "pod":
+        assert (rows.ticket == -1).all() and (rows.draws == 0).all()
+        assert list(rows.op) == ["prefill"] * counts["prefill"] + ["decode"] * counts["decode"]
+        return
+    for _, on_sm in rows.groupby("sm"):
+        by_ticket = on_sm.sort_values("ticket")
+        assert list(by_ticket.ticket) == list(range(len(on_sm)))
+        later_ends = by_ticket.end[::-1].cummin()[::-1]  # nobody starts after a CTA with a later ticket has ended
+        assert (by_ticket.start <= later_ends + 0.1).all()
+    assert disagreements(rows, plan.schedule().deal).empty
+    for op, other in itertools.permutations(binding.OPS):
+        twice = rows[(rows.op == other) & (rows.draws == 2)]
+        wished = ((rows.op == op) & (rows.draws == 1)).sum() + len(twice)
+        assert len(twice) == max(0, wished - counts[op]), "who drew twice is one too many for what it wished"
+        assert twice.empty or twice.end.min() >= rows[rows.op == op].start.max() - 0.1, "it came too late"
+
+
+@pytest.mark.parametrize("run", pod_trace.RUNS)
+def test_recorded_trace_binds_as_the_python_policies_say(run):
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    rows = pd.read_csv(RECORDING)
+    mine = rows[rows.run == run].sort_values("cta")
+    with kernels.machine(H200_SMS):
+        plan = pod_trace.plan(run, "cpu")
+    assert list(mine.cta) == list(range(sum(pod_trace.ctas(plan))))
+    check(mine, plan, run, H200_SMS)
+
+
+def test_trace_of_another_policy_would_be_noticed():
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    rows = pd.read_csv(RECORDING)
+    with kernels.machine(H200_SMS):
+        plan = pod_trace.plan("prop2", "cpu")
+    with pytest.raises(AssertionError):
+        check(rows[rows.run == "even2"], plan, "prop2", H200_SMS)
+
+
+def test_summary_of_the_recording_counts_what_the_traces_hold():
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    traces, df = pod_trace.traces(), pod_trace.table()
+    assert set(df.run) == set(pod_trace.RUNS) == set(pod_trace.LABELS)
+    assert df.sms.between(0, H200_SMS).all()
+    for run, trace in traces.items():
+        mine = df[df.run == run]
+        assert mine.us.max() == pytest.approx(trace.end.max())
+        held = np.sum(np.diff(mine.us) * mine.sms[:-1]) / (mine.us.max() - mine.us.min()) / H200_SMS
+        assert held == pytest.approx(both_share(trace), abs=1e-6), "the picture drops only moments of no change"
+    assert pod_trace.met_everywhere() == 100 * held_both(traces["prop2"]) / H200_SMS
+    assert list(pod_trace.summary()["asked twice"]) == [(trace.draws == 2).sum() for trace in traces.values()]
+
+
+def test_recording_shows_what_the_chapter_says_of_it():
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    traces = pod_trace.traces()
+    time = {run: trace.end.max() for run, trace in traces.items()}
+    both = {run: both_share(trace) for run, trace in traces.items()}
+    order = ["serial", "cta", "even2", "prop2"]
+    assert [run for run in sorted(order, key=time.get, reverse=True)] == order
+    assert [run for run in sorted(order, key=both.get)] == order
+    least = min(time["even4"], time["prop4"])
+    assert least > 0.97 * time["serial"] > 1.1 * time["prop2"], "four small CTAs win nothing over one after the other"
+    assert 0.8 < both["prop4"] / both["prop2"] < 1, "though they hold both nearly as much"
+    at, sms = both_over_time(traces["prop2"])
+    assert sms[(at > 80) & (at < 105)].max() < 0.25 * H200_SMS < 0.9 * H200_SMS < sms[at < 60].mean(), "the valley"
+    mean = traces["prop2"].groupby("op").us.mean()
+    assert 3 < mean["prefill"] / mean["decode"] < 6, "a prefill CTA lasts several times as long"
+
+
+def test_recording_is_small():
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    assert RECORDING.stat().st_size <= 300_000
+
+
+# ---------------------------------------------------------------- pictures
+
+
+@emulated
+def test_pod_08_is_drawn_from_what_the_kernel_does_today():
+    now = pd.DataFrame(pod_08.measure({}))
+    pd.testing.assert_frame_equal(now, pod_08.table(), check_dtype=False, rtol=0, atol=1e-9)
+
+
+def test_pod_08_is_what_the_specification_says_of_the_emulated_machine():
+    df = pod_08.table()
+    assert list(df.groupby("op").size()) == [12, 8] and df.sm.nunique() == pod_08.SMS
+    deal = binding.deal("50:50", [1] * 8, [1] * 12, pod_08.SMS)
+    assert disagreements(df, deal).empty
+    assert (df.draws == 2).any(), "the picture shows a CTA that finds nothing left"
+    assert df.groupby("sm").size().nunique() > 1, "and SMs that take more tickets than others"
+    assert list(df.start) == sorted(df.start)
+
+
+def test_pod_09_keeps_every_line_of_the_source_and_every_note():
+    df = pod_09.table()
+    text = (code.ROOT / pod_09.FILE).read_text()
+    assert all(line.strip() in text for line in df.code)
+    assert set(df.whose) == {"", pod_09.SAME, pod_09.LEFT_OUT}
+    assert (df.note != "").sum() == len(pod_09.NOTES)
+
+
+def test_pod_09_notices_a_changed_source(monkeypatch):
+    monkeypatch.setitem(pod_09.NOTES, "no such line", (pod_09.SAME, "?"))
+    with pytest.raises(ValueError, match="'no such line', which csrc/include/binding.cuh has 0 times"):
+        pod_09.table()
+
+
+def test_book_and_counters_show_the_first_steps_only():
+    table = pd.DataFrame({"sm": [0, 1, 0], "ticket": [0, 0, 1], "op": ["prefill", "prefill", "decode"],
+                          "id": [0, 1, 0], "draws": [1, 1, 2]})  # fmt: skip
+    assert [t.get_text() for t in tickets.book(table, upto=2).texts] == ["P0", "P1"]
+    ax = tickets.book(table)
+    assert [p.get_hatch() for p in ax.patches] == [None, None, "///"]
+    assert tickets.counters(table, 2) == "after 2: tickets 1, 1; prefill 2, decode 0"
+
+
+def test_shares_of_work_dealt_end_at_all_and_stay_together_under_the_proportional_policy():
+    prefill, decode = np.arange(40, 0, -1), np.ones(120)
+    for policy in binding.POLICIES:
+        shares = tickets.dealt_shares(policy, prefill, decode, sms=4)
+        assert all(s[0] == 0 and s[-1] == pytest.approx(100) and (np.diff(s) >= 0).all() for s in shares)
+    ax = plt.subplots()[1]
+    gaps = tickets.dealt(["proportional", "50:50", "integer ratio"], prefill, decode, 4, ax)
+    assert gaps["proportional"] < gaps["integer ratio"] < gaps["50:50"]

@@ -1,290 +1,153 @@
-"""The figures of chapter 08 on a recording that we make up and therefore know: what they select, count and divide."""
-
-from types import SimpleNamespace
+"""Chapter 08: its pictures say what the kernel does, and its table what the compiler reported."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from pod import data
-from pod.batch import MODELS
-from pod.experiments.methods import methods_band, methods_place, methods_tiles, methods_wins
-from pod.experiments.pod import pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7
-from pod.hardware import H200
-from pod.lab import registry
-from pod.lab.measure import ncu, peers, timing
-from pod.lab.measure.run import _write
-from pod.lab.show import style, violins
-from pod.schedule.choose import seconds
-
-ROWS = {"methods-sweep": 420}
-FIGURES = (
-    methods_band,
-    methods_place,
-    methods_tiles,
-    methods_wins,
-    pod_01,
-    pod_06,
-    pod_11,
-    pod_13,
-    pod_14,
-    pod_t3,
-    pod_t7,
-)
-HOLE = "fi_persistent"
+from pod.data import read
+from pod.experiments.checks import resources
+from pod.experiments.methods import methods_halves
+from pod.lab.show import kernel as pictures
+from pod.lab.show.code import piece
 
 
-def made_up(way: str, batch) -> float:
-    """Milliseconds that depend on the batch in a known way: each method leaves its own share of the smaller part."""
-    prefill, decode = (1e3 * seconds + 0.01 for seconds in seconds(batch, H200, H200.sms, 2))
-    waves = np.ceil(len(batch.decode.q_lens) * batch.num_kv_heads / 264) if batch.decode else 0
-    fa2_decode = decode * (1 + 0.25 * (waves > 1))
-    left = {"serial": 1, "streams": 0.9, "cta": 0.8, "warp": 0.6, "pod": 0.3, "pod_2": 0.2, "pod_4": 0.4}
-    alone = {
-        "prefill": prefill,
-        "decode": decode,
-        "fa2_prefill": prefill,
-        "fa2_decode": fa2_decode,
-        "hopper": 0.5 * prefill,
-    }
-    if way in alone:
-        return alone[way]
-    if way in left:
-        return max(prefill, decode) + left[way] * min(prefill, decode)
-    speed = 0.5 if "fa3" in way else 1.1
-    return speed * prefill + fa2_decode
+def test_rooms_are_the_kernels_files_and_the_picture_names_each():
+    table = pictures.rooms_table()
+    headers = ("binding", "tile_attention", "softmax", "merge", "ptx", "trace")
+    assert set(table["csrc/"]) == {"sm80/hybrid.cu", *(f"include/{n}.cuh" for n in headers)}
+    assert (table.lines > 10).all()
+    words = " ".join(t.get_text() for t in pictures.rooms().axes[0].texts)
+    assert all(room in words for room in (*table.index, "prefill", "decode"))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """All suites of the chapter, run without a GPU on made-up times."""
-    home = tmp_path_factory.mktemp("recorded")
-    (home / "h200").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peers, "Setting", lambda batch: SimpleNamespace(batch=batch, q=SimpleNamespace(device="cuda")))
-        patch.setattr(peers, "ready", _ready)
-        patch.setattr(
-            timing, "shuffled", lambda calls, *_, **__: {way: _time(made_up(way, b)) for way, b in calls.items()}
-        )
-        patch.setattr(pod_01, "gpu_of", lambda device: H200)
-        patch.setattr(ncu, "profile", lambda suite: [_counters(case) for case in pod_01.cases()])
-        pod_01._counters.cache_clear()
-        for name in registry.measured():
-            if name.startswith("methods-"):
-                suite = registry.maker(name)
-                if name == "methods-splits":
-                    patch.setattr(suite, "_parts", lambda batch, rule: {"none": 1, "vanilla": 4, "limited": 2}[rule])
-                rows = suite.cases()[: ROWS.get(name)]
-                _write(home / "h200" / f"{name}.csv", [case | suite.measure(case) for case in rows])
-        pod_01._counters.cache_clear()
-    return home
+def test_comments_and_blank_lines_are_not_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "ROOT", tmp_path)
+    (tmp_path / "x.cuh").write_text("// words\n\nint a;  // more\n  // and more\n}\n")
+    assert pictures.code_lines("x.cuh") == 2
 
 
-def _ready(setting, makers):
-    calls = {way: setting.batch for way in makers if way != HOLE}
-    return calls, {HOLE: "RuntimeError: too long; really"} if HOLE in makers else {}
+@pytest.mark.parametrize("slots", [3, 4, 6, 8])
+def test_ring_fetches_every_panel_once_and_never_over_one_that_is_still_to_be_read(slots):
+    blocks, fetched, lies = 7, [], {}
+    first = ["K0"] if slots == 3 else [f"{x}{i}" for i in range(slots // 2 - 1) for x in "KV"]  # before the first step
+    lies = dict(enumerate(first))
+    for step, cells in enumerate(pictures.ring_steps(slots, blocks)):
+        for slot, (panel, what) in cells.items():
+            if what in ("fetch", "late"):
+                old = lies.get(slot)
+                assert old is None or int(old[1:]) < step, f"{panel} overwrites {old} in step {step}"
+                lies[slot] = panel
+                fetched.append(panel)
+        reads = {panel for panel, what in cells.values() if what in ("read", "late")}
+        assert reads == {f"K{step}", f"V{step}"} <= set(lies.values())
+    assert sorted(first + fetched) == sorted(f"{x}{i}" for i in range(blocks) for x in "KV")
 
 
-def _time(ms: float):
-    return timing.Time(ms, 0.99 * ms, 1.02 * ms)
+def test_ring_slots_are_those_of_the_source():
+    used = resources.table()
+    alone = used[(used.binding == "prefill alone") & (used.ctas_per_sm == 2)]
+    for row in alone.itertuples():
+        slots = pictures.ring_slots(int(row.smem_kb * 1024), 128, 64, 128)
+        assert int(row.smem_kb * 1024) == 128 * 256 + slots * 64 * 256, "queries and whole panels, nothing else"
+        assert slots == 3 or slots % 2 == 0, "as Tile asserts"
 
 
-def _counters(case):
-    rows = {"ours": 12, "ours_64": 35, "ours_128": 60, "fa2": 70, "fa3": 20}
-    busy = {"prefill": (70, 3), "decode": (15, 85), "tile": (rows.get(case["way"]), 80)}
-    busy["hybrid"] = (60, 60) if case["way"] == "pod" else (40, 30)
-    return dict(zip(("us", "compute", "dram", "tensor"), (100.0, *busy[case["panel"]], 10), strict=True))
+def test_lanes_hold_scores_as_the_wrapper_of_the_instruction_says():
+    row, column = np.mgrid[:16, :8]
+    lanes = pictures.lane_of(row, column)
+    assert (np.bincount(lanes.ravel()) == 4).all() and len(set(lanes.ravel())) == 32
+    for lane in range(32):  # d[0], d[1] = D[g][c, c+1], d[2], d[3] = D[g+8][c, c+1]
+        g, c = lane // 4, 2 * (lane % 4)
+        assert (lanes[[g, g, g + 8, g + 8], [c, c + 1, c, c + 1]] == lane).all()
 
 
-@pytest.fixture(autouse=True)
-def made_up_recordings(folder, monkeypatch):
-    monkeypatch.setattr(data, "RECORDED", folder)
+def test_operands_of_mma_are_held_as_the_wrapper_of_the_instruction_says():
+    """A[g, 2t], A[g + 8, 2t], A[g, 2t + 8] ... and B[2t, g], B[2t + 8, g], two neighbours each."""
+    row, column = np.mgrid[:16, :16]
+    assert (np.bincount(pictures.lane_of(row, column).ravel()) == 8).all()
+    for lane in range(32):
+        g, t = lane // 4, 2 * (lane % 4)
+        assert {pictures.lane_of(r, c) for r in (g, g + 8) for c in (t, t + 1, t + 8, t + 9)} == {lane}
+        assert {pictures.lane_of(g, k) for k in (t, t + 1, t + 8, t + 9)} == {lane}, "of B, key g"
+    for ax, columns in zip(pictures.fragments().axes, (16, 8, 8), strict=True):
+        assert {t.get_text() for t in ax.texts} == {str(lane) for lane in range(32)} and len(ax.texts) == 16 * columns
 
 
-@pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.FIGURE.id)
-def test_figure_draws_its_table(module):
-    df = module.table()
-    assert len(df) and module.draw(df).get_axes()
+def test_swizzle_is_that_of_the_source_and_spreads_eight_rows():
+    source = str(piece("csrc/include/tile_attention.cuh", "DEV static int place("))
+    assert "r * kRowBytes + ((c ^ (r & 7)) << 4)" in source
+    for head_dim in (64, 128):
+        row, chunk = np.mgrid[:8, : head_dim // 8]
+        where = pictures.place(row, chunk, 2 * head_dim)
+        assert len(set(where.ravel())) == where.size, "no two chunks in one place"
+        assert (where // (2 * head_dim) == row).all(), "and each in its row"
+        assert pictures.bank_conflicts(head_dim, swizzled=False) == 8
+        assert pictures.bank_conflicts(head_dim, swizzled=True) == 1
 
 
-@pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.FIGURE.id)
-def test_a_figure_without_its_recording_is_missing(module, monkeypatch, tmp_path):
+def test_banks_are_drawn_as_the_rungs_place_their_pieces():
+    plain, swizzled = (str(piece(f"csrc/ladder/{file}.cu", "DEV int place(")) for file in ("4_ahead", "5_swizzle"))
+    assert "r * kRowBytes + c * 16" in plain and "r * kRowBytes + (c ^ r % 8) * 16" in swizzled
+    left, right = pictures.banks().axes
+    assert "8 accesses" in left.get_title() and right.get_title().endswith("1 access")
+    lit = [{int(text.get_position()[0]) for text in ax.texts if text.get_text() == "3"} for ax in (left, right)]
+    assert lit == [{3}, set(range(8))]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_a_stage_is_never_filled_while_it_is_read_and_no_block_before_it_is_there(stages):
+    times = pictures.ring_times(stages, 9)
+    for block, (begins, there, reads, done) in enumerate(times):
+        assert begins < there <= reads < done
+        assert block < stages or begins >= times[block - stages][3]
+    assert sorted(times, key=lambda t: t[2]) == times, "one after the other"
+    assert times[-1][3] == {1: 9 * 3, 2: 2 + 9 * 2 - 1, 3: 2 + 9, 5: 2 + 9}[stages]
+    pictures.ring_in_time((1, max(2, stages)))
+
+
+def test_resources_are_the_recorded_ones_and_fit_the_sm():
+    df = resources.table()
+    raw = read("resources")
+    assert list(df.registers) == list(raw.registers[(raw.dtype == "bfloat16") & (raw.head_dim == 128)])
+    assert (df.registers_percent <= 100).all() and (df.smem_percent <= 100).all()
+    two = df[df.ctas_per_sm == 2].set_index(["arch", "binding"])
+    for arch in resources.ARCHITECTURES:
+        ticket = two.loc[arch, "by ticket (SM-aware)"]
+        alone = two.loc[[(arch, "prefill alone"), (arch, "decode alone")]]
+        assert ticket.smem_kb == alone.smem_kb.max(), "the larger of both, not the sum"
+        assert two.loc[arch, "by warp (HFuse)"].smem_kb == alone.smem_kb.sum() or arch == "sm_90"
+    resources.draw(df)
+
+
+RATES = {"prefill": {"ours": 330, "ours_4": 280, "fa2": 300}, "decode": {"ours": 4000, "ours_4": 3900, "read": 4400}}
+
+
+@pytest.fixture
+def halves(monkeypatch, tmp_path):
+    """A recording in which every way has one rate, TFLOP/s or GB/s, but FlashAttention-2 is fast at 8K."""
+    rows = []
+    for case in methods_halves.cases():
+        batch = methods_halves.batch_of(case)
+        work = batch.flops / 1e9 if case["side"] == "prefill" else batch.kv_bytes / 1e6
+        rates = RATES[case["side"]] | ({"fa2": 340} if case["tokens"] == 8192 else {})
+        times = {way: work / rate for way, rate in rates.items() if way in RATES[case["side"]]}
+        rows.append(case | {"flops": batch.flops, "kv_bytes": batch.kv_bytes} | times)
+    (tmp_path / "h200").mkdir()
+    pd.DataFrame(rows).to_csv(tmp_path / "h200" / "methods-halves.csv", index=False)
     monkeypatch.setattr(data, "RECORDED", tmp_path)
-    assert module.FIGURE.state_text.startswith(f"lacks {module.FIGURE.data[0]}")
+    return methods_halves.table()
 
 
-# ---------------------------------------------------------------- Figure 11
+def test_each_half_is_judged_by_its_own_measure(halves):
+    assert len(halves) == 3 * len(methods_halves.cases()), "a way that a side does not have makes no row"
+    assert methods_halves.prefill_over_fa2() == pytest.approx(330 / 340)
+    assert methods_halves.decode_of_read() == pytest.approx(100 * 4000 / 4400)
 
 
-def test_sweep_filters_by_the_smaller_part_and_keeps_the_fair_sample():
-    df = pod_11.table()
-    some = pod_11.filtered(df)
-    small = np.minimum(df.prefill, df.decode) / (df.prefill + df.decode)
-    assert list(some.index) == list(df.index[small >= 0.2]) and 0 < len(some) < len(df)
-    assert len(pod_11.even(df)) == 300
-
-
-def test_gains_are_over_our_serial_and_never_an_oracle():
-    df = pod_11.filtered(pod_11.table())
-    want = 100 * (df.serial / df["pod"] - 1)
-    assert pod_11.pod_mean() == pytest.approx(want.mean()) and pod_11.pod_max() == want.max()
-    assert pod_11.pod_min() == want.min()
-    assert (df.best == df.pod_2).all(), "two CTAs an SM were made the fastest"
-    assert pod_11.chosen_over_best() == pytest.approx((df["pod"] / df.pod_2).mean())
-
-
-def test_near_peak_counts_batches_within_a_tenth_of_the_longer_part():
-    df = pod_11.filtered(pod_11.table())
-    count = sum(t <= 1.1 * max(p, d) for t, p, d in zip(df["pod"], df.prefill, df.decode, strict=True))
-    assert pod_11.pod_near_peak() == pytest.approx(100 * count / len(df))
-
-
-def test_warp_leads_the_baselines_by_its_median():
-    df = pod_11.filtered(pod_11.table())
-    median = lambda way: (100 * (df.serial / df[way] - 1)).median()  # noqa: E731
-    assert pod_11.warp_over_next() == pytest.approx(median("warp") - median("cta"))
-
-
-def test_summary_has_a_row_a_way_and_counts_holes_out():
-    df = pod_11.table()
-    df.loc[df.index[:7], "fi_pod"] = np.nan
-    out = pod_11.summary(df)
-    assert len(out) == len(pod_11.NAMES) and out.loc["Flash-Infer's POD".replace("-", ""), "batches"] == len(df) - 7
-    assert out.loc["POD, as it chooses", "mean %"] == round((100 * (df.serial / df["pod"] - 1)).mean(), 1)
-
-
-def test_prefill_heavy_batches_decide_against_fa3():
-    df = pod_11.table()
-    long = df[df.prefill > 2 * df.decode]
-    assert len(long) and pod_11.under_fa3_when_prefill_is_long() == pytest.approx(
-        np.exp(np.log(long["pod"] / long.fa3_serial).mean())
-    )
-
-
-# ---------------------------------------------------------------- Figure 6
-
-
-def test_the_step_is_where_the_waves_are():
-    assert pod_06.step_place() == pytest.approx(25, abs=2)
-    assert pod_06.pod_flat() == pytest.approx(1, abs=0.02)
-    assert pod_06.total_step_max() > 5
-
-
-def test_next_best_is_the_best_of_all_others():
-    df = pod_06.table()
-    df = df[df.decodes.isin((66, 67))]
-    others = df[["fa2_serial", "fa2_streams", "serial", "streams", "cta", "warp"]].min(axis=1)
-    assert pod_06.over_next_best() == pytest.approx(100 * (others / df["pod"] - 1).max())
-    assert pod_06.orderings() == 3
-
-
-def test_rises_compare_the_same_chunk():
-    df = pod_06.table()
-    full, more = (df[df.decodes == n].set_index("chunk").fa2_serial for n in (66, 67))
-    assert pod_06.rises(df).loc["FA2, two calls", "66 to 67"] == pytest.approx(100 * ((more / full).mean() - 1))
-
-
-# ---------------------------------------------------------------- Figures 13 and 14, Table 7
-
-
-def test_two_against_four_ctas():
-    df = pod_13.table()
-    assert (df[["two", "four"]].min(axis=1) == 1).all()
-    cell = df[df.context == 16384]
-    assert pod_13.four_over_two_long() == pytest.approx((cell.pod_4 / cell.pod_2).mean())
-
-
-def test_policies():
-    df = pod_14.table()
-    np.testing.assert_allclose(df.gain, 100 * (df["50:50"] / df.proportional - 1))
-    assert pod_14.gain_max() == df.gain.max()
-
-
-def test_trend_is_one_when_the_gain_grows(monkeypatch):
-    made = pd.DataFrame({"model": ["a"] * 3 + ["b"] * 3, "decodes": [1, 2, 3] * 2, "gain": [1, 2, 5, 3, 2, 1]})
-    monkeypatch.setattr(pod_14, "table", lambda: made)
-    assert pod_14.trend() == pytest.approx(0)
-    monkeypatch.setattr(pod_14, "table", lambda: made.assign(gain=[1, 2, 5, 1, 3, 4]))
-    assert pod_14.trend() == pytest.approx(1)
-
-
-def test_splits_stand_beside_the_printed_ratios():
-    df = pod_t7.table()
-    row = df[(df.decodes == 64) & (df.chunk == 31)].iloc[0]
-    assert (row.paper_vanilla, row.paper_limited) == (0.86, 0.73)
-    assert pod_t7.at_31("limited_ratio") == pytest.approx(row.limited / row.serial)
-    four = df[df.decodes == 64]
-    saved = (four.serial - four.limited).sum() / (four.serial - four.vanilla).sum()
-    assert pod_t7.saved_ratio() == pytest.approx(saved)
-
-
-# ---------------------------------------------------------------- Figure 1, Table 3, who wins
-
-
-def test_utilisation_is_read_where_there_are_counters(monkeypatch):
-    assert set(pod_01.table().source) == {"counters"}
-    assert pod_01.prefill_bandwidth() == 3 and pod_01.decode_compute() == 15 and pod_01.uses_both() == 2
-    whole = pod_01.recorded("methods-counters")
-    monkeypatch.setattr(pod_01, "recorded", lambda name: whole.drop(columns=["us", "compute", "dram", "tensor"]))
-    df = pod_01.table()
-    assert set(df.source) == {"counted"} and (df.compute == df.counted_compute).all()
-
-
-def test_tiles_stand_beside_the_model():
-    df = methods_tiles.table()
-    assert (methods_tiles.compute_16(), methods_tiles.compute_128()) == (12, 70)
-    assert df.model.between(5, 100).all() and set(df.requests) == {8, 16, 32} and set(df.rows) == {16, 64, 128}
-
-
-def test_runtimes_are_those_of_table_1():
-    df = pod_01.runtimes()
-    assert list(df.batch.unique()) == ["C0", "C1", "C2"] and (df[df.way == "fa2_serial"].over_fa2 == 1).all()
-
-
-def test_a_hole_keeps_its_reason_and_gets_no_number():
-    df = pod_t3.table().set_index("method")
-    hole = df.loc["FlashInfer persistent"]
-    assert hole.batches == 0 and pd.isna(hole["speed-up over serial"])
-    assert hole.holes == "RuntimeError: too long; really"
-    assert df.loc["one after the other", "speed-up over serial"] == pytest.approx(1)
-    assert df.loc["warp-parallel", "paper"] == "Horizontally fused FA kernels with HFuse"
-
-
-def test_the_winner_is_the_least_time_and_the_margin_the_next():
-    df, grid = methods_wins.table(), methods_wins.recorded("methods-grid")
-    first = df[(df.field == "all ways")].iloc[5]
-    times = grid.loc[5, methods_wins.FIELDS["all ways"]].astype(float).sort_values()
-    assert first.winner == times.index[0] and first.margin == pytest.approx(100 * (times.iloc[1] / times.iloc[0] - 1))
-    assert methods_wins.counts(df)["our five methods"].sum() == len(grid)
-    titles = [ax.get_title() for ax in methods_wins.draw(df).get_axes()]
-    assert titles == ["context 4K", "context 8K", "context 16K", "", "", ""]
-
-
-def test_place_counts_every_batch_once_by_its_ctas():
-    df = methods_place.table()
-    assert methods_place.means(df).batches.sum() == len(df) == len(pod_11.filtered(pod_11.table()))
-    row = df.iloc[0]
-    assert (
-        row.prefill_ctas >= -(-min(row.chunk, row.context - row.seen) // 128) * MODELS[row.model].num_q_heads // row.tp
-    )
-    low, high = methods_place.CLASSES[row.place]
-    assert low < row.prefill_ctas <= high
-
-
-def test_policies_are_compared_at_equal_ctas():
-    df = pod_14.table().assign(**{"50:50_4": 2.2, "proportional_4": 2.0, "50:50_2": 1.0, "proportional_2": 1.0})
-    gains = pod_14.by_ctas(df)
-    assert (gains.loc["4 CTAs an SM"] == 10).all() and (gains.loc["2 CTAs an SM"] == 0).all()
-
-
-def test_band_places_every_method():
-    df = methods_band.table()
-    assert df[df.method == "POD"].place.to_numpy() == pytest.approx(0.7, abs=1e-3)
-    assert df[df.method == "two streams"].place.to_numpy() == pytest.approx(0.1, abs=1e-3)
-
-
-def test_violins_write_the_mean_above_each_shape():
-    spreads = {"a": pd.Series([1.0, 2.0, 6.0]), "b": pd.Series([1.0, 1.0, 4.0])}
-    ax = violins(style.axes(4, 3), spreads, ["red", "blue"], lambda values: values.mean())
-    assert [t.get_text() for t in ax.texts] == ["3.00×", "2.00×"]
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b"]
+def test_the_picture_of_the_halves_shows_every_batch_of_decode_by_its_name(halves):
+    left, right = methods_halves.draw(halves).axes
+    assert [t.get_text() for t in left.get_xticklabels()] == ["2K", "4K", "8K", "16K"]
+    names = [t.get_text() for t in right.get_yticklabels()]
+    assert sorted(names) == sorted(f"{n} × {t // 1024}K" for *_, n, t in methods_halves.DECODES)
+    assert [t.get_text() for t in right.texts] == ["91 %"] * len(methods_halves.DECODES)

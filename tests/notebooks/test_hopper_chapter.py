@@ -1,4 +1,4 @@
-"""The figures of chapter 16 say what its recordings say, and its small models count right."""
+"""The figures of chapter 17 say what its recordings say, and its small models count right."""
 
 import numpy as np
 import pandas as pd

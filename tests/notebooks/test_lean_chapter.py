@@ -1,4 +1,4 @@
-"""The figures of chapter 10 say what its recordings say, its model counts right, its suites name what they measure."""
+"""The figures of chapter 11 say what its recordings say, its model counts right, its suites name what they measure."""
 
 import numpy as np
 import pytest

@@ -43,7 +43,7 @@ def picture(**kwargs):
 
 
 def chapter():
-    opening = "# 04 · Waves\n\n| You'll do | You'll learn | You need |\n|---|---|---|\n| a | b | c |"
+    opening = "# 05 · Waves\n\n| You'll do | You'll learn | You need |\n|---|---|---|\n| a | b | c |"
     exercise = "<details><summary>Answer</summary>\n\nforty\n</details>"
     closing = f"{exercise}\n{exercise}\n> **Keep this.** It works.\n\n**Next door.** More, in [code](../pod/code.py)."
     badge = new_output("stream", name="stdout", text="mode: recorded · nothing here\n")
@@ -63,7 +63,7 @@ def problems(tmp_path):
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "pod").mkdir()
     (tmp_path / "pod" / "code.py").touch()
-    path = tmp_path / "notebooks" / "04_waves.ipynb"
+    path = tmp_path / "notebooks" / "05_waves.ipynb"
 
     def check(notebook, text: str | None = None) -> list[str]:
         path.write_text(text or notebooks.text_of(notebook), encoding="utf-8")
@@ -159,7 +159,7 @@ def test_empty_chapter_is_all_problems_and_no_exception(problems):
 
 
 def test_broken_file_is_said_in_one_line(problems):
-    with pytest.raises(ValueError, match="^04_waves.ipynb: not a notebook"):
+    with pytest.raises(ValueError, match="^05_waves.ipynb: not a notebook"):
         problems(None, text="{ not json")
 
 

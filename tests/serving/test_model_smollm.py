@@ -90,7 +90,7 @@ def again(loaded, log: Log, owners) -> tuple[list[list[str]], Log]:
 
 @needs_model
 def test_the_recorded_runs_are_what_the_model_says(loaded):
-    """Chapter 13 shows them, and runs where the model is not installed."""
+    """Chapter 14 shows them, and runs where the model is not installed."""
     log = Log.load(RECORDED)
     pieces, made = again(loaded, log, predicting)
     assert pieces == log.run["answers"]

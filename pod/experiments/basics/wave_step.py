@@ -11,11 +11,11 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="wave-step",
     title=f"One request more on {a_card()}: FlashAttention-3 takes a step, ranges of equal length do not",
-    chapter="04",
+    chapter="05",
     method="Yi-6B's heads, 16K tokens a request, bf16. Median, p10 and p90 of decode attention alone, cold L2.",
     data=("hopper-halves",),
 )
-SERIAL, RANGES = "FlashAttention-3", "equal ranges (chapters 10, 16)"
+SERIAL, RANGES = "FlashAttention-3", "equal ranges (chapters 11, 17)"
 COLUMNS = {SERIAL: "fa3", RANGES: "ours"}
 REQUESTS = (64, 66, 67)
 

@@ -14,7 +14,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="random-batches",
     title="The largest error over random hybrid batches, as a share of that of torch's attention",
-    chapter="07",
+    chapter="08",
     method="Against float64, on poisoned outputs and pages, every batch also replayed from a CUDA graph; bf16, fp16.",
     data=("random-batches",),
 )

@@ -26,7 +26,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="resources",
     title="Registers and shared memory of every binding, and the CTAs that an SM holds",
-    chapter="07",
+    chapter="08",
     method="nvcc's report (python -m pod compute resources); bf16, head dimension 128.",
     state="done",
     data=("resources",),

@@ -19,7 +19,7 @@ from pod.simulate.workload import Workload
 FIGURE = Figure(
     id="engine-disaggregated",
     title="Requests a second that eight H200s serve, by the gap between words that is promised",
-    chapter="14",
+    chapter="15",
     method="operators measured on one H200, calibrated by real runs, our kernel in all three ways; Llama-3-8B, "
     "30 s of Poisson arrivals; P99 TTFT up to 1 s (long chats 2 s), a gap above 200 ms for at most 1 % of the users; "
     "the best chunk or split of the GPUs",

@@ -15,7 +15,7 @@ from pod.simulate.windows import CALM, RUNS
 FIGURE = Figure(
     id="engine-gates",
     title="The simulator against the real engine",
-    chapter="14",
+    chapter="15",
     method="points between the grid's, and recorded runs of 9 to 64 s, on H200s. What the host costs and how far "
     "clocks fall is learned from the first half of each run; run, gain, P50 and P99 are of the whole window here",
     data=("operators", "engine-runs"),

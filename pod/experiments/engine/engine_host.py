@@ -12,7 +12,7 @@ from pod.simulate.windows import RUNS
 FIGURE = Figure(
     id="engine-host",
     title="The host's share of an iteration",
-    chapter="13",
+    chapter="14",
     method="medians over the iterations of runs of the engine, 9 to 64 s each, random weights; GPU time by CUDA events",
     data=("engine-runs",),
 )

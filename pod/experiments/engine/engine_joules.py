@@ -15,7 +15,7 @@ from pod.simulate.workload import Workload
 FIGURE = Figure(
     id="engine-joules",
     title="Requests a kilojoule that eight H200s answer, by the gap between words that is promised",
-    chapter="14",
+    chapter="15",
     method="the runs of engine-disaggregated that serve the most at each promise; energy by FLOPs, bytes and seconds, "
     "fitted to recorded runs of the engine",
     data=("engine-joules", "engine-disaggregated"),

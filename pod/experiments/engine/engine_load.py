@@ -18,7 +18,7 @@ from pod.simulate.workload import Workload
 FIGURE = Figure(
     id="engine-load",
     title="Time to the first token against the load, on one H200",
-    chapter="14",
+    chapter="15",
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, arXiv workload, "
     "chunk 1,024, 1,024 requests a point",
     data=("engine-load",),

@@ -15,7 +15,7 @@ from pod.simulate.scenarios import IN_TURN, POD, SARATHI, SYSTEMS, VLLM, offline
 FIGURE = Figure(
     id="engine-offline",
     title="Offline throughput on one H200: three models, and one over P:D",
-    chapter="14",
+    chapter="15",
     method="operators measured on one H200, calibrated by real runs; serial is FlashAttention-3, POD our kernel; "
     "320 requests of 16,384 tokens",
     data=("engine-offline",),

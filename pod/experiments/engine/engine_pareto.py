@@ -12,7 +12,7 @@ from pod.simulate.workload import Workload
 FIGURE = Figure(
     id="engine-pareto",
     title="TTFT against TBT over chunk sizes on one H200",
-    chapter="14",
+    chapter="15",
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, the arXiv workload "
     "at one rate for all systems",
     data=("engine-pareto",),

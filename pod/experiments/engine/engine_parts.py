@@ -15,7 +15,7 @@ from pod.simulate.cost import MeasuredCost, Work
 FIGURE = Figure(
     id="engine-parts",
     title="One hybrid iteration of three models: attention in two calls, ours in turn, and ours at once",
-    chapter="14",
+    chapter="15",
     method=f"sums of operators timed one by one on {a_card()}, "
     "between grid points interpolated; bf16, without the host",
     data=("operators",),

@@ -14,7 +14,7 @@ from pod.simulate.workload import Workload
 FIGURE = Figure(
     id="engine-prefix",
     title="Time to the first token with and without a cache of beginnings, on one H200",
-    chapter="14",
+    chapter="15",
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, our kernel, chunk 2,048, the first "
     "1,500 requests of Mooncake's conversations in order, their recorded arrivals stretched to each rate",
     data=("engine-prefix",),

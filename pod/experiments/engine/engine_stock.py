@@ -23,7 +23,7 @@ from pod.simulate.metrics import token_times
 FIGURE = Figure(
     id="engine-stock",
     title="The engine beside transformers' generate_batch",
-    chapter="13",
+    chapter="14",
     method="Llama-3-8B's shape, random weights shared by both; 96 prompts of 1K to 3K tokens, 128 tokens each; theirs "
     "with FlashAttention-3 and CUDA graphs, the second of two runs, on prompts that are new to it",
     data=("engine-stock",),

@@ -26,7 +26,7 @@ from pod.simulate import windows
 FIGURE = Figure(
     id="engine-tp",
     title="One GPU and two: the same batches, every layer shared",
-    chapter="13",
+    chapter="14",
     method="hybrid iterations out of a long offline run of Llama-3-8B, random weights, NCCL; GPU time by CUDA events, "
     "waiting for the other GPU included",
     data=("engine-runs", "engine-tp"),

@@ -19,7 +19,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="gpu-model",
     title="A model of a GPU, calibrated on microbenchmarks, against five methods on batches that it has never seen",
-    chapter="09",
+    chapter="10",
     method="pod/simulate/gpusim.py, fitted to h200/gpusim-calibrate.csv only; "
     "measured: medians, cold L2, shuffled rounds.",
     data=("methods-sweep", "gpusim", "gpusim-calibrate"),
@@ -109,7 +109,7 @@ def by_method():
 
 
 def hopper():
-    """The Hopper kernel on the eleven batches of chapter 16: milliseconds, measured and by the model."""
+    """The Hopper kernel on the eleven batches of chapter 17: milliseconds, measured and by the model."""
     df = read("hopper-peers")
     sizes = df[["chunk", "context", "decodes", "decode_context", "q_heads", "kv_heads"]]
     batches = [HybridBatch.of(*size) for size in sizes.itertuples(index=False)]

@@ -21,7 +21,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="memory-map",
     title=f"Registers, shared memory, L2 and DRAM of {a_card()}: size, wait and rate",
-    chapter="17",
+    chapter="04",
     method="One thread chases addresses through a ring; all threads read. Registers: operands of multiply-adds.",
     data=("memory-map",),
 )

@@ -1,4 +1,4 @@
-"""data/computed/gpusim.csv: what the GPU model predicts for all that chapter 09's figures ask."""
+"""data/computed/gpusim.csv: what the GPU model predicts for all that chapter 10's figures ask."""
 
 from __future__ import annotations
 

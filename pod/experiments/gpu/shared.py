@@ -1,4 +1,4 @@
-"""Predictions of the GPU model, as chapter 09's figures look them up in data/computed/gpusim.csv."""
+"""Predictions of the GPU model, as chapter 10's figures look them up in data/computed/gpusim.csv."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="hopper-halves",
     title=f"Prefill alone and decode alone on {a_card()}, beside FlashAttention-3",
-    chapter="16",
+    chapter="17",
     method="Time of the faster FlashAttention-3 call over ours, %. Cold L2. Picture: bf16, head dimension 128.",
     data=("hopper-halves",),
 )

@@ -19,7 +19,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="hopper-mixed",
     title="Several chunks, ragged decodes and pages cost little more than a uniform batch",
-    chapter="16",
+    chapter="17",
     method="Time over the uniform contiguous batch of the same heads, less what more work explains (roofline sum).",
     data=("hopper-mixed",),
 )

@@ -19,7 +19,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="hopper-peers",
     title=f"Everything a user of {a_card()} could pick, on eleven hybrid batches, and what a batch costs in energy",
-    chapter="16",
+    chapter="17",
     method="Left: medians, cold L2, shuffled rounds. Right: back to back for 1.5 s, the GPU's energy counter. bf16.",
     data=("hopper-peers",),
 )

@@ -18,7 +18,7 @@ from pod.lab.show import style, violins
 FIGURE = Figure(
     id="hopper-sweep",
     title=f"The paper's hybrid batches on {a_card()}: speed-up over FlashAttention-3, prefill then decode",
-    chapter="16",
+    chapter="17",
     method="1,811 batches of Figure 11's models, chunks, contexts and loads, bf16; cold L2, shuffled rounds. Medians; "
     "of a part alone the p10, because a short call of FA3 alone may wait for the host that launches it.",
     data=("hopper-sweep",),

@@ -24,7 +24,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="ladder",
     title=f"Ten attention kernels on {a_card()}, one idea each: tensor cores, the swizzle and split keys gain most",
-    chapter="07",
+    chapter="08",
     method="bf16, head dimension 128, 32 query heads over 8 KV heads; medians, cold L2, shuffled rounds.",
     data=("ladder",),
 )

@@ -13,7 +13,7 @@ from pod.schedule.decode import equal_cuts, split_cuts
 FIGURE = Figure(
     id="lean-01",
     title="Two heads of five tiles on five SMs: no split, a fixed split, stream-K",
-    chapter="10",
+    chapter="11",
     method="The partitioner that plans the kernels (pod/schedule/decode.py), on the figure's toy. Unit: one tile.",
 )
 NO_SPLIT, FIXED, LEAN = "no split (FlashAttention-2)", "fixed split in two (FlashDecoding)", "stream-K (LeanAttention)"

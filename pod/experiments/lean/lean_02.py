@@ -13,7 +13,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="lean-02",
     title="Shares of prefill, decode attention and linear layers, Phi-3 Medium, one request, P:D 8",
-    chapter="10",
+    chapter="11",
     method=f"Operations of one layer measured on {a_card()} with random weights, summed over 40 layers and all steps.",
     data=("lean-layers",),
     composed=True,

@@ -17,7 +17,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="lean-08",
     title="Stream-K over fixed splits on 132 SMs: by context, heads and batch",
-    chapter="10",
+    chapter="11",
     method="Head dimension 64, fp16. Full lines: the paper's tile, rebuilt, cut both ways. Dashed: our decode kernel.",
     data=("lean-sweep",),
 )

@@ -10,7 +10,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="lean-11",
     title="Head dimension 128, one request: stream-K for three model shapes",
-    chapter="10",
+    chapter="11",
     method="Our decode, bf16, against the same code cut by FlashDecoding's rules and uncut, and against two peers.",
     data=("lean-sweep",),
 )

@@ -21,7 +21,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="lean-13",
     title="Energy of a decode over that of FlashDecoding's split: 56 heads, one request",
-    chapter="10",
+    chapter="11",
     method="NVML's counter over 5 s of calls; head dimension 64, fp16. Each tile against its split by rule 2.5.6.",
     data=("lean-energy",),
 )

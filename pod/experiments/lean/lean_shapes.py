@@ -9,7 +9,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="lean-shapes",
     title=f"Decode on {a_card()}, shape by shape: ours, FlashAttention-3, FlashInfer, the best fixed split",
-    chapter="10",
+    chapter="11",
     method=f"Ours as planned. Microseconds, and % of the data sheet's {hardware().dram_bytes_per_s / 1e12:.1f} TB/s. "
     "Medians of shuffled rounds, cold L2.",
     data=("lean",),
@@ -63,7 +63,7 @@ def least_of_small() -> float:
 
 
 def singles():
-    """One request with 8 KV heads, as chapter 16 records it: microseconds of ours and of FlashAttention-3."""
+    """One request with 8 KV heads, as chapter 17 records it: microseconds of ours and of FlashAttention-3."""
     df = read("hopper-halves")
     df = df[(df.side == "decode") & (df.head_dim == 128) & (df.dtype == "bfloat16") & df.batch.str.match(SINGLE)]
     out = df[["batch"]].assign(ours=1e3 * df.auto, fa3=1e3 * df.fa3)

@@ -26,7 +26,7 @@ from pod.schedule.work import pass_count
 FIGURE = Figure(
     id="lean-tiles",
     title="Stream-K decode by tile size and kernel, beside a plain read",
-    chapter="10",
+    chapter="11",
     method="The Hopper kernel's equal ranges over each, in time. The read: torch's float32 sum of as many bytes.",
     data=("lean-tiles",),
 )

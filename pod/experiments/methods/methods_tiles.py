@@ -10,7 +10,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="methods-tiles",
     title=f"Figure 10 measured: decode with tiles of 16 to 128 rows, on {a_card()}",
-    chapter="08",
+    chapter="09",
     method="Llama-2-7B's heads, requests of 4K, bf16. Ours: 16 rows in the decode kernel, 64 and 128 in the prefill "
     "kernel. FlashAttention-2's tile, unsplit, has 128. Nsight Compute's sm__throughput and dram__throughput, else "
     "FLOPs and bytes over time. Dotted: chapter 02's model.",

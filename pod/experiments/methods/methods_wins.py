@@ -22,7 +22,7 @@ from pod.lab.measure import peers
 FIGURE = Figure(
     id="methods-wins",
     title=f"Who wins where: the fastest way over chunk, decode load and context, on {a_card()}",
-    chapter="08",
+    chapter="09",
     method="Llama-3-8B on one GPU, a chunk at the end of its context. Top: our five methods. Bottom: with peers and "
     "our Hopper kernel. In a cell: how much faster than our serial.",
     data=("methods-grid",),

@@ -1,4 +1,4 @@
-"""What the figures of chapter 08 share: names and colours for the ways to run a hybrid batch, and their recordings."""
+"""What the figures of chapter 09 share: names and colours for the ways to run a hybrid batch, and their recordings."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pod.simulate.scenarios import SLOTS, slots
 FIGURE = Figure(
     id="orca-01",
     title="Static batching: slots that wait for the longest request",
-    chapter="11",
+    chapter="12",
     method="a dozen requests through the static scheduler, four slots, one tick an iteration",
 )
 SYSTEM = "static batching"

@@ -8,7 +8,7 @@ from pod.lab.figure import Figure
 FIGURE = Figure(
     id="orca-02",
     title="Iteration-level scheduling: slots refilled at once",
-    chapter="11",
+    chapter="12",
     method="the same dozen requests through the Orca scheduler; prompts run whole, unlike in the post's picture",
 )
 SYSTEM = "iteration-level scheduling"

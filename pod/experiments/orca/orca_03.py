@@ -12,7 +12,7 @@ from pod.serving.shapes import shape
 FIGURE = Figure(
     id="orca-03",
     title="Selective batching: linear operations together, attention apart",
-    chapter="11",
+    chapter="12",
     method="one iteration of the Orca scheduler with Llama-3-8B's shapes; tensors are [tokens, features]",
 )
 # two requests in decode and two prompts, as in the post

@@ -20,7 +20,7 @@ from pod.serving.vllm2023 import LADDER
 FIGURE = Figure(
     id="plus34-t1",
     title="The ladder of four throughputs",
-    chapter="15",
+    chapter="16",
     method="1,000 chats on LLaMA-13B (random weights), a sample of iterations executed. The post: ShareGPT, A100-80GB.",
     data=("vllm-ladder", "vllm-stretch"),
     composed=True,

@@ -19,7 +19,7 @@ from pod.serving.schedulers import Batch
 FIGURE = Figure(
     id="sampler-share",
     title="The sampler's share of a decode iteration, by batch size",
-    chapter="15",
+    chapter="16",
     method=f"LLaMA-13B with random weights on {a_card()}, 400 tokens of context, "
     "kernel with the query in shared memory.",
     data=("sampler-share",),

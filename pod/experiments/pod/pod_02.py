@@ -14,7 +14,7 @@ from pod.simulate.scenarios import ARRIVES, FIVE, LONG, chat
 FIGURE = Figure(
     id="pod-02",
     title="What prefill-first and chunked scheduling do to TTFT and TBT",
-    chapter="12",
+    chapter="13",
     method="40 chats at 8K tokens and a prompt of 12,288, Llama-3-8B on two A100s, analytical times",
     state="simulated",
 )

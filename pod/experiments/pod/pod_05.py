@@ -13,7 +13,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="pod-05",
     title="The GPU execution model: CTAs, warps, SMs",
-    chapter="04",
+    chapter="05",
     method="Counts from the data sheets and the CUDA programming guide.",
 )
 

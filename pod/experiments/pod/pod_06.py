@@ -20,7 +20,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="pod-06",
     title=f"Attention time of the 32 hybrid batches of a 16K prompt, with and without wave quantization, on {a_card()}",
-    chapter="08",
+    chapter="09",
     method="Yi-6B, chunks of 512, decodes of 16K, bf16; FlashAttention-2 as torch carries it. Medians, cold L2, "
     "shuffled rounds.",
     data=("methods-chunks",),

@@ -11,7 +11,7 @@ from pod.lab.show.code import Listing, piece
 FIGURE = Figure(
     id="pod-09",
     title="The code of SM-aware CTA scheduling",
-    chapter="06",
+    chapter="07",
     method="Cut out of csrc/include/binding.cuh. Grey: the paper's listing has it too. Red: it leaves this out.",
 )
 FILE = "csrc/include/binding.cuh"

@@ -23,7 +23,7 @@ from pod.lab.show import style, violins
 FIGURE = Figure(
     id="pod-11",
     title=f"Distribution of speed-ups over the paper's hybrid batches, on {a_card()}",
-    chapter="08",
+    chapter="09",
     method="Speed-up over our serial kernels, mean in bold. bf16, cold L2, shuffled rounds. Medians; of FA3 the p10, "
     "as some of its samples hold its launch. The best of POD's three configurations is what an oracle would choose.",
     data=("methods-sweep",),

@@ -21,7 +21,7 @@ from pod.schedule.binding import POLICIES
 FIGURE = Figure(
     id="pod-14",
     title=f"50:50 against proportional scheduling, on {a_card()}",
-    chapter="08",
+    chapter="09",
     method="A whole prompt of 8K beside decodes of 8K, one GPU, bf16; the policy alone differs. Medians, cold L2.",
     data=("methods-policy",),
 )

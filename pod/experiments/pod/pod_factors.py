@@ -17,7 +17,7 @@ from pod.simulate.scenarios import SYSTEMS
 FIGURE = Figure(
     id="pod-factors",
     title="Distance to the paper's latencies, were every iteration so many times as long",
-    chapter="14",
+    chapter="15",
     method="analytical A100, no number of the paper in the costs; root mean square of log(ours / paper) over six "
     "latencies and two loads",
     data=("online",),

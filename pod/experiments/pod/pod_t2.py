@@ -14,7 +14,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="pod-t2",
     title="Methods of concurrent execution and what they guarantee",
-    chapter="05",
+    chapter="06",
     method="Marks: the paper's. Numbers: Figure 7's loops, halves cut in three ways; one wave, and 4 tiles more.",
     state="recorded",
     data=pod_07.FIGURE.data,

@@ -22,7 +22,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="pod-t3",
     title=f"The attention methods that are compared, and what each takes on eleven hybrid batches of {a_card()}",
-    chapter="08",
+    chapter="09",
     method="Geometric mean of our serial's time over each way's, on the batches that it can take; bf16, cold L2.",
     data=("methods-peers",),
 )
@@ -63,7 +63,7 @@ WHAT = {
     "fi_batched": "the same with FlashInfer's kernel for Hopper",
     "fi_pod": "FlashInfer's own POD kernel",
     "fi_persistent": "FlashInfer's persistent kernel for mixed batches",
-    "hopper": "POD rebuilt for Hopper (chapter 16)",
+    "hopper": "POD rebuilt for Hopper (chapter 17)",
 }
 NAMES = METHODS | PEERS
 # Query and KV heads, chunk, its context, decodes and theirs.

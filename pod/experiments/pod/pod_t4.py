@@ -8,7 +8,7 @@ from pod.lab.figure import Figure
 FIGURE = Figure(
     id="pod-t4",
     title="Online latency, internal workload",
-    chapter="14",
+    chapter="15",
     method="analytical A100, a synthetic workload with the stated means; also with iterations 5 % longer",
     data=("online",),
 )

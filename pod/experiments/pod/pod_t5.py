@@ -15,7 +15,7 @@ from pod.simulate.scenarios import LISTED
 FIGURE = Figure(
     id="pod-t5",
     title="Online latency, arXiv workload",
-    chapter="14",
+    chapter="15",
     method="analytical A100, the artifact's definitions; its own requests, and fitted lengths that arrive like them, "
     "these also with iterations 5 % longer",
     data=("online",),

@@ -14,7 +14,7 @@ from pod.simulate.scenarios import POD, VLLM
 FIGURE = Figure(
     id="pod-t6",
     title="Chunk size: TTFT against TBT",
-    chapter="14",
+    chapter="15",
     method="analytical A100, the synthetic workload of pod-t4 at 1.1 requests per second",
     data=("online",),
 )

@@ -8,7 +8,7 @@ from pod.lab.figure import Figure
 FIGURE = Figure(
     id="sarathi-02",
     title="The same pipeline with chunked prefills and decode-maximal batches",
-    chapter="12",
+    chapter="13",
     method="the requests of sarathi-01 in chunks of 256 tokens, analytical times",
     state="simulated",
 )

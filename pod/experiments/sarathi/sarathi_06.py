@@ -14,7 +14,7 @@ from pod.simulate.scenarios import ticked
 FIGURE = Figure(
     id="sarathi-06",
     title="What Orca and SARATHI batch, and what they compute apart",
-    chapter="12",
+    chapter="13",
     method="the same arrivals through both schedulers; the iteration in which prompts meet two decodes",
 )
 # two short requests are decoding when two prompts of 6 and 9 tokens arrive

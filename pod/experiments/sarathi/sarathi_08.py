@@ -13,7 +13,7 @@ from pod.simulate.scenarios import best_ratio, reserved_a6000
 FIGURE = Figure(
     id="sarathi-08",
     title="Throughput against P:D and its optimum",
-    chapter="12",
+    chapter="13",
     method="analytical A6000, LLaMA-13B, no host time, 200 requests of 1,024 tokens at each ratio, batch 18",
     data=("sarathi-08",),
 )

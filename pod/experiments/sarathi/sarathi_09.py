@@ -16,7 +16,7 @@ from pod.simulate.summary import BUBBLE_PERCENTILES
 FIGURE = Figure(
     id="sarathi-09",
     title="Bubble time and completion time of a GPT-3 pipeline",
-    chapter="12",
+    chapter="13",
     method="analytical A100, 10,000 requests, Zipf 0.4 from 1K to 4K, P:D 10, chunk 256",
     data=("sarathi-09",),
 )

@@ -16,7 +16,7 @@ from pod.serving.schedulers import VLLM
 FIGURE = Figure(
     id="vllm-01",
     title="Block tables growing on demand",
-    chapter="11",
+    chapter="12",
     method="three requests in a pool of 24 blocks of 4 tokens, block tables as the scheduler left them",
 )
 BLOCKS, SIZE, MOMENTS = 24, 4, (1, 6, 11)

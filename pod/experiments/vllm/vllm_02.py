@@ -16,7 +16,7 @@ from pod.simulate.workload import Workload
 FIGURE = Figure(
     id="vllm-02",
     title="Reserved against used memory: reserve-max and paging",
-    chapter="11",
+    chapter="12",
     method="Llama-3-8B on one A100 (analytical times), 400 requests of the conversation workload, limit 32K tokens",
     state="simulated",
 )

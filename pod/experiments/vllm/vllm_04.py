@@ -11,7 +11,7 @@ from pod.simulate.scenarios import ARRIVES, chat
 FIGURE = Figure(
     id="vllm-04",
     title="Prompt iterations and decode iterations never mix",
-    chapter="11",
+    chapter="12",
     method="40 chats at 8K tokens and a prompt of 12,288, Llama-3-8B on two A100s, analytical times",
     state="simulated",
 )

@@ -29,18 +29,18 @@ class Room:
 
 
 ROOMS = (
-    Room("front door", "csrc/sm80/hybrid.cu", "tiles of a shape, a binding, and nothing else", "07", "linear",
+    Room("front door", "csrc/sm80/hybrid.cu", "tiles of a shape, a binding, and nothing else", "08", "linear",
          (0, 3.3, 17, 1.6)),
-    Room("binding", "csrc/include/binding.cuh", "what shall I be, and which piece is mine?", "05, 06", "host",
+    Room("binding", "csrc/include/binding.cuh", "what shall I be, and which piece is mine?", "06, 07", "host",
          (21, 3.3, 15, 1.6)),
     Room("tile attention", "csrc/include/tile_attention.cuh", "query rows against a range of keys", "02", "hybrid",
          (61, 3.3, 18, 1.6)),
     Room("softmax", "csrc/include/softmax.cuh", "maximum, sum, and what fades", "01", "wait", (62, 5.6, 16, 1.2)),
-    Room("merging", "csrc/include/merge.cuh", "parts of one tile become one result", "10", "merge",
+    Room("merging", "csrc/include/merge.cuh", "parts of one tile become one result", "11", "merge",
          (84, 3.3, 16, 1.6)),
-    Room("instructions", "csrc/include/ptx.cuh", "each in its GPU form and its emulated form", "07", "load",
+    Room("instructions", "csrc/include/ptx.cuh", "each in its GPU form and its emulated form", "08", "load",
          (40, 0.4, 39, 1.2)),
-    Room("trace", "csrc/include/trace.cuh", "who ran where, when; nothing when off", "06", "wait", (0, 5.6, 17, 1.2)),
+    Room("trace", "csrc/include/trace.cuh", "who ran where, when; nothing when off", "07", "wait", (0, 5.6, 17, 1.2)),
 )  # fmt: skip
 
 

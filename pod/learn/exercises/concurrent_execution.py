@@ -233,7 +233,7 @@ QUESTIONS = {
     ),
     "what-sm-0-gets": Question(
         CHAPTER,
-        "CTAs alternate. The GPU gives them to 4 SMs in order, one each, then a second each (chapter 04). What does "
+        "CTAs alternate. The GPU gives them to 4 SMs in order, one each, then a second each (chapter 05). What does "
         "SM 0 get?",
         {
             "one of each": "Its CTAs are 0 and 4, not 0 and 1: the second comes when every SM has one.",

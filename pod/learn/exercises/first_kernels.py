@@ -420,7 +420,7 @@ where = _exercise(
             lambda o: torch.equal(o.values[1], torch.arange(o.case.grid, dtype=torch.int32) % 4),
         ),
     ],
-    "First the place, then the work: chapter 06 makes a scheduler of these two lines.",
+    "First the place, then the work: chapter 07 makes a scheduler of these two lines.",
 )
 
 # ---------------------------------------------------------------- 7. softmax, online

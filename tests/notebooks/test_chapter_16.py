@@ -1,4 +1,4 @@
-"""Chapter 15's figures compute what they say: the run from its sample, idle time from a profile, parts of a program."""
+"""Chapter 16's figures compute what they say: the run from its sample, idle time from a profile, parts of a program."""
 
 import pandas as pd
 import pytest

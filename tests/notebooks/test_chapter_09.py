@@ -1,0 +1,290 @@
+"""The figures of chapter 09 on a recording that we make up and therefore know: what they select, count and divide."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pod import data
+from pod.batch import MODELS
+from pod.experiments.methods import methods_band, methods_place, methods_tiles, methods_wins
+from pod.experiments.pod import pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7
+from pod.hardware import H200
+from pod.lab import registry
+from pod.lab.measure import ncu, peers, timing
+from pod.lab.measure.run import _write
+from pod.lab.show import style, violins
+from pod.schedule.choose import seconds
+
+ROWS = {"methods-sweep": 420}
+FIGURES = (
+    methods_band,
+    methods_place,
+    methods_tiles,
+    methods_wins,
+    pod_01,
+    pod_06,
+    pod_11,
+    pod_13,
+    pod_14,
+    pod_t3,
+    pod_t7,
+)
+HOLE = "fi_persistent"
+
+
+def made_up(way: str, batch) -> float:
+    """Milliseconds that depend on the batch in a known way: each method leaves its own share of the smaller part."""
+    prefill, decode = (1e3 * seconds + 0.01 for seconds in seconds(batch, H200, H200.sms, 2))
+    waves = np.ceil(len(batch.decode.q_lens) * batch.num_kv_heads / 264) if batch.decode else 0
+    fa2_decode = decode * (1 + 0.25 * (waves > 1))
+    left = {"serial": 1, "streams": 0.9, "cta": 0.8, "warp": 0.6, "pod": 0.3, "pod_2": 0.2, "pod_4": 0.4}
+    alone = {
+        "prefill": prefill,
+        "decode": decode,
+        "fa2_prefill": prefill,
+        "fa2_decode": fa2_decode,
+        "hopper": 0.5 * prefill,
+    }
+    if way in alone:
+        return alone[way]
+    if way in left:
+        return max(prefill, decode) + left[way] * min(prefill, decode)
+    speed = 0.5 if "fa3" in way else 1.1
+    return speed * prefill + fa2_decode
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """All suites of the chapter, run without a GPU on made-up times."""
+    home = tmp_path_factory.mktemp("recorded")
+    (home / "h200").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "Setting", lambda batch: SimpleNamespace(batch=batch, q=SimpleNamespace(device="cuda")))
+        patch.setattr(peers, "ready", _ready)
+        patch.setattr(
+            timing, "shuffled", lambda calls, *_, **__: {way: _time(made_up(way, b)) for way, b in calls.items()}
+        )
+        patch.setattr(pod_01, "gpu_of", lambda device: H200)
+        patch.setattr(ncu, "profile", lambda suite: [_counters(case) for case in pod_01.cases()])
+        pod_01._counters.cache_clear()
+        for name in registry.measured():
+            if name.startswith("methods-"):
+                suite = registry.maker(name)
+                if name == "methods-splits":
+                    patch.setattr(suite, "_parts", lambda batch, rule: {"none": 1, "vanilla": 4, "limited": 2}[rule])
+                rows = suite.cases()[: ROWS.get(name)]
+                _write(home / "h200" / f"{name}.csv", [case | suite.measure(case) for case in rows])
+        pod_01._counters.cache_clear()
+    return home
+
+
+def _ready(setting, makers):
+    calls = {way: setting.batch for way in makers if way != HOLE}
+    return calls, {HOLE: "RuntimeError: too long; really"} if HOLE in makers else {}
+
+
+def _time(ms: float):
+    return timing.Time(ms, 0.99 * ms, 1.02 * ms)
+
+
+def _counters(case):
+    rows = {"ours": 12, "ours_64": 35, "ours_128": 60, "fa2": 70, "fa3": 20}
+    busy = {"prefill": (70, 3), "decode": (15, 85), "tile": (rows.get(case["way"]), 80)}
+    busy["hybrid"] = (60, 60) if case["way"] == "pod" else (40, 30)
+    return dict(zip(("us", "compute", "dram", "tensor"), (100.0, *busy[case["panel"]], 10), strict=True))
+
+
+@pytest.fixture(autouse=True)
+def made_up_recordings(folder, monkeypatch):
+    monkeypatch.setattr(data, "RECORDED", folder)
+
+
+@pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.FIGURE.id)
+def test_figure_draws_its_table(module):
+    df = module.table()
+    assert len(df) and module.draw(df).get_axes()
+
+
+@pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.FIGURE.id)
+def test_a_figure_without_its_recording_is_missing(module, monkeypatch, tmp_path):
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    assert module.FIGURE.state_text.startswith(f"lacks {module.FIGURE.data[0]}")
+
+
+# ---------------------------------------------------------------- Figure 11
+
+
+def test_sweep_filters_by_the_smaller_part_and_keeps_the_fair_sample():
+    df = pod_11.table()
+    some = pod_11.filtered(df)
+    small = np.minimum(df.prefill, df.decode) / (df.prefill + df.decode)
+    assert list(some.index) == list(df.index[small >= 0.2]) and 0 < len(some) < len(df)
+    assert len(pod_11.even(df)) == 300
+
+
+def test_gains_are_over_our_serial_and_never_an_oracle():
+    df = pod_11.filtered(pod_11.table())
+    want = 100 * (df.serial / df["pod"] - 1)
+    assert pod_11.pod_mean() == pytest.approx(want.mean()) and pod_11.pod_max() == want.max()
+    assert pod_11.pod_min() == want.min()
+    assert (df.best == df.pod_2).all(), "two CTAs an SM were made the fastest"
+    assert pod_11.chosen_over_best() == pytest.approx((df["pod"] / df.pod_2).mean())
+
+
+def test_near_peak_counts_batches_within_a_tenth_of_the_longer_part():
+    df = pod_11.filtered(pod_11.table())
+    count = sum(t <= 1.1 * max(p, d) for t, p, d in zip(df["pod"], df.prefill, df.decode, strict=True))
+    assert pod_11.pod_near_peak() == pytest.approx(100 * count / len(df))
+
+
+def test_warp_leads_the_baselines_by_its_median():
+    df = pod_11.filtered(pod_11.table())
+    median = lambda way: (100 * (df.serial / df[way] - 1)).median()  # noqa: E731
+    assert pod_11.warp_over_next() == pytest.approx(median("warp") - median("cta"))
+
+
+def test_summary_has_a_row_a_way_and_counts_holes_out():
+    df = pod_11.table()
+    df.loc[df.index[:7], "fi_pod"] = np.nan
+    out = pod_11.summary(df)
+    assert len(out) == len(pod_11.NAMES) and out.loc["Flash-Infer's POD".replace("-", ""), "batches"] == len(df) - 7
+    assert out.loc["POD, as it chooses", "mean %"] == round((100 * (df.serial / df["pod"] - 1)).mean(), 1)
+
+
+def test_prefill_heavy_batches_decide_against_fa3():
+    df = pod_11.table()
+    long = df[df.prefill > 2 * df.decode]
+    assert len(long) and pod_11.under_fa3_when_prefill_is_long() == pytest.approx(
+        np.exp(np.log(long["pod"] / long.fa3_serial).mean())
+    )
+
+
+# ---------------------------------------------------------------- Figure 6
+
+
+def test_the_step_is_where_the_waves_are():
+    assert pod_06.step_place() == pytest.approx(25, abs=2)
+    assert pod_06.pod_flat() == pytest.approx(1, abs=0.02)
+    assert pod_06.total_step_max() > 5
+
+
+def test_next_best_is_the_best_of_all_others():
+    df = pod_06.table()
+    df = df[df.decodes.isin((66, 67))]
+    others = df[["fa2_serial", "fa2_streams", "serial", "streams", "cta", "warp"]].min(axis=1)
+    assert pod_06.over_next_best() == pytest.approx(100 * (others / df["pod"] - 1).max())
+    assert pod_06.orderings() == 3
+
+
+def test_rises_compare_the_same_chunk():
+    df = pod_06.table()
+    full, more = (df[df.decodes == n].set_index("chunk").fa2_serial for n in (66, 67))
+    assert pod_06.rises(df).loc["FA2, two calls", "66 to 67"] == pytest.approx(100 * ((more / full).mean() - 1))
+
+
+# ---------------------------------------------------------------- Figures 13 and 14, Table 7
+
+
+def test_two_against_four_ctas():
+    df = pod_13.table()
+    assert (df[["two", "four"]].min(axis=1) == 1).all()
+    cell = df[df.context == 16384]
+    assert pod_13.four_over_two_long() == pytest.approx((cell.pod_4 / cell.pod_2).mean())
+
+
+def test_policies():
+    df = pod_14.table()
+    np.testing.assert_allclose(df.gain, 100 * (df["50:50"] / df.proportional - 1))
+    assert pod_14.gain_max() == df.gain.max()
+
+
+def test_trend_is_one_when_the_gain_grows(monkeypatch):
+    made = pd.DataFrame({"model": ["a"] * 3 + ["b"] * 3, "decodes": [1, 2, 3] * 2, "gain": [1, 2, 5, 3, 2, 1]})
+    monkeypatch.setattr(pod_14, "table", lambda: made)
+    assert pod_14.trend() == pytest.approx(0)
+    monkeypatch.setattr(pod_14, "table", lambda: made.assign(gain=[1, 2, 5, 1, 3, 4]))
+    assert pod_14.trend() == pytest.approx(1)
+
+
+def test_splits_stand_beside_the_printed_ratios():
+    df = pod_t7.table()
+    row = df[(df.decodes == 64) & (df.chunk == 31)].iloc[0]
+    assert (row.paper_vanilla, row.paper_limited) == (0.86, 0.73)
+    assert pod_t7.at_31("limited_ratio") == pytest.approx(row.limited / row.serial)
+    four = df[df.decodes == 64]
+    saved = (four.serial - four.limited).sum() / (four.serial - four.vanilla).sum()
+    assert pod_t7.saved_ratio() == pytest.approx(saved)
+
+
+# ---------------------------------------------------------------- Figure 1, Table 3, who wins
+
+
+def test_utilisation_is_read_where_there_are_counters(monkeypatch):
+    assert set(pod_01.table().source) == {"counters"}
+    assert pod_01.prefill_bandwidth() == 3 and pod_01.decode_compute() == 15 and pod_01.uses_both() == 2
+    whole = pod_01.recorded("methods-counters")
+    monkeypatch.setattr(pod_01, "recorded", lambda name: whole.drop(columns=["us", "compute", "dram", "tensor"]))
+    df = pod_01.table()
+    assert set(df.source) == {"counted"} and (df.compute == df.counted_compute).all()
+
+
+def test_tiles_stand_beside_the_model():
+    df = methods_tiles.table()
+    assert (methods_tiles.compute_16(), methods_tiles.compute_128()) == (12, 70)
+    assert df.model.between(5, 100).all() and set(df.requests) == {8, 16, 32} and set(df.rows) == {16, 64, 128}
+
+
+def test_runtimes_are_those_of_table_1():
+    df = pod_01.runtimes()
+    assert list(df.batch.unique()) == ["C0", "C1", "C2"] and (df[df.way == "fa2_serial"].over_fa2 == 1).all()
+
+
+def test_a_hole_keeps_its_reason_and_gets_no_number():
+    df = pod_t3.table().set_index("method")
+    hole = df.loc["FlashInfer persistent"]
+    assert hole.batches == 0 and pd.isna(hole["speed-up over serial"])
+    assert hole.holes == "RuntimeError: too long; really"
+    assert df.loc["one after the other", "speed-up over serial"] == pytest.approx(1)
+    assert df.loc["warp-parallel", "paper"] == "Horizontally fused FA kernels with HFuse"
+
+
+def test_the_winner_is_the_least_time_and_the_margin_the_next():
+    df, grid = methods_wins.table(), methods_wins.recorded("methods-grid")
+    first = df[(df.field == "all ways")].iloc[5]
+    times = grid.loc[5, methods_wins.FIELDS["all ways"]].astype(float).sort_values()
+    assert first.winner == times.index[0] and first.margin == pytest.approx(100 * (times.iloc[1] / times.iloc[0] - 1))
+    assert methods_wins.counts(df)["our five methods"].sum() == len(grid)
+    titles = [ax.get_title() for ax in methods_wins.draw(df).get_axes()]
+    assert titles == ["context 4K", "context 8K", "context 16K", "", "", ""]
+
+
+def test_place_counts_every_batch_once_by_its_ctas():
+    df = methods_place.table()
+    assert methods_place.means(df).batches.sum() == len(df) == len(pod_11.filtered(pod_11.table()))
+    row = df.iloc[0]
+    assert (
+        row.prefill_ctas >= -(-min(row.chunk, row.context - row.seen) // 128) * MODELS[row.model].num_q_heads // row.tp
+    )
+    low, high = methods_place.CLASSES[row.place]
+    assert low < row.prefill_ctas <= high
+
+
+def test_policies_are_compared_at_equal_ctas():
+    df = pod_14.table().assign(**{"50:50_4": 2.2, "proportional_4": 2.0, "50:50_2": 1.0, "proportional_2": 1.0})
+    gains = pod_14.by_ctas(df)
+    assert (gains.loc["4 CTAs an SM"] == 10).all() and (gains.loc["2 CTAs an SM"] == 0).all()
+
+
+def test_band_places_every_method():
+    df = methods_band.table()
+    assert df[df.method == "POD"].place.to_numpy() == pytest.approx(0.7, abs=1e-3)
+    assert df[df.method == "two streams"].place.to_numpy() == pytest.approx(0.1, abs=1e-3)
+
+
+def test_violins_write_the_mean_above_each_shape():
+    spreads = {"a": pd.Series([1.0, 2.0, 6.0]), "b": pd.Series([1.0, 1.0, 4.0])}
+    ax = violins(style.axes(4, 3), spreads, ["red", "blue"], lambda values: values.mean())
+    assert [t.get_text() for t in ax.texts] == ["3.00×", "2.00×"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b"]
