@@ -81,7 +81,7 @@ def table():
     df = read("hopper-peers")
     alone = parts(df)
     peers = df[list(PEERS)].apply(pd.to_numeric, errors="coerce")
-    out = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()]}).join(alone).join(peers)
+    out = pd.DataFrame({"batch": [batch_name(row) for row in df.itertuples()]}).join(alone).join(peers)
     variants = [c for c in df.columns if c.startswith("ours") and not c.endswith(("_p10", "_p90"))]
     metered = [c for c in df.columns if c.startswith("fa3_serial_") and not c.endswith(("_p10", "_p90"))]
     return out.join(df[variants + metered]).assign(
@@ -93,7 +93,7 @@ def table():
     )  # fmt: skip
 
 
-def _name(row) -> str:
+def batch_name(row) -> str:
     heads = f"{row.q_heads}/{row.kv_heads}"
     return f"{short(row.chunk)} @ {short(row.context)} + {row.decodes} x {short(row.decode_context)}, {heads}"
 

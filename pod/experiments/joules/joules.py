@@ -5,10 +5,26 @@ Measured: two calls of FlashAttention-3, this kernel's halves in turn and both a
 
 from __future__ import annotations
 
-from pod.batch import HybridBatch
-from pod.experiments.hopper import hopper_peers
-from pod.lab.measure import meter, peers
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
 
+from pod.batch import HybridBatch
+from pod.data import a_card, read
+from pod.experiments.hopper import hopper_peers
+from pod.experiments.hopper.hopper_sweep import geomean
+from pod.lab.figure import Figure
+from pod.lab.measure import meter, peers
+from pod.lab.show import style
+
+FIGURE = Figure(
+    id="joules",
+    title=f"What {a_card()} takes for eleven hybrid batches: energy back to back, and what fusing saves of it",
+    chapter="18",
+    method="The energy counter around calls back to back, and around calls that rest three times their length, less "
+    "what the rest takes; ways in shuffled rounds. bf16.",
+    data=("joules",),
+)
 RECORDING = "joules"
 KEYS = hopper_peers.KEYS
 UNITS = ("hopper",)
@@ -44,3 +60,101 @@ def _less(train: meter.Energy, rest: meter.Energy, name: str) -> dict[str, float
     ms, millijoules = train.ms - rest.ms, train.millijoules - rest.millijoules
     seen = {"ms": ms, "mj": millijoules, "rest_watts": rest.watts, "mhz": train.sm_clock_mhz}
     return {f"{name}_{column}": round(value, 5) for column, value in seen.items()}
+
+
+# ---------------------------------------------------------------- what it shows
+
+NAMES = hopper_peers.METERED
+CLOCKS = {"steady": "at the power limit", "rested": "at the full clock"}
+
+
+def table():
+    """One row a batch and way: ms of one call with a cold L2; back to back (steady) ms, mJ, the lowest and highest mJ,
+    W and MHz; and ms, mJ and MHz of a rested call."""
+    df = read("joules")
+    steady = ("ms", "mj", "mj_p10", "mj_p90", "watts", "mhz")
+    columns = [*(f"steady_{name}" for name in steady), *(f"rested_{name}" for name in ("ms", "mj", "mhz"))]
+    rows = [
+        {"batch": hopper_peers.batch_name(row), "way": words, "cold_ms": getattr(row, way)}
+        | {column: getattr(row, f"{way}_{column}") for column in columns}
+        for row in df.itertuples() for way, words in NAMES.items()
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def draw(df):
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 5.0), dpi=style.DPI, layout="constrained", sharey=True,
+                                width_ratios=(3, 2))  # fmt: skip
+    _energies(style.tidy(axes[0]), df)
+    _saved(style.tidy(axes[1]), df)
+    return figure
+
+
+def _energies(ax, df) -> None:
+    """Of each way back to back, with its clock in words."""
+    tones = ("#9aa7b4", style.colour("load"), style.colour("hybrid"))
+    base = _of(df, "fa3_serial", "steady_mj")
+    for (way, words), tone, shift in zip(NAMES.items(), tones, (-0.27, 0, 0.27), strict=True):
+        mine = df[df.way == words]
+        y = np.arange(len(mine)) + shift
+        ax.barh(y, 100 * mine.steady_mj.to_numpy() / base, 0.25, color=tone, label=words)
+        for at, row in zip(y, mine.itertuples(), strict=True):
+            ax.text(2, at, f"{row.steady_mj:,.0f} mJ, {row.steady_mhz / 1e3:.2f} GHz", va="center", fontsize=7,
+                    color=style.INK if way == "fa3_serial" else "white")  # fmt: skip
+    names = df.batch.unique()
+    ax.set_yticks(range(len(names)), names, fontsize=8.5)
+    ax.set(ylim=(len(names) - 0.4, -0.6), xlabel="% of the energy of two FA3 calls, back to back")
+    ax.tick_params(axis="y", length=0)
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.4, -0.11), ncols=3, columnspacing=1.0)
+
+
+def _saved(ax, df) -> None:
+    """What fusing saves of the energy of the halves in turn, at either clock."""
+    ax.axvline(0, color=style.INK, linewidth=1)
+    for how, face in (("rested", "white"), ("steady", style.colour("hybrid"))):
+        turn, both = (_of(df, way, f"{how}_mj") for way in ("ours_serial", "ours"))
+        ax.plot(100 * (1 - both / turn), range(len(turn)), "o", color=style.colour("hybrid"), markerfacecolor=face,
+                label=CLOCKS[how])  # fmt: skip
+    ax.set(xlabel="% of the energy that fusing saves")
+    ax.tick_params(axis="y", length=0)
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=2, columnspacing=1.0)
+
+
+def _of(df, way: str, column: str) -> np.ndarray:
+    return df[df.way == NAMES[way]][column].to_numpy()
+
+
+# ---------------------------------------------------------------- what claims and chapters ask for
+
+
+def over(way: str, how: str = "steady", unit: str = "mj") -> float:
+    """Energy, or time, of another way over that of the fused kernel, geometric mean."""
+    df = table()
+    return geomean(_of(df, way, f"{how}_{unit}") / _of(df, "ours", f"{how}_{unit}"))
+
+
+def halves(how: str = "steady", unit: str = "mj") -> float:
+    """What the better halves alone bring: two calls of FlashAttention-3 over ours in turn, geometric mean."""
+    return over("fa3_serial", how, unit) / over("ours_serial", how, unit)
+
+
+def saved(how: str = "steady", unit: str = "mj") -> float:
+    """What fusing saves, all batches together: mJ, or ms."""
+    df = table()
+    return float(sum(_of(df, "ours_serial", f"{how}_{unit}") - _of(df, "ours", f"{how}_{unit}")))
+
+
+def left_at_full_clock() -> float:
+    """Of the joules that fusing saves back to back, % that it saves where both ways run at the full clock, too."""
+    return 100 * saved("rested") / saved("steady")
+
+
+def watts() -> float:
+    """Median power of all ways, back to back."""
+    return float(table().steady_watts.median())
+
+
+def spread() -> float:
+    """The widest spread of the energy of a way over its rounds, %."""
+    df = table()
+    return 100 * float(((df.steady_mj_p90 - df.steady_mj_p10) / df.steady_mj).max())
