@@ -5,7 +5,6 @@ import re
 import pytest
 from matplotlib import pyplot as plt
 
-from pod.experiments.hopper import hopper_peers
 from pod.experiments.joules import joules, joules_model, joules_prices, joules_roof
 from pod.files import ROOT
 from pod.lab.measure import meter
@@ -61,6 +60,23 @@ def test_what_a_page_says_is_less_the_watts_awake():
     assert copy.watts == pytest.approx(joules_prices.listed().watts + copy.price * copy.rate, rel=1e-6)
 
 
+def test_batches_keep_the_power_limit_and_spread_little():
+    df = joules.table()
+    assert len(df) == 3 * len(joules.cases()) and df.steady_watts.between(0.93 * 700, 1.02 * 700).all()
+    assert df.steady_mj.to_numpy() == pytest.approx(df.steady_watts * df.steady_ms, rel=0.02)
+    assert (df.steady_ms / df.cold_ms).between(0.95, 1.35).all() and joules.spread() < 5
+
+
+def test_what_is_gained_has_two_factors():
+    for how, unit in (("steady", "ms"), ("steady", "mj"), ("rested", "mj")):
+        fused = joules.over("ours_serial", how, unit)
+        assert joules.halves(how, unit) * fused == pytest.approx(joules.over("fa3_serial", how, unit))
+    df = joules.table()
+    turn, both = (df[df.way == joules.NAMES[way]].steady_mj.sum() for way in ("ours_serial", "ours"))
+    assert joules.saved() == pytest.approx(turn - both)
+    assert joules.left_at_full_clock() == pytest.approx(100 * joules.saved("rested") / (turn - both))
+
+
 def test_halves_in_turn_do_the_same_work():
     """The copies and products of both ways are equal, but for how the keys are cut: what differs is clock and time."""
     fused, serial = joules_model.seen()["ours"], joules_model.seen()["ours_serial"]
@@ -73,7 +89,7 @@ def test_batches_from_which_nothing_was_learnt_are_foretold():
     df = joules_model.table()
     assert df.learnt.sum() == 12 and (~df.learnt).sum() == 10
     assert joules_model.worst() == df[~df.learnt].off.abs().max() < 5
-    assert df[list(joules_model.KINDS)].sum(axis=1).to_numpy() == pytest.approx(hopper_peers.watts() * df.foretold_ms)
+    assert df[list(joules_model.KINDS)].sum(axis=1).to_numpy() == pytest.approx(joules.watts() * df.foretold_ms)
 
 
 def test_the_roof_of_joules_is_the_lowest_at_the_ridge_and_not_for_decodes():
@@ -82,7 +98,7 @@ def test_the_roof_of_joules_is_the_lowest_at_the_ridge_and_not_for_decodes():
     assert (roof.power.diff().dropna() > 0).all()
 
 
-@pytest.mark.parametrize("page", [joules_prices, joules_model, joules_roof])
+@pytest.mark.parametrize("page", [joules, joules_prices, joules_model, joules_roof])
 def test_pages_draw_what_their_tables_have(page):
     figure = page.draw(page.table())
     assert figure.axes and all(ax.get_xlabel() for ax in figure.axes)

@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
-from pod.experiments.hopper import hopper_peers
+from pod.experiments.joules import joules as batches
 from pod.experiments.joules import joules_prices
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -22,8 +22,8 @@ FIGURE = Figure(
     title=f"Back to back on {a_card()}, the joules of a batch set its time, and half of them move bytes",
     chapter="18",
     method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "
-    "learnt from every other batch. Seen: milliseconds of a batch repeated for 1.5 s. bf16.",
-    data=("joules-prices", "hopper-peers"),
+    "learnt from every other batch. Seen: milliseconds of a batch back to back. bf16.",
+    data=("joules-prices", "joules"),
     fitted=True,
 )
 WAYS = {"ours": "fused", "ours_serial": "halves in turn"}
@@ -47,10 +47,11 @@ def work(row, way: str) -> Work:
 
 @cache
 def seen() -> dict[str, list[Spent]]:
-    """Way -> what each batch took. At the limit a time is known better than the energy that an early meter found."""
-    df, watts = read("hopper-peers"), hopper_peers.watts()
-    return {way: [Spent(work(row, way), row.ms / 1e3, watts * row.ms / 1e3, row.mhz) for row in
-                  df.assign(ms=df[f"{way}_steady_ms"], mhz=df[f"{way}_mhz"]).itertuples()] for way in WAYS}  # fmt: skip
+    """Way -> what each batch took, back to back."""
+    df = read("joules")
+    return {way: [Spent(work(row, way), ms / 1e3, mj / 1e3, mhz) for row, ms, mj, mhz in
+                  zip(df.itertuples(), *(df[f"{way}_steady_{unit}"] for unit in ("ms", "mj", "mhz")), strict=True)]
+            for way in WAYS}  # fmt: skip
 
 
 @cache
@@ -61,7 +62,7 @@ def prices() -> Prices:
 def table():
     """One row a way and batch: millijoules of each kind of work, seen and foretold milliseconds, and whether the model
     had learnt from it."""
-    limit, names = hopper_peers.watts(), hopper_peers.table().batch
+    limit, names = batches.watts(), batches.table().batch.unique()
     rows = []
     for way in WAYS:
         for i, one in enumerate(seen()[way]):

@@ -7,7 +7,7 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
-from pod.experiments.hopper import hopper_peers
+from pod.experiments.joules import joules as batches
 from pod.experiments.joules import joules_model
 from pod.lab.figure import Figure
 from pod.lab.show import roofline, style
@@ -20,7 +20,7 @@ FIGURE = Figure(
     chapter="18",
     method="Hybrid batches of one chunk and more and more decodes, from counted work and the prices learnt for "
     "joules-model, at the median clock seen. Dots: eleven batches, FLOPs that attention needs, bf16.",
-    data=("joules-prices", "hopper-peers"),
+    data=("joules-prices", "joules"),
     fitted=True,
 )
 POWER = style.WORKERS[4]
@@ -43,18 +43,18 @@ def roof() -> pd.DataFrame:
 
 def clock() -> float:
     """MHz, the median of the fused kernel on the eleven batches."""
-    return float(read("hopper-peers").ours_mhz.median())
+    return float(read("joules").ours_steady_mhz.median())
 
 
 def table():
     """One row a batch: FLOPs per byte; FLOP/s of one call with a cold L2 and of calls back to back."""
-    df, rows = read("hopper-peers"), []
+    df, rows = read("joules"), []
     for row in df.itertuples():
         batch = HybridBatch.of(row.chunk, row.context, row.decodes, row.decode_context, row.q_heads, row.kv_heads)
         rates = (1e3 * batch.flops / ms for ms in (row.ours, row.ours_steady_ms))
         rows.append((batch.flops / batch.bytes, *rates))
     made = pd.DataFrame(rows, columns=["intensity", "one_call", "back_to_back"])
-    return made.assign(batch=hopper_peers.table().batch)
+    return made.assign(batch=batches.table().batch.unique())
 
 
 def draw(df):
