@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pod.serving.shapes import shape
 
-CHECKED = ("fa3", "hopper", "hopper-serial", "lean", "pod", "serial", "flashinfer", "fa2")
+CHECKED = ("fa3", "fa3-one", "hopper", "hopper-serial", "lean", "pod", "serial", "flashinfer", "fa2")
 PAGE, PROMPTS, OUTPUT = 64, (700, 33, 1500, 5, 260), 24
 
 
