@@ -109,14 +109,16 @@ class Whole:
 
     def ready(self, step: Step) -> Captured | None:
         """The iteration of its size, with the step on its way up; None if it is larger than all."""
-        if self.decodes and not step.chunks:
-            return self.decodes.ready(step)
-        tokens = size_for(len(step.tokens), len(step.q_lens))
-        if tokens is None:
-            return None
-        made = self.captured_for(tokens)
-        made.staged.fill(step)
+        made = self.made_for(len(step.tokens), len(step.q_lens), step.chunks)
+        if made:
+            made.staged.fill(step)
         return made
+
+    def made_for(self, tokens: int, sequences: int, chunks: int) -> Captured | None:
+        if self.decodes and not chunks:
+            return self.decodes.made_for(tokens, sequences, chunks)
+        padded = size_for(tokens, sequences)
+        return padded and self.captured_for(padded)
 
     def warm(self, tokens: int) -> None:
         """All sizes for up to so many tokens, the largest first: the others find room in its memory."""

@@ -282,4 +282,6 @@ def test_decodes_alone_are_fixed_by_themselves(replayed, monkeypatch):
     eager = WAYS["sarathi, chunk 7"]()
     want, _ = answer(Engine(tiny(), eager.pool, graphs=False), eager, PROMPTS, OUTPUT)
     assert [a.tokens for a in got] == [a.tokens for a in want]
-    assert len(engine.whole.decodes.ran) == sum(not e.prefills for e in log.iterations) > 0
+    for made, prompts in ((engine.whole.made, True), (engine.whole.decodes.made, False)):
+        sizes = {size_for(e.tokens, e.tokens) for e in log.iterations if bool(e.prefills) == prompts}
+        assert sizes == set(made) and sizes
