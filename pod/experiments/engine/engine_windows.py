@@ -73,8 +73,11 @@ def timed(load: Load, kind, iterations: int, engine) -> list[dict]:
     """A row an iteration, on an engine that has captured whatever comes."""
     import gc
 
-    for size in sizes(load, kind, iterations) if engine.whole else ():
-        engine.whole.made_for(*size)
+    import torch
+
+    with torch.inference_mode():
+        for size in sizes(load, kind, iterations) if engine.whole else ():
+            engine.whole.made_for(*size)
     scheduler = engine_runs.prepare(engine, load, kind)
     gc.collect()
     gc.freeze()  # as servers do: a walk over all that was made before would stop the host for a whole iteration
@@ -124,7 +127,7 @@ def runs() -> dict[tuple[str, str], pd.DataFrame]:
     made = {}
     for run, mine in df.groupby("run", sort=False):
         model, _, system = run.partition(", ")
-        mine = mine.sort_values("iteration").reset_index(drop=True)
+        mine = mine.sort_values("iteration", kind="stable").reset_index(drop=True)
         made[model, system] = mine.assign(ms=mine.scheduled_ms.shift(-1) - mine.scheduled_ms)[:-1]
     for model in {model for model, _ in made}:
         two, one = (made.get((model, f"Sarathi, {name}")) for name in ("fa3", "fa3-one"))
