@@ -44,7 +44,7 @@ class Load:
     rounds: int = 2
     prompt: tuple[int, int] = (256, 1536)
     output: tuple[int, int] = (64, 128)
-    alone: int = 6  # questions that are also asked when nobody else is there
+    alone: int = 4  # questions that are also asked when nobody else is there
     words: int = 32000  # of the vocabulary
     too_long: int = 20_000
     options: tuple[str, ...] = ("--chunk", "1024", "--batch", "96", "--block-size", "256", "--pages", "800")
