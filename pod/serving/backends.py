@@ -4,6 +4,10 @@
     out = backend.run(q, k_cache, v_cache)  # q [tokens, q_heads, D], caches [blocks, block_size, kv_heads, D]
     backend.expect(host)                    # after a step of decodes, while the GPU works: the next one is likely so
 
+    fixed = backend.fix(tokens, sequences, longest)  # for CUDA graphs: the same launches for all lengths up to these
+    fixed.update(q_lens, kv_lens)                    # lengths on the device, once an iteration
+    out = fixed.attend(q, k_cache, v_cache, table, out)
+
 A work list takes a good part of a millisecond to make. Decodes foretell the next list but for who ends or arrives, so
 it is made while the GPU is busy with the present one, and only thrown away when the guess was wrong.
 """
@@ -14,7 +18,7 @@ from pod.attention import METHODS
 from pod.serving.step import Step
 
 OURS = ("auto", *METHODS)
-BACKENDS = ("sdpa", *OURS, "hopper-serial", "fa2", "fa3", "flashinfer")
+BACKENDS = ("sdpa", *OURS, "hopper-serial", "fa2", "fa3", "fa3-one", "flashinfer")
 # The Hopper kernel once for each half, so that the ratio to `hopper` is what fusing brings; and stream-K for decodes.
 IN_TURN = {"hopper-serial": ("hopper", "hopper"), "lean": ("auto", "lean")}
 WORKSPACE = 512 << 20  # bytes that FlashInfer asks for
@@ -29,9 +33,9 @@ def backend(name: str, q_heads: int, kv_heads: int, head_dim: int, block_size: i
     if name == "sdpa" or (name == "auto" and torch.device(device).type == "cpu"):
         return Sdpa()
     check_cpu(name, dtype, device)
-    if name == "fa3":
-        return FlashAttention3()
     sizes = (q_heads, kv_heads, head_dim, block_size, dtype, device)
+    if name in ("fa3", "fa3-one"):
+        return (FlashAttention3 if name == "fa3" else InOneCall)(*sizes[:-1])
     if name in IN_TURN:
         return InTurn(*(Ours(method, *sizes) for method in IN_TURN[name]))
     return Ours(name, *sizes) if name in OURS else FlashInfer("fa2" if name == "fa2" else "fa3", *sizes)
@@ -58,6 +62,18 @@ class Backend:
 
     def expect(self, host: Step) -> None:
         """Whoever plans nothing on the host has nothing to prepare."""
+
+    def can_fix(self, device) -> bool:
+        """Whether its launches may be the same for all lengths."""
+        return False
+
+    def fix(self, tokens: int, sequences: int, longest: int):
+        raise NotImplementedError
+
+    @property
+    def alone(self) -> Backend | None:
+        """Who is fixed for decodes alone, where a call for prompts would be launched for nothing."""
+        return None
 
 
 class Sdpa(Backend):
@@ -112,6 +128,28 @@ class Ours(Backend):
 
         return hybrid_attention(q, k_cache, v_cache, self.made, self.table)
 
+    def can_fix(self, device) -> bool:
+        from pod.kernels import sm90
+
+        return self.method in ("auto", "hopper") and sm90.available(device)
+
+    def fix(self, tokens: int, sequences: int, longest: int) -> Fixed:
+        from pod.attention import workspace
+
+        return Fixed(workspace(tokens, sequences, longest, *self.heads, *self.options[:-1]))
+
+
+class Fixed:
+    """A workspace plans on the GPU."""
+
+    def __init__(self, work):
+        self.work, self.update = work, work.update
+
+    def attend(self, q, k_cache, v_cache, table, out):
+        from pod.attention import hybrid_attention
+
+        return hybrid_attention(q, k_cache, v_cache, self.work, table, out=out)
+
 
 class Halves(Backend):
     """Prefill and decode in two calls, one after the other. `parts` holds (first row, last row, call)."""
@@ -147,18 +185,71 @@ class InTurn(Halves):
     def expect(self, host: Step) -> None:
         self.decodes.expect(host)
 
+    def can_fix(self, device) -> bool:
+        return self.prefills.can_fix(device) and self.decodes.can_fix(device)
+
+    def fix(self, tokens: int, sequences: int, longest: int) -> FixedInTurn:
+        sizes = (self.prefills.heads, self.prefills.options)
+        halves = (self.prefills.fix(tokens, sequences, longest), self.decodes.fix(sequences, sequences, longest))
+        return FixedInTurn(*halves, tokens, sequences, *sizes)
+
+    @property
+    def alone(self) -> Ours:
+        return self.decodes
+
     def _half(self, half: Ours, host: Step, device: Step, which: slice):
         half.plan_lengths(host.q_lens[which], host.kv_lens[which], device.table[which])
         return half.run
 
 
+def chunks_of(q_lens):
+    """Which sequences are a prefill, on the device: up to the last that brings several tokens."""
+    return (q_lens > 1).int().flip(0).cummax(0).values.flip(0)
+
+
+class FixedInTurn:
+    """Two workspaces. A work list counts rows from the first sequence that has any, so the decodes' rows, which begin
+    where the chunks end, are gathered and put back: some 4 us a layer."""
+
+    def __init__(self, prefills: Fixed, decodes: Fixed, tokens: int, sequences: int, heads, options):
+        import torch
+
+        (q_heads, _, head_dim), (_, dtype, device, _) = heads, options
+        self.prefills, self.decodes, self.tokens = prefills, decodes, tokens
+        made = torch.zeros(tokens + 2 * sequences, q_heads, head_dim, dtype=dtype, device=device)
+        self.out, self.decoded = made.split((tokens + sequences, sequences))  # of no decode are the last rows
+        self.order = torch.arange(sequences, device=device)
+
+    def update(self, q_lens, kv_lens) -> None:
+        chunks = q_lens * chunks_of(q_lens)
+        self.prefills.update(chunks, kv_lens)
+        self.decodes.update(q_lens - chunks, kv_lens)
+        self.rows = chunks.sum() + self.order
+
+    def attend(self, q, k_cache, v_cache, table, out):
+        self.prefills.attend(q, k_cache, v_cache, table, self.out[: self.tokens])
+        mine = q[self.rows.clamp(max=self.tokens - 1)]
+        self.out.index_copy_(0, self.rows, self.decodes.attend(mine, k_cache, v_cache, table, self.decoded))
+        return self.out[: self.tokens]
+
+
 class FlashAttention3(Halves):
     """FlashAttention-3 as two calls: what an H200 offers without us."""
 
-    def __init__(self):
+    def __init__(self, *sizes):
         import flash_attn_interface
 
-        self.call = flash_attn_interface.flash_attn_with_kvcache
+        self.call, self.sizes = flash_attn_interface.flash_attn_with_kvcache, sizes
+
+    def can_fix(self, device) -> bool:
+        return True
+
+    def fix(self, tokens: int, sequences: int, longest: int) -> FixedFlash:
+        return FixedFlash((tokens, 1), self.sizes, longest)
+
+    @property
+    def alone(self) -> Backend | None:
+        return ByOne(*self.sizes)
 
     def prefill(self, host: Step, device: Step, which: slice):
         import torch
@@ -179,6 +270,59 @@ class FlashAttention3(Halves):
             return out[0] if isinstance(out, tuple) else out
 
         return call
+
+
+class InOneCall(FlashAttention3):
+    """FlashAttention-3 as one call for all sequences, as vLLM makes it."""
+
+    def plan(self, host: Step, device: Step) -> None:
+        self.parts = [(0, len(host.tokens), self.prefill(host, device, slice(None)))]
+
+    def fix(self, tokens: int, sequences: int, longest: int) -> FixedFlash:
+        return FixedFlash((tokens,), self.sizes, longest)
+
+
+class ByOne(InOneCall):
+    """No sequence brings more than one token, and the call knows it."""
+
+    def fix(self, tokens: int, sequences: int, longest: int) -> FixedFlash:
+        return FixedFlash((1,), self.sizes, longest)
+
+    @property
+    def alone(self) -> None:
+        return None
+
+
+class FixedFlash:
+    """FlashAttention-3 for any lengths: calls over all sequences, of which each computes its own. `most` has a call's
+    most tokens of a sequence. Their schedule, a small kernel a call, is made once for all layers, as vLLM does."""
+
+    def __init__(self, most: tuple[int, ...], sizes, longest: int):
+        import torch
+
+        self.most, self.sizes, self.longest = most, sizes, longest
+        self.kernels = torch.ops.flash_attn_3
+
+    def update(self, q_lens, kv_lens) -> None:
+        import torch
+
+        starts = torch.nn.functional.pad(q_lens.cumsum(0, dtype=torch.int32), (1, 0))
+        chunks = q_lens * chunks_of(q_lens)
+        used = (None,) if len(self.most) == 1 else (chunks, q_lens - chunks)
+        self.calls = [self._planned(most, {"cu_seqlens_q": starts, "seqused_q": mine}, kv_lens)
+                      for most, mine in zip(self.most, used, strict=True)]  # fmt: skip
+
+    def _planned(self, most: int, rows: dict, kv_lens) -> dict:
+        q_heads, kv_heads, head_dim, block, dtype = self.sizes
+        longest = -(-self.longest // block) * block  # as a call counts it, by the width of the table
+        made = self.kernels.get_scheduler_metadata(len(kv_lens), most, longest, q_heads, kv_heads, head_dim, head_dim,
+                                                   dtype, kv_lens, page_size=block, is_causal=True, **rows)  # fmt: skip
+        return {"max_seqlen_q": most, "seqused_k": kv_lens, "scheduler_metadata": made, "is_causal": True, **rows}
+
+    def attend(self, q, k_cache, v_cache, table, out):
+        for planned in self.calls:
+            self.kernels.fwd(q, k_cache, v_cache, out=out, page_table=table, **planned)
+        return out
 
 
 class FlashInfer(Halves):

@@ -2,7 +2,7 @@
 
     Step -> staged in pinned memory -> one copy up -> replay: plan from the lengths, layers -> head and sampler
 
-A workspace plans on the GPU, so prompts and decodes may be in any mix. Everything has the size of the next of a few:
+The GPU plans by itself, so prompts and decodes may be in any mix. Everything has the size of the next of a few:
 rows that are too many belong to no sequence, and their keys and values go to the spare block. The head is outside, for
 the rows that predict and no others: it is launched while the GPU is busy with the layers, and costs no wait.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pod.serving.backends import Ours
+from pod.serving.backends import Backend
 from pod.serving.step import HEADER, Step
 
 LARGEST, MOST_SEQUENCES = 2048, 256
@@ -68,16 +68,16 @@ class Staged:
 
 
 class Captured:
-    """An iteration of one size over fixed buffers. `work` plans, `attend` is told the work, `capture` makes replays."""
+    """An iteration of one size over fixed buffers. `work` plans and attends, `capture` makes replays."""
 
-    def __init__(self, model, cache, size: Size, work, attend, capture):
+    def __init__(self, model, cache, size: Size, work, capture):
         import torch
 
         self.model, self.cache, self.work = model, cache, work
         self.staged = Staged(size, cache.spare_slot, model.device)
         shape = (size.tokens, model.q_heads, model.shape.head_dim)
         self.attended = torch.zeros(shape, dtype=model.dtype, device=model.device)  # no NaN in rows that nobody has
-        self.attend = partial(attend, work=work, table=self.staged.device.table, out=self.attended)
+        self.attend = partial(work.attend, table=self.staged.device.table, out=self.attended)
         self.staged.fill(self.staged.alone(cache.block_size))
         self.replay = capture(self._iteration)
 
@@ -99,46 +99,40 @@ class Captured:
 class Whole:
     """The captured iterations of an engine, each made when first needed."""
 
-    def __init__(self, model, cache):
-        self.model, self.cache = model, cache
+    def __init__(self, model, cache, attention: Backend):
+        self.model, self.cache, self.attention = model, cache, attention
         self.longest = min(model.context, cache.blocks * cache.block_size)
+        alone = attention.alone
+        self.decodes = type(self)(model, cache, alone) if alone else None  # for iterations without a prompt
         self.made: dict[int, Captured] = {}
         self.pool = None  # of memory: iterations follow each other, so graphs may share it
 
     def ready(self, step: Step) -> Captured | None:
         """The iteration of its size, with the step on its way up; None if it is larger than all."""
-        tokens = size_for(len(step.tokens), len(step.q_lens))
-        if tokens is None:
-            return None
-        made = self.captured_for(tokens)
-        made.staged.fill(step)
+        made = self.made_for(len(step.tokens), len(step.q_lens), step.chunks)
+        if made:
+            made.staged.fill(step)
         return made
+
+    def made_for(self, tokens: int, sequences: int, chunks: int) -> Captured | None:
+        if self.decodes and not chunks:
+            return self.decodes.made_for(tokens, sequences, chunks)
+        padded = size_for(tokens, sequences)
+        return padded and self.captured_for(padded)
 
     def warm(self, tokens: int) -> None:
         """All sizes for up to so many tokens, the largest first: the others find room in its memory."""
         for n in reversed(SIZES[: next((i + 1 for i, n in enumerate(SIZES) if n >= tokens), None)]):
             self.captured_for(n)
+        if self.decodes:
+            self.decodes.warm(min(tokens, MOST_SEQUENCES))
 
     def captured_for(self, tokens: int) -> Captured:
         if tokens not in self.made:
             size = Size(tokens, min(tokens, MOST_SEQUENCES), -(-self.longest // self.cache.block_size))
-            self.made[tokens] = Captured(self.model, self.cache, size, self._workspace(size), self._attend,
-                                         self._capture)  # fmt: skip
+            work = self.attention.fix(size.tokens, size.sequences, self.longest)
+            self.made[tokens] = Captured(self.model, self.cache, size, work, self._capture)
         return self.made[tokens]
-
-    def _workspace(self, size: Size):
-        from pod.attention import workspace
-
-        model = self.model
-        heads = (model.q_heads, model.kv_heads, model.shape.head_dim)
-        return workspace(size.tokens, size.sequences, self.longest, *heads, self.cache.block_size, model.dtype,
-                         model.device)  # fmt: skip
-
-    @staticmethod  # what is captured must not keep the whole alive, and with it the cache
-    def _attend(q, k_cache, v_cache, work, table, out):
-        from pod.attention import hybrid_attention
-
-        return hybrid_attention(q, k_cache, v_cache, work, table, out=out)
 
     def _capture(self, iteration):
         import torch
@@ -156,11 +150,7 @@ class Whole:
         return graph.replay
 
 
-def possible(attention, model) -> bool:
-    """Whether our kernel may plan by itself for this model, where it runs. Several GPUs meet in every layer, which
-    nobody has tried inside a graph."""
-    from pod.kernels import sm90
-
-    if not isinstance(attention, Ours) or attention.method not in ("auto", "hopper") or model.group.size > 1:
-        return False
-    return model.device.type == "cuda" and sm90.available(model.device)
+def possible(attention: Backend, model) -> bool:
+    """Whether launches may be the same for all lengths, where they run. Several GPUs meet in every layer, which nobody
+    has tried inside a graph."""
+    return model.device.type == "cuda" and model.group.size == 1 and attention.can_fix(model.device)

@@ -71,7 +71,7 @@ class Engine:
 
     `texts` holds all tokens of each request, prompt first. `stop` are the tokens that end an answer early. `marks` has,
     for every iteration, when the host had planned it and when it had launched everything and began to wait. `graphs`
-    are of whole iterations (WHOLE) where our kernel plans on the GPU, elsewhere of the pieces between the attentions of
+    are of whole iterations (WHOLE) where the GPU plans by itself, elsewhere of the pieces between the attentions of
     decodes alone (PIECES); None uses them on a GPU, False nowhere.
     """
 
@@ -157,10 +157,12 @@ class Engine:
             raise ValueError(f"graphs: got {wanted!r}, allowed are True, False, None, {WHOLE!r} and {PIECES!r}")
         able = possible(self.attention, self.model)
         if wanted == WHOLE and not able:
-            raise ValueError(f"graphs: got {WHOLE!r}, allowed without our kernel on a GPU of compute capability "
-                             f"9.0 are {PIECES!r}, True and False")  # fmt: skip
+            raise ValueError(f"graphs: got {WHOLE!r}, allowed without one GPU of compute capability 9.0 and a kernel "
+                             f"for it are {PIECES!r}, True and False")  # fmt: skip
         whole = able and wanted in (True, WHOLE)
-        return (Whole(self.model, self.cache), None) if whole else (None, Graphs(self) if wanted else None)
+        if whole:
+            return Whole(self.model, self.cache, self.attention), None
+        return None, Graphs(self) if wanted else None
 
     def _swap(self, batch: Batch) -> None:
         """Copy the blocks of preempted requests to the host before anybody writes there, and of the returned back."""

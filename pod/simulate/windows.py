@@ -46,9 +46,10 @@ class Load:
     def pool(self):
         return PagedPool(self.blocks, PAGE)
 
-    def scheduler(self, pool=None):
+    def scheduler(self, pool=None, kind=Sarathi):
         """With the requests that run from the start; theirs are the first ids."""
-        scheduler, first = Sarathi(pool or self.pool(), 256, chunk=self.chunk), self.workload().requests()[0]
+        options = {"chunk": self.chunk} if kind is Sarathi else {}
+        scheduler, first = kind(pool or self.pool(), 256, **options), self.workload().requests()[0]
         for i in range(self.running):
             done = first.output * i // self.running
             request = Request(i, first.prompt + done, first.output - done)

@@ -69,12 +69,15 @@ class Follower:
         return tokens
 
 
+@pytest.mark.parametrize("attention", ["hopper", "hopper-serial", "fa3", "fa3-one"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_token_is_the_one_that_comes_out_without_graphs(name, model, capsys):
+def test_every_token_is_the_one_that_comes_out_without_graphs(name, attention, model, capsys):
     """Teacher-forced: sums of other sizes round otherwise, so a tie may be decided otherwise, but nothing else."""
+    if attention.startswith("fa3"):
+        pytest.importorskip("flash_attn_interface", reason="FlashAttention-3 is not installed")
     make, lengths, arrivals = CASES[name]
     scheduler, prompts = make(), texts(lengths)
-    engine = Engine(model, scheduler.pool, "hopper", graphs=WHOLE)
+    engine = Engine(model, scheduler.pool, attention, graphs=WHOLE)
     engine.warm(8, CHUNK)
     answers, log = answer(engine, scheduler, prompts, OUTPUT, arrivals)
     assert all(a.error is None and len(a.tokens) == OUTPUT for a in answers)
@@ -86,8 +89,8 @@ def test_every_token_is_the_one_that_comes_out_without_graphs(name, model, capsy
     answer(Engine(model, scheduler.pool, "hopper", follower, graphs=False), scheduler, prompts, OUTPUT, arrivals)
     behind = np.array(follower.behind)
     with capsys.disabled():
-        print(f"\n{name}: {(behind == 0).mean():.2%} of {len(behind)} tokens equal, the others behind by up to "
-              f"{behind.max():.4f}; {len(engine.whole.made)} sizes, host {host_percent(log):.1f} %")  # fmt: skip
+        print(f"\n{attention}, {name}: {(behind == 0).mean():.2%} of {len(behind)} tokens equal, others behind "
+              f"by up to {behind.max():.4f}; {len(engine.whole.made)} sizes, host {host_percent(log):.1f} %")
     assert len(behind) == OUTPUT * len(prompts)
     assert behind.max() < NEAR and (behind == 0).mean() > 0.85
 

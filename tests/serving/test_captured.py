@@ -11,7 +11,7 @@ from test_engine import OUTPUT, PROMPTS, TIGHT, WAYS, tiny
 
 from pod.serving import captured
 from pod.serving import engine as engine_module
-from pod.serving.backends import Ours, Sdpa
+from pod.serving.backends import FixedFlash, FixedInTurn, Ours, Sdpa
 from pod.serving.captured import LARGEST, MOST_SEQUENCES, SIZES, Size, Staged, Whole, size_for
 from pod.serving.engine import PIECES, WHOLE, Cache, Engine, answer
 from pod.serving.schedulers import VLLM
@@ -19,10 +19,28 @@ from pod.serving.step import Step
 
 
 class Work:
-    """A workspace that only remembers: lengths where the GPU would read them."""
+    """A workspace that only remembers lengths where the GPU would read them, and attention by torch."""
 
     def update(self, *lens) -> None:
         self.lens = lens
+
+    def attend(self, q, k_cache, v_cache, table, out):
+        mine, rows = self.lens[0] > 0, int(self.lens[0].sum())
+        some = Step(None, 0, *(x[mine] for x in self.lens), None, None, None, None, table[mine])
+        sdpa = Sdpa()
+        sdpa.plan(some, some)
+        if rows:
+            out[:rows] = sdpa.run(q[:rows], k_cache, v_cache)
+        return out
+
+
+class Fixable(Sdpa):
+    """Torch's attention for any lengths. `alone` may be another one for decodes."""
+
+    alone = None
+
+    def fix(self, tokens, sequences, longest):
+        return Work()
 
 
 class Replayed(Whole):
@@ -37,27 +55,15 @@ class Replayed(Whole):
         self.ran.append((len(step.tokens), made and len(made.staged.device.tokens)))
         return made
 
-    def _workspace(self, size):
-        return Work()
-
     def _capture(self, iteration):
         iteration()
         return iteration
-
-    @staticmethod
-    def _attend(q, k_cache, v_cache, work, table, out):
-        count = int(work.lens[0].count_nonzero())
-        rows = int(work.lens[0].sum())
-        some = Step(None, 0, *(x[:count] for x in work.lens), None, None, None, None, table[:count])
-        sdpa = Sdpa()
-        sdpa.plan(some, some)
-        out[:rows] = sdpa.run(q[:rows], k_cache, v_cache)
-        return out
 
 
 @pytest.fixture
 def replayed(monkeypatch):
     monkeypatch.setattr(engine_module, "possible", lambda attention, model: True)
+    monkeypatch.setattr(engine_module, "backend", lambda *of: Fixable())
     monkeypatch.setattr(engine_module, "Whole", Replayed)
 
 
@@ -181,13 +187,14 @@ def test_whole_iterations_are_for_our_kernel_on_one_hopper_gpu(monkeypatch, gpus
     model = SimpleNamespace(device=torch.device("cuda"), group=SimpleNamespace(size=gpus))
     attention = object.__new__(Ours)
     attention.method = method
-    assert captured.possible(attention, model) is able and not captured.possible(Sdpa, model)
+    assert captured.possible(attention, model) is able and not captured.possible(Sdpa(), model)
 
 
 def test_an_engine_that_is_dropped_leaves_no_cache_behind(monkeypatch):
     """At once: the next one may need its memory, and a walk over all objects may be far."""
     kept = type("Kept", (Replayed,), {"_capture": lambda self, iteration: iteration() or len})  # as a graph: of nobody
     monkeypatch.setattr(engine_module, "possible", lambda attention, model: True)
+    monkeypatch.setattr(engine_module, "backend", lambda *of: Fixable())
     monkeypatch.setattr(engine_module, "Whole", kept)
     engine = Engine(tiny(), WAYS["vllm"]().pool, graphs=True)
     engine.warm(4)
@@ -196,3 +203,85 @@ def test_an_engine_that_is_dropped_leaves_no_cache_behind(monkeypatch):
     del engine
     gc.enable()
     assert cache() is None
+
+
+class Flash:
+    """FlashAttention-3's operators as its documentation has them: only the rows of `seqused_q` are computed."""
+
+    def __init__(self):
+        self.planned, self.most = 0, []
+
+    def get_scheduler_metadata(self, sequences, most, longest, *sizes, **rows):
+        self.planned += 1
+        return self.planned
+
+    def fwd(self, q, k_cache, v_cache, out, page_table, max_seqlen_q, seqused_k, scheduler_metadata, is_causal,
+            cu_seqlens_q, seqused_q):  # fmt: skip
+        assert is_causal and scheduler_metadata == len(self.most) + 1
+        self.most.append(max_seqlen_q)
+        used = cu_seqlens_q.diff() if seqused_q is None else seqused_q
+        for i, (start, count) in enumerate(zip(cu_seqlens_q.tolist(), used.tolist(), strict=False)):
+            assert 0 <= count <= max_seqlen_q
+            if count:
+                out[start : start + count] = alone(q[start : start + count], seqused_k[i], page_table[i])(
+                    k_cache, v_cache
+                )
+
+
+def alone(q, kv_len, pages):
+    """One sequence by torch."""
+    sdpa, one = Sdpa(), torch.tensor([len(q)])
+    step = Step(None, 0, one, kv_len[None], None, None, None, None, pages[None])
+    sdpa.plan(step, step)
+    return lambda k_cache, v_cache: sdpa.run(q, k_cache, v_cache)
+
+
+LENGTHS = {  # q_lens, then kv_lens; sequences and rows behind them are padding
+    "a chunk and decodes": ([9, 1, 1, 1, 1], [14, 3, 9, 3, 7]),
+    "two chunks, one of a token": ([1, 5, 1, 1], [4, 9, 3, 12]),
+    "decodes alone": ([1, 1, 1], [4, 9, 12]),
+    "a prompt alone": ([13], [13]),
+    "no room left": ([13, 1, 1, 1], [16, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("way", ["two calls", "one call", "in turn"])
+def test_what_is_fixed_computes_any_lengths(way, name):
+    """Sixteen rows and six sequences, whatever comes."""
+    tokens, sequences, (q_lens, kv_lens) = 16, 6, LENGTHS[name]
+    torch.manual_seed(0)
+    q, caches = torch.randn(tokens, 4, 16), torch.randn(2, 9, 4, 2, 16)
+    table = torch.stack([torch.randperm(8)[:4] for _ in range(sequences)]).int()
+    padded = [torch.tensor(x + [0] * (sequences - len(x)), dtype=torch.int32) for x in (q_lens, kv_lens)]
+    want, rows = torch.zeros(tokens, 4, 16), sum(q_lens)
+    for i, part in enumerate(q[:rows].split(q_lens)):
+        want[sum(q_lens[:i]) : sum(q_lens[: i + 1])] = alone(part, padded[1][i], table[i])(*caches)
+    if way == "in turn":
+        options = (4, torch.float32, torch.device("cpu"), "hopper")
+        fixed = FixedInTurn(Work(), Work(), tokens, sequences, (4, 2, 16), options)
+    else:
+        fixed = FixedFlash((tokens,) if way == "one call" else (tokens, 1), (4, 2, 16, 4, torch.float32), 16)
+        fixed.kernels = Flash()
+    for _ in range(2):  # what was there before is no part of it
+        fixed.update(*padded)
+    if way != "in turn":
+        fixed.kernels.planned, fixed.calls = 0, [c | {"scheduler_metadata": i} for i, c in enumerate(fixed.calls, 1)]
+    got = fixed.attend(q, *caches, table, torch.zeros(tokens, 4, 16))
+    assert torch.allclose(got[:rows], want[:rows], atol=1e-5)
+
+
+def test_decodes_alone_are_fixed_by_themselves(replayed, monkeypatch):
+    """A call for prompts would be launched for nothing."""
+    mine = Fixable()
+    mine.alone = Fixable()
+    monkeypatch.setattr(engine_module, "backend", lambda *of: mine)
+    scheduler = WAYS["sarathi, chunk 7"]()
+    engine = Engine(tiny(), scheduler.pool, graphs=True)
+    got, log = answer(engine, scheduler, PROMPTS, OUTPUT)
+    eager = WAYS["sarathi, chunk 7"]()
+    want, _ = answer(Engine(tiny(), eager.pool, graphs=False), eager, PROMPTS, OUTPUT)
+    assert [a.tokens for a in got] == [a.tokens for a in want]
+    for made, prompts in ((engine.whole.made, True), (engine.whole.decodes.made, False)):
+        sizes = {size_for(e.tokens, e.tokens) for e in log.iterations if bool(e.prefills) == prompts}
+        assert sizes == set(made) and sizes

@@ -205,6 +205,7 @@ def test_mistakes_are_named(make, words):
 
 
 def test_every_backend_is_known_to_the_command_line():
-    named = {"sdpa", "auto", "lean", "serial", "streams", "pod", "hopper", "hopper-serial", "fa2", "fa3", "flashinfer"}
+    named = {"sdpa", "auto", "lean", "serial", "streams", "pod", "hopper", "hopper-serial", "fa2", "fa3", "fa3-one",
+             "flashinfer"}  # fmt: skip
     assert named <= set(BACKENDS)
     assert shape("llama-3-8b").context == 8192

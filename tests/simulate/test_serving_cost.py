@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pod.batch import HybridBatch
+from pod.experiments.engine import operators_one
 from pod.experiments.pod import pod_11
 from pod.hardware import A100, GPUS, H100, H200
 from pod.lab import paper
 from pod.serving.shapes import SHAPES, shape
 from pod.simulate.attention_time import KERNELS
-from pod.simulate.cost import OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work
+from pod.simulate.cost import BEST, OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work
 from pod.simulate.interpolate import GridTable
 from pod.simulate.machines import MACHINES
 from pod.simulate.run import Setup, kv_tokens
@@ -263,6 +264,26 @@ def test_measured_cost_is_its_recording(model):
             assert pod.attention(work) == near(row), row
         checked.add(operator)
     assert len(checked) == 7
+
+
+def test_the_baseline_may_be_the_faster_of_two_calls_and_one(tmp_path):
+    """One call is faster beside many chats and slower beside few: then it is the two."""
+    path = tmp_path / "h200" / "operators.csv"
+    path.parent.mkdir()
+    path.write_bytes(OPERATORS.read_bytes())
+    two, ratio, rows = MeasuredCost(LLAMA3, H200), lambda requests: 0.8 if requests > 16 else 1.3, []
+    for case in (case for case in operators_one.cases() if case["model"] == LLAMA3.key):
+        chunk, before, requests, each = (case[k] for k in SIZES[1:])
+        us = 1e6 * ratio(requests) * two.attention(Work(((chunk, before),), requests, requests * each))
+        rows.append((*case.values(), us))
+    write(path.with_name("operators-one.csv"), ",".join([*operators_one.KEYS, "us"]), rows)
+    best = MeasuredCost(LLAMA3, H200, kernels=BEST, path=path)
+    for requests in (1, 8, 64, 128):
+        work = Work(((512, 4096),), requests, requests * 4000)
+        assert best.attention(work) == pytest.approx(min(1, ratio(requests)) * two.attention(work), rel=0.02)
+    alone = Work((), 64, 64 * 4000)
+    assert best.attention(alone) == two.attention(alone)
+    assert MeasuredCost(LLAMA3, H200, attention="oracle", kernels=BEST, path=path).hidden(work) == 1
 
 
 def test_no_decode_is_faster_than_dram():

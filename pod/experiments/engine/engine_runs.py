@@ -45,11 +45,11 @@ def measure(case: dict) -> dict:
 
 
 @lru_cache(maxsize=1)
-def _model(name: str):
+def _model(name: str, context: int = 32 * K):
     import torch
 
     s = shape(name)
-    return Llama(s, random_weights(0, s.layers, "cuda"), "cuda", torch.bfloat16, context=32 * K)
+    return Llama(s, random_weights(0, s.layers, "cuda"), "cuda", torch.bfloat16, context=context)
 
 
 @lru_cache(maxsize=1)
@@ -81,13 +81,13 @@ def ready(load: Load, attention: str, graphs: bool | str | None = None):
     return engine, prepare(engine, load)
 
 
-def prepare(engine, load: Load):
+def prepare(engine, load: Load, kind=Sarathi):
     """Run everything once, then put the texts of the load into the engine; its scheduler."""
     engine.cache.data.normal_()  # who runs from the start has keys and values too; zeros would take less power
     random = np.random.default_rng(0)
     text = lambda tokens: random.integers(0, engine.model.shape.vocab, tokens).tolist()  # noqa: E731
     answer(engine, Sarathi(engine.pool, 4, chunk=load.chunk), [text(load.chunk + 100)] * 2, 4)
-    scheduler = load.scheduler(engine.pool)
+    scheduler = load.scheduler(engine.pool, kind)
     engine.texts = {r.id: text(r.prompt) for r in load.requests()}
     engine.texts |= {r.id: text(r.prompt + 1) for r in scheduler.running}
     engine.clock, engine.marks = WallClock(), []

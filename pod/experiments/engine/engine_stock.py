@@ -45,13 +45,13 @@ def cases() -> list[dict]:
 def measure(case: dict) -> dict:
     """Seconds of the whole run, gaps between tokens, and whose first tokens are those of our own first run."""
     run = {"ours": _ours, "transformers": _theirs}[case["system"]]
-    seconds, tokens, times, words = run(int(case["budget"]))
+    seconds, tokens, times, words, host = run(int(case["budget"]))
     gaps = 1e3 * np.concatenate([np.diff(mine) for mine in times])
     p50, p99 = (round(float(np.percentile(gaps, p)), 2) for p in (50, 99))
     same = np.mean([a[0] == b[0] for a, b in zip(tokens, _first_tokens(), strict=True)])
     counts = {"prompt_tokens": sum(map(len, _prompts())), "tokens": sum(map(len, tokens))}
     return {"seconds": round(seconds, 3), **counts, "tbt_p50_ms": p50, "tbt_p99_ms": p99,
-            "same_first_percent": round(100 * float(same), 1), "how": words}  # fmt: skip
+            "same_first_percent": round(100 * float(same), 1), "host_percent": host, "how": words}  # fmt: skip
 
 
 @lru_cache
@@ -68,7 +68,8 @@ def _first_tokens() -> list[list[int]]:
 
 @lru_cache
 def _ours(budget: int):
-    """Seconds, the tokens of each answer, when each came out, and how it was run."""
+    """Seconds, the tokens of each answer, when each came out, how it was run, and what share of an iteration the GPU
+    had no work."""
     import gc
 
     import torch
@@ -82,10 +83,18 @@ def _ours(budget: int):
     ids, out = token_times(log)
     times = [out[ids == i] for i in np.unique(ids)]
     words = f"{type(engine.attention).__name__} attention, {len(log.iterations)} iterations"
+    words += ", whole in graphs" if engine.whole else ""
     del engine
     gc.collect()
     torch.cuda.empty_cache()
-    return log.iterations[-1].end - log.iterations[0].scheduled, [a.tokens for a in answers], times, words
+    seconds = log.iterations[-1].end - log.iterations[0].scheduled
+    return seconds, [a.tokens for a in answers], times, words, idle_percent(log.iterations)
+
+
+def idle_percent(events) -> float:
+    """Median share of an iteration, from decision to decision, in which the GPU had no work."""
+    busy = np.array([sum(end - start for start, end in event.stages) for event in events[:-1]])
+    return round(100 * float(np.median(1 - busy / np.diff([event.scheduled for event in events]))), 2)
 
 
 @lru_cache(maxsize=1)
@@ -117,7 +126,7 @@ def _theirs(budget: int):
     words = f"transformers {transformers.__version__}, {attention}, {made.max_batch_tokens} tokens"
     words += f", graphs {made.use_cuda_graph}, async {made.use_async_batching}"
     model.destroy_cached_continuous_batching_manager()
-    return seconds, [a.generated_tokens for a in answers], [a.timestamps for a in answers], words
+    return seconds, [a.generated_tokens for a in answers], [a.timestamps for a in answers], words, None
 
 
 def as_transformers(model, attention: str):

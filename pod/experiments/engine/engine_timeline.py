@@ -1,6 +1,6 @@
 """One hybrid iteration of the real engine on an H200: what the host does, what the GPU does, and who waits.
 
-Measured: a hybrid and a decode-only iteration of Llama-3-8B: start and end of every piece on the host and on the GPU.
+Measured: hybrid and decode-only iterations of Llama-3-8B: start and end of every piece on the host and on the GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pod.experiments.engine.engine_runs import ready
 from pod.lab.figure import Figure
 from pod.lab.show.engine import timeline
 from pod.serving.engine import PIECES
+from pod.serving.engine import WHOLE as IN_ONE
 from pod.serving.loop import serve
 from pod.simulate.windows import LOADS, Enough, K, Load, Window
 
@@ -41,6 +42,7 @@ class Run:
     attention: str
     pieces: tuple[str, ...] = ("before", "attention", "after")  # of a layer, in order
     arrivals: bool = True
+    graphs: str = PIECES  # between which a stopwatch can stand
 
 
 RUNS = {
@@ -48,6 +50,7 @@ RUNS = {
     "hopper": Run(LOADS["llama-3-8b"], "hopper"),
     # 32 chats of 2K to 4K tokens; a graph holds all that lies between two attentions
     "decodes": Run(Load("llama-3-8b", 1, 64, 4 * K, LAST), "hopper", ("graph", "attention"), arrivals=False),
+    "whole": Run(LOADS["llama-3-8b"], "hopper", (), graphs=IN_ONE),  # the hybrid iterations once more
 }
 
 
@@ -57,7 +60,7 @@ def cases() -> list[dict]:
 
 def places(run: Run) -> list[tuple[int, str]]:
     """(layer, piece) of an iteration, in the order of their launch; layer -1 is around the layers."""
-    layers = [(layer, piece) for layer in range(LAYERS) for piece in run.pieces]
+    layers = [(layer, piece) for layer in range(LAYERS) for piece in run.pieces] or [(-1, "graph")]
     return [*layers, (-1, "head"), *((-1, piece) for piece in HOST if not run.arrivals or piece != "expect")]
 
 
@@ -88,7 +91,11 @@ class Stopwatch:
     def on(self, engine, run: Run) -> None:
         model, attention = engine.model, engine.attention
         attention.run = self.around("attention", attention.run)
-        if run.arrivals:
+        if run.graphs == IN_ONE:
+            model.logits = self.around("head", model.logits)
+            for made in engine.whole.made.values():
+                made.replay = self.around("graph", made.replay)
+        elif run.arrivals:
             model.before, model.after = self.around("before", model.before), self.around("after", model.after)
             model.logits = self.around("head", model.logits)
         else:
@@ -113,7 +120,7 @@ def _timeline(name: str) -> dict:
     import torch
 
     run = RUNS[name]
-    engine, scheduler = ready(run.load, run.attention, PIECES)  # between which a stopwatch can stand
+    engine, scheduler = ready(run.load, run.attention, run.graphs)
     watch = Stopwatch(engine.clock)
     watch.on(engine, run)
     events, notes = _serve(run, engine, scheduler, watch)

@@ -1,6 +1,6 @@
 """Does the engine compute the same with every attention, with graphs and without? On a GPU, in a few seconds.
 
-python -m pod.lab.measure.check_engine
+python -m pod.lab.measure.check_engine [ATTENTION ...]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pod.serving.shapes import shape
 
-CHECKED = ("fa3", "hopper", "hopper-serial", "lean", "pod", "serial", "flashinfer", "fa2")
+CHECKED = ("fa3", "fa3-one", "hopper", "hopper-serial", "lean", "pod", "serial", "flashinfer", "fa2")
 PAGE, PROMPTS, OUTPUT = 64, (700, 33, 1500, 5, 260), 24
 
 
@@ -51,7 +51,7 @@ def main() -> int:
     bound = 2 * float((torchs - truth).abs().max())
     print(f"largest error of a logit against float32; torch's own attention in bfloat16: {bound / 2:.4f}", flush=True)
     bad = 0
-    for attention in CHECKED:
+    for attention in sys.argv[1:] or CHECKED:
         for graphs in (False, True):
             try:
                 begin = time.perf_counter()
