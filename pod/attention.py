@@ -87,7 +87,9 @@ def plan(
     if method == "hopper":
         return sm90.plan(batch, device, invariant=invariant)
     for name in sm90.alone_takes(batch):
-        raise ValueError(f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for {method!r}")
+        raise ValueError(
+            f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for {method!r}"
+        )
     if _has_padding(batch):
         raise ValueError(f"kv_lens: got 0 for a new token, allowed for method {method!r} are sequences that see a key")
     if method == "lean":
