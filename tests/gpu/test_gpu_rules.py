@@ -80,7 +80,7 @@ def test_a_workspace_takes_softcap_and_sinks(hopper):
     batch = HybridBatch(Q_LENS, KV_LENS, 8, 1, 64, page_size=16, softcap=30.0, sinks=True)
     q, k, v, table = batch.tensors(device="cuda")
     sinks = torch.linspace(-2, 4, 8, device="cuda")
-    room = pod.workspace(len(q), 8, 4096, 8, 1, 64, 16, softcap=30.0, sinks=True)
+    room = pod.workspace(len(q), len(Q_LENS), max(KV_LENS), 8, 1, 64, 16, softcap=30.0, sinks=True)
     room.update(Q_LENS, KV_LENS)
     want = pod.hybrid_attention(q, k, v, pod.plan(batch), table, sinks=sinks)
     assert torch.allclose(pod.hybrid_attention(q, k, v, room, table, sinks=sinks), want, atol=0.02)
