@@ -33,14 +33,17 @@ void check_32_bits(const Inputs& a) {
 
 HybridArgs arguments(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& table,
                      const Tensor& lists, const Tensor& counters, const Tensor& partials, at::IntArrayRef header,
-                     double scale) {
+                     double scale, double softcap, const std::optional<Tensor>& sinks) {
     HybridArgs a = {inputs(q, k, v, table), read<Header>(header)};
     a.q_size = reach(q);
     a.kv_size = reach(k);
     a.table_size = table ? reach(*table) : 0;
     a.page_shift = table ? __builtin_ctz(a.page_tokens) : 31;
     a.half = q.scalar_type() == at::kHalf;
-    a.scale_log2 = scale * 1.4426950408889634;
+    constexpr double kLog2E = 1.4426950408889634;
+    a.scale_log2 = (softcap ? softcap : scale) * kLog2E;
+    a.cap_log2 = softcap ? 2 * kLog2E * scale / softcap : 0;
+    a.sinks = sinks ? sinks->const_data_ptr<float>() : nullptr;
     a.lists = lists.const_data_ptr<int>();
     a.counters = counters.mutable_data_ptr<int>();
     a.partials = partials.mutable_data_ptr<float>();
@@ -73,9 +76,10 @@ template <Launch* kLaunch, int kTraceFields, int kStrideBits>
 std::tuple<Tensor, Tensor, Tensor> attend(const Tensor& q, const Tensor& k, const Tensor& v,
                                           const std::optional<Tensor>& table, const Tensor& lists,
                                           const Tensor& counters, const Tensor& partials, at::IntArrayRef header,
-                                          double scale, bool lse, bool trace, const std::optional<Tensor>& into) {
+                                          double scale, double softcap, const std::optional<Tensor>& sinks, bool lse,
+                                          bool trace, const std::optional<Tensor>& into) {
     const Guard guard(q.device());
-    HybridArgs a = arguments(q, k, v, table, lists, counters, partials, header, scale);
+    HybridArgs a = arguments(q, k, v, table, lists, counters, partials, header, scale, softcap, sinks);
     if (kStrideBits == 32) check_32_bits(a);
     a.trace_rows = trace ? a.trace_rows : 0;
     Tensor out = into ? at::empty({0}, q.options()) : at::empty(q.sizes(), q.options());
@@ -98,7 +102,7 @@ std::tuple<Tensor, Tensor, Tensor> attend(const Tensor& q, const Tensor& k, cons
     void launch_##NAME(const HybridArgs&, Stream);                                                                     \
     TORCH_LIBRARY_FRAGMENT(pod, m) {                                                                                   \
         define(m, #NAME "(Tensor q, Tensor k, Tensor v, Tensor? table, Tensor lists, Tensor(a!) counters, "            \
-                  "Tensor(b!) partials, int[] header, float scale, bool lse, bool trace, Tensor(c!)? into=None) -> "   \
-                  "(Tensor, Tensor, Tensor)");                                                                         \
+                  "Tensor(b!) partials, int[] header, float scale, float softcap, Tensor? sinks, bool lse, "           \
+                  "bool trace, Tensor(c!)? into=None) -> (Tensor, Tensor, Tensor)");                                   \
     }                                                                                                                  \
     TORCH_LIBRARY_IMPL(pod, POD_DEVICE, m) { m.impl(#NAME, &attend<launch_##NAME, TRACE_FIELDS, STRIDE_BITS>); }

@@ -44,6 +44,9 @@ def plan(
     prefill_splits: int | str = "limited",
     decode_splits: int | str = "auto",
     invariant: bool = False,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
 ) -> Plan:
     """Decide who computes what, for sequences that bring q_lens tokens and then hold kv_lens, the new ones included.
 
@@ -61,8 +64,13 @@ def plan(
 
     invariant, for hopper: a sequence's results do not depend on the others of the batch, to the bit. It costs some
     speed, since all keys are cut at fixed lengths.
+
+    What a layer asks of its scores, for hopper. window: a token sees so many keys, its own the last of them (Mistral;
+    a model whose layers differ needs a plan for each kind). softcap: a score s becomes softcap x tanh(s / softcap)
+    (Gemma 2). sinks: every query head has one more score, without a value (gpt-oss): hybrid_attention takes them.
     """
-    batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype)
+    rules = {"window": window, "softcap": softcap, "sinks": sinks}
+    batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rules)
     device = _device(device)
     options = dict(zip(OPTIONS, (policy, ctas_per_sm, prefill_splits, decode_splits), strict=True))
     _one_of("policy", policy, POLICIES)
@@ -78,6 +86,10 @@ def plan(
             raise ValueError(f"{name}: got {value!r}, allowed for method {method!r} is {OPTIONS.get(name, False)!r}")
     if method == "hopper":
         return sm90.plan(batch, device, invariant=invariant)
+    for name in sm90.alone_takes(batch):
+        raise ValueError(
+            f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for {method!r}"
+        )
     if _has_padding(batch):
         raise ValueError(f"kv_lens: got 0 for a new token, allowed for method {method!r} are sequences that see a key")
     if method == "lean":
@@ -93,11 +105,15 @@ def build(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "cuda",
     method: str = "auto",
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
 ) -> None:
     """Build, or find built, all that pod.plan may choose for these shapes where nothing but the method is named: once,
     before serving, so that no request waits for a compiler."""
-    batch, device = _batch([1], [1], num_q_heads, num_kv_heads, head_dim, page_size, dtype), _device(device)
-    chunk = replace(batch, q_lens=(2,), kv_lens=(2,))
+    rules = {"window": window, "softcap": softcap, "sinks": sinks}
+    batch = _batch([1], [1], num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rules)
+    device, chunk = _device(device), replace(batch, q_lens=(2,), kv_lens=(2,))
     with ahead():
         for method in {_choose(method, b, device, False) for b in (batch, chunk)}:
             METHODS[method].build_for(batch, device)
@@ -116,6 +132,8 @@ def workspace(
     causal: bool = True,
     draft: int = 1,
     sm_margin: int = 0,
+    softcap: float | None = None,
+    sinks: bool = False,
 ) -> Workspace:
     """A plan that the GPU makes itself, again and again: for CUDA graphs, which outlive the lengths of an iteration.
 
@@ -128,7 +146,7 @@ def workspace(
     capability 9.0.
     """
     shape = {"num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "page_size": page_size,
-             "dtype": _dtype(dtype), "causal": causal}  # fmt: skip
+             "dtype": _dtype(dtype), "causal": causal, "softcap": softcap, "sinks": sinks}  # fmt: skip
     for name, value in {"tokens": tokens, "sequences": sequences, "kv_len": kv_len, "draft": draft}.items():
         _count(name, value)
     made = fullest(tokens, sequences, kv_len, **shape)
@@ -147,6 +165,7 @@ def hybrid_attention(
     return_lse: bool = False,
     trace: bool = False,
     out: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Attention of a hybrid batch: q [sum of q_lens, Hq, D] -> out, the same shape, dense. It has no gradient.
 
@@ -156,7 +175,9 @@ def hybrid_attention(
     and V must be in the cache. The causal mask (unless the plan's batch says otherwise) is aligned to the end: token j
     of a chunk sees all earlier tokens and the chunk up to j. softmax_scale is 1 / sqrt(D) unless given. With return_lse
     also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64 [CTAs, 8]
-    (TRACE_FIELDS of its kernel's module). out: a dense tensor like q to write into.
+    (TRACE_FIELDS of its kernel's module). out: a dense tensor like q to write into. sinks: float32 [Hq], where the plan
+    has them; the log-sum-exp counts them. Pages that lie before all windows may be others' by now; what a sequence's
+    own first page holds before its window must be finite.
 
     Runs on the current stream, without host sync once this mask has run: on a GPU the pages that block_table names are
     only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
@@ -169,18 +190,23 @@ def hybrid_attention(
     if not isinstance(plan, Plan):
         raise ValueError(f"plan: got {type(plan).__name__}, allowed is what pod.plan returns")
     if compiled.is_compiling():
-        return compiled.attention(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out)
+        return compiled.attention(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out,
+                                  sinks)  # fmt: skip
     plan.allowed.check(q, k_cache, v_cache, block_table)
+    if sinks is not None or plan.batch.sinks:
+        plan.allowed.check_sinks(sinks)
     if softmax_scale is not None:
         _check_scale(softmax_scale)
     if causal is not True and causal is not False:
         causal = _causal(causal, plan.batch)
+    if not causal and plan.batch.window is not None:
+        raise ValueError("causal: got False, allowed is True, as the plan has a window")
     for name, flag in (("return_lse", return_lse), ("trace", trace)):
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {flag!r}, allowed are True and False")
     if out is not None:
         check_out(out, q)
-    return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out)
+    return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out, sinks)
 
 
 # ---------------------------------------------------------------- checks
@@ -197,16 +223,17 @@ def _causal(causal, batch: HybridBatch) -> bool:
     raise ValueError(f"causal: got {causal!r}, allowed are True, False and None (as the plan's batch says)")
 
 
-def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype) -> HybridBatch:
+def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rules) -> HybridBatch:
     if isinstance(q_lens, HybridBatch):
         rest = dict(zip(SHAPE, (kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype), strict=True))
-        for name, value in rest.items():
-            if value is not None:
+        for name, value in (rest | rules).items():
+            if value is not None and value is not False:
                 raise ValueError(f"{name}: got {value!r} beside a HybridBatch, allowed is what the batch says")
         batch = q_lens
     else:
         lens = (_lengths(q_lens, "q_lens"), _lengths(kv_lens, "kv_lens"))
-        batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, page_size=page_size, dtype=_dtype(dtype))
+        shape = {"page_size": page_size, "dtype": _dtype(dtype)}
+        batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, **shape, **rules)
     _check_batch(batch)
     return batch
 
@@ -218,8 +245,8 @@ def _dtype(dtype) -> str:
 def _check_batch(batch: HybridBatch) -> None:
     _one_of("dtype", batch.dtype, DTYPES)
     page_size = batch.page_size
-    if page_size is not None and (not 16 <= page_size <= LONGEST or page_size & (page_size - 1)):
-        raise ValueError(f"page_size: got {page_size}, allowed are powers of two from 16 on, and None (contiguous)")
+    if page_size is not None and (page_size % 8 or page_size > LONGEST):
+        raise ValueError(f"page_size: got {page_size}, allowed are multiples of 8, and None (contiguous)")
 
 
 def _choose(method, batch: HybridBatch, device, named: bool) -> str:
@@ -227,6 +254,8 @@ def _choose(method, batch: HybridBatch, device, named: bool) -> str:
     _one_of("method", method, ("auto", *METHODS))
     if method != "auto":
         return method
+    if sm90.alone_takes(batch):
+        return "hopper"
     if named or not sm90.available(device):
         return "pod"
     return "hopper" if max(batch.q_lens) > 1 or _has_padding(batch) else "lean"

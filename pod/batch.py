@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from numbers import Real
 from operator import index
 
 from pod.hardware import GPU
@@ -30,6 +31,9 @@ class HybridBatch:
     page_size: int | None = None
     dtype: str = "bfloat16"
     causal: bool = True
+    window: int | None = None  # a token sees so many keys, its own the last of them
+    softcap: float | None = None  # a score s becomes softcap x tanh(s / softcap)
+    sinks: bool = False  # every query head has one more score, without a value
 
     def __post_init__(self):
         for name in ("q_lens", "kv_lens"):
@@ -62,10 +66,23 @@ class HybridBatch:
                              f"{LONGEST} and {(1 << 31) - 1}")  # fmt: skip
         if self.head_dim not in HEAD_DIMS:
             raise ValueError(f"head_dim: got {self.head_dim!r}, allowed are {', '.join(map(str, HEAD_DIMS))}")
+        self._check_rules()
         if not isinstance(self.causal, bool):
             raise ValueError(f"causal: got {self.causal!r}, allowed are True and False")
         if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
             raise ValueError(f"dtype: got {self.dtype!r}, allowed are {', '.join(DTYPE_BYTES)}")
+
+    def _check_rules(self) -> None:
+        if self.window is not None:
+            object.__setattr__(self, "window", _positive(self.window, "window"))
+            if self.causal is False:
+                raise ValueError(f"window: got {self.window} with causal=False, allowed is None, or a causal mask")
+        if self.softcap is not None and (
+            isinstance(self.softcap, bool) or not isinstance(self.softcap, Real) or not 0 < self.softcap < 1e6
+        ):
+            raise ValueError(f"softcap: got {self.softcap!r}, allowed are None and numbers between 0 and a million")
+        if not isinstance(self.sinks, bool):
+            raise ValueError(f"sinks: got {self.sinks!r}, allowed are True and False")
 
     @classmethod
     def of(
@@ -118,12 +135,29 @@ class HybridBatch:
         return tuple(-(-kv_len // self.page_size) for kv_len in self.kv_lens) if self.page_size else ()
 
     @property
+    def seen_lens(self) -> tuple[int, ...]:
+        """Tokens that some new one sees, of each sequence: all, but for a window."""
+        if self.window is None:
+            return self.kv_lens
+        return tuple(min(kv, q + self.window - 1) for q, kv in zip(self.q_lens, self.kv_lens, strict=True))
+
+    @property
     def visible_pairs(self) -> int:
         """Pairs of query and key that the mask leaves, for one query head."""
         pairs = (
             q * kv - (q * (q - 1) // 2 if self.causal else 0) for q, kv in zip(self.q_lens, self.kv_lens, strict=True)
         )
-        return sum(pairs)
+        return sum(pairs) - self._hidden_pairs
+
+    @property
+    def _hidden_pairs(self) -> int:
+        """Of the pairs that the causal mask leaves, those that lie before the window: token j of a chunk at the end of
+        kv tokens has kv - q + 1 + j keys so far."""
+        if self.window is None:
+            return 0
+        over = ((q, kv - self.window) for q, kv in zip(self.q_lens, self.kv_lens, strict=True))
+        triangle = lambda n: n * (n + 1) // 2 if n > 0 else 0  # noqa: E731
+        return sum(triangle(last) - triangle(last - q) for q, last in over)
 
     @property
     def flops(self) -> int:
@@ -132,8 +166,8 @@ class HybridBatch:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the keys and values of all sequences, each counted once."""
-        return 2 * sum(self.kv_lens) * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        """Bytes of the keys and values that are seen, of all sequences, each counted once."""
+        return 2 * sum(self.seen_lens) * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
 
     @property
     def bytes(self) -> int:

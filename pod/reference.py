@@ -69,11 +69,16 @@ def _finite(m: np.ndarray) -> np.ndarray:
     return np.where(np.isneginf(m), 0.0, m)
 
 
-def attention(q, k, v, causal: bool = True, scale: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+def attention(
+    q, k, v, causal: bool = True, scale: float | None = None, window: int | None = None, softcap: float | None = None,
+    sinks=None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Attention of one sequence: q [n, Hq, D], k and v [s, Hkv, D] -> output [n, Hq, D], log-sum-exp [n, Hq].
 
-    The n queries are the last n of the s tokens, so under the causal mask query i sees keys 0 .. s - n + i.
-    Query heads share KV heads in consecutive groups of Hq / Hkv. `scale` defaults to 1 / sqrt(D).
+    The n queries are the last n of the s tokens, so under the causal mask query i sees keys 0 .. s - n + i, of a
+    `window` the last so many of these. Query heads share KV heads in consecutive groups of Hq / Hkv. `scale` defaults
+    to 1 / sqrt(D). A score s becomes softcap * tanh(s / softcap). `sinks` [Hq]: one more score of every query, without
+    a value.
     """
     q, k, v = (_float64(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
     _check_qkv(q, k, v, causal)
@@ -82,23 +87,32 @@ def attention(q, k, v, causal: bool = True, scale: float | None = None) -> tuple
     scale = head_dim**-0.5 if scale is None else scale
     if not np.isfinite(scale):
         raise ValueError(f"scale: got {scale}, allowed are finite numbers")
-    hidden = np.arange(s) > np.arange(s - n, s)[:, None] if causal else np.zeros((n, s), bool)
+    last, keys = np.arange(s - n, s)[:, None], np.arange(s)
+    hidden = keys > last if causal else np.zeros((n, s), bool)
+    if window is not None:
+        hidden |= keys <= last - window
 
     out, lse = np.empty(q.shape), np.empty((n, num_q_heads))
     for h in range(num_q_heads):
-        scores = np.where(hidden, -np.inf, scale * q[:, h] @ k[:, h // group].T)
-        top = scores.max(axis=1, keepdims=True)
+        scores = scale * q[:, h] @ k[:, h // group].T
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
+        scores = np.where(hidden, -np.inf, scores)
+        sink = -np.inf if sinks is None else float(sinks[h])
+        top = np.maximum(scores.max(axis=1, keepdims=True), sink)
         p = np.exp(scores - top)
-        total = p.sum(axis=1, keepdims=True)
+        total = p.sum(axis=1, keepdims=True) + np.exp(sink - top)
         out[:, h] = p / total @ v[:, h // group]
         lse[:, h] = (top + np.log(total))[:, 0]
     return out, lse
 
 
 def hybrid_attention(
-    q, k_cache, v_cache, q_lens, kv_lens, block_table=None, causal: bool = True, scale: float | None = None
+    q, k_cache, v_cache, q_lens, kv_lens, block_table=None, causal: bool = True, scale: float | None = None, **rules
 ) -> tuple[np.ndarray, np.ndarray]:
     """Attention of a whole batch, one sequence after the other; torch or numpy in, numpy float64 out.
+
+    `rules`: window, softcap and sinks, as `attention` has them.
 
     q [sum of q_lens, Hq, D] holds the queries of all sequences end to end. The caches are
     [sequences, slots, Hkv, D], or, with a block_table [sequences, pages per sequence], [pages, page size, Hkv, D].
@@ -115,7 +129,9 @@ def hybrid_attention(
         own = slice(start, start + q_len)
         if q_len and kv_len:
             k, v = (_float64(_gather(cache, i, kv_len, block_table), "cache") for cache in (k_cache, v_cache))
-            outs[own], lses[own] = attention(q[own], k, v, causal, scale)
+            outs[own], lses[own] = attention(q[own], k, v, causal, scale, **rules)
+        elif q_len and rules.get("sinks") is not None:
+            lses[own] = _float64(rules["sinks"], "sinks")
         start += q_len
     return outs, lses
 

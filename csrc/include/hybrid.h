@@ -13,6 +13,7 @@ struct Header {
     int prefill_rows;                      // of a tile
     int pack_tokens, pack_heads;           // that it holds (sm90)
     int decode_rows;                       // of a piece of decode, tokens x heads (sm90)
+    int window;                            // keys that a query sees, or 0: all (sm90)
     int trace_rows;
 };
 
@@ -23,7 +24,8 @@ struct HybridArgs : Inputs, Header {
     float* lse;                            // [tokens, Hq], or null
     size_t q_size, kv_size, out_size, table_size;  // elements, for the emulator's checks
     int page_shift, half;
-    float scale_log2;
+    float scale_log2, cap_log2;            // of a score; with a softcap of its hyperbolic tangent, and of what goes in
+    const float* sinks;                    // [Hq], or null (sm90)
     const int* lists;                      // prefill work | decode work | decode pieces | deal
     int* counters;                         // zero before the first launch, left zero; the family says what they count
     float* partials;                       // prefill's | decode's

@@ -198,6 +198,11 @@ DEV int opaque(int x) {
     GPU(asm volatile("" : "+r"(x));)
     return x;
 }
+// 1 / x on the special-function unit, to the last bit but one; rcp(inf) = 0.
+DEV float rcp(float x) {
+    GPU(float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;)
+    CPU(return 1.f / x;)
+}
 // 2^x on the special-function unit, denormals to zero; ex2(-inf) = 0.
 DEV float ex2(float x) {
     GPU(float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;)

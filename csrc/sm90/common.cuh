@@ -9,12 +9,26 @@
 namespace sm90 {
 
 constexpr float kSlack = 8.f;  // a running maximum may lag by 2^8 before O is rescaled
+constexpr float kLow = -1e30f;  // "minus infinity" that never makes inf - inf
+constexpr float kLog2E = 1.4426950408889634f;
 
 // KV is [pages, page, Hk, D]; a contiguous cache is a paged one with one page a sequence and no table.
 struct KvLayout {
-    gptr<const int> table;   // [sequences, stride] page ids; null when contiguous
-    int stride, page_shift;  // tokens a page = 1 << page_shift (31: contiguous); a stride of 64 bits costs .5 %
+    gptr<const int> table;  // [sequences, stride] page ids; null when contiguous
+    int stride, page;       // a stride of 64 bits costs .5 %; tokens a page: 1 << page (31: contiguous), or 8 x page
 };
+// Pages are a kind of the kernel: of kPage tokens, or larger (0), or of any multiple of kAnyPage.
+constexpr int kAnyPage = 8;
+
+// What models ask of their scores: each a kind of the kernel, so that it costs nothing where it is off.
+enum Rule : int { kWindow = 1, kSoftcap = 2, kSinks = 4 };
+struct Rules {
+    int window;               // a query sees so many keys, its own the last of them
+    float cap_log2;           // a product s becomes tanh(s x cap_log2 / (2 log2 e)), which scale_log2 makes a score
+    gptr<const float> sinks;  // [Hq] scores in base e
+};
+// tanh(x / (2 log2 e)). Two instructions of the slow unit, for tanh.approx errs by 2^-11: a cap of 50 would show it.
+DEV float tanh_of(float x) { return fmaf(-2.f, ptx::rcp(1.f + ptx::ex2(x)), 1.f); }
 
 // One piece of work: query rows against a range of KV tiles. Made by pod/kernels/sm90.py, three int4 each; a
 // producer copies it to shared memory for its consumers.
@@ -85,26 +99,40 @@ DEV void leave(Queue queue, int lane) {
 
 // Of a sum of weights; 0 where there was nothing to see.
 DEV float inverse_of(float l) { return l == 0.f ? 0.f : 1.f / l; }
+// The sum of a row's weights gets one more key, without a value; m: its largest score in base 2. Returns 1 / l for what
+// the outputs were summed to before.
+DEV float join_sink(const Rules& rules, int head, float& m, float& l) {
+    const float sink = __ldg(rules.sinks + head) * kLog2E, top = fmaxf(fmaxf(m, sink), kLow);
+    const float fade = ptx::ex2(m - top);
+    m = top;
+    l = fmaf(l, fade, ptx::ex2(sink - top));
+    return fade * inverse_of(l);
+}
 
 // Page ids of 32 pages of a sequence, one a lane, read from the table once for all of them. A page past the end repeats
 // the last valid one, so that no table entry beyond the sequence is ever used.
 struct PageWindow {
     int base = -1, id = 0;  // -1: nothing read yet for this sequence
+    int first = 0;          // of kAnyPage: a lane has 8 tokens, these in its page
 };
 // Where some tokens of one head begin: row `first` of the page that lane `lane0` holds; looked up before a stage is
 // free, so that the copy itself starts at once.
 struct Source {
     int first, page, lane0;
 };
-DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv_len, int lane) {
+template <int kPage> DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv_len, int lane) {
     if (!kv.table) return {row, seq, 0};
-    const int page = row >> kv.page_shift, base = page & ~31;
+    constexpr bool kAny = kPage == kAnyPage;
+    const int shift = kAny ? 3 : kv.page;
+    const int page = row >> shift, base = page & ~31;
     if (base != window.base) {
         window.base = base;
-        const int last = (max(kv_len, 1) - 1) >> kv.page_shift;  // padding has no keys, and reads its first page
-        window.id = __ldg(kv.table + size_t(seq) * kv.stride + min(base + lane, last));
+        const int last = (max(kv_len, 1) - 1) >> shift;  // padding has no keys, and reads its first page
+        const int mine = min(base + lane, last), of = kAny ? mine / kv.page : mine;
+        if (kAny) window.first = (mine - of * kv.page) * kAnyPage;
+        window.id = __ldg(kv.table + size_t(seq) * kv.stride + of);
     }
-    return {row & ((1 << kv.page_shift) - 1), window.id, page & 31};
+    return {kAny ? window.first : row & ((1 << shift) - 1), window.id, page & 31};
 }
 
 // Where Q, K and V lie, in the boxes of one side.
@@ -122,17 +150,28 @@ DEV void load_block(const CUtensorMap* map, smem_addr dst, smem_addr bar, const 
     if (ptx::elect_one()) ptx::tma_load_5d(dst, map, bar, from.first, panel, head, page);
     __syncwarp();
 }
-// The same from kPages pages: load(i, page id) issues the box of page i. The number is a constant of the code,
-// because one thread issues all boxes and every instruction between two of them counts: with a loop at run time,
-// pages of 16 cost 20 %.
-template <int kPages, typename Load> DEV void for_pages(const Source& from, Load load) {
-    int page[kPages];
+// The same, kTokens of them, from pages of kPage: load(i, page id, row) issues the i-th box. Their number is a constant of
+// the code, because one thread issues all boxes and every instruction between two of them counts: with a loop at run
+// time, pages of 16 cost 20 %.
+template <int kTokens, int kPage, typename Load> DEV void for_pages(const Source& from, Load load) {
+    constexpr int kBoxes = kTokens / kPage;
+    if constexpr (kPage == kAnyPage) {  // too many for the registers
+#pragma unroll 1
+        for (int i = 0; i < kBoxes; i++) {
+            const int page = __shfl_sync(~0u, from.page, from.lane0 + i);
+            const int first = __shfl_sync(~0u, from.first, from.lane0 + i);
+            if (ptx::elect_one()) load(i, page, first);
+            __syncwarp();
+        }
+    } else {
+        int page[kBoxes];
 #pragma unroll
-    for (int i = 0; i < kPages; i++) page[i] = __shfl_sync(~0u, from.page, from.lane0 + i);
-    if (ptx::elect_one())
+        for (int i = 0; i < kBoxes; i++) page[i] = __shfl_sync(~0u, from.page, from.lane0 + i);
+        if (ptx::elect_one())
 #pragma unroll
-        for (int i = 0; i < kPages; i++) load(i, page[i]);
-    __syncwarp();
+            for (int i = 0; i < kBoxes; i++) load(i, page[i], 0);
+        __syncwarp();
+    }
 }
 
 }  // namespace sm90

@@ -9,7 +9,6 @@ namespace sm90::decode {
 
 constexpr int kTokens = 64, kFan = 16;            // keys a tile; parts that are merged at a time: FAN of sm90.py
 constexpr uint32_t kGranule = kTokens * 128;      // the ring's unit: 64 tokens of 64 columns, a swizzled panel
-constexpr float kLow = -1e30f;                    // "minus infinity" that never makes inf - inf
 constexpr int kBarrier = 5, kThreads = 128;       // named barrier of the warpgroup
 
 DEV void meet(AT_ONLY) {
@@ -38,6 +37,7 @@ struct Params {
     int pack_shift;            // row n is token n >> pack_shift; the low bits are its head, in a pass over some of them
     int q_bytes;               // of the box that brings a panel of Q
     float scale_log2;
+    Rules rules;
 };
 // O^T in fragment order, then m and l of the rows.
 template <int D, int kRows> constexpr int kSlotFloats = kRows * (D + 2);
@@ -82,7 +82,7 @@ template <int D, int kRows, int kPage> struct Producer {
 
     // The panels of a tile of K or V.
     DEV void load(bool values, int seq, int kv_len, int head, int tile) {
-        const Source from = find(kv, window, seq, tile * kTokens, kv_len, lane);
+        const Source from = find<kPage>(kv, window, seq, tile * kTokens, kv_len, lane);
 #pragma unroll 1
         for (int panel = 0; panel < D / 64; panel++) {
             const smem_addr filled = c.kv.filled(at);
@@ -92,8 +92,8 @@ template <int D, int kRows, int kPage> struct Producer {
             const smem_addr dst = base + at.stage() * kGranule;
             if constexpr (kPage == 0 || kPage >= kTokens) load_block(map, dst, filled, from, panel, head);
             else
-                for_pages<kTokens / kPage>(from, [&](int i, int page) {
-                    ptx::tma_load_5d(dst + i * kPage * 128, map, filled, 0, panel, head, page);
+                for_pages<kTokens, kPage>(from, [&](int i, int page, int first) {
+                    ptx::tma_load_5d(dst + i * kPage * 128, map, filled, first, panel, head, page);
                 });
             at.advance();
         }
@@ -151,7 +151,7 @@ template <int D, int kRows, int kPage> struct Producer {
 // ---------------------------------------------------------------- consumer: one warpgroup
 // O^T of the warpgroup: o[b][4j + ..] = columns 64b + 16 warp + lane/4 (+8) of rows 8j + 2(lane%4) (+1); m and l[2j +
 // ..] of the same rows. l is this thread's share (its own keys) until `total` adds the others.
-template <typename T, int D, int kRows> struct State {
+template <typename T, int D, int kRows, int kRules> struct State {
     static constexpr int kOctets = kRows / 8;
     float o[D / 64][4 * kOctets], m[2 * kOctets], l[2 * kOctets];
 
@@ -214,19 +214,20 @@ template <typename T, int D, int kRows> struct State {
         reduce(l, exchange, warp, lane, [](float a, float b) { return a + b; });
     }
     // Whole result of an octet: divide and store.
-    DEV void write(const Params& p, const Work& w, int j, int warp, int lane) const {
+    DEV void write(const Params& p, const Work& w, int j, int warp, int lane) {
         const Rows rows(p, w);
 #pragma unroll
         for (int i = 2 * j; i < 2 * j + 2; i++) {
             const int n = row(i, lane);
             if (!rows.real(n)) continue;
-            const float inverse = inverse_of(l[i]);
+            float weight = inverse_of(l[i]);
             const int at = w.q_row + (n >> rows.shift) * p.num_q_heads + (n & ((1 << rows.shift) - 1));
+            if constexpr (kRules & kSinks) weight = join_sink(p.rules, at % p.num_q_heads, m[i], l[i]);
             const gptr<T> dst = ptr_cast<T>(p.out) + size_t(at) * D + warp * 16 + lane / 4;
 #pragma unroll
             for (int b = 0; b < D / 64; b++)
 #pragma unroll
-                for (int e = 0; e < 2; e++) dst[64 * b + 8 * e] = ptx::from_float<T>(o[b][first(i) + 2 * e] * inverse);
+                for (int e = 0; e < 2; e++) dst[64 * b + 8 * e] = ptx::from_float<T>(o[b][first(i) + 2 * e] * weight);
             if (p.lse && warp == 0 && lane < 4) p.lse[at] = m[i] * kLn2 + logf(l[i]);
         }
     }
@@ -314,7 +315,7 @@ template <typename T, int D, int kRows> struct State {
     static DEV int extremes(int j, int lane) { return kRows * D + (j * 4 + (lane & 3)) * 4; }
 };
 
-template <typename T, int D, int kRows> struct Consumer {
+template <typename T, int D, int kRows, int kRules> struct Consumer {
     using S = Smem<D, kRows>;
     using Panel = Place<S::kGranules>;
     static constexpr int kPanels = D / 64, kOctets = kRows / 8;
@@ -327,8 +328,9 @@ template <typename T, int D, int kRows> struct Consumer {
     Panel at = {};                         // the next panel
     Panel k;                               // the first of the tile of K under way
     Panel v;
-    State<T, D, kRows> state;
+    State<T, D, kRows, kRules> state;
     Fragment s, s2;                        // the scores are the sum of both
+    int open = 0;                          // the tile has a key out of the last row's window, if all rows see more
 
     // All panels of a tile are waited for before the first wgmma: a wait between them would make ptxas insert arrives.
     DEV Panel take() {
@@ -417,22 +419,27 @@ template <typename T, int D, int kRows> struct Consumer {
         }
         return most;
     }
-    // Row n sees the first `seen` keys of this tile, under the causal mask one more with each token.
+    // Row n sees the first `seen` keys of this tile, under the causal mask one more with each token; of these the last
+    // of a window.
     DEV void mask(int seen) {
         const int lane = ptx::anew(this->lane);
 #pragma unroll
         for (int i = 0; i < 2 * kOctets; i++) {
             const int sees = seen + (p.causal ? state.row(i, lane) >> p.pack_shift : 0), f = state.first(i);
-            if (key >= sees) s[f] = kMinusInf;
-            if (key + 8 >= sees) s[f + 2] = kMinusInf;
+            const int from = kRules & kWindow ? sees - p.rules.window : 0;
+            if (key >= sees || key < from) s[f] = kMinusInf;
+            if (key + 8 >= sees || key + 8 < from) s[f + 2] = kMinusInf;
         }
     }
     // First with the maximum as it is; only if some score is over it by more than the slack is the maximum raised and P
     // made again. One barrier either way shows P to the tensor cores. `seen`: keys of this tile that all rows see.
     template <bool kBesidePv> DEV void probabilities(int tile, int seen) {
 #pragma unroll
-        for (int i = 0; i < 4 * kOctets; i++) s[i] += s2[i];
-        if (seen < kTokens) mask(seen);
+        for (int i = 0; i < 4 * kOctets; i++) {
+            s[i] += s2[i];
+            if constexpr (kRules & kSoftcap) s[i] = tanh_of(s[i] * p.rules.cap_log2);
+        }
+        if (seen < kTokens || (kRules & kWindow && seen > open)) mask(seen);
         const smem_addr dst = probs(tile) + key * 16 + (lane & 3) * 4;
         const float over = above();
         Fragment e;
@@ -462,6 +469,7 @@ template <typename T, int D, int kRows> struct Consumer {
     DEV void attend(const Work& w, smem_addr q) {
         int left = w.end - w.begin - 1;  // tiles after this one
         int seen = w.kv_len - w.begin * kTokens - (p.causal ? w.tokens - 1 : 0);  // keys from here on that all rows see
+        if constexpr (kRules & kWindow) open = p.rules.window - (w.tokens - 1);
         clear(w);
         issue_qk(q);
         await_scores<0>();

@@ -2,7 +2,7 @@
 // threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles, warpgroup
 // 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone. There is a
 // kernel for each number of rows that decode packs (kRows), and at head_dim 64 one for batches without decode (kRows =
-// 0), where warpgroup 3 is prefill's, too.
+// 0), where warpgroup 3 is prefill's, too; for each size of pages; and for each set of rules.
 #include "sm90/decode.cuh"
 #include "sm90/prefill.cuh"
 #include "include/hybrid.h"
@@ -42,7 +42,7 @@ DEV void stamp(gptr<long long> trace, int role, int which) {
     trace[(blockIdx.x * 5 + role) * 2 + which] = ptx::globaltimer();
 }
 
-template <typename T, int D, int kPage, int kRows>
+template <typename T, int D, int kPage, int kRows, int kRules>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace) {
@@ -75,12 +75,13 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     } else if (warp < 4 + 4 * L::kGroups) {
         ptx::setmaxnreg_inc<kOf.prefill>();
         stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D, kPage, L::kGroups>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4, ptx::lane_id());
+        prefill::consume<T, D, kPage, L::kGroups, kRules>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4,
+                                                          ptx::lane_id());
         stamp(trace, 1 + warp / 4, 1);
     } else if constexpr (kRows != 0) {
         ptx::setmaxnreg_dec<kOf.decode>();
         stamp(trace, 4, 0);
-        decode::Consumer<T, D, kRows>{dp, base + L::kDecode, dc, warp - 12, ptx::lane_id()}.run();
+        decode::Consumer<T, D, kRows, kRules>{dp, base + L::kDecode, dc, warp - 12, ptx::lane_id()}.run();
         stamp(trace, 4, 1);
     }
 }
@@ -145,13 +146,13 @@ static bool q_maps(Maps* m, const HybridArgs& a) {
     const cuuint32_t db[5] = {64, decode_heads, decode_tokens, 1, 1};
     return make_map(&m->prefill.q, a.half, a.q, 4, pd, ps, pb) && make_map(&m->decode.q, a.half, a.q, 5, dd, ds, db);
 }
-// KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages).
+// KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages), in boxes of so many rows.
 static bool kv_map(CUtensorMap* map, const HybridArgs& a, const void* data, int rows) {
     const cuuint64_t panels = a.head_dim / 64;
     const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), panels, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
     const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
     const cuuint64_t strides[4] = {token, 128, head, page};
-    const cuuint32_t box[5] = {64, cuuint32_t(a.table && a.page_tokens < rows ? a.page_tokens : rows), 1, 1, 1};
+    const cuuint32_t box[5] = {64, cuuint32_t(rows), 1, 1, 1};
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
@@ -161,21 +162,23 @@ static bool kv_map(CUtensorMap* map, const HybridArgs& a, const void* data, int 
 static bool can_group(const HybridArgs& a) {
     return a.head_dim == 64 || a.kv_head == a.head_dim || a.num_kv_heads == 1;
 }
-static bool grouped_map(CUtensorMap* map, const HybridArgs& a, const void* data) {
+static bool grouped_map(CUtensorMap* map, const HybridArgs& a, const void* data, int rows) {
     const cuuint64_t panels = a.head_dim / 64, groups = a.page_tokens / 8;
     const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
     const cuuint64_t dims[5] = {64, 8, a.num_kv_heads * panels, groups, cuuint64_t(a.pages)};
     const cuuint64_t strides[4] = {token, panels == 1 ? head : 128, 8 * token, page};
-    const cuuint32_t box[5] = {64, 8, cuuint32_t(panels), cuuint32_t(groups), 1};
+    const cuuint32_t box[5] = {64, 8, cuuint32_t(panels), cuuint32_t(rows / 8), 1};
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
-static Maps maps_of(const HybridArgs& a, bool grouped) {
+template <int kPage> static Maps maps_of(const HybridArgs& a) {
     Maps m = {};
     const auto prefill_map = [&](CUtensorMap* map, const void* data) {
-        return grouped ? grouped_map(map, a, data) : kv_map(map, a, data, prefill::kKeys);
+        return kPage ? grouped_map(map, a, data, kPage) : kv_map(map, a, data, prefill::kKeys);
     };
-    const auto decode_map = [&](CUtensorMap* map, const void* data) { return kv_map(map, a, data, decode::kTokens); };
+    const auto decode_map = [&](CUtensorMap* map, const void* data) {
+        return kv_map(map, a, data, kPage ? kPage : decode::kTokens);
+    };
     if (!has_context() || !q_maps(&m, a) || !prefill_map(&m.prefill.k, a.k) || !prefill_map(&m.prefill.v, a.v) ||
         !decode_map(&m.decode.k, a.k) || !decode_map(&m.decode.v, a.v))
         throw std::runtime_error("the Hopper kernel could not be launched: no tensor map could be made");
@@ -188,6 +191,9 @@ constexpr int kFirstList = 4;
 template <int D> static size_t prefill_floats(const HybridArgs& a) {
     return size_t(a.prefill_slots) * a.prefill_rows * 8 * (D / 8 + 1);
 }
+static Rules rules_of(const HybridArgs& a) {
+    return {a.window, a.cap_log2, device_ptr(a.sinks, a.sinks ? a.num_q_heads : 0, "sinks")};
+}
 static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / 16 * a.prefill_groups; }
 
 template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
@@ -196,7 +202,7 @@ template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr
             device_ptr(a.counters, 2, "counters of prefill"),
             device_ptr(a.partials, prefill_floats<D>(a), "partial results of prefill"),
             device_ptr(a.counters + 4, prefill_arrivals(a), "prefill_arrived"), a.num_q_heads,
-            a.num_q_heads / a.num_kv_heads, a.causal, pack_of(a), a.scale_log2};
+            a.num_q_heads / a.num_kv_heads, a.causal, pack_of(a), a.scale_log2, rules_of(a)};
 }
 template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
     const Work* const work = reinterpret_cast<const Work*>(a.lists + kFirstList) + a.prefill_works;
@@ -207,31 +213,24 @@ template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<u
             device_ptr(a.counters + 2, 2, "counters of decode"),
             device_ptr(a.partials + prefill_floats<D>(a), floats, "partial results of decode"),
             device_ptr(a.counters + 4 + prefill_arrivals(a), a.decode_groups, "decode_arrived"), a.num_q_heads,
-            a.num_q_heads / a.num_kv_heads, a.causal, shift, box_rows * 128, a.scale_log2};
+            a.num_q_heads / a.num_kv_heads, a.causal, shift, box_rows * 128, a.scale_log2, rules_of(a)};
 }
 
-template <typename T, int D, int kPage, int kRows>
-static void launch_kernel(const HybridArgs& a, const Maps& maps, Stream stream) {
+template <typename T, int D, int kRows, int kPage, int kRules>
+static void launch_kernel(const HybridArgs& a, Stream stream) {
+    if (kPage && a.prefill_works > a.sms && !can_group(a))  // more than the empty ones
+        throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128, 256, ... tokens");
     const size_t rows = size_t(a.tokens) * a.num_q_heads;
     const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * D, "out");
     const gptr<float> lse = device_ptr(a.lse, rows, "lse");
-    const KvLayout kv = {device_ptr(a.table, a.table_size, "block_table"), int(a.table_stride), a.page_shift};
+    const int page = kPage == kAnyPage ? a.page_tokens / kAnyPage : a.page_shift;
+    const KvLayout kv = {device_ptr(a.table, a.table_size, "block_table"), int(a.table_stride), page};
     const auto trace = device_ptr(reinterpret_cast<long long*>(a.trace), size_t(a.trace_rows) * 10, "trace");
-    launch<hybrid90<T, D, kPage, kRows>>(stream, dim3(a.sms), dim3(kThreads), Layout<D, kRows>::kBytes, maps,
-                                         prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse), kv, trace);
-}
-template <typename T, int D, int kRows>
-static void launch_any_page(const HybridArgs& a, Stream stream) {
-    const bool grouped = a.table && a.page_tokens < prefill::kKeys;
-    if (grouped && a.prefill_works > a.sms && !can_group(a))  // more than the empty ones
-        throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128 tokens and more");
-    const Maps maps = maps_of(a, grouped);
-    if (!grouped) return launch_kernel<T, D, 0, kRows>(a, maps, stream);
-    if (a.page_tokens == 16) return launch_kernel<T, D, 16, kRows>(a, maps, stream);
-    if (a.page_tokens == 32) return launch_kernel<T, D, 32, kRows>(a, maps, stream);
-    launch_kernel<T, D, 64, kRows>(a, maps, stream);
+    launch<hybrid90<T, D, kPage, kRows, kRules>>(stream, dim3(a.sms), dim3(kThreads), Layout<D, kRows>::kBytes,
+                                                 maps_of<kPage>(a), prefill_params<D>(a, out, lse),
+                                                 decode_params<D>(a, out, lse), kv, trace);
 }
 
-// The build adds one line for each kind of kernel it wants, ROWS as in kRows: POD_KERNELS(hopper_x, __half, 128, 8)
-#define POD_KERNELS(NAME, T, D, ROWS)                                                                                  \
-    void launch_##NAME(const HybridArgs& a, Stream stream) { launch_any_page<T, D, ROWS>(a, stream); }
+// The build adds one line for each kind of kernel it wants: POD_KERNELS(hopper_x, __half, 128, 8, 16, kWindow | kSinks)
+#define POD_KERNELS(NAME, T, D, ROWS, PAGE, RULES)                                                                     \
+    void launch_##NAME(const HybridArgs& a, Stream stream) { launch_kernel<T, D, ROWS, PAGE, RULES>(a, stream); }

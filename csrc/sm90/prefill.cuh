@@ -51,6 +51,7 @@ struct Params {
     int num_q_heads, group, causal;
     Pack pack;
     float scale_log2;
+    Rules rules;
 };
 
 // Rings and, behind them, the records of the tiles in flight: [warpgroup][tile parity].
@@ -95,15 +96,15 @@ template <int D, int kPage, int kGroups> struct Producer {
         Ring<2>& ring = kValues ? c.v : c.k;
         const smem_addr dst = base + (kValues ? S::kV : S::kK) + at.stage() * S::kTile;
         const int row = n * kKeys, kv_len = FIELD(w, kv_len);
-        const Source from = find(kv, window, FIELD(w, seq), row, kv_len, lane);
+        const Source from = find<kPage>(kv, window, FIELD(w, seq), row, kv_len, lane);
         const bool is_tail = kValues && kv_len - row < kKeys;
         const smem_addr filled = ring.filled(at), copied = is_tail ? ptx::smem_u32(&c.tail) : filled;
         ring.acquire(at);
         if (ptx::elect_one()) ptx::mbar_arrive_tx(copied, S::kTile);
         const CUtensorMap* map = kValues ? &maps.v : &maps.k;
         if constexpr (kPage != 0) {  // map: 64 columns, 8 rows, heads x panels, groups, pages
-            for_pages<kKeys / kPage>(from, [&](int i, int page) {
-                ptx::tma_load_5d(dst + i * kPage * D * 2, map, copied, 0, kv_head * (D / 64), 0, page);
+            for_pages<kKeys, kPage>(from, [&](int i, int page, int first) {
+                ptx::tma_load_5d(dst + i * kPage * D * 2, map, copied, 0, kv_head * (D / 64), first / 8, page);
             });
         } else {
 #pragma unroll
@@ -197,19 +198,25 @@ template <typename T, int D, int kPage> DEV void issue_pv(float (&o)[D / 2], con
 }
 
 // Online softmax on the S fragment, in base 2. A thread holds rows g and g+8: s[4j+c] and s[4j+2+c] are columns 8j +
-// 2(lane%4) + c. `last_seen` is the last column that row g sees, less 2(lane%4); row g+8 sees `more`. Part 1: mask,
+// 2(lane%4) + c. `last_seen` is the last column that row g sees, less 2(lane%4); row g+8 sees `more`. Part 1: cap, mask,
 // row maxima, the factor `fade` for what was summed before, the exponent's offset. A maximum that is too low by no
 // more than the slack stays: P fits 16 bits all the same, and where no row of a warp has a new one O needs no
 // rescaling.
-template <bool kFirst, bool kMask>
+template <bool kFirst, bool kMask, int kRules>
 DEV void softmax_max(float (&s)[64], float (&m)[2], float (&fade)[2], float (&offset)[2], int last_seen, int more,
-                     float scale_log2) {
+                     float scale_log2, const Rules& rules) {
+    if constexpr (kRules & kSoftcap) {
+#pragma unroll
+        for (int i = 0; i < 64; i++) s[i] = tanh_of(s[i] * rules.cap_log2);
+    }
     if (kMask) {
 #pragma unroll
         for (int j = 0; j < 16; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (8 * j + (e & 1) > last_seen + (e >> 1) * more) s[4 * j + e] = kMinusInf;
+            for (int e = 0; e < 4; e++) {
+                const int column = 8 * j + (e & 1), last = last_seen + (e >> 1) * more;
+                if (column > last || (kRules & kWindow && column <= last - rules.window)) s[4 * j + e] = kMinusInf;
+            }
     }
     float top[2] = {s[0], s[2]};
     // Row g's maximum takes four short chains and row g+8's one long chain on purpose: ptxas then finishes row g first,
@@ -335,27 +342,29 @@ template <int kBit> DEV void exchange(uint32_t& low, uint32_t& high, int lane) {
     high = upper ? high : got;
 }
 // Divide by the row sums and store: a 4x4 word transpose inside each quad turns 4-byte pieces into 16-byte stores.
-template <typename T, int D>
+template <typename T, int D, int kRules>
 DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int group, int row,
                   int lane) {
     const Share share(p.pack, w, p.group, group);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         l[r] = quad_sum(l[r]);
-        const float inverse = inverse_of(l[r]);
+        float weight = inverse_of(l[r]), top = m[r] * p.scale_log2;
         const int token = p.pack.token(row + 8 * r), head = row + 8 * r - token * p.pack.heads;
         const bool real = token < share.tokens && head < share.heads;
         const size_t first = size_t(w.q_row + share.first_token + token) * p.num_q_heads + w.head;
         const size_t at = first + share.first_head + head;
+        if constexpr (kRules & kSinks)
+            weight = join_sink(p.rules, w.head + (real ? share.first_head + head : 0), top, l[r]);
         const gptr<T> dst = ptr_cast<T>(p.out) + at * D + (lane & 3) * 8;
-        if (p.lse && real && (lane & 3) == 0) p.lse[at] = m[r] * p.scale_log2 * kLn2 + logf(l[r]);
+        if (p.lse && real && (lane & 3) == 0) p.lse[at] = top * kLn2 + logf(l[r]);
 #pragma unroll
         for (int j = 0; j < D / 32; j++) {
             uint32_t x[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const int i = 4 * (4 * j + k) + 2 * r;
-                x[k] = ptx::pack2<T>(o[i] * inverse, o[i + 1] * inverse);
+                x[k] = ptx::pack2<T>(o[i] * weight, o[i + 1] * weight);
             }
             exchange<1>(x[0], x[1], lane);
             exchange<1>(x[2], x[3], lane);
@@ -369,7 +378,7 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
 // A warpgroup, 64 query rows. The groups take turns at the tensor cores (ping-pong), so that one computes its softmax
 // while the products of another run: two that ask for products at once would both get them late. One function: with its
 // state in a struct, ptxas places the vote on rescaling behind the wait for P V.
-template <typename T, int D, int kPage, int kGroups>
+template <typename T, int D, int kPage, int kGroups, int kRules>
 DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const volatile bool& decode_done, int group,
                  int warp, int lane) {  // warp: of all consumers
     using S = Smem<D, kPage, kGroups>;
@@ -423,7 +432,7 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
         ptx::wgmma_wait<0>();
         ptx::touch(s);
         free_k(block);
-        softmax_max<true, true>(s, m, fade, offset, last_seen, more, p.scale_log2);
+        softmax_max<true, true, kRules>(s, m, fade, offset, last_seen, more, p.scale_log2, p.rules);
         l[0] = l[1] = 0.f;
         softmax_exp(s, l, fade, offset, p.scale_log2);
         to_p<T>(probs, s);
@@ -439,7 +448,8 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
             ptx::wgmma_wait<1>();
             ptx::touch(s);
             free_k(block.next());
-            softmax_max<false, decltype(masked)::value>(s, m, fade, offset, last_seen, more, p.scale_log2);
+            constexpr bool kMask = decltype(masked)::value;
+            softmax_max<false, kMask, kRules>(s, m, fade, offset, last_seen, more, p.scale_log2, p.rules);
             softmax_exp(s, l, fade, offset, p.scale_log2);
             ptx::wgmma_wait<0>();
             ptx::touch(o);
@@ -450,12 +460,22 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
             to_p<T>(probs, s);
             if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) rescale(o, fade);
         };
-        for (n--; n >= max(unmasked, begin); n--) {
-            last_seen += kKeys;
-            step(std::true_type{});
-        }
+        if constexpr (kRules & kWindow) {
+            // below this block, some row of the tile has lost sight of a key
+            const int whole = (w.pos0 + w.tokens - p.rules.window + kKeys - 1) / kKeys;
 #pragma unroll 1
-        for (; n >= begin; n--) step(std::false_type{});
+            for (n--; n >= begin; n--) {
+                last_seen += kKeys;
+                n >= unmasked || n < whole ? step(std::true_type{}) : step(std::false_type{});
+            }
+        } else {
+            for (n--; n >= max(unmasked, begin); n--) {
+                last_seen += kKeys;
+                step(std::true_type{});
+            }
+#pragma unroll 1
+            for (; n >= begin; n--) step(std::false_type{});
+        }
 
         free_q(tile);  // the next tile's copy may start
         c.v.wait(block);
@@ -468,7 +488,7 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
             const bool padding = p.pack.token(row - lane / 4) >= Share(p.pack, w, p.group, group).tokens;
             if (padding || !merge<D, 4 * kGroups>(p, w, o, m, l, warp, lane)) continue;
         }
-        epilogue<T, D>(p, w, o, m, l, ptx::anew(group), row, lane);
+        epilogue<T, D, kRules>(p, w, o, m, l, ptx::anew(group), row, lane);
     }
 }
 

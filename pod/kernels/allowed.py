@@ -20,6 +20,18 @@ class Allowed:
         self.most_pages = max(self.pages, default=0)
         self.debug = device.type == "cpu" or bool(os.environ.get("POD_DEBUG"))
 
+    def check_sinks(self, sinks) -> None:
+        batch = self.batch
+        if not batch.sinks:
+            if sinks is not None:
+                raise ValueError("sinks: got some, allowed by the plan is None; a plan with sinks=True takes them")
+        elif str(getattr(sinks, "dtype", "")) != "torch.float32" or sinks.shape != (batch.num_q_heads,):
+            got = f"{sinks.dtype} of shape {tuple(sinks.shape)}" if hasattr(sinks, "dtype") else type(sinks).__name__
+            raise ValueError(f"sinks: got {got}, allowed by the plan is torch.float32 of shape ({batch.num_q_heads},)")
+        elif sinks.device != self.device or not sinks.is_contiguous() or sinks.requires_grad:
+            raise ValueError(f"sinks: got a tensor on {sinks.device}, allowed is a dense one on {self.device} without "
+                             "a gradient")  # fmt: skip
+
     def check(self, q, k, v, table) -> None:
         try:
             layout = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from pod.kernels.allowed import check_out
 
 SCHEMA = ("(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? block_table, SymInt plan, float? softmax_scale, "
-          "bool? causal, bool return_lse, Tensor(a!)? out) -> (Tensor, Tensor)")  # fmt: skip
+          "bool? causal, bool return_lse, Tensor(a!)? out, Tensor? sinks) -> (Tensor, Tensor)")  # fmt: skip
 _numbers, _plans = count(), WeakValueDictionary()
 
 
@@ -29,14 +29,14 @@ def enrol(plan) -> int:
     return number
 
 
-def attention(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out):
+def attention(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out, sinks):
     """What a compiler sees of pod.hybrid_attention."""
     import torch
 
     if trace:
         raise ValueError("trace: got True inside torch.compile, allowed is False")
     made, lse = torch.ops.pod.attention(q, k_cache, v_cache, block_table, plan.number, softmax_scale, causal,
-                                        return_lse, out)  # fmt: skip
+                                        return_lse, out, sinks)  # fmt: skip
     made = made if out is None else out
     return (made, lse) if return_lse else made
 
@@ -53,18 +53,19 @@ def _operator():
     return made
 
 
-def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out):
+def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks):
     if (found := _plans.get(plan)) is None:
         raise RuntimeError("plan: got one that is gone, allowed is one that is kept as long as what was compiled")
     found.allowed.check(q, k_cache, v_cache, block_table)
+    found.allowed.check_sinks(sinks)
     if out is not None:
         check_out(out, q)
-    made = found.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, False, out)
+    made = found.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, False, out, sinks)
     made, lse = made if return_lse else (made, _no_lse(q))
     return made if out is None else q.new_empty(0), lse
 
 
-def _fake(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out):
+def _fake(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks):
     lse = _no_lse(q) if not return_lse else q.new_empty(q.shape[:2], dtype=_no_lse(q).dtype)
     return q.new_empty(q.shape) if out is None else q.new_empty(0), lse
 

@@ -42,6 +42,7 @@ class Header(NamedTuple):
     pack_tokens: int = 1  # of a prefill tile, by query heads
     pack_heads: int = 1
     decode_rows: int = 0  # tokens x query heads of a piece of decode
+    window: int = 0  # keys that a query sees; 0: all
     trace_rows: int = 0
 
 
@@ -68,7 +69,7 @@ class Kernel:
 def fake(trace_fields: int) -> Callable:
     """For tracing and compiling models: the results of an operator, empty."""
 
-    def results(kind, q, k, v, table, lists, counters, partials, header, scale, lse, trace, into=None):
+    def results(kind, q, k, v, table, lists, counters, partials, header, scale, softcap, sinks, lse, trace, into=None):
         import torch
 
         out = q.new_empty(0) if into is not None else q.new_empty(q.shape)
@@ -247,17 +248,18 @@ class Plan:
         return self._operators[trace, causal]
 
     def run(self, q, k_cache, v_cache, block_table=None, softmax_scale: float | None = None, causal: bool | None = None,
-            return_lse: bool = False, trace: bool = False, out=None):  # fmt: skip
+            return_lse: bool = False, trace: bool = False, out=None, sinks=None):  # fmt: skip
         """Launch on the current stream, without any check. Returns out, then the log-sum-exp and the trace where asked
         for: see pod.hybrid_attention."""
         work, operator = self.placed(causal), self.operator(trace, causal)
         scale = self.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
         tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
+        softcap = self.batch.softcap or 0.0
         with work.turn:
             if self.device.type == "cuda":
                 work.follow()
             try:
-                made, lse, rows = operator(*tensors, work.header, scale, return_lse, trace, out)
+                made, lse, rows = operator(*tensors, work.header, scale, softcap, sinks, return_lse, trace, out)
             except RuntimeError:
                 if self.device.type == "cpu":
                     work.counters.zero_()  # an emulated kernel may stop half-way

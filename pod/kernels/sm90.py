@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -27,17 +27,38 @@ ROLES = ("prefill producer", "decode producer", "prefill 0", "prefill 1", "decod
 ALONE = 0  # in place of decode's rows: batches without decode, for which prefill has a third warpgroup
 
 
-def kind(dtype: str, head_dim: int, rows: int) -> str:
-    """The name of the kernels for one kind of tensor and so many rows of a piece of decode: bfloat16_128_8."""
-    return f"{dtype}_{head_dim}_{rows}"
+RULES = {"window": "kWindow", "softcap": "kSoftcap", "sinks": "kSinks"}  # of csrc/sm90/common.cuh
+PAGES = (0, 8, 16, 32, 64)  # of a kind: larger ones (powers of two) and none at all; any multiple of 8; these
+
+
+def kind(dtype: str, head_dim: int, rows: int, page: int = 0, rules: tuple[str, ...] = ()) -> str:
+    """The name of the kernel for one kind of tensor, so many rows of a piece of decode, a size of pages, and what the
+    model asks of its scores: bfloat16_128_8_16, bfloat16_64_8_16_window_sinks."""
+    return "_".join(map(str, (dtype, head_dim, rows, page, *rules)))
+
+
+def page_kind(page_size: int | None) -> int:
+    if page_size is None or (power := page_size & (page_size - 1) == 0) and page_size >= PERSISTENT.prefill_keys:
+        return 0
+    return page_size if power else 8
+
+
+def rules_of(batch: HybridBatch) -> tuple[str, ...]:
+    return tuple(rule for rule in RULES if getattr(batch, rule) not in (None, False))
+
+
+def alone_takes(batch: HybridBatch) -> list[str]:
+    """What of a batch no other method can do."""
+    return [*rules_of(batch), *(["page_size"] if page_kind(batch.page_size) == 8 else [])]
 
 
 def _kinds() -> dict[str, tuple[str, str]]:
     lines = {}
-    for dtype, head_dim, rows in product(DTYPES, HEAD_DIMS, (*DECODE_ROWS, ALONE)):
+    sets = [rules for n in range(len(RULES) + 1) for rules in combinations(RULES, n)]
+    for dtype, head_dim, rows, page, rules in product(DTYPES, HEAD_DIMS, (*DECODE_ROWS, ALONE), PAGES, sets):
         if head_dim == 64 or rows != ALONE:
-            name = kind(dtype, head_dim, rows)
-            in_kernels = f"POD_KERNELS(hopper_{name}, {DTYPES[dtype]}, {head_dim}, {rows})"
+            name, bits = kind(dtype, head_dim, rows, page, rules), " | ".join(RULES[rule] for rule in rules) or "0"
+            in_kernels = f"POD_KERNELS(hopper_{name}, {DTYPES[dtype]}, {head_dim}, {rows}, {page}, {bits})"
             lines[name] = (f"POD_OPERATOR(hopper_{name}, {2 * len(ROLES)}, 64)", in_kernels)
     return lines
 
@@ -50,7 +71,11 @@ HOPPER = Family(
 def kind_of(schedule: Schedule, trace: bool = False) -> str:
     """Traced or not, it is the same kernel."""
     rows = ALONE if schedule.shape == WIDE else schedule.shape.decode_rows
-    return kind(schedule.batch.dtype, schedule.batch.head_dim, rows)
+    return _kind_for(schedule.batch, rows)
+
+
+def _kind_for(batch: HybridBatch, rows: int) -> str:
+    return kind(batch.dtype, batch.head_dim, rows, page_kind(batch.page_size), rules_of(batch))
 
 
 def available(device="cuda") -> bool:
@@ -103,7 +128,7 @@ def lay_out(s: Schedule) -> Layout:
         decode_groups=decode.groups * counters_of(decode, "decode"),
         prefill_slots=prefill.partials, decode_slots=decode.partials,
         prefill_rows=s.shape.prefill_rows, pack_tokens=s.pack.tokens, pack_heads=s.pack.heads,
-        decode_rows=s.shape.decode_rows,
+        decode_rows=s.shape.decode_rows, window=s.batch.window or 0,
         trace_rows=s.sms,
     )  # fmt: skip
     empty = np.zeros(12 * s.sms, np.int32)
@@ -121,12 +146,12 @@ def memory(header: Header, head_dim: int) -> tuple[int, int]:
 # ---------------------------------------------------------------- the method
 def check_layout(batch: HybridBatch, q, k_cache) -> None:
     """Prefill's tensor map of small pages has no dimension left for heads that lie apart (grouped_map)."""
-    step, block = k_cache.stride(2), PERSISTENT.prefill_keys
-    small = batch.page_size is not None and batch.page_size < block
+    step = k_cache.stride(2)
+    small = page_kind(batch.page_size) != 0
     alone = max(batch.q_lens) == 1 and batch.group <= max(DECODE_ROWS)
     if not alone and small and batch.head_dim > 64 and batch.num_kv_heads > 1 and step != batch.head_dim:
         raise ValueError(f"k_cache: got heads {step} elements apart, allowed for method 'hopper' with head_dim "
-                         f"{batch.head_dim} and pages under {block} are {batch.head_dim}")  # fmt: skip
+                         f"{batch.head_dim} and pages of {batch.page_size} are {batch.head_dim}")  # fmt: skip
 
 
 KERNEL = Kernel(HOPPER, kind_of, lay_out, lambda rows: rows.view(-1, len(ROLES), 2), check_layout)
@@ -148,7 +173,7 @@ def build_for(batch: HybridBatch, device) -> None:
     check_device(device)
     rows = {roles.rows for roles in choose.possible_roles(batch.group)} | ({ALONE} if batch.head_dim == 64 else set())
     with ThreadPoolExecutor() as pool:
-        kinds = [kind(batch.dtype, batch.head_dim, n) for n in sorted(rows)]
+        kinds = [_kind_for(batch, n) for n in sorted(rows)]
         builds = [pool.submit(copy_context().run, build.operator, HOPPER, name, device) for name in kinds]
     for built in builds:
         built.result()

@@ -238,7 +238,8 @@ def prefill_pack(side: Side, rows: int) -> Pack:
 
     def cost(pack: Pack) -> tuple:
         tiles = -(-side.q_len // pack.tokens) * -(-side.group // pack.heads)
-        return int((tiles * side.kv_len).sum()), pack.tokens
+        keys = side.kv_len if side.window is None else np.minimum(side.kv_len, side.window + pack.tokens)
+        return int((tiles * keys).sum()), pack.tokens
 
     return min(packs(side.group, rows), key=cost)
 
@@ -260,7 +261,7 @@ def possible_roles(group: int) -> list[Roles]:
 def roles(batch: HybridBatch) -> Roles:
     """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill.
     Single tokens alone stay decode while they can, since decode takes any layout of the cache."""
-    q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
+    q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.seen_lens)
     possible = possible_roles(batch.group)
     if max(batch.q_lens) == 1 and len(possible) > 1:
         return possible[0]
@@ -282,7 +283,10 @@ def _prefill_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, sms
     wide = batch.head_dim == 64 and len(q_lens) == len(batch.q_lens)
     rows, cost = (WIDE.prefill_rows, WIDE_COST) if wide else (PERSISTENT.prefill_rows, 1.0)
     tiles = -(-q_lens * batch.group // rows) * batch.num_kv_heads
-    blocks = (kv_lens - (q_lens - 1) / 2 if batch.causal else kv_lens) / PERSISTENT.prefill_keys
+    keys = kv_lens - (q_lens - 1) / 2 if batch.causal else kv_lens
+    if batch.window is not None:  # of one tile
+        keys = np.minimum(keys, batch.window + PERSISTENT.prefill_rows)
+    blocks = keys / PERSISTENT.prefill_keys
     even = float((tiles * blocks).sum()) / sms
     parts = int(np.ceil(blocks.max() / max(even, SHORTEST_PART)))
     pieces = PIECE_COST * max(1.0, float(tiles.sum()) / sms) + PART_COST * (parts > 1)
@@ -403,7 +407,7 @@ def whole_parts(batch: HybridBatch, sms: int) -> int | None:
     """`cheapest_parts` of a batch of decodes; None also where they are not equally long."""
     if len(set(batch.kv_lens)) > 1:
         return None
-    tiles = -(-batch.kv_lens[0] // PERSISTENT.decode_keys)
+    tiles = -(-batch.seen_lens[0] // PERSISTENT.decode_keys)
     units = len(batch.kv_lens) * batch.num_kv_heads
     tile_us = batch.kv_bytes / (units * tiles) / (DECODE_BYTES / sms) * 1e6
     return cheapest_parts(units, tiles, sms, tile_us)

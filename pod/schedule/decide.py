@@ -124,7 +124,7 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     ticks, tiles = choose.ticks(batch.head_dim, sms), int(ranges.blocks(shape.decode_keys).sum())
     work = empty()
     if len(chunks.seq):
-        beside = ticks.beside(tiles, int(chunks.kv_len.sum()) * batch.num_kv_heads)
+        beside = ticks.beside(tiles, int(chunks.seen.sum()) * batch.num_kv_heads)
         alone = not len(singles.seq) and batch.head_dim == 64 and not (invariant or pack)
         rest = (sms, batch.head_dim, causal, splits, pack, beside, invariant)
         made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in ((shape, WIDE) if alone else (shape,))]
@@ -139,7 +139,7 @@ def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: b
     keys, rows = shape.prefill_keys, shape.prefill_rows
     pack = pack or (prefill.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
     tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
-    blocks = -(-tiles.end // keys)
+    blocks = tiles.blocks(keys)
     fixed = -(-blocks // FIXED[0]) if invariant else splits
     parts, time = choose.prefill_parts(blocks, sms, beside, fixed)
     return time * (choose.WIDE_COST if shape == WIDE else 1.0), pack, prefill.cut(tiles, parts, keys)
@@ -151,7 +151,7 @@ def hopper_pieces(side: Side, sms: int, head_dim: int, weights=None, parts: int 
     if not invariant:
         return hopper_ranges(side, sms, weights, parts=parts, rows=rows, pad=choose.pad(head_dim))
     keys = PERSISTENT.decode_keys
-    return decode.split_k(side, -(-side.kv_len // (FIXED[1] * keys)), keys, rows)
+    return decode.split_k(side, -(-side.seen // (FIXED[1] * keys)), keys, rows)
 
 
 def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None,

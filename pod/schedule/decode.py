@@ -24,7 +24,7 @@ def split_k(side: Side, parts: np.ndarray | int, keys: int, heads: int) -> WorkL
     if len(side.seq) == 0:
         return empty()
     head = passes(side, heads)
-    blocks = np.maximum(1, -(-side.kv_len // keys))
+    blocks, skipped = _blocks(side, keys)
     parts = np.minimum(np.minimum(parts, blocks), MOST_PARTS)
 
     # Units (request, pass) in order of the length of their parts, and within a unit its parts.
@@ -35,10 +35,16 @@ def split_k(side: Side, parts: np.ndarray | int, keys: int, heads: int) -> WorkL
     order = np.lexsort((of, part, unit // len(head[0])))
     r, of, part = request[unit][order], of[order], part[order]
     n, p, kv_len = blocks[r], parts[r], side.kv_len[r]
-    borders = (np.minimum(n * i // p * keys, kv_len) for i in (part, part + 1))
+    borders = (np.minimum((skipped[r] + n * i // p) * keys, kv_len) for i in (part, part + 1))
     columns = _columns(side, r, head, of)
     pieces = np.arange(len(r) + 1)
     return WorkList(*columns, *borders, part, p, partial[order], group[order], pieces, partials, groups)
+
+
+def _blocks(side: Side, keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each request: blocks that it reads, one at least, and those before them, which no window reaches."""
+    skipped = side.first // keys
+    return np.maximum(1, -(-side.kv_len // keys) - skipped), skipped
 
 
 def _columns(side: Side, request: np.ndarray, made: tuple, of: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -108,7 +114,7 @@ def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, he
     head = passes(side, heads)
     first = np.arange(0, len(head[0]), alike)
     request, first = np.repeat(np.arange(len(side.seq)), len(first)), np.tile(first, len(side.seq))
-    blocks = np.maximum(1, -(-side.kv_len // block))[request]
+    blocks, skipped = (x[request] for x in _blocks(side, block))
     cuts = cut(blocks)
     at, unit, begin, end = segments(blocks, cuts)
     parts = np.bincount(unit)
@@ -123,7 +129,7 @@ def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, he
     s, i = np.divmod(order, alike)
     u = unit[s]
     r, of, p = request[u], first[u] + i, parts[u]
-    keys = (begin[s] * block, np.minimum(end[s] * block, side.kv_len[r]))
+    keys = tuple(np.minimum((skipped[u] + x[s]) * block, side.kv_len[r]) for x in (begin, end))
     numbers = (part[s], p, partial[s] * alike + i * p, group[s] * alike + i)
     columns = _columns(side, r, head, of)
     return WorkList(*columns, *keys, *numbers, np.append(pieces, len(order)), partials * alike, groups * alike)

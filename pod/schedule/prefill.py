@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pod.schedule.work import WARPGROUP, Pack, Side, WorkList, number_parts, passes
+from pod.schedule.work import WARPGROUP, Pack, Side, WorkList, first_seen, number_parts, passes
 
 L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 50 MB
 
@@ -23,7 +23,11 @@ class Tiles(NamedTuple):
     seq: np.ndarray
     pos: np.ndarray
     kv_len: np.ndarray
+    begin: np.ndarray  # the first key that a row sees
     end: np.ndarray
+
+    def blocks(self, keys: int) -> np.ndarray:
+        return -(-self.end // keys) - self.begin // keys
 
     def in_order(self, order: np.ndarray) -> Tiles:
         return Tiles(*(column[order] for column in self))
@@ -62,9 +66,10 @@ def tiles(side: Side, pack: Pack, causal: bool = True) -> Tiles:
     # Each for every group of heads.
     head, heads, kv_head = passes(side, pack.heads)
     block, of = (x.ravel() for x in np.indices((len(chunk), len(head))))
-    columns = (side.token[chunk] + first, tokens, side.seq[chunk], pos, side.kv_len[chunk], end)
-    token, tokens, seq, pos, kv_len, end = (column[block] for column in columns)
-    return Tiles(token, tokens, head[of], heads[of], kv_head[of], seq, pos, kv_len, end)
+    begin = first_seen(pos, side.window)
+    columns = (side.token[chunk] + first, tokens, side.seq[chunk], pos, side.kv_len[chunk], begin, end)
+    token, tokens, seq, pos, kv_len, begin, end = (column[block] for column in columns)
+    return Tiles(token, tokens, head[of], heads[of], kv_head[of], seq, pos, kv_len, begin, end)
 
 
 # ---------------------------------------------------------------- in which order
@@ -79,7 +84,7 @@ def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
     together = np.clip(L2_SHARE // (np.maximum(made.kv_len, 1) * head_dim * 4), 1, side.kv_heads)
     whole = together == side.kv_heads
     sequence = [np.where(whole, 0, column) for column in (made.kv_head // together, made.seq, -made.kv_len)]
-    blocks = -(-made.end // block)
+    blocks = made.blocks(block)
     return made.in_order(np.lexsort((made.head, made.seq, -blocks, *sequence, whole)))
 
 
@@ -87,11 +92,11 @@ def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
 def cut(made: Tiles, splits: int | np.ndarray, block: int) -> WorkList:
     """Each tile in at most `splits` parts of whole blocks of keys, all alike or each as it says. Every part is a
     piece."""
-    blocks = -(-made.end // block)
+    blocks = made.blocks(block)
     parts = np.minimum(splits, blocks)
     tile, part, partial, group, partials, groups = number_parts(parts)
-    *columns, end = made.in_order(tile) if groups else made
-    n, p = blocks[tile], parts[tile]
-    keys = (n * part // p * block, np.minimum(n * (part + 1) // p * block, end))
+    *columns, begin, end = made.in_order(tile) if groups else made
+    n, p, first = blocks[tile], parts[tile], begin // block
+    keys = ((first + n * part // p) * block, np.minimum((first + n * (part + 1) // p) * block, end))
     pieces = np.arange(len(tile) + 1)
     return WorkList(*columns, *keys, part, p, partial, group, pieces, partials, groups)

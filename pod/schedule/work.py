@@ -23,16 +23,32 @@ class Side(NamedTuple):
     seq: np.ndarray  # its place in the batch
     q_heads: int
     kv_heads: int
+    window: int | None = None
 
     @property
     def group(self) -> int:
         return self.q_heads // self.kv_heads
 
+    @property
+    def first(self) -> np.ndarray:
+        """The first key that any new token sees."""
+        return first_seen(self.kv_len - self.q_len, self.window)
+
+    @property
+    def seen(self) -> np.ndarray:
+        """Keys that some new token sees."""
+        return self.kv_len - self.first
+
+
+def first_seen(pos: np.ndarray, window: int | None) -> np.ndarray:
+    """By the token at `pos`."""
+    return np.zeros_like(pos) if window is None else np.maximum(0, pos + 1 - window)
+
 
 def sides(batch: HybridBatch, tokens: int = 1) -> tuple[Side, Side]:
     """Prefill and decode: sequences with more than so many new tokens, and those with as many or fewer."""
     q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
-    token, heads = np.cumsum(q_lens) - q_lens, (batch.num_q_heads, batch.num_kv_heads)
+    token, heads = np.cumsum(q_lens) - q_lens, (batch.num_q_heads, batch.num_kv_heads, batch.window)
     which = (np.flatnonzero(q_lens > tokens), np.flatnonzero((q_lens <= tokens) & (q_lens > 0)))
     return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
 

@@ -24,7 +24,8 @@ FIELDS = {  # Inputs of csrc/include/inputs.h, Header, then what HybridArgs of c
     "out lse": ctypes.c_void_p,
     "q_size kv_size out_size table_size": ctypes.c_size_t,
     "page_shift half": ctypes.c_int,
-    "scale_log2": ctypes.c_float,
+    "scale_log2 cap_log2": ctypes.c_float,
+    "sinks": ctypes.c_void_p,
     "lists counters partials trace": ctypes.c_void_p,
     "binding": ctypes.c_int,
 }
@@ -67,6 +68,12 @@ class Case:
         made = decide.hopper(self.batch, self.sms, **how, roles=roles, causal=self.batch.causal)
         return place(made, sm90.lay_out, torch.device("cpu"))
 
+    def sinks(self):
+        import torch
+
+        heads = self.batch.num_q_heads
+        return torch.linspace(-2, 3, heads) if self.batch.sinks else None
+
     def tensors(self):
         import torch
 
@@ -85,14 +92,15 @@ class Outcome:
 
         batch = case.batch
         tensors = q, *_ = case.tensors()
-        work = case.placed()
-        wanted = hybrid_attention(*tensors[:3], batch.q_lens, batch.kv_lens, tensors[3], causal=batch.causal)
+        work, sinks = case.placed(), case.sinks()
+        rules = {"window": batch.window, "softcap": batch.softcap, "sinks": sinks}
+        wanted = hybrid_attention(*tensors[:3], batch.q_lens, batch.kv_lens, tensors[3], causal=batch.causal, **rules)
         library.run.restype = ctypes.c_char_p
         self.report, self.error, self.lse_error = None, 0.0, 0.0
         for _ in range(2):  # the second launch finds what the first has left behind
             work.partials.fill_(torch.nan)
             results = torch.full(q.shape, torch.nan, dtype=q.dtype), torch.full(q.shape[:2], torch.nan)
-            launch = describe(case, *tensors, *results, work)
+            launch = describe(case, *tensors, *results, work, sinks)
             with events_in_order(case.seed):
                 report = library.run(ctypes.byref(launch), case.free_sms or launch.sms)
             if report:
@@ -126,14 +134,16 @@ def inputs(q, k, v, table) -> dict:
     return pointers | strides | sizes | pages | {"pages": k.shape[0], "page_tokens": k.shape[1]}
 
 
-def describe(case: Case, q, k, v, table, out, lse, work: Placed) -> Launch:
+def describe(case: Case, q, k, v, table, out, lse, work: Placed, sinks=None) -> Launch:
     """The launch record, as the bindings make it."""
     batch = case.batch
     lists = {name: getattr(work, name).data_ptr() for name in ("lists", "counters", "partials")}
+    scale, cap, to_log2 = batch.head_dim**-0.5, batch.softcap, math.log2(math.e)
     table_size = 0 if table is None else (table.shape[0] - 1) * table.stride(0) + table.shape[1]
     return Launch(
         **inputs(q, k, v, table), **dict(zip(Header._fields, work.header, strict=True)), **lists,
         out=out.data_ptr(), lse=lse.data_ptr(), table_size=table_size, half=batch.dtype == "float16",
         page_shift=31 if table is None else batch.page_size.bit_length() - 1,
-        scale_log2=batch.head_dim**-0.5 * math.log2(math.e),
+        scale_log2=(cap or scale) * to_log2, cap_log2=2 * to_log2 * scale / cap if cap else 0,
+        sinks=None if sinks is None else sinks.data_ptr(),
     )  # fmt: skip

@@ -205,7 +205,7 @@ def test_decodes_have_one_list_for_both_masks():
 @pytest.mark.parametrize("family", [sm80.HYBRID, sm90.HOPPER, lean.LEAN], ids=lambda family: family.name)
 def test_fake_results_are_dense_whatever_the_query(family):
     q = torch.empty(4, 5, 64, device="meta").transpose(0, 1)
-    out, lse, rows = family.fake("", q, *[None] * 6, list(launch.Header(trace_rows=7)), 1.0, True, True)
+    out, lse, rows = family.fake("", q, *[None] * 6, list(launch.Header(trace_rows=7)), 1.0, 0.0, None, True, True)
     assert out.shape == q.shape and out.is_contiguous() and lse.shape == (5, 4) and len(rows) == 7
 
 
@@ -267,10 +267,10 @@ def test_a_lazy_build_says_which_call_would_have_saved_the_wait(monkeypatch, tmp
     monkeypatch.setattr(build, "require_tools", lambda *_: None)
     monkeypatch.setattr(build, "compiler", lambda: "some-c++")
     monkeypatch.setattr("pod.kernels.builder.build", pretend)
-    build._build(sm90.HOPPER, ("bfloat16_128_8",), (9, 0), tmp_path / "lazy.so")
+    build._build(sm90.HOPPER, ("bfloat16_128_8_16",), (9, 0), tmp_path / "lazy.so")
     assert "pod.build(...) ahead would have saved this wait" in capsys.readouterr().err
     with build.ahead():
-        build._build(sm90.HOPPER, ("bfloat16_128_8",), (9, 0), tmp_path / "ahead.so")
+        build._build(sm90.HOPPER, ("bfloat16_128_8_16",), (9, 0), tmp_path / "ahead.so")
     assert "pod.build" not in capsys.readouterr().err
 
 

@@ -15,6 +15,8 @@ from pod.batch import HybridBatch
 
 torch = pytest.importorskip("torch")
 
+RULES = {"window": 100, "softcap": 5.0, "sinks": True}
+
 CASES = {
     "a chunk and four decodes": Case(HybridBatch((64, 1, 1, 1, 1), (256,) * 5, 4, 2, 64), 2),
     "small pages, ragged": Case(HybridBatch((1, 64, 1, 1, 1), (300, 200, 77, 256, 1), 4, 2, 64, page_size=16), 2),
@@ -52,6 +54,25 @@ CASES = {
     "padding": Case(HybridBatch((1, 0, 64, 1, 0, 1), (0, 0, 200, 77, 50, 0), 4, 2, 64, page_size=16), 2),
     "padding of 16 rows": Case(HybridBatch((1, 2, 0, 1), (0, 90, 0, 0), 14, 2, 128), 2, roles=(16, 2)),
     "padding of 71 heads": Case(HybridBatch((1, 3, 1, 0), (0, 290, 0, 0), 71, 1, 64, page_size=16), 2),
+    "pages of 8": Case(HybridBatch((64, 1, 1, 3), (256, 1, 700, 90), 4, 2, 64, page_size=8), 2),
+    "pages of 24": Case(HybridBatch((64, 1, 1, 1), (250, 301, 77, 640), 4, 2, 128, page_size=24), 2),
+    "pages of 136": Case(HybridBatch((64, 1, 1), (250, 301, 640), 8, 1, 64, page_size=136), 2, roles=(16, 1)),
+    "three warpgroups, pages of 40": Case(HybridBatch((96,), (520,), 6, 3, 64, page_size=40), 2),
+    "rules": Case(HybridBatch((64, 1, 1, 3), (456, 300, 77, 200), 4, 2, 64, page_size=16, **RULES), 2),
+    "rules, contiguous": Case(HybridBatch((300, 1, 1, 3), (456, 300, 77, 200), 4, 2, 128, **RULES), 3),
+    "rules, three warpgroups": Case(HybridBatch((300, 100), (756, 300), 4, 2, 64, page_size=16, **RULES), 3),
+    "rules, both sides split": Case(
+        HybridBatch((130, 1), (820, 1500), 4, 2, 64, **RULES | {"window": 400}), 6, splits=2
+    ),
+    "rules, drafts": Case(HybridBatch((4, 2, 1), (300, 65, 500), 8, 2, 64, 16, **RULES), 4, roles=(16, 4)),
+    "rules, padding": Case(HybridBatch((1, 0, 64, 1, 0, 1), (0, 0, 200, 77, 50, 0), 4, 2, 64, 16, **RULES), 2),
+    "rules, invariant": Case(
+        HybridBatch((130, 3, 1), (4500, 200, 3900), 2, 1, 64, page_size=16, **RULES | {"window": 3300}),
+        3,
+        invariant=True,
+    ),
+    "a window of one key": Case(HybridBatch((140, 1, 2), (300, 129, 64), 4, 2, 64, 16, **RULES | {"window": 1}), 2),
+    "a window over all": Case(HybridBatch((300, 1), (756, 1000), 4, 2, 64, 16, **RULES | {"window": 1 << 20}), 3),
     "a wider table": Case(HybridBatch((20, 1, 1), (90, 100, 33), 4, 2, 64, page_size=16), 2, layout=WIDER_TABLE),
 }
 

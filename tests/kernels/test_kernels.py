@@ -213,7 +213,7 @@ def test_operators_pass_opcheck(trace):
     q, k, v, table = MIXED.tensors()
     lists = plan_of(MIXED, decode_splits=3).placed()
     operator = build.operator(HYBRID, kind(MIXED.dtype, MIXED.head_dim, trace), torch.device("cpu"))
-    rest = (lists.lists, lists.counters, lists.partials, lists.header, 0.1, True, trace)
+    rest = (lists.lists, lists.counters, lists.partials, lists.header, 0.1, 0.0, None, True, trace)
     tests = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
     tests = tests[:3] if trace else tests  # the last compares two runs, and no two have the same times
     torch.library.opcheck(operator, (q, k, v, table, *rest), test_utils=tests)
@@ -228,8 +228,15 @@ GOOD = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16)
 @pytest.mark.parametrize(
     "change, message",
     [
-        (dict(page_size=24), "page_size: got 24"),
-        (dict(page_size=8), "page_size: got 8"),
+        (dict(page_size=24), "page_size: got 24, allowed for method 'hopper' alone, and not for 'pod'"),
+        (dict(page_size=8), "page_size: got 8, allowed for method 'hopper' alone, and not for 'pod'"),
+        (dict(page_size=12), "page_size: got 12, allowed are multiples of 8, and None"),
+        (dict(window=4), "window: got 4, allowed for method 'hopper' alone, and not for 'pod'"),
+        (dict(softcap=30.0), "softcap: got 30.0, allowed for method 'hopper' alone"),
+        (dict(sinks=True), "sinks: got True, allowed for method 'hopper' alone"),
+        (dict(window=0), "window: got 0, allowed are integers from 1 on"),
+        (dict(softcap=-1.0), "softcap: got -1.0, allowed are None and numbers between 0 and a million"),
+        (dict(sinks=1), "sinks: got 1, allowed are True and False"),
         (dict(head_dim=96), "head_dim: got 96"),
         (dict(dtype=torch.float32), "dtype: got 'float32'"),
         (dict(q_lens=[4, -1]), "q_lens: got -1"),
@@ -398,7 +405,7 @@ print(tuple(pod.hybrid_attention(q, k, v, plan).shape))
 def test_gpu_build_without_nvcc_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(build, "nvcc", lambda: None)
     with pytest.raises(build.BuildError, match="^no nvcc here, so the kernels cannot be built; .*doctor.*$"):
-        build._build(HOPPER, ("bfloat16_128_8",), (9, 0), Path("never.so"))
+        build._build(HOPPER, ("bfloat16_128_8_16",), (9, 0), Path("never.so"))
 
 
 @pytest.mark.parametrize("release, allowed", [("12.4", False), ("12.5", True), ("13.0", True)])
@@ -411,7 +418,7 @@ def test_hopper_build_needs_a_cuda_that_knows_versions_of_functions(monkeypatch,
     if allowed:
         return build.require_tools(gpu=True, arch=HOPPER.arch)
     with pytest.raises(build.BuildError, match="^nvcc: got CUDA 12.4, allowed for sm_90a is 12.5 and later, so .*$"):
-        build._build(HOPPER, ("bfloat16_128_8",), (9, 0), Path("never.so"))
+        build._build(HOPPER, ("bfloat16_128_8_16",), (9, 0), Path("never.so"))
 
 
 @pytest.fixture
@@ -441,7 +448,7 @@ def workshop(monkeypatch, tmp_path):
 
 def test_library_changes_its_name_with_what_it_is_made_from(workshop):
     def names():
-        return [build._library(HYBRID, KIND, None), build._library(HOPPER, ("bfloat16_128_8",), (9, 0))]
+        return [build._library(HYBRID, KIND, None), build._library(HOPPER, ("bfloat16_128_8_16",), (9, 0))]
 
     before = names()
     for header, changed in {"include/softmax.cuh": (True, True), "emulate/warp.h": (True, False),
@@ -547,7 +554,7 @@ def test_disk_that_is_full_costs_one_line(workshop, monkeypatch):
 
 @pytest.mark.parametrize(
     "family, kinds, arch",
-    [(HYBRID, KIND, "80"), (HYBRID, ("float16_128_trace",), "80"), (HOPPER, ("bfloat16_128_8",), "90a")],
+    [(HYBRID, KIND, "80"), (HYBRID, ("float16_128_trace",), "80"), (HOPPER, ("bfloat16_128_8_16",), "90a")],
 )
 def test_gpu_library_is_made_of_both_sources_for_its_architecture(workshop, family, kinds, arch):
     _, calls = workshop
@@ -566,7 +573,7 @@ def test_hopper_operator_promises_the_shapes_that_it_returns():
     q = torch.empty(6, 4, 64, dtype=torch.bfloat16, device="meta")
     rest = (None,) * 6
     for lse, trace in itertools.product((False, True), repeat=2):
-        out, sums, stamps = HOPPER.fake("", q, *rest, list(Header(trace_rows=132)), 1.0, lse, trace)
+        out, sums, stamps = HOPPER.fake("", q, *rest, list(Header(trace_rows=132)), 1.0, 0.0, None, lse, trace)
         assert out.shape == q.shape and out.dtype == q.dtype and sums.shape == (6 if lse else 0, 4)
         assert stamps.shape == (132 if trace else 0, 10)
 

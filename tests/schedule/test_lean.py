@@ -415,6 +415,6 @@ def test_operators_pass_opcheck():
     plan = lean.plan(batch, "cpu")
     work = plan.placed()
     operator = kernels.operator(lean.LEAN, lean.kind("bfloat16", 64), plan.device)
-    arguments = (q, k, v, table, work.lists, work.counters, work.partials, work.header, 0.1, True, False)
+    arguments = (q, k, v, table, work.lists, work.counters, work.partials, work.header, 0.1, 0.0, None, True, False)
     tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
     torch.library.opcheck(operator, arguments, test_utils=tests)

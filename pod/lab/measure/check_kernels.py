@@ -1,6 +1,7 @@
 """Check the kernels on random hybrid batches: `python -m pod.lab.measure.check_kernels --batches 2000`.
 
-Each batch runs under a random method, policy, number of CTAs an SM and splits, or under `--method hopper`, or decodes
+Each batch runs under a random method, policy, number of CTAs an SM and splits, or under `--method hopper`, there with
+`--method rules` with windows, softcaps, sinks and odd pages, or decodes
 alone under `--method lean`, every other batch by the warps of lean.cu. Outputs, partial results and every unused
 slot are poisoned with NaN first. A batch passes when its error against float64 is at most 1.5 times that of torch's own
 attention in the same dtype, its log-sum-exp agrees, replays of a CUDA graph are bit-identical, and counters are back at
@@ -14,6 +15,8 @@ import math
 import random
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 
 from pod.schedule import binding
 from pod.schedule.decide import METHODS
@@ -24,6 +27,14 @@ PAGES = (None, None, 16, 32, 64, 128, 256)
 MARGIN = 1.5
 LAST_REPLAYS = 1000
 OFTEN = (*METHODS, "pod", "pod")
+# What models ask of their scores, and odd pages: few kernels, as each is built for its own.
+RULES = (
+    {"head_dim": 128, "page_size": 16, "window": True},
+    {"head_dim": 64, "page_size": 16, "window": True, "sinks": True},
+    {"head_dim": 128, "page_size": None, "softcap": 30.0},
+    {"head_dim": 64, "page_size": 24, "window": True, "softcap": 5.0, "sinks": True},
+    {"head_dim": 128, "page_size": 8},
+)
 
 
 def random_batch(draw: random.Random, decodes_only: bool = False):
@@ -51,6 +62,19 @@ def random_batch(draw: random.Random, decodes_only: bool = False):
     return HybridBatch(q_lens, kv_lens, q_heads, kv_heads, draw.choice((64, 128)), draw.choice(PAGES), dtype, causal)
 
 
+def with_rules(draw: random.Random, batch):
+    rules = dict(draw.choice(RULES))
+    if "window" in rules:
+        rules["window"] = draw.choice((1, 16, 128, 129, draw.randint(1, 3000), 4096))
+    return replace(batch, dtype="bfloat16", causal=True, **rules)
+
+
+def sinks_of(batch):
+    import torch
+
+    return torch.linspace(-2, 4, batch.num_q_heads, device="cuda") if batch.sinks else None
+
+
 def truth(batch, q, k, v, table):
     """float64 out and log-sum-exp, and torch's own attention in the batch's dtype, all packed as q is."""
     import torch
@@ -63,14 +87,31 @@ def truth(batch, q, k, v, table):
         keys, values = (_sequence(batch, cache, table, i, length) for cache in (k, v))
         mask = torch.ones(n, length, dtype=torch.bool, device=q.device)
         mask = mask.tril(length - n) if batch.causal else mask
-        scores = part.double() @ keys.double().transpose(1, 2) * batch.head_dim**-0.5
-        scores = scores.masked_fill(~mask, -math.inf)
-        outs.append((torch.softmax(scores, -1) @ values.double()).transpose(0, 1))
+        mask = mask if batch.window is None else mask.triu(length - n + 1 - batch.window)
+        scores = _scores(batch, part.double(), keys.double(), mask)
+        outs.append((torch.softmax(scores, -1)[..., :length] @ values.double()).transpose(0, 1))
         sums.append(torch.logsumexp(scores, -1).T)
+        start += n
+        if batch.softcap or batch.sinks:  # as models have it that torch has no kernel for
+            weights = torch.softmax(_scores(batch, part, keys, mask).float(), -1)[..., :length]
+            peers.append((weights.to(q.dtype) @ values).transpose(0, 1))
+            continue
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):  # cuDNN would compile for each new shape
             peers.append(sdpa(part[None], keys[None], values[None], attn_mask=mask)[0].transpose(0, 1))
-        start += n
     return torch.cat(outs), torch.cat(sums), torch.cat(peers)
+
+
+def _scores(batch, q, keys, mask):
+    """With a sink as one more column."""
+    import torch
+
+    scores = q @ keys.transpose(1, 2) * batch.head_dim**-0.5
+    if batch.softcap:
+        scores = batch.softcap * torch.tanh(scores / batch.softcap)
+    scores = scores.masked_fill(~mask, -math.inf)
+    if not batch.sinks:
+        return scores
+    return torch.cat([scores, sinks_of(batch).to(scores.dtype)[:, None, None].expand(-1, len(mask), 1)], -1)
 
 
 def _sequence(batch, cache, table, i: int, length: int):
@@ -85,8 +126,8 @@ def _sequence(batch, cache, table, i: int, length: int):
 
 def random_choice(draw: random.Random, method: str) -> dict:
     """Arguments of pod.plan that say how, not what."""
-    if method == "hopper":
-        return {"method": method}
+    if method in ("hopper", "rules"):
+        return {"method": "hopper"}
     decode_splits = draw.choice(("auto", "stream-k", 1, 3, 16))
     if method == "lean":
         return {"method": method, "decode_splits": decode_splits}
@@ -107,8 +148,7 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
     from pod.kernels import lean, sm90
 
     q, k, v, table = batch.tensors(seed, "cuda")
-    heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
-    plan = pod.plan(batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, dtype=q.dtype, **choice)
+    plan, sinks = pod.plan(batch, **choice), sinks_of(batch)
     if choice["method"] == "hopper":
         plan = sm90.plan(batch, plan.device, yields=bool(seed % 2))  # right either way, whatever the cost model says
     if choice["method"] == "lean" and seed % 2:  # the plan takes them for large batches only
@@ -117,7 +157,7 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
     lists.partials.fill_(torch.nan)
     poison = torch.full_like(q, torch.nan)
     del poison  # the allocator hands the same memory to the output
-    out, lse = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal, return_lse=True)
+    out, lse = pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal, return_lse=True, sinks=sinks)
     want, sums, peer = truth(batch, q, k, v, table)
 
     def error(x):
@@ -129,7 +169,8 @@ def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
         return share, f"error {error(out):.1e}, torch's {error(peer):.1e}"
     if not float((lse - sums).abs().max()) < 1e-3:
         return share, f"log-sum-exp off by {float((lse - sums).abs().max()):.1e}"
-    if differing := replay(lambda: pod.hybrid_attention(q, k, v, plan, table, causal=batch.causal), out, replays):
+    again = partial(pod.hybrid_attention, q, k, v, plan, table, causal=batch.causal, sinks=sinks)
+    if differing := replay(again, out, replays):
         return share, f"{differing} of {replays} replays differ"
     return share, "" if int(lists.counters.abs().sum()) == 0 else "counters are not back at zero"
 
@@ -160,6 +201,7 @@ def checked(method: str, batches: int, seed: int, replays: int = 3, seconds: flo
     draw, worst, wrong, end = random.Random(seed), 0.0, 0, time.monotonic() + seconds
     for done in range(1, batches + 1):
         batch, choice = random_batch(draw, method == "lean"), random_choice(draw, method)
+        batch = with_rules(draw, batch) if method == "rules" else batch
         last = done == batches or time.monotonic() > end
         share, problem = check(batch, choice, seed + done, LAST_REPLAYS if last else replays)
         worst = max(worst, share)
@@ -176,7 +218,7 @@ def checked(method: str, batches: int, seed: int, replays: int = 3, seconds: flo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, default=2000)
-    methods = ("any", "hopper", "lean", *METHODS)
+    methods = ("any", "hopper", "rules", "lean", *METHODS)
     parser.add_argument("--method", default="any", choices=methods, help="default: any of the sm_80 family")
     parser.add_argument("--seed", type=int, default=0)
     replays = f"graph replays of each batch; the last batch gets {LAST_REPLAYS}"
