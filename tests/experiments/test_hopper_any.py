@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from pod.batch import HybridBatch
+from pod.data import read
 from pod.experiments.hopper import hopper_any as page
 from pod.experiments.hopper import hopper_any_peers as more
+from pod.experiments.hopper import hopper_any_roof as top
+from pod.hardware import H200
 from pod.lab import registry
 from pod.lab.measure import green, ragged
 from pod.lab.measure.timing import Time
@@ -347,3 +350,52 @@ def test_picture_lists_the_worst_and_labels_every_kind(rows):
     texts = [text.get_text() for ax in page.draw(page.gains(rows)).axes for text in ax.texts]
     assert sum(any(text.startswith(kind + " ") for kind in KINDS) for text in texts) == len(KINDS)
     assert "refused" in texts and sum("TP" in text for text in texts) == 10
+
+
+# ---------------------------------------------------------------- what no kernel could beat
+
+
+def test_a_roof_is_the_start_and_the_longer_of_bytes_and_flops():
+    ceilings = top.Ceilings(start=0.004, bytes=1e9, flops=1e12)
+    decode, chunk = HybridBatch([1], [10_000], 8, 2, 128, 16), HybridBatch([4096], [4096], 8, 2, 128, 16)
+    assert top.roof(decode, ceilings) == 0.004 + decode.bytes / 1e9 > 0.004 + decode.flops / 1e12
+    assert top.roof(chunk, ceilings) == 0.004 + chunk.flops / 1e12 > 0.004 + chunk.bytes / 1e9
+
+
+def test_the_ceilings_are_the_fastest_that_was_measured():
+    ceilings, sheet = top.ceilings(), H200
+    assert 0.9 < 1e3 * ceilings.bytes / sheet.dram_bytes_per_s < 1
+    assert 0.9 < 1e3 * ceilings.flops / sheet.tensor_flops < 1
+    assert 0.003 < ceilings.start < 0.005, "ms of a launch and two waits"
+
+
+def test_no_measured_time_is_under_the_roof():
+    """A batch that beats what none could would show a wrong roof, or a wrong time."""
+    rows, ceilings = read("hopper-any"), top.ceilings()
+    soonest = rows[[f"{name}_p10" for name in (*ragged.FA3, "ours")]].min(axis=1)
+    roofs = [top.roof(page.drawn()[i].batch, ceilings) for i in rows.batch]
+    assert len(rows) == 300 and (soonest > roofs).all()
+
+
+def test_like_the_best_quarter_is_between_today_and_the_roof(rows):
+    df = top.beside(page.gains(rows), top.Ceilings(0.001, 1e10, 1e13))
+    taken = df[df.gain.notna()]
+    assert (taken.like >= taken.gain - 1e-12).all() and (taken.like <= taken.limit).all()
+    table = top.bars(df)
+    assert list(table.index) == list(top.BARS) and table.loc["1st percentile", "today"] < 0.6, "one was refused"
+    assert top.sizes(df).batches.sum() == 60
+    top.draw(df)
+
+
+def test_the_best_quarter_is_that_of_the_nearest():
+    place, shares = np.arange(100.0), np.where(np.arange(100) < 50, 0.2, 0.8)
+    shares[:10] = 0.4
+    best = top.best_quarter(place, shares)
+    assert best[0] == 0.4 and best[25] == 0.2 and best[99] == 0.8
+
+
+def test_what_is_said_of_the_bars_is_so():
+    """In the notes of data/claims.toml: no roof forbids a bar, and like its best quarter each batch would meet them."""
+    table = top.bars(top.table())
+    assert (table["at the roof"] > 1.1 * table.bar).all()
+    assert (table["as its best quarter"] > 0.995 * table.bar).all()
