@@ -287,6 +287,47 @@ def test_of_each_family_the_fastest_counts(driver, flashinfer, monkeypatch):
     more.draw(df)
 
 
+def one_batch(monkeypatch, batch):
+    """The page has this batch alone, and the clock is the order of the calls."""
+
+    def shuffled(calls, *rest):
+        return {name: Time(i + 1.0, 1.0, 9.0) for i, name in enumerate(calls) if calls[name]() is not None}
+
+    monkeypatch.setattr("pod.lab.measure.timing.shuffled", shuffled)
+    monkeypatch.setattr(page, "drawn", lambda: [Mix("mixed", "tiny", 1, "chats", 64, batch)])
+    monkeypatch.setattr(more, "BATCHES", (0,))
+    monkeypatch.setattr(more.ragged, "Ragged", lambda batch, room: RAGGED(batch, room, "cpu"))
+    return more.measure(more.cases()[0])
+
+
+def test_prompts_beside_decodes_are_timed_for_every_family(driver, flashinfer, monkeypatch):
+    row = one_batch(monkeypatch, HYBRID)
+    holes = dict(hole.split(": ", 1) for hole in row["holes"].split("; ") if hole)
+    assert holes == {} and all(row[family] != "" for family in more.WAYS)
+
+
+def test_without_any_peer_ours_is_timed_and_all_holes_have_names(monkeypatch):
+    for name in ("flash_attn_interface", "flashinfer", "flashinfer.decode"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(green, "_driver", lambda: (_ for _ in ()).throw(OSError("libcuda.so.1: cannot open")))
+    monkeypatch.setattr(green, "split", green.split.__wrapped__)
+    row = one_batch(monkeypatch, HYBRID)
+    holes = dict(hole.split(": ", 1) for hole in row["holes"].split("; "))
+    assert set(holes) == set(more.NAMES) and row["ours"] == 1.0
+    assert holes["fa3"] == "not installed (flash_attn_interface)" and "OSError" in holes["green"]
+    df = more.gains(pd.DataFrame([more.cases()[0] | row]))
+    assert np.isnan(df.gain[0])
+    more.summary(df)
+
+
+def test_an_output_of_another_shape_is_a_hole(fa3):
+    def fewer(s):
+        return lambda: [ragged.fa3_one(s)()[0][:3]]
+
+    _, holes, _ = ragged.ready(ragged.Ragged(BATCH, device="cpu"), {"fa3_one": ragged.fa3_one, "fewer": fewer})
+    assert set(holes) == {"fewer"} and holes["fewer"].startswith("refused: IndexError")
+
+
 def test_the_subset_is_what_its_comment_says():
     some = [page.drawn()[i] for i in more.BATCHES]
     assert len(some) == len(set(more.BATCHES)) == 24 and {mix.batch.head_dim for mix in some} == {128}
