@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from pod.data import read
 from pod.experiments.hopper import hopper_any as page
 from pod.experiments.hopper import hopper_any_peers as more
 from pod.experiments.hopper import hopper_any_roof as top
+from pod.experiments.hopper import hopper_invariant as fixed
 from pod.hardware import H200
 from pod.lab import registry
 from pod.lab.measure import green, ragged
@@ -287,7 +289,7 @@ def test_of_each_family_the_fastest_counts(driver, flashinfer, monkeypatch):
     more.draw(df)
 
 
-def one_batch(monkeypatch, batch):
+def one_batch(monkeypatch, batch, page_of=more):
     """The page has this batch alone, and the clock is the order of the calls."""
 
     def shuffled(calls, *rest):
@@ -297,7 +299,7 @@ def one_batch(monkeypatch, batch):
     monkeypatch.setattr(page, "drawn", lambda: [Mix("mixed", "tiny", 1, "chats", 64, batch)])
     monkeypatch.setattr(more, "BATCHES", (0,))
     monkeypatch.setattr(more.ragged, "Ragged", lambda batch, room: RAGGED(batch, room, "cpu"))
-    return more.measure(more.cases()[0])
+    return page_of.measure(page_of.cases()[0])
 
 
 def test_prompts_beside_decodes_are_timed_for_every_family(driver, flashinfer, monkeypatch):
@@ -440,3 +442,34 @@ def test_what_is_said_of_the_bars_is_so():
     table = top.bars(top.table())
     assert (table["at the roof"] > 1.1 * table.bar).all()
     assert (table["as its best quarter"] > 0.995 * table.bar).all()
+
+
+# ---------------------------------------------------------------- what invariance costs
+
+
+def test_every_fifth_batch_has_all_kinds_alike():
+    some = fixed.cases()
+    assert [sum(case["kind"] == kind for case in some) for kind in KINDS] == [10] * len(KINDS)
+
+
+def test_a_row_of_invariance_times_all_ways(fa3, monkeypatch):
+    """The emulator has no Hopper method: a stand-in is asked for it."""
+    asked = []
+    monkeypatch.setattr(fixed.ragged, "Ragged", lambda batch, room: RAGGED(batch, room, "cpu"))
+    ways = {name: partial(stand_in, asked, way) for name, way in fixed.WAYS.items()}
+    monkeypatch.setattr(fixed, "WAYS", ways)
+    row = one_batch(monkeypatch, HYBRID, fixed)
+    assert [row[name] for name in ways] == [1, 2, 3, 4, 5] and row["holes"] == ""
+    assert asked == [{"invariant": True}]
+    df = fixed.costs(pd.DataFrame([page.cases()[0] | row] * 2).assign(kind="mixed"))
+    assert df.cost[0] == 2 and df.whole[0] == 3 and df.gain[0] == 1.5
+    assert fixed.summary(df).loc["all", "cost"] == 2 and fixed.summary(df).loc["over 100 µs", "batches"] == 2
+    fixed.draw(df)
+
+
+def stand_in(asked, way, s):
+    if getattr(way, "func", way) is not ragged.ours:
+        assert way.keywords["num_splits"] == 1
+        return way(s)
+    asked += [way.keywords] if hasattr(way, "keywords") else []
+    return ragged.ours(s)
