@@ -53,6 +53,13 @@ def sides(batch: HybridBatch, tokens: int = 1) -> tuple[Side, Side]:
     return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
 
 
+def seeing(side: Side) -> Side:
+    """Without sequences that see no key, for kernels that compute no padding."""
+    if side.kv_len.all():
+        return side
+    return Side(*(column[side.kv_len > 0] for column in side[:4]), side.q_heads, side.kv_heads)
+
+
 def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First query head, number of heads, and KV head of each pass: several over one that more share than `heads`."""
     group = side.q_heads // side.kv_heads
