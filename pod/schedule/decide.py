@@ -21,6 +21,7 @@ from pod.schedule.work import (
     Shape,
     Side,
     WorkList,
+    by_token,
     empty,
     pass_count,
     seeing,
@@ -34,11 +35,11 @@ LEAN_WARPS, LEAN_CTAS = 4, 2  # of a CTA of csrc/lean/lean.cu; CTAs an SM
 # ---------------------------------------------------------------- the sm_80 family: csrc/sm80/hybrid.cu
 def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: str = "proportional",
            ctas_per_sm: int | str = "auto", prefill_splits: int | str = "limited", decode_splits: int | str = "auto",
-           invariant: bool = False, causal: bool = True) -> Schedule:  # fmt: skip
+           invariant: bool = False, drafts: int = 1, causal: bool = True) -> Schedule:  # fmt: skip
     """For `sms` SMs of a card. The choices as in pod.plan, already checked. invariant: as for hopper; then nothing is
-    chosen by what is in the batch."""
-    chunks, singles = sides(batch)
-    singles = seeing(singles)
+    chosen by what is in the batch. drafts: so few new tokens count as decodes, each token for itself."""
+    chunks, singles = sides(batch, drafts)
+    singles = by_token(seeing(singles), causal)
     if invariant:
         ctas = 2 if ctas_per_sm == "auto" else ctas_per_sm
         cut = choose.Cut(ctas, 1, 0, fixed_parts(singles.kv_len, FIXED_KEYS[1]))

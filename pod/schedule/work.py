@@ -60,6 +60,16 @@ def seeing(side: Side) -> Side:
     return Side(*(column[side.kv_len > 0] for column in side[:4]), side.q_heads, side.kv_heads)
 
 
+def by_token(side: Side, causal: bool) -> Side:
+    """Each new token as a sequence of one, that sees the keys up to its own: for kernels whose decode has one token a
+    row. They read keys once a token then, as prefill does once a query head."""
+    draft = np.repeat(np.arange(len(side.seq)), side.q_len)
+    token = np.arange(len(draft)) - np.repeat(np.cumsum(side.q_len) - side.q_len, side.q_len)
+    unseen = (side.q_len[draft] - token - 1) * causal
+    columns = (side.token[draft] + token, np.ones_like(token), side.kv_len[draft] - unseen, side.seq[draft])
+    return Side(*columns, side.q_heads, side.kv_heads)
+
+
 def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First query head, number of heads, and KV head of each pass: several over one that more share than `heads`."""
     group = side.q_heads // side.kv_heads

@@ -5,10 +5,11 @@ import pytest
 
 import pod
 from pod.batch import HybridBatch
-from pod.kernels import build
+from pod.kernels import build, sm80
 from pod.reference import hybrid_attention as reference
 from pod.schedule import decide
 from pod.schedule.decide import METHODS
+from pod.schedule.work import by_token, sides
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(build.mode().name == "recorded", reason=build.mode().reason)
@@ -85,3 +86,28 @@ def test_auto_stays_with_one_method_where_bits_are_promised():
 def test_an_invariant_plan_has_no_splits_to_choose(name, value):
     with pytest.raises(ValueError, match=f"^{name}: got {value!r}, allowed in an invariant plan is"):
         pod.plan([5, 1], [64, 64], *HEADS, device="cpu", invariant=True, **{name: value})
+
+
+DRAFTS = [(4, 300), (2, 40), (1, 500), (3, 3), (40, 90), (1, 0)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_drafts_may_count_as_decodes_token_by_token(method, causal):
+    """A choice that pod.plan does not make: which side is faster has not been measured."""
+    batch = batch_of(DRAFTS)
+    q, k, v, table = batch.tensors(seed=4)
+    plan = sm80.plan(batch, torch.device("cpu"), method, drafts=4)
+    schedule = plan.schedule(causal)
+    assert set(schedule.prefill.seq) == {4} and set(schedule.decode.seq) == {0, 1, 2, 3}
+    out = plan.run(q, k, v, table, causal=causal)
+    want = reference(q, k, v, batch.q_lens, batch.kv_lens, table, causal=causal)[0]
+    assert np.abs(out.double().numpy() - want).max() < 0.01
+
+
+def test_a_token_of_a_draft_sees_the_keys_up_to_its_own():
+    draft = sides(batch_of([(1, 7), (3, 10)]), 4)[1]
+    assert by_token(draft, True).kv_len.tolist() == [7, 8, 9, 10]
+    assert by_token(draft, False).kv_len.tolist() == [7, 10, 10, 10]
+    assert by_token(draft, True).token.tolist() == [0, 1, 2, 3]
+    assert by_token(draft, True).seq.tolist() == [0, 1, 1, 1]
