@@ -48,6 +48,14 @@ def test_rows_of_padding_are_zeros_and_the_others_right(name, method):
     np.testing.assert_allclose(lse.numpy()[seen], sums[seen], atol=1e-3)
 
 
+@pytest.mark.parametrize("splits", ["auto", "stream-k", 2])
+def test_no_warp_is_sent_to_look_for_no_key(splits):
+    for method, rows in (("pod", PADDED["beside both"]), ("lean", PADDED["at the end"])):
+        with np.errstate(all="raise"):
+            plan = pod.plan(batch_of(rows), device="cpu", method=method, decode_splits=splits)
+        assert (plan.schedule().decode.kv_len > 0).all()
+
+
 def test_padding_alone_is_refused_where_nothing_would_be_launched():
     with pytest.raises(ValueError, match="^kv_lens: got 0 for every token, allowed for method 'lean' is"):
         pod.plan([1, 1], [0, 0], *HEADS, device="cpu", method="lean")
