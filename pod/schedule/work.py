@@ -57,7 +57,7 @@ def seeing(side: Side) -> Side:
     """Without sequences that see no key, for kernels that compute no padding."""
     if side.kv_len.all():
         return side
-    return Side(*(column[side.kv_len > 0] for column in side[:4]), side.q_heads, side.kv_heads)
+    return side._replace(**{name: getattr(side, name)[side.kv_len > 0] for name in ("token", "q_len", "kv_len", "seq")})
 
 
 def by_token(side: Side, causal: bool) -> Side:
@@ -65,9 +65,8 @@ def by_token(side: Side, causal: bool) -> Side:
     row. They read keys once a token then, as prefill does once a query head."""
     draft = np.repeat(np.arange(len(side.seq)), side.q_len)
     token = np.arange(len(draft)) - np.repeat(np.cumsum(side.q_len) - side.q_len, side.q_len)
-    unseen = (side.q_len[draft] - token - 1) * causal
-    columns = (side.token[draft] + token, np.ones_like(token), side.kv_len[draft] - unseen, side.seq[draft])
-    return Side(*columns, side.q_heads, side.kv_heads)
+    kv_len = side.kv_len[draft] - (side.q_len[draft] - token - 1) * causal
+    return side._replace(token=side.token[draft] + token, q_len=np.ones_like(token), kv_len=kv_len, seq=side.seq[draft])
 
 
 def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
