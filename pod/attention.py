@@ -26,7 +26,8 @@ METHODS = dict.fromkeys(sm80.METHODS, sm80) | {"hopper": sm90, "lean": lean}
 CTAS_PER_SM = (2, 4)
 SHAPE = ("kv_lens", "num_q_heads", "num_kv_heads", "head_dim", "page_size", "dtype")  # what a HybridBatch says as well
 OPTIONS = {"policy": "proportional", "ctas_per_sm": "auto", "prefill_splits": "limited", "decode_splits": "auto"}
-TAKES = {"hopper": ("invariant",), "lean": ("decode_splits",)}  # what shapes a method, where it is not all of OPTIONS
+TAKES = {"hopper": ("invariant",), "lean": ("decode_splits", "invariant")}  # what shapes a method, where it is not all
+FIXED = ("prefill_splits", "decode_splits")  # what an invariant plan has no choice about
 
 
 def plan(
@@ -62,8 +63,8 @@ def plan(
     the work), "50:50", or "integer ratio" (of CTA counts, as the paper's artifact has it). ctas_per_sm: 2, 4 or "auto".
     prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a number.
 
-    invariant, for hopper: a sequence's results do not depend on the others of the batch, to the bit. It costs some
-    speed, since all keys are cut at fixed lengths.
+    invariant: a sequence's results do not depend on the others of the batch, to the bit. It costs some speed, since all
+    keys are cut at fixed lengths, and the method must be the same: "auto" is "hopper" or, elsewhere, "pod" then.
 
     What a layer asks of its scores, for hopper. window: a token sees so many keys, its own the last of them (Mistral;
     a model whose layers differ needs a plan for each kind). softcap: a score s becomes softcap x tanh(s / softcap)
@@ -80,9 +81,13 @@ def plan(
     if invariant is not True and invariant is not False:
         raise ValueError(f"invariant: got {invariant!r}, allowed are True and False")
     named = {name: value for name, value in options.items() if value != OPTIONS[name]}
-    method = "hopper" if invariant and method == "auto" else _choose(method, batch, device, bool(named))
+    if invariant and method == "auto":
+        method = "hopper" if sm90.available(device) else "pod"
+    method = _choose(method, batch, device, bool(named))
     for name, value in (named | ({"invariant": True} if invariant else {})).items():
-        if name not in TAKES.get(method, OPTIONS):
+        if invariant and name in FIXED:
+            raise ValueError(f"{name}: got {value!r}, allowed in an invariant plan is {OPTIONS[name]!r}")
+        if name not in TAKES.get(method, (*OPTIONS, "invariant")):
             raise ValueError(f"{name}: got {value!r}, allowed for method {method!r} is {OPTIONS.get(name, False)!r}")
     if method == "hopper":
         return sm90.plan(batch, device, invariant=invariant)
@@ -90,11 +95,9 @@ def plan(
         raise ValueError(
             f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for {method!r}"
         )
-    if _has_padding(batch):
-        raise ValueError(f"kv_lens: got 0 for a new token, allowed for method {method!r} are sequences that see a key")
     if method == "lean":
-        return lean.plan(batch, device, decode_splits)
-    return sm80.plan(batch, device, method, **options)
+        return lean.plan(batch, device, decode_splits, invariant=invariant)
+    return sm80.plan(batch, device, method, **options, invariant=invariant)
 
 
 def build(

@@ -64,6 +64,7 @@ class Kernel:
     lay_out: Callable[[Schedule], Layout]
     trace: Callable = lambda rows: rows  # makes of the operator's rows what the caller gets
     check_layout: Callable = lambda batch, q, k_cache: None  # refuses strides that no method of the family can follow
+    leaves_padding: bool = False  # as it is: the plan writes zeros
 
 
 def fake(trace_fields: int) -> Callable:
@@ -212,6 +213,7 @@ class Plan:
     decide: Callable[..., Schedule]  # of a mask: decide(causal=True)
     allowed: Allowed = field(init=False)
     number: int = field(init=False)
+    padding: object = field(init=False)  # rows of q that see no key and that the kernel leaves alone, if any
     _placed: dict[bool, Placed] = field(default_factory=dict, init=False)
     _operators: dict[tuple, Callable] = field(default_factory=dict, init=False)
     _placing: threading.Lock = field(default_factory=threading.Lock, init=False)
@@ -219,6 +221,7 @@ class Plan:
     def __post_init__(self):
         self.masks = max(self.batch.q_lens) > 1  # a single query sees all keys under either mask
         self.allowed = Allowed(self.batch, self.device, self.kernel.check_layout)
+        self.padding = _padding(self.batch, self.device) if self.kernel.leaves_padding else None
         self.number = compiled.enrol(self)
         self.placed()
 
@@ -265,6 +268,20 @@ class Plan:
                     work.counters.zero_()  # an emulated kernel may stop half-way
                 raise
         out = made if out is None else out
+        if self.padding is not None:
+            out.index_fill_(0, self.padding, 0.0)
+            if return_lse:
+                lse.index_fill_(0, self.padding, -np.inf)
         if not (return_lse or trace):
             return out
         return out, *([lse] if return_lse else []), *([self.kernel.trace(rows)] if trace else [])
+
+
+def _padding(batch: HybridBatch, device):
+    if 0 not in batch.kv_lens:
+        return None
+    import torch
+
+    q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
+    rows = (np.cumsum(q_lens) - 1)[(kv_lens == 0) & (q_lens > 0)]
+    return torch.from_numpy(rows).to(device) if len(rows) else None

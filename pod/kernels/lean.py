@@ -63,21 +63,26 @@ def kernel(worker: str = "warp", merge: str = "last") -> Kernel:
         lambda s, trace: kind(s.batch.dtype, s.batch.head_dim, worker, merge, trace),
         partial(lay_out, rows=WARP_ROWS if worker == "warp" else TILE_ROWS),
         check_layout=sm80.check_layout,
+        leaves_padding=True,
     )
 
 
 # ---------------------------------------------------------------- the method
 def plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | None = None, merge: str = "last",
-         **choice) -> Plan:  # fmt: skip
+         invariant: bool = False, **choice) -> Plan:  # fmt: skip
     """One iteration. splits: "stream-k" (equal ranges), parts of every head, or "auto", whichever of them should end
     first; the paper's tile then takes equal ranges. worker: one of WORKERS (csrc/lean/lean.cu), "hopper", or None to
-    choose; merge: one of MERGES; `choice` as decide.lean has it."""
+    choose; merge: one of MERGES; `choice` as decide.lean has it. invariant: a warp's tile, whatever else there is."""
     import torch
 
     device = torch.device(device)
     if (longest := max(batch.q_lens)) > 1:
         raise ValueError(f"q_lens: got a chunk of {longest} tokens, allowed for method 'lean' are decodes, 1 each")
+    if not any(batch.kv_lens):
+        raise ValueError("kv_lens: got 0 for every token, allowed for method 'lean' is some sequence that sees a key")
     sms = build.sm_count(device)
+    if worker is None and invariant:
+        worker = "warp"
     if worker is None:
         worker = choose.decode_worker(batch, device.type == "cuda" and sm90.available(device), splits)
     if worker == "hopper":
@@ -85,7 +90,7 @@ def plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | N
         return sm90.plan(batch, device, "lean", parts=parts)
     if splits == "stream-k" or splits == "auto" and worker.startswith("cta"):
         splits = None
-    decided = partial(decide.lean, batch, sms, splits, worker, **choice)
+    decided = partial(decide.lean, batch, sms, splits, worker, invariant=invariant, **choice)
     made = Plan(batch, "lean", device, kernel(worker, merge), decided)
     if device.type == "cuda":
         made.operator()  # a build in the first call would spoil what is timed there

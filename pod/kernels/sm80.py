@@ -81,7 +81,8 @@ def _that_ran(rows):
     return rows[rows[:, TRACE_FIELDS.index("end")] > 0]
 
 
-KERNEL = Kernel(HYBRID, lambda s, trace: kind(s.batch.dtype, s.batch.head_dim, trace), lay_out, _that_ran, check_layout)
+KERNEL = Kernel(HYBRID, lambda s, trace: kind(s.batch.dtype, s.batch.head_dim, trace), lay_out, _that_ran, check_layout,
+                leaves_padding=True)  # fmt: skip
 
 
 def plan(batch: HybridBatch, device, method: str = "pod", **choice) -> Plan:

@@ -21,8 +21,10 @@ from pod.schedule.work import (
     Shape,
     Side,
     WorkList,
+    by_token,
     empty,
     pass_count,
+    seeing,
     sides,
 )
 
@@ -33,16 +35,30 @@ LEAN_WARPS, LEAN_CTAS = 4, 2  # of a CTA of csrc/lean/lean.cu; CTAs an SM
 # ---------------------------------------------------------------- the sm_80 family: csrc/sm80/hybrid.cu
 def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: str = "proportional",
            ctas_per_sm: int | str = "auto", prefill_splits: int | str = "limited", decode_splits: int | str = "auto",
-           causal: bool = True) -> Schedule:  # fmt: skip
-    """For `sms` SMs of a card. The choices as in pod.plan, already checked."""
-    chunks, singles = sides(batch)
-    cut = choose.hybrid(batch, chunks, singles, gpu, sms, method, ctas_per_sm, prefill_splits, decode_splits)
+           invariant: bool = False, drafts: int = 1, causal: bool = True) -> Schedule:  # fmt: skip
+    """For `sms` SMs of a card. The choices as in pod.plan, already checked. invariant: as for hopper; then nothing is
+    chosen by what is in the batch. drafts: so few new tokens count as decodes, each token for itself."""
+    chunks, singles = sides(batch, drafts)
+    singles = by_token(seeing(singles), causal)
+    if invariant:
+        ctas = 2 if ctas_per_sm == "auto" else ctas_per_sm
+        cut = choose.Cut(ctas, 1, 0, fixed_parts(singles.kv_len, FIXED_KEYS[1]))
+    else:
+        cut = choose.hybrid(batch, chunks, singles, gpu, sms, method, ctas_per_sm, prefill_splits, decode_splits)
     shape = SHAPES[cut.ctas_per_sm]
     tiles = prefill.longest_first(prefill.tiles(chunks, Pack(shape.prefill_rows, 1), causal))
-    work = prefill.cut(tiles, cut.splits, shape.prefill_keys)
+    splits = fixed_parts(tiles.end, FIXED_KEYS[0]) if invariant else cut.splits
+    work = prefill.cut(tiles, splits, shape.prefill_keys)
     pieces = warp_pieces(singles, shape, cut.workers, cut.parts)
     deal = _deal(policy, work, pieces, shape, sms) if method == "pod" else np.zeros(0, np.int32)
     return Schedule(batch, causal, sms, method, shape, work, pieces, cut.ctas_per_sm, deal)
+
+
+FIXED_KEYS = (4096, 1024)  # of a part of prefill and of decode that does not depend on other sequences
+
+
+def fixed_parts(keys: np.ndarray, length: int) -> np.ndarray:
+    return -(-keys // length)
 
 
 def warp_pieces(side: Side, shape: Shape, workers: int, parts: np.ndarray | int | None) -> WorkList:
@@ -78,17 +94,21 @@ STREAM_K = 64  # keys that its warps never cut apart
 
 
 def lean(batch: HybridBatch, sms: int, splits: int | str | None = None, worker: str = "warp", block: int = STREAM_K,
-         alike: int | None = None, causal: bool = True) -> Schedule:  # fmt: skip
+         alike: int | None = None, invariant: bool = False, causal: bool = True) -> Schedule:  # fmt: skip
     """splits: parts of every head, None for equal ranges, or "auto". worker: "warp", or CTAs with the paper's tile.
-    block: keys that are not cut apart. alike: as in stream_k, None for as many as can be."""
-    _, singles = sides(batch)
+    block: keys that are not cut apart. alike: as in stream_k, None for as many as can be. invariant: as for hopper."""
+    singles = seeing(sides(batch)[1])
     workers = sms * LEAN_CTAS * (LEAN_WARPS if worker == "warp" else 1)
     if splits == "auto":
         splits = None
         if len(set(batch.kv_lens)) == 1:
             units = len(batch.kv_lens) * pass_count(singles, SHAPES[LEAN_CTAS].decode_rows)
             splits = choose.full_parts(units, workers)
-    work = warp_ranges(singles, workers, splits, worker == "warp", block, alike)
+    if invariant:
+        parts = fixed_parts(singles.kv_len, FIXED_KEYS[1])
+        work = decode.split_k(singles, parts, block, SHAPES[LEAN_CTAS].decode_rows)
+    else:
+        work = warp_ranges(singles, workers, splits, worker == "warp", block, alike)
     return Schedule(batch, causal, sms, "lean", SHAPES[LEAN_CTAS], empty(), work, LEAN_CTAS)
 
 

@@ -53,6 +53,22 @@ def sides(batch: HybridBatch, tokens: int = 1) -> tuple[Side, Side]:
     return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
 
 
+def seeing(side: Side) -> Side:
+    """Without sequences that see no key, for kernels that compute no padding."""
+    if side.kv_len.all():
+        return side
+    return side._replace(**{name: getattr(side, name)[side.kv_len > 0] for name in ("token", "q_len", "kv_len", "seq")})
+
+
+def by_token(side: Side, causal: bool) -> Side:
+    """Each new token as a sequence of one, that sees the keys up to its own: for kernels whose decode has one token a
+    row. They read keys once a token then, as prefill does once a query head."""
+    draft = np.repeat(np.arange(len(side.seq)), side.q_len)
+    token = np.arange(len(draft)) - np.repeat(np.cumsum(side.q_len) - side.q_len, side.q_len)
+    kv_len = side.kv_len[draft] - (side.q_len[draft] - token - 1) * causal
+    return side._replace(token=side.token[draft] + token, q_len=np.ones_like(token), kv_len=kv_len, seq=side.seq[draft])
+
+
 def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First query head, number of heads, and KV head of each pass: several over one that more share than `heads`."""
     group = side.q_heads // side.kv_heads

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -10,8 +11,12 @@ import pytest
 import torch
 
 from pod.batch import HybridBatch
+from pod.data import read
 from pod.experiments.hopper import hopper_any as page
 from pod.experiments.hopper import hopper_any_peers as more
+from pod.experiments.hopper import hopper_any_roof as top
+from pod.experiments.hopper import hopper_invariant as fixed
+from pod.hardware import H200
 from pod.lab import registry
 from pod.lab.measure import green, ragged
 from pod.lab.measure.timing import Time
@@ -284,6 +289,47 @@ def test_of_each_family_the_fastest_counts(driver, flashinfer, monkeypatch):
     more.draw(df)
 
 
+def one_batch(monkeypatch, batch, page_of=more):
+    """The page has this batch alone, and the clock is the order of the calls."""
+
+    def shuffled(calls, *rest):
+        return {name: Time(i + 1.0, 1.0, 9.0) for i, name in enumerate(calls) if calls[name]() is not None}
+
+    monkeypatch.setattr("pod.lab.measure.timing.shuffled", shuffled)
+    monkeypatch.setattr(page, "drawn", lambda: [Mix("mixed", "tiny", 1, "chats", 64, batch)])
+    monkeypatch.setattr(more, "BATCHES", (0,))
+    monkeypatch.setattr(more.ragged, "Ragged", lambda batch, room: RAGGED(batch, room, "cpu"))
+    return page_of.measure(page_of.cases()[0])
+
+
+def test_prompts_beside_decodes_are_timed_for_every_family(driver, flashinfer, monkeypatch):
+    row = one_batch(monkeypatch, HYBRID)
+    holes = dict(hole.split(": ", 1) for hole in row["holes"].split("; ") if hole)
+    assert holes == {} and all(row[family] != "" for family in more.WAYS)
+
+
+def test_without_any_peer_ours_is_timed_and_all_holes_have_names(monkeypatch):
+    for name in ("flash_attn_interface", "flashinfer", "flashinfer.decode"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(green, "_driver", lambda: (_ for _ in ()).throw(OSError("libcuda.so.1: cannot open")))
+    monkeypatch.setattr(green, "split", green.split.__wrapped__)
+    row = one_batch(monkeypatch, HYBRID)
+    holes = dict(hole.split(": ", 1) for hole in row["holes"].split("; "))
+    assert set(holes) == set(more.NAMES) and row["ours"] == 1.0
+    assert holes["fa3"] == "not installed (flash_attn_interface)" and "OSError" in holes["green"]
+    df = more.gains(pd.DataFrame([more.cases()[0] | row]))
+    assert np.isnan(df.gain[0])
+    more.summary(df)
+
+
+def test_an_output_of_another_shape_is_a_hole(fa3):
+    def fewer(s):
+        return lambda: [ragged.fa3_one(s)()[0][:3]]
+
+    _, holes, _ = ragged.ready(ragged.Ragged(BATCH, device="cpu"), {"fa3_one": ragged.fa3_one, "fewer": fewer})
+    assert set(holes) == {"fewer"} and holes["fewer"].startswith("refused: IndexError")
+
+
 def test_the_subset_is_what_its_comment_says():
     some = [page.drawn()[i] for i in more.BATCHES]
     assert len(some) == len(set(more.BATCHES)) == 24 and {mix.batch.head_dim for mix in some} == {128}
@@ -347,3 +393,83 @@ def test_picture_lists_the_worst_and_labels_every_kind(rows):
     texts = [text.get_text() for ax in page.draw(page.gains(rows)).axes for text in ax.texts]
     assert sum(any(text.startswith(kind + " ") for kind in KINDS) for text in texts) == len(KINDS)
     assert "refused" in texts and sum("TP" in text for text in texts) == 10
+
+
+# ---------------------------------------------------------------- what no kernel could beat
+
+
+def test_a_roof_is_the_start_and_the_longer_of_bytes_and_flops():
+    ceilings = top.Ceilings(start=0.004, bytes=1e9, flops=1e12)
+    decode, chunk = HybridBatch([1], [10_000], 8, 2, 128, 16), HybridBatch([4096], [4096], 8, 2, 128, 16)
+    assert top.roof(decode, ceilings) == 0.004 + decode.bytes / 1e9 > 0.004 + decode.flops / 1e12
+    assert top.roof(chunk, ceilings) == 0.004 + chunk.flops / 1e12 > 0.004 + chunk.bytes / 1e9
+
+
+def test_the_ceilings_are_the_fastest_that_was_measured():
+    ceilings, sheet = top.ceilings(), H200
+    assert 0.9 < 1e3 * ceilings.bytes / sheet.dram_bytes_per_s < 1
+    assert 0.9 < 1e3 * ceilings.flops / sheet.tensor_flops < 1
+    assert 0.003 < ceilings.start < 0.005, "ms of a launch and two waits"
+
+
+def test_no_measured_time_is_under_the_roof():
+    """A batch that beats what none could would show a wrong roof, or a wrong time."""
+    rows, ceilings = read("hopper-any"), top.ceilings()
+    soonest = rows[[f"{name}_p10" for name in (*ragged.FA3, "ours")]].min(axis=1)
+    roofs = [top.roof(page.drawn()[i].batch, ceilings) for i in rows.batch]
+    assert len(rows) == 300 and (soonest > roofs).all()
+
+
+def test_like_the_best_quarter_is_between_today_and_the_roof(rows):
+    df = top.beside(page.gains(rows), top.Ceilings(0.001, 1e10, 1e13))
+    taken = df[df.gain.notna()]
+    assert (taken.like >= taken.gain - 1e-12).all() and (taken.like <= taken.limit).all()
+    table = top.bars(df)
+    assert list(table.index) == list(top.BARS) and table.loc["1st percentile", "today"] < 0.6, "one was refused"
+    assert top.sizes(df).batches.sum() == 60
+    top.draw(df)
+
+
+def test_the_best_quarter_is_that_of_the_nearest():
+    place, shares = np.arange(100.0), np.where(np.arange(100) < 50, 0.2, 0.8)
+    shares[:10] = 0.4
+    best = top.best_quarter(place, shares)
+    assert best[0] == 0.4 and best[25] == 0.2 and best[99] == 0.8
+
+
+def test_what_is_said_of_the_bars_is_so():
+    """In the notes of data/claims.toml: no roof forbids a bar, and like its best quarter each batch would meet them."""
+    table = top.bars(top.table())
+    assert (table["at the roof"] > 1.1 * table.bar).all()
+    assert (table["as its best quarter"] > 0.995 * table.bar).all()
+
+
+# ---------------------------------------------------------------- what invariance costs
+
+
+def test_every_fifth_batch_has_all_kinds_alike():
+    some = fixed.cases()
+    assert [sum(case["kind"] == kind for case in some) for kind in KINDS] == [10] * len(KINDS)
+
+
+def test_a_row_of_invariance_times_all_ways(fa3, monkeypatch):
+    """The emulator has no Hopper method: a stand-in is asked for it."""
+    asked = []
+    monkeypatch.setattr(fixed.ragged, "Ragged", lambda batch, room: RAGGED(batch, room, "cpu"))
+    ways = {name: partial(stand_in, asked, way) for name, way in fixed.WAYS.items()}
+    monkeypatch.setattr(fixed, "WAYS", ways)
+    row = one_batch(monkeypatch, HYBRID, fixed)
+    assert [row[name] for name in ways] == [1, 2, 3, 4, 5] and row["holes"] == ""
+    assert asked == [{"invariant": True}]
+    df = fixed.costs(pd.DataFrame([page.cases()[0] | row] * 2).assign(kind="mixed"))
+    assert df.cost[0] == 2 and df.whole[0] == 3 and df.gain[0] == 1.5
+    assert fixed.summary(df).loc["all", "cost"] == 2 and fixed.summary(df).loc["over 100 µs", "batches"] == 2
+    fixed.draw(df)
+
+
+def stand_in(asked, way, s):
+    if getattr(way, "func", way) is not ragged.ours:
+        assert way.keywords["num_splits"] == 1
+        return way(s)
+    asked += [way.keywords] if hasattr(way, "keywords") else []
+    return ragged.ours(s)

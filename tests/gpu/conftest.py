@@ -23,3 +23,13 @@ def method(request, gpu):
     if request.param == "hopper" and torch.cuda.get_device_capability(gpu) != (9, 0):
         pytest.skip(f"{torch.cuda.get_device_name(gpu)} has no compute capability 9.0, which 'hopper' needs")
     return request.param
+
+
+@pytest.fixture
+def hopper(gpu):
+    from pod.kernels import sm90
+
+    if not sm90.available(gpu):
+        import torch
+
+        pytest.skip(f"{torch.cuda.get_device_name(gpu)} has no compute capability 9.0, which the Hopper kernel needs")

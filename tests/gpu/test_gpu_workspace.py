@@ -8,16 +8,11 @@ from on_card import spoil_free_memory
 
 import pod
 from pod.batch import HybridBatch
-from pod.kernels import sm90
 
 SHAPE = {"num_q_heads": 16, "num_kv_heads": 4, "head_dim": 128}
 TOKENS, SEQUENCES, LONGEST, PAGE = 700, 24, 3000, 16
 
-
-@pytest.fixture(autouse=True)
-def hopper(gpu):
-    if not sm90.available(gpu):
-        pytest.skip(f"{torch.cuda.get_device_name(gpu)} has no compute capability 9.0, which a workspace needs")
+pytestmark = pytest.mark.usefixtures("hopper")
 
 
 def lengths(seed: int) -> tuple[list[int], list[int]]:

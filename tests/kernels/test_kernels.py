@@ -240,7 +240,6 @@ GOOD = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16)
         (dict(head_dim=96), "head_dim: got 96"),
         (dict(dtype=torch.float32), "dtype: got 'float32'"),
         (dict(q_lens=[4, -1]), "q_lens: got -1"),
-        (dict(kv_lens=[20, 0]), "kv_lens: got 0 for a new token, allowed for method 'pod'"),
         (dict(kv_lens=[3, 30]), "kv_lens: got 3"),
         (dict(kv_lens=torch.tensor([20.0, 30.0])), "kv_lens: got dtype"),
         (dict(num_kv_heads=3), "num_q_heads: got 4"),

@@ -90,8 +90,8 @@ def gains(df):
     times = df[[*NAMES, "ours"]].apply(pd.to_numeric, errors="coerce")
     peers = times[list(NAMES)]
     named = df[["batch", "kind", "model", "tp", "words"]].join(times)
-    return named.assign(best=peers.idxmin(axis=1).map(NAMES), gain=peers.min(axis=1) / times.ours,
-                        holes=df.holes.fillna(""))  # fmt: skip
+    best = [NAMES[row.idxmin()] if row.notna().any() else "" for _, row in peers.iterrows()]
+    return named.assign(best=best, gain=peers.min(axis=1) / times.ours, holes=df.holes.fillna(""))
 
 
 def summary(df):

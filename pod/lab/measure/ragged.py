@@ -285,6 +285,7 @@ def ready(s: Ragged, makers: dict[str, Callable]) -> tuple[dict[str, Callable], 
             call = make(s)
             call()
             out = torch.cat(call())  # the second one finds what the first has left behind
+            error, apart = _share(out, *truth), 0.0 if first is None else _apart(out, first)
         except Same as same:
             holes[name] = f"the same: {same}"
             continue
@@ -294,13 +295,12 @@ def ready(s: Ragged, makers: dict[str, Callable]) -> tuple[dict[str, Callable], 
         except Exception as failure:  # a peer may fail in any way, and ours refuse; the table says how
             holes[name] = f"refused: {type(failure).__name__}: {first_line(failure)}"
             continue
-        errors[name] = _share(out, *truth)
-        apart = 0.0 if first is None else _apart(out, first)
-        if errors[name] <= MARGIN and apart <= LIMIT:
+        errors[name] = error
+        if error <= MARGIN and apart <= LIMIT:
             calls[name] = call
             first = out if first is None else first
         else:
-            holes[name] = f"wrong result (error {errors[name]:.2f} times torch's, a row {apart:.1e} apart)"
+            holes[name] = f"wrong result (error {error:.2f} times torch's, a row {apart:.1e} apart)"
     return calls, holes, errors
 
 
