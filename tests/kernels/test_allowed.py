@@ -147,7 +147,7 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
         (dict(kv_lens=[20, 2**40]), "kv_lens: got 1099511627776 at most"),
         (dict(kv_lens=[20, 2**70]), "kv_lens: got 1180591620717411303424 at most"),
         (dict(q_lens=[2**29, 1], kv_lens=[2**29, 30], num_q_heads=8), "2147483648|4294967304 rows of queries"),
-        (dict(page_size=2**32), "page_size: got 4294967296, allowed are powers of two"),
+        (dict(page_size=2**32), "page_size: got 4294967296, allowed are multiples of 8"),
         (dict(ctas_per_sm=2.0), "ctas_per_sm: got 2.0, allowed are 'auto', 2, 4"),
         (dict(policy=np.array(["a", "b"])), "policy: got array"),
         (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got array"),
