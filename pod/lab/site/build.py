@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from pod.lab.site.prose import markdown
 GITHUB = "https://github.com/{repository}/blob/main/notebooks/{{name}}.ipynb"
 BINDER = "https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/notebooks/{{name}}.ipynb"
 COLAB = "https://colab.research.google.com/github/{repository}/blob/main/notebooks/{{name}}.ipynb"
+LIMIT = 30e6  # bytes, which a phone may load
 OUTSIDE = {"GitHub": GITHUB, "Binder": BINDER, "Colab": COLAB}
 
 
@@ -107,4 +109,6 @@ def run(args) -> int:
         shutil.move(Path(made) / "site", args.out)
     size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     print(f"{args.out}/index.html: {size / 1e6:.1f} MB in {time.perf_counter() - begin:.0f} s")
-    return 1 if failed else 0
+    if size > LIMIT:
+        print(f"size: got {size / 1e6:.1f} MB, allowed are {LIMIT / 1e6:g}", file=sys.stderr)
+    return 1 if failed or size > LIMIT else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from unittest.mock import patch
 
 from pod.batch import MODELS
 from pod.hardware import A100, H200
@@ -13,7 +14,6 @@ from pod.lab.site.frame import Page, chapter_path
 from pod.schedule import binding
 from pod.serving.shapes import SHAPES
 from pod.simulate import scenarios
-from pod.simulate.cost import AnalyticalCost, Work
 
 DOORS = (
     ("explore/band.html", "The band", "A long prompt among chats: what can overlap win back, chunk by chunk?"),
@@ -21,6 +21,7 @@ DOORS = (
     ("explore/schedulers.html", "Schedulers", "The same requests under four schedulers: who waits for whom?"),
 )
 MODEL = "yi-6b"
+WAYS = {"whole": "whole prompt first", "serial": "in chunks", "oracle": "in chunks, perfect overlap"}
 CHATS, CHUNKS = range(10, 161, 10), (256, 512, 1024, 2048)
 
 
@@ -82,9 +83,8 @@ The shaded band is all that there is to win.</figcaption></figure><p class="say"
 <figcaption>Iterations of the server, as long as they take: <b class="key prefill">the prompt</b>
 <b class="key decode">the chats alone</b> <b class="key hybrid">both</b> On the right, the longest wait of a
 chat.</figcaption></figure><p class="note">{SHAPES[MODEL].name}, chats of {stutter.CONTEXT:,} tokens, a prompt of
-{stutter.PROMPT:,}. The band is a roofline of attention in one layer; the iterations are an analytical model of the
-whole GPU, without a host. At {stutter.CHATS} chats and chunks of {stutter.CHUNK:,} on an A100 these are the numbers
-of chapter 00.</p>"""
+{stutter.PROMPT:,}. The band is a roofline of attention in one layer; the iterations are simulated as in the first
+picture of chapter 00, whose numbers these are at {stutter.CHATS} chats, chunks of {stutter.CHUNK:,} and an A100.</p>"""
     return _page("band", "00_start_here", body, band_data())
 
 
@@ -97,22 +97,13 @@ def band_data() -> dict:
 
 
 def iterations(gpu, chats: int, chunk: int) -> dict:
-    """Milliseconds of the iterations that a long prompt brings: whole, in chunks with attention one after the other
-    and perfectly overlapped; and of one with the chats alone."""
+    """Milliseconds of the iterations that a long prompt brings, as the page of the stutter has them: whole, in chunks,
+    and in chunks with attention perfectly overlapped; and of one with the chats alone."""
     stutter = registry.page("stutter")
-
-    def milliseconds(attention: str, *chunks: tuple[int, int], chats: int = chats) -> float:
-        cost = _cost(gpu, attention)
-        return round(1e3 * sum(cost.parts(Work(chunks, chats, chats * stutter.CONTEXT)).values()), 4)
-
-    places = [(min(chunk, stutter.PROMPT - at), at) for at in range(0, stutter.PROMPT, chunk)]
-    return {"idle": milliseconds("serial"), "whole": milliseconds("serial", (stutter.PROMPT, 0), chats=0),
-            "serial": [milliseconds("serial", place) for place in places],
-            "oracle": [milliseconds("oracle", place) for place in places]}  # fmt: skip
-
-
-def _cost(gpu, attention: str) -> AnalyticalCost:
-    return AnalyticalCost(SHAPES[MODEL], gpu, attention=attention, host="none", kernels="fa2")
+    with patch.multiple(stutter, CHATS=chats, CHUNK=chunk, A100=gpu):
+        ways = {way: [round(1e3 * s, 4) for s in stutter.seconds(way)] for way in WAYS.values()}
+    prompts = {name: ways[way][stutter.BEFORE : -stutter.AFTER] for name, way in WAYS.items()}
+    return {"idle": ways["in chunks"][0], **prompts}
 
 
 # ---------------------------------------------------------------- tickets

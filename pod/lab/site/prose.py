@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from html import escape, unescape
 
 from latex2mathml.converter import convert
@@ -21,6 +22,8 @@ SHADES = {Token.Keyword: "k", Token.Operator.Word: "k", Token.String: "s", Token
           Token.Comment: "c", Token.Number: "n", Token.Name.Function: "f", Token.Name.Class: "f",
           Token.Name.Decorator: "f", Token.Name.Builtin: "f"}  # fmt: skip
 
+SPANS = {name: f'<i class="{name}">{{}}</i>' for name in SHADES.values()}
+
 
 def highlighted(code: str, language: str) -> str:
     """Five shades, which site.css has for the light and for the dark."""
@@ -28,13 +31,13 @@ def highlighted(code: str, language: str) -> str:
         lexer = get_lexer_by_name(LANGUAGES.get(language, language or "text"))
     except ClassNotFound:
         lexer = get_lexer_by_name("text")
-    body = "".join(_shaded(kind, escape(text, quote=False)) for kind, text in lex(code, lexer))
+    body = "".join(SPANS.get(shade(kind), "{}").format(escape(text, quote=False)) for kind, text in lex(code, lexer))
     return f'<pre class="code" tabindex="0"><code>{body.rstrip()}</code></pre>\n'
 
 
-def _shaded(kind, text: str) -> str:
-    shade = next((shade for known, shade in SHADES.items() if kind in known), None)
-    return f'<i class="{shade}">{text}</i>' if shade else text
+@cache
+def shade(kind) -> str:
+    return next((name for known, name in SHADES.items() if kind in known), "")
 
 
 class Renderer(IPythonRenderer):

@@ -36,7 +36,7 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    _, *parts = FILE.read_text(encoding="utf-8").split("\n### ")
+    _, *parts = FILE.read_text(encoding="utf-8").split("\n## ")
     return [_entry(*part.split("\n", 1)) for part in parts]
 
 

@@ -21,7 +21,7 @@ function waits(run, hidden) {
   const sum = (times) => times.reduce((a, b) => a + b, 0);
   const some = run.serial.map((time, i) => time - hidden * (time - run.oracle[i]));
   return {
-    "whole prompt first": { times: [run.whole], wait: run.whole + run.idle, done: run.whole },
+    "whole prompt first": { times: run.whole, wait: run.whole[0] + run.idle, done: run.whole[0] },
     "in chunks": { times: run.serial, wait: Math.max(...run.serial, run.idle), done: sum(run.serial) },
     "in chunks, overlapped": { times: some, wait: Math.max(...some, run.idle), done: sum(some) },
   };
@@ -64,7 +64,7 @@ function drawTimes(ways, idle, step) {
   const picture = document.getElementById("times"), longest = Math.max(...Object.values(ways).map((way) => way.done)) + 3 * idle;
   const scale = 560 / longest;
   picture.replaceChildren(...Object.entries(ways).flatMap(([name, { times, wait, done }], row) => {
-    const y = 24 + 58 * row, whole = times.length === 1;
+    const y = 24 + 58 * row, whole = row === 0;
     let x = 0;
     const bars = times.map((time, i) => {
       const bar = svg("rect", { x, y, width: Math.max(0.5, time * scale - 0.6), height: 24, class: `${whole ? "prefill" : "hybrid"}${whole || i < step ? "" : " later"}` });
