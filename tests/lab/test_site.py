@@ -3,6 +3,7 @@ repository's functions say. The pages are opened in a real Chromium where there 
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.request import urlopen
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from pod import kernels
 from pod.__main__ import main
@@ -202,6 +205,36 @@ def test_the_example_runs():
     done = subprocess.run([sys.executable, EXAMPLE], cwd=ROOT, capture_output=True, text=True, timeout=300)
     said = re.fullmatch(r"\(34, 4, 64\), at most (0\.\d+) off\n", done.stdout)
     assert said and float(said[1]) < 0.02, done.stderr
+
+
+# ---------------------------------------------------------------- elsewhere
+
+
+@pytest.mark.parametrize("chapter", chapters.CHAPTERS[:1], ids=lambda c: c.name)
+def test_a_chapter_for_colab_installs_itself_first(site, chapter, tmp_path):
+    notebook = nbformat.read(site / f"chapters/colab/{chapter.name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    first, *rest = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert rest == [
+        dict(c, outputs=[], execution_count=None) for c in notebooks.read(chapter.path).cells if "outputs" in c
+    ]
+    assert "https://github.com/somebody/something" in first.source
+    assert "GPU" in first.source and not [cell for cell in rest if cell.outputs]
+    shell = InteractiveShell.instance()
+    here, path = os.getcwd(), [*sys.path]
+    assert shell.run_cell(first.source).success, "elsewhere it does nothing"
+    assert (os.getcwd(), sys.path) == (here, path)
+
+
+def test_what_other_places_read_names_what_is_here():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    workflow = (ROOT / ".github" / "workflows" / "pages.yml").read_text()
+    for command in (container["postCreateCommand"], re.search(r"run: (.*)", workflow)[1]):
+        assert re.search(rf"^{command.removeprefix('make ')}:", makefile, re.MULTILINE)
+    assert "path: site" in workflow
+    binder = (ROOT / ".binder" / "requirements.txt").read_text().splitlines()
+    assert "-c ../constraints.txt" in binder and "-e .[notebooks]" in binder
 
 
 # ---------------------------------------------------------------- the verb

@@ -14,16 +14,15 @@ from pod import files
 from pod.files import ROOT
 from pod.lab import claims, gallery, registry
 from pod.lab.chapters import CHAPTERS, PARTS
-from pod.lab.site import doors, explorers, shelves, walk, words
+from pod.lab.site import colab, doors, explorers, shelves, walk, words
 from pod.lab.site.frame import STATIC, Page, chapter_path, html
 from pod.lab.site.places import Places
 from pod.lab.site.prose import markdown
 
 GITHUB = "https://github.com/{repository}/blob/main/notebooks/{{name}}.ipynb"
 BINDER = "https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/notebooks/{{name}}.ipynb"
-COLAB = "https://colab.research.google.com/github/{repository}/blob/main/notebooks/{{name}}.ipynb"
 LIMIT = 30e6  # bytes, which a phone may load
-OUTSIDE = {"GitHub": GITHUB, "Binder": BINDER, "Colab": COLAB}
+OUTSIDE = {"GitHub": GITHUB, "Binder": BINDER, "for Colab": "colab/{{name}}.ipynb"}
 
 
 def build(out: Path, figures: Iterable[str], repository: str = "") -> list[str]:
@@ -40,6 +39,8 @@ def build(out: Path, figures: Iterable[str], repository: str = "") -> list[str]:
         _write(out / page.path, html(page))
     for picture in (picture for w in walks for picture in w.pictures):
         _keep(out / picture.path, picture.png)
+    for chapter in CHAPTERS if repository else ():
+        _write(out / colab.path(chapter), colab.chapter(chapter, repository))
     shutil.copytree(STATIC, out / "static", ignore=shutil.ignore_patterns("*.py"), dirs_exist_ok=True)
     shutil.copytree(ROOT / "notebooks" / "pictures", out / "pictures", dirs_exist_ok=True)
     _write(out / ".nojekyll", "")

@@ -131,7 +131,7 @@ class Walk:
 def figure(path: str, png: bytes, words: str) -> str:
     """A picture with its size, so that nothing jumps when it comes."""
     width, height = Image.open(io.BytesIO(png)).size
-    image = f'<img src="{path}" alt="{escape(words)}" width="{width}" height="{height}" loading="lazy">'
+    image = f'<img src="{path}" alt="{escape(plain(inline(words)))}" width="{width}" height="{height}" loading="lazy">'
     return f'<a class="plate" href="{path}">{image}</a>'
 
 
