@@ -411,6 +411,19 @@ def test_the_button_changes_the_theme_and_the_next_page_remembers(browser, site)
     browser.value("localStorage.removeItem('theme')")
 
 
+def test_the_stutter_moves_once_says_its_waits_and_moves_again_when_asked(browser, site):
+    browser.visit(site, "index.html")
+    running = "document.getAnimations().filter((a) => a.animationName === 'sweep')"
+    assert browser.value(f"{running}.length") == 3
+    stutter = registry.page("stutter")
+    said = browser.value("document.querySelector('.stutter svg').textContent")
+    assert all(f"{1000 * gap:.0f} ms of silence" in said for gap in stutter.gaps(stutter.table()).values())
+    browser.value(f"{running}.forEach((a) => a.finish())")
+    assert browser.value(f"{running}.length") == 0
+    browser.value("document.getElementById('again').click()")
+    assert browser.value(f"{running}.length") == 3
+
+
 def test_a_prediction_opens_its_answer(browser, site):
     browser.visit(site, "chapters/07_sm_aware_scheduling.html")
     browser.value("localStorage.clear()")

@@ -14,7 +14,7 @@ from pod import files
 from pod.files import ROOT
 from pod.lab import claims, gallery, registry
 from pod.lab.chapters import CHAPTERS, PARTS
-from pod.lab.site import colab, doors, explorers, shelves, walk, words
+from pod.lab.site import colab, doors, explorers, moving, shelves, walk, words
 from pod.lab.site.frame import STATIC, Page, chapter_path, html
 from pod.lab.site.places import Places
 from pod.lab.site.prose import markdown
@@ -42,7 +42,6 @@ def build(out: Path, figures: Iterable[str], repository: str = "") -> list[str]:
     for chapter in CHAPTERS if repository else ():
         _write(out / colab.path(chapter), colab.chapter(chapter, repository))
     shutil.copytree(STATIC, out / "static", ignore=shutil.ignore_patterns("*.py"), dirs_exist_ok=True)
-    shutil.copytree(ROOT / "notebooks" / "pictures", out / "pictures", dirs_exist_ok=True)
     _write(out / ".nojekyll", "")
     return failed
 
@@ -62,15 +61,12 @@ def _keep(path: Path, content: bytes) -> None:
 def _start(results: list[claims.Result]) -> Page:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     told = readme.partition("<!-- stutter:")[0].partition("\n")[2].strip()
-    picture = ROOT / "notebooks" / "pictures" / "stutter.png"
-    stutter = registry.find("stutter")
-    image = walk.figure("pictures/stutter.png", picture.read_bytes(), f"{stutter.title}. {stutter.method}")
     read = readme.partition("<!-- end of stutter -->")[2].partition("\n## ")[0].strip()
     doors_ = "".join(
         f'<a class="door" href="{path}"><h3>{name}</h3><p>{text}</p></a>' for path, name, text in explorers.DOORS
     )
     holds = sum(r.verdict == claims.HOLDS for r in results)
-    body = f"""<article class="start"><h1>POD-Attention, explained and rebuilt</h1>{markdown(told)}{image}
+    body = f"""<article class="start"><h1>POD-Attention, explained and rebuilt</h1>{markdown(told)}{moving.stutter()}
 {markdown(read)}<p><a class="go" href="{chapter_path(CHAPTERS[0].name)}">Begin with chapter 00</a>
 <a class="go quiet" href="explore/index.html">Play first</a></p>
 <h2>Three things to move</h2><div class="doors">{doors_}</div><h2>The chapters</h2>{"".join(map(_part, PARTS))}

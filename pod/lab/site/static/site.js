@@ -13,6 +13,11 @@ document.getElementById("theme").addEventListener("click", () => {
   remember("theme", theme);
 });
 
+// The stutter once more: an element that is put back begins its animation anew.
+document.getElementById("again")?.addEventListener("click", () => {
+  for (const group of document.querySelectorAll(".sweep")) group.replaceWith(group.cloneNode(true));
+});
+
 // An answer opens what was said about the option that was taken.
 function take(question, number) {
   [...question.querySelectorAll("button")].forEach((button, i) => button.setAttribute("aria-pressed", i === number));
