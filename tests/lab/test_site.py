@@ -2,6 +2,7 @@
 repository's functions say. The pages are opened in a real Chromium where there is one; CHROMIUM=path names it.
 """
 
+import inspect
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from nbformat.v4 import new_markdown_cell
 
 from pod import kernels
 from pod.__main__ import main
@@ -35,8 +37,9 @@ from pod.simulate import scenarios
 for library in ("latex2mathml", "nbconvert", "pygments"):
     pytest.importorskip(library, reason=f"{library} is not installed here, so no site can be built")
 
-from pod.lab.site import build, explorers, words  # noqa: E402
+from pod.lab.site import build, doors, explorers, walk, words  # noqa: E402
 from pod.lab.site.frame import STATIC  # noqa: E402
+from pod.lab.site.places import Places  # noqa: E402
 from pod.lab.site.prose import markdown  # noqa: E402
 from tests.notebooks.test_browser import CHROMIUM, NAMES, Page, until  # noqa: E402
 
@@ -158,6 +161,14 @@ def test_a_chapter_is_whole(site, chapter):
     assert "/somebody/something/blob/main/" in text
 
 
+def test_a_second_title_is_a_part(site):
+    made = walk.Walk(chapters.CHAPTERS[0], Places(), lambda html, seen: html)
+    made.cells = [new_markdown_cell("# 00 · One\n\na → b\n\nText."), new_markdown_cell("# Part two\n\nMore.")]
+    page = made.page({})
+    assert page.body.count("<h1 ") == 1 and "→ b" not in page.body
+    assert '<h2 class="part" id="part-two">Part two</h2>' in page.body and 'href="#part-two"' in page.aside
+
+
 def test_a_formula_becomes_mathml():
     html = markdown(r"so $e^{a} = \sqrt{2}$ and $$\frac{1}{2}$$")
     assert html.count("<math") == 2 and 'display="block"' in html and "<mfrac>" in html and "$" not in html
@@ -198,6 +209,10 @@ def test_every_door_is_on_the_page(site, pages):
     assert {*pod.__all__} <= pages[site / "api.html"].ids
     text = (site / "api.html").read_text(encoding="utf-8")
     assert "Decide who computes what" in text and "softmax_scale" in text
+    assert doors._parameter(inspect.signature(pod.plan).parameters["method"]) == "method: str = 'auto'"
+    assert doors.WORD.sub(r"<\1>", "q_len 1 on 9.0, page_size=None: pod.plan(batch)") == (
+        "<q_len> 1 on 9.0, <page_size=None>: <pod.plan(batch)>"
+    )
 
 
 @pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)

@@ -15,7 +15,7 @@ from pod.lab.site.prose import highlighted, markdown
 
 PATH = "api.html"
 FIRST = ("build", "plan", "hybrid_attention", "workspace", "HybridBatch")  # in the order in which they are called
-WORD = re.compile(r"(?<![\w`])((?:pod\.)?\w+(?:[._]\w+)+(?:\([^()]*\))?|\w+=[\w'.]+)(?![\w`])")
+WORD = re.compile(r"(?<![\w`])(\w+=[\w'.]*\w|[a-zA-Z]\w*(?:[._]\w+)+(?:\([^()]*\))?)(?![\w`])")
 
 
 def page(places: Places) -> Page:
@@ -44,7 +44,13 @@ def _door(name: str, thing, places: Places) -> str:
 def _signature(name: str, thing) -> str:
     """One parameter a line."""
     signature = inspect.signature(thing)
-    lines = [f"    {p}," for p in signature.parameters.values()]
+    lines = [f"    {_parameter(p)}," for p in signature.parameters.values()]
     known = signature.return_annotation
     gives = "" if known in (inspect.Signature.empty, None, "None") else f" -> {known}"
     return highlighted("\n".join([f"pod.{name}(", *lines, f"){gives}"]) if lines else f"pod.{name}(){gives}", "py")
+
+
+def _parameter(p: inspect.Parameter) -> str:
+    """Annotations are strings where their evaluation is postponed."""
+    kind = "" if p.annotation is p.empty else ": " + inspect.formatannotation(p.annotation).strip("'")
+    return f"{p.name}{kind}" + ("" if p.default is p.empty else f" = {p.default!r}")

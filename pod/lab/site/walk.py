@@ -54,7 +54,7 @@ class Walk:
 
     def _cell(self, i: int, cell) -> str:
         if cell.cell_type == "markdown":
-            return self._prose(cell.source if i else NEIGHBOURS.sub("", cell.source))
+            return _parts(self._prose(cell.source)) if i else self._prose(NEIGHBOURS.sub("", cell.source))
         source = notebooks.MARKER.sub("", cell.source).strip("\n")
         asked = ASKS.search(source)
         if asked and asked[1] == "ask":
@@ -135,8 +135,13 @@ def figure(path: str, png: bytes, words: str) -> str:
     return f'<a class="plate" href="{path}">{image}</a>'
 
 
+def _parts(html: str) -> str:
+    """A chapter has one title; what it calls its second part is a heading."""
+    return html.replace("<h1 ", '<h2 class="part" ').replace("</h1>", "</h2>")
+
+
 def _contents(body: str) -> str:
-    heads = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', body)
+    heads = re.findall(r'<h2 (?:class="part" )?id="([^"]*)">(.*?)</h2>', body)
     links = "".join(f'<a href="#{anchor}">{plain(text)}</a>' for anchor, text in heads)
     return f'<nav class="contents" aria-label="On this page"><h2>On this page</h2>{links}</nav>'
 

@@ -100,12 +100,13 @@ function bar(cta, now, scale, isLast) {
   const group = svg("g", { class: `cta ${OPS[cta.op]}${cta.draws === 2 ? " second" : ""}${isLast ? " new" : ""}` });
   const x = MARGIN + cta.start * scale, width = (cta.end - cta.start) * scale;
   group.append(svg("rect", { x: x + 0.5, y: rowOf(cta, now) + 1, width: Math.max(1, width - 1), height: ROW - 2, rx: 2 }));
-  if (width > 26) group.append(svg("text", { x: x + width / 2, y: rowOf(cta, now) + 17, class: "middle" }, "PD"[cta.op] + cta.id));
+  const name = "PD"[cta.op] + cta.id;
+  if (width > 8 * name.length + 2) group.append(svg("text", { x: x + width / 2, y: rowOf(cta, now) + 17, class: "middle" }, name));
   return group;
 }
 
 function draw() {
-  for (const name of OWN) control(name).disabled = !!data.presets[value("preset")].prefill;
+  for (const name of OWN) control(name).closest("label").hidden = !!data.presets[value("preset")].prefill;
   const now = setup(), ran = run(now), step = value("step"), shown = ran.slice(0, step), end = makespan(ran);
   const picture = document.getElementById("picture"), scale = (WIDTH - MARGIN - 8) / Math.max(end, 1e-9);
   picture.setAttribute("viewBox", `0 0 ${WIDTH} ${height(now)}`);
