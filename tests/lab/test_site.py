@@ -27,6 +27,7 @@ from pod.hardware import GPUS
 from pod.kernels.trace import both_share
 from pod.lab import chapters, claims, notebooks, registry
 from pod.lab.show import style, tickets
+from pod.lab.site import verb
 from pod.schedule import binding, waves
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.loop import serve
@@ -34,7 +35,7 @@ from pod.serving.request import Request
 from pod.serving.schedulers import VLLM, Orca, Sarathi, Static
 from pod.simulate import scenarios
 
-for library in ("latex2mathml", "nbconvert", "pygments"):
+for library in verb.NEEDS:
     pytest.importorskip(library, reason=f"{library} is not installed here, so no site can be built")
 
 from pod.lab.site import build, doors, explorers, walk, words  # noqa: E402
@@ -253,6 +254,12 @@ def test_what_other_places_read_names_what_is_here():
 
 
 # ---------------------------------------------------------------- the verb
+
+
+def test_what_is_not_installed_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(verb, "NEEDS", ("json", "frobnicate"))
+    assert main(["site"]) == 2
+    assert capsys.readouterr().err.startswith("python -m pod site: packages: got none of frobnicate, allowed")
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path, capsys):

@@ -1,8 +1,7 @@
-"""`python -m pod site`: chapters, gallery, claims, glossary, the public call and three explorers as a static site."""
+"""All pages of the site: chapters, gallery, claims, glossary, the public call and three explorers."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -86,12 +85,6 @@ def _part(part: str) -> str:
 
 
 # ---------------------------------------------------------------- the verb
-
-
-def configure(parser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("site"), help="folder to write to (default: site)")
-    parser.add_argument("--repository", default=os.environ.get("GITHUB_REPOSITORY", ""), metavar="OWNER/NAME",
-                        help="on GitHub: links there, to Binder and Colab (default: $GITHUB_REPOSITORY)")  # fmt: skip
 
 
 def run(args) -> int:
