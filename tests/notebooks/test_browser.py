@@ -63,12 +63,13 @@ class Page:
     def __init__(self, address: str) -> None:
         websocket = pytest.importorskip("websocket", reason="JupyterLab brings websocket-client, and it is not here")
         self.socket, self.numbers = websocket.create_connection(address, timeout=PATIENCE), count(1)
+        self.heard: list[dict] = []  # events of the domains that somebody enabled
 
     def command(self, method: str, **parameters) -> dict:
         number = next(self.numbers)
         self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while (answer := json.loads(self.socket.recv())).get("id") != number:
-            pass
+            self.heard.append(answer)
         assert "error" not in answer, answer
         return answer["result"]
 
