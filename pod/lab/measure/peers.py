@@ -116,7 +116,7 @@ def _one_length(s: Setting) -> int:
     return lengths.pop()
 
 
-def _on_two_streams(prefill: Callable, decode: Callable) -> Callable:
+def on_two_streams(prefill: Callable, decode: Callable) -> Callable:
     """The prefill on the current stream, the decode beside it on another."""
     import torch
 
@@ -132,6 +132,32 @@ def _on_two_streams(prefill: Callable, decode: Callable) -> Callable:
         return out
 
     return call
+
+
+def graphed(make: Callable, calls: int = 1) -> Callable:
+    """A maker of the same, captured in a CUDA graph: a call replays it, and the host has no part in what it takes."""
+
+    def made(s: Setting):
+        import torch
+
+        call, graph, side = make(s), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # what a first call alone does must not be in the graph
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            for _ in range(calls):
+                out = call()
+        kept = call, out  # the graph only has their addresses
+
+        def replay():
+            graph.replay()
+            return kept[1]
+
+        return replay
+
+    return made
 
 
 # ---------------------------------------------------------------- torch: FlashAttention-2 and cuDNN
@@ -171,7 +197,7 @@ def fa2_serial(s: Setting):
 
 
 def fa2_streams(s: Setting):
-    return _on_two_streams(*_fa2_calls(s))
+    return on_two_streams(*_fa2_calls(s))
 
 
 def cudnn_serial(s: Setting):
@@ -260,7 +286,7 @@ def fa3_serial(s: Setting):
 def fa3_streams(s: Setting):
     """The two calls on two streams; FlashAttention-3 takes whole SMs, so they rarely share one."""
     prefill, _, decode = _fa3_calls(s)
-    return _on_two_streams(prefill, decode)
+    return on_two_streams(prefill, decode)
 
 
 def fa3_varlen(s: Setting):
