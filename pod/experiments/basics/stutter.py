@@ -103,7 +103,6 @@ SAID = {
     CHUNKS: "The prompt in chunks",
     OVERLAP: "In chunks, both attentions at the same time",
 }
-ALARM = "#c0392b"
 WORDS = {"linear": "all else", "prefill": "prompt's attention", "decode": "chats' attention"}
 
 
@@ -129,7 +128,7 @@ def _tokens(ax, df, start: float, end: float) -> None:
     """A line for each token of a chat; the longest silence in red, with the prompt's span above it."""
     prompt, tokens = df[df.row == ROWS[0]], df[df.row == ROWS[1]].end
     ax.vlines(tokens, 0, 1, color=style.DECODE, linewidth=2)
-    ax.axvspan(start, end, 0, 0.72, color=ALARM, alpha=0.25, linewidth=0)
+    ax.axvspan(start, end, 0, 0.72, color=style.ALARM, alpha=0.25, linewidth=0)
     ax.broken_barh([(prompt.start.min(), prompt.end.max() - prompt.start.min())], (1.15, 0.3), color=style.PREFILL)
     ax.text(prompt.start.min() - 0.01, 1.3, "prompt", ha="right", va="center", fontsize=9, color=style.PREFILL)
     ax.set(ylim=(0, 1.6), yticks=())
@@ -147,7 +146,7 @@ def _inside(ax, way: str) -> None:
         ax.broken_barh([(begin, length)], (y, 0.9), color=style.colour(kind))
         ax.text(begin + length / 2, y + 0.45, f"{length:.0f}", ha="center", va="center", fontsize=9,
                 color=style.text_on(kind))  # fmt: skip
-    ax.axvline(linear + 1000 * part["attention"], color=ALARM, linewidth=1.5)
+    ax.axvline(linear + 1000 * part["attention"], color=style.ALARM, linewidth=1.5)
     ax.set(ylim=(-0.1, 2.0), yticks=())
     ax.spines["left"].set_visible(False)
 

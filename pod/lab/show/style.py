@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 PREFILL, DECODE = "#4c78a8", "#f58518"
 INK, LIT, DIM, FRAME, IDLE = "#22303c", "#ffd166", "#fff6dc", "#c9d1d9", "#f1f4f7"
 WORKERS = (PREFILL, DECODE, "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#79706e")
+SMS = ("#264653", "#9d755d", "#8c510a", "#c51b7d", "#e377c2")  # one an SM or CTA; none means prefill or decode
+ALARM = "#c0392b"  # what is wrong, or waits
 DPI = 110
 
 # What a bar or a lane can be doing. Two operations have colours; all that serves them is a shade between.
