@@ -16,8 +16,8 @@ FIGURE = Figure(
     id="chat-band",
     title="The chat server's place in the band, chapter by chapter",
     chapter="08",
-    method="Hollow: counted, A100's data sheet. Full: medians of one batch of the sweep (Yi-6B, a chunk of 1K that ends "
-           "at 8K, 109 chats of 8K), cold L2. 0 is our own two halves one after the other, 1 the longer alone.",
+    method="Hollow: counted, A100's data sheet. Full: medians of one batch of the sweep (Yi-6B, a chunk of 1K that "
+           "ends at 8K, 109 chats of 8K), cold L2. 0 is our own two halves one after the other, 1 the longer alone.",
     data=("methods-sweep", "hopper-sweep"),
 )  # fmt: skip
 RECORDED = {"model": "yi-6b", "tp": 1, "chunk": 1024, "context": 8192, "decodes": 109, "seen": 7168}

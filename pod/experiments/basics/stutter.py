@@ -20,7 +20,7 @@ FIGURE = Figure(
     id="stutter",
     title="A long prompt arrives while others are being answered",
     chapter="00",
-    method="Yi-6B on one A100: 80 chats at 8K tokens, a prompt of 12,288. Roofline times at the data sheet's rates, no host.",
+    method="Yi-6B on one A100: 80 chats at 8K tokens, a prompt of 12,288. Roofline times at the data sheet's rates.",
     state="simulated",
 )
 CHATS, CONTEXT, PROMPT, CHUNK = 80, 8192, 12288, 1024

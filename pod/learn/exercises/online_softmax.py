@@ -110,7 +110,8 @@ QUESTIONS = {
     ),
     "steps-that-rescale": Question(
         CHAPTER,
-        "The scores are 1, 3, 2, 0, 5, 2, 4, 1. After the first key, how many of the seven steps must rescale the past?",
+        "The scores are 1, 3, 2, 0, 5, 2, 4, 1. After the first key, how many of the seven steps must rescale the "
+        "past?",
         {
             "2": "At the 3 and at the 5: only when the largest score so far is beaten.",
             "4": "The 2 after the 5 rises above its neighbour, but not above the largest so far.",
@@ -122,8 +123,8 @@ QUESTIONS = {
         CHAPTER,
         "We drop the rescaling. What breaks?",
         {
-            "nothing: O and l are off by the same factor": "They are off by the same factor only for the keys before the "
-            "new maximum. The later ones are right, and the two kinds are added up.",
+            "nothing: O and l are off by the same factor": "They are off by the same factor only for the keys before "
+            "the new maximum. The later ones are right, and the two kinds are added up.",
             "every result": "Not if the largest score happens to come first: then nothing is ever due.",
             "it depends on the data": "The worst kind of mistake: with the largest score first, the broken code passes "
             "its test.",
@@ -143,7 +144,8 @@ QUESTIONS = {
     ),
     "rounded-weights": Question(
         CHAPTER,
-        "One rounding to bf16 is off by 0.4 % at worst. How large is the error of the output if every weight is rounded?",
+        "One rounding to bf16 is off by 0.4 % at worst. How large is the error of the output if every weight is "
+        "rounded?",
         {
             "0.4 % times the number of keys": "Errors go up and down at random, and do not add up like that.",
             "about 0.2 %": "As large as one typical rounding: errors average out just as the random values do.",

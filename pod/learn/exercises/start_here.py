@@ -9,7 +9,8 @@ EXERCISES = ()
 QUESTIONS = {
     "longest-silence": Question(
         CHAPTER,
-        "The server reads the whole prompt at once, then goes on with the chats. For how long do the 80 see no new token?",
+        "The server reads the whole prompt at once, then goes on with the chats. For how long do the 80 see no new "
+        "token?",
         {
             "about 50 ms": "That is two iterations. The prompt has 150 times as many new tokens as all chats together.",
             "about 150 ms": "Prefill is efficient, but 12,288 tokens go through all 32 layers before anybody else's "
@@ -21,12 +22,13 @@ QUESTIONS = {
     ),
     "arithmetic-and-bytes": Question(
         CHAPTER,
-        "The chunk has 1,024 new tokens, the chats only 80. Which of the two has more arithmetic in attention, and which "
-        "moves more bytes?",
+        "The chunk has 1,024 new tokens, the chats only 80. Which of the two has more arithmetic in attention, and "
+        "which moves more bytes?",
         {
-            "the chunk has more of both": "More arithmetic, yes. But its 1,024 tokens share one set of keys and values.",
-            "the chunk computes more, the chats move more": "18 times the arithmetic on one side, 32 times the bytes on "
-            "the other.",
+            "the chunk has more of both": "More arithmetic, yes. But its 1,024 tokens share one set of keys and "
+            "values.",
+            "the chunk computes more, the chats move more": "18 times the arithmetic on one side, 32 times the bytes "
+            "on the other.",
             "the chats have more of both": "They do move more. But each of them computes for a single token.",
         },
         "the chunk computes more, the chats move more",

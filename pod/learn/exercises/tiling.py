@@ -71,7 +71,8 @@ QUESTIONS = {
         "beside the model on an 80 GB card?",
         {
             "2.4 times, and it fits": "S has 12,288 numbers a row, Q, K, V and O together 512.",
-            "24 times, and it fits": "12,288 / 512. Ten gigabytes beside the 16 of the weights: the trouble is not room.",
+            "24 times, and it fits": "12,288 / 512. Ten gigabytes beside the 16 of the weights: the trouble is not "
+            "room.",
             "24 times, and it does not fit": "The factor is right. 32 heads take 9.7 GB, and the weights 16.",
         },
         "24 times, and it fits",
@@ -110,8 +111,8 @@ QUESTIONS = {
     ),
     "flops-a-useful-one": Question(
         CHAPTER,
-        "A decode of Llama-2-7B runs through a prefill tile of 128 rows; one of Llama-3-8B through a tile of 16. How many "
-        "FLOPs are done for each useful one?",
+        "A decode of Llama-2-7B runs through a prefill tile of 128 rows; one of Llama-3-8B through a tile of 16. How "
+        "many FLOPs are done for each useful one?",
         {
             "128 and 16": "Llama-3-8B has groups of 4: four query heads share the tile.",
             "128 and 4": "One row of 128 is useful, and four of 16.",
