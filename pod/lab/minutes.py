@@ -48,8 +48,9 @@ def sittings(cells: Iterable) -> list[float]:
 
 
 def _prose(cell) -> float:
-    asked = cell.source.count("**Predict.**")
-    return len(ASIDE.sub("", cell.source).split()) / WORDS + QUESTION * asked
+    text, asked = ASIDE.sub("", cell.source), cell.source.count("**Predict.**")
+    cuda = sum(map(_lines, FENCE.findall(text)))
+    return len(FENCE.sub("", text).split()) / WORDS + cuda / CUDA + QUESTION * asked
 
 
 def _code(cell) -> float:

@@ -116,7 +116,7 @@ def test_staircase_lies_between_the_work_and_whole_waves():
 def test_execution_model_shows_what_the_hardware_table_says():
     df = pod_05.table().set_index("launched")
     assert df.loc["kernel", "a100"] == "108 SMs" and df.loc["CTA", "h200"] == "228 KiB"
-    assert df.loc["warp", "a100"] == "64 per SM"
+    assert df.loc["warp", "a100"] == "64 warps per SM"
     words = " ".join(t.get_text() for t in pod_05.draw(pod_05.table()).axes[0].texts)
     assert all(level in words for level in df.index)
 

@@ -453,3 +453,8 @@ def test_colours_of_sms_and_of_the_two_operations_survive_deuteranopia():
     assert min(np.linalg.norm(seen[a] - seen[b]) for a, b in combinations(seen, 2)) > 20
     red, green = style.WORKERS[4], style.WORKERS[2]
     assert np.linalg.norm(lab_seen(red) - lab_seen(green)) < 20, "as an example of what the test is for"
+
+
+def test_words_at_the_ends_of_lines_keep_apart():
+    moved = style.apart([1.5, 1.0, 1.01, 1.02], 0.05)
+    assert np.diff(sorted(moved)).min() > 0.049 and np.argsort(moved).tolist() == [1, 2, 3, 0] and moved[0] == 1.5

@@ -60,3 +60,13 @@ def legend(ax: Axes, **where) -> None:
     handles, labels = ax.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     ax.legend(once.values(), once.keys(), frameon=False, fontsize=9, **where)
+
+
+def apart(places: list[float], gap: float) -> list[float]:
+    """The same places, in the same order, moved until no two are nearer than `gap`: for words at the ends of lines."""
+    order, moved = sorted(range(len(places)), key=places.__getitem__), list(places)
+    for _ in range(100):
+        for low, high in zip(order, order[1:], strict=False):
+            lack = max(0.0, gap - (moved[high] - moved[low])) / 2
+            moved[low], moved[high] = moved[low] - lack, moved[high] + lack
+    return moved
