@@ -96,8 +96,8 @@ QUESTIONS = {
             "under way.",
             "about a quarter of a full one": "A CTA that is alone speeds up, to some four times its share, and no "
             "further: each load takes its time to arrive.",
-            "as long as a full one": "That holds for tiles that wait for their own SM's arithmetic. DRAM is "
-            "everybody's.",
+            "as long as a full one": "That holds for tiles that wait for their own SM's arithmetic. DRAM "
+            "is everybody's.",
         },
         "about a quarter of a full one",
     ),
