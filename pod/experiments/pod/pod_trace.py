@@ -160,6 +160,26 @@ def alone() -> tuple[float, float]:
     return end, trace.end.max() - end
 
 
+def first_prefills(run: str = "prop2"):
+    """The prefill CTA with which each SM began: its microseconds, the share of them in which decode ran on the same SM,
+    and the microseconds of the same piece in the serial run, where another prefill is beside it."""
+    trace, serial = traces()[run], traces()["serial"]
+    prefill, decode = (trace[trace.op == op] for op in OPS)
+    first = prefill[prefill.start < prefill.us.min()]
+    beside = [_covered(decode[decode.sm == r.sm], r.start, r.end) / r.us for r in first.itertuples()]
+    alone = serial[serial.op == OPS[0]].set_index("id").us
+    return first[["sm", "id", "us"]].assign(beside=beside, serial_us=alone[first.id].to_numpy())
+
+
+def _covered(rows, start: float, end: float) -> float:
+    """Of the time from start to end, how much some row covers."""
+    covered, now = 0.0, start
+    for r in rows.sort_values("start").itertuples():
+        covered += max(0.0, min(r.end, end) - max(r.start, now))
+        now = max(now, min(r.end, end))
+    return covered
+
+
 def met_everywhere() -> float:
     """Percent of the SMs that held both at some time, under the proportional policy."""
     trace = traces()["prop2"]

@@ -90,7 +90,8 @@ QUESTIONS = {
     ),
     "four-ctas-alone": Question(
         CHAPTER,
-        "Decode waits for DRAM, and in the last wave 4 CTAs have all of it to themselves. How long does that wave take?",
+        "Decode waits for DRAM, and in the last wave 4 CTAs have all of it to themselves. How long does that wave "
+        "take?",
         {
             "4/264 of a full one": "It would, if a CTA could use 66 times its share. It has only so many loads "
             "under way.",
