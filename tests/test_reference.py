@@ -282,3 +282,25 @@ def test_padding_is_zero_and_sequences_without_tokens_are_nobody():
     np.testing.assert_array_equal(out[[0, 2]], alone)
     np.testing.assert_array_equal(lse[[0, 2]], alone_lse)
     assert not out[1].any() and np.isneginf(lse[1]).all()
+
+
+def test_the_lines_of_leanattentions_proof_as_printed_and_as_they_should_be():
+    """Chapter 01 names the indices that slipped in §IV-A; line 1 alone is right as it is printed."""
+    scores, values = np.array([1.0, 3, 2, 0, 5, 2, 4, 1]), np.repeat(np.eye(2), 4, axis=0)
+    x, y, z = (State.of(scores[None, a:b], values[a:b]) for a, b in ((0, 2), (6, 8), (2, 6)))
+    xy, xyz = x.merge(y), x.merge(y).merge(z)
+    e = lambda m, new: np.exp(m.m - new.m)  # noqa: E731
+    last = e(z, xyz) * z.o
+    right = [
+        e(xy, xyz) * xy.o + last,
+        e(xy, xyz) * (e(x, xy) * x.o + e(y, xy) * y.o) + last,
+        e(x, xyz) * x.o + e(y, xyz) * y.o + last,
+    ]
+    printed = [
+        e(x, xyz) * xy.o + last,
+        e(x, xyz) * (e(x, xy) * x.o + e(y, xyz) * y.o) + last,
+        e(y, xyz) * y.o + last + last,
+    ]
+    truth = State.of(scores[None], values).o
+    assert all(np.allclose(line, truth, rtol=1e-12) for line in right)
+    assert all(abs(line / truth - 1).max() > 0.1 for line in printed)

@@ -10,6 +10,8 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
+from matplotlib import pyplot as plt
+from matplotlib.text import Text
 
 from pod import data
 from pod.__main__ import main
@@ -33,6 +35,20 @@ def test_figures_come_in_the_order_of_the_sources():
     ids = [figure.id for figure in registry.figures()]
     order = ["pod-01", "pod-15", "pod-t1", "pod-t7", "lean-01", "lean-13", "lean-t1", "plus34-t1", "band", "waves"]
     assert sorted(order, key=ids.index) == order and (ids[0], ids[-1]) == ("pod-01", "waves")
+
+
+SMALLEST = 8  # points
+EARLY = [figure.id for figure in registry.drawable() if figure.chapter <= "08"]  # of chapters 00 to 08
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_no_words_in_a_picture_are_smaller_than_one_can_read(name):
+    page = registry.page(name)
+    drawn = page.draw(page.table())
+    written = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    small = {text.get_text(): text.get_fontsize() for text in written if text.get_fontsize() < SMALLEST}
+    plt.close(drawn)
+    assert not small
 
 
 def test_every_page_has_a_name_of_its_own():

@@ -29,9 +29,22 @@ def test_every_way_computes_the_whole_prompt_and_gives_the_chats_their_tokens():
 
 def test_stutter_states_each_gap_in_its_panel():
     df = stutter.table()
-    titles = [ax.get_title("right") for ax in stutter.draw(df).axes]
-    assert [t.split(":")[0] for t in titles] == list(stutter.gaps(df))
-    assert all(f"{1000 * gap:.0f} ms" in t for t, gap in zip(titles, stutter.gaps(df).values(), strict=True))
+    titles = [ax.get_title("left") for ax in stutter.draw(df).axes[::2]]
+    assert titles == [f"{stutter.SAID[way]}: {1000 * gap:.0f} ms of silence" for way, gap in stutter.gaps(df).items()]
+
+
+def test_stutter_is_the_layer_of_chapter_03_in_all_layers():
+    """One cost model: whoever multiplies chapter 03's layer gets the iteration of the first picture."""
+    layers = stutter.SHAPES["yi-6b"].layers
+    last = [part for part in stutter.parts(stutter.CHUNKS) if part["prefill"]][-1]
+    assert last["linear"] + last["attention"] == pytest.approx(layers * pod_03.table().hybrid_us.sum() / 1e6, rel=1e-9)
+    assert [last[k] for k in ("prefill", "decode")] == pytest.approx([layers * t for t in stutter.batch().times(A100)])
+
+
+def test_at_the_rates_that_kernels_reach_the_waits_are_longer_and_overlap_is_worth_less():
+    public, ideal = stutter.at_public_rates(), stutter.gaps(stutter.table())
+    a, b = stutter.batch().times(A100)
+    assert all(public[way] > 1.5 * ideal[way] for way in ideal) and public["at most"] < (a + b) / max(a, b)
 
 
 def test_the_chat_server_fits_its_gpu():
@@ -103,7 +116,7 @@ def test_staircase_lies_between_the_work_and_whole_waves():
 def test_execution_model_shows_what_the_hardware_table_says():
     df = pod_05.table().set_index("launched")
     assert df.loc["kernel", "a100"] == "108 SMs" and df.loc["CTA", "h200"] == "228 KiB"
-    assert df.loc["warp", "a100"] == "64 per SM"
+    assert df.loc["warp", "a100"] == "64 warps per SM"
     words = " ".join(t.get_text() for t in pod_05.draw(pod_05.table()).axes[0].texts)
     assert all(level in words for level in df.index)
 

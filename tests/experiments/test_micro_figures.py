@@ -1,13 +1,18 @@
 """What Figure 7, Table 2 and their claims make of a recording with known numbers, and how the suite cuts the work."""
 
+import time
+from itertools import product
+
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 
 from pod import data
-from pod.experiments.methods import micro_held
+from pod.experiments.methods import micro_cuts, micro_held
 from pod.experiments.pod import pod_07, pod_t2
 from pod.kernels import fusion
 from pod.kernels.fusion import ALONE, METHODS
+from pod.lab.show import style
 
 MS = {"serial": 2.0, "streams": 1.9, "cta": 1.6, "alternate": 1.5, "in turn": 1.28, "interleaved": 1.0, "warp": 1.2,
       "sm-aware": 1.1}  # fmt: skip
@@ -53,8 +58,8 @@ def test_pictures_show_what_the_tables_say(recording):
     axes = pod_t2.draw(pod_t2.table()).axes[0]
     words = [t.get_text() for t in axes.texts]
     assert {"halves of a CTA", "2.20", "1.65", "+10", "+1"} <= set(words) and words.count("yes") == 8
-    left, right = pod_07.draw(pod_07.table()).axes
-    assert len(right.lines) == len(METHODS) + 1 and len(left.lines) == 5
+    (ax,) = pod_07.draw(pod_07.table()).axes
+    assert len(ax.lines) == len(METHODS) + 1 and set(fusion.NAMES.values()) <= {t.get_text() for t in ax.texts}
     panels = micro_held.draw(micro_held.table()).axes
     assert [ax.get_title() for ax in panels] == [f"{name}: 39 % both" for name in fusion.NAMES.values()]
 
@@ -82,3 +87,21 @@ def test_suites_name_every_row_once():
     for suite in (pod_07, micro_held):
         keys = [tuple(case.values()) for case in suite.cases()]
         assert len(keys) == len(set(keys)) and all(tuple(case) == suite.KEYS for case in suite.cases())
+
+
+def test_the_slider_of_the_cuts_only_reads(monkeypatch):
+    """Each of its places is in the table: a move draws, and runs nothing on the emulator."""
+    monkeypatch.setattr(fusion, "record", None)
+    begin = time.monotonic()
+    for compute, memory in product(micro_cuts.TILES, repeat=2):
+        ax = style.axes(7, 3.4)
+        micro_cuts.cut(ax, compute, memory)
+        assert len(ax.patches) == len(METHODS) and ax.texts[0].get_text().startswith("2.0")
+        plt.close(ax.figure)
+    assert (time.monotonic() - begin) / len(micro_cuts.TILES) ** 2 < 0.75, "seconds a move"
+
+
+def test_only_sm_aware_ctas_stay_near_the_oracle_when_memory_has_the_smaller_tiles():
+    best = micro_cuts.table().set_index(["compute_tiles", "memory_tiles", "method"]).over_oracle
+    assert max(best[16, 16, method] for method in micro_cuts.FUSED) < 1.25
+    assert best[16, 64, "sm-aware"] < 1.3 and min(best[16, 64, method] for method in ("warp", "interleaved")) > 1.7

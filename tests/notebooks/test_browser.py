@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason),
 ]
 CHAPTERS = ("start_here", "tiling", "two_phases", "waves", "concurrent_execution", "sm_aware_scheduling")
-SLOW = {"concurrent_execution": 8.0}  # each move of its sliders launches ten kernels in the emulator
 TOKEN, PATIENCE = "reader", 300.0
 QUICK, BUSY = 1.5, 10  # seconds from a move to its picture on a quiet machine; times where others compute
 MOVES = 3  # of each slider; the quickest counts, as somebody else may use the machine
@@ -222,7 +221,7 @@ def test_a_chapter_lives_in_a_browser(lab, name):
         assert chapter.wrong() == []
         solve(chapter, name)
         quiet = os.getloadavg()[0] <= os.cpu_count()
-        limit = SLOW.get(name, QUICK) * (1 if quiet else BUSY)
+        limit = QUICK * (1 if quiet else BUSY)
         print(f"{name}: {len(late)} widgets moved, the slowest in {max(late):.2f} s, allowed are {limit:g} s")
         assert max(late) < limit
     finally:

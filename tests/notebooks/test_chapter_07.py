@@ -251,3 +251,21 @@ def test_shares_of_work_dealt_end_at_all_and_stay_together_under_the_proportiona
     ax = plt.subplots()[1]
     gaps = tickets.dealt(["proportional", "50:50", "integer ratio"], prefill, decode, 4, ax)
     assert gaps["proportional"] < gaps["integer ratio"] < gaps["50:50"]
+
+
+def test_a_prefill_beside_decode_is_no_faster_than_beside_another_prefill():
+    if not RECORDING.exists():
+        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
+    first = pod_trace.first_prefills()
+    assert first.sm.nunique() == len(first) == H200_SMS and first.beside.between(0.3, 1).all()
+    assert first.us.mean() > first.serial_us.mean()
+
+
+def test_what_rows_cover_is_counted_once():
+    rows = pd.DataFrame({"start": [0, 1, 5, 9], "end": [3, 2, 6, 20]})
+    assert pod_trace._covered(rows, 1, 10) == 2 + 1 + 1
+
+
+def test_places_of_the_recording_grow_with_the_sms_that_hold_both():
+    two = pod_trace.summary().iloc[:4]
+    assert two.place.is_monotonic_increasing and two["on average"].is_monotonic_increasing and two.place.iloc[0] == 0

@@ -37,12 +37,12 @@ def test_merge_trees_blacken_merges_between_sms():
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert (len(dots), sum(same_color(d.get_color(), style.INK) for d in dots)) == (8, 4)
     boxes = [p for p in ax.patches if isinstance(p, FancyBboxPatch)]
-    assert [style.WORKERS.index(style_of(b)) for b in boxes] == list(sm_of.values())
+    assert [style.SMS.index(style_of(b)) for b in boxes] == list(sm_of.values())
     assert texts(ax).count("answer") == 2
 
 
 def style_of(patch):
-    return next(colour for colour in style.WORKERS if same_color(colour, patch.get_facecolor()))
+    return next(colour for colour in style.SMS if same_color(colour, patch.get_facecolor()))
 
 
 def test_tile_walk_hatches_the_diagonal():

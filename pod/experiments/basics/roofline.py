@@ -42,4 +42,6 @@ def table():
 def draw(df):
     once = df[df.gpu == A100.key]
     points = [(row.batch, row.flops_per_byte, row.kind) for row in once.itertuples()]
-    return roofline((A100, H200), points).figure
+    ax = roofline((A100, H200), points)
+    ax.set_title("Decodes lie under the slope, prompts under the roof, hybrid batches between", fontsize=10, loc="left")
+    return ax.figure

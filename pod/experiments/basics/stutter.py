@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+
 import pandas as pd
 from matplotlib import pyplot as plt
 
 from pod.batch import MODELS, HybridBatch
 from pod.hardware import A100
 from pod.lab.figure import Figure
-from pod.lab.show import lanes, style
+from pod.lab.show import style
 from pod.lab.show.lanes import longest_gap
 from pod.serving.shapes import SHAPES
 from pod.simulate.cost import AnalyticalCost, Work
@@ -17,7 +20,7 @@ FIGURE = Figure(
     id="stutter",
     title="A long prompt arrives while others are being answered",
     chapter="00",
-    method="Yi-6B on one A100: 80 chats at 8K tokens, a prompt of 12,288. Analytical GPU times per iteration, no host.",
+    method="Yi-6B on one A100: 80 chats at 8K tokens, a prompt of 12,288. Roofline times at the data sheet's rates.",
     state="simulated",
 )
 CHATS, CONTEXT, PROMPT, CHUNK = 80, 8192, 12288, 1024
@@ -33,13 +36,42 @@ def iterations(way: str) -> list[tuple[int, int, bool]]:
     return [idle] * BEFORE + prompt + [idle] * AFTER
 
 
+def parts(way: str) -> list[dict[str, float]]:
+    """GPU seconds of each iteration: prefill's attention, decode's, both as this way computes them, and all else."""
+    return [_parts(*iteration, max if way == OVERLAP else sum) for iteration in iterations(way)]
+
+
+def _parts(n: int, before: int, chats: bool, both: Callable) -> dict[str, float]:
+    """Roofline times of all layers, at the data sheet's rates: every operation takes its FLOPs or its bytes."""
+    yi = SHAPES["yi-6b"]
+    rows, decodes = n + CHATS * chats, CHATS * chats
+    batch = HybridBatch.of(n, n + before, decodes, CONTEXT if decodes else 0, **MODELS["yi-6b"].heads())
+    halves = [yi.layers * t for t in batch.times(A100)]
+    linear = yi.layers * A100.roofline_time(2 * rows * yi.layer_weights, 2 * yi.layer_weights)
+    return {"linear": linear, "prefill": halves[0], "decode": halves[1], "attention": both(halves)}
+
+
 def seconds(way: str) -> list[float]:
     """GPU time of each iteration."""
-    cost = AnalyticalCost(SHAPES["yi-6b"], A100, attention="oracle" if way == OVERLAP else "serial", host="none",
-                          kernels="fa2")  # fmt: skip
-    works = (Work(((n, before),) if n else (), CHATS * chats, CHATS * CONTEXT * chats)
-             for n, before, chats in iterations(way))  # fmt: skip
-    return [sum(cost.parts(work).values()) for work in works]
+    return [part["linear"] + part["attention"] for part in parts(way)]
+
+
+def at_public_rates() -> dict[str, float]:
+    """The longest waits once more, with what public measurements say that kernels reach of the data sheet's rates; and
+    the most that overlap could then make of the last hybrid batch's attention."""
+    waits = {}
+    for way in (WHOLE, CHUNKS, OVERLAP):
+        cost = AnalyticalCost(SHAPES["yi-6b"], A100, attention="oracle" if way == OVERLAP else "serial", host="none",
+                              kernels="fa2")  # fmt: skip
+        took = [sum(cost.parts(_work(*iteration)).values()) for iteration in iterations(way)]
+        ends = [end for end, (*_, chats) in zip(accumulate(took), iterations(way), strict=True) if chats]
+        waits[way] = max(b - a for a, b in pairwise(ends))
+    halves = cost.prefill([(CHUNK, PROMPT - CHUNK)]), cost.decode(CHATS, CHATS * CONTEXT)
+    return waits | {"at most": sum(halves) / max(halves)}
+
+
+def _work(n: int, before: int, chats: bool) -> Work:
+    return Work(((n, before),) if n else (), CHATS * chats, CHATS * CONTEXT * chats)
 
 
 def table():
@@ -56,23 +88,75 @@ def table():
 
 def gaps(df) -> dict[str, float]:
     """Longest wait of a chat between two tokens, in seconds, by way."""
+    return {way: stop - start for way, (start, stop) in _longest(df).items()}
+
+
+def _longest(df) -> dict[str, tuple[float, float]]:
     ends = df[df.row == ROWS[1]].groupby("way", sort=False).end
-    return {way: stop - start for way, (start, stop) in ends.apply(lambda x: longest_gap(list(x))).items()}
+    return {way: longest_gap(list(x)) for way, x in ends}
+
+
+# ---------------------------------------------------------------- the picture
+
+SAID = {
+    WHOLE: "The prompt goes first",
+    CHUNKS: "The prompt in chunks",
+    OVERLAP: "In chunks, both attentions at the same time",
+}
+WORDS = {"linear": "all else", "prefill": "prompt's attention", "decode": "chats' attention"}
 
 
 def draw(df):
-    figure, axes = plt.subplots(3, 1, figsize=(9.5, 5.2), dpi=style.DPI, layout="constrained", sharex=True)
-    for ax, (way, part) in zip(axes, df.groupby("way", sort=False), strict=True):
-        tokens = {ROWS[1]: list(part[part.row == ROWS[1]].end), ROWS[0]: [part[part.row == ROWS[0]].end.max()]}
-        arrival = {ROWS[0]: part[part.row == ROWS[0]].start.min()}
-        bars = part[["row", "start", "end", "kind"]]
-        lanes(bars, tokens, arrival, rows=ROWS, unit="s", ax=ax)
-        ax.get_legend().remove()
-        ax.set_title(f"{way}: a chat waits up to {1000 * gaps(part)[way]:.0f} ms", fontsize=10, loc="right")
-        ax.set_xlabel("time, s" if ax is axes[-1] else "")
-    axes[0].set_xlim(0, 1.02 * df.end.max())
-    style.legend(axes[0], loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4, borderaxespad=0.2)
+    """Left: when the 80 chats get their tokens. Right: what the last chunk's iteration is made of."""
+    figure, axes = plt.subplots(3, 2, figsize=(9.5, 5.0), dpi=style.DPI, layout="constrained", width_ratios=(5, 4),
+                                sharex="col")  # fmt: skip
+    longest = _longest(df)
+    for (left, right), way in zip(axes, SAID, strict=True):
+        _tokens(style.tidy(left), df[df.way == way], *longest[way])
+        left.set_title(f"{SAID[way]}: {1000 * gaps(df)[way]:.0f} ms of silence", fontsize=10, loc="left")
+        if way == WHOLE:
+            _key(right)
+        else:
+            _inside(style.tidy(right), way)
+    axes[0, 0].set_xlim(0, 1.02 * df.end.max())
+    axes[2, 0].set_xlabel("time, s")
+    axes[2, 1].set(xlabel="inside the last chunk's iteration, ms", xlim=(0, 1150 * gaps(df)[CHUNKS]))
     return figure
+
+
+def _tokens(ax, df, start: float, end: float) -> None:
+    """A line for each token of a chat; the longest silence in red, with the prompt's span above it."""
+    prompt, tokens = df[df.row == ROWS[0]], df[df.row == ROWS[1]].end
+    ax.vlines(tokens, 0, 1, color=style.DECODE, linewidth=2)
+    ax.axvspan(start, end, 0, 0.72, color=style.ALARM, alpha=0.25, linewidth=0)
+    ax.broken_barh([(prompt.start.min(), prompt.end.max() - prompt.start.min())], (1.15, 0.3), color=style.PREFILL)
+    ax.text(prompt.start.min() - 0.01, 1.3, "prompt", ha="right", va="center", fontsize=9, color=style.PREFILL)
+    ax.set(ylim=(0, 1.6), yticks=())
+    ax.set_ylabel("a chat's\ntokens", fontsize=9, color=style.INK)
+    ax.spines["left"].set_visible(False)
+
+
+def _inside(ax, way: str) -> None:
+    """The last hybrid iteration: one attention after the other, or one below the other."""
+    part = [part for part in parts(way) if part["prefill"]][-1]
+    linear, prefill, decode = (1000 * part[kind] for kind in WORDS)
+    second = linear if way == OVERLAP else linear + prefill
+    bars = ("linear", 0, linear, 0.5), ("prefill", linear, prefill, 1), ("decode", second, decode, 0)
+    for kind, begin, length, y in bars:
+        ax.broken_barh([(begin, length)], (y, 0.9), color=style.colour(kind))
+        ax.text(begin + length / 2, y + 0.45, f"{length:.0f}", ha="center", va="center", fontsize=9,
+                color=style.text_on(kind))  # fmt: skip
+    ax.axvline(linear + 1000 * part["attention"], color=style.ALARM, linewidth=1.5)
+    ax.set(ylim=(-0.1, 2.0), yticks=())
+    ax.spines["left"].set_visible(False)
+
+
+def _key(ax) -> None:
+    """What the colours of the panels below mean."""
+    ax.axis("off")
+    for y, (kind, words) in zip((0.62, 0.36, 0.1), WORDS.items(), strict=True):
+        ax.add_patch(plt.Rectangle((0.02, y), 0.06, 0.16, color=style.colour(kind), transform=ax.transAxes))
+        ax.text(0.1, y + 0.08, words, va="center", fontsize=9, transform=ax.transAxes)
 
 
 def batch(chunk_end: int = PROMPT) -> HybridBatch:

@@ -31,8 +31,8 @@ def table():
         ("CTA", "one SM, to its end", "warps that can wait for each other", "shared memory, registers of the SM",
          *count("smem_per_sm", 1024, " KiB")),
         ("warp", "a scheduler of the SM", f"{warp} threads in step", "the tensor cores of the SM",
-         *count("threads_per_sm", warp, " per SM")),
-        ("thread", "a lane of the warp", "its own copy of the numbers", "nothing: its registers are its own",
+         *count("threads_per_sm", warp, " warps per SM")),
+        ("thread", "a lane of the warp", "works on numbers of its own", "nothing: its registers are its own",
          *count("registers_per_sm", word=" registers per SM")),
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["launched", "runs_on", "is_", "shares", *(g.key for g in gpus)])
@@ -56,10 +56,14 @@ def draw(df):
     for row, y in zip(df.itertuples(), (5.0, 3.7, 2.4, 1.1), strict=True):
         words = f"{row.is_}\nshare {row.shares}" if row.launched != "thread" else f"{row.is_}\nshares {row.shares}"
         ax.text(8.6, y, f"{row.launched}, on {row.runs_on}", fontsize=9.5, fontweight="bold", va="top")
-        ax.text(8.6, y - 0.32, f"{words}\nA100: {row.a100}, H200: {row.h200}", fontsize=8.5, va="top")
+        ax.text(8.6, y - 0.32, f"{words}\n{_counts(row)}", fontsize=8.5, va="top")
     ax.set(xlim=(-0.1, 13.2), ylim=(-0.1, 5.6))
     ax.axis("off")
     return ax.figure
+
+
+def _counts(row) -> str:
+    return f"A100, H200: {row.a100}" if row.a100 == row.h200 else f"A100: {row.a100}, H200: {row.h200}"
 
 
 def _box(ax, x, y, width, height, colour, name) -> None:

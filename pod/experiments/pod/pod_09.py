@@ -50,6 +50,12 @@ def table():
     return pd.DataFrame(rows, columns=["code", "note", "whose"])
 
 
+def notes():
+    """The noted lines alone: what each asks, and whether the paper's listing has it."""
+    df = table()
+    return df[df.note != ""].assign(code=lambda t: t.code.str.strip()).set_index("code")
+
+
 def draw(df):
     """Code on the left, dotted lines to the notes on the right."""
     colour = {SAME: "#6b7785", LEFT_OUT: "#c0392b"}

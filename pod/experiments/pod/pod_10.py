@@ -44,17 +44,17 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(8.5, 3.1, columns=2, sharey=True)
-    for ax, column, title in (
-        (axes[0], "compute_util", "tensor cores busy"),
-        (axes[1], "dram_util", "DRAM busy"),
-    ):
-        for key, line, colour in (("a100", "o-", style.WORKERS[2]), ("h200", "s--", style.WORKERS[3])):
-            mine = df[df.gpu == key]
-            ax.plot(mine.rows, mine[column], line, color=colour, label=f"{key.upper()}, model")
-        ax.set(xticks=ROWS, xticklabels=ROWS, xlabel="rows of the decode tile", title=title, ylim=(0, 109))
+    ax = style.axes(7.5, 3.1)
+    for key, line, colour in (("a100", "o-", style.INK), ("h200", "s--", style.SMS[3])):
+        mine = df[df.gpu == key]
+        ax.plot(mine.rows, mine.compute_util, line, color=colour)
+        ax.text(mine.rows.iloc[-1] + 3, mine.compute_util.iloc[-1], f"{key.upper()}, rows / ridge", color=colour,
+                va="center", fontsize=9)  # fmt: skip
     stated = df.dropna(subset="paper")
-    axes[0].plot(stated.rows, stated.paper, "X", color="black", markersize=9, label="A100, paper's text")
-    axes[0].set_ylabel("%")
-    style.legend(axes[0])
-    return axes[0].figure
+    ax.plot(stated.rows, stated.paper, "X", color=style.ALARM, markersize=9)
+    row = stated.iloc[-1]
+    ax.text(row.rows + 3, row.paper, "A100, the paper's text", color=style.ALARM, va="center", fontsize=9)
+    ax.set(xticks=ROWS, xticklabels=ROWS, xlabel="rows of the decode tile", ylim=(0, 100), xlim=(0, 175))
+    ax.set_ylabel("tensor cores busy, %")
+    ax.set_title("Rows that decode does not need keep the tensor cores busy all the same", fontsize=10, loc="left")
+    return ax.figure

@@ -17,6 +17,7 @@ from pod.kernels.trace import both_over_time, both_share, held_both
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.show import style
+from pod.lab.show.band import overlap
 from pod.schedule.binding import OPS
 
 FIGURE = Figure(
@@ -91,6 +92,14 @@ LABELS = {
     "even4": "SM-aware, 50:50",
     "prop4": "SM-aware, proportional",
 }
+SHOWN = {  # colour of each line, and where its words stand
+    "serial": ("#79706e", (181, 10)),
+    "cta": (style.SMS[3], (181, 70)),
+    "even2": (style.INK, (4, 143)),
+    "prop2": ("#3b7d3b", (130, 143)),
+    "even4": (style.INK, (4, 143)),
+    "prop4": ("#3b7d3b", (130, 143)),
+}
 PANELS = {"2 CTAs on an SM": ("serial", "cta", "even2", "prop2"), "4 CTAs on an SM": ("even4", "prop4")}
 
 
@@ -117,17 +126,14 @@ def table():
 
 
 def draw(df):
-    colours = {"serial": style.FRAME, "cta": style.WORKERS[4], "even2": style.INK, "prop2": style.WORKERS[2]}
-    colours |= {"even4": style.INK, "prop4": style.WORKERS[2]}
     axes = style.axes(10.5, 3.4, columns=2, sharex=True, sharey=True)
     for ax, (title, runs) in zip(axes, PANELS.items(), strict=True):
         for run in runs:
-            mine = df[df.run == run]
-            ax.step(mine.us, mine.sms, where="post", color=colours[run], linewidth=1.6,
-                    label=f"{LABELS[run]}: {mine.us.max():.0f} µs")  # fmt: skip
-        ax.set_title(title, fontsize=10)
-        ax.set(xlabel="time, µs", xlim=(0, None), ylim=(0, 210), yticks=(0, 33, 66, 99, 132))
-        style.legend(ax, loc="upper right")
+            mine, (tone, at) = df[df.run == run], SHOWN[run]
+            ax.step(mine.us, mine.sms, where="post", color=tone, linewidth=1.6)
+            ax.text(*at, f"{LABELS[run]}: {mine.us.max():.0f} µs", color=tone, fontsize=9, va="center")
+        ax.set_title(title, fontsize=10, loc="left")
+        ax.set(xlabel="time, µs", xlim=(0, None), ylim=(-3, 150), yticks=(0, 33, 66, 99, 132))
     axes[0].set_ylabel("SMs that hold both")
     return axes[0].figure
 
@@ -136,14 +142,42 @@ def draw(df):
 
 
 def summary():
-    """One row a run: its time, SMs that ever held both, how many did on average, and the CTAs that had to ask twice."""
-    rows = {}
+    """One row a run: its time, its place in the band between serial's two halves, SMs that ever held both, how many did
+    on average, and the CTAs that had to ask twice."""
+    rows, (prefill, decode) = {}, alone()
     for run, trace in traces().items():
-        sms = trace.sm.nunique()
-        rows[run] = [LABELS[run], 4 if run in PANELS["4 CTAs on an SM"] else 2, trace.end.max(), held_both(trace),
-                     sms * both_share(trace), int((trace.draws == 2).sum())]  # fmt: skip
-    columns = ["method", "CTAs on an SM", "µs", "SMs that held both", "on average", "asked twice"]
+        sms, us = trace.sm.nunique(), trace.end.max()
+        rows[run] = [LABELS[run], 4 if run in PANELS["4 CTAs on an SM"] else 2, us, overlap(us, prefill, decode),
+                     held_both(trace), sms * both_share(trace), int((trace.draws == 2).sum())]  # fmt: skip
+    columns = ["method", "CTAs on an SM", "µs", "place", "SMs that held both", "on average", "asked twice"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).set_index("method")
+
+
+def alone() -> tuple[float, float]:
+    """Microseconds of the two halves in the serial run, whose decode waits for the last prefill."""
+    trace = traces()["serial"]
+    end = trace[trace.op == OPS[0]].end.max()
+    return end, trace.end.max() - end
+
+
+def first_prefills(run: str = "prop2"):
+    """The prefill CTA with which each SM began: its microseconds, the share of them in which decode ran on the same SM,
+    and the microseconds of the same piece in the serial run, where another prefill is beside it."""
+    trace, serial = traces()[run], traces()["serial"]
+    prefill, decode = (trace[trace.op == op] for op in OPS)
+    first = prefill[prefill.start < prefill.us.min()]
+    beside = [_covered(decode[decode.sm == r.sm], r.start, r.end) / r.us for r in first.itertuples()]
+    alone = serial[serial.op == OPS[0]].set_index("id").us
+    return first[["sm", "id", "us"]].assign(beside=beside, serial_us=alone[first.id].to_numpy())
+
+
+def _covered(rows, start: float, end: float) -> float:
+    """Of the time from start to end, how much some row covers."""
+    covered, now = 0.0, start
+    for r in rows.sort_values("start").itertuples():
+        covered += max(0.0, min(r.end, end) - max(r.start, now))
+        now = max(now, min(r.end, end))
+    return covered
 
 
 def met_everywhere() -> float:

@@ -50,7 +50,7 @@ def band(
 
 
 def _name_edges(ax: Axes, right: float) -> None:
-    ax.text(1, 0.985, "perfect overlap: the larger, max(a, b)", fontsize=9, va="top", ha="center")
+    ax.text(1, 0.965, "perfect overlap: the larger, max(a, b)", fontsize=9, va="top", ha="center")
     edge = right**0.75
     ax.annotate("one after the other:\nthe sum, a + b", (edge, _top(edge)), (right, 1.56), ha="right", fontsize=9,
                 arrowprops={"arrowstyle": "-", "color": style.FRAME})  # fmt: skip

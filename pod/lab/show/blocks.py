@@ -104,12 +104,14 @@ def sm_fill(ax: Axes, rows: int, cols: int, stages: int = 1, gpu: GPU = A100) ->
     }
     for x, part in enumerate(share.values()):
         for cta in range(max(fits, 1)):
-            colour = style.WORKERS[cta % len(style.WORKERS)] if fits else style.DIM
-            hatch = None if fits else "xx"
-            ax.bar(x, 100 * part, bottom=100 * part * cta, color=colour, edgecolor="white", hatch=hatch, width=0.6)
+            colour, edge = (style.SMS[cta % len(style.SMS)], "white") if fits else ("white", style.ALARM)
+            ax.bar(x, 100 * part, bottom=100 * part * cta, color=colour, edgecolor=edge, width=0.6, linewidth=1.5)
     ax.axhline(100, color=style.INK, linestyle="--", linewidth=1)
     ax.plot([0.6, 1.4], [100 * USABLE_REGISTERS] * 2, color=style.INK, linestyle=":", linewidth=1.5)
-    ax.set(xlim=(-0.6, 1.6), ylim=(0, 115), ylabel="% of the SM" if ax.get_subplotspec().is_first_col() else "")
+    if not fits:
+        short = min(share, key=lambda part: 1 / share[part])
+        ax.text(0.5, 112, f"too many {short}".replace("\n", " "), ha="center", va="top", fontsize=9, color=style.ALARM)
+    ax.set(xlim=(-0.6, 1.6), ylim=(0, 122), ylabel="% of the SM" if ax.get_subplotspec().is_first_col() else "")
     ax.set_xticks(range(2), share)
     count = f"{fits} CTA{'s' if fits != 1 else ''}" if fits else "does not fit"
     ax.set_title(f"{rows} x {cols}: {count}\nFLOPs per byte: {rows}", fontsize=9)

@@ -216,7 +216,7 @@ def _fragment(ax: Axes, lane: int, columns: int, exchanged: bool) -> None:
             mates = columns == 8 and not exchanged and row == lane // 4
             face = style.LIT if holder == lane else style.DIM if mates else "white"
             ax.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.FRAME, linewidth=0.6))
-            ax.text(column + 0.5, row + 0.5, holder, ha="center", va="center", fontsize=7, color=style.INK)
+            ax.text(column + 0.5, row + 0.5, holder, ha="center", va="center", fontsize=8, color=style.INK)
     ax.set(xlim=(0, columns), ylim=(16, 0), xticks=[0, columns // 2, columns], yticks=[0, 8, 16], aspect="equal")
     ax.tick_params(length=0, labelsize=8)
     ax.spines[:].set_visible(False)

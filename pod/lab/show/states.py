@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from pod.lab.show.style import DIM, DPI, FRAME, INK, LIT, WORKERS
+from pod.lab.show.style import DIM, DPI, FRAME, INK, LIT, SMS
 from pod.reference import State
 
 
@@ -87,7 +87,7 @@ def merge_trees(panels: dict[str, tuple[Sequence[Tree], dict[int, int]]]) -> Fig
 def _draw_node(tree: Tree, worker: dict[int, int], ax: Axes) -> tuple[float, float, int]:
     """Draws a tree and returns where its result is, and which SM holds it."""
     if isinstance(tree, int):
-        colour = WORKERS[worker[tree] % len(WORKERS)]
+        colour = SMS[worker[tree] % len(SMS)]
         ax.add_patch(FancyBboxPatch((tree - 0.34, -0.3), 0.68, 0.6, "round,pad=0.04", facecolor=colour, linewidth=0))
         ax.text(tree, 0, str(tree), ha="center", va="center", color="white", fontsize=8)
         return tree, 0.35, worker[tree]
@@ -95,5 +95,5 @@ def _draw_node(tree: Tree, worker: dict[int, int], ax: Axes) -> tuple[float, flo
     x, y = (lx + rx) / 2, max(ly, ry) + 0.9
     for px, py in ((lx, ly), (rx, ry)):
         ax.plot([px, px, x], [py, y, y], color=INK, linewidth=1.2, zorder=0)
-    ax.plot(x, y, "o", color=WORKERS[here % len(WORKERS)] if here == there else INK, markersize=5.5)
+    ax.plot(x, y, "o", color=SMS[here % len(SMS)] if here == there else INK, markersize=5.5)
     return x, y, here

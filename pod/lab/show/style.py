@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 PREFILL, DECODE = "#4c78a8", "#f58518"
 INK, LIT, DIM, FRAME, IDLE = "#22303c", "#ffd166", "#fff6dc", "#c9d1d9", "#f1f4f7"
 WORKERS = (PREFILL, DECODE, "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#79706e")
+SMS = ("#264653", "#9d755d", "#8c510a", "#c51b7d", "#e377c2")  # one an SM or CTA; none means prefill or decode
+ALARM = "#c0392b"  # what is wrong, or waits
 DPI = 110
 
 # What a bar or a lane can be doing. Two operations have colours; all that serves them is a shade between.
@@ -58,3 +60,13 @@ def legend(ax: Axes, **where) -> None:
     handles, labels = ax.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     ax.legend(once.values(), once.keys(), frameon=False, fontsize=9, **where)
+
+
+def apart(places: list[float], gap: float) -> list[float]:
+    """The same places, in the same order, moved until no two are nearer than `gap`: for words at the ends of lines."""
+    order, moved = sorted(range(len(places)), key=places.__getitem__), list(places)
+    for _ in range(100):
+        for low, high in zip(order, order[1:], strict=False):
+            lack = max(0.0, gap - (moved[high] - moved[low])) / 2
+            moved[low], moved[high] = moved[low] - lack, moved[high] + lack
+    return moved

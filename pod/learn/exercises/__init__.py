@@ -1,6 +1,7 @@
 """The exercises of each chapter: stubs, hidden cases and hints. What solves them lies in notebooks/solutions."""
 
 CHAPTERS = (  # the modules here
+    "start_here",
     "online_softmax",
     "tiling",
     "two_phases",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint
+from pod.learn.questions import Question
 from pod.schedule.waves import makespan
 
 CHAPTER = "waves"
@@ -65,4 +66,61 @@ last_end = Exercise(
     "Eight lines, and the staircase, the quarter, and the three ways out all come from them.",
 )
 
-EXERCISES, QUESTIONS = (last_end,), {}
+EXERCISES = (last_end,)
+QUESTIONS = {
+    "five-tiles-on-four": Question(
+        CHAPTER,
+        "Four tiles take 1 unit of time on 4 SMs. How long do five take, and eight?",
+        {
+            "1.25, and 2": "That is the work divided by the SMs. But a tile runs on one SM, to its end.",
+            "2, and 2": "The fifth opens a second wave, in which three SMs have nothing to do.",
+            "1, and 2": "There are four SMs, and each has one tile at a time here.",
+        },
+        "2, and 2",
+    ),
+    "batch-before-the-step": Question(
+        CHAPTER,
+        "4 CTAs a request, two fit on an SM. After which batch does the step come: on 108 SMs, and on 132?",
+        {
+            "54, and 66": "2 x 108 / 4, and 2 x 132 / 4.",
+            "27, and 33": "That would be one CTA on an SM.",
+            "108, and 132": "An SM holds two CTAs, and a request brings four.",
+        },
+        "54, and 66",
+    ),
+    "four-ctas-alone": Question(
+        CHAPTER,
+        "Decode waits for DRAM, and in the last wave 4 CTAs have all of it to themselves. How long does that wave "
+        "take?",
+        {
+            "4/264 of a full one": "It would, if a CTA could use 66 times its share. It has only so many loads "
+            "under way.",
+            "about a quarter of a full one": "A CTA that is alone speeds up, to some four times its share, and no "
+            "further: each load takes its time to arrive.",
+            "as long as a full one": "That holds for tiles that wait for their own SM's arithmetic. DRAM "
+            "is everybody's.",
+        },
+        "about a quarter of a full one",
+    ),
+    "cut-into-pieces": Question(
+        CHAPTER,
+        "By what factor does cutting every CTA into 2, 4 or 8 pieces shrink the step from 54 to 55?",
+        {
+            "2, 4, 8": "A piece that is half as long makes a last wave half as long.",
+            "not at all": "The last wave is still there, but it is made of shorter pieces.",
+            "it is gone at 2": "8 pieces are left over then, and they still need their time.",
+        },
+        "2, 4, 8",
+    ),
+    "eight-tiles-together": Question(
+        CHAPTER,
+        "Five decode tiles, three prefill tiles, four SMs. How long do two kernels take one after the other, and one "
+        "kernel with all eight?",
+        {
+            "2, and 2": "The five alone take two waves, and the three another.",
+            "3, and 2": "Three waves, of which two are not full; eight tiles fill two.",
+            "3, and 1": "Eight tiles on four SMs are two waves, whatever they compute.",
+        },
+        "3, and 2",
+    ),
+}
