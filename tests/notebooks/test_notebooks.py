@@ -1,8 +1,10 @@
 """Every committed chapter keeps the rules of the house, every rule catches what it is for, and the form is stable."""
 
+import ast
 import base64
 import io
 import json
+import re
 
 import nbformat
 import numpy as np
@@ -28,6 +30,48 @@ def test_every_chapter_has_its_place_in_the_walk():
 def test_chapter_asks_its_question_and_takes_its_time(chapter):
     opening = notebooks.read(chapter.path).cells[0].source
     assert f"> **{chapter.question}**" in opening and f"{chapter.minutes} minutes" in opening
+
+
+def globals_of(cells, names: set[str]) -> set[str]:
+    """What these functions, and the functions of the chapter that they call, look up when they are called."""
+    defined = {node.name: node for cell in cells for node in cell.body if isinstance(node, ast.FunctionDef)}
+    asked, found = [*names], set()
+    while asked:
+        found.add(name := asked.pop())
+        if name in defined:
+            inside = [node for node in ast.walk(defined[name]) if isinstance(node, ast.Name)]
+            own = {node.id for node in inside if isinstance(node.ctx, ast.Store)} | {
+                argument.arg for argument in ast.walk(defined[name]) if isinstance(argument, ast.arg)
+            }
+            asked += {node.id for node in inside} - own - found
+    return found
+
+
+def stored(cell: ast.Module) -> set[str]:
+    """Names that a cell gives another value, outside of functions."""
+    own_scope = (ast.FunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    asked, names = [*cell.body], set()
+    while asked:
+        node = asked.pop()
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if not isinstance(node, own_scope):
+            asked += ast.iter_child_nodes(node)
+    return names
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_what_a_slider_draws_is_still_there_when_all_cells_have_run(path):
+    """Whoever moves a slider in the end calls a function of an earlier cell, with the names as they are by then."""
+    sources = [c.source for c in notebooks.read(path).cells if c.cell_type == "code" and not c.source.startswith("%%")]
+    cells = [ast.parse(re.sub(r"^%.*$", "", source, flags=re.MULTILINE)) for source in sources]
+    for i, cell in enumerate(cells):
+        calls = [node for node in ast.walk(cell) if isinstance(node, ast.Call)]
+        drawn = {call.args[0].id for call in calls if getattr(call.func, "id", "") == "explore"}
+        later = set().union(*(stored(other) for other in cells[i + 1 :]))
+        assert globals_of(cells[: i + 1], drawn) & later == set()
 
 
 # ---------------------------------------------------------------- each rule against a chapter that breaks it
