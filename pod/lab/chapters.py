@@ -13,10 +13,12 @@ SPELLED = {"sm": "SM", "pod": "POD", "gpu": "GPU", "hopper": "Hopper"}
 
 @dataclass(frozen=True)
 class Chapter:
-    """One question. `name` is the stem of its notebook."""
+    """One question. `name` is the stem of its notebook; `minutes` to read it and `more` for its exercises are what
+    pod/lab/minutes.py counts."""
 
     name: str
     minutes: int
+    more: int
     question: str
 
     @property
@@ -31,41 +33,41 @@ class Chapter:
 
 PARTS: dict[str, tuple[Chapter, ...]] = {
     "The pieces": (
-        Chapter("00_start_here", 10, "Why does the chat stutter?"),
-        Chapter("01_online_softmax", 20, "Can a softmax be computed in pieces, in any order?"),
-        Chapter("02_tiling", 25, "Why tiles, and which?"),
-        Chapter("03_two_phases", 20, "Why is prefill hungry for FLOPs and decode for bytes?"),
-        Chapter("04_first_kernels", 35, "What does one thread do, and who waits for whom?"),
+        Chapter("00_start_here", 20, 15, "Why does the chat stutter?"),
+        Chapter("01_online_softmax", 40, 20, "Can a softmax be computed in pieces, in any order?"),
+        Chapter("02_tiling", 35, 20, "Why tiles, and which?"),
+        Chapter("03_two_phases", 35, 20, "Why is prefill hungry for FLOPs and decode for bytes?"),
+        Chapter("04_first_kernels", 40, 55, "What does one thread do, and who waits for whom?"),
     ),
     "One kernel for both": (
-        Chapter("05_waves", 20, "Why does one more request slow decode by a quarter?"),
-        Chapter("06_concurrent_execution", 30, "Who can run two operations at once?"),
-        Chapter("07_sm_aware_scheduling", 25, "How does a CTA find out where it is and choose?"),
-        Chapter("08_pod_kernel", 45, "What is in the kernel?"),
+        Chapter("05_waves", 30, 20, "Why does one more request slow decode by a quarter?"),
+        Chapter("06_concurrent_execution", 45, 25, "Who can run two operations at once?"),
+        Chapter("07_sm_aware_scheduling", 40, 20, "How does a CTA find out where it is and choose?"),
+        Chapter("08_pod_kernel", 100, 20, "What is in the kernel?"),
     ),
     "Does it work?": (
-        Chapter("09_attention_results", 30, "Does it work?"),
-        Chapter("10_gpu_model", 30, "Can we predict a GPU we do not have?"),
-        Chapter("11_lean_attention", 30, "How should a few long decodes fill 132 SMs?"),
+        Chapter("09_attention_results", 30, 20, "Does it work?"),
+        Chapter("10_gpu_model", 30, 20, "Can we predict a GPU we do not have?"),
+        Chapter("11_lean_attention", 30, 20, "How should a few long decodes fill 132 SMs?"),
     ),
     "The server around it": (
-        Chapter("12_continuous_batching", 30, "Who may run in this iteration, and where does its KV live?"),
-        Chapter("13_chunked_prefill", 30, "How does the long prompt stop blocking the chat?"),
-        Chapter("14_serving_engine", 30, "Can I read a whole engine?"),
-        Chapter("15_end_to_end", 30, "What does the user feel?"),
-        Chapter("16_profiling_an_engine", 25, "Where did the other half of the time go?"),
+        Chapter("12_continuous_batching", 30, 25, "Who may run in this iteration, and where does its KV live?"),
+        Chapter("13_chunked_prefill", 30, 25, "How does the long prompt stop blocking the chat?"),
+        Chapter("14_serving_engine", 30, 30, "Can I read a whole engine?"),
+        Chapter("15_end_to_end", 30, 25, "What does the user feel?"),
+        Chapter("16_profiling_an_engine", 25, 25, "Where did the other half of the time go?"),
     ),
-    "Beyond the paper": (Chapter("17_pod_on_hopper", 45, "And on today's GPU?"),),
-    "The last roof": (Chapter("18_joules", 30, "What is a joule spent on?"),),
+    "Beyond the paper": (Chapter("17_pod_on_hopper", 45, 30, "And on today's GPU?"),),
+    "The last roof": (Chapter("18_joules", 30, 20, "What is a joule spent on?"),),
 }
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
 
 
 def markdown(folder: str = "") -> str:
     """All chapters as a table of links; `folder` is the way there."""
-    rows = ["| | chapter | its question | minutes |", "|---|---|---|---|"]
+    rows = ["| | chapter | its question | minutes to read | for exercises |", "|---|---|---|--:|--:|"]
     for part, chapters in PARTS.items():
         for i, c in enumerate(chapters):
             link = f"[{c.title}]({folder}{c.path.name})"
-            rows.append(f"| {part if i == 0 else ''} | {link} | {c.question} | {c.minutes} |")
+            rows.append(f"| {part if i == 0 else ''} | {link} | {c.question} | {c.minutes} | {c.more} |")
     return "\n".join(rows)

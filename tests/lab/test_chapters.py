@@ -2,7 +2,12 @@
 
 import re
 
-from pod.lab import chapters, notebooks
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+
+from pod.lab import chapters, minutes, notebooks
+
+TIMED = chapters.CHAPTERS[:9]  # whose minutes are counted; the others still state what they did
 
 
 def test_chapters_are_numbered_in_order():
@@ -33,3 +38,36 @@ def test_chapter_00_shows_the_present_map():
     outputs = [o for cell in notebooks.read(chapters.CHAPTERS[0].path).cells for o in cell.get("outputs", ())]
     shown = [o.data["text/markdown"] for o in outputs if "text/markdown" in o.get("data", {})]
     assert shown == [chapters.markdown()], "a chapter came or went: `make notebooks NB=00` redraws the map"
+
+
+@pytest.mark.parametrize("chapter", TIMED, ids=lambda c: c.name)
+def test_a_chapter_states_the_minutes_that_are_counted_in_it(chapter):
+    cells = notebooks.read(chapter.path).cells
+    counted = minutes.stated(minutes.reading(cells)), minutes.stated(minutes.exercises(cells))
+    assert (chapter.minutes, chapter.more) == counted, "minutes in pod/lab/chapters.py"
+    assert f"{chapter.minutes} minutes, and {chapter.more} more for the exercises" in cells[0].source
+
+
+@pytest.mark.parametrize("chapter", TIMED, ids=lambda c: c.name)
+def test_nobody_reads_longer_than_a_sitting_without_a_place_to_stop(chapter):
+    longest = max(minutes.sittings(notebooks.read(chapter.path).cells))
+    assert longest < minutes.SITTING + minutes.STEP / 2, f"{longest:.0f} minutes without {minutes.BREAK!r}"
+
+
+def test_minutes_come_from_words_lines_pictures_and_guesses():
+    figure = new_output("display_data", data={"image/png": "", "text/plain": "<Figure>"})
+    cuda = new_output("display_data", data={"text/markdown": "`a.cu`\n```cpp\n" + "x = 1;\n" * 8 + "```"})
+    prose = new_markdown_cell("**Predict.** " + "word " * 149 + "<details>" + "folded " * 999 + "</details>")
+    drawing = new_code_cell("x = 1\n\n" * 12, outputs=[figure, cuda])
+    asking = new_code_cell('learn.ask("name")')
+    assert minutes.reading([prose]) == 150 / minutes.WORDS + 1
+    assert minutes.reading([drawing]) == 1 + 8 / minutes.CUDA + minutes.PICTURE
+    assert minutes.reading([asking]) == pytest.approx(1 + 1 / minutes.LINES)
+    assert minutes.sittings([prose, new_markdown_cell(minutes.BREAK), prose])[1] == 2
+
+
+def test_exercises_are_counted_apart():
+    stub, answer = new_code_cell('learn.check("merge", merge)'), "<details><summary>Answer</summary>\n4\n</details>"
+    cells = [stub, new_markdown_cell(answer * 3)]
+    assert minutes.exercises(cells) == minutes.STUB + 3 * minutes.EXERCISE
+    assert minutes.reading(cells) == 0 and [minutes.stated(x) for x in (21, 22.4, 22.6)] == [20, 20, 25]
