@@ -1,6 +1,6 @@
 """Several answers to one prompt: sequences share blocks until one of them writes (PagedAttention's sequence groups).
 
-A block counts its users. A fork copies a table and no keys; who writes into a block that others read takes a copy first.
+A block counts its users. A fork copies a table and no keys; a block that others read is copied before it is written.
 """
 
 from __future__ import annotations

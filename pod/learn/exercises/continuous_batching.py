@@ -367,7 +367,7 @@ QUESTIONS = {
         "A prompt of 10 tokens in blocks of 4 takes 3 blocks. Four answers to it are wanted. How many blocks do they "
         "take after the first token of each?",
         {
-            "12": "Each would have the prompt in blocks of its own. Two of its blocks are full and never written again.",
+            "12": "Each would have the prompt in blocks of its own. But two of them are full and never written again.",
             "6": "The two full blocks are shared by all. The third is written, so three of the four take a copy.",
             "7": "Three take a copy of the block that is not full; the last of the four finds itself alone in the old "
             "one.",
