@@ -12,9 +12,11 @@ from pod.experiments.hopper import (
     hopper_halves,
     hopper_mixed,
     hopper_peers,
+    hopper_roofs,
     hopper_sweep,
     hopper_trace,
 )
+from pod.experiments.pod import pod_11
 from pod.hardware import H200
 from pod.lab.show import hopper as pictures
 from pod.lab.show import overlap
@@ -167,3 +169,39 @@ def test_the_plan_holds_every_unit_and_every_tile():
     ax = pictures.decode_line(decode, "AB")
     area = sum(p.get_width() for p in ax.patches)
     assert area == 64 and {t.get_text()[0] for t in ax.texts} == {"A", "B"}
+
+
+# ---------------------------------------------------------------- which roof
+
+
+def test_roofs_are_counted_from_the_plan():
+    df = hopper_roofs.table().set_index(["batch", "state"])
+    batch, ms = HybridBatch.of(2048, 8192, 128, 4096, 32, 8), recorded("peers").ours[6]
+    row = df.loc["2K @ 8K + 128 x 4K, 32/8", "single"]
+    assert row.ms == ms and row.dram == pytest.approx(100 * batch.bytes / (ms / 1e3) / H200.dram_bytes_per_s)
+    decode = 2 * 128 * 4096 * 8 * 128 * 2 * 2
+    smem = 512 * np.mean(range(49, 65)) * 224 * 1024 + decode
+    assert row.smem_bytes_a_cycle * ms / 1e3 * 1.98e9 * 132 == pytest.approx(smem, rel=0.03)
+
+
+def test_a_single_call_reaches_no_roof_and_repeated_ones_do():
+    df = hopper_roofs.table()
+    limits = ["tensor", "dram", "l2", "smem"]
+    assert (df[limits] < 90).all(axis=None), "nothing that moves bytes or multiplies is full"
+    assert df[df.state == "steady"].power.between(95, 105).all() and df[df.state == "single"].power.isna().all()
+
+
+def test_no_kernel_that_was_timed_beats_the_bound():
+    ours, sweep = hopper_sweep.table(), pod_11.table()
+    ways = [*pod_11.METHODS, "fa2_serial", "fa3_serial", "fi_fa2_serial", "fi_fa2_batched", "fi_pod", "hopper"]
+    assert (ours[["fa3_serial", "fa3_streams", "fa3_varlen", "ours"]].min(axis=1) > hopper_roofs.bound(ours)).all()
+    assert (sweep[ways].min(axis=1) > hopper_roofs.bound(sweep)).all()
+    near = hopper_roofs.near_bound(ours, "ours")
+    assert near < hopper_sweep.near_larger(ours), "the longer of FlashAttention-3's parts can be beaten"
+
+
+def test_the_trace_shows_an_sm_that_ends_when_most_do():
+    df = hopper_trace.table()
+    ends = df.groupby(["way", "side", "sm"]).end_us.max()
+    for (way, side), of in ends.groupby(level=["way", "side"]):
+        assert abs(of[way, side, hopper_trace.typical(df)] - of.median()) < 10

@@ -54,6 +54,15 @@ def draw(df):
     return ax.figure
 
 
+def by_window(windows) -> pd.DataFrame:
+    """Mean gains, %, of the batches whose ratio lies between two numbers, which may be chosen one way or another."""
+    df = table()
+    rows = {
+        f"{low:.2f} to {high:.2f}": df[df.ratio.between(low, high)].groupby("gpu").gain.mean() for low, high in windows
+    }
+    return pd.DataFrame(rows).T.rename(columns=GPUS).rename_axis("ratio of the parts")
+
+
 def means() -> dict[str, float]:
     """Mean gain in percent, by GPU."""
     return table().groupby("gpu").gain.mean().to_dict()

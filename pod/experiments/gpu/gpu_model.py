@@ -108,6 +108,23 @@ def by_method():
     return pd.DataFrame(rows, columns=columns).set_index("method").round(1)
 
 
+def gains():
+    """What each method gains over serial, in %, batch by batch: measured, by the model, and how far off that is."""
+    df = table()
+    times = {column: df.pivot(index="batch", columns="method", values=column) for column in ("measured", "model")}
+    parts = []
+    for method in METHODS[1:]:
+        mine = {column: 100 * (t.serial / t[method] - 1) for column, t in times.items()}
+        parts.append(pd.DataFrame(mine).assign(method=method, off=mine["model"] - mine["measured"]))
+    return pd.concat(parts)
+
+
+def gain_error(method: str = "pod") -> float:
+    """Within so many points lie nine of ten gains that the model foretells."""
+    df = gains()
+    return float(df[df.method == method].off.abs().quantile(0.9))
+
+
 def hopper():
     """The Hopper kernel on the eleven batches of chapter 17: milliseconds, measured and by the model."""
     df = read("hopper-peers")

@@ -71,6 +71,7 @@ def draw(df):
     ax.plot(df.intensity, df.one_call / 1e12, "o", color=tone, markerfacecolor="white", label="one call, L2 cold")
     ax.plot(df.intensity, df.back_to_back / 1e12, "o", color=tone, label="back to back")
     style.legend(ax, loc="lower right")
+    ax.set_title("Where the two roofs meet, the power limit takes the most", fontsize=10.5, loc="left")
     return ax.figure
 
 

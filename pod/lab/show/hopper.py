@@ -173,6 +173,7 @@ def in_turn(ax: Axes, queued: int, cycles: float = 640) -> Axes:
     for _, start, _, kind, _ in bars:
         if kind == "decode":
             ax.text(start, 1.02, next(numbers), fontsize=8.5, color=style.DECODE, va="top", fontweight="bold")
-    ax.set(yticks=[], ylim=(1.22, 0))
-    ax.set_title(f"in the queue: decode, {queued} x prefill", fontsize=10, loc="right")
+    ax.set(yticks=[], xlim=(0, cycles), ylim=(1.22, 0))
+    turns = sum(kind == "decode" for *_, kind, _ in bars)
+    ax.set_title(f"beside {queued} of prefill: {turns} turns for decode", fontsize=10, loc="right")
     return ax

@@ -245,9 +245,135 @@ give_way = Exercise(
     "`_reserve_slots` in pod/serving/schedulers/base.py is this, and vLLM's rule of 2023.",
 )  # fmt: skip
 
-EXERCISES = (schedule, give_way)
+# ---------------------------------------------------------------- copy on write
+
+ROOM = '''
+def room(table, users, length, size):
+    """Room for one more token of a sequence: its new table, and the new users of all blocks. `length` tokens lie in the
+    blocks of `table`, `size` in each. users[b] counts the tables with block b; 0 is free, and of these the lowest is
+    taken. A block that others read, too, is not written: the sequence takes a copy in its place."""
+    ...
+'''
+
+
+def _room(table: list, users: list, length: int, size: int) -> tuple:
+    table, users = [*table], [*users]
+    if length % size == 0:
+        table.append(_take(users))
+    elif users[table[-1]] > 1:
+        users[table[-1]] -= 1
+        table[-1] = _take(users)
+    return table, users
+
+
+def _take(users: list) -> int:
+    block = users.index(0)
+    users[block] = 1
+    return block
+
+
+def _in_place(table: list, users: list, length: int, size: int) -> tuple:
+    return _room(table, users, length, size) if length % size == 0 else (table, users)
+
+
+def _still_counted(table: list, users: list, length: int, size: int) -> tuple:
+    new, counts = _room(table, users, length, size)
+    return new, [max(a, b) for a, b in zip(users, counts, strict=True)]
+
+
+def _all_copied(table: list, users: list, length: int, size: int) -> tuple:
+    table, users = [*table], [*users]
+    for i, block in enumerate(table):
+        if users[block] > 1:
+            users[block] -= 1
+            table[i] = _take(users)
+    if length % size == 0:
+        table.append(_take(users))
+    return table, users
+
+
+def _full_copied(table: list, users: list, length: int, size: int) -> tuple:
+    """The last block is copied when it is shared, also where the token opens another."""
+    table, users = [*table], [*users]
+    if table and users[table[-1]] > 1:
+        users[table[-1]] -= 1
+        table[-1] = _take(users)
+    if length % size == 0:
+        table.append(_take(users))
+    return table, users
+
+
+def _own_copied(table: list, users: list, length: int, size: int) -> tuple:
+    if length % size == 0:
+        return _room(table, users, length, size)
+    table, users = [*table], [*users]
+    new = _take(users)
+    users[table[-1]] -= 1
+    table[-1] = new
+    return table, users
+
+
+FORKS = (
+    ([0, 1], [2, 2, 0, 0, 0], 6, 4),
+    ([0, 1], [2, 2, 0, 0, 0, 0], 8, 4),
+    ([0, 3], [3, 1, 0, 1, 0], 6, 4),
+    ([2, 4], [1, 0, 2, 1, 3, 0, 0], 5, 4),
+    ([], [1, 0, 0], 0, 4),
+    ([1], [0, 1, 0], 2, 2),
+)
+
+room = Exercise(
+    "room",
+    CHAPTER,
+    ROOM.strip("\n"),
+    [Call(f"table={t}, users={u}, length={n}, size={s}", (t, u, n, s), _room(t, u, n, s)) for t, u, n, s in FORKS],
+    call,
+    [
+        Hint(
+            "written in place",
+            "The last block is read by others as well. Written there, the token would stand in their texts: it needs a "
+            "copy.",
+            gives(_in_place),
+        ),
+        Hint(
+            "still counted",
+            "The sequence has a copy now, but the old block still counts it. It would never be free again.",
+            gives(_still_counted),
+        ),
+        Hint(
+            "everything copied",
+            "All shared blocks were copied. Only the last one is written; the others may be shared for ever.",
+            gives(_all_copied),
+        ),
+        Hint(
+            "a full block copied",
+            "A full block was copied, though nobody will write into it: the token opens a block of its own.",
+            gives(_full_copied),
+        ),
+        Hint(
+            "its own block copied",
+            "A block that nobody else holds may be written where it is.",
+            gives(_own_copied),
+        ),
+    ],
+    "`SharingPool.grow` in pod/serving/groups.py is this. The first versions of vLLM did it the same way.",
+)
+
+EXERCISES = (schedule, give_way, room)
 
 QUESTIONS = {
+    "four-answers-in-blocks": Question(
+        CHAPTER,
+        "A prompt of 10 tokens in blocks of 4 takes 3 blocks. Four answers to it are wanted. How many blocks do they "
+        "take after the first token of each?",
+        {
+            "12": "Each would have the prompt in blocks of its own. But two of them are full and never written again.",
+            "6": "The two full blocks are shared by all. The third is written, so three of the four take a copy.",
+            "7": "Three take a copy of the block that is not full; the last of the four finds itself alone in the old "
+            "one.",
+        },
+        "6",
+    ),
     "same-dozen": Question(
         CHAPTER,
         "The same dozen, the same four slots, but after every iteration whoever waits may join. How many iterations "

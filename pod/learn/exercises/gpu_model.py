@@ -166,12 +166,12 @@ QUESTIONS = {
         "Who gains more from POD, over the same kernels one after the other: the A100 or the H200? A hint: how much "
         "of its SM does decode use when DRAM is the limit?",
         {
-            "the A100": "Where both halves take equally long it does, as decode leaves it more of each SM. But that is "
-            "not every batch.",
+            "the A100": "In a narrow window around equal halves the model says so. In a wider one the difference is "
+            "gone.",
             "the H200": "Bytes have grown faster than what an SM can issue, so decode uses more of each SM and "
             "leaves less.",
-            "neither, in the mean": "It depends on the batch: where both halves take equally long it is the A100, and "
-            "elsewhere the H200 makes up for it.",
+            "neither, in the mean": "30 % on either. Which one leads for equal halves depends on the window that is "
+            "taken.",
         },
         "neither, in the mean",
     ),

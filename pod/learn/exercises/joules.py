@@ -155,14 +155,25 @@ QUESTIONS = {
     ),
     "at-a-lower-clock": Question(
         CHAPTER,
-        "The halves in turn run at 1.64 GHz, the fused kernel at 1.28. What does the same work cost at the lower "
-        "clock, being awake left out?",
+        "The halves in turn run at 1.78 GHz, the fused kernel at 1.37. What does the same work cost at the lower clock "
+        "by the model, being awake left out?",
         {
             "more": "It takes longer, but being awake is left out, and nothing else is paid by the second.",
             "as much": "The same wires change as often. But each change costs less, since the voltage is lower.",
-            "about a sixth less": "A lower clock needs a lower voltage, and each change of a wire costs less.",
+            "about a fifth less": "A lower clock needs a lower voltage, and each change of a wire costs less.",
         },
-        "about a sixth less",
+        "about a fifth less",
+    ),
+    "left-at-the-full-clock": Question(
+        CHAPTER,
+        "The model says that 83 % of what fusing saves is the lower clock. When both ways run at the full clock, how "
+        "much of the joules does fusing still save?",
+        {
+            "about a sixth": "So it would be if the model were right about the reason.",
+            "about a half": "Even that would leave the model's reason half right.",
+            "more than three quarters": "So the lower clock is not the main reason, whatever the model says.",
+        },
+        "more than three quarters",
     ),
     "where-joules-cut": Question(
         CHAPTER,

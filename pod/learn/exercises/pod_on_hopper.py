@@ -203,6 +203,17 @@ QUESTIONS = {
         },
         "1",
     ),
+    "tma-or-roles": Question(
+        CHAPTER,
+        "The first rung copies with all threads, the second with TMA, the third gives the copying a warpgroup of its "
+        "own. Which of these two steps brings more?",
+        {
+            "TMA": "1.41 times. All threads stop to compute addresses no more.",
+            "roles": "1.03 times. A free producer has nothing to do here but to copy, and TMA left it little of that.",
+            "the same": "1.41 times and 1.03: most was lost in the copying by all threads.",
+        },
+        "TMA",
+    ),
     "shortest-or-longest-first": Question(
         CHAPTER,
         "26 units, 56 blocks in all, 14 for each SM. How long does the slowest SM work when units are drawn as they "
@@ -258,5 +269,17 @@ QUESTIONS = {
             "less": "DRAM has no more to give than alone.",
         },
         "as much",
+    ),
+    "fusing-when-hot": Question(
+        CHAPTER,
+        "Over our halves in turn, fusing gains 1.30 times in single calls (eleven batches). What does it gain when the "
+        "same calls follow each other without a rest, at the power limit?",
+        {
+            "more, about 1.4": "So much is gained over two calls of FlashAttention-3, better halves included.",
+            "the same, 1.30": "Halves in turn leave parts of the chip idle. At the power limit that is not all loss: "
+            "an idle part leaves its watts to the others.",
+            "less, about 1.2": "An idle part leaves its watts to the others, so there is less to win.",
+        },
+        "less, about 1.2",
     ),
 }

@@ -1,0 +1,138 @@
+"""What share of each limit the fused kernel uses, called once and repeated without a rest: which roof is reached?
+
+Counted: tensor cores, DRAM, L2 to SMs and shared memory, from the plan's lists; times, clocks and watts are recorded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from pod.batch import HybridBatch
+from pod.data import a_card, hardware
+from pod.experiments.hopper import hopper_dry, hopper_peers, hopper_sweep
+from pod.experiments.joules import joules_prices
+from pod.hardware import H200, KIB
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.schedule import decide
+from pod.simulate import joules
+
+FIGURE = Figure(
+    id="hopper-roofs",
+    title=f"The fused kernel on {a_card()}: no roof is reached by a single call, and power by repeated ones",
+    chapter="17",
+    method="Work counted from the plan, over recorded times. Of the data sheet's FLOP/s and bytes/s, of 128 bytes a "
+    "cycle of shared memory, of the fastest copies from L2 (price list). Single calls: 1,980 MHz taken for granted.",
+    data=("hopper-peers", "joules-prices"),
+)
+FULL_MHZ = 1980  # of single calls: the median that the driver reports while they are timed, in coarse samples
+SMEM_BYTES_A_CYCLE = 128
+# Bytes of shared memory for a block of 128 x 128 scores: TMA writes K and V; two warpgroups read Q, K and V each.
+PREFILL_BLOCK = (2 * 32 + 2 * (16 + 32 + 32)) * KIB
+STATES = {"single": "a single call", "steady": "back to back"}
+LIMITS = {"tensor": "tensor cores", "dram": "DRAM", "l2": "L2 to SMs", "smem": "shared memory", "power": "power"}
+
+
+def table():
+    """One row a batch and state: % of each limit, TB/s from L2 and bytes of shared memory a cycle."""
+    seen = hopper_peers.table()
+    work = [_work(case) for case in hopper_peers.cases()]
+    rows = []
+    for (count, smem), row in zip(work, seen.itertuples(), strict=True):
+        rows.append(_row(row, "single", row.ours, FULL_MHZ, count, smem, np.nan))
+        rows.append(_row(row, "steady", row.ours_steady_ms, row.ours_mhz, count, smem, row.ours_watts))
+    return pd.DataFrame(rows)
+
+
+def _work(case: dict) -> tuple[joules.Work, float]:
+    """What the plan of a batch makes the kernel do, and bytes of shared memory read and written."""
+    heads = (case["q_heads"], case["kv_heads"])
+    plan = decide.hopper(
+        HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads), H200.sms
+    )
+    blocks = int(plan.prefill.blocks(plan.shape.prefill_keys).sum())
+    keys = int(plan.decode.blocks(plan.shape.decode_keys).sum()) * plan.shape.decode_keys
+    return joules.of_schedule(plan), blocks * PREFILL_BLOCK + 2 * keys * 2 * plan.batch.head_dim * 2
+
+
+def _row(row, state: str, ms: float, mhz: float, work: joules.Work, smem: float, watts: float) -> dict:
+    seconds, card = ms / 1e3, hardware()
+    flops = (work.wide + work.wide_registers + work.narrow + work.narrow_16) * 1e12
+    from_l2, a_cycle = work.into_sms / seconds, smem / (seconds * mhz * 1e6 * card.sms)
+    limits = {
+        "tensor": flops / seconds / card.tensor_flops,
+        "dram": work.dram * 1e12 / seconds / card.dram_bytes_per_s,
+        "l2": from_l2 / fastest_from_l2(),
+        "smem": a_cycle / SMEM_BYTES_A_CYCLE,
+        "power": watts / card.power_w,
+    }
+    shares = {name: 100 * share for name, share in limits.items()}
+    return {"batch": row.batch, "ratio": row.prefill / row.decode, "state": state, "ms": ms, "mhz": mhz, **shares,
+            "l2_tb_per_s": from_l2, "smem_bytes_a_cycle": a_cycle}  # fmt: skip
+
+
+def fastest_from_l2() -> float:
+    """TB/s of copies into all SMs that do nothing else, the fastest of the price list."""
+    df = joules_prices.table()
+    return float(df[(df.work == "copy") & df.how.str.startswith("l2") & (df.how != "l2, pairs")].rate.max())
+
+
+def draw(df):
+    axes = style.axes(9.5, 4.9, columns=2, sharey=True)
+    titles = (
+        "A single call: where both parts\ncount, no roof is reached",
+        "Back to back: power is the roof,\nand the clock falls",
+    )
+    for ax, state, title in zip(axes, STATES, titles, strict=True):
+        mine = df[df.state == state].sort_values("ratio", kind="stable")
+        _shares(ax, mine)
+        ax.set_title(title, fontsize=10.5, loc="left")
+        ax.set(xlim=(0, 112), xlabel=f"{STATES[state]}: % of each limit")
+    names = [f"{row.batch}  ({row.ratio:.1f})" for row in mine.itertuples()]
+    axes[0].set_yticks(range(len(names)), names, fontsize=8.5)
+    axes[0].invert_yaxis()
+    axes[0].set_title("batch (prefill / decode)  ", fontsize=8.5, loc="right", x=0)
+    return axes[0].figure
+
+
+MARKS = {"tensor": ("s", style.WORKERS[3]), "dram": ("D", style.WORKERS[6]), "l2": ("o", style.INK),
+         "smem": ("^", style.WORKERS[5]), "power": ("*", style.WORKERS[4])}  # fmt: skip
+
+
+def _shares(ax, df) -> None:
+    ax.axvline(100, color=style.INK, linewidth=1)
+    for name, (marker, tone) in MARKS.items():
+        if df[name].notna().any():
+            ax.plot(df[name], range(len(df)), marker, color=tone, markersize=6.5 if marker != "*" else 9,
+                    label=LIMITS[name])  # fmt: skip
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, columnspacing=1.0, handletextpad=0.2)
+
+
+# ---------------------------------------------------------------- what a chapter asks for
+
+
+def spread(state: str, column: str, balanced: bool = True) -> tuple[float, float]:
+    """Least and most over the batches; balanced: prefill takes more than half and less than twice decode's time."""
+    df = table().query("state == @state")
+    some = df[df.ratio.between(0.5, 2)] if balanced else df
+    return float(some[column].min()), float(some[column].max())
+
+
+# ---------------------------------------------------------------- a bound for all kernels
+
+
+def bound(df) -> pd.Series:
+    """Milliseconds below which no kernel comes: all bytes of a batch at the best rate at which decode alone was seen to
+    read, or all FLOPs at the best rate of prefill alone, whichever takes longer. One row a batch of the sweep."""
+    rates = {side: 1e9 * hopper_dry.rates(side)[0] for side in ("prefill", "decode")}
+    batches = [hopper_sweep.batch_of(case) for case in df[list(hopper_sweep.KEYS)].to_dict("records")]
+    least = [max(b.flops / rates["prefill"], b.bytes / rates["decode"]) for b in batches]
+    return pd.Series(least, df.index)
+
+
+def near_bound(df, way: str) -> float:
+    """Share of the batches whose `way` ends within 10 % of that bound, %."""
+    margin = 1 + paper.value("pod.f11.near_peak_margin") / 100
+    return 100 * float((df[way] <= margin * bound(df)).mean())

@@ -1,0 +1,23 @@
+"""What the model of a GPU foretells as a gain, and how far off that was where it could be checked."""
+
+import pytest
+
+from pod.experiments.gpu import gpu_gains, gpu_model
+
+
+def test_the_error_of_a_gain_is_that_of_two_times():
+    df, gains = gpu_model.table(), gpu_model.gains()
+    one = df[df.batch == 3].set_index("method")
+    row = gains[gains.method == "pod"].loc[3]
+    assert row.measured == pytest.approx(100 * (one.measured.serial / one.measured["pod"] - 1))
+    assert row.off == pytest.approx(100 * (one.model.serial / one.model["pod"] - 1) - row.measured)
+    off = gains[gains.method == "pod"].off.abs()
+    assert (off <= gpu_model.gain_error()).mean() == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_window_takes_the_batches_between_its_ends():
+    df = gpu_gains.table()
+    windows = gpu_gains.by_window(((0, 100), (0.5, 2)))
+    assert windows.loc["0.00 to 100.00", "A100"] == pytest.approx(df[df.gpu == "a100"].gain.mean())
+    inside = df[(df.gpu == "h200") & (df.ratio >= 0.5) & (df.ratio <= 2)]
+    assert windows.loc["0.50 to 2.00", "H200"] == pytest.approx(inside.gain.mean())
