@@ -8,8 +8,9 @@
     P50, P99     what the users of an online window felt, recorded against simulated
 
 Operators were timed one by one, on a GPU that rested in between. A run has a host, and stands at the power limit. What
-both cost is learned from the first half of a run (`Conditions`). Iterations are judged on the second half, the last
-three gates on the whole window.
+both cost is learned (`Conditions`): from the first half of a run itself; or from whole other runs, and then nothing of
+the run that is judged was seen. Iterations are judged on the second half, or on all; the last three gates on the whole
+window.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def work_of(event: Iteration) -> Work:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a run runs, for batches with prompts (True) and without (False), learned from its first half.
+    """Under which a run runs, for batches with prompts (True) and without (False).
 
     host      seconds that the GPU waits for the host, mean
     launch    seconds that the host needs to launch everything, each time: no iteration is shorter
@@ -100,14 +101,32 @@ class Conditions:
     pace: dict[bool, float]
 
 
+ITSELF, KIND, ALL = "itself", "kind", "all"  # who teaches
+
+
+def others(run: str, by: str) -> list[str]:
+    """The recorded runs with the same attention as this one; by KIND: of those that are offline or online, as it is."""
+    load, attention = RUNS[run]
+    return [name for name in recorded() if name != run and RUNS[name][1] == attention
+            and (by == ALL or (RUNS[name][0].qps is None) == (load.qps is None))]  # fmt: skip
+
+
+def _seen(run: str) -> list[tuple]:
+    """Of each batch: whether it has prompts, and seconds of its operators one by one, on the GPU, in all, to launch."""
+    model, rows = cost(run), recorded()[run]
+    return [(bool(event.prefills), _alone(event, model), row["gpu"], time, row["launched"] - row["planned"])
+            for event, time, row in zip(batches(run), iteration_seconds(run), rows, strict=True)]  # fmt: skip
+
+
 @cache
-def conditions(run: str) -> Conditions:
-    model, rows = cost(run), list(zip(batches(run), iteration_seconds(run), recorded()[run], strict=True))
-    early, host, launch, pace = rows[: len(rows) // 2], {}, {}, {}
+def conditions(run: str, by: str = ITSELF) -> Conditions:
+    """by: ITSELF, from its first half; KIND or ALL, from other runs, whole."""
+    rows = _seen(run) if by == ITSELF else [row for name in others(run, by) for row in _seen(name)]
+    early, host, launch, pace = rows[: len(rows) // 2] if by == ITSELF else rows, {}, {}, {}
     for kind in (True, False):
-        mine = [row for row in early if bool(row[0].prefills) == kind] or early  # a kind that comes later only
-        each = [(_alone(event, model), row["gpu"], time, row["launched"] - row["planned"]) for event, time, row in mine]
-        alone, gpu, times, launch[kind] = np.array(each).T
+        mine = [row[1:] for row in early if row[0] == kind]
+        mine = mine or [row[1:] for row in early]  # a kind that comes later only
+        alone, gpu, times, launch[kind] = np.array(mine).T
         free = alone > launch[kind]  # elsewhere the GPU waited for launches
         host[kind] = float(np.mean(times - gpu))
         pace[kind] = float(gpu[free].sum() / alone[free].sum()) if free.any() else 1.0
@@ -119,22 +138,22 @@ def _alone(event: Iteration, model: MeasuredCost) -> float:
     return sum(model.parts(work_of(event)).values())
 
 
-def expected(run: str, event: Iteration, model: MeasuredCost) -> float:
+def expected(run: str, event: Iteration, model: MeasuredCost, by: str = ITSELF) -> float:
     """Seconds of a batch by the cost model under the run's conditions, the mean over the launches seen."""
-    at, kind = conditions(run), bool(event.prefills)
+    at, kind = conditions(run, by), bool(event.prefills)
     return at.host[kind] + float(np.mean(np.maximum(at.pace[kind] * _alone(event, model), at.launch[kind])))
 
 
-def predicted(run: str) -> np.ndarray:
+def predicted(run: str, by: str = ITSELF) -> np.ndarray:
     """Seconds of every recorded batch by the cost model."""
     model = cost(run)
-    return np.array([expected(run, event, model) for event in batches(run)])
+    return np.array([expected(run, event, model, by) for event in batches(run)])
 
 
-def iteration_error(run: str) -> float:
-    """Median relative error over the second half."""
-    errors = abs(predicted(run) / iteration_seconds(run) - 1)
-    return float(np.median(errors[len(errors) // 2 :]))
+def iteration_error(run: str, by: str = ITSELF) -> float:
+    """Median relative error over what was not seen: the second half, or all."""
+    errors = abs(predicted(run, by) / iteration_seconds(run) - 1)
+    return float(np.median(errors[len(errors) // 2 if by == ITSELF else 0 :]))
 
 
 def iteration_seconds(run: str) -> np.ndarray:
@@ -168,23 +187,23 @@ def _operator_errors(operator: str) -> Iterator[float]:
 class Costed:
     """An executor that takes as long as the cost model says for the conditions of a run."""
 
-    def __init__(self, run: str):
-        self.run, self.model = run, cost(run)
+    def __init__(self, run: str, by: str):
+        self.run, self.by, self.model = run, by, cost(run)
 
     def submit(self, batch, event: Iteration) -> float:
-        return event.scheduled + expected(self.run, event, self.model)
+        return event.scheduled + expected(self.run, event, self.model, self.by)
 
 
 @cache
-def simulated(run: str) -> list[Iteration]:
+def simulated(run: str, by: str = ITSELF) -> list[Iteration]:
     """The window without a look at the recorded times, but for the conditions."""
     load, _ = RUNS[run]
-    return window(load, Costed(run), load.scheduler())
+    return window(load, Costed(run, by), load.scheduler())
 
 
-def seconds(run: str) -> tuple[float, float]:
+def seconds(run: str, by: str = ITSELF) -> tuple[float, float]:
     """How long the window took, recorded and simulated."""
-    return recorded()[run][-1]["end"] - recorded()[run][0]["scheduled"], simulated(run)[-1].end
+    return recorded()[run][-1]["end"] - recorded()[run][0]["scheduled"], simulated(run, by)[-1].end
 
 
 @cache
@@ -211,19 +230,19 @@ def _against_operators(run: str, decodes: bool) -> tuple[np.ndarray, np.ndarray]
     return tuple(np.array(pairs).T)
 
 
-def gain(load: str, over: str = "fa3") -> tuple[float, float]:
+def gain(load: str, over: str = "fa3", by: str = ITSELF) -> tuple[float, float]:
     """Time with other attention over time with ours, recorded and simulated."""
-    serial, pod = (seconds(f"{load}, {name}") for name in (over, "hopper"))
+    serial, pod = (seconds(f"{load}, {name}", by) for name in (over, "hopper"))
     return serial[0] / pod[0], serial[1] / pod[1]
 
 
-def latencies(run: str) -> tuple[dict[str, float], dict[str, float]]:
+def latencies(run: str, by: str = ITSELF) -> tuple[dict[str, float], dict[str, float]]:
     """What the users of an online window felt, recorded and simulated: P50 and P99 of TTFT and TBT in seconds. Only
     those who saw their first token in both: where a window ends is chance."""
     real, load = batches(run), RUNS[run][0]
     ends = [replace(event, end=row["end"]) for event, row in zip(real, recorded()[run], strict=True)]
     asked = [(r.id, r.arrival, r.prompt, r.output) for r in load.requests()]
-    served = [requests(Log(requests=asked, iterations=events)) for events in (ends, simulated(run))]
+    served = [requests(Log(requests=asked, iterations=events)) for events in (ends, simulated(run, by))]
     common = np.intersect1d(served[0].id, served[1].id)
     return tuple(_percentiles(each, common) for each in served)
 
