@@ -43,6 +43,11 @@ def gain() -> str:
     steady = f"the same back to back, at {watts}"
     ways = {f"time of {some}, cold L2": "cold", steady: "steady", "their energy": "energy"}
     rows = [(name, peers.halves(way), peers.fusing(way)) for name, way in ways.items()]
+    graphs = registry.page("hopper-graphs")
+    if not graphs.FIGURE.lacks:
+        steady = f"inside CUDA graphs, back to back, at {graphs.watts():.0f} W"
+        inside = {"inside CUDA graphs, cold L2": "cold", steady: "steady"}
+        rows += [(name, graphs.halves(way), graphs.fusing(way)) for name, way in inside.items()]
     models = [model for model in windows.LOADS if model in SHAPES]
     rows += [(f"a run of the engine, {SHAPES[m].name}", runs.halves(m), runs.fusing(m)) for m in models]
     head = "| two calls of FlashAttention-3 over ours | in all | better halves | fusing them |\n|---|--:|--:|--:|\n"

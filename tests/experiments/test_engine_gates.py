@@ -133,7 +133,9 @@ def test_who_teaches():
     assert {name.split(",")[0] for name in calibrate.others(run, calibrate.ALL)} == {"llama-3-8b online", *models}
     for name in windows.RUNS:
         teachers = calibrate.others(name, calibrate.KIND)
-        assert teachers and name not in teachers and {other.split(", ")[1] for other in teachers} == {name.split(", ")[1]}
+        assert (
+            teachers and name not in teachers and {other.split(", ")[1] for other in teachers} == {name.split(", ")[1]}
+        )
 
 
 def test_the_host_costs_its_mean(record):

@@ -17,8 +17,8 @@ FIGURE = Figure(
     title="The simulator against the real engine",
     chapter="15",
     method="points between the grid's, and recorded runs of 9 to 64 s, on H200s. What the host costs and how far "
-    "clocks fall is learned from the first half of each run, and run, gain, P50 and P99 are of the whole window; unseen: "
-    "it is learned from other runs, offline or online alike, and nothing of the judged one is given",
+    "clocks fall is learned from the first half of each run, and run, gain, P50 and P99 are of the whole window; "
+    "unseen: it is learned from other runs, offline or online alike, and nothing of the judged one is given",
     data=("operators", "engine-runs"),
 )
 OPERATORS = ("linear", "prefill_fa3", "prefill_hopper", "decode_fa3", "decode_hopper", "attention_hopper")
