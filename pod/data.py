@@ -1,6 +1,7 @@
 """Every table of data/, and the one way to read them.
 
     recorded/<gpu>/   measured on that GPU, and reviewed
+    repeats/<day>-<gpu's id>/<gpu>/   the same once more, on another day or another GPU of that kind
     fresh/<gpu>/      measured on your GPU; git does not see it
     computed/         simulated, emulated or counted by a compiler: no GPU is needed to make it again
 
@@ -17,6 +18,7 @@ from pod.files import ROOT
 
 DATA = ROOT / "data"
 RECORDED, FRESH, COMPUTED = DATA / "recorded", DATA / "fresh", DATA / "computed"
+REPEATS = DATA / "repeats"
 SHOWN = "recorded/h200"  # unless somebody chooses
 
 
@@ -25,7 +27,7 @@ class Missing(ValueError):
 
 
 def choose(place: str) -> None:
-    """Read measurements from here on from this place: recorded, fresh, or one GPU's folder of either."""
+    """Read measurements from here on from this place: recorded, fresh, or one GPU's folder of either, or a repeat."""
     os.environ["POD_FROM"] = place  # processes that this one starts read from there as well
     folder()
 
@@ -33,7 +35,7 @@ def choose(place: str) -> None:
 def folder() -> Path:
     """Where the measurements lie that figures show."""
     kind, _, gpu = os.environ.get("POD_FROM", SHOWN).partition("/")
-    places = {"recorded": RECORDED, "fresh": FRESH}
+    places = {"recorded": RECORDED, "fresh": FRESH, "repeats": REPEATS}
     if kind not in places:
         raise ValueError(f"from: got {kind!r}, allowed are recorded, fresh, or a GPU's folder of these, as fresh/h100")
     known = sorted(path.name for path in places[kind].glob("*") if path.is_dir())

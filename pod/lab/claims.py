@@ -13,10 +13,11 @@ from functools import cache
 
 from pod import data
 from pod.files import ROOT
-from pod.lab import bands, paper, registry
+from pod.lab import bands, paper, registry, repeats
 from pod.lab.figure import OURS, SOURCES
 
 FILE = ROOT / "data" / "claims.toml"
+RECORDED = data.RECORDED / "h200"  # whose claims they are
 KINDS = ("ordering", "trend", "number")
 EVIDENCE = ("measured", "simulated", "exact")
 HOLDS, FAILS, CANNOT, OPEN = "holds", "does not hold", "cannot tell", "not measured yet"
@@ -133,6 +134,19 @@ class Result:
         return f"{self.ours:.3g}" + units.get(self.claim.measure.rpartition(", ")[2], "")
 
     @property
+    def again(self) -> list[float]:
+        """What it came to when the recordings were repeated, on other days and GPUs; of what is recorded alone."""
+        return repeats.values().get(self.claim.id, []) if self.ours is not None and data.folder() == RECORDED else []
+
+    @property
+    def spread_text(self) -> str:
+        """The value, and between which all recordings of it lie."""
+        all_of_it = [self.ours, *self.again]
+        if not self.again:
+            return self.ours_text
+        return f"{self.ours_text} ({min(all_of_it):.3g} to {max(all_of_it):.3g} in {len(all_of_it)} recordings)"
+
+    @property
     def base(self) -> str:
         """Over what, on which batches, how many: what `ours` returns, and the conditions, by default its figure's."""
         if self.ours is None or not self.claim.page:
@@ -159,7 +173,7 @@ class Result:
         c = self.claim
         band = [None if math.isinf(end) else end for end in c.band]
         return {"id": c.id, "source": c.source, "statement": c.statement, "paper": c.number.value, "ours": self.ours,
-                "evidence": self.evidence, "base": self.base, "kind": c.kind, "band": band,
+                "repeats": self.again, "evidence": self.evidence, "base": self.base, "kind": c.kind, "band": band,
                 "band_before_evidence": c.foreseen, "verdict": self.verdict, "why": self.why}  # fmt: skip
 
 
@@ -253,7 +267,7 @@ def table(rows: list[Result]) -> str:
     """Plain text for a terminal, two lines a claim: what holds, and over what."""
     cells = [("verdict", "evidence", "paper", "ours", "band", "claim")]
     for r in rows:
-        cells.append((r.verdict, r.evidence, r.claim.number.text, r.ours_text, r.band_text,
+        cells.append((r.verdict, r.evidence, r.claim.number.text, r.spread_text, r.band_text,
                       f"{r.claim.id}: {r.claim.statement}"))  # fmt: skip
     head, *lines = _table(cells).splitlines()
     return "\n".join([head, *(f"{line}\n    {r.base}" for line, r in zip(lines, rows, strict=True))])
@@ -273,7 +287,7 @@ def markdown() -> str:
     for r in rows:
         if r.claim.headline:
             verdict = f"{r.verdict}: {r.why}" if r.why else r.verdict
-            shown.append(_row(r.claim.statement, r.claim.number.text, r.ours_text, r.band_text, r.evidence, r.base,
+            shown.append(_row(r.claim.statement, r.claim.number.text, r.spread_text, r.band_text, r.evidence, r.base,
                               verdict))  # fmt: skip
     return "\n".join(shown) + "\n"
 
@@ -288,11 +302,15 @@ def _row(*cells) -> str:
 def configure(parser) -> None:
     parser.add_argument("--json", action="store_true", help="a list of claims as JSON instead of a table")
     parser.add_argument("--dates", action="store_true", help="write data/bands.csv anew from the git history, and end")
+    parser.add_argument("--repeats", action="store_true", help="write data/repeats.csv from data/repeats, and end")
 
 
 def run(args) -> int:
     if args.dates:
         bands.write()
+        return 0
+    if args.repeats:
+        repeats.write()
         return 0
     print("settling the claims: half a minute the first time, a few seconds later", file=sys.stderr, flush=True)
     rows = results()

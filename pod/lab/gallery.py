@@ -25,8 +25,8 @@ BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on
 STYLE = Path(__file__).with_name("gallery.css")
 ROWS_SHOWN = 24
 FEW = 8  # figures, for which it is not worth to start processes
-SHOWN = ("gpu", "driver", "cuda", "torch", "python", "started", "timer", "l2", "repeats", "commit", "command", "reads",
-         "held", "part", "corrected")  # fmt: skip
+SHOWN = ("gpu", "uuids", "power_limit_w", "driver", "cuda", "torch", "packages", "python", "started", "timer", "l2",
+         "repeats", "commit", "tree", "command", "reads", "held", "part", "corrected")  # fmt: skip
 
 # ---------------------------------------------------------------- drawing
 
@@ -159,7 +159,7 @@ def _claims(results) -> str:
     css = {claims.HOLDS: "holds", claims.FAILS: "fails", claims.CANNOT: "open", claims.OPEN: "open"}
     rows = "".join(
         f"<tr><td>{escape(r.claim.statement)}{_note(r.base)}{_note(r.why)}</td>{_value(r.claim.number)}"
-        f'<td class="n">{r.ours_text}</td><td>{r.evidence}</td><td class="n">{r.band_text}</td>'
+        f'<td class="n">{r.spread_text}</td><td>{r.evidence}</td><td class="n">{r.band_text}</td>'
         f'<td><b class="verdict {css[r.verdict]}">{r.verdict}</b></td></tr>'
         for r in results
     )

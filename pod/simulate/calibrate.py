@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pod.data import RECORDED
+from pod.data import RECORDED, path_of
 from pod.hardware import H200
 from pod.serving.events import Iteration, Log
 from pod.serving.shapes import shape
@@ -39,9 +39,15 @@ IDLE = 0.002  # seconds between tokens and the next decision that only waiting f
 TIMES = ("scheduled_ms", "planned_ms", "launched_ms", "end_ms", "gpu_ms")
 
 
+def log() -> Path:
+    """The runs that figures show; where there are none, those of the H200, to which everything here is fitted."""
+    shown = path_of("engine-runs")
+    return shown if shown.is_file() and LOG.is_relative_to(RECORDED) else LOG
+
+
 @cache
 def recorded() -> dict[str, list[dict]]:
-    return read(LOG)
+    return read(log())
 
 
 def read(log: Path) -> dict[str, list[dict]]:
@@ -260,7 +266,7 @@ def drawn(run: str) -> float:
 
 @cache
 def _watts() -> dict[str, float]:
-    with LOG.open(newline="", encoding="utf-8") as file:
+    with log().open(newline="", encoding="utf-8") as file:
         return {row["run"]: float(row["power_w"]) for row in csv.DictReader(file)}
 
 

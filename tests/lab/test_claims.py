@@ -2,10 +2,13 @@
 
 import json
 import math
+import re
+import shutil
 
 import pytest
 
 from pod.__main__ import main
+from pod.files import ROOT
 from pod.lab import bands, claims, paper, registry
 from pod.lab.claims import CANNOT, FAILS, HOLDS, OPEN, Result
 from pod.lab.figure import OURS, SOURCES
@@ -119,8 +122,8 @@ def test_json_is_strict_and_complete(capsys):
 
     rows = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert [row["id"] for row in rows] == [claim.id for claim in CLAIMS]
-    keys = ["id", "source", "statement", "paper", "ours", "evidence", "base", "kind", "band", "band_before_evidence",
-            "verdict", "why"]  # fmt: skip
+    keys = ["id", "source", "statement", "paper", "ours", "repeats", "evidence", "base", "kind", "band",
+            "band_before_evidence", "verdict", "why"]  # fmt: skip
     assert all(list(row) == keys for row in rows)
     mean = next(row for row in rows if row["id"] == "pod-speedup-mean")
     assert mean["paper"] == 28 and mean["source"] == "POD-Attention, Abstract" and mean["band"] == [18.7, 42.0]
@@ -233,6 +236,46 @@ def test_a_band_counts_as_before_only_with_its_dated_ends():
     assert first.foreseen and not late.foreseen
     assert not claims.replace(first, band=(18.7, 50.0)).foreseen
     assert Result(late, 1.0).band_text.endswith(" †") and "†" not in Result(first, 1.0).band_text
+
+
+def test_the_spread_over_repeats_is_shown(tmp_path, monkeypatch):
+    """Of claims that were measured once more; not where another card's numbers are shown."""
+    monkeypatch.setattr(claims.repeats, "values", lambda: {"pod-speedup-mean": [27.5, 30.25]})
+    mean, most = (claims.judge(next(c for c in CLAIMS if c.id == f"pod-speedup-{name}")) for name in ("mean", "max"))
+    assert mean.spread_text == "28.9 % (27.5 to 30.2 in 3 recordings)" and mean.as_json()["repeats"] == [27.5, 30.25]
+    assert most.spread_text == most.ours_text and most.again == []
+    assert "| 28.9 % (27.5 to 30.2 in 3 recordings) |" in claims.markdown()
+    monkeypatch.setattr(claims.data, "folder", lambda: tmp_path)
+    assert mean.again == []
+
+
+def test_repeats_settle_the_claims_that_read_them(tmp_path, monkeypatch):
+    """A process of its own reads the tables that were repeated, and those alone are told of."""
+    from pod.lab import repeats
+
+    place = tmp_path / "2026-11-22-1a2b3c4d" / "h200"
+    place.mkdir(parents=True)
+    shutil.copy(claims.data.RECORDED / "h200" / "hopper-peers.csv", place)
+    for module in (repeats.data, claims.data):
+        monkeypatch.setattr(module, "REPEATS", tmp_path)
+    asked = []
+    said = [{"id": "hopper-over-all", "ours": 1.25}, {"id": "pod-c1-balanced", "ours": 0.7}, {"id": "hopper-energy",
+            "ours": None}]  # fmt: skip
+    monkeypatch.setattr(repeats, "_claims", lambda place: asked.append(place) or said)
+    monkeypatch.setattr(repeats, "FILE", tmp_path / "repeats.csv")
+    repeats.write()
+    assert asked == ["2026-11-22-1a2b3c4d/h200"]
+    assert repeats.FILE.read_text() == "id,place,value\nhopper-over-all,2026-11-22-1a2b3c4d/h200,1.25\n"
+
+
+def test_the_readmes_measurements_are_ten_recordings():
+    """What is to be repeated: data/README.md names them."""
+    rows = [
+        r for r in claims.results() if r.claim.headline and r.claim.page and r.claim.page.FIGURE.state == "recorded"
+    ]
+    names = {name for r in rows if not r.claim.page.FIGURE.composed for name in r.claim.page.FIGURE.data}
+    told = re.search(r"ten recordings.*?```sh\n(.*?)```", (ROOT / "data" / "README.md").read_text(), re.DOTALL)[1]
+    assert names == set(re.findall(r"[a-z]+-[a-z]+|joules", told.partition("\n")[0])) and len(names) == 10
 
 
 def test_units():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -39,7 +40,12 @@ def home(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(data, "RECORDED", tmp_path / "data" / "recorded")
     monkeypatch.setattr(data, "FRESH", tmp_path / "data" / "fresh")
+    monkeypatch.setattr(data, "REPEATS", tmp_path / "data" / "repeats")
     return tmp_path
+
+
+UUID = "GPU-1a2b3c4d-0000-1111-2222-333344445555"
+SEEN = {"uuids": [UUID], "power_limit_w": 700.0, "packages": {"nvcc": "13.0"}, "tree": "0" * 63 + "1"}
 
 
 def record(folder: Path, text: str = CSV, **changes) -> Path:
@@ -90,9 +96,9 @@ def test_an_edited_file_is_refused(home):
         provenance.check(path)
 
 
-@pytest.mark.parametrize("name", list(provenance.FIELDS))
+@pytest.mark.parametrize("name", list(provenance.FIELDS | provenance.LATER))
 def test_every_field_is_needed(home, name):
-    path = record(data.RECORDED / "h200")
+    path = record(data.RECORDED / "h200", **SEEN)
     meta = json.loads(data.sidecar_of(path).read_text())
     del meta[name]
     data.sidecar_of(path).write_text(json.dumps(meta))
@@ -131,7 +137,7 @@ TELEMETRY = META["telemetry"]
 )
 def test_made_up_sidecars_are_refused(home, changes, message):
     with pytest.raises(ValueError, match=message):
-        provenance.check(record(data.RECORDED / "h200", **changes))
+        provenance.check(record(data.RECORDED / "h200", **SEEN | changes))
 
 
 def test_a_median_outside_its_spread_is_refused(home):
@@ -267,8 +273,9 @@ def test_what_must_not_be_kept_stays(home, changes, message, capsys):
 @pytest.fixture
 def gpu(monkeypatch):
     answers = {"name": "NVIDIA H200", "driver_version": "570.86.15", "clocks.sm": "1755", "clocks.mem": "3201",
-               "power.draw": "640.5", "temperature.gpu": "55"}  # fmt: skip
+               "power.draw": "640.5", "temperature.gpu": "55", "power.limit": "700.00"}  # fmt: skip
     monkeypatch.setattr(provenance, "_nvml", lambda: None)
+    monkeypatch.setattr(provenance, "_uuids", lambda: [UUID])
     monkeypatch.setattr(provenance, "_smi", lambda *fields: [[answers[f] for f in fields]])
     monkeypatch.setattr("torch.version.cuda", "13.0")
     monkeypatch.setenv("POD_COMMIT", META["commit"])
@@ -283,11 +290,98 @@ def test_write_then_check(home, tree, gpu):
     sidecar = provenance.write(path, run, keys=["batch", "method"], timer="CUDA events", l2="cold", repeats=50,
                                kernels=["hybrid"], command="python -m pod measure pod-06")  # fmt: skip
     meta = json.loads(sidecar.read_text())
-    assert set(meta) == set(provenance.FIELDS)
+    assert set(meta) == set(provenance.FIELDS | provenance.LATER)
+    assert meta["uuids"] == [UUID] and meta["power_limit_w"] == 700 and meta["tree"] == sources.tree()
     assert meta["telemetry"]["samples"] >= 5
     assert meta["telemetry"]["power_w"] == {"min": 640.5, "median": 640.5, "max": 640.5}
     assert meta["commit"] == META["commit"] and meta["dirty"] is False
     assert provenance.stale() == {}
+
+
+def test_a_sidecar_names_the_peers_that_were_loaded(monkeypatch):
+    """Not those that only lie there; and what nobody installed by a name is unknown."""
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
+    for name in ("flash_attn_interface", "transformers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    owners = {"flashinfer": ["flashinfer-python"], "flash_attn_interface": ["a-wheel"]}
+    monkeypatch.setattr(provenance.metadata, "packages_distributions", lambda: owners)
+    monkeypatch.setattr(provenance.metadata, "version", lambda package: {"flashinfer-python": "0.6.13"}[package])
+    monkeypatch.setattr(provenance.build, "cuda", lambda: (13, 0))
+    assert provenance._packages() == {"nvcc": "13.0", "flashinfer": "flashinfer-python 0.6.13", "vllm": "unknown"}
+
+
+def test_what_is_later_than_the_fields_must_have_them(home):
+    provenance.check(record(data.RECORDED / "h200", started="2026-01-01T00:00:00+00:00"))
+    meta = META | {"sha256": "0" * 64, "started": f"{provenance.SINCE}T00:00:00+00:00"}
+    assert "uuids, power_limit_w, packages, tree" in provenance._missing(meta)[0]
+    assert provenance._missing(meta | SEEN) == []
+
+
+@pytest.fixture
+def clone(tree, monkeypatch):
+    """The tree as a repository with one commit."""
+    run = lambda *args: subprocess.run(["git", "-C", str(tree), *args], check=True, capture_output=True)  # noqa: E731
+    run("init", "-q")
+    run("add", "-A")
+    run("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "one")
+    monkeypatch.delenv("POD_COMMIT", raising=False)
+    return provenance._commit()[0]
+
+
+def test_the_commit_is_one_that_was_seen(tree, clone, capsys):
+    """What a copy without git says of itself is held against the files of that commit."""
+    assert provenance.tree_of(clone) == sources.tree()
+    (tree / "csrc" / "notes.txt").write_text("no source\n")
+    assert provenance.tree_of(clone) == sources.tree()
+    path = record(data.FRESH / "h200", **SEEN | {"tree": sources.tree(), "commit": clone})
+    (tree / "csrc" / "lean.cu").write_text("int lean = 1;\n")
+    other = sources.tree()
+    assert other != provenance.tree_of(clone)
+    record(data.FRESH / "h200", **SEEN | {"tree": other, "commit": clone})
+    assert main(["keep"]) == 2 and "other files than those of its commit" in capsys.readouterr().err and path.exists()
+    record(data.FRESH / "h200", **SEEN | {"tree": provenance.tree_of(clone), "commit": clone})
+    assert main(["keep"]) == 0
+    with pytest.raises(ValueError, match="commit: got e97524a4, allowed is one that this clone has"):
+        provenance.tree_of(META["commit"])
+
+
+def test_recordings_here_are_of_the_commits_that_they_name():
+    seen = [meta for path in provenance.recordings() if "tree" in (meta := provenance.load(path))]
+    for meta in seen:
+        try:
+            assert provenance.tree_of(meta["commit"]) == meta["tree"]
+        except ValueError:
+            pass  # a shallow clone, or a commit that was rebased
+
+
+# ---------------------------------------------------------------- measured once more
+
+
+def test_a_repeat_lies_beside_the_recording(home, monkeypatch, capsys):
+    monkeypatch.setattr(provenance, "tree_of", lambda commit: SEEN["tree"])
+    old = record(data.RECORDED / "h200").read_text()
+    again = dict(started="2026-02-04T21:30:00+00:00", **SEEN)
+    fresh = record(data.FRESH / "h200", CSV.replace("560,550,571", "565,552,571"), **again)
+    assert main(["keep", "--repeat"]) == 0 and "agrees   bands.csv" in capsys.readouterr().out
+    kept = data.REPEATS / "2026-02-04-1a2b3c4d" / "h200" / "bands.csv"
+    assert provenance.load(kept)["uuids"] == [UUID] and not fresh.exists()
+    assert (data.RECORDED / "h200" / "bands.csv").read_text() == old
+    monkeypatch.setenv("POD_FROM", "repeats/2026-02-04-1a2b3c4d/h200")
+    assert data.read("bands").time_us[1] == 565 and data.card() == "H200"
+    record(data.FRESH / "h200", **again)
+    assert main(["keep", "--repeat"]) == 2 and "repeated on this GPU and day" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changes, text, message", [
+    ({}, CSV, "no id of a GPU to repeat"),
+    (SEEN, CSV.replace("C1,pod,1500,1490,1530\n", ""), "1 recorded rows were not measured"),
+])  # fmt: skip
+def test_what_is_no_repeat_stays(home, changes, text, message, monkeypatch, capsys):
+    monkeypatch.setattr(provenance, "tree_of", lambda commit: SEEN["tree"])
+    record(data.RECORDED / "h200")
+    fresh = record(data.FRESH / "h200", text, **changes)
+    assert main(["keep", "--repeat"]) == 2 and message in capsys.readouterr().err and fresh.exists()
 
 
 def test_write_refuses_what_check_would(home, gpu):
@@ -467,6 +561,10 @@ def test_a_recording_goes_on_only_where_it_began(monkeypatch, tmp_path):
     assert provenance.begun(path, []) is None
     data.sidecar_of(path).write_text(json.dumps(here | {"kernels": {}}))
     assert provenance.begun(path, [])["gpu"] == "NVIDIA H200"
+    data.sidecar_of(path).write_text(json.dumps(here | {"kernels": {}, "uuids": ["GPU-b"]}))
+    monkeypatch.setattr(provenance, "collect", lambda: here | {"uuids": ["GPU-a"]})
+    with pytest.raises(ValueError, match="toy.csv: begun with another uuids"):
+        provenance.begun(path, [])
     data.sidecar_of(path).write_text(json.dumps(here | {"kernels": {}, "gpus": 2}))
     with pytest.raises(ValueError, match="toy.csv: begun with another gpus; --again measures all of it here"):
         provenance.begun(path, [])

@@ -146,7 +146,9 @@ def draw(df):
 
 def power():
     """Median clock of the SMs in MHz and power in watts, a row a run."""
-    return pd.read_csv(calibrate.LOG).drop_duplicates("run").set_index("run")[["sm_clock_mhz", "power_w"]].sort_index()
+    return (
+        pd.read_csv(calibrate.log()).drop_duplicates("run").set_index("run")[["sm_clock_mhz", "power_w"]].sort_index()
+    )
 
 
 def saved(model: str = "llama-3-8b", attention: str = "hopper") -> float:

@@ -15,6 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="FILE", help="e.g. h200/lean.csv; all fresh files when left out")
     why = "these recordings, or all that are stale, hold for the present kernels too: equal machine code, or as fast"
     parser.add_argument("--still", metavar="EVIDENCE", help=why)
+    parser.add_argument("--repeat", action="store_true", help="keep them beside what is recorded, to show the spread")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,12 +24,14 @@ def run(args: argparse.Namespace) -> int:
     names = args.names or [path.relative_to(data.FRESH).as_posix() for path in provenance.recordings(data.FRESH)]
     for path in (data.FRESH / name for name in names):
         meta = provenance.load(path)  # checked before any is moved
+        if "tree" in meta and provenance.tree_of(meta["commit"]) != meta["tree"]:
+            raise ValueError(f"{path.name}: measured with other files than those of its commit {meta['commit'][:8]}")
         if provenance.stale_one(path):
             raise ValueError(f"{path.name}: measured with other kernels than the present ones")
         if meta["dirty"]:
             raise ValueError(f"{path.name}: measured in a tree with changes, allowed is a commit")
     for name in names:
-        print(_keep(name))
+        print(_repeat(name) if args.repeat else _keep(name))
     if not names:
         print("nothing to keep: data/fresh/ is empty; `make measure` on a GPU fills it")
     return 0
@@ -42,6 +45,24 @@ def _keep(name: str) -> str:
     for source, target in ((fresh, recorded), (data.sidecar_of(fresh), data.sidecar_of(recorded))):
         shutil.move(source, target)
     return before
+
+
+def _repeat(name: str) -> str:
+    """Move a file and its sidecar beside those of the same GPU and day, and say how it differs from the recording."""
+    fresh, recorded = data.FRESH / name, data.RECORDED / name
+    meta = provenance.load(fresh)
+    if "uuids" not in meta or not recorded.is_file():
+        raise ValueError(f"{name}: got {'nothing recorded' if 'uuids' in meta else 'no id of a GPU'} to repeat")
+    compared = compare.compare(fresh, recorded)
+    if compared.missing:
+        raise ValueError(f"{name}: {compared.missing} recorded rows were not measured, allowed is all of them again")
+    target = data.REPEATS / f"{meta['started'][:10]}-{meta['uuids'][0][4:12]}" / name
+    if target.is_file():
+        raise ValueError(f"{name}: repeated on this GPU and day, allowed is another")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for source, to in ((fresh, target), (data.sidecar_of(fresh), data.sidecar_of(target))):
+        shutil.move(source, to)
+    return compared.line
 
 
 def _hold(names: list[str], why: str) -> int:

@@ -15,12 +15,14 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from statistics import median
 
 from pod import data
 from pod.data import sidecar_of
 from pod.files import ROOT, sha256
+from pod.kernels import build
 from pod.lab.measure import sources
 
 L2_STATES = ("cold", "warm")
@@ -42,19 +44,39 @@ FIELDS = {
     "telemetry": dict, "timer": str, "l2": str, "repeats": int, "started": str, "seconds": (int, float),
     "command": str, "keys": list, "sha256": str,
 }  # fmt: skip
+LATER = {
+    "uuids": list,
+    "power_limit_w": (int, float),
+    "packages": dict,
+    "tree": str,
+}  # from SINCE on; all or none before
+SINCE = "2026-11-23"
+PEERS = ("flash_attn_interface", "flashinfer", "transformers", "vllm")  # modules of other people's kernels and engines
 
 
 # ---------------------------------------------------------------- on the GPU machine
 
 
 def collect() -> dict:
-    """The machine and the tree that measure: gpu, gpus, driver, cuda, torch, commit, dirty."""
+    """The machine and the tree that measure. `commit` is what git or the environment says, `tree` what is there."""
     import torch
 
     names, driver = _query_gpus()
     commit, dirty = _commit()
-    return {"gpu": names[0], "gpus": len(names), "driver": driver, "cuda": torch.version.cuda or "none",
-            "torch": torch.__version__, "commit": commit, "dirty": dirty}  # fmt: skip
+    return {"gpu": names[0], "gpus": len(names), "uuids": _uuids(), "power_limit_w": _power_limit(), "driver": driver,
+            "cuda": torch.version.cuda or "none", "torch": torch.__version__, "packages": _packages(),
+            "commit": commit, "dirty": dirty, "tree": sources.tree()}  # fmt: skip
+
+
+def _packages() -> dict[str, str]:
+    """The compiler's release, and what this process has loaded of other people's, with its versions."""
+    owners, loaded = metadata.packages_distributions(), [name for name in PEERS if name in sys.modules]
+    compiler = {"nvcc": "{}.{}".format(*release)} if (release := build.cuda()) else {}
+    return compiler | {name: _version(next(iter(owners.get(name, ())), "")) for name in loaded}
+
+
+def _version(package: str) -> str:
+    return f"{package} {metadata.version(package)}" if package else "unknown"
 
 
 def _nvml():
@@ -106,6 +128,13 @@ def _query_gpus() -> tuple[list[str], str]:
     return [name for name, _ in rows], rows[0][1]
 
 
+def _power_limit() -> float:
+    """Watts at which the first GPU is held."""
+    if (nvml := _nvml()) and _uuids():
+        return nvml.nvmlDeviceGetEnforcedPowerLimit(nvml_device(nvml, 0)) / 1000
+    return float(_smi("power.limit")[0][0])
+
+
 def _text(value: str | bytes) -> str:
     """Older bindings of NVML answer in bytes."""
     return value.decode() if isinstance(value, bytes) else value
@@ -126,6 +155,15 @@ def _commit() -> tuple[str, bool]:
 def _git(*args: str) -> str:
     command = ["git", "-C", str(ROOT), *args]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def tree_of(commit: str) -> str:
+    """What `sources.tree` is in a checkout of this commit."""
+    try:
+        lines = _git("ls-tree", "-r", commit, "--", *sources.FOLDERS).splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        raise ValueError(f"commit: got {commit[:8]}, allowed is one that this clone has") from None
+    return sources.tree_sum({path: head.split()[2] for head, path in (line.split("\t") for line in lines)})
 
 
 class Watch:
@@ -182,20 +220,20 @@ def _sampler(device: int):
 
 def write(
     path: str | Path, run: Watch, *, keys: Sequence[str], timer: str, l2: str, repeats: int,
-    kernels: Iterable[str] = (), command: str | None = None, before: dict | None = None,
+    kernels: Iterable[str] = (), command: str | None = None, before: dict | None = None, part: str = "",
 ) -> Path:  # fmt: skip
     """Write the sidecar of the file at `path`, measured under `run`, and check it.
 
     keys: the columns that name a row; the others are measured. timer: how time was taken, in words. l2: "cold" or
     "warm". kernels: what ran, as pod/lab/measure/sources.py names it. before: the sidecar of what an earlier session
-    measured of it.
+    measured of it. part: which part of a whole it is.
     """
     path = Path(path)
     meta = collect() | {
         "kernels": sources.sums(kernels), "telemetry": run.summary(), "timer": timer, "l2": l2, "repeats": repeats,
         "started": run.started.isoformat(timespec="seconds"), "seconds": round(run.seconds, 3),
         "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": sha256(path),
-    }  # fmt: skip
+    } | ({"part": part} if part else {})  # fmt: skip
     sidecar = sidecar_of(path)
     sidecar.write_text(json.dumps(joined(before, meta) if before else meta, indent=1) + "\n", encoding="utf-8")
     check(path)
@@ -208,7 +246,8 @@ def begun(path: Path, kernels: Iterable[str]) -> dict | None:
         return None
     before = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
     now = collect() | {"kernels": sources.sums(kernels)}
-    if other := [name for name in ("gpu", "gpus", "driver", "cuda", "torch", "kernels") if before[name] != now[name]]:
+    same = ("gpu", "gpus", "uuids", "driver", "cuda", "torch", "kernels")
+    if other := [name for name in same if name in before and before[name] != now[name]]:
         raise ValueError(f"{path.name}: begun with another {', '.join(other)}; --again measures all of it here")
     return before
 
@@ -287,7 +326,9 @@ def check(path: str | Path) -> None:
 def _missing(meta) -> list[str]:
     if not isinstance(meta, dict):
         return ["not an object"]
-    wrong = [name for name, kind in FIELDS.items() if not isinstance(meta.get(name), kind) or meta[name] == ""]
+    late = str(meta.get("started")) >= SINCE or not LATER.keys().isdisjoint(meta)
+    fields = FIELDS | (LATER if late else {})
+    wrong = [name for name, kind in fields.items() if not isinstance(meta.get(name), kind) or meta[name] == ""]
     return [f"missing or of the wrong type: {', '.join(wrong)}"] if wrong else []
 
 
@@ -297,6 +338,10 @@ def _malformed(meta: dict) -> list[str]:
     problems += [f"kernels {name}: {total!r}" for name, total in sums if not re.fullmatch(r"[0-9a-f]{16}", str(total))]
     if len(set(meta["commit"])) < 6:
         problems.append(f"commit {meta['commit']!r} is no hash")
+    if not all(re.fullmatch(r"GPU-[0-9a-f-]{8,}", uuid) for uuid in meta.get("uuids", ())):
+        problems.append(f"uuids {meta['uuids']}")
+    if not re.fullmatch(PATTERNS["sha256"], meta.get("tree", "0" * 64)):
+        problems.append(f"tree {meta['tree']!r}")
     if meta["l2"] not in L2_STATES:
         problems.append(f"l2 {meta['l2']!r}, allowed: {', '.join(L2_STATES)}")
     return problems
@@ -326,7 +371,7 @@ def _other_file(path: Path, meta: dict) -> list[str]:
     if meta["sha256"] != sha256(path):
         problems.append(f"{path.name} was changed after it was measured (sha256 differs)")
     folder = path.parent.name
-    if data.RECORDED in path.resolve().parents and folder not in meta["gpu"].lower():
+    if not {data.RECORDED, data.REPEATS}.isdisjoint(path.resolve().parents) and folder not in meta["gpu"].lower():
         problems.append(f"a recording of {meta['gpu']!r} does not belong into {folder}/")
     if path.suffix == ".csv":
         with path.open(newline="", encoding="utf-8") as file:

@@ -80,8 +80,9 @@ def measure(name: str, folder: Path, seconds: float, again: bool) -> Path:
     if len(done) < len(cases):
         print(f"{name}: {len(done)} of {len(cases)} rows after {seconds:.0f} s; run again to go on.")
     timed = {"timer": getattr(page, "TIMER", TIMER), "l2": getattr(page, "L2", "cold"), "repeats": page.REPEATS}
+    part = f"the first {len(done)} of {len(cases)} rows, as time allowed" if len(done) < len(cases) else ""
     provenance.write(path, watched, keys=page.KEYS, **timed, kernels=page.UNITS,
-                     command=f"python -m pod measure {name}", before=before)  # fmt: skip
+                     command=f"python -m pod measure {name}", before=before, part=part)  # fmt: skip
     return path
 
 
