@@ -89,8 +89,9 @@ def _seen(ours: str, judged: str) -> str:
     if not ours:
         return ""
     figure = registry.page(ours.partition(":")[0]).FIGURE
-    shown = figure.data if figure.state == "recorded" else ()
-    return min(filter(None, map(_recorded, shown)), default=judged)
+    if figure.state != "recorded":
+        return judged
+    return min(filter(None, map(_recorded, figure.data)), default="")
 
 
 def write() -> None:

@@ -34,7 +34,7 @@ def test_claim(claim):
     if claim.kind == "number" and not isinstance(stated, str):
         assert claim.band[0] <= stated <= claim.band[1], "a band of kind number lies around what is stated"
     result = claims.judge(claim)
-    assert (result.verdict == OPEN) == (claim.ours == "")
+    assert (result.verdict == OPEN) == (not claim.ours or claim.page.FIGURE.lacks != ())
     assert result.ours is None or math.isfinite(result.ours)
     assert result.verdict not in (FAILS, CANNOT) or result.why, "a claim that fails says why in its note"
     assert result.verdict == OPEN or (result.evidence in claims.EVIDENCE and result.base.startswith(claim.measure))
@@ -228,6 +228,14 @@ def test_bands_are_dated_by_the_history():
     for claim_id, row in claims._dated().items():
         now = known.get(claim_id)
         assert now is None or (now["low"], now["high"]) != (row["low"], row["high"]) or now == row, claim_id
+
+
+def test_what_nobody_has_recorded_was_not_seen(monkeypatch):
+    """The page that will measure it is there, and so is the band: it counts as fixed before."""
+    monkeypatch.setattr(bands, "_recorded", lambda name: "2026-11-20 10:00:00" if name == "hopper-peers" else "")
+    assert bands._seen("hopper-graphs:fusing", "2026-11-22 20:00:00") == ""
+    assert bands._seen("hopper-peers:over_fa3", "2026-11-22 20:00:00") == "2026-11-20 10:00:00"
+    assert bands._seen("pod-t1:ratio(C1)", "2026-11-22 20:00:00") == "2026-11-22 20:00:00"
 
 
 def test_a_band_counts_as_before_only_with_its_dated_ends():
