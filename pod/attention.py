@@ -25,7 +25,7 @@ Lengths: TypeAlias = "Sequence[int] | torch.Tensor"
 METHODS = dict.fromkeys(sm80.METHODS, sm80) | {"hopper": sm90, "lean": lean}
 CTAS_PER_SM = (2, 4)
 SHAPE = ("kv_lens", "num_q_heads", "num_kv_heads", "head_dim", "page_size", "dtype")  # what a HybridBatch says as well
-OPTIONS = {"policy": "proportional", "ctas_per_sm": "auto", "prefill_splits": "limited", "decode_splits": "auto"}
+OPTIONS = {"policy": "auto", "ctas_per_sm": "auto", "prefill_splits": "limited", "decode_splits": "auto"}
 TAKES = {"hopper": ("invariant",), "lean": ("decode_splits", "invariant")}  # what shapes a method, where it is not all
 FIXED = ("prefill_splits", "decode_splits")  # what an invariant plan has no choice about
 
@@ -40,7 +40,7 @@ def plan(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "cuda",
     method: str = "auto",
-    policy: str = "proportional",
+    policy: str = "auto",
     ctas_per_sm: int | str = "auto",
     prefill_splits: int | str = "limited",
     decode_splits: int | str = "auto",
@@ -59,8 +59,8 @@ def plan(
     method: "auto" is on compute capability 9.0 "hopper", for decodes alone "lean" (which takes the Hopper kernel too,
     unless its cost model knows better), elsewhere "pod". "pod" (SM-aware), "serial", "streams", "cta" and "warp" are
     the paper's; "lean" is stream-K, for decodes only. The rest shapes every method but "hopper", and "lean" by
-    decode_splits alone; anything but the default there makes "auto" choose "pod". policy, for pod: "proportional" (to
-    the work), "50:50", or "integer ratio" (of CTA counts, as the paper's artifact has it). ctas_per_sm: 2, 4 or "auto".
+    decode_splits alone; anything but the default there makes "auto" choose "pod". policy, for pod: "50:50", "proportional"
+    (to the work), "integer ratio" (of CTA counts, as the paper's artifact has it), or "auto". ctas_per_sm: 2, 4 or "auto".
     prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a number.
 
     invariant: a sequence's results do not depend on the others of the batch, to the bit. It costs some speed, since all
@@ -74,7 +74,7 @@ def plan(
     batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rules)
     device = _device(device)
     options = dict(zip(OPTIONS, (policy, ctas_per_sm, prefill_splits, decode_splits), strict=True))
-    _one_of("policy", policy, POLICIES)
+    _one_of("policy", policy, ("auto", *POLICIES))
     _one_of("ctas_per_sm", ctas_per_sm, ("auto", *CTAS_PER_SM))
     _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))
     _count_or("decode_splits", decode_splits, ("auto", "stream-k"))

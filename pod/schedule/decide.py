@@ -33,7 +33,7 @@ LEAN_WARPS, LEAN_CTAS = 4, 2  # of a CTA of csrc/lean/lean.cu; CTAs an SM
 
 
 # ---------------------------------------------------------------- the sm_80 family: csrc/sm80/hybrid.cu
-def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: str = "proportional",
+def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: str = "auto",
            ctas_per_sm: int | str = "auto", prefill_splits: int | str = "limited", decode_splits: int | str = "auto",
            invariant: bool = False, drafts: int = 1, causal: bool = True) -> Schedule:  # fmt: skip
     """For `sms` SMs of a card. The choices as in pod.plan, already checked. invariant: as for hopper; then nothing is
@@ -50,6 +50,7 @@ def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: 
     splits = fixed_parts(tiles.end, FIXED_KEYS[0]) if invariant else cut.splits
     work = prefill.cut(tiles, splits, shape.prefill_keys)
     pieces = warp_pieces(singles, shape, cut.workers, cut.parts)
+    policy = choose.POLICY[cut.ctas_per_sm] if policy == "auto" else policy
     deal = _deal(policy, work, pieces, shape, sms) if method == "pod" else np.zeros(0, np.int32)
     return Schedule(batch, causal, sms, method, shape, work, pieces, cut.ctas_per_sm, deal)
 
