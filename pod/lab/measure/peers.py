@@ -116,7 +116,7 @@ def _one_length(s: Setting) -> int:
     return lengths.pop()
 
 
-def _on_two_streams(prefill: Callable, decode: Callable) -> Callable:
+def on_two_streams(prefill: Callable, decode: Callable) -> Callable:
     """The prefill on the current stream, the decode beside it on another."""
     import torch
 
@@ -197,7 +197,7 @@ def fa2_serial(s: Setting):
 
 
 def fa2_streams(s: Setting):
-    return _on_two_streams(*_fa2_calls(s))
+    return on_two_streams(*_fa2_calls(s))
 
 
 def cudnn_serial(s: Setting):
@@ -286,7 +286,7 @@ def fa3_serial(s: Setting):
 def fa3_streams(s: Setting):
     """The two calls on two streams; FlashAttention-3 takes whole SMs, so they rarely share one."""
     prefill, _, decode = _fa3_calls(s)
-    return _on_two_streams(prefill, decode)
+    return on_two_streams(prefill, decode)
 
 
 def fa3_varlen(s: Setting):

@@ -1,0 +1,143 @@
+"""The paper's FlashAttention-2: decode with tiles of 64 rows, beside torch's, whose tile has 128.
+
+Measured: the 32 chunks of a 16K prompt beside 66 and 67 decodes, then batches of Figure 11, each way's decode and both
+parts, with either tile.
+"""
+
+from __future__ import annotations
+
+from matplotlib import pyplot as plt
+
+from pod.batch import MODELS, HybridBatch
+from pod.data import a_card, hardware, read
+from pod.experiments.hopper import hopper_sweep
+from pod.experiments.hopper.hopper_sweep import geomean
+from pod.experiments.methods.shared import TONES, gain, with_parts
+from pod.experiments.pod import pod_06, pod_11
+from pod.lab.figure import Figure
+from pod.lab.measure import flash2, peers
+from pod.lab.show import style
+
+FIGURE = Figure(
+    id="methods-fa2",
+    title=f"FlashAttention-2 with the paper's decode tile of 64 rows, and with torch's of 128, on {a_card()}",
+    chapter="09",
+    method="64: our tile code on FlashAttention-2's grid, two CTAs an SM, keys cut by FlashDecoding's rule; prefill is "
+    "torch's. Left: Yi-6B, chunks of 512, decodes of 16K. bf16, medians, cold L2, shuffled rounds.",
+    data=("methods-fa2",),
+)
+RECORDING = "methods-fa2"
+KEYS = ("set", "q_heads", "kv_heads", "chunk", "context", "decodes", "decode_context")
+UNITS = ("hybrid",)
+ROUNDS, REPEATS = 3, 9
+SWEPT = 100  # batches of Figure 11, the first that may pass its filter: they are in random order
+PROMPT, SWEEP = "figure 6", "figure 11"
+WAYS = peers.HALVES | {name: peers.FAMILY[name] for name in ("serial", "pod")}
+WAYS |= {"fa2_prefill": peers.fa2_prefill, "fa2_decode": peers.fa2_decode, "fa2_serial": peers.fa2_serial,
+         "fa2_streams": peers.fa2_streams}  # fmt: skip
+WAYS |= {"decode_64": flash2.decode, "serial_64": flash2.serial, "streams_64": flash2.streams}
+WAYS |= {"fi_fa2_serial": peers.fi_fa2_serial}
+
+
+def cases() -> list[dict]:
+    yi = MODELS["yi-6b"].heads()
+    heads = yi["num_q_heads"], yi["num_kv_heads"]
+    rows = [(PROMPT, *heads, pod_06.CHUNK, pod_06.CHUNK * (i + 1), n, pod_06.PROMPT)
+            for n in pod_06.STEPS[0] for i in range(pod_06.PROMPT // pod_06.CHUNK)]  # fmt: skip
+    batches = map(hopper_sweep.batch_of, pod_11.cases()[pod_11.EVEN : pod_11.EVEN + SWEPT])
+    rows += [(SWEEP, b.num_q_heads, b.num_kv_heads, b.q_lens[0], b.kv_lens[0], len(b.q_lens) - 1, b.kv_lens[1])
+             for b in batches]  # fmt: skip
+    return [dict(zip(KEYS, row, strict=True)) for row in dict.fromkeys(rows)]
+
+
+def measure(case: dict) -> dict:
+    heads = (case["q_heads"], case["kv_heads"])
+    batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
+    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0)
+
+
+# ---------------------------------------------------------------- what it shows
+
+TILES = {"fa2_serial": "two calls, 128 rows", "fa2_streams": "two streams, 128 rows", "serial_64": "two calls, 64 rows",
+         "streams_64": "two streams, 64 rows", "pod": "POD"}  # fmt: skip
+LINES = dict(zip(TILES, ("-", ":", "-", ":", "-"), strict=True))
+
+
+def table():
+    """One row a batch: milliseconds of each way, of our parts alone, and the smaller's share."""
+    return with_parts(read("methods-fa2"))
+
+
+def _set(name: str):
+    df = table()
+    return df[df.set == name]
+
+
+def swept():
+    """The batches of Figure 11 that pass its filter."""
+    return hopper_sweep.filtered(_set(SWEEP))
+
+
+def draw(df):
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), dpi=style.DPI, layout="constrained", sharey=True)
+    tones = dict(zip(TILES, ("#22303c", "#22303c", "#e45756", "#e45756", TONES["pod"]), strict=True))
+    for ax, decodes in zip(axes, pod_06.STEPS[0], strict=True):
+        mine = df[(df.set == PROMPT) & (df.decodes == decodes)]
+        for way, name in TILES.items():
+            style.tidy(ax).plot(mine.context // 1024, mine[way], LINES[way], color=tones[way], label=name)
+        ax.set(xlabel="context of the chunk, K tokens")
+        ax.set_title(f"{decodes} decodes", fontsize=10)
+    axes[0].set(ylabel="attention of one layer, ms", ylim=(0, None))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+# ---------------------------------------------------------------- what the paper states, with its tile
+
+
+def _step(way: str):
+    """Rise from a full wave to one request more, %, chunk by chunk."""
+    df = _set(PROMPT)
+    full, more = (df[df.decodes == n].set_index("context")[way] for n in pod_06.STEPS[0])
+    return 100 * (more / full - 1)
+
+
+def decode_step(way: str = "decode_64") -> float:
+    return float(_step(way).median())
+
+
+def total_step_max() -> float:
+    return float(_step("serial_64").max())
+
+
+def streams_gain_max() -> float:
+    df = _set(PROMPT)
+    df = df[df.decodes == pod_06.STEPS[0][1]]
+    return float(gain(df.serial_64, df.streams_64).max())
+
+
+def streams_flat() -> float:
+    return 1 + float(_step("streams_64").mean()) / 100
+
+
+def over_flashinfer() -> float:
+    """Median time of this FlashAttention-2 over FlashInfer's, both serial."""
+    df = swept()
+    return float((df.serial_64 / df.fi_fa2_serial.astype(float)).median())
+
+
+def over_pod(way: str = "serial_64") -> float:
+    """Of two calls with either tile over POD, geometric mean."""
+    df = swept()
+    return geomean(df[way] / df["pod"])
+
+
+def batches() -> int:
+    return len(swept())
+
+
+def share_of_read(way: str = "decode_64") -> float:
+    """DRAM rate of decode in a full wave, % of the peak."""
+    df = _set(PROMPT)
+    df = df[df.decodes == pod_06.STEPS[0][0]]
+    return 100 * float((df.kv_bytes / (1e-3 * df[way]) / hardware().dram_bytes_per_s).median())
