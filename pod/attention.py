@@ -59,10 +59,10 @@ def plan(
     method: "auto" is on compute capability 9.0 "hopper", for decodes alone "lean" (which takes the Hopper kernel too,
     unless its cost model knows better), elsewhere "pod". "pod" (SM-aware), "serial", "streams", "cta" and "warp" are
     the paper's; "lean" is stream-K, for decodes only. The rest shapes every method but "hopper", and "lean" by
-    decode_splits alone; anything but the default there makes "auto" choose "pod". policy, for pod: "50:50", "proportional"
-    (to the work), "integer ratio" (of CTA counts, as the paper's artifact has it) or "auto". ctas_per_sm: 2, 4 or
-    "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits: "auto", "stream-k" or a
-    number.
+    decode_splits alone; anything but the default there makes "auto" choose "pod". policy, for pod: "50:50",
+    "proportional" (to the work), "integer ratio" (of CTA counts, as the paper's artifact has it) or "auto".
+    ctas_per_sm: 2, 4 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits:
+    "auto", "stream-k" or a number.
 
     invariant: a sequence's results do not depend on the others of the batch, to the bit. It costs some speed, since all
     keys are cut at fixed lengths, and the method must be the same: "auto" is "hopper" or, elsewhere, "pod" then.
