@@ -230,6 +230,42 @@ def batched_min() -> float:
     return float(gain(df.fa2_serial, df.fi_fa2_batched).min())
 
 
+LOW = 8192  # tokens; the paper does not say which contexts are low
+
+
+def _low():
+    df = filtered(table())
+    return df[df.context <= LOW].dropna(subset="fi_fa2_batched")
+
+
+def batched_low() -> float:
+    df = _low()
+    return float(gain(df.fa2_serial, df.fi_fa2_batched).median())
+
+
+def low_contexts() -> int:
+    return len(_low())
+
+
+def batched_mean() -> float:
+    df = filtered(table())
+    return float(gain(df.fa2_serial, df.fi_fa2_batched).mean())
+
+
+def _streams():
+    df = filtered(table())
+    return gain(df.serial, df.streams)
+
+
+def streams_lose() -> float:
+    """Share of the batches, %."""
+    return 100 * float((_streams() < 0).mean())
+
+
+def streams_min() -> float:
+    return float(_streams().min())
+
+
 def fa2_over_flashinfer() -> float:
     df = filtered(table())
     return float((df.fa2_serial / df.fi_fa2_serial).median())
