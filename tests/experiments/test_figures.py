@@ -67,7 +67,7 @@ def test_list_prints_one_line_each_and_loads_nothing_heavy():
     lines = done.stdout.splitlines()
     assert done.stderr.strip() == "", "a page imports this at its top; import it inside its functions"
     assert [line.split()[0] for line in lines] == [figure.id for figure in registry.figures()]
-    state = r"done|simulated|(recorded on|composed from) \S+"
+    state = r"done|simulated|(recorded on|composed from) \S+|lacks \S+ of an? \S+"
     assert all(re.match(rf"\S+ +({state}) +\S", line) for line in lines)
 
 
