@@ -23,7 +23,7 @@ Lengths: TypeAlias = "Sequence[int] | torch.Tensor"
 
 # Where each method lives: a module with plan(batch, device, ...) and build_for(batch, device).
 METHODS = dict.fromkeys(sm80.METHODS, sm80) | {"hopper": sm90, "lean": lean}
-CTAS_PER_SM = (2, 4)
+CTAS_PER_SM = (2, 4, 8)
 SHAPE = ("kv_lens", "num_q_heads", "num_kv_heads", "head_dim", "page_size", "dtype")  # what a HybridBatch says as well
 OPTIONS = {"policy": "auto", "ctas_per_sm": "auto", "prefill_splits": "limited", "decode_splits": "auto"}
 TAKES = {"hopper": ("invariant",), "lean": ("decode_splits", "invariant")}  # what shapes a method, where it is not all
@@ -61,7 +61,7 @@ def plan(
     the paper's; "lean" is stream-K, for decodes only. The rest shapes every method but "hopper", and "lean" by
     decode_splits alone; anything but the default there makes "auto" choose "pod". policy, for pod: "50:50",
     "proportional" (to the work), "integer ratio" (of CTA counts, as the paper's artifact has it) or "auto".
-    ctas_per_sm: 2, 4 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits:
+    ctas_per_sm: 2, 4, 8 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits:
     "auto", "stream-k" or a number.
 
     invariant: a sequence's results do not depend on the others of the batch, to the bit. It costs some speed, since all

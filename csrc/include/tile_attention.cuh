@@ -90,7 +90,7 @@ template <class Tile> class TileAttention {
     static constexpr int kChunks = kRowBytes / 16;                 // 16-byte pieces of a row
     static constexpr int kGroups = kKeys / 16 / Tile::kWarps;      // 16-row groups of a panel that one warp fetches
     static constexpr int kWarpRows = kTiles * 16;
-    static constexpr bool kRowsAreTokens = Tile::kWarps > 1;       // of one head; else they are the heads of one token
+    static constexpr bool kRowsAreTokens = Tile::kWarps * kTiles > 1;  // of one head; else heads of one token
     static constexpr bool kLate = kSlots == 3;                     // a step fetches its own V
 
     const Tensors<T>& x;

@@ -5,13 +5,14 @@
 #include "include/launch.cuh"
 #include "include/trace.cuh"
 
-// The paper's tiles. With 2 CTAs an SM: prefill 128 x 64 by four warps; with 4: 64 x 32 by two. Decode: 16 rows by
+// The paper's tiles. With 2 CTAs an SM: prefill 128 x 64 by four warps; with 4: 64 x 32 by two; with 8, for which an
+// A100 has room at head dimension 64 alone: 32 x 16 by one. Decode: 16 rows by
 // one warp, as many side by side in a CTA (virtual CTAs) as it has warps; instead of one stage of 32 keys it has
 // several of 16 in the same 20 KB, so that copies are always under way. Rings get as many slots as fit into the SM's
 // shared memory.
 template <class T, int kHeadDim, int kCtasPerSm> struct Shape {
     static constexpr int kCtas = kCtasPerSm, kD = kHeadDim;
-    static constexpr int kWarps = kCtas == 2 ? 4 : 2, kKeys = kCtas == 2 ? 64 : 32, kVirtual = kWarps;
+    static constexpr int kWarps = 8 / kCtas, kKeys = 16 * kWarps, kVirtual = kWarps;
     static constexpr int kRoom = POD_SMEM_PER_SM / kCtas - 1024;
     using Prefill = Tile<T, kD, kWarps, 2, kKeys, ring_slots(kRoom - kWarps * 32 * kD * 2, kKeys * kD * 2)>;
     // Beside prefill, whose tiles read the same K and V again and again, decode's K and V must not push them out of L2.
@@ -143,7 +144,8 @@ template <class Shape, bool kTrace, class T> void launch_shape(const HybridArgs&
 }
 template <class T, int kD, bool kTrace> void launch_hybrid(const HybridArgs& a, Stream stream) {
     if (a.ctas_per_sm == 2) launch_shape<Shape<T, kD, 2>, kTrace, T>(a, stream);
-    else launch_shape<Shape<T, kD, 4>, kTrace, T>(a, stream);
+    else if (a.ctas_per_sm == 4) launch_shape<Shape<T, kD, 4>, kTrace, T>(a, stream);
+    else launch_shape<Shape<T, kD, 8>, kTrace, T>(a, stream);
 }
 
 // The build adds one line for each kind of tensor it wants: POD_KERNELS(hybrid_bfloat16_128, __nv_bfloat16, 128, false)

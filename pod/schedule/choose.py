@@ -30,7 +30,7 @@ from pod.schedule.work import (
 # reaches ALONE of what a full SM does, or CROWDED where decode has most SMs to itself: then decode takes all of the
 # DRAM rate, and prefill waits for its keys. Decode reaches DECODE_SHARE of that rate.
 MMA_SYNC = {"h100": 0.64, "h200": 0.64}
-PREFILL_SHARE = {2: 0.58, 4: 0.47}
+PREFILL_SHARE = {2: 0.58, 4: 0.47, 8: 0.35}  # the last one is a guess: eight CTAs are never chosen
 ALONE, CROWDED = 0.75, 0.6
 DECODE_SHARE = 0.92
 # Beside prefill decode is handed out in pieces that shrink: each is an even share of what is left for every slot of the
@@ -42,7 +42,7 @@ LONG_PREFILL, SMALL_PART = 0.7, 0.8
 SHORT_PROMPT = 1024
 # Turns put one CTA of each kind on every SM that has two, and are faster than shares of the work on ten of ten batches,
 # by 1 to 6 %. On four, shares of the work are faster on all ten, by 7 to 14 % (methods-policy).
-POLICY = {2: "50:50", 4: "proportional"}
+POLICY = {2: "50:50", 4: "proportional", 8: "proportional"}
 
 
 def seconds(batch: HybridBatch, gpu: GPU, sms: int, ctas_per_sm: int) -> tuple[float, float]:

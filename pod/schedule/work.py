@@ -165,7 +165,8 @@ class Shape:
     virtual: int = 1  # decode pieces side by side, one a warp (virtual CTAs)
 
 
-SHAPES = {2: Shape(128, 64, 16, 16, 4), 4: Shape(64, 32, 16, 16, 2)}  # of csrc/sm80/hybrid.cu, by CTAs an SM
+# Of csrc/sm80/hybrid.cu, by CTAs an SM.
+SHAPES = {2: Shape(128, 64, 16, 16, 4), 4: Shape(64, 32, 16, 16, 2), 8: Shape(32, 16, 16, 16)}
 PERSISTENT = Shape(128, 128, 8, 64)  # of csrc/sm90
 WIDE = Shape(192, 128, 8, 64)  # with a third warpgroup of prefill: at head_dim 64, where there is no decode
 WARPGROUP = 64  # rows of a tile of either that one warpgroup computes

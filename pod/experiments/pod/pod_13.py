@@ -5,8 +5,10 @@ Measured: POD with two and with four CTAs an SM, and as it chooses; whole prompt
 
 from __future__ import annotations
 
+from functools import partial
+
 from pod.batch import MODELS, HybridBatch
-from pod.data import a_card
+from pod.data import Missing, a_card
 from pod.experiments.methods.shared import recorded, with_parts
 from pod.lab.figure import Figure, short
 from pod.lab.measure import peers
@@ -25,6 +27,7 @@ UNITS = ("hybrid",)
 ROUNDS, REPEATS = 5, 15
 CONTEXTS, DECODES = (1024, 2048, 4096, 8192, 16384), (8, 16, 32, 64, 128)
 WAYS = peers.HALVES | {name: peers.FAMILY[name] for name in ("serial", "pod")} | peers.CONFIGURATIONS
+WAYS |= {"pod_8": partial(peers.family, method="pod", ctas_per_sm=8)}
 
 
 def cases() -> list[dict]:
@@ -89,3 +92,20 @@ def four_over_two_long() -> float:
 
 def two_over_four_short() -> float:
     return _mean_ratio(SHORT, "pod_2", "pod_4")
+
+
+def _eight():
+    """Time with eight CTAs an SM over the better of two and four; recorded since it was built."""
+    df = recorded("methods-ctas")
+    if "pod_8" not in df:
+        raise Missing("methods-ctas: has no eight CTAs an SM; `python -m pod measure methods-ctas` makes it")
+    return df.pod_8.astype(float) / df[["pod_2", "pod_4"]].min(axis=1)
+
+
+def eight_worse() -> float:
+    """Share of the batches, %."""
+    return 100 * float((_eight() > 1).mean())
+
+
+def eight_best() -> float:
+    return float(_eight().min())
