@@ -89,8 +89,10 @@ def test_every_token_is_the_one_that_comes_out_without_graphs(name, attention, m
     answer(Engine(model, scheduler.pool, "hopper", follower, graphs=False), scheduler, prompts, OUTPUT, arrivals)
     behind = np.array(follower.behind)
     with capsys.disabled():
-        print(f"\n{attention}, {name}: {(behind == 0).mean():.2%} of {len(behind)} tokens equal, others behind "
-              f"by up to {behind.max():.4f}; {len(engine.whole.made)} sizes, host {host_percent(log):.1f} %")
+        print(
+            f"\n{attention}, {name}: {(behind == 0).mean():.2%} of {len(behind)} tokens equal, others behind "
+            f"by up to {behind.max():.4f}; {len(engine.whole.made)} sizes, host {host_percent(log):.1f} %"
+        )
     assert len(behind) == OUTPUT * len(prompts)
     assert behind.max() < NEAR and (behind == 0).mean() > 0.85
 
