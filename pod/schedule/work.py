@@ -136,6 +136,7 @@ class WorkList:
 COLUMNS = tuple(f.name for f in fields(WorkList))[:14]
 
 
+@cache
 def empty() -> WorkList:
     return WorkList(*(np.zeros(0, int) for _ in COLUMNS))
 
