@@ -6,6 +6,8 @@ from functools import cached_property
 from numbers import Real
 from operator import index
 
+import numpy as np
+
 from pod.hardware import GPU
 from pod.reference import PADDING
 
@@ -40,7 +42,7 @@ class HybridBatch:
             lengths = getattr(self, name)
             if isinstance(lengths, str) or not hasattr(lengths, "__iter__"):
                 raise ValueError(f"{name}: got {lengths!r}, allowed is a sequence of integers")
-            object.__setattr__(self, name, tuple(_positive(n, name, least=0) for n in lengths))
+            object.__setattr__(self, name, _lengths(lengths, name))
         for name in ("num_q_heads", "num_kv_heads", "head_dim"):
             object.__setattr__(self, name, _positive(getattr(self, name), name))
         if self.page_size is not None:
@@ -54,15 +56,15 @@ class HybridBatch:
             raise ValueError(f"kv_lens: got {len(self.kv_lens)} lengths, allowed is {len(self.q_lens)}, one a q_len")
         if not any(self.q_lens):
             raise ValueError(f"q_lens: got {self.q_lens}, allowed is at least one new token")
-        for i, (q_len, kv_len) in enumerate(zip(self.q_lens, self.kv_lens, strict=True)):
-            if kv_len < q_len and (q_len, kv_len) != PADDING:
-                raise ValueError(f"kv_lens: got {kv_len} at {i}, allowed is at least q_lens[{i}] = {q_len}")
+        q_lens, kv_lens = self.lens
+        if (kv_lens < q_lens).any():
+            self._check_seen()
         if self.num_q_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_q_heads: got {self.num_q_heads}, allowed are multiples of num_kv_heads = {self.num_kv_heads}"
             )
-        if (rows := sum(self.q_lens) * self.num_q_heads) >= 1 << 31 or max(self.kv_lens) > LONGEST:
-            raise ValueError(f"kv_lens: got {max(self.kv_lens)} at most and {rows} rows of queries, allowed are "
+        if (rows := int(q_lens.sum()) * self.num_q_heads) >= 1 << 31 or kv_lens.max() > LONGEST:
+            raise ValueError(f"kv_lens: got {kv_lens.max()} at most and {rows} rows of queries, allowed are "
                              f"{LONGEST} and {(1 << 31) - 1}")  # fmt: skip
         if self.head_dim not in HEAD_DIMS:
             raise ValueError(f"head_dim: got {self.head_dim!r}, allowed are {', '.join(map(str, HEAD_DIMS))}")
@@ -71,6 +73,11 @@ class HybridBatch:
             raise ValueError(f"causal: got {self.causal!r}, allowed are True and False")
         if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
             raise ValueError(f"dtype: got {self.dtype!r}, allowed are {', '.join(DTYPE_BYTES)}")
+
+    def _check_seen(self) -> None:
+        for i, (q_len, kv_len) in enumerate(zip(self.q_lens, self.kv_lens, strict=True)):
+            if kv_len < q_len and (q_len, kv_len) != PADDING:
+                raise ValueError(f"kv_lens: got {kv_len} at {i}, allowed is at least q_lens[{i}] = {q_len}")
 
     def _check_rules(self) -> None:
         if self.window is not None:
@@ -109,6 +116,11 @@ class HybridBatch:
     def group(self) -> int:
         """Query heads that share one KV head: 1 is multi-head attention, num_q_heads is multi-query."""
         return self.num_q_heads // self.num_kv_heads
+
+    @cached_property
+    def lens(self) -> tuple[np.ndarray, np.ndarray]:
+        """q_lens and kv_lens, for who reckons with all of them at once."""
+        return np.array(self.q_lens), np.array(self.kv_lens)
 
     @cached_property
     def prefill(self) -> "HybridBatch | None":
@@ -219,6 +231,14 @@ class HybridBatch:
         for row, mine in zip(table, order.split(list(pages)), strict=True):
             row[: len(mine)] = mine
         return table
+
+
+def _lengths(values, name: str) -> tuple[int, ...]:
+    """Lists of plain integers, as all but careless callers bring, are looked at as a whole: every plan is checked."""
+    values = tuple(values)
+    if set(map(type, values)) == {int} and min(values) >= 0:
+        return values
+    return tuple(_positive(n, name, least=0) for n in values)
 
 
 def _positive(value, name: str, least: int = 1) -> int:

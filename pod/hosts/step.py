@@ -23,7 +23,8 @@ class Step:
 
 
 class Kernel:
-    """pod.hybrid_attention by one method. Bound to a step it is a call of each layer: (q, k, v, scale) -> out."""
+    """pod.hybrid_attention by one method. Bound to a step it is a call of each layer: (q, k, v, scale) -> out; with
+    rules of scores (window, softcap, sinks) of each that has the same, and it takes the layer's sinks."""
 
     def __init__(self, method: str = "auto"):
         self.method = method
@@ -31,9 +32,9 @@ class Kernel:
     def build(self, *shape) -> None:
         pod.build(*shape, self.method)
 
-    def bind(self, step: Step, *shape) -> Callable:
-        plan = pod.plan(step.q_lens, step.kv_lens, *shape, self.method)
-        return lambda q, k, v, scale: pod.hybrid_attention(q, k, v, plan, step.table, scale)
+    def bind(self, step: Step, *shape, **rules) -> Callable:
+        plan = pod.plan(step.q_lens, step.kv_lens, *shape, self.method, **rules)
+        return lambda q, k, v, scale, **more: pod.hybrid_attention(q, k, v, plan, step.table, scale, **more)
 
     def can_fix(self, device) -> bool:
         return self.method in ("auto", "hopper") and sm90.available(device)

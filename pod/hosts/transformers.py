@@ -11,7 +11,8 @@ the host's own lists, so nothing waits for the GPU, and a batch is prepared whil
 of a padded number of tokens.
 
 On a CPU "pod" is torch's own attention from the same pages, in any dtype: the reference. On every device a forward pass
-with a mask that is more than causal (padding, for prompts of unequal length in `generate`) goes to transformers' sdpa.
+with a mask that is more than causal (padding, for prompts of unequal length in `generate`; a sliding window that hides
+a key) goes to transformers' sdpa.
 
 transformers has no door for such a guest: its continuous batching goes by names. So seven names in its modules are
 replaced here, and the version has to be the one that was read. Models with another attention notice nothing.
@@ -64,6 +65,9 @@ def _attention(config, device):
 def attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None, cache=None, **more):
     """query [batch, heads, tokens, head_dim] and all that it sees; with a paged cache, one row of all sequences' new
     tokens. Returns [batch, tokens, heads, head_dim]."""
+    hides = attention_mask is None and (more.get("sliding_window") or 0) < key.shape[2]
+    if not (hides or isinstance(cache, Pages)):
+        more["sliding_window"] = None  # it is in the mask: where a window hides a key, sdpa_mask makes one
     _check(module, dropout, more)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if isinstance(cache, Pages):

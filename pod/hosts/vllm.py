@@ -7,11 +7,12 @@ against a stub of that.
 
 One plan an iteration, made in the first layer from the lengths that vLLM keeps on the host. So attention stays outside
 of CUDA graphs, as PIECEWISE means, and speculative decoding is refused: there the host knows an upper bound only.
+On an H100 or H200 layers may have a sliding window, a softcap and sinks; elsewhere they are refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder
@@ -19,6 +20,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from pod.batch import HEAD_DIMS
 from pod.hosts.step import Step, best, shape_of
+from pod.kernels import sm90
 
 CACHES = ("auto", "float16", "bfloat16")  # dtypes of the cache, as vLLM names them
 
@@ -64,6 +66,10 @@ class Backend(AttentionBackend):
     def supports_compute_capability(cls, capability) -> bool:
         return capability.major >= 8
 
+    @classmethod
+    def supports_sink(cls) -> bool:
+        return sm90.available()
+
     @staticmethod
     def use_cascade_attention(*args, **kwargs) -> bool:
         return False
@@ -71,16 +77,18 @@ class Backend(AttentionBackend):
 
 @dataclass
 class Metadata:
-    """One iteration, for all layers of a group; the first of them plans it."""
+    """One iteration, for all layers of a group; the first of those with the same rules of scores plans it."""
 
     step: Step
     tokens: int  # without the padding
     slots: torch.Tensor
-    bound: object = None
+    bound: dict[tuple, object] = field(default_factory=dict)
 
-    def attend(self, q, k, v, scale: float):
-        self.bound = self.bound or best(q.device).bind(self.step, *shape_of(q, k, k.shape[1]))
-        return self.bound(q, k, v, scale)
+    def attend(self, q, k, v, scale: float, rules: dict, **sinks):
+        key = tuple(rules.items())
+        if key not in self.bound:
+            self.bound[key] = best(q.device).bind(self.step, *shape_of(q, k, k.shape[1]), **rules)
+        return self.bound[key](q, k, v, scale, **sinks)
 
 
 class Builder(AttentionMetadataBuilder[Metadata]):
@@ -105,9 +113,12 @@ class Impl(AttentionImpl):
     def __init__(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes=None, sliding_window=None,
                  kv_cache_dtype="auto", logits_soft_cap=None, attn_type="decoder", kv_sharing_target_layer_name=None,
                  sinks=None):  # fmt: skip
-        given = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "sinks": sinks}
-        for name, value in (given | {"logits_soft_cap": logits_soft_cap or None}).items():
+        softcap = logits_soft_cap or None
+        asked = {"sliding_window": sliding_window, "logits_soft_cap": softcap, "sinks": sinks}
+        for name, value in ({"alibi_slopes": alibi_slopes} | ({} if sm90.available() else asked)).items():
             _only(name, value, None)
+        rules = {"window": sliding_window, "softcap": softcap, "sinks": None if sinks is None else True}
+        self.rules, self.sinks = {name: value for name, value in rules.items() if value is not None}, sinks
         _only("attn_type", attn_type, "decoder")
         _only("kv_cache_dtype", kv_cache_dtype, *CACHES)
         _only("head_size", head_size, *HEAD_DIMS)
@@ -126,7 +137,8 @@ class Impl(AttentionImpl):
             for cache, new in zip(caches, (key, value), strict=True):
                 rows = cache.view(-1, *cache.shape[2:])
                 rows.index_copy_(0, attn_metadata.slots[:tokens], new[:tokens])
-        out = attn_metadata.attend(query[:tokens], *caches, self.scale)
+        sinks = {} if self.sinks is None else {"sinks": self.sinks.detach().float()}
+        out = attn_metadata.attend(query[:tokens], *caches, self.scale, self.rules, **sinks)
         output[:tokens].copy_(out.view_as(output[:tokens]))
         return output
 

@@ -16,8 +16,8 @@ class Allowed:
     def __init__(self, b: HybridBatch, device, check_layout=lambda batch, q, k: None):
         self.batch, self.device, self.check_layout, self.seen = b, device, check_layout, None
         self.q_shape, self.heads = (sum(b.q_lens), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
-        self.sequences, self.longest, self.pages = len(b.q_lens), max(b.kv_lens), b.pages
-        self.most_pages = max(self.pages, default=0)
+        self.sequences, self.longest = len(b.q_lens), max(b.kv_lens)
+        self.most_pages = -(-self.longest // b.page_size) if b.page_size else 0
         self.debug = device.type == "cpu" or bool(os.environ.get("POD_DEBUG"))
 
     def check_sinks(self, sinks) -> None:
@@ -46,7 +46,7 @@ class Allowed:
             self._check(q, k, v, table)
             self.seen = layout
         if self.debug and table is not None:
-            _check_pages(table, self.pages, k.shape[0])
+            _check_pages(table, self.batch.pages, k.shape[0])
 
     def _check(self, q, k, v, table) -> None:
         tensors = {"q": q, "k_cache": k, "v_cache": v}

@@ -67,6 +67,9 @@ HOPPER = Family(
     "hopper", bindings="bindings.cpp", kernels="sm90/hybrid.cu", fake=fake(2 * len(ROLES)), kinds=_kinds(), arch="90a"
 )
 
+# Who plans on the device, for a workspace: see workspace.py.
+PLANNER = Family("hopper_plan", "sm90/plan_bindings.cpp", "sm90/plan.cu", lambda kind, *arguments: None)
+
 
 def kind_of(schedule: Schedule, trace: bool = False) -> str:
     """Traced or not, it is the same kernel."""
@@ -169,12 +172,12 @@ def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) ->
 
 
 def build_for(batch: HybridBatch, device) -> None:
-    """All kinds that lengths may ask for, side by side."""
+    """All kinds that lengths may ask for, and who plans for a workspace, side by side."""
     check_device(device)
     rows = {roles.rows for roles in choose.possible_roles(batch.group)} | ({ALONE} if batch.head_dim == 64 else set())
     with ThreadPoolExecutor() as pool:
-        kinds = [_kind_for(batch, n) for n in sorted(rows)]
-        builds = [pool.submit(copy_context().run, build.operator, HOPPER, name, device) for name in kinds]
+        kinds = [(PLANNER, ""), *((HOPPER, _kind_for(batch, n)) for n in sorted(rows))]
+        builds = [pool.submit(copy_context().run, build.operator, *kind, device) for kind in kinds]
     for built in builds:
         built.result()
 

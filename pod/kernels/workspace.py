@@ -19,7 +19,6 @@ from pod.schedule import choose, decide, prefill
 from pod.schedule.decode import MOST_PARTS, alike_for
 from pod.schedule.work import PERSISTENT, Pack, Schedule, empty, sides
 
-PLANNER = build.Family("hopper_plan", "sm90/plan_bindings.cpp", "sm90/plan.cu", lambda kind, *arguments: None)
 CTAS, THREADS = 32, 512
 MOST_SEQUENCES, LONGEST = 4096, 1 << 24  # a key of the order in which tiles are drawn has 12 and 24 bits for them
 MOST_SMEM, OTHER_TABLES = 227 << 10, 17 << 10
@@ -125,7 +124,7 @@ class Workspace(Plan):
         """`batch`: the fullest."""
         self.roles, self.pack, self.limits = roles, pack, limits(batch, sms, roles, pack)
         check_room(self.limits)
-        self._make = build.operator(PLANNER, "", device)
+        self._make = build.operator(sm90.PLANNER, "", device)
         super().__init__(batch, "hopper", device, sm90.KERNEL, self._no_work)
         self.allowed.debug = False  # which pages are used is known on the device alone
         self.operator()

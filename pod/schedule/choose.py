@@ -5,6 +5,7 @@ The constants were measured on an H200; other cards use them too, and are right,
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -239,12 +240,11 @@ MERGE_US, BORDER_US = 5.0, 1.0
 def prefill_pack(side: Side, rows: int) -> Pack:
     """What makes the fewest tiles, each as long as its keys; of those the one with the fewest tokens."""
 
-    def cost(pack: Pack) -> tuple:
-        tiles = -(-side.q_len // pack.tokens) * -(-side.group // pack.heads)
-        keys = side.kv_len if side.window is None else np.minimum(side.kv_len, side.window + pack.tokens)
-        return int((tiles * keys).sum()), pack.tokens
-
-    return min(packs(side.group, rows), key=cost)
+    made = packs(side.group, rows)
+    tokens, heads = np.array(made).T[:, :, None]
+    keys = side.kv_len if side.window is None else np.minimum(side.kv_len, side.window + tokens)
+    cost = (-(-side.q_len // tokens) * -(-side.group // heads) * keys).sum(axis=1)
+    return made[np.lexsort((tokens[:, 0], cost))[0]]
 
 
 class Roles(NamedTuple):
@@ -264,11 +264,15 @@ def possible_roles(group: int) -> list[Roles]:
 def roles(batch: HybridBatch) -> Roles:
     """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill.
     Single tokens alone stay decode while they can, since decode takes any layout of the cache."""
-    q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.seen_lens)
+    q_lens, kv_lens = batch.lens
+    if batch.window is not None:
+        kv_lens = np.minimum(kv_lens, q_lens + batch.window - 1)
     possible = possible_roles(batch.group)
     if max(batch.q_lens) == 1 and len(possible) > 1:
         return possible[0]
-    return min(possible, key=lambda made: _us(batch, q_lens, kv_lens, made) * (1 if made.tokens else IN_DOUBT))
+    few = [int((q_lens <= made.tokens).sum()) for made in possible]
+    differ = [made for i, made in enumerate(possible) if few[i] not in few[:i]]
+    return min(differ, key=lambda made: _us(batch, q_lens, kv_lens, made) * (1 if made.tokens else IN_DOUBT))
 
 
 def _us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:
@@ -338,6 +342,7 @@ class Ticks(NamedTuple):
         return 0 < (10 * blocks << FRACTION) < tiles * self.tile * self.sms
 
 
+@cache
 def ticks(head_dim: int, sms: int) -> Ticks:
     scale = 10 * (1 << FRACTION) / BLOCK_US[head_dim]
     return Ticks(round(tile_us(head_dim) / sms * scale), round(kv_us(head_dim, 1, PREFILL_BYTES) * scale), sms)

@@ -142,28 +142,29 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     chunks, singles = sides(batch, roles.tokens)
     shape = replace(PERSISTENT, decode_rows=roles.rows)
     ranges = hopper_pieces(singles, sms, batch.head_dim, weights, parts, roles.rows, invariant)
-    ticks, tiles = choose.ticks(batch.head_dim, sms), int(ranges.blocks(shape.decode_keys).sum())
-    work = empty()
+    ticks, tiles = choose.ticks(batch.head_dim, sms), decode.tiles(singles, shape)
+    work, blocks = empty(), 0
     if len(chunks.seq):
         beside = ticks.beside(tiles, int(chunks.seen.sum()) * batch.num_kv_heads)
         alone = not len(singles.seq) and batch.head_dim == 64 and not (invariant or pack)
         rest = (sms, batch.head_dim, causal, splits, pack, beside, invariant)
         made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in ((shape, WIDE) if alone else (shape,))]
-        _, pack, work, shape = min(made, key=lambda m: m[0])
-    yields = ticks.decode_is_last(int(work.blocks(shape.prefill_keys).sum()), tiles) if yields is None else yields
+        _, blocks, pack, work, shape = min(made, key=lambda m: m[0])
+    yields = ticks.decode_is_last(blocks, tiles) if yields is None else yields
     return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields, pack=pack or WHOLE)
 
 
 def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: bool, splits: int | None,
-                    pack: Pack | None, beside: int, invariant: bool) -> tuple[float, Pack, WorkList]:  # fmt: skip
-    """Also about how long they take."""
+                    pack: Pack | None, beside: int, invariant: bool) -> tuple[float, int, Pack, WorkList]:  # fmt: skip
+    """Also about how long they take, and how many blocks they read."""
     keys, rows = shape.prefill_keys, shape.prefill_rows
     pack = pack or (prefill.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
     tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
     blocks = tiles.blocks(keys)
     fixed = -(-blocks // FIXED[0]) if invariant else splits
     parts, time = choose.prefill_parts(blocks, sms, beside, fixed)
-    return time * (choose.WIDE_COST if shape == WIDE else 1.0), pack, prefill.cut(tiles, parts, keys)
+    time *= choose.WIDE_COST if shape == WIDE else 1.0
+    return time, int(blocks.sum()), pack, prefill.cut(tiles, parts, keys)
 
 
 def hopper_pieces(side: Side, sms: int, head_dim: int, weights=None, parts: int | None = None,

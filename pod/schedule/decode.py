@@ -13,7 +13,7 @@ from math import gcd
 
 import numpy as np
 
-from pod.schedule.work import Side, WorkList, empty, number_parts, passes
+from pod.schedule.work import Shape, Side, WorkList, empty, number_parts, pass_count, passes
 
 MOST_PARTS = 128  # of one tile
 
@@ -47,6 +47,11 @@ def _blocks(side: Side, keys: int) -> tuple[np.ndarray, np.ndarray]:
     return np.maximum(1, -(-side.kv_len // keys) - skipped), skipped
 
 
+def tiles(side: Side, shape: Shape) -> int:
+    """Blocks that all requests read, in all passes."""
+    return int(_blocks(side, shape.decode_keys)[0].sum()) * pass_count(side, shape.decode_rows)
+
+
 def _columns(side: Side, request: np.ndarray, made: tuple, of: np.ndarray) -> tuple[np.ndarray, ...]:
     """token to kv_len of a work list: of each row its request, and which of the passes."""
     heads, kv_len = (column[of] for column in made), side.kv_len[request]
@@ -73,8 +78,12 @@ def weighted_cuts(blocks: np.ndarray, weights: np.ndarray, pad: int = 0) -> np.n
         at = shares * padded[-1] // shares[-1]
     unit = np.minimum(np.searchsorted(padded, at), len(blocks) - 1)
     left = np.clip(padded[unit] - at, 0, blocks[unit])  # of the unit, behind the cut
-    cuts = np.unique(ends[unit] - left)
+    cuts = _distinct(ends[unit] - left)
     return cuts[cuts > 0]
+
+
+def _distinct(ascending: np.ndarray) -> np.ndarray:
+    return ascending[np.append(True, ascending[1:] != ascending[:-1])]
 
 
 def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
@@ -91,7 +100,7 @@ def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
 def segments(blocks: np.ndarray, cuts: np.ndarray) -> tuple[np.ndarray, ...]:
     """Units of `blocks` blocks, end to end, cut at `cuts`: each segment's range, unit, first and end block."""
     ends = np.cumsum(blocks)
-    borders = np.unique(np.concatenate([[0], ends, cuts]))
+    borders = _distinct(np.sort(np.concatenate([[0], ends, cuts]), kind="stable"))
     unit = np.searchsorted(ends, borders[:-1], side="right")
     start = (ends - blocks)[unit]
     return np.searchsorted(cuts, borders[:-1], side="right"), unit, borders[:-1] - start, borders[1:] - start
@@ -112,24 +121,30 @@ def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, he
         return empty()
     # The line: requests, and in each its passes, `alike` at a time.
     head = passes(side, heads)
-    first = np.arange(0, len(head[0]), alike)
-    request, first = np.repeat(np.arange(len(side.seq)), len(first)), np.tile(first, len(side.seq))
-    blocks, skipped = (x[request] for x in _blocks(side, block))
+    each, (line, skipped) = len(head[0]) // alike, _blocks(side, block)
+    blocks = np.repeat(line, each)
     cuts = cut(blocks)
     at, unit, begin, end = segments(blocks, cuts)
     parts = np.bincount(unit)
     _, part, partial, group, partials, groups = number_parts(parts)
+    request, p = unit // each, parts[unit]
+    of = (unit - request * each) * alike  # the first of its passes
+    kv_len, tokens, before = side.kv_len[request], side.q_len[request], skipped[request]
+    keys = (np.minimum((before + x) * block, kv_len) for x in (begin, end))
+    columns = np.array([side.token[request], tokens, of, of, of, side.seq[request], kv_len - tokens, kv_len, *keys,
+                        part, p, partial * alike, group * alike])  # fmt: skip
 
     # Every segment once for each of the passes that are cut alike: piece at * alike + i has those of the i-th.
     starts = np.searchsorted(at, np.arange(len(cuts) + 1))
-    pieces = (alike * starts[:-1, None] + np.diff(starts)[:, None] * np.arange(alike)).ravel()
-    row = np.arange(len(unit))[:, None] - starts[at][:, None] + pieces.reshape(-1, alike)[at]
-    order = np.empty(row.size, int)
-    order[row.ravel()] = np.arange(row.size)
-    s, i = np.divmod(order, alike)
-    u = unit[s]
-    r, of, p = request[u], first[u] + i, parts[u]
-    keys = tuple(np.minimum((skipped[u] + x[s]) * block, side.kv_len[r]) for x in (begin, end))
-    numbers = (part[s], p, partial[s] * alike + i * p, group[s] * alike + i)
-    columns = _columns(side, r, head, of)
-    return WorkList(*columns, *keys, *numbers, np.append(pieces, len(order)), partials * alike, groups * alike)
+    sizes = np.diff(starts)
+    pieces = (alike * starts[:-1, None] + sizes[:, None] * np.arange(alike)).ravel()
+    behind = np.repeat(np.repeat(starts[:-1], alike) - pieces, np.repeat(sizes, alike))
+    i = np.repeat(np.tile(np.arange(alike), len(cuts)), np.repeat(sizes, alike))
+    columns = columns.take(np.arange(len(i)) + behind, axis=1)
+    _, _, first, heads, kv_head, *_, parts, partial, group = columns
+    of = first + i
+    for column, of_pass in zip((first, heads, kv_head), head, strict=True):
+        column[:] = of_pass.take(of)
+    partial += i * parts
+    group += i
+    return WorkList(*columns, np.append(pieces, len(i)), partials * alike, groups * alike)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import gcd
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ class Tiles(NamedTuple):
         return Tiles(*(column[order] for column in self))
 
 
+@cache
 def packs(group: int, rows: int) -> list[Pack]:
     """Those that may be best: few heads fill warpgroups, many pad the least where tokens are few."""
     made = [by_tokens(heads, rows) for heads in {gcd(group, 8), *_shares(group)} if heads <= WARPGROUP]
@@ -81,11 +83,13 @@ def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
     """Longest first, so that the last to be drawn are short. But a sequence whose K and V have no room in L2 comes as a
     whole, some of its KV heads at a time that do have room: DRAM is decode's. Such sequences come first, they are the
     longest."""
-    together = np.clip(L2_SHARE // (np.maximum(made.kv_len, 1) * head_dim * 4), 1, side.kv_heads)
-    whole = together == side.kv_heads
-    sequence = [np.where(whole, 0, column) for column in (made.kv_head // together, made.seq, -made.kv_len)]
-    blocks = made.blocks(block)
-    return made.in_order(np.lexsort((made.head, made.seq, -blocks, *sequence, whole)))
+    order = [made.head, made.seq, -made.blocks(block)]
+    room = L2_SHARE // (head_dim * 4)  # tokens of a KV head
+    if int(side.kv_len.max()) * side.kv_heads > room:
+        together = np.clip(room // np.maximum(made.kv_len, 1), 1, side.kv_heads)
+        whole = together == side.kv_heads
+        order += [np.where(whole, 0, column) for column in (made.kv_head // together, made.seq, -made.kv_len)] + [whole]
+    return made.in_order(np.lexsort(order))
 
 
 # ---------------------------------------------------------------- in how many parts

@@ -6,6 +6,7 @@ All lengths are in tokens, of queries and of keys. What a kernel wants in other 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ def first_seen(pos: np.ndarray, window: int | None) -> np.ndarray:
 
 def sides(batch: HybridBatch, tokens: int = 1) -> tuple[Side, Side]:
     """Prefill and decode: sequences with more than so many new tokens, and those with as many or fewer."""
-    q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
+    q_lens, kv_lens = batch.lens
     token, heads = np.cumsum(q_lens) - q_lens, (batch.num_q_heads, batch.num_kv_heads, batch.window)
     which = (np.flatnonzero(q_lens > tokens), np.flatnonzero((q_lens <= tokens) & (q_lens > 0)))
     return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
@@ -71,8 +72,13 @@ def by_token(side: Side, causal: bool) -> Side:
 
 def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First query head, number of heads, and KV head of each pass: several over one that more share than `heads`."""
-    group = side.q_heads // side.kv_heads
-    kv_head, first = np.meshgrid(np.arange(side.kv_heads), np.arange(0, group, heads), indexing="ij")
+    return _passes(side.q_heads, side.kv_heads, heads)
+
+
+@cache
+def _passes(q_heads: int, kv_heads: int, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    group = q_heads // kv_heads
+    kv_head, first = np.meshgrid(np.arange(kv_heads), np.arange(0, group, heads), indexing="ij")
     kv_head, first = kv_head.ravel(), first.ravel()
     return kv_head * group + first, np.minimum(heads, group - first), kv_head
 
@@ -130,6 +136,7 @@ class WorkList:
 COLUMNS = tuple(f.name for f in fields(WorkList))[:14]
 
 
+@cache
 def empty() -> WorkList:
     return WorkList(*(np.zeros(0, int) for _ in COLUMNS))
 
@@ -138,11 +145,12 @@ def number_parts(parts: np.ndarray) -> tuple[np.ndarray, ...]:
     """For tiles in so many `parts`, of each part: its tile, its number, its group's first partial result, its group;
     and all partial results and groups."""
     tile = np.repeat(np.arange(len(parts)), parts)
-    part = np.arange(len(tile)) - np.repeat(np.cumsum(parts) - parts, parts)
+    part = np.arange(len(tile)) - (parts.cumsum() - parts)[tile]
     split = parts > 1
     kept = parts * split
-    partial, group = np.cumsum(kept) - kept, np.cumsum(split) - split
-    return tile, part, partial[tile], group[tile], int(kept.sum()), int(split.sum())
+    partials, groups = kept.cumsum(), split.cumsum()
+    total = (int(partials[-1]), int(groups[-1])) if len(parts) else (0, 0)
+    return tile, part, (partials - kept)[tile], (groups - split)[tile], *total
 
 
 # ---------------------------------------------------------------- the tiles of the kernels, as their sources have them

@@ -375,7 +375,7 @@ def layer(**more):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"sliding_window": 4096}, "sliding_window: got 4096, allowed with attention 'pod' is None"),
+        ({"sliding_window": 2}, "sliding_window: got 2, allowed with attention 'pod' is None"),
         ({"softcap": 50.0}, "softcap: got 50.0, allowed with attention 'pod' is None"),
         ({"s_aux": torch.zeros(4)}, r"s_aux: got shape \(4,\), allowed with attention 'pod' is None"),
         ({"is_causal": False}, "is_causal: got False, allowed with attention 'pod' is True"),
@@ -386,6 +386,18 @@ def test_what_a_layer_may_not_ask(asked, words):
     assert layer()[0].shape == (1, 3, 4, 64)
     with pytest.raises(ValueError, match=words):
         layer(**asked)
+
+
+def test_a_sliding_window_is_in_the_mask_where_it_hides_a_key():
+    """Prompts and answers both shorter and longer than the window; each by itself, as everybody does it."""
+    model = {"make": ("MistralConfig", "MistralForCausalLM"), "sliding_window": 12}
+    windowed, unseen = alone(tiny("sdpa", **model)), alone(tiny("sdpa", **model | {"sliding_window": None}))
+    assert alone(tiny("pod", **model)) == windowed != unseen
+    assert layer(sliding_window=3)[0].shape == (1, 3, 4, 64)
+    with pytest.raises(ValueError, match="softcap: got 50.0, allowed with attention 'pod' is None"):
+        alone(tiny("pod", make=("Gemma2Config", "Gemma2ForCausalLM")))
+    with pytest.raises(ValueError, match="s_aux: got shape .*, allowed with attention 'pod' is None"):
+        alone(tiny("pod", make=("GptOssConfig", "GptOssForCausalLM"), num_local_experts=2, num_experts_per_tok=1))
 
 
 def test_another_version_is_named():

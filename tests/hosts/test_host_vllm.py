@@ -128,8 +128,8 @@ def impl(host, **more):
     return host.Backend.get_impl_cls()(**(given | more))
 
 
-def attended(host, padded=0):
-    """Two layers of one iteration: what they gave, and what they should have given."""
+def attended(host, padded=0, layers=({}, {})):
+    """Layers of one iteration: what they gave, and what those that ask for nothing should have given."""
     q, k, v, table = BATCH.tensors()
     k, v = k.nan_to_num(), v.nan_to_num()
     made = builder(host).build(0, common(table, padded))
@@ -141,7 +141,7 @@ def attended(host, padded=0):
         cache[side].flatten(0, 1)[new] = 7  # they have to be written anew
     rows = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, 3 * padded))
     given = (rows, *(torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 3 * padded)) for x in fresh), cache, made)
-    outs = [impl(host).forward(None, *given, output=torch.full_like(rows, 5)) for _ in range(2)]
+    outs = [impl(host, **asked).forward(None, *given, output=torch.full_like(rows, 5)) for asked in layers]
     wanted, _ = hybrid_attention(q, k, v, BATCH.q_lens, BATCH.kv_lens, table, scale=SCALE)
     return outs, wanted, made
 
@@ -164,6 +164,42 @@ def test_the_kernel_is_planned_once_for_all_layers(host, monkeypatch):
     assert len(plans) == 1 and made.step.q_lens.tolist() == list(BATCH.q_lens)
     for out in outs:
         np.testing.assert_allclose(out[: len(wanted)].double().numpy(), wanted, atol=4e-3)
+
+
+class Ruled:
+    """Whoever computes windows, softcaps and sinks; `bound` are the rules of the plans that were made."""
+
+    def __init__(self):
+        self.bound = []
+
+    def bind(self, step, *shape, **rules):
+        self.bound.append(rules)
+        rules = {name: value for name, value in rules.items() if name != "sinks"}
+
+        def attend(q, k, v, scale, sinks=None):
+            more = rules if sinks is None else rules | {"sinks": sinks}
+            out, _ = hybrid_attention(q, k, v, step.q_lens, step.kv_lens, step.table, scale=scale, **more)
+            return torch.from_numpy(out).half()
+
+        return attend
+
+
+def test_what_layers_ask_of_their_scores_is_passed_on_where_a_kernel_has_it(host, monkeypatch):
+    """Layers of one group may differ; those that ask for the same share a plan."""
+    attention, sinks = Ruled(), torch.linspace(-2, 4, 4, dtype=torch.bfloat16)
+    monkeypatch.setattr(host.sm90, "available", lambda device="cuda": True)
+    monkeypatch.setattr(host, "best", lambda device: attention)
+    asked = ({"sliding_window": 12}, {}, {"logits_soft_cap": 3.0, "sinks": sinks}, {"sliding_window": 12})
+    monkeypatch.setattr(attention, "build", lambda *shape: None, raising=False)
+    outs, _, _ = attended(host, layers=asked)
+    assert attention.bound == [{"window": 12}, {}, {"softcap": 3.0, "sinks": True}]
+    assert host.Backend.supports_sink()
+    q, k, v, table = BATCH.tensors()
+    lens = (BATCH.q_lens, BATCH.kv_lens, table)
+    given = ({"window": 12}, {}, {"softcap": 3.0, "sinks": sinks.float()}, {"window": 12})
+    for out, rules in zip(outs, given, strict=True):
+        want, _ = hybrid_attention(q, k.nan_to_num(), v.nan_to_num(), *lens, scale=SCALE, **rules)
+        np.testing.assert_allclose(out.double().numpy(), want, atol=4e-3)
 
 
 def test_it_is_found_under_the_free_name(host):

@@ -16,6 +16,7 @@ from pod import attention, kernels
 from pod.batch import HybridBatch
 from pod.kernels import build, launch, lean, sm80, sm90
 from pod.kernels.allowed import Allowed
+from pod.kernels.workspace import Workspace
 from pod.reference import hybrid_attention as reference
 
 torch = pytest.importorskip("torch")
@@ -255,6 +256,9 @@ def test_all_that_auto_may_choose_is_built_ahead(hopper, monkeypatch):
     pod.build(32, 8, 128, 16)
     for q_lens, kv_len in (((1,), 500), ((1,) * 64, 500), ((1,) * 64, 60000), ((300, 1, 1), 4000), ((300,), 300)):
         pod.plan(q_lens, [kv_len] * len(q_lens), 32, 8, 128, 16).operator()
+    if hopper:
+        monkeypatch.setattr(Workspace, "_place", lambda self: SimpleNamespace(schedule=self._no_work(True)))
+        pod.workspace(512, 64, 4000, 32, 8, 128, 16)
     assert used and used <= asked
 
 
