@@ -97,7 +97,8 @@ class Captured:
 
 
 class Whole:
-    """The captured iterations of an engine, each made when first needed."""
+    """The captured iterations of an engine, each made when first needed. Where several processes share the layers, all
+    get the same steps, so they capture the same sizes in the same order, as the sums among them must be."""
 
     def __init__(self, model, cache, attention: Backend):
         self.model, self.cache, self.attention = model, cache, attention
@@ -151,6 +152,5 @@ class Whole:
 
 
 def possible(attention: Backend, model) -> bool:
-    """Whether launches may be the same for all lengths, where they run. Several GPUs meet in every layer, which nobody
-    has tried inside a graph."""
-    return model.device.type == "cuda" and model.group.size == 1 and attention.can_fix(model.device)
+    """Whether launches may be the same for all lengths, where they run."""
+    return model.device.type == "cuda" and attention.can_fix(model.device)

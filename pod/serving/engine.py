@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
+import numpy as np
+
 from pod.serving.backends import backend
 from pod.serving.blocks import PagedPool
 from pod.serving.captured import Whole, possible
@@ -26,6 +28,7 @@ from pod.serving.step import HEADER, Arrays, Step, pack, predicting
 
 GRAPH_ROWS = (1, 2, 4, *range(8, 64, 8), *range(64, 257, 16))  # decode batches are padded to the next of these
 WHOLE, PIECES = "whole", "pieces"
+GO, WARM = 0, -1  # in place of a step's sequences: other processes go home, or capture graphs
 
 
 def greedy(logits, requests: Sequence[Request]):
@@ -72,7 +75,8 @@ class Engine:
     `texts` holds all tokens of each request, prompt first. `stop` are the tokens that end an answer early. `marks` has,
     for every iteration, when the host had planned it and when it had launched everything and began to wait. `graphs`
     are of whole iterations (WHOLE) where the GPU plans by itself, elsewhere of the pieces between the attentions of
-    decodes alone (PIECES); None uses them on a GPU, False nowhere.
+    decodes alone (PIECES); None uses them on a GPU, False nowhere. Several GPUs, which meet in every layer, have whole
+    iterations only where WHOLE says so.
     """
 
     owners = staticmethod(predicting)  # whose is each row of the logits
@@ -98,7 +102,7 @@ class Engine:
         self._swap(batch)
         self.tables.sweep()
         step = pack(batch, self.texts, self.tables, self.pool.block_size)
-        self._broadcast(step)
+        self._tell(step.flat)
         logits = self.run(step)
         requests = self.owners(batch)
         tokens = self.sample(logits, requests).tolist()  # the one copy to the host, and the one wait
@@ -143,7 +147,11 @@ class Engine:
 
     def warm(self, rows: int, tokens: int = 0) -> None:
         """Capture the graphs of up to `rows` decodes, and whole iterations of up to `tokens`, now, so that no measured
-        iteration has to."""
+        iteration has to: every process, since they meet in what is captured."""
+        self._tell(np.array([WARM, rows, tokens, *[0] * (HEADER - 3)], np.int32))
+        self._warm(rows, tokens)
+
+    def _warm(self, rows: int, tokens: int) -> None:
         import torch
 
         with torch.inference_mode():
@@ -157,10 +165,9 @@ class Engine:
             raise ValueError(f"graphs: got {wanted!r}, allowed are True, False, None, {WHOLE!r} and {PIECES!r}")
         able = possible(self.attention, self.model)
         if wanted == WHOLE and not able:
-            raise ValueError(f"graphs: got {WHOLE!r}, allowed without one GPU of compute capability 9.0 and a kernel "
-                             f"for it are {PIECES!r}, True and False")  # fmt: skip
-        whole = able and wanted in (True, WHOLE)
-        if whole:
+            raise ValueError(f"graphs: got {WHOLE!r}, allowed without compute capability 9.0 and a kernel for "
+                             f"it are {PIECES!r}, True and False")  # fmt: skip
+        if able and (wanted == WHOLE or wanted is True and self.model.group.size == 1):
             return Whole(self.model, self.cache, self.attention), None
         return None, Graphs(self) if wanted else None
 
@@ -195,14 +202,13 @@ class Engine:
             raise error
         return made
 
-    def _broadcast(self, step: Step | None) -> None:
-        """Tell the other processes what comes next; None sends them home."""
-        group = self.model.group
-        if group.size > 1:
+    def _tell(self, flat: np.ndarray) -> None:
+        """What the other processes do next: a step, or what its first number says."""
+        if self.model.group.size > 1:
             import torch
             import torch.distributed as dist
 
-            flat = torch.zeros(HEADER, dtype=torch.int32) if step is None else torch.from_numpy(step.flat)
+            flat = torch.from_numpy(flat)
             dist.broadcast(torch.tensor([len(flat)]).to(self.model.device), 0)
             dist.broadcast(flat.to(self.model.device), 0)
 
@@ -216,12 +222,16 @@ class Engine:
             dist.broadcast(size, 0)
             flat = torch.zeros(int(size), dtype=torch.int32, device=self.model.device)
             dist.broadcast(flat, 0)
-            if not flat[0]:
+            flat = flat.cpu().numpy()
+            if flat[0] == GO:
                 return
-            self.run(Step.view(flat.cpu().numpy()))
+            if flat[0] == WARM:
+                self._warm(*flat[1:3].tolist())
+            else:
+                self.run(Step.view(flat))
 
     def close(self) -> None:
-        self._broadcast(None)
+        self._tell(np.full(HEADER, GO, np.int32))
 
 
 class Meter:

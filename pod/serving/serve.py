@@ -54,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
         service, file = start(args, device, dtype)
         name = args.name or file.path.stem
         host, port = listening.getsockname()[:2]
-        pool = service.scheduler.pool
+        pool, server = service.scheduler.pool, _server(service, file, name, args.grace)
         print(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1 · {name} on {device}: {pool.num_blocks} pages "
               f"of {pool.block_size} tokens, {service.longest} tokens a request, {args.batch} requests at once",
               flush=True)  # fmt: skip
-        _serve(service, file, name, listening, args.grace)
+        server.run(sockets=[listening])
     return 1 if service.failure else 0
 
 
@@ -147,12 +147,14 @@ def _is_number(path: Path) -> bool:
     return path.is_file() and path.read_text().strip().isdigit()
 
 
-def _serve(service, file, name: str, listening: socket.socket, grace: int) -> None:
+def _server(service, file, name: str, grace: int):
+    """Told to end, it does so, and well: also before it listens."""
     import uvicorn
 
     from pod.serving.http import app
 
     config = uvicorn.Config(app(service, file, name), log_level="warning", timeout_graceful_shutdown=grace)
+    server = uvicorn.Server(config)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at its end, which is a good one
-        signal.signal(number, lambda *_: None)
-    uvicorn.Server(config).run(sockets=[listening])
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    return server

@@ -373,6 +373,27 @@ def test_told_to_end_it_answers_who_is_here_and_ends_well(file):
         process.kill()
 
 
+TOLD_AT_ONCE = """
+import signal, sys
+from pod.__main__ import main
+from pod.serving import serve
+
+def say(*words, **more):
+    print(*words, **more)
+    signal.raise_signal(signal.SIGTERM)
+
+serve.print = say
+sys.exit(main(["serve", sys.argv[1], "--port", "0", "--device", "cpu"]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as Unix has them")
+def test_told_to_end_before_it_listens_it_ends_well(file):
+    ran = subprocess.run([sys.executable, "-c", TOLD_AT_ONCE, str(file.path)], capture_output=True, text=True,
+                         timeout=120)  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("http://127.0.0.1:")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
