@@ -174,7 +174,7 @@ def first_prefills(run: str = "prop2"):
 def _covered(rows, start: float, end: float) -> float:
     """Of the time from start to end, how much some row covers."""
     covered, now = 0.0, start
-    for r in rows.sort_values("start").itertuples():
+    for r in rows.sort_values("start", kind="stable").itertuples():
         covered += max(0.0, min(r.end, end) - max(r.start, now))
         now = max(now, min(r.end, end))
     return covered
