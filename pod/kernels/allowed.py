@@ -97,6 +97,21 @@ class Allowed:
                              f"{(self.sequences, self.most_pages)}")  # fmt: skip
 
 
+def scale_of(name: str, scale, plan):
+    """float32 [Hkv] on the plan's device: as it is, or made of one number for all heads, or of none, which is 1."""
+    import torch
+
+    heads = plan.batch.num_kv_heads
+    if scale is None or isinstance(scale, (int, float)) and not isinstance(scale, bool):
+        return torch.full((heads,), 1.0 if scale is None else scale, device=plan.device)
+    if not isinstance(scale, torch.Tensor) or scale.numel() not in (1, heads) or scale.dim() > 1:
+        got = tuple(scale.shape) if isinstance(scale, torch.Tensor) else type(scale).__name__
+        raise ValueError(f"{name}: got {got}, allowed are a number and float32 [{heads}], one a KV head")
+    if scale.dtype != torch.float32 or scale.device != plan.device:
+        raise ValueError(f"{name}: got {scale.dtype} on {scale.device}, allowed is float32 on {plan.device}")
+    return scale.expand(heads).contiguous()
+
+
 def check_out(out, q) -> None:
     if getattr(out, "shape", None) != q.shape or out.dtype != q.dtype or out.device != q.device:
         got = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
@@ -119,13 +134,14 @@ def _check_is_tensor(name: str, x) -> None:
 
 
 def _check_tensor(name: str, x, batch: HybridBatch, device) -> None:
-    if str(x.dtype) != f"torch.{batch.dtype}":
-        raise ValueError(f"{name}: got dtype {x.dtype}, allowed by the plan is torch.{batch.dtype}")
+    dtype = batch.dtype if name == "q" else batch.kv_dtype or batch.dtype
+    if str(x.dtype) != f"torch.{dtype}":
+        raise ValueError(f"{name}: got dtype {x.dtype}, allowed by the plan is torch.{dtype}")
     if x.device != device:
         raise ValueError(f"{name}: got device {x.device}, allowed by the plan is {device}")
     if x.stride(-1) != 1:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed is a dense last dimension")
-    if any(step % 8 for step in _steps(x)) or x.data_ptr() % 16:
+    if any(step * x.element_size() % 16 for step in _steps(x)) or x.data_ptr() % 16:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed are rows that start at multiples of 16 bytes")
 
 

@@ -261,11 +261,21 @@ def possible_roles(group: int) -> list[Roles]:
     return [Roles(rows, rows // heads) for rows in DECODE_ROWS if rows >= heads] + [Roles(DECODE_ROWS[0], 0)]
 
 
+def width(batch: HybridBatch) -> int:
+    """head_dim, counted in 16 bits: what a tile of keys weighs."""
+    return batch.head_dim * batch.kv_width // 2
+
+
 def roles(batch: HybridBatch) -> Roles:
     """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill.
     Single tokens alone stay decode while they can, since decode takes any layout of the cache."""
     q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.seen_lens)
     possible = possible_roles(batch.group)
+    if batch.kv_dtype:
+        possible = [made for made in possible if made.tokens >= max(batch.q_lens)]
+        if not possible:
+            raise ValueError(f"q_lens: got {max(batch.q_lens)} tokens of {batch.group} heads, allowed with kv_dtype "
+                             f"{batch.kv_dtype!r} are as many as decode packs, {max(DECODE_ROWS)} rows")  # fmt: skip
     if max(batch.q_lens) == 1 and len(possible) > 1:
         return possible[0]
     return min(possible, key=lambda made: _us(batch, q_lens, kv_lens, made) * (1 if made.tokens else IN_DOUBT))

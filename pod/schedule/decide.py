@@ -141,7 +141,7 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
     chunks, singles = sides(batch, roles.tokens)
     shape = replace(PERSISTENT, decode_rows=roles.rows)
-    ranges = hopper_pieces(singles, sms, batch.head_dim, weights, parts, roles.rows, invariant)
+    ranges = hopper_pieces(singles, sms, choose.width(batch), weights, parts, roles.rows, invariant)
     ticks, tiles = choose.ticks(batch.head_dim, sms), int(ranges.blocks(shape.decode_keys).sum())
     work = empty()
     if len(chunks.seq):
