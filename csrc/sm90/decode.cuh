@@ -335,6 +335,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     using Fragment = float[4 * kOctets];
     using Words = uint32_t[2][4];          // of 8 bits: this thread's share of 64 x 64, read
     using Operand = uint32_t[16];          // and widened: A of four products
+    static constexpr bool kShort = kBits == 8 && kRows > 8;  // of registers: the scores are ready before P V begins
     const Params& p;
     const Scales& scales;
     const smem_addr base;
@@ -414,6 +415,9 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         ptx::touch(s);
         ptx::touch(s2);
         if constexpr (kBits == 16) free(k);
+        if constexpr (kShort) sum_scores();
+    }
+    DEV void sum_scores() {
 #pragma unroll
         for (int i = 0; i < 4 * kOctets; i++) s[i] += s2[i];
     }
@@ -501,7 +505,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         Operand values;
         read_values(words, base + v.stage() * S::kGranule, b);
         if (b == kBlocks - 1) free_tile(v);
-        if (kBlocks == 2) ptx::wgmma_wait<(kRows > 8 ? 0 : 1)>();
+        if (kBlocks == 2) ptx::wgmma_wait<(kShort ? 0 : 1)>();
         widen_values(values, words);
         ptx::wgmma_fence();
         const uint64_t weights = ptx::desc_plain(probs(of), 128, kTokens * 16);
@@ -548,6 +552,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     // First with the maximum as it is; only if some score is over it by more than the slack is the maximum raised and P
     // made again. One barrier either way shows P to the tensor cores. `seen`: keys of this tile that all rows see.
     template <bool kBesidePv> DEV void probabilities(int tile, int seen) {
+        if constexpr (!kShort) sum_scores();
         if constexpr (kRules & kSoftcap) {
 #pragma unroll
             for (int i = 0; i < 4 * kOctets; i++) s[i] = tanh_of(s[i] * p.rules.cap_log2);
@@ -596,7 +601,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         for (; left > 0; left--) {
             seen -= kTokens;
             issue_qk(q);  // the next scores go first, their softmax runs under P V
-            if constexpr (kBits == 8 && kRows > 8) {  // registers are short
+            if constexpr (kShort) {
                 await_scores<0>();
                 issue_pv(left);
             } else {

@@ -101,15 +101,16 @@ def scale_of(name: str, scale, plan):
     """float32 [Hkv] on the plan's device: as it is, or made of one number for all heads, or of none, which is 1."""
     import torch
 
-    heads = plan.batch.num_kv_heads
-    if scale is None or isinstance(scale, (int, float)) and not isinstance(scale, bool):
-        return torch.full((heads,), 1.0 if scale is None else scale, device=plan.device)
-    if not isinstance(scale, torch.Tensor) or scale.numel() not in (1, heads) or scale.dim() > 1:
-        got = tuple(scale.shape) if isinstance(scale, torch.Tensor) else type(scale).__name__
-        raise ValueError(f"{name}: got {got}, allowed are a number and float32 [{heads}], one a KV head")
-    if scale.dtype != torch.float32 or scale.device != plan.device:
-        raise ValueError(f"{name}: got {scale.dtype} on {scale.device}, allowed is float32 on {plan.device}")
-    return scale.expand(heads).contiguous()
+    heads, kind = plan.batch.num_kv_heads, type(scale)
+    if kind in (int, float) and 0 < scale < 1e30 or scale is None:
+        return torch.full((heads,), 1.0 if scale is None else scale, dtype=torch.float32, device=plan.device)
+    got = repr(scale)
+    if isinstance(scale, torch.Tensor):
+        if scale.dtype == torch.float32 and scale.device == plan.device and tuple(scale.shape) in ((), (1,), (heads,)):
+            return scale.expand(heads).contiguous()
+        got = f"{scale.dtype} of shape {tuple(scale.shape)} on {scale.device}"
+    raise ValueError(f"{name}: got {got}, allowed are numbers above 0 and float32 [{heads}], one a KV head, on "
+                     f"{plan.device}")  # fmt: skip
 
 
 def check_out(out, q) -> None:
