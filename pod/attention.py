@@ -72,7 +72,7 @@ def plan(
     a model whose layers differ needs a plan for each kind). softcap: a score s becomes softcap x tanh(s / softcap)
     (Gemma 2). sinks: every query head has one more score, without a value (gpt-oss): hybrid_attention takes them.
 
-    kv_dtype, for hopper: of the caches, if not dtype; float8_e4m3fn, for decodes and short drafts without these rules.
+    kv_dtype, for hopper: of the caches, if not dtype; float8_e4m3fn, without these rules.
     """
     rest = {"window": window, "softcap": softcap, "sinks": sinks, "kv_dtype": kv_dtype}
     batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rest)

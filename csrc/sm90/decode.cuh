@@ -330,7 +330,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
 template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     using S = Smem<D, kRows, kBits>;
     using Panel = Place<S::kGranules>;
-    using M = std::conditional_t<kBits == 8, __half, T>;  // what the tensor cores multiply
+    using M = Multiplied<T, kBits>;
     static constexpr int kPanels = S::kPanels, kBlocks = D / 64, kOctets = kRows / 8;
     using Fragment = float[4 * kOctets];
     using Words = uint32_t[2][4];          // of 8 bits: this thread's share of 64 x 64, read
@@ -348,9 +348,6 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     State<T, D, kRows, kRules, kBits> state;
     Fragment s, s2;                        // the scores are the sum of both
     int open = 0;                          // the tile has a key out of the last row's window, if all rows see more
-    float scale = 0.f;                     // of the scores, in base 2, where it is not the same for all heads
-
-    DEV float scale_log2() const { return kBits == 8 ? scale : p.scale_log2; }
 
     // All panels of a tile are waited for before the first wgmma: a wait between them would make ptxas insert arrives.
     DEV Panel take() {
@@ -429,11 +426,10 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     }
 
     // ------------------------------------------------------------ 8 bits: widened on the way to registers
-    static DEV smem_addr swizzle(smem_addr at) { return at ^ (at >> 3 & (S::kRow - 16)); }
     // Columns 64 half .. of this warp's 16 keys. Of 16 columns a thread gets 4 (lane % 4) .. + 3 of a key, not the four
     // that a fragment has: the queries are brought into the same order.
     DEV void read_keys(Words& x, smem_addr tile, int half) {
-        const smem_addr row = swizzle(tile + (warp * 16 + lane % 16) * S::kRow + lane / 16 * 16);
+        const smem_addr row = swizzle<S::kRow>(tile + (warp * 16 + lane % 16) * S::kRow + lane / 16 * 16);
 #pragma unroll
         for (int i = 0; i < 2; i++) ptx::ldmatrix_x4(x[i], row ^ (half * 64 + i * 32));
     }
@@ -447,7 +443,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     // This warp's 16 columns of block b, transposed: a word has two columns, side by side, of two keys. A row of the
     // fragment wants one column of both, so that rows g and g + 8 become columns 2g and 2g + 1.
     DEV void read_values(Words& x, smem_addr tile, int b) {
-        const smem_addr row = swizzle(tile + lane * S::kRow + b * 64 + warp * 16);
+        const smem_addr row = swizzle<S::kRow>(tile + lane * S::kRow + b * 64 + warp * 16);
 #pragma unroll
         for (int i = 0; i < 2; i++) ptx::ldmatrix_x4_trans(x[i], row + i * 32 * S::kRow);
     }
@@ -456,22 +452,17 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         for (int i = 0; i < 8; i++)
             ptx::widen(ptx::even_bytes_first(x[i / 4][i % 4]), a[2 * i], a[2 * i + 1]);
     }
-    // Queries as halves, in the order of the columns of `widen_keys`. What is too large for a half becomes its largest.
+    // Queries as halves, in the order of the columns of `widen_keys`.
     DEV void order(smem_addr q) {
         const int i = warp * 32 + lane;
         if (i < kRows * D / 16) {
-            const smem_addr even = q + i * 32 ^ (q + i * 32 >> 3 & 0x70), odd = even ^ 16;
+            const smem_addr even = swizzle<128>(q + i * 32), odd = even ^ 16;
             const uint4 x = ptx::ld_shared_16(even), y = ptx::ld_shared_16(odd);
-            ptx::st_shared_16(even, make_uint4(halves(x.x), halves(x.z), halves(y.x), halves(y.z)));
-            ptx::st_shared_16(odd, make_uint4(halves(x.y), halves(x.w), halves(y.y), halves(y.w)));
+            ptx::st_shared_16(even, make_uint4(halves<T>(x.x), halves<T>(x.z), halves<T>(y.x), halves<T>(y.z)));
+            ptx::st_shared_16(odd, make_uint4(halves<T>(x.y), halves<T>(x.w), halves<T>(y.y), halves<T>(y.w)));
         }
         ptx::fence_proxy_async();
         meet();
-    }
-    static DEV uint32_t halves(uint32_t x) {
-        constexpr float kMost = 65504.f;
-        const float2 y = ptx::unpack2<T>(x);
-        return ptx::pack2<M>(fminf(fmaxf(y.x, -kMost), kMost), fminf(fmaxf(y.y, -kMost), kMost));
     }
     DEV void free_tile(Panel tile) {
         ptx::converged();
@@ -516,24 +507,24 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     }
 
     // P of a tile from its scores, and where the tensor cores read it: octets of rows, key by key. Row n at 2(n % 8).
-    DEV void make(Fragment& e, smem_addr dst) {
+    DEV void make(Fragment& e, smem_addr dst, float scale_log2) {
 #pragma unroll
         for (int j = 0; j < kOctets; j++) {
             const int f = 4 * j;
 #pragma unroll
-            for (int i = 0; i < 4; i++) e[f + i] = ptx::ex2(fmaf(s[f + i], scale_log2(), -state.m[2 * j + (i & 1)]));
+            for (int i = 0; i < 4; i++) e[f + i] = ptx::ex2(fmaf(s[f + i], scale_log2, -state.m[2 * j + (i & 1)]));
             ptx::st_shared_4(dst + j * kTokens * 16, ptx::pack2<M>(e[f], e[f + 1]));
             ptx::st_shared_4(dst + j * kTokens * 16 + 128, ptx::pack2<M>(e[f + 2], e[f + 3]));
         }
         ptx::fence_proxy_async();
     }
     // By how much some new score is over the maximum of its row.
-    DEV float above() const {
+    DEV float above(float scale_log2) const {
         float most = kMinusInf;
 #pragma unroll
         for (int i = 0; i < 2 * kOctets; i++) {
             const int f = state.first(i);
-            most = fmaxf(most, fmaf(fmaxf(s[f], s[f + 2]), scale_log2(), -state.m[i]));
+            most = fmaxf(most, fmaf(fmaxf(s[f], s[f + 2]), scale_log2, -state.m[i]));
         }
         return most;
     }
@@ -551,7 +542,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     }
     // First with the maximum as it is; only if some score is over it by more than the slack is the maximum raised and P
     // made again. One barrier either way shows P to the tensor cores. `seen`: keys of this tile that all rows see.
-    template <bool kBesidePv> DEV void probabilities(int tile, int seen) {
+    template <bool kBesidePv> DEV void probabilities(int tile, int seen, float scale_log2) {
         if constexpr (!kShort) sum_scores();
         if constexpr (kRules & kSoftcap) {
 #pragma unroll
@@ -559,13 +550,13 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         }
         if (seen < kTokens || (kRules & kWindow && seen > open)) mask(seen);
         const smem_addr dst = probs(tile) + key * 16 + (lane & 3) * 4;
-        const float over = above();
+        const float over = above(scale_log2);
         Fragment e;
-        make(e, dst);
+        make(e, dst, scale_log2);
         if (kBesidePv) await_output();
         if (any_of_all(over > kSlack)) {
-            state.raise(s, scale_log2(), c.exchange, warp, lane);
-            make(e, dst);
+            state.raise(s, scale_log2, c.exchange, warp, lane);
+            make(e, dst, scale_log2);
             meet();
         }
 #pragma unroll
@@ -590,13 +581,11 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         int seen = w.kv_len - w.begin * kTokens - (p.causal ? w.tokens - 1 : 0);  // keys from here on that all rows see
         if constexpr (kRules & kWindow) open = p.rules.window - (w.tokens - 1);
         clear(w);
-        if constexpr (kBits == 8) {
-            scale = p.scale_log2 * __ldg(scales.k + w.head);
-            order(q);
-        }
+        const float scale_log2 = kBits == 8 ? p.scale_log2 * __ldg(scales.k + w.head) : p.scale_log2;
+        if constexpr (kBits == 8) order(q);
         issue_qk(q);
         await_scores<0>();
-        probabilities<false>(left, seen);
+        probabilities<false>(left, seen, scale_log2);
 #pragma unroll 1
         for (; left > 0; left--) {
             seen -= kTokens;
@@ -608,7 +597,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
                 issue_pv(left);
                 await_scores<1>();
             }
-            probabilities<true>(left - 1, seen);
+            probabilities<true>(left - 1, seen, scale_log2);
         }
         const int tail = w.kv_len - (w.end - 1) * kTokens;  // keys of the last tile, or more
         if (tail < kTokens) clear_tail(tail);

@@ -23,7 +23,7 @@ template <> constexpr Registers kRegisters<16, 8> = {24, 192, 104};
 
 template <int D, int kRows, int kBits> struct Layout {
     static constexpr int kGroups = kRows ? 2 : 3;  // prefill warpgroups
-    using Prefill = prefill::Control<kGroups>;
+    using Prefill = prefill::Control<kGroups, kBits>;
     using DecodeSmem = decode::Smem<D, kRows ? kRows : 8, kBits>;
     using Decode = decode::Control<D, kRows ? kRows : 8, kBits>;
     static constexpr uint32_t kDecode = prefill::Smem<D, 0, kGroups>::kBytes;
@@ -50,7 +50,7 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace,
          const __grid_constant__ Scales scales) {
     using L = Layout<D, kRows, kBits>;
-    constexpr int kOwnPage = kBits == 16 ? kPage : 0;  // of prefill, which has no work beside 8 bits
+    constexpr int kOwnPage = kBits == 16 ? kPage : 0;  // of prefill's tiles: of 8 bits those that are widened
     constexpr Registers kOf = kRegisters<kRows, kBits>;
     static_assert((kOf.producer + 2 * kOf.prefill + kOf.decode) * 128 == 65536, "all of an SM's");
     const smem_addr base = ptx::smem_u32(ptx::dynamic_smem<uint8_t>());
@@ -71,16 +71,22 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     if (warp < 4) {
         ptx::setmaxnreg_dec<kOf.producer>();
         stamp(trace, warp, 0);
-        if (warp == 0) prefill::Producer<D, kOwnPage, L::kGroups>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
+        if (warp == 0)
+            prefill::Producer<D, kPage, L::kGroups, kBits>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
         if constexpr (kRows != 0)
             if (warp == 1)
                 decode::Producer<D, kRows, kPage, kBits>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}
                     .run();
+        if constexpr (kBits == 8) {
+            prefill::Widener<D, L::kGroups> widener{base, pc, ptx::lane_id()};
+            if (warp == 2) widener.template run<false>();
+            if (warp == 3) widener.template run<true>();
+        }
         stamp(trace, warp, 1);
     } else if (warp < 4 + 4 * L::kGroups) {
         ptx::setmaxnreg_inc<kOf.prefill>();
         stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D, kOwnPage, L::kGroups, kRules>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4,
+        prefill::consume<T, D, kOwnPage, L::kGroups, kRules>(pp, scales, base, pc, dc.done, warp / 4 - 1, warp - 4,
                                                              ptx::lane_id());
         stamp(trace, 1 + warp / 4, 1);
     } else if constexpr (kRows != 0) {
@@ -188,7 +194,7 @@ template <int kPage, int kBits> static Maps maps_of(const HybridArgs& a) {
     Maps m = {};
     const auto prefill_map = [&](CUtensorMap* map, const void* data) {
         if (kBits == 16 && kPage) return grouped_map(map, a, data, kPage);
-        return kv_map(map, a, data, prefill::kKeys);
+        return kv_map(map, a, data, kPage ? kPage : prefill::kKeys);
     };
     const auto decode_map = [&](CUtensorMap* map, const void* data) {
         return kv_map(map, a, data, kPage ? kPage : decode::kTokens);
@@ -232,11 +238,7 @@ template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<u
 
 template <typename T, int D, int kRows, int kPage, int kRules, int kBits = 16>
 static void launch_kernel(const HybridArgs& a, Stream stream) {
-    const bool has_prefill = a.prefill_works > a.sms;  // more than the empty ones
-    if (has_prefill && kBits == 8)
-        throw std::runtime_error("k_cache: got 8 bits, allowed beside prefill are 16: its wgmma reads K and V from "
-                                 "shared memory, as they are");
-    if (kPage && has_prefill && !can_group(a))
+    if (kBits == 16 && kPage && a.prefill_works > a.sms && !can_group(a))  // more than the empty ones
         throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128, 256, ... tokens");
     const size_t rows = size_t(a.tokens) * a.num_q_heads;
     const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * D, "out");

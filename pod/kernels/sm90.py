@@ -189,7 +189,7 @@ def build_for(batch: HybridBatch, device) -> None:
     """All kinds that lengths may ask for, side by side."""
     check_device(device)
     rows = {roles.rows for roles in choose.possible_roles(batch.group)}
-    if batch.head_dim == 64 and not batch.kv_dtype:
+    if choose.takes_wide(batch):
         rows.add(ALONE)
     with ThreadPoolExecutor() as pool:
         family, kinds = _kernel(batch).family, [_kind_for(batch, n) for n in sorted(rows)]

@@ -146,7 +146,7 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     work = empty()
     if len(chunks.seq):
         beside = ticks.beside(tiles, int(chunks.seen.sum()) * batch.num_kv_heads)
-        alone = not len(singles.seq) and batch.head_dim == 64 and not (invariant or pack)
+        alone = not len(singles.seq) and choose.takes_wide(batch) and not (invariant or pack)
         rest = (sms, batch.head_dim, causal, splits, pack, beside, invariant)
         made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in ((shape, WIDE) if alone else (shape,))]
         _, pack, work, shape = min(made, key=lambda m: m[0])
