@@ -119,7 +119,7 @@ inline void need_proxy_fence(const Thread& t, const Cell& c, const char* does, c
     fault(does + span.text() + " that " + who(t, c.write) + " wrote at " + c.write.at.text() +
           " with no fence.proxy.async between", t.at, &t);
 }
-// The swizzle of rows of 128 bytes: bits 4-6 of an address are XORed with bits 7-9; of 64 bytes: bits 4-5 with bits 7-8.
+// The swizzle of rows of 128 bytes: bits 4-6 of an address are XORed with bits 7-9; of 64: bits 4-5 with bits 7-8.
 inline uint32_t swizzle(uint32_t address, int row_bytes = 128) { return address ^ (address >> 3 & (row_bytes - 16)); }
 
 // ---------------------------------------------------------------- TMA

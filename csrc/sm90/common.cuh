@@ -135,8 +135,8 @@ template <int kPage> DEV Source find(const KvLayout& kv, PageWindow& window, int
     return {kAny ? window.first : row & ((1 << shift) - 1), window.id, page & 31};
 }
 
-// Of what K and V of 8 bits, e4m3, stand for, one of each KV head. K's goes into the scale of the scores and V's into
-// the results, so that elements are only widened on their way to the tensor cores, and exactly.
+// What 1 in K and V of 8 bits, e4m3, stands for, of each KV head. K's goes into the scale of the scores and V's into the
+// results, so that elements are only widened on their way to the tensor cores, and exactly.
 struct Scales {
     gptr<const float> k, v;
 };

@@ -16,12 +16,13 @@ DEV void meet(AT_ONLY) {
 DEV bool any_of_all(bool mine AT) { return ptx::named_barrier_any(kBarrier, kThreads, mine PASS_AT); }
 
 // Shared memory: the ring, as deep as there is room beside prefill, since it holds what is on its way from DRAM; then Q
-// tiles and two P tiles. With 16 rows a second Q tile would cost the ring a granule. The ring's unit is a swizzled panel:
-// 64 tokens of 64 columns, of 8 bits those of all columns.
+// tiles and two P tiles. With 16 rows a second Q tile would cost the ring a granule. The ring's unit is a swizzled
+// panel: 64 tokens of 64 columns, of 8 bits those of all columns.
 template <int D, int kRows, int kBits> struct Smem {
-    static constexpr int kColumns = kBits == 16 ? 64 : D, kPanels = D / kColumns, kQTiles = D == 128 && kRows > 8 ? 1 : 2;
+    static constexpr int kColumns = kBits == 16 ? 64 : D, kPanels = D / kColumns;
     static constexpr uint32_t kRow = kColumns * kBits / 8, kGranule = kTokens * kRow;
     static constexpr int kGranules = (D == 64 ? 16 : 7) * kTokens * 128 / kGranule;
+    static constexpr int kQTiles = D == 128 && kRows > 8 ? 1 : 2;
     static constexpr uint32_t kQPanel = kRows * 128, kQBytes = kRows * D * 2, kPBytes = kTokens * kRows * 2;
     static_assert(2 * kPBytes >= 32 * 4 * sizeof(float4), "m and l of an octet of 32 parts");
     static constexpr uint32_t kQ = kGranules * kGranule, kP = kQ + kQTiles * kQBytes, kBytes = kP + 2 * kPBytes;
@@ -152,8 +153,8 @@ template <int D, int kRows, int kPage, int kBits> struct Producer {
 
 // ---------------------------------------------------------------- consumer: one warpgroup
 // O^T of the warpgroup: o[b][4j + ..] = columns 64b + 16 warp + lane/4 (+8) of rows 8j + 2(lane%4) (+1); m and l[2j +
-// ..] of the same rows. l is this thread's share (its own keys) until `total` adds the others. Of 8 bits the columns are
-// 64b + 16 warp + 2(lane/4) (+1): see `widen_values`.
+// ..] of the same rows. l is this thread's share (its own keys) until `total` adds the others. Of 8 bits the columns
+// are 64b + 16 warp + 2(lane/4) (+1): see `widen_values`.
 template <typename T, int D, int kRows, int kRules, int kBits> struct State {
     static constexpr int kOctets = kRows / 8;
     float o[D / 64][4 * kOctets], m[2 * kOctets], l[2 * kOctets];

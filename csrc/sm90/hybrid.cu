@@ -113,8 +113,8 @@ typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void
                              const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// A tensor as boxes whose inner dimension is 128 B, swizzled: 64 columns of 2 bytes, or of 1 byte a whole row, which may
-// be 64 B.
+// A tensor as boxes whose inner dimension is 128 B, swizzled: 64 columns of 2 bytes, or of 1 byte a whole row, which
+// may be 64 B.
 static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, const cuuint64_t* dims,
                      const cuuint64_t* strides, const cuuint32_t* box, int bytes = 2) {
     static EncodeFn encode = [] {

@@ -441,7 +441,8 @@ template <int kBit> DEV void exchange(uint32_t& low, uint32_t& high, int lane) {
     low = upper ? got : low;
     high = upper ? high : got;
 }
-// Divide by the row sums, times what 1 in V stands for, and store: a 4x4 word transpose inside each quad turns 4-byte pieces into 16-byte stores.
+// Divide by the row sums, times what 1 in V stands for, and store: a 4x4 word transpose inside each quad turns 4-byte
+// pieces into 16-byte stores.
 template <typename T, int D, int kRules>
 DEV void epilogue(const Params& p, const Work& w, float scale_log2, float one, float (&o)[D / 2], float (&m)[2],
                   float (&l)[2], int group, int row, int lane) {
