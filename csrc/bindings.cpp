@@ -77,7 +77,8 @@ std::tuple<Tensor, Tensor, Tensor> attend(const Tensor& q, const Tensor& k, cons
                                           const std::optional<Tensor>& table, const Tensor& lists,
                                           const Tensor& counters, const Tensor& partials, at::IntArrayRef header,
                                           double scale, double softcap, const std::optional<Tensor>& sinks, bool lse,
-                                          bool trace, const std::optional<Tensor>& into) {
+                                          bool trace, const std::optional<Tensor>& into,
+                                          const std::optional<Tensor>& k_scale, const std::optional<Tensor>& v_scale) {
     const Guard guard(q.device());
     HybridArgs a = arguments(q, k, v, table, lists, counters, partials, header, scale, softcap, sinks);
     if (kStrideBits == 32) check_32_bits(a);
@@ -90,6 +91,8 @@ std::tuple<Tensor, Tensor, Tensor> attend(const Tensor& q, const Tensor& k, cons
     a.out_size = written.numel();
     a.lse = lse ? sums.mutable_data_ptr<float>() : nullptr;
     a.trace = trace ? rows.mutable_data_ptr<int64_t>() : nullptr;
+    a.k_scale = k_scale ? k_scale->const_data_ptr<float>() : nullptr;
+    a.v_scale = v_scale ? v_scale->const_data_ptr<float>() : nullptr;
     on_sms(a.sms, [&] { run_method(kLaunch, a, q.device()); });
     return {out, sums, rows};
 }
@@ -103,6 +106,7 @@ std::tuple<Tensor, Tensor, Tensor> attend(const Tensor& q, const Tensor& k, cons
     TORCH_LIBRARY_FRAGMENT(pod, m) {                                                                                   \
         define(m, #NAME "(Tensor q, Tensor k, Tensor v, Tensor? table, Tensor lists, Tensor(a!) counters, "            \
                   "Tensor(b!) partials, int[] header, float scale, float softcap, Tensor? sinks, bool lse, "           \
-                  "bool trace, Tensor(c!)? into=None) -> (Tensor, Tensor, Tensor)");                                   \
+                  "bool trace, Tensor(c!)? into=None, Tensor? k_scale=None, Tensor? v_scale=None) -> "                 \
+                  "(Tensor, Tensor, Tensor)");                                                                         \
     }                                                                                                                  \
     TORCH_LIBRARY_IMPL(pod, POD_DEVICE, m) { m.impl(#NAME, &attend<launch_##NAME, TRACE_FIELDS, STRIDE_BITS>); }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pod.batch import LONGEST, HybridBatch
 from pod.kernels import compiled, lean, sm80, sm90
-from pod.kernels.allowed import check_out
+from pod.kernels.allowed import check_out, scale_of
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
@@ -48,6 +48,7 @@ def plan(
     window: int | None = None,
     softcap: float | None = None,
     sinks: bool = False,
+    kv_dtype: str | torch.dtype | None = None,
 ) -> Plan:
     """Decide who computes what, for sequences that bring q_lens tokens and then hold kv_lens, the new ones included.
 
@@ -70,9 +71,11 @@ def plan(
     What a layer asks of its scores, for hopper. window: a token sees so many keys, its own the last of them (Mistral;
     a model whose layers differ needs a plan for each kind). softcap: a score s becomes softcap x tanh(s / softcap)
     (Gemma 2). sinks: every query head has one more score, without a value (gpt-oss): hybrid_attention takes them.
+
+    kv_dtype, for hopper: of the caches, if not dtype; float8_e4m3fn, without these rules.
     """
-    rules = {"window": window, "softcap": softcap, "sinks": sinks}
-    batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rules)
+    rest = {"window": window, "softcap": softcap, "sinks": sinks, "kv_dtype": kv_dtype}
+    batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rest)
     device = _device(device)
     options = dict(zip(OPTIONS, (policy, ctas_per_sm, prefill_splits, decode_splits), strict=True))
     _one_of("policy", policy, ("auto", *POLICIES))
@@ -112,11 +115,12 @@ def build(
     window: int | None = None,
     softcap: float | None = None,
     sinks: bool = False,
+    kv_dtype: str | torch.dtype | None = None,
 ) -> None:
     """Build, or find built, all that pod.plan may choose for these shapes where nothing but the method is named: once,
     before serving, so that no request waits for a compiler."""
-    rules = {"window": window, "softcap": softcap, "sinks": sinks}
-    batch = _batch([1], [1], num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rules)
+    rest = {"window": window, "softcap": softcap, "sinks": sinks, "kv_dtype": kv_dtype}
+    batch = _batch([1], [1], num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rest)
     device, chunk = _device(device), replace(batch, q_lens=(2,), kv_lens=(2,))
     with ahead():
         for method in {_choose(method, b, device, False) for b in (batch, chunk)}:
@@ -170,6 +174,8 @@ def hybrid_attention(
     trace: bool = False,
     out: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    k_scale: float | torch.Tensor | None = None,
+    v_scale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Attention of a hybrid batch: q [sum of q_lens, Hq, D] -> out, the same shape, dense. It has no gradient.
 
@@ -181,7 +187,8 @@ def hybrid_attention(
     also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64 [CTAs, 8]
     (TRACE_FIELDS of its kernel's module). out: a dense tensor like q to write into. sinks: float32 [Hq], where the plan
     has them; the log-sum-exp counts them. Pages that lie before all windows may be others' by now; what a sequence's
-    own first page holds before its window must be finite.
+    own first page holds before its window must be finite. k_scale, v_scale: what 1 in a cache of 8 bits stands for, a
+    number or float32 [Hkv]; 1 unless given. Queries then become halves: what exceeds 65504 counts as that.
 
     Runs on the current stream, without host sync once this mask has run: on a GPU the pages that block_table names are
     only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
@@ -194,6 +201,8 @@ def hybrid_attention(
     if not isinstance(plan, Plan):
         raise ValueError(f"plan: got {type(plan).__name__}, allowed is what pod.plan returns")
     if compiled.is_compiling():
+        if plan.batch.kv_dtype:
+            raise ValueError(f"kv_dtype: got {plan.batch.kv_dtype!r}, allowed inside torch.compile is None")
         return compiled.attention(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out,
                                   sinks)  # fmt: skip
     plan.allowed.check(q, k_cache, v_cache, block_table)
@@ -210,7 +219,13 @@ def hybrid_attention(
             raise ValueError(f"{name}: got {flag!r}, allowed are True and False")
     if out is not None:
         check_out(out, q)
-    return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out, sinks)
+    scales = ()
+    if plan.batch.kv_dtype:
+        scales = scale_of("k_scale", k_scale, plan), scale_of("v_scale", v_scale, plan)
+    elif k_scale is not None or v_scale is not None:
+        name, value = ("k_scale", k_scale) if k_scale is not None else ("v_scale", v_scale)
+        raise ValueError(f"{name}: got {value!r}, allowed by the plan is None, as it has no kv_dtype")
+    return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out, sinks, scales)
 
 
 # ---------------------------------------------------------------- checks
@@ -227,17 +242,19 @@ def _causal(causal, batch: HybridBatch) -> bool:
     raise ValueError(f"causal: got {causal!r}, allowed are True, False and None (as the plan's batch says)")
 
 
-def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rules) -> HybridBatch:
+def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rest) -> HybridBatch:
     if isinstance(q_lens, HybridBatch):
-        rest = dict(zip(SHAPE, (kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype), strict=True))
-        for name, value in (rest | rules).items():
+        named = dict(zip(SHAPE, (kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype), strict=True))
+        for name, value in (named | rest).items():
             if value is not None and value is not False:
                 raise ValueError(f"{name}: got {value!r} beside a HybridBatch, allowed is what the batch says")
         batch = q_lens
     else:
         lens = (_lengths(q_lens, "q_lens"), _lengths(kv_lens, "kv_lens"))
+        if rest.get("kv_dtype") is not None:
+            rest["kv_dtype"] = _dtype(rest["kv_dtype"])
         shape = {"page_size": page_size, "dtype": _dtype(dtype)}
-        batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, **shape, **rules)
+        batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, **shape, **rest)
     _check_batch(batch)
     return batch
 
@@ -251,6 +268,8 @@ def _check_batch(batch: HybridBatch) -> None:
     page_size = batch.page_size
     if page_size is not None and (page_size % 8 or page_size > LONGEST):
         raise ValueError(f"page_size: got {page_size}, allowed are multiples of 8, and None (contiguous)")
+    if batch.kv_dtype and (rules := sm90.rules_of(batch)):
+        raise ValueError(f"kv_dtype: got {batch.kv_dtype!r} beside {rules[0]}, allowed is None, as dtype")
 
 
 def _choose(method, batch: HybridBatch, device, named: bool) -> str:

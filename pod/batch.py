@@ -14,6 +14,7 @@ from pod.reference import PADDING
 HEAD_DIMS = (64, 128)
 LONGEST = 1 << 30  # tokens of a sequence: the kernels count them in 32 bits
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+KV_BYTES = {"float8_e4m3fn": 1}  # what keys and values may have where queries have 16 bits
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class HybridBatch:
     window: int | None = None  # a token sees so many keys, its own the last of them
     softcap: float | None = None  # a score s becomes softcap x tanh(s / softcap)
     sinks: bool = False  # every query head has one more score, without a value
+    kv_dtype: str | None = None  # of keys and values, where it is not dtype
 
     def __post_init__(self):
         for name in ("q_lens", "kv_lens"):
@@ -73,6 +75,8 @@ class HybridBatch:
             raise ValueError(f"causal: got {self.causal!r}, allowed are True and False")
         if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
             raise ValueError(f"dtype: got {self.dtype!r}, allowed are {', '.join(DTYPE_BYTES)}")
+        if self.kv_dtype is not None and self.kv_dtype not in KV_BYTES:
+            raise ValueError(f"kv_dtype: got {self.kv_dtype!r}, allowed are {', '.join(KV_BYTES)} and None (as dtype)")
 
     def _check_seen(self) -> None:
         for i, (q_len, kv_len) in enumerate(zip(self.q_lens, self.kv_lens, strict=True)):
@@ -179,7 +183,12 @@ class HybridBatch:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the keys and values that are seen, of all sequences, each counted once."""
-        return 2 * sum(self.seen_lens) * self.num_kv_heads * self.head_dim * DTYPE_BYTES[self.dtype]
+        return 2 * sum(self.seen_lens) * self.num_kv_heads * self.head_dim * self.kv_width
+
+    @property
+    def kv_width(self) -> int:
+        """Bytes of a number in K and V."""
+        return KV_BYTES[self.kv_dtype] if self.kv_dtype else DTYPE_BYTES[self.dtype]
 
     @property
     def bytes(self) -> int:
@@ -219,6 +228,8 @@ class HybridBatch:
                 place = (block_table[i].long()[token // self.page_size], token % self.page_size)
             for cache in caches:
                 cache[place] = torch.randn(kv_len, *heads, generator=random, device=device, dtype=dtype)
+        if self.kv_dtype:
+            caches = [cache.to(getattr(torch, self.kv_dtype)) for cache in caches]
         return q, *caches, block_table
 
     def _block_table(self, random, device):

@@ -4,10 +4,10 @@
 #pragma once
 #include "cuda.h"
 
-// A tensor of 16-bit elements and the box of it that one TMA copy takes; the inner dimension is contiguous.
+// A tensor of elements of 1 or 2 bytes and the box of it that one TMA copy takes; the inner dimension is contiguous.
 struct CUtensorMap {
     const char* data = nullptr;
-    int rank = 0;
+    int rank = 0, bytes = 2;
     uint64_t dims[5] = {}, strides[4] = {};  // elements; bytes between neighbours of dimensions 1, 2, ...
     uint32_t box[5] = {};
 };
@@ -18,12 +18,12 @@ namespace emulate {
 
 // As the driver makes one: it refuses what its manual says the hardware cannot do.
 inline bool make_map(CUtensorMap* map, bool /*half*/, const void* data, int rank, const uint64_t* dims,
-                     const uint64_t* strides, const uint32_t* box) {
-    bool possible = reinterpret_cast<uintptr_t>(data) % 16 == 0 && rank >= 3 && rank <= 5 && box[0] * 2 <= 128;
+                     const uint64_t* strides, const uint32_t* box, int bytes = 2) {
+    bool possible = reinterpret_cast<uintptr_t>(data) % 16 == 0 && rank >= 3 && rank <= 5 && box[0] * bytes <= 128;
     for (int d = 0; d < rank; ++d) possible &= dims[d] >= 1 && dims[d] <= 1ull << 32 && box[d] >= 1 && box[d] <= 256;
     for (int d = 0; d + 1 < rank; ++d) possible &= strides[d] % 16 == 0 && strides[d] < 1ull << 40;
     if (!possible) return false;
-    *map = {static_cast<const char*>(data), rank, {}, {}, {}};
+    *map = {static_cast<const char*>(data), rank, bytes, {}, {}, {}};
     std::copy_n(dims, rank, map->dims);
     std::copy_n(strides, rank - 1, map->strides);
     std::copy_n(box, rank, map->box);
@@ -119,8 +119,8 @@ inline void need_proxy_fence(const Thread& t, const Cell& c, const char* does, c
     fault(does + span.text() + " that " + who(t, c.write) + " wrote at " + c.write.at.text() +
           " with no fence.proxy.async between", t.at, &t);
 }
-// The 128-byte swizzle: bits 4-6 of an address are XORed with bits 7-9.
-inline uint32_t swizzle(uint32_t address) { return address ^ (address >> 3 & 0x70); }
+// The swizzle of rows of 128 bytes: bits 4-6 of an address are XORed with bits 7-9; of 64: bits 4-5 with bits 7-8.
+inline uint32_t swizzle(uint32_t address, int row_bytes = 128) { return address ^ (address >> 3 & (row_bytes - 16)); }
 
 // ---------------------------------------------------------------- TMA
 inline void tma_load(uint32_t to, const CUtensorMap* map, uint32_t bar, std::array<int, 5> at_element, Where at) {
@@ -128,11 +128,12 @@ inline void tma_load(uint32_t to, const CUtensorMap* map, uint32_t bar, std::arr
     Cta& c = *t.cta;
     Mbarrier& b = mbarrier(bar, at);
     if (!b.seen_by_tma) fault("TMA on an mbarrier whose initialisation no fence_mbar_init made visible to it", at);
-    if (to % 1024) fault("misaligned: a swizzled box must start at a multiple of 1024 bytes", at);
     int rows = 1;
     for (int d = 1; d < map->rank; ++d) rows *= map->box[d];
-    const int row_bytes = map->box[0] * 2, bytes = rows * row_bytes;
-    if (row_bytes != 128) fault("the emulator's TMA knows only rows of 128 bytes", at);
+    const int row_bytes = map->box[0] * map->bytes, bytes = rows * row_bytes;
+    if (row_bytes != 128 && row_bytes != 64) fault("the emulator's TMA knows only rows of 128 and of 64 bytes", at);
+    if (to % (8 * row_bytes))
+        fault("misaligned: a swizzled box must start at a multiple of " + std::to_string(8 * row_bytes) + " bytes", at);
     const Span span = shared_span(to, bytes);
     for (uint32_t a = to; a < to + bytes; a += 16) shared_bytes(t, a, 16);
     each_cell(c, to, bytes, [&](Cell& cell) {
@@ -142,7 +143,7 @@ inline void tma_load(uint32_t to, const CUtensorMap* map, uint32_t bar, std::arr
     double arrival = t.warp->time + machine().cost.global_latency;
     std::vector<const char*> from(rows);  // null outside the tensor
     for (int row = 0; row < rows; ++row) {
-        const char* p = map->data + at_element[0] * 2;
+        const char* p = map->data + at_element[0] * map->bytes;
         bool inside = true;
         for (int d = 1, rest = row; d < map->rank; rest /= map->box[d++]) {
             const int64_t i = at_element[d] + rest % int(map->box[d]);
@@ -157,8 +158,8 @@ inline void tma_load(uint32_t to, const CUtensorMap* map, uint32_t bar, std::arr
     c.copies++;
     machine().later(arrival, [=, &c, &b] {
         for (int row = 0; row < rows; ++row)
-            for (int chunk = 0; chunk < 128; chunk += 16) {
-                char* there = c.smem + (swizzle(to + row * 128 + chunk) - kSharedStart);
+            for (int chunk = 0; chunk < row_bytes; chunk += 16) {
+                char* there = c.smem + (swizzle(to + row * row_bytes + chunk, row_bytes) - kSharedStart);
                 if (from[row]) memcpy(there, from[row] + chunk, 16);
                 else memset(there, 0, 16);
             }

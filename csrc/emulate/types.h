@@ -52,6 +52,12 @@ inline uint16_t float_to_half_bits(float f) {
 }
 // bf16 is the upper half of fp32; rounding is to nearest, ties to even.
 inline float bfloat_bits_to_float(uint16_t b) { return bit_cast<float>(uint32_t(b) << 16); }
+// e4m3 has no infinity, and one NaN for each sign.
+inline float e4m3_bits_to_float(uint8_t b) {
+    const int exponent = b >> 3 & 15, mantissa = b & 7;
+    const float size = exponent ? std::ldexp(8.f + mantissa, exponent - 10) : std::ldexp(float(mantissa), -9);
+    return (b & 0x7f) == 0x7f ? NAN : b & 0x80 ? -size : size;
+}
 inline uint16_t float_to_bfloat_bits(float f) {
     const uint32_t u = bit_cast<uint32_t>(f);
     if ((u & 0x7fffffff) > 0x7f800000) return 0x7fff;
@@ -83,6 +89,9 @@ template <class T> float to_float(uint16_t bits) {
 template <class T> uint32_t pack2(float lo, float hi) {
     constexpr auto bits = std::is_same<T, __half>::value ? float_to_half_bits : float_to_bfloat_bits;
     return bits(lo) | uint32_t(bits(hi)) << 16;
+}
+inline uint32_t widen(uint32_t x) {
+    return pack2<__half>(e4m3_bits_to_float(x & 0xff), e4m3_bits_to_float(x >> 8 & 0xff));
 }
 template <class T> float2 unpack2(uint32_t x) { return {to_float<T>(x & 0xffff), to_float<T>(x >> 16)}; }
 

@@ -31,4 +31,5 @@ struct HybridArgs : Inputs, Header {
     float* partials;                       // prefill's | decode's
     int64_t* trace;                        // or null
     Binding binding;
+    const float *k_scale, *v_scale;        // of each KV head, where K and V have 8 bits (sm90); else null
 };

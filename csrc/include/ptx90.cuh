@@ -196,5 +196,40 @@ template <typename T, int MN, int ACC> DEV void wgmma_narrow(float (&d)[8], uint
     CPU((emulate::wgmma<T, 16>(d, nullptr, {a, MN}, {b, MN}, ACC, at));)
 #undef POD_NARROW
 }
+// The same with A in registers. MN = 1: B MN-major, else K-major.
+template <typename T, int MN, int ACC> DEV void wgmma_narrow(float (&d)[4], const uint32_t* a, uint64_t b AT) {
+#define POD_NARROW(TYPE)                                                                \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %9, 0;\n"                            \
+                 "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE             \
+                 " {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, p, 1, 1, %10;\n}\n"                \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACC), "n"(MN))
+    GPU(if constexpr (std::is_same<T, __half>::value) POD_NARROW("f16"); else POD_NARROW("bf16");)
+    CPU((emulate::wgmma<T, 8>(d, a, {0, false}, {b, MN}, ACC, at));)
+#undef POD_NARROW
+}
+template <typename T, int MN, int ACC> DEV void wgmma_narrow(float (&d)[8], const uint32_t* a, uint64_t b AT) {
+#define POD_NARROW(TYPE)                                                                \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"                           \
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE            \
+                 " {" LIST8 "}, {%8,%9,%10,%11}, %12, p, 1, 1, %14;\n}\n"               \
+                 : F8(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ACC), "n"(MN))
+    GPU(if constexpr (std::is_same<T, __half>::value) POD_NARROW("f16"); else POD_NARROW("bf16");)
+    CPU((emulate::wgmma<T, 16>(d, a, {0, false}, {b, MN}, ACC, at));)
+#undef POD_NARROW
+}
+
+// ---------------------------------------------------------------- 8 bits
+// Four e4m3 -> two packed pairs of halves, exactly.
+DEV void widen(uint32_t x, uint32_t& low, uint32_t& high) {
+    GPU(asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\n"
+            "cvt.rn.f16x2.e4m3x2 %0, a;\ncvt.rn.f16x2.e4m3x2 %1, b;\n}" : "=r"(low), "=r"(high) : "r"(x));)
+    CPU(low = emulate::widen(x), high = emulate::widen(x >> 16);)
+}
+// The bytes of a word in the order 0, 2, 1, 3.
+DEV uint32_t even_bytes_first(uint32_t x) {
+    GPU(return __byte_perm(x, 0, 0x3120);)
+    CPU(return (x & 0xff0000ff) | (x >> 8 & 0xff00) | (x << 8 & 0xff0000);)
+}
 
 }  // namespace ptx

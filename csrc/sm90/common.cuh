@@ -135,6 +135,22 @@ template <int kPage> DEV Source find(const KvLayout& kv, PageWindow& window, int
     return {kAny ? window.first : row & ((1 << shift) - 1), window.id, page & 31};
 }
 
+// What 1 in K and V of 8 bits, e4m3, stands for, of each KV head. K's goes into the scale of the scores and V's into the
+// results, so that elements are only widened on their way to the tensor cores, and exactly.
+struct Scales {
+    gptr<const float> k, v;
+};
+// What the tensor cores multiply, queries of T and a cache of kBits: of 8 halves, which e4m3 becomes exactly.
+template <typename T, int kBits> using Multiplied = std::conditional_t<kBits == 8, __half, T>;
+// Two queries of T as halves. What is too large for a half becomes its largest.
+template <typename T> DEV uint32_t halves(uint32_t x) {
+    constexpr float kMost = 65504.f;
+    const float2 y = ptx::unpack2<T>(x);
+    return ptx::pack2<__half>(fminf(fmaxf(y.x, -kMost), kMost), fminf(fmaxf(y.y, -kMost), kMost));
+}
+// Where a box of rows of so many bytes has what would lie at `at`.
+template <int kRow> DEV smem_addr swizzle(smem_addr at) { return at ^ (at >> 3 & (kRow - 16)); }
+
 // Where Q, K and V lie, in the boxes of one side.
 struct TensorMaps {
     CUtensorMap q, k, v;

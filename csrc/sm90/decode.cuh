@@ -8,7 +8,6 @@
 namespace sm90::decode {
 
 constexpr int kTokens = 64, kFan = 16;            // keys a tile; parts that are merged at a time: FAN of sm90.py
-constexpr uint32_t kGranule = kTokens * 128;      // the ring's unit: 64 tokens of 64 columns, a swizzled panel
 constexpr int kBarrier = 5, kThreads = 128;       // named barrier of the warpgroup
 
 DEV void meet(AT_ONLY) {
@@ -17,9 +16,13 @@ DEV void meet(AT_ONLY) {
 DEV bool any_of_all(bool mine AT) { return ptx::named_barrier_any(kBarrier, kThreads, mine PASS_AT); }
 
 // Shared memory: the ring, as deep as there is room beside prefill, since it holds what is on its way from DRAM; then Q
-// tiles and two P tiles. With 16 rows a second Q tile would cost the ring a granule.
-template <int D, int kRows> struct Smem {
-    static constexpr int kGranules = D == 64 ? 16 : 7, kQTiles = D == 128 && kRows > 8 ? 1 : 2;
+// tiles and two P tiles. With 16 rows a second Q tile would cost the ring a granule. The ring's unit is a swizzled
+// panel: 64 tokens of 64 columns, of 8 bits those of all columns.
+template <int D, int kRows, int kBits> struct Smem {
+    static constexpr int kColumns = kBits == 16 ? 64 : D, kPanels = D / kColumns;
+    static constexpr uint32_t kRow = kColumns * kBits / 8, kGranule = kTokens * kRow;
+    static constexpr int kGranules = (D == 64 ? 16 : 7) * kTokens * 128 / kGranule;
+    static constexpr int kQTiles = D == 128 && kRows > 8 ? 1 : 2;
     static constexpr uint32_t kQPanel = kRows * 128, kQBytes = kRows * D * 2, kPBytes = kTokens * kRows * 2;
     static_assert(2 * kPBytes >= 32 * 4 * sizeof(float4), "m and l of an octet of 32 parts");
     static constexpr uint32_t kQ = kGranules * kGranule, kP = kQ + kQTiles * kQBytes, kBytes = kP + 2 * kPBytes;
@@ -52,8 +55,8 @@ struct Rows {
 
 template <int kRows> using Exchange = shared<float[4][kRows]>;
 
-template <int D, int kRows> struct Control {
-    using S = Smem<D, kRows>;
+template <int D, int kRows, int kBits> struct Control {
+    using S = Smem<D, kRows, kBits>;
     Ring<S::kGranules> kv;              // panels of K and V, in the order of their use
     Ring<S::kQTiles> q;
     alignas(16) Work work[S::kQTiles];  // records of the Q tiles
@@ -68,13 +71,13 @@ template <int D, int kRows> struct Control {
 };
 
 // ---------------------------------------------------------------- producer: one warp
-template <int D, int kRows, int kPage> struct Producer {
-    using S = Smem<D, kRows>;
+template <int D, int kRows, int kPage, int kBits> struct Producer {
+    using S = Smem<D, kRows, kBits>;
     const TensorMaps& maps;
     const Params& p;
     const KvLayout& kv;
     smem_addr base;
-    Control<D, kRows>& c;
+    Control<D, kRows, kBits>& c;
     int lane;
     PageWindow window = {};
     Place<S::kGranules> at = {};  // places carry on across tiles and pieces of work
@@ -84,16 +87,16 @@ template <int D, int kRows, int kPage> struct Producer {
     DEV void load(bool values, int seq, int kv_len, int head, int tile) {
         const Source from = find<kPage>(kv, window, seq, tile * kTokens, kv_len, lane);
 #pragma unroll 1
-        for (int panel = 0; panel < D / 64; panel++) {
+        for (int panel = 0; panel < S::kPanels; panel++) {
             const smem_addr filled = c.kv.filled(at);
             c.kv.acquire(at);
-            if (ptx::elect_one()) c.kv.expect(at, kGranule);
+            if (ptx::elect_one()) c.kv.expect(at, S::kGranule);
             const CUtensorMap* map = values ? &maps.v : &maps.k;
-            const smem_addr dst = base + at.stage() * kGranule;
+            const smem_addr dst = base + at.stage() * S::kGranule;
             if constexpr (kPage == 0 || kPage >= kTokens) load_block(map, dst, filled, from, panel, head);
             else
                 for_pages<kTokens, kPage>(from, [&](int i, int page, int first) {
-                    ptx::tma_load_5d(dst + i * kPage * 128, map, filled, first, panel, head, page);
+                    ptx::tma_load_5d(dst + i * kPage * S::kRow, map, filled, first, panel, head, page);
                 });
             at.advance();
         }
@@ -150,8 +153,9 @@ template <int D, int kRows, int kPage> struct Producer {
 
 // ---------------------------------------------------------------- consumer: one warpgroup
 // O^T of the warpgroup: o[b][4j + ..] = columns 64b + 16 warp + lane/4 (+8) of rows 8j + 2(lane%4) (+1); m and l[2j +
-// ..] of the same rows. l is this thread's share (its own keys) until `total` adds the others.
-template <typename T, int D, int kRows, int kRules> struct State {
+// ..] of the same rows. l is this thread's share (its own keys) until `total` adds the others. Of 8 bits the columns
+// are 64b + 16 warp + 2(lane/4) (+1): see `widen_values`.
+template <typename T, int D, int kRows, int kRules, int kBits> struct State {
     static constexpr int kOctets = kRows / 8;
     float o[D / 64][4 * kOctets], m[2 * kOctets], l[2 * kOctets];
 
@@ -214,7 +218,7 @@ template <typename T, int D, int kRows, int kRules> struct State {
         reduce(l, exchange, warp, lane, [](float a, float b) { return a + b; });
     }
     // Whole result of an octet: divide and store.
-    DEV void write(const Params& p, const Work& w, int j, int warp, int lane) {
+    DEV void write(const Params& p, const Scales& scales, const Work& w, int j, int warp, int lane) {
         const Rows rows(p, w);
 #pragma unroll
         for (int i = 2 * j; i < 2 * j + 2; i++) {
@@ -223,17 +227,26 @@ template <typename T, int D, int kRows, int kRules> struct State {
             float weight = inverse_of(l[i]);
             const int at = w.q_row + (n >> rows.shift) * p.num_q_heads + (n & ((1 << rows.shift) - 1));
             if constexpr (kRules & kSinks) weight = join_sink(p.rules, at % p.num_q_heads, m[i], l[i]);
-            const gptr<T> dst = ptr_cast<T>(p.out) + size_t(at) * D + warp * 16 + lane / 4;
+            if constexpr (kBits == 8) {
+                const float factor = weight * __ldg(scales.v + w.head);
+                const gptr<uint32_t> dst = ptr_cast<uint32_t>(p.out) + (size_t(at) * D + warp * 16) / 2 + lane / 4;
 #pragma unroll
-            for (int b = 0; b < D / 64; b++)
+                for (int b = 0; b < D / 64; b++)
+                    dst[32 * b] = ptx::pack2<T>(o[b][first(i)] * factor, o[b][first(i) + 2] * factor);
+            } else {
+                const gptr<T> dst = ptr_cast<T>(p.out) + size_t(at) * D + warp * 16 + lane / 4;
 #pragma unroll
-                for (int e = 0; e < 2; e++) dst[64 * b + 8 * e] = ptx::from_float<T>(o[b][first(i) + 2 * e] * weight);
+                for (int b = 0; b < D / 64; b++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        dst[64 * b + 8 * e] = ptx::from_float<T>(o[b][first(i) + 2 * e] * weight);
+            }
             if (p.lse && warp == 0 && lane < 4) p.lse[at] = m[i] * kLn2 + logf(l[i]);
         }
     }
     // Part of a result, see include/partials.cuh. Whoever is last merges and writes octet by octet: so few registers
     // are enough.
-    DEV void merge(const Params& p, const Work& w, smem_addr sums, int warp, int lane) {
+    DEV void merge(const Params& p, const Scales& scales, const Work& w, smem_addr sums, int warp, int lane) {
         constexpr int kSlot = kSlotFloats<D, kRows>;
         const gptr<float> slots = p.part + size_t(w.slot) * kSlot;
 #pragma unroll
@@ -251,7 +264,7 @@ template <typename T, int D, int kRows, int kRules> struct State {
 #pragma unroll
             for (int j = 0; j < kOctets; j++) {
                 add(p, w, parts, r.step * kSlot, r.count, j, sums, warp, lane);
-                round ? write(p, w, j, warp, lane) : store(p, w, parts, j, warp, lane);
+                round ? write(p, scales, w, j, warp, lane) : store(p, w, parts, j, warp, lane);
             }
         }
     }
@@ -315,20 +328,25 @@ template <typename T, int D, int kRows, int kRules> struct State {
     static DEV int extremes(int j, int lane) { return kRows * D + (j * 4 + (lane & 3)) * 4; }
 };
 
-template <typename T, int D, int kRows, int kRules> struct Consumer {
-    using S = Smem<D, kRows>;
+template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
+    using S = Smem<D, kRows, kBits>;
     using Panel = Place<S::kGranules>;
-    static constexpr int kPanels = D / 64, kOctets = kRows / 8;
+    using M = Multiplied<T, kBits>;
+    static constexpr int kPanels = S::kPanels, kBlocks = D / 64, kOctets = kRows / 8;
     using Fragment = float[4 * kOctets];
+    using Words = uint32_t[2][4];          // of 8 bits: this thread's share of 64 x 64, read
+    using Operand = uint32_t[16];          // and widened: A of four products
+    static constexpr bool kShort = kBits == 8 && kRows > 8;  // of registers: the scores are ready before P V begins
     const Params& p;
+    const Scales& scales;
     const smem_addr base;
-    Control<D, kRows>& c;
+    Control<D, kRows, kBits>& c;
     const int warp, lane;
     const int key = warp * 16 + lane / 4;  // this thread's keys of a tile: key, key + 8
     Panel at = {};                         // the next panel
     Panel k;                               // the first of the tile of K under way
     Panel v;
-    State<T, D, kRows, kRules> state;
+    State<T, D, kRows, kRules, kBits> state;
     Fragment s, s2;                        // the scores are the sum of both
     int open = 0;                          // the tile has a key out of the last row's window, if all rows see more
 
@@ -351,11 +369,12 @@ template <typename T, int D, int kRows, int kRules> struct Consumer {
                 panel.advance();
             }
     }
-    DEV uint64_t panel(Panel at) const { return ptx::desc_sw128(base + at.stage() * kGranule, 1, 1024); }
+    DEV uint64_t panel(Panel at) const { return ptx::desc_sw128(base + at.stage() * S::kGranule, 1, 1024); }
     DEV smem_addr probs(int tile) const { return base + S::kP + (tile & 1) * S::kPBytes; }
 
     // S^T = K Q^T: two chains of accumulation, because one would be latency-bound.
     DEV void issue_qk(smem_addr q) {
+        if constexpr (kBits == 8) return issue_qk8(q);
         Panel next = k = take();
 #pragma unroll
         for (int i = 0; i < kPanels; i++) {
@@ -372,6 +391,11 @@ template <typename T, int D, int kRows, int kRules> struct Consumer {
     }
     // O^T += V^T P^T: block b of 64 columns is panel b of V.
     DEV void issue_pv(int tile) {
+        if constexpr (kBits == 8) {
+            issue_pv8<0>(tile);
+            if constexpr (kBlocks == 2) issue_pv8<1>(tile);
+            return;
+        }
         const uint64_t weights = ptx::desc_plain(probs(tile), 128, kTokens * 16);
         Panel next = v = take();
 #pragma unroll
@@ -388,34 +412,120 @@ template <typename T, int D, int kRows, int kRules> struct Consumer {
         ptx::wgmma_wait<kPending>();
         ptx::touch(s);
         ptx::touch(s2);
-        free(k);
+        if constexpr (kBits == 16) free(k);
+        if constexpr (kShort) sum_scores();
+    }
+    DEV void sum_scores() {
+#pragma unroll
+        for (int i = 0; i < 4 * kOctets; i++) s[i] += s2[i];
     }
     DEV void await_output() {
         ptx::wgmma_wait<0>();
 #pragma unroll
-        for (int b = 0; b < kPanels; b++) ptx::touch(state.o[b]);
-        free(v);
+        for (int b = 0; b < kBlocks; b++) ptx::touch(state.o[b]);
+        if constexpr (kBits == 16) free(v);
+    }
+
+    // ------------------------------------------------------------ 8 bits: widened on the way to registers
+    // Columns 64 half .. of this warp's 16 keys. Of 16 columns a thread gets 4 (lane % 4) .. + 3 of a key, not the four
+    // that a fragment has: the queries are brought into the same order.
+    DEV void read_keys(Words& x, smem_addr tile, int half) {
+        const smem_addr row = swizzle<S::kRow>(tile + (warp * 16 + lane % 16) * S::kRow + lane / 16 * 16);
+#pragma unroll
+        for (int i = 0; i < 2; i++) ptx::ldmatrix_x4(x[i], row ^ (half * 64 + i * 32));
+    }
+    static DEV void widen_keys(Operand& a, const Words& x) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int at = i / 2 * 4 + i % 2;
+            ptx::widen(x[i / 4][i % 4], a[at], a[at + 2]);
+        }
+    }
+    // This warp's 16 columns of block b, transposed: a word has two columns, side by side, of two keys. A row of the
+    // fragment wants one column of both, so that rows g and g + 8 become columns 2g and 2g + 1.
+    DEV void read_values(Words& x, smem_addr tile, int b) {
+        const smem_addr row = swizzle<S::kRow>(tile + lane * S::kRow + b * 64 + warp * 16);
+#pragma unroll
+        for (int i = 0; i < 2; i++) ptx::ldmatrix_x4_trans(x[i], row + i * 32 * S::kRow);
+    }
+    static DEV void widen_values(Operand& a, const Words& x) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            ptx::widen(ptx::even_bytes_first(x[i / 4][i % 4]), a[2 * i], a[2 * i + 1]);
+    }
+    // Queries as halves, in the order of the columns of `widen_keys`.
+    DEV void order(smem_addr q) {
+        const int i = warp * 32 + lane;
+        if (i < kRows * D / 16) {
+            const smem_addr even = swizzle<128>(q + i * 32), odd = even ^ 16;
+            const uint4 x = ptx::ld_shared_16(even), y = ptx::ld_shared_16(odd);
+            ptx::st_shared_16(even, make_uint4(halves<T>(x.x), halves<T>(x.z), halves<T>(y.x), halves<T>(y.z)));
+            ptx::st_shared_16(odd, make_uint4(halves<T>(x.y), halves<T>(x.w), halves<T>(y.y), halves<T>(y.w)));
+        }
+        ptx::fence_proxy_async();
+        meet();
+    }
+    DEV void free_tile(Panel tile) {
+        ptx::converged();
+        free(tile);
+    }
+    // Two operands at most are in registers: a third waits for the first one's products.
+    DEV void issue_qk8(smem_addr q) {
+        const Panel tile = take();
+#pragma unroll
+        for (int i = 0; i < kBlocks; i++) {
+            Words words;
+            Operand keys;
+            read_keys(words, base + tile.stage() * S::kGranule, i);
+            if (i == kBlocks - 1) free_tile(tile);
+            widen_keys(keys, words);
+            ptx::wgmma_fence();
+            const uint64_t queries = ptx::desc_sw128(q + i * S::kQPanel, 1, 1024);
+#pragma unroll
+            for (int d = 0; d < 4; d++) {
+                Fragment& x = (kBlocks == 2 ? i : d & 1) ? s2 : s;
+                if (d < (kBlocks == 2 ? 1 : 2)) ptx::wgmma_narrow<M, 0, 0>(x, keys + 4 * d, queries + 2 * d);
+                else ptx::wgmma_narrow<M, 0, 1>(x, keys + 4 * d, queries + 2 * d);
+            }
+            ptx::wgmma_commit();
+        }
+    }
+    // Block b of the tile that is `v`.
+    template <int b> DEV void issue_pv8(int of) {
+        if (b == 0) v = take();
+        Words words;
+        Operand values;
+        read_values(words, base + v.stage() * S::kGranule, b);
+        if (b == kBlocks - 1) free_tile(v);
+        if (kBlocks == 2) ptx::wgmma_wait<(kShort ? 0 : 1)>();
+        widen_values(values, words);
+        ptx::wgmma_fence();
+        const uint64_t weights = ptx::desc_plain(probs(of), 128, kTokens * 16);
+#pragma unroll
+        for (int t = 0; t < kTokens / 16; t++)
+            ptx::wgmma_narrow<M, 1, 1>(state.o[b], values + 4 * t, weights + ((t * 256) >> 4));
+        ptx::wgmma_commit();
     }
 
     // P of a tile from its scores, and where the tensor cores read it: octets of rows, key by key. Row n at 2(n % 8).
-    DEV void make(Fragment& e, smem_addr dst) {
+    DEV void make(Fragment& e, smem_addr dst, float scale_log2) {
 #pragma unroll
         for (int j = 0; j < kOctets; j++) {
             const int f = 4 * j;
 #pragma unroll
-            for (int i = 0; i < 4; i++) e[f + i] = ptx::ex2(fmaf(s[f + i], p.scale_log2, -state.m[2 * j + (i & 1)]));
-            ptx::st_shared_4(dst + j * kTokens * 16, ptx::pack2<T>(e[f], e[f + 1]));
-            ptx::st_shared_4(dst + j * kTokens * 16 + 128, ptx::pack2<T>(e[f + 2], e[f + 3]));
+            for (int i = 0; i < 4; i++) e[f + i] = ptx::ex2(fmaf(s[f + i], scale_log2, -state.m[2 * j + (i & 1)]));
+            ptx::st_shared_4(dst + j * kTokens * 16, ptx::pack2<M>(e[f], e[f + 1]));
+            ptx::st_shared_4(dst + j * kTokens * 16 + 128, ptx::pack2<M>(e[f + 2], e[f + 3]));
         }
         ptx::fence_proxy_async();
     }
     // By how much some new score is over the maximum of its row.
-    DEV float above() const {
+    DEV float above(float scale_log2) const {
         float most = kMinusInf;
 #pragma unroll
         for (int i = 0; i < 2 * kOctets; i++) {
             const int f = state.first(i);
-            most = fmaxf(most, fmaf(fmaxf(s[f], s[f + 2]), p.scale_log2, -state.m[i]));
+            most = fmaxf(most, fmaf(fmaxf(s[f], s[f + 2]), scale_log2, -state.m[i]));
         }
         return most;
     }
@@ -433,21 +543,21 @@ template <typename T, int D, int kRows, int kRules> struct Consumer {
     }
     // First with the maximum as it is; only if some score is over it by more than the slack is the maximum raised and P
     // made again. One barrier either way shows P to the tensor cores. `seen`: keys of this tile that all rows see.
-    template <bool kBesidePv> DEV void probabilities(int tile, int seen) {
+    template <bool kBesidePv> DEV void probabilities(int tile, int seen, float scale_log2) {
+        if constexpr (!kShort) sum_scores();
+        if constexpr (kRules & kSoftcap) {
 #pragma unroll
-        for (int i = 0; i < 4 * kOctets; i++) {
-            s[i] += s2[i];
-            if constexpr (kRules & kSoftcap) s[i] = tanh_of(s[i] * p.rules.cap_log2);
+            for (int i = 0; i < 4 * kOctets; i++) s[i] = tanh_of(s[i] * p.rules.cap_log2);
         }
         if (seen < kTokens || (kRules & kWindow && seen > open)) mask(seen);
         const smem_addr dst = probs(tile) + key * 16 + (lane & 3) * 4;
-        const float over = above();
+        const float over = above(scale_log2);
         Fragment e;
-        make(e, dst);
+        make(e, dst, scale_log2);
         if (kBesidePv) await_output();
         if (any_of_all(over > kSlack)) {
-            state.raise(s, p.scale_log2, c.exchange, warp, lane);
-            make(e, dst);
+            state.raise(s, scale_log2, c.exchange, warp, lane);
+            make(e, dst, scale_log2);
             meet();
         }
 #pragma unroll
@@ -459,8 +569,9 @@ template <typename T, int D, int kRows, int kRules> struct Consumer {
 #pragma unroll
         for (int b = 0; b < kPanels; b++) {
             c.kv.wait(ahead);
-            for (int row = seen + warp * 4 + lane / 8; row < kTokens; row += 16)
-                ptx::st_shared_16(base + ahead.stage() * kGranule + row * 128 + lane % 8 * 16, uint4{});
+            constexpr int kLanes = S::kRow / 16, kStep = kThreads / kLanes;
+            for (int row = seen + warp * (kStep / 4) + lane / kLanes; row < kTokens; row += kStep)
+                ptx::st_shared_16(base + ahead.stage() * S::kGranule + row * S::kRow + lane % kLanes * 16, uint4{});
             ahead.advance();
         }
         ptx::fence_proxy_async();
@@ -471,16 +582,23 @@ template <typename T, int D, int kRows, int kRules> struct Consumer {
         int seen = w.kv_len - w.begin * kTokens - (p.causal ? w.tokens - 1 : 0);  // keys from here on that all rows see
         if constexpr (kRules & kWindow) open = p.rules.window - (w.tokens - 1);
         clear(w);
+        const float scale_log2 = kBits == 8 ? p.scale_log2 * __ldg(scales.k + w.head) : p.scale_log2;
+        if constexpr (kBits == 8) order(q);
         issue_qk(q);
         await_scores<0>();
-        probabilities<false>(left, seen);
+        probabilities<false>(left, seen, scale_log2);
 #pragma unroll 1
         for (; left > 0; left--) {
             seen -= kTokens;
             issue_qk(q);  // the next scores go first, their softmax runs under P V
-            issue_pv(left);
-            await_scores<1>();
-            probabilities<true>(left - 1, seen);
+            if constexpr (kShort) {
+                await_scores<0>();
+                issue_pv(left);
+            } else {
+                issue_pv(left);
+                await_scores<1>();
+            }
+            probabilities<true>(left - 1, seen, scale_log2);
         }
         const int tail = w.kv_len - (w.end - 1) * kTokens;  // keys of the last tile, or more
         if (tail < kTokens) clear_tail(tail);
@@ -488,9 +606,9 @@ template <typename T, int D, int kRows, int kRules> struct Consumer {
         await_output();
         const int lane = ptx::anew(this->lane);  // or ptxas keeps (and spills) addresses through the main loop
         state.total(c.exchange, warp, lane);
-        if (w.parts > 1) return state.merge(p, w, base + S::kP, warp, lane);
+        if (w.parts > 1) return state.merge(p, scales, w, base + S::kP, warp, lane);
 #pragma unroll
-        for (int j = 0; j < kOctets; j++) state.write(p, w, j, warp, lane);
+        for (int j = 0; j < kOctets; j++) state.write(p, scales, w, j, warp, lane);
     }
     DEV void clear(const Work& w) {
         const Rows rows(p, w);

@@ -14,16 +14,18 @@ constexpr int kThreads = 512;
 struct Registers {
     int producer, prefill, decode;
 };
-template <int kRows> constexpr Registers kRegisters;
-template <> constexpr Registers kRegisters<8> = {40, 200, 72};
-template <> constexpr Registers kRegisters<16> = {32, 192, 96};
-template <> constexpr Registers kRegisters<0> = {32, 160, 160};
+template <int kRows, int kBits> constexpr Registers kRegisters;
+template <> constexpr Registers kRegisters<8, 16> = {40, 200, 72};
+template <> constexpr Registers kRegisters<16, 16> = {32, 192, 96};
+template <> constexpr Registers kRegisters<0, 16> = {32, 160, 160};
+template <> constexpr Registers kRegisters<8, 8> = {24, 192, 104};
+template <> constexpr Registers kRegisters<16, 8> = {24, 192, 104};
 
-template <int D, int kRows> struct Layout {
+template <int D, int kRows, int kBits> struct Layout {
     static constexpr int kGroups = kRows ? 2 : 3;  // prefill warpgroups
-    using Prefill = prefill::Control<kGroups>;
-    using DecodeSmem = decode::Smem<D, kRows ? kRows : 8>;
-    using Decode = decode::Control<D, kRows ? kRows : 8>;
+    using Prefill = prefill::Control<kGroups, kBits>;
+    using DecodeSmem = decode::Smem<D, kRows ? kRows : 8, kBits>;
+    using Decode = decode::Control<D, kRows ? kRows : 8, kBits>;
     static constexpr uint32_t kDecode = prefill::Smem<D, 0, kGroups>::kBytes;
     static constexpr uint32_t kControl = kDecode + DecodeSmem::kBytes;
     static constexpr uint32_t kDecodeControl = kControl + (sizeof(Prefill) + 15) / 16 * 16;
@@ -42,12 +44,14 @@ DEV void stamp(gptr<long long> trace, int role, int which) {
     trace[(blockIdx.x * 5 + role) * 2 + which] = ptx::globaltimer();
 }
 
-template <typename T, int D, int kPage, int kRows, int kRules>
+template <typename T, int D, int kPage, int kRows, int kRules, int kBits>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
-         const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace) {
-    using L = Layout<D, kRows>;
-    constexpr Registers kOf = kRegisters<kRows>;
+         const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace,
+         const __grid_constant__ Scales scales) {
+    using L = Layout<D, kRows, kBits>;
+    constexpr int kOwnPage = kBits == 16 ? kPage : 0;  // of prefill's tiles: of 8 bits those that are widened
+    constexpr Registers kOf = kRegisters<kRows, kBits>;
     static_assert((kOf.producer + 2 * kOf.prefill + kOf.decode) * 128 == 65536, "all of an SM's");
     const smem_addr base = ptx::smem_u32(ptx::dynamic_smem<uint8_t>());
     auto& pc = ptx::smem_struct<typename L::Prefill>(L::kControl);
@@ -61,27 +65,35 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
         maps.prefill.prefetch();
         maps.decode.prefetch();
     }
-    prefill::clear_padding<prefill::Smem<D, kPage, L::kGroups>, L::kGroups>(pp.pack, base, kThreads);
+    prefill::clear_padding<prefill::Smem<D, kOwnPage, L::kGroups>, L::kGroups>(pp.pack, base, kThreads);
     __syncthreads();
 
     if (warp < 4) {
         ptx::setmaxnreg_dec<kOf.producer>();
         stamp(trace, warp, 0);
-        if (warp == 0) prefill::Producer<D, kPage, L::kGroups>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
+        if (warp == 0)
+            prefill::Producer<D, kPage, L::kGroups, kBits>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
         if constexpr (kRows != 0)
             if (warp == 1)
-                decode::Producer<D, kRows, kPage>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}.run();
+                decode::Producer<D, kRows, kPage, kBits>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}
+                    .run();
+        if constexpr (kBits == 8) {
+            prefill::Widener<D, L::kGroups> widener{base, pc, ptx::lane_id()};
+            if (warp == 2) widener.template run<false>();
+            if (warp == 3) widener.template run<true>();
+        }
         stamp(trace, warp, 1);
     } else if (warp < 4 + 4 * L::kGroups) {
         ptx::setmaxnreg_inc<kOf.prefill>();
         stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D, kPage, L::kGroups, kRules>(pp, base, pc, dc.done, warp / 4 - 1, warp - 4,
-                                                          ptx::lane_id());
+        prefill::consume<T, D, kOwnPage, L::kGroups, kRules>(pp, scales, base, pc, dc.done, warp / 4 - 1, warp - 4,
+                                                             ptx::lane_id());
         stamp(trace, 1 + warp / 4, 1);
     } else if constexpr (kRows != 0) {
         ptx::setmaxnreg_dec<kOf.decode>();
         stamp(trace, 4, 0);
-        decode::Consumer<T, D, kRows, kRules>{dp, base + L::kDecode, dc, warp - 12, ptx::lane_id()}.run();
+        decode::Consumer<T, D, kRows, kRules, kBits>{dp, scales, base + L::kDecode, dc, warp - 12, ptx::lane_id()}
+            .run();
         stamp(trace, 4, 1);
     }
 }
@@ -101,9 +113,10 @@ typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void
                              const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// A tensor of 2-byte elements as boxes whose inner dimension is 64 columns (128 B, swizzled).
+// A tensor as boxes whose inner dimension is 128 B, swizzled: 64 columns of 2 bytes, or of 1 byte a whole row, which
+// may be 64 B.
 static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, const cuuint64_t* dims,
-                     const cuuint64_t* strides, const cuuint32_t* box) {
+                     const cuuint64_t* strides, const cuuint32_t* box, int bytes = 2) {
     static EncodeFn encode = [] {
         void* f = nullptr;
         cudaDriverEntryPointQueryResult found;
@@ -111,10 +124,13 @@ static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, co
         return EncodeFn(f);
     }();
     const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-    return encode && encode(map, half ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank,
-                            const_cast<void*>(data), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const auto type = bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                      : half     ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    return encode && encode(map, type, rank, const_cast<void*>(data), dims, strides, box, steps,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE,
+                            box[0] * bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 #endif
 // How prefill's tiles are packed.
@@ -146,14 +162,17 @@ static bool q_maps(Maps* m, const HybridArgs& a) {
     const cuuint32_t db[5] = {64, decode_heads, decode_tokens, 1, 1};
     return make_map(&m->prefill.q, a.half, a.q, 4, pd, ps, pb) && make_map(&m->decode.q, a.half, a.q, 5, dd, ds, db);
 }
-// KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages), in boxes of so many rows.
+// KV [pages, page, Hk, D]: (64 columns, tokens of a page, panels, heads, pages), in boxes of so many rows; of 8 bits a
+// panel has all columns.
 static bool kv_map(CUtensorMap* map, const HybridArgs& a, const void* data, int rows) {
-    const cuuint64_t panels = a.head_dim / 64;
-    const cuuint64_t dims[5] = {64, cuuint64_t(a.page_tokens), panels, cuuint64_t(a.num_kv_heads), cuuint64_t(a.pages)};
-    const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
-    const cuuint64_t strides[4] = {token, 128, head, page};
-    const cuuint32_t box[5] = {64, cuuint32_t(rows), 1, 1, 1};
-    return make_map(map, a.half, data, 5, dims, strides, box);
+    const int bytes = a.k_scale ? 1 : 2;
+    const cuuint64_t columns = bytes == 1 ? a.head_dim : 64, panels = a.head_dim / columns;
+    const cuuint64_t tokens = a.page_tokens, heads = a.num_kv_heads, pages = a.pages;
+    const cuuint64_t dims[5] = {columns, tokens, panels, heads, pages};
+    const cuuint64_t token = a.kv_token * bytes, head = a.kv_head * bytes, page = a.kv_page * bytes;
+    const cuuint64_t strides[4] = {token, columns * bytes, head, page};
+    const cuuint32_t box[5] = {cuuint32_t(columns), cuuint32_t(rows), 1, 1, 1};
+    return make_map(map, a.half, data, 5, dims, strides, box, bytes);
 }
 
 // The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages). A map has
@@ -171,10 +190,11 @@ static bool grouped_map(CUtensorMap* map, const HybridArgs& a, const void* data,
     return make_map(map, a.half, data, 5, dims, strides, box);
 }
 
-template <int kPage> static Maps maps_of(const HybridArgs& a) {
+template <int kPage, int kBits> static Maps maps_of(const HybridArgs& a) {
     Maps m = {};
     const auto prefill_map = [&](CUtensorMap* map, const void* data) {
-        return kPage ? grouped_map(map, a, data, kPage) : kv_map(map, a, data, prefill::kKeys);
+        if (kBits == 16 && kPage) return grouped_map(map, a, data, kPage);
+        return kv_map(map, a, data, kPage ? kPage : prefill::kKeys);
     };
     const auto decode_map = [&](CUtensorMap* map, const void* data) {
         return kv_map(map, a, data, kPage ? kPage : decode::kTokens);
@@ -216,9 +236,9 @@ template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<u
             a.num_q_heads / a.num_kv_heads, a.causal, shift, box_rows * 128, a.scale_log2, rules_of(a)};
 }
 
-template <typename T, int D, int kRows, int kPage, int kRules>
+template <typename T, int D, int kRows, int kPage, int kRules, int kBits = 16>
 static void launch_kernel(const HybridArgs& a, Stream stream) {
-    if (kPage && a.prefill_works > a.sms && !can_group(a))  // more than the empty ones
+    if (kBits == 16 && kPage && a.prefill_works > a.sms && !can_group(a))  // more than the empty ones
         throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128, 256, ... tokens");
     const size_t rows = size_t(a.tokens) * a.num_q_heads;
     const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * D, "out");
@@ -226,11 +246,15 @@ static void launch_kernel(const HybridArgs& a, Stream stream) {
     const int page = kPage == kAnyPage ? a.page_tokens / kAnyPage : a.page_shift;
     const KvLayout kv = {device_ptr(a.table, a.table_size, "block_table"), int(a.table_stride), page};
     const auto trace = device_ptr(reinterpret_cast<long long*>(a.trace), size_t(a.trace_rows) * 10, "trace");
-    launch<hybrid90<T, D, kPage, kRows, kRules>>(stream, dim3(a.sms), dim3(kThreads), Layout<D, kRows>::kBytes,
-                                                 maps_of<kPage>(a), prefill_params<D>(a, out, lse),
-                                                 decode_params<D>(a, out, lse), kv, trace);
+    const Scales scales = {device_ptr(a.k_scale, a.num_kv_heads, "k_scale"),
+                           device_ptr(a.v_scale, a.num_kv_heads, "v_scale")};
+    launch<hybrid90<T, D, kPage, kRows, kRules, kBits>>(stream, dim3(a.sms), dim3(kThreads),
+                                                        Layout<D, kRows, kBits>::kBytes, maps_of<kPage, kBits>(a),
+                                                        prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse),
+                                                        kv, trace, scales);
 }
 
-// The build adds one line for each kind of kernel it wants: POD_KERNELS(hopper_x, __half, 128, 8, 16, kWindow | kSinks)
-#define POD_KERNELS(NAME, T, D, ROWS, PAGE, RULES)                                                                     \
-    void launch_##NAME(const HybridArgs& a, Stream stream) { launch_kernel<T, D, ROWS, PAGE, RULES>(a, stream); }
+// The build adds one line for each kind of kernel it wants, its rules and, if not 16, bits of K and V at the end:
+// POD_KERNELS(hopper_x, __half, 128, 8, 16, kWindow | kSinks)
+#define POD_KERNELS(NAME, T, D, ROWS, PAGE, ...)                                                                       \
+    void launch_##NAME(const HybridArgs& a, Stream stream) { launch_kernel<T, D, ROWS, PAGE, __VA_ARGS__>(a, stream); }

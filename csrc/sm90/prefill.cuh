@@ -1,7 +1,8 @@
 // Prefill on Hopper: one producer warp, two or three consumer warpgroups of 64 query rows each, blocks of 128 keys.
 // Q, O: [tokens, Hq, D]. A tile's rows are tokens x heads of one KV head, so that a short chunk fills a tile with the
 // heads of its group instead of padding. A tile's blocks of keys are walked from the last to the first,
-// so that only the first ones are masked.
+// so that only the first ones are masked. K and V of 8 bits land in the second half of their stage, and two warps that
+// have nothing else to do widen them in place.
 #pragma once
 #include "sm90/common.cuh"
 
@@ -10,6 +11,7 @@ namespace sm90::prefill {
 constexpr int kKeys = 128;               // of a block
 constexpr int kFan = 8;                  // parts that are merged at a time: FAN of pod/kernels/sm90.py
 constexpr int kGroupRows = 64;           // of a warpgroup, as wgmma has them
+constexpr int kBarrier = 6;              // named barrier of the first warpgroup alone
 constexpr uint32_t kPanel = 128 * 128;   // 128 rows of 64 columns: one swizzled panel
 
 // Shared memory: Q, then two stages each of K and V. A tile of K or V is [panel][128 rows]. With pages of kPage < 128
@@ -54,8 +56,20 @@ struct Params {
     Rules rules;
 };
 
+// Of 8 bits: what has landed and is not widened yet, of K and of V, and how many of its keys there are; -1: no more.
+template <int kBits> struct Landed {
+    DEV void init() {}
+};
+template <> struct Landed<8> {
+    Ring<2> landed[2];
+    shared<int> keys[2][2];
+
+    DEV void init() {
+        for (Ring<2>& ring : landed) ring.init(1);
+    }
+};
 // Rings and, behind them, the records of the tiles in flight: [warpgroup][tile parity].
-template <int kGroups> struct Control {
+template <int kGroups, int kBits> struct Control : Landed<kBits> {
     Ring<1> q[kGroups];  // every warpgroup's rows of Q
     Ring<2> k, v;        // blocks that all warpgroups read
     uint64_t tail;       // mbarrier: the copy of a block of V that is not whole; readers see it when it is cleared
@@ -66,6 +80,7 @@ template <int kGroups> struct Control {
         k.init(4 * kGroups);
         v.init(4 * kGroups);
         ptx::mbar_init(ptx::smem_u32(&tail), 1);
+        Landed<kBits>::init();
     }
 };
 
@@ -79,13 +94,13 @@ template <typename S, int kGroups> DEV void clear_padding(const Pack& pack, smem
 }
 
 // ---------------------------------------------------------------- producer: one warp
-template <int D, int kPage, int kGroups> struct Producer {
-    using S = Smem<D, kPage, kGroups>;
+template <int D, int kPage, int kGroups, int kBits> struct Producer {
+    using S = Smem<D, kBits == 16 ? kPage : 0, kGroups>;
     const TensorMaps& maps;
     const Params& p;
     const KvLayout& kv;
     smem_addr base;
-    Control<kGroups>& c;
+    Control<kGroups, kBits>& c;
     int lane;
     PageWindow window = {};
     Place<2> block = {};  // of K and V; places carry on across tiles
@@ -97,6 +112,7 @@ template <int D, int kPage, int kGroups> struct Producer {
         const smem_addr dst = base + (kValues ? S::kV : S::kK) + at.stage() * S::kTile;
         const int row = n * kKeys, kv_len = FIELD(w, kv_len);
         const Source from = find<kPage>(kv, window, FIELD(w, seq), row, kv_len, lane);
+        if constexpr (kBits == 8) return land<kValues>(from, kv_head, kv_len - row, at);
         const bool is_tail = kValues && kv_len - row < kKeys;
         const smem_addr filled = ring.filled(at), copied = is_tail ? ptx::smem_u32(&c.tail) : filled;
         ring.acquire(at);
@@ -112,6 +128,33 @@ template <int D, int kPage, int kGroups> struct Producer {
                 load_block(map, dst + panel * kPanel, copied, from, panel, kv_head);
         }
         if (is_tail) clear_tail(dst, kv_len - row, filled);
+    }
+    // The same of 8 bits, `keys` of them or all, for a Widener.
+    template <bool kValues> DEV void land(const Source& from, int kv_head, int keys, Place<2> at) {
+        const smem_addr dst = base + (kValues ? S::kV : S::kK) + at.stage() * S::kTile + S::kTile / 2;
+        const CUtensorMap* map = kValues ? &maps.v : &maps.k;
+        const smem_addr landed = c.landed[kValues].filled(at);
+        (kValues ? c.v : c.k).acquire(at);
+        if (ptx::elect_one()) {
+            c.keys[kValues][at.stage()] = keys;
+            c.landed[kValues].expect(at, S::kTile / 2);
+        }
+        if constexpr (kPage == 0) return load_block(map, dst, landed, from, 0, kv_head);
+        else
+#pragma unroll 1
+            for (int half = 0; half < 2; half++) {  // registers are short
+                const Source part = {from.first, from.page, from.lane0 + half * (kKeys / 2 / kPage)};
+                for_pages<kKeys / 2, kPage>(part, [&](int i, int page, int first) {
+                    ptx::tma_load_5d(dst + half * (S::kTile / 4) + i * kPage * D, map, landed, first, 0, kv_head, page);
+                });
+            }
+    }
+    // No more work for the Wideners.
+    template <bool kValues> DEV void stop_widening() {
+        (kValues ? c.v : c.k).acquire(block);
+        if (!ptx::elect_one()) return;
+        c.keys[kValues][block.stage()] = -1;
+        c.landed[kValues].fill(block);
     }
     // V rows past the sequence's end may hold anything, and 0 * NaN would poison the sum.
     DEV void clear_tail(smem_addr dst, int first, smem_addr filled) {
@@ -172,7 +215,63 @@ template <int D, int kPage, int kGroups> struct Producer {
             block.advance();
         }
         for (int g = 0; g < kGroups; g++) stop(g);
+        if constexpr (kBits == 8) {
+            stop_widening<false>();
+            __syncwarp();
+            stop_widening<true>();
+            __syncwarp();
+        }
         leave(p.queue, lane);
+    }
+};
+
+// ---------------------------------------------------------------- of 8 bits: one warp for K, one for V
+// A block of 8 bits lies in the second half of its stage, row by row in D bytes. Widened in order, rows take the place
+// of rows that are read by then: of 128 columns a row's second panel takes its own, of 64 row n that of 2n - 128.
+template <int D, int kGroups> struct Widener {
+    using S = Smem<D, 0, kGroups>;
+    static constexpr int kRows = D == 128 ? 8 : 16;  // at a time: two loads of 16 bytes a lane
+    smem_addr base;
+    Control<kGroups, 8>& c;
+    int lane;
+
+    template <bool kValues> DEV void run() {
+        for (Place<2> at;; at.advance()) {
+            c.landed[kValues].wait(at);
+            const int keys = c.keys[kValues][at.stage()];
+            if (keys < 0) break;
+            const smem_addr stage = base + (kValues ? S::kV : S::kK) + at.stage() * S::kTile;
+#pragma unroll 1
+            for (int row = 0; row < kKeys; row += kRows) widen(stage, row, kValues ? keys : kKeys);
+            ptx::fence_proxy_async();
+            __syncwarp();
+            if (ptx::elect_one()) (kValues ? c.v : c.k).fill(at);
+            __syncwarp();
+        }
+    }
+    // Eight lanes have eight rows, 16 columns of each: so no two of them meet in a bank.
+    DEV void widen(smem_addr stage, int first, int keys) {
+        uint4 x[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = first + lane % 8 + (D == 64) * 8 * i, sixteen = lane / 8 + (D == 128) * 4 * i;
+            x[i] = ptx::ld_shared_16<uint4>(swizzle<D>(stage + S::kTile / 2 + row * D + sixteen * 16));
+            if (row >= keys) x[i] = uint4{};  // V past the end may hold anything: 0 * NaN is NaN
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = first + lane % 8 + (D == 64) * 8 * i;
+            const smem_addr to = swizzle<128>(stage + (D == 128) * i * kPanel + row * 128 + lane / 8 * 32);
+            uint4 low, high;
+            ptx::widen(x[i].x, low.x, low.y);
+            ptx::widen(x[i].y, low.z, low.w);
+            ptx::widen(x[i].z, high.x, high.y);
+            ptx::widen(x[i].w, high.z, high.w);
+            ptx::st_shared_16(to, low);
+            ptx::st_shared_16(to ^ 16, high);
+        }
+        __syncwarp();
     }
 };
 
@@ -315,7 +414,8 @@ DEV void add(gptr<const float4> part, size_t stride, int count, float scale_log2
 }
 // Returns whether this warp holds the final result.
 template <int D, int kWarps>
-DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int warp, int lane) {
+DEV bool merge(const Params& p, const Work& w, float scale_log2, float (&o)[D / 2], float (&m)[2], float (&l)[2],
+               int warp, int lane) {
     constexpr size_t kStride = kWarps * kVecs<D> * 32;
     const gptr<float4> parts = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs<D> * 32 + lane;
 #pragma unroll 1
@@ -329,7 +429,7 @@ DEV bool merge(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2],
         __syncwarp();  // what lane 0 has acquired, all may read
         if (!__shfl_sync(~0u, int(last), 0)) return false;
         __threadfence();
-        add<D>(parts + r.first * kStride, r.step * kStride, r.count, p.scale_log2, o, m, l);
+        add<D>(parts + r.first * kStride, r.step * kStride, r.count, scale_log2, o, m, l);
     }
     return true;
 }
@@ -341,21 +441,23 @@ template <int kBit> DEV void exchange(uint32_t& low, uint32_t& high, int lane) {
     low = upper ? got : low;
     high = upper ? high : got;
 }
-// Divide by the row sums and store: a 4x4 word transpose inside each quad turns 4-byte pieces into 16-byte stores.
+// Divide by the row sums, times what 1 in V stands for, and store: a 4x4 word transpose inside each quad turns 4-byte
+// pieces into 16-byte stores.
 template <typename T, int D, int kRules>
-DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[2], float (&l)[2], int group, int row,
-                  int lane) {
+DEV void epilogue(const Params& p, const Work& w, float scale_log2, float one, float (&o)[D / 2], float (&m)[2],
+                  float (&l)[2], int group, int row, int lane) {
     const Share share(p.pack, w, p.group, group);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         l[r] = quad_sum(l[r]);
-        float weight = inverse_of(l[r]), top = m[r] * p.scale_log2;
+        float weight = inverse_of(l[r]), top = m[r] * scale_log2;
         const int token = p.pack.token(row + 8 * r), head = row + 8 * r - token * p.pack.heads;
         const bool real = token < share.tokens && head < share.heads;
         const size_t first = size_t(w.q_row + share.first_token + token) * p.num_q_heads + w.head;
         const size_t at = first + share.first_head + head;
         if constexpr (kRules & kSinks)
             weight = join_sink(p.rules, w.head + (real ? share.first_head + head : 0), top, l[r]);
+        weight *= one;
         const gptr<T> dst = ptr_cast<T>(p.out) + at * D + (lane & 3) * 8;
         if (p.lse && real && (lane & 3) == 0) p.lse[at] = top * kLn2 + logf(l[r]);
 #pragma unroll
@@ -375,13 +477,26 @@ DEV void epilogue(const Params& p, const Work& w, float (&o)[D / 2], float (&m)[
     }
 }
 
+// A warpgroup's queries, which have arrived, as halves: in place.
+template <typename T, int D> DEV void queries_as_halves(smem_addr q, int group, int thread) {
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) {
+        const smem_addr at = q + (i * 128 + thread) * 16;
+        const uint4 x = ptx::ld_shared_16(at);
+        ptx::st_shared_16(at, make_uint4(halves<T>(x.x), halves<T>(x.y), halves<T>(x.z), halves<T>(x.w)));
+    }
+    ptx::fence_proxy_async();
+    ptx::named_barrier_sync(kBarrier + group, 128);
+}
+
 // A warpgroup, 64 query rows. The groups take turns at the tensor cores (ping-pong), so that one computes its softmax
 // while the products of another run: two that ask for products at once would both get them late. One function: with its
 // state in a struct, ptxas places the vote on rescaling behind the wait for P V.
-template <typename T, int D, int kPage, int kGroups, int kRules>
-DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const volatile bool& decode_done, int group,
-                 int warp, int lane) {  // warp: of all consumers
+template <typename T, int D, int kPage, int kGroups, int kRules, int kBits>
+DEV void consume(const Params& p, const Scales& scales, smem_addr base, Control<kGroups, kBits>& c,
+                 const volatile bool& decode_done, int group, int warp, int lane) {  // warp: of all consumers
     using S = Smem<D, kPage, kGroups>;
+    using M = Multiplied<T, kBits>;
     const int row = warp % 4 * 16 + lane / 4;
     const uint64_t q = ptx::desc_sw128(base + S::kQ + group * S::kQGroup, 1, 1024);
     const uint64_t k_first = ptx::desc_sw128(base + S::kK, 1, S::kGroupStep);
@@ -421,6 +536,9 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
         const int begin = w.begin, unmasked = (p.causal ? w.pos0 + 1 : w.kv_len) / kKeys;
         const int token = p.pack.token(row), more = p.causal ? p.pack.token(row + 8) - token : 0;
         const bool yields = __ldg(p.yields) && !decode_done;
+        const float scale_log2 = kBits == 8 ? p.scale_log2 * __ldg(scales.k + w.head / p.group) : p.scale_log2;
+        if constexpr (kBits == 8 && !std::is_same<T, M>::value)
+            queries_as_halves<T, D>(base + S::kQ + group * S::kQGroup, group, warp % 4 * 32 + lane);
         int n = w.end - 1;
         int last_seen = (p.causal ? w.pos0 + group * p.pack.next_token + token : w.kv_len - 1) - n * kKeys -
                         2 * (lane & 3);
@@ -428,36 +546,36 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
         for (int i = 0; i < D / 2; i++) o[i] = 0.f;
 
         c.k.wait(block);  // first block: nothing to overlap with
-        issue_qk<T, D, kPage>(s, q, k(block));
+        issue_qk<M, D, kPage>(s, q, k(block));
         ptx::wgmma_wait<0>();
         ptx::touch(s);
         free_k(block);
-        softmax_max<true, true, kRules>(s, m, fade, offset, last_seen, more, p.scale_log2, p.rules);
+        softmax_max<true, true, kRules>(s, m, fade, offset, last_seen, more, scale_log2, p.rules);
         l[0] = l[1] = 0.f;
-        softmax_exp(s, l, fade, offset, p.scale_log2);
-        to_p<T>(probs, s);
+        softmax_exp(s, l, fade, offset, scale_log2);
+        to_p<M>(probs, s);
 
         const auto step = [&](auto masked) {
             // the next S goes to the tensor cores before this P V, and its softmax runs under P V
             c.k.wait(block.next());
             turn.take();
-            issue_qk<T, D, kPage>(s, q, k(block.next()));
+            issue_qk<M, D, kPage>(s, q, k(block.next()));
             c.v.wait(block);
-            issue_pv<T, D, kPage>(o, probs, v(block));
+            issue_pv<M, D, kPage>(o, probs, v(block));
             if (!yields) turn.pass();
             ptx::wgmma_wait<1>();
             ptx::touch(s);
             free_k(block.next());
             constexpr bool kMask = decltype(masked)::value;
-            softmax_max<false, kMask, kRules>(s, m, fade, offset, last_seen, more, p.scale_log2, p.rules);
-            softmax_exp(s, l, fade, offset, p.scale_log2);
+            softmax_max<false, kMask, kRules>(s, m, fade, offset, last_seen, more, scale_log2, p.rules);
+            softmax_exp(s, l, fade, offset, scale_log2);
             ptx::wgmma_wait<0>();
             ptx::touch(o);
             ptx::touch(s);
             if (yields) turn.pass();  // the other's turn begins when this one is through, not issued
             free_v(block);
             block.advance();
-            to_p<T>(probs, s);
+            to_p<M>(probs, s);
             if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) rescale(o, fade);
         };
         if constexpr (kRules & kWindow) {
@@ -479,16 +597,17 @@ DEV void consume(const Params& p, smem_addr base, Control<kGroups>& c, const vol
 
         free_q(tile);  // the next tile's copy may start
         c.v.wait(block);
-        issue_pv<T, D, kPage>(o, probs, v(block));
+        issue_pv<M, D, kPage>(o, probs, v(block));
         ptx::wgmma_wait<0>();
         ptx::touch(o);
         free_v(block);
         block.advance();
         if (w.parts > 1) {
             const bool padding = p.pack.token(row - lane / 4) >= Share(p.pack, w, p.group, group).tokens;
-            if (padding || !merge<D, 4 * kGroups>(p, w, o, m, l, warp, lane)) continue;
+            if (padding || !merge<D, 4 * kGroups>(p, w, scale_log2, o, m, l, warp, lane)) continue;
         }
-        epilogue<T, D, kRules>(p, w, o, m, l, ptx::anew(group), row, lane);
+        const float one = kBits == 8 ? __ldg(scales.v + w.head / p.group) : 1.f;
+        epilogue<T, D, kRules>(p, w, scale_log2, one, o, m, l, ptx::anew(group), row, lane);
     }
 }
 

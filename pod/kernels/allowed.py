@@ -97,6 +97,22 @@ class Allowed:
                              f"{(self.sequences, self.most_pages)}")  # fmt: skip
 
 
+def scale_of(name: str, scale, plan):
+    """float32 [Hkv] on the plan's device: as it is, or made of one number for all heads, or of none, which is 1."""
+    import torch
+
+    heads, kind = plan.batch.num_kv_heads, type(scale)
+    if kind in (int, float) and 0 < scale < 1e30 or scale is None:
+        return torch.full((heads,), 1.0 if scale is None else scale, dtype=torch.float32, device=plan.device)
+    got = repr(scale)
+    if isinstance(scale, torch.Tensor):
+        if scale.dtype == torch.float32 and scale.device == plan.device and tuple(scale.shape) in ((), (1,), (heads,)):
+            return scale.expand(heads).contiguous()
+        got = f"{scale.dtype} of shape {tuple(scale.shape)} on {scale.device}"
+    raise ValueError(f"{name}: got {got}, allowed are numbers above 0 and float32 [{heads}], one a KV head, on "
+                     f"{plan.device}")  # fmt: skip
+
+
 def check_out(out, q) -> None:
     if getattr(out, "shape", None) != q.shape or out.dtype != q.dtype or out.device != q.device:
         got = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
@@ -119,13 +135,14 @@ def _check_is_tensor(name: str, x) -> None:
 
 
 def _check_tensor(name: str, x, batch: HybridBatch, device) -> None:
-    if str(x.dtype) != f"torch.{batch.dtype}":
-        raise ValueError(f"{name}: got dtype {x.dtype}, allowed by the plan is torch.{batch.dtype}")
+    dtype = batch.dtype if name == "q" else batch.kv_dtype or batch.dtype
+    if str(x.dtype) != f"torch.{dtype}":
+        raise ValueError(f"{name}: got dtype {x.dtype}, allowed by the plan is torch.{dtype}")
     if x.device != device:
         raise ValueError(f"{name}: got device {x.device}, allowed by the plan is {device}")
     if x.stride(-1) != 1:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed is a dense last dimension")
-    if any(step % 8 for step in _steps(x)) or x.data_ptr() % 16:
+    if any(step * x.element_size() % 16 for step in _steps(x)) or x.data_ptr() % 16:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed are rows that start at multiples of 16 bytes")
 
 

@@ -70,7 +70,8 @@ class Kernel:
 def fake(trace_fields: int) -> Callable:
     """For tracing and compiling models: the results of an operator, empty."""
 
-    def results(kind, q, k, v, table, lists, counters, partials, header, scale, softcap, sinks, lse, trace, into=None):
+    def results(kind, q, k, v, table, lists, counters, partials, header, scale, softcap, sinks, lse, trace, into=None,
+                *kv_scales):  # fmt: skip
         import torch
 
         out = q.new_empty(0) if into is not None else q.new_empty(q.shape)
@@ -251,9 +252,9 @@ class Plan:
         return self._operators[trace, causal]
 
     def run(self, q, k_cache, v_cache, block_table=None, softmax_scale: float | None = None, causal: bool | None = None,
-            return_lse: bool = False, trace: bool = False, out=None, sinks=None):  # fmt: skip
+            return_lse: bool = False, trace: bool = False, out=None, sinks=None, kv_scales: tuple = ()):  # fmt: skip
         """Launch on the current stream, without any check. Returns out, then the log-sum-exp and the trace where asked
-        for: see pod.hybrid_attention."""
+        for: see pod.hybrid_attention. kv_scales: of K and V, where they have 8 bits."""
         work, operator = self.placed(causal), self.operator(trace, causal)
         scale = self.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
         tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
@@ -262,7 +263,8 @@ class Plan:
             if self.device.type == "cuda":
                 work.follow()
             try:
-                made, lse, rows = operator(*tensors, work.header, scale, softcap, sinks, return_lse, trace, out)
+                made, lse, rows = operator(*tensors, work.header, scale, softcap, sinks, return_lse, trace, out,
+                                           *kv_scales)  # fmt: skip
             except RuntimeError:
                 if self.device.type == "cpu":
                     work.counters.zero_()  # an emulated kernel may stop half-way

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
 
@@ -49,7 +50,8 @@ def rules_of(batch: HybridBatch) -> tuple[str, ...]:
 
 def alone_takes(batch: HybridBatch) -> list[str]:
     """What of a batch no other method can do."""
-    return [*rules_of(batch), *(["page_size"] if page_kind(batch.page_size) == 8 else [])]
+    paged = ["page_size"] if page_kind(batch.page_size) == 8 else []
+    return [*rules_of(batch), *paged, *(["kv_dtype"] if batch.kv_dtype else [])]
 
 
 def _kinds() -> dict[str, tuple[str, str]]:
@@ -63,9 +65,19 @@ def _kinds() -> dict[str, tuple[str, str]]:
     return lines
 
 
+def _kinds8() -> dict[str, tuple[str, str]]:
+    lines = {}
+    for dtype, head_dim, rows, page in product(DTYPES, HEAD_DIMS, DECODE_ROWS, PAGES):
+        name = kind(dtype, head_dim, rows, page)
+        in_kernels = f"POD_KERNELS(hopper8_{name}, {DTYPES[dtype]}, {head_dim}, {rows}, {page}, 0, 8)"
+        lines[name] = (f"POD_OPERATOR(hopper8_{name}, {2 * len(ROLES)}, 64)", in_kernels)
+    return lines
+
+
 HOPPER = Family(
     "hopper", bindings="bindings.cpp", kernels="sm90/hybrid.cu", fake=fake(2 * len(ROLES)), kinds=_kinds(), arch="90a"
 )
+HOPPER8 = replace(HOPPER, name="hopper8", kinds=_kinds8())  # K and V of 8 bits: its kernels have names of their own
 
 # Who plans on the device, for a workspace: see workspace.py.
 PLANNER = Family("hopper_plan", "sm90/plan_bindings.cpp", "sm90/plan.cu", lambda kind, *arguments: None)
@@ -151,13 +163,18 @@ def check_layout(batch: HybridBatch, q, k_cache) -> None:
     """Prefill's tensor map of small pages has no dimension left for heads that lie apart (grouped_map)."""
     step = k_cache.stride(2)
     small = page_kind(batch.page_size) != 0
-    alone = max(batch.q_lens) == 1 and batch.group <= max(DECODE_ROWS)
+    alone = batch.kv_dtype or max(batch.q_lens) == 1 and batch.group <= max(DECODE_ROWS)
     if not alone and small and batch.head_dim > 64 and batch.num_kv_heads > 1 and step != batch.head_dim:
         raise ValueError(f"k_cache: got heads {step} elements apart, allowed for method 'hopper' with head_dim "
                          f"{batch.head_dim} and pages of {batch.page_size} are {batch.head_dim}")  # fmt: skip
 
 
 KERNEL = Kernel(HOPPER, kind_of, lay_out, lambda rows: rows.view(-1, len(ROLES), 2), check_layout)
+KERNEL8 = replace(KERNEL, family=HOPPER8)
+
+
+def _kernel(batch: HybridBatch) -> Kernel:
+    return KERNEL8 if batch.kv_dtype else KERNEL
 
 
 def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) -> Plan:
@@ -166,7 +183,7 @@ def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) ->
 
     device = torch.device(device)
     check_device(device)
-    made = Plan(batch, method, device, KERNEL, partial(decide.hopper, batch, build.sm_count(device), **choice))
+    made = Plan(batch, method, device, _kernel(batch), partial(decide.hopper, batch, build.sm_count(device), **choice))
     made.operator()  # a build in the first call would spoil what is timed there
     return made
 
@@ -174,9 +191,12 @@ def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) ->
 def build_for(batch: HybridBatch, device) -> None:
     """All kinds that lengths may ask for, and who plans for a workspace, side by side."""
     check_device(device)
-    rows = {roles.rows for roles in choose.possible_roles(batch.group)} | ({ALONE} if batch.head_dim == 64 else set())
+    rows = {roles.rows for roles in choose.possible_roles(batch.group)}
+    if choose.takes_wide(batch):
+        rows.add(ALONE)
     with ThreadPoolExecutor() as pool:
-        kinds = [(PLANNER, ""), *((HOPPER, _kind_for(batch, n)) for n in sorted(rows))]
+        family = _kernel(batch).family
+        kinds = [(PLANNER, ""), *((family, _kind_for(batch, n)) for n in sorted(rows))]
         builds = [pool.submit(copy_context().run, build.operator, *kind, device) for kind in kinds]
     for built in builds:
         built.result()

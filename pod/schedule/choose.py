@@ -261,6 +261,11 @@ def possible_roles(group: int) -> list[Roles]:
     return [Roles(rows, rows // heads) for rows in DECODE_ROWS if rows >= heads] + [Roles(DECODE_ROWS[0], 0)]
 
 
+def width(batch: HybridBatch) -> int:
+    """head_dim, counted in 16 bits: what a tile of keys weighs."""
+    return batch.head_dim * batch.kv_width // 2
+
+
 def roles(batch: HybridBatch) -> Roles:
     """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill.
     Single tokens alone stay decode while they can, since decode takes any layout of the cache."""
@@ -275,19 +280,24 @@ def roles(batch: HybridBatch) -> Roles:
     return min(differ, key=lambda made: _us(batch, q_lens, kv_lens, made) * (1 if made.tokens else IN_DOUBT))
 
 
+def takes_wide(batch: HybridBatch) -> bool:
+    """Whether there is a kernel with a third warpgroup of prefill, for batches without decode."""
+    return batch.head_dim == 64 and not batch.kv_dtype
+
+
 def _us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:
     """Of the whole batch on an H200, were all SMs busy to the end."""
     few, kv_heads, sms = q_lens <= made.tokens, batch.num_kv_heads, FITTED_SMS
     units = int(few.sum()) * kv_heads
-    decode = kv_us(batch.head_dim, int(kv_lens[few].sum()) * kv_heads, DECODE_BYTES)
+    decode = kv_us(width(batch), int(kv_lens[few].sum()) * kv_heads, DECODE_BYTES)
     decode += units * TILE_PIECE_US / sms + MERGE_US * (0 < units < sms)
-    memory = kv_us(batch.head_dim, int(kv_lens.sum()) * kv_heads, DRAM_BYTES)
+    memory = kv_us(width(batch), int(kv_lens.sum()) * kv_heads, DRAM_BYTES)
     prefill = _prefill_us(batch, q_lens[~few], kv_lens[~few], sms) if units < len(q_lens) * kv_heads else 0.0
     return max(prefill, decode, memory) + TOGETHER * min(prefill, decode)
 
 
 def _prefill_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, sms: int) -> float:
-    wide = batch.head_dim == 64 and len(q_lens) == len(batch.q_lens)
+    wide = takes_wide(batch) and len(q_lens) == len(batch.q_lens)
     rows, cost = (WIDE.prefill_rows, WIDE_COST) if wide else (PERSISTENT.prefill_rows, 1.0)
     tiles = -(-q_lens * batch.group // rows) * batch.num_kv_heads
     keys = kv_lens - (q_lens - 1) / 2 if batch.causal else kv_lens

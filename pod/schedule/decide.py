@@ -141,12 +141,12 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
     chunks, singles = sides(batch, roles.tokens)
     shape = replace(PERSISTENT, decode_rows=roles.rows)
-    ranges = hopper_pieces(singles, sms, batch.head_dim, weights, parts, roles.rows, invariant)
+    ranges = hopper_pieces(singles, sms, choose.width(batch), weights, parts, roles.rows, invariant)
     ticks, tiles = choose.ticks(batch.head_dim, sms), decode.tiles(singles, shape)
     work, blocks = empty(), 0
     if len(chunks.seq):
         beside = ticks.beside(tiles, int(chunks.seen.sum()) * batch.num_kv_heads)
-        alone = not len(singles.seq) and batch.head_dim == 64 and not (invariant or pack)
+        alone = not len(singles.seq) and choose.takes_wide(batch) and not (invariant or pack)
         rest = (sms, batch.head_dim, causal, splits, pack, beside, invariant)
         made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in ((shape, WIDE) if alone else (shape,))]
         _, blocks, pack, work, shape = min(made, key=lambda m: m[0])

@@ -28,6 +28,7 @@ FIELDS = {  # Inputs of csrc/include/inputs.h, Header, then what HybridArgs of c
     "sinks": ctypes.c_void_p,
     "lists counters partials trace": ctypes.c_void_p,
     "binding": ctypes.c_int,
+    "k_scale v_scale": ctypes.c_void_p,
 }
 
 
@@ -59,6 +60,7 @@ class Case:
     layout: dict | None = None
     given: tuple | None = None
     seed: int = 0
+    scales: tuple | None = None
 
     def placed(self) -> Placed:
         import torch
@@ -83,6 +85,12 @@ class Case:
             k *= torch.linspace(self.rise, 1, k.shape[1]).to(k.dtype)[:, None, None]
         return lay_out(tensors, **self.layout) if self.layout else tensors
 
+    def widened(self, k, v):
+        """What caches of 8 bits stand for, exactly."""
+        if not self.batch.kv_dtype:
+            return k, v
+        return tuple(x.double() * scale.double()[:, None] for x, scale in zip((k, v), self.scales, strict=True))
+
 
 class Outcome:
     """What a kernel did with a case in two launches: the emulator's report, or how far off the results are."""
@@ -94,7 +102,8 @@ class Outcome:
         tensors = q, *_ = case.tensors()
         work, sinks = case.placed(), case.sinks()
         rules = {"window": batch.window, "softcap": batch.softcap, "sinks": sinks}
-        wanted = hybrid_attention(*tensors[:3], batch.q_lens, batch.kv_lens, tensors[3], causal=batch.causal, **rules)
+        seen = q, *case.widened(*tensors[1:3])
+        wanted = hybrid_attention(*seen, batch.q_lens, batch.kv_lens, tensors[3], causal=batch.causal, **rules)
         library.run.restype = ctypes.c_char_p
         self.report, self.error, self.lse_error = None, 0.0, 0.0
         for _ in range(2):  # the second launch finds what the first has left behind
@@ -138,10 +147,11 @@ def describe(case: Case, q, k, v, table, out, lse, work: Placed, sinks=None) -> 
     """The launch record, as the bindings make it."""
     batch = case.batch
     lists = {name: getattr(work, name).data_ptr() for name in ("lists", "counters", "partials")}
+    scales = {f"{name}_scale": x.data_ptr() for name, x in zip("kv", case.scales, strict=True)} if case.scales else {}
     scale, cap, to_log2 = batch.head_dim**-0.5, batch.softcap, math.log2(math.e)
     table_size = 0 if table is None else (table.shape[0] - 1) * table.stride(0) + table.shape[1]
     return Launch(
-        **inputs(q, k, v, table), **dict(zip(Header._fields, work.header, strict=True)), **lists,
+        **inputs(q, k, v, table), **dict(zip(Header._fields, work.header, strict=True)), **lists, **scales,
         out=out.data_ptr(), lse=lse.data_ptr(), table_size=table_size, half=batch.dtype == "float16",
         page_shift=31 if table is None else batch.page_size.bit_length() - 1,
         scale_log2=(cap or scale) * to_log2, cap_log2=2 * to_log2 * scale / cap if cap else 0,

@@ -247,13 +247,20 @@ def fi_pod(s: Ragged):
 
 def fa3_then_fi(s: Ragged):
     """FlashAttention-3 for the prompts, FlashInfer's decode on tensor cores for the rest."""
+    border = _decodes(s)
+    prompts, decodes = fa3(s, 0, border, ahead=True), fi_decodes(s, border)
+    return lambda: [prompts(), decodes()]
+
+
+def fi_decodes(s: Ragged, first: int = 0, caches=None, **scales):
+    """FlashInfer's decode on tensor cores of the sequences from `first` on, with other caches if there are some."""
     import flashinfer
 
-    border, count = _decodes(s), len(s.batch.q_lens)
-    prompts, q = fa3(s, 0, border, ahead=True), s.q[s.starts[border] :]
+    q, (k, v) = s.q[s.starts[first] :], caches or (s.k, s.v)
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD", use_tensor_cores=True)
-    wrapper.plan(*_pages(s, border, count), **_shape(s))
-    return lambda: [prompts(), wrapper.run(q, (s.k, s.v))]
+    kind = {} if k.dtype == q.dtype else {"kv_data_type": k.dtype}
+    wrapper.plan(*_pages(s, first, len(s.batch.q_lens)), **_shape(s), **kind)
+    return lambda: wrapper.run(q, (k, v), **scales)
 
 
 def fa3_then_xqa(s: Ragged):
