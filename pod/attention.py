@@ -277,9 +277,11 @@ def _choose(method, batch: HybridBatch, device, named: bool) -> str:
     _one_of("method", method, ("auto", *METHODS))
     if method != "auto":
         return method
+    if not sm90.available(device):
+        return "pod"
     if sm90.alone_takes(batch):
         return "hopper"
-    if named or not sm90.available(device):
+    if named:
         return "pod"
     return "hopper" if max(batch.q_lens) > 1 or _has_padding(batch) else "lean"
 

@@ -104,11 +104,13 @@ def scale_of(name: str, scale, plan):
     heads, kind = plan.batch.num_kv_heads, type(scale)
     if kind in (int, float) and 0 < scale < 1e30 or scale is None:
         return torch.full((heads,), 1.0 if scale is None else scale, dtype=torch.float32, device=plan.device)
-    got = repr(scale)
-    if isinstance(scale, torch.Tensor):
+    got = type(scale).__name__
+    if isinstance(scale, torch.Tensor):  # whose repr would wait for the GPU
         if scale.dtype == torch.float32 and scale.device == plan.device and tuple(scale.shape) in ((), (1,), (heads,)):
             return scale.expand(heads).contiguous()
         got = f"{scale.dtype} of shape {tuple(scale.shape)} on {scale.device}"
+    elif kind in (int, float, str):
+        got = repr(scale)
     raise ValueError(f"{name}: got {got}, allowed are numbers above 0 and float32 [{heads}], one a KV head, on "
                      f"{plan.device}")  # fmt: skip
 

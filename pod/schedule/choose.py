@@ -41,9 +41,15 @@ LONG_PREFILL, SMALL_PART = 0.7, 0.8
 # Four CTAs an SM have a slower prefill. They pay where a prompt is so short that the tiles of two CTAs an SM would make
 # just one wave, decode would make it two, and prefill is long.
 SHORT_PROMPT = 1024
-# Turns put one CTA of each kind on every SM that has two, and are faster than shares of the work on ten of ten batches,
-# by 1 to 6 %. On four, shares of the work are faster on all ten, by 7 to 14 % (methods-policy).
-POLICY = {2: "50:50", 4: "proportional", 8: "proportional"}
+# Turns put one CTA of each kind on every SM that has two. With many pieces of prefill an SM they are faster than shares
+# of the work on 22 of 22 batches, by up to 8 %; with few they are up to 13 % slower, and with four CTAs an SM mostly so
+# (methods-policies, methods-policy).
+MANY_PIECES = 6  # of prefill, an SM
+
+
+def policy(ctas_per_sm: int, pieces: int, sms: int) -> str:
+    """Who takes turns at an SM: see binding.POLICIES. `pieces`: of prefill."""
+    return "50:50" if ctas_per_sm == 2 and pieces >= MANY_PIECES * sms else "proportional"
 
 
 def seconds(batch: HybridBatch, gpu: GPU, sms: int, ctas_per_sm: int) -> tuple[float, float]:

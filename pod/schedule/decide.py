@@ -50,7 +50,7 @@ def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: 
     splits = fixed_parts(tiles.end, FIXED_KEYS[0]) if invariant else cut.splits
     work = prefill.cut(tiles, splits, shape.prefill_keys)
     pieces = warp_pieces(singles, shape, cut.workers, cut.parts)
-    policy = choose.POLICY[cut.ctas_per_sm] if policy == "auto" else policy
+    policy = choose.policy(cut.ctas_per_sm, len(work), sms) if policy == "auto" else policy
     deal = _deal(policy, work, pieces, shape, sms) if method == "pod" else np.zeros(0, np.int32)
     return Schedule(batch, causal, sms, method, shape, work, pieces, cut.ctas_per_sm, deal)
 

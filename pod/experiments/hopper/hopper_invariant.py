@@ -23,9 +23,9 @@ ROUNDS, REPEATS = 5, 15
 EVERY = 5  # of the 300 batches: ten of each of the six kinds
 LONG = 0.1  # ms, above which a launch is little
 # Engines that promise the same bits have FlashAttention-3 leave all keys in one part.
-WHOLE = {"fa3_two": partial(ragged.fa3_two, num_splits=1), "fa3_one": partial(ragged.fa3_one, num_splits=1),
+UNCUT = {"fa3_two": partial(ragged.fa3_two, num_splits=1), "fa3_one": partial(ragged.fa3_one, num_splits=1),
          "fa3_one_ahead": partial(ragged.fa3_one, num_splits=1, ahead=True)}  # fmt: skip
-WAYS = {"ours": ragged.ours, "invariant": partial(ragged.ours, invariant=True)} | WHOLE
+WAYS = {"ours": ragged.ours, "invariant": partial(ragged.ours, invariant=True)} | UNCUT
 
 
 def cases() -> list[dict]:
@@ -50,7 +50,7 @@ def table():
 def costs(df):
     """The same of any rows that `measure` has given."""
     times = df[list(WAYS)].apply(pd.to_numeric, errors="coerce")
-    whole = times[list(WHOLE)].min(axis=1)
+    whole = times[list(UNCUT)].min(axis=1)
     named = df[["batch", "kind", "model", "tp", "head_dim", "words"]].join(times[["ours", "invariant"]])
     return named.assign(cost=times.invariant / times.ours, whole=whole, gain=whole / times.invariant,
                         holes=df.holes.fillna(""))  # fmt: skip
