@@ -109,7 +109,7 @@ def scale_of(name: str, scale, plan):
         if scale.dtype == torch.float32 and scale.device == plan.device and tuple(scale.shape) in ((), (1,), (heads,)):
             return scale.expand(heads).contiguous()
         got = f"{scale.dtype} of shape {tuple(scale.shape)} on {scale.device}"
-    elif kind in (int, float, str):
+    elif kind in (bool, int, float, str):
         got = repr(scale)
     raise ValueError(f"{name}: got {got}, allowed are numbers above 0 and float32 [{heads}], one a KV head, on "
                      f"{plan.device}")  # fmt: skip
