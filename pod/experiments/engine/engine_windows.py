@@ -225,3 +225,18 @@ def gain_least(over: str = FASTER) -> float:
 def host_most() -> float:
     """Largest share in which the GPU had no work, over models and systems, percent."""
     return float(table().host_percent.max())
+
+
+def fused(model: str) -> float:
+    """What computing both halves at once gains over the same kernel's halves in turn, percent."""
+    return gain(model, "Sarathi, hopper-serial")
+
+
+def halves(model: str) -> float:
+    """What the better halves, in turn, gain over the faster call of FlashAttention-3, percent."""
+    return 100 * ((1 + gain(model) / 100) / (1 + fused(model) / 100) - 1)
+
+
+def requests(model: str) -> int:
+    """Answers that end in the window of Sarathi with POD."""
+    return int(table().set_index(["model", "system"]).requests[model, NAMES[POD]])

@@ -286,3 +286,16 @@ def times(over: str = "fa3") -> float:
     """How many times as many tokens a second ours at once gives."""
     rate = read("server").set_index("attention").tokens_s
     return float(rate["hopper"] / rate[over])
+
+
+def asked() -> int:
+    """Answers that people who stay asked for, over all attentions."""
+    return int(read("server").asked.sum())
+
+
+def gone() -> int:
+    return int(read("server").gone.sum())
+
+
+def refused() -> int:
+    return int(read("server").refused.sum())

@@ -29,14 +29,14 @@ WORKERS = (*style.WORKERS[2:], *style.WORKERS[:2])  # those that mean prefill an
 
 def registers() -> dict[str, int]:
     """Registers of one thread of each warpgroup, as the kernel's source sets them."""
-    found = re.search(r"kRegisters<8> = {(\d+), (\d+), (\d+)}", SOURCE.read_text(encoding="utf-8"))
+    found = re.search(r"kRegisters<8, 16> = {(\d+), (\d+), (\d+)}", SOURCE.read_text(encoding="utf-8"))
     producer, prefill, decode = map(int, found.groups())
     return {"producers": producer, "prefill 0": prefill, "prefill 1": prefill, "decode": decode}
 
 
 def shared_memory(head_dim: int = 128) -> dict[str, int]:
     """Bytes of the CTA's shared memory by what lives there."""
-    found = re.search(r"kGranules = D == 64 \? (\d+) : (\d+)", DECODE.read_text(encoding="utf-8"))
+    found = re.search(r"kGranules = \(D == 64 \? (\d+) : (\d+)\)", DECODE.read_text(encoding="utf-8"))
     granules = int(found[2 if head_dim == 128 else 1])
     tile = 128 * head_dim * 2
     rooms = {"Q": tile, "K": tile, "K ": tile, "V": tile, "V ": tile}
