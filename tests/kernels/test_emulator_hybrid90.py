@@ -52,6 +52,7 @@ CASES = {
     "34 parts of 16 rows": Case(HybridBatch((2,), (34 * 8 * 64,), 7, 1, 64), 34, parts=34, roles=(16, 2), free_sms=4),
     "invariant": Case(HybridBatch((130, 3, 1, 1), (4500, 200, 3000, 60), 2, 1, 64, page_size=16), 3, invariant=True),
     "padding": Case(HybridBatch((1, 0, 64, 1, 0, 1), (0, 0, 200, 77, 50, 0), 4, 2, 64, page_size=16), 2),
+    "padding, invariant": Case(HybridBatch((1, 3, 1), (0, 90, 77), 4, 2, 64, page_size=16), 2, invariant=True),
     "padding of 16 rows": Case(HybridBatch((1, 2, 0, 1), (0, 90, 0, 0), 14, 2, 128), 2, roles=(16, 2)),
     "padding of 71 heads": Case(HybridBatch((1, 3, 1, 0), (0, 290, 0, 0), 71, 1, 64, page_size=16), 2),
     "pages of 8": Case(HybridBatch((64, 1, 1, 3), (256, 1, 700, 90), 4, 2, 64, page_size=8), 2),
