@@ -125,6 +125,23 @@ def test_strided_tensors_are_read_where_they_lie(name, layout):
         assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
 
 
+@pytest.mark.parametrize("q_len, roles", [(1, None), (70, None), (4, (16, 4))])
+def test_pages_128_tokens_before_all_windows_may_hold_anything(q_len, roles):
+    batch = HybridBatch((q_len,), (500,), 4, 2, 64, 16, **RULES)
+    q, k, v, table = batch.tensors(seed=1)
+    before = 500 - batch.seen_lens[0] - 127
+    for page in table[0, : before // 16].tolist():
+        k[page], v[page] = 0, 1000  # the reference wants numbers
+    outs = []
+    for _ in range(2):
+        outcome = Outcome(library("hybrid90"), Case(batch, 2, roles=roles, given=(q, k, v, table)))
+        assert outcome.report is None
+        outs.append(outcome.out)
+        for page in table[0, : before // 16].tolist():
+            k[page] = v[page] = torch.nan
+    assert torch.equal(*outs)
+
+
 def test_prefill_alone_is_tried_with_two_and_with_three_warpgroups():
     rows = {name: case.placed().schedule.shape.prefill_rows for name, case in CASES.items() if not case.batch.decode}
     assert {"three" in name: tile for name, tile in rows.items()} == {True: 192, False: 128}, rows
