@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pod.batch import LONGEST, HybridBatch
 from pod.kernels import compiled, lean, sm80, sm90
-from pod.kernels.allowed import check_out, scale_of
+from pod.kernels.allowed import check_out, check_scale, scale_of
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
@@ -186,9 +186,10 @@ def hybrid_attention(
     of a chunk sees all earlier tokens and the chunk up to j. softmax_scale is 1 / sqrt(D) unless given. With return_lse
     also the log-sum-exp, float32 [tokens, Hq]; with trace also one row a CTA, int64 [CTAs, 8]
     (TRACE_FIELDS of its kernel's module). out: a dense tensor like q to write into. sinks: float32 [Hq], where the plan
-    has them; the log-sum-exp counts them. Pages that lie before all windows may be others' by now; what a sequence's
-    own first page holds before its window must be finite. k_scale, v_scale: what 1 in a cache of 8 bits stands for, a
-    number or float32 [Hkv]; 1 unless given. Queries then become halves: what exceeds 65504 counts as that.
+    has them; the log-sum-exp counts them. Pages that lie before all windows may be others' by now, but the 127 tokens
+    before the first that is seen are read, weighed with 0, and must be finite. k_scale, v_scale: what 1 in a cache of 8
+    bits stands for, a number or float32 [Hkv]; 1 unless given. Queries then become halves: what exceeds 65504 counts as
+    that.
 
     Runs on the current stream, without host sync once this mask has run: on a GPU the pages that block_table names are
     only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
@@ -209,11 +210,11 @@ def hybrid_attention(
     if sinks is not None or plan.batch.sinks:
         plan.allowed.check_sinks(sinks)
     if softmax_scale is not None:
-        _check_scale(softmax_scale)
+        check_scale(softmax_scale)
     if causal is not True and causal is not False:
         causal = _causal(causal, plan.batch)
-    if not causal and plan.batch.window is not None:
-        raise ValueError("causal: got False, allowed is True, as the plan has a window")
+    if not causal:
+        plan.allowed.check_no_mask()
     for name, flag in (("return_lse", return_lse), ("trace", trace)):
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {flag!r}, allowed are True and False")
@@ -229,11 +230,6 @@ def hybrid_attention(
 
 
 # ---------------------------------------------------------------- checks
-
-
-def _check_scale(scale) -> None:
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 1e-30 < scale < 1e30:
-        raise ValueError(f"softmax_scale: got {scale!r}, allowed are numbers above 0, in the range of float32")
 
 
 def _causal(causal, batch: HybridBatch) -> bool:

@@ -152,10 +152,11 @@ class HybridBatch:
 
     @property
     def seen_lens(self) -> tuple[int, ...]:
-        """Tokens that some new one sees, of each sequence: all, but for a window."""
-        if self.window is None:
+        """Tokens that some new one sees, of each sequence: all, but for a window, and none where none is new."""
+        if self.window is None and all(self.q_lens):
             return self.kv_lens
-        return tuple(min(kv, q + self.window - 1) for q, kv in zip(self.q_lens, self.kv_lens, strict=True))
+        before = (self.window or LONGEST) - 1
+        return tuple(min(kv, q + before) if q else 0 for q, kv in zip(self.q_lens, self.kv_lens, strict=True))
 
     @property
     def visible_pairs(self) -> int:

@@ -32,9 +32,9 @@ def counted_by_hand(batch):
             for j in range(q_len):
                 touched |= {("q", i, h, j), ("o", i, h, j)}
                 position = kv_len - q_len + j
-                for key in range(kv_len):
-                    touched |= {("k", i, h // batch.group, key), ("v", i, h // batch.group, key)}
+                for key in range(0 if batch.window is None else max(0, position + 1 - batch.window), kv_len):
                     if key <= position or not batch.causal:
+                        touched |= {("k", i, h // batch.group, key), ("v", i, h // batch.group, key)}
                         flops += 2 * batch.head_dim  # q . k
                         flops += 2 * batch.head_dim  # o += p * v
     return flops, len(touched) * batch.head_dim * DTYPE_BYTES[batch.dtype]
@@ -43,6 +43,12 @@ def counted_by_hand(batch):
 @settings(max_examples=25, deadline=None)
 @given(batches())
 def test_flops_and_bytes_against_counting(batch):
+    assert (batch.flops, batch.bytes) == counted_by_hand(batch)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+def test_what_a_window_hides_and_what_brings_no_token_counts_for_nothing(window):
+    batch = HybridBatch((4, 0, 1, 1, 7), (9, 5, 6, 0, 7), 4, 2, 64, window=window)
     assert (batch.flops, batch.bytes) == counted_by_hand(batch)
 
 

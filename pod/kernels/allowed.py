@@ -32,6 +32,10 @@ class Allowed:
             raise ValueError(f"sinks: got a tensor on {sinks.device}, allowed is a dense one on {self.device} without "
                              "a gradient")  # fmt: skip
 
+    def check_no_mask(self) -> None:
+        if self.batch.window is not None:
+            raise ValueError("causal: got False, allowed is True, as the plan has a window")
+
     def check(self, q, k, v, table) -> None:
         try:
             layout = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,
@@ -113,6 +117,11 @@ def scale_of(name: str, scale, plan):
         got = repr(scale)
     raise ValueError(f"{name}: got {got}, allowed are numbers above 0 and float32 [{heads}], one a KV head, on "
                      f"{plan.device}")  # fmt: skip
+
+
+def check_scale(scale) -> None:
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 1e-30 < scale < 1e30:
+        raise ValueError(f"softmax_scale: got {scale!r}, allowed are numbers above 0, in the range of float32")
 
 
 def check_out(out, q) -> None:

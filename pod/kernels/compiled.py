@@ -9,10 +9,10 @@ from functools import cache
 from itertools import count
 from weakref import WeakValueDictionary
 
-from pod.kernels.allowed import check_out
+from pod.kernels.allowed import check_out, check_scale
 
 SCHEMA = ("(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? block_table, SymInt plan, float? softmax_scale, "
-          "bool? causal, bool return_lse, Tensor(a!)? out, Tensor? sinks) -> (Tensor, Tensor)")  # fmt: skip
+          "bool? causal, bool return_lse, Tensor(a!)? out, Tensor? sinks=None) -> (Tensor, Tensor)")  # fmt: skip
 _numbers, _plans = count(), WeakValueDictionary()
 
 
@@ -53,11 +53,15 @@ def _operator():
     return made
 
 
-def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks):
+def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks=None):
     if (found := _plans.get(plan)) is None:
         raise RuntimeError("plan: got one that is gone, allowed is one that is kept as long as what was compiled")
     found.allowed.check(q, k_cache, v_cache, block_table)
     found.allowed.check_sinks(sinks)
+    if softmax_scale is not None:
+        check_scale(softmax_scale)
+    if causal is False:
+        found.allowed.check_no_mask()
     if out is not None:
         check_out(out, q)
     made = found.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, False, out, sinks)
@@ -65,7 +69,7 @@ def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_l
     return made if out is None else q.new_empty(0), lse
 
 
-def _fake(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks):
+def _fake(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks=None):
     lse = _no_lse(q) if not return_lse else q.new_empty(q.shape[:2], dtype=_no_lse(q).dtype)
     return q.new_empty(q.shape) if out is None else q.new_empty(0), lse
 

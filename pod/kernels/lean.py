@@ -78,7 +78,7 @@ def plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | N
     device = torch.device(device)
     if (longest := max(batch.q_lens)) > 1:
         raise ValueError(f"q_lens: got a chunk of {longest} tokens, allowed for method 'lean' are decodes, 1 each")
-    if not any(batch.kv_lens):
+    if not any(batch.seen_lens):
         raise ValueError("kv_lens: got 0 for every token, allowed for method 'lean' is some sequence that sees a key")
     sms = build.sm_count(device)
     if worker is None and invariant:

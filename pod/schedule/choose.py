@@ -431,8 +431,8 @@ def whole_parts(batch: HybridBatch, sms: int) -> int | None:
     """`cheapest_parts` of a batch of decodes; None also where they are not equally long."""
     if len(set(batch.kv_lens)) > 1:
         return None
-    tiles = -(-batch.seen_lens[0] // PERSISTENT.decode_keys)
-    units = len(batch.kv_lens) * batch.num_kv_heads
+    tiles = -(-max(batch.seen_lens) // PERSISTENT.decode_keys)
+    units = sum(batch.q_lens) * batch.num_kv_heads
     tile_us = batch.kv_bytes / (units * tiles) / (DECODE_BYTES / sms) * 1e6
     return cheapest_parts(units, tiles, sms, tile_us)
 

@@ -25,7 +25,7 @@ def split_k(side: Side, parts: np.ndarray | int, keys: int, heads: int) -> WorkL
         return empty()
     head = passes(side, heads)
     blocks, skipped = _blocks(side, keys)
-    parts = np.minimum(np.minimum(parts, blocks), MOST_PARTS)
+    parts = np.clip(parts, 1, np.minimum(blocks, MOST_PARTS))
 
     # Units (request, pass) in order of the length of their parts, and within a unit its parts.
     request = np.repeat(np.argsort(-(blocks / parts), kind="stable"), len(head[0]))

@@ -1,6 +1,7 @@
 """The public call inside torch.compile: whole graphs, and none anew for new lengths. Kernels in the emulator."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 
@@ -119,3 +120,12 @@ def test_bad_tensors_and_plans_that_are_gone_are_refused_when_it_runs():
     gc.collect()
     with pytest.raises(RuntimeError, match="^plan: got one that is gone, allowed is one that is kept"):
         torch.ops.pod.attention(q, k, v, table, number, None, None, False, None)
+
+
+@pytest.mark.parametrize("scale, causal, match", [(-1.0, None, "^softmax_scale: got -1.0"), (None, False, "^causal:")])
+def test_what_a_layer_asks_is_checked_when_it_runs(scale, causal, match):
+    q, k, v, table = tensors_of(MIXED)
+    plan = pod.plan(MIXED, device="cpu", method="serial")
+    plan.allowed.batch = replace(MIXED, window=5)  # no kernel here has windows
+    with pytest.raises(ValueError, match=match):
+        torch.ops.pod.attention(q, k, v, table, plan.number, scale, causal, False, None, None)

@@ -52,6 +52,7 @@ CASES = {
     "34 parts of 16 rows": Case(HybridBatch((2,), (34 * 8 * 64,), 7, 1, 64), 34, parts=34, roles=(16, 2), free_sms=4),
     "invariant": Case(HybridBatch((130, 3, 1, 1), (4500, 200, 3000, 60), 2, 1, 64, page_size=16), 3, invariant=True),
     "padding": Case(HybridBatch((1, 0, 64, 1, 0, 1), (0, 0, 200, 77, 50, 0), 4, 2, 64, page_size=16), 2),
+    "padding, invariant": Case(HybridBatch((1, 3, 1), (0, 90, 77), 4, 2, 64, page_size=16), 2, invariant=True),
     "padding of 16 rows": Case(HybridBatch((1, 2, 0, 1), (0, 90, 0, 0), 14, 2, 128), 2, roles=(16, 2)),
     "padding of 71 heads": Case(HybridBatch((1, 3, 1, 0), (0, 290, 0, 0), 71, 1, 64, page_size=16), 2),
     "pages of 8": Case(HybridBatch((64, 1, 1, 3), (256, 1, 700, 90), 4, 2, 64, page_size=8), 2),
@@ -122,6 +123,23 @@ def test_strided_tensors_are_read_where_they_lie(name, layout):
         assert outcome.report.startswith("k_cache: heads that lie apart")
     else:
         assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
+
+
+@pytest.mark.parametrize("q_len, roles", [(1, None), (70, None), (4, (16, 4))])
+def test_pages_128_tokens_before_all_windows_may_hold_anything(q_len, roles):
+    batch = HybridBatch((q_len,), (500,), 4, 2, 64, 16, **RULES)
+    q, k, v, table = batch.tensors(seed=1)
+    before = 500 - batch.seen_lens[0] - 127
+    for page in table[0, : before // 16].tolist():
+        k[page], v[page] = 0, 1000  # the reference wants numbers
+    outs = []
+    for _ in range(2):
+        outcome = Outcome(library("hybrid90"), Case(batch, 2, roles=roles, given=(q, k, v, table)))
+        assert outcome.report is None
+        outs.append(outcome.out)
+        for page in table[0, : before // 16].tolist():
+            k[page] = v[page] = torch.nan
+    assert torch.equal(*outs)
 
 
 def test_prefill_alone_is_tried_with_two_and_with_three_warpgroups():

@@ -162,6 +162,11 @@ def test_the_plan_takes_whole_parts_where_heads_are_equally_long():
     assert len(loads_of) == 1056 and np.ptp(loads_of) <= decide.STREAM_K
 
 
+def test_sequences_without_a_new_token_are_no_heads():
+    alone, beside = (HybridBatch(q_lens, [16 * K] * len(q_lens), 4, 2, 64) for q_lens in ([1], [0, 1, 0]))
+    assert choose.whole_parts(alone, 8) == choose.whole_parts(beside, 8) > 1
+
+
 def test_large_batches_of_many_heads_go_to_warps():
     many, few = (HybridBatch([1] * n, [16 * K] * n, 32, 4, 128) for n in (64, 1))
     ragged, small = (HybridBatch([1] * 64, [n] * 63 + [K], 32, 4, 128) for n in (16 * K, 2 * K))
@@ -418,3 +423,10 @@ def test_operators_pass_opcheck():
     arguments = (q, k, v, table, work.lists, work.counters, work.partials, work.header, 0.1, 0.0, None, True, False)
     tests = ["test_schema", "test_autograd_registration", "test_faketensor"]
     torch.library.opcheck(operator, arguments, test_utils=tests)
+
+
+@pytest.mark.parametrize("q_lens, kv_lens", [([1, 1], [0, 0]), ([1, 0], [0, 100])])
+def test_a_batch_in_which_no_token_sees_a_key_is_refused(q_lens, kv_lens):
+    """A GPU launches no empty grid."""
+    with pytest.raises(ValueError, match="^kv_lens: got 0 for every token, allowed for method 'lean'"):
+        lean.plan(HybridBatch(q_lens, kv_lens, 4, 2, 64), "cpu")
