@@ -9,12 +9,20 @@ from functools import partial
 
 import pandas as pd
 
-from pod.data import read
+from pod.data import a_card, read
 from pod.experiments.hopper import hopper_any
 from pod.experiments.hopper.hopper_sweep import geomean
+from pod.lab.figure import Figure
 from pod.lab.measure import ragged
 from pod.lab.show import style
 
+FIGURE = Figure(
+    id="hopper-any-peers",
+    title=f"24 batches of a serving engine on {a_card()}, beside all that a user could pick instead",
+    chapter="17",
+    method="Time over this kernel's, bf16, pages of 16, cold L2, shuffled rounds; of each family the fastest.",
+    data=("hopper-any-peers",),
+)
 RECORDING = "hopper-any-peers"
 KEYS = hopper_any.KEYS
 UNITS = ("hopper", "lean")
