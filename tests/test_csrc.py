@@ -75,6 +75,7 @@ def test_the_readme_has_the_registers_and_shared_memory_of_the_compiler():
     """One line a binding: registers on sm_80 and sm_90, with two and with four CTAs an SM, then shared memory."""
     with (data.COMPUTED / "resources.csv").open(newline="", encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["dtype"] == "bfloat16" and r["head_dim"] == "128"]
+        rows = [r for r in rows if r["ctas_per_sm"] != "8"]  # which are never chosen
     for binding in dict.fromkeys(r["binding"] for r in rows):
         mine = sorted((r for r in rows if r["binding"] == binding), key=lambda r: (r["arch"], r["ctas_per_sm"]))
         numbers = [r["registers"] for r in mine] + [f"{int(r['smem_bytes']) / 1024:g}" for r in mine]

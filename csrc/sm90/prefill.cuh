@@ -297,9 +297,9 @@ template <typename T, int D, int kPage> DEV void issue_pv(float (&o)[D / 2], con
 }
 
 // Online softmax on the S fragment, in base 2. A thread holds rows g and g+8: s[4j+c] and s[4j+2+c] are columns 8j +
-// 2(lane%4) + c. `last_seen` is the last column that row g sees, less 2(lane%4); row g+8 sees `more`. Part 1: cap, mask,
-// row maxima, the factor `fade` for what was summed before, the exponent's offset. A maximum that is too low by no
-// more than the slack stays: P fits 16 bits all the same, and where no row of a warp has a new one O needs no
+// 2(lane%4) + c. `last_seen` is the last column that row g sees, less 2(lane%4); row g+8 sees `more`. Part 1: cap,
+// mask, row maxima, the factor `fade` for what was summed before, the exponent's offset. A maximum that is too low by
+// no more than the slack stays: P fits 16 bits all the same, and where no row of a warp has a new one O needs no
 // rescaling.
 template <bool kFirst, bool kMask, int kRules>
 DEV void softmax_max(float (&s)[64], float (&m)[2], float (&fade)[2], float (&offset)[2], int last_seen, int more,
