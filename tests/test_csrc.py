@@ -20,7 +20,7 @@ RULED = [p for p in SOURCES if p.name not in CELLS]
 # ---------------------------------------------------------------- one statement after the other
 
 PROSE = re.compile(r"""R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|//[^\n]*|^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*""", re.MULTILINE)
-ARGUMENTS = re.compile(r"\([^()\[\]]*\)|\[[^()\[\]]*\]|<<<[^;]*?>>>|(?<=\w)<[\w\s:,*&!~.@-]*>")
+ARGUMENTS = re.compile(r"\([^()\[\]]*\)|\[[^()\[\]]*\]|<<<[^;]*?>>>|(?<=\w)<[\w\s:,*&!~.@/-]*>")
 HEADS = re.compile(r"(?:(?:if|for|while|switch)(?: constexpr)? *@|else|do|return|case [\w:]+:|default:)\s*")
 DECLARATION = re.compile(
     r"(?:using|template|static_assert|enum)\b|(?:[\w:@]+\s+)*[\w:@]+(?:\s*[*&]+\s*|\s+)\w+\s*(?:[@={,]|$)"
@@ -48,6 +48,7 @@ def chains(text: str) -> list[str]:
         ("int a = 1, b[2] = {};", False),
         ("const gptr<float, 2> *a = f(1, 2), b;", False),
         ("f<T, 2>(a, b);", False),
+        ("f<kKeys / 2, kPage>(a, b);", False),
         ("kernel<<<grid, block>>>(a, b);", False),
         ("for (int i = 0, j = 1; i < 2; i++, j++) f(i, j);  // a, b;", False),
     ],

@@ -135,8 +135,8 @@ template <int kPage> DEV Source find(const KvLayout& kv, PageWindow& window, int
     return {kAny ? window.first : row & ((1 << shift) - 1), window.id, page & 31};
 }
 
-// What 1 in K and V of 8 bits, e4m3, stands for, of each KV head. K's goes into the scale of the scores and V's into the
-// results, so that elements are only widened on their way to the tensor cores, and exactly.
+// What 1 in K and V of 8 bits, e4m3, stands for, of each KV head. K's goes into the scale of the scores and V's into
+// the results, so that elements are only widened on their way to the tensor cores, and exactly.
 struct Scales {
     gptr<const float> k, v;
 };
@@ -166,8 +166,8 @@ DEV void load_block(const CUtensorMap* map, smem_addr dst, smem_addr bar, const 
     if (ptx::elect_one()) ptx::tma_load_5d(dst, map, bar, from.first, panel, head, page);
     __syncwarp();
 }
-// The same, kTokens of them, from pages of kPage: load(i, page id, row) issues the i-th box. Their number is a constant of
-// the code, because one thread issues all boxes and every instruction between two of them counts: with a loop at run
+// The same, kTokens of them, from pages of kPage: load(i, page id, row) issues the i-th box. Their number is a constant
+// of the code, because one thread issues all boxes and every instruction between two of them counts: with a loop at run
 // time, pages of 16 cost 20 %.
 template <int kTokens, int kPage, typename Load> DEV void for_pages(const Source& from, Load load) {
     constexpr int kBoxes = kTokens / kPage;
