@@ -62,6 +62,13 @@ def stored(cell: ast.Module) -> set[str]:
     return names
 
 
+def _root(node) -> str:
+    """The name that an expression starts from: a function, or the module that has it."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id
+
+
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_what_a_slider_draws_is_still_there_when_all_cells_have_run(path):
     """Whoever moves a slider in the end calls a function of an earlier cell, with the names as they are by then."""
@@ -69,7 +76,7 @@ def test_what_a_slider_draws_is_still_there_when_all_cells_have_run(path):
     cells = [ast.parse(re.sub(r"^%.*$", "", source, flags=re.MULTILINE)) for source in sources]
     for i, cell in enumerate(cells):
         calls = [node for node in ast.walk(cell) if isinstance(node, ast.Call)]
-        drawn = {call.args[0].id for call in calls if getattr(call.func, "id", "") == "explore"}
+        drawn = {_root(call.args[0]) for call in calls if getattr(call.func, "id", "") == "explore"}
         later = set().union(*(stored(other) for other in cells[i + 1 :]))
         assert globals_of(cells[: i + 1], drawn) & later == set()
 
