@@ -111,7 +111,8 @@ class Live:
     def boxes(self) -> list[list[str]]:
         """The sliders of each picture that has some, with the picture at the end."""
         boxes = [w["children"] for w in self.widgets.values() if w["_model_name"] == "VBoxModel"]
-        return [[child.removeprefix("IPY_MODEL_") for child in box] for box in boxes if len(box) > 1]
+        named = [[child.removeprefix("IPY_MODEL_") for child in box] for box in boxes if len(box) > 1]
+        return [box for box in named if "Slider" in self.widgets[box[0]]["_model_name"]]  # others are questions
 
     def pictures(self) -> list:
         return [self.widgets[box[-1]]["outputs"] for box in self.boxes()]

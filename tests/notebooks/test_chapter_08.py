@@ -109,6 +109,7 @@ def test_a_stage_is_never_filled_while_it_is_read_and_no_block_before_it_is_ther
 def test_resources_are_the_recorded_ones_and_fit_the_sm():
     df = resources.table()
     raw = read("resources")
+    raw = raw[raw.ctas_per_sm < 8]  # eight are never chosen
     assert list(df.registers) == list(raw.registers[(raw.dtype == "bfloat16") & (raw.head_dim == 128)])
     assert (df.registers_percent <= 100).all() and (df.smem_percent <= 100).all()
     two = df[df.ctas_per_sm == 2].set_index(["arch", "binding"])

@@ -58,8 +58,8 @@ MISTAKES = (
     Mistake(
         "the causal mask is one key off",
         PREFILL,
-        "8 * j + (e & 1) > last_seen + (e >> 1) * more",
-        "8 * j + (e & 1) > last_seen + 1 + (e >> 1) * more",
+        "if (column > last ||",
+        "if (column > last + 1 ||",
         "wrong result",
     ),
     Mistake(
@@ -143,8 +143,8 @@ MISTAKES = (
     Mistake(
         "padding asks for the page before its first",
         COMMON,
-        "(max(kv_len, 1) - 1) >> kv.page_shift",
-        "(kv_len - 1) >> kv.page_shift",
+        "(max(kv_len, 1) - 1) >> shift",
+        "(kv_len - 1) >> shift",
         "out of bounds: 4 bytes of block_table",
     ),
     Mistake(
@@ -171,7 +171,7 @@ MISTAKES = (
     Mistake(
         "a row is looked for past its page",
         COMMON,
-        "row & ((1 << kv.page_shift) - 1)",
+        "row & ((1 << shift) - 1)",
         "row",
         "wrong result",
     ),
@@ -192,22 +192,23 @@ MISTAKES = (
     Mistake(
         "P that was made again is not awaited",
         DECODE,
-        "            make(e, dst);\n            meet();",
-        "            make(e, dst);",
+        "            make(e, dst, scale_log2);\n            meet();",
+        "            make(e, dst, scale_log2);",
         r"race: reads 2 bytes of shared memory .* wrote at decode.cuh",
     ),
     Mistake(
         "slots of K are freed before their product is through",
         DECODE,
-        "        ptx::wgmma_wait<kPending>();\n        ptx::touch(s);\n        ptx::touch(s2);\n        free(k);",
-        "        free(k);\n        ptx::wgmma_wait<kPending>();\n        ptx::touch(s);\n        ptx::touch(s2);",
+        "        ptx::wgmma_wait<kPending>();\n        ptx::touch(s);\n        ptx::touch(s2);\n",
+        "        if constexpr (kBits == 16) free(k);\n        ptx::wgmma_wait<kPending>();\n        ptx::touch(s);\n"
+        "        ptx::touch(s2);\n",
         r"race: overwrites .* that a wgmma of warp \d+ read",
     ),
     Mistake(
         "a tail that lacks one key is taken for a full tile",
         DECODE,
-        "if (seen < kTokens) mask(seen);",
-        "if (seen < kTokens - 1) mask(seen);",
+        "if (seen < kTokens ||",
+        "if (seen < kTokens - 1 ||",
         "wrong result",
     ),
     Mistake(
