@@ -30,8 +30,8 @@ def test_kernel_with_a_mistake_is_caught(kernels, number, mistake):
 
 # These go unmissed, each for a reason. The first keep a warp together, which the next elect.sync does as well; where
 # parts are merged, a fence and the counter's own order do the same; the turns of prefill are for speed.
-TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("common", "for_pages", 1), ("prefill", "load_q", 1), ("prefill", "stop", 0),
-            ("decode", "announce", 1)}  # fmt: skip
+TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("common", "for_pages", 1),
+            ("prefill", "load_q", 1), ("prefill", "stop", 0), ("decode", "announce", 1)}  # fmt: skip
 TWICE = {("prefill", "merge", 0), ("prefill", "merge", 3), ("decode", "merge", 0), ("decode", "merge", 2)}
 SPARE = {*TOGETHER, *TWICE, ("prefill", "consume", 1)}
 
