@@ -34,6 +34,8 @@ TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("common", 
             ("prefill", "load_q", 1), ("prefill", "stop", 0), ("decode", "announce", 1)}  # fmt: skip
 TWICE = {("prefill", "merge", 0), ("prefill", "merge", 3), ("decode", "merge", 0), ("decode", "merge", 2)}
 SPARE = {*TOGETHER, *TWICE, ("prefill", "consume", 1)}
+# Caches of 8 bits have code of their own, which these cases do not run: see test_emulator_hybrid90_8.py.
+EIGHT_BITS = {("prefill", "run"), ("prefill", "widen"), ("prefill", "queries_as_halves"), ("decode", "order")}
 
 
 def test_every_barrier_but_the_known_twelve_is_missed_when_it_goes():
@@ -42,6 +44,8 @@ def test_every_barrier_but_the_known_twelve_is_missed_when_it_goes():
         name = (barrier.file.removeprefix("sm90/").removesuffix(".cuh"), barrier.function)
         place = (*name, seen[name])
         seen[name] += 1
+        if name in EIGHT_BITS:
+            continue
         library.choose(barrier.number)
         if place in SPARE:
             text = outcome(library, CASES[:2])
@@ -49,4 +53,4 @@ def test_every_barrier_but_the_known_twelve_is_missed_when_it_goes():
         else:
             text = outcome(library)
             assert re.search("race: |no fence.proxy.async between|deadlock: ", text), f"{place}: {text}"
-    assert set(SPARE) <= {(*name, i) for name, count in seen.items() for i in range(count)} and seen.total() == 28
+    assert set(SPARE) <= {(*name, i) for name, count in seen.items() for i in range(count)} and seen.total() == 38
