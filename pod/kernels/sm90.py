@@ -54,30 +54,30 @@ def alone_takes(batch: HybridBatch) -> list[str]:
     return [*rules_of(batch), *paged, *(["kv_dtype"] if batch.kv_dtype else [])]
 
 
-def _kinds() -> dict[str, tuple[str, str]]:
-    lines = {}
-    sets = [rules for n in range(len(RULES) + 1) for rules in combinations(RULES, n)]
+def _kinds(family: str, bits: int = 16) -> dict[str, tuple[str, str]]:
+    """With K and V of 8 bits there are no rules, and prefill has no third warpgroup."""
+    lines, wide = {}, bits == 16
+    sets = [rules for n in range(len(RULES) + 1 if wide else 1) for rules in combinations(RULES, n)]
     for dtype, head_dim, rows, page, rules in product(DTYPES, HEAD_DIMS, (*DECODE_ROWS, ALONE), PAGES, sets):
-        if head_dim == 64 or rows != ALONE:
-            name, bits = kind(dtype, head_dim, rows, page, rules), " | ".join(RULES[rule] for rule in rules) or "0"
-            in_kernels = f"POD_KERNELS(hopper_{name}, {DTYPES[dtype]}, {head_dim}, {rows}, {page}, {bits})"
-            lines[name] = (f"POD_OPERATOR(hopper_{name}, {2 * len(ROLES)}, 64)", in_kernels)
-    return lines
-
-
-def _kinds8() -> dict[str, tuple[str, str]]:
-    lines = {}
-    for dtype, head_dim, rows, page in product(DTYPES, HEAD_DIMS, DECODE_ROWS, PAGES):
-        name = kind(dtype, head_dim, rows, page)
-        in_kernels = f"POD_KERNELS(hopper8_{name}, {DTYPES[dtype]}, {head_dim}, {rows}, {page}, 0, 8)"
-        lines[name] = (f"POD_OPERATOR(hopper8_{name}, {2 * len(ROLES)}, 64)", in_kernels)
+        if rows != ALONE or wide and head_dim == 64:
+            name, asked = kind(dtype, head_dim, rows, page, rules), " | ".join(RULES[rule] for rule in rules) or "0"
+            shape = f"{DTYPES[dtype]}, {head_dim}, {rows}, {page}, {asked}{'' if wide else f', {bits}'}"
+            in_kernels = f"POD_KERNELS({family}_{name}, {shape})"
+            lines[name] = (f"POD_OPERATOR({family}_{name}, {2 * len(ROLES)}, 64)", in_kernels)
     return lines
 
 
 HOPPER = Family(
-    "hopper", bindings="bindings.cpp", kernels="sm90/hybrid.cu", fake=fake(2 * len(ROLES)), kinds=_kinds(), arch="90a"
+    "hopper",
+    bindings="bindings.cpp",
+    kernels="sm90/hybrid.cu",
+    fake=fake(2 * len(ROLES)),
+    kinds=_kinds("hopper"),
+    arch="90a",
 )
-HOPPER8 = replace(HOPPER, name="hopper8", kinds=_kinds8())  # K and V of 8 bits: its kernels have names of their own
+HOPPER8 = replace(
+    HOPPER, name="hopper8", kinds=_kinds("hopper8", 8)
+)  # K and V of 8 bits: its kernels have names of their own
 
 # Who plans on the device, for a workspace: see workspace.py.
 PLANNER = Family("hopper_plan", "sm90/plan_bindings.cpp", "sm90/plan.cu", lambda kind, *arguments: None)
