@@ -495,11 +495,18 @@ def test_halves_of_any_batch_are_those_of_the_roofline(explorer):
     np.testing.assert_allclose(page.all_of("(x) => halves(...x)", cases), exact, rtol=1e-12)
 
 
-def test_the_band_reacts(explorer):
-    page, seen = explorer("band"), []
-    for name, value in {"chats": 20, "chunk": "512", "hidden": 50, "gpu": "h200", "step": 3}.items():
+def after_each(page, settings: dict) -> list[str]:
+    """What an explorer shows after each of these settings in turn."""
+    seen = []
+    for name, value in settings.items():
         page.set(name, value)
         seen.append(page.value("document.querySelector('.explorer').innerHTML"))
+    return seen
+
+
+def test_the_band_reacts(explorer):
+    page = explorer("band")
+    seen = after_each(page, {"chats": 20, "chunk": "512", "hidden": 50, "gpu": "h200", "step": 3})
     assert len(set(seen)) == len(seen)
     assert page.value("document.querySelectorAll('#picture circle').length") == 3
     page.value("control('next').click()")
@@ -563,19 +570,20 @@ def test_what_is_said_of_a_run_is_what_the_chapter_computes(explorer):
 
 
 def test_tickets_react(explorer):
-    page, seen = explorer("tickets"), []
+    page = explorer("tickets")
     page.set("preset", "my own")
-    for name, value in {
-        "policy": "proportional",
-        "sms": 3,
-        "slots": 4,
-        "prefills": 5,
-        "decodes": 9,
-        "long": 4,
-        "step": 6,
-    }.items():
-        page.set(name, value)
-        seen.append(page.value("document.querySelector('.explorer').innerHTML"))
+    seen = after_each(
+        page,
+        {
+            "policy": "proportional",
+            "sms": 3,
+            "slots": 4,
+            "prefills": 5,
+            "decodes": 9,
+            "long": 4,
+            "step": 6,
+        },
+    )
     assert len(set(seen)) == len(seen)
     assert page.value("document.querySelectorAll('#picture .cta').length") == 6
     page.value("control('back').click()")
@@ -638,17 +646,18 @@ def test_the_dozen_takes_as_many_iterations_as_in_its_chapter(explorer):
 
 
 def test_schedulers_react_and_say_what_the_chapter_says_of_the_chat_server(explorer):
-    page, seen = explorer("schedulers"), []
-    for name, value in {
-        "trace": "two long prompts",
-        "scheduler": "sarathi",
-        "slots": 3,
-        "chunk": 6,
-        "prompt": 0.5,
-        "step": 4,
-    }.items():
-        page.set(name, value)
-        seen.append(page.value("document.querySelector('.explorer').innerHTML"))
+    page = explorer("schedulers")
+    seen = after_each(
+        page,
+        {
+            "trace": "two long prompts",
+            "scheduler": "sarathi",
+            "slots": 3,
+            "chunk": 6,
+            "prompt": 0.5,
+            "step": 4,
+        },
+    )
     assert len(set(seen)) == len(seen) and page.wrong() == []
     table = registry.page("pod-02").table().set_index("system")
     row = [cell for cell in page.value("[...document.querySelectorAll('tr')].map((r) => r.innerText)") if "POD" in cell]
