@@ -8,6 +8,7 @@
 namespace sm90::decode {
 
 constexpr int kTokens = 64, kFan = 16;            // keys a tile; parts that are merged at a time: FAN of sm90.py
+constexpr int kMerged = 32;                       // most of them: where all are no more, or neighbours of 512
 constexpr int kBarrier = 5, kThreads = 128;       // named barrier of the warpgroup
 
 DEV void meet(AT_ONLY) {
@@ -24,7 +25,7 @@ template <int D, int kRows, int kBits> struct Smem {
     static constexpr int kGranules = (D == 64 ? 16 : 7) * kTokens * 128 / kGranule;
     static constexpr int kQTiles = D == 128 && kRows > 8 ? 1 : 2;
     static constexpr uint32_t kQPanel = kRows * 128, kQBytes = kRows * D * 2, kPBytes = kTokens * kRows * 2;
-    static_assert(2 * kPBytes >= 32 * 4 * sizeof(float4), "m and l of an octet of 32 parts");
+    static_assert(2 * kPBytes >= kRows / 8 * kMerged * sizeof(float4[4]), "m and l of all parts");
     static constexpr uint32_t kQ = kGranules * kGranule, kP = kQ + kQTiles * kQBytes, kBytes = kP + 2 * kPBytes;
 };
 
@@ -234,7 +235,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
                 for (int b = 0; b < D / 64; b++)
                     dst[32 * b] = ptx::pack2<T>(o[b][first(i)] * factor, o[b][first(i) + 2] * factor);
             } else {
-                const gptr<T> dst = ptr_cast<T>(p.out) + size_t(at) * D + warp * 16 + lane / 4;
+                const gptr<T> dst = ptr_cast<T>(p.out) + size_t(at) * D + unsigned(warp * 16 + lane / 4);
 #pragma unroll
                 for (int b = 0; b < D / 64; b++)
 #pragma unroll
@@ -254,18 +255,14 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
 #pragma unroll 1
         for (int round = w.parts <= kFan; round < 2; round++) {
             const Round<kFan> r(w, round);
-            __threadfence();
             meet();
             bool last = false;
             if (warp == 0 && lane == 0) last = last_to_arrive(p.arrived + r.counter, r.count);
             if (!any_of_all(last)) return;
-            __threadfence();
             const gptr<float> parts = slots + size_t(r.first) * kSlot;
-#pragma unroll
-            for (int j = 0; j < kOctets; j++) {
-                add(p, w, parts, r.step * kSlot, r.count, j, sums, warp, lane);
+            add(p, w, parts, r.step * kSlot, r.count, sums, warp, lane, [&](int j) {
                 round ? write(p, scales, w, j, warp, lane) : store(p, w, parts, j, warp, lane);
-            }
+            });
         }
     }
     DEV bool has(const Params& p, const Work& w, int j, int lane) const { return Rows(p, w).real(row(2 * j, lane)); }
@@ -279,46 +276,65 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
             __stcg(ptr_cast<float4>(slot + extremes(j, lane)),
                    make_float4(m[2 * j], m[2 * j + 1], l[2 * j], l[2 * j + 1]));
     }
-    // Octet j of up to 32 parts, `step` floats apart: first everybody's m and l in one trip to L2, into the place of P,
-    // then the outputs.
-    DEV void add(const Params& p, const Work& w, gptr<const float> parts, int step, int count, int j, smem_addr sums,
-                 int warp, int lane) {
+    // Up to 32 parts, `step` floats apart, octet by octet. First everybody's m and l in one trip to L2, into the place of
+    // P, then the outputs.
+    template <typename Done>
+    DEV void add(const Params& p, const Work& w, gptr<const float> parts, int step, int count, smem_addr sums, int warp,
+                 int lane, Done done) {
         const int one = warp * 8 + lane / 4;
-        if (one < count) {
-            const gptr<const float> ml = parts + size_t(one) * step + extremes(j, lane);
-            ptx::st_shared_16<float4>(sums + (warp * 32 + lane) * 16, __ldcg(ptr_cast<const float4>(ml)));
-        }
+        if (one < count)
+#pragma unroll
+            for (int j = 0; j < kOctets; j++) {
+                const gptr<const float> ml = parts + size_t(one) * step + extremes(j, lane);
+                ptx::st_shared_16<float4>(sums_of(sums, j) + (warp * 32 + lane) * 16,
+                                          __ldcg(ptr_cast<const float4>(ml)));
+            }
         meet();
-        clear(j, [](int) { return true; });
-        if (has(p, w, j, lane)) sum(parts, step, count, j, sums, warp, lane);
+#pragma unroll
+        for (int j = 0; j < kOctets; j++) {
+            clear(j, [](int) { return true; });
+            if (has(p, w, j, lane)) sum(parts, step, count, j, sums_of(sums, j), warp, lane);
+            done(j);
+        }
         meet();  // before `sums` is filled again
     }
+    static DEV smem_addr sums_of(smem_addr sums, int j) { return sums + j * kMerged * sizeof(float4[4]); }
     DEV void sum(gptr<const float> parts, int step, int count, int j, smem_addr sums, int warp, int lane) {
-        constexpr int kAhead = 32 / kRows;  // outputs on their way at a time, as registers allow
-        const auto ml_of = [&](int i) { return ptx::ld_shared_16<float4>(sums + (i * 4 + (lane & 3)) * 16); };
-        float top[2] = {kLow, kLow};
+        constexpr int kAhead = 4;  // parts on their way at a time, as registers allow
+        const smem_addr extremes = sums + (lane & 3) * 16;
+        const auto ml_of = [&](int i) { return ptx::ld_shared_16<float4>(extremes + i * sizeof(float4[4])); };
+        m[2 * j] = m[2 * j + 1] = kLow;
         for (int i = 0; i < count; i++) {
             const float4 ml = ml_of(i);
-            top[0] = fmaxf(top[0], ml.x);
-            top[1] = fmaxf(top[1], ml.y);
+            m[2 * j] = fmaxf(m[2 * j], ml.x);
+            m[2 * j + 1] = fmaxf(m[2 * j + 1], ml.y);
         }
-        m[2 * j] = top[0];
-        m[2 * j + 1] = top[1];
-#pragma unroll kAhead
-        for (int i = 0; i < count; i++) {
-            const float4 ml = ml_of(i);
-            const float weight[2] = {ptx::ex2(ml.x - top[0]), ptx::ex2(ml.y - top[1])};
-            l[2 * j] = fmaf(ml.z, weight[0], l[2 * j]);
-            l[2 * j + 1] = fmaf(ml.w, weight[1], l[2 * j + 1]);
+        const gptr<const float> mine = parts + output(0, j, warp, lane);
+#pragma unroll 1
+        for (int first = 0; first < count; first += kAhead) {
+            float4 x[kAhead][D / 64];  // all asked for before one is used: reading m and l is a barrier to ptxas
 #pragma unroll
-            for (int b = 0; b < D / 64; b++) {
-                const float4 x = __ldcg(ptr_cast<const float4>(parts + size_t(i) * step + output(b, j, warp, lane)));
-                float* const mine = &o[b][4 * j];
-                mine[0] = fmaf(x.x, weight[0], mine[0]);
-                mine[1] = fmaf(x.y, weight[1], mine[1]);
-                mine[2] = fmaf(x.z, weight[0], mine[2]);
-                mine[3] = fmaf(x.w, weight[1], mine[3]);
+            for (int i = 0; i < kAhead; i++) {
+                const gptr<const float> part = mine + min(first + i, count - 1) * step;
+#pragma unroll
+                for (int b = 0; b < D / 64; b++) x[i][b] = __ldcg(ptr_cast<const float4>(part + output(b, 0, 0, 0)));
             }
+#pragma unroll
+            for (int i = 0; i < kAhead; i++)
+                if (first + i < count) join(x[i], ml_of(first + i), j);
+        }
+    }
+    DEV void join(const float4 (&x)[D / 64], const float4& ml, int j) {
+        const float weight[2] = {ptx::ex2(ml.x - m[2 * j]), ptx::ex2(ml.y - m[2 * j + 1])};
+        l[2 * j] = fmaf(ml.z, weight[0], l[2 * j]);
+        l[2 * j + 1] = fmaf(ml.w, weight[1], l[2 * j + 1]);
+#pragma unroll
+        for (int b = 0; b < D / 64; b++) {
+            float* const mine = &o[b][4 * j];
+            mine[0] = fmaf(x[b].x, weight[0], mine[0]);
+            mine[1] = fmaf(x[b].y, weight[1], mine[1]);
+            mine[2] = fmaf(x[b].z, weight[0], mine[2]);
+            mine[3] = fmaf(x[b].w, weight[1], mine[3]);
         }
     }
     // Places in a slot: O^T by block of 64 columns, octet and thread; then m and l by octet and quad.

@@ -15,7 +15,7 @@ struct Registers {
     int producer, prefill, decode;
 };
 template <int kRows, int kBits> constexpr Registers kRegisters;
-template <> constexpr Registers kRegisters<8, 16> = {40, 200, 72};
+template <> constexpr Registers kRegisters<8, 16> = {32, 200, 80};
 template <> constexpr Registers kRegisters<16, 16> = {32, 192, 96};
 template <> constexpr Registers kRegisters<0, 16> = {32, 160, 160};
 template <> constexpr Registers kRegisters<8, 8> = {24, 192, 104};

@@ -382,9 +382,14 @@ DEV void store(gptr<float4> part, const float (&o)[D / 2], const float (&m)[2], 
 template <int D>
 DEV void add(gptr<const float4> part, size_t stride, int count, float scale_log2, float (&o)[D / 2], float (&m)[2],
              float (&l)[2]) {
+    constexpr int kExtremes = (kVecs<D> - 1) * 32;
+    float4 x[D / 8];  // of one part, and each of the next as soon as its place is free: parts are far away
+#pragma unroll
+    for (int j = 0; j < D / 8; j++) x[j] = __ldcg(part + j * 32);
     float top[2] = {kMinusInf, kMinusInf};
+#pragma unroll 4
     for (int i = 0; i < count; i++) {
-        const float4 ml = __ldcg(part + i * stride + (kVecs<D> - 1) * 32);
+        const float4 ml = __ldcg(part + i * stride + kExtremes);
         top[0] = fmaxf(top[0], ml.x);
         top[1] = fmaxf(top[1], ml.y);
     }
@@ -396,19 +401,21 @@ DEV void add(gptr<const float4> part, size_t stride, int count, float scale_log2
     }
 #pragma unroll
     for (int i = 0; i < D / 2; i++) o[i] = 0.f;
+    float4 ml = __ldcg(part + kExtremes);
 #pragma unroll 1
-    for (int i = 0; i < count; i++, part += stride) {
-        const float4 ml = __ldcg(part + (kVecs<D> - 1) * 32);
+    for (int i = 1; i <= count; i++) {
         const float weight[2] = {ptx::ex2((ml.x - top[0]) * scale_log2), ptx::ex2((ml.y - top[1]) * scale_log2)};
         l[0] = fmaf(ml.z, weight[0], l[0]);
         l[1] = fmaf(ml.w, weight[1], l[1]);
+        part += i < count ? stride : 0;
+        ml = __ldcg(part + kExtremes);
 #pragma unroll
         for (int j = 0; j < D / 8; j++) {
-            const float4 x = __ldcg(part + j * 32);
-            o[4 * j] = fmaf(x.x, weight[0], o[4 * j]);
-            o[4 * j + 1] = fmaf(x.y, weight[0], o[4 * j + 1]);
-            o[4 * j + 2] = fmaf(x.z, weight[1], o[4 * j + 2]);
-            o[4 * j + 3] = fmaf(x.w, weight[1], o[4 * j + 3]);
+            o[4 * j] = fmaf(x[j].x, weight[0], o[4 * j]);
+            o[4 * j + 1] = fmaf(x[j].y, weight[0], o[4 * j + 1]);
+            o[4 * j + 2] = fmaf(x[j].z, weight[1], o[4 * j + 2]);
+            o[4 * j + 3] = fmaf(x[j].w, weight[1], o[4 * j + 3]);
+            x[j] = __ldcg(part + j * 32);
         }
     }
 }
@@ -422,13 +429,11 @@ DEV bool merge(const Params& p, const Work& w, float scale_log2, float (&o)[D / 
     for (int round = w.parts <= kFan; round < 2; round++) {
         const Round<kFan> r(w, round);
         store<D>(parts + r.mine * kStride, o, m, l);
-        __threadfence();
         __syncwarp();
         bool last = false;
         if (lane == 0) last = last_to_arrive(p.arrived + r.counter * kWarps + warp, r.count);
         __syncwarp();  // what lane 0 has acquired, all may read
         if (!__shfl_sync(~0u, int(last), 0)) return false;
-        __threadfence();
         add<D>(parts + r.first * kStride, r.step * kStride, r.count, scale_log2, o, m, l);
     }
     return true;
