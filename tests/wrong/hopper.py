@@ -72,16 +72,15 @@ MISTAKES = (
     Mistake(
         "parts of prefill are merged with no release",
         PREFILL,
-        "        store<D>(parts + r.mine * kStride, o, m, l);\n        __threadfence();",
-        "        store<D>(parts + r.mine * kStride, o, m, l);",
+        LAST,
+        "atomicAdd(p.arrived + r.counter * kWarps + warp, 1) == r.count - 1",
         "race: .* of partial results of prefill .* with no release and acquire between",
-        also=((LAST, "atomicAdd(p.arrived + r.counter * kWarps + warp, 1) == r.count - 1"),),
     ),
     Mistake(
         "parts of prefill are read through the cache that hears of no write",
         PREFILL,
-        "__ldcg(part + j * 32)",
-        "__ldg(part + j * 32)",
+        "for (int j = 0; j < D / 8; j++) x[j] = __ldcg(part + j * 32);",
+        "for (int j = 0; j < D / 8; j++) x[j] = __ldg(part + j * 32);",
         "stale: __ldg reads 16 bytes of partial results of prefill",
     ),
     Mistake(
@@ -242,10 +241,9 @@ MISTAKES = (
     Mistake(
         "parts of a request are merged with no acquire",
         DECODE,
-        "            if (!any_of_all(last)) return;\n            __threadfence();",
-        "            if (!any_of_all(last)) return;",
+        DECODE_LAST,
+        "atomicAdd(p.arrived + r.counter, 1) == r.count - 1",
         "race: reads 16 bytes of partial results of decode .* with no release and acquire between",
-        also=((DECODE_LAST, "atomicAdd(p.arrived + r.counter, 1) == r.count - 1"),),
     ),
     Mistake(
         "a draft's token sees the next one",
