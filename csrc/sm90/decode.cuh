@@ -650,7 +650,8 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
             if (w.tokens == 0) break;
             attend(w, base + S::kQ + piece.stage() * S::kQBytes);
             __syncwarp();
-            if (lane == 0) c.q.release({uint32_t(ptx::anew(int(piece.uses)))});  // or ptxas keeps its address, and spills
+            // as if it were new, or ptxas keeps (and spills) its address
+            if (lane == 0) c.q.release({uint32_t(ptx::anew(int(piece.uses)))});
         }
         c.done = true;
     }
