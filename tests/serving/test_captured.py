@@ -225,7 +225,8 @@ def test_what_two_gpus_are_asked_for_runs_on_two_processes_here():
     """The same logits as one process, with whole iterations and without, then the same batches by both."""
     found = ranks.run(_measure, 2, "cpu")
     batches = [windows.digest(event) for event in windows.window(SHORT, Ticks(), SHORT.scheduler())]
-    assert list(found) == [WHOLE, False]
+    assert list(found) == [WHOLE, False] and engine_tp_graphs.GRAPHS == (WHOLE, PIECES)
+    assert engine_tp_graphs.cases()[0].keys() == set(engine_tp_graphs.KEYS) and engine_tp_graphs.WHOLE == ()
     for rows in found.values():
         assert [row["digest"] for row in rows] == batches
         assert all(row["same_percent"] == 100 and row["whole_error"] < 1e-4 > row["eager_error"] for row in rows)
