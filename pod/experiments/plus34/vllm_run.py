@@ -11,7 +11,7 @@ from pod.data import read
 from pod.experiments.plus34 import vllm_ladder
 from pod.serving import vllm2023
 
-RECORDING = "vllm-whole"
+RECORDING = "vllm-run"
 KEYS = ("rung",)
 UNITS = vllm_ladder.UNITS
 TIMER, L2 = "host clock from the first batch of the run to the last answer", "warm"
