@@ -1,13 +1,14 @@
 """Our attention inside vLLM, as its backend CUSTOM. It has not run inside vLLM here, whose wheels fit neither the
-machine that tests this nor the one that measures; it follows vLLM's documented contract (seen: 0.32), and is tested
-against a stub of that.
+machine that tests this nor the one that measures; it follows the contract that vLLM's sources state (read: some of 0.25
+to 0.32 and what is to follow; the newest release is 0.33), and is tested against a stub of that.
 
     pip install -e CLONE  # beside vLLM, which finds the entry point by itself, in every process
     vllm serve MODEL --attention-backend CUSTOM --compilation-config '{"cudagraph_mode": "PIECEWISE"}'
 
 One plan an iteration, made in the first layer from the lengths that vLLM keeps on the host. So attention stays outside
 of CUDA graphs, as PIECEWISE means, and speculative decoding is refused: there the host knows an upper bound only.
-On an H100 or H200 layers may have a sliding window, a softcap and sinks; elsewhere they are refused.
+On an H100 or H200 layers may have a sliding window, a softcap and sinks; elsewhere they are refused. There blocks have
+128 tokens or more.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ def register() -> None:
 class Backend(AttentionBackend):
     """What vLLM asks before it chooses."""
 
-    supported_dtypes = [torch.float16, torch.bfloat16]
     supported_kv_cache_dtypes = list(CACHES)
-    accept_output_buffer = True
     forward_includes_kv_cache_update = True
 
     @staticmethod
@@ -52,11 +51,13 @@ class Backend(AttentionBackend):
 
     @staticmethod
     def get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto") -> tuple[int, ...]:
-        return 2, num_blocks, block_size, num_kv_heads, head_size
+        """As all caches are since vLLM no longer asks: V of a token behind its K."""
+        return num_blocks, num_kv_heads, block_size, 2 * head_size
 
     @staticmethod
-    def get_supported_kernel_block_sizes() -> list[int]:
-        return [16, 32, 64, 128, 256]
+    def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list[int]:
+        """Hopper's tensor maps of small pages have no dimension left for heads that lie apart."""
+        return [128, 256] if sm90.available() else [16, 32, 64, 128, 256]
 
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
@@ -70,8 +71,10 @@ class Backend(AttentionBackend):
     def supports_sink(cls) -> bool:
         return sm90.available()
 
-    @staticmethod
-    def use_cascade_attention(*args, **kwargs) -> bool:
+    supports_sliding_window = supports_sink
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
         return False
 
 
@@ -80,9 +83,13 @@ class Metadata:
     """One iteration, for all layers of a group; the first of those with the same rules of scores plans it."""
 
     step: Step
-    tokens: int  # without the padding
-    slots: torch.Tensor
+    slots: torch.Tensor  # of the new tokens, without the padding
     bound: dict[tuple, object] = field(default_factory=dict)
+    places: tuple[torch.Tensor, torch.Tensor] | None = None  # block and row of each slot
+
+    def write(self, cache, new) -> None:
+        self.places = self.places or (self.slots // cache.shape[1], self.slots % cache.shape[1])
+        cache[self.places] = new[: len(self.slots)]
 
     def attend(self, q, k, v, scale: float, rules: dict, **sinks):
         key = tuple(rules.items())
@@ -106,10 +113,12 @@ class Builder(AttentionMetadataBuilder[Metadata]):
         q_lens = given.query_start_loc_cpu.diff().numpy()
         live = int((q_lens > 0).sum())  # sequences without a token are padding, at the end
         step = Step(q_lens[:live], given.seq_lens_cpu_upper_bound[:live].numpy(), given.block_table_tensor[:live])
-        return Metadata(step, int(q_lens.sum()), given.slot_mapping)
+        return Metadata(step, given.slot_mapping[: int(q_lens.sum())])
 
 
 class Impl(AttentionImpl):
+    supports_dcp = False
+
     def __init__(self, num_heads, head_size, scale, num_kv_heads, alibi_slopes=None, sliding_window=None,
                  kv_cache_dtype="auto", logits_soft_cap=None, attn_type="decoder", kv_sharing_target_layer_name=None,
                  sinks=None):  # fmt: skip
@@ -123,20 +132,20 @@ class Impl(AttentionImpl):
         _only("kv_cache_dtype", kv_cache_dtype, *CACHES)
         _only("head_size", head_size, *HEAD_DIMS)
         self.num_heads, self.head_size, self.scale, self.num_kv_heads = num_heads, head_size, float(scale), num_kv_heads
-        self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
+        self.kv_cache_dtype, self.kv_sharing_target_layer_name = kv_cache_dtype, kv_sharing_target_layer_name
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output=None, output_scale=None,
                 output_block_scale=None):  # fmt: skip
-        """query [tokens, heads, head_dim], key and value alike -> output, in place, but for rows of padding."""
+        """query [tokens, heads, head_dim], key and value alike -> output, in place, but for rows of padding.
+        kv_cache [blocks, kv_heads, block_size, 2 x head_dim], whatever the order in memory."""
         _only("output_scale", output_scale, None)
         _only("output_block_scale", output_block_scale, None)
         if attn_metadata is None:  # vLLM measures what memory a step takes
             return output.zero_()
-        tokens, caches = attn_metadata.tokens, kv_cache.unbind(0)
+        tokens, caches = len(attn_metadata.slots), kv_cache.transpose(1, 2).split(self.head_size, -1)
         if self.kv_sharing_target_layer_name is None:
             for cache, new in zip(caches, (key, value), strict=True):
-                rows = cache.view(-1, *cache.shape[2:])
-                rows.index_copy_(0, attn_metadata.slots[:tokens], new[:tokens])
+                attn_metadata.write(cache, new)
         sinks = {} if self.sinks is None else {"sinks": self.sinks.detach().float()}
         out = attn_metadata.attend(query[:tokens], *caches, self.scale, self.rules, **sinks)
         output[:tokens].copy_(out.view_as(output[:tokens]))

@@ -246,11 +246,17 @@ MERGE_US, BORDER_US = 5.0, 1.0
 def prefill_pack(side: Side, rows: int) -> Pack:
     """What makes the fewest tiles, each as long as its keys; of those the one with the fewest tokens."""
 
-    made = packs(side.group, rows)
-    tokens, heads = np.array(made).T[:, :, None]
+    made, tokens, heads = _packs(side.group, rows)
     keys = side.kv_len if side.window is None else np.minimum(side.kv_len, side.window + tokens)
     cost = (-(-side.q_len // tokens) * -(-side.group // heads) * keys).sum(axis=1)
     return made[np.lexsort((tokens[:, 0], cost))[0]]
+
+
+@cache
+def _packs(group: int, rows: int) -> tuple[list[Pack], np.ndarray, np.ndarray]:
+    """And their tokens and heads, as columns."""
+    made = packs(group, rows)
+    return made, *np.array(made).T[:, :, None]
 
 
 class Roles(NamedTuple):
@@ -286,7 +292,12 @@ def roles(batch: HybridBatch) -> Roles:
         return possible[-1]
     few = [int((q_lens <= made.tokens).sum()) for made in possible]
     differ = [made for i, made in enumerate(possible) if few[i] not in few[:i]]
-    return min(differ, key=lambda made: _us(batch, q_lens, kv_lens, made) * (1 if made.tokens else IN_DOUBT))
+    best, *others = differ
+    least = _us(batch, q_lens, kv_lens, best)
+    for made in others:
+        if _floor_us(batch, q_lens, kv_lens, made) < least > (us := _us(batch, q_lens, kv_lens, made)):
+            best, least = made, us
+    return best
 
 
 def takes_wide(batch: HybridBatch) -> bool:
@@ -295,14 +306,21 @@ def takes_wide(batch: HybridBatch) -> bool:
 
 
 def _us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:
-    """Of the whole batch on an H200, were all SMs busy to the end."""
+    """Of the whole batch on an H200, were all SMs busy to the end; all as prefill must be faster beyond doubt."""
     few, kv_heads, sms = q_lens <= made.tokens, batch.num_kv_heads, FITTED_SMS
     units = int(few.sum()) * kv_heads
     decode = kv_us(width(batch), int(kv_lens[few].sum()) * kv_heads, DECODE_BYTES)
     decode += units * TILE_PIECE_US / sms + MERGE_US * (0 < units < sms)
     memory = kv_us(width(batch), int(kv_lens.sum()) * kv_heads, DRAM_BYTES)
     prefill = _prefill_us(batch, q_lens[~few], kv_lens[~few], sms) if units < len(q_lens) * kv_heads else 0.0
-    return max(prefill, decode, memory) + TOGETHER * min(prefill, decode)
+    time = max(prefill, decode, memory) + TOGETHER * min(prefill, decode)
+    return time if made.tokens else IN_DOUBT * time
+
+
+def _floor_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:
+    """What it takes at least, known at once where all is prefill: what memory needs for the keys."""
+    keys = 0 if made.tokens else int(kv_lens[q_lens > 0].sum()) * batch.num_kv_heads
+    return 0.99 * IN_DOUBT * kv_us(batch.head_dim, keys, PREFILL_BYTES)
 
 
 def _prefill_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, sms: int) -> float:
@@ -316,7 +334,7 @@ def _prefill_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, sms
     even = float((tiles * blocks).sum()) / sms
     parts = int(np.ceil(blocks.max() / max(even, SHORTEST_PART)))
     pieces = PIECE_COST * max(1.0, float(tiles.sum()) / sms) + PART_COST * (parts > 1)
-    pieces = (pieces + MERGE_COST * int(merge_steps(np.array(parts)))) / 10
+    pieces = (pieces + MERGE_COST * merge_steps(parts)) / 10
     memory = kv_us(batch.head_dim, int(kv_lens.sum()) * batch.num_kv_heads, PREFILL_BYTES)
     return max((even * cost + pieces) * BLOCK_US[batch.head_dim], memory)
 
@@ -401,17 +419,17 @@ def prefill_time(sizes: np.ndarray, tiles: np.ndarray, parts: np.ndarray, worker
     """
     cost = 10 * -(-sizes // parts) + PIECE_COST + PART_COST * (parts > 1)
     pieces, most = tiles * parts, cost.max(axis=1, keepdims=True) + 1
-    row, bins = np.indices(cost.shape)[0], cost * BINS // most
-    counts = np.bincount((row * BINS + bins).ravel(), pieces.ravel(), len(parts) * BINS).reshape(-1, BINS)
+    bins = cost * BINS // most + BINS * np.arange(len(parts))[:, None]
+    counts = np.bincount(bins.ravel(), pieces.ravel(), len(parts) * BINS).reshape(-1, BINS)
     at_least = counts[:, ::-1].cumsum(axis=1)[:, ::-1].astype(np.int64)
     length = np.minimum((2 * np.arange(BINS) + 1) * most // (2 * BINS), most - 1)
     even, crowded = -(-(cost * pieces).sum(axis=1) // workers), (length * -(-at_least // workers)).max(axis=1)
-    return np.maximum(even, crowded) + MERGE_COST * merge_steps(parts.max(axis=1))
+    return np.maximum(even, crowded) + [MERGE_COST * merge_steps(most) for most in parts.max(axis=1).tolist()]
 
 
-def merge_steps(parts: np.ndarray) -> np.ndarray:
+def merge_steps(parts: int) -> int:
     """Parts that are read one after the other until all are in: where there are many, in two rounds."""
-    return np.where(parts == 1, 0, np.where(parts <= FAN, parts, FAN + -(-parts // FAN)))
+    return 0 if parts == 1 else parts if parts <= FAN else FAN + -(-parts // FAN)
 
 
 def cheapest_parts(units: int, tiles: int, workers: int, tile_us: float) -> int | None:

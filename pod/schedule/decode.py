@@ -70,20 +70,22 @@ def equal_cuts(blocks: np.ndarray, workers: int) -> np.ndarray:
 
 def weighted_cuts(blocks: np.ndarray, weights: np.ndarray, pad: int = 0) -> np.ndarray:
     """A range for each weight, as long as it says, where beginning a unit counts as `pad` blocks."""
-    ends = np.cumsum(blocks)
-    shares, padded = np.cumsum(weights), ends + pad * np.arange(1, len(blocks) + 1)
+    ends, shares = blocks.cumsum(), weights.cumsum()
+    padded = ends + np.arange(pad, pad * len(blocks) + 1, pad) if pad else ends
     if shares.dtype.kind == "f":
         at = np.rint(shares / shares[-1] * padded[-1]).astype(int)
     else:  # as the plan on the device has it
         at = shares * padded[-1] // shares[-1]
-    unit = np.minimum(np.searchsorted(padded, at), len(blocks) - 1)
-    left = np.clip(padded[unit] - at, 0, blocks[unit])  # of the unit, behind the cut
+    unit = np.minimum(padded.searchsorted(at), len(blocks) - 1)
+    left = np.minimum(np.maximum(padded[unit] - at, 0), blocks[unit])  # of the unit, behind the cut
     cuts = _distinct(ends[unit] - left)
     return cuts[cuts > 0]
 
 
 def _distinct(ascending: np.ndarray) -> np.ndarray:
-    return ascending[np.append(True, ascending[1:] != ascending[:-1])]
+    new = np.ones(len(ascending), bool)
+    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+    return ascending[new]
 
 
 def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
@@ -99,11 +101,14 @@ def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
 # ---------------------------------------------------------------- stream-K: what lies between the cuts
 def segments(blocks: np.ndarray, cuts: np.ndarray) -> tuple[np.ndarray, ...]:
     """Units of `blocks` blocks, end to end, cut at `cuts`: each segment's range, unit, first and end block."""
-    ends = np.cumsum(blocks)
-    borders = _distinct(np.sort(np.concatenate([[0], ends, cuts]), kind="stable"))
-    unit = np.searchsorted(ends, borders[:-1], side="right")
+    ends = blocks.cumsum()
+    borders = np.concatenate([[0], ends, cuts])
+    borders.sort(kind="stable")
+    borders = _distinct(borders)
+    first, last = borders[:-1], borders[1:]
+    unit = ends.searchsorted(first, side="right")
     start = (ends - blocks)[unit]
-    return np.searchsorted(cuts, borders[:-1], side="right"), unit, borders[:-1] - start, borders[1:] - start
+    return cuts.searchsorted(first, side="right"), unit, first - start, last - start
 
 
 def alike_for(passes: int, workers: int = 0) -> int:
@@ -122,11 +127,11 @@ def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, he
     # The line: requests, and in each its passes, `alike` at a time.
     head = passes(side, heads)
     each, (line, skipped) = len(head[0]) // alike, _blocks(side, block)
-    blocks = np.repeat(line, each)
+    blocks = line.repeat(each)
     cuts = cut(blocks)
     at, unit, begin, end = segments(blocks, cuts)
     parts = np.bincount(unit)
-    _, part, partial, group, partials, groups = number_parts(parts)
+    _, part, partial, group, partials, groups = number_parts(parts, unit)
     request, p = unit // each, parts[unit]
     of = (unit - request * each) * alike  # the first of its passes
     kv_len, tokens, before = side.kv_len[request], side.q_len[request], skipped[request]
@@ -135,16 +140,16 @@ def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, he
                         part, p, partial * alike, group * alike])  # fmt: skip
 
     # Every segment once for each of the passes that are cut alike: piece at * alike + i has those of the i-th.
-    starts = np.searchsorted(at, np.arange(len(cuts) + 1))
-    sizes = np.diff(starts)
-    pieces = (alike * starts[:-1, None] + sizes[:, None] * np.arange(alike)).ravel()
-    behind = np.repeat(np.repeat(starts[:-1], alike) - pieces, np.repeat(sizes, alike))
-    i = np.repeat(np.tile(np.arange(alike), len(cuts)), np.repeat(sizes, alike))
-    columns = columns.take(np.arange(len(i)) + behind, axis=1)
+    starts = at.searchsorted(np.arange(len(cuts) + 1))
+    sizes, i = (starts[1:] - starts[:-1]).repeat(alike), np.arange(len(cuts) * alike) % alike
+    pieces = np.concatenate([[0], sizes.cumsum()])
+    piece = np.arange(len(i)).repeat(sizes)
+    i, behind = i[piece], (starts[:-1].repeat(alike) - pieces[:-1])[piece]
+    columns = columns.take(np.arange(len(piece)) + behind, axis=1, mode="wrap")  # which looks for no error
     _, _, first, heads, kv_head, *_, parts, partial, group = columns
     of = first + i
     for column, of_pass in zip((first, heads, kv_head), head, strict=True):
-        column[:] = of_pass.take(of)
-    partial += i * parts
+        of_pass.take(of, out=column, mode="wrap")
+    partial += i * parts  # in place: new memory costs more than what is done with it
     group += i
-    return WorkList(*columns, np.append(pieces, len(i)), partials * alike, groups * alike)
+    return WorkList(*columns, pieces, partials * alike, groups * alike)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pod.schedule.work import WARPGROUP, Pack, Side, WorkList, first_seen, number_parts, passes
 
+NOWHERE = np.iinfo(np.int64).max
 L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 50 MB
 
 
@@ -60,17 +61,17 @@ def tiles(side: Side, pack: Pack, causal: bool = True) -> Tiles:
     # Blocks of tokens: all of the first chunk, of the second, and so on.
     step = pack.tokens
     counts = -(-side.q_len // step)
-    chunk = np.repeat(np.arange(len(counts)), counts)
-    first = (np.arange(len(chunk)) - (np.cumsum(counts) - counts)[chunk]) * step
+    chunk = np.arange(len(counts)).repeat(counts)
+    first = (np.arange(len(chunk)) - (counts.cumsum() - counts)[chunk]) * step
     tokens = np.minimum(step, side.q_len[chunk] - first)
     pos = (side.kv_len - side.q_len)[chunk] + first
     end = np.maximum(1, pos + tokens if causal else side.kv_len[chunk])  # padding sees nothing, and is a tile
     # Each for every group of heads.
     head, heads, kv_head = passes(side, pack.heads)
-    block, of = (x.ravel() for x in np.indices((len(chunk), len(head))))
+    of = np.arange(len(chunk) * len(head)) % len(head)
     begin = first_seen(pos, side.window)
-    columns = (side.token[chunk] + first, tokens, side.seq[chunk], pos, side.kv_len[chunk], begin, end)
-    token, tokens, seq, pos, kv_len, begin, end = (column[block] for column in columns)
+    columns = np.array([side.token[chunk] + first, tokens, side.seq[chunk], pos, side.kv_len[chunk], begin, end])
+    token, tokens, seq, pos, kv_len, begin, end = columns.repeat(len(head), axis=1)
     return Tiles(token, tokens, head[of], heads[of], kv_head[of], seq, pos, kv_len, begin, end)
 
 
@@ -84,11 +85,12 @@ def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
     whole, some of its KV heads at a time that do have room: DRAM is decode's. Such sequences come first, they are the
     longest."""
     order = [made.head, made.seq, -made.blocks(block)]
-    room = L2_SHARE // (head_dim * 4)  # tokens of a KV head
-    if int(side.kv_len.max()) * side.kv_heads > room:
-        together = np.clip(room // np.maximum(made.kv_len, 1), 1, side.kv_heads)
-        whole = together == side.kv_heads
-        order += [np.where(whole, 0, column) for column in (made.kv_head // together, made.seq, -made.kv_len)] + [whole]
+    room, longest = L2_SHARE // (head_dim * 4), int(side.kv_len.max())  # tokens of a KV head
+    if longest * side.kv_heads > room:
+        together = np.minimum(np.maximum(room // np.maximum(made.kv_len, 1), 1), side.kv_heads)
+        place = (longest - made.kv_len) * (made.seq[-1] + 1) + made.seq  # no two sequences have the same
+        place = place * side.kv_heads + made.kv_head // together
+        order.append(np.where(together == side.kv_heads, NOWHERE, place))
     return made.in_order(np.lexsort(order))
 
 

@@ -49,8 +49,9 @@ def first_seen(pos: np.ndarray, window: int | None) -> np.ndarray:
 def sides(batch: HybridBatch, tokens: int = 1) -> tuple[Side, Side]:
     """Prefill and decode: sequences with more than so many new tokens, and those with as many or fewer."""
     q_lens, kv_lens = batch.lens
-    token, heads = np.cumsum(q_lens) - q_lens, (batch.num_q_heads, batch.num_kv_heads, batch.window)
-    which = (np.flatnonzero(q_lens > tokens), np.flatnonzero((q_lens <= tokens) & (q_lens > 0)))
+    token, heads = q_lens.cumsum() - q_lens, (batch.num_q_heads, batch.num_kv_heads, batch.window)
+    many = q_lens > tokens
+    which = (many.nonzero()[0], (~many & (q_lens > 0)).nonzero()[0])
     return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
 
 
@@ -141,16 +142,17 @@ def empty() -> WorkList:
     return WorkList(*(np.zeros(0, int) for _ in COLUMNS))
 
 
-def number_parts(parts: np.ndarray) -> tuple[np.ndarray, ...]:
+def number_parts(parts: np.ndarray, tile: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
     """For tiles in so many `parts`, of each part: its tile, its number, its group's first partial result, its group;
     and all partial results and groups."""
-    tile = np.repeat(np.arange(len(parts)), parts)
-    part = np.arange(len(tile)) - (parts.cumsum() - parts)[tile]
+    tile = np.arange(len(parts)).repeat(parts) if tile is None else tile
     split = parts > 1
+    if not split.any():
+        return tile, *np.zeros((3, len(parts)), int), 0, 0
+    part = np.arange(len(tile)) - (parts.cumsum() - parts)[tile]
     kept = parts * split
     partials, groups = kept.cumsum(), split.cumsum()
-    total = (int(partials[-1]), int(groups[-1])) if len(parts) else (0, 0)
-    return tile, part, (partials - kept)[tile], (groups - split)[tile], *total
+    return tile, part, (partials - kept)[tile], (groups - split)[tile], int(partials[-1]), int(groups[-1])
 
 
 # ---------------------------------------------------------------- the tiles of the kernels, as their sources have them

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pod.serving.protocol import Asked, Chat, Completion, Kind, Refused, Reply
+from pod.serving.protocol import Asked, Chat, Completion, Kind, Refused, Reply, short
 from pod.serving.service import Closed, Full, Piece, Service
 
 LARGEST_BODY = 16 << 20  # bytes
@@ -43,8 +43,8 @@ async def refused(request: Request, error: Refused) -> Response:
 
 
 async def no_such_place(request: Request, error: HTTPException) -> Response:
-    words = f"{request.method} {request.url.path}: {error.detail.lower()}"
-    return await refused(request, Refused(words, None, "unknown_url", error.status_code))
+    words = f"{request.method} {request.url.path[:60]}: {error.detail.lower()}"
+    return JSONResponse(Refused(words, None, "unknown_url").body, error.status_code, error.headers)
 
 
 async def ours(request: Request, error: Exception) -> Response:
@@ -116,7 +116,7 @@ class Face:
 
     async def model(self, request: Request) -> Response:
         if (name := request.path_params["model"]) != self.name:
-            raise Refused(f"model: got {name!r}, allowed is {self.name!r}", "model", "model_not_found", 404)
+            raise Refused(f"model: got {short(name)}, allowed is {self.name!r}", "model", "model_not_found", 404)
         return JSONResponse(self._card())
 
     async def health(self, request: Request) -> Response:

@@ -71,7 +71,7 @@ def _text_or_tokens(value) -> bool:
 
 def _message(value) -> bool:
     return (isinstance(value, dict) and set(value) <= {"role", "content", "name"} and value.get("role") in list(ROLES)
-            and _content(value.get("content")) is not None)  # fmt: skip
+            and isinstance(value.get("name") or "", str) and _content(value.get("content")) is not None)  # fmt: skip
 
 
 def _content(value) -> str | None:
@@ -127,22 +127,21 @@ def _read(body: bytes, fields: dict[str, Field], needed: str) -> dict:
     except (ValueError, RecursionError) as error:
         raise Refused(f"body: got no JSON ({str(error)[:80]}), allowed is a JSON object") from None
     if not isinstance(given, dict):
-        raise Refused(f"body: got {_short(given)}, allowed is a JSON object")
+        raise Refused(f"body: got {short(given)}, allowed is a JSON object")
     given = {name: value for name, value in given.items() if value is not None}
     for name, value in given.items():
         if name not in fields:
-            raise Refused(
-                f"{_short(name)}: got a field that is not known here, allowed are {', '.join(fields)}", name[:60]
-            )
+            param = name[:60].encode("ascii", "backslashreplace").decode()  # half of a letter cannot be sent back
+            raise Refused(f"{short(name)}: got a field that is not known here, allowed are {', '.join(fields)}", param)
         if not fields[name].fits(value):
-            raise Refused(f"{name}: got {_short(value)}, allowed are {fields[name].allowed}", name, "invalid_value")
+            raise Refused(f"{name}: got {short(value)}, allowed are {fields[name].allowed}", name, "invalid_value")
     for name in ("model", needed):
         if name not in given:
             raise Refused(f"{name}: got none, allowed is {fields[name].allowed}", name, "missing_required_parameter")
     return {name: given.get(name, field.default) for name, field in fields.items()}
 
 
-def _short(value) -> str:
+def short(value) -> str:
     text = json.dumps(value) if not isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -173,7 +172,7 @@ class Kind:
     def read(self, body: bytes, name: str, file, longest: int) -> Asked:
         given = _read(body, self.fields, self.needed)
         if given["model"] != name:
-            raise Refused(f"model: got {_short(given['model'])}, allowed is {name!r}", "model", "model_not_found", 404)
+            raise Refused(f"model: got {short(given['model'])}, allowed is {name!r}", "model", "model_not_found", 404)
         try:
             prompt = self.prompt(given, file)
         except ValueError as error:
@@ -207,8 +206,8 @@ class Kind:
 
 def _check_length(prompt: int, output: int, longest: int, param: str) -> None:
     if prompt + output > longest:
-        raise Refused(f"{param}: got {prompt} tokens and {output} to come, allowed are {longest} together", param,
-                      "context_length_exceeded")  # fmt: skip
+        words = f"{param}: got {prompt} tokens and {short(output)} to come, allowed are {longest} together"
+        raise Refused(words, param, "context_length_exceeded")
 
 
 class Chat(Kind):
@@ -217,7 +216,8 @@ class Chat(Kind):
 
     def prompt(self, given: dict, file) -> list[int]:
         turns = [m | {"role": ROLES[m["role"]], "content": _content(m["content"])} for m in given["messages"]]
-        return file.conversation([_in_unicode(turn) for turn in turns])
+        said = [{name: text for name, text in turn.items() if text is not None} for turn in turns]
+        return file.conversation([_in_unicode(turn) for turn in said])
 
     def output(self, given: dict, left: int) -> int:
         return given["max_completion_tokens"] or given["max_tokens"] or left

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -61,15 +62,17 @@ def pack(batch: Batch, texts: Mapping[int, Sequence[int]], tables: Mapping[int, 
     parts = [(c.request.id, c.context, c.tokens) for c in batch.prefills]
     parts += [(r.id, r.computed, 1) for r in batch.decodes]
     starts, q_lens = np.array([p[1] for p in parts]), np.array([p[2] for p in parts])
-    tokens = [token for id_, start, count in parts for token in texts[id_][start : start + count]]
-    first = np.cumsum(q_lens) - q_lens
-    positions = np.arange(len(tokens)) - np.repeat(first - starts, q_lens)
+    count = int(q_lens.sum())
+    new = chain.from_iterable(texts[id_][start : start + count] for id_, start, count in parts)
+    tokens, owner = np.fromiter(new, np.int32, count), np.arange(len(parts)).repeat(q_lens)
+    first = q_lens.cumsum() - q_lens
+    positions = np.arange(count) - (first - starts)[owner]
     table = _table([tables[id_][: -(-(start + count) // block)] for id_, start, count in parts])
-    owner = np.repeat(np.arange(len(parts)), q_lens)
-    slots = table[owner, positions // block] * block + positions % block
+    page = positions // block
+    slots = (table[owner, page] - page) * block + positions
     emits = np.array([c.last for c in batch.prefills] + [True] * len(batch.decodes))
     rows = (first + q_lens - 1)[emits]  # of a chunk its last row, and only if the prompt is complete with it
-    header = [len(parts), len(tokens), len(batch.prefills), len(rows), table.shape[1]]
+    header = [len(parts), count, len(batch.prefills), len(rows), table.shape[1]]
     fields = [header, q_lens, starts + q_lens, tokens, positions, slots, rows, table.ravel()]
     return Step.view(np.concatenate([np.asarray(field, np.int32) for field in fields]), header)
 
@@ -98,9 +101,9 @@ class Arrays:
 
 def _table(tables: Sequence[Sequence[int]]) -> np.ndarray:
     """[sequences, most blocks of one]; unused entries are 0 and never read."""
-    table = np.zeros((len(tables), max(map(len, tables))), np.int32)
-    for row, blocks in zip(table, tables, strict=True):
-        row[: len(blocks)] = blocks
+    widths = np.array([len(blocks) for blocks in tables])
+    table = np.zeros((len(tables), widths.max()), np.int32)
+    table[np.arange(table.shape[1]) < widths[:, None]] = np.concatenate(tables)
     return table
 
 

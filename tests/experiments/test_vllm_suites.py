@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 
 from pod import kernels
-from pod.experiments.plus34 import plus34_t1, sampler_share, vllm_ladder, vllm_timeline
+from pod.experiments.plus34 import plus34_t1, sampler_share, vllm_ladder, vllm_run, vllm_timeline
 from pod.lab import registry
 from pod.serving import vllm2023
 from pod.serving.shapes import Shape
@@ -31,7 +31,7 @@ def tiny(monkeypatch):
         cached.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["vllm-ladder", "vllm-stretch", "vllm-timeline", "sampler-share"])
+@pytest.mark.parametrize("name", ["vllm-ladder", "vllm-stretch", "vllm-timeline", "vllm-run", "sampler-share"])
 def test_rows_of_a_suite_have_names_of_their_own(name):
     suite = registry.maker(name)
     rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
@@ -66,6 +66,17 @@ def test_every_chosen_iteration_is_timed_for_every_variant(tiny):
     lengths = {r.id: r.prompt + r.output for r in vllm2023.chats()}
     assert {i: len(text) for i, text in tiny.texts.items()} == lengths  # no variant left a token behind
     assert len(tiny.pool.free) == 40
+
+
+@emulated
+def test_the_whole_run_leaves_no_iteration_out(tiny):
+    """Every request has all of its tokens after each rung, of which none is one that was only planned."""
+    lengths = {r.id: r.prompt + r.output for r in vllm2023.chats()}
+    for case in vllm_run.cases():
+        row = vllm_run.measure(case)
+        assert row["requests"] == 5 and row["iterations"] == len(vllm_ladder.plan().iterations)
+        assert {i: len(text) for i, text in tiny.texts.items()} == lengths and row["tokens"] > 0
+        assert row["requests_s"] == pytest.approx(5 / row["seconds"], rel=0.01) and len(tiny.pool.free) == 40
 
 
 @emulated

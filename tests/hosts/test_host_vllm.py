@@ -34,10 +34,6 @@ class AttentionBackend(ABC):
     @abstractmethod
     def get_builder_cls(): ...
 
-    @staticmethod
-    @abstractmethod
-    def get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"): ...
-
 
 M = TypeVar("M")
 
@@ -128,17 +124,30 @@ def impl(host, **more):
     return host.Backend.get_impl_cls()(**(given | more))
 
 
-def attended(host, padded=0, layers=({}, {})):
+def heads_first(*shape):
+    return torch.zeros(shape, dtype=torch.float16)
+
+
+def tokens_first(blocks, heads, size, content):
+    return torch.zeros(blocks, size, heads, content, dtype=torch.float16).transpose(1, 2)
+
+
+def blocks_of_all_layers(blocks, heads, size, content):
+    """As connectors like it: a block of all layers, and in it one of this layer."""
+    return torch.zeros(blocks, 3, size, heads, content, dtype=torch.float16)[:, 1].transpose(1, 2)
+
+
+def attended(host, padded=0, layers=({}, {}), memory=heads_first):
     """Layers of one iteration: what they gave, and what those that ask for nothing should have given."""
     q, k, v, table = BATCH.tensors()
     k, v = k.nan_to_num(), v.nan_to_num()
     made = builder(host).build(0, common(table, padded))
-    new = made.slots[: made.tokens]
-    cache = torch.zeros(host.Backend.get_kv_cache_shape(k.shape[0], 16, 2, 64), dtype=torch.float16)
-    cache[0], cache[1] = k, v
-    fresh = [x.flatten(0, 1)[new].clone() for x in (k, v)]
-    for side in (0, 1):
-        cache[side].flatten(0, 1)[new] = 7  # they have to be written anew
+    cache, new = memory(k.shape[0], 2, 16, 2 * 64), (made.slots // 16, made.slots % 16)
+    assert host.Backend.get_kv_cache_shape(k.shape[0], 16, 2, 64) == cache.shape
+    fresh = [x[new].clone() for x in (k, v)]
+    for side, old in zip(cache.transpose(1, 2).split(64, -1), (k, v), strict=True):
+        side[:] = old
+        side[new] = 7  # they have to be written anew
     rows = torch.nn.functional.pad(q, (0, 0, 0, 0, 0, 3 * padded))
     given = (rows, *(torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 3 * padded)) for x in fresh), cache, made)
     outs = [impl(host, **asked).forward(None, *given, output=torch.full_like(rows, 5)) for asked in layers]
@@ -146,9 +155,11 @@ def attended(host, padded=0, layers=({}, {})):
     return outs, wanted, made
 
 
+@pytest.mark.parametrize("memory", [heads_first, tokens_first, blocks_of_all_layers])
 @pytest.mark.parametrize("padded", [0, 2])
-def test_a_mixed_batch_is_right_and_padding_stays_as_it_is(host, padded):
-    outs, wanted, _ = attended(host, padded)
+def test_a_mixed_batch_is_right_and_padding_stays_as_it_is(host, padded, memory):
+    """The shape of a cache is vLLM's; in which order it lies in memory, connectors and users choose."""
+    outs, wanted, _ = attended(host, padded, memory=memory)
     for out in outs:
         np.testing.assert_allclose(out[: len(wanted)].double().numpy(), wanted, atol=4e-3)
         assert bool((out[len(wanted) :] == 5).all())
@@ -160,7 +171,7 @@ def test_the_kernel_is_planned_once_for_all_layers(host, monkeypatch):
     plans, plan = [], step.pod.plan
     monkeypatch.setattr(step.pod, "plan", lambda *args: plans.append(args) or plan(*args))
     with kernels.machine(2):
-        outs, wanted, made = attended(host, padded=1)
+        outs, wanted, made = attended(host, padded=1, memory=tokens_first)
     assert len(plans) == 1 and made.step.q_lens.tolist() == list(BATCH.q_lens)
     for out in outs:
         np.testing.assert_allclose(out[: len(wanted)].double().numpy(), wanted, atol=4e-3)
@@ -193,7 +204,8 @@ def test_what_layers_ask_of_their_scores_is_passed_on_where_a_kernel_has_it(host
     monkeypatch.setattr(attention, "build", lambda *shape: None, raising=False)
     outs, _, _ = attended(host, layers=asked)
     assert attention.bound == [{"window": 12}, {}, {"softcap": 3.0, "sinks": True}]
-    assert host.Backend.supports_sink()
+    assert host.Backend.supports_sink() and host.Backend.supports_sliding_window(), "or no such layer comes here"
+    assert min(host.Backend.get_supported_kernel_block_sizes()) == 128
     q, k, v, table = BATCH.tensors()
     lens = (BATCH.q_lens, BATCH.kv_lens, table)
     given = ({"window": 12}, {}, {"softcap": 3.0, "sinks": sinks.float()}, {"window": 12})
@@ -214,6 +226,14 @@ def test_it_is_found_under_the_free_name(host):
         True,
         True,
     ]
+
+
+def test_what_vllm_has_to_refuse_by_itself(host):
+    """Its defaults would let these layers come: context shared among GPUs, and lengths that only the GPU knows."""
+    assert not host.Backend.get_impl_cls().supports_dcp and impl(host).kv_cache_dtype == "auto"
+    assert not host.Backend.supports_device_cpu_query_lens_mismatch()
+    assert not (host.Backend.supports_sliding_window() or host.Backend.supports_sink()), "not on this machine"
+    assert 16 in host.Backend.get_supported_kernel_block_sizes(kv_cache_spec=None)
 
 
 def test_a_run_that_only_measures_memory_gives_zeros(host):

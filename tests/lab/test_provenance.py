@@ -373,6 +373,14 @@ def test_a_repeat_lies_beside_the_recording(home, monkeypatch, capsys):
     assert main(["keep", "--repeat"]) == 2 and "repeated on this GPU and day" in capsys.readouterr().err
 
 
+def test_the_same_day_on_the_same_gpu_is_no_repeat(home, monkeypatch, capsys):
+    monkeypatch.setattr(provenance, "tree_of", lambda commit: SEEN["tree"])
+    record(data.RECORDED / "h200", **SEEN)
+    fresh = record(data.FRESH / "h200", started="2026-02-03T22:00:00+00:00", **SEEN)
+    assert main(["keep", "--repeat"]) == 2 and "recorded on this GPU and day" in capsys.readouterr().err
+    assert fresh.exists() and not data.REPEATS.exists()
+
+
 @pytest.mark.parametrize("changes, text, message", [
     ({}, CSV, "no id of a GPU to repeat"),
     (SEEN, CSV.replace("C1,pod,1500,1490,1530\n", ""), "1 recorded rows were not measured"),

@@ -15,6 +15,7 @@ from pod.reference import hybrid_attention
 from pod.schedule import choose, decide, prefill
 from pod.schedule.execute import execute, queries, rows
 from pod.schedule.work import PERSISTENT, WIDE, Schedule, WorkList, sides
+from pod.simulate.mixes import mixes
 
 TILE = PERSISTENT.decode_keys
 PAD = round(choose.TILE_PIECE_US / choose.tile_us(128))  # tiles that beginning a head is worth
@@ -272,3 +273,17 @@ def test_an_invariant_plan_cuts_a_sequence_alike_in_any_company(b, company):
     assert alone[0] == together[0] and alone[1] == together[1]
     if alone[0][0]:
         assert alone[2] == together[2]
+
+
+def test_what_all_as_prefill_takes_at_least_hides_no_better_choice():
+    """`roles` leaves that choice out where memory alone needs longer than another takes."""
+    for mix in mixes(400, 22):
+        batch, (q_lens, kv_lens) = mix.batch, mix.batch.lens
+        if batch.window is None and max(batch.q_lens) > 1:
+            possible = choose.possible_roles(batch.group)
+            costs = [choose._us(batch, q_lens, kv_lens, made) for made in possible]
+            floors = [choose._floor_us(batch, q_lens, kv_lens, made) for made in possible]
+            assert all(floor <= cost for floor, cost in zip(floors, costs, strict=True)) and floors[-1] > 0
+            few = [(q_lens <= made.tokens).sum() for made in possible]
+            chosen = choose.roles(batch)
+            assert costs[possible.index(chosen)] == min(c for i, c in enumerate(costs) if few[i] not in few[:i])

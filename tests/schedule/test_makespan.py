@@ -18,6 +18,7 @@ from pod.simulate.mixes import mixes
 
 SMS, SEED, BATCHES, FEW = 132, 18, 10_000, 400
 AIM = 1.1
+merge_steps = np.vectorize(choose.merge_steps)
 MOST = {0.5: 1.04, 0.9: 1.285, 0.99: 1.535, 1.0: 2.05}  # of the makespans over their floors; all as they are, and 1 %
 
 
@@ -48,7 +49,7 @@ def of_prefill(plan: Schedule) -> Ends | None:
         return None
     blocks = work.blocks(PERSISTENT.prefill_keys)
     tiles = np.add.reduceat(blocks, np.flatnonzero(work.part == 0))
-    pieces, merging = 10 * blocks + own_cost(work.parts), choose.MERGE_COST * choose.merge_steps(work.parts).max()
+    pieces, merging = 10 * blocks + own_cost(work.parts), choose.MERGE_COST * merge_steps(work.parts).max()
     keys = sum(plan.batch.kv_lens[i] for i in set(work.seq.tolist())) * plan.batch.num_kv_heads
     memory = choose.ticks(plan.batch.head_dim, SMS).beside(0, keys)
     last, floor = (queue_ends(pieces) + merging) * slower, prefill_floor(tiles) * slower
@@ -72,7 +73,7 @@ def prefill_floor(tiles: np.ndarray) -> int:
     that cannot be split, where being cut costs what it does."""
     sizes, counts = np.unique(tiles, return_counts=True)
     parts = np.arange(1, decode.MOST_PARTS + 1)
-    done = 10 * -(-sizes[:, None] // parts) + own_cost(parts) + choose.MERGE_COST * choose.merge_steps(parts)
+    done = 10 * -(-sizes[:, None] // parts) + own_cost(parts) + choose.MERGE_COST * merge_steps(parts)
     spent = 10 * sizes[:, None] + parts * own_cost(parts)
     low, high = int(done.min(axis=1).max()), int(done[:, 0].max() + spent[:, 0] @ counts // SMS)
     while low < high:

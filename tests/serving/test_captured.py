@@ -4,21 +4,26 @@ import gc
 import os
 import socket
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from test_engine import OUTPUT, PROMPTS, TIGHT, WAYS, tiny
+from test_engine import OUTPUT, PROMPTS, TIGHT, TINY, WAYS, tiny
 
+from pod.experiments.engine import engine_tp_graphs
+from pod.lab.measure import check_engine, ranks
 from pod.serving import captured
 from pod.serving import engine as engine_module
 from pod.serving.backends import FixedFlash, FixedInTurn, Ours, Sdpa
 from pod.serving.captured import LARGEST, MOST_SEQUENCES, SIZES, Size, Staged, Whole, size_for
 from pod.serving.engine import PIECES, WHOLE, Cache, Engine, answer
+from pod.serving.loop import Ticks
 from pod.serving.model import Group
 from pod.serving.schedulers import VLLM
 from pod.serving.step import Step
+from pod.simulate import windows
 
 
 class Work:
@@ -204,6 +209,27 @@ def test_two_processes_capture_the_same_sizes_in_the_same_order(tmp_path):
     want, _ = answer(Engine(tiny(), scheduler.pool, graphs=False), scheduler, PROMPTS, OUTPUT)
     assert got == [a.tokens for a in want] and made == others
     assert made[0][:4] == [4, 3, 2, 1] and all(padded for _, padded in made[1])
+
+
+def _measure(rank: int, world: int, device: str) -> dict:
+    engine_module.possible, engine_module.backend, engine_module.Whole = (
+        lambda *of: True, lambda *of: Fixable(), Replayed)  # fmt: skip
+    check_engine.PROMPTS, check_engine.OUTPUT, engine_tp_graphs.GRAPHS = (300, 3, 70), 5, (WHOLE, False)
+    return engine_tp_graphs.runs(rank, world, device, SHORT, replace(TINY, vocab=512), "sdpa")
+
+
+SHORT = replace(engine_tp_graphs.LOAD, chunk=64, total=200, iterations=8)
+
+
+def test_what_two_gpus_are_asked_for_runs_on_two_processes_here():
+    """The same logits as one process, with whole iterations and without, then the same batches by both."""
+    found = ranks.run(_measure, 2, "cpu")
+    batches = [windows.digest(event) for event in windows.window(SHORT, Ticks(), SHORT.scheduler())]
+    assert list(found) == [WHOLE, False] and engine_tp_graphs.GRAPHS == (WHOLE, PIECES)
+    assert engine_tp_graphs.cases()[0].keys() == set(engine_tp_graphs.KEYS) and engine_tp_graphs.WHOLE == ()
+    for rows in found.values():
+        assert [row["digest"] for row in rows] == batches
+        assert all(row["same_percent"] == 100 and row["whole_error"] < 1e-4 > row["eager_error"] for row in rows)
 
 
 def test_several_gpus_have_whole_iterations_only_when_asked(replayed):

@@ -69,6 +69,14 @@ def post(url: str, body: bytes, path="/v1/completions", method="POST") -> tuple[
         return error.code, json.loads(error.read())
 
 
+def head_of(url: str, line: str) -> str:
+    """The head of the answer to a request without a body, in small letters but for values."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as made:
+        made.sendall(f"{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        return made.makefile().read().partition("\n\n")[0]
+
+
 # ---------------------------------------------------------------- what a client gets
 
 
@@ -111,6 +119,12 @@ def test_parts_of_text_and_the_developers_word_are_understood(client):
     assert chat(client, messages=parts).choices == chat(client).choices
     system, developer = ([{"role": role, "content": "Be brief."}, *HELLO] for role in ("system", "developer"))
     assert chat(client, messages=system).choices == chat(client, messages=developer).choices
+
+
+def test_a_message_may_have_a_name_or_null(served):
+    for name in ("Ada", None):
+        talk = TALK | {"messages": [{"role": "user", "content": "a page", "name": name}]}
+        assert post(served[1], json.dumps(talk).encode(), "/v1/chat/completions")[0] == 200
 
 
 def test_the_model_is_listed(client):
@@ -183,6 +197,10 @@ BAD = [
         "messages",
     ),
     (TALK, {"messages": [{"role": "user", "content": "\udfff"}]}, "messages", "content: got half of a pair"),
+    (TALK, {"messages": [{"role": "user", "content": "x", "name": 5}]}, "messages", "messages: got"),
+    (TALK, {"messages": [{"role": "user", "content": "x", "name": {"a": 1}}]}, "messages", "messages: got"),
+    (GOOD, {"\ud800": 1}, "\\ud800", "'\\ud800': got a field that is not known here"),
+    (GOOD, {"max_tokens": 10**4000}, "prompt", "prompt: got 1 tokens and 1000000000"),
 ]
 
 
@@ -211,6 +229,11 @@ def test_places_and_ways_that_are_not_there_are_said_as_the_api_says_it(served):
     assert post(served[1], b"", "/v1/nothing", "GET")[0] == 404
     status, answer = post(served[1], b"", "/v1/completions", "GET")
     assert status == 405 and answer["error"]["code"] == "unknown_url"
+    assert "allow: POST" in head_of(served[1], "PUT /v1/completions")
+    status, answer = post(served[1], b"", "/v1/" + "a" * 9000, "GET")
+    assert status == 404 and len(answer["error"]["message"]) < 100
+    status, answer = post(served[1], b"", "/v1/models/" + "a" * 9000, "GET")
+    assert (status, answer["error"]["code"]) == (404, "model_not_found") and len(answer["error"]["message"]) < 100
     status, answer = post(served[1], json.dumps(GOOD | {"model": "gpt-9"}).encode())
     assert (status, answer["error"]["code"], answer["error"]["param"]) == (404, "model_not_found", "model")
 

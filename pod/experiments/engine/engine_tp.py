@@ -107,13 +107,15 @@ def _model(shape: Shape, group, device: str):
     return Llama(shape, random_weights(0, shape.layers, device), device, dtype, group, context=32 * windows.K)
 
 
-def _window(model, attention: str, load) -> list[dict] | None:
+def _window(model, attention: str, load, graphs: bool | str | None = None) -> list[dict] | None:
     """The iterations of a window, on process 0; the others compute what it sends."""
-    engine = Engine(model, load.pool(), attention)
+    engine = Engine(model, load.pool(), attention, graphs=graphs)
     if model.group.rank:
         engine.cache.data.normal_()  # as `prepare` fills it on process 0
         engine.follow()
         return None
+    if engine.whole:
+        engine.warm(0, load.chunk)
     scheduler = engine_runs.prepare(engine, load)
     events = windows.window(load, engine, scheduler, engine.clock)
     engine.close()

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
+from pod.data import read
+from pod.experiments.pod.pod_12 import overlap_hidden
 from pod.experiments.pod.pod_t4 import WORKLOAD
 from pod.experiments.pod.shared import of
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.show import style
-from pod.simulate.scenarios import POD, VLLM
+from pod.simulate.cost import Efficiency
+from pod.simulate.scenarios import POD, VLLM, online
 
 FIGURE = Figure(
     id="pod-t6",
     title="Chunk size: TTFT against TBT",
     chapter="15",
     method="analytical A100, the synthetic workload of pod-t4 at 1.1 requests per second",
-    data=("online",),
+    data=("online", "pod-t6"),
 )
+COMPUTED = "pod-t6"
+READS, KEYS = ("methods-sweep",), ("qps", "chunk")
 CHUNKS, QPS, METRICS = (1024, 1536, 2048), 1.1, ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99")
+LOADS = (1.14, 1.15, 1.16, 1.17, 1.18, 1.19)  # around the one where a chunk of 1,024 has the paper's median TTFT
+
+
+def cases() -> list[dict]:
+    return [{"qps": qps, "chunk": chunk} for qps in LOADS for chunk in (CHUNKS[0], CHUNKS[-1])]
+
+
+def measure(case: dict) -> dict[str, float]:
+    run = online(WORKLOAD, case["qps"], case["chunk"])[POD].but(efficiency=Efficiency(overlap=overlap_hidden()))
+    return run.metrics()
+
+
+# ---------------------------------------------------------------- what it shows
 
 
 def table():
@@ -55,3 +74,18 @@ def draw(df):
 
 def tbt_p99(chunk: int = 2048) -> float:
     return float(table().set_index(["system", "metric"]).ours[f"chunk {chunk}", "tbt_p99"])
+
+
+def load() -> float:
+    """Requests a second at which a chunk of 1,024 has the paper's median TTFT."""
+    return float(np.interp(paper.value("pod.s533.chunk_ttft_from"), ttft(CHUNKS[0]), LOADS))
+
+
+def chunk_ttft() -> float:
+    """Median TTFT with a chunk of 2,048 there, seconds."""
+    return float(np.interp(load(), LOADS, ttft(CHUNKS[-1])))
+
+
+def ttft(chunk: int) -> list[float]:
+    """Median TTFT at each of the loads, seconds."""
+    return read("pod-t6").set_index(list(KEYS)).ttft_p50[[(qps, chunk) for qps in LOADS]].to_list()

@@ -15,19 +15,20 @@ CHECKED = ("fa3", "fa3-one", "hopper", "hopper-serial", "lean", "pod", "serial",
 PAGE, PROMPTS, OUTPUT = 64, (700, 33, 1500, 5, 260), 24
 
 
-def run(attention: str, graphs: bool, dtype, chunk: int = 256):
-    """Logits of every token that comes out, in order, and the tokens: five prompts that share hybrid batches."""
+def run(attention: str, graphs: bool | str, dtype, chunk: int = 256, page: int = PAGE, group=None, device="cuda"):
+    """Logits of every token that comes out, in order, and the log: five prompts that share hybrid batches. Of several
+    processes that share the layers only the first has any."""
     import numpy as np
     import torch
 
     from pod.serving.blocks import PagedPool
     from pod.serving.engine import Engine, answer
-    from pod.serving.model import Llama, random_weights
+    from pod.serving.model import Group, Llama, random_weights
     from pod.serving.schedulers import Sarathi
 
     small = replace(shape("llama-3-8b"), layers=3, hidden=512, q_heads=8, kv_heads=2, ffn=1024, vocab=4096)
-    model = Llama(small, random_weights(0, 3, "cuda"), "cuda", dtype)
-    pool, rows = PagedPool(100, PAGE), []
+    model = Llama(small, random_weights(0, 3, device), device, dtype, group or Group())
+    pool, rows = PagedPool(100, page), []
 
     def forced(logits, requests):
         """Everybody goes on with the same tokens, so that a near tie does not lead to another text."""
@@ -36,9 +37,13 @@ def run(attention: str, graphs: bool, dtype, chunk: int = 256):
         return torch.tensor(tokens)
 
     engine = Engine(model, pool, attention, forced, graphs=graphs)
+    if model.group.rank:
+        engine.follow()
+        return None, None
     random = np.random.default_rng(0)
     texts = [random.integers(0, small.vocab, n).tolist() for n in PROMPTS]
     answers, log = answer(engine, Sarathi(pool, 8, chunk=chunk), texts, OUTPUT)
+    engine.close()
     assert all(len(a.tokens) == OUTPUT for a in answers)
     return torch.cat(rows), log
 

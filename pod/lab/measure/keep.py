@@ -56,13 +56,19 @@ def _repeat(name: str) -> str:
     compared = compare.compare(fresh, recorded)
     if compared.missing:
         raise ValueError(f"{name}: {compared.missing} recorded rows were not measured, allowed is all of them again")
-    target = data.REPEATS / f"{meta['started'][:10]}-{meta['uuids'][0][4:12]}" / name
-    if target.is_file():
-        raise ValueError(f"{name}: repeated on this GPU and day, allowed is another")
+    target = data.REPEATS / _place(meta) / name
+    if target.is_file() or _place(meta) == _place(provenance.load(recorded)):
+        raise ValueError(f"{name}: {'repeated' if target.is_file() else 'recorded'} on this GPU and day, allowed is "
+                         "another")  # fmt: skip
     target.parent.mkdir(parents=True, exist_ok=True)
     for source, to in ((fresh, target), (data.sidecar_of(fresh), data.sidecar_of(target))):
         shutil.move(source, to)
     return compared.line
+
+
+def _place(meta: dict) -> str:
+    """Day and GPU, as far as they are known."""
+    return f"{meta['started'][:10]}-{meta.get('uuids', [''])[0][4:12]}"
 
 
 def _hold(names: list[str], why: str) -> int:
