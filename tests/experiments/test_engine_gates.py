@@ -39,7 +39,8 @@ class Engine:
 
 
 HOST = 0.001  # seconds, mean
-CACHED = (calibrate.recorded, calibrate.batches, calibrate.simulated, calibrate.conditions)
+CACHED = (calibrate.recorded, calibrate.batches, calibrate.alone, calibrate.simulated, calibrate.conditions,
+          engine_gates.table)  # fmt: skip
 
 
 @pytest.fixture
