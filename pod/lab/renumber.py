@@ -6,8 +6,6 @@ Chapters that show numbers of chapters are executed again, the README is refresh
 looks like a chapter's number and is not known to be one is listed, for a person to look at.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

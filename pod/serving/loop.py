@@ -1,7 +1,5 @@
 """The one event loop: it drives a scheduler for each lane over a clock and an executor, simulated or real."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

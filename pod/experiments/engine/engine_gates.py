@@ -1,7 +1,5 @@
 """What the simulator has to show before it is believed: recorded runs of the engine, gate by gate."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -7,8 +7,6 @@ with another part of its answer behind it, and 15 to 30 prompts pass while it la
 whatever computes their attention, so its runs are compared batch by batch, and nothing but the GPU's clock may drift.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

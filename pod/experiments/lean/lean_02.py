@@ -1,7 +1,5 @@
 """LeanAttention, Figure 2: where the time of an answer goes, Phi-3 Medium, one request."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import a_card

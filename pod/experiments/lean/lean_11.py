@@ -1,7 +1,5 @@
 """LeanAttention, Figure 11: head dimension 128, three model shapes, one request."""
 
-from __future__ import annotations
-
 from pod.data import read
 from pod.experiments.lean import shared
 from pod.lab.figure import Figure

@@ -3,8 +3,6 @@
 Measured: POD with each policy, at two and four CTAs an SM, and as it chooses; Yi-6B and Llama-3-8B on one GPU.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 

@@ -3,8 +3,6 @@
 Measured: a compute-bound and a memory-bound loop: alone, in turn, and fused in every way (Figure 7).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median

@@ -3,8 +3,6 @@
 Measured: the paper's hybrid batches (Figure 11), our five methods, POD's configurations and the peers side by side.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """POD-Attention, Figure 12: offline throughput of three models under three systems."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pandas as pd

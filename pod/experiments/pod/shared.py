@@ -1,7 +1,5 @@
 """The runs of POD §5.3, as tables and claims look them up in data/computed/online.csv."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from pod.data import read

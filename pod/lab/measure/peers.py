@@ -4,8 +4,6 @@ A peer takes a `Setting` and returns a call that computes prefill and decode, as
 is not installed, cannot take the batch, or computes something else is a named hole in the table, never a silent drop.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from copy import copy

@@ -1,7 +1,5 @@
 """Pictures of the ladder and the sm_80 kernel: rooms, the ring of K and V, who holds a score, and rows in banks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
