@@ -203,12 +203,6 @@ def test_chats_of_unequal_lengths_keep_their_mean():
     assert 0.5 * 4000 < min(lengths) < 0.52 * 4000 and 1.48 * 4000 < max(lengths) < 1.5 * 4000
 
 
-def test_suites_name_every_row_once():
-    for suite in (operators, engine_runs):
-        rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
-        assert len(rows) == len(set(rows)) > 2000
-
-
 # What does not hold is in data/claims.toml, with the reason; chapter 15 shows it too.
 FAILS = {("P99", "TTFT, llama-3-8b calm, fa3"), ("iterations, unseen", "llama-3-8b calm, hopper")}
 FAILS |= {("P99, unseen", f"TTFT, llama-3-8b calm, {attention}") for attention in ("fa3", "hopper")}

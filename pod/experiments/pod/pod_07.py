@@ -116,7 +116,6 @@ def measure(case: dict) -> dict:
 # ---------------------------------------------------------------- what it shows
 
 CASE = "figure 7"
-IN_PAPER = ("serial", "cta", "in turn")  # beside the oracle
 
 
 def recorded(cases: tuple[str, ...] = ()):
