@@ -13,8 +13,6 @@ the run that is judged was seen. Iterations are judged on the second half, or on
 window.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The runs of the real engine that were recorded: a window out of a long run, on any executor, real or simulated."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pod.serving.blocks import PagedPool
