@@ -67,8 +67,9 @@ class Replay:
 class Loop:
     """Lanes that share an executor, a clock and a queue, and the batch that each has in flight.
 
-    A lane has one batch in flight at a time: its next tokens depend on the last. One lane is the usual engine; a
-    pipeline of n stages is kept busy by n lanes that share one queue. Requests that a lane holds already go on.
+    A lane, vLLM's virtual engine, has one batch in flight at a time: its next tokens depend on the last. One lane is
+    the usual engine; a pipeline of n stages is kept busy by n lanes that share one queue. Requests that a lane holds
+    already go on.
     """
 
     def __init__(self, lanes: Sequence[Scheduler], executor: Executor, clock, into: Watcher,
