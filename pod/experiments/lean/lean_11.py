@@ -54,12 +54,8 @@ def gain(kilotokens: int) -> float:
     return float(df[df.context == kilotokens << 10]["the rule of 2.5.6"].max())
 
 
-def flashinfer_mean() -> float:
-    return float(table().FlashInfer.mean())
-
-
-def flashinfer_most() -> float:
-    return float(table().FlashInfer.max())
+def flashinfer():
+    return table().FlashInfer
 
 
 def flashinfer_long() -> float:
