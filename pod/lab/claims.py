@@ -314,7 +314,7 @@ def run(args) -> int:
     if args.repeats:
         repeats.write()
         return 0
-    print("settling the claims: half a minute the first time, a few seconds later", file=sys.stderr, flush=True)
+    print("settling the claims: about ten seconds", file=sys.stderr, flush=True)
     rows = results()
     if args.json:
         print(json.dumps([r.as_json() for r in rows], indent=1))

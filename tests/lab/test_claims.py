@@ -180,7 +180,7 @@ def test_the_readme_shows_each_headline_and_no_cell_is_torn():
 def test_waiting_is_announced_and_no_part_of_the_table(capsys):
     assert main(["claims", "--json"]) == 0
     said = capsys.readouterr()
-    assert said.err.count("\n") == 1 and "half a minute the first time" in said.err
+    assert said.err.count("\n") == 1 and "ten seconds" in said.err
     assert said.out.isascii(), "a terminal's encoding changes nothing"
 
 
