@@ -83,14 +83,6 @@ def draw(df):
     return axes[0].figure
 
 
-def by_chunk(df):
-    """Mean gain over turns in %, by policy and CTAs an SM, of whole prompts and of each length of chunk."""
-    kinds = df.chunk.where(df.chunk < df.context, 0).map(lambda n: f"chunks of {n}" if n else "whole prompts")
-    gains = {f"{policy}, {size}": gain(df[f"{TURNS}_{size}"], df[f"{policy}_{size}"])
-             for policy, size in product((INTEGER, PROPORTIONAL), SIZES)}  # fmt: skip
-    return pd.DataFrame(gains).groupby(kinds).mean().T.round(1)
-
-
 # ---------------------------------------------------------------- what claims ask for
 
 
