@@ -18,8 +18,6 @@ transformers has no door for such a guest: its continuous batching goes by names
 replaced here, and the version has to be the one that was read. Models with another attention notice nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Which tensors a plan takes: checked before any launch, and quickly, since every layer of every iteration asks."""
 
-from __future__ import annotations
-
 import os
 
 from pod.batch import HybridBatch

@@ -4,8 +4,6 @@ A family of kernels is one record, a `Family`, kept by the module that calls it 
 `operator(family, kind, device)` builds what is asked for, once, and hands out the torch operator.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

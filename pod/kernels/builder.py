@@ -5,8 +5,6 @@ killed. In a process of its own, the environment is nobody else's, and whoever s
 builder ends, with its compilers, when its standard input does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 A compiled model outlives the lengths of an iteration, so nothing about them may reach it: it sees tensors and a number.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import count
 from weakref import WeakValueDictionary

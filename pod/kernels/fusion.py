@@ -4,8 +4,6 @@ Compute multiplies numbers over and over, memory adds three arrays; compute stan
 are cut into tiles, one CTA's worth each, and go row by row with barriers. csrc/micro/fusion.cu has the kernels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple

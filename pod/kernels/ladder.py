@@ -5,8 +5,6 @@ sequences that all bring as many new tokens, at the end of a context of one leng
 numbers. On a CPU they run in the emulator.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import subprocess

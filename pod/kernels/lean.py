@@ -5,8 +5,6 @@ How the line of tiles is cut is decided beforehand, so the same kernels also run
 head.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 

@@ -5,8 +5,6 @@ bytes of a page's keys, and V [pages, heads, 128, 16]. `attention` runs one of s
 kernel (csrc/micro/single_query.cu), on a GPU or in the emulator.
 """
 
-from __future__ import annotations
-
 from pod.kernels import build
 
 HEAD_DIM, PAGE, PIECE, THREADS = 128, 16, 8, 128

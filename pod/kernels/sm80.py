@@ -1,8 +1,6 @@
 """The sm_80 family: the methods serial, streams, cta, warp and pod, on any GPU from compute capability 8.0 on, and on
 the emulator. One kernel source, csrc/sm80/hybrid.cu."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 

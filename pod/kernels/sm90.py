@@ -4,8 +4,6 @@ One launch: no host sync, no memset, no second kernel, so that it can be capture
 length changes. Its sources are csrc/sm90.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace

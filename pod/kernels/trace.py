@@ -3,8 +3,6 @@
 A trace is what hybrid_attention(..., trace=True) returns: one row a CTA (under "warp" one row a half of a CTA).
 """
 
-from __future__ import annotations
-
 from pod.kernels.sm80 import TRACE_FIELDS
 from pod.schedule.binding import OPS, wish
 

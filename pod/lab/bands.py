@@ -7,8 +7,6 @@ seen   start of the first recording that the claim reads, as the oldest sidecar 
        commit is earlier: a simulation, and a recording that was thrown away, leave no trace
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

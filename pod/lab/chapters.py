@@ -1,7 +1,5 @@
 """The walk: all chapters in order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

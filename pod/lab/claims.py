@@ -94,7 +94,7 @@ class Claim:
                 return "?"  # on this card
             return format(number, match[2] or ("," if isinstance(number, int) else ".3g"))
 
-        return re.sub(r"\{(\w+(?:\([^()]+\))?)(?::([^}]*))?\}", value, text)
+        return re.sub(r"\{(\w+(?:\([^()]+\))?(?:\.\w+)?)(?::([^}]*))?\}", value, text)
 
 
 @cache
@@ -214,12 +214,14 @@ def load(text: str | None = None) -> list[Claim]:
 
 @cache
 def _call(expression: str) -> float:
-    """pod-12:gain(yi-6b, vLLM) is gain("yi-6b", "vLLM") on page pod-12."""
-    match = re.fullmatch(r"([\w-]+):(\w+)(?:\((.+)\))?", expression)
+    """pod-12:gain(yi-6b, vLLM) is gain("yi-6b", "vLLM") on page pod-12; pod-11:gains(pod).max the largest of gains."""
+    match = re.fullmatch(r"([\w-]+):(\w+)(?:\((.+)\))?(?:\.(min|max|mean|median))?", expression)
     if not match:
-        raise ValueError(f"ours: got {expression!r}, allowed is page:function or page:function(argument, ...)")
+        raise ValueError(f"ours: got {expression!r}, allowed is page:function, page:function(argument, ...), and .min, "
+                         ".max, .mean or .median of it")  # fmt: skip
     value, given = getattr(registry.page(match[1]), match[2]), match[3].split(", ") if match[3] else []
-    return value(*(int(word) if word.isdigit() else word for word in given)) if callable(value) else value
+    value = value(*(int(word) if word.isdigit() else word for word in given)) if callable(value) else value
+    return float(getattr(value, match[4])()) if match[4] else value
 
 
 def judge(claim: Claim) -> Result:
@@ -312,7 +314,7 @@ def run(args) -> int:
     if args.repeats:
         repeats.write()
         return 0
-    print("settling the claims: half a minute the first time, a few seconds later", file=sys.stderr, flush=True)
+    print("settling the claims: about ten seconds", file=sys.stderr, flush=True)
     rows = results()
     if args.json:
         print(json.dumps([r.as_json() for r in rows], indent=1))

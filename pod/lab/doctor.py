@@ -1,7 +1,5 @@
 """What this machine can do, and the one command that mends each lack. Nothing here needs a GPU, and nothing builds."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

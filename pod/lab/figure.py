@@ -1,7 +1,5 @@
 """A figure or table, as its page declares it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pod.data import COMPUTED, a_card, card, path_of

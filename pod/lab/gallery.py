@@ -1,7 +1,5 @@
 """`python -m pod figures`: draw figures into figures/<id>.png and .csv, and write the gallery figures/index.html."""
 
-from __future__ import annotations
-
 import base64
 import json
 import sys

@@ -1,7 +1,5 @@
 """The ladder of csrc/ladder taken apart: what is new in each rung, and a mistake in each that the emulator names."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from difflib import SequenceMatcher

@@ -4,8 +4,6 @@ The paces are of one careful reader who knows PyTorch and no CUDA, and who noted
 without exercises; these constants give 314 for the same text). Somebody who knows half of it is twice as fast.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ data/models.csv says what each model's config.json asks for. A rule that batches
 name; as soon as HybridBatch has a field for it, batches, plans and kernels are asked.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pandas as pd

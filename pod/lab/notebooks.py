@@ -1,8 +1,6 @@
 """Chapters as files: execute them, save them in one canonical form so that a diff shows only what changed, and check
 that each keeps the rules of the house."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

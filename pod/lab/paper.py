@@ -1,8 +1,6 @@
 """The numbers that the papers and posts state, read from data/paper/*.csv. An id like "pod.f06.decode_step" names the
 source, the item (f06 is Figure 6, t4 Table 4, s532 is §5.3.2) and the quantity."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,8 +1,6 @@
 """The generated parts of README.md: the walk, what the gain is made of, the claims and the pictures. What stands
 between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test fails when it is out of date."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

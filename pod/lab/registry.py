@@ -1,7 +1,5 @@
 """Every page of pod/experiments by its id, which is the name of its file, and by the table that it makes."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from importlib import import_module

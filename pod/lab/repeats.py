@@ -1,8 +1,6 @@
 """What claims come to where their recordings were measured once more, on another day or another GPU of that kind.
 `python -m pod claims --repeats` writes data/repeats.csv: id, place, value; place is a folder of data/repeats."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

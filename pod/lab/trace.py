@@ -1,7 +1,5 @@
 """`python -m pod trace`: run a batch once, draw which CTA ran where and when, and write it for ui.perfetto.dev."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

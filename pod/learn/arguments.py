@@ -1,7 +1,5 @@
 """What a kernel of a cell takes: the tensors and numbers of a launch, checked, and as bytes."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Runs in a process of its own, so that it can be stopped: `python -m pod.learn.changed LIBRARY ARGUMENTS RESULT`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -4,8 +4,6 @@ In a notebook `learn.contest("tickets", policy)`; in a shell `python -m pod cont
 has a function (or class) of the contest's name. Lower is better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property

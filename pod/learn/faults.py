@@ -1,7 +1,5 @@
 """What went wrong in a cell, in plain words: which line of it, which threads, which element."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A cell on a GPU: nvcc compiles the text as it is, with a launch for each kernel, as a torch inline extension."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import tempfile

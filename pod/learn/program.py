@@ -3,8 +3,6 @@
 A program of its own can be stopped, and whatever a reader's kernel does to it, the notebook lives on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

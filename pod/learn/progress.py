@@ -1,7 +1,5 @@
 """What a reader has solved so far, in a file of this machine; pod/learn/scores.py shows it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Predictions as questions: `ask` shows the options, and only a later cell's `answer` says which is right, and why not
 the others. In a live notebook the options are buttons; on a page the answers are folded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module

@@ -4,8 +4,6 @@ A reader writes CUDA as nvcc takes it. What csrc/learn/cell.h cannot say in C++ 
 `float* x` becomes a Pointer, `__shared__ float s[64]` a Shared, a read `x[i]` a value, and each loop counts its rounds.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

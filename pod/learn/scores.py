@@ -1,7 +1,5 @@
 """`python -m pod progress`: which exercises and predictions a reader has got right so far."""
 
-from __future__ import annotations
-
 from pod.lab.chapters import CHAPTERS
 from pod.learn import judge, questions
 from pod.learn.progress import forget, read

@@ -4,8 +4,6 @@ The printed algorithm finds the last CTA of a head by dividing by the wrong numb
 mistake, so that it can be seen failing; `last` is right. Tiles are numbered along the whole line, CTAs from 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The kernel decides by a table `deal`, the same for all SMs: deal[t] is the opera
 policy is a way to fill the table. csrc/include/binding.cuh makes the same decisions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

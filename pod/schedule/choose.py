@@ -3,8 +3,6 @@
 The constants were measured on an H200; other cards use them too, and are right, if perhaps not as fast as they could.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

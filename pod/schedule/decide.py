@@ -1,7 +1,5 @@
 """The schedule of a batch for each kernel: who computes what, where, in which order. No device is asked or touched."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from math import gcd

@@ -6,8 +6,6 @@ request, so no worker idles in a last wave. Where the line is cut is all that te
 distances, at the end of every head (FlashAttention-2), or at fixed parts of every head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import gcd
 

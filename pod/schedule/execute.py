@@ -1,7 +1,5 @@
 """Work lists of any kernel, executed: every row as the kernel computes it, in float64, one after the other."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pod.reference import State

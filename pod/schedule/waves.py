@@ -3,8 +3,6 @@
 Work is counted in the time that one CTA takes while all slots are busy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple

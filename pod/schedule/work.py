@@ -3,8 +3,6 @@
 All lengths are in tokens, of queries and of keys. What a kernel wants in other units, its module in pod/kernels turns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import NamedTuple

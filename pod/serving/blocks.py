@@ -1,7 +1,5 @@
 """Where keys and values live: a pool of fixed-size blocks and, for each request, a table of the blocks it holds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ rows that are too many belong to no sequence, and their keys and values go to th
 the rows that predict and no others: it is launched while the GPU is busy with the layers, and costs no wait.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

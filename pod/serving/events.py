@@ -20,7 +20,7 @@ class Iteration:
     stage of a pipeline, empty without one. `free` and `waiting` are blocks and requests after scheduling.
     """
 
-    lane: int
+    lane: int  # of the loop; 0 without a pipeline
     scheduled: float
     end: float
     prefills: list[tuple[int, int, int, bool]]

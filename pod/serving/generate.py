@@ -6,8 +6,6 @@ Several prompts share hybrid batches. Under torchrun three processes take a thir
 whole KV heads, and the model has three.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 

@@ -3,8 +3,6 @@
 A block counts its users. A fork copies a table and no keys; a block that others read is copied before it is written.
 """
 
-from __future__ import annotations
-
 from pod.serving.blocks import PagedPool
 from pod.serving.request import Request
 

@@ -1,7 +1,5 @@
 """The face of the service: the OpenAI API over HTTP, a stream as server-sent events, meters for Prometheus."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

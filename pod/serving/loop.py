@@ -1,7 +1,5 @@
 """The one event loop: it drives a scheduler for each lane over a clock and an executor, simulated or real."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,8 +67,9 @@ class Replay:
 class Loop:
     """Lanes that share an executor, a clock and a queue, and the batch that each has in flight.
 
-    A lane has one batch in flight at a time: its next tokens depend on the last. One lane is the usual engine; a
-    pipeline of n stages is kept busy by n lanes that share one queue. Requests that a lane holds already go on.
+    A lane, vLLM's virtual engine, has one batch in flight at a time: its next tokens depend on the last. One lane is
+    the usual engine; a pipeline of n stages is kept busy by n lanes that share one queue. Requests that a lane holds
+    already go on.
     """
 
     def __init__(self, lanes: Sequence[Scheduler], executor: Executor, clock, into: Watcher,

@@ -1,7 +1,5 @@
 """What the server tells a monitor about itself, in Prometheus' text form."""
 
-from __future__ import annotations
-
 FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)  # seconds
 BETWEEN = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
 

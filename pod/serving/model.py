@@ -4,8 +4,6 @@ Everything but attention treats each token alone, so a batch is one list of toke
 handed in: it reads the paged cache, into which `before` has written the new keys and values.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass

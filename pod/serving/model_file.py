@@ -3,8 +3,6 @@
 `gguf` reads the file, `tokenizers` splits text as the model was taught to, jinja2 fills the chat template in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime

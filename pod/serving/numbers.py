@@ -1,8 +1,6 @@
 """A model that nobody trained, in the place of a file: random weights of a known shape, and for text the numbers of its
 tokens. A server can be put under load with it where no file of that size is at hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pod.serving import tiny

@@ -4,8 +4,6 @@ A block of a prompt is known by all tokens up to its end, so equal names mean eq
 names along, in `Request.prefix`; an engine makes them of its tokens with `names`, a trace has them as hash ids.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence

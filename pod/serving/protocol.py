@@ -3,8 +3,6 @@
 A field that we cannot obey is refused by name. To ignore it would be an answer to another question.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

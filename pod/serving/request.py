@@ -1,7 +1,5 @@
 """A request as the schedulers see it: lengths and progress, no text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from operator import index
 

@@ -10,8 +10,6 @@ sequence or for the whole batch at once:
 SAMPLERS also has the fourth corner, "loop, packed", so that each change can be judged with and without the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@
 It listens on this machine alone unless --host says otherwise. It knows no keys: whoever reaches it may ask.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

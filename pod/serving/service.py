@@ -4,8 +4,6 @@ One thread turns the crank of the same loop. All others leave word in an inbox, 
 so scheduler, pool and engine belong to one thread and need no lock.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The shapes of the models that the sources serve: what there is to compute, to read and to keep."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

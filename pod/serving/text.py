@@ -1,7 +1,5 @@
 """An answer as it grows: from bytes to letters, up to a stop string, of which nothing is ever let out."""
 
-from __future__ import annotations
-
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 """A tiny model with random weights in a GGUF file: a server, its clients and the reader of files can be tried without
 any download. It has learnt nothing, so it babbles, in the words of this house."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -5,8 +5,6 @@ csrc/micro/single_query.cu, whose cache layout this is, and then through one of 
 read every iteration, so the GPU waits for whatever Python does meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -4,8 +4,6 @@
 reads it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of sm80/hybrid.cu.
 """
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from itertools import product

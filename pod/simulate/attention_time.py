@@ -9,8 +9,6 @@ The constants are fitted to public measurements; `python -m pod judge` holds the
 data/judged.csv.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil

@@ -13,8 +13,6 @@ the run that is judged was seen. Iterations are judged on the second half, or on
 window.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -119,9 +117,9 @@ def others(run: str, by: str) -> list[str]:
 
 def _seen(run: str) -> list[tuple]:
     """Of each batch: whether it has prompts, and seconds of its operators one by one, on the GPU, in all, to launch."""
-    model, rows = cost(run), recorded()[run]
-    return [(bool(event.prefills), _alone(event, model), row["gpu"], time, row["launched"] - row["planned"])
-            for event, time, row in zip(batches(run), iteration_seconds(run), rows, strict=True)]  # fmt: skip
+    rows = zip(batches(run), alone(run), iteration_seconds(run), recorded()[run], strict=True)
+    return [(bool(event.prefills), seconds, row["gpu"], time, row["launched"] - row["planned"])
+            for event, seconds, time, row in rows]  # fmt: skip
 
 
 @cache
@@ -144,16 +142,23 @@ def _alone(event: Iteration, model: MeasuredCost) -> float:
     return sum(model.parts(work_of(event)).values())
 
 
-def expected(run: str, event: Iteration, model: MeasuredCost, by: str = ITSELF) -> float:
-    """Seconds of a batch by the cost model under the run's conditions, the mean over the launches seen."""
-    at, kind = conditions(run, by), bool(event.prefills)
-    return at.host[kind] + float(np.mean(np.maximum(at.pace[kind] * _alone(event, model), at.launch[kind])))
+@cache
+def alone(run: str) -> list[float]:
+    """The same of every recorded batch."""
+    model = cost(run)
+    return [_alone(event, model) for event in batches(run)]
+
+
+def expected(event: Iteration, seconds: float, at: Conditions) -> float:
+    """Seconds of a batch whose operators take `seconds` one by one, the mean over the launches seen."""
+    kind = bool(event.prefills)
+    return at.host[kind] + float(np.mean(np.maximum(at.pace[kind] * seconds, at.launch[kind])))
 
 
 def predicted(run: str, by: str = ITSELF) -> np.ndarray:
-    """Seconds of every recorded batch by the cost model."""
-    model = cost(run)
-    return np.array([expected(run, event, model, by) for event in batches(run)])
+    """Seconds of every recorded batch by the cost model, under the run's conditions."""
+    at = conditions(run, by)
+    return np.array([expected(event, seconds, at) for event, seconds in zip(batches(run), alone(run), strict=True)])
 
 
 def iteration_error(run: str, by: str = ITSELF) -> float:
@@ -194,10 +199,10 @@ class Costed:
     """An executor that takes as long as the cost model says for the conditions of a run."""
 
     def __init__(self, run: str, by: str):
-        self.run, self.by, self.model = run, by, cost(run)
+        self.at, self.model = conditions(run, by), cost(run)
 
     def submit(self, batch, event: Iteration) -> float:
-        return event.scheduled + expected(self.run, event, self.model, self.by)
+        return event.scheduled + expected(event, _alone(event, self.model), self.at)
 
 
 @cache
@@ -231,8 +236,8 @@ def prompt_slowdown() -> float:
 
 def _against_operators(run: str, decodes: bool) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of a run's batches with prompts, as recorded and of their operators; those with decodes or without."""
-    pairs = [(time, _alone(event, cost(run))) for event, time in zip(batches(run), iteration_seconds(run), strict=True)
-             if event.prefills and bool(event.decodes) == decodes]  # fmt: skip
+    rows = zip(batches(run), iteration_seconds(run), alone(run), strict=True)
+    pairs = [(time, seconds) for event, time, seconds in rows if event.prefills and bool(event.decodes) == decodes]
     return tuple(np.array(pairs).T)
 
 

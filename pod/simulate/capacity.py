@@ -6,8 +6,6 @@ The rate is doubled while all are kept and halved while one is not, then the rat
 rate for so many requests as --requests says: a longer run at the edge may queue up further.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Sequence

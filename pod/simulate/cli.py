@@ -6,8 +6,6 @@ Several values of an option run every combination, on all cores. A trace file is
 all; with Poisson arrivals of the same rate the tail of its TTFT may be fifty times shorter.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -5,8 +5,6 @@ prompt that is done elsewhere travels with its keys and values: its replica send
 are free as soon as it is done, as if it were sent from a buffer of its own.
 """
 
-from __future__ import annotations
-
 import heapq
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ matrices and of prefill attention, as many as the mask leaves; bytes are weights
 that a kernel does is in the constants, so they are of one GPU and one attention kernel.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pod.serving.events import Iteration

@@ -5,8 +5,6 @@ time of its SM's tensor cores and some bytes, and it never has more than so many
 between two events, a CTA starting or a worker ending, is a fluid: everybody makes progress at a constant pace.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ GPUs to CodeLlama-34B, as it has no smaller one. May's holds for models that it 
 for CodeLlama-34B, whose batches took a third longer (data/judged.csv). At 90 requests on two GPUs they are 9 ms apart.
 """
 
-from __future__ import annotations
-
 LINES = {  # seconds a batch and seconds a request: one GPU, two or more
     "vidur-2024-01": ((1.29e-3, 0.106e-3), (3.80e-3, 0.191e-3)),
     "vidur-2024-05": ((0.99e-3, 0.048e-3), (7.68e-3, 0.044e-3)),

@@ -5,8 +5,6 @@ late. A stall of 200 ms, as POD's Tables 4 and 5 count them, is another matter, 
 says nothing about that column.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from pod.data import COMPUTED

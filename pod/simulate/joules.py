@@ -4,8 +4,6 @@ Each kind of work has a price, measured alone. A kernel that is repeated without
 there its joules also tell its time: a roof of their own, beside FLOP/s and bytes/s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple

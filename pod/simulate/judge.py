@@ -8,8 +8,6 @@ data/public/README.md says where they are from. A part passes with a median erro
 25 %.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 from collections.abc import Callable, Iterator

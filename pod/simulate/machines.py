@@ -9,8 +9,6 @@ other machines of the kind. Below 1 MiB Vidur's times scatter from 10 to 60 us a
 is where most of them are.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pod.hardware import GPU

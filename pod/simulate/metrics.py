@@ -14,8 +14,6 @@ Its TBT therefore lacks the gap between a finished prompt and the next token, wh
 stalls most, and counts a zero in its place. `definition="artifact"` computes that.
 """
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 

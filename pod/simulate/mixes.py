@@ -6,8 +6,6 @@ request is drawn as often as it has tokens to write, a chunk as often as its pro
 between an idle server and a full one, of which there are fewer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -5,8 +5,6 @@ reformed  all memory is shared; a micro-batch that leaves the pipeline is dissol
           oldest requests that are in none, as many as make all micro-batches equally large, and who waits
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 from pod.serving.blocks import PagedPool

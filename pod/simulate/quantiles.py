@@ -1,7 +1,5 @@
 """Percentiles of a stream: exact while it is short, then within a few thousandths of a percent, in the same memory."""
 
-from __future__ import annotations
-
 from array import array
 
 import numpy as np

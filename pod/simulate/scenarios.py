@@ -1,7 +1,5 @@
 """The experiments of the sources, as runs. Figures, chapters and claims share them, so each is simulated once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache

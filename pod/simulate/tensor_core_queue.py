@@ -1,7 +1,5 @@
 """Who gets the tensor cores of an SM: waiting warpgroups are served in turn, one product each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import cycle
 

@@ -1,7 +1,5 @@
 """The runs of the real engine that were recorded: a window out of a long run, on any executor, real or simulated."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pod.serving.blocks import PagedPool
@@ -100,9 +98,10 @@ class Window:
         return self.executor.submit(batch, event)
 
 
-def window(load: Load, executor, scheduler, clock=None) -> list:
-    """The first iterations of a load on any executor, real or simulated. An event's end is its executor's answer."""
-    watched = Window(executor, load.iterations)
+def window(load: Load, executor, scheduler, clock=None, most: int | None = None) -> list:
+    """The first iterations of a load, or `most` of them, on any executor, real or simulated. An event's end is its
+    executor's answer."""
+    watched = Window(executor, most or load.iterations)
     try:
         serve(load.requests(), [scheduler], watched, clock)
     except Enough:

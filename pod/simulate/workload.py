@@ -11,8 +11,6 @@ the ratio P:D of prompt to output within each quarter of the prompts, or of the 
     azure-code    Splitwise); outputs, not ratios
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The Hopper kernel on the emulator, called through ctypes: a batch goes in, errors against float64 come out."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from pod.serving.loop import Ticks
 from pod.serving.model import Llama, random_weights
 from pod.serving.schedulers import VLLM, Sarathi
 from pod.serving.shapes import Shape
-from pod.simulate.windows import Load
+from pod.simulate.windows import Load, window
 
 TINY = Shape("tiny", "Tiny", 2, 64, 4, 2, 16, 96, 96, context=1024)
 SMALL = Load("tiny", 3, 32, 600, 60)  # 8 chats beside chunks of 24
@@ -25,13 +25,13 @@ def test_a_window_is_steady_and_long_enough(model):
     ends = {}
     for kind in (Sarathi, VLLM):
         scheduler = load.scheduler(kind=kind)
-        events = page.cut(load, Ticks(), scheduler, count)
+        events = window(load, Ticks(), scheduler, most=count)
         assert len(events) == count and scheduler.waiting, "nobody is left to come: not the middle of a long run"
         ends[kind] = sum(len(e.finished) for e in events)
         sizes = page.sizes(load, kind, count)
         assert {(e.tokens, len(e.prefills)) for e in events} == {(tokens, chunks) for tokens, _, chunks in sizes}
     assert ends[Sarathi] >= 14 and abs(ends[VLLM] - ends[Sarathi]) <= 0.25 * ends[Sarathi]
-    assert all(e.prefills and e.decodes for e in page.cut(load, Ticks(), load.scheduler(), count)[1:])
+    assert all(e.prefills and e.decodes for e in window(load, Ticks(), load.scheduler(), most=count)[1:])
 
 
 def test_every_run_is_asked_for_once():
@@ -52,7 +52,7 @@ def no_gpu(monkeypatch):
 def test_the_same_rows_come_out_of_a_real_engine(kind, no_gpu):
     model = Llama(TINY, random_weights(0, 2), dtype=torch.float32)
     rows = page.timed(SMALL, kind, 40, Engine(model, SMALL.pool(), "sdpa"))
-    planned = page.cut(SMALL, Ticks(), SMALL.scheduler(kind=kind), 40)
+    planned = window(SMALL, Ticks(), SMALL.scheduler(kind=kind), most=40)
     assert [row["digest"] for row in rows] == [engine_runs.digest(e) for e in planned]
     assert [row["finished"] for row in rows] == [len(e.finished) for e in planned] and sum(r["finished"] for r in rows)
     assert all(a["scheduled_ms"] < a["end_ms"] <= b["scheduled_ms"] for a, b in zip(rows, rows[1:], strict=False))

@@ -12,12 +12,6 @@ from pod.lab.measure import meter
 SOURCE = (ROOT / "csrc" / "micro" / "energy.cu").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", [joules, joules_prices])
-def test_suites_name_every_row_once(page):
-    keys = [tuple(case.values()) for case in page.cases()]
-    assert len(keys) == len(set(keys)) and all(tuple(case) == page.KEYS for case in page.cases())
-
-
 def test_prices_count_what_the_source_does():
     number = lambda name: int(re.search(rf"\b{name} = (\d+)", SOURCE)[1])  # noqa: E731
     assert joules_prices.PANEL == number("kPanelRows") * number("kRowBytes")

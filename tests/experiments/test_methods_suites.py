@@ -23,12 +23,15 @@ def setting():
     return peers.Setting(TOY, device="cpu")
 
 
-@pytest.mark.parametrize("name", [name for name in registry.measured() if name.startswith("methods")])
+SUITES = [name for name in registry.measured() if name != "pod-trace"]  # whose rows are the CTAs of plans for the GPU
+
+
+@pytest.mark.parametrize("name", SUITES)
 def test_rows_of_a_suite_have_names_of_their_own(name):
     suite = registry.maker(name)
     rows = [tuple(str(case[key]) for key in suite.KEYS) for case in suite.cases()]
     assert len(set(rows)) == len(rows) > 0
-    assert suite.REPEATS % 3 == 0
+    assert suite.REPEATS % 3 == 0 or not name.startswith("methods")
 
 
 def test_sweep_takes_every_batch_and_begins_with_a_fair_sample():
@@ -206,11 +209,9 @@ def test_what_is_there_in_part_or_asked_for_no_more_does_not_count(toy):
     assert [nth for *_, nth in toy(seconds=9)] == list("123456")
 
 
-@pytest.mark.parametrize("name", registry.measured())
+@pytest.mark.parametrize("name", SUITES)
 def test_rows_of_one_execution_lie_together(name):
     """Suites go from execution to execution, and one must not come twice."""
-    if name == "pod-trace":
-        pytest.skip("its rows are the CTAs of plans for the GPU")
     suite = registry.maker(name)
     whole = getattr(suite, "WHOLE", suite.KEYS)
     assert set(whole) <= set(suite.KEYS)

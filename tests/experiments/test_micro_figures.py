@@ -83,12 +83,6 @@ def test_multiplications_come_in_unrolled_rounds(times, rounds):
     assert pod_07.unrolled(times) == rounds
 
 
-def test_suites_name_every_row_once():
-    for suite in (pod_07, micro_held):
-        keys = [tuple(case.values()) for case in suite.cases()]
-        assert len(keys) == len(set(keys)) and all(tuple(case) == suite.KEYS for case in suite.cases())
-
-
 def test_the_slider_of_the_cuts_only_reads(monkeypatch):
     """Each of its places is in the table: a move draws, and runs nothing on the emulator."""
     monkeypatch.setattr(fusion, "record", None)

@@ -5,7 +5,6 @@ import pytest
 from pod import kernels
 from pod.batch import HybridBatch
 from pod.experiments.plus34 import single_query
-from pod.lab import registry
 from pod.lab.measure import ncu, peers
 
 torch = pytest.importorskip("torch")
@@ -18,13 +17,6 @@ SOURCE_PAGE = """\
 "0x7f2","      LDG.E.64 R2,  [R4] ","1,204","9"
 "0x7f3","      FFMA R1, R2, R3, R1 ","","0"
 """
-
-
-@pytest.mark.parametrize("name", [name for name in registry.measured() if name.startswith("single-query")])
-def test_rows_of_a_suite_have_names_of_their_own(name):
-    suite = registry.maker(name)
-    rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
-    assert len(set(rows)) == len(rows) > 0
 
 
 def test_batches_fit_a_13b_model():

@@ -28,8 +28,8 @@ def test_kernel_with_a_mistake_is_caught(kernels, number, mistake):
     assert re.search(mistake.caught, text), text
 
 
-# These go unmissed, each for a reason: the first keep a warp together, which the next elect.sync does as well; the turns
-# of prefill are for speed.
+# These go unmissed, each for a reason: the first keep a warp together, which the next elect.sync does as well; the
+# turns of prefill are for speed.
 TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("common", "for_pages", 1),
             ("prefill", "load_q", 1), ("prefill", "stop", 0), ("decode", "announce", 1)}  # fmt: skip
 SPARE = {*TOGETHER, ("prefill", "consume", 1)}

@@ -142,8 +142,6 @@ def check(rows, plan, run, sms):
 
 @pytest.mark.parametrize("run", pod_trace.RUNS)
 def test_recorded_trace_binds_as_the_python_policies_say(run):
-    if not RECORDING.exists():
-        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     rows = pd.read_csv(RECORDING)
     mine = rows[rows.run == run].sort_values("cta")
     with kernels.machine(H200_SMS):
@@ -153,8 +151,6 @@ def test_recorded_trace_binds_as_the_python_policies_say(run):
 
 
 def test_trace_of_another_policy_would_be_noticed():
-    if not RECORDING.exists():
-        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     rows = pd.read_csv(RECORDING)
     with kernels.machine(H200_SMS):
         plan = pod_trace.plan("prop2", "cpu")
@@ -163,8 +159,6 @@ def test_trace_of_another_policy_would_be_noticed():
 
 
 def test_summary_of_the_recording_counts_what_the_traces_hold():
-    if not RECORDING.exists():
-        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     traces, df = pod_trace.traces(), pod_trace.table()
     assert set(df.run) == set(pod_trace.RUNS) == set(pod_trace.LABELS)
     assert df.sms.between(0, H200_SMS).all()
@@ -178,8 +172,6 @@ def test_summary_of_the_recording_counts_what_the_traces_hold():
 
 
 def test_recording_shows_what_the_chapter_says_of_it():
-    if not RECORDING.exists():
-        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     traces = pod_trace.traces()
     time = {run: trace.end.max() for run, trace in traces.items()}
     both = {run: both_share(trace) for run, trace in traces.items()}
@@ -196,8 +188,6 @@ def test_recording_shows_what_the_chapter_says_of_it():
 
 
 def test_recording_is_small():
-    if not RECORDING.exists():
-        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     assert RECORDING.stat().st_size <= 300_000
 
 
@@ -254,8 +244,6 @@ def test_shares_of_work_dealt_end_at_all_and_stay_together_under_the_proportiona
 
 
 def test_a_prefill_beside_decode_is_no_faster_than_beside_another_prefill():
-    if not RECORDING.exists():
-        pytest.skip("no trace of an H200 is recorded yet: python -m pod measure pod-trace")
     first = pod_trace.first_prefills()
     assert first.sm.nunique() == len(first) == H200_SMS and first.beside.between(0.3, 1).all()
     assert first.us.mean() > first.serial_us.mean()

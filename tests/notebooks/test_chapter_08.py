@@ -8,23 +8,17 @@ from pod import data
 from pod.data import read
 from pod.experiments.checks import resources
 from pod.experiments.methods import methods_halves
+from pod.files import ROOT
 from pod.lab.show import kernel as pictures
 from pod.lab.show.code import piece
 
 
 def test_rooms_are_the_kernels_files_and_the_picture_names_each():
-    table = pictures.rooms_table()
     headers = ("binding", "tile_attention", "softmax", "merge", "ptx", "trace")
-    assert set(table["csrc/"]) == {"sm80/hybrid.cu", *(f"include/{n}.cuh" for n in headers)}
-    assert (table.lines > 10).all()
+    files = ["csrc/sm80/hybrid.cu", *(f"csrc/include/{name}.cuh" for name in headers)]
+    assert [room.file for room in pictures.ROOMS] == files and all((ROOT / file).is_file() for file in files)
     words = " ".join(t.get_text() for t in pictures.rooms().axes[0].texts)
-    assert all(room in words for room in (*table.index, "prefill", "decode"))
-
-
-def test_comments_and_blank_lines_are_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "ROOT", tmp_path)
-    (tmp_path / "x.cuh").write_text("// words\n\nint a;  // more\n  // and more\n}\n")
-    assert pictures.code_lines("x.cuh") == 2
+    assert all(name in words for name in (*(room.name for room in pictures.ROOMS), "prefill", "decode"))
 
 
 @pytest.mark.parametrize("slots", [3, 4, 6, 8])

@@ -6,8 +6,6 @@ Starts `python -m pod serve` as anybody would, asks it with the openai package o
 Everybody who stays must get what he gets alone, nobody may wait for ever, and the memory must stay flat.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Replicas behind a router, prompts computed elsewhere, and the rate at which promises are kept."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Whatever arrives, the schedulers keep their promises. `check_run` holds them; seeded bugs show that it looks."""
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import Counter, deque
 from itertools import product

@@ -1,7 +1,5 @@
 """A run of any length in the same memory: the summary, its percentiles, and the log as it is written."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The analytical cost by parts, against public measurements that its constants have not seen."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

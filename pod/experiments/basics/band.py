@@ -1,7 +1,5 @@
 """The whole argument in one picture: what overlap could give, batch by batch."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.batch import TABLE1

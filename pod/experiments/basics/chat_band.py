@@ -1,7 +1,5 @@
 """One batch of the chat server through all chapters: where in the band each way of computing its attention ends."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import a_card, card, read

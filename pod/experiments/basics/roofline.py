@@ -1,7 +1,5 @@
 """Prefill and decode attention under the roofs of two GPUs."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.batch import MODELS, TABLE1, HybridBatch

@@ -1,7 +1,5 @@
 """The running example: a chat server on one GPU, and what a long prompt does to everybody else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 

@@ -1,7 +1,5 @@
 """The step, measured: 66 and 67 requests on the 132 SMs of an H200."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import a_card, read

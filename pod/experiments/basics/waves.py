@@ -1,7 +1,5 @@
 """The staircase: decode attention takes a step whenever one request more opens another wave."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.hardware import A100, H200

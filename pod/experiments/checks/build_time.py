@@ -3,8 +3,6 @@
 Measured: seconds to build the kernels of one kind of tensor with an empty cache, and to load them from the cache.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What Tables 4 and 5 of POD-Attention say when each system is divided by the one before it."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 

@@ -1,7 +1,5 @@
 """Do the sources agree with themselves? Stated numbers, computed again from other numbers of the same source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """The tests of tests/gpu, as they went on this card."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

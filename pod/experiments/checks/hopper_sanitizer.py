@@ -1,7 +1,5 @@
 """The Hopper kernel under compute-sanitizer's memcheck, on small batches of every kind."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from pod.batch import HybridBatch

@@ -3,8 +3,6 @@
 Measured: random batches of each kernel family against float64, on poisoned memory, with replays of a CUDA graph.
 """
 
-from __future__ import annotations
-
 from pod.data import read
 from pod.lab.figure import Figure
 from pod.lab.measure import check_kernels

@@ -4,8 +4,6 @@ Registers, shared memory and spills of every kernel of csrc/sm80/hybrid.cu. `pyt
 nvcc, but no GPU. Spills would mean that a tile is too large for a thread's registers.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile

@@ -4,8 +4,6 @@ POD_BEFORE names the earlier checkout (git worktree add ../before COMMIT). Each 
 process can load one library of a name; while one measures, the other keeps still.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

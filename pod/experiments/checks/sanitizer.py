@@ -2,8 +2,6 @@
 batches. Beside it one whose block table names pages that are not there, which must stay inside the pool, and one that
 must be caught: its work list begins past the queries."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

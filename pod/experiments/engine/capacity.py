@@ -3,8 +3,6 @@
 The ratio of the two rates turns a load of the paper's tables into the same share of capacity on an H200.
 """
 
-from __future__ import annotations
-
 from pod.data import read
 from pod.experiments.pod import pod_t4, pod_t5
 from pod.simulate.scenarios import SARATHI, a100_blocks, capacity, online, online_setup

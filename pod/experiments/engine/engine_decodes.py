@@ -1,7 +1,5 @@
 """One decode-only iteration of the real engine on an H200: graphs between the attentions, and the next plan in time."""
 
-from __future__ import annotations
-
 from pod.data import read
 from pod.lab.figure import Figure
 from pod.lab.show.engine import timeline

@@ -4,8 +4,6 @@ Disaggregation sends the keys and values of a prompt that is done to a GPU that 
 a prompt there, so gaps are short; but whoever computes prompts has no decodes that could ride along.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

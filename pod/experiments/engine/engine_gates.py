@@ -1,7 +1,5 @@
 """What the simulator has to show before it is believed: recorded runs of the engine, gate by gate."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -33,6 +31,7 @@ UNSEEN = ", unseen"
 BOUNDS |= {gate + UNSEEN: BOUNDS[gate] for gate in LEARNED}
 
 
+@cache
 def table():
     """A row a gate and case: the value, the bound, and whether it holds."""
     gates = (*_operators(), *_batches(), *_runs(calibrate.ITSELF), *_runs(calibrate.KIND, UNSEEN))
@@ -127,12 +126,9 @@ def _second_half(run: str) -> tuple[float, float]:
     return _later(calibrate.iteration_seconds(run)), _later(calibrate.predicted(run))
 
 
-@cache
 def _uncalibrated(run: str) -> tuple[float, float]:
     """Seconds of a run, recorded and of its operators one by one, with nothing learned from it."""
-    model = calibrate.cost(run)
-    alone = sum(sum(model.parts(calibrate.work_of(event)).values()) for event in calibrate.batches(run))
-    return float(calibrate.iteration_seconds(run).sum()), float(alone)
+    return float(calibrate.iteration_seconds(run).sum()), sum(calibrate.alone(run))
 
 
 def run_second_half() -> float:

@@ -1,7 +1,5 @@
 """How much of an iteration the GPU waits for the host, in hybrid and in decode-only iterations of real runs."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.lab.figure import Figure

@@ -1,7 +1,5 @@
 """Eight GPUs, a promise, and the meter: how many requests each way answers with a kilojoule, at its highest rate."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

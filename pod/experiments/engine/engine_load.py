@@ -1,7 +1,5 @@
 """How long the first token takes as the load grows: a faster kernel moves the whole curve to the right."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

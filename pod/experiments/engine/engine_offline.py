@@ -1,7 +1,5 @@
 """POD's Figures 12 and 15 once more, on one H200 with measured operators: how much of the gain is left?"""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

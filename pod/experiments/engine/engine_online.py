@@ -1,7 +1,5 @@
 """POD's Tables 4 and 5 once more, on one H200 with measured operators, at the paper's fraction of capacity."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 

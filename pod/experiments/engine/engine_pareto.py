@@ -1,7 +1,5 @@
 """What the prompt feels against what the others feel, over chunk sizes: POD moves the whole curve."""
 
-from __future__ import annotations
-
 from pod.data import read
 from pod.lab.figure import Figure
 from pod.lab.show import style

@@ -1,7 +1,5 @@
 """From a layer to an iteration: the measured operators of one hybrid batch of each model, with three attentions."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import a_card

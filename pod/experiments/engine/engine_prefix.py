@@ -1,7 +1,5 @@
 """Prompts that begin alike: what it brings to compute a common beginning once, as long as memory keeps it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pod.data import DATA, read

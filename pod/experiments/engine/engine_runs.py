@@ -3,8 +3,6 @@
 Measured: the engine on random weights, three models, attention by FlashAttention-3 and by us: every iteration's time.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

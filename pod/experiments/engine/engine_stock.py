@@ -3,8 +3,6 @@
 Measured: 96 requests by the engine and by transformers' continuous batching, the same random weights in both.
 """
 
-from __future__ import annotations
-
 import time
 from functools import lru_cache
 

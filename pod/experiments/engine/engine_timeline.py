@@ -3,8 +3,6 @@
 Measured: hybrid and decode-only iterations of Llama-3-8B: start and end of every piece on the host and on the GPU.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace

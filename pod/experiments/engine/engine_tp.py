@@ -3,8 +3,6 @@
 Measured: Llama-3-8B shared by two GPUs through NCCL, after two have given the tokens of one: every iteration's time.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

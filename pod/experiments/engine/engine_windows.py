@@ -7,8 +7,6 @@ with another part of its answer behind it, and 15 to 30 prompts pass while it la
 whatever computes their attention, so its runs are compared batch by batch, and nothing but the GPU's clock may drift.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 
@@ -23,10 +21,10 @@ from pod.lab.figure import Figure
 from pod.lab.measure import provenance
 from pod.lab.show import style
 from pod.serving.engine import Engine
-from pod.serving.loop import Ticks, WallClock, serve
+from pod.serving.loop import Ticks, WallClock
 from pod.serving.schedulers import VLLM, Sarathi
 from pod.serving.shapes import SHAPES
-from pod.simulate.windows import LOADS, OFFLINE, Enough, Load, Window
+from pod.simulate.windows import LOADS, OFFLINE, Load, window
 
 FIGURE = Figure(
     id="engine-windows",
@@ -92,7 +90,7 @@ def timed(load: Load, kind, iterations: int, engine) -> list[dict]:
     gc.freeze()  # as servers do: a walk over all that was made before would stop the host for a whole iteration
     with provenance.watch(engine_runs.WATCH_SECONDS) as watched:
         engine.clock = WallClock()
-        events = cut(load, engine, scheduler, iterations, engine.clock)
+        events = window(load, engine, scheduler, engine.clock, iterations)
     gc.unfreeze()
     state = {name: watched.summary()[name]["median"] for name in ("sm_clock_mhz", "power_w")}  # of the whole run
     return [engine_runs.row(event, *marks) | batch(event) | state
@@ -101,17 +99,8 @@ def timed(load: Load, kind, iterations: int, engine) -> list[dict]:
 
 def sizes(load: Load, kind, iterations: int) -> list[tuple[int, int, int]]:
     """(tokens, sequences, chunks) of every iteration: offline, nobody's time decides who is in a batch."""
-    events = cut(load, Ticks(), load.scheduler(kind=kind), iterations)
+    events = window(load, Ticks(), load.scheduler(kind=kind), most=iterations)
     return sorted({(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in events}, reverse=True)
-
-
-def cut(load: Load, executor, scheduler, iterations: int, clock=None) -> list:
-    watched = Window(executor, iterations)
-    try:
-        serve(load.requests(), [scheduler], watched, clock)
-    except Enough:
-        pass
-    return watched.events
 
 
 def batch(event) -> dict:
@@ -220,11 +209,6 @@ def gain_max(over: str = FASTER) -> float:
 
 def gain_least(over: str = FASTER) -> float:
     return min(gain(model, over) for model in table().model.unique())
-
-
-def host_most() -> float:
-    """Largest share in which the GPU had no work, over models and systems, percent."""
-    return float(table().host_percent.max())
 
 
 def fused(model: str) -> float:

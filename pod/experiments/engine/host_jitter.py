@@ -1,7 +1,5 @@
 """How much longer or shorter than usual our engine's host took, iteration by iteration: the simulator draws from it."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

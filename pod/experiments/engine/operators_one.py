@@ -3,8 +3,6 @@
 Measured: FlashAttention-3 in one call for a chunk and the chats beside it, on the grid of our fused kernel.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 from pod.experiments.engine import operators

@@ -3,8 +3,6 @@
 Measured: `python -m pod serve` with random weights of Llama-3-8B, asked over loopback by threads of another process.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What the model, fitted on an H200, says of the paper's A100, beside the numbers that the paper states."""
 
-from __future__ import annotations
-
 from statistics import mean, median
 
 import pandas as pd

@@ -3,8 +3,6 @@
 Measured: bare reads and products, and prefill or decode alone with 1 to k equal CTAs an SM, which fix the GPU model.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 import pod

@@ -1,7 +1,5 @@
 """POD-Attention's Figures 13 and 14 by the model: on an H200 beside what we measured, and on the paper's A100."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 

@@ -1,7 +1,5 @@
 """POD-Attention's Figure 6 on the paper's A100, as the model of a GPU predicts it."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.experiments.gpu.gpu_a100 import EVEN, ODD, figure6

@@ -1,7 +1,5 @@
 """Who gains more from POD: the same kernels and batches on an A100 and on an H200, by the model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

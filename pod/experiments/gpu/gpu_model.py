@@ -1,7 +1,5 @@
 """The GPU model against the clock: five methods on hybrid batches to none of which it was fitted."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """A question to the model before anybody builds the answer: should decode come in equal ranges beside prefill, too?"""
 
-from __future__ import annotations
-
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
 from pod.experiments.gpu.shared import Case, milliseconds

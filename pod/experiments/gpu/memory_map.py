@@ -3,8 +3,6 @@
 Measured: one load's wait and all loads' bytes a second: registers, shared memory, L1, L2, DRAM.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ctypes import c_int64, c_uint64
 from statistics import median

@@ -1,7 +1,5 @@
 """data/computed/gpusim.csv: what the GPU model predicts for all that chapter 10's figures ask."""
 
-from __future__ import annotations
-
 from pod.experiments.gpu import gpu_a100, gpu_calibration, gpu_choices, gpu_chunks, gpu_gains, gpu_model, gpu_ranges
 from pod.experiments.gpu.shared import KEYS, asked, batch_of
 from pod.hardware import gpu

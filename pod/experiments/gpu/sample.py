@@ -1,7 +1,5 @@
 """What each half of a sample of Figure 11's batches takes on the paper's A100, by the GPU model."""
 
-from __future__ import annotations
-
 from random import Random
 
 from pod.batch import HybridBatch

@@ -3,8 +3,6 @@
 Measured: ragged batches of prompts, chunks, drafts and decodes in pages of 16, ours beside FlashAttention-3.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -3,8 +3,6 @@
 Measured: 24 of the ragged batches, ours beside all that a user could try with FlashAttention-3 and FlashInfer.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

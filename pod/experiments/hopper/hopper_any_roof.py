@@ -5,8 +5,6 @@ fastest read or FLOPs at the fastest products that were measured, whichever take
 gets there: merging parts, the end of a queue and the softmax are left out.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

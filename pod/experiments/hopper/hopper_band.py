@@ -1,7 +1,5 @@
 """The band of chapter 00, filled with measurements: every batch of the sweep between its longer part and the sum."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -3,8 +3,6 @@
 Measured: fused and each half alone while one side grows, and when each side of every SM ended (32/8 heads, bf16).
 """
 
-from __future__ import annotations
-
 from statistics import median
 
 import numpy as np

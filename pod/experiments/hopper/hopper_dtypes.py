@@ -3,8 +3,6 @@
 Measured: the eleven hybrid batches in fp16 and at head dimension 64, ours beside FlashAttention-3.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.batch import HybridBatch

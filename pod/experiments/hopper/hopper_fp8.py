@@ -4,8 +4,6 @@ Measured: decodes, drafts and hybrid batches in pages of 16, our kernel with cac
 FlashAttention-3 in bf16 and FlashInfer's decode in both.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pandas as pd

@@ -4,8 +4,6 @@ Measured: every way as one replay of a graph that holds it, three of them also a
 several calls, back to back.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from pod.batch import HybridBatch

@@ -3,8 +3,6 @@
 Measured: prefill alone and decode alone, ours (contiguous, and in pages of 16, 64 and 256) beside FlashAttention-3.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 from pod.batch import HybridBatch

@@ -3,8 +3,6 @@
 Measured: 60 of the ragged batches, ours as it likes and invariant, beside FlashAttention-3 that never cuts keys.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """What each idea of the Hopper kernel's schedule is worth, on a batch for which it matters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from unittest.mock import patch

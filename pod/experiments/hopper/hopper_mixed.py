@@ -3,8 +3,6 @@
 Measured: several chunks and ragged decodes in pages, beside one chunk and equal decodes of the same work.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import pandas as pd

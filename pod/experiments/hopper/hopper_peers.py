@@ -3,8 +3,6 @@
 Measured: eleven hybrid batches, ours and its variants beside every peer, with the energy that a batch takes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt

@@ -3,8 +3,6 @@
 Measured: updates of a workspace inside a CUDA graph, and the host's time for each way of planning, by sequences.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from statistics import median

@@ -3,8 +3,6 @@
 Counted: tensor cores, DRAM, L2 to SMs and shared memory, from the plan's lists; times, clocks and watts are recorded.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -3,8 +3,6 @@
 Measured: the paper's hybrid batches (Figure 11), ours beside FlashAttention-3 serial, on two streams and in one call.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -3,8 +3,6 @@
 Measured: start and end of every role on every SM, fused and the two halves alone (2K @ 8K beside 128 x 4K).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from matplotlib import pyplot as plt

@@ -4,8 +4,6 @@ Measured: 48 long prompts by transformers' generate_batch, with FlashAttention-3
 graphs, with FlashAttention-3 from our block tables, and with our kernel, with and without graphs.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from functools import lru_cache

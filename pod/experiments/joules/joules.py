@@ -3,8 +3,6 @@
 Measured: two calls of FlashAttention-3, this kernel's halves in turn and both at once, by the energy counter.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt

@@ -1,7 +1,5 @@
 """Where the joules of a hybrid batch go, by the price list, and what time they take at the power limit."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -3,8 +3,6 @@
 Measured: one kind of work on every SM at a time, by the energy counter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ctypes import c_int64
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """The roof of joules: what the power limit leaves of the roofline, for a batch that is repeated without a rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -3,8 +3,6 @@
 Measured: every rung of csrc/ladder, two of them without their idea, the production kernels and torch's attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Decode by stream-K on an H200, shape by shape, beside every other way to cut the same work and the best peers."""
 
-from __future__ import annotations
-
 from copy import copy
 from functools import cached_property, partial
 from random import Random

@@ -1,7 +1,5 @@
 """LeanAttention, Figure 1: two heads of five tiles on five SMs, cut in three ways."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.lab import paper

@@ -1,7 +1,5 @@
 """LeanAttention, Figure 2: where the time of an answer goes, Phi-3 Medium, one request."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import a_card
@@ -53,31 +51,18 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def decode_share() -> float:
-    """Least share of the decode phase over the prompts, %."""
-    return float(100 - table().prefill.max())
+def prefill_shares():
+    """Of prefill, by prompt, %."""
+    return table().prefill
 
 
-def attention_share() -> float:
-    """Largest share of attention in the decode phase over the prompts, %."""
-    df = table()
-    return float((100 * df["decode attention"] / (100 - df.prefill)).max())
+def decode_shares():
+    return 100 - prefill_shares()
 
 
-def decode_share_most() -> float:
-    """Largest share of the decode phase, %."""
-    return float(100 - table().prefill.min())
-
-
-def prefill_share() -> float:
-    """Largest share of prefill, %."""
-    return float(table().prefill.max())
-
-
-def attention_share_least() -> float:
-    """Smallest share of attention in the decode phase over the prompts, %."""
-    df = table()
-    return float((100 * df["decode attention"] / (100 - df.prefill)).min())
+def attention_shares():
+    """Of attention in the decode phase, by prompt, %."""
+    return 100 * table()["decode attention"] / decode_shares()
 
 
 def prompts() -> int:

@@ -3,8 +3,6 @@
 Measured: one launch each of decode, 56 heads of one request: by SM from the Hopper kernel, by part from lean.cu.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 from pod.batch import HybridBatch

@@ -1,7 +1,5 @@
 """LeanAttention, Figure 4: one head's keys cut into two unequal pieces, computed apart, merged by rescaling."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt

@@ -1,7 +1,5 @@
 """LeanAttention, Figure 5: what a CTA does from the first tile of its range to the last, recorded."""
 
-from __future__ import annotations
-
 from matplotlib import pyplot as plt
 
 from pod.data import card, read

@@ -1,7 +1,5 @@
 """LeanAttention, Figure 6: a ragged batch, cut into equal ranges and by a fixed split."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 

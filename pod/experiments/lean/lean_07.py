@@ -1,7 +1,5 @@
 """LeanAttention, Figure 7: its gain on an A100, by a model of two CTAs an SM that is checked on an H200."""
 
-from __future__ import annotations
-
 from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import islice, product

@@ -4,8 +4,6 @@ Measured: decode over context, heads, batch and raggedness: stream-K, FlashDecod
 paper's.
 """
 
-from __future__ import annotations
-
 from pod.batch import HybridBatch
 from pod.data import read
 from pod.experiments.lean import lean, shared

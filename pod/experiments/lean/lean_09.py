@@ -3,8 +3,6 @@
 Measured: decode with the heads shared by every GPU here (tensor parallelism); the time is that of the slowest GPU.
 """
 
-from __future__ import annotations
-
 import time
 from functools import cache, partial
 from statistics import quantiles

@@ -1,7 +1,5 @@
 """LeanAttention, Figure 10: ragged batches, from one long request among short ones to all equally long."""
 
-from __future__ import annotations
-
 from pod.data import read
 from pod.experiments.lean import shared
 from pod.lab.figure import Figure

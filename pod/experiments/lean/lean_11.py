@@ -1,7 +1,5 @@
 """LeanAttention, Figure 11: head dimension 128, three model shapes, one request."""
 
-from __future__ import annotations
-
 from pod.data import read
 from pod.experiments.lean import shared
 from pod.lab.figure import Figure
@@ -56,12 +54,8 @@ def gain(kilotokens: int) -> float:
     return float(df[df.context == kilotokens << 10]["the rule of 2.5.6"].max())
 
 
-def flashinfer_mean() -> float:
-    return float(table().FlashInfer.mean())
-
-
-def flashinfer_most() -> float:
-    return float(table().FlashInfer.max())
+def flashinfer():
+    return table().FlashInfer
 
 
 def flashinfer_long() -> float:

@@ -3,8 +3,6 @@
 Measured: the operations of a Phi-3-Medium layer: linear ones by tokens, attention by context and by its kernel.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import pandas as pd

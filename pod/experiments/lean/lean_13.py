@@ -3,8 +3,6 @@
 Measured: energy of decode, 56 heads, one request, for stream-K, FlashDecoding's splits and FlashAttention-3.
 """
 
-from __future__ import annotations
-
 import time
 from functools import cache, partial
 

@@ -1,7 +1,5 @@
 """Stream-K decode on an H200, shape by shape, beside the peers, the best fixed split and a plain read."""
 
-from __future__ import annotations
-
 from pod.data import a_card, hardware, read
 from pod.lab.figure import Figure
 from pod.lab.show import style

@@ -1,7 +1,5 @@
 """LeanAttention, Table I: the three operations of attention in prefill and in decode, read off real arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt

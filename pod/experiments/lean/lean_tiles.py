@@ -6,8 +6,6 @@ for whoever is free first, ends sooner than equal ranges.
 Measured: decode by stream-K with tiles of 64 to 1,024 keys, by warps (lean.cu), beside the Hopper kernel's decode.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from math import gcd

@@ -1,7 +1,5 @@
 """A Phi-3-Medium-shaped model, one request, from its measured operations: the time of prefill and of decode steps."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

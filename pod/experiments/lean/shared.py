@@ -1,7 +1,5 @@
 """What the figures of LeanAttention share: recordings, and speed-ups of stream-K over other ways to cut the line."""
 
-from __future__ import annotations
-
 from pod.lab.show import style
 
 PAPER = {"over the rule of 2.5.6": "paper_rule_256", "over today's rule": "paper_rule_now"}  # of the rebuilt tile

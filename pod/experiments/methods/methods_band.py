@@ -1,7 +1,5 @@
 """The band of chapter 00, filled with the five methods: every batch between its longer part and the sum."""
 
-from __future__ import annotations
-
 from matplotlib import pyplot as plt
 
 from pod.data import a_card

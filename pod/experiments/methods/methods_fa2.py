@@ -4,8 +4,6 @@ Measured: the 32 chunks of a 16K prompt beside 66 and 67 decodes, then batches o
 parts, with either tile.
 """
 
-from __future__ import annotations
-
 from matplotlib import pyplot as plt
 
 from pod.batch import MODELS, HybridBatch

@@ -3,8 +3,6 @@
 Measured: prefill alone and decode alone, ours beside torch's FlashAttention-2 and a bare read of as many bytes.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

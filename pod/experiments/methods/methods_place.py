@@ -1,7 +1,5 @@
 """Why CTA-parallel is sometimes as good as POD: what it gains, by how many CTAs the prefill has."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 

@@ -3,8 +3,6 @@
 Measured: POD with each policy, at two and four CTAs an SM, and as it chooses; Yi-6B and Llama-3-8B on one GPU.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 
@@ -83,14 +81,6 @@ def draw(df):
     axes[0].set_ylabel("gain over 50:50, %")
     style.legend(axes[0], loc="best")
     return axes[0].figure
-
-
-def by_chunk(df):
-    """Mean gain over turns in %, by policy and CTAs an SM, of whole prompts and of each length of chunk."""
-    kinds = df.chunk.where(df.chunk < df.context, 0).map(lambda n: f"chunks of {n}" if n else "whole prompts")
-    gains = {f"{policy}, {size}": gain(df[f"{TURNS}_{size}"], df[f"{policy}_{size}"])
-             for policy, size in product((INTEGER, PROPORTIONAL), SIZES)}  # fmt: skip
-    return pd.DataFrame(gains).groupby(kinds).mean().T.round(1)
 
 
 # ---------------------------------------------------------------- what claims ask for

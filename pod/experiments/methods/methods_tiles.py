@@ -1,7 +1,5 @@
 """Figure 10 measured: what the rows of a decode's tile do to the SMs and to DRAM."""
 
-from __future__ import annotations
-
 from pod.data import a_card
 from pod.experiments.pod import pod_01, pod_10
 from pod.lab.figure import Figure

@@ -3,8 +3,6 @@
 Measured: every way over chunk, decodes and context, from few decodes to many; Llama-3-8B on one GPU.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd

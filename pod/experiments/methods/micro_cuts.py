@@ -3,8 +3,6 @@
 `python -m pod compute micro-cuts` runs every cut in every way. Drawing needs no compiler, only the table.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

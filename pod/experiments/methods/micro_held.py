@@ -3,8 +3,6 @@
 Measured: SMs that hold compute, memory, both or nothing, at 50 moments of each run of Figure 7's loops.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

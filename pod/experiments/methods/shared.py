@@ -1,7 +1,5 @@
 """What the figures of chapter 09 share: names and colours for the ways to run a hybrid batch, and their recordings."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

@@ -1,7 +1,5 @@
 """Continuous batching post, Figure 1: the slots of a static batch wait for its longest member."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.lab.figure import Figure

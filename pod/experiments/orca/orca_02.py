@@ -1,7 +1,5 @@
 """Continuous batching post, Figure 2: a slot that is free is refilled in the next iteration."""
 
-from __future__ import annotations
-
 from pod.experiments.orca.orca_01 import cells, grid
 from pod.lab.figure import Figure
 

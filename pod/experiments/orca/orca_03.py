@@ -1,7 +1,5 @@
 """Continuous batching post, Figure 3: linear operations see one long list of tokens, attention sees each request."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.patches import Rectangle
 

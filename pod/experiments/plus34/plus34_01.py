@@ -3,8 +3,6 @@
 Measured: counters (ncu) of six versions of vLLM's first decode kernel and of Hopper decode: rates, issue slots, stalls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """How often an SM's schedulers have nothing to issue, and why that says little about a kernel that waits for memory."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

@@ -3,8 +3,6 @@
 Measured: the instructions at which warps wait most (ncu): query in registers, the same with keys in turn, query shared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """The kernel after the query moved to shared memory, the two ideas that failed, and what one would run today."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

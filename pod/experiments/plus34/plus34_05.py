@@ -1,7 +1,5 @@
 """One iteration of the engine as it was: the GPU works, and then it waits for Python."""
 
-from __future__ import annotations
-
 from matplotlib import pyplot as plt
 
 from pod.experiments.plus34 import shared

@@ -1,7 +1,5 @@
 """The same iteration when all tokens are drawn together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pod.experiments.plus34 import plus34_05, shared

@@ -1,7 +1,5 @@
 """What is left between two forward passes: one small copy after the other, or one for all."""
 
-from __future__ import annotations
-
 from matplotlib import pyplot as plt
 
 from pod.experiments.plus34 import shared

@@ -3,8 +3,6 @@
 Measured: 100 consecutive iterations of the ladder's run, executed, for the first and the last variant of the post.
 """
 
-from __future__ import annotations
-
 import time
 from functools import lru_cache
 

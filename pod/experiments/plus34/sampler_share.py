@@ -3,8 +3,6 @@
 Measured: decode iterations of LLaMA-13B at 400 tokens of context: model and sampler by batch size.
 """
 
-from __future__ import annotations
-
 from statistics import median
 
 from pod.data import a_card, read

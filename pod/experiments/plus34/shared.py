@@ -1,7 +1,5 @@
 """What the figures of the "+34 %" post share: recordings, kernels by name, the ladder's seconds, timelines."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

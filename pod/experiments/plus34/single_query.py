@@ -1,7 +1,5 @@
 """vLLM's first decode kernel in six versions, beside today's, on batches as a 13B model decodes them."""
 
-from __future__ import annotations
-
 from functools import partial
 from random import Random
 

@@ -6,8 +6,6 @@ iteration as the server sees it, from the batch to the tokens on the host. What 
 the same time.
 """
 
-from __future__ import annotations
-
 import time
 from functools import lru_cache
 from itertools import product

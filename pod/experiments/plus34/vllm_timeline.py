@@ -1,7 +1,5 @@
 """One decode iteration of the ladder's run as torch's profiler sees it: when the GPU works, and for whom."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """POD §5.3 simulated: two workloads, two loads each, three systems. Tables 4 to 6 and the claims about them read it."""
 
-from __future__ import annotations
-
 from pod.experiments.pod import pod_t4, pod_t5, pod_t6
 from pod.experiments.pod.pod_12 import overlap_hidden, overlap_paper
 from pod.experiments.pod.shared import KEYS, of

@@ -3,8 +3,6 @@
 Measured: compute and memory utilisation of prefill, decode and hybrid kernels (ncu), Llama-3-8B on two GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 

@@ -1,7 +1,5 @@
 """POD-Attention, Figure 2: prompts first stalls the answers, chunks delay the prompt. Both are visible in one trace."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

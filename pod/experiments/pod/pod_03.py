@@ -1,7 +1,5 @@
 """POD-Attention, Figure 3: in a hybrid batch the weights are shared, attention is not."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.patches import FancyBboxPatch

@@ -1,7 +1,5 @@
 """POD-Attention, Figure 4: the longer the context, the more of an iteration is attention."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.experiments.engine import engine_timeline

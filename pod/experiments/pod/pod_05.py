@@ -1,7 +1,5 @@
 """POD-Attention, Figure 5: what a programmer launches, and where it runs."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.patches import Rectangle
 

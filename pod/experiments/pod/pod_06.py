@@ -3,8 +3,6 @@
 Measured: the 32 chunks of a 16K prompt beside 54 and 55 decodes (full waves of 108 SMs) and 66 and 67 (of 132 SMs).
 """
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 

@@ -3,8 +3,6 @@
 Measured: a compute-bound and a memory-bound loop: alone, in turn, and fused in every way (Figure 7).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median
@@ -118,7 +116,6 @@ def measure(case: dict) -> dict:
 # ---------------------------------------------------------------- what it shows
 
 CASE = "figure 7"
-IN_PAPER = ("serial", "cta", "in turn")  # beside the oracle
 
 
 def recorded(cases: tuple[str, ...] = ()):

@@ -3,8 +3,6 @@
 `python -m pod compute pod-08` runs the kernel again and writes its table. Drawing needs no compiler, only the table.
 """
 
-from __future__ import annotations
-
 from matplotlib import pyplot as plt
 
 from pod import kernels

@@ -1,7 +1,5 @@
 """POD-Attention, Figure 9: the code by which a CTA chooses, read in our source, beside what the printed listing has."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.lab.figure import Figure

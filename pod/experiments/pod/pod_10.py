@@ -1,7 +1,5 @@
 """POD-Attention, Figure 10: how the rows of the decode tile set the use of the tensor cores, and not of DRAM."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.batch import HybridBatch

@@ -3,8 +3,6 @@
 Measured: the paper's hybrid batches (Figure 11), our five methods, POD's configurations and the peers side by side.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import pandas as pd
@@ -186,26 +184,16 @@ def flashinfer_ahead() -> float:
 # ---------------------------------------------------------------- what the paper states
 
 
-def _gains(way: str):
+def gains(way: str):
+    """Over serial, of the batches that pass the paper's filter."""
     df = filtered(table()).dropna(subset=way)
     return gain(df.serial, df[way])
 
 
-def pod_mean() -> float:
-    return float(_gains("pod").mean())
-
-
-def pod_max() -> float:
-    return float(_gains("pod").max())
-
-
-def pod_min() -> float:
-    return float(_gains("pod").min())
-
-
-def pod_min_of_all() -> float:
+def gains_of_all():
+    """POD's, of all batches."""
     df = table()
-    return float(gain(df.serial, df["pod"]).min())
+    return gain(df.serial, df["pod"])
 
 
 def pod_near_peak() -> float:
@@ -214,20 +202,13 @@ def pod_near_peak() -> float:
 
 def warp_over_next() -> float:
     """Median gain of warp-parallel fusion less that of the better of the two other baselines, percentage points."""
-    return float(_gains("warp").median() - max(_gains(way).median() for way in ("streams", "cta")))
+    return float(gains("warp").median() - max(gains(way).median() for way in ("streams", "cta")))
 
 
-def warp_median() -> float:
-    return float(_gains("warp").median())
-
-
-def warp_min() -> float:
-    return float(_gains("warp").min())
-
-
-def batched_min() -> float:
+def batched():
+    """Gains of one call for the whole batch."""
     df = filtered(table())
-    return float(gain(df.fa2_serial, df.fi_fa2_batched).min())
+    return gain(df.fa2_serial, df.fi_fa2_batched)
 
 
 LOW = 8192  # tokens; the paper does not say which contexts are low
@@ -247,23 +228,9 @@ def low_contexts() -> int:
     return len(_low())
 
 
-def batched_mean() -> float:
-    df = filtered(table())
-    return float(gain(df.fa2_serial, df.fi_fa2_batched).mean())
-
-
-def _streams():
-    df = filtered(table())
-    return gain(df.serial, df.streams)
-
-
 def streams_lose() -> float:
     """Share of the batches, %."""
-    return 100 * float((_streams() < 0).mean())
-
-
-def streams_min() -> float:
-    return float(_streams().min())
+    return 100 * float((gains("streams") < 0).mean())
 
 
 def fa2_over_flashinfer() -> float:

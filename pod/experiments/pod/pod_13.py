@@ -3,8 +3,6 @@
 Measured: POD with two and with four CTAs an SM, and as it chooses; whole prompts, Llama-3-8B on one GPU.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from pod.batch import MODELS, HybridBatch

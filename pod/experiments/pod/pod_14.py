@@ -3,8 +3,6 @@
 Measured: POD with each policy, at two and four CTAs an SM; a whole prompt of 8K, Yi-6B and Llama-3-8B on one GPU.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pandas as pd
@@ -105,19 +103,10 @@ def gain_max() -> float:
     return float(table().gain.max())
 
 
-def _integer_gain(ending: str):
+def integer_gains(ending: str = ""):
+    """Of the paper's policy, an integer ratio of the numbers of CTAs; "_4": with four CTAs an SM."""
     df = table()
     return gain(df[TURNS + ending], df[INTEGER + ending])
-
-
-def integer_gain_max() -> float:
-    """Of the paper's policy, an integer ratio of the numbers of CTAs."""
-    return float(_integer_gain("").max())
-
-
-def integer_gain_max_4() -> float:
-    """The same with four CTAs an SM."""
-    return float(_integer_gain("_4").max())
 
 
 def batches() -> int:

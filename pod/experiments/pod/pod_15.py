@@ -1,7 +1,5 @@
 """POD-Attention, Figure 15: the gain lives where most batches are hybrid."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

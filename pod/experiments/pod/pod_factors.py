@@ -1,7 +1,5 @@
 """POD-Attention, Tables 4 and 5: how far off we are, and how much of it one factor on every iteration would explain."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

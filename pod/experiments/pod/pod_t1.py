@@ -1,7 +1,5 @@
 """POD-Attention, Table 1: are C0, C1 and C2 what their labels say?"""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 

@@ -1,7 +1,5 @@
 """POD-Attention, Table 2: what each way of running two operations at once promises, and what two loops got from it."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.patches import Rectangle
 

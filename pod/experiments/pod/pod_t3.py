@@ -3,8 +3,6 @@
 Measured: the batches of Table 1 and eight more, all our methods beside all peers.
 """
 
-from __future__ import annotations
-
 import re
 
 import pandas as pd

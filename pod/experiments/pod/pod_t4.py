@@ -1,7 +1,5 @@
 """POD-Attention, Table 4: the paper's internal workload, which is not public, by a synthetic one of the same means."""
 
-from __future__ import annotations
-
 from pod.experiments.pod.pod_t5 import panels, rows
 from pod.lab.figure import Figure
 

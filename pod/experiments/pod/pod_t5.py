@@ -1,7 +1,5 @@
 """POD-Attention, Table 5: what users of an arXiv-like load feel, near capacity."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator

@@ -1,7 +1,5 @@
 """POD-Attention, Table 6: a larger chunk answers the prompt sooner and the others later."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

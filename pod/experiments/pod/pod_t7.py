@@ -3,8 +3,6 @@
 Measured: POD with each rule for splitting prefill; the last four chunks of a 16K prompt, Llama-3-8B on two GPUs.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import pod

@@ -3,8 +3,6 @@
 Measured: every CTA of one launch: operation, SM, ticket, start and time, for pod with two policies, serial and cta.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """SARATHI post, Figure 1: whole prompts of unequal length tear holes into a pipeline."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """SARATHI post, Figure 2: equal chunks with decodes riding along keep the pipeline full."""
 
-from __future__ import annotations
-
 from pod.experiments.sarathi.sarathi_01 import picture, rows
 from pod.lab.figure import Figure
 

@@ -1,7 +1,5 @@
 """SARATHI post, Figure 3: prompt tokens saturate a layer soon, decodes need hundreds of requests for it."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.hardware import gpu

@@ -1,7 +1,5 @@
 """SARATHI post, Figure 4: the mask moves with the chunk, and the chunks together compute the whole prompt."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

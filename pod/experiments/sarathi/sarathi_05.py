@@ -1,7 +1,5 @@
 """SARATHI post, Figure 5: attention is a small part of a token's time, so reading keys again costs chunks little."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.hardware import gpu

@@ -1,7 +1,5 @@
 """SARATHI post, Figure 6: what each scheduler puts into one iteration, and what attention then computes apart."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.patches import Rectangle
 

@@ -1,7 +1,5 @@
 """SARATHI post, Figure 7: one GPU, decode-maximal batches against Orca at three lengths."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

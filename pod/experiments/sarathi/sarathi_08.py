@@ -1,7 +1,5 @@
 """SARATHI post, Figure 8: the ratio of prompt to output tokens at which every decode finds a chunk to ride on."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

@@ -1,7 +1,5 @@
 """SARATHI post, Figure 9: bubbles and completion times of GPT-3 on 64 A100s, three ways."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.data import read

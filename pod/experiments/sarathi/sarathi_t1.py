@@ -1,7 +1,5 @@
 """SARATHI post, Table 1: a decode that rides along with a chunk costs a tenth of one that goes alone."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.hardware import gpu

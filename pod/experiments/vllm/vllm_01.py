@@ -1,7 +1,5 @@
 """PagedAttention post: block tables grow one block at a time, and need not be in one piece."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pandas as pd

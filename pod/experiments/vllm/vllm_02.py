@@ -1,7 +1,5 @@
 """PagedAttention post: how much of the memory that is held holds something."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PagedAttention post: when the pool runs dry, the latest request gives way with all its blocks."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.lab.figure import Figure

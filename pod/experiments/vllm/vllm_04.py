@@ -1,7 +1,5 @@
 """PagedAttention post: an iteration is prompts or decodes. The strip of iterations while a long prompt arrives."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pod.lab.figure import Figure

@@ -1,7 +1,5 @@
 """Kernels of csrc/micro that need no tensors, so no torch extension: a library for ctypes, compiled for this card."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import tempfile

@@ -3,8 +3,6 @@
 python -m pod.lab.measure.check_engine [ATTENTION ...]
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace

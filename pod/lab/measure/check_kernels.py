@@ -8,8 +8,6 @@ attention in the same dtype, its log-sum-exp agrees, replays of a CUDA graph are
 zero.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

@@ -1,7 +1,5 @@
 """Fresh measurements against the recorded ones, value by value: did this GPU do the same again?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The pages that say COMPUTED make them (pod/experiments/__init__.py). Figures only read what lies in data/computed/.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

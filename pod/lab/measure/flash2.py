@@ -5,8 +5,6 @@ It is our tile code with FlashAttention-2's grid, so a stand-in: what it shares 
 CTAs there are, how many rows each computes for the few that are needed, and how many run at once.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 

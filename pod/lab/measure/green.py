@@ -1,7 +1,5 @@
 """The SMs of a GPU in two parts, with a stream of each: green contexts of the CUDA driver (12.4 or later)."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import cache
 

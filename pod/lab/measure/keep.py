@@ -1,7 +1,5 @@
 """`python -m pod keep`: fresh measurements become the recorded ones; or it is said why recorded ones still hold."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from pathlib import Path

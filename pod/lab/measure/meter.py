@@ -4,8 +4,6 @@ The counter moves in ticks, 20 to 100 ms apart, so energy is taken from one tick
 meanwhile are counted to a fraction. A way is visited in every round, in shuffled order: what drifts, drifts for all.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import deque

@@ -5,8 +5,6 @@ makes every call of the page M once. A fill of one float64, which no attention u
 list of kernels that ncu writes falls apart into calls.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

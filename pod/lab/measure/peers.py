@@ -4,8 +4,6 @@ A peer takes a `Setting` and returns a call that computes prefill and decode, as
 is not installed, cannot take the batch, or computes something else is a named hole in the table, never a silent drop.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from copy import copy
@@ -51,6 +49,10 @@ class Setting:
     @property
     def q_decode(self):
         return self.q[self.chunk :]
+
+    def sides(self, out):
+        """The rows of the chunk and those of the decodes, of an output for both."""
+        return out[: self.chunk], out[self.chunk :]
 
     @cached_property
     def pages(self):
@@ -296,14 +298,9 @@ def fa3_varlen(s: Setting):
 
     starts = torch.tensor([0, *s.batch.q_lens], dtype=torch.int32, device="cuda").cumsum(0, dtype=torch.int32)
 
-    def call():
-        out = fa3.flash_attn_with_kvcache(
-            s.q, s.k, s.v, cache_seqlens=s.lens, cu_seqlens_q=starts, max_seqlen_q=max(s.batch.q_lens), causal=True
-        )
-        out = alone(out)
-        return out[: s.chunk], out[s.chunk :]
-
-    return call
+    call = partial(fa3.flash_attn_with_kvcache, s.q, s.k, s.v, cache_seqlens=s.lens, cu_seqlens_q=starts,
+                   max_seqlen_q=max(s.batch.q_lens), causal=True)  # fmt: skip
+    return lambda: s.sides(alone(call()))
 
 
 # ---------------------------------------------------------------- FlashInfer
@@ -357,12 +354,7 @@ def fi_fa3_serial(s: Setting):
 def fi_batched(s: Setting, backend: str = "fa3"):
     """One paged prefill call over the whole batch; fa3 is what FlashInfer takes on Hopper, fa2 what the paper had."""
     wrapper, cache = _fi_prefill(s, backend, 0, len(s.batch.q_lens)), s.pages[:2]
-
-    def call():
-        out = wrapper.run(s.q, cache)
-        return out[: s.chunk], out[s.chunk :]
-
-    return call
+    return lambda: s.sides(wrapper.run(s.q, cache))
 
 
 def fi_pod(s: Setting):
@@ -383,26 +375,10 @@ def fi_persistent(s: Setting):
     wrapper.float_workspace_buffer = workspace()  # its own is too small for some batches
     starts = torch.tensor([0, *s.batch.q_lens]).cumsum(0).int().cuda()
     indptr, indices, _ = s.page_arguments(0, len(s.batch.q_lens))
-    heads, dim = (s.batch.num_q_heads, s.batch.num_kv_heads), s.batch.head_dim
-    wrapper.plan(
-        starts,
-        indptr,
-        indices,
-        s.lens,
-        *heads,
-        dim,
-        dim,
-        PAGE,
-        causal=True,
-        q_data_type=s.q.dtype,
-        kv_data_type=s.q.dtype,
-    )
-
-    def call():
-        out, _ = wrapper.run(s.q, cache)
-        return out[: s.chunk], out[s.chunk :]
-
-    return call
+    shape = (s.batch.num_q_heads, s.batch.num_kv_heads, s.batch.head_dim, s.batch.head_dim, PAGE)
+    kinds = {"q_data_type": s.q.dtype, "kv_data_type": s.q.dtype}
+    wrapper.plan(starts, indptr, indices, s.lens, *shape, causal=True, **kinds)
+    return lambda: s.sides(alone(wrapper.run(s.q, cache)))
 
 
 # ---------------------------------------------------------------- ours
@@ -413,12 +389,7 @@ def ours(s: Setting, **choices):
     from pod.kernels import sm90
 
     plan = sm90.plan(s.batch, **choices)
-
-    def call():
-        out = plan.run(s.q, s.k, s.v)
-        return out[: s.chunk], out[s.chunk :]
-
-    return call
+    return lambda: s.sides(plan.run(s.q, s.k, s.v))
 
 
 def ours_serial(s: Setting):
@@ -460,12 +431,7 @@ def ours_paged(s: Setting, page: int):
 
     batch, caches, table = in_pages(s, page)
     plan = sm90.plan(batch)
-
-    def call():
-        out = plan.run(s.q, *caches, table)
-        return out[: s.chunk], out[s.chunk :]
-
-    return call
+    return lambda: s.sides(plan.run(s.q, *caches, table))
 
 
 def family(s: Setting, method: str, **choices):
@@ -475,12 +441,7 @@ def family(s: Setting, method: str, **choices):
     heads = (s.batch.num_q_heads, s.batch.num_kv_heads, s.batch.head_dim)
     choices |= {"dtype": s.q.dtype, "device": s.device}
     plan = pod.plan(s.batch.q_lens, s.batch.kv_lens, *heads, method=method, **choices)
-
-    def call():
-        out = pod.hybrid_attention(s.q, s.k, s.v, plan)
-        return out[: s.chunk], out[s.chunk :]
-
-    return call
+    return lambda: s.sides(pod.hybrid_attention(s.q, s.k, s.v, plan))
 
 
 def family_half(s: Setting, side: int):

@@ -2,8 +2,6 @@
 GPU machine by `write` and checked by `check`: which GPU and software, how it was timed, what the GPU's clocks and power
 did meanwhile, and which kernels ran, so that a later change of exactly those shows up."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

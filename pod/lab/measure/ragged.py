@@ -4,8 +4,6 @@ A maker takes a `Ragged` and returns a call that gives the outputs of consecutiv
 table and one order of the sequences: most new tokens first, so that each of two calls has its rows side by side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One process a GPU: start them, let them meet, and take what process 0 found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 

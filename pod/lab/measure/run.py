@@ -1,7 +1,5 @@
 """Measure on this GPU: one table after the other into data/fresh/, so that an interrupted run goes on."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import os

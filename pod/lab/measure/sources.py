@@ -4,8 +4,6 @@ Comments, blank lines and the places of files are not in it, nor any Python: pro
 two units in Python, a model and a scheduler that recordings ran, it is what Python makes of the source.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from functools import cache

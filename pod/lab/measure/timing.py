@@ -1,7 +1,5 @@
 """Time on the GPU: cold L2, shuffled rounds, medians with their spread; and the energy a call takes."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

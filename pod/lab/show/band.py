@@ -1,8 +1,6 @@
 """The band in which every way of running two operations on one GPU ends: from max(a, b), side by side without any
 interference, to a + b, one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

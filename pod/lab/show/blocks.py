@@ -1,7 +1,5 @@
 """Pictures of tiles: the walk over the score matrix, the padding of a query tile, the shared memory it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

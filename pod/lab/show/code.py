@@ -1,7 +1,5 @@
 """Pieces of the sources, cut out where a chapter shows them: what is shown cannot differ from what runs."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

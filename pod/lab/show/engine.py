@@ -1,7 +1,5 @@
 """Pictures of the engine: the tokens of one step, pages that grow, and one iteration on the host and on the GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure

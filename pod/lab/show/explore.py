@@ -1,7 +1,5 @@
 """A picture at a few telling settings side by side, and sliders for all the others when somebody can move them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence

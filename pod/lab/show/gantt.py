@@ -1,7 +1,5 @@
 """Who did what, when: one row an SM or a role, one bar a piece of work."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Who read and wrote what, when: one run of a cell's kernel, thread by thread and between which barriers."""
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 
 from pod.lab.show import style

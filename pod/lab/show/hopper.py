@@ -1,7 +1,5 @@
 """Pictures of the Hopper kernel: its rooms on one SM, the line of decode tiles, the plan of both sides, and turns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import accumulate, count, pairwise

@@ -1,7 +1,5 @@
 """Pictures of the ladder and the sm_80 kernel: rooms, the ring of K and V, who holds a score, and rows in banks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from pod.files import ROOT
 from pod.lab.show import style
 
 CHUNK_BYTES, BANKS_BYTES = 16, 128  # what a lane of ldmatrix reads at once; all 32 banks of 4 bytes
@@ -22,45 +19,24 @@ CHUNK_BYTES, BANKS_BYTES = 16, 128  # what a lane of ldmatrix reads at once; all
 class Room:
     name: str
     file: str
-    job: str
-    chapter: str
     kind: str  # of pod.lab.show.style
     place: tuple[float, float, float, float]  # x, y, width, height in the picture
 
 
 ROOMS = (
-    Room("front door", "csrc/sm80/hybrid.cu", "tiles of a shape, a binding, and nothing else", "08", "linear",
-         (0, 3.3, 17, 1.6)),
-    Room("binding", "csrc/include/binding.cuh", "what shall I be, and which piece is mine?", "06, 07", "host",
-         (21, 3.3, 15, 1.6)),
-    Room("tile attention", "csrc/include/tile_attention.cuh", "query rows against a range of keys", "02", "hybrid",
-         (61, 3.3, 18, 1.6)),
-    Room("softmax", "csrc/include/softmax.cuh", "maximum, sum, and what fades", "01", "wait", (62, 5.6, 16, 1.2)),
-    Room("merging", "csrc/include/merge.cuh", "parts of one tile become one result", "11", "merge",
-         (84, 3.3, 16, 1.6)),
-    Room("instructions", "csrc/include/ptx.cuh", "each in its GPU form and its emulated form", "08", "load",
-         (40, 0.4, 39, 1.2)),
-    Room("trace", "csrc/include/trace.cuh", "who ran where, when; nothing when off", "07", "wait", (0, 5.6, 17, 1.2)),
-)  # fmt: skip
+    Room("front door", "csrc/sm80/hybrid.cu", "linear", (0, 3.3, 17, 1.6)),
+    Room("binding", "csrc/include/binding.cuh", "host", (21, 3.3, 15, 1.6)),
+    Room("tile attention", "csrc/include/tile_attention.cuh", "hybrid", (61, 3.3, 18, 1.6)),
+    Room("softmax", "csrc/include/softmax.cuh", "wait", (62, 5.6, 16, 1.2)),
+    Room("merging", "csrc/include/merge.cuh", "merge", (84, 3.3, 16, 1.6)),
+    Room("instructions", "csrc/include/ptx.cuh", "load", (40, 0.4, 39, 1.2)),
+    Room("trace", "csrc/include/trace.cuh", "wait", (0, 5.6, 17, 1.2)),
+)
 
 
 ARROWS = [((17, 4.1), (21, 4.1)), ((36, 4.4), (40, 5.4)), ((36, 3.8), (40, 2.9)), ((56, 5.4), (61, 4.5)),
           ((56, 2.9), (61, 3.7)), ((79, 4.1), (84, 4.1)), ((70, 4.9), (70, 5.6)), ((70, 3.3), (70, 1.6)),
           ((8.5, 4.9), (8.5, 5.6))]  # fmt: skip
-
-
-def rooms_table():
-    """One row a room: its file, how many lines of code it has, its job and the chapter that explains its idea."""
-    import pandas as pd
-
-    rows = [(r.name, r.file.removeprefix("csrc/"), code_lines(r.file), r.job, r.chapter) for r in ROOMS]
-    return pd.DataFrame(rows, columns=["room", "csrc/", "lines", "its job", "idea in"]).set_index("room")
-
-
-def code_lines(file: str) -> int:
-    """Lines that are more than a comment or blank."""
-    lines = (line.strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines())
-    return sum(bool(line) and not line.startswith("//") for line in lines)
 
 
 def rooms() -> Figure:

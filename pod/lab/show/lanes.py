@@ -1,7 +1,5 @@
 """Requests side by side over time: when each one's tokens arrive, and how long its user waits for the next."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """The line of tiles of all heads, and how a way of cutting it shares the tiles among workers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rooflines of one or several GPUs, and what is attainable under them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

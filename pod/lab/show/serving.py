@@ -1,7 +1,5 @@
 """Pictures of serving, all drawn from the event log: slots over iterations, requests over time, blocks in the pool."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pictures of the online softmax: its state block by block, and the tree in which states are merged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -2,8 +2,6 @@
 
 Nothing here changes matplotlib's global settings, so a figure does not depend on what was drawn before it."""
 
-from __future__ import annotations
-
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 

@@ -1,7 +1,5 @@
 """Pictures of SM-aware binding: the tickets of every SM, and what a policy deals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

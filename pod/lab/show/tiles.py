@@ -1,7 +1,5 @@
 """A matrix of queries against keys as cells: what a query sees, what the mask hides, what is mere padding."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle

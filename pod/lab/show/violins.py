@@ -1,7 +1,5 @@
 """How a number spreads over many cases: one violin a way, with its quartiles and its mean."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """All pages of the site: chapters, gallery, claims, glossary, the public call and three explorers."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The chapters for Google Colab: the same cells without their outputs, and one before them that installs all of it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """The public call: its signatures and docstrings, as they stand in the code, and an example that a test runs."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from html import escape

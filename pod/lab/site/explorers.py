@@ -1,8 +1,6 @@
 """Three pages to play with. Their rules are JavaScript; what they need to know is computed here, by the functions that
 the chapters call, and a test holds the rules against those of pod/schedule and pod/serving."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from html import escape
 from unittest.mock import patch

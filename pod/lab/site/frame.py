@@ -1,7 +1,5 @@
 """What every page of the site has around it: its head, the way to the other pages, and the switch for the dark."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

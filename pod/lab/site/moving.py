@@ -1,7 +1,5 @@
 """The stutter as it happens: an animated SVG, drawn from the same table as the picture."""
 
-from __future__ import annotations
-
 from html import escape
 
 from pod.lab import registry

@@ -1,7 +1,5 @@
 """Where a file of the repository is on the site, and the pages of those that are only read: sources and data."""
 
-from __future__ import annotations
-
 import os
 import re
 from html import escape

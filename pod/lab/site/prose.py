@@ -1,7 +1,5 @@
 """Markdown, code and formulas as HTML, when the site is built: a reader's browser computes nothing of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """The gallery and the claims: every figure and every verdict, to be filtered and searched in the page itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path

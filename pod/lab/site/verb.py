@@ -1,7 +1,5 @@
 """`python -m pod site`: refuses before any work what is missing, and has the site built."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A chapter as a page: its prose, its code, what that showed when it was last run, and its questions to click."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

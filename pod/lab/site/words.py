@@ -1,7 +1,5 @@
 """The glossary: notebooks/glossary.md as a page, and each of its words linked where a chapter first says it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

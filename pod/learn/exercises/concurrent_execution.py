@@ -1,7 +1,5 @@
 """Your turn in chapter "concurrent execution": two of the ways to fuse, each on a machine of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Your turn in chapter "continuous batching": who runs in the next iteration, and who gives way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Your turn in chapter "end to end": a search for capacity, and the fair way to compare two systems."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The seven puzzles of chapter "first kernels"."""
 
-from __future__ import annotations
-
 import torch
 
 from pod.learn.exercises.kernels import Case, launch, random

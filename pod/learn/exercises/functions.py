@@ -1,7 +1,5 @@
 """What exercises whose answer is a Python function share: a hidden call, and how it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass

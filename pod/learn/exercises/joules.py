@@ -1,7 +1,5 @@
 """Your turn in chapter "joules": the energy of a batch, and the time that it takes at a power limit."""
 
-from __future__ import annotations
-
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint
 from pod.learn.questions import Question

@@ -1,7 +1,5 @@
 """What exercises whose answer is a kernel share: a hidden launch, and how it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Your turn in chapter "LeanAttention": the line of its Algorithm 2 that is wrong as printed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

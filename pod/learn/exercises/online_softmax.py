@@ -1,7 +1,5 @@
 """Your turn in chapter "online softmax": merge two states."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pod.learn.exercises.functions import Call, call, gives

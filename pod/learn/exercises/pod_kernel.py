@@ -1,7 +1,5 @@
 """Your turn in chapter "POD kernel": a sliding window in the production kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Your turn in chapter "POD on Hopper": a maximum that may be late, and a queue for the tensor cores."""
 
-from __future__ import annotations
-
 import torch
 
 from pod.learn.exercises.functions import Call, call, gives

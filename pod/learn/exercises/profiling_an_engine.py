@@ -1,7 +1,5 @@
 """Your turn in chapter "profiling an engine": a loop made into batched calls, and bytes under way."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass

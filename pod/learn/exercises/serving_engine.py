@@ -1,7 +1,5 @@
 """Your turn in chapter "serving engine": a step as integers, and the time in which the GPU has nothing to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from pod.learn.exercises.functions import Call, call, gives, listed

@@ -1,7 +1,5 @@
 """Your turn in chapter "SM aware scheduling": the policy behind the tickets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Your turn in chapter "two phases": the mask of a chunk."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pod.learn.exercises.functions import Call, call, gives

@@ -1,7 +1,5 @@
 """What all schedulers share: a queue, the running requests, and the batch that they form each iteration."""
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field

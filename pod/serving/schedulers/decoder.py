@@ -1,7 +1,5 @@
 """A server of decodes: prompts come with their keys and values, computed elsewhere."""
 
-from __future__ import annotations
-
 from pod.serving.schedulers.base import Batch
 from pod.serving.schedulers.sarathi import Sarathi
 

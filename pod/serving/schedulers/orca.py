@@ -1,7 +1,5 @@
 """Iteration-level scheduling: after every iteration the finished leave and the waiting join."""
 
-from __future__ import annotations
-
 from pod.serving.schedulers.base import Batch, Chunk, Scheduler
 
 

@@ -12,8 +12,6 @@ tests/simulate/test_golden_schedules.py holds them against schedules that the sy
 Sarathi-Serve's own vLLM scheduler adds prompts up, as ours does; its Orca and its request-level batches are ours.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 

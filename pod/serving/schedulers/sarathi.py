@@ -3,8 +3,6 @@
 Where memory runs out some details are ours; published.py has Sarathi-Serve's and says what differs.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 from pod.serving.blocks import PagedPool

@@ -1,7 +1,5 @@
 """Decode-maximal batching, as SARATHI first had it: one chunk of one prompt, and every decode rides along."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from pod.serving.blocks import PagedPool

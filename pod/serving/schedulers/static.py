@@ -1,7 +1,5 @@
 """Request-level batching: the batch stays together until its longest member is done."""
 
-from __future__ import annotations
-
 from pod.serving.request import Request
 from pod.serving.schedulers.base import Batch, Chunk, Scheduler
 

@@ -3,8 +3,6 @@
 The rules are vLLM's, four details are ours; published.py has vLLM 0.2.7's and says what differs.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 from pod.serving.blocks import PagedPool
