@@ -173,7 +173,7 @@ class Cost:
 
     def host(self, requests: int) -> float:
         """Time in which the GPU waits for Python."""
-        return host_time.seconds(self.host_kind, self.tp, requests)
+        return host_time.seconds(self.host_kind, self.tp, requests, self.shape.key)
 
     def stage(self, work: Work) -> float:
         """One stage of the pipeline, without host and output head."""

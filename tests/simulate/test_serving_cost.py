@@ -32,7 +32,8 @@ def cost(model="llama-3-8b", gpu=A100, tp=2, **rest):
 def test_parameters_and_cache_bytes():
     billions = {k: s.parameters / 1e9 for k, s in SHAPES.items()}
     assert billions == pytest.approx({"yi-6b": 6.06, "llama-2-7b": 6.74, "llama-3-8b": 8.03, "llama-13b": 13.0,
-                                      "phi-3-medium": 14.0, "gpt-3-175b": 174.6}, rel=5e-3)  # fmt: skip
+                                      "llama-2-70b": 69.0, "llama-3-70b": 70.5, "phi-3-medium": 14.0,
+                                      "gpt-3-175b": 174.6}, rel=5e-3)  # fmt: skip
     assert LLAMA3.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2
     assert shape("gpt-3-175b").kv_bytes_per_token == 96 * 2 * 12288 * 2
 
@@ -114,7 +115,8 @@ def test_all_reduce_is_that_of_a_machine():
     assert reduce(4, machine="pcie") > 5 * reduce(4) > 5 * reduce(4, gpu=H100)
     assert reduce(2) < reduce(4) < reduce(8) < 2 * reduce(2, machine="dgx-a100")
     assert reduce(2, rows=1) == MACHINES["pair"].floor
-    assert cost(gpu=H200, tp=2).label == "analytical H200 SXM, all-reduce of DGX H100", "nobody measured that"
+    assert cost(gpu=H200, tp=2, machine="dgx-h100").label == "analytical H200 SXM, all-reduce of DGX H100", "a guess"
+    assert cost(gpu=H200, tp=2).label == "analytical H200 SXM" and cost(gpu=H200, tp=2).machine is MACHINES["nccl-h200"]
     assert cost(gpu=H100, tp=2).label == "analytical H100 SXM"
 
 
