@@ -102,7 +102,7 @@ def profiles(folder: Path) -> list[Path]:
 
 def errors(folder: Path) -> Iterator[Error]:
     for path in profiles(folder):
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             for number, row in enumerate(csv.DictReader(file), 2):
                 _check(path, number, row)
                 try:

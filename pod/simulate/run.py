@@ -26,6 +26,8 @@ from pod.simulate.jitter import Jitter
 from pod.simulate.pipeline import PIPELINES, Microbatch, reformed
 from pod.simulate.summary import Summary
 
+MOST_REPLICAS = 256  # each has a list of its blocks
+
 
 class SimExecutor:
     """Stages that take one batch at a time, first come first served, each as long as the cost model says.
@@ -114,7 +116,7 @@ class Setup:
 
     def check_cluster(self) -> None:
         for name, ok, allowed in (
-            ("replicas", self.replicas >= 1, "integers >= 1"),
+            ("replicas", 1 <= self.replicas <= MOST_REPLICAS, f"integers from 1 to {MOST_REPLICAS}"),
             ("router", self.router in ROUTERS, ", ".join(ROUTERS)),
             ("prompt_replicas", 0 <= self.prompt_replicas < self.replicas or not self.prompt_replicas,
              f"integers from 0 to below replicas = {self.replicas}"),
@@ -155,7 +157,7 @@ class Setup:
     def _pool(self, kind: type[Scheduler], share: int = 1) -> PagedPool:
         blocks = self.num_blocks() // share
         if blocks < 1:
-            raise ValueError(f"blocks: got {self.num_blocks()}, a pipeline of {self.pp} stages needs as many")
+            raise ValueError(f"blocks: got {self.num_blocks()}, allowed are integers >= {self.pp}, one for every stage")
         if kind.pool_type is ReservedPool:
             return ReservedPool(blocks, self.max_tokens, self.block_size)
         if self.prefix_cache:
@@ -169,8 +171,10 @@ class Setup:
         if self.blocks is not None:
             return self.blocks
         tokens = kv_tokens(self.model, self.gpu, self.tp, self.pp, self.memory_share)
-        if tokens < self.block_size:
+        if not tokens:
             raise ValueError(f"tp: got {self.tp}, the weights of {self.model} leave no room for keys and values")
+        if tokens < self.block_size:
+            raise ValueError(f"block_size: got {self.block_size}, allowed are integers from 1 to {tokens}")
         return tokens // self.block_size
 
 
