@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pod.serving.events import Iteration
 from pod.serving.shapes import Shape
-from pod.simulate.cost import Cost
+from pod.simulate.cost import Cost, in_turn
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Meter:
         if why := lacking(cost):
             raise ValueError(f"joules: {why}")
         self.shape, self.gpus, self.servers = cost.shape, cost.tp, replicas
-        self._energy, self._idle = RECORDED[cost.gpu.key, cost.kernels], IDLE_WATTS[cost.gpu.key]
+        self._energy, self._idle = RECORDED[cost.gpu.key, in_turn(cost.kernels)], IDLE_WATTS[cost.gpu.key]
         self._limit = cost.gpu.power_w
 
     def iteration(self, event: Iteration) -> float:
@@ -66,7 +66,7 @@ class Meter:
 
 def lacking(cost: Cost) -> str | None:
     """Why nobody can say what this system's iterations take; None where it was recorded."""
-    if (cost.gpu.key, cost.kernels) not in RECORDED:
+    if (cost.gpu.key, in_turn(cost.kernels)) not in RECORDED:
         return f"got {cost.kernels} on {cost.gpu.key}, recorded were fa3 and hopper on h200"
     if cost.attention_method not in ("serial", "pod"):
         return f"got attention {cost.attention_method}, recorded were serial and pod"

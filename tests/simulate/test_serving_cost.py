@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pod.batch import HybridBatch
+from pod.data import Missing
 from pod.experiments.engine import operators_one
 from pod.experiments.pod import pod_11
 from pod.hardware import A100, GPUS, H100, H200
@@ -16,6 +18,7 @@ from pod.lab import paper
 from pod.serving.shapes import SHAPES, shape
 from pod.simulate.attention_time import KERNELS
 from pod.simulate.cost import BEST, OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work
+from pod.simulate.energy import Meter, lacking
 from pod.simulate.interpolate import GridTable
 from pod.simulate.machines import MACHINES
 from pod.simulate.run import Setup, kv_tokens
@@ -286,6 +289,30 @@ def test_the_baseline_may_be_the_faster_of_two_calls_and_one(tmp_path):
     alone = Work((), 64, 64 * 4000)
     assert best.attention(alone) == two.attention(alone)
     assert MeasuredCost(LLAMA3, H200, attention="oracle", kernels=BEST, path=path).hidden(work) == 1
+    assert lacking(best) is None and Meter(best).idle(1) > 0, "the power is that of two calls"
+
+
+def test_a_baseline_that_was_not_recorded_says_how_to_make_it(tmp_path):
+    path = tmp_path / "h200" / "operators.csv"
+    path.parent.mkdir()
+    path.write_bytes(OPERATORS.read_bytes())
+    with pytest.raises(Missing, match="got fa3-best, which wants operators-one.csv: `python -m pod meas"):
+        MeasuredCost(LLAMA3, H200, kernels=BEST, path=path)
+
+
+def test_the_page_of_the_better_baseline_draws_what_a_recording_says(tmp_path, monkeypatch):
+    """One call takes nine tenths of two, and ours eight tenths of two, whatever the batch."""
+    from pod.experiments.engine import engine_best
+
+    two = MeasuredCost(LLAMA3, H200)
+    share = {"serial fa3": 1.0, f"serial {BEST}": 0.9, "pod hopper": 0.8}
+    scaled = lambda kind: SimpleNamespace(attention=lambda work: share[kind] * two.attention(work))  # noqa: E731
+    monkeypatch.setattr(engine_best, "MeasuredCost",
+                        lambda shape, gpu, attention, host, kernels: scaled(f"{attention} {kernels}"))  # fmt: skip
+    df = engine_best.table()
+    assert df[engine_best.TWO].to_list() == pytest.approx([1.25] * 18) and (df.one_wins == 100).all()
+    assert engine_best.over() == pytest.approx(1.125)
+    assert len(engine_best.draw(df).axes) == 3
 
 
 def test_no_decode_is_faster_than_dram():
