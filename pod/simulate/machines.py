@@ -8,10 +8,10 @@ all others. Machines named nccl are NCCL 2.27.3 and 2.29.2 in NVIDIA's aiconfigu
 Apache-2.0), launched in a row: what a server has whose launches are in CUDA graphs, or ahead of its GPUs.
 
 The others are Vidur's profiles, of PyTorch that launches one all-reduce at a time, so their floor is mostly the host's:
-NCCL alone needs a fifth to a half of it. Floors and lines are fitted to two GPUs (to four where PCIe joins two
-pairs), every other row. How the line grows from two GPUs to four and eight is NCCL's of aiconfigurator, the mean over 8
-to 256 MiB. Below 1 MiB Vidur's times scatter from 10 to 60 us, also when the same size is sent three times in a row;
-the floor is where most of them are.
+NCCL alone needs a fifth to a half of it; short messages are NCCL's. Floors and lines are fitted to two GPUs (to four
+where PCIe joins two pairs), every other row. How the line grows from two GPUs to four and eight is NCCL's of
+aiconfigurator, the mean over 8 to 256 MiB. Below 1 MiB Vidur's times scatter from 10 to 60 us, also when the same size
+is sent three times in a row; the floor is where most of them are.
 
 Fitted and held-out rows are in data/public/all_reduce.csv.
 """
@@ -41,20 +41,19 @@ class Machine:
         return max(self.floor, min(short, self.growth[gpus] * (self.offset + nbytes / self.bytes_per_s)))
 
 
+# NCCL's short messages, whoever launches them
+A100 = {"latency": 7.9e-6, "hop": 1.80e-6, "short_bytes_per_s": 53.6e9}
+H100 = {"latency": 3.5e-6, "hop": 1.71e-6, "short_bytes_per_s": 133e9}
+H200 = {"latency": 3.1e-6, "hop": 1.84e-6, "short_bytes_per_s": 138.7e9}
 MACHINES = {
-    "pair": Machine("an A100 NVLink pair", ("a100",), 61.1e-6, 28.6e-6, 185.6e9, {2: 1.0}),
+    "pair": Machine("an A100 NVLink pair", ("a100",), 61.1e-6, 28.6e-6, 185.6e9, {2: 1.0}, **A100),
     "pcie": Machine("two A100 pairs over PCIe", ("a100",), 53.6e-6, 58.5e-6, 15.73e9, {4: 1.0}),
-    "dgx-a100": Machine("DGX A100", ("a100",), 53.9e-6, 42.5e-6, 168.4e9, {2: 1.0, 4: 1.32, 8: 1.55}),
-    "dgx-h100": Machine("DGX H100", ("h100",), 39.6e-6, 16.4e-6, 287.9e9, {2: 1.0, 4: 1.27, 8: 1.44}),
-    "nccl-a100": Machine("NCCL on DGX A100", ("a100",), 0.0, 30.4e-6, 171.5e9, {2: 1.0, 4: 1.29, 8: 1.41},
-                         latency=7.9e-6, hop=1.80e-6, short_bytes_per_s=53.6e9),
-    "nccl-h100": Machine("NCCL on DGX H100", ("h100",), 0.0, 20.2e-6, 288.6e9, {2: 1.0, 4: 1.27, 8: 1.40},
-                         latency=3.5e-6, hop=1.71e-6, short_bytes_per_s=133e9),
-    "nccl-h200": Machine("NCCL on DGX H200", ("h200",), 0.0, 19.3e-6, 295.1e9, {2: 1.0, 4: 1.30, 8: 1.43},
-                         latency=3.1e-6, hop=1.84e-6, short_bytes_per_s=138.7e9),
-}  # fmt: skip
-
-
+    "dgx-a100": Machine("DGX A100", ("a100",), 53.9e-6, 42.5e-6, 168.4e9, {2: 1.0, 4: 1.32, 8: 1.55}, **A100),
+    "dgx-h100": Machine("DGX H100", ("h100",), 39.6e-6, 16.4e-6, 287.9e9, {2: 1.0, 4: 1.27, 8: 1.44}, **H100),
+    "nccl-a100": Machine("NCCL on DGX A100", ("a100",), 0.0, 30.4e-6, 171.5e9, {2: 1.0, 4: 1.29, 8: 1.41}, **A100),
+    "nccl-h100": Machine("NCCL on DGX H100", ("h100",), 0.0, 20.2e-6, 288.6e9, {2: 1.0, 4: 1.27, 8: 1.40}, **H100),
+    "nccl-h200": Machine("NCCL on DGX H200", ("h200",), 0.0, 19.3e-6, 295.1e9, {2: 1.0, 4: 1.30, 8: 1.43}, **H200),
+}
 HOPPER = {"h100": "dgx-h100", "h200": "nccl-h200"}
 
 
