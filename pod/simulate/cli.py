@@ -60,7 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_system(parser: argparse.ArgumentParser) -> None:
     default = Setup()
     system = parser.add_argument_group("system")
-    system.add_argument("--model", nargs="+", choices=SHAPES, default=["llama-3-8b"])
+    system.add_argument("--model", nargs="+", default=[default.model],
+                        help=f"{', '.join(SHAPES)}, or the config.json of a Llama-shaped one")  # fmt: skip
     system.add_argument("--gpu", nargs="+", choices=GPUS, default=["a100"])
     system.add_argument("--tp", type=int, default=1, help="GPUs that share every layer")
     system.add_argument("--pp", type=int, default=1, help="stages of a pipeline")

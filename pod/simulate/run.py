@@ -16,13 +16,13 @@ from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
 from pod.serving.schedulers.decoder import Decoder
 from pod.serving.schedulers.published import PublishedPool, published
-from pod.serving.shapes import shape
 from pod.simulate import cluster
 from pod.simulate.cluster import ROUTERS
 from pod.simulate.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
 from pod.simulate.energy import Meter, lacking
 from pod.simulate.host_time import HOSTS
 from pod.simulate.jitter import Jitter
+from pod.simulate.models import shape_of
 from pod.simulate.pipeline import PIPELINES, Microbatch, reformed
 from pod.simulate.summary import Summary
 
@@ -103,7 +103,7 @@ class Setup:
 
     def cost(self) -> Cost:
         kind = MeasuredCost if self.measured else AnalyticalCost
-        return kind(shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency,
+        return kind(shape_of(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency,
                     self.machine, self.kernels)  # fmt: skip
 
     def executor(self) -> SimExecutor:
@@ -183,7 +183,7 @@ def kv_tokens(model: str, gpu_key: str, tp: int = 1, pp: int = 1, memory_share: 
     """Tokens whose keys and values fit beside the weights: the usable memory of all GPUs less one copy of the model."""
     if not 0 < memory_share <= 1:
         raise ValueError(f"memory_share: got {memory_share!r}, allowed are shares above 0 up to 1")
-    s, gpus = shape(model), tp * pp
+    s, gpus = shape_of(model), tp * pp
     usable = memory_share * (memory_bytes or gpu(gpu_key).memory_bytes) * gpus
     return max(0, int((usable - s.parameters * s.dtype_bytes) / s.kv_bytes_per_token))
 
