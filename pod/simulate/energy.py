@@ -5,8 +5,10 @@ Yi-6B and Llama-2-7B are held out, and within 5 % (tests/simulate/test_energy.py
 matrices and of prefill attention, as many as the mask leaves; bytes are weights, keys and values, read once. All else
 that a kernel does is in the constants, so they are of one GPU and one attention kernel.
 
-The prices of single instructions (joules.py) do not replace them. They give the runs with our kernel within 5 %, with
-nothing fitted, but up to a quarter less than those with FlashAttention-3, and only at a clock that one has to know.
+The prices of single instructions (joules.py) lead to constants of the same form: products of 128 columns, bytes from L2
+for tiles of 128 by 256, bytes from DRAM, watts of being awake. They give the runs with our kernel within 5 %, with
+nothing fitted, so they are a second opinion where nothing was recorded, as on GPUs that only decode. They do not
+replace the others, for they give up to a quarter less than the runs with FlashAttention-3.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ RECORDED = {
     ("h200", "fa3-h200"): FA3,
     ("h200", "hopper"): Energy(flop=0.891e-12, byte=0.0902e-9, watts=216.0),
 }
+# The same by prices of single instructions at full clock, nothing of an engine in them (tests/simulate/test_energy.py)
+PRICED = {("h200", "hopper"): Energy(flop=1.168e-12, byte=0.0964e-9, watts=120.2)}
 IDLE_WATTS = {"h200": 79.5}  # data/recorded/h200/lean-energy.csv: with nothing to do
 
 
@@ -49,13 +53,13 @@ def amounts(shape: Shape, event: Iteration) -> tuple[float, float]:
 
 
 class Meter:
-    """Of servers of `cost.tp` GPUs each, as many as `replicas`."""
+    """Of servers of `cost.tp` GPUs each, as many as `replicas`, by constants of recorded runs unless told others."""
 
-    def __init__(self, cost: Cost, replicas: int = 1):
+    def __init__(self, cost: Cost, replicas: int = 1, constants: dict[tuple[str, str], Energy] = RECORDED):
         if why := lacking(cost):
             raise ValueError(f"joules: {why}")
         self.shape, self.gpus, self.servers = cost.shape, cost.tp, replicas
-        self._energy, self._idle = RECORDED[cost.gpu.key, in_turn(cost.kernels)], IDLE_WATTS[cost.gpu.key]
+        self._energy, self._idle = constants[cost.gpu.key, in_turn(cost.kernels)], IDLE_WATTS[cost.gpu.key]
         self._limit = cost.gpu.power_w
 
     def iteration(self, event: Iteration) -> float:

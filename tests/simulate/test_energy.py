@@ -13,7 +13,7 @@ from pod.serving.shapes import shape
 from pod.simulate import calibrate
 from pod.simulate.calibrate import METHODS, RUNS
 from pod.simulate.cost import AnalyticalCost, MeasuredCost
-from pod.simulate.energy import FA3, IDLE_WATTS, RECORDED, Meter, amounts, lacking
+from pod.simulate.energy import FA3, IDLE_WATTS, PRICED, RECORDED, Meter, amounts, lacking
 from pod.simulate.joules import Work
 from pod.simulate.run import Run, Setup
 from pod.simulate.workload import Workload
@@ -38,14 +38,32 @@ def test_models_that_were_not_fitted_come_out(run):
     assert abs(off(run)) < 0.05
 
 
-def by_price(run: str) -> float:
-    """Joules by what each instruction cost alone (chapter 18), at the run's clock: products of 128 columns, bytes from
-    L2 for tiles of 128 by 256, bytes from DRAM, watts of being awake. Over what was drawn."""
-    flops, nbytes, seconds = calibrate.spent(run)
+def priced(mhz: float, flops: float, nbytes: float, seconds: float) -> float:
+    """Joules by what each instruction cost alone (chapter 18): products of 128 columns, bytes from L2 for tiles of 128
+    by 256, bytes from DRAM, watts of being awake."""
     moved = flops * (1 / 128 + 1 / 256) + nbytes
     work = Work(dram=nbytes / 1e12, into_sms=moved / 1e12, wide=flops / 1e12)
+    return joules_prices.listed().joules(work, mhz, seconds)
+
+
+def by_price(run: str) -> float:
+    """At the run's clock, over what was drawn."""
     mhz = read("engine-runs").query("run == @run").sm_clock_mhz.median()
-    return joules_prices.listed().joules(work, mhz, seconds) / calibrate.drawn(run)
+    return priced(mhz, *calibrate.spent(run)) / calibrate.drawn(run)
+
+
+def test_the_second_opinion_is_the_price_list_at_full_clock():
+    full = joules_prices.listed().mhz.into_sms
+    for amounts_of in ((1e15, 0, 0), (0, 1e15, 0), (0, 0, 1e3)):
+        assert PRICED["h200", "hopper"].joules(*amounts_of) == pytest.approx(priced(full, *amounts_of), rel=1e-3)
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if METHODS[RUNS[run][1]][1] == "hopper"])
+def test_the_second_opinion_gives_whole_runs_of_our_kernel_as_nearly_as_the_fitted_one(run):
+    """No GPU takes more than its limit; clocks are not known."""
+    joules = PRICED["h200", "hopper"].joules(*calibrate.spent(run))
+    most = gpu("h200").power_w * calibrate.seconds(run)[0]
+    assert abs(min(joules, most) / calibrate.drawn(run) - 1) < 0.05
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if METHODS[RUNS[run][1]][1] == "hopper"])
