@@ -8,7 +8,8 @@ data/public/README.md says where they are from. A part passes with a median erro
 25 %; whole runs of another simulator, when all requests a second are within 1 %, and what users felt within 10 %.
 
 Where every time is the median of three and all three are known, `again` says what the measurement would be off by from
-itself: 95 % of its own medians are that near to medians drawn anew. No function passes a bar that this misses.
+itself: 95 % of its medians are that near to medians of three drawn anew from the same three (a bootstrap). One that
+knew every true time would be off by as much, so nobody can be asked to pass a bar that this misses.
 """
 
 from __future__ import annotations
