@@ -62,6 +62,8 @@ SHAPES: dict[str, Shape] = {
         Shape("yi-6b", "Yi-6B", 32, 4096, 32, 4, 128, 11008, 64000, rope_base=5e6),
         Shape("llama-2-7b", "Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000),
         Shape("llama-3-8b", "Llama-3-8B", 32, 4096, 32, 8, 128, 14336, 128256, context=8192, rope_base=5e5),
+        Shape("llama-2-70b", "Llama-2-70B", 80, 8192, 64, 8, 128, 28672, 32000),
+        Shape("llama-3-70b", "Llama-3-70B", 80, 8192, 64, 8, 128, 28672, 128256, context=8192, rope_base=5e5),
         Shape("llama-13b", "LLaMA-13B", 40, 5120, 40, 40, 128, 13824, 32000),
         Shape("phi-3-medium", "Phi-3-Medium", 40, 5120, 40, 10, 128, 17920, 32064),
         Shape("gpt-3-175b", "GPT-3-175B", 96, 12288, 96, 96, 128, 49152, 50257, gated=False, tied=True),

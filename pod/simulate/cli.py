@@ -58,7 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_system(parser: argparse.ArgumentParser) -> None:
     default = Setup()
     system = parser.add_argument_group("system")
-    system.add_argument("--model", nargs="+", choices=SHAPES, default=["llama-3-8b"])
+    system.add_argument("--model", nargs="+", default=[default.model],
+                        help=f"{', '.join(SHAPES)}, or the config.json of a Llama-shaped one")  # fmt: skip
     system.add_argument("--gpu", nargs="+", choices=GPUS, default=["a100"])
     system.add_argument("--tp", type=int, default=1, help="GPUs that share every layer")
     system.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
@@ -83,7 +84,8 @@ def add_system(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--jitter", type=float, default=default.jitter,
                         help="of the host, over what was recorded of our engine's (default: 0)")  # fmt: skip
     system.add_argument("--machine", choices=MACHINES,
-                        help="whose all-reduce (default: a pair of A100s, else the DGX of the generation)")  # fmt: skip
+                        help="whose all-reduce: nccl where launches are in graphs, the others as PyTorch launches them "
+                             "(default: a pair of A100s, else the DGX of the generation, nccl on H200s)")  # fmt: skip
     system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper")
     system.add_argument("--measured", action="store_true", help="operators as recorded on one H200 (--gpu h200)")
     system.add_argument("--replicas", type=int, default=1, help="servers of --tp x --pp GPUs each, behind a router")

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pod.data import Missing
 from pod.files import ROOT
 from pod.hardware import GPU
 from pod.serving.schedulers import Batch
@@ -33,6 +34,7 @@ PREFILL_TILE = 128  # query rows of one CTA
 OPERATORS = ROOT / "data" / "recorded" / "h200" / "operators.csv"
 KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
 BEST = "fa3-best"  # FlashAttention-3 in two calls or in one, whichever is faster for the batch
+ONE_CALL = "operators-one"
 STEADY = ("head", "decode_hopper")  # more work is more time; elsewhere a library or a plan chooses anew
 
 
@@ -173,7 +175,7 @@ class Cost:
 
     def host(self, requests: int) -> float:
         """Time in which the GPU waits for Python."""
-        return host_time.seconds(self.host_kind, self.tp, requests)
+        return host_time.seconds(self.host_kind, self.tp, requests, self.shape.key)
 
     def stage(self, work: Work) -> float:
         """One stage of the pipeline, without host and output head."""
@@ -305,11 +307,18 @@ class MeasuredCost(Cost):
         return self._tables["head"](requests)
 
 
+def in_turn(kernels: str) -> str:
+    """Whose kernels compute the two parts one after the other."""
+    return "fa3" if kernels == BEST else kernels
+
+
 @cache
 def tables(path: Path, shape: Shape, kernels: str) -> dict[str, GridTable]:
     """What is interpolated: seconds of one layer, and the hidden share where one call for both was measured."""
-    once = (path.with_name("operators-one.csv"), "fa3-one") if kernels == BEST else (path, "hopper")
-    kernels = "fa3" if kernels == BEST else kernels
+    once = (path.with_name(f"{ONE_CALL}.csv"), "fa3-one") if kernels == BEST else (path, "hopper")
+    if not once[0].is_file():
+        raise Missing(f"kernels: got {kernels}, which wants {once[0].name}: `python -m pod measure {ONE_CALL}`")
+    kernels = in_turn(kernels)
     axes = {"linear": ("rows",), "head": ("rows",), f"prefill_{kernels}": ("chunk", "context"),
             f"decode_{kernels}": ("requests", "decode_context")}  # fmt: skip
     load = partial(GridTable.load, value="us", unit=1e-6, model=shape.key, split="grid")

@@ -58,7 +58,7 @@ class GridTable:
         order. Only rows that have the values `where` in their other columns count."""
         path = Path(path)
         points: dict[tuple[float, ...], float] = {}
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = (*axes, value)
             if missing := [name for name in (*columns, *where) if name not in (reader.fieldnames or [])]:

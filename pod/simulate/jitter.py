@@ -11,14 +11,15 @@ from pod.data import COMPUTED
 
 TABLE = COMPUTED / "host-jitter.csv"
 AT_ONCE, SEED = 4096, 1
+MOST = 1000
 
 
 class Jitter:
     """Draws of seconds, `scale` times as large as they were recorded."""
 
     def __init__(self, scale: float):
-        if not 0 <= scale < float("inf"):
-            raise ValueError(f"jitter: got {scale!r}, allowed are finite numbers >= 0")
+        if not 0 <= scale <= MOST:
+            raise ValueError(f"jitter: got {scale!r}, allowed are numbers from 0 to {MOST}")
         self.scale, self._random, self._drawn = scale, np.random.default_rng(SEED), []
         if scale:
             self._table = np.loadtxt(TABLE, delimiter=",", skiprows=1)

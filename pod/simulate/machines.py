@@ -1,15 +1,23 @@
-"""All-reduce by machine: no faster than its floor, else a line over the bytes, steeper for more GPUs.
+"""All-reduce by machine: how long a message takes on the wire, and no less than whoever starts it needs.
 
-    seconds = max(floor, growth[gpus] * (offset + bytes / bytes_per_s))
+    seconds = max(floor, min(latency + hop * gpus + bytes / short_bytes_per_s,
+                             growth[gpus] * (offset + bytes / bytes_per_s)))
 
-Floors and lines are fitted to Vidur's profiles of two GPUs (of four where PCIe joins two pairs): every other row, some
-of which are in data/public/all_reduce.csv. How the line grows from two GPUs to four and eight is NCCL 2.27.3's mean
-over 4 to 128 MiB in NVIDIA's aiconfigurator (ai-dynamo/aiconfigurator 095f58a, Apache-2.0), another measurement on
-other machines of the kind. Below 1 MiB Vidur's times scatter from 10 to 60 us at the same size, in two heaps; the floor
-is where most of them are.
+The first line is of short messages, which NCCL sends word by word without asking whether there is room; the second of
+all others. Machines named nccl are NCCL 2.27.3 and 2.29.2 in NVIDIA's aiconfigurator (ai-dynamo/aiconfigurator 095f58a,
+Apache-2.0), launched in a row: what a server has whose launches are in CUDA graphs, or ahead of its GPUs.
+
+The others are Vidur's profiles, of PyTorch that launches one all-reduce at a time, so their floor is mostly the host's:
+NCCL alone needs a fifth to a half of it; short messages are NCCL's. Floors and lines are fitted to two GPUs (to four
+where PCIe joins two pairs), every other row. How the line grows from two GPUs to four and eight is NCCL's of
+aiconfigurator, the mean over 8 to 256 MiB. Below 1 MiB Vidur's times scatter from 10 to 60 us, also when the same size
+is sent three times in a row; the floor is where most of them are.
+
+Fitted and held-out rows are in data/public/all_reduce.csv.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 from pod.hardware import GPU
 
@@ -22,23 +30,35 @@ class Machine:
     offset: float
     bytes_per_s: float
     growth: dict[int, float]  # by the number of GPUs that take part
+    latency: float = inf
+    hop: float = 0.0
+    short_bytes_per_s: float = inf
 
     def all_reduce(self, gpus: int, nbytes: float) -> float:
-        return max(self.floor, self.growth[gpus] * (self.offset + nbytes / self.bytes_per_s))
+        short = self.latency + self.hop * gpus + nbytes / self.short_bytes_per_s
+        return max(self.floor, min(short, self.growth[gpus] * (self.offset + nbytes / self.bytes_per_s)))
 
 
+# NCCL's short messages, whoever launches them
+A100 = {"latency": 7.9e-6, "hop": 1.80e-6, "short_bytes_per_s": 53.6e9}
+H100 = {"latency": 3.5e-6, "hop": 1.71e-6, "short_bytes_per_s": 133e9}
+H200 = {"latency": 3.1e-6, "hop": 1.84e-6, "short_bytes_per_s": 138.7e9}
 MACHINES = {
-    "pair": Machine("an A100 NVLink pair", ("a100",), 61.1e-6, 28.6e-6, 185.6e9, {2: 1.0}),
+    "pair": Machine("an A100 NVLink pair", ("a100",), 61.1e-6, 28.6e-6, 185.6e9, {2: 1.0}, **A100),
     "pcie": Machine("two A100 pairs over PCIe", ("a100",), 53.6e-6, 58.5e-6, 15.73e9, {4: 1.0}),
-    "dgx-a100": Machine("DGX A100", ("a100",), 53.9e-6, 42.5e-6, 168.4e9, {2: 1.0, 4: 1.32, 8: 1.55}),
-    "dgx-h100": Machine("DGX H100", ("h100",), 39.6e-6, 16.4e-6, 287.9e9, {2: 1.0, 4: 1.27, 8: 1.44}),
+    "dgx-a100": Machine("DGX A100", ("a100",), 53.9e-6, 42.5e-6, 168.4e9, {2: 1.0, 4: 1.32, 8: 1.55}, **A100),
+    "dgx-h100": Machine("DGX H100", ("h100",), 39.6e-6, 16.4e-6, 287.9e9, {2: 1.0, 4: 1.27, 8: 1.44}, **H100),
+    "nccl-a100": Machine("NCCL on DGX A100", ("a100",), 0.0, 30.4e-6, 171.5e9, {2: 1.0, 4: 1.29, 8: 1.41}, **A100),
+    "nccl-h100": Machine("NCCL on DGX H100", ("h100",), 0.0, 20.2e-6, 288.6e9, {2: 1.0, 4: 1.27, 8: 1.40}, **H100),
+    "nccl-h200": Machine("NCCL on DGX H200", ("h200",), 0.0, 19.3e-6, 295.1e9, {2: 1.0, 4: 1.30, 8: 1.43}, **H200),
 }
+HOPPER = {"h100": "dgx-h100", "h200": "nccl-h200"}
 
 
 def default(gpu: GPU, gpus: int) -> str:
-    """Where nobody says otherwise: NVLink between two A100s, else the DGX of the generation."""
-    if gpu.key in ("h100", "h200"):
-        return "dgx-h100"
+    """Where nobody says otherwise: NVLink between two A100s, else the DGX of the generation. Of H200s NCCL is known."""
+    if gpu.key in HOPPER:
+        return HOPPER[gpu.key]
     return "pair" if gpus == 2 else "dgx-a100"
 
 

@@ -16,15 +16,17 @@ from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
 from pod.serving.schedulers.decoder import Decoder
 from pod.serving.schedulers.published import PublishedPool, published
-from pod.serving.shapes import shape
 from pod.simulate import cluster
 from pod.simulate.cluster import ROUTERS
 from pod.simulate.cost import AnalyticalCost, Cost, Efficiency, MeasuredCost, Work
 from pod.simulate.energy import Meter, lacking
 from pod.simulate.host_time import HOSTS
 from pod.simulate.jitter import Jitter
+from pod.simulate.models import shape_of
 from pod.simulate.pipeline import PIPELINES, Microbatch, reformed
 from pod.simulate.summary import Summary
+
+MOST_REPLICAS = 256  # each has a list of its blocks
 
 
 class SimExecutor:
@@ -101,7 +103,7 @@ class Setup:
 
     def cost(self) -> Cost:
         kind = MeasuredCost if self.measured else AnalyticalCost
-        return kind(shape(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency,
+        return kind(shape_of(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency,
                     self.machine, self.kernels)  # fmt: skip
 
     def executor(self) -> SimExecutor:
@@ -114,7 +116,7 @@ class Setup:
 
     def check_cluster(self) -> None:
         for name, ok, allowed in (
-            ("replicas", self.replicas >= 1, "integers >= 1"),
+            ("replicas", 1 <= self.replicas <= MOST_REPLICAS, f"integers from 1 to {MOST_REPLICAS}"),
             ("router", self.router in ROUTERS, ", ".join(ROUTERS)),
             ("prompt_replicas", 0 <= self.prompt_replicas < self.replicas or not self.prompt_replicas,
              f"integers from 0 to below replicas = {self.replicas}"),
@@ -155,7 +157,7 @@ class Setup:
     def _pool(self, kind: type[Scheduler], share: int = 1) -> PagedPool:
         blocks = self.num_blocks() // share
         if blocks < 1:
-            raise ValueError(f"blocks: got {self.num_blocks()}, a pipeline of {self.pp} stages needs as many")
+            raise ValueError(f"blocks: got {self.num_blocks()}, allowed are integers >= {self.pp}, one for every stage")
         if kind.pool_type is ReservedPool:
             return ReservedPool(blocks, self.max_tokens, self.block_size)
         if self.prefix_cache:
@@ -169,8 +171,10 @@ class Setup:
         if self.blocks is not None:
             return self.blocks
         tokens = kv_tokens(self.model, self.gpu, self.tp, self.pp, self.memory_share)
-        if tokens < self.block_size:
+        if not tokens:
             raise ValueError(f"tp: got {self.tp}, the weights of {self.model} leave no room for keys and values")
+        if tokens < self.block_size:
+            raise ValueError(f"block_size: got {self.block_size}, allowed are integers from 1 to {tokens}")
         return tokens // self.block_size
 
 
@@ -179,7 +183,7 @@ def kv_tokens(model: str, gpu_key: str, tp: int = 1, pp: int = 1, memory_share: 
     """Tokens whose keys and values fit beside the weights: the usable memory of all GPUs less one copy of the model."""
     if not 0 < memory_share <= 1:
         raise ValueError(f"memory_share: got {memory_share!r}, allowed are shares above 0 up to 1")
-    s, gpus = shape(model), tp * pp
+    s, gpus = shape_of(model), tp * pp
     usable = memory_share * (memory_bytes or gpu(gpu_key).memory_bytes) * gpus
     return max(0, int((usable - s.parameters * s.dtype_bytes) / s.kv_bytes_per_token))
 

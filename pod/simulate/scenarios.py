@@ -12,7 +12,7 @@ from pod.serving.request import Request
 from pod.serving.schedulers import VLLM as VLLMScheduler
 from pod.serving.schedulers import Orca, Scheduler, Static
 from pod.simulate import calibrate
-from pod.simulate.cost import KERNELS
+from pod.simulate.cost import KERNELS, in_turn
 from pod.simulate.run import Run, Setup, SimExecutor, kv_tokens
 from pod.simulate.workload import Workload
 
@@ -178,7 +178,7 @@ def h200(model: str, **changes) -> Setup:
     base = Setup(model=model, gpu="h200", measured=True, host="none", max_batch=999, max_tokens=16384,
                  block_size=H200_BLOCK)  # fmt: skip
     setup = replace(base, **changes)
-    kernels = setup.kernels or KERNELS[setup.attention]
+    kernels = in_turn(setup.kernels or KERNELS[setup.attention])
     calibration = (calibrate.hybrid_slowdown(model, setup.attention, kernels), calibrate.prompt_slowdown())
     return replace(setup, calibration=calibration)
 

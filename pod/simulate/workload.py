@@ -13,7 +13,7 @@ the ratio P:D of prompt to output within each quarter of the prompts, or of the 
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
@@ -257,7 +257,7 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
     """
     path, rows = Path(path), []
     for number, row in _rows(path):
-        prompt_name, output_name, time_name, unit = _columns(path, row)
+        prompt_name, output_name, time_name, unit = _columns(path, number, row)
         prompt, output = (_count(path, number, name, row[name]) for name in (prompt_name, output_name))
         if limit is not None and prompt + output > limit:
             raise ValueError(f"{path}, row {number}: {prompt + output} tokens in all, the model allows {limit}")
@@ -312,23 +312,27 @@ def _beginning(path: str, row: int, fields: dict, blocks: int, before: list[tupl
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        if path.suffix == ".jsonl":
-            for number, line in enumerate(file, 1):
-                try:
-                    yield number, dict(json.loads(line))
-                except (TypeError, ValueError):
-                    raise ValueError(f"{path}, row {number}: not a JSON object") from None
-        else:
-            yield from enumerate(csv.DictReader(file), 2)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # Excel's files begin with a mark
+            yield from _objects(path, file) if path.suffix == ".jsonl" else enumerate(csv.DictReader(file), 2)
+    except (UnicodeDecodeError, csv.Error) as wrong:
+        raise ValueError(f"{path}: got no text, but {wrong}, allowed are CSV and JSON lines") from None
 
 
-def _columns(path: Path, row: dict) -> tuple[str, str, str, float]:
+def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield number, dict(json.loads(line))
+        except (TypeError, ValueError):
+            raise ValueError(f"{path}, row {number}: not a JSON object") from None
+
+
+def _columns(path: Path, number: int, row: dict) -> tuple[str, str, str, float]:
     for names in COLUMNS:
         if names[0] in row and names[1] in row:
             return names
     pairs = " or ".join(f"{a} and {b}" for a, b, *_ in COLUMNS)
-    raise ValueError(f"{path}: got the columns {', '.join(map(str, row))}, allowed are {pairs}")
+    raise ValueError(f"{path}, row {number}: got the columns {', '.join(map(str, row))}, allowed are {pairs}")
 
 
 def _count(path: Path, row: int, column: str, value) -> int:
@@ -336,7 +340,7 @@ def _count(path: Path, row: int, column: str, value) -> int:
         number = float(value)
     except (TypeError, ValueError):
         number = float("nan")
-    if not 1 <= number < float("inf") or number != int(number):
+    if not 1 <= number < float("inf") or number != int(number) or value is True:
         raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are integers >= 1")
     return int(number)
 

@@ -180,7 +180,8 @@ def test_capacity_on_the_command_line(capsys):
             "slo: got tbt_p99=0.001, which even one request at a time",
         ),
         ("capacity --qps 1", "unrecognized arguments: --qps 1"),
-        ("simulate --replicas 0", "replicas: got 0, allowed are integers >= 1"),
+        ("simulate --replicas 0", "replicas: got 0, allowed are integers from 1 to 256"),
+        ("simulate --replicas 100000", "replicas: got 100000, allowed are integers from 1 to 256"),
         ("simulate --replicas 2 --prompt-replicas 2", "prompt_replicas: got 2, allowed are integers from 0 to below"),
         ("simulate --prompt-replicas -1", "prompt_replicas: got -1"),
         (

@@ -5,13 +5,16 @@ import json
 import pytest
 
 from pod.__main__ import main
+from pod.data import read
+from pod.experiments.joules import joules_prices
 from pod.hardware import gpu
 from pod.serving.events import Iteration
 from pod.serving.shapes import shape
 from pod.simulate import calibrate
 from pod.simulate.calibrate import METHODS, RUNS
 from pod.simulate.cost import AnalyticalCost, MeasuredCost
-from pod.simulate.energy import FA3, IDLE_WATTS, RECORDED, Meter, amounts, lacking
+from pod.simulate.energy import FA3, IDLE_WATTS, PRICED, RECORDED, Meter, amounts, lacking
+from pod.simulate.joules import Work
 from pod.simulate.run import Run, Setup
 from pod.simulate.workload import Workload
 
@@ -35,6 +38,45 @@ def test_models_that_were_not_fitted_come_out(run):
     assert abs(off(run)) < 0.05
 
 
+def priced(mhz: float, flops: float, nbytes: float, seconds: float) -> float:
+    """Joules by what each instruction cost alone (chapter 18): products of 128 columns, bytes from L2 for tiles of 128
+    by 256, bytes from DRAM, watts of being awake."""
+    moved = flops * (1 / 128 + 1 / 256) + nbytes
+    work = Work(dram=nbytes / 1e12, into_sms=moved / 1e12, wide=flops / 1e12)
+    return joules_prices.listed().joules(work, mhz, seconds)
+
+
+def by_price(run: str) -> float:
+    """At the run's clock, over what was drawn."""
+    mhz = read("engine-runs").query("run == @run").sm_clock_mhz.median()
+    return priced(mhz, *calibrate.spent(run)) / calibrate.drawn(run)
+
+
+def test_the_second_opinion_is_the_price_list_at_full_clock():
+    full = joules_prices.listed().mhz.into_sms
+    for amounts_of in ((1e15, 0, 0), (0, 1e15, 0), (0, 0, 1e3)):
+        assert PRICED["h200", "hopper"].joules(*amounts_of) == pytest.approx(priced(full, *amounts_of), rel=1e-3)
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if METHODS[RUNS[run][1]][1] == "hopper"])
+def test_the_second_opinion_gives_whole_runs_of_our_kernel_as_nearly_as_the_fitted_one(run):
+    """No GPU takes more than its limit; clocks are not known."""
+    joules = PRICED["h200", "hopper"].joules(*calibrate.spent(run))
+    most = gpu("h200").power_w * calibrate.seconds(run)[0]
+    assert abs(min(joules, most) / calibrate.drawn(run) - 1) < 0.05
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if METHODS[RUNS[run][1]][1] == "hopper"])
+def test_prices_of_instructions_alone_give_the_runs_of_our_kernel(run):
+    """Nothing of the engine is in them, so two roads lead to the same joules."""
+    assert 0.95 < by_price(run) < 1
+
+
+def test_they_do_not_give_those_of_flashattention_3_which_is_why_a_run_has_constants_of_its_own():
+    shares = [by_price(run) for run in RUNS if METHODS[RUNS[run][1]][1] == "fa3"]
+    assert min(shares) < 0.8 and max(shares) < 0.95
+
+
 def test_a_run_at_the_limit_takes_its_watts():
     """What a joule a byte too many would be: the runs at 690 W tell it."""
     assert {run for run in RUNS if 680 < calibrate.drawn(run) / calibrate.seconds(run)[0] < 700}
@@ -43,8 +85,6 @@ def test_a_run_at_the_limit_takes_its_watts():
 
 
 def test_idle_watts_are_the_recorded_ones():
-    from pod.data import read
-
     assert IDLE_WATTS["h200"] == read("lean-energy").idle_watts.median()
 
 

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pod.batch import HybridBatch
+from pod.data import Missing
 from pod.experiments.engine import operators_one
 from pod.experiments.pod import pod_11
 from pod.hardware import A100, GPUS, H100, H200
@@ -16,6 +18,7 @@ from pod.lab import paper
 from pod.serving.shapes import SHAPES, shape
 from pod.simulate.attention_time import KERNELS
 from pod.simulate.cost import BEST, OPERATORS, AnalyticalCost, Efficiency, MeasuredCost, Work
+from pod.simulate.energy import Meter, lacking
 from pod.simulate.interpolate import GridTable
 from pod.simulate.machines import MACHINES
 from pod.simulate.run import Setup, kv_tokens
@@ -32,7 +35,8 @@ def cost(model="llama-3-8b", gpu=A100, tp=2, **rest):
 def test_parameters_and_cache_bytes():
     billions = {k: s.parameters / 1e9 for k, s in SHAPES.items()}
     assert billions == pytest.approx({"yi-6b": 6.06, "llama-2-7b": 6.74, "llama-3-8b": 8.03, "llama-13b": 13.0,
-                                      "phi-3-medium": 14.0, "gpt-3-175b": 174.6}, rel=5e-3)  # fmt: skip
+                                      "llama-2-70b": 69.0, "llama-3-70b": 70.5, "phi-3-medium": 14.0,
+                                      "gpt-3-175b": 174.6}, rel=5e-3)  # fmt: skip
     assert LLAMA3.kv_bytes_per_token == 2 * 32 * 8 * 128 * 2
     assert shape("gpt-3-175b").kv_bytes_per_token == 96 * 2 * 12288 * 2
 
@@ -114,7 +118,8 @@ def test_all_reduce_is_that_of_a_machine():
     assert reduce(4, machine="pcie") > 5 * reduce(4) > 5 * reduce(4, gpu=H100)
     assert reduce(2) < reduce(4) < reduce(8) < 2 * reduce(2, machine="dgx-a100")
     assert reduce(2, rows=1) == MACHINES["pair"].floor
-    assert cost(gpu=H200, tp=2).label == "analytical H200 SXM, all-reduce of DGX H100", "nobody measured that"
+    assert cost(gpu=H200, tp=2, machine="dgx-h100").label == "analytical H200 SXM, all-reduce of DGX H100", "a guess"
+    assert cost(gpu=H200, tp=2).label == "analytical H200 SXM" and cost(gpu=H200, tp=2).machine is MACHINES["nccl-h200"]
     assert cost(gpu=H100, tp=2).label == "analytical H100 SXM"
 
 
@@ -284,6 +289,30 @@ def test_the_baseline_may_be_the_faster_of_two_calls_and_one(tmp_path):
     alone = Work((), 64, 64 * 4000)
     assert best.attention(alone) == two.attention(alone)
     assert MeasuredCost(LLAMA3, H200, attention="oracle", kernels=BEST, path=path).hidden(work) == 1
+    assert lacking(best) is None and Meter(best).idle(1) > 0, "the power is that of two calls"
+
+
+def test_a_baseline_that_was_not_recorded_says_how_to_make_it(tmp_path):
+    path = tmp_path / "h200" / "operators.csv"
+    path.parent.mkdir()
+    path.write_bytes(OPERATORS.read_bytes())
+    with pytest.raises(Missing, match="got fa3-best, which wants operators-one.csv: `python -m pod meas"):
+        MeasuredCost(LLAMA3, H200, kernels=BEST, path=path)
+
+
+def test_the_page_of_the_better_baseline_draws_what_a_recording_says(tmp_path, monkeypatch):
+    """One call takes nine tenths of two, and ours eight tenths of two, whatever the batch."""
+    from pod.experiments.engine import engine_best
+
+    two = MeasuredCost(LLAMA3, H200)
+    share = {"serial fa3": 1.0, f"serial {BEST}": 0.9, "pod hopper": 0.8}
+    scaled = lambda kind: SimpleNamespace(attention=lambda work: share[kind] * two.attention(work))  # noqa: E731
+    monkeypatch.setattr(engine_best, "MeasuredCost",
+                        lambda shape, gpu, attention, host, kernels: scaled(f"{attention} {kernels}"))  # fmt: skip
+    df = engine_best.table()
+    assert df[engine_best.TWO].to_list() == pytest.approx([1.25] * 18) and (df.one_wins == 100).all()
+    assert engine_best.over() == pytest.approx(1.125)
+    assert len(engine_best.draw(df).axes) == 3
 
 
 def test_no_decode_is_faster_than_dram():

@@ -175,16 +175,42 @@ def test_published_traces_load_as_they_are(name, tmp_path):
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n", "row 2, column TIMESTAMP: got 'monday'"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nnan,5,7\n", "row 2, column TIMESTAMP: got 'nan'"),
         ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\ninf,5,7\n", "row 3, column arrival_ms: got 'inf'"),
+        ("arrival_ms,prefill_tokens,decode_tokens\n0,5\n", "row 2, column decode_tokens: got None"),
+        ("num_prefill_tokens,num_decode_tokens\n5,\udce1\udcff\n", "trace.csv: got no text, but 'utf-8' codec"),
+        ("", "got no request"),
     ],
 )
 def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, capsys):
     path = tmp_path / "trace.csv"
-    path.write_text(text)
-    with pytest.raises(ValueError, match="trace.csv.*" + words):
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(ValueError, match=words):
         read_trace(path)
     assert main(["simulate", "--workload", str(path), "--requests", "3"]) == 2
     captured = capsys.readouterr()
     assert words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "t.jsonl, row 2: not a JSON object"),
+        ("[1, 2]", "t.jsonl, row 2: not a JSON object"),
+        ('{"timestamp": 1, "output_length": 2}', "t.jsonl, row 2: got the columns timestamp, output_length, allowed"),
+        ('{"timestamp": 1, "input_length": true, "output_length": 2}', "row 2, column input_length: got True"),
+    ],
+)
+def test_a_bad_line_of_json_is_refused_by_file_and_row(line, words, tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 2}\n' + line + "\n")
+    with pytest.raises(ValueError) as error:
+        read_trace(path)
+    assert words in str(error.value)
+
+
+def test_the_mark_of_excel_hides_no_column(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\n2000,5,7\n", encoding="utf-8-sig")
+    assert Workload(str(path)).arrivals == "trace" and read_trace(path)[:, 2].tolist() == [0, 2]
 
 
 def test_contexts_over_the_limit_are_refused_unless_they_shall_be_clipped(tmp_path, capsys):
@@ -454,7 +480,7 @@ def test_several_values_run_every_combination(capsys):
     [
         (["--qps", "0"], "qps: got 0.0"),
         (["--chunk", "0"], "chunk: got 0"),
-        (["--blocks", "0"], "blocks: got 0"),
+        (["--blocks", "0"], "blocks: got 0, allowed are integers >= 1"),
         (["--blocks", "3", "--scheduler", "orca"], "num_blocks: got 3, one request of 32768 tokens needs 2048"),
         (["--tp", "3"], "tp: got 3"),
         (["--log", "x", "--chunk", "512", "1024"], "--log: got 2 runs"),
@@ -468,7 +494,8 @@ def test_several_values_run_every_combination(capsys):
         (["--qps", "1e-320"], "qps: got 1e-320, allowed are numbers from 1e-9"),
         (["--arrivals", "trace"], "arrivals: got trace, but arxiv has none, allowed are poisson"),
         (["--cv", "0"], "cv: got 0.0, allowed are numbers above 0 up to 100"),
-        (["--jitter", "-1"], "jitter: got -1.0, allowed are finite numbers >= 0"),
+        (["--jitter", "-1"], "jitter: got -1.0, allowed are numbers from 0 to 1000"),
+        (["--block-size", "99999999"], "block_size: got 99999999, allowed are integers from 1 to "),
         (["--machine", "pair", "--tp", "4"], "tp: got 4, allowed on an A100 NVLink pair are 2"),
         (["--kernels", "fa9"], "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
         (["--prefix-cache"], "prefix_cache: got arxiv, which does not say whose prompts begin alike"),

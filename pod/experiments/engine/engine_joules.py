@@ -3,11 +3,13 @@
 import pandas as pd
 
 from pod.data import read
-from pod.experiments.engine.engine_disaggregated import APART, NAMES, ONCE, SECONDS, TURN, setup
+from pod.experiments.engine.engine_disaggregated import APART, GPUS, NAMES, ONCE, SECONDS, TURN, setup
 from pod.experiments.engine.engine_disaggregated import table as promised
 from pod.lab.figure import Figure
 from pod.lab.show import style
-from pod.simulate.run import Run
+from pod.simulate.energy import PRICED, RECORDED, Meter
+from pod.simulate.run import Both, simulate
+from pod.simulate.summary import Summary
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
@@ -15,12 +17,13 @@ FIGURE = Figure(
     title="Requests a kilojoule that eight H200s answer, by the gap between words that is promised",
     chapter="15",
     method="the runs of engine-disaggregated that serve the most at each promise; energy by FLOPs, bytes and seconds, "
-    "fitted to recorded runs of the engine",
+    "fitted to recorded runs of the engine (a second opinion in the table: by prices of instructions)",
     data=("engine-joules", "engine-disaggregated"),
     fitted=True,
 )
 COMPUTED = "engine-joules"
 KEYS, READS = ("workload", "way", "knob", "qps"), ("operators", "engine-runs", "engine-disaggregated")
+PRICE = "joules_per_request_by_prices"
 PROMISES = (10, 14, 18, 22, 30, 50, 100)  # P99 TBT, ms, of those in engine-disaggregated
 
 
@@ -32,9 +35,12 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict[str, float]:
-    qps = case["qps"]
-    row = Run(setup(case["way"], case["knob"]), Workload(case["workload"], SECONDS * qps, qps)).full()
-    return {k: row[k] for k in ("joules_per_request", "joules_per_token", "joules_per_iteration", "watts_per_gpu")}
+    qps, on = case["qps"], setup(case["way"], case["knob"])
+    fitted, priced = (Summary(meter=Meter(on.cost(), GPUS, each)) for each in (RECORDED, PRICED))
+    simulate(on, Workload(case["workload"], SECONDS * qps, qps).stream(), into=Both(fitted, priced))
+    row = {k: fitted.full()[k] for k in ("joules_per_request", "joules_per_token", "joules_per_iteration",
+                                         "watts_per_gpu")}  # fmt: skip
+    return row | {PRICE: priced.full()["joules_per_request"]}
 
 
 # ---------------------------------------------------------------- what it shows
@@ -45,7 +51,7 @@ def table():
     best = promised()
     best = best[best.tbt_p99_ms.isin(PROMISES)].merge(read("engine-joules"), on=list(KEYS), how="left")
     shown = ["workload", "way", "tbt_p99_ms", "qps", "joules_per_token", "watts_per_gpu"]
-    return best[shown].assign(requests_per_kilojoule=1e3 / best.joules_per_request)
+    return best[shown].assign(requests_per_kilojoule=1e3 / best.joules_per_request, by_prices=1e3 / best[PRICE])
 
 
 def draw(df):
@@ -72,7 +78,9 @@ def ahead(workload: str, over: str, promise: int) -> float:
 
 
 def saved() -> pd.DataFrame:
-    """The same for all workloads and promises, over prompts apart."""
-    wide = table().pivot(index="tbt_p99_ms", columns=["workload", "way"], values="requests_per_kilojoule")
-    return pd.DataFrame({name: 100 * (wide[workload, ONCE] / wide[workload, APART] - 1)
-                         for workload, name in NAMES.items()})  # fmt: skip
+    """The same for all workloads and promises, over prompts apart; and by prices of instructions, which know GPUs that
+    only decode."""
+    opinions = {"fitted": "requests_per_kilojoule", "by prices": "by_prices"}
+    wide = table().pivot(index="tbt_p99_ms", columns=["workload", "way"], values=list(opinions.values()))
+    return pd.DataFrame({(name, words): 100 * (wide[column, workload, ONCE] / wide[column, workload, APART] - 1)
+                         for workload, name in NAMES.items() for words, column in opinions.items()})  # fmt: skip

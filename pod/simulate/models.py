@@ -1,0 +1,56 @@
+"""The shape of a model, by its key or by the config.json that Hugging Face keeps beside its weights."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+from pod.serving.shapes import SHAPES, Shape
+
+FIELDS = {"layers": "num_hidden_layers", "hidden": "hidden_size", "q_heads": "num_attention_heads",
+          "ffn": "intermediate_size", "vocab": "vocab_size"}  # fmt: skip
+# What would be costed wrongly: experts, compressed keys and values, layers that see a part of the tokens
+UNLIKE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "attention_chunk_size")
+
+
+def shape_of(key: str) -> Shape:
+    if key in SHAPES:
+        return SHAPES[key]
+    if Path(key).is_file():
+        return of_config(key)
+    raise ValueError(f"model: got {key!r}, allowed are {', '.join(SHAPES)}, or the config.json of a Llama-shaped one")
+
+
+@cache
+def of_config(path: str) -> Shape:
+    """Dense, with full attention in all layers and gated feed-forward layers; of two bytes a weight."""
+    try:
+        config = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as wrong:
+        raise ValueError(f"{path}: got no JSON, but {wrong}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: got no JSON object, allowed is the config.json of a model")
+    _refuse_others(path, config)
+    sizes = {name: _count(path, config, field) for name, field in FIELDS.items()}
+    kv_heads = _count(path, config, "num_key_value_heads", sizes["q_heads"])
+    head_dim = _count(path, config, "head_dim", sizes["hidden"] // sizes["q_heads"])
+    if sizes["q_heads"] % kv_heads:
+        raise ValueError(f"{path}, num_key_value_heads: got {kv_heads}, allowed are divisors of {sizes['q_heads']}")
+    return Shape(path, Path(path).resolve().parent.name, kv_heads=kv_heads, head_dim=head_dim,
+                 tied=bool(config.get("tie_word_embeddings")), **sizes)  # fmt: skip
+
+
+def _refuse_others(path: str, config: dict) -> None:
+    unlike = [field for field in UNLIKE if config.get(field)]
+    unlike += ["layer_types"] if set(config.get("layer_types") or ()) - {"full_attention"} else []
+    unlike += ["sliding_window"] if config.get("sliding_window") and config.get("use_sliding_window", True) else []
+    if unlike:
+        raise ValueError(f"{path}: got {unlike[0]}, allowed are dense models with full attention in all layers")
+
+
+def _count(path: str, config: dict, field: str, default: int | None = None) -> int:
+    value = default if config.get(field) is None else config[field]
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{path}, {field}: got {value!r}, allowed are integers >= 1")
+    return value

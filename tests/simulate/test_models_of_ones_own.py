@@ -1,0 +1,62 @@
+"""A model that nobody listed: its shape from the config.json beside its weights, or one line that says why not."""
+
+import json
+
+import pytest
+
+from pod.__main__ import main
+from pod.serving.shapes import SHAPES
+from pod.simulate.models import shape_of
+from pod.simulate.run import Setup
+
+LLAMA = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+         "intermediate_size": 14336, "vocab_size": 128256}  # fmt: skip
+QWEN = {**LLAMA, "sliding_window": 131072, "use_sliding_window": False, "layer_types": ["full_attention"] * 32}
+
+
+def written(tmp_path, config) -> str:
+    path = tmp_path / "Meta-Llama" / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("config", [LLAMA, QWEN, {**LLAMA, "head_dim": 128}])
+def test_a_config_is_costed_as_the_listed_model(config, tmp_path):
+    ours, listed = (Setup(model=key) for key in (written(tmp_path, config), "llama-3-8b"))
+    assert ours.cost().shape.name == "Meta-Llama" and ours.num_blocks() == listed.num_blocks()
+    assert ours.cost().linear(512) == listed.cost().linear(512)
+    assert ours.cost().decode(64, 64 * 4096) == listed.cost().decode(64, 64 * 4096)
+
+
+def test_what_a_config_leaves_out_follows_from_the_rest(tmp_path):
+    config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    shape = shape_of(written(tmp_path, {**config, "tie_word_embeddings": True}))
+    assert (shape.kv_heads, shape.head_dim, shape.tied) == (32, 128, True)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("no", "config.json: got no JSON, but Expecting value"),
+        ("[1]", "config.json: got no JSON object, allowed is the config.json of a model"),
+        ({}, "config.json, num_hidden_layers: got None, allowed are integers >= 1"),
+        ({**LLAMA, "hidden_size": "4096"}, "config.json, hidden_size: got '4096', allowed are integers >= 1"),
+        ({**LLAMA, "vocab_size": 0}, "config.json, vocab_size: got 0, allowed are integers >= 1"),
+        ({**LLAMA, "num_hidden_layers": True}, "config.json, num_hidden_layers: got True, allowed are integers >= 1"),
+        ({**LLAMA, "num_key_value_heads": 5}, "config.json, num_key_value_heads: got 5, allowed are divisors of 32"),
+        ({**LLAMA, "num_local_experts": 8}, "config.json: got num_local_experts, allowed are dense models"),
+        ({**LLAMA, "sliding_window": 4096}, "config.json: got sliding_window, allowed are dense models"),
+        ({**LLAMA, "layer_types": ["sliding_attention"]}, "config.json: got layer_types, allowed are dense models"),
+    ],
+)
+def test_what_would_be_costed_wrongly_is_one_line(config, words, tmp_path, capsys):
+    assert main(["simulate", "--model", written(tmp_path, config), "--requests", "3"]) == 2
+    said = capsys.readouterr()
+    assert words in said.err and said.err.count("\n") == 1 and said.out == ""
+
+
+def test_an_unknown_model_is_named_with_all_that_are_known(capsys):
+    assert main(["simulate", "--model", "gpt-9", "--requests", "3"]) == 2
+    said = capsys.readouterr().err
+    assert f"model: got 'gpt-9', allowed are {', '.join(SHAPES)}, or the config.json of a Llama-shaped one" in said
