@@ -157,8 +157,8 @@ def draw(df):
     panels = style.axes(10, 2.9, columns=2, sharey=True)
     for ax, (arch, rows) in zip(panels, mine.groupby("arch", sort=False), strict=True):
         y = np.arange(len(rows))
-        for name, column, offset, colour in (("registers", "registers_percent", -0.2, style.WORKERS[3]),
-                                             ("shared memory", "smem_percent", 0.2, style.WORKERS[5])):  # fmt: skip
+        for name, column, offset, colour in (("registers", "registers_percent", -0.2, style.WORKERS[1]),
+                                             ("shared memory", "smem_percent", 0.2, style.WORKERS[6])):  # fmt: skip
             ax.barh(y + offset, rows[column], height=0.36, color=colour, label=name)
         ax.axvline(100, color=style.INK, linewidth=1, linestyle="--")
         ax.set_yticks(y, rows.binding)

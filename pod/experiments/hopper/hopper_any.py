@@ -58,7 +58,7 @@ def measure(case: dict) -> dict:
 # ---------------------------------------------------------------- what it shows
 
 TWO, ONE = ([way for way in ragged.FA3 if way.startswith("fa3_one") == one] for one in (False, True))
-COLOURS = dict(zip(KINDS, (style.WORKERS[1], *style.WORKERS[3:6], style.WORKERS[2], style.WORKERS[0]), strict=True))
+COLOURS = dict(zip(KINDS, (style.DECODE, *style.WORKERS[1:6]), strict=True))
 
 
 def table():

@@ -115,7 +115,7 @@ def summary(df):
 def draw(df):
     df = df.sort_values("gain", kind="stable").reset_index(drop=True)
     ax = style.axes(9.5, 6.2)
-    tones = (*style.WORKERS[3:6], *style.WORKERS[:2], style.WORKERS[6])
+    tones = style.WORKERS[1:7]
     for (column, name), marker, tone in zip(NAMES.items(), "os^DvP", tones, strict=True):
         ax.plot(df[column] / df.ours, df.index, marker, color=tone, markersize=5, markerfacecolor="white", label=name)
     ax.axvline(1, color=style.colour("hybrid"), linewidth=2.5, label="this kernel")

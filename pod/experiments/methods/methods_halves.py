@@ -86,7 +86,7 @@ def table():
 def draw(df):
     left, right = style.axes(10, 3.3, columns=2)
     prefill = df[(df.side == "prefill") & (df.kv_heads == 8)].pivot(index="tokens", columns="way", values="tflops")
-    colours = {"fa2": style.FRAME, "ours": style.PREFILL, "ours_4": style.WORKERS[5]}
+    colours = {"fa2": style.FRAME, "ours": style.PREFILL, "ours_4": style.WORKERS[6]}
     for i, (way, colour) in enumerate(colours.items()):
         x = np.arange(len(prefill)) + 0.28 * (i - 1)
         left.bar(x, prefill[way], 0.26, color=colour, label=NAMES[way])

@@ -18,6 +18,7 @@ from pod.experiments.methods.shared import METHODS, PEERS, TONES, recorded, with
 from pod.experiments.pod import pod_11
 from pod.lab.figure import Figure, short
 from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="methods-wins",
@@ -93,7 +94,8 @@ def _cells(ax, df) -> None:
     ax.imshow([[to_rgb(TONES[way]) for way in row] for row in winners.to_numpy()], origin="lower", aspect="auto")
     for y, row in enumerate(speedups.to_numpy()):
         for x, value in enumerate(row):
-            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color="white", fontweight="bold")
+            ink = style.letters_on(TONES[winners.iloc[y, x]])
+            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=ink, fontweight="bold")
     ax.set_xticks(range(len(winners.columns)), [short(n) for n in winners.columns])
     ax.set_yticks(range(len(winners.index)), winners.index)
     ax.tick_params(length=0)

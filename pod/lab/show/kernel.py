@@ -204,7 +204,7 @@ def fragments(lane: int = 9) -> Figure:
     for ax, (title, columns, exchanged) in zip(panels, OPERANDS, strict=True):
         _fragment(ax, lane, columns, exchanged)
         ax.set_title(title, fontsize=10)
-    frame = Rectangle((0, lane // 4), 8, 1, fill=False, edgecolor=style.WORKERS[4], linewidth=2.2, zorder=3)
+    frame = Rectangle((0, lane // 4), 8, 1, fill=False, edgecolor=style.WORKERS[2], linewidth=2.2, zorder=3)
     panels[0].add_patch(frame)
     return panels[0].figure
 
