@@ -154,7 +154,7 @@ def table():
 def draw(df):
     """Both resources of an SM, side by side, for two CTAs of each kernel on an SM."""
     mine = df[df.ctas_per_sm == 2]
-    panels = style.axes(10, 2.9, columns=2, sharey=True)
+    panels = style.axes(9.5, 2.9, columns=2, sharey=True)
     for ax, (arch, rows) in zip(panels, mine.groupby("arch", sort=False), strict=True):
         y = np.arange(len(rows))
         for name, column, offset, colour in (("registers", "registers_percent", -0.2, style.WORKERS[1]),

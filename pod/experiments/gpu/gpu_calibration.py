@@ -199,7 +199,7 @@ def _littles_law(ahead: int, ctas: int, nbytes: int) -> float:
 
 
 def draw(df):
-    axes = style.axes(11, 3.6, columns=3)
+    axes = style.axes(9.5, 3.6, columns=3)
     reads = df[df.probe == "read"].assign(under_way=lambda d: d.ctas * d["shape"] * 4 / 132)
     reads = reads.sort_values("under_way", kind="stable")
     _panel(axes[0], reads, "under_way", "bytes", 1e6, style.WORKERS[4], "bare reads")

@@ -124,7 +124,7 @@ def model_error() -> float:
 
 
 def draw(df):
-    axes = style.axes(9.8, 3.7, columns=3, sharey=True)
+    axes = style.axes(9.5, 3.7, columns=3, sharey=True)
     for ax, (panel, (words, _)) in zip(axes, PANELS.items(), strict=True):
         part = df[df.panel == panel]
         for (over, label), colour in zip(LINES.items(), (style.DECODE, style.INK, style.WORKERS[0]), strict=True):

@@ -146,7 +146,7 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(9.8, 3.5, columns=3, sharey=True)
+    axes = style.axes(9.5, 3.5, columns=3, sharey=True)
     for ax, (panel, (x, words)) in zip(axes, PANELS.items(), strict=True):
         part = df[df.panel == panel].sort_values(x, kind="stable")
         for name, colour in zip(df.columns[-3:], (style.DECODE, style.WORKERS[0], style.INK), strict=True):

@@ -25,7 +25,7 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(9.8, 3.4, columns=3)
+    axes = style.axes(9.5, 3.4, columns=3)
     for ax, column in zip(axes, COLUMNS, strict=True):
         for (batch, part), colour in zip(df.groupby("batch"), style.WORKERS[:3], strict=False):
             ax.plot(part.percent, part[column], "o-", color=colour, markersize=4, label=f"batch {batch}")

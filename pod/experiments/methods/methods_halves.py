@@ -84,7 +84,7 @@ def table():
 
 
 def draw(df):
-    left, right = style.axes(10, 3.3, columns=2)
+    left, right = style.axes(9.5, 3.3, columns=2)
     prefill = df[(df.side == "prefill") & (df.kv_heads == 8)].pivot(index="tokens", columns="way", values="tflops")
     colours = {"fa2": style.FRAME, "ours": style.PREFILL, "ours_4": style.WORKERS[6]}
     for i, (way, colour) in enumerate(colours.items()):

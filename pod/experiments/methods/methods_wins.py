@@ -73,7 +73,7 @@ def table():
 
 def draw(df):
     contexts = sorted(df.context.unique())
-    figure, axes = plt.subplots(2, len(contexts), figsize=(10, 5.4), dpi=100, layout="constrained", sharex=True,
+    figure, axes = plt.subplots(2, len(contexts), figsize=(9.5, 5.4), dpi=100, layout="constrained", sharex=True,
                                 sharey=True)  # fmt: skip
     for row, field in zip(axes, FIELDS, strict=True):
         for ax, context in zip(row, contexts, strict=True):
