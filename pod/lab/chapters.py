@@ -41,7 +41,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
     ),
     "One kernel for both": (
         Chapter("05_waves", 35, 20, "Why does one more request slow decode by a quarter?"),
-        Chapter("06_concurrent_execution", 40, 25, "Who can run two operations at once?"),
+        Chapter("06_concurrent_execution", 40, 25, "Which of CUDA's ways runs two operations at once?"),
         Chapter("07_sm_aware_scheduling", 50, 20, "How does a CTA find out where it is and choose?"),
         Chapter("08_pod_kernel", 105, 20, "What is in the kernel?"),
     ),
