@@ -55,6 +55,7 @@ def draw(df):
         ax.text(row.largest_error, y, f" {row.largest_error:.2f}", va="center", fontsize=9)
     ax.axvline(MARGIN, color=style.INK, linestyle="--")
     ax.invert_yaxis()
+    ax.set_title(f"{df.checked.sum():,} random batches, {df.wrong.sum()} wrong", fontsize=10, loc="left")
     ax.set(xlabel="largest error / that of torch's attention (dashed: the most that is allowed)", xlim=(0, 1.6))
     return ax.figure
 
