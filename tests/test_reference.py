@@ -285,7 +285,7 @@ def test_padding_is_zero_and_sequences_without_tokens_are_nobody():
 
 
 def test_the_lines_of_leanattentions_proof_as_printed_and_as_they_should_be():
-    """Chapter 01 names the indices that slipped in §IV-A; line 1 alone is right as it is printed."""
+    """Chapter 11 names the indices that slipped in §IV-A; line 1 alone is right as it is printed."""
     scores, values = np.array([1.0, 3, 2, 0, 5, 2, 4, 1]), np.repeat(np.eye(2), 4, axis=0)
     x, y, z = (State.of(scores[None, a:b], values[a:b]) for a, b in ((0, 2), (6, 8), (2, 6)))
     xy, xyz = x.merge(y), x.merge(y).merge(z)

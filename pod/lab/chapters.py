@@ -38,10 +38,10 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("04_first_kernels", 40, 55, "What does one thread do, and who waits for whom?"),
     ),
     "One kernel for both": (
-        Chapter("05_waves", 35, 20, "Why does one more request slow decode by a quarter?"),
-        Chapter("06_concurrent_execution", 40, 25, "Who can run two operations at once?"),
+        Chapter("05_waves", 30, 20, "Why does one more request slow decode by a quarter?"),
+        Chapter("06_concurrent_execution", 35, 25, "Which of CUDA's ways runs two operations at once?"),
         Chapter("07_sm_aware_scheduling", 50, 20, "How does a CTA find out where it is and choose?"),
-        Chapter("08_pod_kernel", 105, 20, "What is in the kernel?"),
+        Chapter("08_pod_kernel", 100, 20, "What is in the kernel?"),
     ),
     "Does it work?": (
         Chapter("09_attention_results", 50, 20, "Does it work?"),

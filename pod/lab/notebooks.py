@@ -13,6 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from pod.files import ROOT
+from pod.lab import alt
 
 FOLDER = ROOT / "notebooks"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -20,10 +21,12 @@ MAX_BYTES = 800_000
 MAX_DPI = 150
 COLOURS = 256
 MAX_LINES = 18  # "about 15", with room for an import
+MIN_ALT = 20  # letters that say what a picture shows
 MAX_IGNORED = 3  # cells whose output depends on the machine
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKER = re.compile(r"^\s*# NBVAL_(IGNORE_OUTPUT|SKIP)\s*$", re.MULTILINE)
-CELL_METADATA = ("tags",)  # all else is the memory of an editor
+CELL_METADATA = ("alt", "tags")  # all else is the memory of an editor
+PICTURE = "image/png"
 
 
 def find(names: list[str]) -> list[Path]:
@@ -62,6 +65,7 @@ def canonical(notebook, before=None):
             cell.outputs = _merged(cell.outputs)
             if before:
                 _keep_pictures(cell, old.get(cell.id))
+            _describe(cell)
     return notebook
 
 
@@ -88,11 +92,18 @@ def _merged(outputs: list) -> list:
 def _keep_pictures(cell, before) -> None:
     """A picture is the old one if that shows the same, else it is saved small."""
     for output, old in zip_longest(cell.outputs, before.outputs if before else (), fillvalue={}):
-        new_png, old_png = output.get("data", {}).get("image/png"), old.get("data", {}).get("image/png")
+        new_png, old_png = output.get("data", {}).get(PICTURE), old.get("data", {}).get(PICTURE)
         if new_png:
             new_png = _small(new_png)
             same = old_png and _pixels(new_png) == _pixels(old_png)
-            output.data["image/png"] = old_png if same else new_png
+            output.data[PICTURE] = old_png if same else new_png
+
+
+def _describe(cell) -> None:
+    pictures = [output for output in cell.outputs if PICTURE in output.get("data", {})]
+    if pictures and (words := alt.words(cell)):
+        for picture in pictures:
+            picture.metadata = {PICTURE: {"alt": words}}
 
 
 def _small(png: str) -> str:
@@ -240,10 +251,16 @@ def shows_no_noise(notebook, path: Path) -> Iterator[str]:
 
 def pictures_are_small(notebook, path: Path) -> Iterator[str]:
     for place, output in _outputs(notebook):
-        if png := output.get("data", {}).get("image/png"):
+        if png := output.get("data", {}).get(PICTURE):
             dpi = max(_open(png).info.get("dpi", (0, 0)))
             if round(dpi) > MAX_DPI:
                 yield f"{place}: picture at {dpi:.0f} dpi, allowed are {MAX_DPI}"
+
+
+def pictures_are_described(notebook, path: Path) -> Iterator[str]:
+    for place, output in _outputs(notebook):
+        if PICTURE in output.get("data", {}) and len(output.metadata.get(PICTURE, {}).get("alt", "")) < MIN_ALT:
+            yield f"{place}: a picture without alt text (the cell's metadata says it, or the page that it draws)"
 
 
 def cells_are_short(notebook, path: Path) -> Iterator[str]:
@@ -267,7 +284,7 @@ def _ignored(cell) -> bool:
 
 RULES: tuple[Callable, ...] = (
     small, in_canonical_form, executed, opens, shows_badge, closes, links_hold, shows_no_noise, pictures_are_small,
-    cells_are_short, compares_outputs,
+    pictures_are_described, cells_are_short, compares_outputs,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from pod.experiments.methods.shared import TONES
 from pod.lab.show import style
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
@@ -59,6 +60,8 @@ BESIDE = (
     ("prefill", "decode", "linear", "wait"),
     ("prefill", "decode", "hybrid", "load"),
     ("prefill", "decode", "merge", "wait"),
+    ("linear", "load", "hybrid"),
+    ("linear", "merge", "load"),
 )
 
 
@@ -67,11 +70,20 @@ def test_kinds_that_share_a_picture_stay_apart(kinds):
     assert nearest(hues(*kinds)) > APART
 
 
-CONFUSED = "known: linear, load and merge, and WORKERS' green and red, are one hue without green"
+def test_neither_workers_nor_sms_have_a_hue_of_prefill_or_decode():
+    for others in (style.WORKERS, style.SMS):
+        assert nearest((style.PREFILL, style.DECODE, *others)) > APART
 
 
-@pytest.mark.xfail(strict=True, reason=CONFUSED)
-@pytest.mark.parametrize("colours", [hues("linear", "load", "hybrid"), hues("linear", "merge", "load"), style.WORKERS])
-def test_hues_that_are_confused_so_far(colours):
-    """Strict: whoever mends one of them moves it to the tests above."""
-    assert nearest(colours) > APART
+def test_what_is_wrong_stays_apart_from_what_is_right():
+    assert nearest((style.ALARM, *hues("hybrid", "prefill", "decode"))) > APART
+
+
+def test_the_ways_to_run_a_batch_stay_apart():
+    assert nearest(set(TONES.values())) > APART
+
+
+@pytest.mark.parametrize("tone", [*style.WORKERS, *style.SMS, *style.KINDS.values()])
+def test_letters_on_a_colour_can_be_read(tone):
+    light = sorted(np.dot(linear(c), XYZ[1]) + 0.05 for c in (tone, style.letters_on(tone)))
+    assert light[1] / light[0] > 3.5

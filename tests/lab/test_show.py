@@ -5,7 +5,6 @@ import re
 import sys
 import threading
 import time
-from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 from IPython.core.events import EventManager, available_events
 from matplotlib import pyplot as plt
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from pod.hardware import A100, H200
@@ -433,26 +432,6 @@ def test_explore_in_a_real_kernel(by_hand, outputs):
     client.execute()
     kinds = [next(k for k in o.data if k != "text/plain") for o in notebook.cells[0].outputs if "data" in o]
     assert [("widget" if "widget-view" in kind else kind) for kind in kinds] == outputs
-
-
-# How somebody without green cones sees linear RGB (Machado, Oliveira and Fernandes 2009).
-DEUTERANOPIA = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
-XYZ = [[0.4339, 0.3762, 0.1899], [0.2126, 0.7152, 0.0722], [0.0177, 0.1095, 0.8728]]  # over the white of a screen
-
-
-def lab_seen(colour: str) -> np.ndarray:
-    """CIE Lab of a colour as they see it."""
-    rgb = np.array(to_rgb(colour))
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    x, y, z = np.cbrt(np.clip(XYZ @ np.clip(DEUTERANOPIA @ linear, 0, 1), 1e-6, 1))
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-def test_colours_of_sms_and_of_the_two_operations_survive_deuteranopia():
-    seen = {colour: lab_seen(colour) for colour in (*style.SMS, style.PREFILL, style.DECODE)}
-    assert min(np.linalg.norm(seen[a] - seen[b]) for a, b in combinations(seen, 2)) > 20
-    red, green = style.WORKERS[4], style.WORKERS[2]
-    assert np.linalg.norm(lab_seen(red) - lab_seen(green)) < 20, "as an example of what the test is for"
 
 
 def test_words_at_the_ends_of_lines_keep_apart():

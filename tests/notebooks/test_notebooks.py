@@ -90,8 +90,12 @@ def png(dpi: int = 100, colour: str = "red", level: int = 6) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
+RED = "A red field, and nothing else in it"
+
+
 def picture(**kwargs):
-    return new_output("display_data", data={"image/png": png(**kwargs), "text/plain": "<Figure>"})
+    described = {"image/png": {"alt": RED}}
+    return new_output("display_data", {"image/png": png(**kwargs), "text/plain": "<Figure>"}, metadata=described)
 
 
 def chapter():
@@ -103,7 +107,7 @@ def chapter():
         new_markdown_cell(opening, id="a"),
         new_code_cell("# NBVAL_IGNORE_OUTPUT\nimport pod\n\npod.badge()", id="b", execution_count=1, outputs=[badge]),
         new_markdown_cell("**Predict.** How many?", id="c"),
-        new_code_cell("draw();", id="d", execution_count=2, outputs=[picture()]),
+        new_code_cell("draw();", id="d", execution_count=2, outputs=[picture()], metadata={"alt": RED}),
         new_markdown_cell(closing, id="e"),
     ]
     return notebooks.canonical(new_notebook(cells=cells))
@@ -153,6 +157,10 @@ def ignore_everything(notebook):
         notebook.cells.insert(4, new_code_cell("# NBVAL_IGNORE_OUTPUT\n1", id=f"x{i}", execution_count=5 - i))
 
 
+def describe_nothing(notebook):
+    del notebook.cells[3].metadata["alt"], notebook.cells[3].outputs[0].metadata["image/png"]
+
+
 def grow(notebook):
     notebook.cells[3].outputs = [new_output("stream", text="x" * notebooks.MAX_BYTES)]
 
@@ -176,6 +184,7 @@ BROKEN = {
     "svg": (set_outputs(3, new_output("display_data", data={"image/svg+xml": "<svg/>"})), "saved image/svg+xml"),
     "widget": (set_outputs(3, new_output("display_data", data={notebooks.WIDGET: {}})), "cell 3: saved application"),
     "dpi": (set_outputs(3, picture(dpi=200)), "cell 3: picture at 200 dpi"),
+    "no alt text": (describe_nothing, "cell 3: a picture without alt text"),
     "long cell": (edit_source(3, "draw();", "draw()\n\n" * 19), "cell 3: 19 lines of code"),
     "marker": (edit_source(3, "draw();", "# NBVAL_SKIP as it is slow\ndraw();"), "cell 3: nbval reads its marker only"),
     "ignored": (ignore_everything, "4 cells ignore their output"),
@@ -237,7 +246,20 @@ def test_canonical_form_keeps_tags_and_separate_streams():
     notebook.cells[3].metadata.tags = ["nbval-ignore-output"]
     notebook.cells[3].outputs = [new_output("stream", name=name, text="x") for name in ("stdout", "stderr", "stdout")]
     tidy = notebooks.canonical(notebook)
-    assert tidy.cells[3].metadata == {"tags": ["nbval-ignore-output"]} and len(tidy.cells[3].outputs) == 3
+    assert tidy.cells[3].metadata == {"alt": RED, "tags": ["nbval-ignore-output"]} and len(tidy.cells[3].outputs) == 3
+
+
+def test_a_picture_says_what_its_cell_says_or_the_page_that_it_draws():
+    notebook = chapter()
+    notebook.cells[3].outputs = [picture(), picture(colour="blue")]
+    notebook.cells[3].metadata.alt = "Two fields, a red one and a blue one"
+    said = [output.metadata["image/png"]["alt"] for output in notebooks.canonical(notebook).cells[3].outputs]
+    assert said == ["Two fields, a red one and a blue one"] * 2
+    del notebook.cells[3].metadata["alt"]
+    for source in ("_ = pod_t2.draw(pod_t2.table())", 'registry.show("pod-t2")'):
+        notebook.cells[3].source = source
+        (said,) = {output.metadata["image/png"]["alt"] for output in notebooks.canonical(notebook).cells[3].outputs}
+        assert said.startswith("Methods of concurrent execution and what they guarantee. ") and said.endswith(".")
 
 
 def test_cell_ids_are_kept_and_made_unique():

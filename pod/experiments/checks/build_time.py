@@ -73,7 +73,7 @@ def table():
 def draw(df):
     ax = style.axes(8, 1.9)
     for i, row in enumerate(df.itertuples()):
-        ax.barh(i, row.cold_s, 0.6, color=style.WORKERS[3])
+        ax.barh(i, row.cold_s, 0.6, color=style.WORKERS[1])
         cached = f"from the cache {1000 * row.cached_s:.0f} ms"
         ax.text(row.cold_s, i, f" {row.cold_s:.0f} s; {cached}", va="center", fontsize=9)
     ax.set_yticks(range(len(df)), df.family)

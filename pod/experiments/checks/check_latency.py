@@ -47,7 +47,7 @@ def draw(df):
     """Two panels of dots on one logarithmic axis; hollow is the lower load, filled the one nearer to capacity."""
     styles = {"internal, QPS 1.1": ("#4c78a8", False), "internal, QPS 1.2": ("#4c78a8", True),
               "arXiv, QPS 0.85": ("#f58518", False), "arXiv, QPS 0.95": ("#f58518", True)}  # fmt: skip
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), sharey=True, dpi=110)
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.4), sharey=True, dpi=110)
     rows = {name: y for y, name in enumerate(METRICS.values())}
     for ax, step in zip(axes, STEPS, strict=True):
         for offset, (load, (colour, filled)) in zip((-0.18, -0.06, 0.06, 0.18), styles.items(), strict=True):

@@ -47,12 +47,13 @@ def table():
 
 def draw(df):
     ax = style.axes(8, 1.9)
-    ax.barh(df.family, df.largest_error, 0.6, color=style.WORKERS[3])
+    ax.barh(df.family, df.largest_error, 0.6, color=style.WORKERS[1])
     for y, row in enumerate(df.itertuples()):
         ax.text(0.02, y, f"{row.checked:,} batches, {row.wrong} wrong", va="center", fontsize=9, color="white")
         ax.text(row.largest_error, y, f" {row.largest_error:.2f}", va="center", fontsize=9)
     ax.axvline(MARGIN, color=style.INK, linestyle="--")
     ax.invert_yaxis()
+    ax.set_title(f"{df.checked.sum():,} random batches, {df.wrong.sum()} wrong", fontsize=10, loc="left")
     ax.set(xlabel="largest error / that of torch's attention (dashed: the most that is allowed)", xlim=(0, 1.6))
     return ax.figure
 

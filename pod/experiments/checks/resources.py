@@ -152,11 +152,11 @@ def table():
 def draw(df):
     """Both resources of an SM, side by side, for two CTAs of each kernel on an SM."""
     mine = df[df.ctas_per_sm == 2]
-    panels = style.axes(10, 2.9, columns=2, sharey=True)
+    panels = style.axes(9.5, 2.9, columns=2, sharey=True)
     for ax, (arch, rows) in zip(panels, mine.groupby("arch", sort=False), strict=True):
         y = np.arange(len(rows))
-        for name, column, offset, colour in (("registers", "registers_percent", -0.2, style.WORKERS[3]),
-                                             ("shared memory", "smem_percent", 0.2, style.WORKERS[5])):  # fmt: skip
+        for name, column, offset, colour in (("registers", "registers_percent", -0.2, style.WORKERS[1]),
+                                             ("shared memory", "smem_percent", 0.2, style.WORKERS[6])):  # fmt: skip
             ax.barh(y + offset, rows[column], height=0.36, color=colour, label=name)
         ax.axvline(100, color=style.INK, linewidth=1, linestyle="--")
         ax.set_yticks(y, rows.binding)

@@ -76,7 +76,7 @@ def _best(runs, ttft: float, promise: float) -> tuple[float, float]:
 
 def draw(df):
     axes = style.axes(9.5, 3.4, len(RATES))
-    colours = {TURN: style.DECODE, ONCE: style.PREFILL, APART: style.colour("hybrid")}
+    colours = {TURN: style.WORKERS[1], ONCE: style.WORKERS[0], APART: style.WORKERS[2]}
     for ax, workload in zip(axes, RATES, strict=True):
         for way, colour in colours.items():
             mine = df[(df.workload == workload) & (df.way == way)]

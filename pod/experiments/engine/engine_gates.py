@@ -76,7 +76,7 @@ def draw(df):
     ax = style.axes(8.5, 0.9 + 0.42 * len(gates))
     for i, gate in enumerate(gates):
         mine = shown[shown.gate == gate]
-        colours = [style.colour("hybrid") if ok else "#e45756" for ok in mine.holds]
+        colours = [style.colour("hybrid") if ok else style.ALARM for ok in mine.holds]
         ax.scatter(mine.value / mine.bound, [i] * len(mine), c=colours, s=36, zorder=3)
     ax.axvline(1, color=style.INK, linewidth=1.2)
     ax.set(yticks=range(len(gates)), ylim=(len(gates) - 0.5, -0.5), xlim=(0, None),

@@ -56,7 +56,7 @@ def table():
 
 def draw(df):
     axes = style.axes(9.5, 3.4, len(NAMES))
-    colours = {TURN: style.DECODE, ONCE: style.PREFILL, APART: style.colour("hybrid")}
+    colours = {TURN: style.WORKERS[1], ONCE: style.WORKERS[0], APART: style.WORKERS[2]}
     for ax, (workload, name) in zip(axes, NAMES.items(), strict=True):
         for way, colour in colours.items():
             mine = df[(df.workload == workload) & (df.way == way)]

@@ -64,7 +64,7 @@ def draw(df):
     axes = style.axes(9.5, 3.6, 2)
     lines = (
         (df[df.system == "Sarathi"], "Sarathi, two calls of FlashAttention-3", style.KINDS["linear"]),
-        (table(IN_TURN), "Sarathi, our kernel's halves in turn", style.colour("load")),
+        (table(IN_TURN), "Sarathi, our kernel's halves in turn", style.WORKERS[1]),
         (df[df.system == "Sarathi+POD"], "Sarathi+POD", style.colour("both")),
     )
     for mine, words, tone in lines:

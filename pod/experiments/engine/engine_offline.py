@@ -58,7 +58,7 @@ def table():
 
 def draw(df):
     axes = style.axes(9.5, 3.2, 4, width_ratios=(1, 1, 1, 1.9))
-    colours = (style.FRAME, style.DECODE, style.PREFILL)
+    colours = (style.FRAME, style.WORKERS[1], style.WORKERS[0])
     for ax, (model, (_, ratio, _)) in zip(axes, MODELS.items(), strict=False):
         mine = df[(df.model == model) & (df.pd == ratio)]
         mine = mine[mine.system != IN_TURN]
@@ -74,8 +74,8 @@ def draw(df):
     axes[0].set_ylabel("requests per minute, simulated")
     over = df[(df.model == "llama-3-8b") & df.pd.isin(RATIOS)].sort_values("pd", kind="stable")
     mine, alone = over[over.system == SARATHI], over[over.system == IN_TURN]
-    axes[3].plot(mine.pd, mine.pod_gain, "o-", color=style.PREFILL, label="POD over Sarathi, %")
-    axes[3].plot(alone.pd, alone.pod_gain, "o--", color=style.colour("hybrid"), label="of it by overlap alone, %")
+    axes[3].plot(mine.pd, mine.pod_gain, "o-", color=style.WORKERS[0], label="POD over Sarathi, %")
+    axes[3].plot(alone.pd, alone.pod_gain, "o--", color=style.WORKERS[3], label="of it by overlap alone, %")
     axes[3].axvspan(paper.value("pod.f15.peak_low"), paper.value("pod.f15.peak_high"), color=style.LIT, alpha=0.35,
                     label="paper: peak gains", linewidth=0)  # fmt: skip
     axes[3].set(xscale="log", xlabel="P:D", ylim=(0, 1.6 * mine.pod_gain.max()))

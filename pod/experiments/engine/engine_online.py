@@ -73,10 +73,10 @@ def draw(df):
               "latency_p50": "latency P50", "latency_p99": "latency P99"}  # fmt: skip
     figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.0), dpi=style.DPI, layout="constrained", sharey=True)
     base = df[df.system == "Sarathi"].set_index(["load", "metric"])
-    colours = {"vLLM": "#79706e", "Sarathi+POD": style.PREFILL}
+    colours = {"vLLM": style.colour("linear"), "Sarathi+POD": style.WORKERS[0]}
     for ax, (metric, title) in zip(axes.T.flat, titles.items(), strict=True):
         style.tidy(ax)
-        ax.axvline(1, color=style.DECODE, linewidth=1.5, label="Sarathi")
+        ax.axvline(1, color=style.WORKERS[1], linewidth=1.5, label="Sarathi")
         for row in df[(df.metric == metric) & df.system.isin(colours)].itertuples():
             y = list(CASES).index(row.load) + (0.18 if row.system == "vLLM" else -0.18)
             colour, sarathi = colours[row.system], base.loc[row.load, metric]

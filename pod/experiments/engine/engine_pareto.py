@@ -44,14 +44,15 @@ def table():
 
 def draw(df):
     ax = style.axes(7.5, 3.9)
-    for system, colour, marker in (("Sarathi", style.DECODE, "o"), ("Sarathi+POD", style.PREFILL, "o")):
+    for system, colour, marker in (("Sarathi", style.WORKERS[1], "o"), ("Sarathi+POD", style.WORKERS[0], "o")):
         mine = df[df.system == system]
         ax.plot(1e3 * mine.tbt_p99, mine.ttft_p50, marker + "-", color=colour, markersize=7, label=system)
         for row in mine.itertuples():
             ax.annotate(f"{row.chunk:.0f}", (1e3 * row.tbt_p99, row.ttft_p50), (5, 5), textcoords="offset points",
                         fontsize=8.5, color=colour)  # fmt: skip
     vllm = df[df.system == "vLLM"].iloc[0]
-    ax.plot(1e3 * vllm.tbt_p99, vllm.ttft_p50, "s", color="#79706e", markersize=8, label="vLLM: prompts first")
+    ax.plot(1e3 * vllm.tbt_p99, vllm.ttft_p50, "s", color=style.colour("linear"), markersize=8,
+            label="vLLM: prompts first")  # fmt: skip
     ax.set(xscale="log", yscale="log", xlabel="P99 TBT, ms: what the others feel",
            ylabel="median TTFT, s: what the prompt feels")  # fmt: skip
     for axis in (ax.xaxis, ax.yaxis):

@@ -48,7 +48,7 @@ def table():
 
 def draw(df):
     axes = style.axes(9.5, 3.3, 2)
-    tones = ("#79706e", style.DECODE, style.PREFILL, style.colour("hybrid"))
+    tones = (style.colour("linear"), style.WORKERS[1], style.WORKERS[2], style.WORKERS[0])
     for (name, mine), colour in zip(df.groupby("cache", sort=False), tones, strict=True):
         axes[0].plot(mine.qps, mine.ttft_p50, "o-", color=colour, label=name)
         axes[1].plot(mine.qps, mine.computed_percent, "o-", color=colour, label=name)

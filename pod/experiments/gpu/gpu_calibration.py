@@ -197,10 +197,10 @@ def _littles_law(ahead: int, ctas: int, nbytes: int) -> float:
 
 
 def draw(df):
-    axes = style.axes(11, 3.6, columns=3)
+    axes = style.axes(9.5, 3.6, columns=3)
     reads = df[df.probe == "read"].assign(under_way=lambda d: d.ctas * d["shape"] * 4 / 132)
     reads = reads.sort_values("under_way", kind="stable")
-    _panel(axes[0], reads, "under_way", "bytes", 1e6, style.WORKERS[5], "bare reads")
+    _panel(axes[0], reads, "under_way", "bytes", 1e6, style.WORKERS[4], "bare reads")
     axes[0].set(xlabel="KB under way on each SM (mean)", ylabel="GB/s", title="bare reads: the wait, then DRAM")
     for ax, probe, column, scale, unit in (
         (axes[1], "prefill", "flops", 1e9, "TFLOP/s"),

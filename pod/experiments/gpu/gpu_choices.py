@@ -86,7 +86,7 @@ def _heat(ax, cells) -> None:
 
 def _bars(ax, df) -> None:
     models = df.groupby("model", sort=False)
-    for shift, (model, part), tone in zip((-0.2, 0.2), models, style.WORKERS[2:4], strict=True):
+    for shift, (model, part), tone in zip((-0.2, 0.2), models, style.WORKERS[:2], strict=True):
         at = range(len(part))
         ax.bar([x + shift for x in at], part.value, 0.38, color=tone, label=MODELS[model].name)
         ax.set_xticks(at, part.decodes)

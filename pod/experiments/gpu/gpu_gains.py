@@ -36,7 +36,7 @@ def draw(df):
     ax.plot(
         ratios, 100 * np.minimum(ratios, 1 / ratios), color=style.FRAME, linewidth=2, label="the shorter part for free"
     )
-    for (gpu, words), colour, mark in zip(GPUS.items(), (style.WORKERS[2], style.WORKERS[3]), "os", strict=True):
+    for (gpu, words), colour, mark in zip(GPUS.items(), (style.WORKERS[0], style.WORKERS[1]), "os", strict=True):
         mine = df[df.gpu == gpu]
         ax.plot(
             mine.ratio,

@@ -35,7 +35,7 @@ def draw(df):
     ax.plot(ends, ends, color=style.FRAME, linewidth=1)
     ax.axhline(0, color=style.INK, linewidth=0.8)
     ax.axvline(0, color=style.INK, linewidth=0.8)
-    for (name, (low, high)), colour in zip(GROUPS.items(), style.WORKERS[1:], strict=False):
+    for (name, (low, high)), colour in zip(GROUPS.items(), style.WORKERS, strict=False):
         part = df[df.decodes.between(low, high)]
         ax.scatter(part.model, part.measured, s=22, color=colour, label=name)
     ax.set(xlabel="equal ranges are slower by, % (model)", ylabel="measured, %", xlim=ends, ylim=ends)

@@ -157,8 +157,10 @@ def draw(df):
     left.set_xticks(list(TICKS.values()), list(TICKS), minor=False)
     left.minorticks_off()
     rates = places(df).tb_per_s[::-1]
-    right.barh(rates.index, rates, color=style.WORKERS[5], height=0.6)
+    right.barh(rates.index, rates, color=style.WORKERS[6], height=0.6)
     for y, rate in enumerate(rates):
         right.annotate(f"{rate:.3g}", (rate, y), (4, 0), textcoords="offset points", fontsize=9, va="center")
     right.set(xscale="log", xlim=(1, 4 * rates.max()), xlabel="all threads read, TB/s")
+    left.set_title("The further away, the longer one load waits,", fontsize=10, loc="left")
+    right.set_title("and the fewer bytes come", fontsize=10, loc="left")
     return left.figure

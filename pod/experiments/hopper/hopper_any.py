@@ -56,7 +56,7 @@ def measure(case: dict) -> dict:
 # ---------------------------------------------------------------- what it shows
 
 TWO, ONE = ([way for way in ragged.FA3 if way.startswith("fa3_one") == one] for one in (False, True))
-COLOURS = dict(zip(KINDS, (style.WORKERS[1], *style.WORKERS[3:6], style.WORKERS[2], style.WORKERS[0]), strict=True))
+COLOURS = dict(zip(KINDS, (style.DECODE, *style.WORKERS[1:6]), strict=True))
 
 
 def table():
@@ -113,7 +113,7 @@ def _percentile(df) -> float:
 
 
 def draw(df):
-    axes = style.axes(9.5, 4.2, columns=2, width_ratios=(5, 4))
+    axes = style.axes(9.5, 4.6, columns=2, width_ratios=(1, 1))
     _sorted(axes[0], df)
     _worst(axes[1], worst(df))
     return axes[0].figure
@@ -152,7 +152,7 @@ def _worst(ax, df) -> None:
         gain = "refused" if np.isnan(row.gain) else f"{row.gain:.2f}"
         y = 0.97 - 0.098 * i
         ax.text(0, y, gain, color=COLOURS[row.kind], fontsize=9, fontweight="bold", va="top", transform=ax.transAxes)
-        ax.text(0.13, y, f"{row.kind}, {row.model}, TP{row.tp}\n{row.words}", fontsize=6.5, va="top",
+        ax.text(0.13, y, f"{row.kind}, {row.model}, TP{row.tp}\n{row.words}", fontsize=8, va="top",
                 transform=ax.transAxes)  # fmt: skip
 
 

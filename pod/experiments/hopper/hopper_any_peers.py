@@ -112,12 +112,12 @@ def summary(df):
 
 def draw(df):
     df = df.sort_values("gain", kind="stable").reset_index(drop=True)
-    ax = style.axes(9.5, 6.2)
-    tones = (*style.WORKERS[3:6], *style.WORKERS[:2], style.WORKERS[6])
+    ax = style.axes(9.5, 8)
+    tones = style.WORKERS[1:7]
     for (column, name), marker, tone in zip(NAMES.items(), "os^DvP", tones, strict=True):
         ax.plot(df[column] / df.ours, df.index, marker, color=tone, markersize=5, markerfacecolor="white", label=name)
     ax.axvline(1, color=style.colour("hybrid"), linewidth=2.5, label="this kernel")
-    ax.set_yticks(df.index, [f"{row.kind}: {row.words}" for row in df.itertuples()], fontsize=6.5)
+    ax.set_yticks(df.index, [f"{row.kind}\n{row.words}" for row in df.itertuples()], fontsize=8)
     ax.set(xscale="log", ylim=(len(df) - 0.4, -0.6), xlabel="time over this kernel's")
     ticks = (0.7, 1, 1.5, 2, 3, 5)
     ax.set_xticks(ticks, [f"{t:g}" for t in ticks])

@@ -125,7 +125,7 @@ def _off(out, truth) -> float:
 
 NAMES = {"fa3": "FlashAttention-3, 16 bits", "fi": "FlashInfer, 16 bits", "fi8": "FlashInfer, 8 bits",
          "ours": "ours, 16 bits", "ours8": "ours, 8 bits"}  # fmt: skip
-COLOURS = {"fa3": "#9aa7b4", "fi": "#c4ccd4", "fi8": style.WORKERS[3], "ours": style.colour("load"),
+COLOURS = {"fa3": "#9aa7b4", "fi": "#c4ccd4", "fi8": style.WORKERS[1], "ours": style.colour("load"),
            "ours8": style.colour("hybrid")}  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def table():
 def draw(df):
     ax = style.axes(9.5, 3.6)
     groups = list(dict.fromkeys(zip(df.batch, df.heads, strict=True)))
-    tones = (style.WORKERS[2], style.WORKERS[5], style.WORKERS[3], style.WORKERS[6])
+    tones = style.WORKERS[:4]
     for p, (page, name) in enumerate(PAGES.items()):
         part = df[df.page == page].set_index(["batch", "heads"]).excess_percent
         for g, key in enumerate(groups):

@@ -114,7 +114,7 @@ def _times(ax, df) -> None:
     ax.hlines(y, 1, (df.prefill + df.decode) / df.larger, color=style.IDLE, linewidth=13, zorder=0)
     ax.axvline(1, color=style.INK, linewidth=1.2)
     for (column, name), marker, tone in zip(
-        PEERS.items(), "os^DvP*X", style.WORKERS[3:] + style.WORKERS[:3], strict=True
+        PEERS.items(), "os^DvP*X", (*style.WORKERS[1:], style.colour("linear")), strict=True
     ):
         ax.plot(df[column] / df.larger, y, marker, color=tone, markersize=5, markerfacecolor="white", label=name)
     ax.plot(df.ours / df.larger, y, "o", color=style.colour("hybrid"), markersize=10, label="this kernel", zorder=4)
@@ -137,7 +137,7 @@ def _energies(ax, df) -> None:
         ax.barh([i + shift for i in range(len(df))], 100 * df[f"{way}_mj"] / base, height, color=tone, label=name)
     for i, row in enumerate(df.itertuples()):
         words = f"{row.ours_mj:,.0f} mJ, {row.ours_watts:.0f} W, {row.ours_mhz / 1000:.2f} GHz"
-        ax.text(2, i + 0.2, words, fontsize=8, va="center", color="white")
+        ax.text(2, i + 0.2, words, fontsize=8, va="center", color=style.letters_on(tones[-1]))
     ax.axvline(100, color=style.INK, linewidth=0.8)
     ax.set(xlabel="% of the energy of two FA3 calls")
     ax.tick_params(axis="y", length=0)

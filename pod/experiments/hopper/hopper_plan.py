@@ -28,7 +28,7 @@ UNITS = ("hopper", "plan")
 HEADS = {"num_q_heads": 32, "num_kv_heads": 8, "head_dim": 128, "page_size": 16}
 SEQUENCES, TOKENS = (16, 64, 256, 1024), 3_200_000  # of KV at most
 KINDS = {"decodes": lambda n: [1] * n, "drafts": lambda n: [4] * n, "mixed": lambda n: [1000, 900] + [1] * (n - 2)}
-COLOURS = ("#4c78a8", "#f58518", "#54a24b")
+COLOURS = style.WORKERS[:3]
 UPDATES, ROUNDS, REPEATS = 20, 15, 1
 TIMER = "CUDA events around 20 updates in a graph; the host's clock around a call, the GPU idle"
 

@@ -95,8 +95,8 @@ def draw(df):
     return axes[0].figure
 
 
-MARKS = {"tensor": ("s", style.WORKERS[3]), "dram": ("D", style.WORKERS[6]), "l2": ("o", style.INK),
-         "smem": ("^", style.WORKERS[5]), "power": ("*", style.WORKERS[4])}  # fmt: skip
+MARKS = {"tensor": ("s", style.WORKERS[1]), "dram": ("D", style.WORKERS[3]), "l2": ("o", style.INK),
+         "smem": ("^", style.WORKERS[4]), "power": ("*", style.WORKERS[2])}  # fmt: skip
 
 
 def _shares(ax, df) -> None:

@@ -144,7 +144,7 @@ def draw(df):
 def _violins(ax, df) -> None:
     gains = {name.replace(" ", "\n", 1): df.fa3_serial / df[column] for name, column in METHODS.items()}
     gains["perfect overlap\nof FA3's parts"] = df.fa3_serial / df.larger
-    tones = [style.WORKERS[7], style.WORKERS[6], style.colour("hybrid"), style.FRAME]
+    tones = [style.WORKERS[4], style.WORKERS[3], style.colour("hybrid"), style.FRAME]
     violins(ax, gains, tones, geomean)
     ax.set(ylim=(0.4, 2.15))
 

@@ -95,13 +95,13 @@ def _energies(ax, df) -> None:
     """Of each way back to back, with its clock in words."""
     tones = ("#9aa7b4", style.colour("load"), style.colour("hybrid"))
     base = _of(df, "fa3_serial", "steady_mj")
-    for (way, words), tone, shift in zip(NAMES.items(), tones, (-0.27, 0, 0.27), strict=True):
+    for words, tone, shift in zip(NAMES.values(), tones, (-0.27, 0, 0.27), strict=True):
         mine = df[df.way == words]
         y = np.arange(len(mine)) + shift
         ax.barh(y, 100 * mine.steady_mj.to_numpy() / base, 0.25, color=tone, label=words)
         for at, row in zip(y, mine.itertuples(), strict=True):
             ax.text(2, at, f"{row.steady_mj:,.0f} mJ, {row.steady_mhz / 1e3:.2f} GHz", va="center", fontsize=8,
-                    color=style.INK if way == "fa3_serial" else "white")  # fmt: skip
+                    color=style.letters_on(tone))  # fmt: skip
     names = df.batch.unique()
     ax.set_yticks(range(len(names)), names, fontsize=8.5)
     ax.set(ylim=(len(names) - 0.4, -0.6), xlabel="% of the energy of two FA3 calls, back to back")

@@ -21,7 +21,7 @@ FIGURE = Figure(
     data=("joules-prices", "joules"),
     fitted=True,
 )
-POWER = style.WORKERS[4]
+POWER = style.WORKERS[2]
 K = 1024
 SIDES = HybridBatch.of(2 * K, 16 * K, 64, 16 * K, 32, 8)  # whose prefill and decode are mixed
 MIXES = np.geomspace(1 / 64, 64, 49)  # times its prefill beside its decode

@@ -161,7 +161,7 @@ def _short(rate: float) -> str:
 
 
 def draw(df):
-    left, right = style.axes(11, 4.8, columns=2, sharey=True)
+    left, right = style.axes(9.5, 4.8, columns=2, sharey=True)
     sides = (
         (left, "prefill", "tflops", "TFLOP/s of 2K tokens at the end of 8K"),
         (right, "decode", "tb_per_s", "TB/s of keys and values, 8 sequences of 64K"),
@@ -169,7 +169,7 @@ def draw(df):
     for ax, batch, column, measured in sides:
         _bars(ax, df[df.batch == batch].set_index("kernel").reindex(SHOWN), column)
         name, times = best_step(df, batch)
-        ax.set_title(f"{batch}: most is gained by {ladder.RUNGS[name].idea}, {times:.1f}x", fontsize=10.5, loc="left")
+        ax.set_title(f"{batch}: most by {ladder.RUNGS[name].idea}, {times:.1f}x", fontsize=10.5, loc="left")
         ax.set_xlabel(f"{measured}; % of the limit", fontsize=9)
     left.set_yticks(range(len(SHOWN)), [LABELS.get(name) or ladder.RUNGS[name].idea for name in SHOWN])
     left.invert_yaxis()

@@ -96,7 +96,7 @@ def busy(df):
 
 
 def draw(df):
-    axes = style.axes(9.8, 3.4, columns=4, sharey=True, sharex=True)
+    axes = style.axes(9.5, 3.4, columns=4, sharey=True, sharex=True)
     shares = busy(df)
     gigabytes = 2 * 2 * 56 * 64 * (64 << 10) / 1e9
     for ax, (run, words) in zip(axes, RUNS.items(), strict=True):

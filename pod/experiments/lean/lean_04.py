@@ -6,7 +6,7 @@ from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
 from pod.lab.figure import Figure
-from pod.lab.show.style import DPI, INK, LIT, WORKERS
+from pod.lab.show.style import DPI, INK, LIT, WORKERS, letters_on
 from pod.reference import State, attention
 
 FIGURE = Figure(
@@ -51,7 +51,8 @@ def draw(df):
     for (name, (a, b)), colour in zip(PIECES.items(), WORKERS, strict=False):
         for tile in range(a, b):
             ax.add_patch(Rectangle((2 * tile, 4.2), 1.92, 0.7, facecolor=colour))
-            ax.text(2 * tile + 0.96, 4.55, f"LeanTile {tile}", ha="center", va="center", color="white", fontsize=8.5)
+            ax.text(2 * tile + 0.96, 4.55, f"LeanTile {tile}", ha="center", va="center", fontsize=8.5,
+                    color=letters_on(colour))  # fmt: skip
         centres[name] = a + b
         _box(ax, a + b, 2.6, name, rows[name], colour)
         ax.annotate("", (a + b, 3.2), (a + b, 4.15), arrowprops={"arrowstyle": "->", "color": INK})

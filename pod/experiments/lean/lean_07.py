@@ -122,10 +122,10 @@ def model_error() -> float:
 
 
 def draw(df):
-    axes = style.axes(9.8, 3.7, columns=3, sharey=True)
+    axes = style.axes(9.5, 3.7, columns=3, sharey=True)
     for ax, (panel, (words, _)) in zip(axes, PANELS.items(), strict=True):
         part = df[df.panel == panel]
-        for (over, label), colour in zip(LINES.items(), (style.DECODE, style.INK, "#54a24b"), strict=True):
+        for (over, label), colour in zip(LINES.items(), (style.DECODE, style.INK, style.WORKERS[0]), strict=True):
             ax.plot(part[panel], part[over], color=colour, marker="o", markersize=4, label=label)
         ax.axhline(1, color=style.FRAME, zorder=0)
         ax.set(xlabel=words, ylim=(0.85, 2.6))
@@ -134,7 +134,7 @@ def draw(df):
     axes[0].set_xticks(ticks, [in_k(n) for n in ticks], fontsize=8)
     axes[0].set_ylabel("speed-up of stream-K")
     stated = paper.value("lean.f07.fd_max")
-    axes[0].plot([256 * K], [stated], "*", color="#e45756", markersize=11, label=f"the paper: up to {stated}x")
+    axes[0].plot([256 * K], [stated], "*", color=style.WORKERS[2], markersize=11, label=f"the paper: up to {stated}x")
     handles, labels = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
     return axes[0].figure

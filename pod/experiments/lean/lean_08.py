@@ -75,7 +75,7 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(9.8, 3.7, columns=3, sharey=True)
+    axes = style.axes(9.5, 3.7, columns=3, sharey=True)
     for ax, (panel, (x, words)) in zip(axes, PANELS.items(), strict=True):
         part = df[df.panel == panel].sort_values(x, kind="stable")
         shared.lines(ax, part, x, COLUMNS)

@@ -23,9 +23,9 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(9.8, 3.4, columns=3)
+    axes = style.axes(9.5, 3.4, columns=3)
     for ax, column in zip(axes, COLUMNS, strict=True):
-        for (batch, part), colour in zip(df.groupby("batch"), ("#72b7b2", style.PREFILL, style.INK), strict=False):
+        for (batch, part), colour in zip(df.groupby("batch"), style.WORKERS[:3], strict=False):
             ax.plot(part.percent, part[column], "o-", color=colour, markersize=4, label=f"batch {batch}")
         ax.axhline(1, color=style.FRAME, zorder=0)
         ax.set(xlabel="average over longest context, %", ylim=(0.9, None))

@@ -26,8 +26,8 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(9.8, 3.6, columns=3, sharey=True)
-    colours = ("#e45756", style.DECODE, style.INK, "#54a24b", "#b279a2", style.PREFILL)
+    axes = style.axes(9.5, 3.6, columns=3, sharey=True)
+    colours = (style.WORKERS[2], style.DECODE, style.INK, *style.WORKERS[:2], style.WORKERS[4])
     for ax, (heads, words) in zip(axes, MODELS.items(), strict=True):
         part = df[(df.q_heads == heads[0]) & (df.kv_heads == heads[1])]
         for name, colour in zip(OTHERS, colours, strict=True):
@@ -39,7 +39,7 @@ def draw(df):
         ax.minorticks_off()
         ax.title.set_fontsize(10)
         ax.text(0.97, 0.95, f"no split: up to {part['no split'].max():.1f}", transform=ax.transAxes, ha="right",
-                va="top", fontsize=8.5, color="#e45756")  # fmt: skip
+                va="top", fontsize=8.5, color=style.WORKERS[2])  # fmt: skip
     axes[0].set_ylabel("time over stream-K's")
     handles, labels = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=6, frameon=False, fontsize=9)

@@ -94,7 +94,7 @@ def table():
 
 def draw(df):
     ax = style.axes(8.5, 3.4)
-    for (name, part), colour in zip(df.groupby("base", sort=False), (style.DECODE, "#b279a2", "#e45756"), strict=True):
+    for (name, part), colour in zip(df.groupby("base", sort=False), style.WORKERS[:3], strict=True):
         ax.plot(range(len(part)), part.speedup, "o-", color=colour, markersize=4, label=f"over {name}")
         above = 3 if name.startswith("FlashDecoding") else -9 if name.startswith("FlashAttention-3") else -3
         ax.annotate(f"{part.speedup.iloc[-1]:.2f}", (len(part) - 1, part.speedup.iloc[-1]), (8, above),

@@ -82,12 +82,12 @@ def table():
 
 def draw(df):
     ax = style.axes(8.5, 3.4)
-    contexts, colours = sorted(df.context.unique()), (style.DECODE, "#54a24b", style.INK, "#b279a2")
+    contexts, colours = sorted(df.context.unique()), (style.DECODE, *style.WORKERS[:2], style.INK)
     for i, (way, colour) in enumerate(zip(COMPARED, colours, strict=True)):
         part = df[df.way == way].set_index("context")
         x = [c + (i - 1.5) * 0.2 for c in range(len(contexts))]
         ax.bar(x, part.ratio[contexts], 0.18, color=colour, label=way)
-        ax.plot(x, part.net_ratio[contexts], "_", color="#e45756", markersize=13, markeredgewidth=1.5,
+        ax.plot(x, part.net_ratio[contexts], "_", color=style.WORKERS[2], markersize=13, markeredgewidth=1.5,
                 label="idle power subtracted" if i == len(COMPARED) - 1 else None)  # fmt: skip
         for at, context in zip(x, contexts, strict=True):
             words = f"{part.ratio[context]:.2f}\n{part.watts[context]:.0f} W"

@@ -15,8 +15,8 @@ def speedups(df):
 
 def lines(ax, df, x: str, columns) -> None:
     """One line a column of speed-ups against x; the rebuilt tile is full, ours dashed."""
-    looks = dict(zip([*PAPER, *OURS], ((style.DECODE, "-", "o"), (style.INK, "-", "o"), ("#54a24b", "--", "s"),
-                                       ("#b279a2", "--", "s")), strict=True))  # fmt: skip
+    looks = dict(zip([*PAPER, *OURS], ((style.DECODE, "-", "o"), (style.INK, "-", "o"), (style.WORKERS[0], "--", "s"),
+                                       (style.WORKERS[1], "--", "s")), strict=True))  # fmt: skip
     for name in columns:
         colour, dash, marker = looks[name]
         whose = "paper's tile" if name in PAPER else "ours"

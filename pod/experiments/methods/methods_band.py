@@ -26,7 +26,7 @@ def table():
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=(10, 3.3), dpi=100, layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(9.5, 3.3), dpi=100, layout="constrained", sharey=True)
     for ax, way in zip(axes, SHOWN, strict=True):
         part = df[df.method == METHODS[way]]
         band({}, ratios=RATIOS, words=False, ax=ax)

@@ -78,7 +78,7 @@ def swept():
 
 def draw(df):
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), dpi=style.DPI, layout="constrained", sharey=True)
-    tones = dict(zip(TILES, ("#22303c", "#22303c", "#e45756", "#e45756", TONES["pod"]), strict=True))
+    tones = dict(zip(TILES, (style.INK, style.INK, style.WORKERS[2], style.WORKERS[2], TONES["pod"]), strict=True))
     for ax, decodes in zip(axes, pod_06.STEPS[0], strict=True):
         mine = df[(df.set == PROMPT) & (df.decodes == decodes)]
         for way, name in TILES.items():

@@ -39,7 +39,7 @@ def prefill_ctas(case: dict) -> int:
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=(10, 3.5), dpi=style.DPI, layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(9.5, 3.5), dpi=style.DPI, layout="constrained", sharey=True)
     for ax, way in zip(axes, SHOWN, strict=True):
         style.tidy(ax).plot(df.prefill_ctas, df[way], ".", color=TONES[way], alpha=0.5)
         for (low, high), (_, part) in zip(CLASSES.values(), df.groupby("place", observed=True), strict=False):

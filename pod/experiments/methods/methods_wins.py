@@ -16,6 +16,7 @@ from pod.experiments.methods.shared import METHODS, PEERS, TONES, recorded, with
 from pod.experiments.pod import pod_11
 from pod.lab.figure import Figure, short
 from pod.lab.measure import peers
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="methods-wins",
@@ -70,7 +71,7 @@ def table():
 
 def draw(df):
     contexts = sorted(df.context.unique())
-    figure, axes = plt.subplots(2, len(contexts), figsize=(10, 5.4), dpi=100, layout="constrained", sharex=True,
+    figure, axes = plt.subplots(2, len(contexts), figsize=(9.5, 5.4), dpi=100, layout="constrained", sharex=True,
                                 sharey=True)  # fmt: skip
     for row, field in zip(axes, FIELDS, strict=True):
         for ax, context in zip(row, contexts, strict=True):
@@ -91,7 +92,8 @@ def _cells(ax, df) -> None:
     ax.imshow([[to_rgb(TONES[way]) for way in row] for row in winners.to_numpy()], origin="lower", aspect="auto")
     for y, row in enumerate(speedups.to_numpy()):
         for x, value in enumerate(row):
-            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color="white", fontweight="bold")
+            ink = style.letters_on(TONES[winners.iloc[y, x]])
+            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=ink, fontweight="bold")
     ax.set_xticks(range(len(winners.columns)), [short(n) for n in winners.columns])
     ax.set_yticks(range(len(winners.index)), winners.index)
     ax.tick_params(length=0)

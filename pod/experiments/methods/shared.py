@@ -3,6 +3,7 @@
 import pandas as pd
 
 from pod.data import read
+from pod.lab.show import style
 
 METHODS = {
     "serial": "one after the other",
@@ -29,19 +30,19 @@ PEERS = {
 }
 TONES = {
     "serial": "#9aa7b4",
-    "streams": "#72b7b2",
-    "cta": "#9d755d",
-    "warp": "#b279a2",
-    "pod": "#54a24b",
-    "best": "#a3cf9d",
-    "fa2_serial": "#22303c",
-    "fa2_streams": "#79706e",
-    "fa3_serial": "#e45756",
+    "streams": style.WORKERS[4],
+    "cta": style.WORKERS[3],
+    "warp": style.WORKERS[1],
+    "pod": style.WORKERS[0],
+    "best": style.WORKERS[6],
+    "fa2_serial": "#111820",
+    "fa2_streams": "#5c5552",
+    "fa3_serial": style.WORKERS[2],
     "fi_fa2_serial": "#d8b365",
     "fi_fa2_batched": "#d8b365",
     "fi_batched": "#d8b365",
     "fi_pod": "#d8b365",
-    "hopper": "#2b6cb0",
+    "hopper": "#22632c",
 }
 
 

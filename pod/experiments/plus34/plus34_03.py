@@ -60,7 +60,8 @@ def calls() -> Iterator[Callable]:
 
 # ---------------------------------------------------------------- what it shows
 
-PARTS = {"scores": "#f58518", "softmax": "#9aa7b4", "values": "#4c78a8", "last sums": "#b279a2"}
+PARTS = {"scores": style.WORKERS[2], "softmax": style.colour("linear"), "values": style.WORKERS[0],
+         "last sums": style.WORKERS[1]}  # fmt: skip
 LAST_BARRIERS = (0, 4, 5)  # barriers before the end of scores, softmax and values, without that of a shared query
 
 

@@ -56,8 +56,8 @@ def decodes(place: vllm_ladder.Lab, count: int) -> Batch:
 
 # ---------------------------------------------------------------- what it shows
 
-LOOKS = {"loop": ("o-", "#b279a2"), "loop, packed": ("o--", "#b279a2"), "batched": ("s-", "#4c78a8"),
-         "packed": ("^-", "#54a24b")}  # fmt: skip
+LOOKS = {"loop": ("o-", style.WORKERS[1]), "loop, packed": ("o--", style.WORKERS[1]),
+         "batched": ("s-", style.WORKERS[2]), "packed": ("^-", style.WORKERS[0])}  # fmt: skip
 
 
 def table():

@@ -23,8 +23,8 @@ KERNELS = {
     "fa3": "FlashAttention-3",
 }
 COLOURS = {"registers": "#9aa7b4", "shared": "#f58518", "table_batch": "#e9b87d", "atomics": "#d98c5f",
-           "registers_in_turn": "#5c6b7a", "shared_in_turn": "#a65f00", "lean": "#b279a2", "hopper": "#54a24b",
-           "fa3": "#22303c"}  # fmt: skip
+           "registers_in_turn": "#5c6b7a", "shared_in_turn": "#a65f00", "lean": style.WORKERS[1],
+           "hopper": style.WORKERS[0], "fa3": "#22303c"}  # fmt: skip
 
 
 def share_of_dram(kv_bytes, ms):
@@ -80,7 +80,7 @@ def totals():
 
 # ---------------------------------------------------------------- timelines
 
-MODEL, SAMPLER, WAITS = "#f58518", "#b279a2", "#d8b365"
+MODEL, SAMPLER, WAITS = style.DECODE, style.WORKERS[1], style.colour("host")
 RUNGS = ("clean", "query in shared memory", "one multinomial", "one copy")
 
 

@@ -81,7 +81,7 @@ def rises(df):
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, 3, figsize=(10.5, 4.3), dpi=style.DPI, layout="constrained", width_ratios=(3, 3, 2))
+    figure, axes = plt.subplots(1, 3, figsize=(9.5, 4.3), dpi=style.DPI, layout="constrained", width_ratios=(3, 3, 2))
     for ax, decodes in zip(axes, STEPS[0], strict=False):
         _lines(style.tidy(ax), of(df, decodes))
         ax.set(xlabel="chunk of the prompt", ylim=(0, 1.04 * df[list(NAMES)].max().max()))

@@ -55,14 +55,15 @@ def notes():
 
 
 def draw(df):
-    """Code on the left, dotted lines to the notes on the right."""
-    colour = {SAME: "#6b7785", LEFT_OUT: "#c0392b"}
-    ax = style.axes(12.5, 0.4 + 0.19 * len(df))
+    """The code, and under a line the note on it."""
+    colour = {SAME: "#6b7785", LEFT_OUT: style.ALARM}
+    lines = []
+    for row in df.itertuples():
+        lines += [(row.code, "")] + [(row.note, row.whose)] * bool(row.note)
+    ax = style.axes(9.5, 0.4 + 0.19 * len(lines))
     ax.axis("off")
-    for y, row in enumerate(df.itertuples()):
-        ax.text(0, y, row.code.replace("$", r"\$"), family="monospace", fontsize=8.4, va="center", color=style.INK)
-        if row.note:
-            ax.plot([0.0061 * len(row.code) + 0.008, 0.677], [y, y], ":", color=style.FRAME, linewidth=1)
-            ax.text(0.685, y, row.note, fontsize=9, va="center", color=colour[row.whose])
-    ax.set(xlim=(0, 1), ylim=(len(df) - 0.4, -0.6))
+    for y, (words, whose) in enumerate(lines):
+        font = {"fontsize": 9, "color": colour[whose]} if whose else {"family": "monospace", "fontsize": 8.4}
+        ax.text(0.12 if whose else 0, y, words.replace("$", r"\$"), va="center", **font)
+    ax.set(xlim=(0, 1), ylim=(len(lines) - 0.4, -0.6))
     return ax.figure

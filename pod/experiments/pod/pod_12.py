@@ -75,7 +75,7 @@ def table():
 
 def draw(df):
     axes = style.axes(9.5, 3.1, len(MODELS))
-    colours = (style.FRAME, style.DECODE, style.PREFILL)
+    colours = (style.FRAME, style.WORKERS[1], style.WORKERS[0])
     for ax, (model, mine) in zip(axes, df.groupby("model", sort=False), strict=True):
         ax.bar(mine.system, mine.requests_per_minute, color=colours, width=0.65)
         for i, row in enumerate(mine.itertuples()):

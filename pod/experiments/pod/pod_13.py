@@ -53,7 +53,7 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(10, 3.6, columns=3, sharey=True)
+    axes = style.axes(9.5, 3.6, columns=3, sharey=True)
     titles = {"two": "two CTAs an SM", "four": "four CTAs an SM", "chosen": "as POD chooses"}
     for ax, (column, title) in zip(axes, titles.items(), strict=True):
         _heat(ax, df.pivot(index="decodes", columns="context", values=column))

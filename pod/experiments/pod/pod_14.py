@@ -50,7 +50,7 @@ def measure(case: dict) -> dict:
 # ---------------------------------------------------------------- what it shows
 
 TURNS, PROPORTIONAL, INTEGER = "50:50", "proportional", "integer ratio"
-TONES = {TURNS: "#9aa7b4", INTEGER: "#9d755d", PROPORTIONAL: "#54a24b"}
+TONES = {TURNS: "#9aa7b4", INTEGER: style.WORKERS[3], PROPORTIONAL: style.WORKERS[0]}
 ENDINGS = ("", "_2", "_4")  # as POD chooses its CTAs an SM, two, four
 
 

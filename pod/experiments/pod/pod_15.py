@@ -45,11 +45,11 @@ def table():
 
 def draw(df):
     axes = style.axes(9.5, 3.1, 2)
-    axes[0].plot(df.pd, df.sarathi_requests_per_minute, "o-", color=style.DECODE, label="Sarathi")
-    axes[0].plot(df.pd, df.pod_requests_per_minute, "o-", color=style.PREFILL, label="Sarathi+POD")
+    axes[0].plot(df.pd, df.sarathi_requests_per_minute, "o-", color=style.WORKERS[1], label="Sarathi")
+    axes[0].plot(df.pd, df.pod_requests_per_minute, "o-", color=style.WORKERS[0], label="Sarathi+POD")
     axes[0].set(ylabel="requests per minute, simulated", ylim=(0, None))
-    axes[1].plot(df.pd, df.gain_percent, "o-", color=style.PREFILL, label="gain of POD, %")
-    axes[1].plot(df.pd, df.hybrid_percent, "s--", color=style.colour("hybrid"), label="time in hybrid batches, %")
+    axes[1].plot(df.pd, df.gain_percent, "o-", color=style.WORKERS[0], label="gain of POD, %")
+    axes[1].plot(df.pd, df.hybrid_percent, "s--", color=style.WORKERS[3], label="time in hybrid batches, %")
     axes[1].axvspan(paper.value("pod.f15.peak_low"), paper.value("pod.f15.peak_high"), color=style.LIT, alpha=0.35,
                     label="paper: peak gains", linewidth=0)  # fmt: skip
     axes[1].set_ylim(0, 105)

@@ -49,9 +49,9 @@ def table():
 
 def draw(df):
     axes = style.axes(9.5, 3.2, len(PANELS))
+    tones = (style.colour("linear"), style.WORKERS[1], style.WORKERS[0])
     for ax, (panel, mine) in zip(axes, df.groupby("requests", sort=False), strict=True):
-        for (system, line), colour in zip(mine.groupby("system", sort=False), ("#79706e", style.DECODE, style.PREFILL),
-                                          strict=True):  # fmt: skip
+        for (system, line), colour in zip(mine.groupby("system", sort=False), tones, strict=True):
             ax.plot(line.factor, line.rms_log, "o-", markersize=4, color=colour, label=system)
         ax.set(xlabel="factor on every iteration", ylim=(0, 1.6))
         ax.set_title(panel, fontsize=10)

@@ -1,12 +1,12 @@
 """POD-Attention, Table 1: are C0, C1 and C2 what their labels say?"""
 
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.batch import TABLE1
 from pod.hardware import A100, GPUS, H200
 from pod.lab import paper
 from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="pod-t1",
@@ -31,32 +31,30 @@ def table():
 
 
 SAID = {
-    "a100": "A100: from memory-bound to compute-bound, as the paper says",
+    "a100": "A100: memory-bound to compute-bound, as the paper says",
     "h200": "H200: in all three decode is the longer part",
 }
 
 
 def draw(df):
     """Both parts as bars, one GPU a panel; the ratio is the number to watch. Each panel has its own time axis."""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.1), dpi=110)
+    axes = style.axes(9.5, 2.9, columns=2)
     for ax, gpu in zip(axes, (A100, H200), strict=True):
         part = df[df.gpu == gpu.key].reset_index()
         longest = part[["prefill_us", "decode_us"]].max().max()
         for y, row in part.iterrows():
-            ax.barh(y - 0.19, row.prefill_us, 0.34, color="#4c78a8", label="prefill: compute" if y == 0 else None)
-            ax.barh(y + 0.19, row.decode_us, 0.34, color="#f58518", label="decode: memory" if y == 0 else None)
+            ax.barh(y - 0.19, row.prefill_us, 0.34, color=style.PREFILL, label="prefill: compute" if y == 0 else None)
+            ax.barh(y + 0.19, row.decode_us, 0.34, color=style.DECODE, label="decode: memory" if y == 0 else None)
             end = max(row.prefill_us, row.decode_us)
             ax.text(end + 0.03 * longest, y, f"{row.prefill_over_decode:.2f}", va="center", fontweight="bold")
         names = [f"{r.batch}\n{r.paper}" if gpu is A100 else r.batch for r in part.itertuples()]
         ax.set_yticks(range(len(part)), names)
-        ax.set(xlim=(0, 1.2 * longest), ylim=(len(part) - 0.4, -0.6), xlabel="roofline time alone, µs")
+        ax.set(xlim=(0, 1.2 * longest), ylim=(len(part) - 0.4, -0.6))
+        ax.set_xlabel("roofline time alone, µs (bold: prefill / decode)")
         ax.set_title(SAID[gpu.key], fontsize=10, loc="left")
-        ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(axis="y", length=0)
     axes[0].legend(frameon=False, fontsize=9, loc="upper right")
-    figure.suptitle("bold: prefill time / decode time", fontsize=9, y=0.03)
-    figure.tight_layout()
-    return figure
+    return axes[0].figure
 
 
 # ---------------------------------------------------------------- what claims ask for

@@ -72,7 +72,7 @@ def _cell(ax, x: float, y: int, column: str, value) -> None:
     is_time = column in ("equal_tiles", "long_compute_tiles", "long_memory_tiles")
     if is_time:  # the deeper the colour, the farther from the oracle
         depth = min(max(value - 1, 0), 1)
-        ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=style.DECODE, alpha=0.75 * depth, linewidth=0))
+        ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=style.LIT, alpha=depth, linewidth=0))
     words = {"yes": "yes", "no": "no", "": "–"}[value] if isinstance(value, str) else f"{value:.2f}"
     if column in ("together_least_percent", "step_percent"):
         words = f"{round(value):+d}" if column == "step_percent" else f"{value:.0f}"

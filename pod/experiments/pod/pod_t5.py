@@ -53,11 +53,11 @@ def panels(df):
         style.tidy(ax)
         for row in df[df.metric == metric].itertuples():
             y = places[row.qps, row.system]
-            ax.plot([row.ours, row.ours_slower_5_percent], [y, y], color=style.PREFILL, linewidth=6,
+            ax.plot([row.ours, row.ours_slower_5_percent], [y, y], color=style.WORKERS[0], linewidth=6,
                     solid_capstyle="butt", label="ours, up to 5 % slower")  # fmt: skip
-            ax.plot(row.ours, y, "o", color=style.PREFILL, markersize=6, label="ours")
+            ax.plot(row.ours, y, "o", color=style.WORKERS[0], markersize=6, label="ours")
             if "ours_listed" in df.columns:
-                ax.plot(row.ours_listed, y, "D", color=style.DECODE, markersize=5,
+                ax.plot(row.ours_listed, y, "D", color=style.WORKERS[1], markersize=5,
                         label="ours, the artifact's requests")  # fmt: skip
             ax.plot(row.paper, y, "X", color="black", markersize=7, label="paper")
         ax.set_xscale("log")

@@ -54,7 +54,7 @@ def _parts(batch: HybridBatch, rule: str) -> int:
 # ---------------------------------------------------------------- what it shows
 
 NAMES = {"none": "no split", "vanilla": "FlashDecoding's rule", "limited": "limited"}
-TONES = {"none": "#9aa7b4", "vanilla": "#9d755d", "limited": "#54a24b"}
+TONES = {"none": "#9aa7b4", "vanilla": style.WORKERS[3], "limited": style.WORKERS[0]}
 FILLING = int(paper.value("pod.t7.decodes"))
 
 
@@ -79,9 +79,10 @@ def draw(df):
         for shift, (rule, name) in zip((-0.27, 0, 0.27), NAMES.items(), strict=True):
             at = [i + shift for i in range(len(part))]
             ax.bar(at, part[f"{rule}_ratio"], 0.25, color=TONES[rule], label=name)
+            ink = style.letters_on(TONES[rule])
             for x, ratio, parts in zip(at, part[f"{rule}_ratio"], part[f"{rule}_parts"], strict=True):
-                ax.text(x, 0.45, f"{ratio:.2f}", ha="center", fontsize=9, color="white", rotation=90)
-                ax.text(x, 0.02, parts, ha="center", fontsize=9, color="white", fontweight="bold")
+                ax.text(x, 0.45, f"{ratio:.2f}", ha="center", fontsize=9, color=ink, rotation=90)
+                ax.text(x, 0.02, parts, ha="center", fontsize=9, color=ink, fontweight="bold")
             if f"paper_{rule}" in df:
                 ends = [x - 0.125 for x in at], [x + 0.125 for x in at]
                 ax.hlines(part[f"paper_{rule}"], *ends, color=style.INK, linewidth=2.5, label="paper, A100")

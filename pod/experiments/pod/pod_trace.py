@@ -124,7 +124,7 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(10.5, 3.4, columns=2, sharex=True, sharey=True)
+    axes = style.axes(9.5, 3.4, columns=2, sharex=True, sharey=True)
     for ax, (title, runs) in zip(axes, PANELS.items(), strict=True):
         for run in runs:
             mine, (tone, at) = df[df.run == run], SHOWN[run]

@@ -40,7 +40,7 @@ def draw(df):
         for key, marker in zip(GPUS, "os^", strict=True):
             mine = df[(df.gpu == key) & (df.phase == phase)]
             ax.plot(mine.tokens, mine.percent_of_peak, marker=marker, markersize=5, label=key.upper(),
-                    color=style.WORKERS[GPUS.index(key) + 2])  # fmt: skip
+                    color=style.WORKERS[GPUS.index(key)])  # fmt: skip
         ax.set_xscale("log", base=2)
         ax.set(xticks=TOKENS, xticklabels=TOKENS, ylim=(0, 105),
                xlabel="prompt tokens" if phase == "prefill" else "decodes in the batch")  # fmt: skip

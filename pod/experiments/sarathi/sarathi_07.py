@@ -49,7 +49,7 @@ def table():
 
 def draw(df):
     ax = style.axes(6.5, 3.0)
-    ax.bar(range(len(df)), df.gain, 0.5, color=style.PREFILL, label="ours, analytical A6000")
+    ax.bar(range(len(df)), df.gain, 0.5, color=style.WORKERS[0], label="ours, analytical A6000")
     for i, gain in enumerate(df.gain):
         ax.text(i, gain + 0.02, f"{gain:.2f}x", ha="center", fontsize=9)
     ax.axhline(paper.value("sarathi.f07.gain"), color=style.INK, linestyle="--", linewidth=1, label="post: 1.3x")

@@ -47,7 +47,7 @@ def table():
 def draw(df):
     batch = int(paper.value("sarathi.f08.batch"))
     ax = style.axes(8.5, 3.4)
-    for chunk, colour in zip(CHUNKS, style.WORKERS[2:], strict=False):
+    for chunk, colour in zip(CHUNKS, style.WORKERS, strict=False):
         mine = df[df.chunk == chunk]
         ax.plot(mine.pd, mine.gain, "o-", markersize=4, color=colour, label=f"chunk {chunk}")
         ax.axvline(best_ratio(chunk, batch), color=colour, linestyle="--", linewidth=1)

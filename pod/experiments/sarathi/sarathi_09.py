@@ -45,7 +45,7 @@ def table(kind: str = PIPELINES[0]):
 
 def draw(df):
     axes = style.axes(9.5, 3.0, 2)
-    colours = (style.DECODE, style.PREFILL, style.colour("linear"))
+    colours = (style.WORKERS[1], style.WORKERS[0], style.colour("linear"))
     for row, colour in zip(df.itertuples(index=False), colours, strict=True):
         if row.system.startswith("TP8 x"):
             axes[0].plot(row[3:], BUBBLE_PERCENTILES, "o-", markersize=4, color=colour)

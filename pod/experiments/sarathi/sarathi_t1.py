@@ -44,7 +44,7 @@ def table():
 def draw(df):
     ax = style.axes(9.5, 2.6)
     y = range(len(df))
-    ax.barh([i - 0.2 for i in y], df.ours_ms, 0.38, color=style.PREFILL, label="analytical A6000")
+    ax.barh([i - 0.2 for i in y], df.ours_ms, 0.38, color=style.WORKERS[0], label="analytical A6000")
     ax.barh([i + 0.2 for i in y], df.post_ms.fillna(0), 0.38, color=style.FRAME, label="post, measured")
     for i, row in enumerate(df.itertuples()):
         each = "" if row.ms_per_decode != row.ms_per_decode else f", {row.ms_per_decode:.1f} ms a decode"

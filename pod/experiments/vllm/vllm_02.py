@@ -49,7 +49,7 @@ def draw(df):
     for ax, (name, (end, used, held, pool, _)), row in zip(axes, runs().items(), df.itertuples(), strict=True):
         minutes = end / 60
         ax.fill_between(minutes, 100 * held / pool, color=style.FRAME, label="held", linewidth=0)
-        ax.fill_between(minutes, 100 * used / pool, color=style.PREFILL, label="used", linewidth=0)
+        ax.fill_between(minutes, 100 * used / pool, color=style.WORKERS[0], label="used", linewidth=0)
         ax.axhline(100, color=style.INK, linestyle="--", linewidth=1)
         ax.set(xlim=(0, minutes[-1]), ylim=(0, 108), xlabel="minutes")
         ax.set_title(f"{name}\n{row.used_percent:.0f} % used, {row.requests_per_minute:.1f} requests/min", fontsize=10)

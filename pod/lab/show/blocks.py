@@ -13,7 +13,7 @@ from pod.lab.show import style
 from pod.lab.show.tiles import CELLS
 from pod.simulate.tiling import USABLE_REGISTERS, Tile, crosses_diagonal
 
-HOLDS = dict(zip("QKV", (style.WORKERS[3], style.WORKERS[5], style.WORKERS[6]), strict=True))
+HOLDS = dict(zip("QKV", (style.WORKERS[1], style.WORKERS[6], style.WORKERS[3]), strict=True))
 
 
 def tile_walk(n: int, s: int, tile: Tile, stops: Sequence[int]) -> Figure:

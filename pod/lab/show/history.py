@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from pod.lab.show import style
 
 MOST_PANELS = 4
-WRITE, READ, FAULT = "#b279a2", style.INK, "#e45756"
+WRITE, READ, FAULT = style.WORKERS[1], style.INK, style.ALARM
 MARKS = {"w": ("s", "writes"), "r": ("o", "reads"), "a": ("^", "atomic")}
 
 

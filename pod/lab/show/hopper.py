@@ -22,7 +22,6 @@ from pod.simulate import tensor_core_queue
 SOURCE = CSRC / "sm90" / "hybrid.cu"
 DECODE = SOURCE.with_name("decode.cuh")
 GRANULE, HEADS = 8 * KIB, 8  # of decode's ring; query heads of a pass
-WORKERS = (*style.WORKERS[2:], *style.WORKERS[:2])  # those that mean prefill and decode come last
 
 
 def registers() -> dict[str, int]:
@@ -128,7 +127,7 @@ def decode_line(work: WorkList, names: Sequence[str], ax: Axes | None = None, wo
     for row, piece, width in zip(rows(work), pieces, work.blocks(keys).tolist(), strict=True):
         place, head = sequences.index(row["seq"]), row["kv_head"]
         x = ends[place] - tiles[row["seq"]] + row["begin"] // keys
-        tone, split = WORKERS[piece % len(WORKERS)], row["parts"] > 1
+        tone, split = style.WORKERS[piece % len(style.WORKERS)], row["parts"] > 1
         ax.add_patch(Rectangle((x, head + 0.08), width, 0.84, facecolor=tone, edgecolor="white", linewidth=2,
                                hatch="//" if split else None, label=f"SM {piece}"))  # fmt: skip
         slot = f"\nslot {row['partial'] + row['part']}" if split else ""

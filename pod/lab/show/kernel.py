@@ -41,7 +41,7 @@ ARROWS = [((17, 4.1), (21, 4.1)), ((36, 4.4), (40, 5.4)), ((36, 3.8), (40, 2.9))
 
 def rooms() -> Figure:
     """The way of a CTA through the kernel, from left to right."""
-    ax = style.axes(11, 3.9)
+    ax = style.axes(9.5, 3.9)
     ax.axis("off")
     for room in ROOMS:
         x, y, width, height = room.place
@@ -176,11 +176,11 @@ OPERANDS = (("Q: 16 rows x 16 numbers", 16, False), ("K, transposed: 16 numbers 
 def fragments(lane: int = 9) -> Figure:
     """Which lane holds which number of the operands of one `mma`: those of a lane are lit, and its row of the result.
     The frame is the 16 bytes of the row of Q that lane `lane // 4` asks ldmatrix for."""
-    panels = style.axes(11, 4.6, columns=3, width_ratios=(16, 8, 8))
+    panels = style.axes(9.5, 4.6, columns=3, width_ratios=(16, 8, 8))
     for ax, (title, columns, exchanged) in zip(panels, OPERANDS, strict=True):
         _fragment(ax, lane, columns, exchanged)
         ax.set_title(title, fontsize=10)
-    frame = Rectangle((0, lane // 4), 8, 1, fill=False, edgecolor=style.WORKERS[4], linewidth=2.2, zorder=3)
+    frame = Rectangle((0, lane // 4), 8, 1, fill=False, edgecolor=style.WORKERS[2], linewidth=2.2, zorder=3)
     panels[0].add_patch(frame)
     return panels[0].figure
 

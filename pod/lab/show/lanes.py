@@ -32,7 +32,7 @@ def lanes(
     for row, times in (tokens or {}).items():
         ax.plot(times, [rows.index(row) + 0.5] * len(times), ".", color=style.INK, markersize=5, label="token")
     for row, time in (arrivals or {}).items():
-        ax.plot(time, rows.index(row) + 0.5, ">", color="#e45756", markersize=8, label="arrival", clip_on=False)
+        ax.plot(time, rows.index(row) + 0.5, ">", color=style.ALARM, markersize=8, label="arrival", clip_on=False)
     if gap_of is not None:
         start, end = longest_gap((tokens or {})[gap_of])
         y = rows.index(gap_of) + 0.72

@@ -10,8 +10,6 @@ from pod.lab.show import style
 from pod.schedule.decode import segments
 from pod.schedule.waves import run
 
-COLOURS = (*style.WORKERS[2:], *style.WORKERS[:2])  # those that mean prefill and decode come last
-
 
 def shares(blocks: Sequence[int], cuts: Sequence[int], workers: int) -> list[tuple[int, int, int, int, int]]:
     """(worker, head, begin, end, start) of every segment; start is in tiles. A range goes to the first free worker."""
@@ -31,7 +29,7 @@ def draw_line(ax: Axes, blocks: Sequence[int], cuts: Sequence[int], names: Seque
     for worker, head, begin, end, _ in shares(blocks, cuts, workers):
         for tile in range(begin, end):
             x = ends[head] - blocks[head] + tile
-            ax.add_patch(Rectangle((x + 0.04, 0), 0.92, 1, facecolor=COLOURS[worker % len(COLOURS)]))
+            ax.add_patch(Rectangle((x + 0.04, 0), 0.92, 1, facecolor=style.WORKERS[worker % len(style.WORKERS)]))
     for name, n, end in zip(names, blocks, ends, strict=True):
         ax.text(end - n / 2, 1.15, name, ha="center", va="bottom", fontsize=9, color=style.INK)
         ax.plot([end, end], [-0.12, 1.12], color=style.INK, linewidth=1.6)
@@ -48,9 +46,10 @@ def draw_shares(ax: Axes, blocks: Sequence[int], cuts: Sequence[int], names: Seq
         ax.add_patch(Rectangle((0, worker + 0.08), last, 0.84, facecolor=style.IDLE))
     for worker, head, begin, end, start in rows:
         for i in range(end - begin):
-            colour = COLOURS[worker % len(COLOURS)]
+            colour = style.WORKERS[worker % len(style.WORKERS)]
             ax.add_patch(Rectangle((start + i + 0.03, worker + 0.08), 0.94, 0.84, facecolor=colour))
-            ax.text(start + i + 0.5, worker + 0.52, names[head], ha="center", va="center", color="white", fontsize=8.5)
+            ax.text(start + i + 0.5, worker + 0.52, names[head], ha="center", va="center", fontsize=8.5,
+                    color=style.letters_on(colour))  # fmt: skip
     ax.set(xlim=(0, last), ylim=(workers, 0), xlabel="time, tiles")
     ax.set_yticks([w + 0.5 for w in range(workers)], [f"SM {w}" for w in range(workers)])
     ax.tick_params(axis="y", length=0)

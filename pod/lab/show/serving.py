@@ -58,7 +58,7 @@ def slot_grid(log: Log, slots: int, title: str = "", ticks: int | None = None, a
             ax.text(tick + 0.5, slot + 0.5, name(request), ha="center", va="center", fontsize=9,
                     color=style.text_on(what))  # fmt: skip
     for slot, tick in last.values():
-        ax.add_patch(Rectangle((tick + 0.82, slot + 0.08), 0.12, 0.84, facecolor="#e45756", linewidth=0))
+        ax.add_patch(Rectangle((tick + 0.82, slot + 0.08), 0.12, 0.84, facecolor=style.ALARM, linewidth=0))
     ax.set(xlim=(0, ticks), ylim=(slots, 0), yticks=np.arange(slots) + 0.5, xlabel="iteration")
     ax.set_yticklabels([f"slot {i}" for i in range(slots)])
     ax.set_xticks(range(0, ticks + 1, 5))
@@ -138,7 +138,7 @@ def request_lanes(
         ax.set_xlabel("time, s" if ax is axes[-1] else "")
     marks = [Rectangle((0, 0), 1, 1, color=style.colour(kind)) for kind in (PREFILL, DECODE)]
     marks += [Line2D([], [], color=style.INK, marker=".", linestyle=""),
-              Line2D([], [], color="#e45756", marker=">", linestyle="")]  # fmt: skip
+              Line2D([], [], color=style.ALARM, marker=">", linestyle="")]  # fmt: skip
     axes[0].legend(marks, ("prefill", "decode", "token", "arrival"), frameon=False, fontsize=9, ncols=4,
                    loc="lower left", bbox_to_anchor=(0, 1.0), borderaxespad=0.2)  # fmt: skip
     return figure
@@ -220,11 +220,12 @@ def pool_picture(tables: Mapping[str, Mapping[int, Sequence[int]]], blocks: int,
         for block in range(blocks):
             ax.add_patch(Rectangle((block % across, block // across), 1, 1, facecolor=style.IDLE, edgecolor="white"))
         for request, table in owners.items():
+            tone = style.WORKERS[request % len(style.WORKERS)]
             for place, block in enumerate(table):
                 ax.add_patch(Rectangle((block % across, block // across), 1, 1, edgecolor="white",
-                                       facecolor=style.WORKERS[request % len(style.WORKERS)]))  # fmt: skip
+                                       facecolor=tone))  # fmt: skip
                 ax.text(block % across + 0.5, block // across + 0.5, f"{name(request)}{place}", ha="center",
-                        va="center", fontsize=7.5, color="white")  # fmt: skip
+                        va="center", fontsize=8, color=style.letters_on(tone))  # fmt: skip
         ax.set(xlim=(0, across), ylim=(rows, 0), aspect="equal", xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
         ax.set_title(title, fontsize=9.5)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from pod.lab.show.style import DIM, DPI, FRAME, INK, LIT, SMS
+from pod.lab.show.style import DIM, DPI, FRAME, INK, LIT, SMS, letters_on
 from pod.reference import State
 
 
@@ -87,7 +87,7 @@ def _draw_node(tree: Tree, worker: dict[int, int], ax: Axes) -> tuple[float, flo
     if isinstance(tree, int):
         colour = SMS[worker[tree] % len(SMS)]
         ax.add_patch(FancyBboxPatch((tree - 0.34, -0.3), 0.68, 0.6, "round,pad=0.04", facecolor=colour, linewidth=0))
-        ax.text(tree, 0, str(tree), ha="center", va="center", color="white", fontsize=8)
+        ax.text(tree, 0, str(tree), ha="center", va="center", color=letters_on(colour), fontsize=8)
         return tree, 0.35, worker[tree]
     (lx, ly, here), (rx, ry, there) = (_draw_node(branch, worker, ax) for branch in tree)
     x, y = (lx + rx) / 2, max(ly, ry) + 0.9

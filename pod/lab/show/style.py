@@ -4,12 +4,13 @@ Nothing here changes matplotlib's global settings, so a figure does not depend o
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 
 PREFILL, DECODE = "#4c78a8", "#f58518"
 INK, LIT, DIM, FRAME, IDLE = "#22303c", "#ffd166", "#fff6dc", "#c9d1d9", "#f1f4f7"
-WORKERS = (PREFILL, DECODE, "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#79706e")
+WORKERS = ("#54a24b", "#643a6e", "#e0457b", "#844b0b", "#dc97ed", "#4f3517", "#a0e3b2", "#b1e774")  # requests, ways
 SMS = ("#264653", "#9d755d", "#8c510a", "#c51b7d", "#e377c2")  # one an SM or CTA; none means prefill or decode
-ALARM = "#c0392b"  # what is wrong, or waits
+ALARM = "#a50f2b"  # what is wrong, or waits
 DPI = 110
 
 # What a bar or a lane can be doing. Two operations have colours; all that serves them is a shade between.
@@ -21,8 +22,8 @@ KINDS = {
     "hybrid": "#54a24b",
     "both": "#54a24b",
     "linear": "#9aa7b4",
-    "merge": "#b279a2",
-    "load": "#72b7b2",
+    "merge": "#643a6e",
+    "load": "#a0e3b2",
     "host": "#d8b365",
     "wait": "#e3e8ed",
 }
@@ -36,7 +37,18 @@ def colour(kind: str) -> str:
 
 def text_on(kind: str) -> str:
     """A readable colour for letters on a bar of this kind."""
-    return "white" if kind in ("prefill", "compute", "hybrid", "both", "merge") else INK
+    return letters_on(colour(kind))
+
+
+def letters_on(tone: str) -> str:
+    """White or dark, whichever is read more easily on it."""
+    light = _luminance(tone) + 0.05
+    return "white" if 1.05 / light > light / (_luminance(INK) + 0.05) else INK
+
+
+def _luminance(tone: str) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(tone)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def axes(width: float, height: float, columns: int = 1, rows: int = 1, **options):

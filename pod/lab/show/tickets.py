@@ -10,7 +10,7 @@ from pod.lab.show import style
 from pod.schedule import binding
 
 LETTERS = {"prefill": "P", "decode": "D"}
-COLOURS = {"proportional": style.WORKERS[2], "50:50": style.INK, "integer ratio": style.LIT}
+COLOURS = {"proportional": style.WORKERS[0], "50:50": style.INK, "integer ratio": style.LIT}
 
 
 def book(table, upto: int | None = None, ax: Axes | None = None) -> Axes:

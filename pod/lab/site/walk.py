@@ -10,16 +10,14 @@ from pathlib import Path
 
 from PIL import Image
 
-from pod.lab import notebooks, registry
+from pod.lab import notebooks
 from pod.lab.chapters import CHAPTERS, PARTS, Chapter
 from pod.lab.site.frame import Page, chapter_path, slug
 from pod.lab.site.places import Places, relative
 from pod.lab.site.prose import highlighted, inline, markdown, plain
 
-PICTURE = "image/png"
 ASKS = re.compile(r'^learn\.(ask|answer)\("([\w-]+)"\)\Z', re.MULTILINE)
 NEIGHBOURS = re.compile(r"^(?=.*→).*$\n?", re.MULTILINE)  # the page has its own way to them
-WATCH = re.compile(r"\*\*The number to watch\*\*.*?[.!?](?=\s|$)")
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,6 @@ class Walk:
         self.path = chapter_path(chapter.name)
         self.cells = notebooks.read(chapter.path).cells
         self.pictures: list[Picture] = []
-        self.section = chapter.question
         self.mention, self.mentioned = mention, set()
 
     def page(self, outside: dict[str, str]) -> Page:
@@ -57,16 +54,13 @@ class Walk:
         asked = ASKS.search(source)
         if asked and asked[1] == "ask":
             return self._question(asked[2], cell)
-        shown = "".join(self._outputs(i, cell))
+        shown = "".join(self._outputs(cell))
         if asked:
             return f'<div class="answer" data-question="{asked[2]}">{shown}</div>'
         return f'<div class="cell">{highlighted(source, "ipython")}{shown}</div>\n'
 
     def _prose(self, text: str) -> str:
-        html = markdown(text, self.link)
-        if heads := re.findall(r"<h[123][^>]*>(.*?)</h[123]>", html):
-            self.section = plain(heads[-1])
-        return self.mention(html, self.mentioned)
+        return self.mention(markdown(text, self.link), self.mentioned)
 
     def _question(self, name: str, cell) -> str:
         """The options of a prediction as buttons; the page remembers which was taken."""
@@ -78,13 +72,13 @@ class Walk:
 
     # ------------------------------------------------------------ outputs
 
-    def _outputs(self, i: int, cell) -> Iterator[str]:
+    def _outputs(self, cell) -> Iterator[str]:
         for output in cell.outputs:
             data = output.get("data", {})
             if output.output_type == "stream":
                 yield _text(output.text)
-            elif PICTURE in data:
-                yield self._picture(data[PICTURE], self._words(i))
+            elif notebooks.PICTURE in data:
+                yield self._picture(data[notebooks.PICTURE], output.metadata[notebooks.PICTURE]["alt"])
             elif "text/markdown" in data:
                 yield f'<div class="out">{markdown(data["text/markdown"], self.link)}</div>'
             elif "text/html" in data:
@@ -97,18 +91,6 @@ class Walk:
         made = Picture(f"chapters/pictures/{self.chapter.name[:2]}-{number:02}.png", base64.b64decode(png))
         self.pictures.append(made)
         return figure(relative(made.path, self.path), made.png, words)
-
-    def _words(self, i: int) -> str:
-        """What a picture shows, for whoever does not see it: its page's title, or what the text reads out of it."""
-        for name in re.findall(r"\b(\w+)\.draw\w*\(", self.cells[i].source):
-            if (page := name.replace("_", "-")) in registry.pages():
-                shown = registry.page(page).FIGURE
-                return f"{shown.title}. {shown.method}"
-        told = next((c.source for c in self.cells[i + 1 :] if c.cell_type == "markdown"), "")
-        watched = WATCH.search(told)
-        first = re.match(r"(?:#.*\n+)?(.+?[.:!?])(?=\s|$)", told.strip(), re.DOTALL)
-        sentence = watched[0] if watched else first[1] if first else ""
-        return f"{self.section}. {plain(markdown(sentence)).strip()}".replace("\n", " ")
 
     # ------------------------------------------------------------ around
 

@@ -194,7 +194,7 @@ QUESTIONS = {
     ),
     "four-slots": Question(
         CHAPTER,
-        "The same batch with 4 CTAs on an SM. Who keeps both on nearly all SMs, nearly all the time?",
+        "The same batch with 4 CTAs on an SM. Which policy keeps both on nearly all SMs, nearly all the time?",
         {
             "50:50": "Two of each fit now, and prefill, of which there is less, is used up twice as soon.",
             "proportional": "One slot of four is prefill and three are decode, until the end.",
