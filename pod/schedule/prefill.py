@@ -84,14 +84,15 @@ def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
     """Longest first, so that the last to be drawn are short. But a sequence whose K and V have no room in L2 comes as a
     whole, some of its KV heads at a time that do have room: DRAM is decode's. Such sequences come first, they are the
     longest."""
-    order = [made.head, made.seq, -made.blocks(block)]
+    blocks, sequences = made.blocks(block), int(made.seq[-1]) + 1
+    order = ((int(blocks.max()) - blocks) * sequences + made.seq) * side.q_heads + made.head
     room, longest = L2_SHARE // (head_dim * 4), int(side.kv_len.max())  # tokens of a KV head
     if longest * side.kv_heads > room:
         together = np.minimum(np.maximum(room // np.maximum(made.kv_len, 1), 1), side.kv_heads)
-        place = (longest - made.kv_len) * (made.seq[-1] + 1) + made.seq  # no two sequences have the same
+        place = (longest - made.kv_len) * sequences + made.seq  # no two sequences have the same
         place = place * side.kv_heads + made.kv_head // together
-        order.append(np.where(together == side.kv_heads, NOWHERE, place))
-    return made.in_order(np.lexsort(order))
+        return made.in_order(np.lexsort((order, np.where(together == side.kv_heads, NOWHERE, place))))
+    return made.in_order(order.argsort(kind="stable"))
 
 
 # ---------------------------------------------------------------- in how many parts
@@ -102,7 +103,8 @@ def cut(made: Tiles, splits: int | np.ndarray, block: int) -> WorkList:
     parts = np.minimum(splits, blocks)
     tile, part, partial, group, partials, groups = number_parts(parts)
     *columns, begin, end = made.in_order(tile) if groups else made
-    n, p, first = blocks[tile], parts[tile], begin // block
-    keys = ((first + n * part // p) * block, np.minimum((first + n * (part + 1) // p) * block, end))
-    pieces = np.arange(len(tile) + 1)
+    n, p, first, pieces = blocks[tile], parts[tile], begin // block, np.arange(len(tile) + 1)
+    keys = first * block, end
+    if groups:
+        keys = (first + n * part // p) * block, np.minimum((first + n * (part + 1) // p) * block, end)
     return WorkList(*columns, *keys, part, p, partial, group, pieces, partials, groups)
