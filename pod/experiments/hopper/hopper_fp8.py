@@ -9,12 +9,19 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from pod.batch import HybridBatch
-from pod.data import read
+from pod.data import a_card, read
 from pod.experiments.hopper.hopper_sweep import geomean
-from pod.lab.figure import short
+from pod.lab.figure import Figure, short
 from pod.lab.measure import ragged, timing
 from pod.lab.show import style
 
+FIGURE = Figure(
+    id="hopper-fp8",
+    title=f"Keys and values of 8 bits on {a_card()}: time over 16 bits",
+    chapter="18",
+    method="Decodes, drafts and hybrid batches in pages of 16, cold L2, shuffled rounds, medians.",
+    data=("hopper-fp8",),
+)
 RECORDING = "hopper-fp8"
 KEYS = ("chunk", "context", "decodes", "decode_context", "tokens", "q_heads", "kv_heads")  # tokens: of a decode
 UNITS = ("hopper", "lean")
