@@ -51,7 +51,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("11_lean_attention", 70, 20, "How should a few long decodes fill 132 SMs?"),
     ),
     "The server around it": (
-        Chapter("12_continuous_batching", 55, 35, "Who may run in this iteration, and where does its KV live?"),
+        Chapter("12_continuous_batching", 50, 35, "Who may run in this iteration, and where does its KV live?"),
         Chapter("13_chunked_prefill", 55, 25, "How does the long prompt stop blocking the chat?"),
         Chapter("14_serving_engine", 60, 30, "Can I read a whole engine?"),
         Chapter("15_end_to_end", 80, 25, "What does the user feel?"),
