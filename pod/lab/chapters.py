@@ -52,7 +52,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
     ),
     "The server around it": (
         Chapter("12_continuous_batching", 50, 35, "Who may run in this iteration, and where does its KV live?"),
-        Chapter("13_chunked_prefill", 55, 25, "How does the long prompt stop blocking the chat?"),
+        Chapter("13_chunked_prefill", 50, 25, "How does the long prompt stop blocking the chat?"),
         Chapter("14_serving_engine", 60, 30, "Can I read a whole engine?"),
         Chapter("15_end_to_end", 80, 25, "What does the user feel?"),
         Chapter("16_profiling_an_engine", 60, 25, "Where did the other half of the time go?"),
