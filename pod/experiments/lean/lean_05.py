@@ -43,7 +43,7 @@ def draw(df):
             ax.barh(y, row.computed_us - row.start_us, 0.8, left=row.start_us, color=tone, edgecolor="white")
             if row.computed_us - row.start_us > 12:
                 ax.text((row.start_us + row.computed_us) / 2, y, f"head {row.head}, part {row.part + 1} of {row.parts}",
-                        ha="center", va="center", fontsize=7.5, color=style.INK)  # fmt: skip
+                        ha="center", va="center", fontsize=8, color=style.INK)  # fmt: skip
             kind = "merge" if row.merges else "load"
             ax.barh(y, row.end_us - row.computed_us, 0.8, left=row.computed_us, color=style.colour(kind), linewidth=0)
         ax.set(ylabel="CTA", ylim=(FIRST + COUNT - 0.4, FIRST - 0.6), yticks=range(FIRST, FIRST + COUNT, 3))

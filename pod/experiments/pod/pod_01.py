@@ -235,7 +235,7 @@ def _runtimes(ax, df) -> None:
         at = part.index + 0.14 * (w - 2.5)
         ax.bar(at, part.over_fa2, 0.13, color=TONES[way], label=RUNTIMES[way])
         for x, value in zip(at, part.over_fa2, strict=True):
-            ax.text(x, value + 0.01, f"{value:.2f}", ha="center", fontsize=7, rotation=90, va="bottom")
+            ax.text(x, value + 0.01, f"{value:.2f}", ha="center", fontsize=8, rotation=90, va="bottom")
     ax.set_xticks(range(df.batch.nunique()), df.batch.unique())
     ax.set(ylim=(0, 1.6), ylabel="time / FA2's two calls")
     ax.set_title("runtime", fontsize=10)
