@@ -14,9 +14,10 @@ from IPython.core.events import EventManager, available_events
 from matplotlib import pyplot as plt
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 from pod.hardware import A100, H200
-from pod.lab.show import band, causal_cells, explore, gantt, idle_share, lanes, overlap, roofline, style, tiles
+from pod.lab.show import band, causal_cells, explore, gantt, idle_share, lanes, overlap, roofline, says, style, tiles
 from pod.lab.show.explore import PAUSE, _draw_in_one_thread, is_live, soon
 from pod.lab.show.gantt import Span, slots, spans
 from pod.lab.show.lanes import longest_gap
@@ -437,3 +438,16 @@ def test_explore_in_a_real_kernel(by_hand, outputs):
 def test_words_at_the_ends_of_lines_keep_apart():
     moved = style.apart([1.5, 1.0, 1.01, 1.02], 0.05)
     assert np.diff(sorted(moved)).min() > 0.049 and np.argsort(moved).tolist() == [1, 2, 3, 0] and moved[0] == 1.5
+
+
+@pytest.mark.parametrize("place", ["outside upper center", "outside lower center"])
+def test_a_takeaway_stands_above_the_panels_and_beside_no_legend(place):
+    ax = style.axes(5, 2)
+    ax.plot([0, 1], label="POD")
+    legend = ax.figure.legend(loc=place)
+    says(ax.figure, "POD is ahead").canvas.draw()
+    entry, *_ = legend.get_texts()
+    (heading,) = [t for t in ax.figure.findobj(Text) if t.get_text() == "POD is ahead"]
+    box, panel = heading.get_window_extent(), ax.get_window_extent()
+    assert ax.figure.bbox.y1 >= box.y1 and box.y0 >= panel.y1
+    assert not box.overlaps(entry.get_window_extent()) and panel.height > 80

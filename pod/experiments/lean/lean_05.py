@@ -52,5 +52,5 @@ def draw(df):
     for label, colour in (("compute", style.DECODE), ("store a part", style.colour("load")),
                           ("wait for others and merge", style.colour("merge"))):  # fmt: skip
         axes[0].barh(0, 0, color=colour, label=label)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False, fontsize=9)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return figure

@@ -77,7 +77,7 @@ def draw(df):
     axes = style.axes(9.5, 3.1, len(MODELS))
     colours = (style.FRAME, style.WORKERS[1], style.WORKERS[0])
     for ax, (model, mine) in zip(axes, df.groupby("model", sort=False), strict=True):
-        ax.bar(mine.system, mine.requests_per_minute, color=colours, width=0.65)
+        ax.bar(mine.system, mine.requests_per_minute, color=colours, width=0.85)
         for i, row in enumerate(mine.itertuples()):
             ax.text(i, row.requests_per_minute, f"{row.requests_per_minute:.1f}", ha="center", va="bottom", fontsize=9)
             if row.pod_gain_ours == row.pod_gain_ours:

@@ -42,6 +42,14 @@ def draw(df):
     return panels(df)
 
 
+def plain_ticks(axis):
+    """Numbers on a logarithmic axis as one says them, as many as fit."""
+    low, high = axis.get_view_interval()
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(LogLocator(subs=(2, 5) if high > 10 * low else (2, 3, 5, 7)))
+    axis.set_minor_formatter("{x:g}")
+
+
 def panels(df):
     """Each metric on its own axis: the paper's value as a cross, ours as a bar from nominal to 5 % slower."""
     titles = {"ttft_p50": "TTFT P50, s", "ttft_p99": "TTFT P99, s", "tbt_p50": "TBT P50, s", "tbt_p99": "TBT P99, s",
@@ -64,9 +72,7 @@ def panels(df):
         ax.set(yticks=list(places.values()), ylim=(len(places) - 0.5, -0.5))
         ax.set_title(title, fontsize=10)
         ax.set_yticklabels([f"{system}, {qps:g}" if ax in axes[:, 0] else "" for qps, system in places])
-        ax.xaxis.set_major_formatter("{x:g}")
-        ax.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        ax.xaxis.set_minor_formatter("{x:g}")
+        plain_ticks(ax.xaxis)
         ax.tick_params(which="both", labelsize=8)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))

@@ -6,6 +6,7 @@ import pandas as pd
 from pod.data import read
 from pod.experiments.pod.pod_12 import overlap_hidden
 from pod.experiments.pod.pod_t4 import WORKLOAD
+from pod.experiments.pod.pod_t5 import plain_ticks
 from pod.experiments.pod.shared import of
 from pod.lab import paper
 from pod.lab.figure import Figure
@@ -62,6 +63,8 @@ def draw(df):
             ax.annotate(str(chunk), (row.tbt_p99, row.ttft_p50), (6, 6), textcoords="offset points", fontsize=8.5)
     ax.set_xscale("log")
     ax.set_yscale("log")
+    for axis in (ax.xaxis, ax.yaxis):
+        plain_ticks(axis)
     ax.set(xlabel="P99 TBT, s: what the others feel", ylabel="median TTFT, s: what the prompt feels")
     style.legend(ax, loc="upper right")
     return ax.figure
