@@ -28,6 +28,17 @@ def _mixed(prefill: Part, decode: Part, flops: float, rate: float) -> float:
     return max(prefill[0] / flops, decode[1] / rate)
 
 
+def _case(p: Part, d: Part, flops: float, rate: float) -> Call:
+    return Call(
+        f"prefill={p}, decode={d}, flops={flops:g}, rate={rate:g}", (p, d, flops, rate), _bound(p, d, flops, rate)
+    )
+
+
+def _draw(random) -> Call:
+    parts = ((10 ** random.uniform(9, 12), 10 ** random.uniform(7, 10)) for _ in range(2))
+    return _case(*parts, random.uniform(1e14, 2e15), random.uniform(1e12, 8e12))
+
+
 CASES = (
     ((1e9, 3e9), (1e9, 2e9)),  # both wait for memory
     ((4e11, 3e8), (4e9, 2e9)),  # one for each
@@ -41,8 +52,7 @@ bound = Exercise(
     "bound",
     CHAPTER,
     BOUND.strip("\n"),
-    [Call(f"prefill={p}, decode={d}, flops={H200[0]:g}, rate={H200[1]:g}", (p, d, *H200), _bound(p, d, *H200))
-     for p, d in CASES],
+    [_case(p, d, *H200) for p, d in CASES],
     call,
     [
         Hint(
@@ -76,6 +86,7 @@ bound = Exercise(
         ),
     ],
     "A bound says how much is left to win before anybody has built anything.",
+    _draw,
 )  # fmt: skip
 
 EXERCISES = (bound,)

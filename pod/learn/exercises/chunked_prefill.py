@@ -42,6 +42,30 @@ def _in_debt(budget: int, decodes: int, prompts: list) -> list:
     return taken
 
 
+def _in_another_order(key):
+    def taken(budget: int, decodes: int, prompts: list) -> list:
+        order, found = sorted(range(len(prompts)), key=lambda i: key(i, prompts[i])), [0] * len(prompts)
+        for i, n in zip(order, _fill(budget, decodes, [prompts[i] for i in order]), strict=True):
+            found[i] = n
+        return found
+
+    return taken
+
+
+def _cut_short(budget: int, decodes: int, prompts: list) -> list:
+    return [n for n in _fill(budget, decodes, prompts) if n]
+
+
+def _iteration(budget: int, decodes: int, prompts: list) -> Call:
+    said = f"budget={budget}, decodes={decodes}, prompts={prompts}"
+    return Call(said, (budget, decodes, prompts), _fill(budget, decodes, prompts))
+
+
+def _draw_iteration(random) -> Call:
+    prompts = [random.randint(1, 900) for _ in range(random.randint(0, 6))]
+    return _iteration(random.choice((256, 512, 1024)), random.randint(0, 300), prompts)
+
+
 ITERATIONS = (
     (1024, 40, [12288]),
     (1024, 40, [300, 5000]),
@@ -55,7 +79,7 @@ fill = Exercise(
     "fill",
     CHAPTER,
     FILL.strip("\n"),
-    [Call(f"budget={b}, decodes={d}, prompts={p}", (b, d, p), _fill(b, d, p)) for b, d, p in ITERATIONS],
+    [_iteration(*iteration) for iteration in ITERATIONS],
     call,
     [
         Hint(
@@ -92,8 +116,19 @@ fill = Exercise(
             "Nothing is 0.",
             gives(_in_debt),
         ),
+        Hint(
+            "another order",
+            "Here the latest or the shortest go first. Prompts are listed oldest first, and the oldest goes first.",
+            gives(_in_another_order(lambda i, _: -i), _in_another_order(lambda _, n: n)),
+        ),
+        Hint(
+            "a number each",
+            "The list has one number for each prompt, 0 for those that get nothing.",
+            gives(_cut_short, lambda b, d, prompts: sum(_fill(b, d, prompts))),
+        ),
     ],
     "That is Sarathi's whole idea. Who adds a limit on how many prompts, has POD's: its published kernel takes one.",
+    _draw_iteration,
 )
 
 # ---------------------------------------------------------------- a pipeline
@@ -115,13 +150,21 @@ def _last_out(times: list, stages: int) -> float:
     return ends[-1]
 
 
+def _line(times: list, stages: int) -> Call:
+    return Call(f"times={times}, stages={stages}", (times, stages), _last_out(times, stages))
+
+
+def _draw_line(random) -> Call:
+    return _line([random.randint(1, 9) for _ in range(random.randint(1, 8))], random.randint(1, 6))
+
+
 LINES = (([1, 1, 1, 1], 2), ([4, 1, 1], 2), ([1, 4, 2], 3), ([1, 2, 5], 4), ([2, 2, 7, 1, 1, 3], 3), ([6], 8))
 
 last_out = Exercise(
     "last_out",
     CHAPTER,
     LAST_OUT.strip("\n"),
-    [Call(f"times={times}, stages={stages}", (times, stages), _last_out(times, stages)) for times, stages in LINES],
+    [_line(*line) for line in LINES],
     call,
     [
         Hint(
@@ -140,6 +183,12 @@ last_out = Exercise(
             "So many steps of the mean time: right when all are alike. A long one holds up everybody behind it, in "
             "every stage.",
             gives(lambda times, stages: (len(times) + stages - 1) * sum(times) / len(times)),
+        ),
+        Hint(
+            "all as long as the longest",
+            "As many steps as there are, each as long as the longest micro-batch. While a short one is under way "
+            "nothing takes so long.",
+            gives(lambda times, stages: (len(times) + stages - 1) * max(times)),
         ),
         Hint(
             "only the last one",
@@ -163,6 +212,7 @@ last_out = Exercise(
     ],
     "Look closer: it is always the sum, and the longest once more for each other stage. So a prompt cut in chunks "
     "saves holes even if its work stays the same.",
+    _draw_line,
 )  # fmt: skip
 
 EXERCISES = (fill, last_out)

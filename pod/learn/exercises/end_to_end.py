@@ -105,6 +105,7 @@ capacity = Exercise(
         ),
     ],
     "`python -m pod capacity` is this search over simulated days.",
+    lambda random: round(10 ** random.uniform(-2, 2.5), 3),
 )
 
 # ---------------------------------------------------------------- at equal wait
@@ -134,6 +135,25 @@ def _points(loads, slow, fast, wait):
     return 100 * (at_fast / at_slow - 1)
 
 
+def _nearest(loads, slow, fast, wait):
+    at_slow, at_fast = (loads[int(np.abs(np.array(waits) - wait).argmin())] for waits in (slow, fast))
+    return 100 * (at_fast / at_slow - 1)
+
+
+def _curve(loads, slow, fast, wait) -> Call:
+    said = f"loads={loads}, slow={slow}, fast={fast}, wait={wait}"
+    return Call(said, (loads, slow, fast, wait), _more_load(loads, slow, fast, wait))
+
+
+def _draw(random) -> Call:
+    """Two rising curves, and a wait that both of them reach."""
+    loads = [round(0.5 + 0.25 * i, 2) for i in range(random.randint(3, 7))]
+    steps = [[random.randint(1, 60) for _ in loads] for _ in range(2)]
+    slow, fast = ([sum(x[: i + 1]) / 20 for i in range(len(x))] for x in steps)
+    least, most = max(slow[0], fast[0]), min(slow[-1], fast[-1])
+    return _curve(loads, slow, fast, round(random.uniform(least, most), 3)) if least < most else _draw(random)
+
+
 LOADS = [0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
 SLOW, FAST = [0.3, 0.4, 0.6, 1.0, 3.1, 9.0, 20.0], [0.23, 0.28, 0.37, 0.55, 0.7, 1.4, 5.0]
 CURVES = ((LOADS, SLOW, FAST, 0.5), (LOADS, SLOW, FAST, 0.9), (LOADS, SLOW, FAST, 2.0),
@@ -143,7 +163,7 @@ more_load = Exercise(
     "more_load",
     CHAPTER,
     MORE_LOAD.strip("\n"),
-    [Call(f"loads={l}, slow={s}, fast={f}, wait={w}", (l, s, f, w), _more_load(l, s, f, w)) for l, s, f, w in CURVES],
+    [_curve(*curve) for curve in CURVES],
     call,
     [
         Hint(
@@ -170,7 +190,12 @@ more_load = Exercise(
         Hint(
             "only points",
             "These are loads that were measured. The curves reach the wait between two of them: on a straight line.",
-            gives(_points),
+            gives(_points, _nearest),
+        ),
+        Hint(
+            "the slow one over the fast one",
+            "That is how much more the slow one takes. It is the other way round.",
+            gives(lambda *a: 100 * (1 / (1 + _more_load(*a) / 100) - 1)),
         ),
         Hint(
             "read the other way",
@@ -181,6 +206,7 @@ more_load = Exercise(
         ),
     ],
     "Say the wait, and the number hardly depends on who says it.",
+    _draw,
 )  # fmt: skip
 
 EXERCISES = (capacity, more_load)

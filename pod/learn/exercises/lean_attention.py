@@ -43,13 +43,17 @@ def run(function: Callable, case: Heads) -> Outcome:
     ends = [case.tiles * (head + 1) for head in range(case.heads)]
     said = [function(end, case.tiles, case.cuts.copy()) for end in ends]
     tried = f"{case.heads} heads of {case.tiles} tiles, cuts {case.cuts.tolist()}"
-    if said[0] is None:
+    if not any(x is not None for x in said):
         return Outcome(tried, "a CTA")
     wanted = [algorithm2.last(end, case.tiles, case.cuts) for end in ends]
-    told = [f"last CTA of each head {list(map(int, x))}" for x in (wanted, said)]
-    off = _error(case, dict(zip(ends, map(int, said), strict=True)))
-    told[1] += f"; {off}" if said != wanted else ""
-    return Outcome(tried, *told, right=said == wanted, case=case, values=(wanted, list(map(int, said))))
+    told, known = f"last CTA of each head {list(map(int, wanted))}", {"case": case, "values": (wanted, said)}
+    if said == wanted:
+        return Outcome(tried, told, told, right=True, **known)
+    if None in said:
+        return Outcome(tried, told, f"{said}", **known)
+    known["values"] = (wanted, said := list(map(int, said)))
+    off = _error(case, dict(zip(ends, said, strict=True)))
+    return Outcome(tried, told, f"last CTA of each head {said}; {off}", **known)
 
 
 def _error(case: Heads, said: dict[int, int]) -> str:
@@ -65,8 +69,16 @@ def _error(case: Heads, said: dict[int, int]) -> str:
     return f"the output is off by {max(np.abs(a - b).max() for a, b in zip(got, truth, strict=True)):.2f}"
 
 
-def _says(rule: Callable) -> Callable[[Outcome], bool]:
-    return lambda o: o.values[1] == o.case.wrong(rule)
+def _says(*rules: Callable) -> Callable[[Outcome], bool]:
+    def is_it(o: Outcome) -> bool:
+        return any(o.values[1] == o.case.wrong(rule) for rule in rules)
+
+    is_it.everywhere = True
+    return is_it
+
+
+def _draw(random) -> Heads:
+    return Heads(random.randint(1, 6), random.randint(1, 12), random.randint(1, 20))
 
 
 last_cta = Exercise(
@@ -91,7 +103,7 @@ last_cta = Exercise(
             "equally long ranges",
             "Ranges of one length, you say. Tiles that cannot be shared out evenly make some longer by one: look into "
             "`cuts` instead of dividing.",
-            lambda o: any(_says(rule)(o) for rule in _DIVIDING),
+            lambda o: _says(*_DIVIDING)(o),
         ),
         Hint(
             "the one after",
@@ -111,12 +123,28 @@ last_cta = Exercise(
             _says(lambda end, tiles, cuts: len(cuts) - 1),
         ),
         Hint(
+            "the first",
+            "That is the CTA with the first tile of the head. Its last tile is number end - 1 of the line.",
+            _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end - tiles, side="right"))),
+        ),
+        Hint(
+            "one too far",
+            "One too far for every head: CTAs count from 0, and CTA i ends at cuts[i].",
+            _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end)) + 1),
+        ),
+        Hint(
+            "nobody",
+            "For one head no CTA was found. The last head ends where the last range ends: that CTA has its last tile.",
+            lambda o: None in o.values[1],
+        ),
+        Hint(
             "no cut there",
             "A head need not end where a range ends. Look for the first cut that is not before it.",
             lambda o: isinstance(o.error, ValueError),
         ),
     ],
     "One line, and no crash told anybody: only a head that more than two CTAs share, and a reference, would.",
+    _draw,
 )
 
 _DIVIDING = (

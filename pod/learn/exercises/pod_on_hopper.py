@@ -59,6 +59,12 @@ def _raised(raises, **more):
     return lambda o: torch.equal(o.values[1], counts(o.case.arguments()[2], raises, **more))
 
 
+def _right_but(o: Outcome, raised) -> bool:
+    """Whether y is as it should be, and every row's count is this."""
+    y, _, x, n = o.arguments
+    return torch.allclose(y, x.softmax(1), rtol=1e-4, atol=1e-5) and bool((o.values[1] == raised(n)).all())
+
+
 def _never(o: Outcome) -> bool:
     return o.values[1].dtype == torch.int32 and not o.values[1].any()
 
@@ -88,7 +94,7 @@ late = Exercise(
     LATE.strip("\n"),
     [_rows("random", random(64, 33, seed=1)), _rows("rising by 60", _rising(48, 60.0)),
      _rows("random, up to a hundred", random(64, 40, seed=2, scale=30.0)), _rows("one number", random(64, 1, seed=5)),
-     _rows("falling by 90", _rising(40, -90.0))],
+     _rows("falling by 90", _rising(40, -90.0)), _rows("in steps of 4", torch.arange(0.0, 80.0, 4.0).repeat(64, 1))],
     launch,
     [
         Hint(
@@ -98,9 +104,19 @@ late = Exercise(
             _raised(lambda m, v: v > m),
         ),
         Hint(
+            "all counted",
+            "y is right. But raised[r] has counted every number of the row, not those that raised m.",
+            lambda o: _right_but(o, lambda n: n),
+        ),
+        Hint(
+            "at 8 as well",
+            "m was raised by a number that is just 8 above it. It may stay until one is more than 8 above.",
+            _raised(lambda m, v: v >= m + SLACK),
+        ),
+        Hint(
             "never raised",
-            "m is still the row's first number. When another is more than 8 above it, exp(x - m) grows beyond what "
-            "16 bits hold, and in the end beyond fp32.",
+            "Nobody counted, or m is still the row's first number. When another is more than 8 above it, exp(x - m) "
+            "grows beyond what 16 bits hold, and in the end beyond fp32.",
             _never,
         ),
         Hint(
@@ -150,11 +166,20 @@ def _rate(cycles) -> object:
     return lambda queued, clock, sms: KEYS / cycles(queued) * clock * sms
 
 
+def _queue(queued: int, clock: float, sms: int) -> Call:
+    case = queued, clock, sms
+    return Call(f"queued={queued}, clock={clock:g}, sms={sms}", case, _rate(lambda n: 64 * n + 16)(*case))
+
+
+def _draw(random) -> Call:
+    return _queue(random.randint(0, 5), random.randint(10, 20) * 1e8, random.randint(1, 160))
+
+
 kv_rate = Exercise(
     "kv_rate",
     CHAPTER,
     KV_RATE.strip("\n"),
-    [Call(f"queued={q}, clock={c:g}, sms={s}", (q, c, s), _rate(lambda n: 64 * n + 16)(q, c, s)) for q, c, s in QUEUES],
+    [_queue(*queue) for queue in QUEUES],
     call,
     [
         Hint(
@@ -181,12 +206,19 @@ kv_rate = Exercise(
             gives(_rate(lambda n: 64 * min(n, 1) + 16)),
         ),
         Hint(
+            "as long as prefill's",
+            "A product of decode was taken for as long as one of prefill. It has 4 cycles of arithmetic, and 16 of "
+            "reading keys.",
+            gives(_rate(lambda n: 64 * (n + 1))),
+        ),
+        Hint(
             "one SM",
             "That is what one SM uses up.",
             gives(lambda queued, clock, sms: KEYS / (64 * queued + 16) * clock),
         ),
     ],
     "Two queued at 1.4 GHz: 2.6 TB/s, where DRAM has more than 4. That is why prefill yields.",
+    _draw,
 )  # fmt: skip
 
 EXERCISES = (late, kv_rate)

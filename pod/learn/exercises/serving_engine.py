@@ -47,6 +47,19 @@ BATCHES = (
 )  # fmt: skip
 
 
+def _draw_batch(random) -> Call:
+    block, parts, tables, free = random.randint(2, 5), [], {}, random.sample(range(60), 60)
+    for name in "ABCDE"[: random.randint(1, 5)]:
+        before, new = random.choice(((random.randint(1, 9), 1), (random.randint(0, 9), random.randint(2, 6))))
+        parts.append((name, before, new, new == 1 or random.random() < 0.5))
+        tables[name] = [free.pop() for _ in range(-(-(before + new) // block))]
+    return _batch(parts, tables, block)
+
+
+def _batch(*batch) -> Call:
+    return Call(_said(*batch), batch, _step(*batch))
+
+
 def _said(parts: list, tables: dict, block: int) -> str:
     return f"{parts}, tables={tables}, block={block}"
 
@@ -73,7 +86,7 @@ step = Exercise(
     "step",
     CHAPTER,
     STEP.strip("\n"),
-    [Call(_said(*batch), batch, _step(*batch)) for batch in BATCHES],
+    [_batch(*batch) for batch in BATCHES],
     run,
     [
         Hint(
@@ -87,6 +100,23 @@ step = Exercise(
             "These are positions in the request's own text. Position p is in its block number p // block, and the "
             "table says where that one lies.",
             _slots(_no_table),
+        ),
+        Hint(
+            "numbers of blocks",
+            "These are block numbers plus an offset. A block has `block` slots, so number b begins at slot b * block.",
+            _slots(lambda parts, tables, block: [
+                tables[name][p // block] + p % block for name, b, n, _ in parts for p in range(b, b + n)
+            ]),
+        ),
+        Hint(
+            "pairs",
+            "A slot is one number: the block's times `block`, plus the offset in it.",
+            lambda o: isinstance(o.values[1][0][0], (tuple, list)),
+        ),
+        Hint(
+            "swapped",
+            "Slots first, then rows: here they come the other way round.",
+            lambda o: o.values[1] == o.values[0][::-1],
         ),
         Hint(
             "everybody predicts",
@@ -105,6 +135,21 @@ step = Exercise(
             _rows(lambda parts, *_: [part[2] - 1 for part in parts if part[3]]),
         ),
         Hint(
+            "rows from 1 on",
+            "Rows count from 0, so the last of n rows is n - 1.",
+            _rows(lambda parts, tables, block: [row + 1 for row in _step(parts, tables, block)[1]]),
+        ),
+        Hint(
+            "places in the text",
+            "These are positions in each request's own text. A row is a place in the list of all new tokens.",
+            _rows(lambda parts, *_: [before + new - 1 for _, before, new, speaks in parts if speaks]),
+        ),
+        Hint(
+            "decodes alone",
+            "A prompt that is complete predicts, too: its first token comes out of this iteration.",
+            _rows(lambda parts, *_: [end for part, end in zip(parts, _ends(parts), strict=True) if part[2] == 1]),
+        ),
+        Hint(
             "numbers of parts",
             "These are places in the list of parts. A part has as many rows as new tokens.",
             _rows(lambda parts, *_: [i for i, part in enumerate(parts) if part[3]]),
@@ -112,6 +157,7 @@ step = Exercise(
     ],
     "With the tokens, their positions and lengths it is all that a model needs to know. `pack` does the same in one "
     "array.",
+    _draw_batch,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- the host runs ahead
@@ -144,6 +190,19 @@ def _signed(launched: list, lengths: list) -> float:
     return sum(begin - end for begin, end in zip(launched, ends, strict=False))
 
 
+def _last_end(launched: list, lengths: list) -> float:
+    return _idle(launched, lengths) + sum(lengths)
+
+
+def _host(launched: list, lengths: list) -> Call:
+    return Call(f"launched={launched}, lengths={lengths}", (launched, lengths), _idle(launched, lengths))
+
+
+def _draw_host(random) -> Call:
+    count = random.randint(1, 8)
+    return _host(sorted(random.randint(0, 40) for _ in range(count)), [random.randint(1, 12) for _ in range(count)])
+
+
 HOSTS = (
     ([5, 10, 15], [20, 20, 20]),
     ([5, 10, 15, 20], [2, 2, 2, 2]),
@@ -156,8 +215,7 @@ idle = Exercise(
     "idle",
     CHAPTER,
     IDLE.strip("\n"),
-    [Call(f"launched={launched}, lengths={lengths}", (launched, lengths), _idle(launched, lengths))
-     for launched, lengths in HOSTS],
+    [_host(*host) for host in HOSTS],
     call,
     [
         Hint(
@@ -186,10 +244,22 @@ idle = Exercise(
         Hint(
             "waits paid back",
             "A kernel that was launched early fills no gap of another time: count only the gaps, none of them below 0.",
-            lambda o: gives(_signed)(o) or gives(lambda launched, lengths: launched[-1] - sum(lengths[:-1]))(o),
+            gives(_signed, lambda launched, lengths: launched[-1] - sum(lengths[:-1])),
+        ),
+        Hint(
+            "not the waits",
+            "That is when the last kernel ends, or how long the GPU is busy. Asked for is what lies between kernels.",
+            gives(_last_end, lambda launched, lengths: sum(lengths)),
+        ),
+        Hint(
+            "a share",
+            "That is idle time as a part of all time. Asked for is the time.",
+            gives(*(lambda launched, lengths, x=x: x * _idle(launched, lengths) / _last_end(launched, lengths)
+                    for x in (1, 100))),
         ),
     ],
     "Long kernels hide the host, short ones do not. That is why decodes alone get a CUDA graph.",
+    _draw_host,
 )  # fmt: skip
 
 EXERCISES = (step, idle)
