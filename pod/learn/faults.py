@@ -190,7 +190,7 @@ def _late(told: _Told, match: re.Match) -> Fault:
 
 SIGNALS = {
     signal.SIGFPE: "It divided a whole number by zero",
-    signal.SIGABRT: "It asked for more memory than there is, or an assert did not hold",
+    signal.SIGABRT: "An assert did not hold",
 }
 STRAYED = "It left an array of a thread's own, or its functions call each other for ever"
 
@@ -199,6 +199,10 @@ def _crash(told: _Told, match: re.Match) -> Fault:
     line, why = int(match["line"]), SIGNALS.get(-int(match["code"]), STRAYED)
     what = f"the kernel's program ended{f' after line {line}' if line else ''}. {why}"
     return told.fault("crash", what, lines=[line])
+
+
+def _no_memory(told: _Told, match: re.Match) -> Fault:
+    return told.fault("memory", "the kernel asked for more memory than there is")
 
 
 def _null(told: _Told, match: re.Match) -> Fault:
@@ -221,6 +225,7 @@ TELLERS = (
     (re.compile(r"time: did not end within (?P<seconds>\d+)"), _late),
     (re.compile(r"crash: ended with (?P<code>-?\d+) after line (?P<line>\d+)"), _crash),
     (re.compile(r"null"), _null),
+    (re.compile(r".*bad_alloc"), _no_memory),
 )
 
 
