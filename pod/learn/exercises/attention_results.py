@@ -161,4 +161,30 @@ QUESTIONS = {
         },
         "one of each",
     ),
+    "near-the-ceiling": Question(
+        CHAPTER,
+        "The ceiling's mean is 56 %, and the paper's POD gained 28 % on an A100. Guess the mean gain of each of the "
+        "four concurrent methods here. And in how many of 100 batches will POD come within 10 % of the ceiling?",
+        {
+            "under 20": "So it was in the paper, with 18. Here halves and GPU are others.",
+            "about 40": "Twice as often as in the paper. Its mean gain is 29 % here, that of CTA-parallel 18, "
+            "of warp-parallel 11, and of two streams 4.",
+            "about 80": "In most batches contention takes more than a tenth: both sides want the same L2 and "
+            "the same SM.",
+        },
+        "about 40",
+    ),
+    "worst-batch-of-each": Question(
+        CHAPTER,
+        "You have your numbers from section 2. And the *worst* batch of each method: which of them never loses to "
+        "one kernel after the other?",
+        {
+            "all of them": "Two streams and CTA-parallel lose some percent on their worst batch, and "
+            "warp-parallel more.",
+            "POD alone": "Its worst batch still gains. Whoever fixes beforehand which SM does what has a batch "
+            "that does not suit it.",
+            "none": "POD's worst batch gains about a tenth.",
+        },
+        "POD alone",
+    ),
 }
