@@ -222,4 +222,81 @@ QUESTIONS = {
         },
         "about 9 times",
     ),
+    "how-long-hosts-wait": Question(
+        CHAPTER,
+        "How long do hosts wait for the parts of others?",
+        {
+            "hardly": "All ranges are equally long, so all end at about the same time, and nobody is late.",
+            "a tenth of the time": "It would be so if ranges differed by a tenth. They are equal to a tile.",
+            "half of the time": "Only somebody whose helpers start a wave later would wait so long.",
+        },
+        "hardly",
+    ),
+    "requests-20-3-7-2": Question(
+        CHAPTER,
+        "Requests of 20, 3, 7 and 2 tiles on five SMs. When does the last SM end if each is split in two, and when "
+        "under equal ranges?",
+        {
+            "10, and 7": "Half of the longest request is 10 tiles. 32 tiles for five SMs are 7, wherever "
+            "requests begin.",
+            "7, and 7": "A split in two leaves the longest request in parts of 10.",
+            "10, and 4": "32 tiles on five SMs cannot end before 7.",
+        },
+        "10, and 7",
+    ),
+    "the-last-eighth": Question(
+        CHAPTER,
+        "Then why not keep the last eighth of the line back, in small ranges, for whoever is free first?",
+        {
+            "it would be faster": "The SMs would be busier. But a busy SM is no end in itself: those who still "
+            "read have the memory to themselves.",
+            "it makes no difference": "More ranges have more borders and more merges, and these cost some percent.",
+            "it would be slower": "Borders and merges cost, and an SM that ends early leaves no memory idle: "
+            "the others read all that it gives.",
+        },
+        "it would be slower",
+    ),
+    "gain-over-rule-256": Question(
+        CHAPTER,
+        "The gain over rule 2.5.6 at 48 heads, batch 6, 64K: scheduling alone can bring at most 1.83x, and the "
+        "paper states 2.52x. What do we measure?",
+        {
+            "about 1.3x": "That is the mean over all batches; this one is just behind a full wave.",
+            "about 1.7x": "Close to 1.83 and, as it must be, below.",
+            "about 2.5x": "No schedule of the same tiles can gain more than 1.83 over that rule.",
+        },
+        "about 1.7x",
+    ),
+    "worth-a-merge": Question(
+        CHAPTER,
+        "128 heads on 132 SMs, each tile takes half a microsecond, a merge about 5 µs. From how many tiles a head "
+        "on is it worth a merge?",
+        {
+            "about 10": "Ten tiles are 5 µs. But a cut saves 3 % of a head, not all of it.",
+            "about 400": "Equal ranges save 3 % of a head: of 400 tiles that is 12, or 6 µs.",
+            "never": "3 % of a head that is long enough are more than any merge.",
+        },
+        "about 400",
+    ),
+    "behind-by-3-percent": Question(
+        CHAPTER,
+        "Of the shapes in the next table: on how many is our decode behind the faster peer by more than 3 %?",
+        {
+            "on none": "Not even by 1 %. Where all read at DRAM's rate nobody is far ahead, either.",
+            "on one or two": "The smallest are those to fear: starting and merging take as long as reading there.",
+            "on most": "A batch above a gigabyte is read at nearly the same rate, whatever its shape.",
+        },
+        "on none",
+    ),
+    "bytes-in-a-row": Question(
+        CHAPTER,
+        "One request of 16K tokens, 8 KV heads of 128 numbers, 32 warps. How many bytes in a row do the first four "
+        "warps read together, one head after the other, and with heads side by side?",
+        {
+            "256, and 256": "Side by side the four are neighbours in memory as well: one token's keys of four heads.",
+            "256, and 1,024": "Four places far apart, or four heads of the same token.",
+            "1,024, and 256": "One head after the other the four warps begin 4,096 tokens apart.",
+        },
+        "256, and 1,024",
+    ),
 }
