@@ -551,4 +551,73 @@ QUESTIONS = {
         },
         "0.6 s, and so with Orca",
     ),
+    "dozen-in-groups": Question(
+        CHAPTER,
+        "In groups of four, as they come: how many iterations does the dozen take?",
+        {
+            "15": "59 tokens in four slots. But each group is as long as its longest answer.",
+            "24": "9 + 7 + 8, the longest of each group. Two of five slots that are taken do nothing meanwhile.",
+            "59": "Then the slots would be used one at a time.",
+        },
+        "24",
+    ),
+    "iteration-level-on-a-gpu": Question(
+        CHAPTER,
+        "300 conversations, Llama-3-8B on one A100, as many at a time as memory holds. By what factor does "
+        "iteration-level scheduling raise the throughput?",
+        {
+            "1.1 times": "Answers differ by much, so a static batch has many empty slots.",
+            "1.4 times": "Empty slots are filled. But iterations with empty slots are shorter ones, too, and "
+            "prompts take as long as before.",
+            "4 times": "It would be, if most slots were empty for most of the time and an iteration took as "
+            "long anyway.",
+        },
+        "1.4 times",
+    ),
+    "order-of-a-to-d": Question(
+        CHAPTER,
+        "In which order do A to D finish, and which way computes more tokens: dropping and computing again, or "
+        "swapping?",
+        {
+            "A, B, C, D, and dropping": "The latest gives way and the oldest goes on. What was dropped is "
+            "computed once more.",
+            "A, B, D, C, and dropping": "D is sent away first and comes back last: nobody overtakes.",
+            "A, B, C, D, and swapping": "Swapping copies keys and values, and computes none of them again.",
+        },
+        "A, B, C, D, and dropping",
+    ),
+    "again-or-copied": Question(
+        CHAPTER,
+        "A request with 8,000 tokens in the cache. What takes longer on an A100: computing them again, or copying 1 "
+        "GB out and in?",
+        {
+            "computing": "Some seven times as long, on paper: 8,000 tokens go through all layers.",
+            "copying": "PCIe is slow, but a gigabyte there and back takes less than a tenth of a second.",
+            "about the same": "Both grow with the tokens. The ratio hardly depends on how many there are.",
+        },
+        "computing",
+    ),
+    "first-detail-costs": Question(
+        CHAPTER,
+        "A pool that is far too small, answers as long as prompts: what does the first detail, a free block for "
+        "every decode, cost in preemptions?",
+        {
+            "none": "Who asks for a block that it does not need sends somebody away, now and then.",
+            "about one in eight more": "Nobody needed them, and yet the throughput falls by less than a percent.",
+            "twice as many": "Most preemptions happen because the pool is too small under any rule.",
+        },
+        "about one in eight more",
+    ),
+    "padding-on-a-real-load": Question(
+        CHAPTER,
+        "At the load of POD's Table 5 only the padding is left. Does it hurt there, too?",
+        {
+            "yes, a longer tail": "Prompts that wait together run one by one then, and the first of them has "
+            "its token sooner.",
+            "no, it helps": "The first prompt has its token before the last is computed: the tail of the first "
+            "token gets shorter.",
+            "it changes nothing": "It changes which prompts run together, and so who waits for whom.",
+        },
+        "no, it helps",
+    ),
 }
