@@ -273,4 +273,49 @@ QUESTIONS = {
         },
         "nearly all and none",
     ),
+    "longer-in-chunks": Question(
+        CHAPTER,
+        "A prompt of 12,288 tokens alone, in chunks of 512 instead of whole: how much longer does it take, and what "
+        "is most of that?",
+        {
+            "30 %, reading keys again": "The time is right. But these bytes take 5 ms of some 170.",
+            "30 %, small change for each chunk": "Waves that are half empty, two all-reduces a layer, the "
+            "weights: each is paid anew for each chunk.",
+            "double": "That is so at 128 tokens.",
+        },
+        "30 %, small change for each chunk",
+    ),
+    "best-ratio": Question(
+        CHAPTER,
+        "For *C* = 256 and *B* = 18 the formula says that the gain over Orca is largest at a P:D of 15.1. But the "
+        "256 rows include the decodes. What does that make of it?",
+        {
+            "14.1": "A chunk carries 256 − 17 prompt tokens beside 17 decodes: 239 / 17.",
+            "15.1": "That is 256 / 17, as if decodes needed no row.",
+            "16.1": "Decodes take rows away from the chunk, they do not add any.",
+        },
+        "14.1",
+    ),
+    "bubbles-of-two-stages": Question(
+        CHAPTER,
+        "Four requests with prompts of 320 to 1,792 tokens, two micro-batches, two stages. Who has more holes, "
+        "whole prompts or chunks of 256?",
+        {
+            "whole prompts": "A stage waits for the longer micro-batch ahead. Equal chunks hardly wait for each other.",
+            "chunks": "There are more of them, but each is as long as the next.",
+            "both the same": "The work is the same, but not how evenly it comes.",
+        },
+        "whole prompts",
+    ),
+    "pipeline-or-replicas": Question(
+        CHAPTER,
+        "A replica must hold all weights on 8 GPUs, a pipeline on 64. How many requests of 4,096 tokens fit in a "
+        "micro-batch of the pipeline, for each that fits in a replica's batch?",
+        {
+            "as many": "The weights fill most of a replica's memory, and an eighth of that on each GPU of a pipeline.",
+            "two and a half": "27 and 11. Eight micro-batches share the pipeline's room, or it would be twenty.",
+            "eight": "The pipeline has eight times the GPUs, but eight micro-batches at a time as well.",
+        },
+        "two and a half",
+    ),
 }
