@@ -319,4 +319,82 @@ QUESTIONS = {
         },
         "5",
     ),
+    "a-tenth-of-47-ms": Question(
+        CHAPTER,
+        "Scheduling and packing for those 58 requests, in plain Python on *your* machine: more or less than a tenth "
+        "of that?",
+        {
+            "less": "A few loops over 58 requests, and one array. Launching takes longer, and even that is hidden.",
+            "more": "5 ms are a long time, even for Python: a hundred thousand steps.",
+            "more than all of it": "Then no engine in Python could keep a GPU busy.",
+        },
+        "less",
+    ),
+    "when-all-is-launched": Question(
+        CHAPTER,
+        "When has the host launched everything of this iteration? And what does the GPU do until the first launch?",
+        {
+            "long before the end, and nothing": "Launches run ahead of the GPU. What cannot run ahead is the "
+            "first one: until then there is nothing to do.",
+            "at the end, and nothing": "Then the GPU would wait for the host again and again.",
+            "long before the end, and the last iteration": "The tokens of the last iteration are needed to know "
+            "this one.",
+        },
+        "long before the end, and nothing",
+    ),
+    "wait-with-graphs": Question(
+        CHAPTER,
+        "Up to 8 % was the GPU's wait with pieces. What is left of it when a whole iteration is a graph?",
+        {
+            "nothing": "The host still fills an array and launches once, and the GPU still makes its plan.",
+            "about 2 %": "An array, one launch, and ten microseconds in which the GPU plans.",
+            "most of it": "Most of it was launching piece by piece, and a plan that came late.",
+        },
+        "about 2 %",
+    ),
+    "what-can-be-won": Question(
+        CHAPTER,
+        "Prompts and answers take 3.1 · 10¹⁵ floating-point operations, and the linear layers reach about 60 % of "
+        "the data sheet's 989 TFLOP/s. Of some 8 s that an engine needs, how many can nobody take away?",
+        {
+            "about 2": "That would be 1,500 TFLOP/s.",
+            "about 5": "3.1 · 10¹⁵ over 593 · 10¹². So a better engine cannot win much.",
+            "about 8": "So much it takes: decodes, attention and the host are in it as well.",
+        },
+        "about 5",
+    ),
+    "half-on-two-gpus": Question(
+        CHAPTER,
+        "Half of every matrix and half of the heads for each of two GPUs: how many times as fast is that?",
+        {
+            "1.6 times": "64 all-reduces, and halves of matrices that fill the SMs less well.",
+            "2 times": "If the halves never had to be added up.",
+            "not faster": "All-reduces cost some microseconds each, and an iteration lasts for tens of milliseconds.",
+        },
+        "1.6 times",
+    ),
+    "three-clients": Question(
+        CHAPTER,
+        "Three clients. One is in the middle of a long answer. One asks for 4,000 tokens, hears three and hangs up. "
+        "One arrives while all this happens and wants eight. Whose words change, and how many pages are held in "
+        "the end?",
+        {
+            "nobody's, and none": "Company changes when something is computed, not what. Who hangs up gives its "
+            "pages back.",
+            "nobody's, and 250": "A server that forgot those who hang up would hold them for ever.",
+            "the first one's, and none": "Its rows are computed beside others, not mixed with them.",
+        },
+        "nobody's, and none",
+    ),
+    "pace-of-a-crowd": Question(
+        CHAPTER,
+        "Of 128 answers a server, none should be lost. How much faster than FlashAttention-3 in two calls is ours "
+        "at once, for this crowd?",
+        {
+            "about 2 %": "So much is the overlap alone, over our own halves in turn.",
+            "about 10 %": "Nobody has more than 1,664 tokens here, so attention is a small part of an iteration.",
+            "about 30 %": "That is nearer to attention alone, on long contexts.",
+        },
+        "about 10 %",
+    ),
 }
