@@ -312,4 +312,60 @@ QUESTIONS = {
         },
         "128 and 1",
     ),
+    "the-patient-today": Question(
+        CHAPTER,
+        "The same kernel, rebuilt from its description, compiled by a compiler of 2025, on an H200, on the batch of "
+        "the run. Is DRAM more than half used, or less? An SM of an H200 has twice the share of DRAM that an "
+        "A100's has, so it needs twice the bytes under way.",
+        {
+            "less, a quarter": "It would be if as many bytes were under way as then.",
+            "about half, as in the post": "With today's compiler the loads overlap.",
+            "more, four fifths": "We did not find the patient: today's compiler asks for several loads at once.",
+        },
+        "more, four fifths",
+    ),
+    "query-in-shared-memory": Question(
+        CHAPTER,
+        "The post measured 50 % → 86 % of DRAM. Here the kernel starts at about 80 %. What does the query in shared "
+        "memory bring?",
+        {
+            "nothing on the batch of the run": "It ends where it began. Equal chats gain a little, and long ones lose.",
+            "some 10 % on every batch": "Twice the CTAs fit, but DRAM was no longer what everybody waited for.",
+            "as much as in the post": "There is no such room above 80 %.",
+        },
+        "nothing on the batch of the run",
+    ),
+    "moved-in-turn": Question(
+        CHAPTER,
+        "From the table: what does moving the query bring on an H200, on 256 equal chats, when loads wait for each "
+        "other?",
+        {
+            "about 5 %": "That is with loads that overlap.",
+            "about 40 %": "More CTAs have more loads under way, and now that is what is missing: DRAM goes from "
+            "a half to three quarters.",
+            "twice the speed": "Nearly twice as many CTAs fit, but DRAM is half used already.",
+        },
+        "about 40 %",
+    ),
+    "places-in-turn": Question(
+        CHAPTER,
+        "And where do its warps stand? The post saw fourteen places of about 4 %. How many will it be here, with "
+        "loads in turn?",
+        {
+            "about 4": "So many it was with loads that overlap.",
+            "about 16": "One for each of the 16 pieces of a key, each awaited before the next is asked for.",
+            "about 64": "There are 16 pieces of a key, and a warp waits once for each.",
+        },
+        "about 16",
+    ),
+    "missing-rung": Question(
+        CHAPTER,
+        "The post gained 1.10, then 1.29, then 1.35 with three changes. Which rung will be missing here?",
+        {
+            "the kernel's": "Today's compiler has loads overlap anyway, so a query that moves gains next to nothing.",
+            "the multinomial's": "It is most of what the sampler gains.",
+            "none": "Counters and places said that our kernel is not the patient.",
+        },
+        "the kernel's",
+    ),
 }
