@@ -26,7 +26,7 @@ from pod.learn.faults import CellError
 
 MOST_SECONDS = 20  # of an answer in Python
 MOST_BYTES = 2 << 30  # that it may take beyond what is there already
-MOST_SAID = 600  # letters of a value, and of what is printed
+MOST_SAID, MOST_LINES = 600, 12  # letters of a value, and of what is printed; lines of that
 MOSTLY = 0.75  # of what is not right; the rest may be a second slip
 DRAWN = 20  # cases at random, so that nobody can list them
 AGAIN = 5e-6, 1e-3  # seconds until an answer that swallows its end is ended again, and from then on
@@ -181,7 +181,9 @@ def _wrong(exercise: Exercise, wrong: Sequence[Outcome], printed: str) -> Verdic
 
 
 def _printed(said: str) -> list[str]:
-    return [f"  printed   {_indented(_short(said))}"] if said else []
+    lines = said.splitlines()
+    shown = "\n".join(lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES))
+    return [f"  printed   {_indented(_short(shown))}"] if said else []
 
 
 def _tells(hint: Hint, wrong: Sequence[Outcome]) -> bool:

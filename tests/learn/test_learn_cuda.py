@@ -261,7 +261,9 @@ def test_a_stack_of_a_gigabyte_is_refused():
 
 def test_a_kernel_that_takes_all_memory_or_divides_by_zero_is_told(monkeypatch):
     monkeypatch.setattr(program, "MOST_MEMORY", 1 << 30)
-    assert "asked for more memory than there is" in str(fault_of("for (;;) { float* p = new float[1 << 24]; p[t] = 1; x[t] = p[t]; }"))
+    assert "asked for more memory than there is" in str(
+        fault_of("for (;;) { float* p = new float[1 << 24]; p[t] = 1; x[t] = p[t]; }")
+    )
     assert "It divided a whole number by zero" in str(fault_of("int none = t - t; x[t] = 5 / none;"))
 
 
@@ -359,6 +361,21 @@ def test_a_call_without_a_launch_says_how():
 
 
 # ---------------------------------------------------------------- building
+
+
+def test_a_new_cell_takes_three_seconds_at_most_and_an_old_one_none():
+    """Of the machine's time: what others do on it does not count."""
+    resource = pytest.importorskip("resource", reason="no system that counts the time of programs")
+
+    def spent(body: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run(body)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    run("x[t] = 1;")  # the machine is there
+    new = f"x[t] = {os.getpid()}; __syncthreads(); x[t] += __shfl_xor_sync(~0u, x[t], 1);"
+    assert 0.05 < spent(new) < 3 and spent(new) < 0.05
 
 
 def test_an_unchanged_cell_is_not_compiled_again(monkeypatch):

@@ -38,7 +38,7 @@ def call(function: Callable, case: Call, read: Callable = lambda answer: answer)
 def listed(answer: Iterable) -> list:
     """An answer as a list, cut where no answer is as long: one without an end would never be done."""
     if not isinstance(answer, Iterable):
-        raise CellError(f"{answer!r:.60}, which is no list")
+        raise CellError(f"{type(answer).__name__}, which is no list")
     return list(islice(answer, MOST_LISTED))
 
 
