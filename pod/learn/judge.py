@@ -270,8 +270,8 @@ def memory_limit(answer) -> Iterator[None]:
 
     before, most = resource.getrlimit(resource.RLIMIT_AS)
     used = int(counted.read_text().split()[0]) * resource.getpagesize()
-    limit = used + MOST_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+    limits = [n for n in (used + MOST_BYTES, before, most) if n != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), most))
     try:
         yield
     finally:
