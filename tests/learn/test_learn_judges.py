@@ -454,6 +454,11 @@ def test_a_loop_without_an_end_in_the_production_kernel_is_stopped(monkeypatch):
     assert "time: did not end within 3 s: a loop without an end?" in said
 
 
+def test_a_file_of_somebodys_does_not_come_into_the_production_kernel():
+    said = judge.judge(judge.exercises()["window"], f'#include "/etc/hosts"\n{LINES.format("return 0;")}').text
+    assert "line 1: got a line for the preprocessor" in said
+
+
 def test_a_crash_in_the_production_kernel_leaves_the_notebook_alive():
     said = judge.judge(judge.exercises()["window"], LINES.format("return *(volatile int*)nullptr;")).text
     assert "crash: ended with" in said
