@@ -27,7 +27,7 @@ from pod.learn.faults import CellError
 MOST_SECONDS = 20  # of an answer in Python
 MOST_BYTES = 2 << 30  # that it may take beyond what is there already
 MOST_SAID, MOST_LINES = 600, 12  # letters of a value, and of what is printed; lines of that
-MOSTLY = 0.75  # of what is not right; the rest may be a second slip
+MOSTLY = 0.8  # of what is not right; the rest may be a second slip
 DRAWN = 20  # cases at random, so that nobody can list them
 AGAIN = 5e-6, 1e-3  # seconds until an answer that swallows its end is ended again, and from then on
 NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}  # what a bare `...` is compiled to

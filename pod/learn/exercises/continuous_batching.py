@@ -399,12 +399,12 @@ def _fork(table: list, users: list, length: int, size: int) -> Call:
 
 
 def _draw_fork(random) -> Call:
-    count, size = random.randint(0, 3), random.randint(1, 5)
+    count, size = random.randint(1, 4), random.randint(1, 5)
     users = [0, 0, 0, 0, *(random.randint(0, 3) for _ in range(6))]
     random.shuffle(users)
     table = random.sample(range(len(users)), count)
-    users = [max(n, 1) if block in table else n for block, n in enumerate(users)]
-    length = size * count - random.randint(0, size - 1) if count else 0
+    users = [random.choice((1, 1, 1, 2, 3)) if block in table else n for block, n in enumerate(users)]
+    length = size * count - random.randint(0, size - 1)
     return _fork(table, users, length, size) if users.count(0) > count else _draw_fork(random)
 
 
@@ -415,6 +415,8 @@ FORKS = (
     ([2, 4], [1, 0, 2, 1, 3, 0, 0], 5, 4),
     ([], [1, 0, 0], 0, 4),
     ([1], [0, 1, 0], 2, 2),
+    ([1], [0, 1, 0], 1, 2),
+    ([2, 0], [1, 0, 1, 0], 3, 2),
 )
 
 room = Exercise(

@@ -41,12 +41,12 @@ class Rows:
 
     @cached_property
     def given(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Multiples of 1/1024, whose sums are exact, and numbers between them."""
+        """Multiples of 1/1024, whose sums are exact; some numbers are such a sum."""
         random = torch.Generator().manual_seed(self.rows)
         cuts = torch.randint(0, 1025, (self.rows, self.vocab - 1), generator=random).sort(-1).values
         ends = torch.cat([cuts, torch.full((self.rows, 1), 1024)], -1)
         probabilities = torch.diff(ends, prepend=torch.zeros(self.rows, 1, dtype=ends.dtype)) / 1024
-        return probabilities, (torch.randint(0, 1024, (self.rows,), generator=random) + 0.5) / 1024
+        return probabilities, torch.randint(0, 1024, (self.rows,), generator=random) / 1024
 
     def tokens(self, rule: Callable) -> list[int]:
         """What a rule makes of each row and its number."""
@@ -150,6 +150,12 @@ draw = Exercise(
             "a column",
             "The right tokens, as a column. One number a row is asked for: shape [rows].",
             lambda o: o.values[1] == [[token] for token in o.values[0]],
+        ),
+        Hint(
+            "at the border",
+            "A token was drawn at which the sum just equals the number. It must be more, or a token of probability 0 "
+            "is drawn with the number 0.",
+            _tokens(lambda row, x: (row.cumsum(0) < x).sum()),
         ),
         Hint(
             "one too far",
