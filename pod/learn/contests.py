@@ -220,7 +220,7 @@ def _scored(this: Contest, answer: Callable) -> float:
     if not callable(answer):
         raise Refused(f"{this.name}: got {answer!r:.60}, allowed is {this.takes}")
     try:
-        with time_limit(MOST_SECONDS), memory_limit(), redirect_stdout(Printed()):
+        with redirect_stdout(Printed()), memory_limit(), time_limit(MOST_SECONDS):
             score = float(this.score(answer))
     except (Refused, KeyboardInterrupt):
         raise

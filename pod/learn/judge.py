@@ -12,7 +12,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -135,7 +135,9 @@ def _outcomes(exercise: Exercise, answer) -> Iterator[Outcome]:
 def _tried(exercise: Exercise, answer, case) -> Outcome:
     """Whatever an answer does, it is an outcome."""
     try:
-        with nullcontext() if isinstance(answer, (Kernel, str)) else limits():
+        if isinstance(answer, (Kernel, str)):  # runs in a program of its own, with limits of its own
+            return exercise.try_one(answer, case)
+        with memory_limit(), time_limit(MOST_SECONDS):
             return exercise.try_one(answer, case)
     except KeyboardInterrupt:  # by the reader's hand
         raise
@@ -155,7 +157,8 @@ def _is_nothing(answer, outcome: Outcome) -> bool:
     """Whether nobody has written anything; who has, and forgot the `return`, is told so."""
     if outcome.error is not None or outcome.got is not None:
         return isinstance(outcome.error, NotImplementedError)
-    return {step.opname for step in dis.get_instructions(answer)} <= NOTHING
+    code = getattr(answer, "__code__", None)
+    return code is not None and {step.opname for step in dis.get_instructions(code)} <= NOTHING
 
 
 def _bare(text: str) -> str:
@@ -236,7 +239,10 @@ class _Late(BaseException):
 
 
 class time_limit:
-    """Inside, Python that goes on for longer raises a TimeoutError; only the main thread can be stopped so."""
+    """Inside, Python that goes on for longer raises a TimeoutError; only the main thread can be stopped so.
+
+    The innermost of several contexts: the end of another one could be stopped, too.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.before = seconds, None
@@ -257,13 +263,6 @@ class time_limit:
             signal.signal(signal.SIGALRM, self.before)
         if kind is _Late:
             raise TimeoutError(f"still going after {self.seconds:g} s").with_traceback(trace) from None
-
-
-@contextmanager
-def limits() -> Iterator[None]:
-    """For an answer in Python. Kernels run in programs of their own, with limits of their own."""
-    with time_limit(MOST_SECONDS), memory_limit():
-        yield
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Every judge against its solution, against answers that are wrong in a plausible way, and against the stub."""
 
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -166,8 +167,9 @@ def test_who_forgets_to_return_is_told_so():
     def f(x):
         y = 2 * x  # noqa: F841
 
-    verdict = judge.judge(toy(), f)
-    assert (verdict.state, verdict.hint) == ("wrong", "no return") and "a `return` is missing" in verdict.text
+    for answer in (f, partial(f)):
+        verdict = judge.judge(toy(), answer)
+        assert (verdict.state, verdict.hint) == ("wrong", "no return") and "a `return` is missing" in verdict.text
 
 
 def test_an_answer_that_calls_itself_for_ever_is_told():
@@ -232,7 +234,11 @@ def test_a_rule_that_fits_once_by_chance_is_no_hint():
     assert judge.judge(exercise, lambda x: 9).hint == ""
 
 
-@pytest.mark.parametrize("answer", [None, ..., lambda x: None])
+def passes(x):
+    pass
+
+
+@pytest.mark.parametrize("answer", [None, ..., lambda x: None, passes])
 def test_nothing_is_not_yet(answer):
     assert judge.judge(toy(), answer).state == "not yet"
 
