@@ -21,6 +21,11 @@ from pod import files
 from pod.kernels import build
 from pod.learn.rewrite import Cell
 
+try:
+    import resource
+except ImportError:  # Windows counts otherwise
+    resource = None
+
 FOLDER = build.CSRC / "learn"
 MOST_SECONDS, MOST_KEPT = 15, 600
 MOST_MEMORY, MOST_PRINTED = 4 << 30, 20_000  # bytes, letters
@@ -191,7 +196,7 @@ def run(program: Path, cell: Cell, words: Sequence[str], data: bytes, seed: int 
         try:
             with printed.open("wb") as out:
                 caught = {"stdout": out, "stderr": subprocess.DEVNULL, "timeout": MOST_SECONDS}
-                done = subprocess.run(command, env=environment, preexec_fn=_less_memory, **caught)
+                done = subprocess.run(command, env=environment, preexec_fn=resource and _less_memory, **caught)
         except subprocess.TimeoutExpired:
             return Report(f"emulator: time: did not end within {MOST_SECONDS} s"), data
         told = report.read_text(encoding="utf-8") if report.exists() else ""
@@ -201,10 +206,8 @@ def run(program: Path, cell: Cell, words: Sequence[str], data: bytes, seed: int 
 
 
 def _less_memory() -> None:
-    """A kernel that asks for memory in a loop shall not take the machine's."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
+    """A kernel that asks for memory in a loop shall not take the machine's. Nothing is imported after a fork."""
+    with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
