@@ -55,12 +55,15 @@ def run(library: Path, batch, number: int, seed: int = 3) -> np.ndarray:
         command = [sys.executable, "-m", "pod.learn.changed", str(library), str(arguments), str(result)]
         there = {**os.environ, "PYTHONPATH": str(files.ROOT)}
         try:
-            done = subprocess.run(command, env=there, capture_output=True, text=True, timeout=MOST_SECONDS)
+            said = Path(folder) / "said"
+            with said.open("wb") as out:
+                done = subprocess.run(command, env=there, stdout=out, stderr=subprocess.DEVNULL, timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:
             raise faults.CellError(f"time: did not end within {MOST_SECONDS} s: a loop without an end?") from None
         if done.returncode:
-            said = done.stdout.strip().partition("\n")[0] or f"crash: ended with {done.returncode}"
-            raise faults.CellError(said.removeprefix("emulator: "))
+            lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
+            reports = [line.removeprefix("emulator: ") for line in lines if line.startswith("emulator: ")]
+            raise faults.CellError(reports[0] if reports else f"crash: ended with {done.returncode}")
         return np.load(result)
 
 

@@ -5,6 +5,7 @@ has a function (or class) of the contest's name. Lower is better.
 """
 
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pod.learn import progress
-from pod.learn.judge import MOST_SECONDS, place, time_limit
+from pod.learn.judge import MOST_SECONDS, Printed, memory_limit, place, time_limit
 
 
 class Refused(ValueError):
@@ -129,8 +130,13 @@ def _scheduler(kind: Callable) -> float:
     from pod.simulate.metrics import requests
 
     setup, workload = _served_on()
-    scheduler = kind(setup.lanes()[0].pool, setup.max_batch)
-    served = requests(serve(workload.requests(), [scheduler], _Watching(scheduler, setup)))
+    scheduler, asked = kind(setup.lanes()[0].pool, setup.max_batch), workload.requests()
+    lengths = _lengths(asked)
+    served = requests(serve(asked, [scheduler], _Watching(scheduler, setup)))
+    if _lengths(asked) != lengths:
+        raise Refused(
+            "requests: got other prompts or answers than were asked for, allowed is to serve them as they are"
+        )
     if len(served.id) < COUNT:
         raise Refused(f"scheduler: got {len(served.id)} requests answered, allowed are all {COUNT}")
     stalled = 100 * float(np.mean(served.worst_gap > STALL))
@@ -138,6 +144,10 @@ def _scheduler(kind: Callable) -> float:
         raise Refused(f"scheduler: got {stalled:.1f} % of requests with {STALL:g} s between two tokens, allowed are "
                       f"{STALLED:g} %")  # fmt: skip
     return float(np.mean(served.ttft))
+
+
+def _lengths(requests) -> list[tuple]:
+    return [(r.id, r.prompt, r.output, r.arrival) for r in requests]
 
 
 class _Watching:
@@ -208,11 +218,11 @@ def _scored(this: Contest, answer: Callable) -> float:
     if not callable(answer):
         raise Refused(f"{this.name}: got {answer!r:.60}, allowed is {this.takes}")
     try:
-        with time_limit(MOST_SECONDS):
+        with redirect_stdout(Printed()), memory_limit(), time_limit(MOST_SECONDS):
             score = float(this.score(answer))
-    except Refused:
+    except (Refused, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit() as well
         raise Refused(f"{this.name}: {type(error).__name__}: {error}{place(error)}") from None
     return round(score, 2)
 

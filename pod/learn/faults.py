@@ -1,6 +1,7 @@
 """What went wrong in a cell, in plain words: which line of it, which threads, which element."""
 
 import re
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -185,10 +186,21 @@ def _late(told: _Told, match: re.Match) -> Fault:
     return told.fault("endless", f"the kernel did not end within {match['seconds']} s, so it was stopped")
 
 
+SIGNALS = {
+    signal.SIGFPE: "It divided a whole number by zero",
+    signal.SIGABRT: "An assert did not hold",
+}
+STRAYED = "It left an array of a thread's own, or its functions call each other for ever"
+
+
 def _crash(told: _Told, match: re.Match) -> Fault:
-    line = int(match["line"])
-    what = f"the kernel's program ended{f' after line {line}' if line else ''}. It left an array of a thread's own"
-    return told.fault("crash", f"{what}, or its functions call each other for ever", lines=[line])
+    line, why = int(match["line"]), SIGNALS.get(-int(match["code"]), STRAYED)
+    what = f"the kernel's program ended{f' after line {line}' if line else ''}. {why}"
+    return told.fault("crash", what, lines=[line])
+
+
+def _no_memory(told: _Told, match: re.Match) -> Fault:
+    return told.fault("memory", "the kernel asked for more memory than there is")
 
 
 def _null(told: _Told, match: re.Match) -> Fault:
@@ -209,8 +221,9 @@ TELLERS = (
     (re.compile(r"divergence: .* wait for them at (?P<barrier>\S+)|deadlock"), _stuck),
     (re.compile(r"steps: .* after (?P<rounds>\d+)|endless"), _endless),
     (re.compile(r"time: did not end within (?P<seconds>\d+)"), _late),
-    (re.compile(r"crash: .* line (?P<line>\d+)"), _crash),
+    (re.compile(r"crash: ended with (?P<code>-?\d+) after line (?P<line>\d+)"), _crash),
     (re.compile(r"null"), _null),
+    (re.compile(r".*bad_alloc"), _no_memory),
 )
 
 

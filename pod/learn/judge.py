@@ -6,15 +6,18 @@ lie in notebooks/solutions; tests/learn/test_learn_judges.py holds every judge a
 
 from __future__ import annotations
 
+import dis
+import io
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from random import Random
 
 from pod.learn import progress
 from pod.learn.cuda import Kernel
@@ -22,14 +25,19 @@ from pod.learn.exercises import CHAPTERS
 from pod.learn.faults import CellError
 
 MOST_SECONDS = 20  # of an answer in Python
-MOST_SAID = 600  # letters of a value
+MOST_BYTES = 2 << 30  # that it may take beyond what is there already
+MOST_SAID, MOST_LINES = 600, 12  # letters of a value, and of what is printed; lines of that
+MOSTLY = 0.8  # of what is not right; the rest may be a second slip
+DRAWN = 20  # cases at random, so that nobody can list them
+AGAIN = 5e-6, 1e-3  # seconds until an answer that swallows its end is ended again, and from then on
+NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}  # what a bare `...` is compiled to
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One hidden case that was tried: in words what, what should have come out, and what did.
 
-    For the hints: the case itself, both values, and, of a kernel, its run.
+    For the hints: the case itself, both values, and, of a kernel, its run and all of its arguments after it.
     """
 
     tried: str
@@ -40,6 +48,7 @@ class Outcome:
     case: object = None
     values: tuple = ()
     watched: object = None
+    arguments: Sequence = ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,10 @@ class Hint:
 
 @dataclass(frozen=True)
 class Exercise:
-    """try_one(answer, case) -> Outcome; the first that is not right is told, with the first hint that fits it."""
+    """try_one(answer, case) -> Outcome; the first that is not right is told, with the first hint that fits it.
+
+    draw(random): one more case. A hint that is a rule, `everywhere`, must fit most of what is not right.
+    """
 
     name: str
     chapter: str
@@ -62,6 +74,11 @@ class Exercise:
     try_one: Callable[[object, object], Outcome]
     hints: Sequence[Hint]
     well_done: str
+    draw: Callable[[Random], object] | None = None
+
+    def all_cases(self) -> list:
+        random = Random()
+        return [*self.cases, *(self.draw(random) for _ in range(DRAWN if self.draw else 0))]
 
 
 @dataclass(frozen=True)
@@ -95,19 +112,32 @@ def check(name: str, answer) -> Verdict:
 def judge(exercise: Exercise, answer) -> Verdict:
     if _is_untouched(exercise, answer):
         return _not_yet(exercise)
-    for case in exercise.cases:
-        outcome = _tried(exercise, answer, case)
-        if outcome.got is None and outcome.error is None or isinstance(outcome.error, NotImplementedError):
-            return _not_yet(exercise)
-        if not outcome.right:
-            return _wrong(exercise, outcome)
-    return Verdict("right", f"{exercise.name}: right, in {len(exercise.cases)} hidden cases. {exercise.well_done}")
+    printed = Printed()
+    with redirect_stdout(printed):
+        outcomes = list(_outcomes(exercise, answer))
+    wrong, said = [outcome for outcome in outcomes if not outcome.right], printed.getvalue().rstrip()
+    if wrong and _is_nothing(answer, wrong[0]):
+        return _not_yet(exercise)
+    if wrong:
+        return _wrong(exercise, wrong, said)
+    text = f"{exercise.name}: right, in {len(outcomes)} hidden cases. {exercise.well_done}"
+    return Verdict("right", "\n".join([text, *_printed(said)]))
+
+
+def _outcomes(exercise: Exercise, answer) -> Iterator[Outcome]:
+    """Of all cases, where more than one may tell what somebody thought; else up to the first that is not right."""
+    for case in exercise.all_cases():
+        yield (outcome := _tried(exercise, answer, case))
+        if not outcome.right and (outcome.got is None or not exercise.draw):
+            return
 
 
 def _tried(exercise: Exercise, answer, case) -> Outcome:
     """Whatever an answer does, it is an outcome."""
     try:
-        with time_limit(MOST_SECONDS):
+        if isinstance(answer, (Kernel, str)):  # runs in a program of its own, with limits of its own
+            return exercise.try_one(answer, case)
+        with memory_limit(), time_limit(MOST_SECONDS):
             return exercise.try_one(answer, case)
     except KeyboardInterrupt:  # by the reader's hand
         raise
@@ -123,6 +153,14 @@ def _is_untouched(exercise: Exercise, answer) -> bool:
     return answer is None or answer is Ellipsis
 
 
+def _is_nothing(answer, outcome: Outcome) -> bool:
+    """Whether nobody has written anything; who has, and forgot the `return`, is told so."""
+    if outcome.error is not None or outcome.got is not None:
+        return isinstance(outcome.error, NotImplementedError)
+    code = getattr(answer, "__code__", None)
+    return code is not None and {step.opname for step in dis.get_instructions(code)} <= NOTHING
+
+
 def _bare(text: str) -> str:
     """A text without comments and space."""
     return "".join("".join(line.partition("//")[0].split()) for line in text.splitlines())
@@ -132,14 +170,29 @@ def _not_yet(exercise: Exercise) -> Verdict:
     return Verdict("not yet", f"{exercise.name}: not yet. Write it in the cell above, run that, then this one again.")
 
 
-def _wrong(exercise: Exercise, outcome: Outcome) -> Verdict:
-    hint = next((hint for hint in exercise.hints if _fits(hint, outcome)), None)
-    tried, expected = (_short(x) for x in (outcome.tried, outcome.expected))
-    said = [f"{exercise.name}: not right yet.", f"  tried     {tried}", f"  expected  {expected}"]
-    said += [f"  got       {_indented(_told(outcome))}"]
+NO_RETURN = Hint("no return", "Nothing comes back: a `return` is missing.", lambda o: o.error is None and o.got is None)
+
+
+def _wrong(exercise: Exercise, wrong: Sequence[Outcome], printed: str) -> Verdict:
+    hint = next((hint for hint in (NO_RETURN, *exercise.hints) if _tells(hint, wrong)), None)
+    tried, expected = (_short(x) for x in (wrong[0].tried, wrong[0].expected))
+    said = [f"{exercise.name}: not right yet.", f"  tried     {tried}", f"  expected  {_indented(expected)}"]
+    said += [f"  got       {_indented(_told(wrong[0]))}", *_printed(printed)]
     if hint:
         said.append(f"  hint      {_indented(hint.says)}")
     return Verdict("wrong", "\n".join(said), hint.name if hint else "")
+
+
+def _printed(said: str) -> list[str]:
+    lines = said.splitlines()
+    shown = "\n".join(lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES))
+    return [f"  printed   {_indented(_short(shown))}"] if said else []
+
+
+def _tells(hint: Hint, wrong: Sequence[Outcome]) -> bool:
+    """A rule gives the same as another answer by chance, but not often."""
+    told = wrong if getattr(hint.when, "everywhere", False) else wrong[:1]
+    return _fits(hint, wrong[0]) and sum(_fits(hint, outcome) for outcome in told) >= MOSTLY * len(told)
 
 
 def _fits(hint: Hint, outcome: Outcome) -> bool:
@@ -173,26 +226,58 @@ def _indented(text: str) -> str:
     return text.replace("\n", "\n            ")
 
 
+class Printed(io.StringIO):
+    """What an answer prints; of a flood, the beginning."""
+
+    def write(self, text: str) -> int:
+        super().write(text[: max(0, MOST_SAID + 1 - self.tell())])
+        return len(text)
+
+
 class _Late(BaseException):
     """Goes through every `except Exception` of a reader's."""
 
 
+class time_limit:
+    """Inside, Python that goes on for longer raises a TimeoutError; only the main thread can be stopped so.
+
+    The innermost of several contexts: the end of another one could be stopped, too.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.before = seconds, None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
+            self.before = signal.signal(signal.SIGALRM, self._stop)
+            signal.setitimer(signal.ITIMER_REAL, self.seconds, AGAIN[1])
+
+    def _stop(self, _, frame) -> None:
+        if frame.f_code.co_filename != __file__:  # else it is on its way out
+            signal.setitimer(signal.ITIMER_REAL, *AGAIN)  # soon: behind a bare `except:` of the reader's
+            raise _Late
+
+    def __exit__(self, kind, error, trace) -> None:
+        if self.before is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self.before)
+        if kind is _Late:
+            raise TimeoutError(f"still going after {self.seconds:g} s").with_traceback(trace) from None
+
+
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Inside, Python that goes on for longer raises a TimeoutError; only the main thread can be stopped so."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+def memory_limit() -> Iterator[None]:
+    """Inside, what takes much more memory than is in use raises a MemoryError, where Linux counts it."""
+    if not (counted := Path("/proc/self/statm")).exists():
         yield
         return
+    import resource
 
-    def stop(*_) -> None:
-        raise _Late
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(counted.read_text().split()[0]) * resource.getpagesize()
+    limits = [n for n in (used + MOST_BYTES, before, most) if n != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), most))
     try:
         yield
-    except _Late as late:
-        raise TimeoutError(f"still going after {seconds:g} s").with_traceback(late.__traceback__) from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))

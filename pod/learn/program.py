@@ -19,8 +19,14 @@ from pod import files
 from pod.kernels import build
 from pod.learn.rewrite import Cell
 
+try:
+    import resource
+except ImportError:  # Windows counts otherwise
+    resource = None
+
 FOLDER = build.CSRC / "learn"
-MOST_SECONDS, MOST_KEPT = 30, 600
+MOST_SECONDS, MOST_KEPT = 15, 600
+MOST_MEMORY, MOST_PRINTED = 4 << 30, 20_000  # bytes, letters
 MOST_STACK = 1 << 16  # bytes of a kernel's own variables, a thread
 FLAGS = ["-std=c++17", "-O1", "-fvisibility=hidden", "-DPOD_EMULATE", f"-I{build.CSRC}", f"-I{FOLDER}", "-x", "c++"]
 OF_A_CELL = [f"-Wframe-larger-than={MOST_STACK}", f"-Werror=frame-larger-than={MOST_STACK}"]
@@ -184,15 +190,29 @@ def run(program: Path, cell: Cell, words: Sequence[str], data: bytes, seed: int 
         tensors, report = Path(folder) / "tensors", Path(folder) / "report"
         tensors.write_bytes(data)
         command = [str(program), str(tensors), str(report), *words]
-        caught = {"capture_output": True, "text": True, "errors": "replace", "timeout": MOST_SECONDS}
+        printed = Path(folder) / "printed"
         try:
-            done = subprocess.run(command, env=environment, **caught)
+            with printed.open("wb") as out:
+                caught = {"stdout": out, "stderr": subprocess.DEVNULL, "timeout": MOST_SECONDS}
+                done = subprocess.run(command, env=environment, preexec_fn=resource and _less_memory, **caught)
         except subprocess.TimeoutExpired:
             return Report(f"emulator: time: did not end within {MOST_SECONDS} s"), data
         told = report.read_text(encoding="utf-8") if report.exists() else ""
         if done.returncode and "fault\n" not in told:
             told += f"fault\nemulator: crash: ended with {done.returncode} after line {_last_line(report)}"
-        return _read(told, cell, done.stdout), tensors.read_bytes()
+        return _read(told, cell, _beginning(printed)), tensors.read_bytes()
+
+
+def _less_memory() -> None:
+    """A kernel that asks for memory in a loop shall not take the machine's. Nothing is imported after a fork."""
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _beginning(printed: Path) -> str:
+    with printed.open(encoding="utf-8", errors="replace") as file:
+        text = file.read(MOST_PRINTED)
+        return f"{text} ...\n" if file.read(1) else text
 
 
 def _last_line(report: Path) -> int:

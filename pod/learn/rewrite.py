@@ -27,6 +27,9 @@ ASSIGNS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "+
 REGISTER = re.compile(
     r'asm\s+(?:volatile\s*)?\(\s*"mov\.u32 %0, %%(smid|nsmid|laneid|warpid);"\s*:\s*"=r"\s*\((\w+)\)\s*\)'
 )
+HOST = {"main", "cudaMalloc", "cudaMemcpy", "system", "exit", "_exit", "_Exit", "quick_exit", "abort", "throw"}
+DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:include[ \t]*([<\"].*?[>\"])|(line\b.*)).*$", re.MULTILINE)
+HEADER = re.compile(r"<[a-z]\w*(/\w+)*(\.h(pp)?)?>|\"(cuda|mma|cooperative)\w*(\.h)?\"")
 
 
 class NotCuda(ValueError):
@@ -73,7 +76,7 @@ def read(text: str) -> Cell:
     tokens = list(_tokens(without_includes(text)))
     code = [token for token in tokens if token.kind != "skip"]
     _find_types(code)
-    _refuse(code)
+    _refuse(code, text)
     kernels = dict(_kernel(code, i) for i, token in enumerate(code) if token.text == "__global__")
     if not kernels:
         raise NotCuda(1, "no kernel here: a kernel begins with `__global__ void`")
@@ -108,11 +111,21 @@ def _find_types(code: list[Token]) -> None:
             token.kind = "type"
 
 
-def _refuse(code: list[Token]) -> None:
+def _refuse(code: list[Token], text: str) -> None:
+    if wrong := next((m for m in DIRECTIVE.finditer(text) if not HEADER.fullmatch(m[1] or "")), None):
+        what = f"got {wrong[0].strip()}, allowed is #include of CUDA's or C++'s headers, as <cmath>"
+        raise NotCuda(text.count("\n", 0, wrong.start()) + 1, what, sure=True)
+    registers = {text.count("\n", 0, match.start()) + 1 for match in REGISTER.finditer(text)}
+    barriers = [token.line for token in code if token.text == "__syncthreads"]
+    if twice := next((line for line in barriers if barriers.count(line) > 1), 0):
+        raise NotCuda(twice, "got two barriers, allowed is one in a line: by its line it is known", sure=True)
     for token in code:
+        if token.text in ("asm", "__asm__") and token.line not in registers:
+            what = 'got other asm, allowed is asm("mov.u32 %0, %%smid;" : "=r"(sm)), and so nsmid, laneid, warpid'
+            raise NotCuda(token.line, what, sure=True)
         if token.text == "<<<":
             raise NotCuda(token.line, "the launch stands in Python: kernel[grid, block](...)", sure=True)
-        if token.text in ("main", "cudaMalloc", "cudaMemcpy"):
+        if token.text in HOST:
             raise NotCuda(
                 token.line, f"`{token.text}` is for the host; a cell has only what runs on the GPU", sure=True
             )

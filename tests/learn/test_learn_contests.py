@@ -1,5 +1,6 @@
 """Contests: par is ours and stays, a better entry is under it, and whatever is entered costs at most one line."""
 
+import sys
 from functools import partial
 
 import numpy as np
@@ -80,6 +81,7 @@ def test_an_endless_loop_is_stopped(monkeypatch):
         ("cuts", lambda tiles, workers: [sum(tiles), sum(tiles)], "allowed are rising integers"),
         ("cuts", lambda tiles, workers: "all", "allowed are rising integers"),
         ("cuts", lambda tiles, workers: None, "allowed are rising integers"),
+        ("cuts", lambda tiles, workers: sys.exit(3), "cuts: SystemExit: 3"),
         ("scheduler", partial(Sarathi, chunk=4096), "of requests with 0.2 s between two tokens, allowed are 5 %"),
         ("scheduler", lambda pool, most: object(), "scheduler: AttributeError"),
     ],
@@ -113,8 +115,23 @@ class Longer(Sarathi):
         return batch
 
 
+class Shorter(Sarathi):
+    """Asks for less than was asked for."""
+
+    def schedule(self):
+        for request in self.waiting:
+            request.output = min(request.output, 9)
+        return super().schedule()
+
+
 @pytest.mark.parametrize(
-    "kind, why", [(Twice, "got a request twice"), (Early, "got a decode of a request"), (Longer, "chunk: got tokens")]
+    "kind, why",
+    [
+        (Twice, "got a request twice"),
+        (Early, "got a decode of a request"),
+        (Longer, "chunk: got tokens"),
+        (Shorter, "requests: got other prompts or answers"),
+    ],
 )
 def test_a_scheduler_that_cheats_is_refused(kind, why):
     assert why in said("scheduler", kind)

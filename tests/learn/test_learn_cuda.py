@@ -259,6 +259,20 @@ def test_a_stack_of_a_gigabyte_is_refused():
         kernel("float big[1 << 28];\nfor (int i = 0; i < 3; ++i) big[i + t] = 1;\nx[t] = big[t];")
 
 
+def test_a_kernel_that_takes_all_memory_or_divides_by_zero_is_told(monkeypatch):
+    monkeypatch.setattr(program, "MOST_MEMORY", 1 << 30)
+    assert "asked for more memory than there is" in str(
+        fault_of("for (;;) { float* p = new float[1 << 24]; p[t] = 1; x[t] = p[t]; }")
+    )
+    assert "It divided a whole number by zero" in str(fault_of("int none = t - t; x[t] = 5 / none;"))
+
+
+def test_of_a_flood_of_words_the_beginning_is_printed(capsys):
+    run('for (int i = 0; i < 1000; ++i) printf("again\\n");')
+    out = capsys.readouterr().out
+    assert len(out) == program.MOST_PRINTED + len(" ...\n") and out.startswith("again\nagain\n")
+
+
 def test_a_crash_is_told_with_the_last_line():
     said = str(fault_of("float own[4];\nfor (int i = 0; i < 1 << 20; ++i) own[i] = 1;\nx[t] = own[t % 4];"))
     assert said.startswith("crash: the kernel's program ended after line 4. It left an array of a thread's own")
@@ -277,6 +291,21 @@ def test_a_crash_is_told_with_the_last_line():
         ("", 1, "no kernel here"),
         ("__global__ void k(float* x) {\n    k<<<1, 2>>>(x);\n}", 2, "the launch stands in Python"),
         ("__global__ void k(float x[]) {}", 1, "parameter `float x [ ]`"),
+        (
+            '\n#include "mine.h"\n__global__ void k(float* x) {}',
+            1,
+            'got #include "mine.h", allowed is #include of CUDA',
+        ),
+        ("#include <..hosts>\n__global__ void k(float* x) {}", 1, "got #include <"),
+        ('#line 7 "x"\n__global__ void k(float* x) {}', 1, "got #line 7"),
+        ("__global__ void k(float* x) {\n    exit(0);\n}", 2, "`exit` is for the host"),
+        ("__global__ void k(float* x) {\n    throw 1;\n}", 2, "`throw` is for the host"),
+        (
+            '__global__ void k(int n) {\n    asm("add.s32 %0, %0, 1;" : "+r"(n));\n}',
+            2,
+            "got other asm, allowed is asm(",
+        ),
+        ("__global__ void k(int n) {\n    if (n) __syncthreads(); else __syncthreads();\n}", 2, "got two barriers"),
     ],
 )
 def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
@@ -332,6 +361,21 @@ def test_a_call_without_a_launch_says_how():
 
 
 # ---------------------------------------------------------------- building
+
+
+def test_a_new_cell_takes_three_seconds_at_most_and_an_old_one_none():
+    """Of the machine's time: what others do on it does not count."""
+    resource = pytest.importorskip("resource", reason="no system that counts the time of programs")
+
+    def spent(body: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run(body)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    run("x[t] = 1;")  # the machine is there
+    new = f"x[t] = {os.getpid()}; __syncthreads(); x[t] += __shfl_xor_sync(~0u, x[t], 1);"
+    assert 0.05 < spent(new) < 3 and spent(new) < 0.05
 
 
 def test_an_unchanged_cell_is_not_compiled_again(monkeypatch):

@@ -1,5 +1,9 @@
 """Every judge against its solution, against answers that are wrong in a plausible way, and against the stub."""
 
+from functools import partial
+from itertools import count
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +15,7 @@ from pod.learn import changed, judge, progress, scores
 from pod.learn.exercises import (
     concurrent_execution,
     continuous_batching,
+    functions,
     lean_attention,
     profiling_an_engine,
     sm_aware_scheduling,
@@ -67,7 +72,7 @@ def test_there_are_enough_ways_to_be_wrong_and_each_hint_is_given(name):
     exercise = judge.exercises()[name]
     hints, tried = [hint.name for hint in exercise.hints], [hint for hint, *_ in solutions()[name] if hint]
     assert len(tried) >= WRONG and len({h.says for h in exercise.hints}) == len(set(hints)) == len(hints)
-    assert set(tried) <= set(hints)
+    assert set(tried) == set(hints)
 
 
 # ---------------------------------------------------------------- judges live through everything
@@ -112,6 +117,61 @@ def test_an_answer_that_never_ends_is_stopped(monkeypatch):
     assert "TimeoutError: still going after 0.2 s" in judge.judge(toy(), f).text
 
 
+def swallows(x):
+    while True:
+        try:
+            while True:
+                pass
+        except:  # noqa: E722
+            pass
+
+
+def swallows_at_the_end(x):
+    try:
+        swallows(x)
+    finally:
+        swallows(x)
+
+
+@pytest.mark.parametrize("answer", [swallows, swallows_at_the_end])
+def test_an_answer_that_swallows_its_end_is_stopped(answer, monkeypatch):
+    monkeypatch.setattr(judge, "MOST_SECONDS", 0.2)
+    assert "TimeoutError: still going after 0.2 s" in judge.judge(toy(), answer).text
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux counts a process's memory as it grows")
+def test_an_answer_that_takes_all_memory_is_stopped(monkeypatch):
+    monkeypatch.setattr(judge, "MOST_BYTES", 1 << 28)
+    assert "MemoryError" in judge.judge(toy(), lambda x: list(count())).text
+    assert "MemoryError" in judge.judge(toy(), lambda x: [0] * 10**11).text
+
+
+def test_what_an_answer_prints_is_told_and_a_flood_is_cut(capsys, monkeypatch):
+    monkeypatch.setattr(judge, "MOST_SECONDS", 0.2)
+
+    def f(x):
+        print("x is", x)
+        while x == 2:
+            print("again")
+        return 2 * x
+
+    said = judge.judge(toy(), f).text
+    assert "printed   x is 1\n" in said and said.count("again") > 5 and len(said) < 900
+    assert "printed   x is 3" in judge.judge(toy(), lambda x: print("x is", x) or 2 * x).text.replace(
+        "            ", "  printed   "
+    )
+    assert not capsys.readouterr().out
+
+
+def test_who_forgets_to_return_is_told_so():
+    def f(x):
+        y = 2 * x  # noqa: F841
+
+    for answer in (f, partial(f)):
+        verdict = judge.judge(toy(), answer)
+        assert (verdict.state, verdict.hint) == ("wrong", "no return") and "a `return` is missing" in verdict.text
+
+
 def test_an_answer_that_calls_itself_for_ever_is_told():
     def f(x):
         return f(x)
@@ -119,7 +179,66 @@ def test_an_answer_that_calls_itself_for_ever_is_told():
     assert "RecursionError" in judge.judge(toy(), f).text
 
 
-@pytest.mark.parametrize("answer", [None, ..., lambda x: None])
+LISTED = [n for n, e in judge.exercises().items() if isinstance(e.cases[0], functions.Call)]
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_whoever_lists_the_cases_is_not_right(name):
+    exercise = judge.exercises()[name]
+    known = {repr(case.arguments): case.wanted for case in exercise.cases}
+    assert judge.judge(exercise, lambda *arguments: known.get(repr(arguments), 7)).state == "wrong"
+
+
+@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize("answer", ["many", {}, object(), [[1], 2], float("nan"), len, (None, None, None)])
+def test_what_is_no_answer_is_wrong_and_nothing_of_ours_is_told(name, answer):
+    verdict = judge.judge(judge.exercises()[name], lambda *_: answer)
+    assert verdict.state == "wrong" and not any(word in verdict.text for word in ("Error", "Call(", "pod/")), verdict
+
+
+SMUGGLED = {
+    "numpy": "np.asarray(p), np.asarray(u)",
+    "an array": "p.__array__(), u.__array__()",
+    "a copy": "p.to('cpu').numpy(force=True), u.to(device='cpu').numpy(force=True)",
+    "a mask": "p[p >= 0].view_as(p), u",
+    "places": "p + 0 * torch.where(p >= 0)[0].sum(), u",
+}
+
+
+@pytest.mark.parametrize("way", SMUGGLED)
+def test_who_waits_for_the_gpu_by_another_door_is_told(way):
+    line = f"P, U = {SMUGGLED[way]}; P, U = torch.as_tensor(P), torch.as_tensor(U)"
+    code = f"import numpy as np, torch\ndef draw(p, u):\n    {line}\n    return (P.cumsum(-1) <= U[:, None]).sum(-1)\n"
+    verdict = judge.judge(judge.exercises()["draw"], answered("draw", "python", code))
+    assert (verdict.state, verdict.hint) == ("wrong", "a wait"), verdict
+
+
+KERNELS = {
+    "scale": "__global__ void scale(float* y, float* x, float a) {"
+    " int i = blockIdx.x * blockDim.x + threadIdx.x; x[i] *= a; y[i] = x[i]; }",
+    "reverse": "__global__ void reverse(float* x) {"
+    " int i = blockIdx.x * 64; x[i + threadIdx.x] = i + 63 - threadIdx.x; }",
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_that_is_right_by_chance_or_spoils_what_it_reads_is_not_right(name):
+    assert judge.judge(judge.exercises()[name], answered(name, "cuda", KERNELS[name])).state == "wrong"
+
+
+def test_a_rule_that_fits_once_by_chance_is_no_hint():
+    cases = [functions.Call(f"{x}", (x,), 2 * x) for x in (2, 3, 4)]
+    square = judge.Hint("square", "This is the square.", functions.gives(lambda x: x * x))
+    exercise = judge.Exercise("toy", "toys", "", cases, functions.call, [square], "", lambda random: cases[1])
+    assert judge.judge(exercise, lambda x: x * x).hint == "square"
+    assert judge.judge(exercise, lambda x: 9).hint == ""
+
+
+def passes(x):
+    pass
+
+
+@pytest.mark.parametrize("answer", [None, ..., lambda x: None, passes])
 def test_nothing_is_not_yet(answer):
     assert judge.judge(toy(), answer).state == "not yet"
 
@@ -143,7 +262,7 @@ def test_a_hint_that_fails_is_no_hint():
 
 
 def test_an_unknown_exercise_names_the_known():
-    with pytest.raises(ValueError, match="exercise: got 'scael', allowed are merge, .*, scale, tail"):
+    with pytest.raises(ValueError, match="exercise: got 'scael', allowed are place, merge, .*, scale, tail"):
         learn.check("scael", None)
 
 
@@ -339,6 +458,11 @@ def test_a_loop_without_an_end_in_the_production_kernel_is_stopped(monkeypatch):
     monkeypatch.setattr(changed, "MOST_SECONDS", 3)
     said = judge.judge(judge.exercises()["window"], LINES.format("while (true) {} return 0;")).text
     assert "time: did not end within 3 s: a loop without an end?" in said
+
+
+def test_a_file_of_somebodys_does_not_come_into_the_production_kernel():
+    said = judge.judge(judge.exercises()["window"], f'#include "/etc/hosts"\n{LINES.format("return 0;")}').text
+    assert "line 1: got a line for the preprocessor" in said
 
 
 def test_a_crash_in_the_production_kernel_leaves_the_notebook_alive():

@@ -34,7 +34,12 @@ def test_no_cell_holds_a_prediction_and_its_answer(name):
     cells = [c for path in notebooks.find([]) for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
     asks = [i for i, c in enumerate(cells) if f'learn.ask("{name}")' in c.source]
     tells = [i for i, c in enumerate(cells) if f'learn.answer("{name}")' in c.source]
-    assert len(asks) == len(tells) == 1 and asks[0] < tells[0], "asked once, and answered in a later cell"
+    assert len(asks) == len(tells) == 1 and asks[0] + 1 < tells[0], "asked once, and answered when something has run"
+
+
+def test_every_prediction_is_a_question():
+    cells = [c for path in notebooks.find([]) for c in nbformat.read(path, 4).cells if c.cell_type == "markdown"]
+    assert [c.source for c in cells if "**Predict.**" in c.source] == []
 
 
 def test_an_unknown_question_names_the_known():

@@ -31,17 +31,9 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason=f"no browser here: looked for {', '.join(NAMES)} and $CHROMIUM"),
     pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason),
 ]
-CHAPTERS = (
-    "start_here",
-    "tiling",
-    "two_phases",
-    "waves",
-    "concurrent_execution",
-    "sm_aware_scheduling",
-    "pod_on_hopper",
-)
+CHAPTERS = [path.stem[3:] for path in notebooks.find([]) if "explore(" in path.read_text(encoding="utf-8")]
 TOKEN, PATIENCE = "reader", 300.0
-QUICK, BUSY = 1.5, 10  # seconds from a move to its picture on a quiet machine; times where others compute
+QUICK, BUSY = 1.5, 4  # seconds from a move to its picture on a quiet machine; times where others compute
 MOVES = 3  # of each slider; the quickest counts, as somebody else may use the machine
 SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},

@@ -80,6 +80,20 @@ BAD_CUDA = {
     ),
     "a syntax error": ("y[0] = x[0] * a", "CompileError: line 1: "),
     "an index far outside": ("y[0] = x[threadIdx.x + (1 << 30)];", "out of bounds"),
+    "a write behind the end": ("y[threadIdx.x + 1] = a * x[0];", "out of bounds: thread 31 of CTA 0 writes y[32]"),
+    "memory without an end": (
+        "for (;;) { float* p = new float[1 << 24]; p[0] = a; y[0] = p[0]; }",
+        "memory: the kernel",
+    ),
+    "words without an end": ('for (;;) printf("again\\n"); y[0] = a;', "endless: line 1 still goes round"),
+    "another instruction": ('asm("bar.sync 0;"); y[0] = a;', "got other asm, allowed is asm("),
+    "the host's exit": ("exit(0); y[0] = a;", "`exit` is for the host"),
+}
+BAD_CELLS = {
+    "a file of somebody's": ('#include "mine.h"', "line 1: got #include"),
+    "a file of the machine's": ("#include </etc/hosts>", "line 1: got #include"),
+    "no kernel": ("int f() { return 1; }", "no kernel here"),
+    "nothing but words": ("what shall I write?", "CompileError: line "),
 }
 BAD_PYTHON = {
     "an exception": ("raise KeyError('x')", "KeyError: 'x' (line 2 of your cell)"),
@@ -89,10 +103,16 @@ BAD_PYTHON = {
         "while True:\n        try:\n            while True: pass\n        except Exception: pass",
         "still going after 1 s",
     ),
+    "a loop that forgives everything": (
+        "while True:\n        try:\n            while True: pass\n        except: pass",
+        "still going after 1 s",
+    ),
+    "words without an end": ("while True: print('again')", "still going after 1 s"),
+    "a list that is made": ("import itertools; return list(itertools.count())", "Error"),
     "a list without an end": ("import itertools; return itertools.repeat('c')", "got"),
     "a list of a million": ("return ['c'] * 10**6", "got"),
     "more than there is": ("return [0] * 10**15", "MemoryError"),
-    "what cannot be said": ("return type('X', (), {'__repr__': lambda self: 1 / 0})()", "TypeError"),
+    "what cannot be said": ("return type('X', (), {'__repr__': lambda self: 1 / 0})()", "X, which is no list"),
     "calls without an end": ("return grid(tiles, sms)", "RecursionError"),
 }
 
@@ -107,6 +127,14 @@ def test_bad_cuda_is_one_clear_message(live, name):
     body, message = BAD_CUDA[name]
     said = live.say(KERNEL.format(body))
     said = said or live.say('learn.check("scale", scale)')
+    assert message in said and len(said) < 1500, said
+    assert lives_on(live)
+
+
+@pytest.mark.parametrize("name", BAD_CELLS)
+def test_a_bad_cell_is_one_clear_message(live, name):
+    text, message = BAD_CELLS[name]
+    said = live.say(f"%%cuda\n{text}")
     assert message in said and len(said) < 1500, said
     assert lives_on(live)
 

@@ -26,6 +26,17 @@ def _mixed(prefill: Part, decode: Part, flops: float, rate: float) -> float:
     return max(prefill[0] / flops, decode[1] / rate)
 
 
+def _case(p: Part, d: Part, flops: float, rate: float) -> Call:
+    return Call(
+        f"prefill={p}, decode={d}, flops={flops:g}, rate={rate:g}", (p, d, flops, rate), _bound(p, d, flops, rate)
+    )
+
+
+def _draw(random) -> Call:
+    parts = ((10 ** random.uniform(9, 12), 10 ** random.uniform(7, 10)) for _ in range(2))
+    return _case(*parts, random.uniform(1e14, 2e15), random.uniform(1e12, 8e12))
+
+
 CASES = (
     ((1e9, 3e9), (1e9, 2e9)),  # both wait for memory
     ((4e11, 3e8), (4e9, 2e9)),  # one for each
@@ -39,8 +50,7 @@ bound = Exercise(
     "bound",
     CHAPTER,
     BOUND.strip("\n"),
-    [Call(f"prefill={p}, decode={d}, flops={H200[0]:g}, rate={H200[1]:g}", (p, d, *H200), _bound(p, d, *H200))
-     for p, d in CASES],
+    [_case(p, d, *H200) for p, d in CASES],
     call,
     [
         Hint(
@@ -74,6 +84,7 @@ bound = Exercise(
         ),
     ],
     "A bound says how much is left to win before anybody has built anything.",
+    _draw,
 )  # fmt: skip
 
 EXERCISES = (bound,)
@@ -147,5 +158,31 @@ QUESTIONS = {
             "two decodes": "Prefill is longer, and both begin with it.",
         },
         "one of each",
+    ),
+    "near-the-ceiling": Question(
+        CHAPTER,
+        "The ceiling's mean is 56 %, and the paper's POD gained 28 % on an A100. Guess the mean gain of each of the "
+        "four concurrent methods here. And in how many of 100 batches will POD come within 10 % of the ceiling?",
+        {
+            "under 20": "So it was in the paper, with 18. Here halves and GPU are others.",
+            "about 40": "Twice as often as in the paper. Its mean gain is 29 % here, that of CTA-parallel 18, "
+            "of warp-parallel 11, and of two streams 4.",
+            "about 80": "In most batches contention takes more than a tenth: both sides want the same L2 and "
+            "the same SM.",
+        },
+        "about 40",
+    ),
+    "worst-batch-of-each": Question(
+        CHAPTER,
+        "You have your numbers from section 2. And the *worst* batch of each method: which of them never loses to "
+        "one kernel after the other?",
+        {
+            "all of them": "Two streams and CTA-parallel lose some percent on their worst batch, and "
+            "warp-parallel more.",
+            "POD alone": "Its worst batch still gains. Whoever fixes beforehand which SM does what has a batch "
+            "that does not suit it.",
+            "none": "POD's worst batch gains about a tenth.",
+        },
+        "POD alone",
     ),
 }

@@ -40,6 +40,30 @@ def _in_debt(budget: int, decodes: int, prompts: list) -> list:
     return taken
 
 
+def _in_another_order(key):
+    def taken(budget: int, decodes: int, prompts: list) -> list:
+        order, found = sorted(range(len(prompts)), key=lambda i: key(i, prompts[i])), [0] * len(prompts)
+        for i, n in zip(order, _fill(budget, decodes, [prompts[i] for i in order]), strict=True):
+            found[i] = n
+        return found
+
+    return taken
+
+
+def _cut_short(budget: int, decodes: int, prompts: list) -> list:
+    return [n for n in _fill(budget, decodes, prompts) if n]
+
+
+def _iteration(budget: int, decodes: int, prompts: list) -> Call:
+    said = f"budget={budget}, decodes={decodes}, prompts={prompts}"
+    return Call(said, (budget, decodes, prompts), _fill(budget, decodes, prompts))
+
+
+def _draw_iteration(random) -> Call:
+    prompts = [random.randint(1, 900) for _ in range(random.randint(0, 6))]
+    return _iteration(random.choice((256, 512, 1024)), random.randint(0, 300), prompts)
+
+
 ITERATIONS = (
     (1024, 40, [12288]),
     (1024, 40, [300, 5000]),
@@ -53,7 +77,7 @@ fill = Exercise(
     "fill",
     CHAPTER,
     FILL.strip("\n"),
-    [Call(f"budget={b}, decodes={d}, prompts={p}", (b, d, p), _fill(b, d, p)) for b, d, p in ITERATIONS],
+    [_iteration(*iteration) for iteration in ITERATIONS],
     call,
     [
         Hint(
@@ -90,8 +114,19 @@ fill = Exercise(
             "Nothing is 0.",
             gives(_in_debt),
         ),
+        Hint(
+            "another order",
+            "Here the latest or the shortest go first. Prompts are listed oldest first, and the oldest goes first.",
+            gives(_in_another_order(lambda i, _: -i), _in_another_order(lambda _, n: n)),
+        ),
+        Hint(
+            "a number each",
+            "The list has one number for each prompt, 0 for those that get nothing.",
+            gives(_cut_short, lambda b, d, prompts: sum(_fill(b, d, prompts))),
+        ),
     ],
     "That is Sarathi's whole idea. Who adds a limit on how many prompts, has POD's: its published kernel takes one.",
+    _draw_iteration,
 )
 
 # ---------------------------------------------------------------- a pipeline
@@ -113,13 +148,21 @@ def _last_out(times: list, stages: int) -> float:
     return ends[-1]
 
 
+def _line(times: list, stages: int) -> Call:
+    return Call(f"times={times}, stages={stages}", (times, stages), _last_out(times, stages))
+
+
+def _draw_line(random) -> Call:
+    return _line([random.randint(1, 9) for _ in range(random.randint(1, 8))], random.randint(1, 6))
+
+
 LINES = (([1, 1, 1, 1], 2), ([4, 1, 1], 2), ([1, 4, 2], 3), ([1, 2, 5], 4), ([2, 2, 7, 1, 1, 3], 3), ([6], 8))
 
 last_out = Exercise(
     "last_out",
     CHAPTER,
     LAST_OUT.strip("\n"),
-    [Call(f"times={times}, stages={stages}", (times, stages), _last_out(times, stages)) for times, stages in LINES],
+    [_line(*line) for line in LINES],
     call,
     [
         Hint(
@@ -138,6 +181,12 @@ last_out = Exercise(
             "So many steps of the mean time: right when all are alike. A long one holds up everybody behind it, in "
             "every stage.",
             gives(lambda times, stages: (len(times) + stages - 1) * sum(times) / len(times)),
+        ),
+        Hint(
+            "all as long as the longest",
+            "As many steps as there are, each as long as the longest micro-batch. While a short one is under way "
+            "nothing takes so long.",
+            gives(lambda times, stages: (len(times) + stages - 1) * max(times)),
         ),
         Hint(
             "only the last one",
@@ -161,6 +210,7 @@ last_out = Exercise(
     ],
     "Look closer: it is always the sum, and the longest once more for each other stage. So a prompt cut in chunks "
     "saves holes even if its work stays the same.",
+    _draw_line,
 )  # fmt: skip
 
 EXERCISES = (fill, last_out)
@@ -220,5 +270,50 @@ QUESTIONS = {
             "more than a chunk.",
         },
         "nearly all and none",
+    ),
+    "longer-in-chunks": Question(
+        CHAPTER,
+        "A prompt of 12,288 tokens alone, in chunks of 512 instead of whole: how much longer does it take, and what "
+        "is most of that?",
+        {
+            "30 %, reading keys again": "The time is right. But these bytes take 5 ms of some 170.",
+            "30 %, small change for each chunk": "Waves that are half empty, two all-reduces a layer, the "
+            "weights: each is paid anew for each chunk.",
+            "double": "That is so at 128 tokens.",
+        },
+        "30 %, small change for each chunk",
+    ),
+    "best-ratio": Question(
+        CHAPTER,
+        "For *C* = 256 and *B* = 18 the formula says that the gain over Orca is largest at a P:D of 15.1. But the "
+        "256 rows include the decodes. What does that make of it?",
+        {
+            "14.1": "A chunk carries 256 − 17 prompt tokens beside 17 decodes: 239 / 17.",
+            "15.1": "That is 256 / 17, as if decodes needed no row.",
+            "16.1": "Decodes take rows away from the chunk, they do not add any.",
+        },
+        "14.1",
+    ),
+    "bubbles-of-two-stages": Question(
+        CHAPTER,
+        "Four requests with prompts of 320 to 1,792 tokens, two micro-batches, two stages. Who has more holes, "
+        "whole prompts or chunks of 256?",
+        {
+            "whole prompts": "A stage waits for the longer micro-batch ahead. Equal chunks hardly wait for each other.",
+            "chunks": "There are more of them, but each is as long as the next.",
+            "both the same": "The work is the same, but not how evenly it comes.",
+        },
+        "whole prompts",
+    ),
+    "pipeline-or-replicas": Question(
+        CHAPTER,
+        "A replica must hold all weights on 8 GPUs, a pipeline on 64. How many requests of 4,096 tokens fit in a "
+        "micro-batch of the pipeline, for each that fits in a replica's batch?",
+        {
+            "as many": "The weights fill most of a replica's memory, and an eighth of that on each GPU of a pipeline.",
+            "two and a half": "27 and 11. Eight micro-batches share the pipeline's room, or it would be twenty.",
+            "eight": "The pipeline has eight times the GPUs, but eight micro-batches at a time as well.",
+        },
+        "two and a half",
     ),
 }

@@ -49,6 +49,12 @@ def launch(function: Callable, shape: Shape) -> Outcome:
     return Outcome(tried, f"at most {ENOUGH} x the oracle", said, right=time <= ENOUGH, **known)
 
 
+def _draw_shape(random) -> Shape:
+    """Full rounds of each kind."""
+    sms = random.randint(2, 6)
+    return Shape(sms * random.randint(1, 4), sms)
+
+
 def _answer(o: Outcome) -> list:
     return o.values[1]
 
@@ -91,6 +97,7 @@ grid = Exercise(
     ],
     "It works because all tiles take equally long. Make every third memory tile half again as long, and the rounds "
     "drift apart, to 1.2 x: a grid's order is fixed before anybody knows.",
+    _draw_shape,
 )
 
 # ---------------------------------------------------------------- steps of one thread
@@ -146,6 +153,10 @@ def run(function: Callable, loops: Loops) -> Outcome:
     return Outcome(tried, f"{best} cycles", f"{time} cycles", right=time == best, **known)
 
 
+def _draw_loops(random) -> Loops:
+    return Loops(random.randint(0, 30), random.randint(1, 8))
+
+
 def _runs(o: Outcome) -> list[int]:
     """How many multiplications stand between each ask and the next use."""
     return [part.partition("use")[0].count("multiply") for part in " ".join(o.values[1]).split("ask")[1:]]
@@ -158,6 +169,16 @@ interleave = Exercise(
     [Loops(8, 2), Loops(13, 3), Loops(5, 4), Loops(6, 0), Loops(0, 3), Loops(40, 3)],
     run,
     [
+        Hint(
+            "no loads",
+            "Here are no loads, so there is nothing to share the multiplications among: they remain, all of them.",
+            lambda o: o.case.loads == 0,
+        ),
+        Hint(
+            "other words",
+            'There are three steps, "ask", "use" and "multiply", and nothing else.',
+            lambda o: "no such step" in str(o.got),
+        ),
         Hint(
             "some are missing",
             "The numbers of steps are off. If the multiplications cannot be shared out evenly, somebody gets one more: "
@@ -188,6 +209,7 @@ interleave = Exercise(
         ),
     ],
     "So a thread alone overlaps, without a second warp; the price is that somebody must know both loops beforehand.",
+    _draw_loops,
 )
 
 EXERCISES = (grid, interleave)

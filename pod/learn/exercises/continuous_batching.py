@@ -42,10 +42,11 @@ class Day:
 
 def broken(answer: Sequence[Request], running: list, waiting: list, day: Day) -> str:
     """The first promise that a batch does not keep; "" when it keeps all."""
+    known = [*running, *waiting]
+    if not all(r in known for r in answer) or len(set(answer)) < len(answer):
+        return "each request once, of those that run or wait"
     joined = [r for r in waiting if r in answer]
     room = day.memory - sum(r.need for r in answer)
-    if len(set(answer)) < len(answer) or not set(answer) <= {*running, *waiting}:
-        return "each request once, of those that run or wait"
     if not set(running) <= set(answer):
         return "who runs goes on"
     if len(answer) > day.slots:
@@ -73,7 +74,7 @@ def serve(function: Callable, day: Day) -> Outcome:
         answer = listed(answer)
         if promise := broken(answer, running, waiting, day):
             tried = f"{day}; iteration {tick}: {running} run, {waiting} wait"
-            return Outcome(tried, promise, answer, case=day, values=(running, answer))
+            return Outcome(tried, promise, answer, case=day, values=(running, answer, waiting))
         waiting = [r for r in waiting if r not in answer]
         left |= {r: left[r] - 1 for r in answer}
         running = [r for _, r in coming if r in answer and left[r]]
@@ -83,6 +84,20 @@ def serve(function: Callable, day: Day) -> Outcome:
 
 def _promised(words: str) -> Callable[[Outcome], bool]:
     return lambda o: words in o.expected
+
+
+def _draw_day(random) -> Day:
+    some = sorted(
+        (random.randint(0, 8), random.randint(1, 40), random.randint(1, 6)) for _ in range(random.randint(1, 20))
+    )
+    return Day(tuple(some), random.randint(1, 6), random.randint(40, 120))
+
+
+def _full(o: Outcome) -> bool:
+    """Whether who was left out would have filled memory to the last token."""
+    left = next(f"{r}" for r in o.values[2] if r not in o.values[1])
+    need = next(r.need for r in o.values[2] if f"{r}" == left)
+    return "joins" in o.expected and sum(r.need for r in o.values[1]) + need == o.case.memory
 
 
 DOZEN = (4, 9, 2, 6, 5, 3, 7, 2, 6, 8, 3, 4)
@@ -118,8 +133,8 @@ schedule = Exercise(
         ),
         Hint(
             "overtaken",
-            "Somebody smaller was taken while the head of the queue does not fit. If that may happen, a large request "
-            "may wait for ever: stop at the first that does not fit.",
+            "Somebody was taken before the head of the queue. Who came first joins first, and when that one does not "
+            "fit, nobody behind it does, or a large request may wait for ever: stop at the first that does not fit.",
             _promised("overtakes"),
         ),
         Hint(
@@ -129,6 +144,21 @@ schedule = Exercise(
             lambda o: "joins" in o.expected and o.values[0] and set(o.values[0]) == set(o.values[1]),
         ),
         Hint(
+            "nobody joins",
+            "Nobody runs, somebody waits, and nobody was taken. So it will be for ever.",
+            lambda o: "joins" in o.expected and not o.values[1],
+        ),
+        Hint(
+            "full is not too full",
+            "With that request memory would be full to the last token, and that is allowed.",
+            _full,
+        ),
+        Hint(
+            "strangers",
+            "One list is wanted, of the requests themselves: those that run on, and those that join, each once.",
+            _promised("each request once"),
+        ),
+        Hint(
             "one at a time",
             "Somebody joined, and there is still a slot and memory for the next. Ask again until the head of the queue "
             "does not fit.",
@@ -136,6 +166,7 @@ schedule = Exercise(
         ),
     ],
     "These are the promises of Orca. Its scheduler in pod/serving/schedulers/orca.py is four lines.",
+    _draw_day,
 )
 
 # ---------------------------------------------------------------- who gives way
@@ -194,6 +225,26 @@ def _one_block(held: list, wants: list, free: int) -> list:
     return _give_way([1] * len(held), wants, free)
 
 
+def _never_itself(held: list, wants: list, free: int) -> list:
+    """Whoever asks gives way to nobody, and goes without a block."""
+    there, gone = list(range(len(held))), []
+    for request in range(len(held)):
+        while request in there and wants[request] and not free and there[-1] != request:
+            gone.append(there.pop())
+            free += held[gone[-1]]
+        free -= bool(request in there and wants[request] and free)
+    return gone
+
+
+def _crowd(held: list, wants: list, free: int) -> Call:
+    return Call(f"held={held}, wants={wants}, free={free}", (held, wants, free), _give_way(held, wants, free))
+
+
+def _draw_crowd(random) -> Call:
+    some = range(random.randint(2, 8))
+    return _crowd([random.randint(1, 5) for _ in some], [random.random() < 0.7 for _ in some], random.randint(0, 3))
+
+
 CROWDS = (
     ([1, 1, 2, 5], [False, True, True, True], 0),
     ([3, 3, 2, 2], [True] * 4, 0),
@@ -208,8 +259,7 @@ give_way = Exercise(
     "give_way",
     CHAPTER,
     GIVE_WAY.strip("\n"),
-    [Call(f"held={held}, wants={wants}, free={free}", (held, wants, free), _give_way(held, wants, free))
-     for held, wants, free in CROWDS],
+    [_crowd(*crowd) for crowd in CROWDS],
     call,
     [
         Hint(
@@ -239,8 +289,19 @@ give_way = Exercise(
             "nothing any more.",
             gives(_all_wishes),
         ),
+        Hint(
+            "never itself",
+            "The latest asked, found no block, and stayed without. Nobody is behind it, so it gives way itself.",
+            gives(_never_itself),
+        ),
+        Hint(
+            "another order",
+            "These are the right ones. In the order in which they give way the latest comes first.",
+            lambda o: sorted(o.values[1]) == sorted(o.values[0]),
+        ),
     ],
     "`_reserve_slots` in pod/serving/schedulers/base.py is this, and vLLM's rule of 2023.",
+    _draw_crowd,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- copy on write
@@ -311,6 +372,40 @@ def _own_copied(table: list, users: list, length: int, size: int) -> tuple:
     return table, users
 
 
+def _always_another(table: list, users: list, length: int, size: int) -> tuple:
+    users = [*users]
+    return [*table, _take(users)], users
+
+
+def _appended(table: list, users: list, length: int, size: int) -> tuple:
+    """The copy comes behind what it is a copy of."""
+    alone = length % size and users[table[-1]] == 1
+    return (table, users) if alone else _always_another(table, users, length, size)
+
+
+def _highest(table: list, users: list, length: int, size: int) -> tuple:
+    last = max(block for block, count in enumerate(users) if not count)
+    new, counts = _room(table, users, length, size)
+    first = users.index(0)
+    counts[first], counts[last] = counts[last], counts[first]
+    return [last if block == first else block for block in new], counts
+
+
+def _fork(table: list, users: list, length: int, size: int) -> Call:
+    said = f"table={table}, users={users}, length={length}, size={size}"
+    return Call(said, (table, users, length, size), _room(table, users, length, size))
+
+
+def _draw_fork(random) -> Call:
+    count, size = random.randint(1, 4), random.randint(1, 5)
+    users = [0, 0, 0, 0, *(random.randint(0, 3) for _ in range(6))]
+    random.shuffle(users)
+    table = random.sample(range(len(users)), count)
+    users = [random.choice((1, 1, 1, 2, 3)) if block in table else n for block, n in enumerate(users)]
+    length = size * count - random.randint(0, size - 1)
+    return _fork(table, users, length, size) if users.count(0) > count else _draw_fork(random)
+
+
 FORKS = (
     ([0, 1], [2, 2, 0, 0, 0], 6, 4),
     ([0, 1], [2, 2, 0, 0, 0, 0], 8, 4),
@@ -318,13 +413,15 @@ FORKS = (
     ([2, 4], [1, 0, 2, 1, 3, 0, 0], 5, 4),
     ([], [1, 0, 0], 0, 4),
     ([1], [0, 1, 0], 2, 2),
+    ([1], [0, 1, 0], 1, 2),
+    ([2, 0], [1, 0, 1, 0], 3, 2),
 )
 
 room = Exercise(
     "room",
     CHAPTER,
     ROOM.strip("\n"),
-    [Call(f"table={t}, users={u}, length={n}, size={s}", (t, u, n, s), _room(t, u, n, s)) for t, u, n, s in FORKS],
+    [_fork(*fork) for fork in FORKS],
     call,
     [
         Hint(
@@ -353,8 +450,24 @@ room = Exercise(
             "A block that nobody else holds may be written where it is.",
             gives(_own_copied),
         ),
+        Hint(
+            "the copy behind",
+            "The copy stands behind the shared block. It takes its place, and the old block has one user less.",
+            gives(_appended),
+        ),
+        Hint(
+            "a block for each token",
+            "Every token got a block of its own. There is room in the last one, unless `length` fills all blocks.",
+            gives(_always_another),
+        ),
+        Hint(
+            "the highest",
+            "Of the free blocks the lowest is taken. (Any would do; but then the judge could not tell.)",
+            gives(_highest),
+        ),
     ],
     "`SharingPool.grow` in pod/serving/groups.py is this. The first versions of vLLM did it the same way.",
+    _draw_fork,
 )
 
 EXERCISES = (schedule, give_way, room)
@@ -437,5 +550,74 @@ QUESTIONS = {
             "0.04 s, and so with Orca": "That is an iteration of decodes alone. This one computes 12,288 tokens.",
         },
         "0.6 s, and so with Orca",
+    ),
+    "dozen-in-groups": Question(
+        CHAPTER,
+        "In groups of four, as they come: how many iterations does the dozen take?",
+        {
+            "15": "59 tokens in four slots. But each group is as long as its longest answer.",
+            "24": "9 + 7 + 8, the longest of each group. Two of five slots that are taken do nothing meanwhile.",
+            "59": "Then the slots would be used one at a time.",
+        },
+        "24",
+    ),
+    "iteration-level-on-a-gpu": Question(
+        CHAPTER,
+        "300 conversations, Llama-3-8B on one A100, as many at a time as memory holds. By what factor does "
+        "iteration-level scheduling raise the throughput?",
+        {
+            "1.1 times": "Answers differ by much, so a static batch has many empty slots.",
+            "1.4 times": "Empty slots are filled. But iterations with empty slots are shorter ones, too, and "
+            "prompts take as long as before.",
+            "4 times": "It would be, if most slots were empty for most of the time and an iteration took as "
+            "long anyway.",
+        },
+        "1.4 times",
+    ),
+    "order-of-a-to-d": Question(
+        CHAPTER,
+        "In which order do A to D finish, and which way computes more tokens: dropping and computing again, or "
+        "swapping?",
+        {
+            "A, B, C, D, and dropping": "The latest gives way and the oldest goes on. What was dropped is "
+            "computed once more.",
+            "A, B, D, C, and dropping": "D is sent away first and comes back last: nobody overtakes.",
+            "A, B, C, D, and swapping": "Swapping copies keys and values, and computes none of them again.",
+        },
+        "A, B, C, D, and dropping",
+    ),
+    "again-or-copied": Question(
+        CHAPTER,
+        "A request with 8,000 tokens in the cache. What takes longer on an A100: computing them again, or copying 1 "
+        "GB out and in?",
+        {
+            "computing": "Some seven times as long, on paper: 8,000 tokens go through all layers.",
+            "copying": "PCIe is slow, but a gigabyte there and back takes less than a tenth of a second.",
+            "about the same": "Both grow with the tokens. The ratio hardly depends on how many there are.",
+        },
+        "computing",
+    ),
+    "first-detail-costs": Question(
+        CHAPTER,
+        "A pool that is far too small, answers as long as prompts: what does the first detail, a free block for "
+        "every decode, cost in preemptions?",
+        {
+            "none": "Who asks for a block that it does not need sends somebody away, now and then.",
+            "about one in eight more": "Nobody needed them, and yet the throughput falls by less than a percent.",
+            "twice as many": "Most preemptions happen because the pool is too small under any rule.",
+        },
+        "about one in eight more",
+    ),
+    "padding-on-a-real-load": Question(
+        CHAPTER,
+        "At the load of POD's Table 5 only the padding is left. Does it hurt there, too?",
+        {
+            "yes, a longer tail": "Prompts that wait together run one by one then, and the first of them has "
+            "its token sooner.",
+            "no, it helps": "The first prompt has its token before the last is computed: the tail of the first "
+            "token gets shorter.",
+            "it changes nothing": "It changes which prompts run together, and so who waits for whom.",
+        },
+        "no, it helps",
     ),
 }

@@ -103,6 +103,7 @@ capacity = Exercise(
         ),
     ],
     "`python -m pod capacity` is this search over simulated days.",
+    lambda random: round(10 ** random.uniform(-2, 2.5), 3),
 )
 
 # ---------------------------------------------------------------- at equal wait
@@ -132,6 +133,25 @@ def _points(loads, slow, fast, wait):
     return 100 * (at_fast / at_slow - 1)
 
 
+def _nearest(loads, slow, fast, wait):
+    at_slow, at_fast = (loads[int(np.abs(np.array(waits) - wait).argmin())] for waits in (slow, fast))
+    return 100 * (at_fast / at_slow - 1)
+
+
+def _curve(loads, slow, fast, wait) -> Call:
+    said = f"loads={loads}, slow={slow}, fast={fast}, wait={wait}"
+    return Call(said, (loads, slow, fast, wait), _more_load(loads, slow, fast, wait))
+
+
+def _draw(random) -> Call:
+    """Two rising curves, and a wait that both of them reach."""
+    loads = [round(0.5 + 0.25 * i, 2) for i in range(random.randint(3, 7))]
+    steps = [[random.randint(1, 60) for _ in loads] for _ in range(2)]
+    slow, fast = ([sum(x[: i + 1]) / 20 for i in range(len(x))] for x in steps)
+    least, most = max(slow[0], fast[0]), min(slow[-1], fast[-1])
+    return _curve(loads, slow, fast, round(random.uniform(least, most), 3)) if least < most else _draw(random)
+
+
 LOADS = [0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]
 SLOW, FAST = [0.3, 0.4, 0.6, 1.0, 3.1, 9.0, 20.0], [0.23, 0.28, 0.37, 0.55, 0.7, 1.4, 5.0]
 CURVES = ((LOADS, SLOW, FAST, 0.5), (LOADS, SLOW, FAST, 0.9), (LOADS, SLOW, FAST, 2.0),
@@ -141,7 +161,7 @@ more_load = Exercise(
     "more_load",
     CHAPTER,
     MORE_LOAD.strip("\n"),
-    [Call(f"loads={l}, slow={s}, fast={f}, wait={w}", (l, s, f, w), _more_load(l, s, f, w)) for l, s, f, w in CURVES],
+    [_curve(*curve) for curve in CURVES],
     call,
     [
         Hint(
@@ -168,7 +188,12 @@ more_load = Exercise(
         Hint(
             "only points",
             "These are loads that were measured. The curves reach the wait between two of them: on a straight line.",
-            gives(_points),
+            gives(_points, _nearest),
+        ),
+        Hint(
+            "the slow one over the fast one",
+            "That is how much more the slow one takes. It is the other way round.",
+            gives(lambda *a: 100 * (1 / (1 + _more_load(*a) / 100) - 1)),
         ),
         Hint(
             "read the other way",
@@ -179,6 +204,7 @@ more_load = Exercise(
         ),
     ],
     "Say the wait, and the number hardly depends on who says it.",
+    _draw,
 )  # fmt: skip
 
 EXERCISES = (capacity, more_load)
@@ -237,5 +263,98 @@ QUESTIONS = {
             "no: a smaller chunk does the same": "It makes gaps shorter and the first token later. POD need not pay.",
         },
         "yes, in both directions",
+    ),
+    "halves-against-fa3": Question(
+        CHAPTER,
+        "Our two halves one after the other, against FlashAttention-3's two calls: who wins? And how much does "
+        "fusing add, in percent of the whole iteration?",
+        {
+            "about even, and 4 to 8 %": "Better here, worse there, by a percent or so. Attention is half of an "
+            "iteration, and a part of it is hidden.",
+            "ours by far, and 1 %": "Kernels of today are near the same roofs when nothing overlaps.",
+            "about even, and 30 %": "That is attention alone. The rest of the iteration stays.",
+        },
+        "about even, and 4 to 8 %",
+    ),
+    "overlap-on-the-h200": Question(
+        CHAPTER,
+        "Is what overlap alone gains on the H200 larger or smaller than on the A100? (Chapter 03: which of its two "
+        "roofs did the H200 raise more?)",
+        {
+            "larger": "All that POD gains is. But most of that is another kernel.",
+            "smaller": "Prefill became faster by more than memory did, so there is less to hide behind decode "
+            "at the paper's ratios.",
+            "the same": "Both roofs moved, but not by the same factor.",
+        },
+        "smaller",
+    ),
+    "over-the-faster-call": Question(
+        CHAPTER,
+        "The paper's POD gains 19 to 22 % over Sarathi. Over the faster call of FlashAttention-3, for each batch "
+        "anew: what part of our gain is fusing?",
+        {
+            "nearly all": "Then our halves in turn would be no faster than FlashAttention-3.",
+            "a third to a half": "The rest are better halves, and watts: FlashAttention-3 draws more and is "
+            "slowed more.",
+            "nearly nothing": "Against our own halves in turn, fusing still gains 4 to 6 %.",
+        },
+        "a third to a half",
+    ),
+    "widest-bands": Question(
+        CHAPTER,
+        "The bands show what iterations that are 1 % shorter or longer would change. Which panel has the widest?",
+        {
+            "TTFT near capacity": "A percent of service time is a large part of a queue there.",
+            "P99 TBT": "It is the length of an iteration with a chunk, so a percent is a percent.",
+            "latency at the lighter load": "With hardly any queue, a percent of service time stays a percent.",
+        },
+        "TTFT near capacity",
+    ),
+    "one-factor-a-system": Question(
+        CHAPTER,
+        "If every iteration of a system took the same few percent longer, how much of the distance to the paper's "
+        "table would be gone?",
+        {
+            "nearly all": "Near capacity a few percent of service time are tens of seconds of waiting.",
+            "about half": "It would be so if several things were wrong, and each in its own way.",
+            "nearly nothing": "The distance is large, a factor of three. But a queue makes much of little.",
+        },
+        "nearly all",
+    ),
+    "where-apart-wins": Question(
+        CHAPTER,
+        "Where do prompts apart win: at a promise of 10 ms between two words, of 30, or of 100?",
+        {
+            "at 10": "Whoever decodes is never beside a prompt. Chunks would have to be tiny, and read all "
+            "weights for few tokens.",
+            "at 30": "For chats, chunks at once are ahead from some 22 ms on.",
+            "at 100": "A weak promise leaves room for large chunks, and every GPU does both.",
+        },
+        "at 10",
+    ),
+    "most-with-a-kilojoule": Question(
+        CHAPTER,
+        "Each way at its highest rate for a promise: which answers most requests with a kilojoule? A GPU that "
+        "decodes little idles at low power, one that computes prompts stands at the limit, and chunks at once "
+        "use both kinds of units in every iteration.",
+        {
+            "whichever serves more": "Nearly always, with smaller margins: busier GPUs take more watts.",
+            "always prompts apart": "At weak promises five of its GPUs are full and three wait, and waiting "
+            "takes watts as well.",
+            "always chunks at once": "At 10 ms they read all weights for few tokens.",
+        },
+        "whichever serves more",
+    ),
+    "found-in-one-gpu": Question(
+        CHAPTER,
+        "Of the prompt tokens of its first 1,500 requests, 27 % stood in an earlier prompt. How many of these 27 "
+        "does one H200 find in its memory, 845 thousand tokens? And with sixteen times as much?",
+        {
+            "4, and 27": "Between a question and the next there are hundreds of others, and they have pushed it "
+            "out. Sixteen times as much holds them all.",
+            "20, and 27": "It would if a conversation went on at once.",
+            "4, and 8": "Four times as much finds 15 of them already.",
+        },
+        "4, and 27",
     ),
 }

@@ -38,6 +38,16 @@ def _scaling(grid: int, block: int, a: float) -> Case:
     )
 
 
+def _one_apart(o: Outcome) -> bool:
+    """Whether the element's number is the CTA's and the thread's added up."""
+    return o.error.element[1] == o.error.ctas[0] + o.error.threads[0]
+
+
+def _from_before(o: Outcome) -> bool:
+    """Whether what stood there at first, -1, is in the sum."""
+    return bool(torch.allclose(o.values[1] - o.values[0], torch.tensor(-1.0), atol=1e-4))
+
+
 def _same_thread_of_two_ctas(o: Outcome) -> bool:
     return o.error.ctas[0] != o.error.ctas[1] and o.error.threads[0] == o.error.threads[1]
 
@@ -57,6 +67,12 @@ scale = _exercise(
             "CTAs one apart",
             "CTA 1 begins one element after CTA 0, not one CTA after it: blockIdx.x counts CTAs, and each"
             " has blockDim.x threads.",
+            lambda o: _kind("race")(o) and o.error.ctas[0] != o.error.ctas[1] and _one_apart(o),
+        ),
+        Hint(
+            "CTAs overlap",
+            "Two CTAs claim the same element. CTA b begins behind the threads of all CTAs before it, and each of these "
+            "has blockDim.x.",
             lambda o: _kind("race")(o) and o.error.ctas[0] != o.error.ctas[1],
         ),
         Hint(
@@ -71,6 +87,16 @@ scale = _exercise(
             lambda o: torch.allclose(
                 o.values[1], (o.values[0] / o.case.arguments()[2]) + o.case.arguments()[2], atol=1e-4
             ),
+        ),
+        Hint(
+            "added to what was there",
+            "y has what it held before, and your product on top. It is to be overwritten.",
+            _from_before,
+        ),
+        Hint(
+            "the first CTA only",
+            "The elements behind the first CTA's are as they were. Every CTA has elements of its own.",
+            lambda o: bool((o.values[1][o.case.block :] == -1).all() and o.values[1][0] != -1),
         ),
         Hint(
             "outside",
@@ -139,7 +165,23 @@ tail = _exercise(
             "whole CTAs",
             "The elements of the last, broken CTA are missing. Its first threads have work: the condition"
             " is each thread's own.",
-            lambda o: o.values[1][0] == -1,
+            lambda o: bool((o.values[1][:20] == -1).all()),
+        ),
+        Hint(
+            "a CTA's condition",
+            "All threads of the last CTA write, since it has some elements. Its last threads have none: the condition "
+            "is each thread's own.",
+            lambda o: _written_past(o) == [*range(20, 32)],
+        ),
+        Hint(
+            "one too few",
+            "The last element is missing, y[n - 1].",
+            lambda o: (o.values[0] != o.values[1]).nonzero().tolist() == [[o.case.arguments()[3] - 1]],
+        ),
+        Hint(
+            "held back to the last",
+            "The threads that are too many all write the last element. They should do nothing.",
+            lambda o: _kind("race")(o) and o.error.element[1] == o.case.arguments()[3] - 1,
         ),
         Hint(
             "outside",
@@ -166,7 +208,7 @@ def _reversing(grid: int, seed: int) -> Case:
         f"{64 * grid} elements",
         grid,
         64,
-        lambda: (torch.arange(64.0 * grid),),
+        lambda: (random(64 * grid, seed=grid),),
         lambda x: [x.view(grid, 64).flip(1).reshape(-1)],
         {"x": 0},
         seed,
@@ -202,7 +244,12 @@ reverse = _exercise(
         Hint(
             "only copied",
             "x is as it was: it went into s and came back in the same order.",
-            lambda o: torch.equal(o.values[1], torch.arange(len(o.values[1]), dtype=torch.float32)),
+            lambda o: torch.equal(o.values[1], o.case.arguments()[0]),
+        ),
+        Hint(
+            "the whole grid",
+            "All elements were turned around, across CTAs. Each CTA turns its own 64.",
+            lambda o: torch.equal(o.values[1], o.case.arguments()[0].flip(0)),
         ),
         Hint(
             "every CTA the same part",
@@ -279,6 +326,16 @@ neighbour = _exercise(
             _kind("barrier"),
         ),
         Hint(
+            "a ring of 64",
+            "The ring has n elements, not 64: behind element n - 1 comes element 0.",
+            _kind("unwritten"),
+        ),
+        Hint(
+            "the one before",
+            "That is each element and the one before it. The next one is asked for.",
+            lambda o: torch.allclose(o.values[1], o.values[0].roll(1)),
+        ),
+        Hint(
             "no branch",
             "x and y have only n elements: threads from n on must not touch them.",
             _kind("out of bounds"),
@@ -325,6 +382,17 @@ warp_sum = _exercise(
             _kind("barrier"),
         ),
         Hint(
+            "read too early",
+            "A lane reads shared memory before another has written it. __syncwarp() in between would do; a shuffle "
+            "needs neither.",
+            lambda o: _kind("race")(o) and not _of(o, "sums"),
+        ),
+        Hint(
+            "added to what was there",
+            "sums has what it held before, and the sum on top. One lane has the whole sum, and overwrites.",
+            _from_before,
+        ),
+        Hint(
             "all lanes write",
             "All 32 lanes write the warp's sum. One is enough: if (threadIdx.x % 32 == 0).",
             lambda o: (
@@ -341,7 +409,12 @@ warp_sum = _exercise(
         Hint(
             "not added",
             "What came is the value of one lane. __shfl_xor_sync fetches another lane's v; add it to your own.",
-            lambda o: bool((o.values[1][0] == _lanes(o)[0]).any()),
+            lambda o: bool((o.values[1][0] == _lanes(o)[0]).any()) and "max" not in _text(o),
+        ),
+        Hint(
+            "another lane's sum",
+            "With __shfl_down_sync only lane 0 has the sum of all lanes; the others have a part of it.",
+            lambda o: "__shfl_down_sync" in _text(o),
         ),
         Hint(
             "a step is missing",
@@ -404,7 +477,17 @@ where = _exercise(
         Hint(
             "counted by CTA",
             "ctas has one element an SM, 4 in all, and was asked for another. What is counted is sm.",
-            _kind("out of bounds"),
+            lambda o: _kind("out of bounds")(o) and _of(o, "ctas"),
+        ),
+        Hint(
+            "by thread",
+            "sm_of has one element a CTA, and was asked for another. The number of the CTA is blockIdx.x.",
+            lambda o: _kind("out of bounds")(o) and _of(o, "sm_of"),
+        ),
+        Hint(
+            "nobody counted",
+            "The places are right, and nobody was counted: ctas[sm] grows by one for each CTA.",
+            lambda o: o.expected.startswith("ctas") and not o.values[1].any(),
         ),
         Hint(
             "every thread counts",
@@ -462,6 +545,15 @@ def _wrong_way(m, l, v):
     return new, (l * (new - m).exp() if l else 0) + (v - new).exp()
 
 
+def _old_m(m, l, v):
+    new = max(m, v)
+    return new, l * (m - new).exp() + (v - m).exp()
+
+
+def _new_ones_only(m, l, v):
+    return (v, (l * (m - v).exp() if l else 0) + 1) if v > m else (m, l)
+
+
 def _raw_sum(m, l, v):
     return max(m, v), l + v.exp()
 
@@ -481,6 +573,16 @@ softmax = _exercise(
             "the wrong way round",
             "l grew where it should shrink: it is exp(m_old - m_new), at most 1.",
             lambda o: _by(o, _wrong_way),
+        ),
+        Hint(
+            "the old m",
+            "v came into l with the m of before, which is minus infinity at first: exp(v - m) wants the new one.",
+            lambda o: _by(o, _old_m),
+        ),
+        Hint(
+            "only new maxima",
+            "Only numbers that raised m came into l. The others have a term as well, exp(v - m).",
+            lambda o: _by(o, _new_ones_only),
         ),
         Hint(
             "l without m",

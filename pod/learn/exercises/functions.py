@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 
+from pod.learn.faults import CellError
 from pod.learn.judge import Outcome
 
 MOST_LISTED = 100_000
@@ -20,27 +21,43 @@ class Call:
     arguments: tuple
     wanted: object
 
+    def __str__(self) -> str:
+        return self.said
+
 
 def call(function: Callable, case: Call, read: Callable = lambda answer: answer) -> Outcome:
     """`read`: the answer as the hints want it."""
     got = function(*deepcopy(case.arguments))
     got = got if got is None else read(got)
-    tried = f"{function.__name__}({case.said})"
+    tried = f"{getattr(function, '__name__', 'your function')}({case.said})"
     return Outcome(tried, case.wanted, got, right=same(got, case.wanted), case=case, values=(case.wanted, got))
 
 
 def listed(answer: Iterable) -> list:
     """An answer as a list, cut where no answer is as long: one without an end would never be done."""
+    if not isinstance(answer, Iterable):
+        raise CellError(f"{type(answer).__name__}, which is no list")
     return list(islice(answer, MOST_LISTED))
 
 
-def same(got, wanted) -> bool:
+def same(got, wanted, nan: bool = False) -> bool:
+    """Lists will do for tuples. `nan`: one that is no number is another's equal."""
     if isinstance(wanted, tuple):
-        return isinstance(got, tuple) and len(got) == len(wanted) and all(map(same, got, wanted))
-    got, wanted = np.asarray(got, dtype=float), np.asarray(wanted, dtype=float)
-    return got.shape == wanted.shape and np.allclose(got, wanted, rtol=1e-6, atol=0)
+        parts = isinstance(got, (tuple, list)) and len(got) == len(wanted)
+        return parts and all(same(*pair, nan) for pair in zip(got, wanted, strict=True))
+    try:
+        got, wanted = np.asarray(got, dtype=float), np.asarray(wanted, dtype=float)
+    except (TypeError, ValueError):  # no number
+        return False
+    return got.shape == wanted.shape and np.allclose(got, wanted, rtol=1e-6, atol=0, equal_nan=nan)
 
 
-def gives(rule: Callable) -> Callable[[Outcome], bool]:
-    """A hint's test: whether the answer is what this rule, wrong in its own way, gives for the same arguments."""
-    return lambda o: o.error is None and same(o.values[1], rule(*o.case.arguments))
+def gives(*rules: Callable) -> Callable[[Outcome], bool]:
+    """A hint's test: whether the answer is what a rule, wrong in its own way, gives for the same arguments."""
+
+    @np.errstate(all="ignore")
+    def is_it(o: Outcome) -> bool:
+        return o.error is None and any(same(o.values[1], rule(*o.case.arguments), nan=True) for rule in rules)
+
+    is_it.everywhere = True
+    return is_it

@@ -46,6 +46,23 @@ def _once(wishes: list[float]) -> list[float]:
     return [w if w <= part else rest for w in wishes]
 
 
+def _greedily(wishes: list[float], largest: bool) -> list[float]:
+    """Whoever has the largest (or smallest) wish takes it, then the next."""
+    got, left = [0.0] * len(wishes), 1.0
+    for i in sorted(range(len(wishes)), key=wishes.__getitem__, reverse=largest):
+        got[i] = min(wishes[i], left)
+        left -= got[i]
+    return got
+
+
+def _case(wishes: list[float]) -> Call:
+    return Call(f"{wishes}", (wishes,), _filled(wishes))
+
+
+def _draw(random) -> Call:
+    return _case([random.randint(1, 20) / 20 for _ in range(random.randint(1, 6))])
+
+
 CASES = (
     [0.7, 0.1],
     [0.9, 0.9],
@@ -61,7 +78,7 @@ shares = Exercise(
     "shares",
     CHAPTER,
     SHARES.strip("\n"),
-    [Call(f"{wishes}", (wishes,), _filled(wishes)) for wishes in CASES],
+    [_case(wishes) for wishes in CASES],
     call,
     [
         Hint(
@@ -91,6 +108,17 @@ shares = Exercise(
             gives(_in_turn),
         ),
         Hint(
+            "one takes all",
+            "One after the other took all that it wanted, and the last ones got nothing. Two with the same wish must "
+            "get the same: each at most an equal part of what is left.",
+            gives(lambda wishes: _greedily(wishes, False), lambda wishes: _greedily(wishes, True)),
+        ),
+        Hint(
+            "sorted",
+            "These are the right shares in the order of their size. Each must stand where its wish stands.",
+            gives(lambda wishes: sorted(_filled(wishes)), lambda wishes: sorted(_filled(wishes), reverse=True)),
+        ),
+        Hint(
             "shared once",
             "The rest was shared among the others once, and one of them wants less than that part: what it leaves must "
             "be shared again. Go from the smallest wish to the largest.",
@@ -98,6 +126,7 @@ shares = Exercise(
         ),
     ],
     "`Pace.on_sm` in pod/simulate/gpusim.py is this loop, with warps for workers.",
+    _draw,
 )
 
 EXERCISES = (shares,)

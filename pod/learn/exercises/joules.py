@@ -62,6 +62,26 @@ def _swapped(work, prices, awake, limit, least_ms):
     return _foretold(work, prices, awake, limit, least_ms)[::-1]
 
 
+def _power_alone(work, prices, awake, limit, least_ms):
+    spent = sum(_parts(work, prices))
+    return spent / (limit - awake), spent
+
+
+def _work_alone(work, prices, awake, limit, least_ms):
+    return _foretold(work, prices, awake, limit, least_ms)[0], sum(_parts(work, prices))
+
+
+def _case(work, prices, awake, limit, least_ms) -> Call:
+    case = work, prices, awake, limit, least_ms
+    return Call(f"{work}, prices, {awake:g}, {limit:g}, {least_ms}", case, _foretold(*case))
+
+
+def _draw(random) -> Call:
+    work = {kind: random.randint(1, 90) / 10 for kind in PRICES if random.random() < 0.7}
+    prices = {kind: random.randint(1, 900) / 10 for kind in PRICES}
+    return _case(work or {"wide": 100.0}, prices, random.randint(50, 150), random.randint(300, 900), random.random())
+
+
 PRICES = {"dram": 77.0, "into_sms": 31.0, "wide": 0.8, "narrow": 1.65}
 CASES = (
     ({"dram": 2.0, "into_sms": 4.0, "wide": 240.0, "narrow": 16.0}, PRICES, 120.0, 700.0, 0.5),
@@ -75,7 +95,7 @@ millijoules = Exercise(
     "millijoules",
     CHAPTER,
     MILLIJOULES.strip("\n"),
-    [Call(f"{case[0]}, prices, {case[2]:g}, {case[3]:g}, {case[4]}", case, _foretold(*case)) for case in CASES],
+    [_case(*case) for case in CASES],
     call,
     [
         Hint(
@@ -112,9 +132,20 @@ millijoules = Exercise(
             "longer one counts.",
             gives(_after_each_other),
         ),
+        Hint(
+            "awake for nothing",
+            "The watts of being awake are drawn all the time that the batch takes, and they are joules as well.",
+            gives(_work_alone, _power_alone),
+        ),
+        Hint(
+            "a price without work",
+            "A batch need not have work of every kind: go through `work`, not through `prices`.",
+            lambda o: isinstance(o.error, KeyError),
+        ),
         Hint("swapped", "Both numbers are right, in the other order: first milliseconds.", gives(_swapped)),
     ],
     "`Prices` in pod/simulate/joules.py does this with prices that depend on the clock.",
+    _draw,
 )
 
 EXERCISES = (millijoules,)

@@ -22,6 +22,9 @@ class Case:
     outs: dict[str, int]
     seed: int = 0
 
+    def __str__(self) -> str:
+        return self.said
+
 
 def random(*sizes: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
     return scale * torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
@@ -29,12 +32,16 @@ def random(*sizes: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
 
 def launch(kernel: Kernel, case: Case) -> Outcome:
     arguments = case.arguments()
-    wanted = case.wanted(*[x.clone() if isinstance(x, torch.Tensor) else x for x in arguments])
+    before = copies(arguments)
+    wanted = case.wanted(*copies(arguments))
     watched = kernel[case.grid, case.block].watch(*arguments, seed=case.seed)
     tried = f"{kernel.name}[{case.grid}, {case.block}] with {case.said}"
-    known = {"case": case, "watched": watched}
+    known = {"case": case, "watched": watched, "arguments": arguments}
     if watched.fault:
         return Outcome(tried, "a run without a fault", error=watched.fault, **known)
+    read = [(x, y) for i, (x, y) in enumerate(zip(before, arguments, strict=True)) if i not in case.outs.values()]
+    if not all(torch.equal(x, y) for x, y in read if isinstance(x, torch.Tensor)):
+        return Outcome(tried, "what is only read as it was", "it was written", **known)
     wanted = wanted(watched) if callable(wanted) else wanted
     for (name, i), should in zip(case.outs.items(), wanted, strict=True):
         said = [f"{name}{_first_difference(should, arguments[i], x)}" for x in (should, arguments[i])]
@@ -43,6 +50,10 @@ def launch(kernel: Kernel, case: Case) -> Outcome:
         if not right:
             break
     return Outcome(tried, *said, right=bool(right), **known)
+
+
+def copies(arguments: Sequence) -> list:
+    return [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
 
 
 def _same(wanted: torch.Tensor, got: torch.Tensor) -> torch.Tensor:

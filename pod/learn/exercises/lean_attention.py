@@ -41,13 +41,17 @@ def run(function: Callable, case: Heads) -> Outcome:
     ends = [case.tiles * (head + 1) for head in range(case.heads)]
     said = [function(end, case.tiles, case.cuts.copy()) for end in ends]
     tried = f"{case.heads} heads of {case.tiles} tiles, cuts {case.cuts.tolist()}"
-    if said[0] is None:
+    if not any(x is not None for x in said):
         return Outcome(tried, "a CTA")
     wanted = [algorithm2.last(end, case.tiles, case.cuts) for end in ends]
-    told = [f"last CTA of each head {list(map(int, x))}" for x in (wanted, said)]
-    off = _error(case, dict(zip(ends, map(int, said), strict=True)))
-    told[1] += f"; {off}" if said != wanted else ""
-    return Outcome(tried, *told, right=said == wanted, case=case, values=(wanted, list(map(int, said))))
+    told, known = f"last CTA of each head {list(map(int, wanted))}", {"case": case, "values": (wanted, said)}
+    if said == wanted:
+        return Outcome(tried, told, told, right=True, **known)
+    if None in said:
+        return Outcome(tried, told, f"{said}", **known)
+    known["values"] = (wanted, said := list(map(int, said)))
+    off = _error(case, dict(zip(ends, said, strict=True)))
+    return Outcome(tried, told, f"last CTA of each head {said}; {off}", **known)
 
 
 def _error(case: Heads, said: dict[int, int]) -> str:
@@ -63,8 +67,16 @@ def _error(case: Heads, said: dict[int, int]) -> str:
     return f"the output is off by {max(np.abs(a - b).max() for a, b in zip(got, truth, strict=True)):.2f}"
 
 
-def _says(rule: Callable) -> Callable[[Outcome], bool]:
-    return lambda o: o.values[1] == o.case.wrong(rule)
+def _says(*rules: Callable) -> Callable[[Outcome], bool]:
+    def is_it(o: Outcome) -> bool:
+        return any(o.values[1] == o.case.wrong(rule) for rule in rules)
+
+    is_it.everywhere = True
+    return is_it
+
+
+def _draw(random) -> Heads:
+    return Heads(random.randint(1, 6), random.randint(1, 12), random.randint(1, 20))
 
 
 last_cta = Exercise(
@@ -89,7 +101,7 @@ last_cta = Exercise(
             "equally long ranges",
             "Ranges of one length, you say. Tiles that cannot be shared out evenly make some longer by one: look into "
             "`cuts` instead of dividing.",
-            lambda o: any(_says(rule)(o) for rule in _DIVIDING),
+            lambda o: _says(*_DIVIDING)(o),
         ),
         Hint(
             "the one after",
@@ -109,12 +121,28 @@ last_cta = Exercise(
             _says(lambda end, tiles, cuts: len(cuts) - 1),
         ),
         Hint(
+            "the first",
+            "That is the CTA with the first tile of the head. Its last tile is number end - 1 of the line.",
+            _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end - tiles, side="right"))),
+        ),
+        Hint(
+            "one too far",
+            "One too far for every head: CTAs count from 0, and CTA i ends at cuts[i].",
+            _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end)) + 1),
+        ),
+        Hint(
+            "nobody",
+            "For one head no CTA was found. The last head ends where the last range ends: that CTA has its last tile.",
+            lambda o: None in o.values[1],
+        ),
+        Hint(
             "no cut there",
             "A head need not end where a range ends. Look for the first cut that is not before it.",
             lambda o: isinstance(o.error, ValueError),
         ),
     ],
     "One line, and no crash told anybody: only a head that more than two CTAs share, and a reference, would.",
+    _draw,
 )
 
 _DIVIDING = (
@@ -191,5 +219,82 @@ QUESTIONS = {
             "about 2 times": "8 SMs would have to read half of what all read; each has only so many bytes under way.",
         },
         "about 9 times",
+    ),
+    "how-long-hosts-wait": Question(
+        CHAPTER,
+        "How long do hosts wait for the parts of others?",
+        {
+            "hardly": "All ranges are equally long, so all end at about the same time, and nobody is late.",
+            "a tenth of the time": "It would be so if ranges differed by a tenth. They are equal to a tile.",
+            "half of the time": "Only somebody whose helpers start a wave later would wait so long.",
+        },
+        "hardly",
+    ),
+    "requests-20-3-7-2": Question(
+        CHAPTER,
+        "Requests of 20, 3, 7 and 2 tiles on five SMs. When does the last SM end if each is split in two, and when "
+        "under equal ranges?",
+        {
+            "10, and 7": "Half of the longest request is 10 tiles. 32 tiles for five SMs are 7, wherever "
+            "requests begin.",
+            "7, and 7": "A split in two leaves the longest request in parts of 10.",
+            "10, and 4": "32 tiles on five SMs cannot end before 7.",
+        },
+        "10, and 7",
+    ),
+    "the-last-eighth": Question(
+        CHAPTER,
+        "Then why not keep the last eighth of the line back, in small ranges, for whoever is free first?",
+        {
+            "it would be faster": "The SMs would be busier. But a busy SM is no end in itself: those who still "
+            "read have the memory to themselves.",
+            "it makes no difference": "More ranges have more borders and more merges, and these cost some percent.",
+            "it would be slower": "Borders and merges cost, and an SM that ends early leaves no memory idle: "
+            "the others read all that it gives.",
+        },
+        "it would be slower",
+    ),
+    "gain-over-rule-256": Question(
+        CHAPTER,
+        "The gain over rule 2.5.6 at 48 heads, batch 6, 64K: scheduling alone can bring at most 1.83x, and the "
+        "paper states 2.52x. What do we measure?",
+        {
+            "about 1.3x": "That is the mean over all batches; this one is just behind a full wave.",
+            "about 1.7x": "Close to 1.83 and, as it must be, below.",
+            "about 2.5x": "No schedule of the same tiles can gain more than 1.83 over that rule.",
+        },
+        "about 1.7x",
+    ),
+    "worth-a-merge": Question(
+        CHAPTER,
+        "128 heads on 132 SMs, each tile takes half a microsecond, a merge about 5 µs. From how many tiles a head "
+        "on is it worth a merge?",
+        {
+            "about 10": "Ten tiles are 5 µs. But a cut saves 3 % of a head, not all of it.",
+            "about 400": "Equal ranges save 3 % of a head: of 400 tiles that is 12, or 6 µs.",
+            "never": "3 % of a head that is long enough are more than any merge.",
+        },
+        "about 400",
+    ),
+    "behind-by-3-percent": Question(
+        CHAPTER,
+        "Of the shapes in the next table: on how many is our decode behind the faster peer by more than 3 %?",
+        {
+            "on none": "Not even by 1 %. Where all read at DRAM's rate nobody is far ahead, either.",
+            "on one or two": "The smallest are those to fear: starting and merging take as long as reading there.",
+            "on most": "A batch above a gigabyte is read at nearly the same rate, whatever its shape.",
+        },
+        "on none",
+    ),
+    "bytes-in-a-row": Question(
+        CHAPTER,
+        "One request of 16K tokens, 8 KV heads of 128 numbers, 32 warps. How many bytes in a row do the first four "
+        "warps read together, one head after the other, and with heads side by side?",
+        {
+            "256, and 256": "Side by side the four are neighbours in memory as well: one token's keys of four heads.",
+            "256, and 1,024": "Four places far apart, or four heads of the same token.",
+            "1,024, and 256": "One head after the other the four warps begin 4,096 tokens apart.",
+        },
+        "256, and 1,024",
     ),
 }

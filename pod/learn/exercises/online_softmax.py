@@ -48,6 +48,27 @@ def _divided(a, b):
     return m, l, O / (l or 1)
 
 
+def _one_side(a, b):
+    m = max(a[0], b[0])
+    return m, np.exp(a[0] - m) * a[1] + b[1], np.exp(a[0] - m) * a[2] + b[2]
+
+
+def _averaged(a, b):
+    """As if O were divided already."""
+    m, l, _ = _merged(a, b)
+    fade = [np.exp(x[0] - m) * x[1] if x[1] else 0.0 for x in (a, b)]
+    return m, l, (fade[0] * a[2] + fade[1] * b[2]) / (l or 1)
+
+
+def _added(a, b):
+    m = a[0] + b[0]
+    return m, np.exp(a[0] - m) * a[1] + np.exp(b[0] - m) * b[1], np.exp(a[0] - m) * a[2] + np.exp(b[0] - m) * b[2]
+
+
+def _draw(random) -> Call:
+    return _case(*(tuple(random.randint(-90, 90) for _ in range(random.randint(1, 4))) for _ in range(2)))
+
+
 merge = Exercise(
     "merge",
     CHAPTER,
@@ -62,6 +83,17 @@ merge = Exercise(
     ],
     call,
     [
+        Hint(
+            "nothing and nothing",
+            "Two states without keys have m = -inf, and -inf - (-inf) is not a number. Their merge is"
+            " such a state again.",
+            lambda o: np.isnan(o.values[1][1]),
+        ),
+        Hint(
+            "one side only",
+            "Only a was rescaled. Either of the two may be the one with the smaller m.",
+            gives(_one_side),
+        ),
         Hint(
             "nothing rescaled",
             "l and O are sums of exp(s - m), each with the m of its own state. Bring both to the "
@@ -85,13 +117,30 @@ merge = Exercise(
             gives(_divided),
         ),
         Hint(
-            "nothing and nothing",
-            "Two states without keys have m = -inf, and -inf - (-inf) is not a number. Their merge is"
-            " such a state again.",
-            lambda o: np.isnan(o.values[1][1]),
+            "averaged",
+            "That averages two outputs. O is not divided yet: it is a sum, like l, and fades like l.",
+            gives(_averaged),
+        ),
+        Hint(
+            "maxima added",
+            "Sums add up, maxima do not: the largest score of both is the larger of the two.",
+            gives(_added),
+        ),
+        Hint(
+            "no keys have no zero",
+            "The largest of no scores is -inf, not 0: with 0, keys with scores below it would never be the maximum.",
+            lambda o: np.isneginf(o.values[0][0]) and o.values[1][0] == 0,
+        ),
+        Hint(
+            "out of range",
+            "exp of a score of 10,000 is in no format. Only differences to the larger m may go into exp.",
+            lambda o: (
+                isinstance(o.error, OverflowError) or not np.isfinite(o.values[1][1]) and max(o.values[0][0], 0) > 88
+            ),
         ),
     ],
     "Whoever can do this can cut attention anywhere: FlashDecoding's last kernel is this function.",
+    _draw,
 )
 
 EXERCISES = (merge,)

@@ -10,6 +10,7 @@ import numpy as np
 from pod.batch import HybridBatch
 from pod.lab.mutate import Mistake
 from pod.learn import changed
+from pod.learn.faults import CompileError
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 from pod.reference import State
@@ -57,6 +58,8 @@ def launch(text: str, case: Case) -> Outcome:
     if not isinstance(text, str):
         raise TypeError(f"window: got {text!r:.60}, allowed is a text with the two functions")
     text = text.strip("\n")
+    if directive := next((n for n, line in enumerate(text.splitlines(), 1) if line.lstrip().startswith("#")), 0):
+        raise CompileError(text, directive, "got a line for the preprocessor, allowed are the two functions")
     got = changed.run(changed.built(text, partial(put_in, text)), BATCH, case.window)
     wanted = attention(case, right)
     off = np.abs(got - wanted).max(axis=(1, 2))
@@ -106,6 +109,17 @@ def _bare_blocks(window, token, start, keys, block, head, least=-1):
 def _first_row(window, token, start, keys, block, head):
     """A block goes without a mask if its keys are in the window of the first row."""
     return _bare_blocks(window, token, start, keys, block, head, least=start - window + 1)
+
+
+def _one_for_all(window, token, start, keys, block, head):
+    """All rows of the tile with the first row's window."""
+    return keys > start - window
+
+
+def _unmasked(o: Outcome) -> bool:
+    """Whether the first token of the prompt, which sees itself alone with any window, is off."""
+    first = -BATCH.q_lens[-1]
+    return bool(np.abs(o.values[0] - o.values[1])[first].max() > EXACT)
 
 
 def _tokens_for_heads(window, token, start, keys, block, head):
@@ -162,6 +176,17 @@ window = Exercise(
             "one too few",
             "kWindow keys are the row's own and kWindow - 1 before it. These rows see one less.",
             _gives(_one_less),
+        ),
+        Hint(
+            "no mask at all",
+            "Rows see keys of tokens after their own: even the first token of a prompt is off. A block may go without "
+            "a mask only if every row sees its last key *and* its first.",
+            _unmasked,
+        ),
+        Hint(
+            "one window for all",
+            "All rows of a tile have the first row's window. It moves on with each row, by row * diagonal.",
+            _gives(_one_for_all),
         ),
         Hint(
             "blocks without a mask",

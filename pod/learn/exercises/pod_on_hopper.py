@@ -57,6 +57,12 @@ def _raised(raises, **more):
     return lambda o: torch.equal(o.values[1], counts(o.case.arguments()[2], raises, **more))
 
 
+def _right_but(o: Outcome, raised) -> bool:
+    """Whether y is as it should be, and every row's count is this."""
+    y, _, x, n = o.arguments
+    return torch.allclose(y, x.softmax(1), rtol=1e-4, atol=1e-5) and bool((o.values[1] == raised(n)).all())
+
+
 def _never(o: Outcome) -> bool:
     return o.values[1].dtype == torch.int32 and not o.values[1].any()
 
@@ -86,7 +92,7 @@ late = Exercise(
     LATE.strip("\n"),
     [_rows("random", random(64, 33, seed=1)), _rows("rising by 60", _rising(48, 60.0)),
      _rows("random, up to a hundred", random(64, 40, seed=2, scale=30.0)), _rows("one number", random(64, 1, seed=5)),
-     _rows("falling by 90", _rising(40, -90.0))],
+     _rows("falling by 90", _rising(40, -90.0)), _rows("in steps of 4", torch.arange(0.0, 80.0, 4.0).repeat(64, 1))],
     launch,
     [
         Hint(
@@ -96,9 +102,19 @@ late = Exercise(
             _raised(lambda m, v: v > m),
         ),
         Hint(
+            "all counted",
+            "y is right. But raised[r] has counted every number of the row, not those that raised m.",
+            lambda o: _right_but(o, lambda n: n),
+        ),
+        Hint(
+            "at 8 as well",
+            "m was raised by a number that is just 8 above it. It may stay until one is more than 8 above.",
+            _raised(lambda m, v: v >= m + SLACK),
+        ),
+        Hint(
             "never raised",
-            "m is still the row's first number. When another is more than 8 above it, exp(x - m) grows beyond what "
-            "16 bits hold, and in the end beyond fp32.",
+            "Nobody counted, or m is still the row's first number. When another is more than 8 above it, exp(x - m) "
+            "grows beyond what 16 bits hold, and in the end beyond fp32.",
             _never,
         ),
         Hint(
@@ -148,11 +164,20 @@ def _rate(cycles) -> object:
     return lambda queued, clock, sms: KEYS / cycles(queued) * clock * sms
 
 
+def _queue(queued: int, clock: float, sms: int) -> Call:
+    case = queued, clock, sms
+    return Call(f"queued={queued}, clock={clock:g}, sms={sms}", case, _rate(lambda n: 64 * n + 16)(*case))
+
+
+def _draw(random) -> Call:
+    return _queue(random.randint(0, 5), random.randint(10, 20) * 1e8, random.randint(1, 160))
+
+
 kv_rate = Exercise(
     "kv_rate",
     CHAPTER,
     KV_RATE.strip("\n"),
-    [Call(f"queued={q}, clock={c:g}, sms={s}", (q, c, s), _rate(lambda n: 64 * n + 16)(q, c, s)) for q, c, s in QUEUES],
+    [_queue(*queue) for queue in QUEUES],
     call,
     [
         Hint(
@@ -179,12 +204,19 @@ kv_rate = Exercise(
             gives(_rate(lambda n: 64 * min(n, 1) + 16)),
         ),
         Hint(
+            "as long as prefill's",
+            "A product of decode was taken for as long as one of prefill. It has 4 cycles of arithmetic, and 16 of "
+            "reading keys.",
+            gives(_rate(lambda n: 64 * (n + 1))),
+        ),
+        Hint(
             "one SM",
             "That is what one SM uses up.",
             gives(lambda queued, clock, sms: KEYS / (64 * queued + 16) * clock),
         ),
     ],
     "Two queued at 1.4 GHz: 2.6 TB/s, where DRAM has more than 4. That is why prefill yields.",
+    _draw,
 )  # fmt: skip
 
 EXERCISES = (late, kv_rate)
@@ -279,5 +311,136 @@ QUESTIONS = {
             "less, about 1.2": "An idle part leaves its watts to the others, so there is less to win.",
         },
         "less, about 1.2",
+    ),
+    "cut-in-two-parts": Question(
+        CHAPTER,
+        "Four SMs. Which chat is computed in two parts, and where is it cut?",
+        {
+            "B, in the middle": "SM 0 begins two heads, which costs as much as some tiles, so it gets fewer.",
+            "B, not in the middle": "SM 0 gets 23 tiles and SM 2 25, since the one begins two heads and the other one.",
+            "each of them": "Six units on four SMs need no more than a cut for each pair of them.",
+        },
+        "B, not in the middle",
+    ),
+    "where-yielding-pays": Question(
+        CHAPTER,
+        "For which batches does it pay that prefill yields?",
+        {
+            "for all": "Where prefill is the longer part, giving way delays what everybody waits for.",
+            "where decode is the longer part": "Then decode must not wait. Where prefill is longer, it costs "
+            "about as much as it gains here.",
+            "where prefill is the longer part": "There prefill is what takes the time, and yielding makes it longer.",
+        },
+        "where decode is the longer part",
+    ),
+    "without-which-idea": Question(
+        CHAPTER,
+        "Without which of these, beside the one launch, does its batch take longest?",
+        {
+            "splitting prefill's keys": "Half of the SMs would have nothing to do for a short chunk at a long "
+            "context. An equal share of decode for each SM comes second.",
+            "yielding": "Some percent, on either side.",
+            "sections that fit L2": "Beside decode they bring a sixth, and alone nothing.",
+        },
+        "splitting prefill's keys",
+    ),
+    "each-side-fused": Question(
+        CHAPTER,
+        "Fused, will each side take as long as it takes alone?",
+        {
+            "yes": "Both want L2, shared memory and turns at the tensor cores.",
+            "both take longer": "Prefill nearly half as long again, decode a fifth. Together they still end "
+            "long before the sum.",
+            "only decode takes longer": "Prefill pays more than decode.",
+        },
+        "both take longer",
+    ),
+    "prefill-alone": Question(
+        CHAPTER,
+        "Our prefill has fewer registers than FlashAttention-3's, and its SM is laid out for a lodger. At what "
+        "percentage of its speed does it run?",
+        {
+            "about 70": "It would be if registers were what prefill waits for.",
+            "about 90": "It has less room, and hardly needs more: two warpgroups take turns with the tensor cores.",
+            "100 or more": "It is above par at every dot, most of all where a short chunk would leave SMs idle.",
+        },
+        "100 or more",
+    ),
+    "mean-over-two-calls": Question(
+        CHAPTER,
+        "The mean speed-up over two calls of FlashAttention-3: with the filter, and over all batches?",
+        {
+            "1.4, and 1.2": "Most batches have little to overlap; the filter leaves those out.",
+            "1.4, and 1.4": "Without the filter many batches are nearly all prefill or all decode.",
+            "1.2, and 1.4": "The filter keeps those with something to overlap, so its mean is the higher one.",
+        },
+        "1.4, and 1.2",
+    ),
+    "least-of-all-kinds": Question(
+        CHAPTER,
+        "On which kind of batch does our kernel gain least? And is there one on which it loses?",
+        {
+            "decodes or drafts alone, and yes": "There is nothing to overlap, and where one to four requests "
+            "are all there is, it loses some.",
+            "decodes alone, and no": "In most kinds there is none or one. Among drafts alone one in five loses.",
+            "chunks beside decodes, and yes": "These are what it was made for.",
+        },
+        "decodes or drafts alone, and yes",
+    ),
+    "near-the-roof": Question(
+        CHAPTER,
+        "Decodes alone are nothing but reading. Of 50 such batches, how near to their roof is the median one?",
+        {
+            "95 %": "So near are the long ones.",
+            "70 %": "Most batches are short: starting 132 SMs, fetching lists and adding up parts take as long "
+            "as reading.",
+            "40 %": "The shortest are that far off.",
+        },
+        "70 %",
+    ),
+    "window-of-4096": Question(
+        CHAPTER,
+        "The last 512 tokens of a prompt of 32K, and a chat of 32K. With a window of 4,096, where does the kernel "
+        "have to *mask* keys?",
+        {
+            "in every block": "Most blocks are seen by all rows of a tile, or by none.",
+            "at both ends of a piece": "There some rows see a key and others do not. Blocks before the window "
+            "are not in the plan at all.",
+            "nowhere": "A tile has many rows, and their windows do not begin at one key.",
+        },
+        "at both ends of a piece",
+    ),
+    "plan-on-the-gpu": Question(
+        CHAPTER,
+        "The plan of 1,024 sequences is some 8,000 records of 48 bytes. How long does the GPU take to make it?",
+        {
+            "about 10 µs": "Less than a layer of attention takes, and once for all layers.",
+            "about 100 µs": "400 KB are written by many threads at once.",
+            "about 1 ms": "That would be late for the iteration that it is made for.",
+        },
+        "about 10 µs",
+    ),
+    "which-limit": Question(
+        CHAPTER,
+        "In a single call of a balanced batch: which limit is reached?",
+        {
+            "FLOP/s": "The tensor cores reach about half of the data sheet's rate.",
+            "bytes from DRAM": "A half to three quarters of its rate.",
+            "bytes from L2": "70 % of what the fastest copies get.",
+            "none": "Four things are between half and three quarters busy at once, and each side needs all four.",
+        },
+        "none",
+    ),
+    "where-their-pod-is-good": Question(
+        CHAPTER,
+        "FlashInfer has a POD kernel, too. It overlaps like ours, but with Ampere's instructions. Where is it good?",
+        {
+            "where prefill is short": "Decode is reading, and Ampere's instructions read as well as others. "
+            "Where prefill matters, they multiply at half the rate.",
+            "where prefill is long": "There the tensor cores count, and Ampere's instructions reach about half "
+            "of them.",
+            "everywhere": "Where prefill matters it falls behind two calls of FlashAttention-3.",
+        },
+        "where prefill is short",
     ),
 }

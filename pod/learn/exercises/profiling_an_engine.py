@@ -23,8 +23,10 @@ def draw(probabilities, u):
     u. As a tensor, without a loop over rows, and without a wait for the GPU."""
     ...
 '''
-CALLS = 12  # of torch; the loop makes five a row
-WAITS = ("item", "tolist", "cpu", "numpy", "nonzero", "__int__", "__float__", "__bool__", "__index__")
+CALLS = 20  # of torch; the loop makes five a row
+WAITS = ("item", "tolist", "cpu", "numpy", "__array__", "__dlpack__", "__int__", "__float__", "__bool__", "__index__",
+         "__contains__", "equal", "allclose", "is_nonzero", "nonzero", "argwhere", "masked_select", "unique",
+         "bincount", "untyped_storage", "storage", "data_ptr")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class Rows:
 
     @cached_property
     def given(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Multiples of 1/1024, whose sums are exact, and numbers between them."""
+        """Multiples of 1/1024, whose sums are exact; some numbers are such a sum."""
         random = torch.Generator().manual_seed(self.rows)
         cuts = torch.randint(0, 1025, (self.rows, self.vocab - 1), generator=random).sort(-1).values
         ends = torch.cat([cuts, torch.full((self.rows, 1), 1024)], -1)
         probabilities = torch.diff(ends, prepend=torch.zeros(self.rows, 1, dtype=ends.dtype)) / 1024
-        return probabilities, (torch.randint(0, 1024, (self.rows,), generator=random) + 0.5) / 1024
+        return probabilities, torch.randint(0, 1024, (self.rows,), generator=random) / 1024
 
     def tokens(self, rule: Callable) -> list[int]:
         """What a rule makes of each row and its number."""
@@ -55,10 +57,22 @@ class Calls(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: Counter[str] = Counter()
+        self.waits = 0
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         self.seen[func.__name__] += 1
+        self.waits += func.__name__ in WAITS or _leaves_the_gpu(func.__name__, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+
+def _leaves_the_gpu(name: str, args: tuple, kwargs: dict) -> bool:
+    """The other ways to make the host wait: a copy, places of what is true, and a mask for an index."""
+    index = args[1] if len(args) > 1 and isinstance(args[1], tuple) else args[1:2]
+    masked = any(isinstance(x, torch.Tensor) and x.dtype == torch.bool for x in index)
+    places = name == "where" and len(args) + len(kwargs) == 1
+    return (
+        name == "to" and "cpu" in map(str, (*args[1:], *kwargs.values())) or places or name == "__getitem__" and masked
+    )
 
 
 def first_above(row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -72,8 +86,8 @@ def run(function: Callable, case: Rows) -> Outcome:
     if answer is None:
         return Outcome(tried, wanted)
     got = torch.as_tensor(answer).tolist()
-    made, waits = sum(calls.seen.values()), sum(calls.seen[name] for name in WAITS)
-    known = {"case": case, "values": (wanted, got, made, waits)}
+    made, waits = calls.seen.total(), calls.waits
+    known = {"case": case, "values": (wanted, got, made, waits, calls.seen)}
     if got != wanted:
         return Outcome(tried, f"tokens {_few(wanted)}", f"tokens {_few(got)}", **known)
     right = made <= CALLS and not waits and isinstance(answer, torch.Tensor)
@@ -104,7 +118,7 @@ draw = Exercise(
     "draw",
     CHAPTER,
     DRAW.strip("\n"),
-    [Rows(3, 7), Rows(64, 50), Rows(1, 9)],
+    [Rows(64, 50), Rows(3, 7), Rows(1, 9)],
     run,
     [
         Hint(
@@ -125,6 +139,23 @@ draw = Exercise(
             _one_number,
         ),
         Hint(
+            "its own dice",
+            "torch.multinomial draws with random numbers of its own. Here they are given, in u, so that a chat can be "
+            "repeated.",
+            lambda o: o.values[4]["multinomial"] > 0,
+        ),
+        Hint(
+            "a column",
+            "The right tokens, as a column. One number a row is asked for: shape [rows].",
+            lambda o: o.values[1] == [[token] for token in o.values[0]],
+        ),
+        Hint(
+            "at the border",
+            "A token was drawn at which the sum just equals the number. It must be more, or a token of probability 0 "
+            "is drawn with the number 0.",
+            _tokens(lambda row, x: (row.cumsum(0) < x).sum()),
+        ),
+        Hint(
             "one too far",
             "One token too far, or one too early: as many sums as are not above the number lie before the token, and "
             "tokens count from 0.",
@@ -134,7 +165,7 @@ draw = Exercise(
             "a loop",
             "Right, one row after the other. On a GPU that is a handful of launches for each chat; every operation "
             "here takes all rows at once.",
-            lambda o: o.values[1] == o.values[0] and o.values[2] > CALLS,
+            lambda o: o.values[1] == o.values[0] and o.values[2] > o.case.rows,
         ),
         Hint(
             "a wait",
@@ -144,6 +175,7 @@ draw = Exercise(
         ),
     ],
     "With random numbers for u this is a sampler: torch.multinomial does no more.",
+    lambda random: Rows(random.randint(2, 40), random.randint(2, 40)),
 )
 
 # ---------------------------------------------------------------- bytes under way
@@ -154,14 +186,28 @@ def loads_under_way(rate, latency, sms, ctas):
     and `latency` seconds is never idle. There are `ctas` CTAs of 128 threads on each of `sms` SMs."""
     ...
 '''
-GPUS = ((2.039e12, 500e-9, 108, 5), (2.039e12, 500e-9, 108, 10), (4.8e12, 500e-9, 132, 5), (4.8e12, 800e-9, 132, 1))
+
+
+def _needed(rate: float, latency: float, sms: int, ctas: int) -> Call:
+    said = f"rate={rate:g}, latency={latency:g}, sms={sms}, ctas={ctas}"
+    return Call(said, (rate, latency, sms, ctas), ceil(rate * latency / (sms * ctas * 128 * 8)))
+
+
+def _draw_gpu(random) -> Call:
+    """Far from whole numbers, so that it does not matter in which order somebody multiplies."""
+    sms, ctas, loads = random.randint(50, 160), random.randint(1, 10), random.randint(1, 40) - random.uniform(0.1, 0.9)
+    latency = random.randint(300, 900) * 1e-9
+    return _needed(loads * sms * ctas * 128 * 8 / latency, latency, sms, ctas)
+
+
+GPUS = ((2.039e12, 500e-9, 108, 5), (2.039e12, 500e-9, 108, 10), (4.8e12, 500e-9, 132, 5), (4.8e12, 800e-9, 132, 1),
+        (2.0**41, 2.0**-21, 128, 4))  # fmt: skip
 
 loads_under_way = Exercise(
     "loads_under_way",
     CHAPTER,
     LOADS.strip("\n"),
-    [Call(f"rate={r:g}, latency={l:g}, sms={s}, ctas={c}", (r, l, s, c), ceil(r * l / (s * c * 128 * 8)))
-     for r, l, s, c in GPUS],
+    [_needed(*gpu) for gpu in GPUS],
     call,
     [
         Hint(
@@ -169,6 +215,16 @@ loads_under_way = Exercise(
             "Half a load more than that would do, but there are no half loads: with so many DRAM is idle at times. "
             "Round up.",
             gives(lambda r, l, s, c: r * l // (s * c * 128 * 8)),
+        ),
+        Hint(
+            "one too many",
+            "2 loads a thread are exactly enough there, and you ask for 3: round up only what is no whole number.",
+            gives(lambda r, l, s, c: r * l // (s * c * 128 * 8) + 1),
+        ),
+        Hint(
+            "a warp's loads",
+            "That is for a warp as a whole. Its 32 threads share it.",
+            gives(lambda r, l, s, c: ceil(r * l / (s * c * 4 * 8))),
         ),
         Hint(
             "half a load",
@@ -197,6 +253,7 @@ loads_under_way = Exercise(
         ),
     ],
     "Twice the bandwidth at the same latency asks for twice the loads: new GPUs make old kernels slow.",
+    _draw_gpu,
 )  # fmt: skip
 
 EXERCISES = (draw, loads_under_way)
@@ -258,5 +315,61 @@ QUESTIONS = {
             "1 and 1": "One multinomial is one launch. The waits come from reading.",
         },
         "128 and 1",
+    ),
+    "the-patient-today": Question(
+        CHAPTER,
+        "The same kernel, rebuilt from its description, compiled by a compiler of 2025, on an H200, on the batch of "
+        "the run. Is DRAM more than half used, or less? An SM of an H200 has twice the share of DRAM that an "
+        "A100's has, so it needs twice the bytes under way.",
+        {
+            "less, a quarter": "It would be if as many bytes were under way as then.",
+            "about half, as in the post": "With today's compiler the loads overlap.",
+            "more, four fifths": "We did not find the patient: today's compiler asks for several loads at once.",
+        },
+        "more, four fifths",
+    ),
+    "query-in-shared-memory": Question(
+        CHAPTER,
+        "The post measured 50 % → 86 % of DRAM. Here the kernel starts at about 80 %. What does the query in shared "
+        "memory bring?",
+        {
+            "nothing on the batch of the run": "It ends where it began. Equal chats gain a little, and long ones lose.",
+            "some 10 % on every batch": "Twice the CTAs fit, but DRAM was no longer what everybody waited for.",
+            "as much as in the post": "There is no such room above 80 %.",
+        },
+        "nothing on the batch of the run",
+    ),
+    "moved-in-turn": Question(
+        CHAPTER,
+        "From the table: what does moving the query bring on an H200, on 256 equal chats, when loads wait for each "
+        "other?",
+        {
+            "about 5 %": "That is with loads that overlap.",
+            "about 40 %": "More CTAs have more loads under way, and now that is what is missing: DRAM goes from "
+            "a half to three quarters.",
+            "twice the speed": "Nearly twice as many CTAs fit, but DRAM is half used already.",
+        },
+        "about 40 %",
+    ),
+    "places-in-turn": Question(
+        CHAPTER,
+        "And where do its warps stand? The post saw fourteen places of about 4 %. How many will it be here, with "
+        "loads in turn?",
+        {
+            "about 4": "So many it was with loads that overlap.",
+            "about 16": "One for each of the 16 pieces of a key, each awaited before the next is asked for.",
+            "about 64": "There are 16 pieces of a key, and a warp waits once for each.",
+        },
+        "about 16",
+    ),
+    "missing-rung": Question(
+        CHAPTER,
+        "The post gained 1.10, then 1.29, then 1.35 with three changes. Which rung will be missing here?",
+        {
+            "the kernel's": "Today's compiler has loads overlap anyway, so a query that moves gains next to nothing.",
+            "the multinomial's": "It is most of what the sampler gains.",
+            "none": "Counters and places said that our kernel is not the patient.",
+        },
+        "the kernel's",
     ),
 }

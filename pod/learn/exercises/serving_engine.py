@@ -45,6 +45,19 @@ BATCHES = (
 )  # fmt: skip
 
 
+def _draw_batch(random) -> Call:
+    block, parts, tables, free = random.randint(2, 5), [], {}, random.sample(range(60), 60)
+    for name in "ABCDE"[: random.randint(1, 5)]:
+        before, new = random.choice(((random.randint(1, 9), 1), (random.randint(0, 9), random.randint(2, 6))))
+        parts.append((name, before, new, new == 1 or random.random() < 0.5))
+        tables[name] = [free.pop() for _ in range(-(-(before + new) // block))]
+    return _batch(parts, tables, block)
+
+
+def _batch(*batch) -> Call:
+    return Call(_said(*batch), batch, _step(*batch))
+
+
 def _said(parts: list, tables: dict, block: int) -> str:
     return f"{parts}, tables={tables}, block={block}"
 
@@ -71,7 +84,7 @@ step = Exercise(
     "step",
     CHAPTER,
     STEP.strip("\n"),
-    [Call(_said(*batch), batch, _step(*batch)) for batch in BATCHES],
+    [_batch(*batch) for batch in BATCHES],
     run,
     [
         Hint(
@@ -85,6 +98,23 @@ step = Exercise(
             "These are positions in the request's own text. Position p is in its block number p // block, and the "
             "table says where that one lies.",
             _slots(_no_table),
+        ),
+        Hint(
+            "numbers of blocks",
+            "These are block numbers plus an offset. A block has `block` slots, so number b begins at slot b * block.",
+            _slots(lambda parts, tables, block: [
+                tables[name][p // block] + p % block for name, b, n, _ in parts for p in range(b, b + n)
+            ]),
+        ),
+        Hint(
+            "pairs",
+            "A slot is one number: the block's times `block`, plus the offset in it.",
+            lambda o: isinstance(o.values[1][0][0], (tuple, list)),
+        ),
+        Hint(
+            "swapped",
+            "Slots first, then rows: here they come the other way round.",
+            lambda o: o.values[1] == o.values[0][::-1],
         ),
         Hint(
             "everybody predicts",
@@ -103,6 +133,21 @@ step = Exercise(
             _rows(lambda parts, *_: [part[2] - 1 for part in parts if part[3]]),
         ),
         Hint(
+            "rows from 1 on",
+            "Rows count from 0, so the last of n rows is n - 1.",
+            _rows(lambda parts, tables, block: [row + 1 for row in _step(parts, tables, block)[1]]),
+        ),
+        Hint(
+            "places in the text",
+            "These are positions in each request's own text. A row is a place in the list of all new tokens.",
+            _rows(lambda parts, *_: [before + new - 1 for _, before, new, speaks in parts if speaks]),
+        ),
+        Hint(
+            "decodes alone",
+            "A prompt that is complete predicts, too: its first token comes out of this iteration.",
+            _rows(lambda parts, *_: [end for part, end in zip(parts, _ends(parts), strict=True) if part[2] == 1]),
+        ),
+        Hint(
             "numbers of parts",
             "These are places in the list of parts. A part has as many rows as new tokens.",
             _rows(lambda parts, *_: [i for i, part in enumerate(parts) if part[3]]),
@@ -110,6 +155,7 @@ step = Exercise(
     ],
     "With the tokens, their positions and lengths it is all that a model needs to know. `pack` does the same in one "
     "array.",
+    _draw_batch,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- the host runs ahead
@@ -142,6 +188,19 @@ def _signed(launched: list, lengths: list) -> float:
     return sum(begin - end for begin, end in zip(launched, ends, strict=False))
 
 
+def _last_end(launched: list, lengths: list) -> float:
+    return _idle(launched, lengths) + sum(lengths)
+
+
+def _host(launched: list, lengths: list) -> Call:
+    return Call(f"launched={launched}, lengths={lengths}", (launched, lengths), _idle(launched, lengths))
+
+
+def _draw_host(random) -> Call:
+    count = random.randint(1, 8)
+    return _host(sorted(random.randint(0, 40) for _ in range(count)), [random.randint(1, 12) for _ in range(count)])
+
+
 HOSTS = (
     ([5, 10, 15], [20, 20, 20]),
     ([5, 10, 15, 20], [2, 2, 2, 2]),
@@ -154,8 +213,7 @@ idle = Exercise(
     "idle",
     CHAPTER,
     IDLE.strip("\n"),
-    [Call(f"launched={launched}, lengths={lengths}", (launched, lengths), _idle(launched, lengths))
-     for launched, lengths in HOSTS],
+    [_host(*host) for host in HOSTS],
     call,
     [
         Hint(
@@ -184,10 +242,22 @@ idle = Exercise(
         Hint(
             "waits paid back",
             "A kernel that was launched early fills no gap of another time: count only the gaps, none of them below 0.",
-            lambda o: gives(_signed)(o) or gives(lambda launched, lengths: launched[-1] - sum(lengths[:-1]))(o),
+            gives(_signed, lambda launched, lengths: launched[-1] - sum(lengths[:-1])),
+        ),
+        Hint(
+            "not the waits",
+            "That is when the last kernel ends, or how long the GPU is busy. Asked for is what lies between kernels.",
+            gives(_last_end, lambda launched, lengths: sum(lengths)),
+        ),
+        Hint(
+            "a share",
+            "That is idle time as a part of all time. Asked for is the time.",
+            gives(*(lambda launched, lengths, x=x: x * _idle(launched, lengths) / _last_end(launched, lengths)
+                    for x in (1, 100))),
         ),
     ],
     "Long kernels hide the host, short ones do not. That is why decodes alone get a CUDA graph.",
+    _draw_host,
 )  # fmt: skip
 
 EXERCISES = (step, idle)
@@ -246,5 +316,83 @@ QUESTIONS = {
             "6": "The sixth begins with token number 81.",
         },
         "5",
+    ),
+    "a-tenth-of-47-ms": Question(
+        CHAPTER,
+        "Scheduling and packing for those 58 requests, in plain Python on *your* machine: more or less than a tenth "
+        "of that?",
+        {
+            "less": "A few loops over 58 requests, and one array. Launching takes longer, and even that is hidden.",
+            "more": "5 ms are a long time, even for Python: a hundred thousand steps.",
+            "more than all of it": "Then no engine in Python could keep a GPU busy.",
+        },
+        "less",
+    ),
+    "when-all-is-launched": Question(
+        CHAPTER,
+        "When has the host launched everything of this iteration? And what does the GPU do until the first launch?",
+        {
+            "long before the end, and nothing": "Launches run ahead of the GPU. What cannot run ahead is the "
+            "first one: until then there is nothing to do.",
+            "at the end, and nothing": "Then the GPU would wait for the host again and again.",
+            "long before the end, and the last iteration": "The tokens of the last iteration are needed to know "
+            "this one.",
+        },
+        "long before the end, and nothing",
+    ),
+    "wait-with-graphs": Question(
+        CHAPTER,
+        "Up to 8 % was the GPU's wait with pieces. What is left of it when a whole iteration is a graph?",
+        {
+            "nothing": "The host still fills an array and launches once, and the GPU still makes its plan.",
+            "about 2 %": "An array, one launch, and ten microseconds in which the GPU plans.",
+            "most of it": "Most of it was launching piece by piece, and a plan that came late.",
+        },
+        "about 2 %",
+    ),
+    "what-can-be-won": Question(
+        CHAPTER,
+        "Prompts and answers take 3.1 · 10¹⁵ floating-point operations, and the linear layers reach about 60 % of "
+        "the data sheet's 989 TFLOP/s. Of some 8 s that an engine needs, how many can nobody take away?",
+        {
+            "about 2": "That would be 1,500 TFLOP/s.",
+            "about 5": "3.1 · 10¹⁵ over 593 · 10¹². So a better engine cannot win much.",
+            "about 8": "So much it takes: decodes, attention and the host are in it as well.",
+        },
+        "about 5",
+    ),
+    "half-on-two-gpus": Question(
+        CHAPTER,
+        "Half of every matrix and half of the heads for each of two GPUs: how many times as fast is that?",
+        {
+            "1.6 times": "64 all-reduces, and halves of matrices that fill the SMs less well.",
+            "2 times": "If the halves never had to be added up.",
+            "not faster": "All-reduces cost some microseconds each, and an iteration lasts for tens of milliseconds.",
+        },
+        "1.6 times",
+    ),
+    "three-clients": Question(
+        CHAPTER,
+        "Three clients. One is in the middle of a long answer. One asks for 4,000 tokens, hears three and hangs up. "
+        "One arrives while all this happens and wants eight. Whose words change, and how many pages are held in "
+        "the end?",
+        {
+            "nobody's, and none": "Company changes when something is computed, not what. Who hangs up gives its "
+            "pages back.",
+            "nobody's, and 250": "A server that forgot those who hang up would hold them for ever.",
+            "the first one's, and none": "Its rows are computed beside others, not mixed with them.",
+        },
+        "nobody's, and none",
+    ),
+    "pace-of-a-crowd": Question(
+        CHAPTER,
+        "Of 128 answers a server, none should be lost. How much faster than FlashAttention-3 in two calls is ours "
+        "at once, for this crowd?",
+        {
+            "about 2 %": "So much is the overlap alone, over our own halves in turn.",
+            "about 10 %": "Nobody has more than 1,664 tokens here, so attention is a small part of an iteration.",
+            "about 30 %": "That is nearer to attention alone, on long contexts.",
+        },
+        "about 10 %",
     ),
 }

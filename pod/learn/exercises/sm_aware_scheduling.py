@@ -55,6 +55,8 @@ def run(function: Callable, work: Work) -> Outcome:
         return Outcome(tried, "an order")
     answer = listed(answer)
     known = {"case": work, "values": (work, answer)}
+    if other := [kind for kind in answer if kind not in OPS]:
+        return Outcome(tried, " or ".join(OPS), repr(other[0]), **known)
     wanted = {op: len(costs) for op, costs in work.both.items()}
     if (there := {op: answer.count(op) for op in OPS}) != wanted or len(answer) != sum(wanted.values()):
         return Outcome(tried, str(wanted), f"{there}, {len(answer)} tickets in all", **known)
@@ -92,6 +94,18 @@ def _by_counts(o: Outcome) -> bool:
     return gap(o.values[1], counted)[0] <= 2 * counted.step
 
 
+def _rounded_up(o: Outcome) -> bool:
+    few, many, ratio, left = _ratio(o.case)
+    pairs = len(o.case.both[many]) // (ratio + 1)
+    return left > 0 and o.values[1][: pairs * (ratio + 2)].count(many) == pairs * (ratio + 1)
+
+
+def _draw(random) -> Work:
+    costs = [tuple(float(random.randint(1, 99)) for _ in range(random.randint(0, 20))) for _ in OPS]
+    said = f"{len(costs[0])} prefills and {len(costs[1])} decodes of many costs"
+    return Work(said, *costs) if any(costs) else _draw(random)
+
+
 LONG_FIRST = tuple(float(keys) for keys in range(2560, 0, -128))
 
 deal = Exercise(
@@ -108,6 +122,11 @@ deal = Exercise(
     ],
     run,
     [
+        Hint(
+            "other words",
+            'Each ticket asks for "prefill" or for "decode", by these words.',
+            lambda o: " or " in o.expected,
+        ),
         Hint(
             "not all dealt",
             "The kernel has a CTA for each piece and each draws one ticket: ask for every prefill and every decode "
@@ -126,9 +145,9 @@ deal = Exercise(
         ),
         Hint(
             "a rounded ratio",
-            "So many of one for each of the other, rounded down: 76 / 40 becomes 1, 30 / 7 becomes 4, and the rest is "
-            "left to the end. Do not fix a ratio: ask before every ticket who is less far along.",
-            _rounded,
+            "So many of one for each of the other, as a whole number: 76 / 40 is neither 1 nor 2, 30 / 7 neither 4 nor "
+            "5, and the rest is left to the end. Do not fix a ratio: ask before every ticket who is less far along.",
+            lambda o: _rounded(o) or _rounded_up(o),
         ),
         Hint(
             "counts, not work",
@@ -144,6 +163,7 @@ deal = Exercise(
     ],
     "Let prefill run ahead by a fifth, deal a round of CTAs at a time, and it is `proportional` of "
     "pod/schedule/binding.py.",
+    _draw,
 )
 
 EXERCISES = (deal,)

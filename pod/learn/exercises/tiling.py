@@ -17,13 +17,22 @@ def _moved(n: int, s: int, rows: int) -> int:
     return ROW * (2 * n + -(-n // rows) * 2 * s)
 
 
+def _case(n: int, s: int, rows: int) -> Call:
+    return Call(f"n={n}, s={s}, rows={rows}", (n, s, rows), _moved(n, s, rows))
+
+
+def _draw(random) -> Call:
+    n, rows = random.randint(1, 9000), 16 << random.randint(0, 4)
+    return _case(n, n + random.randint(0, 9000), rows)
+
+
 CASES = ((128, 4096, 128), (128, 4096, 16), (200, 1000, 64), (1, 12288, 64), (4096, 4096, 128))
 
 bytes_moved = Exercise(
     "bytes_moved",
     CHAPTER,
     BYTES_MOVED.strip("\n"),
-    [Call(f"n={n}, s={s}, rows={rows}", (n, s, rows), _moved(n, s, rows)) for n, s, rows in CASES],
+    [_case(*case) for case in CASES],
     call,
     [
         Hint(
@@ -39,7 +48,28 @@ bytes_moved = Exercise(
         Hint(
             "queries and outputs forgotten",
             "K and V are right. Each query comes in once, too, and each output goes out.",
-            gives(lambda n, s, rows: ROW * -(-n // rows) * 2 * s),
+            gives(lambda n, s, rows: ROW * -(-n // rows) * 2 * s, lambda n, s, rows: ROW * (n - (-n // rows) * 2 * s)),
+        ),
+        Hint(
+            "tiles of keys",
+            "Here tiles of keys fetch all queries. It is the other way round: a tile of `rows` queries stays, and the "
+            "keys come by.",
+            gives(lambda n, s, rows: ROW * (2 * s + -(-s // rows) * 2 * n)),
+        ),
+        Hint(
+            "scores as well",
+            "The scores are there, too. That they never leave the SM is what tiles are for.",
+            gives(*(lambda n, s, rows, x=x: _moved(n, s, rows) + x * n * s for x in (1, 2, 4, 8))),
+        ),
+        Hint(
+            "empty rows",
+            "Rows of the last tile that have no query fetch nothing and store nothing.",
+            gives(lambda n, s, rows: _moved(-(-n // rows) * rows, s, rows)),
+        ),
+        Hint(
+            "one tile too many",
+            "128 queries are one tile of 128, not two: round up only where something is left over.",
+            gives(lambda n, s, rows: ROW * (2 * n + (n // rows + 1) * 2 * s)),
         ),
         Hint(
             "each byte once",
@@ -50,7 +80,10 @@ bytes_moved = Exercise(
             "half a tile",
             "200 queries in tiles of 64 are four tiles, and the last fetches all keys though it is "
             "mostly empty: round up.",
-            lambda o: o.case.arguments[0] % o.case.arguments[2] != 0 and o.values[1] < o.values[0],
+            gives(
+                lambda n, s, rows: ROW * (2 * n + n // rows * 2 * s),
+                lambda n, s, rows: ROW * (2 * n + n / rows * 2 * s),
+            ),
         ),
         Hint(
             "a fetch a query",
@@ -59,6 +92,7 @@ bytes_moved = Exercise(
         ),
     ],
     "Twice the rows, half the bytes; the columns do not occur in it at all.",
+    _draw,
 )
 
 EXERCISES = (bytes_moved,)

@@ -24,13 +24,22 @@ def _itself(n: int, s: int) -> np.ndarray:
     return seen
 
 
+def _case(n: int, s: int) -> Call:
+    return Call(f"n={n}, s={s}", (n, s), _mask(n, s).astype(int))
+
+
+def _draw(random) -> Call:
+    n = random.randint(1, 9)
+    return _case(n, n + random.randint(0, 9))
+
+
 CASES = ((4, 4), (2, 5), (3, 9), (1, 7), (6, 8))
 
 chunk_mask = Exercise(
     "chunk_mask",
     CHAPTER,
     CHUNK_MASK.strip("\n"),
-    [Call(f"n={n}, s={s}", (n, s), _mask(n, s).astype(int)) for n, s in CASES],
+    [_case(n, s) for n, s in CASES],
     call,
     [
         Hint(
@@ -56,12 +65,39 @@ chunk_mask = Exercise(
             gives(lambda n, s: np.tri(n, s, s - n - 1)),
         ),
         Hint(
+            "the past only",
+            "The chunk sees what came before it. Its own tokens are keys as well, up to the one that looks.",
+            gives(lambda n, s: np.tile(np.arange(s) < s - n, (n, 1))),
+        ),
+        Hint(
+            "the next one",
+            "Each query sees one key too many: that of the token which it is to predict.",
+            gives(lambda n, s: np.tri(n, s, s - n + 1)),
+        ),
+        Hint(
+            "to be added",
+            "This mask is to be added to scores: 0 and minus infinity. Asked for are booleans: True says what is seen.",
+            gives(lambda n, s: np.where(_mask(n, s), 0, -np.inf)),
+        ),
+        Hint(
+            "the other triangle",
+            "Here early queries see more than late ones. A row is a query, and the last row sees all keys.",
+            gives(
+                lambda n, s: _mask(n, s).T,
+                lambda n, s: _mask(n, s)[::-1],
+                lambda n, s: _mask(n, s)[::-1, ::-1],
+                lambda n, s: np.triu(np.ones((n, s))),
+                lambda n, s: np.triu(np.ones((n, s)), s - n),
+            ),
+        ),
+        Hint(
             "upside down",
             "True should say what is seen; here it says what is hidden.",
             gives(lambda n, s: ~_mask(n, s)),
         ),
     ],
     "One row more than a triangle of the prompt, cut anywhere: chunks do not change the answer.",
+    _draw,
 )
 
 EXERCISES = (chunk_mask,)

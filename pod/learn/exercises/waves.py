@@ -21,26 +21,46 @@ def _in_waves(lengths: list, slots: int) -> float:
     return sum(max(lengths[i : i + slots]) for i in range(0, len(lengths), slots))
 
 
+def _by_count(lengths: list, slots: int) -> float:
+    return -(-len(lengths) // slots) * max(lengths)
+
+
+def _when_the_last_ends(lengths: list, slots: int) -> float:
+    ends = [0.0] * slots
+    for length in lengths:
+        slot = ends.index(min(ends))
+        ends[slot] += length
+    return ends[slot]
+
+
+def _case(lengths: list, slots: int) -> Call:
+    return Call(f"{lengths}, slots={slots}", (lengths, slots), makespan(lengths, slots))
+
+
+def _draw(random) -> Call:
+    return _case(random.choices((1, 2, 3, 5, 9), k=random.randint(6, 14)), random.randint(2, 4))
+
+
 CASES = (
     ([1, 1, 1, 1, 1], 4),
     ([3, 1, 1, 2, 2, 1], 2),
     ([1, 1, 1, 1, 1, 1, 1, 1, 3, 3], 4),
     ([2, 7, 1, 8, 2, 8], 3),
     ([5], 9),
+    ([1, 9, 1, 1], 2),
 )
 
 last_end = Exercise(
     "last_end",
     CHAPTER,
     LAST_END.strip("\n"),
-    [Call(f"{lengths}, slots={slots}", (lengths, slots), makespan(lengths, slots)) for lengths, slots in CASES],
+    [_case(*case) for case in CASES],
     call,
     [
         Hint(
-            "no last wave",
-            "This is the work divided by the slots, as if it could be cut as finely as you please. A "
-            "CTA runs in one slot.",
-            gives(lambda lengths, slots: sum(lengths) / slots),
+            "the short ones first",
+            "Sorted, they come in another order. A GPU takes CTAs as they are numbered.",
+            gives(lambda lengths, slots: makespan(sorted(lengths), slots)),
         ),
         Hint(
             "in turn",
@@ -52,7 +72,7 @@ last_end = Exercise(
             "full waves",
             "Here a wave begins when all of the one before has ended. A GPU starts the next CTA as "
             "soon as one slot is free.",
-            gives(_in_waves),
+            gives(_in_waves, _by_count),
         ),
         Hint(
             "the long ones first",
@@ -60,8 +80,25 @@ last_end = Exercise(
             "CTAs as they are numbered.",
             gives(lambda lengths, slots: makespan(sorted(lengths, reverse=True), slots)),
         ),
+        Hint(
+            "who starts last",
+            "This is when the CTA ends that starts last. One that started before it may still be running.",
+            gives(_when_the_last_ends),
+        ),
+        Hint(
+            "no last wave",
+            "This is the work divided by the slots, as if it could be cut as finely as you please. A "
+            "CTA runs in one slot.",
+            gives(lambda lengths, slots: sum(lengths) / slots, lambda lengths, slots: -(-sum(lengths) // slots)),
+        ),
+        Hint(
+            "one CTA",
+            "This is the longest CTA. There are more of them than slots, and some must wait.",
+            gives(lambda lengths, slots: max(lengths)),
+        ),
     ],
     "Eight lines, and the staircase, the quarter, and the three ways out all come from them.",
+    _draw,
 )
 
 EXERCISES = (last_end,)
