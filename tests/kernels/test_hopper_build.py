@@ -22,7 +22,7 @@ KINDS = [sm90.kind("bfloat16", *shape, page) for shape in ROWS for page in sm90.
 KINDS += [sm90.kind("bfloat16", *shape, 16, rules) for shape in ROWS for rules in (("window",), ("window", "sinks"))]
 CAPPED = [sm90.kind("bfloat16", *shape, 16, rules) for shape in ROWS for rules in (("softcap",), ("window", "softcap"))]
 KINDS8 = [sm90.kind("bfloat16", *shape) for shape in ((128, 8, 16), (128, 16, 16), (128, 8, 8), (64, 8, 0))]
-MOST_SPILLED, FEW_SPILLED, SPILLED8 = 120, 28, 16  # bytes; of 8 bits a word of the warp that widens K, once a block
+MOST_SPILLED, FEW_SPILLED, SPILLED8 = 120, 92, 16  # bytes; of 8 bits a word of the warp that widens K, once a block
 
 
 def test_the_kernel_stays_small_and_is_our_own():

@@ -31,6 +31,7 @@ def outcome(library, cases=CASES) -> str:
 
 
 LAST = "last_to_arrive(p.arrived + r.counter * kWarps + warp, r.count)"
+RELEASE = "            if (lane == 0) c.q.release({uint32_t(ptx::anew(int(piece.uses)))});"
 DECODE_LAST = "last_to_arrive(p.arrived + r.counter, r.count)"
 STORE = "ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));"
 MISTAKES = (
@@ -227,8 +228,9 @@ MISTAKES = (
     Mistake(
         "a record is given back while lanes still read it",
         DECODE,
-        "            __syncwarp();\n            if (lane == 0) c.q.release(piece);",
-        "            if (lane == 0) c.q.release(piece);",
+        "            __syncwarp();\n            // as if it were new, or ptxas keeps (and spills) its address\n"
+        + RELEASE,
+        RELEASE,
         "race: overwrites 4 bytes of shared memory",
     ),
     Mistake(
