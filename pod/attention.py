@@ -14,6 +14,7 @@ from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
 from pod.reference import PADDING
+from pod.schedule import decide
 from pod.schedule.binding import POLICIES
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def plan(
 
     What a layer asks of its scores, for hopper. window: a token sees so many keys, its own the last of them (Mistral;
     a model whose layers differ needs a plan for each kind). softcap: a score s becomes softcap x tanh(s / softcap)
-    (Gemma 2). sinks: every query head has one more score, without a value (gpt-oss): hybrid_attention takes them.
+    (Gemma 2; 1e-30 to 1000). sinks: every query head has one more score, without a value (gpt-oss): hybrid_attention
+    takes them.
 
     kv_dtype, for hopper: of the caches, if not dtype; float8_e4m3fn, without these rules.
     """
@@ -95,10 +97,6 @@ def plan(
             raise ValueError(f"{name}: got {value!r}, allowed for method {method!r} is {OPTIONS.get(name, False)!r}")
     if method == "hopper":
         return sm90.plan(batch, device, invariant=invariant)
-    for name in sm90.alone_takes(batch):
-        raise ValueError(
-            f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for {method!r}"
-        )
     if method == "lean":
         return lean.plan(batch, device, decode_splits, invariant=invariant)
     return sm80.plan(batch, device, method, **options, invariant=invariant)
@@ -264,8 +262,6 @@ def _check_batch(batch: HybridBatch) -> None:
     page_size = batch.page_size
     if page_size is not None and (page_size % 8 or page_size > LONGEST):
         raise ValueError(f"page_size: got {page_size}, allowed are multiples of 8, and None (contiguous)")
-    if batch.kv_dtype and (rules := sm90.rules_of(batch)):
-        raise ValueError(f"kv_dtype: got {batch.kv_dtype!r} beside {rules[0]}, allowed is None, as dtype")
 
 
 def _choose(method, batch: HybridBatch, device, named: bool) -> str:
@@ -275,7 +271,7 @@ def _choose(method, batch: HybridBatch, device, named: bool) -> str:
         return method
     if not sm90.available(device):
         return "pod"
-    if sm90.alone_takes(batch):
+    if decide.alone_takes(batch):
         return "hopper"
     if named:
         return "pod"

@@ -15,6 +15,10 @@ HEAD_DIMS = (64, 128)
 LONGEST = 1 << 30  # tokens of a sequence: the kernels count them in 32 bits
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 KV_BYTES = {"float8_e4m3fn": 1}  # what keys and values may have where queries have 16 bits
+RULES = ("window", "softcap", "sinks")  # of scores
+# In float32 a score of 2^31 is off by more than an exponential can take (2^127), and gives NaN. A tanh is off by 1e-7,
+# so a score by 1e-4 under a cap of 1000; and 2 log2(e) scale / cap must not overflow.
+SCALES, SOFTCAPS = (1e-30, 1e6), (1e-30, 1e3)
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class HybridBatch:
             raise ValueError(f"dtype: got {self.dtype!r}, allowed are {', '.join(DTYPE_BYTES)}")
         if self.kv_dtype is not None and self.kv_dtype not in KV_BYTES:
             raise ValueError(f"kv_dtype: got {self.kv_dtype!r}, allowed are {', '.join(KV_BYTES)} and None (as dtype)")
+        if self.kv_dtype and self.rules:
+            raise ValueError(f"kv_dtype: got {self.kv_dtype!r} beside {self.rules[0]}, allowed is None, as dtype")
 
     def _check_seen(self) -> None:
         for i, (q_len, kv_len) in enumerate(zip(self.q_lens, self.kv_lens, strict=True)):
@@ -88,10 +94,11 @@ class HybridBatch:
             object.__setattr__(self, "window", _positive(self.window, "window"))
             if self.causal is False:
                 raise ValueError(f"window: got {self.window} with causal=False, allowed is None, or a causal mask")
-        if self.softcap is not None and (
-            isinstance(self.softcap, bool) or not isinstance(self.softcap, Real) or not 0 < self.softcap < 1e6
-        ):
-            raise ValueError(f"softcap: got {self.softcap!r}, allowed are None and numbers between 0 and a million")
+        if self.softcap is not None:
+            low, high, cap = *SOFTCAPS, self.softcap
+            if isinstance(cap, bool) or not isinstance(cap, Real) or not low <= cap <= high:
+                raise ValueError(f"softcap: got {cap!r}, allowed are None and numbers from {low:g} to {high:g}")
+            object.__setattr__(self, "softcap", float(self.softcap))
         if not isinstance(self.sinks, bool):
             raise ValueError(f"sinks: got {self.sinks!r}, allowed are True and False")
 
@@ -144,6 +151,11 @@ class HybridBatch:
         part = object.__new__(HybridBatch)  # of what has been checked, so it need not be once more
         part.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, q_lens=q_lens, kv_lens=kv_lens)
         return part
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """What is asked of the scores, by name."""
+        return tuple(rule for rule in RULES if getattr(self, rule) not in (None, False))
 
     @property
     def pages(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import os
 
-from pod.batch import HybridBatch
+from pod.batch import SCALES, HybridBatch
 
 MOST = (1 << 31) - 1  # a stride of the block table: the kernels keep it in 32 bits
 
@@ -118,8 +118,8 @@ def scale_of(name: str, scale, plan):
 
 
 def check_scale(scale) -> None:
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 1e-30 < scale < 1e30:
-        raise ValueError(f"softmax_scale: got {scale!r}, allowed are numbers above 0, in the range of float32")
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not SCALES[0] <= scale <= SCALES[1]:
+        raise ValueError("softmax_scale: got {!r}, allowed are numbers from {:g} to {:g}".format(scale, *SCALES))
 
 
 def check_out(out, q) -> None:

@@ -122,6 +122,9 @@ class Workspace(Plan):
 
     def __init__(self, batch: HybridBatch, device, roles: choose.Roles, pack: Pack, sms: int):
         """`batch`: the fullest."""
+        for name in ("window", "kv_dtype"):
+            if getattr(batch, name) is not None:
+                raise ValueError(f"{name}: got {getattr(batch, name)!r}, allowed for a workspace is None")
         self.roles, self.pack, self.limits = roles, pack, limits(batch, sms, roles, pack)
         check_room(self.limits)
         self._make = build.operator(sm90.PLANNER, "", device)

@@ -3,6 +3,8 @@
 import time
 import timeit
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,11 +15,14 @@ from layouts import lay_out, layouts
 
 import pod
 from pod import attention, kernels
-from pod.batch import HybridBatch
+from pod.batch import SCALES, SOFTCAPS, HybridBatch
 from pod.kernels import build, launch, lean, sm80, sm90
 from pod.kernels.allowed import Allowed
-from pod.kernels.workspace import Workspace
+from pod.kernels.workspace import Workspace, fullest, pack_for, roles_for
 from pod.reference import hybrid_attention as reference
+from pod.schedule import decide
+from pod.simulate import gpusim
+from pod.simulate.gpusim import FLASH2
 
 torch = pytest.importorskip("torch")
 built = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -54,10 +59,11 @@ def test_none_and_sparse_tensors_are_refused(call, name):
     [
         (dict(causal="no"), "causal: got 'no', allowed are True, False and None"),
         (dict(causal=1), "causal: got 1, allowed"),
-        (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers above 0"),
+        (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers from 1e-30 to 1e\\+06$"),
         (dict(softmax_scale=True), "softmax_scale: got True"),
         (dict(softmax_scale=10**400), "softmax_scale: got 1000"),
-        (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers above 0, in the range of float32"),
+        (dict(softmax_scale=1e10), "softmax_scale: got 10000000000.0, allowed"),  # it gave NaN
+        (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers from 1e-30"),
         (dict(return_lse="x"), "return_lse: got 'x', allowed are True and False"),
         (dict(trace=1), "trace: got 1, allowed are True and False"),
         (dict(plan=None), "plan: got NoneType, allowed is what pod.plan returns"),
@@ -161,6 +167,71 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
 def test_plan_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         pod.plan(**PLAN | change)
+
+
+ASKED = {"window": [9], "softcap": [5.0], "sinks": [True], "kv_dtype": ["float8_e4m3fn"], "page_size": [4, 8, 24]}
+CPU, TILE = torch.device("cpu"), FLASH2["flash2"].keys
+DOORS = {
+    "pod.plan": lambda batch: pod.plan(batch, device="cpu", method="pod"),
+    "pod.plan, lean": lambda batch: pod.plan(batch, device="cpu", method="lean"),
+    "sm80.plan": lambda batch: sm80.plan(batch, CPU, "cta"),
+    "lean.plan": lambda batch: lean.plan(batch, CPU),
+    "lean.plan of a worker": lambda batch: lean.plan(batch, CPU, worker="cta64"),
+    "lean.plan, hopper": lambda batch: lean.plan(batch, CPU, worker="hopper"),
+    "sm80.build_for": lambda batch: sm80.build_for(batch, CPU),
+    "lean.build_for": lambda batch: lean.build_for(batch, CPU),
+    "decide.flash2": lambda batch: decide.flash2(batch, 4, TILE),
+    "gpusim": lambda batch: gpusim.seconds(batch, pod.GPUS["a100"], "serial"),
+    "gpusim, flash2": lambda batch: gpusim.seconds(batch, pod.GPUS["a100"], "serial", kernel="flash2"),
+}
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name, values in ASKED.items() for value in values])
+@pytest.mark.parametrize("door", DOORS)
+def test_no_door_leads_to_a_kernel_that_would_compute_something_else(door, name, value):
+    batch = HybridBatch((1, 1), (20, 30), 4, 2, 64, **{name: value})
+    message = f"^{name}: got {value!r}, allowed (for method 'hopper' alone, and not for|are multiples of 8)"
+    with pytest.raises(ValueError, match=message):
+        DOORS[door](batch)
+
+
+@pytest.mark.parametrize("name, value", [("window", 9), ("softcap", 5.0), ("sinks", True)])
+def test_caches_of_8_bits_have_no_rules_in_any_batch(name, value):
+    with pytest.raises(ValueError, match=f"^kv_dtype: got 'float8_e4m3fn' beside {name}, allowed is None"):
+        HybridBatch((1,), (1,), 1, 1, 64, kv_dtype="float8_e4m3fn", **{name: value})
+
+
+@pytest.mark.parametrize("name, value", [("window", 9), ("kv_dtype", "float8_e4m3fn")])
+def test_a_workspace_refuses_what_its_header_does_not_say(name, value):
+    batch = fullest(8, 2, 64, num_q_heads=4, num_kv_heads=2, head_dim=64, **{name: value})
+    with pytest.raises(ValueError, match=f"^{name}: got {value!r}, allowed for a workspace is None"):
+        Workspace(batch, CPU, roles_for(2, 1), pack_for(batch), 4)
+
+
+@pytest.mark.parametrize("softcap", [0, -1.0, True, "5", 1e-31, 1.1e3, float("nan"), float("inf"), 10**400, [1.0]])
+def test_a_softcap_that_would_overflow_or_blur_is_refused(softcap):
+    with pytest.raises(ValueError, match="^softcap: got .*, allowed are None and numbers from 1e-30 to 1000$"):
+        HybridBatch((1,), (1,), 1, 1, 64, softcap=softcap)
+    kept = HybridBatch((1,), (1,), 1, 1, 64, softcap=Fraction(1, 2)).softcap
+    assert type(kept) is float and kept == 0.5  # what an operator takes
+
+
+def test_what_scores_are_multiplied_by_fits_float32():
+    """As csrc/bindings.cpp makes both numbers of them."""
+    for scale, cap in product(SCALES, SOFTCAPS):
+        made = np.array([cap * np.log2(np.e), 2 * np.log2(np.e) * scale / cap], np.float32)
+        assert np.isfinite(made).all() and (made >= np.finfo(np.float32).tiny).all()
+
+
+@built
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("method", ["pod", "lean"])
+def test_the_least_and_the_largest_scale_are_right(method, scale):
+    batch = HybridBatch((1, 1), (20, 30), 4, 2, 64)
+    q, k, v, _ = batch.tensors()
+    out = pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu", method=method), softmax_scale=scale)
+    want, _ = reference(q, k, v, batch.q_lens, batch.kv_lens, scale=scale)
+    np.testing.assert_allclose(out.double().numpy(), want, atol=0.02)
 
 
 @built

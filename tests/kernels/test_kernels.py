@@ -235,7 +235,7 @@ GOOD = HybridBatch((4, 1), (20, 30), 4, 2, 64, page_size=16)
         (dict(softcap=30.0), "softcap: got 30.0, allowed for method 'hopper' alone"),
         (dict(sinks=True), "sinks: got True, allowed for method 'hopper' alone"),
         (dict(window=0), "window: got 0, allowed are integers from 1 on"),
-        (dict(softcap=-1.0), "softcap: got -1.0, allowed are None and numbers between 0 and a million"),
+        (dict(softcap=-1.0), "softcap: got -1.0, allowed are None and numbers from 1e-30 to 1000"),
         (dict(sinks=1), "sinks: got 1, allowed are True and False"),
         (dict(head_dim=96), "head_dim: got 96"),
         (dict(dtype=torch.float32), "dtype: got 'float32'"),
