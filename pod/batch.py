@@ -46,8 +46,8 @@ class HybridBatch:
     def __post_init__(self):
         for name in ("q_lens", "kv_lens"):
             lengths = getattr(self, name)
-            if isinstance(lengths, str) or not hasattr(lengths, "__iter__"):
-                raise ValueError(f"{name}: got {lengths!r}, allowed is a sequence of integers")
+            if isinstance(lengths, (str, type)) or not hasattr(lengths, "__iter__") or getattr(lengths, "ndim", 1) == 0:
+                raise ValueError(f"{name}: got {shown(lengths)}, allowed is a sequence of integers")
             object.__setattr__(self, name, _lengths(lengths, name))
         for name in ("num_q_heads", "num_kv_heads", "head_dim"):
             object.__setattr__(self, name, _positive(getattr(self, name), name))
@@ -73,14 +73,15 @@ class HybridBatch:
             raise ValueError(f"kv_lens: got {kv_lens.max()} at most and {rows} rows of queries, allowed are "
                              f"{LONGEST} and {(1 << 31) - 1}")  # fmt: skip
         if self.head_dim not in HEAD_DIMS:
-            raise ValueError(f"head_dim: got {self.head_dim!r}, allowed are {', '.join(map(str, HEAD_DIMS))}")
+            raise ValueError(f"head_dim: got {self.head_dim}, allowed are {', '.join(map(str, HEAD_DIMS))}")
         self._check_rules()
         if not isinstance(self.causal, bool):
-            raise ValueError(f"causal: got {self.causal!r}, allowed are True and False")
+            raise ValueError(f"causal: got {shown(self.causal)}, allowed are True and False")
         if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype: got {self.dtype!r}, allowed are {', '.join(DTYPE_BYTES)}")
-        if self.kv_dtype is not None and self.kv_dtype not in KV_BYTES:
-            raise ValueError(f"kv_dtype: got {self.kv_dtype!r}, allowed are {', '.join(KV_BYTES)} and None (as dtype)")
+            raise ValueError(f"dtype: got {shown(self.dtype)}, allowed are {', '.join(DTYPE_BYTES)}")
+        if self.kv_dtype is not None and (not isinstance(self.kv_dtype, str) or self.kv_dtype not in KV_BYTES):
+            got, allowed = shown(self.kv_dtype), ", ".join(KV_BYTES)
+            raise ValueError(f"kv_dtype: got {got}, allowed are {allowed} and None (as dtype)")
         if self.kv_dtype and self.rules:
             raise ValueError(f"kv_dtype: got {self.kv_dtype!r} beside {self.rules[0]}, allowed is None, as dtype")
 
@@ -92,15 +93,17 @@ class HybridBatch:
     def _check_rules(self) -> None:
         if self.window is not None:
             object.__setattr__(self, "window", _positive(self.window, "window"))
+            if self.window > LONGEST:
+                raise ValueError(f"window: got {self.window}, allowed are integers from 1 to {LONGEST}, and None")
             if self.causal is False:
                 raise ValueError(f"window: got {self.window} with causal=False, allowed is None, or a causal mask")
         if self.softcap is not None:
             low, high, cap = *SOFTCAPS, self.softcap
             if isinstance(cap, bool) or not isinstance(cap, Real) or not low <= cap <= high:
-                raise ValueError(f"softcap: got {cap!r}, allowed are None and numbers from {low:g} to {high:g}")
+                raise ValueError(f"softcap: got {shown(cap)}, allowed are None and numbers from {low:g} to {high:g}")
             object.__setattr__(self, "softcap", float(self.softcap))
         if not isinstance(self.sinks, bool):
-            raise ValueError(f"sinks: got {self.sinks!r}, allowed are True and False")
+            raise ValueError(f"sinks: got {shown(self.sinks)}, allowed are True and False")
 
     @classmethod
     def of(
@@ -257,6 +260,14 @@ class HybridBatch:
         return table
 
 
+def shown(value) -> str:
+    """What somebody passed, in one line; of a tensor no value, for which a GPU would be waited for."""
+    if hasattr(value, "shape") and not isinstance(value, (type, np.generic)):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
 def _lengths(values, name: str) -> tuple[int, ...]:
     """Lists of plain integers, as all but careless callers bring, are looked at as a whole: every plan is checked."""
     values = tuple(values)
@@ -269,9 +280,9 @@ def _positive(value, name: str, least: int = 1) -> int:
     try:
         number = index(value)
     except TypeError:
-        raise ValueError(f"{name}: got {value!r}, allowed are integers") from None
+        raise ValueError(f"{name}: got {shown(value)}, allowed are integers") from None
     if number < least or isinstance(value, bool):
-        raise ValueError(f"{name}: got {value!r}, allowed are integers from {least} on")
+        raise ValueError(f"{name}: got {shown(value)}, allowed are integers from {least} on")
     return number
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pod.batch import HybridBatch
+from pod.batch import HybridBatch, shown
 from pod.kernels import build, sm90
 from pod.kernels.launch import LINE, Header, Placed, Plan, is_capturing
 from pod.schedule import choose, decide, prefill
@@ -215,7 +215,7 @@ def make_workspace(batch: HybridBatch, device, draft: int, sm_margin: int) -> Wo
     sm90.check_device(device)
     sms = build.sm_count(device)
     if isinstance(sm_margin, bool) or not isinstance(sm_margin, int) or not 0 <= sm_margin < sms:
-        raise ValueError(f"sm_margin: got {sm_margin!r}, allowed are 0 to {sms - 1}")
+        raise ValueError(f"sm_margin: got {shown(sm_margin)}, allowed are 0 to {sms - 1}")
     return Workspace(batch, device, roles_for(batch.group, draft), pack_for(batch), sms - sm_margin)
 
 

@@ -156,8 +156,8 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
         (dict(q_lens=[2**29, 1], kv_lens=[2**29, 30], num_q_heads=8), "2147483648|4294967304 rows of queries"),
         (dict(page_size=2**32), "page_size: got 4294967296, allowed are multiples of 8"),
         (dict(ctas_per_sm=2.0), "ctas_per_sm: got 2.0, allowed are 'auto', 2, 4"),
-        (dict(policy=np.array(["a", "b"])), "policy: got array"),
-        (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got array"),
+        (dict(policy=np.array(["a", "b"])), "policy: got ndarray of shape"),
+        (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got ndarray of shape"),
         (dict(q_lens=torch.ones(2, dtype=torch.int32, device="meta")), "q_lens: got a tensor without values"),
         (dict(dtype=None, q_lens=GOOD), "kv_lens: got .* beside a HybridBatch, allowed is what the batch says"),
         (dict(method="lean", q_lens=[1, 1], ctas_per_sm=4), "ctas_per_sm: got 4, allowed for method 'lean' is 'auto'"),
@@ -245,6 +245,54 @@ def test_a_hybrid_batch_stands_for_its_numbers():
     masked = pod.hybrid_attention(q, k, v, named, table)
     assert torch.equal(pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu"), table, causal=True), masked)
     assert not torch.equal(want, masked)
+
+
+ODD = [
+    None, True, 0, -1, 3, 2.5, float("nan"), float("inf"), "", "x", b"x", [], [1], {}, object(), int, range(2),
+    np.int8(3), np.uint64(2**63), np.float32(2), np.array(3), np.array([1.0, 1.0]), np.array(["a", "b"]), np.float16,
+    torch.tensor(3), torch.tensor([[1, 2], [3, 4]]), torch.ones(2).to_sparse(), torch.ones(2, dtype=torch.complex64),
+    torch.ones(2, device="meta"), torch.float16, torch.int8, torch.device("meta"), "cuda:99", "mps", 10**30, -(10**30),
+    2**31, complex(1, 1), Fraction(3, 2), [None, 1], ["1", "1"], [True, True], [[1], [1]], lambda: 1,
+]  # fmt: skip
+TAKES = {
+    "plan": (pod.plan, PLAN | dict(page_size=16, dtype="float16", method="pod", policy="auto", ctas_per_sm="auto",
+             prefill_splits=1, decode_splits=1, invariant=False, window=None, softcap=None, sinks=False,
+             kv_dtype=None)),
+    "workspace": (pod.workspace, dict(tokens=8, sequences=2, kv_len=64, num_q_heads=4, num_kv_heads=2, head_dim=64,
+                  page_size=16, dtype="float16", device="cpu", causal=True, draft=1, sm_margin=0, softcap=None,
+                  sinks=False)),
+    "HybridBatch": (HybridBatch, dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head_dim=64,
+                    page_size=16, dtype="float16", causal=True, window=None, softcap=None, sinks=False, kv_dtype=None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("offer, name", [(offer, name) for offer, (_, good) in TAKES.items() for name in good])
+def test_whatever_is_handed_over_is_taken_or_refused_in_one_line_of_ours(offer, name):
+    take, good = TAKES[offer]
+    for value in ODD:
+        refused_in_one_line(lambda value=value: take(**good | {name: value}))
+
+
+TENSORS = ("q", "k_cache", "v_cache", "block_table", "out", "sinks", "k_scale", "v_scale")
+
+
+@pytest.mark.parametrize("name", [*TENSORS, "softmax_scale", "causal", "return_lse", "trace"])
+def test_so_is_what_a_call_is_given(call, name):
+    q, k, _, table = GOOD.tensors()
+    given = [q, q.double(), q[None], q.to("meta"), q.permute(1, 0, 2), q.double().numpy(), k, k[:0], table,
+             table.long(), table[:, :0], table.T, torch.nn.Parameter(q.clone())]  # fmt: skip
+    for value in ODD + given:
+        refused_in_one_line(lambda value=value: call(**{name: value}))
+
+
+def refused_in_one_line(take) -> None:
+    try:
+        take()
+    except pytest.fail.Exception:
+        pass  # it would have been launched
+    except ValueError as error:
+        text = str(error)
+        assert ": got " in text and "\n" not in text and len(text) < 400, text
 
 
 @pytest.mark.parametrize("name, value", [("causal", "no"), ("causal", None), ("dtype", ["a"])])
