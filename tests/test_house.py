@@ -61,6 +61,17 @@ def test_rows_that_tie_keep_their_order_on_every_processor():
     assert len(calls) > 10 and not loose
 
 
+def test_nothing_rests_on_an_assertion():
+    """`python -O` leaves them out."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted((ROOT / "pod").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert)
+    ]
+    assert not found
+
+
 # ---------------------------------------------------------------- imports
 
 
