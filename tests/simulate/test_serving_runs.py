@@ -176,6 +176,7 @@ def test_published_traces_load_as_they_are(name, tmp_path):
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n", "row 2, column TIMESTAMP: got 'monday'"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nnan,5,7\n", "row 2, column TIMESTAMP: got 'nan'"),
         ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\ninf,5,7\n", "row 3, column arrival_ms: got 'inf'"),
+        ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\n1e300,5,7\n", "row 3, column arrival_ms: got '1e300'"),
         ("arrival_ms,prefill_tokens,decode_tokens\n0,5\n", "row 2, column decode_tokens: got None"),
         ("num_prefill_tokens,num_decode_tokens\n5,\udce1\udcff\n", "trace.csv: got no text, but 'utf-8' codec"),
         ("", "got no request"),
