@@ -314,6 +314,49 @@ def test_an_empty_pool_and_freed_memory_are_refused():
         allowed.check(torch.nested.nested_tensor([torch.zeros(5, 4, 64)]), k, v, table)
 
 
+def far(sizes, strides, dtype="bfloat16"):
+    """A tensor that needs no memory, wherever its rows lie."""
+    return torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype), device="meta")
+
+
+@pytest.mark.parametrize(
+    "q_strides, k_strides, says",
+    [
+        ((256, 64), (2048, 128, 64), None),
+        ((256, 64), (1 << 40, 128, 64), None),  # from page to page in 64 bits
+        ((1 << 27, 64), (2048, 128, 64), "q: got a stride of 134217728 elements, allowed are up to 134217727"),
+        ((256, 1 << 27), (2048, 128, 64), "q: got a stride of 134217728 elements, allowed are up to 134217727"),
+        ((256, 64), (2048, 1 << 27, 64), "k_cache: got a stride of 134217728 elements, allowed are up to 134217727"),
+        ((256, 64), (2048, 128, 1 << 30), "k_cache: got a stride of 1073741824 elements, allowed are up to 1073741823"),
+    ],
+)
+@pytest.mark.parametrize("kernel", [sm80.KERNEL, lean.kernel()], ids=["sm80", "lean"])
+def test_strides_that_32_bits_do_not_hold_are_refused(kernel, q_strides, k_strides, says):
+    q, k = far((5, 4, 64), (*q_strides, 1)), far((5, 16, 2, 64), (*k_strides, 1))
+    if says is None:
+        return kernel.check_layout(GOOD, q, k)
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        kernel.check_layout(GOOD, q, k)
+
+
+def test_a_table_whose_rows_lie_too_far_apart_is_refused():
+    allowed, k = Allowed(GOOD, torch.device("meta")), far((5, 16, 2, 64), (2048, 128, 64, 1))
+    with pytest.raises(
+        ValueError, match="^block_table: got a stride of 2147483648 elements, allowed are up to 21474836"
+    ):
+        allowed.check(far((5, 4, 64), (256, 64, 1)), k, k, far((2, 2), (1 << 31, 1), "int32"))
+
+
+def test_an_engine_builds_what_its_plans_will_ask_for_before_it_serves(monkeypatch):
+    from pod.serving.backends import Ours
+
+    asked = []
+    monkeypatch.setattr(pod, "build", lambda *shape: asked.append(shape))
+    monkeypatch.setattr(pod, "plan", lambda *_, **__: pytest.fail("planned"))
+    Ours("auto", 8, 2, 128, 16, torch.bfloat16, CPU)
+    assert asked == [(8, 2, 128, 16, torch.bfloat16, CPU, "auto")]
+
+
 def test_decodes_have_one_list_for_both_masks():
     """So that no mask of theirs comes first inside a capture."""
     batch = HybridBatch((1, 1), (64, 64), 4, 2, 64, page_size=16, causal=False)
