@@ -353,6 +353,18 @@ def test_failed_launch_leaves_counters_that_serve_the_next(method):
     assert torch.equal(pod.hybrid_attention(*good[:3], plan, good[3]), want)
 
 
+def test_tickets_that_two_launches_have_shared_lead_to_no_work_that_is_not_there():
+    """Both operations seem to be drawn up: nothing is computed, nothing read past the lists, and the next is right."""
+    plan, (q, k, v, table) = pod.plan(GOOD, device="cpu", method="pod"), GOOD.tensors()
+    want, work = pod.hybrid_attention(q, k, v, plan, table), plan.placed()
+    sms = work.schedule.sms
+    work.counters[sms : sms + 2] = 1 << 20
+    out = torch.full_like(want, 7.0)
+    pod.hybrid_attention(q, k, v, plan, table, out=out)
+    assert (out == 7.0).all() and not work.counters.any()
+    assert torch.equal(pod.hybrid_attention(q, k, v, plan, table), want)
+
+
 @pytest.mark.parametrize("method", [*METHODS, "lean"])
 @pytest.mark.parametrize("page", [99, -1, 2**31 - 1, -(2**31)])
 def test_a_wrong_page_stays_in_the_pool_and_spoils_nobody_else(method, page, monkeypatch):
