@@ -101,7 +101,6 @@ class HybridBatch:
             low, high, cap = *SOFTCAPS, self.softcap
             if isinstance(cap, bool) or not isinstance(cap, Real) or not low <= cap <= high:
                 raise ValueError(f"softcap: got {shown(cap)}, allowed are None and numbers from {low:g} to {high:g}")
-            object.__setattr__(self, "softcap", float(self.softcap))
         if not isinstance(self.sinks, bool):
             raise ValueError(f"sinks: got {shown(self.sinks)}, allowed are True and False")
 

@@ -3,7 +3,9 @@
 import time
 import timeit
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -212,8 +214,16 @@ def test_a_workspace_refuses_what_its_header_does_not_say(name, value):
 def test_a_softcap_that_would_overflow_or_blur_is_refused(softcap):
     with pytest.raises(ValueError, match="^softcap: got .*, allowed are None and numbers from 1e-30 to 1000$"):
         HybridBatch((1,), (1,), 1, 1, 64, softcap=softcap)
-    kept = HybridBatch((1,), (1,), 1, 1, 64, softcap=Fraction(1, 2)).softcap
-    assert type(kept) is float and kept == 0.5  # what an operator takes
+
+
+@pytest.mark.parametrize("softcap", [50, 50.0, Fraction(50), np.float32(50)])
+def test_a_softcap_is_said_as_it_came_and_reaches_the_kernel_as_a_float(softcap, monkeypatch):
+    made = launch.Plan(replace(GOOD, softcap=softcap), "hopper", CPU, sm90.KERNEL, partial(decide.hopper, GOOD, 4))
+    assert made.batch.softcap is softcap
+    given = []
+    monkeypatch.setattr(launch.Plan, "operator", lambda *_: lambda *arguments: given.append(arguments) or ((None,) * 3))
+    made.run(*GOOD.tensors())
+    assert type(given[0][9]) is float and given[0][9] == 50
 
 
 def test_what_scores_are_multiplied_by_fits_float32():
