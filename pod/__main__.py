@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
+LOADING = __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if LOADING:  # Ctrl-C then ends it as the system does, without the words of some import
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import os
 import sys
@@ -73,6 +79,8 @@ def _obey(argv: list[str]) -> int:
         os.getcwd()
     except FileNotFoundError:  # torch would die of it, without words
         raise ValueError("the folder that this was called in is gone") from None
+    if "" in argv:  # of a variable that is not set; it would stand for a default or for this folder
+        raise ValueError("argument: got '', allowed are none and one with letters")
     parser = Parser(prog="python -m pod", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, (module, text) in VERBS.items():
@@ -115,4 +123,6 @@ def _end(argv: list[str], why: str, code: int) -> int:
 
 
 if __name__ == "__main__":
+    if LOADING:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

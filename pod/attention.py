@@ -7,13 +7,14 @@ from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, TypeAlias
 
-from pod.batch import LONGEST, HybridBatch
+from pod.batch import LONGEST, HybridBatch, shown
 from pod.kernels import compiled, lean, sm80, sm90
 from pod.kernels.allowed import check_out, check_scale, scale_of
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
 from pod.reference import PADDING
+from pod.schedule import decide
 from pod.schedule.binding import POLICIES
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def plan(
 
     What a layer asks of its scores, for hopper. window: a token sees so many keys, its own the last of them (Mistral;
     a model whose layers differ needs a plan for each kind). softcap: a score s becomes softcap x tanh(s / softcap)
-    (Gemma 2). sinks: every query head has one more score, without a value (gpt-oss): hybrid_attention takes them.
+    (Gemma 2; 1e-30 to 1000). sinks: every query head has one more score, without a value (gpt-oss): hybrid_attention
+    takes them.
 
     kv_dtype, for hopper: of the caches, if not dtype; float8_e4m3fn, without these rules.
     """
@@ -83,7 +85,7 @@ def plan(
     _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))
     _count_or("decode_splits", decode_splits, ("auto", "stream-k"))
     if invariant is not True and invariant is not False:
-        raise ValueError(f"invariant: got {invariant!r}, allowed are True and False")
+        raise ValueError(f"invariant: got {shown(invariant)}, allowed are True and False")
     named = {name: value for name, value in options.items() if value != OPTIONS[name]}
     if invariant and method == "auto":
         method = "hopper" if sm90.available(device) else "pod"
@@ -95,10 +97,6 @@ def plan(
             raise ValueError(f"{name}: got {value!r}, allowed for method {method!r} is {OPTIONS.get(name, False)!r}")
     if method == "hopper":
         return sm90.plan(batch, device, invariant=invariant)
-    for name in sm90.alone_takes(batch):
-        raise ValueError(
-            f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for {method!r}"
-        )
     if method == "lean":
         return lean.plan(batch, device, decode_splits, invariant=invariant)
     return sm80.plan(batch, device, method, **options, invariant=invariant)
@@ -155,11 +153,10 @@ def workspace(
     """
     shape = {"num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "page_size": page_size,
              "dtype": _dtype(dtype), "causal": causal, "softcap": softcap, "sinks": sinks}  # fmt: skip
-    for name, value in {"tokens": tokens, "sequences": sequences, "kv_len": kv_len, "draft": draft}.items():
-        _count(name, value)
-    made = fullest(tokens, sequences, kv_len, **shape)
+    limits = {"tokens": tokens, "sequences": sequences, "kv_len": kv_len}
+    made = fullest(**{name: _count(name, value) for name, value in limits.items()}, **shape)
     _check_batch(made)
-    return make_workspace(made, _device(device), draft, sm_margin)
+    return make_workspace(made, _device(device), _count("draft", draft), sm_margin)
 
 
 def hybrid_attention(
@@ -217,7 +214,7 @@ def hybrid_attention(
         plan.allowed.check_no_mask()
     for name, flag in (("return_lse", return_lse), ("trace", trace)):
         if flag is not True and flag is not False:
-            raise ValueError(f"{name}: got {flag!r}, allowed are True and False")
+            raise ValueError(f"{name}: got {shown(flag)}, allowed are True and False")
     if out is not None:
         check_out(out, q)
     scales = ()
@@ -225,7 +222,7 @@ def hybrid_attention(
         scales = scale_of("k_scale", k_scale, plan), scale_of("v_scale", v_scale, plan)
     elif k_scale is not None or v_scale is not None:
         name, value = ("k_scale", k_scale) if k_scale is not None else ("v_scale", v_scale)
-        raise ValueError(f"{name}: got {value!r}, allowed by the plan is None, as it has no kv_dtype")
+        raise ValueError(f"{name}: got {shown(value)}, allowed by the plan is None, as it has no kv_dtype")
     return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out, sinks, scales)
 
 
@@ -235,7 +232,7 @@ def hybrid_attention(
 def _causal(causal, batch: HybridBatch) -> bool:
     if causal is None:
         return batch.causal
-    raise ValueError(f"causal: got {causal!r}, allowed are True, False and None (as the plan's batch says)")
+    raise ValueError(f"causal: got {shown(causal)}, allowed are True, False and None (as the plan's batch says)")
 
 
 def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rest) -> HybridBatch:
@@ -243,7 +240,7 @@ def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtyp
         named = dict(zip(SHAPE, (kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype), strict=True))
         for name, value in (named | rest).items():
             if value is not None and value is not False:
-                raise ValueError(f"{name}: got {value!r} beside a HybridBatch, allowed is what the batch says")
+                raise ValueError(f"{name}: got {shown(value)} beside a HybridBatch, allowed is what the batch says")
         batch = q_lens
     else:
         lens = (_lengths(q_lens, "q_lens"), _lengths(kv_lens, "kv_lens"))
@@ -264,8 +261,6 @@ def _check_batch(batch: HybridBatch) -> None:
     page_size = batch.page_size
     if page_size is not None and (page_size % 8 or page_size > LONGEST):
         raise ValueError(f"page_size: got {page_size}, allowed are multiples of 8, and None (contiguous)")
-    if batch.kv_dtype and (rules := sm90.rules_of(batch)):
-        raise ValueError(f"kv_dtype: got {batch.kv_dtype!r} beside {rules[0]}, allowed is None, as dtype")
 
 
 def _choose(method, batch: HybridBatch, device, named: bool) -> str:
@@ -275,7 +270,7 @@ def _choose(method, batch: HybridBatch, device, named: bool) -> str:
         return method
     if not sm90.available(device):
         return "pod"
-    if sm90.alone_takes(batch):
+    if decide.alone_takes(batch):
         return "hopper"
     if named:
         return "pod"
@@ -287,7 +282,7 @@ def _has_padding(batch: HybridBatch) -> bool:
 
 
 def _lengths(lengths, name: str) -> list[int]:
-    if hasattr(lengths, "tolist"):
+    if hasattr(lengths, "tolist") and not isinstance(lengths, type):
         if "float" in str(lengths.dtype):
             raise ValueError(f"{name}: got dtype {lengths.dtype}, allowed are integers")
         try:
@@ -302,8 +297,8 @@ def _device(device):
 
     try:
         device = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device: got {device!r}, allowed are 'cuda', 'cuda:0', ... and 'cpu'") from None
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(f"device: got {shown(device)}, allowed are 'cuda', 'cuda:0', ... and 'cpu'") from None
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device: got {str(device)!r}, allowed are cuda and cpu")
     if device.type == "cuda":
@@ -323,16 +318,18 @@ def _device(device):
 
 def _one_of(name: str, value, allowed) -> None:
     if not isinstance(value, (str, Integral)) or isinstance(value, bool) or value not in tuple(allowed):
-        raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(map(repr, allowed))}")
+        raise ValueError(f"{name}: got {shown(value)}, allowed are {', '.join(map(repr, allowed))}")
 
 
-def _count(name: str, value) -> None:
+def _count(name: str, value) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name}: got {value!r}, allowed are integers from 1 on")
+        raise ValueError(f"{name}: got {shown(value)}, allowed are integers from 1 on")
+    return int(value)
 
 
 def _count_or(name: str, value, words: tuple[str, ...]) -> None:
     if isinstance(value, str) and value in words:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 128:
-        raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(map(repr, words))} and numbers from 1 to 128")
+        words = ", ".join(map(repr, words))
+        raise ValueError(f"{name}: got {shown(value)}, allowed are {words} and numbers from 1 to 128")

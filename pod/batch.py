@@ -15,6 +15,10 @@ HEAD_DIMS = (64, 128)
 LONGEST = 1 << 30  # tokens of a sequence: the kernels count them in 32 bits
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 KV_BYTES = {"float8_e4m3fn": 1}  # what keys and values may have where queries have 16 bits
+RULES = ("window", "softcap", "sinks")  # of scores
+# In float32 a score of 2^31 is off by more than an exponential can take (2^127), and gives NaN. A tanh is off by 1e-7,
+# so a score by 1e-4 under a cap of 1000; and 2 log2(e) scale / cap must not overflow.
+SCALES, SOFTCAPS = (1e-30, 1e6), (1e-30, 1e3)
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,8 @@ class HybridBatch:
     def __post_init__(self):
         for name in ("q_lens", "kv_lens"):
             lengths = getattr(self, name)
-            if isinstance(lengths, str) or not hasattr(lengths, "__iter__"):
-                raise ValueError(f"{name}: got {lengths!r}, allowed is a sequence of integers")
+            if isinstance(lengths, (str, type)) or not hasattr(lengths, "__iter__") or getattr(lengths, "ndim", 1) == 0:
+                raise ValueError(f"{name}: got {shown(lengths)}, allowed is a sequence of integers")
             object.__setattr__(self, name, _lengths(lengths, name))
         for name in ("num_q_heads", "num_kv_heads", "head_dim"):
             object.__setattr__(self, name, _positive(getattr(self, name), name))
@@ -69,14 +73,17 @@ class HybridBatch:
             raise ValueError(f"kv_lens: got {kv_lens.max()} at most and {rows} rows of queries, allowed are "
                              f"{LONGEST} and {(1 << 31) - 1}")  # fmt: skip
         if self.head_dim not in HEAD_DIMS:
-            raise ValueError(f"head_dim: got {self.head_dim!r}, allowed are {', '.join(map(str, HEAD_DIMS))}")
+            raise ValueError(f"head_dim: got {self.head_dim}, allowed are {', '.join(map(str, HEAD_DIMS))}")
         self._check_rules()
         if not isinstance(self.causal, bool):
-            raise ValueError(f"causal: got {self.causal!r}, allowed are True and False")
+            raise ValueError(f"causal: got {shown(self.causal)}, allowed are True and False")
         if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"dtype: got {self.dtype!r}, allowed are {', '.join(DTYPE_BYTES)}")
-        if self.kv_dtype is not None and self.kv_dtype not in KV_BYTES:
-            raise ValueError(f"kv_dtype: got {self.kv_dtype!r}, allowed are {', '.join(KV_BYTES)} and None (as dtype)")
+            raise ValueError(f"dtype: got {shown(self.dtype)}, allowed are {', '.join(DTYPE_BYTES)}")
+        if self.kv_dtype is not None and (not isinstance(self.kv_dtype, str) or self.kv_dtype not in KV_BYTES):
+            got, allowed = shown(self.kv_dtype), ", ".join(KV_BYTES)
+            raise ValueError(f"kv_dtype: got {got}, allowed are {allowed} and None (as dtype)")
+        if self.kv_dtype and self.rules:
+            raise ValueError(f"kv_dtype: got {self.kv_dtype!r} beside {self.rules[0]}, allowed is None, as dtype")
 
     def _check_seen(self) -> None:
         for i, (q_len, kv_len) in enumerate(zip(self.q_lens, self.kv_lens, strict=True)):
@@ -86,14 +93,16 @@ class HybridBatch:
     def _check_rules(self) -> None:
         if self.window is not None:
             object.__setattr__(self, "window", _positive(self.window, "window"))
+            if self.window > LONGEST:
+                raise ValueError(f"window: got {self.window}, allowed are integers from 1 to {LONGEST}, and None")
             if self.causal is False:
                 raise ValueError(f"window: got {self.window} with causal=False, allowed is None, or a causal mask")
-        if self.softcap is not None and (
-            isinstance(self.softcap, bool) or not isinstance(self.softcap, Real) or not 0 < self.softcap < 1e6
-        ):
-            raise ValueError(f"softcap: got {self.softcap!r}, allowed are None and numbers between 0 and a million")
+        if self.softcap is not None:
+            low, high, cap = *SOFTCAPS, self.softcap
+            if isinstance(cap, bool) or not isinstance(cap, Real) or not low <= cap <= high:
+                raise ValueError(f"softcap: got {shown(cap)}, allowed are None and numbers from {low:g} to {high:g}")
         if not isinstance(self.sinks, bool):
-            raise ValueError(f"sinks: got {self.sinks!r}, allowed are True and False")
+            raise ValueError(f"sinks: got {shown(self.sinks)}, allowed are True and False")
 
     @classmethod
     def of(
@@ -144,6 +153,11 @@ class HybridBatch:
         part = object.__new__(HybridBatch)  # of what has been checked, so it need not be once more
         part.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, q_lens=q_lens, kv_lens=kv_lens)
         return part
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """What is asked of the scores, by name."""
+        return tuple(rule for rule in RULES if getattr(self, rule) not in (None, False))
 
     @property
     def pages(self) -> tuple[int, ...]:
@@ -245,6 +259,14 @@ class HybridBatch:
         return table
 
 
+def shown(value) -> str:
+    """What somebody passed, in one line; of a tensor no value, for which a GPU would be waited for."""
+    if hasattr(value, "shape") and not isinstance(value, (type, np.generic)):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
 def _lengths(values, name: str) -> tuple[int, ...]:
     """Lists of plain integers, as all but careless callers bring, are looked at as a whole: every plan is checked."""
     values = tuple(values)
@@ -257,9 +279,9 @@ def _positive(value, name: str, least: int = 1) -> int:
     try:
         number = index(value)
     except TypeError:
-        raise ValueError(f"{name}: got {value!r}, allowed are integers") from None
+        raise ValueError(f"{name}: got {shown(value)}, allowed are integers") from None
     if number < least or isinstance(value, bool):
-        raise ValueError(f"{name}: got {value!r}, allowed are integers from {least} on")
+        raise ValueError(f"{name}: got {shown(value)}, allowed are integers from {least} on")
     return number
 
 

@@ -43,7 +43,7 @@ def folder() -> Path:
         gpu = SHOWN.partition("/")[2]
     if not gpu and len(known) == 1:
         gpu = known[0]
-    if not gpu and not known:
+    if not known and kind != "recorded":
         raise ValueError(f"from: nothing lies in data/{kind}/; `make measure` on a GPU fills it")
     if gpu not in known and kind == "fresh":
         raise ValueError(f"from: got {kind}/{gpu}, allowed are {', '.join(f'{kind}/{name}' for name in known)}")

@@ -85,6 +85,16 @@ def keep(made: Path, path: Path) -> None:
     _note(path).write_text(total)
 
 
+def replace(path: Path, text: str) -> None:
+    """Write a file at once: whoever is killed meanwhile, or finds the disk full, keeps what was there."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8", newline="")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def whole(path: Path) -> bool:
     """Whether this is the file that was kept, and not what an accident left of it."""
     try:

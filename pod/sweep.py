@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -84,15 +85,16 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes that start here do not hear Ctrl-C: it is for the parent, who says so once."""
+    """Processes that start here do not hear Ctrl-C: it is for the parent, who hears it afterwards and says so once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # it would open our ears when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # ---------------------------------------------------------------- results that are kept

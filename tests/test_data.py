@@ -32,6 +32,8 @@ def test_figures_show_what_was_recorded_until_somebody_chooses(home, monkeypatch
     (home / "fresh" / "b200").mkdir()
     with pytest.raises(ValueError, match="from: got fresh/, allowed are fresh/b200, fresh/h100"):
         data.choose("fresh")
+    with pytest.raises(ValueError, match="from: got fresh/a100, allowed are fresh/b200, fresh/h100"):
+        data.choose("fresh/a100")
     data.choose("fresh/b200")
     assert data.a_card() == "a B200"
     with pytest.raises(ValueError, match="x: is not in .*b200; `python -m pod measure x` on that GPU makes it"):
@@ -41,7 +43,7 @@ def test_figures_show_what_was_recorded_until_somebody_chooses(home, monkeypatch
 @pytest.mark.parametrize("place, message", [
     ("elsewhere", "from: got 'elsewhere', allowed are recorded, fresh"),
     ("fresh", "from: nothing lies in data/fresh/; `make measure` on a GPU fills it"),
-    ("fresh/h100", "from: got fresh/h100, allowed are"),
+    ("fresh/h100", "from: nothing lies in data/fresh/; `make measure` on a GPU fills it"),
 ])  # fmt: skip
 def test_a_place_that_is_not_there_is_one_line(home, place, message, monkeypatch, capsys):
     monkeypatch.setenv("POD_FROM", "recorded")

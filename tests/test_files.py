@@ -1,6 +1,7 @@
 """The cache: where it lies when the checkout cannot be written, and files that accidents have left."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +89,24 @@ def test_a_damaged_file_is_not_whole(tmp_path, damage):
     assert not files.whole(path)
     path.unlink()
     assert not files.whole(path)
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "chapter.ipynb"
+    files.replace(path, "old\n")
+
+    def full(self, text, **how):
+        self.touch()
+        raise OSError(28, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.replace(path, "new\n")
+    assert path.read_text() == "old\n" and list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_reader_may_have_written_is_never_written_in_place():
+    """Chapters, tables and their sidecars: torn, they would be lost."""
+    lab = files.PACKAGE / "lab"
+    for name in ("notebooks.py", "measure/compute.py", "measure/provenance.py"):
+        assert not re.search(r"\.write_text\(|\.to_csv\(path", (lab / name).read_text(encoding="utf-8")), name

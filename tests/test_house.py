@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -58,6 +59,17 @@ def test_rows_that_tie_keep_their_order_on_every_processor():
     single = [(place, call) for place, call in calls if not isinstance(call.args[0], ast.List)]
     loose = [place for place, call in single if "stable" not in ast.dump(call)]
     assert len(calls) > 10 and not loose
+
+
+def test_nothing_rests_on_an_assertion():
+    """`python -O` leaves them out."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted((ROOT / "pod").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert)
+    ]
+    assert not found
 
 
 # ---------------------------------------------------------------- imports
@@ -134,6 +146,21 @@ def test_interruption_is_one_line(monkeypatch, capsys):
     assert say(monkeypatch, capsys, KeyboardInterrupt()) == (130, "python -m pod trace: interrupted\n")
 
 
+def test_an_interruption_while_it_loads_has_no_words():
+    code = """
+        import os, runpy, signal, sys, time
+        class Interrupts:
+            def find_spec(self, name, *_):
+                if name == "pod.kernels":
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(5)
+        sys.meta_path.insert(0, Interrupts())
+        runpy.run_module("pod", run_name="__main__")
+    """
+    done = python("-c", textwrap.dedent(code))
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
     from pod.__main__ import main
     from pod.lab import trace
@@ -187,6 +214,15 @@ def test_a_folder_that_is_gone_is_said(tmp_path):
 def test_letters_that_a_terminal_does_not_know_end_nothing():
     done = run(sys.executable, "-m", "pod", "doctor", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode in (0, 1) and done.stderr == "" and " ? " in done.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_argument_of_no_letters_is_refused(verb, capsys):
+    """Of a variable that is not set: it would draw into this folder, or serve another model than the one meant."""
+    from pod.__main__ import main
+
+    assert main([verb, ""]) == 2
+    assert capsys.readouterr().err == f"python -m pod {verb}: argument: got '', allowed are none and one with letters\n"
 
 
 def test_unknown_figure_lists_the_known():

@@ -1,8 +1,10 @@
 """The same function over many things: here, on all cores, on a cluster."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -78,6 +80,20 @@ def test_a_cluster_takes_the_runs():
 
 def process(n: int) -> int:
     return os.getpid()
+
+
+def test_ctrl_c_while_processes_start_is_heard_afterwards_and_not_by_them():
+    """It used to be lost: the run went on as if nobody had said anything."""
+    child = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('deaf')"
+    with pytest.raises(KeyboardInterrupt):
+        with kept._deaf():
+            done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+    assert done.stdout == "deaf\n"
+    with pytest.raises(KeyboardInterrupt):  # and from here on at once
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
 
 
 @pytest.mark.parametrize("other, same", [

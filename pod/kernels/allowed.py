@@ -2,7 +2,7 @@
 
 import os
 
-from pod.batch import HybridBatch
+from pod.batch import SCALES, HybridBatch, shown
 
 MOST = (1 << 31) - 1  # a stride of the block table: the kernels keep it in 32 bits
 
@@ -118,13 +118,16 @@ def scale_of(name: str, scale, plan):
 
 
 def check_scale(scale) -> None:
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 1e-30 < scale < 1e30:
-        raise ValueError(f"softmax_scale: got {scale!r}, allowed are numbers above 0, in the range of float32")
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not SCALES[0] <= scale <= SCALES[1]:
+        raise ValueError("softmax_scale: got {}, allowed are numbers from {:g} to {:g}".format(shown(scale), *SCALES))
 
 
 def check_out(out, q) -> None:
-    if getattr(out, "shape", None) != q.shape or out.dtype != q.dtype or out.device != q.device:
-        got = f"{out.dtype} of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
+    import torch
+
+    tensor = isinstance(out, torch.Tensor)
+    if not tensor or out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
+        got = f"{out.dtype} of shape {tuple(out.shape)}" if tensor else type(out).__name__
         raise ValueError(f"out: got {got}, allowed is what q has, {q.dtype} of shape {tuple(q.shape)} on {q.device}")
     if not out.is_contiguous() or out.data_ptr() % 16:
         raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")

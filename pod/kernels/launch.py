@@ -258,7 +258,7 @@ class Plan:
         work, operator = self.placed(causal), self.operator(trace, causal)
         scale = self.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
         tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
-        softcap = self.batch.softcap or 0.0
+        softcap = float(self.batch.softcap or 0)
         with work.turn:
             if self.device.type == "cuda":
                 work.follow()

@@ -74,6 +74,7 @@ def plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | N
     import torch
 
     device = torch.device(device)
+    decide.check_plain(batch, "lean")
     if (longest := max(batch.q_lens)) > 1:
         raise ValueError(f"q_lens: got a chunk of {longest} tokens, allowed for method 'lean' are decodes, 1 each")
     if not any(batch.seen_lens):
@@ -97,6 +98,7 @@ def plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | N
 
 def build_for(batch: HybridBatch, device) -> None:
     """Whichever worker it will choose."""
+    decide.check_plain(batch, "lean")
     build.operator(LEAN, kind(batch.dtype, batch.head_dim), device)
     if device.type == "cuda" and sm90.available(device):
         sm90.build_for(batch, device)

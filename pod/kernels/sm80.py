@@ -90,4 +90,5 @@ def plan(batch: HybridBatch, device, method: str = "pod", **choice) -> Plan:
 
 
 def build_for(batch: HybridBatch, device) -> None:
+    decide.check_plain(batch, "pod")
     build.operator(HYBRID, kind(batch.dtype, batch.head_dim), device)

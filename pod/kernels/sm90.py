@@ -12,7 +12,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from pod.batch import HEAD_DIMS, HybridBatch
+from pod.batch import HEAD_DIMS, RULES, HybridBatch
 from pod.kernels import build
 from pod.kernels.build import DTYPES, Family
 from pod.kernels.launch import Header, Kernel, Layout, Plan, fake
@@ -26,7 +26,6 @@ ROLES = ("prefill producer", "decode producer", "prefill 0", "prefill 1", "decod
 ALONE = 0  # in place of decode's rows: batches without decode, for which prefill has a third warpgroup
 
 
-RULES = {"window": "kWindow", "softcap": "kSoftcap", "sinks": "kSinks"}  # of csrc/sm90/common.cuh
 PAGES = (0, 8, 16, 32, 64)  # of a kind: larger ones (powers of two) and none at all; any multiple of 8; these
 
 
@@ -42,23 +41,14 @@ def page_kind(page_size: int | None) -> int:
     return page_size if power else 8
 
 
-def rules_of(batch: HybridBatch) -> tuple[str, ...]:
-    return tuple(rule for rule in RULES if getattr(batch, rule) not in (None, False))
-
-
-def alone_takes(batch: HybridBatch) -> list[str]:
-    """What of a batch no other method can do."""
-    paged = ["page_size"] if page_kind(batch.page_size) == 8 else []
-    return [*rules_of(batch), *paged, *(["kv_dtype"] if batch.kv_dtype else [])]
-
-
 def _kinds(family: str, bits: int = 16) -> dict[str, tuple[str, str]]:
     """With K and V of 8 bits there are no rules, and prefill has no third warpgroup."""
     lines, wide = {}, bits == 16
     sets = [rules for n in range(len(RULES) + 1 if wide else 1) for rules in combinations(RULES, n)]
     for dtype, head_dim, rows, page, rules in product(DTYPES, HEAD_DIMS, (*DECODE_ROWS, ALONE), PAGES, sets):
         if rows != ALONE or wide and head_dim == 64:
-            name, asked = kind(dtype, head_dim, rows, page, rules), " | ".join(RULES[rule] for rule in rules) or "0"
+            name = kind(dtype, head_dim, rows, page, rules)
+            asked = " | ".join(f"k{rule.title()}" for rule in rules) or "0"  # of csrc/sm90/common.cuh
             shape = f"{DTYPES[dtype]}, {head_dim}, {rows}, {page}, {asked}{'' if wide else f', {bits}'}"
             in_kernels = f"POD_KERNELS({family}_{name}, {shape})"
             lines[name] = (f"POD_OPERATOR({family}_{name}, {2 * len(ROLES)}, 64)", in_kernels)
@@ -88,7 +78,7 @@ def kind_of(schedule: Schedule, trace: bool = False) -> str:
 
 
 def _kind_for(batch: HybridBatch, rows: int) -> str:
-    return kind(batch.dtype, batch.head_dim, rows, page_kind(batch.page_size), rules_of(batch))
+    return kind(batch.dtype, batch.head_dim, rows, page_kind(batch.page_size), batch.rules)
 
 
 def available(device="cuda") -> bool:

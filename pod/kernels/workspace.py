@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pod.batch import HybridBatch
+from pod.batch import HybridBatch, shown
 from pod.kernels import build, sm90
 from pod.kernels.launch import LINE, Header, Placed, Plan, is_capturing
 from pod.schedule import choose, decide, prefill
@@ -122,6 +122,9 @@ class Workspace(Plan):
 
     def __init__(self, batch: HybridBatch, device, roles: choose.Roles, pack: Pack, sms: int):
         """`batch`: the fullest."""
+        for name in ("window", "kv_dtype"):
+            if getattr(batch, name) is not None:
+                raise ValueError(f"{name}: got {getattr(batch, name)!r}, allowed for a workspace is None")
         self.roles, self.pack, self.limits = roles, pack, limits(batch, sms, roles, pack)
         check_room(self.limits)
         self._make = build.operator(sm90.PLANNER, "", device)
@@ -212,7 +215,7 @@ def make_workspace(batch: HybridBatch, device, draft: int, sm_margin: int) -> Wo
     sm90.check_device(device)
     sms = build.sm_count(device)
     if isinstance(sm_margin, bool) or not isinstance(sm_margin, int) or not 0 <= sm_margin < sms:
-        raise ValueError(f"sm_margin: got {sm_margin!r}, allowed are 0 to {sms - 1}")
+        raise ValueError(f"sm_margin: got {shown(sm_margin)}, allowed are 0 to {sms - 1}")
     return Workspace(batch, device, roles_for(batch.group, draft), pack_for(batch), sms - sm_margin)
 
 

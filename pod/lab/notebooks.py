@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
+from pod import files
 from pod.files import ROOT
 from pod.lab import alt
 
@@ -159,7 +160,7 @@ def execute(path: Path) -> None:
     except CellExecutionError as error:
         cell = next(i for i, c in enumerate(notebook.cells) if _failed(c))
         raise ValueError(f"{path.name}, cell {cell}: {error.ename}: {error.evalue}") from None
-    path.write_text(text_of(canonical(notebook, before)), encoding="utf-8")
+    files.replace(path, text_of(canonical(notebook, before)))
 
 
 def _failed(cell) -> bool:
@@ -309,7 +310,7 @@ def run(args) -> int:
     for path in () if args.check else paths:
         begin = time.perf_counter()
         if args.format:
-            path.write_text(text_of(canonical(read(path))), encoding="utf-8")
+            files.replace(path, text_of(canonical(read(path))))
         else:
             execute(path)
         print(f"{path.name:<32} {time.perf_counter() - begin:5.1f} s", flush=True)

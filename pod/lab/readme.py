@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
+from pod import files
 from pod.files import ROOT
 from pod.lab import chapters, claims, registry
 from pod.serving.shapes import SHAPES
@@ -111,7 +112,7 @@ def run(args) -> int:
         if stale:
             print(f"out of date: {', '.join(stale)}; `python -m pod readme` mends it", file=sys.stderr)
         return 1 if stale else 0
-    README.write_text(refreshed(README.read_text(encoding="utf-8")), encoding="utf-8")
+    files.replace(README, refreshed(README.read_text(encoding="utf-8")))
     for name in _old_pictures():
         _save(name)
     print(f"refreshed {', '.join(stale)}" if stale else "README.md is up to date")

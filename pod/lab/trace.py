@@ -15,15 +15,9 @@ TOY_SMS = 4
 
 def record(batch: HybridBatch, device: str = "cpu", **choice):
     """Run a batch once and return its trace as a table. `choice`: arguments of pod.plan that say how."""
-    import torch
-
     import pod
 
-    heads = (batch.num_q_heads, batch.num_kv_heads, batch.head_dim)
-    dtype = getattr(torch, batch.dtype)
-    plan = pod.plan(
-        batch.q_lens, batch.kv_lens, *heads, page_size=batch.page_size, dtype=dtype, device=device, **choice
-    )
+    plan = pod.plan(batch, device=device, **choice)
     q, k, v, block_table = batch.tensors(device=device)
     if device != "cpu":
         pod.hybrid_attention(q, k, v, plan, block_table, causal=batch.causal, trace=True)  # the first launch loads code

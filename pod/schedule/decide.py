@@ -30,12 +30,29 @@ METHODS = ("serial", "streams", "cta", "warp", "pod")  # of the sm_80 family
 LEAN_WARPS, LEAN_CTAS = 4, 2  # of a CTA of csrc/lean/lean.cu; CTAs an SM
 
 
+# ---------------------------------------------------------------- what only the Hopper kernel computes
+def alone_takes(batch: HybridBatch) -> list[str]:
+    """What of a batch no other kernel can do: its loads take 16 keys at a time from one page."""
+    size = batch.page_size
+    odd = size is not None and (size < 16 or size & (size - 1))
+    return [*batch.rules, *(["page_size"] if odd else []), *(["kv_dtype"] if batch.kv_dtype else [])]
+
+
+def check_plain(batch: HybridBatch, method: str) -> None:
+    """Refuse it for any other method, whoever asks: a plan, a build or a simulation."""
+    for name in alone_takes(batch):
+        raise ValueError(
+            f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for {method!r}"
+        )
+
+
 # ---------------------------------------------------------------- the sm_80 family: csrc/sm80/hybrid.cu
 def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: str = "auto",
            ctas_per_sm: int | str = "auto", prefill_splits: int | str = "limited", decode_splits: int | str = "auto",
            invariant: bool = False, drafts: int = 1, causal: bool = True) -> Schedule:  # fmt: skip
     """For `sms` SMs of a card. The choices as in pod.plan, already checked. invariant: as for hopper; then nothing is
     chosen by what is in the batch. drafts: so few new tokens count as decodes, each token for itself."""
+    check_plain(batch, method)
     chunks, singles = sides(batch, drafts)
     singles = by_token(seeing(singles), causal)
     if invariant:
@@ -76,6 +93,7 @@ def _deal(policy: str, work: WorkList, pieces: WorkList, shape: Shape, sms: int)
 def flash2(batch: HybridBatch, sms: int, keys: tuple[int, int]) -> Schedule:
     """FlashAttention-2 in two calls: a CTA a tile of 128 rows, and one a request and KV head; keys are cut by
     FlashDecoding's rule alone. `keys`: that a CTA of either side takes at a time."""
+    check_plain(batch, "serial")
     shape, (chunks, singles), work, pieces = SHAPES[2], sides(batch), empty(), empty()
     if batch.prefill:
         tiles = prefill.longest_first(prefill.tiles(chunks, Pack(shape.prefill_rows, 1), batch.causal))
@@ -96,6 +114,7 @@ def lean(batch: HybridBatch, sms: int, splits: int | str | None = None, worker: 
          alike: int | None = None, invariant: bool = False, causal: bool = True) -> Schedule:  # fmt: skip
     """splits: parts of every head, None for equal ranges, or "auto". worker: "warp", or CTAs with the paper's tile.
     block: keys that are not cut apart. alike: as in stream_k, None for as many as can be. invariant: as for hopper."""
+    check_plain(batch, "lean")
     singles = seeing(sides(batch)[1])
     workers = sms * LEAN_CTAS * (LEAN_WARPS if worker == "warp" else 1)
     if splits == "auto":

@@ -153,12 +153,15 @@ class Face:
 
 async def _body(request: Request) -> bytes:
     """The body, but not more of it than a server has memory for."""
+    too_long = Refused(f"body: got over {LARGEST_BODY} bytes, allowed are so many", None, None, 413)
+    if int(request.headers.get("content-length", 0)) > LARGEST_BODY:
+        raise too_long  # before anybody waits for it
     body = bytearray()
     with suppress(ClientDisconnect):
         async for part in request.stream():
             body += part
             if len(body) > LARGEST_BODY:
-                raise Refused(f"body: got over {LARGEST_BODY} bytes, allowed are so many", None, None, 413)
+                raise too_long
     return bytes(body)
 
 

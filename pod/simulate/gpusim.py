@@ -419,7 +419,10 @@ HOPPER_RINGS = (65536.0, 98304.0)  # bytes of K and V under way: csrc/sm90/prefi
 
 
 def _hopper(batch: HybridBatch, gpu: GPU) -> Program:
-    """The Hopper kernel: wgmma's full rate, and tensor cores that serve waiting warps in turn (schedule/turns.py)."""
+    """The Hopper kernel: wgmma's full rate, tensor cores that serve waiting warps in turn (tensor_core_queue.py)."""
+    for name in ("softcap", "kv_dtype"):  # a window is in the schedule, and sinks cost nothing
+        if getattr(batch, name) is not None:
+            raise ValueError(f"{name}: got {getattr(batch, name)!r}, allowed in this model is None: it has no price")
     made, c = decide.hopper(batch, gpu.sms, causal=batch.causal), calibration()
     queues = [_hopper_ctas(made.prefill, 0, made.shape.prefill_keys, c.start),
               _hopper_ctas(made.decode, 1, made.shape.decode_keys, c.start)]  # fmt: skip

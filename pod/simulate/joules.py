@@ -94,7 +94,7 @@ def _fit(prices: Prices, seen: list[Spent]) -> tuple[Prices, float]:
 
 
 def of_batch(batch: HybridBatch, sms: int) -> Work:
-    return of_schedule(decide.hopper(batch, sms))
+    return of_schedule(decide.hopper(batch, sms, causal=batch.causal))
 
 
 def of_schedule(s: Schedule) -> Work:
@@ -106,6 +106,6 @@ def of_schedule(s: Schedule) -> Work:
     keys = int(s.decode.blocks(shape.decode_keys).sum()) * shape.decode_keys
     decode, copied = keys * shape.decode_rows, int(blocks.sum()) * shape.prefill_keys + keys
     narrow = "narrow" if shape.decode_rows == 8 else "narrow_16"
-    counts = {"dram": s.batch.bytes, "into_sms": copied * 2 * d * 2, "scores": prefill + decode,
+    counts = {"dram": s.batch.bytes, "into_sms": copied * 2 * d * s.batch.kv_width, "scores": prefill + decode,
               "wide": 2 * prefill * d, "wide_registers": 2 * prefill * d, narrow: 4 * decode * d}  # fmt: skip
     return Work(**{name: count / 1e12 for name, count in counts.items()})

@@ -101,15 +101,25 @@ def profiles(folder: Path) -> list[Path]:
 
 def errors(folder: Path) -> Iterator[Error]:
     for path in profiles(folder):
+        for number, row in enumerate(_rows(path), 2):
+            _check(path, number, row)
+            try:
+                yield _error(PARTS[path.name], row)
+            except KeyError as lacking:
+                raise ValueError(f"{path}, row {number}: got no column, or no constants, {lacking}") from None
+            except ValueError as wrong:
+                raise ValueError(f"{path}, row {number}: {wrong}") from None
+
+
+def _rows(path: Path) -> list[dict]:
+    try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            for number, row in enumerate(csv.DictReader(file), 2):
-                _check(path, number, row)
-                try:
-                    yield _error(PARTS[path.name], row)
-                except KeyError as lacking:
-                    raise ValueError(f"{path}, row {number}: got no column, or no constants, {lacking}") from None
-                except ValueError as wrong:
-                    raise ValueError(f"{path}, row {number}: {wrong}") from None
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as wrong:
+        raise ValueError(f"{path}: got no text, but {wrong}, allowed is CSV") from None
+    if not rows:
+        raise ValueError(f"{path}: got no row, allowed is at least one")
+    return rows
 
 
 def _check(path: Path, number: int, row: dict) -> None:

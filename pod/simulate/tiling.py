@@ -160,6 +160,8 @@ def computed_flops(batch: HybridBatch, tile: Tile) -> int:
 
     A decode packs the query heads that share a KV head into the rows of one tile, a prefill head has its own tiles.
     """
+    if batch.window is not None:
+        raise ValueError(f"window: got {batch.window}, allowed is None: these tiles have none")
     total = 0
     for q_len, kv_len in zip(batch.q_lens, batch.kv_lens, strict=True):
         if q_len == 1:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
-from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +36,7 @@ AT_ONCE = 4096  # requests that are made together
 MOST_TOKENS = 1 << 24  # of one request
 QUARTERS = 4
 PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
+LATEST = 1e15  # of an arrival, in any unit: beyond it the seconds between two are lost
 # (prompt, output, arrival and its unit in seconds) as the public traces name them
 COLUMNS = (
     ("num_prefill_tokens", "num_decode_tokens", "arrived_at", 1.0),
@@ -350,7 +350,7 @@ def _time(path: Path, row: int, column: str, value) -> float | None:
         return None
     for seconds in (float, _date):
         try:
-            if isfinite(time := seconds(value)):
+            if abs(time := seconds(value)) < LATEST:
                 return time
         except (TypeError, ValueError):
             continue

@@ -3,6 +3,10 @@
 import time
 import timeit
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,11 +17,14 @@ from layouts import lay_out, layouts
 
 import pod
 from pod import attention, kernels
-from pod.batch import HybridBatch
+from pod.batch import SCALES, SOFTCAPS, HybridBatch
 from pod.kernels import build, launch, lean, sm80, sm90
 from pod.kernels.allowed import Allowed
-from pod.kernels.workspace import Workspace
+from pod.kernels.workspace import Workspace, fullest, pack_for, roles_for
 from pod.reference import hybrid_attention as reference
+from pod.schedule import decide
+from pod.simulate import gpusim
+from pod.simulate.gpusim import FLASH2
 
 torch = pytest.importorskip("torch")
 built = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -54,10 +61,11 @@ def test_none_and_sparse_tensors_are_refused(call, name):
     [
         (dict(causal="no"), "causal: got 'no', allowed are True, False and None"),
         (dict(causal=1), "causal: got 1, allowed"),
-        (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers above 0"),
+        (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers from 1e-30 to 1e\\+06$"),
         (dict(softmax_scale=True), "softmax_scale: got True"),
         (dict(softmax_scale=10**400), "softmax_scale: got 1000"),
-        (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers above 0, in the range of float32"),
+        (dict(softmax_scale=1e10), "softmax_scale: got 10000000000.0, allowed"),  # it gave NaN
+        (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers from 1e-30"),
         (dict(return_lse="x"), "return_lse: got 'x', allowed are True and False"),
         (dict(trace=1), "trace: got 1, allowed are True and False"),
         (dict(plan=None), "plan: got NoneType, allowed is what pod.plan returns"),
@@ -150,8 +158,8 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
         (dict(q_lens=[2**29, 1], kv_lens=[2**29, 30], num_q_heads=8), "2147483648|4294967304 rows of queries"),
         (dict(page_size=2**32), "page_size: got 4294967296, allowed are multiples of 8"),
         (dict(ctas_per_sm=2.0), "ctas_per_sm: got 2.0, allowed are 'auto', 2, 4"),
-        (dict(policy=np.array(["a", "b"])), "policy: got array"),
-        (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got array"),
+        (dict(policy=np.array(["a", "b"])), "policy: got ndarray of shape"),
+        (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got ndarray of shape"),
         (dict(q_lens=torch.ones(2, dtype=torch.int32, device="meta")), "q_lens: got a tensor without values"),
         (dict(dtype=None, q_lens=GOOD), "kv_lens: got .* beside a HybridBatch, allowed is what the batch says"),
         (dict(method="lean", q_lens=[1, 1], ctas_per_sm=4), "ctas_per_sm: got 4, allowed for method 'lean' is 'auto'"),
@@ -161,6 +169,79 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
 def test_plan_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         pod.plan(**PLAN | change)
+
+
+ASKED = {"window": [9], "softcap": [5.0], "sinks": [True], "kv_dtype": ["float8_e4m3fn"], "page_size": [4, 8, 24]}
+CPU, TILE = torch.device("cpu"), FLASH2["flash2"].keys
+DOORS = {
+    "pod.plan": lambda batch: pod.plan(batch, device="cpu", method="pod"),
+    "pod.plan, lean": lambda batch: pod.plan(batch, device="cpu", method="lean"),
+    "sm80.plan": lambda batch: sm80.plan(batch, CPU, "cta"),
+    "lean.plan": lambda batch: lean.plan(batch, CPU),
+    "lean.plan of a worker": lambda batch: lean.plan(batch, CPU, worker="cta64"),
+    "lean.plan, hopper": lambda batch: lean.plan(batch, CPU, worker="hopper"),
+    "sm80.build_for": lambda batch: sm80.build_for(batch, CPU),
+    "lean.build_for": lambda batch: lean.build_for(batch, CPU),
+    "decide.flash2": lambda batch: decide.flash2(batch, 4, TILE),
+    "gpusim": lambda batch: gpusim.seconds(batch, pod.GPUS["a100"], "serial"),
+    "gpusim, flash2": lambda batch: gpusim.seconds(batch, pod.GPUS["a100"], "serial", kernel="flash2"),
+}
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name, values in ASKED.items() for value in values])
+@pytest.mark.parametrize("door", DOORS)
+def test_no_door_leads_to_a_kernel_that_would_compute_something_else(door, name, value):
+    batch = HybridBatch((1, 1), (20, 30), 4, 2, 64, **{name: value})
+    message = f"^{name}: got {value!r}, allowed (for method 'hopper' alone, and not for|are multiples of 8)"
+    with pytest.raises(ValueError, match=message):
+        DOORS[door](batch)
+
+
+@pytest.mark.parametrize("name, value", [("window", 9), ("softcap", 5.0), ("sinks", True)])
+def test_caches_of_8_bits_have_no_rules_in_any_batch(name, value):
+    with pytest.raises(ValueError, match=f"^kv_dtype: got 'float8_e4m3fn' beside {name}, allowed is None"):
+        HybridBatch((1,), (1,), 1, 1, 64, kv_dtype="float8_e4m3fn", **{name: value})
+
+
+@pytest.mark.parametrize("name, value", [("window", 9), ("kv_dtype", "float8_e4m3fn")])
+def test_a_workspace_refuses_what_its_header_does_not_say(name, value):
+    batch = fullest(8, 2, 64, num_q_heads=4, num_kv_heads=2, head_dim=64, **{name: value})
+    with pytest.raises(ValueError, match=f"^{name}: got {value!r}, allowed for a workspace is None"):
+        Workspace(batch, CPU, roles_for(2, 1), pack_for(batch), 4)
+
+
+@pytest.mark.parametrize("softcap", [0, -1.0, True, "5", 1e-31, 1.1e3, float("nan"), float("inf"), 10**400, [1.0]])
+def test_a_softcap_that_would_overflow_or_blur_is_refused(softcap):
+    with pytest.raises(ValueError, match="^softcap: got .*, allowed are None and numbers from 1e-30 to 1000$"):
+        HybridBatch((1,), (1,), 1, 1, 64, softcap=softcap)
+
+
+@pytest.mark.parametrize("softcap", [50, 50.0, Fraction(50), np.float32(50)])
+def test_a_softcap_is_said_as_it_came_and_reaches_the_kernel_as_a_float(softcap, monkeypatch):
+    made = launch.Plan(replace(GOOD, softcap=softcap), "hopper", CPU, sm90.KERNEL, partial(decide.hopper, GOOD, 4))
+    assert made.batch.softcap is softcap
+    given = []
+    monkeypatch.setattr(launch.Plan, "operator", lambda *_: lambda *arguments: given.append(arguments) or ((None,) * 3))
+    made.run(*GOOD.tensors())
+    assert type(given[0][9]) is float and given[0][9] == 50
+
+
+def test_what_scores_are_multiplied_by_fits_float32():
+    """As csrc/bindings.cpp makes both numbers of them."""
+    for scale, cap in product(SCALES, SOFTCAPS):
+        made = np.array([cap * np.log2(np.e), 2 * np.log2(np.e) * scale / cap], np.float32)
+        assert np.isfinite(made).all() and (made >= np.finfo(np.float32).tiny).all()
+
+
+@built
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("method", ["pod", "lean"])
+def test_the_least_and_the_largest_scale_are_right(method, scale):
+    batch = HybridBatch((1, 1), (20, 30), 4, 2, 64)
+    q, k, v, _ = batch.tensors()
+    out = pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu", method=method), softmax_scale=scale)
+    want, _ = reference(q, k, v, batch.q_lens, batch.kv_lens, scale=scale)
+    np.testing.assert_allclose(out.double().numpy(), want, atol=0.02)
 
 
 @built
@@ -174,6 +255,54 @@ def test_a_hybrid_batch_stands_for_its_numbers():
     masked = pod.hybrid_attention(q, k, v, named, table)
     assert torch.equal(pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu"), table, causal=True), masked)
     assert not torch.equal(want, masked)
+
+
+ODD = [
+    None, True, 0, -1, 3, 2.5, float("nan"), float("inf"), "", "x", b"x", [], [1], {}, object(), int, range(2),
+    np.int8(3), np.uint64(2**63), np.float32(2), np.array(3), np.array([1.0, 1.0]), np.array(["a", "b"]), np.float16,
+    torch.tensor(3), torch.tensor([[1, 2], [3, 4]]), torch.ones(2).to_sparse(), torch.ones(2, dtype=torch.complex64),
+    torch.ones(2, device="meta"), torch.float16, torch.int8, torch.device("meta"), "cuda:99", "mps", 10**30, -(10**30),
+    2**31, complex(1, 1), Fraction(3, 2), [None, 1], ["1", "1"], [True, True], [[1], [1]], lambda: 1,
+]  # fmt: skip
+TAKES = {
+    "plan": (pod.plan, PLAN | dict(page_size=16, dtype="float16", method="pod", policy="auto", ctas_per_sm="auto",
+             prefill_splits=1, decode_splits=1, invariant=False, window=None, softcap=None, sinks=False,
+             kv_dtype=None)),
+    "workspace": (pod.workspace, dict(tokens=8, sequences=2, kv_len=64, num_q_heads=4, num_kv_heads=2, head_dim=64,
+                  page_size=16, dtype="float16", device="cpu", causal=True, draft=1, sm_margin=0, softcap=None,
+                  sinks=False)),
+    "HybridBatch": (HybridBatch, dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head_dim=64,
+                    page_size=16, dtype="float16", causal=True, window=None, softcap=None, sinks=False, kv_dtype=None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("offer, name", [(offer, name) for offer, (_, good) in TAKES.items() for name in good])
+def test_whatever_is_handed_over_is_taken_or_refused_in_one_line_of_ours(offer, name):
+    take, good = TAKES[offer]
+    for value in ODD:
+        refused_in_one_line(lambda value=value: take(**good | {name: value}))
+
+
+TENSORS = ("q", "k_cache", "v_cache", "block_table", "out", "sinks", "k_scale", "v_scale")
+
+
+@pytest.mark.parametrize("name", [*TENSORS, "softmax_scale", "causal", "return_lse", "trace"])
+def test_so_is_what_a_call_is_given(call, name):
+    q, k, _, table = GOOD.tensors()
+    given = [q, q.double(), q[None], q.to("meta"), q.permute(1, 0, 2), q.double().numpy(), k, k[:0], table,
+             table.long(), table[:, :0], table.T, torch.nn.Parameter(q.clone())]  # fmt: skip
+    for value in ODD + given:
+        refused_in_one_line(lambda value=value: call(**{name: value}))
+
+
+def refused_in_one_line(take) -> None:
+    try:
+        take()
+    except pytest.fail.Exception:
+        pass  # it would have been launched
+    except ValueError as error:
+        text = str(error)
+        assert ": got " in text and "\n" not in text and len(text) < 400, text
 
 
 @pytest.mark.parametrize("name, value", [("causal", "no"), ("causal", None), ("dtype", ["a"])])
@@ -193,6 +322,49 @@ def test_an_empty_pool_and_freed_memory_are_refused():
         allowed.check(q, k, v, table)
     with pytest.raises(ValueError, match="q: got nested"):
         allowed.check(torch.nested.nested_tensor([torch.zeros(5, 4, 64)]), k, v, table)
+
+
+def far(sizes, strides, dtype="bfloat16"):
+    """A tensor that needs no memory, wherever its rows lie."""
+    return torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype), device="meta")
+
+
+@pytest.mark.parametrize(
+    "q_strides, k_strides, says",
+    [
+        ((256, 64), (2048, 128, 64), None),
+        ((256, 64), (1 << 40, 128, 64), None),  # from page to page in 64 bits
+        ((1 << 27, 64), (2048, 128, 64), "q: got a stride of 134217728 elements, allowed are up to 134217727"),
+        ((256, 1 << 27), (2048, 128, 64), "q: got a stride of 134217728 elements, allowed are up to 134217727"),
+        ((256, 64), (2048, 1 << 27, 64), "k_cache: got a stride of 134217728 elements, allowed are up to 134217727"),
+        ((256, 64), (2048, 128, 1 << 30), "k_cache: got a stride of 1073741824 elements, allowed are up to 1073741823"),
+    ],
+)
+@pytest.mark.parametrize("kernel", [sm80.KERNEL, lean.kernel()], ids=["sm80", "lean"])
+def test_strides_that_32_bits_do_not_hold_are_refused(kernel, q_strides, k_strides, says):
+    q, k = far((5, 4, 64), (*q_strides, 1)), far((5, 16, 2, 64), (*k_strides, 1))
+    if says is None:
+        return kernel.check_layout(GOOD, q, k)
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        kernel.check_layout(GOOD, q, k)
+
+
+def test_a_table_whose_rows_lie_too_far_apart_is_refused():
+    allowed, k = Allowed(GOOD, torch.device("meta")), far((5, 16, 2, 64), (2048, 128, 64, 1))
+    with pytest.raises(
+        ValueError, match="^block_table: got a stride of 2147483648 elements, allowed are up to 21474836"
+    ):
+        allowed.check(far((5, 4, 64), (256, 64, 1)), k, k, far((2, 2), (1 << 31, 1), "int32"))
+
+
+def test_an_engine_builds_what_its_plans_will_ask_for_before_it_serves(monkeypatch):
+    from pod.serving.backends import Ours
+
+    asked = []
+    monkeypatch.setattr(pod, "build", lambda *shape: asked.append(shape))
+    monkeypatch.setattr(pod, "plan", lambda *_, **__: pytest.fail("planned"))
+    Ours("auto", 8, 2, 128, 16, torch.bfloat16, CPU)
+    assert asked == [(8, 2, 128, 16, torch.bfloat16, CPU, "auto")]
 
 
 def test_decodes_have_one_list_for_both_masks():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import ENGINE, HEADS_OUTSIDE, PLAIN, WIDER_TABLE
 
-from pod.batch import HybridBatch
+from pod.batch import SOFTCAPS, HybridBatch
 
 torch = pytest.importorskip("torch")
 
@@ -74,6 +74,8 @@ CASES = {
     ),
     "a window of one key": Case(HybridBatch((140, 1, 2), (300, 129, 64), 4, 2, 64, 16, **RULES | {"window": 1}), 2),
     "a window over all": Case(HybridBatch((300, 1), (756, 1000), 4, 2, 64, 16, **RULES | {"window": 1 << 20}), 3),
+    "the least cap": Case(HybridBatch((40, 1), (90, 100), 4, 2, 64, 16, **RULES | {"softcap": SOFTCAPS[0]}), 2),
+    "the largest cap": Case(HybridBatch((40, 1), (90, 100), 4, 2, 64, 16, **RULES | {"softcap": SOFTCAPS[1]}), 2),
     "a wider table": Case(HybridBatch((20, 1, 1), (90, 100, 33), 4, 2, 64, page_size=16), 2, layout=WIDER_TABLE),
 }
 

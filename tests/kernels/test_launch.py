@@ -9,6 +9,8 @@ from pod.kernels import fusion, launch
 from pod.kernels.build import CSRC
 from pod.kernels.launch import flat, write
 
+torch = pytest.importorskip("torch")
+
 
 @pytest.mark.parametrize(
     "header, file, struct",
@@ -28,3 +30,64 @@ def test_lists_lie_one_after_the_other_and_zeros_behind_them():
     want = [*range(12), *range(100, 112), 7, 8, 9]
     assert flat(lists).tolist() == want
     assert write(lists, np.full(30, -1, np.int32)).tolist() == [*want, 0, 0, 0]
+
+
+# ---------------------------------------------------------------- streams, as a card has them
+
+
+class Stream:
+    def __init__(self, capturing: bool = False):
+        self.waited, self.capturing = [], capturing
+
+    def wait_stream(self, other) -> None:
+        self.waited.append(other)
+
+
+class Told:
+    """A tensor on a card that notes which streams the allocator was told of."""
+
+    device = "cuda:0"
+
+    def __init__(self):
+        self.streams = []
+
+    def record_stream(self, stream) -> None:
+        self.streams.append(stream)
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """follow() on a stream."""
+    monkeypatch.setattr(launch, "is_capturing", lambda stream: stream.capturing)
+    work = launch.Placed(None, [], Told(), Told(), Told())
+
+    def follow(stream):
+        monkeypatch.setattr("torch.cuda.current_stream", lambda device: stream)
+        work.follow()
+        return work
+
+    return follow
+
+
+def test_a_run_waits_for_the_one_before_it_on_another_stream_and_for_no_other(on):
+    first, second = Stream(), Stream()
+    for stream in (first, first, second, second, first):
+        work = on(stream)
+    assert second.waited == [first] and first.waited == [second]
+    for x in (work.lists, work.counters, work.partials):
+        assert x.streams == [first, second, first], "or what is dropped is handed out while a kernel still runs"
+
+
+def test_a_capture_waits_for_nothing_outside_and_nothing_outside_for_it(on):
+    first, graph, second = Stream(), Stream(capturing=True), Stream()
+    assert on(first).stream is first
+    assert on(graph).stream is first and graph.waited == []
+    first.capturing = True
+    assert on(second).stream is second and second.waited == []
+
+
+def test_a_plan_in_a_capture_is_refused_before_anything_is_laid_out(monkeypatch):
+    monkeypatch.setattr(launch, "is_capturing", lambda stream: True)
+    monkeypatch.setattr("torch.cuda.current_stream", lambda device: None)
+    with pytest.raises(RuntimeError, match="^plan: got a stream that captures a CUDA graph, allowed are a plan made"):
+        launch.place(None, lambda schedule: pytest.fail("laid out"), torch.device("cuda", 0))

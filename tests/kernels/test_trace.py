@@ -6,6 +6,8 @@ import pytest
 
 from pod import kernels
 from pod.__main__ import main
+from pod.batch import HybridBatch
+from pod.lab.trace import record
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -26,3 +28,8 @@ def test_trace_draws_and_writes_events_in_microseconds(tmp_path, capsys):
 def test_trace_of_a_large_batch_needs_a_gpu(tmp_path, capsys):
     assert main(["trace", "--batch", "C1", "--out", str(tmp_path)]) == 2
     assert "--batch: got 'C1', allowed without a GPU is 'toy'" in capsys.readouterr().err
+
+
+def test_a_trace_refuses_what_its_kernel_would_leave_out():
+    with pytest.raises(ValueError, match="^window: got 9, allowed for method 'hopper' alone"):
+        record(HybridBatch((1,), (20,), 2, 1, 64, window=9))

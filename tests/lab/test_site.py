@@ -262,6 +262,12 @@ def test_what_is_not_installed_is_named(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("python -m pod site: packages: got none of frobnicate, allowed")
 
 
+@pytest.mark.parametrize("name", ["nonsense", "a/b/c", '"><script>/x', "a/"])
+def test_a_repository_has_an_owner_and_a_name(name, tmp_path, capsys):
+    assert main(["site", "--out", str(tmp_path / "site"), "--repository", name]) == 2
+    assert capsys.readouterr().err == f"python -m pod site: --repository: got {name!r}, allowed is OWNER/NAME\n"
+
+
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path, capsys):
     (tmp_path / "letters.txt").write_text("dear")
     assert main(["site", "--out", str(tmp_path)]) == 2

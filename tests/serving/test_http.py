@@ -252,6 +252,16 @@ def test_a_body_without_end_is_not_kept(served, monkeypatch):
     assert status == 413 and answer["error"]["message"] == "body: got over 1000 bytes, allowed are so many"
 
 
+@pytest.mark.parametrize("how", ["Content-Length: 99999999999999999999", "Transfer-Encoding: chunked"])
+def test_a_body_that_says_it_is_long_is_not_waited_for(served, how, monkeypatch):
+    monkeypatch.setattr(http_module, "LARGEST_BODY", 1000)
+    part = b"7d0\r\n" + b"x" * 2000 + b"\r\n" if "chunked" in how else b"{"
+    host, port = served[1].removeprefix("http://").split("/")[0].split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{how}\r\n\r\n".encode() + part)
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
 def test_long_prompts_are_read_by_two_threads_however_many_come(served):
     """Every thread that cuts a long text keeps some of its memory: with one a request the server grew and grew."""
     before = set(threading.enumerate())

@@ -139,7 +139,7 @@ def test_the_command_answers_all_but_the_bad(monkeypatch, capsys, tmp_path):
     answers = ["".join(pieces) for pieces in recorded.run["answers"]]
     assert [bool(answer) for answer in answers] == [True, False, False, True]
     assert f"> hello\n{answers[0]}\n" in out and "with prefill and decodes" in out
-    assert main(["generate", ""]) == 1, "nobody was answered"
+    assert main(["generate", " "]) == 1, "nobody was answered"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -244,6 +245,16 @@ def test_calibration_batches_are_even_and_as_many_as_they_say(case):
     keys = {piece.keys for cta in handed_out for piece in cta.pieces}
     assert len(handed_out) == ctas and max(keys) - min(keys) <= 64, keys
     assert {len(cta.pieces) for cta in handed_out} == {1 if probe.startswith("prefill") else made.workers}
+
+
+def test_a_window_shortens_what_hopper_reads_and_what_has_no_price_is_refused():
+    whole = HybridBatch((1,) * 64, (8 * K,) * 64, 8, 2, 128)
+    near = replace(whole, window=K)
+    times = [gpusim.seconds(batch, H200, "hopper") for batch in (whole, near, replace(whole, kv_lens=(K,) * 64))]
+    assert times[1] == pytest.approx(times[2], rel=0.2) and times[1] < times[0] / 3
+    for name, value in (("softcap", 30.0), ("kv_dtype", "float8_e4m3fn")):
+        with pytest.raises(ValueError, match=f"^{name}: got {value!r}, allowed in this model is None"):
+            gpusim.seconds(replace(whole, **{name: value}), H200, "hopper")
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")

@@ -81,3 +81,11 @@ def test_sixteen_rows_of_decode_are_other_products():
     batch = HybridBatch((1, 1), (4096, 4096), 16, 1, 128)
     work = joules.of_schedule(decide.hopper(batch, 4, roles=choose.Roles(16, 1)))
     assert work.narrow == 0 < work.narrow_16
+
+
+def test_the_work_is_that_of_the_mask_and_of_the_bytes_of_the_batch():
+    batch = HybridBatch((512, 1), (1024, 4096), 8, 2, 128)
+    masked, free = (joules.of_batch(replace(batch, causal=causal), 4) for causal in (True, False))
+    assert free.scores > masked.scores
+    halves = joules.of_batch(replace(batch, kv_dtype="float8_e4m3fn"), 4)
+    assert halves.into_sms == masked.into_sms / 2 and halves.scores == masked.scores

@@ -101,11 +101,13 @@ def test_other_profiles_are_judged_beside_and_the_rest_stays(tmp_path, monkeypat
         ("source,split,machine,tp,bytes,us\na,b,pair,2,64,0\n", "row 2, column us: got '0', allowed are num"),
         ("source,split,machine,tp,bytes,us\na,b,pair,2,6.5,1\n", "column bytes: got '6.5', allowed are integers >= 1"),
         ("source,split,machine,tp,bytes,us\na,b,pair,2\n", "row 2, column bytes: got None, allowed are int"),
+        ("machine,tp,bytes,us\n", "all_reduce.csv: got no row, allowed is at least one"),
+        (b"\xff\xfem\x00", "all_reduce.csv: got no text, but 'utf-8' codec"),
     ],
 )
 def test_a_folder_that_cannot_be_judged_costs_one_line_and_no_row(tmp_path, capsys, text, words):
     if text:
-        (tmp_path / "all_reduce.csv").write_text(text, encoding="utf-8")
+        (tmp_path / "all_reduce.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     before = JUDGED.read_bytes()
     assert main(["judge", str(tmp_path)]) == 2
     said = capsys.readouterr().err

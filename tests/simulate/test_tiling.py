@@ -142,3 +142,8 @@ def test_bad_tiles(wrong, message):
 def test_attention_refuses(attend, shapes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         attend(*map(torch.zeros, shapes), Memory())
+
+
+def test_a_window_is_refused_where_tiles_have_none():
+    with pytest.raises(ValueError, match="^window: got 9, allowed is None"):
+        computed_flops(HybridBatch((1,), (20,), 1, 1, 64, window=9), Tile(16, 16, 64))

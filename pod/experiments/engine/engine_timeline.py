@@ -166,7 +166,8 @@ def _pieces(run: Run, notes: list, begin: float):
     names = [(layer, piece) for layer, piece in places(run) if piece not in ("plan", "wait", "finish")]
     first, zero = notes[0][3], notes[0][1]
     for (layer, piece), (noted, host_begin, host_end, *events) in zip(names, notes, strict=True):
-        assert piece == noted, f"{noted} where {piece} was to come"
+        if piece != noted:
+            raise RuntimeError(f"notes: got {noted} where {piece} was to come")
         gpu = [zero - begin + first.elapsed_time(e) / 1000 for e in events] if piece not in HOST else (0.0, 0.0)
         yield (layer, piece), _row(host_begin - begin, host_end - begin, *gpu)
 

@@ -58,7 +58,8 @@ def _chase(place: str, kib: int) -> dict:
     call = {"registers": _in_registers, "shared": _in_shared}.get(place) or _in_ring(kib)
     for _ in range(REPEATS):
         checked(call(pointer(out), stream()))
-        assert out[2] != 0  # where the chase ended
+        if not out[2]:  # where the chase ended
+            raise RuntimeError(f"chase: got no end in {place} of {kib} KiB")
         seen.append([x / HOPS for x in out.tolist()[:2]])
     cycles, ns = (sorted(column) for column in zip(*seen, strict=True))
     low, high = (ns[round(share * (REPEATS - 1))] for share in (0.1, 0.9))

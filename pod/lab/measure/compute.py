@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from types import ModuleType
 
-from pod import data
+from pod import data, files
 from pod.files import ROOT, sha256
 from pod.lab import registry
 from pod.lab.measure import sources
@@ -47,11 +47,11 @@ def compute(name: str, quiet: bool = False) -> Path:
     made = sweep(_kept, [(name, case) for case in module.cases()], quiet=quiet)
     data.COMPUTED.mkdir(exist_ok=True)
     path = data.COMPUTED / f"{name}.csv"
-    pd.DataFrame([row for rows in made for row in rows]).to_csv(path, index=False, lineterminator="\n")
+    files.replace(path, pd.DataFrame([row for rows in made for row in rows]).to_csv(index=False, lineterminator="\n"))
     meta = {"keys": list(module.KEYS), "reads": read_by(module), "kernels": compiled_by(module), "started": started,
             "seconds": round(time.perf_counter() - begin, 1), "python": sys.version.split()[0],
             "command": f"python -m pod compute {name}", "sha256": sha256(path)}  # fmt: skip
-    data.sidecar_of(path).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    files.replace(data.sidecar_of(path), json.dumps(meta, indent=1) + "\n")
     return path
 
 

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from statistics import median
 
-from pod import data
+from pod import data, files
 from pod.data import sidecar_of
 from pod.files import ROOT, sha256
 from pod.kernels import build
@@ -233,7 +233,7 @@ def write(
         "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": sha256(path),
     } | ({"part": part} if part else {})  # fmt: skip
     sidecar = sidecar_of(path)
-    sidecar.write_text(json.dumps(joined(before, meta) if before else meta, indent=1) + "\n", encoding="utf-8")
+    files.replace(sidecar, json.dumps(joined(before, meta) if before else meta, indent=1) + "\n")
     check(path)
     return sidecar
 
@@ -282,7 +282,7 @@ def hold(path: Path, evidence: str) -> None:
     commit, _ = _commit()
     said = {"kernels": meta["kernels"], "until": commit, "evidence": evidence}
     meta |= {"kernels": sources.sums(meta["kernels"]), "held": [*meta.get("held", []), said]}
-    sidecar_of(path).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+    files.replace(sidecar_of(path), json.dumps(meta, indent=1) + "\n")
     check(path)
 
 

@@ -1,6 +1,7 @@
 """`python -m pod site`: refuses before any work what is missing, and has the site built."""
 
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,8 @@ def configure(parser) -> None:
 def run(args) -> int:
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         raise ValueError(f"packages: got none of {', '.join(missing)}, allowed are those of pip install -e '.[dev]'")
+    if args.repository and not re.fullmatch(r"[\w.-]+/[\w.-]+", args.repository):
+        raise ValueError(f"--repository: got {args.repository!r}, allowed is OWNER/NAME")
     from pod.lab.site import build
 
     return build.run(args)
