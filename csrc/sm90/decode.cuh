@@ -283,7 +283,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
                 const Octet x = sum(parts, r.step * kSlot, r.count, j, sums_of(sums, j), warp, lane);
                 round ? write(p, scales, w, x, j, warp, lane) : store(p, w, parts, x, j, warp, lane);
             }
-            meet();  // before `sums` is filled again
+            meet();  // before `sums` is P again
         }
     }
     static DEV bool has(const Params& p, const Work& w, int j, int lane) { return Rows(p, w).real(row(2 * j, lane)); }
@@ -306,7 +306,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
                 const smem_addr to = sums_of(sums, j) + (warp * 32 + lane) * 16;
                 ptx::st_shared_16<float4>(to, __ldcg(ptr_cast<const float4>(ml)));
             }
-        meet();
+        meet();  // before they are read
     }
     static DEV smem_addr sums_of(smem_addr sums, int j) { return sums + j * kMerged * sizeof(float4[4]); }
     static DEV Octet sum(gptr<const float> parts, int step, int count, int j, smem_addr sums, int warp, int lane) {

@@ -29,15 +29,15 @@ def test_kernel_with_a_mistake_is_caught(kernels, number, mistake):
 
 
 # These go unmissed, each for a reason: the first keep a warp together, which the next elect.sync does as well; the
-# turns of prefill are for speed.
+# turns of prefill are for speed; and the next product brings the warps together, too, before they write P.
 TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("common", "for_pages", 1),
             ("prefill", "load_q", 1), ("prefill", "stop", 0), ("decode", "announce", 1)}  # fmt: skip
-SPARE = {*TOGETHER, ("prefill", "consume", 1)}
+SPARE = {*TOGETHER, ("prefill", "consume", 1), ("decode", "merge", 1)}
 # Caches of 8 bits have code of their own, which these cases do not run: see test_emulator_hybrid90_8.py.
 EIGHT_BITS = {("prefill", "run"), ("prefill", "widen"), ("prefill", "queries_as_halves"), ("decode", "order")}
 
 
-def test_every_barrier_but_the_known_seven_is_missed_when_it_goes():
+def test_every_barrier_but_the_known_eight_is_missed_when_it_goes():
     library, seen = mutate.numbered(SOURCE), Counter()
     for barrier in mutate.barriers(SOURCE):
         name = (barrier.file.removeprefix("sm90/").removesuffix(".cuh"), barrier.function)

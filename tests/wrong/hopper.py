@@ -234,9 +234,9 @@ MISTAKES = (
         "race: overwrites 4 bytes of shared memory",
     ),
     Mistake(
-        "the m and l of an octet's parts are overwritten while they are read",
+        "the m and l of parts are read while they are stored",
         DECODE,
-        "meet();  // before `sums` is filled again",
+        "meet();  // before they are read",
         ";",
         "race: (overwrites|reads) 16 bytes of shared memory",
     ),

@@ -12,7 +12,7 @@ from functools import cache
 import pandas as pd
 
 from pod.data import read
-from pod.experiments.engine import engine_host, engine_tp
+from pod.experiments.engine import engine_host, engine_tp, engine_windows
 from pod.lab.figure import Figure
 from pod.lab.measure import check_engine, ranks
 from pod.serving.engine import PIECES
@@ -32,6 +32,7 @@ RECORDING = "engine-tp-graphs"
 KEYS, WHOLE = ("graphs", "iteration"), ()
 UNITS = ("hopper", "plan", "model")
 REPEATS = 1
+TIMER = engine_windows.TIMER
 GPUS, ATTENTION = 2, "hopper"
 LOAD = replace(engine_tp.LOAD, iterations=300)
 GRAPHS = (IN_ONE, PIECES)
