@@ -55,8 +55,8 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("15_end_to_end", 75, 25, "What does the user feel?"),
         Chapter("16_profiling_an_engine", 60, 25, "Where did the other half of the time go?"),
     ),
-    "Beyond the paper": (Chapter("17_pod_on_hopper", 110, 30, "And on today's GPU?"),),
-    "The last roof": (Chapter("18_joules", 30, 20, "What is a joule spent on?"),),
+    "Beyond the paper": (Chapter("17_pod_on_hopper", 115, 30, "And on today's GPU?"),),
+    "The last roof": (Chapter("18_joules", 40, 20, "What is a joule spent on?"),),
 }
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
 
