@@ -296,7 +296,7 @@ QUESTIONS = {
             "nearly all": "Then our halves in turn would be no faster than FlashAttention-3.",
             "a third to a half": "The rest are better halves, and watts: FlashAttention-3 draws more and is "
             "slowed more.",
-            "nearly nothing": "Against our own halves in turn, fusing still gains 4 to 6 %.",
+            "nearly nothing": "Against our own halves in turn, fusing still gains 4 to 8 %.",
         },
         "a third to a half",
     ),

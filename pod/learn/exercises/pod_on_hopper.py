@@ -382,7 +382,8 @@ QUESTIONS = {
         {
             "decodes or drafts alone, and yes": "There is nothing to overlap, and where one to four requests "
             "are all there is, it loses some.",
-            "decodes alone, and no": "In most kinds there is none or one. Among drafts alone one in five loses.",
+            "decodes alone, and no": "In most kinds there is none or one. Among drafts alone one in eight loses 2 % "
+            "or more.",
             "chunks beside decodes, and yes": "These are what it was made for.",
         },
         "decodes or drafts alone, and yes",
