@@ -1,7 +1,6 @@
 """What a reader has solved so far, in a file of this machine; pod/learn/scores.py shows it."""
 
 import json
-import os
 from pathlib import Path
 
 from pod import files
@@ -31,9 +30,7 @@ def note_score(name: str, score: float) -> float:
 
 
 def _write(kept: dict) -> None:
-    part = path().with_suffix(".part")
-    part.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-    os.replace(part, path())
+    files.replace(path(), json.dumps(kept, indent=1))
 
 
 def read() -> dict[str, dict]:
