@@ -11,7 +11,7 @@ import numpy as np
 from pod.schedule.work import WARPGROUP, Pack, Side, WorkList, first_seen, number_parts, passes
 
 NOWHERE = np.iinfo(np.int64).max
-L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 50 MB
+L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 60 MB
 
 
 class Tiles(NamedTuple):

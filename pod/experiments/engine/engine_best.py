@@ -50,14 +50,14 @@ def _batches(chats: int) -> list[Work]:
 def draw(df):
     axes = style.axes(9.5, 3.2, len(MODELS), sharey=True)
     for ax, (model, mine) in zip(axes, df.groupby("model", sort=False), strict=True):
-        for way, colour in ((TWO, style.DECODE), (BETTER, style.PREFILL)):
+        for way, colour in ((TWO, style.WORKERS[1]), (BETTER, style.WORKERS[2])):
             ax.plot(mine.chats, mine[way], "o-", color=colour, label=way)
         ax.axhline(1, color=style.INK, linewidth=1)
         ax.set(xscale="log", xlabel="chats in the batch", xticks=mine.chats, xticklabels=mine.chats)
         ax.minorticks_off()
         ax.set_title(SHAPES[model].name, fontsize=10)
     axes[0].set_ylabel("time over ours, ×")
-    style.legend(axes[0], loc="upper left")
+    style.legend(axes[-1], loc="upper right")
     return axes[0].figure
 
 
