@@ -57,11 +57,16 @@ def test_company_arrivals_and_preemptions_change_no_word(start, file):
     quiet = start(batch=1)
     alone = [text(Listener(quiet, *request).rest()) for request in requests]
     assert len(set(alone)) > 12
-    busy = start(pages=34, batch=8, chunk=12)
+    busy = start(pages=24, batch=8, chunk=12, pause=0.002)
+    came, forward = [], busy.engine.run
+    # two in three come before its first iteration ends: however quick it is, pages run out
+    busy.engine.run = lambda step: wait_until(lambda: len(came) >= 16) or forward(step)
 
     def ask(request):
         threading.Event().wait(random.Random(str(request)).random() / 10)
-        return Listener(busy, *request).rest()
+        listener = Listener(busy, *request)
+        came.append(listener)
+        return listener.rest()
 
     with ThreadPoolExecutor(24) as people:
         answers = list(people.map(ask, requests))
