@@ -11,7 +11,8 @@ SPELLED = {"sm": "SM", "pod": "POD", "gpu": "GPU", "hopper": "Hopper"}
 
 @dataclass(frozen=True)
 class Chapter:
-    """One question. `name` is the stem of its notebook; `minutes` to read it and `more` for its exercises are what
+    """One question and one sitting. `name` is the stem of its notebook, and begins with a number; where a chapter takes
+    several sittings, with a letter for each: 17a, 17b. `minutes` to read it and `more` for its exercises are what
     pod/lab/minutes.py counts."""
 
     name: str
@@ -20,9 +21,20 @@ class Chapter:
     question: str
 
     @property
+    def number(self) -> str:
+        return self.name[:2]
+
+    @property
+    def label(self) -> str:
+        return self.name.partition("_")[0]
+
+    @property
+    def words(self) -> str:
+        return " ".join(SPELLED.get(word, word) for word in self.name.split("_")[1:])
+
+    @property
     def title(self) -> str:
-        number, _, words = self.name.partition("_")
-        return " ".join([number, *(SPELLED.get(word, word) for word in words.split("_"))])
+        return f"{self.label} {self.words}"
 
     @property
     def path(self) -> Path:
