@@ -2,10 +2,17 @@
 
 import re
 from functools import cache
+from pathlib import Path
 
 from pod.lab import notebooks
 
 BLOCK = re.compile(r"(?:^([^\n`<]+)\n\n)?```(cuda|python)\n(.*?)```", re.DOTALL | re.MULTILINE)
+
+
+def named(verb: str, path: Path) -> list[str]:
+    """What a notebook asks for by `learn.ask("name")`, `learn.check("name", answer)`."""
+    code = "\n".join(cell.source for cell in notebooks.read(path).cells if cell.cell_type == "code")
+    return re.findall(rf'\blearn\.{verb}\("([\w-]+)"', code)
 
 
 @cache

@@ -11,7 +11,8 @@ SPELLED = {"sm": "SM", "pod": "POD", "gpu": "GPU", "hopper": "Hopper"}
 
 @dataclass(frozen=True)
 class Chapter:
-    """One question. `name` is the stem of its notebook; `minutes` to read it and `more` for its exercises are what
+    """One question and one sitting. `name` is the stem of its notebook, and begins with a number; where a chapter takes
+    several sittings, with a letter for each: 17a, 17b. `minutes` to read it and `more` for its exercises are what
     pod/lab/minutes.py counts."""
 
     name: str
@@ -20,9 +21,20 @@ class Chapter:
     question: str
 
     @property
+    def number(self) -> str:
+        return self.name[:2]
+
+    @property
+    def label(self) -> str:
+        return self.name.partition("_")[0]
+
+    @property
+    def words(self) -> str:
+        return " ".join(SPELLED.get(word, word) for word in self.name.split("_")[1:])
+
+    @property
     def title(self) -> str:
-        number, _, words = self.name.partition("_")
-        return " ".join([number, *(SPELLED.get(word, word) for word in words.split("_"))])
+        return f"{self.label} {self.words}"
 
     @property
     def path(self) -> Path:
@@ -55,7 +67,12 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("15_end_to_end", 75, 25, "What does the user feel?"),
         Chapter("16_profiling_an_engine", 60, 25, "Where did the other half of the time go?"),
     ),
-    "Beyond the paper": (Chapter("17_pod_on_hopper", 115, 30, "And on today's GPU?"),),
+    "Beyond the paper": (
+        Chapter("17a_pod_on_hopper", 35, 10, "On today's GPU, how does one CTA hold two kernels?"),
+        Chapter("17b_sharing_an_sm", 25, 20, "What do two kernels in one SM take from each other?"),
+        Chapter("17c_what_it_reaches", 45, 10, "What does it reach, and where does it lose?"),
+        Chapter("17d_what_is_in_the_way", 15, 10, "What is still in the way?"),
+    ),
     "The last roof": (Chapter("18_joules", 40, 20, "What is a joule spent on?"),),
 }
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)

@@ -2,10 +2,12 @@
 
 import base64
 import json
+import re
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -14,8 +16,8 @@ from matplotlib import pyplot as plt
 
 from pod import files
 from pod.data import DATA, choose, path_of, sidecar_of
-from pod.files import ROOT
-from pod.lab import claims, paper, registry
+from pod.lab import claims, notebooks, paper, registry
+from pod.lab.chapters import CHAPTERS, Chapter
 from pod.lab.figure import OURS, Figure
 from pod.sweep import sweep
 
@@ -136,7 +138,7 @@ def _card(figure: Figure, results, out: Path) -> str:
     label = f"{figure.how} {figure.gpu}" if figure.gpu else BADGES[figure.state]
     where = "" if figure.source == OURS else f"<span>{escape(figure.source)}</span>"
     return f"""<article id="{figure.id}">
-<p class="meta"><b class="badge {figure.badge}">{label}</b>{where}<code>{figure.id}</code>{_chapter(figure.chapter)}</p>
+<p class="meta"><b class="badge {figure.badge}">{label}</b>{where}<code>{figure.id}</code>{_chapter(figure)}</p>
 <h3>{escape(figure.title)}</h3>
 <p class="method">{escape(figure.method)}</p>
 <a class="plate" href="{figure.id}.png"><img alt="{escape(figure.title)}" src="{_image(out / f"{figure.id}.png")}"></a>
@@ -206,10 +208,23 @@ def _provenance(figure: Figure) -> str:
     return f"<details><summary>Provenance</summary>{''.join(lines)}</details>" if lines else ""
 
 
-def _chapter(number: str) -> str:
-    notebook = next((ROOT / "notebooks").glob(f"{number}_*.ipynb"), None)
-    text = f"chapter {number}"
-    return f'<a href="../notebooks/{notebook.name}">{text}</a>' if notebook else f"<span>{text}</span>"
+def _chapter(figure: Figure) -> str:
+    chapter = chapter_of(figure)
+    text = f"chapter {chapter.label if chapter else figure.chapter}"
+    return f'<a href="../notebooks/{chapter.path.name}">{text}</a>' if chapter else f"<span>{text}</span>"
+
+
+def chapter_of(figure: Figure) -> Chapter | None:
+    """Of its chapter's notebooks the one that draws it, or else the first that names it, or else the first."""
+    of = [chapter for chapter in CHAPTERS if chapter.number == figure.chapter and chapter.path.exists()]
+    name = figure.id.replace("-", "_")
+    signs = rf'\b{name}\.draw|show\("{figure.id}"', rf"\b{name}\b", ""
+    return next((chapter for sign in signs for chapter in of if re.search(sign, _code(chapter))), None)
+
+
+@cache
+def _code(chapter: Chapter) -> str:
+    return "\n".join(cell.source for cell in notebooks.read(chapter.path).cells if cell.cell_type == "code")
 
 
 def _image(path: Path) -> str:

@@ -31,18 +31,19 @@ PICTURE = "image/png"
 
 
 def find(names: list[str]) -> list[Path]:
-    """The chapters that are meant: "01", "01_online_softmax" or a path; all of them for []."""
+    """The notebooks that are meant: "01", "01_online_softmax" or a path, "17" for 17a and all after it; [] for all."""
     chapters = sorted(FOLDER.glob("*.ipynb"))
     if not names:
         return chapters
-    return [_find_one(name, chapters) for name in names]
+    return [path for name in names for path in _find_one(name, chapters)]
 
 
-def _find_one(name: str, chapters: list[Path]) -> Path:
+def _find_one(name: str, chapters: list[Path]) -> list[Path]:
+    """One chapter: its notebooks have one number."""
     fitting = [path for path in chapters if path.name.startswith(Path(name).name)]
-    if len(fitting) != 1:
+    if len({path.name[:2] for path in fitting}) != 1:
         raise ValueError(f"chapter {name!r}: {len(fitting)} fit; known: {', '.join(path.stem for path in chapters)}")
-    return fitting[0]
+    return fitting
 
 
 # ---------------------------------------------------------------- canonical form
@@ -204,8 +205,9 @@ def executed(notebook, path: Path) -> Iterator[str]:
 
 def opens(notebook, path: Path) -> Iterator[str]:
     start = "\n".join(cell.source for cell in _prose(notebook)[:2])
-    if not start.startswith(f"# {path.name[:2]} "):
-        yield f"does not begin with the heading `# {path.name[:2]} ...`"
+    label = path.name.partition("_")[0]
+    if not start.startswith(f"# {label} "):
+        yield f"does not begin with the heading `# {label} ...`"
     for promise in ("you'll do", "you'll learn", "you need"):
         if promise not in start.lower().replace("’", "'"):
             yield f"the opening does not say {promise!r}"

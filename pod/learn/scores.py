@@ -1,4 +1,5 @@
-"""`python -m pod progress`: which exercises and predictions a reader has got right so far."""
+"""`python -m pod progress`: which exercises and predictions a reader has got right so far. A chapter of several
+notebooks has the name of its first."""
 
 from pod.lab.chapters import CHAPTERS
 from pod.learn import judge, questions
@@ -23,7 +24,8 @@ def table() -> str:
         mine = [e.name for e in judge.exercises().values() if e.chapter == of]
         asked = [name for name, q in questions.questions().items() if q.chapter == of]
         if mine or asked:
-            lines.append(f"{chapter.title}: {_count(mine, kept)} exercises, {_count(asked, kept)} predictions right")
+            right = f"{_count(mine, kept)} exercises, {_count(asked, kept)} predictions right"
+            lines.append(f"{chapter.number} {chapter.words}: {right}")
             lines += [f"  {name:<24} {_said(kept.get(name))}" for name in mine]
     return "\n".join(lines)
 

@@ -1,22 +1,53 @@
 """The plan of chapters and the chapters agree."""
 
 import re
+from collections import Counter
 
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-from pod.lab import chapters, minutes, notebooks
+from pod.lab import chapters, gallery, minutes, notebooks, registry
 
 TIMED = chapters.CHAPTERS
 
 
-def test_chapters_are_numbered_in_order():
-    assert [c.name[:3] for c in chapters.CHAPTERS] == [f"{i:02d}_" for i in range(19)]
+LETTERS = "abcdefgh"
+LONG = {"07", "08", "09", "11", "12", "13", "14", "15", "16"}  # chapters with a notebook of more than a sitting
+
+
+def test_chapters_are_numbered_in_order_and_their_sittings_lettered():
+    numbers = [c.number for c in chapters.CHAPTERS]
+    assert list(dict.fromkeys(numbers)) == [f"{i:02d}" for i in range(19)] and numbers == sorted(numbers)
+    for number, count in Counter(numbers).items():
+        labels = [c.label for c in chapters.CHAPTERS if c.number == number]
+        assert labels == ([number + letter for letter in LETTERS[:count]] if count > 1 else [number])
 
 
 def test_names_are_spelled_as_people_do():
     titles = [c.title for c in chapters.CHAPTERS]
-    assert "17 POD on Hopper" in titles and "07 SM aware scheduling" in titles
+    assert "17a POD on Hopper" in titles and "07 SM aware scheduling" in titles
+    hopper = next(c for c in chapters.CHAPTERS if c.label == "17a")
+    assert (hopper.number, hopper.words) == ("17", "POD on Hopper")
+
+
+def test_a_notebook_is_a_sitting():
+    assert {c.number for c in TIMED if c.minutes > minutes.SITTING} <= LONG
+
+
+def test_a_number_means_all_notebooks_of_its_chapter():
+    every = [c.path for c in chapters.CHAPTERS if c.number == "17"]
+    assert len(every) == 4 and notebooks.find(["17"]) == every
+    assert notebooks.find(["17b", "03"]) == [every[1], notebooks.FOLDER / "03_two_phases.ipynb"]
+    with pytest.raises(ValueError, match="'1': [0-9]+ fit; known: 00"):
+        notebooks.find(["1"])
+
+
+SHOWN = {"hopper-trace": "17c", "hopper-sweep": "17c", "hopper-peers": "17d", "hopper-ladder": "17b", "waves": "05"}
+
+
+@pytest.mark.parametrize("figure, label", SHOWN.items())
+def test_a_figure_leads_to_the_notebook_that_shows_it(figure, label):
+    assert gallery.chapter_of(registry.find(figure)).label == label
 
 
 def test_every_notebook_is_in_the_plan():

@@ -21,7 +21,7 @@ from pod.learn.exercises import (
     sm_aware_scheduling,
 )
 from pod.simulate import tensor_core_queue
-from tests.solutions import solutions
+from tests.solutions import named, solutions
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -300,7 +300,7 @@ def test_the_verb_shows_it_and_forgets_it(capsys):
 @pytest.mark.parametrize("name", judge.exercises())
 def test_the_chapter_has_the_stub_a_judge_and_a_link_to_the_solution(name):
     exercise = judge.exercises()[name]
-    (path,) = (p for p in notebooks.find([]) if p.stem[3:] == exercise.chapter)
+    (path,) = (p for p in notebooks.find([]) if name in named("check", p))
     cells = notebooks.read(path).cells
     at = next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and cell.source.endswith(exercise.stub))
     told = cells[at + 1]

@@ -7,8 +7,9 @@ import pytest
 from ipywidgets import Button, VBox
 
 from pod import learn
-from pod.lab import notebooks
-from pod.learn import progress, questions
+from pod.lab import chapters, notebooks
+from pod.learn import judge, progress, questions
+from tests.solutions import named
 
 NAMES = list(questions.questions())
 
@@ -35,6 +36,13 @@ def test_no_cell_holds_a_prediction_and_its_answer(name):
     asks = [i for i, c in enumerate(cells) if f'learn.ask("{name}")' in c.source]
     tells = [i for i, c in enumerate(cells) if f'learn.answer("{name}")' in c.source]
     assert len(asks) == len(tells) == 1 and asks[0] + 1 < tells[0], "asked once, and answered when something has run"
+
+
+@pytest.mark.parametrize("verb, known", [("ask", questions.questions()), ("check", judge.exercises())])
+def test_a_question_and_an_exercise_are_in_a_notebook_of_their_chapter(verb, known):
+    numbers = {c.name.partition("_")[2]: c.number for c in chapters.CHAPTERS}
+    found = {name: path.name[:2] for path in notebooks.find([]) for name in named(verb, path)}
+    assert found == {name: numbers[one.chapter] for name, one in known.items()}
 
 
 def test_every_prediction_is_a_question():

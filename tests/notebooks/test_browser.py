@@ -22,8 +22,8 @@ import pytest
 from pod import kernels
 from pod.files import ROOT
 from pod.lab import notebooks
-from pod.learn import judge, questions
-from tests.solutions import solutions
+from pod.learn import judge
+from tests.solutions import named, solutions
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason=f"no browser here: looked for {', '.join(NAMES)} and $CHROMIUM"),
     pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason),
 ]
-CHAPTERS = [path.stem[3:] for path in notebooks.find([]) if "explore(" in path.read_text(encoding="utf-8")]
+CHAPTERS = [path for path in notebooks.find([]) if "explore(" in path.read_text(encoding="utf-8")]
 TOKEN, PATIENCE = "reader", 300.0
 QUICK, BUSY = 1.5, 4  # seconds from a move to its picture on a quiet machine; times where others compute
 MOVES = 3  # of each slider; the quickest counts, as somebody else may use the machine
@@ -210,33 +210,30 @@ def lab(tmp_path_factory):
     lab.close()
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_a_chapter_lives_in_a_browser(lab, name):
-    (path,) = (p for p in notebooks.find([]) if p.stem[3:] == name)
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_lives_in_a_browser(lab, path):
     chapter = Chapter(lab, path)
     try:
         chapter.run_all()
         assert chapter.wrong() == []
-        late = [*press_buttons(chapter, name), *move_sliders(chapter)]
+        late = [*press_buttons(chapter), *move_sliders(chapter)]
         assert chapter.wrong() == []
-        solve(chapter, name)
+        solve(chapter)
         quiet = os.getloadavg()[0] <= os.cpu_count()
         limit = QUICK * (1 if quiet else BUSY)
-        print(f"{name}: {len(late)} widgets moved, the slowest in {max(late):.2f} s, allowed are {limit:g} s")
+        print(f"{path.stem}: {len(late)} widgets moved, the slowest in {max(late):.2f} s, allowed are {limit:g} s")
         assert max(late) < limit
     finally:
         chapter.close()
 
 
-def press_buttons(chapter: Chapter, name: str) -> list[float]:
+def press_buttons(chapter: Chapter) -> list[float]:
     """The first option of each question; how long until the page says so."""
     late = []
-    for asked, question in questions.questions().items():
-        if question.chapter == name:
-            cells = [i for i, c in enumerate(notebooks.read(chapter.path).cells) if f'ask("{asked}")' in c.source]
-            node = chapter.node(cells[0])
-            chapter.page.click(f"{node}.querySelector('button.jupyter-button')")
-            late.append(until(lambda n=node: "You say" in chapter.page.value(f"{n}.innerText"), PATIENCE)[1])
+    for asked in named("ask", chapter.path):
+        node = chapter.node(chapter.at(f'learn.ask("{asked}")'))
+        chapter.page.click(f"{node}.querySelector('button.jupyter-button')")
+        late.append(until(lambda n=node: "You say" in chapter.page.value(f"{n}.innerText"), PATIENCE)[1])
     return late
 
 
@@ -261,14 +258,14 @@ def move(chapter: Chapter, slider: int, turn: int) -> float:
     return until(lambda: chapter.page.value(picture) not in ("", before))[1]
 
 
-def solve(chapter: Chapter, name: str) -> None:
+def solve(chapter: Chapter) -> None:
     """The stub, a wrong answer, the right one."""
-    for exercise in judge.exercises().values():
-        if exercise.chapter == name:
-            stub, check = chapter.at(exercise.stub), chapter.at(f'learn.check("{exercise.name}", {exercise.name})')
-            (_, language, right), (_, _, wrong), *_ = solutions()[exercise.name]
-            magic = "%%cuda\n" if language == "cuda" else ""
-            for answer, says in ((exercise.stub, "not yet"), (wrong, "hint"), (right, "right, in")):
-                chapter.write(stub, magic + answer)
-                chapter.run(stub)
-                assert re.search(says, chapter.run(check)), exercise.name
+    for name in named("check", chapter.path):
+        exercise = judge.exercises()[name]
+        stub, check = chapter.at(exercise.stub), chapter.at(f'learn.check("{name}", {name})')
+        (_, language, right), (_, _, wrong), *_ = solutions()[name]
+        magic = "%%cuda\n" if language == "cuda" else ""
+        for answer, says in ((exercise.stub, "not yet"), (wrong, "hint"), (right, "right, in")):
+            chapter.write(stub, magic + answer)
+            chapter.run(stub)
+            assert re.search(says, chapter.run(check)), name

@@ -9,10 +9,10 @@ from pod import kernels
 from pod.lab import notebooks
 from pod.learn import judge, questions
 from tests.live import Live
-from tests.solutions import solutions
+from tests.solutions import named, solutions
 
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
-CHAPTERS = sorted(path.stem for path in notebooks.find([]))
+CHAPTERS = notebooks.find([])
 PATIENCE = 30.0  # seconds that a reader waits for a judge, on a busy machine
 
 
@@ -42,11 +42,10 @@ def judged(live: Live, name: str, cell: str) -> str:
     return said
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_predictions_are_chosen_and_answered(live, chapter):
-    for name, question in questions.questions().items():
-        if question.chapter != chapter[3:]:
-            continue
+    for name in named("ask", chapter):
+        question = questions.find(name)
         live.say(f'learn.ask("{name}")')
         for option, sentence in question.options.items():
             live.click(option)
@@ -55,12 +54,11 @@ def test_predictions_are_chosen_and_answered(live, chapter):
     assert not live.wrong
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_stubs_are_not_yet_wrong_answers_get_a_hint_and_right_ones_are_right(live, chapter):
-    cells = [cell.source for cell in notebooks.read(notebooks.FOLDER / f"{chapter}.ipynb").cells]
-    for name, exercise in judge.exercises().items():
-        if exercise.chapter != chapter[3:]:
-            continue
+    cells = [cell.source for cell in notebooks.read(chapter).cells]
+    for name in named("check", chapter):
+        exercise = judge.exercises()[name]
         (stub,) = (cell for cell in cells if cell.endswith(exercise.stub))
         (_, *right), (hint, *wrong), *_ = solutions()[name]
         assert f"{name}: not yet." in judged(live, name, stub)

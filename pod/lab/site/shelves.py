@@ -6,10 +6,9 @@ from pathlib import Path
 
 from pod.files import ROOT
 from pod.lab import claims, registry
-from pod.lab.chapters import CHAPTERS
 from pod.lab.claims import Result
 from pod.lab.figure import OURS, Figure
-from pod.lab.gallery import BADGES
+from pod.lab.gallery import BADGES, chapter_of
 from pod.lab.site.frame import Page, chapter_path
 from pod.lab.site.places import Places
 from pod.lab.site.prose import inline
@@ -61,8 +60,8 @@ what this repository gets, and our own. A badge says how: <b class="badge done">
 def _card(figure: Figure, results: list[Result], drawn: Path, places: Places) -> str:
     label = f"{figure.how} {figure.gpu}" if figure.gpu else BADGES[figure.state]
     module = ROOT.joinpath(*registry.pages()[figure.id].split(".")).with_suffix(".py")
-    chapter = next((c for c in CHAPTERS if c.name.startswith(f"{figure.chapter}_")), None)
-    links = [f'<a href="{chapter_path(chapter.name)}">chapter {figure.chapter}</a>'] if chapter else []
+    chapter = chapter_of(figure)
+    links = [f'<a href="{chapter_path(chapter.name)}">chapter {chapter.label}</a>'] if chapter else []
     links += [f'<a href="figures/{figure.id}.csv" download>CSV</a>', f'<a href="{places.of(module)}">experiment</a>']
     verdicts = "".join(
         f'<li><a href="{CLAIMS}#{r.claim.id}">{escape(r.claim.statement)}</a> {verdict(r)}</li>' for r in results

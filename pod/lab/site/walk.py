@@ -88,7 +88,7 @@ class Walk:
 
     def _picture(self, png: str, words: str) -> str:
         number = len(self.pictures) + 1
-        made = Picture(f"chapters/pictures/{self.chapter.name[:2]}-{number:02}.png", base64.b64decode(png))
+        made = Picture(f"chapters/pictures/{self.chapter.label}-{number:02}.png", base64.b64decode(png))
         self.pictures.append(made)
         return figure(relative(made.path, self.path), made.png, words)
 
