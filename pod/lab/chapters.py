@@ -53,7 +53,9 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("05_waves", 30, 20, "Why does one more request slow decode by a quarter?"),
         Chapter("06_concurrent_execution", 35, 25, "Which of CUDA's ways runs two operations at once?"),
         Chapter("07_sm_aware_scheduling", 50, 20, "How does a CTA find out where it is and choose?"),
-        Chapter("08_pod_kernel", 100, 20, "What is in the kernel?"),
+        Chapter("08a_pod_kernel", 40, 15, "What do tensor cores wait for?"),
+        Chapter("08b_both_in_one", 35, 15, "How does one kernel serve prefill and decode?"),
+        Chapter("08c_why_trust_it", 30, 15, "Why should anyone trust it?"),
     ),
     "Does it work?": (
         Chapter("09_attention_results", 50, 20, "Does it work?"),
@@ -70,7 +72,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
     "Beyond the paper": (
         Chapter("17a_pod_on_hopper", 35, 10, "On today's GPU, how does one CTA hold two kernels?"),
         Chapter("17b_sharing_an_sm", 25, 20, "What do two kernels in one SM take from each other?"),
-        Chapter("17c_what_it_reaches", 45, 10, "What does it reach, and where does it lose?"),
+        Chapter("17c_what_it_reaches", 40, 10, "What does it reach, and where does it lose?"),
         Chapter("17d_what_is_in_the_way", 15, 10, "What is still in the way?"),
     ),
     "The last roof": (Chapter("18_joules", 40, 20, "What is a joule spent on?"),),

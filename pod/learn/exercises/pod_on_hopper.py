@@ -362,7 +362,7 @@ QUESTIONS = {
         {
             "about 70": "It would be if registers were what prefill waits for.",
             "about 90": "It has less room, and hardly needs more: two warpgroups take turns with the tensor cores.",
-            "100 or more": "It is above par at every dot, most of all where a short chunk would leave SMs idle.",
+            "100 or more": "It is above par at every filled dot, most where a short chunk would leave SMs idle.",
         },
         "100 or more",
     ),
