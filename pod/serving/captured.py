@@ -47,10 +47,13 @@ class Staged:
         self.spare = spare_slot
         self.pinned = torch.zeros(ints, dtype=torch.int32, pin_memory=device.type == "cuda")
         self.there = torch.zeros(ints, dtype=torch.int32, device=device)
+        self.copied = torch.cuda.Event() if device.type == "cuda" else None
         self.host, self.device = Step.view(self.pinned.numpy(), size.header), Step.view(self.there, size.header)
 
     def fill(self, step: Step) -> None:
         """What is too many: sequences without tokens, tokens without a sequence, rows that nobody asks for."""
+        if self.copied:
+            self.copied.synchronize()  # of a pipeline's micro-batches several are launched before the first has run
         for name, fill in (("q_lens", 0), ("kv_lens", 0), ("tokens", 0), ("positions", 0), ("slots", self.spare),
                            ("rows", 0)):  # fmt: skip
             into, new = getattr(self.host, name), getattr(step, name)
@@ -58,6 +61,8 @@ class Staged:
         sequences, width = step.table.shape
         self.host.table[:sequences, :width] = step.table  # what else is there is behind the lengths
         self.there.copy_(self.pinned, non_blocking=True)
+        if self.copied:
+            self.copied.record()
 
     def alone(self, block: int) -> Step:
         """One token that sees itself, in the spare block: work for a first run, at nobody's cost."""
@@ -92,6 +97,11 @@ class Captured:
         """Logits of the first `rows` that predict."""
         self.replay()
         return self.model.logits(self.x[self.staged.device.rows[:rows]])
+
+    def pass_on(self, tokens: int):
+        """What the layers made of the first `tokens`, in memory that the next replay leaves alone."""
+        self.replay()
+        return self.x[:tokens].clone()
 
 
 class Whole:

@@ -19,7 +19,7 @@ from pod.serving.backends import backend
 from pod.serving.blocks import PagedPool
 from pod.serving.captured import Whole, possible
 from pod.serving.events import Iteration, Log
-from pod.serving.loop import WallClock, serve
+from pod.serving.loop import Loop, WallClock, serve
 from pod.serving.model import Llama
 from pod.serving.request import Request
 from pod.serving.schedulers import SWAP, Batch, Scheduler
@@ -351,10 +351,19 @@ def problem(prompt: Sequence[int], output: int, shape: Shape, context: int) -> s
 def answer(engine: Engine, scheduler: Scheduler, prompts: Sequence[Sequence[int]], output: int | Sequence[int],
            arrivals: Sequence[float] | None = None, **run) -> tuple[list[Answer], Log]:  # fmt: skip
     """Serve token lists; `output` tokens each, or fewer when a stop token comes. A bad prompt stops nobody else."""
-    outputs = [output] * len(prompts) if isinstance(output, int) else output
-    times = arrivals or [0.0] * len(prompts)
     if scheduler.pool is not engine.pool:
         raise ValueError("scheduler: got one with a pool of its own, allowed is one that has the engine's")
+    answered = answer_on(engine, [scheduler], Loop, prompts, output, arrivals, **run)
+    engine.held.clear()
+    return answered
+
+
+def answer_on(engine, lanes: Sequence[Scheduler], kind: type[Loop], prompts: Sequence[Sequence[int]],
+              output: int | Sequence[int], arrivals: Sequence[float] | None = None,
+              **run) -> tuple[list[Answer], Log]:  # fmt: skip
+    """The same on any executor that has a model, texts and a clock."""
+    outputs = [output] * len(prompts) if isinstance(output, int) else output
+    times = arrivals or [0.0] * len(prompts)
     if not len(prompts) == len(outputs) == len(times):
         raise ValueError(f"prompts: got {len(prompts)}, with {len(outputs)} outputs and {len(times)} arrivals, allowed "
                          "are equally many")  # fmt: skip
@@ -362,14 +371,13 @@ def answer(engine: Engine, scheduler: Scheduler, prompts: Sequence[Sequence[int]
     for i, (prompt, count, time) in enumerate(zip(prompts, outputs, times, strict=True)):
         answers[i].error = problem(prompt, count, engine.model.shape, engine.model.context)
         if answers[i].error is None:
-            request = Request(i, len(prompt), count, time, engine.pool.names(prompt))
-            answers[i].error = scheduler.refusal(request)  # known now: nobody need wait to hear it
+            request = Request(i, len(prompt), count, time, lanes[0].pool.names(prompt))
+            answers[i].error = lanes[0].refusal(request)  # known now: nobody need wait to hear it
         if answers[i].error is None:
             engine.texts[i] = list(prompt)
             requests.append(request)
     engine.clock = WallClock()
-    log = serve(requests, [scheduler], engine, engine.clock, **run)
-    engine.held.clear()
+    log = serve(requests, lanes, engine, engine.clock, kind=kind, **run)
     for i in engine.texts.keys() & set(range(len(prompts))):
         answers[i].tokens = engine.texts.pop(i)[len(prompts[i]) :]
     return answers, log

@@ -3,6 +3,7 @@
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import Protocol
 
 from pod.serving.events import Iteration, Log, iteration
@@ -15,6 +16,16 @@ class Executor(Protocol):
 
     def submit(self, batch: Batch, event: Iteration) -> float:
         """Run `batch`; return the second at which its tokens are out. May fill in event.stages."""
+
+
+class Stages(Protocol):
+    """Run batches one behind the other, several at a time, in the order in which they are submitted."""
+
+    def submit(self, batch: Batch, event: Iteration) -> None:
+        """Send `batch` in."""
+
+    def wait(self, until: float) -> Iteration | None:
+        """The next batch whose tokens are out, with its end and stages; None if there is none before `until`."""
 
 
 class Watcher(Protocol):
@@ -45,7 +56,11 @@ class WallClock:
 
     @property
     def now(self) -> float:
-        return time.perf_counter() - self._start
+        return self.at(time.perf_counter())
+
+    def at(self, counter: float) -> float:
+        """When any process of this machine had read this from its counter: they are one."""
+        return counter - self._start
 
     def advance(self, to: float) -> None:
         if (seconds := to - self.now) > 0:  # to sleep for no time at all takes a tenth of a millisecond
@@ -84,19 +99,37 @@ class Loop:
         """Whether a lane has nothing in flight."""
         return len(self._flying) < len(self.lanes)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a lane has something in flight."""
+        return bool(self._flying)
+
     def launch(self, now: float) -> None:
         for lane, scheduler in enumerate(self.lanes):
             if lane not in self._flying and (batch := scheduler.schedule()):
                 event = iteration(batch, self.first + lane, now, len(scheduler.pool.free), len(scheduler.waiting))
-                event.end = self.executor.submit(batch, event)
-                self.into.started(event)
-                heapq.heappush(self.due, (event.end, lane))
                 self._flying[lane] = batch, event
+                self._fly(lane, batch, event)
+
+    def _fly(self, lane: int, batch: Batch, event: Iteration) -> None:
+        event.end = self.executor.submit(batch, event)
+        self.into.started(event)
+        heapq.heappush(self.due, (event.end, lane))
+
+    def proceed(self, until: float) -> None:
+        """The next batch that is due is done, or it is `until`, whichever comes first."""
+        if self.due and self.due[0][0] <= until:
+            self.finish()
+        else:
+            self.clock.advance(until)
 
     def finish(self) -> None:
         """The next batch that is due is done."""
         end, lane = heapq.heappop(self.due)
         self.clock.advance(end)
+        self._land(lane)
+
+    def _land(self, lane: int) -> None:
         batch, event = self._flying.pop(lane)
         event.finished = [r.id for r in self.lanes[lane].complete(batch)]
         self.into.ended(event)
@@ -116,23 +149,35 @@ class Loop:
             raise RuntimeError(f"{name}: forms no batch, but {len(left)} requests wait, the first of them {first}")
 
 
+class Pipelined(Loop):
+    """Over real stages: that a batch is done is known when its tokens are here, in the order in which they went in."""
+
+    def _fly(self, lane: int, batch: Batch, event: Iteration) -> None:
+        self.executor.submit(batch, event)
+
+    def proceed(self, until: float) -> None:
+        if not self.busy:
+            self.clock.advance(until)
+        elif event := self.executor.wait(until):
+            self.into.started(event)
+            self._land(event.lane - self.first)
+
+
 def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Executor, clock=None,
-          progress: Callable[[int], object] | None = None, into: Watcher | None = None, **run):  # fmt: skip
+          progress: Callable[[int], object] | None = None, into: Watcher | None = None, kind: type[Loop] = Loop,
+          **run):  # fmt: skip
     """Serve all requests and return the log; `run` is written into it as the description of the run. `into` hears all
     of it instead, and is returned. An iterator of requests is read as time goes on, and must be in order. `progress` is
     told of the answered, how many at a time.
     """
     clock = clock or SimClock()
     into = Log(run=run) if into is None else into
-    loop = Loop(lanes, executor, clock, into, progress)
+    loop = kind(lanes, executor, clock, into, progress)
     arrivals = in_order(requests)
     coming = next(arrivals, None)
     loop.launch(clock.now)
-    while loop.due or coming:
-        if loop.due and not (coming and loop.idle and coming.arrival < loop.due[0][0]):
-            loop.finish()
-        else:
-            clock.advance(coming.arrival)
+    while loop.busy or coming:
+        loop.proceed(coming.arrival if coming and loop.idle else inf)
         now = clock.now  # read once: on a wall clock a request could else arrive between two looks
         while coming and coming.arrival <= now:
             loop.receive(coming)

@@ -79,17 +79,17 @@ def pack(batch: Batch, texts: Mapping[int, Sequence[int]], tables: Mapping[int, 
 
 class Arrays:
     """Block tables as arrays: to read the lists anew would cost a millisecond where pages are small. A list that
-    belongs to the same request as before has only grown."""
+    belongs to the same request as before has only grown. `first` is the block of the cache that they call 0."""
 
-    def __init__(self, tables: Mapping[int, list[int]]):
-        self.tables, self._known = tables, {}
+    def __init__(self, tables: Mapping[int, list[int]], first: int = 0):
+        self.tables, self.first, self._known = tables, first, {}
 
     def __getitem__(self, id_: int) -> np.ndarray:
         blocks = self.tables[id_]
         of, row = self._known.get(id_, (None, NOTHING))
         row = row if of is blocks else NOTHING
         if len(row) != len(blocks):
-            row = np.concatenate([row, np.array(blocks[len(row) :], np.int32)])
+            row = np.concatenate([row, np.array(blocks[len(row) :], np.int32) + np.int32(self.first)])
             self._known[id_] = blocks, row
         return row
 

@@ -143,6 +143,17 @@ def test_what_is_staged_is_the_step_and_nothing_of_the_one_before():
     assert staged.device.q_lens.data_ptr() == staged.there[5:].data_ptr(), "of one copy"
 
 
+def test_what_is_staged_waits_until_the_step_before_has_gone_up():
+    """Several micro-batches of a pipeline may be launched before the GPU copies the first."""
+    staged, seen = Staged(Size(16, 16, 7), 99, torch.device("cpu")), []
+    look = lambda: seen.append(staged.pinned.tolist())  # noqa: E731
+    staged.copied = SimpleNamespace(synchronize=look, record=look)
+    for block in (1, 2):
+        staged.fill(staged.alone(block))
+    before, first, still, second = seen
+    assert before != first == still != second
+
+
 @pytest.mark.parametrize("tokens, sequences, padded", [
     (1, 1, 1), (2, 2, 2), (5, 5, 6), (7, 1, 8), (9, 9, 12), (13, 2, 16), (57, 57, 64), (65, 65, 96), (1024, 58, 1024),
     (1025, 58, 1536), (2048, 256, 2048), (2049, 1, None), (300, 257, None),

@@ -234,24 +234,28 @@ def pool_picture(tables: Mapping[str, Mapping[int, Sequence[int]]], blocks: int,
 
 def pipeline(logs: Mapping[str, Log], start: float, end: float, unit: str = "ms", scale: float = 1e3) -> Figure:
     """Stages over time: a bar is a micro-batch on a stage and carries its number; grey between bars is a bubble."""
-    from pod.lab.show.gantt import gantt
-
     stages = len(next(iter(logs.values())).iterations[0].stages)
     figure, axes = _stack(len(logs), 0.8 + 0.36 * stages)
     for ax, (title, log) in zip(axes, logs.items(), strict=True):
-        records = []
-        for event in log.iterations:
-            kind = "hybrid" if event.prefills and event.decodes else PREFILL if event.prefills else DECODE
-            for stage, (begin, stop) in enumerate(event.stages):
-                if stop > start and begin < end:
-                    inside = (max(begin, start) - start) * scale, (min(stop, end) - start) * scale
-                    records.append((f"stage {stage}", *inside, kind, str(event.lane)))
-        gantt(records, [f"stage {i}" for i in range(stages)], unit=unit, ax=ax, slots_per_row=1)
-        ax.set_xlim(0, (end - start) * scale)
+        stages_on(ax, log, start, end, unit, scale)
         ax.set_title(title, fontsize=10, loc="right")
     for ax in axes[:-1]:
         ax.set_xlabel("")
     return figure
+
+
+def stages_on(ax: Axes, log: Log, start: float, end: float, unit: str = "ms", scale: float = 1e3) -> None:
+    from pod.lab.show.gantt import gantt
+
+    records = []
+    for event in log.iterations:
+        kind = "hybrid" if event.prefills and event.decodes else PREFILL if event.prefills else DECODE
+        for stage, (begin, stop) in enumerate(event.stages):
+            if stop > start and begin < end:
+                inside = (max(begin, start) - start) * scale, (min(stop, end) - start) * scale
+                records.append((f"stage {stage}", *inside, kind, str(event.lane)))
+    gantt(records, [f"stage {i}" for i in range(len(log.iterations[0].stages))], unit=unit, ax=ax, slots_per_row=1)
+    ax.set_xlim(0, (end - start) * scale)
 
 
 def bubble_share(log: Log, start: float, end: float) -> float:
