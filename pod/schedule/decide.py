@@ -175,7 +175,7 @@ def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: b
                     pack: Pack | None, beside: int, invariant: bool) -> tuple[float, int, Pack, WorkList]:  # fmt: skip
     """Also about how long they take, and how many blocks they read."""
     keys, rows = shape.prefill_keys, shape.prefill_rows
-    pack = pack or (prefill.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
+    pack = pack or (choose.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
     tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
     blocks = tiles.blocks(keys)
     fixed = -(-blocks // FIXED[0]) if invariant else splits
