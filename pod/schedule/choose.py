@@ -59,9 +59,8 @@ def is_long(times: tuple[float, float]) -> bool:
 
 
 def ctas_per_sm(batch: HybridBatch, gpu: GPU, sms: int, method: str) -> int:
-    if method != "pod" or not batch.prefill or not batch.decode or max(batch.prefill.kv_lens) > SHORT_PROMPT:
-        return 2
-    return 4 if is_long(seconds(batch, gpu, sms, 2)) else 2
+    pays = is_long(seconds(batch, gpu, sms, 2)) and method == "pod" and batch.prefill and batch.decode
+    return 4 if pays and max(batch.prefill.kv_lens) <= SHORT_PROMPT else 2
 
 
 # ---------------------------------------------------------------- the sm_80 family: parts of a prefill tile

@@ -57,12 +57,12 @@ def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: 
     singles = by_token(seeing(singles), causal)
     if invariant:
         ctas = 2 if ctas_per_sm == "auto" else ctas_per_sm
-        cut = choose.Cut(ctas, 1, 0, fixed_parts(singles.kv_len, FIXED_KEYS[1]))
+        cut = choose.Cut(ctas, 1, 0, -(-singles.kv_len // FIXED_KEYS[1]))
     else:
         cut = choose.hybrid(batch, chunks, singles, gpu, sms, method, ctas_per_sm, prefill_splits, decode_splits)
     shape = SHAPES[cut.ctas_per_sm]
     tiles = prefill.longest_first(prefill.tiles(chunks, Pack(shape.prefill_rows, 1), causal))
-    splits = fixed_parts(tiles.end, FIXED_KEYS[0]) if invariant else cut.splits
+    splits = -(-tiles.end // FIXED_KEYS[0]) if invariant else cut.splits
     work = prefill.cut(tiles, splits, shape.prefill_keys)
     pieces = warp_pieces(singles, shape, cut.workers, cut.parts)
     policy = choose.policy(cut.ctas_per_sm, len(work), sms) if policy == "auto" else policy
@@ -71,10 +71,6 @@ def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: 
 
 
 FIXED_KEYS = (4096, 1024)  # of a part of prefill and of decode that does not depend on other sequences
-
-
-def fixed_parts(keys: np.ndarray, length: int) -> np.ndarray:
-    return -(-keys // length)
 
 
 def warp_pieces(side: Side, shape: Shape, workers: int, parts: np.ndarray | int | None) -> WorkList:
@@ -123,7 +119,7 @@ def lean(batch: HybridBatch, sms: int, splits: int | str | None = None, worker: 
             units = len(batch.kv_lens) * pass_count(singles, SHAPES[LEAN_CTAS].decode_rows)
             splits = choose.full_parts(units, workers)
     if invariant:
-        parts = fixed_parts(singles.kv_len, FIXED_KEYS[1])
+        parts = -(-singles.kv_len // FIXED_KEYS[1])
         work = decode.split_k(singles, parts, block, SHAPES[LEAN_CTAS].decode_rows)
     else:
         work = warp_ranges(singles, workers, splits, worker == "warp", block, alike)
@@ -158,7 +154,12 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
     chunks, singles = sides(batch, roles.tokens)
     shape = replace(PERSISTENT, decode_rows=roles.rows)
-    ranges = hopper_pieces(singles, sms, choose.width(batch), weights, parts, roles.rows, invariant)
+    if invariant:
+        keys = shape.decode_keys
+        ranges = decode.split_k(singles, -(-singles.seen // (FIXED[1] * keys)), keys, roles.rows)
+    else:
+        pad = choose.pad(choose.width(batch))
+        ranges = hopper_ranges(singles, sms, weights, parts=parts, rows=roles.rows, pad=pad)
     ticks, tiles = choose.ticks(batch.head_dim, sms), decode.tiles(singles, shape)
     work, blocks = empty(), 0
     if len(chunks.seq):
@@ -182,15 +183,6 @@ def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: b
     parts, time = choose.prefill_parts(blocks, sms, beside, fixed)
     time *= choose.WIDE_COST if shape == WIDE else 1.0
     return time, int(blocks.sum()), pack, prefill.cut(tiles, parts, keys)
-
-
-def hopper_pieces(side: Side, sms: int, head_dim: int, weights=None, parts: int | None = None,
-                  rows: int = PERSISTENT.decode_rows, invariant: bool = False) -> WorkList:  # fmt: skip
-    """Decode in ranges across borders of heads and requests, in `parts` of every head, or in parts of one length."""
-    if not invariant:
-        return hopper_ranges(side, sms, weights, parts=parts, rows=rows, pad=choose.pad(head_dim))
-    keys = PERSISTENT.decode_keys
-    return decode.split_k(side, -(-side.seen // (FIXED[1] * keys)), keys, rows)
 
 
 def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None,
