@@ -65,8 +65,7 @@ def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: 
     splits = -(-tiles.end // FIXED_KEYS[0]) if invariant else cut.splits
     work = prefill.cut(tiles, splits, shape.prefill_keys)
     pieces = warp_pieces(singles, shape, cut.workers, cut.parts)
-    policy = choose.policy(cut.ctas_per_sm, len(work), sms) if policy == "auto" else policy
-    deal = _deal(policy, work, pieces, shape, sms) if method == "pod" else np.zeros(0, np.int32)
+    deal = _deal(policy, work, pieces, cut.ctas_per_sm, sms) if method == "pod" else np.zeros(0, np.int32)
     return Schedule(batch, causal, sms, method, shape, work, pieces, cut.ctas_per_sm, deal)
 
 
@@ -80,9 +79,11 @@ def warp_pieces(side: Side, shape: Shape, workers: int, parts: np.ndarray | int 
     return decode.split_k(side, parts, shape.decode_keys, shape.decode_rows)
 
 
-def _deal(policy: str, work: WorkList, pieces: WorkList, shape: Shape, sms: int) -> np.ndarray:
+def _deal(policy: str, work: WorkList, pieces: WorkList, ctas_per_sm: int, sms: int) -> np.ndarray:
     """What an SM's tickets ask for. A CTA of decode has several pieces."""
-    costs, starts = pieces.costs, np.arange(0, len(pieces.pieces) - 1, shape.virtual)
+    costs, starts = pieces.costs, np.arange(0, len(pieces.pieces) - 1, SHAPES[ctas_per_sm].virtual)
+    if policy == "auto":
+        policy = choose.policy(ctas_per_sm, len(work), sms)
     return binding.deal(policy, work.costs, np.add.reduceat(costs, starts) if len(starts) else np.zeros(0), sms)
 
 
@@ -154,13 +155,13 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
     chunks, singles = sides(batch, roles.tokens)
     shape = replace(PERSISTENT, decode_rows=roles.rows)
+    ticks, pad = choose.ticks(batch.head_dim, sms), choose.pad(choose.width(batch))
     if invariant:
         keys = shape.decode_keys
         ranges = decode.split_k(singles, -(-singles.seen // (FIXED[1] * keys)), keys, roles.rows)
     else:
-        pad = choose.pad(choose.width(batch))
         ranges = hopper_ranges(singles, sms, weights, parts=parts, rows=roles.rows, pad=pad)
-    ticks, tiles = choose.ticks(batch.head_dim, sms), decode.tiles(singles, shape)
+    tiles = decode.tiles(singles, shape)
     work, blocks = empty(), 0
     if len(chunks.seq):
         beside = ticks.beside(tiles, int(chunks.seen.sum()) * batch.num_kv_heads)
