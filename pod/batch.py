@@ -82,7 +82,7 @@ class HybridBatch:
         if self.kv_dtype is not None and (not isinstance(self.kv_dtype, str) or self.kv_dtype not in KV_BYTES):
             got, allowed = shown(self.kv_dtype), ", ".join(KV_BYTES)
             raise ValueError(f"kv_dtype: got {got}, allowed are {allowed} and None (as dtype)")
-        if self.kv_dtype and self.rules:
+        if self.rules and self.kv_dtype:
             raise ValueError(f"kv_dtype: got {self.kv_dtype!r} beside {self.rules[0]}, allowed is None, as dtype")
 
     def _check_seen(self) -> None:

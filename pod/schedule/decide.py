@@ -81,10 +81,10 @@ def warp_pieces(side: Side, shape: Shape, workers: int, parts: np.ndarray | int 
 
 def _deal(policy: str, work: WorkList, pieces: WorkList, ctas_per_sm: int, sms: int) -> np.ndarray:
     """What an SM's tickets ask for. A CTA of decode has several pieces."""
-    costs, starts = pieces.costs, np.arange(0, len(pieces.pieces) - 1, SHAPES[ctas_per_sm].virtual)
+    whole, costs, starts = work.costs, pieces.costs, np.arange(0, len(pieces.pieces) - 1, SHAPES[ctas_per_sm].virtual)
     if policy == "auto":
-        policy = choose.policy(ctas_per_sm, len(work), sms)
-    return binding.deal(policy, work.costs, np.add.reduceat(costs, starts) if len(starts) else np.zeros(0), sms)
+        policy = choose.policy(ctas_per_sm, len(whole), sms)
+    return binding.deal(policy, whole, np.add.reduceat(costs, starts) if len(starts) else np.zeros(0), sms)
 
 
 def flash2(batch: HybridBatch, sms: int, keys: tuple[int, int]) -> Schedule:
