@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, TypeAlias
 
 from pod.batch import LONGEST, HybridBatch, shown
-from pod.kernels import compiled, lean, sm80, sm90
+from pod.kernels import launch, lean, sm80, sm90
 from pod.kernels.allowed import check_out, check_scale, scale_of
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
@@ -198,11 +198,11 @@ def hybrid_attention(
     """
     if not isinstance(plan, Plan):
         raise ValueError(f"plan: got {type(plan).__name__}, allowed is what pod.plan returns")
-    if compiled.is_compiling():
+    if launch.is_compiling():
         if plan.batch.kv_dtype:
             raise ValueError(f"kv_dtype: got {plan.batch.kv_dtype!r}, allowed inside torch.compile is None")
-        return compiled.attention(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out,
-                                  sinks)  # fmt: skip
+        return launch.compiled(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out,
+                               sinks)  # fmt: skip
     plan.allowed.check(q, k_cache, v_cache, block_table)
     if sinks is not None or plan.batch.sinks:
         plan.allowed.check_sinks(sinks)

@@ -82,7 +82,7 @@ class HybridBatch:
         if self.kv_dtype is not None and (not isinstance(self.kv_dtype, str) or self.kv_dtype not in KV_BYTES):
             got, allowed = shown(self.kv_dtype), ", ".join(KV_BYTES)
             raise ValueError(f"kv_dtype: got {got}, allowed are {allowed} and None (as dtype)")
-        if self.kv_dtype and self.rules:
+        if self.rules and self.kv_dtype:
             raise ValueError(f"kv_dtype: got {self.kv_dtype!r} beside {self.rules[0]}, allowed is None, as dtype")
 
     def _check_seen(self) -> None:
@@ -125,7 +125,7 @@ class HybridBatch:
         kv_lens = (context,) * (chunk > 0) + (decode_context,) * decodes
         return cls(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, **rest)
 
-    @property
+    @cached_property
     def group(self) -> int:
         """Query heads that share one KV head: 1 is multi-head attention, num_q_heads is multi-query."""
         return self.num_q_heads // self.num_kv_heads
@@ -154,7 +154,7 @@ class HybridBatch:
         part.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, q_lens=q_lens, kv_lens=kv_lens)
         return part
 
-    @property
+    @cached_property
     def rules(self) -> tuple[str, ...]:
         """What is asked of the scores, by name."""
         return tuple(rule for rule in RULES if getattr(self, rule) not in (None, False))
@@ -200,7 +200,7 @@ class HybridBatch:
         """Bytes of the keys and values that are seen, of all sequences, each counted once."""
         return 2 * sum(self.seen_lens) * self.num_kv_heads * self.head_dim * self.kv_width
 
-    @property
+    @cached_property
     def kv_width(self) -> int:
         """Bytes of a number in K and V."""
         return KV_BYTES[self.kv_dtype] if self.kv_dtype else DTYPE_BYTES[self.dtype]

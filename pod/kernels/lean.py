@@ -83,7 +83,7 @@ def plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | N
     if worker is None and invariant:
         worker = "warp"
     if worker is None:
-        worker = choose.decode_worker(batch, device.type == "cuda" and sm90.available(device), splits)
+        worker = choose.decode_worker(batch, sm90.available(device), splits)
     if worker == "hopper":
         parts = choose.whole_parts(batch, sms) if splits == "auto" else None if splits == "stream-k" else splits
         return sm90.plan(batch, device, "lean", parts=parts)
@@ -100,5 +100,5 @@ def build_for(batch: HybridBatch, device) -> None:
     """Whichever worker it will choose."""
     decide.check_plain(batch, "lean")
     build.operator(LEAN, kind(batch.dtype, batch.head_dim), device)
-    if device.type == "cuda" and sm90.available(device):
+    if sm90.available(device):
         sm90.build_for(batch, device)

@@ -45,6 +45,7 @@ def records(work: WorkList, schedule: Schedule) -> tuple:
 def lay_out(s: Schedule) -> Layout:
     """Counters: tickets, arrivals of prefill, arrivals of decode."""
     prefill, decode, shape = s.prefill, s.decode, s.shape
+    lists = (records(prefill, s), records(decode, s), decode.pieces, s.deal)
     pieces = len(decode.pieces) - 1
     ctas = (len(prefill), -(-pieces // shape.virtual))
     header = Header(
@@ -56,7 +57,6 @@ def lay_out(s: Schedule) -> Layout:
     )  # fmt: skip
     counters = s.sms + 3 + prefill.groups + decode.groups
     rows = prefill.partials * shape.prefill_rows + decode.partials * shape.decode_rows
-    lists = (records(prefill, s), records(decode, s), decode.pieces, s.deal)
     return Layout(header, lists, counters, (s.batch.head_dim + 1) * rows)
 
 

@@ -4,6 +4,7 @@ The constants were measured on an H200; other cards use them too, and are right,
 """
 
 from functools import cache
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -11,17 +12,7 @@ import numpy as np
 from pod.batch import HybridBatch
 from pod.hardware import GPU
 from pod.schedule.decode import MOST_PARTS
-from pod.schedule.prefill import packs
-from pod.schedule.work import (
-    DECODE_ROWS,
-    PERSISTENT,
-    SHAPES,
-    WIDE,
-    Pack,
-    Shape,
-    Side,
-    pass_count,
-)
+from pod.schedule.work import DECODE_ROWS, PERSISTENT, SHAPES, WARPGROUP, WIDE, Pack, Shape, Side, pass_count
 
 # ---------------------------------------------------------------- the sm_80 family: how long each side would take
 # The tensor cores give mma.sync MMA_SYNC of their rate, 1 on cards without wgmma. Prefill reaches PREFILL_SHARE of
@@ -68,9 +59,8 @@ def is_long(times: tuple[float, float]) -> bool:
 
 
 def ctas_per_sm(batch: HybridBatch, gpu: GPU, sms: int, method: str) -> int:
-    if method != "pod" or not batch.prefill or not batch.decode or max(batch.prefill.kv_lens) > SHORT_PROMPT:
-        return 2
-    return 4 if is_long(seconds(batch, gpu, sms, 2)) else 2
+    pays = is_long(seconds(batch, gpu, sms, 2)) and method == "pod" and batch.prefill and batch.decode
+    return 4 if pays and max(batch.prefill.kv_lens) <= SHORT_PROMPT else 2
 
 
 # ---------------------------------------------------------------- the sm_80 family: parts of a prefill tile
@@ -243,7 +233,6 @@ MERGE_US, BORDER_US = 5.0, 1.0
 
 def prefill_pack(side: Side, rows: int) -> Pack:
     """What makes the fewest tiles, each as long as its keys; of those the one with the fewest tokens."""
-
     made, tokens, heads = _packs(side.group, rows)
     keys = side.kv_len if side.window is None else np.minimum(side.kv_len, side.window + tokens)
     cost = (-(-side.q_len // tokens) * -(-side.group // heads) * keys).sum(axis=1)
@@ -252,9 +241,21 @@ def prefill_pack(side: Side, rows: int) -> Pack:
 
 @cache
 def _packs(group: int, rows: int) -> tuple[list[Pack], np.ndarray, np.ndarray]:
-    """And their tokens and heads, as columns."""
-    made = packs(group, rows)
+    """Those that may be best: few heads fill warpgroups, many pad the least where tokens are few. And their tokens and
+    heads, as columns."""
+    shares, groups = {-(-group // tiles) for tiles in range(1, group + 1)}, rows // WARPGROUP
+    made = [_by_tokens(heads, rows) for heads in {gcd(group, 8), *shares} if heads <= WARPGROUP]
+    made += [Pack(WARPGROUP // -(-heads // groups), heads) for heads in shares if groups <= heads <= rows]
     return made, *np.array(made).T[:, :, None]
+
+
+def _by_tokens(heads: int, rows: int) -> Pack:
+    return Pack(rows // WARPGROUP * (WARPGROUP // heads), heads)
+
+
+def whole_group(group: int, rows: int) -> Pack:
+    """Where the batch has no say: all heads of a KV head, as far as a warpgroup has rows for them."""
+    return _by_tokens(min(group, WARPGROUP), rows)
 
 
 class Roles(NamedTuple):

@@ -57,24 +57,19 @@ def hybrid(batch: HybridBatch, gpu: GPU, sms: int, method: str = "pod", policy: 
     singles = by_token(seeing(singles), causal)
     if invariant:
         ctas = 2 if ctas_per_sm == "auto" else ctas_per_sm
-        cut = choose.Cut(ctas, 1, 0, fixed_parts(singles.kv_len, FIXED_KEYS[1]))
+        cut = choose.Cut(ctas, 1, 0, -(-singles.kv_len // FIXED_KEYS[1]))
     else:
         cut = choose.hybrid(batch, chunks, singles, gpu, sms, method, ctas_per_sm, prefill_splits, decode_splits)
     shape = SHAPES[cut.ctas_per_sm]
     tiles = prefill.longest_first(prefill.tiles(chunks, Pack(shape.prefill_rows, 1), causal))
-    splits = fixed_parts(tiles.end, FIXED_KEYS[0]) if invariant else cut.splits
+    splits = -(-tiles.end // FIXED_KEYS[0]) if invariant else cut.splits
     work = prefill.cut(tiles, splits, shape.prefill_keys)
     pieces = warp_pieces(singles, shape, cut.workers, cut.parts)
-    policy = choose.policy(cut.ctas_per_sm, len(work), sms) if policy == "auto" else policy
-    deal = _deal(policy, work, pieces, shape, sms) if method == "pod" else np.zeros(0, np.int32)
+    deal = _deal(policy, work, pieces, cut.ctas_per_sm, sms) if method == "pod" else np.zeros(0, np.int32)
     return Schedule(batch, causal, sms, method, shape, work, pieces, cut.ctas_per_sm, deal)
 
 
 FIXED_KEYS = (4096, 1024)  # of a part of prefill and of decode that does not depend on other sequences
-
-
-def fixed_parts(keys: np.ndarray, length: int) -> np.ndarray:
-    return -(-keys // length)
 
 
 def warp_pieces(side: Side, shape: Shape, workers: int, parts: np.ndarray | int | None) -> WorkList:
@@ -84,10 +79,12 @@ def warp_pieces(side: Side, shape: Shape, workers: int, parts: np.ndarray | int 
     return decode.split_k(side, parts, shape.decode_keys, shape.decode_rows)
 
 
-def _deal(policy: str, work: WorkList, pieces: WorkList, shape: Shape, sms: int) -> np.ndarray:
+def _deal(policy: str, work: WorkList, pieces: WorkList, ctas_per_sm: int, sms: int) -> np.ndarray:
     """What an SM's tickets ask for. A CTA of decode has several pieces."""
-    costs, starts = pieces.costs, np.arange(0, len(pieces.pieces) - 1, shape.virtual)
-    return binding.deal(policy, work.costs, np.add.reduceat(costs, starts) if len(starts) else np.zeros(0), sms)
+    whole, costs, starts = work.costs, pieces.costs, np.arange(0, len(pieces.pieces) - 1, SHAPES[ctas_per_sm].virtual)
+    if policy == "auto":
+        policy = choose.policy(ctas_per_sm, len(whole), sms)
+    return binding.deal(policy, whole, np.add.reduceat(costs, starts) if len(starts) else np.zeros(0), sms)
 
 
 def flash2(batch: HybridBatch, sms: int, keys: tuple[int, int]) -> Schedule:
@@ -123,7 +120,7 @@ def lean(batch: HybridBatch, sms: int, splits: int | str | None = None, worker: 
             units = len(batch.kv_lens) * pass_count(singles, SHAPES[LEAN_CTAS].decode_rows)
             splits = choose.full_parts(units, workers)
     if invariant:
-        parts = fixed_parts(singles.kv_len, FIXED_KEYS[1])
+        parts = -(-singles.kv_len // FIXED_KEYS[1])
         work = decode.split_k(singles, parts, block, SHAPES[LEAN_CTAS].decode_rows)
     else:
         work = warp_ranges(singles, workers, splits, worker == "warp", block, alike)
@@ -158,8 +155,13 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
     chunks, singles = sides(batch, roles.tokens)
     shape = replace(PERSISTENT, decode_rows=roles.rows)
-    ranges = hopper_pieces(singles, sms, choose.width(batch), weights, parts, roles.rows, invariant)
-    ticks, tiles = choose.ticks(batch.head_dim, sms), decode.tiles(singles, shape)
+    ticks, pad = choose.ticks(batch.head_dim, sms), choose.pad(choose.width(batch))
+    if invariant:
+        keys = shape.decode_keys
+        ranges = decode.split_k(singles, -(-singles.seen // (FIXED[1] * keys)), keys, roles.rows)
+    else:
+        ranges = hopper_ranges(singles, sms, weights, parts=parts, rows=roles.rows, pad=pad)
+    tiles = decode.tiles(singles, shape)
     work, blocks = empty(), 0
     if len(chunks.seq):
         beside = ticks.beside(tiles, int(chunks.seen.sum()) * batch.num_kv_heads)
@@ -175,22 +177,13 @@ def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: b
                     pack: Pack | None, beside: int, invariant: bool) -> tuple[float, int, Pack, WorkList]:  # fmt: skip
     """Also about how long they take, and how many blocks they read."""
     keys, rows = shape.prefill_keys, shape.prefill_rows
-    pack = pack or (prefill.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
+    pack = pack or (choose.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
     tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
     blocks = tiles.blocks(keys)
     fixed = -(-blocks // FIXED[0]) if invariant else splits
     parts, time = choose.prefill_parts(blocks, sms, beside, fixed)
     time *= choose.WIDE_COST if shape == WIDE else 1.0
     return time, int(blocks.sum()), pack, prefill.cut(tiles, parts, keys)
-
-
-def hopper_pieces(side: Side, sms: int, head_dim: int, weights=None, parts: int | None = None,
-                  rows: int = PERSISTENT.decode_rows, invariant: bool = False) -> WorkList:  # fmt: skip
-    """Decode in ranges across borders of heads and requests, in `parts` of every head, or in parts of one length."""
-    if not invariant:
-        return hopper_ranges(side, sms, weights, parts=parts, rows=rows, pad=choose.pad(head_dim))
-    keys = PERSISTENT.decode_keys
-    return decode.split_k(side, -(-side.seen // (FIXED[1] * keys)), keys, rows)
 
 
 def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None,

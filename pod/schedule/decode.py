@@ -21,8 +21,8 @@ def split_k(side: Side, parts: np.ndarray | int, keys: int, heads: int) -> WorkL
     """Each request in so many `parts`, as far as it has blocks of `keys`. A part is a piece; longest first."""
     if len(side.seq) == 0:
         return empty()
-    head = passes(side, heads)
     blocks, skipped = _blocks(side, keys)
+    head = passes(side, heads)
     parts = np.clip(parts, 1, np.minimum(blocks, MOST_PARTS))
 
     # Units (request, pass) in order of the length of their parts, and within a unit its parts.
@@ -123,8 +123,9 @@ def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, he
     if len(side.seq) == 0:
         return empty()
     # The line: requests, and in each its passes, `alike` at a time.
+    line, skipped = _blocks(side, block)
     head = passes(side, heads)
-    each, (line, skipped) = len(head[0]) // alike, _blocks(side, block)
+    each = len(head[0]) // alike
     blocks = line.repeat(each)
     cuts = cut(blocks)
     at, unit, begin, end = segments(blocks, cuts)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-from math import gcd
 from typing import NamedTuple
 
 import numpy as np
 
-from pod.schedule.work import WARPGROUP, Pack, Side, WorkList, first_seen, number_parts, passes
+from pod.schedule.work import Pack, Side, WorkList, first_seen, number_parts, passes
 
 NOWHERE = np.iinfo(np.int64).max
 L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over, of the H200's 60 MB
@@ -33,27 +31,6 @@ class Tiles(NamedTuple):
 
     def in_order(self, order: np.ndarray) -> Tiles:
         return Tiles(*(column[order] for column in self))
-
-
-@cache
-def packs(group: int, rows: int) -> list[Pack]:
-    """Those that may be best: few heads fill warpgroups, many pad the least where tokens are few."""
-    made = [by_tokens(heads, rows) for heads in {gcd(group, 8), *_shares(group)} if heads <= WARPGROUP]
-    groups = rows // WARPGROUP
-    return made + [Pack(WARPGROUP // -(-heads // groups), heads) for heads in _shares(group) if groups <= heads <= rows]
-
-
-def _shares(group: int) -> set[int]:
-    return {-(-group // tiles) for tiles in range(1, group + 1)}
-
-
-def by_tokens(heads: int, rows: int) -> Pack:
-    return Pack(rows // WARPGROUP * (WARPGROUP // heads), heads)
-
-
-def whole_group(group: int, rows: int) -> Pack:
-    """Where the batch has no say: all heads of a KV head, as far as a warpgroup has rows for them."""
-    return by_tokens(min(group, WARPGROUP), rows)
 
 
 def tiles(side: Side, pack: Pack, causal: bool = True) -> Tiles:

@@ -6,7 +6,6 @@ import pytest
 
 from pod import kernels
 from pod.experiments.plus34 import plus34_t1, sampler_share, vllm_ladder, vllm_run, vllm_timeline
-from pod.lab import registry
 from pod.serving import vllm2023
 from pod.serving.shapes import Shape
 
@@ -29,13 +28,6 @@ def tiny(monkeypatch):
     yield place
     for cached in (vllm_ladder._run, vllm_ladder.chosen, plus34_t1._run):
         cached.cache_clear()
-
-
-@pytest.mark.parametrize("name", ["vllm-ladder", "vllm-stretch", "vllm-timeline", "vllm-run", "sampler-share"])
-def test_rows_of_a_suite_have_names_of_their_own(name):
-    suite = registry.maker(name)
-    rows = [tuple(case[key] for key in suite.KEYS) for case in suite.cases()]
-    assert len(set(rows)) == len(rows) > 0
 
 
 def test_the_run_is_the_posts():

@@ -5,7 +5,6 @@ import torch
 
 import pod
 from pod.batch import HybridBatch
-from pod.kernels import sm90
 from pod.reference import hybrid_attention
 
 KV = "float8_e4m3fn"
@@ -15,12 +14,6 @@ BESIDE = ((300, 1, 1, 40, 1), (900, 1500, 64, 200, 3000))
 CHUNKS = ((300, 70), (700, 70))
 SHAPES = [(32, 8, 128, 16), (28, 4, 128, 64), (32, 8, 128, None), (8, 8, 64, 32), (32, 4, 128, 128), (40, 2, 64, 16),
           (16, 4, 128, 8), (10, 2, 64, 48)]  # fmt: skip
-
-
-@pytest.fixture
-def hopper(gpu):
-    if not sm90.available(gpu):
-        pytest.skip(f"{torch.cuda.get_device_name(gpu)} has no compute capability 9.0, which these need")
 
 
 def quantised(batch: HybridBatch):

@@ -7,7 +7,6 @@ import torch
 
 import pod
 from pod.batch import HybridBatch
-from pod.kernels import sm90
 from pod.reference import hybrid_attention
 
 WANTED = {"window": (None, 1, 100, 1000, 1 << 20), "softcap": (None, 5.0, 50.0), "sinks": (False, True)}
@@ -15,12 +14,6 @@ SETS = [dict(zip(WANTED, values, strict=True)) for values in itertools.product(*
 SHAPES = [(32, 8, 128, 16), (8, 1, 64, 64), (28, 4, 128, None), (6, 3, 64, 256), (16, 4, 128, 8), (10, 2, 64, 48)]
 Q_LENS, KV_LENS = (1, 300, 1, 4, 1, 70), (900, 1500, 64, 3000, 1, 70)
 ALONE = ((300, 200), (700, 200))  # prompts: at head_dim 64 three warpgroups of prefill
-
-
-@pytest.fixture
-def hopper(gpu):
-    if not sm90.available(gpu):
-        pytest.skip(f"{torch.cuda.get_device_name(gpu)} has no compute capability 9.0, which these need")
 
 
 def checked(batch: HybridBatch, atol: float = 0.02, **how) -> None:

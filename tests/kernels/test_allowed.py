@@ -66,6 +66,7 @@ def test_none_and_sparse_tensors_are_refused(call, name):
         (dict(softmax_scale=10**400), "softmax_scale: got 1000"),
         (dict(softmax_scale=1e10), "softmax_scale: got 10000000000.0, allowed"),  # it gave NaN
         (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers from 1e-30"),
+        *((dict(softmax_scale=x), "softmax_scale: got") for x in (0.0, -1.0, float("nan"), float("inf"))),
         (dict(return_lse="x"), "return_lse: got 'x', allowed are True and False"),
         (dict(trace=1), "trace: got 1, allowed are True and False"),
         (dict(plan=None), "plan: got NoneType, allowed is what pod.plan returns"),
@@ -75,6 +76,36 @@ def test_none_and_sparse_tensors_are_refused(call, name):
 def test_other_arguments_are_refused(call, change, message):
     with pytest.raises(ValueError, match=message):
         call(**change)
+
+
+@pytest.mark.parametrize(
+    "name, spoil, message",
+    [
+        ("q", lambda x: x[1:], "q: got shape"),
+        ("q", lambda x: x.float(), "q: got dtype"),
+        ("q", lambda x: torch.cat([x, x], -1)[..., ::2], "q: got strides"),
+        ("q", lambda x: torch.cat([x, x[..., :4]], -1)[..., :64], "q: got strides"),
+        ("q", lambda x: x.to("meta"), "q: got device"),
+        ("k_cache", lambda x: x.repeat(1, 2, 1, 1), "k_cache: got pages of 32"),
+        ("k_cache", lambda x: torch.cat([x, x], -1)[..., ::2], "k_cache: got strides"),
+        ("v_cache", lambda x: x[1:], "v_cache: got"),
+        ("block_table", lambda x: x.long(), "block_table: got torch.int64"),
+        ("block_table", lambda x: None, "block_table: got None"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused(call, name, spoil, message):
+    spoilt = {name: spoil(dict(zip(TENSORS, GOOD.tensors(), strict=False))[name])}
+    with pytest.raises(ValueError, match=message):
+        call(**spoilt | ({"v_cache": spoilt[name]} if name == "k_cache" else {}))
+
+
+def test_contiguous_call_refuses_tables_and_short_caches():
+    batch = HybridBatch((4, 1), (20, 30), 4, 2, 64)
+    plan, (q, k, v, _) = pod.plan(batch, device="cpu"), batch.tensors()
+    with pytest.raises(ValueError, match="block_table: got one"):
+        pod.hybrid_attention(q, k, v, plan, torch.zeros(2, 2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="k_cache: got 2 sequences of 29 slots"):
+        pod.hybrid_attention(q, k[:, :29], v[:, :29], plan)
 
 
 @pytest.mark.parametrize("name", ["q", "k_cache", "v_cache"])
@@ -149,6 +180,18 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
         (dict(device="gpu"), "device: got 'gpu', allowed are 'cuda'"),
         (dict(device=None), "device: got None, allowed are 'cuda'"),
         (dict(device=1.5), "device: got 1.5, allowed are 'cuda'"),
+        (dict(window=0), "window: got 0, allowed are integers from 1 on"),
+        (dict(sinks=1), "sinks: got 1, allowed are True and False"),
+        (dict(page_size=12), "page_size: got 12, allowed are multiples of 8, and None"),
+        (dict(dtype=torch.float32), "dtype: got 'float32'"),
+        (dict(q_lens=[4, -1]), "q_lens: got -1"),
+        (dict(kv_lens=torch.tensor([20.0, 30.0])), "kv_lens: got dtype"),
+        (dict(method="magic"), "method: got 'magic'"),
+        (dict(policy="fair"), "policy: got 'fair'"),
+        (dict(ctas_per_sm=3), "ctas_per_sm: got 3"),
+        (dict(prefill_splits=0), "prefill_splits: got 0"),
+        (dict(decode_splits="many"), "decode_splits: got 'many'"),
+        (dict(device="meta"), "device: got 'meta'"),
         (dict(head_dim=64.0), "head_dim: got 64.0, allowed are integers"),
         (dict(head_dim=None), "head_dim: got None, allowed are integers"),
         (dict(q_lens=None), "q_lens: got None, allowed is a sequence of integers"),
@@ -169,6 +212,20 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
 def test_plan_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         pod.plan(**PLAN | change)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_plan_for_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="device: got 'cuda'"):
+        pod.plan([1], [1], 1, 1, 64)
+
+
+def test_gpu_that_is_too_old_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    with pytest.raises(ValueError, match="device: got compute capability 7.5, allowed is 8.0 and later"):
+        pod.plan([1], [1], 1, 1, 64)
 
 
 ASKED = {"window": [9], "softcap": [5.0], "sinks": [True], "kv_dtype": ["float8_e4m3fn"], "page_size": [4, 8, 24]}
@@ -398,14 +455,15 @@ def test_a_device_has_one_staging_whoever_asks_first(monkeypatch):
 
 
 def test_auto_is_the_default_and_hopper_gets_its_own_kernel(monkeypatch):
+    """Of decodes alone the method lean knows more: where a warp's tile reads faster, and where a fixed split does."""
     chosen = []
     monkeypatch.setattr(sm90, "available", lambda device="cuda": True)
     for module in (sm90, lean, sm80):
         monkeypatch.setattr(module, "plan", lambda *_, module=module, **choice: chosen.append(module))
-    pod.plan(**PLAN)
-    pod.plan(**PLAN | {"q_lens": [1, 1]})
-    pod.plan(**PLAN, decode_splits=2)
-    assert chosen == [sm90, lean, sm80]
+    for q_lens in ([4, 1], [4, 4], [1, 1]):
+        pod.plan(**PLAN | {"q_lens": q_lens})
+    pod.plan(**PLAN | {"q_lens": [1, 1]}, decode_splits=2)  # only the sm_80 family has the option
+    assert chosen == [sm90, sm90, lean, sm80]
 
 
 # ---------------------------------------------------------------- builds

@@ -6,7 +6,7 @@ import pytest
 
 import pod
 from pod.batch import HybridBatch
-from pod.kernels import compiled, sm90
+from pod.kernels import launch, sm90
 from pod.kernels.launch import Plan
 from pod.schedule import decide
 
@@ -119,7 +119,7 @@ def test_rows_start_at_16_bytes(call):
 
 
 def test_it_is_refused_inside_torch_compile(call, monkeypatch):
-    monkeypatch.setattr(compiled, "is_compiling", lambda: True)
+    monkeypatch.setattr(launch, "is_compiling", lambda: True)
     with pytest.raises(ValueError, match=f"^kv_dtype: got '{KV}', allowed inside torch.compile is None$"):
         call()
 

@@ -1,11 +1,15 @@
 """The plan on the device: the same names on both sides of the boundary, and lists that arrive as they were made."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
 
-from pod.kernels import fusion, launch
+import pod
+from pod.batch import HybridBatch
+from pod.files import PACKAGE
+from pod.kernels import build, fusion, launch, sm90
 from pod.kernels.build import CSRC
 from pod.kernels.launch import flat, write
 
@@ -91,3 +95,48 @@ def test_a_plan_in_a_capture_is_refused_before_anything_is_laid_out(monkeypatch)
     monkeypatch.setattr("torch.cuda.current_stream", lambda device: None)
     with pytest.raises(RuntimeError, match="^plan: got a stream that captures a CUDA graph, allowed are a plan made"):
         launch.place(None, lambda schedule: pytest.fail("laid out"), torch.device("cuda", 0))
+
+
+# ---------------------------------------------------------------- how far a reader goes who follows a call
+
+
+def entered(call) -> list[str]:
+    """The files of pod that a call enters, one after the other."""
+    files: list[str] = []
+
+    def note(frame, event, _) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(str(PACKAGE)) and files[-1:] != [file]:
+            files.append(file)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return files
+
+
+BATCH = HybridBatch((64, 1, 1, 1), (128, 90, 70, 300), 8, 2, 64, 16)
+
+
+@pytest.mark.parametrize("hopper, most, moves", [(False, 13, 32), (True, 11, 48)])
+def test_a_plan_is_made_in_few_files_with_few_moves_between_them(hopper, most, moves, monkeypatch):
+    """On a Hopper more costs are asked. Not more than today: whoever leads a reader further says here why."""
+    if hopper:
+        monkeypatch.setattr(sm90, "available", lambda device: True)
+    monkeypatch.setattr(build, "operator", lambda *_: None)
+    plan = lambda: pod.plan([64, 1, 1, 1], [128, 90, 70, 300], 8, 2, 64, 16, device="cpu")  # noqa: E731
+    plan()  # what is kept from plan to plan is there
+    files = entered(plan)
+    assert len(set(files)) <= most and len(files) - 1 <= moves, files
+
+
+def test_a_call_goes_from_the_front_door_by_the_check_to_the_launch(monkeypatch):
+    monkeypatch.setattr(build, "operator", lambda *_: lambda q, *_: (torch.empty_like(q), None, None))
+    plan, tensors = pod.plan(BATCH, device="cpu", method="pod"), BATCH.tensors()
+    plan.allowed.debug = False  # as on a GPU
+    call = lambda: pod.hybrid_attention(*tensors[:3], plan, tensors[3])  # noqa: E731
+    call()
+    rooms = [file.rpartition("/")[2] for file in entered(call)]
+    assert rooms == ["attention.py", "allowed.py", "attention.py", "launch.py"]

@@ -107,12 +107,6 @@ def test_figure_draws_its_table(module):
     assert len(df) and module.draw(df).get_axes()
 
 
-@pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.FIGURE.id)
-def test_a_figure_without_its_recording_is_missing(module, monkeypatch, tmp_path):
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
-    assert module.FIGURE.state_text.startswith(f"lacks {module.FIGURE.data[0]}")
-
-
 # ---------------------------------------------------------------- Figure 11
 
 

@@ -130,12 +130,6 @@ def test_trace_puts_the_halves_one_after_the_other():
     assert fused < halves
 
 
-def test_a_figure_without_its_recording_is_a_named_hole(monkeypatch, tmp_path):
-    assert hopper_peers.FIGURE.lacks == ()
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
-    assert hopper_peers.FIGURE.state_text == "lacks hopper-peers of an H200"
-
-
 def test_products_take_the_cycles_that_the_chapter_says():
     assert tensor_core_queue.prefill_product(H200) == pytest.approx(64, rel=1e-3)
     assert tensor_core_queue.decode_product(H200) == 16

@@ -12,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
-from pod.lab import chapters, notebooks
+from pod.lab import notebooks
 
 CHAPTERS = sorted(notebooks.FOLDER.glob("*.ipynb"))
 
@@ -20,16 +20,6 @@ CHAPTERS = sorted(notebooks.FOLDER.glob("*.ipynb"))
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_chapter_keeps_every_rule(path):
     assert notebooks.problems(path) == []
-
-
-def test_every_chapter_has_its_place_in_the_walk():
-    assert {path.stem for path in CHAPTERS} <= {chapter.name for chapter in chapters.CHAPTERS}
-
-
-@pytest.mark.parametrize("chapter", [c for c in chapters.CHAPTERS if c.path.exists()], ids=lambda c: c.name)
-def test_chapter_asks_its_question_and_takes_its_time(chapter):
-    opening = notebooks.read(chapter.path).cells[0].source
-    assert f"> **{chapter.question}**" in opening and f"{chapter.minutes} minutes" in opening
 
 
 def globals_of(cells, names: set[str]) -> set[str]:

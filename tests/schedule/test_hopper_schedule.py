@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import pod
 from pod.batch import HybridBatch
 from pod.reference import hybrid_attention
 from pod.schedule import choose, decide, prefill
@@ -224,17 +223,6 @@ def test_a_wrong_work_list_is_noticed(fault):
     out, _ = execute(q, k, v, prefill, wrong)
     wanted, _ = hybrid_attention(q, k, v, b.q_lens, b.kv_lens)
     assert not np.allclose(out, wanted)
-
-
-def test_auto_takes_the_fused_kernel_where_there_is_prefill_and_the_decode_method_elsewhere(monkeypatch):
-    """Of decodes alone the method lean knows more: where a warp's tile reads faster, and where a fixed split does."""
-    monkeypatch.setattr("pod.kernels.sm90.available", lambda device="cuda": True)
-    for name in ("sm90", "lean"):
-        monkeypatch.setattr(f"pod.kernels.{name}.plan", lambda *_, name=name, **__: name)
-    for q_lens, module in (((64, 1), "sm90"), ((64,), "sm90"), ((1, 1), "lean")):
-        assert pod.plan(q_lens, (64,) * len(q_lens), 8, 2, 64, device="cpu", method="auto") == module
-    named = pod.plan((1, 1), (64, 64), 8, 2, 64, device="cpu", method="auto", decode_splits=2)
-    assert named.method == "pod"  # only that family has the option
 
 
 def test_a_wide_tile_is_taken_where_its_units_end_sooner():

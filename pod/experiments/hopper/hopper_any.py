@@ -168,17 +168,6 @@ def over_fa3() -> float:
     return geomean(table().gain)
 
 
-def over_fa3_128() -> float:
-    """The same at head dimension 128."""
-    df = table()
-    return geomean(df[df.head_dim == 128].gain)
-
-
-def over_fa3_of(kind: str) -> float:
-    df = table()
-    return geomean(df[df.kind == kind].gain)
-
-
 def first_percentile() -> float:
     return _percentile(table())
 

@@ -114,10 +114,6 @@ def draw(df):
     return ax.figure
 
 
-def longest_update() -> float:
-    return float(table().update_us.max())
-
-
 def slowdown() -> float:
     """Time of the kernel with the GPU's plan over that with the host's: geometric mean over the cases."""
     df = table()
