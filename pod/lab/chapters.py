@@ -47,7 +47,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("01_online_softmax", 35, 20, "Can a softmax be computed in pieces, in any order?"),
         Chapter("02_tiling", 35, 20, "Why tiles, and which?"),
         Chapter("03_two_phases", 35, 20, "Why is prefill hungry for FLOPs and decode for bytes?"),
-        Chapter("04_first_kernels", 40, 55, "What does one thread do, and who waits for whom?"),
+        Chapter("04_first_kernels", 35, 55, "What does one thread do, and who waits for whom?"),
     ),
     "One kernel for both": (
         Chapter("05_waves", 30, 20, "Why does one more request slow decode by a quarter?"),

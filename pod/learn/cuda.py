@@ -85,6 +85,11 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     module: Module
 
+    @property
+    def text(self) -> str:
+        """Of its cell."""
+        return self.module.cell.text
+
     def __getitem__(self, shape) -> Launch:
         grid, block, *smem = shape if isinstance(shape, tuple) and len(shape) in (2, 3) else (None, None)
         if grid is None:

@@ -288,7 +288,7 @@ def _ring(n: int, seed: int = 0) -> Case:
 
 
 def _text(o: Outcome) -> str:
-    return o.watched.launch.kernel.module.cell.text
+    return o.watched.launch.kernel.text
 
 
 neighbour = _exercise(
@@ -637,7 +637,7 @@ QUESTIONS = {
     ),
     "no-barrier": Question(
         CHAPTER,
-        "Leave the barrier out, and run the kernel on a real GPU. What does it give?",
+        "Run this kernel on a real GPU, again and again. What does it give?",
         {
             "the right answer, always": "It may look so for a year. Nothing makes warp 1 write before warp 0 reads.",
             "the wrong answer, always": "The two warps often happen to run in an order that is fine.",
