@@ -179,17 +179,6 @@ QUESTIONS = {
         },
         "none",
     ),
-    "decode-used-up": Question(
-        CHAPTER,
-        "A CTA asks for prefill and nothing is left (`a.id >= c.slots`). It asks for decode. Can that be used up as "
-        "well?",
-        {
-            "yes, then it ends": "For that, more CTAs than pieces would have to be launched.",
-            "no": "The kernel is launched with as many CTAs as there are pieces of both kinds together. If this CTA "
-            "were left with nothing, more CTAs than pieces would have drawn.",
-        },
-        "no",
-    ),
     "tickets-of-a-busy-sm": Question(
         CHAPTER,
         "D0 belongs to a chat with a long context. How many tickets will its SM give out in the end, compared with the "
