@@ -149,7 +149,7 @@ def refusal(*arguments: str) -> str:
 
 
 def _text(cell: Cell) -> str:
-    table = ", ".join(f'{{"{k}", [](const cell::Argument* a) {{ cell::call({k}, a); }}}}' for k in cell.kernels)
+    table = ", ".join(f'{{"{k}", [](const cell::Argument* a) {{ cell::call(::{k}, a); }}}}' for k in cell.kernels)
     return (
         f'#include "cell.h"\n#line 1 "cell"\n{cell.emulated}\n#line 1 "table"\n'
         f"const cell::Kernel cell::kernels[] = {{{table}}};\nconst int cell::kernel_count = {len(cell.kernels)};\n"

@@ -78,16 +78,7 @@ def read(text: str) -> Cell:
     code = [*(token for token in tokens if token.kind != "skip"), end, end]  # who looks ahead finds something
     _find_types(code)
     _refuse(code, text)
-    kernels: dict[str, tuple[Parameter, ...]] = {}
-    for i, token in enumerate(code):
-        if token.text == "__global__":
-            _refuse_place(code, i)
-            name, parameters = _kernel(code, i)
-            if name in kernels:
-                raise NotCuda(token.line, f"got two kernels `{name}`, allowed is one of a name", sure=True)
-            kernels[name] = parameters
-    if not kernels:
-        raise NotCuda(1, "no kernel here: a kernel begins with `__global__ void`")
+    kernels = _kernels(code)
     shared: list[str] = []
     for i, token in enumerate(code):
         if token.text == "__shared__":
@@ -140,6 +131,23 @@ def _refuse(code: list[Token], text: str) -> None:
 
 
 # ---------------------------------------------------------------- kernels and their parameters
+
+
+def _kernels(code: list[Token]) -> dict[str, tuple[Parameter, ...]]:
+    found: dict[str, tuple[Parameter, ...]] = {}
+    for i, token in enumerate(code):
+        if token.text != "__global__":
+            continue
+        _refuse_place(code, i)
+        name, parameters = _kernel(code, i)
+        if name in found:
+            raise NotCuda(token.line, f"got two kernels `{name}`, allowed is one of a name", sure=True)
+        if name == "cell":  # the emulator's namespace
+            raise NotCuda(token.line, "got a kernel `cell`, allowed is any other name", sure=True)
+        found[name] = parameters
+    if not found:
+        raise NotCuda(1, "no kernel here: a kernel begins with `__global__ void`")
+    return found
 
 
 def _kernel(code: list[Token], i: int) -> tuple[str, tuple[Parameter, ...]]:

@@ -317,6 +317,7 @@ def test_a_crash_is_told_with_the_last_line():
         ("template <int N> __global__ void k(float* x) {}", 1, "got a kernel with template parameters, allowed is one"),
         ("namespace a {\n__global__ void k(float* x) {}\n}", 2, "got a kernel within braces"),
         ("__global__ void k(int n) {}\n__global__ void k(float* x) {}", 2, "got two kernels `k`, allowed is one"),
+        ("\n\n__global__ void cell(float* x) {}", 1, "got a kernel `cell`, allowed is any other name"),
         ("__global__ void k(float* x) {\n    x[0] = clock64();\n}", 2, "`clock64` is CUDA, but the emulator does not"),
         ("__constant__ float c;\n__global__ void k(float* x) {}", 1, "`__constant__` is CUDA, but the emulator"),
         ("__global__ void k(float* x) {\n    x[0] = “1”;\n}", 2, "extended character “"),
@@ -393,6 +394,14 @@ def test_letters_of_all_languages_may_stand_in_comments_and_words(capsys):
     assert capsys.readouterr().out == "größer 你好 🎉\n"
 
 
+@pytest.mark.parametrize("name", ["step", "value", "call", "lambda"])
+def test_a_kernel_may_be_called_as_the_emulators_own_words_are(name):
+    x = torch.zeros(64)
+    text = f"__global__ void {name}(float* x) {{ for (int i = 0; i < 3; ++i) x[threadIdx.x] += 1; }}"
+    getattr(learn.cuda(text), name)[1, 64](x)
+    assert (x == 3).all()
+
+
 CELL = """#include <cmath>
 __device__ float twice(const float* p, int n) { return 2 * *(p + n); }
 __global__ void k(float* x, int n) {
@@ -424,7 +433,9 @@ def test_a_compiler_that_goes_on_and_on_is_stopped_with_what_it_has_started(monk
     slow.chmod(0o755)
     monkeypatch.setattr(program, "_compiler", lambda: str(slow))
     monkeypatch.setattr(program, "MOST_COMPILING", 2)
-    with pytest.raises(learn.CompileError, match="line 1: got a text that is not compiled in 2 s, allowed is a shorter"):
+    with pytest.raises(
+        learn.CompileError, match="line 1: got a text that is not compiled in 2 s, allowed is a shorter"
+    ):
         kernel(f"x[t] = {os.getpid()} + {time.time()};")
     state = subprocess.run(["ps", "-o", "stat=", "-p", child.read_text().strip()], capture_output=True, text=True)
     assert state.stdout.strip()[:1] in ("", "Z")
