@@ -233,20 +233,10 @@ TELLERS = (
 
 COMPLAINT = re.compile(r"^cell:(\d+)(?::(\d+))?: (?:fatal )?error: (.*)$|^cell\((\d+)\): error: (.*)$", re.MULTILINE)
 UNKNOWN = re.compile(r"'(\w+)' (?:was not declared|does not name a type|is not a namespace|has not been declared)")
-GPU_ONLY = {
-    *(
-        "atomicCAS",
-        "clock",
-        "clock64",
-        "cooperative_groups",
-        "nvcuda",
-        "rsqrtf",
-        "__activemask",
-        "__clz",
-        "__constant__",
-    ),
-    *("__ffs", "__managed__", "__match_any_sync", "__nanosleep", "__reduce_add_sync", "__syncthreads_count", "__trap"),
-}
+GPU_ONLY = set(
+    "atomicCAS clock clock64 cooperative_groups nvcuda rsqrtf __activemask __clz __constant__ __ffs __managed__ "
+    "__match_any_sync __nanosleep __reduce_add_sync __syncthreads_count __trap".split()
+)
 OURS = ((r"cell::Pointer<(.*?)\s*>", r"\1*"), (r"cell::Element<(.*?)>", r"\1"), (r"cell::", ""))
 
 
