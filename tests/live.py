@@ -53,6 +53,15 @@ class Live:
         self._wait()
         return self.said.get(asked, "")
 
+    def interrupt(self, cell: str, after: float) -> str:
+        """Run a cell and press stop after these seconds; all that it shows."""
+        asked = self.client.execute(cell)
+        self.running.add(asked)
+        time.sleep(after)
+        self.manager.interrupt_kernel()
+        self._wait()
+        return self.said.get(asked, "")
+
     def move(self, slider: str, state: dict) -> None:
         self._tell(slider, {"method": "update", "state": state})
         self.widgets[slider] |= state

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 from pod.learn.faults import CellError
 from pod.learn.rewrite import TYPES, Parameter
@@ -48,6 +49,8 @@ def _check_tensor(parameter: Parameter, x) -> None:
         raise LaunchError(f"{parameter.name}: got {x!r:.60}, allowed is a tensor (`{parameter}`)")
     if x.dtype != getattr(torch, wanted):
         raise LaunchError(f"{parameter.name}: got {x.dtype}, allowed is torch.{wanted} (`{parameter}`)")
+    if x.layout != torch.strided or x.is_nested:
+        raise LaunchError(f"{parameter.name}: got {'nested' if x.is_nested else x.layout}, allowed is a dense tensor")
     if not x.is_contiguous():
         raise LaunchError(
             f"{parameter.name}: got strides {x.stride()}, allowed is a contiguous tensor: say .contiguous()"
@@ -56,8 +59,10 @@ def _check_tensor(parameter: Parameter, x) -> None:
 
 def _check_number(parameter: Parameter, x) -> None:
     kind = TYPES[parameter.type]
-    if isinstance(x, bool) != (kind == "bool") or not isinstance(x, (int, float) if "float" in kind else int):
-        raise LaunchError(f"{parameter.name}: got {x!r:.60}, allowed is a number (`{parameter}`)")
+    if isinstance(x, bool) != (kind == "bool") or not isinstance(x, Real if "float" in kind else Integral):
+        raise LaunchError(
+            f"{parameter.name}: got {x!r:.60}, allowed is a {'' if 'float' in kind else 'whole '}number (`{parameter}`)"
+        )
     try:
         packed(parameter, x)
     except (struct.error, OverflowError):

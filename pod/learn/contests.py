@@ -249,11 +249,15 @@ def run(args) -> int:
 def _read(this: Contest, path: Path) -> Callable:
     wanted, names = this.takes.partition("(")[0], {"__name__": "entry"}
     try:
-        with time_limit(MOST_SECONDS):
-            exec(compile(path.read_text(encoding="utf-8"), "<entry>", "exec"), names)
-    except OSError:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Refused(f"{path}: got bytes that are no UTF-8, allowed is a Python file") from None
+    try:
+        with redirect_stdout(Printed()), memory_limit(), time_limit(MOST_SECONDS):
+            exec(compile(text, "<entry>", "exec"), names)
+    except KeyboardInterrupt:
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit() as well
         raise Refused(f"{path}: {type(error).__name__}: {error}{place(error)}") from None
     if wanted not in names:
         raise Refused(f"{path}: got no {wanted!r}, allowed is a file with {this.takes}")

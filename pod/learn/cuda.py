@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pod.learn import faults, gpu, program, rewrite
 from pod.learn.arguments import PACKED, LaunchError, check_arguments, packed
-from pod.learn.faults import CompileError, Fault
+from pod.learn.faults import CellError, CompileError, Fault
 from pod.learn.rewrite import TYPES, Cell, Parameter
 
 MOST_THREADS, MOST_CTAS = 1024, 1 << 16
@@ -27,7 +28,9 @@ MOST_THREADS, MOST_CTAS = 1024, 1 << 16
 
 def cuda(text: str) -> Module:
     """The kernels of a CUDA text, compiled."""
-    text = text.strip("\n") + "\n"
+    if not isinstance(text, str):
+        raise CellError(f"text: got {text!r:.60}, allowed is CUDA as a str")
+    text = text.encode("utf-8", "replace").decode().strip("\n") + "\n"
     try:
         cell = rewrite.read(text)
     except rewrite.NotCuda as error:
@@ -39,6 +42,8 @@ def cuda(text: str) -> Module:
 def _built(cell: Cell) -> Path:
     try:
         return program.built(cell)
+    except program.Endless as error:
+        raise CompileError(cell.text, 1, str(error)) from None
     except program.Refused as error:
         limit = "this is CUDA, but the emulator cannot do it: "
         raise (_opinion(cell.text) or faults.complaint(str(error), cell.text, limit)) from None
@@ -85,6 +90,11 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     module: Module
 
+    @property
+    def text(self) -> str:
+        """Of its cell."""
+        return self.module.cell.text
+
     def __getitem__(self, shape) -> Launch:
         grid, block, *smem = shape if isinstance(shape, tuple) and len(shape) in (2, 3) else (None, None)
         if grid is None:
@@ -103,9 +113,9 @@ class Kernel:
 
 def _three(name: str, size) -> tuple[int, int, int]:
     sizes = size if isinstance(size, tuple) else (size,)
-    if not 1 <= len(sizes) <= 3 or any(type(n) is not int or n < 1 for n in sizes):
-        raise LaunchError(f"{name}: got {size!r}, allowed is a number from 1 on, or up to three as (x, y, z)")
-    return (*sizes, *[1] * (3 - len(sizes)))
+    if not 1 <= len(sizes) <= 3 or any(isinstance(n, bool) or not isinstance(n, Integral) or n < 1 for n in sizes):
+        raise LaunchError(f"{name}: got {size!r}, allowed is a whole number from 1 on, or up to three as (x, y, z)")
+    return (*map(int, sizes), *[1] * (3 - len(sizes)))
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,8 @@ def _endless(told: _Told, match: re.Match) -> Fault:
 
 
 def _late(told: _Told, match: re.Match) -> Fault:
-    return told.fault("endless", f"the kernel did not end within {match['seconds']} s, so it was stopped")
+    what = f"the kernel did not end within {match['seconds']} s, so it was stopped"
+    return told.fault("endless", f"{what}: a loop without an end, or more threads than one CPU can be")
 
 
 SIGNALS = {
@@ -231,6 +232,11 @@ TELLERS = (
 
 
 COMPLAINT = re.compile(r"^cell:(\d+)(?::(\d+))?: (?:fatal )?error: (.*)$|^cell\((\d+)\): error: (.*)$", re.MULTILINE)
+UNKNOWN = re.compile(r"'(\w+)' (?:was not declared|does not name a type|is not a namespace|has not been declared)")
+GPU_ONLY = set(
+    "atomicCAS clock clock64 cooperative_groups nvcuda rsqrtf __activemask __clz __constant__ __ffs __managed__ "
+    "__match_any_sync __nanosleep __reduce_add_sync __syncthreads_count __trap".split()
+)
 OURS = ((r"cell::Pointer<(.*?)\s*>", r"\1*"), (r"cell::Element<(.*?)>", r"\1"), (r"cell::", ""))
 
 
@@ -243,6 +249,8 @@ def complaint(said: str, text: str, before: str = "") -> CompileError:
         line, column, what = int(found[1] or found[4]), int(found[2] or 0), found[3] or found[5]
         for theirs, ours in OURS:
             what = re.sub(theirs, ours, what)
+        if (name := UNKNOWN.search(what)) and name[1] in GPU_ONLY:
+            what = f"`{name[1]}` is CUDA, but the emulator does not have it"
         return CompileError(text, line, before + what.partition(" [-W")[0], 0 if before else column)
     inside = re.search(r"^cell:(\d+):\d+:   required from", said, re.MULTILINE)
     return CompileError(text, int(inside[1]) if inside else 1, before + said.strip().splitlines()[-1])

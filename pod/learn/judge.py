@@ -147,7 +147,7 @@ def _tried(exercise: Exercise, answer, case) -> Outcome:
 
 def _is_untouched(exercise: Exercise, answer) -> bool:
     if isinstance(answer, Kernel):
-        return _bare(answer.module.cell.text) == _bare(exercise.stub)
+        return _bare(answer.text) == _bare(exercise.stub)
     if isinstance(answer, str):  # CUDA that goes into a kernel of ours
         return _bare(answer) in _bare(exercise.stub)
     return answer is None or answer is Ellipsis

@@ -5,6 +5,7 @@ A program of its own can be stopped, and whatever a reader's kernel does to it, 
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ except ImportError:  # Windows counts otherwise
     resource = None
 
 FOLDER = build.CSRC / "learn"
-MOST_SECONDS, MOST_KEPT = 15, 600
+MOST_SECONDS, MOST_COMPILING, MOST_KEPT = 15, 60, 600
 MOST_MEMORY, MOST_PRINTED = 4 << 30, 20_000  # bytes, letters
 MOST_STACK = 1 << 16  # bytes of a kernel's own variables, a thread
 FLAGS = ["-std=c++17", "-O1", "-fvisibility=hidden", "-DPOD_EMULATE", f"-I{build.CSRC}", f"-I{FOLDER}", "-x", "c++"]
@@ -74,6 +75,10 @@ class Refused(Exception):
     """What the compiler said of a cell."""
 
 
+class Endless(Exception):
+    """The compiler went on and on."""
+
+
 def built(cell: Cell) -> Path:
     """The cell's program, compiled unless it is in the cache."""
     name = f"cell-{_hash(_text(cell), _machine_key())}"
@@ -99,7 +104,7 @@ def _compile(cell: Cell, workshop: Path, program: Path) -> None:
     source.write_text(_text(cell), encoding="utf-8")
     compiling = _start([*FLAGS, *OF_A_CELL, "-c", str(source), "-o", str(ours)])
     other = machine()  # compiled beside the cell, the first time
-    said = _finish(compiling) or _finish(_start([str(ours), str(other), "-o", str(made)]))
+    said = _finish(compiling, MOST_COMPILING) or _finish(_start([str(ours), str(other), "-o", str(made)]))
     if said:
         raise Refused(said)
     files.keep(made, program)
@@ -144,7 +149,7 @@ def refusal(*arguments: str) -> str:
 
 
 def _text(cell: Cell) -> str:
-    table = ", ".join(f'{{"{k}", [](const cell::Argument* a) {{ cell::call({k}, a); }}}}' for k in cell.kernels)
+    table = ", ".join(f'{{"{k}", [](const cell::Argument* a) {{ cell::call(::{k}, a); }}}}' for k in cell.kernels)
     return (
         f'#include "cell.h"\n#line 1 "cell"\n{cell.emulated}\n#line 1 "table"\n'
         f"const cell::Kernel cell::kernels[] = {{{table}}};\nconst int cell::kernel_count = {len(cell.kernels)};\n"
@@ -154,12 +159,19 @@ def _text(cell: Cell) -> str:
 def _start(arguments: Sequence[str]) -> subprocess.Popen:
     command = [*_compiler().split(), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": {**os.environ, "LC_ALL": "C"}}
-    return subprocess.Popen(command, text=True, errors="replace", **pipes)
+    return subprocess.Popen(command, text=True, errors="replace", start_new_session=True, **pipes)
 
 
-def _finish(compiling: subprocess.Popen) -> str:
+def _finish(compiling: subprocess.Popen, seconds: float | None = None) -> str:
     """What it said, when it failed."""
-    said = compiling.communicate()[0]
+    try:
+        said = compiling.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        raise Endless(f"got a text that is not compiled in {seconds} s, allowed is a shorter one") from None
+    finally:
+        if compiling.poll() is None:  # it is late, or somebody interrupts: its own children go, too
+            os.killpg(compiling.pid, signal.SIGKILL)
+            compiling.wait()
     return (said or "the compiler said nothing") if compiling.returncode else ""
 
 

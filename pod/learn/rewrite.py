@@ -74,12 +74,11 @@ class Cell:
 
 def read(text: str) -> Cell:
     tokens = list(_tokens(without_includes(text)))
-    code = [token for token in tokens if token.kind != "skip"]
+    end = Token("end", "", 1 + text.count("\n"))
+    code = [*(token for token in tokens if token.kind != "skip"), end, end]  # who looks ahead finds something
     _find_types(code)
     _refuse(code, text)
-    kernels = dict(_kernel(code, i) for i, token in enumerate(code) if token.text == "__global__")
-    if not kernels:
-        raise NotCuda(1, "no kernel here: a kernel begins with `__global__ void`")
+    kernels = _kernels(code)
     shared: list[str] = []
     for i, token in enumerate(code):
         if token.text == "__shared__":
@@ -134,6 +133,23 @@ def _refuse(code: list[Token], text: str) -> None:
 # ---------------------------------------------------------------- kernels and their parameters
 
 
+def _kernels(code: list[Token]) -> dict[str, tuple[Parameter, ...]]:
+    found: dict[str, tuple[Parameter, ...]] = {}
+    for i, token in enumerate(code):
+        if token.text != "__global__":
+            continue
+        _refuse_place(code, i)
+        name, parameters = _kernel(code, i)
+        if name in found:
+            raise NotCuda(token.line, f"got two kernels `{name}`, allowed is one of a name", sure=True)
+        if name == "cell":  # the emulator's namespace
+            raise NotCuda(token.line, "got a kernel `cell`, allowed is any other name", sure=True)
+        found[name] = parameters
+    if not found:
+        raise NotCuda(1, "no kernel here: a kernel begins with `__global__ void`")
+    return found
+
+
 def _kernel(code: list[Token], i: int) -> tuple[str, tuple[Parameter, ...]]:
     start = next((k for k in range(i, len(code)) if code[k].text == "("), None)
     while start is not None and code[start - 1].text == "__launch_bounds__":
@@ -144,6 +160,15 @@ def _kernel(code: list[Token], i: int) -> tuple[str, tuple[Parameter, ...]]:
     for token in inside:
         parts.append([]) if token.text == "," else parts[-1].append(token)
     return code[start - 1].text, tuple(_parameter(part) for part in parts if part)
+
+
+def _refuse_place(code: list[Token], i: int) -> None:
+    """Python launches a kernel by its name alone: none of many types, or of a namespace."""
+    if i and code[i - 1].text == ">":
+        what = "got a kernel with template parameters, allowed is one without: it may call a __device__ template"
+        raise NotCuda(code[i].line, what, sure=True)
+    if any(code[k].text == "{" and code[k - 1].text != '"C"' and _closing(code, k) > i for k in range(i)):
+        raise NotCuda(code[i].line, "got a kernel within braces, allowed is one outside of them", sure=True)
 
 
 def _parameter(part: list[Token]) -> Parameter:

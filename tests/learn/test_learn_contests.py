@@ -168,6 +168,24 @@ def test_the_verb_scores_a_file_and_refuses_in_one_line(tmp_path, capsys):
     assert main(["contest", "cats"]) == 2 and "allowed are tickets, cuts, scheduler" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "entry, why",
+    [
+        (b"while True: pass", "TimeoutError: still going after 0.5 s (line 1 of your cell)"),
+        (b"import sys\nsys.exit(3)", "SystemExit: 3 (line 2 of your cell)"),
+        (b"while True: print('again')", "TimeoutError: still going"),
+        (b"\xff\xfe", "got bytes that are no UTF-8, allowed is a Python file"),
+    ],
+)
+def test_a_file_that_does_what_it_wants_costs_one_line(entry, why, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(contests, "MOST_SECONDS", 0.5)
+    file = tmp_path / "entry.py"
+    file.write_bytes(entry)
+    assert main(["contest", "cuts", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert why in err and err.count("\n") == 1 and not out
+
+
 def test_scores_do_not_count_as_exercises():
     before = scores.table()
     progress.note_score("cuts", 1.0)

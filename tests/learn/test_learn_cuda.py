@@ -5,7 +5,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
+from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from pod import kernels, learn
@@ -306,6 +309,18 @@ def test_a_crash_is_told_with_the_last_line():
             "got other asm, allowed is asm(",
         ),
         ("__global__ void k(int n) {\n    if (n) __syncthreads(); else __syncthreads();\n}", 2, "got two barriers"),
+        (
+            "\ntemplate <class T>\n__global__ void k(T* x) {}",
+            2,
+            "got a kernel with template parameters, allowed is one",
+        ),
+        ("template <int N> __global__ void k(float* x) {}", 1, "got a kernel with template parameters, allowed is one"),
+        ("namespace a {\n__global__ void k(float* x) {}\n}", 2, "got a kernel within braces"),
+        ("__global__ void k(int n) {}\n__global__ void k(float* x) {}", 2, "got two kernels `k`, allowed is one"),
+        ("\n\n__global__ void cell(float* x) {}", 1, "got a kernel `cell`, allowed is any other name"),
+        ("__global__ void k(float* x) {\n    x[0] = clock64();\n}", 2, "`clock64` is CUDA, but the emulator does not"),
+        ("__constant__ float c;\n__global__ void k(float* x) {}", 1, "`__constant__` is CUDA, but the emulator"),
+        ("__global__ void k(float* x) {\n    x[0] = “1”;\n}", 2, "extended character “"),
     ],
 )
 def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
@@ -324,8 +339,9 @@ def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
         ((torch.zeros(64, dtype=torch.float64), 2), "x: got torch.float64, allowed is torch.float32 (`float* x`)"),
         ((torch.zeros(128)[::2], 2), "x: got strides (2,), allowed is a contiguous tensor: say .contiguous()"),
         ((torch.zeros(64),), "k: got 1 arguments, allowed are 2: float* x, int n"),
-        ((torch.zeros(64), 1.5), "n: got 1.5, allowed is a number (`int n`)"),
-        ((torch.zeros(64), True), "n: got True, allowed is a number (`int n`)"),
+        ((torch.zeros(64), 1.5), "n: got 1.5, allowed is a whole number (`int n`)"),
+        ((torch.zeros(64), True), "n: got True, allowed is a whole number (`int n`)"),
+        ((torch.eye(8).to_sparse(), 2), "x: got torch.sparse_coo, allowed is a dense tensor"),
         ((torch.zeros(64), 1 << 40), "n: got 1099511627776, allowed is what fits `int`"),
         ((torch.zeros(64, device="meta"), 2), "k: got tensors on meta, allowed is one device, cpu or cuda"),
     ],
@@ -341,7 +357,8 @@ def test_arguments_that_do_not_fit_are_refused_in_one_line(arguments, says):
     [
         ((1, 100), "block: got 100 threads, allowed are multiples of 32 up to 1024"),
         ((1, 2048), "block: got 2048 threads"),
-        ((0, 64), "grid: got 0, allowed is a number from 1 on"),
+        ((0, 64), "grid: got 0, allowed is a whole number from 1 on"),
+        ((1.0, 64), "grid: got 1.0, allowed is a whole number from 1 on"),
         ((1 << 20, 64), "grid: got 1,048,576 CTAs, allowed are 65,536"),
         ((1, 64, 1 << 20), "shared memory: got 1048576 bytes"),
         (64, "k: got [64], allowed is k[grid, block]"),
@@ -358,6 +375,70 @@ def test_a_call_without_a_launch_says_how():
         kernel("x[t] = 1;")(numbers())
     with pytest.raises(AttributeError, match="kernel: got 'j', allowed are k"):
         learn.cuda("__global__ void k(float* x) {}").j  # noqa: B018
+
+
+def test_numbers_of_numpy_are_numbers():
+    x = numbers()
+    kernel("x[t] = a * n;", "float* x, float a, int n")[np.int64(1), np.int32(64)](x, np.float32(2.5), np.int64(2))
+    assert torch.equal(x, torch.full((64,), 5.0))
+
+
+@pytest.mark.parametrize("text", [3, None, b"__global__ void k(float* x) {}"])
+def test_what_is_no_text_is_refused_in_one_line(text):
+    with pytest.raises(learn.CellError, match="^text: got .*, allowed is CUDA as a str$"):
+        learn.cuda(text)
+
+
+def test_letters_of_all_languages_may_stand_in_comments_and_words(capsys):
+    run('if (t == 0) printf("größer 你好 🎉\\n");  // größer als µ → 你好 \udc80')
+    assert capsys.readouterr().out == "größer 你好 🎉\n"
+
+
+@pytest.mark.parametrize("name", ["step", "value", "call", "lambda"])
+def test_a_kernel_may_be_called_as_the_emulators_own_words_are(name):
+    x = torch.zeros(64)
+    text = f"__global__ void {name}(float* x) {{ for (int i = 0; i < 3; ++i) x[threadIdx.x] += 1; }}"
+    getattr(learn.cuda(text), name)[1, 64](x)
+    assert (x == 3).all()
+
+
+CELL = """#include <cmath>
+__device__ float twice(const float* p, int n) { return 2 * *(p + n); }
+__global__ void k(float* x, int n) {
+    __shared__ float s[8][8], total;
+    int i = blockIdx.x * 64 + threadIdx.x;
+    for (int j = 0; j < n; ++j) if (i < n) x[i] += twice(x, j);
+    s[i / 8][i % 8] = x[i];
+    __syncthreads();
+    while (x[i] > 1) x[i] = *x - s[i % 8][i / 8];
+}"""
+
+
+@pytest.mark.parametrize("begin", range(4))
+def test_a_text_that_ends_anywhere_is_read_or_refused(begin):
+    for end in range(begin, len(CELL), 4):
+        with suppress(rewrite.NotCuda):
+            rewrite.read(CELL[:end])
+
+
+def test_a_text_that_ends_too_early_gets_the_compilers_word():
+    with pytest.raises(learn.CompileError, match="line 2: expected ';' at end of input"):
+        learn.cuda("__global__ void k(float* x) {\n    x[0] = 2 * x[1]")
+
+
+def test_a_compiler_that_goes_on_and_on_is_stopped_with_what_it_has_started(monkeypatch, tmp_path):
+    kernel("x[t] = 1;")  # the machine is there
+    slow, child = tmp_path / "slow", tmp_path / "child"
+    slow.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {child}\nwait\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(program, "_compiler", lambda: str(slow))
+    monkeypatch.setattr(program, "MOST_COMPILING", 2)
+    with pytest.raises(
+        learn.CompileError, match="line 1: got a text that is not compiled in 2 s, allowed is a shorter"
+    ):
+        kernel(f"x[t] = {os.getpid()} + {time.time()};")
+    state = subprocess.run(["ps", "-o", "stat=", "-p", child.read_text().strip()], capture_output=True, text=True)
+    assert state.stdout.strip()[:1] in ("", "Z")
 
 
 # ---------------------------------------------------------------- building

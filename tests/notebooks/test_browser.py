@@ -31,7 +31,8 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason=f"no browser here: looked for {', '.join(NAMES)} and $CHROMIUM"),
     pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason),
 ]
-CHAPTERS = [path for path in notebooks.find([]) if "explore(" in path.read_text(encoding="utf-8")]
+LIVE = "explore(", "%%cuda"  # sliders, or CUDA to type
+CHAPTERS = [path for path in notebooks.find([]) if any(word in path.read_text(encoding="utf-8") for word in LIVE)]
 TOKEN, PATIENCE = "reader", 300.0
 QUICK, BUSY = 1.5, 4  # seconds from a move to its picture on a quiet machine; times where others compute
 MOVES = 3  # of each slider; the quickest counts, as somebody else may use the machine

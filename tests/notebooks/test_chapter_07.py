@@ -150,6 +150,15 @@ def test_recorded_trace_binds_as_the_python_policies_say(run):
     check(mine, plan, run, H200_SMS)
 
 
+def test_every_cta_of_the_recording_wanted_what_its_policy_says(monkeypatch):
+    """And a trace under another policy's name would be noticed."""
+    found = pod_trace.surprises()
+    assert list(found.CTAs) == [1024, 1024, 2048, 2048] and (found["wanted something else"] == 0).all()
+    traces = pod_trace.traces()
+    monkeypatch.setattr(pod_trace, "traces", lambda: traces | {"prop2": traces["even2"]})
+    assert pod_trace.surprises()["wanted something else"].loc["SM-aware, proportional, 2 CTAs an SM"] > 0
+
+
 def test_trace_of_another_policy_would_be_noticed():
     rows = pd.read_csv(RECORDING)
     with kernels.machine(H200_SMS):
@@ -231,6 +240,19 @@ def test_book_and_counters_show_the_first_steps_only():
     ax = tickets.book(table)
     assert [p.get_hatch() for p in ax.patches] == [None, None, "///"]
     assert tickets.counters(table, 2) == "after 2: tickets 1, 1; prefill 2, decode 0"
+
+
+def test_the_picture_of_a_step_says_what_the_counters_stand_at():
+    ax = plt.subplots()[1]
+    pod_08.after(ax, 8)
+    assert len(ax.patches) == 8 and ax.get_title() == "after 8: tickets 2, 2, 2, 2\nprefill 4, decode 4"
+
+
+def test_sms_that_hold_both_are_drawn_over_time_with_their_mean():
+    ax = plt.subplots()[1]
+    tickets.holding({"50:50": trace_of((0, "prefill", 0, 4), (0, "decode", 1, 3), (1, "decode", 0, 4))}, ax, sms=2)
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["50:50: 0.5 on average"]
+    assert list(ax.lines[0].get_xydata().astype(int).ravel()) == [0, 0, 1, 1, 3, 0, 4, 0]
 
 
 def test_shares_of_work_dealt_end_at_all_and_stay_together_under_the_proportional_policy():

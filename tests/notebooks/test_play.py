@@ -147,6 +147,27 @@ def test_bad_python_is_one_clear_message(live, name):
     assert lives_on(live)
 
 
+LONG = {
+    "a launch": "scale[1, 32](torch.zeros(32), torch.zeros(32), 1.0)",
+    "a judge of a kernel": 'learn.check("scale", scale)',
+    "a judge of Python": 'def grid(tiles, sms):\n    while True: pass\n\nlearn.check("grid", grid)',
+    "a contest": 'def policy(*work):\n    while True: pass\n\nlearn.contest("tickets", policy)',
+    "a compiler": KERNEL.format("y[0] = 0" + " + 1" * 20_000 + ";").replace("scale", "long_sum"),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_whoever_presses_stop_gets_the_notebook_back(live, name):
+    live.say(KERNEL.format("again: y[0] += a; if (x[0] < 9) goto again;"))
+    live.say('import torch\nlearn.check("scale", ...)')  # half a torch would not come back
+    begin = time.monotonic()
+    assert "KeyboardInterrupt" in live.interrupt(LONG[name], after=2)
+    assert time.monotonic() - begin < 10
+    assert lives_on(live)
+    signals = "import resource, signal\nsignal.getsignal(signal.SIGALRM), resource.getrlimit(resource.RLIMIT_AS)[0]"
+    assert live.say(signals).split() == ["(<Handlers.SIG_DFL:", "0>,", "-1)"], "the limits of the judge are gone"
+
+
 def test_a_syntax_error_in_python_is_told_by_the_notebook(live):
     assert "SyntaxError" in live.say("def grid(tiles, sms) return []")
     assert lives_on(live)

@@ -144,6 +144,16 @@ def places(df):
     return pd.DataFrame.from_dict(made, orient="index", columns=["bytes", "cycles", "ns", "tb_per_s"])
 
 
+def in_words(found):
+    """`places`, for people."""
+    rows = {
+        "size": [f"{n / MIB:,.0f} MiB" if n < 1 << 30 else f"{n / 1e9:,.0f} GB" for n in found.bytes],
+        "one load waits": [f"{c:,.0f} cycles, {ns:,.0f} ns" for c, ns in zip(found.cycles, found.ns, strict=True)],
+        "all loads get": [f"{x:,.3g} TB/s" for x in found.tb_per_s],
+    }
+    return pd.DataFrame(rows, index=found.index)
+
+
 def draw(df):
     """Left: the wait of one load over the ring that is chased through. Right: what all loads get, place by place."""
     left, right = style.axes(9.5, 3.6, columns=2, width_ratios=(3, 2))

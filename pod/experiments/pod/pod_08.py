@@ -11,7 +11,7 @@ from pod.data import read
 from pod.lab import trace
 from pod.lab.figure import Figure
 from pod.lab.show import gantt, style
-from pod.lab.show.tickets import LETTERS, book
+from pod.lab.show.tickets import LETTERS, book, counters
 
 FIGURE = Figure(
     id="pod-08",
@@ -58,3 +58,9 @@ def draw(df):
     book(df, ax=below)
     below.set_title("the same CTAs by ticket", fontsize=10, loc="left")
     return figure
+
+
+def after(ax, n: int) -> None:
+    """The first n of these tickets, and what the counters then stand at."""
+    book(table(), upto=n, ax=ax)
+    ax.set_title(counters(table(), n).replace("; ", "\n"), fontsize=9)

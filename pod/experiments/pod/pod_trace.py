@@ -8,10 +8,11 @@ from functools import lru_cache
 import pandas as pd
 
 import pod
+from pod import kernels
 from pod.batch import HybridBatch
 from pod.data import read
 from pod.kernels.sm80 import TRACE_FIELDS
-from pod.kernels.trace import both_over_time, both_share, held_both
+from pod.kernels.trace import both_over_time, both_share, disagreements, held_both
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.show import style
@@ -176,6 +177,17 @@ def _covered(rows, start: float, end: float) -> float:
         covered += max(0.0, min(r.end, end) - max(r.start, now))
         now = max(now, min(r.end, end))
     return covered
+
+
+def surprises():
+    """One row an SM-aware run: its CTAs, and how many wanted something else than pod/schedule/binding.py says."""
+    made, rows = traces(), {}
+    for run in (run for run, choice in RUNS.items() if choice["method"] == "pod"):
+        with kernels.machine(made[run].sm.nunique()):
+            deal = plan(run, "cpu").schedule().deal
+        name = f"{LABELS[run]}, {RUNS[run]['ctas_per_sm']} CTAs an SM"
+        rows[name] = len(made[run]), len(disagreements(made[run], deal))
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["CTAs", "wanted something else"])
 
 
 def met_everywhere() -> float:

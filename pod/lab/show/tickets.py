@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from pod.kernels.trace import both_over_time, both_share
 from pod.lab.show import style
 from pod.schedule import binding
 
@@ -42,6 +43,16 @@ def counters(table, upto: int) -> str:
     return f"after {upto}: tickets {by_sm}; {by_op}"
 
 
+def holding(traces: dict, ax: Axes, sms: int) -> None:
+    """How many SMs hold both operations over time, a line a policy."""
+    for policy, trace in traces.items():
+        label = f"{policy}: {sms * both_share(trace):.1f} on average"
+        ax.step(*both_over_time(trace), where="post", color=COLOURS[policy], linewidth=2, label=label)
+    ax.set(xlabel="time, µs (emulated)", ylabel="SMs that hold both", ylim=(0, 1.55 * sms), yticks=range(sms + 1))
+    ax.label_outer()
+    style.legend(ax, loc="upper right")
+
+
 def dealt(policies: Sequence[str], prefill, decode, sms: int, ax: Axes) -> dict[str, float]:
     """How far each operation's work is dealt out, against the other's. Returns the largest gap of each policy, in %."""
     gaps = {}
@@ -52,6 +63,7 @@ def dealt(policies: Sequence[str], prefill, decode, sms: int, ax: Axes) -> dict[
         dashed = "--" if policy == "integer ratio" else "-"  # it may lie on another
         ax.plot(*shares, color=COLOURS[policy], linewidth=2, linestyle=dashed, label=policy)
     ax.set(xlim=(0, 100), ylim=(0, 100), aspect="equal", xlabel="prefill work dealt, %", ylabel="decode work dealt, %")
+    style.legend(ax, loc="upper left")
     return gaps
 
 

@@ -40,6 +40,15 @@ def _in_debt(budget: int, decodes: int, prompts: list) -> list:
     return taken
 
 
+def _past_the_end(budget: int, decodes: int, prompts: list) -> list:
+    """Every prompt is taken off what is left, also the part of it for which there was no room."""
+    left, taken = budget - decodes, []
+    for prompt in prompts:
+        taken.append(min(prompt, left))
+        left -= prompt
+    return taken
+
+
 def _in_another_order(key):
     def taken(budget: int, decodes: int, prompts: list) -> list:
         order, found = sorted(range(len(prompts)), key=lambda i: key(i, prompts[i])), [0] * len(prompts)
@@ -113,6 +122,12 @@ fill = Exercise(
             "More decodes than budget: nobody waits for a token, so all of them run, and nothing is left for prompts. "
             "Nothing is 0.",
             gives(_in_debt),
+        ),
+        Hint(
+            "taken off in full",
+            "A prompt for which there was too little room was taken off in full, so less than nothing is left for the "
+            "next. Take off what it got.",
+            gives(_past_the_end, lambda *it: [max(0, n) for n in _past_the_end(*it)]),
         ),
         Hint(
             "another order",
@@ -199,6 +214,11 @@ last_out = Exercise(
             "The first one opens the way, and from then on the last stage is never empty, you say. Behind a short one "
             "it waits for a longer one.",
             gives(lambda times, stages: sum(times) + (stages - 1) * times[0]),
+        ),
+        Hint(
+            "shared out",
+            "As if all stages worked on one micro-batch together. Each goes through all of them, one after the other.",
+            gives(lambda times, stages: sum(times) / stages),
         ),
         Hint(
             "in step",

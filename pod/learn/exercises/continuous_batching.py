@@ -236,6 +236,18 @@ def _never_itself(held: list, wants: list, free: int) -> list:
     return gone
 
 
+def _never_the_one_who_asks(held: list, wants: list, free: int) -> list:
+    """The latest of all others gives way, be it older than who asks."""
+    there, gone = list(range(len(held))), []
+    for request in range(len(held)):
+        while request in there and wants[request] and not free and len(there) > 1:
+            gone.append(max(other for other in there if other != request))
+            there.remove(gone[-1])
+            free += held[gone[-1]]
+        free -= bool(request in there and wants[request] and free)
+    return gone
+
+
 def _crowd(held: list, wants: list, free: int) -> Call:
     return Call(f"held={held}, wants={wants}, free={free}", (held, wants, free), _give_way(held, wants, free))
 
@@ -291,8 +303,9 @@ give_way = Exercise(
         ),
         Hint(
             "never itself",
-            "The latest asked, found no block, and stayed without. Nobody is behind it, so it gives way itself.",
-            gives(_never_itself),
+            "The latest asked and found no block. Nobody is behind it, so it gives way itself: neither does it stay "
+            "without, nor does an older one go for it.",
+            gives(_never_itself, _never_the_one_who_asks),
         ),
         Hint(
             "another order",
@@ -391,6 +404,13 @@ def _highest(table: list, users: list, length: int, size: int) -> tuple:
     return [last if block == first else block for block in new], counts
 
 
+def _freed(table: list, users: list, length: int, size: int) -> tuple:
+    """The block that was copied is nobody's any more."""
+    after, counts = _room(table, users, length, size)
+    left = {b: 0 for b in table if b not in after}
+    return after, [left.get(b, count) for b, count in enumerate(counts)]
+
+
 def _fork(table: list, users: list, length: int, size: int) -> Call:
     said = f"table={table}, users={users}, length={length}, size={size}"
     return Call(said, (table, users, length, size), _room(table, users, length, size))
@@ -434,6 +454,17 @@ room = Exercise(
             "still counted",
             "The sequence has a copy now, but the old block still counts it. It would never be free again.",
             gives(_still_counted),
+        ),
+        Hint(
+            "nobody's any more",
+            "The old block counts nobody now, and others still read it: it would be taken and overwritten. It has one"
+            " user less.",
+            gives(_freed),
+        ),
+        Hint(
+            "users, then table",
+            "The new table first, then the users.",
+            gives(lambda *fork: _room(*fork)[::-1]),
         ),
         Hint(
             "everything copied",

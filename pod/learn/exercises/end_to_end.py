@@ -173,7 +173,7 @@ more_load = Exercise(
         Hint(
             "requests, not percent",
             "That is how much more in requests a second. In % of what the slow one takes.",
-            gives(lambda *a: _more_load(*a) / 100 * np.interp(a[3], a[1], a[0])),
+            gives(*(lambda *a, x=x: _more_load(*a) / x * np.interp(a[3], a[1], a[0]) for x in (1, 100))),
         ),
         Hint(
             "of the fast one",
@@ -182,8 +182,8 @@ more_load = Exercise(
         ),
         Hint(
             "a ratio",
-            "Right, as a ratio. 1.25 times is 25 % more.",
-            gives(lambda *a: 1 + _more_load(*a) / 100),
+            "Right, as a ratio or a part of one. 1.25 times is 25 % more.",
+            gives(lambda *a: 1 + _more_load(*a) / 100, lambda *a: _more_load(*a) / 100),
         ),
         Hint(
             "only points",

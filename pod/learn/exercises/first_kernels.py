@@ -1,5 +1,9 @@
 """The seven puzzles of chapter "first kernels"."""
 
+import re
+from dataclasses import replace
+from itertools import combinations
+
 import torch
 
 from pod.learn.exercises.kernels import Case, launch, random
@@ -13,8 +17,8 @@ def _kind(kind: str):
     return lambda o: o.error is not None and o.error.kind == kind
 
 
-def _exercise(name: str, stub: str, cases, hints, well_done: str) -> Exercise:
-    return Exercise(name, CHAPTER, stub.strip("\n"), cases, launch, hints, well_done)
+def _exercise(name: str, stub: str, cases, hints, well_done: str, try_one=launch) -> Exercise:
+    return Exercise(name, CHAPTER, stub.strip("\n"), cases, try_one, hints, well_done)
 
 
 # ---------------------------------------------------------------- 1. scale
@@ -52,6 +56,17 @@ def _same_thread_of_two_ctas(o: Outcome) -> bool:
     return o.error.ctas[0] != o.error.ctas[1] and o.error.threads[0] == o.error.threads[1]
 
 
+def _by_all(kernel, case: Case) -> Outcome:
+    """As `launch`; and each thread has its part in it."""
+    tried, n = launch(kernel, case), case.grid * case.block
+    if not tried.right:
+        return tried
+    writers = {(e.cta, e.thread) for e in tried.watched.report.events if e.kind == "w"}
+    if len(writers) == n:
+        return tried
+    return replace(tried, expected=f"as many threads at work as elements, {n}", got=f"{len(writers)}", right=False)
+
+
 scale = _exercise(
     "scale",
     SCALE,
@@ -82,6 +97,17 @@ scale = _exercise(
             _kind("race"),
         ),
         Hint(
+            "some do all",
+            "The numbers are right, and most threads did nothing: a GPU is as fast as it is idle then. A thread does "
+            "one element, its own.",
+            lambda o: o.expected.startswith("as many threads"),
+        ),
+        Hint(
+            "only copied",
+            "This is x as it was. Scaling multiplies.",
+            lambda o: torch.equal(o.values[1], o.values[0] / o.case.arguments()[2]),
+        ),
+        Hint(
             "added",
             "This is x + a. Scaling multiplies.",
             lambda o: torch.allclose(
@@ -96,7 +122,7 @@ scale = _exercise(
         Hint(
             "the first CTA only",
             "The elements behind the first CTA's are as they were. Every CTA has elements of its own.",
-            lambda o: bool((o.values[1][o.case.block :] == -1).all() and o.values[1][0] != -1),
+            lambda o: o.case.grid > 1 and bool((o.values[1][o.case.block :] == -1).all() and o.values[1][0] != -1),
         ),
         Hint(
             "outside",
@@ -106,6 +132,7 @@ scale = _exercise(
         ),
     ],
     "The loop over elements has become the launch.",
+    _by_all,
 )
 
 # ---------------------------------------------------------------- 2. the tail
@@ -184,6 +211,11 @@ tail = _exercise(
             lambda o: _kind("race")(o) and o.error.element[1] == o.case.arguments()[3] - 1,
         ),
         Hint(
+            "another's element",
+            "Two threads write the same element. Thread i has element i and no other; the last threads have none.",
+            _kind("race"),
+        ),
+        Hint(
             "outside",
             "An index ran past the end: a thread whose i is n or more must not touch memory, not even to read.",
             _kind("out of bounds"),
@@ -239,7 +271,7 @@ reverse = _exercise(
             "without shared memory",
             "Here a thread overwrites an element of x that another still has to read. That is what s is "
             "for: first all of x goes into s, then back in the other order.",
-            lambda o: _kind("race")(o) and _of(o, "x"),
+            lambda o: _kind("race")(o) and _of(o, "x") and o.error.ctas[0] == o.error.ctas[1],
         ),
         Hint(
             "only copied",
@@ -288,7 +320,7 @@ def _ring(n: int, seed: int = 0) -> Case:
 
 
 def _text(o: Outcome) -> str:
-    return o.watched.launch.kernel.module.cell.text
+    return o.watched.launch.kernel.text
 
 
 neighbour = _exercise(
@@ -306,6 +338,12 @@ neighbour = _exercise(
             "no barrier",
             "Without a barrier, a thread reads its neighbour's element before it is there. It was not "
             "wrong to wait; it was wrong that some did not come.",
+            lambda o: _kind("race")(o) and "__syncthreads" not in _text(o),
+        ),
+        Hint(
+            "elsewhere",
+            "There is a barrier, but not between what all threads write and what they read. All write, all wait, all "
+            "read.",
             _kind("race"),
         ),
         Hint(
@@ -328,7 +366,7 @@ neighbour = _exercise(
         Hint(
             "a ring of 64",
             "The ring has n elements, not 64: behind element n - 1 comes element 0.",
-            _kind("unwritten"),
+            lambda o: _kind("unwritten")(o) or _kind("out of bounds")(o) and _of(o, "s"),
         ),
         Hint(
             "the one before",
@@ -421,21 +459,39 @@ warp_sum = _exercise(
             "Some lanes are missing from the sum. 32 lanes take five steps: 16, 8, 4, 2, 1.",
             lambda o: _some_lanes(_lanes(o)[0], o.values[1][0]),
         ),
+        Hint(
+            "a step for each lane",
+            "After a step of 1 each lane has two numbers in its sum, and a lane 2 further on has two others: steps "
+            "double, or lanes are added more than once.",
+            lambda o: torch.isclose(_after(range(1, 32), _lanes(o)[0]), o.values[1][0]),
+        ),
+        Hint(
+            "a step too many",
+            "Every lane is in the sum twice. Lane i ^ 32 is in no warp: the first step is 16.",
+            lambda o: torch.allclose(o.values[1], 2 * o.values[0], atol=1e-4),
+        ),
+        Hint(
+            "one sum a CTA",
+            "Only the first warp of a CTA has written. Lane 0 of every warp does: threadIdx.x % 32 == 0.",
+            lambda o: bool((o.values[1][1 : o.case.block // 32] == -1).all() and o.values[1][0] != -1),
+        ),
     ],
     "Five steps for 32 lanes, without shared memory or a barrier: so the production kernel sums its rows.",
 )
 
 
 def _some_lanes(lanes: torch.Tensor, got: torch.Tensor) -> bool:
-    """Whether this is what a butterfly without one of its steps gives."""
-    for left_out in (1, 2, 4, 8, 16):
-        v = lanes.clone()
-        for step in (16, 8, 4, 2, 1):
-            if step != left_out:
-                v = v + v[torch.arange(32) ^ step]
-        if torch.isclose(v[0], got, atol=1e-3):
-            return True
-    return False
+    """Whether this is what a butterfly without some of its steps gives."""
+    fewer = (steps for count in range(1, 5) for steps in combinations((16, 8, 4, 2, 1), count))
+    return any(torch.isclose(_after(steps, lanes), got, atol=1e-3) for steps in fewer)
+
+
+def _after(steps, lanes: torch.Tensor) -> torch.Tensor:
+    """What lane 0 has when all have added what the lane a step away had."""
+    v = lanes.clone()
+    for step in steps:
+        v = v + v[torch.arange(32) ^ step]
+    return v[0]
 
 
 # ---------------------------------------------------------------- 6. a counter, and where am I
@@ -472,7 +528,17 @@ where = _exercise(
             "not atomic",
             "Two CTAs on one SM read the same old count, and one of them is lost. Reading, adding and "
             "writing must be one step: atomicAdd(&ctas[sm], 1).",
+            lambda o: _kind("race")(o) and _of(o, "ctas"),
+        ),
+        Hint(
+            "SMs for CTAs",
+            "Two CTAs write the same element of sm_of. Its index is the CTA's number, and what is written is the SM's.",
             _kind("race"),
+        ),
+        Hint(
+            "one count for all",
+            "All CTAs were counted in one place, whatever their SM.",
+            lambda o: o.expected.startswith("ctas") and int(o.values[1][0]) == o.case.grid,
         ),
         Hint(
             "counted by CTA",
@@ -545,6 +611,16 @@ def _wrong_way(m, l, v):
     return new, (l * (new - m).exp() if l else 0) + (v - new).exp()
 
 
+def _from_nothing(m, l, v):
+    """The wrong way round from the first number on: 0 times infinity."""
+    new = max(m, v)
+    return new, l * (new - m).exp() + (v - new).exp()
+
+
+def _anew(m, l, v):
+    return max(m, v), (0 if v > m else l) + (v - max(m, v)).exp()
+
+
 def _old_m(m, l, v):
     new = max(m, v)
     return new, l * (m - new).exp() + (v - m).exp()
@@ -570,9 +646,19 @@ softmax = _exercise(
             lambda o: _by(o, _forgets),
         ),
         Hint(
+            "the latest",
+            "m is the latest number here, not the largest so far: a small one behind a large one lets l overflow.",
+            lambda o: re.search(r"\bm = v;", _text(o)) and not re.search(r"v >=? m|m <=? v", _text(o)),
+        ),
+        Hint(
             "the wrong way round",
             "l grew where it should shrink: it is exp(m_old - m_new), at most 1.",
-            lambda o: _by(o, _wrong_way),
+            lambda o: _by(o, _wrong_way) or o.case.arguments()[1].abs().max() < 89 and _by(o, _from_nothing),
+        ),
+        Hint(
+            "l begins anew",
+            "When m grows, l begins anew. What is in it does not go, it shrinks: by exp(m_old - m_new).",
+            lambda o: _by(o, _anew),
         ),
         Hint(
             "the old m",
@@ -598,7 +684,7 @@ softmax = _exercise(
         Hint(
             "m not kept",
             "m is still minus infinity at the end: the new maximum was used and not kept.",
-            lambda o: not torch.isfinite(o.values[1]).all(),
+            lambda o: bool(o.values[1].isinf().any()),
         ),
     ],
     "This loop over tiles instead of numbers, with tensor cores in its body, is FlashAttention.",
@@ -637,7 +723,7 @@ QUESTIONS = {
     ),
     "no-barrier": Question(
         CHAPTER,
-        "Leave the barrier out, and run the kernel on a real GPU. What does it give?",
+        "Run this kernel on a real GPU, again and again. What does it give?",
         {
             "the right answer, always": "It may look so for a year. Nothing makes warp 1 write before warp 0 reads.",
             "the wrong answer, always": "The two warps often happen to run in an order that is fine.",

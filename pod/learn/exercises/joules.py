@@ -31,6 +31,15 @@ def _asleep(work, prices, awake, limit, least_ms):
     return max(least_ms, spent / limit), spent
 
 
+def _no_limit(work, prices, awake, limit, least_ms):
+    return least_ms, sum(_parts(work, prices)) + awake * least_ms
+
+
+def _joules(work, prices, awake, limit, least_ms):
+    ms, spent = _foretold(work, prices, awake, limit, least_ms)
+    return ms, spent / 1000
+
+
 def _all_for_work(work, prices, awake, limit, least_ms):
     spent = sum(_parts(work, prices))
     ms = max(least_ms, spent / limit)
@@ -102,6 +111,17 @@ millijoules = Exercise(
             "asleep",
             "Only the work was paid for. A GPU that is awake takes its watts all the time, whatever it does.",
             gives(_asleep),
+        ),
+        Hint(
+            "no limit",
+            "Right if power had no limit. In the least time this batch would draw more watts than it may, so it takes "
+            "longer.",
+            gives(_no_limit),
+        ),
+        Hint(
+            "other units",
+            "10^9 times a pJ is a mJ already, and so is a watt times a millisecond.",
+            gives(_joules, lambda *case: (1000 * _foretold(*case)[0], _foretold(*case)[1])),
         ),
         Hint(
             "all for work",

@@ -60,6 +60,12 @@ def _averaged(a, b):
     return m, l, (fade[0] * a[2] + fade[1] * b[2]) / (l or 1)
 
 
+def _twice(a, b):
+    """As _averaged, and never divided."""
+    m, l, O = _averaged(a, b)
+    return m, l, O * l
+
+
 def _added(a, b):
     m = a[0] + b[0]
     return m, np.exp(a[0] - m) * a[1] + np.exp(b[0] - m) * b[1], np.exp(a[0] - m) * a[2] + np.exp(b[0] - m) * b[2]
@@ -120,6 +126,12 @@ merge = Exercise(
             "averaged",
             "That averages two outputs. O is not divided yet: it is a sum, like l, and fades like l.",
             gives(_averaged),
+        ),
+        Hint(
+            "weighted twice",
+            "O came in times l. The weights are in it already: it is a sum of them, as l is, and fades by the same "
+            "factor.",
+            gives(_twice),
         ),
         Hint(
             "maxima added",

@@ -1,5 +1,6 @@
 """Your turn in chapter "POD kernel": a sliding window in the production kernel."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -29,6 +30,7 @@ SAID = "a chunk of 70 tokens at the end of 300, chats of 177 and 13, a prompt of
 EXACT = 0.03
 KEYS = (64, 16)  # a block's, of prefill and decode
 FILE = "include/tile_attention.cuh"
+FIRST = re.compile(r"int first\(int row\)[^}]*")
 PLACES = (
     ("if (column(j) + e >= seen) ", "if (column(j) + e >= seen || column(j) + e < first(row(r, h)) - key) "),
     ("        const int all_see = visible(0);  // the first row sees fewest; up to there no mask is needed\n", ""),
@@ -64,7 +66,7 @@ def launch(text: str, case: Case) -> Outcome:
     wanted = attention(case, right)
     off = np.abs(got - wanted).max(axis=(1, 2))
     wrong = np.flatnonzero(~(off < EXACT))
-    known = {"case": case, "values": (wanted, got), "right": not len(wrong)}
+    known = {"case": case, "values": (wanted, got), "right": not len(wrong), "arguments": (text,)}
     return Outcome(str(case), "what float64 says", _where(wrong, off), **known)
 
 
@@ -122,6 +124,15 @@ def _unmasked(o: Outcome) -> bool:
     return bool(np.abs(o.values[0] - o.values[1])[first].max() > EXACT)
 
 
+def _row_for_token(window, token, start, keys, block, head):
+    """The row's number in its tile taken for its token's."""
+    return keys >= (token - start if block == KEYS[0] else head) - window
+
+
+def _row_and_one(window, token, start, keys, block, head):
+    return keys > (token - start if block == KEYS[0] else head) - window
+
+
 def _tokens_for_heads(window, token, start, keys, block, head):
     """In a decode, row h taken for the h-th token."""
     return keys > token + (head if block == KEYS[1] else 0) - window
@@ -176,6 +187,17 @@ window = Exercise(
             "one too few",
             "kWindow keys are the row's own and kWindow - 1 before it. These rows see one less.",
             _gives(_one_less),
+        ),
+        Hint(
+            "cut off with the piece",
+            "`visible` ends where the piece of work ends, at work.end, and with it your window moves back. The row's "
+            "own token is number work.pos + row * diagonal, whatever its piece.",
+            lambda o: "visible" in FIRST.search(o.arguments[0])[0],
+        ),
+        Hint(
+            "a row for a token",
+            "`row` counts from 0 in its tile. The tile's first token is number work.pos of its context: begin there.",
+            lambda o: _gives(_row_for_token)(o) or _gives(_row_and_one)(o),
         ),
         Hint(
             "no mask at all",

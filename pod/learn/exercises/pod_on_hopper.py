@@ -128,6 +128,26 @@ late = Exercise(
             _raised(lambda m, v: abs(v - m) > SLACK),
         ),
         Hint(
+            "once",
+            "raised[r] is 1 in a row that raised m several times: it counts.",
+            lambda o: torch.equal(o.values[1], o.values[0].clamp(max=1)),
+        ),
+        Hint(
+            "above 8",
+            "m was raised when v itself is above 8. It is the distance to m that counts, v - m.",
+            _raised(lambda m, v: v > SLACK),
+        ),
+        Hint(
+            "one for all rows",
+            "All rows count in raised[0]. Row r has raised[r].",
+            lambda o: o.error is not None and o.error.element == ("raised", 0),
+        ),
+        Hint(
+            "l begins anew",
+            "When m is raised, l keeps what it has, only smaller: l * exp(m_old - m_new). Here it begins anew.",
+            lambda o: _first_row(o, lambda l, m, v: 0 * l),
+        ),
+        Hint(
             "l not rescaled",
             "m is raised when it must be, and l keeps terms that were made with the old one: l = l * exp(m_old - "
             "m_new).",
@@ -208,6 +228,11 @@ kv_rate = Exercise(
             "A product of decode was taken for as long as one of prefill. It has 4 cycles of arithmetic, and 16 of "
             "reading keys.",
             gives(_rate(lambda n: 64 * (n + 1))),
+        ),
+        Hint(
+            "thousands",
+            "A KB of memory has 1,024 bytes: 2,048 of keys.",
+            gives(lambda queued, clock, sms: 2000 / (64 * queued + 16) * clock * sms),
         ),
         Hint(
             "one SM",

@@ -139,6 +139,11 @@ draw = Exercise(
             _one_number,
         ),
         Hint(
+            "not added up",
+            "Single probabilities were compared with the number. It is their sum up to a token that must be more.",
+            _tokens(lambda row, x: (row > x).int().argmax()),
+        ),
+        Hint(
             "its own dice",
             "torch.multinomial draws with random numbers of its own. Here they are given, in u, so that a chat can be "
             "repeated.",
@@ -223,8 +228,8 @@ loads_under_way = Exercise(
         ),
         Hint(
             "a warp's loads",
-            "That is for a warp as a whole. Its 32 threads share it.",
-            gives(lambda r, l, s, c: ceil(r * l / (s * c * 4 * 8))),
+            "A CTA was taken for four threads, or for one warp. It has 128 threads, which are four warps.",
+            gives(lambda r, l, s, c: ceil(r * l / (s * c * 4 * 8)), lambda r, l, s, c: ceil(r * l / (s * c * 32 * 8))),
         ),
         Hint(
             "half a load",

@@ -94,6 +94,12 @@ step = Exercise(
             _slots(_from_start),
         ),
         Hint(
+            "the whole text",
+            "Slots of all tokens, also of those that are in the cache already. Their keys and values lie there; only "
+            "new ones are written.",
+            _slots(lambda parts, *rest: _step([(n, 0, b + new, x) for n, b, new, x in parts], *rest)[0]),
+        ),
+        Hint(
             "no table",
             "These are positions in the request's own text. Position p is in its block number p // block, and the "
             "table says where that one lies.",
@@ -238,6 +244,11 @@ idle = Exercise(
             "Here each kernel begins when it is launched. It may have to wait for the one before, so the GPU is busy "
             "for longer than you say.",
             gives(_at_launch),
+        ),
+        Hint(
+            "between launches",
+            "That is how long the host takes from one launch to the next. The GPU computes meanwhile.",
+            gives(lambda launched, lengths: launched[-1] - launched[0]),
         ),
         Hint(
             "waits paid back",

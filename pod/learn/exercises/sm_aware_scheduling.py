@@ -100,6 +100,25 @@ def _rounded_up(o: Outcome) -> bool:
     return left > 0 and o.values[1][: pairs * (ratio + 2)].count(many) == pairs * (ratio + 1)
 
 
+def _by_work(least: Callable[[tuple, int], float]) -> Callable[[Outcome], bool]:
+    """Whether the side of which this is less goes next, each time; of work, not of its share."""
+
+    def is_it(o: Outcome) -> bool:
+        return any(o.values[1] == _least_first(o.case, least, first) for first in (OPS, OPS[::-1]))
+
+    is_it.everywhere = True  # where all costs are 1 it is what taking turns gives
+    return is_it
+
+
+def _least_first(work: Work, least: Callable[[tuple, int], float], order: Sequence[str]) -> list[str]:
+    """`order`: who goes first of two that are equal."""
+    dealt, given = dict.fromkeys(OPS, 0), []
+    while there := [op for op in order if dealt[op] < len(work.both[op])]:
+        given.append(min(there, key=lambda op: least(work.both[op], dealt[op])))
+        dealt[given[-1]] += 1
+    return given
+
+
 def _draw(random) -> Work:
     costs = [tuple(float(random.randint(1, 99)) for _ in range(random.randint(0, 20))) for _ in OPS]
     said = f"{len(costs[0])} prefills and {len(costs[1])} decodes of many costs"
@@ -137,6 +156,18 @@ deal = Exercise(
             "one side first",
             "First all of one side, then all of the other: that is CTA-parallel, with tickets.",
             lambda o: sum(a != b for a, b in zip(o.values[1], o.values[1][1:], strict=False)) == 1,
+        ),
+        Hint(
+            "work, not its share",
+            "The side with less work dealt goes next, and one side has more of it than the other in all. Divide by "
+            "each side's whole work.",
+            _by_work(lambda costs, dealt: sum(costs[:dealt])),
+        ),
+        Hint(
+            "what is left",
+            "The side with more work left goes next, so the larger side comes first, until both have as much. Divide "
+            "by each side's whole work.",
+            _by_work(lambda costs, dealt: -sum(costs[dealt:])),
         ),
         Hint(
             "in turns",
@@ -178,17 +209,6 @@ QUESTIONS = {
             "all 4": "Being in one kernel is not being on one SM at one time.",
         },
         "none",
-    ),
-    "decode-used-up": Question(
-        CHAPTER,
-        "A CTA asks for prefill and nothing is left (`a.id >= c.slots`). It asks for decode. Can that be used up as "
-        "well?",
-        {
-            "yes, then it ends": "For that, more CTAs than pieces would have to be launched.",
-            "no": "The kernel is launched with as many CTAs as there are pieces of both kinds together. If this CTA "
-            "were left with nothing, more CTAs than pieces would have drawn.",
-        },
-        "no",
     ),
     "tickets-of-a-busy-sm": Question(
         CHAPTER,

@@ -41,6 +41,11 @@ bytes_moved = Exercise(
             lambda o: 2 * o.values[1] == o.values[0],
         ),
         Hint(
+            "four bytes",
+            "Twice as many as there are. fp32 has 4 bytes, bf16 has 2.",
+            lambda o: o.values[1] == 2 * o.values[0],
+        ),
+        Hint(
             "keys but no values",
             "Keys are there, values are not: a tile needs as many bytes of V as of K.",
             gives(lambda n, s, rows: ROW * (2 * n + -(-n // rows) * s)),
@@ -60,6 +65,12 @@ bytes_moved = Exercise(
             "scores as well",
             "The scores are there, too. That they never leave the SM is what tiles are for.",
             gives(*(lambda n, s, rows, x=x: _moved(n, s, rows) + x * n * s for x in (1, 2, 4, 8))),
+        ),
+        Hint(
+            "rows for tiles",
+            "Keys and values came once for each row of a tile. They come once for each tile, and n queries are n / "
+            "rows of them.",
+            gives(lambda n, s, rows: ROW * (2 * n + rows * 2 * s)),
         ),
         Hint(
             "empty rows",

@@ -1,9 +1,11 @@
 """Your turn in chapter "two phases": the mask of a chunk."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from pod.learn.exercises.functions import Call, call, gives
-from pod.learn.judge import Exercise, Hint
+from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 
 CHAPTER = "two_phases"
@@ -28,6 +30,14 @@ def _case(n: int, s: int) -> Call:
     return Call(f"n={n}, s={s}", (n, s), _mask(n, s).astype(int))
 
 
+def run(function, case: Call) -> Outcome:
+    """As `call`; and numbers are no mask, even where they are 0 and 1."""
+    tried = call(function, case)
+    if tried.right and (kind := np.asarray(tried.got).dtype).kind != "b":
+        return replace(tried, expected="booleans", got=f"the same in {kind}", right=False)
+    return tried
+
+
 def _draw(random) -> Call:
     n = random.randint(1, 9)
     return _case(n, n + random.randint(0, 9))
@@ -40,7 +50,7 @@ chunk_mask = Exercise(
     CHAPTER,
     CHUNK_MASK.strip("\n"),
     [_case(n, s) for n, s in CASES],
-    call,
+    run,
     [
         Hint(
             "upper left",
@@ -48,6 +58,17 @@ chunk_mask = Exercise(
             "chunk, and wrong for every later one. Align it at the lower right: the last query sees "
             "all keys.",
             gives(lambda n, s: np.tri(n, s)),
+        ),
+        Hint(
+            "so many keys on",
+            "The diagonal begins n keys on, which is how long the chunk is. What came before the chunk are s - n keys.",
+            gives(lambda n, s: np.tri(n, s, n), lambda n, s: np.tri(n, s, n - 1)),
+        ),
+        Hint(
+            "not booleans",
+            "The right places, as numbers. Attention takes numbers for something to be added to the scores, and "
+            "adding 0 hides nothing. Only booleans are a mask.",
+            lambda o: o.expected == "booleans",
         ),
         Hint(
             "no mask",

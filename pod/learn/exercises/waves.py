@@ -33,6 +33,13 @@ def _when_the_last_ends(lengths: list, slots: int) -> float:
     return ends[slot]
 
 
+def _first_free(lengths: list, slots: int) -> float:
+    ends = [0.0] * slots
+    for length in lengths:
+        ends[ends.index(min(ends))] += length
+    return min(ends)
+
+
 def _case(lengths: list, slots: int) -> Call:
     return Call(f"{lengths}, slots={slots}", (lengths, slots), makespan(lengths, slots))
 
@@ -84,6 +91,16 @@ last_end = Exercise(
             "who starts last",
             "This is when the CTA ends that starts last. One that started before it may still be running.",
             gives(_when_the_last_ends),
+        ),
+        Hint(
+            "the first to be through",
+            "This is when the first slot is free for good. The last one counts: everybody waits for it.",
+            gives(_first_free),
+        ),
+        Hint(
+            "one slot",
+            "That is all of them in a single slot, one after the other. There are `slots` of them at work.",
+            gives(lambda lengths, slots: sum(lengths)),
         ),
         Hint(
             "no last wave",
