@@ -82,8 +82,8 @@ def least_in_pages() -> float:
 
 def draw(df):
     ax = style.axes(9.5, 7.2)
-    looks = {"ours": (style.DECODE, "o", 8), "FlashAttention-3": (style.WORKERS[1], "s", 5)}
-    looks |= {"FlashInfer": (style.WORKERS[4], "D", 5), "best fixed split": (style.WORKERS[0], "^", 5)}
+    looks = {"ours": (style.WORKERS[0], "o", 8), "FlashAttention-3": (style.WORKERS[1], "s", 5)}
+    looks |= {"FlashInfer": (style.WORKERS[4], "D", 5), "best fixed split": (style.WORKERS[3], "^", 5)}
     looks |= {"no split": (style.WORKERS[2], "x", 5), "a plain read": (style.INK, "|", 12)}
     y = range(len(df))
     for name, (colour, marker, size) in looks.items():
