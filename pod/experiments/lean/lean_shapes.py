@@ -7,6 +7,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="lean-shapes",
     title=f"Decode on {a_card()}, shape by shape: ours, FlashAttention-3, FlashInfer, the best fixed split",
+    says="From a gigabyte on ours reads every shape at 88 to 96 % of DRAM's rate",
     chapter="11",
     method=f"Ours as planned. Microseconds, and % of the data sheet's {hardware().dram_bytes_per_s / 1e12:.1f} TB/s. "
     "Medians of shuffled rounds, cold L2.",
