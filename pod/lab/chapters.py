@@ -58,13 +58,13 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("08c_why_trust_it", 30, 15, "Why should anyone trust it?"),
     ),
     "Does it work?": (
-        Chapter("09_attention_results", 50, 20, "Does it work?"),
+        Chapter("09_attention_results", 45, 20, "Does it work?"),
         Chapter("10_gpu_model", 45, 20, "Can we predict a GPU we do not have?"),
         Chapter("11_lean_attention", 65, 20, "How should a few long decodes fill 132 SMs?"),
     ),
     "The server around it": (
-        Chapter("12_continuous_batching", 50, 35, "Who may run in this iteration, and where does its KV live?"),
-        Chapter("13_chunked_prefill", 50, 25, "How does the long prompt stop blocking the chat?"),
+        Chapter("12_continuous_batching", 45, 35, "Who may run in this iteration, and where does its KV live?"),
+        Chapter("13_chunked_prefill", 45, 25, "How does the long prompt stop blocking the chat?"),
         Chapter("14_serving_engine", 60, 30, "Can I read a whole engine?"),
         Chapter("15_end_to_end", 75, 25, "What does the user feel?"),
         Chapter("16_profiling_an_engine", 60, 25, "Where did the other half of the time go?"),
