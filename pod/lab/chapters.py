@@ -60,14 +60,17 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
     "Does it work?": (
         Chapter("09_attention_results", 45, 20, "Does it work?"),
         Chapter("10_gpu_model", 45, 20, "Can we predict a GPU we do not have?"),
-        Chapter("11_lean_attention", 65, 20, "How should a few long decodes fill 132 SMs?"),
+        Chapter("11a_lean_attention", 30, 15, "How should a few long decodes fill 132 SMs?"),
+        Chapter("11b_what_it_gains", 40, 10, "What do equal ranges gain, over whom, and when do they not pay?"),
     ),
     "The server around it": (
         Chapter("12_continuous_batching", 45, 35, "Who may run in this iteration, and where does its KV live?"),
         Chapter("13_chunked_prefill", 45, 25, "How does the long prompt stop blocking the chat?"),
-        Chapter("14_serving_engine", 60, 30, "Can I read a whole engine?"),
+        Chapter("14a_serving_engine", 30, 15, "Can I read a whole engine?"),
+        Chapter("14b_what_it_costs", 30, 15, "What does an engine cost beside its kernels?"),
         Chapter("15_end_to_end", 75, 25, "What does the user feel?"),
-        Chapter("16_profiling_an_engine", 60, 25, "Where did the other half of the time go?"),
+        Chapter("16a_profiling_an_engine", 35, 15, "Why is the memory only half used?"),
+        Chapter("16b_the_sampler", 30, 15, "Where did the other half of the time go?"),
     ),
     "Beyond the paper": (
         Chapter("17a_pod_on_hopper", 35, 10, "On today's GPU, how does one CTA hold two kernels?"),
