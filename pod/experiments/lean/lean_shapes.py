@@ -7,7 +7,6 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="lean-shapes",
     title=f"Decode on {a_card()}, shape by shape: ours, FlashAttention-3, FlashInfer, the best fixed split",
-    says="From a gigabyte on ours reads every shape at 88 to 96 % of DRAM's rate",
     chapter="11",
     method=f"Ours as planned. Microseconds, and % of the data sheet's {hardware().dram_bytes_per_s / 1e12:.1f} TB/s. "
     "Medians of shuffled rounds, cold L2.",
@@ -26,17 +25,6 @@ def table():
     out = df[["batch", "q_heads", "kv_heads", "head_dim"]].assign(gigabytes=df.kv_bytes / 1e9)
     out = out.assign(**{f"{name}, µs": 1e3 * df[column] for name, column in WAYS.items()})
     return out.assign(**{f"{name}, %": rate / df[column] for name, column in WAYS.items()})
-
-
-def summary(df):
-    """What the chapter prints: times in whole microseconds, rates in whole percent."""
-    shown = df.assign(heads=df.q_heads.astype(str) + "/" + df.kv_heads.astype(str))
-    times = shown[["batch", "heads", "head_dim", "gigabytes"]].round(2)
-    for name in list(WAYS)[:5]:
-        values = shown[f"{name}, µs"]
-        times[name] = ["" if v != v else f"{v:,.0f}" for v in values]
-    shares = {"% of DRAM": shown["ours, %"], "% of read": 100 * shown["a plain read, µs"] / shown["ours, µs"]}
-    return times.assign(**{name: [f"{v:.0f}" for v in values] for name, values in shares.items()})
 
 
 # ---------------------------------------------------------------- what we state
