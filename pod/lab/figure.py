@@ -28,6 +28,7 @@ class Figure:
     data: the tables that it reads (pod/data.py): recordings, and those of simulations that it shows.
     composed: only parts were recorded, and the whole was put together: a sum of operators, a sample scaled up.
     fitted: it holds recordings against a model that was fitted to one card, so no other card can be shown by it.
+    says: the takeaway over its picture, where no chapter puts one there (pod/lab/takeaway.py).
     """
 
     id: str
@@ -38,6 +39,7 @@ class Figure:
     data: tuple[str, ...] = ()
     composed: bool = False
     fitted: bool = False
+    says: str = ""
 
     def __post_init__(self) -> None:
         computed = all((COMPUTED / f"{name}.csv").is_file() for name in self.data)

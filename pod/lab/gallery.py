@@ -16,9 +16,10 @@ from matplotlib import pyplot as plt
 
 from pod import files
 from pod.data import DATA, choose, path_of, sidecar_of
-from pod.lab import claims, notebooks, paper, registry
+from pod.lab import claims, notebooks, paper, registry, takeaway
 from pod.lab.chapters import CHAPTERS, Chapter
 from pod.lab.figure import OURS, Figure
+from pod.lab.show.says import says
 from pod.sweep import sweep
 
 BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on", "missing": "still missing"}
@@ -64,6 +65,8 @@ def _draw(module, figure_id: str, out: Path) -> None:
     plt.switch_backend("Agg")
     table = module.table()
     picture = module.draw(table)
+    if words := takeaway.words(figure_id):
+        says(picture, words)
     table.to_csv(out / f"{figure_id}.csv", index=False, float_format="%.6g")
     picture.savefig(out / f"{figure_id}.png", dpi=150, bbox_inches="tight", facecolor="white")
     plt.close(picture)

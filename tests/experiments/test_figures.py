@@ -15,7 +15,7 @@ from matplotlib.text import Text
 
 from pod import data
 from pod.__main__ import main
-from pod.lab import gallery, paper, registry
+from pod.lab import gallery, paper, registry, takeaway
 from pod.lab.chapters import CHAPTERS
 from pod.lab.figure import OURS, Figure
 
@@ -49,6 +49,29 @@ def test_no_words_in_a_picture_are_smaller_than_one_can_read(name):
     small = {text.get_text(): text.get_fontsize() for text in written if shown * text.get_fontsize() < SMALLEST}
     plt.close(drawn)
     assert not small
+
+
+PANELS_SAY_IT = {"band", "stutter", "pod-10", "pod-t1", "roofline", "memory-map", "wave-step", "pod-07", "chat-band",
+                 "ladder", "methods-halves", "random-batches", "engine-load", "hopper-roofs", "joules", "joules-model",
+                 "joules-roof"}  # fmt: skip
+
+
+def test_every_picture_says_what_to_take_away():
+    silent = {name for name in DRAWABLE if not takeaway.words(name)}
+    assert silent == PANELS_SAY_IT
+
+
+def test_a_takeaway_is_read_from_the_chapter_that_draws_the_picture():
+    cell = '_ = says(\n    lean_01.draw(hand), "Only equal ranges"\n)\nsays(grid.figure, "no page")'
+    assert list(takeaway._said(cell)) == [("lean_01", "Only equal ranges")]
+    assert list(takeaway._said("%%cuda\nint x = 1;")) == []
+
+
+def test_the_gallery_puts_the_takeaway_over_the_picture(tmp_path, monkeypatch):
+    over = []
+    monkeypatch.setattr(gallery, "says", lambda figure, words: over.append(words))
+    gallery._draw(registry.load("lean-01"), "lean-01", tmp_path)
+    assert over == [takeaway.words("lean-01")] != [""]
 
 
 def test_every_page_has_a_name_of_its_own():

@@ -58,9 +58,6 @@ def timeline():
 def test_a_timeline_has_a_bar_for_every_piece(timeline):
     axes = engine.timeline(timeline).axes
     assert [len(ax.patches) for ax in axes] == [1 + 7 + 2 + 7] * 2
-    row = engine_timeline.summary(timeline).iloc[0]
-    assert row["attention ms"] == pytest.approx(2) and row["iteration ms"] == pytest.approx(7.7)
-    assert row["GPU idle %"] == pytest.approx(100 * (1 - 6.5 / 7.7))
 
 
 def test_suite_names_every_row_once():

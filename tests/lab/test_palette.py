@@ -79,6 +79,10 @@ def test_what_is_wrong_stays_apart_from_what_is_right():
     assert nearest((style.ALARM, *hues("hybrid", "prefill", "decode"))) > APART
 
 
+def test_what_counters_say_has_no_hue_of_prefill_or_decode():
+    assert nearest((style.PREFILL, style.DECODE, *style.BUSY.values())) > APART
+
+
 def test_the_ways_to_run_a_batch_stay_apart():
     assert nearest(set(TONES.values())) > APART
 

@@ -16,6 +16,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="build-time",
     title="Seconds until the kernels of a call are loaded: compiled, and from the cache",
+    says="A kernel is compiled once, in seconds, and comes from the cache in milliseconds",
     chapter="08",
     method="Wall clock in a process of its own, with an empty cache and again. Hopper: for all tensors.",
     data=("build",),

@@ -5,10 +5,12 @@ from matplotlib import pyplot as plt
 
 from pod.lab import paper
 from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     id="check-latency",
     title="What chunking costs and what POD wins back, in the paper's own Tables 4 and 5",
+    says="In the paper's own tables chunks trade waits for gaps, and POD shortens the waits",
     chapter="15",
     method="Ratios of the printed latencies, nothing measured here. Left of 1 the later system is faster.",
 )
@@ -45,9 +47,9 @@ def table():
 
 def draw(df):
     """Two panels of dots on one logarithmic axis; hollow is the lower load, filled the one nearer to capacity."""
-    styles = {"internal, QPS 1.1": ("#4c78a8", False), "internal, QPS 1.2": ("#4c78a8", True),
-              "arXiv, QPS 0.85": ("#f58518", False), "arXiv, QPS 0.95": ("#f58518", True)}  # fmt: skip
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.4), sharey=True, dpi=110)
+    styles = {"internal, QPS 1.1": (style.WORKERS[1], False), "internal, QPS 1.2": (style.WORKERS[1], True),
+              "arXiv, QPS 0.85": (style.WORKERS[0], False), "arXiv, QPS 0.95": (style.WORKERS[0], True)}  # fmt: skip
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.4), sharey=True, dpi=110, layout="constrained")
     rows = {name: y for y, name in enumerate(METRICS.values())}
     for ax, step in zip(axes, STEPS, strict=True):
         for offset, (load, (colour, filled)) in zip((-0.18, -0.06, 0.06, 0.18), styles.items(), strict=True):
@@ -65,5 +67,4 @@ def draw(df):
     axes[1].legend(
         frameon=False, fontsize=8.5, loc="lower right", title="filled: nearer to capacity", title_fontsize=8.5
     )
-    figure.tight_layout()
     return figure

@@ -14,6 +14,7 @@ from pod.lab.figure import Figure
 FIGURE = Figure(
     id="check-numbers",
     title="Do the papers and posts agree with themselves?",
+    says="Most of what the sources print agrees with itself, and some does not",
     chapter="00",
     method="Each stated number computed again from other printed numbers of the same source; bars span their rounding.",
 )

@@ -24,6 +24,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="resources",
     title="Registers and shared memory of every binding, and the CTAs that an SM holds",
+    says="Two CTAs fill an SM's registers or its shared memory, whichever way both kinds are bound",
     chapter="08",
     method="nvcc's report (python -m pod compute resources); bf16, head dimension 128.",
     state="done",

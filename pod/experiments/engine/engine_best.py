@@ -18,6 +18,7 @@ from pod.simulate.cost import BEST, MeasuredCost, Work
 FIGURE = Figure(
     id="engine-best",
     title="Attention of hybrid batches over ours: two calls of FlashAttention-3, and the better of two and one",
+    says="Ours is ahead of the better of both calls, too, at any number of chats",
     chapter="15",
     method=f"one layer, timed alone on {a_card()}, chats of unequal lengths; geometric means over chunks and contexts",
     data=("operators", "operators-one"),

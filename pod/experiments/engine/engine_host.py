@@ -34,9 +34,25 @@ def table():
     return out[out.iterations >= 20].assign(host_percent=lambda d: 100 * (1 - d.gpu_ms / d.ms)).reset_index()
 
 
+LIMIT = 10  # percent
+TONES = dict(zip(ATTENTION.values(), (style.INK, style.WORKERS[1], style.WORKERS[0]), strict=True))
+
+
 def draw(df):
-    names = [f"{r.run}, {r.kind}, {r.attention}" for r in df.itertuples()]
-    return shares(df, names, [f"{percent:.1f} %" for percent in df.host_percent])
+    """A row a run and kind of iteration, a dot an attention."""
+    rows = df.run + ", " + df.kind
+    places = {row: y for y, row in enumerate(dict.fromkeys(rows))}
+    ax = style.axes(9.5, 0.8 + 0.38 * len(places))
+    ax.axvline(LIMIT, color=style.INK, linestyle="--", linewidth=1)
+    for attention, percent, y in zip(df.attention, df.host_percent, rows.map(places), strict=True):
+        ax.plot(percent, y, "o", color=TONES[attention], markersize=8, label=attention)
+        ax.text(percent, y - 0.24, f"{percent:.1f}", ha="center", va="bottom", fontsize=8.5)
+    ax.set_yticks(range(len(places)), list(places), fontsize=9)
+    ax.set(xlim=(0, 11), ylim=(len(places) - 0.5, -0.8), xlabel="% of an iteration in which the GPU waits, median")
+    ax.grid(axis="y", color=style.IDLE)
+    ax.set_axisbelow(True)
+    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
+    return ax.figure
 
 
 def shares(df, names, words):

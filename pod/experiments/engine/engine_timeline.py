@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 
-import pandas as pd
-
 from pod.data import read
 from pod.experiments.engine.engine_runs import ready
 from pod.lab.figure import Figure
@@ -190,16 +188,3 @@ def table():
 
 def draw(df):
     return timeline(df)
-
-
-def summary(df):
-    """A row a run: the iteration until the next one begins, its attention, when all was launched, and the share of it
-    in which the GPU had no work."""
-    rows = {}
-    for run, mine in df.groupby("run", sort=False):
-        gpu, host = mine[mine.gpu_end_ms > 0], mine.set_index("piece")
-        total, busy = host.host_end_ms["finish"], gpu.gpu_end_ms.max() - gpu.gpu_start_ms.min()
-        attention = gpu[gpu.piece == "attention"]
-        rows[run] = {"iteration ms": total, "attention ms": (attention.gpu_end_ms - attention.gpu_start_ms).sum(),
-                     "launched after ms": host.host_end_ms["head"], "GPU idle %": 100 * (1 - busy / total)}  # fmt: skip
-    return pd.DataFrame(rows).T

@@ -73,7 +73,7 @@ def draw(df):
 
 
 def _heat(ax, cells) -> None:
-    ax.imshow(cells, cmap="PuOr_r", vmin=0.5, vmax=1.5, origin="lower", aspect="auto")
+    ax.imshow(cells, cmap="PRGn_r", vmin=0.5, vmax=1.5, origin="lower", aspect="auto")
     for y, row in enumerate(cells.to_numpy()):
         for x, value in enumerate(row):
             ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=style.INK)

@@ -18,6 +18,7 @@ from pod.simulate.mixes import KINDS, PAGE, Mix, mixes
 FIGURE = Figure(
     id="hopper-any",
     title=f"Any batch a serving engine makes, on {a_card()}: time of FlashAttention-3 over ours",
+    says="Ahead on nearly all batches that a server makes; behind where a few requests are all",
     chapter="17",
     method="300 drawn iterations (pod/simulate/mixes.py) in pages of 16, bf16, cold L2, shuffled rounds, medians; "
     "FlashAttention-3 in the fastest of six ways: one call or two, with a border at 1 or at 16 tokens.",

@@ -16,6 +16,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="hopper-dtypes",
     title="The fused kernel in bf16 and fp16, at head dimensions 128 and 64",
+    says="The lead holds in either format, and is largest at head dimension 64",
     chapter="17",
     method="Eleven hybrid batches; two calls of FlashAttention-3 over ours. Medians, cold L2, shuffled rounds.",
     data=("hopper-dtypes", "hopper-peers"),

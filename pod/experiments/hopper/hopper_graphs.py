@@ -18,6 +18,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="hopper-graphs",
     title=f"What the gain over two calls of FlashAttention-3 is made of, inside CUDA graphs, on {a_card()}",
+    says="Inside graphs, too, fusing brings the larger part, even back to back",
     chapter="17",
     method="Eleven hybrid batches, bf16. Cold: one replay of a graph that holds the way once, cold L2, shuffled "
     "rounds, medians. Back to back: graphs of four, repeated for a second. Ticks: the same as calls, without a graph.",

@@ -18,6 +18,7 @@ from pod.simulate.mixes import KINDS
 FIGURE = Figure(
     id="hopper-invariant",
     title=f"What equal bits in any company cost on {a_card()}",
+    says="Equal bits cost short batches most, long ones hardly anything",
     chapter="17",
     method="60 of the 300 batches of hopper-any, bf16, pages of 16, cold L2, shuffled rounds, medians.",
     data=("hopper-invariant",),

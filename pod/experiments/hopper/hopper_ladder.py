@@ -20,6 +20,7 @@ from pod.schedule.work import Pack
 FIGURE = Figure(
     id="hopper-ladder",
     title="The Hopper kernel with each idea of its schedule, and without it",
+    says="Every idea but one pays; splitting few tiles along the keys pays most",
     chapter="17",
     method="bf16, head dimension 128; medians, cold L2, shuffled rounds. % of the roofline: the larger of FLOPs over "
     "the peak rate and bytes of keys and values over the bandwidth of DRAM.",

@@ -18,6 +18,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="hopper-plan",
     title="The GPU plans an iteration in 7 to 14 µs, up to 1,024 sequences",
+    says="The GPU plans in some ten microseconds, the host in hundreds and more",
     chapter="17",
     method="Medians; Llama-3-8B's heads, pages of 16. On the GPU: 20 updates in a graph. On the host: until the call "
     "returns, the upload included; it had other measurements to make beside.",

@@ -12,6 +12,7 @@ from pod.reference import State, attention
 FIGURE = Figure(
     id="lean-04",
     title="One head cut into two unequal pieces and merged",
+    says="Unequal pieces of a row merge to the same attention",
     chapter="01",
     method="computed in float64: one decode query, 5 LeanTiles of 256 keys, head_dim 64, cut 3 + 2",
 )

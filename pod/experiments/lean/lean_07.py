@@ -125,7 +125,7 @@ def draw(df):
     axes = style.axes(9.5, 3.7, columns=3, sharey=True)
     for ax, (panel, (words, _)) in zip(axes, PANELS.items(), strict=True):
         part = df[df.panel == panel]
-        for (over, label), colour in zip(LINES.items(), (style.DECODE, style.INK, style.WORKERS[0]), strict=True):
+        for (over, label), colour in zip(LINES.items(), (style.WORKERS[3], style.INK, style.WORKERS[0]), strict=True):
             ax.plot(part[panel], part[over], color=colour, marker="o", markersize=4, label=label)
         ax.axhline(1, color=style.FRAME, zorder=0)
         ax.set(xlabel=words, ylim=(0.85, 2.6))

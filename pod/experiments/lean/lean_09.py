@@ -147,7 +147,7 @@ def draw(df):
     axes = style.axes(9.5, 3.5, columns=3, sharey=True)
     for ax, (panel, (x, words)) in zip(axes, PANELS.items(), strict=True):
         part = df[df.panel == panel].sort_values(x, kind="stable")
-        for name, colour in zip(df.columns[-3:], (style.DECODE, style.WORKERS[0], style.INK), strict=True):
+        for name, colour in zip(df.columns[-3:], (style.WORKERS[3], style.WORKERS[0], style.INK), strict=True):
             ax.plot(part[x], part[name], "o-", color=colour, markersize=4, label=name)
         ax.axhline(1, color=style.FRAME, zorder=0)
         if x == "context":

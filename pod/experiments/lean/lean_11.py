@@ -27,7 +27,7 @@ def table():
 
 def draw(df):
     axes = style.axes(9.5, 3.6, columns=3, sharey=True)
-    colours = (style.WORKERS[2], style.DECODE, style.INK, *style.WORKERS[:2], style.WORKERS[4])
+    colours = (style.WORKERS[2], style.WORKERS[3], style.INK, *style.WORKERS[:2], style.WORKERS[4])
     for ax, (heads, words) in zip(axes, MODELS.items(), strict=True):
         part = df[(df.q_heads == heads[0]) & (df.kv_heads == heads[1])]
         for name, colour in zip(OTHERS, colours, strict=True):

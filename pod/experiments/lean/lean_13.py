@@ -82,7 +82,7 @@ def table():
 
 def draw(df):
     ax = style.axes(8.5, 3.4)
-    contexts, colours = sorted(df.context.unique()), (style.DECODE, *style.WORKERS[:2], style.INK)
+    contexts, colours = sorted(df.context.unique()), (style.WORKERS[3], *style.WORKERS[:2], style.INK)
     for i, (way, colour) in enumerate(zip(COMPARED, colours, strict=True)):
         part = df[df.way == way].set_index("context")
         x = [c + (i - 1.5) * 0.2 for c in range(len(contexts))]

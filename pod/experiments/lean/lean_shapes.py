@@ -27,17 +27,6 @@ def table():
     return out.assign(**{f"{name}, %": rate / df[column] for name, column in WAYS.items()})
 
 
-def summary(df):
-    """What the chapter prints: times in whole microseconds, rates in whole percent."""
-    shown = df.assign(heads=df.q_heads.astype(str) + "/" + df.kv_heads.astype(str))
-    times = shown[["batch", "heads", "head_dim", "gigabytes"]].round(2)
-    for name in list(WAYS)[:5]:
-        values = shown[f"{name}, µs"]
-        times[name] = ["" if v != v else f"{v:,.0f}" for v in values]
-    shares = {"% of DRAM": shown["ours, %"], "% of read": 100 * shown["a plain read, µs"] / shown["ours, µs"]}
-    return times.assign(**{name: [f"{v:.0f}" for v in values] for name, values in shares.items()})
-
-
 # ---------------------------------------------------------------- what we state
 def least_of_peers() -> float:
     """Least speed-up over the faster of FlashAttention-3 and FlashInfer."""
@@ -82,8 +71,8 @@ def least_in_pages() -> float:
 
 def draw(df):
     ax = style.axes(9.5, 7.2)
-    looks = {"ours": (style.DECODE, "o", 8), "FlashAttention-3": (style.WORKERS[1], "s", 5)}
-    looks |= {"FlashInfer": (style.WORKERS[4], "D", 5), "best fixed split": (style.WORKERS[0], "^", 5)}
+    looks = {"ours": (style.WORKERS[0], "o", 8), "FlashAttention-3": (style.WORKERS[1], "s", 5)}
+    looks |= {"FlashInfer": (style.WORKERS[4], "D", 5), "best fixed split": (style.WORKERS[3], "^", 5)}
     looks |= {"no split": (style.WORKERS[2], "x", 5), "a plain read": (style.INK, "|", 12)}
     y = range(len(df))
     for name, (colour, marker, size) in looks.items():

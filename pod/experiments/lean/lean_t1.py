@@ -10,6 +10,7 @@ from pod.lab.figure import Figure
 FIGURE = Figure(
     id="lean-t1",
     title="The same three operations with N query rows and with one: fusing them helps only prefill",
+    says="Fusing the three operations helps only prefill",
     chapter="03",
     method="Shapes, FLOPs and fp16 bytes counted on numpy arrays: one head, 4096 tokens, each array moved once.",
 )

@@ -91,8 +91,8 @@ def _name(row) -> str:
 def draw(df):
     ax = style.axes(9.2, 4.6)
     ax.axvline(1, color=style.INK, linewidth=1, zorder=0)
-    looks = {f"tile {n}": (tone, "o") for n, tone in zip(TILES, ("#c6dbef", "#9ecae1", "#6baed6", "#3182bd", "#08519c"),
-                                                         strict=True)} | {"read": (style.DECODE, "|")}  # fmt: skip
+    looks = {f"tile {n}": (tone, "o") for n, tone in zip(TILES, ("#c7e9c0", "#a1d99b", "#74c476", "#31a354", "#006d2c"),
+                                                         strict=True)} | {"read": (style.INK, "|")}  # fmt: skip
     for name, (tone, marker) in looks.items():
         size = 12 if name == "read" else 6
         label = "a plain read" if name == "read" else f"{name[5:]} tokens"

@@ -15,8 +15,8 @@ def speedups(df):
 
 def lines(ax, df, x: str, columns) -> None:
     """One line a column of speed-ups against x; the rebuilt tile is full, ours dashed."""
-    looks = dict(zip([*PAPER, *OURS], ((style.DECODE, "-", "o"), (style.INK, "-", "o"), (style.WORKERS[0], "--", "s"),
-                                       (style.WORKERS[1], "--", "s")), strict=True))  # fmt: skip
+    tones = (style.WORKERS[3], style.INK, *style.WORKERS[:2])
+    looks = dict(zip([*PAPER, *OURS], zip(tones, ("-", "-", "--", "--"), "ooss", strict=True), strict=True))
     for name in columns:
         colour, dash, marker = looks[name]
         whose = "paper's tile" if name in PAPER else "ours"

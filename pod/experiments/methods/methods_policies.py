@@ -22,6 +22,7 @@ from pod.schedule.binding import POLICIES
 FIGURE = Figure(
     id="methods-policies",
     title=f"The policies of POD on chunks and whole prompts, on {a_card()}",
+    says="No policy is best on every batch, with two CTAs an SM or with four",
     chapter="09",
     method="Yi-6B and Llama-3-8B on one GPU, bf16; prompts of 2K, 8K and 16K, whole or their last 512 or 2K tokens, "
     "beside decodes as long. Gain over turns (50:50); medians, cold L2, shuffled rounds.",

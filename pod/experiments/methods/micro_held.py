@@ -19,6 +19,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="micro-held",
     title=f"Which SMs hold compute, memory, or both, while two loops run on {a_card()}",
+    says="Three of eight ways keep compute and memory on nearly all SMs",
     chapter="06",
     method="Figure 7's loops at equal halves. %smid and %globaltimer of every CTA, one run, at 50 moments.",
     data=("micro-fusion-trace",),

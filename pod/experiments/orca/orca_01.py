@@ -9,6 +9,7 @@ from pod.simulate.scenarios import SLOTS, slots
 FIGURE = Figure(
     id="orca-01",
     title="Static batching: slots that wait for the longest request",
+    says="A batch that waits for its slowest member wastes two slots in five",
     chapter="12",
     method="a dozen requests through the static scheduler, four slots, one tick an iteration",
 )

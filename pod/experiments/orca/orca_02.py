@@ -6,6 +6,7 @@ from pod.lab.figure import Figure
 FIGURE = Figure(
     id="orca-02",
     title="Iteration-level scheduling: slots refilled at once",
+    says="Whoever ends makes room at once: an eighth is wasted, all of it at the end",
     chapter="12",
     method="the same dozen requests through the Orca scheduler; prompts run whole, unlike in the post's picture",
 )

@@ -75,7 +75,7 @@ def table():
 def draw(df):
     ax = style.axes(8.0, 0.8 + 0.5 * len(df))
     for i, row in enumerate(df.itertuples()):
-        for j, (name, tone) in enumerate((("compute", style.PREFILL), ("dram", style.DECODE))):
+        for j, (name, tone) in enumerate(style.BUSY.items()):
             value, y = getattr(row, name), i + 0.2 * (2 * j - 1)
             ax.barh(y, value, 0.36, color=tone, alpha=0.55 if i == 0 else 1, label=PEAKS[name] if i else "")
             ax.text(value + 1, y, f"{value:.0f} %", va="center", fontsize=9)

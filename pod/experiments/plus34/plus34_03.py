@@ -17,6 +17,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="plus34-03",
     title="The loads that stall",
+    says="Warps wait for keys in four places where loads overlap, in sixteen where they do not",
     chapter="16",
     method="ncu's samples of where warps are, by instruction; the 40 most frequent. 144 chats, bf16.",
     data=("single-query-stalls",),

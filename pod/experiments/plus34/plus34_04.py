@@ -11,6 +11,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="plus34-04",
     title="The kernel after the query moved to shared memory",
+    says="Moving the query is worth a lot only where loads wait for each other",
     chapter="16",
     method="Bytes of keys and values over time, % of 4.8 TB/s. Cold L2, bf16, 40 heads of their own keys.",
     data=("single-query", "single-query-counters"),

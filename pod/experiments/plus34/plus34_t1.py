@@ -92,7 +92,7 @@ def draw(df):
     rungs = df[df.rung != ""].set_index("rung").loc[list(LADDER)]
     for i, (_, row) in enumerate(rungs.iterrows()):
         for j, (gain, rate, tone) in enumerate(((row.post_gain, row.post_requests_s, style.FRAME),
-                                                (row.gain, row.requests_s, style.DECODE))):  # fmt: skip
+                                                (row.gain, row.requests_s, style.WORKERS[0]))):  # fmt: skip
             left.barh(i + 0.2 * (2 * j - 1), gain, 0.36, color=tone, label=("the post, A100", f"here, {card()}")[j])
             left.text(gain + 0.03, i + 0.2 * (2 * j - 1), f"{gain:.2f}x  ({rate:.2f}/s)", va="center", fontsize=8.5)
     names = [("+ " if i else "") + rung for i, rung in enumerate(LADDER)]

@@ -22,8 +22,8 @@ KERNELS = {
     "hopper": "Hopper decode",
     "fa3": "FlashAttention-3",
 }
-COLOURS = {"registers": "#9aa7b4", "shared": "#f58518", "table_batch": "#e9b87d", "atomics": "#d98c5f",
-           "registers_in_turn": "#5c6b7a", "shared_in_turn": "#a65f00", "lean": style.WORKERS[1],
+COLOURS = {"registers": "#9aa7b4", "shared": style.WORKERS[2], "table_batch": "#ef9bb8", "atomics": "#c26a8c",
+           "registers_in_turn": "#5c6b7a", "shared_in_turn": "#8f1f49", "lean": style.WORKERS[1],
            "hopper": style.WORKERS[0], "fa3": "#22303c"}  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def totals():
 
 # ---------------------------------------------------------------- timelines
 
-MODEL, SAMPLER, WAITS = style.DECODE, style.WORKERS[1], style.colour("host")
+MODEL, SAMPLER, WAITS = style.colour("linear"), style.WORKERS[1], style.colour("host")
 RUNGS = ("clean", "query in shared memory", "one multinomial", "one copy")
 
 

@@ -191,7 +191,7 @@ def draw(df):
     for ax, panel in zip(axes.flat, ("prefill", "decode"), strict=False):
         _lines(style.tidy(ax), df[df.panel == panel])
         ax.set(xlabel=PANELS[panel])
-        ax.set_title(f"{panel} alone (blue: compute, orange: DRAM)", fontsize=10)
+        ax.set_title(f"{panel} alone (dark: SMs, light: DRAM)", fontsize=10)
     _pairs(style.tidy(axes[1, 0]), df[df.panel == "hybrid"])
     _runtimes(style.tidy(axes[1, 1]), runtimes())
     style.legend(axes[0, 0], loc="upper left")
@@ -202,7 +202,7 @@ def _lines(ax, df) -> None:
     for way, marker in (("ours", "o"), ("fa2", "s"), ("fa3", "^")):
         part = df[df.way == way]
         x = range(len(part))
-        for column, tone in (("compute", style.PREFILL), ("dram", style.DECODE)):
+        for column, tone in style.BUSY.items():
             ax.plot(x, part[column], marker + "-", color=tone, markerfacecolor=tone if way == "ours" else "white",
                     linewidth=2 if way == "ours" else 1)  # fmt: skip
         ax.plot([], [], marker + "-", color=style.INK, markerfacecolor=style.INK if way == "ours" else "white",
@@ -216,15 +216,15 @@ def _pairs(ax, df) -> None:
     batches = list(dict.fromkeys(df.batch))
     for row in df.itertuples():
         x = batches.index(row.batch) * (len(ways) + 1) + ways.index(row.way)
-        ax.bar(x - 0.2, row.compute, 0.38, color=style.PREFILL)
-        ax.bar(x + 0.2, row.dram, 0.38, color=style.DECODE)
+        ax.bar(x - 0.2, row.compute, 0.38, color=style.BUSY["compute"])
+        ax.bar(x + 0.2, row.dram, 0.38, color=style.BUSY["dram"])
     ticks = [b * (len(ways) + 1) + w for b in range(len(batches)) for w in range(len(ways))]
     ax.set_xticks(ticks, [NAMES[way].replace("ours, ", "") for way in ways] * len(batches), rotation=55, ha="right",
                   rotation_mode="anchor", fontsize=8)  # fmt: skip
     for b, name in enumerate(batches):
         ax.text(b * (len(ways) + 1) + (len(ways) - 1) / 2, 97, name, ha="center", va="top", fontweight="bold")
     ax.set(ylim=(0, 100), ylabel="% of the peak")
-    ax.set_title("hybrid batches (blue: compute, orange: DRAM)", fontsize=10)
+    ax.set_title("hybrid batches (dark: SMs, light: DRAM)", fontsize=10)
 
 
 def _runtimes(ax, df) -> None:

@@ -11,6 +11,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="pod-05",
     title="The GPU execution model: CTAs, warps, SMs",
+    says="An SM holds whole CTAs, and a CTA never leaves its SM",
     chapter="05",
     method="Counts from the data sheets and the CUDA programming guide.",
 )

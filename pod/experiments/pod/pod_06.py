@@ -101,7 +101,7 @@ def _lines(ax, df) -> None:
 
 
 def _rises(ax, rise) -> None:
-    for (column, values), shift, tone in zip(rise.items(), (-0.19, 0.19), (style.DECODE, style.FRAME), strict=True):
+    for (column, values), shift, tone in zip(rise.items(), (-0.19, 0.19), (style.INK, style.FRAME), strict=True):
         at = [i + shift for i in range(len(values))]
         ax.barh(at, values, 0.36, color=tone, label=column)
         for y, value in zip(at, values, strict=True):

@@ -16,6 +16,7 @@ from pod.lab.show.tickets import LETTERS, book, counters
 FIGURE = Figure(
     id="pod-08",
     title="SM-aware CTA scheduling, step by step",
+    says="Each SM draws its own tickets, so each holds both kinds from the start",
     chapter="07",
     method="The kernel in the CPU emulator: 8 prefill and 12 decode CTAs, 4 SMs, 2 CTAs an SM, 50:50.",
     data=("pod-08",),

@@ -9,6 +9,7 @@ from pod.lab.show.code import Listing, piece
 FIGURE = Figure(
     id="pod-09",
     title="The code of SM-aware CTA scheduling",
+    says="The paper's listing is most of it; what it leaves out is in red",
     chapter="07",
     method="Cut out of csrc/include/binding.cuh. Grey: the paper's listing has it too. Red: it leaves this out.",
 )

@@ -63,7 +63,7 @@ def draw(df):
 
 
 def _heat(ax, cells) -> None:
-    ax.imshow(cells, cmap="Oranges", vmin=1, vmax=1.35, origin="lower", aspect="auto")
+    ax.imshow(cells, cmap="Purples", vmin=1, vmax=1.35, origin="lower", aspect="auto")
     for y, row in enumerate(cells.to_numpy()):
         for x, value in enumerate(row):
             tone = "white" if value > 1.22 else style.INK

@@ -22,6 +22,7 @@ from pod.schedule.binding import OPS
 FIGURE = Figure(
     id="pod-trace",
     title="On how many SMs prefill and decode meet, and when",
+    says="SM-aware CTAs meet on nearly all SMs from the start, CTA-parallel's only late",
     chapter="07",
     method="One traced launch each, cold L2. 3K prompt beside 40 x 4K, 16/4 heads, bf16; every CTA stamps its ends.",
     data=("pod-trace",),

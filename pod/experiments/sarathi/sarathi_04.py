@@ -11,6 +11,7 @@ from pod.reference import attention
 FIGURE = Figure(
     id="sarathi-04",
     title="Attention masks of successive prefill chunks",
+    says="A later chunk is the same work, beside more keys",
     chapter="03",
     method="Computed in float64, chunk by chunk and at once: one head, 1,024 tokens in 4 chunks of 256.",
 )

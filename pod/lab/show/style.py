@@ -11,6 +11,7 @@ INK, LIT, DIM, FRAME, IDLE = "#22303c", "#ffd166", "#fff6dc", "#c9d1d9", "#f1f4f
 WORKERS = ("#54a24b", "#643a6e", "#e0457b", "#844b0b", "#dc97ed", "#4f3517", "#a0e3b2", "#b1e774")  # requests, ways
 SMS = ("#264653", "#9d755d", "#8c510a", "#c51b7d", "#e377c2")  # one an SM or CTA; none means prefill or decode
 ALARM = "#a50f2b"  # what is wrong, or waits
+BUSY = {"compute": WORKERS[1], "dram": WORKERS[4]}  # what a counter says of SMs and of memory
 DPI = 110
 
 # What a bar or a lane can be doing. Two operations have colours; all that serves them is a shade between.

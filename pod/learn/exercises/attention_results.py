@@ -148,17 +148,6 @@ QUESTIONS = {
         },
         "our Hopper kernel",
     ),
-    "first-two-slots": Question(
-        CHAPTER,
-        "With two CTAs on an SM, what does either policy put there first?",
-        {
-            "two prefills": "That is what the index would do.",
-            "one of each": "50:50 begins prefill, decode; proportional begins with the same two. So they differ only "
-            "later.",
-            "two decodes": "Prefill is longer, and both begin with it.",
-        },
-        "one of each",
-    ),
     "near-the-ceiling": Question(
         CHAPTER,
         "The ceiling's mean is 56 %, and the paper's POD gained 28 % on an A100. Guess the mean gain of each of the "

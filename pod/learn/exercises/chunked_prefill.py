@@ -314,26 +314,4 @@ QUESTIONS = {
         },
         "14.1",
     ),
-    "bubbles-of-two-stages": Question(
-        CHAPTER,
-        "Four requests with prompts of 320 to 1,792 tokens, two micro-batches, two stages. Who has more holes, "
-        "whole prompts or chunks of 256?",
-        {
-            "whole prompts": "A stage waits for the longer micro-batch ahead. Equal chunks hardly wait for each other.",
-            "chunks": "There are more of them, but each is as long as the next.",
-            "both the same": "The work is the same, but not how evenly it comes.",
-        },
-        "whole prompts",
-    ),
-    "pipeline-or-replicas": Question(
-        CHAPTER,
-        "A replica must hold all weights on 8 GPUs, a pipeline on 64. How many requests of 4,096 tokens fit in a "
-        "micro-batch of the pipeline, for each that fits in a replica's batch?",
-        {
-            "as many": "The weights fill most of a replica's memory, and an eighth of that on each GPU of a pipeline.",
-            "two and a half": "27 and 11. Eight micro-batches share the pipeline's room, or it would be twenty.",
-            "eight": "The pipeline has eight times the GPUs, but eight micro-batches at a time as well.",
-        },
-        "two and a half",
-    ),
 }

@@ -628,27 +628,4 @@ QUESTIONS = {
         },
         "computing",
     ),
-    "first-detail-costs": Question(
-        CHAPTER,
-        "A pool that is far too small, answers as long as prompts: what does the first detail, a free block for "
-        "every decode, cost in preemptions?",
-        {
-            "none": "Who asks for a block that it does not need sends somebody away, now and then.",
-            "about one in eight more": "Nobody needed them, and yet the throughput falls by less than a percent.",
-            "twice as many": "Most preemptions happen because the pool is too small under any rule.",
-        },
-        "about one in eight more",
-    ),
-    "padding-on-a-real-load": Question(
-        CHAPTER,
-        "At the load of POD's Table 5 only the padding is left. Does it hurt there, too?",
-        {
-            "yes, a longer tail": "Prompts that wait together run one by one then, and the first of them has "
-            "its token sooner.",
-            "no, it helps": "The first prompt has its token before the last is computed: the tail of the first "
-            "token gets shorter.",
-            "it changes nothing": "It changes which prompts run together, and so who waits for whom.",
-        },
-        "no, it helps",
-    ),
 }

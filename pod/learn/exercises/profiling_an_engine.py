@@ -290,7 +290,7 @@ QUESTIONS = {
     "places-where-warps-wait": Question(
         CHAPTER,
         "A thread loads each of its keys in 16 pieces of 8 bytes. In how many places will warps wait for keys in our "
-        "picture (orange)?",
+        "picture (pink)?",
         {
             "16": "If each piece were used before the next is asked for. Our compiler asks for several at once.",
             "14": "That was the post's picture.",
