@@ -302,7 +302,7 @@ def test_a_baseline_that_was_not_recorded_says_how_to_make_it(tmp_path):
 
 def test_the_page_of_the_better_baseline_draws_what_a_recording_says(tmp_path, monkeypatch):
     """One call takes nine tenths of two, and ours eight tenths of two, whatever the batch."""
-    from pod.experiments.engine import engine_best
+    from pod.experiments.engine import engine_best, engine_parts
 
     two = MeasuredCost(LLAMA3, H200)
     share = {"serial fa3": 1.0, f"serial {BEST}": 0.9, "pod hopper": 0.8}
@@ -313,6 +313,8 @@ def test_the_page_of_the_better_baseline_draws_what_a_recording_says(tmp_path, m
     assert df[engine_best.TWO].to_list() == pytest.approx([1.25] * 18) and (df.one_wins == 100).all()
     assert engine_best.over() == pytest.approx(1.125)
     assert len(engine_best.draw(df).axes) == 3
+    row = engine_parts.table().query("model == 'llama-3-8b' and way == 'FlashAttention-3'")
+    assert engine_best.saved("llama-3-8b") == pytest.approx(10 * row.attention.item() / row.ms.item())
 
 
 def test_no_decode_is_faster_than_dram():
