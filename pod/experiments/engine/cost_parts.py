@@ -81,5 +81,11 @@ def least_again() -> float:
     return float(_parts().query("not passes").again.min())
 
 
+def worse() -> float:
+    """How many times as much the missed parts are off, at most."""
+    missed = _parts().query("not passes")
+    return float((missed.p95 / missed.again).max())
+
+
 def _parts() -> pd.DataFrame:
     return table().query("part != @WHOLE")
