@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from test_serving_invariants import check_pool, make, request_lists
 
 from pod.__main__ import main
+from pod.data import read
+from pod.experiments.engine import engine_fleet
 from pod.serving.blocks import PagedPool
 from pod.serving.events import Log
 from pod.serving.loop import SimClock, in_order
@@ -144,6 +146,16 @@ def test_four_replicas_take_about_four_times_the_load():
         rates[n], best = search(lambda qps, run=run: capacity.at(run, qps).metrics(), slo)
         assert not broken(best, slo) and broken(capacity.at(run, rates[n] * (1 + 2 * CLOSE)).metrics(), slo)
     assert 3.4 < rates[4] / rates[1] < 5
+
+
+def test_a_capacity_passes_an_error_on_as_it_is_and_a_router_that_looks_pays():
+    means = engine_fleet.means()
+    assert means.less_percent.between(7, 13).all(), "iterations 10 % longer"
+    assert means.loc["four, shortest-queue", 1.0] > 1.05 * means.loc["four, round-robin", 1.0]
+    case, row = engine_fleet.cases()[0], read("engine-fleet").iloc[0]
+    assert {key: row[key] for key in case} == case
+    felt = engine_fleet.measure(case)
+    assert felt == {key: pytest.approx(row[key], rel=1e-6) for key in felt}
 
 
 def test_the_search_finds_an_edge_and_says_when_there_is_none():
