@@ -28,7 +28,8 @@ def table() -> pd.DataFrame:
              *BARS.get((row["part"], row["what"]), PARTLY), row["passes"] == "yes") for row in rows]  # fmt: skip
     columns = ["part", "what", "source", "median", "p95", "again", "most", "most_p95", "passes"]
     df = pd.DataFrame(made, columns=columns)
-    return df.sort_values("part", key=lambda part: part.map((*PARTS, LONG, ALONE, ONE_BY_ONE, WHOLE).index))
+    order = (*PARTS, LONG, ALONE, ONE_BY_ONE, WHOLE)
+    return df.sort_values("part", key=lambda part: part.map(order.index), kind="stable")
 
 
 def _group(row: dict) -> str:
