@@ -8,11 +8,12 @@ rate for so many requests as --requests says: a longer run at the edge may queue
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, sqrt
 
-from pod.simulate.cli import SWEPT, add_system, add_workload, runs, table, to_run
+from pod.simulate.cli import SWEPT, add_system, add_workload, check_arrivals, heading, runs, table, to_run
 from pod.simulate.run import Run
 from pod.sweep import progress
 
@@ -31,6 +32,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slo", nargs="+", metavar="NAME=MOST", default=DEFAULT,
                         help=f"in seconds or percent (default: {' '.join(DEFAULT)}): {names}")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="rates and metrics as JSON")
+
+
+class NoEdge(ValueError):
+    """No load is the highest at which the promises are kept."""
 
 
 def promises(texts: Sequence[str]) -> dict[str, float]:
@@ -64,9 +69,9 @@ def search(measure: Callable[[float], dict[str, float]], slo: dict[str, float]) 
             return low, best
         rate = 2 * low if high == inf else sqrt(low * high) if low else high / 2
     if best:
-        raise ValueError(f"slo: kept at {MOST:g} requests a second too, allowed are promises that some load breaks")
+        raise NoEdge(f"slo: kept at {MOST:g} requests a second too, allowed are promises that some load breaks")
     worst = ", ".join(f"{name}={slo[name]:g}" for name in lost)
-    raise ValueError(f"slo: got {worst}, which even one request at a time does not keep: {_had(metrics, lost)}")
+    raise NoEdge(f"slo: got {worst}, which even one request at a time does not keep: {_had(metrics, lost)}")
 
 
 def _had(metrics: dict[str, float], names: Sequence[str]) -> str:
@@ -78,21 +83,33 @@ def at(run: Run, qps: float) -> Run:
     return replace(run, workload=replace(run.workload, qps=qps))
 
 
+def _row(chosen: dict, system: Run, rate: float | None, metrics: dict[str, float]) -> dict:
+    setup = system.setup
+    said = {"cost": setup.cost().label, "arrivals": system.workload.kind, "router": setup.router, "qps": rate}
+    each = rate and rate / (setup.tp * setup.pp * setup.replicas)
+    return {k: v for k, v in chosen.items() if k != "qps"} | said | {"qps_per_gpu": each} | metrics
+
+
 def run(args: argparse.Namespace) -> int:
+    check_arrivals(args, rates=True)
     args.qps, slo = None, promises(args.slo)
     combinations = runs(args)
     todo, rows = [to_run(args, c) for c in combinations], []
     with progress(None, "run") as bar:
         for chosen, system in zip(combinations, todo, strict=True):
-            rate, metrics = search(lambda qps, s=system: (bar.update(), at(s, qps).metrics())[1], slo)
-            gpus = system.setup.tp * system.setup.pp * system.setup.replicas
-            shown = {k: chosen[k] for k in SWEPT if k != "qps"}
-            rows.append({**shown, "router": system.setup.router, "qps": rate, "qps_per_gpu": rate / gpus, **metrics})
+            try:
+                rate, metrics = search(lambda qps, s=system: (bar.update(), at(s, qps).full())[1], slo)
+            except NoEdge as why:
+                if len(todo) == 1:
+                    raise
+                print(f"{', '.join(str(v) for v in chosen.values() if v)}: {why}", file=sys.stderr)
+                rate, metrics = None, {}
+            rows.append(_row(chosen, system, rate, metrics))
     if args.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
         return 0
     kept = ", ".join(f"{name} up to {most:g}" for name, most in slo.items())
-    print(f"times: {todo[0].setup.cost().label}; promises: {kept}; every run is simulated")
+    print(heading(todo, [row["arrivals"] for row in rows], promises=kept))
     varied = [k for k in SWEPT if k != "qps" and len({r[k] for r in rows}) > 1] or ["scheduler", "attention"]
     print(table(rows, [*varied, "qps", "qps_per_gpu"]))
     return 0

@@ -18,7 +18,7 @@ from pod.serving.schedulers.published import PUBLISHED
 from pod.serving.shapes import SHAPES
 from pod.simulate.attention_time import KERNELS
 from pod.simulate.cluster import ROUTERS
-from pod.simulate.cost import ATTENTION
+from pod.simulate.cost import ATTENTION, Efficiency
 from pod.simulate.energy import lacking
 from pod.simulate.host_time import HOSTS
 from pod.simulate.machines import MACHINES
@@ -31,7 +31,9 @@ from pod.sweep import progress, sweep
 CLUSTER = ("replicas", "router", "prompt_replicas")
 SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
-          "machine", "kernels", "jitter", "measured", "like", "prefix_cache", "pipeline")  # fmt: skip
+          "machine", "kernels", "jitter", "seed", "slowdown", "measured", "like", "prefix_cache",
+          "pipeline")  # fmt: skip
+LINK = Efficiency().send_bytes_per_s / 1e9
 LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
 COLUMNS = {
     "ttft_p50": "TTFT p50 s", "ttft_p99": "p99", "tbt_p50": "TBT p50 s", "tbt_p99": "p99",
@@ -83,6 +85,9 @@ def add_system(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--host", choices=HOSTS, default=default.host, help="whose Python the GPU waits for")
     system.add_argument("--jitter", type=float, default=default.jitter,
                         help="of the host, over what was recorded of our engine's (default: 0)")  # fmt: skip
+    system.add_argument("--slowdown", type=float, default=default.slowdown,
+                        help="of every iteration (default: 1; real ones took 3 to 17 %% longer than the sum of their "
+                             "operators)")  # fmt: skip
     system.add_argument("--machine", choices=MACHINES,
                         help="whose all-reduce: nccl where launches are in graphs, the others as PyTorch launches them "
                              "(default: a pair of A100s, else the DGX of the generation, nccl on H200s)")  # fmt: skip
@@ -92,6 +97,8 @@ def add_system(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--router", choices=ROUTERS, default=default.router, help="who of them gets a request")
     system.add_argument("--prompt-replicas", type=int, default=0,
                         help="of them: they compute prompts only, and send keys and values to the others")  # fmt: skip
+    system.add_argument("--link", type=float, default=LINK,
+                        help=f"GB/s from a GPU to one of another server or stage (default: {LINK:g})")  # fmt: skip
 
 
 def add_workload(parser: argparse.ArgumentParser):
@@ -101,7 +108,7 @@ def add_workload(parser: argparse.ArgumentParser):
     work.add_argument("--arrivals", choices=ARRIVALS,
                       help="trace: as the file has them, in order; the others shuffle it, gamma brings bursts "
                            "(default: trace where the file has times, else poisson)")  # fmt: skip
-    work.add_argument("--cv", type=float, default=Workload().cv,
+    work.add_argument("--cv", type=float,
                       help="of gamma: standard deviation of the gaps over their mean (default: 2)")  # fmt: skip
     work.add_argument("--low", type=int, help=f"shortest total of uniform and zipf (default: {LOW})")
     work.add_argument("--high", type=int,
@@ -119,11 +126,12 @@ def runs(args: argparse.Namespace) -> list[dict]:
 
 def to_run(args: argparse.Namespace, swept: dict) -> Run:
     setup = Setup(**{k: swept[k] for k in ("model", "gpu", "scheduler", "attention", "chunk")},
-                  **{k: getattr(args, k) for k in (*SYSTEM, *CLUSTER)})  # fmt: skip
+                  **{k: getattr(args, k) for k in (*SYSTEM, *CLUSTER)},
+                  efficiency=Efficiency(send_bytes_per_s=1e9 * args.link))  # fmt: skip
     high = args.max_tokens if args.high is None else args.high
     low = min(LOW, high) if args.low is None else args.low
     workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
-                        strict=args.high is None, cv=args.cv)  # fmt: skip
+                        strict=args.high is None, cv=Workload().cv if args.cv is None else args.cv)  # fmt: skip
     _check(setup, workload)
     return Run(setup, workload, getattr(args, "definition", "user"))
 
@@ -143,7 +151,16 @@ def _check(setup: Setup, workload: Workload) -> None:
     raise ValueError(f"workload: {workload.count} of {workload.count} requests were refused, the first for {reason}")
 
 
+def check_arrivals(args: argparse.Namespace, rates: bool) -> None:
+    """Who asks for a kind of arrivals shall not get another one without a word."""
+    if args.arrivals not in (None, "trace") and not rates:
+        raise ValueError(f"arrivals: got {args.arrivals} without a rate, allowed is one beside it, --qps")
+    if args.cv is not None and args.arrivals != "gamma":
+        raise ValueError(f"cv: got {args.cv:g}, allowed beside --arrivals gamma")
+
+
 def run(args: argparse.Namespace) -> int:
+    check_arrivals(args, bool(args.qps))
     combinations = runs(args)
     if args.log:
         if len(combinations) > 1:
@@ -186,13 +203,19 @@ def _print(args: argparse.Namespace, combinations: list[dict], todo: list[Run], 
     if args.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
     else:
-        said = {name: ", ".join(dict.fromkeys(r[key] for r in rows))
-                for name, key in (("times", "cost"), ("arrivals", "arrivals"))}  # fmt: skip
-        said |= {"decisions": f"like {args.like}"} if args.like else {}
-        if lacked := [why for r in todo if (why := lacking(r.setup.cost()))]:
-            said["joules"] = lacked[0]
-        print("; ".join(f"{name}: {what}" for name, what in said.items()) + "; every run is simulated")
+        print(heading(todo, [r["arrivals"] for r in rows]))
         print(table(rows, shown))
+
+
+def heading(runs: list[Run], arrivals: list[str], **more: str) -> str:
+    """With what all rows below have to be read."""
+    costs = [r.setup.cost() for r in runs]
+    told = {"times": [c.label for c in costs], "host": [c.host_kind for c in costs], "arrivals": arrivals}
+    said = {name: ", ".join(dict.fromkeys(words)) for name, words in told.items()} | more
+    said |= {"decisions": f"like {like}"} if (like := runs[0].setup.like) else {}
+    if lacked := [why for c in costs if (why := lacking(c))]:
+        said["joules"] = lacked[0]
+    return "; ".join(f"{name}: {what}" for name, what in said.items()) + "; every run is simulated"
 
 
 def table(rows: list[dict], shown: list[str]) -> str:

@@ -146,7 +146,7 @@ def serve(setup, requests: Iterable[Request], into: Watcher,
     """Serve all requests on the replicas of `setup`."""
 
     def make(number: int, hears: Watcher, decodes: bool) -> Replica:
-        return Replica(setup.lanes(decodes), setup.executor(), SimClock(), hears, progress, number * setup.pp)
+        return Replica(setup.lanes(decodes), setup.executor(number), SimClock(), hears, progress, number * setup.pp)
 
     cost = setup.cost()
     Cluster(make, setup.replicas, setup.prompt_replicas, setup.router, cost.move, into).serve(in_order(requests))

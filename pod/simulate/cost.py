@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from math import ceil, hypot
+from math import ceil, hypot, inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +75,10 @@ class Efficiency:
     send_seconds: float = 35e-6
     send_bytes_per_s: float = 8e9
     swap_bytes_per_s: float = 25e9  # PCIe 4.0 x16, in one direction
+
+    def __post_init__(self) -> None:
+        if not 0 < self.send_bytes_per_s < inf:
+            raise ValueError(f"link: got {self.send_bytes_per_s / 1e9:g} GB/s, allowed are numbers above 0")
 
 
 class Work(NamedTuple):
@@ -232,7 +236,7 @@ class AnalyticalCost(Cost):
     @property
     def label(self) -> str:
         guessed = self.machine and self.gpu.key not in self.machine.gpus
-        guess = f", all-reduce of {self.machine.name}" if guessed else ""
+        guess = f", all-reduce guessed from {self.machine.name}" if guessed else ""
         return f"analytical {self.gpu.name}{self._by_model}{guess}"
 
     def linear(self, rows: int) -> float:

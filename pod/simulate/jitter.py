@@ -10,17 +10,17 @@ import numpy as np
 from pod.data import COMPUTED
 
 TABLE = COMPUTED / "host-jitter.csv"
-AT_ONCE, SEED = 4096, 1
+AT_ONCE = 4096
 MOST = 1000
 
 
 class Jitter:
-    """Draws of seconds, `scale` times as large as they were recorded."""
+    """Draws of seconds, `scale` times as large as they were recorded; each server of a cluster has its own."""
 
-    def __init__(self, scale: float):
+    def __init__(self, scale: float, seed: int = 1, server: int = 0):
         if not 0 <= scale <= MOST:
             raise ValueError(f"jitter: got {scale!r}, allowed are numbers from 0 to {MOST}")
-        self.scale, self._random, self._drawn = scale, np.random.default_rng(SEED), []
+        self.scale, self._random, self._drawn = scale, np.random.default_rng((seed, server)), []
         if scale:
             self._table = np.loadtxt(TABLE, delimiter=",", skiprows=1)
 

@@ -6,6 +6,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from math import inf
 
 from pod.hardware import gpu
 from pod.serving.blocks import PagedPool, ReservedPool
@@ -37,12 +38,12 @@ class SimExecutor:
     """
 
     def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0, calibration=(1.0, 1.0),
-                 jitter: float = 0.0):  # fmt: skip
-        if not slowdown > 0:
+                 jitter: Jitter | None = None):  # fmt: skip
+        if not 0 < slowdown < inf:
             raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers above 0")
         self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
         self.hybrid, self.prompts = calibration
-        self.jitter = Jitter(jitter)
+        self.jitter = jitter or Jitter(0.0)
         self.free_at = [0.0] * cost.pp
 
     def submit(self, batch: Batch, event: Iteration) -> float:
@@ -90,6 +91,7 @@ class Setup:
     # how many times longer than their operators real iterations took: hybrid ones, and those of prompts alone
     calibration: tuple[float, float] = (1.0, 1.0)
     jitter: float = 0.0  # of the host, over what our engine's was
+    seed: int = 1  # of the jitter
     efficiency: Efficiency = Efficiency()
     measured: bool = False  # times from the recorded operators of this GPU, instead of a roofline
     # whose attention; None: fa2-2024 on Ampere and fa3 on Hopper; measured, fa3 for serial and ours for pod
@@ -106,8 +108,9 @@ class Setup:
         return kind(shape_of(self.model), gpu(self.gpu), self.tp, self.pp, self.attention, self.host, self.efficiency,
                     self.machine, self.kernels)  # fmt: skip
 
-    def executor(self) -> SimExecutor:
-        return SimExecutor(self.cost(), self.block_size, self.slowdown, self.calibration, self.jitter)
+    def executor(self, server: int = 0) -> SimExecutor:
+        jitter = Jitter(self.jitter, self.seed, server)
+        return SimExecutor(self.cost(), self.block_size, self.slowdown, self.calibration, jitter)
 
     def meter(self) -> Meter | None:
         """Of energy, where it was recorded."""
@@ -207,8 +210,7 @@ def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int]
 
 def description(setup: Setup, run: dict) -> dict:
     """What a log says of its run."""
-    described = {k: v for k, v in asdict(setup).items() if k != "efficiency"}
-    return described | {"cost": setup.cost().label} | run
+    return asdict(setup) | {"cost": setup.cost().label} | run
 
 
 class Both:

@@ -100,9 +100,13 @@ class Workload:
     def pace(self) -> str:
         """When the requests arrive, in words."""
         if self.arrivals == "trace":
-            return "as recorded" + (f", stretched to {self.qps:g}/s" if self.qps else "")
-        bursts = f" with cv {self.cv:g}" if self.arrivals == "gamma" else ""
-        return f"{self.arrivals}{bursts} at {self.qps:g}/s" if self.qps else "all at once"
+            return self.kind + (f", stretched to {self.qps:g}/s" if self.qps else "")
+        return f"{self.kind} at {self.qps:g}/s" if self.qps else "all at once"
+
+    @property
+    def kind(self) -> str:
+        """The same without the rate."""
+        return {"trace": "as recorded", "gamma": f"gamma with cv {self.cv:g}"}.get(self.arrivals, self.arrivals)
 
     def requests(self) -> list[Request]:
         return list(self.stream())

@@ -12,7 +12,7 @@ TIMED = chapters.CHAPTERS
 
 
 LETTERS = "abcdefgh"
-LONG = {"07", "15"}  # chapters with a notebook of more than a sitting
+LONG = {"07"}  # chapters with a notebook of more than a sitting
 
 
 def test_chapters_are_numbered_in_order_and_their_sittings_lettered():

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from test_serving_invariants import check_pool, make, request_lists
 
 from pod.__main__ import main
+from pod.data import read
+from pod.experiments.engine import engine_fleet
 from pod.serving.blocks import PagedPool
 from pod.serving.events import Log
 from pod.serving.loop import SimClock, in_order
@@ -146,6 +148,16 @@ def test_four_replicas_take_about_four_times_the_load():
     assert 3.4 < rates[4] / rates[1] < 5
 
 
+def test_a_capacity_passes_an_error_on_as_it_is_and_a_router_that_looks_pays():
+    means = engine_fleet.means()
+    assert means.less_percent.between(7, 13).all(), "iterations 10 % longer"
+    assert means.loc["four, shortest-queue", 1.0] > 1.05 * means.loc["four, round-robin", 1.0]
+    case, row = engine_fleet.cases()[0], read("engine-fleet").iloc[0]
+    assert {key: row[key] for key in case} == case
+    felt = engine_fleet.measure(case)
+    assert felt == {key: pytest.approx(row[key], rel=1e-6) for key in felt}
+
+
 def test_the_search_finds_an_edge_and_says_when_there_is_none():
     for edge in (0.013, 1.0, 77.0):
         found, _ = search(lambda qps, e=edge: {"ttft_p99": 1 + (qps > e), "refused": 0}, {"ttft_p99": 1.5})
@@ -162,11 +174,40 @@ def test_capacity_on_the_command_line(capsys):
     options = "capacity --tp 2 --requests 60 --workload uniform --low 2000 --high 2000 --chunk 512 1024".split()
     assert main(options) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("promises: ttft_p99 up to 5, tbt_p99 up to 0.2; every run is simulated")
+    assert "arrivals: poisson; promises: ttft_p99 up to 5, tbt_p99 up to 0.2; joules: got fa2-2024" in lines[0]
     assert lines[1].split()[:3] == ["chunk", "qps", "qps_per_gpu"] and len(lines) == 4
     assert main([*options[:-1], "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["qps_per_gpu"] == row["qps"] / 2 and row["ttft_p99"] <= 5
+
+
+def test_capacity_names_each_gpu_it_stands_on_and_what_its_answers_cost(capsys):
+    """It named the first alone, said nothing of arrivals, and left energy and cached prompts out."""
+    options = "capacity --requests 60 --workload uniform --low 4000 --high 4000 --arrivals gamma --gpu a100 h200"
+    assert main([*options.split(), "--slo", "ttft_p99=3"]) == 0
+    said, columns, a100, h200 = capsys.readouterr().out.splitlines()
+    assert said.startswith("times: analytical A100-80GB SXM, analytical H200 SXM; host: vidur-2024-01; "
+                           "arrivals: gamma with cv 2; promises: ttft_p99 up to 3; joules: got fa2-2024 on a100")
+    assert columns.endswith("W/GPU") and a100.split()[-1] == "-" and 80 < float(h200.split()[-1]) <= 700
+
+
+def test_one_system_that_breaks_a_promise_does_not_hide_what_the_others_serve(capsys):
+    """The table that had taken minutes was lost with it."""
+    options = "capacity --requests 40 --gpu a100 h100 --workload azure-conv --chunk 512 --slo ttft_p50=0.04 --json"
+    assert main(options.split()) == 0
+    captured = capsys.readouterr()
+    a100, h100 = json.loads(captured.out)
+    assert a100["qps"] is None is a100["qps_per_gpu"] and h100["qps"] > 0.1 and h100["ttft_p50"] <= 0.04
+    assert captured.err.startswith("sarathi, serial, 512, llama-3-8b, a100") and "not keep: ttft_p50=" in captured.err
+
+
+def test_a_faster_link_shortens_what_keys_and_values_take(capsys):
+    options = "simulate --tp 2 --replicas 4 --prompt-replicas 2 --requests 40 --qps 2 --json --link".split()
+    waits = []
+    for link in ("1", "50"):
+        assert main([*options, link]) == 0
+        waits.append(json.loads(capsys.readouterr().out)["tbt_max"])
+    assert waits[0] > 5 * waits[1]
 
 
 @pytest.mark.parametrize(

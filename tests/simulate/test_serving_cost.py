@@ -118,7 +118,7 @@ def test_all_reduce_is_that_of_a_machine():
     assert reduce(4, machine="pcie") > 5 * reduce(4) > 5 * reduce(4, gpu=H100)
     assert reduce(2) < reduce(4) < reduce(8) < 2 * reduce(2, machine="dgx-a100")
     assert reduce(2, rows=1) == MACHINES["pair"].floor
-    assert cost(gpu=H200, tp=2, machine="dgx-h100").label == "analytical H200 SXM, all-reduce of DGX H100", "a guess"
+    assert cost(gpu=H200, tp=2, machine="dgx-h100").label == "analytical H200 SXM, all-reduce guessed from DGX H100"
     assert cost(gpu=H200, tp=2).label == "analytical H200 SXM" and cost(gpu=H200, tp=2).machine is MACHINES["nccl-h200"]
     assert cost(gpu=H100, tp=2).label == "analytical H100 SXM"
 
@@ -302,7 +302,7 @@ def test_a_baseline_that_was_not_recorded_says_how_to_make_it(tmp_path):
 
 def test_the_page_of_the_better_baseline_draws_what_a_recording_says(tmp_path, monkeypatch):
     """One call takes nine tenths of two, and ours eight tenths of two, whatever the batch."""
-    from pod.experiments.engine import engine_best
+    from pod.experiments.engine import engine_best, engine_parts
 
     two = MeasuredCost(LLAMA3, H200)
     share = {"serial fa3": 1.0, f"serial {BEST}": 0.9, "pod hopper": 0.8}
@@ -313,6 +313,8 @@ def test_the_page_of_the_better_baseline_draws_what_a_recording_says(tmp_path, m
     assert df[engine_best.TWO].to_list() == pytest.approx([1.25] * 18) and (df.one_wins == 100).all()
     assert engine_best.over() == pytest.approx(1.125)
     assert len(engine_best.draw(df).axes) == 3
+    row = engine_parts.table().query("model == 'llama-3-8b' and way == 'FlashAttention-3'")
+    assert engine_best.saved("llama-3-8b") == pytest.approx(10 * row.attention.item() / row.ms.item())
 
 
 def test_no_decode_is_faster_than_dram():

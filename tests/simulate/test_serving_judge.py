@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pod.__main__ import main
+from pod.experiments.engine import cost_parts
 from pod.simulate import judge
 from pod.simulate.judge import COLUMNS, JUDGED, PUBLIC, errors, judged, read, recorded, totals
 
@@ -129,6 +130,17 @@ def test_exactly_the_noisy_measurements_are_missed():
     for row in rows:
         assert (row["passes"] == "no") == (float(row["again"]) > 25)
         assert float(row["again"]) > 40 or float(row["again"]) < 9, "no bar at 25 %, and no small change, decides"
+
+
+def test_the_claim_counts_them_and_the_picture_shows_all():
+    df = cost_parts.table()
+    assert len(df) == len(overall("held out")) and cost_parts.judged() == (df.part != judge.WHOLE).sum()
+    assert cost_parts.missed() == cost_parts.untellable() == sum(why == NOISE for why in MISSED.values())
+    assert 40 < cost_parts.least_again() < 50 and 3.5 < cost_parts.worse() < 4
+    missed = df[~df.passes & (df.part != judge.WHOLE)]
+    assert set(missed.part) == {cost_parts.ONE_BY_ONE}
+    dots = sum(len(c.get_offsets()) for c in cost_parts.draw(df).axes[0].collections)
+    assert dots == 3 * len(df), "half of the errors, 95 % of them, and the measurement itself"
 
 
 def test_again_is_the_share_of_draws_by_hand():

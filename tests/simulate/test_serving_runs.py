@@ -96,6 +96,18 @@ def test_without_jitter_nothing_stalls_and_with_enough_of_it_requests_do():
     assert run.but(jitter=1).metrics() == one, "the draws are the same each time"
 
 
+def test_a_seed_draws_the_jitter_too_and_every_server_has_its_own(capsys):
+    """They were all late together."""
+    rows = []
+    for seed in "112":
+        options = "--workload uniform --low 4000 --high 4000 --requests 4 --jitter 100 --json --seed"
+        assert main(["simulate", *options.split(), seed]) == 0
+        rows.append(json.loads(capsys.readouterr().out)["tbt_p99"])
+    assert rows[0] == rows[1] != rows[2]
+    one, other = (Setup(jitter=1.0).executor(server).jitter for server in (0, 1))
+    assert [one() for _ in range(9)] != [other() for _ in range(9)]
+
+
 def test_the_artifacts_own_requests_are_those_of_its_recipe():
     """Means, first rows and rate as the recipe gives them, and POD's load: 5 % more than it says."""
     p, d, t = lengths(scenarios.online(scenarios.LISTED, 0.95, 1024)[scenarios.POD].workload)
@@ -443,7 +455,7 @@ def test_simulate_prints_a_table_that_says_what_it_is(capsys):
     assert main(SMALL) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0] == (
-        "times: analytical A100-80GB SXM; arrivals: poisson at 1/s; "
+        "times: analytical A100-80GB SXM; host: vidur-2024-01; arrivals: poisson at 1/s; "
         "joules: got fa2-2024 on a100, recorded were fa3 and hopper on h200; every run is simulated"
     )
     assert out[1].split()[:2] == ["scheduler", "attention"] and len(out) == 3
@@ -454,7 +466,7 @@ def test_simulate_says_whose_arrivals_they_are(burst, capsys):
                            (["--qps", "2", "--arrivals", "poisson"], "poisson at 2/s")):  # fmt: skip
         assert main(["simulate", "--workload", burst, *options]) == 0
         assert capsys.readouterr().out.startswith(
-            f"times: analytical A100-80GB SXM; arrivals: {words}; joules: got fa2-2024"
+            f"times: analytical A100-80GB SXM; host: vidur-2024-01; arrivals: {words}; joules: got fa2-2024"
         )
         assert main(["simulate", "--workload", burst, *options, "--json"]) == 0
         row = json.loads(capsys.readouterr().out)
@@ -495,8 +507,11 @@ def test_several_values_run_every_combination(capsys):
         (["--seed", "-1"], "seed: got -1, allowed are integers >= 0"),
         (["--qps", "1e-320"], "qps: got 1e-320, allowed are numbers from 1e-9"),
         (["--arrivals", "trace"], "arrivals: got trace, but arxiv has none, allowed are poisson"),
-        (["--cv", "0"], "cv: got 0.0, allowed are numbers above 0 up to 100"),
+        (["--cv", "0", "--arrivals", "gamma"], "cv: got 0.0, allowed are numbers above 0 up to 100"),
+        (["--cv", "3"], "cv: got 3, allowed beside --arrivals gamma"),
         (["--jitter", "-1"], "jitter: got -1.0, allowed are numbers from 0 to 1000"),
+        (["--slowdown", "inf"], "slowdown: got inf, allowed are numbers above 0"),
+        (["--link", "0"], "link: got 0 GB/s, allowed are numbers above 0"),
         (["--block-size", "99999999"], "block_size: got 99999999, allowed are integers from 1 to "),
         (["--machine", "pair", "--tp", "4"], "tp: got 4, allowed on an A100 NVLink pair are 2"),
         (["--kernels", "fa9"], "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
@@ -519,6 +534,24 @@ def test_bad_options_are_one_line(extra, words, capsys, monkeypatch):
     captured = capsys.readouterr()
     assert words in captured.err and captured.out == ""
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "truncated_poisson", "gamma"])
+def test_arrivals_that_need_a_rate_are_not_quietly_others(arrivals, capsys):
+    """All at once, they queued as long as the run lasts."""
+    assert main(["simulate", "--tp", "2", "--requests", "40", "--arrivals", arrivals]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.endswith(f"arrivals: got {arrivals} without a rate, allowed is one beside it, --qps\n")
+    assert captured.out == ""
+
+
+def test_a_log_says_with_which_link_and_pace_it_ran(tmp_path):
+    path = tmp_path / "run.jsonl"
+    assert main([*SMALL, "--link", "50", "--slowdown", "1.1", "--log", str(path)]) == 0
+    run = Log.load(path).run
+    assert run["efficiency"]["send_bytes_per_s"] == 50e9 and run["slowdown"] == 1.1
+    plain = Run(Setup(tp=2), Workload("arxiv", 40, 1.0)).but(slowdown=1.1).metrics()
+    assert metrics(Log.load(path)) == plain
 
 
 def test_a_pipe_takes_a_log_and_no_trial_leaves_a_file(tmp_path, monkeypatch):
@@ -573,6 +606,7 @@ def terminal():
 
 
 def _own_terminal() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever tests in the background has it ignored
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 

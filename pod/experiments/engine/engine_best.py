@@ -7,6 +7,7 @@ from itertools import product
 import pandas as pd
 
 from pod.data import a_card
+from pod.experiments.engine import engine_parts
 from pod.experiments.engine.operators import FUSED, MODELS
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.hardware import H200
@@ -60,6 +61,15 @@ def draw(df):
     axes[0].set_ylabel("time over ours, ×")
     style.legend(axes[-1], loc="upper right")
     return axes[0].figure
+
+
+def saved(model: str) -> float:
+    """What the better of two calls and one saves of the hybrid iteration of engine-parts against two, percent."""
+    two, better = (MeasuredCost(shape(model), H200, attention="serial", host="none", kernels=WAYS[way][1])
+                   for way in (TWO, BETTER))  # fmt: skip
+    less = two.attention(batch := engine_parts.batch(model)) - better.attention(batch)
+    serial = engine_parts.table().query("model == @model and way == 'FlashAttention-3'").ms.item()
+    return 100 * 1e3 * shape(model).layers * less / serial
 
 
 def over(way: str = BETTER) -> float:

@@ -29,19 +29,25 @@ def table():
     """A row a model and way: the batch, milliseconds of its parts, and what is saved against FlashAttention-3."""
     rows = []
     for name in LOADS:
-        load, model = windows.LOADS[name], shape(name)
-        request = load.workload().requests()[0]
-        chunk, decodes = load.chunk - load.running, load.running
-        context = request.prompt + request.output // 2  # each chat has another part of its answer behind it
-        work = Work(((chunk, (request.prompt - chunk) // 2),), decodes, decodes * context)
+        model, work = shape(name), batch(name)
+        (chunk, _), *_ = work.chunks
+        decodes, context = work.decodes, work.context // work.decodes
         for way, (method, kernels) in WAYS.items():
             cost = MeasuredCost(model, H200, attention=method, host="none", kernels=kernels)
-            rest = 1e3 * (model.layers * cost.linear(load.chunk) + cost.head(decodes + 1))
+            rest = 1e3 * (model.layers * cost.linear(work.tokens) + cost.head(decodes + 1))
             rows.append((name, way, chunk, decodes, context, rest, 1e3 * model.layers * cost.attention(work)))
     df = pd.DataFrame(rows, columns=["model", "way", "chunk", "decodes", "context", *PARTS])
     df["ms"] = df[list(PARTS)].sum(axis=1)
     serial = df.model.map(df[df.way == "FlashAttention-3"].set_index("model").ms)
     return df.assign(saved_percent=100 * (1 - df.ms / serial))
+
+
+def batch(model: str) -> Work:
+    """In the middle of the long run: a chunk, half of its prompt before it, and as many chats as decode then."""
+    load = windows.LOADS[model]
+    request, chunk = load.workload().requests()[0], load.chunk - load.running
+    context = request.prompt + request.output // 2  # each chat has another part of its answer behind it
+    return Work(((chunk, (request.prompt - chunk) // 2),), load.running, load.running * context)
 
 
 def draw(df):

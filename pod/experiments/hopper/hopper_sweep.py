@@ -179,13 +179,6 @@ def all_over_best() -> float:
 # ---------------------------------------------------------------- what we state
 
 
-def one_call(model: str, chunk: int) -> float:
-    """What FlashAttention-3 gains on one GPU when it gets the whole batch in one call: two calls over one, geometric
-    mean. The chats of a batch are equally long."""
-    df = table().query("model == @model and tp == 1 and chunk == @chunk")
-    return geomean(df.fa3_serial / df.fa3_varlen)
-
-
 def over_serial() -> float:
     df = filtered(table())
     return geomean(df.fa3_serial / df.ours)

@@ -1,0 +1,92 @@
+"""How far off the analytical cost is on what its constants have not seen, part by part, and in runs beside Vidur's."""
+
+import pandas as pd
+
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.simulate import judge
+from pod.simulate.judge import BARS, PARTLY, WHOLE
+
+FIGURE = Figure(
+    id="cost-parts",
+    title="Errors of the analytical cost, part by part, over what is allowed",
+    chapter="15",
+    method="held-out rows of public measurements and of our own, other models and numbers of GPUs than fitted; whole "
+    "runs beside Vidur's (data/judged.csv). The measurement itself: drawn again from its own three repeats",
+    state="simulated",
+)
+PARTS = ("prefill", "decode", "linear", "host")
+LOOKS = (("half of the errors", style.WORKERS[0], "o"), ("95 % of them", style.WORKERS[1], "o"),
+         ("95 %, the measurement itself", style.INK, "x"))  # fmt: skip
+LONG, ALONE, ONE_BY_ONE = "all-reduce from 1 MiB", "below, NCCL alone", "below, one by one"
+
+
+def table() -> pd.DataFrame:
+    """A row a part and source of measurements: errors in percent, and the bars that they have to pass."""
+    rows = [row for row in judge.read() if row["split"] == "held out" and row["model"] == "all"]
+    made = [(_group(row), row["what"], row["source"], *(float(row[k] or "nan") for k in ("median", "p95", "again")),
+             *BARS.get((row["part"], row["what"]), PARTLY), row["passes"] == "yes") for row in rows]  # fmt: skip
+    columns = ["part", "what", "source", "median", "p95", "again", "most", "most_p95", "passes"]
+    df = pd.DataFrame(made, columns=columns)
+    order = (*PARTS, LONG, ALONE, ONE_BY_ONE, WHOLE)
+    return df.sort_values("part", key=lambda part: part.map(order.index), kind="stable")
+
+
+def _group(row: dict) -> str:
+    if row["part"] != "all-reduce":
+        return row["part"]
+    if row["what"].endswith("from 1 MiB"):
+        return LONG
+    return ALONE if row["what"].startswith("nccl") else ONE_BY_ONE
+
+
+def draw(df):
+    """Each source as two dots, in units of its bars; crosses are what the measurement itself would be off by."""
+    parts = list(dict.fromkeys(df.part))
+    ax = style.axes(8.5, 0.9 + 0.42 * len(parts))
+    for i, part in enumerate(parts):
+        mine = df[df.part == part]
+        errors = mine["median"] / mine.most, mine.p95 / mine.most_p95, mine.again / mine.most_p95
+        for x, y, (_, colour, marker) in zip(errors, (i - 0.15, i + 0.15, i + 0.15), LOOKS, strict=True):
+            ax.scatter(x, [y] * len(mine), s=28, color=colour, marker=marker, zorder=3)
+    for words, colour, marker in LOOKS:
+        ax.scatter([], [], label=words, color=colour, marker=marker)
+    ax.axvline(1, color=style.INK, linewidth=1.2)
+    ax.set(xscale="log", xlabel="error in units of what is allowed (line)", ylim=(len(parts) - 0.5, -0.5),
+           yticks=range(len(parts)), xticks=(0.1, 0.3, 1, 3, 10), xticklabels=(0.1, 0.3, 1, 3, 10))  # fmt: skip
+    ax.minorticks_off()
+    ax.set_yticklabels(parts)
+    style.legend(ax, loc="upper right")
+    return ax.figure
+
+
+# ---------------------------------------------------------------- what its claim says
+
+
+def missed() -> float:
+    """Parts of an iteration, each with its source, that miss a bar."""
+    return float(len(_parts().query("not passes")))
+
+
+def judged() -> float:
+    return float(len(_parts()))
+
+
+def untellable() -> float:
+    """Those of them whose measurement, taken once more, would miss it too."""
+    return float(len(_parts().query("not passes and again > most_p95")))
+
+
+def least_again() -> float:
+    """What the steadiest of the missed measurements would be off by from itself, %."""
+    return float(_parts().query("not passes").again.min())
+
+
+def worse() -> float:
+    """How many times as much the missed parts are off, at most."""
+    missed = _parts().query("not passes")
+    return float((missed.p95 / missed.again).max())
+
+
+def _parts() -> pd.DataFrame:
+    return table().query("part != @WHOLE")
