@@ -115,7 +115,8 @@ def test_who_leaves_gives_his_pages_back_and_the_others_go_on(heard, start, file
     one, prompt = start(), file.tokens(" page tile")
     alone = text(Listener(start(), prompt, 60).rest())
     with held(one, after=12):
-        stays, leaves = Listener(one, prompt, 60), Listener(one, prompt * 20, 200)
+        with held(one):  # they come together
+            stays, leaves = Listener(one, prompt, 60), Listener(one, prompt * 20, 200)
         for _ in range(heard):
             leaves.next()
         one.cancel(leaves.job)
