@@ -89,14 +89,17 @@ _ = explore(lambda ax, n: ax.plot([0, n]), show=[{"n": 1}], n=(1, 9))
 """
 
 
-def test_a_new_slider_is_heard_while_cells_run(live):
+def test_a_new_slider_is_heard_while_cells_run(live, tmp_path):
     """Where its first moves waited for all cells, they came after later ones, and undid them."""
     if not live.subshell:
         pytest.skip("this ipykernel has no subshells: every move waits for the cells")
-    live.run([SLIDER, "import time; time.sleep(20)"])
+    over = tmp_path / "over"
+    live.run([SLIDER, f"import os, time\nwhile not os.path.exists({str(over)!r}): time.sleep(0.1)"])
     while not live.boxes():
         assert live.listen(DEAF)
     Hand(live).move()
     while live.unheard:
-        assert live.listen(DEAF)
-    assert live.running, "the cells were over first"
+        assert live.listen(DEAF), "the move waits for the cells"
+    assert live.running
+    over.touch()
+    live.settle()
