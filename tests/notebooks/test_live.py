@@ -83,6 +83,12 @@ def test_sliders_may_move_beside_run_all(live, chapter):
     assert "Traceback" not in live.log.read() and live.manager.is_alive()
 
 
+def test_a_kernel_takes_no_port_that_a_system_hands_out(live):
+    """Else somebody may have it in the second until the kernel does, and a chapter is red."""
+    ports = [getattr(live.manager, f"{name}_port") for name in ("shell", "iopub", "stdin", "control", "hb")]
+    assert len({*ports}) == 5 and all(10_000 <= port < 32_768 for port in ports)
+
+
 SLIDER = """
 from pod.lab.show import explore
 _ = explore(lambda ax, n: ax.plot([0, n]), show=[{"n": 1}], n=(1, 9))
