@@ -1,6 +1,7 @@
 """Settings shared by all tests."""
 
 import os
+import signal
 import socket
 import sys
 from contextlib import closing
@@ -14,6 +15,8 @@ from jupyter_client.connect import LocalPortCache
 from pod import kernels
 
 matplotlib.use("Agg")  # no test opens a window
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of whatever a script starts with "&": children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["POD_QUIET"] = "1"  # who builds a library first depends on the order; notebooks must not show it
 
 # A notebook's kernel is told ports that are free and takes them a second later: not such as systems hand out meanwhile.
