@@ -1,6 +1,8 @@
 """A reader plays the whole course in one live kernel: predictions are chosen, stubs run, wrong answers get their hint,
 and right ones are right. Nothing that a reader writes ends the kernel."""
 
+import time
+
 import pytest
 
 from pod import kernels
