@@ -216,7 +216,7 @@ def hybrid_attention(
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {shown(flag)}, allowed are True and False")
     if out is not None:
-        check_out(out, q)
+        check_out(out, q, k_cache, v_cache)
     scales = ()
     if plan.batch.kv_dtype:
         scales = scale_of("k_scale", k_scale, plan), scale_of("v_scale", v_scale, plan)
@@ -260,7 +260,8 @@ def _check_batch(batch: HybridBatch) -> None:
     _one_of("dtype", batch.dtype, DTYPES)
     page_size = batch.page_size
     if page_size is not None and (page_size % 8 or page_size > LONGEST):
-        raise ValueError(f"page_size: got {page_size}, allowed are multiples of 8, and None (contiguous)")
+        most = f"allowed are multiples of 8 up to {LONGEST}, and None (contiguous)"
+        raise ValueError(f"page_size: got {page_size}, {most}")
 
 
 def _choose(method, batch: HybridBatch, device, named: bool) -> str:

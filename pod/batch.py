@@ -1,6 +1,6 @@
 """A hybrid batch: some sequences bring a chunk of their prompt, the others one new token each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from functools import cached_property
 from numbers import Real
@@ -13,6 +13,8 @@ from pod.reference import PADDING
 
 HEAD_DIMS = (64, 128)
 LONGEST = 1 << 30  # tokens of a sequence: the kernels count them in 32 bits
+HUGE = 1 << 100  # nobody's count: Python writes no integers of thousands of digits
+NO_LISTS = (str, type, Set, Mapping)  # of a set nobody knows the order
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 KV_BYTES = {"float8_e4m3fn": 1}  # what keys and values may have where queries have 16 bits
 RULES = ("window", "softcap", "sinks")  # of scores
@@ -46,7 +48,7 @@ class HybridBatch:
     def __post_init__(self):
         for name in ("q_lens", "kv_lens"):
             lengths = getattr(self, name)
-            if isinstance(lengths, (str, type)) or not hasattr(lengths, "__iter__") or getattr(lengths, "ndim", 1) == 0:
+            if isinstance(lengths, NO_LISTS) or not hasattr(lengths, "__iter__") or getattr(lengths, "ndim", 1) == 0:
                 raise ValueError(f"{name}: got {shown(lengths)}, allowed is a sequence of integers")
             object.__setattr__(self, name, _lengths(lengths, name))
         for name in ("num_q_heads", "num_kv_heads", "head_dim"):
@@ -263,14 +265,18 @@ def shown(value) -> str:
     """What somebody passed, in one line; of a tensor no value, for which a GPU would be waited for."""
     if hasattr(value, "shape") and not isinstance(value, (type, np.generic)):
         return f"{type(value).__name__} of shape {tuple(value.shape)}"
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        kind = type(value).__name__
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} that cannot be written"
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 def _lengths(values, name: str) -> tuple[int, ...]:
     """Lists of plain integers, as all but careless callers bring, are looked at as a whole: every plan is checked."""
     values = tuple(values)
-    if set(map(type, values)) == {int} and min(values) >= 0:
+    if set(map(type, values)) == {int} and 0 <= min(values) and max(values) < HUGE:
         return values
     return tuple(_positive(n, name, least=0) for n in values)
 
@@ -282,6 +288,8 @@ def _positive(value, name: str, least: int = 1) -> int:
         raise ValueError(f"{name}: got {shown(value)}, allowed are integers") from None
     if number < least or isinstance(value, bool):
         raise ValueError(f"{name}: got {shown(value)}, allowed are integers from {least} on")
+    if number >= HUGE:
+        raise ValueError(f"{name}: got {shown(value)}, allowed are integers below 2^100")
     return number
 
 

@@ -1,16 +1,34 @@
 """Settings shared by all tests."""
 
 import os
+import signal
+import socket
 import sys
+from contextlib import closing
+from itertools import count
 
 import matplotlib
 import pytest
 from hypothesis import settings
+from jupyter_client.connect import LocalPortCache
 
 from pod import kernels
 
 matplotlib.use("Agg")  # no test opens a window
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of whatever a script starts with "&": children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["POD_QUIET"] = "1"  # who builds a library first depends on the order; notebooks must not show it
+
+# A notebook's kernel is told ports that are free and takes them a second later: not such as systems hand out meanwhile.
+PORTS = count(10_000 + 500 * os.getpid() % 20_000)
+
+
+def is_free(place: tuple[str, int]) -> bool:
+    with closing(socket.socket()) as one:
+        return one.connect_ex(place) != 0
+
+
+LocalPortCache.find_available_port = lambda self, ip: next(port for port in PORTS if is_free((ip, port)))
 
 # The same examples everywhere: a red run can be repeated. HYPOTHESIS_PROFILE=search looks for new ones,
 # on the emulator in other orders of events, too.

@@ -123,6 +123,11 @@ def test_tensors_repeat_with_the_seed():
     assert not np.array_equal(first[0].float().numpy(), other[0].float().numpy())
 
 
+class Mute:
+    def __repr__(self):
+        raise KeyError("no words")
+
+
 GOOD = dict(q_lens=(4, 1), kv_lens=(8, 9), num_q_heads=8, num_kv_heads=2, head_dim=128)
 
 
@@ -136,6 +141,12 @@ GOOD = dict(q_lens=(4, 1), kv_lens=(8, 9), num_q_heads=8, num_kv_heads=2, head_d
         (dict(q_lens=(4, -1)), "q_lens: got -1, allowed are integers from 0 on"),
         (dict(q_lens=(4, 1.5)), "q_lens: got 1.5, allowed are integers"),
         (dict(q_lens=(4, True)), "q_lens: got True"),
+        (dict(q_lens={1, 4}), "q_lens: got {1, 4}, allowed is a sequence"),
+        (dict(kv_lens={8: 1, 9: 1}), "kv_lens: got {8: 1, 9: 1}, allowed is a sequence"),
+        (dict(kv_lens=(8, 10**5000)), "kv_lens: got an int that cannot be written, allowed are integers below 2\\^100"),
+        (dict(page_size=10**5000), "page_size: got an int that cannot be written, allowed are integers below 2\\^100"),
+        (dict(softcap=10**5000), "softcap: got an int that cannot be written, allowed are None and numbers"),
+        (dict(causal=Mute()), "causal: got a Mute that cannot be written, allowed are True and False"),
         (dict(kv_lens=(8,)), "kv_lens: got 1 lengths, allowed is 2"),
         (dict(kv_lens=(3, 9)), r"kv_lens: got 3 at 0, allowed is at least q_lens\[0\] = 4"),
         (dict(kv_lens=(8, -1)), "kv_lens: got -1"),

@@ -8,8 +8,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import pod
 from pod.__main__ import VERBS
@@ -43,6 +47,22 @@ def test_every_dependency_is_pinned():
     wanted = {re.match(r"[\w-]+", name)[0] for name in re.findall(r'"([^"]+)"', " ".join(lists))} - {"pod"}
     assert len(lists) == 4
     assert wanted <= {pin.partition("==")[0] for pin in pins((ROOT / "constraints.txt").read_text())}
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_pin_can_be_installed_under_every_python(version):
+    """One that could not left Python 3.10 without an environment, and every verb ends there."""
+    wanted = [Requirement(pin) for pin in pins((ROOT / "constraints.txt").read_text())]
+    wanted = [pin for pin in wanted if not pin.marker or pin.marker.evaluate({"python_version": version})]
+    allowed = {pin.name: metadata(pin.name).get("Requires-Python") or "" for pin in wanted if is_here(pin)}
+    assert len(allowed) > 15
+    assert [name for name, versions in allowed.items() if f"{version}.9" not in SpecifierSet(versions)] == []
+
+
+def is_here(pin: Requirement) -> bool:
+    with suppress(PackageNotFoundError):
+        return metadata(pin.name)["Version"].partition("+")[0] in pin.specifier
+    return False
 
 
 # ---------------------------------------------------------------- the same everywhere

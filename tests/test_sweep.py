@@ -96,6 +96,15 @@ def test_ctrl_c_while_processes_start_is_heard_afterwards_and_not_by_them():
         time.sleep(1)
 
 
+def test_these_tests_hear_ctrl_c_where_a_script_started_them_in_the_background():
+    """Such processes ignore it, and so does whatever they start: a run that was to be interrupted never ended."""
+    one = f"{__file__}::test_ctrl_c_while_processes_start_is_heard_afterwards_and_not_by_them"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", one]
+    deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=deaf)
+    assert "1 passed" in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize("other, same", [
     ('"""Other words."""\n\n\ndef f(x):\n    return x + 1  # why', True),
     ('def f(x):\n    """What it does."""\n    return (x\n            + 1)', True),

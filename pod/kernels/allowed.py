@@ -12,6 +12,9 @@ class Allowed:
     right, is only compared."""
 
     def __init__(self, b: HybridBatch, device, check_layout=lambda batch, q, k: None):
+        from torch.autograd import forward_ad
+
+        self.forward_ad = forward_ad
         self.batch, self.device, self.check_layout, self.seen = b, device, check_layout, None
         self.q_shape, self.heads = (sum(b.q_lens), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
         self.sequences, self.longest = len(b.q_lens), max(b.kv_lens)
@@ -39,7 +42,7 @@ class Allowed:
             layout = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,
                       v.shape, v.stride(), v.dtype, v.device,
                       None if table is None else (table.shape, table.stride(), table.dtype, table.device))  # fmt: skip
-            grads = q.requires_grad or k.requires_grad or v.requires_grad
+            grads = q.requires_grad or k.requires_grad or v.requires_grad or self.forward_ad._current_level >= 0
             starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
             odd = (starts[0] | starts[1] | starts[2]) % 16 or 0 in starts
         except (AttributeError, TypeError, RuntimeError):
@@ -122,7 +125,7 @@ def check_scale(scale) -> None:
         raise ValueError("softmax_scale: got {}, allowed are numbers from {:g} to {:g}".format(shown(scale), *SCALES))
 
 
-def check_out(out, q) -> None:
+def check_out(out, q, k, v) -> None:
     import torch
 
     tensor = isinstance(out, torch.Tensor)
@@ -133,10 +136,22 @@ def check_out(out, q) -> None:
         raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")
     if out.requires_grad:
         raise ValueError("out: got a tensor that requires a gradient, allowed is inference")
+    first, end = _memory(out)
+    for name, x in (("q", q), ("k_cache", k), ("v_cache", v)):
+        start, stop = _memory(x)
+        if start < end and first < stop:
+            raise ValueError(f"out: got memory of {name}, allowed is memory of its own")
+
+
+def _memory(x) -> tuple[int, int]:
+    """Where a tensor begins, and where it ends."""
+    reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True)) + 1
+    return x.data_ptr(), x.data_ptr() + reach * x.element_size()
 
 
 def _check_is_tensor(name: str, x) -> None:
     import torch
+    from torch.autograd import forward_ad
 
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_nested:
         kind = "nested" if getattr(x, "is_nested", False) else getattr(x, "layout", None)
@@ -144,6 +159,12 @@ def _check_is_tensor(name: str, x) -> None:
         raise ValueError(f"{name}: got {got}, allowed is a dense torch tensor")
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"{name}: got a tensor that requires a gradient, allowed is inference (torch.no_grad)")
+    try:
+        x.data_ptr()
+    except RuntimeError:  # of torch.func's transforms
+        raise ValueError(f"{name}: got a tensor without memory, allowed is a dense torch tensor") from None
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+        raise ValueError(f"{name}: got a tensor with a tangent, allowed is inference, without derivatives")
 
 
 def _check_tensor(name: str, x, batch: HybridBatch, device) -> None:

@@ -125,7 +125,7 @@ def place(schedule: Schedule, lay_out: Callable[[Schedule], Layout], device) -> 
     sizes = (-(-ints_of(lists) // LINE) * LINE, counters)  # whoever counts owns the line: counters have their own
     if device.type == "cpu":
         ints = torch.from_numpy(write(lists, np.empty(sum(sizes), np.int32)))
-        partials = torch.empty(max(1, floats))
+        partials = torch.empty(max(1, floats), dtype=torch.float32, device=device)
     else:
         ints, partials = _staging(device).upload(lists, sum(sizes), floats)
     return Placed(schedule, list(header), *ints.split(sizes), partials)
@@ -166,18 +166,19 @@ class Staging:
 
         self.device, self.turn = device, threading.Lock()
         self.stream = torch.cuda.Stream(device, priority=-1)
-        self.memory = torch.empty(0, dtype=torch.int32)
+        self.memory = torch.empty(0, dtype=torch.int32, device="cpu")
 
     def upload(self, lists: Sequence, size: int, floats: int) -> tuple:
         import torch
 
         with self.turn:
             if size > len(self.memory):
-                self.memory = torch.empty(1 << (size - 1).bit_length(), dtype=torch.int32, pin_memory=True)
+                room = 1 << (size - 1).bit_length()
+                self.memory = torch.empty(room, dtype=torch.int32, device="cpu", pin_memory=True)
             write(lists, self.memory[:size].numpy())
             with torch.cuda.stream(self.stream):
                 ints = self.memory[:size].to(self.device, non_blocking=True)
-                partials = torch.empty(max(1, floats), device=self.device)
+                partials = torch.empty(max(1, floats), dtype=torch.float32, device=self.device)
             self.stream.synchronize()
         return ints, partials
 
@@ -232,6 +233,9 @@ class Plan:
         b = self.batch
         heads = f"{b.num_q_heads}/{b.num_kv_heads} heads"
         return f"Plan({self.method!r}, {len(b.q_lens)} sequences, {heads}, {self.device})"
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("plan: got a copy, allowed is one of its own: pod.plan makes it anew")
 
     def schedule(self, causal: bool | None = None) -> Schedule:
         """Who computes what, in plain arrays."""

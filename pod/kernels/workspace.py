@@ -155,7 +155,7 @@ class Workspace(Plan):
         counters, floats = sm90.memory(made, self.batch.head_dim)
         sizes = (-(-ints(self.limits) // LINE) * LINE, counters)
         lists = torch.zeros(sum(sizes), dtype=torch.int32, device=self.device)
-        partials = torch.empty(max(1, floats), device=self.device)
+        partials = torch.empty(max(1, floats), dtype=torch.float32, device=self.device)
         torch.cuda.synchronize(self.device)  # any stream may use them, a captured one as well
         return Placed(self._no_work(self.batch.causal), list(made), *lists.split(sizes), partials)
 

@@ -1,9 +1,30 @@
 """Tests that run on a card. Without one each is skipped with the reason, and the summary says that none ran."""
 
+from unittest.mock import patch
+
 import pytest
 
 from pod import kernels
 from pod.attention import METHODS
+from pod.kernels import build
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built(request):
+    """All kernels that the tests at hand ask for, side by side; who asks for another one must say so in `asked`."""
+    if kernels.mode().name != "gpu":
+        yield
+        return
+    import ahead
+    import torch
+
+    device, late, compile_ = torch.device("cuda", torch.cuda.current_device()), [], build._build
+    here = {item.module for item in request.session.items if hasattr(getattr(item, "module", None), "asked")}
+    with build._locked(build.files.folder("kernels") / "gpu-tests"):  # of several processes the first one builds
+        ahead.build_all(ahead.kinds((one for module in here for one in module.asked()), device), device)
+    with patch.object(build, "_build", lambda *kind: late.append(kind[:2]) or compile_(*kind)):
+        yield
+    assert not late, f"asked: got nothing of {[(family.name, *kinds) for family, kinds in late]}, which a test built"
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import torch
 
 import pod
+from pod.attention import METHODS
 from pod.batch import HybridBatch
 
 DECODES = HybridBatch([1] * 9, [3000, 700, 1, 64, 127, 2048, 1999, 16, 5000], 16, 4, 128, page_size=16)
@@ -12,6 +13,11 @@ BUSY = 20_000_000  # cycles, some 10 ms: longer than anything that follows takes
 
 def batch_for(method: str) -> HybridBatch:
     return DECODES if method == "lean" else MIXED
+
+
+def asked():
+    """Of every test that takes `method`."""
+    return [(method, batch_for(method)) for method in METHODS]
 
 
 def prepared(method: str):

@@ -1,17 +1,30 @@
 """The call on a card: against float64 on random batches, built ahead, refused in one line, and cheap."""
 
 import timeit
+from itertools import product
 
+import on_card
 import pytest
 import torch
 from on_card import DECODES, MIXED, batch_for, prepared, run
 
 import pod
-from pod.batch import HybridBatch
+from pod.batch import HEAD_DIMS, HybridBatch
+from pod.kernels.build import DTYPES
 from pod.lab.measure import check_kernels
 
+RANDOM = [("any", 700, 11), ("hopper", 700, 12), ("lean", 600, 13)]
 
-@pytest.mark.parametrize("family, batches, seed", [("any", 700, 11), ("hopper", 700, 12), ("lean", 600, 13)])
+
+def asked():
+    yield from on_card.asked()
+    for drawn in RANDOM:
+        yield from ((choice["method"], batch) for batch, choice in check_kernels.drawn(*drawn))
+    for dtype, head_dim, method in product(DTYPES, HEAD_DIMS, ("pod", "hopper", "lean")):
+        yield method, HybridBatch([1], [300], 32, 8, head_dim, 16, dtype)
+
+
+@pytest.mark.parametrize("family, batches, seed", RANDOM)
 def test_random_batches_are_as_exact_as_torch(gpu, family, batches, seed):
     if family == "hopper" and torch.cuda.get_device_capability(gpu) != (9, 0):
         pytest.skip("'hopper' needs compute capability 9.0")
@@ -25,8 +38,8 @@ def test_auto_takes_the_kernel_of_this_card(gpu):
     assert pod.plan(DECODES).method == ("lean" if hopper else "pod")
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_nothing_is_built_after_build(dtype, head_dim, monkeypatch):
     heads = (32, 8, head_dim)
     pod.build(*heads, page_size=16, dtype=dtype)

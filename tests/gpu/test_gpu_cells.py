@@ -1,12 +1,15 @@
 """CUDA in a cell on a card: the text that the emulator ran is compiled for it, and gives what it should."""
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from pod import learn
+from pod import kernels, learn
 from pod.lab import notebooks
+from pod.learn import gpu as on_gpu
 from pod.learn import judge
 
 PUZZLES = [name for name, exercise in judge.exercises().items() if exercise.chapter == "first_kernels"]
@@ -16,6 +19,16 @@ def solution(name: str):
     """The first kernel of its part."""
     text = (notebooks.FOLDER / "solutions" / "first_kernels.md").read_text(encoding="utf-8")
     return getattr(learn.cuda(re.search(rf"^## {name}$.*?```cuda\n(.*?)```", text, re.DOTALL | re.MULTILINE)[1]), name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built(built):
+    """All of them, side by side."""
+    if kernels.mode().name == "gpu":
+        capability = torch.cuda.get_device_capability()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            cells = pool.map(lambda name: solution(name).module.cell, PUZZLES)
+            list(pool.map(lambda cell: on_gpu._library(on_gpu.source(cell), cell.text, capability), cells))
 
 
 @pytest.mark.parametrize("name", [name for name in PUZZLES if name != "where"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pod.batch import HybridBatch
 from pod.kernels import sm90
 from pod.serving.blocks import PagedPool
 from pod.serving.captured import LARGEST, SIZES
@@ -20,6 +21,10 @@ LONG, SHORT = (700, 33, 1500, 5, 260, 90, 1, 400, 17, 1100), (33, 5, 260, 90, 1,
 OUTPUT, CHUNK, PAGE = 40, 256, 16
 ARRIVALS = [0.0, 0.0, 0.002, 0.004, 0.01, 0.012, 0.03, 0.05, 0.051, 0.06]
 NEAR = 0.125  # four steps of bfloat16 at the likeliest logits, which are 3 to 5
+
+
+def asked():
+    yield "hopper", HybridBatch([1], [300], SMALL.q_heads, SMALL.kv_heads, SMALL.head_dim, PAGE)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """Caches of 8 bits on a card: against float64 over what they stand for, beside chunks and alone."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -14,6 +16,12 @@ BESIDE = ((300, 1, 1, 40, 1), (900, 1500, 64, 200, 3000))
 CHUNKS = ((300, 70), (700, 70))
 SHAPES = [(32, 8, 128, 16), (28, 4, 128, 64), (32, 8, 128, None), (8, 8, 64, 32), (32, 4, 128, 128), (40, 2, 64, 16),
           (16, 4, 128, 8), (10, 2, 64, 48)]  # fmt: skip
+
+
+def asked():
+    for lens, shape in product((DECODES, DRAFTS, BESIDE, CHUNKS), SHAPES):
+        yield "hopper", HybridBatch(*lens, *shape, kv_dtype=KV)
+    yield "hopper", HybridBatch(*BESIDE, 32, 8, 128, 16, "float16", kv_dtype=KV)
 
 
 def quantised(batch: HybridBatch):

@@ -1,10 +1,13 @@
 """CUDA graphs: what a capture takes, what it refuses, and that replays give the same bits."""
 
+import on_card
 import pytest
 import torch
 from on_card import batch_for, prepared, run, spoil_free_memory
 
 import pod
+
+asked = on_card.asked
 
 
 def test_a_plan_made_elsewhere_is_captured_and_replayed(method):

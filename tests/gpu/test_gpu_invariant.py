@@ -7,6 +7,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 import pod
+from pod.batch import HybridBatch
 
 pytestmark = pytest.mark.usefixtures("hopper")
 
@@ -14,6 +15,11 @@ PAGE, PAGES = 16, 8192
 MINE = ((1, 5000), (3, 7000), (200, 9000), (60, 60), (1, 20_000))  # new tokens and all; most are cut
 SHAPES = ((8, 2, 128), (14, 2, 64))  # heads, KV heads, head_dim
 COMPANIES = 250  # of each
+
+
+def asked():
+    for *heads, head_dim in SHAPES:
+        yield "hopper", HybridBatch(*zip(*MINE, strict=True), *heads, head_dim, PAGE)
 
 
 class Pool:

@@ -1,5 +1,8 @@
 """Strides on a card: whatever the view, the result is that of the tensors laid out plainly, to the bit."""
 
+from itertools import product
+
+import on_card
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -8,15 +11,23 @@ from layouts import lay_out, layouts
 from on_card import batch_for, prepared, run
 
 import pod
-from pod.batch import HybridBatch
+from pod.attention import METHODS
+from pod.batch import HEAD_DIMS, HybridBatch
 
+HEADS, PAGES = [(2, 2), (8, 2), (6, 1), (14, 2), (24, 2)], [None, 16, 64, 128]
 BATCHES = st.builds(
     lambda lens, heads, head_dim, page_size: HybridBatch(*zip(*lens, strict=True), *heads, head_dim, page_size),
     st.lists(st.sampled_from([(1, 1), (1, 17), (1, 700), (5, 5), (33, 200), (129, 513)]), min_size=1, max_size=5),
-    st.sampled_from([(2, 2), (8, 2), (6, 1), (14, 2), (24, 2)]),
-    st.sampled_from([64, 128]),
-    st.sampled_from([None, 16, 64, 128]),
+    st.sampled_from(HEADS),
+    st.sampled_from(HEAD_DIMS),
+    st.sampled_from(PAGES),
 )
+
+
+def asked():
+    yield from on_card.asked()
+    for method, heads, head_dim, page_size in product(METHODS, HEADS, HEAD_DIMS, PAGES):
+        yield method, HybridBatch([1], [300], *heads, head_dim, page_size)
 
 
 def is_beyond_its_maps(method: str, batch, k) -> bool:

@@ -13,7 +13,22 @@ WANTED = {"window": (None, 1, 100, 1000, 1 << 20), "softcap": (None, 5.0, 50.0),
 SETS = [dict(zip(WANTED, values, strict=True)) for values in itertools.product(*WANTED.values())][1:]
 SHAPES = [(32, 8, 128, 16), (8, 1, 64, 64), (28, 4, 128, None), (6, 3, 64, 256), (16, 4, 128, 8), (10, 2, 64, 48)]
 Q_LENS, KV_LENS = (1, 300, 1, 4, 1, 70), (900, 1500, 64, 3000, 1, 70)
+# Of tests that have their own.
+SINGLE = [
+    ((32, 8, 128, 16), {"window": 700, "sinks": True}),
+    ((8, 2, 128, 128), {"window": 300}),
+    ((8, 2, 64, 16), {"sinks": True}),
+    ((8, 2, 64, 16), {}),
+    ((8, 1, 64, 16), {"softcap": 30.0, "sinks": True}),
+    ((8, 1, 64, 16), {"window": 64, "sinks": True}),
+]
 ALONE = ((300, 200), (700, 200))  # prompts: at head_dim 64 three warpgroups of prefill
+
+
+def asked():
+    ruled = ((SHAPES[i % len(SHAPES)], rules) for i, rules in enumerate(SETS))
+    for shape, rules in (*ruled, *((shape, {}) for shape in SHAPES), *SINGLE):
+        yield "hopper", HybridBatch(Q_LENS, KV_LENS, *shape, **rules)
 
 
 def checked(batch: HybridBatch, atol: float = 0.02, **how) -> None:

@@ -2,11 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import on_card
 import pytest
 import torch
 from on_card import BUSY, batch_for, prepared, run, spoil_free_memory
 
 import pod
+
+asked = on_card.asked
 
 
 def streams(count: int) -> list:

@@ -2,6 +2,7 @@
 
 import random
 
+import on_card
 import pytest
 import torch
 from on_card import spoil_free_memory
@@ -13,6 +14,11 @@ SHAPE = {"num_q_heads": 16, "num_kv_heads": 4, "head_dim": 128}
 TOKENS, SEQUENCES, LONGEST, PAGE = 700, 24, 3000, 16
 
 pytestmark = pytest.mark.usefixtures("hopper")
+
+
+def asked():
+    yield from on_card.asked()
+    yield "hopper", HybridBatch([1], [LONGEST], **SHAPE, page_size=PAGE)
 
 
 def lengths(seed: int) -> tuple[list[int], list[int]]:

@@ -1,8 +1,11 @@
 """What the call takes and what it refuses: one line before any launch, whatever is handed to it, and quickly."""
 
+import copy
+import pickle
 import time
 import timeit
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -464,6 +467,90 @@ def test_auto_is_the_default_and_hopper_gets_its_own_kernel(monkeypatch):
         pod.plan(**PLAN | {"q_lens": q_lens})
     pod.plan(**PLAN | {"q_lens": [1, 1]}, decode_splits=2)  # only the sm_80 family has the option
     assert chosen == [sm90, sm90, lean, sm80]
+
+
+@pytest.mark.parametrize("method", ["pod", "lean"])
+def test_what_is_the_default_elsewhere_is_none_of_a_plans_business(method):
+    """Whoever loads a model sets them: lists lay on another device, partial results had another type."""
+    batch = HybridBatch((1,) * 3, (700, 16, 40), 4, 2, 64, page_size=16)
+    tensors = batch.tensors()
+    want = pod.hybrid_attention(*tensors[:3], pod.plan(batch, device="cpu", method=method), tensors[3])
+    with torch.device("meta"):
+        plans = [pod.plan(batch, device="cpu", method=method, decode_splits=3)]
+    torch.set_default_dtype(torch.float64)
+    try:
+        plans.append(pod.plan(batch, device="cpu", method=method, decode_splits=3))
+        outs = [pod.hybrid_attention(*tensors[:3], plan, tensors[3]) for plan in plans]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for out in outs:
+        torch.testing.assert_close(out, want, atol=0.01, rtol=0)
+
+
+class Card:
+    """What staging asks of CUDA."""
+
+    def __init__(self, device=None, priority=0): ...
+
+    synchronize = __init__
+
+
+def test_what_goes_up_lies_on_the_host_whatever_the_default_is(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", Card)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **how: empty(*size, **how))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            ints, partials = launch.Staging(torch.device("cpu")).upload([np.arange(5)], 32, 7)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert ints[:6].tolist() == [0, 1, 2, 3, 4, 0] and partials.shape == (7,) and partials.dtype == torch.float32
+
+
+# ---------------------------------------------------------------- what would be wrong in silence
+
+
+def test_a_derivative_forwards_is_refused_like_one_backwards():
+    """A tangent was dropped without a word."""
+    from torch.autograd import forward_ad
+
+    plan, tensors = pod.plan(GOOD, device="cpu"), GOOD.tensors()
+    with forward_ad.dual_level():
+        for i, name in enumerate(("q", "k_cache", "v_cache")):
+            dual = forward_ad.make_dual(tensors[i], torch.ones_like(tensors[i]))
+            given = [*tensors[:i], dual, *tensors[i + 1 :]]
+            with pytest.raises(ValueError, match=f"^{name}: got a tensor with a tangent, allowed is inference"):
+                pod.hybrid_attention(*given[:3], plan, given[3])
+        pod.hybrid_attention(*tensors[:3], plan, tensors[3])
+
+
+@pytest.mark.parametrize("transform", [
+    lambda f, q: torch.vmap(f)(q[None]), lambda f, q: torch.func.jvp(f, (q,), (q,)),
+], ids=["vmap", "jvp"])  # fmt: skip
+def test_transforms_of_functions_are_refused_in_our_words(transform):
+    plan, (q, k, v, table) = pod.plan(GOOD, device="cpu"), GOOD.tensors()
+    with pytest.raises(ValueError, match="^q: got a tensor without memory, allowed is a dense torch tensor"):
+        transform(lambda q: pod.hybrid_attention(q, k, v, plan, table), q)
+
+
+def test_an_output_that_lies_in_an_input_is_refused():
+    plan, (q, k, v, table) = pod.plan(GOOD, device="cpu"), GOOD.tensors()
+    room = torch.zeros(q.numel() + 64, dtype=q.dtype)
+    shifted = room[64:].view(q.shape), room[: q.numel()].view(q.shape)
+    inside = (k.view(-1)[: q.numel()].view(q.shape), v.view(-1)[-q.numel() :].view(q.shape))
+    for out, asked in ((inside[0], q), (inside[1], q), shifted, (q, q)):
+        with pytest.raises(ValueError, match="^out: got memory of (q|k_cache|v_cache), allowed is memory of its own"):
+            pod.hybrid_attention(asked, k, v, plan, table, out=out)
+    beside = torch.zeros(2, *q.shape, dtype=q.dtype)
+    pod.hybrid_attention(beside[0].copy_(q), k, v, plan, table, out=beside[1])
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, pickle.dumps])
+def test_a_plan_that_would_leave_its_process_says_what_to_do(again):
+    with pytest.raises(TypeError, match="^plan: got a copy, allowed is one of its own: pod.plan makes it anew$"):
+        again(pod.plan(GOOD, device="cpu"))
 
 
 # ---------------------------------------------------------------- builds

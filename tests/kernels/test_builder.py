@@ -74,7 +74,7 @@ def test_compilers_end_with_the_process_that_wanted_the_library(tmp_path, end):
         compiler = int(noted.read_text())
         assert is_running(compiler)
         wants.send_signal(end)
-        wait_for(lambda: not is_running(compiler), 10)
+        wait_for(lambda: not is_running(compiler), 60)
 
 
 def wait_for(condition, seconds: float) -> None:

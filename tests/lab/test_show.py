@@ -337,7 +337,9 @@ def test_a_slider_moved_beside_a_cell_is_drawn_before_the_next_cell():
             async with one_at_a_time:
                 await asyncio.sleep(0)  # the other one comes and waits
                 if number == 1:
-                    threading.Thread(target=moved).start()
+                    hand = threading.Thread(target=moved)
+                    hand.start()
+                    hand.join()
                 time.sleep(2 * PAUSE)
                 ran.append(number)
 

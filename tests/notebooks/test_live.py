@@ -83,20 +83,29 @@ def test_sliders_may_move_beside_run_all(live, chapter):
     assert "Traceback" not in live.log.read() and live.manager.is_alive()
 
 
+def test_a_kernel_takes_no_port_that_a_system_hands_out(live):
+    """Else somebody may have it in the second until the kernel does, and a chapter is red."""
+    ports = [getattr(live.manager, f"{name}_port") for name in ("shell", "iopub", "stdin", "control", "hb")]
+    assert len({*ports}) == 5 and all(10_000 <= port < 32_768 for port in ports)
+
+
 SLIDER = """
 from pod.lab.show import explore
 _ = explore(lambda ax, n: ax.plot([0, n]), show=[{"n": 1}], n=(1, 9))
 """
 
 
-def test_a_new_slider_is_heard_while_cells_run(live):
+def test_a_new_slider_is_heard_while_cells_run(live, tmp_path):
     """Where its first moves waited for all cells, they came after later ones, and undid them."""
     if not live.subshell:
         pytest.skip("this ipykernel has no subshells: every move waits for the cells")
-    live.run([SLIDER, "import time; time.sleep(20)"])
+    over = tmp_path / "over"
+    live.run([SLIDER, f"import os, time\nwhile not os.path.exists({str(over)!r}): time.sleep(0.1)"])
     while not live.boxes():
         assert live.listen(DEAF)
     Hand(live).move()
     while live.unheard:
-        assert live.listen(DEAF)
-    assert live.running, "the cells were over first"
+        assert live.listen(DEAF), "the move waits for the cells"
+    assert live.running
+    over.touch()
+    live.settle()

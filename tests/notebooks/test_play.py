@@ -13,7 +13,7 @@ from tests.solutions import named, solutions
 
 pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 CHAPTERS = notebooks.find([])
-PATIENCE = 30.0  # seconds that a reader waits for a judge, on a busy machine
+PATIENCE = 20.0  # seconds of a processor that a judge may take
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def written(name: str, language: str, text: str) -> str:
 
 
 def judged(live: Live, name: str, cell: str) -> str:
-    begin = time.monotonic()
+    begin = live.spent()
     said = live.say(cell) + live.say(f'learn.check("{name}", {name})')
-    assert time.monotonic() - begin < PATIENCE, said
+    assert live.spent() - begin < PATIENCE, said
     return said
 
 
@@ -140,7 +140,8 @@ def test_a_bad_cell_is_one_clear_message(live, name):
 @pytest.mark.parametrize("name", BAD_PYTHON)
 def test_bad_python_is_one_clear_message(live, name):
     body, message = BAD_PYTHON[name]
-    live.say("from pod.learn import judge\njudge.MOST_SECONDS = 1")
+    seconds = 1 if "still going" in message else 20  # a busy machine may stop anything that long
+    live.say(f"from pod.learn import judge\njudge.MOST_SECONDS = {seconds}")
     said = live.say(f"def grid(tiles, sms):\n    {body}\n") + live.say('learn.check("grid", grid)')
     live.say("judge.MOST_SECONDS = 20")
     assert said.startswith("grid: not right yet.") and message in said and len(said) < 1500, said[:3000]

@@ -1,8 +1,9 @@
 """A tiny model behind a service or behind HTTP, for tests."""
 
 from contextlib import contextmanager
+from itertools import count
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic, sleep
 
 import torch
@@ -31,6 +32,18 @@ def service(model, file, pages=400, batch=8, chunk=32, waiting=256, pause=0.0) -
     return Service(engine, Sarathi(pool, batch, chunk=chunk), file.piece, waiting)
 
 
+@contextmanager
+def held(service: Service, after: int = 0):
+    """The engine goes through so many more iterations, and stands until this block ends: what happens here is early
+    enough, however slow this machine is."""
+    forward, gone_through, on = service.engine.run, count(), Event()
+    service.engine.run = lambda step: (next(gone_through) < after or on.wait(60)) and forward(step)
+    try:
+        yield
+    finally:
+        on.set()
+
+
 class Listener:
     """Hears the pieces of one answer."""
 
@@ -57,6 +70,15 @@ def wait_until(true, seconds: float = 60) -> None:
     while not true():
         assert monotonic() < end, "it never came true"
         sleep(0.002)
+
+
+def cancelled(service: Service) -> int:
+    return service.meters.requests.labels("cancelled")._value.get()
+
+
+def heard_of(service: Service) -> bool:
+    """Whether somebody's word to leave came: it lies in the inbox, or was read."""
+    return not (service.jobs and service._inbox.empty())
 
 
 def nothing_is_kept(service: Service) -> bool:

@@ -1,8 +1,6 @@
 """Iterations of padded sizes through the code that captures them, with a replay that computes everything anew."""
 
 import gc
-import os
-import socket
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
@@ -190,9 +188,7 @@ def test_warming_makes_all_sizes_up_to_the_budget(replayed):
     assert sorted(engine.whole.made) == SIZES
 
 
-def _serve(rank: int, size: int, port: int, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
+def _serve(rank: int, size: int, device: str, folder: str) -> None:
     torch.set_num_threads(1)
     engine_module.possible, engine_module.backend, engine_module.Whole = (
         lambda *of: True, lambda *of: Fixable(), Replayed)  # fmt: skip
@@ -206,15 +202,11 @@ def _serve(rank: int, size: int, port: int, folder: str) -> None:
         answers, _ = answer(engine, scheduler, PROMPTS, OUTPUT)
         engine.close()
     torch.save(([a.tokens for a in answers], list(engine.whole.made), engine.whole.ran), f"{folder}/{rank}")
-    torch.distributed.destroy_process_group()
 
 
 def test_two_processes_capture_the_same_sizes_in_the_same_order(tmp_path):
     """They meet in every layer, so one that captured alone would wait for the other for good."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    torch.multiprocessing.spawn(_serve, (2, port, str(tmp_path)), nprocs=2)
+    ranks.run(_serve, 2, "cpu", str(tmp_path))
     (got, *made), (_, *others) = (torch.load(tmp_path / str(rank)) for rank in (0, 1))
     scheduler = WAYS["sarathi, chunk 7"]()
     want, _ = answer(Engine(tiny(), scheduler.pool, graphs=False), scheduler, PROMPTS, OUTPUT)

@@ -1,9 +1,8 @@
 """The engine under every scheduler: the same greedy tokens, whoever shares the batch and whoever is sent away."""
 
-import os
-import socket
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from pod.experiments.engine import engine_tp
+from pod.lab.measure import ranks
 from pod.lab.show.engine import wrong_owners
 from pod.serving import engine as engine_module
 from pod.serving.backends import Ours
@@ -202,28 +202,19 @@ def test_the_next_plan_is_made_ahead_and_used_only_if_it_fits(monkeypatch):
 # ---------------------------------------------------------------- two processes
 
 
-def _serve(rank: int, size: int, port: int, path: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
+def _serve(rank: int, size: int, device: str) -> list[list[int]] | None:
     torch.set_num_threads(1)
     pool = PagedPool(16, 4, 0.0)
     engine = Engine(tiny(Group(rank, size)), pool)
     if rank:
-        engine.follow()
-    else:
-        answers, _ = answer(engine, Sarathi(pool, 8, chunk=9), PROMPTS, OUTPUT)
-        engine.close()
-        torch.save([a.tokens for a in answers], path)
-    torch.distributed.destroy_process_group()
+        return engine.follow()
+    answers, _ = answer(engine, Sarathi(pool, 8, chunk=9), PROMPTS, OUTPUT)
+    engine.close()
+    return [a.tokens for a in answers]
 
 
-def test_two_processes_answer_as_one_does(tmp_path, alone):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    path = str(tmp_path / "tokens.pt")
-    torch.multiprocessing.spawn(_serve, (2, port, path), nprocs=2)
-    assert torch.load(path) == alone
+def test_two_processes_answer_as_one_does(alone):
+    assert ranks.run(_serve, 2, "cpu") == alone
 
 
 def test_the_suite_for_two_gpus_runs_on_two_processes_here():
@@ -235,17 +226,13 @@ def test_the_suite_for_two_gpus_runs_on_two_processes_here():
     assert all(row["scheduled_ms"] < row["planned_ms"] < row["launched_ms"] < row["end_ms"] for row in rows)
 
 
-def _fail(rank: int, size: int, port: int, folder: str) -> None:
+def _fail(rank: int, size: int, device: str, folder: Path) -> None:
     """The second process finds no memory for its share of the cache."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
     pool = Huge() if rank else PagedPool(16, 4, 0.0)
     try:
         Engine(tiny(Group(rank, size)), pool)
     except ValueError as error:
-        with open(os.path.join(folder, str(rank)), "w") as file:
-            file.write(str(error))
-    torch.distributed.destroy_process_group()
+        (folder / str(rank)).write_text(str(error))
 
 
 class Huge:
@@ -255,10 +242,7 @@ class Huge:
 
 
 def test_who_finds_no_memory_stops_every_process(tmp_path):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    torch.multiprocessing.spawn(_fail, (2, port, str(tmp_path)), nprocs=2)
+    ranks.run(_fail, 2, "cpu", tmp_path)
     said = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
     assert said[0] == "blocks: got 16, another process has no room for them" and "has no room (" in said[1]
 

@@ -1,7 +1,5 @@
 """The model computes what a plain forward pass computes, whatever is cut into chunks, pages, batches and processes."""
 
-import os
-import socket
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 import torch
 
 from pod.experiments.engine.engine_stock import as_transformers
+from pod.lab.measure import ranks
 from pod.serving.backends import BACKENDS, backend
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Cache
@@ -151,28 +150,16 @@ def test_logits_equal_transformers(shape, dtype):
 # ---------------------------------------------------------------- tensor parallelism
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def _share(rank: int, size: int, port: int, path: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
+def _share(rank: int, size: int, device: str) -> dict[int, np.ndarray]:
     torch.set_num_threads(1)
     out = stepped(tiny(group=Group(rank, size)), script(), texts=TEXTS)
-    if rank == 0:
-        torch.save(out, path)
-    torch.distributed.destroy_process_group()
+    return {id_: torch.stack(rows).numpy() for id_, rows in out.items()}
 
 
-def test_two_processes_compute_what_one_does(tmp_path):
-    path = str(tmp_path / "out.pt")
-    torch.multiprocessing.spawn(_share, (2, _free_port(), path), nprocs=2)
-    alone, shared = stepped(tiny(), script(), texts=TEXTS), torch.load(path)
+def test_two_processes_compute_what_one_does():
+    alone, shared = stepped(tiny(), script(), texts=TEXTS), ranks.run(_share, 2, "cpu")
     for id_ in alone:
-        torch.testing.assert_close(torch.stack(shared[id_]), torch.stack(alone[id_]), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(shared[id_], torch.stack(alone[id_]).numpy(), rtol=1e-9, atol=1e-9)
 
 
 # ---------------------------------------------------------------- mistakes

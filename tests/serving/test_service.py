@@ -9,7 +9,7 @@ import pytest
 for package in ("gguf", "tokenizers", "prometheus_client"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[serve]'")
 
-from served import GREEDY, Listener, nothing_is_kept, service, text, tiny_model, wait_until  # noqa: E402
+from served import GREEDY, Listener, cancelled, held, nothing_is_kept, service, text, tiny_model, wait_until  # noqa: E402
 
 from pod.serving import tiny  # noqa: E402
 from pod.serving.blocks import PagedPool, ReservedPool  # noqa: E402
@@ -112,24 +112,27 @@ def test_text_held_back_for_a_stop_string_comes_out_at_the_end(start, file):
 
 @pytest.mark.parametrize("heard", [0, 1, 5])
 def test_who_leaves_gives_his_pages_back_and_the_others_go_on(heard, start, file):
-    one, prompt = start(pause=0.002), file.tokens(" page tile")
+    one, prompt = start(), file.tokens(" page tile")
     alone = text(Listener(start(), prompt, 60).rest())
-    stays, leaves = Listener(one, prompt, 60), Listener(one, prompt * 20, 200)
-    for _ in range(heard):
-        leaves.next()
-    one.cancel(leaves.job)
-    one.cancel(leaves.job)  # twice does no harm
+    with held(one, after=12):
+        with held(one):  # they come together
+            stays, leaves = Listener(one, prompt, 60), Listener(one, prompt * 20, 200)
+        for _ in range(heard):
+            leaves.next()
+        one.cancel(leaves.job)
+        one.cancel(leaves.job)  # twice does no harm
     wait_until(lambda: leaves.job.request.id not in one.jobs)
-    assert leaves.job.request.id not in one.scheduler.pool.tables
+    assert leaves.job.request.id not in one.scheduler.pool.tables and cancelled(one) == 1
     assert text(stays.rest()) == alone and nothing_is_kept(one)
     one.cancel(stays.job)
     assert text(Listener(one, prompt, 60).rest()) == alone, "to cancel what is complete changes nothing"
 
 
 def test_who_waits_may_leave_too(start, file):
-    one = start(batch=1, pause=0.005)
-    first, second, third = (Listener(one, file.tokens(" page"), 30) for _ in range(3))
-    one.cancel(second.job)
+    one = start(batch=1)
+    with held(one):
+        first, second, third = (Listener(one, file.tokens(" page"), 30) for _ in range(3))
+        one.cancel(second.job)
     assert [len(first.rest()), len(third.rest())] == [30, 30] and second.pieces.empty()
     assert nothing_is_kept(one)
 
@@ -170,10 +173,11 @@ def test_who_leaves_while_swapped_out_frees_host_memory(kind):
 
 
 def test_the_line_has_an_end(start, file):
-    one = start(batch=2, waiting=1, pause=0.01)
-    here = [Listener(one, file.tokens(" page"), 20) for _ in range(3)]
-    with pytest.raises(Full, match="3 requests are here, allowed are 3"):
-        Listener(one, file.tokens(" page"), 20)
+    one = start(batch=2, waiting=1)
+    with held(one):
+        here = [Listener(one, file.tokens(" page"), 20) for _ in range(3)]
+        with pytest.raises(Full, match="3 requests are here, allowed are 3"):
+            Listener(one, file.tokens(" page"), 20)
     assert all(len(listener.rest()) == 20 for listener in here)
     assert len(Listener(one, file.tokens(" page"), 20).rest()) == 20, "and there is room again"
 
@@ -191,7 +195,9 @@ def test_what_can_never_be_answered_is_refused_at_once(prompt, output, words, st
 
 
 def test_closing_answers_who_is_here_and_refuses_who_comes(start, file):
-    one = start(pause=0.002)
+    one = start()
+    forward = one.engine.run
+    one.engine.run = lambda step: wait_until(lambda: one.closing) or forward(step)
     here = [Listener(one, file.tokens(" page"), 40) for _ in range(10)]
     one.close()
     assert all(len(listener.rest()) == 40 for listener in here) and nothing_is_kept(one)
@@ -201,10 +207,11 @@ def test_closing_answers_who_is_here_and_refuses_who_comes(start, file):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_when_the_engine_fails_everybody_hears_it(start, file):
-    one = start(batch=1, pause=0.005)
-    here = [Listener(one, file.tokens(" page"), 40) for _ in range(3)]
-    here[0].next()
-    one.engine.run = lambda step: 1 / 0
+    one = start(batch=1)
+    with held(one, after=1):
+        here = [Listener(one, file.tokens(" page"), 40) for _ in range(3)]
+        here[0].next()
+        one.engine.run = lambda step: 1 / 0
     assert [listener.rest()[-1].end for listener in here] == ["error"] * 3
     wait_until(lambda: isinstance(one.failure, ZeroDivisionError))
     with pytest.raises(Closed, match="the engine has failed"):

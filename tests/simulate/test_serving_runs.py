@@ -590,19 +590,28 @@ def terminal():
         child = subprocess.Popen([sys.executable, "-m", "pod", *options], stdin=theirs, stdout=theirs, stderr=theirs,
                                  preexec_fn=_own_terminal)  # fmt: skip
         os.close(theirs)
-        seen = b""
-        while select.select([ours], [], [], 60)[0]:
-            try:
-                seen += os.read(ours, 4096)
-            except OSError:  # Linux's way to say that the other side is gone
-                break
-            if keys and cue in seen:
-                os.write(ours, keys)
-                keys = b""
-        os.close(ours)
-        return child.wait(timeout=20), seen.decode()
+        try:
+            seen = _read(ours, cue, keys)
+            return child.wait(timeout=20), seen
+        finally:
+            child.kill()
+            child.wait()
+            os.close(ours)
 
     return run
+
+
+def _read(terminal: int, cue: bytes, keys: bytes) -> str:
+    seen, end = b"", time.monotonic() + 120
+    while select.select([terminal], [], [], 60)[0] and time.monotonic() < end:
+        try:
+            seen += os.read(terminal, 4096)
+        except OSError:  # Linux's way to say that the other side is gone
+            break
+        if keys and cue in seen:
+            os.write(terminal, keys)
+            keys = b""
+    return seen.decode()
 
 
 def _own_terminal() -> None:

@@ -1,9 +1,12 @@
-"""The tests of tests/gpu, as they went on this card."""
+"""The tests of tests/gpu, as they went on this card. Each says how it went at once: an interrupted run tells how far it
+came, and goes on with the first file that has no row."""
 
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,15 +25,29 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
+    _build_all()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", str(FOLDER / case["file"])]
         start = time.perf_counter()
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode not in (0, 1):
-            raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
-        print(done.stdout[-6000:] if done.returncode else "", end="", flush=True)
+        ended = _python("-m", "pytest", "-v", f"--junitxml={report}", str(FOLDER / case["file"]))
+        if ended not in (0, 1):
+            raise RuntimeError(f"{case['file']}: pytest ended with {ended}")
         return counted(report) | {"seconds": round(time.perf_counter() - start, 1)}
+
+
+@cache
+def _build_all() -> None:
+    """The kernels of all files, side by side: file by file, each would wait for its slowest."""
+    if ended := _python(str(FOLDER / "ahead.py")):
+        raise RuntimeError(f"ahead.py ended with {ended}")
+
+
+def _python(*arguments: str) -> int:
+    """Its exit status. What it says it says here, as it goes."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-u", *arguments], cwd=ROOT, env=os.environ | {"PYTHONPATH": path}
+    ).returncode
 
 
 def counted(report: Path) -> dict[str, int]:

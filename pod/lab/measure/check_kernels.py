@@ -13,6 +13,7 @@ import math
 import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -194,12 +195,18 @@ def replay(call, want, times: int) -> int:
     return int(differing)
 
 
+def drawn(method: str, batches: int, seed: int) -> Iterator[tuple]:
+    """What `checked` tries: batches, and how each is planned."""
+    draw = random.Random(seed)
+    for _ in range(batches):
+        batch, choice = random_batch(draw, method == "lean"), random_choice(draw, method)
+        yield with_rules(draw, batch) if method == "rules" else batch, choice
+
+
 def checked(method: str, batches: int, seed: int, replays: int = 3, seconds: float = 540) -> dict:
     """Batches that were checked, how many were wrong, and the largest error as a share of torch's."""
-    draw, worst, wrong, end = random.Random(seed), 0.0, 0, time.monotonic() + seconds
-    for done in range(1, batches + 1):
-        batch, choice = random_batch(draw, method == "lean"), random_choice(draw, method)
-        batch = with_rules(draw, batch) if method == "rules" else batch
+    worst, wrong, end = 0.0, 0, time.monotonic() + seconds
+    for done, (batch, choice) in enumerate(drawn(method, batches, seed), 1):
         last = done == batches or time.monotonic() > end
         share, problem = check(batch, choice, seed + done, LAST_REPLAYS if last else replays)
         worst = max(worst, share)
