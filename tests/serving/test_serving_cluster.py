@@ -186,8 +186,10 @@ def test_capacity_names_each_gpu_it_stands_on_and_what_its_answers_cost(capsys):
     options = "capacity --requests 60 --workload uniform --low 4000 --high 4000 --arrivals gamma --gpu a100 h200"
     assert main([*options.split(), "--slo", "ttft_p99=3"]) == 0
     said, columns, a100, h200 = capsys.readouterr().out.splitlines()
-    assert said.startswith("times: analytical A100-80GB SXM, analytical H200 SXM; host: vidur-2024-01; "
-                           "arrivals: gamma with cv 2; promises: ttft_p99 up to 3; joules: got fa2-2024 on a100")
+    assert said.startswith(
+        "times: analytical A100-80GB SXM, analytical H200 SXM; host: vidur-2024-01; "
+        "arrivals: gamma with cv 2; promises: ttft_p99 up to 3; joules: got fa2-2024 on a100"
+    )
     assert columns.endswith("W/GPU") and a100.split()[-1] == "-" and 80 < float(h200.split()[-1]) <= 700
 
 
