@@ -163,7 +163,7 @@ def test_whoever_presses_stop_gets_the_notebook_back(live, name):
     live.say('import torch\nlearn.check("scale", ...)')  # half a torch would not come back
     begin = time.monotonic()
     assert "KeyboardInterrupt" in live.interrupt(LONG[name], after=2)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 45, "it ended by itself"
     assert lives_on(live)
     signals = "import resource, signal\nsignal.getsignal(signal.SIGALRM), resource.getrlimit(resource.RLIMIT_AS)[0]"
     assert live.say(signals).split() == ["(<Handlers.SIG_DFL:", "0>,", "-1)"], "the limits of the judge are gone"
