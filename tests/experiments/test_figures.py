@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from pod import data
@@ -18,6 +19,7 @@ from pod.__main__ import main
 from pod.lab import gallery, paper, registry, takeaway
 from pod.lab.chapters import CHAPTERS
 from pod.lab.figure import OURS, Figure
+from pod.lab.show import style
 
 DRAWABLE = [figure.id for figure in registry.drawable()]
 
@@ -38,17 +40,48 @@ def test_figures_come_in_the_order_of_the_sources():
 
 
 SMALLEST, WIDTH = 8, 9.5  # points, at so many inches: a wider picture is shown smaller
+FAINTEST = 3.6  # contrast of letters on a bar; of white and ink, the better one has 3.66 at least
 
 
 @pytest.mark.parametrize("name", DRAWABLE)
-def test_no_words_in_a_picture_are_smaller_than_one_can_read(name):
+def test_words_in_a_picture_are_large_and_plain_enough_to_read(name):
     page = registry.page(name)
     drawn = page.draw(page.table())
     written = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip()]
     shown = min(1, WIDTH / drawn.get_size_inches()[0])
     small = {text.get_text(): text.get_fontsize() for text in written if shown * text.get_fontsize() < SMALLEST}
+    faint = {text.get_text(): contrast for text, contrast in contrasts(drawn) if contrast < FAINTEST}
     plt.close(drawn)
-    assert not small
+    assert not small and not faint
+
+
+def contrasts(drawn) -> list[tuple[Text, float]]:
+    """Of all words whose middle lies on a bar or a box."""
+    drawn.canvas.draw()
+    return [(text, contrast(text.get_color(), below[-1].get_facecolor()))
+            for ax in drawn.axes for text in ax.texts if (below := under(text, ax))]  # fmt: skip
+
+
+def under(text: Text, ax) -> list[Patch]:
+    box = text.get_window_extent()
+    middle = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
+    boxes = [x for x in ax.findobj(Patch) if x is not ax.patch and x.axes is ax and x.get_facecolor()[3] > 0.5]
+    return sorted((x for x in boxes if x.contains_point(middle)), key=lambda x: x.zorder)
+
+
+def contrast(one, other) -> float:
+    dark, light = sorted(style.luminance(x) + 0.05 for x in (one, other))
+    return light / dark
+
+
+def test_letters_of_a_bar_s_own_brightness_are_found():
+    _, ax = plt.subplots()
+    ax.bar([0], [2], color="#663366")
+    ax.text(0, 1, "faint", color=style.INK, va="center")
+    ax.text(0, 1, "plain", color="white", va="center")
+    faint, plain = (how for _, how in contrasts(ax.figure))
+    plt.close(ax.figure)
+    assert faint < FAINTEST < plain
 
 
 PANELS_SAY_IT = {"band", "stutter", "pod-10", "pod-t1", "roofline", "memory-map", "wave-step", "pod-07", "chat-band",

@@ -67,7 +67,8 @@ def draw(df):
             ax.text(i, row.requests_per_minute, f"{row.requests_per_minute:.0f}", ha="center", va="bottom", fontsize=9)
             if row.pod_gain_paper == row.pod_gain_paper:
                 words = f"POD\n{row.pod_gain:+.0f} %\n\npaper\n{row.pod_gain_paper:+.0f} %"
-                ax.text(i, row.requests_per_minute / 2, words, ha="center", va="center", fontsize=8.5)
+                ax.text(i, row.requests_per_minute / 2, words, ha="center", va="center", fontsize=8.5,
+                        color=style.letters_on(colours[i]))  # fmt: skip
         ax.set_xticks(range(3), ["vLLM", "Sarathi", "+POD"], fontsize=8.5)
         ax.set_title(SHAPES[model].name, fontsize=10)
         ax.set_ylim(0, 1.14 * mine.requests_per_minute.max())

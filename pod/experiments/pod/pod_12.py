@@ -83,7 +83,7 @@ def draw(df):
             if row.pod_gain_ours == row.pod_gain_ours:
                 words = f"POD gains\n{row.pod_gain_ours:.0f} %\n(at most {row.pod_gain_perfect:.0f})"
                 ax.text(i, row.requests_per_minute / 2, f"{words}\n\npaper\n{row.pod_gain_paper:.0f} %", ha="center",
-                        va="center", fontsize=8.5)  # fmt: skip
+                        va="center", fontsize=8.5, color=style.letters_on(colours[i]))  # fmt: skip
         ax.set_title(SHAPES[model].name, fontsize=10)
         ax.set_ylim(0, 1.12 * mine.requests_per_minute.max())
     axes[0].set_ylabel("requests per minute, simulated")

@@ -43,11 +43,11 @@ def text_on(kind: str) -> str:
 
 def letters_on(tone: str) -> str:
     """White or dark, whichever is read more easily on it."""
-    light = _luminance(tone) + 0.05
-    return "white" if 1.05 / light > light / (_luminance(INK) + 0.05) else INK
+    light = luminance(tone) + 0.05
+    return "white" if 1.05 / light > light / (luminance(INK) + 0.05) else INK
 
 
-def _luminance(tone: str) -> float:
+def luminance(tone: str) -> float:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(tone)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
