@@ -40,7 +40,7 @@ def test_figures_come_in_the_order_of_the_sources():
 
 
 SMALLEST, WIDTH = 8, 9.5  # points, at so many inches: a wider picture is shown smaller
-FAINTEST = 3.6  # contrast of letters on a bar; of white and ink, the better one has 3.66 at least
+FAINTEST = 3.6  # contrast of letters on a bar; of white and ink, the better one has 3.67 at least
 
 
 @pytest.mark.parametrize("name", DRAWABLE)
