@@ -57,7 +57,7 @@ def test_another_card_draws_the_same_pictures(tmp_path):
     shutil.copytree(ROOT / "pod", tree / "pod", ignore=shutil.ignore_patterns("__pycache__"))
     for part in ("paper", "workloads", "computed"):
         shutil.copytree(data.DATA / part, tree / "data" / part)
-    for name in ("claims.toml", "bands.csv"):
+    for name in ("claims.toml", "bands.csv", "judged.csv"):
         shutil.copy(data.DATA / name, tree / "data" / name)
     shutil.copytree(data.DATA / "recorded", tree / "data" / "recorded")
     (tree / "notebooks").mkdir()

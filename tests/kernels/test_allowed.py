@@ -185,7 +185,7 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
         (dict(device=1.5), "device: got 1.5, allowed are 'cuda'"),
         (dict(window=0), "window: got 0, allowed are integers from 1 on"),
         (dict(sinks=1), "sinks: got 1, allowed are True and False"),
-        (dict(page_size=12), "page_size: got 12, allowed are multiples of 8, and None"),
+        (dict(page_size=12), "page_size: got 12, allowed are multiples of 8 up to 1073741824, and None"),
         (dict(dtype=torch.float32), "dtype: got 'float32'"),
         (dict(q_lens=[4, -1]), "q_lens: got -1"),
         (dict(kv_lens=torch.tensor([20.0, 30.0])), "kv_lens: got dtype"),
