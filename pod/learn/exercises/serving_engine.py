@@ -397,8 +397,7 @@ QUESTIONS = {
     ),
     "pace-of-a-crowd": Question(
         CHAPTER,
-        "Of 128 answers a server, none should be lost. How much faster than FlashAttention-3 in two calls is ours "
-        "at once, for this crowd?",
+        "How much faster than FlashAttention-3 in two calls is ours at once, for this crowd?",
         {
             "about 2 %": "So much is the overlap alone, over our own halves in turn.",
             "about 10 %": "Nobody has more than 1,664 tokens here, so attention is a small part of an iteration.",
