@@ -189,8 +189,8 @@ QUESTIONS = {
     ),
     "line-26": Question(
         CHAPTER,
-        "In the example above, head 0 ends at tile 5 and has 5 tiles, and each SM has two. What does line 26 give, "
-        "and which SM has the last tile?",
+        "In section 1's example of two heads on five SMs, head 0 ends at tile 5 and has 5 tiles, and each SM has two. "
+        "What does line 26 give, and which SM has the last tile?",
         {
             "1, and SM 1": "SM 1 has tiles 2 and 3.",
             "1, and SM 2": "5 / 5 is 1; tile 4, the fifth, is in SM 2's range of 4 and 5.",
@@ -232,8 +232,8 @@ QUESTIONS = {
     ),
     "requests-20-3-7-2": Question(
         CHAPTER,
-        "Requests of 20, 3, 7 and 2 tiles on five SMs. When does the last SM end if each is split in two, and when "
-        "under equal ranges?",
+        "Requests of 20, 3, 7 and 2 tiles on five SMs. When does the last SM end under a fixed split in two, which "
+        "goes by the longest, and when under equal ranges?",
         {
             "10, and 7": "Half of the longest request is 10 tiles. 32 tiles for five SMs are 7, wherever "
             "requests begin.",
@@ -244,7 +244,7 @@ QUESTIONS = {
     ),
     "the-last-eighth": Question(
         CHAPTER,
-        "Then why not keep the last eighth of the line back, in small ranges, for whoever is free first?",
+        "Would it be faster to keep the last eighth of the line back, in small ranges, for whoever is free first?",
         {
             "it would be faster": "The SMs would be busier. But a busy SM is no end in itself: those who still "
             "read have the memory to themselves.",
@@ -257,7 +257,7 @@ QUESTIONS = {
     "gain-over-rule-256": Question(
         CHAPTER,
         "The gain over rule 2.5.6 at 48 heads, batch 6, 64K: scheduling alone can bring at most 1.83x, and the "
-        "paper states 2.52x. What do we measure?",
+        "paper states 2.53x. What do we measure?",
         {
             "about 1.3x": "That is the mean over all batches; this one is just behind a full wave.",
             "about 1.7x": "Close to 1.83 and, as it must be, below.",
@@ -278,7 +278,7 @@ QUESTIONS = {
     ),
     "behind-by-3-percent": Question(
         CHAPTER,
-        "Of the shapes in the next table: on how many is our decode behind the faster peer by more than 3 %?",
+        "Of the shapes in the next picture: on how many is our decode behind the faster peer by more than 3 %?",
         {
             "on none": "Not even by 1 %. Where all read at DRAM's rate nobody is far ahead, either.",
             "on one or two": "The smallest are those to fear: starting and merging take as long as reading there.",

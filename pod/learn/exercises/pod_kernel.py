@@ -297,7 +297,8 @@ QUESTIONS = {
         "faster is decode?",
         {
             "2 times": "Cutting alone brings that: 128 of the 132 SMs have work, instead of 64.",
-            "5 times": "2.5 by sharing a tile, since 256 tiles in two rounds become 64 in one, and 2 by cutting.",
+            "5 times": "2.5 by sharing a tile: two rounds become one, and four heads no longer fetch the same keys "
+            "each for itself. And 2 by cutting.",
             "8 times": "A quarter of the tiles, each half as long; but the 256 had twice as many SMs to run on as 64.",
         },
         "5 times",
@@ -318,7 +319,7 @@ QUESTIONS = {
         CHAPTER,
         "How many CTAs is that, with tiles of 128 rows for prefill and 4 warps a CTA for decode?",
         {
-            "5": "One for each request would do if heads were computed together; each has keys of its own.",
+            "5": "One for each request would do if a tile held all heads; here a prefill tile holds one query head.",
             "6": "Four prefill tiles, one for each query head, and eight decodes of a KV head each, four to a CTA.",
             "12": "A decode takes a warp, not a CTA: four of the eight share one.",
         },
@@ -359,10 +360,10 @@ QUESTIONS = {
     ),
     "worst-of-2000": Question(
         CHAPTER,
-        "bf16 keeps eight bits of a number, so no kernel is exact. By how much may the worst of 2,000 batches be "
+        "bf16 keeps eight bits of a number, so no kernel is exact. By how much may the worst of 7,000 batches be "
         "less exact than torch's own attention in the same dtype?",
         {
-            "not at all": "Both round at slightly different places, and the worst of 2,000 is found where it is worst.",
+            "not at all": "Both round at slightly different places, and the worst of 7,000 is found where it is worst.",
             "by a quarter": "The worst are 1.03 to 1.21 times as far off. More than half again would count as wrong.",
             "tenfold": "That would be a bug: sums are kept in 32 bits here as there.",
         },
