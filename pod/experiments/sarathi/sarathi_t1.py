@@ -27,7 +27,7 @@ def table():
         "prefill only: 1,024 tokens": Work(((1024, 0),), 0, 0),
         "decode only: 4 at 1,024": Work((), 4, 4 * CONTEXT),
         "mixed: 1,021 and 3 decodes": Work(((1021, 0),), 3, 3 * CONTEXT),
-        "mixed, one row too many: 1,024 and 3": Work(((1024, 0),), 3, 3 * CONTEXT),
+        "mixed, three rows too many: 1,024 and 3": Work(((1024, 0),), 3, 3 * CONTEXT),
     }
     seconds = {name: sum(cost.parts(work).values()) for name, work in works.items()}
     alone = {name: seconds[name] - sum(cost.parts(Work(work.chunks, 0, 0)).values()) if work.chunks else seconds[name]

@@ -299,10 +299,10 @@ QUESTIONS = {
         {
             "about 128 and 64": "A new tile holds the largest score of all so far ever more seldom: after k tiles in "
             "one of k.",
-            "about 5 and 1": "1 + 1/2 + 1/3 + ... + 1/256 is about 6. With the slack the first tile's is good enough.",
+            "about 6 and 1": "1 + 1/2 + 1/3 + ... + 1/256 is about 6. With the slack the first tile's is good enough.",
             "256 and 256": "Then every tile would have a larger score than all before it.",
         },
-        "about 5 and 1",
+        "about 6 and 1",
     ),
     "enough-beside-two": Question(
         CHAPTER,
@@ -453,7 +453,7 @@ QUESTIONS = {
             "FLOP/s": "The tensor cores reach about half of the data sheet's rate.",
             "bytes from DRAM": "A half to three quarters of its rate.",
             "bytes from L2": "70 % of what the fastest copies get.",
-            "none": "Four things are between half and three quarters busy at once, and each side needs all four.",
+            "none": "Four things are between two fifths and three quarters busy at once, and each side needs all four.",
         },
         "none",
     ),

@@ -346,8 +346,7 @@ QUESTIONS = {
     ),
     "moved-in-turn": Question(
         CHAPTER,
-        "From the table: what does moving the query bring on an H200, on 256 equal chats, when loads wait for each "
-        "other?",
+        "What does moving the query bring on an H200, on 256 equal chats, when loads wait for each other?",
         {
             "about 5 %": "That is with loads that overlap.",
             "about 40 %": "More CTAs have more loads under way, and now that is what is missing: DRAM goes from "
