@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -222,12 +221,7 @@ def chapter_of(figure: Figure) -> Chapter | None:
     of = [chapter for chapter in CHAPTERS if chapter.number == figure.chapter and chapter.path.exists()]
     name = figure.id.replace("-", "_")
     signs = rf'\b{name}\.draw|show\("{figure.id}"', rf"\b{name}\b", ""
-    return next((chapter for sign in signs for chapter in of if re.search(sign, _code(chapter))), None)
-
-
-@cache
-def _code(chapter: Chapter) -> str:
-    return "\n".join(cell.source for cell in notebooks.read(chapter.path).cells if cell.cell_type == "code")
+    return next((c for sign in signs for c in of if re.search(sign, "\n".join(notebooks.code(c.path)))), None)
 
 
 def _image(path: Path) -> str:

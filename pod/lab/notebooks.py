@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
@@ -143,6 +144,12 @@ def read(path: Path):
         return nbformat.read(path, as_version=4)
     except (ValueError, nbformat.ValidationError) as error:
         raise ValueError(f"{path.name}: not a notebook ({str(error).splitlines()[0]})") from None
+
+
+@cache
+def code(path: Path) -> list[str]:
+    """Of a committed chapter, the source of each code cell."""
+    return [cell.source for cell in read(path).cells if cell.cell_type == "code"]
 
 
 def execute(path: Path) -> None:

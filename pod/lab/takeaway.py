@@ -17,9 +17,9 @@ def words(figure_id: str) -> str:
 @cache
 def _in_chapters() -> dict[str, str]:
     """What chapters say over pages that they draw, the first time."""
-    cells = (cell for path in notebooks.find([]) for cell in notebooks.read(path).cells if cell.cell_type == "code")
+    cells = (cell for path in notebooks.find([]) for cell in notebooks.code(path))
     said: dict[str, str] = {}
-    for page, line in (pair for cell in cells for pair in _said(cell.source)):
+    for page, line in (pair for cell in cells for pair in _said(cell)):
         said.setdefault(page.replace("_", "-"), line)
     return said
 
