@@ -59,6 +59,10 @@ DEV void tma_load_5d(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1, i
     CPU(emulate::tma_load(dst, m, bar, {0, c1, c2, c3, c4}, at);)
 }
 
+// Bring the line to L2; nobody waits for it.
+template <class T> DEV void prefetch_l2([[maybe_unused]] gptr<T> p) {
+    GPU(asm volatile("prefetch.global.L2 [%0];" ::"l"(p));)
+}
 // ---------------------------------------------------------------- roles, barriers, order
 // Read anew by each role, so that no register is kept alive from before the roles part.
 DEV int lane_id() {

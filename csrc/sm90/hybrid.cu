@@ -37,6 +37,20 @@ struct Maps {
     TensorMaps prefill, decode;
 };
 
+// What every launch reads first, word after word from memory that it waits for: lists, then the pages they name. So
+// all CTAs together ask for it at once, a line a lane; what one of them will read another may have brought.
+struct Ahead {
+    gptr<const int> lists, table;
+    int list_ints, table_ints;
+
+    DEV void fetch(int lane) const {
+        constexpr int kLine = 32;
+        const int at = (blockIdx.x * 32 + lane) * kLine;
+        if (at < list_ints) ptx::prefetch_l2(lists + at);
+        if (at < table_ints) ptx::prefetch_l2(table + at);
+    }
+};
+
 // When each role of each CTA began and ended: [CTA][role][2], roles in the order of the warpgroups below.
 DEV void stamp(gptr<long long> trace, int role, int which) {
     GPU(asm volatile("" : "+l"(trace));)  // or ptxas keeps (and spills) the test from one stamp to the next
@@ -48,7 +62,7 @@ template <typename T, int D, int kPage, int kRows, int kRules, int kBits>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace,
-         const __grid_constant__ Scales scales) {
+         const __grid_constant__ Scales scales, const __grid_constant__ Ahead ahead) {
     using L = Layout<D, kRows, kBits>;
     constexpr int kOwnPage = kBits == 16 ? kPage : 0;  // of prefill's tiles: of 8 bits those that are widened
     constexpr Registers kOf = kRegisters<kRows, kBits>;
@@ -65,6 +79,7 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
         maps.prefill.prefetch();
         maps.decode.prefetch();
     }
+    if (warp == 3) ahead.fetch(ptx::lane_id());
     prefill::clear_padding<prefill::Smem<D, kOwnPage, L::kGroups>, L::kGroups>(pp.pack, base, kThreads);
     __syncthreads();
 
@@ -248,10 +263,13 @@ static void launch_kernel(const HybridArgs& a, Stream stream) {
     const auto trace = device_ptr(reinterpret_cast<long long*>(a.trace), size_t(a.trace_rows) * 10, "trace");
     const Scales scales = {device_ptr(a.k_scale, a.num_kv_heads, "k_scale"),
                            device_ptr(a.v_scale, a.num_kv_heads, "v_scale")};
+    const int list_ints = kFirstList + (a.prefill_works + a.decode_works) * int(sizeof(Work) / 4) + a.pieces + 1;
+    const Ahead ahead = {device_ptr(a.lists, list_ints, "lists"), kv.table, list_ints,
+                         kv.table ? int(std::min(a.table_size, size_t(1) << 20)) : 0};
     launch<hybrid90<T, D, kPage, kRows, kRules, kBits>>(stream, dim3(a.sms), dim3(kThreads),
                                                         Layout<D, kRows, kBits>::kBytes, maps_of<kPage, kBits>(a),
                                                         prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse),
-                                                        kv, trace, scales);
+                                                        kv, trace, scales, ahead);
 }
 
 // The build adds one line for each kind of kernel it wants, its rules and, if not 16, bits of K and V at the end:
