@@ -10,6 +10,7 @@ namespace sm90::prefill {
 
 constexpr int kKeys = 128;               // of a block
 constexpr int kFan = 8;                  // parts that are merged at a time: FAN of pod/kernels/sm90.py
+DEV int fan_of(int parts) { return parts <= kFan ? 1 : kFan; }
 constexpr int kGroupRows = 64;           // of a warpgroup, as wgmma has them
 constexpr int kBarrier = 6;              // named barrier of the first warpgroup alone
 constexpr uint32_t kPanel = 128 * 128;   // 128 rows of 64 columns: one swizzled panel
@@ -431,7 +432,7 @@ DEV bool merge(const Params& p, const Work& w, float scale_log2, float (&o)[D / 
     const gptr<float4> parts = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs<D> * 32 + lane;
 #pragma unroll 1
     for (int round = w.parts <= kFan; round < 2; round++) {
-        const Round<kFan> r(w, round);
+        const Round<fan_of> r(w, round);
         store<D>(parts + r.mine * kStride, o, m, l);
         __syncwarp();
         bool last = false;

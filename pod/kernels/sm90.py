@@ -91,7 +91,8 @@ def available(device="cuda") -> bool:
 
 
 # ---------------------------------------------------------------- a schedule on the device
-FAN = {"prefill": choose.FAN, "decode": 16}  # kFan of csrc/sm90/prefill.cuh and decode.cuh
+# Parts that are merged in one round, and neighbours in the first of two: csrc/sm90/prefill.cuh and decode.cuh.
+ONCE, FAN = {"prefill": choose.FAN, "decode": 16}, {"prefill": choose.FAN, "decode": 8}
 
 
 def counters_of(work: WorkList, side: str) -> int:
@@ -100,7 +101,7 @@ def counters_of(work: WorkList, side: str) -> int:
 
 def counters_for(parts: int, side: str) -> int:
     """Arrival counters of a tile in so many parts: one, and for two rounds of merging one more for each FAN."""
-    return 1 if parts <= FAN[side] else 1 + -(-parts // FAN[side])
+    return 1 if parts <= ONCE[side] else 1 + -(-parts // FAN[side])
 
 
 def records(work: WorkList, schedule: Schedule, side: str, counters: int | None = None) -> tuple:
