@@ -234,11 +234,6 @@ struct Planner {
         const Wide end = max((sum + l.sms - 1) / l.sms, warp_max(crowded)) + kMergeCost * merge_steps(most_parts);
         return int(min(end, Wide(1) << 30));
     }
-    DEV Wide prefill_keys() const {
-        Wide keys = 0;
-        for (int i = lane(); i < n; i += 32) keys += int(t.q_len[i]) > l.decode_tokens ? int(t.kv_len[i]) : 0;
-        return warp_sum(keys) * l.num_kv_heads;
-    }
     DEV Wide decode_tiles() const { return Wide(int(t.tiles[n])) * l.num_kv_heads; }
     // Returns the length of parts: the longest that ends before `beside`, or the one that ends first.
     DEV int choose_length(const Work& w) {
@@ -249,11 +244,11 @@ struct Planner {
                 t.times[i] = end;
             }
         }
-        const Wide anyway = decode_tiles() * l.tile_ticks * kBeside / 10, memory = prefill_keys() * l.key_ticks;
+        const Wide beside = decode_tiles() * l.tile_ticks * kBeside / 10 >> kFraction;
         __syncthreads();
         int best = 0;
         for (int i = 1; i < kLengths; i++)
-            if (better(i, best, max(anyway, memory) >> kFraction)) best = i;
+            if (better(i, best, beside)) best = i;
         return t.lengths[best];
     }
     DEV bool better(int i, int best, Wide beside) const {

@@ -13,7 +13,7 @@ struct Limits {
     int prefill_counters, decode_counters; // arrival counters of a tile in parts
     int l2_keys;                           // of one KV head, that fit in prefill's share of L2
     int pad, least;                        // tiles of decode that beginning a head is worth; of a range
-    int tile_ticks, key_ticks;             // `Ticks` of pod/schedule/choose.py
+    int tile_ticks;                        // `Ticks` of pod/schedule/choose.py
     int runs;                              // room for runs of tiles
     int ctas, threads;                     // that plan
 };

@@ -46,7 +46,6 @@ class Limits(NamedTuple):
     pad: int
     least: int
     tile_ticks: int
-    key_ticks: int
     runs: int
     ctas: int
     threads: int
@@ -80,7 +79,7 @@ def limits(batch: HybridBatch, sms: int, roles: choose.Roles, pack: Pack) -> Lim
         prefill_works=space.pieces, decode_works=sequences * heads + sms if roles.tokens else 0,
         prefill_counters=sm90.counters_for(MOST_PARTS, "prefill"), decode_counters=sm90.counters_for(sms, "decode"),
         l2_keys=prefill.L2_SHARE // (batch.head_dim * 4), pad=choose.pad(batch.head_dim), least=choose.MIN_TILES,
-        tile_ticks=ticks.tile, key_ticks=ticks.key, runs=space.runs, ctas=CTAS, threads=THREADS,
+        tile_ticks=ticks.tile, runs=space.runs, ctas=CTAS, threads=THREADS,
     )  # fmt: skip
 
 

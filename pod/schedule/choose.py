@@ -361,12 +361,11 @@ class Ticks(NamedTuple):
     """What takes how long on so many SMs, in 2^-FRACTION tenths of a block of prefill."""
 
     tile: int  # of decode, alone
-    key: int  # and value of one KV head, for prefill to read
     sms: int
 
-    def beside(self, tiles: int, keys: int) -> int:
-        """Tenths of a block that prefill may take: most of decode's, or what memory takes to read its keys."""
-        return max(tiles * self.tile * BESIDE // 10, keys * self.key) >> FRACTION
+    def beside(self, tiles: int) -> int:
+        """Tenths of a block that prefill may take: most of decode's."""
+        return tiles * self.tile * BESIDE // 10 >> FRACTION
 
     def decode_is_last(self, blocks: int, tiles: int) -> bool:
         """Whether decode would end last and so deserves the tensor cores between two turns of prefill.
@@ -381,7 +380,7 @@ class Ticks(NamedTuple):
 @cache
 def ticks(head_dim: int, sms: int) -> Ticks:
     scale = 10 * (1 << FRACTION) / BLOCK_US[head_dim]
-    return Ticks(round(tile_us(head_dim) / sms * scale), round(kv_us(head_dim, 1, PREFILL_BYTES) * scale), sms)
+    return Ticks(round(tile_us(head_dim) / sms * scale), sms)
 
 
 def prefill_lengths(total: int, longest: int, sms: int) -> np.ndarray:

@@ -164,9 +164,8 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     tiles = decode.tiles(singles, shape)
     work, blocks = empty(), 0
     if len(chunks.seq):
-        beside = ticks.beside(tiles, int(chunks.seen.sum()) * batch.num_kv_heads)
         alone = not len(singles.seq) and choose.takes_wide(batch) and not (invariant or pack)
-        rest = (sms, batch.head_dim, causal, splits, pack, beside, invariant)
+        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant)
         made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in ((shape, WIDE) if alone else (shape,))]
         _, blocks, pack, work, shape = min(made, key=lambda m: m[0])
     yields = ticks.decode_is_last(blocks, tiles) if yields is None else yields

@@ -51,7 +51,7 @@ def of_prefill(plan: Schedule) -> Ends | None:
     tiles = np.add.reduceat(blocks, np.flatnonzero(work.part == 0))
     pieces, merging = 10 * blocks + own_cost(work.parts), choose.MERGE_COST * merge_steps(work.parts).max()
     keys = sum(plan.batch.kv_lens[i] for i in set(work.seq.tolist())) * plan.batch.num_kv_heads
-    memory = choose.ticks(plan.batch.head_dim, SMS).beside(0, keys)
+    memory = choose.kv_us(plan.batch.head_dim, keys, choose.PREFILL_BYTES) / choose.BLOCK_US[plan.batch.head_dim] * 10
     last, floor = (queue_ends(pieces) + merging) * slower, prefill_floor(tiles) * slower
     return Ends(max(last, memory), max(floor, memory), pieces.max() * slower)
 
