@@ -267,7 +267,7 @@ def slow_host(monkeypatch):
 
 def test_the_host_gets_the_lead_that_it_needs(slow_host):
     slow_host["late"] = lambda count: count < 16
-    assert timing._samples(lambda: None, 2, timing.LEADS[0]) == ([1.0, 1.0], timing.LEADS[1])
+    assert timing._samples(lambda: None, 2, timing.LEADS[0], timing.fill) == ([1.0, 1.0], timing.LEADS[1])
 
 
 def test_a_time_in_which_the_gpu_waited_for_the_host_does_not_count(slow_host):
@@ -277,4 +277,4 @@ def test_a_time_in_which_the_gpu_waited_for_the_host_does_not_count(slow_host):
 
 def test_a_host_that_is_always_late_is_timed_all_the_same(slow_host):
     slow_host["late"] = lambda count: True
-    assert timing._samples(lambda: None, 2, timing.LEADS[0]) == ([9.0, 9.0], timing.LEADS[-1])
+    assert timing._samples(lambda: None, 2, timing.LEADS[0], timing.fill) == ([9.0, 9.0], timing.LEADS[-1])

@@ -32,15 +32,34 @@ class Time:
 def _flush_buffer():
     import torch
 
-    return torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    return torch.zeros(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+
+def fill() -> None:
+    """Empty L2 by writing: it is left full of lines that whoever comes next must write back."""
+    _flush_buffer().zero_()
+
+
+def read() -> None:
+    """Empty L2 by reading: nothing is to be written back."""
+    import torch
+
+    torch.sum(_flush_buffer().view(torch.float32), dim=0, out=_sum())
+
+
+@cache
+def _sum():
+    import torch
+
+    return torch.zeros((), device="cuda")
 
 
 def samples(call: Callable, repeats: int) -> list[float]:
     """Milliseconds of `repeats` calls, each with a cold L2."""
-    return _samples(call, repeats, LEADS[0])[0]
+    return _samples(call, repeats, LEADS[0], fill)[0]
 
 
-def _samples(call: Callable, repeats: int, least: int) -> tuple[list[float], int]:
+def _samples(call: Callable, repeats: int, least: int, flush: Callable) -> tuple[list[float], int]:
     """The milliseconds, and the lead that they took.
 
     A fill also keeps the GPU busy while the host launches the call. Some peers take the host longer than that: then
@@ -53,9 +72,9 @@ def _samples(call: Callable, repeats: int, least: int) -> tuple[list[float], int
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
         late = []
         for _ in range(lead):
-            _flush_buffer().zero_()
+            flush()
         for start, end in events:
-            _flush_buffer().zero_()
+            flush()
             start.record()
             call()
             end.record()
@@ -70,7 +89,8 @@ def _samples(call: Callable, repeats: int, least: int) -> tuple[list[float], int
 _order = random.Random(0)  # goes on from batch to batch: the same order for each would favour the same candidates
 
 
-def shuffled(candidates: dict[str, Callable], rounds: int = 5, ms: float = 8.0, least: int = 3) -> dict[str, Time]:
+def shuffled(candidates: dict[str, Callable], rounds: int = 5, ms: float = 8.0, least: int = 3,
+             flush: Callable = fill) -> dict[str, Time]:  # fmt: skip
     """Time all candidates in `rounds` rounds, each in a fresh random order, about `ms` milliseconds of work a visit.
 
     A visit is `least` to 20 calls; how many, the rounds before it say. Shuffling matters: under the power limit a
@@ -80,7 +100,7 @@ def shuffled(candidates: dict[str, Callable], rounds: int = 5, ms: float = 8.0, 
     leads = dict.fromkeys(candidates, LEADS[0])
     for _ in range(rounds):
         for name in _order.sample(list(candidates), len(candidates)):
-            times, leads[name] = _samples(candidates[name], calls[name], leads[name])
+            times, leads[name] = _samples(candidates[name], calls[name], leads[name], flush)
             taken[name] += times
         calls = {name: max(least, min(20, round(ms / min(times)))) for name, times in taken.items()}
     return {name: _spread(values) for name, values in taken.items()}
