@@ -57,9 +57,9 @@ struct Record {
 };
 #define FIELD(record, name) (record).get(offsetof(Work, name))
 
-// Parts become one in two rounds where they are many, since one CTA reads them slowly: some neighbours first, as many as
-// kFanOf says, whose sum takes the place of the first of them, then these. kFanOf(parts) is 1 where one round is enough.
-// Counters: of the last round, then one for each group of neighbours.
+// Parts become one in two rounds where they are many, since one CTA reads them slowly: some neighbours first, as many
+// as kFanOf says, whose sum takes the place of the first of them, then these. kFanOf(parts) is 1 where one round is
+// enough. Counters: of the last round, then one for each group of neighbours.
 template <int (*kFanOf)(int)> struct Round {
     int first, step, count;  // parts that become one
     int mine;                // where this CTA's share of it lies

@@ -8,8 +8,8 @@
 namespace sm90::decode {
 
 constexpr int kTokens = 64;                       // keys a tile
-// Parts that are merged at once, where all are no more, or in two rounds, 8 neighbours first: as many as four trips to L2
-// bring, or two. FAN of pod/kernels/sm90.py.
+// Parts that are merged at once, where all are no more, or in two rounds, 8 neighbours first: as many as four trips to
+// L2 bring, or two. FAN of pod/kernels/sm90.py.
 constexpr int kOnce = 16, kFan = 8, kMerged = 32; // most in a round
 DEV int fan_of(int parts) { return parts <= kOnce ? 1 : parts <= kMerged * kFan ? kFan : 2 * kFan; }
 constexpr int kBarrier = 5, kThreads = 128;       // named barrier of the warpgroup

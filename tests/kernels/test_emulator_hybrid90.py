@@ -50,6 +50,8 @@ CASES = {
     "16 rows": Case(HybridBatch((16, 6, 8), (40, 700, 129), 2, 2, 64, page_size=16), 4, roles=(16, 16)),
     "16 rows, head dim 128": Case(HybridBatch((4, 2, 1), (300, 65, 200), 8, 2, 128, page_size=16), 4, roles=(16, 4)),
     "34 parts of 16 rows": Case(HybridBatch((2,), (34 * 8 * 64,), 7, 1, 64), 34, parts=34, roles=(16, 2), free_sms=4),
+    "12 parts of a decode": Case(HybridBatch((1,), (12 * 4 * 64,), 2, 1, 64), 12, parts=12, free_sms=4),
+    "260 parts of a decode": Case(HybridBatch((1,), (260 * 64,), 2, 1, 64), 260, parts=260, free_sms=4),
     "invariant": Case(HybridBatch((130, 3, 1, 1), (4500, 200, 3000, 60), 2, 1, 64, page_size=16), 3, invariant=True),
     "padding": Case(HybridBatch((1, 0, 64, 1, 0, 1), (0, 0, 200, 77, 50, 0), 4, 2, 64, page_size=16), 2),
     "padding, invariant": Case(HybridBatch((1, 3, 1), (0, 90, 77), 4, 2, 64, page_size=16), 2, invariant=True),
