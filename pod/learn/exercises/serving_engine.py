@@ -302,7 +302,8 @@ QUESTIONS = {
         {
             "none": "Company, chunks, and being thrown out change when something is computed, not what.",
             "a few": "In 16 bits some could: sums in another order. In float64 rounding decides nothing here.",
-            "those of who starts over": "It computes the same keys and values again, and goes on where it was.",
+            "those of requests that start over": "They compute the same keys and values again, and go on where they "
+            "were.",
         },
         "none",
     ),
