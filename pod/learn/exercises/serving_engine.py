@@ -354,7 +354,8 @@ QUESTIONS = {
     ),
     "wait-with-graphs": Question(
         CHAPTER,
-        "Up to 8 % was the GPU's wait with pieces. What is left of it when a whole iteration is a graph?",
+        "Kernel after kernel the GPU waited for up to 8 % of the time, and in pieces for up to 7 %. What is left of it "
+        "when a whole iteration is one graph?",
         {
             "nothing": "The host still fills an array and launches once, and the GPU still makes its plan.",
             "about 2 %": "An array, one launch, and ten microseconds in which the GPU plans.",
