@@ -61,7 +61,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("09_attention_results", 45, 20, "Does it work?"),
         Chapter("10_gpu_model", 45, 20, "Can we predict a GPU we do not have?"),
         Chapter("11a_lean_attention", 30, 15, "How should a few long decodes fill 132 SMs?"),
-        Chapter("11b_what_it_gains", 40, 10, "What do equal ranges gain, over whom, and when do they not pay?"),
+        Chapter("11b_what_it_gains", 30, 15, "What do equal ranges gain, over whom, and when do they not pay?"),
     ),
     "The server around it": (
         Chapter("12_continuous_batching", 45, 35, "Who may run in this iteration, and where does its KV live?"),

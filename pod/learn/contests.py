@@ -7,13 +7,13 @@ has a function (or class) of the contest's name. Lower is better.
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from pod.learn import progress
-from pod.learn.judge import MOST_SECONDS, Printed, memory_limit, place, time_limit
+from pod.learn.judge import MOST_SECONDS, Printed, is_bare, memory_limit, place, time_limit
 
 
 class Refused(ValueError):
@@ -127,12 +127,16 @@ def _served_on():
 def _scheduler(kind: Callable) -> float:
     """Mean seconds to the first token on one trace, if few requests ever stall in between."""
     from pod.serving.loop import serve
+    from pod.serving.schedulers import Scheduler
     from pod.simulate.metrics import requests
 
     setup, workload = _served_on()
-    scheduler, asked = kind(setup.lanes()[0].pool, setup.max_batch), workload.requests()
-    lengths = _lengths(asked)
-    served = requests(serve(asked, [scheduler], _Watching(scheduler, setup)))
+    pool, asked = setup.lanes()[0].pool, workload.requests()
+    scheduler, lengths = kind(pool, setup.max_batch), _lengths(asked)
+    if not isinstance(scheduler, Scheduler):
+        raise Refused(f"scheduler: got {scheduler!r:.60}, allowed is a Scheduler as in pod.serving.schedulers")
+    scheduler.schedule = partial(_batch, scheduler.schedule)
+    served = requests(serve(asked, [scheduler], _Watching(scheduler, pool, setup)))
     if _lengths(asked) != lengths:
         raise Refused(
             "requests: got other prompts or answers than were asked for, allowed is to serve them as they are"
@@ -146,6 +150,17 @@ def _scheduler(kind: Callable) -> float:
     return float(np.mean(served.ttft))
 
 
+def _batch(schedule: Callable):
+    from pod.serving.request import Request
+    from pod.serving.schedulers import Batch, Chunk
+
+    batch = schedule()
+    parts = [(batch.prefills, Chunk), (batch.decodes, Request)] if isinstance(batch, Batch) else []
+    if not parts or not all(isinstance(one, kind) for many, kind in parts for one in many):
+        raise Refused(f"schedule: got {batch!r:.60}, allowed is a Batch with Chunks to prefill and Requests to decode")
+    return batch
+
+
 def _lengths(requests) -> list[tuple]:
     return [(r.id, r.prompt, r.output, r.arrival) for r in requests]
 
@@ -153,10 +168,10 @@ def _lengths(requests) -> list[tuple]:
 class _Watching:
     """The simulated GPU, which looks at a batch before it runs it."""
 
-    def __init__(self, scheduler, setup) -> None:
+    def __init__(self, scheduler, pool, setup) -> None:
         from pod.simulate.run import SimExecutor
 
-        self.scheduler, self.gpu = scheduler, SimExecutor(setup.cost(), setup.block_size)
+        self.scheduler, self.pool, self.gpu = scheduler, pool, SimExecutor(setup.cost(), setup.block_size)
 
     def submit(self, batch, event) -> float:
         members = [c.request for c in batch.prefills] + batch.decodes
@@ -167,14 +182,21 @@ class _Watching:
             if tokens < 1 or context != request.computed or context + tokens > request.prefill:
                 raise Refused(f"chunk: got tokens {context} to {context + tokens}, allowed begin at {request.computed} "
                               f"and end by {request.prefill}")  # fmt: skip
-        if any(request.prefilling for request in batch.decodes):
-            raise Refused("batch: got a decode of a request whose prompt is not through, allowed are chunks of it")
+            self._has_room(request, context + tokens)
+        for request in batch.decodes:
+            if request.prefilling:
+                raise Refused("batch: got a decode of a request whose prompt is not through, allowed are chunks of it")
+            self._has_room(request, request.computed + 1)
         return self.gpu.submit(batch, event)
+
+    def _has_room(self, request, tokens: int) -> None:
+        room = len(self.pool.tables.get(request.id, ())) * self.pool.block_size
+        if room < tokens:
+            raise Refused(f"memory: got {tokens} tokens of a request with room for {room}, allowed are those for which "
+                          "the pool gave blocks")  # fmt: skip
 
 
 def _sarathi() -> Callable:
-    from functools import partial
-
     from pod.serving.schedulers import Sarathi
 
     return partial(Sarathi, chunk=1024)
@@ -207,10 +229,18 @@ def find(name: str) -> Contest:
 def contest(name: str, answer: Callable) -> None:
     """The score of an answer beside par; the best is kept."""
     this = find(name)
+    if _is_untouched(answer):
+        print(f"{name}: not yet. Par is {this.par:,.2f} {this.unit}; less is better.")
+        return
     score = _scored(this, answer)
     best = progress.note_score(name, score)
     against = "under par" if score < this.par else "par" if score == this.par else "over par"
     print(f"{name}: {score:,.2f} {this.unit}, {against} ({this.par:,.2f}); your best {best:,.2f}")
+
+
+def _is_untouched(answer) -> bool:
+    """A stub: a function or a class with nothing in it."""
+    return any(map(is_bare, vars(answer).values() if isinstance(answer, type) else [answer]))
 
 
 def _scored(this: Contest, answer: Callable) -> float:

@@ -157,8 +157,15 @@ def _is_nothing(answer, outcome: Outcome) -> bool:
     """Whether nobody has written anything; who has, and forgot the `return`, is told so."""
     if outcome.error is not None or outcome.got is not None:
         return isinstance(outcome.error, NotImplementedError)
-    code = getattr(answer, "__code__", None)
-    return code is not None and {step.opname for step in dis.get_instructions(code)} <= NOTHING
+    return is_bare(answer)
+
+
+def is_bare(function) -> bool:
+    """Whether it does nothing and gives nothing, as a stub."""
+    code = getattr(function, "__code__", None)
+    steps = [] if code is None else list(dis.get_instructions(code))
+    given = [step.argval for step in steps if step.opname.endswith("_CONST")]
+    return bool(steps) and {step.opname for step in steps} <= NOTHING and set(given) <= {None}
 
 
 def _bare(text: str) -> str:

@@ -24,7 +24,7 @@ from pod.serving.model import Llama
 from pod.serving.request import Request
 from pod.serving.schedulers import SWAP, Batch, Scheduler
 from pod.serving.shapes import Shape
-from pod.serving.step import HEADER, Arrays, Step, pack, predicting
+from pod.serving.step import HEADER, Arrays, Step, deliver, pack, predicting
 
 GRAPH_ROWS = (1, 2, 4, *range(8, 64, 8), *range(64, 257, 16))  # decode batches are padded to the next of these
 WHOLE, PIECES = "whole", "pieces"
@@ -106,10 +106,7 @@ class Engine:
         logits = self.run(step)
         requests = self.owners(batch)
         tokens = self.sample(logits, requests).tolist()  # the one copy to the host, and the one wait
-        for request, token in zip(requests, tokens, strict=True):
-            self.texts[request.id].append(token)
-            if token in self.stop:
-                request.output = request.generated + 1  # this one included, so the scheduler retires it
+        deliver(tokens, requests, self.texts, self.stop)
         busy = self._meter.seconds() if self._meter else None  # waits, also where no token comes out
         end = self.clock.now
         self.marks.append((self.planned, self.launched))

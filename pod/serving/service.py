@@ -170,7 +170,7 @@ class Service:
         request, token, made = job.request, self.engine.texts[job.request.id][-1], job.request.generated + 1
         ended = token in self.engine.stop
         text = job.text.add(b"" if ended else self.letters(token), last=ended or made >= request.output)
-        if ended or job.text.stopped:
+        if job.text.stopped:
             request.output = made
         reason = None if made < request.output else "stop" if ended or job.text.stopped else "length"
         self._news.append((job, Piece(text, made, reason)))

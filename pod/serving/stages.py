@@ -31,7 +31,7 @@ from pod.serving.model import Llama, Weights
 from pod.serving.request import Request
 from pod.serving.schedulers import Batch, Scheduler
 from pod.serving.shapes import Shape
-from pod.serving.step import Arrays, Step, pack, predicting
+from pod.serving.step import Arrays, Step, deliver, pack, predicting
 
 GRACE = 10  # seconds for an answer that must be there, and for the end of a process that failed
 
@@ -362,10 +362,7 @@ class Pipeline:
         event, requests = self.flying.popleft()
         reports = [each.popleft() for each in self.heard]
         event.stages = [(self.clock.at(begin), self.clock.at(end)) for begin, end, _ in reports]
-        for request, token in zip(requests, reports[-1][2], strict=True):
-            self.texts[request.id].append(token)
-            if token in self.stop:
-                request.output = request.generated + 1  # as in Engine.submit
+        deliver(reports[-1][2], requests, self.texts, self.stop)
         event.end = self.clock.now
         return event
 

@@ -5,12 +5,13 @@ All of it is integers and small, so it travels as one array: a single copy to th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 
+from pod.serving.request import Request
 from pod.serving.schedulers import Batch
 
 NOTHING = np.zeros(0, np.int32)
@@ -110,3 +111,11 @@ def _table(tables: Sequence[Sequence[int]]) -> np.ndarray:
 def predicting(batch: Batch) -> list:
     """The requests that get a token, in the order of `Step.rows`."""
     return [c.request for c in batch.prefills if c.last] + list(batch.decodes)
+
+
+def deliver(tokens: Sequence[int], requests: Sequence[Request], texts: Mapping[int, list], stop: Set[int]) -> None:
+    """Each request's new token, at the end of its text; one of `stop` is the last of its answer."""
+    for request, token in zip(requests, tokens, strict=True):
+        texts[request.id].append(token)
+        if token in stop:
+            request.output = request.generated + 1  # this one included, so the scheduler retires it

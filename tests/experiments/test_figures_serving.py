@@ -74,6 +74,14 @@ def test_histograms_hold_every_gap_of_the_window():
     assert len(steps) % 40 == 0 and (steps > 50).sum() == 40 * 12 + 40, "thirteen iterations carry the prompt"
 
 
+def test_a_histogram_of_three_systems_holds_every_gap():
+    rng = np.random.default_rng(0)
+    gaps = {name: rng.uniform(0.01, 9, 400) for name in "ABC"}
+    ax = serving.gap_histogram(gaps, limits=(0.2, 0.5)).axes[0]
+    assert all(sum(line.get_data().values) == pytest.approx(1, abs=1e-4) for line in ax.patches)
+    assert ax.get_xlabel() == "TBT, s (dashed: 200 and 500 ms)"
+
+
 def test_lanes_show_every_token_of_the_log():
     log = chat("Sarathi")
     names = {0: "a", 40: "b"}

@@ -1,6 +1,7 @@
 """Contests: par is ours and stays, a better entry is under it, and whatever is entered costs at most one line."""
 
 import sys
+from collections import deque
 from functools import partial
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 
 from pod import learn
 from pod.__main__ import main
+from pod.lab import notebooks
 from pod.learn import contests, judge, progress, scores
-from pod.serving.schedulers import Sarathi
+from pod.serving.blocks import PagedPool
+from pod.serving.schedulers import Batch, Sarathi
 
 PAR = {"tickets": 7538.49, "cuts": 257.0, "scheduler": 3.21}
 
@@ -54,9 +57,38 @@ class Adaptive(Sarathi):
         return super().schedule()
 
 
-def test_an_entry_can_be_under_par(capsys):
-    learn.contest("scheduler", Adaptive)
-    assert "under par" in capsys.readouterr().out
+class Shortest(Sarathi):
+    """Short prompts first."""
+
+    def schedule(self):
+        self.waiting = deque(sorted(self.waiting, key=lambda r: r.prompt))
+        return super().schedule()
+
+
+@pytest.mark.parametrize("kind, score", [(Adaptive, "3.20"), (Shortest, "2.45")])
+def test_an_entry_can_be_under_par(kind, score, capsys):
+    learn.contest("scheduler", kind)
+    assert capsys.readouterr().out == f"scheduler: {score} s, under par (3.21); your best {score}\n"
+
+
+def test_a_stub_is_not_yet_and_no_try(capsys):
+    def stub(*work):
+        """A rule of yours."""
+
+    for name, par in PAR.items():
+        learn.contest(name, stub)
+        assert capsys.readouterr().out.startswith(f"{name}: not yet. Par is {par:,.2f} ")
+    assert progress.read() == {}
+
+
+def test_the_chapter_has_a_stub_and_the_contest_of_what_it_says(capsys):
+    cells = notebooks.code(next(notebooks.FOLDER.glob("13_*.ipynb")))
+    stub, entered = (next(cell for cell in cells if words in cell) for words in ("class Mine(", "learn.contest("))
+    names = {"Sarathi": Sarathi, "learn": learn}
+    exec(f"{stub}\n{entered}", names)
+    assert capsys.readouterr().out == "scheduler: not yet. Par is 3.21 s; less is better.\n"
+    exec(f"{stub.replace('...', 'return super().schedule()')}\n{entered}", names)
+    assert "scheduler: 3.21 s, par (3.21)" in capsys.readouterr().out
 
 
 def loop(*_):
@@ -80,10 +112,12 @@ def test_an_endless_loop_is_stopped(monkeypatch):
         ("cuts", lambda tiles, workers: [1, 2], "cuts: got [1, 2], allowed are rising integers, the last 15"),
         ("cuts", lambda tiles, workers: [sum(tiles), sum(tiles)], "allowed are rising integers"),
         ("cuts", lambda tiles, workers: "all", "allowed are rising integers"),
-        ("cuts", lambda tiles, workers: None, "allowed are rising integers"),
+        ("cuts", lambda tiles, workers: print(), "allowed are rising integers"),
         ("cuts", lambda tiles, workers: sys.exit(3), "cuts: SystemExit: 3"),
         ("scheduler", partial(Sarathi, chunk=4096), "of requests with 0.2 s between two tokens, allowed are 5 %"),
-        ("scheduler", lambda pool, most: object(), "scheduler: AttributeError"),
+        ("scheduler", lambda pool, most: Sarathi, "allowed is a Scheduler as in pod.serving.schedulers"),
+        ("scheduler", Sarathi(PagedPool(9, 16), 4), "allowed is Mine(pool, max_batch)"),
+        ("scheduler", lambda pool: pool, "scheduler: TypeError"),
     ],
 )
 def test_what_cannot_be_scored_costs_one_line(name, answer, why):
@@ -124,16 +158,37 @@ class Shorter(Sarathi):
         return super().schedule()
 
 
+class Memoryless(Sarathi):
+    """Asks nobody for room."""
+
+    def _reserve_slots(self, batch):
+        batch.decodes += [r for r in self.running if not r.prefilling]
+        return [r for r in self.running if r.prefilling]
+
+
+class Raises(Sarathi):
+    def schedule(self):
+        return super().schedule().prefills[7]
+
+
+@pytest.mark.parametrize("answer", [None, [], "all", Batch(prefills=[(1, 2, 3)]), Batch(decodes=["A"])])
+def test_a_schedule_that_is_no_batch_is_refused(answer):
+    says = type("Says", (Sarathi,), {"schedule": lambda self: answer})
+    assert "allowed is a Batch with Chunks to prefill" in said("scheduler", says)
+
+
 @pytest.mark.parametrize(
     "kind, why",
     [
+        (Memoryless, "memory: got 4689 tokens of a request with room for 4688"),
+        (Raises, "scheduler: IndexError: list index out of range"),
         (Twice, "got a request twice"),
         (Early, "got a decode of a request"),
         (Longer, "chunk: got tokens"),
         (Shorter, "requests: got other prompts or answers"),
     ],
 )
-def test_a_scheduler_that_cheats_is_refused(kind, why):
+def test_a_scheduler_that_cheats_or_fails_is_refused(kind, why):
     assert why in said("scheduler", kind)
 
 

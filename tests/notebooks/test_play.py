@@ -148,6 +148,27 @@ def test_bad_python_is_one_clear_message(live, name):
     assert lives_on(live)
 
 
+BAD_ENTRIES = {
+    "a loop": ("while True: pass", "scheduler: TimeoutError: still going after 1 s (line 3 of your cell)"),
+    "an exception": ("return self.nothing", "scheduler: AttributeError: 'Mine' object has no attribute 'nothing'"),
+    "another type": ("return 7", "schedule: got 7, allowed is a Batch with Chunks to prefill"),
+    "no batch": ("return type(super().schedule())()", "scheduler: RuntimeError: sarathi: forms no batch"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ENTRIES)
+def test_a_bad_entry_is_one_clear_line(live, name):
+    body, message = BAD_ENTRIES[name]
+    seconds = 1 if "still going" in message else 20
+    live.say(f"from pod.learn import contests\ncontests.MOST_SECONDS = {seconds}")
+    live.say("from pod.serving.schedulers import Sarathi")
+    mine = f"class Mine(Sarathi):\n    def schedule(self):\n        {body}\n"
+    said = live.say(f'{mine}\nlearn.contest("scheduler", Mine)').strip()
+    live.say("contests.MOST_SECONDS = 20")
+    assert message in said and "\n" not in said, said
+    assert lives_on(live)
+
+
 LONG = {
     "a launch": "scale[1, 32](torch.zeros(32), torch.zeros(32), 1.0)",
     "a judge of a kernel": 'learn.check("scale", scale)',

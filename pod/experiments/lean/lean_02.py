@@ -15,6 +15,7 @@ FIGURE = Figure(
     method=f"Operations of one layer measured on {a_card()} with random weights, summed over 40 layers and all steps.",
     data=("lean-layers",),
     composed=True,
+    says="Decode takes nearly all of the time, and its attention nearly half at 128K",
 )
 WAY = "rule_256"  # attention of decode as FlashDecoding 2.5.6 would cut it
 

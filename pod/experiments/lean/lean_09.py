@@ -20,6 +20,7 @@ FIGURE = Figure(
     chapter="11",
     method="As many heads a GPU as in the paper, head dimension 64, fp16; the time is that of the slowest GPU.",
     data=("lean-parallel",),
+    says="Two GPUs show the picture of one: nothing is sent",
 )
 RECORDING = "lean-parallel"
 KEYS = ("panel", "gpus", "heads", "batch", "context")

@@ -11,6 +11,7 @@ FIGURE = Figure(
     chapter="11",
     method="Our decode, bf16, against the same code cut by FlashDecoding's rules and uncut, and against two peers.",
     data=("lean-sweep",),
+    says="One request: no split costs most, and the best split is a little ahead",
 )
 MODELS = {(32, 32): "Llama-2-like, 32/32 heads", (32, 8): "Mistral-like, 32/8", (40, 10): "Phi-3-like, 40/10"}
 OTHERS = {"no split": "single", "the rule of 2.5.6": "rule_256", "today's rule": "rule_now",

@@ -15,6 +15,7 @@ FIGURE = Figure(
     chapter="13",
     method="analytical A6000, LLaMA-13B, no host time, 300 requests at each length's best P:D for chunks of 256",
     data=("sarathi-07",),
+    says="At the best ratios less than the post's 1.3",
 )
 COMPUTED = "sarathi-07"
 KEYS = ("length", "system")

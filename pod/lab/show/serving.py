@@ -263,3 +263,19 @@ def bubble_share(log: Log, start: float, end: float) -> float:
     stages = len(log.iterations[0].stages)
     busy = sum(max(0.0, min(stop, end) - max(begin, start)) for event in log.iterations for begin, stop in event.stages)
     return 1 - busy / (stages * (end - start))
+
+
+def gap_histogram(gaps: Mapping[str, Sequence[float]], limits: Sequence[float]) -> Figure:
+    """How often each wait between two tokens occurs, a line a system; `limits` in seconds are marked."""
+    ax, bins = style.axes(9.5, 3.2), np.geomspace(0.008, 12, 70)
+    tones = style.colour("linear"), style.WORKERS[1], style.WORKERS[0]
+    for (system, mine), tone in zip(gaps.items(), tones, strict=True):
+        share = np.histogram(mine, bins)[0] / len(mine)
+        ax.stairs(np.maximum(share, 1e-7), bins, label=system, color=tone, linewidth=2)
+    for limit in limits:
+        ax.axvline(limit, color=style.INK, linestyle="--", linewidth=1)
+    marked = " and ".join(f"{1000 * limit:g}" for limit in limits)
+    ax.set(xscale="log", yscale="log", ylim=(1e-6, 0.4), xlabel=f"TBT, s (dashed: {marked} ms)",
+           ylabel="share of all tokens")  # fmt: skip
+    style.legend(ax, loc="upper right")
+    return ax.figure

@@ -554,9 +554,8 @@ QUESTIONS = {
         "A has 20 tokens at iteration 11. In which block and slot is its token number 18 (counting from 0)?",
         {
             "block 4, slot 2": "18 // 4 is 4, the place in A's table. The table says in which block that is.",
-            "block 9, slot 2": "Block 9 is fourth in A's table: tokens 12 to 15.",
-            "block 13, slot 2": "Tokens 16 to 19 are in the fifth block of A's table, number 13; 18 is the third of "
-            "them.",
+            "block 9, slot 2": "Block 9 is number 3 in A's table: tokens 12 to 15.",
+            "block 13, slot 2": "18 // 4 is 4, and number 4 in A's table is block 13; 18 % 4 is 2.",
         },
         "block 13, slot 2",
     ),

@@ -1,10 +1,11 @@
-"""Your turn in chapter "LeanAttention": the line of its Algorithm 2 that is wrong as printed."""
+"""Your turn in chapter "LeanAttention": the line of its Algorithm 2 that is wrong as printed, and when a cut pays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 from pod.reference import State
@@ -152,7 +153,157 @@ _DIVIDING = (
     lambda end, tiles, cuts: int((end - 1) * len(cuts) // cuts[-1]),
 )  # fmt: skip
 
-EXERCISES = (last_cta,)
+# ---------------------------------------------------------------- when a cut pays
+
+GAIN = '''
+def gain(units, tiles, workers, tile, merge):
+    """How many times as fast equal ranges are as whole units. `units` heads of `tiles` tiles each, 2 or more, are for
+    `workers` to share; a tile takes `tile` µs. Where a unit was cut, `merge` µs come on top, once, at the end."""
+    ...
+'''
+
+
+def _whole(units: int, tiles: int, workers: int, tile: float, merge: float = 0) -> float:
+    """Microseconds of units in waves."""
+    return -(-units // workers) * tiles * tile
+
+
+def _equal(units: int, tiles: int, workers: int, tile: float, merge: float) -> float:
+    """Microseconds of equal ranges. Unless each of them has whole units, a unit of two tiles or more is cut."""
+    return -(-units * tiles // workers) * tile + merge * (units % workers > 0)
+
+
+def _gain(*batch) -> float:
+    return _whole(*batch) / _equal(*batch)
+
+
+def _with_waves(count: Callable) -> Callable:
+    """The rule with another number of waves of whole units."""
+    return lambda units, tiles, workers, tile, merge: (
+        count(units, workers) * tiles * tile / _equal(units, tiles, workers, tile, merge)
+    )
+
+
+def _with_merging(due: Callable) -> Callable:
+    """The rule with another number of merges that are waited for."""
+    return lambda units, tiles, workers, tile, merge: (
+        _whole(units, tiles, workers, tile)
+        / (_equal(units, tiles, workers, tile, 0) + merge * due(units, tiles, workers))
+    )
+
+
+def _with_ranges(longest: Callable) -> Callable:
+    """The rule with another number of tiles in the longest range."""
+    return lambda units, tiles, workers, tile, merge: (
+        _whole(units, tiles, workers, tile) / (longest(units, tiles, workers) * tile + merge * (units % workers > 0))
+    )
+
+
+def _batch(*batch) -> Call:
+    names = ("units", "tiles", "workers", "tile", "merge")
+    return Call(", ".join(f"{name}={x:g}" for name, x in zip(names, batch, strict=True)), batch, _gain(*batch))
+
+
+def _draw_batch(random) -> Call:
+    units, tiles = random.randint(1, 600), random.randint(2, 500)
+    return _batch(
+        units, tiles, random.choice((8, 108, 132, 264)), random.choice((0.25, 0.5, 1)), random.choice((2, 5, 8))
+    )
+
+
+BATCHES = (
+    *((288, 256, 264, 1, 0), (128, 400, 132, 0.5, 5), (128, 16, 132, 0.5, 5), (264, 64, 264, 0.5, 5)),
+    *((8, 4096, 132, 0.5, 5), (500, 40, 264, 0.5, 5), (132, 256, 264, 0.5, 5), (9, 5, 8, 1, 2)),
+)
+
+gain = Exercise(
+    "gain",
+    CHAPTER,
+    GAIN.strip("\n"),
+    [_batch(*batch) for batch in BATCHES],
+    call,
+    [
+        Hint(
+            "upside down",
+            "This is the time of equal ranges over that of whole units. A gain is above 1 where ranges end first.",
+            gives(lambda *batch: 1 / _gain(*batch)),
+        ),
+        Hint(
+            "one wave",
+            "All units at once, you say. Those for which no worker is left begin when the first have ended.",
+            gives(_with_waves(lambda units, workers: 1)),
+        ),
+        Hint(
+            "part of a wave",
+            "The units are shared out here as if they could be cut. Whole, a last wave of one unit takes as long as a "
+            "full one.",
+            gives(_with_waves(lambda units, workers: units / workers),
+                  _with_waves(lambda units, workers: max(1, units / workers))),
+        ),
+        Hint(
+            "a wave too few",
+            "Units that do not fill a wave still take one: the number of waves is rounded up.",
+            gives(_with_waves(lambda units, workers: units // workers),
+                  _with_waves(lambda units, workers: max(1, units // workers))),
+        ),
+        Hint(
+            "a wave too many",
+            "Units that fill their waves exactly need no further one.",
+            gives(_with_waves(lambda units, workers: units // workers + 1)),
+        ),
+        Hint(
+            "part of a tile",
+            "A tile is never cut. The busiest worker has its share of all tiles, rounded up.",
+            gives(_with_ranges(lambda units, tiles, workers: units * tiles / workers)),
+        ),
+        Hint(
+            "each unit by itself",
+            "Here each unit is cut into equal parts, as a fixed split does it. Equal ranges are cut on the line of all "
+            "tiles, wherever units begin.",
+            gives(_with_ranges(lambda units, tiles, workers: -(-tiles // max(1, workers // units))),
+                  _with_ranges(lambda units, tiles, workers: -(-units // workers) * -(-tiles // workers))),
+        ),
+        Hint(
+            "a merge of nothing",
+            "Where the units fill their waves exactly, every range has whole units, and nothing is merged.",
+            gives(_with_merging(lambda units, tiles, workers: 1)),
+        ),
+        Hint(
+            "only a few units",
+            "Here a merge is due only for fewer units than workers. With more of them, too, ranges cut units, unless "
+            "each range has whole ones.",
+            gives(_with_merging(lambda units, tiles, workers: units < workers)),
+        ),
+        Hint(
+            "only where tiles are left over",
+            "Ranges of equally many tiles can still end inside of a unit. A unit is cut unless every worker gets whole "
+            "ones.",
+            gives(_with_merging(lambda units, tiles, workers: units * tiles % workers > 0)),
+        ),
+        Hint(
+            "merging for nothing",
+            "Nothing is paid for merging here, so a cut pays always. That is the bound of section 7; now `merge` is "
+            "due where a unit was cut.",
+            gives(_with_merging(lambda units, tiles, workers: 0)),
+        ),
+        Hint(
+            "one merge after the other",
+            "Cut units are merged at the same time, each by another worker: `merge` is due once.",
+            gives(_with_merging(lambda units, tiles, workers: units * (units % workers > 0)),
+                  _with_merging(lambda units, tiles, workers: workers * (units % workers > 0))),
+        ),
+        Hint(
+            "merging in tiles",
+            "`merge` is in microseconds already: it takes as long whatever a tile takes.",
+            gives(lambda units, tiles, workers, tile, merge: _gain(units, tiles, workers, 1, merge)),
+        ),
+    ],
+    "Beyond a full wave it stays below 2, and where a merge costs more than it saves it falls below 1. "
+    "choose.cheapest_parts weighs fixed splits as well.",
+    _draw_batch,
+)  # fmt: skip
+
+EXERCISES = (last_cta, gain)
 
 QUESTIONS = {
     "two-heads-on-five": Question(
@@ -242,18 +393,6 @@ QUESTIONS = {
         },
         "10, and 7",
     ),
-    "the-last-eighth": Question(
-        CHAPTER,
-        "Would it be faster to keep the last eighth of the line back, in small ranges, for whoever is free first?",
-        {
-            "it would be faster": "The SMs would be busier. But a busy SM is no end in itself: those who still "
-            "read have the memory to themselves.",
-            "it makes no difference": "More ranges have more borders and more merges, and these cost some percent.",
-            "it would be slower": "Borders and merges cost, and an SM that ends early leaves no memory idle: "
-            "the others read all that it gives.",
-        },
-        "it would be slower",
-    ),
     "gain-over-rule-256": Question(
         CHAPTER,
         "The gain over rule 2.5.6 at 48 heads, batch 6, 64K: scheduling alone can bring at most 1.83x, and the "
@@ -285,16 +424,5 @@ QUESTIONS = {
             "on most": "A batch above a gigabyte is read at nearly the same rate, whatever its shape.",
         },
         "on none",
-    ),
-    "bytes-in-a-row": Question(
-        CHAPTER,
-        "One request of 16K tokens, 8 KV heads of 128 numbers, 32 warps. How many bytes in a row do the first four "
-        "warps read together, one head after the other, and with heads side by side?",
-        {
-            "256, and 256": "Side by side the four are neighbours in memory as well: one token's keys of four heads.",
-            "256, and 1,024": "Four places far apart, or four heads of the same token.",
-            "1,024, and 256": "One head after the other the four warps begin 4,096 tokens apart.",
-        },
-        "256, and 1,024",
     ),
 }

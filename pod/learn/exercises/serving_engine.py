@@ -302,7 +302,8 @@ QUESTIONS = {
         {
             "none": "Company, chunks, and being thrown out change when something is computed, not what.",
             "a few": "In 16 bits some could: sums in another order. In float64 rounding decides nothing here.",
-            "those of who starts over": "It computes the same keys and values again, and goes on where it was.",
+            "those of requests that start over": "They compute the same keys and values again, and go on where they "
+            "were.",
         },
         "none",
     ),
@@ -353,7 +354,8 @@ QUESTIONS = {
     ),
     "wait-with-graphs": Question(
         CHAPTER,
-        "Up to 8 % was the GPU's wait with pieces. What is left of it when a whole iteration is a graph?",
+        "Kernel after kernel the GPU waited for up to 8 % of the time, and in pieces for up to 7 %. What is left of it "
+        "when a whole iteration is one graph?",
         {
             "nothing": "The host still fills an array and launches once, and the GPU still makes its plan.",
             "about 2 %": "An array, one launch, and ten microseconds in which the GPU plans.",
