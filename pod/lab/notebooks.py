@@ -27,7 +27,8 @@ MIN_ALT = 20  # letters that say what a picture shows
 MAX_IGNORED = 3  # cells whose output depends on the machine
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MARKER = re.compile(r"^\s*# NBVAL_(IGNORE_OUTPUT|SKIP)\s*$", re.MULTILINE)
-CELL_METADATA = ("alt", "tags")  # all else is the memory of an editor
+FOLDED = "jp-MarkdownHeadingCollapsed"  # an appendix, which JupyterLab opens on a click
+CELL_METADATA = ("alt", "tags", FOLDED)  # all else is the memory of an editor
 PICTURE = "image/png"
 
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pod.data import a_card, card, read
+from pod.data import card, read
 from pod.experiments.basics.stutter import batch
 from pod.hardware import A100
 from pod.lab.figure import Figure
@@ -81,7 +81,6 @@ def draw(df):
     ax.set_yticks(y, [f"{row.way}  ({row.chapter})" for row in df.itertuples()])
     ax.set(xlim=(-0.03, 1.1), ylim=(len(df) - 0.4, -0.6), xlabel="place in the band: 0 is the sum of both halves, "
            "1 the longer one alone")  # fmt: skip
-    ax.set_title(f"Fusing by index gains little, SM-aware two thirds, on {a_card()}", fontsize=10, loc="left")
     return ax.figure
 
 

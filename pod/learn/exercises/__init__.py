@@ -18,6 +18,9 @@ CHAPTERS = (  # the modules here
     "end_to_end",
     "profiling_an_engine",
     "pod_on_hopper",
+    "hopper_ring",
+    "hopper_parts",
+    "hopper_roofs",
     "first_kernels",
     "joules",
 )

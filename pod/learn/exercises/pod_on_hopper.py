@@ -347,16 +347,16 @@ QUESTIONS = {
         },
         "B, not in the middle",
     ),
-    "where-yielding-pays": Question(
+    "what-yielding-gains": Question(
         CHAPTER,
-        "For which batches does it pay that prefill yields?",
+        "Of eleven batches, each with and without yielding: by how much does a whole batch end sooner at most, when "
+        "prefill yields?",
         {
-            "for all": "Where prefill is the longer part, giving way delays what everybody waits for.",
-            "where decode is the longer part": "Then decode must not wait. Where prefill is longer, it costs "
-            "about as much as it gains here.",
-            "where prefill is the longer part": "There prefill is what takes the time, and yielding makes it longer.",
+            "about 5 %": "Most of the time decode waits for DRAM, not for its turn; and prefill gets slower.",
+            "about 25 %": "So much it could be if decode waited for its turn half of the time.",
+            "about 45 %": "That takes decode to wait for nothing but its turn, and prefill to lose nothing.",
         },
-        "where decode is the longer part",
+        "about 5 %",
     ),
     "without-which-idea": Question(
         CHAPTER,
@@ -379,17 +379,6 @@ QUESTIONS = {
             "only decode takes longer": "Prefill pays more than decode.",
         },
         "both take longer",
-    ),
-    "prefill-alone": Question(
-        CHAPTER,
-        "Our prefill has fewer registers than FlashAttention-3's, and its SM is laid out for a lodger. At what "
-        "percentage of its speed does it run?",
-        {
-            "about 70": "It would be if registers were what prefill waits for.",
-            "about 90": "It has less room, and hardly needs more: two warpgroups take turns with the tensor cores.",
-            "100 or more": "It is above par at every filled dot, most where a short chunk would leave SMs idle.",
-        },
-        "100 or more",
     ),
     "mean-over-two-calls": Question(
         CHAPTER,
