@@ -270,10 +270,10 @@ QUESTIONS = {
         "144 tokens. Which share of the iteration is the sampler's?",
         {
             "a few percent": "It would be, for the bytes that it reads. But it stops for every chat.",
-            "a good third": "50 ms become 32 without its loop: thirteen small kernels and two waits for each chat.",
+            "about a third": "Thirteen small kernels and two waits for each chat are 0.12 ms, and there are 144.",
             "two thirds": "So it was at the post's time, nearly. Today's Python and CPU are quicker.",
         },
-        "a good third",
+        "about a third",
     ),
     "sectors-of-a-load": Question(
         CHAPTER,
@@ -351,7 +351,8 @@ QUESTIONS = {
             "about 5 %": "That is with loads that overlap.",
             "about 40 %": "More CTAs have more loads under way, and now that is what is missing: DRAM goes from "
             "a half to three quarters.",
-            "twice the speed": "Nearly twice as many CTAs fit, but DRAM is half used already.",
+            "twice the speed": "Nine CTAs fit where five did, so 1.8 times is the most; and the busier DRAM is, the "
+            "longer a load takes.",
         },
         "about 40 %",
     ),
