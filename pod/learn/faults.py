@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pod.learn import rewrite
 from pod.learn.program import MOST_STACK, Report
 from pod.learn.rewrite import Cell
 
@@ -15,6 +16,7 @@ RACE = re.compile(r"race: (?P<does>\w+) \d+ bytes of (?P<memory>.+) at byte (?P<
 ELEMENT = re.compile(r"(?P<kind>outside|unwritten|misaligned): (?P<does>reads|writes) (?P<name>@?\w+)"
                      r"\[(?P<index>-?\d+)\](?P<rest>(?:.* has (?P<size>\d+) elements)?.*)")  # fmt: skip
 WORDS = {"bar.sync": "__syncthreads()"}
+MOST_QUOTED = 200  # letters of a line
 
 
 class CellError(Exception):
@@ -46,8 +48,13 @@ class Fault(CellError):
 
 def quoted(text: str, lines: Iterable[int], column: int = 0) -> str:
     source = text.splitlines()
-    shown = [f"{line:>5} | {source[line - 1]}" for line in lines if 0 < line <= len(source)]
-    return "\n".join(shown + ([f"      | {' ' * (column - 1)}^"] if column else []))
+    first = max(0, column - MOST_QUOTED // 2) if column > MOST_QUOTED else 0
+    shown = [f"{line:>5} | {_cut(source[line - 1], first)}" for line in lines if 0 < line <= len(source)]
+    return "\n".join(shown + ([f"      | {' ' * (column - first - 1)}^"] if column else []))
+
+
+def _cut(line: str, first: int) -> str:
+    return line[first : first + MOST_QUOTED] + (" ..." if len(line) > first + MOST_QUOTED else "")
 
 
 # ---------------------------------------------------------------- while it ran
@@ -192,12 +199,25 @@ SIGNALS = {
     signal.SIGABRT: "An assert did not hold",
 }
 STRAYED = "It left an array of a thread's own, or its functions call each other for ever"
+ROOM = "128 KiB"  # of a thread's stack: Stack::kBytes of csrc/emulate/fiber.h
 
 
 def _crash(told: _Told, match: re.Match) -> Fault:
-    line, why = int(match["line"]), SIGNALS.get(-int(match["code"]), STRAYED)
+    line, code = int(match["line"]), -int(match["code"])
+    aborted = code == signal.SIGABRT and "assert" in told.cell.text  # the machine itself ends so when a stack is full
+    if code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT) and not aborted and (deep := _deep(told)):
+        return deep
+    why = SIGNALS.get(code, STRAYED) if code != signal.SIGABRT or aborted else STRAYED
     what = f"the kernel's program ended{f' after line {line}' if line else ''}. {why}"
     return told.fault("crash", what, lines=[line])
+
+
+def _deep(told: _Told) -> Fault | None:
+    if not (found := rewrite.calls_itself(told.cell.text)):
+        return None
+    name, line = found
+    what = f"`{name}` in line {line} calls itself, or others that call it, too often for a thread's stack of {ROOM}"
+    return told.fault("stack", f"{what}. What ends it, and how soon?", lines=[line])
 
 
 def _no_memory(told: _Told, match: re.Match) -> Fault:

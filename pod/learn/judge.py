@@ -9,13 +9,16 @@ from __future__ import annotations
 import dis
 import io
 import signal
+import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 
@@ -26,9 +29,12 @@ from pod.learn.faults import CellError
 
 MOST_SECONDS = 20  # of an answer in Python
 MOST_BYTES = 2 << 30  # that it may take beyond what is there already
+MOST_DEEP = 3000  # calls in each other; with more, those that go through C leave the stack, and the notebook ends
 MOST_SAID, MOST_LINES = 600, 12  # letters of a value, and of what is printed; lines of that
 MOSTLY = 0.8  # of what is not right; the rest may be a second slip
 DRAWN = 20  # cases at random, so that nobody can list them
+SEARCHING, A_TRY = 3.0, 0.5  # seconds that a smaller case is looked for, and that one may take
+SMALLEST = "  (the smallest case found that goes wrong like this)"
 AGAIN = 5e-6, 1e-3  # seconds until an answer that swallows its end is ended again, and from then on
 NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}  # what a bare `...` is compiled to
 
@@ -64,7 +70,8 @@ class Hint:
 class Exercise:
     """try_one(answer, case) -> Outcome; the first that is not right is told, with the first hint that fits it.
 
-    draw(random): one more case. A hint that is a rule, `everywhere`, must fit most of what is not right.
+    draw(random): one more case. smaller(case): simpler ones, the simplest first; with it the smallest case that goes
+    wrong in the same way is told. A hint that is a rule, `everywhere`, must fit most of what is not right.
     """
 
     name: str
@@ -75,9 +82,10 @@ class Exercise:
     hints: Sequence[Hint]
     well_done: str
     draw: Callable[[Random], object] | None = None
+    smaller: Callable[[object], Iterable] | None = None
 
     def all_cases(self) -> list:
-        random = Random()
+        random = Random(self.name)  # the same each time: whoever mends an answer can see what became of it
         return [*self.cases, *(self.draw(random) for _ in range(DRAWN if self.draw else 0))]
 
 
@@ -119,7 +127,7 @@ def judge(exercise: Exercise, answer) -> Verdict:
     if wrong and _is_nothing(answer, wrong[0]):
         return _not_yet(exercise)
     if wrong:
-        return _wrong(exercise, wrong, said)
+        return _wrong(exercise, answer, wrong, said)
     text = f"{exercise.name}: right, in {len(outcomes)} hidden cases. {exercise.well_done}"
     return Verdict("right", "\n".join([text, *_printed(said)]))
 
@@ -132,12 +140,12 @@ def _outcomes(exercise: Exercise, answer) -> Iterator[Outcome]:
             return
 
 
-def _tried(exercise: Exercise, answer, case) -> Outcome:
+def _tried(exercise: Exercise, answer, case, seconds: float | None = None) -> Outcome:
     """Whatever an answer does, it is an outcome."""
     try:
         if isinstance(answer, (Kernel, str)):  # runs in a program of its own, with limits of its own
             return exercise.try_one(answer, case)
-        with memory_limit(), time_limit(MOST_SECONDS):
+        with memory_limit(), depth_limit(), time_limit(seconds or MOST_SECONDS):
             return exercise.try_one(answer, case)
     except KeyboardInterrupt:  # by the reader's hand
         raise
@@ -180,14 +188,33 @@ def _not_yet(exercise: Exercise) -> Verdict:
 NO_RETURN = Hint("no return", "Nothing comes back: a `return` is missing.", lambda o: o.error is None and o.got is None)
 
 
-def _wrong(exercise: Exercise, wrong: Sequence[Outcome], printed: str) -> Verdict:
+def _wrong(exercise: Exercise, answer, wrong: Sequence[Outcome], printed: str) -> Verdict:
     hint = next((hint for hint in (NO_RETURN, *exercise.hints) if _tells(hint, wrong)), None)
-    tried, expected = (_short(x) for x in (wrong[0].tried, wrong[0].expected))
-    said = [f"{exercise.name}: not right yet.", f"  tried     {tried}", f"  expected  {_indented(expected)}"]
-    said += [f"  got       {_indented(_told(wrong[0]))}", *_printed(printed)]
+    told = _smallest(exercise, answer, wrong[0], hint) if exercise.smaller and wrong[0].case else wrong[0]
+    tried, expected = (_short(x) for x in (told.tried, told.expected))
+    said = [f"{exercise.name}: not right yet.", f"  tried     {tried}{SMALLEST if told is not wrong[0] else ''}"]
+    said += [f"  expected  {_indented(expected)}", f"  got       {_indented(_told(told))}", *_printed(printed)]
     if hint:
         said.append(f"  hint      {_indented(hint.says)}")
     return Verdict("wrong", "\n".join(said), hint.name if hint else "")
+
+
+def _smallest(exercise: Exercise, answer, wrong: Outcome, hint: Hint | None) -> Outcome:
+    """The simplest outcome that is wrong in the same way: step by step, as long as there is a simpler one."""
+    told, end = wrong, time.monotonic() + SEARCHING
+
+    def goes_wrong_alike(outcome: Outcome) -> bool:
+        alike = type(outcome.error) is type(wrong.error) and (outcome.got is None) == (wrong.got is None)
+        return not outcome.right and alike and (hint is None or _fits(hint, outcome))
+
+    def simpler() -> Outcome | None:
+        tried = (_tried(exercise, answer, case, A_TRY) for case in exercise.smaller(told.case))
+        return next((o for o in takewhile(lambda _: time.monotonic() < end, tried) if goes_wrong_alike(o)), None)
+
+    with redirect_stdout(Printed()):
+        while found := simpler():
+            told = found
+    return told
 
 
 def _printed(said: str) -> list[str]:
@@ -225,7 +252,13 @@ def place(error: BaseException) -> str:
 
 
 def _short(said: object) -> str:
-    text = str(said)
+    try:
+        with memory_limit(), depth_limit(), time_limit(MOST_SECONDS):
+            text = str(said)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        text = f"{type(said).__name__}, which cannot be shown: {type(error).__name__}"
     return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]} ..."
 
 
@@ -270,6 +303,19 @@ class time_limit:
             signal.signal(signal.SIGALRM, self.before)
         if kind is _Late:
             raise TimeoutError(f"still going after {self.seconds:g} s").with_traceback(trace) from None
+
+
+@contextmanager
+def depth_limit() -> Iterator[None]:
+    """Inside, calls may not go deeper than the stack, even if somebody allows them to."""
+    before, allow = sys.getrecursionlimit(), sys.setrecursionlimit
+    sys.setrecursionlimit = lambda n: allow(min(n, MOST_DEEP))
+    try:
+        sys.setrecursionlimit(before)
+        yield
+    finally:
+        sys.setrecursionlimit = allow
+        allow(before)
 
 
 @contextmanager

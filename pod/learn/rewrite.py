@@ -193,6 +193,30 @@ def _closing(code: list[Token], i: int) -> int:
     raise NotCuda(code[i].line, f"`{opens}` is never closed")
 
 
+def calls_itself(text: str) -> tuple[str, int] | None:
+    """The first function of a text that can come back to itself, also through others, and its line."""
+    code = [token for token in _tokens(without_includes(text)) if token.kind != "skip"]
+    found = {code[i].text: (code[i].line, code[first : _closing(code, first)]) for i, first in _bodies(code)}
+    calls = {name: {token.text for token in body} & set(found) for name, (_, body) in found.items()}
+    for name, (line, _) in found.items():
+        reached, more = set(), calls[name]
+        while more - reached:
+            reached |= more
+            more = set().union(*(calls[other] for other in reached))
+        if name in reached:
+            return name, line
+    return None
+
+
+def _bodies(code: list[Token]) -> Iterator[tuple[int, int]]:
+    """Where each function's name stands, and the { of its body."""
+    for i, token in enumerate(code[:-1]):
+        if token.kind == "word" and code[i + 1].text == "(" and token.text not in ("if", "for", "while", "switch"):
+            end = _closing(code, i + 1) + 1
+            if end < len(code) and code[end].text == "{":
+                yield i, end
+
+
 # ---------------------------------------------------------------- what changes
 
 

@@ -1,6 +1,6 @@
 """Your turn in chapter "chunked prefill": the token budget, and the holes in a pipeline."""
 
-from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.exercises.functions import Call, call, fewer, gives, shorter, smaller
 from pod.learn.judge import Exercise, Hint
 from pod.learn.questions import Question
 
@@ -142,6 +142,7 @@ fill = Exercise(
     ],
     "That is Sarathi's whole idea. Who adds a limit on how many prompts, has POD's: its published kernel takes one.",
     _draw_iteration,
+    smaller(_iteration, fewer(1), fewer(0), shorter(0, fewer(1))),
 )
 
 # ---------------------------------------------------------------- a pipeline
@@ -231,6 +232,7 @@ last_out = Exercise(
     "Look closer: it is always the sum, and the longest once more for each other stage. So a prompt cut in chunks "
     "saves holes even if its work stays the same.",
     _draw_line,
+    smaller(_line, shorter(1, fewer(1)), fewer(1)),
 )  # fmt: skip
 
 EXERCISES = (fill, last_out)

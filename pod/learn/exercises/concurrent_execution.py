@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pod.learn.exercises.functions import listed
+from pod.learn.exercises.functions import fewer, listed, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 from pod.simulate.gpusim import Chip, Cta, InOrder, Kind, Piece, simulate
@@ -210,6 +210,7 @@ interleave = Exercise(
     ],
     "So a thread alone overlaps, without a second warp; the price is that somebody must know both loops beforehand.",
     _draw_loops,
+    smaller(Loops, fewer(0), fewer(0)),
 )
 
 EXERCISES = (grid, interleave)

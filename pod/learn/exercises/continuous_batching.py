@@ -1,9 +1,9 @@
 """Your turn in chapter "continuous batching": who runs in the next iteration, and who gives way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pod.learn.exercises.functions import Call, call, gives, listed
+from pod.learn.exercises.functions import Call, call, fewer, gives, listed, shorter, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 
@@ -93,6 +93,12 @@ def _draw_day(random) -> Day:
     return Day(tuple(some), random.randint(1, 6), random.randint(40, 120))
 
 
+def _simpler_request(request: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    at, need, count = request
+    yield from ((at, n, count) for n in fewer(1)(need))
+    yield from ((at, need, n) for n in fewer(1)(count))
+
+
 def _full(o: Outcome) -> bool:
     """Whether who was left out would have filled memory to the last token."""
     left = next(f"{r}" for r in o.values[2] if r not in o.values[1])
@@ -167,6 +173,7 @@ schedule = Exercise(
     ],
     "These are the promises of Orca. Its scheduler in pod/serving/schedulers/orca.py is four lines.",
     _draw_day,
+    smaller(Day, shorter(1, _simpler_request), fewer(1)),  # with less memory somebody might never fit
 )
 
 # ---------------------------------------------------------------- who gives way

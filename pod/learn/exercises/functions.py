@@ -1,8 +1,8 @@
 """What exercises whose answer is a Python function share: a hidden call, and how it is told."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 
 import numpy as np
@@ -61,3 +61,34 @@ def gives(*rules: Callable) -> Callable[[Outcome], bool]:
 
     is_it.everywhere = True
     return is_it
+
+
+# ---------------------------------------------------------------- smaller cases
+
+
+def fewer(least: int) -> Callable[[float], Iterator[float]]:
+    """Simpler numbers than one, down to `least`."""
+    return lambda n: (x for x in dict.fromkeys((least, n // 2, n - 1)) if least <= x < n)
+
+
+def shorter(least: int, simpler: Callable = lambda x: ()) -> Callable[[list], Iterator[list]]:
+    """Simpler lists than one, of at least so many: without a half, without one, and with one made simpler."""
+
+    def lists(xs: list) -> Iterator[list]:
+        half, n = -(-len(xs) // 2), len(xs)
+        if half < n:
+            yield from (xs[:half], xs[half:])
+        yield from (xs[:i] + xs[i + 1 :] for i in range(n))
+        yield from ([*xs[:i], x, *xs[i + 1 :]] for i in range(n) for x in simpler(xs[i]))
+
+    return lambda xs: (type(xs)(ys) for ys in lists(xs) if len(ys) >= least)
+
+
+def smaller(make: Callable, *simpler: Callable) -> Callable[[object], Iterator]:
+    """Cases like one, but with one of its arguments or fields made simpler."""
+
+    def cases(case) -> Iterator:
+        given = case.arguments if isinstance(case, Call) else [getattr(case, f.name) for f in fields(case)]
+        yield from (make(*given[:i], x, *given[i + 1 :]) for i, way in enumerate(simpler) for x in way(given[i]))
+
+    return cases

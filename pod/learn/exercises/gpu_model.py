@@ -1,6 +1,8 @@
 """Your turn in chapter "GPU model": how an SM shares itself out."""
 
-from pod.learn.exercises.functions import Call, call, gives
+from itertools import takewhile
+
+from pod.learn.exercises.functions import Call, call, gives, shorter, smaller
 from pod.learn.judge import Exercise, Hint
 from pod.learn.questions import Question
 
@@ -127,6 +129,7 @@ shares = Exercise(
     ],
     "`Pace.on_sm` in pod/simulate/gpusim.py is this loop, with warps for workers.",
     _draw,
+    smaller(_case, shorter(1, lambda wish: takewhile(lambda simple: simple != wish, (1.0, 0.5, 0.1)))),
 )
 
 EXERCISES = (shares,)

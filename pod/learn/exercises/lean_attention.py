@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.exercises.functions import Call, call, fewer, gives, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 from pod.reference import State
@@ -144,6 +144,7 @@ last_cta = Exercise(
     ],
     "One line, and no crash told anybody: only a head that more than two CTAs share, and a reference, would.",
     _draw,
+    smaller(Heads, fewer(1), fewer(1), fewer(1)),
 )
 
 _DIVIDING = (

@@ -1,10 +1,10 @@
 """Your turn in chapter "SM aware scheduling": the policy behind the tickets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 
-from pod.learn.exercises.functions import listed
+from pod.learn.exercises.functions import fewer, listed, shorter
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 
@@ -125,6 +125,17 @@ def _draw(random) -> Work:
     return Work(said, *costs) if any(costs) else _draw(random)
 
 
+def _smaller(work: Work) -> Iterator[Work]:
+    costs = shorter(0, fewer(1.0))
+    pairs = [*((p, work.decode) for p in costs(work.prefill)), *((work.prefill, d) for d in costs(work.decode))]
+    return (Work(f"prefills that cost {_said(p)}, and decodes that cost {_said(d)}", p, d) for p, d in pairs if p or d)
+
+
+def _said(costs: tuple[float, ...]) -> str:
+    runs = [(cost, len(list(run))) for cost, run in groupby(costs)]
+    return ", ".join(f"{n} x {cost:g}" if n > 3 else ", ".join([f"{cost:g}"] * n) for cost, n in runs) or "nothing"
+
+
 LONG_FIRST = tuple(float(keys) for keys in range(2560, 0, -128))
 
 deal = Exercise(
@@ -195,6 +206,7 @@ deal = Exercise(
     "Let prefill run ahead by a fifth, deal a round of CTAs at a time, and it is `proportional` of "
     "pod/schedule/binding.py.",
     _draw,
+    _smaller,
 )
 
 EXERCISES = (deal,)

@@ -1,6 +1,6 @@
 """Your turn in chapter "waves": the scheduler of a GPU."""
 
-from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.exercises.functions import Call, call, fewer, gives, shorter, smaller
 from pod.learn.judge import Exercise, Hint
 from pod.learn.questions import Question
 from pod.schedule.waves import makespan
@@ -116,6 +116,7 @@ last_end = Exercise(
     ],
     "Eight lines, and the staircase, the quarter, and the three ways out all come from them.",
     _draw,
+    smaller(_case, shorter(1, fewer(1)), fewer(1)),
 )
 
 EXERCISES = (last_end,)
