@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from pod.learn import faults, program
 FLAGS = [*build.PLAIN_FLAGS, "-O1", "-w"]
 UNUSED = ("sm90", "lean", "micro", "learn")
 MOST_SECONDS = 15
+SEED = 3  # of the tensors
 
 
 def built(text: str, change: Callable[[Path], None]) -> Path:
@@ -47,11 +49,29 @@ def _key(text: str) -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
-def run(library: Path, batch, number: int, seed: int = 3) -> np.ndarray:
-    """The output of one launch; `number` is what the changed source calls pod_chosen."""
+def check(text, name: str, allowed: str) -> None:
+    """A text may go into the kernel, unless it would bring something of somebody's along."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: got {text!r:.60}, allowed is a text with {allowed}")
+    lines = text.strip("\n").splitlines()
+    if directive := next((n for n, line in enumerate(lines, 1) if line.lstrip().startswith("#")), 0):
+        raise faults.CompileError(text.strip("\n"), directive, f"got a line for the preprocessor, allowed is {allowed}")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One launch: the output, what was printed, and what the emulator reports, "" when all went well."""
+
+    out: np.ndarray | None
+    printed: list[str]
+    report: str = ""
+
+
+def run(library: Path, batch, made, number: int = -1) -> Ran:
+    """One launch of the schedule `made`; `number` is what the changed source calls pod_chosen."""
     with tempfile.TemporaryDirectory(prefix="pod-cell-") as folder:
         arguments, result = Path(folder) / "arguments.npz", Path(folder) / "result.npy"
-        np.savez(arguments, **_arguments(batch, number, seed))
+        np.savez(arguments, **_arguments(batch, made, number))
         command = [sys.executable, "-m", "pod.learn.changed", str(library), str(arguments), str(result)]
         there = {**os.environ, "PYTHONPATH": str(files.ROOT)}
         try:
@@ -60,22 +80,21 @@ def run(library: Path, batch, number: int, seed: int = 3) -> np.ndarray:
                 done = subprocess.run(command, env=there, stdout=out, stderr=subprocess.DEVNULL, timeout=MOST_SECONDS)
         except subprocess.TimeoutExpired:
             raise faults.CellError(f"time: did not end within {MOST_SECONDS} s: a loop without an end?") from None
+        lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
         if done.returncode:
-            lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
             reports = [line.removeprefix("emulator: ") for line in lines if line.startswith("emulator: ")]
-            raise faults.CellError(reports[0] if reports else f"crash: ended with {done.returncode}")
-        return np.load(result)
+            return Ran(None, lines, reports[0] if reports else f"crash: ended with {done.returncode}")
+        return Ran(np.load(result), lines)
 
 
-def _arguments(batch, number: int, seed: int) -> dict:
+def _arguments(batch, made, number: int) -> dict:
     import torch
 
     from pod.kernels import sm80
     from pod.kernels.launch import flat
-    from pod.lab.mutate import made_for
 
-    q, k, v, table = batch.tensors(seed=seed)
-    header, lists, counters, floats = sm80.lay_out(made_for(batch))
+    q, k, v, table = batch.tensors(seed=SEED)
+    header, lists, counters, floats = sm80.lay_out(made)
     tensors = {name: x.view(torch.int16).numpy() for name, x in zip("qkv", (q, k, v), strict=True)}
     numbers = {"header": np.array(header, np.int32), "lists": flat(lists), "counters": np.zeros(counters, np.int32)}
     sizes = [len(q), len(k), len(batch.q_lens), batch.num_q_heads, batch.num_kv_heads, number]

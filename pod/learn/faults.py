@@ -273,4 +273,8 @@ def complaint(said: str, text: str, before: str = "") -> CompileError:
             what = f"`{name[1]}` is CUDA, but the emulator does not have it"
         return CompileError(text, line, before + what.partition(" [-W")[0], 0 if before else column)
     inside = re.search(r"^cell:(\d+):\d+:   required from", said, re.MULTILINE)
-    return CompileError(text, int(inside[1]) if inside else 1, before + said.strip().splitlines()[-1])
+    foreign = re.search(
+        r"^\S+: (?:fatal )?error: (.*)$", said, re.MULTILINE
+    )  # the lines around the cell's want it otherwise
+    what = foreign[1] if foreign else said.strip().splitlines()[-1]
+    return CompileError(text, int(inside[1]) if inside else 1, before + what)

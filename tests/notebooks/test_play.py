@@ -85,6 +85,7 @@ BAD_CUDA = {
     ),
     "words without an end": ('for (;;) printf("again\\n"); y[0] = a;', "endless: line 1 still goes round"),
     "another instruction": ('asm("bar.sync 0;"); y[0] = a;', "got other asm, allowed is asm("),
+    "a kernel that calls itself": ("scale(y, x, a + 1); y[0] = a;", "stack: `scale` in line 1 calls itself"),
     "the host's exit": ("exit(0); y[0] = a;", "`exit` is for the host"),
 }
 BAD_CELLS = {
@@ -112,6 +113,11 @@ BAD_PYTHON = {
     "more than there is": ("return [0] * 10**15", "MemoryError"),
     "what cannot be said": ("return type('X', (), {'__repr__': lambda self: 1 / 0})()", "X, which is no list"),
     "calls without an end": ("return grid(tiles, sms)", "RecursionError"),
+    "calls that leave the stack": (
+        "import sys; sys.setrecursionlimit(10**9); return sorted([1], key=lambda _: grid(tiles, sms))",
+        "RecursionError",
+    ),
+    "what is too deep to be said": ("x = []\n    for _ in range(10**5): x = [x]\n    return x * 10**5", "got"),
 }
 
 

@@ -1,6 +1,6 @@
 """The exercises of each chapter: stubs, hidden cases and hints. What solves them lies in notebooks/solutions."""
 
-CHAPTERS = (  # the modules here
+CHAPTERS = (  # the modules here; that of a chapter has its questions, too
     "start_here",
     "online_softmax",
     "tiling",
@@ -8,6 +8,8 @@ CHAPTERS = (  # the modules here
     "waves",
     "concurrent_execution",
     "sm_aware_scheduling",
+    "swizzle",
+    "binding",
     "pod_kernel",
     "attention_results",
     "gpu_model",

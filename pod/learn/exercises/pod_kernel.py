@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from pod.batch import HybridBatch
-from pod.lab.mutate import Mistake
+from pod.lab.mutate import Mistake, made_for
 from pod.learn import changed
-from pod.learn.faults import CompileError
+from pod.learn.faults import CellError
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 from pod.reference import State
@@ -57,12 +57,12 @@ class Case:
 
 
 def launch(text: str, case: Case) -> Outcome:
-    if not isinstance(text, str):
-        raise TypeError(f"window: got {text!r:.60}, allowed is a text with the two functions")
+    changed.check(text, "window", "the two functions")
     text = text.strip("\n")
-    if directive := next((n for n, line in enumerate(text.splitlines(), 1) if line.lstrip().startswith("#")), 0):
-        raise CompileError(text, directive, "got a line for the preprocessor, allowed are the two functions")
-    got = changed.run(changed.built(text, partial(put_in, text)), BATCH, case.window)
+    ran = changed.run(changed.built(text, partial(put_in, text)), BATCH, made_for(BATCH), case.window)
+    if ran.report:
+        raise CellError(ran.report)
+    got = ran.out
     wanted = attention(case, right)
     off = np.abs(got - wanted).max(axis=(1, 2))
     wrong = np.flatnonzero(~(off < EXACT))
@@ -141,7 +141,7 @@ def _tokens_for_heads(window, token, start, keys, block, head):
 @cache
 def attention(case: Case, rule: Rule) -> np.ndarray:
     """In float64, with keys that the rule lets a row see."""
-    q, k, v, table = BATCH.tensors(seed=3)
+    q, k, v, table = BATCH.tensors(seed=changed.SEED)
     outs = []
     for i, (q_len, kv_len) in enumerate(zip(BATCH.q_lens, BATCH.kv_lens, strict=True)):
         pages = table[i, : -(-kv_len // BATCH.page_size)].long()
