@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pod.learn import progress
-from pod.learn.judge import MOST_SECONDS, Printed, is_bare, memory_limit, place, time_limit
+from pod.learn.judge import MOST_SECONDS, Printed, depth_limit, is_bare, memory_limit, place, time_limit
 
 
 class Refused(ValueError):
@@ -248,7 +248,7 @@ def _scored(this: Contest, answer: Callable) -> float:
     if not callable(answer):
         raise Refused(f"{this.name}: got {answer!r:.60}, allowed is {this.takes}")
     try:
-        with redirect_stdout(Printed()), memory_limit(), time_limit(MOST_SECONDS):
+        with redirect_stdout(Printed()), memory_limit(), depth_limit(), time_limit(MOST_SECONDS):
             score = float(this.score(answer))
     except (Refused, KeyboardInterrupt):
         raise
@@ -283,7 +283,7 @@ def _read(this: Contest, path: Path) -> Callable:
     except UnicodeDecodeError:
         raise Refused(f"{path}: got bytes that are no UTF-8, allowed is a Python file") from None
     try:
-        with redirect_stdout(Printed()), memory_limit(), time_limit(MOST_SECONDS):
+        with redirect_stdout(Printed()), memory_limit(), depth_limit(), time_limit(MOST_SECONDS):
             exec(compile(text, "<entry>", "exec"), names)
     except KeyboardInterrupt:
         raise

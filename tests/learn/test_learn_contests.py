@@ -229,6 +229,10 @@ def test_the_verb_scores_a_file_and_refuses_in_one_line(tmp_path, capsys):
         (b"while True: pass", "TimeoutError: still going after 0.5 s (line 1 of your cell)"),
         (b"import sys\nsys.exit(3)", "SystemExit: 3 (line 2 of your cell)"),
         (b"while True: print('again')", "TimeoutError: still going"),
+        (
+            b"import sys\nsys.setrecursionlimit(10**9)\ndef f(): return sorted([1], key=lambda x: f())\nf()",
+            "RecursionError",
+        ),
         (b"\xff\xfe", "got bytes that are no UTF-8, allowed is a Python file"),
     ],
 )
