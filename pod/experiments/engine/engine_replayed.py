@@ -130,7 +130,7 @@ def table():
 
 def edge(runs: pd.DataFrame, workload: str, part: str, promise: int) -> float:
     """The highest rate that keeps a promise, as all lower ones that were tried do; 0 where none does."""
-    runs = runs.sort_values("qps")
+    runs = runs.sort_values("qps", kind="stable")
     kept = runs.qps[_kept(runs, workload, part, promise).cummin()]
     return float(kept.max()) if len(kept) else 0.0
 
