@@ -110,6 +110,9 @@ def add_workload(parser: argparse.ArgumentParser):
                            "(default: trace where the file has times, else poisson)")  # fmt: skip
     work.add_argument("--cv", type=float,
                       help="of gamma: standard deviation of the gaps over their mean (default: 2)")  # fmt: skip
+    work.add_argument("--spread", type=float, default=Workload().spread, metavar="SECONDS",
+                      help="of recorded times that were rounded down to so many: requests are spread over them "
+                           "(Mooncake's: 3)")  # fmt: skip
     work.add_argument("--low", type=int, help=f"shortest total of uniform and zipf (default: {LOW})")
     work.add_argument("--high", type=int,
                       help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
@@ -131,7 +134,8 @@ def to_run(args: argparse.Namespace, swept: dict) -> Run:
     high = args.max_tokens if args.high is None else args.high
     low = min(LOW, high) if args.low is None else args.low
     workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
-                        strict=args.high is None, cv=Workload().cv if args.cv is None else args.cv)  # fmt: skip
+                        strict=args.high is None, cv=Workload().cv if args.cv is None else args.cv,
+                        spread=args.spread)  # fmt: skip
     _check(setup, workload)
     return Run(setup, workload, getattr(args, "definition", "user"))
 

@@ -14,6 +14,7 @@ replace the others, for they give up to a quarter less than the runs with FlashA
 from dataclasses import dataclass
 
 from pod.serving.events import Iteration
+from pod.serving.request import Request
 from pod.serving.shapes import Shape
 from pod.simulate.cost import Cost, in_turn
 
@@ -67,6 +68,22 @@ class Meter:
 
     def idle(self, seconds: float) -> float:
         return self._idle * self.gpus * seconds
+
+
+class Spent:
+    """Hears of a run, and adds up the joules of its iterations."""
+
+    def __init__(self, meter: Meter):
+        self.meter, self.joules = meter, 0.0
+
+    def arrived(self, request: Request, refusal: str | None) -> None:
+        pass
+
+    def started(self, event: Iteration) -> None:
+        self.joules += self.meter.iteration(event)
+
+    def ended(self, event: Iteration) -> None:
+        pass
 
 
 def lacking(cost: Cost) -> str | None:

@@ -26,20 +26,22 @@ from pod.hardware import gpu
 from pod.serving.shapes import Shape, shape
 from pod.simulate import host_time
 from pod.simulate.attention_time import KERNELS
+from pod.simulate.calibrate import work_of
 from pod.simulate.cost import OPERATORS, AnalyticalCost
 from pod.simulate.machines import MACHINES
-from pod.simulate.run import Run, Setup
+from pod.simulate.run import Run, Setup, simulate
 from pod.simulate.workload import Workload
 
 PUBLIC, JUDGED = DATA / "public", DATA / "judged.csv"
 RUNS, WHOLE = PUBLIC / "vidur_runs.csv", "whole run"
+PARTED, WHOSE = PUBLIC / "vidur_parts.csv", ("scheduler", "chunk", "pp", "workload")
 THROUGHPUT = "requests_per_minute"
 FELT = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99")
 PARTLY = (10, 25)  # percent: median, and 95 % of the errors
 BARS = {(WHOLE, THROUGHPUT): (1, 1)} | {(WHOLE, felt): (10, 10) for felt in FELT}
 DRAWN = (7, 13, 7)  # of 27 ways to draw three of three again, in how many the median is the least, the middle, the most
 COLUMNS = ("part", "what", "source", "split", "model", "tp", "rows", "median", "p95", "bias", "again", "passes")
-WIDTHS = (10, 22, 23, 8, 4, 4, 5, 5, 5, 6, 5, 4)
+WIDTHS = (10, 26, 23, 8, 4, 4, 5, 5, 5, 6, 5, 4)
 
 
 class Error(NamedTuple):
@@ -78,8 +80,10 @@ def _divided(shape: Shape, key: str, tp: int) -> AnalyticalCost:
 
 
 def all_reduce(row: dict) -> tuple[str, str, float]:
-    on = MACHINES[row["machine"]]
-    return "all-reduce", row["machine"], on.all_reduce(int(row["tp"]), int(row["bytes"]))
+    """Launched one by one, each number of GPUs is a matter of its own: the host decides."""
+    name, gpus = row["machine"], int(row["tp"])
+    what = name if name.startswith("nccl") else f"{name} x {gpus}"
+    return "all-reduce", what, MACHINES[name].all_reduce(gpus, int(row["bytes"]))
 
 
 def host(row: dict) -> tuple[str, str, float]:
@@ -185,6 +189,22 @@ def _whole(row: dict) -> Run:
     setup = Setup("llama-2-70b", "a100", 2, int(row["pp"]), row["scheduler"], max_batch=128, max_tokens=4096,
                   blocks=3328, host="none", machine="pair", pipeline="reformed", **chunk)  # fmt: skip
     return Run(setup, Workload(row["workload"], int(row["requests"]), float(row["qps"]), high=4096))
+
+
+def by_part() -> list[dict]:
+    """Seconds of two of these runs in which somebody always waits, ours and what Vidur's own profiles and settings give
+    for the same iterations, by whether a prompt is in them and by part."""
+    rows = [row | {"theirs": float(row.pop("seconds")), "ours": 0.0} for row in _rows(PARTED)]
+    for name in {tuple(row[k] for k in WHOSE) for row in rows}:
+        run = _whole(dict(zip(WHOSE, name, strict=True)) | {"requests": "300", "qps": "2"})
+        mine = {(row["kind"], row["part"]): row for row in rows if tuple(row[k] for k in WHOSE) == name}
+        cost = run.setup.cost()
+        for event in simulate(run.setup, run.workload.stream()).iterations:
+            kind = "with prompts" if event.prefills else "decodes alone"
+            for part, seconds in cost.parts(work_of(event)).items():
+                if (kind, part) in mine:
+                    mine[kind, part]["ours"] += seconds
+    return rows
 
 
 def judged(found: list[Error]) -> list[dict]:

@@ -1,17 +1,22 @@
 """All-reduce by machine: how long a message takes on the wire, and no less than whoever starts it needs.
 
-    seconds = max(floor, min(latency + hop * gpus + bytes / short_bytes_per_s,
-                             growth[gpus] * (offset + bytes / bytes_per_s)))
+    seconds = max(floor[gpus], min(latency + hop * gpus + bytes / short_bytes_per_s,
+                                   growth[gpus] * (offset + bytes / bytes_per_s)))
 
 The first line is of short messages, which NCCL sends word by word without asking whether there is room; the second of
 all others. Machines named nccl are NCCL 2.27.3 and 2.29.2 in NVIDIA's aiconfigurator (ai-dynamo/aiconfigurator 095f58a,
 Apache-2.0), launched in a row: what a server has whose launches are in CUDA graphs, or ahead of its GPUs.
 
 The others are Vidur's profiles, of PyTorch that launches one all-reduce at a time, so their floor is mostly the host's:
-NCCL alone needs a fifth to a half of it; short messages are NCCL's. Floors and lines are fitted to two GPUs (to four
-where PCIe joins two pairs), every other row. How the line grows from two GPUs to four and eight is NCCL's of
-aiconfigurator, the mean over 8 to 256 MiB. Below 1 MiB Vidur's times scatter from 10 to 60 us, also when the same size
-is sent three times in a row; the floor is where most of them are.
+NCCL alone needs a fifth to a half of it; short messages are NCCL's. Lines are fitted to two GPUs (to four where PCIe
+joins two pairs), every other row. How the line grows from two GPUs to four and eight is NCCL's of aiconfigurator, the
+mean over 8 to 256 MiB. Below 1 MiB Vidur's times scatter from 10 to 60 us, also when the same size is sent three times
+in a row. The floor of each number of GPUs is where most of every other size are: on four and eight GPUs of a DGX, at
+the least mean |log(ours / measured)| of these. On eight it is lower than on two, so it is no time of NCCL's, which
+grows.
+
+On a DGX A100 most is not much: calls are short or long by turns, near 25 or 61 us on four GPUs and 34 or 61 on eight,
+and messages that were sent one after the other are of one kind, whatever their sizes. No function of the size can know.
 
 Fitted and held-out rows are in data/public/all_reduce.csv.
 """
@@ -26,17 +31,17 @@ from pod.hardware import GPU
 class Machine:
     name: str
     gpus: tuple[str, ...]  # of which it was measured; others are a guess
-    floor: float
+    floor: dict[int, float]  # by the number of GPUs that take part
     offset: float
     bytes_per_s: float
-    growth: dict[int, float]  # by the number of GPUs that take part
+    growth: dict[int, float]
     latency: float = inf
     hop: float = 0.0
     short_bytes_per_s: float = inf
 
     def all_reduce(self, gpus: int, nbytes: float) -> float:
         short = self.latency + self.hop * gpus + nbytes / self.short_bytes_per_s
-        return max(self.floor, min(short, self.growth[gpus] * (self.offset + nbytes / self.bytes_per_s)))
+        return max(self.floor.get(gpus, 0.0), min(short, self.growth[gpus] * (self.offset + nbytes / self.bytes_per_s)))
 
 
 # NCCL's short messages, whoever launches them
@@ -44,13 +49,29 @@ A100 = {"latency": 7.9e-6, "hop": 1.80e-6, "short_bytes_per_s": 53.6e9}
 H100 = {"latency": 3.5e-6, "hop": 1.71e-6, "short_bytes_per_s": 133e9}
 H200 = {"latency": 3.1e-6, "hop": 1.84e-6, "short_bytes_per_s": 138.7e9}
 MACHINES = {
-    "pair": Machine("an A100 NVLink pair", ("a100",), 61.1e-6, 28.6e-6, 185.6e9, {2: 1.0}, **A100),
-    "pcie": Machine("two A100 pairs over PCIe", ("a100",), 53.6e-6, 58.5e-6, 15.73e9, {4: 1.0}),
-    "dgx-a100": Machine("DGX A100", ("a100",), 53.9e-6, 42.5e-6, 168.4e9, {2: 1.0, 4: 1.32, 8: 1.55}, **A100),
-    "dgx-h100": Machine("DGX H100", ("h100",), 39.6e-6, 16.4e-6, 287.9e9, {2: 1.0, 4: 1.27, 8: 1.44}, **H100),
-    "nccl-a100": Machine("NCCL on DGX A100", ("a100",), 0.0, 30.4e-6, 171.5e9, {2: 1.0, 4: 1.29, 8: 1.41}, **A100),
-    "nccl-h100": Machine("NCCL on DGX H100", ("h100",), 0.0, 20.2e-6, 288.6e9, {2: 1.0, 4: 1.27, 8: 1.40}, **H100),
-    "nccl-h200": Machine("NCCL on DGX H200", ("h200",), 0.0, 19.3e-6, 295.1e9, {2: 1.0, 4: 1.30, 8: 1.43}, **H200),
+    "pair": Machine("an A100 NVLink pair", ("a100",), {2: 61.1e-6}, 28.6e-6, 185.6e9, {2: 1.0}, **A100),
+    "pcie": Machine("two A100 pairs over PCIe", ("a100",), {4: 53.6e-6}, 58.5e-6, 15.73e9, {4: 1.0}),
+    "dgx-a100": Machine(
+        "DGX A100",
+        ("a100",),
+        {2: 53.9e-6, 4: 50.5e-6, 8: 36.0e-6},
+        42.5e-6,
+        168.4e9,
+        {2: 1.0, 4: 1.32, 8: 1.55},
+        **A100,
+    ),
+    "dgx-h100": Machine(
+        "DGX H100",
+        ("h100",),
+        {2: 39.6e-6, 4: 42.0e-6, 8: 32.0e-6},
+        16.4e-6,
+        287.9e9,
+        {2: 1.0, 4: 1.27, 8: 1.44},
+        **H100,
+    ),
+    "nccl-a100": Machine("NCCL on DGX A100", ("a100",), {}, 30.4e-6, 171.5e9, {2: 1.0, 4: 1.29, 8: 1.41}, **A100),
+    "nccl-h100": Machine("NCCL on DGX H100", ("h100",), {}, 20.2e-6, 288.6e9, {2: 1.0, 4: 1.27, 8: 1.40}, **H100),
+    "nccl-h200": Machine("NCCL on DGX H200", ("h200",), {}, 19.3e-6, 295.1e9, {2: 1.0, 4: 1.30, 8: 1.43}, **H200),
 }
 HOPPER = {"h100": "dgx-h100", "h200": "nccl-h200"}
 

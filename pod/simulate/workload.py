@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -55,9 +55,10 @@ class Workload:
 
     Arrivals "trace" are the recorded ones, of the first `count` requests in their order: as they are, or with `qps`
     stretched to that mean rate, bursts and all. A trace that is too short starts again. They are the default where the
-    file has them. The others shuffle a trace and draw the times anew, which takes its bursts away: "poisson", or
-    "truncated_poisson" of the published artifact, where gaps are cut at three means and the load is 5 % higher than it
-    says, or "gamma", with bursts: `cv` is the standard deviation of the gaps over their mean, which is 1 for poisson.
+    file has them. Of times that were rounded down to a tick, `spread` is the tick, in seconds as recorded: requests are
+    spread over it evenly. The others shuffle a trace and draw the times anew, which takes its bursts away: "poisson",
+    or "truncated_poisson" of the published artifact, where gaps are cut at three means and the load is 5 % higher than
+    it says, or "gamma", with bursts: `cv` is the standard deviation of the gaps over their mean, 1 for poisson.
     """
 
     lengths: str = "arxiv"
@@ -71,6 +72,7 @@ class Workload:
     theta: float = 0.6  # skew of zipf towards short totals
     strict: bool = False  # a row of a trace above `high` is an error
     cv: float = 2.0
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
@@ -82,6 +84,7 @@ class Workload:
             ("seed", self.seed >= 0, "integers >= 0"),
             ("pd", 0 < self.pd < float("inf"), "numbers above 0"),
             ("cv", 0 < self.cv <= 100, "numbers above 0 up to 100"),
+            ("spread", 0 <= self.spread <= 86400, "seconds from 0 to a day"),
             ("theta", 0 <= self.theta < 1, "numbers from 0 to below 1"),
         ):
             if not ok:
@@ -106,7 +109,8 @@ class Workload:
     @property
     def kind(self) -> str:
         """The same without the rate."""
-        return {"trace": "as recorded", "gamma": f"gamma with cv {self.cv:g}"}.get(self.arrivals, self.arrivals)
+        recorded = f"as recorded, spread over {self.spread:g} s" if self.spread else "as recorded"
+        return {"trace": recorded, "gamma": f"gamma with cv {self.cv:g}"}.get(self.arrivals, self.arrivals)
 
     def requests(self) -> list[Request]:
         return list(self.stream())
@@ -153,12 +157,13 @@ class Workload:
         return clip(trace[order, 0].astype(int), trace[order, 1].astype(int), self.high)
 
     def _trace(self) -> np.ndarray:
-        trace = read_trace(self.lengths, self.high if self.strict else None)
-        return trace[np.argsort(trace[:, 2], kind="stable")]
+        return _in_order(self.lengths, Path(self.lengths).stat().st_mtime_ns, self.high if self.strict else None)
 
     def _times(self, random: np.random.Generator) -> np.ndarray:
         if self.arrivals == "trace":
-            return recorded_times(self._trace()[:, 2], self.count, self.qps)
+            recorded = self._trace()[:, 2]
+            spread = np.sort(recorded + self.spread * random.random(len(recorded)))
+            return recorded_times(spread - spread[0], self.count, self.qps)
         if self.qps is None:
             return np.zeros(self.count)
         if self.arrivals == "gamma":
@@ -273,6 +278,15 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
         raise ValueError(f"{path}: got no request, allowed is at least one")
     trace = np.array(rows, dtype=float)  # None becomes NaN
     trace[:, 2] = np.nan_to_num(trace[:, 2] - trace[:, 2].min())
+    return trace
+
+
+@lru_cache(maxsize=4)
+def _in_order(path: str, changed: int, limit: int | None) -> np.ndarray:
+    """The rows of a trace by arrival. A run asks for them some times over; `changed` is when the file last was."""
+    trace = read_trace(path, limit)
+    trace = trace[np.argsort(trace[:, 2], kind="stable")]
+    trace.flags.writeable = False
     return trace
 
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from pod.experiments.engine import engine_disaggregated as disaggregated
+from pod.experiments.engine import engine_replayed as replayed
 from pod.experiments.orca import orca_01, orca_02
 from pod.experiments.pod import pod_02, pod_12, pod_15
 from pod.experiments.sarathi import sarathi_01, sarathi_02, sarathi_06, sarathi_08, sarathi_t1
@@ -183,3 +184,38 @@ def test_tight_promises_want_prompts_apart_and_weak_ones_do_not():
         assert rates.loc[workload, 10][disaggregated.APART] > rates.loc[workload, 10][disaggregated.ONCE]
         assert rates.loc[workload, 50][disaggregated.APART] < rates.loc[workload, 50][disaggregated.ONCE]
     assert (rates[disaggregated.ONCE] >= rates[disaggregated.TURN]).all()
+
+
+# ---------------------------------------------------------------- the same with arrivals as recorded
+
+
+def test_a_replayed_run_comes_out_as_it_was():
+    runs = replayed.read("engine-replayed")
+    one = runs.loc[runs.minutes.idxmin()]
+    case = {key: one[key] for key in replayed.KEYS[:-1]}
+    made = replayed._run(case, int(one.qps))
+    assert made == {name: pytest.approx(one[name], rel=1e-6) for name in made}
+
+
+def test_a_replayed_rate_is_kept_and_the_next_one_is_not():
+    runs, df = replayed.read("engine-replayed").query("arrivals == 'recorded'"), replayed.table()
+    for row in df.itertuples():
+        mine = runs[(runs.workload == row.workload) & (runs.way == row.way) & (runs.knob == row.knob)].set_index("qps")
+        rates = replayed.RATES[row.workload]
+        kept = replayed._kept(mine, row.workload, replayed.ALL, row.tbt_p99_ms)
+        if row.qps:
+            assert kept[row.qps]
+        above = rates[rates.index(int(row.qps)) + 1 :] if row.qps else rates
+        assert not above or not kept[above[0]], "it was tried"
+        assert row.worst_third <= row.best_third
+    assert set(df.workload) == set(replayed.NAMES) and set(df.way) == set(replayed.WAYS)
+
+
+def test_bursts_decide_how_much_is_served_and_ticks_matter_little():
+    rates = replayed.table().set_index(["workload", "way", "tbt_p99_ms"]).qps
+    for way in replayed.WAYS:
+        spread = rates["conversation", way, replayed.LOOSE]
+        assert 0.7 * spread < replayed.in_ticks(way) <= spread
+        assert rates["azure-code", way, replayed.LOOSE] < 0.1 * replayed.steady_edge("azure-code", way)
+        assert rates["azure-conv", way, replayed.LOOSE] > 0.8 * replayed.steady_edge("azure-conv", way)
+    assert replayed.aheads().min() > 0 > replayed.ahead("azure-conv", 14)

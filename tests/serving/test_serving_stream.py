@@ -16,7 +16,7 @@ from pod.serving.schedulers import Sarathi
 from pod.simulate.metrics import metrics, requests
 from pod.simulate.quantiles import Quantiles
 from pod.simulate.run import Both, Run, Setup, description, simulate
-from pod.simulate.summary import DEFINITIONS, STALLS, Summary
+from pod.simulate.summary import DEFINITIONS, STALLS, Parts, Summary
 from pod.simulate.workload import Workload
 
 
@@ -99,15 +99,39 @@ def test_a_run_keeps_no_log_of_itself():
     assert run.metrics() == metrics(simulate(run.setup, run.workload.requests()))
 
 
+def test_parts_of_a_run_are_what_its_log_says_of_their_users():
+    """A third of the users felt what a summary of them alone says, whoever shared their iterations."""
+    work, log = Workload("azure-conv", 240, 9.0), Log()
+    setup = Setup(gpu="h100", blocks=900, replicas=2)
+    parts = Parts([Summary() for _ in range(3)], lambda id_: id_ // 80)
+    simulate(setup, work.stream(), into=Both(log, parts))
+    users = requests(log)
+    for third, summary in enumerate(parts.into):
+        mine, row = users.id // 80 == third, summary.metrics()
+        assert row["requests"] == mine.sum() == 80
+        for name, values in (("ttft", users.ttft[mine]), ("tbt", users.gaps[mine[users.owner]]),
+                             ("latency", users.latency[mine])):  # fmt: skip
+            assert row[f"{name}_p99"] == pytest.approx(np.percentile(values, 99), rel=1e-12)
+
+
+def spent(options: str) -> tuple[float, float]:
+    """Processor seconds of a whole `python -m pod simulate`, and the most memory that it had, in MB."""
+    run = f"from pod.__main__ import main; main({['simulate', *options.split()]!r}); import time; "
+    code = run + "print(time.process_time(), open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    seconds, kilobytes = out.split()[-2:]
+    return float(seconds), int(kilobytes) / 1e3
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the largest memory a process had")
 def test_four_times_the_requests_need_no_more_memory():
-    work = "--tp 2 --workload uniform --low 2000 --high 2000 --pd 20 --qps 6"
+    work = "--tp 2 --workload uniform --low 2000 --high 2000 --pd 20 --qps 6 --requests"
+    (_, small), (_, large) = spent(f"{work} 3000"), spent(f"{work} 12000")
+    assert large < small + 8 < 120
 
-    def peak(count: int) -> int:
-        run = f"from pod.__main__ import main; main('simulate {work} --requests {count}'.split()); "
-        code = run + "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        return int(out.split()[-1])
 
-    small, large = peak(3000), peak(12000)
-    assert large < small + 8_000 < 120_000, "kilobytes"
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the largest memory a process had")
+def test_sixty_five_thousand_requests_take_less_than_forty_seconds_and_400_mb():
+    """Two hours of chats on one H100. A processor that others share counts more seconds, about twice as many."""
+    seconds, megabytes = spent("--gpu h100 --workload azure-conv --qps 10 --requests 65536")
+    assert seconds < 40 and megabytes < 400

@@ -117,7 +117,7 @@ def test_all_reduce_is_that_of_a_machine():
     assert cost(tp=2).machine is MACHINES["pair"] and cost(tp=4).machine is MACHINES["dgx-a100"]
     assert reduce(4, machine="pcie") > 5 * reduce(4) > 5 * reduce(4, gpu=H100)
     assert reduce(2) < reduce(4) < reduce(8) < 2 * reduce(2, machine="dgx-a100")
-    assert reduce(2, rows=1) == MACHINES["pair"].floor
+    assert reduce(2, rows=1) == MACHINES["pair"].floor[2]
     assert cost(gpu=H200, tp=2, machine="dgx-h100").label == "analytical H200 SXM, all-reduce guessed from DGX H100"
     assert cost(gpu=H200, tp=2).label == "analytical H200 SXM" and cost(gpu=H200, tp=2).machine is MACHINES["nccl-h200"]
     assert cost(gpu=H100, tp=2).label == "analytical H100 SXM"

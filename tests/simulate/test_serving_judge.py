@@ -1,24 +1,29 @@
 """The analytical cost by parts, against public measurements that its constants have not seen."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pod.__main__ import main
-from pod.experiments.engine import cost_parts
+from pod.experiments.engine import cost_parts, cost_single
 from pod.simulate import judge
 from pod.simulate.judge import COLUMNS, JUDGED, PUBLIC, errors, judged, read, recorded, totals
+from pod.simulate.machines import MACHINES
 
 # Bars that are not reached, and why.
 NOISE = "the measurement itself does not reach it"
 SETTING = "Vidur with its 20 us a launch, and without, differ by more"
 MISSED = {
-    ("all-reduce", "pair", "vidur"): NOISE,
-    ("all-reduce", "dgx-a100", "vidur"): NOISE,
-    ("all-reduce", "dgx-h100", "vidur"): NOISE,
-    ("all-reduce", "dgx-a100", "vidur-unseen-gpus"): NOISE,
-    ("all-reduce", "dgx-h100", "vidur-unseen-gpus"): NOISE,
+    ("all-reduce", "pair x 2", "vidur"): NOISE,
+    ("all-reduce", "dgx-a100 x 2", "vidur"): NOISE,
+    ("all-reduce", "dgx-a100 x 4", "vidur"): NOISE,
+    ("all-reduce", "dgx-a100 x 8", "vidur"): NOISE,
+    ("all-reduce", "dgx-h100 x 2", "vidur"): NOISE,
+    ("all-reduce", "dgx-h100 x 4", "vidur"): NOISE,
+    ("all-reduce", "dgx-h100 x 8", "vidur"): NOISE,
     ("whole run", "requests_per_minute", "vidur-runs"): SETTING,
     ("whole run", "requests_per_minute", "vidur-runs, no launches"): SETTING,
     ("whole run", "tbt_p50", "vidur-runs, no launches"): SETTING,
@@ -57,8 +62,8 @@ def test_held_out_are_other_models_and_numbers_of_gpus_than_fitted():
         unseen = pairs("held out", part)
         assert not unseen & pairs("fitted", part)
         assert {tp for _, _, tp in unseen} == {"1", "2", "4", "8"} and len({m for _, m, _ in unseen}) >= 4
-    assert {(r["what"], r["tp"]) for r in rows if r["source"] == "vidur-unseen-gpus"} >= {("dgx-a100", "8"),
-                                                                                         ("dgx-h100", "4")}  # fmt: skip
+    unseen = {r["what"] for r in rows if r["source"] == "vidur-unseen-gpus" and r["split"] == "held out"}
+    assert unseen == {f"{name} from 1 MiB" for name in ("dgx-a100 x 8", "dgx-h100 x 4", "dgx-h100 x 8")}
 
 
 def test_the_table_is_what_today_s_constants_give():
@@ -126,7 +131,7 @@ def test_the_quoted_rows_are_well_formed():
 def test_exactly_the_noisy_measurements_are_missed():
     """A table with every size's own time would miss the bar against the same measurement taken again."""
     rows = [row for row in overall("held out").values() if row["again"]]
-    assert len(rows) == 12
+    assert len(rows) == 16
     for row in rows:
         assert (row["passes"] == "no") == (float(row["again"]) > 25)
         assert float(row["again"]) > 40 or float(row["again"]) < 9, "no bar at 25 %, and no small change, decides"
@@ -141,6 +146,55 @@ def test_the_claim_counts_them_and_the_picture_shows_all():
     assert set(missed.part) == {cost_parts.ONE_BY_ONE}
     dots = sum(len(c.get_offsets()) for c in cost_parts.draw(df).axes[0].collections)
     assert dots == 3 * len(df), "half of the errors, 95 % of them, and the measurement itself"
+
+
+def test_single_models_and_numbers_of_gpus_are_counted_and_named():
+    df = cost_single.table()
+    singles = {(r["part"], r["what"], r["source"], r["model"], r["tp"]) for r in read()
+               if r["split"] == "held out" and r["model"] != "all" and r["part"] != judge.WHOLE}  # fmt: skip
+    assert len(df) == len(singles) and cost_single.missed() == (df.over > 1).sum() == (~df.passes).sum()
+    assert cost_single.launched() == sum(why == NOISE for why in MISSED.values())
+    assert cost_single.median("prefill", "llama-2-7b", "8") > 10, "hidden among 637 rows of six models"
+    words = " ".join(t.get_text() for t in cost_single.draw(df).axes[0].texts)
+    for row in df[~df.passes & (df.part != "all-reduce")].itertuples():
+        assert row.model in words
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100"])
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_a_floor_is_fitted_to_every_other_size_and_holds_between(name, gpus):
+    """The floor of two GPUs was everybody's, and eight A100s were a third off."""
+    on, short = MACHINES[name], {"fitted": [], "held out": []}
+    with (PUBLIC / "all_reduce.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if (row["machine"], row["tp"]) == (name, str(gpus)) and int(row["bytes"]) < 1 << 20:
+                short[row["split"]].append((int(row["bytes"]), float(row["us"])))
+
+    def off(split: str, floor: float) -> np.ndarray:
+        with_it = replace(on, floor={gpus: floor})
+        return np.array([abs(np.log(1e6 * with_it.all_reduce(gpus, n) / us)) for n, us in short[split]])
+
+    best = min(np.arange(20e-6, 70e-6, 0.5e-6), key=lambda floor: off("fitted", floor).mean())
+    assert off("fitted", on.floor[gpus]).mean() < 1.01 * off("fitted", best).mean()
+    ours, before = (np.median(off("held out", floor)) for floor in (on.floor[gpus], on.floor[2]))
+    assert ours < before + 0.02
+    assert gpus == 4 or ours < before / 1.7, "where the floor is another one"
+
+
+def test_the_page_says_where_the_percent_beside_vidur_is():
+    rows, page = judge.by_part(), (Path(judge.__file__).parent / "README.md").read_text(encoding="utf-8")
+    whole = {c: sum(r["theirs"] for r in rows if r["chunk"] == c) for c in ("512", "1024")}
+    for kind in ("with prompts", "decodes alone"):
+        for part in ("linear", "attention", "all-reduce"):
+            mine = [next(r for r in rows if (r["chunk"], r["kind"], r["part"]) == (c, kind, part)) for c in whole]
+            cells = [f"{100 * r['theirs'] / whole[r['chunk']]:.1f} | "
+                     f"{100 * (r['ours'] - r['theirs']) / whole[r['chunk']]:+.1f}" for r in mine]  # fmt: skip
+            assert f"| {kind} | {part} | {cells[0]} | {cells[1]} |" in page
+    for chunk in whole:
+        less = 1 - sum(r["ours"] for r in rows if r["chunk"] == chunk) / whole[chunk]
+        error = next(float(r["bias"]) for r in read() if r["what"] == judge.THROUGHPUT and r["source"] == "vidur-runs"
+                     and r["model"] == f"sarathi{chunk} arxiv pp1")  # fmt: skip
+        assert 100 * less == pytest.approx(error, abs=0.4), "iterations explain the whole run"
 
 
 def test_again_is_the_share_of_draws_by_hand():
@@ -172,5 +226,5 @@ def test_whole_runs_are_between_vidur_with_a_launch_and_without_or_within_one_pe
 
 @pytest.mark.parametrize("key", [key for key, why in MISSED.items() if why == NOISE])
 def test_a_noisy_part_passes_where_messages_are_long(key):
-    large = [r for r in read() if r["what"] == f"{key[1]} from 1 MiB" and r["source"] == key[2]]
+    large = [r for r in read() if r["what"] == f"{key[1]} from 1 MiB" and r["split"] == "held out"]
     assert large and all(r["passes"] == "yes" for r in large if r["model"] == "all")

@@ -44,9 +44,10 @@ def table():
 
 def draw(df):
     ax = style.axes(7.5, 3.9)
-    for system, colour, marker in (("Sarathi", style.WORKERS[1], "o"), ("Sarathi+POD", style.WORKERS[0], "o")):
+    for system, words, colour in (("Sarathi", "Sarathi, two calls", style.WORKERS[1]),
+                                  ("Sarathi+POD", "Sarathi+POD", style.WORKERS[0])):  # fmt: skip
         mine = df[df.system == system]
-        ax.plot(1e3 * mine.tbt_p99, mine.ttft_p50, marker + "-", color=colour, markersize=7, label=system)
+        ax.plot(1e3 * mine.tbt_p99, mine.ttft_p50, "o-", color=colour, markersize=7, label=words)
         for row in mine.itertuples():
             ax.annotate(f"{row.chunk:.0f}", (1e3 * row.tbt_p99, row.ttft_p50), (5, 5), textcoords="offset points",
                         fontsize=8.5, color=colour)  # fmt: skip

@@ -24,7 +24,8 @@ def cases() -> list[dict]:
     rows += [(*load, system, hidden[system], slow) for load in LISTED for system in SYSTEMS for slow in FACTORS]
     rows += [(*load, POD, overlap_paper(), 1.0) for load in CASES]
     rows += [(pod_t6.WORKLOAD, pod_t6.QPS, pod_t6.CHUNKS[0], VLLM, 0.0, 1.0)]
-    rows += [(pod_t6.WORKLOAD, pod_t6.QPS, chunk, POD, overlap_hidden(), 1.0) for chunk in pod_t6.CHUNKS]
+    rows += [(pod_t6.WORKLOAD, pod_t6.QPS, chunk, POD, overlap_hidden(), slow)
+             for chunk in pod_t6.CHUNKS for slow in around]  # fmt: skip
     return [dict(zip(KEYS, row, strict=True)) for row in dict.fromkeys(rows)]
 
 

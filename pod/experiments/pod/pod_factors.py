@@ -1,62 +1,78 @@
-"""POD-Attention, Tables 4 and 5: how far off we are, and how much of it one factor on every iteration would explain."""
+"""POD-Attention, Tables 4 to 6: how far off we are, and how much of it one factor on every iteration would explain."""
 
 from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from pod.experiments.pod import online, pod_t4, pod_t5
+from pod.experiments.pod import online, pod_t4, pod_t5, pod_t6
 from pod.experiments.pod.shared import of
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.show import style
-from pod.simulate.scenarios import SYSTEMS
+from pod.simulate.scenarios import POD, SYSTEMS, VLLM
 
 FIGURE = Figure(
     id="pod-factors",
     title="Distance to the paper's latencies, were every iteration so many times as long",
     chapter="15",
     method="analytical A100, no number of the paper in the costs; root mean square of log(ours / paper) over six "
-    "latencies and two loads",
+    "latencies and two loads (Table 6: four latencies, one load)",
     data=("online",),
 )
 METRICS, WIDE = pod_t5.METRICS[:6], 0.25  # the latencies; a cell is off where the larger is that much more
 FEW = (online.PACES["faster"], 1.0, online.PACES["slower"])
+TABLE6 = "Table 6, a stand-in"
 PANELS = {
     "Table 5, the artifact's requests": (pod_t5, pod_t5.LISTED, online.FACTORS),
     "Table 5, fitted lengths": (pod_t5, pod_t5.WORKLOAD, FEW),
     "Table 4, a stand-in": (pod_t4, pod_t4.WORKLOAD, FEW),
+    TABLE6: (pod_t6, pod_t6.WORKLOAD, FEW),
 }
+# of Table 6: the key in its cells, and what runs with which chunk, which is no matter to vLLM's scheduler
+CHUNKS = {VLLM: ("vllm", VLLM, pod_t4.CHUNK)} | {f"{POD}, {c}": (str(c), POD, c) for c in pod_t6.CHUNKS}
+
+
+def systems(panel: str) -> tuple[str, ...]:
+    return tuple(CHUNKS if panel == TABLE6 else SYSTEMS)
 
 
 @cache
 def logs(panel: str, system: str, factor: float) -> np.ndarray:
-    """log(ours / paper) of the twelve latencies."""
+    """log(ours / paper) of a system's latencies."""
     page, workload, _ = PANELS[panel]
-    key = "t4" if page is pod_t4 else page.TABLE
-    return np.array([np.log(of(workload, float(load), page.CHUNK, system, slowdown=factor)[metric]
-                            / paper.value(f"pod.{key}.{load}.{pod_t5.SYSTEMS[system]}.{metric}"))
-                     for load in page.LOADS for metric in METRICS])  # fmt: skip
+    if panel == TABLE6:
+        key, kind, chunk = CHUNKS[system]
+        cells = [(f"pod.t6.{key}", page.QPS, chunk, kind, page.METRICS)]
+    else:
+        table, key = "t4" if page is pod_t4 else page.TABLE, pod_t5.SYSTEMS[system]
+        cells = [(f"pod.{table}.{load}.{key}", float(load), page.CHUNK, system, METRICS) for load in page.LOADS]
+    return np.array([np.log(of(workload, qps, chunk, kind, slowdown=factor)[metric] / paper.value(f"{id_}.{metric}"))
+                     for id_, qps, chunk, kind, metrics in cells for metric in metrics])  # fmt: skip
 
 
 def table():
-    """One row a workload, system and factor: the distance, and how many of twelve latencies are off by a quarter."""
+    """One row a workload, system and factor: the distance, and how many of its latencies are off by a quarter."""
     rows = [(panel, system, factor, float(np.sqrt(np.mean(off**2))), int((np.exp(abs(off)) > 1 + WIDE).sum()))
-            for panel in PANELS for system in SYSTEMS for factor in PANELS[panel][2]
+            for panel in PANELS for system in systems(panel) for factor in PANELS[panel][2]
             for off in [logs(panel, system, factor)]]  # fmt: skip
     return pd.DataFrame(rows, columns=["requests", "system", "factor", "rms_log", "cells_off"])
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.2, len(PANELS))
-    tones = (style.colour("linear"), style.WORKERS[1], style.WORKERS[0])
+    axes = style.axes(11, 3.2, len(PANELS))
+    tones = {system: style.WORKERS[0] for system in systems(TABLE6)} | {
+        "vLLM": style.colour("linear"), "Sarathi": style.WORKERS[1], POD: style.WORKERS[0]}  # fmt: skip
+    marks = dict(zip(systems(TABLE6), "osD^", strict=True))
     for ax, (panel, mine) in zip(axes, df.groupby("requests", sort=False), strict=True):
-        for (system, line), colour in zip(mine.groupby("system", sort=False), tones, strict=True):
-            ax.plot(line.factor, line.rms_log, "o-", markersize=4, color=colour, label=system)
+        for system, line in mine.groupby("system", sort=False):
+            ax.plot(line.factor, line.rms_log, marks.get(system, "o") + "-", markersize=4, color=tones[system],
+                    label=system)  # fmt: skip
         ax.set(xlabel="factor on every iteration", ylim=(0, 1.6))
-        ax.set_title(panel, fontsize=10)
+        ax.set_title(panel, fontsize=9.5)
     axes[0].set_ylabel("rms of log(ours / paper)")
-    style.legend(axes[0], loc="upper right")
+    for ax in (axes[0], axes[-1]):
+        style.legend(ax, loc="upper right")
     return axes[0].figure
 
 
