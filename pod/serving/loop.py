@@ -152,6 +152,8 @@ class Loop:
 class Pipelined(Loop):
     """Over real stages: that a batch is done is known when its tokens are here, in the order in which they went in."""
 
+    executor: Stages
+
     def _fly(self, lane: int, batch: Batch, event: Iteration) -> None:
         self.executor.submit(batch, event)
 

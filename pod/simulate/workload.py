@@ -6,7 +6,7 @@ the ratio P:D of prompt to output within each quarter of the prompts, or of the 
     arxiv         POD's arXiv-Summarization workload, total clipped at 32,768 tokens (microsoft/vattention, MIT)
     conversation  a synthetic stand-in for POD's internal workload, which is not public: Mooncake's conversation trace
                   (kvcache-ai/Mooncake, Apache-2.0), totals of 4K to 32K and P:D up to 40, re-weighted to the stated
-                  means of 10.5K tokens in total and 331 out
+                  means of 10.5K tokens in total and 331 out (exponential tilting: the least change)
     azure-conv,   two services of November 2023, chat and code (Azure/AzurePublicDataset, CC BY 4.0, published with
     azure-code    Splitwise); outputs, not ratios
 """
@@ -238,20 +238,6 @@ def _quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     values, weights = values[order], weights[order]
     middle = (np.cumsum(weights) - weights / 2) / weights.sum()
     return np.interp(PROBABILITIES, middle, values)
-
-
-def tilt(values: np.ndarray, means: Sequence[float]) -> np.ndarray:
-    """Weights closest to uniform (exponential tilting) that give the columns of `values` these means."""
-    values = (np.asarray(values, float) - means) / np.std(values, axis=0)
-    slopes = np.zeros(values.shape[1])
-    for _ in range(100):  # Newton steps on a convex function
-        weights = np.exp(values @ slopes)
-        weights /= weights.sum()
-        error = weights @ values
-        if np.abs(error).max() < 1e-9:
-            break
-        slopes -= np.linalg.solve((values * weights[:, None]).T @ values - np.outer(error, error), error)
-    return weights
 
 
 def read_table(name: str) -> np.ndarray:

@@ -26,7 +26,7 @@ from pod.simulate.jitter import TABLE, Jitter
 from pod.simulate.metrics import bubbles, memory, metrics, requests, token_times
 from pod.simulate.run import Run, Setup, simulate
 from pod.simulate.scenarios import ticked
-from pod.simulate.workload import Workload, fit, read_prefixes, read_table, read_trace, sample, split, tilt
+from pod.simulate.workload import Workload, fit, read_prefixes, read_table, read_trace, sample, split
 from pod.sweep import sweep
 
 # ---------------------------------------------------------------- workloads
@@ -181,14 +181,6 @@ def test_fitting_a_sample_of_a_table_gives_the_table():
     again = fit(*sample(table, 200_000, np.random.default_rng(0)))
     middle = slice(3, -4)  # the ends of a quantile table are single requests
     np.testing.assert_allclose(again[middle], table[middle], rtol=0.06)
-
-
-def test_tilt_reaches_the_means_with_positive_weights():
-    values = np.random.default_rng(0).lognormal(size=(500, 2))
-    wanted = values.mean(axis=0) * [1.3, 0.8]
-    weights = tilt(values, wanted)
-    assert weights.min() > 0
-    np.testing.assert_allclose(weights @ values, wanted)
 
 
 def test_split_leaves_a_token_on_either_side():

@@ -125,15 +125,3 @@ def draw(df):
     ax.minorticks_off()
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.1, -0.08), ncols=3)
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
-
-
-def over_best() -> float:
-    """Geometric mean of the best peer's time over ours."""
-    return geomean(table().gain)
-
-
-def least() -> float:
-    return float(table().gain.min())

@@ -236,11 +236,6 @@ def metered(
     return Metered({name: summed(seen) for name, seen in windows.items()}, before, after)
 
 
-def energy(call: Callable, seconds: float = 1.5) -> Energy:
-    """Of one call alone."""
-    return summed([visit(call, seconds, 0.3)])
-
-
 def rested(call: Callable | None, cycles: int) -> Callable:
     """`call`, and then a rest of so many clock cycles: where it works for a small share of the time the clock stays at
     its highest. What the call took is the difference to a rest alone (None)."""
