@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pod.kernels import build
-from pod.kernels.sm80 import TRACE_FIELDS
+from pod.kernels.sm80 import TRACE_FIELDS, that_ran
 from pod.schedule import binding
 
 ALONE = ("compute", "memory")
@@ -134,7 +134,7 @@ def record(work: Work, method: str, ctas_per_sm: int | None = 2, data: tuple | N
     """
     from pod.kernels.trace import frame
 
-    return frame(_ran(prepare(work, method, data or arrays(work), ctas_per_sm, trace=True, policy=policy)()), OPS)
+    return frame(that_ran(prepare(work, method, data or arrays(work), ctas_per_sm, trace=True, policy=policy)()), OPS)
 
 
 def oracle(work: Work, ctas_per_sm: int | None = 2) -> float:
@@ -157,14 +157,9 @@ def compare(work: Work, methods: Iterable[str] = METHODS, ctas_per_sm: int | Non
 
 def spans(work: Work, method: str, data: tuple) -> dict[str, np.ndarray]:
     """One run on a GPU: op, sm, start and end of what `record` has in its rows, as plain arrays."""
-    rows = dict(zip(TRACE_FIELDS, _ran(prepare(work, method, data, trace=True)()).cpu().numpy().T, strict=True))
+    rows = dict(zip(TRACE_FIELDS, that_ran(prepare(work, method, data, trace=True)()).cpu().numpy().T, strict=True))
     start, end = ((rows[name] - rows["start"].min()) / 1e3 for name in ("start", "end"))
     return {"op": np.array(OPS)[rows["op"]], "sm": rows["sm"], "start": start, "end": end}
-
-
-def _ran(rows):
-    """Without the rows of CTAs, or halves, that had nothing to do."""
-    return rows[rows[:, TRACE_FIELDS.index("end")] > 0]
 
 
 def bars(table) -> list[tuple]:

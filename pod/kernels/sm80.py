@@ -74,12 +74,12 @@ def check_layout(batch: HybridBatch, q, k_cache) -> None:
             raise ValueError(f"{name}: got a stride of {x.stride(dim)} elements, allowed are up to {MOST // times}")
 
 
-def _that_ran(rows):
-    """A trace without the halves of CTAs that had nothing to do."""
+def that_ran(rows):
+    """A trace without the CTAs, or halves of CTAs, that had nothing to do."""
     return rows[rows[:, TRACE_FIELDS.index("end")] > 0]
 
 
-KERNEL = Kernel(HYBRID, lambda s, trace: kind(s.batch.dtype, s.batch.head_dim, trace), lay_out, _that_ran, check_layout,
+KERNEL = Kernel(HYBRID, lambda s, trace: kind(s.batch.dtype, s.batch.head_dim, trace), lay_out, that_ran, check_layout,
                 leaves_padding=True)  # fmt: skip
 
 

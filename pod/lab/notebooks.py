@@ -14,10 +14,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 from pod import files
-from pod.files import ROOT
 from pod.lab import alt
+from pod.lab.chapters import FOLDER
 
-FOLDER = ROOT / "notebooks"
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 MAX_BYTES = 800_000
 MAX_DPI = 150

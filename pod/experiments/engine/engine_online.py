@@ -6,7 +6,7 @@ from matplotlib import pyplot as plt
 from pod.data import read
 from pod.experiments.engine import capacity
 from pod.experiments.pod import pod_t4, pod_t5
-from pod.experiments.pod.pod_t5 import SYSTEMS
+from pod.experiments.pod.pod_t5 import METRICS, SYSTEMS
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -25,7 +25,6 @@ COMPUTED = "engine-online"
 KEYS, READS = ("load", "pool", "system", "slowdown"), ("operators", "engine-runs", "engine-capacity")
 REQUESTS = 1024
 BAND = (0.99, 1.0, 1.01)  # near capacity a percent of service time is a large part of the queue
-METRICS = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99", "stalls_200ms", "stalls_500ms")
 CASES = {f"{name} {load}": (t.WORKLOAD, float(load), t.CHUNK, f"pod.{key}.{load}")
          for t, key, name in ((pod_t4, "t4", "internal"), (pod_t5, "t5", "arXiv")) for load in t.LOADS}  # fmt: skip
 

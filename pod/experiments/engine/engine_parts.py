@@ -22,13 +22,12 @@ FIGURE = Figure(
 WAYS = {"FlashAttention-3": ("serial", "fa3"), "ours, in turn": ("serial", "hopper"),
         "ours, at once": ("pod", "hopper")}  # fmt: skip
 PARTS = {"linear layers": "linear", "attention": "hybrid"}
-LOADS = ("llama-3-8b", "yi-6b", "llama-2-7b")
 
 
 def table():
     """A row a model and way: the batch, milliseconds of its parts, and what is saved against FlashAttention-3."""
     rows = []
-    for name in LOADS:
+    for name in windows.OFFLINE:
         model, work = shape(name), batch(name)
         (chunk, _), *_ = work.chunks
         decodes, context = work.decodes, work.context // work.decodes
@@ -51,8 +50,8 @@ def batch(model: str) -> Work:
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.3, len(LOADS), sharey=True)
-    for ax, name in zip(axes, LOADS, strict=True):
+    axes = style.axes(9.5, 3.3, len(windows.OFFLINE), sharey=True)
+    for ax, name in zip(axes, windows.OFFLINE, strict=True):
         mine, below = df[df.model == name], 0
         for part, kind in PARTS.items():
             bars = ax.bar(range(len(mine)), mine[part], bottom=below, color=style.colour(kind), width=0.7, label=part)

@@ -14,6 +14,7 @@ from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.measure.bare import checked, library, pointer, stream
 from pod.lab.show import style
+from pod.schedule.decide import METHODS
 from pod.schedule.work import SHAPES
 from pod.simulate import gpusim
 
@@ -33,7 +34,6 @@ GROUP = 4  # KB that a CTA of csrc/micro/rates.cu asks for at a time
 AGAIN = 16  # groups that "read again" goes round: of 396 CTAs together 26 MB, which L2 keeps
 MANY = 132 * 16  # CTAs that do nothing: the price of starting one
 PARTS = 4  # of the probes that end in "split"
-METHODS = ("serial", "streams", "cta", "warp", "pod")
 
 
 def cases() -> list[dict]:

@@ -13,6 +13,7 @@ from pod.experiments.methods.shared import TONES
 from pod.hardware import H200
 from pod.lab.figure import Figure
 from pod.lab.show import style
+from pod.schedule.decide import METHODS
 
 FIGURE = Figure(
     id="gpu-model",
@@ -23,7 +24,6 @@ FIGURE = Figure(
     data=("methods-sweep", "gpusim", "gpusim-calibrate"),
     fitted=True,
 )
-METHODS = ("serial", "streams", "cta", "warp", "pod")
 CLEAR = 1.05  # methods whose times differ by less are not told apart
 MOST = 400  # batches: the sweep is recorded in random order, and five predictions a batch take a tenth of a second
 
