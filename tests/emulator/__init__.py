@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from pod.kernels.build import plain, pointer
 
 HERE = Path(__file__).parent
@@ -35,3 +37,8 @@ def call(name: str, function: str, *args) -> str | None:
     run.restype = ctypes.c_char_p
     text = run(*[pointer(a) for a in args])
     return text.decode() if text else None
+
+
+def bits16(x: np.ndarray, half: int) -> np.ndarray:
+    """float32 values that 16 bits hold exactly -> those bits."""
+    return x.astype(np.float16).view(np.uint16) if half else (x.view(np.uint32) >> 16).astype(np.uint16)

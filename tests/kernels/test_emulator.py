@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from emulator import HERE, call, events_in_order, library
+from emulator import HERE, bits16, call, events_in_order, library
 
 LANE = np.arange(32)
 GROUP, PAIR = LANE // 4, LANE % 4 * 2  # the PTX manual's groupID, and 2 x threadID_in_group
@@ -35,11 +35,6 @@ def test_ldmatrix_gives_lane_l_row_l_over_4_and_columns_twice_l_mod_4(count, tra
         matrices = matrices.transpose(0, 2, 1)
     for i in range(count):
         np.testing.assert_array_equal(out[:, i], pairs(matrices[i][GROUP, PAIR], matrices[i][GROUP, PAIR + 1]))
-
-
-def bits16(x, half):
-    """float32 values that 16 bits hold exactly -> those bits."""
-    return x.astype(np.float16).view(np.uint16) if half else (x.view(np.uint32) >> 16).astype(np.uint16)
 
 
 @pytest.mark.parametrize("half", [0, 1])

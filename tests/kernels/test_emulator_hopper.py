@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from emulator import HERE, call, library, pointer
+from emulator import HERE, bits16, call, library, pointer
 
 
 def run(function, *args):
@@ -57,10 +57,6 @@ def test_only_maps_that_the_driver_makes_can_be_made(change, allowed):
     m = MAP | change
     sizes = [np.array(m["dims"], np.uint64), np.array(m["strides"], np.uint64), np.array(m["box"], np.uint32)]
     assert library("hopper").can_map(ctypes.c_void_p(4096 + m["address"]), 4, *map(pointer, sizes)) == allowed
-
-
-def bits16(x, half):
-    return x.astype(np.float16).view(np.uint16) if half else (x.view(np.uint32) >> 16).astype(np.uint16)
 
 
 def numbers(rng, *shape):

@@ -23,7 +23,6 @@ from served import (  # noqa: E402
     nothing_is_kept,
     service,
     text,
-    tiny_model,
     wait_until,
 )
 
@@ -34,16 +33,6 @@ from pod.serving.model_file import Gguf  # noqa: E402
 from pod.serving.sampler import Sampling  # noqa: E402
 
 HELLO = [{"role": "user", "content": "a page"}]
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return Gguf(tiny.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
-
-
-@pytest.fixture(scope="module")
-def model(file):
-    return tiny_model(file)
 
 
 @pytest.fixture(scope="module")

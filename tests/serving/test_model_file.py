@@ -12,11 +12,6 @@ from pod.serving.model import Llama, random_weights  # noqa: E402
 from pod.serving.model_file import LLAMA3, Gguf  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return Gguf(tiny.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
-
-
 def test_what_was_written_is_read(file):
     made, s = tiny.tensors(0), file.shape
     assert (s.layers, s.hidden, s.q_heads, s.kv_heads, s.head_dim, s.vocab, s.context, s.tied) == (

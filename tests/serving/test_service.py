@@ -9,25 +9,13 @@ import pytest
 for package in ("gguf", "tokenizers", "prometheus_client"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[serve]'")
 
-from served import GREEDY, Listener, cancelled, held, nothing_is_kept, service, text, tiny_model, wait_until  # noqa: E402
+from served import GREEDY, Listener, cancelled, held, nothing_is_kept, service, text, wait_until  # noqa: E402
 
-from pod.serving import tiny  # noqa: E402
 from pod.serving.blocks import PagedPool, ReservedPool  # noqa: E402
-from pod.serving.model_file import Gguf  # noqa: E402
 from pod.serving.request import Request  # noqa: E402
 from pod.serving.sampler import Sampling  # noqa: E402
 from pod.serving.schedulers import SCHEDULERS, SWAP, VLLM, Sarathi  # noqa: E402
 from pod.serving.service import Closed, Full  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return Gguf(tiny.write(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
-
-
-@pytest.fixture(scope="module")
-def model(file):
-    return tiny_model(file)
 
 
 @pytest.fixture
