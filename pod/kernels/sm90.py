@@ -104,9 +104,9 @@ def counters_for(parts: int, side: str) -> int:
     return 1 if parts <= ONCE[side] else 1 + -(-parts // FAN[side])
 
 
-def records(work: WorkList, schedule: Schedule, side: str, counters: int | None = None) -> tuple:
+def records(work: WorkList, schedule: Schedule, side: str, counters: int) -> tuple:
     """The twelve columns of `Work` (csrc/sm90/common.cuh), which counts keys in blocks, and queries of decode in rows
-    of q, token by token and head by head. counters: of a tile in parts, if not as few as can be."""
+    of q, token by token and head by head. counters: of a tile in parts."""
     batch = schedule.batch
     if side == "prefill":
         keys, queries, pos = schedule.shape.prefill_keys, (work.token, work.tokens, work.head), work.pos
@@ -115,28 +115,27 @@ def records(work: WorkList, schedule: Schedule, side: str, counters: int | None 
         queries = (work.token * batch.num_q_heads + work.head, work.tokens, work.kv_head)
     first = work.begin // keys
     blocks = (first, first + work.blocks(keys))
-    return (*queries, work.seq, pos, work.kv_len, *blocks, work.part, work.parts, work.partial,
-            work.group * (counters or counters_of(work, side)))  # fmt: skip
+    return (*queries, work.seq, pos, work.kv_len, *blocks, work.part, work.parts, work.partial, work.group * counters)
 
 
 def lay_out(s: Schedule) -> Layout:
     """Lists: whether prefill yields, as a line of four; records; where pieces begin. As many empty records and pieces
     as there are CTAs end them. Counters: queues, arrivals of prefill, arrivals of decode."""
     prefill, decode = s.prefill, s.decode
-    pieces = np.append(decode.pieces, np.full(s.sms, decode.pieces[-1]))
+    of_prefill, of_decode = counters_of(prefill, "prefill"), counters_of(decode, "decode")
+    empty, pieces = np.zeros(12 * s.sms, np.int32), np.append(decode.pieces, np.full(s.sms, decode.pieces[-1]))
+    lists = ([int(s.yields), 0, 0, 0], records(prefill, s, "prefill", of_prefill), empty,
+             records(decode, s, "decode", of_decode), pieces)  # fmt: skip
     header = Header(
         method=decide.METHODS.index("cta"),  # one launch
         sms=s.sms, causal=int(s.causal), prefill_works=len(prefill) + s.sms, decode_works=len(decode),
         pieces=len(pieces) - 1,
-        prefill_groups=prefill.groups * counters_of(prefill, "prefill"),
-        decode_groups=decode.groups * counters_of(decode, "decode"),
+        prefill_groups=prefill.groups * of_prefill, decode_groups=decode.groups * of_decode,
         prefill_slots=prefill.partials, decode_slots=decode.partials,
         prefill_rows=s.shape.prefill_rows, pack_tokens=s.pack.tokens, pack_heads=s.pack.heads,
         decode_rows=s.shape.decode_rows, window=s.batch.window or 0,
         trace_rows=s.sms,
     )  # fmt: skip
-    empty = np.zeros(12 * s.sms, np.int32)
-    lists = ([int(s.yields), 0, 0, 0], records(prefill, s, "prefill"), empty, records(decode, s, "decode"), pieces)
     return Layout(header, lists, *memory(header, s.batch.head_dim))
 
 

@@ -153,9 +153,9 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     invariant: nothing about a sequence's computation depends on the others, to the bit; only who does it, and when."""
     if roles is None:
         roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
+    ticks, pad = choose.ticks(batch.head_dim, sms), choose.pad(choose.width(batch))
     chunks, singles = sides(batch, roles.tokens)
     shape = replace(PERSISTENT, decode_rows=roles.rows)
-    ticks, pad = choose.ticks(batch.head_dim, sms), choose.pad(choose.width(batch))
     if invariant:
         keys = shape.decode_keys
         ranges = decode.split_k(singles, -(-singles.seen // (FIXED[1] * keys)), keys, roles.rows)

@@ -120,7 +120,7 @@ def entered(call) -> list[str]:
 BATCH = HybridBatch((64, 1, 1, 1), (128, 90, 70, 300), 8, 2, 64, 16)
 
 
-@pytest.mark.parametrize("hopper, most, moves", [(False, 13, 32), (True, 11, 48)])
+@pytest.mark.parametrize("hopper, most, moves", [(False, 13, 32), (True, 11, 45)])
 def test_a_plan_is_made_in_few_files_with_few_moves_between_them(hopper, most, moves, monkeypatch):
     """On a Hopper more costs are asked. Not more than today: whoever leads a reader further says here why."""
     if hopper:
