@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pod.batch import LONGEST, HybridBatch, shown
 from pod.kernels import launch, lean, sm80, sm90
-from pod.kernels.allowed import check_out, check_scale, scale_of
+from pod.kernels.allowed import scale_of
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
@@ -203,20 +203,12 @@ def hybrid_attention(
             raise ValueError(f"kv_dtype: got {plan.batch.kv_dtype!r}, allowed inside torch.compile is None")
         return launch.compiled(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out,
                                sinks)  # fmt: skip
-    plan.allowed.check(q, k_cache, v_cache, block_table)
-    if sinks is not None or plan.batch.sinks:
-        plan.allowed.check_sinks(sinks)
-    if softmax_scale is not None:
-        check_scale(softmax_scale)
     if causal is not True and causal is not False:
         causal = _causal(causal, plan.batch)
-    if not causal:
-        plan.allowed.check_no_mask()
+    plan.allowed.check(q, k_cache, v_cache, block_table, softmax_scale, causal, out, sinks)
     for name, flag in (("return_lse", return_lse), ("trace", trace)):
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {shown(flag)}, allowed are True and False")
-    if out is not None:
-        check_out(out, q, k_cache, v_cache)
     scales = ()
     if plan.batch.kv_dtype:
         scales = scale_of("k_scale", k_scale, plan), scale_of("v_scale", v_scale, plan)

@@ -21,23 +21,19 @@ class Allowed:
         self.most_pages = -(-self.longest // b.page_size) if b.page_size else 0
         self.debug = device.type == "cpu" or bool(os.environ.get("POD_DEBUG"))
 
-    def check_sinks(self, sinks) -> None:
-        batch = self.batch
-        if not batch.sinks:
-            if sinks is not None:
-                raise ValueError("sinks: got some, allowed by the plan is None; a plan with sinks=True takes them")
-        elif str(getattr(sinks, "dtype", "")) != "torch.float32" or sinks.shape != (batch.num_q_heads,):
-            got = f"{sinks.dtype} of shape {tuple(sinks.shape)}" if hasattr(sinks, "dtype") else type(sinks).__name__
-            raise ValueError(f"sinks: got {got}, allowed by the plan is torch.float32 of shape ({batch.num_q_heads},)")
-        elif sinks.device != self.device or not sinks.is_contiguous() or sinks.requires_grad:
-            raise ValueError(f"sinks: got a tensor on {sinks.device}, allowed is a dense one on {self.device} without "
-                             "a gradient")  # fmt: skip
-
-    def check_no_mask(self) -> None:
-        if self.batch.window is not None:
+    def check(self, q, k, v, table, scale=None, causal=None, out=None, sinks=None) -> None:
+        """All that a call brings: its tensors, and what it may leave out."""
+        self._check_layout(q, k, v, table)
+        if sinks is not None or self.batch.sinks:
+            self._check_sinks(sinks)
+        if scale is not None:
+            check_scale(scale)
+        if causal is False and self.batch.window is not None:
             raise ValueError("causal: got False, allowed is True, as the plan has a window")
+        if out is not None:
+            check_out(out, q, k, v)
 
-    def check(self, q, k, v, table) -> None:
+    def _check_layout(self, q, k, v, table) -> None:
         try:
             layout = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,
                       v.shape, v.stride(), v.dtype, v.device,
@@ -75,6 +71,17 @@ class Allowed:
 
         if not (q.data_ptr() and k.data_ptr() and v.data_ptr()):
             raise ValueError("k_cache: got a tensor without memory, allowed are at least 1 page and 1 token")
+
+    def _check_sinks(self, sinks) -> None:
+        batch = self.batch
+        if not batch.sinks:
+            raise ValueError("sinks: got some, allowed by the plan is None; a plan with sinks=True takes them")
+        if str(getattr(sinks, "dtype", "")) != "torch.float32" or sinks.shape != (batch.num_q_heads,):
+            got = f"{sinks.dtype} of shape {tuple(sinks.shape)}" if hasattr(sinks, "dtype") else type(sinks).__name__
+            raise ValueError(f"sinks: got {got}, allowed by the plan is torch.float32 of shape ({batch.num_q_heads},)")
+        if sinks.device != self.device or not sinks.is_contiguous() or sinks.requires_grad:
+            raise ValueError(f"sinks: got a tensor on {sinks.device}, allowed is a dense one on {self.device} without "
+                             "a gradient")  # fmt: skip
 
     def _check_contiguous(self, k, table) -> None:
         if table is not None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pod.batch import HybridBatch
 from pod.kernels import build
-from pod.kernels.allowed import Allowed, check_out, check_scale
+from pod.kernels.allowed import Allowed
 from pod.schedule.work import Schedule
 
 LINE = 32  # int32s of a cache line
@@ -343,14 +343,7 @@ def _operator():
 def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks=None):
     if (found := _plans.get(plan)) is None:
         raise RuntimeError("plan: got one that is gone, allowed is one that is kept as long as what was compiled")
-    found.allowed.check(q, k_cache, v_cache, block_table)
-    found.allowed.check_sinks(sinks)
-    if softmax_scale is not None:
-        check_scale(softmax_scale)
-    if causal is False:
-        found.allowed.check_no_mask()
-    if out is not None:
-        check_out(out, q, k_cache, v_cache)
+    found.allowed.check(q, k_cache, v_cache, block_table, softmax_scale, causal, out, sinks)
     made = found.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, False, out, sinks)
     made, lse = made if return_lse else (made, _no_lse(q))
     return made if out is None else q.new_empty(0), lse

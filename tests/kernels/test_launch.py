@@ -139,4 +139,4 @@ def test_a_call_goes_from_the_front_door_by_the_check_to_the_launch(monkeypatch)
     call = lambda: pod.hybrid_attention(*tensors[:3], plan, tensors[3])  # noqa: E731
     call()
     rooms = [file.rpartition("/")[2] for file in entered(call)]
-    assert rooms == ["attention.py", "allowed.py", "attention.py", "launch.py"]
+    assert rooms == ["attention.py", "allowed.py", "launch.py"]
