@@ -93,6 +93,8 @@ def _seen(ours: str, judged: str) -> str:
 
 
 def write() -> None:
+    if not is_complete():
+        raise ValueError("git history: got none or a part, allowed is all of it, which dates the bands")
     with FILE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

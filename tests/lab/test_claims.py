@@ -242,6 +242,15 @@ def test_bands_are_dated_by_the_history():
         assert now is None or (now["low"], now["high"]) != (row["low"], row["high"]) or now == row, claim_id
 
 
+def test_a_part_of_the_history_dates_nothing(monkeypatch, tmp_path):
+    """In a shallow clone every band would be as old as its one commit."""
+    monkeypatch.setattr(bands, "FILE", tmp_path / "bands.csv")
+    monkeypatch.setattr(bands, "_git", lambda *args: "true\n" if "--is-shallow-repository" in args else "")
+    with pytest.raises(ValueError, match="^git history: got none or a part"):
+        bands.write()
+    assert not bands.FILE.exists()
+
+
 def test_what_nobody_has_recorded_was_not_seen(monkeypatch):
     """The page that will measure it is there, and so is the band: it counts as fixed before."""
     monkeypatch.setattr(bands, "_recorded", lambda name: "2026-11-20 10:00:00" if name == "hopper-peers" else "")
