@@ -350,7 +350,7 @@ def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_l
     if causal is False:
         found.allowed.check_no_mask()
     if out is not None:
-        check_out(out, q, k_cache, v_cache)
+        check_out(out, q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, sinks=sinks)
     made = found.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, False, out, sinks)
     made, lse = made if return_lse else (made, _no_lse(q))
     return made if out is None else q.new_empty(0), lse
