@@ -79,11 +79,11 @@ def plan(
     rest = {"window": window, "softcap": softcap, "sinks": sinks, "kv_dtype": kv_dtype}
     batch = _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtype, **rest)
     device = _device(device)
-    options = dict(zip(OPTIONS, (policy, ctas_per_sm, prefill_splits, decode_splits), strict=True))
     _one_of("policy", policy, ("auto", *POLICIES))
     _one_of("ctas_per_sm", ctas_per_sm, ("auto", *CTAS_PER_SM))
-    _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))
-    _count_or("decode_splits", decode_splits, ("auto", "stream-k"))
+    prefill_splits = _count_or("prefill_splits", prefill_splits, ("limited", "vanilla", "none"))
+    decode_splits = _count_or("decode_splits", decode_splits, ("auto", "stream-k"))
+    options = dict(zip(OPTIONS, (policy, ctas_per_sm, prefill_splits, decode_splits), strict=True))
     if invariant is not True and invariant is not False:
         raise ValueError(f"invariant: got {shown(invariant)}, allowed are True and False")
     named = {name: value for name, value in options.items() if value != OPTIONS[name]}
@@ -276,7 +276,7 @@ def _has_padding(batch: HybridBatch) -> bool:
 
 def _lengths(lengths, name: str) -> list[int]:
     if hasattr(lengths, "tolist") and not isinstance(lengths, type):
-        if "float" in str(lengths.dtype):
+        if "float" in str(getattr(lengths, "dtype", "")):  # an array of Python's own has none
             raise ValueError(f"{name}: got dtype {lengths.dtype}, allowed are integers")
         try:
             lengths = lengths.tolist()
@@ -294,6 +294,8 @@ def _device(device):
         raise ValueError(f"device: got {shown(device)}, allowed are 'cuda', 'cuda:0', ... and 'cpu'") from None
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device: got {str(device)!r}, allowed are cuda and cpu")
+    if device.type == "cpu":
+        return torch.device("cpu")  # as tensors say it, whatever number was named
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError(f"device: got {str(device)!r}, allowed is 'cpu' (the emulator), as torch sees no GPU")
@@ -320,9 +322,10 @@ def _count(name: str, value) -> int:
     return int(value)
 
 
-def _count_or(name: str, value, words: tuple[str, ...]) -> None:
+def _count_or(name: str, value, words: tuple[str, ...]) -> int | str:
     if isinstance(value, str) and value in words:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 128:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= value <= 128:
         words = ", ".join(map(repr, words))
         raise ValueError(f"{name}: got {shown(value)}, allowed are {words} and numbers from 1 to 128")
+    return int(value)

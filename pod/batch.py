@@ -123,6 +123,8 @@ class HybridBatch:
         chunk=0 leaves the prefill out, decodes=0 the decodes.
         """
         chunk, decodes = _positive(chunk, "chunk", least=0), _positive(decodes, "decodes", least=0)
+        if decodes >= (1 << 31) // _positive(num_q_heads, "num_q_heads"):  # before a list of them takes all memory
+            raise ValueError(f"decodes: got {decodes}, allowed are 2^31 rows of queries, {num_q_heads} a decode")
         q_lens = (chunk,) * (chunk > 0) + (1,) * decodes
         kv_lens = (context,) * (chunk > 0) + (decode_context,) * decodes
         return cls(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, **rest)
@@ -284,7 +286,7 @@ def _lengths(values, name: str) -> tuple[int, ...]:
 def _positive(value, name: str, least: int = 1) -> int:
     try:
         number = index(value)
-    except TypeError:
+    except (TypeError, RuntimeError):  # also of a tensor without values
         raise ValueError(f"{name}: got {shown(value)}, allowed are integers") from None
     if number < least or isinstance(value, bool):
         raise ValueError(f"{name}: got {shown(value)}, allowed are integers from {least} on")

@@ -171,5 +171,7 @@ def test_bad_counts():
         HybridBatch.of(4, 8, -1, 8, 8, 2)
     with pytest.raises(ValueError, match="q_lens: got no sequence"):
         HybridBatch.of(0, 8, 0, 8, 8, 2)
+    with pytest.raises(ValueError, match="decodes: got 1000000000000, allowed are 2\\^31 rows of queries, 8 a decode"):
+        HybridBatch.of(0, 8, 10**12, 8, 8, 2)
     with pytest.raises(ValueError, match="kv_lens: got 4 at 0"):
         HybridBatch.of(8, 4, 1, 8, 8, 2)

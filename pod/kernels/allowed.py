@@ -31,7 +31,7 @@ class Allowed:
         if causal is False and self.batch.window is not None:
             raise ValueError("causal: got False, allowed is True, as the plan has a window")
         if out is not None:
-            check_out(out, q, k, v)
+            check_out(out, q, k_cache=k, v_cache=v, block_table=table, sinks=sinks)
 
     def _check_layout(self, q, k, v, table) -> None:
         try:
@@ -40,7 +40,7 @@ class Allowed:
                       None if table is None else (table.shape, table.stride(), table.dtype, table.device))  # fmt: skip
             grads = q.requires_grad or k.requires_grad or v.requires_grad or self.forward_ad._current_level >= 0
             starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
-            odd = (starts[0] | starts[1] | starts[2]) % 16 or 0 in starts
+            odd = (starts[0] | starts[1] | starts[2]) % 16 or 0 in starts or q.is_neg() or k.is_neg() or v.is_neg()
         except (AttributeError, TypeError, RuntimeError):
             layout, grads, odd = None, False, True
         if odd or grads or layout != self.seen:
@@ -69,8 +69,9 @@ class Allowed:
         (self._check_contiguous if page_size is None else self._check_paged)(k, table)
         self.check_layout(self.batch, q, k)
 
-        if not (q.data_ptr() and k.data_ptr() and v.data_ptr()):
-            raise ValueError("k_cache: got a tensor without memory, allowed are at least 1 page and 1 token")
+        for name, x in tensors.items():
+            if not x.data_ptr():
+                raise ValueError(f"{name}: got a tensor without memory, allowed are at least 1 page and 1 token")
 
     def _check_sinks(self, sinks) -> None:
         batch = self.batch
@@ -132,7 +133,7 @@ def check_scale(scale) -> None:
         raise ValueError("softmax_scale: got {}, allowed are numbers from {:g} to {:g}".format(shown(scale), *SCALES))
 
 
-def check_out(out, q, k, v) -> None:
+def check_out(out, q, **others) -> None:
     import torch
 
     tensor = isinstance(out, torch.Tensor)
@@ -143,9 +144,11 @@ def check_out(out, q, k, v) -> None:
         raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")
     if out.requires_grad:
         raise ValueError("out: got a tensor that requires a gradient, allowed is inference")
+    if out.is_neg():
+        raise ValueError("out: got a view that negates, allowed is a tensor of plain numbers")
     first, end = _memory(out)
-    for name, x in (("q", q), ("k_cache", k), ("v_cache", v)):
-        start, stop = _memory(x)
+    for name, x in {"q": q, **others}.items():
+        start, stop = (0, 0) if x is None else _memory(x)
         if start < end and first < stop:
             raise ValueError(f"out: got memory of {name}, allowed is memory of its own")
 
@@ -180,6 +183,8 @@ def _check_tensor(name: str, x, batch: HybridBatch, device) -> None:
         raise ValueError(f"{name}: got dtype {x.dtype}, allowed by the plan is torch.{dtype}")
     if x.device != device:
         raise ValueError(f"{name}: got device {x.device}, allowed by the plan is {device}")
+    if x.is_neg():
+        raise ValueError(f"{name}: got a view that negates, allowed is a tensor of plain numbers")
     if x.stride(-1) != 1:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed is a dense last dimension")
     if any(step * x.element_size() % 16 for step in _steps(x)) or x.data_ptr() % 16:

@@ -1,5 +1,6 @@
 """What the call takes and what it refuses: one line before any launch, whatever is handed to it, and quickly."""
 
+import array
 import copy
 import pickle
 import time
@@ -322,6 +323,7 @@ ODD = [
     np.int8(3), np.uint64(2**63), np.float32(2), np.array(3), np.array([1.0, 1.0]), np.array(["a", "b"]), np.float16,
     torch.tensor(3), torch.tensor([[1, 2], [3, 4]]), torch.ones(2).to_sparse(), torch.ones(2, dtype=torch.complex64),
     torch.ones(2, device="meta"), torch.float16, torch.int8, torch.device("meta"), "cuda:99", "mps", 10**30, -(10**30),
+    array.array("i", [1, 1]), memoryview(b"\1\1"), [torch.ones((), dtype=torch.int32, device="meta")] * 2,
     2**31, complex(1, 1), Fraction(3, 2), [None, 1], ["1", "1"], [True, True], [[1], [1]], lambda: 1,
 ]  # fmt: skip
 TAKES = {
@@ -377,6 +379,10 @@ def test_an_empty_pool_and_freed_memory_are_refused():
     allowed.check(q, k, v, table)
     with pytest.raises(ValueError, match="k_cache: got a tensor without memory"):
         allowed.check(q, k[:0], v[:0], table)
+    with pytest.raises(ValueError, match="^q: got a tensor without memory"):
+        freed = q.clone()
+        freed.untyped_storage().resize_(0)
+        allowed.check(freed, k, v, table)
     k.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="k_cache: got a tensor without memory"):
         allowed.check(q, k, v, table)
@@ -545,6 +551,44 @@ def test_an_output_that_lies_in_an_input_is_refused():
             pod.hybrid_attention(asked, k, v, plan, table, out=out)
     beside = torch.zeros(2, *q.shape, dtype=q.dtype)
     pod.hybrid_attention(beside[0].copy_(q), k, v, plan, table, out=beside[1])
+
+
+@pytest.mark.parametrize("door", ["eager", "compiled"])
+def test_an_output_over_the_page_table_is_refused(door):
+    """Its pages would be overwritten while others are still looked up in it."""
+    plan, (q, k, v, table) = pod.plan(GOOD, device="cpu"), GOOD.tensors()
+    room = torch.zeros(q.numel() // 2 + 64, dtype=torch.int32)
+    within = room[32:][: table.numel()].view(table.shape).copy_(table)
+    with pytest.raises(ValueError, match="^out: got memory of block_table, allowed is memory of its own"):
+        out = room.view(q.dtype)[: q.numel()].view(q.shape)
+        if door == "eager":
+            pod.hybrid_attention(q, k, v, plan, within, out=out)
+        else:
+            launch.compiled(q, k, v, plan, within, None, None, False, False, out, None)
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "out"])
+def test_a_view_that_negates_is_refused_although_its_layout_was_right_before(name, call):
+    """The kernels read memory, where the numbers have the other sign."""
+    tensors = dict(zip(("q", "k_cache", "v_cache"), GOOD.tensors(), strict=False))
+    tensors["out"] = torch.empty_like(tensors["q"])
+    with pytest.raises(pytest.fail.Exception, match="launched"):
+        call(**tensors)
+    with pytest.raises(ValueError, match=f"^{name}: got a view that negates, allowed is a tensor of plain numbers$"):
+        call(**tensors | {name: torch._neg_view(tensors[name])})
+
+
+def test_a_number_of_a_cpu_is_nothing_to_its_tensors(call):
+    with pytest.raises(pytest.fail.Exception, match="launched"):
+        numbered = pod.plan(GOOD, device="cpu:0", method="pod")
+        numbered.run = lambda *_: pytest.fail("launched")
+        call(plan=numbered)
+
+
+def test_splits_are_numbers_of_any_kind():
+    splits = dict(prefill_splits=np.int64(2), decode_splits=np.int32(3))
+    mine, plain = (pod.plan(**PLAN | kind) for kind in (splits, dict(prefill_splits=2, decode_splits=3)))
+    assert torch.equal(mine.placed().lists, plain.placed().lists)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, pickle.dumps])
