@@ -395,7 +395,7 @@ def test_an_answer_of_which_nothing_is_read_is_not_waited_for_for_ever(model, fi
     monkeypatch.setattr(patience, "PATIENCE", 0.2)
     monkeypatch.setattr(http_module.Face, "metrics", lambda *_: endless())
     one = service(model, file)
-    with http(one, file) as url, wire_to(url, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", room=2048) as wire:
+    with http(one, file) as url, wire_to(url, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", room=2048):
         wait_until(lambda: endless_ended)
     endless_ended.clear()
 

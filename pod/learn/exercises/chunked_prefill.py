@@ -299,11 +299,10 @@ QUESTIONS = {
         "is most of that?",
         {
             "30 %, reading keys again": "The time is right. But these bytes take 5 ms of some 170.",
-            "30 %, small change for each chunk": "Waves that are half empty, two all-reduces a layer, the "
-            "weights: each is paid anew for each chunk.",
+            "30 %, what each chunk pays anew": "Waves that are half empty, two all-reduces a layer, the weights.",
             "double": "That is so at 128 tokens.",
         },
-        "30 %, small change for each chunk",
+        "30 %, what each chunk pays anew",
     ),
     "best-ratio": Question(
         CHAPTER,

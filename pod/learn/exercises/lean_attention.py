@@ -320,8 +320,8 @@ QUESTIONS = {
     ),
     "three-heads-on-five": Question(
         CHAPTER,
-        "Five SMs, three heads of five tiles. The best that is possible is 3 tile times. Which number of parts gets "
-        "there?",
+        "Five SMs, three heads of five tiles. The best that is possible is 3 tile times. How many parts of each "
+        "head get there?",
         {
             "2": "Six parts for five SMs: the sixth waits for a free one, 4 tile times.",
             "3": "Nine parts, six of them of two tiles: 4 tile times.",
@@ -334,7 +334,7 @@ QUESTIONS = {
         "48 heads and a batch of 6: 288 units for 264 slots. How many parts by either rule?",
         {
             "1 by both": "The units fill the first wave, so neither cuts. The second has 24 CTAs and costs as much.",
-            "2 by both": "They only cut when the units leave most of the machine empty.",
+            "2 by both": "They only cut when the units fill less than 80 % of the slots.",
             "1 by the old, 2 by today's": "Today's counts two slots an SM; 288 fill those, too.",
         },
         "1 by both",
