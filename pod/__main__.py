@@ -54,7 +54,6 @@ class Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Obey a verb; returns the exit code. What a person can mend costs one line, a mistake of ours its traceback."""
     argv = sys.argv[1:] if argv is None else argv
-    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a letter that a terminal does not know ends nothing
@@ -62,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _obey(argv)
         finally:
-            sys.stdout.flush()  # a disk that is full says so here
+            if sys.stdout:
+                sys.stdout.flush()  # a disk that is full says so here
     except KeyboardInterrupt:
         return _end(argv, "interrupted", 130)
     except BrokenPipeError:  # `| head` has seen enough
@@ -72,16 +72,6 @@ def main(argv: list[str] | None = None) -> int:
         if not _can_be_mended(error):
             raise
         return _end(argv, _line(error), 2)
-
-
-def _open_streams() -> None:
-    """Those that are closed, as by `>&-`, lead nowhere; or the next file that is opened would get what is printed."""
-    while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(spare)
-    for number, (name, way) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, way, closefd=False))
 
 
 def _obey(argv: list[str]) -> int:
