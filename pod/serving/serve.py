@@ -150,9 +150,9 @@ def _server(service, file, name: str, grace: int):
     import uvicorn
 
     from pod.serving.http import app
-    from pod.serving.patience import config
 
-    server = uvicorn.Server(config(app(service, file, name), log_level="warning", timeout_graceful_shutdown=grace))
+    config = uvicorn.Config(app(service, file, name), log_level="warning", timeout_graceful_shutdown=grace)
+    server = uvicorn.Server(config)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at its end, which is a good one
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     return server

@@ -222,7 +222,7 @@ def test_rows_of_one_execution_lie_together(name):
 def test_every_batch_gets_an_order_of_its_own(monkeypatch):
     """With one order for all batches, the same call under two names differs by a percent over the whole sweep."""
     visits = []
-    monkeypatch.setattr(timing, "_samples", lambda call, n, lead: (visits.append(call) or [1.0] * n, lead))
+    monkeypatch.setattr(timing, "_samples", lambda call, n, lead, flush: (visits.append(call) or [1.0] * n, lead))
     for _ in range(2):
         timing.shuffled(dict.fromkeys("abcdefgh") | {name: name for name in "abcdefgh"}, rounds=1)
     first, second = visits[:8], visits[8:]
@@ -232,7 +232,7 @@ def test_every_batch_gets_an_order_of_its_own(monkeypatch):
 def test_a_visit_lasts_about_as_long_as_asked(monkeypatch):
     """The first round takes the least number of calls; later ones take what fits, and at most 20."""
     taken = {5.0: [], 0.4: [], 0.01: []}
-    monkeypatch.setattr(timing, "_samples", lambda ms, n, lead: (taken[ms].append(n) or [ms] * n, lead))
+    monkeypatch.setattr(timing, "_samples", lambda ms, n, lead, flush: (taken[ms].append(n) or [ms] * n, lead))
     timing.shuffled({ms: ms for ms in taken}, rounds=3, ms=2.0, least=2)
     assert taken == {5.0: [2, 2, 2], 0.4: [2, 5, 5], 0.01: [2, 20, 20]}
 

@@ -95,9 +95,8 @@ def http(service: Service, file, name="tiny", **config):
     import uvicorn
 
     from pod.serving.http import app
-    from pod.serving.patience import config as wire
 
-    server = uvicorn.Server(wire(app(service, file, name), port=0, log_level="critical", **config))
+    server = uvicorn.Server(uvicorn.Config(app(service, file, name), port=0, log_level="critical", **config))
     thread = Thread(target=server.run)
     thread.start()
     wait_until(lambda: server.started or not thread.is_alive())

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from time import sleep
 
 import pytest
 
@@ -29,7 +28,7 @@ from served import (  # noqa: E402
 
 from pod.__main__ import main  # noqa: E402
 from pod.serving import http as http_module  # noqa: E402
-from pod.serving import patience, serve, tiny  # noqa: E402
+from pod.serving import serve, tiny  # noqa: E402
 from pod.serving.model_file import Gguf  # noqa: E402
 from pod.serving.sampler import Sampling  # noqa: E402
 
@@ -357,75 +356,6 @@ def test_half_a_body_and_no_request_at_all_harm_nobody(served, client):
         with socket.create_connection((host, int(port))) as wire:
             wire.sendall(words)
     assert chat(client).usage.completion_tokens == 12
-
-
-HALVES = {
-    "nothing": b"",
-    "half a head": b"GET /health HTTP/1.1\r\nX: ",
-    "half a body": b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 90\r\n\r\n{",
-    "half of the second": b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /he",
-}
-
-
-def wire_to(url: str, words: bytes, room: int | None = None) -> socket.socket:
-    host, port = url.removeprefix("http://").split(":")
-    wire = socket.socket()
-    if room:
-        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
-    wire.settimeout(60)
-    wire.connect((host, int(port)))
-    wire.sendall(words)
-    return wire
-
-
-@pytest.mark.parametrize("half", HALVES)
-def test_half_a_request_is_not_waited_for_for_ever(half, model, file, monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE", 0.2)
-    with http(service(model, file), file) as url, wire_to(url, HALVES[half]) as wire:
-        heard = b""
-        try:
-            while part := wire.recv(4096):
-                heard += part
-        except ConnectionResetError:
-            pass
-        assert heard.count(b"200 OK") == (half == "half of the second")
-
-
-def test_an_answer_of_which_nothing_is_read_is_not_waited_for_for_ever(model, file, monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE", 0.2)
-    monkeypatch.setattr(http_module.Face, "metrics", lambda *_: endless())
-    one = service(model, file)
-    with http(one, file) as url, wire_to(url, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", room=2048):
-        wait_until(lambda: endless_ended)
-    endless_ended.clear()
-
-
-endless_ended = []
-
-
-async def endless():
-    from starlette.responses import StreamingResponse
-
-    async def words():
-        try:
-            while True:
-                yield "word " * 1000
-        finally:
-            endless_ended.append(True)
-
-    return StreamingResponse(words())
-
-
-def test_who_waits_for_the_engine_is_waited_for(model, file, monkeypatch):
-    """However long: nothing comes, since nothing is there."""
-    monkeypatch.setattr(patience, "PATIENCE", 0.1)
-    one = service(model, file)
-    with http(one, file) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        with ThreadPoolExecutor(2) as people, held(one):
-            waiting = [people.submit(chat, client), people.submit(lambda: list(chat(client, stream=True)))]
-            wait_until(lambda: one.scheduler.running)
-            sleep(1)
-        assert waiting[0].result().usage.completion_tokens == 12 and len(waiting[1].result()) > 12
 
 
 def test_sixteen_streams_with_vanishing_and_rude_clients_lose_nothing(served, file):

@@ -60,7 +60,7 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(11, 3.2, len(PANELS))
+    axes = style.axes(10.5, 3.2, len(PANELS))
     tones = {system: style.WORKERS[0] for system in systems(TABLE6)} | {
         "vLLM": style.colour("linear"), "Sarathi": style.WORKERS[1], POD: style.WORKERS[0]}  # fmt: skip
     marks = dict(zip(systems(TABLE6), "osD^", strict=True))
