@@ -16,7 +16,8 @@ PAGE = 256
 class Load:
     """The first `iterations` of a run. Offline, as many requests run from the start as do in the long run, each with
     another part of its answer behind it: a window out of a long run, without the minutes that lead there. Online,
-    requests of `low` to `total` tokens arrive `qps` a second at an idle engine."""
+    requests of `low` to `total` tokens arrive `qps` a second at an idle engine. `room` is the pages of memory, where
+    fewer requests fit than would decode."""
 
     model: str
     pd: float
@@ -25,15 +26,19 @@ class Load:
     iterations: int
     low: int | None = None
     qps: float | None = None
+    room: int | None = None
 
     @property
     def running(self) -> int:
-        """Requests that decode in the long run: each chunk of prompt brings chunk / pd tokens of answers."""
-        return 0 if self.qps else round(self.chunk / (self.pd + 1))
+        """Requests that decode in the long run: each chunk of prompt brings chunk / pd tokens of answers. Where memory
+        holds fewer, with half of their answers on average, all but the one whose prompt is being read."""
+        wanted = 0 if self.qps else round(self.chunk / (self.pd + 1))
+        halfway = self.total * (self.pd + 0.5) / (self.pd + 1)
+        return min(wanted, int(self.room * PAGE / halfway) - 1) if self.room else wanted
 
     @property
     def blocks(self) -> int:
-        return -(-self.total // PAGE) * (self.running + 4 if self.running else 64)
+        return self.room or -(-self.total // PAGE) * (self.running + 4 if self.running else 64)
 
     def workload(self):
         """At most as many requests as the iterations can take in."""

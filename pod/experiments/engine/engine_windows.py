@@ -58,18 +58,20 @@ def measure(case: dict) -> dict:
 
 @lru_cache(maxsize=1)
 def _run(run: str) -> list[dict]:
+    name, kind, attention = RUNS[run]
+    load = loaded(name)
+    return timed(load, kind, ITERATIONS[name], engine(name, load, attention))
+
+
+def engine(model: str, load: Load, attention: str) -> Engine:
+    """With room for the load, after the memory of the engine before is free."""
     import gc
 
     import torch
 
-    name, kind, attention = RUNS[run]
-    load = loaded(name)
-    engine = Engine(engine_runs._model(name, load.total), load.pool(), attention)
-    rows = timed(load, kind, ITERATIONS[name], engine)
-    del engine
     gc.collect()
     torch.cuda.empty_cache()
-    return rows
+    return Engine(engine_runs._model(model, load.total), load.pool(), attention)
 
 
 def loaded(name: str) -> Load:

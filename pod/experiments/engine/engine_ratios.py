@@ -1,0 +1,112 @@
+"""POD's Figure 15 in real runs on an H200: the gain of fusing against the ratio of prompt to answer tokens.
+
+Measured: 160 iterations out of the long offline run of Llama-3-8B at each ratio, requests of 16,500 tokens, as many at
+once as memory holds; Sarathi's batches with both calls of FlashAttention-3 and with our kernel.
+
+Where answers are long, some 50 requests fill the memory before their tokens fill an iteration: the next prompt waits
+until one of them has ended, and most iterations are decodes alone. Where answers are short, few decode beside a chunk.
+"""
+
+from functools import lru_cache
+
+import pandas as pd
+
+from pod.data import a_card, read
+from pod.experiments.engine import engine_windows
+from pod.experiments.engine.engine_windows import faster
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.show import style
+from pod.serving.schedulers import Sarathi
+from pod.simulate.windows import K, Load
+
+FIGURE = Figure(
+    id="engine-ratios",
+    title=f"What one kernel for both gains, against the ratio of prompt to answer tokens, on {a_card()}",
+    chapter="15",
+    method="Llama-3-8B, bf16, random weights, requests of 16.5K tokens, memory for 800K, chunk 1,024; windows of 160 "
+    "iterations as CUDA graphs; over FlashAttention-3 in two calls or one, whichever was faster for the batch",
+    data=("engine-ratios",),
+)
+RECORDING = "engine-ratios"
+KEYS, WHOLE = ("run", "iteration"), ("run",)
+UNITS = ("hopper", "plan", "model")
+REPEATS = 1
+TIMER = engine_windows.TIMER
+MODEL, TOTAL, CHUNK, ROOM, ITERATIONS = "llama-3-8b", 16_500, K, 3120, 160
+RATIOS = (4, 8, 12, 18, 24, 36)
+SYSTEMS = ("hopper", "fa3", "fa3-one")
+RUNS = {f"{attention}, {pd}": (attention, pd) for attention in SYSTEMS for pd in RATIOS}
+
+
+def cases() -> list[dict]:
+    return [{"run": run, "iteration": i} for run in RUNS for i in range(ITERATIONS)]
+
+
+def measure(case: dict) -> dict:
+    return _run(case["run"])[int(case["iteration"])]
+
+
+def load(ratio: float) -> Load:
+    return Load(MODEL, ratio, CHUNK, TOTAL, ITERATIONS, room=ROOM)
+
+
+@lru_cache(maxsize=1)
+def _run(run: str) -> list[dict]:
+    attention, ratio = RUNS[run]
+    engine = engine_windows.engine(MODEL, load(ratio), attention)
+    return engine_windows.timed(load(ratio), Sarathi, ITERATIONS, engine)
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def window(attention: str, ratio: float) -> pd.DataFrame:
+    """Its iterations, `ms` from decision to decision; the first one warms up, the last one's end is not known."""
+    df = read(RECORDING)
+    mine = df[df.run == f"{attention}, {ratio}"].sort_values("iteration", kind="stable").reset_index(drop=True)
+    return mine.assign(ms=mine.scheduled_ms.shift(-1) - mine.scheduled_ms)[1:-1]
+
+
+def table() -> pd.DataFrame:
+    """A row a ratio: throughput that our kernel gains over the faster call of each batch, percent, in all and of the
+    hybrid iterations alone; the share of the time in these, and the chats beside a chunk."""
+    rows = []
+    for ratio in RATIOS:
+        base, ours = faster(window("fa3", ratio), window("fa3-one", ratio)), window("hopper", ratio)
+        if not base.digest.equals(ours.digest):
+            raise ValueError("digest: got two runs with other batches, allowed are the same ones")
+        both = (ours.prompt > 0) & (ours.decodes > 0)
+        gains = (100 * (base.ms[some].sum() / ours.ms[some].sum() - 1) for some in (both | True, both))
+        rows.append((ratio, *gains, 100 * base.ms[both].sum() / base.ms.sum(), ours.decodes[both].mean()))
+    return pd.DataFrame(rows, columns=["pd", "gain_percent", "hybrid_gain_percent", "hybrid_percent", "decodes"])
+
+
+def draw(df):
+    axes = style.axes(9.5, 3.1, 2)
+    axes[0].plot(df.pd, df.gain_percent, "o-", color=style.WORKERS[0], label="all iterations")
+    axes[0].plot(df.pd, df.hybrid_gain_percent, "o:", color=style.WORKERS[1], label="hybrid ones alone")
+    axes[0].axvspan(paper.value("pod.f15.peak_low"), paper.value("pod.f15.peak_high"), color=style.LIT, alpha=0.35,
+                    label="paper: peak gains", linewidth=0)  # fmt: skip
+    axes[0].set(ylabel="gain in throughput, %", ylim=(0, None))
+    axes[1].plot(df.pd, df.hybrid_percent, "s--", color=style.WORKERS[3], label="time in hybrid iterations, %")
+    axes[1].plot(df.pd, df.decodes, "^-", color=style.WORKERS[2], label="chats beside a chunk")
+    axes[1].set_ylim(0, 105)
+    for ax in axes:
+        ax.set_xscale("log")
+        ax.set(xticks=RATIOS, xticklabels=RATIOS, xlabel="prompt tokens to each answer token, P:D")
+        ax.minorticks_off()
+        style.legend(ax, loc="best")
+    return axes[0].figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def best_ratio() -> float:
+    df = table()
+    return float(df.pd[df.gain_percent.idxmax()])
+
+
+def gain(ratio: float) -> float:
+    return float(table().set_index("pd").gain_percent[float(ratio)])
