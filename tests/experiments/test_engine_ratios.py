@@ -58,7 +58,9 @@ def test_the_gain_of_a_ratio_is_over_the_faster_call_of_each_batch(monkeypatch):
     made = [rows_of(f"{name}, {pd}", ms, prompts) for name, ms in times.items() for pd in engine_ratios.RATIOS]
     monkeypatch.setattr(engine_ratios, "read", lambda name: pd.concat(made))
     df = engine_ratios.table()
-    assert df.gain_percent.tolist() == pytest.approx([50] * len(df)) and engine_ratios.decodes_gain(8) == pytest.approx(50)
+    assert df.gain_percent.tolist() == pytest.approx([50] * len(df)) and engine_ratios.decodes_gain(8) == pytest.approx(
+        50
+    )
     assert df.hybrid_percent.tolist() == pytest.approx([100 * 24 / 54] * len(df)) and set(df.decodes) == {10}
     engine_ratios.draw(df)
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,8 @@ import pytest
 from pod import data
 from pod.__main__ import main
 from pod.files import ROOT, sha256
-from pod.lab.measure import compare, keep, provenance, sources
+from pod.lab import registry
+from pod.lab.measure import compare, keep, provenance, sources, timing
 from pod.lab.measure import run as measure
 
 CSV = "batch,method,time_us,time_us_p10,time_us_p90\nC0,serial,700,690,720\nC0,pod,560,550,571\nC1,pod,1500,1490,1530\n"
@@ -578,11 +580,21 @@ def test_a_recording_goes_on_only_where_it_began(monkeypatch, tmp_path):
         provenance.begun(path, [])
 
 
-def test_one_sample_is_no_shuffled_round_of_timings():
-    """Suites that time no call by events must not say so."""
-    for path in provenance.recordings():
-        meta = provenance.load(path)
-        assert meta["repeats"] > 1 or "shuffled" not in meta["timer"], path.name
+def says_truly(timer: str, l2: str, repeats: int) -> bool:
+    """What is taken once is no shuffled round, and L2 is cold where something empties it."""
+    return (repeats > 1 or "shuffled" not in timer) and (l2 == "cold") == ("empties" in timer or "fill" in timer)
+
+
+@pytest.mark.parametrize("path", provenance.recordings(), ids=lambda path: path.name)
+def test_a_sidecar_names_its_own_timer(path):
+    meta = provenance.load(path)
+    assert says_truly(meta["timer"], meta["l2"], meta["repeats"])
+
+
+@pytest.mark.parametrize("module", registry.measured().values())
+def test_what_is_measured_next_names_its_own_timer(module):
+    page = import_module(module)
+    assert says_truly(getattr(page, "TIMER", timing.TIMER), getattr(page, "L2", "cold"), page.REPEATS)
 
 
 def test_two_sessions_have_one_sidecar():

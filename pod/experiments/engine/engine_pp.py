@@ -47,6 +47,7 @@ KEYS, WHOLE = ("system", "iteration"), ()
 UNITS = ("hopper", "plan", "model")
 REPEATS = 1
 TIMER = "the host's clock at every decision of the scheduler and when its tokens are out; stages by CUDA events"
+L2 = "warm"
 GPUS, ATTENTION = 2, "hopper"
 SYSTEMS = {"Orca": ("orca", 2), "SARATHI": ("sarathi_v1", 2), "replicas, Orca": ("orca", 1)}  # scheduler, stages
 PROMPTS, OUTPUT = (5, 40, 17, 23, 1, 31), 14

@@ -34,6 +34,7 @@ KEYS, WHOLE = ("run", "iteration"), ("run",)
 UNITS = ("hopper", "plan", "model")
 REPEATS = 1
 TIMER = engine_windows.TIMER
+L2 = "warm"
 MODEL, TOTAL, CHUNK, ROOM, ITERATIONS = "llama-3-8b", 16_500, K, 3120, 160
 RATIOS = (4, 8, 12, 18, 24, 36)
 SYSTEMS = ("hopper", "fa3", "fa3-one")

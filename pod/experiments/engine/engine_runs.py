@@ -31,6 +31,8 @@ RECORDING = "engine-runs"
 KEYS, WHOLE = ("run", "iteration"), ("run",)
 UNITS = ("hopper", "model")
 REPEATS = 1
+TIMER = "host clock at every step of an iteration; gpu_ms by CUDA events around it"
+L2 = "warm"
 WATCH_SECONDS = 0.5  # between two looks at clock and power; more looks would hold up launches
 
 

@@ -33,6 +33,7 @@ KEYS, WHOLE = ("run", "iteration"), ("run",)
 UNITS = ("hybrid", "model")
 REPEATS = 1
 TIMER = engine_windows.TIMER
+L2 = "warm"
 ITERATIONS = 120
 SYSTEMS = {"in turn": "serial", "POD": "pod"}
 RUNS = {f"{model}, {system}": (model, attention) for model in OFFLINE for system, attention in SYSTEMS.items()}

@@ -38,6 +38,7 @@ KEYS, WHOLE = ("system", "iteration"), ("system",)
 UNITS = ("hopper", "plan", "model")
 REPEATS = 1
 TIMER = "the host's clock at every decision of the scheduler and when its tokens are out; gpu_ms by CUDA events"
+L2 = "warm"
 SYSTEMS = {"vLLM, fa3": (VLLM, "fa3"), "Sarathi, fa3": (Sarathi, "fa3"), "Sarathi, fa3-one": (Sarathi, "fa3-one"),
            "Sarathi, hopper": (Sarathi, "hopper")}  # fmt: skip
 ITERATIONS, ARRIVES, OUTPUT = 60, 0.2, 100  # seconds; tokens that each has still to get

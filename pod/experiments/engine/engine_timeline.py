@@ -28,6 +28,8 @@ RECORDING = "engine-timeline"
 KEYS, WHOLE = ("run", "layer", "piece"), ("run",)
 UNITS = ("hopper", "model")
 REPEATS = 1
+TIMER = "host clock and a CUDA event at the start and the end of every piece"
+L2 = "warm"
 LAYERS, FIRST, LAST = 32, 15, 35  # of these iterations the one of median length is shown
 HOST = ("plan", "expect", "wait", "finish")  # what only the host does: before, while and after the GPU works
 

@@ -33,6 +33,8 @@ RECORDING = "engine-tp"
 KEYS, WHOLE = ("run", "iteration"), ()
 UNITS = ("hopper", "model")
 REPEATS = 1
+TIMER = "host clock at every step of an iteration; gpu_ms by CUDA events around it"
+L2 = "warm"
 GPUS = 2
 LOAD = replace(windows.LOADS["llama-3-8b"], iterations=1500)
 RUNS = {f"llama-3-8b tp{GPUS}, {attention}": attention for attention in ("fa3", "hopper", "hopper-serial")}

@@ -34,6 +34,7 @@ KEYS, WHOLE = ("graphs", "iteration"), ()
 UNITS = ("hopper", "plan", "model")
 REPEATS = 1
 TIMER = engine_windows.TIMER
+L2 = "warm"
 GPUS, ATTENTION = 2, "hopper"
 LOAD = replace(engine_tp.LOAD, iterations=300)
 GRAPHS = (IN_ONE, PIECES)

@@ -39,6 +39,7 @@ KEYS, WHOLE = ("run", "iteration"), ("run",)
 UNITS = ("hopper", "plan", "model")
 REPEATS = 1
 TIMER = "the host's clock at every decision of the scheduler; gpu_ms by CUDA events around the launch of an iteration"
+L2 = "warm"
 ITERATIONS = {"llama-3-8b": 240, "yi-6b": 480, "llama-2-7b": 240}
 MORE = 1.5  # requests than Sarathi takes in meanwhile: vLLM's scheduler takes some at once
 SYSTEMS = {  # what matters most comes first, in case time runs out

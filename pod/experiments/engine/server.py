@@ -36,6 +36,7 @@ KEYS, WHOLE = ("attention",), ()
 UNITS = ("hopper", "plan", "model")
 REPEATS = 1
 TIMER = "the client's clock, from the request to each event of its stream"
+L2 = "warm"
 WAYS = {"fa3": "FlashAttention-3, two calls", "fa3-one": "FlashAttention-3, one call",
         "hopper-serial": "ours, halves in turn", "hopper": "ours, at once"}  # fmt: skip
 AT_ONCE = 2  # servers that start side by side, of which one is asked at a time: the GPU has memory for two

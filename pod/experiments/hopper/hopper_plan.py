@@ -32,6 +32,7 @@ KINDS = {"decodes": lambda n: [1] * n, "drafts": lambda n: [4] * n, "mixed": lam
 COLOURS = style.WORKERS[:3]
 UPDATES, ROUNDS, REPEATS = 20, 15, 1
 TIMER = "CUDA events around 20 updates in a graph; the host's clock around a call, the GPU idle"
+L2 = "warm"
 
 
 def cases() -> list[dict]:

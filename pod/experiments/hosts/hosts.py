@@ -30,6 +30,7 @@ KEYS = ("attention", "graphs")
 UNITS = ("hopper", "model")
 REPEATS = 1
 TIMER = "the host's clock around generate_batch, the second of two runs"
+L2 = "warm"
 K = 1024
 REQUESTS, PROMPT, OUTPUT, BUDGET, PAGE = 48, (2 * K, 12 * K), 96, 2 * K, 256
 THEIRS, BY_PAGES, OURS = "FlashAttention-3", "FlashAttention-3 from pages", "ours"

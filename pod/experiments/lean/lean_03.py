@@ -25,6 +25,8 @@ RECORDING = "lean-trace"
 KEYS, WHOLE = ("run", "row"), ("run",)
 UNITS = lean.UNITS
 REPEATS = 1
+TIMER = "%globaltimer at the start and the end of every part, the last of three launches"
+L2 = "warm"
 BATCH = HybridBatch((1,), (64 * lean.K,), 56, 56, 64, dtype="float16")
 HOPPER = ("lean", "rule_256", "rule_now", "single")
 PAPER = {"paper_last": {"merge": "last"}, "paper_host": {"merge": "host"}}

@@ -27,6 +27,8 @@ RECORDING = "lean-energy"
 KEYS = ("context", "way")
 UNITS = lean.UNITS
 REPEATS, SECONDS = 1, 5.2
+TIMER = "NVML's energy counter and the host clock around calls repeated back to back"
+L2 = "warm"
 K = lean.K
 WAYS = ("lean", "rule_256", "rule_now", "fa3", "paper_lean", "paper_rule_256")
 

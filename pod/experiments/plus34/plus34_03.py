@@ -26,6 +26,7 @@ RECORDING = "single-query-stalls"
 KEYS, WHOLE = ("kernel", "rank"), ()
 UNITS = ("single-query",)
 REPEATS = 1
+TIMER = "no times: samples of warps by Nsight Compute, which empties the caches before each pass"
 BATCH, KERNELS, RANKS = "144 chats", ("registers", "registers_in_turn", "shared"), 40
 
 

@@ -31,6 +31,10 @@ RECORDING = "pod-trace"
 KEYS, WHOLE = ("run", "cta"), ("run",)
 UNITS = ("hybrid",)
 REPEATS = 1
+TIMER = (
+    "%globaltimer at the start and the end of every CTA, the last of three launches, "
+    "each after a 256 MB fill that empties L2"
+)
 K = 1024
 # Llama-3-8B on two GPUs: on an H200 prefill and decode take about as long, and both have more CTAs than it has slots.
 BATCH = HybridBatch.of(3 * K, 3 * K, 40, 4 * K, 16, 4)
