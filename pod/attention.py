@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pod.batch import LONGEST, HybridBatch, shown
 from pod.kernels import launch, lean, sm80, sm90
-from pod.kernels.allowed import scale_of
+from pod.kernels.allowed import scales_of
 from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
@@ -199,22 +199,15 @@ def hybrid_attention(
     if not isinstance(plan, Plan):
         raise ValueError(f"plan: got {type(plan).__name__}, allowed is what pod.plan returns")
     if launch.is_compiling():
-        if plan.batch.kv_dtype:
-            raise ValueError(f"kv_dtype: got {plan.batch.kv_dtype!r}, allowed inside torch.compile is None")
         return launch.compiled(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out,
-                               sinks)  # fmt: skip
+                               sinks, k_scale, v_scale)  # fmt: skip
     if causal is not True and causal is not False:
         causal = _causal(causal, plan.batch)
     plan.allowed.check(q, k_cache, v_cache, block_table, softmax_scale, causal, out, sinks)
     for name, flag in (("return_lse", return_lse), ("trace", trace)):
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {shown(flag)}, allowed are True and False")
-    scales = ()
-    if plan.batch.kv_dtype:
-        scales = scale_of("k_scale", k_scale, plan), scale_of("v_scale", v_scale, plan)
-    elif k_scale is not None or v_scale is not None:
-        name, value = ("k_scale", k_scale) if k_scale is not None else ("v_scale", v_scale)
-        raise ValueError(f"{name}: got {shown(value)}, allowed by the plan is None, as it has no kv_dtype")
+    scales = scales_of(k_scale, v_scale, plan)
     return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out, sinks, scales)
 
 

@@ -110,6 +110,16 @@ class Allowed:
                              f"{(self.sequences, self.most_pages)}")  # fmt: skip
 
 
+def scales_of(k_scale, v_scale, plan) -> tuple:
+    """Of K and V, where the plan has them in 8 bits."""
+    if plan.batch.kv_dtype:
+        return scale_of("k_scale", k_scale, plan), scale_of("v_scale", v_scale, plan)
+    for name, value in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if value is not None:
+            raise ValueError(f"{name}: got {shown(value)}, allowed by the plan is None, as it has no kv_dtype")
+    return ()
+
+
 def scale_of(name: str, scale, plan):
     """float32 [Hkv] on the plan's device: as it is, or made of one number for all heads, or of none, which is 1."""
     import torch

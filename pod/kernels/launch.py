@@ -18,7 +18,7 @@ import numpy as np
 
 from pod.batch import HybridBatch
 from pod.kernels import build
-from pod.kernels.allowed import Allowed
+from pod.kernels.allowed import Allowed, scale_of, scales_of
 from pod.schedule.work import Schedule
 
 LINE = 32  # int32s of a cache line
@@ -299,7 +299,8 @@ def _padding(batch: HybridBatch, device):
 # The public call is one opaque operator there, torch.ops.pod.attention, told the plan by its number. A compiled model
 # outlives the lengths of an iteration, so nothing about them may reach it: it sees tensors and a number.
 SCHEMA = ("(Tensor q, Tensor k_cache, Tensor v_cache, Tensor? block_table, SymInt plan, float? softmax_scale, "
-          "bool? causal, bool return_lse, Tensor(a!)? out, Tensor? sinks=None) -> (Tensor, Tensor)")  # fmt: skip
+          "bool? causal, bool return_lse, Tensor(a!)? out, Tensor? sinks=None, Tensor? k_scale=None, "
+          "Tensor? v_scale=None) -> (Tensor, Tensor)")  # fmt: skip
 _numbers, _plans = count(), WeakValueDictionary()
 
 
@@ -316,14 +317,17 @@ def _enrol(plan: Plan) -> int:
     return number
 
 
-def compiled(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out, sinks):
-    """What a compiler sees of pod.hybrid_attention."""
+def compiled(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out, sinks=None,
+             k_scale=None, v_scale=None):  # fmt: skip
+    """What a compiler sees of pod.hybrid_attention. Scales that are numbers become tensors, as the operator wants."""
     import torch
 
     if trace:
         raise ValueError("trace: got True inside torch.compile, allowed is False")
+    numbers = (("k_scale", k_scale), ("v_scale", v_scale))
+    scales = (x if x is None or isinstance(x, torch.Tensor) else scale_of(name, x, plan) for name, x in numbers)
     made, lse = torch.ops.pod.attention(q, k_cache, v_cache, block_table, plan.number, softmax_scale, causal,
-                                        return_lse, out, sinks)  # fmt: skip
+                                        return_lse, out, sinks, *scales)  # fmt: skip
     made = made if out is None else out
     return (made, lse) if return_lse else made
 
@@ -340,16 +344,18 @@ def _operator():
     return made
 
 
-def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks=None):
+def _run(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks=None, k_scale=None,
+         v_scale=None):  # fmt: skip
     if (found := _plans.get(plan)) is None:
         raise RuntimeError("plan: got one that is gone, allowed is one that is kept as long as what was compiled")
     found.allowed.check(q, k_cache, v_cache, block_table, softmax_scale, causal, out, sinks)
-    made = found.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, False, out, sinks)
+    scales = scales_of(k_scale, v_scale, found)
+    made = found.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, False, out, sinks, scales)
     made, lse = made if return_lse else (made, _no_lse(q))
     return made if out is None else q.new_empty(0), lse
 
 
-def _fake(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, sinks=None):
+def _fake(q, k_cache, v_cache, block_table, plan, softmax_scale, causal, return_lse, out, *rest):
     lse = _no_lse(q) if not return_lse else q.new_empty(q.shape[:2], dtype=_no_lse(q).dtype)
     return q.new_empty(q.shape) if out is None else q.new_empty(0), lse
 

@@ -118,10 +118,34 @@ def test_rows_start_at_16_bytes(call):
         call(k_cache=k, v_cache=v)
 
 
-def test_it_is_refused_inside_torch_compile(call, monkeypatch):
+@pytest.mark.parametrize(
+    "k_scale, v_scale", [(None, None), (0.5, 2), (torch.tensor([3.0, 2.0]), None), (torch.tensor(0.25), 4.0)]
+)
+def test_scales_arrive_inside_torch_compile(monkeypatch, k_scale, v_scale):
+    """One graph; and what the kernel would be given is what it is given outside."""
+    asked = []
+
+    def run(plan, q, *arguments):
+        asked.append(arguments[-1])
+        return torch.zeros_like(q)
+
+    monkeypatch.setattr(Plan, "run", run)
+    plan, (q, k, v, table) = plan_of(BATCH), BATCH.tensors()
+    layer = lambda q, plan: pod.hybrid_attention(q * 2, k, v, plan, table, k_scale=k_scale, v_scale=v_scale)  # noqa: E731
+    torch._dynamo.reset()
+    torch.compile(layer, fullgraph=True, backend="aot_eager")(q, plan)
+    layer(q, plan)
+    inside, outside = asked
+    assert all(torch.equal(a, b) and a.dtype == torch.float32 for a, b in zip(inside, outside, strict=True))
+
+
+@pytest.mark.parametrize("scale", [-1.0, torch.ones(3)])
+def test_wrong_scales_are_refused_inside_torch_compile(call, monkeypatch, scale):
     monkeypatch.setattr(launch, "is_compiling", lambda: True)
-    with pytest.raises(ValueError, match=f"^kv_dtype: got '{KV}', allowed inside torch.compile is None$"):
-        call()
+    with pytest.raises(ValueError, match="^v_scale: got .*, allowed are numbers above 0 and float32"):
+        call(v_scale=scale)
+    with pytest.raises(ValueError, match="^k_scale: got .*, allowed by the plan is None, as it has no kv_dtype$"):
+        call(PLAIN, **dict(zip(("k_cache", "v_cache"), PLAIN.tensors()[1:3], strict=True)), k_scale=torch.ones(2))
 
 
 def test_nothing_waits_for_a_scale(call):
