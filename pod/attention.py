@@ -140,6 +140,7 @@ def workspace(
     sm_margin: int = 0,
     softcap: float | None = None,
     sinks: bool = False,
+    kv_dtype: str | torch.dtype | None = None,
 ) -> Workspace:
     """A plan that the GPU makes itself, again and again: for CUDA graphs, which outlive the lengths of an iteration.
 
@@ -152,7 +153,8 @@ def workspace(
     capability 9.0.
     """
     shape = {"num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "page_size": page_size,
-             "dtype": _dtype(dtype), "causal": causal, "softcap": softcap, "sinks": sinks}  # fmt: skip
+             "dtype": _dtype(dtype), "causal": causal, "softcap": softcap, "sinks": sinks,
+             "kv_dtype": kv_dtype and _dtype(kv_dtype)}  # fmt: skip
     limits = {"tokens": tokens, "sequences": sequences, "kv_len": kv_len}
     made = fullest(**{name: _count(name, value) for name, value in limits.items()}, **shape)
     _check_batch(made)

@@ -161,7 +161,7 @@ KERNEL = Kernel(HOPPER, kind_of, lay_out, lambda rows: rows.view(-1, len(ROLES),
 KERNEL8 = replace(KERNEL, family=HOPPER8)
 
 
-def _kernel(batch: HybridBatch) -> Kernel:
+def kernel_for(batch: HybridBatch) -> Kernel:
     return KERNEL8 if batch.kv_dtype else KERNEL
 
 
@@ -171,7 +171,9 @@ def plan(batch: HybridBatch, device="cuda", method: str = "hopper", **choice) ->
 
     device = torch.device(device)
     check_device(device)
-    made = Plan(batch, method, device, _kernel(batch), partial(decide.hopper, batch, build.sm_count(device), **choice))
+    made = Plan(
+        batch, method, device, kernel_for(batch), partial(decide.hopper, batch, build.sm_count(device), **choice)
+    )
     made.operator()  # a build in the first call would spoil what is timed there
     return made
 
@@ -183,7 +185,7 @@ def build_for(batch: HybridBatch, device) -> None:
     if choose.takes_wide(batch):
         rows.add(ALONE)
     with ThreadPoolExecutor() as pool:
-        family = _kernel(batch).family
+        family = kernel_for(batch).family
         kinds = [(PLANNER, ""), *((family, _kind_for(batch, n)) for n in sorted(rows))]
         builds = [pool.submit(copy_context().run, build.operator, *kind, device) for kind in kinds]
     for built in builds:

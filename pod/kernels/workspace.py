@@ -78,7 +78,7 @@ def limits(batch: HybridBatch, sms: int, roles: choose.Roles, pack: Pack) -> Lim
         roles.tokens, alike_for(heads, sms), *pack,
         prefill_works=space.pieces, decode_works=sequences * heads + sms if roles.tokens else 0,
         prefill_counters=sm90.counters_for(MOST_PARTS, "prefill"), decode_counters=sm90.counters_for(sms, "decode"),
-        l2_keys=prefill.L2_SHARE // (batch.head_dim * 4), pad=choose.pad(batch.head_dim), least=choose.MIN_TILES,
+        l2_keys=prefill.L2_SHARE // (batch.head_dim * 4), pad=choose.pad(choose.width(batch)), least=choose.MIN_TILES,
         tile_ticks=ticks.tile, runs=space.runs, ctas=CTAS, threads=THREADS,
     )  # fmt: skip
 
@@ -121,13 +121,12 @@ class Workspace(Plan):
 
     def __init__(self, batch: HybridBatch, device, roles: choose.Roles, pack: Pack, sms: int):
         """`batch`: the fullest."""
-        for name in ("window", "kv_dtype"):
-            if getattr(batch, name) is not None:
-                raise ValueError(f"{name}: got {getattr(batch, name)!r}, allowed for a workspace is None")
+        if batch.window is not None:
+            raise ValueError(f"window: got {batch.window!r}, allowed for a workspace is None")
         self.roles, self.pack, self.limits = roles, pack, limits(batch, sms, roles, pack)
         check_room(self.limits)
         self._make = build.operator(sm90.PLANNER, "", device)
-        super().__init__(batch, "hopper", device, sm90.KERNEL, self._no_work)
+        super().__init__(batch, "hopper", device, sm90.kernel_for(batch), self._no_work)
         self.allowed.debug = False  # which pages are used is known on the device alone
         self.operator()
 

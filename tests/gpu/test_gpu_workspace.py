@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("hopper")
 def asked():
     yield from on_card.asked()
     yield "hopper", HybridBatch([1], [LONGEST], **SHAPE, page_size=PAGE)
+    yield "hopper", HybridBatch([1], [LONGEST], **SHAPE, page_size=PAGE, kv_dtype="float8_e4m3fn")
 
 
 def lengths(seed: int) -> tuple[list[int], list[int]]:
@@ -71,6 +72,23 @@ def test_one_graph_serves_all_lengths(draft):
         torch.testing.assert_close(out[: sum(q_lens)], want, atol=4e-3, rtol=2e-2)
         assert bool((out[sum(q_lens) :] == 7.0).all()), "rows that no sequence has were written"
     assert not work.placed().counters.any()
+
+
+def test_a_cache_of_8_bits_has_a_workspace_too():
+    k, v, table = (x.to(torch.float8_e4m3fn) if x.is_floating_point() else x for x in filled(SEQUENCES))
+    q = torch.randn(TOKENS, 16, 128, device="cuda", dtype=torch.bfloat16)
+    work = pod.workspace(TOKENS, SEQUENCES, LONGEST, **SHAPE, page_size=PAGE, kv_dtype=k.dtype)
+    scales = {"k_scale": torch.full((4,), 0.5, device="cuda"), "v_scale": 2.0}
+    for seed in range(20):
+        q_lens, kv_lens = lengths(seed)
+        n = sum(q_lens)
+        if not n:
+            continue
+        work.update(*(torch.tensor(x, device="cuda") for x in (q_lens, kv_lens)))
+        got = pod.hybrid_attention(q, k, v, work, table, **scales)[:n]
+        plan = pod.plan(q_lens, kv_lens, **SHAPE, page_size=PAGE, kv_dtype=k.dtype, method="hopper")
+        want = pod.hybrid_attention(q[:n], k, v, plan, table[: len(q_lens)], **scales)
+        torch.testing.assert_close(got, want, atol=8e-3, rtol=2e-2)
 
 
 def test_updates_from_the_host_and_from_the_card_make_the_same_lists():

@@ -264,11 +264,16 @@ def test_caches_of_8_bits_have_no_rules_in_any_batch(name, value):
         HybridBatch((1,), (1,), 1, 1, 64, kv_dtype="float8_e4m3fn", **{name: value})
 
 
-@pytest.mark.parametrize("name, value", [("window", 9), ("kv_dtype", "float8_e4m3fn")])
-def test_a_workspace_refuses_what_its_header_does_not_say(name, value):
-    batch = fullest(8, 2, 64, num_q_heads=4, num_kv_heads=2, head_dim=64, **{name: value})
-    with pytest.raises(ValueError, match=f"^{name}: got {value!r}, allowed for a workspace is None"):
+def test_a_workspace_refuses_a_window():
+    batch = fullest(8, 2, 64, num_q_heads=4, num_kv_heads=2, head_dim=64, window=9)
+    with pytest.raises(ValueError, match="^window: got 9, allowed for a workspace is None"):
         Workspace(batch, CPU, roles_for(2, 1), pack_for(batch), 4)
+
+
+@pytest.mark.parametrize("kv_dtype", ["float8_e5m2", 8, "bfloat16"])
+def test_a_workspace_says_which_caches_it_takes(kv_dtype):
+    with pytest.raises(ValueError, match=f"^kv_dtype: got '{kv_dtype}', allowed are float8_e4m3fn and None"):
+        pod.workspace(8, 2, 64, 4, 2, 64, kv_dtype=kv_dtype)
 
 
 @pytest.mark.parametrize("softcap", [0, -1.0, True, "5", 1e-31, 1.1e3, float("nan"), float("inf"), 10**400, [1.0]])

@@ -73,7 +73,8 @@ def a_case(draw: random.Random) -> tuple:
     tokens, sequences = sum(q_lens) + draw.choice((0, 100)), len(lens) + draw.choice((0, 5))
     most = max(*kv_lens, -(-tokens // sequences)) + draw.choice((0, 1000))
     fullest = workspace.fullest(tokens, sequences, most, num_q_heads=heads[0], num_kv_heads=heads[1],
-                                head_dim=head_dim, causal=causal)  # fmt: skip
+                                head_dim=head_dim, causal=causal,
+                                kv_dtype=draw.choice((None, "float8_e4m3fn")))  # fmt: skip
     return q_lens, kv_lens, fullest, draw.choice((1, 3, 4, 16, 132)), draw.choice((1, 2, 4))
 
 
