@@ -149,9 +149,11 @@ def _server(service, file, name: str, grace: int):
     """Told to end, it does so, and well: also before it listens."""
     import uvicorn
 
+    from pod.serving import patience
     from pod.serving.http import app
 
-    config = uvicorn.Config(app(service, file, name), log_level="warning", timeout_graceful_shutdown=grace)
+    asked = app(service, file, name)
+    config = uvicorn.Config(asked, log_level="warning", timeout_graceful_shutdown=grace, **patience.OPTIONS)
     server = uvicorn.Server(config)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at its end, which is a good one
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))

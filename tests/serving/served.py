@@ -92,11 +92,20 @@ def nothing_is_kept(service: Service) -> bool:
 @contextmanager
 def http(service: Service, file, name="tiny", **config):
     """The address of a server over it, in a thread."""
-    import uvicorn
-
     from pod.serving.http import app
 
-    server = uvicorn.Server(uvicorn.Config(app(service, file, name), port=0, log_level="critical", **config))
+    with serving(app(service, file, name), **config) as url:
+        yield url
+
+
+@contextmanager
+def serving(app, **config):
+    """The address of a server over any application, in a thread."""
+    import uvicorn
+
+    from pod.serving import patience
+
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", **patience.OPTIONS, **config))
     thread = Thread(target=server.run)
     thread.start()
     wait_until(lambda: server.started or not thread.is_alive())
