@@ -54,6 +54,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Obey a verb; returns the exit code. What a person can mend costs one line, a mistake of ours its traceback."""
     argv = sys.argv[1:] if argv is None else argv
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a letter that a terminal does not know ends nothing
@@ -61,8 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _obey(argv)
         finally:
-            if sys.stdout:
-                sys.stdout.flush()  # a disk that is full says so here
+            sys.stdout.flush()  # a disk that is full says so here
     except KeyboardInterrupt:
         return _end(argv, "interrupted", 130)
     except BrokenPipeError:  # `| head` has seen enough
@@ -72,6 +72,17 @@ def main(argv: list[str] | None = None) -> int:
         if not _can_be_mended(error):
             raise
         return _end(argv, _line(error), 2)
+
+
+def _open_streams() -> None:
+    """Those that are closed, as by `>&-`, lead nowhere, here and in processes that we start: or the next file that is
+    opened would get what is printed."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, (name, way) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, way, closefd=False))
 
 
 def _obey(argv: list[str]) -> int:

@@ -215,6 +215,21 @@ def test_output_onto_a_full_disk_is_one_line():
     assert (done.returncode, done.stderr) == (2, "python -m pod figures: No space left on device\n")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell of Unix closes them")
+@pytest.mark.parametrize(
+    "verb, closed",
+    [
+        (verb, closed)
+        for verb in ("simulate --requests 20", "compute --check host-jitter")
+        for closed in (">&-", "<&- >&- 2>&-")
+    ]
+    + [("figures waves", "2>&-")],  # fmt: skip
+)
+def test_closed_streams_end_no_verb(verb, closed):
+    done = run("bash", "-c", f"exec {sys.executable} -m pod {verb} {closed}")
+    assert (done.returncode, done.stderr) == (0, "") and bool(done.stdout) == (closed == "2>&-")
+
+
 def test_a_reader_who_has_seen_enough_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)
