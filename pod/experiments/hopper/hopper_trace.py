@@ -24,6 +24,7 @@ RECORDING = "hopper-trace"
 KEYS, WHOLE = ("run", "sm", "role"), ("run",)
 UNITS = ("hopper",)
 REPEATS = 1
+TIMER, L2 = "%globaltimer at the start and the end of every role, the last of three launches", "warm"
 K = 1024
 RUNS = ("fused", "prefill", "decode")
 SMS, ROLE_COUNT = 132, 5
