@@ -164,9 +164,10 @@ def batches() -> int:
     return len(table())
 
 
-def over_fa3() -> float:
-    """Geometric mean over all batches of FlashAttention-3's fastest way over ours."""
-    return geomean(table().gain)
+def over_fa3(*kinds: str) -> float:
+    """Geometric mean of FlashAttention-3's fastest way over ours, of these kinds of batches or of all."""
+    df = table()
+    return geomean(df[df.kind.isin(kinds or KINDS)].gain)
 
 
 def first_percentile() -> float:

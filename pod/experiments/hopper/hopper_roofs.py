@@ -122,9 +122,9 @@ def spread(state: str, column: str, balanced: bool = True) -> tuple[float, float
 
 
 def bound(df) -> pd.Series:
-    """Milliseconds below which no kernel comes: all bytes of a batch at the best rate at which decode alone was seen to
-    read, or all FLOPs at the best rate of prefill alone, whichever takes longer. One row a batch of the sweep."""
-    rates = {side: 1e9 * hopper_dry.rates(side)[0] for side in ("prefill", "decode")}
+    """Milliseconds below which no kernel comes: all bytes of a batch at the best rate at which decode was seen to read,
+    alone or left alone, or all FLOPs at the best rate of prefill, whichever takes longer. One row a batch."""
+    rates = {side: 1e9 * max(hopper_dry.rates(side)) for side in ("prefill", "decode")}
     batches = [hopper_sweep.batch_of(case) for case in df[list(hopper_sweep.KEYS)].to_dict("records")]
     least = [max(b.flops / rates["prefill"], b.bytes / rates["decode"]) for b in batches]
     return pd.Series(least, df.index)

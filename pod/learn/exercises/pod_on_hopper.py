@@ -374,8 +374,7 @@ QUESTIONS = {
         "Fused, will each side take as long as it takes alone?",
         {
             "yes": "Both want L2, shared memory and turns at the tensor cores.",
-            "both take longer": "Prefill nearly half as long again, decode a fifth. Together they still end "
-            "long before the sum.",
+            "both take longer": "Prefill pays more than decode. Together they still end long before the sum.",
             "only decode takes longer": "Prefill pays more than decode.",
         },
         "both take longer",
@@ -394,7 +393,7 @@ QUESTIONS = {
         CHAPTER,
         "On which kind of batch does our kernel gain least? And is there one on which it loses?",
         {
-            "decodes or drafts alone, and yes": "There is nothing to overlap, and where one to four requests "
+            "decodes or drafts alone, and yes": "There is nothing to overlap, and where a request or a few "
             "are all there is, it loses some.",
             "decodes alone, and no": "In most kinds there is none or one. Among drafts alone one in eight loses 2 % "
             "or more.",
