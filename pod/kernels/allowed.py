@@ -195,10 +195,20 @@ def _check_tensor(name: str, x, batch: HybridBatch, device) -> None:
         raise ValueError(f"{name}: got device {x.device}, allowed by the plan is {device}")
     if x.is_neg():
         raise ValueError(f"{name}: got a view that negates, allowed is a tensor of plain numbers")
+    if 0 < (room := x.untyped_storage().nbytes()) < _end(x):
+        raise ValueError(
+            f"{name}: got {room} bytes of memory for shape {tuple(x.shape)}, allowed are at least {_end(x)}"
+        )
     if x.stride(-1) != 1:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed is a dense last dimension")
     if any(step * x.element_size() % 16 for step in _steps(x)) or x.data_ptr() % 16:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed are rows that start at multiples of 16 bytes")
+
+
+def _end(x) -> int:
+    """Bytes up to the last element: a storage that was made smaller may have fewer."""
+    last = x.storage_offset() + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    return (last + 1) * x.element_size() if x.numel() else 0
 
 
 def _steps(x) -> list[int]:

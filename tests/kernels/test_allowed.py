@@ -264,6 +264,17 @@ def test_caches_of_8_bits_have_no_rules_in_any_batch(name, value):
         HybridBatch((1,), (1,), 1, 1, 64, kv_dtype="float8_e4m3fn", **{name: value})
 
 
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache"])
+def test_a_storage_that_was_made_smaller_is_refused(name):
+    tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
+    storage = tensors[name].untyped_storage()
+    storage.resize_(storage.nbytes() - 2)
+    with pytest.raises(
+        ValueError, match=rf"^{name}: got {storage.nbytes()} bytes of memory for shape .*, allowed are at "
+    ):
+        pod.hybrid_attention(**tensors, plan=pod.plan(GOOD, device="cpu"))
+
+
 def test_a_workspace_refuses_a_window():
     batch = fullest(8, 2, 64, num_q_heads=4, num_kv_heads=2, head_dim=64, window=9)
     with pytest.raises(ValueError, match="^window: got 9, allowed for a workspace is None"):
