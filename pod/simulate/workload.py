@@ -326,9 +326,17 @@ def _beginning(path: str, row: int, fields: dict, blocks: int, before: list[tupl
 def _rows(path: Path) -> Iterator[tuple[int, dict]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # Excel's files begin with a mark
-            yield from _objects(path, file) if path.suffix == ".jsonl" else enumerate(csv.DictReader(file), 2)
+            yield from _objects(path, file) if path.suffix == ".jsonl" else _records(path, file)
     except (UnicodeDecodeError, csv.Error) as wrong:
         raise ValueError(f"{path}: got no text, but {wrong}, allowed are CSV and JSON lines") from None
+
+
+def _records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
+    for number, row in enumerate(csv.DictReader(lines), 2):
+        if more := row.get(None):
+            got, allowed = len(row) - 1 + len(more), len(row) - 1
+            raise ValueError(f"{path}, row {number}: got {got} columns, allowed are the {allowed} of the first row")
+        yield number, row
 
 
 def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:

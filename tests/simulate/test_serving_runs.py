@@ -230,6 +230,7 @@ def test_published_traces_load_as_they_are(name, tmp_path):
     ("text", "words"),
     [
         ("prompt,answer\n1,2\n", "got the columns prompt, answer, allowed are num_prefill_tokens"),
+        ("arrival_ms,prefill_tokens,decode_tokens\n0,9,9\n1,000,9,9\n", "row 3: got 4 columns, allowed are the 3 of"),
         ("num_prefill_tokens,num_decode_tokens\n5,7\n5,nan\n", "row 3, column num_decode_tokens: got 'nan'"),
         ("num_prefill_tokens,num_decode_tokens\n-5,7\n", "row 2, column num_prefill_tokens: got '-5'"),
         ("num_prefill_tokens,num_decode_tokens\n5.5,7\n", "row 2, column num_prefill_tokens: got '5.5'"),
