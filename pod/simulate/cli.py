@@ -113,6 +113,9 @@ def add_workload(parser: argparse.ArgumentParser):
     work.add_argument("--spread", type=float, default=Workload().spread, metavar="SECONDS",
                       help="of recorded times that were rounded down to so many: requests are spread over them "
                            "(Mooncake's: 3)")  # fmt: skip
+    work.add_argument("--skip", type=int, default=0, metavar="N",
+                      help="requests of recorded arrivals that are left out at the beginning, so that a setup is not "
+                           "judged by those for which it was chosen")  # fmt: skip
     work.add_argument("--low", type=int, help=f"shortest total of uniform and zipf (default: {LOW})")
     work.add_argument("--high", type=int,
                       help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
@@ -135,7 +138,7 @@ def to_run(args: argparse.Namespace, swept: dict) -> Run:
     low = min(LOW, high) if args.low is None else args.low
     workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
                         strict=args.high is None, cv=Workload().cv if args.cv is None else args.cv,
-                        spread=args.spread)  # fmt: skip
+                        spread=args.spread, skip=args.skip)  # fmt: skip
     _check(setup, workload)
     return Run(setup, workload, getattr(args, "definition", "user"))
 

@@ -7,6 +7,7 @@ are free as soon as it is done, as if it were sent from a buffer of its own.
 
 import heapq
 from bisect import insort
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle
 from math import inf
@@ -14,6 +15,37 @@ from math import inf
 from pod.serving.events import Iteration
 from pod.serving.loop import Loop, SimClock, Watcher, in_order
 from pod.serving.request import Request, age
+from pod.serving.schedulers import Scheduler
+
+
+class Queue(deque[Request]):
+    """Who waits, and how many prompt tokens that is: routers ask at every arrival, also where thousands wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = 0
+
+    def append(self, request: Request) -> None:
+        super().append(request)
+        self.tokens += _left(request)
+
+    def insert(self, place: int, request: Request) -> None:
+        super().insert(place, request)
+        self.tokens += _left(request)
+
+    def popleft(self) -> Request:
+        request = super().popleft()
+        self.tokens -= _left(request)
+        return request
+
+    def remove(self, request: Request) -> None:
+        super().remove(request)
+        self.tokens -= _left(request)
+
+
+def _left(request: Request) -> int:
+    """Prompt tokens that are not computed yet. While a request waits they stay the same."""
+    return max(0, request.prefill - request.computed)
 
 
 class Replica(Loop):
@@ -21,9 +53,11 @@ class Replica(Loop):
 
     may_start = False  # a batch, at the clock's time
 
-    @property
-    def requests(self) -> list[Request]:
-        return [*self.lanes[0].waiting, *(r for lane in self.lanes for r in lane.running)]  # the lanes share a queue
+    def __init__(self, lanes: Sequence[Scheduler], *rest):
+        super().__init__(lanes, *rest)
+        waiting = Queue()  # the lanes share it
+        for lane in lanes:
+            lane.waiting = waiting
 
     @property
     def outstanding(self) -> int:
@@ -32,7 +66,7 @@ class Replica(Loop):
     @property
     def queue(self) -> int:
         """Prompt tokens that are not computed yet."""
-        return sum(r.prefill - r.computed for r in self.requests if r.prefilling)
+        return self.lanes[0].waiting.tokens + sum(_left(r) for lane in self.lanes for r in lane.running)
 
     def until(self, time: float) -> None:
         """All that happens up to this second, if nobody else comes. Who comes in it joins what starts then."""

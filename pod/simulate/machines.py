@@ -16,7 +16,8 @@ the least mean |log(ours / measured)| of these. On eight it is lower than on two
 grows.
 
 On a DGX A100 most is not much: calls are short or long by turns, near 25 or 61 us on four GPUs and 34 or 61 on eight,
-and messages that were sent one after the other are of one kind, whatever their sizes. No function of the size can know.
+and messages that were sent one after the other are of one kind. They were sent by size, so a table of sizes would know
+the mood of its minute, and say that 200 KiB take 62 us and 650 KiB 26: another recording has other minutes.
 
 Fitted and held-out rows are in data/public/all_reduce.csv.
 """

@@ -7,8 +7,7 @@ few who just joined or were left out; so a gap is counted once for all of them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pod.serving.events import Iteration
@@ -188,45 +187,3 @@ class Summary:
             "joules_per_request": total / self.served,
             "watts_per_gpu": total / seconds / self.meter.gpus,
         }
-
-
-class Parts:
-    """Hears of a run, and tells each part of its requests to a summary of its own: what its users felt, alone.
-
-    `of` says to which a request belongs, by its id. Time and energy of an iteration belong to no part.
-    """
-
-    def __init__(self, into: Sequence[Summary], of: Callable[[int], int]):
-        self.into, self.of = into, of
-
-    def arrived(self, request: Request, refusal: str | None) -> None:
-        self.into[self.of(request.id)].arrived(request, refusal)
-
-    def started(self, event: Iteration) -> None:
-        for part, mine in self._split(event):
-            self.into[part].started(mine)
-
-    def ended(self, event: Iteration) -> None:
-        for part, mine in self._split(event):
-            self.into[part].ended(mine)
-
-    def _split(self, event: Iteration) -> Iterator[tuple[int, Iteration]]:
-        """The event once for each part that has somebody in it, with nobody else."""
-        ids = [*event.decodes, *event.finished, *(chunk[0] for chunk in event.prefills)]
-        ids += [id_ for id_, _ in event.preempted]
-        first, last = self.of(min(ids)), self.of(max(ids))
-        if first == last:
-            yield first, event
-            return
-        of = self.of
-        for part in range(first, last + 1):
-            yield (
-                part,
-                replace(
-                    event,
-                    prefills=[chunk for chunk in event.prefills if of(chunk[0]) == part],
-                    decodes=[id_ for id_ in event.decodes if of(id_) == part],
-                    preempted=[pair for pair in event.preempted if of(pair[0]) == part],
-                    finished=[id_ for id_ in event.finished if of(id_) == part],
-                ),
-            )

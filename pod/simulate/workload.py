@@ -55,10 +55,11 @@ class Workload:
 
     Arrivals "trace" are the recorded ones, of the first `count` requests in their order: as they are, or with `qps`
     stretched to that mean rate, bursts and all. A trace that is too short starts again. They are the default where the
-    file has them. Of times that were rounded down to a tick, `spread` is the tick, in seconds as recorded: requests are
-    spread over it evenly. The others shuffle a trace and draw the times anew, which takes its bursts away: "poisson",
-    or "truncated_poisson" of the published artifact, where gaps are cut at three means and the load is 5 % higher than
-    it says, or "gamma", with bursts: `cv` is the standard deviation of the gaps over their mean, 1 for poisson.
+    file has them; `skip` leaves requests out at their beginning. Of times that were rounded down to a tick, `spread` is
+    the tick, in seconds as recorded: requests are spread over it evenly. The others shuffle a trace and draw the times
+    anew, which takes its bursts away: "poisson", or "truncated_poisson" of the published artifact, where gaps are cut
+    at three means and the load is 5 % higher than it says, or "gamma", with bursts: `cv` is the standard deviation of
+    the gaps over their mean, 1 for poisson.
     """
 
     lengths: str = "arxiv"
@@ -73,6 +74,7 @@ class Workload:
     strict: bool = False  # a row of a trace above `high` is an error
     cv: float = 2.0
     spread: float = 0.0
+    skip: int = 0
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
@@ -96,8 +98,11 @@ class Workload:
         if self.arrivals == "trace" and not recorded:
             raise ValueError(f"arrivals: got trace, but {self.lengths} has none, allowed are {', '.join(ARRIVALS[1:])}")
         arrivals = self.arrivals or ("trace" if recorded else "poisson")
+        left = len(trace) if arrivals == "trace" else 1
+        if not 0 <= self.skip < left:
+            raise ValueError(f"skip: got {self.skip!r}, allowed are integers from 0 to {left - 1} of recorded arrivals")
         object.__setattr__(self, "arrivals", arrivals)
-        object.__setattr__(self, "count", self.count or (len(trace) if arrivals == "trace" else COUNT))
+        object.__setattr__(self, "count", self.count or (left - self.skip if arrivals == "trace" else COUNT))
 
     @property
     def pace(self) -> str:
@@ -130,7 +135,8 @@ class Workload:
         if self.lengths in LENGTHS:
             return np.arange(0)
         rows = len(self._trace())
-        return np.resize(np.arange(rows) if self.arrivals == "trace" else random.permutation(rows), self.count)
+        order = np.roll(np.arange(rows), -self.skip) if self.arrivals == "trace" else random.permutation(rows)
+        return np.resize(order, self.count)
 
     @property
     def shares(self) -> bool:
@@ -143,7 +149,7 @@ class Workload:
         if names is None:
             return lambda i: ()
         rows = np.argsort(read_trace(self.lengths)[:, 2], kind="stable")[order]
-        return lambda i: tuple([(name, i // len(names)) for name in names[rows[i]]])
+        return lambda i: tuple([(name, (self.skip + i) // len(names)) for name in names[rows[i]]])
 
     def _lengths(self, random: np.random.Generator, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.lengths in TABLES:
@@ -163,7 +169,7 @@ class Workload:
         if self.arrivals == "trace":
             recorded = self._trace()[:, 2]
             spread = np.sort(recorded + self.spread * random.random(len(recorded)))
-            return recorded_times(spread - spread[0], self.count, self.qps)
+            return recorded_times(spread - spread[0], self.count, self.qps, self.skip)
         if self.qps is None:
             return np.zeros(self.count)
         if self.arrivals == "gamma":
@@ -175,11 +181,13 @@ class Workload:
         return np.cumsum(gaps) - gaps[0]
 
 
-def recorded_times(times: np.ndarray, count: int, qps: float | None) -> np.ndarray:
-    """The first `count` of sorted times from 0 on. After the last they start again, one mean gap later."""
-    again, which = np.divmod(np.arange(count), len(times))
+def recorded_times(times: np.ndarray, count: int, qps: float | None, skip: int = 0) -> np.ndarray:
+    """`count` of sorted times, after the first `skip`, from 0 on. After the last they start again, one mean gap
+    later."""
+    again, which = np.divmod(np.arange(skip, skip + count), len(times))
     period = times[-1] * len(times) / max(len(times) - 1, 1)
     out = times[which] + again * period
+    out -= out[0]
     return out * ((count - 1) / out[-1] / qps) if qps and out[-1] else out
 
 
@@ -318,9 +326,17 @@ def _beginning(path: str, row: int, fields: dict, blocks: int, before: list[tupl
 def _rows(path: Path) -> Iterator[tuple[int, dict]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # Excel's files begin with a mark
-            yield from _objects(path, file) if path.suffix == ".jsonl" else enumerate(csv.DictReader(file), 2)
+            yield from _objects(path, file) if path.suffix == ".jsonl" else _records(path, file)
     except (UnicodeDecodeError, csv.Error) as wrong:
         raise ValueError(f"{path}: got no text, but {wrong}, allowed are CSV and JSON lines") from None
+
+
+def _records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
+    for number, row in enumerate(csv.DictReader(lines), 2):
+        if more := row.get(None):
+            got, allowed = len(row) - 1 + len(more), len(row) - 1
+            raise ValueError(f"{path}, row {number}: got {got} columns, allowed are the {allowed} of the first row")
+        yield number, row
 
 
 def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:

@@ -1,9 +1,12 @@
 """The figures of serving: what they show is what the schedulers did, and what the sources say where they say it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from pod.experiments.engine import chosen
 from pod.experiments.engine import engine_disaggregated as disaggregated
 from pod.experiments.engine import engine_replayed as replayed
 from pod.experiments.orca import orca_01, orca_02
@@ -198,24 +201,43 @@ def test_a_replayed_run_comes_out_as_it_was():
 
 
 def test_a_replayed_rate_is_kept_and_the_next_one_is_not():
-    runs, df = replayed.read("engine-replayed").query("arrivals == 'recorded'"), replayed.table()
+    runs, df = replayed.read("engine-replayed").query("arrivals == 'recorded'"), replayed.stretches()
     for row in df.itertuples():
-        mine = runs[(runs.workload == row.workload) & (runs.way == row.way) & (runs.knob == row.knob)].set_index("qps")
-        rates = replayed.RATES[row.workload]
-        kept = replayed._kept(mine, row.workload, replayed.ALL, row.tbt_p99_ms)
+        mine = runs[(runs.workload == row.workload) & (runs.way == row.way) & (runs.knob == row.knob)]
+        mine = mine[mine.stretch == row.stretch].set_index("qps")
+        rates = chosen.RATES[row.workload]
+        kept = chosen.kept(mine, row.workload, row.tbt_p99_ms)
         if row.qps:
             assert kept[row.qps]
         above = rates[rates.index(int(row.qps)) + 1 :] if row.qps else rates
         assert not above or not kept[above[0]], "it was tried"
-        assert row.worst_third <= row.best_third
-    assert set(df.workload) == set(replayed.NAMES) and set(df.way) == set(replayed.WAYS)
+    shown = replayed.table()
+    assert set(shown.workload) == set(replayed.NAMES) and set(shown.way) == set(replayed.WAYS)
+    assert (shown.worst <= shown.qps).all() and (shown.qps <= shown.best).all()
+    assert len(df) == len(shown) * len(replayed.STRETCHES)
+
+
+def test_who_is_judged_had_no_say_in_the_choice():
+    """The chunk or split is the best of all on the beginning, and no stretch shares a request with it."""
+    for workload, count in chosen.STRETCH.items():
+        begin, *judged = (list(chosen.arriving(workload, n, 5.0).stream()) for n in (0, *replayed.STRETCHES))
+        whole = list(replace(chosen.arriving(workload, 0, 5.0), count=4 * count).stream())
+        together = [(r.prompt, r.output) for part in (begin, *judged) for r in part]
+        assert together == [(r.prompt, r.output) for r in whole], "four times as many, in order, each once"
+    runs = chosen.read("engine-chosen")
+    for (workload, way), mine in runs.groupby(["workload", "way"]):
+        for promise, knob in chosen.knobs()[workload, way].items():
+            edges = {k: chosen.edge(each, workload, promise) for k, each in mine.groupby("knob")}
+            assert edges[knob] == max(edges.values()) > 0 and set(edges) == set(disaggregated.KNOBS[way])
 
 
 def test_bursts_decide_how_much_is_served_and_ticks_matter_little():
-    rates = replayed.table().set_index(["workload", "way", "tbt_p99_ms"]).qps
+    rates = replayed.table().set_index(["workload", "way", "tbt_p99_ms"])
     for way in replayed.WAYS:
-        spread = rates["conversation", way, replayed.LOOSE]
-        assert 0.7 * spread < replayed.in_ticks(way) <= spread
-        assert rates["azure-code", way, replayed.LOOSE] < 0.1 * replayed.steady_edge("azure-code", way)
-        assert rates["azure-conv", way, replayed.LOOSE] > 0.8 * replayed.steady_edge("azure-conv", way)
-    assert replayed.aheads().min() > 0 > replayed.ahead("azure-conv", 14)
+        spread, ticks = replayed.in_ticks(way)
+        assert 0.7 * spread < ticks <= spread
+        assert rates.qps["azure-code", way, replayed.LOOSE] < 0.7 * replayed.steady_edge("azure-code", way)
+        assert rates.best["azure-code", way, replayed.LOOSE] > 5 * rates.worst["azure-code", way, replayed.LOOSE]
+        assert rates.qps["azure-conv", way, replayed.LOOSE] > 0.8 * replayed.steady_edge("azure-conv", way)
+    assert (replayed.each_ahead(replayed.LOOSE) > 0).all(axis=None), "in all nine stretches"
+    assert (replayed.each_ahead(14).loc["conversation"] < 0).all() and replayed.ahead("azure-conv", 14) >= 0

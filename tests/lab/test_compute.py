@@ -12,7 +12,15 @@ from pod.lab import registry
 from pod.lab.measure import compute
 
 ELSEWHERE = {"resources", "engine-replayed"}  # have tests of their own
-SLOW = {"online", "engine-online", "engine-offline", "engine-load", "sarathi-09", "pod-12"}  # seconds a case
+SLOW = {
+    "online",
+    "engine-online",
+    "engine-offline",
+    "engine-load",
+    "sarathi-09",
+    "pod-12",
+    "engine-chosen",
+}  # seconds a case
 
 
 @pytest.mark.parametrize("name", registry.computed())

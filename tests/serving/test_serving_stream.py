@@ -16,7 +16,7 @@ from pod.serving.schedulers import Sarathi
 from pod.simulate.metrics import metrics, requests
 from pod.simulate.quantiles import Quantiles
 from pod.simulate.run import Both, Run, Setup, description, simulate
-from pod.simulate.summary import DEFINITIONS, STALLS, Parts, Summary
+from pod.simulate.summary import DEFINITIONS, STALLS, Summary
 from pod.simulate.workload import Workload
 
 
@@ -97,21 +97,6 @@ def test_requests_may_come_one_by_one_in_order():
 def test_a_run_keeps_no_log_of_itself():
     run = Run(Setup(tp=2), Workload("arxiv", 50, 1.0))
     assert run.metrics() == metrics(simulate(run.setup, run.workload.requests()))
-
-
-def test_parts_of_a_run_are_what_its_log_says_of_their_users():
-    """A third of the users felt what a summary of them alone says, whoever shared their iterations."""
-    work, log = Workload("azure-conv", 240, 9.0), Log()
-    setup = Setup(gpu="h100", blocks=900, replicas=2)
-    parts = Parts([Summary() for _ in range(3)], lambda id_: id_ // 80)
-    simulate(setup, work.stream(), into=Both(log, parts))
-    users = requests(log)
-    for third, summary in enumerate(parts.into):
-        mine, row = users.id // 80 == third, summary.metrics()
-        assert row["requests"] == mine.sum() == 80
-        for name, values in (("ttft", users.ttft[mine]), ("tbt", users.gaps[mine[users.owner]]),
-                             ("latency", users.latency[mine])):  # fmt: skip
-            assert row[f"{name}_p99"] == pytest.approx(np.percentile(values, 99), rel=1e-12)
 
 
 def spent(options: str) -> tuple[float, float]:

@@ -147,6 +147,25 @@ def test_times_that_were_rounded_are_spread_over_their_tick_again(tmp_path):
     assert fast.pace == "as recorded, spread over 3 s, stretched to 100/s"
 
 
+def test_what_is_skipped_at_the_beginning_is_gone_and_the_rest_is_as_it_was(tmp_path, capsys):
+    path = str(DATA / "public" / "mooncake.csv")
+    long, rest = (list(Workload(path, n, high=1 << 17, skip=s).stream()) for n, s in ((500, 0), (300, 200)))
+    begin = long[200].arrival
+    for a, b in zip(long[200:], rest, strict=True):
+        assert (a.id - 200, a.prompt, a.output, a.prefix) == (b.id, b.prompt, b.output, b.prefix)
+        assert b.arrival == pytest.approx(a.arrival - begin)
+    fast = list(Workload(path, 300, 7.0, high=1 << 17, skip=200).stream())
+    assert fast[-1].arrival == pytest.approx(299 / 7) and fast[0].arrival == 0
+    assert Workload(path, None, skip=12000).count == 31
+    again = list(Workload(path, 40, high=1 << 17, skip=12000).stream())
+    assert (again[31].prompt, again[30].arrival < again[31].arrival) == (long[0].prompt, True), "it starts again"
+    assert not set(again[31].prefix) & set(long[0].prefix), "with other texts"
+    long = f"--high 131072 --workload {path}"
+    for options in ("--skip -1", f"--skip 12031 {long}", "--skip 1", f"--skip 1 --arrivals gamma --qps 1 {long}"):
+        assert main(["simulate", *options.split()]) == 2
+        assert "skip: got" in capsys.readouterr().err
+
+
 def test_an_hour_of_two_services_lies_here_as_its_tables_say():
     for name, count in (("azure-conv", 19366), ("azure-code", 8819)):
         work = Workload(str(DATA / "public" / f"{name}.csv"), None)
@@ -211,6 +230,7 @@ def test_published_traces_load_as_they_are(name, tmp_path):
     ("text", "words"),
     [
         ("prompt,answer\n1,2\n", "got the columns prompt, answer, allowed are num_prefill_tokens"),
+        ("arrival_ms,prefill_tokens,decode_tokens\n0,9,9\n1,000,9,9\n", "row 3: got 4 columns, allowed are the 3 of"),
         ("num_prefill_tokens,num_decode_tokens\n5,7\n5,nan\n", "row 3, column num_decode_tokens: got 'nan'"),
         ("num_prefill_tokens,num_decode_tokens\n-5,7\n", "row 2, column num_prefill_tokens: got '-5'"),
         ("num_prefill_tokens,num_decode_tokens\n5.5,7\n", "row 2, column num_prefill_tokens: got '5.5'"),
