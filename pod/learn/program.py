@@ -208,7 +208,7 @@ def run(program: Path, cell: Cell, words: Sequence[str], data: bytes, seed: int 
                 caught = {"stdout": out, "stderr": subprocess.DEVNULL, "timeout": MOST_SECONDS}
                 done = subprocess.run(command, env=environment, preexec_fn=resource and _less_memory, **caught)
         except subprocess.TimeoutExpired:
-            return Report(f"emulator: time: did not end within {MOST_SECONDS} s"), data
+            return Report(f"emulator: time: did not end within {MOST_SECONDS} s after line {_last_line(report)}"), data
         told = report.read_text(encoding="utf-8") if report.exists() else ""
         if done.returncode and "fault\n" not in told:
             told += f"fault\nemulator: crash: ended with {done.returncode} after line {_last_line(report)}"

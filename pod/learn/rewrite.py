@@ -6,6 +6,7 @@ A reader writes CUDA as nvcc takes it. What csrc/learn/cell.h cannot say in C++ 
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 TYPES = {
@@ -75,6 +76,7 @@ class Cell:
 def read(text: str) -> Cell:
     tokens = list(_tokens(without_includes(text)))
     end = Token("end", "", 1 + text.count("\n"))
+    _drop_volatile(tokens)
     code = [*(token for token in tokens if token.kind != "skip"), end, end]  # who looks ahead finds something
     _find_types(code)
     _refuse(code, text)
@@ -86,8 +88,7 @@ def read(text: str) -> Cell:
     _rewrite_loops(code)
     _rewrite_reads(code)
     _rewrite_pointers(code)
-    emulated = "".join(token.before + token.text + token.after for token in tokens)
-    return Cell(text, REGISTER.sub(r'\2 = cell::special_register("\1")', emulated), kernels, tuple(shared))
+    return Cell(text, REGISTER.sub(r'\2 = cell::special_register("\1")', _joined(tokens)), kernels, tuple(shared))
 
 
 def without_includes(text: str) -> str:
@@ -100,6 +101,13 @@ def _tokens(text: str) -> Iterator[Token]:
     for match in TOKEN.finditer(text):
         yield Token(match.lastgroup, match[0], line)
         line += match[0].count("\n")
+
+
+def _drop_volatile(tokens: list[Token]) -> None:
+    """The emulator reads memory each time that a text does, so the word changes nothing there."""
+    for token in tokens:
+        if token.text == "volatile":
+            token.text, token.kind = "", "skip"
 
 
 def _find_types(code: list[Token]) -> None:
@@ -250,6 +258,10 @@ def _rewrite_shared(code: list[Token], i: int, shared: list[str]) -> None:
 
 def _rewrite_loops(code: list[Token]) -> None:
     for i, token in enumerate(code[:-1]):
+        if token.kind == "directive":
+            token.text = _with_counted_loops(token.text)
+        if token.text == "goto":
+            token.before = "for (cell::step();;) "
         if token.text not in ("while", "for") or code[i + 1].text != "(":
             continue
         first, last = i + 2, _closing(code, i + 1)
@@ -263,6 +275,20 @@ def _rewrite_loops(code: list[Token]) -> None:
         else:
             code[first].before = "cell::step() && (" + code[first].before
             code[last - 1].after += ")"
+
+
+def _with_counted_loops(directive: str) -> str:
+    """A macro's loops count, too, unless it has only a part of one."""
+    sign, text = directive[: directive.index("#") + 1], directive[directive.index("#") + 1 :]
+    tokens, end = list(_tokens(text)), Token("end", "", 1)
+    with suppress(NotCuda):
+        _rewrite_loops([*(token for token in tokens if token.kind != "skip"), end])
+        return sign + _joined(tokens)
+    return directive
+
+
+def _joined(tokens: list[Token]) -> str:
+    return "".join(token.before + token.text + token.after for token in tokens)
 
 
 def _rewrite_reads(code: list[Token]) -> None:

@@ -30,9 +30,9 @@ def numbers(n: int = 64):
     return torch.arange(float(n))
 
 
-def run(body: str, x=None, grid=1, block: int = 64, parameters: str = "float* x", *more):
+def run(body: str, x=None, grid=1, block: int = 64, parameters: str = "float* x", *more, before: str = ""):
     x = numbers() if x is None else x
-    kernel(body, parameters)[grid, block](x, *more)
+    kernel(body, parameters, before)[grid, block](x, *more)
     return x
 
 
@@ -236,7 +236,15 @@ def test_a_picture_shows_the_memory_of_the_fault():
 
 
 @pytest.mark.parametrize(
-    "body", ["while (true) {}", "for (;;) t++;", "while (x[0] < 1000) {}", "do { t++; } while (t > -1);"]
+    "body",
+    [
+        "while (true) {}",
+        "for (;;) t++;",
+        "while (x[0] < 1000) {}",
+        "do { t++; } while (t > -1);",
+        "again: if (x[0] < 9) goto again; else x[0]++;",
+        "volatile float* flag = x; while (flag[0] == 0) {}",
+    ],
 )
 def test_an_endless_loop_is_stopped_with_its_line(body):
     assert "endless: line 3 still goes round after 5,000,000 rounds of all threads." in str(fault_of(body))
@@ -248,11 +256,23 @@ def test_waiting_for_what_never_comes_is_endless():
     )
 
 
+def test_an_endless_loop_of_a_macro_is_stopped_where_the_macro_stands():
+    for loop, line in (("for (;;)", 4), ("while (x[t] < 9 || t >= 0)", 4), ("\\\n  while (true)", 5)):
+        said = str(fault_of("FOREVER { x[t] += 1; }", before=f"#define FOREVER {loop}\n", block=32))
+        assert f"endless: line {line} still goes round" in said
+    assert torch.equal(run("LOOP x[t] += i;", before="#define LOOP for (int i = 0; i < 3; ++i)\n"), numbers() + 3)
+
+
 def test_a_loop_without_a_step_is_stopped_by_the_clock(monkeypatch):
     monkeypatch.setattr(program, "MOST_SECONDS", 1)
-    assert str(fault_of("again: t++;\nif (x[0] < 9) goto again;")).startswith(
-        "endless: the kernel did not end within 1 s"
-    )
+    said = str(fault_of("x[t] = 1;\nAGAIN t >= 0) {}", before="#define AGAIN while (\n"))
+    assert said.startswith("endless: the kernel did not end within 1 s, so it was stopped after line 4: a loop")
+    assert "    4 |     x[t] = 1;" in said
+
+
+def test_volatile_means_what_it_means_in_cuda():
+    body = "volatile float* y = x;\nvolatile int i = t;\ny[i] = y[i] + 1;"
+    assert torch.equal(run(body, parameters="volatile float* x"), numbers() + 1)
 
 
 def test_a_stack_of_a_gigabyte_is_refused():
