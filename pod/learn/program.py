@@ -29,7 +29,17 @@ FOLDER = build.CSRC / "learn"
 MOST_SECONDS, MOST_COMPILING, MOST_KEPT = 15, 60, 600
 MOST_MEMORY, MOST_PRINTED = 4 << 30, 20_000  # bytes, letters
 MOST_STACK = 1 << 16  # bytes of a kernel's own variables, a thread
-FLAGS = ["-std=c++17", "-O1", "-fvisibility=hidden", "-DPOD_EMULATE", f"-I{build.CSRC}", f"-I{FOLDER}", "-x", "c++"]
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-fvisibility=hidden",
+    "-Werror=return-type",
+    "-DPOD_EMULATE",
+    f"-I{build.CSRC}",
+    f"-I{FOLDER}",
+    "-x",
+    "c++",
+]
 OF_A_CELL = [f"-Wframe-larger-than={MOST_STACK}", f"-Werror=frame-larger-than={MOST_STACK}"]
 
 

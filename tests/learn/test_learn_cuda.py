@@ -60,6 +60,49 @@ def test_expressions_mean_what_they_mean_in_cuda():
     torch.testing.assert_close(run(body), wanted / 2)
 
 
+def test_a_star_takes_what_it_takes_in_cuda():
+    body = """
+    float own[4] = {1, 2, 3, 4};
+    float* p = own;
+    float first = *p++;                      // the pointer moves, the element stays
+    first = 10 * first + *p;                 // 12
+    *p++ = 5, ++*p, (*p) += 1, (*p)++;
+    float* q = of(x, t);
+    *q = first + own[1] * 100 + *p * 1000;   // 12 + 500 + 6000
+    *of(x, t) += *own;
+    """
+    before = "__device__ float* of(float* x, int t) { return x + t; }\n"
+    assert torch.equal(run(body, before=before), torch.full([64], 6513.0))
+    said = str(fault_of(f"{body}\nif (t == 63) *++q = 0;", before=before))
+    assert "thread 63 of CTA 0 writes x[64]" in said
+
+
+def test_four_numbers_are_read_and_written_at_a_time_or_one_of_them_alone():
+    body = """
+    __shared__ float2 s[16];
+    __shared__ float first[64];
+    if (t == 0) *first = 0, *first += 1;
+    if (t < 16) {
+        float4 four = *reinterpret_cast<const float4*>(x + 4 * t), same = *(float4*)&x[4 * t];
+        s[t].x = four.y + same.z;            // its y is never written
+        *reinterpret_cast<float4*>(x + 4 * t) = make_float4(0, 1, 2, 3);
+        float4* fours = reinterpret_cast<float4*>(x);
+        fours[t].w = s[t].x + __ldg(x + 4 * t) + __ldg(&x[4 * t + 1]);
+    }
+    """
+    x = numbers().view(16, 4)
+    wanted = torch.arange(4.0).repeat(16, 1)
+    wanted[:, 3] = x[:, 1] + x[:, 2] + 1
+    assert torch.equal(run(body).view(16, 4), wanted)
+    body = "float4 v = *reinterpret_cast<const float4*>(x + t);\nx[t] = v.x;"
+    assert "misaligned: thread 1 of CTA 0 reads x[1] to [4] as one value of 16 bytes" in str(fault_of(body))
+
+
+def test_a_function_that_returns_nothing_is_told_with_its_line():
+    with pytest.raises(learn.CompileError, match="line 1: no return statement in function returning non-void"):
+        kernel("x[t] = f(x[t]);", before="__device__ float f(float a) { a += 1; }\n")
+
+
 @pytest.mark.parametrize("size", ["8][9", "8 + 1][8 + 1"])
 def test_shared_arrays_of_two_dimensions(size):
     body = f"""
