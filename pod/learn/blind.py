@@ -37,7 +37,8 @@ class Blind:
     length of an answer until it ends."""
 
     def __init__(self, kind: Callable[[PagedPool, int], Scheduler], pool: PagedPool, max_batch: int, longest: int):
-        self.pool, self.longest, self.blocks = pool, longest, pool.num_blocks  # before an entry lays hands on it
+        self.pool, self.longest = pool, longest
+        self.blocks, self.block_size = pool.num_blocks, pool.block_size  # before an entry lays hands on it
         self.entry = _entry(kind, pool, max_batch)
         self.name, self.waiting = self.entry.name, ()
         self.here: dict[int, Request] = {}  # not answered yet
@@ -122,11 +123,11 @@ class Blind:
     def _check_memory(self, after: dict[int, int]) -> None:
         """`after`: tokens in the cache then, by the requests of a batch."""
         for request, tokens in after.items():
-            room = len(self.pool.tables.get(request, ())) * self.pool.block_size
+            room = len(self.pool.tables.get(request, ())) * self.block_size
             if room < tokens:
                 raise Refused(f"memory: got {tokens} tokens of a request with room for {room}, allowed are those for "
                               "which the pool gave blocks")  # fmt: skip
         held = {request.id: request.computed for request in self.running} | after
-        blocks = sum(map(self.pool.blocks_for, held.values()))
+        blocks = sum(-(-tokens // self.block_size) for tokens in held.values())
         if blocks > self.blocks:
             raise Refused(f"memory: got {blocks:,} blocks in use, allowed are the {self.blocks:,} that there are")

@@ -200,6 +200,14 @@ class Roomy(Sarathi):
         pool.num_blocks += 10**6
 
 
+class Dense(Sarathi):
+    """Makes blocks larger."""
+
+    def __init__(self, pool, max_batch):
+        super().__init__(pool, max_batch)
+        pool.block_size = pool.inside = 10**6
+
+
 class Raises(Sarathi):
     def schedule(self):
         return super().schedule().prefills[7]
@@ -253,6 +261,8 @@ def test_memory_that_an_entry_makes_is_none():
     assert small(Sarathi) == 9
     with pytest.raises(contests.Refused, match="memory: got .* blocks in use, allowed are the 40"):
         small(Roomy)
+    with pytest.raises(contests.Refused, match="memory: got 160 tokens of a request with room for 16"):
+        small(Dense)
 
 
 @pytest.mark.parametrize("prompt", [1, 99])
