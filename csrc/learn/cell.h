@@ -30,6 +30,12 @@ public:
     V get() const { V v; return load(place, sizeof(V), line, &v), v; }
     operator V() const { return get(); }
     Pointer<T> operator&() const { return Pointer<T>(place); }
+    template <class F> auto member(F of) const {
+        using M = std::remove_reference_t<decltype(of(std::declval<V&>()))>;
+        V whole{};
+        const auto offset = reinterpret_cast<char*>(&of(whole)) - reinterpret_cast<char*>(&whole);
+        return Element<std::conditional_t<std::is_const<T>::value, const M, M>>(Place{place.memory, place.byte + offset}, line);
+    }
     const Element& operator=(const V& v) const {
         static_assert(!std::is_const<T>::value, "this pointer is const");
         return store(place, sizeof(V), line, &v), *this;
@@ -50,6 +56,8 @@ public:
 };
 template <class T> std::remove_const_t<T> value(Element<T>&& e) { return e.get(); }
 template <class T> T&& value(T&& x) { return static_cast<T&&>(x); }
+template <class T, class F> auto member(Element<T>&& e, F of) { return e.member(of); }
+template <class T, class F> auto& member(T& x, F of) { return of(x); }
 
 template <class T> struct Pointer {
     static_assert(sizeof(T) != 1, "the emulator has no elements of one byte");
@@ -75,6 +83,8 @@ template <class T> struct Pointer {
     Element<T> operator[](Index i) const { return {(*this + i.i).place, i.line}; }
     Element<T> at(CELL_LINE) const { return {place, line}; }
 };
+template <class T> Element<T> at(Pointer<T> p, CELL_LINE) { return p.at(line); }
+template <class T, size_t N> T& at(T (&own)[N]) { return own[0]; }
 template <class To, class From> To cast(From from) { return To(from); }
 
 // ---------------------------------------------------------------- __shared__
@@ -93,6 +103,7 @@ template <class T, size_t N> struct Row<T[N]> {
         else return start[i];
     }
 };
+template <class T> auto at(const Row<T>& row, CELL_LINE) { return row[Index(0, line)]; }
 template <class T, int kNumber> struct Shared : Element<T> {  // of one value
     explicit Shared(CELL_LINE) : Element<T>(Place{Slot<T, kNumber>::memory, 0}, line) {}
     using Element<T>::operator=;
@@ -128,6 +139,7 @@ constexpr int warpSize = 32;
 inline void __syncthreads(CELL_LINE) { cell::barrier(line); }
 inline void __syncwarp(unsigned mask = ~0u, CELL_LINE) { cell::syncwarp(mask, line); }
 inline void __threadfence(CELL_LINE) { cell::fence(line); }
+template <class T> std::remove_const_t<T> __ldg(cell::Pointer<T> p, CELL_LINE) { return p.at(line).get(); }
 
 namespace cell {
 template <class T> T shuffled(const char* word, unsigned mask, T x, int from, int line) {

@@ -16,6 +16,7 @@ constexpr int warpSize = 32;
 void __syncthreads();
 void __syncwarp(unsigned mask = ~0u);
 void __threadfence();
+template <class T> T __ldg(const T* p);
 template <class T> T __shfl_sync(unsigned mask, T x, int lane);
 template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits);
 template <class T> T __shfl_up_sync(unsigned mask, T x, int by);

@@ -13,14 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from pod.learn import progress
+from pod.learn.blind import Blind, Refused
 from pod.learn.judge import MOST_SECONDS, Printed, depth_limit, is_bare, memory_limit, place, time_limit
-
-
-class Refused(ValueError):
-    """An entry that has no score, with the reason."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
 
 
 @dataclass(frozen=True)
@@ -127,20 +121,11 @@ def _served_on():
 def _scheduler(kind: Callable) -> float:
     """Mean seconds to the first token on one trace, if few requests ever stall in between."""
     from pod.serving.loop import serve
-    from pod.serving.schedulers import Scheduler
     from pod.simulate.metrics import requests
 
     setup, workload = _served_on()
-    pool, asked = setup.lanes()[0].pool, workload.requests()
-    scheduler, lengths = kind(pool, setup.max_batch), _lengths(asked)
-    if not isinstance(scheduler, Scheduler):
-        raise Refused(f"scheduler: got {scheduler!r:.60}, allowed is a Scheduler as in pod.serving.schedulers")
-    scheduler.schedule = partial(_batch, scheduler.schedule)
-    served = requests(serve(asked, [scheduler], _Watching(scheduler, pool, setup)))
-    if _lengths(asked) != lengths:
-        raise Refused(
-            "requests: got other prompts or answers than were asked for, allowed is to serve them as they are"
-        )
+    lane = Blind(kind, setup.lanes()[0].pool, setup.max_batch, setup.max_tokens)
+    served = requests(serve(workload.requests(), [lane], setup.executor()))
     if len(served.id) < COUNT:
         raise Refused(f"scheduler: got {len(served.id)} requests answered, allowed are all {COUNT}")
     stalled = 100 * float(np.mean(served.worst_gap > STALL))
@@ -148,52 +133,6 @@ def _scheduler(kind: Callable) -> float:
         raise Refused(f"scheduler: got {stalled:.1f} % of requests with {STALL:g} s between two tokens, allowed are "
                       f"{STALLED:g} %")  # fmt: skip
     return float(np.mean(served.ttft))
-
-
-def _batch(schedule: Callable):
-    from pod.serving.request import Request
-    from pod.serving.schedulers import Batch, Chunk
-
-    batch = schedule()
-    parts = [(batch.prefills, Chunk), (batch.decodes, Request)] if isinstance(batch, Batch) else []
-    if not parts or not all(isinstance(one, kind) for many, kind in parts for one in many):
-        raise Refused(f"schedule: got {batch!r:.60}, allowed is a Batch with Chunks to prefill and Requests to decode")
-    return batch
-
-
-def _lengths(requests) -> list[tuple]:
-    return [(r.id, r.prompt, r.output, r.arrival) for r in requests]
-
-
-class _Watching:
-    """The simulated GPU, which looks at a batch before it runs it."""
-
-    def __init__(self, scheduler, pool, setup) -> None:
-        from pod.simulate.run import SimExecutor
-
-        self.scheduler, self.pool, self.gpu = scheduler, pool, SimExecutor(setup.cost(), setup.block_size)
-
-    def submit(self, batch, event) -> float:
-        members = [c.request for c in batch.prefills] + batch.decodes
-        running = {r.id for r in self.scheduler.running}
-        if len({r.id for r in members}) < len(members) or not {r.id for r in members} <= running:
-            raise Refused("batch: got a request twice, or one that is not running, allowed is each that runs, once")
-        for request, tokens, context in batch.prefills:
-            if tokens < 1 or context != request.computed or context + tokens > request.prefill:
-                raise Refused(f"chunk: got tokens {context} to {context + tokens}, allowed begin at {request.computed} "
-                              f"and end by {request.prefill}")  # fmt: skip
-            self._has_room(request, context + tokens)
-        for request in batch.decodes:
-            if request.prefilling:
-                raise Refused("batch: got a decode of a request whose prompt is not through, allowed are chunks of it")
-            self._has_room(request, request.computed + 1)
-        return self.gpu.submit(batch, event)
-
-    def _has_room(self, request, tokens: int) -> None:
-        room = len(self.pool.tables.get(request.id, ())) * self.pool.block_size
-        if room < tokens:
-            raise Refused(f"memory: got {tokens} tokens of a request with room for {room}, allowed are those for which "
-                          "the pool gave blocks")  # fmt: skip
 
 
 def _sarathi() -> Callable:

@@ -190,8 +190,11 @@ def _endless(told: _Told, match: re.Match) -> Fault:
 
 
 def _late(told: _Told, match: re.Match) -> Fault:
-    what = f"the kernel did not end within {match['seconds']} s, so it was stopped"
-    return told.fault("endless", f"{what}: a loop without an end, or more threads than one CPU can be")
+    line = int(match["line"])
+    what = (
+        f"the kernel did not end within {match['seconds']} s, so it was stopped{f' after line {line}' if line else ''}"
+    )
+    return told.fault("endless", f"{what}: a loop without an end, or more threads than one CPU can be", lines=[line])
 
 
 SIGNALS = {
@@ -241,7 +244,7 @@ TELLERS = (
     ),
     (re.compile(r"divergence: .* wait for them at (?P<barrier>\S+)|deadlock"), _stuck),
     (re.compile(r"steps: .* after (?P<rounds>\d+)|endless"), _endless),
-    (re.compile(r"time: did not end within (?P<seconds>\d+)"), _late),
+    (re.compile(r"time: did not end within (?P<seconds>\d+) s after line (?P<line>\d+)"), _late),
     (re.compile(r"crash: ended with (?P<code>-?\d+) after line (?P<line>\d+)"), _crash),
     (re.compile(r"null"), _null),
     (re.compile(r".*bad_alloc"), _no_memory),

@@ -29,7 +29,17 @@ FOLDER = build.CSRC / "learn"
 MOST_SECONDS, MOST_COMPILING, MOST_KEPT = 15, 60, 600
 MOST_MEMORY, MOST_PRINTED = 4 << 30, 20_000  # bytes, letters
 MOST_STACK = 1 << 16  # bytes of a kernel's own variables, a thread
-FLAGS = ["-std=c++17", "-O1", "-fvisibility=hidden", "-DPOD_EMULATE", f"-I{build.CSRC}", f"-I{FOLDER}", "-x", "c++"]
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-fvisibility=hidden",
+    "-Werror=return-type",
+    "-DPOD_EMULATE",
+    f"-I{build.CSRC}",
+    f"-I{FOLDER}",
+    "-x",
+    "c++",
+]
 OF_A_CELL = [f"-Wframe-larger-than={MOST_STACK}", f"-Werror=frame-larger-than={MOST_STACK}"]
 
 
@@ -208,7 +218,7 @@ def run(program: Path, cell: Cell, words: Sequence[str], data: bytes, seed: int 
                 caught = {"stdout": out, "stderr": subprocess.DEVNULL, "timeout": MOST_SECONDS}
                 done = subprocess.run(command, env=environment, preexec_fn=resource and _less_memory, **caught)
         except subprocess.TimeoutExpired:
-            return Report(f"emulator: time: did not end within {MOST_SECONDS} s"), data
+            return Report(f"emulator: time: did not end within {MOST_SECONDS} s after line {_last_line(report)}"), data
         told = report.read_text(encoding="utf-8") if report.exists() else ""
         if done.returncode and "fault\n" not in told:
             told += f"fault\nemulator: crash: ended with {done.returncode} after line {_last_line(report)}"

@@ -6,6 +6,7 @@ A reader writes CUDA as nvcc takes it. What csrc/learn/cell.h cannot say in C++ 
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 TYPES = {
@@ -75,6 +76,7 @@ class Cell:
 def read(text: str) -> Cell:
     tokens = list(_tokens(without_includes(text)))
     end = Token("end", "", 1 + text.count("\n"))
+    _drop_volatile(tokens)
     code = [*(token for token in tokens if token.kind != "skip"), end, end]  # who looks ahead finds something
     _find_types(code)
     _refuse(code, text)
@@ -86,8 +88,7 @@ def read(text: str) -> Cell:
     _rewrite_loops(code)
     _rewrite_reads(code)
     _rewrite_pointers(code)
-    emulated = "".join(token.before + token.text + token.after for token in tokens)
-    return Cell(text, REGISTER.sub(r'\2 = cell::special_register("\1")', emulated), kernels, tuple(shared))
+    return Cell(text, REGISTER.sub(r'\2 = cell::special_register("\1")', _joined(tokens)), kernels, tuple(shared))
 
 
 def without_includes(text: str) -> str:
@@ -100,6 +101,13 @@ def _tokens(text: str) -> Iterator[Token]:
     for match in TOKEN.finditer(text):
         yield Token(match.lastgroup, match[0], line)
         line += match[0].count("\n")
+
+
+def _drop_volatile(tokens: list[Token]) -> None:
+    """The emulator reads memory each time that a text does, so the word changes nothing there."""
+    for token in tokens:
+        if token.text == "volatile":
+            token.text, token.kind = "", "skip"
 
 
 def _find_types(code: list[Token]) -> None:
@@ -250,6 +258,10 @@ def _rewrite_shared(code: list[Token], i: int, shared: list[str]) -> None:
 
 def _rewrite_loops(code: list[Token]) -> None:
     for i, token in enumerate(code[:-1]):
+        if token.kind == "directive":
+            token.text = _with_counted_loops(token.text)
+        if token.text == "goto":
+            token.before = "for (cell::step();;) "
         if token.text not in ("while", "for") or code[i + 1].text != "(":
             continue
         first, last = i + 2, _closing(code, i + 1)
@@ -265,8 +277,23 @@ def _rewrite_loops(code: list[Token]) -> None:
             code[last - 1].after += ")"
 
 
+def _with_counted_loops(directive: str) -> str:
+    """A macro's loops count, too, unless it has only a part of one."""
+    sign, text = directive[: directive.index("#") + 1], directive[directive.index("#") + 1 :]
+    tokens, end = list(_tokens(text)), Token("end", "", 1)
+    with suppress(NotCuda):
+        _rewrite_loops([*(token for token in tokens if token.kind != "skip"), end])
+        return sign + _joined(tokens)
+    return directive
+
+
+def _joined(tokens: list[Token]) -> str:
+    return "".join(token.before + token.text + token.after for token in tokens)
+
+
 def _rewrite_reads(code: list[Token]) -> None:
-    """`x[i]` that is not written to becomes `value(x[i])`: a plain number, as C++ has it."""
+    """`x[i]` that is not written to becomes `value(x[i])`: a plain number, as C++ has it. Of a float4 that is a member,
+    which may be written alone."""
     declared = _declared(code)
     for i, token in enumerate(code[:-1]):
         previous = code[i - 1].text if i else ";"
@@ -275,12 +302,19 @@ def _rewrite_reads(code: list[Token]) -> None:
         end = _closing(code, i + 1)
         while end + 1 < len(code) and code[end + 1].text == "[":
             end = _closing(code, end + 1)
-        address = previous == "&" and (code[i - 2].text in "(,=?:{;" or code[i - 2].text == "return")
+        address = previous == "&" and (code[i - 2].text in (*"(,=?:{;", "return") or _is_cast(code, i - 2))
+        if code[end + 1].text == "." and code[end + 3].text != "(":
+            token.before = "cell::member(" + token.before
+            code[end].after += ", [](auto& whole) -> auto& { return whole"
+            end += 2
+            code[end].after += "; })"
         if not _written(code, i, end) and not address:
             token.before, code[end].after = "cell::value(" + token.before, code[end].after + ")"
 
 
 def _written(code: list[Token], first: int, last: int) -> bool:
+    while (code[first - 1].text, code[last + 1].text) == ("(", ")") and code[first - 2].kind == "sign":
+        first, last = first - 1, last + 1
     return code[last + 1].text in ASSIGNS or code[first - 1].text in ("++", "--")
 
 
@@ -308,7 +342,7 @@ def _declared(code: list[Token]) -> set[int]:
 
 
 def _rewrite_pointers(code: list[Token]) -> None:
-    """`const float* x` -> `cell::Pointer<const float> x`, and `*x` -> `x.at()`."""
+    """`const float* x` -> `cell::Pointer<const float> x`, and `*x` -> `cell::at(x)`."""
     for i, token in enumerate(code):
         if token.text == "reinterpret_cast":
             token.text = "cell::cast"
@@ -337,6 +371,14 @@ def _is_operand(code: list[Token], i: int) -> bool:
     )
 
 
+def _is_cast(code: list[Token], close: int) -> bool:
+    """Whether the bracket that closes here holds a type, as in `(const float4*)x`."""
+    if code[close].text != ")":
+        return False
+    inside = code[_opening(code, close) + 1 : close]
+    return bool(inside) and all(token.kind == "type" or token.text in ("const", "*", ">") for token in inside)
+
+
 def _opening(code: list[Token], i: int) -> int:
     depth = 0
     for k in range(i, -1, -1):
@@ -347,5 +389,23 @@ def _opening(code: list[Token], i: int) -> int:
 
 
 def _put_at(code: list[Token], i: int) -> None:
-    end = _closing(code, i + 1) if code[i + 1].text == "(" else i + 1
-    code[end].after += ".at()" if _written(code, i, end) else ".at().get()"
+    end = _end_of_operand(code, i + 1)
+    opens, closes = ("cell::at(", ")") if _written(code, i, end) else ("cell::value(cell::at(", "))")
+    code[i + 1].before, code[end].after = opens + code[i + 1].before, code[end].after + closes
+
+
+def _end_of_operand(code: list[Token], i: int) -> int:
+    """Where what a `*` points with ends, as C++ has it: `*p++` is `*(p++)`, and `*p + 1` is `(*p) + 1`."""
+    if code[i].text in ("++", "--", "*", "&"):
+        return _end_of_operand(code, i + 1)
+    if code[i].text == "(":
+        end = _closing(code, i)
+        if _is_cast(code, end):
+            return _end_of_operand(code, end + 1)
+    elif code[i].text.endswith("_cast") and code[i + 1].text == "<":
+        end = _closing(code, next(k for k in range(i, len(code)) if code[k].text == "(" or code[k].kind == "end"))
+    else:
+        end = i
+    while (after := code[end + 1].text) in ("(", "[", ".", "->", "++", "--"):
+        end = _closing(code, end + 1) if after in "([" else end + 1 + (after in (".", "->"))
+    return end

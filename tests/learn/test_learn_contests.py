@@ -11,7 +11,10 @@ from pod import learn
 from pod.__main__ import main
 from pod.lab import notebooks
 from pod.learn import contests, judge, progress, scores
+from pod.learn.blind import Blind
 from pod.serving.blocks import PagedPool
+from pod.serving.loop import Ticks, serve
+from pod.serving.request import Request
 from pod.serving.schedulers import Batch, Sarathi
 
 PAR = {"tickets": 7538.49, "cuts": 257.0, "scheduler": 3.21}
@@ -166,6 +169,45 @@ class Memoryless(Sarathi):
         return [r for r in self.running if r.prefilling]
 
 
+class Cached(Sarathi):
+    """Says that nearly all of a prompt is in the cache."""
+
+    def schedule(self):
+        for request in self.waiting:
+            request.computed = request.prefill - 2
+        return super().schedule()
+
+
+class Brief(Sarathi):
+    """Ends every answer with its first token, and covers it up."""
+
+    def complete(self, batch):
+        outputs = {request: request.output for request in self.running}
+        for request in outputs:
+            request.output = 1
+        finished = super().complete(batch)
+        for request, output in outputs.items():
+            request.output = output
+        return finished
+
+
+class Roomy(Sarathi):
+    """Makes memory."""
+
+    def __init__(self, pool, max_batch):
+        super().__init__(pool, max_batch)
+        pool.free += range(10**6, 2 * 10**6)
+        pool.num_blocks += 10**6
+
+
+class Dense(Sarathi):
+    """Makes blocks larger."""
+
+    def __init__(self, pool, max_batch):
+        super().__init__(pool, max_batch)
+        pool.block_size = pool.inside = 10**6
+
+
 class Raises(Sarathi):
     def schedule(self):
         return super().schedule().prefills[7]
@@ -185,11 +227,59 @@ def test_a_schedule_that_is_no_batch_is_refused(answer):
         (Twice, "got a request twice"),
         (Early, "got a decode of a request"),
         (Longer, "chunk: got tokens"),
-        (Shorter, "requests: got other prompts or answers"),
+        (Shorter, "answer: got the end of request 0 after 9 tokens, allowed is when its last token is out"),
+        (Cached, "chunk: got tokens 4679 to 4681, allowed begin at 0 and end by 4681"),
+        (Brief, "answer: got the end of request 0 after 1 tokens, allowed is when its last token is out"),
     ],
 )
 def test_a_scheduler_that_cheats_or_fails_is_refused(kind, why):
     assert why in said("scheduler", kind)
+
+
+def test_an_entry_cannot_know_how_long_an_answer_will_be():
+    seen = set()
+
+    class Looks(Sarathi):
+        def schedule(self):
+            seen.update((request.id, request.prompt + request.output) for request in (*self.waiting, *self.running))
+            return super().schedule()
+
+    learn.contest("scheduler", Looks)
+    server, _ = contests._served_on()
+    assert seen == {(i, server.max_tokens) for i in range(contests.COUNT)}
+
+
+def small(kind) -> int:
+    """How many of nine requests are answered with memory for four."""
+    pool = PagedPool(40, 16)
+    asked = [Request(i, prompt=160, output=9) for i in range(9)]
+    log = serve(asked, [Blind(kind, pool, max_batch=9, longest=600)], Ticks())
+    return sum(len(event.finished) for event in log.iterations)
+
+
+def test_memory_that_an_entry_makes_is_none():
+    assert small(Sarathi) == 9
+    with pytest.raises(contests.Refused, match="memory: got .* blocks in use, allowed are the 40"):
+        small(Roomy)
+    with pytest.raises(contests.Refused, match="memory: got 160 tokens of a request with room for 16"):
+        small(Dense)
+
+
+@pytest.mark.parametrize("prompt", [1, 99])
+def test_what_an_entry_writes_into_a_request_makes_nothing_faster(prompt, capsys):
+    class Scribbles(Sarathi):
+        def refusal(self, request):
+            request.arrival += 1000.0
+            return super().refusal(request)
+
+        def complete(self, batch):
+            finished = super().complete(batch)
+            for request in finished:
+                request.prompt = request.computed = request.generated = prompt
+            return finished
+
+    learn.contest("scheduler", Scribbles)
+    assert "scheduler: 3.21 s, par" in capsys.readouterr().out
 
 
 def test_nothing_of_an_entry_stays_behind():

@@ -30,9 +30,9 @@ def numbers(n: int = 64):
     return torch.arange(float(n))
 
 
-def run(body: str, x=None, grid=1, block: int = 64, parameters: str = "float* x", *more):
+def run(body: str, x=None, grid=1, block: int = 64, parameters: str = "float* x", *more, before: str = ""):
     x = numbers() if x is None else x
-    kernel(body, parameters)[grid, block](x, *more)
+    kernel(body, parameters, before)[grid, block](x, *more)
     return x
 
 
@@ -58,6 +58,49 @@ def test_expressions_mean_what_they_mean_in_cuda():
     v = torch.where(numbers() > 3, numbers(), 0.0)
     wanted = (v.clamp(min=1.5) + v) * 2 + 1 - numbers().div(2, rounding_mode="floor") + 1
     torch.testing.assert_close(run(body), wanted / 2)
+
+
+def test_a_star_takes_what_it_takes_in_cuda():
+    body = """
+    float own[4] = {1, 2, 3, 4};
+    float* p = own;
+    float first = *p++;                      // the pointer moves, the element stays
+    first = 10 * first + *p;                 // 12
+    *p++ = 5, ++*p, (*p) += 1, (*p)++;
+    float* q = of(x, t);
+    *q = first + own[1] * 100 + *p * 1000;   // 12 + 500 + 6000
+    *of(x, t) += *own;
+    """
+    before = "__device__ float* of(float* x, int t) { return x + t; }\n"
+    assert torch.equal(run(body, before=before), torch.full([64], 6513.0))
+    said = str(fault_of(f"{body}\nif (t == 63) *++q = 0;", before=before))
+    assert "thread 63 of CTA 0 writes x[64]" in said
+
+
+def test_four_numbers_are_read_and_written_at_a_time_or_one_of_them_alone():
+    body = """
+    __shared__ float2 s[16];
+    __shared__ float first[64];
+    if (t == 0) *first = 0, *first += 1;
+    if (t < 16) {
+        float4 four = *reinterpret_cast<const float4*>(x + 4 * t), same = *(float4*)&x[4 * t];
+        s[t].x = four.y + same.z;            // its y is never written
+        *reinterpret_cast<float4*>(x + 4 * t) = make_float4(0, 1, 2, 3);
+        float4* fours = reinterpret_cast<float4*>(x);
+        fours[t].w = s[t].x + __ldg(x + 4 * t) + __ldg(&x[4 * t + 1]);
+    }
+    """
+    x = numbers().view(16, 4)
+    wanted = torch.arange(4.0).repeat(16, 1)
+    wanted[:, 3] = x[:, 1] + x[:, 2] + 1
+    assert torch.equal(run(body).view(16, 4), wanted)
+    body = "float4 v = *reinterpret_cast<const float4*>(x + t);\nx[t] = v.x;"
+    assert "misaligned: thread 1 of CTA 0 reads x[1] to [4] as one value of 16 bytes" in str(fault_of(body))
+
+
+def test_a_function_that_returns_nothing_is_told_with_its_line():
+    with pytest.raises(learn.CompileError, match="line 1: no return statement in function returning non-void"):
+        kernel("x[t] = f(x[t]);", before="__device__ float f(float a) { a += 1; }\n")
 
 
 @pytest.mark.parametrize("size", ["8][9", "8 + 1][8 + 1"])
@@ -236,7 +279,15 @@ def test_a_picture_shows_the_memory_of_the_fault():
 
 
 @pytest.mark.parametrize(
-    "body", ["while (true) {}", "for (;;) t++;", "while (x[0] < 1000) {}", "do { t++; } while (t > -1);"]
+    "body",
+    [
+        "while (true) {}",
+        "for (;;) t++;",
+        "while (x[0] < 1000) {}",
+        "do { t++; } while (t > -1);",
+        "again: if (x[0] < 9) goto again; else x[0]++;",
+        "volatile float* flag = x; while (flag[0] == 0) {}",
+    ],
 )
 def test_an_endless_loop_is_stopped_with_its_line(body):
     assert "endless: line 3 still goes round after 5,000,000 rounds of all threads." in str(fault_of(body))
@@ -248,11 +299,23 @@ def test_waiting_for_what_never_comes_is_endless():
     )
 
 
+def test_an_endless_loop_of_a_macro_is_stopped_where_the_macro_stands():
+    for loop, line in (("for (;;)", 4), ("while (x[t] < 9 || t >= 0)", 4), ("\\\n  while (true)", 5)):
+        said = str(fault_of("FOREVER { x[t] += 1; }", before=f"#define FOREVER {loop}\n", block=32))
+        assert f"endless: line {line} still goes round" in said
+    assert torch.equal(run("LOOP x[t] += i;", before="#define LOOP for (int i = 0; i < 3; ++i)\n"), numbers() + 3)
+
+
 def test_a_loop_without_a_step_is_stopped_by_the_clock(monkeypatch):
     monkeypatch.setattr(program, "MOST_SECONDS", 1)
-    assert str(fault_of("again: t++;\nif (x[0] < 9) goto again;")).startswith(
-        "endless: the kernel did not end within 1 s"
-    )
+    said = str(fault_of("x[t] = 1;\nAGAIN t >= 0) {}", before="#define AGAIN while (\n"))
+    assert said.startswith("endless: the kernel did not end within 1 s, so it was stopped after line 4: a loop")
+    assert "    4 |     x[t] = 1;" in said
+
+
+def test_volatile_means_what_it_means_in_cuda():
+    body = "volatile float* y = x;\nvolatile int i = t;\ny[i] = y[i] + 1;"
+    assert torch.equal(run(body, parameters="volatile float* x"), numbers() + 1)
 
 
 def test_a_stack_of_a_gigabyte_is_refused():

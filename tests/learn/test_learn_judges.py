@@ -210,6 +210,23 @@ SMUGGLED = {
 }
 
 
+class Equal:
+    """What says of itself that it is whatever is asked for."""
+
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("name", [n for n, blocks in solutions().items() if blocks[0][1] == "python"])
+def test_an_answer_that_calls_itself_right_is_not(name):
+    assert judge.judge(judge.exercises()[name], lambda *_: Equal()).state == "wrong"
+
+
 @pytest.mark.parametrize("way", SMUGGLED)
 def test_who_waits_for_the_gpu_by_another_door_is_told(way):
     line = f"P, U = {SMUGGLED[way]}; P, U = torch.as_tensor(P), torch.as_tensor(U)"

@@ -186,7 +186,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_whoever_presses_stop_gets_the_notebook_back(live, name):
-    live.say(KERNEL.format("again: y[0] += a; if (x[0] < 9) goto again;"))
+    live.say(KERNEL.format("\n#define AGAIN while (\nAGAIN x[0] < 9) y[0] += a;\n"))  # its rounds are not counted
     live.say('import torch\nlearn.check("scale", ...)')  # half a torch would not come back
     begin = time.monotonic()
     assert "KeyboardInterrupt" in live.interrupt(LONG[name], after=2)
