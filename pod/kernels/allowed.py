@@ -37,7 +37,8 @@ class Allowed:
         try:
             layout = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,
                       v.shape, v.stride(), v.dtype, v.device,
-                      None if table is None else (table.shape, table.stride(), table.dtype, table.device))  # fmt: skip
+                      None if table is None else (table.shape, table.stride(), table.dtype, table.device),
+                      [x.untyped_storage().nbytes() for x in (q, k, v, table) if x is not None])  # fmt: skip
             grads = q.requires_grad or k.requires_grad or v.requires_grad or self.forward_ad._current_level >= 0
             starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
             odd = (starts[0] | starts[1] | starts[2]) % 16 or 0 in starts or q.is_neg() or k.is_neg() or v.is_neg()
@@ -105,6 +106,7 @@ class Allowed:
             raise ValueError(f"block_table: got device {table.device}, allowed by the plan is {self.device}")
         if table.shape[0] > 1 and table.stride(0) > MOST:
             raise ValueError(f"block_table: got a stride of {table.stride(0)} elements, allowed are up to {MOST}")
+        _check_memory("block_table", table)
         if table.shape[0] < self.sequences or table.shape[1] < self.most_pages:
             raise ValueError(f"block_table: got shape {tuple(table.shape)}, allowed is at least "
                              f"{(self.sequences, self.most_pages)}")  # fmt: skip
@@ -150,6 +152,7 @@ def check_out(out, q, **others) -> None:
     if not tensor or out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
         got = f"{out.dtype} of shape {tuple(out.shape)}" if tensor else type(out).__name__
         raise ValueError(f"out: got {got}, allowed is what q has, {q.dtype} of shape {tuple(q.shape)} on {q.device}")
+    _check_memory("out", out)
     if not out.is_contiguous() or out.data_ptr() % 16:
         raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")
     if out.requires_grad:
@@ -195,20 +198,21 @@ def _check_tensor(name: str, x, batch: HybridBatch, device) -> None:
         raise ValueError(f"{name}: got device {x.device}, allowed by the plan is {device}")
     if x.is_neg():
         raise ValueError(f"{name}: got a view that negates, allowed is a tensor of plain numbers")
-    if 0 < (room := x.untyped_storage().nbytes()) < _end(x):
-        raise ValueError(
-            f"{name}: got {room} bytes of memory for shape {tuple(x.shape)}, allowed are at least {_end(x)}"
-        )
+    _check_memory(name, x)
     if x.stride(-1) != 1:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed is a dense last dimension")
     if any(step * x.element_size() % 16 for step in _steps(x)) or x.data_ptr() % 16:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed are rows that start at multiples of 16 bytes")
 
 
-def _end(x) -> int:
-    """Bytes up to the last element: a storage that was made smaller may have fewer."""
+def _check_memory(name: str, x) -> None:
+    """A storage may have been made smaller than what the tensor says."""
     last = x.storage_offset() + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-    return (last + 1) * x.element_size() if x.numel() else 0
+    room, wanted = x.untyped_storage().nbytes(), (last + 1) * x.element_size()
+    if x.numel() and 0 < room < wanted:
+        raise ValueError(
+            f"{name}: got {room} bytes of memory for shape {tuple(x.shape)}, allowed are at least {wanted}"
+        )
 
 
 def _steps(x) -> list[int]:

@@ -264,15 +264,20 @@ def test_caches_of_8_bits_have_no_rules_in_any_batch(name, value):
         HybridBatch((1,), (1,), 1, 1, 64, kv_dtype="float8_e4m3fn", **{name: value})
 
 
-@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache"])
-def test_a_storage_that_was_made_smaller_is_refused(name):
+@pytest.mark.parametrize("before", [False, True], ids=["at first", "after a call"])
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "block_table", "out"])
+def test_a_storage_that_was_made_smaller_is_refused(name, before):
     tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
+    tensors["out"], allowed = torch.empty_like(tensors["q"]), Allowed(GOOD, CPU)
+    given = lambda: [tensors[n] for n in ("q", "k_cache", "v_cache", "block_table")]  # noqa: E731
+    if before:
+        allowed.check(*given(), out=tensors["out"])
     storage = tensors[name].untyped_storage()
     storage.resize_(storage.nbytes() - 2)
     with pytest.raises(
         ValueError, match=rf"^{name}: got {storage.nbytes()} bytes of memory for shape .*, allowed are at "
     ):
-        pod.hybrid_attention(**tensors, plan=pod.plan(GOOD, device="cpu"))
+        allowed.check(*given(), out=tensors["out"])
 
 
 def test_a_workspace_refuses_a_window():
