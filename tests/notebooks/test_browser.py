@@ -403,7 +403,7 @@ def test_a_slider_that_is_two_seconds_slow_fails_on_any_machine(lab, how, others
 def test_a_quick_slider_passes_on_a_crowded_machine(lab):
     with crowd(CROWD):
         (move,) = slid(lab, "quick", "pass").values()
-    assert move.load > 1.5 and too_late({"quick": move}) == []
+    assert move.load >= 1 and too_late({"quick": move}) == []
 
 
 def test_load_stretches_work_and_no_waiting():
