@@ -48,6 +48,7 @@ $(READY): constraints.txt pyproject.toml
 	@{ test -e $@ && $(PY) -c '' 2>/dev/null; } || $(PYTHON) -m venv --clear .venv
 	@rm -f $@
 	@$(PIP) -c constraints.txt -e '.[dev]'
+	@$(PY) -c 'from pod.learn import program; program.make_ahead()'
 	@touch $@
 
 reproduce-figures: $(READY)

@@ -138,14 +138,15 @@ def machine() -> Path:
         return place
 
 
+def make_ahead() -> None:
+    """The machine, so that no reader waits for it; what is wrong will be said when a cell needs it."""
+    with suppress(build.BuildError, RuntimeError, OSError):
+        machine()
+
+
 def prepare() -> None:
-    """Have the machine made while somebody still reads; what is wrong will be said when a cell needs it."""
-
-    def make() -> None:
-        with suppress(build.BuildError, RuntimeError, OSError):
-            machine()
-
-    Thread(target=make, daemon=True).start()
+    """The same while somebody still reads."""
+    Thread(target=make_ahead, daemon=True).start()
 
 
 def complaints(source: Path) -> str:

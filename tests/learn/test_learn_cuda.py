@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from pod import kernels, learn
+from pod.files import ROOT
+from pod.kernels import build
 from pod.learn import faults, gpu, program, rewrite
 
 torch = pytest.importorskip("torch")
@@ -590,3 +592,13 @@ def test_the_magic_puts_kernels_among_the_names():
         "    1 | __global__ void k(float* x) { x[threadIdx.x] = y; }", "      | " + " " * 47 + "^",
         "LaunchError: block: got 31 threads, allowed are multiples of 32 up to 1024", "alive",
     ], done.stderr  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [RuntimeError, OSError, build.BuildError])
+def test_an_environment_is_made_where_no_machine_can_be(error, monkeypatch):
+    def machine():
+        raise error("no compiler")
+
+    monkeypatch.setattr(program, "machine", machine)
+    program.make_ahead()
+    assert "program.make_ahead()" in (ROOT / "Makefile").read_text(encoding="utf-8")
