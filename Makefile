@@ -22,7 +22,7 @@ NB ?=
 .PHONY: help env reproduce-figures site test test-weakest lint notebooks measure compare keep compute claims lab
 
 help:
-	@echo 'make reproduce-figures [FIG=pod-06]  every figure into figures/, with a gallery; no GPU needed (40 s)'
+	@echo 'make reproduce-figures [FIG=pod-06]  every figure into figures/, with a gallery; no GPU needed (1 min)'
 	@echo '     FROM=fresh                      the same from what was measured on your GPU'
 	@echo 'make site                            chapters, gallery, claims and explorers into site/, to be read offline (1 min)'
 	@echo 'make test                            ruff, pytest, and the notebooks run against their saved outputs (8 min)'
