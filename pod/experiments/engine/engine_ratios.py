@@ -13,7 +13,7 @@ import pandas as pd
 
 from pod.data import a_card, read
 from pod.experiments.engine import engine_windows
-from pod.experiments.engine.engine_windows import faster
+from pod.experiments.engine.engine_windows import check_same, faster, iterations
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -64,10 +64,8 @@ def _run(run: str) -> list[dict]:
 
 
 def window(attention: str, ratio: float) -> pd.DataFrame:
-    """Its iterations, `ms` from decision to decision; the first one warms up, the last one's end is not known."""
-    df = read(RECORDING)
-    mine = df[df.run == f"{attention}, {ratio}"].sort_values("iteration", kind="stable").reset_index(drop=True)
-    return mine.assign(ms=mine.scheduled_ms.shift(-1) - mine.scheduled_ms)[1:-1]
+    """Its iterations; the first one warms up, and the last one's end is not known."""
+    return iterations(read(RECORDING), f"{attention}, {ratio}")[1:-1]
 
 
 def table() -> pd.DataFrame:
@@ -76,8 +74,7 @@ def table() -> pd.DataFrame:
     rows = []
     for ratio in RATIOS:
         base, ours = faster(window("fa3", ratio), window("fa3-one", ratio)), window("hopper", ratio)
-        if not base.digest.equals(ours.digest):
-            raise ValueError("digest: got two runs with other batches, allowed are the same ones")
+        check_same(base, ours)
         both = (ours.prompt > 0) & (ours.decodes > 0)
         gains = (100 * (base.ms[some].sum() / ours.ms[some].sum() - 1) if some.any() else None
                  for some in (both | True, both, ~both))  # fmt: skip

@@ -60,11 +60,9 @@ def _run(run: str) -> list[dict]:
 def twins(model: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The iterations in turn and as POD; the first one warms up, and the last one's end is not known."""
     df = read(RECORDING)
-    pair = [df[df.run == f"{model}, {system}"].reset_index(drop=True) for system in SYSTEMS]
-    if not pair[0].digest.equals(pair[1].digest):
-        raise ValueError("digest: got two runs with other batches, allowed are the same ones")
-    turn, pod = (run.assign(ms=run.scheduled_ms.shift(-1) - run.scheduled_ms)[1:-1] for run in pair)
-    return turn, pod
+    turn, pod = (engine_windows.iterations(df, f"{model}, {system}") for system in SYSTEMS)
+    engine_windows.check_same(turn, pod)
+    return turn[1:-1], pod[1:-1]
 
 
 def table() -> pd.DataFrame:

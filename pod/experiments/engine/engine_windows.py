@@ -122,14 +122,19 @@ NAMES = {"vLLM, fa3": "vLLM", "Sarathi, fa3": "Sarathi, FlashAttention-3 in two 
 POD = "Sarathi, hopper"
 
 
+def iterations(df: pd.DataFrame, run: str) -> pd.DataFrame:
+    """Of one run, `ms` from decision to decision; the last one's is not known."""
+    mine = df[df.run == run].sort_values("iteration", kind="stable").reset_index(drop=True)
+    return mine.assign(ms=mine.scheduled_ms.shift(-1) - mine.scheduled_ms)
+
+
 def runs() -> dict[tuple[str, str], pd.DataFrame]:
-    """The iterations of each (model, system), `ms` from decision to decision; the last one's is not known."""
+    """The iterations of each (model, system) but the last."""
     df = read("engine-windows")
     made = {}
-    for run, mine in df.groupby("run", sort=False):
+    for run in df.run.unique():
         model, _, system = run.partition(", ")
-        mine = mine.sort_values("iteration", kind="stable").reset_index(drop=True)
-        made[model, system] = mine.assign(ms=mine.scheduled_ms.shift(-1) - mine.scheduled_ms)[:-1]
+        made[model, system] = iterations(df, run)[:-1]
     for model in {model for model, _ in made}:
         two, one = (made.get((model, f"Sarathi, {name}")) for name in ("fa3", "fa3-one"))
         if two is not None and one is not None:
@@ -137,10 +142,14 @@ def runs() -> dict[tuple[str, str], pd.DataFrame]:
     return made
 
 
-def faster(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Of two runs with the same batches, each batch as the faster one had it."""
+def check_same(one: pd.DataFrame, other: pd.DataFrame) -> None:
     if not one.digest.equals(other.digest):
         raise ValueError("digest: got two runs with other batches, allowed are the same ones")
+
+
+def faster(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Of two runs with the same batches, each batch as the faster one had it."""
+    check_same(one, other)
     return one.where(one.ms <= other.ms, other)
 
 
