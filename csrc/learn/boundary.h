@@ -6,15 +6,22 @@
 namespace cell {
 
 // Memories: 0, 1, ... are the launch's arguments, -1, -2, ... the cell's shared arrays.
-constexpr int kNull = INT_MIN, kOwn = INT_MIN + 1;  // no memory; a thread's own array, which nobody checks
+constexpr int kNull = INT_MIN, kOwn = INT_MIN + 1;  // no memory; a thread's own variable
 struct Place {
     int memory = kNull;
-    int64_t byte = 0;  // in kOwn: the address
+    int64_t byte = 0;
+    char* own = nullptr;  // of kOwn: where it begins, and its size, 0 where nobody knows it
+    int64_t own_bytes = 0;
+    Place moved(int64_t by) const { return {memory, byte + by, own, own_bytes}; }
 };
 void load(Place, int bytes, int line, void* to);
 void store(Place, int bytes, int line, const void* from);
-// old = what is there; then `change` makes it into what shall be there.
-void atomic(Place, int bytes, int line, void (*change)(void* there, const void* operands), const void* operands, void* old);
+// old = what is there; then `change` makes it into what shall be there. `fresh`: that does not depend on what was there.
+void atomic(Place, int bytes, int line, bool fresh, void (*change)(void* there, const void* operands), const void* operands,
+            void* old);
+// name[index] or name[outer][index] of a thread's own array is not there; nor is element `index` of a row of shared memory.
+[[noreturn]] void outside_own(const char* name, int64_t outer, int64_t index, int64_t size, int line);
+[[noreturn]] void outside_row(Place row, int64_t index, int64_t size, int line);
 void barrier(int line);
 void syncwarp(unsigned mask, int line);
 void fence(int line);
@@ -26,8 +33,8 @@ const uint3& block_index();
 const dim3& block_size();
 const dim3& grid_size();
 unsigned special_register(const char* name);
-int add_shared(int number, int bytes, int element);  // the memory of a __shared__ variable; bytes 0: as the launch says
-
+// The memory of a __shared__ variable, with the sizes of its inner dimensions; bytes 0: as the launch says.
+int add_shared(int number, int bytes, int element, int inner = 0, int innermost = 0);
 
 // A launch's argument: a tensor, or the bytes of a number.
 struct Argument {

@@ -18,7 +18,9 @@ template <class T> struct Pointer;
 struct Index {  // remembers the line in which it was used
     int64_t i;
     int line;
-    template <class I> Index(const I& i, CELL_LINE) : i(int64_t(i)), line(line) {}
+    template <class I> constexpr Index(const I& i, CELL_LINE) : i(int64_t(i)), line(line) {
+        static_assert(!std::is_floating_point<I>::value, "an index is a whole number");
+    }
 };
 template <class T> class Element {
     Place place;
@@ -34,9 +36,9 @@ public:
         using M = std::remove_reference_t<decltype(of(std::declval<V&>()))>;
         V whole{};
         const auto offset = reinterpret_cast<char*>(&of(whole)) - reinterpret_cast<char*>(&whole);
-        return Element<std::conditional_t<std::is_const<T>::value, const M, M>>(Place{place.memory, place.byte + offset}, line);
+        return Element<std::conditional_t<std::is_const<T>::value, const M, M>>(place.moved(offset), line);
     }
-    const Element& operator=(const V& v) const {
+    const Element& operator=(V v) const {  // by value: to a reference, an index one past the end is none
         static_assert(!std::is_const<T>::value, "this pointer is const");
         return store(place, sizeof(V), line, &v), *this;
     }
@@ -55,20 +57,23 @@ public:
     V operator--(int) const { const V old = get(); return *this = V(old - 1), old; }
 };
 template <class T> std::remove_const_t<T> value(Element<T>&& e) { return e.get(); }
-template <class T> T&& value(T&& x) { return static_cast<T&&>(x); }
+template <class T> constexpr T&& value(T&& x) { return static_cast<T&&>(x); }
 template <class T, class F> auto member(Element<T>&& e, F of) { return e.member(of); }
 template <class T, class F> auto& member(T& x, F of) { return of(x); }
 
 template <class T> struct Pointer {
-    static_assert(sizeof(T) != 1, "the emulator has no elements of one byte");
+    static_assert(sizeof(T) != 1, "the emulator has no tensors with elements of one byte");
     Place place;
     Pointer(std::nullptr_t = nullptr) {}
     explicit Pointer(Place place) : place(place) {}
-    Pointer(T* own) : place{kOwn, reinterpret_cast<int64_t>(own)} {}
+    template <class P, std::enable_if_t<std::is_convertible<P, T*>::value && !std::is_array<P>::value, int> = 0>
+    Pointer(const P& own) : place(of_own(own, 0)) {}
+    template <class U, size_t N, std::enable_if_t<std::is_convertible<U*, T*>::value, int> = 0>
+    Pointer(U (&own)[N]) : place(of_own(own, sizeof own)) {}
     template <class U> explicit Pointer(Pointer<U> other) : place(other.place) {}
     operator Pointer<const T>() const { return Pointer<const T>(place); }
     explicit operator bool() const { return place.memory != kNull; }
-    template <class I> Pointer operator+(I n) const { return Pointer(Place{place.memory, place.byte + int64_t(n) * int(sizeof(T))}); }
+    template <class I> Pointer operator+(I n) const { return Pointer(place.moved(int64_t(n) * int(sizeof(T)))); }
     template <class I> Pointer operator-(I n) const { return *this + -int64_t(n); }
     int64_t operator-(Pointer other) const { return (place.byte - other.place.byte) / int(sizeof(T)); }
     template <class I> Pointer& operator+=(I n) { return *this = *this + n; }
@@ -77,36 +82,64 @@ template <class T> struct Pointer {
     Pointer& operator--() { return *this -= 1; }
     Pointer operator++(int) { const Pointer old = *this; return *this += 1, old; }
     Pointer operator--(int) { const Pointer old = *this; return *this -= 1, old; }
-    bool operator==(Pointer o) const { return place.memory == o.place.memory && place.byte == o.place.byte; }
+    bool operator==(Pointer o) const { return place.memory == o.place.memory && place.own + place.byte == o.place.own + o.place.byte; }
     bool operator!=(Pointer o) const { return !(*this == o); }
     bool operator<(Pointer o) const { return place.byte < o.place.byte; }
     Element<T> operator[](Index i) const { return {(*this + i.i).place, i.line}; }
     Element<T> at(CELL_LINE) const { return {place, line}; }
+
+private:
+    static Place of_own(T* own, int64_t bytes) {
+        return {kOwn, 0, const_cast<char*>(reinterpret_cast<const char*>(own)), bytes};
+    }
 };
 template <class T> Element<T> at(Pointer<T> p, CELL_LINE) { return p.at(line); }
-template <class T, size_t N> T& at(T (&own)[N]) { return own[0]; }
+template <class T> T& at(T* own) { return *own; }
+
+// ---------------------------------------------------------------- arrays of a thread's own
+template <class T, size_t N> struct Own {
+    T (&all)[N];
+    const char* name;
+    int64_t outer = -1;  // of a row: its number
+    template <class U, std::enable_if_t<std::is_same<const U, const T>::value, int> = 0> operator Pointer<U>() const { return all; }
+    template <class I> Pointer<T> operator+(I n) const { return Pointer<T>(all) + n; }
+    constexpr decltype(auto) operator[](Index i) const {
+        if (i.i < 0 || i.i >= int64_t(N)) outside_own(name, outer, i.i, N, i.line);
+        return element(all[i.i], i.i);
+    }
+
+private:
+    template <class V> constexpr V& element(V& v, int64_t) const { return v; }
+    template <class V, size_t M> constexpr Own<V, M> element(V (&row)[M], int64_t i) const { return {row, name, i}; }
+};
+template <class T, size_t N> constexpr Own<T, N> in(T (&own)[N], const char* name) { return {own, name}; }
+template <class T, size_t N> constexpr T (&value(Own<T, N>&& row))[N] { return row.all; }
+template <class P> constexpr P&& in(P&& p, const char*) { return static_cast<P&&>(p); }
 template <class To, class From> To cast(From from) { return To(from); }
 
 // ---------------------------------------------------------------- __shared__
 template <class T, int kNumber> struct Slot {  // one a variable in the text; there before main begins
-    static inline const int memory = add_shared(kNumber, sizeof(T), sizeof(std::remove_all_extents_t<T>));
+    static inline const int memory = 
+        add_shared(kNumber, sizeof(T), sizeof(std::remove_all_extents_t<T>), std::extent<T, 1>::value, std::extent<T, 2>::value);
 };
-template <class T> struct Row;
-template <class T, size_t N> struct Row<T[N]> {
+template <class T, bool kInner = false> struct Row;
+template <class T, size_t N, bool kInner> struct Row<T[N], kInner> {
     using V = std::remove_all_extents_t<T>;
     Pointer<V> start;
     operator Pointer<V>() const { return start; }
     operator Pointer<const V>() const { return start; }
     template <class I> Pointer<V> operator+(I n) const { return start + n; }
     auto operator[](Index i) const {
-        if constexpr (std::is_array<T>::value) return Row<T>{start + i.i * int64_t(sizeof(T) / sizeof(V))};
+        if (kInner && (i.i < 0 || i.i >= int64_t(N))) outside_row(start.place, i.i, N, i.line);
+        if constexpr (std::is_array<T>::value) return Row<T, true>{start + i.i * int64_t(sizeof(T) / sizeof(V))};
         else return start[i];
     }
 };
-template <class T> auto at(const Row<T>& row, CELL_LINE) { return row[Index(0, line)]; }
+template <class T, bool kInner> auto at(const Row<T, kInner>& row, CELL_LINE) { return row[Index(0, line)]; }
 template <class T, int kNumber> struct Shared : Element<T> {  // of one value
     explicit Shared(CELL_LINE) : Element<T>(Place{Slot<T, kNumber>::memory, 0}, line) {}
     using Element<T>::operator=;
+    Element<T> here(CELL_LINE) const { return {Place{Slot<T, kNumber>::memory, 0}, line}; }
 };
 template <class T, size_t N, int kNumber> struct Shared<T[N], kNumber> : Row<T[N]> {
     Shared() : Row<T[N]>{Pointer<std::remove_all_extents_t<T>>(Place{Slot<T[N], kNumber>::memory, 0})} {}
@@ -151,18 +184,21 @@ template <class T> T shuffled(const char* word, unsigned mask, T x, int from, in
     return x;
 }
 inline int lane() { return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31; }
+// The lane itself where `from` is in another group of `width` lanes.
+inline int same_group(int from, int width) { return (from ^ lane()) & ~(width - 1) ? lane() : from; }
 }  // namespace cell
-template <class T> T __shfl_sync(unsigned mask, T x, int lane, CELL_LINE) {
-    return cell::shuffled("__shfl_sync", mask, x, lane & 31, line);
+template <class T> T __shfl_sync(unsigned mask, T x, int from, int width = warpSize, CELL_LINE) {
+    return cell::shuffled("__shfl_sync", mask, x, (cell::lane() & ~(width - 1)) | (from & (width - 1)), line);
 }
-template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, CELL_LINE) {
-    return cell::shuffled("__shfl_xor_sync", mask, x, (cell::lane() ^ bits) & 31, line);
+template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, int width = warpSize, CELL_LINE) {
+    const int from = cell::lane() ^ (bits & 31);  // a lower group may be read, a higher one not
+    return cell::shuffled("__shfl_xor_sync", mask, x, from > (cell::lane() | (width - 1)) ? cell::lane() : from, line);
 }
-template <class T> T __shfl_up_sync(unsigned mask, T x, int by, CELL_LINE) {
-    return cell::shuffled("__shfl_up_sync", mask, x, cell::lane() < by ? cell::lane() : cell::lane() - by, line);
+template <class T> T __shfl_up_sync(unsigned mask, T x, unsigned by, int width = warpSize, CELL_LINE) {
+    return cell::shuffled("__shfl_up_sync", mask, x, cell::same_group(cell::lane() - int(by), width), line);
 }
-template <class T> T __shfl_down_sync(unsigned mask, T x, int by, CELL_LINE) {
-    return cell::shuffled("__shfl_down_sync", mask, x, cell::lane() + by > 31 ? cell::lane() : cell::lane() + by, line);
+template <class T> T __shfl_down_sync(unsigned mask, T x, unsigned by, int width = warpSize, CELL_LINE) {
+    return cell::shuffled("__shfl_down_sync", mask, x, cell::same_group(cell::lane() + int(by), width), line);
 }
 inline unsigned __ballot_sync(unsigned mask, bool vote, CELL_LINE) { return cell::ballot("__ballot_sync", mask, vote, line); }
 inline bool __any_sync(unsigned mask, bool vote, CELL_LINE) { return cell::ballot("__any_sync", mask, vote, line) != 0; }
@@ -173,7 +209,7 @@ namespace cell {
 template <class T> struct Same { using type = T; };  // of an argument from which T is not deduced
 template <class Change, class T> T atomic(Pointer<T> p, typename Same<T>::type v, int line) {
     T old;
-    atomic(p.place, sizeof(T), line, [](void* there, const void* operand) {
+    atomic(p.place, sizeof(T), line, Change::fresh, [](void* there, const void* operand) {
         T now, with;
         memcpy(&now, there, sizeof(T)), memcpy(&with, operand, sizeof(T));
         now = Change::of(now, with);
@@ -182,16 +218,25 @@ template <class Change, class T> T atomic(Pointer<T> p, typename Same<T>::type v
     return old;
 }
 }  // namespace cell
-#define CELL_ATOMIC(word, ...)                                                                    \
-    namespace cell { struct word { template <class T> static T of(T old, T v) { return __VA_ARGS__; } }; }  \
+#define CELL_ATOMIC(word, kFresh, ...)                                                            \
+    namespace cell {                                                                              \
+    struct word {                                                                                 \
+        static constexpr bool fresh = kFresh;                                                     \
+        template <class T> static T of(T old, T v) { return __VA_ARGS__; }                        \
+    };                                                                                            \
+    }                                                                                             \
     template <class T> T word(cell::Pointer<T> p, typename cell::Same<T>::type v, CELL_LINE) {     \
         return cell::atomic<cell::word>(p, v, line);                                              \
+    }                                                                                             \
+    template <class T> T word(T* own, typename cell::Same<T>::type v, CELL_LINE) {                \
+        return cell::atomic<cell::word>(cell::Pointer<T>(own), v, line);                          \
     }
-CELL_ATOMIC(atomicAdd, old + v)
-CELL_ATOMIC(atomicSub, old - v)
-CELL_ATOMIC(atomicMax, old < v ? v : old)
-CELL_ATOMIC(atomicMin, v < old ? v : old)
-CELL_ATOMIC(atomicExch, (void(old), v))
-CELL_ATOMIC(atomicAnd, old & v)
-CELL_ATOMIC(atomicOr, old | v)
+CELL_ATOMIC(atomicAdd, false, old + v)
+CELL_ATOMIC(atomicSub, false, old - v)
+CELL_ATOMIC(atomicMax, false, old < v ? v : old)
+CELL_ATOMIC(atomicMin, false, v < old ? v : old)
+CELL_ATOMIC(atomicExch, true, (void(old), v))
+CELL_ATOMIC(atomicAnd, false, old & v)
+CELL_ATOMIC(atomicOr, false, old | v)
+CELL_ATOMIC(atomicXor, false, old ^ v)
 #undef CELL_ATOMIC

@@ -16,6 +16,7 @@ struct Tensor {
     std::string name;
     int64_t bytes;
     int element;
+    bool written;  // it may be: some parameter that it is handed over as is not const
     std::vector<uint4> data;  // aligned as a GPU's
     emulate::Range range() const {
         const char* begin = reinterpret_cast<const char*>(data.data());
@@ -23,7 +24,7 @@ struct Tensor {
     }
 };
 struct Variable {
-    int number, bytes, element;
+    int number, bytes, element, inner, innermost;
     uint32_t offset;
 };
 static std::vector<Tensor> tensors;
@@ -32,8 +33,8 @@ static std::vector<Variable>& variables() {
     return all;
 }
 static Variable& variable(int memory) { return variables()[-memory - 1]; }
-int add_shared(int number, int bytes, int element) {
-    variables().push_back({number, bytes, element, 0});
+int add_shared(int number, int bytes, int element, int inner, int innermost) {
+    variables().push_back({number, bytes, element, inner, innermost, 0});
     return -int(variables().size());
 }
 // Where each variable lies, 16 bytes aligned; returns how many bytes all of them take.
@@ -59,6 +60,7 @@ struct Live {
 };
 constexpr size_t kMostEvents = 200000;
 constexpr int64_t kMostSteps = 5000000;
+constexpr size_t kMostReaders = 64;  // of an element of a tensor, two of a CTA: any of them is enough to tell a race
 static std::vector<Event> events;
 static std::map<int, Live> lives;     // by CTA number
 static std::map<int, uint32_t> sm_of;  // likewise
@@ -99,10 +101,38 @@ static void check(Place p, int bytes, int line, char kind) {
     if (events.size() < kMostEvents)
         events.push_back({self->cta->number, self->id, alive().phases[self->id], line, p.memory, kind, p.byte / each});
 }
-static char* own(Place p) { return reinterpret_cast<char*>(p.byte); }
+static char* own(Place p, int bytes, int line) {
+    if (p.own_bytes && (p.byte < 0 || p.byte + bytes > p.own_bytes))
+        outside_own("", -1, p.byte / bytes - (p.byte < 0), p.own_bytes / bytes, line);
+    return p.own + p.byte;
+}
+void outside_own(const char* name, int64_t outer, int64_t index, int64_t size, int line) {
+    const std::string row = outer < 0 ? "" : "[" + std::to_string(outer) + "]";
+    fault("own: uses " + (name + row) + "[" + std::to_string(index) + "], of " + std::to_string(size), line);
+}
+void outside_row(Place row, int64_t index, int64_t size, int line) {
+    hear(line);
+    const Variable& v = variable(row.memory);
+    fault("row: uses " + std::to_string(v.number) + " " + std::to_string(row.byte / v.element) + " " +
+              std::to_string(index) + " " + std::to_string(size), line);
+}
+// A value that is still as its thread's variable was before anybody set it: the compiler fills those with 0xfe.
+static void check_set(Place p, int bytes, int line, const void* value) {
+    static const char unset[16] = {-2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2};
+    if (bytes >= 4 && !memcmp(value, unset, bytes)) fault("unset: writes " + element(p, bytes), line);
+}
 static char* global(Place p) { return reinterpret_cast<char*>(tensors[p.memory].data.data()) + p.byte; }
 static uint32_t shared(Place p) { return emulate::kSharedStart + variable(p.memory).offset + uint32_t(p.byte); }
 
+// So that whoever writes it later without having waited is told.
+static void remember_read(Place p, int bytes) {
+    const emulate::Span span = emulate::global_span(global(p), bytes, tensors[p.memory].range());
+    const auto ours = [](const emulate::Access& r) { return r.cta == self->cta->number; };
+    emulate::each_global_cell(global(p), bytes, true, [&](emulate::Cell& c) {
+        const auto count = std::count_if(c.reads.begin(), c.reads.end(), ours);
+        emulate::note_read(*self, c, span, count < 2 && c.reads.size() < kMostReaders);
+    });
+}
 template <class F> static void as_word(int bytes, F&& f) {
     if (bytes == 2) f(uint16_t());
     else if (bytes == 4) f(uint32_t());
@@ -111,8 +141,9 @@ template <class F> static void as_word(int bytes, F&& f) {
     else throw std::runtime_error("emulator: a value of " + std::to_string(bytes) + " bytes; allowed are 2, 4, 8 and 16");
 }
 void load(Place p, int bytes, int line, void* to) {
-    if (p.memory == kOwn) return void(memcpy(to, own(p), bytes));
+    if (p.memory == kOwn) return void(memcpy(to, own(p, bytes, line), bytes));
     check(p, bytes, line, 'r');
+    if (p.memory >= 0 && tensors[p.memory].written) remember_read(p, bytes);
     as_word(bytes, [&](auto word) {
         using V = decltype(word);
         if (p.memory < 0) word = emulate::load_shared<V>(shared(p), at(line));
@@ -121,17 +152,20 @@ void load(Place p, int bytes, int line, void* to) {
     });
 }
 void store(Place p, int bytes, int line, const void* from) {
-    if (p.memory == kOwn) return void(memcpy(own(p), from, bytes));
+    if (p.memory == kOwn) return void(memcpy(own(p, bytes, line), from, bytes));
     check(p, bytes, line, 'w');
+    check_set(p, bytes, line, from);
     as_word(bytes, [&](auto word) {
         memcpy(&word, from, sizeof word);
         if (p.memory < 0) emulate::store_shared(shared(p), word, at(line));
         else emulate::store_global(global(p), tensors[p.memory].range(), word, at(line));
     });
 }
-void atomic(Place p, int bytes, int line, void (*change)(void*, const void*), const void* operands, void* old) {
-    if (p.memory == kOwn) fault("atomic: an array of the thread's own needs none", line);
+void atomic(Place p, int bytes, int line, bool fresh, void (*change)(void*, const void*), const void* operands, void* old) {
+    if (p.memory == kOwn) fault("atomic: of a thread's own", line);
     check(p, bytes, line, 'a');
+    if (p.memory < 0 && !fresh && self->cta->cells[(shared(p) - emulate::kSharedStart) / emulate::kCell].write.cta < 0)
+        fault("unwritten: reads " + element(p, bytes) + " before", line);
     const auto with = [=](auto there) { return change(&there, operands), there; };
     const auto run = [&](auto word) {
         using V = decltype(word);
@@ -198,7 +232,8 @@ static void tell_threads(std::ostream& out) {
 }
 static void tell(std::ostream& out, const std::string& fault) {
     for (const Variable& v : variables())
-        out << "variable " << v.number << " " << v.offset << " " << v.bytes << " " << v.element << "\n";
+        out << "variable " << v.number << " " << v.offset << " " << v.bytes << " " << v.element << " " << v.inner << " "
+            << v.innermost << "\n";
     for (const auto& [cta, sm] : sm_of) out << "place " << cta << " " << sm << "\n";
     for (const Event& e : events)
         out << "event " << e.cta << " " << e.thread << " " << e.phase << " " << e.line << " " << e.kind << " "
@@ -207,13 +242,72 @@ static void tell(std::ostream& out, const std::string& fault) {
     tell_threads(out);
     out << "fault\n" << fault;
 }
+static std::string report;
+// Tells the end and ends: through frames of a cell that the compiler takes for such as never throw, nothing is thrown.
+[[noreturn]] static void end_with(const std::string& what, int line) {
+    try {
+        fault(what, line);
+    } catch (const std::exception& e) {
+        std::ofstream out(report);
+        tell(out, e.what());
+    }
+    fflush(stdout);
+    _exit(1);
+}
 
 }  // namespace cell
 
-// FILE REPORT KERNEL GRID(3) BLOCK(3) SMEM, then an argument each: `tensor NAME BYTES ELEMENT`, `again TENSOR`, `number HEX`.
+// ---------------------------------------------------------------- what the compiler's -fsanitize has found
+namespace {
+struct Place {
+    const char* file;
+    uint32_t line, column;
+    int in_cell() const { return strcmp(file, "cell") ? *cell::last_line : int(line); }
+};
+struct Type {
+    uint16_t kind, info;  // of a whole number: bit 0, whether it has a sign; above, the logarithm of its bits
+    char name[1];         // in quotes
+    std::string said(uintptr_t value) const {
+        const int unused = 64 - (1 << (info >> 1));
+        return info & 1 ? std::to_string(int64_t(value << unused) >> unused) : std::to_string(value << unused >> unused);
+    }
+};
+struct Numbers {
+    Place place;
+    const Type* type;
+};
+struct TwoTypes {
+    Place place;
+    const Type *first, *second;
+};
+[[noreturn]] void overflow(const Numbers* d, const std::string& what) {
+    cell::end_with("overflow: " + what + " in " + d->type->name, d->place.in_cell());
+}
+}  // namespace
+extern "C" {
+void __ubsan_handle_divrem_overflow(const Numbers* d, uintptr_t a, uintptr_t b) {
+    if (d->type->said(b) == "0") cell::end_with("zero: divides " + d->type->said(a), d->place.in_cell());
+    overflow(d, d->type->said(a) + " / " + d->type->said(b));
+}
+void __ubsan_handle_add_overflow(const Numbers* d, uintptr_t a, uintptr_t b) { overflow(d, d->type->said(a) + " + " + d->type->said(b)); }
+void __ubsan_handle_sub_overflow(const Numbers* d, uintptr_t a, uintptr_t b) { overflow(d, d->type->said(a) + " - " + d->type->said(b)); }
+void __ubsan_handle_mul_overflow(const Numbers* d, uintptr_t a, uintptr_t b) { overflow(d, d->type->said(a) + " * " + d->type->said(b)); }
+void __ubsan_handle_negate_overflow(const Numbers* d, uintptr_t a) { overflow(d, "-(" + d->type->said(a) + ")"); }
+void __ubsan_handle_shift_out_of_bounds(const TwoTypes* d, uintptr_t, uintptr_t by) {
+    cell::end_with("shift: by " + d->second->said(by) + " of " + std::to_string(1 << (d->first->info >> 1)), d->place.in_cell());
+}
+void __ubsan_handle_out_of_bounds(const TwoTypes* d, uintptr_t index) {
+    cell::end_with("own: uses [" + d->second->said(index) + "], of " + d->first->name, d->place.in_cell());
+}
+}
+
+// FILE REPORT KERNEL GRID(3) BLOCK(3) SMEM, then an argument each: `tensor NAME BYTES ELEMENT WRITTEN`, `again TENSOR WRITTEN`,
+// `number HEX`.
 int main(int, char** words) {
     using namespace cell;
-    const std::string file = *++words, report = *++words, name = *++words;
+    const std::string file = *++words;
+    report = *++words;
+    const std::string name = *++words;
     keep_last(report + ".last");
     const auto number = [&] { return uint32_t(strtoull(*++words, nullptr, 10)); };
     const auto three = [&] { const uint32_t x = number(), y = number(); return dim3(x, y, number()); };
@@ -226,11 +320,13 @@ int main(int, char** words) {
         if (!strcmp(*words, "tensor")) {
             const std::string of = *++words;
             const int64_t bytes = strtoll(*++words, nullptr, 10);
-            Tensor& t = tensors.emplace_back(Tensor{of, bytes, int(number()), std::vector<uint4>(bytes / 16 + 1)});
+            const int element = int(number());
+            Tensor& t = tensors.emplace_back(Tensor{of, bytes, element, bool(number()), std::vector<uint4>(bytes / 16 + 1)});
             in.read(reinterpret_cast<char*>(t.data.data()), bytes);
             if (bytes) a.tensor = {int(tensors.size()) - 1, 0};
         } else if (!strcmp(*words, "again")) {
             a.tensor = {int(number()), 0};
+            tensors[a.tensor.memory].written |= bool(number());
         } else {
             const uint64_t bits = strtoull(*++words, nullptr, 16);
             memcpy(a.scalar, &bits, 8);

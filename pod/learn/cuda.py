@@ -62,7 +62,7 @@ class Module:
     """The kernels of one text, as attributes."""
 
     def __init__(self, cell: Cell) -> None:
-        self.cell, self.program = cell, _built(cell)
+        self.cell, self._program = cell, _built(cell)
         self._kernels = {name: Kernel(name, parameters, self) for name, parameters in cell.kernels.items()}
 
     def __getattr__(self, name: str) -> Kernel:
@@ -70,6 +70,13 @@ class Module:
         if name not in kernels:
             raise AttributeError(f"kernel: got {name!r}, allowed are {', '.join(kernels)}")
         return kernels[name]
+
+    @property
+    def program(self) -> Path:
+        """Built again if it has gone, as the oldest do: see program.sweep."""
+        if not self._program.exists():
+            self._program = _built(self.cell)
+        return self._program
 
     @property
     def kernels(self) -> dict[str, Kernel]:
@@ -175,7 +182,9 @@ class Watched:
 
     @cached_property
     def fault(self) -> Fault | None:
-        return faults.of(self.report, self.launch.kernel.module.cell, self.sizes) if self.report.fault else None
+        if not self.report.fault:
+            return None
+        return faults.of(self.report, self.launch.kernel.module.cell, self.sizes, self.launch.grid)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -185,8 +194,8 @@ class Watched:
     @property
     def memories(self) -> dict[str, int]:
         """The number under which the report's events have each memory, by name; shared ones first."""
-        shared = self.launch.kernel.module.cell.shared
-        return {name: -1 - i for i, name in enumerate(shared)} | {name: i for i, name in enumerate(self.tensors)}
+        shared = {v.name: -1 - self.report.shared(v.name).number for v in self.report.variables}
+        return shared | {name: i for i, name in enumerate(self.tensors)}
 
     def draw(self, memory: str | None = None, ax=None):
         """The picture of who wrote and read what, when; of the memory of the fault, or of the one that is named."""
@@ -219,9 +228,9 @@ def _emulated(launch: Launch, arguments: Sequence, seed: int) -> Watched:
         if not parameter.pointer:
             words += ["number", packed(parameter, x).ljust(8, b"\0")[::-1].hex()]
         elif (known := _known(tensors, x)) is not None:
-            words += ["again", str(known)]
+            words += ["again", str(known), str(int(not parameter.const))]
         else:
-            words += ["tensor", parameter.name, str(_bytes(x)), str(x.element_size())]
+            words += ["tensor", parameter.name, str(_bytes(x)), str(x.element_size()), str(int(not parameter.const))]
             tensors.append(x)
             names.append(parameter.name)
     shape = [launch.kernel.name, *map(str, (*launch.grid, *launch.block, launch.smem))]

@@ -13,7 +13,7 @@ PLACE = re.compile(r"at cell:(?P<line>\d+) in kernel \w+, CTA \((?P<x>\d+), (?P<
                    r"warp (?P<warp>\d+), lane (?P<lane>\d+)")  # fmt: skip
 RACE = re.compile(r"race: (?P<does>\w+) \d+ bytes of (?P<memory>.+) at byte (?P<byte>\d+) that (?:CTA (?P<cta>\d+) )?"
                   r"warp (?P<warp>\d+) lane (?P<lane>\d+) (?P<did>wrote|read) at cell:(?P<line>\d+) ")  # fmt: skip
-ELEMENT = re.compile(r"(?P<kind>outside|unwritten|misaligned): (?P<does>reads|writes) (?P<name>@?\w+)"
+ELEMENT = re.compile(r"(?P<kind>outside|unwritten|unset|misaligned): (?P<does>reads|writes) (?P<name>@?\w+)"
                      r"\[(?P<index>-?\d+)\](?P<rest>(?:.* has (?P<size>\d+) elements)?.*)")  # fmt: skip
 WORDS = {"bar.sync": "__syncthreads()"}
 MOST_QUOTED = 200  # letters of a line
@@ -47,7 +47,7 @@ class Fault(CellError):
 
 
 def quoted(text: str, lines: Iterable[int], column: int = 0) -> str:
-    source = text.splitlines()
+    source = text.split("\n")  # as a compiler counts: a form feed ends no line
     first = max(0, column - MOST_QUOTED // 2) if column > MOST_QUOTED else 0
     shown = [f"{line:>5} | {_cut(source[line - 1], first)}" for line in lines if 0 < line <= len(source)]
     return "\n".join(shown + ([f"      | {' ' * (column - first - 1)}^"] if column else []))
@@ -71,6 +71,7 @@ class _Told:
     line: int
     cta: int
     thread: int
+    grid: tuple[int, int, int] = (1, 1, 1)
 
     def fault(self, kind: str, what: str, **known) -> Fault:
         known = {"lines": [self.line], "threads": [self.thread], "ctas": [self.cta]} | known
@@ -82,14 +83,29 @@ class _Told:
         found = next(v for v in self.report.variables if v.offset <= byte < v.offset + max(v.bytes, 1))
         return found.name, (byte - found.offset) // found.element
 
+    def place(self, name: str, index: int) -> str:
+        """An element as the text has it."""
+        shared = self.report.shared(name)
+        return shared.place(index) if shared else f"{name}[{index}]"
 
-def of(report: Report, cell: Cell, sizes: dict[str, int]) -> Fault:
+    def called(self, cta: int | None = None) -> str:
+        """A CTA as the kernel knows it: by x, or by all of its numbers."""
+        n, (x, y, z) = self.cta if cta is None else cta, self.grid
+        return f"CTA {n}" if y * z == 1 else f"CTA ({n % x}, {n // x % y}, {n // x // y})"
+
+    @property
+    def who(self) -> str:
+        return f"thread {self.thread} of {self.called()}"
+
+
+def of(report: Report, cell: Cell, sizes: dict[str, int], grid: tuple[int, int, int]) -> Fault:
     """The fault of a report."""
     place = PLACE.search(report.fault)
     numbers = {name: int(x) for name, x in place.groupdict().items()} if place else dict.fromkeys(PLACE.groupindex, 0)
     thread = 32 * numbers["warp"] + numbers["lane"]
     text = report.fault.removeprefix("emulator: ")
-    told = _Told(text, report, cell, sizes, numbers["line"], numbers["x"], thread)
+    cta = numbers["x"] + grid[0] * (numbers["y"] + grid[1] * numbers["z"])
+    told = _Told(text, report, cell, sizes, numbers["line"], cta, thread, grid)
     for pattern, tell in TELLERS:
         if match := pattern.match(text):
             return tell(told, match)
@@ -99,11 +115,11 @@ def of(report: Report, cell: Cell, sizes: dict[str, int]) -> Fault:
 def _race(told: _Told, match: re.Match) -> Fault:
     line, other = int(match["line"]), 32 * int(match["warp"]) + int(match["lane"])
     name, index = element = told.element(match["memory"], int(match["byte"]))
-    me, them, place = f"thread {told.thread}", f"thread {other}", f"{name}[{index}]"
+    me, them, place = f"thread {told.thread}", f"thread {other}", told.place(name, index)
     foreign = match["cta"] is not None
     ctas = told.cta, int(match["cta"]) if foreign else told.cta
     if foreign:
-        me, them = (f"{who} of CTA {cta}" for who, cta in zip((me, them), ctas, strict=True))
+        me, them = (f"{who} of {told.called(cta)}" for who, cta in zip((me, them), ctas, strict=True))
     if match["does"] == "reads":
         what = f"{me} reads {place} in line {told.line}. {them} wrote it in line {line}"
     elif match["did"] == "wrote":
@@ -121,7 +137,7 @@ def _was_written(told: _Told, name: str, index: int) -> bool:
     """Whether the element had a value when it was first read: those of tensors have one from the start."""
     if name not in told.cell.shared:
         return True
-    memory = -1 - told.cell.shared.index(name)
+    memory = -1 - told.report.shared(name).number
     first = next(e for e in told.report.events if (e.memory, e.element) == (memory, index))
     return first.kind != "r"
 
@@ -129,22 +145,64 @@ def _was_written(told: _Told, name: str, index: int) -> bool:
 def _element(told: _Told, match: re.Match) -> Fault:
     """Of one element: it is not there, nobody has written it, or it is read as something larger."""
     name = told.cell.shared[int(match["name"][1:])] if match["name"].startswith("@") else match["name"]
-    what = f"thread {told.thread} of CTA {told.cta} {match['does']} {name}[{match['index']}]"
+    index = int(match["index"])
     kind, place = match["kind"], f"in line {told.line}"
+    what = f"{told.who} {match['does']} {told.place(name, index)}"
     if kind == "outside":
         kind, what = "out of bounds", f"{what} {place}, but {_extent(told, name, int(match['size']))}"
+        if 1 << 31 <= index < 1 << 32:
+            what += ". An unsigned number that falls below 0 is so large"
     elif kind == "unwritten":
-        what = f"{what} {place}, and nobody ever writes it"
+        what = f"{what} {place}, and nobody {'has written it before' if match['rest'] else 'ever writes it'}"
+    elif kind == "unset":
+        what = f"{what} {place}, but the value comes from a variable that nobody has set"
     else:
         what = f"{what}{match['rest']} {place}; its address must be a multiple of that"
-    return told.fault(kind, what, element=(name, int(match["index"])))
+    return told.fault(kind, what, element=(name, index))
 
 
 def _extent(told: _Told, name: str, size: int) -> str:
     if size:
-        return f"{name} has {size} elements, {name}[0] to {name}[{size - 1}]"
+        return f"{name} has {size} elements, {told.place(name, 0)} to {told.place(name, size - 1)}"
     ask = ": kernel[grid, block, bytes] says how much shared memory there is"
     return f"{name} is empty{ask if name in told.cell.shared else ''}"
+
+
+def _row(told: _Told, match: re.Match) -> Fault:
+    """Past the end of a row, but not of all."""
+    number, flat, index, size = map(int, match.groups())
+    name = told.cell.shared[number]
+    row = told.place(name, flat).rpartition("[")[0]
+    what = f"{told.who} uses {row}[{index}] in line {told.line}, but that row has {size} elements"
+    return told.fault("out of bounds", f"{what}, {row}[0] to {row}[{size - 1}]", element=(name, flat + index))
+
+
+def _own(told: _Told, match: re.Match) -> Fault:
+    """`size`: a number, or a type as 'float [4]'."""
+    size, name = int(re.search(r"\d+", match["size"])[0]), match["name"]
+    called = name or "an array of its own"
+    what = f"uses {name}[{match['index']}]" + ("" if name else f" of {called}")
+    what = f"{told.who} {what} in line {told.line}, but {called if name else 'that'} has {size} elements"
+    return told.fault("own array", f"{what}, {name}[0] to {name}[{size - 1}]")
+
+
+def _zero(told: _Told, match: re.Match) -> Fault:
+    what = f"{told.who} divides {match['number']} by zero in line {told.line}"
+    return told.fault("division", f"{what}. A GPU would go on, with any number")
+
+
+def _overflow(told: _Told, match: re.Match) -> Fault:
+    what = f"{told.who} computes {match['what']} in line {told.line}, which is no {match['type']} any more"
+    return told.fault("overflow", what)
+
+
+def _shift(told: _Told, match: re.Match) -> Fault:
+    what = f"{told.who} shifts by {match['by']} in line {told.line}; a number of {match['bits']} bits is shifted by"
+    return told.fault("shift", f"{what} 0 to {int(match['bits']) - 1}")
+
+
+def _own_atomic(told: _Told, match: re.Match) -> Fault:
+    return told.fault("atomic", f"line {told.line} has an atomic on a thread's own variable, which nobody else sees")
 
 
 def _apart(told: _Told, match: re.Match) -> Fault:
@@ -198,7 +256,6 @@ def _late(told: _Told, match: re.Match) -> Fault:
 
 
 SIGNALS = {
-    signal.SIGFPE: "It divided a whole number by zero",
     signal.SIGABRT: "An assert did not hold",
 }
 STRAYED = "It left an array of a thread's own, or its functions call each other for ever"
@@ -228,7 +285,7 @@ def _no_memory(told: _Told, match: re.Match) -> Fault:
 
 
 def _null(told: _Told, match: re.Match) -> Fault:
-    what = f"thread {told.thread} of CTA {told.cta} uses in line {told.line} a pointer that points nowhere"
+    what = f"thread {told.thread} of {told.called()} uses in line {told.line} a pointer that points nowhere"
     return told.fault("out of bounds", f"{what}: is a tensor empty?")
 
 
@@ -236,6 +293,12 @@ WAITS = ("waiting", "meeting")
 TELLERS = (
     (RACE, _race),
     (ELEMENT, _element),
+    (re.compile(r"row: uses (\d+) (-?\d+) (-?\d+) (\d+)"), _row),
+    (re.compile(r"own: uses (?P<name>\S*)\[(?P<index>-?\d+)\], of (?P<size>.*)"), _own),
+    (re.compile(r"zero: divides (?P<number>-?\d+)"), _zero),
+    (re.compile(r"overflow: (?P<what>.*) in '(?P<type>.*)'"), _overflow),
+    (re.compile(r"shift: by (?P<by>-?\d+) of (?P<bits>\d+)"), _shift),
+    (re.compile(r"atomic: "), _own_atomic),
     (
         re.compile(
             r"divergence: this lane is at (?P<mine>\S+) while .* wait at (?P<theirs>\S+) \(cell:(?P<line>\d+)\)"
@@ -257,10 +320,15 @@ TELLERS = (
 COMPLAINT = re.compile(r"^cell:(\d+)(?::(\d+))?: (?:fatal )?error: (.*)$|^cell\((\d+)\): error: (.*)$", re.MULTILINE)
 UNKNOWN = re.compile(r"'(\w+)' (?:was not declared|does not name a type|is not a namespace|has not been declared)")
 GPU_ONLY = set(
-    "atomicCAS clock clock64 cooperative_groups nvcuda rsqrtf __activemask __clz __constant__ __ffs __managed__ "
+    "atomicCAS atomicDec atomicInc clock clock64 "
+    "cooperative_groups nvcuda rsqrtf __activemask __clz __constant__ __ffs __managed__ "
     "__match_any_sync __nanosleep __reduce_add_sync __syncthreads_count __trap".split()
 )
-OURS = ((r"cell::Pointer<(.*?)\s*>", r"\1*"), (r"cell::Element<(.*?)>", r"\1"), (r"cell::", ""))
+UNSET = re.compile(r"(?:at cell:(\d+):\d+:\n\S+|^cell:(\d+):\d+): error: '([^']+)' is used uninitialized", re.MULTILINE)
+NO_BODY = re.compile(r"undefined reference to `([^'(]+)|Undefined symbols[^\"]*\"_?([^\"(]+)")
+READ_ONLY = re.compile(r"assignment of read-only location '\*? ?\(?(?:\([^)]*\))?(\w+).*'")
+HALF = re.compile(r"'(?:half|__half|__nv_bfloat16)'")
+OURS = ((r"cell::Pointer<(.*?)\s*>(?:::Pointer\b)?", r"\1*"), (r"cell::Element<(.*?)>", r"\1"), (r"cell::", ""))
 
 
 def complaint(said: str, text: str, before: str = "") -> CompileError:
@@ -268,16 +336,24 @@ def complaint(said: str, text: str, before: str = "") -> CompileError:
     if big := re.search(r"cell:(\d+):\d+: error: the frame size of (\d+) bytes", said):
         what = f"stack: got {int(big[2]):,} bytes of a thread's own variables, allowed are {MOST_STACK:,}"
         return CompileError(text, int(big[1]), f"{what} (in the function that ends here)")
+    if unset := UNSET.search(said):
+        return CompileError(text, int(unset[1] or unset[2]), f"`{unset[3]}` is used before it is set")
+    if (found := NO_BODY.search(said)) and (name := found[1] or found[2]):
+        line = next((n for n, line in enumerate(text.split("\n"), 1) if re.search(rf"\b{re.escape(name)}\b", line)), 1)
+        return CompileError(text, line, f"`{name}` has no body: nothing says what it does")
     if found := COMPLAINT.search(said):
         line, column, what = int(found[1] or found[4]), int(found[2] or 0), found[3] or found[5]
         for theirs, ours in OURS:
             what = re.sub(theirs, ours, what)
+        what = READ_ONLY.sub(r"`\1` points at what is read-only, const", what)
+        if HALF.search(what):
+            what = "CUDA computes with halves, the emulator does not: take __half2float(x), go back by __float2half(v)"
         if (name := UNKNOWN.search(what)) and name[1] in GPU_ONLY:
             what = f"`{name[1]}` is CUDA, but the emulator does not have it"
-        return CompileError(text, line, before + what.partition(" [-W")[0], 0 if before else column)
+        return CompileError(text, line, before + re.sub(r" \[-[Wf].*", "", what), 0 if before else column)
     inside = re.search(r"^cell:(\d+):\d+:   required from", said, re.MULTILINE)
     foreign = re.search(
         r"^\S+: (?:fatal )?error: (.*)$", said, re.MULTILINE
     )  # the lines around the cell's want it otherwise
-    what = foreign[1] if foreign else said.strip().splitlines()[-1]
+    what = (foreign[1] if foreign else said.strip().splitlines()[-1]).removeprefix("static assertion failed: ")
     return CompileError(text, int(inside[1]) if inside else 1, before + what)

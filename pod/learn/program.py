@@ -40,7 +40,18 @@ FLAGS = [
     "-x",
     "c++",
 ]
-OF_A_CELL = [f"-Wframe-larger-than={MOST_STACK}", f"-Werror=frame-larger-than={MOST_STACK}"]
+FORMATS = ["-Wformat", "-Werror=format", "-Werror=format-extra-args"]
+OF_A_CELL = [
+    f"-Wframe-larger-than={MOST_STACK}",
+    f"-Werror=frame-larger-than={MOST_STACK}",
+    "-Wuninitialized",
+    "-Werror=uninitialized",
+    "-Wno-maybe-uninitialized",
+    "-fsanitize=bounds,integer-divide-by-zero,signed-integer-overflow,shift-exponent",  # told by csrc/learn/machine.cpp
+    *FORMATS,
+]
+# 0xfe for what nobody has set, which csrc/learn/machine.cpp knows; "fre" would put what a branch sets in its place.
+UNSET = ["-ftrivial-auto-var-init=pattern", "-fno-tree-fre"]
 
 
 @dataclass(frozen=True)
@@ -61,9 +72,19 @@ class Variable:
     """Where a __shared__ variable lies."""
 
     name: str
+    number: int
     offset: int
     bytes: int
     element: int
+    inner: int = 0  # the sizes of its inner dimensions, 0 where it has none
+    innermost: int = 0
+
+    def place(self, index: int) -> str:
+        """An element, as the text has it."""
+        indices = [index]
+        for size in filter(None, (self.innermost, self.inner)):
+            indices[:1] = divmod(indices[0], size)
+        return self.name + "".join(f"[{i}]" for i in indices)
 
 
 @dataclass
@@ -76,6 +97,11 @@ class Report:
     threads: list[tuple[int, int, str, int]] = field(default_factory=list)  # CTA, thread, state, line
     sms: dict[int, int] = field(default_factory=dict)  # of a CTA
     printed: str = ""
+
+    def shared(self, name: str) -> Variable | None:
+        """The variable of this name; of two kernels' variables, the one that was used."""
+        mine, used = [v for v in self.variables if v.name == name], {e.memory for e in self.events}
+        return next((v for v in mine if -1 - v.number in used), mine[0] if mine else None)
 
 
 # ---------------------------------------------------------------- building
@@ -93,6 +119,8 @@ def built(cell: Cell) -> Path:
     """The cell's program, compiled unless it is in the cache."""
     name = f"cell-{_hash(_text(cell), _machine_key())}"
     if program := files.kept(f"learn/{name}"):
+        with suppress(OSError):  # in a place where nothing may be written
+            program.touch()  # it is not the oldest that goes next
         return program
     program = files.folder("learn") / name
     sweep(program.parent)
@@ -112,7 +140,7 @@ def sweep(folder: Path) -> None:
 def _compile(cell: Cell, workshop: Path, program: Path) -> None:
     source, ours, made = workshop / "cell.cu", workshop / "cell.o", workshop / "program"
     source.write_text(_text(cell), encoding="utf-8")
-    compiling = _start([*FLAGS, *OF_A_CELL, "-c", str(source), "-o", str(ours)])
+    compiling = _start([*FLAGS, *OF_A_CELL, *_unset(), "-c", str(source), "-o", str(ours)])
     other = machine()  # compiled beside the cell, the first time
     said = _finish(compiling, MOST_COMPILING) or _finish(_start([str(ours), str(other), "-o", str(made)]))
     if said:
@@ -151,7 +179,7 @@ def prepare() -> None:
 
 def complaints(source: Path) -> str:
     """What the compiler has against a text that it need not translate."""
-    return refusal(*FLAGS, "-fsyntax-only", str(source))
+    return refusal(*FLAGS, *FORMATS, "-fsyntax-only", str(source))
 
 
 def refusal(*arguments: str) -> str:
@@ -193,10 +221,16 @@ def _compiler() -> str:
 
 
 @cache
+def _unset() -> list[str]:
+    """GCC 12 and Clang 16 are the first that have it."""
+    return [] if refusal(*UNSET, "-fsyntax-only", "-x", "c++", os.devnull) else UNSET
+
+
+@cache
 def _machine_key() -> str:
     compiler, sources = _compiler(), [FOLDER, build.CSRC / "emulate", build.CSRC / "include"]
     texts = [f.read_text(encoding="utf-8") for folder in sources for f in sorted(folder.iterdir()) if f.is_file()]
-    return _hash(compiler, *FLAGS, *OF_A_CELL, *texts)
+    return _hash(compiler, *FLAGS, *OF_A_CELL, *UNSET, *texts)
 
 
 def _hash(*texts: str) -> str:
@@ -250,7 +284,7 @@ def _read(told: str, cell: Cell, printed: str) -> Report:
         kind, *rest = line.split()
         if kind == "variable":
             number, *sizes = map(int, rest)
-            report.variables.append(Variable(cell.shared[number], *sizes))
+            report.variables.append(Variable(cell.shared[number], number, *sizes))
         elif kind == "place":
             cta, sm = map(int, rest)
             report.sms[cta] = sm

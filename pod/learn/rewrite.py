@@ -28,7 +28,17 @@ ASSIGNS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "+
 REGISTER = re.compile(
     r'asm\s+(?:volatile\s*)?\(\s*"mov\.u32 %0, %%(smid|nsmid|laneid|warpid);"\s*:\s*"=r"\s*\((\w+)\)\s*\)'
 )
-HOST = {"main", "cudaMalloc", "cudaMemcpy", "system", "exit", "_exit", "_Exit", "quick_exit", "abort", "throw"}
+HOST = set(
+    "main throw catch exit _exit _Exit quick_exit abort atexit fork vfork system popen posix_spawn posix_spawnp "
+    "syscall pthread_create dlopen dlsym setjmp longjmp".split()
+)
+HOST_CALL = re.compile(
+    r"(cuda[A-Z]|exec[lv]|pthread_|posix_|sem_|shm_)\w*|clone|kill|raise|signal|sigaction|alarm|u?sleep|nanosleep|pause"
+    r"|wait(pid)?|getpid|setrlimit|ptrace|f?open|creat|f?close|f?read|f?write|f?truncate|(un)?link|remove|rename|mkdir"
+    r"|rmdir|chmod|chown|chdir|chroot|f?puts|f?putc|putchar|[fd]printf|perror|[fs]?scanf|f?gets|getchar|(get|set|put)env"
+    r"|m(un)?map|mprotect|s?brk|socket|connect|bind|listen|accept|send|recv|select|poll|s?rand|time|gettimeofday"
+)
+HOST_STD = set("thread jthread async mutex filesystem fstream ifstream ofstream cout cin cerr clog terminate".split())
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:include[ \t]*([<\"].*?[>\"])|(line\b.*)).*$", re.MULTILINE)
 HEADER = re.compile(r"<[a-z]\w*(/\w+)*(\.h(pp)?)?>|\"(cuda|mma|cooperative)\w*(\.h)?\"")
 
@@ -61,6 +71,7 @@ class Token:
     line: int
     after: str = ""  # put behind it
     before: str = ""
+    shared: bool = False  # a __shared__ variable of one value
 
 
 @dataclass(frozen=True)
@@ -113,9 +124,14 @@ def _drop_volatile(tokens: list[Token]) -> None:
 def _find_types(code: list[Token]) -> None:
     """CUDA's numbers, and what the text itself declares as types."""
     own = {code[i + 1].text for i, t in enumerate(code[:-1]) if t.text in ("class", "typename", "struct", "using")}
+    own |= {_typedef(code, i) for i, t in enumerate(code) if t.text == "typedef"}
     for token in code:
         if token.text in WORDS | own:
             token.kind = "type"
+
+
+def _typedef(code: list[Token], i: int) -> str:
+    return next((code[k - 1].text for k in range(i + 2, len(code)) if code[k].text == ";"), "")
 
 
 def _refuse(code: list[Token], text: str) -> None:
@@ -132,10 +148,39 @@ def _refuse(code: list[Token], text: str) -> None:
             raise NotCuda(token.line, what, sure=True)
         if token.text == "<<<":
             raise NotCuda(token.line, "the launch stands in Python: kernel[grid, block](...)", sure=True)
-        if token.text in HOST:
-            raise NotCuda(
-                token.line, f"`{token.text}` is for the host; a cell has only what runs on the GPU", sure=True
-            )
+    _refuse_host(code)
+    _refuse_variables(code)
+
+
+def _refuse_host(code: list[Token]) -> None:
+    own = {code[i].text for i, _ in _bodies(code)} | {code[i + 1].text for i, t in enumerate(code) if t.text == "auto"}
+    words = [word for token in code for word in _words(token)]
+    for before, word, after in zip([words[0], *words], words, [*words[1:], words[-1]], strict=False):
+        called = HOST_CALL.fullmatch(word.text) and after.text == "(" and before.text not in (".", "->")
+        if word.text in HOST or called and word.text not in own or before.text == "::" and word.text in HOST_STD:
+            raise NotCuda(word.line, f"`{word.text}` is for the host; a cell has only what runs on the GPU", sure=True)
+
+
+def _words(token: Token) -> list[Token]:
+    """A macro's own, where it has some."""
+    if token.kind != "directive":
+        return [token]
+    inside = _tokens(token.text.partition("#")[2])
+    return [Token(t.kind, t.text, token.line + t.line - 1) for t in inside if t.kind != "skip"]
+
+
+def _refuse_variables(code: list[Token]) -> None:
+    """What lies outside of functions, or is static, all threads would share, and nobody would watch them."""
+    declared, depth, first = _declared(code), 0, 0
+    for i, token in enumerate(code):
+        said = {t.text for t in code[first:i]}
+        if i in declared and (depth == 0 or "static" in said) and code[i + 1].text in (";", "=", "[", ",", "{"):
+            if not said & {"const", "constexpr", "template", "typedef", "using", "__shared__", "__constant__"}:
+                what = f"got `{token.text}`, one for all threads, allowed are tensors and `__shared__` variables"
+                raise NotCuda(token.line, what, sure=True)
+        depth += (token.text in "([{") - (token.text in ")]}") if len(token.text) == 1 else 0
+        if token.text in (";", "{", "}") or token.kind == "directive":
+            first = i + 1
 
 
 # ---------------------------------------------------------------- kernels and their parameters
@@ -182,7 +227,7 @@ def _refuse_place(code: list[Token], i: int) -> None:
 def _parameter(part: list[Token]) -> Parameter:
     words = [token.text for token in part if token.text not in ("const", "__restrict__", "restrict")]
     pointer, kind = "*" in words, " ".join(word for word in words[:-1] if word != "*")
-    if kind not in TYPES and not (pointer and kind in VECTORS):
+    if words.count("*") > 1 or kind not in TYPES and not (pointer and kind in VECTORS):
         said = " ".join(token.text for token in part)
         raise NotCuda(
             part[0].line, f"parameter `{said}`: allowed are numbers and pointers to them, as `const float* x, int n`"
@@ -248,12 +293,34 @@ def _rewrite_shared(code: list[Token], i: int, shared: list[str]) -> None:
             raise NotCuda(code[i].line, "shared memory is written `__shared__ float s[64];`, without a first value")
         made.append(f"cell::Shared<{kind}{sizes}, {len(shared)}> {name}")
         shared.append(name)
+        if not sizes:
+            _mark_uses(code, end, name)
         k += 1
     if i and code[i - 1].text == "extern":
         code[i - 1].text = ""
     for token in code[i:end]:
         token.text, token.kind = "", "gone"
     code[i].text = "; ".join(made)
+
+
+def _mark_uses(code: list[Token], first: int, name: str) -> None:
+    """Where a variable of one value is meant, up to the end of its block; not if a name within hides it."""
+    depth, last = 0, first
+    while last < len(code) and depth >= 0:
+        depth += (code[last].text == "{") - (code[last].text == "}")
+        last += 1
+    uses = [k for k in range(first, last) if code[k].text == name and not _is_of_macro(code, k)]
+    if not _declared(code).intersection(uses):
+        for k in uses:
+            code[k].shared = True
+
+
+def _is_of_macro(code: list[Token], i: int) -> bool:
+    """Whether it stands alone in the brackets of a macro of the text's, which may write to it."""
+    names = {m[1] for t in code if t.kind == "directive" and (m := re.match(r"\s*#\s*define\s+(\w+)\(", t.text))}
+    before = (k for k in range(i, -1, -1) if code[k].text in ("(", ";", "{", "}"))
+    opened = next(before, 0)
+    return code[opened].text == "(" and code[opened - 1].text in names
 
 
 def _rewrite_loops(code: list[Token]) -> None:
@@ -293,13 +360,15 @@ def _joined(tokens: list[Token]) -> str:
 
 def _rewrite_reads(code: list[Token]) -> None:
     """`x[i]` that is not written to becomes `value(x[i])`: a plain number, as C++ has it. Of a float4 that is a member,
-    which may be written alone."""
+    which may be written alone. An array learns its name, and a shared variable the line that it is used in."""
     declared = _declared(code)
     for i, token in enumerate(code[:-1]):
         previous = code[i - 1].text if i else ";"
-        if token.kind != "word" or code[i + 1].text != "[" or i in declared or previous in (".", "->", "::"):
+        if token.kind != "word" or not (code[i + 1].text == "[" or token.shared) or i in declared:
             continue
-        end = _closing(code, i + 1)
+        if previous in (".", "->", "::") or token.text in ("return", "delete", "operator"):
+            continue
+        end = i
         while end + 1 < len(code) and code[end + 1].text == "[":
             end = _closing(code, end + 1)
         address = previous == "&" and (code[i - 2].text in (*"(,=?:{;", "return") or _is_cast(code, i - 2))
@@ -310,6 +379,7 @@ def _rewrite_reads(code: list[Token]) -> None:
             code[end].after += "; })"
         if not _written(code, i, end) and not address:
             token.before, code[end].after = "cell::value(" + token.before, code[end].after + ")"
+        token.text = f"{token.text}.here()" if token.shared else f'cell::in({token.text}, "{token.text}")'
 
 
 def _written(code: list[Token], first: int, last: int) -> bool:

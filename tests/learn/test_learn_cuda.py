@@ -1,6 +1,7 @@
 """CUDA in a cell: it means what CUDA means, faults and mistakes come back in plain words, and the process lives on."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -275,6 +276,208 @@ def test_a_picture_shows_the_memory_of_the_fault():
     assert [len(c.get_offsets()) for c in after.collections] == [0, 64]
     with pytest.raises(ValueError, match="memory: got 'z', allowed are s, x"):
         right.draw("z")
+    with pytest.raises(ValueError, match="memory: got None, allowed are none: the kernel has no memory"):
+        kernel("if (n == t) return;", "int n")[1, 64].watch(3).draw()
+
+
+def test_a_picture_of_a_race_of_two_ctas_shows_both():
+    ax = kernel("x[t + 32 * blockIdx.x] = t;")[3, 64].watch(torch.zeros(128)).draw()
+    assert {text.get_text() for text in ax.texts} == {"thread 0 writes [32]", "thread 32 writes [32]"}
+    assert ax.get_xlabel() == "thread of CTA 0; of CTA 1"
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "63", "0", "63"]
+    marks = {tuple(place) for c in ax.collections[-2:] for place in c.get_offsets().tolist()}
+    assert marks == {(32, 32), (96, 32)}
+
+
+def test_a_picture_of_many_barriers_shows_the_latest():
+    body = "__shared__ float s[64];\nfor (int i = 0; i < 9; ++i) {\n__syncthreads();\ns[t] = i;\n}\nx[t] = s[63 - t];"
+    ax = kernel(body)[1, 64].watch(numbers()).draw()
+    panels = ax.figure.axes
+    assert [panel.get_title(loc="right") for panel in panels] == [f"after barrier {n}" for n in (6, 7, 8, 9)]
+    assert not panels[0].texts and len(panels[-1].texts) == 2
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        (
+            "float own[4];\nfor (int i = 0; i <= 4; ++i) own[i] = t;\nx[t] = own[0];",
+            "uses own[4] in line 5, but own has 4",
+        ),
+        (
+            "float own[4] = {1};\nx[t] = own[t];",
+            "thread 4 of CTA 0 uses own[4] in line 5, but own has 4 elements, own[0]",
+        ),
+        (
+            "float own[4] = {1};\nx[t] = own[t - 1];",
+            "uses own[-1] in line 5, but own has 4 elements, own[0] to own[3].",
+        ),
+        (
+            "float own[2][4] = {};\nx[t] = own[1][t];",
+            "uses own[1][4] in line 5, but own[1] has 4 elements, own[1][0] to",
+        ),
+        (
+            "float own[4] = {1};\nfloat* p = own;\np[4] = 1;",
+            "uses [4] of an array of its own in line 6, but that has 4",
+        ),
+        (
+            "float own[4] = {1};\nx[t] = *last(own);",
+            "uses [4] of an array of its own in line 5, but that has 4 elements",
+        ),
+        (
+            "Pair own{};\nx[t] = own.ab[t];",
+            "uses [2] of an array of its own in line 5, but that has 2 elements, [0] to",
+        ),
+    ],
+)
+def test_an_array_of_a_threads_own_has_an_end(body, says):
+    before = "struct Pair { float ab[2]; }; __device__ float* last(float* p) { return p + 4; }\n"
+    fault = fault_of(body, before=before)
+    assert fault.kind == "own array" and says in str(fault) and fault.element is None
+
+
+def test_arrays_of_a_threads_own_mean_what_they_mean_in_cuda():
+    body = """
+    const float halves[2] = {0.5, 1.5};
+    float own[2][4] = {{0, 1, 2, 3}, {4, 5, 6, 7}};
+    float* row = own[1];
+    float& one = own[0][1];
+    one += sum(own[0], 4);                   // 0 + 1 + 2 + 3, before the sum is kept
+    own[1][t % 4]++;
+    constexpr int sizes[2] = {1, 3};
+    float three[sizes[1]] = {};
+    auto& last = own[1];
+    x[t] = *row + *(own[1] + 1) + one + halves[1] + Table<3>::of[2] + three[2] + last[0] - *last;
+    """
+    before = """__device__ float sum(const float* p, int n) { return n ? *p + sum(p + 1, n - 1) : 0; }
+template <int N> struct Table { static constexpr float of[N] = {1, 2, 3}; };
+"""
+    wanted = 4 + 5 + 7 + 1.5 + 3 + (torch.arange(64) % 4 < 2).float()
+    assert torch.equal(run(body, before=before), wanted)
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        ("int none = t - t; x[t] = 5 / none;", "division: thread 0 of CTA 0 divides 5 by zero in line 3."),
+        ("x[t] = t % (t - 40);", "division: thread 40 of CTA 0 divides 40 by zero in line 3."),
+        ("unsigned n = t;\nn /= n - 3;", "division: thread 3 of CTA 0 divides 3 by zero in line 4."),
+        (
+            "int n = 1; for (int i = 1; i > 0; i *= 2) n++;",
+            "computes 1073741824 * 2 in line 3, which is no int any more.",
+        ),
+        ("int big = 2147483647;\nx[t] = big + t;", " in line 4, which is no int any more."),
+        ("x[t] = 1 << t;", "thread 32 of CTA 0 shifts by 32 in line 3; a number of 32 bits is shifted by 0 to 31."),
+    ],
+)
+def test_whole_numbers_that_leave_their_range_are_told_with_their_line(body, says):
+    assert says in str(fault_of(body))
+
+
+def test_a_float_divides_by_zero_and_an_unsigned_number_begins_anew():
+    body = "unsigned n = t;\nn -= 65, n *= 3000000000u;\nx[t] = n > 0 ? x[t] / 0.f : 0;"
+    assert torch.equal(run(body, numbers() + 1), torch.full((64,), torch.inf))
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        (
+            "float sum;\nfor (int i = 0; i < 4; ++i) sum += i;\nx[t] = sum;",
+            "thread 0 of CTA 0 writes x[0] in line 5, but",
+        ),
+        (
+            "float v;\nif (t < 32) v = 1;\nx[t] = v;",
+            "thread 32 of CTA 0 writes x[32] in line 5, but the value comes from",
+        ),
+        (
+            "float own[4];\nx[t] = own[t % 4];",
+            "unset: thread 0 of CTA 0 writes x[0] in line 4, but the value comes from",
+        ),
+    ],
+)
+@pytest.mark.skipif(not program._unset(), reason="the compiler has no value for what nobody has set")
+def test_a_value_that_nobody_has_set_is_told_where_it_is_kept(body, says):
+    assert says in str(fault_of(body))
+
+
+@pytest.mark.parametrize("body, line", [("x[t] = i;", 5), ("x[i] = 1;", 5), ("x[t] = 1;\nx[t] = f(x, i);", 6)])
+def test_a_variable_that_is_never_set_is_named(body, line):
+    with pytest.raises(learn.CompileError, match=f"line {line}: `i` is used before it is set\n"):
+        kernel(f"int i;\n{body}", before="__device__ int f(float* x, int i) { return x[i]; }\n")
+
+
+@pytest.mark.parametrize("body, grid", [("if (t < 63) x[t] = x[t + 1];", 1), ("x[t] = x[(t + 1) % 64];", 2)])
+def test_who_reads_what_another_overwrites_later_is_told(body, grid):
+    said = str(fault_of(body, grid=grid))
+    assert "thread 1 overwrites x[1] in line 3. thread 0 reads the old value in line 3, and no barrier" in said
+
+
+def test_what_all_have_read_before_a_barrier_may_be_overwritten():
+    body = "float v = x[0] + x[(t + 1) % 64];\n__syncthreads();\nx[t] = v;"
+    assert torch.equal(run(body), numbers().roll(-1))
+
+
+def test_two_kernels_may_have_shared_variables_of_one_name():
+    text = """__global__ void a(float* x) { __shared__ float s[64]; s[threadIdx.x] = 1; }
+__global__ void k(float* x) { __shared__ float s[8][8]; s[threadIdx.x / 8][0] = 1; x[0] = s[7][0]; }
+"""
+    watched = learn.cuda(text).k[1, 64].watch(numbers())
+    assert "thread 1 writes s[0][0] in line 2. thread 0 wrote it, too" in str(watched.fault)
+    assert watched.draw().get_ylabel() == "element of s" and watched.memories["s"] == -2
+
+
+def test_ctas_of_a_grid_with_rows_have_all_their_numbers():
+    fault = fault_of("x[t] = blockIdx.y;", grid=(2, 2))
+    assert "thread 0 of CTA (1, 0, 0) writes x[0] in line 3. thread 0 of CTA (0, 0, 0) wrote" in str(fault)
+    fault = fault_of("if (blockIdx.y + blockIdx.z == 2) x[t + 1] = 0;", grid=(2, 2, 2))
+    assert "thread 63 of CTA (0, 1, 1) writes x[64] in line 3" in str(fault) and fault.ctas == (6,)
+
+
+def test_an_index_is_a_whole_number():
+    with pytest.raises(learn.CompileError, match=r"line 3: invalid types 'float\*\[float\]' for array subscript"):
+        kernel("x[t * 0.5f] = 1;")
+
+
+def test_rows_of_shared_memory_have_an_end_and_two_indices():
+    array = "__shared__ float s[8][8];\n"
+    said = str(fault_of(f"{array}s[t / 8][t % 8 + 1] = x[t];"))
+    assert "thread 7 of CTA 0 uses s[0][8] in line 4, but that row has 8 elements, s[0][0] to s[0][7]." in said
+    said = str(fault_of(f"{array}s[t / 8 + 1][t % 8] = x[t];"))
+    assert "thread 56 of CTA 0 writes s[8][0] in line 4, but s has 64 elements, s[0][0] to s[7][7]." in said
+    fault = fault_of(f"{array}s[t / 8][t % 8] = x[t];\nx[t] = s[t % 8][t / 8];")
+    assert "thread 1 reads s[1][0] in line 5 before thread 8 has written it" in str(fault) and fault.element == ("s", 8)
+    body = "__shared__ float s[2][4][8];\nif (t < 8) s[1][3][t] = 1;\n__syncthreads();\nx[t] = s[0][0][0];"
+    said = str(fault_of(body))
+    assert "reads s[0][0][0] in line 6, and nobody ever writes it" in said
+
+
+def test_a_shared_number_is_known_by_the_lines_that_use_it():
+    begin = "__shared__ int n;\nif (t == 0) n = 0;\n__syncthreads();\natomicAdd(&n, 1);\n"
+    said = str(fault_of(f"{begin}x[t] = n;"))
+    assert "thread 1 overwrites n[0] in line 6. thread 0 reads the old value in line 7" in said
+    assert torch.equal(run(f"{begin}__syncthreads();\nint m = n > 3 ? n : 0;\nx[t] = m;"), torch.full((64,), 64.0))
+    said = str(fault_of("__shared__ int n;\natomicAdd(&n, 1);\n__syncthreads();\nx[t] = n;"))
+    assert "unwritten: thread 0 of CTA 0 reads n[0] in line 4, and nobody has written it before." in said
+    assert "line 3 has an atomic on a thread's own variable" in str(fault_of("int n = 0; atomicAdd(&n, 1);"))
+
+
+def test_a_shared_number_may_be_hidden_or_set_by_a_macro():
+    before = "#define SET(a, b) a = b\n"
+    body = "__shared__ int n, m;\nif (t == 0) { SET(n, 3); m = 5; }\n__syncthreads();\nx[t] = n + m;\n"
+    body += "for (int m = 0; m < 2; ++m) x[t] += m;"
+    assert torch.equal(run(body, before=before), torch.full((64,), 9.0))
+
+
+def test_shuffles_stay_within_their_group():
+    body = """
+    float up = __shfl_up_sync(~0u, x[t], 1, 4), down = __shfl_down_sync(~0u, x[t], 1, 4);
+    x[t] = up + 100 * down + 10000 * __shfl_sync(~0u, x[t], 1, 4);
+    x[t] += 100000 * __shfl_xor_sync(~0u, t % 32 / 4, 4, 4);  // a lower group may be read, a higher one not
+    """
+    lane, group = torch.arange(64) % 4, torch.arange(64) % 32 // 4
+    wanted = (lane - 1).clamp(min=0) + 100 * (lane + 1).clamp(max=3) + 10000 + 100000 * (group - group % 2)
+    assert torch.equal(run(body, lane.float()), wanted.float())
 
 
 # ---------------------------------------------------------------- bad input: one message, and the process lives on
@@ -327,12 +530,11 @@ def test_a_stack_of_a_gigabyte_is_refused():
         kernel("float big[1 << 28];\nfor (int i = 0; i < 3; ++i) big[i + t] = 1;\nx[t] = big[t];")
 
 
-def test_a_kernel_that_takes_all_memory_or_divides_by_zero_is_told(monkeypatch):
+def test_a_kernel_that_takes_all_memory_is_told(monkeypatch):
     monkeypatch.setattr(program, "MOST_MEMORY", 1 << 30)
     assert "asked for more memory than there is" in str(
         fault_of("for (;;) { float* p = new float[1 << 24]; p[t] = 1; x[t] = p[t]; }")
     )
-    assert "It divided a whole number by zero" in str(fault_of("int none = t - t; x[t] = 5 / none;"))
 
 
 def test_of_a_flood_of_words_the_beginning_is_printed(capsys):
@@ -342,8 +544,89 @@ def test_of_a_flood_of_words_the_beginning_is_printed(capsys):
 
 
 def test_a_crash_is_told_with_the_last_line():
-    said = str(fault_of("float own[4];\nfor (int i = 0; i < 1 << 20; ++i) own[i] = 1;\nx[t] = own[t % 4];"))
-    assert said.startswith("crash: the kernel's program ended after line 4. It left an array of a thread's own")
+    body = "float own[4];\nfloat* p = &own[1];\nfor (int i = 0; i < 1 << 20; ++i) p[i] = 1;\nx[t] = own[t % 4];"
+    said = str(fault_of(body))
+    assert said.startswith("crash: the kernel's program ended after line 5. It left an array of a thread's own")
+
+
+HOST = """fork() popen("ls","r") execl("/bin/ls","ls",nullptr) std::system("ls") kill(0,9) sleep(1) fopen("x","w")
+unlink("x") socket(1,1,1) pthread_create(0,0,0,0) raise(9) getenv("A") signal(3,0) vfork() clone(0,0,0,0) std::thread()
+std::abort() syscall(1) write(1,"a",1) mmap(0,0,0,0,0,0) dlopen("a",1) std::cout std::remove("x") puts("x") rand()
+std::filesystem::remove("x") cudaMalloc(0,0) cudaDeviceSynchronize()""".split()
+
+
+@pytest.mark.parametrize("call", HOST)
+def test_functions_of_the_host_are_refused_by_name(call):
+    """Read, never run."""
+    for text in (f"__global__ void k(float* x) {{\n    {call};\n}}", f"__global__ void k() {{}}\n#define DO {call}"):
+        with pytest.raises(
+            rewrite.NotCuda, match=r"^`\w+` is for the host; a cell has only what runs on the GPU"
+        ) as error:
+            rewrite.read(text)
+        assert error.value.line == 2 and error.value.sure
+
+
+def test_names_of_the_host_are_free_for_the_readers_own():
+    before = "__device__ float read(const float* p, int i) { return p[i]; }\n"
+    before += "struct Pair { float open(int i) { return i; } };\n"
+    body = "float signal = 1, time = 2, write = 3;\nauto send = [](float v) { return v; };\nint thread = t;\n"
+    x = run(f"{body}x[t] = signal + time + write + send(read(x, thread)) + Pair().open(4);", before=before)
+    assert torch.equal(x, numbers() + 10)
+
+
+@pytest.mark.parametrize(
+    "line", ["__device__ int n;", "int n = 3;", "static float n[4];", "__device__ float n[2] = {1, 2};", "Pair n;"]
+)
+def test_variables_of_all_threads_are_refused(line):
+    text = f"struct Pair {{ float a, b; }};\n{line}\n__global__ void k(float* x) {{ x[0] = 1; }}"
+    with pytest.raises(
+        learn.CompileError, match="line 2: got `n`, one for all threads, allowed are tensors and `__shared__`"
+    ):
+        learn.cuda(text)
+    with pytest.raises(learn.CompileError, match="line 2: got `n`, one for all threads"):
+        learn.cuda("__global__ void k(float* x) {\n    static int n = 0;\n    x[0] = n++;\n}")
+    before = "typedef float real;\nconst int N = 4;\n__device__ const float of[2] = {1, 2};\n"
+    before += "template <int A, int B> struct C {};\nextern __shared__ real s[];\n__device__ int later(int a, int b);\n"
+    kernel("real* p = x;\np[t] = N + of[1];", before=before)
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ('"%d", x[t]', "format '%d' expects argument of type 'int', but argument 2 has type 'double'"),
+        ('"%f", t', "format '%f' expects argument of type 'double', but argument 2 has type 'int'"),
+        ('"%d %d", t', "format '%d' expects a matching 'int' argument"),
+        ('"%d", t, t', "too many arguments for format"),
+        ('"%s", t', "format '%s' expects argument of type 'char*', but argument 2 has type 'int'"),
+        ('"%f", s', "format '%f' expects argument of type 'double', but argument 2 has type 'float*'"),
+    ],
+)
+def test_what_is_printed_must_fit_its_format(words, says):
+    with pytest.raises(learn.CompileError, match=f"line 4: {re.escape(says)}\n"):
+        kernel(f"__shared__ float s[64];\nif (t == 0) printf({words});")
+
+
+@pytest.mark.parametrize("body", ["x[t] = x[t] * x[t];", "x[t] += x[t];", "float v = x[t];", "half h = 1.0f;"])
+def test_arithmetic_of_halves_is_said_to_be_the_emulators_limit(body):
+    with pytest.raises(
+        learn.CompileError, match="line 3: CUDA computes with halves, the emulator does not: take __half2float"
+    ) as e:
+        kernel(body, "half* x")
+    assert "aka" not in str(e.value) and "operator" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__global__ void k(float* x);", "__device__ float k(float v);\n__global__ void j(float* x) { x[0] = k(1); }"],
+)
+def test_what_has_no_body_is_named(text):
+    with pytest.raises(learn.CompileError, match="line 1: `k` has no body"):
+        learn.cuda(text)
+
+
+def test_a_line_ends_where_the_compiler_ends_it():
+    with pytest.raises(learn.CompileError, match="line 3: 'y' was not declared in this scope\n    3 |     x"):
+        learn.cuda("// a\f b \u2028 c \x85\n__global__ void k(float* x) {\n    x[0] = y;\n}")
 
 
 @pytest.mark.parametrize(
@@ -351,7 +634,17 @@ def test_a_crash_is_told_with_the_last_line():
     [
         ("__global__ void k(float* x) {\n    x[0] = y;\n}", 2, "'y' was not declared"),
         ("__global__ void k(float* x) {\n    float v = x[0]\n    x[1] = v;\n}", 3, "expected"),
-        ("__global__ void k(const float* x) {\n    x[0] = 1;\n}", 2, "read-only"),
+        ("__global__ void k(const float* x) {\n    x[0] = 1;\n}", 2, "`x` points at what is read-only, const\n"),
+        (
+            "__global__ void k(const float* x) {\n    x[threadIdx.x] = 1;\n}",
+            2,
+            "`x` points at what is read-only, const",
+        ),
+        (
+            "__global__ void k(float* x) {\n    x = (float*)malloc(4);\n}",
+            2,
+            "no matching function for call to 'float*(",
+        ),
         ("__global__ void k(float* x) {\n    x[0] = sqrtt(2);\n}", 2, "sqrtt"),
         ("__global__ void k(float* x) {\n    if (x[0] {\n}", 2, "expected"),
         ("int f() { return 1; }", 1, "no kernel here"),
@@ -533,6 +826,20 @@ def test_an_unchanged_cell_is_not_compiled_again(monkeypatch):
         kernel("x[t] = 54321;")
 
 
+def test_a_kernel_whose_program_has_gone_is_built_again():
+    k, x = kernel("x[t] = 7;"), numbers()
+    k.module.program.unlink()
+    k[1, 64](x)
+    assert (x == 7).all()
+
+
+def test_a_program_in_use_is_not_the_oldest():
+    path = kernel("x[t] = 8;").module.program
+    os.utime(path, (0, 0))
+    kernel("x[t] = 8;")
+    assert path.stat().st_mtime > 0
+
+
 def test_the_oldest_programs_go(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "MOST_KEPT", 2)
     for i, name in enumerate(("cell-a.kernel", "cell-b", "machine-x.o", "cell-c.kernel")):
@@ -548,7 +855,7 @@ def test_rewriting_moves_no_line():
     loop = "  for (int i = 0;\n  i < n; ++i) x[i] = 1;\n"
     text = f"// a\n__global__ void k(float* x,\n   int n)\n{{\n  /* b\n  c */\n{loop}}}\n"
     made = rewrite.read(text).emulated
-    assert [i for i, line in enumerate(made.splitlines()) if "x[i] = 1" in line] == [7]
+    assert [i for i, line in enumerate(made.splitlines()) if '"x")[i] = 1' in line] == [7]
     assert made.count("\n") == text.count("\n")
 
 

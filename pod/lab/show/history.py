@@ -10,49 +10,66 @@ MARKS = {"w": ("s", "writes"), "r": ("o", "reads"), "a": ("^", "atomic")}
 
 
 def history(watched, memory: str | None = None, axes=None) -> Axes:
-    """Panels of the times between barriers; in each, threads to the right and elements of `memory` upwards.
+    """Panels of the times between barriers; in each, threads to the right and elements of `memory` upwards. Of a race
+    of two CTAs, the threads of both.
 
     Where a column of one panel has a filled mark and a ring on one row, somebody writes what somebody reads with no
     barrier between. The fault, if there was one, is red.
     """
     fault, known = watched.fault, watched.memories
-    memory = memory or (fault.element[0] if fault and fault.element else next(iter(known)))
+    memory = memory or (fault.element[0] if fault and fault.element else next(iter(known), None))
     if memory not in known:
-        raise ValueError(f"memory: got {memory!r}, allowed are {', '.join(known)}")
-    cta = fault.ctas[0] if fault else 0
-    events = [e for e in watched.report.events if e.memory == known[memory] and e.cta == cta]
-    last = min(max((e.phase for e in events), default=0), MOST_PANELS - 1)
-    panels = style.axes(min(9.5, 5.0 * (last + 1)), 3.4, last + 1, sharey=True) if axes is None else axes
-    panels = list(panels) if last else [panels]
+        raise ValueError(f"memory: got {memory!r}, allowed are {', '.join(known) or 'none: the kernel has no memory'}")
+    ctas = sorted(set(fault.ctas)) if fault else [0]
+    events = [e for e in watched.report.events if e.memory == known[memory] and e.cta in ctas]
+    last = max((e.phase for e in events), default=0)
+    phases = range(max(0, last - MOST_PANELS + 1), last + 1)  # a fault is among the latest
+    panels = style.axes(min(9.5, 5.0 * len(phases)), 3.4, len(phases), sharey=True) if axes is None else axes
+    panels = list(panels) if len(phases) > 1 else [panels]
+    faulty = _faulty(fault, events) if fault and fault.element and fault.element[0] == memory else []
     kinds = [kind for kind in MARKS if any(e.kind == kind for e in events)]
-    for phase, ax in enumerate(panels):
+    for phase, ax in zip(phases, panels, strict=True):
         now = [e for e in events if e.phase == phase]
-        _panel(ax, now, kinds, watched.launch.threads)
-        if last:
+        _panel(ax, now, kinds, watched.launch.threads, ctas)
+        if len(phases) > 1:
             ax.set_title(f"after barrier {phase}" if phase else "before the first barrier", fontsize=10, loc="right")
-        if fault and fault.element and fault.element[0] == memory:
-            _mark(ax, fault, now)
+        for i, event in enumerate(e for e in faulty if e.phase == phase):
+            _mark(ax, event, _column(event, watched.launch.threads, ctas), 26 if i else -17)
     panels[0].set_ylabel(f"element of {memory}")
     style.legend(panels[0], loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, borderaxespad=0.2)
     return panels[0]
 
 
-def _panel(ax: Axes, events: list, kinds: list[str], threads: int) -> None:
+def _column(event, threads: int, ctas: list[int]) -> int:
+    """CTAs stand side by side, with room for a warp between them."""
+    return ctas.index(event.cta) * (threads + 32) + event.thread
+
+
+def _panel(ax: Axes, events: list, kinds: list[str], threads: int, ctas: list[int]) -> None:
     for kind in kinds:
         mark, words = MARKS[kind]
-        places = [[getattr(e, of) for e in events if e.kind == kind] for of in ("thread", "element")]
+        mine = [e for e in events if e.kind == kind]
+        places = [_column(e, threads, ctas) for e in mine], [e.element for e in mine]
         fill = {"facecolors": "none", "edgecolors": READ} if kind == "r" else {"color": WRITE}
         ax.scatter(*places, s=22, marker=mark, linewidths=1.0, label=words, **fill)
     ax.set(xlabel="thread", xlim=(-2, threads + 1))
+    if len(ctas) > 1:
+        first = threads + 32
+        ends = [0, threads - 1, first, first + threads - 1]
+        ax.set(xlabel=f"thread of CTA {ctas[0]}; of CTA {ctas[1]}", xlim=(-2, first + threads + 1))
+        ax.set_xticks(ends, [str(end % first) for end in ends])
 
 
-def _mark(ax: Axes, fault, events: list) -> None:
-    """The two accesses, where this panel has them; only the last of each, as the run ended there."""
-    index = fault.element[1]
-    here = {e.thread: e for e in events if e.element == index and e.thread in fault.threads}
-    for i, event in enumerate(here.values()):
-        ax.scatter(event.thread, index, s=150, facecolors="none", edgecolors=FAULT, linewidths=2)
-        words = f"thread {event.thread} {'reads' if event.kind == 'r' else 'writes'} [{index}]"
-        line = {"arrowstyle": "-", "color": FAULT, "linewidth": 0.8}
-        ax.annotate(words, (event.thread, index), (14, 26 if i else -17), textcoords="offset points", fontsize=9,
-                    color=FAULT, va="center", arrowprops=line)  # fmt: skip
+def _faulty(fault, events: list) -> list:
+    """The two accesses; only the last of each thread, as the run ended there."""
+    who = set(zip(fault.ctas, fault.threads, strict=False))
+    mine = [e for e in events if e.element == fault.element[1] and (e.cta, e.thread) in who]
+    return list({(e.cta, e.thread): e for e in mine}.values())
+
+
+def _mark(ax: Axes, event, column: int, height: int) -> None:
+    ax.scatter(column, event.element, s=150, facecolors="none", edgecolors=FAULT, linewidths=2)
+    words = f"thread {event.thread} {'reads' if event.kind == 'r' else 'writes'} [{event.element}]"
+    line = {"arrowstyle": "-", "color": FAULT, "linewidth": 0.8}
+    ax.annotate(words, (column, event.element), (14, height), textcoords="offset points", fontsize=9, color=FAULT,
+                va="center", arrowprops=line)  # fmt: skip
