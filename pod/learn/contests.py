@@ -16,6 +16,8 @@ from pod.learn import progress
 from pod.learn.blind import Blind, Refused
 from pod.learn.judge import MOST_SECONDS, Printed, depth_limit, is_bare, memory_limit, place, time_limit
 
+MOST_LETTERS = 1_000_000  # of an entry
+
 
 @dataclass(frozen=True)
 class Contest:
@@ -218,9 +220,12 @@ def run(args) -> int:
 def _read(this: Contest, path: Path) -> Callable:
     wanted, names = this.takes.partition("(")[0], {"__name__": "entry"}
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MOST_LETTERS + 1)  # of /dev/zero, too
     except UnicodeDecodeError:
         raise Refused(f"{path}: got bytes that are no UTF-8, allowed is a Python file") from None
+    if len(text) > MOST_LETTERS:
+        raise Refused(f"{path}: got more than {MOST_LETTERS:,} letters, allowed is a shorter Python file")
     try:
         with redirect_stdout(Printed()), memory_limit(), depth_limit(), time_limit(MOST_SECONDS):
             exec(compile(text, "<entry>", "exec"), names)

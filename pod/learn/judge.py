@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import io
+import re
 import signal
 import sys
 import threading
@@ -259,7 +260,8 @@ def _short(said: object) -> str:
         raise
     except BaseException as error:
         text = f"{type(said).__name__}, which cannot be shown: {type(error).__name__}"
-    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]} ..."
+    whole = len(text) <= MOST_SAID
+    return text if whole else re.sub(r"[^\s,]{1,40}$", "", text[:MOST_SAID]) + " ..."  # half a number is another one
 
 
 def _indented(text: str) -> str:

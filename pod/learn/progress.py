@@ -34,11 +34,17 @@ def _write(kept: dict) -> None:
 
 
 def read() -> dict[str, dict]:
-    """By name: how often it was tried, and the best that came of it."""
+    """By name: how often it was tried, and the best that came of it. What we have not written so is forgotten."""
     try:
-        return json.loads(path().read_text(encoding="utf-8"))
+        kept = json.loads(path().read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return {name: entry for name, entry in kept.items() if _is_ours(entry)} if isinstance(kept, dict) else {}
+
+
+def _is_ours(entry) -> bool:
+    kinds = {key: type(value) for key, value in entry.items()} if isinstance(entry, dict) else {}
+    return kinds in ({"tries": int, "state": str}, {"tries": int, "best": float})
 
 
 def forget() -> None:

@@ -324,6 +324,7 @@ def test_the_verb_scores_a_file_and_refuses_in_one_line(tmp_path, capsys):
             "RecursionError",
         ),
         (b"\xff\xfe", "got bytes that are no UTF-8, allowed is a Python file"),
+        (b"#" * 1_000_001, "got more than 1,000,000 letters, allowed is a shorter Python file"),
     ],
 )
 def test_a_file_that_does_what_it_wants_costs_one_line(entry, why, tmp_path, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """Every judge against its solution, against answers that are wrong in a plausible way, and against the stub."""
 
+import re
 import signal
 from functools import partial
 from itertools import count
@@ -168,6 +169,42 @@ def test_what_an_answer_prints_is_told_and_a_flood_is_cut(capsys):
     assert not capsys.readouterr().out
 
 
+def test_a_long_answer_is_not_cut_within_a_number():
+    numbers = list(range(10**5, 10**5 + 100))
+    outcome = judge.Outcome("many", numbers, [-n for n in numbers])
+    said = judge.judge(toy(lambda f, case: outcome), len).text
+    cut = [line.removesuffix(" ...").rstrip(", ") for line in said.splitlines() if line.endswith(" ...")]
+    assert len(cut) == 2 and all(re.fullmatch(r"\D*(-?1\d{5}, )*-?1\d{5}", line) for line in cut), cut
+
+
+NEARLY = {
+    "reverse": ("past shared memory", "s[t] = x[i]; __syncthreads(); x[blockIdx.x * 64 + 64 - t] = s[t];"),
+    "neighbour": (
+        "a ring of 64",
+        "s[t] = t < n ? x[t] : 0; __syncthreads(); if (t < n) y[t] = s[t] + s[(t + 1) % 64];",
+    ),
+    "softmax": (
+        "one more walk",
+        "for (int j = 0; j < n; ++j) m = fmaxf(m, x[r * n + j]);"
+        "for (int j = 0; j < n; ++j) { y[r * n + j] = expf(x[r * n + j] - m); l += y[r * n + j]; }"
+        "for (int j = 0; j < n; ++j) y[r * n + j] /= l;",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEARLY)
+def test_other_ways_to_the_same_mistake_get_the_same_hint(name):
+    (hint, body), stub = NEARLY[name], judge.exercises()[name].stub
+    begin = "\n".join(line for line in stub.splitlines()[:3])
+    verdict = judge.judge(judge.exercises()[name], answered(name, "cuda", f"{begin}\n{body}\n}}"))
+    assert (verdict.state, verdict.hint) == ("wrong", hint), verdict
+
+
+def test_whoever_goes_along_a_row_backwards_is_online_too():
+    text = solutions()["softmax"][0][2].replace("int j = 0; j < n; ++j", "int j = n - 1; j >= 0; --j")
+    assert judge.judge(judge.exercises()["softmax"], answered("softmax", "cuda", text)).state == "right"
+
+
 def test_who_forgets_to_return_is_told_so():
     def f(x):
         y = 2 * x  # noqa: F841
@@ -199,6 +236,12 @@ def test_whoever_lists_the_cases_is_not_right(name):
 def test_what_is_no_answer_is_wrong_and_nothing_of_ours_is_told(name, answer):
     verdict = judge.judge(judge.exercises()[name], lambda *_: answer)
     assert verdict.state == "wrong" and not any(word in verdict.text for word in ("Error", "Call(", "pod/")), verdict
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_number_in_quotes_is_no_number(name):
+    answer = solved(name)
+    assert judge.judge(judge.exercises()[name], lambda *arguments: str(answer(*arguments))).state == "wrong"
 
 
 SMUGGLED = {
@@ -302,8 +345,9 @@ def test_progress_keeps_the_best_and_counts_tries():
 
 
 def test_progress_that_is_no_json_is_forgotten(answers):
-    answers.write_text("{")
-    assert progress.read() == {}
+    for text in ("{", "[]", "3", '{"scale": 3}', '{"scale": {}}', '{"scale": {"tries": "x", "state": "right"}}'):
+        answers.write_text(text)
+        assert progress.read() == {} and "0 of 7 exercises" in scores.table()
     progress.note("scale", "wrong")
     assert progress.read() == {"scale": {"tries": 1, "state": "wrong"}}
 

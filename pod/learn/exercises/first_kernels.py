@@ -251,6 +251,14 @@ def _of(o: Outcome, name: str) -> bool:
     return o.error.element is not None and o.error.element[0] == name
 
 
+def _across_ctas(o: Outcome) -> bool:
+    """Whether each CTA reads, or writes, the elements of the one that is as far from the other end."""
+    of_x = [e for e in o.watched.report.events if e.memory == 0]
+    return o.case.grid > 1 and any(
+        all(e.element // 64 == o.case.grid - 1 - e.cta for e in of_x if e.kind == kind) for kind in "rw"
+    )
+
+
 reverse = _exercise(
     "reverse",
     REVERSE,
@@ -264,8 +272,8 @@ reverse = _exercise(
         ),
         Hint(
             "past shared memory",
-            "s has the elements 0 to 63. The last one for t = 0 is 63 - t.",
-            lambda o: _kind("out of bounds")(o) and _of(o, "s"),
+            "64 elements have the numbers 0 to 63. The last one, for t = 0, is 63 - t.",
+            _kind("out of bounds"),
         ),
         Hint(
             "without shared memory",
@@ -281,7 +289,7 @@ reverse = _exercise(
         Hint(
             "the whole grid",
             "All elements were turned around, across CTAs. Each CTA turns its own 64.",
-            lambda o: torch.equal(o.values[1], o.case.arguments()[0].flip(0)),
+            _across_ctas,
         ),
         Hint(
             "every CTA the same part",
@@ -321,6 +329,11 @@ def _ring(n: int, seed: int = 0) -> Case:
 
 def _text(o: Outcome) -> str:
     return o.watched.launch.kernel.text
+
+
+def _last_alone(o: Outcome) -> bool:
+    """Whether all is right but the last element."""
+    return (o.values[0] - o.values[1]).abs().gt(1e-5).nonzero().tolist() == [[o.case.arguments()[2] - 1]]
 
 
 neighbour = _exercise(
@@ -366,7 +379,7 @@ neighbour = _exercise(
         Hint(
             "a ring of 64",
             "The ring has n elements, not 64: behind element n - 1 comes element 0.",
-            lambda o: _kind("unwritten")(o) or _kind("out of bounds")(o) and _of(o, "s"),
+            lambda o: _last_alone(o) if o.error is None else _kind("unwritten")(o) or _of(o, "s"),
         ),
         Hint(
             "the one before",
@@ -634,11 +647,44 @@ def _raw_sum(m, l, v):
     return max(m, v), l + v.exp()
 
 
+def _online(kernel, case: Case) -> Outcome:
+    """As `launch`; and each thread goes along its row twice, once for m and l and once for y."""
+    tried, walks = launch(kernel, case), 0
+    if not tried.right:
+        return tried
+    visited = [e.element for e in tried.watched.report.events if e.kind == "r" and (e.cta, e.thread) == (0, 0)]
+    walks = sum(new == visited[0] != old for old, new in zip([None, *visited], visited, strict=False))
+    if walks <= 2:
+        return tried
+    return replace(tried, expected="two walks along a row: for m and l, and for y", got=f"{walks}", right=False)
+
+
+def _first_row_alone(o: Outcome) -> bool:
+    right = torch.isclose(o.values[0], o.values[1], rtol=1e-4, atol=1e-5).all(1)
+    return bool(right[0] and not right[1:].all())
+
+
 softmax = _exercise(
     "softmax",
     SOFTMAX,
     [_rows(1, 1.0), _rows(40, 2.0), _rows(40, 30.0, 200.0), _rows(33, 30.0, -200.0)],
     [
+        Hint(
+            "one more walk",
+            "The numbers are right, and the row was read once more, for m alone. m and l can be had in one walk: when "
+            "m grows, all of l shrinks by exp(m_old - m_new).",
+            lambda o: str(o.expected).startswith("two walks"),
+        ),
+        Hint(
+            "the first row for all",
+            "Row 0 is right, the others are not. The row of thread r begins at x[r * n], in both loops.",
+            _first_row_alone,
+        ),
+        Hint(
+            "not divided",
+            "y is exp(x - m), and so is not yet divided by l.",
+            lambda o: _by(o, lambda m, l, v: (max(m, v), torch.tensor(1.0).double())),
+        ),
         Hint(
             "no rescale",
             "l is a sum of exp(x - m) with the m of that time. When m grows, all of l must shrink: l = l "
@@ -676,6 +722,12 @@ softmax = _exercise(
             lambda o: _by(o, _raw_sum),
         ),
         Hint(
+            "m from 0",
+            "m begins as something larger than these numbers, 0 for instance, and so is not their maximum. What is "
+            "smaller than any number is -INFINITY.",
+            lambda o: float(o.case.arguments()[1].max()) < 0,
+        ),
+        Hint(
             "no maximum",
             "exp(89) is more than a float can hold. It was right for small numbers; with the largest "
             "number left out of every exponent it is right for all.",
@@ -688,6 +740,7 @@ softmax = _exercise(
         ),
     ],
     "This loop over tiles instead of numbers, with tensor cores in its body, is FlashAttention.",
+    _online,
 )
 
 EXERCISES = (scale, tail, reverse, neighbour, warp_sum, where, softmax)

@@ -46,10 +46,11 @@ def same(got, wanted, nan: bool = False) -> bool:
         parts = isinstance(got, (tuple, list)) and len(got) == len(wanted)
         return parts and all(same(*pair, nan) for pair in zip(got, wanted, strict=True))
     try:
+        is_text = np.asarray(got).dtype.kind in "SU"
         got, wanted = np.asarray(got, dtype=float), np.asarray(wanted, dtype=float)
     except (TypeError, ValueError):  # no number
         return False
-    return got.shape == wanted.shape and np.allclose(got, wanted, rtol=1e-6, atol=0, equal_nan=nan)
+    return not is_text and got.shape == wanted.shape and np.allclose(got, wanted, rtol=1e-6, atol=0, equal_nan=nan)
 
 
 def gives(*rules: Callable) -> Callable[[Outcome], bool]:

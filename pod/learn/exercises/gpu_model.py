@@ -209,9 +209,10 @@ QUESTIONS = {
         CHAPTER,
         "Will the right column, the A100's, look like the middle one, the H200's?",
         {
-            "yes": "The signs are the same: with two CTAs on an SM, turns keep one of each kind there, on any GPU.",
+            "yes": "With two CTAs on an SM, turns keep one of each kind there, on any GPU. Only for prompts of 1K do "
+            "the columns differ: there four CTAs win on the H200 and not on the A100.",
             "no, four CTAs win": "Four CTAs an SM have smaller tiles that read K and V twice as often, on any GPU.",
-            "no, proportional wins": "It does where more CTAs than two share an SM.",
+            "no, proportional wins": "On the H200 it gains where four CTAs share an SM, and with two on neither GPU.",
         },
         "yes",
     ),

@@ -242,8 +242,8 @@ QUESTIONS = {
         {
             "twice as soon": "That is what the bytes say, and the dashed line. But widening takes cycles, and a piece "
             "of work still begins, merges and ends as it did.",
-            "most of the way to twice": "Half the bytes come in about half the time. Widening, and the ends of a "
-            "piece, take some of it back.",
+            "most of the way to twice": "Half the bytes come in about half the time. Presumably widening, and the "
+            "ends of a piece, take some of it back.",
             "hardly at all": "That would be so if widening were the longer part. It runs beside the copies, and they "
             "are still longer.",
         },

@@ -364,10 +364,10 @@ QUESTIONS = {
         "less exact than torch's own attention in the same dtype?",
         {
             "not at all": "Both round at slightly different places, and the worst of 7,000 is found where it is worst.",
-            "by a quarter": "The worst are 1.03 to 1.21 times as far off. More than half again would count as wrong.",
+            "by a fifth": "The worst are 1.03 to 1.21 times as far off. More than half again would count as wrong.",
             "tenfold": "That would be a bug: sums are kept in 32 bits here as there.",
         },
-        "by a quarter",
+        "by a fifth",
     ),
     "how-many-fused-fit": Question(
         CHAPTER,

@@ -406,8 +406,8 @@ QUESTIONS = {
         "Decodes alone are nothing but reading. Of 50 such batches, how near to their roof is the median one?",
         {
             "95 %": "So near are the long ones.",
-            "70 %": "Most batches are short: starting 132 SMs, fetching lists and adding up parts take as long "
-            "as reading.",
+            "70 %": "Many batches are short, and there starting 132 SMs, fetching lists and adding up parts weigh "
+            "as much as reading.",
             "40 %": "The shortest are that far off.",
         },
         "70 %",

@@ -271,7 +271,7 @@ QUESTIONS = {
         {
             "a few percent": "It would be, for the bytes that it reads. But it stops for every chat.",
             "about a third": "Thirteen small kernels and two waits for each chat are 0.12 ms, and there are 144.",
-            "two thirds": "So it was at the post's time, nearly. Today's Python and CPU are quicker.",
+            "two thirds": "It was half at the post's time, when a token's turn took the host four times as long.",
         },
         "about a third",
     ),
@@ -338,7 +338,7 @@ QUESTIONS = {
         "The post measured 50 % → 86 % of DRAM. Here the kernel starts at about 80 %. What does the query in shared "
         "memory bring?",
         {
-            "nothing on the batch of the run": "It ends where it began. Equal chats gain a little, and long ones lose.",
+            "nothing on the batch of the run": "It ends where it began. 256 equal chats gain a little, and 64 lose.",
             "some 10 % on every batch": "Twice the CTAs fit, but DRAM was no longer what everybody waited for.",
             "as much as in the post": "There is no such room above 80 %.",
         },
@@ -351,7 +351,7 @@ QUESTIONS = {
             "about 5 %": "That is with loads that overlap.",
             "about 40 %": "More CTAs have more loads under way, and now that is what is missing: DRAM goes from "
             "a half to three quarters.",
-            "twice the speed": "Nine CTAs fit where five did, so 1.8 times is the most; and the busier DRAM is, the "
+            "twice the speed": "Ten CTAs fit where five did, so twice is the most; but the busier DRAM is, the "
             "longer a load takes.",
         },
         "about 40 %",

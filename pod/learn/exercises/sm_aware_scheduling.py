@@ -249,7 +249,7 @@ QUESTIONS = {
         "The same batch with 4 CTAs on an SM. Which policy keeps both on nearly all SMs, nearly all the time?",
         {
             "50:50": "Two of each fit now, and prefill, of which there is less, is used up twice as soon.",
-            "proportional": "One slot of four is prefill and three are decode, until the end.",
+            "proportional": "Prefill, dealt thinly, lasts until near the end: 3.4 of 4 SMs hold both, on average.",
             "neither": "What was missing was room, and there is room now.",
         },
         "proportional",

@@ -114,9 +114,9 @@ QUESTIONS = {
         "beside the model on an 80 GB card?",
         {
             "2.4 times, and it fits": "S has 12,288 numbers a row, Q, K, V and O together 512.",
-            "24 times, and it fits": "12,288 / 512. Ten gigabytes beside the 16 of the weights: the trouble is not "
+            "24 times, and it fits": "12,288 / 512. Ten gigabytes beside the 12 of the weights: the trouble is not "
             "room.",
-            "24 times, and it does not fit": "The factor is right. 32 heads take 9.7 GB, and the weights 16.",
+            "24 times, and it does not fit": "The factor is right. 32 heads take 9.7 GB, and the weights 12.",
         },
         "24 times, and it fits",
     ),
