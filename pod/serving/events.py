@@ -6,6 +6,7 @@ import json
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from pod.serving.request import Request
 from pod.serving.schedulers.base import Batch
@@ -157,11 +158,11 @@ class Log:
     @classmethod
     def load(cls, path: str | Path) -> Log:
         log = cls()
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    log._read(json.loads(line))
-                except (KeyError, TypeError, ValueError) as error:
+                    log._read(json.loads(line, parse_constant=_refuse))
+                except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
                     raise ValueError(f"{path}, line {number}: not an event of a serving log ({error})") from None
         return log
 
@@ -181,3 +182,7 @@ class Log:
             self.iterations.append(Iteration(**row))
         else:
             raise ValueError(f"event {event!r}")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)

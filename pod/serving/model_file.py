@@ -10,6 +10,7 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 
+from pod.serving import header
 from pod.serving.shapes import Shape
 
 TOP = {"embed": "token_embd", "norm": "output_norm", "head": "output"}
@@ -23,6 +24,9 @@ READ = {f"llama.{name}" for name in (
     "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
     "rope.freq_base", "rope.dimension_count", "rope.scaling.type",
 )}  # fmt: skip
+SIZES = ("block_count", "embedding_length", "feed_forward_length", "context_length", "attention.head_count",
+         "attention.head_count_kv", "attention.key_length")  # fmt: skip
+MOST, MOST_TOKENS = 1 << 20, 1 << 22
 CONTROL, USER_DEFINED = 3, 4  # GGUF's numbers for tokens that no text contains, and for words that are never split
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: E501
 
@@ -35,6 +39,7 @@ class Gguf:
     def reader(self):
         from gguf import GGUFReader
 
+        header.check(self.path)
         try:
             return GGUFReader(self.path)
         except (ValueError, IndexError, KeyError, OverflowError) as error:  # half a download, or no GGUF at all
@@ -44,7 +49,12 @@ class Gguf:
         found = self.reader.fields.get(name)
         if found is None and default is None:
             raise ValueError(f"{self.path.name}: got a file without {name}, allowed are files that have it")
-        return default if found is None else found.contents()
+        if found is None:
+            return default
+        try:
+            return found.contents()
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}: got bytes that are no UTF-8 in {self.path.name}, allowed is text") from None
 
     @cached_property
     def tensors(self) -> dict:
@@ -69,6 +79,17 @@ class Gguf:
         self._check_tensors(shape)
         return shape
 
+    def _check_sizes(self) -> None:
+        """Before anything is made of that size."""
+        for name in SIZES:
+            size, most = self.field(f"llama.{name}", 1), MOST_TOKENS if name == "context_length" else MOST
+            if not isinstance(size, int) or not 1 <= size <= most:
+                raise ValueError(f"llama.{name}: got {size!r:.60} in {self.path.name}, allowed are integers from 1 to "
+                                 f"{most:,}")  # fmt: skip
+        if (layers := self.field("llama.block_count")) > len(self.tensors):
+            raise ValueError(f"llama.block_count: got {layers:,} in {self.path.name}, allowed are as many as it has "
+                             f"tensors, {len(self.tensors)}")  # fmt: skip
+
     def _check_fields(self) -> None:
         """Whatever a model does that ours does not, it says in a field. Zero means that it does not do it."""
         if (kind := self.field("general.architecture")) != "llama":
@@ -79,6 +100,7 @@ class Gguf:
         for name in self.reader.fields:
             if name.startswith("llama.") and name not in READ and self.field(name):
                 raise ValueError(f"{name}: got {self.field(name)} in {self.path.name}, allowed is a file without it")
+        self._check_sizes()
 
     def _check_heads(self, shape: Shape) -> None:
         for name in ("attention.value_length", "rope.dimension_count"):
@@ -118,8 +140,9 @@ class Gguf:
         if stored not in self.tensors:
             raise ValueError(f"weights: {self.path.name} lacks {stored}, of shape {size}")
         weight = self._tensor(stored)
-        if weight.numel() == prod(size):  # else the model says what does not fit
-            weight = weight.view(size)
+        if weight.numel() != prod(size):
+            return weight  # the model says what does not fit
+        weight = weight.view(size)
         return _unpaired(weight, self.shape) if kind in ("q", "k") else weight
 
     # ------------------------------------------------------------ text and tokens
@@ -144,12 +167,21 @@ class Gguf:
         try:
             tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=self._of_llama3))
         except Exception as error:  # the library has no narrower one
-            raise ValueError(f"tokenizer: got merges in {self.path.name} that do not fit its words ({error})") from None
+            raise ValueError(f"tokenizer: got merges in {self.path.name} that do not fit its words "
+                             f"({f'{error} '.splitlines()[0].strip()})") from None  # fmt: skip
+        self._check_letters()
         tokenizer.pre_tokenizer, tokenizer.decoder = self._split(), decoders.ByteLevel()
         for kind, special in ((CONTROL, True), (USER_DEFINED, False)):
             whole = [word for word, k in zip(self.words, self.kinds, strict=True) if k == kind]
             tokenizer.add_tokens([AddedToken(word, normalized=False, special=special) for word in whole])
         return tokenizer
+
+    def _check_letters(self) -> None:
+        """Or an answer would end at the first such word."""
+        plain = (word for word, kind in zip(self.words, self.kinds, strict=True) if kind not in (CONTROL, USER_DEFINED))
+        if strange := set().union(*plain) - BYTES.keys():
+            raise ValueError(f"tokenizer: got a word with {min(strange)!r} in {self.path.name}, allowed are letters "
+                             "that stand for bytes")  # fmt: skip
 
     @property
     def _of_llama3(self) -> bool:

@@ -1,5 +1,11 @@
 """GGUF files: read as they are meant, or refused by name."""
 
+import os
+import struct
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +13,7 @@ import torch
 for package in ("gguf", "tokenizers"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install -e '.[serve]'")
 
+from pod.files import ROOT  # noqa: E402
 from pod.serving import tiny  # noqa: E402
 from pod.serving.model import Llama, random_weights  # noqa: E402
 from pod.serving.model_file import LLAMA3, Gguf  # noqa: E402
@@ -85,6 +92,94 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path):
     (tmp_path / "x.gguf").write_bytes(b"hello" * 100)
     with pytest.raises(ValueError, match="x.gguf: got no whole GGUF file"):
         Gguf(tmp_path / "x.gguf").shape  # noqa: B018
+
+
+def header(*parts) -> bytes:
+    """A GGUF file's first bytes: numbers of 32 bits, of 64 where a tuple says so, and text with its length."""
+    pack = {int: lambda x: struct.pack("<I", x), tuple: lambda x: struct.pack("<Q", *x),
+            str: lambda x: struct.pack("<Q", len(x)) + x.encode()}  # fmt: skip
+    return b"GGUF" + b"".join(pack[type(part)](part) for part in (3, *parts))
+
+
+HUGE, U8, TEXT, ARRAY = 1 << 60, 0, 8, 9
+ABSURD = {
+    "tensors": header((HUGE,), (0,)),
+    "fields": header((0,), (HUGE,)),
+    "letters of a name": header((0,), (1,), (HUGE,)),
+    "letters of a value": header((0,), (1,), "a", TEXT, (HUGE,)),
+    "entries of one byte": header((0,), (1,), "a", ARRAY, U8, (HUGE,)),
+    "entries of text": header((0,), (1,), "a", ARRAY, TEXT, (HUGE,)),
+    "arrays in arrays": header((0,), (1,), "a", ARRAY, *[ARRAY, (1,)] * 3000),
+    "a type that is none": header((0,), (1,), "a", 99),
+    "dimensions": header((1,), (0,), "a", (1 << 32) - 1, 0, (0,)),
+    "a tensor far away": header((1,), (0,), "a", 1, (4,), 0, (HUGE,)),
+}
+
+
+def test_absurd_counts_are_one_line_before_anything_is_made_of_them(tmp_path):
+    """The reader would take in bytes that are not there one by one, until the memory was full."""
+    for name, content in ABSURD.items():
+        (tmp_path / f"{name}.gguf").write_bytes(content + bytes(100))
+    code = """
+        import resource, sys
+        from pathlib import Path
+        from pod.serving.model_file import Gguf
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        for path in map(Path, sys.argv[1:]):
+            try:
+                Gguf(path).reader
+            except ValueError as error:
+                print(error)
+    """
+    paths = [str(tmp_path / f"{name}.gguf") for name in ABSURD]
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *paths], capture_output=True, text=True,
+                          timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    said = done.stdout.splitlines()
+    assert done.stderr == "" and len(said) == len(paths)
+    for path, line in zip(paths, said, strict=True):
+        assert line.startswith(f"{path}: got ") and line.endswith("bytes, allowed is a whole GGUF file")
+
+
+SIZES = {
+    "llama.block_count: got 4,000 in x.gguf": {"llama.block_count": 4000},  # of which names would be made
+    "llama.block_count: got 4000000000": {"llama.block_count": 4_000_000_000},
+    "llama.attention.head_count: got 0": {"llama.attention.head_count": 0},
+    "llama.embedding_length: got 'many'": {"llama.embedding_length": "many"},
+    "llama.context_length: got 4294967295": {"llama.context_length": (1 << 32) - 1},  # whose rotations would be made
+}
+
+
+@pytest.mark.parametrize("words", SIZES)
+def test_absurd_sizes_of_a_model_are_refused_by_name(words, tmp_path):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        Gguf(tiny.write(tmp_path / "x.gguf", fields=SIZES[words])).shape  # noqa: B018
+
+
+def test_damage_is_refused_by_name_wherever_it_is(file, tmp_path):
+    """Bytes of the header set otherwise: a model, or one line."""
+    random, whole = np.random.default_rng(0), file.path.read_bytes()
+    end, path = whole.index(b"blk.0.attn_q.weight"), tmp_path / "x.gguf"
+    for _ in range(60):
+        torn = bytearray(whole)
+        at = int(random.integers(8, end))
+        torn[at : at + 4] = random.integers(0, 256, 4, dtype=np.uint8).tobytes()
+        path.write_bytes(torn)
+        try:
+            damaged = Gguf(path)
+            Llama(damaged.shape, damaged.weights)
+            damaged.chat("hello")
+            b"".join(map(damaged.piece, range(damaged.shape.vocab)))
+        except ValueError as error:
+            assert type(error) is ValueError and "\n" not in str(error), at
+
+
+def test_what_is_no_file_is_said_with_its_name(capsys):
+    from pod.__main__ import main
+
+    for path in ("/dev/zero", "/dev/null", "/"):
+        assert main(["serve", path, "--port", "0", "--device", "cpu"]) == 2
+        said = capsys.readouterr().err
+        assert said == f"python -m pod serve: {path}: got no regular file, allowed is a GGUF file\n"
 
 
 # ---------------------------------------------------------------- RoPE as Llama 3.1 scales it

@@ -146,9 +146,22 @@ def test_the_log_survives_its_file(tmp_path):
     again = Log.load(tmp_path / "run.jsonl")
     assert (again.requests, again.refused) == (log.requests, log.refused)
     assert again.iterations == log.iterations
-    (tmp_path / "bad.jsonl").write_text('{"event":"run"}\n{"event":"iteration"}\n')
-    with pytest.raises(ValueError, match="bad.jsonl, line 2: not an event of a serving log"):
-        Log.load(tmp_path / "bad.jsonl")
+
+
+REQUEST = b'{"event":"request","id":0,"arrival":0,"prompt":1,"output":1}'
+
+
+@pytest.mark.parametrize("line", [
+    b'{"event":"iteration"}', b"", b"[", b"[1, 2]", b"{}", b"7", b"null", b'"event"', b"NaN", b"\xff", b"[" * 100_000,
+    b'{"event":' * 100_000, REQUEST.replace(b'"arrival":0', b'"arrival":NaN'), REQUEST.replace(b'"id":0,', b""),
+    b'{"event":"iteration","prefills":7}', b'{"event":"other"}',
+], ids=lambda line: line[:24].decode(errors="replace"))  # fmt: skip
+def test_a_line_that_is_no_event_is_named(line, tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"event":"run"}\n' + line + b"\n")
+    with pytest.raises(ValueError, match=r"bad.jsonl, line 2: not an event of a serving log \(.*\)$") as refused:
+        Log.load(path)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
