@@ -7,8 +7,8 @@ SECONDS = 60  # for a whole request to come, and for some of an answer to be rea
 
 
 class Patient(H11Protocol):
-    """Hangs up on who stops in the middle of a request, and on who reads nothing of an answer. A slow reader is waited
-    for as long as it reads; between two requests uvicorn's keep-alive holds."""
+    """Hangs up on who stops in the middle of a request, and on who reads nothing of an answer, or of its end. A slow
+    reader is waited for as long as it reads; between two requests uvicorn's keep-alive holds."""
 
     patience = SECONDS
     _request = _answer = None  # timers
@@ -30,21 +30,37 @@ class Patient(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._wait_for_reader(self.transport.get_write_buffer_size())
+        self._wait_for_reader()
 
     def resume_writing(self) -> None:
-        self._stop("_answer")
         super().resume_writing()
+        self._wait_for_reader()
 
-    def _wait_for_reader(self, left: int) -> None:
-        self._answer = self.loop.call_later(self.patience, self._has_read, left)
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_reader()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._wait_for_reader()
+
+    def _wait_for_reader(self) -> None:
+        self._stop("_answer")
+        if self._only_shrinks and (left := self.transport.get_write_buffer_size()):
+            self._answer = self.loop.call_later(self.patience, self._has_read, left)
 
     def _has_read(self, before: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left < before:
-            self._wait_for_reader(left)
-        else:
+        if self._only_shrinks and self.transport.get_write_buffer_size() >= before:
             self.transport.abort()
+        else:
+            self._wait_for_reader()
+
+    @property
+    def _only_shrinks(self) -> bool:
+        """Whether what lies here for the client can but become less: nothing is written above the mark, nor after the
+        end of an answer. Of any other one that lies here, nobody can say what of it was read."""
+        complete = not self.cycle or self.cycle.response_complete
+        return complete or self.flow.write_paused or self.transport.is_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop("_request")

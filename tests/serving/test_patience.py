@@ -11,6 +11,8 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install -e 
 
 import h11  # noqa: E402
 from served import serving  # noqa: E402
+from uvicorn.protocols.http.flow_control import FlowControl  # noqa: E402
+from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: E402
 
 from pod.serving import patience  # noqa: E402
 from pod.serving.patience import Patient  # noqa: E402
@@ -94,6 +96,32 @@ def test_who_reads_nothing_is_hung_up_on(hasty, server):
         assert app.gone.wait(60), "the answer went on although nobody read it"
 
 
+def test_who_does_not_read_the_end_of_an_answer_is_hung_up_on(hasty, monkeypatch):
+    """A finished one, of which less is left than the mark at which writing pauses."""
+    mine, lost = [], threading.Event()
+
+    class Seen(Patient):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            mine.append(self)
+
+        def connection_lost(self, exc):
+            super().connection_lost(exc)
+            lost.set()
+
+    async def ends_soon(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not mine[0].transport.get_write_buffer_size():  # the system has room for megabytes
+            await send({"type": "http.response.body", "body": CHUNK[:16384], "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    monkeypatch.setitem(patience.OPTIONS, "http", Seen)
+    with serving(ends_soon, lifespan="off", timeout_graceful_shutdown=1, timeout_keep_alive=1) as url:
+        with connected(url) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert lost.wait(10), "it would have waited for ever"
+
+
 def test_a_drip_of_bytes_buys_no_time(hasty, server):
     with connected(server[1]) as client:
         with pytest.raises(ConnectionError):
@@ -135,8 +163,9 @@ class Loop:
 def protocol():
     made = Patient.__new__(Patient)
     made.loop, made.left, made.aborted = Loop(), 70_000, False
-    made.transport = SimpleNamespace(get_write_buffer_size=lambda: made.left, abort=lambda: setattr(made, "aborted", 1))
-    made.flow = SimpleNamespace(pause_writing=lambda: None, resume_writing=lambda: None)
+    made.transport = SimpleNamespace(get_write_buffer_size=lambda: made.left, abort=lambda: setattr(made, "aborted", 1),
+                                     is_closing=lambda: made.closing)  # fmt: skip
+    made.flow, made.closing, made.cycle = FlowControl(made.transport), False, SimpleNamespace(response_complete=False)
     made.conn = SimpleNamespace(their_state=h11.IDLE)
     return made
 
@@ -156,6 +185,42 @@ def test_what_was_read_in_time_stops_the_clock(protocol):
     protocol.resume_writing()
     protocol.loop.ring()
     assert not protocol.aborted and protocol._answer is None
+
+
+def test_the_end_of_an_answer_has_a_clock_too(protocol):
+    """Below the mark nobody was waited for, nor hung up on: uvicorn closes, and waits for ever until all is read."""
+    protocol.pause_writing()
+    protocol.left, protocol.cycle.response_complete = 10_000, True
+    protocol.resume_writing()
+    for _ in range(50):
+        protocol.left -= 1
+        protocol.loop.ring()
+        assert not protocol.aborted
+    protocol.loop.ring()
+    assert protocol.aborted
+
+
+def test_who_has_read_all_of_an_answer_has_no_clock(protocol):
+    protocol.left, protocol.cycle.response_complete = 0, True
+    protocol._wait_for_reader()
+    assert not protocol.loop.timers
+
+
+def test_an_answer_that_grows_is_no_answer_that_nobody_reads(protocol):
+    """Its reader has read the last one, and of this one nothing was taken back."""
+    protocol.left, protocol.cycle.response_complete = 10, True
+    protocol._wait_for_reader()
+    protocol.left, protocol.cycle = 5000, SimpleNamespace(response_complete=False)
+    protocol.loop.ring()
+    assert not protocol.aborted and not protocol.loop.timers
+
+
+def test_what_is_said_at_a_hang_up_has_a_clock_too(protocol, monkeypatch):
+    monkeypatch.setattr(H11Protocol, "send_400_response", lambda self, msg: setattr(self, "closing", True))
+    protocol.left = 100
+    protocol.send_400_response("Invalid HTTP request received.")
+    protocol.loop.ring()
+    assert protocol.aborted
 
 
 def test_a_request_has_one_clock_from_its_first_byte_to_its_last(protocol):

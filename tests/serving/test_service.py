@@ -14,7 +14,7 @@ from served import GREEDY, Listener, cancelled, held, nothing_is_kept, service, 
 from pod.serving.blocks import PagedPool, ReservedPool  # noqa: E402
 from pod.serving.request import Request  # noqa: E402
 from pod.serving.sampler import Sampling  # noqa: E402
-from pod.serving.schedulers import SCHEDULERS, SWAP, VLLM, Sarathi  # noqa: E402
+from pod.serving.schedulers import SCHEDULERS, SWAP, VLLM, Batch, Sarathi  # noqa: E402
 from pod.serving.service import Closed, Full  # noqa: E402
 
 
@@ -191,6 +191,17 @@ def test_closing_answers_who_is_here_and_refuses_who_comes(start, file):
     assert all(len(listener.rest()) == 40 for listener in here) and nothing_is_kept(one)
     with pytest.raises(Closed, match="shutting down"):
         Listener(one, file.tokens(" page"), 5)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_scheduler_that_forms_no_batch(start, file):
+    """He would wait for ever, beside an engine that turns for nobody."""
+    one = start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one.scheduler, "schedule", Batch)
+        here = Listener(one, file.tokens("a page"), 10)
+        wait_until(lambda: isinstance(one.failure, RuntimeError), seconds=10)
+    assert here.next().end == "error" and "forms no batch, but 1 requests wait" in str(one.failure)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
