@@ -3,7 +3,8 @@
 A kernel starts (`floor`), then every SM works through its share of the CTAs. Prefill cuts the rows of a chunk into
 tiles, one CTA for a tile and query head, and each computes all keys up to its tile's end, those beyond the diagonal
 too. Decode has a CTA for each request and KV head. Where that leaves SMs idle, the keys are split. Decode CTAs that are
-one too many for a wave start another.
+one too many for a wave start another. Before all this a kernel of its own may write the new keys and values into the
+cache.
 
 The constants are fitted to public measurements; `python -m pod judge` holds them against others, see
 data/judged.csv.
@@ -11,11 +12,12 @@ data/judged.csv.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, hypot, inf
 
 from pod.hardware import GPU
 
 BLOCK = 128  # keys that are not split further
+WRITERS = 512  # threads at most of a CTA that writes one token's keys and values into the cache
 FEW = 0.8  # share of the SMs below which keys are split
 
 
@@ -32,6 +34,9 @@ class Kernel:
     spread          CTAs an SM that splitting aims at.
     waves           Decode CTAs of a next wave start together. Hopper's kernels deal the work out evenly.
     splits_all      Keys of decode are split also where query heads share no KV heads.
+    writer, copies  K and V of new tokens go into the cache by a kernel of its own, a CTA a token: how long such a CTA
+                    lasts, and the share of the data sheet's rate at which bytes are read and written. None of it counts
+                    for kernels that append, or whose writing nobody timed.
     packed          The query heads that share a KV head lie in the rows of one tile, keys of prefill are split into
                     whole parts, as many as fit into one wave, and waves are whole: `alone`, `tail`, `spread` and
                     `append` mean nothing then.
@@ -56,6 +61,8 @@ class Kernel:
     two: float = 0.0
     waves: bool = True
     splits_all: bool = False
+    writer: float = 0.0
+    copies: float = inf
     packed: bool = False
 
     def prefill(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, chunks: Sequence[tuple[int, int]]) -> float:
@@ -75,6 +82,13 @@ class Kernel:
         if pieces > gpu.sms:
             work += self.tail * last
         return self.floor + self._key(gpu, head_dim) * work + self._moving(gpu, head_dim, moved)
+
+    def write(self, gpu: GPU, kv_heads: int, head_dim: int, tokens: int) -> float:
+        """Prompts' new K and V into the cache; those of decodes are few, and in their floor."""
+        values = kv_heads * head_dim
+        waves = tokens * min(values, WRITERS) / gpu.threads_per_sm / gpu.sms
+        nbytes = 2 * 2 * 2 * tokens * values  # two of each value, K and V, read and written
+        return hypot(waves * self.writer, gpu.memory_time(nbytes) / self.copies)
 
     def _packed(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, chunks: Sequence[tuple[int, int]]) -> float:
         each = self.rows * kv_heads / heads  # new tokens of a tile
@@ -130,17 +144,20 @@ def _splits(gpu: GPU, ctas: int, keys: float, spread: float) -> float:
 # fa2       vllm-flash-attn of vLLM 0.14.0, A100; fa3: the same of 0.24.0, H100. Fitted to the heads of Llama-3-8B on 1,
 #           2, 4 and 8 GPUs (decode of fa2 and fa3 also to Llama-2-7B's on 4 and 8) in NVIDIA's aiconfigurator
 #           (ai-dynamo/aiconfigurator 095f58a, Apache-2.0). For chunks with a context, which it lacks, fa3's prefill was
-#           fitted together with our own H200 recording of Llama-3-8B, weighing a sixth.
+#           fitted together with our own H200 recording of Llama-3-8B, weighing a sixth. Public prefill is timed with
+#           vLLM's writing of K and V; `copies` is what element-wise operators reach (LINEAR in cost.py), for in the
+#           fitted models the writer's threads bind and not its bytes. Moving Q and the output then hides: `stream`.
 KERNELS = {
     "fa2-2024": Kernel(rows=64, floor=6e-6, setup=521, rate=0.631, alone=1.224, tail=0.442, stream=0.787, append=1.0,
                        spread=1.0, decode_floor=4.4e-6, grouped=1.5e-6, merge=7.8e-6, decode_setup=99.4,
                        decode_rate=0.849, decode_spread=2.0, one=1.006, two=0.730),
-    "fa2": Kernel(rows=64, floor=7.8e-6, setup=166, rate=0.583, alone=0.965, tail=0.714, stream=1.223, append=0.0,
+    "fa2": Kernel(rows=64, floor=8.67e-6, setup=140, rate=0.590, alone=0.810, tail=0.866, stream=inf, append=0.0,
                   spread=2.0, decode_floor=7.4e-6, grouped=6.7e-6, merge=4.0e-6, decode_setup=32.9,
-                  decode_rate=0.758, decode_spread=2.0, one=0.655, two=0.642),
-    "fa3": Kernel(rows=64, floor=9.0e-6, setup=425, rate=0.754, alone=1.704, tail=0.192, stream=0.978, append=0.0,
+                  decode_rate=0.758, decode_spread=2.0, one=0.655, two=0.642, writer=2.56e-6, copies=0.692),
+    "fa3": Kernel(rows=64, floor=9.34e-6, setup=332, rate=0.717, alone=1.78, tail=0.0621, stream=inf, append=0.0,
                   spread=3.0, decode_floor=8.0e-6, grouped=0.0, merge=1.6e-6, decode_setup=105.9,
-                  decode_rate=0.897, decode_spread=1.0, one=0.776, waves=False, splits_all=True),
+                  decode_rate=0.897, decode_spread=1.0, one=0.776, waves=False, splits_all=True, writer=2.36e-6,
+                  copies=0.594),
     "fa3-h200": Kernel(rows=128, floor=9.8e-6, setup=403, rate=0.753, alone=0.0, tail=0.0, stream=2.23, append=0.0,
                        spread=0.0, decode_floor=12.1e-6, grouped=0.0, merge=4.4e-6, decode_setup=220,
                        decode_rate=0.907, decode_spread=1.0, one=0.318, two=0.623, splits_all=True, packed=True),

@@ -124,7 +124,7 @@ class Cost:
         self.shape, self.gpu, self.tp, self.pp, self.attention_method = shape, gpu, tp, pp, attention
         self.host_kind, self.efficiency = host, efficiency or Efficiency()
         self.machine = machines.machine(machine, gpu, tp) if tp > 1 else None
-        for name in ("linear", "reduce", "head", "host"):  # the same few counts come back all the time
+        for name in ("linear", "write", "reduce", "head", "host"):  # the same few counts come back all the time
             setattr(self, name, lru_cache(maxsize=None)(getattr(self, name)))
 
     def linear(self, rows: int) -> float:
@@ -139,8 +139,16 @@ class Cost:
         """Attention of the decodes in one layer, alone on the GPU."""
         raise NotImplementedError
 
+    def write(self, tokens: int) -> float:
+        """K and V of so many prompt tokens into the cache, in one layer. Measured linear layers include it."""
+        return 0.0
+
     def attention(self, work: Work) -> float:
-        """Attention of one layer by the chosen method: the sum of its two parts, the larger, or in between."""
+        """Of one layer: the new K and V are written, then attention is computed by the chosen method."""
+        return self.write(sum(new for new, _ in work.chunks)) + self._computed(work)
+
+    def _computed(self, work: Work) -> float:
+        """The sum of attention's two parts, the larger, or in between."""
         prefill = self.prefill(work.chunks) if work.chunks else 0.0
         decode = self.decode(work.decodes, work.context) if work.decodes else 0.0
         if not (prefill and decode):
@@ -258,6 +266,9 @@ class AnalyticalCost(Cost):
         # two norms and two residual additions; rotary embedding of Q and K; activation, all read and written once
         values = 10 * s.hidden + 2 * (s.q_heads + s.kv_heads) * s.head_dim / tp + (3 if s.gated else 2) * s.ffn / tp
         return self.gpu.memory_time(rows * values * s.dtype_bytes) / self.efficiencies.elements
+
+    def write(self, tokens: int) -> float:
+        return self.kernel.write(self.gpu, *self._heads[1:], tokens)
 
     def prefill(self, chunks: Sequence[tuple[int, int]]) -> float:
         return self.kernel.prefill(self.gpu, *self._heads, chunks)

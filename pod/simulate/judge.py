@@ -62,7 +62,8 @@ def attention(row: dict) -> tuple[str, str, float]:
     on, kernel, heads = gpu(row["gpu"]), KERNELS[row["kernel"]], (int(row["q_heads"]), int(row["kv_heads"]), 128)
     requests, new, before = (int(row[k]) for k in ("requests", "new", "before"))
     if row["part"] == "prefill":
-        return "prefill", f"{row['kernel']} on {on.key}", kernel.prefill(on, *heads, [(new, before)] * requests)
+        seconds = kernel.write(on, *heads[1:], requests * new) + kernel.prefill(on, *heads, [(new, before)] * requests)
+        return "prefill", f"{row['kernel']} on {on.key}", seconds
     return "decode", f"{row['kernel']} on {on.key}", kernel.decode(on, *heads, requests, requests * (before + new))
 
 

@@ -80,6 +80,25 @@ def test_prefill_follows_chunk_times_context_and_chunk():
     assert old([(4096, 0)]) > 2 * new([(4096, 0)])
 
 
+def test_threads_write_the_cache_until_bytes_take_longer():
+    """A CTA of the writer has a thread a value, 512 at most; so four KV heads are four times one, and 32 no eight."""
+    write = lambda kv_heads, tokens=8192: KERNELS["fa2"].write(A100, kv_heads, 128, tokens)  # noqa: E731
+    assert write(4) == pytest.approx(4 * write(1)) and write(8) < 1.5 * write(4) and 3 * write(4) < write(32)
+    assert write(4, 16384) == 2 * write(4) and write(4, 0) == 0
+    assert write(32) > A100.memory_time(2 * 2 * 2 * 8192 * 32 * 128), "every value is read and written"
+
+
+def test_what_writes_the_cache_is_paid_once_and_hides_behind_nothing():
+    work = Work(((1024, 8000), (512, 0)), 60, 60 * 9000)
+    for method in ("serial", "pod", "oracle"):
+        c = cost(kernels="fa2", attention=method)
+        prefill, decode = c.prefill(work.chunks), c.decode(60, 60 * 9000)
+        hidden = c.hidden(work) * min(prefill, decode)
+        assert c.attention(work) == pytest.approx(prefill + decode - hidden + c.write(1536)) and c.write(1536) > 0
+    assert cost(kernels="fa2-2024").write(1536) == 0, "it appends in its tiles"
+    assert cost(gpu=H200).write(1536) == 0 == cost(kernels="fa2").write(0)
+
+
 def test_heads_of_a_group_lie_in_one_tile_and_waves_are_whole():
     """An H200's FlashAttention-3, heads 32 over 8: 4 x 32 rows a tile, so 132 SMs take 16 tiles a head at once."""
     time = lambda new: KERNELS["fa3-h200"].prefill(H200, 32, 8, 128, [(new, 16384)])  # noqa: E731

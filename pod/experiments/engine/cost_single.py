@@ -10,7 +10,7 @@ from pod.simulate.judge import PARTLY
 FIGURE = Figure(
     id="cost-single",
     title="Errors of the analytical cost, model by model and by number of GPUs",
-    says="Most parts are within their bars; prefill of Llama-2-7B on eight GPUs is farthest from them",
+    says="Most parts are within their bars; decode of one KV head on an A100 is farthest from them",
     chapter="15",
     method="held-out rows of public measurements and of our own (data/judged.csv); a dot is a part of an iteration, "
     "from one source, with one model on one number of GPUs, at the larger of its two errors in units of the bars. "
