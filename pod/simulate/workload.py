@@ -94,7 +94,7 @@ class Workload:
         if self.lengths not in LENGTHS and not Path(self.lengths).is_file():
             raise ValueError(f"workload: got {self.lengths!r}, allowed are {', '.join(LENGTHS)} or a trace file")
         trace = np.zeros((0, 3)) if self.lengths in LENGTHS else self._trace()  # a bad row shows now, before a run
-        recorded = trace[:, 2].any()
+        recorded = bool(len(trace)) and not np.isnan(trace[0, 2])
         if self.arrivals == "trace" and not recorded:
             raise ValueError(f"arrivals: got trace, but {self.lengths} has none, allowed are {', '.join(ARRIVALS[1:])}")
         arrivals = self.arrivals or ("trace" if recorded else "poisson")
@@ -103,6 +103,13 @@ class Workload:
             raise ValueError(f"skip: got {self.skip!r}, allowed are integers from 0 to {left - 1} of recorded arrivals")
         object.__setattr__(self, "arrivals", arrivals)
         object.__setattr__(self, "count", self.count or (left - self.skip if arrivals == "trace" else COUNT))
+        if arrivals == "trace" and self.qps and self.count > 1 and not self._last():
+            raise ValueError(f"qps: got {self.qps:g}, but {self.count} requests of {self.lengths} arrive at once, "
+                             "allowed are none, arrivals that are drawn, or a spread")  # fmt: skip
+
+    def _last(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return float(self._times(np.random.default_rng(self.seed))[-1])
 
     @property
     def pace(self) -> str:
@@ -253,7 +260,7 @@ def read_table(name: str) -> np.ndarray:
 
 
 def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
-    """[requests, 3]: prompt tokens, output tokens, arrival in seconds from the first (0 when the file has none).
+    """[requests, 3]: prompt tokens, output tokens, arrival in seconds from the first (NaN when the file has none).
 
     Takes the files as published: CSV of vattention, Vidur and Azure, JSON lines of Mooncake. `limit` is the longest
     total that the model allows.
@@ -263,15 +270,19 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
         prompt_name, output_name, time_name, unit = _columns(path, number, row)
         prompt, output = (_count(path, number, name, row[name]) for name in (prompt_name, output_name))
         if limit is not None and prompt + output > limit:
-            raise ValueError(f"{path}, row {number}: {prompt + output} tokens in all, the model allows {limit}")
+            both = f"columns {prompt_name}, {output_name}"
+            raise ValueError(f"{path}, row {number}, {both}: {prompt + output} tokens in all, the model allows {limit}")
         time = _time(path, number, time_name, row.get(time_name))
         if rows and (time is None) != (rows[0][2] is None):
-            raise ValueError(f"{path}, row {number}: got no {time_name}, or none above, allowed are all or no times")
+            got = "no time" if time is None else "a time"
+            raise ValueError(
+                f"{path}, row {number}, column {time_name}: got {got}, unlike above, allowed are all or none"
+            )
         rows.append((prompt, output, time and time * unit))
     if not rows:
         raise ValueError(f"{path}: got no request, allowed is at least one")
     trace = np.array(rows, dtype=float)  # None becomes NaN
-    trace[:, 2] = np.nan_to_num(trace[:, 2] - trace[:, 2].min())
+    trace[:, 2] -= trace[:, 2].min()
     return trace
 
 
@@ -343,7 +354,7 @@ def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
     for number, line in enumerate(lines, 1):
         try:
             yield number, dict(json.loads(line))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):  # the last: a thousand brackets
             raise ValueError(f"{path}, row {number}: not a JSON object") from None
 
 
@@ -358,7 +369,7 @@ def _columns(path: Path, number: int, row: dict) -> tuple[str, str, str, float]:
 def _count(path: Path, row: int, column: str, value) -> int:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not 1 <= number < float("inf") or number != int(number) or value is True:
         raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are integers >= 1")
@@ -372,7 +383,7 @@ def _time(path: Path, row: int, column: str, value) -> float | None:
         try:
             if abs(time := seconds(value)) < LATEST:
                 return time
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
     raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates")
 

@@ -221,7 +221,7 @@ def test_published_traces_load_as_they_are(name, tmp_path):
     (tmp_path / name).write_text(TRACES[name])
     trace = read_trace(tmp_path / name)
     assert trace[:, :2].tolist() == [[100, 20], [60, 2]]
-    np.testing.assert_allclose(trace[:, 2], [0, 0] if name.startswith("v") else [0, 1.5], atol=1e-6)
+    np.testing.assert_allclose(trace[:, 2], [np.nan] * 2 if name.startswith("v") else [0, 1.5], atol=1e-6)
     p, d, _ = lengths(Workload(str(tmp_path / name), 5, high=110))
     assert set(zip(p.tolist(), d.tolist(), strict=True)) == {(92, 18), (60, 2)}
 
@@ -262,6 +262,12 @@ def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, ca
         ("[1, 2]", "t.jsonl, row 2: not a JSON object"),
         ('{"timestamp": 1, "output_length": 2}', "t.jsonl, row 2: got the columns timestamp, output_length, allowed"),
         ('{"timestamp": 1, "input_length": true, "output_length": 2}', "row 2, column input_length: got True"),
+        ("[" * 100_000, "t.jsonl, row 2: not a JSON object"),
+        (
+            '{"timestamp": 1, "input_length": 1%s, "output_length": 2}' % ("0" * 400),
+            "row 2, column input_length: got 1",
+        ),
+        ('{"timestamp": 1%s, "input_length": 1, "output_length": 2}' % ("0" * 400), "row 2, column timestamp: got 1"),
     ],
 )
 def test_a_bad_line_of_json_is_refused_by_file_and_row(line, words, tmp_path):
@@ -283,7 +289,8 @@ def test_contexts_over_the_limit_are_refused_unless_they_shall_be_clipped(tmp_pa
     path.write_text("num_prefill_tokens,num_decode_tokens\n50,7\n5000,7\n")
     options = ["simulate", "--workload", str(path), "--requests", "2", "--max-tokens", "4096"]
     assert main(options) == 2
-    assert "row 3: 5007 tokens in all, the model allows 4096" in capsys.readouterr().err
+    words = "row 3, columns num_prefill_tokens, num_decode_tokens: 5007 tokens in all, the model allows 4096"
+    assert words in capsys.readouterr().err
     assert len(read_trace(path, 5007)) == 2
     assert main([*options, "--high", "4096"]) == 0
 
@@ -339,11 +346,28 @@ def test_arrivals_that_a_file_does_not_have_are_drawn_or_refused(burst, tmp_path
     assert Workload(count=None) == Workload("arxiv", arrivals="poisson")
 
 
+def test_requests_of_one_moment_keep_their_order_and_are_no_trace_without_times(tmp_path):
+    """They were taken for a file without arrivals: drawn by lot, 2,048 of them, and a rate was ignored."""
+    path = tmp_path / "t.csv"
+    rows = [f"7,{100 + i},{i + 1}\n" for i in range(50)]
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "".join(rows))
+    at_once = Workload(str(path), None)
+    assert (at_once.arrivals, at_once.count, at_once.pace) == ("trace", 50, "as recorded")
+    prompts, _, times = lengths(at_once)
+    assert prompts.tolist() == list(range(100, 150)) and not times.any()
+    with pytest.raises(ValueError, match="^qps: got 2, but 50 requests of .*t.csv arrive at once, allowed are"):
+        Workload(str(path), None, qps=2.0)
+    assert Workload(str(path), None, qps=2.0, spread=3.0).pace == "as recorded, spread over 3 s, stretched to 2/s"
+    assert Workload(str(path), 9, qps=2.0, arrivals="poisson").count == 9
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "".join(rows) + "3,99,1\n")
+    assert lengths(Workload(str(path), None))[0].tolist() == [99, *range(100, 150)], "who comes first is first"
+
+
 def test_a_trace_has_all_its_times_or_none(tmp_path):
     rows = ({"timestamp": 5, "input_length": 9, "output_length": 1}, {"input_length": 9, "output_length": 1})
     for order in (rows, rows[::-1]):
         (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in order))
-        with pytest.raises(ValueError, match="t.jsonl, row 2: got no timestamp, or none above"):
+        with pytest.raises(ValueError, match="t.jsonl, row 2, column timestamp: got (no|a) time, unlike above"):
             read_trace(tmp_path / "t.jsonl")
 
 
