@@ -5,11 +5,13 @@ The environment variable POD_CACHE names another folder for all of them.
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -85,14 +87,23 @@ def keep(made: Path, path: Path) -> None:
     _note(path).write_text(total)
 
 
-def replace(path: Path, text: str) -> None:
+def replace(path: Path, content: str | bytes) -> None:
     """Write a file at once: whoever is killed meanwhile, or finds the disk full, keeps what was there."""
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8", newline="")
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def replace_rows(path: Path, columns: Sequence[str], rows: Iterable[dict]) -> None:
+    """The same for a table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    replace(path, text.getvalue())
 
 
 def whole(path: Path) -> bool:

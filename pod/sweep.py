@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -56,6 +57,7 @@ def _spread(call: Callable, items: list, cores: int):
     from joblib import Parallel, delayed
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+    warnings.filterwarnings("ignore", ".*adjusting the input task", UserWarning)  # said to whoever has interrupted it
     try:
         with _deaf():
             results = Parallel(n_jobs=cores, return_as="generator")(
@@ -85,16 +87,22 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes that start here do not hear Ctrl-C: it is for the parent, who hears it afterwards and says so once."""
+    """Processes that start here do not hear Ctrl-C: it is for the parent, who hears it afterwards and says so once.
+    Processes inherit the mask, and it is this thread's alone: what another one takes is noted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     resource_tracker.ensure_running()  # it would open our ears when it starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    noted = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if noted:
+            signal.raise_signal(signal.SIGINT)
 
 
 # ---------------------------------------------------------------- results that are kept

@@ -1,10 +1,13 @@
 """The same function over many things: here, on all cores, on a cluster."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -94,6 +97,32 @@ def test_ctrl_c_while_processes_start_is_heard_afterwards_and_not_by_them():
     with pytest.raises(KeyboardInterrupt):  # and from here on at once
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
+
+
+def test_ctrl_c_that_another_thread_takes_waits_too():
+    """Any thread may be the one that the system gives it to, and this one heard of it in the middle of joblib."""
+    other, through = threading.Thread(target=time.sleep, args=[1]), False
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        with kept._deaf():
+            signal.pthread_kill(other.ident, signal.SIGINT)
+            time.sleep(0.1)
+            through = True
+    other.join()
+    assert through and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_nobody_who_interrupts_a_beginning_sweep_is_told_how_to_write_it(monkeypatch, recwarn):
+    @contextmanager
+    def interrupted():
+        yield
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kept, "_deaf", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(time.sleep, [0.3, 0.3], cores=2)
+    gc.collect()
+    assert not recwarn.list
 
 
 def test_these_tests_hear_ctrl_c_where_a_script_started_them_in_the_background():

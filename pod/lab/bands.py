@@ -7,12 +7,12 @@ seen   start of the first recording that the claim reads, as the oldest sidecar 
        commit is earlier: a simulation, and a recording that was thrown away, leave no trace
 """
 
-import csv
 import json
 import subprocess
 from datetime import datetime, timezone
 from functools import cache
 
+from pod import files
 from pod.data import DATA, path_of, sidecar_of
 from pod.files import ROOT
 from pod.lab import registry
@@ -95,7 +95,4 @@ def _seen(ours: str, judged: str) -> str:
 def write() -> None:
     if not is_complete():
         raise ValueError("git history: got none or a part, allowed is all of it, which dates the bands")
-    with FILE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(dated())
+    files.replace_rows(FILE, COLUMNS, dated())

@@ -88,8 +88,10 @@ def is_fresh(name: str) -> bool:
 
 
 def _save(name: str) -> None:
+    pixels = io.BytesIO()
+    plt.imsave(pixels, draw(name), format="png")
     path_of(name).parent.mkdir(parents=True, exist_ok=True)
-    plt.imsave(path_of(name), draw(name))
+    files.replace(path_of(name), pixels.getvalue())
 
 
 def _old_pictures() -> list[str]:

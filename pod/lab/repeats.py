@@ -10,7 +10,7 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-from pod import data
+from pod import data, files
 from pod.files import ROOT
 from pod.lab import bands, registry
 from pod.lab.measure import provenance
@@ -46,10 +46,7 @@ def _claims(place: str) -> list[dict]:
 
 def write() -> None:
     rows = [row for place in places() for row in judged(place)]
-    with FILE.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    files.replace_rows(FILE, COLUMNS, rows)
 
 
 @cache

@@ -1,5 +1,6 @@
 """`python -m pod trace`: run a batch once, draw which CTA ran where and when, and write it for ui.perfetto.dev."""
 
+import io
 import json
 from pathlib import Path
 
@@ -65,6 +66,8 @@ def run(args) -> int:
 def _write(table, path: Path, title: str) -> None:
     from pod.lab.show import gantt
 
-    gantt(bars(table), unit="µs", title=title).figure.savefig(path.with_suffix(".png"))
-    path.with_suffix(".json").write_text(json.dumps(chrome(table)), encoding="utf-8")
+    picture = io.BytesIO()
+    gantt(bars(table), unit="µs", title=title).figure.savefig(picture, format="png")
+    files.replace(path.with_suffix(".png"), picture.getvalue())
+    files.replace(path.with_suffix(".json"), json.dumps(chrome(table)))
     print(f"wrote {path}.png and {path}.json (open the latter at https://ui.perfetto.dev)")
