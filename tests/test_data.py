@@ -80,3 +80,13 @@ def test_another_card_draws_the_same_pictures(tmp_path):
     assert "recorded on H100" in page and "NVIDIA H100" in page and "lacks lean of an H100" in page
     done = figures("gpu-model")
     assert done.returncode == 2 and "figure 'gpu-model': lacks methods-sweep" in done.stderr
+
+
+def test_who_changes_a_table_changes_his_own_and_a_new_file_is_read_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "COMPUTED", tmp_path)
+    (tmp_path / "x.csv").write_text("n\n1\n")
+    table = data.read("x")
+    table.loc[0, "n"] = 5
+    assert data.read("x").n[0] == 1
+    (tmp_path / "x.csv").write_text("n\n22\n")
+    assert data.read("x").n[0] == 22

@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -105,8 +106,12 @@ def _dated() -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Result:
+    """base: over what, on which batches, how many. why: the reason why it cannot be told, or the note."""
+
     claim: Claim
     ours: float | None
+    base: str = ""
+    why: str = ""
 
     @property
     def verdict(self) -> str:
@@ -145,21 +150,6 @@ class Result:
         if not self.again:
             return self.ours_text
         return f"{self.ours_text} ({min(all_of_it):.3g} to {max(all_of_it):.3g} in {len(all_of_it)} recordings)"
-
-    @property
-    def base(self) -> str:
-        """Over what, on which batches, how many: what `ours` returns, and the conditions, by default its figure's."""
-        if self.ours is None or not self.claim.page:
-            return self.claim.measure
-        conditions = self.claim.filled(self.claim.base) or self.claim.page.FIGURE.method.rstrip(".")
-        return f"{self.claim.measure}; {conditions}"
-
-    @property
-    def why(self) -> str:
-        """The reason why it cannot be told, or the note."""
-        if self.ours is None and self.claim.ours:  # what the words would name was not measured either
-            return ""
-        return self.claim.filled(self.claim.cannot or self.claim.note)
 
     @property
     def band_text(self) -> str:
@@ -226,17 +216,32 @@ def _call(expression: str) -> float:
 
 def judge(claim: Claim) -> Result:
     """A claim about a card on which what it needs was not measured stays open."""
+    ours = _value(claim)
+    if ours is None and claim.ours:  # what the words would name was not measured either
+        return Result(claim, None, claim.measure)
+    return Result(claim, ours, _base(claim), claim.filled(claim.cannot or claim.note))
+
+
+def _value(claim: Claim) -> float | None:
     if not claim.ours or claim.page.FIGURE.lacks:
-        return Result(claim, None)
+        return None
     try:
-        return Result(claim, float(_call(claim.ours)))
+        return float(_call(claim.ours))
     except data.Missing:
-        return Result(claim, None)
+        return None
 
 
-def results(figure: str | None = None) -> list[Result]:
-    """Every claim with its verdict, or those that one figure settles."""
-    return [judge(c) for c in load() if figure is None or c.shown_in == figure]
+def _base(claim: Claim) -> str:
+    """What `ours` returns, and the conditions, by default its figure's."""
+    if not claim.page:
+        return claim.measure
+    return f"{claim.measure}; {claim.filled(claim.base) or claim.page.FIGURE.method.rstrip('.')}"
+
+
+def results(figure: str | None = None, judged: Iterable[Result] = ()) -> list[Result]:
+    """Every claim with its verdict, or those that one figure settles; `judged`: those that were already."""
+    known = {result.claim.id: result for result in judged}
+    return [known.get(c.id) or judge(c) for c in load() if figure is None or c.shown_in == figure]
 
 
 # ---------------------------------------------------------------- how many hold

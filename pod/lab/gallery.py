@@ -1,12 +1,14 @@
 """`python -m pod figures`: draw figures into figures/<id>.png and .csv, and write the gallery figures/index.html."""
 
 import base64
+import io
 import json
 import re
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -31,59 +33,85 @@ SHOWN = ("gpu", "uuids", "power_limit_w", "driver", "cuda", "torch", "packages",
 # ---------------------------------------------------------------- drawing
 
 
-def reproduce(ids: Iterable[str], out: Path) -> list[str]:
-    """Draw each figure and write its table; returns the ids that failed, after the others are done."""
-    ids = list(ids)
-    for figure_id in ids:
-        registry.load(figure_id)  # unknown ids end it before any work
+@dataclass(frozen=True)
+class Task:
+    """A figure to draw, what it says, and the claims that its page settles: they ask for the same tables."""
+
+    id: str
+    words: str
+    claims: tuple[claims.Claim, ...]
+    out: Path
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Seconds that a figure took, why it failed, and its claims with their verdicts."""
+
+    id: str
+    seconds: float
+    error: str = ""
+    results: tuple[claims.Result, ...] = ()
+
+
+def reproduce(ids: Iterable[str], out: Path) -> tuple[list[str], list[claims.Result]]:
+    """Draw each figure and write its table; returns the ids that failed, after the others are done, and the claims that
+    were judged on the way."""
+    by_page = defaultdict(tuple)
+    for claim in claims.load():
+        by_page[claim.ours.partition(":")[0]] += (claim,)
+    tasks = [Task(name, takeaway.words(name), by_page[name], out) for name in ids]
+    for task in tasks:
+        registry.load(task.id)  # one that cannot be drawn ends it before any work
     files.ready(out)
-    print(f"drawing {len(ids)} of {len(registry.drawable())} figures into {out}/: half a minute", flush=True)
-    failed = []
-    cores = None if len(ids) > FEW else 1
-    for figure_id, seconds, error in sweep(_drawn, [(figure_id, out) for figure_id in ids], cores):
-        if error:
-            failed.append(figure_id)
-            print(f"{figure_id:<14} FAILED  {error}", file=sys.stderr, flush=True)
+    print(f"drawing {len(tasks)} of {len(registry.drawable())} figures into {out}/: half a minute", flush=True)
+    failed, results = [], []
+    for drawn in sweep(_drawn, tasks, None if len(tasks) > FEW else 1):
+        results += drawn.results
+        if drawn.error:
+            failed.append(drawn.id)
+            print(f"{drawn.id:<14} FAILED  {drawn.error}", file=sys.stderr, flush=True)
         else:
-            print(f"{figure_id:<14} {seconds:5.1f} s  {registry.find(figure_id).title}", flush=True)
-    return failed
+            print(f"{drawn.id:<14} {drawn.seconds:5.1f} s  {registry.find(drawn.id).title}", flush=True)
+    return failed, results
 
 
-def _drawn(task: tuple[str, Path]) -> tuple[str, float, str]:
-    """Seconds that a figure took, and why it failed: one that is broken must not hide the others."""
-    figure_id, out = task
+def _drawn(task: Task) -> Drawn:
+    """One that is broken must not hide the others."""
     begin = time.perf_counter()
     try:
-        _draw(registry.load(figure_id), figure_id, out)
-        return figure_id, time.perf_counter() - begin, ""
+        _draw(task)
+        results = tuple(map(claims.judge, task.claims))
+        return Drawn(task.id, time.perf_counter() - begin, results=results)
     except Exception as error:
-        return figure_id, 0.0, f"{type(error).__name__}: {error}"
+        return Drawn(task.id, 0.0, f"{type(error).__name__}: {error}")
 
 
-def _draw(module, figure_id: str, out: Path) -> None:
+def _draw(task: Task) -> None:
     plt.switch_backend("Agg")
-    table = module.table()
-    picture = module.draw(table)
-    if words := takeaway.words(figure_id):
-        says(picture, words)
-    table.to_csv(out / f"{figure_id}.csv", index=False, float_format="%.6g")
-    picture.savefig(out / f"{figure_id}.png", dpi=150, bbox_inches="tight", facecolor="white")
+    page = registry.page(task.id)
+    table = page.table()
+    picture = page.draw(table)
+    if task.words:
+        says(picture, task.words)
+    pixels = io.BytesIO()
+    picture.savefig(pixels, format="png", dpi=150, bbox_inches="tight", facecolor="white")
     plt.close(picture)
+    files.replace(task.out / f"{task.id}.csv", table.to_csv(index=False, float_format="%.6g"))
+    files.replace(task.out / f"{task.id}.png", pixels.getvalue())
 
 
 # ---------------------------------------------------------------- the page
 
 
-def write_index(out: Path) -> Path:
+def write_index(out: Path, judged: Iterable[claims.Result] = ()) -> Path:
     """The gallery: one file that needs no network and no neighbour."""
     page = out / "index.html"
-    page.write_text(_page(out), encoding="utf-8")
+    files.replace(page, _page(out, claims.results(judged=judged)))
     return page
 
 
-def _page(out: Path) -> str:
+def _page(out: Path, results: list[claims.Result]) -> str:
     by_figure = defaultdict(list)
-    results = claims.results()
     for result in results:
         by_figure[result.claim.shown_in].append(result)
     sections = defaultdict(list)
@@ -250,9 +278,9 @@ def run(args) -> int:
         print("\n".join(figure.line for figure in registry.figures()))
         return 0
     ids = list(dict.fromkeys(args.ids)) or [figure.id for figure in registry.drawable()]
-    failed = reproduce(ids, args.out)
+    failed, judged = reproduce(ids, args.out)
     for figure in registry.figures():
         if figure.lacks and not args.ids:
             print(f"{figure.id:<14} left out: {figure.state_text}")
-    print(f"gallery: {write_index(args.out)}")
+    print(f"gallery: {write_index(args.out, judged)}")
     return 1 if failed else 0

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from html import escape
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 from matplotlib import pyplot as plt
@@ -16,7 +15,7 @@ from matplotlib.text import Text
 
 from pod import data
 from pod.__main__ import main
-from pod.lab import gallery, paper, registry, takeaway
+from pod.lab import claims, gallery, paper, registry, takeaway
 from pod.lab.chapters import CHAPTERS
 from pod.lab.figure import OURS, Figure
 from pod.lab.show import style
@@ -103,8 +102,19 @@ def test_a_takeaway_is_read_from_the_chapter_that_draws_the_picture():
 def test_the_gallery_puts_the_takeaway_over_the_picture(tmp_path, monkeypatch):
     over = []
     monkeypatch.setattr(gallery, "says", lambda figure, words: over.append(words))
-    gallery._draw(registry.load("lean-01"), "lean-01", tmp_path)
+    gallery.reproduce(["lean-01"], tmp_path)
     assert over == [takeaway.words("lean-01")] != [""]
+
+
+def test_a_figure_that_is_drawn_judges_its_claims_on_the_way(tmp_path, monkeypatch):
+    _, judged = gallery.reproduce(["pod-t1"], tmp_path)
+    alone = [claims.judge(claim) for claim in claims.load() if claim.ours.startswith("pod-t1:")]
+    assert judged == alone != []
+    asked = []
+    monkeypatch.setattr(claims, "judge", lambda claim: asked.append(claim) or claims.Result(claim, None))
+    results = claims.results(judged=judged)
+    assert len(results) == len(claims.load()) and [r for r in results if r in alone] == alone
+    assert len(asked) == len(results) - len(alone)
 
 
 def test_every_page_has_a_name_of_its_own():
@@ -164,7 +174,7 @@ def test_figure_module(figure_id):
 
 @pytest.mark.parametrize("figure_id", DRAWABLE)
 def test_figure_draws_the_same_table_twice(figure_id, tmp_path):
-    assert gallery.reproduce([figure_id], tmp_path) == []
+    assert gallery.reproduce([figure_id], tmp_path)[0] == []
     first = (tmp_path / f"{figure_id}.csv").read_text()
     assert len(first.splitlines()) > 1
     assert (tmp_path / f"{figure_id}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -181,10 +191,8 @@ def test_recorded_figures_name_their_data():
 
 
 def test_one_broken_figure_does_not_hide_the_others(tmp_path, monkeypatch, capsys):
-    good = registry.load("lean-t1")
-    broken = SimpleNamespace(table=lambda: 1 / 0)
-    monkeypatch.setattr(registry, "load", lambda i: broken if i == "pod-t1" else good)
-    assert gallery.reproduce(["pod-t1", "lean-t1"], tmp_path) == ["pod-t1"]
+    monkeypatch.setattr(registry.page("pod-t1"), "table", lambda: 1 / 0)
+    assert gallery.reproduce(["pod-t1", "lean-t1"], tmp_path)[0] == ["pod-t1"]
     assert (tmp_path / "lean-t1.png").exists() and not (tmp_path / "pod-t1.png").exists()
     assert "pod-t1" in capsys.readouterr().err
 
@@ -259,7 +267,6 @@ def test_a_recorded_figure_shows_its_gpu_and_provenance(tmp_path, monkeypatch, p
 
 
 def test_gallery_splits_its_totals_and_gives_each_claim_its_base(page):
-    from pod.lab import claims
 
     text, rows = page[0], claims.results()
     for whose, evidence, *counts in claims.tally(rows):

@@ -56,7 +56,7 @@ def site(tmp_path_factory):
     few = [claims.judge(c) if c.shown_in in SETTLED else claims.Result(c, None) for c in claims.load()]
     out = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(claims, "results", lambda: few)
+        patch.setattr(claims, "results", lambda judged: few)
         assert build.build(out, DRAWN, "somebody/something") == []
     return out
 

@@ -1,5 +1,6 @@
 """All pages of the site: chapters, gallery, claims, glossary, the public call and three explorers."""
 
+import os
 import shutil
 import sys
 import tempfile
@@ -26,8 +27,8 @@ def build(out: Path, figures: Iterable[str], repository: str = "") -> list[str]:
     """The whole site into `out`, with these figures drawn; returns the ids of those that failed."""
     outside = {name: url.format(repository=repository) for name, url in OUTSIDE.items()} if repository else {}
     drawn = out / "figures"
-    failed = gallery.reproduce(figures, drawn)
-    results, places = claims.results(), Places()
+    failed, judged = gallery.reproduce(figures, drawn)
+    results, places = claims.results(judged=judged), Places()
     walks = [walk.Walk(chapter, places, words.mentions("../")) for chapter in CHAPTERS]
     pages = [w.page(outside) for w in walks]
     pages += [_start(results), shelves.gallery(results, drawn, places), shelves.claims_page(results, drawn)]
@@ -93,8 +94,8 @@ def run(args) -> int:
         raise ValueError(f"--out: got {args.out}, allowed is a folder that is empty or holds a site")
     with tempfile.TemporaryDirectory(dir=args.out.absolute().parent) as made:
         failed = build(Path(made) / "site", [figure.id for figure in registry.drawable()], args.repository)
-        shutil.rmtree(args.out)
-        shutil.move(Path(made) / "site", args.out)
+        os.replace(args.out, Path(made) / "older")
+        os.replace(Path(made) / "site", args.out)
     size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     print(f"{args.out}/index.html: {size / 1e6:.1f} MB in {time.perf_counter() - begin:.0f} s")
     if size > LIMIT:
