@@ -221,7 +221,7 @@ def checked(method: str, batches: int, seed: int, replays: int = 3, seconds: flo
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Check the kernels on random hybrid batches.")
     parser.add_argument("--batches", type=int, default=2000)
     methods = ("any", "hopper", "rules", "lean", *METHODS)
     parser.add_argument("--method", default="any", choices=methods, help="default: any of the sm_80 family")
