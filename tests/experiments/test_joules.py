@@ -2,12 +2,16 @@
 
 import re
 
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from pod.experiments.joules import joules, joules_model, joules_prices, joules_roof
+from pod import data
+from pod.experiments.joules import joules, joules_model, joules_prices, joules_roof, joules_rungs
+from pod.experiments.joules.rungs import RUNGS
 from pod.files import ROOT
 from pod.lab.measure import meter
+from pod.lab.measure.checkouts import Worker, changed
 
 SOURCE = (ROOT / "csrc" / "micro" / "energy.cu").read_text(encoding="utf-8")
 
@@ -97,3 +101,67 @@ def test_pages_draw_what_their_tables_have(page):
     figure = page.draw(page.table())
     assert figure.axes and all(ax.get_xlabel() for ax in figure.axes)
     plt.close("all")
+
+
+# ---------------------------------------------------------------- rungs, a copy of the kernel each
+
+ASKED = """
+import json, sys
+from pod.batch import HybridBatch
+from pod.schedule import decide
+for line in sys.stdin:
+    batch = HybridBatch(*json.loads(line))
+    made = decide.hopper(batch, 132)
+    print(json.dumps([made.yields, made.shape.decode_rows, made.prefill.seq.tolist()]), flush=True)
+"""
+
+
+def test_every_rung_changes_what_is_there_and_nothing_else(tmp_path):
+    for rung in RUNGS:
+        copy = changed(rung.changes, tmp_path)
+        files = [path.relative_to(ROOT) for part in ("pod", "csrc") for path in (ROOT / part).rglob("*.*")]
+        other = {str(path) for path in files
+                 if path.suffix in (".py", ".cu", ".cuh", ".h", ".cpp")
+                 and (copy / path).read_bytes() != (ROOT / path).read_bytes()}  # fmt: skip
+        assert other == {change.file for change in rung.changes}, rung.name
+
+
+def test_a_copy_plans_as_its_rung_says(tmp_path):
+    short, long = ([600] + [1] * 200, [600] + [9000] * 200), ([600, 600] + [1] * 9, [90_000] * 11)
+    by_name = {rung.name: rung for rung in RUNGS}
+    plans = {}
+    for name in ("wide", "greedy", "by_length"):
+        worker = Worker(changed(by_name[name].changes, tmp_path / name), ASKED)
+        plans[name] = [worker.ask([*lens, 32, 8, 128, 16]) for lens in (short, long)]
+    plans["ours"] = [Worker(ROOT, ASKED).ask([*lens, 32, 8, 128, 16]) for lens in (short, long)]
+    yields, rows, order = (dict(zip(plans, x, strict=True)) for x in zip(*(p[0] for p in plans.values()), strict=True))
+    assert yields["ours"] and not yields["greedy"] and yields["wide"]
+    assert (rows["ours"], rows["wide"]) == (8, 16)
+    assert order["ours"] == order["greedy"]
+    assert plans["ours"][1][2] != plans["by_length"][1][2]
+
+
+def test_a_process_that_ends_is_named(tmp_path):
+    with pytest.raises(RuntimeError, match=f"the kernels of {tmp_path} ended"):
+        Worker(tmp_path, "").ask({})
+
+
+def test_rungs_are_percent_of_the_kernel_as_it_is(tmp_path, monkeypatch):
+    names = ["ours", *(rung.name for rung in RUNGS)]
+    row = joules_rungs.cases()[0] | {f"{name}_mj": 100 + i for i, name in enumerate(names)}
+    row |= {f"{name}_ms": 2.0 for name in names}
+    pd.DataFrame([row]).to_csv(tmp_path / "joules-rungs.csv", index=False)
+    monkeypatch.setattr(data, "COMPUTED", tmp_path)
+    df = joules_rungs.table()
+    assert df.energy.tolist() == pytest.approx([1 + i for i in range(len(RUNGS))]) and not df.time.any()
+    assert joules_rungs.energy(RUNGS[2].name) == pytest.approx(3)
+    plt.close(joules_rungs.draw(df))
+
+
+def test_what_fusing_keeps_at_the_full_clock_is_told_by_batch_too():
+    """The sum is ruled by large batches; the picture's title says between which shares the batches lie."""
+    batches = joules.table()
+    rested, steady = (joules.percent_saved(batches, how) for how in ("rested", "steady"))
+    assert (rested > 0).all() and 100 * (rested / steady).min() < joules.left_at_full_clock() / 2
+    title = joules.draw(batches).axes[1].get_title(loc="left")
+    assert title.endswith(f"saves {rested.min():.0f} to {rested.max():.0f} %")

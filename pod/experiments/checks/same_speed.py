@@ -1,19 +1,16 @@
 """These kernels beside those of an earlier checkout, in one run: what a change that is not for speed costs.
 
-POD_BEFORE names the earlier checkout (git worktree add ../before COMMIT). Each side has a process of its own, since a
-process can load one library of a name; while one measures, the other keeps still.
+POD_BEFORE names the earlier checkout (git worktree add ../before COMMIT).
 """
 
-import json
 import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from statistics import median
 
 from pod.experiments.hopper import hopper_peers
 from pod.files import ROOT
+from pod.lab.measure.checkouts import Worker
 
 RECORDING = "same-speed"
 KEYS = ("method", *hopper_peers.KEYS)
@@ -56,7 +53,7 @@ def measure(case: dict) -> dict:
     taken: dict[str, list[float]] = {side: [] for side in SIDES}
     for turn in range(ROUNDS + 1):
         for side in SIDES if turn % 2 else SIDES[::-1]:
-            times = _ask(side, case if turn == 0 else {})
+            times = _worker(side).ask(case if turn == 0 else {})
             taken[side] += times if turn else []  # the first round warms up
     before, after = (sorted(taken[side]) for side in SIDES)
     row = {}
@@ -66,22 +63,9 @@ def measure(case: dict) -> dict:
     return row | {"ratio": round(median(before) / median(after), 4)}
 
 
-def _ask(side: str, case: dict) -> list[float]:
-    worker = _worker(side)
-    worker.stdin.write(json.dumps(case) + "\n")
-    worker.stdin.flush()
-    if not (answer := worker.stdout.readline()):
-        raise RuntimeError(f"the process that measures the kernels {side!r} ended")
-    return json.loads(answer)
-
-
 @cache
-def _worker(side: str) -> subprocess.Popen:
-    checkout = ROOT if side == "after" else _before()
-    environment = os.environ | {"PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", WORKER]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=checkout, env=environment, text=True, **pipes)
+def _worker(side: str) -> Worker:
+    return Worker(ROOT if side == "after" else _before(), WORKER)
 
 
 def _before() -> Path:
