@@ -15,6 +15,7 @@ from pod.lab import registry
 from pod.lab.measure import ncu, peers, timing
 from pod.lab.measure.run import _write
 from pod.lab.show import style, violins
+from pod.schedule.binding import OPS, POLICIES
 from pod.schedule.choose import seconds
 
 ROWS = {"methods-sweep": 420}
@@ -189,8 +190,18 @@ def test_two_against_four_ctas():
 
 def test_policies():
     df = pod_14.table()
-    np.testing.assert_allclose(df.gain, 100 * (df["50:50"] / df.proportional - 1))
-    assert pod_14.gain_max() == df.gain.max()
+    np.testing.assert_allclose(df.gain, 100 * (df["50:50"] / df["integer ratio"] - 1))
+    np.testing.assert_allclose(df.own_gain, 100 * (df["50:50"] / df.proportional - 1))
+    assert pod_14.own_gain_max() == df.own_gain.max()
+
+
+def test_the_papers_proportional_policy_is_the_one_by_counts():
+    """50 CTAs of prefill and 100 of decode: one prefill, two decodes, and again (POD-Attention, section 5.4.2)."""
+    names = {name: policy for policy, name in pod_14.NAMES.items()}
+    dealt = POLICIES[names["the paper's proportional"]]([1.0] * 50, [9.0] * 100, 4, 6)
+    assert [OPS[op] for op in dealt] == ["prefill", "decode", "decode"] * 2
+    labels = [text.get_text() for text in pod_14.draw(pod_14.table()).axes[0].get_legend().get_texts()]
+    assert set(names) <= set(labels), "no bar goes by a name that only the code knows"
 
 
 def test_trend_is_one_when_the_gain_grows(monkeypatch):
@@ -265,9 +276,10 @@ def test_place_counts_every_batch_once_by_its_ctas():
 
 
 def test_policies_are_compared_at_equal_ctas():
-    df = pod_14.table().assign(**{"50:50_4": 2.2, "proportional_4": 2.0, "50:50_2": 1.0, "proportional_2": 1.0})
-    gains = pod_14.by_ctas(df)
-    assert (gains.loc["4 CTAs an SM"] == 10).all() and (gains.loc["2 CTAs an SM"] == 0).all()
+    times = {"50:50_4": 2.2, "proportional_4": 2.0, "integer ratio_4": 2.2, "50:50_2": 1.0, "proportional_2": 1.0}
+    gains = pod_14.by_ctas(pod_14.table().assign(**times, **{"integer ratio_2": 0.8}))
+    assert gains.T.drop_duplicates().to_numpy().tolist() == [[25, 0, 0, 10]]
+    assert gains.index[0] == "2 CTAs an SM, the paper's proportional"
 
 
 def test_band_places_every_method():

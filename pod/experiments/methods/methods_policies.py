@@ -11,7 +11,7 @@ import pandas as pd
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card, read
 from pod.experiments.methods.shared import gain, with_parts
-from pod.experiments.pod.pod_14 import INTEGER, PROPORTIONAL, TONES, TURNS
+from pod.experiments.pod.pod_14 import INTEGER, NAMES, PROPORTIONAL, TONES, TURNS
 from pod.hardware import GPUS
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
@@ -75,7 +75,7 @@ def draw(df):
     for ax, size in zip(axes, SIZES, strict=True):
         for policy in (INTEGER, PROPORTIONAL):
             ax.plot(100 * df.share, gain(df[f"{TURNS}_{size}"], df[f"{policy}_{size}"]), "o", color=TONES[policy],
-                    markersize=4, label=policy)  # fmt: skip
+                    markersize=4, label=NAMES[policy])  # fmt: skip
         ax.axhline(0, color=style.INK, linewidth=1)
         ax.set(xlabel="the shorter part, % of both")
         ax.set_title(f"{size} CTAs an SM", fontsize=10)
