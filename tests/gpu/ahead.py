@@ -1,6 +1,6 @@
 """The kernels that the tests of this folder ask for, built side by side: one after the other they take ten minutes.
 
-python tests/gpu/ahead.py    # on a card, before the tests; says how far it is
+python tests/gpu/ahead.py [FILE ...]    # on a card, before the tests, or before those of some files; says how far it is
 """
 
 import os
@@ -22,9 +22,12 @@ FOLDER = Path(__file__).parent
 Asked = Iterable[tuple[str, HybridBatch]]  # methods, each with a batch that a test plans by it
 
 
-def modules() -> list:
-    """The files of tests that say by `asked` what they plan."""
-    here = [import_module(path.stem) for path in sorted(FOLDER.glob("test_*.py"))]
+def modules(names: Iterable[str] = ()) -> list:
+    """The files of tests that say by `asked` what they plan; of these names, if there are any."""
+    paths = [FOLDER / name for name in names] or sorted(FOLDER.glob("test_*.py"))
+    if missing := [path.name for path in paths if not path.is_file()]:
+        raise SystemExit(f"ahead.py: got {missing[0]}, allowed are files of tests/gpu")
+    here = [import_module(path.stem) for path in paths]
     return [module for module in here if hasattr(module, "asked")]
 
 
@@ -53,7 +56,7 @@ def main() -> None:
 
     sys.path.insert(0, str(FOLDER.parent))  # where pytest would find what the tests share
     device = torch.device("cuda", torch.cuda.current_device())
-    build_all(kinds((one for module in modules() for one in module.asked()), device), device)
+    build_all(kinds((one for module in modules(sys.argv[1:]) for one in module.asked()), device), device)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The call on a card: against float64 on random batches, built ahead, refused in one line, and cheap."""
 
+import time
 import timeit
 from itertools import product
 
@@ -71,6 +72,14 @@ def test_wrong_pages_are_named_when_asked_for(method, monkeypatch):
         pod.hybrid_attention(q, k, v, plan, torch.full_like(table, 10**6))
 
 
+def fastest(call, seconds: float) -> float:
+    """Microseconds of a call, in the best of many rounds: others use the host's cores for a second or so."""
+    end, best = time.monotonic() + seconds, float("inf")
+    while time.monotonic() < end:
+        best = min(best, timeit.timeit(call, number=1000) * 1e3)
+    return best
+
+
 def test_the_checks_of_a_layer_take_no_time():
     """Whatever the batch: they once took 18, 45 and 139 microseconds at 64, 256 and 1,024 requests."""
     took = {}
@@ -78,6 +87,6 @@ def test_the_checks_of_a_layer_take_no_time():
         batch = HybridBatch([1] * sequences, [100] * sequences, 32, 8, 128, page_size=16)
         plan, tensors = pod.plan(batch), batch.tensors(device="cuda")
         run(plan, tensors)
-        took[sequences] = min(timeit.repeat(lambda: plan.allowed.check(*tensors), number=1000, repeat=10)) * 1e3  # noqa: B023
+        took[sequences] = fastest(lambda: plan.allowed.check(*tensors), seconds=3)  # noqa: B023
     print(", ".join(f"{us:.2f} us at {n} requests" for n, us in took.items()))
     assert max(took.values()) < 5 and took[1024] < 1.3 * took[64] + 0.5, took

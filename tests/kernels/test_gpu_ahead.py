@@ -57,10 +57,16 @@ def test_a_kernel_that_nobody_said_is_missed(ahead):
     assert "hopper bfloat16_128_8_16" in names and "hopper bfloat16_64_8_16" not in names
 
 
-def test_the_recording_builds_once_and_says_each_test_as_it_goes(monkeypatch, tmp_path, capfd):
+def test_kernels_of_some_files_can_be_built(ahead):
+    assert [module.__name__ for module in ahead.modules(["test_gpu_fp8.py"])] == ["test_gpu_fp8"]
+    assert ahead.modules(["test_gpu_cells.py"]) == []
+    with pytest.raises(SystemExit, match="^ahead.py: got test_none.py, allowed are files of tests/gpu$"):
+        ahead.modules(["test_none.py"])
+
+
+def test_the_recording_builds_what_a_file_asks_for_and_says_each_test_as_it_goes(monkeypatch, tmp_path, capfd):
     monkeypatch.setattr(gpu_tests, "FOLDER", tmp_path)
-    gpu_tests._build_all.cache_clear()
-    (tmp_path / "ahead.py").write_text("print('built')")
+    (tmp_path / "ahead.py").write_text("import sys\nprint('built for', *sys.argv[1:])")
     (tmp_path / "test_a.py").write_text("def test_good(): pass\ndef test_bad(): assert False\n")
     (tmp_path / "test_b.py").write_text("import sys\ndef test_ends(): pass\nsys.exit(7)\n")
     assert [case["file"] for case in gpu_tests.cases()] == ["test_a.py", "test_b.py"]
@@ -69,5 +75,5 @@ def test_the_recording_builds_once_and_says_each_test_as_it_goes(monkeypatch, tm
     with pytest.raises(RuntimeError, match="test_b.py: pytest ended with"):
         gpu_tests.measure({"file": "test_b.py"})
     said = capfd.readouterr().out
-    assert said.count("built") == 1 and "test_good PASSED" in said and "test_bad FAILED" in said
-    gpu_tests._build_all.cache_clear()
+    assert [line for line in said.splitlines() if "built" in line] == ["built for test_a.py", "built for test_b.py"]
+    assert "test_good PASSED" in said and "test_bad FAILED" in said

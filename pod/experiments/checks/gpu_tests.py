@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -25,7 +24,8 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
-    _build_all()
+    if ended := _python(str(FOLDER / "ahead.py"), case["file"]):
+        raise RuntimeError(f"ahead.py ended with {ended}")
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         start = time.perf_counter()
@@ -33,13 +33,6 @@ def measure(case: dict) -> dict:
         if ended not in (0, 1):
             raise RuntimeError(f"{case['file']}: pytest ended with {ended}")
         return counted(report) | {"seconds": round(time.perf_counter() - start, 1)}
-
-
-@cache
-def _build_all() -> None:
-    """The kernels of all files, side by side: file by file, each would wait for its slowest."""
-    if ended := _python(str(FOLDER / "ahead.py")):
-        raise RuntimeError(f"ahead.py ended with {ended}")
 
 
 def _python(*arguments: str) -> int:
