@@ -35,13 +35,14 @@ class Allowed:
 
     def _check_layout(self, q, k, v, table) -> None:
         try:
-            layout = (q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device,
-                      v.shape, v.stride(), v.dtype, v.device,
-                      None if table is None else (table.shape, table.stride(), table.dtype, table.device),
-                      [x.untyped_storage().nbytes() for x in (q, k, v, table) if x is not None])  # fmt: skip
+            layout = (q.shape, q.stride(), q.dtype, q.device, q.untyped_storage().nbytes(),
+                      k.shape, k.stride(), k.dtype, k.device, k.untyped_storage().nbytes(),
+                      v.shape, v.stride(), v.dtype, v.device, v.untyped_storage().nbytes())  # fmt: skip
+            if table is not None:
+                layout += table.shape, table.stride(), table.dtype, table.device, table.untyped_storage().nbytes()
             grads = q.requires_grad or k.requires_grad or v.requires_grad or self.forward_ad._current_level >= 0
-            starts = q.data_ptr(), k.data_ptr(), v.data_ptr()
-            odd = (starts[0] | starts[1] | starts[2]) % 16 or 0 in starts or q.is_neg() or k.is_neg() or v.is_neg()
+            q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
+            odd = (q_at | k_at | v_at) % 16 or not (q_at and k_at and v_at) or q.is_neg() or k.is_neg() or v.is_neg()
         except (AttributeError, TypeError, RuntimeError):
             layout, grads, odd = None, False, True
         if odd or grads or layout != self.seen:

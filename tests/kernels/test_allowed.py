@@ -218,6 +218,18 @@ def test_plan_refuses(change, message):
         pod.plan(**PLAN | change)
 
 
+SAID_TWICE = {
+    "kv_lens": [20, 30], "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 64, "page_size": 16, "dtype": "bfloat16",
+    "window": 5, "softcap": 30.0, "sinks": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID_TWICE)
+def test_what_a_batch_says_is_not_said_beside_it(name):
+    with pytest.raises(ValueError, match=f"^{name}: got .* beside a HybridBatch, allowed is what the batch says$"):
+        pod.plan(GOOD, device="cpu", **{name: SAID_TWICE[name]})
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_plan_for_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="device: got 'cuda'"):
@@ -434,6 +446,17 @@ def test_strides_that_32_bits_do_not_hold_are_refused(kernel, q_strides, k_strid
         return kernel.check_layout(GOOD, q, k)
     with pytest.raises(ValueError, match=f"^{says}$"):
         kernel.check_layout(GOOD, q, k)
+
+
+@pytest.mark.parametrize("page, there", [(0, True), (4, True), (5, False), (-1, False), (1 << 30, False)])
+def test_a_page_beside_the_pool_is_named_up_to_the_last(page, there):
+    """Of a pool of 5, where whoever asks for it has the pages looked at; what a row does not use may be anything."""
+    allowed, (q, k, v, table) = Allowed(GOOD, torch.device("cpu")), GOOD.tensors()
+    assert k.shape[0] == 5
+    table[0, 1], unused = page, torch.full((2, 1), -7, dtype=torch.int32)
+    says = rf"^block_table: got \[0, {page}\] in row 0, allowed are pages 0 to 4$"
+    with nullcontext() if there else pytest.raises(ValueError, match=says):
+        allowed.check(q, k, v, torch.cat([table, unused], 1))
 
 
 def test_a_table_whose_rows_lie_too_far_apart_is_refused():
