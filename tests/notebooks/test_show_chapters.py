@@ -66,6 +66,7 @@ def test_tile_budget_stacks_what_the_tile_holds():
     assert widths == [32, 16, 16]
     assert {"64", "6176", "2", "0"} <= set(texts(ax))
     assert max(bar.get_x() + bar.get_width() for bar in ax.patches) < 1.1 * 227, "the one that does not fit is cut off"
+    assert [t.get_position()[1] for t in ax.texts if "goes on" in t.get_text()] == [1], "and says so"
 
 
 @pytest.mark.parametrize(("rows", "cols", "fits"), [(16, 32, 7), (128, 64, 2), (256, 128, 0)])

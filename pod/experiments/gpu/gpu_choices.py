@@ -22,7 +22,7 @@ FIGURE = Figure(
 )
 PLACES = {"measured": "H200, measured", "h200": "H200, model", "a100": "A100, model"}
 DECODES = (8, 32, 128)  # of Figure 13's, enough to see where four CTAs win
-CTAS, POLICY = "four CTAs over two, time", "proportional over 50:50, %"
+CTAS, POLICY = "four CTAs over two, time", "our shares of work over 50:50, %"
 
 
 def table():
@@ -67,7 +67,7 @@ def draw(df):
         column[0].set_title(words, fontsize=10)
         _bars(style.tidy(column[1]), mine[mine.question == POLICY])
     axes[0, 0].set_ylabel("four CTAs an SM / two\n\ndecodes")
-    axes[1, 0].set_ylabel("proportional over 50:50, %")
+    axes[1, 0].set_ylabel(POLICY)
     axes[1, 0].legend(frameon=False, fontsize=9)
     return figure
 

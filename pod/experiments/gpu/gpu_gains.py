@@ -11,7 +11,7 @@ from pod.schedule.binding import OPS
 
 FIGURE = Figure(
     id="gpu-gains",
-    title="What POD gains over the same kernels one after the other, on an A100 and on an H200",
+    title="What POD gains over the same kernels one after the other, by the model: A100 and H200",
     chapter="10",
     method="pod/simulate/gpusim.py on 60 batches of Figure 11 that pass its filter; our tiles on both GPUs.",
     data=("gpusim", "gpusim-sample"),

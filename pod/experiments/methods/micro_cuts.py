@@ -14,8 +14,8 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     id="micro-cuts",
-    title="With tiles of unequal length, only SM-aware CTAs still overlap",
-    says="With tiles of unequal length only SM-aware CTAs still overlap",
+    title="Two loops cut into other tiles, in eight ways",
+    says="Where compute's tiles are the longer ones, only SM-aware CTAs stay near the oracle",
     chapter="06",
     method="Figure 7's loops at equal halves in the CPU emulator: 4 SMs, 2 CTAs an SM. Dashed: the oracle.",
     data=("micro-cuts",),

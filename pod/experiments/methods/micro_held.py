@@ -78,7 +78,7 @@ def draw(df):
             ax.stairs([*(bottom + part[what])], edges, baseline=[*bottom], fill=True, color=tones[what], label=what)
             bottom = bottom + part[what]
         share = 100 * part.both.sum() / part[list(SHOWN)].to_numpy().sum()
-        ax.set_title(f"{NAMES[method]}: {share:.0f} % both", fontsize=9)
+        ax.set_title(f"{NAMES[method]}\n{share:.0f} % both", fontsize=9)
         ax.set(xlim=(0, 1.02 * df.us.max()), ylim=(0, part[list(SHOWN)].iloc[0].sum()))
     for ax in panels[:, 0]:
         ax.set_ylabel("SMs")

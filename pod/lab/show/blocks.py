@@ -80,6 +80,8 @@ def tile_budget(tiles: dict[str, Tile], gpus: Sequence[GPU]) -> Figure:
             width = min(size / KIB, 1.04 * limit - left)  # what does not fit runs past the last limit, and stops there
             ax.barh(y, width, left=left, color=HOLDS[what], label=what if y == 0 else None)
             left += width
+        if tile.smem_bytes / KIB > left:
+            ax.text(0.98 * limit, y, "goes on …", ha="right", va="center", fontsize=9, color=style.INK)
     for g in gpus:
         ax.plot([g.smem_per_cta / KIB] * 2, [-0.6, len(tiles) - 0.5], color=style.INK, linestyle="--", linewidth=1)
         ax.text(g.smem_per_cta / KIB, -0.8, f"{g.key.upper()} limit", ha="center", fontsize=8.5, color=style.INK)
