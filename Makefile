@@ -25,8 +25,8 @@ help:
 	@echo 'make reproduce-figures [FIG=pod-06]  every figure into figures/, with a gallery; no GPU needed (1 min)'
 	@echo '     FROM=fresh                      the same from what was measured on your GPU'
 	@echo 'make site                            chapters, gallery, claims and explorers into site/, to be read offline (1 min)'
-	@echo 'make test                            ruff, pytest, and the notebooks run against their saved outputs (8 min)'
-	@echo 'make test-weakest                    pytest and notebooks as an old processor with one core computes (8 min)'
+	@echo 'make test                            ruff, pytest, and the notebooks run against their saved outputs (30 min)'
+	@echo 'make test-weakest                    pytest and notebooks as an old processor with one core computes (30 min)'
 	@echo 'make lab                             JupyterLab at the first chapter'
 	@echo 'make claims                          what the papers claim beside what we find (10 s)'
 	@echo 'make notebooks [NB=01]               re-execute the chapters and save them in canonical form (3 min)'
@@ -63,11 +63,11 @@ $(MODEL): $(READY)
 	@touch $@
 
 test: lint $(MODEL)
-	@echo 'Running tests and notebooks: about 8 minutes on 2 cores.'
+	@echo 'Running tests and notebooks: about half an hour on 2 cores.'
 	@$(PYTEST)
 
 test-weakest: $(READY) $(MODEL)
-	@echo 'Running tests and notebooks as an old processor with one core computes: about 8 minutes on 2 cores.'
+	@echo 'Running tests and notebooks as an old processor with one core computes: about half an hour on 2 cores.'
 	@$(WEAKEST) $(PYTEST)
 
 lint: $(READY)

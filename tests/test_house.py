@@ -373,3 +373,26 @@ def test_the_weakest_processor_runs_the_same_tests():
 def test_continuous_integration_calls_both_tests_and_nothing_cleverer():
     lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
     assert lines == ["set -e", "make test", "make test-weakest"] and os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_tests_of_a_card_need_no_jupyter(tmp_path):
+    """A machine that has a GPU and pytest collected none of them."""
+    (tmp_path / "jupyter_client.py").write_text("raise ImportError('not installed here')\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:nbval", "-p", "no:cacheprovider"]
+    done = run(*command, "tests/gpu", env=env)
+    assert done.returncode == 0 and "error" not in done.stdout, done.stdout + done.stderr
+
+
+def test_whoever_skips_a_test_says_why():
+    """And pytest shows it: -rs in addopts."""
+    silent = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = getattr(getattr(node, "func", None), "attr", "")
+            words = [x.value for x in getattr(node, "keywords", ()) if x.arg == "reason"]
+            words += node.args[:1] if name == "skip" else []
+            if name in ("skip", "skipif") and not [x for x in words if getattr(x, "value", x) != ""]:
+                silent.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not silent
+    assert "-rs" in (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("addopts")[2].splitlines()[0]

@@ -481,6 +481,17 @@ def test_slower_than_the_spread_differs(home, capsys):
     assert "DIFFERS" in capsys.readouterr().out
 
 
+def test_one_that_differs_does_not_hide_the_next(home, capsys):
+    both(home, CSV.replace("C1,pod,1500,1490,1530", "C1,pod,1800,1790,1810"))
+    for folder in (data.FRESH, data.RECORDED):
+        there = folder / "h200"
+        for name in (path.name for path in list(there.iterdir())):
+            (there / name.replace("bands", "later")).write_bytes((there / name).read_bytes())
+    assert main(["compare"]) == 1
+    said = capsys.readouterr().out
+    assert "bands.csv" in said and "later.csv" in said
+
+
 def test_a_row_that_was_not_measured_differs(home):
     outcome = compare.compare(*both(home, CSV.rsplit("C1", 1)[0]))
     assert outcome.missing == 1 and not outcome.agrees
