@@ -48,6 +48,7 @@ $(READY): constraints.txt pyproject.toml
 	@{ test -e $@ && $(PY) -c '' 2>/dev/null; } || $(PYTHON) -m venv --clear .venv
 	@rm -f $@
 	@$(PIP) -c constraints.txt -e '.[dev]'
+	@$(PY) -c 'import matplotlib.font_manager  # lists the fonts, once'
 	@$(PY) -c 'from pod.learn import program; program.make_ahead()'
 	@touch $@
 

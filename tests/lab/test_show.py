@@ -1,7 +1,10 @@
 """What the pictures show: counts of bars and cells, places of lines, words. One test a promise of pod/lab/show."""
 
 import asyncio
+import json
+import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -16,6 +19,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
+from pod.files import ROOT
 from pod.hardware import A100, H200
 from pod.lab.show import band, causal_cells, explore, gantt, idle_share, lanes, overlap, roofline, says, style, tiles
 from pod.lab.show.explore import PAUSE, _draw_in_one_thread, is_live, soon
@@ -453,3 +457,29 @@ def test_a_takeaway_stands_above_the_panels_and_beside_no_legend(place):
     box, panel = heading.get_window_extent(), ax.get_window_extent()
     assert ax.figure.bbox.y1 >= box.y1 and box.y0 >= panel.y1
     assert not box.overlaps(entry.get_window_extent()) and panel.height > 80
+
+
+# ---------------------------------------------------------------- fonts
+
+LOGARITHMIC = """
+import matplotlib
+matplotlib.use("Agg")
+{style}
+from matplotlib import pyplot as plt
+plt.loglog([1, 1e6], [1, 1e6])
+plt.savefig(__import__("io").BytesIO())
+"""
+
+
+@pytest.mark.parametrize("style", ["", "from pod.lab.show import style"])
+def test_a_list_of_fonts_that_lacks_matplotlibs_own_is_completed(style, tmp_path):
+    """As another installation wrote it: all chapters with a logarithmic axis failed, strict as they are."""
+    env = {**os.environ, "MPLCONFIGDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", "import matplotlib.font_manager"], env=env, check=True, capture_output=True)
+    (kept,) = tmp_path.glob("fontlist*.json")
+    fonts = json.loads(kept.read_text())
+    fonts["ttflist"] = [font for font in fonts["ttflist"] if font["name"] == "DejaVu Sans"]
+    kept.write_text(json.dumps(fonts))
+    command = [sys.executable, "-c", LOGARITHMIC.format(style=style)]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
+    assert said == "" if style else "not found" in said

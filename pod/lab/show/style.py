@@ -2,6 +2,9 @@
 
 Nothing here changes matplotlib's global settings, so a figure does not depend on what was drawn before it."""
 
+from pathlib import Path
+
+from matplotlib import font_manager, get_data_path
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -28,6 +31,17 @@ KINDS = {
     "host": "#d8b365",
     "wait": "#e3e8ed",
 }
+
+
+def complete_fonts() -> None:
+    """matplotlib keeps one list of fonts for all its installations. What another one wrote, or one that was being taken
+    away, lacks those that mathematics is set in, and every logarithmic axis would say so."""
+    if "STIXGeneral" not in font_manager.get_font_names():
+        for path in sorted(Path(get_data_path(), "fonts", "ttf").glob("*.ttf")):
+            font_manager.fontManager.addfont(path)
+
+
+complete_fonts()
 
 
 def colour(kind: str) -> str:
