@@ -138,6 +138,7 @@ def workspace(
     causal: bool = True,
     draft: int = 1,
     sm_margin: int = 0,
+    window: int | None = None,
     softcap: float | None = None,
     sinks: bool = False,
     kv_dtype: str | torch.dtype | None = None,
@@ -149,11 +150,11 @@ def workspace(
     any wait; it and the layers may be captured together or apart, since a launch is the same for all lengths. Rows that
     no sequence has are left as they are; a sequence may have none (q_len 0).
 
-    draft: new tokens of a sequence that is decoding. sm_margin: SMs that are left to others. It needs compute
-    capability 9.0.
+    draft: new tokens of a sequence that is decoding. sm_margin: SMs that are left to others. window, softcap, sinks,
+    kv_dtype: as in pod.plan. It needs compute capability 9.0.
     """
     shape = {"num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "page_size": page_size,
-             "dtype": _dtype(dtype), "causal": causal, "softcap": softcap, "sinks": sinks,
+             "dtype": _dtype(dtype), "causal": causal, "window": window, "softcap": softcap, "sinks": sinks,
              "kv_dtype": kv_dtype and _dtype(kv_dtype)}  # fmt: skip
     limits = {"tokens": tokens, "sequences": sequences, "kv_len": kv_len}
     made = fullest(**{name: _count(name, value) for name, value in limits.items()}, **shape)

@@ -73,8 +73,8 @@ template <int kArrays> DEV void sums_before(const ints (&x)[kArrays], int n, int
     __syncthreads();
 }
 
-// Shared memory. Runs are neighbouring tiles of prefill of a sequence that read equally many blocks; cuts are where
-// ranges of decode end.
+// Shared memory. Runs are neighbouring tiles of prefill of a sequence that read the same blocks; cuts are where ranges
+// of decode end.
 struct Tables {
     ints q_len, kv_len, token;        // of each sequence; its first token
     ints tiles, few, first_run;       // sums over the sequences before: of decode's tiles, of those that are decode,
@@ -107,7 +107,8 @@ constexpr size_t table_bytes(const Limits& l) {
                                      kLengths * (2 + kBins) + 32 * kScanned);
 }
 
-struct Planner {
+// What a sliding window adds costs nothing where there is none.
+template <bool kWindow> struct Planner {
     const Limits& l;
     const int n;  // sequences
     const gptr<int> records, decode_records, pieces;
@@ -132,8 +133,8 @@ struct Planner {
         t.q_len[seq] = q;
         t.token[seq] = q;
         t.few[seq] = is_few;
-        t.tiles[seq] = is_few ? max(1, ceil_div(t.kv_len[seq], kDecodeKeys)) : 0;
-        t.first_run[seq] = q > l.decode_tokens ? last_blocks(seq) - first_blocks(seq) + 1 : 0;
+        t.tiles[seq] = is_few ? max(1, ceil_div(t.kv_len[seq], kDecodeKeys) - unseen(pos(seq)) / kDecodeKeys) : 0;
+        t.first_run[seq] = q > l.decode_tokens ? steps(seq) + last_blocks(seq) - first_blocks(seq) + 1 : 0;
     }
     DEV void add_up() {
         __syncthreads();
@@ -142,6 +143,8 @@ struct Planner {
 
     // ------------------------------------------------------------ prefill: runs of tiles
     DEV int pos(int seq) const { return int(t.kv_len[seq]) - int(t.q_len[seq]); }
+    // Keys that have left the window of the token at `pos`.
+    DEV int unseen(int pos) const { return kWindow ? max(0, pos + 1 - l.window) : 0; }
     DEV int last_blocks(int seq) const { return max(1, ceil_div(t.kv_len[seq], kPrefillKeys)); }
     DEV int first_blocks(int seq) const {
         if (!l.causal) return last_blocks(seq);
@@ -150,11 +153,41 @@ struct Planner {
     DEV int runs() const { return t.first_run[n]; }
     DEV int run_seq(int run) const { return count_less<true>(t.first_run, n, run) - 1; }
     DEV int run_blocks(int run, int seq) const { return first_blocks(seq) + run - int(t.first_run[seq]); }
-    // The first tile of a sequence that reads so many blocks.
+    DEV int all_tiles(int seq) const { return ceil_div(t.q_len[seq], l.pack_tokens); }
+    // The first tile of a sequence whose keys end so many blocks behind the sequence's beginning.
     DEV int first_tile(int seq, int blocks) const {
         if (blocks <= first_blocks(seq)) return 0;
-        if (blocks > last_blocks(seq)) return ceil_div(t.q_len[seq], l.pack_tokens);
+        if (blocks > last_blocks(seq)) return all_tiles(seq);
         return ((blocks - 1) * kPrefillKeys - pos(seq)) / l.pack_tokens;
+    }
+    // With a window, a run ends where the end of a tile's keys or their beginning comes to the next block. Runs of a
+    // sequence may read equally many, then.
+    DEV int begin_block(int seq, int tile) const { return unseen(pos(seq) + tile * l.pack_tokens) / kPrefillKeys; }
+    // How often the beginning does.
+    DEV int steps(int seq) const { return begin_block(seq, all_tiles(seq) - 1) - begin_block(seq, 0); }
+    // The first tile whose keys begin so many blocks behind the first one's.
+    DEV int stepped(int seq, int blocks) const {
+        if (blocks == 0) return 0;
+        const int key = (begin_block(seq, 0) + blocks) * kPrefillKeys;
+        return min(ceil_div(key + l.window - 1 - pos(seq), l.pack_tokens), all_tiles(seq));
+    }
+    struct Run {
+        int first, tiles, begin, blocks;  // tile; of keys: first block
+    };
+    // Both kinds of borders lie in one order; where they meet, the beginning's comes first, so that a run of no tiles
+    // has no more blocks than its neighbours. `nth` of them are before the run: as many ends as this finds.
+    DEV Run run_between(int seq, int nth) const {
+        const int ends = last_blocks(seq) - first_blocks(seq), begins = steps(seq), upto = first_blocks(seq);
+        int low = max(0, nth - begins), high = min(nth, ends);
+        while (low < high) {
+            const int middle = (low + high + 1) / 2;
+            if (first_tile(seq, upto + middle) < stepped(seq, nth - middle + 1)) low = middle;
+            else high = middle - 1;
+        }
+        const int begin = nth - low, first = max(first_tile(seq, upto + low), stepped(seq, begin));
+        const int next = begin < begins ? stepped(seq, begin + 1) : all_tiles(seq);
+        return {first, min(first_tile(seq, upto + low + 1), next) - first, begin_block(seq, 0) + begin,
+                max(1, upto + low - begin_block(seq, 0) - begin)};
     }
     DEV int passes() const { return l.num_kv_heads * ceil_div(l.group, l.pack_heads); }
     // KV heads of a sequence whose keys and values fit in L2 together.
@@ -163,9 +196,11 @@ struct Planner {
     // Longest first; but sequences with no room in L2 as a whole, the longest of them first.
     DEV void list_runs() {
         for (int r = threadIdx.x; r < runs(); r += blockDim.x) {
-            const int seq = run_seq(r), blocks = run_blocks(r, seq);
+            const int seq = run_seq(r);
+            const Run run = kWindow ? run_between(seq, r - int(t.first_run[seq])) : Run{};
+            const int blocks = kWindow ? run.blocks : run_blocks(r, seq);
             const unsigned long long shorter = (1 << 18) - 1 - blocks, kv = (1 << 24) - 1 - int(t.kv_len[seq]);
-            t.run_tiles[r] = first_tile(seq, blocks + 1) - first_tile(seq, blocks);
+            t.run_tiles[r] = kWindow ? run.tiles : first_tile(seq, blocks + 1) - first_tile(seq, blocks);
             t.key[r] = together(seq) == l.num_kv_heads ? 1ull << 63 | shorter << 12 | seq
                                                        : kv << 30 | (unsigned long long)seq << 18 | shorter;
         }
@@ -276,8 +311,9 @@ struct Planner {
     // in sections, earlier runs and all.
     struct Before {
         Sums others, earlier, own;
+        int alike = 0, sooner = 0;  // tiles of other runs of the sequence with as many blocks, and of earlier ones
     };
-    DEV Before before(unsigned long long key, bool sections) const {
+    DEV Before before(unsigned long long key, int run, bool sections) const {
         Before b;
         for (int r = lane(); r < runs(); r += 32) {
             const unsigned long long other = t.key[r];
@@ -286,6 +322,14 @@ struct Planner {
                 b.own.add(tiles, parts);
                 if (other < key) b.earlier.add(tiles, parts);
             } else if (other < key) b.others.add(tiles, parts);
+            if (kWindow && other == key) {
+                b.alike += r == run ? 0 : tiles;
+                b.sooner += r < run ? tiles : 0;
+            }
+        }
+        if constexpr (kWindow) {
+            b.alike = warp_sum(b.alike);
+            b.sooner = warp_sum(b.sooner);
         }
         b.others.sum_up();
         b.earlier.sum_up();
@@ -296,12 +340,17 @@ struct Planner {
         const unsigned long long key = t.key[run];
         const int seq = run_seq(run), blocks = blocks_of(key), tiles = t.run_tiles[run], parts = t.run_parts[run];
         const int per_head = passes() / l.num_kv_heads, heads = together(seq);
-        const Before b = before(key, heads < l.num_kv_heads);
-        const int first = first_tile(seq, blocks);
+        const Before b = before(key, run, heads < l.num_kv_heads);
+        int first = 0, begin = 0;
+        if constexpr (kWindow) {
+            const Run mine = run_between(seq, run - int(t.first_run[seq]));
+            first = mine.first;
+            begin = mine.begin;
+        } else first = first_tile(seq, blocks);
         for (int i = lane(); i < passes() * tiles * parts; i += 32) {
             const int part = i % parts, tile = i / parts % tiles, pass = i / parts / tiles, kv_head = pass / per_head;
             const int section = kv_head / heads * heads, in_section = min(heads, l.num_kv_heads - section) * per_head;
-            const int nth = (pass - section * per_head) * tiles + tile;
+            const int nth = (pass - section * per_head) * (tiles + b.alike) + b.sooner + tile;
             const auto place = [&](int others, int own, int earlier, int each) {
                 return others * passes() + own * section * per_head + earlier * in_section + nth * each;
             };
@@ -312,7 +361,8 @@ struct Planner {
             const int head = kv_head * l.group + pass % per_head * l.pack_heads;
             if (at >= l.prefill_works) continue;
             write(records, at, int(t.token[seq]) + token, tokens, head, seq, pos(seq) + token, t.kv_len[seq],
-                  blocks * part / parts, blocks * (part + 1) / parts, part, parts, slot, group * l.prefill_counters);
+                  begin + blocks * part / parts, begin + blocks * (part + 1) / parts, part, parts, slot,
+                  group * l.prefill_counters);
         }
     }
     template <typename... Fields> static DEV void write(gptr<int> to, int at, Fields... fields) {
@@ -408,12 +458,13 @@ struct Planner {
         const int slot = (int(t.inner[range]) + int(t.fresh[range])) * l.alike + nth * parts;
         const int group = (int(t.fresh[range]) * l.alike + nth) * l.decode_counters;
         const int first = unit + int(t.inner[range]);  // segment
+        const int origin = begin - unseen(pos(seq)) / kDecodeKeys;
         for (int i = 0; i < parts; i++) {
             const int from = i ? int(t.cut[range + i - 1]) : begin, to = i + 1 < parts ? int(t.cut[range + i]) : end;
             const int at = piece(range + i, nth) + first + i - segments_before(range + i);
             if (at >= l.decode_works) continue;
-            write(decode_records, at, row * l.group, t.q_len[seq], kv_head, seq, 0, t.kv_len[seq], from - begin,
-                  to - begin, i, parts, slot, group);
+            write(decode_records, at, row * l.group, t.q_len[seq], kv_head, seq, 0, t.kv_len[seq], from - origin,
+                  to - origin, i, parts, slot, group);
         }
     }
     DEV void decode(int cta, int ctas) {
@@ -425,10 +476,10 @@ struct Planner {
     }
 };
 
-__global__ void __launch_bounds__(kMostThreads)
+template <bool kWindow> __global__ void __launch_bounds__(kMostThreads)
 make_plan(gptr<const int> q_lens, gptr<const int> kv_lens, gptr<int> lists, int sequences, Limits limits) {
     const gptr<int> records = lists + kYields, decode_records = records + 12 * (limits.prefill_works + limits.sms);
-    Planner planner = {limits, sequences, records, decode_records, decode_records + 12 * limits.decode_works,
+    Planner<kWindow> planner = {limits, sequences, records, decode_records, decode_records + 12 * limits.decode_works,
                        Tables(limits)};
     planner.read(q_lens, kv_lens);
     const int half = gridDim.x / 2, cta = blockIdx.x;
@@ -443,6 +494,10 @@ void launch_hopper_plan(const PlanArgs& a, Stream stream) {
     const size_t ints = kYields + 12 * size_t(l.prefill_works + l.sms + l.decode_works) + 2 * l.sms + 1;
     const auto q_lens = device_ptr(a.q_lens, a.sequences, "q_lens");
     const auto kv_lens = device_ptr(a.kv_lens, a.sequences, "kv_lens");
-    launch<make_plan>(stream, dim3(l.ctas), dim3(l.threads), table_bytes(l), q_lens, kv_lens,
-                      device_ptr(a.lists, ints, "lists"), a.sequences, l);
+    const auto lists = device_ptr(a.lists, ints, "lists");
+    const auto make = [&](auto windowed) {
+        launch<make_plan<decltype(windowed)::value>>(stream, dim3(l.ctas), dim3(l.threads), table_bytes(l), q_lens,
+                                                     kv_lens, lists, a.sequences, l);
+    };
+    l.window ? make(std::true_type()) : make(std::false_type());
 }

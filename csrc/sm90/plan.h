@@ -16,6 +16,7 @@ struct Limits {
     int tile_ticks;                        // `Ticks` of pod/schedule/choose.py
     int runs;                              // room for runs of tiles
     int ctas, threads;                     // that plan
+    int window;                            // keys that a token sees, its own the last of them; 0: all
 };
 
 struct PlanArgs {

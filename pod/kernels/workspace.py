@@ -49,6 +49,7 @@ class Limits(NamedTuple):
     runs: int
     ctas: int
     threads: int
+    window: int
 
 
 class Room(NamedTuple):
@@ -66,7 +67,8 @@ def room(batch: HybridBatch, sms: int, roles: choose.Roles, pack: Pack) -> Room:
     chunks = min(sequences, tokens // (roles.tokens + 1))
     passes = batch.num_kv_heads * -(-batch.group // pack.heads)
     tiles = (tokens // pack.tokens + chunks) * passes
-    runs = tokens // PERSISTENT.prefill_keys + 2 * chunks if batch.causal else chunks
+    borders = batch.causal + (batch.window is not None)  # of a tile's keys that come to another block
+    runs = chunks + borders * (tokens // PERSISTENT.prefill_keys + chunks)
     return Room(max(runs, 1), tiles + 3 * sms, min(5 * sms, tiles * MOST_PARTS), min(3 * sms, tiles))
 
 
@@ -80,6 +82,7 @@ def limits(batch: HybridBatch, sms: int, roles: choose.Roles, pack: Pack) -> Lim
         prefill_counters=sm90.counters_for(MOST_PARTS, "prefill"), decode_counters=sm90.counters_for(sms, "decode"),
         l2_keys=prefill.L2_SHARE // (batch.head_dim * 4), pad=choose.pad(choose.width(batch)), least=choose.MIN_TILES,
         tile_ticks=ticks.tile, runs=space.runs, ctas=CTAS, threads=THREADS,
+        window=batch.window or 0,
     )  # fmt: skip
 
 
@@ -95,7 +98,8 @@ def header(batch: HybridBatch, limits: Limits, roles: choose.Roles, pack: Pack) 
         prefill_works=limits.prefill_works + limits.sms, decode_works=limits.decode_works, pieces=2 * limits.sms,
         prefill_groups=space.groups * limits.prefill_counters, decode_groups=limits.sms * limits.decode_counters,
         prefill_slots=space.slots, decode_slots=2 * limits.sms, prefill_rows=PERSISTENT.prefill_rows,
-        pack_tokens=pack.tokens, pack_heads=pack.heads, decode_rows=roles.rows, trace_rows=limits.sms,
+        pack_tokens=pack.tokens, pack_heads=pack.heads, decode_rows=roles.rows, window=limits.window,
+        trace_rows=limits.sms,
     )  # fmt: skip
 
 
@@ -121,8 +125,6 @@ class Workspace(Plan):
 
     def __init__(self, batch: HybridBatch, device, roles: choose.Roles, pack: Pack, sms: int):
         """`batch`: the fullest."""
-        if batch.window is not None:
-            raise ValueError(f"window: got {batch.window!r}, allowed for a workspace is None")
         self.roles, self.pack, self.limits = roles, pack, limits(batch, sms, roles, pack)
         check_room(self.limits)
         self._make = build.operator(sm90.PLANNER, "", device)

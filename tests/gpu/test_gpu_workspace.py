@@ -11,7 +11,7 @@ import pod
 from pod.batch import HybridBatch
 
 SHAPE = {"num_q_heads": 16, "num_kv_heads": 4, "head_dim": 128}
-TOKENS, SEQUENCES, LONGEST, PAGE = 700, 24, 3000, 16
+TOKENS, SEQUENCES, LONGEST, PAGE, WINDOW = 700, 24, 3000, 16, 500
 
 pytestmark = pytest.mark.usefixtures("hopper")
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("hopper")
 def asked():
     yield from on_card.asked()
     yield "hopper", HybridBatch([1], [LONGEST], **SHAPE, page_size=PAGE)
+    yield "hopper", HybridBatch([1], [LONGEST], **SHAPE, page_size=PAGE, window=WINDOW)
     yield "hopper", HybridBatch([1], [LONGEST], **SHAPE, page_size=PAGE, kv_dtype="float8_e4m3fn")
 
 
@@ -42,18 +43,18 @@ def filled(pages: int):
     return *cache, table
 
 
-def expected(q, k, v, table, q_lens, kv_lens):
+def expected(q, k, v, table, q_lens, kv_lens, window=None):
     """By plans of the usual kind, each for these lengths alone."""
     n = sum(q_lens)
-    plan = pod.plan(q_lens, kv_lens, **SHAPE, page_size=PAGE, method="hopper")
+    plan = pod.plan(q_lens, kv_lens, **SHAPE, page_size=PAGE, method="hopper", window=window)
     return pod.hybrid_attention(q[:n], k, v, plan, table[: len(q_lens)])
 
 
-@pytest.mark.parametrize("draft", [1, 4])
-def test_one_graph_serves_all_lengths(draft):
+@pytest.mark.parametrize("draft, window", [(1, None), (4, None), (1, WINDOW), (4, 1)])
+def test_one_graph_serves_all_lengths(draft, window):
     k, v, table = filled(SEQUENCES)
     q = torch.randn(TOKENS, 16, 128, device="cuda", dtype=torch.bfloat16)
-    work = pod.workspace(TOKENS, SEQUENCES, LONGEST, **SHAPE, page_size=PAGE, draft=draft)
+    work = pod.workspace(TOKENS, SEQUENCES, LONGEST, **SHAPE, page_size=PAGE, draft=draft, window=window)
     lens = torch.zeros(2, SEQUENCES, dtype=torch.int32, device="cuda")
     out, graph = torch.full_like(q, 7.0), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -68,7 +69,7 @@ def test_one_graph_serves_all_lengths(draft):
         spoil_free_memory()
         out.fill_(7.0)
         graph.replay()
-        want = expected(q, k, v, table, q_lens, kv_lens)
+        want = expected(q, k, v, table, q_lens, kv_lens, window)
         torch.testing.assert_close(out[: sum(q_lens)], want, atol=4e-3, rtol=2e-2)
         assert bool((out[sum(q_lens) :] == 7.0).all()), "rows that no sequence has were written"
     assert not work.placed().counters.any()

@@ -24,7 +24,7 @@ from pod import attention, kernels
 from pod.batch import SCALES, SOFTCAPS, HybridBatch
 from pod.kernels import build, launch, lean, sm80, sm90
 from pod.kernels.allowed import Allowed
-from pod.kernels.workspace import Workspace, fullest, pack_for, roles_for
+from pod.kernels.workspace import Workspace
 from pod.reference import hybrid_attention as reference
 from pod.schedule import decide
 from pod.simulate import gpusim
@@ -290,12 +290,6 @@ def test_a_storage_that_was_made_smaller_is_refused(name, before):
         ValueError, match=rf"^{name}: got {storage.nbytes()} bytes of memory for shape .*, allowed are at "
     ):
         allowed.check(*given(), out=tensors["out"])
-
-
-def test_a_workspace_refuses_a_window():
-    batch = fullest(8, 2, 64, num_q_heads=4, num_kv_heads=2, head_dim=64, window=9)
-    with pytest.raises(ValueError, match="^window: got 9, allowed for a workspace is None"):
-        Workspace(batch, CPU, roles_for(2, 1), pack_for(batch), 4)
 
 
 @pytest.mark.parametrize("kv_dtype", ["float8_e5m2", 8, "bfloat16"])

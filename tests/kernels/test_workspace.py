@@ -72,9 +72,11 @@ def a_case(draw: random.Random) -> tuple:
     q_lens, kv_lens = zip(*lens, strict=True)
     tokens, sequences = sum(q_lens) + draw.choice((0, 100)), len(lens) + draw.choice((0, 5))
     most = max(*kv_lens, -(-tokens // sequences)) + draw.choice((0, 1000))
+    rest = {"kv_dtype": draw.choice((None, "float8_e4m3fn"))}
+    if causal and draw.random() < 0.5:
+        rest = {"window": draw.choice((1, 16, 128, draw.randint(1, 700), draw.randint(1, longest)))}
     fullest = workspace.fullest(tokens, sequences, most, num_q_heads=heads[0], num_kv_heads=heads[1],
-                                head_dim=head_dim, causal=causal,
-                                kv_dtype=draw.choice((None, "float8_e4m3fn")))  # fmt: skip
+                                head_dim=head_dim, causal=causal, **rest)  # fmt: skip
     return q_lens, kv_lens, fullest, draw.choice((1, 3, 4, 16, 132)), draw.choice((1, 2, 4))
 
 
@@ -89,6 +91,16 @@ def test_the_device_makes_the_lists_that_python_specifies(tenth):
     draw = random.Random(tenth)
     for _ in range(BATCHES // 10):
         check(*a_case(draw))
+
+
+@pytest.mark.parametrize("heads, q_len, before, window, sms", [
+    ((14, 2), 130, 1920, 1919, 132), ((8, 1), 130, 2944, 2816, 16), ((4, 4), 300, 5120, 4351, 132),
+    ((4, 4), 300, 5377, 1281, 132), ((32, 8), 1500, 0, 1, 16), ((8, 1), 1500, 384, 128, 16),
+])  # fmt: skip
+def test_a_window_whose_keys_begin_and_end_at_once(heads, q_len, before, window, sms):
+    """With the same tile both come to the next block: between them lies a run of no tiles, which must weigh nothing."""
+    shape = {"num_q_heads": heads[0], "num_kv_heads": heads[1], "head_dim": 128, "window": window}
+    check([q_len], [q_len + before], workspace.fullest(q_len, 1, q_len + before, **shape), sms, 1)
 
 
 def test_lengths_over_the_limits_are_cut_off():
@@ -110,6 +122,13 @@ def test_lengths_over_the_limits_are_cut_off():
         got = split(made_on_device(*lens, limits), limits)
         for name, numbers in specified(replace(fullest, q_lens=q_lens, kv_lens=kv_lens), limits, roles, pack).items():
             np.testing.assert_array_equal(got[name][: len(numbers)], numbers, err_msg=name)
+
+
+def test_the_kernel_hears_of_the_window():
+    fullest = workspace.fullest(8, 2, 64, num_q_heads=4, num_kv_heads=2, head_dim=64, window=9)
+    roles, pack = workspace.roles_for(2, 1), workspace.pack_for(fullest)
+    limits = workspace.limits(fullest, 4, roles, pack)
+    assert limits.window == workspace.header(fullest, limits, roles, pack).window == 9
 
 
 @pytest.mark.parametrize(
