@@ -10,7 +10,7 @@ from pod.experiments.engine import chosen
 from pod.experiments.engine import engine_disaggregated as disaggregated
 from pod.experiments.engine import engine_replayed as replayed
 from pod.experiments.orca import orca_01, orca_02
-from pod.experiments.pod import pod_02, pod_12, pod_15
+from pod.experiments.pod import pod_02, pod_12, pod_15, pod_factors
 from pod.experiments.sarathi import sarathi_01, sarathi_02, sarathi_06, sarathi_08, sarathi_t1
 from pod.experiments.vllm import vllm_01, vllm_02, vllm_03, vllm_04
 from pod.lab.show import serving
@@ -241,3 +241,15 @@ def test_bursts_decide_how_much_is_served_and_ticks_matter_little():
         assert rates.qps["azure-conv", way, replayed.LOOSE] > 0.8 * replayed.steady_edge("azure-conv", way)
     assert (replayed.each_ahead(replayed.LOOSE) > 0).all(axis=None), "in all nine stretches"
     assert (replayed.each_ahead(14).loc["conversation"] < 0).all() and replayed.ahead("azure-conv", 14) >= 0
+
+
+def test_no_line_of_the_factors_runs_through_a_legend():
+    figure = pod_factors.draw(pod_factors.table())
+    figure.canvas.draw()
+    panels = [ax for ax in figure.axes if ax.get_legend()]
+    for ax in panels:
+        box = ax.get_legend().get_window_extent()
+        lines = [line.get_path().transformed(line.get_transform()) for line in ax.lines]
+        assert not any(line.intersects_bbox(box, filled=False) for line in lines), ax.get_title()
+    named = {text.get_text() for ax in panels for text in ax.get_legend().get_texts()}
+    assert named == {system for panel in pod_factors.PANELS for system in pod_factors.systems(panel)}

@@ -52,3 +52,11 @@ def test_a_server_that_cannot_start_says_so():
 
 def test_every_way_has_its_row():
     assert [case["attention"] for case in page.cases()] == list(page.WAYS) and len(page.WAYS) % page.AT_ONCE == 0
+
+
+def test_ours_and_other_peoples_attention_differ_in_colour():
+    df = page.table()
+    for ax in page.draw(df).axes:
+        tones = dict(zip(df.attention, (bar.get_facecolor() for bar in ax.patches), strict=True))
+        ours = {tone for way, tone in tones.items() if way.startswith("ours")}
+        assert len(ours) == 1 and ours.isdisjoint(tone for way, tone in tones.items() if not way.startswith("ours"))

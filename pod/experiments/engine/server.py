@@ -264,10 +264,11 @@ def table() -> pd.DataFrame:
 
 def draw(df):
     axes = style.axes(9.5, 0.9 + 0.42 * len(df), 3)
+    tones = [style.colour("hybrid") if way.startswith("ours") else style.FRAME for way in df.attention]
     shown = {"tokens_s": "tokens a second", "ttft_p50_ms": "median ms to the first token",
              "tbt_p99_ms": "P99 gap between tokens, ms"}  # fmt: skip
     for ax, (column, label) in zip(axes, shown.items(), strict=True):
-        ax.barh(df.attention, df[column], color=style.colour("hybrid"))
+        ax.barh(df.attention, df[column], color=tones)
         for i, value in enumerate(df[column]):
             ax.text(value, i, f" {value:.0f}", va="center", fontsize=9)
         ax.set(xlabel=label, xlim=(0, 1.2 * df[column].max()))

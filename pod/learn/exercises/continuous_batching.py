@@ -630,7 +630,7 @@ QUESTIONS = {
         {
             "computing": "Some seven times as long, on paper: 8,000 tokens go through all layers.",
             "copying": "PCIe is slow, but a gigabyte there and back takes less than a tenth of a second.",
-            "about the same": "Both grow with the tokens. The ratio hardly depends on how many there are.",
+            "about the same": "Both grow with the tokens, and the ratio is seven or more at any length.",
         },
         "computing",
     ),

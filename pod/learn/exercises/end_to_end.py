@@ -302,7 +302,7 @@ QUESTIONS = {
     ),
     "widest-bands": Question(
         CHAPTER,
-        "The bands show what iterations that are 1 % shorter or longer would change. Which panel has the widest?",
+        "The bands show what iterations that are 1 % shorter or longer would change. Which of these has a wide one?",
         {
             "TTFT near capacity": "A percent of service time is a large part of a queue there.",
             "P99 TBT": "It is the length of an iteration with a chunk, so a percent is a percent.",
@@ -338,7 +338,7 @@ QUESTIONS = {
         "decodes little idles at low power, one that computes prompts stands at the limit, and chunks at once "
         "use both kinds of units in every iteration.",
         {
-            "whichever serves more": "Nearly always, with smaller margins: busier GPUs take more watts.",
+            "whichever serves more": "Nearly always. But chunks lead by less: eight busy GPUs take more watts.",
             "always prompts apart": "At weak promises five of its GPUs are full and three wait, and waiting "
             "takes watts as well.",
             "always chunks at once": "At 10 ms they read all weights for few tokens.",
