@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     """Argparse, but a mistake costs the reader one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; --help tells more\n")
+        self.exit(2, f"{self.prog}: {_in_one_line(message)}; --help tells more\n")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -129,8 +129,13 @@ def _drop_output() -> None:
 
 
 def _end(argv: list[str], why: str, code: int) -> int:
-    print(f"python -m pod {argv[0] if argv else ''}".rstrip() + f": {why}", file=sys.stderr)
+    print(f"python -m pod {argv[0] if argv else ''}".rstrip() + f": {_in_one_line(why)}", file=sys.stderr)
     return code
+
+
+def _in_one_line(text: str) -> str:
+    """What somebody named, and we say again, may have several."""
+    return " ".join(text.splitlines())
 
 
 if __name__ == "__main__":

@@ -126,7 +126,11 @@ def test_public_names_resolve():
 # ---------------------------------------------------------------- python -m pod
 
 
-@pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["doctor", "--frobnicate"], ["figures", "pod-99"]])
+MISTAKES = [[], ["frobnicate"], ["doctor", "--frobnicate"], ["figures", "pod-99"], ["doctor", "two\nlines"],
+            ["figures", "two\nlines"], ["contest", "tickets", "two\nlines.py"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
 def test_mistake_on_the_command_line_costs_one_line(arguments):
     done = python("-m", "pod", *arguments)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr

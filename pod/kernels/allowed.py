@@ -16,6 +16,7 @@ class Allowed:
 
         self.forward_ad = forward_ad
         self.batch, self.device, self.check_layout, self.seen = b, device, check_layout, None
+        self.starts = (0, 0, 0, 0)  # of q, K, V and the table: where they may begin in storages of the size seen
         self.q_shape, self.heads = (sum(b.q_lens), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
         self.sequences, self.longest = len(b.q_lens), max(b.kv_lens)
         self.most_pages = -(-self.longest // b.page_size) if b.page_size else 0
@@ -43,10 +44,14 @@ class Allowed:
             grads = q.requires_grad or k.requires_grad or v.requires_grad or self.forward_ad._current_level >= 0
             q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
             odd = (q_at | k_at | v_at) % 16 or not (q_at and k_at and v_at) or q.is_neg() or k.is_neg() or v.is_neg()
+            q_last, k_last, v_last, table_last = self.starts
+            odd = odd or q.storage_offset() > q_last or k.storage_offset() > k_last or v.storage_offset() > v_last
+            odd = odd or (table is not None and table.storage_offset() > table_last)
         except (AttributeError, TypeError, RuntimeError):
             layout, grads, odd = None, False, True
         if odd or grads or layout != self.seen:
             self._check(q, k, v, table)
+            self.starts = tuple(0 if x is None else _last_start(x) for x in (q, k, v, table))
             self.seen = layout
         if self.debug and table is not None:
             _check_pages(table, self.batch.pages, k.shape[0])
@@ -76,15 +81,19 @@ class Allowed:
                 raise ValueError(f"{name}: got a tensor without memory, allowed are at least 1 page and 1 token")
 
     def _check_sinks(self, sinks) -> None:
+        import torch
+
         batch = self.batch
         if not batch.sinks:
             raise ValueError("sinks: got some, allowed by the plan is None; a plan with sinks=True takes them")
         if str(getattr(sinks, "dtype", "")) != "torch.float32" or sinks.shape != (batch.num_q_heads,):
             got = f"{sinks.dtype} of shape {tuple(sinks.shape)}" if hasattr(sinks, "dtype") else type(sinks).__name__
             raise ValueError(f"sinks: got {got}, allowed by the plan is torch.float32 of shape ({batch.num_q_heads},)")
-        if sinks.device != self.device or not sinks.is_contiguous() or sinks.requires_grad:
+        grads = sinks.requires_grad and torch.is_grad_enabled()
+        if sinks.device != self.device or not sinks.is_contiguous() or grads:
             raise ValueError(f"sinks: got a tensor on {sinks.device}, allowed is a dense one on {self.device} without "
                              "a gradient")  # fmt: skip
+        _check_plain("sinks", sinks)
 
     def _check_contiguous(self, k, table) -> None:
         if table is not None:
@@ -133,6 +142,7 @@ def scale_of(name: str, scale, plan):
     got = type(scale).__name__
     if isinstance(scale, torch.Tensor):  # whose repr would wait for the GPU
         if scale.dtype == torch.float32 and scale.device == plan.device and tuple(scale.shape) in ((), (1,), (heads,)):
+            _check_plain(name, scale)
             return scale.expand(heads).contiguous()
         got = f"{scale.dtype} of shape {tuple(scale.shape)} on {scale.device}"
     elif kind in (bool, int, float, str):
@@ -153,13 +163,11 @@ def check_out(out, q, **others) -> None:
     if not tensor or out.shape != q.shape or out.dtype != q.dtype or out.device != q.device:
         got = f"{out.dtype} of shape {tuple(out.shape)}" if tensor else type(out).__name__
         raise ValueError(f"out: got {got}, allowed is what q has, {q.dtype} of shape {tuple(q.shape)} on {q.device}")
-    _check_memory("out", out)
+    _check_plain("out", out)
     if not out.is_contiguous() or out.data_ptr() % 16:
         raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")
     if out.requires_grad:
         raise ValueError("out: got a tensor that requires a gradient, allowed is inference")
-    if out.is_neg():
-        raise ValueError("out: got a view that negates, allowed is a tensor of plain numbers")
     first, end = _memory(out)
     for name, x in {"q": q, **others}.items():
         start, stop = (0, 0) if x is None else _memory(x)
@@ -169,8 +177,7 @@ def check_out(out, q, **others) -> None:
 
 def _memory(x) -> tuple[int, int]:
     """Where a tensor begins, and where it ends."""
-    reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True)) + 1
-    return x.data_ptr(), x.data_ptr() + reach * x.element_size()
+    return x.data_ptr(), x.data_ptr() + _reach(x) * x.element_size()
 
 
 def _check_is_tensor(name: str, x) -> None:
@@ -197,23 +204,36 @@ def _check_tensor(name: str, x, batch: HybridBatch, device) -> None:
         raise ValueError(f"{name}: got dtype {x.dtype}, allowed by the plan is torch.{dtype}")
     if x.device != device:
         raise ValueError(f"{name}: got device {x.device}, allowed by the plan is {device}")
-    if x.is_neg():
-        raise ValueError(f"{name}: got a view that negates, allowed is a tensor of plain numbers")
-    _check_memory(name, x)
+    _check_plain(name, x)
     if x.stride(-1) != 1:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed is a dense last dimension")
     if any(step * x.element_size() % 16 for step in _steps(x)) or x.data_ptr() % 16:
         raise ValueError(f"{name}: got strides {x.stride()}, allowed are rows that start at multiples of 16 bytes")
 
 
+def _check_plain(name: str, x) -> None:
+    if x.is_neg():
+        raise ValueError(f"{name}: got a view that negates, allowed is a tensor of plain numbers")
+    _check_memory(name, x)
+
+
 def _check_memory(name: str, x) -> None:
     """A storage may have been made smaller than what the tensor says."""
-    last = x.storage_offset() + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
-    room, wanted = x.untyped_storage().nbytes(), (last + 1) * x.element_size()
-    if x.numel() and 0 < room < wanted:
-        raise ValueError(
-            f"{name}: got {room} bytes of memory for shape {tuple(x.shape)}, allowed are at least {wanted}"
-        )
+    if x.numel() and x.storage_offset() > _last_start(x):
+        room = x.untyped_storage().nbytes()
+        wanted = (x.storage_offset() + _reach(x)) * x.element_size()
+        got = f"{room} bytes of memory" if room else "a tensor without memory"
+        raise ValueError(f"{name}: got {got} for shape {tuple(x.shape)}, allowed are at least {wanted} bytes")
+
+
+def _last_start(x) -> int:
+    """Where in a storage of this size a tensor of this layout may begin at most."""
+    return x.untyped_storage().nbytes() // x.element_size() - _reach(x)
+
+
+def _reach(x) -> int:
+    """Elements from the first to the last."""
+    return sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True)) + 1
 
 
 def _steps(x) -> list[int]:

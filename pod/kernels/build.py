@@ -26,6 +26,7 @@ from pod.files import CSRC
 from pod.kernels import builder
 
 DTYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
+MOST_SMS = 1024  # some six times as many as any card has
 EMULATED_SMS = 4  # unless a plan is made inside `machine(sms=...)`
 OLDEST_CUDA = {"90a": (12, 5)}  # by architecture: Hopper's sources ask the driver for functions by their version
 
@@ -139,8 +140,8 @@ _sms = EMULATED_SMS
 def machine(sms: int) -> Iterator[None]:
     """Inside, plans for the CPU are made for an emulated GPU of `sms` SMs."""
     global _sms
-    if sms < 1:
-        raise ValueError(f"sms: got {sms!r}, allowed is at least 1")
+    if not 1 <= sms <= MOST_SMS:
+        raise ValueError(f"sms: got {sms!r}, allowed are 1 to {MOST_SMS}")
     before, _sms = _sms, sms
     try:
         yield

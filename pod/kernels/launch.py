@@ -97,10 +97,10 @@ class Placed:
     turn: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     stream: object = field(default=None, init=False, repr=False)  # of the latest run outside a graph
 
-    def follow(self) -> None:
+    def follow(self, *others) -> None:
         """Let the current stream wait for the latest run: it uses the same counters and workspace. The allocator is
-        told of the stream as well, so that a plan may be dropped while its kernel runs. A capture waits for nothing
-        outside of it, and nothing outside for a stream that captures by now."""
+        told of the stream as well, so that a plan may be dropped while its kernel runs; `others`: what else a run
+        reads. A capture waits for nothing outside of it, and nothing outside for a stream that captures by now."""
         import torch
 
         stream = torch.cuda.current_stream(self.lists.device)
@@ -108,7 +108,7 @@ class Placed:
             return
         if self.stream is not None and not is_capturing(self.stream):
             stream.wait_stream(self.stream)
-        for x in (self.lists, self.counters, self.partials):
+        for x in (self.lists, self.counters, self.partials, *others):
             x.record_stream(stream)
         self.stream = stream
 
@@ -225,9 +225,9 @@ class Plan:
     def __post_init__(self):
         self.masks = max(self.batch.q_lens) > 1  # a single query sees all keys under either mask
         self.allowed = Allowed(self.batch, self.device, self.kernel.check_layout)
-        self.padding = _padding(self.batch, self.device) if self.kernel.leaves_padding else None
         self.number = _enrol(self)
         self.placed()
+        self.padding = _padding(self.batch, self.device) if self.kernel.leaves_padding else None
 
     def __repr__(self) -> str:
         b = self.batch
@@ -267,7 +267,7 @@ class Plan:
         softcap = float(self.batch.softcap or 0)
         with work.turn:
             if self.device.type == "cuda":
-                work.follow()
+                work.follow(*([] if self.padding is None else [self.padding]))
             try:
                 made, lse, rows = operator(*tensors, work.header, scale, softcap, sinks, return_lse, trace, out,
                                            *kv_scales)  # fmt: skip
@@ -292,7 +292,9 @@ def _padding(batch: HybridBatch, device):
 
     q_lens, kv_lens = np.array(batch.q_lens), np.array(batch.kv_lens)
     rows = (np.cumsum(q_lens) - 1)[(kv_lens == 0) & (q_lens > 0)]
-    return torch.from_numpy(rows).to(device) if len(rows) else None
+    if not len(rows) or device.type == "cpu":
+        return torch.from_numpy(rows) if len(rows) else None
+    return _staging(device).upload([rows.view(np.int32)], 2 * len(rows), 0)[0].view(torch.int64)
 
 
 # ---------------------------------------------------------------- inside torch.compile

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from pathlib import Path
 
 from pod.serving import header
@@ -24,10 +24,23 @@ READ = {f"llama.{name}" for name in (
     "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
     "rope.freq_base", "rope.dimension_count", "rope.scaling.type",
 )}  # fmt: skip
-SIZES = ("block_count", "embedding_length", "feed_forward_length", "context_length", "attention.head_count",
-         "attention.head_count_kv", "attention.key_length")  # fmt: skip
+COUNTS_OF_TOKENS = ("context_length", "vocab_size")
+SIZES = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
+         "attention.key_length", *COUNTS_OF_TOKENS)  # fmt: skip
 MOST, MOST_TOKENS = 1 << 20, 1 << 22
+ENDS = ("bos", "eos", "eot", "eom")
 CONTROL, USER_DEFINED = 3, 4  # GGUF's numbers for tokens that no text contains, and for words that are never split
+# What fields must be, so that no reader of them stumbles: a test, and its words.
+TEXT = (lambda x: isinstance(x, str), "text")
+TEXTS = (lambda x: isinstance(x, list) and set(map(type, x)) == {str}, "a list of texts")
+KINDS = (lambda x: isinstance(x, list) and set(map(type, x)) == {int}, "a list of integers")
+ABOVE_0 = (lambda x: type(x) in (int, float) and 0 < x < inf, "a number above 0")
+ALLOWED = {
+    "general.architecture": TEXT, "tokenizer.ggml.model": TEXT, "tokenizer.ggml.pre": TEXT,
+    "tokenizer.chat_template": TEXT, "tokenizer.ggml.tokens": TEXTS, "tokenizer.ggml.merges": TEXTS,
+    "tokenizer.ggml.token_type": KINDS, "llama.rope.freq_base": ABOVE_0,
+    "llama.attention.layer_norm_rms_epsilon": ABOVE_0,
+}  # fmt: skip
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: E501
 
 
@@ -52,9 +65,13 @@ class Gguf:
         if found is None:
             return default
         try:
-            return found.contents()
+            value = found.contents()
         except UnicodeDecodeError:
             raise ValueError(f"{name}: got bytes that are no UTF-8 in {self.path.name}, allowed is text") from None
+        right, words = ALLOWED.get(name, (lambda value: True, ""))
+        if not right(value):
+            raise ValueError(f"{name}: got {value!r:.60} in {self.path.name}, allowed is {words}")
+        return value
 
     @cached_property
     def tensors(self) -> dict:
@@ -82,7 +99,7 @@ class Gguf:
     def _check_sizes(self) -> None:
         """Before anything is made of that size."""
         for name in SIZES:
-            size, most = self.field(f"llama.{name}", 1), MOST_TOKENS if name == "context_length" else MOST
+            size, most = self.field(f"llama.{name}", 1), MOST_TOKENS if name in COUNTS_OF_TOKENS else MOST
             if not isinstance(size, int) or not 1 <= size <= most:
                 raise ValueError(f"llama.{name}: got {size!r:.60} in {self.path.name}, allowed are integers from 1 to "
                                  f"{most:,}")  # fmt: skip
@@ -99,8 +116,14 @@ class Gguf:
                              f"Llama 3, {ROPE_FACTORS}")  # fmt: skip
         for name in self.reader.fields:
             if name.startswith("llama.") and name not in READ and self.field(name):
-                raise ValueError(f"{name}: got {self.field(name)} in {self.path.name}, allowed is a file without it")
+                got = f"{self.field(name)!r:.60}"
+                raise ValueError(f"{name}: got {got} in {self.path.name}, allowed is a file without it")
         self._check_sizes()
+        for end in ENDS:
+            token = self.field(f"tokenizer.ggml.{end}_token_id", 0)
+            if type(token) is not int or not 0 <= token < len(self.words):
+                raise ValueError(f"tokenizer.ggml.{end}_token_id: got {token!r:.60} in {self.path.name}, allowed are 0 "
+                                 f"to {len(self.words) - 1}, one of its words")  # fmt: skip
 
     def _check_heads(self, shape: Shape) -> None:
         for name in ("attention.value_length", "rope.dimension_count"):
@@ -153,7 +176,11 @@ class Gguf:
 
     @cached_property
     def kinds(self) -> list[int]:
-        return self.field("tokenizer.ggml.token_type")
+        kinds = self.field("tokenizer.ggml.token_type")
+        if len(kinds) != len(self.words):
+            raise ValueError(f"tokenizer.ggml.token_type: got {len(kinds)} in {self.path.name}, allowed are "
+                             f"{len(self.words)}, one a word")  # fmt: skip
+        return kinds
 
     @cached_property
     def tokenizer(self):
@@ -163,9 +190,9 @@ class Gguf:
         if (kind := self.field("tokenizer.ggml.model")) != "gpt2":
             raise ValueError(f"tokenizer: got {kind!r} in {self.path.name}, allowed is 'gpt2', byte-pair merges")
         merges = [tuple(merge.split(" ")) for merge in self.field("tokenizer.ggml.merges")]
-        vocabulary = {word: i for i, word in enumerate(self.words)}
+        vocabulary, of_llama3 = {word: i for i, word in enumerate(self.words)}, self._of_llama3
         try:
-            tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=self._of_llama3))
+            tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=of_llama3))
         except Exception as error:  # the library has no narrower one
             raise ValueError(f"tokenizer: got merges in {self.path.name} that do not fit its words "
                              f"({f'{error} '.splitlines()[0].strip()})") from None  # fmt: skip

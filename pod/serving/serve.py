@@ -19,6 +19,7 @@ from pod.serving.generate import place
 NEEDS = ("starlette", "uvicorn", "prometheus_client", "psutil")
 OF_A_FILE = ("gguf", "tokenizers", "jinja2")
 CGROUP = Path("/sys/fs/cgroup")
+MOST_TOKENS = (1 << 31) - 1  # of an iteration: steps count them in 32 bits
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +65,8 @@ def _check(args: argparse.Namespace) -> None:
     for name, least in (("batch", 1), ("waiting", 0), ("chunk", 1), ("block_size", 1), ("pages", 1), ("grace", 0)):
         if (value := getattr(args, name)) is not None and value < least:
             raise ValueError(f"--{name.replace('_', '-')}: got {value}, allowed are integers >= {least}")
+    if args.chunk > MOST_TOKENS:
+        raise ValueError(f"--chunk: got {args.chunk}, allowed are up to {MOST_TOKENS}")
     if args.chunk <= args.batch:
         raise ValueError(f"--chunk: got {args.chunk}, allowed are more than --batch, {args.batch}: or decodes leave no "
                          "room for a prompt")  # fmt: skip

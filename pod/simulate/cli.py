@@ -33,6 +33,7 @@ SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
           "machine", "kernels", "jitter", "seed", "slowdown", "measured", "like", "prefix_cache",
           "pipeline")  # fmt: skip
+UNSAID = {"pd": Workload().pd}
 LINK = Efficiency().send_bytes_per_s / 1e9
 LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
 COLUMNS = {
@@ -119,14 +120,14 @@ def add_workload(parser: argparse.ArgumentParser):
     work.add_argument("--low", type=int, help=f"shortest total of uniform and zipf (default: {LOW})")
     work.add_argument("--high", type=int,
                       help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
-    work.add_argument("--pd", nargs="+", type=float, default=[10.0], help="P:D ratio of uniform and zipf")
+    work.add_argument("--pd", nargs="+", type=float, help=f"P:D ratio of uniform and zipf (default: {UNSAID['pd']:g})")
     work.add_argument("--seed", type=int, default=1, help="of all that is drawn")
     return work
 
 
 def runs(args: argparse.Namespace) -> list[dict]:
     """Every combination of the options that were given several values."""
-    values = [getattr(args, name) or [None] for name in SWEPT]
+    values = [getattr(args, name) or [UNSAID.get(name)] for name in SWEPT]
     return [dict(zip(SWEPT, combination, strict=True)) for combination in product(*values)]
 
 
@@ -139,8 +140,20 @@ def to_run(args: argparse.Namespace, swept: dict) -> Run:
     workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
                         strict=args.high is None, cv=Workload().cv if args.cv is None else args.cv,
                         spread=args.spread, skip=args.skip)  # fmt: skip
+    _check_heard(args, workload)
     _check(setup, workload)
     return Run(setup, workload, getattr(args, "definition", "user"))
+
+
+def _check_heard(args: argparse.Namespace, workload: Workload) -> None:
+    """What a workload does not listen to would change nothing, without a word."""
+    drawn, recorded = workload.lengths in ("uniform", "zipf"), workload.arrivals == "trace"
+    asked = (("low", drawn, "--workload uniform or zipf"), ("pd", drawn, "--workload uniform or zipf"),
+             ("spread", recorded, "recorded arrivals"))  # fmt: skip
+    for name, heard, where in asked:
+        if (value := getattr(args, name)) and not heard:
+            value = " ".join(f"{x:g}" for x in value) if isinstance(value, list) else f"{value:g}"
+            raise ValueError(f"{name}: got {value}, allowed beside {where}")
 
 
 def _check(setup: Setup, workload: Workload) -> None:

@@ -23,7 +23,7 @@ import pod
 from pod import attention, kernels
 from pod.batch import SCALES, SOFTCAPS, HybridBatch
 from pod.kernels import build, launch, lean, sm80, sm90
-from pod.kernels.allowed import Allowed
+from pod.kernels.allowed import Allowed, scales_of
 from pod.kernels.workspace import Workspace
 from pod.reference import hybrid_attention as reference
 from pod.schedule import decide
@@ -290,6 +290,70 @@ def test_a_storage_that_was_made_smaller_is_refused(name, before):
         ValueError, match=rf"^{name}: got {storage.nbytes()} bytes of memory for shape .*, allowed are at "
     ):
         allowed.check(*given(), out=tensors["out"])
+
+
+@pytest.mark.parametrize("name", ["block_table", "out"])
+def test_a_table_and_an_output_without_memory_are_refused(name):
+    """On a GPU the kernel would follow a null pointer."""
+    tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
+    tensors["out"], allowed = torch.empty_like(tensors["q"]), Allowed(GOOD, CPU)
+    allowed.debug = False
+    tensors[name].untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=f"^{name}: got a tensor without memory for shape .*, allowed are at least"):
+        allowed.check(*list(tensors.values())[:4], out=tensors["out"])
+
+
+@pytest.mark.parametrize("name", ["q", "k_cache", "v_cache", "block_table"])
+def test_a_layout_that_was_right_may_begin_where_its_storage_has_no_room(name):
+    """Two views of one layout, in storages of one size: the second begins 16 bytes before its end."""
+    tensors = dict(zip(("q", "k_cache", "v_cache", "block_table"), GOOD.tensors(), strict=True))
+    allowed, first = Allowed(GOOD, CPU), tensors[name]
+    allowed.debug = False
+    rows = first.flatten()
+    step = 16 // first.element_size()
+    for start in (0, step):
+        longer = torch.cat([rows, rows])
+        tensors[name] = longer[start : start + len(rows)].view(first.shape)
+        longer.untyped_storage().resize_(first.untyped_storage().nbytes())
+        if not start:
+            allowed.check(*tensors.values())
+    with pytest.raises(ValueError, match=f"^{name}: got {first.untyped_storage().nbytes()} bytes of memory for shape"):
+        allowed.check(*tensors.values())
+
+
+def test_layers_of_one_storage_are_looked_at_once(monkeypatch):
+    """As of an engine whose layers share a pool."""
+    q, k, v, table = GOOD.tensors()
+    pool, allowed = torch.stack([k, v] * 6).view(6, 2, *k.shape), Allowed(GOOD, CPU)
+    allowed.check(q, *pool[0], table)
+    monkeypatch.setattr(allowed, "_check", lambda *_: pytest.fail("looked at again"))
+    for layer in pool:
+        allowed.check(q, *layer, table)
+
+
+SPOILT = {
+    "got a view that negates": torch._neg_view,
+    "got a tensor without memory": lambda x: (x.untyped_storage().resize_(0), x)[1],
+    "got 8 bytes of memory": lambda x: (x.untyped_storage().resize_(8), x)[1],
+}
+
+
+@pytest.mark.parametrize("says", SPOILT)
+def test_sinks_and_scales_are_plain_numbers_with_memory(says):
+    with pytest.raises(ValueError, match=f"^sinks: {says}"):
+        Allowed(replace(GOOD, sinks=True), CPU).check(*GOOD.tensors(), sinks=SPOILT[says](torch.zeros(4)))
+    plan = SimpleNamespace(batch=replace(GOOD, num_q_heads=8, num_kv_heads=4, kv_dtype="float8_e4m3fn"), device=CPU)
+    with pytest.raises(ValueError, match=f"^k_scale: {says}"):
+        scales_of(SPOILT[says](torch.ones(4)), None, plan)
+
+
+def test_sinks_that_are_a_parameter_need_no_more_than_no_grad():
+    sinks, allowed = torch.nn.Parameter(torch.zeros(4)), Allowed(replace(GOOD, sinks=True), CPU)
+    with pytest.raises(ValueError, match="^sinks: got a tensor on cpu, allowed is a dense one .* without a gradient"):
+        allowed.check(*GOOD.tensors(), sinks=sinks)
+    for inference in (torch.no_grad, torch.inference_mode):
+        with inference():
+            allowed.check(*GOOD.tensors(), sinks=sinks)
 
 
 @pytest.mark.parametrize("kv_dtype", ["float8_e5m2", 8, "bfloat16"])

@@ -470,6 +470,8 @@ def test_hopper_operator_promises_the_shapes_that_it_returns():
         assert stamps.shape == (132 if trace else 0, 10)
 
 
-def test_machine_must_have_an_sm():
-    with pytest.raises(ValueError, match="sms: got 0"), build.machine(0):
+@pytest.mark.parametrize("sms", [0, 1025, 10**20])
+def test_a_machine_has_as_many_sms_as_can_be_emulated(sms):
+    """A billion of them filled the memory, more ended in a traceback."""
+    with pytest.raises(ValueError, match=f"^sms: got {sms}, allowed are 1 to 1024"), build.machine(sms):
         pass

@@ -97,6 +97,49 @@ def test_a_plan_in_a_capture_is_refused_before_anything_is_laid_out(monkeypatch)
         launch.place(None, lambda schedule: pytest.fail("laid out"), torch.device("cuda", 0))
 
 
+PADDED = HybridBatch((1, 1, 1), (0, 20, 0), 4, 2, 64)
+
+
+def test_the_allocator_is_told_of_the_rows_of_padding_as_well(monkeypatch):
+    """Or those of a plan that was dropped are others' by the time they are to be filled with zeros."""
+    plan, told = pod.plan(PADDED, device="cpu", method="pod"), []
+    q, k, v, _ = PADDED.tensors()
+    plan.device = torch.device("cuda", 0)
+    monkeypatch.setattr(launch.Placed, "follow", lambda self, *others: told.extend(others))
+    monkeypatch.setattr(launch.Plan, "operator", lambda *_: lambda *_: (torch.ones_like(q), None, None))
+    out = plan.run(q, k, v)
+    assert [x is plan.padding for x in told] == [True]
+    assert out.abs().sum((1, 2)).tolist() == [0, 4 * 64, 0]
+
+
+def test_what_else_a_run_reads_is_told_with_the_lists(on, monkeypatch):
+    rows, first, second = Told(), Stream(), Stream()
+    work = on(first)
+    for stream in (second, second, first):
+        monkeypatch.setattr("torch.cuda.current_stream", lambda device, now=stream: now)
+        work.follow(rows)
+    assert rows.streams == [second, first]
+
+
+def test_rows_of_padding_go_up_as_lists_do_and_after_them(monkeypatch):
+    """They waited for all kernels of the current stream, and broke a capture before it was refused."""
+    gone_up = []
+
+    class Staged:
+        def upload(self, lists, size, floats):
+            gone_up.append("padding")
+            return torch.from_numpy(launch.write(lists, np.empty(size, np.int32))), None
+
+    monkeypatch.setattr(launch, "_staging", lambda device: Staged())
+    plan = pod.plan(PADDED, device="cpu", method="pod")
+    monkeypatch.setattr(plan, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(launch.Plan, "placed", lambda self: gone_up.append("lists"))
+    monkeypatch.setattr(launch, "Allowed", lambda *_: None)
+    plan.__post_init__()
+    assert gone_up == ["lists", "padding"]
+    assert plan.padding.tolist() == [0, 2]
+
+
 # ---------------------------------------------------------------- how far a reader goes who follows a call
 
 

@@ -438,6 +438,8 @@ def test_told_to_end_before_it_listens_it_ends_well(file):
     ("options", "words"),
     [
         (["--batch", "0"], "--batch: got 0, allowed are integers >= 1"),
+        (["--chunk", "2147483648"], "--chunk: got 2147483648, allowed are up to 2147483647"),
+        (["--chunk", "9" * 20], f"--chunk: got {'9' * 20}, allowed are up to 2147483647"),
         (["--chunk", "8", "--batch", "8"], "--chunk: got 8, allowed are more than --batch, 8"),
         (["--memory", "1.5"], "--memory: got 1.5, allowed is a share"),
         (["--memory", "1e-9", "--port", "0"], "--memory: got 1e-09 of"),

@@ -58,6 +58,19 @@ REFUSED = {
     "tokenizer.ggml.pre: got 'qwen2'": {"fields": {"tokenizer.ggml.pre": "qwen2"}},
     "chat template: got one of x.gguf": {"fields": {"tokenizer.chat_template": "{% if %}"}},
     "x.gguf: got a file without llama.block_count": {"fields": {"llama.block_count": None}},
+    "llama.vocab_size: got 'x' in x.gguf, allowed are integers": {"fields": {"llama.vocab_size": "x"}},
+    "llama.rope.freq_base: got 'x' in x.gguf, allowed is a number above 0": {"fields": {"llama.rope.freq_base": "x"}},
+    "llama.rope.freq_base: got nan": {"fields": {"llama.rope.freq_base": float("nan")}},
+    "llama.attention.layer_norm_rms_epsilon: got -1.0": {"fields": {"llama.attention.layer_norm_rms_epsilon": -1.0}},
+    "tokenizer.ggml.pre: got ['a'] in x.gguf, allowed is text": {"fields": {"tokenizer.ggml.pre": ["a"]}},
+    "tokenizer.ggml.tokens: got 7 in x.gguf, allowed is a list of texts": {"fields": {"tokenizer.ggml.tokens": 7}},
+    "tokenizer.ggml.token_type: got 7 in": {"fields": {"tokenizer.ggml.token_type": 7}},
+    "tokenizer.ggml.token_type: got 2 in x.gguf, allowed are": {"fields": {"tokenizer.ggml.token_type": [1, 1]}},
+    "tokenizer.ggml.merges: got [7]": {"fields": {"tokenizer.ggml.merges": [7]}},
+    "tokenizer.ggml.bos_token_id: got 2147483647 in": {"fields": {"tokenizer.ggml.bos_token_id": 2**31 - 1}},
+    "tokenizer.ggml.eos_token_id: got 'x' in": {"fields": {"tokenizer.ggml.eos_token_id": "x"}},
+    "tokenizer.chat_template: got 7 in x.gguf, allowed is text": {"fields": {"tokenizer.chat_template": 7}},
+    "llama.odd: got 'a\\nb'": {"fields": {"llama.odd": "a\nb"}},
 }
 
 
@@ -70,6 +83,7 @@ def test_what_is_not_read_rightly_is_refused_by_name(words, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         said = []
         patch.setattr("pod.__main__._end", lambda argv, why, code: said.append(why) or code)
+        patch.setattr("pod.serving.serve._server", lambda *_: pytest.fail("served"))
         assert main(["serve", str(path), "--port", "0", "--device", "cpu"]) == 2
     assert said[0].startswith(words) and "\n" not in said[0]
 
