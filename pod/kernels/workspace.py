@@ -182,7 +182,8 @@ class Workspace(Plan):
                                  f"to {self.limits.sequences} sequences")  # fmt: skip
         if len(lens[0]) != len(lens[1]):
             raise ValueError(f"kv_lens: got {len(lens[1])} lengths, allowed is {len(lens[0])}, one a q_len")
-        return tuple(x.to(torch.int32).contiguous() for x in lens)
+        most = torch.iinfo(torch.int32).max  # 2**32 + 5 is over every limit, and not 5
+        return tuple((x.clamp(-most, most) if x.dtype == torch.int64 else x).to(torch.int32).contiguous() for x in lens)
 
     def _upload(self, q_lens, kv_lens) -> tuple:
         import torch

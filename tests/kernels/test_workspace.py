@@ -4,9 +4,11 @@ import ctypes
 import random
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from emulator import call
 from worklists import HEADS
 
@@ -122,6 +124,14 @@ def test_lengths_over_the_limits_are_cut_off():
         got = split(made_on_device(*lens, limits), limits)
         for name, numbers in specified(replace(fullest, q_lens=q_lens, kv_lens=kv_lens), limits, roles, pack).items():
             np.testing.assert_array_equal(got[name][: len(numbers)], numbers, err_msg=name)
+
+
+def test_lengths_of_64_bits_are_cut_off_and_not_their_upper_half():
+    bare = workspace.Workspace.__new__(workspace.Workspace)
+    bare.device, bare.limits = torch.device("cpu"), SimpleNamespace(sequences=4)
+    q_lens, kv_lens = bare._lengths(torch.tensor([1, 1, 1, 2]), torch.tensor([2**32 + 5, -(2**32), 2**62, 7]))
+    assert q_lens.tolist() == [1, 1, 1, 2] and q_lens.dtype == kv_lens.dtype == torch.int32
+    assert kv_lens.tolist() == [2**31 - 1, 1 - 2**31, 2**31 - 1, 7]
 
 
 def test_the_kernel_hears_of_the_window():
