@@ -34,7 +34,7 @@ def configure(parser) -> None:
     parser.add_argument("--policy", choices=POLICIES, default="proportional")
     parser.add_argument("--ctas", type=int, choices=(2, 4), default=2, help="CTAs an SM (default 2)")
     parser.add_argument("--batch", choices=("toy", "C0", "C1", "C2"), help="default: C0 on a GPU, else toy")
-    parser.add_argument("--sms", type=int, default=TOY_SMS, help="SMs of the emulated machine (default 4)")
+    parser.add_argument("--sms", type=int, help=f"SMs of the emulated machine (default {TOY_SMS})")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder (default figures)")
 
 
@@ -51,8 +51,10 @@ def run(args) -> int:
     name = args.batch or ("C0" if on_gpu else "toy")
     if name != "toy" and not on_gpu:
         raise ValueError(f"--batch: got {name!r}, allowed without a GPU is 'toy': the emulator would take hours")
+    if on_gpu and args.sms is not None:
+        raise ValueError(f"--sms: got {args.sms}, allowed without a GPU: a card has the SMs that it has")
     batch, out = TOY if name == "toy" else TABLE1[name], files.ready(args.out)
-    with kernels.machine(args.sms):
+    with kernels.machine(TOY_SMS if args.sms is None else args.sms):
         table = record(
             batch, "cuda" if on_gpu else "cpu", method=args.method, policy=args.policy, ctas_per_sm=args.ctas
         )

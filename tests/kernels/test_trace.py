@@ -1,6 +1,7 @@
 """python -m pod trace: a picture and a file for Perfetto."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,12 @@ def test_trace_draws_and_writes_events_in_microseconds(tmp_path, capsys):
 def test_trace_of_a_large_batch_needs_a_gpu(tmp_path, capsys):
     assert main(["trace", "--batch", "C1", "--out", str(tmp_path)]) == 2
     assert "--batch: got 'C1', allowed without a GPU is 'toy'" in capsys.readouterr().err
+
+
+def test_a_card_has_the_sms_that_it_has(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(kernels, "mode", lambda: SimpleNamespace(name="gpu", reason=""))
+    assert main(["trace", "--sms", "8", "--out", str(tmp_path)]) == 2
+    assert "--sms: got 8, allowed without a GPU" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_trace_refuses_what_its_kernel_would_leave_out():
