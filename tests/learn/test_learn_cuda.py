@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from pod import kernels, learn
 from pod.files import ROOT
@@ -483,6 +484,60 @@ def test_a_picture_shows_the_memory_of_the_fault():
         right.draw("z")
     with pytest.raises(ValueError, match="memory: got None, allowed are none: the kernel has no memory"):
         kernel("if (n == t) return;", "int n")[1, 64].watch(3).draw()
+
+
+@pytest.mark.parametrize(
+    "body, words, places",
+    [
+        ("x[t + 1] = 1;", "thread 63 at [64]", [(63, 64)]),
+        ("x[t - 1] = 1;", "thread 0 at [-1]", [(0, -1)]),
+        ("unsigned i = t;\nx[i - 1] = 1;", "thread 0 at [4294967295]", [(0, 63.5 + 0.08 * 64)]),
+        ("__shared__ float s[8][8];\ns[t / 8][t % 8 + 1] = 1;", "thread 7 beyond its row", [(7, 8)]),
+    ],
+)
+def test_a_picture_of_an_element_that_is_not_there_shows_where_it_would_be(body, words, places):
+    ax = kernel(body)[1, 64].watch(numbers()).draw()
+    assert [text.get_text() for text in ax.texts] == [words]
+    assert [tuple(place) for place in ax.collections[-1].get_offsets().tolist()] == places
+    assert ax.get_ylim()[0] < places[0][1] < ax.get_ylim()[1]
+
+
+def _boxes(texts) -> list:
+    return [Text.get_window_extent(text) for text in texts]  # an annotation's own has its line, too
+
+
+ATOMIC = """__shared__ float s;
+if (t == 0) s = 0;
+__syncthreads();
+atomicAdd(&s, 1);
+x[t] = s;"""
+
+
+@pytest.mark.parametrize(
+    "body, grid",
+    [
+        (ATOMIC, 1),
+        ("x[t] = t;", 2),
+        ("__shared__ float s[64];\ns[t] = x[t];\nx[t] = s[t + 1 & 63];", 1),
+        (
+            "__shared__ float s[64];\nfor (int i = 0; i < 9; ++i) {\n__syncthreads();\ns[t] = i;\n}\nx[t] = s[63 - t];",
+            1,
+        ),
+    ],
+)
+def test_words_of_a_picture_do_not_collide(body, grid):
+    ax = kernel(body)[grid, 64].watch(numbers()).draw()
+    panels = ax.figure.axes
+    ax.figure.canvas.draw()
+    said = [text for panel in panels for text in panel.texts]
+    titles = [panel.title if panel.title.get_text() else panel._right_title for panel in panels]
+    others = _boxes([*titles, *ax.get_legend().get_texts(), *(x for p in panels for x in p.get_xticklabels())])
+    boxes = _boxes(said)
+    assert len(said) == 2 and not boxes[0].overlaps(boxes[1]) and not any(b.overlaps(o) for b in boxes for o in others)
+    legend = ax.get_legend().get_window_extent()
+    assert not any(legend.overlaps(title) for title in _boxes(t for t in titles if t.get_text()))
+    inside = said[0].axes.get_window_extent()
+    assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
 
 
 def test_a_picture_of_a_race_of_two_ctas_shows_both():
