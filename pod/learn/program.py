@@ -134,9 +134,16 @@ def built(cell: Cell) -> Path:
 def sweep(folder: Path) -> None:
     """Every try of every reader leaves a program: the oldest go."""
     programs = [p for p in folder.glob("cell-*") if p.suffix in ("", ".kernel")]
-    for old in sorted(programs, key=lambda p: -p.stat().st_mtime)[MOST_KEPT:]:
+    for old in sorted(programs, key=_last_used, reverse=True)[MOST_KEPT:]:
         old.unlink(missing_ok=True)
         old.with_suffix(".sum").unlink(missing_ok=True)
+
+
+def _last_used(program: Path) -> float:
+    try:
+        return program.stat().st_mtime
+    except FileNotFoundError:  # another notebook sweeps at this moment
+        return 0.0
 
 
 def _compile(cell: Cell, workshop: Path, program: Path) -> None:
