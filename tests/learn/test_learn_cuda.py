@@ -346,6 +346,11 @@ def test_an_atomic_without_a_fence_behind_it_is_said_to_lack_one():
     assert run(body.replace("// here", "__threadfence();"), torch.zeros(5), 4, 32)[0] == 4
 
 
+def test_one_thread_alone_waits():
+    said = str(fault_of("if (t == 3) x[t] = __shfl_xor_sync(~0u, x[t], 1);"))
+    assert "barrier: thread 3 waits for ever at __shfl_xor_sync in line 3. Threads 0 to 2, 4 to 31 never" in said
+
+
 def test_lanes_that_a_mask_leaves_out_are_the_emulators_limit():
     said = str(fault_of("x[t] = __shfl_down_sync(0xffff, x[t], 1);"))
     assert said.startswith(
@@ -1113,6 +1118,22 @@ def test_the_oldest_programs_go(tmp_path, monkeypatch):
     program.sweep(tmp_path)
     left = {p.name for p in tmp_path.iterdir() if ".sum" not in p.name}
     assert left == {"cell-b", "cell-c.kernel", "machine-x.o"}
+
+
+def test_two_notebooks_may_sweep_at_a_time(tmp_path, monkeypatch):
+    for i in range(3):
+        (tmp_path / f"cell-{i}").touch()
+    found = type(tmp_path).glob
+
+    def glob(folder, pattern):
+        programs = list(found(folder, pattern))
+        (tmp_path / "cell-1").unlink()
+        return iter(programs)
+
+    monkeypatch.setattr(program, "MOST_KEPT", 1)
+    monkeypatch.setattr(type(tmp_path), "glob", glob)
+    program.sweep(tmp_path)
+    assert len(os.listdir(tmp_path)) == 1
 
 
 def test_rewriting_moves_no_line():
