@@ -15,6 +15,7 @@ namespace cell {
 
 // ---------------------------------------------------------------- pointers
 template <class T> struct Pointer;
+template <class T, int kNumber> struct Shared;
 struct Index {  // remembers the line in which it was used
     int64_t i;
     int line;
@@ -29,7 +30,12 @@ template <class T> class Element {
 public:
     using V = std::remove_const_t<T>;
     Element(Place place, int line) : place(place), line(line) {}
-    V get() const { V v; return load(place, sizeof(V), line, &v), v; }
+    Element in(int other) const { return {place, other}; }
+    V get() const {
+        static_assert(sizeof(V) != 1, "the emulator has no values of one byte in memory");
+        V v;
+        return load(place, sizeof(V), alignof(V), line, &v), v;
+    }
     operator V() const { return get(); }
     Pointer<T> operator&() const { return Pointer<T>(place); }
     template <class F> auto member(F of) const {
@@ -40,7 +46,8 @@ public:
     }
     const Element& operator=(V v) const {  // by value: to a reference, an index one past the end is none
         static_assert(!std::is_const<T>::value, "this pointer is const");
-        return store(place, sizeof(V), line, &v), *this;
+        static_assert(sizeof(V) != 1, "the emulator has no values of one byte in memory");
+        return store(place, sizeof(V), alignof(V), line, &v), *this;
     }
     const Element& operator=(const Element& e) const { return *this = e.get(); }
     template <class U> const Element& operator+=(const U& u) const { return *this = V(get() + u); }
@@ -58,11 +65,15 @@ public:
 };
 template <class T> std::remove_const_t<T> value(Element<T>&& e) { return e.get(); }
 template <class T> constexpr T&& value(T&& x) { return static_cast<T&&>(x); }
+template <class T> Element<T> here(Element<T>& e, CELL_LINE) { return e.in(line); }
+template <class T, int kNumber> Element<T> here(Shared<T, kNumber>& e, CELL_LINE) { return e.in(line); }
+template <class T> T& here(T& own) { return own; }
+template <class T> Element<T> refer(Element<T>&& e) { return e; }  // what `float& v = x[i]` is bound to
+template <class T> T& refer(T& own) { return own; }
 template <class T, class F> auto member(Element<T>&& e, F of) { return e.member(of); }
 template <class T, class F> auto& member(T& x, F of) { return of(x); }
 
 template <class T> struct Pointer {
-    static_assert(sizeof(T) != 1, "the emulator has no tensors with elements of one byte");
     Place place;
     Pointer(std::nullptr_t = nullptr) {}
     explicit Pointer(Place place) : place(place) {}
@@ -70,21 +81,31 @@ template <class T> struct Pointer {
     Pointer(const P& own) : place(of_own(own, 0)) {}
     template <class U, size_t N, std::enable_if_t<std::is_convertible<U*, T*>::value, int> = 0>
     Pointer(U (&own)[N]) : place(of_own(own, sizeof own)) {}
+    template <class P, std::enable_if_t<std::is_pointer<P>::value && !std::is_convertible<P, T*>::value &&
+                                        !std::is_void<std::remove_pointer_t<P>>::value, int> = 0>
+    explicit Pointer(const P& own) : place(Pointer<std::remove_pointer_t<P>>(own).place) {}
+    template <class U, size_t N, std::enable_if_t<!std::is_convertible<U*, T*>::value, int> = 0>
+    explicit Pointer(U (&own)[N]) : place(Pointer<U>(own).place) {}
     template <class U> explicit Pointer(Pointer<U> other) : place(other.place) {}
     operator Pointer<const T>() const { return Pointer<const T>(place); }
     explicit operator bool() const { return place.memory != kNull; }
     template <class I> Pointer operator+(I n) const { return Pointer(place.moved(int64_t(n) * int(sizeof(T)))); }
     template <class I> Pointer operator-(I n) const { return *this + -int64_t(n); }
-    int64_t operator-(Pointer other) const { return (place.byte - other.place.byte) / int(sizeof(T)); }
+    int64_t operator-(Pointer<const T> other) const { return (place.byte - other.place.byte) / int(sizeof(T)); }
     template <class I> Pointer& operator+=(I n) { return *this = *this + n; }
     template <class I> Pointer& operator-=(I n) { return *this = *this - n; }
     Pointer& operator++() { return *this += 1; }
     Pointer& operator--() { return *this -= 1; }
     Pointer operator++(int) { const Pointer old = *this; return *this += 1, old; }
     Pointer operator--(int) { const Pointer old = *this; return *this -= 1, old; }
-    bool operator==(Pointer o) const { return place.memory == o.place.memory && place.own + place.byte == o.place.own + o.place.byte; }
-    bool operator!=(Pointer o) const { return !(*this == o); }
-    bool operator<(Pointer o) const { return place.byte < o.place.byte; }
+    bool operator==(Pointer<const T> o) const {
+        return place.memory == o.place.memory && place.own + place.byte == o.place.own + o.place.byte;
+    }
+    bool operator!=(Pointer<const T> o) const { return !(*this == o); }
+    bool operator<(Pointer<const T> o) const { return place.byte < o.place.byte; }
+    bool operator>(Pointer<const T> o) const { return place.byte > o.place.byte; }
+    bool operator<=(Pointer<const T> o) const { return place.byte <= o.place.byte; }
+    bool operator>=(Pointer<const T> o) const { return place.byte >= o.place.byte; }
     Element<T> operator[](Index i) const { return {(*this + i.i).place, i.line}; }
     Element<T> at(CELL_LINE) const { return {place, line}; }
 
@@ -114,13 +135,35 @@ private:
 };
 template <class T, size_t N> constexpr Own<T, N> in(T (&own)[N], const char* name) { return {own, name}; }
 template <class T, size_t N> constexpr T (&value(Own<T, N>&& row))[N] { return row.all; }
+template <class T, size_t N> constexpr T (&refer(Own<T, N>&& row))[N] { return row.all; }
 template <class P> constexpr P&& in(P&& p, const char*) { return static_cast<P&&>(p); }
-template <class To, class From> To cast(From from) { return To(from); }
+template <class To> struct Cast {
+    template <class From> static To of(const From& from) { return To(from); }
+};
+template <class T> struct Cast<Pointer<T>> {
+    template <class U> static Pointer<T> of(Pointer<U> from) { return Pointer<T>(from); }
+    template <class U> static Pointer<T> of(U* own) { return Pointer<T>(own); }
+    template <class U, size_t N> static Pointer<T> of(U (&own)[N]) { return Pointer<T>(own); }
+    template <class R> static auto of(const R& row) -> decltype(Pointer<T>(row.start)) { return Pointer<T>(row.start); }
+};
+template <class To, class From> To cast(From&& from) { return Cast<To>::of(from); }
 
 // ---------------------------------------------------------------- __shared__
 template <class T, int kNumber> struct Slot {  // one a variable in the text; there before main begins
-    static inline const int memory = 
+    static_assert(sizeof(T) <= 48 << 10, "shared memory of a fixed size is 48 KiB at most; more is `extern __shared__`");
+    static inline const bool added =
         add_shared(kNumber, sizeof(T), sizeof(std::remove_all_extents_t<T>), std::extent<T, 1>::value, std::extent<T, 2>::value);
+    static Place place() { return (void)&added, Place{shared_memory(kNumber), 0}; }
+};
+template <class T, int kNumber> struct Slot<T[], kNumber> {  // extern: as large as the launch says
+    static inline const bool added = add_shared(kNumber, 0, sizeof(T));
+    static Place place() { return (void)&added, Place{shared_memory(kNumber), 0}; }
+};
+struct Flag {  // a bool as wide as what threads may write side by side
+    int set;
+    Flag() = default;
+    Flag(bool set) : set(set) {}
+    operator bool() const { return set; }
 };
 template <class T, bool kInner = false> struct Row;
 template <class T, size_t N, bool kInner> struct Row<T[N], kInner> {
@@ -136,17 +179,23 @@ template <class T, size_t N, bool kInner> struct Row<T[N], kInner> {
     }
 };
 template <class T, bool kInner> auto at(const Row<T, kInner>& row, CELL_LINE) { return row[Index(0, line)]; }
+template <class T> struct Rows {  // `float (*rows)[8]`: the first of some; T is float[8]
+    Pointer<std::remove_all_extents_t<T>> start;
+    template <size_t N, bool kInner> Rows(const Row<T[N], kInner>& of) : start(of.start) {}
+    Row<T, true> operator[](Index i) const { return {start + i.i * kEach}; }
+
+private:
+    static constexpr int64_t kEach = sizeof(T) / sizeof(std::remove_all_extents_t<T>);
+};
 template <class T, int kNumber> struct Shared : Element<T> {  // of one value
-    explicit Shared(CELL_LINE) : Element<T>(Place{Slot<T, kNumber>::memory, 0}, line) {}
+    explicit Shared(CELL_LINE) : Element<T>(Slot<T, kNumber>::place(), line) {}
     using Element<T>::operator=;
-    Element<T> here(CELL_LINE) const { return {Place{Slot<T, kNumber>::memory, 0}, line}; }
 };
 template <class T, size_t N, int kNumber> struct Shared<T[N], kNumber> : Row<T[N]> {
-    Shared() : Row<T[N]>{Pointer<std::remove_all_extents_t<T>>(Place{Slot<T[N], kNumber>::memory, 0})} {}
+    Shared() : Row<T[N]>{Pointer<std::remove_all_extents_t<T>>(Slot<T[N], kNumber>::place())} {}
 };
-template <class T, int kNumber> struct Shared<T[], kNumber> : Pointer<T> {  // extern: as large as the launch says
-    static inline const int memory = add_shared(kNumber, 0, sizeof(T));
-    Shared() : Pointer<T>(Place{memory, 0}) {}
+template <class T, int kNumber> struct Shared<T[], kNumber> : Pointer<T> {
+    Shared() : Pointer<T>(Slot<T[], kNumber>::place()) {}
 };
 
 // ---------------------------------------------------------------- the kernels of a cell, for machine.cpp
@@ -170,8 +219,12 @@ static const dim3 &blockDim = cell::block_size(), &gridDim = cell::grid_size();
 constexpr int warpSize = 32;
 
 inline void __syncthreads(CELL_LINE) { cell::barrier(line); }
+inline int __syncthreads_count(int vote, CELL_LINE) { return cell::barrier_count(vote, line); }
+inline int __syncthreads_or(int vote, CELL_LINE) { return cell::barrier_count(vote, line) > 0; }
+inline int __syncthreads_and(int vote, CELL_LINE) { return cell::barrier_count(!vote, line) == 0; }
 inline void __syncwarp(unsigned mask = ~0u, CELL_LINE) { cell::syncwarp(mask, line); }
 inline void __threadfence(CELL_LINE) { cell::fence(line); }
+inline void __threadfence_block(CELL_LINE) { cell::fence(line); }
 template <class T> std::remove_const_t<T> __ldg(cell::Pointer<T> p, CELL_LINE) { return p.at(line).get(); }
 
 namespace cell {
@@ -204,10 +257,12 @@ inline unsigned __ballot_sync(unsigned mask, bool vote, CELL_LINE) { return cell
 inline bool __any_sync(unsigned mask, bool vote, CELL_LINE) { return cell::ballot("__any_sync", mask, vote, line) != 0; }
 inline bool __all_sync(unsigned mask, bool vote, CELL_LINE) { return cell::ballot("__all_sync", mask, vote, line) == ~0u; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+#include "numbers.h"
 
 namespace cell {
 template <class T> struct Same { using type = T; };  // of an argument from which T is not deduced
 template <class Change, class T> T atomic(Pointer<T> p, typename Same<T>::type v, int line) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics are of values of 4 or 8 bytes");
     T old;
     atomic(p.place, sizeof(T), line, Change::fresh, [](void* there, const void* operand) {
         T now, with;
@@ -239,4 +294,16 @@ CELL_ATOMIC(atomicExch, true, (void(old), v))
 CELL_ATOMIC(atomicAnd, false, old & v)
 CELL_ATOMIC(atomicOr, false, old | v)
 CELL_ATOMIC(atomicXor, false, old ^ v)
+CELL_ATOMIC(atomicInc, false, old >= v ? 0 : old + 1)
+CELL_ATOMIC(atomicDec, false, old == 0 || old > v ? v : old - 1)
 #undef CELL_ATOMIC
+template <class T> using CellSame = typename cell::Same<T>::type;
+template <class T> T atomicCAS(cell::Pointer<T> p, CellSame<T> compare, CellSame<T> v, CELL_LINE) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomics are of values of 4 or 8 bytes");
+    T old;
+    cell::compare_and_swap(p.place, sizeof(T), line, &compare, &v, &old);
+    return old;
+}
+template <class T> T atomicCAS(T* own, CellSame<T> compare, CellSame<T> v, CELL_LINE) {
+    return atomicCAS(cell::Pointer<T>(own), compare, v, line);
+}

@@ -4,6 +4,7 @@
 #include "boundary.h"
 #include <fcntl.h>
 #include <fstream>
+#include <set>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -33,18 +34,20 @@ static std::vector<Variable>& variables() {
     return all;
 }
 static Variable& variable(int memory) { return variables()[-memory - 1]; }
-int add_shared(int number, int bytes, int element, int inner, int innermost) {
-    variables().push_back({number, bytes, element, inner, innermost, 0});
-    return -int(variables().size());
+bool add_shared(int number, int bytes, int element, int inner, int innermost) {
+    if (int(variables().size()) <= number) variables().resize(number + 1);
+    variables()[number] = {number, bytes, element, inner, innermost, 0};
+    return true;
 }
-// Where each variable lies, 16 bytes aligned; returns how many bytes all of them take.
+// Where each variable lies, 16 bytes aligned, behind the others all that are as large as the launch says, in one place, as in
+// CUDA; returns how many bytes all of them take. Of a template that nobody asks for
+// there is none, and its element has no size.
 static uint32_t lay_out(int dynamic_bytes) {
     uint32_t end = 0;
-    for (Variable& v : variables()) {
-        if (!v.bytes) v.bytes = dynamic_bytes;
-        v.offset = end, end += (v.bytes + 15) / 16 * 16;
-    }
-    return end;
+    for (Variable& v : variables()) v.offset = end, end += (v.bytes + 15) / 16 * 16;
+    for (Variable& v : variables())
+        if (!v.bytes && v.element) v.offset = end, v.bytes = dynamic_bytes;
+    return end + dynamic_bytes;
 }
 
 // ---------------------------------------------------------------- what happened
@@ -57,6 +60,7 @@ struct Live {
     emulate::Cta* cta;
     int threads;  // that have not ended
     std::vector<int> phases;  // how many barriers each has passed
+    int votes[3] = {};  // of the barriers to come, by their number
 };
 constexpr size_t kMostEvents = 200000;
 constexpr int64_t kMostSteps = 5000000;
@@ -88,7 +92,7 @@ static std::string element(Place p, int bytes) {
     const int64_t index = p.byte >= 0 ? p.byte / size : -((-p.byte + size - 1) / size);
     return name + "[" + std::to_string(index) + "]" + (bytes > size ? " to [" + std::to_string(index + bytes / size - 1) + "]" : "");
 }
-static void check(Place p, int bytes, int line, char kind) {
+static void check(Place p, int bytes, int alignment, int line, char kind) {
     hear(line);
     const std::string does = kind == 'r' ? "reads " : "writes ";
     if (p.memory == kNull) fault("null: " + does + "through a pointer that points nowhere", line);
@@ -97,7 +101,8 @@ static void check(Place p, int bytes, int line, char kind) {
     const int64_t each = shared ? variable(p.memory).element : tensors[p.memory].element;
     if (p.byte < 0 || p.byte + bytes > size)
         fault("outside: " + does + element(p, bytes) + ", which has " + std::to_string(size / each) + " elements", line);
-    if (p.byte % bytes) fault("misaligned: " + does + element(p, bytes) + " as one value of " + std::to_string(bytes) + " bytes", line);
+    if (p.byte % alignment)
+        fault("misaligned: " + does + element(p, alignment) + " as one value of " + std::to_string(alignment) + " bytes", line);
     if (events.size() < kMostEvents)
         events.push_back({self->cta->number, self->id, alive().phases[self->id], line, p.memory, kind, p.byte / each});
 }
@@ -118,12 +123,25 @@ void outside_row(Place row, int64_t index, int64_t size, int line) {
 }
 // A value that is still as its thread's variable was before anybody set it: the compiler fills those with 0xfe.
 static void check_set(Place p, int bytes, int line, const void* value) {
-    static const char unset[16] = {-2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2, -2};
-    if (bytes >= 4 && !memcmp(value, unset, bytes)) fault("unset: writes " + element(p, bytes), line);
+    const char* const first = static_cast<const char*>(value);
+    if (bytes >= 4 && std::all_of(first, first + bytes, [](char c) { return c == -2; }))
+        fault("unset: writes " + element(p, bytes), line);
+}
+[[noreturn]] static void read_unwritten(Place p, const emulate::Access& r, const char* when) {
+    emulate::fault("unwritten: reads " + element(p, variable(p.memory).element) + when, r.at, &self->cta->threads[r.thread]);
 }
 static char* global(Place p) { return reinterpret_cast<char*>(tensors[p.memory].data.data()) + p.byte; }
 static uint32_t shared(Place p) { return emulate::kSharedStart + variable(p.memory).offset + uint32_t(p.byte); }
 
+// Whoever writes shared memory for the first time ends the time in which to tell of one who has read it, and may know it.
+static void check_read(Place p, int bytes) {
+    for (int byte = 0; byte < bytes; byte += emulate::kCell) {
+        const emulate::Cell& cell = self->cta->cells[(shared(p) - emulate::kSharedStart + byte) / emulate::kCell];
+        const auto known = [](const emulate::Access& r) { return emulate::known_to(*self, r); };
+        if (cell.write.cta < 0 && !cell.reads.empty() && std::all_of(cell.reads.begin(), cell.reads.end(), known))
+            read_unwritten(p, cell.reads.front(), " before");
+    }
+}
 // So that whoever writes it later without having waited is told.
 static void remember_read(Place p, int bytes) {
     const emulate::Span span = emulate::global_span(global(p), bytes, tensors[p.memory].range());
@@ -140,30 +158,114 @@ template <class F> static void as_word(int bytes, F&& f) {
     else if (bytes == 16) f(uint4());
     else throw std::runtime_error("emulator: a value of " + std::to_string(bytes) + " bytes; allowed are 2, 4, 8 and 16");
 }
-void load(Place p, int bytes, int line, void* to) {
+// A plain read that another thread's atomicCAS meets is no race if its own thread's atomicCAS of the same place follows: that
+// finds out whether the value still holds. Until then it is in doubt.
+struct Doubt {
+    Place place;
+    int bytes, line;
+    emulate::Access other;  // an atomicCAS that nothing orders with it
+    bool is_of(Place p) const { return place.memory == p.memory && place.byte == p.byte; }
+};
+using Who = std::pair<int, int>;  // CTA and thread
+static std::map<Who, std::vector<Doubt>> doubts;
+static std::set<std::tuple<int, int, int64_t>> swapped;  // places of an atomicCAS: CTA of shared memory, memory, byte
+static auto as_swapped(Place p) { return std::make_tuple(p.memory < 0 ? self->cta->number : -1, p.memory, p.byte); }
+static const char* as_it_is(Place p) {
+    return p.memory < 0 ? self->cta->smem + (shared(p) - emulate::kSharedStart) : global(p);
+}
+template <class F> static void each_cell(Place p, int bytes, F&& f) {
+    if (p.memory < 0) emulate::each_cell(*self->cta, shared(p), bytes, f);
+    else emulate::each_global_cell(global(p), bytes, false, f);
+}
+static bool is_doubtful(Place p, int bytes, int line) {
+    if (swapped.empty() || !swapped.count(as_swapped(p))) return false;
+    const emulate::Access* other = nullptr;
+    each_cell(p, bytes, [&](emulate::Cell& c) { if (c.atomic && !emulate::known_to(*self, c.write)) other = &c.write; });
+    if (other) doubts[{self->cta->number, self->id}].push_back({p, bytes, line, *other});
+    return other;
+}
+static void doubt_reads_of_others(Place p, int bytes, int line) {
+    const emulate::Access mine{self->cta->number, uint32_t(self->id), self->cta->now, at(line)};
+    each_cell(p, bytes, [&](emulate::Cell& c) {
+        const auto moves = [&](const emulate::Access& r) {
+            const auto live = lives.find(r.cta);
+            if (emulate::known_to(*self, r) || live == lives.end()) return false;
+            if (live->second.cta->threads[r.thread].state == emulate::State::done) return false;
+            doubts[{r.cta, int(r.thread)}].push_back({p, bytes, r.at.line, mine});
+            return true;
+        };
+        c.reads.erase(std::remove_if(c.reads.begin(), c.reads.end(), moves), c.reads.end());
+    });
+}
+static void end_doubts(Place p) {
+    const auto mine = doubts.find({self->cta->number, self->id});
+    if (mine == doubts.end()) return;
+    auto& all = mine->second;
+    all.erase(std::remove_if(all.begin(), all.end(), [&](const Doubt& d) { return d.is_of(p); }), all.end());
+}
+// Of a thread that has ended.
+static void check_doubts() {
+    const auto mine = doubts.find({self->cta->number, self->id});
+    if (mine == doubts.end() || mine->second.empty()) return;
+    const Doubt& d = mine->second.front();
+    self->at = at(d.line);
+    const auto tell = [&](const emulate::Span& span) { emulate::race(*self, "reads ", d.other, " wrote", false, span); };
+    if (d.place.memory < 0) tell(emulate::shared_span(shared(d.place), d.bytes));
+    tell(emulate::global_span(global(d.place), d.bytes, tensors[d.place.memory].range()));
+}
+template <class F> static void each_part(Place p, int bytes, int alignment, F&& f) {
+    for (int done = 0; done < bytes; done += alignment)
+        as_word(alignment, [&](auto word) { f(p.moved(done), word, done); });
+}
+// Whether somebody of the CTA has learned of a write by an atomic, but not yet passed a fence.
+static bool was_heard(const emulate::Access& write) {
+    const auto has = [&](const emulate::Thread& t) {
+        const auto clock = t.heard.find(write.cta);
+        return clock != t.heard.end() && write.thread < clock->second.size() && clock->second[write.thread] >= write.when;
+    };
+    const auto& all = self->cta->threads;
+    return write.cta >= 0 && std::any_of(all.begin(), all.end(), has);
+}
+template <class V> static V load_global(Place p, int line) {
+    try {
+        if (tensors[p.memory].written) remember_read(p, sizeof(V));
+        return emulate::load_global<V>(global(p), tensors[p.memory].range(), at(line));
+    } catch (const std::exception& e) {
+        bool heard = false;
+        each_cell(p, sizeof(V), [&](const emulate::Cell& c) { heard |= was_heard(c.write); });
+        throw std::runtime_error(std::string(e.what()) + (heard ? " heard" : ""));
+    }
+}
+void load(Place p, int bytes, int alignment, int line, void* to) {
     if (p.memory == kOwn) return void(memcpy(to, own(p, bytes, line), bytes));
-    check(p, bytes, line, 'r');
-    if (p.memory >= 0 && tensors[p.memory].written) remember_read(p, bytes);
-    as_word(bytes, [&](auto word) {
+    check(p, bytes, alignment, line, 'r');
+    each_part(p, bytes, alignment, [&](Place part, auto word, int done) {
         using V = decltype(word);
-        if (p.memory < 0) word = emulate::load_shared<V>(shared(p), at(line));
-        else word = emulate::load_global<V>(global(p), tensors[p.memory].range(), at(line));
-        memcpy(to, &word, sizeof(V));
+        const bool doubtful = is_doubtful(part, sizeof(V), line);
+        if (doubtful) memcpy(&word, as_it_is(part), sizeof(V));
+        else if (part.memory < 0) word = emulate::load_shared<V>(shared(part), at(line));
+        else word = load_global<V>(part, line);
+        memcpy(static_cast<char*>(to) + done, &word, sizeof(V));
     });
 }
-void store(Place p, int bytes, int line, const void* from) {
+void store(Place p, int bytes, int alignment, int line, const void* from) {
     if (p.memory == kOwn) return void(memcpy(own(p, bytes, line), from, bytes));
-    check(p, bytes, line, 'w');
+    check(p, bytes, alignment, line, 'w');
     check_set(p, bytes, line, from);
-    as_word(bytes, [&](auto word) {
-        memcpy(&word, from, sizeof word);
-        if (p.memory < 0) emulate::store_shared(shared(p), word, at(line));
-        else emulate::store_global(global(p), tensors[p.memory].range(), word, at(line));
+    each_part(p, bytes, alignment, [&](Place part, auto word, int done) {
+        memcpy(&word, static_cast<const char*>(from) + done, sizeof word);
+        if (part.memory < 0) check_read(part, sizeof word), emulate::store_shared(shared(part), word, at(line));
+        else emulate::store_global(global(part), tensors[part.memory].range(), word, at(line));
     });
 }
-void atomic(Place p, int bytes, int line, bool fresh, void (*change)(void*, const void*), const void* operands, void* old) {
+using Change = void (*)(void*, const void*);
+static void change_there(Place p, int bytes, int line, bool fresh, Change change, const void* operands, void* old);
+void atomic(Place p, int bytes, int line, bool fresh, Change change, const void* operands, void* old) {
     if (p.memory == kOwn) fault("atomic: of a thread's own", line);
-    check(p, bytes, line, 'a');
+    check(p, bytes, bytes, line, 'a');
+    change_there(p, bytes, line, fresh, change, operands, old);
+}
+static void change_there(Place p, int bytes, int line, bool fresh, Change change, const void* operands, void* old) {
     if (p.memory < 0 && !fresh && self->cta->cells[(shared(p) - emulate::kSharedStart) / emulate::kCell].write.cta < 0)
         fault("unwritten: reads " + element(p, bytes) + " before", line);
     const auto with = [=](auto there) { return change(&there, operands), there; };
@@ -176,10 +278,34 @@ void atomic(Place p, int bytes, int line, bool fresh, void (*change)(void*, cons
     bytes == 8 ? run(uint64_t()) : run(uint32_t());
 }
 
+void compare_and_swap(Place p, int bytes, int line, const void* compare, const void* with, void* old) {
+    struct Operands {
+        int bytes;
+        const void *compare, *with;
+    } const operands{bytes, compare, with};
+    if (p.memory == kOwn) fault("atomic: of a thread's own", line);
+    check(p, bytes, bytes, line, 'a');
+    swapped.insert(as_swapped(p));
+    end_doubts(p);
+    doubt_reads_of_others(p, bytes, line);
+    change_there(p, bytes, line, false, [](void* there, const void* all) {
+        const Operands& o = *static_cast<const Operands*>(all);
+        if (!memcmp(there, o.compare, o.bytes)) memcpy(there, o.with, o.bytes);
+    }, &operands, old);
+}
+
 // ---------------------------------------------------------------- meetings, place and time
 void barrier(int line) {
     emulate::barrier(0, int(self->cta->threads.size()), true, at(line));
     alive().phases[self->id]++;
+}
+int barrier_count(bool vote, int line) {
+    Live& live = alive();
+    const int phase = live.phases[self->id];
+    live.votes[phase % 3] += vote;
+    live.votes[(phase + 1) % 3] = 0;  // all have read it
+    barrier(line);
+    return live.votes[phase % 3];
 }
 void syncwarp(unsigned mask, int line) { emulate::need_full(mask, at(line)), emulate::syncwarp(at(line)); }
 void fence(int line) { emulate::fence(at(line)); }
@@ -211,10 +337,11 @@ unsigned special_register(const char* name) {
 // A value that is read and that nobody has written by the end was never meant.
 static void check_written(const emulate::Cta& c) {
     for (const Variable& v : variables())
-        for (int byte = 0; byte < v.bytes; byte += v.element)
-            for (const emulate::Access& r : c.cells[(v.offset + byte) / emulate::kCell].reads)
-                if (c.cells[(v.offset + byte) / emulate::kCell].write.cta < 0)
-                    emulate::fault("unwritten: reads " + element({-1 - int(&v - variables().data()), byte}, v.element), r.at, &c.threads[r.thread]);
+        for (int byte = 0; byte < v.bytes; byte += emulate::kCell) {
+            const emulate::Cell& cell = c.cells[(v.offset + byte) / emulate::kCell];
+            if (cell.write.cta < 0 && !cell.reads.empty())
+                read_unwritten({shared_memory(v.number), byte}, cell.reads.front(), "");
+        }
 }
 static void run_thread(const Kernel& kernel, const std::vector<Argument>& arguments) {
     emulate::Cta& c = *self->cta;
@@ -222,6 +349,7 @@ static void run_thread(const Kernel& kernel, const std::vector<Argument>& argume
     const auto live = lives.try_emplace(number, Live{&c, int(c.threads.size()), std::vector<int>(c.threads.size())}).first;
     sm_of[number] = c.sm->id;
     kernel.run(arguments.data());
+    check_doubts();
     if (--live->second.threads == 0) check_written(c), lives.erase(number);
 }
 static void tell_threads(std::ostream& out) {
@@ -232,12 +360,12 @@ static void tell_threads(std::ostream& out) {
 }
 static void tell(std::ostream& out, const std::string& fault) {
     for (const Variable& v : variables())
-        out << "variable " << v.number << " " << v.offset << " " << v.bytes << " " << v.element << " " << v.inner << " "
+        if (v.element) out << "variable " << v.number << " " << v.offset << " " << v.bytes << " " << v.element << " " << v.inner << " "
             << v.innermost << "\n";
     for (const auto& [cta, sm] : sm_of) out << "place " << cta << " " << sm << "\n";
     for (const Event& e : events)
         out << "event " << e.cta << " " << e.thread << " " << e.phase << " " << e.line << " " << e.kind << " "
-            << (e.memory < 0 ? -1 - variable(e.memory).number : e.memory) << " " << e.element << "\n";
+            << e.memory << " " << e.element << "\n";
     if (fault.empty()) return;
     tell_threads(out);
     out << "fault\n" << fault;

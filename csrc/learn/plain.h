@@ -1,10 +1,11 @@
 // CUDA's words without a meaning, for the compiler's opinion of a cell as the reader wrote it: its complaints are then about
 // the reader's own types and columns.
 #pragma once
-#include "../emulate/types.h"
+#include "numbers.h"
 #include <cstdio>
 
 #define __shared__
+#define __constant__
 #define __restrict__
 using half = __half;
 using std::abs, std::isinf, std::isnan;
@@ -14,8 +15,12 @@ extern const dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
 void __syncthreads();
+int __syncthreads_count(int vote);
+int __syncthreads_or(int vote);
+int __syncthreads_and(int vote);
 void __syncwarp(unsigned mask = ~0u);
 void __threadfence();
+void __threadfence_block();
 template <class T> T __ldg(const T* p);
 template <class T> T __shfl_sync(unsigned mask, T x, int lane, int width = warpSize);
 template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, int width = warpSize);
@@ -34,3 +39,6 @@ template <class T> T atomicExch(T* p, typename Same<T>::type v);
 template <class T> T atomicAnd(T* p, typename Same<T>::type v);
 template <class T> T atomicOr(T* p, typename Same<T>::type v);
 template <class T> T atomicXor(T* p, typename Same<T>::type v);
+template <class T> T atomicInc(T* p, typename Same<T>::type v);
+template <class T> T atomicDec(T* p, typename Same<T>::type v);
+template <class T> T atomicCAS(T* p, typename Same<T>::type compare, typename Same<T>::type v);

@@ -178,7 +178,7 @@ class Watched:
 
     launch: Launch
     report: program.Report
-    tensors: tuple[str, ...]
+    sizes_of_tensors: dict[str, int]  # elements, by name; in the order of the report's numbers
 
     @cached_property
     def fault(self) -> Fault | None:
@@ -195,7 +195,17 @@ class Watched:
     def memories(self) -> dict[str, int]:
         """The number under which the report's events have each memory, by name; shared ones first."""
         shared = {v.name: -1 - self.report.shared(v.name).number for v in self.report.variables}
-        return shared | {name: i for i, name in enumerate(self.tensors)}
+        return shared | {name: i for i, name in enumerate(self.sizes_of_tensors)}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """How many elements each memory has."""
+        return {v.name: v.bytes // v.element for v in self.report.variables} | self.sizes_of_tensors
+
+    def place(self, memory: str, index: int) -> str:
+        """An element's indices, as the text has them: "[3]", or "[1][0]"."""
+        shared = self.report.shared(memory)
+        return shared.place(index).removeprefix(memory) if shared else f"[{index}]"
 
     def draw(self, memory: str | None = None, ax=None):
         """The picture of who wrote and read what, when; of the memory of the fault, or of the one that is named."""
@@ -238,7 +248,7 @@ def _emulated(launch: Launch, arguments: Sequence, seed: int) -> Watched:
     report, after = program.run(launch.kernel.module.program, cell, [*shape, *words], data, seed)
     if not report.fault:
         _put_back(tensors, after)
-    return Watched(launch, report, tuple(names))
+    return Watched(launch, report, {name: x.numel() for name, x in zip(names, tensors, strict=True)})
 
 
 def _bytes(x) -> int:

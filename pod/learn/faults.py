@@ -16,6 +16,7 @@ RACE = re.compile(r"race: (?P<does>\w+) \d+ bytes of (?P<memory>.+) at byte (?P<
 ELEMENT = re.compile(r"(?P<kind>outside|unwritten|unset|misaligned): (?P<does>reads|writes) (?P<name>@?\w+)"
                      r"\[(?P<index>-?\d+)\](?P<rest>(?:.* has (?P<size>\d+) elements)?.*)")  # fmt: skip
 WORDS = {"bar.sync": "__syncthreads()"}
+UNSET_NUMBER = 0xFEFEFEFE  # of 4 bytes: see program.UNSET
 MOST_QUOTED = 200  # letters of a line
 
 
@@ -129,6 +130,8 @@ def _race(told: _Told, match: re.Match) -> Fault:
     else:
         what = f"{them} reads {place} in line {line} before {me} has written it in line {told.line}"
     missing = "nothing orders two CTAs" if foreign else "no barrier stands between"
+    if told.text.endswith(" heard"):
+        missing = "an atomic said so, but no __threadfence() stands between that and this read"
     known = {"lines": (told.line, line), "threads": (told.thread, other), "ctas": ctas, "element": element}
     return told.fault("race", f"{what}, and {missing}", **known)
 
@@ -152,6 +155,8 @@ def _element(told: _Told, match: re.Match) -> Fault:
         kind, what = "out of bounds", f"{what} {place}, but {_extent(told, name, int(match['size']))}"
         if 1 << 31 <= index < 1 << 32:
             what += ". An unsigned number that falls below 0 is so large"
+        if index % (1 << 32) == UNSET_NUMBER:
+            what += ". So large is here what nobody has set: an index was used before it had a value"
     elif kind == "unwritten":
         what = f"{what} {place}, and nobody {'has written it before' if match['rest'] else 'ever writes it'}"
     elif kind == "unset":
@@ -201,6 +206,11 @@ def _shift(told: _Told, match: re.Match) -> Fault:
     return told.fault("shift", f"{what} 0 to {int(match['bits']) - 1}")
 
 
+def _part_of_a_warp(told: _Told, match: re.Match) -> Fault:
+    what = f"the mask in line {told.line} leaves lanes out. A GPU may do that, the emulator knows only whole warps"
+    return told.fault("mask", f"{what}: say 0xffffffff, where all 32 lanes come")
+
+
 def _own_atomic(told: _Told, match: re.Match) -> Fault:
     return told.fault("atomic", f"line {told.line} has an atomic on a thread's own variable, which nobody else sees")
 
@@ -222,7 +232,8 @@ def _stuck(told: _Told, match: re.Match) -> Fault:
     lines = sorted({line for *_, state, line in rows if state in WAITS})
     waiting = {line: _threads(t for _, t, state, at in rows if state in WAITS and at == line) for line in lines}
     missing = [t for _, t, state, _ in rows if state == "done"]
-    what = "; ".join(f"{who} wait for ever at {barrier} in line {line}" for line, who in waiting.items())
+    waits = [f"{who} wait{'s' * who.startswith('thread ')} for ever at" for who in waiting.values()]
+    what = "; ".join(f"{who} {barrier} in line {line}" for who, line in zip(waits, waiting, strict=True))
     if missing:
         never = _threads(missing)
         what += f". {never.capitalize()} never reached it, and {'have' if len(missing) > 1 else 'has'} left the kernel"
@@ -299,6 +310,7 @@ TELLERS = (
     (re.compile(r"overflow: (?P<what>.*) in '(?P<type>.*)'"), _overflow),
     (re.compile(r"shift: by (?P<by>-?\d+) of (?P<bits>\d+)"), _shift),
     (re.compile(r"atomic: "), _own_atomic),
+    (re.compile(r"the emulator knows only whole warps"), _part_of_a_warp),
     (
         re.compile(
             r"divergence: this lane is at (?P<mine>\S+) while .* wait at (?P<theirs>\S+) \(cell:(?P<line>\d+)\)"
@@ -320,13 +332,14 @@ TELLERS = (
 COMPLAINT = re.compile(r"^cell:(\d+)(?::(\d+))?: (?:fatal )?error: (.*)$|^cell\((\d+)\): error: (.*)$", re.MULTILINE)
 UNKNOWN = re.compile(r"'(\w+)' (?:was not declared|does not name a type|is not a namespace|has not been declared)")
 GPU_ONLY = set(
-    "atomicCAS atomicDec atomicInc clock clock64 "
-    "cooperative_groups nvcuda rsqrtf __activemask __clz __constant__ __ffs __managed__ "
-    "__match_any_sync __nanosleep __reduce_add_sync __syncthreads_count __trap".split()
+    "clock clock64 "
+    "cooperative_groups nvcuda __activemask __managed__ "
+    "__match_any_sync __nanosleep __reduce_add_sync __trap".split()
 )
 UNSET = re.compile(r"(?:at cell:(\d+):\d+:\n\S+|^cell:(\d+):\d+): error: '([^']+)' is used uninitialized", re.MULTILINE)
 NO_BODY = re.compile(r"undefined reference to `([^'(]+)|Undefined symbols[^\"]*\"_?([^\"(]+)")
 READ_ONLY = re.compile(r"assignment of read-only location '\*? ?\(?(?:\([^)]*\))?(\w+).*'")
+REFERENCE = re.compile(r"cannot bind (?:non-const )?lvalue reference|non-const lvalue reference .* cannot bind")
 HALF = re.compile(r"'(?:half|__half|__nv_bfloat16)'")
 OURS = ((r"cell::Pointer<(.*?)\s*>(?:::Pointer\b)?", r"\1*"), (r"cell::Element<(.*?)>", r"\1"), (r"cell::", ""))
 
@@ -348,6 +361,8 @@ def complaint(said: str, text: str, before: str = "") -> CompileError:
         what = READ_ONLY.sub(r"`\1` points at what is read-only, const", what)
         if HALF.search(what):
             what = "CUDA computes with halves, the emulator does not: take __half2float(x), go back by __float2half(v)"
+        if before and REFERENCE.search(what):
+            what = "a reference to an element goes from no function to another: hand over a pointer, as `float* p`"
         if (name := UNKNOWN.search(what)) and name[1] in GPU_ONLY:
             what = f"`{name[1]}` is CUDA, but the emulator does not have it"
         return CompileError(text, line, before + re.sub(r" \[-[Wf].*", "", what), 0 if before else column)
@@ -356,4 +371,5 @@ def complaint(said: str, text: str, before: str = "") -> CompileError:
         r"^\S+: (?:fatal )?error: (.*)$", said, re.MULTILINE
     )  # the lines around the cell's want it otherwise
     what = (foreign[1] if foreign else said.strip().splitlines()[-1]).removeprefix("static assertion failed: ")
+    before = "" if what.startswith("shared memory of a fixed size") else before  # nor can nvcc
     return CompileError(text, int(inside[1]) if inside else 1, before + what)

@@ -7,7 +7,7 @@ A reader writes CUDA as nvcc takes it. What csrc/learn/cell.h cannot say in C++ 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TYPES = {
     "float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32", "unsigned int": "uint32",
@@ -15,8 +15,8 @@ TYPES = {
     "uint64_t": "uint64", "size_t": "uint64", "half": "float16", "__half": "float16", "__nv_bfloat16": "bfloat16",
     "short": "int16", "bool": "bool",
 }  # fmt: skip
-VECTORS = {"float2", "float4", "int4", "uint2", "uint4"}
-WORDS = {word for name in TYPES for word in name.split()} | VECTORS
+VECTORS = {"float2", "float3", "float4", "double2", "int2", "int3", "int4", "uint2", "uint4"}
+WORDS = {word for name in TYPES for word in name.split()} | VECTORS | {"char", "int8_t", "uint8_t", "dim3", "uint3"}
 TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/|\\\n)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
     r"""|(?P<directive>(?<![^\n])[ \t]*\#(?:\\\n|[^\n])*)"""
@@ -24,6 +24,8 @@ TOKEN = re.compile(
     r"""|(?P<sign><<<|>>>|<<=|>>=|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|::|.)""",
     re.VERBOSE | re.DOTALL,
 )
+AFTER_NAME = ("=", "[", ",", "{", ";")  # in a declaration
+ALIGNED = ("__align__", "alignas")
 ASSIGNS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"}
 REGISTER = re.compile(
     r'asm\s+(?:volatile\s*)?\(\s*"mov\.u32 %0, %%(smid|nsmid|laneid|warpid);"\s*:\s*"=r"\s*\((\w+)\)\s*\)'
@@ -71,7 +73,8 @@ class Token:
     line: int
     after: str = ""  # put behind it
     before: str = ""
-    shared: bool = False  # a __shared__ variable of one value
+    referred: bool = False  # where a reference is bound to it
+    shared: bool = False  # a __shared__ variable of one value, or a reference to an element
 
 
 @dataclass(frozen=True)
@@ -90,14 +93,22 @@ def read(text: str) -> Cell:
     _drop_volatile(tokens)
     code = [*(token for token in tokens if token.kind != "skip"), end, end]  # who looks ahead finds something
     _find_types(code)
+    _read_constants(code)
     _refuse(code, text)
+    _split_declarations(tokens, code)
+    _read_array_parameters(tokens, code)
+    code = [token for token in tokens if token.kind != "skip"] + [end, end]
     kernels = _kernels(code)
     shared: list[str] = []
     for i, token in enumerate(code):
         if token.text == "__shared__":
             _rewrite_shared(code, i, shared)
+    macros = _macros(code)
+    for macro in macros.values():
+        macro.rewrite(macros)
+    _rewrite_references(code)
     _rewrite_loops(code)
-    _rewrite_reads(code)
+    _rewrite_reads(code, macros)
     _rewrite_pointers(code)
     return Cell(text, REGISTER.sub(r'\2 = cell::special_register("\1")', _joined(tokens)), kernels, tuple(shared))
 
@@ -123,11 +134,16 @@ def _drop_volatile(tokens: list[Token]) -> None:
 
 def _find_types(code: list[Token]) -> None:
     """CUDA's numbers, and what the text itself declares as types."""
-    own = {code[i + 1].text for i, t in enumerate(code[:-1]) if t.text in ("class", "typename", "struct", "using")}
+    words = ("class", "typename", "struct", "union", "enum", "using")
+    own = {_after_alignment(code, i + 1).text for i, t in enumerate(code[:-1]) if t.text in words}
     own |= {_typedef(code, i) for i, t in enumerate(code) if t.text == "typedef"}
     for token in code:
         if token.text in WORDS | own:
             token.kind = "type"
+
+
+def _after_alignment(code: list[Token], i: int) -> Token:
+    return code[_closing(code, i + 1) + 1] if code[i].text in ALIGNED else code[i]
 
 
 def _typedef(code: list[Token], i: int) -> str:
@@ -175,12 +191,111 @@ def _refuse_variables(code: list[Token]) -> None:
     for i, token in enumerate(code):
         said = {t.text for t in code[first:i]}
         if i in declared and (depth == 0 or "static" in said) and code[i + 1].text in (";", "=", "[", ",", "{"):
-            if not said & {"const", "constexpr", "template", "typedef", "using", "__shared__", "__constant__"}:
+            inside = sum((t.text == "(") - (t.text == ")") for t in code[first:i])  # of a function's parameters
+            if not inside and not said & {"const", "constexpr", "template", "typedef", "using", "__shared__"}:
                 what = f"got `{token.text}`, one for all threads, allowed are tensors and `__shared__` variables"
                 raise NotCuda(token.line, what, sure=True)
         depth += (token.text in "([{") - (token.text in ")]}") if len(token.text) == 1 else 0
         if token.text in (";", "{", "}") or token.kind == "directive":
             first = i + 1
+
+
+def _read_constants(code: list[Token]) -> None:
+    """`__constant__ float w[2] = {1, 2};` is const. Without a value it waits for the host's, and there is no host."""
+    for i, token in enumerate(code):
+        if token.text != "__constant__":
+            continue
+        first = next((k for k in range(i, -1, -1) if code[k - 1].text in (";", "}") or k == 0), 0)
+        last = next((k for k in range(i, len(code)) if code[k].text in (";", "{", "=")), i)
+        if code[last].text not in ("{", "="):
+            what = "`__constant__` is CUDA, but the emulator has it only with a value, as `__constant__ int n = 3;`"
+            raise NotCuda(token.line, what, sure=True)
+        is_const = {"const", "constexpr"} & {t.text for t in code[first:last]}
+        token.text, token.kind = ("", "skip") if is_const else ("const", "word")
+
+
+# ---------------------------------------------------------------- several names in one declaration
+
+
+def _split_declarations(tokens: list[Token], code: list[Token]) -> None:
+    """`float *p = x, *q = y, v = 0;` becomes `float *p = x, q = y; float v = 0;`: a Pointer is a type of its own."""
+    for i, token in enumerate(code):
+        if token.kind != "type" or i and code[i - 1].kind == "type":
+            continue
+        first = i + 1
+        while code[first].kind == "type" or code[first].text == "const":
+            first += 1
+        begin = i - 1 if i and code[i - 1].text == "const" else i
+        words, pointer = code[begin:first], code[first].text == "*"
+        for comma in _commas(code, first + pointer):
+            starred = code[comma + 1].text == "*"
+            if starred:
+                code[comma + 1].kind = "skip" if pointer else code[comma + 1].kind
+                code[comma + 1].text = "" if pointer else "*"
+            if starred != pointer:
+                _end_declaration(tokens, code, begin, comma, words)
+                pointer = starred
+
+
+def _commas(code: list[Token], first: int) -> Iterator[int]:
+    """Between the names of the declaration whose first name stands at `first`."""
+    depth = 0
+    if code[first].kind != "word" or code[first + 1].text not in AFTER_NAME:
+        return
+    for k in range(first, len(code) - 3):
+        depth += (code[k].text in ("(", "[", "{")) - (code[k].text in (")", "]", "}"))
+        body = code[k].text == "}" and code[k + 1].text not in (",", ";")
+        if depth < 0 or depth == 0 and (code[k].text == ";" or body):
+            return
+        if depth == 0 and code[k].text == ",":
+            name = k + 1 + (code[k + 1].text == "*")
+            if code[name].kind != "word" or code[name + 1].text not in AFTER_NAME:
+                return
+            yield k
+
+
+def _read_array_parameters(tokens: list[Token], code: list[Token]) -> None:
+    """A function's `float s[64]` is `float* s`; of `float s[8][9]`, as of `float (*s)[9]`, each row has an end."""
+    for name, body in _bodies(code):
+        begin = max((k for k in range(name) if code[k].text in (";", "}")), default=0)
+        if "__global__" in {token.text for token in code[begin:name]}:
+            continue
+        for i in range(name + 2, body):
+            if code[i].kind == "word" and code[i - 1].kind == "type" and code[i + 1].text == "[":
+                _read_array(tokens, code, i, i + 1)
+    for i in range(len(code) - 5):
+        star = [token.text for token in code[i : i + 5]]
+        if code[i - 1].kind == "type" and (star[0], star[1], star[3], star[4]) == ("(", "*", ")", "["):
+            code[i].text = code[i + 1].text = code[i + 3].text = ""
+            code[i].kind = code[i + 1].kind = code[i + 3].kind = "skip"
+            _read_array(tokens, code, i + 2, i + 4, rows=True)
+
+
+def _read_array(tokens: list[Token], code: list[Token], name: int, opened: int, rows: bool = False) -> None:
+    inner, at = [], opened
+    while code[at].text == "[":
+        close = _closing(code, at)
+        inner.append("".join(f" {token.text}" for token in code[at + 1 : close]))
+        for token in code[at : close + 1]:
+            token.text, token.kind = "", "skip"
+        at = close + 1
+    sizes = "".join(f"[{size}]" for size in (inner if rows else inner[1:]))
+    first = next(k for k in range(name, 0, -1) if code[k - 1].kind == "type" and code[k - 2].kind != "type")
+    if sizes:
+        code[first - 1].before, code[name].before = "cell::Rows<", f"{sizes}> "
+    else:
+        here = next(k for k, token in enumerate(tokens) if token is code[name])
+        tokens.insert(here, Token("sign", "*", code[name].line))
+
+
+def _end_declaration(tokens: list[Token], code: list[Token], begin: int, comma: int, words: list[Token]) -> None:
+    if code[begin - 1].text == "(":  # of a `for`, or of a call's arguments
+        what = "got pointers and numbers in one declaration, allowed are two declarations"
+        raise NotCuda(code[comma].line, what, sure=True)
+    code[comma].text = ";"
+    at = next(k for k, token in enumerate(tokens) if token is code[comma])
+    again = [Token(word.kind, f" {word.text}", code[comma].line) for word in words]
+    tokens[at + 1 : at + 1] = again
 
 
 # ---------------------------------------------------------------- kernels and their parameters
@@ -278,10 +393,13 @@ def _rewrite_shared(code: list[Token], i: int, shared: list[str]) -> None:
     end = next((k for k in range(i, len(code)) if code[k].text == ";"), None)
     if end is None:
         raise NotCuda(code[i].line, "`__shared__` without an end: a `;` is missing")
-    first = i + 1
+    begin = i + 1
+    while code[begin].text in ALIGNED:  # every variable lies at a multiple of 16
+        begin = _closing(code, begin + 1) + 1
+    first = begin
     while code[first].kind == "type":
         first += 1
-    kind, made, k = " ".join(token.text for token in code[i + 1 : first]), [], first
+    kind, made, k = " ".join(token.text for token in code[begin:first]).replace("bool", "cell::Flag"), [], first
     while k < end:
         name, sizes = code[k].text, ""
         k += 1
@@ -309,24 +427,34 @@ def _mark_uses(code: list[Token], first: int, name: str) -> None:
     while last < len(code) and depth >= 0:
         depth += (code[last].text == "{") - (code[last].text == "}")
         last += 1
-    uses = [k for k in range(first, last) if code[k].text == name and not _is_of_macro(code, k)]
+    uses = [k for k in range(first, last) if code[k].text == name]
     if not _declared(code).intersection(uses):
         for k in uses:
             code[k].shared = True
 
 
-def _is_of_macro(code: list[Token], i: int) -> bool:
-    """Whether it stands alone in the brackets of a macro of the text's, which may write to it."""
-    names = {m[1] for t in code if t.kind == "directive" and (m := re.match(r"\s*#\s*define\s+(\w+)\(", t.text))}
-    before = (k for k in range(i, -1, -1) if code[k].text in ("(", ";", "{", "}"))
-    opened = next(before, 0)
-    return code[opened].text == "(" and code[opened - 1].text in names
+def _rewrite_references(code: list[Token]) -> None:
+    """`float& v = x[i];` as `auto&& v = refer(x[i])`: an Element, or the thread's own; v is used as such."""
+    for i, token in enumerate(code[:-4]):
+        name, equals, first = code[i + 1 : i + 4]
+        if token.text != "&" or name.kind != "word" or equals.text != "=" or not i:
+            continue
+        begin = i
+        while code[begin - 1].kind == "type" or code[begin - 1].text in ("const", "auto"):
+            begin -= 1
+        element = first.kind == "word" and (first.shared or code[i + 4].text == "[") or first.text == "*"
+        if begin == i or not element or code[end := _end_of_operand(code, i + 3)].kind == "end":
+            continue
+        if code[end + 1].text == ";":
+            for word in code[begin : i + 1]:
+                word.text, word.kind = "", "gone"
+            token.text, first.referred = "auto&&", True
+            first.before, code[end].after = "cell::refer(", ")"
+            _mark_uses(code, end, name.text)
 
 
 def _rewrite_loops(code: list[Token]) -> None:
     for i, token in enumerate(code[:-1]):
-        if token.kind == "directive":
-            token.text = _with_counted_loops(token.text)
         if token.text == "goto":
             token.before = "for (cell::step();;) "
         if token.text not in ("while", "for") or code[i + 1].text != "(":
@@ -344,48 +472,143 @@ def _rewrite_loops(code: list[Token]) -> None:
             code[last - 1].after += ")"
 
 
-def _with_counted_loops(directive: str) -> str:
-    """A macro's loops count, too, unless it has only a part of one."""
-    sign, text = directive[: directive.index("#") + 1], directive[directive.index("#") + 1 :]
-    tokens, end = list(_tokens(text)), Token("end", "", 1)
-    with suppress(NotCuda):
-        _rewrite_loops([*(token for token in tokens if token.kind != "skip"), end])
-        return sign + _joined(tokens)
-    return directive
-
-
 def _joined(tokens: list[Token]) -> str:
     return "".join(token.before + token.text + token.after for token in tokens)
 
 
-def _rewrite_reads(code: list[Token]) -> None:
+def _rewrite_reads(code: list[Token], macros: dict[str, "Macro"]) -> None:
     """`x[i]` that is not written to becomes `value(x[i])`: a plain number, as C++ has it. Of a float4 that is a member,
     which may be written alone. An array learns its name, and a shared variable the line that it is used in."""
     declared = _declared(code)
     for i, token in enumerate(code[:-1]):
         previous = code[i - 1].text if i else ";"
-        if token.kind != "word" or not (code[i + 1].text == "[" or token.shared) or i in declared:
+        macro = macros.get(token.text)
+        called = macro is not None and macro.is_place and (macro.names is None or code[i + 1].text == "(")
+        if token.kind != "word" or not (code[i + 1].text == "[" or token.shared or called) or i in declared:
             continue
         if previous in (".", "->", "::") or token.text in ("return", "delete", "operator"):
             continue
-        end = i
+        end = _closing(code, i + 1) if called and macro.names is not None else i
         while end + 1 < len(code) and code[end + 1].text == "[":
             end = _closing(code, end + 1)
-        address = previous == "&" and (code[i - 2].text in (*"(,=?:{;", "return") or _is_cast(code, i - 2))
+        kept = _is_address(code, i, end) or _macro_writes(code, i, end, macros)
         if code[end + 1].text == "." and code[end + 3].text != "(":
             token.before = "cell::member(" + token.before
             code[end].after += ", [](auto& whole) -> auto& { return whole"
             end += 2
             code[end].after += "; })"
-        if not _written(code, i, end) and not address:
+        if not _written(code, i, end) and not kept and not token.referred:
             token.before, code[end].after = "cell::value(" + token.before, code[end].after + ")"
-        token.text = f"{token.text}.here()" if token.shared else f'cell::in({token.text}, "{token.text}")'
+        if not called:
+            is_reference = token.shared and code[i + 1].text != "["
+            token.text = f"cell::here({token.text})" if is_reference else f'cell::in({token.text}, "{token.text}")'
 
 
 def _written(code: list[Token], first: int, last: int) -> bool:
-    while (code[first - 1].text, code[last + 1].text) == ("(", ")") and code[first - 2].kind == "sign":
-        first, last = first - 1, last + 1
+    first, last = _with_brackets(code, first, last)
     return code[last + 1].text in ASSIGNS or code[first - 1].text in ("++", "--")
+
+
+def _is_address(code: list[Token], first: int, last: int) -> bool:
+    first, _ = _with_brackets(code, first, last)
+    before = code[first - 2]
+    return code[first - 1].text == "&" and (
+        before.text in (*"(,=?:{;", "return") or before.kind == "end" or _is_cast(code, first - 2)
+    )
+
+
+def _with_brackets(code: list[Token], first: int, last: int) -> tuple[int, int]:
+    """With those around it that change nothing."""
+    while (code[first - 1].text, code[last + 1].text) == ("(", ")") and code[first - 2].kind in ("sign", "end"):
+        first, last = first - 1, last + 1
+    return first, last
+
+
+# ---------------------------------------------------------------- macros
+
+
+@dataclass
+class Macro:
+    """`#define name(names) body`; `names` is None without brackets."""
+
+    directive: Token
+    head: str
+    names: list[str] | None
+    tokens: list[Token]  # of its body
+
+    @property
+    def code(self) -> list[Token]:
+        return _with_ends(self.tokens)
+
+    @property
+    def is_place(self) -> bool:
+        """Whether it stands for an element, as `x[(i) * n]` or `(*(x + i))` do, so that it can be written to."""
+        code = self.code
+        first, last = 4, len(code) - 5
+        while first < last and code[first].text == "(" and _closing(code, first) == last:
+            first, last = first + 1, last - 1
+        if first >= last or code[first].text != "*" and code[last].text != "]":
+            return False
+        if code[first].text == "*":
+            return _end_of_operand(code, first + 1) == last
+        return _end_of_operand(code, first) == last
+
+    def writes(self, position: int, macros: dict[str, "Macro"]) -> bool:
+        """Whether it writes to its argument, or takes its address."""
+        if self.names is None or position >= len(self.names):
+            return False
+        code, name = self.code, self.names[position]
+        uses = [k for k, token in enumerate(code) if token.text == name]
+        return any(_written(code, k, k) or _is_address(code, k, k) or _macro_writes(code, k, k, macros) for k in uses)
+
+    def rewrite(self, macros: dict[str, "Macro"]) -> None:
+        """As what is outside of macros, unless it has only a part of something."""
+        with suppress(NotCuda):
+            tokens = [replace(token) for token in self.tokens]
+            code = _with_ends(tokens)
+            _rewrite_loops(code)
+            if not self.is_place:
+                _rewrite_reads(code, macros)
+            _rewrite_pointers(code, self.is_place)
+            self.directive.text = self.head + _joined(tokens)
+
+
+def _with_ends(tokens: list[Token]) -> list[Token]:
+    """Without what means nothing, and with room on both sides for whoever looks around."""
+    ends = [Token("end", "", 1) for _ in range(8)]
+    return [*ends[:4], *(token for token in tokens if token.kind != "skip"), *ends[4:]]
+
+
+DEFINE = re.compile(r"(\s*#\s*define\s+(\w+)(?:\(([^)]*)\))?)(.*)", re.DOTALL)
+
+
+def _macros(code: list[Token]) -> dict[str, Macro]:
+    types, found = {token.text for token in code if token.kind == "type"}, {}
+    for token in code:
+        if token.kind == "directive" and (define := DEFINE.fullmatch(token.text)):
+            head, name, names, body = define.groups()
+            tokens = list(_tokens(body))
+            for inner in tokens:
+                inner.kind = "type" if inner.text in types | WORDS else inner.kind
+            listed = None if names is None else [n.strip() for n in names.split(",")]
+            found[name] = Macro(token, head, listed, tokens)
+    return found
+
+
+def _macro_writes(code: list[Token], first: int, last: int, macros: dict[str, Macro]) -> bool:
+    """Whether it stands alone among the arguments of a macro that writes to it."""
+    if code[first - 1].text not in ("(", ",") or code[last + 1].text not in (")", ","):
+        return False
+    depth = position = 0
+    for k in range(first - 1, -1, -1):
+        if depth == 0 and code[k].text == "(":
+            macro = macros.get(code[k - 1].text)
+            return macro is not None and macro.writes(position, {m: macros[m] for m in macros if macros[m] != macro})
+        depth += (code[k].text in (")", "]", "}")) - (code[k].text in ("(", "[", "{"))
+        position += depth == 0 and code[k].text == ","
+        if code[k].text == ";" or depth < 0:
+            return False
+    return False
 
 
 def _declared(code: list[Token]) -> set[int]:
@@ -411,7 +634,7 @@ def _declared(code: list[Token]) -> set[int]:
     return found
 
 
-def _rewrite_pointers(code: list[Token]) -> None:
+def _rewrite_pointers(code: list[Token], is_place: bool = False) -> None:
     """`const float* x` -> `cell::Pointer<const float> x`, and `*x` -> `cell::at(x)`."""
     for i, token in enumerate(code):
         if token.text == "reinterpret_cast":
@@ -428,7 +651,9 @@ def _rewrite_pointers(code: list[Token]) -> None:
             token.text = ">"
         elif _is_operand(code, i):
             token.text = ""
-            _put_at(code, i)
+            _put_at(code, i, is_place)
+        elif code[i - 1].text == "auto":
+            token.text = ""
 
 
 def _is_operand(code: list[Token], i: int) -> bool:
@@ -437,7 +662,9 @@ def _is_operand(code: list[Token], i: int) -> bool:
     if before.text == ")":
         return code[_opening(code, i - 1) - 1].text in ("if", "while", "for")
     return (
-        before.kind in ("sign", "directive", "gone") and before.text != "]" or before.text in ("return", "else", "do")
+        before.kind in ("sign", "directive", "gone", "end")
+        and before.text != "]"
+        or before.text in ("return", "else", "do")
     )
 
 
@@ -458,9 +685,10 @@ def _opening(code: list[Token], i: int) -> int:
     raise NotCuda(code[i].line, "`)` was never opened")
 
 
-def _put_at(code: list[Token], i: int) -> None:
+def _put_at(code: list[Token], i: int, is_place: bool) -> None:
     end = _end_of_operand(code, i + 1)
-    opens, closes = ("cell::at(", ")") if _written(code, i, end) else ("cell::value(cell::at(", "))")
+    kept = is_place or code[i].referred or _written(code, i, end) or _is_address(code, i, end)
+    opens, closes = ("cell::at(", ")") if kept else ("cell::value(cell::at(", "))")
     code[i + 1].before, code[end].after = opens + code[i + 1].before, code[end].after + closes
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from pod import kernels, learn
 from pod.files import ROOT
@@ -147,6 +148,216 @@ template <int M> __device__ int of(int i) { return i * M; }
     assert torch.equal(y, 33 * 4 * numbers() + 2 + 36)
 
 
+MACROS = """#define FLOAT4(value) (reinterpret_cast<float4*>(&(value))[0])
+#define AT(i) x[i]
+#define OR_ZERO(p, i) ((i) < 64 ? p[i] : 0)
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define SWAP(a, b) { float c = a; a = b; b = c; }
+#define DEREF(i) (*(x + (i)))
+"""
+
+
+def test_a_macro_that_chooses_between_an_element_and_a_whole_number_cuts_nothing_off():
+    body = """
+    __shared__ float s;
+    if (t == 0) s = 2.5f;
+    __syncthreads();
+    float v = OR_ZERO(x, t + 1), w = AT(t) > 3 ? AT(t) : 0, m = MAX(s, 0);
+    __syncthreads();
+    x[t] = v + 100 * w + 10000 * m;
+    """
+    x = numbers() + 0.5
+    wanted = torch.cat([x[1:], torch.zeros(1)]) + 100 * torch.where(x > 3, x, 0.0) + 25000
+    assert torch.equal(run(body, x.clone(), before=MACROS), wanted)
+
+
+def test_a_macro_may_stand_for_a_place():
+    body = """
+    float own[4];
+    if (t < 16) {
+        FLOAT4(own[0]) = FLOAT4(x[4 * t]);
+        own[1] += FLOAT4(x[4 * t]).w;
+        FLOAT4(x[4 * t]) = FLOAT4(own[0]);
+    }
+    __syncthreads();
+    AT(t) += 1, DEREF(t) *= 2, ++DEREF(t);
+    __syncthreads();
+    if (t < 32) SWAP(x[t], x[63 - t]);
+    """
+    x = numbers().view(16, 4)
+    x[:, 1] += x[:, 3].clone()
+    assert torch.equal(run(body, before=MACROS), (2 * (x.view(-1) + 1) + 1).flip(0))
+    assert "writes x[64] in line 9" in str(fault_of("AT(t + 1) = 1;", before=MACROS))
+
+
+@pytest.mark.parametrize("before, smem", [("extern __shared__ float s[];\n", 256), ("__shared__ float s[64];\n", 0)])
+def test_shared_memory_may_be_declared_outside_of_its_kernel(before, smem):
+    x, y = torch.zeros(128), numbers()
+    launch = kernel("s[t] = y[t];\n__syncthreads();\nx[64 * blockIdx.x + t] = s[63 - t];", "float* x, float* y", before)
+    launch[2, 64, smem](x, y)
+    assert torch.equal(x, numbers().flip(0).repeat(2)) and torch.equal(y, numbers())
+
+
+def test_shared_memory_as_large_as_the_launch_says_is_cut_by_casts():
+    body = """
+    extern __shared__ __align__(16) unsigned char all[];
+    float* values = reinterpret_cast<float*>(all);
+    int* places = (int*)(all + 64 * sizeof(float));
+    values[t] = x[t], places[t] = t;
+    __syncthreads();
+    x[t] = values[63 - t] + 100 * places[t];
+    """
+    x = numbers()
+    kernel(body)[1, 64, 512](x)
+    assert torch.equal(x, numbers().flip(0) + 100 * numbers())
+    overlap = kernel(body.replace("64 * sizeof(float)", "64"))[1, 64, 512].watch(numbers())
+    assert overlap.fault.kind == "race" and overlap.fault.element[0] == "all"
+
+
+def test_shared_memory_of_a_fixed_size_is_as_small_as_on_a_gpu():
+    with pytest.raises(learn.CompileError, match="line 3: shared memory of a fixed size is 48 KiB at most"):
+        kernel("__shared__ float s[13000];\ns[t] = 1;")
+
+
+def test_shared_memory_holds_flags_and_structs():
+    before = "struct __align__(4) Three { float a, b, c; };\n"
+    body = """
+    __shared__ bool large[64], any;
+    __shared__ __align__(16) Three s[64];
+    if (t == 0) any = false;
+    large[t] = x[t] > 31;
+    Three& mine = s[t];
+    mine = {x[t], 1, 2};
+    mine.c += 1;
+    __syncthreads();
+    if (x[t] == 40) any = true;
+    __syncthreads();
+    const Three& other = s[63 - t];
+    x[t] = other.a + other.b + other.c + (large[63 - t] ? 100 : 0) + 1000 * any;
+    """
+    assert torch.equal(run(body, before=before), numbers().flip(0) + 1004 + 100 * (numbers() < 32))
+    body = "__shared__ Three s[64];\ns[t].a = s[t].b = 1;\n__syncthreads();\nx[t] = s[63 - t].c;"
+    assert "reads s[0] in line 7, and nobody ever writes it" in str(fault_of(body, before=before))
+
+
+def test_a_reference_to_an_element_is_one():
+    body = """
+    __shared__ float s[64];
+    float& mine = s[t];
+    const float& v = x[t] + 1;               // of a sum, and so a number of its own
+    mine = v, mine += mine > 3 ? 1.5f : 0;
+    __syncthreads();
+    auto& out = x[t];
+    out = s[63 - t];
+    out = out > 40 ? 0.5f : out;
+    """
+    sums = numbers() + 1 + torch.where(numbers() + 1 > 3, 1.5, 0.0)
+    assert torch.equal(run(body), torch.where(sums > 40, 0.5, sums).flip(0))
+    assert "writes x[64] in line 4" in str(fault_of("float& v = x[t + 1];\nv = 1;"))
+    with pytest.raises(learn.CompileError, match="a reference to an element goes from no function to another: hand"):
+        kernel("add(x[t]);", before="__device__ void add(float& v) { v += 1; }\n")
+
+
+def test_one_declaration_may_have_many_pointers():
+    body = """
+    const float *a = x + t, *end = a + 2;
+    float sum = 0, *p = x, last = 1;
+    if (t < 63) for (const float *q = a, *none = end; q < none; ++q) sum += *q;
+    auto* mine = p + t;
+    __syncthreads();
+    *mine = sum + last + (end - a);
+    """
+    x = numbers()
+    assert torch.equal(run(body), torch.cat([x[:-1] + x[1:], torch.zeros(1)]) + 3)
+    with pytest.raises(learn.CompileError, match="line 3: got pointers and numbers in one declaration"):
+        kernel("for (int i = 0, *p = nullptr; i < 3; ++i) x[t] = i;")
+
+
+def test_functions_take_arrays_as_parameters():
+    before = """__device__ void put(float s[8][9], const float from[], int t) { s[t / 8][t % 8] = from[t]; }
+__device__ float get(float (*s)[9], int t) { return s[t % 8][t / 8]; }
+"""
+    body = "__shared__ float s[8][9];\nput(s, x, t);\n__syncthreads();\nfloat (*rows)[9] = s;\nx[t] = get(rows, t);"
+    assert torch.equal(run(body, before=before), numbers().view(8, 8).T.reshape(-1))
+    said = str(fault_of(body, before=before.replace("[t % 8]", "[t % 8 + 2]")))
+    assert "thread 7 of CTA 0 uses s[0][9] in line 1, but that row has 9 elements" in said
+
+
+def test_constant_memory_has_what_the_text_says():
+    before = (
+        "__constant__ float w[2][2] = {{1, 2}, {3, 4}};\n__device__ static float f(float* p, int i) { return p[i]; }\n"
+    )
+    assert torch.equal(run("x[t] = f(x, t) * w[1][t % 2];", before=before), numbers() * torch.tensor([3.0, 4.0] * 32))
+
+
+def test_words_for_bits_and_numbers():
+    body = """
+    unsigned odd = __ballot_sync(~0u, t & 1);
+    int many = __syncthreads_count(t > 60) + 10 * __syncthreads_or(t == 5);
+    many += 100 * __syncthreads_and(t < 64) + 1000 * __syncthreads_and(t < 63);
+    x[t] = rsqrtf(4.f) + __ffs(odd) + __clz(1) + __popcll(7) + __int_as_float(__float_as_int(1.f)) + many;
+    """
+    assert torch.equal(run(body), torch.full((64,), 0.5 + 2 + 31 + 3 + 1 + 113))
+
+
+CAS = """__device__ void add(float* p, float v) {
+    unsigned* bits = (unsigned*)p;
+    unsigned old = *bits, seen;
+    do {
+        seen = old;
+        old = atomicCAS(bits, seen, __float_as_uint(__uint_as_float(seen) + v));
+    } while (seen != old);
+}
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loop_around_compare_and_swap_is_no_race(seed):
+    body = "__shared__ float s;\nif (t == 0) s = 0;\n__syncthreads();\nadd(x, 1), add(&s, 1);\n__syncthreads();\n"
+    body += "if (t == 0) x[1 + blockIdx.x] = s;"
+    x = torch.zeros(5)
+    watched = kernel(body, before=CAS)[4, 64].watch(x, seed=seed)
+    assert watched.fault is None and x.tolist() == [256, 64, 64, 64, 64]
+
+
+@pytest.mark.parametrize("last", ["x[1 + t] = *p;", "if (t == 40) *p = 1;", "if (t == 40) x[0] += 1;"])
+def test_who_touches_what_others_swap_races_unless_a_swap_of_its_own_follows(last):
+    body = f"unsigned* p = (unsigned*)x;\natomicCAS(p, 0u, 1u + t);\n{last}"
+    fault = fault_of(body, torch.zeros(65))
+    assert fault.kind == "race" and fault.element == ("x", 0) and 4 in fault.lines
+
+
+def test_counters_that_begin_anew():
+    n = torch.zeros(2, dtype=torch.int32)
+    run("unsigned* n = (unsigned*)m;\natomicInc(n, 9), atomicDec(n + 1, 5);", n, 1, 32, "int* m")
+    assert n.tolist() == [32 % 10, (6 - 32 % 6) % 6]
+
+
+def test_an_atomic_without_a_fence_behind_it_is_said_to_lack_one():
+    body = """if (t == 0) {
+    x[1 + blockIdx.x] = 1;
+    __threadfence();
+    bool last = atomicAdd(x, 1) == 3;
+    // here
+    if (last) x[0] = x[1] + x[2] + x[3] + x[4];
+}"""
+    said = str(fault_of(body, torch.zeros(5), grid=4, block=32))
+    assert "wrote it in line 4, and an atomic said so, but no __threadfence() stands between that and this read" in said
+    assert run(body.replace("// here", "__threadfence();"), torch.zeros(5), 4, 32)[0] == 4
+
+
+def test_one_thread_alone_waits():
+    said = str(fault_of("if (t == 3) x[t] = __shfl_xor_sync(~0u, x[t], 1);"))
+    assert "barrier: thread 3 waits for ever at __shfl_xor_sync in line 3. Threads 0 to 2, 4 to 31 never" in said
+
+
+def test_lanes_that_a_mask_leaves_out_are_the_emulators_limit():
+    said = str(fault_of("x[t] = __shfl_down_sync(0xffff, x[t], 1);"))
+    assert said.startswith(
+        "mask: the mask in line 3 leaves lanes out. A GPU may do that, the emulator knows only whole"
+    )
+
+
 def test_what_only_a_gpu_can_compile_is_said_to_be_so():
     before = "template <class T> __device__ T second(const T* p) { return p[1]; }\n"
     with pytest.raises(learn.CompileError, match="line 4: this is CUDA, but the emulator cannot do it: no matching"):
@@ -280,6 +491,60 @@ def test_a_picture_shows_the_memory_of_the_fault():
         kernel("if (n == t) return;", "int n")[1, 64].watch(3).draw()
 
 
+@pytest.mark.parametrize(
+    "body, words, places",
+    [
+        ("x[t + 1] = 1;", "thread 63 at [64]", [(63, 64)]),
+        ("x[t - 1] = 1;", "thread 0 at [-1]", [(0, -1)]),
+        ("unsigned i = t;\nx[i - 1] = 1;", "thread 0 at [4294967295]", [(0, 63.5 + 0.08 * 64)]),
+        ("__shared__ float s[8][8];\ns[t / 8][t % 8 + 1] = 1;", "thread 7 beyond its row", [(7, 8)]),
+    ],
+)
+def test_a_picture_of_an_element_that_is_not_there_shows_where_it_would_be(body, words, places):
+    ax = kernel(body)[1, 64].watch(numbers()).draw()
+    assert [text.get_text() for text in ax.texts] == [words]
+    assert [tuple(place) for place in ax.collections[-1].get_offsets().tolist()] == places
+    assert ax.get_ylim()[0] < places[0][1] < ax.get_ylim()[1]
+
+
+def _boxes(texts) -> list:
+    return [Text.get_window_extent(text) for text in texts]  # an annotation's own has its line, too
+
+
+ATOMIC = """__shared__ float s;
+if (t == 0) s = 0;
+__syncthreads();
+atomicAdd(&s, 1);
+x[t] = s;"""
+
+
+@pytest.mark.parametrize(
+    "body, grid",
+    [
+        (ATOMIC, 1),
+        ("x[t] = t;", 2),
+        ("__shared__ float s[64];\ns[t] = x[t];\nx[t] = s[t + 1 & 63];", 1),
+        (
+            "__shared__ float s[64];\nfor (int i = 0; i < 9; ++i) {\n__syncthreads();\ns[t] = i;\n}\nx[t] = s[63 - t];",
+            1,
+        ),
+    ],
+)
+def test_words_of_a_picture_do_not_collide(body, grid):
+    ax = kernel(body)[grid, 64].watch(numbers()).draw()
+    panels = ax.figure.axes
+    ax.figure.canvas.draw()
+    said = [text for panel in panels for text in panel.texts]
+    titles = [panel.title if panel.title.get_text() else panel._right_title for panel in panels]
+    others = _boxes([*titles, *ax.get_legend().get_texts(), *(x for p in panels for x in p.get_xticklabels())])
+    boxes = _boxes(said)
+    assert len(said) == 2 and not boxes[0].overlaps(boxes[1]) and not any(b.overlaps(o) for b in boxes for o in others)
+    legend = ax.get_legend().get_window_extent()
+    assert not any(legend.overlaps(title) for title in _boxes(t for t in titles if t.get_text()))
+    inside = said[0].axes.get_window_extent()
+    assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
+
+
 def test_a_picture_of_a_race_of_two_ctas_shows_both():
     ax = kernel("x[t + 32 * blockIdx.x] = t;")[3, 64].watch(torch.zeros(128)).draw()
     assert {text.get_text() for text in ax.texts} == {"thread 0 writes [32]", "thread 32 writes [32]"}
@@ -399,6 +664,8 @@ def test_a_float_divides_by_zero_and_an_unsigned_number_begins_anew():
 @pytest.mark.skipif(not program._unset(), reason="the compiler has no value for what nobody has set")
 def test_a_value_that_nobody_has_set_is_told_where_it_is_kept(body, says):
     assert says in str(fault_of(body))
+    said = str(fault_of("int i;\nif (t > 5) i = t;\nx[i] = 1;"))
+    assert "writes x[-16843010] in line 5" in said and "an index was used before it had a value" in said
 
 
 @pytest.mark.parametrize("body, line", [("x[t] = i;", 5), ("x[i] = 1;", 5), ("x[t] = 1;\nx[t] = f(x, i);", 6)])
@@ -457,6 +724,8 @@ def test_a_shared_number_is_known_by_the_lines_that_use_it():
     said = str(fault_of(f"{begin}x[t] = n;"))
     assert "thread 1 overwrites n[0] in line 6. thread 0 reads the old value in line 7" in said
     assert torch.equal(run(f"{begin}__syncthreads();\nint m = n > 3 ? n : 0;\nx[t] = m;"), torch.full((64,), 64.0))
+    said = str(fault_of("__shared__ float sum;\nif (t == 0) sum += 1;\n__syncthreads();\nx[t] = sum;"))
+    assert "unwritten: thread 0 of CTA 0 reads sum[0] in line 4, and nobody has written it before." in said
     said = str(fault_of("__shared__ int n;\natomicAdd(&n, 1);\n__syncthreads();\nx[t] = n;"))
     assert "unwritten: thread 0 of CTA 0 reads n[0] in line 4, and nobody has written it before." in said
     assert "line 3 has an atomic on a thread's own variable" in str(fault_of("int n = 0; atomicAdd(&n, 1);"))
@@ -849,6 +1118,22 @@ def test_the_oldest_programs_go(tmp_path, monkeypatch):
     program.sweep(tmp_path)
     left = {p.name for p in tmp_path.iterdir() if ".sum" not in p.name}
     assert left == {"cell-b", "cell-c.kernel", "machine-x.o"}
+
+
+def test_two_notebooks_may_sweep_at_a_time(tmp_path, monkeypatch):
+    for i in range(3):
+        (tmp_path / f"cell-{i}").touch()
+    found = type(tmp_path).glob
+
+    def glob(folder, pattern):
+        programs = list(found(folder, pattern))
+        (tmp_path / "cell-1").unlink()
+        return iter(programs)
+
+    monkeypatch.setattr(program, "MOST_KEPT", 1)
+    monkeypatch.setattr(type(tmp_path), "glob", glob)
+    program.sweep(tmp_path)
+    assert len(os.listdir(tmp_path)) == 1
 
 
 def test_rewriting_moves_no_line():

@@ -115,6 +115,16 @@ scale = _exercise(
             ),
         ),
         Hint(
+            "y scaled",
+            "What y held before was scaled. It is x that is read, and y that is written.",
+            lambda o: bool((o.values[1] == -o.case.arguments()[2]).all()),
+        ),
+        Hint(
+            "twice",
+            "This is a a x: a is a factor once.",
+            lambda o: torch.allclose(o.values[1], o.values[0] * o.case.arguments()[2], atol=1e-4),
+        ),
+        Hint(
             "added to what was there",
             "y has what it held before, and your product on top. It is to be overwritten.",
             _from_before,
@@ -486,7 +496,15 @@ warp_sum = _exercise(
         Hint(
             "one sum a CTA",
             "Only the first warp of a CTA has written. Lane 0 of every warp does: threadIdx.x % 32 == 0.",
-            lambda o: bool((o.values[1][1 : o.case.block // 32] == -1).all() and o.values[1][0] != -1),
+            lambda o: (
+                o.case.block > 32 and bool((o.values[1][1 : o.case.block // 32] == -1).all() and o.values[1][0] != -1)
+            ),
+        ),
+        Hint(
+            "upwards",
+            "Lane 0 had only its own number, again and again: __shfl_up_sync brings what lower lanes have, and there "
+            "is none below. __shfl_down_sync brings the others' numbers to lane 0.",
+            lambda o: torch.allclose(o.values[1], 32 * o.case.arguments()[1].view(-1, 32)[:, 0], atol=1e-3),
         ),
     ],
     "Five steps for 32 lanes, without shared memory or a barrier: so the production kernel sums its rows.",
@@ -634,6 +652,21 @@ def _anew(m, l, v):
     return max(m, v), (0 if v > m else l) + (v - max(m, v)).exp()
 
 
+def _keeps_m(o: Outcome) -> bool:
+    """Whether m gets another value than its first."""
+    return len(re.findall(r"\bm\s*=(?!=)", _text(o))) > 1
+
+
+def _all_shrinks(m, l, v):
+    new = max(m, v)
+    return new, (l + (v - new).exp()) * (m - new).exp()
+
+
+def _times_v(m, l, v):
+    new = max(m, v)
+    return new, l * (m - new).exp() + v * (v - new).exp()
+
+
 def _old_m(m, l, v):
     new = max(m, v)
     return new, l * (m - new).exp() + (v - m).exp()
@@ -695,6 +728,23 @@ softmax = _exercise(
             "the latest",
             "m is the latest number here, not the largest so far: a small one behind a large one lets l overflow.",
             lambda o: re.search(r"\bm = v;", _text(o)) and not re.search(r"v >=? m|m <=? v", _text(o)),
+        ),
+        Hint(
+            "the smallest",
+            "m is the smallest number here, so that exp(x - m) is above 1 and soon more than a float can hold. It is "
+            "the largest that all exponents leave out.",
+            lambda o: re.search(r"\bf?minf?\(", _text(o)),
+        ),
+        Hint(
+            "all shrinks",
+            "The new number's exp(v - m_new) has the new m already. Only what l held before shrinks, by "
+            "exp(m_old - m_new).",
+            lambda o: _by(o, _all_shrinks) and _keeps_m(o),
+        ),
+        Hint(
+            "times v",
+            "l is a sum of exp(x - m) alone; the numbers themselves are no factor of it.",
+            lambda o: _by(o, _times_v),
         ),
         Hint(
             "the wrong way round",
