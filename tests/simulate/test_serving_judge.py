@@ -119,6 +119,33 @@ def test_other_profiles_are_judged_beside_and_the_rest_stays(tmp_path, monkeypat
     assert "mine" in capsys.readouterr().out
 
 
+PREFILL = "mine,h100,fa3,prefill,own,1,32,8,1,1024,0,200,held out\n"
+HEADS = "source,gpu,kernel,part,model,tp,q_heads,kv_heads,requests,new,before,us,split\n"
+
+
+def test_a_profile_may_be_judged_without_touching_the_table_that_claims_count(tmp_path, capsys):
+    (tmp_path / "attention.csv").write_text(HEADS + PREFILL, encoding="utf-8")
+    before = JUDGED.read_bytes()
+    assert main(["judge", "--only", str(tmp_path)]) == 0 and JUDGED.read_bytes() == before
+    heads, *rows = capsys.readouterr().out.splitlines()
+    assert "median %" in heads and len(rows) == 2 and all("mine" in row for row in rows)
+    assert main(["judge", "--only"]) == 2
+    assert capsys.readouterr().err.endswith("only: got no folder, allowed is at least one\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("prefill", "both", "row 2, column part: got 'both', allowed are prefill and decode"),
+        ("held out", "test", "row 2, column split: got 'test', allowed are fitted and held out"),
+    ],
+)
+def test_a_part_or_split_that_nobody_knows_is_no_decode_and_no_third_kind(old, new, words, tmp_path, capsys):
+    (tmp_path / "attention.csv").write_text(HEADS + PREFILL.replace(old, new), encoding="utf-8")
+    assert main(["judge", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
