@@ -548,6 +548,17 @@ def test_simulate_says_whose_arrivals_they_are(burst, capsys):
         assert row["arrivals"] == words and row["requests"] == (2048 if "poisson" in words else 4)
 
 
+def test_whoever_mistakes_a_trace_s_unit_of_time_sees_it_in_the_first_line(tmp_path, capsys):
+    """Mooncake's `timestamp` are milliseconds. With Unix seconds in it a hundred seconds are a tenth of one."""
+    path = tmp_path / "mine.jsonl"
+    rows = [{"input_length": 100, "output_length": 20, "timestamp": 1_700_000_000 + t} for t in (0, 40, 100)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    for rates, words in (([], "0.1 s"), (["--qps", "0.5", "2"], "4 s, 3 requests within 1 s")):
+        assert main(["simulate", "--workload", str(path), *rates]) == 0
+        assert f"trace: 3 requests within {words}; every" in capsys.readouterr().out.splitlines()[0]
+    assert main(SMALL) == 0 and "trace:" not in capsys.readouterr().out
+
+
 def test_simulate_as_json_with_a_log(tmp_path, capsys):
     path = tmp_path / "run.jsonl"
     assert main([*SMALL, "--json", "--log", str(path), "--scheduler", "vllm"]) == 0
