@@ -40,7 +40,8 @@ FIGURE = Figure(
     chapter="15",
     method="as engine-disaggregated, with the chunk or split that served most of the recording's beginning; recorded "
     "requests and arrivals after it, time compressed: four or five stretches of 6 to 10 minutes; Mooncake's times are "
-    "rounded to 3 s and spread over these again. Bars: mean of the stretches; dots: each of them",
+    "rounded to 3 s and spread over these again. Bars: mean of the stretches; dots: each of them; rings: mean with "
+    "the other of two choices that were equal on the beginning",
     data=("engine-replayed", "engine-chosen"),
     fitted=True,
 )
@@ -125,14 +126,16 @@ def others() -> pd.DataFrame:
 
 
 def draw(df):
-    axes, each = style.axes(9.5, 3.2, len(NAMES)), stretches()
+    axes, each, other = style.axes(9.5, 3.2, len(NAMES)), stretches(), others()
     tones = {ONCE: style.WORKERS[0], APART: style.WORKERS[2]}
     for ax, workload in zip(axes, NAMES, strict=True):
         for side, way in zip((-0.19, 0.19), WAYS, strict=True):
-            mine, dots = (rows[(rows.workload == workload) & (rows.way == way)] for rows in (df, each))
+            mine, dots, rings = (rows[(rows.workload == workload) & (rows.way == way)] for rows in (df, each, other))
             x = mine.tbt_p99_ms.map(PROMISES.index) + side
             ax.bar(x, mine.qps, 0.36, color=tones[way], label=way)
             ax.plot(dots.tbt_p99_ms.map(PROMISES.index) + side, dots.qps, ".", color=style.INK, markersize=5)
+            ax.plot(rings.tbt_p99_ms.map(PROMISES.index) + side, rings.qps_other, "o", color=style.INK,
+                    markerfacecolor="none", markersize=9)  # fmt: skip
         ax.set(xticks=range(len(PROMISES)), xticklabels=PROMISES, xlabel="promised P99 TBT, ms")
         ax.set_title(NAMES[workload], fontsize=10)
     axes[0].set_ylabel("requests a second, 8 GPUs")
