@@ -107,7 +107,7 @@ def test_late_iterations_come_in_a_row_as_they_were_recorded():
 
 
 def test_without_jitter_nothing_stalls_and_with_enough_of_it_requests_do():
-    run = Run(Setup(tp=2, max_batch=128), Workload("arxiv", 60, qps=0.8))
+    run = Run(Setup(tp=2, max_batch=128), Workload("arxiv", 200, qps=0.8))
     none, one, much = (run.but(jitter=scale).metrics() for scale in (0, 1, 200))
     assert none == run.metrics() and none["stalls_200ms"] == one["stalls_200ms"] == 0 < much["stalls_200ms"]
     assert none["tbt_p99"] < one["tbt_p99"] < 1.1 * none["tbt_p99"]
