@@ -29,7 +29,10 @@ class Kernel:
     alone           Time of the longest CTA over that of one which has its SM's full rate.
     tail            Share of the longest CTA in which the last SM works and the others are done.
     append          New keys cost this much more: a kernel that also writes them to the cache does so in every tile.
-    grouped, merge  Seconds more where query heads share KV heads, and where keys are split.
+    grouped, merge  Seconds more where query heads share KV heads, and where keys are split; `part` for each of their
+                    parts, which are merged one after the other.
+    moved           The query heads of a group become the rows of a tile by moving them, which `grouped` pays for. One
+                    request, or one KV head, has them in that order already.
     one, two        Least time of decode CTAs, one or two an SM, over the time that their bytes take.
     spread          CTAs an SM that splitting aims at.
     waves           Decode CTAs of a next wave start together. Hopper's kernels deal the work out evenly.
@@ -58,6 +61,8 @@ class Kernel:
     decode_rate: float
     decode_spread: float
     one: float
+    part: float = 0.0
+    moved: bool = False
     two: float = 0.0
     waves: bool = True
     splits_all: bool = False
@@ -116,7 +121,8 @@ class Kernel:
         ctas, each = requests * kv_heads, context / requests
         grouped = heads > kv_heads
         splits = _splits(gpu, ctas, each, self.decode_spread) if self.splits_all or grouped else 1
-        fixed = self.decode_floor + self.grouped * grouped + self.merge * (splits > 1)
+        moving = grouped and not (self.moved and min(requests, kv_heads) == 1)
+        fixed = self.decode_floor + self.grouped * moving + (self.merge + self.part * splits) * (splits > 1)
         key = 4 * head_dim / gpu.dram_bytes_per_s / self.decode_rate
         return fixed + key * (each / splits + self.decode_setup) * self._in_waves(gpu, ctas * splits)
 
@@ -152,8 +158,9 @@ KERNELS = {
                        spread=1.0, decode_floor=4.4e-6, grouped=1.5e-6, merge=7.8e-6, decode_setup=99.4,
                        decode_rate=0.849, decode_spread=2.0, one=1.006, two=0.730),
     "fa2": Kernel(rows=64, floor=8.67e-6, setup=140, rate=0.590, alone=0.810, tail=0.866, stream=inf, append=0.0,
-                  spread=2.0, decode_floor=7.4e-6, grouped=6.7e-6, merge=4.0e-6, decode_setup=32.9,
-                  decode_rate=0.758, decode_spread=2.0, one=0.655, two=0.642, writer=2.56e-6, copies=0.692),
+                  spread=2.0, decode_floor=8.76e-6, grouped=5.40e-6, merge=5.41e-6, part=0.16e-6, moved=True,
+                  decode_setup=17.7, decode_rate=0.757, decode_spread=2.0, one=0.644, two=0.638, writer=2.56e-6,
+                  copies=0.692),
     "fa3": Kernel(rows=64, floor=9.34e-6, setup=332, rate=0.717, alone=1.78, tail=0.0621, stream=inf, append=0.0,
                   spread=3.0, decode_floor=8.0e-6, grouped=0.0, merge=1.6e-6, decode_setup=105.9,
                   decode_rate=0.897, decode_spread=1.0, one=0.776, waves=False, splits_all=True, writer=2.36e-6,

@@ -20,6 +20,7 @@ from pod.sweep import progress
 PROMISES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "tbt_max", "latency_p50", "latency_p99", "stalls_200ms",
             "stalls_500ms")  # fmt: skip
 DEFAULT = ("ttft_p99=5", "tbt_p99=0.2")
+UNITS = {"ms": 1e-3, "s": 1.0, "%": 1.0, "": 1.0}
 CLOSE = 0.02  # share of a rate that is not told apart
 FIRST, LEAST, MOST = 1.0, 2.0**-12, 2.0**12  # requests per second
 
@@ -30,7 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_workload(parser)
     names = ", ".join(PROMISES)
     parser.add_argument("--slo", nargs="+", metavar="NAME=MOST", default=DEFAULT,
-                        help=f"in seconds or percent (default: {' '.join(DEFAULT)}): {names}")  # fmt: skip
+                        help=f"in s, or %% of the requests for stalls; tbt_p99=50ms is 0.05 (default: "
+                             f"{' '.join(DEFAULT)}): {names}")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="rates and metrics as JSON")
 
 
@@ -42,13 +44,27 @@ def promises(texts: Sequence[str]) -> dict[str, float]:
     found = {}
     for text in texts:
         name, _, most = text.partition("=")
-        try:
-            found[name] = float(most)
-        except ValueError:
-            found[name] = 0.0
+        found[name] = _amount(name, most)
         if name not in PROMISES or not 0 < found[name] < inf:
-            raise ValueError(f"slo: got {text!r}, allowed are NAME=MOST of {', '.join(PROMISES)} and a number above 0")
+            raise ValueError(f"slo: got {text!r}, allowed are NAME=MOST of {', '.join(PROMISES)} and a number above 0, "
+                             "in s or ms, or % for stalls")  # fmt: skip
     return found
+
+
+def unit(name: str) -> str:
+    return "%" if name.startswith("stalls") else "s"
+
+
+def _amount(name: str, text: str) -> float:
+    """In the unit of the promise; 0 where it is no number, or in a unit of others."""
+    number = text.rstrip("ms%")
+    said = text[len(number) :]
+    if said not in UNITS or (said and (said == "%") != (unit(name) == "%")):
+        return 0.0
+    try:
+        return float(number) * UNITS[said]
+    except ValueError:
+        return 0.0
 
 
 def broken(metrics: dict[str, float], slo: dict[str, float]) -> list[str]:
@@ -69,7 +85,9 @@ def search(measure: Callable[[float], dict[str, float]], slo: dict[str, float]) 
             return low, best
         rate = 2 * low if high == inf else sqrt(low * high) if low else high / 2
     if best:
-        raise NoEdge(f"slo: kept at {MOST:g} requests a second too, allowed are promises that some load breaks")
+        kept = ", ".join(f"{name}={most:g} {unit(name)}" for name, most in slo.items())
+        raise NoEdge(f"slo: kept at {MOST:g} requests a second too, allowed are promises that some load breaks: {kept} "
+                     f"is not one with {best.get('requests', 0)} requests")  # fmt: skip
     worst = ", ".join(f"{name}={slo[name]:g}" for name in lost)
     raise NoEdge(f"slo: got {worst}, which even one request at a time does not keep: {_had(metrics, lost)}")
 
@@ -108,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
         return 0
-    kept = ", ".join(f"{name} up to {most:g}" for name, most in slo.items())
+    kept = ", ".join(f"{name} up to {most:g} {unit(name)}" for name, most in slo.items())
     print(heading(todo, [row["arrivals"] for row in rows], promises=kept))
     varied = [k for k in SWEPT if k != "qps" and len({r[k] for r in rows}) > 1] or ["scheduler", "attention"]
     print(table(rows, [*varied, "qps", "qps_per_gpu"]))

@@ -235,7 +235,15 @@ def heading(runs: list[Run], arrivals: list[str], **more: str) -> str:
     said |= {"decisions": f"like {like}"} if (like := runs[0].setup.like) else {}
     if lacked := [why for c in costs if (why := lacking(c))]:
         said["joules"] = lacked[0]
+    said |= _replayed(runs)
     return "; ".join(f"{name}: {what}" for name, what in said.items()) + "; every run is simulated"
+
+
+def _replayed(runs: list[Run]) -> dict[str, str]:
+    """How many recorded requests come within what time: who has mistaken a trace's unit of time sees it here."""
+    traces = dict.fromkeys(r.workload for r in runs if r.workload.arrivals == "trace")
+    words = [f"{w.count} requests within {w.seconds():.4g} s" for w in traces]
+    return {"trace": ", ".join(dict.fromkeys(words))} if words else {}
 
 
 def table(rows: list[dict], shown: list[str]) -> str:

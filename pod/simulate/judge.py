@@ -41,7 +41,8 @@ PARTLY = (10, 25)  # percent: median, and 95 % of the errors
 BARS = {(WHOLE, THROUGHPUT): (1, 1)} | {(WHOLE, felt): (10, 10) for felt in FELT}
 DRAWN = (7, 13, 7)  # of 27 ways to draw three of three again, in how many the median is the least, the middle, the most
 COLUMNS = ("part", "what", "source", "split", "model", "tp", "rows", "median", "p95", "bias", "again", "passes")
-WIDTHS = (10, 26, 23, 8, 4, 4, 5, 5, 5, 6, 5, 4)
+WIDTHS = (10, 26, 23, 8, 4, 4, 5, 8, 5, 6, 7, 6)
+UNITS = {"median": "median %", "p95": "p95 %", "bias": "bias %", "again": "again %"}
 
 
 class Error(NamedTuple):
@@ -92,8 +93,9 @@ def host(row: dict) -> tuple[str, str, float]:
 
 
 REPEATS = ("low", "high")
-LEAST = {"before": 0, "gated": 0} | dict.fromkeys(("tp", "q_heads", "kv_heads", "requests", "new", "hidden", "head_dim",
+LEAST = {"before": 0} | dict.fromkeys(("tp", "q_heads", "kv_heads", "requests", "new", "hidden", "head_dim",
                                                    "ffn", "rows", "bytes"), 1)  # fmt: skip
+NAMED = {"part": ("prefill", "decode"), "split": ("fitted", "held out"), "gated": ("0", "1")}
 PARTS = {f"{part.__name__}.csv": part for part in (attention, linear, all_reduce, host)}
 
 
@@ -128,7 +130,7 @@ def _rows(path: Path) -> list[dict]:
 
 
 def _check(path: Path, number: int, row: dict) -> None:
-    """That numbers are numbers; a column that lacks altogether is named later."""
+    """That numbers are numbers and words known ones; a column that lacks altogether is named later."""
     for column, text in row.items():
         if column in LEAST:
             ok, allowed = (text or "").isdecimal() and int(text) >= LEAST[column], f"integers >= {LEAST[column]}"
@@ -138,6 +140,11 @@ def _check(path: Path, number: int, row: dict) -> None:
             continue
         if not ok:
             raise ValueError(f"{path}, row {number}, column {column}: got {text!r}, allowed are {allowed}")
+    for column, words in NAMED.items():
+        if column in row and row[column] not in words:
+            raise ValueError(
+                f"{path}, row {number}, column {column}: got {row[column]!r}, allowed are {' and '.join(words)}"
+            )
 
 
 def _lasts(text: str | None) -> bool:
@@ -240,9 +247,15 @@ def read() -> list[dict]:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER",
                         help="further profiles: " + ", ".join(PARTS))  # fmt: skip
+    parser.add_argument("--only", action="store_true",
+                        help="judge these folders alone, each model too, and write no table")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.only and not args.folders:
+        raise ValueError("only: got no folder, allowed is at least one")
+    if args.only:
+        return _show(judged([error for folder in args.folders for error in errors(folder)]))
     sources = *map(errors, (*args.folders, PUBLIC)), recorded(), totals()  # a bad folder shows at once
     made = [row for found in sources for row in judged(list(found))]
     kept = [r for r in (read() if JUDGED.exists() else []) if r["source"] not in {m["source"] for m in made}]
@@ -251,7 +264,10 @@ def run(args: argparse.Namespace) -> int:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    for row in rows:
-        if row["model"] == "all":
-            print("  ".join(f"{row[k]!s:>{w}}" for k, w in zip(COLUMNS, WIDTHS, strict=True)))
+    return _show([row for row in rows if row["model"] == "all"])
+
+
+def _show(rows: list[dict]) -> int:
+    for row in ({**dict(zip(COLUMNS, COLUMNS, strict=True)), **UNITS}, *rows):
+        print("  ".join(f"{row[k]!s:>{w}}" for k, w in zip(COLUMNS, WIDTHS, strict=True)))
     return 0

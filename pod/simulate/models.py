@@ -10,27 +10,35 @@ from pod.serving.shapes import SHAPES, Shape
 
 FIELDS = {"layers": "num_hidden_layers", "hidden": "hidden_size", "q_heads": "num_attention_heads",
           "ffn": "intermediate_size", "vocab": "vocab_size"}  # fmt: skip
-# What would be costed wrongly: experts, compressed keys and values, layers that see a part of the tokens
-UNLIKE = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "attention_chunk_size")
+# What would be costed wrongly: experts, compressed keys and values, layers that see a part of the tokens or no keys at
+# all, weights of fewer bytes
+UNLIKE = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "kv_lora_rank",
+          "attention_chunk_size", "full_attention_interval", "attn_layer_period", "mamba_d_state", "block_types",
+          "quantization_config")  # fmt: skip
+UNGATED = ("gpt_neox", "nemotron", "persimmon", "phi", "starcoder2")  # model_type: feed-forward of two matrices
 
 
 def shape_of(key: str) -> Shape:
     if key in SHAPES:
         return SHAPES[key]
-    if Path(key).is_file():
-        return of_config(key)
+    path = Path(key) / "config.json" if Path(key).is_dir() else Path(key)
+    if path.is_file():
+        return of_config(str(path))
     raise ValueError(f"model: got {key!r}, allowed are {', '.join(SHAPES)}, or the config.json of a Llama-shaped one")
 
 
 @cache
 def of_config(path: str) -> Shape:
-    """Dense, with full attention in all layers and gated feed-forward layers; of two bytes a weight."""
+    """Dense, with full attention in all layers, of two bytes a weight. Of a model that also sees pictures, the part
+    that writes."""
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as wrong:
         raise ValueError(f"{path}: got no JSON, but {wrong}") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path}: got no JSON object, allowed is the config.json of a model")
+    if isinstance(written := config.get("text_config"), dict) and FIELDS["layers"] not in config:
+        config = config | written
     _refuse_others(path, config)
     sizes = {name: _count(path, config, field) for name, field in FIELDS.items()}
     kv_heads = _count(path, config, "num_key_value_heads", sizes["q_heads"])
@@ -38,7 +46,8 @@ def of_config(path: str) -> Shape:
     if sizes["q_heads"] % kv_heads:
         raise ValueError(f"{path}, num_key_value_heads: got {kv_heads}, allowed are divisors of {sizes['q_heads']}")
     return Shape(path, Path(path).resolve().parent.name, kv_heads=kv_heads, head_dim=head_dim,
-                 tied=bool(config.get("tie_word_embeddings")), **sizes)  # fmt: skip
+                 gated=config.get("model_type") not in UNGATED, tied=bool(config.get("tie_word_embeddings")),
+                 **sizes)  # fmt: skip
 
 
 def _refuse_others(path: str, config: dict) -> None:
@@ -46,7 +55,8 @@ def _refuse_others(path: str, config: dict) -> None:
     unlike += ["layer_types"] if set(config.get("layer_types") or ()) - {"full_attention"} else []
     unlike += ["sliding_window"] if config.get("sliding_window") and config.get("use_sliding_window", True) else []
     if unlike:
-        raise ValueError(f"{path}: got {unlike[0]}, allowed are dense models with full attention in all layers")
+        raise ValueError(f"{path}: got {unlike[0]}, allowed are dense models with full attention in all layers "
+                         "and weights of two bytes")  # fmt: skip
 
 
 def _count(path: str, config: dict, field: str, default: int | None = None) -> int:

@@ -103,12 +103,12 @@ class Workload:
             raise ValueError(f"skip: got {self.skip!r}, allowed are integers from 0 to {left - 1} of recorded arrivals")
         object.__setattr__(self, "arrivals", arrivals)
         object.__setattr__(self, "count", self.count or (left - self.skip if arrivals == "trace" else COUNT))
-        if arrivals == "trace" and self.qps and self.count > 1 and not self._last():
+        if arrivals == "trace" and self.qps and self.count > 1 and not self.seconds():
             raise ValueError(f"qps: got {self.qps:g}, but {self.count} requests of {self.lengths} arrive at once, "
                              "allowed are none, arrivals that are drawn, or a spread")  # fmt: skip
 
-    def _last(self) -> float:
-        """Seconds from the first arrival to the last."""
+    def seconds(self) -> float:
+        """From the first arrival to the last."""
         return float(self._times(np.random.default_rng(self.seed))[-1])
 
     @property

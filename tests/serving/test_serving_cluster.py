@@ -202,11 +202,19 @@ def test_the_search_finds_an_edge_and_says_when_there_is_none():
         search(lambda qps: {"ttft_p99": 3, "refused": 0}, {"ttft_p99": 2})
 
 
+def test_a_promise_may_say_its_unit_and_one_that_nothing_breaks_is_told_with_its_own():
+    """Who meant 50 ms and wrote 50 was told that every rate keeps it, and not that 50 are seconds."""
+    said = promises(["tbt_p99=50ms", "ttft_p99=2s", "latency_p99=20", "stalls_200ms=1%", "stalls_500ms=2"])
+    assert said == {"tbt_p99": 0.05, "ttft_p99": 2, "latency_p99": 20, "stalls_200ms": 1, "stalls_500ms": 2}
+    with pytest.raises(ValueError, match="that some load breaks: tbt_p99=50 s is not one with 40 requests"):
+        search(lambda qps: {"tbt_p99": 0.03, "refused": 0, "requests": 40}, {"tbt_p99": 50.0})
+
+
 def test_capacity_on_the_command_line(capsys):
     options = "capacity --tp 2 --requests 60 --workload uniform --low 2000 --high 2000 --chunk 512 1024".split()
     assert main(options) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "arrivals: poisson; promises: ttft_p99 up to 5, tbt_p99 up to 0.2; joules: got fa2-2024" in lines[0]
+    assert "arrivals: poisson; promises: ttft_p99 up to 5 s, tbt_p99 up to 0.2 s; joules: got fa2-2024" in lines[0]
     assert lines[1].split()[:3] == ["chunk", "qps", "qps_per_gpu"] and len(lines) == 4
     assert main([*options[:-1], "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
@@ -220,7 +228,7 @@ def test_capacity_names_each_gpu_it_stands_on_and_what_its_answers_cost(capsys):
     said, columns, a100, h200 = capsys.readouterr().out.splitlines()
     assert said.startswith(
         "times: analytical A100-80GB SXM, analytical H200 SXM; host: vidur-2024-01; "
-        "arrivals: gamma with cv 2; promises: ttft_p99 up to 3; joules: got fa2-2024 on a100"
+        "arrivals: gamma with cv 2; promises: ttft_p99 up to 3 s; joules: got fa2-2024 on a100"
     )
     assert columns.endswith("W/GPU") and a100.split()[-1] == "-" and 80 < float(h200.split()[-1]) <= 700
 
@@ -249,6 +257,9 @@ def test_a_faster_link_shortens_what_keys_and_values_take(capsys):
     [
         ("capacity --slo ttft=5", "slo: got 'ttft=5', allowed are NAME=MOST of ttft_p50"),
         ("capacity --slo ttft_p99=fast", "slo: got 'ttft_p99=fast'"),
+        ("capacity --slo ttft_p99=5%", "slo: got 'ttft_p99=5%'"),
+        ("capacity --slo stalls_200ms=5ms", "and a number above 0, in s or ms, or % for stalls"),
+        ("capacity --slo tbt_p99=5mms", "slo: got 'tbt_p99=5mms'"),
         ("capacity --slo ttft_p99", "slo: got 'ttft_p99'"),
         (
             "capacity --requests 20 --tp 2 --slo tbt_p99=0.001",

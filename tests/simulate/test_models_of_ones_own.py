@@ -35,6 +35,22 @@ def test_what_a_config_leaves_out_follows_from_the_rest(tmp_path):
     assert (shape.kv_heads, shape.head_dim, shape.tied) == (32, 128, True)
 
 
+def test_the_folder_of_a_config_and_the_half_that_writes_of_one_that_sees_will_do(tmp_path):
+    path, listed = (
+        written(tmp_path, {"text_config": LLAMA, "vision_config": {"hidden_size": 1024}}),
+        SHAPES["llama-3-8b"],
+    )
+    found = shape_of(path.removesuffix("config.json"))
+    assert found == shape_of(path) and found.layer_weights == listed.layer_weights
+    assert found.parameters == listed.parameters and found.kv_bytes_per_token == listed.kv_bytes_per_token
+
+
+def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(tmp_path):
+    """A config does not say it in a field of its own; its model_type does."""
+    neox = shape_of(written(tmp_path, {**LLAMA, "model_type": "gpt_neox", "num_key_value_heads": None}))
+    assert not neox.gated and neox.layer_weights == 4 * 4096**2 + 2 * 4096 * 14336
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -48,6 +64,13 @@ def test_what_a_config_leaves_out_follows_from_the_rest(tmp_path):
         ({**LLAMA, "num_local_experts": 8}, "config.json: got num_local_experts, allowed are dense models"),
         ({**LLAMA, "sliding_window": 4096}, "config.json: got sliding_window, allowed are dense models"),
         ({**LLAMA, "layer_types": ["sliding_attention"]}, "config.json: got layer_types, allowed are dense models"),
+        ({**LLAMA, "mamba_d_state": 16}, "config.json: got mamba_d_state, allowed are dense models"),
+        (
+            {**LLAMA, "quantization_config": {"quant_method": "fp8"}},
+            "config.json: got quantization_config, allowed are dense models with full attention in all layers and "
+            "weights of two bytes",
+        ),
+        ({"text_config": {**LLAMA, "sliding_window": 1024}}, "config.json: got sliding_window, allowed are dense"),
     ],
 )
 def test_what_would_be_costed_wrongly_is_one_line(config, words, tmp_path, capsys):

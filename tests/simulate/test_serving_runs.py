@@ -107,7 +107,7 @@ def test_late_iterations_come_in_a_row_as_they_were_recorded():
 
 
 def test_without_jitter_nothing_stalls_and_with_enough_of_it_requests_do():
-    run = Run(Setup(tp=2, max_batch=128), Workload("arxiv", 60, qps=0.8))
+    run = Run(Setup(tp=2, max_batch=128), Workload("arxiv", 200, qps=0.8))
     none, one, much = (run.but(jitter=scale).metrics() for scale in (0, 1, 200))
     assert none == run.metrics() and none["stalls_200ms"] == one["stalls_200ms"] == 0 < much["stalls_200ms"]
     assert none["tbt_p99"] < one["tbt_p99"] < 1.1 * none["tbt_p99"]
@@ -546,6 +546,17 @@ def test_simulate_says_whose_arrivals_they_are(burst, capsys):
         assert main(["simulate", "--workload", burst, *options, "--json"]) == 0
         row = json.loads(capsys.readouterr().out)
         assert row["arrivals"] == words and row["requests"] == (2048 if "poisson" in words else 4)
+
+
+def test_whoever_mistakes_a_trace_s_unit_of_time_sees_it_in_the_first_line(tmp_path, capsys):
+    """Mooncake's `timestamp` are milliseconds. With Unix seconds in it a hundred seconds are a tenth of one."""
+    path = tmp_path / "mine.jsonl"
+    rows = [{"input_length": 100, "output_length": 20, "timestamp": 1_700_000_000 + t} for t in (0, 40, 100)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    for rates, words in (([], "0.1 s"), (["--qps", "0.5", "2"], "4 s, 3 requests within 1 s")):
+        assert main(["simulate", "--workload", str(path), *rates]) == 0
+        assert f"trace: 3 requests within {words}; every" in capsys.readouterr().out.splitlines()[0]
+    assert main(SMALL) == 0 and "trace:" not in capsys.readouterr().out
 
 
 def test_simulate_as_json_with_a_log(tmp_path, capsys):

@@ -12,12 +12,13 @@ import pandas as pd
 from pod.data import DATA, read
 from pod.experiments.engine.engine_disaggregated import APART, KNOBS, NAMES, ONCE, STALLED, TTFT, setup
 from pod.simulate.run import Run
-from pod.simulate.workload import Workload
+from pod.simulate.workload import Workload, read_trace
 
 COMPUTED = "engine-chosen"
 KEYS, READS = ("workload", "way", "knob", "qps"), ("operators", "engine-runs")
 TRACES = {"azure-conv": "azure-conv.csv", "azure-code": "azure-code.csv", "conversation": "mooncake.csv"}
 STRETCH = {"azure-conv": 3000, "azure-code": 1500, "conversation": 1200}  # requests
+MOST = 5  # stretches that are judged
 TICK = {"conversation": 3.0}  # s to which the file rounds its times: nine of ten requests share theirs with another
 WAYS, PROMISES = (ONCE, APART), (14, 50)  # P99 TBT, ms
 RATES = {
@@ -49,6 +50,13 @@ def arriving(workload: str, stretch: int, qps: float, spread: bool = True) -> Wo
     return Workload(str(DATA / "public" / TRACES[workload]), count, qps, spread=tick, skip=stretch * count)
 
 
+@cache
+def following(workload: str) -> range:
+    """The stretches of a recording that had no say in the choice: whole ones after the first, five at most."""
+    whole = len(read_trace(DATA / "public" / TRACES[workload])) // STRETCH[workload]
+    return range(1, min(whole, 1 + MOST))
+
+
 def decisive(workload: str, promises: Iterable[int], felt: Callable[[int], dict[str, float]]) -> list[dict]:
     """What is felt at the rates that decide which promises are kept."""
     tried: dict[int, dict[str, float]] = {}
@@ -78,20 +86,27 @@ def edge(runs: pd.DataFrame, workload: str, promise: int) -> float:
 
 @cache
 def knobs() -> dict[tuple[str, str], dict[int, int]]:
-    """By workload and way: for each promise the chunk or split that serves most of the beginning."""
+    """By workload and way: for each promise the chunk or split that serves most of the beginning; among equals the one
+    that has most to spare at its highest rate."""
+    return {which: {promise: equals[0] for promise, equals in mine.items()} for which, mine in tied().items()}
+
+
+@cache
+def tied() -> dict[tuple[str, str], dict[int, tuple[int, ...]]]:
+    """The same with all that serve as much of the beginning, most to spare first."""
     runs = read("engine-chosen")
     return {(workload, way): {promise: _best(mine, workload, promise) for promise in PROMISES}
             for (workload, way), mine in runs.groupby(["workload", "way"])}  # fmt: skip
 
 
-def _best(runs: pd.DataFrame, workload: str, promise: int) -> int:
-    """Among equals the one that has most to spare at its highest rate."""
+def _best(runs: pd.DataFrame, workload: str, promise: int) -> tuple[int, ...]:
+    rates = {int(knob): edge(mine, workload, promise) for knob, mine in runs.groupby("knob")}
+    most = max(rates.values())
+    equals = [knob for knob, rate in rates.items() if rate == most]
 
-    def merit(knob: int) -> tuple[float, float]:
-        mine = runs[runs.knob == knob]
-        rate = edge(mine, workload, promise)
-        felt = mine[mine.qps == rate]
-        shares = pd.concat([felt.ttft_p99 / TTFT[workload], 1e3 * felt.tbt_p99 / promise])
-        return rate, -shares.max() if rate else 0.0
+    def used(knob: int) -> float:
+        """The larger share of a bound that is taken at the highest rate."""
+        felt = runs[(runs.knob == knob) & (runs.qps == most)]
+        return max([0.0, *(felt.ttft_p99 / TTFT[workload]), *(1e3 * felt.tbt_p99 / promise)])
 
-    return int(max(sorted(set(runs.knob)), key=merit))
+    return tuple(sorted(equals, key=used))

@@ -10,7 +10,7 @@ from pod.simulate.judge import PARTLY
 FIGURE = Figure(
     id="cost-single",
     title="Errors of the analytical cost, model by model and by number of GPUs",
-    says="Most parts are within their bars; decode of one KV head on an A100 is farthest from them",
+    says="Each part is within its bars for each model and number of GPUs, but NCCL's on eight H200s by a hair",
     chapter="15",
     method="held-out rows of public measurements and of our own (data/judged.csv); a dot is a part of an iteration, "
     "from one source, with one model on one number of GPUs, at the larger of its two errors in units of the bars. "
@@ -78,9 +78,3 @@ def launched() -> float:
     """Those of the missed that are all-reduces which a host launches one by one."""
     df = table()
     return float((~df.passes & _hosted(df)).sum())
-
-
-def median(part: str, model: str, tp: str) -> float:
-    """The largest median error of a part with this model on so many GPUs, %, over the sources."""
-    df = table()
-    return float(df["median"][(df.part == part) & (df.model == model) & (df.tp == int(tp))].max())

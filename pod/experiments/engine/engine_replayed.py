@@ -2,8 +2,8 @@
 
 The clock runs faster until the rate is met, so a burst stays as large and gets as many times shorter. The chunk, or the
 split of the GPUs, is the one that served most of the recording's beginning (chosen.py): who sets up a server does not
-know what will come. Three stretches after it are judged, each for itself: how far they lie apart is what the answer of
-one is worth.
+know what will come. Up to five stretches after it are judged, each for itself: how far they lie apart is what the
+answer of one is worth.
 """
 
 from itertools import product
@@ -12,7 +12,20 @@ import pandas as pd
 
 from pod.data import DATA, read
 from pod.experiments.engine import engine_disaggregated as steady
-from pod.experiments.engine.chosen import FELT, PROMISES, STRETCH, TICK, TRACES, WAYS, arriving, decisive, edge, knobs
+from pod.experiments.engine.chosen import (
+    FELT,
+    PROMISES,
+    STRETCH,
+    TICK,
+    TRACES,
+    WAYS,
+    arriving,
+    decisive,
+    edge,
+    following,
+    knobs,
+    tied,
+)
 from pod.experiments.engine.engine_disaggregated import APART, GPUS, NAMES, ONCE, setup
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -26,26 +39,33 @@ FIGURE = Figure(
     title="Requests a second that eight H200s serve, arrivals as recorded",
     chapter="15",
     method="as engine-disaggregated, with the chunk or split that served most of the recording's beginning; recorded "
-    "requests and arrivals after it, time compressed: three stretches of 6 to 10 minutes; Mooncake's times are rounded "
-    "to 3 s and spread over these again. Bars: mean of the stretches; lines: the worst and the best",
+    "requests and arrivals after it, time compressed: four or five stretches of 6 to 10 minutes; Mooncake's times are "
+    "rounded to 3 s and spread over these again. Bars: mean of the stretches; dots: each of them; rings: mean with "
+    "the other of two choices that were equal on the beginning",
     data=("engine-replayed", "engine-chosen"),
     fitted=True,
 )
 COMPUTED = "engine-replayed"
 KEYS = ("workload", "arrivals", "way", "knob", "stretch", "qps")
 READS = ("operators", "engine-runs", "engine-chosen")
-STRETCHES = (1, 2, 3)  # after the first, which chose
 LOOSE = PROMISES[-1]
 RECORDED, TICKS = "recorded", "in ticks"  # as Mooncake's file has them
 PRICE = "joules_per_request_by_prices"
+WHICH = ["workload", "way", "tbt_p99_ms"]
 
 
 def cases() -> list[dict]:
-    chosen = {which: sorted(set(knobs()[which].values())) for which in product(NAMES, WAYS)}
     every = [(workload, RECORDED, way, knob, stretch)
-             for (workload, way), mine in chosen.items() for knob in mine for stretch in STRETCHES]  # fmt: skip
-    every += [(workload, TICKS, way, knobs()[workload, way][LOOSE], STRETCHES[0]) for workload in TICK for way in WAYS]
+             for workload, way, knob in _asked() for stretch in following(workload)]  # fmt: skip
+    every += [(workload, TICKS, way, knobs()[workload, way][LOOSE], following(workload)[0])
+              for workload in TICK for way in WAYS]  # fmt: skip
     return [dict(zip(KEYS, case, strict=False)) for case in every]
+
+
+def _asked() -> list[tuple[str, str, int]]:
+    """Every chunk or split that is the best for a promise, or one of some equals."""
+    return [(*which, knob) for which in product(NAMES, WAYS)
+            for knob in sorted({knob for equals in tied()[which].values() for knob in equals})]  # fmt: skip
 
 
 def measure(case: dict) -> list[dict]:
@@ -54,15 +74,15 @@ def measure(case: dict) -> list[dict]:
 
 
 def _promises(case: dict) -> list[int]:
-    """For which this chunk or split is the one."""
-    if case["arrivals"] != RECORDED:
+    """For which this chunk or split is the one, or one of some equals."""
+    if case["arrivals"] == TICKS:
         return [LOOSE]
-    return [promise for promise, knob in knobs()[case["workload"], case["way"]].items() if knob == case["knob"]]
+    return [promise for promise, equals in tied()[case["workload"], case["way"]].items() if case["knob"] in equals]
 
 
 def _run(case: dict, qps: int) -> dict[str, float]:
     workload, on = case["workload"], setup(case["way"], case["knob"])
-    work = arriving(workload, case["stretch"], qps, case["arrivals"] == RECORDED)
+    work = arriving(workload, case["stretch"], qps, case["arrivals"] != TICKS)
     whole, priced = Summary(meter=on.meter()), Spent(Meter(on.cost(), GPUS, PRICED))
     simulate(on, work.stream(), into=Both(whole, priced))
     felt = whole.full()
@@ -73,37 +93,49 @@ def _run(case: dict, qps: int) -> dict[str, float]:
 # ---------------------------------------------------------------- what it shows
 
 
-def stretches() -> pd.DataFrame:
-    """A row a workload, way, promise and stretch: the highest rate that is kept, and requests a kilojoule at it."""
-    runs = read("engine-replayed").query("arrivals == @RECORDED")
+def stretches(choice: int = 0) -> pd.DataFrame:
+    """A row a workload, way, promise and stretch: the highest rate that is kept, and requests a kilojoule at it.
+    `choice` 1 takes the other of two knobs that were equal on the beginning, where there is one."""
+    runs = read("engine-replayed").query("arrivals == @RECORDED").groupby(["workload", "way", "knob", "stretch"])
     rows = []
-    for workload, way, promise, stretch in product(NAMES, WAYS, PROMISES, STRETCHES):
-        knob = knobs()[workload, way][promise]
-        mine = runs[(runs.workload == workload) & (runs.way == way) & (runs.knob == knob) & (runs.stretch == stretch)]
-        qps = edge(mine, workload, promise)
-        joules = mine.set_index("qps").reindex([qps])[["joules_per_request", PRICE]].iloc[0]
-        rows.append((workload, way, promise, knob, stretch, qps, *1e3 / joules))
-    return pd.DataFrame(rows, columns=["workload", "way", "tbt_p99_ms", "knob", "stretch", "qps",
-                                       "requests_per_kilojoule", "by_prices"])  # fmt: skip
+    for workload, way, promise in product(NAMES, WAYS, PROMISES):
+        for knob in tied()[workload, way][promise][choice : choice + 1]:
+            for stretch in following(workload):
+                mine = runs.get_group((workload, way, knob, stretch))
+                qps = edge(mine, workload, promise)
+                joules = mine.set_index("qps").reindex([qps])[["joules_per_request", PRICE]].iloc[0]
+                rows.append((workload, way, promise, knob, stretch, qps, *1e3 / joules))
+    return pd.DataFrame(rows, columns=[*WHICH, "knob", "stretch", "qps", "requests_per_kilojoule", "by_prices"])
 
 
 def table() -> pd.DataFrame:
     """A row a workload, way and promise: the mean of the stretches, and the worst and the best of them."""
-    groups = stretches().groupby(["workload", "way", "tbt_p99_ms", "knob"], sort=False)
-    return groups.agg(qps=("qps", "mean"), worst=("qps", "min"), best=("qps", "max"),
-                      requests_per_kilojoule=("requests_per_kilojoule", "mean"),
-                      by_prices=("by_prices", "mean")).reset_index()  # fmt: skip
+    groups = stretches().groupby([*WHICH, "knob"], sort=False)
+    return groups.agg(
+        qps=("qps", "mean"), worst=("qps", "min"), best=("qps", "max"),
+        requests_per_kilojoule=("requests_per_kilojoule", "mean"), by_prices=("by_prices", "mean"),
+    ).reset_index()  # fmt: skip
+
+
+def others() -> pd.DataFrame:
+    """Where two knobs were equal on the beginning: the mean over the stretches of the one that was chosen, and of the
+    other."""
+    both = [stretches(choice=choice).groupby([*WHICH, "knob"], sort=False).qps.mean() for choice in (0, 1)]
+    chosen, other = (mean.rename("qps").reset_index() for mean in both)
+    return chosen.merge(other, on=WHICH, suffixes=("", "_other"))
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.2, len(NAMES))
+    axes, each, other = style.axes(9.5, 3.2, len(NAMES)), stretches(), others()
     tones = {ONCE: style.WORKERS[0], APART: style.WORKERS[2]}
     for ax, workload in zip(axes, NAMES, strict=True):
         for side, way in zip((-0.19, 0.19), WAYS, strict=True):
-            mine = df[(df.workload == workload) & (df.way == way)]
+            mine, dots, rings = (rows[(rows.workload == workload) & (rows.way == way)] for rows in (df, each, other))
             x = mine.tbt_p99_ms.map(PROMISES.index) + side
             ax.bar(x, mine.qps, 0.36, color=tones[way], label=way)
-            ax.vlines(x, mine.worst, mine.best, color=style.INK, linewidth=1.5)
+            ax.plot(dots.tbt_p99_ms.map(PROMISES.index) + side, dots.qps, ".", color=style.INK, markersize=5)
+            ax.plot(rings.tbt_p99_ms.map(PROMISES.index) + side, rings.qps_other, "o", color=style.INK,
+                    markerfacecolor="none", markersize=9)  # fmt: skip
         ax.set(xticks=range(len(PROMISES)), xticklabels=PROMISES, xlabel="promised P99 TBT, ms")
         ax.set_title(NAMES[workload], fontsize=10)
     axes[0].set_ylabel("requests a second, 8 GPUs")
@@ -122,10 +154,21 @@ def aheads(column: str = "qps") -> pd.Series:
     return pd.Series({workload: ahead(workload, LOOSE, column) for workload in NAMES})
 
 
-def each_ahead(promise: int | str) -> pd.DataFrame:
-    """By service (rows) and stretch: how many percent more fused chunks serve than prompts apart."""
+def each_ahead(promise: int | str) -> pd.Series:
+    """By service and stretch: how many percent more fused chunks serve than prompts apart."""
     mine = stretches().query("tbt_p99_ms == @promise").set_index(["workload", "stretch", "way"]).qps.unstack()
-    return (100 * (mine[ONCE] / mine[APART] - 1)).unstack().reindex(list(NAMES))
+    return 100 * (mine[ONCE] / mine[APART] - 1)
+
+
+def least_ahead(promise: int | str) -> float:
+    """In the service and stretch in which it is least."""
+    return float(each_ahead(int(promise)).min())
+
+
+def ahead_of_other(workload: str, promise: int | str) -> float:
+    """`ahead`, if prompts apart had had the other of two splits that were equal on the beginning."""
+    mean = table().set_index(WHICH).qps[workload, ONCE, int(promise)]
+    return float(100 * (mean / others().set_index(WHICH).qps_other[workload, APART, int(promise)] - 1))
 
 
 def steady_edge(workload: str, way: str, promise: int = LOOSE) -> float:
@@ -138,12 +181,12 @@ def in_ticks(way: str) -> tuple[float, float]:
     come at once, as the file has them."""
     runs = read("engine-replayed").query("arrivals == @TICKS and way == @way")
     spread = stretches().set_index(["workload", "way", "tbt_p99_ms", "stretch"]).qps
-    return float(spread["conversation", way, LOOSE, STRETCHES[0]]), edge(runs, "conversation", LOOSE)
+    return float(spread["conversation", way, LOOSE, following("conversation")[0]]), edge(runs, "conversation", LOOSE)
 
 
 def fullest(workload: str) -> float:
     """How many times more requests share their second with others than evenly spread ones would: most in one second
     over the mean of the stretches."""
-    first, last = STRETCHES[0], STRETCHES[-1] + 1
-    times = read_trace(DATA / "public" / TRACES[workload])[first * STRETCH[workload] : last * STRETCH[workload], 2]
+    begin, stretches = STRETCH[workload], following(workload)
+    times = read_trace(DATA / "public" / TRACES[workload])[begin : (stretches[-1] + 1) * begin, 2]
     return float(pd.Series(times.astype(int)).value_counts().max() * (times.max() - times.min()) / len(times))

@@ -241,9 +241,9 @@ QUESTIONS = {
     "longest-gap-in-chunks": Question(
         CHAPTER,
         "40 chats at 8K tokens, a prompt of 12,288 arrives, Llama-3-8B on two A100s. Whole, the prompt froze the chats "
-        "for 622 ms. Cut in twelve, how long is the longest gap?",
+        "for 621 ms. Cut in twelve, how long is the longest gap?",
         {
-            "about 50 ms": "A twelfth of 622. But every iteration reads the weights and the keys of 40 chats as well.",
+            "about 50 ms": "A twelfth of 621. But every iteration reads the weights and the keys of 40 chats as well.",
             "about 90 ms": "A twelfth of the prompt, and what an iteration of 40 chats takes anyway, 37 ms.",
             "about 300 ms": "No iteration has more than one chunk.",
         },
