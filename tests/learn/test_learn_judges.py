@@ -342,6 +342,8 @@ def test_progress_keeps_the_best_and_counts_tries():
     assert progress.read() == {"scale": {"tries": 3, "state": "right"}}
     assert "scale                    right, 3 tries" in scores.table()
     assert "1 of 7 exercises" in scores.table()
+    sofar = scores.table("04")
+    assert scores.table().startswith(f"{sofar}\n05 waves: ") and sofar.splitlines()[-1].split() == ["softmax", "-"]
 
 
 def test_progress_that_is_no_json_is_forgotten(answers):

@@ -31,11 +31,14 @@ def test_state_table_lights_every_rise_of_the_maximum():
     assert texts(ax).count(f"{total:.3f}") == 2
 
 
-def test_merge_trees_blacken_merges_between_sms():
+def test_merge_trees_leave_merges_between_sms_hollow():
     trees, sm_of = [(((0, 1), (2, 3)), 4), (5, ((6, 7), (8, 9)))], dict(enumerate([0, 0, 1, 1, 2, 2, 3, 3, 4, 4]))
     (ax,) = merge_trees({"stream-K": (trees, sm_of)}).axes
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert (len(dots), sum(same_color(d.get_color(), style.INK) for d in dots)) == (8, 4)
+    assert [same_color(d.get_markerfacecolor(), "white") for d in dots] == [
+        same_color(d.get_color(), style.INK) for d in dots
+    ], "no SM's colour is told from black by the eye alone"
     boxes = [p for p in ax.patches if isinstance(p, FancyBboxPatch)]
     assert [style.SMS.index(style_of(b)) for b in boxes] == list(sm_of.values())
     assert texts(ax).count("answer") == 2

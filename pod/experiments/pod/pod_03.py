@@ -54,6 +54,7 @@ def draw(df):
         _bars(style.tidy(ax), x, row, longest=df.hybrid_us.max())
     flow.set(xlim=(-1.0, len(df) - 0.4), ylim=(-0.42, 1.02))
     flow.axis("off")
+    flow.set_title(FIGURE.says, fontsize=10, loc="left")
     sides = [
         (x + side, name) for x in range(len(df)) for side, name in ((-0.19, "two\nbatches"), (0.19, "one\nhybrid"))
     ]

@@ -29,7 +29,7 @@ def table():
         ("kernel", "GPU", "many CTAs, in any order", "L2 cache and DRAM", *count("sms", word=" SMs")),
         ("CTA", "one SM, to its end", "warps that can wait for each other", "shared memory, registers of the SM",
          *count("smem_per_sm", 1024, " KiB")),
-        ("warp", "a scheduler of the SM", f"{warp} threads in step", "the tensor cores of the SM",
+        ("warp", "a scheduler of the SM", f"{warp} threads, one instruction at a time", "the tensor cores of the SM",
          *count("threads_per_sm", warp, " warps per SM")),
         ("thread", "a lane of the warp", "works on numbers of its own", "nothing: its registers are its own",
          *count("registers_per_sm", word=" registers per SM")),
@@ -58,6 +58,7 @@ def draw(df):
         ax.text(8.6, y - 0.32, f"{words}\n{_counts(row)}", fontsize=8.5, va="top")
     ax.set(xlim=(-0.1, 13.2), ylim=(-0.1, 5.6))
     ax.axis("off")
+    ax.set_title(FIGURE.says, fontsize=10, loc="left")
     return ax.figure
 
 

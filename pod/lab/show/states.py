@@ -64,7 +64,7 @@ Tree = int | tuple  # a block number, or the pair of trees that one merge brings
 def merge_trees(panels: dict[str, tuple[Sequence[Tree], dict[int, int]]]) -> Figure:
     """Merge trees over blocks of keys, one panel a way of sharing the work: {title: (trees, worker)}.
 
-    A block has the colour of the SM that computes it (`worker`), a merge too; a merge of two SMs' states is black.
+    A block has the colour of the SM that computes it (`worker`), a merge too; a merge of two SMs' states is hollow.
     """
     figure, axes = plt.subplots(1, len(panels), figsize=(9.5, 2.9), dpi=DPI, sharey=True, squeeze=False)
     top = 0.0
@@ -93,5 +93,6 @@ def _draw_node(tree: Tree, worker: dict[int, int], ax: Axes) -> tuple[float, flo
     x, y = (lx + rx) / 2, max(ly, ry) + 0.9
     for px, py in ((lx, ly), (rx, ry)):
         ax.plot([px, px, x], [py, y, y], color=INK, linewidth=1.2, zorder=0)
-    ax.plot(x, y, "o", color=SMS[here % len(SMS)] if here == there else INK, markersize=5.5)
+    edge, fill = (SMS[here % len(SMS)],) * 2 if here == there else (INK, "white")
+    ax.plot(x, y, "o", color=edge, markerfacecolor=fill, markersize=5.5)
     return x, y, here

@@ -239,7 +239,8 @@ QUESTIONS = {
         "meet, on average?",
         {
             "all 4": "A quarter of the CTAs are prefill. An SM with two slots then holds half a prefill, on average.",
-            "less than 2": "Of two slots prefill fills half a slot on average, so at most half of the SMs have one.",
+            "less than 2": "By this clock no prefill outlasts a decode. So a quarter of the CTAs is half of one slot "
+            "in two, and at most half of the SMs have it.",
             "none": "They are mixed from the first round on; there is only not enough room.",
         },
         "less than 2",

@@ -143,17 +143,17 @@ QUESTIONS = {
     ),
     "four-ctas-alone": Question(
         CHAPTER,
-        "Decode waits for DRAM, and in the last wave 4 CTAs have all of it to themselves. How long does that wave "
-        "take?",
+        "In the last wave 4 CTAs have DRAM to themselves. If its bytes per second were all that limits them, how long "
+        "would that wave take?",
         {
-            "4/264 of a full one": "It would, if a CTA could use 66 times its share. It has only so many loads "
-            "under way.",
-            "about a quarter of a full one": "A CTA that is alone speeds up, to some four times its share, and no "
-            "further: each load takes its time to arrive.",
+            "4/264 of a full one": "They have 4/264 of a full wave's bytes to fetch, at its full rate. A quarter was "
+            "measured, so something else limits a CTA that is alone.",
+            "about a quarter of a full one": "That was measured. But by DRAM alone each could draw 66 times its share "
+            "of a full wave.",
             "as long as a full one": "That holds for tiles that wait for their own SM's arithmetic. DRAM "
             "is everybody's.",
         },
-        "about a quarter of a full one",
+        "4/264 of a full one",
     ),
     "cut-into-pieces": Question(
         CHAPTER,
