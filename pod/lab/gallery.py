@@ -93,11 +93,23 @@ def _draw(task: Task) -> None:
     picture = page.draw(table)
     if task.words:
         says(picture, task.words)
-    pixels = io.BytesIO()
-    picture.savefig(pixels, format="png", dpi=150, bbox_inches="tight", facecolor="white")
+    pixels = _pixels(picture)
     plt.close(picture)
     files.replace(task.out / f"{task.id}.csv", table.to_csv(index=False, float_format="%.6g"))
-    files.replace(task.out / f"{task.id}.png", pixels.getvalue())
+    files.replace(task.out / f"{task.id}.png", pixels)
+
+
+def _pixels(picture) -> bytes:
+    """A PNG, cut to what is drawn. savefig(bbox_inches="tight") gives the same bytes, but draws all of it once more,
+    unseen, in order to know where it ends; with the layout made, it is known."""
+    png = io.BytesIO()
+    picture.set_dpi(150)
+    if engine := picture.get_layout_engine():
+        engine.execute(picture)
+    picture.set_layout_engine(None)
+    edge = picture.get_tightbbox(picture.canvas.get_renderer()).padded(plt.rcParams["savefig.pad_inches"])
+    picture.savefig(png, format="png", dpi=150, bbox_inches=edge, facecolor="white")
+    return png.getvalue()
 
 
 # ---------------------------------------------------------------- the page

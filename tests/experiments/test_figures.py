@@ -19,6 +19,7 @@ from pod.lab import claims, gallery, paper, registry, takeaway
 from pod.lab.chapters import CHAPTERS
 from pod.lab.figure import OURS, Figure
 from pod.lab.show import style
+from pod.lab.show.says import says
 
 DRAWABLE = [figure.id for figure in registry.drawable()]
 
@@ -180,6 +181,15 @@ def test_figure_draws_the_same_table_twice(figure_id, tmp_path):
     assert (tmp_path / f"{figure_id}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     again = registry.load(figure_id).table().to_csv(index=False, float_format="%.6g")
     assert again == first
+
+
+@pytest.mark.parametrize("figure_id", ["lean-04", "pod-06", "engine-online"])  # bare, and a legend above the panels
+def test_a_picture_is_cut_as_matplotlib_would(figure_id, tmp_path):
+    gallery.reproduce([figure_id], tmp_path)
+    page = registry.page(figure_id)
+    picture = says(page.draw(page.table()), takeaway.words(figure_id))
+    picture.savefig(tmp_path / "theirs.png", dpi=150, bbox_inches="tight", facecolor="white")
+    assert (tmp_path / f"{figure_id}.png").read_bytes() == (tmp_path / "theirs.png").read_bytes()
 
 
 def test_recorded_figures_name_their_data():

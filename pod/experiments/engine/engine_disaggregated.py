@@ -90,13 +90,6 @@ def draw(df):
     return axes[0].figure
 
 
-def crossing(workload: str) -> int:
-    """The tightest promise, in ms, from which on fused chunks serve at least as many as prompts apart."""
-    wide = table().query("workload == @workload").pivot(index="tbt_p99_ms", columns="way", values="qps")
-    behind = wide.index[wide[ONCE] < wide[APART]]
-    return int(min(p for p in PROMISES if not len(behind) or p > behind.max()))
-
-
 def ahead(workload: str, over: str, promise: int) -> float:
     """How many percent more requests fused chunks serve than another way, at this promise."""
     rates = table().set_index(["workload", "way", "tbt_p99_ms"]).qps

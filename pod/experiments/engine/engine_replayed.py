@@ -145,13 +145,13 @@ def draw(df):
 
 def ahead(workload: str, promise: int | str, column: str = "qps") -> float:
     """How many percent more fused chunks serve than prompts apart, or answer with a kilojoule."""
-    rates = table().set_index(["workload", "way", "tbt_p99_ms"])[column]
-    return 100 * (rates[workload, ONCE, int(promise)] / rates[workload, APART, int(promise)] - 1)
+    return aheads(column, int(promise))[workload]
 
 
-def aheads(column: str = "qps") -> pd.Series:
-    """The same at the loose promise, a number a service."""
-    return pd.Series({workload: ahead(workload, LOOSE, column) for workload in NAMES})
+def aheads(column: str = "qps", promise: int = LOOSE) -> pd.Series:
+    """The same, a number a service."""
+    rates = table().pivot(index="workload", columns=["way", "tbt_p99_ms"], values=column)
+    return 100 * (rates[ONCE, promise] / rates[APART, promise] - 1)
 
 
 def each_ahead(promise: int | str) -> pd.Series:

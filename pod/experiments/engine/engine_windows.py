@@ -156,8 +156,9 @@ def faster(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 def per_request(run: pd.DataFrame) -> np.ndarray:
     """Milliseconds from one answer's end to the next one's, over the window; where several end at once, each has its
     share."""
-    ends = run.index[run.finished > 0]
-    return np.concatenate([np.full(int(run.finished[last]), run.ms[first + 1 : last + 1].sum() / run.finished[last])
+    ms, finished = run.ms.to_numpy(), run.finished.to_numpy()
+    ends = np.flatnonzero(finished)
+    return np.concatenate([np.full(int(finished[last]), ms[first + 1 : last + 1].sum() / finished[last])
                            for first, last in zip(ends, ends[1:], strict=False)])  # fmt: skip
 
 
@@ -165,9 +166,10 @@ def table() -> pd.DataFrame:
     """A row a model and system: requests a minute with the standard error in percent, what POD gains over it, the
     paper's, and the medians of its hybrid iterations: milliseconds, and the share in which the GPU had no work."""
     done, rows = runs(), []
-    rate = {key: 60_000 / per_request(run).mean() for key, run in done.items()}
+    answers = {key: per_request(run) for key, run in done.items()}
+    rate = {key: 60_000 / each.mean() for key, each in answers.items()}
     for (model, system), run in sorted(done.items(), key=lambda item: (OFFLINE.index(item[0][0]), _order(item[0][1]))):
-        each, hybrid = per_request(run), run[(run.prompt > 0) & (run.decodes > 0)]
+        each, hybrid = answers[model, system], run[(run.prompt > 0) & (run.decodes > 0)]
         error = 100 * each.std(ddof=1) / each.mean() / len(each) ** 0.5
         gain = 100 * (rate[model, POD] / rate[model, system] - 1) if (model, POD) in rate else None
         host = 100 * (1 - (run.gpu_ms / run.ms).median())

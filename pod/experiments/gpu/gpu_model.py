@@ -77,7 +77,8 @@ def median_error() -> float:
 
 def naive_ratio() -> float:
     """Median error of FLOPs / peak over that of the model."""
-    return float(error(table(), "naive").median()) / median_error()
+    df = table()
+    return float(error(df, "naive").median()) / float(error(df).median())
 
 
 def ranked(df, clear: float = CLEAR):
@@ -97,9 +98,9 @@ def ranking() -> float:
 
 def by_method():
     """Median error and bias of each method, in percent."""
-    rows = []
+    df, rows = table(), []
     for method in METHODS:
-        mine = table()[table().method == method]
+        mine = df[df.method == method]
         ratio = mine.model / mine.measured
         rows.append((method, len(mine), error(mine).median(), error(mine).quantile(0.9), 100 * (ratio.median() - 1)))
     columns = ["method", "batches", "median error", "90 % of them within", "bias"]

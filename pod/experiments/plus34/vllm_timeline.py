@@ -28,6 +28,7 @@ def measure(case: dict) -> dict:
     return _profiled(case["rung"])[case["view"]][int(case["bin"])]
 
 
+@lru_cache
 def middle() -> int:
     """The decode iteration in the second half of the run whose batch is nearest to the mean."""
     batches = {i: len(e.decodes) for i, e in enumerate(vllm_ladder.plan().iterations) if e.decodes}
