@@ -70,7 +70,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("14b_what_it_costs", 35, 15, "What does an engine cost beside its kernels?"),
         Chapter("15a_end_to_end", 45, 15, "What does the user feel?"),
         Chapter("15b_planning_a_fleet", 45, 15, "May a simulator plan a fleet?"),
-        Chapter("16a_profiling_an_engine", 35, 15, "Why is the memory only half used?"),
+        Chapter("16a_profiling_an_engine", 30, 15, "Why is the memory only half used?"),
         Chapter("16b_the_sampler", 30, 15, "Where did the other half of the time go?"),
     ),
     "Beyond the paper": (

@@ -83,6 +83,16 @@ def test_halves_in_turn_do_the_same_work():
         assert one.mhz < other.mhz and one.joules < other.joules
 
 
+def test_the_picture_says_of_clocks_what_all_its_batches_show():
+    df = joules.table()
+    joules_of, clock = (df.pivot(index="batch", columns="way", values=f"steady_{name}") for name in ("mj", "mhz"))
+    theirs, in_turn, fused = joules.NAMES.values()
+    assert (joules_of.idxmin(axis=1) == fused).all() and (clock[fused] < clock[in_turn]).all()
+    assert (clock[fused] > clock[theirs]).any()  # so fused is not at the lowest clock
+    title = joules.draw(df).axes[0].get_title(loc="left")
+    assert "at a lower clock than its halves in turn" in title and "lowest" not in title
+
+
 def test_batches_from_which_nothing_was_learnt_are_foretold():
     df = joules_model.table()
     assert df.learnt.sum() == 12 and (~df.learnt).sum() == 10

@@ -86,7 +86,8 @@ def draw(df):
                                 width_ratios=(3, 2))  # fmt: skip
     _energies(style.tidy(axes[0]), df)
     _saved(style.tidy(axes[1]), df)
-    axes[0].set_title("Fused, a batch takes the fewest joules, at the lowest clock", fontsize=10.5, loc="left")
+    words = "Fused, a batch takes the fewest joules,\nat a lower clock than its halves in turn"
+    axes[0].set_title(words, fontsize=10.5, loc="left")
     kept = percent_saved(df, "rested")
     words = f"At the full clock fusing\nstill saves {kept.min():.0f} to {kept.max():.0f} %"
     axes[1].set_title(words, fontsize=10.5, loc="left")
