@@ -4,9 +4,9 @@ from itertools import combinations
 
 import pandas as pd
 
-from pod.batch import HybridBatch
 from pod.data import read
 from pod.experiments.gpu.shared import Case, milliseconds
+from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import KEYS, batch_of, filtered
 from pod.experiments.methods.shared import METHODS as WORDS
 from pod.experiments.methods.shared import TONES
@@ -127,8 +127,7 @@ def gain_error(method: str = "pod") -> float:
 def hopper():
     """The Hopper kernel on the eleven batches of chapter 17: milliseconds, measured and by the model."""
     df = read("hopper-peers")
-    sizes = df[["chunk", "context", "decodes", "decode_context", "q_heads", "kv_heads"]]
-    batches = [HybridBatch.of(*size) for size in sizes.itertuples(index=False)]
+    batches = [hopper_peers.batch_of(row) for row in df.to_dict("records")]
     names = [f"{b.q_lens[0]} @ {b.kv_lens[0]} + {len(b.q_lens) - 1} x {b.kv_lens[1]}" for b in batches]
     model = milliseconds(Case(b, "h200", "hopper") for b in batches)
     table = pd.DataFrame({"batch": names, "measured": df.ours, "model": model, "MHz": df.ours_mhz})

@@ -5,10 +5,9 @@ Measured: the eleven hybrid batches in fp16 and at head dimension 64, ours besid
 
 import pandas as pd
 
-from pod.batch import HybridBatch
 from pod.data import read
 from pod.experiments.hopper import hopper_peers
-from pod.experiments.hopper.hopper_sweep import BALANCED, PEERS, geomean, parts
+from pod.experiments.hopper.hopper_sweep import BALANCED, PEERS, WAYS, geomean, parts
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
@@ -33,15 +32,9 @@ def cases() -> list[dict]:
     return [variant | case for variant in variants for case in hopper_peers.cases()]
 
 
-def batch_of(case: dict) -> HybridBatch:
-    sizes = (case["chunk"], case["context"], case["decodes"], case["decode_context"])
-    return HybridBatch.of(*sizes, case["q_heads"], case["kv_heads"], case["head_dim"], dtype=case["dtype"])
-
-
 def measure(case: dict) -> dict:
-    makers = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
-    makers |= {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")} | {"ours": peers.ours}
-    return peers.table_row(peers.Setting(batch_of(case)), makers, ROUNDS)
+    batch = hopper_peers.batch_of(case, head_dim=case["head_dim"], dtype=case["dtype"])
+    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS)
 
 
 # ---------------------------------------------------------------- what it shows

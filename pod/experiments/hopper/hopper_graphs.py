@@ -6,10 +6,9 @@ several calls, back to back.
 
 import numpy as np
 
-from pod.batch import HybridBatch
 from pod.data import a_card, read
 from pod.experiments.hopper import hopper_peers
-from pod.experiments.hopper.hopper_peers import PEERS, batch_name
+from pod.experiments.hopper.hopper_peers import PEERS, batch_name, batch_of
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.lab.figure import Figure
 from pod.lab.measure import peers, timing
@@ -45,9 +44,7 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
-    heads = (case["q_heads"], case["kv_heads"])
-    batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
-    setting = peers.Setting(batch)
+    setting = peers.Setting(batch_of(case))
     row = peers.table_row(setting, CALLS | GRAPHS, ROUNDS, ms=6.0)  # a capture that fails spoils none before it
     for name, make in SPLIT.items():
         spent = timing.energy(peers.graphed(make, IN_A_ROW)(setting), SECONDS)

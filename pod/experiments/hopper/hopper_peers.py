@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
-from pod.experiments.hopper.hopper_sweep import geomean, parts
+from pod.experiments.hopper.hopper_sweep import ALONE, geomean, parts
 from pod.lab.figure import Figure, short
 from pod.lab.measure import peers, timing
 from pod.lab.show import style
@@ -38,18 +38,21 @@ def cases() -> list[dict]:
     return [dict(zip(KEYS, row, strict=True)) for row in BATCHES]
 
 
+def batch_of(row: dict, **rest) -> HybridBatch:
+    """The batch that a row of these columns names, here and on every page that has them."""
+    sizes = ("chunk", "context", "decodes", "decode_context", "q_heads", "kv_heads")
+    return HybridBatch.of(*(row[name] for name in sizes), **rest)
+
+
 def measure(case: dict) -> dict:
-    heads = (case["q_heads"], case["kv_heads"])
-    batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
-    setting = peers.Setting(batch)
-    alone = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
+    setting = peers.Setting(batch_of(case))
     variants = {
         "ours": peers.ours,
         "ours_serial": peers.ours_serial,
         "ours_never_yields": lambda s: peers.ours(s, yields=False),
         "ours_always_yields": lambda s: peers.ours(s, yields=True),
     }
-    row = peers.table_row(setting, alone | peers.PEERS | variants, ROUNDS, ms=6.0)
+    row = peers.table_row(setting, ALONE | peers.PEERS | variants, ROUNDS, ms=6.0)
     for name, make in (("fa3_serial", peers.fa3_serial), ("ours_serial", peers.ours_serial), ("ours", peers.ours)):
         spent = timing.energy(make(setting))
         row |= {f"{name}_steady_ms": round(spent.ms, 5), f"{name}_mj": round(spent.millijoules, 2),

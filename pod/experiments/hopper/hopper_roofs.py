@@ -6,7 +6,6 @@ Counted: tensor cores, DRAM, L2 to SMs and shared memory, from the plan's lists;
 import numpy as np
 import pandas as pd
 
-from pod.batch import HybridBatch
 from pod.data import a_card, hardware
 from pod.experiments.hopper import hopper_dry, hopper_peers, hopper_sweep
 from pod.experiments.joules import joules_prices
@@ -46,10 +45,7 @@ def table():
 
 def _work(case: dict) -> tuple[joules.Work, float]:
     """What the plan of a batch makes the kernel do, and bytes of shared memory read and written."""
-    heads = (case["q_heads"], case["kv_heads"])
-    plan = decide.hopper(
-        HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads), H200.sms
-    )
+    plan = decide.hopper(hopper_peers.batch_of(case), H200.sms)
     blocks = int(plan.prefill.blocks(plan.shape.prefill_keys).sum())
     keys = int(plan.decode.blocks(plan.shape.decode_keys).sum()) * plan.shape.decode_keys
     return joules.of_schedule(plan), blocks * PREFILL_BLOCK + 2 * keys * 2 * plan.batch.head_dim * 2

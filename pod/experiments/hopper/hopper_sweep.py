@@ -27,6 +27,8 @@ UNITS = ("hopper",)
 ROUNDS, REPEATS = 3, 9
 SHARDS = (("llama-3-8b", (1, 2, 4, 8)), ("yi-6b", (1, 2, 4)), ("llama-2-7b", (1, 2)))
 CHUNKS, CONTEXTS = (512, 1024, 2048), (4096, 8192, 12288, 16384, 20480)
+ALONE = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
+WAYS = ALONE | {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")} | {"ours": peers.ours}
 WEIGHTS_GIB = {"yi-6b": 12, "llama-2-7b": 14, "llama-3-8b": 16}
 
 
@@ -62,9 +64,7 @@ def batch_of(case: dict) -> HybridBatch:
 
 
 def measure(case: dict) -> dict:
-    makers = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
-    makers |= {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")} | {"ours": peers.ours}
-    return peers.table_row(peers.Setting(batch_of(case)), makers, ROUNDS)
+    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS)
 
 
 # ---------------------------------------------------------------- what it shows

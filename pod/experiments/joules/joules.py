@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod.batch import HybridBatch
 from pod.data import a_card, read
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import geomean
@@ -39,8 +38,7 @@ def cases() -> list[dict]:
 
 def measure(case: dict) -> dict:
     """Of every way: milliseconds with a cold L2; back to back; and rested, less what the rest takes."""
-    heads = (case["q_heads"], case["kv_heads"])
-    batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
+    batch = hopper_peers.batch_of(case)
     calls, holes = peers.ready(peers.Setting(batch), WAYS)
     cold = peers.timing.shuffled(calls, 3, 4.0)
     cycles = int(REST * max(time.ms for time in cold.values()) * CYCLES_A_MS)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
+from pod.experiments.hopper.hopper_peers import batch_of
 from pod.experiments.joules import joules as batches
 from pod.experiments.joules import joules_prices
 from pod.lab.figure import Figure
@@ -38,7 +38,7 @@ KINDS = {  # what the kinds of work are in a batch: words, and a shade of the si
 
 def work(row, way: str) -> Work:
     """What a batch of the recording has the GPU do."""
-    batch = HybridBatch.of(row.chunk, row.context, row.decodes, row.decode_context, row.q_heads, row.kv_heads)
+    batch = batch_of(row._asdict())
     parts = [batch] if way == "ours" else [batch.prefill, batch.decode]
     return Work(*np.sum([joules.of_batch(part, hardware().sms) for part in parts], axis=0))
 

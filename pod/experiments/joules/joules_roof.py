@@ -5,6 +5,7 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
+from pod.experiments.hopper.hopper_peers import batch_of
 from pod.experiments.joules import joules as batches
 from pod.experiments.joules import joules_model
 from pod.lab.figure import Figure
@@ -48,7 +49,7 @@ def table():
     """One row a batch: FLOPs per byte; FLOP/s of one call with a cold L2 and of calls back to back."""
     df, rows = read("joules"), []
     for row in df.itertuples():
-        batch = HybridBatch.of(row.chunk, row.context, row.decodes, row.decode_context, row.q_heads, row.kv_heads)
+        batch = batch_of(row._asdict())
         rates = (1e3 * batch.flops / ms for ms in (row.ours, row.ours_steady_ms))
         rows.append((batch.flops / batch.bytes, *rates))
     made = pd.DataFrame(rows, columns=["intensity", "one_call", "back_to_back"])

@@ -6,9 +6,9 @@ parts, with either tile.
 
 from matplotlib import pyplot as plt
 
-from pod.batch import MODELS, HybridBatch
+from pod.batch import MODELS
 from pod.data import a_card, hardware, read
-from pod.experiments.hopper import hopper_sweep
+from pod.experiments.hopper import hopper_peers, hopper_sweep
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.experiments.methods.shared import TONES, gain, with_parts
 from pod.experiments.pod import pod_06, pod_11
@@ -50,9 +50,7 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
-    heads = (case["q_heads"], case["kv_heads"])
-    batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
-    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0)
+    return peers.table_row(peers.Setting(hopper_peers.batch_of(case)), WAYS, ROUNDS, ms=1.0)
 
 
 # ---------------------------------------------------------------- what it shows

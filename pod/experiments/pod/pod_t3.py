@@ -7,7 +7,6 @@ import re
 
 import pandas as pd
 
-from pod.batch import HybridBatch
 from pod.data import a_card
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import geomean
@@ -36,9 +35,7 @@ cases = hopper_peers.cases
 
 
 def measure(case: dict) -> dict:
-    heads = (case["q_heads"], case["kv_heads"])
-    batch = HybridBatch.of(case["chunk"], case["context"], case["decodes"], case["decode_context"], *heads)
-    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS)
+    return peers.table_row(peers.Setting(hopper_peers.batch_of(case)), WAYS, ROUNDS)
 
 
 # ---------------------------------------------------------------- what it shows
