@@ -171,9 +171,7 @@ template <bool kWindow> struct Planner {
         const int key = (begin_block(seq, 0) + blocks) * kPrefillKeys;
         return min(ceil_div(key + l.window - 1 - pos(seq), l.pack_tokens), all_tiles(seq));
     }
-    struct Run {
-        int first, tiles, begin, blocks;  // tile; of keys: first block
-    };
+    struct Run { int first, tiles, begin, blocks; };  // the first tile, and the first block of its keys
     // Both kinds of borders lie in one order; where they meet, the beginning's comes first, so that a run of no tiles
     // has no more blocks than its neighbours. `nth` of them are before the run: as many ends as this finds.
     DEV Run run_between(int seq, int nth) const {
@@ -341,12 +339,8 @@ template <bool kWindow> struct Planner {
         const int seq = run_seq(run), blocks = blocks_of(key), tiles = t.run_tiles[run], parts = t.run_parts[run];
         const int per_head = passes() / l.num_kv_heads, heads = together(seq);
         const Before b = before(key, run, heads < l.num_kv_heads);
-        int first = 0, begin = 0;
-        if constexpr (kWindow) {
-            const Run mine = run_between(seq, run - int(t.first_run[seq]));
-            first = mine.first;
-            begin = mine.begin;
-        } else first = first_tile(seq, blocks);
+        const Run mine = kWindow ? run_between(seq, run - int(t.first_run[seq])) : Run{};
+        const int first = kWindow ? mine.first : first_tile(seq, blocks), begin = mine.begin;
         for (int i = lane(); i < passes() * tiles * parts; i += 32) {
             const int part = i % parts, tile = i / parts % tiles, pass = i / parts / tiles, kv_head = pass / per_head;
             const int section = kv_head / heads * heads, in_section = min(heads, l.num_kv_heads - section) * per_head;
