@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import on_card
 import pytest
 import torch
-from on_card import BUSY, batch_for, prepared, run, spoil_free_memory
+from on_card import BUSY, batch_for, padded_for, prepared, run, spoil_free_memory
 
 import pod
 
@@ -36,20 +36,31 @@ def test_a_plan_made_on_one_stream_runs_on_another(method):
         assert torch.equal(out, want) and unharmed(plan)
 
 
-def test_a_plan_may_be_dropped_while_its_kernel_waits_to_run(method):
-    _, tensors, want = prepared(method)
+@pytest.mark.parametrize("batch_of", [batch_for, padded_for])
+def test_a_plan_may_be_dropped_while_its_kernel_waits_to_run(method, batch_of):
+    batch = batch_of(method)
+    _, tensors, want = prepared(method, batch)
     (there,) = streams(1)
     for _ in range(20):
-        plan = pod.plan(batch_for(method), method=method)
+        plan = pod.plan(batch, method=method)
         with torch.cuda.stream(there):
             torch.cuda._sleep(BUSY)
-            out = run(plan, tensors)
+            out = run(plan, tensors, out=torch.full_like(want, torch.nan))
         del plan
-        others = [pod.plan(batch_for(method), method=method) for _ in range(3)]  # would take its memory
+        others = [pod.plan(batch, method=method) for _ in range(3)]  # would take its memory
         spoil = [torch.full((1 << 20,), 7, dtype=torch.int32, device="cuda") for _ in range(8)]
         there.synchronize()
         assert torch.equal(out, want)
         del others, spoil
+
+
+def test_rows_that_see_no_key_are_zeros(method):
+    """Whichever family writes them."""
+    batch = padded_for(method)
+    _, _, want = prepared(method, batch)
+    ends = torch.tensor(batch.q_lens).cumsum(0).tolist()
+    empty = [end - 1 for end, q, kv in zip(ends, batch.q_lens, batch.kv_lens, strict=True) if q and not kv]
+    assert len(empty) >= 2 and not want[empty].any() and want.isfinite().all()
 
 
 def test_one_plan_on_two_streams_at_once(method):
