@@ -276,7 +276,7 @@ def draw(df, load: Load = LOAD):
         style.tidy(axes["waits"]).plot(waits(log(system, load)), PERCENTILES, "o-", markersize=4,
                                        color=colours[system], label=NAMES[system])  # fmt: skip
     axes["waits"].set(xscale="log", xlabel="bubble time of a request, s", ylabel="% of requests", ylim=(0, 100))
-    style.legend(axes["waits"])
+    style.legend(axes["waits"], loc="upper left")
     _times(style.tidy(axes["times"]), df, colours)
     return figure
 

@@ -47,7 +47,7 @@ ATTENTIONS = {"fa3": "FlashAttention-3, two calls", "fa3-one": "FlashAttention-3
 LAYERS, OF = 8, SHAPES["llama-3-8b"].layers
 PARTS = {"rest": ("before", "after"), "attention": ("attention",), "head": ("head",)}
 COLOURS = {"rest": "linear", "attention": "hybrid", "head": "load"}
-WORDS = {"rest": "linear layers and the like", "attention": "attention", "head": "output head"}
+WORDS = {"rest": "linear layers and the like", "attention": "attention, with its ms", "head": "output head"}
 PLACES = Run(LOADS["llama-3-8b"], "fa3")  # where the stopwatch stands
 
 
@@ -139,7 +139,7 @@ def draw(df):
             below = below + share
         ax.set(xticks=range(len(mine)), xticklabels=[f"{c // 1024}K" for c in mine.context], ylim=(0, 100))
         ax.set_title(words, fontsize=9.5)
-    axes[0].set_ylabel("share of the iteration, %; attention's ms")
+    axes[0].set_ylabel("% of the iteration")
     axes[1].set_xlabel("context, tokens")
     handles, labels = axes[0].get_legend_handles_labels()
     axes[0].figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)

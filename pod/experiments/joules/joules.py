@@ -62,7 +62,7 @@ def _less(train: meter.Energy, rest: meter.Energy, name: str) -> dict[str, float
 # ---------------------------------------------------------------- what it shows
 
 NAMES = hopper_peers.METERED
-CLOCKS = {"steady": "at the power limit", "rested": "at the full clock"}
+CLOCKS = {"steady": "back to back", "rested": "at the full clock"}
 
 
 def table():

@@ -204,7 +204,7 @@ QUESTIONS = {
     ),
     "at-a-lower-clock": Question(
         CHAPTER,
-        "The halves in turn run at 1.78 GHz, the fused kernel at 1.37. What does the same work cost at the lower clock "
+        "The halves in turn run at 1.77 GHz, the fused kernel at 1.40. What does the same work cost at the lower clock "
         "by the model, being awake left out?",
         {
             "more": "It takes longer, but being awake is left out, and nothing else is paid by the second.",
@@ -219,10 +219,10 @@ QUESTIONS = {
         "much of the joules does fusing still save?",
         {
             "about a sixth": "So it would be if the model were right about the reason.",
-            "about a half": "Even that would leave the model's reason half right.",
-            "more than three quarters": "So the lower clock is not the main reason, whatever the model says.",
+            "more than a half": "So the lower clock is not the main reason, whatever the model says.",
+            "all of it": "Then the clock would have nothing to do with it. It has: some two fifths are gone.",
         },
-        "more than three quarters",
+        "more than a half",
     ),
     "where-joules-cut": Question(
         CHAPTER,
@@ -234,6 +234,19 @@ QUESTIONS = {
             "where FLOPs are the limit": "It takes much there, too. But DRAM has little to do.",
         },
         "where the two roofs meet",
+    ),
+    "promotion-in-the-kernel": Question(
+        CHAPTER,
+        "By the list, a byte of decode's keys and values costs 15 % less with promotion to 128 bytes. What does a whole "
+        "batch cost with it, by the meter?",
+        {
+            "some percent less": "So the list proposes. But it knows one small kernel, which asks for its bytes in "
+            "another way.",
+            "as much": "DRAM's bytes are a third of the bill, so a change of their price is seen.",
+            "some percent more": "The price was found in another kernel. In this one, it seems, the larger promotion "
+            "brings a second half of a row before it is asked for.",
+        },
+        "some percent more",
     ),
     "half-the-bytes": Question(
         CHAPTER,
