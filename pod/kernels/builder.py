@@ -7,6 +7,7 @@ builder ends, with its compilers, when its standard input does.
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -42,10 +43,12 @@ def _end_with_the_parent() -> None:
 def main() -> None:
     options = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
-    from torch.utils.cpp_extension import load_inline
+    from torch.utils import cpp_extension
 
+    # torch quotes the folders of its headers, and not the one where its libraries are.
+    cpp_extension.TORCH_LIB_PATH = shlex.quote(cpp_extension.TORCH_LIB_PATH)
     try:
-        load_inline(extra_include_paths=sys.argv[1:], build_directory=os.getcwd(), is_python_module=False,
+        cpp_extension.load_inline(extra_include_paths=sys.argv[1:], build_directory=os.getcwd(), is_python_module=False,
                     no_implicit_headers=True, **options)  # fmt: skip
     except Exception as error:
         sys.exit(str(error))

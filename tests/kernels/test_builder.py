@@ -50,6 +50,16 @@ def test_library_is_built_in_a_folder_with_spaces_and_umlauts(tmp_path, locale):
 HALF = '#include "half.h"\n'
 
 
+def test_torch_may_lie_in_a_folder_with_spaces_and_umlauts(tmp_path, monkeypatch):
+    import torch
+
+    site = tmp_path / "mäßig schön"
+    site.mkdir()
+    (site / "torch").symlink_to(Path(torch.__file__).parent)
+    monkeypatch.syspath_prepend(site)
+    assert build(tmp_path) == "" and (tmp_path / "tiny.so").exists()
+
+
 def test_what_the_compiler_says_comes_back_and_the_environment_stays(tmp_path):
     before = dict(os.environ)
     said = build(tmp_path, "int answer() { return forty_two; }\n")
