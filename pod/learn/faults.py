@@ -336,7 +336,7 @@ GPU_ONLY = set(
     "cooperative_groups nvcuda __activemask __managed__ "
     "__match_any_sync __nanosleep __reduce_add_sync __trap".split()
 )
-UNSET = re.compile(r"(?:at cell:(\d+):\d+:\n\S+|^cell:(\d+):\d+): error: '([^']+)' is used uninitialized", re.MULTILINE)
+UNSET = re.compile(r"(?:at cell:(\d+):\d+:\n.+|^cell:(\d+):\d+): error: '([^']+)' is used uninitialized", re.MULTILINE)
 NO_BODY = re.compile(r"undefined reference to `([^'(]+)|Undefined symbols[^\"]*\"_?([^\"(]+)")
 READ_ONLY = re.compile(r"assignment of read-only location '\*? ?\(?(?:\([^)]*\))?(\w+).*'")
 REFERENCE = re.compile(r"cannot bind (?:non-const )?lvalue reference|non-const lvalue reference .* cannot bind")
@@ -368,7 +368,7 @@ def complaint(said: str, text: str, before: str = "") -> CompileError:
         return CompileError(text, line, before + re.sub(r" \[-[Wf].*", "", what), 0 if before else column)
     inside = re.search(r"^cell:(\d+):\d+:   required from", said, re.MULTILINE)
     foreign = re.search(
-        r"^\S+: (?:fatal )?error: (.*)$", said, re.MULTILINE
+        r"^.+?: (?:fatal )?error: (.*)$", said, re.MULTILINE
     )  # the lines around the cell's want it otherwise
     what = (foreign[1] if foreign else said.strip().splitlines()[-1]).removeprefix("static assertion failed: ")
     before = "" if what.startswith("shared memory of a fixed size") else before  # nor can nvcc

@@ -1194,3 +1194,24 @@ def test_an_environment_is_made_where_no_machine_can_be(error, monkeypatch):
     monkeypatch.setattr(program, "machine", machine)
     program.make_ahead()
     assert "program.make_ahead()" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+UNSET_INSIDE = """In constructor 'constexpr cell::Index::Index(const I&, int) [with I = int]',
+    inlined from 'void k(cell::Pointer<float>)' at cell:2:20:
+{}/cell.h:22:67: error: 'i' is used uninitialized [-Werror=uninitialized]
+cc1plus: some warnings being treated as errors
+"""
+TOO_LARGE = """{}/cell.h:195:90:   required from 'cell::Shared<T [N], kNumber>::Shared()'
+cell:2:35:   required from here
+{}/cell.h:153:29: error: static assertion failed: shared memory of a fixed size is 48 KiB at most
+{}/cell.h:153:29: note: the comparison reduces to '(52000 <= 49152)'
+"""
+
+
+@pytest.mark.parametrize("folder", ["/here/csrc/learn", "/mäßig schön/csrc/learn"])
+@pytest.mark.parametrize(
+    "said, told", [(UNSET_INSIDE, "`i` is used before it is set"), (TOO_LARGE, "shared memory of a fixed size is 48")]
+)
+def test_complaints_are_read_wherever_the_repository_lies(folder, said, told):
+    error = faults.complaint(said.replace("{}", folder), "first\nsecond\nthird")
+    assert error.line == 2 and str(error).startswith(f"line 2: {told}")
