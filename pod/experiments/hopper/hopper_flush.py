@@ -25,8 +25,7 @@ ROUNDS, REPEATS = 5, 15
 TIMER = f"{timing.TIMER}; in columns read_ after a sum over 256 MB instead"
 STEP = 5  # of the batches, in which kinds take turns
 FLUSHES = {"fill": timing.fill, "read": timing.read}
-COLOURS = dict(zip(FLUSHES, (style.WORKERS[1], style.WORKERS[3]), strict=True))
-NAMES = {"fill": "emptied by writing", "read": "emptied by reading"}
+NAMES = {"fill": "L2 emptied by writing", "read": "L2 emptied by reading"}
 
 
 def cases() -> list[dict]:
@@ -61,18 +60,23 @@ def gain(how: str, least_us: float = 0) -> float:
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.6, columns=2)
-    for how, colour in COLOURS.items():
-        axes[1].plot(df.fill_us, df[f"{how}_gain"], "o", color=colour, markersize=3.5,
-                     label=f"{NAMES[how]}: {geomean(df[f'{how}_gain']):.2f}")  # fmt: skip
-    axes[0].plot(df.fill_us, df.read_us - df.fill_us, "o", color=style.INK, markersize=3.5)
-    axes[0].axhline(0, color=style.INK, linewidth=1)
-    axes[1].axhline(1, color=style.INK, linewidth=1)
-    axes[0].set_ylabel("ours: µs more after reading")
-    axes[1].set_ylabel("FlashAttention-3's time / ours")
-    for ax in axes:
-        ax.set(xscale="log", xlabel="ours after a fill, µs")
-        ax.set_xticks(ticks := [10, 30, 100, 300, 1000], [f"{t}" for t in ticks])
-        ax.minorticks_off()
-    axes[1].legend(loc="upper right", fontsize=8.5)
+    axes = style.axes(9.5, 4.2, columns=2)
+    _pairs(axes[0], df.fill_us, df.read_us, [10, 30, 100, 300, 1000], "ours, µs")
+    _pairs(axes[1], df.fill_gain, df.read_gain, [1, 1.5, 2, 2.5], "FlashAttention-3's time / ours")
+    off = (df.read_us - df.fill_us).abs().max()
+    means = " and ".join(f"{geomean(df[f'{how}_gain']):.2f}" for how in FLUSHES)
+    for ax, words in zip(axes, (f"at most {off:.0f} µs off the line", f"geometric means {means}"), strict=True):
+        ax.text(0.03, 0.96, words, transform=ax.transAxes, va="top", fontsize=10, fontweight="bold")
     return axes[0].figure
+
+
+def _pairs(ax, fill, read, ticks: list[float], what: str) -> None:
+    """A dot a batch, and the line on which both ways of emptying L2 say the same."""
+    ends = [min(fill.min(), read.min()) / 1.1, max(fill.max(), read.max()) * 1.1]
+    ax.plot(ends, ends, color=style.FRAME, linewidth=2, zorder=1)
+    ax.plot(fill, read, "o", color=style.WORKERS[1], markersize=5, alpha=0.7)
+    ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=f"{what}, {NAMES['fill']}")
+    ax.set(ylabel=f"{what}, {NAMES['read']}")
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()

@@ -129,6 +129,7 @@ NAMES = {
     "pod": "POD",
     "hopper": "our Hopper kernel",
 }
+PLACES = {"compute": "SMs", "dram": "DRAM"}
 COUNTED = {"compute": "counted_compute", "dram": "counted_dram"}
 RUNTIMES = {"fa2_serial": PEERS["fa2_serial"], "fi_fa2_serial": PEERS["fi_fa2_serial"], "serial": "ours, two calls",
             "pod": "POD", "fa3_serial": PEERS["fa3_serial"], "hopper": PEERS["hopper"]}  # fmt: skip
@@ -187,54 +188,62 @@ def uses_both() -> float:
 
 
 def draw(df):
-    figure, axes = plt.subplots(2, 2, figsize=(9.5, 6.8), dpi=100, layout="constrained")
-    for ax, panel in zip(axes.flat, ("prefill", "decode"), strict=False):
-        _lines(style.tidy(ax), df[df.panel == panel])
+    figure, axes = plt.subplots(2, 2, figsize=(9.5, 7.2), dpi=100, layout="constrained", height_ratios=(2, 3))
+    for ax, panel in zip(axes[0], ("prefill", "decode"), strict=True):
+        _alone(style.tidy(ax), df[df.panel == panel])
         ax.set(xlabel=PANELS[panel])
-        ax.set_title(f"{panel} alone (dark: SMs, light: DRAM)", fontsize=10)
-    _pairs(style.tidy(axes[1, 0]), df[df.panel == "hybrid"])
+        ax.set_title(f"{panel} alone", fontsize=10)
+    _hybrid(style.tidy(axes[1, 0]), df[df.panel == "hybrid"])
     _runtimes(style.tidy(axes[1, 1]), runtimes())
-    style.legend(axes[0, 0], loc="upper left")
     return figure
 
 
-def _lines(ax, df) -> None:
+def _alone(ax, df) -> None:
+    """Our kernel in strong lines, two others beside it in thin ones."""
     for way, marker in (("ours", "o"), ("fa2", "s"), ("fa3", "^")):
         part = df[df.way == way]
-        x = range(len(part))
+        ours = way == "ours"
         for column, tone in style.BUSY.items():
-            ax.plot(x, part[column], marker + "-", color=tone, markerfacecolor=tone if way == "ours" else "white",
-                    linewidth=2 if way == "ours" else 1)  # fmt: skip
-        ax.plot([], [], marker + "-", color=style.INK, markerfacecolor=style.INK if way == "ours" else "white",
-                label=NAMES[way])  # fmt: skip
-        ax.set_xticks(x, part.batch)
-    ax.set(ylim=(0, 100), ylabel="% of the peak")
+            ax.plot(range(len(part)), part[column], marker + "-", color=tone, markersize=6 if ours else 4, alpha=1 if
+                    ours else 0.6, markerfacecolor=tone if ours else "white", linewidth=3 if ours else 0.8)  # fmt: skip
+        ax.plot([], [], marker + "-", color=style.INK, markerfacecolor=style.INK if ours else "white",
+                linewidth=3 if ours else 0.8, markersize=6 if ours else 4, label=NAMES[way])  # fmt: skip
+    mine = df[df.way == "ours"]
+    for column, tone in style.BUSY.items():
+        ax.text(len(mine) - 0.85, mine[column].iloc[-1], PLACES[column], color=tone, va="center", fontweight="bold")
+    ax.set_xticks(range(len(mine)), mine.batch)
+    ax.set(ylim=(0, 100), xlim=(-0.2, len(mine) - 0.1), ylabel="% of the peak")
+    if mine.panel.iloc[0] == "prefill":
+        style.legend(ax, loc="upper left")
 
 
-def _pairs(ax, df) -> None:
-    ways = list(dict.fromkeys(df.way))
-    batches = list(dict.fromkeys(df.batch))
+def _hybrid(ax, df) -> None:
+    """A row a batch and kernel, from the less busy place to the busier one."""
+    ways, batches = list(dict.fromkeys(df.way)), list(dict.fromkeys(df.batch))
+    rows = {(b, w): i * (len(ways) + 1) + j for i, b in enumerate(batches) for j, w in enumerate(ways)}
     for row in df.itertuples():
-        x = batches.index(row.batch) * (len(ways) + 1) + ways.index(row.way)
-        ax.bar(x - 0.2, row.compute, 0.38, color=style.BUSY["compute"])
-        ax.bar(x + 0.2, row.dram, 0.38, color=style.BUSY["dram"])
-    ticks = [b * (len(ways) + 1) + w for b in range(len(batches)) for w in range(len(ways))]
-    ax.set_xticks(ticks, [NAMES[way].replace("ours, ", "") for way in ways] * len(batches), rotation=55, ha="right",
-                  rotation_mode="anchor", fontsize=8)  # fmt: skip
-    for b, name in enumerate(batches):
-        ax.text(b * (len(ways) + 1) + (len(ways) - 1) / 2, 97, name, ha="center", va="top", fontweight="bold")
-    ax.set(ylim=(0, 100), ylabel="% of the peak")
-    ax.set_title("hybrid batches (dark: SMs, light: DRAM)", fontsize=10)
+        y, busy = rows[row.batch, row.way], [getattr(row, name) for name in style.BUSY]
+        ax.plot(busy, [y, y], color=style.FRAME, linewidth=3, zorder=1)
+        for value, tone in zip(busy, style.BUSY.values(), strict=True):
+            ax.plot(value, y, "o", color=tone, markersize=8)
+        ax.text(min(busy) - 3, y, f"{min(busy):.0f}", ha="right", va="center", fontsize=9)
+    ax.set_yticks(list(rows.values()), [NAMES[way].replace("ours, ", "") for _, way in rows], fontsize=8)
+    for batch in batches:
+        ax.text(100, rows[batch, ways[0]], batch, ha="right", va="center", fontweight="bold")
+    for name, tone in style.BUSY.items():
+        ax.plot([], [], "o", color=tone, markersize=8, label=PLACES[name])
+    style.legend(ax, loc="lower left")
+    ax.set(xlim=(0, 100), ylim=(len(rows) + len(batches) - 1.5, -0.8), xlabel="% of the peak")
+    ax.set_title("hybrid batches: the less busy of the two, in numbers", fontsize=10)
 
 
 def _runtimes(ax, df) -> None:
-    for w, way in enumerate(RUNTIMES):
-        part = df[df.way == way].reset_index()
-        at = part.index + 0.14 * (w - 2.5)
-        ax.bar(at, part.over_fa2, 0.13, color=TONES[way], label=RUNTIMES[way])
-        for x, value in zip(at, part.over_fa2, strict=True):
-            ax.text(x, value + 0.01, f"{value:.2f}", ha="center", fontsize=8, rotation=90, va="bottom")
-    ax.set_xticks(range(df.batch.nunique()), df.batch.unique())
-    ax.set(ylim=(0, 1.6), ylabel="time / FA2's two calls")
-    ax.set_title("runtime", fontsize=10)
-    ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
+    batches = list(df.batch.unique())
+    for i, row in enumerate(df.itertuples()):
+        y = i + batches.index(row.batch)
+        ax.barh(y, row.over_fa2, 0.85, color=TONES[row.way])
+        ax.text(row.over_fa2 + 0.02, y, f"{row.over_fa2:.2f}  {RUNTIMES[row.way]}", va="center", fontsize=8)
+    starts = [b * (len(RUNTIMES) + 1) for b in range(len(batches))]
+    ax.set_yticks(starts, batches, fontweight="bold")
+    ax.set(xlim=(0, 1.5), ylim=(starts[-1] + len(RUNTIMES) - 0.3, -0.7), xlabel="time / FA2's two calls")
+    ax.set_title("what that is worth", fontsize=10)

@@ -127,17 +127,6 @@ QUESTIONS = {
         },
         "128",
     ),
-    "an-oracle-adds": Question(
-        CHAPTER,
-        "How much does an oracle over three configurations add to our mean gain of 29 %?",
-        {
-            "a quarter of a point": "One of the three is hardly ever best, and the other two are the same call: most "
-            "of it is the luck of the better timing.",
-            "three points": "That would be so if the choice were often wrong. It is hardly ever.",
-            "ten points": "Four CTAs an SM lose 7 % in the mean; choosing them rarely pays.",
-        },
-        "a quarter of a point",
-    ),
     "wins-of-75": Question(
         CHAPTER,
         "Below, with everybody: who wins most of the 75?",

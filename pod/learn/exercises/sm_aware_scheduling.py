@@ -233,18 +233,6 @@ QUESTIONS = {
         },
         "fewer",
     ),
-    "one-for-three-in-two-slots": Question(
-        CHAPTER,
-        "Proportional deals one prefill for three decodes. With two slots an SM, on how many of the 4 SMs do both "
-        "meet, on average?",
-        {
-            "all 4": "A quarter of the CTAs are prefill. An SM with two slots then holds half a prefill, on average.",
-            "less than 2": "By this clock no prefill outlasts a decode. So a quarter of the CTAs is half of one slot "
-            "in two, and at most half of the SMs have it.",
-            "none": "They are mixed from the first round on; there is only not enough room.",
-        },
-        "less than 2",
-    ),
     "four-slots": Question(
         CHAPTER,
         "The same batch with 4 CTAs on an SM. Which policy keeps both on nearly all SMs, nearly all the time?",
