@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -160,9 +161,9 @@ def test_what_is_skipped_at_the_beginning_is_gone_and_the_rest_is_as_it_was(tmp_
     again = list(Workload(path, 40, high=1 << 17, skip=12000).stream())
     assert (again[31].prompt, again[30].arrival < again[31].arrival) == (long[0].prompt, True), "it starts again"
     assert not set(again[31].prefix) & set(long[0].prefix), "with other texts"
-    long = f"--high 131072 --workload {path}"
+    long = f"--high 131072 --workload '{path}'"
     for options in ("--skip -1", f"--skip 12031 {long}", "--skip 1", f"--skip 1 --arrivals gamma --qps 1 {long}"):
-        assert main(["simulate", *options.split()]) == 2
+        assert main(["simulate", *shlex.split(options)]) == 2
         assert "skip: got" in capsys.readouterr().err
 
 
