@@ -237,8 +237,8 @@ QUESTIONS = {
     ),
     "promotion-in-the-kernel": Question(
         CHAPTER,
-        "By the list, a byte of decode's keys and values costs 15 % less with promotion to 128 bytes. What does a whole "
-        "batch cost with it, by the meter?",
+        "By the list, a byte of decode's keys and values costs 15 % less with promotion to 128 bytes. What does a "
+        "whole batch cost with it, by the meter?",
         {
             "some percent less": "So the list proposes. But it knows one small kernel, which asks for its bytes in "
             "another way.",
