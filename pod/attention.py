@@ -195,7 +195,8 @@ def hybrid_attention(
     Runs on the current stream, without host sync once this mask has run: on a GPU the pages that block_table names are
     only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
     Otherwise a page that is not there reads as some other page of the pool, or as zeros, and never from outside it.
-    NaN and inf spread as in any attention: to all rows that see them.
+    NaN and inf spread as in any attention: to all rows that see them, and from v_cache also to earlier rows of the same
+    chunk, which weigh them with 0. Scores (with softmax_scale) beyond 1e8 in size may become NaN in rounding.
 
     Inside torch.compile it is one opaque operator, also with fullgraph=True, and a workspace whose lengths change
     compiles nothing anew: update it outside. Keep the plan as long as what was compiled; there is no trace.
