@@ -27,8 +27,9 @@ METHODS = dict.fromkeys(sm80.METHODS, sm80) | {"hopper": sm90, "lean": lean}
 CTAS_PER_SM = (2, 4, 8)
 SHAPE = ("kv_lens", "num_q_heads", "num_kv_heads", "head_dim", "page_size", "dtype")  # what a HybridBatch says as well
 OPTIONS = {"policy": "auto", "ctas_per_sm": "auto", "prefill_splits": "limited", "decode_splits": "auto"}
-TAKES = {"hopper": ("invariant",), "lean": ("decode_splits", "invariant")}  # what shapes a method, where it is not all
 FIXED = ("prefill_splits", "decode_splits")  # what an invariant plan has no choice about
+TAKES = dict.fromkeys(sm80.METHODS, ("ctas_per_sm", *FIXED, "invariant"))  # what shapes a method
+TAKES |= {"pod": (*OPTIONS, "invariant"), "hopper": ("invariant",), "lean": ("decode_splits", "invariant")}
 
 
 def plan(
@@ -93,7 +94,7 @@ def plan(
     for name, value in (named | ({"invariant": True} if invariant else {})).items():
         if invariant and name in FIXED:
             raise ValueError(f"{name}: got {value!r}, allowed in an invariant plan is {OPTIONS[name]!r}")
-        if name not in TAKES.get(method, (*OPTIONS, "invariant")):
+        if name not in TAKES[method]:
             raise ValueError(f"{name}: got {value!r}, allowed for method {method!r} is {OPTIONS.get(name, False)!r}")
     if method == "hopper":
         return sm90.plan(batch, device, invariant=invariant)
@@ -194,7 +195,8 @@ def hybrid_attention(
     Runs on the current stream, without host sync once this mask has run: on a GPU the pages that block_table names are
     only checked where the environment had POD_DEBUG when the plan was made, since looking at them waits for it.
     Otherwise a page that is not there reads as some other page of the pool, or as zeros, and never from outside it.
-    NaN and inf spread as in any attention: to all rows that see them.
+    NaN and inf spread as in any attention: to all rows that see them, and from v_cache also to earlier rows of the same
+    chunk, which weigh them with 0. Scores (with softmax_scale) beyond 1e8 in size may become NaN in rounding.
 
     Inside torch.compile it is one opaque operator, also with fullgraph=True, and a workspace whose lengths change
     compiles nothing anew: update it outside. Keep the plan as long as what was compiled; there is no trace.

@@ -6,6 +6,7 @@ run allocates nothing but its results, and runs of one plan follow each other, w
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from pod.kernels.allowed import Allowed, scale_of, scales_of
 from pod.schedule.work import Schedule
 
 LINE = 32  # int32s of a cache line
+# One emulated machine, so one user at a time. A fork waits for it: in the child it would be busy for ever.
+EMULATING = threading.Lock()
+os.register_at_fork(before=EMULATING.acquire, after_in_parent=EMULATING.release, after_in_child=EMULATING.release)
 
 
 # ---------------------------------------------------------------- what an operator is told
@@ -128,7 +132,10 @@ def place(schedule: Schedule, lay_out: Callable[[Schedule], Layout], device) -> 
         partials = torch.empty(max(1, floats), dtype=torch.float32, device=device)
     else:
         ints, partials = _staging(device).upload(lists, sum(sizes), floats)
-    return Placed(schedule, list(header), *ints.split(sizes), partials)
+    placed = Placed(schedule, list(header), *ints.split(sizes), partials)
+    if device.type == "cpu":
+        placed.turn = EMULATING
+    return placed
 
 
 def ints_of(lists: Sequence) -> int:
@@ -245,7 +252,7 @@ class Plan:
         """The same on the device. What belongs to the other mask is made when it is first asked for."""
         causal = (self.batch.causal if causal is None else causal) or not self.masks
         if causal not in self._placed:
-            with self._placing:
+            with self._placing if self.device.type == "cuda" else EMULATING:
                 if causal not in self._placed:
                     self._placed[causal] = place(self.decide(causal=causal), self.kernel.lay_out, self.device)
         return self._placed[causal]

@@ -307,9 +307,10 @@ def _row(*cells) -> str:
 
 
 def configure(parser) -> None:
-    parser.add_argument("--json", action="store_true", help="a list of claims as JSON instead of a table")
-    parser.add_argument("--dates", action="store_true", help="write data/bands.csv anew from the git history, and end")
-    parser.add_argument("--repeats", action="store_true", help="write data/repeats.csv from data/repeats, and end")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--json", action="store_true", help="a list of claims as JSON instead of a table")
+    what.add_argument("--dates", action="store_true", help="write data/bands.csv anew from the git history, and end")
+    what.add_argument("--repeats", action="store_true", help="write data/repeats.csv from data/repeats, and end")
 
 
 def run(args) -> int:

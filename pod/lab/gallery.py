@@ -277,22 +277,25 @@ def _anchor(name: str) -> str:
 
 def configure(parser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="e.g. pod-06; every figure that is here when left out")
-    parser.add_argument("--list", action="store_true", help="name every figure and table with its state, one a line")
+    parser.add_argument("--list", action="store_true", help="name these figures, or all, with their state, one a line")
     parser.add_argument("--from", dest="place", metavar="PLACE", help="whose measurements: recorded (default), fresh, "
                         "or one GPU's folder of these, as fresh/h100")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder to write to (default: figures)")
+    parser.add_argument("--out", type=Path, help="folder to write to (default: figures)")
 
 
 def run(args) -> int:
+    if args.list and args.out:
+        raise ValueError(f"--out: got {args.out} beside --list, which writes nothing, allowed is one of them")
     if args.place:
         choose(args.place)
     if args.list:
-        print("\n".join(figure.line for figure in registry.figures()))
+        print("\n".join(figure.line for figure in [*map(registry.find, args.ids)] or registry.figures()))
         return 0
+    out = args.out or Path("figures")
     ids = list(dict.fromkeys(args.ids)) or [figure.id for figure in registry.drawable()]
-    failed, judged = reproduce(ids, args.out)
+    failed, judged = reproduce(ids, out)
     for figure in registry.figures():
         if figure.lacks and not args.ids:
             print(f"{figure.id:<14} left out: {figure.state_text}")
-    print(f"gallery: {write_index(args.out, judged)}")
+    print(f"gallery: {write_index(out, judged)}")
     return 1 if failed else 0

@@ -31,7 +31,7 @@ def record(batch: HybridBatch, device: str = "cpu", **choice):
 
 def configure(parser) -> None:
     parser.add_argument("--method", choices=METHODS, default="pod")
-    parser.add_argument("--policy", choices=POLICIES, default="proportional")
+    parser.add_argument("--policy", choices=POLICIES, help="of method pod (default proportional)")
     parser.add_argument("--ctas", type=int, choices=(2, 4), default=2, help="CTAs an SM (default 2)")
     parser.add_argument("--batch", choices=("toy", "C0", "C1", "C2"), help="default: C0 on a GPU, else toy")
     parser.add_argument("--sms", type=int, help=f"SMs of the emulated machine (default {TOY_SMS})")
@@ -48,6 +48,9 @@ def run(args) -> int:
     on_gpu = kernels.mode().name == "gpu"
     if kernels.mode().name == "recorded":
         raise ValueError(f"no trace can be taken here: {kernels.mode().reason}")
+    if args.policy and args.method != "pod":
+        raise ValueError(f"--policy: got {args.policy!r}, allowed beside --method pod")
+    policy = {"policy": args.policy or "proportional"} if args.method == "pod" else {}
     name = args.batch or ("C0" if on_gpu else "toy")
     if name != "toy" and not on_gpu:
         raise ValueError(f"--batch: got {name!r}, allowed without a GPU is 'toy': the emulator would take hours")
@@ -55,9 +58,8 @@ def run(args) -> int:
         raise ValueError(f"--sms: got {args.sms}, allowed without a GPU: a card has the SMs that it has")
     batch, out = TOY if name == "toy" else TABLE1[name], files.ready(args.out)
     with kernels.machine(TOY_SMS if args.sms is None else args.sms):
-        table = record(
-            batch, "cuda" if on_gpu else "cpu", method=args.method, policy=args.policy, ctas_per_sm=args.ctas
-        )
+        device = "cuda" if on_gpu else "cpu"
+        table = record(batch, device, method=args.method, ctas_per_sm=args.ctas, **policy)
     _write(table, out / f"trace-{args.method}-{name}", f"{args.method}, {name}")
     sms = table.sm.nunique()
     both = f"SMs that held both: {held_both(table)} of {sms}, {sms * both_share(table):.1f} at a time on average"

@@ -72,6 +72,8 @@ def _check(args: argparse.Namespace) -> None:
                          "room for a prompt")  # fmt: skip
     if args.memory is not None and not 0 < args.memory <= 1:
         raise ValueError(f"--memory: got {args.memory}, allowed is a share above 0 and up to 1")
+    if args.memory is not None and args.pages is not None:
+        raise ValueError(f"--memory: got {args.memory} beside --pages {args.pages}, allowed is one of them")
     if not 0 <= args.port < 65536:
         raise ValueError(f"--port: got {args.port}, allowed are 0 to 65535")
     if (size := int(os.environ.get("WORLD_SIZE", 1))) > 1:

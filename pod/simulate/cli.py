@@ -9,9 +9,11 @@ all; with Poisson arrivals of the same rate the tail of its TTFT may be fifty ti
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from itertools import product
 
 from pod.hardware import GPUS
+from pod.serving.blocks import ReservedPool
 from pod.serving.events import LogFile, check_place
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
 from pod.serving.schedulers.published import PUBLISHED
@@ -23,7 +25,7 @@ from pod.simulate.energy import lacking
 from pod.simulate.host_time import HOSTS
 from pod.simulate.machines import MACHINES
 from pod.simulate.pipeline import PIPELINES
-from pod.simulate.run import Both, Run, Setup, description, simulate
+from pod.simulate.run import DECISIONS, Both, Run, Setup, description, simulate
 from pod.simulate.summary import DEFINITIONS, Summary
 from pod.simulate.workload import ARRIVALS, COUNT, LENGTHS, Workload
 from pod.sweep import progress, sweep
@@ -33,7 +35,7 @@ SWEPT = ("scheduler", "attention", "chunk", "qps", "model", "gpu", "pd")
 SYSTEM = ("tp", "pp", "max_batch", "max_tokens", "max_prefills", "preemption", "block_size", "blocks", "host",
           "machine", "kernels", "jitter", "seed", "slowdown", "measured", "like", "prefix_cache",
           "pipeline")  # fmt: skip
-UNSAID = {"pd": Workload().pd}
+UNSAID = {"pd": Workload().pd, "chunk": Setup().chunk}
 LINK = Efficiency().send_bytes_per_s / 1e9
 LOW = 1024  # shortest total of uniform and zipf, where the longest allows it
 COLUMNS = {
@@ -70,17 +72,21 @@ def add_system(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--like", choices=PUBLISHED,
                         help="decide as this system does, where its schedulers differ from ours")  # fmt: skip
     system.add_argument("--attention", nargs="+", choices=ATTENTION, default=["serial"])
-    system.add_argument("--chunk", nargs="+", type=int, default=[default.chunk], help="token budget of an iteration")
-    system.add_argument("--max-prefills", type=int, default=1, help="prompts in one iteration (sarathi)")
+    system.add_argument("--chunk", nargs="+", type=int,
+                        help="token budget of an iteration (sarathi, sarathi_v1; default: "
+                             f"{default.chunk})")  # fmt: skip
+    system.add_argument("--max-prefills", type=int, help="prompts in one iteration (sarathi; default: 1)")
     system.add_argument("--max-batch", type=int, default=default.max_batch)
-    system.add_argument("--max-tokens", type=int, default=default.max_tokens,
+    system.add_argument("--max-tokens", type=int,
                         help="longest request; budget of vllm's prompt iterations; what static, orca and sarathi_v1 "
-                             "reserve")  # fmt: skip
-    system.add_argument("--preemption", choices=(RECOMPUTE, SWAP), default=RECOMPUTE)
+                             f"reserve (default: {default.max_tokens})")  # fmt: skip
+    system.add_argument("--preemption", choices=(RECOMPUTE, SWAP),
+                        help=f"of sarathi and vllm, in a full pool (default: {default.preemption})")  # fmt: skip
     system.add_argument("--prefix-cache", action="store_true",
                         help="prompts that begin alike share blocks; for traces that say which do")  # fmt: skip
-    system.add_argument("--pipeline", choices=PIPELINES, default=default.pipeline,
-                        help="with --pp: micro-batches keep their requests, or each is made anew")  # fmt: skip
+    system.add_argument("--pipeline", choices=PIPELINES,
+                        help="with --pp: micro-batches keep their requests, or each is made anew (default: "
+                             f"{default.pipeline})")  # fmt: skip
     system.add_argument("--block-size", type=int, default=default.block_size)
     system.add_argument("--blocks", type=int, help="size of the pool (default: what the GPU's memory leaves)")
     system.add_argument("--host", choices=HOSTS, default=default.host, help="whose Python the GPU waits for")
@@ -90,15 +96,17 @@ def add_system(parser: argparse.ArgumentParser) -> None:
                         help="of every iteration (default: 1; real ones took 3 to 17 %% longer than the sum of their "
                              "operators)")  # fmt: skip
     system.add_argument("--machine", choices=MACHINES,
-                        help="whose all-reduce: nccl where launches are in graphs, the others as PyTorch launches them "
-                             "(default: a pair of A100s, else the DGX of the generation, nccl on H200s)")  # fmt: skip
+                        help="with --tp, whose all-reduce: nccl where launches are in graphs, the others as PyTorch "
+                             "launches them (default: a pair of A100s, else the DGX of the generation, nccl on "
+                             "H200s)")  # fmt: skip
     system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper")
     system.add_argument("--measured", action="store_true", help="operators as recorded on one H200 (--gpu h200)")
     system.add_argument("--replicas", type=int, default=1, help="servers of --tp x --pp GPUs each, behind a router")
-    system.add_argument("--router", choices=ROUTERS, default=default.router, help="who of them gets a request")
+    system.add_argument("--router", choices=ROUTERS,
+                        help=f"who of them gets a request (default: {default.router})")  # fmt: skip
     system.add_argument("--prompt-replicas", type=int, default=0,
                         help="of them: they compute prompts only, and send keys and values to the others")  # fmt: skip
-    system.add_argument("--link", type=float, default=LINK,
+    system.add_argument("--link", type=float,
                         help=f"GB/s from a GPU to one of another server or stage (default: {LINK:g})")  # fmt: skip
 
 
@@ -111,7 +119,7 @@ def add_workload(parser: argparse.ArgumentParser):
                            "(default: trace where the file has times, else poisson)")  # fmt: skip
     work.add_argument("--cv", type=float,
                       help="of gamma: standard deviation of the gaps over their mean (default: 2)")  # fmt: skip
-    work.add_argument("--spread", type=float, default=Workload().spread, metavar="SECONDS",
+    work.add_argument("--spread", type=float, metavar="SECONDS",
                       help="of recorded times that were rounded down to so many: requests are spread over them "
                            "(Mooncake's: 3)")  # fmt: skip
     work.add_argument("--skip", type=int, default=0, metavar="N",
@@ -121,39 +129,84 @@ def add_workload(parser: argparse.ArgumentParser):
     work.add_argument("--high", type=int,
                       help="clip totals here (default: --max-tokens, a longer row of a trace is an error)")  # fmt: skip
     work.add_argument("--pd", nargs="+", type=float, help=f"P:D ratio of uniform and zipf (default: {UNSAID['pd']:g})")
-    work.add_argument("--seed", type=int, default=1, help="of all that is drawn")
+    work.add_argument("--seed", type=int, help="of all that is drawn (default: 1)")
     return work
 
 
 def runs(args: argparse.Namespace) -> list[dict]:
-    """Every combination of the options that were given several values."""
+    """Every combination of the options that were given several values; once, where one of them changes nothing."""
     values = [getattr(args, name) or [UNSAID.get(name)] for name in SWEPT]
-    return [dict(zip(SWEPT, combination, strict=True)) for combination in product(*values)]
+    combinations = [dict(zip(SWEPT, combination, strict=True)) for combination in product(*values)]
+    for chosen in combinations:
+        if "chunk" not in DECISIONS.get(chosen["scheduler"], ()):
+            chosen["chunk"] = None
+    return [c for i, c in enumerate(combinations) if c not in combinations[:i]]
 
 
 def to_run(args: argparse.Namespace, swept: dict) -> Run:
-    setup = Setup(**{k: swept[k] for k in ("model", "gpu", "scheduler", "attention", "chunk")},
-                  **{k: getattr(args, k) for k in (*SYSTEM, *CLUSTER)},
-                  efficiency=Efficiency(send_bytes_per_s=1e9 * args.link))  # fmt: skip
-    high = args.max_tokens if args.high is None else args.high
+    setup = Setup(**_said(swept, ("model", "gpu", "scheduler", "attention", "chunk")),
+                  **_said(vars(args), (*SYSTEM, *CLUSTER)),
+                  efficiency=Efficiency(send_bytes_per_s=1e9 * (LINK if args.link is None else args.link)))  # fmt: skip
+    high = setup.max_tokens if args.high is None else args.high
     low = min(LOW, high) if args.low is None else args.low
-    workload = Workload(args.workload, args.requests, swept["qps"], args.seed, args.arrivals, low, high, swept["pd"],
-                        strict=args.high is None, cv=Workload().cv if args.cv is None else args.cv,
-                        spread=args.spread, skip=args.skip)  # fmt: skip
+    workload = Workload(args.workload, args.requests, swept["qps"], arrivals=args.arrivals, low=low, high=high,
+                        pd=swept["pd"], strict=args.high is None,
+                        **_said(vars(args), ("seed", "cv", "spread", "skip")))  # fmt: skip
     _check_heard(args, workload)
     _check(setup, workload)
     return Run(setup, workload, getattr(args, "definition", "user"))
 
 
+def _said(options: dict, names: tuple[str, ...]) -> dict:
+    """Those that somebody has named."""
+    return {name: options[name] for name in names if options[name] is not None}
+
+
 def _check_heard(args: argparse.Namespace, workload: Workload) -> None:
-    """What a workload does not listen to would change nothing, without a word."""
-    drawn, recorded = workload.lengths in ("uniform", "zipf"), workload.arrivals == "trace"
-    asked = (("low", drawn, "--workload uniform or zipf"), ("pd", drawn, "--workload uniform or zipf"),
-             ("spread", recorded, "recorded arrivals"))  # fmt: skip
-    for name, heard, where in asked:
-        if (value := getattr(args, name)) and not heard:
-            value = " ".join(f"{x:g}" for x in value) if isinstance(value, list) else f"{value:g}"
-            raise ValueError(f"{name}: got {value}, allowed beside {where}")
+    """What nobody listens to would change nothing, without a word."""
+    for name, heard, where in (*_decided(args), *_built(args), *_arriving(args, workload)):
+        value = getattr(args, name)
+        if value is not None and not heard:
+            shown = " ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in _several(value))
+            raise ValueError(f"{name}: got {shown}, allowed beside {where}")
+
+
+def _several(value) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+Heard = tuple[str, bool, str]  # an option, whether it changes anything, and beside what it does
+
+
+def _decided(args: argparse.Namespace) -> Iterator[Heard]:
+    """By schedulers: one of several that listens is enough."""
+    for name in dict.fromkeys(name for names in DECISIONS.values() for name in names):
+        listen = [scheduler for scheduler, names in DECISIONS.items() if name in names]
+        if name != "max_tokens":  # which is the longest request, too
+            yield name, bool({*listen} & {*args.scheduler}), f"--scheduler {' or '.join(listen)}"
+    bound = None in (args.max_tokens, args.high) or args.high <= args.max_tokens
+    yield "high", bound or all(map(_refuses, args.scheduler)), f"--max-tokens from {args.high}"
+
+
+def _refuses(scheduler: str) -> bool:
+    """Requests longer than --max-tokens."""
+    return "max_tokens" in DECISIONS.get(scheduler, ()) or SCHEDULERS[scheduler].pool_type is ReservedPool
+
+
+def _built(args: argparse.Namespace) -> Iterator[Heard]:
+    alike = max(args.prompt_replicas, args.replicas - args.prompt_replicas)
+    yield "machine", args.tp > 1, "--tp from 2"
+    yield "pipeline", args.pp > 1, "--pp from 2"
+    yield "router", alike > 1, "--replicas from 2" + (" that do the same" if args.prompt_replicas else "")
+    yield "link", args.pp > 1 or args.prompt_replicas > 0, "--pp from 2 or --prompt-replicas"
+
+
+def _arriving(args: argparse.Namespace, workload: Workload) -> Iterator[Heard]:
+    ranged = workload.lengths in ("uniform", "zipf")
+    yield "low", ranged, "--workload uniform or zipf"
+    yield "pd", ranged, "--workload uniform or zipf"
+    yield "spread", workload.arrivals == "trace", "recorded arrivals"
+    yield "seed", workload.drawn(args.rates) or args.jitter > 0, "lengths or times that are drawn, or --jitter"
 
 
 def _check(setup: Setup, workload: Workload) -> None:
@@ -172,7 +225,8 @@ def _check(setup: Setup, workload: Workload) -> None:
 
 
 def check_arrivals(args: argparse.Namespace, rates: bool) -> None:
-    """Who asks for a kind of arrivals shall not get another one without a word."""
+    """Who asks for a kind of arrivals shall not get another one without a word. `rates`: whether any is tried."""
+    args.rates = rates
     if args.arrivals not in (None, "trace") and not rates:
         raise ValueError(f"arrivals: got {args.arrivals} without a rate, allowed is one beside it, --qps")
     if args.cv is not None and args.arrivals != "gamma":
@@ -233,10 +287,17 @@ def heading(runs: list[Run], arrivals: list[str], **more: str) -> str:
     told = {"times": [c.label for c in costs], "host": [c.host_kind for c in costs], "arrivals": arrivals}
     said = {name: ", ".join(dict.fromkeys(words)) for name, words in told.items()} | more
     said |= {"decisions": f"like {like}"} if (like := runs[0].setup.like) else {}
+    if alike := dict.fromkeys(r.setup.scheduler for r in runs if _never_mixes(r.setup)):
+        said["attention"] = f"any as serial with {', '.join(alike)}, which never has prompts beside decodes"
     if lacked := [why for c in costs if (why := lacking(c))]:
         said["joules"] = lacked[0]
     said |= _replayed(runs)
     return "; ".join(f"{name}: {what}" for name, what in said.items()) + "; every run is simulated"
+
+
+def _never_mixes(setup: Setup) -> bool:
+    """What computes both kinds at once then has nothing to do. Measured, it has other kernels."""
+    return setup.scheduler in ("vllm", "static") and setup.attention != "serial" and not setup.measured
 
 
 def _replayed(runs: list[Run]) -> dict[str, str]:

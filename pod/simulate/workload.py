@@ -111,6 +111,12 @@ class Workload:
         """From the first arrival to the last."""
         return float(self._times(np.random.default_rng(self.seed))[-1])
 
+    def drawn(self, rates: bool) -> bool:
+        """Whether the seed changes anything. `rates`: whether it is asked for at any."""
+        if self.arrivals == "trace":
+            return self.spread > 0
+        return rates or self.lengths not in ("uniform", "zipf") or self.low < self.high
+
     @property
     def pace(self) -> str:
         """When the requests arrive, in words."""

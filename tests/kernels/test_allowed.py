@@ -210,6 +210,10 @@ PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head
         (dict(q_lens=torch.ones(2, dtype=torch.int32, device="meta")), "q_lens: got a tensor without values"),
         (dict(dtype=None, q_lens=GOOD), "kv_lens: got .* beside a HybridBatch, allowed is what the batch says"),
         (dict(method="lean", q_lens=[1, 1], ctas_per_sm=4), "ctas_per_sm: got 4, allowed for method 'lean' is 'auto'"),
+        *(
+            (dict(method=m, policy="50:50"), f"policy: got '50:50', allowed for method '{m}' is 'auto'")
+            for m in ("serial", "streams", "cta", "warp", "lean")
+        ),
         (dict(method="hopper", policy="50:50"), "policy: got '50:50', allowed for method 'hopper' is 'auto'"),
     ],
 )

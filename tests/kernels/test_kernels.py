@@ -90,7 +90,7 @@ choices = st.fixed_dictionaries(
         "prefill_splits": st.sampled_from(["limited", "vanilla", "none", 3]),
         "decode_splits": st.sampled_from(["auto", "stream-k", 1, 5]),
     }
-)
+).map(lambda choice: {k: v for k, v in choice.items() if k != "policy" or choice["method"] == "pod"})
 POD = dict(method="pod", policy="proportional", ctas_per_sm=2, prefill_splits=3, decode_splits=5)
 
 

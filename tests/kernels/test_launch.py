@@ -1,14 +1,17 @@
 """The plan on the device: the same names on both sides of the boundary, and lists that arrive as they were made."""
 
+import os
 import re
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import pod
+from pod import kernels
 from pod.batch import HybridBatch
-from pod.files import PACKAGE
+from pod.files import PACKAGE, ROOT
 from pod.kernels import build, fusion, launch, sm90
 from pod.kernels.build import CSRC
 from pod.kernels.launch import flat, write
@@ -183,3 +186,40 @@ def test_a_call_goes_from_the_front_door_by_the_check_to_the_launch(monkeypatch)
     call()
     rooms = [file.rpartition("/")[2] for file in entered(call)]
     assert rooms == ["attention.py", "allowed.py", "launch.py"]
+
+
+# ---------------------------------------------------------------- processes
+
+FORKED = """
+import os, signal, threading
+import torch
+import pod
+from pod.batch import HybridBatch
+
+batch = HybridBatch((3, 1), (20, 33), 2, 1, 64, page_size=16)
+plan, (q, k, v, table) = pod.plan(batch, device="cpu"), batch.tensors()
+want, real, running = pod.hybrid_attention(q, k, v, plan, table), plan.operator(), threading.Event()
+
+def slow(*arguments):
+    running.set()
+    threading.Event().wait(0.5)
+    return real(*arguments)
+
+plan._operators[False, True] = slow
+threading.Thread(target=pod.hybrid_attention, args=(q, k, v, plan, table)).start()
+running.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)  # who hangs is ended
+    plan._operators[False, True] = real
+    os._exit(0 if torch.equal(pod.hybrid_attention(q, k, v, plan, table), want) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(kernels.mode().name == "recorded", reason="needs the emulator")
+def test_a_fork_while_another_thread_computes_leaves_no_plan_busy_for_ever():
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("0\n", "")

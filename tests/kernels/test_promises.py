@@ -119,3 +119,33 @@ def test_a_token_of_a_draft_sees_the_keys_up_to_its_own():
     assert by_token(draft, False).kv_len.tolist() == [7, 10, 10, 10]
     assert by_token(draft, True).token.tolist() == [0, 1, 2, 3]
     assert by_token(draft, True).seq.tolist() == [0, 1, 1, 1]
+
+
+# ---------------------------------------------------------------- numbers that are not small, or none
+
+
+def error_of(batch, q, k, v, table, method) -> float:
+    out = pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu", method=method), table).double().numpy()
+    wanted, _ = reference(q, k, v, batch.q_lens, batch.kv_lens, table)
+    return float(np.linalg.norm(out - wanted) / np.linalg.norm(wanted))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("method", ["pod", "lean"])
+def test_scores_up_to_a_hundred_million_are_right(dtype, method):
+    """The kernels take the largest from each before 2^x, in one rounding: of the largest itself that leaves a rest."""
+    rows = [(1, 90), (1, 33)] + ([(20, 70)] if method == "pod" else [])
+    batch = HybridBatch(*zip(*rows, strict=True), *HEADS, 16, dtype)
+    q, k, v, table = batch.tensors(seed=3)
+    scores = torch.einsum("qhd,psgd->qhpsg", q.float(), k.float()).nan_to_num().abs().max() * batch.head_dim**-0.5
+    more = float(1e8 / scores) ** 0.5
+    assert error_of(batch, q * more, k * more, v, table, method) < 0.01
+
+
+@pytest.mark.parametrize("where, reached", [("k", [False, False, True]), ("v", [True, True, True])])
+def test_a_nan_stays_in_its_sequence_and_one_of_v_reaches_all_of_its_chunk(where, reached):
+    batch = batch_of([(3, 20), (1, 33)])
+    q, k, v, table = batch.tensors(seed=4)
+    (k if where == "k" else v)[table[0, 1], 3] = torch.nan  # of the chunk's last token
+    out = pod.hybrid_attention(q, k, v, pod.plan(batch, device="cpu"), table)
+    assert out.isnan().all((1, 2)).tolist() == [*reached, False] and out[3:].isfinite().all()

@@ -412,3 +412,88 @@ def test_load_stretches_work_and_no_waiting():
     assert Move(elapsed=3.0, worked=0.5, load=3.0).alone == 2.0, "two seconds of sleep, half a one of work"
     assert Move(elapsed=1.2, worked=0.3, load=4.0).alone < QUICK
     assert str(median([Move(3, 1, 1), Move(1, 1, 1), Move(2, 1, 1)])) == "2.00 s at a load of 1.00, alone 2.00 s"
+
+
+# ---------------------------------------------------------------- sliders beside running cells
+
+STRESSED = os.environ.get("POD_CHAPTERS", "11a").split()
+RUNS = int(os.environ.get("POD_RUNS", 2))  # POD_RUNS=200 is what a suite has no time for
+BETWEEN = 0.4  # seconds between two moves: quicker, and the cells wait for pictures most of the time
+TORN = "Error (displaying|creating) widget|Loading widget|widget is not available|model not found"
+
+
+FORGETS = "Output cache limit"  # IPython says so once a kernel has shown a thousand results, in run 100 or so
+
+
+class Hand:
+    """Moves the sliders that are on the page, one after the other, by the keyboard."""
+
+    def __init__(self, page: Page):
+        self.page, self.turn, self.moves = page, 0, 0
+
+    def move(self) -> None:
+        self.turn += 1
+        on_it = self.page.value(f"""(() => {{ const all = [...document.querySelectorAll('.noUi-handle')];
+            if (!all.length) return false;
+            const e = all[{self.turn} % all.length]; e.focus(); return document.activeElement === e; }})()""")
+        if on_it:  # "Run all" may take it away before the key comes, as from anybody
+            self.page.press(*(("ArrowLeft", 37) if self.turn // 7 % 2 else ("ArrowRight", 39)))
+            self.moves += 1
+
+
+def complaints(page: Page) -> list[str]:
+    """What the browser's console has got since it was asked last: exceptions that nobody caught, and errors."""
+    heard, page.heard = page.heard, []
+    thrown = [e["params"]["exceptionDetails"] for e in heard if e.get("method") == "Runtime.exceptionThrown"]
+    called = [e["params"] for e in heard if e.get("method") == "Runtime.consoleAPICalled"]
+    errors = [c["args"] for c in called if c["type"] in ("error", "assert")]
+    return [json.dumps(x)[:600] for x in (*thrown, *errors)]
+
+
+def run_all_with(hand: Hand, chapter: Chapter) -> None:
+    """Press "Run all", and move sliders until the last cell is done."""
+    code = f"{chapter.panel}.content.widgets.filter(c => c.model.type === 'code')"
+    counted = f"{code}.map(c => c.model.executionCount ?? 0)"
+    before, end = max(chapter.page.value(counted)), time.monotonic() + PATIENCE
+    chapter.page.command("Runtime.evaluate", expression="window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    while not (min(chapter.page.value(counted)) > before and chapter.idle()):
+        assert time.monotonic() < end, f"not done after {PATIENCE:g} s"
+        hand.move()
+        time.sleep(BETWEEN)
+
+
+def whole(page: Page) -> list[str]:
+    """Sliders without a picture, and words that a front end has for a widget that it cannot show."""
+    boxes = "[...document.querySelectorAll('.widget-vbox')].filter(b => b.querySelector('.widget-slider'))"
+    torn = page.value(f"{boxes}.filter(b => !b.querySelector('img')).map(b => b.innerText)")
+    shown = page.value("[...document.querySelectorAll('.jp-OutputArea-output')].map(e => e.innerText)")
+    return torn + [text for text in shown if re.search(TORN, text)]
+
+
+@pytest.mark.timeout(600 + 120 * RUNS)
+@pytest.mark.parametrize("label", STRESSED)
+def test_sliders_may_move_while_all_cells_run(lab, label):
+    """No error on the page or in its console, nothing torn, the same kernel, and as many sliders as before."""
+    (path,) = (path for path in CHAPTERS if path.name.startswith(f"{label}_"))
+    chapter = Chapter(lab, path)
+    try:
+        chapter.run_all()
+        kernel = f"{chapter.panel}.sessionContext.session.kernel.id"
+        began, sliders = chapter.page.value(kernel), chapter.page.value(f"{HANDLES}.length")
+        chapter.page.command("Runtime.enable")
+        complaints(chapter.page)
+        chapter.page.value(f"""window.restarts = 0; {chapter.panel}.sessionContext.statusChanged.connect(
+            (_, is) => window.restarts += /restarting|dead|unknown/.test(is)); 0""")
+        hand = Hand(chapter.page)
+        for run in range(RUNS):
+            run_all_with(hand, chapter)
+            wrong = [said for said in chapter.wrong() if FORGETS not in said]
+            found = [*wrong, *whole(chapter.page), *complaints(chapter.page)]
+            assert found == [], f"run {run + 1}, {hand.moves} moves"
+            assert chapter.page.value(f"[{kernel}, {HANDLES}.length, window.restarts]") == [began, sliders, 0]
+            if run % 10 == 9:
+                print(f"{path.stem}: {run + 1} runs, {hand.moves} moves", flush=True)
+        assert hand.moves > RUNS
+        print(f"{path.stem}: {RUNS} runs of all cells, {hand.moves} moves beside them")
+    finally:
+        chapter.close()

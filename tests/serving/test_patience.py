@@ -170,14 +170,19 @@ def protocol():
     return made
 
 
-def test_a_slow_reader_is_waited_for_as_long_as_it_reads(protocol):
-    protocol.pause_writing()
+def assert_waits_until_it_stops(protocol) -> None:
+    """Of a client that reads a byte between two rings of its clock, fifty times, and then none."""
     for _ in range(50):
         protocol.left -= 1
         protocol.loop.ring()
         assert not protocol.aborted
     protocol.loop.ring()
     assert protocol.aborted
+
+
+def test_a_slow_reader_is_waited_for_as_long_as_it_reads(protocol):
+    protocol.pause_writing()
+    assert_waits_until_it_stops(protocol)
 
 
 def test_what_was_read_in_time_stops_the_clock(protocol):
@@ -192,12 +197,7 @@ def test_the_end_of_an_answer_has_a_clock_too(protocol):
     protocol.pause_writing()
     protocol.left, protocol.cycle.response_complete = 10_000, True
     protocol.resume_writing()
-    for _ in range(50):
-        protocol.left -= 1
-        protocol.loop.ring()
-        assert not protocol.aborted
-    protocol.loop.ring()
-    assert protocol.aborted
+    assert_waits_until_it_stops(protocol)
 
 
 def test_who_has_read_all_of_an_answer_has_no_clock(protocol):

@@ -23,6 +23,7 @@ from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log, check_place
 from pod.serving.schedulers import Sarathi, Static
 from pod.simulate import cli, scenarios
+from pod.simulate.cost import Efficiency
 from pod.simulate.jitter import TABLE, Jitter
 from pod.simulate.metrics import bubbles, memory, metrics, requests, token_times
 from pod.simulate.run import Run, Setup, simulate
@@ -637,11 +638,11 @@ def test_arrivals_that_need_a_rate_are_not_quietly_others(arrivals, capsys):
 
 def test_a_log_says_with_which_link_and_pace_it_ran(tmp_path):
     path = tmp_path / "run.jsonl"
-    assert main([*SMALL, "--link", "50", "--slowdown", "1.1", "--log", str(path)]) == 0
+    assert main([*SMALL, "--pp", "2", "--link", "50", "--slowdown", "1.1", "--log", str(path)]) == 0
     run = Log.load(path).run
     assert run["efficiency"]["send_bytes_per_s"] == 50e9 and run["slowdown"] == 1.1
-    plain = Run(Setup(tp=2), Workload("arxiv", 40, 1.0)).but(slowdown=1.1).metrics()
-    assert metrics(Log.load(path)) == plain
+    plain = Run(Setup(tp=2, pp=2, efficiency=Efficiency(send_bytes_per_s=50e9)), Workload("arxiv", 40, 1.0))
+    assert metrics(Log.load(path)) == plain.but(slowdown=1.1).metrics()
 
 
 def test_a_pipe_takes_a_log_and_no_trial_leaves_a_file(tmp_path, monkeypatch):

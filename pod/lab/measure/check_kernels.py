@@ -130,9 +130,9 @@ def random_choice(draw: random.Random, method: str) -> dict:
     decode_splits = draw.choice(("auto", "stream-k", 1, 3, 16))
     if method == "lean":
         return {"method": method, "decode_splits": decode_splits}
-    return {
-        "method": draw.choice(OFTEN) if method == "any" else method,
-        "policy": draw.choice(list(binding.POLICIES)),
+    method, policy = draw.choice(OFTEN) if method == "any" else method, draw.choice(list(binding.POLICIES))
+    return ({"policy": policy} if method == "pod" else {}) | {
+        "method": method,
         "ctas_per_sm": draw.choice((2, 4, "auto")),
         "prefill_splits": draw.choice(("limited", "vanilla", "none", 2, 5)),
         "decode_splits": decode_splits,

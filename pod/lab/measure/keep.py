@@ -17,6 +17,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.still is not None and args.repeat:
+        raise ValueError("--repeat: got it beside --still, which keeps nothing, allowed is one of them")
     if args.still is not None:
         return _hold(args.names, args.still)
     names = args.names or [path.relative_to(data.FRESH).as_posix() for path in provenance.recordings(data.FRESH)]
