@@ -14,9 +14,9 @@ window.
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,20 @@ def log() -> Path:
     return shown if shown.is_file() and LOG.is_relative_to(RECORDED) else LOG
 
 
-@cache
+def kept(call: Callable) -> Callable:
+    """functools.cache, anew for other runs: another GPU's, or those that were measured again."""
+    known = cache(lambda state, *args: call(*args))
+
+    @wraps(call)
+    def recalled(*args):
+        path = log()
+        file = path.stat()
+        return known((path, file.st_mtime_ns, file.st_size), *args)
+
+    return recalled
+
+
+@kept
 def recorded() -> dict[str, list[dict]]:
     return read(log())
 
@@ -68,7 +81,7 @@ class Recorded:
         return next(self._times)
 
 
-@cache
+@kept
 def batches(run: str) -> list[Iteration]:
     """The batches that the scheduler makes at the recorded times."""
     load, _ = RUNS[run]
@@ -122,7 +135,7 @@ def _seen(run: str) -> list[tuple]:
             for event, seconds, time, row in rows]  # fmt: skip
 
 
-@cache
+@kept
 def conditions(run: str, by: str = ITSELF) -> Conditions:
     """by: ITSELF, from its first half; KIND or ALL, from other runs, whole."""
     rows = _seen(run) if by == ITSELF else [row for name in others(run, by) for row in _seen(name)]
@@ -142,7 +155,7 @@ def _alone(event: Iteration, model: MeasuredCost) -> float:
     return sum(model.parts(work_of(event)).values())
 
 
-@cache
+@kept
 def alone(run: str) -> list[float]:
     """The same of every recorded batch."""
     model = cost(run)
@@ -205,7 +218,7 @@ class Costed:
         return event.scheduled + expected(event, _alone(event, self.model), self.at)
 
 
-@cache
+@kept
 def simulated(run: str, by: str = ITSELF) -> list[Iteration]:
     """The window without a look at the recorded times, but for the conditions."""
     load, _ = RUNS[run]
@@ -217,7 +230,7 @@ def seconds(run: str, by: str = ITSELF) -> tuple[float, float]:
     return recorded()[run][-1]["end"] - recorded()[run][0]["scheduled"], simulated(run, by)[-1].end
 
 
-@cache
+@kept
 def hybrid_slowdown(load: str, method: str, kernels: str) -> float:
     """How many times longer the hybrid batches of a recorded run took than their operators one by one: what
     calibrates a simulation. The host is in it, and clocks that are lower at the power limit."""
@@ -226,7 +239,7 @@ def hybrid_slowdown(load: str, method: str, kernels: str) -> float:
     return round(float(times.sum() / alone.sum()), 3)
 
 
-@cache
+@kept
 def prompt_slowdown() -> float:
     """The same of prompts alone, with which the online runs begin. There are few, so it is the median of all."""
     ratios = [times / alone for times, alone in (_against_operators(run, decodes=False) for run in recorded()
@@ -269,13 +282,13 @@ def drawn(run: str) -> float:
     return _watts()[run] * seconds(run)[0]
 
 
-@cache
+@kept
 def _watts() -> dict[str, float]:
     with log().open(newline="", encoding="utf-8") as file:
         return {row["run"]: float(row["power_w"]) for row in csv.DictReader(file)}
 
 
-@cache
+@kept
 def spent(run: str) -> tuple[float, float, float]:
     """What a recorded run asked for: FLOPs, bytes, and seconds."""
     each = [amounts(shape(RUNS[run][0].model), event) for event in batches(run)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
@@ -58,18 +59,17 @@ class GridTable:
         order. Only rows that have the values `where` in their other columns count."""
         path = Path(path)
         points: dict[tuple[float, ...], float] = {}
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = (*axes, value)
-            if missing := [name for name in (*columns, *where) if name not in (reader.fieldnames or [])]:
-                raise ValueError(f"{path}: lacks the column {', '.join(missing)}")
-            for number, row in enumerate(reader, 2):
-                if any(row[name] != wanted for name, wanted in where.items()):
-                    continue
-                numbers = [_number(path, number, name, row[name]) for name in columns]
-                if tuple(numbers[:-1]) in points:
-                    raise ValueError(f"{path}, row {number}: this point of the grid appears twice")
-                points[tuple(numbers[:-1])] = numbers[-1] * unit
+        file, columns = path.stat(), (*axes, value)
+        names, rows = _rows(path, file.st_mtime_ns, file.st_size)
+        if missing := [name for name in (*columns, *where) if name not in names]:
+            raise ValueError(f"{path}: lacks the column {', '.join(missing)}")
+        for number, row in enumerate(rows, 2):
+            if any(row[name] != wanted for name, wanted in where.items()):
+                continue
+            numbers = [_number(path, number, name, row[name]) for name in columns]
+            if tuple(numbers[:-1]) in points:
+                raise ValueError(f"{path}, row {number}: this point of the grid appears twice")
+            points[tuple(numbers[:-1])] = numbers[-1] * unit
         if where and not points:
             raise ValueError(f"{path}: has no row with {', '.join(f'{k} {v}' for k, v in where.items())}")
         grid = [sorted({p[i] for p in points}) for i in range(len(axes))]
@@ -81,6 +81,14 @@ class GridTable:
             gap = ", ".join(f"{n} {grid[i][where[i]]:g}" for i, n in enumerate(axes))
             raise ValueError(f"{path}: not a full grid, {gap} is missing")
         return cls(grid, values, monotone=monotone)
+
+
+@lru_cache(maxsize=4)
+def _rows(path: Path, *state: int) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns of a CSV and its rows. One file has a dozen tables in it: models, operators, kernels."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        return list(reader.fieldnames or []), list(reader)
 
 
 def _number(path: Path, row: int, column: str, text: str | None) -> float:
