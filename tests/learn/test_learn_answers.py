@@ -177,6 +177,19 @@ def room(table, users, length, size):
         "the other way round",
     ),
     "two numbers": ("ring", f"{RING}    return stage, turn % 2", "stage and turn"),
+    "shuffled tickets follow no counts": (
+        "deal",
+        """
+from random import Random
+
+
+def deal(prefill, decode):
+    tickets = ["prefill"] * len(prefill) + ["decode"] * len(decode)
+    Random(1).shuffle(tickets)
+    return tickets
+""",
+        "counts, not work",
+    ),
     "other words than asked for": (
         "interleave",
         "def interleave(m, n):\n    return ['load', 'use'] * n + ['mul'] * m",
@@ -209,3 +222,20 @@ def room(table, users, length, size):
     assert verdict.hint == "a token too soon" and "IndexError" not in verdict.text
     crashes = judged("room", "def room(table, users, length, size):\n    return table[9]").text
     assert "tried     room(table=[0, 1]" in crashes and "IndexError" in crashes
+
+
+def test_what_is_just_too_much_does_not_look_as_what_is_allowed():
+    text = """
+def deal(prefill, decode):
+    p = d = 0
+    while p < len(prefill) or d < len(decode):
+        if d == len(decode) or p < len(prefill) and p * len(decode) <= d * len(prefill):
+            p += 1
+            yield "prefill"
+        else:
+            d += 1
+            yield "decode"
+"""
+    verdict = judged("deal", text)
+    expected, got = (line.split("%")[0].split()[-1] for line in verdict.text.splitlines()[2:4])
+    assert verdict.hint == "counts, not work" and float(expected) < float(got)
