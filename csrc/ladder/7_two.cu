@@ -1,9 +1,7 @@
 // Rung 7: two CTAs an SM. While one waits at its barrier or computes exponentials, the other multiplies. Half of the
 // warps, each with twice the rows, and a ring of two stages: so two fit. And a piece of K or V that a warp has read now
 // serves 32 rows.
-#include "ladder/ladder.cuh"
-#include "include/partials.cuh"
-#include "include/softmax.cuh"
+#include "ladder/parts.cuh"
 
 constexpr int kWarps = 4, kTiles = 2, kThreads = kWarps * 32, kWarpRows = kTiles * 16, kRows = kWarps * kWarpRows;
 constexpr int kKeys = 64, kCtas = 2;
@@ -63,23 +61,6 @@ DEV void accumulate(float (&o)[kTiles][kD / 8][4], const float (&p)[kTiles][kKey
             }
         }
     }
-}
-
-// A part's result is O / l and its log-sum-exp, row by row: chapter 01's merge makes one of all. Two columns of a row.
-DEV uint32_t merged(const Problem& p, int slot, int row, int column) {
-    constexpr int kPart = kRows * (kD + 1);  // log-sum-exps, then O
-    const gptr<const float> lse2 = p.parts + int64_t(slot) * kPart + row;
-    const gptr<const float2> o = ptr_cast<const float2>(p.parts + int64_t(slot) * kPart + kRows + row * kD + column);
-    float top = kMinusInf, sum = 0, x = 0, y = 0;
-    for (int i = 0; i < p.splits; ++i) top = fmaxf(top, float(lse2[i * kPart]));
-    for (int i = 0; i < p.splits; ++i) {
-        const float weight = ptx::ex2(float(lse2[i * kPart]) - top);
-        const float2 part = o[i * kPart / 2];
-        x += weight * part.x;
-        y += weight * part.y;
-        sum += weight;
-    }
-    return ptx::pack2<T>(x / sum, y / sum);
 }
 
 __global__ void __launch_bounds__(kThreads, kCtas) attention(const __grid_constant__ Problem p) {
@@ -161,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) attention(const __grid_consta
     const bool last = threadIdx.x == 0 && last_to_arrive(p.arrived + group, p.splits);
     if (!ptx::named_barrier_any(1, kThreads, last)) return;
     for (int i = threadIdx.x * 2; i < rows * kD; i += kThreads * 2)
-        ptr_cast<uint32_t>(p.out + at(i / kD) + i % kD)[0] = merged(p, slot, i / kD, i % kD);
+        ptr_cast<uint32_t>(p.out + at(i / kD) + i % kD)[0] = merged<kRows>(p, slot, i / kD, i % kD);
 }
 
 POD_RUNG(dim3(ceil_div(p.tokens * p.group(), kRows) * p.splits, p.kv_heads, p.sequences), kThreads, kSmem)

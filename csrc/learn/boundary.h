@@ -12,6 +12,7 @@ struct Place {
     int64_t byte = 0;
     char* own = nullptr;  // of kOwn: where it begins, and its size, 0 where nobody knows it
     int64_t own_bytes = 0;
+    int64_t address() const { return int64_t(reinterpret_cast<uintptr_t>(own)) + byte; }  // in its memory
     Place moved(int64_t by) const { return {memory, byte + by, own, own_bytes}; }
 };
 // A value of `bytes` goes to and from memory in parts of its alignment, as a struct does member by member.
@@ -25,6 +26,7 @@ void compare_and_swap(Place, int bytes, int line, const void* compare, const voi
 // name[index] or name[outer][index] of a thread's own array is not there; nor is element `index` of a row of shared memory.
 [[noreturn]] void outside_own(const char* name, int64_t outer, int64_t index, int64_t size, int line);
 [[noreturn]] void outside_row(Place row, int64_t index, int64_t size, int line);
+[[noreturn]] void unset_own(const char* name, int line);  // a variable of a thread's own that nobody has set
 void barrier(int line);
 int barrier_count(bool vote, int line);  // and how many voted yes
 void syncwarp(unsigned mask, int line);

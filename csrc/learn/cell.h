@@ -65,6 +65,21 @@ public:
 };
 template <class T> std::remove_const_t<T> value(Element<T>&& e) { return e.get(); }
 template <class T> constexpr T&& value(T&& x) { return static_cast<T&&>(x); }
+template <class T> std::remove_const_t<T> known(Element<T>&& e, const char*) { return e.get(); }
+template <class V> __attribute__((always_inline)) inline bool is_unset(const V& x) {  // as check_set of machine.cpp
+    uint32_t words[sizeof(V) / 4];
+    memcpy(words, &x, sizeof words);
+    bool unset = true;
+    for (uint32_t word : words) unset &= word == 0xfefefefe;
+    return unset;
+}
+template <class T>  // a value of the thread's own, of which something is computed
+__attribute__((always_inline)) constexpr T&& known(T&& x, const char* name, CELL_LINE) {
+    using V = std::remove_cv_t<std::remove_reference_t<T>>;
+    if constexpr (std::is_arithmetic<V>::value && sizeof(V) >= 4)
+        if (!__builtin_is_constant_evaluated() && is_unset(x)) unset_own(name, line);
+    return static_cast<T&&>(x);
+}
 template <class T> Element<T> here(Element<T>& e, CELL_LINE) { return e.in(line); }
 template <class T, int kNumber> Element<T> here(Shared<T, kNumber>& e, CELL_LINE) { return e.in(line); }
 template <class T> T& here(T& own) { return own; }
@@ -91,7 +106,7 @@ template <class T> struct Pointer {
     explicit operator bool() const { return place.memory != kNull; }
     template <class I> Pointer operator+(I n) const { return Pointer(place.moved(int64_t(n) * int(sizeof(T)))); }
     template <class I> Pointer operator-(I n) const { return *this + -int64_t(n); }
-    int64_t operator-(Pointer<const T> other) const { return (place.byte - other.place.byte) / int(sizeof(T)); }
+    int64_t operator-(Pointer<const T> other) const { return (place.address() - other.place.address()) / int(sizeof(T)); }
     template <class I> Pointer& operator+=(I n) { return *this = *this + n; }
     template <class I> Pointer& operator-=(I n) { return *this = *this - n; }
     Pointer& operator++() { return *this += 1; }
@@ -99,13 +114,13 @@ template <class T> struct Pointer {
     Pointer operator++(int) { const Pointer old = *this; return *this += 1, old; }
     Pointer operator--(int) { const Pointer old = *this; return *this -= 1, old; }
     bool operator==(Pointer<const T> o) const {
-        return place.memory == o.place.memory && place.own + place.byte == o.place.own + o.place.byte;
+        return place.memory == o.place.memory && place.address() == o.place.address();
     }
     bool operator!=(Pointer<const T> o) const { return !(*this == o); }
-    bool operator<(Pointer<const T> o) const { return place.byte < o.place.byte; }
-    bool operator>(Pointer<const T> o) const { return place.byte > o.place.byte; }
-    bool operator<=(Pointer<const T> o) const { return place.byte <= o.place.byte; }
-    bool operator>=(Pointer<const T> o) const { return place.byte >= o.place.byte; }
+    bool operator<(Pointer<const T> o) const { return place.address() < o.place.address(); }
+    bool operator>(Pointer<const T> o) const { return place.address() > o.place.address(); }
+    bool operator<=(Pointer<const T> o) const { return place.address() <= o.place.address(); }
+    bool operator>=(Pointer<const T> o) const { return place.address() >= o.place.address(); }
     Element<T> operator[](Index i) const { return {(*this + i.i).place, i.line}; }
     Element<T> at(CELL_LINE) const { return {place, line}; }
 
@@ -136,6 +151,13 @@ private:
 template <class T, size_t N> constexpr Own<T, N> in(T (&own)[N], const char* name) { return {own, name}; }
 template <class T, size_t N> constexpr T (&value(Own<T, N>&& row))[N] { return row.all; }
 template <class T, size_t N> constexpr T (&refer(Own<T, N>&& row))[N] { return row.all; }
+// An address in an array of the thread's own: where the array ends is known, not only where a row does.
+template <class T, size_t N, class U> Pointer<U> inside(T (&all)[N], U* at) {
+    char* const first = const_cast<char*>(reinterpret_cast<const char*>(&all));
+    return Pointer<U>(Place{kOwn, reinterpret_cast<const char*>(at) - first, first, sizeof all});
+}
+template <class P, class A> A inside(const P&, A at) { return at; }
+template <class T, size_t N> constexpr T (&known(Own<T, N>&& row, const char*))[N] { return row.all; }
 template <class P> constexpr P&& in(P&& p, const char*) { return static_cast<P&&>(p); }
 template <class To> struct Cast {
     template <class From> static To of(const From& from) { return To(from); }

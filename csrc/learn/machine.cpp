@@ -115,6 +115,7 @@ void outside_own(const char* name, int64_t outer, int64_t index, int64_t size, i
     const std::string row = outer < 0 ? "" : "[" + std::to_string(outer) + "]";
     fault("own: uses " + (name + row) + "[" + std::to_string(index) + "], of " + std::to_string(size), line);
 }
+void unset_own(const char* name, int line) { fault(std::string("unset: uses ") + name, line); }
 void outside_row(Place row, int64_t index, int64_t size, int line) {
     hear(line);
     const Variable& v = variable(row.memory);

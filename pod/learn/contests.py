@@ -80,6 +80,9 @@ def _cuts(cut: Callable) -> float:
     return sum(_cut_time(cut, np.array(tiles)) for tiles in BATCHES)
 
 
+RISING = "no range is empty, and there may be fewer than workers"
+
+
 def _cut_time(cut: Callable, tiles: np.ndarray) -> float:
     from pod.schedule.choose import BORDER_US, MERGE_US
     from pod.schedule.decode import segments
@@ -88,7 +91,7 @@ def _cut_time(cut: Callable, tiles: np.ndarray) -> float:
     cuts, total = np.asarray(cut(tiles.tolist(), WORKERS)), int(tiles.sum())
     whole = cuts.ndim == 1 and cuts.dtype.kind == "i" and len(cuts) > 0
     if not whole or cuts[-1] != total or (np.diff(cuts, prepend=0) < 1).any():
-        raise Refused(f"cuts: got {cuts.tolist()!r:.60}, allowed are rising integers, the last {total}")
+        raise Refused(f"cuts: got {cuts.tolist()!r:.60}, allowed are rising integers, the last {total}: {RISING}")
     at, unit, _, _ = segments(tiles, cuts)
     borders = np.bincount(at, minlength=len(cuts)) - 1
     work = TILE_US * np.diff(cuts, prepend=0) + BORDER_US * borders

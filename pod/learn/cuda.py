@@ -4,7 +4,11 @@
     module.scale[grid, block](y, x, 2.0, len(x))  # grid: how many CTAs; block: how many threads each
 
 Tensors on a GPU run there. Tensors on the CPU run in the emulator, which names what a GPU passes over in silence:
-races, barriers that not all reach, indices out of bounds.
+races, barriers that not all reach, indices out of bounds, values that nobody has set.
+
+It does not see everything. What nobody has set is told where it is stored, used as an index, or computed with under the
+name, or as an element of the array, that was declared without a value: not behind a copy or a pointer, nor as a member
+of a struct, and a `short` never. A pointer to a variable that is no array may run past it.
 """
 
 from __future__ import annotations

@@ -191,6 +191,12 @@ def _own(told: _Told, match: re.Match) -> Fault:
     return told.fault("own array", f"{what}, {name}[0] to {name}[{size - 1}]")
 
 
+def _unset(told: _Told, match: re.Match) -> Fault:
+    name = match["name"].removesuffix("[...]")
+    what = f"an element of `{name}`" if name != match["name"] else f"`{name}`"
+    return told.fault("unset", f"{told.who} computes with {what} in line {told.line}, and nobody has set it")
+
+
 def _zero(told: _Told, match: re.Match) -> Fault:
     what = f"{told.who} divides {match['number']} by zero in line {told.line}"
     return told.fault("division", f"{what}. A GPU would go on, with any number")
@@ -306,6 +312,7 @@ TELLERS = (
     (ELEMENT, _element),
     (re.compile(r"row: uses (\d+) (-?\d+) (-?\d+) (\d+)"), _row),
     (re.compile(r"own: uses (?P<name>\S*)\[(?P<index>-?\d+)\], of (?P<size>.*)"), _own),
+    (re.compile(r"unset: uses (?P<name>\S+)"), _unset),
     (re.compile(r"zero: divides (?P<number>-?\d+)"), _zero),
     (re.compile(r"overflow: (?P<what>.*) in '(?P<type>.*)'"), _overflow),
     (re.compile(r"shift: by (?P<by>-?\d+) of (?P<bits>\d+)"), _shift),

@@ -37,6 +37,7 @@ DRAWN = 20  # cases at random, so that nobody can list them
 SEARCHING, A_TRY = 3.0, 0.5  # seconds that a smaller case is looked for, and that one may take
 SMALLEST = "  (the smallest case found that goes wrong like this)"
 AGAIN = 5e-6, 1e-3  # seconds until an answer that swallows its end is ended again, and from then on
+SLOW = (CellError, TimeoutError, MemoryError, NotImplementedError)  # errors after which no further case is tried
 NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}  # what a bare `...` is compiled to
 
 
@@ -137,8 +138,15 @@ def _outcomes(exercise: Exercise, answer) -> Iterator[Outcome]:
     """Of all cases, where more than one may tell what somebody thought; else up to the first that is not right."""
     for case in exercise.all_cases():
         yield (outcome := _tried(exercise, answer, case))
-        if not outcome.right and (outcome.got is None or not exercise.draw):
+        if not outcome.right and (not exercise.draw or _ends_it(outcome)):
             return
+
+
+def _ends_it(outcome: Outcome) -> bool:
+    """Whether further cases would tell nothing more, or take long."""
+    if outcome.error is None:
+        return outcome.got is None
+    return not isinstance(outcome.error, Exception) or isinstance(outcome.error, SLOW)
 
 
 def _tried(exercise: Exercise, answer, case, seconds: float | None = None) -> Outcome:
@@ -151,7 +159,13 @@ def _tried(exercise: Exercise, answer, case, seconds: float | None = None) -> Ou
     except KeyboardInterrupt:  # by the reader's hand
         raise
     except BaseException as error:  # sys.exit() as well
-        return Outcome(f"{case}", "an answer", error=error, case=case)
+        return Outcome(_called(answer, case), "an answer", error=error, case=case)
+
+
+def _called(answer, case) -> str:
+    """A call, where the case says what it is called with."""
+    said = getattr(case, "said", "")
+    return f"{getattr(answer, '__name__', 'your function')}({said})" if said and callable(answer) else f"{case}"
 
 
 def _is_untouched(exercise: Exercise, answer) -> bool:
@@ -186,11 +200,18 @@ def _not_yet(exercise: Exercise) -> Verdict:
     return Verdict("not yet", f"{exercise.name}: not yet. Write it in the cell above, run that, then this one again.")
 
 
+def _is_rounded(o: Outcome) -> bool:
+    wanted, got = map(float, o.values)
+    return got != wanted and any(got == round(wanted, digits) for digits in range(7))
+
+
+_is_rounded.everywhere = True
 NO_RETURN = Hint("no return", "Nothing comes back: a `return` is missing.", lambda o: o.error is None and o.got is None)
+ROUNDED = Hint("rounded", "Right, but rounded. All digits are wanted.", _is_rounded)
 
 
 def _wrong(exercise: Exercise, answer, wrong: Sequence[Outcome], printed: str) -> Verdict:
-    hint = next((hint for hint in (NO_RETURN, *exercise.hints) if _tells(hint, wrong)), None)
+    hint = next((hint for hint in (NO_RETURN, *exercise.hints, ROUNDED) if _tells(hint, wrong)), None)
     told = _smallest(exercise, answer, wrong[0], hint) if exercise.smaller and wrong[0].case else wrong[0]
     tried, expected = (_short(x) for x in (told.tried, told.expected))
     said = [f"{exercise.name}: not right yet.", f"  tried     {tried}{SMALLEST if told is not wrong[0] else ''}"]
@@ -225,8 +246,9 @@ def _printed(said: str) -> list[str]:
 
 
 def _tells(hint: Hint, wrong: Sequence[Outcome]) -> bool:
-    """A rule gives the same as another answer by chance, but not often."""
-    told = wrong if getattr(hint.when, "everywhere", False) else wrong[:1]
+    """A rule gives the same as another answer by chance, but not often. An error says nothing about a rule."""
+    said = [outcome for outcome in wrong if outcome.error is None]
+    told = said if said and getattr(hint.when, "everywhere", False) else wrong[:1]
     return _fits(hint, wrong[0]) and sum(_fits(hint, outcome) for outcome in told) >= MOSTLY * len(told)
 
 

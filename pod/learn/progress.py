@@ -1,6 +1,8 @@
 """What a reader has solved so far, in a file of this machine; pod/learn/scores.py shows it."""
 
 import json
+import sys
+from functools import cache
 from pathlib import Path
 
 from pod import files
@@ -30,7 +32,16 @@ def note_score(name: str, score: float) -> float:
 
 
 def _write(kept: dict) -> None:
-    files.replace(path(), json.dumps(kept, indent=1))
+    """Where nothing can be written, a verdict is worth as much without being kept."""
+    try:
+        files.replace(path(), json.dumps(kept, indent=1))
+    except OSError as error:
+        _say(f"your progress is not kept: {error}")
+
+
+@cache
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def read() -> dict[str, dict]:

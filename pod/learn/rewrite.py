@@ -26,9 +26,11 @@ TOKEN = re.compile(
 )
 AFTER_NAME = ("=", "[", ",", "{", ";")  # in a declaration
 ALIGNED = ("__align__", "alignas")
+BINARY = set("+ - * / % < > <= >= == != && || | ^ & << >>".split())
 ASSIGNS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"}
 REGISTER = re.compile(
-    r'asm\s+(?:volatile\s*)?\(\s*"mov\.u32 %0, %%(smid|nsmid|laneid|warpid);"\s*:\s*"=r"\s*\((\w+)\)\s*\)'
+    r"\b(?:asm|__asm__)\s*(?:\b(?:volatile|__volatile__)\s*)?"
+    r'\(\s*"mov\.u32\s+%0,\s*%%(smid|nsmid|laneid|warpid)\s*;"\s*:\s*"=r"\s*\(\s*(\w+)\s*\)\s*\)'
 )
 HOST = set(
     "main throw catch exit _exit _Exit quick_exit abort atexit fork vfork system popen posix_spawn posix_spawnp "
@@ -107,9 +109,10 @@ def read(text: str) -> Cell:
     for macro in macros.values():
         macro.rewrite(macros)
     _rewrite_references(code)
-    _rewrite_loops(code)
+    _rewrite_unset(code, macros)
     _rewrite_reads(code, macros)
     _rewrite_pointers(code)
+    _rewrite_loops(code)  # around all of a condition
     return Cell(text, REGISTER.sub(r'\2 = cell::special_register("\1")', _joined(tokens)), kernels, tuple(shared))
 
 
@@ -472,6 +475,62 @@ def _rewrite_loops(code: list[Token]) -> None:
             code[last - 1].after += ")"
 
 
+# ---------------------------------------------------------------- what nobody has set
+
+
+def _rewrite_unset(code: list[Token], macros: dict[str, "Macro"]) -> None:
+    """A variable that is declared without a value is `known(name)` where something is computed of it."""
+    declared = _declared(code)
+    names = {code[i].text for i in declared if code[i + 1].text in (";", ",") and code[i - 1].text not in ("*", "&")}
+    for i, token in enumerate(code[:-1]):
+        if token.text not in names or token.kind != "word" or i in declared or token.shared or token.referred:
+            continue
+        if code[i - 1].text in (".", "->", "::") or code[i + 1].text in ("=", "[", "(", ".", "->", "::"):
+            continue
+        if _is_computed(code, i, i) and not _macro_writes(code, i, i, macros):
+            token.before, token.after = "cell::known(", f', "{token.text}")'
+
+
+def _is_computed(code: list[Token], first: int, last: int) -> bool:
+    """Whether a number is made of it, or a choice, or it goes into a function that is not the cell's."""
+    first, last = _with_brackets(code, first, last)
+    before, after = code[first - 1], code[last + 1]
+    if before.text == "&" and not _ends_operand(code[first - 2]):  # its address
+        return False
+    if before.text in BINARY or after.text in BINARY or after.text in ASSIGNS - {"="}:
+        return True
+    if before.text in ("++", "--", "!", "~") or before.text in ASSIGNS - {"="} or after.text == "?":
+        return True
+    if before.text not in ("(", ",") or after.text not in (")", ","):
+        return False
+    word = _called_with(code, first)
+    return (word.kind == "word" or word.text in ("if", "while", "switch")) and not _keeps(code, word)
+
+
+def _ends_operand(token: Token) -> bool:
+    return token.kind in ("number", "word") and token.text != "return" or token.text in (")", "]")
+
+
+def _called_with(code: list[Token], i: int) -> Token:
+    """The word before the bracket that is open at i."""
+    depth = 0
+    for k in range(i - 1, 0, -1):
+        depth += (code[k].text in (")", "]", "}")) - (code[k].text in ("(", "[", "{"))
+        if depth < 0:
+            return code[k - 1]
+    return code[0]
+
+
+def _keeps(code: list[Token], word: Token) -> bool:
+    """Whether what is called need not read its arguments: a function of the cell may set them."""
+    return word.text in ("sizeof", "alignof", "decltype", "asm", "volatile", "for") or word.text in _own_functions(code)
+
+
+def _own_functions(code: list[Token]) -> set[str]:
+    lambdas = {code[i + 1].text for i, token in enumerate(code[:-1]) if token.text == "auto"}
+    return {code[name].text for name, _ in _bodies(code)} | lambdas
+
+
 def _joined(tokens: list[Token]) -> str:
     return "".join(token.before + token.text + token.after for token in tokens)
 
@@ -491,14 +550,20 @@ def _rewrite_reads(code: list[Token], macros: dict[str, "Macro"]) -> None:
         end = _closing(code, i + 1) if called and macro.names is not None else i
         while end + 1 < len(code) and code[end + 1].text == "[":
             end = _closing(code, end + 1)
-        kept = _is_address(code, i, end) or _macro_writes(code, i, end, macros)
+        is_address = _is_address(code, i, end)
+        kept = is_address or _macro_writes(code, i, end, macros)
         if code[end + 1].text == "." and code[end + 3].text != "(":
             token.before = "cell::member(" + token.before
             code[end].after += ", [](auto& whole) -> auto& { return whole"
             end += 2
             code[end].after += "; })"
         if not _written(code, i, end) and not kept and not token.referred:
-            token.before, code[end].after = "cell::value(" + token.before, code[end].after + ")"
+            opens, closes = ("known", f', "{token.text}[...]")') if _is_computed(code, i, end) else ("value", ")")
+            token.before, code[end].after = f"cell::{opens}(" + token.before, code[end].after + closes
+        elif is_address and not called and not token.shared and _stays_in_cell(code, i, end):
+            first, _ = _with_brackets(code, i, end)
+            code[first - 1].before += f"cell::inside({token.text}, "
+            code[end].after += ")"
         if not called:
             is_reference = token.shared and code[i + 1].text != "["
             token.text = f"cell::here({token.text})" if is_reference else f'cell::in({token.text}, "{token.text}")'
@@ -515,6 +580,13 @@ def _is_address(code: list[Token], first: int, last: int) -> bool:
     return code[first - 1].text == "&" and (
         before.text in (*"(,=?:{;", "return") or before.kind == "end" or _is_cast(code, first - 2)
     )
+
+
+def _stays_in_cell(code: list[Token], first: int, last: int) -> bool:
+    """Whether an address is kept, or goes to a function of the cell; others take plain pointers."""
+    first, _ = _with_brackets(code, first, last)
+    before = code[first - 2]
+    return before.text not in ("(", ",") or _called_with(code, first - 1).text in _own_functions(code)
 
 
 def _with_brackets(code: list[Token], first: int, last: int) -> tuple[int, int]:
@@ -566,10 +638,10 @@ class Macro:
         with suppress(NotCuda):
             tokens = [replace(token) for token in self.tokens]
             code = _with_ends(tokens)
-            _rewrite_loops(code)
             if not self.is_place:
                 _rewrite_reads(code, macros)
             _rewrite_pointers(code, self.is_place)
+            _rewrite_loops(code)
             self.directive.text = self.head + _joined(tokens)
 
 

@@ -590,6 +590,18 @@ def test_a_picture_of_many_barriers_shows_the_latest():
             "uses [4] of an array of its own in line 5, but that has 4 elements",
         ),
         (
+            "float own[2][2] = {};\nfloat* p = &own[0][0];\nx[t] = p[4];",
+            "uses [4] of an array of its own in line 6, but that has 4 elements",
+        ),
+        (
+            "float own[4] = {1};\nfloat* p = &own[2];\nfor (int i = 0; i < 3; ++i) p[i] = i;",
+            "uses [4] of an array of its own in line 6, but that has 4 elements",
+        ),
+        (
+            "float own[2][4] = {1};\nx[t] = *last(&(own[1][0]));",
+            "uses [8] of an array of its own in line 5, but that has 8 elements",
+        ),
+        (
             "Pair own{};\nx[t] = own.ab[t];",
             "uses [2] of an array of its own in line 5, but that has 2 elements, [0] to",
         ),
@@ -599,6 +611,23 @@ def test_an_array_of_a_threads_own_has_an_end(body, says):
     before = "struct Pair { float ab[2]; }; __device__ float* last(float* p) { return p + 4; }\n"
     fault = fault_of(body, before=before)
     assert fault.kind == "own array" and says in str(fault) and fault.element is None
+
+
+def test_addresses_in_an_array_of_a_threads_own_mean_what_they_mean_in_cuda():
+    """Over the ends of rows, up to the end of the array, as another type, and for functions that are not the cell's."""
+    body = """
+    float own[2][4] = {{0, 1, 2, 3}, {4, 5, 6, 7}}, wave[2], total = 0;
+    float* p = &own[0][2];
+    for (float* end = own[1] + 4; p != end; ++p) total += *p;   // 2 + ... + 7
+    for (const float* q = &own[1][1]; q < own[1] + 4; q++) total += *q;
+    float4 row = *reinterpret_cast<float4*>(&own[1][0]), same = ((float4*)&own[0][0])[1];
+    sincosf(0, &wave[0], &wave[1]);
+    p = t % 2 ? &own[0][0] : &own[1][0];
+    x[t] = total + row.x + same.y + wave[0] + wave[1] + last(&own[0][1]) + p[1] + (&own[1][0] - &own[0][1]);
+    """
+    before = "__device__ float last(const float* p) { return p[6]; }\n"
+    odd = torch.arange(64) % 2
+    assert torch.equal(run(body, before=before), (27 + 18 + 4 + 5 + 0 + 1 + 7 + 3) + torch.where(odd == 1, 1.0, 5.0))
 
 
 def test_arrays_of_a_threads_own_mean_what_they_mean_in_cuda():
@@ -649,7 +678,7 @@ def test_a_float_divides_by_zero_and_an_unsigned_number_begins_anew():
     [
         (
             "float sum;\nfor (int i = 0; i < 4; ++i) sum += i;\nx[t] = sum;",
-            "thread 0 of CTA 0 writes x[0] in line 5, but",
+            "unset: thread 0 of CTA 0 computes with `sum` in line 4, and nobody has set it.",
         ),
         (
             "float v;\nif (t < 32) v = 1;\nx[t] = v;",
@@ -666,6 +695,53 @@ def test_a_value_that_nobody_has_set_is_told_where_it_is_kept(body, says):
     assert says in str(fault_of(body))
     said = str(fault_of("int i;\nif (t > 5) i = t;\nx[i] = 1;"))
     assert "writes x[-16843010] in line 5" in said and "an index was used before it had a value" in said
+
+
+COMPUTED = {
+    "compared in a loop": ("float best;\nfor (int i = 0; i < 64; ++i)\nif (x[i] > best) best = x[i];", "`best`", 0, 5),
+    "given to a function": ("float best;\nfor (int i = 0; i < 64; ++i)\nbest = fmaxf(best, x[i]);", "`best`", 0, 5),
+    "given to a macro": ("float best;\nfor (int i = 0; i < 64; ++i)\nbest = MOST(best, x[i]);", "`best`", 0, 5),
+    "counted up": ("int n;\nfor (int i = 0; i < 64; ++i) if (x[i] > 1) n++;", "`n`", 0, 4),
+    "added to": ("unsigned n;\nfor (int i = 0; i < 4; ++i)\n(n) += 1;", "`n`", 0, 5),
+    "set by some": ("int found;\nif (t < 32) found = t;\nif (found == 3) x[t] = 1;", "`found`", 32, 5),
+    "a condition of its own": ("int found;\nif (t < 32) found = 1;\nwhile (found) found = 0;", "`found`", 32, 5),
+    "chosen by": ("int found;\nif (t < 40) found = 1;\nx[t] = found ? 1 : 2;", "`found`", 40, 5),
+    "of a double": ("double v;\nif (t) v = 1;\nx[t] = -v;", "`v`", 0, 5),
+    "one of two": ("float a = 1, v;\nif (t < 5) v = a;\nx[t] = a * v;", "`v`", 5, 5),
+    "in an array": ("float v[2];\nif (t < 7) v[1] = t;\nif (v[1] > 2) x[t] = 1;", "an element of `v`", 7, 5),
+    "in an array of arrays": ("int v[2][2];\nv[0][0] = t;\nx[t] = v[0][t % 2] * 2;", "an element of `v`", 1, 5),
+}
+
+
+@pytest.mark.parametrize("body, what, thread, line", COMPUTED.values(), ids=COMPUTED)
+@pytest.mark.skipif(not program._unset(), reason="the compiler has no value for what nobody has set")
+def test_what_nobody_has_set_is_told_where_something_is_computed_of_it(body, what, thread, line):
+    fault = fault_of(body, before="#define MOST(a, b) ((a) > (b) ? (a) : (b))\n")
+    said = f"unset: thread {thread} of CTA 0 computes with {what} in line {line + 1}, and nobody has set it."
+    assert fault.kind == "unset" and str(fault).startswith(said)
+
+
+def test_what_is_set_in_time_may_be_computed_with():
+    """Also by a function of the cell, behind a pointer, in both branches, or in a loop's second round."""
+    body = """
+    float a, b, c, d, own[2][2];
+    int n, low;
+    unsigned char small;
+    set(a, t), put(&b, t);
+    if (t < 32) c = 1; else c = 2;
+    for (int i = 0; i < 3; ++i) {
+        if (i == 0) d = 0, low = -16843009;
+        d += i;
+    }
+    for (n = 0; n < 5; ++n) own[n / 2 % 2][n % 2] = n;
+    small = 0xfe, low -= 2;
+    x[t] = a + b * c + d + n + (own[1][1] > 2) + sizeof(n) + (small == 0xfe) + (low < 0);
+    """
+    before = (
+        "__device__ void set(float& v, float to) { v = to; }\n__device__ void put(float* v, float to) { *v = to; }\n"
+    )
+    t = torch.arange(64)
+    assert torch.equal(run(body, before=before), t + t * (1 + (t >= 32)) + 3 + 5 + 1 + 4 + 1 + 1.0)
 
 
 @pytest.mark.parametrize("body, line", [("x[t] = i;", 5), ("x[i] = 1;", 5), ("x[t] = 1;\nx[t] = f(x, i);", 6)])
@@ -813,7 +889,7 @@ def test_of_a_flood_of_words_the_beginning_is_printed(capsys):
 
 
 def test_a_crash_is_told_with_the_last_line():
-    body = "float own[4];\nfloat* p = &own[1];\nfor (int i = 0; i < 1 << 20; ++i) p[i] = 1;\nx[t] = own[t % 4];"
+    body = "float own;\nfloat* p = &own;\nfor (int i = 0; i < 1 << 20; ++i) p[i] = 1;\nx[t] = own;"
     said = str(fault_of(body))
     assert said.startswith("crash: the kernel's program ended after line 5. It left an array of a thread's own")
 
@@ -1215,3 +1291,11 @@ cell:2:35:   required from here
 def test_complaints_are_read_wherever_the_repository_lies(folder, said, told):
     error = faults.complaint(said.replace("{}", folder), "first\nsecond\nthird")
     assert error.line == 2 and str(error).startswith(f"line 2: {told}")
+
+
+@pytest.mark.parametrize("word", ["asm", "asm volatile", "asm\tvolatile ", "__asm__ ", "__asm__ __volatile__"])
+@pytest.mark.parametrize(
+    "said", ['("mov.u32 %0, %%laneid;" : "=r"(lane))', '( "mov.u32  %0,%%laneid ;":"=r" ( lane ) )']
+)
+def test_a_register_is_read_however_the_line_is_spaced(word, said):
+    assert torch.equal(run(f"unsigned lane;\n{word}{said};\nx[t] = lane;"), torch.arange(64.0) % 32)

@@ -54,7 +54,7 @@ def test_one_that_ends_in_time_is_computed():
 def test_an_assert_and_a_stray_write_are_no_deep_calls():
     deep = "__device__ int f(int n) {\n    assert(n < 0);\n    return n ? f(n - 1) : 0;\n}\n"
     assert "An assert did not hold" in str(fault_of("#include <cassert>\n" + deep + KERNEL))
-    stray = "int own[4] = {};\n    int* p = &own[1];\n    p[t << 20] = t;\n    x[t] = own[0];"
+    stray = "int own = 0;\n    int* p = &own;\n    p[t << 20] = t;\n    x[t] = own;"
     text = f"__global__ void k(float* x) {{\n    int t = threadIdx.x + 1;\n    {stray}\n}}\n"
     assert "crash: the kernel's program ended" in str(fault_of(text))
 

@@ -354,6 +354,15 @@ def test_progress_that_is_no_json_is_forgotten(answers):
     assert progress.read() == {"scale": {"tries": 1, "state": "wrong"}}
 
 
+def test_progress_that_cannot_be_kept_keeps_no_verdict_back(answers, capsys):
+    answers.mkdir()
+    for _ in range(2):
+        assert learn.check("place", answered("place", *solutions()["place"][0][1:])).state == "right"
+    assert progress.note_score("cuts", 3.5) == 3.5 and progress.read() == {}
+    said = capsys.readouterr().err
+    assert said.count("your progress is not kept: ") == 1 and "answers.json" in said
+
+
 def test_the_verb_shows_it_and_forgets_it(capsys):
     from pod.__main__ import main
 

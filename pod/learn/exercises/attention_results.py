@@ -1,6 +1,6 @@
 """Your turn in chapter "attention results": a bound."""
 
-from pod.learn.exercises.functions import Call, call, gives
+from pod.learn.exercises.functions import Call, call, gives, same
 from pod.learn.judge import Exercise, Hint
 from pod.learn.questions import Question
 
@@ -78,9 +78,36 @@ bound = Exercise(
             gives(lambda p, d, f, r: (p[0] + d[0]) / f + (p[1] + d[1]) / r),
         ),
         Hint(
-            "one machine forgotten",
-            "Right for one of the two machines. A batch may be bound by either, FLOPs or bytes.",
-            lambda o: any(gives(lambda p, d, f, r, i=i: (p[i] + d[i]) / (f, r)[i])(o) for i in (0, 1)),
+            "bytes forgotten",
+            "Right where arithmetic is the limit. Both parts also have bytes to move, and here that takes longer.",
+            gives(lambda p, d, f, r: (p[0] + d[0]) / f),
+        ),
+        Hint(
+            "FLOPs forgotten",
+            "Right where memory is the limit. Both parts also have FLOPs, and here these take longer.",
+            gives(lambda p, d, f, r: (p[1] + d[1]) / r),
+        ),
+        Hint(
+            "the shorter time",
+            "Both machines must be done: the kernel is no faster than the one that takes longer, and this is the "
+            "other one's time.",
+            gives(lambda p, d, f, r: min((p[0] + d[0]) / f, (p[1] + d[1]) / r)),
+        ),
+        Hint(
+            "the other's limit",
+            "FLOPs were divided by bytes per second, and bytes by FLOPs per second. A part is (FLOPs, bytes).",
+            gives(lambda p, d, f, r: max((p[0] + d[0]) / r, (p[1] + d[1]) / f)),
+        ),
+        Hint(
+            "both times",
+            "The times of both machines. One number is asked for: they work at the same time, so which of them counts?",
+            lambda o: same(o.values[1], tuple((p + d) / most for p, d, most in zip(*o.case.arguments[:2],
+                                                                                  o.case.arguments[2:], strict=True))),
+        ),
+        Hint(
+            "milliseconds",
+            "Right, but not in seconds.",
+            gives(*(lambda *case, x=x: x * _bound(*case) for x in (1e3, 1e6))),
         ),
     ],
     "A bound says how much is left to win before anybody has built anything.",

@@ -192,7 +192,8 @@ binding = Exercise(
         ),
         Hint(
             "the rest begins anew",
-            "The rounds are right. Behind them, the rest begins with a slot that a round has had already.",
+            "The rounds are right. Behind them a slot comes twice: the rest of a kind begins where its rounds have "
+            "ended.",
             _promise("twice"),
         ),
         Hint(

@@ -49,6 +49,14 @@ def _past_the_end(budget: int, decodes: int, prompts: list) -> list:
     return taken
 
 
+def _rest_twice(budget: int, decodes: int, prompts: list) -> list:
+    left, taken = max(0, budget - decodes), []
+    for prompt in prompts:
+        taken.append(min(prompt, left))
+        left -= prompt if prompt <= left else 0
+    return taken
+
+
 def _in_another_order(key):
     def taken(budget: int, decodes: int, prompts: list) -> list:
         order, found = sorted(range(len(prompts)), key=lambda i: key(i, prompts[i])), [0] * len(prompts)
@@ -128,6 +136,16 @@ fill = Exercise(
             "A prompt for which there was too little room was taken off in full, so less than nothing is left for the "
             "next. Take off what it got.",
             gives(_past_the_end, lambda *it: [max(0, n) for n in _past_the_end(*it)]),
+        ),
+        Hint(
+            "what remains",
+            "That is what remains of each prompt after the iteration. Asked for is what the iteration takes.",
+            gives(lambda b, d, prompts: [p - n for p, n in zip(prompts, _fill(b, d, prompts), strict=True)]),
+        ),
+        Hint(
+            "the rest twice",
+            "The first prompt that does not fit took the rest, and the next one took it again. What is taken is gone.",
+            gives(_rest_twice),
         ),
         Hint(
             "another order",

@@ -59,6 +59,12 @@ def _answer(o: Outcome) -> list:
     return o.values[1]
 
 
+def _first_pairs(o: Outcome) -> list[tuple]:
+    """What the two slots of each SM begin with."""
+    sms = o.case.sms
+    return list(zip(_answer(o)[:sms], _answer(o)[sms : 2 * sms], strict=True))
+
+
 grid = Exercise(
     "grid",
     CHAPTER,
@@ -87,7 +93,13 @@ grid = Exercise(
             "alternating",
             "Neighbours in the grid are neighbours on the GPU: CTA 0 goes to SM 0, CTA 1 to SM 1. The partner of CTA 0 "
             "is not CTA 1 but the one that comes when every SM has one.",
-            lambda o: len(set(_answer(o)[:2])) == 2,
+            lambda o: len(set(_answer(o)[:2])) == 2 and _answer(o)[0] == _answer(o)[o.case.sms],
+        ),
+        Hint(
+            "mixed rounds",
+            "Every SM begins with one of each. But all CTAs of a kind end together, and the next ones go to whichever "
+            "SM is free first. So they must all be of that kind: a round of `sms` of one, then one of the other.",
+            lambda o: all(len(set(pair)) == 2 for pair in _first_pairs(o)),
         ),
         Hint(
             "the second round",
@@ -132,7 +144,7 @@ def ran(steps: Sequence[str]) -> int:
             now, arrives = max(now, arrives), None
         else:
             there = {"ask": "the data of another load are under way", "use": "nothing was asked for"}
-            raise Wrong(f"{step!r}, but {there.get(step, 'there is no such step')}")
+            raise Wrong(f"{step!r}, but {there[step]}")
     return now
 
 
@@ -143,6 +155,8 @@ def run(function: Callable, loops: Loops) -> Outcome:
         return Outcome(tried, "steps")
     known = {"case": loops, "values": (None, steps := listed(steps))}
     wanted = {"multiply": loops.multiplications, "ask": loops.loads, "use": loops.loads}
+    if strange := [step for step in steps if step not in wanted]:
+        return Outcome(tried, f"steps of {', '.join(wanted)}", f"{strange[0]!r}, but there is no such step", **known)
     if (there := {step: steps.count(step) for step in wanted}) != wanted:
         return Outcome(tried, str(wanted), str(there), **known)
     best = max(loops.multiplications, WAIT * loops.loads)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pod.learn.exercises.functions import Call, call, fewer, gives, listed, shorter, smaller
+from pod.learn.exercises.functions import Call, call, counted, fewer, gives, listed, same, shorter, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 
@@ -37,7 +37,8 @@ class Day:
     memory: int
 
     def __str__(self) -> str:
-        return f"{len(self.requests)} requests, {self.slots} slots, {self.memory} tokens of memory"
+        requests, slots = counted(len(self.requests), "request"), counted(self.slots, "slot")
+        return f"{requests}, {slots}, {counted(self.memory, 'token')} of memory"
 
 
 def broken(answer: Sequence[Request], running: list, waiting: list, day: Day) -> str:
@@ -50,7 +51,7 @@ def broken(answer: Sequence[Request], running: list, waiting: list, day: Day) ->
     if not set(running) <= set(answer):
         return "who runs goes on"
     if len(answer) > day.slots:
-        return f"at most {day.slots} requests"
+        return f"at most {counted(day.slots, 'request')}"
     if room < 0:
         return f"needs of at most {day.memory} tokens in all"
     if joined != waiting[: len(joined)]:
@@ -106,6 +107,14 @@ def _full(o: Outcome) -> bool:
     return "joins" in o.expected and sum(r.need for r in o.values[1]) + need == o.case.memory
 
 
+_full.everywhere = True
+
+
+def _slot_left(o: Outcome) -> bool:
+    return "joins" in o.expected and len(o.values[1]) == o.case.slots - 1
+
+
+_slot_left.everywhere = True
 DOZEN = (4, 9, 2, 6, 5, 3, 7, 2, 6, 8, 3, 4)
 
 schedule = Exercise(
@@ -158,6 +167,11 @@ schedule = Exercise(
             "full is not too full",
             "With that request memory would be full to the last token, and that is allowed.",
             _full,
+        ),
+        Hint(
+            "a slot left",
+            "One slot stays empty, every time: as many as `slots` may run.",
+            _slot_left,
         ),
         Hint(
             "strangers",
@@ -255,6 +269,23 @@ def _never_the_one_who_asks(held: list, wants: list, free: int) -> list:
     return gone
 
 
+def _never_spent(held: list, wants: list, free: int) -> list:
+    """Blocks that were made free stay free, whoever gets one."""
+    end, gone = len(held), []
+    for request in range(len(held)):
+        while request < end and wants[request] and not free:
+            end -= 1
+            gone.append(end)
+            free += held[end]
+    return gone
+
+
+def _only_who_want(held: list, wants: list, free: int) -> list:
+    there = [request for request, wish in enumerate(wants) if wish]
+    gone = _give_way([held[request] for request in there], [True] * len(there), free)
+    return [there[place] for place in gone]
+
+
 def _crowd(held: list, wants: list, free: int) -> Call:
     return Call(f"held={held}, wants={wants}, free={free}", (held, wants, free), _give_way(held, wants, free))
 
@@ -303,6 +334,17 @@ give_way = Exercise(
             gives(_one_block),
         ),
         Hint(
+            "only who want",
+            "Somebody was passed over because it wants nothing now. The latest gives way all the same: what it holds "
+            "is what others wait for.",
+            gives(_only_who_want),
+        ),
+        Hint(
+            "from 1 on",
+            "Places count from 0.",
+            gives(lambda *crowd: [place + 1 for place in _give_way(*crowd)]),
+        ),
+        Hint(
             "all wishes counted",
             "Blocks were made free for all wishes, also for those of requests that have given way meanwhile. They want "
             "nothing any more.",
@@ -313,6 +355,11 @@ give_way = Exercise(
             "The latest asked and found no block. Nobody is behind it, so it gives way itself: neither does it stay "
             "without, nor does an older one go for it.",
             gives(_never_itself, _never_the_one_who_asks),
+        ),
+        Hint(
+            "never spent",
+            "Blocks were made free, and given out, but not counted as given: each wish takes one of them.",
+            gives(_never_spent),
         ),
         Hint(
             "another order",
@@ -418,6 +465,21 @@ def _freed(table: list, users: list, length: int, size: int) -> tuple:
     return after, [left.get(b, count) for b, count in enumerate(counts)]
 
 
+def _taken_uncounted(table: list, users: list, length: int, size: int) -> tuple:
+    after, counts = _room(table, users, length, size)
+    return after, [min(n, before) if not before else n for n, before in zip(counts, users, strict=True)]
+
+
+def _too_soon(table: list, users: list, length: int, size: int) -> tuple:
+    early = length % size == size - 1
+    return _always_another(table, users, length, size) if early else _room(table, users, length, size)
+
+
+def _by_the_next(table: list, users: list, length: int, size: int) -> tuple:
+    """As `length` + 1 tokens would have it."""
+    return _room(table, users, length + 1, size)
+
+
 def _fork(table: list, users: list, length: int, size: int) -> Call:
     said = f"table={table}, users={users}, length={length}, size={size}"
     return Call(said, (table, users, length, size), _room(table, users, length, size))
@@ -467,6 +529,22 @@ room = Exercise(
             "The old block counts nobody now, and others still read it: it would be taken and overwritten. It has one"
             " user less.",
             gives(_freed),
+        ),
+        Hint(
+            "taken uncounted",
+            "A free block was taken, and still counts nobody: the next sequence would take it as well.",
+            gives(_taken_uncounted),
+        ),
+        Hint(
+            "a token too soon",
+            "Off by one token: `length` are there already, and the new one is number `length`, counted from 0. It "
+            "opens a block where length % size is 0.",
+            gives(_too_soon, _by_the_next),
+        ),
+        Hint(
+            "the table alone",
+            "The table is right. Two lists are asked for: it, and the new users of all blocks.",
+            lambda o: same(o.values[1], o.values[0][0]),
         ),
         Hint(
             "users, then table",

@@ -40,8 +40,22 @@ class Server:
         return 0 <= rate <= self.most
 
 
-def search(function: Callable, most: float) -> Outcome:
-    server, tried = Server(most), f"a server that keeps its promises up to {most:g} requests a second"
+class Most(float):
+    """Up to which rate a server keeps its promises."""
+
+    def __str__(self) -> str:
+        return f"a server that keeps its promises up to {float(self):g} requests a second"
+
+
+def _number(said) -> float | None:
+    try:
+        return None if isinstance(said, str) else float(said)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def search(function: Callable, most: Most) -> Outcome:
+    server, tried = Server(float(most)), f"{most}"
     wanted = f"{most / (1 + CLOSE):.3g} to {most:.3g}, after at most {TRIES} questions"
     try:
         rate = function(server.kept)
@@ -49,9 +63,12 @@ def search(function: Callable, most: float) -> Outcome:
         return Outcome(tried, wanted, str(error), case=most, values=(most, 0.0, PATIENCE))
     if rate is None:
         return Outcome(tried, wanted)
+    if (read := _number(rate)) is None:
+        return Outcome(tried, wanted, f"{rate!r}, which is no number", case=most)
+    rate = read
     right = most / (1 + CLOSE) <= rate <= most and server.tries <= TRIES
-    got = f"{rate:.3g}, after {server.tries} questions"
-    return Outcome(tried, wanted, got, right=right, case=most, values=(most, float(rate), server.tries))
+    got = f"{rate:.6g}, after {server.tries} questions"
+    return Outcome(tried, wanted, got, right=right, case=most, values=(most, rate, server.tries))
 
 
 def _off(o: Outcome) -> float:
@@ -63,9 +80,14 @@ capacity = Exercise(
     "capacity",
     CHAPTER,
     CAPACITY.strip("\n"),
-    [1.7, 37.5, 1.0, 300.0, 0.013],
+    [Most(rate) for rate in (1.7, 37.5, 1.0, 300.0, 0.013)],
     search,
     [
+        Hint(
+            "no number",
+            "One number is asked for, the highest rate that was kept.",
+            lambda o: "no number" in o.got,
+        ),
         Hint(
             "in small steps",
             "So many questions: step by step it takes a day for each. Double the rate as long as all is well, and then "
@@ -80,7 +102,8 @@ capacity = Exercise(
         ),
         Hint(
             "the first that fails",
-            "That rate is a little too high: of the two ends it is the one at which promises break.",
+            "That rate is a little too high: promises break there. Of the two ends the lower one is the answer, as "
+            "only that was kept.",
             lambda o: 1 < _off(o) <= 1.5,
         ),
         Hint(
@@ -103,7 +126,7 @@ capacity = Exercise(
         ),
     ],
     "`python -m pod capacity` is this search over simulated days.",
-    lambda random: round(10 ** random.uniform(-2, 2.5), 3),
+    lambda random: Most(round(10 ** random.uniform(-2, 2.5), 3)),
 )
 
 # ---------------------------------------------------------------- at equal wait
@@ -127,9 +150,20 @@ def _vertical(loads, slow, fast, wait):
     return 100 * (wait / np.interp(at, loads, fast) - 1)
 
 
+def _less_wait(loads, slow, fast, wait):
+    """By what part the fast one waits less, at that load."""
+    return 100 * (1 - np.interp(np.interp(wait, slow, loads), loads, fast) / wait)
+
+
 def _points(loads, slow, fast, wait):
     """The highest of the measured loads at which the wait is not longer."""
     at_slow, at_fast = (max(load for load, w in zip(loads, waits, strict=True) if w <= wait) for waits in (slow, fast))
+    return 100 * (at_fast / at_slow - 1)
+
+
+def _next_points(loads, slow, fast, wait):
+    """The first of the measured loads at which the wait is as long, or longer."""
+    at_slow, at_fast = (next(load for load, w in zip(loads, waits, strict=True) if w >= wait) for waits in (slow, fast))
     return 100 * (at_fast / at_slow - 1)
 
 
@@ -168,7 +202,7 @@ more_load = Exercise(
             "at equal load",
             "This compares waits at one load, the vertical distance. Near capacity that can be any number. Compare "
             "loads at one wait.",
-            gives(_vertical),
+            gives(_vertical, _less_wait),
         ),
         Hint(
             "requests, not percent",
@@ -188,7 +222,7 @@ more_load = Exercise(
         Hint(
             "only points",
             "These are loads that were measured. The curves reach the wait between two of them: on a straight line.",
-            gives(_points, _nearest),
+            gives(_points, _nearest, _next_points),
         ),
         Hint(
             "the slow one over the fast one",

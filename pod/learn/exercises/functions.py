@@ -27,10 +27,25 @@ class Call:
 
 def call(function: Callable, case: Call, read: Callable = lambda answer: answer) -> Outcome:
     """`read`: the answer as the hints want it."""
-    got = function(*deepcopy(case.arguments))
+    got = plain(function(*deepcopy(case.arguments)), case.wanted)
     got = got if got is None else read(got)
     tried = f"{getattr(function, '__name__', 'your function')}({case.said})"
-    return Outcome(tried, case.wanted, got, right=same(got, case.wanted), case=case, values=(case.wanted, got))
+    told = repr(got) if isinstance(got, str) else got  # "0.5" is no 0.5, and has to look so
+    return Outcome(tried, case.wanted, told, right=same(got, case.wanted), case=case, values=(case.wanted, got))
+
+
+def plain(got: object, wanted: object) -> object:
+    """What comes one by one as a list; and where several values are wanted, arrays and tensors as lists as well."""
+    if hasattr(got, "__next__"):
+        got = listed(got)
+    if not isinstance(wanted, tuple):
+        return got
+    if hasattr(got, "tolist"):
+        got = got.tolist()
+    if isinstance(got, (list, tuple)) and len(got) == len(wanted):
+        parts = [plain(*pair) for pair in zip(got, wanted, strict=True)]
+        return tuple(parts) if isinstance(got, tuple) else parts
+    return got
 
 
 def listed(answer: Iterable) -> list:
@@ -51,6 +66,10 @@ def same(got, wanted, nan: bool = False) -> bool:
     except (TypeError, ValueError):  # no number
         return False
     return not is_text and got.shape == wanted.shape and np.allclose(got, wanted, rtol=1e-6, atol=0, equal_nan=nan)
+
+
+def counted(n: int, thing: str) -> str:
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def gives(*rules: Callable) -> Callable[[Outcome], bool]:

@@ -66,7 +66,8 @@ def _try(function: Callable, case: Call) -> Outcome:
     tried = f"{getattr(function, '__name__', 'your function')}({case.said})"
     expected = f"a length with which the last SM ends after {case.wanted:g} blocks"
     if got is None or not _is_length(got):
-        return Outcome(tried, expected, got, case=case, values=(case.wanted, got))
+        told = repr(got) if isinstance(got, str) else got
+        return Outcome(tried, expected, told, case=case, values=(case.wanted, got))
     end = ends(tiles, sms, price, int(got))
     return Outcome(tried, expected, f"{int(got)}, and it ends after {end:g}", right=end <= case.wanted * (1 + 1e-9),
                    case=case, values=(case.wanted, int(got)))  # fmt: skip

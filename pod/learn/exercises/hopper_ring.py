@@ -57,10 +57,21 @@ ring = Exercise(
     call,
     [
         Hint(
+            "another order",
+            "The three are right, in another order: the stage, then the readers' parity, then the producer's.",
+            gives(*(lambda copy, stages, order=order: tuple(_in_turns(copy, stages)[i] for i in order)
+                    for order in ((1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)))),
+        ),
+        Hint(
             "the other way round",
             "Both parities are there, each at the other's barrier: readers go on before anything has come, and the "
             "producer waits for ever.",
             lambda o: o.case.arguments[0] == 0 and gives(_swapped)(o),
+        ),
+        Hint(
+            "stages from 1 on",
+            "Stages count from 0 here, as copies do.",
+            gives(lambda copy, stages: (copy % stages + 1, *_in_turns(copy, stages)[1:])),
         ),
         Hint(
             "the first turn only",
@@ -95,7 +106,7 @@ ring = Exercise(
         Hint(
             "stage and turn",
             "The stage is what is left over when all full turns of the ring are taken away.",
-            lambda o: o.error is None and o.values[1][0] == o.case.arguments[0] // o.case.arguments[1],
+            lambda o: o.values[1][0] == o.case.arguments[0] // o.case.arguments[1] != o.values[0][0],
         ),
     ],
     "`Ring` in csrc/include/ring.cuh does it so: no thread ever sets a barrier back.",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from copy import deepcopy
 
 from pod.hardware import H200
-from pod.learn.exercises.functions import Call, gives, same
+from pod.learn.exercises.functions import Call, gives, plain, same
 from pod.learn.judge import Exercise, Hint, Outcome
 
 CHAPTER = "pod_on_hopper"
@@ -65,13 +65,18 @@ def _clock_for_all(work, a_second, a_cycle, mhz, ms):
     return _nearest(work, slowed, a_cycle, mhz, ms)
 
 
+def _cycles_for_seconds(work, a_second, a_cycle, mhz, ms):
+    return _shares(work, a_second | a_cycle, {}, mhz, ms)
+
+
 def _try(function: Callable, case: Call) -> Outcome:
-    got = function(*deepcopy(case.arguments))
+    got = plain(function(*deepcopy(case.arguments)), case.wanted)
     tried = f"{getattr(function, '__name__', 'your function')}({case.said})"
     roof, share = case.wanted
     wanted, said = (ROOFS[roof], round(share, 4)), got
     read = got
     if isinstance(got, (tuple, list)) and len(got) == 2:
+        got = [x.item() if getattr(x, "shape", None) == () else x for x in got]
         read = tuple(ROOFS.index(x) if x in ROOFS else x for x in got) if _hashable(got) else got
         said = tuple(round(x, 4) if isinstance(x, float) else x for x in got)
     return Outcome(tried, wanted, said, right=same(read, case.wanted), case=case, values=(case.wanted, read))
@@ -165,6 +170,22 @@ nearest_roof = Exercise(
             "how near only",
             "That is how near it is. Which roof is it? A pair: its name, and the share.",
             lambda o: same(o.values[1], o.values[0][1]),
+        ),
+        Hint(
+            "cycles for seconds",
+            "What a roof gives in a cycle was taken for what it gives in a second. A second has 1e6 * mhz cycles.",
+            gives(lambda *case: _nearest(*case, shares=_cycles_for_seconds)),
+        ),
+        Hint(
+            "another's share",
+            "The share is right, and the roof is not the one that it is of. (max of a dictionary is the last of its "
+            "keys in the alphabet.)",
+            lambda o: same(o.values[1][1], o.values[0][1]) and o.values[1][0] != o.values[0][0],
+        ),
+        Hint(
+            "no pair",
+            "A pair is asked for: the name of one roof, and its share.",
+            lambda o: not (isinstance(o.values[1], (tuple, list)) and len(o.values[1]) == 2),
         ),
         Hint("swapped", "Both are right, in the other order: first the name.",
              lambda o: same(tuple(o.values[1])[::-1], o.values[0])),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pod.learn.exercises.functions import Call, call, fewer, gives, same, smaller
+from pod.learn.exercises.functions import Call, call, counted, fewer, gives, same, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 from pod.reference import State
@@ -29,6 +29,9 @@ class Heads:
     tiles: int
     ctas: int
 
+    def __str__(self) -> str:
+        return f"{counted(self.heads, 'head')} of {counted(self.tiles, 'tile')}, cuts {self.cuts.tolist()}"
+
     @property
     def cuts(self) -> np.ndarray:
         return equal_cuts(np.full(self.heads, self.tiles), self.ctas)
@@ -41,7 +44,7 @@ class Heads:
 def run(function: Callable, case: Heads) -> Outcome:
     ends = [case.tiles * (head + 1) for head in range(case.heads)]
     said = [function(end, case.tiles, case.cuts.copy()) for end in ends]
-    tried = f"{case.heads} heads of {case.tiles} tiles, cuts {case.cuts.tolist()}"
+    tried = f"{case}"
     if not any(x is not None for x in said):
         return Outcome(tried, "a CTA")
     wanted = [algorithm2.last(end, case.tiles, case.cuts) for end in ends]
@@ -50,9 +53,18 @@ def run(function: Callable, case: Heads) -> Outcome:
         return Outcome(tried, told, told, right=True, **known)
     if None in said:
         return Outcome(tried, told, f"{said}", **known)
+    if strange := [x for x in said if not _is_number(x)]:
+        return Outcome(tried, told, f"{strange[0]!r}, which is no CTA's number", **known)
     known["values"] = (wanted, said := list(map(int, said)))
     off = _error(case, dict(zip(ends, said, strict=True)))
     return Outcome(tried, told, f"last CTA of each head {said}; {off}", **known)
+
+
+def _is_number(said) -> bool:
+    try:
+        return bool(int(said) == said)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
 
 
 def _error(case: Heads, said: dict[int, int]) -> str:
@@ -108,7 +120,26 @@ last_cta = Exercise(
             "the one after",
             "The last tile of the head is end - 1. Where a range ends exactly at `end`, that range holds it, and the "
             "next CTA has nothing of this head.",
-            _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end, side="right"))),
+            _says(
+                lambda end, tiles, cuts: int(np.searchsorted(cuts, end, side="right")),
+                lambda end, tiles, cuts: int((cuts > end).argmax()),
+            ),
+        ),
+        Hint(
+            "a tile too early",
+            "CTA i has tiles up to number cuts[i] - 1. Where a range ends at end - 1, the head's last tile, which is "
+            "number end - 1, is the first of the next range.",
+            _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end - 1))),
+        ),
+        Hint(
+            "the cut itself",
+            "That is where a range ends, a number of tiles. Which CTA's range is it?",
+            _says(lambda end, tiles, cuts: int(cuts[np.searchsorted(cuts, end)])),
+        ),
+        Hint(
+            "no CTA's number",
+            "One CTA is asked for, by its number: a whole one, from 0 on.",
+            lambda o: "no CTA's number" in o.got,
         ),
         Hint(
             "the one before",
@@ -230,6 +261,17 @@ gain = Exercise(
             gives(lambda *batch: 1 / _gain(*batch)),
         ),
         Hint(
+            "percent, or a difference",
+            "How many times as fast is asked for: 1 where both take equally long, 2 where equal ranges take half.",
+            gives(lambda *batch: _gain(*batch) - 1, lambda *batch: 100 * (_gain(*batch) - 1),
+                  lambda *batch: _whole(*batch) - _equal(*batch)),
+        ),
+        Hint(
+            "never below 1",
+            "Where a merge costs more than a cut saves, equal ranges are slower: below 1. Do not hide that.",
+            gives(lambda *batch: max(1, _gain(*batch))),
+        ),
+        Hint(
             "one wave",
             "All units at once, you say. Those for which no worker is left begin when the first have ended.",
             gives(_with_waves(lambda units, workers: 1)),
@@ -255,7 +297,8 @@ gain = Exercise(
         Hint(
             "part of a tile",
             "A tile is never cut. The busiest worker has its share of all tiles, rounded up.",
-            gives(_with_ranges(lambda units, tiles, workers: units * tiles / workers)),
+            gives(_with_ranges(lambda units, tiles, workers: units * tiles / workers),
+                  _with_ranges(lambda units, tiles, workers: units * tiles // workers)),
         ),
         Hint(
             "each unit by itself",
@@ -274,6 +317,11 @@ gain = Exercise(
             "Here a merge is due only for fewer units than workers. With more of them, too, ranges cut units, unless "
             "each range has whole ones.",
             gives(_with_merging(lambda units, tiles, workers: units < workers)),
+        ),
+        Hint(
+            "only many units",
+            "Here a merge is due only for more units than workers. With fewer of them, too, ranges cut units.",
+            gives(_with_merging(lambda units, tiles, workers: units > workers)),
         ),
         Hint(
             "only where tiles are left over",

@@ -1,6 +1,6 @@
 """Your turn in chapter "serving engine": a step as integers, and the time in which the GPU has nothing to do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pod.learn.exercises.functions import Call, call, gives, listed
 from pod.learn.judge import Exercise, Hint, Outcome
@@ -63,7 +63,27 @@ def _said(parts: list, tables: dict, block: int) -> str:
 
 
 def run(function: Callable, case: Call) -> Outcome:
-    return call(function, case, lambda answer: tuple(listed(x) for x in listed(answer)))
+    return call(function, case, _two_lists)
+
+
+def _two_lists(answer):
+    """The answer as lists, unless it is something else."""
+    parts = listed(answer) if isinstance(answer, (tuple, list)) else []
+    lists = len(parts) == 2 and all(isinstance(x, Iterable) and not isinstance(x, (str, dict)) for x in parts)
+    return tuple(listed(x) for x in parts) if lists else answer
+
+
+def _is_nested(o: Outcome) -> bool:
+    """Whether the slots are right, but stand in a list for each part."""
+    slots, _ = o.values[1]
+    return len(slots) == len(o.case.arguments[0]) and [slot for part in slots for slot in part] == o.values[0][0]
+
+
+def _moved(by: int) -> Callable:
+    """The slots of as many tokens, which begin later by so many."""
+    return lambda parts, *rest: _step([(name, before + by, new, speaks) for name, before, new, speaks in parts], *rest)[
+        0
+    ]
 
 
 def _slots(rule: Callable) -> Callable[[Outcome], bool]:
@@ -87,6 +107,12 @@ step = Exercise(
     [_batch(*batch) for batch in BATCHES],
     run,
     [
+        Hint(
+            "no two lists",
+            "Two lists are asked for, as a pair: the slots, and the rows.",
+            lambda o: o.error is None and not (isinstance(o.values[1], tuple) and len(o.values[1]) == 2
+                                               and all(isinstance(x, list) for x in o.values[1])),
+        ),
         Hint(
             "the start of the cache",
             "New keys were written to the start of the request's blocks, over the old ones. This bug was published, "
@@ -113,6 +139,17 @@ step = Exercise(
             ]),
         ),
         Hint(
+            "a list for each part",
+            "These are the right slots, in a list for each part. All new tokens stand in one list.",
+            _is_nested,
+        ),
+        Hint(
+            "a token late",
+            "Off by one token. `before` tokens are in the cache, numbers 0 to before - 1: the first new one is number "
+            "`before`.",
+            _slots(_moved(1)),
+        ),
+        Hint(
             "pairs",
             "A slot is one number: the block's times `block`, plus the offset in it.",
             lambda o: isinstance(o.values[1][0][0], (tuple, list)),
@@ -132,6 +169,12 @@ step = Exercise(
             "The row that predicts is the last of its part: only that token has seen all others.",
             _rows(lambda parts, *_: [end - part[2] + 1 for part, end in zip(parts, _ends(parts), strict=True)
                                      if part[3]]),
+        ),
+        Hint(
+            "all of its rows",
+            "These are all rows of the parts that predict. Only the last row of such a part does.",
+            _rows(lambda parts, *_: [row for part, end in zip(parts, _ends(parts), strict=True) if part[3]
+                                     for row in range(end - part[2] + 1, end + 1)]),
         ),
         Hint(
             "a row of its part",
@@ -174,10 +217,24 @@ def idle(launched, lengths):
 '''
 
 
+def _gaps(launched: list, lengths: list) -> list[float]:
+    """How long the GPU waits for each kernel."""
+    now, gaps = 0.0, []
+    for begin, length in zip(launched, lengths, strict=True):
+        gaps.append(max(0, begin - now))
+        now = max(now, begin) + length
+    return gaps
+
+
 def _idle(launched: list, lengths: list) -> float:
+    return sum(_gaps(launched, lengths))
+
+
+def _queued(launched: list, lengths: list) -> float:
+    """How long kernels wait for the GPU, all of them together."""
     now = waited = 0.0
     for begin, length in zip(launched, lengths, strict=True):
-        waited += max(0, begin - now)
+        waited += max(0, now - begin)
         now = max(now, begin) + length
     return waited
 
@@ -259,6 +316,16 @@ idle = Exercise(
             "not the waits",
             "That is when the last kernel ends, or how long the GPU is busy. Asked for is what lies between kernels.",
             gives(_last_end, lambda launched, lengths: sum(lengths)),
+        ),
+        Hint(
+            "the kernels' waits",
+            "That is how long kernels wait for the GPU. Asked for is how long the GPU waits for kernels.",
+            gives(_queued),
+        ),
+        Hint(
+            "one gap",
+            "That is the longest gap. There may be several: add them up.",
+            gives(lambda launched, lengths: max(_gaps(launched, lengths))),
         ),
         Hint(
             "a share",

@@ -61,8 +61,9 @@ def run(function: Callable, work: Work) -> Outcome:
     if (there := {op: answer.count(op) for op in OPS}) != wanted or len(answer) != sum(wanted.values()):
         return Outcome(tried, str(wanted), f"{there}, {len(answer)} tickets in all", **known)
     apart, ticket = gap(answer, work)
-    said = f"{100 * apart:.0f} % apart after ticket {ticket}"
-    limit = f"shares of work at most {100 * work.step:.0f} % apart"
+    digits = 0 if round(100 * apart) != round(100 * work.step) else 2  # as many as tell them apart
+    said = f"{100 * apart:.{digits}f} % apart after ticket {ticket}"
+    limit = f"shares of work at most {100 * work.step:.{digits}f} % apart"
     return Outcome(tried, limit, said, right=apart <= work.step + 1e-9, **known)
 
 
@@ -89,9 +90,14 @@ def _rounded(o: Outcome) -> bool:
 
 
 def _by_counts(o: Outcome) -> bool:
-    """Whether the shares of the counts, not of the work, are close."""
+    """Whether the shares of the counts are close, where these are not those of the work."""
+    if all(len(set(costs)) < 2 for costs in o.case.both.values()):
+        return False
     counted = Work("", *((1.0,) * len(costs) for costs in o.case.both.values()))
     return gap(o.values[1], counted)[0] <= 2 * counted.step
+
+
+_by_counts.everywhere = True
 
 
 def _rounded_up(o: Outcome) -> bool:

@@ -59,13 +59,33 @@ place = Exercise(
         ),
         Hint(
             "one part is the longer",
-            "Right as long as the same part is the longer one. Either may be: the band is as high as the shorter part.",
-            gives(lambda f, p, d: (p + d - f) / p, lambda f, p, d: (p + d - f) / d),
+            "Right as long as prefill is the longer one. Either may be: the band is as high as the shorter part.",
+            gives(lambda f, p, d: (p + d - f) / d),
+        ),
+        Hint(
+            "the other is the longer",
+            "Right as long as decode is the longer one. Either may be: the band is as high as the shorter part.",
+            gives(lambda f, p, d: (p + d - f) / p),
+        ),
+        Hint(
+            "the longer part",
+            "That is what was saved, over the longer part. At most the shorter one can be saved: divide by that.",
+            gives(lambda f, p, d: (p + d - f) / max(p, d)),
         ),
         Hint(
             "never below 0",
             "A bad fusion is slower than none, and its place is below 0. Do not hide that.",
             gives(lambda f, p, d: max(0, _place(f, p, d)), lambda f, p, d: abs(_place(f, p, d))),
+        ),
+        Hint(
+            "below the wrong edge",
+            "The sign is turned: a kernel that takes less than one after the other is above 0.",
+            gives(lambda f, p, d: -_place(f, p, d)),
+        ),
+        Hint(
+            "microseconds",
+            "That is what was saved, in µs. Which part is it of what could be saved?",
+            gives(lambda f, p, d: p + d - f),
         ),
         Hint(
             "in percent",

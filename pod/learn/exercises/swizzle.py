@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pod.learn.exercises.functions import fewer, smaller
-from pod.learn.faults import CellError
 from pod.learn.judge import Exercise, Hint, Outcome
 
 CHAPTER = "pod_kernel"
@@ -40,11 +39,16 @@ def accesses(places: list[int], case: Rows) -> int:
 
 def run(function: Callable, case: Rows) -> Outcome:
     said = [[function(row, piece, case.pieces) for piece in range(case.pieces)] for row in case.rows]
-    if all(place is None for places in said for place in places):
+    if any(place is None for places in said for place in places):
         return Outcome(str(case), "a place")
+    for row, places in zip(case.rows, said, strict=True):
+        if broken := [place for place in places if not _is_whole(place)]:
+            wanted = f"places 0 to {case.pieces - 1}"
+            return Outcome(f"{case}; row {row}", wanted, f"{broken[0]!r}, which is no whole number", case=case)
+    said = [[int(place) for place in places] for places in said]
     known = {"case": case, "values": (None, said)}
     for row, places in zip(case.rows, said, strict=True):
-        if [_place(x) for x in places] != sorted({_place(x) for x in places}, key=places.index):
+        if len(set(places)) < len(places):
             return Outcome(f"{case}; row {row}", "a place of its own for each piece", f"places {places}", **known)
         if set(places) != set(range(case.pieces)):
             return Outcome(f"{case}; row {row}", f"places 0 to {case.pieces - 1}", f"places {places}", **known)
@@ -55,15 +59,11 @@ def run(function: Callable, case: Rows) -> Outcome:
     return Outcome(f"{case}", "1 access for any piece of all eight rows", got, right=asked[worst] == 1, **known)
 
 
-def _place(answer) -> int:
-    if isinstance(answer, bool) or not isinstance(answer, int):
-        try:
-            whole = int(answer) == answer
-        except (TypeError, ValueError, OverflowError):
-            whole = False
-        if not whole:
-            raise CellError(f"got {type(answer).__name__}, allowed is a whole number")
-    return int(answer)
+def _is_whole(place) -> bool:
+    try:
+        return bool(int(place) == place)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
 
 
 def _draw(random) -> Rows:
@@ -109,6 +109,25 @@ swizzle = Exercise(
             lambda o: _out_of_the_row(o) and all(place % 16 == 0 for places in o.values[1] for place in places),
         ),
         Hint(
+            "half a place",
+            "A place is a whole number. With / there are halves of a place: // cuts them off.",
+            lambda o: "no whole number" in o.got,
+        ),
+        Hint(
+            "from 1 on",
+            "Places count from 0: of `pieces` the last is pieces - 1.",
+            lambda o: {place for places in o.values[1] for place in places} == set(range(1, o.case.pieces + 1)),
+        ),
+        Hint(
+            "through all rows",
+            "That counts pieces from the first row on. A place counts from the beginning of its own row.",
+            lambda o: all(
+                row * o.case.pieces <= place < (row + 1) * o.case.pieces
+                for row, places in zip(o.case.rows, o.values[1], strict=True)
+                for place in places
+            ),
+        ),
+        Hint(
             "the row alone",
             "All pieces of a row are in one place: they overwrite each other. The place depends on the piece, too.",
             lambda o: all(len(set(places)) == 1 for places in o.values[1]),
@@ -123,13 +142,13 @@ swizzle = Exercise(
             "the whole row number",
             "From row 8 on the piece leaves its row: eight rows are read at once, so the row's number counts from 0 to "
             "7 and begins anew: row % 8.",
-            lambda o: _out_of_the_row(o) and o.case.pieces >= LINE,
+            lambda o: _out_of_the_row(o) and o.case.pieces >= LINE and o.case.block > 0,
         ),
         Hint(
             "too far for a short row",
             "Right for rows of 8 pieces and more. A shorter row has no place number 7: the piece leaves its row. How "
             "many different places are there, and which rows must differ?",
-            lambda o: _out_of_the_row(o),
+            lambda o: _out_of_the_row(o) and o.case.pieces < LINE,
         ),
         Hint(
             "neighbours of a short row",

@@ -33,6 +33,11 @@ def _when_the_last_ends(lengths: list, slots: int) -> float:
     return ends[slot]
 
 
+def _in_blocks(lengths: list, slots: int) -> float:
+    each = -(-len(lengths) // slots)
+    return max(sum(lengths[i : i + each]) for i in range(0, len(lengths), each))
+
+
 def _first_free(lengths: list, slots: int) -> float:
     ends = [0.0] * slots
     for length in lengths:
@@ -74,6 +79,12 @@ last_end = Exercise(
             "CTA i went to slot i % slots. It waits for that one even when another is free: take the "
             "slot that is free first.",
             gives(_in_turn),
+        ),
+        Hint(
+            "dealt beforehand",
+            "Each slot has its neighbours in the list, dealt before anybody began. A CTA waits for a slot even when "
+            "another is free: take the slot that is free first.",
+            gives(_in_blocks),
         ),
         Hint(
             "full waves",
