@@ -11,7 +11,7 @@ FIGURE = Figure(
     title="Timeline of the engine: how long the GPU idles",
     chapter="16",
     method="torch.profiler, one decode iteration of 144 chats, LLaMA-13B, random weights. Profiling slows the host.",
-    data=("vllm-timeline", "vllm-ladder"),
+    data=("vllm-timeline", "vllm-ladder", "vllm-plan"),
 )
 SHOWN = ("clean", "query in shared memory")
 

@@ -11,7 +11,7 @@ FIGURE = Figure(
     title="The small copies that remain",
     chapter="16",
     method="torch.profiler, the first 0.8 ms after the model's last kernel; a line is a copy from the GPU to the host.",
-    data=("vllm-timeline", "vllm-ladder"),
+    data=("vllm-timeline", "vllm-ladder", "vllm-plan"),
 )
 SHOWN = ("query in shared memory", "one multinomial", "one copy")
 

@@ -20,7 +20,7 @@ FIGURE = Figure(
     title="The ladder of four throughputs",
     chapter="16",
     method="1,000 chats on LLaMA-13B (random weights), a sample of iterations executed. The post: ShareGPT, A100-80GB.",
-    data=("vllm-ladder", "vllm-stretch"),
+    data=("vllm-ladder", "vllm-stretch", "vllm-plan"),
     composed=True,
 )
 RECORDING = "vllm-stretch"

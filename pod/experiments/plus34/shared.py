@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pod.data import hardware, read
-from pod.experiments.plus34 import vllm_ladder, vllm_timeline
+from pod.experiments.plus34 import vllm_timeline
 from pod.lab.show import style
 from pod.serving.vllm2023 import LADDER
 
@@ -38,9 +38,8 @@ def share_of_dram(kv_bytes, ms):
 @lru_cache
 def iterations():
     """Every iteration of the ladder's run: whether it has prompts, its tokens, and how many requests get one."""
-    found = vllm_ladder.plan().iterations
-    rows = [(bool(i.prefills), i.tokens, len(i.prefills) + len(i.decodes)) for i in found]
-    return pd.DataFrame(rows, columns=["prompts", "tokens", "batch"])
+    df = read("vllm-plan")
+    return pd.DataFrame({"prompts": df.prompts > 0, "tokens": df.tokens, "batch": df.prompts + df.decodes})
 
 
 def whole_run(sample):
@@ -96,10 +95,11 @@ def summary(df):
     The clock is the ladder's, at this iteration of the run: a profiler slows the host down.
     """
     rows, samples = {}, dict(list(ladder().groupby(["kernel", "sampler"])))
+    at = vllm_timeline.nearest_to_mean(iterations().batch.mask(iterations().prompts, 0))
     for rung, part in df.groupby("rung", sort=False):
         width = part.width_us.iloc[0] / 1e3
         sample = samples[LADDER[rung]].set_index("iteration")[["ms"]]
-        ms, busy = whole_run(sample).ms[vllm_timeline.middle()], (part.model.sum() + part["sampler"].sum()) * width
+        ms, busy = whole_run(sample).ms[at], (part.model.sum() + part["sampler"].sum()) * width
         rows[rung] = {"ms": ms, "profiled_ms": len(part) * width, "idle": 100 * max(0.0, 1 - busy / ms),
                       "sampler_kernels": part.sampler_begun.sum(), "copies": part.copies_begun.sum()}  # fmt: skip
     return pd.DataFrame(rows).T

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -31,7 +32,12 @@ def measure(case: dict) -> dict:
 @lru_cache
 def middle() -> int:
     """The decode iteration in the second half of the run whose batch is nearest to the mean."""
-    batches = {i: len(e.decodes) for i, e in enumerate(vllm_ladder.plan().iterations) if e.decodes}
+    return nearest_to_mean(len(event.decodes) for event in vllm_ladder.plan().iterations)
+
+
+def nearest_to_mean(decodes: Iterable[int]) -> int:
+    """The same, from the number of decodes in each iteration of the run."""
+    batches = {i: count for i, count in enumerate(decodes) if count}
     mean = sum(batches.values()) / len(batches)
     return min((i for i in batches if i > max(batches) / 2), key=lambda i: abs(batches[i] - mean))
 
