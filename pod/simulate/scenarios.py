@@ -59,9 +59,17 @@ def crowded() -> dict[str, Log]:
 
 # ---------------------------------------------------------------- the chat server: a long prompt among answers
 
-CHATS, CHAT_CONTEXT, LONG_PROMPT, LONG, ARRIVES = 40, 8192, 12288, 40, 0.5
+CHATS, CHAT_CONTEXT, LONG_PROMPT, LONG_ANSWER, LONG, ARRIVES = 40, 8192, 12288, 200, 40, 0.5
 FIVE = {"static": ("static", "serial"), "Orca": ("orca", "serial"), "vLLM": ("vllm", "serial"),
         "Sarathi": ("sarathi", "serial"), "Sarathi+POD": ("sarathi", "pod")}  # fmt: skip
+
+
+def chats() -> list[Request]:
+    return [Request(i, CHAT_CONTEXT, 300 + 11 * (i % 17)) for i in range(CHATS)]
+
+
+def long_prompt() -> Request:
+    return Request(LONG, LONG_PROMPT, LONG_ANSWER, ARRIVES)
 
 
 @cache
@@ -73,14 +81,13 @@ def chat(system: str, chunk: int = 1024) -> Log:
     scheduler, attention = FIVE[system]
     setup = Setup(tp=2, scheduler=scheduler, attention=attention, chunk=chunk, max_batch=CHATS + 1, max_tokens=13312,
                   kernels=UNPAGED)  # fmt: skip
-    lanes = setup.lanes()
-    chats = [Request(i, CHAT_CONTEXT, 300 + 11 * (i % 17)) for i in range(CHATS)]
-    for request in chats:  # their prompts are done, the first token is out
+    lanes, answered = setup.lanes(), chats()
+    for request in answered:  # their prompts are done, the first token is out
         lanes[0].pool.admit(request)
         lanes[0].running.append(request)
         request.advance(request.prompt)
-    log = serve([Request(LONG, LONG_PROMPT, 200, ARRIVES)], lanes, SimExecutor(setup.cost()), cost=setup.cost().label)
-    log.requests += [(r.id, 0.0, r.prompt, r.output) for r in chats]
+    log = serve([long_prompt()], lanes, SimExecutor(setup.cost()), cost=setup.cost().label)
+    log.requests += [(r.id, 0.0, r.prompt, r.output) for r in answered]
     return log
 
 

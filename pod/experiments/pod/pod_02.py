@@ -3,28 +3,71 @@
 import numpy as np
 import pandas as pd
 
+from pod.data import read
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.lab.show.serving import request_lanes
+from pod.serving.events import Iteration, Log
 from pod.simulate.metrics import token_times
-from pod.simulate.scenarios import ARRIVES, FIVE, LONG, chat
+from pod.simulate.scenarios import ARRIVES, FIVE, LONG, chat, chats, long_prompt
 
 FIGURE = Figure(
     id="pod-02",
     title="What prefill-first and chunked scheduling do to TTFT and TBT",
     chapter="13",
     method="40 chats at 8K tokens and a prompt of 12,288, Llama-3-8B on two A100s, analytical times",
-    state="simulated",
+    data=("pod-02",),
 )
+COMPUTED = "pod-02"
+KEYS = ("system", "iteration")
 WINDOW = (-0.3, 2.0)  # seconds around the arrival of the long prompt
 WATCHED = (0, 13)
+
+
+def cases() -> list[dict]:
+    return [{"system": system} for system in FIVE]
+
+
+def measure(case: dict) -> list[dict]:
+    """Of every iteration the tokens of the long prompt, whether its first answer comes out, and who decodes."""
+    return [{"iteration": i, "scheduled_s": event.scheduled, "end_s": event.end, **_chunk(event),
+             "decodes": _ranges(event.decodes)} for i, event in enumerate(chat(**case).iterations)]  # fmt: skip
+
+
+def _chunk(event: Iteration) -> dict[str, int]:
+    _, new, before, emits = event.prefills[0] if event.prefills else (LONG, 0, 0, False)
+    return {"chunk": new, "before": before, "emits": int(emits)}
+
+
+def _ranges(ids: list[int]) -> str:
+    """[0, 1, 2, 5] -> 0-2 5-5"""
+    ends = [i for i in sorted(ids) if i + 1 not in ids]
+    starts = [i for i in sorted(ids) if i - 1 not in ids]
+    return " ".join(f"{low}-{high}" for low, high in zip(starts, ends, strict=True))
+
+
+def _ids(ranges: str) -> list[int]:
+    pairs = [map(int, pair.split("-")) for pair in ranges.split()]
+    return [i for low, high in pairs for i in range(low, high + 1)]
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def log(system: str) -> Log:
+    """The run's log, as far as it was written down: who computed what and when."""
+    df, asked = read("pod-02").fillna({"decodes": ""}), [long_prompt(), *chats()]
+    rows = df[df.system == system].itertuples()
+    chunk = lambda row: [(LONG, row.chunk, row.before, bool(row.emits))] if row.chunk else []  # noqa: E731
+    events = [Iteration(0, row.scheduled_s, row.end_s, chunk(row), _ids(row.decodes), 0) for row in rows]
+    return Log(requests=[(r.id, r.arrival, r.prompt, r.output) for r in asked], iterations=events)
 
 
 def table():
     """TTFT of the long prompt, and the chats' longest gap in the window, in milliseconds."""
     rows = []
     for system in FIVE:
-        ids, times = token_times(chat(system))
+        ids, times = token_times(log(system))
         waits = gaps(system)
         rows.append((system, 1000 * (times[ids == LONG][0] - ARRIVES), np.median(waits), waits.max()))
     return pd.DataFrame(rows, columns=["system", "ttft_long_prompt_ms", "tbt_median_ms", "tbt_max_ms"])
@@ -32,14 +75,14 @@ def table():
 
 def gaps(system: str):
     """Every wait of a chat between two of its tokens in the window, in milliseconds."""
-    ids, times = token_times(chat(system))
+    ids, times = token_times(log(system))
     mine = (times > ARRIVES + WINDOW[0]) & (times < ARRIVES + WINDOW[1]) & (ids != LONG)
     return 1000 * np.concatenate([np.diff(times[mine & (ids == i)]) for i in np.unique(ids[mine])])
 
 
 def draw(df):
     names = dict(zip(WATCHED, ("chat 1", "chat 2"), strict=True)) | {LONG: "long prompt"}
-    logs = {system: chat(system) for system in df.system}
+    logs = {system: log(system) for system in df.system}
     return request_lanes(logs, names, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1], watch=WATCHED)
 
 

@@ -2,16 +2,17 @@
 
 import pandas as pd
 
+from pod.experiments.pod.pod_02 import log
 from pod.lab.figure import Figure
 from pod.lab.show.serving import iteration_strip
-from pod.simulate.scenarios import ARRIVES, chat
+from pod.simulate.scenarios import ARRIVES
 
 FIGURE = Figure(
     id="vllm-04",
     title="Prompt iterations and decode iterations never mix",
     chapter="12",
     method="40 chats at 8K tokens and a prompt of 12,288, Llama-3-8B on two A100s, analytical times",
-    state="simulated",
+    data=("pod-02",),
 )
 SYSTEMS, WINDOW = ("vLLM", "Orca"), (-0.3, 1.2)
 
@@ -21,7 +22,7 @@ def table():
     rows = []
     for system in SYSTEMS:
         for kind in ("prompts", "decodes", "both"):
-            mine = [e for e in chat(system).iterations if kind == _kind(e)]
+            mine = [e for e in log(system).iterations if kind == _kind(e)]
             rows.append((system, kind, len(mine), sum(e.seconds for e in mine)))
     return pd.DataFrame(rows, columns=["scheduler", "iteration", "count", "seconds"])
 
@@ -32,7 +33,7 @@ def _kind(event) -> str:
 
 def draw(df):
     both = df[df.iteration == "both"].set_index("scheduler")["count"]
-    logs = {f"{system}: {both[system]} iteration{'' if both[system] == 1 else 's'} with both": chat(system)
+    logs = {f"{system}: {both[system]} iteration{'' if both[system] == 1 else 's'} with both": log(system)
             for system in SYSTEMS}  # fmt: skip
     return iteration_strip(logs, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1])
 
