@@ -10,7 +10,8 @@ a list of rows, where one case gives several.
 What is measured: UNITS (what ran, as pod/lab/measure/sources.py names it) and REPEATS; TIMER (how time is taken, in
 words) and L2 ("cold" or "warm") where they differ from pod/lab/measure/timing.py. WHOLE: the columns that name one
 execution, where its rows are no good without each other, () if that is all of them; an interruption keeps it whole or
-drops it.
+drops it. planned(case, gpu): the schedules of what runs, where they follow from the case alone; when other work lists
+come of it, the recording is stale.
 What is computed: READS, the tables that it starts from, and UNITS, the kernels that it compiles.
 
 torch is imported within functions, everything else at the top: listing all figures takes a second.

@@ -9,14 +9,18 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pod import data
 from pod.__main__ import main
+from pod.batch import HybridBatch
 from pod.files import ROOT, sha256
+from pod.hardware import GPUS
 from pod.lab import registry
-from pod.lab.measure import compare, keep, provenance, sources, timing
+from pod.lab.measure import compare, keep, provenance, sources, timing, worklists
 from pod.lab.measure import run as measure
+from pod.schedule import choose, decide
 
 CSV = "batch,method,time_us,time_us_p10,time_us_p90\nC0,serial,700,690,720\nC0,pod,560,550,571\nC1,pod,1500,1490,1530\n"
 META = {
@@ -217,6 +221,51 @@ def test_a_unit_that_is_gone_makes_stale(tree, monkeypatch):
     path = record(data.RECORDED / "h200", kernels=sources.sums(["lean"]))
     monkeypatch.delitem(sources.UNITS, "lean")
     assert provenance.stale() == {path: ["lean"]}
+
+
+@pytest.fixture
+def planned(tree, monkeypatch):
+    """The table of `record` has a page that plans two batches."""
+    batches = {"short": HybridBatch.of(512, 4096, 8, 4096, 8, 2), "long": HybridBatch.of(512, 8192, 8, 8192, 8, 2)}
+    page = SimpleNamespace(UNITS=("hybrid",), cases=lambda: [{"batch": name} for name in batches],
+                           planned=lambda case, gpu: [decide.hybrid(batches[case["batch"]], gpu, gpu.sms)])  # fmt: skip
+    monkeypatch.setattr(registry, "measured", lambda: {"bands": "a page"})
+    monkeypatch.setattr(registry, "maker", lambda table: page)
+    return record(data.RECORDED / "h200", kernels=sources.sums(["lean"]), lists=worklists.sum_of("bands", "h200"))
+
+
+def test_other_work_lists_make_stale_and_code_that_only_moves_does_not(planned, monkeypatch):
+    before = choose.limited_splits
+    monkeypatch.setattr(choose, "limited_splits", lambda *a: np.int32(before(*a)))
+    assert provenance.stale() == {}
+    monkeypatch.setattr(choose, "limited_splits", lambda *a: 1 + before(*a))
+    assert provenance.stale() == {planned: ["work lists"]}
+
+
+def test_other_cases_and_another_gpu_have_other_work_lists(planned):
+    here = worklists.sum_of("bands", "h200")
+    assert worklists.sum_of("bands", "h200", most=1) != here != worklists.sum_of("bands", "a100")
+    assert worklists.sum_of("bands", "x9") == "", "of which nobody knows how many SMs it has"
+
+
+def test_whoever_says_that_a_recording_holds_says_it_of_its_work_lists_too(planned, monkeypatch):
+    monkeypatch.setenv("POD_COMMIT", META["commit"])
+    before, splits = provenance.load(planned), choose.limited_splits
+    monkeypatch.setattr(choose, "limited_splits", lambda *a: 1 + splits(*a))
+    assert main(["keep", "--still", "as fast"]) == 0 and provenance.stale() == {}
+    after = provenance.load(planned)
+    assert after["lists"] != before["lists"] == after["held"][0]["lists"]
+
+
+@pytest.mark.parametrize("name", [name for name in registry.measured() if hasattr(registry.maker(name), "planned")])
+def test_a_page_that_plans_says_all_that_it_runs(name):
+    """Its kernels' lists, and no recording of it is without."""
+    page = registry.maker(name)
+    made = {schedule.method for case in page.cases()[:3] for schedule in page.planned(case, GPUS["h200"])}
+    assert {worklists.UNITS.get(method, "hybrid") for method in made} >= {*page.UNITS} & {"hybrid", "hopper", "lean"}
+    for path in provenance.recordings():
+        if path.stem == name:
+            assert "lists" in provenance.load(path)
 
 
 def test_unknown_unit(tree):

@@ -10,10 +10,13 @@ from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import read
+from pod.hardware import GPU
 from pod.kernels import sm90
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.show import style
+from pod.schedule import decide
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="hopper-dry",
@@ -38,15 +41,23 @@ def cases() -> list[dict]:
     return [dict(zip(KEYS, row, strict=True)) for row in rows]
 
 
-def measure(case: dict) -> dict:
+def parts_of(case: dict) -> dict[str, HybridBatch]:
     batch = HybridBatch.of(case["chunk"], CONTEXT, case["decodes"], DECODE_CONTEXT, Q_HEADS, KV_HEADS)
-    parts = {"ours": batch, "prefill": batch.prefill, "decode": batch.decode}
-    calls = {name: _call(part) for name, part in parts.items()}
+    return {"ours": batch, "prefill": batch.prefill, "decode": batch.decode}
+
+
+def measure(case: dict) -> dict:
+    parts = parts_of(case)
+    batch, calls = parts["ours"], {name: _call(part) for name, part in parts.items()}
     times = timing.shuffled(calls, ROUNDS)
     row = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes}
     row["yields"] = sm90.plan(batch).schedule().yields
     row |= {name: round(time.ms, 5) for name, time in times.items()}
     return row | _ends(calls["ours"])
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return [decide.hopper(part, gpu.sms) for part in parts_of(case).values()]
 
 
 def _call(batch: HybridBatch):

@@ -5,12 +5,15 @@ Measured: the eleven hybrid batches in fp16 and at head dimension 64, ours besid
 
 import pandas as pd
 
+from pod.batch import HybridBatch
 from pod.data import read
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import BALANCED, PEERS, WAYS, geomean, parts
+from pod.hardware import GPU
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="hopper-dtypes",
@@ -32,9 +35,16 @@ def cases() -> list[dict]:
     return [variant | case for variant in variants for case in hopper_peers.cases()]
 
 
+def batch_of(case: dict) -> HybridBatch:
+    return hopper_peers.batch_of(case, head_dim=case["head_dim"], dtype=case["dtype"])
+
+
 def measure(case: dict) -> dict:
-    batch = hopper_peers.batch_of(case, head_dim=case["head_dim"], dtype=case["dtype"])
-    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS)
+    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), WAYS, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

@@ -10,9 +10,11 @@ from pod.data import a_card, read
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_peers import PEERS, batch_name, batch_of
 from pod.experiments.hopper.hopper_sweep import geomean
+from pod.hardware import GPU
 from pod.lab.figure import Figure
 from pod.lab.measure import peers, timing
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="hopper-graphs",
@@ -52,6 +54,10 @@ def measure(case: dict) -> dict:
         row |= {f"{name}_steady_ms": one[0], f"{name}_mj": one[1], f"{name}_watts": round(spent.watts, 1),
                 f"{name}_mhz": spent.sm_clock_mhz}  # fmt: skip
     return row
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), SPLIT, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

@@ -9,10 +9,13 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import hardware, read
+from pod.hardware import GPU
 from pod.kernels import sm90
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.show import style
+from pod.schedule import decide
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="hopper-mixed",
@@ -51,12 +54,20 @@ def cases() -> list[dict]:
 
 def measure(case: dict) -> dict:
     """The batch, and in the same rounds the uniform one of its heads: alone they would meet different clocks."""
-    batch, uniform = batch_of(case["batch"], case["page"]), batch_of(f"uniform {case['batch'].split()[-1]}", 0)
+    batch, uniform = both(case)
     times = timing.shuffled({"ours": _call(batch), "uniform": _call(uniform)}, ROUNDS, 4.0)
     row = {"flops": batch.prefill.flops, "kv_bytes": batch.decode.kv_bytes}
     for name, time in times.items():
         row |= time.columns(name)
     return row
+
+
+def both(case: dict) -> tuple[HybridBatch, HybridBatch]:
+    return batch_of(case["batch"], case["page"]), batch_of(f"uniform {case['batch'].split()[-1]}", 0)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return [decide.hopper(batch, gpu.sms) for batch in both(case)]
 
 
 def batch_of(name: str, page: int) -> HybridBatch:

@@ -3,6 +3,8 @@
 Measured: eleven hybrid batches, ours and its variants beside every peer, with the energy that a batch takes.
 """
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
@@ -10,9 +12,11 @@ from matplotlib import pyplot as plt
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
 from pod.experiments.hopper.hopper_sweep import ALONE, geomean, parts
+from pod.hardware import GPU
 from pod.lab.figure import Figure, short
 from pod.lab.measure import peers, timing
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="hopper-peers",
@@ -44,20 +48,23 @@ def batch_of(row: dict, **rest) -> HybridBatch:
     return HybridBatch.of(*(row[name] for name in sizes), **rest)
 
 
+OURS = {"ours": peers.ours, "ours_serial": peers.ours_serial,
+        "ours_never_yields": partial(peers.ours, yields=False),
+        "ours_always_yields": partial(peers.ours, yields=True)}  # fmt: skip
+
+
 def measure(case: dict) -> dict:
     setting = peers.Setting(batch_of(case))
-    variants = {
-        "ours": peers.ours,
-        "ours_serial": peers.ours_serial,
-        "ours_never_yields": lambda s: peers.ours(s, yields=False),
-        "ours_always_yields": lambda s: peers.ours(s, yields=True),
-    }
-    row = peers.table_row(setting, ALONE | peers.PEERS | variants, ROUNDS, ms=6.0)
+    row = peers.table_row(setting, ALONE | peers.PEERS | OURS, ROUNDS, ms=6.0)
     for name, make in (("fa3_serial", peers.fa3_serial), ("ours_serial", peers.ours_serial), ("ours", peers.ours)):
         spent = timing.energy(make(setting))
         row |= {f"{name}_steady_ms": round(spent.ms, 5), f"{name}_mj": round(spent.millijoules, 2),
                 f"{name}_watts": round(spent.watts, 1), f"{name}_mhz": spent.sm_clock_mhz}  # fmt: skip
     return row
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), OURS, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

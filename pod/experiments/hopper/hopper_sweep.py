@@ -8,10 +8,12 @@ import pandas as pd
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card, read
+from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style, violins
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="hopper-sweep",
@@ -65,6 +67,10 @@ def batch_of(case: dict) -> HybridBatch:
 
 def measure(case: dict) -> dict:
     return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), WAYS, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

@@ -12,9 +12,11 @@ from pod.experiments.hopper import hopper_peers, hopper_sweep
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.experiments.methods.shared import TONES, gain, with_parts
 from pod.experiments.pod import pod_06, pod_11
+from pod.hardware import GPU
 from pod.lab.figure import Figure
 from pod.lab.measure import flash2, peers
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="methods-fa2",
@@ -51,6 +53,11 @@ def cases() -> list[dict]:
 
 def measure(case: dict) -> dict:
     return peers.table_row(peers.Setting(hopper_peers.batch_of(case)), WAYS, ROUNDS, ms=1.0)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    batch = hopper_peers.batch_of(case)
+    return [*peers.planned(batch, WAYS, gpu), flash2.decide(flash2.as_rows(batch.decode), gpu.sms)]
 
 
 # ---------------------------------------------------------------- what it shows

@@ -10,9 +10,11 @@ import numpy as np
 from pod.batch import HybridBatch
 from pod.data import a_card, read
 from pod.experiments.gpu.gpu_calibration import bare_read
+from pod.hardware import GPU
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="methods-halves",
@@ -64,6 +66,10 @@ def batch_of(case: dict) -> HybridBatch:
 
 def measure(case: dict) -> dict:
     return peers.table_row(peers.Setting(batch_of(case)), WAYS[case["side"]], ROUNDS, ms=4.0)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), WAYS[case["side"]], gpu)
 
 
 # ---------------------------------------------------------------- what it shows

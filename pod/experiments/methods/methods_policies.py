@@ -12,12 +12,13 @@ from pod.batch import MODELS, HybridBatch
 from pod.data import a_card, read
 from pod.experiments.methods.shared import gain, with_parts
 from pod.experiments.pod.pod_14 import INTEGER, NAMES, PROPORTIONAL, TONES, TURNS
-from pod.hardware import GPUS
+from pod.hardware import GPU, GPUS
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
 from pod.schedule import choose, decide
 from pod.schedule.binding import POLICIES
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="methods-policies",
@@ -58,6 +59,10 @@ def batch_of(case: dict) -> HybridBatch:
 
 def measure(case: dict) -> dict:
     return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS, ms=1.0)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), WAYS, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

@@ -10,10 +10,12 @@ from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
 from pod.experiments.basics import wave_step
 from pod.experiments.methods.shared import METHODS, TONES, gain, recorded, with_parts
+from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="pod-06",
@@ -39,10 +41,17 @@ def cases() -> list[dict]:
     return [{"decodes": n, "chunk": i} for n in DECODES for i in range(PROMPT // CHUNK)]
 
 
-def measure(case: dict) -> dict:
+def batch_of(case: dict) -> HybridBatch:
     heads = MODELS["yi-6b"].heads()
-    batch = HybridBatch.of(CHUNK, CHUNK * (case["chunk"] + 1), case["decodes"], PROMPT, **heads)
-    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0)
+    return HybridBatch.of(CHUNK, CHUNK * (case["chunk"] + 1), case["decodes"], PROMPT, **heads)
+
+
+def measure(case: dict) -> dict:
+    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS, ms=1.0)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), WAYS, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

@@ -8,9 +8,11 @@ from functools import partial
 from pod.batch import MODELS, HybridBatch
 from pod.data import Missing, a_card
 from pod.experiments.methods.shared import recorded, with_parts
+from pod.hardware import GPU
 from pod.lab.figure import Figure, short
 from pod.lab.measure import peers
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="pod-13",
@@ -32,10 +34,17 @@ def cases() -> list[dict]:
     return [{"context": n, "decodes": batch} for n in CONTEXTS for batch in DECODES]
 
 
-def measure(case: dict) -> dict:
+def batch_of(case: dict) -> HybridBatch:
     context = case["context"]
-    batch = HybridBatch.of(context, context, case["decodes"], context, **MODELS["llama-3-8b"].heads(1))
-    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0)
+    return HybridBatch.of(context, context, case["decodes"], context, **MODELS["llama-3-8b"].heads(1))
+
+
+def measure(case: dict) -> dict:
+    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS, ms=1.0)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), WAYS, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

@@ -10,11 +10,13 @@ import pandas as pd
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
 from pod.experiments.methods.shared import gain, recorded
+from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
 from pod.schedule.binding import POLICIES
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="pod-14",
@@ -42,10 +44,17 @@ def cases() -> list[dict]:
     return [{"model": model, "decodes": batch} for model in MODEL_KEYS for batch in DECODES]
 
 
-def measure(case: dict) -> dict:
+def batch_of(case: dict) -> HybridBatch:
     heads = MODELS[case["model"]].heads(1)
-    batch = HybridBatch.of(CONTEXT, CONTEXT, case["decodes"], CONTEXT, **heads)
-    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0)
+    return HybridBatch.of(CONTEXT, CONTEXT, case["decodes"], CONTEXT, **heads)
+
+
+def measure(case: dict) -> dict:
+    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS, ms=1.0)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), WAYS, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

@@ -11,10 +11,12 @@ from pod.data import a_card
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.experiments.methods.shared import METHODS, PEERS, recorded
+from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="pod-t3",
@@ -36,6 +38,10 @@ cases = hopper_peers.cases
 
 def measure(case: dict) -> dict:
     return peers.table_row(peers.Setting(hopper_peers.batch_of(case)), WAYS, ROUNDS)
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(hopper_peers.batch_of(case), WAYS, gpu)
 
 
 # ---------------------------------------------------------------- what it shows

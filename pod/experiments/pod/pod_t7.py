@@ -9,10 +9,12 @@ import pod
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
 from pod.experiments.methods.shared import recorded
+from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
+from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="pod-t7",
@@ -36,12 +38,20 @@ def cases() -> list[dict]:
     return [{"decodes": n, "chunk": i} for n in DECODES for i in range(28, 32)]
 
 
-def measure(case: dict) -> dict:
+def batch_of(case: dict) -> HybridBatch:
     context, heads = CHUNK * (case["chunk"] + 1), MODELS["llama-3-8b"].heads()
-    batch = HybridBatch.of(CHUNK, context, case["decodes"], CONTEXT, **heads)
+    return HybridBatch.of(CHUNK, context, case["decodes"], CONTEXT, **heads)
+
+
+def measure(case: dict) -> dict:
+    batch = batch_of(case)
     return peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0) | {
         f"{rule}_parts": _parts(batch, rule) for rule in RULES
     }
+
+
+def planned(case: dict, gpu: GPU) -> list[Schedule]:
+    return peers.planned(batch_of(case), WAYS, gpu)
 
 
 def _parts(batch: HybridBatch, rule: str) -> int:

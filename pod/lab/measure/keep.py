@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         if "tree" in meta and provenance.tree_of(meta["commit"]) != meta["tree"]:
             raise ValueError(f"{path.name}: measured with other files than those of its commit {meta['commit'][:8]}")
         if provenance.stale_one(path):
-            raise ValueError(f"{path.name}: measured with other kernels than the present ones")
+            raise ValueError(f"{path.name}: measured with other kernels or work lists than the present ones")
         if meta["dirty"]:
             raise ValueError(f"{path.name}: measured in a tree with changes, allowed is a commit")
     for name in names:

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from pod.batch import HybridBatch
+from pod.hardware import GPU
 from pod.lab.measure import timing
+from pod.schedule import decide
+from pod.schedule.work import Schedule
 
 PAGE = 16  # page size for the peers that need pages; the contiguous cache is seen as pages in order
 WORKSPACE = 512 << 20
@@ -471,6 +474,24 @@ PEERS: dict[str, Callable] = {
     "fi_pod": fi_pod,
     "fi_persistent": fi_persistent,
 }
+
+
+def planned(batch: HybridBatch, ways: dict[str, Callable], gpu: GPU) -> list[Schedule]:
+    """What the planner gives our kernels among these ways on a batch; other people's are none of its business."""
+    return [schedule for make in ways.values() for schedule in _planned(batch, make, gpu)]
+
+
+def _planned(batch: HybridBatch, make: Callable, gpu: GPU) -> list[Schedule]:
+    made, choices = (make.func, make.keywords) if isinstance(make, partial) else (make, {})
+    if made is ours:
+        return [decide.hopper(batch, gpu.sms, **choices)]
+    if made is ours_serial:
+        return [decide.hopper(half, gpu.sms) for half in (batch.prefill, batch.decode)]
+    if made is family:
+        return [decide.hybrid(batch, gpu, gpu.sms, **choices)]
+    if made is family_half:
+        return [decide.hybrid((batch.prefill, batch.decode)[choices["side"]], gpu, gpu.sms, "serial")]
+    return []
 
 
 def first_line(failure: Exception) -> str:

@@ -1,6 +1,6 @@
 """Where a recording comes from. Every file in data/recorded/<gpu>/ has a sidecar, x.csv -> x.meta.json, written on the
 GPU machine by `write` and checked by `check`: which GPU and software, how it was timed, what the GPU's clocks and power
-did meanwhile, and which kernels ran, so that a later change of exactly those shows up."""
+did meanwhile, and which kernels ran on which work lists, so that a later change of exactly those shows up."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ from pod import data, files
 from pod.data import sidecar_of
 from pod.files import ROOT, sha256
 from pod.kernels import build
-from pod.lab.measure import sources
+from pod.lab.measure import sources, worklists
 
 L2_STATES = ("cold", "warm")
 TELEMETRY = {
@@ -232,6 +232,8 @@ def write(
         "started": run.started.isoformat(timespec="seconds"), "seconds": round(run.seconds, 3),
         "command": command or " ".join(["python", *sys.argv]), "keys": list(keys), "sha256": sha256(path),
     } | ({"part": part} if part else {})  # fmt: skip
+    if lists := worklists.sum_of(path.stem, folder_of(meta["gpu"])):
+        meta["lists"] = lists
     sidecar = sidecar_of(path)
     files.replace(sidecar, json.dumps(joined(before, meta) if before else meta, indent=1) + "\n")
     check(path)
@@ -244,7 +246,8 @@ def begun(path: Path, kernels: Iterable[str]) -> dict | None:
         return None
     before = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
     now = collect() | {"kernels": sources.sums(kernels)}
-    same = ("gpu", "gpus", "uuids", "driver", "cuda", "torch", "kernels")
+    now["lists"] = worklists.sum_of(path.stem, folder_of(now["gpu"]))
+    same = ("gpu", "gpus", "uuids", "driver", "cuda", "torch", "kernels", "lists")
     if other := [name for name in same if name in before and before[name] != now[name]]:
         raise ValueError(f"{path.name}: begun with another {', '.join(other)}; --again measures all of it here")
     return before
@@ -266,22 +269,32 @@ def joined(before: dict, after: dict) -> dict:
 # ---------------------------------------------------------------- staleness
 
 
+LISTS = "work lists"  # as `stale` names them beside the kernels
+
+
 def stale(folder: Path | None = None) -> dict[Path, list[str]]:
-    """Recordings that ran other kernels than the present ones, each with the names of those that changed."""
+    """Recordings of other kernels than the present ones, or of other work lists, each with what has changed."""
     return {path: changed for path in recordings(folder) if (changed := stale_one(path))}
 
 
 def stale_one(path: Path) -> list[str]:
-    then = json.loads(sidecar_of(path).read_text(encoding="utf-8"))["kernels"]
-    return [name for name, total in then.items() if name not in sources.UNITS or sources.sum_of(name) != total]
+    meta = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+    changed = [name for name, total in meta["kernels"].items()
+               if name not in sources.UNITS or sources.sum_of(name) != total]  # fmt: skip
+    return changed + [LISTS] * ("lists" in meta and meta["lists"] != _lists(path, meta))
+
+
+def _lists(path: Path, meta: dict) -> str:
+    return worklists.sum_of(path.stem, folder_of(meta["gpu"]))
 
 
 def hold(path: Path, evidence: str) -> None:
     """Say that a recording holds for the present kernels as well, and why: its sidecar keeps every such saying."""
     meta = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
     commit, _ = _commit()
-    said = {"kernels": meta["kernels"], "until": commit, "evidence": evidence}
+    said = {name: meta[name] for name in ("kernels", "lists") if name in meta} | {"until": commit, "evidence": evidence}
     meta |= {"kernels": sources.sums(meta["kernels"]), "held": [*meta.get("held", []), said]}
+    meta |= {"lists": lists} if (lists := _lists(path, meta)) else {}
     files.replace(sidecar_of(path), json.dumps(meta, indent=1) + "\n")
     check(path)
 
@@ -332,7 +345,7 @@ def _missing(meta) -> list[str]:
 
 def _malformed(meta: dict) -> list[str]:
     problems = [f"{name} {meta[name]!r}" for name, form in PATTERNS.items() if not re.fullmatch(form, meta[name])]
-    sums = meta["kernels"].items()
+    sums = (meta["kernels"] | ({LISTS: meta["lists"]} if "lists" in meta else {})).items()
     problems += [f"kernels {name}: {total!r}" for name, total in sums if not re.fullmatch(r"[0-9a-f]{16}", str(total))]
     if len(set(meta["commit"])) < 6:
         problems.append(f"commit {meta['commit']!r} is no hash")
