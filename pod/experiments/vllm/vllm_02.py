@@ -35,41 +35,39 @@ def measure(case: dict) -> list[dict]:
     on = setup(**case)
     log = simulate(on, Workload("conversation", 400, seed=1).requests())
     rows = zip(*memory(log, on.num_blocks(), on.block_size), log.iterations, strict=True)
-    return [{"iteration": i, "end_s": round(float(end), 6), "used": int(used), "held": int(held),
+    return [{"iteration": i, "end_s": float(end), "used": int(used), "held": int(held),
              "answered": len(event.finished)} for i, (end, used, held, event) in enumerate(rows)]  # fmt: skip
 
 
 # ---------------------------------------------------------------- what it shows
 
 
-def runs() -> dict[str, pd.DataFrame]:
-    """The iterations under either way, used and held in percent of the pool."""
-    df, found = read("vllm-02"), {}
-    for name, scheduler in SYSTEMS.items():
-        pool, mine = setup(scheduler).num_blocks() * setup(scheduler).block_size, df[df.scheduler == scheduler]
-        found[name] = mine.assign(used=100 * mine.used / pool, held=100 * mine.held / pool)
-    return found
+def runs() -> dict[str, tuple]:
+    """Per system: its iterations, and the tokens that its pool could take."""
+    df = read("vllm-02")
+    return {name: (df[df.scheduler == scheduler], setup(scheduler).num_blocks() * setup(scheduler).block_size)
+            for name, scheduler in SYSTEMS.items()}  # fmt: skip
 
 
 def table():
     """Time-weighted shares of the pool, the mean batch, and what it does to throughput."""
     rows = []
-    for name, run in runs().items():
+    for name, (run, pool) in runs().items():
         end = run.end_s.to_numpy()
         busy = end < 0.8 * end[-1]  # the last requests leave a pool empty that nobody fills again
         weight = np.diff(end, prepend=0.0)[busy]
-        used, held = (np.average(share[busy], weights=weight) for share in (run.used, run.held))
-        rows.append((name, used, held - used, 100 - held, 60 * run.answered.sum() / end[-1]))
+        used, held = (100 * np.average(tokens[busy], weights=weight) / pool for tokens in (run.used, run.held))
+        rows.append((name, used, held - used, 100 - held, run.answered.sum() / (end[-1] / 60)))
     columns = ["memory", "used_percent", "held_but_empty_percent", "free_percent", "requests_per_minute"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def draw(df):
     axes = style.axes(9.5, 2.9, len(df), sharey=True)
-    for ax, (name, run), row in zip(axes, runs().items(), df.itertuples(), strict=True):
+    for ax, (name, (run, pool)), row in zip(axes, runs().items(), df.itertuples(), strict=True):
         minutes = run.end_s.to_numpy() / 60
-        ax.fill_between(minutes, run.held, color=style.FRAME, label="held", linewidth=0)
-        ax.fill_between(minutes, run.used, color=style.WORKERS[0], label="used", linewidth=0)
+        ax.fill_between(minutes, 100 * run.held / pool, color=style.FRAME, label="held", linewidth=0)
+        ax.fill_between(minutes, 100 * run.used / pool, color=style.WORKERS[0], label="used", linewidth=0)
         ax.axhline(100, color=style.INK, linestyle="--", linewidth=1)
         ax.set(xlim=(0, minutes[-1]), ylim=(0, 108), xlabel="minutes")
         ax.set_title(f"{name}\n{row.used_percent:.0f} % used, {row.requests_per_minute:.1f} requests/min", fontsize=10)

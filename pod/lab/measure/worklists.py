@@ -3,8 +3,8 @@
 With the sums of the kernels (sources.py) it says whether a recording still tells of what lies here: a change of
 pod/schedule of which other lists come makes it stale, and one that only moves code does not. A page says
 `planned(case, gpu)`, the schedules of what it runs. Three kinds have none, and are judged by their kernels alone: whose
-batches come out of a run, as the engine's do; whose lists a device makes; and who lets pod.plan choose the method, which
-asks a device (hopper-any and lean, with their kin).
+batches come out of a run, as the engine's do; whose lists a device makes; and who lets pod.plan choose the method,
+which asks a device (hopper-any and lean, with their kin).
 """
 
 import hashlib
