@@ -80,7 +80,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("17c_what_it_reaches", 40, 15, "What does it reach, and where does it lose?"),
         Chapter("17d_what_is_in_the_way", 25, 15, "What is still in the way?"),
     ),
-    "The last roof": (Chapter("18_joules", 35, 20, "What is a joule spent on?"),),
+    "The last roof": (Chapter("18_joules", 40, 20, "What is a joule spent on?"),),
 }
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
 
