@@ -272,11 +272,12 @@ def draw(df, load: Load = LOAD):
         axes[system].set_title(f"{NAMES[system]}: stages idle {idle:.0f} % of the run", fontsize=10, loc="right")
     axes[piped[0]].set_xlabel("")
     colours = dict(zip(SYSTEMS, (style.WORKERS[1], style.WORKERS[2], style.FRAME), strict=True))
-    for system in piped:
-        style.tidy(axes["waits"]).plot(waits(log(system, load)), PERCENTILES, "o-", markersize=4,
-                                       color=colours[system], label=NAMES[system])  # fmt: skip
+    for system, at, side in zip(piped, (6, 4), ("right", "left"), strict=True):
+        x, tone = waits(log(system, load)), colours[system]
+        style.tidy(axes["waits"]).plot(x, PERCENTILES, "o-", markersize=4, color=tone)
+        axes["waits"].annotate(NAMES[system], (x[at], PERCENTILES[at]), (8 if side == "left" else -8, 0), color=tone,
+                               textcoords="offset points", ha=side, va="center", fontsize=9)  # fmt: skip
     axes["waits"].set(xscale="log", xlabel="bubble time of a request, s", ylabel="% of requests", ylim=(0, 100))
-    style.legend(axes["waits"], loc="upper left")
     _times(style.tidy(axes["times"]), df, colours)
     return figure
 
