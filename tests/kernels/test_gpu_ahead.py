@@ -7,8 +7,9 @@ import pytest
 
 import pod
 from pod import attention
-from pod.experiments.checks import gpu_tests
+from pod.experiments.checks import gpu_tests, random_batches
 from pod.kernels import build, launch, sm90
+from pod.lab.measure import check_kernels
 
 torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parents[1] / "gpu"
@@ -48,6 +49,17 @@ def test_whatever_is_planned_was_built(ahead, monkeypatch):
                 if method != "lean" or max(batch.q_lens) == 1:
                     pod.plan(batch, method=method).operator()
         assert used and used <= set(built), module.__name__
+
+
+@pytest.mark.parametrize("case", random_batches.cases(), ids=lambda case: case["family"])
+def test_whatever_random_batches_plan_was_built(ahead, monkeypatch, case):
+    """Of all kinds by a first part of them, as whoever measures waits for each that is missing."""
+    these, used = (case["family"], 300, case["seed"]), set()
+    built = ahead.kinds(check_kernels.asked(*these), CARD)
+    monkeypatch.setattr(build, "operator", lambda family, kind, device: used.add((family, kind)))
+    for seed, (batch, choice) in enumerate(check_kernels.drawn(*these)):
+        check_kernels.planned(batch, choice, seed).operator()
+    assert used and used <= set(built) and len(used) > len(built) / 2
 
 
 def test_a_kernel_that_nobody_said_is_missed(ahead):

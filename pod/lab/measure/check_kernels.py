@@ -139,19 +139,27 @@ def random_choice(draw: random.Random, method: str) -> dict:
     }
 
 
+def planned(batch, choice: dict, seed: int):
+    """A choice's plan, with what the cost model chooses turned by the seed."""
+    import pod
+    from pod.kernels import lean, sm90
+
+    plan = pod.plan(batch, **choice)
+    if choice["method"] == "hopper":
+        return sm90.plan(batch, plan.device, yields=bool(seed % 2))  # right either way
+    if choice["method"] == "lean" and seed % 2:  # the plan takes them for large batches only
+        return lean.plan(batch, plan.device, choice["decode_splits"], worker="warp")
+    return plan
+
+
 def check(batch, choice: dict, seed: int, replays: int) -> tuple[float, str]:
     """Our error as a share of torch's, and what is wrong, or ""."""
     import torch
 
     import pod
-    from pod.kernels import lean, sm90
 
     q, k, v, table = batch.tensors(seed, "cuda")
-    plan, sinks = pod.plan(batch, **choice), sinks_of(batch)
-    if choice["method"] == "hopper":
-        plan = sm90.plan(batch, plan.device, yields=bool(seed % 2))  # right either way, whatever the cost model says
-    if choice["method"] == "lean" and seed % 2:  # the plan takes them for large batches only
-        plan = lean.plan(batch, plan.device, choice["decode_splits"], worker="warp")
+    plan, sinks = planned(batch, choice, seed), sinks_of(batch)
     lists = plan.placed(batch.causal)
     lists.partials.fill_(torch.nan)
     poison = torch.full_like(q, torch.nan)
@@ -205,6 +213,7 @@ def drawn(method: str, batches: int, seed: int) -> Iterator[tuple]:
 
 def checked(method: str, batches: int, seed: int, replays: int = 3, seconds: float = 540) -> dict:
     """Batches that were checked, how many were wrong, and the largest error as a share of torch's."""
+    _build(method, batches, seed)
     worst, wrong, end = 0.0, 0, time.monotonic() + seconds
     for done, (batch, choice) in enumerate(drawn(method, batches, seed), 1):
         last = done == batches or time.monotonic() > end
@@ -218,6 +227,20 @@ def checked(method: str, batches: int, seed: int, replays: int = 3, seconds: flo
         if last:
             break
     return {"checked": done, "wrong": wrong, "largest_error": round(worst, 3)}
+
+
+def _build(method: str, batches: int, seed: int) -> None:
+    import torch
+
+    from pod.lab.measure import ahead
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    ahead.build_all(ahead.kinds(asked(method, batches, seed), device), device)
+
+
+def asked(method: str, batches: int, seed: int) -> Iterator[tuple]:
+    """What they are planned by, and the batches."""
+    return ((choice["method"], batch) for batch, choice in drawn(method, batches, seed))
 
 
 def main() -> int:
