@@ -17,7 +17,7 @@ from pod.simulate.joules import Prices, Spent, Work
 
 FIGURE = Figure(
     id="joules-model",
-    title=f"Back to back on {a_card()}, the joules of a batch set its time, and half of them move bytes",
+    title=f"Back to back on {a_card()}, the joules of a batch set its time, and nearly half of them move bytes",
     chapter="18",
     method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "
     "learnt from every other batch. Seen: milliseconds of a batch back to back. bf16.",
@@ -86,7 +86,7 @@ def draw(df):
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.8), dpi=style.DPI, layout="constrained", width_ratios=(3, 2))
     _shares(style.tidy(axes[0]), df[df.way == "ours"])
     _errors(style.tidy(axes[1]), df)
-    axes[0].set_title("Half of the joules move bytes", fontsize=10.5, loc="left")
+    axes[0].set_title("Nearly half of the joules move bytes", fontsize=10.5, loc="left")
     axes[1].set_title(
         "Counting foretells the time, but for\nwhat is at its highest clock already", fontsize=10.5, loc="left"
     )

@@ -315,7 +315,7 @@ QUESTIONS = {
         "Is what overlap alone gains on the H200 larger or smaller than on the A100? (Chapter 03: which of its two "
         "roofs did the H200 raise more?)",
         {
-            "larger": "All that POD gains is. But most of that is another kernel.",
+            "larger": "All that POD gains is. But for two models of three most of that is another kernel.",
             "smaller": "Prefill became faster by more than memory did, so there is less to hide behind decode "
             "at the paper's ratios.",
             "the same": "Both roofs moved, but not by the same factor.",
@@ -328,7 +328,7 @@ QUESTIONS = {
         "anew: what part of our gain is fusing?",
         {
             "nearly all": "Then our halves in turn would be no faster than FlashAttention-3.",
-            "a third to a half": "The rest are better halves, and watts: FlashAttention-3 draws more and is "
+            "a third to a half": "The rest are better halves and, we think, watts: FlashAttention-3 draws more and is "
             "slowed more.",
             "nearly nothing": "Against our own halves in turn, fusing still gains 4 to 8 %.",
         },
