@@ -69,8 +69,11 @@ def test_a_smaller_case_that_goes_wrong_in_another_way_is_not_told():
 
 
 def test_whoever_raises_gets_the_smallest_case_that_raises_the_same():
-    verdict = judge.judge(toy([summed([30, 4, 8])]), lambda xs: sum(xs) if max(xs, default=0) < 10 else xs[99])
-    assert "tried     [10]" in verdict.text and "IndexError" in verdict.text
+    def f(xs):
+        return sum(xs) if max(xs, default=0) < 10 else xs[99]
+
+    verdict = judge.judge(toy([summed([30, 4, 8])]), f)
+    assert "tried     f([10])" in verdict.text and "IndexError" in verdict.text
 
 
 def test_a_search_does_not_keep_anybody_waiting(monkeypatch):
