@@ -106,6 +106,12 @@ def replace_rows(path: Path, columns: Sequence[str], rows: Iterable[dict]) -> No
     replace(path, text.getvalue())
 
 
+def state(path: Path) -> tuple[Path, int, int]:
+    """A file as it is now: what is remembered of its content hangs on this."""
+    seen = path.stat()
+    return path, seen.st_mtime_ns, seen.st_size
+
+
 def whole(path: Path) -> bool:
     """Whether this is the file that was kept, and not what an accident left of it."""
     try:

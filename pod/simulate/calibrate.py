@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pod import files
 from pod.data import RECORDED, path_of
 from pod.hardware import H200
 from pod.serving.events import Iteration, Log
@@ -45,15 +46,8 @@ def log() -> Path:
 
 def kept(call: Callable) -> Callable:
     """functools.cache, anew for other runs: another GPU's, or those that were measured again."""
-    known = cache(lambda state, *args: call(*args))
-
-    @wraps(call)
-    def recalled(*args):
-        path = log()
-        file = path.stat()
-        return known((path, file.st_mtime_ns, file.st_size), *args)
-
-    return recalled
+    known = cache(lambda now, *args: call(*args))
+    return wraps(call)(lambda *args: known(files.state(log()), *args))
 
 
 @kept

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pod import files
+
 
 class GridTable:
     """Seconds measured at every point of a grid, and between.
@@ -59,8 +61,8 @@ class GridTable:
         order. Only rows that have the values `where` in their other columns count."""
         path = Path(path)
         points: dict[tuple[float, ...], float] = {}
-        file, columns = path.stat(), (*axes, value)
-        names, rows = _rows(path, file.st_mtime_ns, file.st_size)
+        columns = (*axes, value)
+        names, rows = _rows(*files.state(path))
         if missing := [name for name in (*columns, *where) if name not in names]:
             raise ValueError(f"{path}: lacks the column {', '.join(missing)}")
         for number, row in enumerate(rows, 2):
@@ -84,7 +86,7 @@ class GridTable:
 
 
 @lru_cache(maxsize=4)
-def _rows(path: Path, *state: int) -> tuple[list[str], list[dict[str, str]]]:
+def _rows(path: Path, *now: int) -> tuple[list[str], list[dict[str, str]]]:
     """The columns of a CSV and its rows. One file has a dozen tables in it: models, operators, kernels."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)

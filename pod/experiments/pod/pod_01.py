@@ -202,12 +202,11 @@ def _alone(ax, df) -> None:
     """Our kernel in strong lines, two others beside it in thin ones."""
     for way, marker in (("ours", "o"), ("fa2", "s"), ("fa3", "^")):
         part = df[df.way == way]
-        ours = way == "ours"
+        thin = {"markersize": 4, "linewidth": 0.8, "markerfacecolor": "white"}
+        look, alpha = ({"markersize": 6, "linewidth": 3}, 1) if way == "ours" else (thin, 0.6)
         for column, tone in style.BUSY.items():
-            ax.plot(range(len(part)), part[column], marker + "-", color=tone, markersize=6 if ours else 4, alpha=1 if
-                    ours else 0.6, markerfacecolor=tone if ours else "white", linewidth=3 if ours else 0.8)  # fmt: skip
-        ax.plot([], [], marker + "-", color=style.INK, markerfacecolor=style.INK if ours else "white",
-                linewidth=3 if ours else 0.8, markersize=6 if ours else 4, label=NAMES[way])  # fmt: skip
+            ax.plot(range(len(part)), part[column], marker + "-", color=tone, alpha=alpha, **look)
+        ax.plot([], [], marker + "-", color=style.INK, label=NAMES[way], **look)
     mine = df[df.way == "ours"]
     for column, tone in style.BUSY.items():
         ax.text(len(mine) - 0.85, mine[column].iloc[-1], PLACES[column], color=tone, va="center", fontweight="bold")
