@@ -227,6 +227,7 @@ class Chapter:
         until(lambda: self.idle() and self.page.value(
             f"{self.panel}.content.widgets.filter(c => c.model.type === 'code').every(c => c.model.executionCount)"
         ))  # fmt: skip
+        self.page.value("window.jupyterapp.commands.execute('notebook:expand-all-headings')")  # appendices are folded
 
     def idle(self) -> bool:
         return self.page.value(f"{self.panel}.sessionContext.kernelDisplayStatus === 'idle'")
