@@ -13,6 +13,8 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <new>
+#include <pthread.h>
 #include <queue>
 #include <set>
 #include <stdexcept>
@@ -470,8 +472,12 @@ class Concurrent {
         static Concurrent* scope = nullptr;
         return scope;
     }
+    // A fork waits until the machine is free. In the child nobody has it, and unlocking is for the thread that locked:
+    // the child's has another number, so the child gets a new lock.
     static std::recursive_mutex& lock() {
         static std::recursive_mutex m;
+        [[maybe_unused]] static const int told =
+            pthread_atfork([] { m.lock(); }, [] { m.unlock(); }, [] { new (&m) std::recursive_mutex; });
         return m;
     }
     std::unique_lock<std::recursive_mutex> hold{lock()};  // one machine, so one user at a time
