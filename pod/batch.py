@@ -163,7 +163,7 @@ class HybridBatch:
         """What is asked of the scores, by name."""
         return tuple(rule for rule in RULES if getattr(self, rule) not in (None, False))
 
-    @property
+    @cached_property
     def pages(self) -> tuple[int, ...]:
         """Pages that each sequence takes, the last one perhaps not full; none when the cache is contiguous."""
         return tuple(-(-kv_len // self.page_size) for kv_len in self.kv_lens) if self.page_size else ()

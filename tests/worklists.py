@@ -79,6 +79,7 @@ def ways(batch: HybridBatch, draw: random.Random):
                   "prefill_splits": draw.choice(("limited", "limited", "vanilla", "none", 2, 5)),
                   "decode_splits": draw.choice(("auto", "auto", "stream-k", 1, 3, 16))}  # fmt: skip
         yield method, of_sm80(batch, method, sms, gpu, **choice)
+    yield "pod by default", of_sm80(batch, "pod", sms, gpu, policy="auto")  # nothing is drawn for it
     weights = None if draw.random() < 0.7 else [draw.uniform(0.2, 3.0) for _ in range(sms)]
     made = of_sm90(batch, sms, splits=draw.choice((None, None, 1, 3, 8)), weights=weights)
     yield "hopper", made

@@ -212,12 +212,12 @@ template <bool kWindow> struct Planner {
     }
 
     // ------------------------------------------------------------ prefill: in how many parts
-    struct Work {
+    struct Blocks {
         Wide total;
         int longest;
     };
-    DEV Work prefill_work() const {  // by every warp for itself
-        Work w = {0, 1};
+    DEV Blocks prefill_work() const {  // by every warp for itself
+        Blocks w = {0, 1};
         for (int r = lane(); r < runs(); r += 32) {
             const int blocks = blocks_of(t.key[r]);
             w.total += Wide(blocks) * int(t.run_tiles[r]) * passes();
@@ -225,7 +225,7 @@ template <bool kWindow> struct Planner {
         }
         return {warp_sum(w.total), warp_max(w.longest)};
     }
-    DEV int length(int i, const Work& w) const {
+    DEV int length(int i, const Blocks& w) const {
         const Wide least = 4 * w.total * share_of_sm(0) / l.sms;
         const Wide mine = i < 8 ? 16 * w.longest / (i + 1) : 4 * w.total * share_of_sm(i - 8) / l.sms;
         return int(min(max(mine, least), Wide(1) << 26));
@@ -269,7 +269,7 @@ template <bool kWindow> struct Planner {
     }
     DEV Wide decode_tiles() const { return Wide(int(t.tiles[n])) * l.num_kv_heads; }
     // Returns the length of parts: the longest that ends before `beside`, or the one that ends first.
-    DEV int choose_length(const Work& w) {
+    DEV int choose_length(const Blocks& w) {
         for (int i = warp(); i < kLengths; i += warps()) {
             const int mine = length(i, w), end = time(i, mine);
             if (lane() == 0) {
@@ -365,7 +365,7 @@ template <bool kWindow> struct Planner {
         for (int i = 0; i < 3; i++) quads[i] = make_uint4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
     }
     DEV void prefill(int cta, int ctas) {
-        Work work = {0, 1};
+        Blocks work = {0, 1};
         if (runs() > 0) {
             list_runs();
             work = prefill_work();

@@ -11,17 +11,17 @@ import os
 
 from pod.serving.backends import BACKENDS, check_cpu
 from pod.serving.events import check_place
-from pod.serving.schedulers import SCHEDULERS
+from pod.serving.schedulers import SCHEDULERS, listening
 
-CHUNKED, CHUNK = ("sarathi", "sarathi_v1"), 128
+CHUNK = 128
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="+", help="what to ask; several are answered together")
     parser.add_argument("--tokens", type=int, default=80, help="longest answer (default 80)")
     parser.add_argument("--scheduler", choices=SCHEDULERS, default="sarathi")
-    parser.add_argument("--chunk", type=int,
-                        help=f"token budget of an iteration (sarathi, sarathi_v1; default {CHUNK})")  # fmt: skip
+    chunked = ", ".join(listening("chunk"))
+    parser.add_argument("--chunk", type=int, help=f"token budget of an iteration ({chunked}; default {CHUNK})")
     parser.add_argument("--attention", choices=BACKENDS, default="auto",
                         help="auto: our best kernel on a GPU, sdpa (torch's own) on a CPU")  # fmt: skip
     parser.add_argument("--block-size", type=int, default=16, help="tokens of a page of the cache (default 16)")
@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.chunk is not None and args.scheduler not in CHUNKED:
-        raise ValueError(f"--chunk: got {args.chunk}, allowed beside --scheduler {' or '.join(CHUNKED)}")
+    if args.chunk is not None and args.scheduler not in (chunked := listening("chunk")):
+        raise ValueError(f"--chunk: got {args.chunk}, allowed beside --scheduler {' or '.join(chunked)}")
     args.chunk = CHUNK if args.chunk is None else args.chunk
     for name in ("tokens", "chunk", "block_size"):
         if getattr(args, name) < 1:
@@ -107,7 +107,7 @@ def _scheduler(args: argparse.Namespace, prompts, context: int):
         pool = ReservedPool(blocks, longest, args.block_size)
     else:
         pool = PagedPool(blocks, args.block_size)
-    options = {"chunk": args.chunk} if args.scheduler in CHUNKED else {}
+    options = {"chunk": args.chunk} if "chunk" in kind.decisions else {}
     return kind(pool, len(prompts), **options)
 
 

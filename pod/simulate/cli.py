@@ -15,7 +15,7 @@ from itertools import product
 from pod.hardware import GPUS
 from pod.serving.blocks import ReservedPool
 from pod.serving.events import LogFile, check_place
-from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP
+from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, listening
 from pod.serving.schedulers.published import PUBLISHED
 from pod.serving.shapes import SHAPES
 from pod.simulate.attention_time import KERNELS
@@ -25,7 +25,7 @@ from pod.simulate.energy import lacking
 from pod.simulate.host_time import HOSTS
 from pod.simulate.machines import MACHINES
 from pod.simulate.pipeline import PIPELINES
-from pod.simulate.run import DECISIONS, Both, Run, Setup, description, simulate
+from pod.simulate.run import Both, Run, Setup, description, simulate
 from pod.simulate.summary import DEFINITIONS, Summary
 from pod.simulate.workload import ARRIVALS, COUNT, LENGTHS, Workload
 from pod.sweep import progress, sweep
@@ -138,7 +138,7 @@ def runs(args: argparse.Namespace) -> list[dict]:
     values = [getattr(args, name) or [UNSAID.get(name)] for name in SWEPT]
     combinations = [dict(zip(SWEPT, combination, strict=True)) for combination in product(*values)]
     for chosen in combinations:
-        if "chunk" not in DECISIONS.get(chosen["scheduler"], ()):
+        if chosen["scheduler"] not in listening("chunk"):
             chosen["chunk"] = None
     return [c for i, c in enumerate(combinations) if c not in combinations[:i]]
 
@@ -180,9 +180,9 @@ Heard = tuple[str, bool, str]  # an option, whether it changes anything, and bes
 
 def _decided(args: argparse.Namespace) -> Iterator[Heard]:
     """By schedulers: one of several that listens is enough."""
-    for name in dict.fromkeys(name for names in DECISIONS.values() for name in names):
-        listen = [scheduler for scheduler, names in DECISIONS.items() if name in names]
+    for name in dict.fromkeys(name for scheduler in SCHEDULERS.values() for name in scheduler.decisions):
         if name != "max_tokens":  # which is the longest request, too
+            listen = listening(name)
             yield name, bool({*listen} & {*args.scheduler}), f"--scheduler {' or '.join(listen)}"
     bound = None in (args.max_tokens, args.high) or args.high <= args.max_tokens
     yield "high", bound or all(map(_refuses, args.scheduler)), f"--max-tokens from {args.high}"
@@ -190,7 +190,7 @@ def _decided(args: argparse.Namespace) -> Iterator[Heard]:
 
 def _refuses(scheduler: str) -> bool:
     """Requests longer than --max-tokens."""
-    return "max_tokens" in DECISIONS.get(scheduler, ()) or SCHEDULERS[scheduler].pool_type is ReservedPool
+    return scheduler in listening("max_tokens") or SCHEDULERS[scheduler].pool_type is ReservedPool
 
 
 def _built(args: argparse.Namespace) -> Iterator[Heard]:

@@ -28,11 +28,6 @@ from pod.simulate.pipeline import PIPELINES, Microbatch, reformed
 from pod.simulate.summary import Summary
 
 MOST_REPLICAS = 256  # each has a list of its blocks
-DECISIONS = {  # what of a setup each scheduler asks for
-    "vllm": ("preemption", "max_tokens"),
-    "sarathi": ("preemption", "chunk", "max_prefills"),
-    "sarathi_v1": ("chunk",),
-}
 
 
 class SimExecutor:
@@ -153,7 +148,7 @@ class Setup:
         kind = published(self.like, self.scheduler) if self.like else SCHEDULERS[self.scheduler]
         kind = Decoder if decodes else kind
         waiting: deque[Request] = deque()
-        options = {name: getattr(self, name) for name in DECISIONS.get(self.scheduler, ())}
+        options = {name: getattr(self, name) for name in kind.decisions}
         if self.pipeline == "reformed" and self.pp > 1:
             return reformed(kind(self._pool(kind), self.max_batch, waiting, **options), self.pp)
         return [kind(self._pool(kind, self.pp), self.max_batch, waiting, **options) for _ in range(self.pp)]

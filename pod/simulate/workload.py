@@ -16,12 +16,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from pod.files import ROOT
+from pod.files import ROOT, state
 from pod.serving.prefix import TRACE
 from pod.serving.request import Request
 
@@ -154,11 +154,11 @@ class Workload:
     @property
     def shares(self) -> bool:
         """Whether it is known which prompts begin alike."""
-        return self.lengths not in LENGTHS and read_prefixes(self.lengths) is not None
+        return self.lengths not in LENGTHS and self._names() is not None
 
     def _prefixes(self, order: np.ndarray) -> Callable[[int], tuple]:
         """The names of a request's blocks. A trace that starts again brings other texts."""
-        names = read_prefixes(self.lengths) if len(order) else None
+        names = self._names() if len(order) else None
         if names is None:
             return lambda i: ()
         rows = np.argsort(read_trace(self.lengths)[:, 2], kind="stable")[order]
@@ -176,7 +176,10 @@ class Workload:
         return clip(trace[order, 0].astype(int), trace[order, 1].astype(int), self.high)
 
     def _trace(self) -> np.ndarray:
-        return _in_order(self.lengths, Path(self.lengths).stat().st_mtime_ns, self.high if self.strict else None)
+        return _in_order(state(Path(self.lengths)), self.high if self.strict else None)
+
+    def _names(self) -> list[tuple[int, ...]] | None:
+        return _prefixes_of(state(Path(self.lengths)))
 
     def _times(self, random: np.random.Generator) -> np.ndarray:
         if self.arrivals == "trace":
@@ -292,17 +295,22 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
     return trace
 
 
+# A run asks for these some times over; they hang on the file as it is, see pod.files.state.
 @lru_cache(maxsize=4)
-def _in_order(path: str, changed: int, limit: int | None) -> np.ndarray:
-    """The rows of a trace by arrival. A run asks for them some times over; `changed` is when the file last was."""
-    trace = read_trace(path, limit)
+def _in_order(file: tuple[Path, int, int], limit: int | None) -> np.ndarray:
+    """The rows of a trace by arrival."""
+    trace = read_trace(file[0], limit)
     trace = trace[np.argsort(trace[:, 2], kind="stable")]
     trace.flags.writeable = False
     return trace
 
 
-@cache
-def read_prefixes(path: str) -> list[tuple[int, ...]] | None:
+@lru_cache(maxsize=4)
+def _prefixes_of(file: tuple[Path, int, int]) -> list[tuple[int, ...]] | None:
+    return read_prefixes(file[0])
+
+
+def read_prefixes(path: str | Path) -> list[tuple[int, ...]] | None:
     """For each request of a trace the names of its prompt's blocks of 512 tokens: equal names, equal tokens up to
     there. None where a file does not say. Mooncake's does, by `hash_ids`; ours by `like`, an earlier request that
     begins in the same way, counted from 0, and `shared`, the number of blocks in which it does."""

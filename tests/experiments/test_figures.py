@@ -59,20 +59,29 @@ def drawing_only(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", DRAWABLE)
-def test_words_in_a_picture_are_large_and_plain_enough_to_read(name, drawing_only):
-    page = registry.page(name)
-    drawn = page.draw(page.table())
+def test_a_figure_is_drawn_and_its_words_are_large_and_plain_enough_to_read(name, drawing_only, tmp_path, monkeypatch):
+    """All of it in one test: a run draws every figure once."""
+    figure, pictures, pixels = registry.load(name).FIGURE, [], gallery._pixels
+    assert figure.id == name and figure.title and figure.method and "\n" not in figure.method
+    monkeypatch.setattr(gallery, "_pixels", lambda picture: pictures.append(picture) or pixels(picture))
+    gallery._draw(gallery.Task(name, takeaway.words(name), (), tmp_path))
+    assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    table = (tmp_path / f"{name}.csv").read_text()
+    assert len(table.splitlines()) > 1
+    assert registry.page(name).table().to_csv(index=False, float_format="%.6g") == table, "drawing changed its table"
+    assert unreadable(*pictures) == ({}, {})
+
+
+def unreadable(drawn) -> tuple[dict, dict]:
+    """Words that are too small, with their size, and too faint, with their contrast."""
     written = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip()]
     shown = min(1, WIDTH / drawn.get_size_inches()[0])
     small = {text.get_text(): text.get_fontsize() for text in written if shown * text.get_fontsize() < SMALLEST}
-    faint = {text.get_text(): contrast for text, contrast in contrasts(drawn) if contrast < FAINTEST}
-    plt.close(drawn)
-    assert not small and not faint
+    return small, {text.get_text(): contrast for text, contrast in contrasts(drawn) if contrast < FAINTEST}
 
 
 def contrasts(drawn) -> list[tuple[Text, float]]:
-    """Of all words whose middle lies on a bar or a box."""
-    drawn.canvas.draw()
+    """Of all words whose middle lies on a bar or a box, in a picture that is laid out."""
     return [(text, contrast(text.get_color(), below[-1].get_facecolor()))
             for ax in drawn.axes for text in ax.texts if (below := under(text, ax))]  # fmt: skip
 
@@ -94,6 +103,7 @@ def test_letters_of_a_bar_s_own_brightness_are_found():
     ax.bar([0], [2], color="#663366")
     ax.text(0, 1, "faint", color=style.INK, va="center")
     ax.text(0, 1, "plain", color="white", va="center")
+    ax.figure.canvas.draw()
     faint, plain = (how for _, how in contrasts(ax.figure))
     plt.close(ax.figure)
     assert faint < FAINTEST < plain
@@ -179,23 +189,6 @@ def test_a_figure_whose_recording_is_not_here_says_what_it_lacks(tmp_path, capsy
     monkeypatch.setattr(data, "RECORDED", tmp_path)
     assert main(["figures", "pod-11", "--out", str(tmp_path / "out")]) == 2
     assert "figure 'pod-11': lacks methods-sweep of an H200" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("figure_id", DRAWABLE)
-def test_figure_module(figure_id):
-    figure = registry.load(figure_id).FIGURE
-    assert figure.id == figure_id
-    assert figure.title and figure.method and "\n" not in figure.method
-
-
-@pytest.mark.parametrize("figure_id", DRAWABLE)
-def test_figure_draws_the_same_table_twice(figure_id, tmp_path):
-    assert gallery.reproduce([figure_id], tmp_path)[0] == []
-    first = (tmp_path / f"{figure_id}.csv").read_text()
-    assert len(first.splitlines()) > 1
-    assert (tmp_path / f"{figure_id}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    again = registry.load(figure_id).table().to_csv(index=False, float_format="%.6g")
-    assert again == first
 
 
 @pytest.mark.parametrize("figure_id", ["lean-04", "pod-06", "engine-online"])  # bare, and a legend above the panels

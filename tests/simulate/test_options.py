@@ -80,8 +80,8 @@ def test_an_option_changes_what_users_feel_in_some_company(name, capsys):
 
 ORCA = "simulate --scheduler orca static"
 REFUSED = [
-    (f"{ORCA} --chunk 512", "chunk: got 512, allowed beside --scheduler sarathi or sarathi_v1"),
-    ("simulate --scheduler vllm --chunk 512 1024", "chunk: got 512 1024, allowed beside --scheduler sarathi or"),
+    (f"{ORCA} --chunk 512", "chunk: got 512, allowed beside --scheduler sarathi_v1 or sarathi"),
+    ("simulate --scheduler vllm --chunk 512 1024", "chunk: got 512 1024, allowed beside --scheduler sarathi_v1 or"),
     (f"{ORCA} sarathi_v1 --max-prefills 2", "max_prefills: got 2, allowed beside --scheduler sarathi"),
     (f"{ORCA} --preemption swap", "preemption: got swap, allowed beside --scheduler vllm or sarathi"),
     *((f"simulate --high 8192 --max-tokens 4096 --scheduler {names}",
@@ -98,7 +98,7 @@ REFUSED = [
      "seed: got 0, allowed beside lengths or times that are drawn, or --jitter"),
     ("capacity --router shortest-queue", "router: got shortest-queue, allowed beside --replicas from 2"),
     ("capacity --link 50", "link: got 50, allowed beside --pp from 2 or --prompt-replicas"),
-    ("generate hello --scheduler vllm --chunk 64", "--chunk: got 64, allowed beside --scheduler sarathi or sarathi_v1"),
+    ("generate hello --scheduler vllm --chunk 64", "--chunk: got 64, allowed beside --scheduler sarathi_v1 or sarathi"),
     ("serve --random llama-3-8b --pages 9 --memory 0.5", "--memory: got 0.5 beside --pages 9, allowed is one of them"),
     ("trace --method serial --policy 50:50", "--policy: got '50:50', allowed beside --method pod"),
     ("keep --still reason --repeat", "--repeat: got it beside --still, which keeps nothing, allowed is one of them"),

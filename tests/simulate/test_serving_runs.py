@@ -336,6 +336,18 @@ def test_recorded_rows_in_disorder_are_put_in_order(tmp_path):
     assert p.tolist() == [6, 5] and t.tolist() == pytest.approx([0, 0.8])
 
 
+def test_a_trace_that_was_written_anew_is_read_anew(tmp_path):
+    """Files that are unpacked or copied keep their time; and what begins alike was read once for ever."""
+    path = tmp_path / "t.csv"
+    path.write_text("prefill_tokens,decode_tokens,like,shared\n900,5,,0\n900,5,0,1\n")
+    when = path.stat().st_mtime_ns
+    shared = Workload(str(path), 2, strict=False)
+    assert shared.shares and sorted(lengths(shared)[0]) == [900, 900]
+    path.write_text("prefill_tokens,decode_tokens\n70,5\n71,5\n")
+    os.utime(path, ns=(when, when))
+    assert not shared.shares and sorted(lengths(shared)[0]) == [70, 71]
+
+
 def test_arrivals_that_a_file_does_not_have_are_drawn_or_refused(burst, tmp_path):
     (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens\n50,7\n51,7\n")
     timeless = Workload(str(tmp_path / "t.csv"), None, qps=2.0)

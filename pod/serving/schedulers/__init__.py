@@ -9,5 +9,11 @@ from pod.serving.schedulers.vllm import VLLM
 
 SCHEDULERS: dict[str, type[Scheduler]] = {s.name: s for s in (Static, Orca, VLLM, SarathiV1, Sarathi)}
 
+
+def listening(option: str) -> list[str]:
+    """The schedulers that have this option."""
+    return [name for name, scheduler in SCHEDULERS.items() if option in scheduler.decisions]
+
+
 __all__ = ["RECOMPUTE", "SCHEDULERS", "SWAP", "Batch", "Chunk", "Orca", "Sarathi", "SarathiV1", "Scheduler", "Static",
-           "VLLM"]  # fmt: skip
+           "VLLM", "listening"]  # fmt: skip

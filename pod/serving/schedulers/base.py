@@ -48,6 +48,7 @@ class Scheduler:
 
     name: str
     pool_type: type[PagedPool] = ReservedPool  # who cannot preempt must reserve
+    decisions: tuple[str, ...] = ()  # options that are a user's to choose
 
     def __init__(self, pool: PagedPool, max_batch: int, waiting: deque[Request] | None = None):
         if not isinstance(pool, self.pool_type):

@@ -14,6 +14,7 @@ class Sarathi(PreemptingScheduler):
     """No decode ever waits for a prompt. An iteration takes chunks of `max_prefills` prompts; POD's takes one."""
 
     name = "sarathi"
+    decisions = ("preemption", "chunk", "max_prefills")
 
     def __init__(self, pool: PagedPool, max_batch: int, waiting: deque[Request] | None = None,
                  preemption: str = RECOMPUTE, chunk: int = 1024, max_prefills: int = 1):  # fmt: skip

@@ -15,6 +15,7 @@ class SarathiV1(Scheduler):
     """
 
     name = "sarathi_v1"
+    decisions = ("chunk",)
 
     def __init__(self, pool: PagedPool, max_batch: int, waiting: deque[Request] | None = None,
                  chunk: int = 256, tile: int = 128):  # fmt: skip

@@ -14,6 +14,7 @@ class VLLM(PreemptingScheduler):
     """An iteration is either whole prompts or decodes, never both: every admission stalls every decode."""
 
     name = "vllm"
+    decisions = ("preemption", "max_tokens")
 
     def __init__(self, pool: PagedPool, max_batch: int, waiting: deque[Request] | None = None,
                  preemption: str = RECOMPUTE, max_tokens: int = 16384):  # fmt: skip
