@@ -73,10 +73,15 @@ template <class V> __attribute__((always_inline)) inline bool is_unset(const V& 
     for (uint32_t word : words) unset &= word == 0xfefefefe;
     return unset;
 }
+// A compiler keeps one bit of a bool, and that is always a value. So it gets a byte that is none, and is read as a byte.
+__attribute__((always_inline)) inline void unset(bool& x) { *reinterpret_cast<volatile unsigned char*>(&x) = 0xfe; }
+__attribute__((always_inline)) inline bool is_unset(const bool& x) {
+    return *reinterpret_cast<const volatile unsigned char*>(&x) == 0xfe;
+}
 template <class T>  // a value of the thread's own, of which something is computed
 __attribute__((always_inline)) constexpr T&& known(T&& x, const char* name, CELL_LINE) {
     using V = std::remove_cv_t<std::remove_reference_t<T>>;
-    if constexpr (std::is_arithmetic<V>::value && sizeof(V) >= 4)
+    if constexpr (std::is_arithmetic<V>::value && (sizeof(V) >= 4 || std::is_same<V, bool>::value))
         if (!__builtin_is_constant_evaluated() && is_unset(x)) unset_own(name, line);
     return static_cast<T&&>(x);
 }

@@ -481,14 +481,40 @@ def _rewrite_loops(code: list[Token]) -> None:
 def _rewrite_unset(code: list[Token], macros: dict[str, "Macro"]) -> None:
     """A variable that is declared without a value is `known(name)` where something is computed of it."""
     declared = _declared(code)
-    names = {code[i].text for i in declared if code[i + 1].text in (";", ",") and code[i - 1].text not in ("*", "&")}
+    valueless = {i for i in declared if code[i + 1].text in (";", ",") and code[i - 1].text not in ("*", "&")}
+    names = {code[i].text for i in valueless}
+    bools = _mark_bools(code, valueless)
     for i, token in enumerate(code[:-1]):
         if token.text not in names or token.kind != "word" or i in declared or token.shared or token.referred:
             continue
         if code[i - 1].text in (".", "->", "::") or code[i + 1].text in ("=", "[", "(", ".", "->", "::"):
             continue
-        if _is_computed(code, i, i) and not _macro_writes(code, i, i, macros):
+        is_copied = token.text in bools and code[i - 1].text in ("=", "return")  # as a number, where it is stored
+        if (is_copied or _is_computed(code, i, i)) and not _macro_writes(code, i, i, macros):
             token.before, token.after = "cell::known(", f', "{token.text}")'
+
+
+def _mark_bools(code: list[Token], valueless: set[int]) -> set[str]:
+    """Behind `bool seen;` in a function: what csrc/learn/cell.h says of it."""
+    found = set()
+    for _, body in _bodies(code):
+        for i in range(body + 1, _closing(code, body)):
+            if code[i].text == "bool" and code[i - 1].text in ("{", "}", ";", ":") and not _in_struct(code, i):
+                end = next(k for k in range(i, len(code)) if code[k].text in (";", "end"))
+                names = [code[k].text for k in range(i, end) if k in valueless]
+                code[end].after += "".join(f" cell::unset({name});" for name in names)
+                found.update(names)
+    return found
+
+
+def _in_struct(code: list[Token], i: int) -> bool:
+    """Whether the innermost { that is open at i is a struct's."""
+    depth = 0
+    for k in range(i - 1, 1, -1):
+        depth += (code[k].text == "}") - (code[k].text == "{")
+        if depth < 0:
+            return bool({code[k - 1].text, code[k - 2].text} & {"struct", "union", "class"})
+    return False
 
 
 def _is_computed(code: list[Token], first: int, last: int) -> bool:

@@ -709,6 +709,15 @@ COMPUTED = {
     "of a double": ("double v;\nif (t) v = 1;\nx[t] = -v;", "`v`", 0, 5),
     "one of two": ("float a = 1, v;\nif (t < 5) v = a;\nx[t] = a * v;", "`v`", 5, 5),
     "in an array": ("float v[2];\nif (t < 7) v[1] = t;\nif (v[1] > 2) x[t] = 1;", "an element of `v`", 7, 5),
+    "a flag": ("bool seen;\nif (t < 3) seen = true;\nif (seen) x[t] = 1;", "`seen`", 3, 5),
+    "a flag that is copied": ("bool one = true, seen;\nif (t < 3) seen = one;\nx[t] = seen;", "`seen`", 3, 5),
+    "a flag in a loop": (
+        "for (int i = 0; i < 2; ++i) {\nbool no;\nif (t < 8) no = i;\nif (!no) x[t] = 1;\n}",
+        "`no`",
+        8,
+        6,
+    ),
+    "flags": ("bool v[2];\nif (t < 7) v[1] = t;\nif (v[1]) x[t] = 1;", "an element of `v`", 7, 5),
     "in an array of arrays": ("int v[2][2];\nv[0][0] = t;\nx[t] = v[0][t % 2] * 2;", "an element of `v`", 1, 5),
 }
 
@@ -724,8 +733,11 @@ def test_what_nobody_has_set_is_told_where_something_is_computed_of_it(body, wha
 def test_what_is_set_in_time_may_be_computed_with():
     """Also by a function of the cell, behind a pointer, in both branches, or in a loop's second round."""
     body = """
+    struct Two { bool one, other; } two;
     float a, b, c, d, own[2][2];
     int n, low;
+    bool yes, no;
+    flag(no), yes = !no, two.one = yes, two.other = no;
     unsigned char small;
     set(a, t), put(&b, t);
     if (t < 32) c = 1; else c = 2;
@@ -735,13 +747,15 @@ def test_what_is_set_in_time_may_be_computed_with():
     }
     for (n = 0; n < 5; ++n) own[n / 2 % 2][n % 2] = n;
     small = 0xfe, low -= 2;
-    x[t] = a + b * c + d + n + (own[1][1] > 2) + sizeof(n) + (small == 0xfe) + (low < 0);
+    x[t] = a + b * c + d + n + (own[1][1] > 2) + sizeof(n) + (small == 0xfe) + (low < 0)
+        + (yes && !no) + two.one;
     """
     before = (
         "__device__ void set(float& v, float to) { v = to; }\n__device__ void put(float* v, float to) { *v = to; }\n"
+        "__device__ void flag(bool& v) { v = false; }\n"
     )
     t = torch.arange(64)
-    assert torch.equal(run(body, before=before), t + t * (1 + (t >= 32)) + 3 + 5 + 1 + 4 + 1 + 1.0)
+    assert torch.equal(run(body, before=before), t + t * (1 + (t >= 32)) + 3 + 5 + 1 + 4 + 1 + 1 + 1 + 1.0)
 
 
 @pytest.mark.parametrize("body, line", [("x[t] = i;", 5), ("x[i] = 1;", 5), ("x[t] = 1;\nx[t] = f(x, i);", 6)])
