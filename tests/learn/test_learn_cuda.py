@@ -1037,6 +1037,11 @@ def test_a_line_ends_where_the_compiler_ends_it():
         ("__global__ void k(float* x) {\n    x[0] = clock64();\n}", 2, "`clock64` is CUDA, but the emulator does not"),
         ("__constant__ float c;\n__global__ void k(float* x) {}", 1, "`__constant__` is CUDA, but the emulator"),
         ("__global__ void k(float* x) {\n    x[0] = “1”;\n}", 2, "extended character “"),
+        (
+            "__global__ void k(float* x) {\n    float a[4][4];\n    float (*p)[4] = a;\n    x[0] = p[0][0];\n}",
+            3,
+            "this is CUDA, but the emulator cannot do it: a pointer to rows points into shared memory only.",
+        ),
     ],
 )
 def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
@@ -1044,7 +1049,7 @@ def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
         learn.cuda(text)
     said = str(error.value)
     assert error.value.line == line and said.startswith(f"line {line}: ") and says in said, said
-    assert not any(word in said for word in ("cell::", "Pointer", "Element", ".h:", "/")), said
+    assert not any(word in said for word in ("cell::", "Pointer", "Element", "Rows", ".h:", "/")), said
     assert error.value._render_traceback_() == [f"CompileError: {said}"]
 
 
