@@ -602,6 +602,22 @@ def test_a_picture_of_many_barriers_shows_the_latest():
             "uses [8] of an array of its own in line 5, but that has 8 elements",
         ),
         (
+            "float own[4] = {1};\nfloat* p = own + 2;\np[2] = 1;",
+            "uses [4] of an array of its own in line 6, but that has 4 elements",
+        ),
+        (
+            "float own[4] = {1};\nx[t] = *(own + 4) + *(&own[0] + 1);",
+            "uses [4] of an array of its own in line 5, but that has 4 elements",
+        ),
+        (
+            "float own[2][2] = {};\nx[t] = (&own[0][0])[4];",
+            "uses [4] of an array of its own in line 5, but that has 4 elements",
+        ),
+        (
+            "float own[4] = {1};\nauto p = own;\nauto* q = own;\nx[t] = p[3] + q[4];",
+            "uses [4] of an array of its own in line 7, but that has 4 elements",
+        ),
+        (
             "Pair own{};\nx[t] = own.ab[t];",
             "uses [2] of an array of its own in line 5, but that has 2 elements, [0] to",
         ),
@@ -641,6 +657,12 @@ def test_arrays_of_a_threads_own_mean_what_they_mean_in_cuda():
     constexpr int sizes[2] = {1, 3};
     float three[sizes[1]] = {};
     auto& last = own[1];
+    float flat[3] = {1, 2, 3}, sine[2];
+    for (const float* p = flat + 1; p != flat + 3; p++) three[0] += *p;   // 5
+    sincosf(0, sine + 1, sine);
+    auto copied = flat, moved = flat + 1;
+    three[0] += sum(flat + 1, 2) - 5 + sine[1] + sine[0] - 1 + (*flat + *moved - 3) + (flat + 2 - (copied + 1) - 1);
+    one += three[0] - 5;
     x[t] = *row + *(own[1] + 1) + one + halves[1] + Table<3>::of[2] + three[2] + last[0] - *last;
     """
     before = """__device__ float sum(const float* p, int n) { return n ? *p + sum(p + 1, n - 1) : 0; }
