@@ -73,10 +73,15 @@ template <class V> __attribute__((always_inline)) inline bool is_unset(const V& 
     for (uint32_t word : words) unset &= word == 0xfefefefe;
     return unset;
 }
+// A compiler keeps one bit of a bool, and that is always a value. So it gets a byte that is none, and is read as a byte.
+__attribute__((always_inline)) inline void unset(bool& x) { *reinterpret_cast<volatile unsigned char*>(&x) = 0xfe; }
+__attribute__((always_inline)) inline bool is_unset(const bool& x) {
+    return *reinterpret_cast<const volatile unsigned char*>(&x) == 0xfe;
+}
 template <class T>  // a value of the thread's own, of which something is computed
 __attribute__((always_inline)) constexpr T&& known(T&& x, const char* name, CELL_LINE) {
     using V = std::remove_cv_t<std::remove_reference_t<T>>;
-    if constexpr (std::is_arithmetic<V>::value && sizeof(V) >= 4)
+    if constexpr (std::is_arithmetic<V>::value && (sizeof(V) >= 4 || std::is_same<V, bool>::value))
         if (!__builtin_is_constant_evaluated() && is_unset(x)) unset_own(name, line);
     return static_cast<T&&>(x);
 }
@@ -105,7 +110,8 @@ template <class T> struct Pointer {
     operator Pointer<const T>() const { return Pointer<const T>(place); }
     explicit operator bool() const { return place.memory != kNull; }
     template <class I> Pointer operator+(I n) const { return Pointer(place.moved(int64_t(n) * int(sizeof(T)))); }
-    template <class I> Pointer operator-(I n) const { return *this + -int64_t(n); }
+    template <class I, std::enable_if_t<!std::is_convertible<I, Pointer<const T>>::value, int> = 0>
+    Pointer operator-(I n) const { return *this + -int64_t(n); }
     int64_t operator-(Pointer<const T> other) const { return (place.address() - other.place.address()) / int(sizeof(T)); }
     template <class I> Pointer& operator+=(I n) { return *this = *this + n; }
     template <class I> Pointer& operator-=(I n) { return *this = *this - n; }
@@ -152,7 +158,8 @@ template <class T, size_t N> constexpr Own<T, N> in(T (&own)[N], const char* nam
 template <class T, size_t N> constexpr T (&value(Own<T, N>&& row))[N] { return row.all; }
 template <class T, size_t N> constexpr T (&refer(Own<T, N>&& row))[N] { return row.all; }
 // An address in an array of the thread's own: where the array ends is known, not only where a row does.
-template <class T, size_t N, class U> Pointer<U> inside(T (&all)[N], U* at) {
+template <class T, size_t N, class U, std::enable_if_t<!std::is_array<U>::value, int> = 0>
+Pointer<U> inside(T (&all)[N], U* at) {
     char* const first = const_cast<char*>(reinterpret_cast<const char*>(&all));
     return Pointer<U>(Place{kOwn, reinterpret_cast<const char*>(at) - first, first, sizeof all});
 }

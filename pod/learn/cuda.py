@@ -8,7 +8,8 @@ races, barriers that not all reach, indices out of bounds, values that nobody ha
 
 It does not see everything. What nobody has set is told where it is stored, used as an index, or computed with under the
 name, or as an element of the array, that was declared without a value: not behind a copy or a pointer, nor as a member
-of a struct, and a `short` never. A pointer to a variable that is no array may run past it.
+of a struct, and a `short` or a `char` never. A pointer to a variable that is no array may run past it, and so may an
+`auto` pointer to a row of an array with two indices, or the address of an element of a struct's array.
 """
 
 from __future__ import annotations

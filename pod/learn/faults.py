@@ -370,6 +370,8 @@ def complaint(said: str, text: str, before: str = "") -> CompileError:
             what = "CUDA computes with halves, the emulator does not: take __half2float(x), go back by __float2half(v)"
         if before and REFERENCE.search(what):
             what = "a reference to an element goes from no function to another: hand over a pointer, as `float* p`"
+        if before and "Rows<" in what:
+            what = "a pointer to rows points into shared memory only. For an array of a thread's own say `float* p`"
         if (name := UNKNOWN.search(what)) and name[1] in GPU_ONLY:
             what = f"`{name[1]}` is CUDA, but the emulator does not have it"
         return CompileError(text, line, before + re.sub(r" \[-[Wf].*", "", what), 0 if before else column)

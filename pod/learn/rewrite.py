@@ -110,6 +110,7 @@ def read(text: str) -> Cell:
         macro.rewrite(macros)
     _rewrite_references(code)
     _rewrite_unset(code, macros)
+    _rewrite_decays(code)
     _rewrite_reads(code, macros)
     _rewrite_pointers(code)
     _rewrite_loops(code)  # around all of a condition
@@ -481,14 +482,40 @@ def _rewrite_loops(code: list[Token]) -> None:
 def _rewrite_unset(code: list[Token], macros: dict[str, "Macro"]) -> None:
     """A variable that is declared without a value is `known(name)` where something is computed of it."""
     declared = _declared(code)
-    names = {code[i].text for i in declared if code[i + 1].text in (";", ",") and code[i - 1].text not in ("*", "&")}
+    valueless = {i for i in declared if code[i + 1].text in (";", ",") and code[i - 1].text not in ("*", "&")}
+    names = {code[i].text for i in valueless}
+    bools = _mark_bools(code, valueless)
     for i, token in enumerate(code[:-1]):
         if token.text not in names or token.kind != "word" or i in declared or token.shared or token.referred:
             continue
         if code[i - 1].text in (".", "->", "::") or code[i + 1].text in ("=", "[", "(", ".", "->", "::"):
             continue
-        if _is_computed(code, i, i) and not _macro_writes(code, i, i, macros):
+        is_copied = token.text in bools and code[i - 1].text in ("=", "return")  # as a number, where it is stored
+        if (is_copied or _is_computed(code, i, i)) and not _macro_writes(code, i, i, macros):
             token.before, token.after = "cell::known(", f', "{token.text}")'
+
+
+def _mark_bools(code: list[Token], valueless: set[int]) -> set[str]:
+    """Behind `bool seen;` in a function: what csrc/learn/cell.h says of it."""
+    found = set()
+    for _, body in _bodies(code):
+        for i in range(body + 1, _closing(code, body)):
+            if code[i].text == "bool" and code[i - 1].text in ("{", "}", ";", ":") and not _in_struct(code, i):
+                end = next(k for k in range(i, len(code)) if code[k].text in (";", "end"))
+                names = [code[k].text for k in range(i, end) if k in valueless]
+                code[end].after += "".join(f" cell::unset({name});" for name in names)
+                found.update(names)
+    return found
+
+
+def _in_struct(code: list[Token], i: int) -> bool:
+    """Whether the innermost { that is open at i is a struct's."""
+    depth = 0
+    for k in range(i - 1, 1, -1):
+        depth += (code[k].text == "}") - (code[k].text == "{")
+        if depth < 0:
+            return bool({code[k - 1].text, code[k - 2].text} & {"struct", "union", "class"})
+    return False
 
 
 def _is_computed(code: list[Token], first: int, last: int) -> bool:
@@ -569,6 +596,23 @@ def _rewrite_reads(code: list[Token], macros: dict[str, "Macro"]) -> None:
             token.text = f"cell::here({token.text})" if is_reference else f'cell::in({token.text}, "{token.text}")'
 
 
+def _rewrite_decays(code: list[Token]) -> None:
+    """`own + 2`, and the last word of `auto p = own`: an address that knows where the array of a thread's own ends."""
+    declared = _declared(code)
+    arrays = {code[i].text for i in declared if code[i + 1].text == "["}
+    for i, token in enumerate(code[:-1]):
+        if token.text not in arrays or token.kind != "word" or i in declared or code[i - 1].text in (".", "->", "&"):
+            continue
+        moved = code[i + 1].text in ("+", "-") and _may_be_ours(code, i)
+        copied = (
+            code[i - 1].text == "="
+            and code[i + 1].text in (",", ";")
+            and "auto" in (code[i - 3].text, code[i - 4].text)
+        )
+        if moved or copied:
+            token.before, token.after = f"cell::inside({token.text}, ", ")"
+
+
 def _written(code: list[Token], first: int, last: int) -> bool:
     first, last = _with_brackets(code, first, last)
     return code[last + 1].text in ASSIGNS or code[first - 1].text in ("++", "--")
@@ -585,8 +629,15 @@ def _is_address(code: list[Token], first: int, last: int) -> bool:
 def _stays_in_cell(code: list[Token], first: int, last: int) -> bool:
     """Whether an address is kept, or goes to a function of the cell; others take plain pointers."""
     first, _ = _with_brackets(code, first, last)
-    before = code[first - 2]
-    return before.text not in ("(", ",") or _called_with(code, first - 1).text in _own_functions(code)
+    return _may_be_ours(code, first - 1)
+
+
+def _may_be_ours(code: list[Token], i: int) -> bool:
+    """Whether what begins at i may be a Pointer: in an expression, or as an argument of a function of the cell."""
+    if code[i - 1].text not in ("(", ","):
+        return True
+    word = _called_with(code, i)
+    return word.kind == "sign" or word.text in _own_functions(code)
 
 
 def _with_brackets(code: list[Token], first: int, last: int) -> tuple[int, int]:

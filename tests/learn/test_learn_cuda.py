@@ -602,6 +602,22 @@ def test_a_picture_of_many_barriers_shows_the_latest():
             "uses [8] of an array of its own in line 5, but that has 8 elements",
         ),
         (
+            "float own[4] = {1};\nfloat* p = own + 2;\np[2] = 1;",
+            "uses [4] of an array of its own in line 6, but that has 4 elements",
+        ),
+        (
+            "float own[4] = {1};\nx[t] = *(own + 4) + *(&own[0] + 1);",
+            "uses [4] of an array of its own in line 5, but that has 4 elements",
+        ),
+        (
+            "float own[2][2] = {};\nx[t] = (&own[0][0])[4];",
+            "uses [4] of an array of its own in line 5, but that has 4 elements",
+        ),
+        (
+            "float own[4] = {1};\nauto p = own;\nauto* q = own;\nx[t] = p[3] + q[4];",
+            "uses [4] of an array of its own in line 7, but that has 4 elements",
+        ),
+        (
             "Pair own{};\nx[t] = own.ab[t];",
             "uses [2] of an array of its own in line 5, but that has 2 elements, [0] to",
         ),
@@ -641,6 +657,12 @@ def test_arrays_of_a_threads_own_mean_what_they_mean_in_cuda():
     constexpr int sizes[2] = {1, 3};
     float three[sizes[1]] = {};
     auto& last = own[1];
+    float flat[3] = {1, 2, 3}, sine[2];
+    for (const float* p = flat + 1; p != flat + 3; p++) three[0] += *p;   // 5
+    sincosf(0, sine + 1, sine);
+    auto copied = flat, moved = flat + 1;
+    three[0] += sum(flat + 1, 2) - 5 + sine[1] + sine[0] - 1 + (*flat + *moved - 3) + (flat + 2 - (copied + 1) - 1);
+    one += three[0] - 5;
     x[t] = *row + *(own[1] + 1) + one + halves[1] + Table<3>::of[2] + three[2] + last[0] - *last;
     """
     before = """__device__ float sum(const float* p, int n) { return n ? *p + sum(p + 1, n - 1) : 0; }
@@ -709,6 +731,15 @@ COMPUTED = {
     "of a double": ("double v;\nif (t) v = 1;\nx[t] = -v;", "`v`", 0, 5),
     "one of two": ("float a = 1, v;\nif (t < 5) v = a;\nx[t] = a * v;", "`v`", 5, 5),
     "in an array": ("float v[2];\nif (t < 7) v[1] = t;\nif (v[1] > 2) x[t] = 1;", "an element of `v`", 7, 5),
+    "a flag": ("bool seen;\nif (t < 3) seen = true;\nif (seen) x[t] = 1;", "`seen`", 3, 5),
+    "a flag that is copied": ("bool one = true, seen;\nif (t < 3) seen = one;\nx[t] = seen;", "`seen`", 3, 5),
+    "a flag in a loop": (
+        "for (int i = 0; i < 2; ++i) {\nbool no;\nif (t < 8) no = i;\nif (!no) x[t] = 1;\n}",
+        "`no`",
+        8,
+        6,
+    ),
+    "flags": ("bool v[2];\nif (t < 7) v[1] = t;\nif (v[1]) x[t] = 1;", "an element of `v`", 7, 5),
     "in an array of arrays": ("int v[2][2];\nv[0][0] = t;\nx[t] = v[0][t % 2] * 2;", "an element of `v`", 1, 5),
 }
 
@@ -724,8 +755,11 @@ def test_what_nobody_has_set_is_told_where_something_is_computed_of_it(body, wha
 def test_what_is_set_in_time_may_be_computed_with():
     """Also by a function of the cell, behind a pointer, in both branches, or in a loop's second round."""
     body = """
+    struct Two { bool one, other; } two;
     float a, b, c, d, own[2][2];
     int n, low;
+    bool yes, no;
+    flag(no), yes = !no, two.one = yes, two.other = no;
     unsigned char small;
     set(a, t), put(&b, t);
     if (t < 32) c = 1; else c = 2;
@@ -735,13 +769,15 @@ def test_what_is_set_in_time_may_be_computed_with():
     }
     for (n = 0; n < 5; ++n) own[n / 2 % 2][n % 2] = n;
     small = 0xfe, low -= 2;
-    x[t] = a + b * c + d + n + (own[1][1] > 2) + sizeof(n) + (small == 0xfe) + (low < 0);
+    x[t] = a + b * c + d + n + (own[1][1] > 2) + sizeof(n) + (small == 0xfe) + (low < 0)
+        + (yes && !no) + two.one;
     """
     before = (
         "__device__ void set(float& v, float to) { v = to; }\n__device__ void put(float* v, float to) { *v = to; }\n"
+        "__device__ void flag(bool& v) { v = false; }\n"
     )
     t = torch.arange(64)
-    assert torch.equal(run(body, before=before), t + t * (1 + (t >= 32)) + 3 + 5 + 1 + 4 + 1 + 1.0)
+    assert torch.equal(run(body, before=before), t + t * (1 + (t >= 32)) + 3 + 5 + 1 + 4 + 1 + 1 + 1 + 1.0)
 
 
 @pytest.mark.parametrize("body, line", [("x[t] = i;", 5), ("x[i] = 1;", 5), ("x[t] = 1;\nx[t] = f(x, i);", 6)])
@@ -1023,6 +1059,11 @@ def test_a_line_ends_where_the_compiler_ends_it():
         ("__global__ void k(float* x) {\n    x[0] = clock64();\n}", 2, "`clock64` is CUDA, but the emulator does not"),
         ("__constant__ float c;\n__global__ void k(float* x) {}", 1, "`__constant__` is CUDA, but the emulator"),
         ("__global__ void k(float* x) {\n    x[0] = “1”;\n}", 2, "extended character “"),
+        (
+            "__global__ void k(float* x) {\n    float a[4][4];\n    float (*p)[4] = a;\n    x[0] = p[0][0];\n}",
+            3,
+            "this is CUDA, but the emulator cannot do it: a pointer to rows points into shared memory only.",
+        ),
     ],
 )
 def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
@@ -1030,7 +1071,7 @@ def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
         learn.cuda(text)
     said = str(error.value)
     assert error.value.line == line and said.startswith(f"line {line}: ") and says in said, said
-    assert not any(word in said for word in ("cell::", "Pointer", "Element", ".h:", "/")), said
+    assert not any(word in said for word in ("cell::", "Pointer", "Element", "Rows", ".h:", "/")), said
     assert error.value._render_traceback_() == [f"CompileError: {said}"]
 
 

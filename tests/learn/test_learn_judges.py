@@ -67,6 +67,8 @@ def test_a_wrong_answer_gets_its_own_hint(name, hint):
     verdict = judge.judge(judge.exercises()[name], answered(name, language, text))
     assert not more and (verdict.state, verdict.hint) == ("wrong", hint), verdict
     assert all(word in verdict.text for word in ("tried", "expected", "got", "hint"))
+    expected, got = re.search(r"^  expected +(.*)^  got +(.*?)^  [a-z]", verdict.text, re.M | re.S).groups()
+    assert expected != got, "what is wrong must be seen"
 
 
 @pytest.mark.parametrize("name", judge.exercises())

@@ -45,6 +45,11 @@ def test_a_question_and_an_exercise_are_in_a_notebook_of_their_chapter(verb, kno
     assert found == {name: numbers[one.chapter] for name, one in known.items()}
 
 
+@pytest.mark.parametrize("path", notebooks.find([]), ids=lambda path: path.stem)
+def test_every_notebook_has_something_to_guess_and_something_to_write(path):
+    assert named("ask", path) and named("check", path)
+
+
 def test_every_prediction_is_a_question():
     cells = [c for path in notebooks.find([]) for c in nbformat.read(path, 4).cells if c.cell_type == "markdown"]
     assert [c.source for c in cells if "**Predict.**" in c.source] == []

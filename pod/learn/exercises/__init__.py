@@ -18,6 +18,7 @@ CHAPTERS = (  # the modules here; that of a chapter has its questions, too
     "chunked_prefill",
     "serving_engine",
     "end_to_end",
+    "trusting_a_simulator",
     "profiling_an_engine",
     "pod_on_hopper",
     "hopper_ring",

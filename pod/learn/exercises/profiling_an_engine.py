@@ -23,7 +23,7 @@ def draw(probabilities, u):
     u. As a tensor, without a loop over rows, and without a wait for the GPU."""
     ...
 '''
-CALLS = 20  # of torch; the loop makes five a row
+CALLS, SHOWN = 20, 8  # of torch, where the loop makes five a row; tokens that are told
 WAITS = ("item", "tolist", "cpu", "numpy", "__array__", "__dlpack__", "__int__", "__float__", "__bool__", "__index__",
          "__contains__", "equal", "allclose", "is_nonzero", "nonzero", "argwhere", "masked_select", "unique",
          "bincount", "untyped_storage", "storage", "data_ptr")  # fmt: skip
@@ -89,14 +89,25 @@ def run(function: Callable, case: Rows) -> Outcome:
     made, waits = calls.seen.total(), calls.waits
     known = {"case": case, "values": (wanted, got, made, waits, calls.seen)}
     if got != wanted:
-        return Outcome(tried, f"tokens {_few(wanted)}", f"tokens {_few(got)}", **known)
+        first = _first_other(got, wanted)
+        return Outcome(tried, _few(wanted, first), _few(got, first), **known)
     right = made <= CALLS and not waits and isinstance(answer, torch.Tensor)
     said = f"the right tokens, with {made} calls of torch and {waits} waits"
     return Outcome(tried, f"at most {CALLS} calls and no wait, as a tensor", said, right=right, **known)
 
 
-def _few(tokens) -> str:
-    return f"{tokens[:8]}{' ...' if len(tokens) > 8 else ''}" if isinstance(tokens, list) else f"{tokens}"
+def _first_other(got, wanted: list[int]) -> int:
+    """Where to look: at the first row whose token is another; from the beginning, if it is among the first."""
+    pairs = enumerate(zip(got, wanted, strict=False)) if isinstance(got, list) else ()
+    first = next((row for row, (mine, right) in pairs if mine != right), 0)
+    return first if first >= SHOWN else 0
+
+
+def _few(tokens, first: int) -> str:
+    if not isinstance(tokens, list):
+        return f"tokens {tokens}"
+    rest = tokens[first:]
+    return f"tokens {f'from row {first} on ' if first else ''}{rest[:SHOWN]}{' ...' if len(rest) > SHOWN else ''}"
 
 
 def _tokens(rule: Callable) -> Callable[[Outcome], bool]:
