@@ -11,7 +11,8 @@ FIGURE = Figure(
     title="The code of SM-aware CTA scheduling",
     says="The paper's listing is most of it; what it leaves out is in red",
     chapter="07",
-    method="Cut out of csrc/include/binding.cuh. Grey: the paper's listing has it too. Red: it leaves this or a part out.",
+    method="Cut out of csrc/include/binding.cuh. Grey: the paper's listing has it too. "
+    "Red: it leaves this out, or a part of it.",
 )
 FILE = "csrc/include/binding.cuh"
 FUNCTIONS = ("sptr<Assignment> box", "Assignment draw(", "draw_op(const Choice& c, int", "void reset_if_last(")
