@@ -187,7 +187,7 @@ QUESTIONS = {
             "faster, by some percent": "Alone they all end together. Beside prefill nobody knows which slot falls free "
             "when.",
             "the same": "Work and kernel are the same, but who starts late with a long range ends late.",
-            "slower, by some percent": "Presumably a warp that starts late ends late, as ranges are as long as the run.",
+            "slower, by some percent": "Presumably a warp that starts late ends late, as ranges are as long as a run.",
         },
         "slower, by some percent",
     ),
