@@ -223,7 +223,7 @@ def test_pod_09_keeps_every_line_of_the_source_and_every_note():
     df = pod_09.table()
     text = (code.ROOT / pod_09.FILE).read_text()
     assert all(line.strip() in text for line in df.code)
-    assert set(df.whose) == {"", pod_09.SAME, pod_09.LEFT_OUT}
+    assert set(df.whose) == {"", pod_09.SAME, pod_09.LEFT_OUT, pod_09.PARTLY}
     assert (df.note != "").sum() == len(pod_09.NOTES)
 
 
@@ -252,7 +252,7 @@ def test_sms_that_hold_both_are_drawn_over_time_with_their_mean():
     ax = plt.subplots()[1]
     tickets.holding({"50:50": trace_of((0, "prefill", 0, 4), (0, "decode", 1, 3), (1, "decode", 0, 4))}, ax, sms=2)
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["50:50: 0.5 on average"]
-    assert list(ax.lines[0].get_xydata().astype(int).ravel()) == [0, 0, 1, 1, 3, 0, 4, 0]
+    assert ax.lines[0].get_xydata().tolist() == [[0, 0], [1e6, 1], [3e6, 0], [4e6, 0]], "seconds, drawn as microseconds"
 
 
 def test_shares_of_work_dealt_end_at_all_and_stay_together_under_the_proportional_policy():

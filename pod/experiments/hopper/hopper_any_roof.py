@@ -113,13 +113,16 @@ def sizes(df):
     return pd.DataFrame(rows).T.round(2)
 
 
+PREFILL, DECODE = style.colour("prefill"), style.colour("decode")
+
+
 def draw(df):
     df = df.sort_values("roof", kind="stable")
     ax = style.axes(9.5, 4.2)
     ax.plot(1e3 * df.roof, df.fa3_share, "o", color=style.FRAME, markersize=4, label="FlashAttention-3, fastest way")
-    for kind, part in df.groupby("kind"):
-        tone = hopper_any.COLOURS[kind]
-        ax.plot(1e3 * part.roof, part.share, "o", color=tone, markersize=4, label=f"ours, {kind}")
+    alone = df.kind.isin(ALONE)
+    for words, part, tone in (("with prompts", df[~alone], PREFILL), ("decodes or drafts alone", df[alone], DECODE)):
+        ax.plot(1e3 * part.roof, part.share, "o", color=tone, markersize=4, label=f"ours, {words}")
     line = best_quarter(np.log(df.roof.to_numpy()), df.share.to_numpy())
     ax.plot(1e3 * df.roof, line, color=style.INK, linewidth=1.5, label="our best quarter nearby")
     ax.set(xscale="log", ylim=(0, 1), xlabel="µs that no kernel could beat", ylabel="share of the roof")

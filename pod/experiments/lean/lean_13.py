@@ -18,9 +18,10 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     id="lean-13",
-    title="Energy of a decode over that of FlashDecoding's split: 56 heads, one request",
+    title="Energy of a decode under FlashDecoding's splits and stream-K: 56 heads, one request",
     chapter="11",
-    method="NVML's counter over 5 s of calls; head dimension 64, fp16. Each tile against its split by rule 2.5.6.",
+    method="NVML's counter over 5 s of calls; head dimension 64, fp16. "
+    "Over the bars: energy over that of the rule of 2.5.6 in the same tile.",
     data=("lean-energy",),
 )
 RECORDING = "lean-energy"
@@ -64,8 +65,15 @@ def measure(case: dict) -> dict:
 
 # ---------------------------------------------------------------- what it shows
 
-COMPARED = {"paper's tile, stream-K": ("paper_lean", "paper_rule_256"), "ours, stream-K": ("lean", "rule_256"),
-        "ours, today's rule": ("rule_now", "rule_256"), "FlashAttention-3": ("fa3", "rule_256")}  # fmt: skip
+COMPARED = {
+    "paper's tile, rule of 2.5.6": ("paper_rule_256", "paper_rule_256"),
+    "paper's tile, stream-K": ("paper_lean", "paper_rule_256"),
+    "ours, rule of 2.5.6": ("rule_256", "rule_256"),
+    "ours, today's rule": ("rule_now", "rule_256"),
+    "ours, stream-K": ("lean", "rule_256"),
+    "FlashAttention-3": ("fa3", "rule_256"),
+}
+TONES = dict(zip(COMPARED, ("#c9a27a", style.WORKERS[3], "#b5dcae", "#7fbf77", "#3b7d3b", style.INK), strict=True))
 
 
 def table():
@@ -77,28 +85,25 @@ def table():
         for name, (way, base) in COMPARED.items():
             one, other = (context, way), (context, base)
             ratios = df.millijoules[one] / df.millijoules[other], net[one] / net[other]
-            rows.append((context, name, df.millijoules[one], df.watts[one], df.sm_clock_mhz[one], *ratios))
-    columns = ["context", "way", "millijoules", "watts", "sm_clock_mhz", "ratio", "net_ratio"]
+            per_byte = 1e9 * df.millijoules[one] / df.kv_bytes[one]
+            rows.append((context, name, df.millijoules[one], df.watts[one], df.sm_clock_mhz[one], per_byte, *ratios))
+    columns = ["context", "way", "millijoules", "watts", "sm_clock_mhz", "pj_per_byte", "ratio", "net_ratio"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def draw(df):
-    ax = style.axes(8.5, 3.4)
-    contexts, colours = sorted(df.context.unique()), (style.WORKERS[3], *style.WORKERS[:2], style.INK)
-    for i, (way, colour) in enumerate(zip(COMPARED, colours, strict=True)):
-        part = df[df.way == way].set_index("context")
-        x = [c + (i - 1.5) * 0.2 for c in range(len(contexts))]
-        ax.bar(x, part.ratio[contexts], 0.18, color=colour, label=way)
-        ax.plot(x, part.net_ratio[contexts], "_", color=style.WORKERS[2], markersize=13, markeredgewidth=1.5,
-                label="idle power subtracted" if i == len(COMPARED) - 1 else None)  # fmt: skip
-        for at, context in zip(x, contexts, strict=True):
-            words = f"{part.ratio[context]:.2f}\n{part.watts[context]:.0f} W"
-            top = max(1, part.ratio[context], part.net_ratio[context])
-            ax.text(at, top + 0.05, words, ha="center", fontsize=8)
-    ax.axhline(1, color=style.INK, linewidth=0.8, zorder=0)
+    ax = style.axes(9.5, 3.6)
+    contexts = sorted(df.context.unique())
+    for i, (way, tone) in enumerate(TONES.items()):
+        part = df[df.way == way].set_index("context").loc[contexts]
+        at = [group + (i - 2.5) * 0.14 for group in range(len(contexts))]
+        ax.bar(at, part.pj_per_byte, 0.13, color=tone, label=way)
+        for x, row in zip(at, part.itertuples(), strict=True):
+            ax.text(x, row.pj_per_byte + 6, f"{row.ratio:.2f}", ha="center", fontsize=8)
     ax.set_xticks(range(len(contexts)), [shared.in_k(n) for n in contexts])
-    ax.set(xlabel="context", ylabel="energy over FlashDecoding's", ylim=(0, 3.2))
-    style.legend(ax, loc="upper center", ncols=5, bbox_to_anchor=(0.5, 1.18), columnspacing=1.2)
+    ax.set(xlabel="context of one request, tokens", ylabel="energy per byte of K and V, pJ", ylim=(0, 460))
+    handles, labels = ax.get_legend_handles_labels()
+    ax.figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return ax.figure
 
 

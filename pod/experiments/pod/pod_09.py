@@ -11,18 +11,20 @@ FIGURE = Figure(
     title="The code of SM-aware CTA scheduling",
     says="The paper's listing is most of it; what it leaves out is in red",
     chapter="07",
-    method="Cut out of csrc/include/binding.cuh. Grey: the paper's listing has it too. Red: it leaves this out.",
+    method="Cut out of csrc/include/binding.cuh. Grey: the paper's listing has it too. "
+    "Red: it leaves this out, or a part of it.",
 )
 FILE = "csrc/include/binding.cuh"
 FUNCTIONS = ("sptr<Assignment> box", "Assignment draw(", "draw_op(const Choice& c, int", "void reset_if_last(")
 SAME, LEFT_OUT = "in the paper's listing", "not in the paper's listing"
+PARTLY = "in the paper's listing, without % c.sms"
 # A word on the line where this text begins.
 NOTES = {
     "box[0] = draw(c)": (SAME, "one thread asks for all of the CTA; its answer waits in shared memory"),
     "__syncthreads();\n    const Assignment a": (SAME, "nobody reads before it is there"),
     "__syncthreads();  // the box": (SAME, "nobody overwrites it before all have read"),
     "if (threadIdx.x == 0) reset": (LEFT_OUT, "who sets the counters back to zero?"),
-    "const int sm = ptx::smid()": (LEFT_OUT, "where am I? (ids can exceed the number of SMs)"),
+    "const int sm = ptx::smid()": (PARTLY, "where am I? (ids can exceed the number of SMs)"),
     "a.ticket = atomicAdd": (SAME, "how many CTAs drew on this SM before me?"),
     "a.op = draw_op": (SAME, "so which operation do I want?"),
     "a.id = atomicAdd(c.tickets + c.sms + a.op, 1);\n    a.draws": (SAME, "and which piece of its work?"),
@@ -57,7 +59,7 @@ def notes():
 
 def draw(df):
     """The code, and under a line the note on it."""
-    colour = {SAME: "#6b7785", LEFT_OUT: style.ALARM}
+    colour = {SAME: "#6b7785", LEFT_OUT: style.ALARM, PARTLY: style.ALARM}
     lines = []
     for row in df.itertuples():
         lines += [(row.code, "")] + [(row.note, row.whose)] * bool(row.note)

@@ -44,11 +44,12 @@ def counters(table, upto: int) -> str:
 
 
 def holding(traces: dict, ax: Axes, sms: int) -> None:
-    """How many SMs hold both operations over time, a line a policy."""
+    """How many SMs hold both operations over time, a line a policy. A trace is in seconds."""
     for policy, trace in traces.items():
         label = f"{policy}: {sms * both_share(trace):.1f} on average"
-        ax.step(*both_over_time(trace), where="post", color=COLOURS[policy], linewidth=2, label=label)
-    ax.set(xlabel="time, µs (emulated)", ylabel="SMs that hold both", ylim=(0, 1.55 * sms), yticks=range(sms + 1))
+        times, counts = both_over_time(trace)
+        ax.step(1e6 * np.asarray(times), counts, where="post", color=COLOURS[policy], linewidth=2, label=label)
+    ax.set(xlabel="time, µs (model)", ylabel="SMs that hold both", ylim=(0, 1.55 * sms), yticks=range(sms + 1))
     ax.label_outer()
     style.legend(ax, loc="upper right")
 

@@ -179,8 +179,7 @@ QUESTIONS = {
     ),
     "worst-batch-of-each": Question(
         CHAPTER,
-        "You have your numbers from section 2. And the *worst* batch of each method: which of them never loses to "
-        "one kernel after the other?",
+        "And the *worst* batch of each method: which of them never loses to one kernel after the other?",
         {
             "all of them": "Two streams and CTA-parallel lose some percent on their worst batch, and "
             "warp-parallel more.",

@@ -187,33 +187,21 @@ QUESTIONS = {
             "faster, by some percent": "Alone they all end together. Beside prefill nobody knows which slot falls free "
             "when.",
             "the same": "Work and kernel are the same, but who starts late with a long range ends late.",
-            "slower, by some percent": "Ranges are as long as the whole run, so a warp that starts late ends late.",
+            "slower, by some percent": "Presumably a warp that starts late ends late, as ranges are as long as a run.",
         },
         "slower, by some percent",
     ),
     "who-gains-more": Question(
         CHAPTER,
-        "Who gains more from POD, over the same kernels one after the other: the A100 or the H200? A hint: how much "
-        "of its SM does decode use when DRAM is the limit?",
+        "Who gains more from POD over the same kernels one after the other, in the mean over 60 batches of the sweep: "
+        "the A100 or the H200?",
         {
-            "the A100": "In a narrow window around equal halves the model says so. In a wider one the difference is "
-            "gone.",
-            "the H200": "Bytes have grown faster than what an SM can issue, so decode uses more of each SM and "
-            "leaves less.",
+            "the A100": "Its decode leaves more of each SM. But only in a narrow window around equal halves does the "
+            "model say so, and in a wider one the difference is gone.",
+            "the H200": "Bytes have grown faster than what an SM can issue, so its decode leaves less of each SM.",
             "neither, in the mean": "30 % on either. Which one leads for equal halves depends on the window that is "
             "taken.",
         },
         "neither, in the mean",
-    ),
-    "the-gpu-or-us": Question(
-        CHAPTER,
-        "Will the right column, the A100's, look like the middle one, the H200's?",
-        {
-            "yes": "With two CTAs on an SM, turns keep one of each kind there, on any GPU. Only for prompts of 1K do "
-            "the columns differ: there four CTAs win on the H200 and not on the A100.",
-            "no, four CTAs win": "Four CTAs an SM have smaller tiles that read K and V twice as often, on any GPU.",
-            "no, proportional wins": "On the H200 it gains where four CTAs share an SM, and with two on neither GPU.",
-        },
-        "yes",
     ),
 }

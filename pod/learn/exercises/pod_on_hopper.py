@@ -373,7 +373,7 @@ QUESTIONS = {
         CHAPTER,
         "Fused, will each side take as long as it takes alone?",
         {
-            "yes": "Both want L2, shared memory and turns at the tensor cores.",
+            "yes": "They share DRAM, L2, shared memory and the tensor cores. Which of these costs what, 17d asks.",
             "both take longer": "Prefill pays more than decode. Together they still end long before the sum.",
             "only decode takes longer": "Prefill pays more than decode.",
         },

@@ -244,7 +244,7 @@ QUESTIONS = {
         "The same batch with 4 CTAs on an SM. Which policy keeps both on nearly all SMs, nearly all the time?",
         {
             "50:50": "Two of each fit now, and prefill, of which there is less, is used up twice as soon.",
-            "proportional": "Prefill, dealt thinly, lasts until near the end: 3.4 of 4 SMs hold both, on average.",
+            "proportional": "Prefill, dealt thinly, lasts until near the end: 3.7 of 4 SMs hold both, on average.",
             "neither": "What was missing was room, and there is room now.",
         },
         "proportional",
