@@ -53,6 +53,9 @@ def table() -> pd.DataFrame:
 
 def draw(df):
     ax = style.axes(7.5, 2.9)
+    for _, pair in df.groupby(["system", "seed"], sort=False):
+        y = list(SYSTEMS).index(pair.system.iloc[0])
+        ax.plot(pair.sort_values("slowdown").each, [y - 0.15, y + 0.15], color=style.FRAME, linewidth=1)
     for slowdown, colour, words in ((1.0, style.WORKERS[0], "as the cost says"),
                                     (1.1, style.WORKERS[2], "iterations 10 % longer")):  # fmt: skip
         for i, system in enumerate(SYSTEMS):
@@ -60,7 +63,7 @@ def draw(df):
             y = i + 0.15 * (1 if slowdown > 1 else -1)
             ax.plot(mine.each, [y] * len(mine), "o", color=colour, markersize=6, label=words if not i else None)
     ax.set(yticks=range(len(SYSTEMS)), ylim=(len(SYSTEMS) - 0.5, -0.5), xlim=(0, None),
-           xlabel="requests a second and GPU; a dot is a seed")  # fmt: skip
+           xlabel="requests a second and GPU; a line joins runs of the same requests")  # fmt: skip
     ax.set_yticklabels(SYSTEMS)
     style.legend(ax, loc="lower left")
     return ax.figure

@@ -150,6 +150,10 @@ def draw(df):
         colours = [style.colour("hybrid") if ok else style.ALARM for ok in mine.holds]
         ax.scatter(mine.value / mine.bound, [i] * len(mine), c=colours, s=36, zorder=3)
     ax.axvline(1, color=style.INK, linewidth=1.2)
+    first = next(i for i, gate in enumerate(gates) if gate.endswith(UNSEEN))
+    ax.axhline(first - 0.5, color=style.INK, linewidth=0.8, linestyle=":")
+    for row, taught in ((0, "its own first half has taught, or nothing"), (first, "other runs have taught")):
+        ax.text(0.99, row - 0.1, taught, transform=ax.get_yaxis_transform(), ha="right", fontsize=10, style="italic")
     ax.set(yticks=range(len(gates)), ylim=(len(gates) - 0.5, -0.5), xlim=(0, None),
            xlabel="error in units of what is allowed (line)")  # fmt: skip
     ax.set_yticklabels([f"{gate}, {BOUNDS[gate][0].removesuffix(', %')}: {BOUNDS[gate][1]} %" for gate in gates])

@@ -41,8 +41,8 @@ FIGURE = Figure(
     method="as engine-disaggregated, with the chunk or split that served most of the recording's beginning; recorded "
     "requests and arrivals after it, time compressed: four or five stretches of 6 to 10 minutes; Mooncake's times are "
     "rounded to 3 s and spread over these again. Bars: mean of the stretches; dots: each of them; rings: mean with "
-    "the other of two choices that were equal on the beginning",
-    data=("engine-replayed", "engine-chosen"),
+    "the other of two choices that were equal on the beginning; dashes: the rate of engine-disaggregated",
+    data=("engine-replayed", "engine-chosen", "engine-disaggregated"),
     fitted=True,
 )
 COMPUTED = "engine-replayed"
@@ -136,10 +136,15 @@ def draw(df):
             ax.plot(dots.tbt_p99_ms.map(PROMISES.index) + side, dots.qps, ".", color=style.INK, markersize=5)
             ax.plot(rings.tbt_p99_ms.map(PROMISES.index) + side, rings.qps_other, "o", color=style.INK,
                     markerfacecolor="none", markersize=9)  # fmt: skip
+            even = [steady_edge(workload, way, promise) for promise in PROMISES]
+            places = [i + side for i in range(len(PROMISES))]
+            ax.plot(places, even, "_", color=style.INK, markersize=24, markeredgewidth=2, label="steady arrivals")
         ax.set(xticks=range(len(PROMISES)), xticklabels=PROMISES, xlabel="promised P99 TBT, ms")
         ax.set_title(NAMES[workload], fontsize=10)
     axes[0].set_ylabel("requests a second, 8 GPUs")
-    style.legend(axes[-1], loc="upper left")
+    handles, labels = axes[0].get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    axes[0].figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3, frameon=False)
     return axes[0].figure
 
 

@@ -190,12 +190,13 @@ PANELS = {
     "wait": "W of 15 warps an SM that wait",
 }
 WORDS = {
-    "dram": "DRAM, 16 KB together", "dram, KV": "DRAM, rows of KV", "dram, KV, 128 B": "DRAM, KV, promotion 128 B",
-    "dram, KV, 128 B, first": "the same, evict first", "dram, KV, first": "DRAM, KV, evict first",
-    "dram, pairs": "DRAM, two SMs share", "l2": "L2, 16 KB together", "l2, KV": "L2, rows of KV",
-    "l2, 128 B": "L2, promotion 128 B", "l2, pairs": "L2, two SMs share", "fma": "multiply-add",
-    "exp": "exponential, with its multiply-add", "exp packed": "two of 16 bits in one", "test": "test_wait",
-    "try": "try_wait", "hint": "try_wait with a hint", "barrier": "named barrier", "alone": "nobody waits",
+    "dram": "DRAM, 16 KB together", "dram, KV": "DRAM, KV, promotion 256 B",
+    "dram, KV, 128 B": "DRAM, KV, promotion 128 B", "dram, KV, 128 B, first": "the same, evict first",
+    "dram, KV, first": "DRAM, KV, evict first", "dram, pairs": "DRAM, two SMs share", "l2": "L2, 16 KB together",
+    "l2, KV": "L2, rows of KV", "l2, 128 B": "L2, promotion 128 B", "l2, pairs": "L2, two SMs share",
+    "fma": "multiply-add", "exp": "exponential, with its multiply-add", "exp packed": "two of 16 bits in one",
+    "test": "test_wait", "try": "try_wait", "hint": "try_wait with a hint", "barrier": "named barrier",
+    "alone": "nobody waits",
 }  # fmt: skip
 
 

@@ -44,20 +44,22 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.1, 2)
+    axes = style.axes(9.5, 3.1, 3)
     axes[0].plot(df.pd, df.sarathi_requests_per_minute, "o-", color=style.WORKERS[1], label="Sarathi")
     axes[0].plot(df.pd, df.pod_requests_per_minute, "o-", color=style.WORKERS[0], label="Sarathi+POD")
     axes[0].set(ylabel="requests per minute, simulated", ylim=(0, None))
-    axes[1].plot(df.pd, df.gain_percent, "o-", color=style.WORKERS[0], label="gain of POD, %")
-    axes[1].plot(df.pd, df.hybrid_percent, "s--", color=style.WORKERS[3], label="time in hybrid batches, %")
+    axes[1].plot(df.pd, df.gain_percent, "o-", color=style.WORKERS[0], label="POD")
     axes[1].axvspan(paper.value("pod.f15.peak_low"), paper.value("pod.f15.peak_high"), color=style.LIT, alpha=0.35,
-                    label="paper: peak gains", linewidth=0)  # fmt: skip
-    axes[1].set_ylim(0, 105)
+                    label="paper: peak", linewidth=0)  # fmt: skip
+    axes[1].set(ylabel="gain of POD, %", ylim=(0, None))
+    axes[2].plot(df.pd, df.hybrid_percent, "s--", color=style.WORKERS[3])
+    axes[2].set(ylabel="time in hybrid batches, %", ylim=(0, 105))
     for ax in axes:
         ax.set_xscale("log")
         ax.set(xticks=RATIOS[::2], xticklabels=RATIOS[::2], xlabel="P:D")
         ax.minorticks_off()
-        style.legend(ax, loc="center right")
+    for ax in axes[:2]:
+        style.legend(ax, loc="lower right")
     return axes[0].figure
 
 

@@ -262,7 +262,7 @@ QUESTIONS = {
         "for 621 ms. Cut in twelve, how long is the longest gap?",
         {
             "about 50 ms": "A twelfth of 621. But every iteration reads the weights and the keys of 40 chats as well.",
-            "about 90 ms": "A twelfth of the prompt, and what an iteration of 40 chats takes anyway, 37 ms.",
+            "about 90 ms": "A twelfth of the prompt, and what an iteration of 40 chats takes anyway, 36 ms.",
             "about 300 ms": "No iteration has more than one chunk.",
         },
         "about 90 ms",
@@ -294,7 +294,7 @@ QUESTIONS = {
         "TBT at a budget of 256 instead of 1,024 tokens: what does a quarter of the budget give?",
         {
             "a quarter of the TBT": "Only the chunk gets shorter. Weights, the keys of 40 chats and the host do not.",
-            "half of it": "37 of the 90 ms are there anyway, for weights, keys and host; the chunk is the rest.",
+            "half of it": "36 of the 90 ms are there anyway, for weights, keys and host; the chunk is the rest.",
             "nearly the same": "A chunk of 1,024 is the larger part of its iteration.",
         },
         "half of it",
