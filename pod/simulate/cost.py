@@ -90,8 +90,13 @@ class Work(NamedTuple):
     context: int
 
     @property
+    def new(self) -> int:
+        """Prompt tokens."""
+        return sum([n for n, _ in self.chunks]) if self.chunks else 0
+
+    @property
     def tokens(self) -> int:
-        return sum(n for n, _ in self.chunks) + self.decodes
+        return self.new + self.decodes
 
     @property
     def requests(self) -> int:
@@ -100,9 +105,12 @@ class Work(NamedTuple):
     @classmethod
     def of(cls, batch: Batch, decode_context: int) -> Work:
         """`decode_context` is the event's; idle slots are computed too, in vain."""
-        idle = len(batch.idle) + sum(r.computed for r in batch.idle)
-        return cls(tuple([(n, before) for _, n, before in batch.prefills]), len(batch.decodes) + len(batch.idle),
-                   decode_context + idle)  # fmt: skip
+        chunks = tuple([(n, before) for _, n, before in batch.prefills]) if batch.prefills else ()
+        decodes = len(batch.decodes)
+        if batch.idle:
+            decodes += len(batch.idle)
+            decode_context += len(batch.idle) + sum(r.computed for r in batch.idle)
+        return cls(chunks, decodes, decode_context)
 
 
 class Cost:
@@ -145,7 +153,9 @@ class Cost:
 
     def attention(self, work: Work) -> float:
         """Of one layer: the new K and V are written, then attention is computed by the chosen method."""
-        return self.write(sum(new for new, _ in work.chunks)) + self._computed(work)
+        if work.decodes and not work.chunks:  # most iterations, and a simulation has millions
+            return self.decode(work.decodes, work.context)
+        return self.write(work.new) + self._computed(work)
 
     def _computed(self, work: Work) -> float:
         """The sum of attention's two parts, the larger, or in between."""
@@ -163,7 +173,7 @@ class Cost:
 
     def modelled(self, work: Work) -> float:
         """Time over that of serial execution, for a method that only the GPU model knows."""
-        new = sum(n for n, _ in work.chunks)
+        new = work.new
         before = sum(n * seen for n, seen in work.chunks) / new
         tiles = sum(ceil(n / PREFILL_TILE) for n, _ in work.chunks) * self.shape.q_heads / self.tp
         lanes = work.decodes * self.shape.kv_heads / self.tp
