@@ -10,7 +10,7 @@ have the GPU model's share of serial time (`modelled`). Every cost says which it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from math import ceil, hypot, inf
@@ -25,6 +25,7 @@ from pod.hardware import GPU
 from pod.serving.schedulers import Batch
 from pod.serving.shapes import Shape
 from pod.simulate import attention_model, host_time, machines
+from pod.simulate.attention_time import FITTED_ON
 from pod.simulate.attention_time import KERNELS as PUBLIC
 from pod.simulate.host_time import HOSTS
 from pod.simulate.interpolate import GridTable
@@ -253,9 +254,17 @@ class AnalyticalCost(Cost):
 
     @property
     def label(self) -> str:
-        guessed = self.machine and self.gpu.key not in self.machine.gpus
-        guess = f", all-reduce guessed from {self.machine.name}" if guessed else ""
-        return f"analytical {self.gpu.name}{self._by_model}{guess}"
+        guesses = [f", {part} guessed from {whose}" for part, whose in self._guesses()]
+        return f"analytical {self.gpu.name}{self._by_model}{''.join(guesses)}"
+
+    def _guesses(self) -> Iterator[tuple[str, str]]:
+        """What nobody held against a measurement on this GPU, and whose it is."""
+        if self.gpu.key not in ("a100", *HOPPER):
+            yield "linear layers", "A100"
+        if self.gpu.key != (fitted_on := FITTED_ON[self.kernels]):
+            yield "attention", f"{self.kernels} on {fitted_on.upper()}"
+        if self.machine and self.gpu.key not in self.machine.gpus:
+            yield "all-reduce", self.machine.name
 
     def linear(self, rows: int) -> float:
         gemms = self._gemm(rows, self.shape.layer_weights / self.tp)
