@@ -45,19 +45,17 @@ class Iteration:
 
 def iteration(batch: Batch, lane: int, scheduled: float, free: int, waiting: int) -> Iteration:
     """The event of a batch that is about to run; its end is filled in when it is known."""
-    return Iteration(
-        lane=lane,
-        scheduled=scheduled,
-        end=scheduled,
-        prefills=[(c.request.id, c.tokens, c.context, c.last) for c in batch.prefills],
-        decodes=[r.id for r in batch.decodes],
-        decode_context=sum([r.computed for r in batch.decodes]) + len(batch.decodes),
-        idle=[r.id for r in batch.idle],
-        preempted=[(r.id, how) for r, how in batch.preempted],
-        swapped_in=[r.id for r in batch.swapped_in],
-        free=free,
-        waiting=waiting,
-    )
+    decodes = batch.decodes
+    event = Iteration(
+        lane, scheduled, scheduled,
+        [(c.request.id, c.tokens, c.context, c.last) for c in batch.prefills] if batch.prefills else [],
+        [r.id for r in decodes], sum([r.computed for r in decodes]) + len(decodes), free=free, waiting=waiting,
+    )  # fmt: skip
+    if batch.idle or batch.preempted or batch.swapped_in:  # seldom: a simulation makes millions of events
+        event.idle = [r.id for r in batch.idle]
+        event.preempted = [(r.id, how) for r, how in batch.preempted]
+        event.swapped_in = [r.id for r in batch.swapped_in]
+    return event
 
 
 def check_place(path: str | Path) -> None:

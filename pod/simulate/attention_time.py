@@ -169,3 +169,4 @@ KERNELS = {
                        spread=0.0, decode_floor=12.1e-6, grouped=0.0, merge=4.4e-6, decode_setup=220,
                        decode_rate=0.907, decode_spread=1.0, one=0.318, two=0.623, splits_all=True, packed=True),
 }  # fmt: skip
+FITTED_ON = {"fa2-2024": "a100", "fa2": "a100", "fa3": "h100", "fa3-h200": "h200"}

@@ -44,6 +44,8 @@ def promises(texts: Sequence[str]) -> dict[str, float]:
     found = {}
     for text in texts:
         name, _, most = text.partition("=")
+        if name in found:
+            raise ValueError(f"slo: got {name} twice, allowed is one bound of each")
         found[name] = _amount(name, most)
         if name not in PROMISES or not 0 < found[name] < inf:
             raise ValueError(f"slo: got {text!r}, allowed are NAME=MOST of {', '.join(PROMISES)} and a number above 0, "

@@ -10,7 +10,7 @@ have the GPU model's share of serial time (`modelled`). Every cost says which it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from math import ceil, hypot, inf
@@ -25,6 +25,7 @@ from pod.hardware import GPU
 from pod.serving.schedulers import Batch
 from pod.serving.shapes import Shape
 from pod.simulate import attention_model, host_time, machines
+from pod.simulate.attention_time import FITTED_ON
 from pod.simulate.attention_time import KERNELS as PUBLIC
 from pod.simulate.host_time import HOSTS
 from pod.simulate.interpolate import GridTable
@@ -90,8 +91,13 @@ class Work(NamedTuple):
     context: int
 
     @property
+    def new(self) -> int:
+        """Prompt tokens."""
+        return sum([n for n, _ in self.chunks]) if self.chunks else 0
+
+    @property
     def tokens(self) -> int:
-        return sum(n for n, _ in self.chunks) + self.decodes
+        return self.new + self.decodes
 
     @property
     def requests(self) -> int:
@@ -100,9 +106,12 @@ class Work(NamedTuple):
     @classmethod
     def of(cls, batch: Batch, decode_context: int) -> Work:
         """`decode_context` is the event's; idle slots are computed too, in vain."""
-        idle = len(batch.idle) + sum(r.computed for r in batch.idle)
-        return cls(tuple([(n, before) for _, n, before in batch.prefills]), len(batch.decodes) + len(batch.idle),
-                   decode_context + idle)  # fmt: skip
+        chunks = tuple([(n, before) for _, n, before in batch.prefills]) if batch.prefills else ()
+        decodes = len(batch.decodes)
+        if batch.idle:
+            decodes += len(batch.idle)
+            decode_context += len(batch.idle) + sum(r.computed for r in batch.idle)
+        return cls(chunks, decodes, decode_context)
 
 
 class Cost:
@@ -145,7 +154,9 @@ class Cost:
 
     def attention(self, work: Work) -> float:
         """Of one layer: the new K and V are written, then attention is computed by the chosen method."""
-        return self.write(sum(new for new, _ in work.chunks)) + self._computed(work)
+        if work.decodes and not work.chunks:  # most iterations, and a simulation has millions
+            return self.decode(work.decodes, work.context)
+        return self.write(work.new) + self._computed(work)
 
     def _computed(self, work: Work) -> float:
         """The sum of attention's two parts, the larger, or in between."""
@@ -163,7 +174,7 @@ class Cost:
 
     def modelled(self, work: Work) -> float:
         """Time over that of serial execution, for a method that only the GPU model knows."""
-        new = sum(n for n, _ in work.chunks)
+        new = work.new
         before = sum(n * seen for n, seen in work.chunks) / new
         tiles = sum(ceil(n / PREFILL_TILE) for n, _ in work.chunks) * self.shape.q_heads / self.tp
         lanes = work.decodes * self.shape.kv_heads / self.tp
@@ -243,9 +254,17 @@ class AnalyticalCost(Cost):
 
     @property
     def label(self) -> str:
-        guessed = self.machine and self.gpu.key not in self.machine.gpus
-        guess = f", all-reduce guessed from {self.machine.name}" if guessed else ""
-        return f"analytical {self.gpu.name}{self._by_model}{guess}"
+        guesses = [f", {part} guessed from {whose}" for part, whose in self._guesses()]
+        return f"analytical {self.gpu.name}{self._by_model}{''.join(guesses)}"
+
+    def _guesses(self) -> Iterator[tuple[str, str]]:
+        """What nobody held against a measurement on this GPU, and whose it is."""
+        if self.gpu.key not in ("a100", *HOPPER):
+            yield "linear layers", "A100"
+        if self.gpu.key != (fitted_on := FITTED_ON[self.kernels]):
+            yield "attention", f"{self.kernels} on {fitted_on.upper()}"
+        if self.machine and self.gpu.key not in self.machine.gpus:
+            yield "all-reduce", self.machine.name
 
     def linear(self, rows: int) -> float:
         gemms = self._gemm(rows, self.shape.layer_weights / self.tp)

@@ -48,13 +48,13 @@ class SimExecutor:
 
     def submit(self, batch: Batch, event: Iteration) -> float:
         cost, work = self.cost, Work.of(batch, event.decode_context)
-        slow = self.slowdown
+        slow, requests = self.slowdown, work.requests
         if batch.prefills:
             slow *= self.hybrid if batch.decodes else self.prompts
-        before = max(0.0, cost.host(work.requests) + self.jitter())
+        before = max(0.0, cost.host(requests) + self.jitter())
         if batch.copied_blocks:
             before += cost.swap(batch.copied_blocks, self.block_size)
-        stage, head = cost.stage(work), cost.head(work.requests)
+        stage, head = cost.stage(work), cost.head(requests)
         at = event.scheduled + slow * before
         if cost.pp == 1:
             return at + slow * (stage + head)

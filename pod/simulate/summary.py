@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pod.simulate.energy import Meter
 
 DEFINITIONS = ("user", "artifact")
-STALLS = (0.2, 0.5)  # seconds
+STALLS = (0.2, 0.5)  # seconds, the shortest first
 BUBBLE_PERCENTILES = (5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
 REASONS = 3  # why requests were refused, that are kept
 
@@ -29,6 +29,7 @@ class _Lane:
 
     time: float = 0.0
     members: set[int] = field(default_factory=set)
+    decodes: list[int] | None = None  # the same in a list, where all of them decoded: seldom does the next one differ
 
 
 class Summary:
@@ -66,39 +67,48 @@ class Summary:
 
     def started(self, event: Iteration) -> None:
         self.iterations += 1
-        self.busy += event.seconds
+        seconds = event.end - event.scheduled
+        self.busy += seconds
         for chunk in event.prefills:
             self.computed += chunk[1]
         if self.meter:
             self.joules += self.meter.iteration(event)
         if event.prefills and event.decodes:
-            self.hybrid += event.seconds
+            self.hybrid += seconds
         if event.preempted:
             self.preemptions += len(event.preempted)
             self._leave(self._lanes[event.lane], {id_ for id_, _ in event.preempted})
 
     def ended(self, event: Iteration) -> None:
-        lane, end, members = self._lanes[event.lane], event.end, set(event.decodes)
-        first = [chunk[0] for chunk in event.prefills if chunk[3]]
-        if members or first:
-            if members != lane.members:
-                self._leave(lane, lane.members - members)
-                for id_ in members - lane.members:
-                    self._gap(end - self._time_of_last(id_), {id_})
+        lane, end = self._lanes[event.lane], event.end
+        first = [chunk[0] for chunk in event.prefills if chunk[3]] if event.prefills else []
+        if event.decodes or first:
+            members = lane.members if event.decodes == lane.decodes else self._changed(lane, event)
             self._gap(end - lane.time, lane.members)
             for id_ in first:
                 self._prompt_done(id_, end)
             members.update(first)
             lane.time, lane.members = end, members
+            lane.decodes = None if first or event.finished else event.decodes
         if event.stages:
             self._wait(event)
         for id_ in event.finished:
             lane.members.discard(id_)
             self._answered(id_, end)
 
+    def _changed(self, lane: _Lane, event: Iteration) -> set[int]:
+        """Who decoded, after the gaps of those who did not in the lane's last iteration."""
+        members = set(event.decodes)
+        if members != lane.members:
+            self._leave(lane, lane.members - members)
+            for id_ in members - lane.members:
+                self._gap(event.end - self._time_of_last(id_), {id_})
+        return members
+
     def _leave(self, lane: _Lane, who: set[int]) -> None:
         gone = who & lane.members
         lane.members -= gone
+        lane.decodes = None
         self._last.update(dict.fromkeys(gone, lane.time))
 
     def _time_of_last(self, id_: int) -> float:
@@ -114,9 +124,10 @@ class Summary:
         if not who:
             return
         self.gaps.add(seconds, len(who))
-        for bound, stalled in self._stalled.items():
-            if seconds > bound:
-                stalled |= who
+        if seconds > STALLS[0]:
+            for bound, stalled in self._stalled.items():
+                if seconds > bound:
+                    stalled |= who
 
     def _prompt_done(self, id_: int, end: float) -> None:
         if id_ in self._begun:  # computed anew after a preemption

@@ -274,20 +274,18 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
     Takes the files as published: CSV of vattention, Vidur and Azure, JSON lines of Mooncake. `limit` is the longest
     total that the model allows.
     """
-    path, rows = Path(path), []
+    path, rows, above = Path(path), [], None
     for number, row in _rows(path):
         prompt_name, output_name, time_name, unit = _columns(path, number, row)
         prompt, output = (_count(path, number, name, row[name]) for name in (prompt_name, output_name))
         if limit is not None and prompt + output > limit:
             both = f"columns {prompt_name}, {output_name}"
             raise ValueError(f"{path}, row {number}, {both}: {prompt + output} tokens in all, the model allows {limit}")
-        time = _time(path, number, time_name, row.get(time_name))
-        if rows and (time is None) != (rows[0][2] is None):
-            got = "no time" if time is None else "a time"
-            raise ValueError(
-                f"{path}, row {number}, column {time_name}: got {got}, unlike above, allowed are all or none"
-            )
-        rows.append((prompt, output, time and time * unit))
+        time, kind = _time(path, number, time_name, row.get(time_name), unit)
+        if kind != (above := kind if above is None else above):
+            raise ValueError(f"{path}, row {number}, column {time_name}: got {kind}, unlike above ({above}), "
+                             "allowed is one kind in all rows")  # fmt: skip
+        rows.append((prompt, output, time))
     if not rows:
         raise ValueError(f"{path}: got no request, allowed is at least one")
     trace = np.array(rows, dtype=float)  # None becomes NaN
@@ -357,7 +355,11 @@ def _rows(path: Path) -> Iterator[tuple[int, dict]]:
 
 
 def _records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
-    for number, row in enumerate(csv.DictReader(lines), 2):
+    reader = csv.DictReader(lines)
+    names = reader.fieldnames or []
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{path}, row 1: got the column {twice[0]} twice, allowed is one of each")
+    for number, row in enumerate(reader, 2):
         if more := row.get(None):
             got, allowed = len(row) - 1 + len(more), len(row) - 1
             raise ValueError(f"{path}, row {number}: got {got} columns, allowed are the {allowed} of the first row")
@@ -390,13 +392,14 @@ def _count(path: Path, row: int, column: str, value) -> int:
     return int(number)
 
 
-def _time(path: Path, row: int, column: str, value) -> float | None:
+def _time(path: Path, row: int, column: str, value, unit: float) -> tuple[float | None, str]:
+    """Seconds, and what they were read from; a number counts in `unit`."""
     if value is None:
-        return None
-    for seconds in (float, _date):
+        return None, "no time"
+    for seconds, each, kind in ((float, unit, "a number"), (_date, 1.0, "a date")):
         try:
             if abs(time := seconds(value)) < LATEST:
-                return time
+                return time * each, kind
         except (TypeError, ValueError, OverflowError):
             continue
     raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates")

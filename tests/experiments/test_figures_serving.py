@@ -189,6 +189,17 @@ def test_tight_promises_want_prompts_apart_and_weak_ones_do_not():
     assert (rates[disaggregated.ONCE] >= rates[disaggregated.TURN]).all()
 
 
+def test_another_draw_of_chats_turns_no_answer():
+    """Each rate moves by one step of what was tried at most, and nobody overtakes."""
+    draws = disaggregated.draws()
+    assert draws.groupby(["way", "tbt_p99_ms"]).seed.nunique().eq(4).all()
+    rates = disaggregated.spread()
+    for way in (disaggregated.ONCE, disaggregated.APART):
+        assert (rates[way, "max"] - rates[way, "min"] <= disaggregated.RATES[disaggregated.CHATS].step).all()
+    lead = rates["chunks lead by, %"]
+    assert (lead.loc[[10, 14], "max"] < 0).all() and (lead.loc[[22, 50], "min"] > 0).all()
+
+
 # ---------------------------------------------------------------- the same with arrivals as recorded
 
 

@@ -261,6 +261,7 @@ def test_a_faster_link_shortens_what_keys_and_values_take(capsys):
         ("capacity --slo stalls_200ms=5ms", "and a number above 0, in s or ms, or % for stalls"),
         ("capacity --slo tbt_p99=5mms", "slo: got 'tbt_p99=5mms'"),
         ("capacity --slo ttft_p99", "slo: got 'ttft_p99'"),
+        ("capacity --slo ttft_p99=1 tbt_p99=1 ttft_p99=9", "slo: got ttft_p99 twice, allowed is one bound of each"),
         (
             "capacity --requests 20 --tp 2 --slo tbt_p99=0.001",
             "slo: got tbt_p99=0.001, which even one request at a time",

@@ -162,6 +162,18 @@ def test_all_reduce_is_that_of_a_machine():
     assert cost(gpu=H100, tp=2).label == "analytical H100 SXM"
 
 
+def test_what_nobody_measured_on_a_gpu_is_named_as_a_guess():
+    """A line of times without a guess stands on that GPU's own measurements."""
+    assert cost(gpu=GPUS["a6000"], tp=2).label == (
+        "analytical RTX A6000, linear layers guessed from A100, attention guessed from fa2-2024 on A100, "
+        "all-reduce guessed from an A100 NVLink pair"
+    )
+    assert cost(kernels="fa3").label == "analytical A100-80GB SXM, attention guessed from fa3 on H100"
+    assert cost(gpu=H200, kernels="fa3").label == "analytical H200 SXM, attention guessed from fa3 on H100"
+    named = {key: "guess" in cost(gpu=gpu, tp=2).label for key, gpu in GPUS.items()}
+    assert named == {"a100": False, "h100": False, "h200": False, "toy": True, "a6000": True}
+
+
 @pytest.mark.parametrize(("rows", "milliseconds"), [(1, 0.1595), (64, 0.168), (128, 0.215), (384, 0.4105),
                                                     (480, 0.5225), (1024, 1.0375)])  # fmt: skip
 def test_linear_layers_are_within_a_tenth_of_the_public_profile(rows, milliseconds):

@@ -4,7 +4,7 @@ Whoever sets servers up knows what came until then. What comes next judges them:
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 import pandas as pd
@@ -36,7 +36,8 @@ def cases() -> list[dict]:
 
 def measure(case: dict) -> list[dict]:
     on = setup(case["way"], case["knob"])
-    return decisive(case["workload"], PROMISES, lambda qps: _felt(Run(on, arriving(case["workload"], 0, qps))))
+    return decisive(case["workload"], PROMISES, lambda qps: _felt(Run(on, arriving(case["workload"], 0, qps))),
+                    RATES[case["workload"]])  # fmt: skip
 
 
 def _felt(run: Run) -> dict[str, float]:
@@ -57,8 +58,9 @@ def following(workload: str) -> range:
     return range(1, min(whole, 1 + MOST))
 
 
-def decisive(workload: str, promises: Iterable[int], felt: Callable[[int], dict[str, float]]) -> list[dict]:
-    """What is felt at the rates that decide which promises are kept."""
+def decisive(workload: str, promises: Iterable[int], felt: Callable[[int], dict[str, float]],
+             rates: Sequence[int]) -> list[dict]:  # fmt: skip
+    """What is felt at those of the rates that decide which promises are kept."""
     tried: dict[int, dict[str, float]] = {}
 
     def broken(qps: int, promise: int) -> bool:
@@ -67,7 +69,7 @@ def decisive(workload: str, promises: Iterable[int], felt: Callable[[int], dict[
         return not kept(tried[qps], workload, promise)
 
     for promise in promises:
-        bisect_left(RATES[workload], True, key=lambda qps, most=promise: broken(qps, most))
+        bisect_left(rates, True, key=lambda qps, most=promise: broken(qps, most))
     return [{"qps": qps} | tried[qps] for qps in sorted(tried)]
 
 

@@ -15,6 +15,7 @@ from pod.experiments.engine import engine_disaggregated as steady
 from pod.experiments.engine.chosen import (
     FELT,
     PROMISES,
+    RATES,
     STRETCH,
     TICK,
     TRACES,
@@ -70,7 +71,7 @@ def _asked() -> list[tuple[str, str, int]]:
 
 def measure(case: dict) -> list[dict]:
     """The rates that decide which promises are kept."""
-    return decisive(case["workload"], _promises(case), lambda qps: _run(case, qps))
+    return decisive(case["workload"], _promises(case), lambda qps: _run(case, qps), RATES[case["workload"]])
 
 
 def _promises(case: dict) -> list[int]:

@@ -74,14 +74,16 @@ class Scheduler:
 
     def complete(self, batch: Batch) -> list[Request]:
         """The batch has run: note the progress. Returns the requests that are answered and hold nothing any more."""
+        finished = []
         for request, tokens, _ in batch.prefills:
             request.advance(tokens)
             self.pool.filled(request)
-        finished = [c.request for c in batch.prefills if c.request.generated >= c.request.output]
+            if request.generated >= request.output:
+                finished.append(request)
         for request in batch.decodes:
             request.computed += 1
-            request.generated += 1
-            if request.generated >= request.output:
+            request.generated = generated = request.generated + 1
+            if generated >= request.output:
                 finished.append(request)
         return self._retire(finished) if finished else finished
 
@@ -125,10 +127,10 @@ class PreemptingScheduler(Scheduler):
         prefilling, grow, size = [], self.pool.grow, self.pool.inside
         running, decodes = self.running, batch.decodes
         for request in running:  # which loses its last while we go
-            if request.computed < request.prefill:
+            if (computed := request.computed) < request.prefill:
                 prefilling.append(request)
                 continue
-            while not (request.computed % size or grow(request)):
+            while not (computed % size or grow(request)):
                 victim = running.pop()
                 self._preempt(victim, batch)
                 if victim is request:

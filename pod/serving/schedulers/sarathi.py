@@ -28,7 +28,7 @@ class Sarathi(PreemptingScheduler):
         batch = Batch()
         for prompt in self._reserve_slots(batch):
             self._add_chunk(prompt, batch)
-        if not batch.preempted:  # who was just sent away must not come back in the same breath
+        if self.waiting and not batch.preempted:  # who was just sent away must not come back in the same breath
             self._swap_in(batch)
             while self._admissible() and not self._head_is_swapped() and self._room(batch) > 0:
                 self._add_chunk(self._admit(), batch)
