@@ -12,7 +12,8 @@ was measured here instead; where several GPUs were, fresh/h100 says which.
 from __future__ import annotations
 
 import os
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from pathlib import Path
 
 from pod.files import ROOT, state
@@ -74,6 +75,18 @@ def _parsed(path: Path, *now: int):
     import pandas as pd
 
     return pd.read_csv(path, float_precision="round_trip")
+
+
+def kept(of: str | Callable[[], Path]) -> Callable:
+    """functools.cache, anew for another table: another GPU's, or one that was measured again. `of`: its name, or what
+    tells its path. Whoever asks gets the same object, and leaves it as it is."""
+    path = of if callable(of) else lambda: path_of(of)
+
+    def around(call: Callable) -> Callable:
+        known = cache(lambda now, *args: call(*args))
+        return wraps(call)(lambda *args: known(state(path()), *args))
+
+    return around
 
 
 def card() -> str:

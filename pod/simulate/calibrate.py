@@ -14,14 +14,13 @@ window.
 """
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, wraps
 from pathlib import Path
 
 import numpy as np
 
-from pod import files
+from pod import data
 from pod.data import RECORDED, path_of
 from pod.hardware import H200
 from pod.serving.events import Iteration, Log
@@ -44,10 +43,7 @@ def log() -> Path:
     return shown if shown.is_file() and LOG.is_relative_to(RECORDED) else LOG
 
 
-def kept(call: Callable) -> Callable:
-    """functools.cache, anew for other runs: another GPU's, or those that were measured again."""
-    known = cache(lambda now, *args: call(*args))
-    return wraps(call)(lambda *args: known(files.state(log()), *args))
+kept = data.kept(log)
 
 
 @kept

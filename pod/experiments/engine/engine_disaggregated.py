@@ -20,7 +20,7 @@ FIGURE = Figure(
     chapter="15",
     method="operators measured on one H200, calibrated by real runs, our kernel in all three ways; Llama-3-8B, "
     "30 s of Poisson arrivals; P99 TTFT up to 1 s (long chats 2 s), a gap above 200 ms for at most 1 % of the users; "
-    "the best chunk or split of the GPUs. Bars of chats: lowest and highest of four draws of requests and arrivals",
+    "the best chunk or split of the GPUs; of chats `spread` has four draws of requests and arrivals",
     data=("engine-disaggregated", "engine-seeds"),
     fitted=True,
 )
@@ -100,8 +100,6 @@ def draw(df):
         for way, colour in colours.items():
             mine = df[(df.workload == workload) & (df.way == way)]
             ax.plot(mine.tbt_p99_ms, mine.qps, "o-", drawstyle="steps-post", markersize=4, color=colour, label=way)
-        if workload == CHATS:
-            _bars(ax, colours)
         ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None), xticks=(10, 20, 50, 100),
                xticklabels=(10, 20, 50, 100))  # fmt: skip
         ax.minorticks_off()
@@ -109,15 +107,6 @@ def draw(df):
     axes[0].set_ylabel("requests a second, 8 GPUs")
     style.legend(axes[0], loc="lower right")
     return axes[0].figure
-
-
-def _bars(ax, colours) -> None:
-    """From the lowest to the highest of the draws, the ways a little apart so that both are seen."""
-    rates = spread()
-    for way, aside in ((ONCE, 0.97), (APART, 1.03)):
-        least, most = rates[way, "min"], rates[way, "max"]
-        ax.errorbar(rates.index * aside, (least + most) / 2, (most - least) / 2, fmt="none", ecolor=colours[way],
-                    elinewidth=2, capsize=4)  # fmt: skip
 
 
 def ahead(workload: str, over: str, promise: int) -> float:

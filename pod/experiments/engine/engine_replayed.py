@@ -127,7 +127,7 @@ def others() -> pd.DataFrame:
 
 
 def draw(df):
-    axes, each, other = style.axes(9.5, 3.2, len(NAMES)), stretches(), others()
+    axes, each, other, even = style.axes(9.5, 3.2, len(NAMES)), stretches(), others(), steady_edges()
     tones = {ONCE: style.WORKERS[0], APART: style.WORKERS[2]}
     for ax, workload in zip(axes, NAMES, strict=True):
         for side, way in zip((-0.19, 0.19), WAYS, strict=True):
@@ -137,9 +137,9 @@ def draw(df):
             ax.plot(dots.tbt_p99_ms.map(PROMISES.index) + side, dots.qps, ".", color=style.INK, markersize=5)
             ax.plot(rings.tbt_p99_ms.map(PROMISES.index) + side, rings.qps_other, "o", color=style.INK,
                     markerfacecolor="none", markersize=9)  # fmt: skip
-            even = [steady_edge(workload, way, promise) for promise in PROMISES]
+            edges = [even[workload, way, promise] for promise in PROMISES]
             places = [i + side for i in range(len(PROMISES))]
-            ax.plot(places, even, "_", color=style.INK, markersize=24, markeredgewidth=2, label="steady arrivals")
+            ax.plot(places, edges, "_", color=style.INK, markersize=24, markeredgewidth=2, label="steady arrivals")
         ax.set(xticks=range(len(PROMISES)), xticklabels=PROMISES, xlabel="promised P99 TBT, ms")
         ax.set_title(NAMES[workload], fontsize=10)
     axes[0].set_ylabel("requests a second, 8 GPUs")
@@ -179,7 +179,11 @@ def ahead_of_other(workload: str, promise: int | str) -> float:
 
 def steady_edge(workload: str, way: str, promise: int = LOOSE) -> float:
     """The highest rate under steady arrivals, for half a minute."""
-    return float(steady.table().set_index(["workload", "way", "tbt_p99_ms"]).qps[workload, way, promise])
+    return float(steady_edges()[workload, way, promise])
+
+
+def steady_edges() -> pd.Series:
+    return steady.table().set_index(WHICH).qps
 
 
 def in_ticks(way: str) -> tuple[float, float]:

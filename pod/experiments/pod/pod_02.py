@@ -1,12 +1,9 @@
 """POD-Attention, Figure 2: prompts first stalls the answers, chunks delay the prompt. Both are visible in one trace."""
 
-from functools import cache
-
 import numpy as np
 import pandas as pd
 
-from pod.data import path_of, read
-from pod.files import state
+from pod.data import kept, read
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.lab.show.serving import request_lanes
@@ -57,14 +54,9 @@ def _ids(ranges: str) -> list[int]:
 # ---------------------------------------------------------------- what it shows
 
 
+@kept("pod-02")  # a drawing asks for it three times
 def log(system: str) -> Log:
     """The run's log, as far as it was written down: who computed what and when."""
-    return _log(system, *state(path_of("pod-02")))
-
-
-@cache
-def _log(system: str, *now) -> Log:
-    """A drawing asks for it three times."""
     df, asked = read("pod-02").fillna({"decodes": ""}), [long_prompt(), *chats()]
     rows = df[df.system == system].itertuples()
     chunk = lambda row: [(LONG, row.chunk, row.before, bool(row.emits))] if row.chunk else []  # noqa: E731
