@@ -55,7 +55,7 @@ def draw(df):
     ax = style.axes(7.5, 2.9)
     for _, pair in df.groupby(["system", "seed"], sort=False):
         y = list(SYSTEMS).index(pair.system.iloc[0])
-        ax.plot(pair.sort_values("slowdown").each, [y - 0.15, y + 0.15], color=style.FRAME, linewidth=1)
+        ax.plot(pair.sort_values("slowdown", kind="stable").each, [y - 0.15, y + 0.15], color=style.FRAME, linewidth=1)
     for slowdown, colour, words in ((1.0, style.WORKERS[0], "as the cost says"),
                                     (1.1, style.WORKERS[2], "iterations 10 % longer")):  # fmt: skip
         for i, system in enumerate(SYSTEMS):
