@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -230,7 +231,7 @@ def test_output_onto_a_full_disk_is_one_line():
     + [("figures waves", "2>&-")],  # fmt: skip
 )
 def test_closed_streams_end_no_verb(verb, closed):
-    done = run("bash", "-c", f"exec {sys.executable} -m pod {verb} {closed}")
+    done = run("bash", "-c", f"exec {shlex.quote(sys.executable)} -m pod {verb} {closed}")
     assert (done.returncode, done.stderr) == (0, "") and bool(done.stdout) == (closed == "2>&-")
 
 
@@ -244,7 +245,7 @@ def test_a_reader_who_has_seen_enough_is_no_error():
 
 
 def test_a_folder_that_is_gone_is_said(tmp_path):
-    command = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m pod trace"
+    command = f"mkdir gone && cd gone && rmdir ../gone && {shlex.quote(sys.executable)} -m pod trace"
     done = run("bash", "-c", command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 2
     assert done.stderr == "python -m pod trace: the folder that this was called in is gone\n"

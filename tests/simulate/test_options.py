@@ -6,6 +6,7 @@ what users feel.
 
 import argparse
 import json
+import shlex
 
 import pytest
 
@@ -13,7 +14,8 @@ from pod.__main__ import main
 from pod.data import DATA
 from pod.simulate import cli
 
-MOONCAKE = f"--workload {DATA / 'public' / 'mooncake.csv'} --max-tokens 131072 --gpu h200 --requests 60"
+TRACE = shlex.quote(str(DATA / "public" / "mooncake.csv"))
+MOONCAKE = f"--workload {TRACE} --max-tokens 131072 --gpu h200 --requests 60"
 RATE, FULL = "--requests 40 --qps 3", "--requests 24 --blocks 2100 --block-size 16"
 PREEMPTED = "--requests 24 --blocks 300 --workload uniform --low 2000 --high 2000 --pd 1 --scheduler vllm"
 HEARD = {  # option: its company, what is said
@@ -60,7 +62,7 @@ SHOWN = {"help", "json", "log"}  # how the answer is given
 
 
 def felt(options: str, capsys) -> dict:
-    assert main(["simulate", *options.split(), "--json"]) == 0
+    assert main(["simulate", *shlex.split(options), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     return {name: value for name, value in answer.items() if name not in (*cli.SWEPT, "arrivals", "cost")}
 
@@ -108,7 +110,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("said", "words"), REFUSED)
 def test_what_would_change_nothing_is_refused(said, words, capsys):
-    assert main(said.split()) == 2
+    assert main(shlex.split(said)) == 2
     captured = capsys.readouterr()
     assert words in captured.err and captured.err.count("\n") == 1 and not captured.out
 
@@ -116,7 +118,7 @@ def test_what_would_change_nothing_is_refused(said, words, capsys):
 @pytest.mark.parametrize("said", ["--json --dates", "--json --repeats", "--dates --repeats"])
 def test_claims_do_one_thing_at_a_time(said, capsys):
     with pytest.raises(SystemExit):
-        main(["claims", *said.split()])
+        main(["claims", *shlex.split(said)])
     assert "not allowed with argument" in capsys.readouterr().err
 
 
@@ -131,7 +133,7 @@ def test_claims_do_one_thing_at_a_time(said, capsys):
     ],
 )
 def test_what_one_of_several_hears_is_taken(said, capsys):
-    assert main(["simulate", "--requests", "3", *said.split()]) == 0
+    assert main(["simulate", "--requests", "3", *shlex.split(said)]) == 0
 
 
 def test_a_chunk_that_a_scheduler_does_not_know_makes_no_second_run_of_it(capsys):
