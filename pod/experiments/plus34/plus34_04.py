@@ -40,15 +40,15 @@ def draw(df):
                         (paper.value("plus34.f04.memory_util"), "post, after")):  # fmt: skip
         ax.axvline(edge, color=style.FRAME, linestyle="--", linewidth=1.2)
         ax.text(edge, -0.62, f"{words}: {edge:.0f} %", fontsize=8.5, ha="center", color=style.INK)
+    marks, kernels = dict(zip(shared.KERNELS, "os^vosPDX", strict=True)), list(dict.fromkeys(df.kernel))
     for before, after in MOVED:
         ends = df[df.kernel.isin((before, after))].pivot(index="batch", columns="kernel", values="dram")
         for batch, row in ends.iterrows() if after in ends else ():
-            y = [batches.index(batch) + _height(df, kernel) for kernel in (before, after)]
+            y = [batches.index(batch) + _height(kernels, kernel) for kernel in (before, after)]
             ax.plot(row[[before, after]], y, color=shared.COLOURS[after], linewidth=2.5, alpha=0.6)
-    marks, kernels = dict(zip(shared.KERNELS, "os^vosPDX", strict=True)), list(dict.fromkeys(df.kernel))
     for kernel in kernels:
         mine = df[df.kernel == kernel].set_index("batch")
-        y = [batches.index(b) + _height(df, kernel) for b in mine.index]
+        y = [batches.index(b) + _height(kernels, kernel) for b in mine.index]
         ax.plot(mine.dram, y, marks[kernel], color=shared.COLOURS[kernel], markersize=7, markeredgecolor="white",
                 markeredgewidth=0.6, label=shared.KERNELS[kernel])  # fmt: skip
     ax.set_yticks(range(len(batches)), batches, fontsize=9)
@@ -60,9 +60,8 @@ def draw(df):
     return ax.figure
 
 
-def _height(df, kernel: str) -> float:
+def _height(kernels: list[str], kernel: str) -> float:
     """Where a kernel's mark stands in the row of its batch."""
-    kernels = list(dict.fromkeys(df.kernel))
     return 0.7 * ((kernels.index(kernel) + 0.5) / len(kernels) - 0.5)
 
 
