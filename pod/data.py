@@ -60,13 +60,17 @@ def path_of(name: str, measured: Path | None = None) -> Path:
 
 def read(name: str):
     """A table by its name, as a pandas.DataFrame."""
+    return _parsed(*_now(name)).copy()
+
+
+def _now(name: str) -> tuple[Path, int, int]:
+    """The file of a table, as it is now."""
     path = path_of(name)
     try:
-        now = state(path)
+        return state(path)
     except FileNotFoundError:
         where = path.parent.relative_to(DATA) if path.is_relative_to(DATA) else path.parent
         raise Missing(f"{name}: is not in {where}; `python -m pod measure {name}` on that GPU makes it") from None
-    return _parsed(*now).copy()
 
 
 @cache
@@ -80,11 +84,11 @@ def _parsed(path: Path, *now: int):
 def kept(of: str | Callable[[], Path]) -> Callable:
     """functools.cache, anew for another table: another GPU's, or one that was measured again. `of`: its name, or what
     tells its path. Whoever asks gets the same object, and leaves it as it is."""
-    path = of if callable(of) else lambda: path_of(of)
+    now = (lambda: state(of())) if callable(of) else (lambda: _now(of))
 
     def around(call: Callable) -> Callable:
-        known = cache(lambda now, *args: call(*args))
-        return wraps(call)(lambda *args: known(state(path()), *args))
+        known = cache(lambda _, *args: call(*args))
+        return wraps(call)(lambda *args: known(now(), *args))
 
     return around
 

@@ -40,6 +40,27 @@ def test_figures_show_what_was_recorded_until_somebody_chooses(home, monkeypatch
         data.read("x")
 
 
+def test_what_is_made_of_a_table_is_made_anew_for_another(home, monkeypatch):
+    monkeypatch.setenv("POD_FROM", "recorded/h200")
+    made = []
+
+    @data.kept("x")
+    def tenfold(by: int) -> int:
+        made.append(by)
+        return int(data.read("x").n[0]) * by
+
+    with pytest.raises(data.Missing, match="x: is not in .*h200; `python -m pod measure x` on that GPU makes it"):
+        tenfold(10)
+    for place, text in (("recorded/h200", "1"), ("fresh/h100", "2")):
+        (home / place).mkdir(parents=True)
+        (home / place / "x.csv").write_text(f"n\n{text}\n")
+    assert [tenfold(10), tenfold(10), tenfold(20)] == [10, 10, 20] and made == [10, 20]
+    (home / "recorded" / "h200" / "x.csv").write_text("n\n30\n")
+    assert tenfold(10) == 300, "measured again"
+    data.choose("fresh")
+    assert tenfold(10) == 20, "another GPU's"
+
+
 @pytest.mark.parametrize("place, message", [
     ("elsewhere", "from: got 'elsewhere', allowed are recorded, fresh"),
     ("fresh", "from: nothing lies in data/fresh/; `make measure` on a GPU fills it"),

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pod import data
 from pod.experiments.engine import chosen
 from pod.experiments.engine import engine_disaggregated as disaggregated
 from pod.experiments.engine import engine_replayed as replayed
@@ -238,7 +239,7 @@ def test_who_is_judged_had_no_say_in_the_choice():
         whole = list(replace(chosen.arriving(workload, 0, 5.0), count=len(stretches) * count).stream())
         together = [(r.prompt, r.output) for part in (begin, *judged) for r in part]
         assert together == [(r.prompt, r.output) for r in whole], "all of them, in order, each once"
-    runs = chosen.read("engine-chosen")
+    runs = data.read("engine-chosen")
     for (workload, way), mine in runs.groupby(["workload", "way"]):
         for promise, knob in chosen.knobs()[workload, way].items():
             edges = {k: chosen.edge(each, workload, promise) for k, each in mine.groupby("knob")}

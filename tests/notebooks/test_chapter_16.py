@@ -16,14 +16,12 @@ SAMPLER = {"loop": 20.0, "loop, packed": 15.0, "batched": 5.0, "packed": 1.0}
 def recordings(monkeypatch, tmp_path):
     """Recordings where an iteration takes a known time: prompts by their tokens, decodes longer later in the run."""
     monkeypatch.setattr(data, "RECORDED", tmp_path)
-    shared.totals.cache_clear()
     (tmp_path / "h200").mkdir()
 
     def write(name, rows):
         pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
 
     yield write
-    shared.totals.cache_clear()
 
 
 def length(i: int) -> float:

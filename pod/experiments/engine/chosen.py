@@ -9,7 +9,7 @@ from functools import cache
 
 import pandas as pd
 
-from pod.data import DATA, read
+from pod import data
 from pod.experiments.engine.engine_disaggregated import APART, KNOBS, NAMES, ONCE, STALLED, TTFT, setup
 from pod.simulate.run import Run
 from pod.simulate.workload import Workload, read_trace
@@ -48,13 +48,13 @@ def _felt(run: Run) -> dict[str, float]:
 def arriving(workload: str, stretch: int, qps: float, spread: bool = True) -> Workload:
     """A stretch of the recording, from 0 on, time compressed to this mean rate."""
     count, tick = STRETCH[workload], TICK.get(workload, 0.0) if spread else 0.0
-    return Workload(str(DATA / "public" / TRACES[workload]), count, qps, spread=tick, skip=stretch * count)
+    return Workload(str(data.DATA / "public" / TRACES[workload]), count, qps, spread=tick, skip=stretch * count)
 
 
 @cache
 def following(workload: str) -> range:
     """The stretches of a recording that had no say in the choice: whole ones after the first, five at most."""
-    whole = len(read_trace(DATA / "public" / TRACES[workload])) // STRETCH[workload]
+    whole = len(read_trace(data.DATA / "public" / TRACES[workload])) // STRETCH[workload]
     return range(1, min(whole, 1 + MOST))
 
 
@@ -86,17 +86,16 @@ def edge(runs: pd.DataFrame, workload: str, promise: int) -> float:
     return float(fine.max()) if len(fine) else 0.0
 
 
-@cache
 def knobs() -> dict[tuple[str, str], dict[int, int]]:
     """By workload and way: for each promise the chunk or split that serves most of the beginning; among equals the one
     that has most to spare at its highest rate."""
     return {which: {promise: equals[0] for promise, equals in mine.items()} for which, mine in tied().items()}
 
 
-@cache
+@data.kept("engine-chosen")
 def tied() -> dict[tuple[str, str], dict[int, tuple[int, ...]]]:
     """The same with all that serve as much of the beginning, most to spare first."""
-    runs = read("engine-chosen")
+    runs = data.read("engine-chosen")
     return {(workload, way): {promise: _best(mine, workload, promise) for promise in PROMISES}
             for (workload, way), mine in runs.groupby(["workload", "way"])}  # fmt: skip
 

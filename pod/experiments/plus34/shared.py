@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from pod.data import hardware, read
+from pod.data import hardware, kept, read
 from pod.experiments.plus34 import vllm_timeline
 from pod.lab.show import style
 from pod.serving.vllm2023 import LADDER
@@ -66,7 +66,7 @@ def ladder():
     return df[df.iteration > 0]
 
 
-@lru_cache
+@kept("vllm-ladder")
 def totals():
     """Seconds of the whole run by (kernel, sampler): all, until the model is done, after that, and between batches."""
     rows = {}
