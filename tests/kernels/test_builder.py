@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from pod import kernels
 from pod.files import ROOT
@@ -37,6 +38,9 @@ def build(folder: Path, source: str = SOURCE, **environment: str) -> str:
 
 @pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
 def test_library_is_built_in_a_folder_with_spaces_and_umlauts(tmp_path, locale):
+    where = os.path.dirname(torch.__file__)
+    if locale and not where.isascii():
+        pytest.skip(f"torch itself cannot be imported from {where!r} by a Python that is told to know ASCII alone")
     folder = tmp_path / "mäßig schön"
     folder.mkdir()
     (folder / "half.h").write_text(SOURCE)
@@ -51,8 +55,6 @@ HALF = '#include "half.h"\n'
 
 
 def test_torch_may_lie_in_a_folder_with_spaces_and_umlauts(tmp_path, monkeypatch):
-    import torch
-
     site = tmp_path / "mäßig schön"
     site.mkdir()
     (site / "torch").symlink_to(Path(torch.__file__).parent)
