@@ -63,7 +63,8 @@ def reproduce(ids: Iterable[str], out: Path) -> tuple[list[str], list[claims.Res
     for task in tasks:
         registry.load(task.id)  # one that cannot be drawn ends it before any work
     files.ready(out)
-    print(f"drawing {len(tasks)} of {len(registry.drawable())} figures into {out}/: half a minute", flush=True)
+    how_long = ": about a minute on 2 cores" if len(tasks) > FEW else ""
+    print(f"drawing {len(tasks)} of {len(registry.drawable())} figures into {out}/{how_long}", flush=True)
     failed, results = [], []
     for drawn in sweep(_drawn, tasks, None if len(tasks) > FEW else 1):
         results += drawn.results
