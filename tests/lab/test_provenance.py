@@ -42,7 +42,7 @@ META = {
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """An empty tree in place of the repository's."""
-    for module in (compare, keep, provenance, sources):
+    for module in (compare, keep, provenance):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(data, "RECORDED", tmp_path / "data" / "recorded")
     monkeypatch.setattr(data, "FRESH", tmp_path / "data" / "fresh")
@@ -171,6 +171,7 @@ def tree(home, monkeypatch):
     (home / "csrc" / "lean.cu").write_text("int lean;\n")
     (home / "csrc" / "model.py").write_text('"""Words."""\nwaves = a // b  # one\n')
     units = {"hybrid": ("csrc/hybrid.cu",), "lean": ("csrc/lean.cu",), "model": ("csrc/model.py",)}
+    monkeypatch.setattr(sources, "ROOT", home)
     monkeypatch.setattr(sources, "UNITS", units)
     monkeypatch.setattr(sources, "sum_of", sources.sum_of.__wrapped__)  # files change here
     return home
