@@ -71,6 +71,16 @@ def test_what_a_slider_draws_is_still_there_when_all_cells_have_run(path):
         assert globals_of(cells[: i + 1], drawn) & later == set()
 
 
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_code_in_an_answer_imports_what_is_there(path):
+    """Nobody runs it but the reader who unfolds it."""
+    prose = "\n".join(c.source for c in notebooks.read(path).cells if c.cell_type == "markdown")
+    pieces = [ast.parse(piece) for piece in re.findall(r"^```python\n(.*?)^```", prose, re.DOTALL | re.MULTILINE)]
+    for node in (node for piece in pieces for node in ast.walk(piece)):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "pod":
+            exec(ast.unparse(node), {})
+
+
 # ---------------------------------------------------------------- each rule against a chapter that breaks it
 
 
