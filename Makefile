@@ -69,7 +69,7 @@ test: lint $(MODEL)
 
 test-weakest: $(READY) $(MODEL)
 	@echo 'Running tests and notebooks as an old processor with one core computes: about half an hour on 2 cores.'
-	@$(WEAKEST) $(PYTEST)
+	@$(WEAKEST) $(PYTEST) -m 'not any_processor'
 
 lint: $(READY)
 	@$(PY) -m ruff check .

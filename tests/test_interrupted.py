@@ -12,7 +12,10 @@ import pytest
 
 from pod.files import ROOT
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc to look for processes in")
+pytestmark = [
+    pytest.mark.any_processor,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="no /proc to look for processes in"),
+]
 
 # Runs a verb. So many seconds after it has called a function, the whole group of processes hears Ctrl-C.
 AT_WORK = """

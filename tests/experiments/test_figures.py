@@ -22,6 +22,7 @@ from pod.lab.show import style
 from pod.lab.show.says import says
 from pod.serving.loop import Loop
 
+pytestmark = pytest.mark.any_processor  # what figures show, tests of pages and claims compute
 DRAWABLE = [figure.id for figure in registry.drawable()]
 
 

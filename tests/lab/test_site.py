@@ -44,6 +44,7 @@ from pod.lab.site.places import Places  # noqa: E402
 from pod.lab.site.prose import markdown  # noqa: E402
 from tests.notebooks.test_browser import CHROMIUM, NAMES, Page, until  # noqa: E402
 
+pytestmark = pytest.mark.any_processor
 DRAWN = ("band", "pod-t1")
 WITHOUT_FIGURES = 18e6  # bytes; build.LIMIT is for all of it
 SETTLED = ("pod-t1", "pod-t4")

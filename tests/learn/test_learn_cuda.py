@@ -19,7 +19,10 @@ from pod.kernels import build
 from pod.learn import faults, gpu, program, rewrite
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
+pytestmark = [
+    pytest.mark.any_processor,
+    pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason),
+]
 
 
 def kernel(body: str, parameters: str = "float* x", before: str = ""):

@@ -31,6 +31,7 @@ from tests.solutions import named, solutions
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = [
+    pytest.mark.any_processor,
     pytest.mark.skipif(not CHROMIUM, reason=f"no browser here: looked for {', '.join(NAMES)} and $CHROMIUM"),
     pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason),
 ]
