@@ -369,7 +369,7 @@ def test_pytest_has_the_last_word():
     assert " -m ruff check" in before and " -m ruff format --check" in before and " -m pytest --nbval " in steps[-1]
 
 
-def test_the_weakest_processor_runs_the_same_tests():
+def test_the_weakest_processor_runs_the_tests_that_compute():
     verbs = ("test", "test-weakest")
     once, again = (run("make", "-n", "--no-print-directory", verb).stdout.splitlines()[-1] for verb in verbs)
     settings, tests, rest = again.partition(once)

@@ -8,7 +8,6 @@ from wrong.hopper import CASES, MISTAKES, SOURCE, outcome
 
 from pod.lab import mutate
 
-pytestmark = pytest.mark.any_processor
 torch = pytest.importorskip("torch")
 
 
