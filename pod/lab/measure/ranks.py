@@ -1,6 +1,6 @@
-"""One process a GPU: start them, let them meet, and take what process 0 found."""
+"""One process a GPU: either they meet and compute one thing together, or each has work of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def run(work: Callable, world: int, device: str, *arguments):
@@ -35,3 +35,31 @@ def _process(rank: int, world: int, meeting: str, device: str, work: Callable, a
         answers.put(found)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def each(work: Callable, items: Sequence, cards: int | None = None) -> list:
+    """[work(item) for item in items], as many at once as there are GPUs, in a new process each: one has a GPU for
+    itself, and leaves nothing on it. `cards` is for machines that have none."""
+    import multiprocessing as mp
+
+    import torch
+
+    gpus = torch.cuda.device_count()
+    with mp.get_context("spawn").Manager() as shared:
+        free = shared.Queue()
+        for card in range(cards or gpus):
+            free.put(card if gpus else None)
+        with mp.get_context("spawn").Pool(cards or gpus, maxtasksperchild=1) as pool:
+            return pool.starmap(_alone, [(work, item, free) for item in items], chunksize=1)
+
+
+def _alone(work: Callable, item, free):
+    card = free.get()
+    try:
+        if card is not None:
+            import torch
+
+            torch.cuda.set_device(card)
+        return work(item)
+    finally:
+        free.put(card)

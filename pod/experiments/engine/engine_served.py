@@ -1,0 +1,254 @@
+"""POD's Tables 4 to 6 on a real server: users of two workloads come to one H200, five minutes a system.
+
+Measured: what each request felt, Llama-3-8B, at the paper's share of what Sarathi can serve: vLLM's scheduler, Sarathi
+with FlashAttention-3 in one call, its faster one here, and in two, with our halves in turn and at once, three chunks.
+
+Requests and arrivals are those that engine-online and engine-foretold simulate, so both can be judged by this. Runs
+are spread over all the GPUs that are there, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+
+from pod.data import a_card, kept, read
+from pod.experiments.engine import engine_online, engine_runs
+from pod.experiments.pod import pod_t4, pod_t6
+from pod.lab import paper
+from pod.lab.figure import Figure
+from pod.lab.measure import provenance, ranks
+from pod.lab.show import style
+from pod.serving.blocks import PagedPool
+from pod.serving.captured import LARGEST
+from pod.serving.engine import Engine
+from pod.serving.loop import WallClock, serve
+from pod.serving.request import Request
+from pod.serving.schedulers import VLLM, Sarathi
+from pod.simulate import metrics
+from pod.simulate.windows import PAGE
+from pod.simulate.workload import Workload
+
+FIGURE = Figure(
+    id="engine-served",
+    title=f"What users felt in five minutes of real serving, on {a_card()}",
+    chapter="15",
+    method="Llama-3-8B, random weights, bf16; the requests of five minutes, at the paper's share of what Sarathi "
+    "serves; one run a system, iterations of up to 2,048 tokens as CUDA graphs; the artifact's definitions",
+    data=("engine-served", "engine-foretold"),
+)
+RECORDING = "engine-served"
+KEYS, WHOLE = ("round", "run", "request"), ("round",)
+UNITS = ("hopper", "plan", "model")
+REPEATS = 1
+TIMER = "the host's clock when the tokens of an iteration are out, against the time at which the request was to arrive"
+L2 = "warm"
+MODEL, ROOM, MOST, LONGEST = "llama-3-8b", 3120, 128, 65536  # pages; requests at once; tokens of an iteration
+TURN, TWO, POD = "Sarathi, ours in turn", "Sarathi, two calls", "Sarathi+POD"
+SYSTEMS = {"vLLM": (VLLM, "fa3"), "Sarathi": (Sarathi, "fa3-one"), TURN: (Sarathi, "hopper-serial"),
+           POD: (Sarathi, "hopper"), TWO: (Sarathi, "fa3")}  # fmt: skip
+INTERNAL, ARXIV = "internal 1.2", "arXiv 0.95"  # the higher load of each table
+REQUESTS = {INTERNAL: 600, ARXIV: 490}  # that arrive in five minutes
+FOUR = ("vLLM", "Sarathi", TURN, POD)
+CHUNKS = [(INTERNAL, POD, chunk) for chunk in pod_t6.CHUNKS if chunk != pod_t4.CHUNK]
+ROUNDS = (  # as many as a machine may have GPUs; what matters most comes first, in case time runs out
+    [(INTERNAL, system, None) for system in FOUR],
+    [(ARXIV, system, None) for system in FOUR],
+    CHUNKS,
+    [(INTERNAL, TWO, None), (ARXIV, TWO, None)],
+)
+
+
+def name_of(load: str, system: str, chunk: int | None = None) -> str:
+    return f"{load}, {system}" + (f", chunk {chunk}" if chunk else "")
+
+
+RUNS = {name_of(*run): run for each in ROUNDS for run in each}
+
+
+def cases() -> list[dict]:
+    return [{"round": i, "run": name_of(*run), "request": request}
+            for i, each in enumerate(ROUNDS) for run in each for request in range(REQUESTS[run[0]])]  # fmt: skip
+
+
+def measure(case: dict) -> dict:
+    return _round(int(case["round"]))[case["run"]][int(case["request"])]
+
+
+@lru_cache(maxsize=1)
+def _round(number: int) -> dict[str, list[dict]]:
+    runs = [name_of(*run) for run in ROUNDS[number]]
+    return dict(zip(runs, ranks.each(served, runs), strict=True))
+
+
+@dataclass(frozen=True)
+class Users:
+    """They come one by one to a server that is idle at first."""
+
+    work: Workload
+    chunk: int
+
+    def requests(self) -> list[Request]:
+        return self.work.requests()
+
+    def scheduler(self, pool: PagedPool, kind=Sarathi):
+        options = {"max_tokens": LONGEST} if kind is VLLM else {"chunk": self.chunk}
+        return kind(pool, MOST, **options)
+
+
+def work(load: str) -> Workload:
+    lengths, *_ = engine_online.CASES[load]
+    return Workload(lengths, REQUESTS[load], engine_online.rate(load), seed=1, arrivals="truncated_poisson")
+
+
+def chunk_of(load: str, chunk: int | None) -> int:
+    return chunk or engine_online.CASES[load][2]
+
+
+def served(run: str) -> list[dict]:
+    """A row a request, by the GPU that is this process's."""
+    import torch
+
+    load, system, chunk = RUNS[run]
+    kind, attention = SYSTEMS[system]
+    chunk = chunk_of(load, chunk)
+    engine = Engine(engine_runs._model(MODEL), PagedPool(ROOM, PAGE), attention)
+    engine.warm(MOST, LARGEST if kind is VLLM else chunk)
+    users = Users(work(load), chunk)
+    with provenance.watch(engine_runs.WATCH_SECONDS, torch.cuda.current_device()) as watched:
+        rows = timed(engine, users, kind)
+    state = {name: watched.summary()[name]["median"] for name in ("sm_clock_mhz", "power_w")}
+    return [row | state for row in rows]
+
+
+def timed(engine: Engine, users: Users, kind) -> list[dict]:
+    """What each request felt, and of all tokens of the run the times between two."""
+    import gc
+
+    scheduler = engine_runs.prepare(engine, users, kind)
+    gc.collect()
+    gc.freeze()  # as servers do: a walk over all that was made before would stop the host for a whole iteration
+    engine.clock = WallClock()
+    log = serve(users.requests(), [scheduler], engine, engine.clock)
+    gc.unfreeze()
+    return felt(log)
+
+
+def felt(log) -> list[dict]:
+    """A row a request, by id. Of gaps the artifact's definition, which drops a request's first one, and the users'."""
+    drops, all_of_them = metrics.requests(log, "artifact"), metrics.requests(log, "user")
+    lengths = {id_: (prompt, output) for id_, _, prompt, output in log.requests}
+    if len(drops.id) != len(lengths):
+        raise ValueError(f"requests: got {len(drops.id)} answers of {len(lengths)} that came, allowed are all")
+    pooled = {}
+    for name, gaps in (("tbt", drops.gaps), ("felt", all_of_them.gaps)):
+        pooled |= {f"{name}_p{p}_ms": round(1e3 * float(np.percentile(gaps, p)), 3) for p in (50, 99)}
+    busy = 100 * sum(event.seconds for event in log.iterations) / log.iterations[-1].end
+    columns = zip(drops.id.tolist(), drops.arrival, drops.ttft, drops.latency, drops.worst_gap, all_of_them.worst_gap,
+                  strict=True)  # fmt: skip
+    return [{"prompt": lengths[id_][0], "output": lengths[id_][1], "arrival_s": round(float(arrival), 4),
+             "ttft_s": round(float(ttft), 4), "latency_s": round(float(latency), 4),
+             "worst_tbt_ms": round(1e3 * float(worst), 3), "worst_felt_ms": round(1e3 * float(bad), 3),
+             **pooled, "busy_percent": round(busy, 2)}
+            for id_, arrival, ttft, latency, worst, bad in columns]  # fmt: skip
+
+
+# ---------------------------------------------------------------- what it shows
+
+METRICS = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99", "stalls_200ms", "stalls_500ms")
+PAPERS = {"vLLM": "vllm", "Sarathi": "sarathi", POD: "pod"}
+
+
+@kept("engine-served")
+def measured() -> dict[str, dict[str, float]]:
+    """The metrics of each run: seconds, and shares of requests in percent."""
+    return {run: summed(rows) for run, rows in read("engine-served").groupby("run", sort=False)}
+
+
+def summed(rows: pd.DataFrame) -> dict[str, float]:
+    first = rows.iloc[0]
+    seconds = {f"{name}_p{p}": float(np.percentile(rows[f"{name}_s"], p)) for name in ("ttft", "latency")
+               for p in (50, 99)}  # fmt: skip
+    gaps = {f"tbt_p{p}": first[f"tbt_p{p}_ms"] / 1e3 for p in (50, 99)}
+    stalls = {f"stalls_{ms}ms": 100 * float((rows.worst_tbt_ms > ms).mean()) for ms in (200, 500)}
+    return seconds | gaps | stalls | {"busy": first.busy_percent}
+
+
+def foretold() -> dict[str, dict[str, float]]:
+    """What the simulator says of the same requests; of systems that it has."""
+    return read("engine-foretold").set_index("run").to_dict("index")
+
+
+def table() -> pd.DataFrame:
+    """A row a load, system and metric: what the paper states of two A100s, what we measured, what had been foretold."""
+    done, said, rows = measured(), foretold(), []
+    for run, (load, system, chunk) in RUNS.items():
+        if run in done:
+            rows += [(load, system, chunk_of(load, chunk), metric, _stated(load, system, chunk, metric),
+                      done[run][metric], said.get(run, {}).get(metric)) for metric in METRICS]  # fmt: skip
+    return pd.DataFrame(rows, columns=["load", "system", "chunk", "metric", "paper", "measured", "foretold"])
+
+
+def _stated(load: str, system: str, chunk: int | None, metric: str) -> float | None:
+    if system not in PAPERS or chunk:  # Table 6 has the lower load
+        return None
+    return paper.value(f"{engine_online.CASES[load][3]}.{PAPERS[system]}.{metric}")
+
+
+TITLES = {"ttft_p50": "TTFT P50, s", "ttft_p99": "TTFT P99, s", "tbt_p50": "TBT P50, s", "tbt_p99": "TBT P99, s",
+          "latency_p50": "latency P50, s", "latency_p99": "latency P99, s"}  # fmt: skip
+
+
+def draw(df):
+    """Each metric on its own axis: measured a bar, foretold a ring, the paper's a cross, for its two A100s."""
+    own = df[df.chunk == df.load.map(lambda load: chunk_of(load, None))]
+    figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.6), dpi=style.DPI, layout="constrained", sharey=True)
+    places = {key: i for i, key in enumerate(dict.fromkeys(zip(own.load, own.system, strict=True)))}
+    for ax, (metric, title) in zip(axes.T.flat, TITLES.items(), strict=True):
+        style.tidy(ax)
+        rows = own[own.metric == metric]
+        y = [places[key] for key in zip(rows.load, rows.system, strict=True)]
+        colours = [style.colour("hybrid") if system == POD else style.FRAME for system in rows.system]
+        ax.barh(y, rows.measured, color=colours, label="measured, one H200")
+        ax.plot(rows.foretold, y, "o", color=style.WORKERS[0], fillstyle="none", label="simulated, the same requests")
+        ax.plot(rows.paper, y, "X", color=style.INK, markersize=6, label="paper, two A100s")
+        ax.set_xscale("log")
+        ax.set_title(title, fontsize=10)
+        ax.set(yticks=list(places.values()), ylim=(len(places) - 0.5, -0.5))
+        ax.set_yticklabels([f"{system}, {load}" for load, system in places], fontsize=8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def _ratio(metric: str, load: str, system: str, over: str) -> float:
+    done = measured()
+    return done[name_of(load, system)][metric] / done[name_of(load, over)][metric]
+
+
+def times(metric: str, system: str, over: str, load: str = INTERNAL) -> float:
+    """How many times as much of a metric one system has as another."""
+    return _ratio(metric, load, system, over)
+
+
+def most_times(metric: str, system: str, over: str) -> float:
+    return max(_ratio(metric, load, system, over) for load in (INTERNAL, ARXIV))
+
+
+def least_times(metric: str, system: str, over: str) -> float:
+    return min(_ratio(metric, load, system, over) for load in (INTERNAL, ARXIV))
+
+
+def most(metric: str, system: str) -> float:
+    return max(measured()[name_of(load, system)][metric] for load in (INTERNAL, ARXIV))
+
+
+def least(metric: str, system: str) -> float:
+    return min(measured()[name_of(load, system)][metric] for load in (INTERNAL, ARXIV))

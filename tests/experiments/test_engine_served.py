@@ -1,0 +1,89 @@
+"""Five minutes of real serving: what is asked for, what a run gives, and what the table makes of it."""
+
+import pandas as pd
+import pytest
+import torch
+
+from pod.experiments.engine import engine_foretold
+from pod.experiments.engine import engine_served as page
+from pod.experiments.engine.engine_served import ARXIV, INTERNAL, POD, Users
+from pod.serving.blocks import PagedPool
+from pod.serving.engine import Engine
+from pod.serving.events import Iteration, Log
+from pod.serving.model import Llama, random_weights
+from pod.serving.schedulers import VLLM, Sarathi
+from pod.serving.shapes import Shape
+from pod.simulate.workload import Workload
+
+TINY = Shape("tiny", "Tiny", 2, 64, 4, 2, 16, 96, 96, context=1024)
+USERS = Users(Workload("uniform", 9, 60.0, low=40, high=200, pd=6.0), chunk=48)
+
+
+def test_every_run_is_asked_for_once_and_none_waits_for_a_round_of_more_than_four():
+    cases = page.cases()
+    assert len({tuple(case.values()) for case in cases}) == len(cases) == 6 * 600 + 4 * 490 + 600 + 490
+    assert list(dict.fromkeys(case["run"] for case in cases)) == list(page.RUNS)
+    assert max(map(len, page.ROUNDS)) == 4
+
+
+def test_a_load_brings_five_minutes_of_requests():
+    for load in (INTERNAL, ARXIV):
+        last = page.work(load).requests()[-1].arrival
+        assert 290 < last < 310, "gaps cut at three means shorten what the rate says by 5 %"
+
+
+@pytest.mark.parametrize("kind", [VLLM, Sarathi])
+def test_a_run_answers_all_and_says_what_each_felt(kind):
+    engine = Engine(Llama(TINY, random_weights(0, 2), dtype=torch.float32), PagedPool(60, 16), "sdpa")
+    rows = page.timed(engine, USERS, kind)
+    asked = USERS.requests()
+    assert [(row["prompt"], row["output"]) for row in rows] == [(r.prompt, r.output) for r in asked]
+    assert all(0 < row["ttft_s"] <= row["latency_s"] and row["worst_tbt_ms"] >= 0 for row in rows)
+    assert [row["arrival_s"] for row in rows] == pytest.approx([r.arrival for r in asked], abs=1e-4)
+    assert 0 < rows[0]["busy_percent"] <= 100 and rows[0]["tbt_p50_ms"] <= rows[0]["tbt_p99_ms"]
+
+
+def log_of(*ends: float) -> Log:
+    """One request whose tokens come out at these seconds, the first with its prompt."""
+    events = [Iteration(0, 0.0, ends[0], [(0, 8, 0, True)], [], 0)]
+    events += [Iteration(0, before, end, [], [0], 9) for before, end in zip(ends, ends[1:], strict=False)]
+    events[-1].finished = [0]
+    return Log(requests=[(0, 0.5, 8, len(ends))], iterations=events)
+
+
+def test_the_users_feel_the_first_gap_that_the_artifact_drops():
+    (row,) = page.felt(log_of(1.0, 4.0, 4.5))
+    assert (row["ttft_s"], row["latency_s"], row["worst_tbt_ms"], row["worst_felt_ms"]) == (0.5, 4.0, 500, 3000)
+    assert row["felt_p50_ms"] == 1750
+
+
+def test_a_lost_request_is_no_answer():
+    log = log_of(1.0, 2.0)
+    log.requests.append((1, 0.7, 8, 2))
+    with pytest.raises(ValueError, match="^requests: got 1 answers of 2"):
+        page.felt(log)
+
+
+def rows_of(run: str, ttft: float, gap: float) -> pd.DataFrame:
+    each = {"ttft_s": [ttft] * 4, "latency_s": [9.0] * 4, "worst_tbt_ms": [gap, gap, 1, 1]}
+    pooled = {"tbt_p50_ms": 20.0, "tbt_p99_ms": gap, "busy_percent": 99.0}
+    return pd.DataFrame({"round": 0, "run": run, "request": range(4), **each, **pooled})
+
+
+def test_the_table_puts_measured_beside_stated_and_foretold(monkeypatch):
+    made = pd.concat([rows_of(run, 1.0 if POD in run else 2.0, 300.0) for run in page.RUNS])
+    monkeypatch.setattr(page, "measured", lambda: {run: page.summed(rows) for run, rows in made.groupby("run")})
+    df = page.table().set_index(["load", "system", "chunk", "metric"]).sort_index()
+    assert df.measured[INTERNAL, POD, 1536, "ttft_p50"] == 1.0 and df.paper[INTERNAL, POD, 1536, "ttft_p50"] == 7.49
+    assert (
+        df.measured[ARXIV, "vLLM", 1024, "stalls_200ms"] == 50 and df.measured[ARXIV, "vLLM", 1024, "stalls_500ms"] == 0
+    )
+    assert df.foretold[ARXIV, "vLLM", 1024, "tbt_p99"] > 0 and df.foretold[ARXIV, "Sarathi"].isna().all()
+    assert pd.isna(df.paper[INTERNAL, POD, 2048, "ttft_p50"]), "Table 6 has another load"
+    assert page.times("ttft_p99", "Sarathi", POD) == page.most_times("ttft_p50", "vLLM", POD) == 2
+    assert page.least_times("tbt_p99", "Sarathi", POD) == 1 and page.most("stalls_500ms", POD) == 0
+    page.draw(page.table())
+
+
+def test_what_is_foretold_is_of_the_same_runs():
+    assert {case["run"] for case in engine_foretold.cases()} < page.RUNS.keys()

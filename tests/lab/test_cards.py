@@ -1,0 +1,23 @@
+"""Work for every card of a machine: a process each, and errors are heard. Nothing heavy is imported here, for every
+process imports this again."""
+
+import math
+import os
+
+import pytest
+
+from pod.lab.measure import ranks
+
+
+def process(item: int) -> tuple[int, int]:
+    return item, os.getpid()
+
+
+def test_each_item_has_a_process_of_its_own():
+    found = ranks.each(process, [1, 2, 3], cards=2)
+    assert [item for item, _ in found] == [1, 2, 3] and len({pid for _, pid in found} - {os.getpid()}) == 3
+
+
+def test_who_fails_is_heard():
+    with pytest.raises(ValueError):
+        ranks.each(math.sqrt, [1, -1], cards=1)
