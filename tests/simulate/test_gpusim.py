@@ -290,6 +290,18 @@ def test_what_is_predicted_stands_beside_what_was_measured(monkeypatch):
     assert seen[K, 32] == recorded.pod_4 / recorded.pod_2
 
 
+def test_least_and_most_stand_in_the_row_and_place_that_they_are_of():
+    """pandas mixes the cells of a table up when it is asked to leave the order of its columns alone."""
+    from pod.experiments.gpu import gpu_choices
+
+    df, shown = gpu_choices.table(), gpu_choices.ranges()
+    for place, name in gpu_choices.PLACES.items():
+        own = df[(df.question == gpu_choices.POLICY) & (df.place == place)].value
+        four = df[(df.question == gpu_choices.CTAS) & (df.place == place) & (df.context == K)].value
+        for row, values in ((gpu_choices.POLICY, own), (f"{gpu_choices.CTAS}, the shortest context", four)):
+            assert shown.loc[row, name] == f"{round(values.min(), 2):g} to {round(values.max(), 2):g}"
+
+
 def test_ranges_are_compared_with_pieces_of_the_same_batch(monkeypatch):
     from pod.experiments.gpu import gpu_ranges
 

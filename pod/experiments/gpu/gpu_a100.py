@@ -161,6 +161,9 @@ def draw(df):
     ax.plot(df.paper, places, "X", color="black", markersize=9, label="the paper, A100")
     ax.plot(df.predicted, places, "o", color=style.colour("hybrid"), markersize=8, label="this model, A100")
     ax.axvline(0, color=style.FRAME, linewidth=1)
+    for y, row in zip(places, df.itertuples(), strict=True):
+        ax.text(1.02, y, f"{row.paper:.0f} and {row.predicted:.0f}", transform=ax.get_yaxis_transform(), va="center")
+    ax.set_title("paper and model  ", loc="right", x=1.18, fontsize=10)
     ax.set(yticks=list(places), yticklabels=df.quantity, xlabel="%")
-    style.legend(ax, loc="upper left", bbox_to_anchor=(1, 1))
+    style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3)
     return ax.figure

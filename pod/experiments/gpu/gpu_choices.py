@@ -72,6 +72,16 @@ def draw(df):
     return figure
 
 
+def ranges() -> pd.DataFrame:
+    """Least and most of each place: four CTAs over two at the shortest context and at longer ones; our shares."""
+    df = table()
+    lengths = (df.context > df.context.min()).map({False: "the shortest context", True: "longer ones"})
+    what = df.question.where(df.question == POLICY, CTAS + ", " + lengths).rename("what")
+    ends = df.groupby([what, "place"], sort=False).value.agg(["min", "max"]).round(2)
+    words = (ends["min"].map("{:g}".format) + " to " + ends["max"].map("{:g}".format)).unstack()
+    return words[list(PLACES)].rename(columns=PLACES)
+
+
 def _heat(ax, cells) -> None:
     ax.imshow(cells, cmap="PRGn_r", vmin=0.5, vmax=1.5, origin="lower", aspect="auto")
     for y, row in enumerate(cells.to_numpy()):
