@@ -67,7 +67,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("12_continuous_batching", 45, 35, "Who may run in this iteration, and where does its KV live?"),
         Chapter("13_chunked_prefill", 45, 25, "How does the long prompt stop blocking the chat?"),
         Chapter("14a_serving_engine", 30, 15, "Can I read a whole engine?"),
-        Chapter("14b_what_it_costs", 35, 15, "What does an engine cost beside its kernels?"),
+        Chapter("14b_what_it_costs", 30, 15, "What does an engine cost beside its kernels?"),
         Chapter("15a_end_to_end", 40, 15, "What does the user feel?"),
         Chapter("15b_trusting_a_simulator", 30, 15, "When may a simulator be believed?"),
         Chapter("15c_planning_a_fleet", 20, 15, "How many GPUs does a promise take?"),

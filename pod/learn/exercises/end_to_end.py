@@ -315,7 +315,7 @@ QUESTIONS = {
         "Is what overlap alone gains on the H200 larger or smaller than on the A100? (Chapter 03: which of its two "
         "roofs did the H200 raise more?)",
         {
-            "larger": "All that POD gains is. But for two models of three most of that is another kernel.",
+            "larger": "All that POD gains is larger. But for two models of three most of that comes from other halves.",
             "smaller": "Prefill became faster by more than memory did, so there is less to hide behind decode "
             "at the paper's ratios.",
             "the same": "Both roofs moved, but not by the same factor.",
