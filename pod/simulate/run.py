@@ -43,7 +43,7 @@ class SimExecutor:
             raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers above 0")
         self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
         self.hybrid, self.prompts = calibration
-        self.jitter = jitter or Jitter(0.0)
+        self.jitter = jitter if jitter and jitter.scale else None
         self.free_at = [0.0] * cost.pp
 
     def submit(self, batch: Batch, event: Iteration) -> float:
@@ -51,7 +51,9 @@ class SimExecutor:
         slow, requests = self.slowdown, work.requests
         if batch.prefills:
             slow *= self.hybrid if batch.decodes else self.prompts
-        before = max(0.0, cost.host(requests) + self.jitter())
+        before = cost.host(requests)
+        if self.jitter:
+            before = max(0.0, before + self.jitter())
         if batch.copied_blocks:
             before += cost.swap(batch.copied_blocks, self.block_size)
         stage, head = cost.stage(work), cost.head(requests)
