@@ -11,7 +11,7 @@ from math import inf
 from pod.hardware import gpu
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log
-from pod.serving.loop import Watcher, serve
+from pod.serving.loop import Foreseeing, Watcher, serve
 from pod.serving.prefix import TRACE, PrefixPool
 from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
@@ -200,7 +200,9 @@ def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int]
         if setup.replicas > 1:
             into = Log(description(setup, run)) if into is None else into
             return cluster.serve(setup, requests, into, progress)
-        return serve(requests, setup.lanes(), setup.executor(), None, progress, into, **description(setup, run))
+        return serve(
+            requests, setup.lanes(), setup.executor(), None, progress, into, Foreseeing, **description(setup, run)
+        )
     finally:
         if collecting:
             gc.enable()
