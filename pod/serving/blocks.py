@@ -66,6 +66,10 @@ class PagedPool:
         self.tables[request.id].append(self.free.pop())
         return True
 
+    def lasts(self, requests: int) -> float:
+        """How many tokens more of each of so many fit for sure. A block stays free, for some pools always want one."""
+        return (len(self.free) - 1) // requests * self.block_size if requests else math.inf
+
     def filled(self, request: Request) -> None:
         """More of a prompt is in its blocks; who shares blocks takes note."""
 
@@ -131,3 +135,6 @@ class ReservedPool(PagedPool):
 
     def grow(self, request: Request) -> bool:
         return True
+
+    def lasts(self, requests: int) -> float:
+        return math.inf

@@ -58,6 +58,16 @@ def iteration(batch: Batch, lane: int, scheduled: float, free: int, waiting: int
     return event
 
 
+def following(event: Iteration, free: int) -> Iteration:
+    """The event of the same batch once more, right behind: its prompts' next chunks, and its decodes one token on."""
+    chunks, decodes = event.prefills, event.decodes
+    return Iteration(
+        event.lane, event.end, event.end,
+        [(id_, new, before + new, False) for id_, new, before, _ in chunks] if chunks else [],
+        decodes, event.decode_context + len(decodes), [], [], [], [], [], free, event.waiting,
+    )  # fmt: skip
+
+
 def check_place(path: str | Path) -> None:
     """Refuse a file that cannot be written, before the run whose log it is to hold."""
     path = Path(path)

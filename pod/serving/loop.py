@@ -3,10 +3,11 @@
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from math import inf
 from typing import Protocol
 
-from pod.serving.events import Iteration, Log, iteration
+from pod.serving.events import Iteration, Log, following, iteration
 from pod.serving.request import Request, age
 from pod.serving.schedulers import Batch, Scheduler
 
@@ -105,7 +106,8 @@ class Loop:
         """Whether a lane has something in flight."""
         return bool(self._flying)
 
-    def launch(self, now: float) -> None:
+    def launch(self, now: float, until: float = inf) -> None:
+        """Lanes with nothing in flight start what they have. Nobody arrives before `until`, for who looks ahead."""
         for lane, scheduler in enumerate(self.lanes):
             if lane not in self._flying and (batch := scheduler.schedule()):
                 event = iteration(batch, self.first + lane, now, len(scheduler.pool.free), len(scheduler.waiting))
@@ -150,6 +152,34 @@ class Loop:
             raise RuntimeError(f"{name}: forms no batch, but {len(left)} requests wait, the first of them {first}")
 
 
+class Foreseeing(Loop):
+    """Over an executor that only reckons, so that what comes next may be told before its time has come.
+
+    Most batches are the last one once more, every context a little longer. The scheduler is asked only where it may
+    have another answer: while nobody arrives, it says itself how often the same batch repeats. What is heard and
+    reckoned of an iteration stays the same, bit by bit. Of one lane: several share a queue, and would have to be
+    foreseen together.
+    """
+
+    def launch(self, now: float, until: float = inf) -> None:
+        starts, waited = len(self.lanes) == 1 and not self.busy, len(self.lanes[0].waiting)
+        super().launch(now, until)
+        # after somebody came in, the next in the queue may come in, too: only the scheduler knows
+        if starts and self.busy and self._flying[0][1].waiting in (0, waited):
+            self._repeat(until)
+
+    def _repeat(self, until: float) -> None:
+        """The batch in flight is done and starts again, until the last of those that are foreseen is in flight."""
+        (scheduler,), (batch, event) = self.lanes, self._flying[0]
+        with closing(scheduler.repeat(batch)) as turns:
+            while event.end < until and next(turns, False):
+                self.into.ended(event)
+                event = following(event, len(scheduler.pool.free))
+                event.end = self.executor.submit(batch, event)
+                self.into.started(event)
+        self.due, self._flying[0] = [(event.end, 0)], (batch, event)
+
+
 class Pipelined(Loop):
     """Over real stages: that a batch is done is known when its tokens are here, in the order in which they went in."""
 
@@ -178,14 +208,14 @@ def serve(requests: Iterable[Request], lanes: Sequence[Scheduler], executor: Exe
     loop = kind(lanes, executor, clock, into, progress)
     arrivals = in_order(requests)
     coming = next(arrivals, None)
-    loop.launch(clock.now)
+    loop.launch(clock.now, coming.arrival if coming else inf)
     while loop.busy or coming:
         loop.proceed(coming.arrival if coming and loop.idle else inf)
         now = clock.now  # read once: on a wall clock a request could else arrive between two looks
         while coming and coming.arrival <= now:
             loop.receive(coming)
             coming = next(arrivals, None)
-        loop.launch(now)
+        loop.launch(now, coming.arrival if coming else inf)
     loop.nobody_waits()
     return into
 

@@ -10,7 +10,7 @@ The constants are fitted to public measurements; `python -m pod judge` holds the
 data/judged.csv.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, hypot, inf
 
@@ -118,13 +118,28 @@ class Kernel:
 
     def decode(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, requests: int, context: int) -> float:
         """`context` is the sum over the requests."""
-        ctas, each = requests * kv_heads, context / requests
-        grouped = heads > kv_heads
-        splits = _splits(gpu, ctas, each, self.decode_spread) if self.splits_all or grouped else 1
+        return self.decodes(gpu, heads, kv_heads, head_dim, requests)(context)
+
+    def decodes(self, gpu: GPU, heads: int, kv_heads: int, head_dim: int, requests: int) -> Callable[[int], float]:
+        """The same by `context` alone, which grows while all else stays: who asks again and again saves half."""
+        ctas, grouped = requests * kv_heads, heads > kv_heads
+        most = _most_splits(gpu, ctas, self.decode_spread) if self.splits_all or grouped else 1.0
         moving = grouped and not (self.moved and min(requests, kv_heads) == 1)
-        fixed = self.decode_floor + self.grouped * moving + (self.merge + self.part * splits) * (splits > 1)
         key = 4 * head_dim / gpu.dram_bytes_per_s / self.decode_rate
-        return fixed + key * (each / splits + self.decode_setup) * self._in_waves(gpu, ctas * splits)
+
+        def by_splits(splits: float) -> tuple[float, float]:
+            fixed = self.decode_floor + self.grouped * moving + (self.merge + self.part * splits) * (splits > 1)
+            return fixed, self._in_waves(gpu, ctas * splits)
+
+        long = by_splits(most)
+
+        def seconds(context: int) -> float:
+            each = context / requests
+            splits = max(1.0, min(most, each / BLOCK))
+            fixed, waves = long if splits == most else by_splits(splits)
+            return fixed + key * (each / splits + self.decode_setup) * waves
+
+        return seconds
 
     def _in_waves(self, gpu: GPU, ctas: float) -> float:
         """How many CTAs' bytes could be read in the time that these CTAs take."""
@@ -140,7 +155,12 @@ class Kernel:
 
 def _splits(gpu: GPU, ctas: int, keys: float, spread: float) -> float:
     """Into how many parts the keys of a CTA go. A fraction, for among near shapes a kernel takes one or the other."""
-    return 1 if ctas >= FEW * gpu.sms else max(1.0, min(spread * gpu.sms / ctas, keys / BLOCK))
+    return max(1.0, min(_most_splits(gpu, ctas, spread), keys / BLOCK))
+
+
+def _most_splits(gpu: GPU, ctas: int, spread: float) -> float:
+    """The same for keys that are many."""
+    return 1.0 if ctas >= FEW * gpu.sms else max(1.0, spread * gpu.sms / ctas)
 
 
 # fa2-2024  FlashAttention of early 2024 with a paged cache, A100, fitted to Vidur's profile of Llama-2-70B on two GPUs

@@ -13,7 +13,7 @@ from itertools import cycle
 from math import inf
 
 from pod.serving.events import Iteration
-from pod.serving.loop import Loop, SimClock, Watcher, in_order
+from pod.serving.loop import Foreseeing, SimClock, Watcher, in_order
 from pod.serving.request import Request, age
 from pod.serving.schedulers import Scheduler
 
@@ -48,7 +48,7 @@ def _left(request: Request) -> int:
     return max(0, request.prefill - request.computed)
 
 
-class Replica(Loop):
+class Replica(Foreseeing):
     """A server of its own, with its own clock."""
 
     may_start = False  # a batch, at the clock's time
@@ -78,7 +78,7 @@ class Replica(Loop):
 
     def _start(self, before: float) -> None:
         if self.may_start and self.clock.now < before:
-            self.launch(self.clock.now)
+            self.launch(self.clock.now, before)
             self.may_start = False
 
     def take(self, request: Request, time: float) -> None:

@@ -11,11 +11,10 @@ have the GPU model's share of serial time (`modelled`). Every cost says which it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from math import ceil, hypot, inf
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -82,26 +81,21 @@ class Efficiency:
             raise ValueError(f"link: got {self.send_bytes_per_s / 1e9:g} GB/s, allowed are numbers above 0")
 
 
-class Work(NamedTuple):
+@dataclass(slots=True)
+class Work:
     """What a batch costs depends on this much of it. `chunks` are (new tokens, tokens before); `context` is the sum
     over the decodes of the tokens they attend to."""
 
     chunks: tuple[tuple[int, int], ...]
     decodes: int
     context: int
+    new: int = field(init=False)  # prompt tokens
+    tokens: int = field(init=False)
+    requests: int = field(init=False)
 
-    @property
-    def new(self) -> int:
-        """Prompt tokens."""
-        return sum([n for n, _ in self.chunks]) if self.chunks else 0
-
-    @property
-    def tokens(self) -> int:
-        return self.new + self.decodes
-
-    @property
-    def requests(self) -> int:
-        return len(self.chunks) + self.decodes
+    def __post_init__(self) -> None:
+        self.new = sum([n for n, _ in self.chunks]) if self.chunks else 0
+        self.tokens, self.requests = self.new + self.decodes, len(self.chunks) + self.decodes
 
     @classmethod
     def of(cls, batch: Batch, decode_context: int) -> Work:
@@ -132,6 +126,8 @@ class Cost:
             raise ValueError(f"host: got {host!r}, allowed are {', '.join(HOSTS)}")
         self.shape, self.gpu, self.tp, self.pp, self.attention_method = shape, gpu, tp, pp, attention
         self.host_kind, self.efficiency = host, efficiency or Efficiency()
+        self._layers = shape.layers // pp  # of a stage
+        self._hidden = {"serial": 0.0, "pod": self.efficiency.overlap, "oracle": 1.0}.get(attention)
         self.machine = machines.machine(machine, gpu, tp) if tp > 1 else None
         for name in ("linear", "write", "reduce", "head", "host"):  # the same few counts come back all the time
             setattr(self, name, lru_cache(maxsize=None)(getattr(self, name)))
@@ -184,7 +180,7 @@ class Cost:
 
     def hidden(self, work: Work) -> float:
         """Share of the shorter part of attention that costs nothing beside the longer."""
-        return {"serial": 0.0, "pod": self.efficiency.overlap, "oracle": 1.0}[self.attention_method]
+        return self._hidden
 
     def reduce(self, rows: int) -> float:
         """One all-reduce of the activations over the tensor-parallel GPUs."""
@@ -202,8 +198,8 @@ class Cost:
 
     def stage(self, work: Work) -> float:
         """One stage of the pipeline, without host and output head."""
-        rows, layers = work.tokens, self.shape.layers // self.pp
-        return layers * (self.linear(rows) + self.attention(work) + 2 * self.reduce(rows))
+        rows = work.tokens
+        return self._layers * (self.linear(rows) + self.attention(work) + 2 * self.reduce(rows))
 
     def send(self, rows: int) -> float:
         """Activations to the next stage; each tensor-parallel GPU sends its share."""
@@ -251,6 +247,7 @@ class AnalyticalCost(Cost):
             raise ValueError(f"kernels: got {kernels!r}, allowed are {', '.join(PUBLIC)}")
         self.kernel, self.efficiencies = PUBLIC[self.kernels], LINEAR["hopper" if hopper else "ampere"]
         self._heads = shape.q_heads // tp, shape.kv_heads // tp, shape.head_dim
+        self._decodes = lru_cache(maxsize=None)(partial(self.kernel.decodes, gpu, *self._heads))
 
     @property
     def label(self) -> str:
@@ -293,7 +290,7 @@ class AnalyticalCost(Cost):
         return self.kernel.prefill(self.gpu, *self._heads, chunks)
 
     def decode(self, requests: int, context: int) -> float:
-        return self.kernel.decode(self.gpu, *self._heads, requests, context)
+        return self._decodes(requests)(context)
 
 
 class MeasuredCost(Cost):

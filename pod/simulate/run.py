@@ -11,7 +11,7 @@ from math import inf
 from pod.hardware import gpu
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log
-from pod.serving.loop import Watcher, serve
+from pod.serving.loop import Foreseeing, Watcher, serve
 from pod.serving.prefix import TRACE, PrefixPool
 from pod.serving.request import Request
 from pod.serving.schedulers import RECOMPUTE, SCHEDULERS, SWAP, Batch, Scheduler
@@ -43,7 +43,7 @@ class SimExecutor:
             raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers above 0")
         self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
         self.hybrid, self.prompts = calibration
-        self.jitter = jitter or Jitter(0.0)
+        self.jitter = jitter if jitter and jitter.scale else None
         self.free_at = [0.0] * cost.pp
 
     def submit(self, batch: Batch, event: Iteration) -> float:
@@ -51,7 +51,9 @@ class SimExecutor:
         slow, requests = self.slowdown, work.requests
         if batch.prefills:
             slow *= self.hybrid if batch.decodes else self.prompts
-        before = max(0.0, cost.host(requests) + self.jitter())
+        before = cost.host(requests)
+        if self.jitter:
+            before = max(0.0, before + self.jitter())
         if batch.copied_blocks:
             before += cost.swap(batch.copied_blocks, self.block_size)
         stage, head = cost.stage(work), cost.head(requests)
@@ -198,7 +200,9 @@ def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int]
         if setup.replicas > 1:
             into = Log(description(setup, run)) if into is None else into
             return cluster.serve(setup, requests, into, progress)
-        return serve(requests, setup.lanes(), setup.executor(), None, progress, into, **description(setup, run))
+        return serve(
+            requests, setup.lanes(), setup.executor(), None, progress, into, Foreseeing, **description(setup, run)
+        )
     finally:
         if collecting:
             gc.enable()

@@ -85,9 +85,10 @@ class Summary:
         if event.decodes or first:
             members = lane.members if event.decodes == lane.decodes else self._changed(lane, event)
             self._gap(end - lane.time, lane.members)
-            for id_ in first:
-                self._prompt_done(id_, end)
-            members.update(first)
+            if first:
+                for id_ in first:
+                    self._prompt_done(id_, end)
+                members.update(first)
             lane.time, lane.members = end, members
             lane.decodes = None if first or event.finished else event.decodes
         if event.stages:

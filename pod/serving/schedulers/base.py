@@ -1,7 +1,8 @@
 """What all schedulers share: a queue, the running requests, and the batch that they form each iteration."""
 
 from bisect import insort
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -86,6 +87,45 @@ class Scheduler:
             if generated >= request.output:
                 finished.append(request)
         return self._retire(finished) if finished else finished
+
+    def repeat(self, batch: Batch) -> Iterator[bool]:
+        """Each time it is asked, the batch has run and is to run once more. It ends where another batch may follow.
+
+        The same as `complete` and `schedule`, but that decodes are counted when it is closed, all turns at once. In
+        most turns few of them open a block, and to count each in each would take longer than all the rest.
+        """
+        if (turns := self._repeats(batch)) < 1:
+            return
+        turn, size, opening = 0, self.pool.block_size, defaultdict(list)
+        for request in batch.decodes:
+            opening[-request.computed % size].append(request)
+        try:
+            for turn in range(1, turns + 1):
+                if batch.prefills:
+                    batch.prefills = [self._next_chunk(chunk) for chunk in batch.prefills]
+                for request in opening.get(turn % size, ()):
+                    request.computed = request.prompt + request.generated - 1 + turn
+                    self.pool.grow(request)
+                yield True
+        finally:
+            for request in batch.decodes:
+                request.generated += turn
+                request.computed = request.prompt + request.generated - 1
+
+    def _next_chunk(self, chunk: Chunk) -> Chunk:
+        request, tokens, _ = chunk
+        request.advance(tokens)
+        self.pool.filled(request)
+        return Chunk(request, tokens, request.computed)
+
+    def _repeats(self, batch: Batch) -> int:
+        """How often the same batch will surely come again, if nobody arrives: so long no prompt is done and nobody has
+        the last token. Who had to wait now does so then, too, for nobody leaves, and blocks only become fewer."""
+        if batch.idle or batch.preempted or batch.swapped_in:
+            return 0
+        turns = [r.output - r.generated - 1 for r in batch.decodes]
+        turns += [(c.request.prefill - c.context - 1) // c.tokens - 1 for c in batch.prefills]
+        return min(*turns, self.pool.lasts(len(batch.decodes)))
 
     def cancel(self, request: Request) -> None:
         """Nobody waits for it any more. Between two iterations: none is in flight with it."""
