@@ -82,6 +82,14 @@ def test_the_table_puts_measured_beside_stated_and_foretold(monkeypatch):
     assert pd.isna(df.paper[INTERNAL, POD, 2048, "ttft_p50"]), "Table 6 has another load"
     assert page.times("ttft_p99", "Sarathi", POD) == page.most_times("ttft_p50", "vLLM", POD) == 2
     assert page.least_times("tbt_p99", "Sarathi", POD) == 1 and page.most("stalls_500ms", POD) == 0
+    assert (
+        page.less("ttft_p99", POD, "Sarathi")
+        == page.fused("ttft_p50")
+        == page.least_less("ttft_p50", POD, "vLLM")
+        == 50
+    )
+    assert page.more("ttft_p99", "vLLM", POD) == 100 and page.lowest_ttft() == 2 and page.least("busy", POD) == 99
+    assert page.foretold_off("tbt_p50") > 0
     page.draw(page.table())
 
 

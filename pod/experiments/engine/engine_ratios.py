@@ -1,7 +1,7 @@
 """POD's Figure 15 in real runs on an H200: the gain of fusing against the ratio of prompt to answer tokens.
 
 Measured: 160 iterations out of the long offline run of Llama-3-8B at each ratio, requests of 16,500 tokens, as many at
-once as memory holds; Sarathi's batches with both calls of FlashAttention-3, with ours in turn, and with ours at once.
+once as memory holds; Sarathi's batches with both calls of FlashAttention-3 and with our kernel.
 
 Where answers are long, some 50 requests fill the memory before their tokens fill an iteration: the next prompt waits
 until one of them has ended, and most iterations are decodes alone. Where answers are short, few decode beside a chunk.
@@ -37,7 +37,7 @@ TIMER = engine_windows.TIMER
 L2 = "warm"
 MODEL, TOTAL, CHUNK, ROOM, ITERATIONS = "llama-3-8b", 16_500, K, 3120, 160
 RATIOS = (4, 8, 12, 18, 24, 36)
-SYSTEMS = ("hopper", "fa3", "fa3-one", "hopper-serial")
+SYSTEMS = ("hopper", "fa3", "fa3-one")
 RUNS = {f"{attention}, {pd}": (attention, pd) for attention in SYSTEMS for pd in RATIOS}
 
 

@@ -19,6 +19,7 @@ from matplotlib import pyplot as plt
 from pod.data import a_card, kept, read
 from pod.experiments.engine import engine_online, engine_runs
 from pod.experiments.pod import pod_t4, pod_t6
+from pod.experiments.pod.pod_t5 import METRICS, plain_ticks
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import provenance, ranks
@@ -159,7 +160,6 @@ def felt(log) -> list[dict]:
 
 # ---------------------------------------------------------------- what it shows
 
-METRICS = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99", "stalls_200ms", "stalls_500ms")
 PAPERS = {"vLLM": "vllm", "Sarathi": "sarathi", POD: "pod"}
 
 
@@ -204,22 +204,25 @@ TITLES = {"ttft_p50": "TTFT P50, s", "ttft_p99": "TTFT P99, s", "tbt_p50": "TBT 
 
 
 def draw(df):
-    """Each metric on its own axis: measured a bar, foretold a ring, the paper's a cross, for its two A100s."""
+    """Each metric on its own axis: measured a dot, foretold a ring, and a cross what the paper states of two A100s."""
     own = df[df.chunk == df.load.map(lambda load: chunk_of(load, None))]
-    figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.6), dpi=style.DPI, layout="constrained", sharey=True)
+    figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.2), dpi=style.DPI, layout="constrained", sharey=True)
     places = {key: i for i, key in enumerate(dict.fromkeys(zip(own.load, own.system, strict=True)))}
     for ax, (metric, title) in zip(axes.T.flat, TITLES.items(), strict=True):
         style.tidy(ax)
-        rows = own[own.metric == metric]
-        y = [places[key] for key in zip(rows.load, rows.system, strict=True)]
-        colours = [style.colour("hybrid") if system == POD else style.FRAME for system in rows.system]
-        ax.barh(y, rows.measured, color=colours, label="measured, one H200")
-        ax.plot(rows.foretold, y, "o", color=style.WORKERS[0], fillstyle="none", label="simulated, the same requests")
-        ax.plot(rows.paper, y, "X", color=style.INK, markersize=6, label="paper, two A100s")
+        for row in own[own.metric == metric].itertuples():
+            y, colour = places[row.load, row.system], style.colour("hybrid") if row.system == POD else style.WORKERS[1]
+            ax.plot(row.measured, y, "o", color=colour, markersize=8, label="measured, one H200" if y == 0 else None)
+            ax.plot(row.foretold, y, "o", color=style.INK, markersize=11, fillstyle="none",
+                    label="simulated before, the same requests" if y == 0 else None)  # fmt: skip
+            ax.plot(row.paper, y, "x", color=style.INK, markersize=7, label="paper, two A100s" if y == 0 else None)
         ax.set_xscale("log")
+        plain_ticks(ax.xaxis)
+        ax.grid(axis="y", alpha=0.25)
         ax.set_title(title, fontsize=10)
         ax.set(yticks=list(places.values()), ylim=(len(places) - 0.5, -0.5))
-        ax.set_yticklabels([f"{system}, {load}" for load, system in places], fontsize=8)
+        ax.set_yticklabels([f"{system}, {load}" for load, system in places], fontsize=8.5)
+        ax.tick_params(axis="x", which="both", labelsize=8)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
@@ -228,27 +231,65 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def _ratio(metric: str, load: str, system: str, over: str) -> float:
-    done = measured()
-    return done[name_of(load, system)][metric] / done[name_of(load, over)][metric]
+LOADS = (INTERNAL, ARXIV)
 
 
-def times(metric: str, system: str, over: str, load: str = INTERNAL) -> float:
+def _of(metric: str, system: str, load: str) -> float:
+    return measured()[name_of(load, system)][metric]
+
+
+def times(metric: str, system: str, than: str, load: str = INTERNAL) -> float:
     """How many times as much of a metric one system has as another."""
-    return _ratio(metric, load, system, over)
+    return _of(metric, system, load) / _of(metric, than, load)
 
 
-def most_times(metric: str, system: str, over: str) -> float:
-    return max(_ratio(metric, load, system, over) for load in (INTERNAL, ARXIV))
+def most_times(metric: str, system: str, than: str) -> float:
+    return max(times(metric, system, than, load) for load in LOADS)
 
 
-def least_times(metric: str, system: str, over: str) -> float:
-    return min(_ratio(metric, load, system, over) for load in (INTERNAL, ARXIV))
+def least_times(metric: str, system: str, than: str) -> float:
+    return min(times(metric, system, than, load) for load in LOADS)
+
+
+def less(metric: str, system: str, than: str, load: str = INTERNAL) -> float:
+    """How much less of a metric one system has than another, percent."""
+    return 100 * (1 - times(metric, system, than, load))
+
+
+def mean_less(metric: str, system: str, than: str) -> float:
+    return float(np.mean([less(metric, system, than, load) for load in LOADS]))
+
+
+def least_less(metric: str, system: str, than: str) -> float:
+    return min(less(metric, system, than, load) for load in LOADS)
+
+
+def more(metric: str, system: str, than: str, load: str = INTERNAL) -> float:
+    """How much more of it, percent."""
+    return 100 * (times(metric, system, than, load) - 1)
 
 
 def most(metric: str, system: str) -> float:
-    return max(measured()[name_of(load, system)][metric] for load in (INTERNAL, ARXIV))
+    return max(_of(metric, system, load) for load in LOADS)
 
 
 def least(metric: str, system: str) -> float:
-    return min(measured()[name_of(load, system)][metric] for load in (INTERNAL, ARXIV))
+    return min(_of(metric, system, load) for load in LOADS)
+
+
+def lowest_ttft() -> float:
+    """P99 TTFT of vLLM over the lowest of the others, the worse of both loads."""
+    others = ("Sarathi", TURN, POD)
+    return max(_of("ttft_p99", "vLLM", load) / min(_of("ttft_p99", s, load) for s in others) for load in LOADS)
+
+
+def fused(metric: str) -> float:
+    """How much less of it our kernel has at once than in turn, percent, in the mean of both loads."""
+    return mean_less(metric, POD, TURN)
+
+
+def foretold_off(metric: str) -> float:
+    """By how much the simulator was wrong about a metric in the run that it foretold worst, percent."""
+    df = table().dropna(subset="foretold")
+    mine = df[df.metric == metric]
+    return 100 * float((mine.foretold / mine.measured - 1).abs().max())
