@@ -24,7 +24,7 @@ pytestmark = pytest.mark.any_processor
 
 
 def run(*command: str, **kwargs) -> subprocess.CompletedProcess:
-    return subprocess.run(command, cwd=kwargs.pop("cwd", ROOT), capture_output=True, text=True, timeout=120, **kwargs)
+    return subprocess.run(command, cwd=kwargs.pop("cwd", ROOT), capture_output=True, text=True, timeout=300, **kwargs)
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess:
