@@ -14,6 +14,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="gpu-choices",
     title=f"CTAs an SM and the policy: measured and predicted on {a_card()}, predicted for the paper's A100",
+    says="Shares of work lose to turns; four CTAs win at 1K, on the H200 alone",
     chapter="10",
     method="pod/simulate/gpusim.py on batches of Figures 13 and 14. "
     "Measured: h200/methods-ctas.csv and methods-policy.csv.",
