@@ -2,6 +2,7 @@
 
 Measured: what each request felt, Llama-3-8B, at the paper's share of what Sarathi can serve: vLLM's scheduler, Sarathi
 with FlashAttention-3 in one call, its faster one here, and in two, with our halves in turn and at once, three chunks.
+Recorded are the first two rounds of ROUNDS: neither two calls nor the chunks of Table 6 have run yet.
 
 Requests and arrivals are those that engine-online and engine-foretold simulate, so both can be judged by this. Runs
 are spread over all the GPUs that are there, each in a process of its own.
@@ -278,7 +279,7 @@ def least(metric: str, system: str) -> float:
 
 
 def lowest_ttft() -> float:
-    """P99 TTFT of vLLM over the lowest of the others, the worse of both loads."""
+    """P99 TTFT of vLLM over the lowest of Sarathi, ours in turn and POD, the worse of both loads."""
     others = ("Sarathi", TURN, POD)
     return max(_of("ttft_p99", "vLLM", load) / min(_of("ttft_p99", s, load) for s in others) for load in LOADS)
 
@@ -289,7 +290,8 @@ def fused(metric: str) -> float:
 
 
 def foretold_off(metric: str) -> float:
-    """By how much the simulator was wrong about a metric in the run that it foretold worst, percent."""
+    """By how much the simulator was wrong about a metric in the run that it foretold worst, percent; of vLLM, ours in
+    turn and POD, for it knows no single call of FlashAttention-3."""
     df = table().dropna(subset="foretold")
     mine = df[df.metric == metric]
     return 100 * float((mine.foretold / mine.measured - 1).abs().max())
