@@ -81,7 +81,10 @@ def test_the_table_puts_measured_beside_stated_and_foretold(monkeypatch):
     assert df.foretold[ARXIV, "vLLM", 1024, "tbt_p99"] > 0 and df.foretold[ARXIV, "Sarathi"].isna().all()
     assert pd.isna(df.paper[INTERNAL, POD, 2048, "ttft_p50"]), "Table 6 has another load"
     assert page.times("ttft_p99", "Sarathi", POD) == page.most_times("ttft_p50", "vLLM", POD) == 2
-    assert page.least_times("tbt_p99", "Sarathi", POD) == 1 and page.most("stalls_500ms", POD) == 0
+    assert (
+        page.times("tbt_p99", "Sarathi", POD) == page.times("tbt_p99", "Sarathi", POD, ARXIV) == 1
+        and page.most("stalls_500ms", POD) == 0
+    )
     assert (
         page.less("ttft_p99", POD, "Sarathi")
         == page.fused("ttft_p50")

@@ -3,6 +3,8 @@
 Measured: the engine on random weights, three models, attention by FlashAttention-3 and by us: every iteration's time.
 """
 
+import gc
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -55,24 +57,34 @@ def _model(name: str, context: int = 32 * K):
 
 @lru_cache(maxsize=1)
 def _run(run: str) -> list[dict]:
-    import gc
-
     import torch
 
     load, attention = RUNS[run]
     engine, scheduler = ready(load, attention)
-    gc.collect()
-    gc.freeze()  # as servers do: a walk over all that was made before would stop the host for a whole iteration
-    with provenance.watch(WATCH_SECONDS) as watched:
+    with unswept(), provenance.watch(WATCH_SECONDS) as watched:
         engine.clock = WallClock()
         events = window(load, engine, scheduler, engine.clock)
-    gc.unfreeze()
-    state = {name: watched.summary()[name]["median"] for name in ("sm_clock_mhz", "power_w")}  # of the whole run
-    rows = [row(event, *marks) | state for event, marks in zip(events, engine.marks, strict=True)]
+    clock = state(watched)
+    rows = [row(event, *marks) | clock for event, marks in zip(events, engine.marks, strict=True)]
     del engine
     gc.collect()
     torch.cuda.empty_cache()
     return rows
+
+
+@contextmanager
+def unswept():
+    """No walk over all that was made before, as in servers: it would stop the host for a whole iteration."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def state(watched) -> dict[str, float]:
+    """Clock and power of the GPU over a whole run."""
+    summary = watched.summary()
+    return {name: summary[name]["median"] for name in ("sm_clock_mhz", "power_w")}
 
 
 def ready(load: Load, attention: str, graphs: bool | str | None = None):

@@ -20,7 +20,8 @@ from matplotlib import pyplot as plt
 from pod.data import a_card, kept, read
 from pod.experiments.engine import engine_online, engine_runs
 from pod.experiments.pod import pod_t4, pod_t6
-from pod.experiments.pod.pod_t5 import METRICS, plain_ticks
+from pod.experiments.pod.pod_t5 import METRICS, TITLES, plain_ticks
+from pod.experiments.pod.pod_t5 import SYSTEMS as STATED
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import provenance, ranks
@@ -123,21 +124,16 @@ def served(run: str) -> list[dict]:
     users = Users(work(load), chunk)
     with provenance.watch(engine_runs.WATCH_SECONDS, torch.cuda.current_device()) as watched:
         rows = timed(engine, users, kind)
-    state = {name: watched.summary()[name]["median"] for name in ("sm_clock_mhz", "power_w")}
+    state = engine_runs.state(watched)
     return [row | state for row in rows]
 
 
 def timed(engine: Engine, users: Users, kind) -> list[dict]:
     """What each request felt, and of all tokens of the run the times between two."""
-    import gc
-
     scheduler = engine_runs.prepare(engine, users, kind)
-    gc.collect()
-    gc.freeze()  # as servers do: a walk over all that was made before would stop the host for a whole iteration
-    engine.clock = WallClock()
-    log = serve(users.requests(), [scheduler], engine, engine.clock)
-    gc.unfreeze()
-    return felt(log)
+    with engine_runs.unswept():
+        engine.clock = WallClock()
+        return felt(serve(users.requests(), [scheduler], engine, engine.clock))
 
 
 def felt(log) -> list[dict]:
@@ -160,8 +156,6 @@ def felt(log) -> list[dict]:
 
 
 # ---------------------------------------------------------------- what it shows
-
-PAPERS = {"vLLM": "vllm", "Sarathi": "sarathi", POD: "pod"}
 
 
 @kept("engine-served")
@@ -195,13 +189,9 @@ def table() -> pd.DataFrame:
 
 
 def _stated(load: str, system: str, chunk: int | None, metric: str) -> float | None:
-    if system not in PAPERS or chunk:  # Table 6 has the lower load
+    if system not in STATED or chunk:  # Table 6 has the lower load
         return None
-    return paper.value(f"{engine_online.CASES[load][3]}.{PAPERS[system]}.{metric}")
-
-
-TITLES = {"ttft_p50": "TTFT P50, s", "ttft_p99": "TTFT P99, s", "tbt_p50": "TBT P50, s", "tbt_p99": "TBT P99, s",
-          "latency_p50": "latency P50, s", "latency_p99": "latency P99, s"}  # fmt: skip
+    return paper.value(f"{engine_online.CASES[load][3]}.{STATED[system]}.{metric}")
 
 
 def draw(df):
@@ -231,7 +221,6 @@ def draw(df):
 
 # ---------------------------------------------------------------- what claims ask for
 
-
 LOADS = (INTERNAL, ARXIV)
 
 
@@ -246,10 +235,6 @@ def times(metric: str, system: str, than: str, load: str = INTERNAL) -> float:
 
 def most_times(metric: str, system: str, than: str) -> float:
     return max(times(metric, system, than, load) for load in LOADS)
-
-
-def least_times(metric: str, system: str, than: str) -> float:
-    return min(times(metric, system, than, load) for load in LOADS)
 
 
 def less(metric: str, system: str, than: str, load: str = INTERNAL) -> float:

@@ -81,21 +81,16 @@ def loaded(name: str) -> Load:
 
 def timed(load: Load, kind, iterations: int, engine) -> list[dict]:
     """A row an iteration, on an engine that has captured whatever comes."""
-    import gc
-
     import torch
 
     with torch.inference_mode():
         for size in sizes(load, kind, iterations) if engine.whole else ():
             engine.whole.made_for(*size)
     scheduler = engine_runs.prepare(engine, load, kind)
-    gc.collect()
-    gc.freeze()  # as servers do: a walk over all that was made before would stop the host for a whole iteration
-    with provenance.watch(engine_runs.WATCH_SECONDS) as watched:
+    with engine_runs.unswept(), provenance.watch(engine_runs.WATCH_SECONDS) as watched:
         engine.clock = WallClock()
         events = window(load, engine, scheduler, engine.clock, iterations)
-    gc.unfreeze()
-    state = {name: watched.summary()[name]["median"] for name in ("sm_clock_mhz", "power_w")}  # of the whole run
+    state = engine_runs.state(watched)
     return [engine_runs.row(event, *marks) | batch(event) | state
             for event, marks in zip(events, engine.marks, strict=True)]  # fmt: skip
 

@@ -22,6 +22,8 @@ WORKLOAD, CHUNK, LOADS, TABLE = "arxiv", 1024, ("0.85", "0.95"), "t5"
 SLOWDOWNS = (1.0, 1.05)  # near capacity a few percent of service time decide the queue
 METRICS = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "latency_p50", "latency_p99", "stalls_200ms", "stalls_500ms")
 SYSTEMS = {"vLLM": "vllm", "Sarathi": "sarathi", "Sarathi+POD": "pod"}
+TITLES = {"ttft_p50": "TTFT P50, s", "ttft_p99": "TTFT P99, s", "tbt_p50": "TBT P50, s", "tbt_p99": "TBT P99, s",
+          "latency_p50": "latency P50, s", "latency_p99": "latency P99, s"}  # fmt: skip
 
 
 def table():
@@ -52,12 +54,10 @@ def plain_ticks(axis):
 
 def panels(df):
     """Each metric on its own axis: the paper's value as a cross, ours as a bar from nominal to 5 % slower."""
-    titles = {"ttft_p50": "TTFT P50, s", "ttft_p99": "TTFT P99, s", "tbt_p50": "TBT P50, s", "tbt_p99": "TBT P99, s",
-              "latency_p50": "latency P50, s", "latency_p99": "latency P99, s"}  # fmt: skip
     loads = list(dict.fromkeys(df.qps))
     figure, axes = plt.subplots(2, 3, figsize=(9.5, 4.6), dpi=style.DPI, layout="constrained")
     places = {key: i for i, key in enumerate((q, s) for q in loads for s in SYSTEMS)}
-    for ax, (metric, title) in zip(axes.T.flat, titles.items(), strict=True):
+    for ax, (metric, title) in zip(axes.T.flat, TITLES.items(), strict=True):
         style.tidy(ax)
         for row in df[df.metric == metric].itertuples():
             y = places[row.qps, row.system]
