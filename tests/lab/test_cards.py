@@ -21,3 +21,8 @@ def test_each_item_has_a_process_of_its_own():
 def test_who_fails_is_heard():
     with pytest.raises(ValueError):
         ranks.each(math.sqrt, [1, -1], cards=1)
+
+
+def test_a_process_that_is_killed_is_heard_too():
+    with pytest.raises(RuntimeError, match="ended without one"):
+        ranks.each(os._exit, [3], cards=1)

@@ -40,26 +40,47 @@ def _process(rank: int, world: int, meeting: str, device: str, work: Callable, a
 def each(work: Callable, items: Sequence, cards: int | None = None) -> list:
     """[work(item) for item in items], as many at once as there are GPUs, in a new process each: one has a GPU for
     itself, and leaves nothing on it. `cards` is for machines that have none."""
-    import multiprocessing as mp
+    from concurrent.futures import ThreadPoolExecutor
+    from queue import Queue
 
     import torch
 
     gpus = torch.cuda.device_count()
-    with mp.get_context("spawn").Manager() as shared:
-        free = shared.Queue()
-        for card in range(cards or gpus):
-            free.put(card if gpus else None)
-        with mp.get_context("spawn").Pool(cards or gpus, maxtasksperchild=1) as pool:
-            return pool.starmap(_alone, [(work, item, free) for item in items], chunksize=1)
+    free = Queue()
+    for card in range(cards or gpus):
+        free.put(card if gpus else None)
+    with ThreadPoolExecutor(free.qsize()) as waiting:
+        return list(waiting.map(lambda item: _alone(work, item, free), items))
 
 
 def _alone(work: Callable, item, free):
-    card = free.get()
+    """What a new process answers; its GPU is free again when it has ended."""
+    from multiprocessing import get_context
+
+    context, card = get_context("spawn"), free.get()
+    try:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_answer, args=(work, item, card, there), daemon=True)
+        process.start()
+        there.close()
+        try:
+            found, wrong = here.recv()
+        except EOFError:
+            found, wrong = None, RuntimeError(f"{item!r}: got no answer, its process ended without one")
+        process.join()
+    finally:
+        free.put(card)
+    if wrong:
+        raise wrong
+    return found
+
+
+def _answer(work: Callable, item, card: int | None, there) -> None:
     try:
         if card is not None:
             import torch
 
             torch.cuda.set_device(card)
-        return work(item)
-    finally:
-        free.put(card)
+        there.send((work(item), None))
+    except Exception as wrong:
+        there.send((None, wrong))
