@@ -1,8 +1,7 @@
-"""POD's Tables 4 to 6 on a real server: users of two workloads come to one H200, five minutes a system.
+"""POD's Tables 4 and 5 on a real server: users of two workloads come to one H200, five minutes a system.
 
 Measured: what each request felt, Llama-3-8B, at the paper's share of what Sarathi can serve: vLLM's scheduler, Sarathi
-with FlashAttention-3 in one call, its faster one here, and in two, with our halves in turn and at once, three chunks.
-Recorded are the first two rounds of ROUNDS: neither two calls nor the chunks of Table 6 have run yet.
+with FlashAttention-3 in one call, its faster one here, with our halves in turn and at once.
 
 Requests and arrivals are those that engine-online and engine-foretold simulate, so both can be judged by this. Runs
 are spread over all the GPUs that are there, each in a process of its own.
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,6 @@ from matplotlib import pyplot as plt
 
 from pod.data import a_card, kept, read
 from pod.experiments.engine import engine_online, engine_runs
-from pod.experiments.pod import pod_t4, pod_t6
 from pod.experiments.pod.pod_t5 import METRICS, TITLES, plain_ticks
 from pod.experiments.pod.pod_t5 import SYSTEMS as STATED
 from pod.lab import paper
@@ -28,7 +27,7 @@ from pod.lab.measure import provenance, ranks
 from pod.lab.show import style
 from pod.serving.blocks import PagedPool
 from pod.serving.captured import LARGEST
-from pod.serving.engine import Engine
+from pod.serving.engine import Engine, answer
 from pod.serving.loop import WallClock, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import VLLM, Sarathi
@@ -51,31 +50,36 @@ REPEATS = 1
 TIMER = "the host's clock when the tokens of an iteration are out, against the time at which the request was to arrive"
 L2 = "warm"
 MODEL, ROOM, MOST, LONGEST = "llama-3-8b", 3120, 128, 65536  # pages; requests at once; tokens of an iteration
-TURN, TWO, POD = "Sarathi, ours in turn", "Sarathi, two calls", "Sarathi+POD"
+TURN, POD = "Sarathi, ours in turn", "Sarathi+POD"
 SYSTEMS = {"vLLM": (VLLM, "fa3"), "Sarathi": (Sarathi, "fa3-one"), TURN: (Sarathi, "hopper-serial"),
-           POD: (Sarathi, "hopper"), TWO: (Sarathi, "fa3")}  # fmt: skip
+           POD: (Sarathi, "hopper")}  # fmt: skip
 INTERNAL, ARXIV = "internal 1.2", "arXiv 0.95"  # the higher load of each table
-REQUESTS = {INTERNAL: 600, ARXIV: 490}  # that arrive in five minutes
-FOUR = ("vLLM", "Sarathi", TURN, POD)
-CHUNKS = [(INTERNAL, POD, chunk) for chunk in pod_t6.CHUNKS if chunk != pod_t4.CHUNK]
-ROUNDS = (  # as many as a machine may have GPUs; what matters most comes first, in case time runs out
-    [(INTERNAL, system, None) for system in FOUR],
-    [(ARXIV, system, None) for system in FOUR],
-    CHUNKS,
-    [(INTERNAL, TWO, None), (ARXIV, TWO, None)],
-)
+LOWER = "internal 1.1"  # that of Table 6: engine_chunks
+REQUESTS = {INTERNAL: 600, ARXIV: 490, LOWER: 550}  # that arrive in five minutes
 
 
-def name_of(load: str, system: str, chunk: int | None = None) -> str:
-    return f"{load}, {system}" + (f", chunk {chunk}" if chunk else "")
+class Run(NamedTuple):
+    load: str
+    system: str
+    chunk: int | None = None  # the table's own if None
+
+    @property
+    def name(self) -> str:
+        return f"{self.load}, {self.system}" + (f", chunk {self.chunk}" if self.chunk else "")
+
+    @property
+    def tokens(self) -> int:
+        """Of an iteration under Sarathi."""
+        return self.chunk or engine_online.CASES[self.load][2]
 
 
-RUNS = {name_of(*run): run for each in ROUNDS for run in each}
+ROUNDS = [[Run(load, system) for system in SYSTEMS] for load in (INTERNAL, ARXIV)]  # who runs at the same time
+RUNS = {run.name: run for each in ROUNDS for run in each}
 
 
 def cases() -> list[dict]:
-    return [{"round": i, "run": name_of(*run), "request": request}
-            for i, each in enumerate(ROUNDS) for run in each for request in range(REQUESTS[run[0]])]  # fmt: skip
+    return [{"round": i, "run": run.name, "request": request}
+            for i, each in enumerate(ROUNDS) for run in each for request in range(REQUESTS[run.load])]  # fmt: skip
 
 
 def measure(case: dict) -> dict:
@@ -84,8 +88,11 @@ def measure(case: dict) -> dict:
 
 @lru_cache(maxsize=1)
 def _round(number: int) -> dict[str, list[dict]]:
-    runs = [name_of(*run) for run in ROUNDS[number]]
-    return dict(zip(runs, ranks.each(served, runs), strict=True))
+    return side_by_side(ROUNDS[number])
+
+
+def side_by_side(runs: list[Run]) -> dict[str, list[dict]]:
+    return dict(zip([run.name for run in runs], ranks.each(served, runs), strict=True))
 
 
 @dataclass(frozen=True)
@@ -108,28 +115,26 @@ def work(load: str) -> Workload:
     return Workload(lengths, REQUESTS[load], engine_online.rate(load), seed=1, arrivals="truncated_poisson")
 
 
-def chunk_of(load: str, chunk: int | None) -> int:
-    return chunk or engine_online.CASES[load][2]
-
-
-def served(run: str) -> list[dict]:
+def served(run: Run) -> list[dict]:
     """A row a request, by the GPU that is this process's."""
     import torch
 
-    load, system, chunk = RUNS[run]
-    kind, attention = SYSTEMS[system]
-    chunk = chunk_of(load, chunk)
+    kind, attention = SYSTEMS[run.system]
+    card = torch.cuda.current_device()
     engine = Engine(engine_runs._model(MODEL), PagedPool(ROOM, PAGE), attention)
-    engine.warm(MOST, LARGEST if kind is VLLM else chunk)
-    users = Users(work(load), chunk)
-    with provenance.watch(engine_runs.WATCH_SECONDS, torch.cuda.current_device()) as watched:
+    engine.warm(MOST, LARGEST if kind is VLLM else run.tokens)
+    users = Users(work(run.load), run.tokens)
+    with provenance.watch(engine_runs.WATCH_SECONDS, card) as watched:
         rows = timed(engine, users, kind)
-    state = engine_runs.state(watched)
+    state = engine_runs.state(watched) | {"card": card}
     return [row | state for row in rows]
 
 
 def timed(engine: Engine, users: Users, kind) -> list[dict]:
     """What each request felt, and of all tokens of the run the times between two."""
+    longest = max(request.prompt for request in users.requests())
+    # A whole prompt may be longer than any graph: its kernels load, and its memory is found, when the first one comes.
+    answer(engine, users.scheduler(engine.pool, kind), [[0] * longest], 2)
     scheduler = engine_runs.prepare(engine, users, kind)
     with engine_runs.unswept():
         engine.clock = WallClock()
@@ -181,27 +186,25 @@ def foretold() -> dict[str, dict[str, float]]:
 def table() -> pd.DataFrame:
     """A row a load, system and metric: what the paper states of two A100s, what we measured, what had been foretold."""
     done, said, rows = measured(), foretold(), []
-    for run, (load, system, chunk) in RUNS.items():
-        if run in done:
-            rows += [(load, system, chunk_of(load, chunk), metric, _stated(load, system, chunk, metric),
-                      done[run][metric], said.get(run, {}).get(metric)) for metric in METRICS]  # fmt: skip
-    return pd.DataFrame(rows, columns=["load", "system", "chunk", "metric", "paper", "measured", "foretold"])
+    for name, run in RUNS.items():
+        rows += [(run.load, run.system, metric, _stated(run, metric), done[name][metric],
+                  said.get(name, {}).get(metric)) for metric in METRICS]  # fmt: skip
+    return pd.DataFrame(rows, columns=["load", "system", "metric", "paper", "measured", "foretold"])
 
 
-def _stated(load: str, system: str, chunk: int | None, metric: str) -> float | None:
-    if system not in STATED or chunk:  # Table 6 has the lower load
+def _stated(run: Run, metric: str) -> float | None:
+    if run.system not in STATED:
         return None
-    return paper.value(f"{engine_online.CASES[load][3]}.{STATED[system]}.{metric}")
+    return paper.value(f"{engine_online.CASES[run.load][3]}.{STATED[run.system]}.{metric}")
 
 
 def draw(df):
     """Each metric on its own axis: measured a dot, foretold a ring, and a cross what the paper states of two A100s."""
-    own = df[df.chunk == df.load.map(lambda load: chunk_of(load, None))]
     figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.2), dpi=style.DPI, layout="constrained", sharey=True)
-    places = {key: i for i, key in enumerate(dict.fromkeys(zip(own.load, own.system, strict=True)))}
+    places = {key: i for i, key in enumerate(dict.fromkeys(zip(df.load, df.system, strict=True)))}
     for ax, (metric, title) in zip(axes.T.flat, TITLES.items(), strict=True):
         style.tidy(ax)
-        for row in own[own.metric == metric].itertuples():
+        for row in df[df.metric == metric].itertuples():
             y, colour = places[row.load, row.system], style.colour("hybrid") if row.system == POD else style.WORKERS[1]
             ax.plot(row.measured, y, "o", color=colour, markersize=8, label="measured, one H200" if y == 0 else None)
             ax.plot(row.foretold, y, "o", color=style.INK, markersize=11, fillstyle="none",
@@ -225,7 +228,7 @@ LOADS = (INTERNAL, ARXIV)
 
 
 def _of(metric: str, system: str, load: str) -> float:
-    return measured()[name_of(load, system)][metric]
+    return measured()[Run(load, system).name][metric]
 
 
 def times(metric: str, system: str, than: str, load: str = INTERNAL) -> float:
