@@ -119,8 +119,11 @@ class Result:
             return OPEN
         if self.claim.cannot:
             return CANNOT
+        return HOLDS if self._in_band(self.ours) else FAILS
+
+    def _in_band(self, value: float) -> bool:
         low, high = self.claim.band
-        return HOLDS if low <= self.ours <= high else FAILS
+        return low <= value <= high
 
     @property
     def evidence(self) -> str:
@@ -145,11 +148,14 @@ class Result:
 
     @property
     def spread_text(self) -> str:
-        """The value, and between which all recordings of it lie."""
+        """The value, between which all recordings of it lie, and how many of them would judge otherwise."""
         all_of_it = [self.ours, *self.again]
         if not self.again:
             return self.ours_text
-        return f"{self.ours_text} ({min(all_of_it):.3g} to {max(all_of_it):.3g} in {len(all_of_it)} recordings)"
+        turned = sum(self._in_band(value) != self._in_band(self.ours) for value in self.again)
+        otherwise = f"; {turned} would turn the verdict" if turned else ""
+        between = f"{min(all_of_it):.3g} to {max(all_of_it):.3g} in {len(all_of_it)} recordings"
+        return f"{self.ours_text} ({between}{otherwise})"
 
     @property
     def band_text(self) -> str:

@@ -3,6 +3,7 @@
 
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def places() -> list[Path]:
 
 
 def judged(place: Path) -> list[dict[str, str]]:
-    """The claims that read what was repeated there, and their values."""
+    """The claims that read what was repeated there, and their values; NaN is a peer that was not there."""
     name = place.relative_to(data.REPEATS).as_posix()
     there = {path.stem for path in provenance.recordings(place)}
     settled = {
@@ -34,6 +35,7 @@ def judged(place: Path) -> list[dict[str, str]]:
         if (page := row.get("ours", "").partition(":")[0]) and there & set(registry.page(page).FIGURE.data)
     }
     rows = [(row["id"], row["ours"]) for row in _claims(name) if row["id"] in settled and row["ours"] is not None]
+    rows = [(claim, value) for claim, value in rows if not math.isnan(value)]
     return [dict(zip(COLUMNS, (claim, name, f"{value:.6g}"), strict=True)) for claim, value in rows]
 
 

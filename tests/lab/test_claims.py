@@ -274,12 +274,15 @@ def test_the_spread_over_repeats_is_shown(tmp_path, monkeypatch):
     assert mean.spread_text == "28.9 % (27.5 to 30.2 in 3 recordings)" and mean.as_json()["repeats"] == [27.5, 30.25]
     assert most.spread_text == most.ours_text and most.again == []
     assert "| 28.9 % (27.5 to 30.2 in 3 recordings) |" in claims.markdown()
+    monkeypatch.setattr(claims.repeats, "values", lambda: {"pod-speedup-mean": [27.5, -3.0]})
+    assert mean.verdict == "holds" and mean.spread_text.endswith("in 3 recordings; 1 would turn the verdict)")
     monkeypatch.setattr(claims.data, "folder", lambda: tmp_path)
     assert mean.again == []
 
 
 def test_repeats_settle_the_claims_that_read_them(tmp_path, monkeypatch):
-    """A process of its own reads the tables that were repeated, and those alone are told of."""
+    """A process of its own reads the tables that were repeated, and those alone are told of; no NaN is, which a peer
+    leaves that was not there."""
     from pod.lab import repeats
 
     place = tmp_path / "2026-11-22-1a2b3c4d" / "h200"
@@ -289,7 +292,7 @@ def test_repeats_settle_the_claims_that_read_them(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "REPEATS", tmp_path)
     asked = []
     said = [{"id": "hopper-over-all", "ours": 1.25}, {"id": "pod-c1-balanced", "ours": 0.7}, {"id": "hopper-energy",
-            "ours": None}]  # fmt: skip
+            "ours": None}, {"id": "hopper-energy", "ours": float("nan")}]  # fmt: skip
     monkeypatch.setattr(repeats, "_claims", lambda place: asked.append(place) or said)
     monkeypatch.setattr(repeats, "FILE", tmp_path / "repeats.csv")
     repeats.write()
