@@ -99,7 +99,8 @@ def test_the_table_of_chunks_has_all_four_systems(monkeypatch):
     df = engine_chunks.table().set_index(["system", "metric"])
     assert df.paper["chunk 2048", "tbt_p99"] == 0.18 and df.measured["chunk 1024", "ttft_p50"] == 2.0
     assert df.foretold.notna().all() and len(df) == 16
-    assert engine_chunks.times("ttft_p50", 1024, 2048) == 0.5 and engine_chunks.over_vllm("ttft_p50", 1024) == 0.5
+    assert engine_chunks.times("ttft_p50", "1024", 2048) == 0.5
+    assert 0 < engine_chunks.chunks_off("ttft_p50") <= engine_chunks.foretold_off("ttft_p50")
     engine_chunks.draw(engine_chunks.table())
 
 

@@ -86,6 +86,7 @@ def draw(df):
         if filled:
             for chunk, row in zip(CHUNKS, chunks.itertuples(), strict=True):
                 ax.annotate(f"{chunk:,}", (row.tbt_p99, row.ttft_p50), (6, 6), textcoords="offset points", fontsize=8.5)
+    ax.tick_params(which="both", labelsize=9)
     ax.set(xscale="log", yscale="log", xlabel="P99 TBT, s: what the others feel",
            ylabel="median TTFT, s: what the prompt feels")  # fmt: skip
     for axis in (ax.xaxis, ax.yaxis):
@@ -100,22 +101,22 @@ LABELS = {"paper": "paper, two A100s", "foretold": "simulated before", "measured
 # ---------------------------------------------------------------- what claims ask for
 
 
-def _of(metric: str, chunk: int | None) -> float:
-    run = Run(LOWER, POD, chunk) if chunk else Run(LOWER, "vLLM")
-    return measured()[run.name][metric]
-
-
-def times(metric: str, chunk: int, than: int) -> float:
+def times(metric: str, chunk: str | int, than: str | int) -> float:
     """How many times as much of a metric a chunk has as another."""
-    return _of(metric, chunk) / _of(metric, than)
-
-
-def over_vllm(metric: str, chunk: int) -> float:
-    """vLLM's over that of a chunk."""
-    return _of(metric, None) / _of(metric, chunk)
+    mine, other = (measured()[Run(LOWER, POD, int(size)).name][metric] for size in (chunk, than))
+    return mine / other
 
 
 def foretold_off(metric: str) -> float:
     """By how much the simulator was wrong about a metric in the run that it foretold worst, percent."""
-    mine = table()[lambda df: df.metric == metric]
+    return _off(table(), metric)
+
+
+def chunks_off(metric: str) -> float:
+    """The same of Sarathi's chunks alone."""
+    return _off(table().query("system != 'vLLM'"), metric)
+
+
+def _off(df: pd.DataFrame, metric: str) -> float:
+    mine = df[df.metric == metric]
     return 100 * float((mine.foretold / mine.measured - 1).abs().max())

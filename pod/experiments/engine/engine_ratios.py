@@ -130,6 +130,11 @@ def decodes_gain(ratio: str | float) -> float:
     return float(table().set_index("pd").decode_gain_percent[float(ratio)])
 
 
+def fused_gain(ratio: str | float) -> float:
+    """Of all iterations, over our own halves in turn, percent."""
+    return float(table().set_index("pd").fused_gain_percent[float(ratio)])
+
+
 def least_gain() -> float:
     return float(table().gain_percent.min())
 

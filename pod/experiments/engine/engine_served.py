@@ -206,7 +206,8 @@ def draw(df):
         style.tidy(ax)
         for row in df[df.metric == metric].itertuples():
             y, colour = places[row.load, row.system], style.colour("hybrid") if row.system == POD else style.WORKERS[1]
-            ax.plot(row.measured, y, "o", color=colour, markersize=8, label="measured, one H200" if y == 0 else None)
+            label = {0: "measured, one H200", 3: "Sarathi+POD, measured"}.get(y)
+            ax.plot(row.measured, y, "o", color=colour, markersize=8, label=label)
             ax.plot(row.foretold, y, "o", color=style.INK, markersize=11, fillstyle="none",
                     label="simulated before, the same requests" if y == 0 else None)  # fmt: skip
             ax.plot(row.paper, y, "x", color=style.INK, markersize=7, label="paper, two A100s" if y == 0 else None)
@@ -218,7 +219,7 @@ def draw(df):
         ax.set_yticklabels([f"{system}, {load}" for load, system in places], fontsize=8.5)
         ax.tick_params(axis="x", which="both", labelsize=8)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure
 
 
