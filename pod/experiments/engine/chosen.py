@@ -36,11 +36,11 @@ def cases() -> list[dict]:
 
 def measure(case: dict) -> list[dict]:
     on = setup(case["way"], case["knob"])
-    return decisive(case["workload"], PROMISES, lambda qps: _felt(Run(on, arriving(case["workload"], 0, qps))),
+    return decisive(case["workload"], PROMISES, lambda qps: felt_in(Run(on, arriving(case["workload"], 0, qps))),
                     RATES[case["workload"]])  # fmt: skip
 
 
-def _felt(run: Run) -> dict[str, float]:
+def felt_in(run: Run) -> dict[str, float]:
     metrics = run.metrics()
     return {name: metrics[name] for name in FELT}
 
@@ -96,11 +96,11 @@ def knobs() -> dict[tuple[str, str], dict[int, int]]:
 def tied() -> dict[tuple[str, str], dict[int, tuple[int, ...]]]:
     """The same with all that serve as much of the beginning, most to spare first."""
     runs = data.read("engine-chosen")
-    return {(workload, way): {promise: _best(mine, workload, promise) for promise in PROMISES}
+    return {(workload, way): {promise: best(mine, workload, promise) for promise in PROMISES}
             for (workload, way), mine in runs.groupby(["workload", "way"])}  # fmt: skip
 
 
-def _best(runs: pd.DataFrame, workload: str, promise: int) -> tuple[int, ...]:
+def best(runs: pd.DataFrame, workload: str, promise: int) -> tuple[int, ...]:
     rates = {int(knob): edge(mine, workload, promise) for knob, mine in runs.groupby("knob")}
     most = max(rates.values())
     equals = [knob for knob, rate in rates.items() if rate == most]

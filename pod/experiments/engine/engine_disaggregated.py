@@ -1,7 +1,8 @@
 """Eight GPUs and a promise: chunks of prompts beside the decodes, or prompts on GPUs of their own?
 
 Disaggregation sends the keys and values of a prompt that is done to a GPU that only decodes. Nobody is slowed down by
-a prompt there, so gaps are short; but whoever computes prompts has no decodes that could ride along.
+a prompt there, so gaps are short; but whoever computes prompts has no decodes that could ride along. In one gap of each
+answer they travel, so it is asked for two links: from machine to machine, and in one.
 """
 
 import pandas as pd
@@ -18,26 +19,28 @@ FIGURE = Figure(
     id="engine-disaggregated",
     title="Requests a second that eight H200s serve, by the gap between words that is promised",
     chapter="15",
-    method="operators measured on one H200, calibrated by real runs, our kernel in all three ways; Llama-3-8B, "
-    "30 s of Poisson arrivals; P99 TTFT up to 1 s (long chats 2 s), a gap above 200 ms for at most 1 % of the users; "
-    "the best chunk or split of the GPUs; of chats `spread` has four draws of requests and arrivals",
+    method="operators measured on one H200, calibrated by real runs, our kernel in all ways; Llama-3-8B, 30 s of "
+    "Poisson arrivals; P99 TTFT up to 1 s (long chats 2 s), a gap above 200 ms for at most 1 % of the users; "
+    "the best chunk or split of the GPUs (3 to 7 for prompts); every prompt computed whole; keys and values "
+    "travel at 50 GB/s a GPU, dotted at 450 (NVLink); one draw of requests and arrivals, `spread` has four",
     data=("engine-disaggregated", "engine-seeds"),
     fitted=True,
 )
 COMPUTED = "engine-disaggregated"
 # `knob` is the chunk, or how many of the GPUs compute prompts
 KEYS, READS = ("workload", "way", "knob", "qps"), ("operators", "engine-runs")
-GPUS, SECONDS, CHATS = 8, 30, "azure-conv"
+GPUS, SECONDS = 8, 30
 TTFT = {"azure-conv": 1.0, "azure-code": 1.0, "conversation": 2.0}  # P99, s
 STALLED = 1.0  # % of the users: who waits for a place to decode has one long gap among hundreds, which P99 TBT hides
-TURN, ONCE, APART = "chunks, in turn", "chunks, at once", "prompts apart"
-CHUNKS, SPLITS = (128, 256, 512, 1024, 2048), (3, 4, 5, 6)
-KNOBS = {TURN: CHUNKS, ONCE: CHUNKS, APART: SPLITS}
+TURN, ONCE, APART, NVLINK = "chunks, in turn", "chunks, at once", "prompts apart", "prompts apart, NVLink"
+# bytes/s that a GPU sends keys and values with: what a 400 Gb/s card does, and NVLink of an HGX H100 or H200, one way
+LINKS = {APART: 50e9, NVLINK: 450e9}
+CHUNKS, SPLITS = (128, 256, 512, 1024, 2048), (3, 4, 5, 6, 7)
+KNOBS = {TURN: CHUNKS, ONCE: CHUNKS, APART: SPLITS, NVLINK: SPLITS}
 RATES = {"azure-conv": range(20, 181, 10), "azure-code": range(15, 131, 8), "conversation": range(4, 22)}
 NAMES = {"azure-conv": "chat (Azure)", "azure-code": "code (Azure)", "conversation": "long chats (Mooncake)"}
 PROMISES = (9, 10, 12, 14, 16, 18, 20, 22, 25, 30, 40, 50, 60, 75, 100)  # P99 TBT, ms
-DRAWN = (10, 14, 22, 50)  # those of which conclusions are drawn, and chats are drawn several times
-LINK = 50e9  # bytes/s from GPU to GPU, what a 400 Gb/s card sends
+DRAWN = (10, 14, 22, 50)  # those of which conclusions are drawn, and requests are drawn several times
 
 
 def cases() -> list[dict]:
@@ -47,10 +50,11 @@ def cases() -> list[dict]:
 
 
 def setup(way: str, knob: int) -> Setup:
-    apart = way == APART
+    apart = way in LINKS
     return h200("llama-3-8b", attention="pod" if way == ONCE else "serial", kernels="hopper", max_batch=256,
                 max_tokens=32768, chunk=8192 if apart else knob, replicas=GPUS, router="shortest-queue",
-                prompt_replicas=knob if apart else 0, efficiency=Efficiency(send_bytes_per_s=LINK))  # fmt: skip
+                prompt_replicas=knob if apart else 0,
+                efficiency=Efficiency(send_bytes_per_s=LINKS[way]) if apart else Efficiency())  # fmt: skip
 
 
 def measure(case: dict) -> dict[str, float]:
@@ -76,30 +80,34 @@ def _best(runs, ttft: float, promise: float) -> tuple[float, float]:
 
 
 def draws() -> pd.DataFrame:
-    """The same of chats for each draw that was simulated, seed 1 being that of the picture."""
-    shown = table().query("workload == @CHATS").assign(seed=1)
-    runs = read("engine-seeds").sort_values("qps", kind="stable").groupby(["way", "seed"], sort=False)
-    rows = [(CHATS, way, promise, *_best(mine, TTFT[CHATS], promise), seed)
-            for (way, seed), mine in runs for promise in DRAWN]  # fmt: skip
+    """The same for each draw that was simulated, seed 1 being that of the picture."""
+    shown = table().query("way != @TURN").assign(seed=1)
+    runs = read("engine-seeds").sort_values("qps", kind="stable").groupby(["workload", "way", "seed"], sort=False)
+    rows = [(workload, way, promise, *_best(mine, TTFT[workload], promise), seed)
+            for (workload, way, seed), mine in runs for promise in DRAWN]  # fmt: skip
     every = pd.concat([shown, pd.DataFrame(rows, columns=shown.columns)])
-    return every[every.tbt_p99_ms.isin(DRAWN) & (every.way != TURN)]
+    return every[every.tbt_p99_ms.isin(DRAWN)]
 
 
 def spread() -> pd.DataFrame:
-    """Lowest and highest rate of chats over the draws, and by how many percent chunks at once lead in the draw where
-    they lead least, and most."""
-    rates = draws().pivot(index=["tbt_p99_ms", "seed"], columns="way", values="qps")
-    rates["chunks lead by, %"] = 100 * (rates[ONCE] / rates[APART] - 1)
-    return rates.groupby("tbt_p99_ms").agg(["min", "max"])
+    """Lowest and highest rate over the draws, and by how many percent chunks at once lead in the draw where they lead
+    least, and most."""
+    rates = draws().pivot(index=["workload", "tbt_p99_ms", "seed"], columns="way", values="qps")
+    for way, words in {APART: "chunks lead by, %", NVLINK: "with NVLink by, %"}.items():
+        rates[words] = 100 * (rates[ONCE] / rates[way] - 1)
+    ranges = rates.groupby(["workload", "tbt_p99_ms"]).agg(["min", "max"])
+    return ranges.reindex(RATES, level="workload")
 
 
 def draw(df):
     axes = style.axes(9.5, 3.4, len(RATES))
-    colours = {TURN: style.WORKERS[1], ONCE: style.WORKERS[0], APART: style.WORKERS[2]}
+    looks = {TURN: (style.WORKERS[1], "-"), ONCE: (style.WORKERS[0], "-"), APART: (style.WORKERS[2], "-"),
+             NVLINK: (style.WORKERS[2], ":")}  # fmt: skip
     for ax, workload in zip(axes, RATES, strict=True):
-        for way, colour in colours.items():
+        for way, (colour, line) in looks.items():
             mine = df[(df.workload == workload) & (df.way == way)]
-            ax.plot(mine.tbt_p99_ms, mine.qps, "o-", drawstyle="steps-post", markersize=4, color=colour, label=way)
+            ax.plot(mine.tbt_p99_ms, mine.qps, line, marker="o" if line == "-" else "", drawstyle="steps-post",
+                    markersize=4, color=colour, label=way)  # fmt: skip
         ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None), xticks=(10, 20, 50, 100),
                xticklabels=(10, 20, 50, 100))  # fmt: skip
         ax.minorticks_off()

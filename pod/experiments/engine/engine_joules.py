@@ -16,8 +16,8 @@ FIGURE = Figure(
     id="engine-joules",
     title="Requests a kilojoule that eight H200s answer, by the gap between words that is promised",
     chapter="15",
-    method="the runs of engine-disaggregated that serve the most at each promise; energy by FLOPs, bytes and seconds, "
-    "fitted to recorded runs of the engine (a second opinion in the table: by prices of instructions)",
+    method="the runs of engine-disaggregated that serve the most at each promise, at 50 GB/s; energy by FLOPs, bytes "
+    "and seconds, fitted to recorded runs of the engine (a second opinion in the table: by prices of instructions)",
     data=("engine-joules", "engine-disaggregated"),
     fitted=True,
 )

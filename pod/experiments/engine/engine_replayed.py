@@ -21,6 +21,7 @@ from pod.experiments.engine.chosen import (
     TRACES,
     WAYS,
     arriving,
+    best,
     decisive,
     edge,
     following,
@@ -28,6 +29,7 @@ from pod.experiments.engine.chosen import (
     tied,
 )
 from pod.experiments.engine.engine_disaggregated import APART, GPUS, NAMES, ONCE, setup
+from pod.experiments.engine.engine_nvlink import CODE
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.simulate.energy import PRICED, Meter, Spent
@@ -39,11 +41,12 @@ FIGURE = Figure(
     id="engine-replayed",
     title="Requests a second that eight H200s serve, arrivals as recorded",
     chapter="15",
-    method="as engine-disaggregated, with the chunk or split that served most of the recording's beginning; recorded "
-    "requests and arrivals after it, time compressed: four or five stretches of 6 to 10 minutes; Mooncake's times are "
-    "rounded to 3 s and spread over these again. Bars: mean of the stretches; dots: each of them; rings: mean with "
-    "the other of two choices that were equal on the beginning; dashes: the rate of engine-disaggregated",
-    data=("engine-replayed", "engine-chosen", "engine-disaggregated"),
+    method="as engine-disaggregated at 50 GB/s, with the chunk or split that served most of the recording's "
+    "beginning; recorded requests and arrivals after it, time compressed: four or five stretches of 6 to 10 "
+    "minutes; Mooncake's times are rounded to 3 s and spread over these again. Bars: mean of the stretches; "
+    "dots: each of them; rings: mean with the other of two choices that were equal on the beginning; dashes: "
+    "the rate of engine-disaggregated",
+    data=("engine-replayed", "engine-chosen", "engine-disaggregated", "engine-nvlink"),
     fitted=True,
 )
 COMPUTED = "engine-replayed"
@@ -175,6 +178,20 @@ def ahead_of_other(workload: str, promise: int | str) -> float:
     """`ahead`, if prompts apart had had the other of two splits that were equal on the beginning."""
     mean = table().set_index(WHICH).qps[workload, ONCE, int(promise)]
     return float(100 * (mean / others().set_index(WHICH).qps_other[workload, APART, int(promise)] - 1))
+
+
+def code_over_nvlink(promise: int | str) -> float:
+    """Mean rate of code over the stretches with prompts apart, if keys and values travel over NVLink, with the split
+    that served most of the beginning."""
+    runs = read("engine-nvlink")
+    knob = best(runs[runs.stretch == 0], CODE, int(promise))[0]
+    later = runs[(runs.stretch > 0) & (runs.knob == knob)].groupby("stretch")
+    return float(pd.Series([edge(mine, CODE, int(promise)) for _, mine in later]).mean())
+
+
+def code_ahead_of_nvlink(promise: int | str) -> float:
+    """`ahead` with code, over that."""
+    return float(100 * (table().set_index(WHICH).qps[CODE, ONCE, int(promise)] / code_over_nvlink(promise) - 1))
 
 
 def steady_edge(workload: str, way: str, promise: int = LOOSE) -> float:
