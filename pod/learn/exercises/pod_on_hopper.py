@@ -319,7 +319,7 @@ QUESTIONS = {
         CHAPTER,
         "Once decode is the longer side, what does one more chat cost in the fused kernel?",
         {
-            "more than alone": "Prefill is through by then, and in nobody's way.",
+            "more than alone": "Prefill is through by then, and takes nothing from decode any more.",
             "as much": "The side that is left has the whole DRAM to itself, as alone.",
             "less": "DRAM has no more to give than alone.",
         },
@@ -373,9 +373,9 @@ QUESTIONS = {
         CHAPTER,
         "Fused, will each side take as long as it takes alone?",
         {
-            "yes": "They share DRAM, L2, shared memory and the tensor cores. Which of these costs what, 17d asks.",
+            "yes": "They share DRAM, L2, shared memory and the tensor cores. 17d asks which of these costs what.",
             "both take longer": "Prefill pays more than decode. Together they still end long before the sum.",
-            "only decode takes longer": "Prefill pays more than decode.",
+            "only decode takes longer": "Prefill takes longer, too, and pays more than decode.",
         },
         "both take longer",
     ),
@@ -397,7 +397,7 @@ QUESTIONS = {
             "are all there is, it loses some.",
             "decodes alone, and no": "In most kinds there is none or one. Among drafts alone one in eight loses 2 % "
             "or more.",
-            "chunks beside decodes, and yes": "These are what it was made for.",
+            "chunks beside decodes, and yes": "These are what it was made for, and they gain a third and more.",
         },
         "decodes or drafts alone, and yes",
     ),
@@ -405,10 +405,10 @@ QUESTIONS = {
         CHAPTER,
         "Decodes alone are nothing but reading. Of 50 such batches, how near to their roof is the median one?",
         {
-            "95 %": "So near are the long ones.",
-            "70 %": "Many batches are short, and there starting 132 SMs, fetching lists and adding up parts weigh "
+            "95 %": "Only the best of the long ones come so near.",
+            "70 %": "Many batches are short. There starting 132 SMs, fetching lists and adding up parts weigh "
             "as much as reading.",
-            "40 %": "The shortest are that far off.",
+            "40 %": "Only the shortest are that far off.",
         },
         "70 %",
     ),
