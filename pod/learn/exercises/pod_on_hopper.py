@@ -253,8 +253,8 @@ QUESTIONS = {
         "FlashAttention-3's tile fit on one SM of an H200?",
         {
             "1": "Its shared memory alone forbids a second, and its registers too.",
-            "2": "So it was on the A100, with smaller tiles and Ampere's instructions.",
-            "4": "A tile of 128 rows alone takes half of the registers.",
+            "2": "That was so on the A100, with smaller tiles and Ampere's instructions.",
+            "4": "128 rows take more than half of the registers, even with few keys at a time.",
         },
         "1",
     ),
@@ -263,9 +263,9 @@ QUESTIONS = {
         "The first rung copies with all threads, the second with TMA, the third gives the copying a warpgroup of its "
         "own. Which of these two steps brings more?",
         {
-            "TMA": "1.41 times. All threads stop to compute addresses no more.",
-            "roles": "1.03 times. A free producer has nothing to do here but to copy, and TMA left it little of that.",
-            "the same": "1.41 times and 1.03: most was lost in the copying by all threads.",
+            "TMA": "It brings 1.41 times, since no longer all threads stop to compute addresses. Roles bring 1.03.",
+            "roles": "They bring 1.03 times, and TMA 1.41, which leaves a copying thread little to do.",
+            "the same": "TMA brings 1.41 times and roles 1.03: most was lost in the copying by all threads.",
         },
         "TMA",
     ),
