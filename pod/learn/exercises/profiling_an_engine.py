@@ -303,8 +303,8 @@ QUESTIONS = {
         "A thread loads each of its keys in 16 pieces of 8 bytes. In how many places will warps wait for keys in our "
         "picture (pink)?",
         {
-            "16": "If each piece were used before the next is asked for. Our compiler asks for several at once.",
-            "14": "That was the post's picture.",
+            "16": "It would be if each piece were used before the next is asked for. Our compiler asks for several.",
+            "14": "That was so in the post. Our compiler asks for several pieces at once.",
             "4": "Four pieces are asked for at a time, and awaited once.",
         },
         "4",
@@ -339,8 +339,8 @@ QUESTIONS = {
         "A100's has, so it needs twice the bytes under way.",
         {
             "less, a quarter": "It would be if as many bytes were under way as then.",
-            "about half, as in the post": "With today's compiler the loads overlap.",
-            "more, four fifths": "We did not find the patient: today's compiler asks for several loads at once.",
+            "about half, as in the post": "With today's compiler loads do not wait for each other.",
+            "more, four fifths": "Today's compiler asks for several loads at once.",
         },
         "more, four fifths",
     ),
@@ -351,7 +351,7 @@ QUESTIONS = {
         {
             "nothing on the batch of the run": "It ends where it began. 256 equal chats gain a little, and 64 lose.",
             "some 10 % on every batch": "Twice the CTAs fit, but DRAM was no longer what everybody waited for.",
-            "as much as in the post": "There is no such room above 80 %.",
+            "as much as in the post": "Above 80 % there is no room for so much.",
         },
         "nothing on the batch of the run",
     ),
@@ -359,7 +359,7 @@ QUESTIONS = {
         CHAPTER,
         "What does moving the query bring on an H200, on 256 equal chats, when loads wait for each other?",
         {
-            "about 5 %": "That is with loads that overlap.",
+            "about 5 %": "That is what it brings where loads overlap.",
             "about 40 %": "More CTAs have more loads under way, and now that is what is missing: DRAM goes from "
             "a half to three quarters.",
             "twice the speed": "Ten CTAs fit where five did, so twice is the most; but the busier DRAM is, the "
@@ -372,7 +372,7 @@ QUESTIONS = {
         "And where do its warps stand? The post saw fourteen places of about 4 %. How many will it be here, with "
         "loads in turn?",
         {
-            "about 4": "So many it was with loads that overlap.",
+            "about 4": "There were four where loads overlap.",
             "about 16": "One for each of the 16 pieces of a key, each awaited before the next is asked for.",
             "about 64": "There are 16 pieces of a key, and a warp waits once for each.",
         },
