@@ -360,7 +360,7 @@ QUESTIONS = {
         "Two heads of five tiles, five SMs. How many tile times does it take if a head is never cut "
         "(FlashAttention-2), if every head is cut into two parts (FlashDecoding's *fixed split*), and at best?",
         {
-            "5, 3 and 2": "Five tiles in a row; parts of 3 and 2; ten tiles for five SMs.",
+            "5, 3 and 2": "Five tiles in a row are 5, parts of 3 and 2 are 3, and ten tiles for five SMs are 2.",
             "5, 2.5 and 2": "A tile is not cut: half of five tiles is 3 and 2.",
             "10, 5 and 2": "The two heads are computed at the same time.",
         },
@@ -373,7 +373,7 @@ QUESTIONS = {
         {
             "2": "Six parts for five SMs: the sixth waits for a free one, 4 tile times.",
             "3": "Nine parts, six of them of two tiles: 4 tile times.",
-            "5": "15 parts of one tile, three waves of five. And 15 states to merge.",
+            "5": "These are 15 parts of one tile, three waves of five.",
         },
         "5",
     ),
@@ -394,7 +394,7 @@ QUESTIONS = {
         {
             "1, and SM 1": "SM 1 has tiles 2 and 3.",
             "1, and SM 2": "5 / 5 is 1; tile 4, the fifth, is in SM 2's range of 4 and 5.",
-            "2, and SM 2": "It divides 5 by 5.",
+            "2, and SM 2": "SM 2 is right, but the line divides 5 by 5, which is 1.",
         },
         "1, and SM 2",
     ),
@@ -448,7 +448,7 @@ QUESTIONS = {
         "paper states 2.53x. What do we measure?",
         {
             "about 1.3x": "That is the mean over all batches; this one is just behind a full wave.",
-            "about 1.7x": "Close to 1.83 and, as it must be, below.",
+            "about 1.7x": "It is close to 1.83 and, as it must be, below.",
             "about 2.5x": "No schedule of the same tiles can gain more than 1.83 over that rule.",
         },
         "about 1.7x",
@@ -468,9 +468,9 @@ QUESTIONS = {
         CHAPTER,
         "Of the shapes in the next picture: on how many is our decode behind the faster peer by more than 3 %?",
         {
-            "on none": "Not even by 1 %. Where all read at DRAM's rate nobody is far ahead, either.",
+            "on none": "It is not even behind by 1 %. Where all read at DRAM's rate nobody is far ahead, either.",
             "on one or two": "The smallest are those to fear: starting and merging take as long as reading there.",
-            "on most": "A batch above a gigabyte is read at nearly the same rate, whatever its shape.",
+            "on most": "Our kernel reads a batch above a gigabyte at nearly the same rate, whatever its shape.",
         },
         "on none",
     ),
