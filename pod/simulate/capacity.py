@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, sqrt
 
-from pod.simulate.cli import SWEPT, add_system, add_workload, check_arrivals, heading, runs, table, to_run
+from pod.simulate.cli import SWEPT, add_system, add_workload, check_arrivals, heading, refusals, runs, table, to_run
 from pod.simulate.run import Run
+from pod.simulate.summary import turned_away
 from pod.sweep import progress
 
 PROMISES = ("ttft_p50", "ttft_p99", "tbt_p50", "tbt_p99", "tbt_max", "latency_p50", "latency_p99", "stalls_200ms",
@@ -88,10 +89,21 @@ def search(measure: Callable[[float], dict[str, float]], slo: dict[str, float]) 
         rate = 2 * low if high == inf else sqrt(low * high) if low else high / 2
     if best:
         kept = ", ".join(f"{name}={most:g} {unit(name)}" for name, most in slo.items())
-        raise NoEdge(f"slo: kept at {MOST:g} requests a second too, allowed are promises that some load breaks: {kept} "
-                     f"is not one with {best.get('requests', 0)} requests")  # fmt: skip
-    worst = ", ".join(f"{name}={slo[name]:g}" for name in lost)
-    raise NoEdge(f"slo: got {worst}, which even one request at a time does not keep: {_had(metrics, lost)}")
+        raise NoEdge(f"slo: got {kept}, which {best.get('requests', 0)} requests keep even at {MOST:g} a second, "
+                     "allowed are promises that some load breaks")  # fmt: skip
+    worst = ", ".join(f"{name}={slo[name]:g} {unit(name)}" for name in lost)
+    raise NoEdge(f"slo: got {worst}, which one request in {1 / LEAST:g} s does not keep: {_had(metrics, lost)}")
+
+
+def check_served(run: Run) -> None:
+    """No rate keeps a promise to who is refused, and to see that takes no search."""
+    count, first = 0, {}
+    for id_, why in enumerate(refusals(run.setup, run.workload)):
+        if why:
+            count, first = count + 1, first or {id_: why}
+    if count:
+        raise NoEdge(f"workload: {turned_away(count, run.workload.count, first)}, and no rate keeps promises to these; "
+                     "allowed are requests that all can be served, for example clipped by --high")  # fmt: skip
 
 
 def _had(metrics: dict[str, float], names: Sequence[str]) -> str:
@@ -115,14 +127,16 @@ def run(args: argparse.Namespace) -> int:
     args.qps, slo = None, promises(args.slo)
     combinations = runs(args)
     todo, rows = [to_run(args, c) for c in combinations], []
+    varied = [k for k in SWEPT if k != "qps" and len({c[k] for c in combinations}) > 1]
     with progress(None, "run") as bar:
         for chosen, system in zip(combinations, todo, strict=True):
             try:
+                check_served(system)
                 rate, metrics = search(lambda qps, s=system: (bar.update(), at(s, qps).full())[1], slo)
             except NoEdge as why:
                 if len(todo) == 1:
                     raise
-                print(f"{', '.join(str(v) for v in chosen.values() if v)}: {why}", file=sys.stderr)
+                print(f"{', '.join(f'{k} {chosen[k]}' for k in varied if chosen[k])}: {why}", file=sys.stderr)
                 rate, metrics = None, {}
             rows.append(_row(chosen, system, rate, metrics))
     if args.json:
@@ -130,6 +144,5 @@ def run(args: argparse.Namespace) -> int:
         return 0
     kept = ", ".join(f"{name} up to {most:g} {unit(name)}" for name, most in slo.items())
     print(heading(todo, [row["arrivals"] for row in rows], promises=kept))
-    varied = [k for k in SWEPT if k != "qps" and len({r[k] for r in rows}) > 1] or ["scheduler", "attention"]
-    print(table(rows, [*varied, "qps", "qps_per_gpu"]))
+    print(table(rows, [*(varied or ("scheduler", "attention")), "qps", "qps_per_gpu"]))
     return 0

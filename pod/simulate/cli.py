@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 
 from pod.hardware import GPUS
 from pod.serving.blocks import ReservedPool
@@ -26,7 +26,7 @@ from pod.simulate.host_time import HOSTS
 from pod.simulate.machines import MACHINES
 from pod.simulate.pipeline import PIPELINES
 from pod.simulate.run import Both, Run, Setup, description, simulate
-from pod.simulate.summary import DEFINITIONS, Summary
+from pod.simulate.summary import DEFINITIONS, Summary, turned_away
 from pod.simulate.workload import ARRIVALS, COUNT, LENGTHS, Workload
 from pod.sweep import progress, sweep
 
@@ -216,12 +216,15 @@ def _check(setup: Setup, workload: Workload) -> None:
     if setup.prefix_cache and not workload.shares:
         raise ValueError(f"prefix_cache: got {workload.lengths}, which does not say whose prompts begin alike, allowed "
                          "are traces with hash_ids, or with like and shared")  # fmt: skip
-    lane, reason = setup.lanes()[0], None
-    for request in workload.stream():
-        if not (refusal := lane.refusal(request)):
-            return
-        reason = reason or refusal
-    raise ValueError(f"workload: {workload.count} of {workload.count} requests were refused, the first for {reason}")
+    if all(refusals(setup, workload)):
+        away = turned_away(workload.count, workload.count, dict(enumerate(islice(refusals(setup, workload), 1))))
+        raise ValueError(f"workload: {away}")
+
+
+def refusals(setup: Setup, workload: Workload) -> Iterator[str | None]:
+    """Why each request can never be served, whatever else comes; None where it can."""
+    lane = setup.lanes()[0]
+    return map(lane.refusal, workload.stream())
 
 
 def check_arrivals(args: argparse.Namespace, rates: bool) -> None:
@@ -245,8 +248,8 @@ def run(args: argparse.Namespace) -> int:
         log = _log_file(todo[0], args.log) if args.log else None
         summary = _watched(todo[0], log)
         results = [summary.full()]
-        for id_, reason in summary.refused.items():
-            print(f"request {id_} refused: {reason}", file=sys.stderr)
+        if summary.refused:
+            print(turned_away(summary.refusals, summary.received, summary.refused), file=sys.stderr)
     else:
         results = sweep(Run.full, todo)
     _print(args, combinations, todo, results)

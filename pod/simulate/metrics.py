@@ -21,7 +21,7 @@ import numpy as np
 
 from pod.serving.events import Iteration, Log
 from pod.serving.request import Request
-from pod.simulate.summary import DEFINITIONS, Summary
+from pod.simulate.summary import DEFINITIONS, Summary, turned_away
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,8 @@ def requests(log: Log, definition: str = "user") -> Requests:
         raise ValueError(f"definition: got {definition!r}, allowed are {', '.join(DEFINITIONS)}")
     ids, times = token_times(log)
     if not len(ids):
-        why = f", the first for {next(iter(log.refused.values()))}" if log.refused else ""
-        counts = f"{len(log.refused)} of {len(log.requests)} requests were refused"
-        raise ValueError(f"log: no token came out; {counts}{why}")
+        away = turned_away(len(log.refused), len(log.requests), log.refused)
+        raise ValueError(f"log: no token came out; {away}")
     first = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1))
     last = np.append(first[1:], len(ids)) - 1
     arrivals = dict((row[0], row[1]) for row in log.requests)

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 DEFINITIONS = ("user", "artifact")
 STALLS = (0.2, 0.5)  # seconds, the shortest first
 BUBBLE_PERCENTILES = (5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95)
-REASONS = 3  # why requests were refused, that are kept
+
+
+def turned_away(count: int, of: int, refused: dict[int, str]) -> str:
+    """How many requests were refused, and why the first was: there may be thousands."""
+    first = "".join(f", the first (request {id_}) for {why}" for id_, why in [*refused.items()][:1])
+    return f"{count} of {of} requests were refused{first}"
 
 
 @dataclass
@@ -39,7 +44,7 @@ class Summary:
         if definition not in DEFINITIONS:
             raise ValueError(f"definition: got {definition!r}, allowed are {', '.join(DEFINITIONS)}")
         self.artifact, self.meter = definition == "artifact", meter
-        self.refused: dict[int, str] = {}
+        self.refused: dict[int, str] = {}  # the first, and why
         self.received = self.refusals = self.served = self.iterations = self.preemptions = 0
         self.asked = self.computed = 0  # prompt tokens
         self.busy = self.hybrid = self.joules = 0.0
@@ -62,8 +67,7 @@ class Summary:
             self.asked += request.prompt
             return
         self.refusals += 1
-        if len(self.refused) < REASONS:
-            self.refused[request.id] = refusal
+        self.refused = self.refused or {request.id: refusal}
 
     def started(self, event: Iteration) -> None:
         self.iterations += 1
@@ -161,9 +165,7 @@ class Summary:
 
     def metrics(self) -> dict[str, float]:
         if not self.served:
-            why = f", the first for {next(iter(self.refused.values()))}" if self.refused else ""
-            counts = f"{self.refusals} of {self.received} requests were refused"
-            raise ValueError(f"log: no token came out; {counts}{why}")
+            raise ValueError(f"log: no token came out; {turned_away(self.refusals, self.received, self.refused)}")
         row: dict[str, float] = {"requests": self.served, "refused": self.refusals}
         for name, values in (("ttft", self.ttft), ("tbt", self.gaps), ("latency", self.latency)):
             if values.count:

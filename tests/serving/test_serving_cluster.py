@@ -194,11 +194,9 @@ def test_the_search_finds_an_edge_and_says_when_there_is_none():
     for edge in (0.013, 1.0, 77.0):
         found, _ = search(lambda qps, e=edge: {"ttft_p99": 1 + (qps > e), "refused": 0}, {"ttft_p99": 1.5})
         assert edge / (1 + CLOSE) <= found <= edge
-    with pytest.raises(ValueError, match="slo: kept at 4096 requests a second too"):
-        search(lambda qps: {"ttft_p99": 1, "refused": 0}, {"ttft_p99": 2})
-    with pytest.raises(
-        ValueError, match="slo: got ttft_p99=2, which even one request at a time does not keep: ttft_p99=3"
-    ):
+    with pytest.raises(ValueError, match="slo: got ttft_p99=2 s, which 60 requests keep even at 4096 a second"):
+        search(lambda qps: {"ttft_p99": 1, "refused": 0, "requests": 60}, {"ttft_p99": 2})
+    with pytest.raises(ValueError, match="got ttft_p99=2 s, which one request in 4096 s does not keep: ttft_p99=3"):
         search(lambda qps: {"ttft_p99": 3, "refused": 0}, {"ttft_p99": 2})
 
 
@@ -206,7 +204,7 @@ def test_a_promise_may_say_its_unit_and_one_that_nothing_breaks_is_told_with_its
     """Who meant 50 ms and wrote 50 was told that every rate keeps it, and not that 50 are seconds."""
     said = promises(["tbt_p99=50ms", "ttft_p99=2s", "latency_p99=20", "stalls_200ms=1%", "stalls_500ms=2"])
     assert said == {"tbt_p99": 0.05, "ttft_p99": 2, "latency_p99": 20, "stalls_200ms": 1, "stalls_500ms": 2}
-    with pytest.raises(ValueError, match="that some load breaks: tbt_p99=50 s is not one with 40 requests"):
+    with pytest.raises(ValueError, match="slo: got tbt_p99=50 s, which 40 requests keep even at 4096 a sec"):
         search(lambda qps: {"tbt_p99": 0.03, "refused": 0, "requests": 40}, {"tbt_p99": 50.0})
 
 
@@ -240,7 +238,30 @@ def test_one_system_that_breaks_a_promise_does_not_hide_what_the_others_serve(ca
     captured = capsys.readouterr()
     a100, h100 = json.loads(captured.out)
     assert a100["qps"] is None is a100["qps_per_gpu"] and h100["qps"] > 0.1 and h100["ttft_p50"] <= 0.04
-    assert captured.err.startswith("sarathi, serial, 512, llama-3-8b, a100") and "not keep: ttft_p50=" in captured.err
+    assert captured.err.startswith("gpu a100: slo: got ttft_p50=0.04 s, which ")
+
+
+def test_a_capacity_that_cannot_serve_some_requests_says_so_before_the_search(capsys, monkeypatch):
+    """It searched for 41 seconds, and then named promises that were kept."""
+    monkeypatch.setattr(capacity, "search", lambda *_: pytest.fail("searched"))
+    assert main("capacity --requests 200 --blocks 1200".split()) == 2
+    said = (
+        "workload: 19 of 200 requests were refused, the first (request 1) for 21381 tokens and the watermark need 1349"
+    )
+    captured = capsys.readouterr()
+    assert said in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_a_capacity_of_several_searches_where_all_can_be_served(capsys):
+    options = "capacity --requests 8 --model llama-13b --gpu a6000 a100 --workload uniform --low 20000 --high 32000"
+    assert main([*options.split(), "--slo", "ttft_p99=30", "--json"]) == 0
+    captured = capsys.readouterr()
+    a6000, a100 = json.loads(captured.out)
+    assert (
+        a6000["qps"] is None
+        and a100["qps"] > 0
+        and captured.err.startswith("gpu a6000: workload: 6 of 8 requests were")
+    )
 
 
 def test_a_faster_link_shortens_what_keys_and_values_take(capsys):
@@ -262,10 +283,7 @@ def test_a_faster_link_shortens_what_keys_and_values_take(capsys):
         ("capacity --slo tbt_p99=5mms", "slo: got 'tbt_p99=5mms'"),
         ("capacity --slo ttft_p99", "slo: got 'ttft_p99'"),
         ("capacity --slo ttft_p99=1 tbt_p99=1 ttft_p99=9", "slo: got ttft_p99 twice, allowed is one bound of each"),
-        (
-            "capacity --requests 20 --tp 2 --slo tbt_p99=0.001",
-            "slo: got tbt_p99=0.001, which even one request at a time",
-        ),
+        ("capacity --requests 20 --tp 2 --slo tbt_p99=0.001", "slo: got tbt_p99=0.001 s, which one request in 4096 s"),
         ("capacity --qps 1", "unrecognized arguments: --qps 1"),
         ("simulate --replicas 0", "replicas: got 0, allowed are integers from 1 to 256"),
         ("simulate --replicas 100000", "replicas: got 100000, allowed are integers from 1 to 256"),

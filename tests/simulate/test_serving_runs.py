@@ -475,8 +475,16 @@ def test_static_answers_only_with_its_batch():
 
 def test_no_token_is_an_error_with_the_reason():
     log = ticked(Sarathi(PagedPool(4, 1), 2), [(9, 9)])
-    with pytest.raises(ValueError, match="no token came out; 1 of 1 requests were refused, the first for 18 tokens"):
+    with pytest.raises(ValueError, match="no token came out; 1 of 1 requests were refused, the first .* for 18 tokens"):
         metrics(log)
+
+
+def test_many_that_are_refused_cost_one_line(capsys):
+    """It named three of them, and did not say that there were more."""
+    assert main("simulate --requests 200 --blocks 1200".split()) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("19 of 200 requests were refused, the first (request 1) for 21381 tokens and the watermark")
+    assert said.count("\n") == 1
 
 
 def test_memory_counts_tokens_and_blocks():
@@ -638,7 +646,7 @@ def test_several_values_run_every_combination(capsys):
         (["--log", ""], "argument: got '', allowed are none and one with letters"),
         (["--block-size", "9" * 20], "block_size: got 99999999999999999999, allowed are integers from 1 to "),
         (["--replicas", "257"], "replicas: got 257, allowed are integers from 1 to 256"),
-        (["--blocks", "5"], "40 of 40 requests were refused, the first for "),
+        (["--blocks", "5"], "40 of 40 requests were refused, the first (request 0) for "),
         (["--blocks", "5"], " blocks, the pool has 5"),
     ],
 )
