@@ -14,6 +14,7 @@ knew every true time would be off by as much, so nobody can be asked to pass a b
 
 import argparse
 import csv
+import re
 from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
@@ -41,7 +42,7 @@ PARTLY = (10, 25)  # percent: median, and 95 % of the errors
 BARS = {(WHOLE, THROUGHPUT): (1, 1)} | {(WHOLE, felt): (10, 10) for felt in FELT}
 DRAWN = (7, 13, 7)  # of 27 ways to draw three of three again, in how many the median is the least, the middle, the most
 COLUMNS = ("part", "what", "source", "split", "model", "tp", "rows", "median", "p95", "bias", "again", "passes")
-WIDTHS = (10, 26, 23, 8, 4, 4, 5, 8, 5, 6, 7, 6)
+SHOWN, WIDTHS = (*COLUMNS, "unseen"), (10, 26, 23, 8, 4, 4, 5, 8, 5, 6, 7, 6, 12)
 UNITS = {"median": "median %", "p95": "p95 %", "bias": "bias %", "again": "again %"}
 
 
@@ -233,6 +234,31 @@ def _row(key: tuple, mine: list[Error]) -> dict:
     return dict(zip(COLUMNS, values, strict=True))
 
 
+def unseen(rows: list[dict]) -> dict[tuple, str]:
+    """Of each part, what and source: by what its held-out rows differ from all that its constants were fitted to."""
+    each, found = [r for r in rows if r["model"] != "all"], {}
+    for row in each:
+        if row["split"] == "held out":
+            fitted = [r for r in each if r["split"] == "fitted" and _constants(r) == _constants(row)]
+            found.setdefault(tuple(row[k] for k in COLUMNS[:3]), set()).add(_differs(row, fitted))
+    return {key: ", ".join(sorted(words)) for key, words in found.items()}
+
+
+def _constants(row: dict) -> tuple[str, str]:
+    """Rows alike in this have constants in common: those of a machine are there for each number of GPUs."""
+    return row["part"], re.sub(r" x \d+", "", row["what"])
+
+
+def _differs(row: dict, fitted: list[dict]) -> str:
+    if not fitted:
+        return "all"
+    for word, column in (("models", "model"), ("GPUs", "tp"), ("recording", "source")):
+        fitted = [r for r in fitted if r[column] == row[column]]
+        if not fitted:
+            return word
+    return "sizes"
+
+
 def again(mine: list[Error]) -> str:
     """Percent that 95 % of the recorded medians are off by from medians drawn anew, or nothing where none is known."""
     off = [np.repeat([1 / e.repeats[0] - 1, 0, 1 - 1 / e.repeats[1]], DRAWN) for e in mine if e.repeats]
@@ -240,6 +266,8 @@ def again(mine: list[Error]) -> str:
 
 
 def read() -> list[dict]:
+    if not JUDGED.exists():
+        return []
     with JUDGED.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -255,19 +283,22 @@ def run(args: argparse.Namespace) -> int:
     if args.only and not args.folders:
         raise ValueError("only: got no folder, allowed is at least one")
     if args.only:
-        return _show(judged([error for folder in args.folders for error in errors(folder)]))
+        mine = judged([error for folder in args.folders for error in errors(folder)])
+        return _show(mine, [*read(), *mine])
     sources = *map(errors, (*args.folders, PUBLIC)), recorded(), totals()  # a bad folder shows at once
     made = [row for found in sources for row in judged(list(found))]
-    kept = [r for r in (read() if JUDGED.exists() else []) if r["source"] not in {m["source"] for m in made}]
+    kept = [r for r in read() if r["source"] not in {m["source"] for m in made}]
     rows = sorted(made + kept, key=lambda r: [str(r[k]) for k in COLUMNS[:6]])
     with JUDGED.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    return _show([row for row in rows if row["model"] == "all"])
+    return _show([row for row in rows if row["model"] == "all"], rows)
 
 
-def _show(rows: list[dict]) -> int:
-    for row in ({**dict(zip(COLUMNS, COLUMNS, strict=True)), **UNITS}, *rows):
-        print("  ".join(f"{row[k]!s:>{w}}" for k, w in zip(COLUMNS, WIDTHS, strict=True)))
+def _show(rows: list[dict], among: list[dict]) -> int:
+    words = {(*key, "held out"): by for key, by in unseen(among).items()}
+    told = [row | {"unseen": words.get(tuple(row[k] for k in COLUMNS[:4]), "")} for row in rows]
+    for row in ({**dict(zip(SHOWN, SHOWN, strict=True)), **UNITS}, *told):
+        print("  ".join(f"{row[k]!s:>{w}}" for k, w in zip(SHOWN, WIDTHS, strict=True)))
     return 0

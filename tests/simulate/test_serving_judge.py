@@ -72,8 +72,26 @@ def test_a_table_of_short_all_reduces_would_miss_too():
 def test_the_simulator_s_page_states_these_errors():
     text = (Path(judge.__file__).parent / "README.md").read_text(encoding="utf-8")
     table = [line.strip("| ").split(" | ") for line in text.splitlines() if line.endswith(("| yes |", "| no |"))]
-    columns = ("part", "what", "source", "rows", "median", "p95", "again", "passes")
-    assert table == [[row[column] for column in columns] for row in overall("held out").values()]
+    columns = ("part", "what", "source", "unseen", "rows", "median", "p95", "again", "passes")
+    by = judge.unseen(read())
+    rows = [row | {"unseen": by[key]} for key, row in overall("held out").items()]
+    assert table == [[row[column] for column in columns] for row in rows]
+
+
+def test_it_is_said_where_other_sizes_alone_were_held_out(capsys, tmp_path):
+    """The page said of all rows that other models and numbers of GPUs were. The default kernel of A100s has one of each
+    in its public profile."""
+    by = judge.unseen(read())
+    assert by["decode", "fa2-2024 on a100", "vidur"] == by["prefill", "fa2-2024 on a100", "vidur"] == "sizes"
+    assert by["decode", "fa2 on a100", "aiconfigurator"] == by["linear", "h100", "vidur-layers"] == "models"
+    assert by["host", "vidur-2024-01", "vidur"] == "GPUs, models"
+    assert by["all-reduce", "dgx-a100 x 8", "vidur"] == "sizes"
+    assert by["all-reduce", "dgx-a100 x 8 from 1 MiB", "vidur-unseen-gpus"] == "GPUs"
+    assert by["all-reduce", "nccl-h100", "nccl-again"] == "recording"
+    assert by["whole run", "tbt_p50", "vidur-runs"] == "all"
+    (tmp_path / "attention.csv").write_text(HEADS + PREFILL, encoding="utf-8")
+    assert main(["judge", "--only", str(tmp_path)]) == 0
+    assert [row.split()[-1] for row in capsys.readouterr().out.splitlines()] == ["unseen", "models", "models"]
 
 
 def test_held_out_are_other_models_and_numbers_of_gpus_than_fitted():

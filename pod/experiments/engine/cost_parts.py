@@ -11,8 +11,8 @@ FIGURE = Figure(
     id="cost-parts",
     title="Errors of the analytical cost, part by part, over what is allowed",
     chapter="15",
-    method="held-out rows of public measurements and of our own, other models and numbers of GPUs than fitted; whole "
-    "runs beside Vidur's (data/judged.csv). The measurement itself: drawn again from its own three repeats",
+    method="held-out rows of public measurements and of our own: other models, numbers of GPUs or sizes than fitted; "
+    "whole runs beside Vidur's (data/judged.csv). The measurement itself: drawn again from its own three repeats",
     state="simulated",
 )
 PARTS = ("prefill", "decode", "linear", "host")
