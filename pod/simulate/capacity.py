@@ -13,7 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, sqrt
 
-from pod.simulate.cli import SWEPT, add_system, add_workload, check_arrivals, heading, refusals, runs, table, to_run
+from pod.simulate.cli import (
+    SWEPT,
+    add_system,
+    add_workload,
+    check_arrivals,
+    heading,
+    refusals,
+    runs,
+    stands_on,
+    table,
+    to_run,
+)
 from pod.simulate.run import Run
 from pod.simulate.summary import turned_away
 from pod.sweep import progress
@@ -117,7 +128,7 @@ def at(run: Run, qps: float) -> Run:
 
 def _row(chosen: dict, system: Run, rate: float | None, metrics: dict[str, float]) -> dict:
     setup = system.setup
-    said = {"cost": setup.cost().label, "arrivals": system.workload.kind, "router": setup.router, "qps": rate}
+    said = stands_on(setup) | {"arrivals": system.workload.kind, "router": setup.router, "qps": rate}
     each = rate and rate / (setup.tp * setup.pp * setup.replicas)
     return {k: v for k, v in chosen.items() if k != "qps"} | said | {"qps_per_gpu": each} | metrics
 

@@ -21,7 +21,7 @@ from pod.serving.shapes import SHAPES
 from pod.simulate.attention_time import KERNELS
 from pod.simulate.cluster import ROUTERS
 from pod.simulate.cost import ATTENTION, Efficiency
-from pod.simulate.energy import lacking
+from pod.simulate.energy import basis
 from pod.simulate.host_time import HOSTS
 from pod.simulate.machines import MACHINES
 from pod.simulate.pipeline import PIPELINES
@@ -275,13 +275,19 @@ def _log_file(run: Run, path: str) -> LogFile:
 
 def _print(args: argparse.Namespace, combinations: list[dict], todo: list[Run], results: list[dict]) -> None:
     shown = [k for k in SWEPT if len(set(c[k] for c in combinations)) > 1] or ["scheduler", "attention"]
-    rows = [{**{k: c[k] for k in SWEPT}, "cost": r.setup.cost().label, "arrivals": r.workload.pace, **m}
+    rows = [{**{k: c[k] for k in SWEPT}, **stands_on(r.setup), "arrivals": r.workload.pace, **m}
             for c, r, m in zip(combinations, todo, results, strict=True)]  # fmt: skip
     if args.json:
         print(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
     else:
         print(heading(todo, [r["arrivals"] for r in rows]))
         print(table(rows, shown))
+
+
+def stands_on(setup: Setup) -> dict[str, str]:
+    """Whose times a row has, and whose joules where they are not those of recorded runs."""
+    cost = setup.cost()
+    return {"cost": cost.label} | ({"joules": joules} if (joules := basis(cost)) else {})
 
 
 def heading(runs: list[Run], arrivals: list[str], **more: str) -> str:
@@ -292,8 +298,8 @@ def heading(runs: list[Run], arrivals: list[str], **more: str) -> str:
     said |= {"decisions": f"like {like}"} if (like := runs[0].setup.like) else {}
     if alike := dict.fromkeys(r.setup.scheduler for r in runs if _never_mixes(r.setup)):
         said["attention"] = f"any as serial with {', '.join(alike)}, which never has prompts beside decodes"
-    if lacked := [why for c in costs if (why := lacking(c))]:
-        said["joules"] = lacked[0]
+    if unlike := dict.fromkeys(words for c in costs if (words := basis(c))):
+        said["joules"] = ", ".join(unlike)
     said |= _replayed(runs)
     return "; ".join(f"{name}: {what}" for name, what in said.items()) + "; every run is simulated"
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from pod.serving.events import Iteration
 from pod.serving.request import Request
-from pod.serving.shapes import Shape
+from pod.serving.shapes import SHAPES, Shape
 from pod.simulate.cost import Cost, in_turn
+from pod.simulate.windows import OFFLINE
 
 
 @dataclass(frozen=True)
@@ -95,3 +96,14 @@ def lacking(cost: Cost) -> str | None:
     if cost.pp > 1:
         return f"got a pipeline of {cost.pp} stages, recorded were servers without"
     return None
+
+
+def basis(cost: Cost) -> str | None:
+    """What joules stand on where no run of this system was recorded; None where one was."""
+    if why := lacking(cost):
+        return f"none ({why})"
+    unlike = [] if cost.shape.key in OFFLINE else [cost.shape.name]
+    unlike += [f"{cost.tp} GPUs"] if cost.tp > 1 else []
+    unlike += [f"pod by {cost.kernels}"] if cost.attention_method == "pod" and cost.kernels != "hopper" else []
+    recorded = " and ".join([", ".join(SHAPES[key].name for key in OFFLINE[:-1]), SHAPES[OFFLINE[-1]].name])
+    return f"a guess for {' on '.join(unlike)} (from runs of {recorded} on one {cost.gpu.name})" if unlike else None

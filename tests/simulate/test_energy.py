@@ -13,7 +13,7 @@ from pod.serving.shapes import shape
 from pod.simulate import calibrate
 from pod.simulate.calibrate import METHODS, RUNS
 from pod.simulate.cost import AnalyticalCost, MeasuredCost
-from pod.simulate.energy import FA3, IDLE_WATTS, PRICED, RECORDED, Meter, amounts, lacking
+from pod.simulate.energy import FA3, IDLE_WATTS, PRICED, RECORDED, Meter, amounts, basis, lacking
 from pod.simulate.joules import Work
 from pod.simulate.run import Run, Setup
 from pod.simulate.workload import Workload
@@ -151,10 +151,40 @@ def test_simulate_prints_joules_or_why_not(capsys):
     options = "simulate --requests 20 --qps 2 --workload azure-conv".split()
     assert main(options) == 0
     said = capsys.readouterr().out
-    assert "joules: got fa2-2024 on a100, recorded were" in said and "J/token" not in said
+    assert "joules: none (got fa2-2024 on a100, recorded were" in said and "J/token" not in said
     assert main([*options, "--gpu", "h200", "--measured", "--host", "none"]) == 0
     said = capsys.readouterr().out
     assert "J/token" in said and "W/GPU" in said and "joules:" not in said
     assert main([*options, "--gpu", "a100", "h200", "--json"]) == 0
     a100, h200 = json.loads(capsys.readouterr().out)
     assert "joules_per_token" in h200 and "joules_per_token" not in a100
+    assert a100["joules"].startswith("none (got fa2-2024") and "joules" not in h200
+
+
+@pytest.mark.parametrize(
+    ("options", "beyond"),
+    [
+        ("--tp 2", "2 GPUs"),
+        ("--model llama-3-70b --tp 4", "Llama-3-70B on 4 GPUs"),
+        ("--model llama-13b", "LLaMA-13B"),
+        ("--attention pod", "pod by fa3-h200"),
+    ],
+)
+def test_joules_of_what_was_never_recorded_are_called_a_guess(options, beyond, capsys):
+    """They stood in the table as those of recorded models on one GPU do."""
+    asked = f"simulate --requests 5 --workload azure-conv --gpu h200 {options}"
+    words = f"a guess for {beyond} (from runs of Llama-3-8B, Yi-6B and Llama-2-7B on one H200 SXM)"
+    assert main(asked.split()) == 0
+    said = capsys.readouterr().out
+    assert f"; joules: {words};" in said and "J/token" in said
+    assert main([*asked.split(), "--json"]) == 0 and json.loads(capsys.readouterr().out)["joules"] == words
+
+
+def test_a_capacity_says_so_too(capsys):
+    assert main("capacity --requests 5 --workload azure-conv --gpu h200 --tp 2 --slo ttft_p99=0.1 --json".split()) == 0
+    assert json.loads(capsys.readouterr().out)["joules"].startswith("a guess for 2 GPUs (from runs of Llama-3-8B")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_recorded_run_is_a_guess(run):
+    assert basis(calibrate.cost(run)) is None

@@ -565,7 +565,7 @@ def test_simulate_prints_a_table_that_says_what_it_is(capsys):
     out = capsys.readouterr().out.splitlines()
     assert out[0] == (
         "times: analytical A100-80GB SXM; host: vidur-2024-01; arrivals: poisson at 1/s; "
-        "joules: got fa2-2024 on a100, recorded were fa3 and hopper on h200; every run is simulated"
+        "joules: none (got fa2-2024 on a100, recorded were fa3 and hopper on h200); every run is simulated"
     )
     assert out[1].split()[:2] == ["scheduler", "attention"] and len(out) == 3
 
@@ -575,7 +575,7 @@ def test_simulate_says_whose_arrivals_they_are(burst, capsys):
                            (["--qps", "2", "--arrivals", "poisson"], "poisson at 2/s")):  # fmt: skip
         assert main(["simulate", "--workload", burst, *options]) == 0
         assert capsys.readouterr().out.startswith(
-            f"times: analytical A100-80GB SXM; host: vidur-2024-01; arrivals: {words}; joules: got fa2-2024"
+            f"times: analytical A100-80GB SXM; host: vidur-2024-01; arrivals: {words}; joules: none (got fa2-2024"
         )
         assert main(["simulate", "--workload", burst, *options, "--json"]) == 0
         row = json.loads(capsys.readouterr().out)
