@@ -16,14 +16,14 @@ import argparse
 import csv
 import re
 from collections.abc import Callable, Iterator
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from pod.data import DATA
-from pod.hardware import gpu
+from pod.hardware import GPUS, gpu
 from pod.serving.shapes import Shape, shape
 from pod.simulate import host_time
 from pod.simulate.attention_time import KERNELS
@@ -31,7 +31,7 @@ from pod.simulate.calibrate import work_of
 from pod.simulate.cost import OPERATORS, AnalyticalCost
 from pod.simulate.machines import MACHINES
 from pod.simulate.run import Run, Setup, simulate
-from pod.simulate.workload import Workload
+from pod.simulate.workload import Workload, rows_of
 
 PUBLIC, JUDGED = DATA / "public", DATA / "judged.csv"
 RUNS, WHOLE = PUBLIC / "vidur_runs.csv", "whole run"
@@ -96,8 +96,16 @@ def host(row: dict) -> tuple[str, str, float]:
 REPEATS = ("low", "high")
 LEAST = {"before": 0} | dict.fromkeys(("tp", "q_heads", "kv_heads", "requests", "new", "hidden", "head_dim",
                                                    "ffn", "rows", "bytes"), 1)  # fmt: skip
-NAMED = {"part": ("prefill", "decode"), "split": ("fitted", "held out"), "gated": ("0", "1")}
+MOST = {"requests": 10**6}  # of others 10^12
+NAMED = {"part": ("prefill", "decode"), "split": ("fitted", "held out"), "gated": ("0", "1"), "gpu": tuple(GPUS),
+         "kernel": tuple(KERNELS), "machine": tuple(MACHINES), "profile": tuple(host_time.LINES)}  # fmt: skip
 PARTS = {f"{part.__name__}.csv": part for part in (attention, linear, all_reduce, host)}
+NEEDED = {
+    "attention.csv": "source gpu kernel part model tp q_heads kv_heads requests new before us split".split(),
+    "linear.csv": "source gpu model tp hidden q_heads kv_heads head_dim ffn gated rows us split".split(),
+    "all_reduce.csv": "source machine tp bytes us split".split(),
+    "host.csv": "source profile model tp requests us split".split(),
+}
 
 
 def profiles(folder: Path) -> list[Path]:
@@ -111,48 +119,50 @@ def errors(folder: Path) -> Iterator[Error]:
     for path in profiles(folder):
         for number, row in enumerate(_rows(path), 2):
             _check(path, number, row)
-            try:
-                yield _error(PARTS[path.name], row)
-            except KeyError as lacking:
-                raise ValueError(f"{path}, row {number}: got no column, or no constants, {lacking}") from None
-            except ValueError as wrong:
-                raise ValueError(f"{path}, row {number}: {wrong}") from None
+            yield _error(PARTS[path.name], row)
 
 
 def _rows(path: Path) -> list[dict]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as wrong:
-        raise ValueError(f"{path}: got no text, but {wrong}, allowed is CSV") from None
-    if not rows:
+    if not (found := [row for _, row in rows_of(path)]):
         raise ValueError(f"{path}: got no row, allowed is at least one")
-    return rows
+    return found
 
 
 def _check(path: Path, number: int, row: dict) -> None:
-    """That numbers are numbers and words known ones; a column that lacks altogether is named later."""
-    for column, text in row.items():
-        if column in LEAST:
-            ok, allowed = (text or "").isdecimal() and int(text) >= LEAST[column], f"integers >= {LEAST[column]}"
-        elif column in ("us", *REPEATS):
-            ok, allowed = _lasts(text) or (text == "" and column in REPEATS), "numbers above 0"
-        else:
-            continue
+    needed = NEEDED[path.name]
+    if lacking := [column for column in needed if column not in row]:
+        named = ", ".join((*needed, *REPEATS))
+        raise ValueError(f"{path}, row 1: got no column {lacking[0]}, allowed are {named}, the last two may lack")
+    for column, ok, allowed in _rules({column: row.get(column) for column in (*needed, *REPEATS)}):
         if not ok:
-            raise ValueError(f"{path}, row {number}, column {column}: got {text!r}, allowed are {allowed}")
+            raise ValueError(f"{path}, row {number}, column {column}: got {row.get(column)!r}, allowed are {allowed}")
+
+
+def _rules(row: dict) -> Iterator[tuple[str, bool, str]]:
+    """Of each column, whether what it has may stand there, and what may. Later rules rely on earlier ones."""
     for column, words in NAMED.items():
-        if column in row and row[column] not in words:
-            raise ValueError(
-                f"{path}, row {number}, column {column}: got {row[column]!r}, allowed are {' and '.join(words)}"
-            )
+        yield column, column not in row or row[column] in words, ", ".join(words)
+    for column, least in LEAST.items():
+        text, most = row.get(column, "1") or "", MOST.get(column, 10**12)
+        yield column, text.isdecimal() and least <= int(text[:20]) <= most, f"integers from {least} to {most}"
+    us = _number(row["us"])
+    yield "us", 0 < us < inf, "numbers above 0"
+    if "machine" in row:
+        gpus = MACHINES[row["machine"]].growth
+        yield "tp", int(row["tp"]) in gpus, f"{', '.join(map(str, gpus))} on {row['machine']}"
+    if "q_heads" in row:
+        kv_heads = int(row["kv_heads"])
+        yield "q_heads", not int(row["q_heads"]) % kv_heads, f"multiples of kv_heads, {kv_heads}"
+    if row["low"] or row["high"]:
+        yield "low", 0 < _number(row["low"]) <= us, f"numbers above 0 up to us, {us:g}"
+        yield "high", us <= _number(row["high"]) < inf, f"numbers from us, {us:g}, on"
 
 
-def _lasts(text: str | None) -> bool:
+def _number(text: str | None) -> float:
     try:
-        return 0 < float(text) < inf
+        return float(text)
     except (TypeError, ValueError):  # TypeError: a row that ends early
-        return False
+        return nan
 
 
 def _error(part: Callable[[dict], tuple[str, str, float]], row: dict) -> Error:
@@ -285,8 +295,9 @@ def run(args: argparse.Namespace) -> int:
     if args.only:
         mine = judged([error for folder in args.folders for error in errors(folder)])
         return _show(mine, [*read(), *mine])
-    sources = *map(errors, (*args.folders, PUBLIC)), recorded(), totals()  # a bad folder shows at once
-    made = [row for found in sources for row in judged(list(found))]
+    found = [list(each) for each in (*map(errors, (*args.folders, PUBLIC)), recorded(), totals())]  # ours last: slow
+    _check_names(found)
+    made = [row for each in found for row in judged(each)]
     kept = [r for r in read() if r["source"] not in {m["source"] for m in made}]
     rows = sorted(made + kept, key=lambda r: [str(r[k]) for k in COLUMNS[:6]])
     with JUDGED.open("w", newline="", encoding="utf-8") as file:
@@ -294,6 +305,15 @@ def run(args: argparse.Namespace) -> int:
         writer.writeheader()
         writer.writerows(rows)
     return _show([row for row in rows if row["model"] == "all"], rows)
+
+
+def _check_names(found: list[list[Error]]) -> None:
+    """Rows of one source are judged together, and replace those that it had."""
+    seen: set[str] = set()
+    for mine in ({error.source for error in each} for each in reversed(found)):
+        if twice := sorted(seen & mine):
+            raise ValueError(f"source: got {twice[0]}, which other rows have, allowed are names of one's own")
+        seen |= mine
 
 
 def _show(rows: list[dict], among: list[dict]) -> int:

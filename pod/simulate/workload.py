@@ -275,7 +275,7 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
     total that the model allows.
     """
     path, rows, above = Path(path), [], None
-    for number, row in _rows(path):
+    for number, row in rows_of(path):
         prompt_name, output_name, time_name, unit = _columns(path, number, row)
         prompt, output = (_count(path, number, name, row[name]) for name in (prompt_name, output_name))
         if limit is not None and prompt + output > limit:
@@ -314,7 +314,7 @@ def read_prefixes(path: str | Path) -> list[tuple[int, ...]] | None:
     begins in the same way, counted from 0, and `shared`, the number of blocks in which it does."""
     found: list[tuple[int, ...]] = []
     fresh = 0
-    for number, row in _rows(Path(path)):
+    for number, row in rows_of(Path(path)):
         if "hash_ids" not in row and "shared" not in row:
             return None
         prompt = next((row[names[0]] for names in COLUMNS if names[0] in row), None)
@@ -346,7 +346,8 @@ def _beginning(path: str, row: int, fields: dict, blocks: int, before: list[tupl
     return before[like][:shared]
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict]]:
+def rows_of(path: Path) -> Iterator[tuple[int, dict]]:
+    """Of a file of CSV or of JSON lines, each with its line."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # Excel's files begin with a mark
             yield from _objects(path, file) if path.suffix == ".jsonl" else _records(path, file)

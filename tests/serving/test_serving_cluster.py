@@ -212,9 +212,7 @@ def test_capacity_on_the_command_line(capsys):
     options = "capacity --tp 2 --requests 60 --workload uniform --low 2000 --high 2000 --chunk 512 1024".split()
     assert main(options) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert (
-        "arrivals: poisson; promises: ttft_p99 up to 5 s, tbt_p99 up to 0.2 s; joules: none (got" in lines[0]
-    )
+    assert "arrivals: poisson; promises: ttft_p99 up to 5 s, tbt_p99 up to 0.2 s; joules: none (got" in lines[0]
     assert lines[1].split()[:3] == ["chunk", "qps", "qps_per_gpu"] and len(lines) == 4
     assert main([*options[:-1], "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
