@@ -123,8 +123,8 @@ class ReservedPool(PagedPool):
         super().__init__(num_blocks, block_size, watermark=0.0)
         self.max_tokens = max_tokens
         if self.blocks_for(max_tokens) > num_blocks:
-            raise ValueError(f"num_blocks: got {num_blocks}, one request of {max_tokens} tokens "
-                             f"needs {self.blocks_for(max_tokens)}")  # fmt: skip
+            raise ValueError(f"num_blocks: got {num_blocks}, allowed are integers from {self.blocks_for(max_tokens)}, "
+                             f"which one request of max_tokens, {max_tokens}, needs")  # fmt: skip
 
     def claim(self, request: Request) -> int:
         return self.max_tokens

@@ -100,8 +100,8 @@ def search(measure: Callable[[float], dict[str, float]], slo: dict[str, float]) 
         rate = 2 * low if high == inf else sqrt(low * high) if low else high / 2
     if best:
         kept = ", ".join(f"{name}={most:g} {unit(name)}" for name, most in slo.items())
-        raise NoEdge(f"slo: got {kept}, which {best.get('requests', 0)} requests keep even at {MOST:g} a second, "
-                     "allowed are promises that some load breaks")  # fmt: skip
+        raise NoEdge(f"slo: got {kept}, which is kept at {MOST:g} requests a second, too (in all "
+                     f"{best.get('requests', 0)}), allowed are promises that some load breaks")  # fmt: skip
     worst = ", ".join(f"{name}={slo[name]:g} {unit(name)}" for name in lost)
     raise NoEdge(f"slo: got {worst}, which one request in {1 / LEAST:g} s does not keep: {_had(metrics, lost)}")
 

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import islice, product
+from pathlib import Path
 
 from pod.hardware import GPUS
 from pod.serving.blocks import ReservedPool
@@ -27,7 +28,7 @@ from pod.simulate.machines import MACHINES
 from pod.simulate.pipeline import PIPELINES
 from pod.simulate.run import Both, Run, Setup, description, simulate
 from pod.simulate.summary import DEFINITIONS, Summary, turned_away
-from pod.simulate.workload import ARRIVALS, COUNT, LENGTHS, Workload
+from pod.simulate.workload import ARRIVALS, COUNT, LENGTHS, MOST_TOKENS, Workload
 from pod.sweep import progress, sweep
 
 CLUSTER = ("replicas", "router", "prompt_replicas")
@@ -147,6 +148,8 @@ def to_run(args: argparse.Namespace, swept: dict) -> Run:
     setup = Setup(**_said(swept, ("model", "gpu", "scheduler", "attention", "chunk")),
                   **_said(vars(args), (*SYSTEM, *CLUSTER)),
                   efficiency=Efficiency(send_bytes_per_s=1e9 * (LINK if args.link is None else args.link)))  # fmt: skip
+    if not 2 <= setup.max_tokens <= MOST_TOKENS:
+        raise ValueError(f"max_tokens: got {setup.max_tokens}, allowed are integers from 2 to {MOST_TOKENS}")
     high = setup.max_tokens if args.high is None else args.high
     low = min(LOW, high) if args.low is None else args.low
     workload = Workload(args.workload, args.requests, swept["qps"], arrivals=args.arrivals, low=low, high=high,
@@ -242,7 +245,7 @@ def run(args: argparse.Namespace) -> int:
     if args.log:
         if len(combinations) > 1:
             raise ValueError(f"--log: got {len(combinations)} runs, allowed is one")
-        check_place(args.log)
+        _check_log(args)
     todo = [to_run(args, c) for c in combinations]
     if len(todo) == 1:
         log = _log_file(todo[0], args.log) if args.log else None
@@ -256,6 +259,14 @@ def run(args: argparse.Namespace) -> int:
     if args.log:
         log.close()
     return 0
+
+
+def _check_log(args: argparse.Namespace) -> None:
+    """It is written from the beginning, also over what the run is still to read."""
+    for read in (args.workload, *args.model, *(Path(model) / "config.json" for model in args.model)):
+        if Path(read).is_file() and Path(read).resolve() == Path(args.log).resolve():
+            raise ValueError(f"log: got {args.log!r}, which the run reads, allowed are other files")
+    check_place(args.log)
 
 
 def _watched(run: Run, log: LogFile | None) -> Summary:

@@ -10,10 +10,11 @@ have the GPU model's share of serial time (`modelled`). Every cost says which it
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from math import ceil, hypot, inf
+from math import ceil, hypot
 from pathlib import Path
 
 import numpy as np
@@ -77,8 +78,8 @@ class Efficiency:
     swap_bytes_per_s: float = 25e9  # PCIe 4.0 x16, in one direction
 
     def __post_init__(self) -> None:
-        if not 0 < self.send_bytes_per_s < inf:
-            raise ValueError(f"link: got {self.send_bytes_per_s / 1e9:g} GB/s, allowed are numbers above 0")
+        if not 1e6 <= self.send_bytes_per_s <= 1e15:
+            raise ValueError(f"link: got {self.send_bytes_per_s / 1e9:g} GB/s, allowed are numbers from 0.001 to 1e6")
 
 
 @dataclass(slots=True)
@@ -307,6 +308,10 @@ class MeasuredCost(Cost):
         if gpu.key != path.parent.name:
             raise ValueError(f"gpu: got {gpu.key}, allowed with measured operators is {path.parent.name}")
         kernels = kernels or KERNELS.get(attention, "fa3")
+        for name, got, allowed in (("model", shape.key, _models(path)), ("kernels", kernels, _whose(path, attention))):
+            if got not in allowed:
+                raise ValueError(f"{name}: got {got}, allowed with measured operators and attention {attention} are "
+                                 f"{', '.join(allowed)}")  # fmt: skip
         super().__init__(shape, gpu, tp, pp, attention, host, efficiency, machine)
         self.kernels = kernels
         self._tables = tables(path, shape, kernels)
@@ -341,6 +346,23 @@ class MeasuredCost(Cost):
 def in_turn(kernels: str) -> str:
     """Whose kernels compute the two parts one after the other."""
     return "fa3" if kernels == BEST else kernels
+
+
+@cache
+def _timed(path: Path) -> list[tuple[str, str]]:
+    """Models and operators that have rows."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return sorted({(row["model"], row["operator"]) for row in csv.DictReader(file)})
+
+
+def _models(path: Path) -> list[str]:
+    return sorted({model for model, _ in _timed(path)})
+
+
+def _whose(path: Path, attention: str) -> list[str]:
+    """Whose kernels there are for it; both parts in one call are ours, or FlashAttention-3's where that is faster."""
+    part = "attention_" if attention == "pod" else "prefill_"
+    return [*sorted({name.removeprefix(part) for _, name in _timed(path) if name.startswith(part)}), BEST]
 
 
 @cache

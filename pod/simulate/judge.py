@@ -145,8 +145,10 @@ def _rules(row: dict) -> Iterator[tuple[str, bool, str]]:
     for column, least in LEAST.items():
         text, most = row.get(column, "1") or "", MOST.get(column, 10**12)
         yield column, text.isdecimal() and least <= int(text[:20]) <= most, f"integers from {least} to {most}"
+    for column in ("source", "model"):
+        yield column, row.get(column, "-") not in (None, "", "all"), "names, but all"
     us = _number(row["us"])
-    yield "us", 0 < us < inf, "numbers above 0"
+    yield "us", 1e-3 <= us <= 1e12, "numbers from 0.001 to 1e12"
     if "machine" in row:
         gpus = MACHINES[row["machine"]].growth
         yield "tp", int(row["tp"]) in gpus, f"{', '.join(map(str, gpus))} on {row['machine']}"
@@ -293,7 +295,9 @@ def run(args: argparse.Namespace) -> int:
     if args.only and not args.folders:
         raise ValueError("only: got no folder, allowed is at least one")
     if args.only:
-        mine = judged([error for folder in args.folders for error in errors(folder)])
+        found = [list(errors(folder)) for folder in args.folders]
+        _check_names(found)
+        mine = judged([error for each in found for error in each])
         return _show(mine, [*read(), *mine])
     found = [list(each) for each in (*map(errors, (*args.folders, PUBLIC)), recorded(), totals())]  # ours last: slow
     _check_names(found)
@@ -308,11 +312,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_names(found: list[list[Error]]) -> None:
-    """Rows of one source are judged together, and replace those that it had."""
-    seen: set[str] = set()
-    for mine in ({error.source for error in each} for each in reversed(found)):
+    """Rows of one part and source come from one folder: those that were there before would be replaced."""
+    seen: set[tuple[str, str]] = set()
+    for mine in ({(error.source, error.part) for error in each} for each in reversed(found)):
         if twice := sorted(seen & mine):
-            raise ValueError(f"source: got {twice[0]}, which other rows have, allowed are names of one's own")
+            raise ValueError(f"source: got {twice[0][0]} in two folders with {twice[0][1]}, allowed is it in one")
         seen |= mine
 
 

@@ -15,6 +15,7 @@ FIELDS = {"layers": "num_hidden_layers", "hidden": "hidden_size", "q_heads": "nu
 UNLIKE = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "kv_lora_rank",
           "attention_chunk_size", "full_attention_interval", "attn_layer_period", "mamba_d_state", "block_types",
           "quantization_config")  # fmt: skip
+LARGEST = 10**9  # of these sizes
 UNGATED = ("gpt_neox", "nemotron", "persimmon", "phi", "starcoder2")  # model_type: feed-forward of two matrices
 
 
@@ -61,6 +62,6 @@ def _refuse_others(path: str, config: dict) -> None:
 
 def _count(path: str, config: dict, field: str, default: int | None = None) -> int:
     value = default if config.get(field) is None else config[field]
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{path}, {field}: got {value!r}, allowed are integers >= 1")
+    if type(value) is not int or not 1 <= value <= LARGEST:
+        raise ValueError(f"{path}, {field}: got {repr(value)[:40]}, allowed are integers from 1 to {LARGEST}")
     return value

@@ -6,10 +6,9 @@ import gc
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from math import inf
 
 from pod.hardware import gpu
-from pod.serving.blocks import PagedPool, ReservedPool
+from pod.serving.blocks import MOST_BLOCKS, PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log
 from pod.serving.loop import Foreseeing, Watcher, serve
 from pod.serving.prefix import TRACE, PrefixPool
@@ -39,8 +38,8 @@ class SimExecutor:
 
     def __init__(self, cost: Cost, block_size: int = 16, slowdown: float = 1.0, calibration=(1.0, 1.0),
                  jitter: Jitter | None = None):  # fmt: skip
-        if not 0 < slowdown < inf:
-            raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers above 0")
+        if not 1e-3 <= slowdown <= 1e3:
+            raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers from 0.001 to 1000")
         self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
         self.hybrid, self.prompts = calibration
         self.jitter = jitter if jitter and jitter.scale else None
@@ -130,7 +129,9 @@ class Setup:
             ("pipeline", self.pipeline in PIPELINES, ", ".join(PIPELINES)),
             ("pipeline", self.pipeline == PIPELINES[0] or self.replicas == 1, f"{PIPELINES[0]} where servers are many"),
             ("prefix_cache", not self.prefix_cache or self._may_share,
-             "one stage, whole replicas, recompute, and sarathi or vllm as they are here"),
+             "False, and True beside --pp 1, no --prompt-replicas, recompute, and sarathi or vllm without --like"),
+            ("replicas", self.replicas == 1 or self.replicas * self.num_blocks() <= MOST_BLOCKS,
+             f"so many that all have {MOST_BLOCKS} blocks at most, here of {self.num_blocks()} each"),
         ):  # fmt: skip
             if not ok:
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed are {allowed}")
@@ -173,10 +174,14 @@ class Setup:
             return self.blocks
         tokens = kv_tokens(self.model, self.gpu, self.tp, self.pp, self.memory_share)
         if not tokens:
-            raise ValueError(f"tp: got {self.tp}, the weights of {self.model} leave no room for keys and values")
+            raise ValueError(f"tp: got {self.tp}, the weights of {self.model} leave no room for keys and values, "
+                             "allowed are more GPUs (--tp, --pp), larger ones or a smaller model")  # fmt: skip
         if tokens < self.block_size:
             raise ValueError(f"block_size: got {self.block_size}, allowed are integers from 1 to {tokens}")
-        return tokens // self.block_size
+        if (blocks := tokens // self.block_size) > MOST_BLOCKS:
+            raise ValueError(f"block_size: got {self.block_size}, of which the memory holds {blocks}, allowed are "
+                             f"sizes of which it holds up to {MOST_BLOCKS}, or fewer by --blocks")  # fmt: skip
+        return blocks
 
 
 def kv_tokens(model: str, gpu_key: str, tp: int = 1, pp: int = 1, memory_share: float = 0.9,

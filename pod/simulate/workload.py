@@ -77,15 +77,16 @@ class Workload:
     skip: int = 0
 
     def __post_init__(self) -> None:
+        if not (self.count is None or 1 <= self.count <= MOST_REQUESTS):
+            raise ValueError(f"requests: got {self.count!r}, allowed are integers from 1 to {MOST_REQUESTS}")
         for name, ok, allowed in (
-            ("count", self.count is None or 1 <= self.count <= MOST_REQUESTS, f"integers from 1 to {MOST_REQUESTS}"),
             ("qps", self.qps is None or 1e-9 <= self.qps <= 1e9, "numbers from 1e-9 to 1e9, or none for all at once"),
             ("arrivals", self.arrivals in (*ARRIVALS, None), ", ".join(ARRIVALS)),
             ("high", 2 <= self.high <= MOST_TOKENS, f"integers from 2 to {MOST_TOKENS}"),
             ("low", 1 <= self.low <= self.high, f"integers from 1 to high = {self.high}"),
             ("seed", self.seed >= 0, "integers >= 0"),
             ("pd", 0 < self.pd < float("inf"), "numbers above 0"),
-            ("cv", 0 < self.cv <= 100, "numbers above 0 up to 100"),
+            ("cv", 0.01 <= self.cv <= 100, "numbers from 0.01 to 100"),
             ("spread", 0 <= self.spread <= 86400, "seconds from 0 to a day"),
             ("theta", 0 <= self.theta < 1, "numbers from 0 to below 1"),
         ):
@@ -99,13 +100,15 @@ class Workload:
             raise ValueError(f"arrivals: got trace, but {self.lengths} has none, allowed are {', '.join(ARRIVALS[1:])}")
         arrivals = self.arrivals or ("trace" if recorded else "poisson")
         left = len(trace) if arrivals == "trace" else 1
+        if self.skip and arrivals != "trace":
+            raise ValueError(f"skip: got {self.skip!r}, allowed beside recorded arrivals")
         if not 0 <= self.skip < left:
-            raise ValueError(f"skip: got {self.skip!r}, allowed are integers from 0 to {left - 1} of recorded arrivals")
+            raise ValueError(f"skip: got {self.skip!r}, allowed are integers from 0 to {left - 1}, the trace's last")
         object.__setattr__(self, "arrivals", arrivals)
         object.__setattr__(self, "count", self.count or (left - self.skip if arrivals == "trace" else COUNT))
         if arrivals == "trace" and self.qps and self.count > 1 and not self.seconds():
-            raise ValueError(f"qps: got {self.qps:g}, but {self.count} requests of {self.lengths} arrive at once, "
-                             "allowed are none, arrivals that are drawn, or a spread")  # fmt: skip
+            raise ValueError(f"workload: got {self.count} requests of {self.lengths} that arrive at once, which no "
+                             "rate stretches, allowed are arrivals that are drawn, or a spread")  # fmt: skip
 
     def seconds(self) -> float:
         """From the first arrival to the last."""
@@ -272,7 +275,7 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
     """[requests, 3]: prompt tokens, output tokens, arrival in seconds from the first (NaN when the file has none).
 
     Takes the files as published: CSV of vattention, Vidur and Azure, JSON lines of Mooncake. `limit` is the longest
-    total that the model allows.
+    total that is allowed.
     """
     path, rows, above = Path(path), [], None
     for number, row in rows_of(path):
@@ -280,14 +283,16 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
         prompt, output = (_count(path, number, name, row[name]) for name in (prompt_name, output_name))
         if limit is not None and prompt + output > limit:
             both = f"columns {prompt_name}, {output_name}"
-            raise ValueError(f"{path}, row {number}, {both}: {prompt + output} tokens in all, the model allows {limit}")
+            raise ValueError(f"{path}, row {number}, {both}: got {prompt + output} tokens in all, allowed are up to "
+                             f"{limit}, --max-tokens, or with --high, which clips, any")  # fmt: skip
         time, kind = _time(path, number, time_name, row.get(time_name), unit)
         if kind != (above := kind if above is None else above):
             raise ValueError(f"{path}, row {number}, column {time_name}: got {kind}, unlike above ({above}), "
                              "allowed is one kind in all rows")  # fmt: skip
         rows.append((prompt, output, time))
     if not rows:
-        raise ValueError(f"{path}: got no request, allowed is at least one")
+        raise ValueError(f"{path}: got no request, allowed is at least one, in CSV below the names of its columns, or "
+                         "as JSON lines in a file that ends in .jsonl")  # fmt: skip
     trace = np.array(rows, dtype=float)  # None becomes NaN
     trace[:, 2] -= trace[:, 2].min()
     return trace
@@ -372,7 +377,7 @@ def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
         try:
             yield number, dict(json.loads(line))
         except (TypeError, ValueError, RecursionError):  # the last: a thousand brackets
-            raise ValueError(f"{path}, row {number}: not a JSON object") from None
+            raise ValueError(f"{path}, row {number}: got no JSON object, allowed is one a line") from None
 
 
 def _columns(path: Path, number: int, row: dict) -> tuple[str, str, str, float]:

@@ -226,9 +226,9 @@ def test_without_common_beginnings_a_cache_changes_nothing(tmp_path):
         (ALIKE.replace("0,3", "0,-1"), "", "row 3, columns like, shared: got '0', '-1'"),
         ("prefill_tokens,decode_tokens\n5,5\n", "", "which does not say whose prompts begin alike"),
         (ALIKE, "--block-size 7", "block_size: got 7, allowed with names of 512 tokens are its divisors"),
-        (ALIKE, "--scheduler orca", "prefix_cache: got True, allowed are one stage, whole replicas, recompute"),
-        (ALIKE, "--pp 2", "prefix_cache: got True, allowed are one stage"),
-        (ALIKE, "--replicas 2 --prompt-replicas 1", "prefix_cache: got True, allowed are one stage"),
+        (ALIKE, "--scheduler orca", "prefix_cache: got True, allowed are False, and True beside --pp 1, no --"),
+        (ALIKE, "--pp 2", "prefix_cache: got True, allowed are False, and True beside --pp 1"),
+        (ALIKE, "--replicas 2 --prompt-replicas 1", "prefix_cache: got True, allowed are False, and Tr"),
     ],
 )
 def test_what_cannot_be_shared_is_one_line(text, options, words, tmp_path, capsys):

@@ -127,7 +127,7 @@ def test_a_request_that_never_fits_is_refused_with_a_reason():
         (lambda: PagedPool(0), "num_blocks: got 0"),
         (lambda: PagedPool(4, 0), "block_size: got 0"),
         (lambda: PagedPool(4, watermark=1.0), "watermark: got 1.0"),
-        (lambda: ReservedPool(4, 9), "num_blocks: got 4, one request of 9 tokens needs 9"),
+        (lambda: ReservedPool(4, 9), "num_blocks: got 4, allowed are integers from 9, which one request"),
         (lambda: Orca(PagedPool(9), 2), "pool: got PagedPool, orca needs ReservedPool"),
         (lambda: VLLM(PagedPool(9), 0), "max_batch: got 0"),
         (lambda: VLLM(PagedPool(9), 1, preemption="pray"), "preemption: got 'pray'"),

@@ -45,6 +45,14 @@ def test_the_folder_of_a_config_and_the_half_that_writes_of_one_that_sees_will_d
     assert found.parameters == listed.parameters and found.kv_bytes_per_token == listed.kv_bytes_per_token
 
 
+def test_a_model_so_small_that_memory_holds_too_many_blocks_is_told_with_its_options(tmp_path, capsys):
+    tiny = {**LLAMA, "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1}
+    model = ["simulate", "--requests", "3", "--model", written(tmp_path, {**tiny, "vocab_size": 10})]
+    assert main(model) == 2
+    assert "block_size: got 16, of which the memory holds 1" in capsys.readouterr().err
+    assert main([*model, "--blocks", "9000"]) == 0
+
+
 def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(tmp_path):
     """A config does not say it in a field of its own; its model_type does."""
     neox = shape_of(written(tmp_path, {**LLAMA, "model_type": "gpt_neox", "num_key_value_heads": None}))
@@ -56,10 +64,11 @@ def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(tmp_path):
     [
         ("no", "config.json: got no JSON, but Expecting value"),
         ("[1]", "config.json: got no JSON object, allowed is the config.json of a model"),
-        ({}, "config.json, num_hidden_layers: got None, allowed are integers >= 1"),
-        ({**LLAMA, "hidden_size": "4096"}, "config.json, hidden_size: got '4096', allowed are integers >= 1"),
-        ({**LLAMA, "vocab_size": 0}, "config.json, vocab_size: got 0, allowed are integers >= 1"),
-        ({**LLAMA, "num_hidden_layers": True}, "config.json, num_hidden_layers: got True, allowed are integers >= 1"),
+        ({}, "config.json, num_hidden_layers: got None, allowed are integers from 1 to"),
+        ({**LLAMA, "vocab_size": 10**400}, "allowed are integers from 1 to 1000000000"),
+        ({**LLAMA, "hidden_size": "4096"}, "config.json, hidden_size: got '4096', allowed are integers from 1 to"),
+        ({**LLAMA, "vocab_size": 0}, "config.json, vocab_size: got 0, allowed are integers from 1 to"),
+        ({**LLAMA, "num_hidden_layers": True}, "config.json, num_hidden_layers: got True, allowed are integers"),
         ({**LLAMA, "num_key_value_heads": 5}, "config.json, num_key_value_heads: got 5, allowed are divisors of 32"),
         ({**LLAMA, "num_local_experts": 8}, "config.json: got num_local_experts, allowed are dense models"),
         ({**LLAMA, "sliding_window": 4096}, "config.json: got sliding_window, allowed are dense models"),

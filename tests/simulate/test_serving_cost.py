@@ -385,5 +385,5 @@ def test_measured_and_analytical_costs_say_what_they_are():
     assert max(parts) < measured.attention(both) < sum(parts) and measured.attention(alone) == parts[1]
     with pytest.raises(ValueError, match="tp: got 2 x 1, allowed with measured operators is 1"):
         MeasuredCost(LLAMA3, H200, tp=2)
-    with pytest.raises(ValueError, match="operators.csv: has no row with model llama-13b"):
+    with pytest.raises(ValueError, match="model: got llama-13b, allowed with measured operators .* are llama-2-7b"):
         MeasuredCost(shape("llama-13b"), H200)

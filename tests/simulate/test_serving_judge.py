@@ -159,6 +159,9 @@ def test_a_profile_may_be_judged_without_touching_the_table_that_claims_count(tm
         ("held out", "test", "row 2, column split: got 'test', allowed are fitted, held out"),
         ("fa3", "fa9", "row 2, column kernel: got 'fa9', allowed are fa2-2024, fa2, fa3, fa3-h200"),
         ("h100", "rtx", "row 2, column gpu: got 'rtx', allowed are a100, "),
+        (",own,", ",all,", "row 2, column model: got 'all', allowed are names, but all"),
+        ("mine", "", "row 2, column source: got '', allowed are names, but all"),
+        (",200,", ",1e-300,", "row 2, column us: got '1e-300', allowed are numbers from 0.001 to 1e12"),
         ("32,8,1", "32,5,1", "row 2, column q_heads: got '32', allowed are multiples of kv_heads, 5"),
         ("32,8,1", "32,8,9000000", "row 2, column requests: got '9000000', allowed are integers from 1 to 1000000"),
     ],
@@ -178,9 +181,9 @@ ALL = "source,split,machine,tp,bytes,us\n"
         (None, "folder: got '{}', allowed are folders with attention.csv, linear.csv, all_reduce.csv, host.csv, or"),
         (f"{ALL}a,held out,attic,2,64,1\n", "row 2, column machine: got 'attic', allowed are pair, pcie, dgx-a100, dg"),
         ("machine,bytes,us\npair,64,1\n", "row 1: got no column source, allowed are source, machine, tp, bytes, us, "),
-        (f"{ALL}a,held out,pair,2,64,\n", "row 2, column us: got '', allowed are numbers above 0"),
-        (f"{ALL}a,held out,pair,2,64,nan\n", "row 2, column us: got 'nan', allowed are numbers above 0"),
-        (f"{ALL}a,held out,pair,2,64,0\n", "row 2, column us: got '0', allowed are numbers above 0"),
+        (f"{ALL}a,held out,pair,2,64,\n", "row 2, column us: got '', allowed are numbers from 0.001 to 1e12"),
+        (f"{ALL}a,held out,pair,2,64,nan\n", "row 2, column us: got 'nan', allowed are numbers from 0.001 to 1e12"),
+        (f"{ALL}a,held out,pair,2,64,0\n", "row 2, column us: got '0', allowed are numbers from 0.001 to 1e12"),
         (f"{ALL}a,held out,pair,2,6.5,1\n", "column bytes: got '6.5', allowed are integers from 1 to 1000000000000"),
         (f"{ALL}a,held out,pair,2,{'9' * 5000},1\n", "allowed are integers from 1 to 1000000000000"),
         (f"{ALL}a,held out,pair,2\n", "row 2, column bytes: got None, allowed are integers from"),
@@ -207,7 +210,13 @@ def test_a_source_that_is_there_already_takes_no_other_rows(tmp_path, capsys):
     (tmp_path / "attention.csv").write_text(HEADS + PREFILL.replace("mine", "vidur"), encoding="utf-8")
     before = JUDGED.read_bytes()
     assert main(["judge", str(tmp_path)]) == 2 and JUDGED.read_bytes() == before
-    assert "source: got vidur, which other rows have, allowed are names of one's own" in capsys.readouterr().err
+    assert "source: got vidur in two folders with prefill, allowed is it in one" in capsys.readouterr().err
+
+
+def test_a_folder_given_twice_does_not_count_twice(tmp_path, capsys):
+    (tmp_path / "attention.csv").write_text(HEADS + PREFILL, encoding="utf-8")
+    assert main(["judge", "--only", str(tmp_path), str(tmp_path)]) == 2
+    assert "source: got mine in two folders with prefill, allowed is it in one" in capsys.readouterr().err
 
 
 def test_the_page_names_the_columns_that_are_needed():

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -266,11 +267,11 @@ def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, ca
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "t.jsonl, row 2: not a JSON object"),
-        ("[1, 2]", "t.jsonl, row 2: not a JSON object"),
+        ("", "t.jsonl, row 2: got no JSON object"),
+        ("[1, 2]", "t.jsonl, row 2: got no JSON object"),
         ('{"timestamp": 1, "output_length": 2}', "t.jsonl, row 2: got the columns timestamp, output_length, allowed"),
         ('{"timestamp": 1, "input_length": true, "output_length": 2}', "row 2, column input_length: got True"),
-        ("[" * 100_000, "t.jsonl, row 2: not a JSON object"),
+        ("[" * 100_000, "t.jsonl, row 2: got no JSON object"),
         (
             '{"timestamp": 1, "input_length": 1%s, "output_length": 2}' % ("0" * 400),
             "row 2, column input_length: got 1",
@@ -297,7 +298,7 @@ def test_contexts_over_the_limit_are_refused_unless_they_shall_be_clipped(tmp_pa
     path.write_text("num_prefill_tokens,num_decode_tokens\n50,7\n5000,7\n")
     options = ["simulate", "--workload", str(path), "--requests", "2", "--max-tokens", "4096"]
     assert main(options) == 2
-    words = "row 3, columns num_prefill_tokens, num_decode_tokens: 5007 tokens in all, the model allows 4096"
+    words = "row 3, columns num_prefill_tokens, num_decode_tokens: got 5007 tokens in all, allowed are up to 4096"
     assert words in capsys.readouterr().err
     assert len(read_trace(path, 5007)) == 2
     assert main([*options, "--high", "4096"]) == 0
@@ -375,7 +376,7 @@ def test_requests_of_one_moment_keep_their_order_and_are_no_trace_without_times(
     assert (at_once.arrivals, at_once.count, at_once.pace) == ("trace", 50, "as recorded")
     prompts, _, times = lengths(at_once)
     assert prompts.tolist() == list(range(100, 150)) and not times.any()
-    with pytest.raises(ValueError, match="^qps: got 2, but 50 requests of .*t.csv arrive at once, allowed are"):
+    with pytest.raises(ValueError, match="^workload: got 50 requests of .*t.csv that arrive at once, which"):
         Workload(str(path), None, qps=2.0)
     assert Workload(str(path), None, qps=2.0, spread=3.0).pace == "as recorded, spread over 3 s, stretched to 2/s"
     assert Workload(str(path), 9, qps=2.0, arrivals="poisson").count == 9
@@ -417,8 +418,8 @@ def test_dates_do_not_depend_on_where_they_are_read(place, tmp_path, monkeypatch
         ({"qps": 0}, "qps: got 0"),
         ({"qps": -1.0}, "qps: got -1.0"),
         ({"qps": float("nan")}, "qps: got nan"),
-        ({"count": 0}, "count: got 0"),
-        ({"count": 99_999_999_999}, "count: got 99999999999, allowed are integers from 1 to 10000000"),
+        ({"count": 0}, "requests: got 0"),
+        ({"count": 99_999_999_999}, "requests: got 99999999999, allowed are integers from 1 to 10000000"),
         ({"high": 10**12, "lengths": "zipf"}, "high: got 1000000000000, allowed are integers from 2 to 16777216"),
         ({"seed": -1}, "seed: got -1"),
         ({"lengths": "nowhere.csv"}, "workload: got 'nowhere.csv'"),
@@ -615,11 +616,11 @@ def test_several_values_run_every_combination(capsys):
         (["--qps", "0"], "qps: got 0.0"),
         (["--chunk", "0"], "chunk: got 0"),
         (["--blocks", "0"], "blocks: got 0, allowed are integers >= 1"),
-        (["--blocks", "3", "--scheduler", "orca"], "num_blocks: got 3, one request of 32768 tokens needs 2048"),
+        (["--blocks", "3", "--scheduler", "orca"], "num_blocks: got 3, allowed are integers from 2048, which one req"),
         (["--tp", "3"], "tp: got 3"),
         (["--log", "x", "--chunk", "512", "1024"], "--log: got 2 runs"),
-        (["--requests", "0"], "count: got 0"),
-        (["--requests", "99999999999"], "count: got 99999999999, allowed are integers from 1 to 10000000"),
+        (["--requests", "0"], "requests: got 0"),
+        (["--requests", "99999999999"], "requests: got 99999999999, allowed are integers from 1 to 10000000"),
         (["--block-size", "0"], "block_size: got 0, allowed are integers >= 1"),
         (["--blocks", "99999999999"], "num_blocks: got 99999999999, allowed are up to 10000000"),
         (["--low", "5000", "--high", "100"], "low: got 5000, allowed are integers from 1 to high = 100"),
@@ -630,11 +631,11 @@ def test_several_values_run_every_combination(capsys):
         (["--seed", "-1"], "seed: got -1, allowed are integers >= 0"),
         (["--qps", "1e-320"], "qps: got 1e-320, allowed are numbers from 1e-9"),
         (["--arrivals", "trace"], "arrivals: got trace, but arxiv has none, allowed are poisson"),
-        (["--cv", "0", "--arrivals", "gamma"], "cv: got 0.0, allowed are numbers above 0 up to 100"),
+        (["--cv", "0", "--arrivals", "gamma"], "cv: got 0.0, allowed are numbers from 0.01 to 100"),
         (["--cv", "3"], "cv: got 3, allowed beside --arrivals gamma"),
         (["--jitter", "-1"], "jitter: got -1.0, allowed are numbers from 0 to 1000"),
-        (["--slowdown", "inf"], "slowdown: got inf, allowed are numbers above 0"),
-        (["--link", "0"], "link: got 0 GB/s, allowed are numbers above 0"),
+        (["--slowdown", "inf"], "slowdown: got inf, allowed are numbers from 0.001 to 1000"),
+        (["--link", "0"], "link: got 0 GB/s, allowed are numbers from 0.001 to 1e6"),
         (["--block-size", "99999999"], "block_size: got 99999999, allowed are integers from 1 to "),
         (["--machine", "pair", "--tp", "4"], "tp: got 4, allowed on an A100 NVLink pair are 2"),
         (["--kernels", "fa9"], "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
@@ -646,6 +647,24 @@ def test_several_values_run_every_combination(capsys):
         (["--log", ""], "argument: got '', allowed are none and one with letters"),
         (["--block-size", "9" * 20], "block_size: got 99999999999999999999, allowed are integers from 1 to "),
         (["--replicas", "257"], "replicas: got 257, allowed are integers from 1 to 256"),
+        (["--replicas", "256", "--blocks", "9999999"], "replicas: got 256, allowed are so many that all have 10000000"),
+        (["--max-tokens", "1"], "max_tokens: got 1, allowed are integers from 2 to 16777216"),
+        (["--skip", "5"], "skip: got 5, allowed beside recorded arrivals"),
+        (["--cv", "1e-300", "--arrivals", "gamma"], "cv: got 1e-300, allowed are numbers from 0.01 to 100"),
+        (["--pp", "2", "--link", "1e-300"], "GB/s, allowed are numbers from 0.001 to 1e6"),
+        (["--slowdown", "1e-320"], "slowdown: got 1e-320, allowed are numbers from 0.001 to 1000"),
+        (
+            ["--measured", "--gpu", "h200", "--tp", "1", "--attention", "pod", "--kernels", "fa3"],
+            "kernels: got fa3, allowed with measured operators and attention pod are hopper, fa3-best",
+        ),
+        (
+            ["--measured", "--gpu", "h200", "--tp", "1", "--kernels", "fa2"],
+            "kernels: got fa2, allowed with measured operators and attention serial are fa3, hopper, fa3-best",
+        ),
+        (
+            ["--measured", "--gpu", "h200", "--tp", "1", "--model", "phi-3-medium"],
+            "model: got phi-3-medium, allowed with",
+        ),
         (["--blocks", "5"], "40 of 40 requests were refused, the first (request 0) for "),
         (["--blocks", "5"], " blocks, the pool has 5"),
     ],
@@ -666,6 +685,18 @@ def test_arrivals_that_need_a_rate_are_not_quietly_others(arrivals, capsys):
     captured = capsys.readouterr()
     assert captured.err.endswith(f"arrivals: got {arrivals} without a rate, allowed is one beside it, --qps\n")
     assert captured.out == ""
+
+
+def test_a_log_never_replaces_what_the_run_reads(tmp_path, capsys, monkeypatch):
+    """A trace was gone, and then called empty."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text(TRACE := "num_prefill_tokens,num_decode_tokens\n90,5\n")
+    assert main("simulate --workload mine.csv --requests 3 --log ./mine.csv".split()) == 2
+    assert "log: got './mine.csv', which the run reads, allowed are other files" in capsys.readouterr().err
+    assert Path("mine.csv").read_text() == TRACE
+    Path("config.json").write_text("{}")
+    assert main("simulate --model . --requests 3 --log config.json".split()) == 2
+    assert "log: got 'config.json', which the run reads" in capsys.readouterr().err
 
 
 def test_a_log_says_with_which_link_and_pace_it_ran(tmp_path):
