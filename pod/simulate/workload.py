@@ -37,6 +37,7 @@ MOST_TOKENS = 1 << 24  # of one request
 QUARTERS = 4
 PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
 LATEST = 1e15  # of an arrival, in any unit: beyond it the seconds between two are lost
+LONGEST = 1e11  # seconds of a run: at its end a clock still tells 15 us
 # (prompt, output, arrival and its unit in seconds) as the public traces name them
 COLUMNS = (
     ("num_prefill_tokens", "num_decode_tokens", "arrived_at", 1.0),
@@ -109,6 +110,16 @@ class Workload:
         if arrivals == "trace" and self.qps and self.count > 1 and not self.seconds():
             raise ValueError(f"workload: got {self.count} requests of {self.lengths} that arrive at once, which no "
                              "rate stretches, allowed are arrivals that are drawn, or a spread")  # fmt: skip
+
+        if (seconds := self._about(trace)) > LONGEST:
+            raise ValueError(f"{'qps' if self.qps else 'workload'}: got {self.count} requests within {seconds:.3g} s, "
+                             f"allowed are up to {LONGEST:g} s, for later a clock is inexact")  # fmt: skip
+
+    def _about(self, trace: np.ndarray) -> float:
+        """The same as `seconds`, nearly, but for arrivals that are drawn without drawing them."""
+        if self.qps:
+            return self.count / self.qps
+        return trace[:, 2].max() * max(1, self.count / len(trace)) if self.arrivals == "trace" else 0.0
 
     def seconds(self) -> float:
         """From the first arrival to the last."""
@@ -284,7 +295,7 @@ def read_trace(path: str | Path, limit: int | None = None) -> np.ndarray:
         if limit is not None and prompt + output > limit:
             both = f"columns {prompt_name}, {output_name}"
             raise ValueError(f"{path}, row {number}, {both}: got {prompt + output} tokens in all, allowed are up to "
-                             f"{limit}, --max-tokens, or with --high, which clips, any")  # fmt: skip
+                             f"{limit} (--max-tokens), or any with --high, which clips")  # fmt: skip
         time, kind = _time(path, number, time_name, row.get(time_name), unit)
         if kind != (above := kind if above is None else above):
             raise ValueError(f"{path}, row {number}, column {time_name}: got {kind}, unlike above ({above}), "
@@ -393,8 +404,9 @@ def _count(path: Path, row: int, column: str, value) -> int:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if not 1 <= number < float("inf") or number != int(number) or value is True:
-        raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are integers >= 1")
+    if not 1 <= number <= MOST_TOKENS or number != int(number) or value is True:
+        allowed = f"integers from 1 to {MOST_TOKENS}"
+        raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are {allowed}")
     return int(number)
 
 

@@ -649,6 +649,7 @@ def test_several_values_run_every_combination(capsys):
         (["--replicas", "257"], "replicas: got 257, allowed are integers from 1 to 256"),
         (["--replicas", "256", "--blocks", "9999999"], "replicas: got 256, allowed are so many that all have 10000000"),
         (["--max-tokens", "1"], "max_tokens: got 1, allowed are integers from 2 to 16777216"),
+        (["--qps", "1e-9", "--requests", "101"], "qps: got 101 requests within 1.01e+11 s, allowed are up to 1e+11 s"),
         (["--skip", "5"], "skip: got 5, allowed beside recorded arrivals"),
         (["--cv", "1e-300", "--arrivals", "gamma"], "cv: got 1e-300, allowed are numbers from 0.01 to 100"),
         (["--pp", "2", "--link", "1e-300"], "GB/s, allowed are numbers from 0.001 to 1e6"),
@@ -685,6 +686,16 @@ def test_arrivals_that_need_a_rate_are_not_quietly_others(arrivals, capsys):
     captured = capsys.readouterr()
     assert captured.err.endswith(f"arrivals: got {arrivals} without a rate, allowed is one beside it, --qps\n")
     assert captured.out == ""
+
+
+def test_a_trace_that_is_longer_than_clocks_are_exact_is_refused(tmp_path, capsys):
+    """At 1e14 s a clock counts sixtieths of a second, and every gap was some of these."""
+    (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens,arrived_at\n9,5,-2\n9,5,1e14\n")
+    assert main(["simulate", "--workload", str(tmp_path / "t.csv")]) == 2
+    assert "workload: got 2 requests within 1e+14 s, allowed are up to 1e+11 s" in capsys.readouterr().err
+    (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens\n1e300,5\n")
+    assert main(["simulate", "--workload", str(tmp_path / "t.csv")]) == 2
+    assert "column num_prefill_tokens: got '1e300', allowed are integers from 1 to 16777216" in capsys.readouterr().err
 
 
 def test_a_log_never_replaces_what_the_run_reads(tmp_path, capsys, monkeypatch):
