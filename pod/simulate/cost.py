@@ -32,6 +32,7 @@ from pod.simulate.interpolate import GridTable
 
 ATTENTION = ("serial", *attention_model.METHODS, "pod", "oracle")
 PREFILL_TILE = 128  # query rows of one CTA
+HEAD_DIM = 128  # of all attention that was measured
 OPERATORS = ROOT / "data" / "recorded" / "h200" / "operators.csv"
 KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
 BEST = "fa3-best"  # FlashAttention-3 in two calls or in one, whichever is faster for the batch
@@ -259,8 +260,9 @@ class AnalyticalCost(Cost):
         """What nobody held against a measurement on this GPU, and whose it is."""
         if self.gpu.key not in ("a100", *HOPPER):
             yield "linear layers", "A100"
-        if self.gpu.key != (fitted_on := FITTED_ON[self.kernels]):
-            yield "attention", f"{self.kernels} on {fitted_on.upper()}"
+        fitted_on, others = FITTED_ON[self.kernels], self.shape.head_dim != HEAD_DIM
+        if self.gpu.key != fitted_on or others:
+            yield "attention", f"{self.kernels} on {fitted_on.upper()}" + f" with heads of {HEAD_DIM}" * others
         if self.machine and self.gpu.key not in self.machine.gpus:
             yield "all-reduce", self.machine.name
 

@@ -53,6 +53,13 @@ def test_a_model_so_small_that_memory_holds_too_many_blocks_is_told_with_its_opt
     assert main([*model, "--blocks", "9000"]) == 0
 
 
+def test_attention_with_heads_that_nobody_timed_is_called_a_guess(tmp_path):
+    """All profiles have heads of 128, and models of one's own may have others."""
+    label = Setup(model=written(tmp_path, {**LLAMA, "head_dim": 64})).cost().label
+    assert label == "analytical A100-80GB SXM, attention guessed from fa2-2024 on A100 with heads of 128"
+    assert "guess" not in Setup().cost().label, "it has 128"
+
+
 def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(tmp_path):
     """A config does not say it in a field of its own; its model_type does."""
     neox = shape_of(written(tmp_path, {**LLAMA, "model_type": "gpt_neox", "num_key_value_heads": None}))
