@@ -804,6 +804,12 @@ def test_an_interrupted_run_ends_in_one_line(sweep, terminal):
 # ---------------------------------------------------------------- speed
 
 
+def test_the_command_that_the_page_times_runs(capsys):
+    page = (Path(cli.__file__).parent / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^python -m pod (simulate .*)--requests 65536$", page, re.MULTILINE)
+    assert main([*command.split(), "--requests", "20"]) == 0 and capsys.readouterr().out.count("\n") == 3
+
+
 def processor_seconds(*options: str) -> float:
     """User and system time of a whole `python -m pod simulate` process: what one free core would need."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
