@@ -7,6 +7,7 @@ import pytest
 from pod import data
 from pod.batch import HybridBatch
 from pod.experiments.hopper import (
+    hopper_any_roof,
     hopper_band,
     hopper_dtypes,
     hopper_halves,
@@ -47,6 +48,17 @@ def test_summary_counts_every_batch_near_the_longer_part():
     df = hopper_sweep.table()
     near = sum(t <= 1.1 * m for t, m in zip(df.ours, df.larger, strict=True))
     assert hopper_sweep.summary(df).loc["all", "near the longer part"] == f"{100 * near / len(df):.0f} %"
+
+
+def test_bars_would_be_met_on_the_best_quarter_of_the_same_sort_too():
+    df = hopper_any_roof.table()
+    alone = df.kind.isin(hopper_any_roof.ALONE)
+    for mine in (alone, ~alone):
+        some = df[mine]
+        best = hopper_any_roof.best_quarter(np.log(some.roof.to_numpy()), some.share.to_numpy())
+        df.loc[mine, "like"] = some.fa3 / some.roof * np.maximum(some.share, best)
+    bars = hopper_any_roof.bars(df)
+    assert (bars["today"] < bars.bar).all() and (bars["as its best quarter"] > bars.bar).all()
 
 
 def test_band_places_agree_with_overlap():

@@ -406,8 +406,8 @@ QUESTIONS = {
         "Decodes alone are nothing but reading. Of 50 such batches, how near to their roof is the median one?",
         {
             "95 %": "Only the best of the long ones come so near.",
-            "70 %": "Many batches are short. There starting 132 SMs, fetching lists and adding up parts weigh "
-            "as much as reading.",
+            "70 %": "Many batches are short. Presumably starting 132 SMs, fetching lists and adding up parts weigh "
+            "much there.",
             "40 %": "Only the shortest are that far off.",
         },
         "70 %",
