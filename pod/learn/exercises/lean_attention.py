@@ -455,12 +455,12 @@ QUESTIONS = {
     ),
     "worth-a-merge": Question(
         CHAPTER,
-        "128 heads on 132 SMs, each tile takes half a microsecond, a merge about 5 µs. From how many tiles a head "
-        "on is it worth a merge?",
+        "128 heads on 132 SMs, each tile takes half a microsecond, a merge about 5 µs. By this count, from how "
+        "many tiles a head on is it worth a merge?",
         {
             "about 10": "Ten tiles are 5 µs. But a cut saves 3 % of a head, not all of it.",
             "about 400": "Equal ranges save 3 % of a head: of 400 tiles that is 12, or 6 µs.",
-            "never": "3 % of a head that is long enough are more than any merge.",
+            "never": "By this count 3 % of a head that is long enough are more than any merge.",
         },
         "about 400",
     ),
