@@ -47,6 +47,8 @@ def test_reserving_wastes_and_paging_does_not():
     assert reserve.used_percent < 50 < 90 < paging.used_percent
     assert paging.requests_per_minute > reserve.requests_per_minute
     assert paging.held_but_empty_percent < 1
+    left, right = vllm_02.draw(vllm_02.table()).axes
+    assert left.get_xlim() == right.get_xlim(), "what ends sooner is shorter"
 
 
 def test_preemption_takes_the_latest_whole():

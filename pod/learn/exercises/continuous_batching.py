@@ -628,7 +628,7 @@ QUESTIONS = {
         "Weights take 16 of 80 GB. Requests may have up to 32,768 tokens, our conversations have 10,500 on average. If "
         "the most is set aside for each, what share of the pool holds something?",
         {
-            "about a third": "10,500 of 32,768 tokens, and while an answer grows even those are not all there yet.",
+            "about a third": "10,500 of 32,768 tokens are 32 %. Requests that stay longer are longer ones here.",
             "about two thirds": "That is the share which is held and stays empty.",
             "nearly all": "The pool is full in the sense that nobody else may enter. But mostly it is empty.",
         },
