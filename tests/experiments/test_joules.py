@@ -179,5 +179,6 @@ def test_what_fusing_keeps_at_the_full_clock_is_told_by_batch_too():
     batches = joules.table()
     rested, steady = (joules.percent_saved(batches, how) for how in ("rested", "steady"))
     assert (rested > 0).all() and 100 * (rested / steady).min() < joules.left_at_full_clock() / 2
+    assert (joules.left_of_each() > 50).sum() == 5 and len(rested) == 11, "as the notebook's alt text says"
     title = joules.draw(batches).axes[1].get_title(loc="left")
     assert title.endswith(f"saves {rested.min():.0f} to {rested.max():.0f} %")

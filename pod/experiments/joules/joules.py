@@ -156,6 +156,15 @@ def left_at_full_clock() -> float:
     return 100 * saved("rested") / saved("steady")
 
 
+def left_of_each() -> np.ndarray:
+    """The same of each batch: the longest have most of the sum."""
+    df = table()
+    rested, steady = (
+        _of(df, "ours_serial", f"{how}_mj") - _of(df, "ours", f"{how}_mj") for how in ("rested", "steady")
+    )
+    return 100 * rested / steady
+
+
 def watts() -> float:
     """Median power of all ways, back to back."""
     return float(table().steady_watts.median())

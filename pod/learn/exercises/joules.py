@@ -197,7 +197,7 @@ QUESTIONS = {
         {
             "about a third": "Bytes take more: from DRAM once, and from L2 for every tile that reads them.",
             "about a half": "They are what the kernel is for, but bytes cost more here.",
-            "nearly all": "There are 260 billion flops. But a flop costs under a picojoule, and a byte from DRAM a "
+            "nearly all": "There are 260 billion flops. But most cost under a picojoule, and a byte from DRAM a "
             "hundred times that.",
         },
         "about a third",
@@ -216,10 +216,10 @@ QUESTIONS = {
     "left-at-the-full-clock": Question(
         CHAPTER,
         "The model says that 83 % of what fusing saves is the lower clock. When both ways run at the full clock, how "
-        "much of the joules does fusing still save?",
+        "much of these joules, of all eleven batches together, does fusing still save?",
         {
             "about a sixth": "So it would be if the model were right about the reason.",
-            "more than a half": "So the lower clock is not the main reason, whatever the model says.",
+            "more than a half": "So in sum the lower clock is not the main reason, whatever the model says.",
             "all of it": "Then the clock would have nothing to do with it. It has: some two fifths are gone.",
         },
         "more than a half",
@@ -243,8 +243,7 @@ QUESTIONS = {
             "some percent less": "So the list proposes. But it knows one small kernel, which asks for its bytes in "
             "another way.",
             "as much": "DRAM's bytes are a third of the bill, so a change of their price is seen.",
-            "some percent more": "The price was found in another kernel. In this one, it seems, the larger promotion "
-            "brings a second half of a row before it is asked for.",
+            "some percent more": "The price was found in another kernel. Here two of four batches take 4 and 8 % more.",
         },
         "some percent more",
     ),
@@ -257,8 +256,8 @@ QUESTIONS = {
             "of work still begins, merges and ends as it did.",
             "most of the way to twice": "Half the bytes come in about half the time. Presumably widening, and the "
             "ends of a piece, take some of it back.",
-            "hardly at all": "That would be so if widening were the longer part. It runs beside the copies, and they "
-            "are still longer.",
+            "hardly at all": "That would be so if widening were the longer part. Presumably it runs beside the copies, "
+            "and they are still longer.",
         },
         "most of the way to twice",
     ),
