@@ -47,8 +47,8 @@ FAINTEST = 3.6  # contrast of letters on a bar; of white and ink, the better one
 
 LOOPS = {
     "sarathi-01", "sarathi-02",  # four requests through a small pipeline, which takes a millisecond
-    # Their recordings have times and a digest of each batch; what is in it is formed anew, in a second at most.
-    "engine-pp", "engine-runs", "engine-host",
+    # Its recording has times and a digest of each batch; what is in it is formed anew, in a second at most.
+    "engine-pp",
 }  # fmt: skip
 
 

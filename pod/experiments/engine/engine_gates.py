@@ -3,9 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from pod.data import read
+from pod.experiments.engine.shared import of_runs
 from pod.lab.figure import Figure
-from pod.lab.measure import compute
 from pod.lab.show import style
 from pod.simulate import calibrate
 from pod.simulate.windows import CALM, RUNS
@@ -123,13 +122,8 @@ def _uncalibrated(run: str) -> tuple[float, float]:
 
 
 def values() -> pd.DataFrame:
-    """A row a gate and case. Of runs that were measured here they are made now, which takes ten seconds."""
-    return read(COMPUTED) if calibrate.log() == compute.path_of("engine-runs") else _made_now()
-
-
-@calibrate.kept
-def _made_now() -> pd.DataFrame:
-    return pd.DataFrame([case | row for case in cases() for row in measure(case)])
+    """A row a gate and case."""
+    return of_runs(COMPUTED)
 
 
 def table() -> pd.DataFrame:

@@ -1,7 +1,10 @@
 """How much of an iteration the GPU waits for the host, in hybrid and in decode-only iterations of real runs."""
 
-import pandas as pd
+from collections import defaultdict
 
+import numpy as np
+
+from pod.experiments.engine.shared import of_runs
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.simulate import calibrate
@@ -12,26 +15,45 @@ FIGURE = Figure(
     title="The host's share of an iteration",
     chapter="14",
     method="medians over the iterations of runs of the engine, 9 to 64 s each, random weights; GPU time by CUDA events",
-    data=("engine-runs",),
+    data=("engine-runs", "engine-host"),
 )
+COMPUTED = "engine-host"
+KEYS, READS = ("run", "kind"), ("engine-runs",)
 ATTENTION = {"fa3": "FlashAttention-3", "hopper-serial": "ours, in turn", "hopper": "ours"}
+
+
+def cases() -> list[dict]:
+    return [{"run": run} for run in sorted(calibrate.recorded())]
+
+
+def measure(case: dict) -> list[dict]:
+    """By kind of iteration: how many, decodes and tokens that these attend to in all of them, and median milliseconds
+    from decision to decision, and of the GPU. A recording holds times and a digest of each batch; the scheduler says
+    who is in it."""
+    run, kinds = case["run"], defaultdict(list)
+    rows = zip(calibrate.batches(run), calibrate.iteration_seconds(run), calibrate.recorded()[run], strict=True)
+    for event, seconds, row in rows:
+        kind = "hybrid" if event.prefills and event.decodes else "prefill only" if event.prefills else "decode only"
+        kinds[kind].append((len(event.decodes), event.decode_context, 1e3 * seconds, 1e3 * row["gpu"]))
+    return [{"kind": kind} | _together(rows) for kind, rows in kinds.items()]
+
+
+def _together(rows: list[tuple[int, int, float, float]]) -> dict[str, float]:
+    decodes, context, ms, gpu_ms = zip(*rows, strict=True)
+    return {"iterations": len(rows), "decodes": sum(decodes), "decode_context": sum(context),
+            "ms": round(float(np.median(ms)), 4), "gpu_ms": round(float(np.median(gpu_ms)), 4)}  # fmt: skip
+
+
+# ---------------------------------------------------------------- what it shows
 
 
 def table():
     """One row a run and kind of iteration: how many, milliseconds from decision to decision, and those of the GPU."""
-    rows = []
-    for run in sorted(calibrate.recorded()):
-        _, attention = RUNS[run]
-        for event, row, seconds in zip(
-            calibrate.batches(run), calibrate.recorded()[run], calibrate.iteration_seconds(run), strict=True
-        ):
-            kind = "hybrid" if event.prefills and event.decodes else "prefill only" if event.prefills else "decode only"
-            rows.append((run.partition(", ")[0], ATTENTION[attention], kind, 1e3 * seconds, 1e3 * row["gpu"]))
-    df = pd.DataFrame(rows, columns=["run", "attention", "kind", "ms", "gpu_ms"])
-    out = df.groupby(["run", "attention", "kind"], sort=False).agg(
-        iterations=("ms", "size"), ms=("ms", "median"), gpu_ms=("gpu_ms", "median")
-    )
-    return out[out.iterations >= 20].assign(host_percent=lambda d: 100 * (1 - d.gpu_ms / d.ms)).reset_index()
+    df = of_runs(COMPUTED).query("iterations >= 20")
+    runs, attention = df.run.str.rpartition(", ")[0], df.run.map(lambda run: ATTENTION[RUNS[run][1]])
+    df = df.assign(run=runs, attention=attention, host_percent=100 * (1 - df.gpu_ms / df.ms))
+    columns = ["run", "attention", "kind", "iterations", "ms", "gpu_ms", "host_percent"]
+    return df[columns].reset_index(drop=True)
 
 
 LIMIT = 10  # percent

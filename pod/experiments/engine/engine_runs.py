@@ -10,7 +10,9 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from pod.experiments.engine import engine_host
 from pod.experiments.engine.engine_parts import overlap
+from pod.experiments.engine.shared import of_runs
 from pod.lab.figure import Figure
 from pod.lab.measure import provenance
 from pod.lab.show import style
@@ -28,7 +30,7 @@ FIGURE = Figure(
     chapter="15",
     method="windows of 1,050 to 1,800 iterations out of a long offline run, about a minute each; bf16, random weights; "
     "time from start to end",
-    data=("engine-runs",),
+    data=("engine-runs", "engine-host"),
 )
 RECORDING = "engine-runs"
 KEYS, WHOLE = ("run", "iteration"), ("run",)
@@ -123,12 +125,11 @@ WAYS = {"fa3": "FlashAttention-3, two calls", "hopper-serial": "ours, halves in 
 def table():
     """A row a run: milliseconds an iteration (all of the window over its iterations), and the time saved against
     FlashAttention-3 in percent."""
-    rows = []
+    rows, sums = [], of_runs(engine_host.COMPUTED).groupby("run")[["decodes", "decode_context"]].sum()
     for run, (load, attention) in RUNS.items():
         if not load.qps and run in calibrate.recorded():
             real = calibrate.recorded()[run]
-            decodes = sum(len(event.decodes) for event in calibrate.batches(run)) / len(real)
-            context = sum(event.decode_context for event in calibrate.batches(run)) / len(real) / decodes
+            decodes, context = sums.decodes[run] / len(real), sums.decode_context[run] / sums.decodes[run]
             ms = 1e3 * (real[-1]["end"] - real[0]["scheduled"]) / len(real)
             rows.append((load.model, WAYS[attention], load.chunk, round(decodes), round(context), ms))
     order = list(WAYS.values())
