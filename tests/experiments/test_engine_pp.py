@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from pod.experiments.engine import engine_pp as page
+from pod.experiments.engine import engine_pp_foretold
 from pod.lab.measure import ranks
 from pod.serving.shapes import Shape
 from pod.simulate.run import simulate
@@ -28,9 +29,12 @@ def measured() -> pd.DataFrame:
 
 @pytest.fixture
 def shown(measured, monkeypatch):
-    monkeypatch.setattr(page, "read", lambda name: measured)
+    monkeypatch.setattr(page, "LOAD", LOAD)
+    told = [case | row for case in engine_pp_foretold.cases() for row in engine_pp_foretold.measure(case)]
+    tables = {page.RECORDING: measured, page.FORETOLD: pd.DataFrame(told)}
+    monkeypatch.setattr(page, "read", tables.get)
     page.log.cache_clear()
-    yield measured
+    yield tables
     page.log.cache_clear()
 
 
@@ -45,22 +49,39 @@ def test_the_batches_are_those_that_were_asked_for(measured):
 
 
 def test_the_table_and_the_picture_are_of_the_recorded_times(shown):
-    df = page.table(LOAD).set_index("system")
+    df = page.table().set_index("system")
     assert df.requests.tolist() == [8, 8, 4]
-    ends = shown.groupby("system").end_ms.max() / 1e3
+    ends = shown[page.RECORDING].groupby("system").end_ms.max() / 1e3
     assert df.seconds.to_dict() == pytest.approx(ends.to_dict())
     assert df.idle_percent.between(0, 100).all() and df.bubble_p50.notna().tolist() == [True, True, False]
-    drawn = page.draw(df.reset_index(), LOAD)
+    drawn = page.draw(df.reset_index())
     assert [ax.get_title("right") for ax in drawn.axes[:2]] == [
         f"{page.NAMES[system]}: stages idle {df.idle_percent[system]:.0f} % of the run" for system in df.index[:2]
     ]
 
 
+def test_a_log_has_the_batches_that_were_written_down(shown):
+    for system in page.SYSTEMS:
+        events, told = LOAD.batches(system).iterations, page.log(system).iterations
+        assert list(map(digest, told)) == list(map(digest, events))
+        assert [event.lane for event in told] == [event.lane for event in events]
+
+
+def test_the_simulators_times_are_its_own(shown):
+    for system in page.SYSTEMS:
+        run = simulate(LOAD.setup(system), LOAD.requests(system))
+        told = page.log(system, page.FORETOLD)
+        assert page.seconds(told) == pytest.approx(page.seconds(run)) and told.requests == run.requests
+        if page.SYSTEMS[system][1] > 1:
+            assert page.waits(told) == pytest.approx(page.waits(run), abs=1e-8)
+
+
 def test_times_of_other_batches_are_refused(shown, monkeypatch):
-    other = shown.assign(digest=shown.digest.where(shown.iteration > 0, "00000000"))
-    monkeypatch.setattr(page, "read", lambda name: other)
+    mine = shown[page.RECORDING]
+    other = mine.assign(digest=mine.digest.where(mine.iteration > 0, "00000000"))
+    monkeypatch.setattr(page, "read", (shown | {page.RECORDING: other}).get)
     with pytest.raises(ValueError, match="^digest: got engine-pp with other batches than Orca forms, allowed are the"):
-        page.log("Orca", LOAD)
+        page.log("Orca")
 
 
 def test_claims_compare_the_systems(monkeypatch):

@@ -45,11 +45,7 @@ SMALLEST, WIDTH = 8, 9.5  # points, at so many inches: a wider picture is shown 
 FAINTEST = 3.6  # contrast of letters on a bar; of white and ink, the better one has 3.67 at least
 
 
-LOOPS = {
-    "sarathi-01", "sarathi-02",  # four requests through a small pipeline, which takes a millisecond
-    # Its recording has times and a digest of each batch; what is in it is formed anew, in a second at most.
-    "engine-pp",
-}  # fmt: skip
+LOOPS = {"sarathi-01", "sarathi-02"}  # four requests through a small pipeline, which takes a millisecond
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ every micro-batch of 128 requests by Orca's scheduler and by SARATHI's; and one 
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,7 +32,7 @@ from pod.serving.schedulers import Sarathi
 from pod.serving.shapes import SHAPES, Shape
 from pod.serving.stages import Line, Part, Pipeline, Stage, answer
 from pod.simulate.metrics import bubbles
-from pod.simulate.run import Setup, simulate
+from pod.simulate.run import Setup
 from pod.simulate.windows import PAGE, digest
 from pod.simulate.workload import Workload
 
@@ -41,7 +42,7 @@ FIGURE = Figure(
     chapter="13",
     method="128 requests of 1K to 4K tokens, Zipf 0.4, P:D 10, chunk 256; LLaMA-13B's shape, random weights, bf16, two "
     "micro-batches of 27, NCCL; iterations of up to 2,048 tokens as CUDA graphs; one run each",
-    data=("engine-pp",),
+    data=("engine-pp", "engine-pp-foretold"),
 )
 RECORDING = "engine-pp"
 KEYS, WHOLE = ("system", "iteration"), ()
@@ -50,6 +51,7 @@ REPEATS = 1
 TIMER = "the host's clock at every decision of the scheduler and when its tokens are out; stages by CUDA events"
 L2 = "warm"
 GPUS, ATTENTION = 2, "hopper"
+FORETOLD = "engine-pp-foretold"  # by engine_pp_foretold.py
 SYSTEMS = {"Orca": ("orca", 2), "SARATHI": ("sarathi_v1", 2), "replicas, Orca": ("orca", 1)}  # scheduler, stages
 PROMPTS, OUTPUT = (5, 40, 17, 23, 1, 31), 14
 
@@ -151,12 +153,12 @@ def _run(stage: Stage, setup: Setup, requests: list[Request]) -> Log | None:
     return log
 
 
-def row(event: Iteration) -> dict:
+def row(event: Iteration, digits: int = 3) -> dict:
     """Milliseconds since the start: the scheduler is asked, the tokens are out, each stage begins and ends."""
     times = {"scheduled": event.scheduled, "end": event.end}
     for i, (begin, end) in enumerate(event.stages):
         times |= {f"begin_{i}": begin, f"end_{i}": end}
-    return {f"{name}_ms": round(1e3 * t, 3) for name, t in times.items()} | {"digest": digest(event)}
+    return {f"{name}_ms": round(1e3 * t, digits) for name, t in times.items()} | {"digest": digest(event)}
 
 
 # ---------------------------------------------------------------- the same tokens
@@ -217,20 +219,29 @@ NAMES = {"Orca": "whole prompts", "SARATHI": "chunks of 256", "replicas, Orca": 
 
 
 @cache
-def log(system: str, load: Load = LOAD) -> Log:
-    """The run as it was: its batches are made again, and its times were recorded. The clocks of a GPU and of a host are
-    compared anew at each batch, so that two neighbours could overlap by some microseconds."""
-    run, mine = load.batches(system), read(RECORDING)
-    mine = mine[mine.system == system].sort_values("iteration", kind="stable")
-    if mine.digest.tolist() != [digest(event) for event in run.iterations]:
-        raise ValueError(f"digest: got {RECORDING} with other batches than {system} forms, allowed are the same ones")
-    free = [0.0] * SYSTEMS[system][1]
-    for event, times in zip(run.iterations, mine.to_dict("records"), strict=True):
-        event.scheduled, event.end = times["scheduled_ms"] / 1e3, times["end_ms"] / 1e3
+def log(system: str, name: str = RECORDING) -> Log:
+    """A run by the times of this table. Who is in its batches was written down by the simulator, which forms the same.
+    The clocks of a GPU and of a host are compared anew at each batch, so that two neighbours could overlap by some
+    microseconds."""
+    told, mine = (_rows(each, system) for each in (FORETOLD, name))
+    if mine.digest.tolist() != told.digest.tolist():
+        raise ValueError(f"digest: got {name} with other batches than {system} forms, allowed are the same ones")
+    free, events = [0.0] * SYSTEMS[system][1], []
+    for batch, times in zip(told.itertuples(), mine.to_dict("records"), strict=True):
+        chunks, decodes = [tuple(chunk) for chunk in json.loads(batch.prefills)], json.loads(batch.decodes)
+        event = Iteration(batch.lane, times["scheduled_ms"] / 1e3, times["end_ms"] / 1e3, chunks, decodes,
+                          batch.decode_context)  # fmt: skip
         for i, before in enumerate(free):
             begin, free[i] = max(before, times[f"begin_{i}_ms"] / 1e3), times[f"end_{i}_ms"] / 1e3
             event.stages.append((begin, free[i]))
-    return run
+        events.append(event)
+    requests = [(r.id, r.arrival, r.prompt, r.output) for r in LOAD.requests(system)]
+    return Log(requests=requests, iterations=events)
+
+
+def _rows(name: str, system: str) -> pd.DataFrame:
+    df = read(name)
+    return df[df.system == system].sort_values("iteration")
 
 
 def seconds(run: Log) -> float:
@@ -242,12 +253,12 @@ def waits(run: Log) -> np.ndarray:
     return np.percentile(list(bubbles(run).values()), PERCENTILES)
 
 
-def table(load: Load = LOAD) -> pd.DataFrame:
+def table() -> pd.DataFrame:
     """A row a system: seconds until all are answered, the share of the stages' time without work, and percentiles of a
     request's bubble time in seconds; and what the simulator says of the same batches on analytical H200s."""
     rows = []
     for system in SYSTEMS:
-        run, model = log(system, load), simulate(load.setup(system), load.requests(system))
+        run, model = log(system), log(system, FORETOLD)
         idle = 100 * bubble_share(run, 0.0, seconds(run))
         told = [np.percentile(list(bubbles(each).values()), 50) for each in (run, model)]
         told = told if len(run.iterations[0].stages) > 1 else [None, None]
@@ -257,7 +268,7 @@ def table(load: Load = LOAD) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def draw(df, load: Load = LOAD):
+def draw(df):
     """Two windows of the pipeline, then who waited how long, and when all was done."""
     from matplotlib import pyplot as plt
 
@@ -265,14 +276,14 @@ def draw(df, load: Load = LOAD):
     figure, axes = plt.subplot_mosaic([[system] * 2 for system in piped] + [["waits", "times"]], figsize=(9.5, 6.4),
                                       dpi=style.DPI, layout="constrained", height_ratios=[1, 1, 1.7])  # fmt: skip
     for system in piped:
-        run, idle = log(system, load), df.set_index("system").idle_percent[system]
+        run, idle = log(system), df.set_index("system").idle_percent[system]
         start = run.iterations[len(run.iterations) // 2].scheduled
         stages_on(axes[system], run, start, start + WINDOW)
         axes[system].set_title(f"{NAMES[system]}: stages idle {idle:.0f} % of the run", fontsize=10, loc="right")
     axes[piped[0]].set_xlabel("")
     colours = dict(zip(SYSTEMS, (style.WORKERS[1], style.WORKERS[2], style.FRAME), strict=True))
     for system, at, side in zip(piped, (6, 4), ("right", "left"), strict=True):
-        x, tone = waits(log(system, load)), colours[system]
+        x, tone = waits(log(system)), colours[system]
         style.tidy(axes["waits"]).plot(x, PERCENTILES, "o-", markersize=4, color=tone)
         axes["waits"].annotate(NAMES[system], (x[at], PERCENTILES[at]), (8 if side == "left" else -8, 0), color=tone,
                                textcoords="offset points", ha=side, va="center", fontsize=9)  # fmt: skip
