@@ -10,7 +10,7 @@ from itertools import product
 
 import pandas as pd
 
-from pod.data import DATA, read
+from pod.data import DATA, kept, read
 from pod.experiments.engine import engine_disaggregated as steady
 from pod.experiments.engine.chosen import (
     FELT,
@@ -97,6 +97,7 @@ def _run(case: dict, qps: int) -> dict[str, float]:
 # ---------------------------------------------------------------- what it shows
 
 
+@kept("engine-replayed")  # its picture and claims ask for it many times
 def stretches(choice: int = 0) -> pd.DataFrame:
     """A row a workload, way, promise and stretch: the highest rate that is kept, and requests a kilojoule at it.
     `choice` 1 takes the other of two knobs that were equal on the beginning, where there is one."""
@@ -124,7 +125,7 @@ def table() -> pd.DataFrame:
 def others() -> pd.DataFrame:
     """Where two knobs were equal on the beginning: the mean over the stretches of the one that was chosen, and of the
     other."""
-    both = [stretches(choice=choice).groupby([*WHICH, "knob"], sort=False).qps.mean() for choice in (0, 1)]
+    both = [stretches(choice).groupby([*WHICH, "knob"], sort=False).qps.mean() for choice in (0, 1)]
     chosen, other = (mean.rename("qps").reset_index() for mean in both)
     return chosen.merge(other, on=WHICH, suffixes=("", "_other"))
 
