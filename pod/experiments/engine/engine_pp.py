@@ -241,7 +241,7 @@ def log(system: str, name: str = RECORDING) -> Log:
 
 def _rows(name: str, system: str) -> pd.DataFrame:
     df = read(name)
-    return df[df.system == system].sort_values("iteration")
+    return df[df.system == system].sort_values("iteration", kind="stable")
 
 
 def seconds(run: Log) -> float:
