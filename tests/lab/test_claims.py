@@ -306,6 +306,7 @@ def test_the_readmes_measurements_are_eleven_recordings():
         r for r in claims.results() if r.claim.headline and r.claim.page and r.claim.page.FIGURE.state == "recorded"
     ]
     names = {name for r in rows if not r.claim.page.FIGURE.composed for name in r.claim.page.FIGURE.data}
+    names -= registry.computed().keys()
     told = re.search(r"eleven recordings.*?```sh\n(.*?)```", (ROOT / "data" / "README.md").read_text(), re.DOTALL)[1]
     assert names == set(re.findall(r"[a-z]+-[a-z]+|joules", told.partition("\n")[0])) and len(names) == 11
 
