@@ -10,7 +10,7 @@ import pandas as pd
 
 from pod.data import a_card, kept, read
 from pod.experiments.engine import engine_served
-from pod.experiments.engine.engine_served import LOWER, POD, REQUESTS, Run, foretold, side_by_side, summed
+from pod.experiments.engine.engine_served import LOWER, POD, REQUESTS, Run, foretold, side_by_side, summed, worst_off
 from pod.experiments.pod.pod_t5 import plain_ticks
 from pod.experiments.pod.pod_t6 import CHUNKS, METRICS
 from pod.lab import paper
@@ -67,14 +67,6 @@ def _short(run: Run) -> str:
     return f"chunk {run.chunk}" if run.chunk else run.system
 
 
-def felt() -> pd.DataFrame:
-    """A row a system: P99 in milliseconds of the gaps that the artifact counts, which drop each request's first one,
-    and of all that the users felt."""
-    first = read("engine-chunks").groupby("run", sort=False).first()
-    first.index = [_short(RUNS[name]) for name in first.index]
-    return first[["tbt_p99_ms", "felt_p99_ms"]]
-
-
 def draw(df):
     ax = style.axes(7.5, 3.6)
     for source, marker, line in (("paper", "X", ":"), ("foretold", "o", "--"), ("measured", "o", "-")):
@@ -109,14 +101,9 @@ def times(metric: str, chunk: str | int, than: str | int) -> float:
 
 def foretold_off(metric: str) -> float:
     """By how much the simulator was wrong about a metric in the run that it foretold worst, percent."""
-    return _off(table(), metric)
+    return worst_off(table(), metric)
 
 
 def chunks_off(metric: str) -> float:
     """The same of Sarathi's chunks alone."""
-    return _off(table().query("system != 'vLLM'"), metric)
-
-
-def _off(df: pd.DataFrame, metric: str) -> float:
-    mine = df[df.metric == metric]
-    return 100 * float((mine.foretold / mine.measured - 1).abs().max())
+    return worst_off(table().query("system != 'vLLM'"), metric)

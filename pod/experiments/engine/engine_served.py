@@ -281,6 +281,10 @@ def fused(metric: str) -> float:
 def foretold_off(metric: str) -> float:
     """By how much the simulator was wrong about a metric in the run that it foretold worst, percent; of vLLM, ours in
     turn and POD, for it knows no single call of FlashAttention-3."""
-    df = table().dropna(subset="foretold")
+    return worst_off(table().dropna(subset="foretold"), metric)
+
+
+def worst_off(df: pd.DataFrame, metric: str) -> float:
+    """The largest error of what was foretold of a metric in these rows, percent."""
     mine = df[df.metric == metric]
     return 100 * float((mine.foretold / mine.measured - 1).abs().max())
