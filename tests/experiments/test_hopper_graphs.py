@@ -4,6 +4,7 @@ import csv
 from contextlib import contextmanager
 
 import pytest
+import torch
 from matplotlib import pyplot as plt
 
 from pod import data
@@ -51,19 +52,41 @@ def cuda(monkeypatch):
 
 @pytest.mark.parametrize("calls", [1, 4])
 def test_a_graph_replays_what_was_captured(cuda, calls):
-    log = []
+    log, outputs = [], (torch.zeros(3), None, torch.zeros(2))
+
+    def launched(setting):
+        log.append(setting)
+        for x in (outputs[0], outputs[2]):
+            x.fill_(1.0)
 
     def make(setting):
         def call():
             if cuda and cuda[-1].open:
-                cuda[-1].calls.append(lambda: log.append(setting))
-            return "prefill", "decode"
+                cuda[-1].calls.append(lambda: launched(setting))
+            return outputs
 
         return call
 
     replay = peers.graphed(make, calls)("batch")
-    assert log == [] and len(cuda[0].calls) == calls, "warmed up outside, captured as often as asked"
-    assert replay() == ("prefill", "decode") and log == ["batch"] * calls
+    assert len(cuda[0].calls) == calls, "warmed up outside, captured as often as asked"
+    log.clear()
+    assert replay() is outputs and log == ["batch"] * calls
+
+
+def test_a_graph_that_lacks_a_launch_is_a_named_hole(cuda):
+    """FlashInfer's POD launches on a stream that the capture does not see: the graph would be timed without it."""
+    outputs = torch.zeros(3), torch.zeros(2)
+
+    def make(setting):
+        def call():
+            if cuda and cuda[-1].open:
+                cuda[-1].calls.append(lambda: outputs[0].fill_(1.0))
+            return outputs
+
+        return call
+
+    with pytest.raises(RuntimeError, match="a replay leaves results unwritten"):
+        peers.graphed(make)("batch")
 
 
 def test_a_capture_that_fails_is_a_named_hole(cuda, monkeypatch):

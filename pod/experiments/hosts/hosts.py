@@ -12,7 +12,7 @@ import numpy as np
 
 from pod.data import read
 from pod.experiments.engine import engine_runs
-from pod.experiments.engine.engine_stock import as_transformers
+from pod.experiments.engine.engine_stock import as_transformers, show_flash_attention_3
 from pod.lab.figure import Figure
 from pod.lab.show import style
 
@@ -100,16 +100,12 @@ def _run(attention: str, graphs: int):
 
 def _known(attention: str) -> str:
     """The name that a model gives, made known to transformers."""
-    from transformers.utils import import_utils
-
     import pod.hosts.transformers as host
 
     if attention == BY_PAGES:
         host.register(NAMES[attention], FlashAttention3())
-    elif attention == THEIRS and not import_utils.is_flash_attn_3_available():
-        # It goes by the name of the package, and the one that we pin is another's build of the same.
-        import_utils._package_distribution_mapping().setdefault("flash_attn_interface", []).append("flash-attn-3")
-        import_utils.is_flash_attn_3_available.cache_clear()
+    elif attention == THEIRS:
+        show_flash_attention_3()
     return NAMES[attention]
 
 

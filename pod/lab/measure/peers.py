@@ -4,6 +4,7 @@ A peer takes a `Setting` and returns a call that computes prefill and decode, as
 is not installed, cannot take the batch, or computes something else is a named hole in the table, never a silent drop.
 """
 
+import math
 import re
 from collections.abc import Callable
 from copy import copy
@@ -155,6 +156,8 @@ def graphed(make: Callable, calls: int = 1) -> Callable:
             for _ in range(calls):
                 out = call()
         kept = call, out  # the graph only has their addresses
+        if not _is_whole(graph, out):
+            raise RuntimeError("a replay leaves results unwritten: it launches where the capture does not see it")
 
         def replay():
             graph.replay()
@@ -163,6 +166,15 @@ def graphed(make: Callable, calls: int = 1) -> Callable:
         return replay
 
     return made
+
+
+def _is_whole(graph, outputs) -> bool:
+    """Whether a replay alone makes the results: what a way launches on a stream of its own may not be in the graph."""
+    made = [x for x in outputs if x is not None]
+    for x in made:
+        x.fill_(math.nan)
+    graph.replay()
+    return not any(bool(x.isnan().any()) for x in made)
 
 
 # ---------------------------------------------------------------- torch: FlashAttention-2 and cuDNN
