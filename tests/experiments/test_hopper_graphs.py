@@ -73,19 +73,26 @@ def test_a_graph_replays_what_was_captured(cuda, calls):
     assert replay() is outputs and log == ["batch"] * calls
 
 
-def test_a_graph_that_lacks_a_launch_is_a_named_hole(cuda):
-    """FlashInfer's POD launches on a stream that the capture does not see: the graph would be timed without it."""
-    outputs = torch.zeros(3), torch.zeros(2)
+@pytest.mark.parametrize("in_the_graph", [0, 1])
+def test_a_graph_that_lacks_what_a_call_does_is_refused(cuda, in_the_graph):
+    """A kernel that was launched where the capture does not see it, and counters that only the call sets to zero."""
+    outputs, replays = (torch.zeros(3), torch.zeros(2)), []
+
+    def launched():
+        replays.append(1)
+        if len(replays) <= in_the_graph:
+            outputs[0].fill_(1.0)
+        outputs[1].fill_(1.0)
 
     def make(setting):
         def call():
             if cuda and cuda[-1].open:
-                cuda[-1].calls.append(lambda: outputs[0].fill_(1.0))
+                cuda[-1].calls.append(launched)
             return outputs
 
         return call
 
-    with pytest.raises(RuntimeError, match="a replay leaves results unwritten"):
+    with pytest.raises(RuntimeError, match="a second replay leaves results unwritten"):
         peers.graphed(make)("batch")
 
 

@@ -137,7 +137,9 @@ def show_flash_attention_3() -> None:
     from transformers.utils import import_utils
 
     if find_spec("flash_attn_interface") and not import_utils.is_flash_attn_3_available():
-        import_utils._package_distribution_mapping().setdefault("flash_attn_interface", []).append("flash-attn-3")
+        made = getattr(import_utils, "PACKAGE_DISTRIBUTION_MAPPING", None)  # until 5.22
+        made = import_utils._package_distribution_mapping() if made is None else made
+        made.setdefault("flash_attn_interface", []).append("flash-attn-3")
         import_utils.is_flash_attn_3_available.cache_clear()
 
 

@@ -157,7 +157,7 @@ def graphed(make: Callable, calls: int = 1) -> Callable:
                 out = call()
         kept = call, out  # the graph only has their addresses
         if not _is_whole(graph, out):
-            raise RuntimeError("a replay leaves results unwritten: it launches where the capture does not see it")
+            raise RuntimeError("a second replay leaves results unwritten: the graph has not all that a call does")
 
         def replay():
             graph.replay()
@@ -168,12 +168,23 @@ def graphed(make: Callable, calls: int = 1) -> Callable:
     return made
 
 
+def refused(why: str) -> Callable:
+    """A maker that says why there is no such way."""
+
+    def made(s: Setting):
+        raise RuntimeError(why)
+
+    return made
+
+
 def _is_whole(graph, outputs) -> bool:
-    """Whether a replay alone makes the results: what a way launches on a stream of its own may not be in the graph."""
+    """Whether a replay makes the results, and after it another one: what a call does on a stream of its own, as setting
+    counters to zero, is not in the graph."""
     made = [x for x in outputs if x is not None]
-    for x in made:
-        x.fill_(math.nan)
-    graph.replay()
+    for _ in range(2):
+        for x in made:
+            x.fill_(math.nan)
+        graph.replay()
     return not any(bool(x.isnan().any()) for x in made)
 
 
