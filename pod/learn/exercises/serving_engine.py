@@ -445,7 +445,7 @@ QUESTIONS = {
         CHAPTER,
         "Half of every matrix and half of the heads for each of two GPUs: how many times as fast is that?",
         {
-            "1.6 times": "64 all-reduces, and halves of matrices that fill the SMs less well.",
+            "1.6 times": "We guess: 64 all-reduces, and halves of matrices that fill the SMs less well.",
             "2 times": "If the halves never had to be added up.",
             "not faster": "All-reduces cost some microseconds each, and an iteration lasts for tens of milliseconds.",
         },
