@@ -105,7 +105,7 @@ def draw(df):
         axes[0].plot(df.pd, df[column], mark, color=style.WORKERS[colour], label=label)
     axes[0].axvspan(paper.value("pod.f15.peak_low"), paper.value("pod.f15.peak_high"), color=style.LIT, alpha=0.35,
                     label="paper: peak gains", linewidth=0)  # fmt: skip
-    axes[0].set(ylabel="gain in throughput, %", ylim=(0, 1.1 * df.filter(like="gain").max(axis=None)))
+    axes[0].set(ylabel="gain over FlashAttention-3, %", ylim=(0, 1.1 * df.filter(like="gain").max(axis=None)))
     axes[1].plot(df.pd, df.hybrid_percent, "s--", color=style.WORKERS[1], label="time in hybrid iterations, %")
     axes[1].plot(df.pd, df.decodes, "^-", color=style.WORKERS[2], label="chats beside a chunk")
     axes[1].set_ylim(0, 105)

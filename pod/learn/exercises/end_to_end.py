@@ -259,9 +259,9 @@ QUESTIONS = {
         CHAPTER,
         "An H200 may take 700 W. Which of the three ways lets it run at the highest clock?",
         {
-            "two calls of FlashAttention-3": "Its decode multiplies tiles that are mostly padding, and that takes "
-            "power.",
-            "our halves in turn": "Little is multiplied in vain, and never two things at once.",
+            "two calls of FlashAttention-3": "Its decode multiplies tiles that are mostly padding, and we think "
+            "that this takes power.",
+            "our halves in turn": "Little is multiplied in vain, and two things are never done at once.",
             "our kernel, both at once": "More happens in each cycle, so each cycle takes more power.",
         },
         "our halves in turn",
