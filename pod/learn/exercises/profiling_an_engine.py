@@ -384,7 +384,7 @@ QUESTIONS = {
         {
             "the kernel's": "Today's compiler has loads overlap anyway, so a query that moves gains next to nothing.",
             "the multinomial's": "It is most of what the sampler gains.",
-            "none": "Counters and places said that our kernel is not the patient.",
+            "none": "Chapter 16a's counters said that our kernel is not the patient.",
         },
         "the kernel's",
     ),
