@@ -263,9 +263,9 @@ QUESTIONS = {
         "The first rung copies with all threads, the second with TMA, the third gives the copying a warpgroup of its "
         "own. Which of these two steps brings more?",
         {
-            "TMA": "It brings 1.41 times, since no longer all threads stop to compute addresses. Roles bring 1.03.",
-            "roles": "They bring 1.03 times, and TMA 1.41, which leaves a copying thread little to do.",
-            "the same": "TMA brings 1.41 times and roles 1.03: most was lost in the copying by all threads.",
+            "TMA": "It brings 1.41 times, roles 1.03. Presumably it counts that all threads no longer stop to copy.",
+            "roles": "They bring 1.03 times, and TMA 1.41: it leaves a copying thread little to do.",
+            "the same": "TMA brings 1.41 times and roles 1.03.",
         },
         "TMA",
     ),
@@ -331,9 +331,8 @@ QUESTIONS = {
         "same calls follow each other without a rest, at the power limit?",
         {
             "more, about 1.4": "So much is gained over two calls of FlashAttention-3, better halves included.",
-            "the same, 1.30": "Halves in turn leave parts of the chip idle. At the power limit that is not all loss: "
-            "an idle part leaves its watts to the others.",
-            "less, about 1.2": "An idle part leaves its watts to the others, so there is less to win.",
+            "the same, 1.30": "Halves in turn leave parts of the chip idle. At the power limit that may be no loss.",
+            "less, about 1.2": "Our guess: an idle part leaves its watts to the others, so there is less to win.",
         },
         "less, about 1.2",
     ),
