@@ -213,8 +213,8 @@ def pool_picture(tables: Mapping[str, Mapping[int, Sequence[int]]], blocks: int,
     of the owner's table."""
     from matplotlib import pyplot as plt
 
-    rows = -(-blocks // across)
-    figure, axes = plt.subplots(1, len(tables), figsize=(9.5, 0.7 + 0.33 * rows), dpi=style.DPI, layout="constrained",
+    rows, side = -(-blocks // across), min(0.33, 9.2 / (across * len(tables)))
+    figure, axes = plt.subplots(1, len(tables), figsize=(9.5, 0.7 + side * rows), dpi=style.DPI, layout="constrained",
                                 squeeze=False)  # fmt: skip
     for ax, (title, owners) in zip(axes[0], tables.items(), strict=True):
         for block in range(blocks):
