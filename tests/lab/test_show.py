@@ -294,6 +294,17 @@ def test_a_live_notebook_gets_the_strip_then_sliders_that_redraw(monkeypatch):
     assert calls[-1] == (7, "c")
 
 
+def test_a_strip_says_its_takeaway_before_a_live_notebook_shows_it(monkeypatch):
+    import IPython
+    import IPython.display
+
+    shown = []
+    monkeypatch.setattr(IPython, "get_ipython", shell(allow_stdin=True))
+    monkeypatch.setattr(IPython.display, "display", lambda drawn: shown.append(getattr(drawn, "get_suptitle", str)()))
+    explore(draw, show=[{"n": 2}], takeaway="It rises", n=(1, 9))
+    assert shown[0] == "It rises"
+
+
 def test_a_slider_at_which_drawing_fails_says_why(monkeypatch):
     import IPython
     import IPython.display

@@ -9,12 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pod.lab.show import style
+from pod.lab.show.says import says
 
 PAUSE = 0.05  # seconds in which more moves of a slider are waited for
 
 
 def explore(
-    fn: Callable[..., object], show: Sequence[Mapping], height: float = 3.0, sharey: bool = False, **ranges
+    fn: Callable[..., object],
+    show: Sequence[Mapping],
+    height: float = 3.0,
+    sharey: bool = False,
+    takeaway: str = "",
+    **ranges,
 ) -> Figure:
     """Draw fn(ax, **setting) for each setting of `show`, side by side; add sliders in a live notebook.
 
@@ -23,6 +29,8 @@ def explore(
     """
     _check(show, ranges)
     figure = strip(fn, show, height, sharey)
+    if takeaway:  # here and not by whoever calls: a live notebook has the strip on its page before this returns
+        says(figure, takeaway)
     if is_live():
         _add_sliders(fn, dict(show[-1]), ranges, figure)
     return figure
