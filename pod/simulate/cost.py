@@ -37,6 +37,7 @@ OPERATORS = ROOT / "data" / "recorded" / "h200" / "operators.csv"
 KERNELS = {"serial": "fa3", "pod": "hopper", "oracle": "fa3"}  # whose attention a method means where it was measured
 BEST = "fa3-best"  # FlashAttention-3 in two calls or in one, whichever is faster for the batch
 ONE_CALL = "operators-one"
+OVERLAPPED = "h200"  # where pod's overlap was recorded
 STEADY = ("head", "decode_hopper")  # more work is more time; elsewhere a library or a plan chooses anew
 
 
@@ -265,6 +266,8 @@ class AnalyticalCost(Cost):
             yield "attention", f"{self.kernels} on {fitted_on.upper()}" + f" with heads of {HEAD_DIM}" * others
         if self.machine and self.gpu.key not in self.machine.gpus:
             yield "all-reduce", self.machine.name
+        if self.attention_method == "pod" and self.gpu.key != OVERLAPPED and self._hidden == Efficiency.overlap:
+            yield f"pod's overlap of {self._hidden:g}", OVERLAPPED.upper()
 
     def linear(self, rows: int) -> float:
         gemms = self._gemm(rows, self.shape.layer_weights / self.tp)

@@ -60,7 +60,6 @@ def test_the_heads_of_a_gpu_decide_not_the_model():
 
 def test_labels_say_that_a_model_spoke():
     assert cost("streams", H200, tp=1).label == "analytical H200 SXM, streams by the GPU model"
-    assert cost("pod").label == "analytical A100-80GB SXM"
 
 
 def test_other_gpus_are_refused():

@@ -174,6 +174,16 @@ def test_what_nobody_measured_on_a_gpu_is_named_as_a_guess():
     assert named == {"a100": False, "h100": False, "h200": False, "toy": True, "a6000": True}
 
 
+@pytest.mark.parametrize("key", GPUS)
+def test_an_overlap_that_was_not_recorded_on_a_gpu_is_named_as_a_guess(key):
+    """POD on A100s took the H200's without a word."""
+    serial = cost(gpu=GPUS[key]).label
+    guess = "" if key == "h200" else ", pod's overlap of 0.63 guessed from H200"
+    assert cost(gpu=GPUS[key], attention="pod").label == serial + guess
+    assert cost(gpu=GPUS[key], attention="pod", efficiency=Efficiency(overlap=0.84)).label == serial
+    assert cost(gpu=GPUS[key], attention="oracle").label == serial, "all of it, by what the word means"
+
+
 @pytest.mark.parametrize(("rows", "milliseconds"), [(1, 0.1595), (64, 0.168), (128, 0.215), (384, 0.4105),
                                                     (480, 0.5225), (1024, 1.0375)])  # fmt: skip
 def test_linear_layers_are_within_a_tenth_of_the_public_profile(rows, milliseconds):
