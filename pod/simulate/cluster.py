@@ -66,7 +66,8 @@ class Replica(Foreseeing):
     @property
     def queue(self) -> int:
         """Prompt tokens that are not computed yet."""
-        return self.lanes[0].waiting.tokens + sum(_left(r) for lane in self.lanes for r in lane.running)
+        left = [r.prefill - r.computed for lane in self.lanes for r in lane.running if r.computed < r.prefill]
+        return self.lanes[0].waiting.tokens + sum(left)  # spelt out: asked for at every arrival, of hundreds
 
     def until(self, time: float) -> None:
         """All that happens up to this second, if nobody else comes. Who comes in it joins what starts then."""
