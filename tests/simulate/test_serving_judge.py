@@ -14,6 +14,7 @@ from pod.simulate import host_time, judge
 from pod.simulate.judge import COLUMNS, JUDGED, PUBLIC, errors, judged, read, recorded, totals
 from pod.simulate.machines import MACHINES
 
+PAGE = Path(judge.__file__).parent / "README.md"
 # Bars that are not reached, and why.
 NOISE = "the measurement itself does not reach it"
 SETTING = "Vidur with its 20 us a launch, and without, differ by more"
@@ -317,7 +318,7 @@ def test_a_floor_is_fitted_to_every_other_size_and_holds_between(name, gpus):
 
 
 def test_the_page_says_where_the_percent_beside_vidur_is():
-    rows, page = judge.by_part(), (Path(judge.__file__).parent / "README.md").read_text(encoding="utf-8")
+    rows, page = [r for r in judge.by_part() if r["pp"] == "1"], PAGE.read_text(encoding="utf-8")
     whole = {c: sum(r["theirs"] for r in rows if r["chunk"] == c) for c in ("512", "1024")}
     for kind in ("with prompts", "decodes alone"):
         for part in ("linear", "attention", "all-reduce"):
@@ -330,6 +331,38 @@ def test_the_page_says_where_the_percent_beside_vidur_is():
         error = next(float(r["bias"]) for r in read() if r["what"] == judge.THROUGHPUT and r["source"] == "vidur-runs"
                      and r["model"] == f"sarathi{chunk} arxiv pp1")  # fmt: skip
         assert 100 * less == pytest.approx(error, abs=0.4), "iterations explain the whole run"
+
+
+def left(monkeypatch, run: dict, replaced: dict[tuple[str, str], float]) -> float:
+    """Percent of requests a second that we are above Vidur, if parts are so many times as long as ours."""
+
+    def stage(cost, work):
+        rows, kind = work.tokens, "with prompts" if work.chunks else "decodes alone"
+        layer = {"linear": cost.linear(rows), "attention": cost.attention(work), "all-reduce": 2 * cost.reduce(rows)}
+        return cost._layers * sum(seconds * replaced.get((kind, part), 1.0) for part, seconds in layer.items())
+
+    monkeypatch.setattr(judge.AnalyticalCost, "stage", stage)
+    return 100 * (judge._whole(run).metrics()[judge.THROUGHPUT] / float(run[judge.THROUGHPUT]) - 1)
+
+
+def test_the_page_says_what_is_left_beside_vidur_with_one_part_as_it_has_it_and_with_all(monkeypatch):
+    page, theirs = PAGE.read_text(encoding="utf-8"), {}
+    for row in judge.by_part():
+        parts = theirs.setdefault((row["chunk"], row["pp"]), {})
+        parts[row["kind"], row["part"]] = row["theirs"] / row["ours"]
+    with judge.RUNS.open(encoding="utf-8") as file:
+        runs = {(r["chunk"], r["pp"]): r for r in csv.DictReader(file)
+                if r["workload"] == "arxiv" and r["source"] == "vidur-runs"}  # fmt: skip
+    stages = ("512", "1"), ("1024", "1")
+    for kind, part in (*theirs[stages[0]], ("", "none"), ("", "all")):
+        wanted = [
+            theirs[s] if part == "all" else {k: v for k, v in theirs[s].items() if k == (kind, part)} for s in stages
+        ]
+        cells = [left(monkeypatch, runs[s], replaced) for s, replaced in zip(stages, wanted, strict=True)]
+        assert f"| {kind} | {part} | {cells[0]:+.1f} | {cells[1]:+.1f} |".replace("|  |", "| |") in page
+        assert part != "all" or max(map(abs, cells)) < 0.3, "batches, schedulers and hosts have no share in it"
+    piped = [left(monkeypatch, runs["512", "2"], replaced) for replaced in ({}, theirs["512", "2"])]
+    assert piped[0] > 1.4 and abs(piped[1]) < 0.05, "all-reduces alone"
 
 
 def test_again_is_the_share_of_draws_by_hand():
