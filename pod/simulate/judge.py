@@ -117,13 +117,17 @@ def profiles(folder: Path) -> list[Path]:
 
 def errors(folder: Path) -> Iterator[Error]:
     for path in profiles(folder):
-        for number, row in enumerate(_rows(path), 2):
+        for number, row in _numbered(path):
             _check(path, number, row)
             yield _error(PARTS[path.name], row)
 
 
 def _rows(path: Path) -> list[dict]:
-    if not (found := [row for _, row in rows_of(path)]):
+    return [row for _, row in _numbered(path)]
+
+
+def _numbered(path: Path) -> list[tuple[int, dict]]:
+    if not (found := list(rows_of(path))):
         raise ValueError(f"{path}: got no row, allowed is at least one")
     return found
 

@@ -13,6 +13,7 @@ the ratio P:D of prompt to output within each quarter of the prompts, or of the 
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -36,6 +37,7 @@ AT_ONCE = 4096  # requests that are made together
 MOST_TOKENS = 1 << 24  # of one request
 QUARTERS = 4
 PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
+FRACTION = re.compile(r"\.(\d+)")  # of a second, in a date
 LATEST = 1e15  # of an arrival, in any unit: beyond it the seconds between two are lost
 LONGEST = 1e11  # seconds of a run: at its end a clock still tells 15 us
 # (prompt, output, arrival and its unit in seconds) as the public traces name them
@@ -366,17 +368,24 @@ def rows_of(path: Path) -> Iterator[tuple[int, dict]]:
     """Of a file of CSV or of JSON lines, each with its line."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:  # Excel's files begin with a mark
-            yield from _objects(path, file) if path.suffix == ".jsonl" else _records(path, file)
+            yield from _objects(path, file) if path.suffix.lower() == ".jsonl" else _records(path, file)
     except (UnicodeDecodeError, csv.Error) as wrong:
-        raise ValueError(f"{path}: got no text, but {wrong}, allowed are CSV and JSON lines") from None
+        got = "a file packed by gzip" if _packed(path) else f"no text, but {wrong}"
+        raise ValueError(f"{path}: got {got}, allowed are CSV and JSON lines") from None
+
+
+def _packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def _records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
-    reader = csv.DictReader(lines)
+    reader = csv.DictReader(lines, skipinitialspace=True)
     names = reader.fieldnames or []
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{path}, row 1: got the column {twice[0]} twice, allowed is one of each")
-    for number, row in enumerate(reader, 2):
+    for row in reader:
+        number = reader.line_num  # an empty line is no row, but counts in an editor
         if more := row.get(None):
             got, allowed = len(row) - 1 + len(more), len(row) - 1
             raise ValueError(f"{path}, row {number}: got {got} columns, allowed are the {allowed} of the first row")
@@ -385,6 +394,8 @@ def _records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
 
 def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             yield number, dict(json.loads(line))
         except (TypeError, ValueError, RecursionError):  # the last: a thousand brackets
@@ -424,6 +435,8 @@ def _time(path: Path, row: int, column: str, value, unit: float) -> tuple[float 
 
 
 def _date(text: str) -> float:
-    moment = datetime.fromisoformat(text[:26])  # Azure writes seven digits of a second, Python reads six
+    # Azure writes seven digits of a second; Python 3.10 reads three or six, and no Z
+    six = FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text).replace("Z", "+00:00")
+    moment = datetime.fromisoformat(six)
     # UTC, for in many places a clock is moved once in spring, and a trace would get an hour's gap
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

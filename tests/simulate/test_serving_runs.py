@@ -1,6 +1,7 @@
 """Workloads, metrics, the command line, and the claim that an hour replays in seconds."""
 
 import fcntl
+import gzip
 import json
 import os
 import re
@@ -267,7 +268,7 @@ def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, ca
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "t.jsonl, row 2: got no JSON object"),
+        ("\n{}", "t.jsonl, row 3: got the columns , allowed are"),
         ("[1, 2]", "t.jsonl, row 2: got no JSON object"),
         ('{"timestamp": 1, "output_length": 2}', "t.jsonl, row 2: got the columns timestamp, output_length, allowed"),
         ('{"timestamp": 1, "input_length": true, "output_length": 2}', "row 2, column input_length: got True"),
@@ -285,6 +286,47 @@ def test_a_bad_line_of_json_is_refused_by_file_and_row(line, words, tmp_path):
     with pytest.raises(ValueError) as error:
         read_trace(path)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_a_packed_trace_is_called_packed(name, tmp_path, capsys):
+    """It said that the 'utf-8' codec can't decode byte 0x8b."""
+    path = tmp_path / f"{name}.gz"
+    path.write_bytes(gzip.compress(b"num_prefill_tokens,num_decode_tokens\n5,7\n"))
+    assert main(["simulate", "--workload", str(path)]) == 2
+    assert f"{path}: got a file packed by gzip, allowed are CSV and JSON lines\n" in capsys.readouterr().err
+
+
+def test_a_row_is_told_by_its_line_in_the_file(tmp_path):
+    """Empty lines did not count, so that an editor showed another row."""
+    path = tmp_path / "t.csv"
+    path.write_text("num_prefill_tokens,num_decode_tokens\r\n\r\n5,7\r\n\r\n5,0\r\n", newline="")
+    with pytest.raises(ValueError, match="row 5, column num_decode_tokens: got '0'"):
+        read_trace(path)
+
+
+def test_lines_end_as_they_like_and_empty_ones_and_blanks_are_no_matter(tmp_path):
+    """A blank after a comma named columns that nobody knows, and an empty last line no object."""
+    table, objects = tmp_path / "t.csv", tmp_path / "t.JSONL"
+    for end in ("\n", "\r\n", "\r"):
+        table.write_text(
+            f"arrival_ms, prefill_tokens, decode_tokens{end}0, 5, 7{end}{end}2000, 6, 8{end}{end}", newline=""
+        )
+        assert read_trace(table).tolist() == [[5, 7, 0], [6, 8, 2]]
+    line = '{"timestamp": %d, "input_length": 5, "output_length": 7}'
+    for end in ("\n", "\r\n"):
+        objects.write_text(f"{line % 0}{end}{end}{line % 2000}{end}{end}", newline="")
+        assert read_trace(objects).tolist() == [[5, 7, 0], [5, 7, 2]]
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+00:00", "+02:00"])
+@pytest.mark.parametrize("fraction", [".5", ".500", ".500000", ".5000000", ".500000000"])
+def test_a_moment_keeps_its_zone_however_exact_it_is(zone, fraction, tmp_path):
+    """The zone was cut off with the seventh digit: the next row without a fraction came two hours earlier."""
+    path = tmp_path / "t.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                    f"2024-05-10 12:00:00{zone},5,7\n2024-05-10 12:00:01{fraction}{zone},5,7\n")  # fmt: skip
+    assert read_trace(path)[:, 2].tolist() == [0, 1.5]
 
 
 def test_the_mark_of_excel_hides_no_column(tmp_path):
