@@ -1,8 +1,9 @@
 """Several replicas of a server behind a router; or some that only compute prompts and others that only decode.
 
 Replicas meet in the router alone: up to each arrival every replica runs by itself, then the router looks at them. A
-prompt that is done elsewhere travels with its keys and values: its replica sends one prompt after the other. Its pages
-are free as soon as it is done, as if it were sent from a buffer of its own.
+prompt that is done elsewhere travels with its keys and values: its replica sends one prompt after the other, and the
+one that decodes receives from all at once. Its pages are free as soon as it is done, as if it were sent from a buffer
+of its own.
 """
 
 import heapq
