@@ -1,5 +1,6 @@
 """A hybrid batch: some sequences bring a chunk of their prompt, the others one new token each."""
 
+from array import array
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -46,11 +47,15 @@ class HybridBatch:
     kv_dtype: str | None = None  # of keys and values, where it is not dtype
 
     def __post_init__(self):
+        lens = []
         for name in ("q_lens", "kv_lens"):
             lengths = getattr(self, name)
             if isinstance(lengths, NO_LISTS) or not hasattr(lengths, "__iter__") or getattr(lengths, "ndim", 1) == 0:
                 raise ValueError(f"{name}: got {shown(lengths)}, allowed is a sequence of integers")
-            object.__setattr__(self, name, _lengths(lengths, name))
+            lengths, numbers = _lengths(lengths, name)
+            object.__setattr__(self, name, lengths)
+            lens.append(numbers)
+        object.__setattr__(self, "lens", tuple(lens))
         for name in ("num_q_heads", "num_kv_heads", "head_dim"):
             object.__setattr__(self, name, _positive(getattr(self, name), name))
         if self.page_size is not None:
@@ -137,7 +142,7 @@ class HybridBatch:
     @cached_property
     def lens(self) -> tuple[np.ndarray, np.ndarray]:
         """q_lens and kv_lens, for who reckons with all of them at once."""
-        return np.array(self.q_lens), np.array(self.kv_lens)
+        return _array(self.q_lens), _array(self.kv_lens)
 
     @cached_property
     def prefill(self) -> "HybridBatch | None":
@@ -275,12 +280,22 @@ def shown(value) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _lengths(values, name: str) -> tuple[int, ...]:
-    """Lists of plain integers, as all but careless callers bring, are looked at as a whole: every plan is checked."""
+def _lengths(values, name: str) -> tuple[tuple[int, ...], np.ndarray]:
+    """Also as an array. Lists of plain integers, as all but careless callers bring, are looked at as a whole: every
+    plan is checked."""
     values = tuple(values)
-    if set(map(type, values)) == {int} and 0 <= min(values) and max(values) < HUGE:
-        return values
-    return tuple(_positive(n, name, least=0) for n in values)
+    if set(map(type, values)) == {int} and (numbers := _array(values)).dtype == int and numbers.min() >= 0:
+        return values, numbers
+    values = tuple(_positive(n, name, least=0) for n in values)
+    return values, _array(values)
+
+
+def _array(values: tuple[int, ...]) -> np.ndarray:
+    """As np.array has it, which takes twice as long for what fits into 64 bits."""
+    try:
+        return np.frombuffer(array("q", values), np.int64)
+    except OverflowError:
+        return np.array(values)
 
 
 def _positive(value, name: str, least: int = 1) -> int:

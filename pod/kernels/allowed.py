@@ -17,8 +17,9 @@ class Allowed:
         self.forward_ad = forward_ad
         self.batch, self.device, self.check_layout, self.seen = b, device, check_layout, None
         self.starts = (0, 0, 0, 0)  # of q, K, V and the table: where they may begin in storages of the size seen
-        self.q_shape, self.heads = (sum(b.q_lens), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
-        self.sequences, self.longest = len(b.q_lens), max(b.kv_lens)
+        q_lens, kv_lens = b.lens
+        self.q_shape, self.heads = (int(q_lens.sum()), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
+        self.sequences, self.longest = len(q_lens), int(kv_lens.max())
         self.most_pages = -(-self.longest // b.page_size) if b.page_size else 0
         self.debug = device.type == "cpu" or bool(os.environ.get("POD_DEBUG"))
 

@@ -230,7 +230,7 @@ class Plan:
     _placing: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self):
-        self.masks = max(self.batch.q_lens) > 1  # a single query sees all keys under either mask
+        self.masks = bool(self.batch.lens[0].max() > 1)  # a single query sees all keys under either mask
         self.allowed = Allowed(self.batch, self.device, self.kernel.check_layout)
         self.number = _enrol(self)
         self.placed()
