@@ -4,7 +4,7 @@ The constants were measured on an H200; other cards use them too, and are right,
 """
 
 from functools import cache
-from math import gcd
+from math import ceil, gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -219,6 +219,7 @@ PIECE_COST, PART_COST, MERGE_COST = 5, 29, 4
 FAN = 8  # parts of prefill that are merged at a time: csrc/sm90/prefill.cuh
 SHORTEST_PART = 2  # blocks of a part of prefill
 SHARES, BINS = (2, 3, 4, 5, 6, 8, 12, 16), 16  # quarters of an SM's share that are tried; see prefill_time
+MIDDLES = np.arange(1, 2 * BINS, 2)  # of the bins, in half ones
 DECODE_BYTES = 4.25e12  # bytes/s of KV that decode reads alone
 PREFILL_BYTES = 3.8e12  # that prefill reads alone where its rows are few
 DRAM_BYTES = 4.4e12  # that both sides read together at most
@@ -233,20 +234,22 @@ MERGE_US, BORDER_US = 5.0, 1.0
 
 def prefill_pack(side: Side, rows: int) -> Pack:
     """What makes the fewest tiles, each as long as its keys; of those the one with the fewest tokens."""
-    made, tokens, heads = _packs(side.group, rows)
+    made, tokens, passes = _packs(side.group, rows)
     keys = side.kv_len if side.window is None else np.minimum(side.kv_len, side.window + tokens)
-    cost = (-(-side.q_len // tokens) * -(-side.group // heads) * keys).sum(axis=1)
-    return made[np.lexsort((tokens[:, 0], cost))[0]]
+    cost = (-(-side.q_len // tokens) * keys).sum(axis=1) * passes
+    return made[cost.argmin()]
 
 
 @cache
 def _packs(group: int, rows: int) -> tuple[list[Pack], np.ndarray, np.ndarray]:
-    """Those that may be best: few heads fill warpgroups, many pad the least where tokens are few. And their tokens and
-    heads, as columns."""
+    """Those that may be best, the fewest tokens first: few heads fill warpgroups, many pad the least where tokens are
+    few. And their tokens, as a column, and how many of each a KV head takes."""
     shares, groups = {-(-group // tiles) for tiles in range(1, group + 1)}, rows // WARPGROUP
     made = [_by_tokens(heads, rows) for heads in {gcd(group, 8), *shares} if heads <= WARPGROUP]
     made += [Pack(WARPGROUP // -(-heads // groups), heads) for heads in shares if groups <= heads <= rows]
-    return made, *np.array(made).T[:, :, None]
+    made.sort(key=lambda pack: pack.tokens)
+    tokens, heads = np.array(made).T
+    return made, tokens[:, None], -(-group // heads)
 
 
 def _by_tokens(heads: int, rows: int) -> Pack:
@@ -265,6 +268,7 @@ class Roles(NamedTuple):
     tokens: int
 
 
+@cache
 def possible_roles(group: int) -> list[Roles]:
     """A row tells its token by a shift, so heads count as the next power of two. Where a KV head has more heads than
     rows, they would read it several times: one tile of prefill reads it once."""
@@ -284,12 +288,12 @@ def roles(batch: HybridBatch) -> Roles:
     q_lens, kv_lens = batch.lens
     if batch.window is not None:
         kv_lens = np.minimum(kv_lens, q_lens + batch.window - 1)
-    possible = possible_roles(batch.group)
-    if max(batch.q_lens) == 1 and len(possible) > 1:
+    possible, most = possible_roles(batch.group), int(q_lens.max())
+    if most == 1 and len(possible) > 1:
         return possible[0]
-    if 1 < min(batch.q_lens) <= max(batch.q_lens) <= max(made.tokens for made in possible) and not batch.kv_dtype:
+    if most <= max(made.tokens for made in possible) and not batch.kv_dtype and q_lens.min() > 1:
         return possible[-1]
-    few = [int((q_lens <= made.tokens).sum()) for made in possible]
+    few = [np.count_nonzero(q_lens <= made.tokens) for made in possible]
     differ = [made for i, made in enumerate(possible) if few[i] not in few[:i]]
     best, *others = differ
     least = _us(batch, q_lens, kv_lens, best)
@@ -306,12 +310,13 @@ def takes_wide(batch: HybridBatch) -> bool:
 
 def _us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:
     """Of the whole batch on an H200, were all SMs busy to the end; all as prefill must be faster beyond doubt."""
-    few, kv_heads, sms = q_lens <= made.tokens, batch.num_kv_heads, FITTED_SMS
-    units = int(few.sum()) * kv_heads
-    decode = kv_us(width(batch), int(kv_lens[few].sum()) * kv_heads, DECODE_BYTES)
+    many, kv_heads, sms = q_lens > made.tokens, batch.num_kv_heads, FITTED_SMS
+    chunks, chunk_keys, keys = q_lens[many], kv_lens[many], int(kv_lens.sum())
+    units = (len(q_lens) - len(chunks)) * kv_heads
+    decode = kv_us(width(batch), (keys - int(chunk_keys.sum())) * kv_heads, DECODE_BYTES)
     decode += units * TILE_PIECE_US / sms + MERGE_US * (0 < units < sms)
-    memory = kv_us(width(batch), int(kv_lens.sum()) * kv_heads, DRAM_BYTES)
-    prefill = _prefill_us(batch, q_lens[~few], kv_lens[~few], sms) if units < len(q_lens) * kv_heads else 0.0
+    memory = kv_us(width(batch), keys * kv_heads, DRAM_BYTES)
+    prefill = _prefill_us(batch, chunks, chunk_keys, sms) if len(chunks) else 0.0
     time = max(prefill, decode, memory) + TOGETHER * min(prefill, decode)
     return time if made.tokens else IN_DOUBT * time
 
@@ -325,16 +330,16 @@ def _floor_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made:
 def _prefill_us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, sms: int) -> float:
     wide = takes_wide(batch) and len(q_lens) == len(batch.q_lens)
     rows, cost = (WIDE.prefill_rows, WIDE_COST) if wide else (PERSISTENT.prefill_rows, 1.0)
-    tiles = -(-q_lens * batch.group // rows) * batch.num_kv_heads
-    keys = kv_lens - (q_lens - 1) / 2 if batch.causal else kv_lens
+    tiles, heads = -(-q_lens * batch.group // rows), batch.num_kv_heads
+    twice = 2 * kv_lens - (q_lens - 1) if batch.causal else 2 * kv_lens  # the keys that a tile reads on average
     if batch.window is not None:  # of one tile
-        keys = np.minimum(keys, batch.window + PERSISTENT.prefill_rows)
-    blocks = keys / PERSISTENT.prefill_keys
-    even = float((tiles * blocks).sum()) / sms
-    parts = int(np.ceil(blocks.max() / max(even, SHORTEST_PART)))
-    pieces = PIECE_COST * max(1.0, float(tiles.sum()) / sms) + PART_COST * (parts > 1)
+        twice = np.minimum(twice, 2 * (batch.window + PERSISTENT.prefill_rows))
+    a_block = 2 * PERSISTENT.prefill_keys
+    even = heads * int(tiles @ twice) / a_block / sms
+    parts = ceil(int(twice.max()) / a_block / max(even, SHORTEST_PART))
+    pieces = PIECE_COST * max(1.0, heads * int(tiles.sum()) / sms) + PART_COST * (parts > 1)
     pieces = (pieces + MERGE_COST * merge_steps(parts)) / 10
-    memory = kv_us(batch.head_dim, int(kv_lens.sum()) * batch.num_kv_heads, PREFILL_BYTES)
+    memory = kv_us(batch.head_dim, int(kv_lens.sum()) * heads, PREFILL_BYTES)
     return max((even * cost + pieces) * BLOCK_US[batch.head_dim], memory)
 
 
@@ -383,23 +388,28 @@ def ticks(head_dim: int, sms: int) -> Ticks:
     return Ticks(round(tile_us(head_dim) / sms * scale), sms)
 
 
-def prefill_lengths(total: int, longest: int, sms: int) -> np.ndarray:
+def prefill_lengths(total: int, longest: int, sms: int) -> list[int]:
     """Of a part, in sixteenths of a block: even shares of the longest tile, and some of an SM's. None is shorter than
     the least of these: that bounds the number of parts, for which the plan on the device has room."""
     shares = [4 * total * n // sms for n in SHARES]
-    return np.maximum([16 * longest // n for n in range(1, 9)] + shares, shares[0])
+    return [max(length, shares[0]) for length in [16 * longest // n for n in range(1, 9)] + shares]
 
 
-def prefill_parts(blocks: np.ndarray, workers: int, beside: int = 0, fixed=None) -> tuple[np.ndarray, int]:
+def prefill_parts(blocks: np.ndarray, workers: int, beside: int = 0, fixed=None, timed: bool = True) -> tuple:
     """In how many parts each tile's keys are cut, and about how long that takes, in tenths of a block. All parts aim at
     one length, the one with which workers end first: short tiles stay whole beside long ones in parts. `beside`:
-    tenths that there is time for anyway; then the fewest parts do that end before. `fixed`: parts that are given."""
+    tenths that there is time for anyway; then the fewest parts do that end before. `fixed`: parts that are given.
+    timed: whether somebody asks for the time, where nothing else does."""
+    total, longest = int(blocks.sum()), int(blocks.max())
+    lengths = {min(length, 16 * longest) for length in prefill_lengths(total, longest, workers)}
+    if not timed and fixed is None and len(lengths) == 1:  # which cuts no tile
+        return np.ones_like(blocks), 0
     tiles = np.bincount(blocks)
     sizes = np.flatnonzero(tiles)
     if fixed is not None:
         parts = np.minimum(fixed, blocks)
         return parts, int(prefill_time(blocks, np.ones_like(blocks), parts[None], workers)[0])
-    lengths = np.sort(prefill_lengths(int(blocks.sum()), int(sizes[-1]), workers))[::-1]
+    lengths = np.array(sorted(lengths, reverse=True))
     parts = -(-16 * sizes // np.maximum(lengths, 16 * SHORTEST_PART)[:, None])
     parts = np.minimum(parts, MOST_PARTS)
     times = prefill_time(sizes, tiles[sizes], parts, workers)
@@ -416,11 +426,11 @@ def prefill_time(sizes: np.ndarray, tiles: np.ndarray, parts: np.ndarray, worker
     up: on average, that tells the end of a queue to 1 %. Lengths are told apart in BINS.
     """
     cost = 10 * -(-sizes // parts) + PIECE_COST + PART_COST * (parts > 1)
-    pieces, most = tiles * parts, cost.max(axis=1, keepdims=True) + 1
-    bins = cost * BINS // most + BINS * np.arange(len(parts))[:, None]
+    pieces, longest = tiles * parts, cost.max(axis=1, keepdims=True)
+    bins = cost * BINS // (longest + 1) + np.arange(0, len(parts) * BINS, BINS)[:, None]
     counts = np.bincount(bins.ravel(), pieces.ravel(), len(parts) * BINS).reshape(-1, BINS)
     at_least = counts[:, ::-1].cumsum(axis=1)[:, ::-1].astype(np.int64)
-    length = np.minimum((2 * np.arange(BINS) + 1) * most // (2 * BINS), most - 1)
+    length = np.minimum(MIDDLES * (longest + 1) // (2 * BINS), longest)
     even, crowded = -(-(cost * pieces).sum(axis=1) // workers), (length * -(-at_least // workers)).max(axis=1)
     return np.maximum(even, crowded) + [MERGE_COST * merge_steps(most) for most in parts.max(axis=1).tolist()]
 

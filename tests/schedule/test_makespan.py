@@ -131,13 +131,13 @@ def test_a_few_batches_would_do_to_notice():
     assert missed() == []
 
 
-def uncut(blocks, workers, beside=0, fixed=None):
+def uncut(blocks, *_):
     return np.ones_like(blocks), 0
 
 
-def halved(real, blocks, workers, beside=0, fixed=None):
+def halved(real, blocks, workers, *rest):
     """Prefill that knows half of the SMs."""
-    return real(blocks, workers // 2, beside, fixed)
+    return real(blocks, workers // 2, *rest)
 
 
 def shortest_first(real, *arguments):
