@@ -1,7 +1,7 @@
 """The schedule of a batch for each kernel: who computes what, where, in which order. No device is asked or touched."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import gcd
 
 import numpy as np
@@ -155,7 +155,7 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
     ticks, pad = choose.ticks(batch.head_dim, sms), choose.pad(choose.width(batch))
     chunks, singles = sides(batch, roles.tokens)
-    shape = replace(PERSISTENT, decode_rows=roles.rows)
+    shape = _persistent(roles.rows)
     if invariant:
         keys = shape.decode_keys
         ranges = decode.split_k(singles, -(-singles.seen // (FIXED[1] * keys)), keys, roles.rows)
@@ -165,24 +165,29 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     work, blocks = empty(), 0
     if len(chunks.seq):
         alone = not len(singles.seq) and choose.takes_wide(batch) and not (invariant or pack)
-        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant)
+        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, alone)
         made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in ((shape, WIDE) if alone else (shape,))]
         _, blocks, pack, work, shape = min(made, key=lambda m: m[0])
     yields = ticks.decode_is_last(blocks, tiles) if yields is None else yields
     return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields, pack=pack or WHOLE)
 
 
+@cache
+def _persistent(rows: int) -> Shape:
+    return replace(PERSISTENT, decode_rows=rows)
+
+
 def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: bool, splits: int | None,
-                    pack: Pack | None, beside: int, invariant: bool) -> tuple[float, int, Pack, WorkList]:  # fmt: skip
-    """Also about how long they take, and how many blocks they read."""
+                    pack: Pack | None, beside: int, invariant: bool, timed: bool) -> tuple:  # fmt: skip
+    """About how long they take, if it is `timed`, how many blocks they read, the pack, and they."""
     keys, rows = shape.prefill_keys, shape.prefill_rows
     pack = pack or (choose.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
     tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
     blocks = tiles.blocks(keys)
     fixed = -(-blocks // FIXED[0]) if invariant else splits
-    parts, time = choose.prefill_parts(blocks, sms, beside, fixed)
+    parts, time = choose.prefill_parts(blocks, sms, beside, fixed, timed)
     time *= choose.WIDE_COST if shape == WIDE else 1.0
-    return time, int(blocks.sum()), pack, prefill.cut(tiles, parts, keys)
+    return time, int(blocks.sum()), pack, prefill.cut(tiles, parts, keys, blocks)
 
 
 def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None,

@@ -41,8 +41,11 @@ def split_k(side: Side, parts: np.ndarray | int, keys: int, heads: int) -> WorkL
 
 def _blocks(side: Side, keys: int) -> tuple[np.ndarray, np.ndarray]:
     """Of each request: blocks that it reads, one at least, and those before them, which no window reaches."""
+    blocks = -(-side.kv_len // keys)
+    if side.window is None:
+        return np.maximum(1, blocks), np.zeros(len(blocks), int)
     skipped = side.first // keys
-    return np.maximum(1, -(-side.kv_len // keys) - skipped), skipped
+    return np.maximum(1, blocks - skipped), skipped
 
 
 def tiles(side: Side, shape: Shape) -> int:
@@ -74,15 +77,15 @@ def weighted_cuts(blocks: np.ndarray, weights: np.ndarray, pad: int = 0) -> np.n
         at = np.rint(shares / shares[-1] * padded[-1]).astype(int)
     else:  # as the plan on the device has it
         at = shares * padded[-1] // shares[-1]
-    unit = np.minimum(padded.searchsorted(at), len(blocks) - 1)
-    left = np.minimum(np.maximum(padded[unit] - at, 0), blocks[unit])  # of the unit, behind the cut
-    cuts = _distinct(ends[unit] - left)
-    return cuts[cuts > 0]
+    unit = padded.searchsorted(at)
+    left = np.minimum(padded[unit] - at, blocks[unit])  # of the unit, behind the cut
+    return _distinct(ends[unit] - left, above=0)
 
 
-def _distinct(ascending: np.ndarray) -> np.ndarray:
-    new = np.ones(len(ascending), bool)
-    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+def _distinct(ascending: np.ndarray, above: int = -1) -> np.ndarray:
+    new = np.empty(len(ascending), bool)
+    new[0] = ascending[0] > above
+    np.greater(ascending[1:], ascending[:-1], out=new[1:])
     return ascending[new]
 
 
@@ -99,14 +102,22 @@ def split_cuts(blocks: np.ndarray, splits: int) -> np.ndarray:
 # ---------------------------------------------------------------- stream-K: what lies between the cuts
 def segments(blocks: np.ndarray, cuts: np.ndarray) -> tuple[np.ndarray, ...]:
     """Units of `blocks` blocks, end to end, cut at `cuts`: each segment's range, unit, first and end block."""
+    starts, parts, begin, end = _cut_up(blocks, cuts)
+    return np.arange(len(cuts)).repeat(np.diff(starts)), np.arange(len(blocks)).repeat(parts), begin, end
+
+
+def _cut_up(blocks: np.ndarray, cuts: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The first segment of each range, and the end; segments of each unit; first and end block of each segment."""
     ends = blocks.cumsum()
-    borders = np.concatenate([[0], ends, cuts])
-    borders.sort(kind="stable")
-    borders = _distinct(borders)
-    first, last = borders[:-1], borders[1:]
-    unit = ends.searchsorted(first, side="right")
-    start = (ends - blocks)[unit]
-    return cuts.searchsorted(first, side="right"), unit, first - start, last - start
+    unit = ends.searchsorted(cuts)  # that a cut lies in, or at the end of
+    inside = cuts < ends[unit]
+    starts = np.zeros(len(cuts) + 1, int)
+    starts[1:] = unit + 1 + inside.cumsum() - inside  # a unit begins a segment, and so does a cut inside of one
+    unit, first = unit[inside], starts[1:][inside]
+    parts = np.bincount(unit, minlength=len(blocks)) + 1
+    begin, end = np.zeros(len(blocks) + len(unit), int), blocks.repeat(parts)
+    begin[first] = end[first - 1] = cuts[inside] - (ends - blocks)[unit]
+    return starts, parts, begin, end
 
 
 def alike_for(passes: int, workers: int = 0) -> int:
@@ -128,27 +139,25 @@ def stream_k(side: Side, cut: Callable[[np.ndarray], np.ndarray], block: int, he
     each = len(head[0]) // alike
     blocks = line.repeat(each)
     cuts = cut(blocks)
-    at, unit, begin, end = segments(blocks, cuts)
-    parts = np.bincount(unit)
-    _, part, partial, group, partials, groups = number_parts(parts, unit)
-    request, p = unit // each, parts[unit]
-    of = (unit - request * each) * alike  # the first of its passes
-    kv_len, tokens, before = side.kv_len[request], side.q_len[request], skipped[request]
+    starts, parts, begin, end = _cut_up(blocks, cuts)
+    unit, part, partial, group, partials, groups = number_parts(parts)
+    request = unit // each
+    first = (unit - request * each) * alike  # of its passes
+    of_request = np.array([side.token, side.q_len, side.seq, side.kv_len - side.q_len, side.kv_len, skipped])
+    *of_request, kv_len, before = of_request.take(request, axis=1)
     keys = (np.minimum((before + x) * block, kv_len) for x in (begin, end))
-    columns = np.array([side.token[request], tokens, of, of, of, side.seq[request], kv_len - tokens, kv_len, *keys,
-                        part, p, partial * alike, group * alike])  # fmt: skip
+    columns = np.array([*of_request, kv_len, *keys, part, parts[unit], partial * alike, group * alike, first])
 
     # Every segment once for each of the passes that are cut alike: piece at * alike + i has those of the i-th.
-    starts = at.searchsorted(np.arange(len(cuts) + 1))
-    sizes, i = (starts[1:] - starts[:-1]).repeat(alike), np.arange(len(cuts) * alike) % alike
-    pieces = np.concatenate([[0], sizes.cumsum()])
-    piece = np.arange(len(i)).repeat(sizes)
-    i, behind = i[piece], (starts[:-1].repeat(alike) - pieces[:-1])[piece]
-    columns = columns.take(np.arange(len(piece)) + behind, axis=1, mode="wrap")  # which looks for no error
-    _, _, first, heads, kv_head, *_, parts, partial, group = columns
-    of = first + i
-    for column, of_pass in zip((first, heads, kv_head), head, strict=True):
-        of_pass.take(of, out=column, mode="wrap")
-    partial += i * parts  # in place: new memory costs more than what is done with it
+    sizes = (starts[1:] - starts[:-1]).repeat(alike)
+    pieces = np.zeros(len(sizes) + 1, int)
+    sizes.cumsum(out=pieces[1:])
+    i = (np.arange(len(sizes)) % alike).repeat(sizes)
+    segment = (starts[:-1].repeat(alike) - pieces[:-1]).repeat(sizes) + np.arange(len(i))
+    *columns, part, parts, partial, group, of = columns.take(segment, axis=1, mode="wrap")  # which looks for no error
+    of += i  # in place: new memory costs more than what is done with it
+    partial += i * parts
     group += i
+    token, tokens, *rest = columns
+    columns = (token, tokens, *head.take(of, axis=1, mode="wrap"), *rest, part, parts, partial, group)
     return WorkList(*columns, pieces, partials * alike, groups * alike)

@@ -13,24 +13,38 @@ L2_SHARE = 32 << 20  # bytes of K and V that the tiles in flight may spread over
 
 
 class Tiles(NamedTuple):
-    """Columns of a work list, as it is before any keys are cut."""
+    """Rows of a work list, as they are before any keys are cut. Each is a block of tokens by the heads of a pass; what
+    many tiles share is kept once."""
 
-    token: np.ndarray
-    tokens: np.ndarray
-    head: np.ndarray
-    heads: np.ndarray
-    kv_head: np.ndarray
-    seq: np.ndarray
-    pos: np.ndarray
-    kv_len: np.ndarray
-    begin: np.ndarray  # the first key that a row sees
-    end: np.ndarray
+    columns: np.ndarray  # of each block of tokens: token, tokens, seq, pos, kv_len, begin and end of the keys it sees
+    heads: np.ndarray  # of each pass: head, heads, kv_head
+    order: np.ndarray  # of the tiles: a number is block of tokens * passes + pass
+
+    @property
+    def block(self) -> np.ndarray:
+        return self.order // self.heads.shape[1]
+
+    @property
+    def end(self) -> np.ndarray:
+        return self.columns[-1].take(self.block)
 
     def blocks(self, keys: int) -> np.ndarray:
-        return -(-self.end // keys) - self.begin // keys
+        return blocks(self.columns, keys).take(self.block)
 
     def in_order(self, order: np.ndarray) -> Tiles:
-        return Tiles(*(column[order] for column in self))
+        return self._replace(order=self.order.take(order))
+
+    def rows(self) -> tuple[np.ndarray, ...]:
+        """token to kv_len of a work list, and the keys that are seen."""
+        block = self.block
+        token, tokens, *rest = self.columns.take(block, axis=1, mode="wrap")
+        of = self.order - block * self.heads.shape[1]
+        return token, tokens, *self.heads.take(of, axis=1, mode="wrap"), *rest
+
+
+def blocks(columns: np.ndarray, keys: int) -> np.ndarray:
+    *_, begin, end = columns
+    return -(-end // keys) - begin // keys
 
 
 def tiles(side: Side, pack: Pack, causal: bool = True) -> Tiles:
@@ -39,17 +53,16 @@ def tiles(side: Side, pack: Pack, causal: bool = True) -> Tiles:
     step = pack.tokens
     counts = -(-side.q_len // step)
     chunk = np.arange(len(counts)).repeat(counts)
-    first = (np.arange(len(chunk)) - (counts.cumsum() - counts)[chunk]) * step
-    tokens = np.minimum(step, side.q_len[chunk] - first)
-    pos = (side.kv_len - side.q_len)[chunk] + first
-    end = np.maximum(1, pos + tokens if causal else side.kv_len[chunk])  # padding sees nothing, and is a tile
+    begins = counts.cumsum() - counts
+    of_chunk = np.array([side.token, side.q_len, side.seq, side.kv_len - side.q_len, side.kv_len, begins])
+    token, tokens, seq, pos, kv_len, begins = of_chunk.take(chunk, axis=1)
+    first = (np.arange(len(chunk)) - begins) * step
+    tokens, pos = np.minimum(step, tokens - first), pos + first
+    end = np.maximum(1, pos + tokens if causal else kv_len)  # padding sees nothing, and is a tile
+    columns = np.array([token + first, tokens, seq, pos, kv_len, first_seen(pos, side.window), end])
     # Each for every group of heads.
-    head, heads, kv_head = passes(side, pack.heads)
-    of = np.arange(len(chunk) * len(head)) % len(head)
-    begin = first_seen(pos, side.window)
-    columns = np.array([side.token[chunk] + first, tokens, side.seq[chunk], pos, side.kv_len[chunk], begin, end])
-    token, tokens, seq, pos, kv_len, begin, end = columns.repeat(len(head), axis=1)
-    return Tiles(token, tokens, head[of], heads[of], kv_head[of], seq, pos, kv_len, begin, end)
+    heads = passes(side, pack.heads)
+    return Tiles(columns, heads, np.arange(len(chunk) * heads.shape[1]))
 
 
 # ---------------------------------------------------------------- in which order
@@ -61,27 +74,32 @@ def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
     """Longest first, so that the last to be drawn are short. But a sequence whose K and V have no room in L2 comes as a
     whole, some of its KV heads at a time that do have room: DRAM is decode's. Such sequences come first, they are the
     longest."""
-    blocks, sequences = made.blocks(block), int(made.seq[-1]) + 1
-    order = ((int(blocks.max()) - blocks) * sequences + made.seq) * side.q_heads + made.head
+    (_, _, seq, _, kv_len, *_), (head, _, kv_head) = made.columns, made.heads
+    length, sequences = blocks(made.columns, block), int(seq[-1]) + 1
+    order = ((int(length.max()) - length) * sequences + seq) * side.q_heads
+    order = (order[:, None] + head).ravel()
     room, longest = L2_SHARE // (head_dim * 4), int(side.kv_len.max())  # tokens of a KV head
-    if longest * side.kv_heads > room:
-        together = np.minimum(np.maximum(room // np.maximum(made.kv_len, 1), 1), side.kv_heads)
-        place = (longest - made.kv_len) * sequences + made.seq  # no two sequences have the same
-        place = place * side.kv_heads + made.kv_head // together
-        return made.in_order(np.lexsort((order, np.where(together == side.kv_heads, NOWHERE, place))))
-    return made.in_order(order.argsort(kind="stable"))
+    if longest * side.kv_heads <= room:
+        return made.in_order(order.argsort(kind="stable"))
+    together = np.minimum(np.maximum(room // np.maximum(kv_len, 1), 1), side.kv_heads)
+    place = ((longest - kv_len) * sequences + seq) * side.kv_heads  # no two sequences have the same
+    place = np.where(together == side.kv_heads, NOWHERE, place)[:, None] + kv_head // together[:, None]
+    return made.in_order(np.lexsort((order, place.ravel())))
 
 
 # ---------------------------------------------------------------- in how many parts
-def cut(made: Tiles, splits: int | np.ndarray, block: int) -> WorkList:
+def cut(made: Tiles, splits: int | np.ndarray, block: int, length: np.ndarray | None = None) -> WorkList:
     """Each tile in at most `splits` parts of whole blocks of keys, all alike or each as it says. Every part is a
-    piece."""
-    blocks = made.blocks(block)
-    parts = np.minimum(splits, blocks)
+    piece. length: made.blocks(block), of who has them."""
+    length = made.blocks(block) if length is None else length
+    parts = np.minimum(splits, length)
     tile, part, partial, group, partials, groups = number_parts(parts)
-    *columns, begin, end = made.in_order(tile) if groups else made
-    n, p, first, pieces = blocks[tile], parts[tile], begin // block, np.arange(len(tile) + 1)
+    if groups:
+        made, length, parts = made.in_order(tile), length[tile], parts[tile]
+    *columns, begin, end = made.rows()
+    first = begin // block
     keys = first * block, end
     if groups:
-        keys = (first + n * part // p) * block, np.minimum((first + n * (part + 1) // p) * block, end)
-    return WorkList(*columns, *keys, part, p, partial, group, pieces, partials, groups)
+        borders = (first + length * part // parts, first + length * (part + 1) // parts)
+        keys = borders[0] * block, np.minimum(borders[1] * block, end)
+    return WorkList(*columns, *keys, part, parts, partial, group, np.arange(len(tile) + 1), partials, groups)

@@ -41,16 +41,16 @@ class Side(NamedTuple):
 
 def first_seen(pos: np.ndarray, window: int | None) -> np.ndarray:
     """By the token at `pos`."""
-    return np.zeros_like(pos) if window is None else np.maximum(0, pos + 1 - window)
+    return np.zeros(len(pos), int) if window is None else np.maximum(0, pos + 1 - window)
 
 
 def sides(batch: HybridBatch, tokens: int = 1) -> tuple[Side, Side]:
     """Prefill and decode: sequences with more than so many new tokens, and those with as many or fewer."""
     q_lens, kv_lens = batch.lens
-    token, heads = q_lens.cumsum() - q_lens, (batch.num_q_heads, batch.num_kv_heads, batch.window)
-    many = q_lens > tokens
-    which = (many.nonzero()[0], (~many & (q_lens > 0)).nonzero()[0])
-    return tuple(Side(token[i], q_lens[i], kv_lens[i], i, *heads) for i in which)
+    columns = np.array([q_lens.cumsum() - q_lens, q_lens, kv_lens, np.arange(len(q_lens))])
+    many, heads = q_lens > tokens, (batch.num_q_heads, batch.num_kv_heads, batch.window)
+    which = many.nonzero()[0], ((q_lens > 0) != many).nonzero()[0]
+    return tuple(Side(*columns.take(i, axis=1), *heads) for i in which)
 
 
 def seeing(side: Side) -> Side:
@@ -69,17 +69,17 @@ def by_token(side: Side, causal: bool) -> Side:
     return side._replace(token=side.token[draft] + token, q_len=np.ones_like(token), kv_len=kv_len, seq=side.seq[draft])
 
 
-def passes(side: Side, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def passes(side: Side, heads: int) -> np.ndarray:
     """First query head, number of heads, and KV head of each pass: several over one that more share than `heads`."""
     return _passes(side.q_heads, side.kv_heads, heads)
 
 
 @cache
-def _passes(q_heads: int, kv_heads: int, heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _passes(q_heads: int, kv_heads: int, heads: int) -> np.ndarray:
     group = q_heads // kv_heads
     kv_head, first = np.meshgrid(np.arange(kv_heads), np.arange(0, group, heads), indexing="ij")
     kv_head, first = kv_head.ravel(), first.ravel()
-    return kv_head * group + first, np.minimum(heads, group - first), kv_head
+    return np.array([kv_head * group + first, np.minimum(heads, group - first), kv_head])
 
 
 def pass_count(side: Side, heads: int) -> int:
@@ -140,17 +140,18 @@ def empty() -> WorkList:
     return WorkList(*(np.zeros(0, int) for _ in COLUMNS))
 
 
-def number_parts(parts: np.ndarray, tile: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+def number_parts(parts: np.ndarray) -> tuple[np.ndarray, ...]:
     """For tiles in so many `parts`, of each part: its tile, its number, its group's first partial result, its group;
     and all partial results and groups."""
-    tile = np.arange(len(parts)).repeat(parts) if tile is None else tile
-    split = parts > 1
+    tile, split = np.arange(len(parts)), parts > 1
     if not split.any():
         return tile, *np.zeros((3, len(parts)), int), 0, 0
-    part = np.arange(len(tile)) - (parts.cumsum() - parts)[tile]
+    tile = tile.repeat(parts)
     kept = parts * split
     partials, groups = kept.cumsum(), split.cumsum()
-    return tile, part, (partials - kept)[tile], (groups - split)[tile], int(partials[-1]), int(groups[-1])
+    before = np.array([parts.cumsum() - parts, partials - kept, groups - split])
+    before, partial, group = before.take(tile, axis=1, mode="wrap")
+    return tile, np.arange(len(tile)) - before, partial, group, int(partials[-1]), int(groups[-1])
 
 
 # ---------------------------------------------------------------- the tiles of the kernels, as their sources have them
