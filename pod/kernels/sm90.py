@@ -114,8 +114,9 @@ def records(work: WorkList, schedule: Schedule, side: str, counters: int) -> tup
         keys, pos = schedule.shape.decode_keys, work.head - work.kv_head * batch.group
         queries = (work.token * batch.num_q_heads + work.head, work.tokens, work.kv_head)
     first = work.begin // keys
-    blocks = (first, first + work.blocks(keys))
-    return (*queries, work.seq, pos, work.kv_len, *blocks, work.part, work.parts, work.partial, work.group * counters)
+    end = np.maximum(first + 1, -(-work.end // keys))  # padding sees nothing, and reads a block
+    partial = (work.part, work.parts, work.partial, work.group * counters)
+    return (*queries, work.seq, pos, work.kv_len, first, end, *partial)
 
 
 def lay_out(s: Schedule) -> Layout:
@@ -123,13 +124,13 @@ def lay_out(s: Schedule) -> Layout:
     as there are CTAs end them. Counters: queues, arrivals of prefill, arrivals of decode."""
     prefill, decode = s.prefill, s.decode
     of_prefill, of_decode = counters_of(prefill, "prefill"), counters_of(decode, "decode")
-    empty, pieces = np.zeros(12 * s.sms, np.int32), np.append(decode.pieces, np.full(s.sms, decode.pieces[-1]))
+    empty, end = np.zeros(12 * s.sms, np.int32), decode.pieces[-1:].repeat(s.sms)
     lists = ([int(s.yields), 0, 0, 0], records(prefill, s, "prefill", of_prefill), empty,
-             records(decode, s, "decode", of_decode), pieces)  # fmt: skip
+             records(decode, s, "decode", of_decode), decode.pieces, end)  # fmt: skip
     header = Header(
         method=decide.METHODS.index("cta"),  # one launch
         sms=s.sms, causal=int(s.causal), prefill_works=len(prefill) + s.sms, decode_works=len(decode),
-        pieces=len(pieces) - 1,
+        pieces=len(decode.pieces) - 1 + s.sms,
         prefill_groups=prefill.groups * of_prefill, decode_groups=decode.groups * of_decode,
         prefill_slots=prefill.partials, decode_slots=decode.partials,
         prefill_rows=s.shape.prefill_rows, pack_tokens=s.pack.tokens, pack_heads=s.pack.heads,
