@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -38,11 +38,18 @@ class Step:
     @classmethod
     def view(cls, flat, header: Sequence[int] | None = None) -> Step:
         """Cut `flat` into its fields. The header is read from it unless given, which on a GPU would mean waiting."""
-        sequences, tokens, chunks, rows, width = header if header is not None else flat[:HEADER].tolist()
-        sizes = (sequences, sequences, tokens, tokens, tokens, rows, sequences * width)
-        ends = np.cumsum((HEADER, *sizes)).tolist()
+        header = header if header is not None else flat[:HEADER].tolist()
+        sequences, _, chunks, _, width = header
+        ends = _ends(header)
         parts = [flat[a:b] for a, b in zip(ends, ends[1:], strict=False)]
         return cls(flat, chunks, *parts[:-1], parts[-1].reshape(sequences, width))
+
+    @classmethod
+    def empty(cls, header: Sequence[int]) -> Step:
+        """All but the header is 0; entries of the block table that nobody fills are never read."""
+        flat = np.zeros(_ends(header)[-1], np.int32)
+        flat[:HEADER] = header
+        return cls.view(flat, header)
 
     @property
     def header(self) -> list[int]:
@@ -58,24 +65,34 @@ class Step:
         return Step.view(flat, self.header)
 
 
+def _ends(header: Sequence[int]) -> list[int]:
+    """Where in `flat` each field ends, the header first."""
+    sequences, tokens, _, rows, width = header
+    return list(accumulate((HEADER, sequences, sequences, tokens, tokens, tokens, rows, sequences * width)))
+
+
 def pack(batch: Batch, texts: Mapping[int, Sequence[int]], tables: Mapping[int, Sequence[int]], block: int) -> Step:
     """The step of a batch. `texts` holds all tokens of a request so far, `tables` the blocks that it holds."""
     parts = [(c.request.id, c.context, c.tokens) for c in batch.prefills]
     parts += [(r.id, r.computed, 1) for r in batch.decodes]
-    starts, q_lens = np.array([p[1] for p in parts]), np.array([p[2] for p in parts])
-    count = int(q_lens.sum())
-    new = chain.from_iterable(texts[id_][start : start + count] for id_, start, count in parts)
-    tokens, owner = np.fromiter(new, np.int32, count), np.arange(len(parts)).repeat(q_lens)
-    first = q_lens.cumsum() - q_lens
-    positions = np.arange(count) - (first - starts)[owner]
-    table = _table([tables[id_][: -(-(start + count) // block)] for id_, start, count in parts])
-    page = positions // block
-    slots = (table[owner, page] - page) * block + positions
+    ids, starts, q_lens = zip(*parts, strict=True)
+    starts, q_lens, count = np.array(starts), np.array(q_lens), sum(q_lens)
     emits = np.array([c.last for c in batch.prefills] + [True] * len(batch.decodes))
-    rows = (first + q_lens - 1)[emits]  # of a chunk its last row, and only if the prompt is complete with it
-    header = [len(parts), count, len(batch.prefills), len(rows), table.shape[1]]
-    fields = [header, q_lens, starts + q_lens, tokens, positions, slots, rows, table.ravel()]
-    return Step.view(np.concatenate([np.asarray(field, np.int32) for field in fields]), header)
+    first, kv_lens = q_lens.cumsum() - q_lens, starts + q_lens
+    widths = -(-kv_lens // block)
+    header = [len(parts), count, len(batch.prefills), np.count_nonzero(emits), int(widths.max())]
+    step = Step.empty(header)
+    step.q_lens[:], step.kv_lens[:] = q_lens, kv_lens
+    new = chain.from_iterable(texts[id_][start : start + count] for id_, start, count in parts)
+    step.tokens[:] = np.fromiter(new, np.int32, count)
+    for row, id_, width in zip(step.table, ids, widths.tolist(), strict=True):
+        row[:width] = tables[id_][:width]
+    owner = np.arange(len(parts)).repeat(q_lens)
+    positions = np.arange(count) - (first - starts)[owner]
+    page = positions // block
+    step.positions[:], step.slots[:] = positions, (step.table[owner, page] - page) * block + positions
+    step.rows[:] = (first + q_lens - 1)[emits]  # of a chunk its last row, and only if the prompt is complete with it
+    return step
 
 
 class Arrays:
@@ -98,14 +115,6 @@ class Arrays:
         """Forget who is gone, now and then."""
         if len(self._known) > 2 * len(self.tables) + 64:
             self._known = {id_: known for id_, known in self._known.items() if id_ in self.tables}
-
-
-def _table(tables: Sequence[Sequence[int]]) -> np.ndarray:
-    """[sequences, most blocks of one]; unused entries are 0 and never read."""
-    widths = np.array([len(blocks) for blocks in tables])
-    table = np.zeros((len(tables), widths.max()), np.int32)
-    table[np.arange(table.shape[1]) < widths[:, None]] = np.concatenate(tables)
-    return table
 
 
 def predicting(batch: Batch) -> list:
