@@ -4,6 +4,7 @@ import os
 
 from pod.batch import SCALES, HybridBatch, shown
 
+NAMES = ("q", "k_cache", "v_cache", "block_table", "sinks")
 MOST = (1 << 31) - 1  # a stride of the block table: the kernels keep it in 32 bits
 
 
@@ -17,6 +18,7 @@ class Allowed:
         self.forward_ad = forward_ad
         self.batch, self.device, self.check_layout, self.seen = b, device, check_layout, None
         self.starts = (0, 0, 0, 0)  # of q, K, V and the table: where they may begin in storages of the size seen
+        self.sizes = (0, 0, 0, 0)  # and the bytes that they reach over
         q_lens, kv_lens = b.lens
         self.q_shape, self.heads = (int(q_lens.sum()), b.num_q_heads, b.head_dim), (b.num_kv_heads, b.head_dim)
         self.sequences, self.longest = len(q_lens), int(kv_lens.max())
@@ -33,7 +35,8 @@ class Allowed:
         if causal is False and self.batch.window is not None:
             raise ValueError("causal: got False, allowed is True, as the plan has a window")
         if out is not None:
-            check_out(out, q, k_cache=k, v_cache=v, block_table=table, sinks=sinks)
+            check_out(out, q)
+            self._check_apart(out, q, k, v, table, sinks)
 
     def _check_layout(self, q, k, v, table) -> None:
         try:
@@ -53,9 +56,19 @@ class Allowed:
         if odd or grads or layout != self.seen:
             self._check(q, k, v, table)
             self.starts = tuple(0 if x is None else _last_start(x) for x in (q, k, v, table))
+            self.sizes = tuple(0 if x is None else _size(x) for x in (q, k, v, table))
             self.seen = layout
         if self.debug and table is not None:
             _check_pages(table, self.batch.pages, k.shape[0])
+
+    def _check_apart(self, out, q, k, v, table, sinks) -> None:
+        """No other tensor of the call lies where `out`, a dense one, does."""
+        sizes = (*self.sizes, 0 if sinks is None else _size(sinks))
+        first = out.data_ptr()
+        end = first + out.numel() * out.element_size()
+        for x, size, name in zip((q, k, v, table, sinks), sizes, NAMES, strict=True):
+            if x is not None and x.data_ptr() < end and first < x.data_ptr() + size:
+                raise ValueError(f"out: got memory of {name}, allowed is memory of its own")
 
     def _check(self, q, k, v, table) -> None:
         tensors = {"q": q, "k_cache": k, "v_cache": v}
@@ -157,7 +170,7 @@ def check_scale(scale) -> None:
         raise ValueError("softmax_scale: got {}, allowed are numbers from {:g} to {:g}".format(shown(scale), *SCALES))
 
 
-def check_out(out, q, **others) -> None:
+def check_out(out, q) -> None:
     import torch
 
     tensor = isinstance(out, torch.Tensor)
@@ -169,16 +182,11 @@ def check_out(out, q, **others) -> None:
         raise ValueError(f"out: got strides {out.stride()}, allowed is a dense tensor that starts at 16 bytes")
     if out.requires_grad:
         raise ValueError("out: got a tensor that requires a gradient, allowed is inference")
-    first, end = _memory(out)
-    for name, x in {"q": q, **others}.items():
-        start, stop = (0, 0) if x is None else _memory(x)
-        if start < end and first < stop:
-            raise ValueError(f"out: got memory of {name}, allowed is memory of its own")
 
 
-def _memory(x) -> tuple[int, int]:
-    """Where a tensor begins, and where it ends."""
-    return x.data_ptr(), x.data_ptr() + _reach(x) * x.element_size()
+def _size(x) -> int:
+    """Bytes from where a tensor begins to where it ends."""
+    return _reach(x) * x.element_size()
 
 
 def _check_is_tensor(name: str, x) -> None:

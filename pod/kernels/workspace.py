@@ -189,14 +189,15 @@ class Workspace(Plan):
         import torch
 
         batch, most = replace(self.batch, q_lens=q_lens, kv_lens=kv_lens), self.limits
-        got = (sum(batch.q_lens), len(batch.q_lens), max(batch.kv_lens))
+        (new, seen), sequences = batch.lens, len(batch.q_lens)
+        got = (int(new.sum()), sequences, int(seen.max()))
         if any(n > limit for n, limit in zip(got, most, strict=False)):
             raise ValueError(f"q_lens: got {got[0]} tokens of {got[1]} sequences of up to {got[2]}, allowed by the "
                              f"workspace are {most.tokens}, {most.sequences} and {most.kv_len}")  # fmt: skip
         if is_capturing(torch.cuda.current_stream(self.device)):
             raise RuntimeError("update: got lengths on the host in a stream that captures a CUDA graph, allowed are "
                                f"tensors on {self.device}")  # fmt: skip
-        lens = torch.from_numpy(np.array([batch.q_lens, batch.kv_lens], np.int32)).pin_memory()
+        lens = torch.from_numpy(np.array(batch.lens, np.int32)).pin_memory()
         return lens.to(self.device, non_blocking=True).unbind()
 
 
