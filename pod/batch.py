@@ -284,8 +284,10 @@ def _lengths(values, name: str) -> tuple[tuple[int, ...], np.ndarray]:
     """Also as an array. Lists of plain integers, as all but careless callers bring, are looked at as a whole: every
     plan is checked."""
     values = tuple(values)
-    if set(map(type, values)) == {int} and (numbers := _array(values)).dtype == int and numbers.min() >= 0:
-        return values, numbers
+    if values and list(map(type, values)).count(int) == len(values):
+        numbers = _array(values)
+        if numbers.dtype == int and numbers.min() >= 0:
+            return values, numbers
     values = tuple(_positive(n, name, least=0) for n in values)
     return values, _array(values)
 
