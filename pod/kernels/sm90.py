@@ -107,6 +107,8 @@ def counters_for(parts: int, side: str) -> int:
 def records(work: WorkList, schedule: Schedule, side: str, counters: int) -> tuple:
     """The twelve columns of `Work` (csrc/sm90/common.cuh), which counts keys in blocks, and queries of decode in rows
     of q, token by token and head by head. counters: of a tile in parts."""
+    if not len(work.token):
+        return (work.token,)  # of no record no column need be reckoned
     batch = schedule.batch
     if side == "prefill":
         keys, queries, pos = schedule.shape.prefill_keys, (work.token, work.tokens, work.head), work.pos
