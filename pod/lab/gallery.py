@@ -21,6 +21,7 @@ from pod.lab import claims, notebooks, paper, registry, takeaway
 from pod.lab.chapters import CHAPTERS, Chapter
 from pod.lab.figure import OURS, Figure
 from pod.lab.show.says import says
+from pod.lab.show.still import ticks_stay
 from pod.sweep import sweep
 
 BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on", "missing": "still missing"}
@@ -94,22 +95,25 @@ def _draw(task: Task) -> None:
     picture = page.draw(table)
     if task.words:
         says(picture, task.words)
-    pixels = _pixels(picture)
+    with ticks_stay():
+        pixels = _pixels(picture)
     plt.close(picture)
     files.replace(task.out / f"{task.id}.csv", table.to_csv(index=False, float_format="%.6g"))
     files.replace(task.out / f"{task.id}.png", pixels)
 
 
 def _pixels(picture) -> bytes:
-    """A PNG, cut to what is drawn. savefig(bbox_inches="tight") gives the same bytes, but draws all of it once more,
-    unseen, in order to know where it ends; with the layout made, it is known."""
+    """A PNG, cut to what is drawn. savefig(bbox_inches="tight") gives the same pixels, but draws all of it once more,
+    unseen, in order to know where it ends; with the layout made, it is known. To press it as far as matplotlib does
+    takes twice the time, for files that are 7 % smaller."""
     png = io.BytesIO()
     picture.set_dpi(150)
     if engine := picture.get_layout_engine():
         engine.execute(picture)
     picture.set_layout_engine(None)
     edge = picture.get_tightbbox(picture.canvas.get_renderer()).padded(plt.rcParams["savefig.pad_inches"])
-    picture.savefig(png, format="png", dpi=150, bbox_inches=edge, facecolor="white")
+    picture.savefig(png, format="png", dpi=150, bbox_inches=edge, facecolor="white",
+                    pil_kwargs={"compress_level": 1})  # fmt: skip
     return png.getvalue()
 
 
