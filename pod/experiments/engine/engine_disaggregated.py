@@ -7,7 +7,7 @@ answer they travel, so it is asked for two links: from machine to machine, and i
 
 import pandas as pd
 
-from pod.data import read
+from pod.data import kept, read
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.simulate.cost import Efficiency
@@ -65,6 +65,7 @@ def measure(case: dict) -> dict[str, float]:
 # ---------------------------------------------------------------- what it shows
 
 
+@kept("engine-disaggregated")  # the pages of its energy and of its draws ask for it too
 def table():
     """A row a workload, way and promise: the highest rate that keeps it, as all lower ones do, and with which knob."""
     runs = read("engine-disaggregated").sort_values("qps", kind="stable")
@@ -74,9 +75,12 @@ def table():
 
 
 def _best(runs, ttft: float, promise: float) -> tuple[float, float]:
-    kept = runs.assign(kept=(runs.ttft_p99 <= ttft) & (runs.stalls_200ms <= STALLED) & (1e3 * runs.tbt_p99 <= promise))
-    kept = kept[kept.groupby("knob").kept.cummin()]
-    return tuple(kept.loc[kept.qps.idxmax(), ["qps", "knob"]]) if len(kept) else (0.0, float("nan"))
+    good = (runs.ttft_p99 <= ttft) & (runs.stalls_200ms <= STALLED) & (1e3 * runs.tbt_p99 <= promise)
+    good = runs[good.groupby(runs.knob).cummin()]
+    if good.empty:
+        return 0.0, float("nan")
+    best = good.qps.idxmax()
+    return good.qps[best], float(good.knob[best])
 
 
 def draws() -> pd.DataFrame:

@@ -158,6 +158,7 @@ def per_request(run: pd.DataFrame) -> np.ndarray:
                            for first, last in zip(ends, ends[1:], strict=False)])  # fmt: skip
 
 
+@kept("engine-windows")
 def table() -> pd.DataFrame:
     """A row a model and system: requests a minute with the standard error in percent, what POD gains over it, the
     paper's, and the medians of its hybrid iterations: milliseconds, and the share in which the GPU had no work."""

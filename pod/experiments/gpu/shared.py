@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from pod.batch import HybridBatch
-from pod.data import read
+from pod.data import kept, read
 
 KEYS = ("batch", "gpu", "method", "kernel", "choice")
 _asked: dict[Case, float] | None = None  # while somebody collects what figures ask
@@ -43,6 +43,7 @@ def milliseconds(cases: Iterable[Case]) -> list[float]:
     return [known[case.key] for case in cases]
 
 
+@kept("gpusim")  # pictures and claims ask for it a hundred times
 def _known() -> dict[tuple[str, ...], float]:
     df = read("gpusim").fillna({"choice": ""})
     return dict(zip(df[list(KEYS)].itertuples(index=False, name=None), df.ms, strict=True))

@@ -10,7 +10,7 @@ from functools import cache, partial
 import pandas as pd
 from matplotlib import pyplot as plt
 
-from pod.data import a_card, read
+from pod.data import a_card, kept, read
 from pod.lab.figure import Figure
 from pod.lab.measure import meter
 from pod.lab.measure.bare import checked, library, pointer, stream
@@ -200,6 +200,7 @@ WORDS = {
 }  # fmt: skip
 
 
+@kept("joules-prices")
 def table():
     """One row a kind of work: the price of its unit over the watts awake, in pJ, the lowest and the highest seen (of
     waiting: watts over nobody waiting); its rate in 10^12 a second, watts and GHz."""
