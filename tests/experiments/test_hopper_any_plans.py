@@ -37,6 +37,5 @@ def test_a_best_plan_that_is_slower_is_noise(monkeypatch):
     df = page.table()
     assert df.lost.tolist() == [1.25, 1.0] and df.best.tolist() == [1.25, 2.0] and df.chosen.tolist() == [1.0, 2.0]
     assert page.lost() == pytest.approx(100 * (1.25**0.5 - 1)) and page.worst(1).batch.tolist() == [0]
-    assert page.best_over_fa3() == pytest.approx(2.5**0.5)
     assert page.first_percentile() == pytest.approx(np.percentile([1.25, 2], 1))
     page.draw(df)

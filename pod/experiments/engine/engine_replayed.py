@@ -195,12 +195,8 @@ def code_ahead_of_nvlink(promise: int | str) -> float:
     return float(100 * (table().set_index(WHICH).qps[CODE, ONCE, int(promise)] / code_over_nvlink(promise) - 1))
 
 
-def steady_edge(workload: str, way: str, promise: int = LOOSE) -> float:
-    """The highest rate under steady arrivals, for half a minute."""
-    return float(steady_edges()[workload, way, promise])
-
-
 def steady_edges() -> pd.Series:
+    """The highest rates under steady arrivals, for half a minute."""
     return steady.table().set_index(WHICH).qps
 
 

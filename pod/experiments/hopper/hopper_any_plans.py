@@ -124,10 +124,6 @@ def lost() -> float:
     return 100 * (geomean(table().lost) - 1)
 
 
-def best_over_fa3() -> float:
-    return geomean(table().best)
-
-
 def first_percentile() -> float:
     """Of the lead, were the best plan always chosen."""
     return float(np.percentile(table().best, 1))

@@ -141,8 +141,11 @@ def halves(how: str = "steady", unit: str = "mj") -> float:
 
 def saved(how: str = "steady", unit: str = "mj") -> float:
     """What fusing saves, all batches together: mJ, or ms."""
-    df = table()
-    return float(sum(_of(df, "ours_serial", f"{how}_{unit}") - _of(df, "ours", f"{how}_{unit}")))
+    return float(sum(_saved_of_each(table(), how, unit)))
+
+
+def _saved_of_each(df, how: str, unit: str = "mj") -> np.ndarray:
+    return _of(df, "ours_serial", f"{how}_{unit}") - _of(df, "ours", f"{how}_{unit}")
 
 
 def percent_saved(df, how: str) -> np.ndarray:
@@ -159,10 +162,7 @@ def left_at_full_clock() -> float:
 def left_of_each() -> np.ndarray:
     """The same of each batch: the longest have most of the sum."""
     df = table()
-    rested, steady = (
-        _of(df, "ours_serial", f"{how}_mj") - _of(df, "ours", f"{how}_mj") for how in ("rested", "steady")
-    )
-    return 100 * rested / steady
+    return 100 * _saved_of_each(df, "rested") / _saved_of_each(df, "steady")
 
 
 def watts() -> float:
