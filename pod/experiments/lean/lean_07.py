@@ -65,13 +65,18 @@ def _pace(ctas: list) -> float:
 @cache
 def speedup(units: int, blocks: int, over: str, sms: int = A100.sms) -> float:
     """Time of `units` heads of `blocks` tiles under the split of a rule, or the best one, over that of equal ranges."""
-    equal = np.diff(equal_cuts(np.array([units * blocks]), 2 * sms), prepend=0)
     if over == BEST:
         time = min(_even_time(units * n, -(-blocks // n), sms) for n in range(1, min(MOST_PARTS, blocks) + 1))
     else:
         split = np.diff(split_cuts(np.array([blocks]), flash_splits(units, blocks, sms, RULES[over])), prepend=0)
         time = makespan(split.tolist() * units, sms)
-    return time / makespan(equal.tolist(), sms)
+    return time / _ranges_time(units, blocks, sms)
+
+
+@cache
+def _ranges_time(units: int, blocks: int, sms: int) -> float:
+    """The same for whichever split it is compared with."""
+    return makespan(np.diff(equal_cuts(np.array([units * blocks]), 2 * sms), prepend=0).tolist(), sms)
 
 
 def _even_time(ctas: int, length: float, sms: int) -> float:
