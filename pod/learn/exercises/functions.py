@@ -68,6 +68,14 @@ def same(got, wanted, nan: bool = False) -> bool:
     return not is_text and got.shape == wanted.shape and np.allclose(got, wanted, rtol=1e-6, atol=0, equal_nan=nan)
 
 
+def is_whole(said) -> bool:
+    """Whether it is a whole number, of whatever type."""
+    try:
+        return bool(int(said) == said)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
+
+
 def counted(n: int, thing: str) -> str:
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pod.learn.exercises.functions import Call, call, counted, fewer, gives, same, smaller
+from pod.learn.exercises.functions import Call, call, counted, fewer, gives, is_whole, same, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.learn.questions import Question
 from pod.reference import State
@@ -53,18 +53,11 @@ def run(function: Callable, case: Heads) -> Outcome:
         return Outcome(tried, told, told, right=True, **known)
     if None in said:
         return Outcome(tried, told, f"{said}", **known)
-    if strange := [x for x in said if not _is_number(x)]:
+    if strange := [x for x in said if not is_whole(x)]:
         return Outcome(tried, told, f"{strange[0]!r}, which is no CTA's number", **known)
     known["values"] = (wanted, said := list(map(int, said)))
     off = _error(case, dict(zip(ends, said, strict=True)))
     return Outcome(tried, told, f"last CTA of each head {said}; {off}", **known)
-
-
-def _is_number(said) -> bool:
-    try:
-        return bool(int(said) == said)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return False
 
 
 def _error(case: Heads, said: dict[int, int]) -> str:

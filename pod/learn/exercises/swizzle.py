@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pod.learn.exercises.functions import fewer, smaller
+from pod.learn.exercises.functions import fewer, is_whole, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
 
 CHAPTER = "pod_kernel"
@@ -42,7 +42,7 @@ def run(function: Callable, case: Rows) -> Outcome:
     if any(place is None for places in said for place in places):
         return Outcome(str(case), "a place")
     for row, places in zip(case.rows, said, strict=True):
-        if broken := [place for place in places if not _is_whole(place)]:
+        if broken := [place for place in places if not is_whole(place)]:
             wanted = f"places 0 to {case.pieces - 1}"
             return Outcome(f"{case}; row {row}", wanted, f"{broken[0]!r}, which is no whole number", case=case)
     said = [[int(place) for place in places] for places in said]
@@ -57,13 +57,6 @@ def run(function: Callable, case: Rows) -> Outcome:
     there = [places[worst] for places in said]
     got = f"{asked[worst]} accesses for piece {worst} of each row: it lies in places {there}"
     return Outcome(f"{case}", "1 access for any piece of all eight rows", got, right=asked[worst] == 1, **known)
-
-
-def _is_whole(place) -> bool:
-    try:
-        return bool(int(place) == place)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return False
 
 
 def _draw(random) -> Rows:
