@@ -66,7 +66,9 @@ def merge_trees(panels: dict[str, tuple[Sequence[Tree], dict[int, int]]]) -> Fig
 
     A block has the colour of the SM that computes it (`worker`), a merge too; a merge of two SMs' states is hollow.
     """
-    figure, axes = plt.subplots(1, len(panels), figsize=(9.5, 2.9), dpi=DPI, sharey=True, squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(9.5, 2.9), dpi=DPI, sharey=True, squeeze=False, layout="constrained"
+    )
     top = 0.0
     for ax, (title, (trees, worker)) in zip(axes[0], panels.items(), strict=True):
         for tree in trees:
@@ -78,7 +80,6 @@ def merge_trees(panels: dict[str, tuple[Sequence[Tree], dict[int, int]]]) -> Fig
         ax.set_title(title, fontsize=10)
         ax.axis("off")
     axes[0, 0].set_ylim(-0.6, top + 1.5)
-    figure.tight_layout()
     return figure
 
 
