@@ -20,7 +20,12 @@ def tile_walk(n: int, s: int, tile: Tile, stops: Sequence[int]) -> Figure:
     """The blocks of an n x s causal score matrix after each of `stops` steps of tiled attention."""
     steps = list(tile.steps(n, s))
     figure, axes = plt.subplots(
-        1, len(stops), figsize=(9.5, 0.7 + 9.0 / len(stops) * n / s), dpi=style.DPI, squeeze=False
+        1,
+        len(stops),
+        figsize=(9.5, 0.7 + 9.0 / len(stops) * n / s),
+        dpi=style.DPI,
+        squeeze=False,
+        layout="constrained",
     )
     visible = np.tri(n, s, s - n, dtype=bool)
     for ax, stop in zip(axes[0], stops, strict=True):
@@ -37,7 +42,6 @@ def tile_walk(n: int, s: int, tile: Tile, stops: Sequence[int]) -> Figure:
         ax.set_xticks(range(0, s + 1, tile.cols))
         ax.set_yticks(range(0, n + 1, tile.rows))
     axes[0, 0].set_ylabel("queries")
-    figure.tight_layout()
     return figure
 
 
@@ -50,7 +54,7 @@ def tile_padding(cases: dict[str, tuple[str, int, int]]) -> Figure:
 
     Rows that are not useful are hatched: padding, computed all the same.
     """
-    figure, axes = plt.subplots(1, len(cases), figsize=(9.5, 2.7), dpi=style.DPI, sharey=True)
+    figure, axes = plt.subplots(1, len(cases), figsize=(9.5, 2.7), dpi=style.DPI, sharey=True, layout="constrained")
     top = max(rows for _, _, rows in cases.values())
     for ax, (title, (kind, useful, rows)) in zip(axes, cases.items(), strict=True):
         face, hatch = CELLS["padding"]
@@ -60,7 +64,6 @@ def tile_padding(cases: dict[str, tuple[str, int, int]]) -> Figure:
         ax.text(0.5, top + 4, f"{useful} of {rows} rows useful", ha="center", va="top", fontsize=9, color=style.INK)
         ax.set(xlim=(-0.1, 1.1), ylim=(top + 16, -1))
         ax.axis("off")
-    figure.tight_layout()
     return figure
 
 
