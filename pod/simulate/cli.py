@@ -108,7 +108,7 @@ def add_system(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--prompt-replicas", type=int, default=0,
                         help="of them: they compute prompts only, and send keys and values to the others")  # fmt: skip
     system.add_argument("--link", type=float,
-                        help="GB/s out of a GPU to another server or stage; who receives has no limit (default: "
+                        help="GB/s out of a GPU, and into one, of another server or stage (default: "
                              f"{LINK:g})")  # fmt: skip
 
 

@@ -1,15 +1,16 @@
 """Several replicas of a server behind a router; or some that only compute prompts and others that only decode.
 
 Replicas meet in the router alone: up to each arrival every replica runs by itself, then the router looks at them. A
-prompt that is done elsewhere travels with its keys and values: its replica sends one prompt after the other, and the
-one that decodes receives from all at once. Its pages are free as soon as it is done, as if it were sent from a buffer
-of its own.
+prompt that is done elsewhere travels with its keys and values. The router says where to when its turn to be sent has
+come; then it has the links of both replicas for itself, so that each sends one prompt after the other, and receives one
+after the other. Its pages are free as soon as it is done, as if it were sent from a buffer of its own.
 """
 
 import heapq
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from math import inf
 
@@ -53,6 +54,8 @@ class Replica(Foreseeing):
     """A server of its own, with its own clock."""
 
     may_start = False  # a batch, at the clock's time
+    coming = 0  # requests whose keys and values are on their way
+    receives_from = 0.0  # the second from which on its link is free for the next of them
 
     def __init__(self, lanes: Sequence[Scheduler], *rest):
         super().__init__(lanes, *rest)
@@ -62,7 +65,7 @@ class Replica(Foreseeing):
 
     @property
     def outstanding(self) -> int:
-        return len(self.lanes[0].waiting) + sum(len(lane.running) for lane in self.lanes)
+        return self.coming + len(self.lanes[0].waiting) + sum(len(lane.running) for lane in self.lanes)
 
     @property
     def queue(self) -> int:
@@ -117,7 +120,7 @@ class Cluster:
                  send: Callable[[int], float], into: Watcher):  # fmt: skip
         self.into, self.send = into, send
         self.away: dict[int, Request] = {}  # whose prompt is computed elsewhere than they will decode
-        self.ready: list[tuple[float, int]] = []  # when their keys and values are there
+        self.travels: list[tuple[float, int, Callable[[float, int], None]]] = []  # when what happens to which of them
         self.prompts = [make(i, _Sender(self), False) for i in range(prompts)]
         self.others = [make(i, into, bool(prompts)) for i in range(prompts, replicas)]
         self._route_prompt = ROUTERS[router](self.prompts) if prompts else None
@@ -134,9 +137,9 @@ class Cluster:
     def _until(self, time: float) -> None:
         for replica in self.prompts:
             replica.until(time)
-        while self.ready and self.ready[0][0] <= time:
-            moment, id_ = heapq.heappop(self.ready)
-            self._bring(moment, self.others, self._route, self.away.pop(id_))
+        while self.travels and self.travels[0][0] <= time:
+            moment, id_, then = heapq.heappop(self.travels)
+            then(moment, id_)
         for replica in self.others:
             replica.until(time)
 
@@ -149,19 +152,32 @@ class Cluster:
             self.away[request.id] = request
             request = Request(request.id, request.prompt, 1, request.arrival)
         where = (self.prompts, self._route_prompt) if self.prompts else (self.others, self._route)
-        self._bring(request.arrival, *where, request)
+        self._choose(request.arrival, *where).take(request, request.arrival)
 
-    def _bring(self, time: float, replicas: Sequence[Replica], route: Route, request: Request) -> None:
+    def _choose(self, time: float, replicas: Sequence[Replica], route: Route) -> Replica:
         for replica in replicas:  # whose state the router looks at
             replica.until(time)
-        route().take(request, time)
+        return route()
+
+    def depart(self, time: float, id_: int) -> tuple[Replica, float]:
+        """Where a request will decode, and when its keys and values are there."""
+        replica, tokens = self._choose(time, self.others, self._route), self.away[id_].prompt
+        replica.receives_from = max(time, replica.receives_from) + self.send(tokens)
+        replica.coming += 1
+        return replica, replica.receives_from
+
+    def land(self, replica: Replica, time: float, id_: int) -> None:
+        replica.coming -= 1
+        replica.until(time)
+        replica.take(self.away.pop(id_), time)
 
 
 class _Sender:
     """Hears a prompt replica, and sends the keys and values of who decodes elsewhere, one after the other."""
 
     def __init__(self, cluster: Cluster):
-        self.cluster, self.free_at = cluster, 0.0
+        self.cluster = cluster
+        self.leaving: deque[tuple[float, int]] = deque()  # who is sent or waits for it, and since when
 
     def started(self, event: Iteration) -> None:
         self.cluster.into.started(event)
@@ -173,8 +189,23 @@ class _Sender:
         for id_ in leaving:
             request = self.cluster.away[id_]
             request.advance(request.prompt)
-            self.free_at = max(self.free_at, event.end) + self.cluster.send(request.prompt)
-            heapq.heappush(self.cluster.ready, (self.free_at, id_))
+            self.leaving.append((event.end, id_))
+            if len(self.leaving) == 1:
+                self._then(event.end, id_, self._send)
+
+    def _then(self, time: float, id_: int, what: Callable[[float, int], None]) -> None:
+        heapq.heappush(self.cluster.travels, (time, id_, what))
+
+    def _send(self, time: float, id_: int) -> None:
+        replica, there = self.cluster.depart(time, id_)
+        self._then(there, id_, partial(self._sent, replica))
+
+    def _sent(self, replica: Replica, time: float, id_: int) -> None:
+        self.cluster.land(replica, time, id_)
+        self.leaving.popleft()
+        if self.leaving:
+            done, following = self.leaving[0]
+            self._then(max(time, done), following, self._send)
 
 
 def serve(setup, requests: Iterable[Request], into: Watcher,

@@ -73,7 +73,7 @@ def test_nobody_is_lost_and_no_page_either(shape, rows, blocks):
     for replica in (*made.prompts, *made.others):
         for lane in replica.lanes:
             assert not lane.running and not lane.waiting and len(lane.pool.free) == lane.pool.num_blocks
-    assert not made.away and not made.ready
+    assert not made.away and not made.travels and not any(r.coming for r in made.others)
     if taken:
         assert summary.metrics() == metrics(log)
 
@@ -97,6 +97,30 @@ def test_prompts_and_decodes_stay_apart_and_a_prompt_travels(shape, rows):
             free = max(free, done) + SEND * rows[i][0]
             earliest = min(e.scheduled for e in log.iterations if i in e.decodes)
             assert earliest >= free - 1e-9, "one prompt after the other"
+    for replica in range(prompts, shape[0]):
+        begun: dict[int, float] = {}
+        for event in sorted((e for e in log.iterations if e.lane == replica), key=lambda e: e.scheduled):
+            begun = {i: event.scheduled for i in event.decodes} | begun
+        for now in begun.values():
+            there = [i for i in begun if begun[i] <= now]
+            needed = min(first[i] for i in there) + sum(SEND * rows[i][0] for i in there)
+            assert now >= needed - 1e-9, "whoever sends them, they come one after the other"
+
+
+def test_two_senders_share_the_link_of_who_receives():
+    """Both were sent at full rate at once: keys and values of any number of prompts came through one link."""
+    log, *_ = served([(20, 2, 0.0), (20, 2, 0.0)], 3, 2, "round-robin")
+    done = max(e.end for e in log.iterations for c in e.prefills if c[3])
+    last = max(min(e.scheduled for e in log.iterations if i in e.decodes) for i in (0, 1))
+    first_done = min(e.end for e in log.iterations for c in e.prefills if c[3])
+    assert done < first_done + SEND * 20, "while the first travels, the second is done"
+    assert last == pytest.approx(first_done + 2 * SEND * 20)
+
+
+def test_who_is_on_the_way_counts_as_outstanding():
+    """Of two that leave together, the router sends each to another replica, though neither is there yet."""
+    log, *_ = served([(20, 9, 0.0), (20, 9, 0.0)], 4, 2, "least-outstanding")
+    assert {e.lane for e in log.iterations if e.decodes} == {2, 3}
 
 
 @settings(max_examples=100, deadline=None)
