@@ -262,9 +262,12 @@ def tally(rows: list[Result]) -> list[tuple]:
 
 
 def foreseen(rows: list[Result]) -> str:
-    """How many bands stood before what they judge."""
+    """How many numbers are judged, and how many bands stood before what they judge."""
     before = sum(r.claim.foreseen for r in rows)
-    return (f"Of {len(rows)} bands, {before} stand in this repository's history before the first recording or run that "
+    theirs = [r.claim.paper for r in rows if r.claim.paper]
+    return (f"The {len(theirs)} claims of the sources rest on {len(set(theirs))} of their numbers: some are judged on "
+            "more than one recording or model, and counted each time. "
+            f"Of {len(rows)} bands, {before} stand in this repository's history before the first recording or run that "
             f"they judge. {len(rows) - before} (†) do not: whoever fixed them could have seen the value.")  # fmt: skip
 
 

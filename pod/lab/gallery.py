@@ -140,7 +140,7 @@ def _page(out: Path, results: list[claims.Result]) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>POD-Attention, rebuilt: the gallery</title><style>{STYLE.read_text(encoding="utf-8")}</style></head><body>
 <header><h1>POD-Attention, rebuilt</h1>
-<p class="lead">Every figure and table of two papers and three posts, beside what this repository gets. A badge says
+<p class="lead">Every figure and table of two papers and four posts, beside what this repository gets. A badge says
 how: <b class="badge done">computed</b> exactly, <b class="badge simulated">simulated</b> by a model,
 <b class="badge recorded">recorded</b> on the GPU it names, or <b class="badge simulated">composed</b> from recordings
 of its parts.</p>

@@ -3,7 +3,7 @@
 Measured: 240 to 480 iterations out of a long offline run by vLLM's scheduler and by Sarathi's, with four attentions.
 
 A window is short, since an offline run repeats itself: so many requests run from the start as do in the long run, each
-with another part of its answer behind it, and 15 to 30 prompts pass while it lasts. Sarathi's batches are the same
+with another part of its answer behind it, and 14 to 30 prompts pass while it lasts. Sarathi's batches are the same
 whatever computes their attention, so its runs are compared batch by batch, and nothing but the GPU's clock may drift.
 """
 
@@ -30,7 +30,7 @@ FIGURE = Figure(
     id="engine-windows",
     title="Offline throughput in real runs: vLLM's scheduler, Sarathi, and Sarathi with POD",
     chapter="15",
-    method="windows of 240 to 480 iterations out of a long offline run, 15 to 30 requests each; bf16, random weights, "
+    method="windows of 240 to 480 iterations out of a long offline run, 14 to 30 requests each; bf16, random weights, "
     "iterations of up to 2,048 tokens as CUDA graphs; time from an answer's end to another's",
     data=("engine-windows",),
 )
@@ -212,6 +212,10 @@ def gain(model: str = "llama-3-8b", over: str = FASTER) -> float:
     """Throughput that Sarathi with POD has more than another system, percent."""
     df = table().set_index(["model", "system"])
     return float(df.pod_gain[model, NAMES[over]])
+
+
+def over_vllm(model: str) -> float:
+    return gain(model, "vLLM, fa3")
 
 
 def gain_max(over: str = FASTER) -> float:

@@ -128,8 +128,9 @@ def over_fa3(how: str = "cold") -> float:
 
 
 def over_best_peer() -> float:
-    """The fastest of all peers' graphs over ours, geometric mean."""
-    return geomean(table().over_best_peer)
+    """The fastest of all peers' graphs over ours, geometric mean; NaN of a recording in which some were not there."""
+    df = table()
+    return float("nan") if df.holes.str.contains("not installed").any() else geomean(df.over_best_peer)
 
 
 def batches() -> int:

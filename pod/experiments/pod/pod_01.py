@@ -22,8 +22,8 @@ FIGURE = Figure(
     id="pod-01",
     title=f"Utilisation of compute and memory by each kernel, and the runtime of C0 to C2, on {a_card()}",
     chapter="09",
-    method="Llama-3-8B on two GPUs, bf16, cold L2. Utilisation: Nsight Compute's sm__throughput and dram__throughput "
-    "where it could read them, else FLOPs and bytes over time; the table's column `source` says which.",
+    method="One of two GPUs' heads of Llama-3-8B, bf16, cold L2. Utilisation: Nsight Compute's sm__throughput and "
+    "dram__throughput where it could read them, else FLOPs and bytes over time; the column `source` says which.",
     data=("methods-counters", "methods-peers"),
 )
 RECORDING = "methods-counters"

@@ -67,10 +67,23 @@ def collect() -> dict:
 
 
 def _packages() -> dict[str, str]:
-    """The compiler's release, and what this process has loaded of other people's, with its versions."""
-    owners, loaded = metadata.packages_distributions(), [name for name in PEERS if name in sys.modules]
+    """The compiler's release, and what was loaded of other people's, with its versions."""
+    owners = metadata.packages_distributions()
     compiler = {"nvcc": "{}.{}".format(*release)} if (release := build.cuda()) else {}
-    return compiler | {name: _version(next(iter(owners.get(name, ())), "")) for name in loaded}
+    return compiler | {name: _version(next(iter(owners.get(name, ())), "")) for name in loaded()}
+
+
+_by_workers: set[str] = set()
+
+
+def loaded() -> list[str]:
+    """Of PEERS, what this process has loaded, or one that it started."""
+    return [name for name in PEERS if name in sys.modules or name in _by_workers]
+
+
+def hear(names: Iterable[str]) -> None:
+    """What a process that this one started has loaded."""
+    _by_workers.update(names)
 
 
 def _version(package: str) -> str:

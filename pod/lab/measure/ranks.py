@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from pod.lab.measure import provenance
+
 
 def run(work: Callable, world: int, device: str, *arguments):
     """work(rank, world, device, *arguments) in `world` processes that torch.distributed joins; what it returns in
@@ -17,9 +19,10 @@ def run(work: Callable, world: int, device: str, *arguments):
         while answers.empty():
             if processes.join(timeout=0.2):  # raises when a process failed
                 break
-        found = answers.get()
+        found, loaded = answers.get()
         while not processes.join():
             pass
+    provenance.hear(loaded)
     return found
 
 
@@ -32,7 +35,7 @@ def _process(rank: int, world: int, meeting: str, device: str, work: Callable, a
     dist.init_process_group("nccl" if device == "cuda" else "gloo", meeting, rank=rank, world_size=world)
     found = work(rank, world, device, *arguments)
     if rank == 0:
-        answers.put(found)
+        answers.put((found, provenance.loaded()))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -64,7 +67,8 @@ def _alone(work: Callable, item, free):
         process.start()
         there.close()
         try:
-            found, wrong = here.recv()
+            found, wrong, loaded = here.recv()
+            provenance.hear(loaded)
         except EOFError:
             found, wrong = None, RuntimeError(f"{item!r}: got no answer, its process ended without one")
         process.join()
@@ -81,6 +85,6 @@ def _answer(work: Callable, item, card: int | None, there) -> None:
             import torch
 
             torch.cuda.set_device(card)
-        there.send((work(item), None))
+        there.send((work(item), None, provenance.loaded()))
     except Exception as wrong:
-        there.send((None, wrong))
+        there.send((None, wrong, provenance.loaded()))
