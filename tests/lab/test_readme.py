@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pod.__main__ import VERBS
-from pod.lab import readme
+from pod.files import ROOT
+from pod.lab import readme, registry
 
 TEXT = readme.README.read_text(encoding="utf-8")
 
@@ -56,3 +57,13 @@ def test_commands_exist():
         assert re.search(rf"^{verb}:", makefile, re.MULTILINE), verb
     for verb in re.findall(r"python -m pod ([a-z]+)", TEXT):
         assert verb in VERBS, verb
+
+
+def test_each_simulated_figure_says_why_and_what_was_measured_beside_it():
+    told = (ROOT / "data" / "README.md").read_text(encoding="utf-8").split("## What is simulated")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in told.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row[0])]
+    states = {figure.id: figure.state for figure in registry.figures()}
+    assert sorted(named) == sorted(id for id, state in states.items() if state == "simulated")
+    beside = [name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row[2])]
+    assert beside and {states[name] for name in beside} == {"recorded"}
