@@ -2,8 +2,9 @@
 
 Replicas meet in the router alone: up to each arrival every replica runs by itself, then the router looks at them. A
 prompt that is done elsewhere travels with its keys and values. The router says where to when its turn to be sent has
-come; then it has the links of both replicas for itself, so that each sends one prompt after the other, and receives one
-after the other. Its pages are free as soon as it is done, as if it were sent from a buffer of its own.
+come; it waits there until the receiver's link is free, and holds its sender's meanwhile: so each replica sends one
+prompt after the other, and receives one after the other. No router looks at links, so that some of several may idle.
+Its pages are free as soon as it is done, as if it were sent from a buffer of its own.
 """
 
 import heapq

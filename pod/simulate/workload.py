@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ MOST_TOKENS = 1 << 24  # of one request
 QUARTERS = 4
 PROBABILITIES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
 FRACTION = re.compile(r"\.(\d+)")  # of a second, in a date
+ZONE = re.compile(r"(:\d\d(?:\.\d+)?)([Zz]|[+-]\d\d(?::?\d\d)?)$")  # behind a time
 LATEST = 1e15  # of an arrival, in any unit: beyond it the seconds between two are lost
 LONGEST = 1e11  # seconds of a run: at its end a clock still tells 15 us
 # (prompt, output, arrival and its unit in seconds) as the public traces name them
@@ -380,16 +382,24 @@ def _packed(path: Path) -> bool:
 
 
 def _records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
-    reader = csv.DictReader(lines, skipinitialspace=True)
-    names = reader.fieldnames or []
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{path}, row 1: got the column {twice[0]} twice, allowed is one of each")
-    for row in reader:
-        number = reader.line_num  # an empty line is no row, but counts in an editor
-        if more := row.get(None):
-            got, allowed = len(row) - 1 + len(more), len(row) - 1
-            raise ValueError(f"{path}, row {number}: got {got} columns, allowed are the {allowed} of the first row")
-        yield number, row
+    reader, names, end = csv.reader(lines, skipinitialspace=True), None, 0
+    try:
+        for fields in reader:
+            number, end = end + 1, reader.line_num  # text in quotes may go on for lines: a row is where it begins
+            fields = [field.strip() for field in fields]
+            if not any(fields):
+                continue
+            if names is None:
+                names = fields
+                if twice := [name for name in names if names.count(name) > 1]:
+                    raise ValueError(f"{path}, row {number}: got the column {twice[0]} twice, allowed is one of each")
+            elif len(fields) > len(names):
+                raise ValueError(f"{path}, row {number}: got {len(fields)} columns, allowed are the {len(names)} of "
+                                 "the first row")  # fmt: skip
+            else:
+                yield number, dict(zip_longest(names, fields))
+    except csv.Error as wrong:
+        raise csv.Error(f"{wrong} in row {end + 1}") from None
 
 
 def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
@@ -405,9 +415,19 @@ def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
 def _columns(path: Path, number: int, row: dict) -> tuple[str, str, str, float]:
     for names in COLUMNS:
         if names[0] in row and names[1] in row:
+            _check_time(path, number, row, names)
             return names
     pairs = " or ".join(f"{a} and {b}" for a, b, *_ in COLUMNS)
     raise ValueError(f"{path}, row {number}: got the columns {', '.join(map(str, row))}, allowed are {pairs}")
+
+
+def _check_time(path: Path, number: int, row: dict, names: tuple) -> None:
+    """A trace may have no times; but times under another name must not be read as none, for then all arrive at once."""
+    known = {each[2].casefold() for each in COLUMNS}
+    near = [name for name in row if isinstance(name, str) and name.strip().casefold() in known]
+    if names[2] not in row and near:
+        raise ValueError(f"{path}, row {number}: got the column {near[0]!r}, allowed for times beside {names[0]} is "
+                         f"{names[2]}")  # fmt: skip
 
 
 def _count(path: Path, row: int, column: str, value) -> int:
@@ -425,7 +445,8 @@ def _time(path: Path, row: int, column: str, value, unit: float) -> tuple[float 
     """Seconds, and what they were read from; a number counts in `unit`."""
     if value is None:
         return None, "no time"
-    for seconds, each, kind in ((float, unit, "a number"), (_date, 1.0, "a date")):
+    date = "a date with a zone" if _zoned(value) else "a date"
+    for seconds, each, kind in ((float, unit, "a number"), (_date, 1.0, date)):
         try:
             if abs(time := seconds(value)) < LATEST:
                 return time * each, kind
@@ -434,9 +455,22 @@ def _time(path: Path, row: int, column: str, value, unit: float) -> tuple[float 
     raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates")
 
 
+def _zoned(value) -> bool:
+    return isinstance(value, str) and bool(ZONE.search(value))
+
+
 def _date(text: str) -> float:
-    # Azure writes seven digits of a second; Python 3.10 reads three or six, and no Z
-    six = FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text).replace("Z", "+00:00")
-    moment = datetime.fromisoformat(six)
+    moment = datetime.fromisoformat(_plain(text))
     # UTC, for in many places a clock is moved once in spring, and a trace would get an hour's gap
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _plain(text: str) -> str:
+    """As Python 3.10 reads it: six digits of a second, where Azure writes seven, and a zone as hours and minutes."""
+    six = FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text)
+    return ZONE.sub(lambda found: found[1] + _hours(found[2]), six)
+
+
+def _hours(zone: str) -> str:
+    digits = zone[1:].replace(":", "")
+    return f"{zone[0]}{digits[:2]}:{digits[2:] or '00'}" if digits else "+00:00"

@@ -41,6 +41,18 @@ class Uneven:
         return event.scheduled + self.pace * (1 + batch.tokens % 3)
 
 
+class Watched(Cluster):
+    """Notes when whose keys and values are where."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.landed: dict[int, tuple[float, int]] = {}
+
+    def land(self, replica, time, id_):
+        self.landed[id_] = time, replica.first
+        super().land(replica, time, id_)
+
+
 def served(rows, replicas: int, prompts: int, router: str, blocks: int = 40, block_size: int = 2):
     """The log and summary of a cluster of small replicas, and the cluster."""
     log, summary = Log(), Summary()
@@ -51,7 +63,7 @@ def served(rows, replicas: int, prompts: int, router: str, blocks: int = 40, blo
         executor.replica = Replica(lanes, executor, SimClock(), into, None, number)
         return executor.replica
 
-    made = Cluster(one, replicas, prompts, router, lambda tokens: SEND * tokens, Both(log, summary))
+    made = Watched(one, replicas, prompts, router, lambda tokens: SEND * tokens, Both(log, summary))
     made.serve(in_order(make(rows)))
     return log, summary, made
 
@@ -105,6 +117,37 @@ def test_prompts_and_decodes_stay_apart_and_a_prompt_travels(shape, rows):
             there = [i for i in begun if begun[i] <= now]
             needed = min(first[i] for i in there) + sum(SEND * rows[i][0] for i in there)
             assert now >= needed - 1e-9, "whoever sends them, they come one after the other"
+
+
+def in_turn(log, rows, replicas: int, prompts: int) -> dict[int, tuple[float, int]]:
+    """When each is where, if senders take turns at the receivers: whoever has waited longest for its link is next,
+    and holds it until the receiver's has brought all."""
+    waiting = {k: [] for k in range(prompts)}
+    for event in sorted((e for e in log.iterations if e.lane < prompts), key=lambda e: e.end):
+        waiting[event.lane] += [(event.end, c[0]) for c in event.prefills if c[3] and rows[c[0]][1] > 1]
+    sends, receives, landed = dict.fromkeys(waiting, 0.0), dict.fromkeys(range(prompts, replicas), 0.0), {}
+    while any(waiting.values()):
+        time, i, k = min((max(sends[k], mine[0][0]), mine[0][1], k) for k, mine in waiting.items() if mine)
+        waiting[k].pop(0)
+        to = prompts + len(landed) % (replicas - prompts)
+        sends[k] = receives[to] = max(time, receives[to]) + SEND * rows[i][0]
+        landed[i] = sends[k], to
+    return landed
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 5).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1))), request_lists)
+def test_keys_and_values_are_there_when_both_links_have_brought_them(shape, rows):
+    log, _, made = served(rows, *shape, "round-robin", blocks=400)
+    assert made.landed == {i: (pytest.approx(time), to) for i, (time, to) in in_turn(log, rows, *shape).items()}
+
+
+def test_a_router_sees_who_has_finished_when_a_prompt_leaves():
+    """The first is long, the second short and over when the third's prompt is done: it goes where nobody is."""
+    log, _, made = served([(5, 30, 0.0), (5, 2, 0.0), (25, 2, 0.0)], 3, 1, "least-outstanding")
+    assert [made.landed[i][1] for i in range(3)] == [1, 2, 2]
+    over = max(e.end for e in log.iterations if 1 in e.decodes)
+    assert over < max(e.end for e in log.iterations if e.lane == 0)
 
 
 def test_two_senders_share_the_link_of_who_receives():

@@ -25,7 +25,7 @@ from pod.experiments.engine import host_jitter
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.events import Iteration, Log, check_place
 from pod.serving.schedulers import Sarathi, Static
-from pod.simulate import cli, scenarios
+from pod.simulate import cli, scenarios, workload
 from pod.simulate.cost import Efficiency
 from pod.simulate.jitter import TABLE, Jitter
 from pod.simulate.metrics import bubbles, memory, metrics, requests, token_times
@@ -327,6 +327,58 @@ def test_a_moment_keeps_its_zone_however_exact_it_is(zone, fraction, tmp_path):
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n"
                     f"2024-05-10 12:00:00{zone},5,7\n2024-05-10 12:00:01{fraction}{zone},5,7\n")  # fmt: skip
     assert read_trace(path)[:, 2].tolist() == [0, 1.5]
+
+
+@pytest.mark.parametrize(
+    "written, read",
+    [
+        ("2024-05-10 12:00:01.1234567Z", "2024-05-10 12:00:01.123456+00:00"),
+        ("2024-05-10T12:00:01.5z", "2024-05-10T12:00:01.500000+00:00"),
+        ("2024-05-10 12:00:01+0200", "2024-05-10 12:00:01+02:00"),
+        ("2024-05-10 12:00:01-05", "2024-05-10 12:00:01-05:00"),
+        ("2024-05-10", "2024-05-10"),
+    ],
+)
+def test_a_date_becomes_what_every_python_reads(written, read):
+    """3.11 takes all of them, 3.10 only these."""
+    assert workload._plain(written) == read
+
+
+def test_a_date_with_a_zone_and_one_without_are_two_kinds(tmp_path):
+    """Two requests a second apart came two hours apart."""
+    path = tmp_path / "t.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 12:00:00+02:00,5,7\n2024-05-10 12:00:01,5,7\n")
+    with pytest.raises(ValueError, match="row 3, column TIMESTAMP: got a date, unlike above .a date with a zone"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("name", ["Timestamp", "ARRIVED_AT", "timestamp"])
+def test_times_under_another_name_are_refused_and_not_taken_for_none(name, tmp_path):
+    """All requests would arrive at once, and nothing but a word of the first line told it."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"{name},ContextTokens,GeneratedTokens\n0,5,7\n")
+    with pytest.raises(ValueError, match=f"row 2: got the column '{name}', allowed for times beside ContextTokens is"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    "head", ["TIMESTAMP ,ContextTokens,GeneratedTokens", "\nTIMESTAMP,\tContextTokens,GeneratedTokens "]
+)
+def test_blanks_around_names_and_empty_lines_above_them_are_no_matter(head, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"{head}\n0,5 ,\t7\n,,\n  \n2, 6,8\n")
+    assert read_trace(path).tolist() == [[5, 7, 0], [6, 8, 2]]
+
+
+def test_a_row_is_named_by_the_line_where_it_begins(tmp_path):
+    """A quote that nobody closes makes one row of all that follow."""
+    path = tmp_path / "t.csv"
+    path.write_text('arrival_ms,prefill_tokens,decode_tokens\n0,5,7\n\n0,"5,7\n' + "0,5,7\n" * 90)
+    with pytest.raises(ValueError, match="row 4, column prefill_tokens"):
+        read_trace(path)
+    path.write_text('arrival_ms,prefill_tokens,decode_tokens\n0,5,7\n0,"5,7\n' + "0,5,7\n" * 30000)
+    with pytest.raises(ValueError, match="in row 3"):
+        read_trace(path)
 
 
 def test_the_mark_of_excel_hides_no_column(tmp_path):
