@@ -217,7 +217,7 @@ def _whole(row: dict) -> Run:
 
 
 def by_part() -> list[dict]:
-    """Seconds of those of these runs in which somebody always waits, ours and what Vidur's own profiles and settings give
+    """Seconds of those runs in which somebody always waits, ours and what Vidur's own profiles and settings give
     for the same iterations, by whether a prompt is in them and by part."""
     rows = [row | {"theirs": float(row.pop("seconds")), "ours": 0.0} for row in _rows(PARTED)]
     for name in {tuple(row[k] for k in WHOSE) for row in rows}:
