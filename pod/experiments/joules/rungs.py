@@ -58,7 +58,7 @@ RUNGS = (
     _one("greedy", "yielding the tensor cores to decode", True, "pod/schedule/choose.py",
          "return 0 < (10 * blocks << FRACTION) < tiles * self.tile * self.sms", "return False"),
     _one("by_length", "an order of tiles that keeps K and V in L2", True, "pod/schedule/prefill.py",
-         "if longest * side.kv_heads > room:", "if False:"),
+         "if longest * side.kv_heads <= room:", "if True:"),
     Rung("halves", "P V in two halves", False, (HALVES,)),
     _one("promoted", "promotion to 128 bytes in L2", False, "csrc/sm90/hybrid.cu",
          "CU_TENSOR_MAP_L2_PROMOTION_L2_256B", "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"),
