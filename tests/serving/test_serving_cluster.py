@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_serving_invariants import check_pool, make, request_lists
 
@@ -136,6 +136,7 @@ def in_turn(log, rows, replicas: int, prompts: int) -> dict[int, tuple[float, in
 
 
 @settings(max_examples=200, deadline=None)
+@example((4, 2), [(25, 2, 0.0), *((1, 1 + i % 2, 15.5) for i in range(1, 6))])  # a sender waits, one receiver is free
 @given(st.integers(2, 5).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n - 1))), request_lists)
 def test_keys_and_values_are_there_when_both_links_have_brought_them(shape, rows):
     log, _, made = served(rows, *shape, "round-robin", blocks=400)
