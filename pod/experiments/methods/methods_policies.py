@@ -101,7 +101,7 @@ def _gain(policy: str, size: int):
     return gain(df[f"{TURNS}_{size}"], df[f"{policy}_{size}"])
 
 
-def _gain_of_best(policy: str):
+def gains(policy: str = INTEGER):
     """Over turns, each with the better of two and four CTAs an SM."""
     df = table()
     best = {name: df[[f"{name}_{size}" for size in SIZES]].min(axis=1) for name in (TURNS, policy)}
@@ -109,15 +109,7 @@ def _gain_of_best(policy: str):
 
 
 def gain_max(policy: str = INTEGER) -> float:
-    return float(_gain_of_best(policy).max())
-
-
-def gain_mean(policy: str = INTEGER) -> float:
-    return float(_gain_of_best(policy).mean())
-
-
-def gain_median(policy: str = INTEGER) -> float:
-    return float(_gain_of_best(policy).median())
+    return float(gains(policy).max())
 
 
 def gain_max_of(policy: str, size: int) -> float:
