@@ -49,6 +49,7 @@ COLUMNS = (
     ("ContextTokens", "GeneratedTokens", "TIMESTAMP", 1.0),
     ("input_length", "output_length", "timestamp", 1e-3),
 )
+TIMES = {time.casefold() for _, _, time, _ in COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -423,9 +424,9 @@ def _columns(path: Path, number: int, row: dict) -> tuple[str, str, str, float]:
 
 def _check_time(path: Path, number: int, row: dict, names: tuple) -> None:
     """A trace may have no times; but times under another name must not be read as none, for then all arrive at once."""
-    known = {each[2].casefold() for each in COLUMNS}
-    near = [name for name in row if isinstance(name, str) and name.strip().casefold() in known]
-    if names[2] not in row and near:
+    if names[2] in row:
+        return
+    if near := [name for name in row if isinstance(name, str) and name.strip().casefold() in TIMES]:
         raise ValueError(f"{path}, row {number}: got the column {near[0]!r}, allowed for times beside {names[0]} is "
                          f"{names[2]}")  # fmt: skip
 
@@ -445,18 +446,17 @@ def _time(path: Path, row: int, column: str, value, unit: float) -> tuple[float 
     """Seconds, and what they were read from; a number counts in `unit`."""
     if value is None:
         return None, "no time"
-    date = "a date with a zone" if _zoned(value) else "a date"
-    for seconds, each, kind in ((float, unit, "a number"), (_date, 1.0, date)):
+    for seconds, each, kind in ((float, unit, lambda _: "a number"), (_date, 1.0, _kind)):
         try:
             if abs(time := seconds(value)) < LATEST:
-                return time * each, kind
+                return time * each, kind(value)
         except (TypeError, ValueError, OverflowError):
             continue
     raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates")
 
 
-def _zoned(value) -> bool:
-    return isinstance(value, str) and bool(ZONE.search(value))
+def _kind(date: str) -> str:
+    return "a date with a zone" if ZONE.search(date) else "a date"
 
 
 def _date(text: str) -> float:
