@@ -138,7 +138,7 @@ def show_flash_attention_3() -> None:
     from transformers.utils import import_utils
 
     if find_spec("flash_attn_interface") and not import_utils.is_flash_attn_3_available():
-        made = getattr(import_utils, "PACKAGE_DISTRIBUTION_MAPPING", None)  # until 5.22
+        made = getattr(import_utils, "PACKAGE_DISTRIBUTION_MAPPING", None)  # of 5.17; 5.23 has a function
         made = import_utils._package_distribution_mapping() if made is None else made
         made.setdefault("flash_attn_interface", []).append("flash-attn-3")
         import_utils.is_flash_attn_3_available.cache_clear()
