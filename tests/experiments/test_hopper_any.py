@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+import pod
 from pod.batch import HybridBatch
 from pod.data import read
 from pod.experiments.hopper import hopper_any as page
@@ -20,9 +21,11 @@ from pod.hardware import H200
 from pod.lab import registry
 from pod.lab.measure import green, ragged
 from pod.lab.measure.timing import Time
+from pod.schedule import choose
 from pod.simulate.mixes import KINDS, Mix
 
 BATCH = HybridBatch([20, 3, 3, 1, 1], [40, 19, 3, 33, 1], 4, 2, 64, 16)
+LONG = HybridBatch([100, 3, 1], [120, 900, 900], 4, 2, 64, 16)  # the planner lets its drafts decode
 
 
 # ---------------------------------------------------------------- a stand-in for FlashAttention-3
@@ -75,9 +78,17 @@ def timer(monkeypatch):
 
 
 def test_all_ways_compute_the_same(fa3, timer):
-    row = ragged.table_row(ragged.Ragged(BATCH, device="cpu"), ragged.FA3 | {"ours": ragged.ours}, 2)
-    assert row["holes"] == "" and 0 < row["error"] < ragged.MARGIN
+    row = ragged.table_row(ragged.Ragged(BATCH, device="cpu"), page.WAYS, 2)
+    assert row["holes"] == "ours_serial: the same: all is of one kind" and 0 < row["error"] < ragged.MARGIN
     assert all(row[name] == len(name) for name in (*ragged.FA3, "ours"))
+
+
+def test_halves_in_turn_part_where_the_planner_does(monkeypatch):
+    planned, plan = [], pod.plan
+    monkeypatch.setattr(pod, "plan", lambda batch, **options: planned.append(batch.q_lens) or plan(batch, **options))
+    calls, holes, errors = ragged.ready(ragged.Ragged(LONG, device="cpu"), {"ours_serial": ragged.ours_serial})
+    assert choose.roles(LONG).tokens == 4 and planned == [(100,), (3, 1)]
+    assert not holes and 0 < errors["ours_serial"] < ragged.MARGIN
 
 
 def test_batches_share_one_cache_and_read_their_own_pages_of_it(fa3):

@@ -28,6 +28,7 @@ RECORDING = "hopper-any"
 KEYS = ("batch", "kind", "model", "tp", "tokens", "kv_tokens")  # the lengths with it: a new draw is another row
 UNITS = ("hopper", "lean")
 ROUNDS, REPEATS = 5, 15
+WAYS = ragged.FA3 | {"ours_serial": ragged.ours_serial, "ours": ragged.ours}
 
 
 @cache
@@ -51,7 +52,7 @@ def measure(case: dict) -> dict:
     b = mix.batch
     row = {"q_heads": b.num_q_heads, "kv_heads": b.num_kv_heads, "head_dim": b.head_dim, "words": mix.words}
     row |= {"flops": b.flops, "kv_bytes": b.kv_bytes}
-    return row | ragged.table_row(ragged.Ragged(b, room()), ragged.FA3 | {"ours": ragged.ours}, ROUNDS)
+    return row | ragged.table_row(ragged.Ragged(b, room()), WAYS, ROUNDS)
 
 
 # ---------------------------------------------------------------- what it shows

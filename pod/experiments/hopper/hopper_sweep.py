@@ -30,7 +30,8 @@ ROUNDS, REPEATS = 3, 9
 SHARDS = (("llama-3-8b", (1, 2, 4, 8)), ("yi-6b", (1, 2, 4)), ("llama-2-7b", (1, 2)))
 CHUNKS, CONTEXTS = (512, 1024, 2048), (4096, 8192, 12288, 16384, 20480)
 ALONE = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
-WAYS = ALONE | {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")} | {"ours": peers.ours}
+OURS = {"ours_serial": peers.ours_serial, "ours": peers.ours}
+WAYS = ALONE | {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")} | OURS
 WEIGHTS_GIB = {"yi-6b": 12, "llama-2-7b": 14, "llama-3-8b": 16}
 
 

@@ -6,7 +6,7 @@ table and one order of the sequences: most new tokens first, so that each of two
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
 from pod.batch import HybridBatch
@@ -100,6 +100,26 @@ def ours(s: Ragged, **choices):
 
     plan = pod.plan(s.batch, device=s.device, **choices)
     return lambda: [pod.hybrid_attention(s.q, s.k, s.v, plan, s.table)]
+
+
+def ours_serial(s: Ragged):
+    """Ours in two calls, where the planner draws the line: what it computes as prefill, then what as decode. How much
+    longer that takes than `ours` is what fusing brings."""
+    from pod.schedule import choose
+
+    border, count = s.longer(choose.roles(s.batch).tokens), len(s.batch.q_lens)
+    if border in (0, count):
+        raise Same("all is of one kind")
+    calls = [_ours_alone(s, *part) for part in ((0, border), (border, count))]
+    return lambda: [call() for call in calls]
+
+
+def _ours_alone(s: Ragged, first: int, last: int):
+    import pod
+
+    b, rows = s.batch, slice(s.starts[first], s.starts[last])
+    plan = pod.plan(replace(b, q_lens=b.q_lens[first:last], kv_lens=b.kv_lens[first:last]), device=s.device)
+    return lambda: pod.hybrid_attention(s.q[rows], s.k, s.v, plan, s.table[first:last])
 
 
 # ---------------------------------------------------------------- FlashAttention-3
