@@ -377,11 +377,12 @@ def rows():
     same = {"q_heads": 8, "kv_heads": 2, "error": 1.0, "holes": ""}
     df = pd.DataFrame([case | same for case in page.cases()[:60]])
     df = df.assign(head_dim=[128, 64] * 30, words=[mix.words for mix in page.drawn()[:60]])
-    times = {name: 1 + draw.random(60) for name in ragged.FA3} | {"ours": np.ones(60)}
+    times = {name: 1 + draw.random(60) for name in ragged.FA3} | {"ours_serial": np.full(60, 1.25), "ours": np.ones(60)}
     df = df.assign(**times)
-    df[["ours", "holes"]] = df[["ours", "holes"]].astype(object)
+    df[["ours", "ours_serial", "holes"]] = df[["ours", "ours_serial", "holes"]].astype(object)
     df.loc[59, ["ours", "holes"]] = "", "ours: refused: ValueError: no"
     df.loc[df.index[::3], "fa3_short"] = np.nan
+    df.loc[df.kind == "decode", ["ours_serial", "holes"]] = "", "ours_serial: the same: all is of one kind"
     return df
 
 
@@ -390,6 +391,14 @@ def test_gains_are_over_the_fastest_way(rows):
     np.testing.assert_allclose(df.gain[:59], rows[list(ragged.FA3)].min(axis=1)[:59])
     assert np.isnan(df.gain[59]) and (df[["two", "one"]].min(axis=1)[:59] == df.gain[:59]).all()
     assert set(page.TWO) | set(page.ONE) == set(ragged.FA3) and len(page.ONE) == 2
+
+
+def test_what_is_of_one_kind_is_not_fused(rows):
+    said = page.summary(page.gains(rows))
+    assert said.fusing["decode"] == 1 and said["better halves"]["decode"] == said.gain["decode"]
+    assert said.fusing["mixed"] == 1.25 and said["better halves"]["mixed"] == pytest.approx(
+        said.gain["mixed"] / 1.25, abs=1e-3
+    )
 
 
 def test_a_refused_batch_is_counted_and_stands_first_among_the_worst(rows):

@@ -1,6 +1,6 @@
 """The same offline window of Llama-3-8B on one H200 and on two that share every layer.
 
-Measured: Llama-3-8B shared by two GPUs through NCCL, after two have given the tokens of one: every iteration's time.
+Measured: Llama-3-8B on one GPU, and shared by two through NCCL, which give the tokens of one: every iteration's time.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ FIGURE = Figure(
     chapter="14",
     method="hybrid iterations out of a long offline run of Llama-3-8B, random weights, NCCL; GPU time by CUDA events, "
     "waiting for the other GPU included",
-    data=("engine-runs", "engine-tp"),
+    data=("engine-tp",),
 )
 RECORDING = "engine-tp"
 KEYS, WHOLE = ("run", "iteration"), ()
@@ -36,8 +36,9 @@ REPEATS = 1
 TIMER = "host clock at every step of an iteration; gpu_ms by CUDA events around it"
 L2 = "warm"
 GPUS = 2
-LOAD = replace(windows.LOADS["llama-3-8b"], iterations=1500)
-RUNS = {f"llama-3-8b tp{GPUS}, {attention}": attention for attention in ("fa3", "hopper", "hopper-serial")}
+LOAD = replace(windows.LOADS["llama-3-8b"], iterations=500)
+RUNS = {f"llama-3-8b tp{gpus}, {attention}": (gpus, attention)
+        for gpus in (1, GPUS) for attention in ("fa3", "hopper", "hopper-serial")}  # fmt: skip
 PROMPTS, OUTPUT = (5, 40, 17, 23, 1, 31), 14
 
 
@@ -51,11 +52,16 @@ def measure(case: dict) -> dict:
 
 @cache
 def _measured() -> dict[str, list[dict]]:
-    """All runs at once: the processes start only once."""
-    return start(GPUS, "cuda")
+    """All runs of as many GPUs at once: the processes start only once."""
+    return {run: rows for gpus in (1, GPUS) for run, rows in start(gpus, "cuda", of(gpus)).items()}
 
 
-def start(world: int, device: str, runs=RUNS, load=LOAD, shape: Shape = SHAPES[LOAD.model]) -> dict[str, list[dict]]:
+def of(gpus: int) -> dict[str, str]:
+    """The runs on so many GPUs, and their attention."""
+    return {run: attention for run, (on, attention) in RUNS.items() if on == gpus}
+
+
+def start(world: int, device: str, runs, load=LOAD, shape: Shape = SHAPES[LOAD.model]) -> dict[str, list[dict]]:
     """What process 0 of `world` measured."""
     return ranks.run(_runs, world, device, runs, load, shape)
 
@@ -129,10 +135,10 @@ def table():
     """A row a run: GPUs, attention, iterations, and their medians: milliseconds to the next decision, the GPU's, and
     the share in which the GPU waited for the host."""
     rows = []
-    for gpus, suite, load in ((1, "engine-runs", "llama-3-8b"), (2, "engine-tp", "llama-3-8b tp2")):
-        runs = read(suite).groupby("run")
+    runs = read("engine-tp").groupby("run")
+    for gpus in (1, GPUS):
         for attention, name in WAYS.items():
-            mine = runs.get_group(f"{load}, {attention}")
+            mine = runs.get_group(f"llama-3-8b tp{gpus}, {attention}")
             taken = mine.scheduled_ms.shift(-1) - mine.scheduled_ms
             rows.append((gpus, name, len(mine), taken.median(), mine.gpu_ms[taken.notna()].median()))
     df = pd.DataFrame(rows, columns=["gpus", "attention", "iterations", "ms", "gpu_ms"])

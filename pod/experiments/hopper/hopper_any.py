@@ -62,19 +62,21 @@ COLOURS = dict(zip(KINDS, (style.DECODE, *style.WORKERS[1:6]), strict=True))
 
 
 def table():
-    """One row a batch: milliseconds of ours and of FlashAttention-3's best way in two calls and in one, its fastest,
-    and that over ours; NaN where ours refused, with the reason in `holes`."""
+    """One row a batch: milliseconds of ours at once and in turn and of FlashAttention-3's best way in two calls and in
+    one, its fastest, and that over ours; NaN where ours refused, with the reason in `holes`. What is of one kind has
+    no turns: the gain is all of its better half."""
     return gains(read("hopper-any"))
 
 
 def gains(df):
     """The same of any rows that `measure` has given."""
-    times = df[[*ragged.FA3, "ours"]].apply(pd.to_numeric, errors="coerce")
+    times = df[list(WAYS)].apply(pd.to_numeric, errors="coerce")
     fa3 = times[list(ragged.FA3)]
     named = df[["batch", "kind", "model", "tp", "q_heads", "kv_heads", "head_dim", "words", "error"]]
     return named.assign(
         group=df.q_heads // df.kv_heads,
         ours=times.ours,
+        turns=times.ours_serial.where(~df.holes.fillna("").str.contains("ours_serial: the same"), times.ours),
         two=fa3[TWO].min(axis=1),
         one=fa3[ONE].min(axis=1),
         way=[row.idxmin() if row.notna().any() else "" for _, row in fa3.iterrows()],
@@ -85,7 +87,8 @@ def gains(df):
 
 def summary(df):
     """One row a kind and for all: batches, refused ones, the geometric mean of the gains, the least, how many lose more
-    than 2 %, and the gain over each of FlashAttention-3's two habits."""
+    than 2 %, what of the gain is better halves and what is fusing, and the gain over each of FlashAttention-3's two
+    habits."""
     sets = {kind: df[df.kind == kind] for kind in KINDS} | {"head_dim 128": df[df.head_dim == 128], "all": df}
     return pd.DataFrame({name: _line(part) for name, part in sets.items() if len(part)}).T.round(3)
 
@@ -98,6 +101,8 @@ def _line(df) -> dict[str, float]:
         "1st percentile": _percentile(df),
         "least": df.gain.min(),
         "below 0.98": (df.gain < 0.98).sum(),
+        "better halves": geomean(df.gain * df.ours / df.turns),
+        "fusing": geomean(df.turns / df.ours),
         "over two calls": geomean(df.two / df.ours),
         "over one": geomean(df.one / df.ours),
     }
@@ -169,6 +174,18 @@ def over_fa3(*kinds: str) -> float:
     """Geometric mean of FlashAttention-3's fastest way over ours, of these kinds of batches or of all."""
     df = table()
     return geomean(df[df.kind.isin(kinds or KINDS)].gain)
+
+
+def halves(*kinds: str) -> float:
+    """What of that is there when ours, too, computes one half after the other."""
+    return over_fa3(*kinds) / fusing(*kinds)
+
+
+def fusing(*kinds: str) -> float:
+    """Geometric mean of our halves in turn over ours at once."""
+    df = table()
+    df = df[df.kind.isin(kinds or KINDS)]
+    return geomean(df.turns / df.ours)
 
 
 def first_percentile() -> float:

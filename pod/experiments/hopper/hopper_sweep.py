@@ -30,8 +30,8 @@ ROUNDS, REPEATS = 3, 9
 SHARDS = (("llama-3-8b", (1, 2, 4, 8)), ("yi-6b", (1, 2, 4)), ("llama-2-7b", (1, 2)))
 CHUNKS, CONTEXTS = (512, 1024, 2048), (4096, 8192, 12288, 16384, 20480)
 ALONE = {"prefill": peers.fa3_prefill, "prefill_exact": peers.fa3_prefill_exact, "decode": peers.fa3_decode}
-OURS = {"ours_serial": peers.ours_serial, "ours": peers.ours}
-WAYS = ALONE | {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")} | OURS
+WAYS = ALONE | {name: peers.PEERS[name] for name in ("fa3_serial", "fa3_streams", "fa3_varlen")}
+WAYS |= {"ours_serial": peers.ours_serial, "ours": peers.ours}
 WEIGHTS_GIB = {"yi-6b": 12, "llama-2-7b": 14, "llama-3-8b": 16}
 
 
@@ -88,7 +88,7 @@ def table():
     df = read("hopper-sweep")
     alone = parts(df)
     keys = df[["model", "tp", "chunk", "context", "decodes", "seen"]]
-    times = df[[*PEERS.values(), "ours"]]
+    times = df[[*PEERS.values(), "ours_serial", "ours"]]
     return keys.join(alone).join(times).assign(
         ratio=alone.prefill / alone.decode,
         share=alone.min(axis=1) / alone.sum(axis=1),
@@ -110,6 +110,9 @@ def filtered(df):
 
 def balanced(df):
     return df[df.ratio.between(*BALANCED)]
+
+
+SOME = {"filtered": filtered, "balanced": balanced, "all": lambda df: df}
 
 
 def geomean(values) -> float:
@@ -189,6 +192,18 @@ def all_over_best() -> float:
 def over_serial() -> float:
     df = filtered(table())
     return geomean(df.fa3_serial / df.ours)
+
+
+def halves(some: str = "filtered") -> float:
+    """What of that is there when ours, too, computes one half after the other."""
+    df = SOME[some](table())
+    return geomean(df.fa3_serial / df.ours_serial)
+
+
+def fusing(some: str = "filtered") -> float:
+    """Our halves in turn over ours at once."""
+    df = SOME[some](table())
+    return geomean(df.ours_serial / df.ours)
 
 
 def over_best_peer() -> float:
