@@ -1,0 +1,165 @@
+"""The batches of SARATHI's Figures 3 and 5 and of its Table 1 on a GPU: LLaMA-13B with FlashAttention-3.
+
+Measured: one layer for prompts and for decodes at 1,024 tokens, all of it, without its attention, and its attention
+alone; the output head; and whole iterations of the 40 layers for the table's batches. Each batch has exactly its
+tokens, for a padded one would hide the step that the table is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from pod.experiments.engine import operators
+from pod.lab.measure import timing
+from pod.serving import shapes
+from pod.serving.backends import backend
+from pod.serving.engine import Cache
+from pod.serving.model import Llama, random_weights
+from pod.serving.request import Request
+from pod.serving.schedulers import Batch, Chunk
+from pod.serving.step import Step, pack
+
+RECORDING = "sarathi-batches"
+KEYS = ("part", "prompts", "tokens", "before", "decodes")
+UNITS = ("model",)
+REPEATS = 10  # rounds
+TIMER = f"CUDA events around one call, replayed as a graph, after a {timing.FLUSH_BYTES >> 20} MB fill that empties " \
+    "L2; a batch's parts, or all whole iterations, shuffled in every round"  # fmt: skip
+MODEL, ATTENTION, PAGE, CONTEXT = "llama-13b", "fa3", 256, 1024
+TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+BATCHES, CHUNKS = (1, 2, 4, 8, 18), (128, 256, 512, 1024)
+LAYER, LINEAR, ATTEND, HEAD, ITERATION = "layer", "linear", "attention", "head", "iteration"
+
+
+class Mix(NamedTuple):
+    """`prompts` bring `tokens` each, after `before` that were read already; beside them requests decode at CONTEXT."""
+
+    prompts: int = 0
+    tokens: int = 0
+    before: int = 0
+    decodes: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.tokens + self.decodes
+
+    @property
+    def pages(self) -> int:
+        """A request holds."""
+        return -(-max(CONTEXT, self.before + self.tokens) // PAGE)
+
+
+def mixes() -> list[Mix]:
+    """Of Figures 3 and 5, the largest last: they heat the GPU."""
+    some = {Mix(1, n) for n in TOKENS} | {Mix(decodes=n) for n in (*TOKENS, *BATCHES)}
+    some |= {Mix(n, CONTEXT) for n in BATCHES}
+    some |= {Mix(1, chunk, before) for chunk in CHUNKS for before in range(0, CONTEXT, chunk)}
+    return sorted(some, key=lambda mix: (mix.rows, mix))
+
+
+TABLE = (Mix(1, 1021), Mix(1, 1024), Mix(decodes=4), Mix(1, 1021, decodes=3), Mix(1, 1024, decodes=3))
+
+
+def cases() -> list[dict]:
+    named = [(part, *mix) for mix in mixes() for part in (LAYER, LINEAR, ATTEND, HEAD)]
+    named += [(ITERATION, *mix) for mix in TABLE]
+    return [dict(zip(KEYS, row, strict=True)) for row in named]
+
+
+def measure(case: dict) -> dict[str, float]:
+    mix = Mix(*(int(case[key]) for key in KEYS[1:]))
+    taken = _iterations()[mix] if case["part"] == ITERATION else _parts(mix)[case["part"]]
+    return taken.columns()
+
+
+@lru_cache(maxsize=1)
+def _parts(mix: Mix) -> dict[str, timing.Time]:
+    return _timed(parts(_place(1), mix))
+
+
+@lru_cache
+def _iterations() -> dict[Mix, timing.Time]:
+    place = _place(shapes.shape(MODEL).layers)
+    return _timed({mix: iteration(place, mix) for mix in TABLE})
+
+
+def _timed(calls: dict) -> dict:
+    """In the engine the host is ahead of the GPU, so launches must not show."""
+    return timing.shuffled({name: operators._captured(call) for name, call in calls.items()}, REPEATS)
+
+
+# ---------------------------------------------------------------- a model, and what a batch of it computes
+
+
+class Place:
+    """A model, and a cache of random keys and values whose pages lie in random order."""
+
+    def __init__(self, model: Llama, pages: int, attention: str = ATTENTION):
+        self.model, self.cache, self.name = model, Cache(model, pages, PAGE), attention
+        for layer in self.cache:
+            for keys in layer:
+                keys.normal_()
+        self.order = np.random.default_rng(0).permutation(pages).astype(np.int32)
+
+    def attention(self):
+        """One for each batch: the graph of a batch reads what its attention planned."""
+        m = self.model
+        return backend(self.name, m.q_heads, m.kv_heads, m.shape.head_dim, PAGE, m.dtype, m.device)
+
+    def step(self, mix: Mix) -> Step:
+        requests = [Request(i, max(CONTEXT, mix.before + mix.tokens), 2) for i in range(mix.prompts + mix.decodes)]
+        chunks = []
+        for request in requests[: mix.prompts]:
+            request.prefill = mix.before + mix.tokens  # so that a token comes out
+            chunks.append(Chunk(request, mix.tokens, mix.before))
+        for request in requests[mix.prompts :]:
+            request.computed = CONTEXT - 1  # with its new token it is that long
+        batch = Batch(chunks, requests[mix.prompts :])
+        texts = dict.fromkeys(range(len(requests)), [1] * max(r.prompt for r in requests))
+        tables = {i: self.order[i * mix.pages : (i + 1) * mix.pages] for i in range(len(requests))}
+        return pack(batch, texts, tables, PAGE)
+
+
+@lru_cache(maxsize=1)
+def _place(layers: int) -> Place:
+    import torch
+
+    some = replace(shapes.shape(MODEL), layers=layers)
+    model = Llama(some, random_weights(0, layers, "cuda"), "cuda", torch.bfloat16)
+    return Place(model, max((m.prompts + m.decodes) * m.pages for m in (mixes() if layers == 1 else TABLE)))
+
+
+def parts(place: Place, mix: Mix) -> dict[str, Callable]:
+    """The first layer in parts, and the head for the rows after which a token comes out."""
+    import torch
+
+    model, (keys, values) = place.model, next(iter(place.cache))
+    attention, host = place.attention(), place.step(mix)
+    step = host.to(model.device)
+    attention.plan(host, step)
+    slots = step.slots.long()
+    x = torch.randn(len(host.tokens), model.shape.hidden, dtype=model.dtype, device=model.device)
+    q = torch.randn(len(host.tokens), model.q_heads, model.shape.head_dim, dtype=model.dtype, device=model.device)
+
+    def layer(attend):
+        made = model.before(0, x, step.positions, slots, keys, values)
+        return model.after(0, x, attend(made, keys, values))
+
+    calls = {LAYER: lambda: layer(attention.run), LINEAR: lambda: layer(lambda *_: q),
+             ATTEND: lambda: attention.run(q, keys, values), HEAD: lambda: model.logits(x[step.rows])}  # fmt: skip
+    return {name: torch.inference_mode()(call) for name, call in calls.items()}
+
+
+def iteration(place: Place, mix: Mix) -> Callable:
+    """All layers and the head."""
+    import torch
+
+    attention, host = place.attention(), place.step(mix)
+    step = host.to(place.model.device)
+    attention.plan(host, step)
+    return torch.inference_mode()(lambda: place.model.forward(step, place.cache, attention.run))

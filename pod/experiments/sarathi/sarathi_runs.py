@@ -1,0 +1,159 @@
+"""SARATHI's Figures 7 and 8 in real runs: LLaMA-13B under Orca's scheduler and SARATHI's, from the first prompt to the
+last answer.
+
+Measured: every iteration of whole offline runs of five rounds, with FlashAttention-3 in two calls for both schedulers.
+A round is as many requests as memory holds at once in the post; all are of one length, with memory reserved for it.
+Orca's batches stay together then, for all their answers are equally long: it reads all prompts of a round at once, and
+rounds are alike. Five are enough for that, but SARATHI begins and ends with few requests, which a longer run hides.
+"""
+
+from __future__ import annotations
+
+import gc
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from pod.experiments.engine import engine_runs
+from pod.lab import paper
+from pod.lab.measure import provenance
+from pod.serving.blocks import ReservedPool
+from pod.serving.engine import Engine
+from pod.serving.events import Iteration, Log
+from pod.serving.loop import Ticks, WallClock, serve
+from pod.serving.request import Request
+from pod.serving.schedulers import SCHEDULERS, Orca, Scheduler
+from pod.simulate.scenarios import best_ratio
+from pod.simulate.workload import Workload
+
+RECORDING = "sarathi-runs"
+KEYS = ("system", "length", "chunk", "pd", "iteration")
+WHOLE = KEYS[:-1]
+UNITS = ("model",)
+REPEATS = 1
+TIMER = "the host's clock at every decision of the scheduler; gpu_ms by CUDA events around the launch of an iteration"
+L2 = "warm"
+MODEL, ATTENTION, PAGE, ROUNDS = "llama-13b", "fa3", 256, 5
+ORCA, SARATHI = "orca", "sarathi_v1"
+BATCHES = {length: int(paper.value(f"sarathi.f07.batch_{length >> 10}k")) for length in (1024, 2048, 3072)}
+RATIOS = {256: (4, 7, 10, 14, 20, 30, 60), 128: (4, 7, 14), 512: (7, 14, 30, 60)}  # of each chunk
+CHUNK = 256  # of Figure 7, and what stands where Orca has none
+
+
+class Setting(NamedTuple):
+    """One run."""
+
+    system: str
+    length: int
+    chunk: int
+    pd: int
+
+    @property
+    def batch(self) -> int:
+        return BATCHES[self.length]
+
+
+def best(length: int) -> int:
+    """P:D at which chunks and decodes of Figure 7 run out together."""
+    return round(best_ratio(CHUNK, BATCHES[length]))
+
+
+def settings() -> list[Setting]:
+    """Those that are compared follow each other, as the GPU's clock may drift; what matters most comes first."""
+    short, *longer = BATCHES
+    ratios = sorted({pd for some in RATIOS.values() for pd in some}, key=lambda pd: (pd != best(short), pd))
+    made = []
+    for pd in ratios:
+        made.append(Setting(ORCA, short, CHUNK, pd))
+        made += [Setting(SARATHI, short, chunk, pd) for chunk, some in RATIOS.items() if pd in some]
+    return made + [Setting(system, length, CHUNK, best(length)) for length in longer for system in (ORCA, SARATHI)]
+
+
+def cases() -> list[dict]:
+    """Nobody's time decides who is in a batch, so it is known how many iterations each run has."""
+    return [dict(zip(KEYS, (*each, i), strict=True)) for each in settings() for i in range(len(planned(each)))]
+
+
+def measure(case: dict) -> dict[str, float]:
+    system, *numbers = (case[key] for key in WHOLE)
+    return _run(Setting(system, *map(int, numbers)))[int(case["iteration"])]
+
+
+@lru_cache(maxsize=1)
+def _run(setting: Setting) -> list[dict]:
+    return timed(_engine(setting.length), setting)
+
+
+@lru_cache(maxsize=1)
+def _engine(length: int) -> Engine:
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    return warmed(Engine(engine_runs._model(MODEL, max(BATCHES)), pool(length), ATTENTION), length)
+
+
+def pool(length: int) -> ReservedPool:
+    return ReservedPool(BATCHES[length] * length // PAGE, length, PAGE)
+
+
+def scheduler(setting: Setting, pool: ReservedPool) -> Scheduler:
+    options = {"chunk": setting.chunk} if setting.system == SARATHI else {}
+    return SCHEDULERS[setting.system](pool, setting.batch, **options)
+
+
+def requests(setting: Setting) -> list[Request]:
+    work = Workload("uniform", ROUNDS * setting.batch, low=setting.length, high=setting.length, pd=setting.pd)
+    return work.requests()
+
+
+def planned(setting: Setting) -> list[Iteration]:
+    """The batches that come."""
+    return serve(requests(setting), [scheduler(setting, pool(setting.length))], Ticks()).iterations
+
+
+def warmed(engine: Engine, length: int) -> Engine:
+    """After a round of Orca's prompts, so that libraries have set up what their size needs. In the cache lie random
+    keys and values; zeros would take less power."""
+    for layer in engine.cache.data:
+        layer.normal_()
+    serve_all(engine, [Request(i, length - 2, 2) for i in range(BATCHES[length])], Orca(engine.pool, BATCHES[length]))
+    return engine
+
+
+def serve_all(engine: Engine, asked: list[Request], scheduler: Scheduler) -> Log:
+    """Random prompts; the clock starts with them."""
+    random = np.random.default_rng(0)
+    engine.texts = {r.id: random.integers(0, engine.model.shape.vocab, r.prompt).tolist() for r in asked}
+    engine.held.clear()
+    engine.marks, engine.clock = [], WallClock()
+    return serve(asked, [scheduler], engine, engine.clock)
+
+
+def timed(engine: Engine, setting: Setting) -> list[dict]:
+    """A row an iteration, on an engine that has captured all that comes but Orca's prompts, which are too many."""
+    import torch
+
+    with torch.inference_mode():
+        for size in sizes(setting) if engine.whole else ():
+            engine.whole.made_for(*size)
+    with engine_runs.unswept(), provenance.watch(engine_runs.WATCH_SECONDS) as watched:
+        log = serve_all(engine, requests(setting), scheduler(setting, engine.pool))
+    state = engine_runs.state(watched)
+    return [row(event) | state for event in log.iterations]
+
+
+def sizes(setting: Setting) -> list[tuple[int, int, int]]:
+    """(tokens, sequences, chunks) of every iteration, the largest first."""
+    each = {(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in planned(setting)}
+    return sorted(each, reverse=True)
+
+
+def row(event: Iteration) -> dict[str, float]:
+    """When the scheduler was asked and when the tokens were out, in milliseconds since the start; how long the GPU
+    worked; who was in the batch, and how many had all of their answer with it."""
+    times = {"scheduled": event.scheduled, "end": event.end, "gpu": sum(end - start for start, end in event.stages)}
+    return {f"{name}_ms": round(1e3 * t, 3) for name, t in times.items()} | {
+        "prompt": sum(new for _, new, *_ in event.prefills), "decodes": len(event.decodes),
+        "context": event.decode_context, "finished": len(event.finished)}  # fmt: skip

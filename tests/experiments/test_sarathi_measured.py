@@ -1,0 +1,122 @@
+"""SARATHI's batches and runs as they are measured: what is asked for, and rows of a tiny model on the CPU."""
+
+import pytest
+import torch
+
+from pod.experiments.engine import engine_runs, operators
+from pod.experiments.sarathi import sarathi_03, sarathi_05, sarathi_08, sarathi_batches, sarathi_runs
+from pod.experiments.sarathi.sarathi_batches import Mix
+from pod.experiments.sarathi.sarathi_runs import ORCA, SARATHI, Setting
+from pod.lab.measure import provenance, timing
+from pod.serving.engine import Engine
+from pod.serving.model import Llama, random_weights
+from pod.serving.shapes import Shape
+
+TINY = Shape("tiny", "Tiny", 2, 64, 4, 2, 16, 96, 96, context=4096)
+
+
+@pytest.fixture
+def tiny():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # for calls this small others only wait
+    yield Llama(TINY, random_weights(0, 2), dtype=torch.float64)
+    torch.set_num_threads(threads)
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_the_batches_are_those_of_the_figures():
+    mixes = sarathi_batches.mixes()
+    assert len(mixes) == len(set(mixes)) and sarathi_batches.TOKENS == sarathi_03.TOKENS
+    assert sarathi_batches.BATCHES == sarathi_05.BATCHES and sarathi_batches.CHUNKS == sarathi_05.CHUNKS
+    for chunk in sarathi_05.CHUNKS:
+        assert sum(m.tokens for m in mixes if m in {Mix(1, chunk, at) for at in range(0, 1024, chunk)}) == 1024
+    assert {tuple(case.values())[1:] for case in sarathi_batches.cases()} == {*mixes, *sarathi_batches.TABLE}
+
+
+def test_a_step_holds_its_prompts_and_its_decodes(tiny):
+    place = sarathi_batches.Place(tiny, 40, "sdpa")
+    step = place.step(Mix(2, 256, 512, 3))
+    assert step.q_lens.tolist() == [256, 256, 1, 1, 1] and step.kv_lens.tolist() == [768, 768, 1024, 1024, 1024]
+    assert len(set(step.slots.tolist())) == len(step.slots) == 515 and step.rows.tolist() == [255, 511, 512, 513, 514]
+    assert place.step(Mix(1, 1021, decodes=3)).q_lens.sum() == 1024
+
+
+def test_parts_are_a_layer_and_layers_an_iteration(tiny):
+    one = Llama(Shape("tiny", "Tiny", 1, 64, 4, 2, 16, 96, 96), random_weights(0, 1), dtype=torch.float64)
+    place, mix = sarathi_batches.Place(one, 16, "sdpa"), Mix(1, 40, decodes=2)
+    made = {name: call() for name, call in sarathi_batches.parts(place, mix).items()}
+    assert made["layer"].shape == made["linear"].shape == (42, 64) and made["attention"].shape == (42, 4, 16)
+    assert made["head"].shape == sarathi_batches.iteration(sarathi_batches.Place(tiny, 16, "sdpa"), mix)().shape
+
+
+def test_every_batch_has_its_row(tiny, monkeypatch):
+    monkeypatch.setattr(sarathi_batches, "_place", lambda layers: sarathi_batches.Place(tiny, 80, "sdpa"))
+    monkeypatch.setattr(operators, "_captured", lambda call: call)
+    called = lambda calls, rounds: {name: call() is None or timing.Time(2.0, 1.0, 3.0) for name, call in calls.items()}  # noqa: E731
+    monkeypatch.setattr(timing, "shuffled", called)
+    sarathi_batches._parts.cache_clear()
+    for case in (sarathi_batches.cases()[0], sarathi_batches.cases()[-1]):
+        assert sarathi_batches.measure(case) == {"ms": 2.0, "ms_p10": 1.0, "ms_p90": 3.0}
+    sarathi_batches._parts.cache_clear()
+    sarathi_batches._iterations.cache_clear()
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.fixture
+def no_gpu(tiny, monkeypatch):
+    """A tiny model on the CPU for short requests, and a watch of clock and power that sees nothing."""
+    still = type("Still", (), {"summary": lambda self: {"sm_clock_mhz": {"median": 0}, "power_w": {"median": 0}}})
+    watch = type("Watch", (), {"__enter__": lambda self: still(), "__exit__": lambda self, *error: None})
+    monkeypatch.setattr(provenance, "watch", lambda seconds: watch())
+    monkeypatch.setattr(engine_runs, "_model", lambda name, context: tiny)
+    monkeypatch.setattr(sarathi_runs, "ATTENTION", "sdpa")
+    monkeypatch.setattr(sarathi_runs, "PAGE", 16)
+    monkeypatch.setattr(sarathi_runs, "BATCHES", {64: 3})
+    monkeypatch.setattr(sarathi_runs, "RATIOS", {16: (7,), 32: (7,)})
+    monkeypatch.setattr(sarathi_runs, "ROUNDS", 2)
+    for kept in (sarathi_runs._engine, sarathi_runs._run):
+        kept.cache_clear()
+    yield
+    for kept in (sarathi_runs._engine, sarathi_runs._run):
+        kept.cache_clear()
+
+
+def test_the_runs_are_those_of_the_figures():
+    runs = sarathi_runs.settings()
+    assert len(runs) == len(set(runs)) and {*sarathi_runs.RATIOS} == {*sarathi_08.CHUNKS}
+    assert {r.pd for r in runs if r.length == 1024} <= {*sarathi_08.RATIOS}
+    assert runs[0] == Setting(ORCA, 1024, 256, 14) and runs[0].batch == 18
+    assert {(r.length, r.batch, r.pd) for r in runs if r.length > 1024} == {(2048, 10, 27), (3072, 6, 50)}
+    for run in (r for r in runs if r.system == SARATHI):
+        assert run._replace(system=ORCA, chunk=sarathi_runs.CHUNK) in runs
+
+
+def test_orcas_rounds_are_alike():
+    events = sarathi_runs.planned(Setting(ORCA, 1024, 256, 14))
+    assert len(events) % sarathi_runs.ROUNDS == 0
+    each = len(events) // sarathi_runs.ROUNDS
+    sizes = [(e.tokens, len(e.prefills)) for e in events]
+    assert sizes == sizes[:each] * sarathi_runs.ROUNDS and sizes[0] == (18 * 955, 18)
+
+
+def test_a_row_of_each_iteration_of_a_whole_run(no_gpu):
+    cases = sarathi_runs.cases()
+    names = list(dict.fromkeys(tuple(case[key] for key in sarathi_runs.WHOLE) for case in cases))
+    assert [name[0] for name in names] == [ORCA, SARATHI, SARATHI]
+    rows = [case | sarathi_runs.measure(case) for case in cases]
+    for name in names:
+        mine = [row for row in rows if tuple(row[key] for key in sarathi_runs.WHOLE) == name]
+        assert sum(row["finished"] for row in mine) == 6
+        assert sum(row["prompt"] for row in mine) == 6 * 56
+        assert all(a["scheduled_ms"] < a["end_ms"] <= b["scheduled_ms"] for a, b in zip(mine, mine[1:], strict=False))
+
+
+def test_each_run_finds_the_memory_of_the_one_before_free(no_gpu, tiny):
+    engine = sarathi_runs.warmed(Engine(tiny, sarathi_runs.pool(64), "sdpa"), 64)
+    for _ in range(2):
+        sarathi_runs.timed(engine, Setting(SARATHI, 64, 16, 15))
+        assert len(engine.pool.free) == engine.pool.num_blocks
