@@ -133,9 +133,13 @@ def lean_in_pages(s):
     return lambda: (None, plan.run(s.q, *caches, table))
 
 
-def flashinfer(s):
-    wrapper, cache = peers._fi_decode(s), s.pages[:2]
+def flashinfer(s, tensor_cores: bool = True):
+    wrapper, cache = peers._fi_decode(s, tensor_cores), s.pages[:2]
     return lambda: (None, wrapper.run(s.q_decode, cache))
+
+
+# Its prefill's tile, which wastes rows where few heads share keys, and its decode kernel, which has no tensor cores.
+FLASHINFER = {"flashinfer": flashinfer, "flashinfer_plain": partial(flashinfer, tensor_cores=False)}
 
 
 def read(s):

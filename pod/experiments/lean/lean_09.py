@@ -27,8 +27,8 @@ KEYS = ("panel", "gpus", "heads", "batch", "context")
 UNITS = lean.UNITS
 REPEATS = 12
 K = lean.K
-PEER = "fa3"
-WAYS = ("lean", "auto", "rule_256", "rule_now", PEER, "paper_lean", "paper_rule_256")
+PEERS = {"fa3": peers.fa3_decode} | lean.FLASHINFER
+WAYS = ("lean", "auto", "rule_256", "rule_now", *PEERS, "paper_lean", "paper_rule_256")
 PER_GPU = 32  # heads of the paper's model on each of its eight GPUs
 
 
@@ -92,8 +92,8 @@ def _shard(case: dict, world: int) -> HybridBatch:
 
 
 def _maker(way: str, s):
-    if way == PEER:
-        return peers.fa3_decode(s)
+    if way in PEERS:
+        return PEERS[way](s)
     sms = 4 if s.device == "cpu" else lean.SMS
     paper = {"worker": "cta128"} if way.startswith("paper") else {}
     cuts = lean.chosen_splits(s.batch, sms) | {"lean": "stream-k", "auto": "auto"}

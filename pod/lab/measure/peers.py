@@ -66,7 +66,9 @@ class Setting:
         shape = (-1, PAGE, self.batch.num_kv_heads, self.batch.head_dim)
         stride = self.k.shape[1] // PAGE
         counts = [-(-n // PAGE) for n in self.batch.kv_lens]
-        indices = torch.cat([torch.arange(i * stride, i * stride + n) for i, n in enumerate(counts)]).int().cuda()
+        indices = (
+            torch.cat([torch.arange(i * stride, i * stride + n) for i, n in enumerate(counts)]).int().to(self.device)
+        )
         return self.k.view(shape), self.v.view(shape), indices, counts
 
     def page_arguments(self, first: int, last: int):
@@ -76,9 +78,9 @@ class Setting:
         _, _, indices, counts = self.pages
         ends = torch.tensor([0, *counts]).cumsum(0)
         part = indices[ends[first] : ends[last]]
-        indptr = (ends[first : last + 1] - ends[first]).int().cuda()
+        indptr = (ends[first : last + 1] - ends[first]).int().to(self.device)
         tail = torch.tensor(
-            [(n - 1) % PAGE + 1 for n in self.batch.kv_lens[first:last]], dtype=torch.int32, device="cuda"
+            [(n - 1) % PAGE + 1 for n in self.batch.kv_lens[first:last]], dtype=torch.int32, device=self.device
         )
         return indptr, part, tail
 
@@ -355,10 +357,10 @@ def _fi_prefill(s: Setting, backend: str, first: int, last: int):
     return wrapper
 
 
-def _fi_decode(s: Setting):
+def _fi_decode(s: Setting, tensor_cores: bool = True):
     import flashinfer
 
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD", use_tensor_cores=True)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD", use_tensor_cores=tensor_cores)
     indptr, indices, tail = s.page_arguments(s.first, len(s.batch.q_lens))
     wrapper.plan(indptr, indices, tail, head_dim=s.batch.head_dim, q_data_type=s.q.dtype, **_fi_shape(s))
     return wrapper
