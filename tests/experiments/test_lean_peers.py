@@ -7,8 +7,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from pod import kernels
-from pod.experiments.lean import lean_08, lean_09
-from pod.lab.measure import peers, timing
+from pod.experiments.lean import lean_08, lean_09, lean_13
+from pod.lab import paper
+from pod.lab.measure import meter, peers, timing
 
 torch = pytest.importorskip("torch")
 emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -81,3 +82,52 @@ def test_the_shared_heads_have_every_peer(installed, way):
     case = dict(zip(lean_09.KEYS, ("9a", 2, 4, 3, 100), strict=True))
     calls, holes = peers.ready(peers.Setting(lean_09._shard(case, 2)), {way: partial(lean_09._maker, way)})
     assert way in lean_09.WAYS and holes == {} and set(calls) == {way}
+
+
+# ---------------------------------------------------------------- energy
+
+
+@pytest.fixture
+def metered(monkeypatch):
+    """A meter that counts visits: the n-th call takes n millijoules."""
+    visits = []
+
+    def visit(call, seconds, warm, gauge):
+        visits.append(call)
+        if call:
+            call()
+        return meter.Window(4.0, 4.0 * lean_13.IN_A_ROW * len(visits), 2.0, 1980, 50)
+
+    monkeypatch.setattr(meter, "gauge", lambda: None)
+    monkeypatch.setattr(meter, "visit", visit)
+    monkeypatch.setattr(peers, "graphed", lambda make, calls: make)
+    monkeypatch.setattr(lean_13, "HEADS", 2)
+    lean_13.readings.cache_clear()
+    return visits
+
+
+@emulated
+def test_five_readings_of_energy_each_in_rounds(installed, metered):
+    with kernels.machine(3):
+        rows = lean_13.readings(130)
+    assert metered[0] is None and len(metered) == 1 + 5 * len(lean_13.WAYS)
+    rounds = [metered[1 + i * 7 : 8 + i * 7] for i in range(5)]
+    assert all(set(each) == set(rounds[0]) for each in rounds) and any(each != rounds[0] for each in rounds)
+    assert sorted(r["millijoules"] for way in rows.values() for r in way) == list(range(2, len(metered) + 1))
+    assert {way: row[0]["how"] for way, row in rows.items() if way not in lean_13.CUTS} == {
+        "fa3": "", "flashinfer": "flashinfer_plain"}  # fmt: skip
+    assert rows["lean"][0]["how"] == "stream-k" and rows["rule_256"][0]["how"] == rows["paper_rule_256"][0]["how"]
+    assert rows["lean"][0]["ms"] == 1e3 * 2.0 / (4 * lean_13.IN_A_ROW)
+
+
+@emulated
+def test_what_is_not_installed_is_a_hole_in_every_reading(installed, metered, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    with kernels.machine(3):
+        found = [lean_13.measure(case | {"context": 130}) for case in lean_13.cases() if case["context"] == 32 << 10]
+    holes = [row["hole"] for row in found if "hole" in row]
+    assert holes == ["not installed (flashinfer)"] * 5 and len(found) == 5 * len(lean_13.WAYS)
+
+
+def test_heads_of_the_energy_are_the_paper_s():
+    assert lean_13.HEADS == paper.value("lean.f13.heads")

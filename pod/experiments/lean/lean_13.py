@@ -1,10 +1,12 @@
 """LeanAttention, Figure 13: the energy of a decode against FlashDecoding's.
 
-Measured: energy of decode, 56 heads, one request, for stream-K, FlashDecoding's splits and FlashAttention-3.
+Measured: energy of decode, 56 heads, one request, five readings each: stream-K, FlashDecoding's splits and two peers.
 """
 
-import time
-from functools import cache, partial
+from collections.abc import Callable
+from functools import lru_cache, partial
+from itertools import chain
+from random import Random
 
 import pandas as pd
 
@@ -12,8 +14,7 @@ from pod.batch import HybridBatch
 from pod.data import read
 from pod.experiments.lean import lean, shared
 from pod.lab.figure import Figure
-from pod.lab.measure import peers, timing
-from pod.lab.measure.provenance import nvml_device
+from pod.lab.measure import meter, peers, timing
 from pod.lab.show import style
 
 FIGURE = Figure(
@@ -25,42 +26,67 @@ FIGURE = Figure(
     data=("lean-energy",),
 )
 RECORDING = "lean-energy"
-KEYS = ("context", "way")
+KEYS, WHOLE = ("context", "way", "reading"), ("context",)
 UNITS = lean.UNITS
-REPEATS, SECONDS = 1, 5.2
-TIMER = "NVML's energy counter and the host clock around calls repeated back to back"
+READINGS = REPEATS = 5
+SECONDS, WARM = 1.5, 0.4  # of a reading, and of calls before it: the power limit acts within half a second
+IN_A_ROW = 10  # calls in a graph: no way waits for the host
+TIMER = f"{meter.TIMER}; {IN_A_ROW} calls in a CUDA graph"
 L2 = "warm"
-K = lean.K
-WAYS = ("lean", "rule_256", "rule_now", "fa3", "paper_lean", "paper_rule_256")
+K, HEADS = lean.K, 56
+CUTS = ("lean", "rule_256", "rule_now", "paper_lean", "paper_rule_256")
+WAYS = (*CUTS, "fa3", "flashinfer")
 
 
 def cases() -> list[dict]:
-    return [{"context": n * K, "way": way} for n in (32, 128, 512) for way in WAYS]
-
-
-@cache
-def idle_watts() -> float:
-    """What the GPU draws when nothing runs, its memory still in use."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    device = nvml_device(pynvml)
-    time.sleep(0.5)
-    before, begin = pynvml.nvmlDeviceGetTotalEnergyConsumption(device), time.perf_counter()
-    time.sleep(1.5)
-    return (pynvml.nvmlDeviceGetTotalEnergyConsumption(device) - before) / (time.perf_counter() - begin) / 1e3
+    rows = [(n * K, way, i) for n in (32, 128, 512) for way in WAYS for i in range(READINGS)]
+    return [dict(zip(KEYS, row, strict=True)) for row in rows]
 
 
 def measure(case: dict) -> dict:
-    way, batch = case["way"], HybridBatch((1,), (int(case["context"]),), 56, 56, 64, dtype="float16")
-    idle, setting = idle_watts(), peers.Setting(batch)
-    parts = lean.chosen_splits(batch).get(way.removeprefix("paper_"), "stream-k")
-    paper = {"worker": "cta128"} if way.startswith("paper") else {}
-    make = peers.fa3_decode if way == "fa3" else partial(lean.lean, splits=parts, **paper)
-    spent = timing.energy(make(setting), SECONDS)
-    return {"kv_bytes": batch.kv_bytes, "parts": parts, "ms": round(spent.ms, 5), "watts": round(spent.watts, 1),
-            "millijoules": round(spent.millijoules, 3), "sm_clock_mhz": spent.sm_clock_mhz,
-            "idle_watts": round(idle, 1)}  # fmt: skip
+    return readings(int(case["context"]))[case["way"]][int(case["reading"])]
+
+
+@lru_cache(maxsize=1)
+def readings(context: int) -> dict[str, list[dict]]:
+    """Of every way, all readings at a context: in each round all ways, in a fresh random order."""
+    batch = HybridBatch((1,), (context,), HEADS, HEADS, 64, dtype="float16")
+    gauge = meter.gauge()
+    idle = meter.visit(None, SECONDS, WARM, gauge).watts
+    setting = peers.Setting(batch)
+    made = makers(setting)
+    calls, holes = peers.ready(setting, {way: peers.graphed(make, IN_A_ROW) for way, (make, _) in made.items()})
+    rows = {way: [{"hole": why}] * READINGS for way, why in holes.items()} | {way: [] for way in calls}
+    for way in chain.from_iterable(_order.sample(list(calls), len(calls)) for _ in range(READINGS)):
+        seen = _row(meter.visit(calls[way], SECONDS, WARM, gauge))
+        rows[way].append({"kv_bytes": batch.kv_bytes, "how": made[way][1]} | seen | {"idle_watts": round(idle, 1)})
+    return rows
+
+
+_order = Random(0)
+
+
+def makers(setting: peers.Setting) -> dict[str, tuple[Callable, object]]:
+    """A maker of every way, and how it computes: the parts of a head, or the kernel."""
+    cuts = {"lean": "stream-k"} | lean.chosen_splits(setting.batch)
+    splits = {way: cuts[way.removeprefix("paper_")] for way in CUTS}
+    worker = {way: {"worker": "cta128"} if way.startswith("paper") else {} for way in CUTS}
+    made = {way: (partial(lean.lean, splits=splits[way], **worker[way]), splits[way]) for way in CUTS}
+    kernel = faster(setting, lean.FLASHINFER)
+    return made | {"fa3": (peers.fa3_decode, ""), "flashinfer": (lean.FLASHINFER[kernel], kernel)}
+
+
+def faster(setting: peers.Setting, choices: dict[str, Callable]) -> str:
+    """The fastest of these on the setting; the first where none is installed."""
+    times = timing.shuffled(peers.ready(setting, choices)[0], 3, 1.0)
+    return min(times, key=lambda name: times[name].ms, default=next(iter(choices)))
+
+
+def _row(window: meter.Window) -> dict:
+    calls = window.calls * IN_A_ROW
+    return {"ms": round(1e3 * window.seconds / calls, 5), "watts": round(window.watts, 1),
+            "millijoules": round(window.millijoules / calls, 3), "sm_clock_mhz": window.mhz,
+            "celsius": window.celsius}  # fmt: skip
 
 
 # ---------------------------------------------------------------- what it shows
