@@ -15,7 +15,7 @@ from itertools import chain
 
 import numpy as np
 
-from pod.serving.backends import backend
+from pod.serving.backends import Backend, backend
 from pod.serving.blocks import PagedPool
 from pod.serving.captured import Whole, possible
 from pod.serving.events import Iteration, Log
@@ -76,16 +76,16 @@ class Engine:
     for every iteration, when the host had planned it and when it had launched everything and began to wait. `graphs`
     are of whole iterations (WHOLE) where the GPU plans by itself, elsewhere of the pieces between the attentions of
     decodes alone (PIECES); None uses them on a GPU, False nowhere. Several GPUs, which meet in every layer, have whole
-    iterations only where WHOLE says so.
+    iterations only where WHOLE says so. `attention` is the name of a backend, or one that is made already.
     """
 
     owners = staticmethod(predicting)  # whose is each row of the logits
 
-    def __init__(self, model: Llama, pool: PagedPool, attention: str = "auto", sample: Callable = greedy,
+    def __init__(self, model: Llama, pool: PagedPool, attention: str | Backend = "auto", sample: Callable = greedy,
                  stop: Sequence[int] = (), graphs: bool | str | None = None):  # fmt: skip
         self.model, self.pool, self.sample, self.stop = model, pool, sample, frozenset(stop)
-        self.attention = backend(attention, model.q_heads, model.kv_heads, model.shape.head_dim, pool.block_size,
-                                 model.dtype, model.device)  # fmt: skip
+        sizes = (model.q_heads, model.kv_heads, model.shape.head_dim, pool.block_size, model.dtype, model.device)
+        self.attention = attention if isinstance(attention, Backend) else backend(attention, *sizes)
         self.cache = self._everywhere(lambda: Cache(model, pool.num_blocks, pool.block_size, pool.swap_blocks))
         self.clock = WallClock()
         self.texts: dict[int, list[int]] = {}
