@@ -77,6 +77,15 @@ def test_a_counter_that_takes_long_to_read_leaves_no_gap(seconds):
     assert spent.millijoules == pytest.approx(700e3 * seconds, rel=0.02)
 
 
+def test_a_look_longer_than_the_queue_is_bridged_by_a_longer_one():
+    """A tenth of a second, as with several processes that ask one driver."""
+    machine = Machine(seconds=0.0013, look=0.1)
+    window = meter.visit(machine.call, seconds=2, g=machine.gauge())
+    assert window.watts == pytest.approx(700, rel=0.01) and window.millijoules / window.calls == pytest.approx(
+        910, rel=0.02
+    )
+
+
 def test_calls_shorter_than_their_launch_are_an_error():
     machine = Machine(seconds=0.00001)
     with pytest.raises(ValueError, match="^energy: got calls that end before the next are launched, allowed are "):

@@ -16,7 +16,8 @@ import numpy as np
 
 from pod.lab.measure.provenance import nvml_device
 
-QUEUE_SECONDS, QUEUE = 0.02, 3  # of calls between two marks, and marks ahead; a look takes some milliseconds
+QUEUE_SECONDS = 0.02  # of calls between two marks; a look takes some milliseconds
+QUEUES = (3, 12, 48)  # marks ahead: a driver with much to do may take a tenth of a second for a look
 FROZEN_SECONDS = 2.0  # longer than any tick
 TIMER = "NVML's energy counter from tick to tick around calls back to back, their number interpolated; shuffled rounds"
 
@@ -83,6 +84,7 @@ class _Visit:
 
     call: Callable | None
     g: Gauge
+    ahead: int = QUEUES[0]  # marks
     each: int = 1  # calls between two marks
     dry: bool = False  # whether the GPU was seen with nothing to do
     under_way: deque = field(default_factory=deque)
@@ -94,7 +96,7 @@ class _Visit:
         """Launch if there is room, and look once."""
         self._count()
         self.dry |= not self.under_way
-        if self.call and len(self.under_way) < QUEUE:
+        while self.call and len(self.under_way) < self.ahead:
             self.launch()
         self._read()
 
@@ -159,20 +161,21 @@ class _Visit:
 
 def visit(call: Callable | None, seconds: float = 0.4, warm: float = 0.2, g: Gauge | None = None) -> Window:
     """Run `call` back to back, `warm` seconds to reach the steady clock and then from tick to tick for `seconds` at
-    least. None: the GPU idles."""
-    it = _Visit(call, g or gauge())
-    it.spend(warm / 2)
-    it.calibrate()
-    it.spend(warm / 2)
-    it.forget()
-    it.spend(seconds)
-    ticks = len(it.ticks)
-    while len(it.ticks) == ticks or len(it.ticks) < 3:
-        it.step()
-    if call and it.dry:
-        raise ValueError("energy: got calls that end before the next are launched, allowed are longer ones")
-    it.drain()
-    return it.window()
+    least. None: the GPU idles. A visit in which the GPU had nothing to do is made anew, with more launched ahead."""
+    for ahead in QUEUES:
+        it = _Visit(call, g or gauge(), ahead)
+        it.spend(warm / 2)
+        it.calibrate()
+        it.spend(warm / 2)
+        it.forget()
+        it.spend(seconds)
+        ticks = len(it.ticks)
+        while len(it.ticks) == ticks or len(it.ticks) < 3:
+            it.step()
+        it.drain()
+        if not (call and it.dry):
+            return it.window()
+    raise ValueError("energy: got calls that end before the next are launched, allowed are longer ones")
 
 
 # ---------------------------------------------------------------- ways in rounds
