@@ -1,8 +1,10 @@
 """SARATHI's batches and runs as they are measured: what is asked for, and rows of a tiny model on the CPU."""
 
+import pandas as pd
 import pytest
 import torch
 
+from pod import data
 from pod.experiments.engine import engine_runs, operators
 from pod.experiments.sarathi import sarathi_03, sarathi_05, sarathi_08, sarathi_batches, sarathi_runs
 from pod.experiments.sarathi.sarathi_batches import Mix
@@ -120,3 +122,62 @@ def test_each_run_finds_the_memory_of_the_one_before_free(no_gpu, tiny):
     for _ in range(2):
         sarathi_runs.timed(engine, Setting(SARATHI, 64, 16, 15))
         assert len(engine.pool.free) == engine.pool.num_blocks
+
+
+# ---------------------------------------------------------------- what is made of them
+
+
+@pytest.fixture
+def recorded(monkeypatch, tmp_path):
+    """Where tests lay recordings."""
+    (tmp_path / "h200").mkdir()
+    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    return lambda name, rows: pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
+
+
+def test_what_a_batch_costs(recorded):
+    more = lambda mix: 2 * mix.decodes * (1 if mix.prompts else 10)  # noqa: E731
+    cost = {"layer": lambda mix: 3.0 + mix.rows / 256, "linear": lambda mix: 2.0, "attention": lambda mix: 1.0,
+            "head": lambda mix: 4.0, "iteration": lambda mix: 40.0 + more(mix)}  # fmt: skip
+    mixes = [(case, Mix(*(case[key] for key in Mix._fields))) for case in sarathi_batches.cases()]
+    recorded("sarathi-batches", [case | {"ms": cost[case["part"]](mix)} for case, mix in mixes])
+    df = sarathi_batches.table()
+    assert sarathi_batches.of_peak(256) == pytest.approx((256 / 4) / (2048 / 11))
+    assert sarathi_batches.saturates("decode", 0.5) == sarathi_batches.saturates("prefill", 0.5) == 512
+    each = sarathi_batches.per_token(df).set_index(["phase", "batch_or_chunk"])
+    assert each.loc[("decode", 4)].tolist() == [20, 10, 1]
+    assert each.loc[("chunked", 256)].tolist() == [40 * 8 / 1024, 40 * 4 / 1024, 4 / 1024]
+    assert sarathi_batches.overhead() == pytest.approx((2 + 4) / (2 + 1))
+    assert sarathi_batches.decode_gain() == pytest.approx((40 + 80) / 4 / 2) and sarathi_batches.rows_too_many() == 1
+    sarathi_batches.draw(df)
+
+
+def a_run(setting, ms: float) -> list[dict]:
+    """A run whose iterations take equally long."""
+    rows = []
+    for i, event in enumerate(sarathi_runs.batches(setting)):
+        event.scheduled, event.end = i * ms / 1000, (i + 1) * ms / 1000
+        rows.append(dict(zip(sarathi_runs.KEYS, (*setting, i), strict=True)) | sarathi_runs.row(event))
+    return rows
+
+
+def test_what_sarathi_gains_over_orca(recorded):
+    """With iterations as long as each other, Orca, which has the fewest, is ahead wherever they are."""
+    runs = sarathi_runs.settings()
+    recorded("sarathi-runs", [row for run in runs for row in a_run(run, 10.0)])
+    df, count = sarathi_runs.table(), {run: len(sarathi_runs.batches(run)) for run in runs}
+    assert len(df) == sum(run.system == SARATHI for run in runs)
+    both = Setting(ORCA, 1024, 256, 14), Setting(SARATHI, 1024, 256, 14)
+    assert sarathi_runs.gain() == pytest.approx(count[both[0]] / count[both[1]])
+    orca = df.set_index(["length", "chunk", "pd"]).orca_requests_per_minute[1024, 256, 14]
+    assert orca == pytest.approx(60_000 * 90 / (10 * count[both[0]]))
+    assert sarathi_runs.least_gain() == sarathi_runs.figure_8(df).gain.min() and sarathi_runs.loses_from(256) == 7
+    assert sarathi_runs.best_over_formula() == pytest.approx(4 / (256 / 17))
+    sarathi_runs.draw(df)
+
+
+def test_the_middle_of_a_run_is_whole_rounds_of_orca():
+    rows = pd.DataFrame(a_run(Setting(ORCA, 1024, 256, 14), 10.0))
+    assert sarathi_runs.middle(rows) == pytest.approx(sarathi_runs.rate(rows))
+    rows = pd.DataFrame(a_run(Setting(SARATHI, 1024, 256, 14), 10.0))
+    assert sarathi_runs.middle(rows) > sarathi_runs.rate(rows)

@@ -13,9 +13,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
+from pod.data import card, read
 from pod.experiments.engine import operators
 from pod.lab.measure import timing
+from pod.lab.show import style
 from pod.serving import shapes
 from pod.serving.backends import backend
 from pod.serving.engine import Cache
@@ -163,3 +166,120 @@ def iteration(place: Place, mix: Mix) -> Callable:
     step = host.to(place.model.device)
     attention.plan(host, step)
     return torch.inference_mode()(lambda: place.model.forward(step, place.cache, attention.run))
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+def table() -> pd.DataFrame:
+    """A row a batch: milliseconds of a layer and its parts, of the head, and of a whole iteration."""
+    df = read(RECORDING)
+    return df.pivot(index=list(Mix._fields), columns="part", values="ms").reset_index().rename_axis(columns=None)
+
+
+def _of(df: pd.DataFrame) -> Callable[..., pd.Series]:
+    at = df.set_index(list(Mix._fields))
+    return lambda *mix: at.loc[Mix(*mix)]
+
+
+def throughput(df: pd.DataFrame) -> pd.DataFrame:
+    """Figure 3: tokens a second of one layer, and percent of the best of its kind."""
+    of, rows = _of(df), []
+    for phase, mixes in {"prefill": [Mix(1, n) for n in TOKENS], "decode": [Mix(decodes=n) for n in TOKENS]}.items():
+        rows += [(phase, mix.rows, 1000 * mix.rows / of(*mix)[LAYER]) for mix in mixes]
+    made = pd.DataFrame(rows, columns=["phase", "tokens", "tokens_per_second"])
+    best = made.groupby("phase").tokens_per_second.transform("max")
+    return made.assign(percent_of_peak=100 * made.tokens_per_second / best)
+
+
+def per_token(df: pd.DataFrame) -> pd.DataFrame:
+    """Figure 5: milliseconds a token of all layers; the head where a token comes out."""
+    of, rows, layers = _of(df), [], shapes.shape(MODEL).layers
+    groups = [("prefill", n, [Mix(n, CONTEXT)]) for n in BATCHES] + [("decode", n, [Mix(decodes=n)]) for n in BATCHES]
+    groups += [("chunked", n, [Mix(1, n, at) for at in range(0, CONTEXT, n)]) for n in CHUNKS]
+    for phase, size, mixes in groups:
+        each = [layers * sum(of(*mix)[part] for mix in mixes) for part in (LINEAR, ATTEND)] + [of(*mixes[-1])[HEAD]]
+        rows.append((phase, size, *(ms / sum(mix.rows for mix in mixes) for ms in each)))
+    return pd.DataFrame(rows, columns=["phase", "batch_or_chunk", "linear_ms", "attention_ms", "other_ms"])
+
+
+def whole(df: pd.DataFrame) -> pd.DataFrame:
+    """Table 1: milliseconds of whole iterations, and what each decode adds to the prompt beside it."""
+    of, rows = _of(df), []
+    for mix in TABLE:
+        ms = of(*mix)[ITERATION]
+        alone = of(*mix._replace(decodes=0))[ITERATION] if mix.prompts else 0.0
+        rows.append((*mix, ms, (ms - alone) / mix.decodes if mix.decodes else None))
+    return pd.DataFrame(rows, columns=[*Mix._fields, "ms", "ms_per_decode"])
+
+
+def draw(df):
+    axes = style.axes(12, 3.1, 3, width_ratios=[1, 1.6, 1])
+    many, each, batches = throughput(df), per_token(df), whole(df)
+    for (phase, mine), colour, mark in zip(many.groupby("phase", sort=False), style.WORKERS, "o^", strict=False):
+        axes[0].plot(mine.tokens, mine.percent_of_peak, f"{mark}-", markersize=5, color=colour, label=phase)
+    axes[0].set_xscale("log", base=2)
+    axes[0].set(xticks=TOKENS, ylim=(0, 105), xlabel="tokens in the batch", ylabel="% of the best throughput shown")
+    axes[0].set_xticks(TOKENS, TOKENS, fontsize=8)
+    axes[0].set_title("one layer", fontsize=10)
+    style.legend(axes[0], loc="lower right")
+    some, bottom = each[each.phase != "prefill"].reset_index(drop=True), 0.0
+    columns = {"linear_ms": "linear", "attention_ms": "merge", "other_ms": "wait"}
+    total = some[[*columns]].sum(axis=1)
+    for column, tone in columns.items():
+        share = 100 * some[column] / total
+        axes[1].bar(some.index, share, bottom=bottom, color=style.colour(tone), label=column.removesuffix("_ms"))
+        bottom = share + bottom
+    for x, ms in enumerate(total):
+        axes[1].text(x, 101, f"{ms:.2g}", ha="center", fontsize=7.5)
+    axes[1].set_xticks(some.index, some.batch_or_chunk, fontsize=8)
+    axes[1].set(ylim=(0, 112), ylabel="% of the time", xlabel="decodes in the batch | chunk of a prompt of 1,024")
+    axes[1].set_title("all layers, by operation; above, ms a token", fontsize=10)
+    style.legend(axes[1], loc="lower right")
+    axes[2].barh(range(len(batches)), batches.ms, 0.6, color=style.WORKERS[0])
+    for i, row in enumerate(batches.itertuples()):
+        more = f", {row.ms_per_decode:.2f} a decode" if row.decodes else ""
+        axes[2].text(row.ms, i, f" {row.ms:.1f} ms{more}", va="center", fontsize=8.5)
+    axes[2].set_yticks(range(len(batches)), [_words(mix) for mix in TABLE], fontsize=8.5)
+    axes[2].set(ylim=(len(batches) - 0.5, -0.5), xlim=(0, 1.9 * batches.ms.max()), xlabel=f"ms, {card()}")
+    axes[2].set_title("whole iterations", fontsize=10)
+    return axes[0].figure
+
+
+def _words(mix: Mix) -> str:
+    decodes = f"{mix.decodes} decodes" if mix.decodes else ""
+    return " + ".join(words for words in (f"{mix.tokens:,} tokens" if mix.prompts else "", decodes) if words)
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def of_peak(tokens: int) -> float:
+    """Prefill throughput of a layer at so many tokens, over the best."""
+    return float(throughput(table()).set_index(["phase", "tokens"]).percent_of_peak["prefill", tokens]) / 100
+
+
+def overhead() -> float:
+    """Time of a 1,024-token prompt with its attention in chunks of 256, over all of it at once; linear layers whole."""
+    mine = per_token(table())
+    mine = mine[mine.phase == "chunked"].set_index("batch_or_chunk")
+    linear = mine.linear_ms[CONTEXT]
+    return float((linear + mine.attention_ms[256]) / (linear + mine.attention_ms[CONTEXT]))
+
+
+def decode_gain() -> float:
+    """Time of a decode alone over the time that it adds to a chunk."""
+    each = whole(table()).ms_per_decode
+    return float(each[TABLE.index(Mix(decodes=4))] / each[TABLE.index(Mix(1, 1021, decodes=3))])
+
+
+def rows_too_many() -> float:
+    """Time that three decodes add to 1,024 prompt tokens over what they add to 1,021."""
+    each = whole(table()).ms_per_decode
+    return float(each[TABLE.index(Mix(1, 1024, decodes=3))] / each[TABLE.index(Mix(1, 1021, decodes=3))])
+
+
+def saturates(phase: str = "decode", share: float = 0.9) -> int:
+    """The fewest tokens of those shown at which a layer has so much of its best throughput."""
+    many = throughput(table())
+    return int(many.tokens[(many.phase == phase) & (many.percent_of_peak >= 100 * share)].min())

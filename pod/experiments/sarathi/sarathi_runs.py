@@ -14,10 +14,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
+from pod.data import a_card, kept, read
 from pod.experiments.engine import engine_runs
+from pod.experiments.sarathi import sarathi_07, sarathi_08
 from pod.lab import paper
 from pod.lab.measure import provenance
+from pod.lab.show import style
 from pod.serving.blocks import ReservedPool
 from pod.serving.engine import Engine
 from pod.serving.events import Iteration, Log
@@ -157,3 +161,110 @@ def row(event: Iteration) -> dict[str, float]:
     return {f"{name}_ms": round(1e3 * t, 3) for name, t in times.items()} | {
         "prompt": sum(new for _, new, *_ in event.prefills), "decodes": len(event.decodes),
         "context": event.decode_context, "finished": len(event.finished)}  # fmt: skip
+
+
+# ---------------------------------------------------------------- what it shows
+
+
+@kept(RECORDING)  # its claims ask for it a dozen times
+def table() -> pd.DataFrame:
+    """A row a run of SARATHI: requests a minute of Orca and of SARATHI, and what SARATHI gains, of the whole run and of
+    its middle."""
+    done = {Setting(*name): run.sort_values("iteration") for name, run in read(RECORDING).groupby(list(WHOLE))}
+    rows = []
+    for run in (run for run in settings() if run.system == SARATHI and run in done):
+        both = [done[run._replace(system=ORCA, chunk=CHUNK)], done[run]]
+        rates, middles = [rate(each) for each in both], [middle(each) for each in both]
+        rows.append((*run[1:], run.batch, *rates, rates[1] / rates[0], middles[1] / middles[0]))
+    columns = [*WHOLE[1:], "batch", "orca_requests_per_minute", "sarathi_requests_per_minute", "gain", "middle_gain"]
+    return pd.DataFrame(rows, columns=columns).sort_values(["length", "chunk", "pd"], ignore_index=True)
+
+
+def rate(run: pd.DataFrame) -> float:
+    """Requests a minute, from the first prompt to the last answer."""
+    return 60_000 * run.finished.sum() / (run.end_ms.iloc[-1] - run.scheduled_ms.iloc[0])
+
+
+def middle(run: pd.DataFrame) -> float:
+    """Requests a minute from the first answer's end to the last piece of a prompt: then as many as memory holds have
+    been there from the start, and there are prompts for all who leave. Of Orca it is some whole rounds."""
+    first, last = run.finished.to_numpy().argmax(), run.prompt.to_numpy().nonzero()[0][-1]
+    if last <= first:
+        return float("nan")
+    return 60_000 * run.finished.iloc[first + 1 : last].sum() / (run.scheduled_ms.iloc[last] - run.end_ms.iloc[first])
+
+
+def draw(df):
+    axes = style.axes(10.5, 3.3, 2, width_ratios=[1, 1.4])
+    lengths = figure_7(df)
+    bars = {f"{a_card()}, whole runs": lengths.gain, f"{a_card()}, their middle": lengths.middle_gain,
+            "analytical A6000": sarathi_07.table().gain}  # fmt: skip
+    for i, (label, gains) in enumerate(bars.items()):
+        axes[0].bar([x + 0.27 * (i - 1) for x in range(len(gains))], gains, 0.25, label=label,
+                    color=(style.WORKERS[0], style.colour("load"), style.FRAME)[i])  # fmt: skip
+        for x, gain in enumerate(gains):
+            axes[0].text(x + 0.27 * (i - 1), gain + 0.01, f"{gain:.2f}", ha="center", fontsize=8)
+    axes[0].axhline(paper.value("sarathi.f07.gain"), color=style.INK, linestyle="--", linewidth=1, label="post: 1.3x")
+    axes[0].set_xticks(range(len(lengths)), [f"{r.length:,} tokens\nbatch {r.batch}, P:D {r.pd}"
+                                             for r in lengths.itertuples()], fontsize=8.5)  # fmt: skip
+    axes[0].set(ylabel="throughput over Orca", ylim=(0, 1.9))
+    style.legend(axes[0], loc="upper left", ncols=2)
+    foretold = sarathi_08.table()
+    for chunk, colour in zip(sarathi_08.CHUNKS, style.WORKERS, strict=False):
+        mine, model = (each[each.chunk == chunk] for each in (figure_8(df), foretold))
+        axes[1].plot(mine.pd, mine.gain, "o-", markersize=4, color=colour, label=f"chunk {chunk}")
+        axes[1].plot(model.pd, model.gain, ":", linewidth=1, color=colour)
+        axes[1].axvline(best_ratio(chunk, mine.batch.iloc[0], aligned=False), color=colour, linewidth=0.6)
+    axes[1].axhline(1, color=style.INK, linewidth=0.8)
+    axes[1].set_xscale("log")
+    ticks = sorted(set(df.pd))
+    axes[1].set(xticks=ticks, xticklabels=ticks, xlabel="P:D", xlim=(3.5, 70), ylabel="throughput over Orca")
+    axes[1].minorticks_off()
+    axes[1].set_title("dotted: analytical A6000; upright: C / (B - 1)", fontsize=9.5, loc="left")
+    style.legend(axes[1], loc="lower left")
+    return axes[0].figure
+
+
+def figure_7(df: pd.DataFrame) -> pd.DataFrame:
+    """Its three lengths at the ratio that suits SARATHI best by the formula."""
+    return df[(df.chunk == CHUNK) & (df.pd == df.length.map(best))].reset_index(drop=True)
+
+
+def figure_8(df: pd.DataFrame) -> pd.DataFrame:
+    return df[df.length == min(BATCHES)]
+
+
+# ---------------------------------------------------------------- what claims ask for
+
+
+def gain(length: int = 1024) -> float:
+    """Throughput over Orca at the ratio of the formula."""
+    return float(figure_7(table()).set_index("length").gain[length])
+
+
+def middle_gain(length: int = 1024) -> float:
+    """The same without SARATHI's beginning and end."""
+    return float(figure_7(table()).set_index("length").middle_gain[length])
+
+
+def least_gain() -> float:
+    """Over all chunks and ratios."""
+    return float(figure_8(table()).gain.min())
+
+
+def _of_chunk(chunk: int) -> pd.DataFrame:
+    df = figure_8(table())
+    return df[df.chunk == chunk].reset_index(drop=True)
+
+
+def best_over_formula(chunk: int = CHUNK) -> float:
+    """P:D of the largest gain over C / (B - 1)."""
+    mine = _of_chunk(chunk)
+    return float(mine.pd[mine.gain.idxmax()]) / best_ratio(chunk, mine.batch[0], aligned=False)
+
+
+def loses_from(chunk: int = CHUNK) -> float:
+    """P:D from which on Orca is ahead; infinite where it never is."""
+    mine = _of_chunk(chunk)
+    behind = mine.pd[(mine.gain < 1) & (mine.pd > mine.pd[mine.gain.idxmax()])]
+    return float(behind.min()) if len(behind) else float("inf")
