@@ -76,7 +76,7 @@ def settings() -> list[Setting]:
 
 def cases() -> list[dict]:
     """Nobody's time decides who is in a batch, so it is known how many iterations each run has."""
-    return [dict(zip(KEYS, (*each, i), strict=True)) for each in settings() for i in range(len(planned(each)))]
+    return [dict(zip(KEYS, (*each, i), strict=True)) for each in settings() for i in range(len(foreseen(each)))]
 
 
 def measure(case: dict) -> dict[str, float]:
@@ -112,7 +112,7 @@ def requests(setting: Setting) -> list[Request]:
     return work.requests()
 
 
-def planned(setting: Setting) -> list[Iteration]:
+def foreseen(setting: Setting) -> list[Iteration]:
     """The batches that come."""
     return serve(requests(setting), [scheduler(setting, pool(setting.length))], Ticks()).iterations
 
@@ -150,7 +150,7 @@ def timed(engine: Engine, setting: Setting) -> list[dict]:
 
 def sizes(setting: Setting) -> list[tuple[int, int, int]]:
     """(tokens, sequences, chunks) of every iteration, the largest first."""
-    each = {(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in planned(setting)}
+    each = {(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in foreseen(setting)}
     return sorted(each, reverse=True)
 
 
