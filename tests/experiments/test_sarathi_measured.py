@@ -98,7 +98,7 @@ def test_the_runs_are_those_of_the_figures():
 
 
 def test_orcas_rounds_are_alike():
-    events = sarathi_runs.foreseen(Setting(ORCA, 1024, 256, 14))
+    events = sarathi_runs.batches(Setting(ORCA, 1024, 256, 14))
     assert len(events) % sarathi_runs.ROUNDS == 0
     each = len(events) // sarathi_runs.ROUNDS
     sizes = [(e.tokens, len(e.prefills)) for e in events]

@@ -66,17 +66,17 @@ def best(length: int) -> int:
 def settings() -> list[Setting]:
     """Those that are compared follow each other, as the GPU's clock may drift; what matters most comes first."""
     short, *longer = BATCHES
-    ratios = sorted({pd for some in RATIOS.values() for pd in some}, key=lambda pd: (pd != best(short), pd))
+    ratios = sorted({ratio for some in RATIOS.values() for ratio in some}, key=lambda r: (r != best(short), r))
     made = []
-    for pd in ratios:
-        made.append(Setting(ORCA, short, CHUNK, pd))
-        made += [Setting(SARATHI, short, chunk, pd) for chunk, some in RATIOS.items() if pd in some]
+    for ratio in ratios:
+        made.append(Setting(ORCA, short, CHUNK, ratio))
+        made += [Setting(SARATHI, short, chunk, ratio) for chunk, some in RATIOS.items() if ratio in some]
     return made + [Setting(system, length, CHUNK, best(length)) for length in longer for system in (ORCA, SARATHI)]
 
 
 def cases() -> list[dict]:
     """Nobody's time decides who is in a batch, so it is known how many iterations each run has."""
-    return [dict(zip(KEYS, (*each, i), strict=True)) for each in settings() for i in range(len(foreseen(each)))]
+    return [dict(zip(KEYS, (*each, i), strict=True)) for each in settings() for i in range(len(batches(each)))]
 
 
 def measure(case: dict) -> dict[str, float]:
@@ -112,7 +112,7 @@ def requests(setting: Setting) -> list[Request]:
     return work.requests()
 
 
-def foreseen(setting: Setting) -> list[Iteration]:
+def batches(setting: Setting) -> list[Iteration]:
     """The batches that come."""
     return serve(requests(setting), [scheduler(setting, pool(setting.length))], Ticks()).iterations
 
@@ -150,7 +150,7 @@ def timed(engine: Engine, setting: Setting) -> list[dict]:
 
 def sizes(setting: Setting) -> list[tuple[int, int, int]]:
     """(tokens, sequences, chunks) of every iteration, the largest first."""
-    each = {(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in foreseen(setting)}
+    each = {(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in batches(setting)}
     return sorted(each, reverse=True)
 
 
