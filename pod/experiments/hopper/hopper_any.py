@@ -70,7 +70,7 @@ def table():
 
 def gains(df):
     """The same of any rows that `measure` has given."""
-    times = df[list(WAYS)].apply(pd.to_numeric, errors="coerce")
+    times = df.reindex(columns=list(WAYS)).apply(pd.to_numeric, errors="coerce")  # older repeats have no turns
     fa3 = times[list(ragged.FA3)]
     named = df[["batch", "kind", "model", "tp", "q_heads", "kv_heads", "head_dim", "words", "error"]]
     return named.assign(
