@@ -19,12 +19,12 @@ from pod.serving.backends import Backend, backend
 from pod.serving.blocks import PagedPool
 from pod.serving.captured import Whole, possible
 from pod.serving.events import Iteration, Log
-from pod.serving.loop import Loop, WallClock, serve
+from pod.serving.loop import Ahead, Loop, WallClock, serve
 from pod.serving.model import Llama
 from pod.serving.request import Request
 from pod.serving.schedulers import SWAP, Batch, Scheduler
 from pod.serving.shapes import Shape
-from pod.serving.step import HEADER, Arrays, Step, deliver, pack, predicting
+from pod.serving.step import HEADER, Arrays, Step, fill, pack, predicting, promise
 
 GRAPH_ROWS = (1, 2, 4, *range(8, 64, 8), *range(64, 257, 16))  # decode batches are padded to the next of these
 WHOLE, PIECES = "whole", "pieces"
@@ -69,20 +69,34 @@ class Cache:
         self.data[:, :, list(blocks)] = self.host[:, :, list(source)].to(self.data.device)
 
 
+@dataclass(eq=False)
+class Flight:
+    """An iteration on its way: whose its tokens are, where they go, and the tokens themselves, once they are here."""
+
+    event: Iteration
+    requests: list[Request]
+    places: list[int]
+    tokens: Tokens
+    meter: Meter | None
+    marks: tuple[float, float]
+
+
 class Engine:
     """Runs batches on a model. Times are those of `clock`, which the loop must share.
 
     `texts` holds all tokens of each request, prompt first. `stop` are the tokens that end an answer early. `marks` has,
-    for every iteration, when the host had planned it and when it had launched everything and began to wait. `graphs`
-    are of whole iterations (WHOLE) where the GPU plans by itself, elsewhere of the pieces between the attentions of
-    decodes alone (PIECES); None uses them on a GPU, False nowhere. Several GPUs, which meet in every layer, have whole
-    iterations only where WHOLE says so. `attention` is the name of a backend, or one that is made already.
+    for every iteration, when the host had planned it and when it had launched everything. `graphs` are of whole
+    iterations (WHOLE) where the GPU plans by itself, elsewhere of the pieces between the attentions of decodes alone
+    (PIECES); None uses them on a GPU, False nowhere. Several GPUs, which meet in every layer, have whole iterations
+    only where WHOLE says so. `ahead`: whether the next iteration is launched while one runs; None, where iterations
+    are whole, on one GPU, and lengths alone say who has ended. `attention` is the name of a
+    backend, or one that is made already.
     """
 
     owners = staticmethod(predicting)  # whose is each row of the logits
 
     def __init__(self, model: Llama, pool: PagedPool, attention: str | Backend = "auto", sample: Callable = greedy,
-                 stop: Sequence[int] = (), graphs: bool | str | None = None):  # fmt: skip
+                 stop: Sequence[int] = (), graphs: bool | str | None = None, ahead: bool | None = None):  # fmt: skip
         self.model, self.pool, self.sample, self.stop = model, pool, sample, frozenset(stop)
         sizes = (model.q_heads, model.kv_heads, model.shape.head_dim, pool.block_size, model.dtype, model.device)
         self.attention = attention if isinstance(attention, Backend) else backend(attention, *sizes)
@@ -93,25 +107,40 @@ class Engine:
         self.held: dict[int, list[int]] = {}  # blocks of each request when it last ran
         self.on_host: dict[int, list[int]] = {}
         self.marks: list[tuple[float, float]] = []
-        on_gpu = model.device.type == "cuda"
-        self.whole, self.graphs = self._graphs(on_gpu if graphs is None else graphs)
-        self._meter = Meter() if on_gpu else None
+        self.on_gpu = model.device.type == "cuda"
+        self.whole, self.graphs = self._graphs(self.on_gpu if graphs is None else graphs)
+        self.ahead = self._runs_ahead(ahead)
+        self.newest = None  # tokens of the newest iteration, on the device
+
+    @property
+    def loop(self) -> type[Loop]:
+        return Ahead if self.ahead else Loop
 
     def submit(self, batch: Batch, event: Iteration) -> float:
         """Run one iteration; each request that gets a token finds it at the end of its text."""
+        self.land(self.send(batch, event))
+        return event.end
+
+    def send(self, batch: Batch, event: Iteration) -> Flight:
+        """Launch an iteration, behind the one that may still run."""
         self._swap(batch)
         self.tables.sweep()
         step = pack(batch, self.texts, self.tables, self.pool.block_size)
         self._tell(step.flat)
         logits = self.run(step)
         requests = self.owners(batch)
-        tokens = self.sample(logits, requests).tolist()  # the one copy to the host, and the one wait
-        deliver(tokens, requests, self.texts, self.stop)
-        busy = self._meter.seconds() if self._meter else None  # waits, also where no token comes out
-        end = self.clock.now
-        self.marks.append((self.planned, self.launched))
-        event.stages = [(end - busy, end)] if busy else []
-        return end
+        self.newest = self.sample(logits, requests)
+        return Flight(event, requests, promise(requests, self.texts), Tokens(self.newest), self._meter,
+                      (self.planned, self.launched))  # fmt: skip
+
+    def land(self, flight: Flight) -> list[Request]:
+        """Wait for the tokens of an iteration. Returns who ends with them, sooner than his length says."""
+        stopped = fill(flight.places, flight.tokens.read(), flight.requests, self.texts, self.stop)
+        busy = flight.meter.seconds() if flight.meter else None  # waits, also where no token comes out
+        event, event.end = flight.event, self.clock.now
+        self.marks.append(flight.marks)
+        event.stages = [(event.end - busy, event.end)] if busy else []
+        return stopped
 
     def forget(self, request: Request) -> None:
         """Its answer has been read, or nobody wants it any more."""
@@ -124,8 +153,10 @@ class Engine:
 
         with torch.inference_mode():
             if self.whole and (captured := self.whole.ready(step)):
+                self._feed(step, captured.staged.device)
                 return self._launch(partial(captured.run, len(step.rows)))
             device = step.to(self.model.device)
+            self._feed(step, device)
             self.attention.plan(step, device)
             if self.graphs and not step.chunks:
                 logits = self._launch(partial(self.graphs.run, device))
@@ -135,7 +166,16 @@ class Engine:
                 self.attention.expect(step)
             return logits
 
+    def _feed(self, host: Step, device: Step) -> None:
+        """A token that the host does not know yet goes from the iteration that made it to the one that reads it."""
+        import torch
+
+        if host.tokens.min() < 0:
+            tokens = device.tokens
+            tokens.copy_(torch.where(tokens < 0, self.newest[(~tokens).clamp(min=0)], tokens))
+
     def _launch(self, work: Callable):
+        self._meter = Meter() if self.on_gpu else None
         self.planned = self.clock.now
         with self._meter or nullcontext():
             out = work()
@@ -167,6 +207,12 @@ class Engine:
         if able and (wanted == WHOLE or wanted is True and self.model.group.size == 1):
             return Whole(self.model, self.cache, self.attention), None
         return None, Graphs(self) if wanted else None
+
+    def _runs_ahead(self, wanted: bool | None) -> bool:
+        able = self.model.group.size == 1 and bool(self.whole or not self.on_gpu)
+        if wanted and not able:
+            raise ValueError("ahead: got True, allowed with whole iterations on one GPU, and on a CPU alone")
+        return bool(self.whole and able and not self.stop) if wanted is None else bool(wanted)
 
     def _swap(self, batch: Batch) -> None:
         """Copy the blocks of preempted requests to the host before anybody writes there, and of the returned back."""
@@ -248,6 +294,23 @@ class Meter:
     def seconds(self) -> float:
         self.events[1].synchronize()
         return self.events[0].elapsed_time(self.events[1]) / 1000
+
+
+class Tokens:
+    """What was sampled, on its way to the host: the GPU may have the next iteration before it is read."""
+
+    def __init__(self, sampled):
+        self.sampled, self.here = sampled, None
+        if getattr(sampled, "is_cuda", False):
+            import torch
+
+            self.sampled, self.here = sampled.to("cpu", non_blocking=True), torch.cuda.Event()
+            self.here.record()
+
+    def read(self) -> list[int]:
+        if self.here:
+            self.here.synchronize()
+        return self.sampled.tolist()
 
 
 class Graphs:
@@ -350,7 +413,7 @@ def answer(engine: Engine, scheduler: Scheduler, prompts: Sequence[Sequence[int]
     """Serve token lists; `output` tokens each, or fewer when a stop token comes. A bad prompt stops nobody else."""
     if scheduler.pool is not engine.pool:
         raise ValueError("scheduler: got one with a pool of its own, allowed is one that has the engine's")
-    answered = answer_on(engine, [scheduler], Loop, prompts, output, arrivals, **run)
+    answered = answer_on(engine, [scheduler], engine.loop, prompts, output, arrivals, **run)
     engine.held.clear()
     return answered
 

@@ -2,6 +2,7 @@
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from math import inf
@@ -17,6 +18,16 @@ class Executor(Protocol):
 
     def submit(self, batch: Batch, event: Iteration) -> float:
         """Run `batch`; return the second at which its tokens are out. May fill in event.stages."""
+
+
+class Sender(Protocol):
+    """Takes a batch while it runs the one before, and runs them in this order. A flight has its `event`."""
+
+    def send(self, batch: Batch, event: Iteration):
+        """Launch `batch`; return its flight."""
+
+    def land(self, flight) -> list[Request]:
+        """Wait for the tokens of a flight and fill in its event's end; return who ends sooner than his length says."""
 
 
 class Stages(Protocol):
@@ -178,6 +189,66 @@ class Foreseeing(Loop):
                 event.end = self.executor.submit(batch, event)
                 self.into.started(event)
         self.due, self._flying[0] = [(event.end, 0)], (batch, event)
+
+
+class Ahead(Loop):
+    """Over an executor that takes the next batch while one runs. How far a batch brings everybody, and whom his length
+    ends, is known before its tokens are: so it is counted as run once it is launched, and the next is launched behind
+    it. Who then turns out to have ended sooner is in one batch too many, and the token that he gets there is thrown
+    away. Who arrives waits for what is launched already. Of one lane."""
+
+    executor: Sender
+    MOST = 2  # flights: one runs, the other waits for it on the GPU
+
+    def __init__(self, *of, **options):
+        super().__init__(*of, **options)
+        self._flights = deque()
+        self._more = False  # may be launched before anybody waits
+
+    @property
+    def idle(self) -> bool:
+        return not self._flights
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._flights)
+
+    def launch(self, now: float, until: float = inf) -> None:
+        (scheduler,) = self.lanes
+        batch = scheduler.schedule() if len(self._flights) < self.MOST else None
+        self._more = bool(batch)
+        if batch:
+            event = iteration(batch, self.first, now, len(scheduler.pool.free), len(scheduler.waiting))
+            self._flights.append(self.executor.send(batch, event))
+            event.finished = [r.id for r in scheduler.complete(batch)]
+
+    def proceed(self, until: float) -> None:
+        """The same, or nothing: who has come by now may be in the batch for which there is room."""
+        if not self.busy:
+            self.clock.advance(until)
+        elif len(self._flights) == self.MOST or not self._more:
+            self.finish()
+
+    def finish(self) -> None:
+        flight = self._flights.popleft()
+        event, stopped = flight.event, self.executor.land(flight)
+        for request in stopped:
+            self._stop(request, event)
+        self.into.started(event)
+        self.into.ended(event)
+        if self.progress and event.finished:
+            self.progress(len(event.finished))
+
+    def _stop(self, request: Request, event: Iteration) -> None:
+        """It ends with this event. A later one is not to tell of a token that nobody gets."""
+        for later in (flight.event for flight in self._flights):
+            if request.id in later.decodes:
+                later.decodes.remove(request.id)
+                later.decode_context -= request.computed
+            if request.id in later.finished:
+                later.finished.remove(request.id)
+                event.finished.append(request.id)
+        event.finished += [r.id for r in self.lanes[0].stop(request)]
 
 
 class Pipelined(Loop):

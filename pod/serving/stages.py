@@ -31,7 +31,7 @@ from pod.serving.model import Llama, Weights
 from pod.serving.request import Request
 from pod.serving.schedulers import Batch, Scheduler
 from pod.serving.shapes import Shape
-from pod.serving.step import Arrays, Step, deliver, pack, predicting
+from pod.serving.step import Arrays, Step, fill, pack, predicting, promise
 
 GRACE = 10  # seconds for an answer that must be there, and for the end of a process that failed
 
@@ -328,7 +328,7 @@ class Pipeline:
         self.texts: dict[int, list[int]] = {}
         self.clock = WallClock()
         self.tables = self._tables()
-        self.flying: deque[tuple[Iteration, list[Request]]] = deque()
+        self.flying: deque[tuple[Iteration, list[Request], list[int]]] = deque()
         self.heard = [deque() for _ in self.line.stages]
 
     def _tables(self) -> list[Arrays]:
@@ -348,7 +348,8 @@ class Pipeline:
         tables = self.tables[event.lane]
         tables.sweep()
         step = pack(batch, self.texts, tables, self.stage.cache.block_size)
-        self.flying.append((event, predicting(batch)))
+        requests = predicting(batch)
+        self.flying.append((event, requests, promise(requests, self.texts)))
         self.line.tell((event.lane, step.flat))
         self.stage.take(event.lane, step)
 
@@ -359,10 +360,10 @@ class Pipeline:
                 self.heard[stage].append(report)
             if not reports:
                 return None
-        event, requests = self.flying.popleft()
+        event, requests, places = self.flying.popleft()
         reports = [each.popleft() for each in self.heard]
         event.stages = [(self.clock.at(begin), self.clock.at(end)) for begin, end, _ in reports]
-        deliver(reports[-1][2], requests, self.texts, self.stop)
+        fill(places, reports[-1][2], requests, self.texts, self.stop)
         event.end = self.clock.now
         return event
 

@@ -122,9 +122,30 @@ def predicting(batch: Batch) -> list:
     return [c.request for c in batch.prefills if c.last] + list(batch.decodes)
 
 
-def deliver(tokens: Sequence[int], requests: Sequence[Request], texts: Mapping[int, list], stop: Set[int]) -> None:
-    """Each request's new token, at the end of its text; one of `stop` is the last of its answer."""
-    for request, token in zip(requests, tokens, strict=True):
-        texts[request.id].append(token)
-        if token in stop:
-            request.output = request.generated + 1  # this one included, so the scheduler retires it
+def promise(requests: Sequence[Request], texts: Mapping[int, list]) -> list[int]:
+    """Where in its text each request's next token will be. Until it is here, the j-th is written as -1 - j: a step that
+    reads it finds it on the device."""
+    for j, request in enumerate(requests):
+        texts[request.id].append(~j)
+    return [len(texts[request.id]) - 1 for request in requests]
+
+
+def fill(places: Sequence[int], tokens: Sequence[int], requests: Sequence[Request], texts: Mapping[int, list],
+         stop: Set[int]) -> list[Request]:  # fmt: skip
+    """The tokens, in the places that were promised them; who is gone or has ended meanwhile gets none. One of `stop` is
+    the last of its answer. Returns whose answers it ends."""
+    stopped = []
+    for place, token, request in zip(places, tokens, requests, strict=True):
+        text = texts.get(request.id, ())
+        if place < len(text):
+            text[place] = token
+            if token in stop:
+                end(request, text, place + 1)
+                stopped.append(request)
+    return stopped
+
+
+def end(request: Request, text: list[int], tokens: int) -> None:
+    """Its text has so many tokens and no more, whatever was promised; so the scheduler retires it."""
+    del text[tokens:]
+    request.output = tokens - request.prompt

@@ -28,7 +28,7 @@ from pod.serving.shapes import shape
 from pod.simulate.cost import OPERATORS, MeasuredCost, Work
 from pod.simulate.energy import Energy, amounts
 from pod.simulate.metrics import Requests, requests
-from pod.simulate.windows import RUNS, digest, window
+from pod.simulate.windows import RUNS, began, digest, window
 
 LOG = RECORDED / "h200" / "engine-runs.csv"
 SIZES = ("rows", "chunk", "context", "requests", "decode_context")
@@ -171,13 +171,13 @@ def iteration_error(run: str, by: str = ITSELF) -> float:
 
 
 def iteration_seconds(run: str) -> np.ndarray:
-    """Seconds from one decision of the scheduler to the next, or to the last token. Where the engine waited for a
-    request to arrive, to the tokens."""
+    """Seconds from where an iteration begins to where the next one does, or to the last token. Where the engine waited
+    for a request to arrive, to the tokens."""
     rows = recorded()[run]
-    ends = [after["scheduled"] for after in rows[1:]] + [rows[-1]["end"]]
-    waited = [end - row["end"] > IDLE for row, end in zip(rows, ends, strict=True)]
-    return np.array([(row["end"] if idle else end) - row["scheduled"]
-                     for row, end, idle in zip(rows, ends, waited, strict=True)])  # fmt: skip
+    ends = np.array([row["end"] for row in rows])
+    begins = began([row["scheduled"] for row in rows], ends)
+    after = np.append(begins[1:], ends[-1])
+    return np.where(after - ends > IDLE, ends, after) - begins
 
 
 def operator_errors(operator: str) -> np.ndarray:

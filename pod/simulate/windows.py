@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from pod.serving.blocks import PagedPool
-from pod.serving.loop import serve
+from pod.serving.loop import Loop, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import Sarathi
 from pod.simulate.workload import Workload
@@ -94,13 +96,25 @@ class Window:
     """An executor that ends the run after so many iterations, and keeps them."""
 
     def __init__(self, executor, most: int):
-        self.executor, self.most, self.events = executor, most, []
+        self.executor, self.most, self.events, self.flights = executor, most, [], []
 
     def submit(self, batch, event) -> float:
+        self._keep(event)
+        return self.executor.submit(batch, event)
+
+    def send(self, batch, event):
+        self._keep(event)
+        self.flights.append(self.executor.send(batch, event))
+        return self.flights[-1]
+
+    def land(self, flight) -> list:
+        self.flights.remove(flight)
+        return self.executor.land(flight)
+
+    def _keep(self, event) -> None:
         if len(self.events) == self.most:
             raise Enough
         self.events.append(event)
-        return self.executor.submit(batch, event)
 
 
 def window(load: Load, executor, scheduler, clock=None, most: int | None = None) -> list:
@@ -108,10 +122,16 @@ def window(load: Load, executor, scheduler, clock=None, most: int | None = None)
     executor's answer."""
     watched = Window(executor, most or load.iterations)
     try:
-        serve(load.requests(), [scheduler], watched, clock)
+        serve(load.requests(), [scheduler], watched, clock, kind=getattr(executor, "loop", Loop))
     except Enough:
-        pass
+        for flight in list(watched.flights):
+            watched.land(flight)
     return watched.events
+
+
+def began(scheduled, ends) -> np.ndarray:
+    """From when on each iteration had the engine to itself: its decision, or the end before where that came later."""
+    return np.maximum(scheduled, np.append(-np.inf, np.asarray(ends)[:-1]))
 
 
 def digest(event) -> str:

@@ -139,8 +139,8 @@ def table():
     for gpus in (1, GPUS):
         for attention, name in WAYS.items():
             mine = runs.get_group(f"llama-3-8b tp{gpus}, {attention}")
-            taken = mine.scheduled_ms.shift(-1) - mine.scheduled_ms
-            rows.append((gpus, name, len(mine), taken.median(), mine.gpu_ms[taken.notna()].median()))
+            taken = np.diff(windows.began(mine.scheduled_ms, mine.end_ms))
+            rows.append((gpus, name, len(mine), np.median(taken), mine.gpu_ms[:-1].median()))
     df = pd.DataFrame(rows, columns=["gpus", "attention", "iterations", "ms", "gpu_ms"])
     return df.assign(host_percent=100 * (1 - df.gpu_ms / df.ms))
 

@@ -24,7 +24,7 @@ from pod.serving.engine import Engine
 from pod.serving.loop import Ticks, WallClock
 from pod.serving.schedulers import VLLM, Sarathi
 from pod.serving.shapes import SHAPES
-from pod.simulate.windows import LOADS, OFFLINE, Load, window
+from pod.simulate.windows import LOADS, OFFLINE, Load, began, window
 
 FIGURE = Figure(
     id="engine-windows",
@@ -118,9 +118,9 @@ POD = "Sarathi, hopper"
 
 
 def iterations(df: pd.DataFrame, run: str) -> pd.DataFrame:
-    """Of one run, `ms` from decision to decision; the last one's is not known."""
+    """Of one run, `ms` from where an iteration begins to where the next one does; the last one's is not known."""
     mine = df[df.run == run].sort_values("iteration", kind="stable").reset_index(drop=True)
-    return mine.assign(ms=mine.scheduled_ms.shift(-1) - mine.scheduled_ms)
+    return mine.assign(ms=np.append(np.diff(began(mine.scheduled_ms, mine.end_ms)), np.nan))
 
 
 @kept("engine-windows")  # its claims ask for them twenty times

@@ -127,6 +127,16 @@ class Scheduler:
         turns += [(c.request.prefill - c.context - 1) // c.tokens - 1 for c in batch.prefills]
         return min(*turns, self.pool.lasts(len(batch.decodes)))
 
+    def stop(self, request: Request) -> list[Request]:
+        """Its answer has ended, sooner than its length said when a batch with it was completed. Returns who is retired
+        with that: nobody where it has been, by its length."""
+        if request in self.running:
+            return self._retire([request])
+        if request not in self.waiting:
+            return []
+        self.cancel(request)  # it had been sent away
+        return [request]
+
     def cancel(self, request: Request) -> None:
         """Nobody waits for it any more. Between two iterations: none is in flight with it."""
         (self.running if request in self.running else self.waiting).remove(request)
