@@ -88,8 +88,8 @@ class Engine:
     for every iteration, when the host had planned it and when it had launched everything. `graphs` are of whole
     iterations (WHOLE) where the GPU plans by itself, elsewhere of the pieces between the attentions of decodes alone
     (PIECES); None uses them on a GPU, False nowhere. Several GPUs, which meet in every layer, have whole iterations
-    only where WHOLE says so. `ahead`: whether the next iteration is launched while one runs; None, where iterations
-    are whole, on one GPU, and lengths alone say who has ended. `attention` is the name of a
+    only where WHOLE says so. `ahead`: whether its loop launches the next iteration while one runs; None, where
+    iterations are whole, on one GPU. `attention` is the name of a
     backend, or one that is made already.
     """
 
@@ -212,7 +212,7 @@ class Engine:
         able = self.model.group.size == 1 and bool(self.whole or not self.on_gpu)
         if wanted and not able:
             raise ValueError("ahead: got True, allowed with whole iterations on one GPU, and on a CPU alone")
-        return bool(self.whole and able and not self.stop) if wanted is None else bool(wanted)
+        return bool(self.whole and able) if wanted is None else bool(wanted)
 
     def _swap(self, batch: Batch) -> None:
         """Copy the blocks of preempted requests to the host before anybody writes there, and of the returned back."""

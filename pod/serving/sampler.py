@@ -98,32 +98,45 @@ class Sampling:
 
 def draw_each(logits, samplings: Sequence[Sampling], places: Sequence[int]):
     """A token for every row [n, vocab] -> [n]. The number that decides about a token depends on the seed and on its
-    place in the answer alone: neither company nor preemption changes a draw."""
+    place in the answer alone: neither company nor preemption changes a draw. The host waits for nothing."""
     import torch
 
     tokens = logits.argmax(-1)
     rows = [i for i, sampling in enumerate(samplings) if sampling.temperature > 0]
     if rows:
-        column = lambda values: torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]  # noqa: E731
-        asked = [samplings[i] for i in rows]
-        scores = logits[rows].double()
+        asked, device = [samplings[i] for i in rows], logits.device
+        column = lambda values: _sent(values, torch.float64, device)[:, None]  # noqa: E731
+        mine = _sent(rows, torch.int64, device)
+        scores = logits[mine].double()
         scores = (scores - scores.amax(-1, keepdim=True)) / column([s.temperature for s in asked])
-        likely = _likeliest(torch.softmax(scores, -1), column([s.top_p for s in asked]))
+        likely = _likeliest(torch.softmax(scores, -1), [s.top_p for s in asked])
         sums = likely.cumsum(-1)
         numbers = column([_number(samplings[i].seed, places[i]) for i in rows])
-        tokens[rows] = torch.searchsorted(sums, numbers * sums[:, -1:], right=True)[:, 0]
+        tokens[mine] = torch.searchsorted(sums, numbers * sums[:, -1:], right=True)[:, 0]
     return tokens
 
 
-def _likeliest(probabilities, top_p):
+def _sent(values: Sequence, dtype, device):
+    """On its way to the device."""
+    import torch
+
+    here = torch.tensor(values, dtype=dtype)
+    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
+
+
+def _likeliest(probabilities, top_p: Sequence[float]):
     """All but the likeliest tokens that together have `top_p` are 0."""
     import torch
 
-    some = (top_p < 1)[:, 0].nonzero()[:, 0]  # to sort is dear
-    ordered, order = probabilities[some].sort(dim=-1, descending=True, stable=True)
-    beyond = ordered.cumsum(-1) - ordered >= top_p[some]
+    some = [i for i, p in enumerate(top_p) if p < 1]  # to sort is dear
+    if not some:
+        return probabilities
+    rows = _sent(some, torch.int64, probabilities.device)
+    limit = _sent([top_p[i] for i in some], torch.float64, probabilities.device)[:, None]
+    ordered, order = probabilities[rows].sort(dim=-1, descending=True, stable=True)
+    beyond = ordered.cumsum(-1) - ordered >= limit
     kept = torch.zeros_like(ordered).scatter(-1, order, ordered.masked_fill(beyond, 0))
-    return probabilities.index_copy(0, some, kept)
+    return probabilities.index_copy(0, rows, kept)
 
 
 def _number(seed: int, place: int) -> float:

@@ -8,16 +8,18 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from queue import SimpleQueue
 from threading import Lock, Thread
 
-from pod.serving.engine import Engine, problem
+from pod.serving.engine import Engine, Flight, problem
 from pod.serving.events import Iteration
-from pod.serving.loop import Loop, WallClock
+from pod.serving.loop import WallClock
 from pod.serving.meters import Meters
 from pod.serving.request import Request
 from pod.serving.sampler import Sampling, draw_each
 from pod.serving.schedulers import Batch, Scheduler
+from pod.serving.step import end
 from pod.serving.text import Text
 
 
@@ -40,7 +42,8 @@ class Job:
     text: Text
     tell: Callable[[Piece], None]
     asked: float
-    newest: float | None = None  # when its newest token came out
+    made: int = 0  # tokens that are out, and when the newest came
+    newest: float | None = None
 
 
 class Full(Exception):
@@ -57,7 +60,7 @@ class Service:
     def __init__(self, engine: Engine, scheduler: Scheduler, letters: Callable[[int], bytes], waiting: int = 256):
         self.engine, self.scheduler, self.letters = engine, scheduler, letters
         self.meters, self.clock = Meters(), WallClock()
-        self.loop = Loop([scheduler], self, self.clock, into=self)
+        self.loop = engine.loop([scheduler], self, self.clock, into=self)
         self.room, self.jobs = scheduler.max_batch + waiting, {}  # of all who are not answered yet
         self.closing, self.failure = False, None
         self._news: list[tuple[Job, Piece]] = []  # of this iteration
@@ -113,8 +116,8 @@ class Service:
         try:
             while self._hear():
                 self.loop.launch(self.clock.now)
-                if self.loop.due:
-                    self.loop.finish()
+                if self.loop.busy:
+                    self.loop.proceed(inf)
                 else:
                     self.loop.nobody_waits()
         except BaseException as error:
@@ -129,7 +132,7 @@ class Service:
 
     @property
     def _busy(self) -> bool:
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        return bool(self.scheduler.running or self.scheduler.waiting) or self.loop.busy
 
     def _enter(self, job: Job) -> None:
         self.engine.texts[job.request.id] = list(job.prompt)
@@ -151,29 +154,39 @@ class Service:
         with self._lock:
             self.failure = error
         for job in list(self.jobs.values()):
-            job.tell(Piece("", job.request.generated, "error"))
+            job.tell(Piece("", job.made, "error"))
 
     # ------------------------------------------------------------ what the loop asks of an executor
 
     def submit(self, batch: Batch, event: Iteration) -> float:
-        end = self.engine.submit(batch, event)
-        for request in self.engine.owners(batch):
-            self._take(self.jobs[request.id], end)
-        return end
+        self.land(self.send(batch, event))
+        return event.end
+
+    def send(self, batch: Batch, event: Iteration) -> Flight:
+        return self.engine.send(batch, event)
+
+    def land(self, flight: Flight) -> list[Request]:
+        stopped = self.engine.land(flight)
+        places = zip(flight.requests, flight.places, strict=True)
+        mine = [(self.jobs[r.id], place) for r, place in places if r.id in self.jobs]  # others have left or ended since
+        for job, place in mine:
+            self._take(job, place, flight.event.end)
+        return stopped + [job.request for job, _ in mine if job.text.stopped and job.request not in stopped]
 
     def _sample(self, logits, requests: Sequence[Request]):
         asked = [self.jobs[request.id].sampling for request in requests]
         return draw_each(logits, asked, [request.generated for request in requests])
 
-    def _take(self, job: Job, now: float) -> None:
-        """The newest token of a request, as text. A stop string ends it as a stop token does."""
-        request, token, made = job.request, self.engine.texts[job.request.id][-1], job.request.generated + 1
-        ended = token in self.engine.stop
-        text = job.text.add(b"" if ended else self.letters(token), last=ended or made >= request.output)
+    def _take(self, job: Job, place: int, now: float) -> None:
+        """A request's next token, as text. A stop string ends it as a stop token does."""
+        request, text = job.request, self.engine.texts[job.request.id]
+        job.made, stopped = place + 1 - request.prompt, text[place] in self.engine.stop
+        letters = b"" if stopped else self.letters(text[place])
+        said = job.text.add(letters, last=stopped or job.made >= request.output)
         if job.text.stopped:
-            request.output = made
-        reason = None if made < request.output else "stop" if ended or job.text.stopped else "length"
-        self._news.append((job, Piece(text, made, reason)))
+            end(request, text, place + 1)
+        reason = None if job.made < request.output else "stop" if stopped or job.text.stopped else "length"
+        self._news.append((job, Piece(said, job.made, reason)))
         self._time(job, now)
 
     def _time(self, job: Job, now: float) -> None:

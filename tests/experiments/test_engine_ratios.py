@@ -47,7 +47,7 @@ def test_memory_bounds_who_decodes():
 def rows_of(run: str, ms: list[float], prompts: list[int], digests=None) -> pd.DataFrame:
     starts = [sum(ms[:i]) for i in range(len(ms) + 1)]
     count = len(starts)
-    columns = {"scheduled_ms": starts, "gpu_ms": [*ms, 1], "prompt": [*prompts, 0]}
+    columns = {"scheduled_ms": starts, "end_ms": starts, "gpu_ms": [*ms, 1], "prompt": [*prompts, 0]}
     digests = digests or [*map(str, range(count))]
     return pd.DataFrame({"run": run, "iteration": range(count), **columns, "decodes": 10, "digest": digests})
 

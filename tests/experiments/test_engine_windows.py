@@ -64,9 +64,9 @@ def made(ms, finished=None, digests=None, gpu=0.9) -> pd.DataFrame:
     starts = np.concatenate([[0.0], np.cumsum(ms)])
     count = len(starts)
     done = finished or [int(i % 3 == 2) for i in range(count)]
-    return pd.DataFrame({"iteration": range(count), "scheduled_ms": starts, "gpu_ms": [gpu * m for m in (*ms, 1)],
-                         "digest": digests or [f"{i}" for i in range(count)], "prompt": 5, "decodes": 3,
-                         "finished": done, "preempted": 0})  # fmt: skip
+    return pd.DataFrame({"iteration": range(count), "scheduled_ms": starts, "end_ms": starts + [*ms, 0],
+                         "gpu_ms": [gpu * m for m in (*ms, 1)], "digest": digests or [f"{i}" for i in range(count)],
+                         "prompt": 5, "decodes": 3, "finished": done, "preempted": 0})  # fmt: skip
 
 
 def recorded(monkeypatch, tmp_path, **runs) -> pd.DataFrame:

@@ -23,10 +23,10 @@ def tiny_model(file) -> Llama:
     return Llama(file.shape, file.weights, dtype=torch.float64)
 
 
-def service(model, file, pages=400, batch=8, chunk=32, waiting=256, pause=0.0) -> Service:
+def service(model, file, pages=400, batch=8, chunk=32, waiting=256, pause=0.0, ahead=False) -> Service:
     """`pause` seconds an iteration, where something is to happen while it runs."""
     pool = PagedPool(pages, 4)
-    engine = Engine(model, pool, stop=file.stops)
+    engine = Engine(model, pool, stop=file.stops, ahead=ahead)
     forward = engine.run
     engine.run = lambda step: sleep(pause) or forward(step)
     return Service(engine, Sarathi(pool, batch, chunk=chunk), file.piece, waiting)
@@ -85,7 +85,7 @@ def nothing_is_kept(service: Service) -> bool:
     """No request, no page, no text of anybody who has gone."""
     engine, scheduler = service.engine, service.scheduler
     left = (service.jobs, engine.texts, engine.held, engine.on_host, scheduler.running, scheduler.waiting,
-            scheduler.pool.tables, scheduler.pool.swapped, service.loop.due, service._news)  # fmt: skip
+            scheduler.pool.tables, scheduler.pool.swapped, service.loop.busy, service._news)  # fmt: skip
     return not any(left) and len(engine.marks) <= 1 and len(scheduler.pool.free) == scheduler.pool.num_blocks
 
 

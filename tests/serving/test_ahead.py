@@ -259,7 +259,6 @@ def test_where_an_iteration_begins():
 def test_only_who_needs_no_word_from_others_runs_ahead(whole, monkeypatch):
     pool = PagedPool(60, 4)
     assert Engine(tiny(), pool).loop is Loop and Engine(tiny(), pool, graphs=True).loop is Ahead
-    assert Engine(tiny(), pool, graphs=True, stop=[3]).loop is Loop
     two = tiny(Group(0, 2))
     monkeypatch.setattr(Engine, "_everywhere", lambda self, make: make())
     with pytest.raises(ValueError, match="^ahead: got True, allowed with whole iterations on one GPU, and on a CPU al"):

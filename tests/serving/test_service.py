@@ -18,13 +18,13 @@ from pod.serving.schedulers import SCHEDULERS, SWAP, VLLM, Batch, Sarathi  # noq
 from pod.serving.service import Closed, Full  # noqa: E402
 
 
-@pytest.fixture
-def start(model, file):
+@pytest.fixture(params=[False, True], ids=["waits", "ahead"])
+def start(model, file, request):
     """start(...) gives a service, which is closed at the end."""
     open_ones = []
 
     def start(**options):
-        open_ones.append(service(model, file, **options))
+        open_ones.append(service(model, file, ahead=request.param, **options))
         return open_ones[-1]
 
     yield start
@@ -114,6 +114,26 @@ def test_who_leaves_gives_his_pages_back_and_the_others_go_on(heard, start, file
     assert text(stays.rest()) == alone and nothing_is_kept(one)
     one.cancel(stays.job)
     assert text(Listener(one, prompt, 60).rest()) == alone, "to cancel what is complete changes nothing"
+
+
+def test_who_leaves_between_the_launch_of_his_last_token_and_the_token(model, file):
+    """To the scheduler he has ended by then."""
+    one, prompt, launched = service(model, file, ahead=True), file.tokens(" page tile"), []
+    hear, send = one._hear, one.engine.send
+    one.engine.send = lambda *of: launched.append(send(*of)) or launched[-1]
+
+    def leave_and_hear() -> bool:
+        if launched and (job := one.jobs.get(1)) and job.request in launched[-1].requests:
+            assert job.request not in one.scheduler.running
+            one._leave(job)
+        return hear()
+
+    one._hear = leave_and_hear
+    with held(one):
+        stays, leaves = Listener(one, prompt, 9), Listener(one, prompt, 1)
+    assert len(stays.rest()) == 9 and one.failure is None
+    assert leaves.pieces.empty() and cancelled(one) == 1 and nothing_is_kept(one)
+    one.close()
 
 
 def test_who_waits_may_leave_too(start, file):
@@ -207,7 +227,7 @@ def test_nobody_waits_for_a_scheduler_that_forms_no_batch(start, file):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_when_the_engine_fails_everybody_hears_it(start, file):
     one = start(batch=1)
-    with held(one, after=1):
+    with held(one, after=2):
         here = [Listener(one, file.tokens(" page"), 40) for _ in range(3)]
         here[0].next()
         one.engine.run = lambda step: 1 / 0

@@ -138,8 +138,11 @@ class Scheduler:
         return [request]
 
     def cancel(self, request: Request) -> None:
-        """Nobody waits for it any more. Between two iterations: none is in flight with it."""
-        (self.running if request in self.running else self.waiting).remove(request)
+        """Nobody waits for it any more. It may have been retired by its length, while its last token is on its way."""
+        queue = next((queue for queue in (self.running, self.waiting) if request in queue), None)
+        if queue is None:
+            return
+        queue.remove(request)
         self.pool.forget(request)
         self._retire([])  # a batch that stays together may have waited for it alone
 
