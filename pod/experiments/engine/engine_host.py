@@ -28,8 +28,8 @@ def cases() -> list[dict]:
 
 def measure(case: dict) -> list[dict]:
     """By kind of iteration: how many, decodes and tokens that these attend to in all of them, and median milliseconds
-    from decision to decision, and of the GPU. A recording holds times and a digest of each batch; the scheduler says
-    who is in it."""
+    from its begin to the next one's, and of the GPU. A recording holds times and a digest of each batch; the scheduler
+    says who is in it."""
     run, kinds = case["run"], defaultdict(list)
     rows = zip(calibrate.batches(run), calibrate.iteration_seconds(run), calibrate.recorded()[run], strict=True)
     for event, seconds, row in rows:
@@ -48,7 +48,8 @@ def _together(rows: list[tuple[int, int, float, float]]) -> dict[str, float]:
 
 
 def table():
-    """One row a run and kind of iteration: how many, milliseconds from decision to decision, and those of the GPU."""
+    """One row a run and kind of iteration: how many, milliseconds from its begin to the next one's, and those of
+    the GPU."""
     df = of_runs(COMPUTED).query("iterations >= 20")
     runs, attention = df.run.str.rpartition(", ")[0], df.run.map(lambda run: ATTENTION[RUNS[run][1]])
     df = df.assign(run=runs, attention=attention, host_percent=100 * (1 - df.gpu_ms / df.ms))
