@@ -1,6 +1,8 @@
 """The gates between simulator and engine: they open for the truth, close on a lie, and hold on what is recorded."""
 
 import csv
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from pod.experiments.engine import (
     operators,
 )
 from pod.experiments.pod import pod_04
-from pod.serving.loop import Ticks
+from pod.serving.loop import Ahead, SimClock, Ticks
 from pod.simulate import calibrate, windows
 
 SOME = ("llama-2-7b, fa3", "llama-2-7b, hopper", "llama-3-8b online, fa3")
@@ -38,6 +40,24 @@ class Engine:
         return event.scheduled + gpu + HOST * (0.8 + 0.2 * self.random.exponential())
 
 
+class EngineAhead(Engine):
+    """One that is told of the next iteration while it runs one."""
+
+    def __init__(self, *of):
+        super().__init__(*of)
+        self.clock, self.loop, self.end = SimClock(), Ahead, 0.0
+
+    def send(self, batch, event):
+        begun = replace(event, scheduled=max(event.scheduled, self.end))
+        event.end = self.end = self.submit(batch, begun)
+        event.stages = begun.stages
+        return SimpleNamespace(event=event)
+
+    def land(self, flight) -> list:
+        self.clock.advance(flight.event.end)
+        return []
+
+
 HOST = 0.001  # seconds, mean
 
 
@@ -45,10 +65,11 @@ HOST = 0.001  # seconds, mean
 def record(tmp_path, monkeypatch):
     """Write runs as the suite does, and let the gates read them."""
 
-    def write(factor: float = 1.0, pace: float = 1.0, change=lambda rows: None) -> None:
+    def write(factor: float = 1.0, pace: float = 1.0, change=lambda rows: None, kind=Engine) -> None:
         rows = []
         for run, (load, _) in windows.RUNS.items():
-            events = windows.window(load, Engine(run, factor, pace), load.scheduler())
+            engine = kind(run, factor, pace)
+            events = windows.window(load, engine, load.scheduler(), getattr(engine, "clock", None))
             rows += [{"run": run, "iteration": i} | engine_runs.row(event, event.scheduled, event.scheduled)
                      for i, event in enumerate(events)]  # fmt: skip
         change(rows)
@@ -61,8 +82,10 @@ def record(tmp_path, monkeypatch):
     return write
 
 
-def test_gates_open_for_a_run_that_is_as_the_model_says(record):
-    record()
+@pytest.mark.parametrize("kind", [Engine, EngineAhead])
+def test_gates_open_for_a_run_that_is_as_the_model_says(record, kind):
+    record(kind=kind)
+    assert calibrate.ran_ahead(SOME[2]) == (kind is EngineAhead)
     for run in SOME:
         assert calibrate.differing(run) == 0 and calibrate.iteration_error(run) < 0.02
         real, simulated = calibrate.seconds(run)
@@ -71,6 +94,7 @@ def test_gates_open_for_a_run_that_is_as_the_model_says(record):
     assert simulated == pytest.approx(real, abs=0.01) and real > 1.02
     felt, ours = calibrate.latencies(SOME[2])
     assert ours["tbt_p50"] == pytest.approx(felt["tbt_p50"], rel=0.05)
+    assert ours["ttft_p50"] == pytest.approx(felt["ttft_p50"], rel=0.05)
 
 
 def test_gates_close_on_other_times_and_other_batches(record):
