@@ -12,7 +12,9 @@ from pod.kernels import sm90
 from pod.serving.blocks import PagedPool
 from pod.serving.captured import LARGEST, SIZES
 from pod.serving.engine import WHOLE, Engine, answer
+from pod.serving.loop import Ahead
 from pod.serving.model import Llama, random_weights
+from pod.serving.sampler import Sampling, draw_each
 from pod.serving.schedulers import RECOMPUTE, SWAP, VLLM, Sarathi
 from pod.serving.shapes import shape
 
@@ -44,7 +46,11 @@ def small_model() -> Llama:
 
 
 def sarathi(blocks: int, how: str = RECOMPUTE, chunk: int = CHUNK):
-    return Sarathi(PagedPool(blocks, PAGE, 0.0, swap_blocks=blocks), 8, preemption=how, chunk=chunk)
+    return sarathi_on(PagedPool(blocks, PAGE, 0.0, swap_blocks=blocks), how, chunk)
+
+
+def sarathi_on(pool: PagedPool, how: str = RECOMPUTE, chunk: int = CHUNK):
+    return Sarathi(pool, 8, preemption=how, chunk=chunk)
 
 
 def texts(lengths) -> list[list[int]]:
@@ -108,6 +114,43 @@ def host_percent(log) -> float:
     shares = [1 - (e.stages[0][1] - e.stages[0][0]) / (b - a)
               for e, a, b in zip(log.iterations, times, times[1:], strict=False)]  # fmt: skip
     return 100 * float(np.median(shares))
+
+
+def drawn(logits, requests):
+    """Every third is greedy, every third draws among the likeliest."""
+    ways = [Sampling((0.0, 1.0, 0.8)[r.id % 3], (1.0, 1.0, 0.9)[r.id % 3], r.id) for r in requests]
+    return draw_each(logits, ways, [r.generated for r in requests])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_running_ahead_changes_no_token(name, model):
+    """The same batches, so the same sums: not a bit is another."""
+    (make, lengths, _), made = CASES[name], []
+    for ahead in (False, True):
+        scheduler = make()
+        engine = Engine(model, scheduler.pool, "hopper", drawn, graphs=WHOLE, ahead=ahead)
+        made.append([a.tokens for a in answer(engine, scheduler, texts(lengths), OUTPUT)[0]])
+        assert (engine.loop is Ahead) == ahead
+    assert made[0] == made[1]
+
+
+def test_what_is_sent_waits_for_nothing(model):
+    """Or the GPU would have run dry before the next iteration is launched."""
+    engine = Engine(model, sarathi(400).pool, "hopper", drawn, graphs=WHOLE)
+    engine.warm(8, CHUNK)
+    answer(engine, sarathi_on(engine.pool), texts(SHORT), 3)  # memory that is pinned is found once
+    send = engine.send
+
+    def strict(*of):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return send(*of)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    engine.send = strict
+    answers, _ = answer(engine, sarathi_on(engine.pool), texts(SHORT), OUTPUT)
+    assert all(len(a.tokens) == OUTPUT for a in answers)
 
 
 def test_tokens_of_another_text_are_far_behind(model):

@@ -93,9 +93,10 @@ def _ours(budget: int):
 
 
 def idle_percent(events) -> float:
-    """Median share of an iteration, from decision to decision, in which the GPU had no work."""
+    """Median share of an iteration, from its begin to the next one's, in which the GPU had no work."""
     busy = np.array([sum(end - start for start, end in event.stages) for event in events[:-1]])
-    return round(100 * float(np.median(1 - busy / np.diff([event.scheduled for event in events]))), 2)
+    begins = windows.began([event.scheduled for event in events], [event.end for event in events])
+    return round(100 * float(np.median(1 - busy / np.diff(begins))), 2)
 
 
 @lru_cache(maxsize=1)
