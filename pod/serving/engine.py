@@ -88,9 +88,8 @@ class Engine:
     for every iteration, when the host had planned it and when it had launched everything. `graphs` are of whole
     iterations (WHOLE) where the GPU plans by itself, elsewhere of the pieces between the attentions of decodes alone
     (PIECES); None uses them on a GPU, False nowhere. Several GPUs, which meet in every layer, have whole iterations
-    only where WHOLE says so. `ahead`: whether its loop launches the next iteration while one runs; None, where
-    iterations are whole, on one GPU. `attention` is the name of a
-    backend, or one that is made already.
+    only where WHOLE says so. `attention` is the name of a backend, or one that is made already. `ahead`: whether its
+    loop launches the next iteration while one runs; None, where iterations are whole, on one GPU.
     """
 
     owners = staticmethod(predicting)  # whose is each row of the logits

@@ -32,7 +32,7 @@ from pod.serving.loop import WallClock, serve
 from pod.serving.request import Request
 from pod.serving.schedulers import VLLM, Sarathi
 from pod.simulate import metrics
-from pod.simulate.windows import PAGE
+from pod.simulate.windows import PAGE, began
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
@@ -138,7 +138,7 @@ def timed(engine: Engine, users: Users, kind) -> list[dict]:
     scheduler = engine_runs.prepare(engine, users, kind)
     with engine_runs.unswept():
         engine.clock = WallClock()
-        return felt(serve(users.requests(), [scheduler], engine, engine.clock))
+        return felt(serve(users.requests(), [scheduler], engine, engine.clock, kind=engine.loop))
 
 
 def felt(log) -> list[dict]:
@@ -150,7 +150,8 @@ def felt(log) -> list[dict]:
     pooled = {}
     for name, gaps in (("tbt", drops.gaps), ("felt", all_of_them.gaps)):
         pooled |= {f"{name}_p{p}_ms": round(1e3 * float(np.percentile(gaps, p)), 3) for p in (50, 99)}
-    busy = 100 * sum(event.seconds for event in log.iterations) / log.iterations[-1].end
+    ends = np.array([event.end for event in log.iterations])
+    busy = 100 * float((ends - began([event.scheduled for event in log.iterations], ends)).sum()) / ends[-1]
     columns = zip(drops.id.tolist(), drops.arrival, drops.ttft, drops.latency, drops.worst_gap, all_of_them.worst_gap,
                   strict=True)  # fmt: skip
     return [{"prompt": lengths[id_][0], "output": lengths[id_][1], "arrival_s": round(float(arrival), 4),

@@ -32,7 +32,7 @@ def run(attention: str, graphs: bool | str, dtype, chunk: int = 256, page: int =
         """Everybody goes on with the same tokens, so that a near tie does not lead to another text."""
         rows.append(logits.float())
         tokens = [(31 * r.id + 7 * r.generated) % small.vocab for r in requests]
-        return torch.tensor(tokens)
+        return torch.tensor(tokens, device=device)
 
     engine = Engine(model, pool, attention, forced, graphs=graphs)
     if model.group.rank:
