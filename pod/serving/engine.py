@@ -193,6 +193,9 @@ class Engine:
         with torch.inference_mode():
             if self.whole:
                 self.whole.warm(max(rows, tokens))
+                x = torch.zeros(rows, self.model.shape.hidden, dtype=self.model.dtype, device=self.model.device)
+                for n in range(1, rows + 1):  # the head is outside; to load a kernel of it would hold up an iteration
+                    self.model.logits(x[:n])
             for padded in (r for r in GRAPH_ROWS if self.graphs and rows and r < rows + 16):
                 self.graphs.recorded_for(padded)
 

@@ -188,6 +188,16 @@ def test_warming_makes_all_sizes_up_to_the_budget(replayed):
     assert sorted(engine.whole.made) == SIZES
 
 
+def test_warming_runs_the_head_for_any_number_of_rows(replayed):
+    """It is outside the graphs, and its kernels differ by rows."""
+    scheduler, seen = WAYS["vllm"](), []
+    engine = Engine(tiny(), scheduler.pool, graphs=True)
+    logits = engine.model.logits
+    engine.model.logits = lambda x: seen.append(len(x)) or logits(x)
+    engine.warm(5, 20)
+    assert set(seen) == {1, 2, 3, 4, 5}
+
+
 def _serve(rank: int, size: int, device: str, folder: str) -> None:
     torch.set_num_threads(1)
     engine_module.possible, engine_module.backend, engine_module.Whole = (
