@@ -116,7 +116,7 @@ def _saved(ax, df) -> None:
     for how, face in (("rested", "white"), ("steady", style.colour("hybrid"))):
         gains = percent_saved(df, how)
         ax.plot(gains, range(len(gains)), "o", color=style.colour("hybrid"), markerfacecolor=face, label=CLOCKS[how])
-    ax.set(xlabel="% of the energy that fusing saves")
+    ax.set(xlabel="saved, % of the halves in turn")
     ax.tick_params(axis="y", length=0)
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=2, columnspacing=1.0)
 

@@ -249,7 +249,7 @@ def _bars(ax, df, tone: str) -> None:
 
 
 def _number(price: float) -> str:
-    return f"{price:.{2 if price < 10 else 0}f}"
+    return f"{price:.{2 if price < 10 else 0}f}".removesuffix(".00")
 
 
 def _shape(how: str) -> str:

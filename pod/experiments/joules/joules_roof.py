@@ -67,11 +67,21 @@ def draw(df):
     words = f"{hardware().power_w:.0f} W at {clock() / 1e3:.2f} GHz"
     end = line[line.intensity < 500].iloc[-1]
     ax.annotate(words, (end.intensity, end.power / 1e12), (0, -18), textcoords="offset points", fontsize=9, color=POWER)
+    _left_at_the_ridge(ax)
     ax.plot(df.intensity, df.one_call / 1e12, "o", color=tone, markerfacecolor="white", label="one call, L2 cold")
     ax.plot(df.intensity, df.back_to_back / 1e12, "o", color=tone, label="back to back")
     style.legend(ax, loc="lower right")
     ax.set_title("Where the two roofs meet, the power limit takes the most", fontsize=10.5, loc="left")
     return ax.figure
+
+
+def _left_at_the_ridge(ax) -> None:
+    """An arrow from the bend of the roofs down to what the power limit leaves there."""
+    x, top = hardware().ridge, hardware().tensor_flops / 1e12
+    low = top * at_the_ridge() / 100
+    ax.annotate("", (x, low), (x, top), arrowprops={"arrowstyle": "->", "color": POWER, "shrinkA": 4, "shrinkB": 1})
+    words = f" {at_the_ridge():.0f} % left"
+    ax.text(x, (top * low) ** 0.5, words, color=POWER, fontsize=10, fontweight="bold", va="center")
 
 
 # ---------------------------------------------------------------- what claims ask for
