@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from pod.data import read
 from pod.lab.figure import Figure
@@ -27,6 +28,7 @@ KEYS, READS = ("of", "system", "qps"), ("operators", "engine-runs")
 RATES, WORKLOAD, CHUNK, REQUESTS = (0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9), "arxiv", 1024, 1024
 
 FULL, IN_TURN, CALM = "full server", "ours in turn", "calm server"
+SECONDS = 1.5  # a wait of the median user that every curve reaches
 
 
 def cases() -> list[dict]:
@@ -60,16 +62,24 @@ def table(of: str = FULL):
     return df[df.of == of][["system", "qps", "ttft_p50", "ttft_p99", "tbt_p99"]].reset_index(drop=True)
 
 
+def beside_our_halves():
+    """The same, with our kernel's halves in turn in the place of FlashAttention-3's two calls."""
+    full = table()
+    return pd.concat([table(IN_TURN), full[full.system == POD]], ignore_index=True)
+
+
 def draw(df):
     axes = style.axes(9.5, 3.6, 2)
     lines = (
-        (df[df.system == "Sarathi"], "Sarathi, two calls of FlashAttention-3", style.KINDS["linear"]),
-        (table(IN_TURN), "Sarathi, our kernel's halves in turn", style.WORKERS[1]),
-        (df[df.system == "Sarathi+POD"], "Sarathi+POD", style.colour("both")),
+        (df[df.system == "Sarathi"], "Sarathi, two calls of FlashAttention-3", "-", style.WORKERS[1]),
+        (table(IN_TURN), "Sarathi, our kernel's halves in turn", "--", style.colour("both")),
+        (df[df.system == "Sarathi+POD"], "Sarathi+POD", "-", style.colour("both")),
     )
-    for mine, words, tone in lines:
-        axes[0].plot(mine.qps, mine.ttft_p50, "o-", color=tone, label=words)
-        axes[1].plot(mine.qps, 1e3 * mine.tbt_p99, "o-", color=tone, label=words)
+    for mine, words, line, tone in lines:
+        how = {"color": tone, "marker": "o", "markerfacecolor": "white" if line == "--" else tone, "label": words}
+        axes[0].plot(mine.qps, mine.ttft_p50, line, **how)
+        axes[1].plot(mine.qps, 1e3 * mine.tbt_p99, line, **how)
+    _more_load(axes[0], df)
     axes[0].set(yscale="log", ylabel="median TTFT, s", xlabel="requests per second")
     axes[0].yaxis.set_major_formatter("{x:g}")
     axes[1].set(ylabel="P99 TBT, ms", xlabel="requests per second", ylim=(0, None))
@@ -79,13 +89,29 @@ def draw(df):
     return axes[0].figure
 
 
+def _more_load(ax, df) -> None:
+    """An arrow between the outer curves, as long as what the faster system takes more for the same wait."""
+    start, end = (_load(df, system) for system in ("Sarathi", "Sarathi+POD"))
+    ax.annotate("", (end, SECONDS), (start, SECONDS), arrowprops={"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0})
+    words = f"{shift(df):.0f} % more load\nfor the same wait"
+    ax.text(start - 0.02, 1.15 * SECONDS, words, fontsize=9, ha="right", va="bottom")
+
+
 def ratios(df):
     """Sarathi's median TTFT over that of Sarathi+POD, rate by rate."""
     wide = df.pivot(index="qps", columns="system", values="ttft_p50")
     return (wide["Sarathi"] / wide["Sarathi+POD"]).rename("TTFT ratio")
 
 
-def shift(df, seconds: float = 2.0) -> float:
+def shift(df, seconds: float = SECONDS) -> float:
     """How many percent more load Sarathi+POD takes until the median user waits `seconds`."""
-    rate = {s: np.interp(seconds, m.ttft_p50, m.qps) for s, m in df.groupby("system")}
-    return float(100 * (rate["Sarathi+POD"] / rate["Sarathi"] - 1))
+    return float(100 * (_load(df, "Sarathi+POD", seconds) / _load(df, "Sarathi", seconds) - 1))
+
+
+def _load(df, system: str, seconds: float = SECONDS) -> float:
+    """Requests a second at which the median user waits so long, on straight lines between the rates."""
+    mine = df[df.system == system]
+    least, most = mine.ttft_p50.min(), mine.ttft_p50.max()
+    if not least <= seconds <= most:
+        raise ValueError(f"seconds: got {seconds:g}, allowed for {system} are {least:.2g} to {most:.3g}")
+    return float(np.interp(seconds, mine.ttft_p50, mine.qps))

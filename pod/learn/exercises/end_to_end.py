@@ -278,11 +278,11 @@ QUESTIONS = {
     ),
     "overlap-alone": Question(
         CHAPTER,
-        "POD takes about a quarter more load than two calls of FlashAttention-3 until the median user waits 2 s. "
+        "POD takes nearly a quarter more load than two calls of FlashAttention-3 until the median user waits 1.5 s. "
         "Section 3 told overlap from the rest. How much of that is overlap alone?",
         {
             "all of it": "Then our kernel's halves in turn would be no better than FlashAttention-3.",
-            "under half": "Against our own kernel's halves in turn it takes some 9 % more.",
+            "under half": "Against our own kernel's halves in turn it takes some 8 % more.",
             "nothing": "Against our own kernel's halves in turn there is still a gain.",
         },
         "under half",

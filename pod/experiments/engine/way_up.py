@@ -1,0 +1,30 @@
+"""What one kernel's gain becomes on its way from a layer to a user: Llama-3-8B on one H200, step by step."""
+
+import pandas as pd
+
+from pod.experiments.engine import engine_load, engine_parts, engine_runs, engine_windows
+
+MODEL, RATE = "llama-3-8b", 1.6  # requests a second, near capacity
+
+
+def table() -> pd.DataFrame:
+    """A row a step: how many times better ours at once is than two calls of FlashAttention-3, and than its own halves
+    in turn."""
+    parts, runs = (df[df.model == MODEL] for df in (engine_parts.table(), engine_runs.table()))
+    offline = ("Sarathi, fa3", "Sarathi, hopper-serial")
+    servers = engine_load.table(), engine_load.beside_our_halves()
+    steps = {
+        "attention of a batch, operators": _over_the_last(parts.attention),
+        "an iteration, operators": _over_the_last(parts.ms),
+        "an iteration, real run": _over_the_last(runs.ms),
+        "requests a minute, real run": [1 + engine_windows.gain(MODEL, system) / 100 for system in offline],
+        f"load for a wait of {engine_load.SECONDS} s, simulated": [1 + engine_load.shift(df) / 100 for df in servers],
+        f"wait at {RATE} requests a second, simulated": [engine_load.ratios(df)[RATE] for df in servers],
+    }
+    return pd.DataFrame.from_dict(steps, orient="index", columns=["over two calls", "by overlap alone"])
+
+
+def _over_the_last(times: pd.Series) -> list[float]:
+    """The pages have two calls, then the halves in turn, then both at once."""
+    two, turn, once = times
+    return [two / once, turn / once]
