@@ -131,7 +131,7 @@ NAMES = {
 }
 PLACES = {"compute": "SMs", "dram": "DRAM"}
 COUNTED = {"compute": "counted_compute", "dram": "counted_dram"}
-RUNTIMES = {"fa2_serial": PEERS["fa2_serial"], "fi_fa2_serial": PEERS["fi_fa2_serial"], "serial": "ours, two calls",
+RUNTIMES = {"fa2_serial": PEERS["fa2_serial"], "fi_fa2_serial": PEERS["fi_fa2_serial"], "serial": "one after the other",
             "pod": "POD", "fa3_serial": PEERS["fa3_serial"], "hopper": PEERS["hopper"]}  # fmt: skip
 
 
