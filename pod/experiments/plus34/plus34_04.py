@@ -17,6 +17,7 @@ FIGURE = Figure(
     data=("single-query", "single-query-counters"),
 )
 MOVED = ("registers", "shared"), ("registers_in_turn", "shared_in_turn")  # the query, in two builds
+BUILDS = "keys in turn", "loads overlap"  # the second, and the first
 
 
 def table():
@@ -30,6 +31,26 @@ def table():
         rows.append(part)
     out = pd.concat(rows, ignore_index=True).dropna(subset="ms")
     return out.assign(dram=shared.share_of_dram(out.kv_bytes, out.ms))
+
+
+def counters(batch: str = "256 x 512") -> pd.DataFrame:
+    """What the profiler counts before and after the move, %: the post's, and ours in two builds."""
+    stated = {
+        name: paper.value(f"plus34.{name}") for name in ("f01.compute_util", "f01.memory_util", "f02.idle_cycles")
+    }
+    rows = {
+        "the post, before": (
+            stated["f01.compute_util"],
+            stated["f01.memory_util"],
+            100 * stated["f02.idle_cycles"] / 6,
+        ),
+        "the post, after": (None, paper.value("plus34.f04.memory_util"), None),
+    }
+    seen = read("single-query-counters").set_index(["batch", "kernel"]).loc[batch]
+    for pair, build in zip(reversed(MOVED), BUILDS, strict=True):
+        for name, when in zip(pair, ("before", "after"), strict=True):
+            rows[f"{build}, {when}"] = seen.compute[name], seen.dram[name], 100 - seen.issue[name]
+    return pd.DataFrame(rows, index=["SM, %", "DRAM, %", "cycles without an issue, %"]).T.astype(float)
 
 
 def draw(df):
@@ -57,6 +78,29 @@ def draw(df):
     ax.set(xlim=(0, 102), ylim=(len(batches) - 0.5, -0.5), xlabel="% of the DRAM rate (4.8 TB/s)",
            ylabel="requests x tokens")  # fmt: skip
     style.legend(ax, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return ax.figure
+
+
+def draw_moved(df):
+    """The query alone, from before to after, in two builds and on two batches, below what the post saw."""
+    timed = df.set_index(["kernel", "batch"])
+    stated = (paper.value(f"plus34.{name}") for name in ("f01.memory_util", "f04.memory_util"))
+    rows = [("the post, A100", *stated, "")]
+    for (before, after), build in zip(reversed(MOVED), BUILDS, strict=True):
+        for batch in ("256 x 512", shared.CHATS):
+            old, new = timed.loc[before, batch], timed.loc[after, batch]
+            rows.append((f"{batch}, {build}", old.dram, new.dram, f", {old.ms / new.ms:.2f}x as fast"))
+    ax = style.axes(8.5, 0.8 + 0.36 * len(rows))
+    for y, (_, old, new, faster) in enumerate(rows):
+        tone = shared.COLOURS["shared"] if y else style.INK
+        ax.plot([old, new], [y, y], color=tone, linewidth=2.5, zorder=1)
+        for value, face, words in ((old, "white", "before"), (new, tone, "after")):
+            ax.plot(value, y, "o", color=tone, markerfacecolor=face, markersize=7, label="" if y else words)
+        ax.text(max(old, new) + 2, y, f"{old:.0f} to {new:.0f} %{faster}", va="center", fontsize=9)
+    ax.set_yticks(range(len(rows)), [words for words, *_ in rows], fontsize=9)
+    ax.set(xlim=(0, 128), ylim=(len(rows) - 0.5, -0.5), xlabel="% of the DRAM rate")
+    ax.set_xticks(range(0, 101, 20))
+    style.legend(ax, loc="upper left")
     return ax.figure
 
 
