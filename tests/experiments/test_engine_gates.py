@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from pod.experiments.engine import (
+    engine_chunks,
     engine_gates,
     engine_host,
     engine_offline,
     engine_parts,
     engine_runs,
+    engine_served,
     engine_tp,
     operators,
+    quotable,
 )
 from pod.experiments.pod import pod_04
 from pod.serving.loop import Ahead, SimClock, Ticks
@@ -282,3 +285,10 @@ def test_overlap_gains_most_where_both_parts_are_equally_long():
     overlap = overlap[overlap.model == "llama-3-8b"].set_index("pd").pod_gain
     assert 24 < overlap.idxmax() < 160 and overlap.max() > 2 * overlap[4]
     assert (table.pod_gain[table.system == "Sarathi"] > 0).all()
+
+
+@pytest.mark.parametrize("word, metric", [("gap", "tbt_p99"), ("wait", "ttft_p99")])
+def test_what_may_be_quoted_leaves_out_no_run_that_was_foretold(word, metric):
+    df = quotable.errors()
+    said = df[df.number.str.startswith(f"P99 {word}, real server")].worst_percent.max()
+    assert said == pytest.approx(max(page.foretold_off(metric) for page in (engine_served, engine_chunks)))

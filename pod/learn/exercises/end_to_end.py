@@ -316,8 +316,8 @@ QUESTIONS = {
         "roofs did the H200 raise more?)",
         {
             "larger": "All that POD gains is larger. But for two models of three most of that comes from other halves.",
-            "smaller": "Prefill became faster by more than memory did, so there is less to hide behind decode "
-            "at the paper's ratios.",
+            "smaller": "Prefill became faster by more than memory did. We think that this is why: at the paper's "
+            "ratios there is less to hide behind decode.",
             "the same": "Both roofs moved, but not by the same factor.",
         },
         "smaller",

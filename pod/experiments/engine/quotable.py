@@ -1,0 +1,58 @@
+"""What may be quoted of the simulator: each kind of number with its worst error, those with a queue in them apart."""
+
+import pandas as pd
+
+from pod.experiments.engine import engine_chunks, engine_gates, engine_served
+from pod.experiments.pod import pod_t5
+from pod.lab.show import style
+
+TIMES, GAPS, QUEUED = "times and gains", "gaps between words", "a queue is in it"
+
+
+def errors() -> pd.DataFrame:
+    """A row a number: its worst error in percent, of what was measured, of a gain, or of what the paper states."""
+    worst, calm, paper = engine_gates.worst, _calm(), _paper()
+    sarathi, vllm = _real()
+    rows = [
+        (TIMES, "batches that differ", worst("batches")),
+        (TIMES, "an operator, 95 of 100", worst("operators, worst")),
+        (TIMES, "an offline run, unseen", engine_gates.unseen("run")),
+        (TIMES, "our kernel's gain in it", engine_gates.unseen("gain")),
+        (TIMES, "the gain of overlap alone", engine_gates.fusing_unseen()),
+        (GAPS, "P99 gap, calm server, unseen", calm["TBT"]),
+        (GAPS, "P99 gap, real server, Sarathi", sarathi["tbt_p99"]),
+        (GAPS, "P99 gap, the paper's Table 5", paper["tbt_p99"]),
+        (QUEUED, "P99 gap, real server, vLLM", vllm["tbt_p99"]),
+        (QUEUED, "P99 wait, calm server, unseen", calm["TTFT"]),
+        (QUEUED, "P99 wait, real server", max(sarathi["ttft_p99"], vllm["ttft_p99"])),
+        (QUEUED, "P99 wait, the paper's Table 5", paper["ttft_p99"]),
+    ]
+    return pd.DataFrame(rows, columns=["kind", "number", "worst_percent"])
+
+
+def _calm() -> pd.Series:
+    df = engine_gates.values().query("gate == 'P99, unseen'")
+    return df.groupby(df.case.str.partition(",")[0]).value.max()
+
+
+def _real() -> tuple[pd.Series, pd.Series]:
+    """By metric, of the real server under Sarathi and under vLLM's scheduler."""
+    df = pd.concat([engine_served.table(), engine_chunks.table()]).dropna(subset="foretold")
+    off = (100 * (df.foretold / df.measured - 1).abs()).groupby([df.system == "vLLM", df.metric]).max()
+    return off[False], off[True]
+
+
+def _paper() -> pd.Series:
+    df = pod_t5.table()
+    return (100 * (df.ours_listed / df.paper - 1).abs()).groupby(df.metric).max()
+
+
+def draw(df):
+    ax = style.axes(8.5, 4)
+    for (kind, mine), colour in zip(df.groupby("kind", sort=False), style.WORKERS, strict=False):
+        bars = ax.barh(mine.number, mine.worst_percent, color=colour, label=kind)
+        ax.bar_label(bars, fmt="%.0f %%", padding=4, fontsize=9)
+    ax.invert_yaxis()
+    ax.set(xlabel="worst error, % of the number itself", xlim=(0, 100))
+    style.legend(ax, loc="upper right")
+    return ax.figure
