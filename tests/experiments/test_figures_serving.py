@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pod import data
-from pod.experiments.engine import chosen
+from pod.experiments.engine import chosen, engine_fleet
 from pod.experiments.engine import engine_disaggregated as disaggregated
 from pod.experiments.engine import engine_replayed as replayed
 from pod.experiments.orca import orca_01, orca_02
@@ -15,7 +15,8 @@ from pod.experiments.pod import pod_02, pod_12, pod_15, pod_factors
 from pod.experiments.sarathi import sarathi_01, sarathi_02, sarathi_06, sarathi_08, sarathi_t1
 from pod.experiments.vllm import vllm_01, vllm_02, vllm_03, vllm_04
 from pod.lab.show import serving
-from pod.simulate.run import Setup, simulate
+from pod.simulate.capacity import at
+from pod.simulate.run import Run, Setup, simulate
 from pod.simulate.scenarios import DOZEN, SLOTS, best_ratio, chat, crowded, slots
 from pod.simulate.workload import Workload
 
@@ -307,3 +308,25 @@ def test_no_line_of_the_factors_runs_through_a_legend():
         assert not any(line.intersects_bbox(box, filled=False) for line in lines), ax.get_title()
     named = {text.get_text() for ax in panels for text in ax.get_legend().get_texts()}
     assert named == {system for panel in pod_factors.PANELS for system in pod_factors.systems(panel)}
+
+
+@pytest.mark.parametrize("requests, kept, broken", [(150, 15.5, 16.5), (1200, 10.3, 11)])
+def test_a_short_trial_flatters_a_server(requests, kept, broken):
+    """Of one draw, that of the first dot of engine-fleet."""
+    run = Run(Setup(gpu="h100", chunk=512), Workload("azure-conv", requests, seed=1))
+    rates = [keeps(at(run, qps).metrics(), engine_fleet.PROMISE) for qps in (kept, broken)]
+    assert rates == [True, False]
+
+
+def test_long_chats_lose_more_to_a_longer_trial_than_to_bursts():
+    """Steady arrivals, as many as in a stretch, with its chunk: 17 a second are too many. Of half as many 20 hold."""
+    which = ("conversation", disaggregated.ONCE, 50)
+    knob = replayed.table().set_index(replayed.WHICH).knob[which]
+    setup = disaggregated.setup(disaggregated.ONCE, int(knob))
+    most = {"ttft_p99": 2.0, "tbt_p99": 0.05, "stalls_200ms": disaggregated.STALLED}
+    assert not keeps(Run(setup, Workload("conversation", 1200, 17)).metrics(), most)
+    assert disaggregated.table().set_index(["workload", "way", "tbt_p99_ms"]).qps[which] == 20
+
+
+def keeps(felt: dict[str, float], most: dict[str, float]) -> bool:
+    return all(felt[name] <= bound for name, bound in most.items())
