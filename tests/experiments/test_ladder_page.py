@@ -62,3 +62,12 @@ def test_the_picture_has_a_labelled_bar_for_every_rung_and_what_it_is_held_to(df
     assert set(names) == {rung.idea for rung in ladder.RUNGS.values()} | set(page.LABELS.values())
     assert len(left.texts) == len(right.texts) == len(names) == len(left.patches)
     assert "232   23 %" in [text.get_text() for text in left.texts]
+
+
+def test_no_rung_is_above_the_roof_that_it_stands_under(df):
+    roofs = {name: page.roof(whose) for name, whose in page.UNDER.items()}
+    assert all(at(df, "prefill", name).tflops < most for name, most in roofs.items())
+    assert at(df, "prefill", "swizzle").tflops > 3 * roofs["ahead"], "which is why the swizzle must come"
+    assert roofs["swizzle"] == 8 * roofs["ahead"] == pytest.approx(535.2, abs=0.1)
+    said = [text.get_text() for text in page.draw_roofs(df).axes[0].texts]
+    assert said[3].startswith("52 of 67: ") and len(said) == len(roofs)

@@ -46,6 +46,10 @@ PEERS = {
 COLUMNS = (*ladder.Made._fields, "splits")
 NAMES = (*ladder.RUNGS, *WITHOUT, "sm80", "sm90", "torch", "read")
 LABELS = {"sm80": "production, any GPU", "sm90": "production, Hopper", "torch": "torch's FlashAttention-2"}
+MOST_HZ, DELIVERS, LANES = 1.98e9, 128, 128  # an SM's clock; bytes of shared memory and multiply-adds in a cycle of it
+LOAD, FED = 512, 2 * 4096  # bytes of an ldmatrix_x4; FLOPs of the two mma that it feeds
+ARITHMETIC, EIGHT, ONE = "arithmetic of threads", "shared memory, 8 accesses", "shared memory, 1 access"
+UNDER = {"row": ARITHMETIC, "tile": ARITHMETIC, "mma": EIGHT, "ahead": EIGHT, "swizzle": ONE}  # whose roof, in prefill
 SHOWN = (*(name for name, rung in ladder.RUNGS.items() if not rung.hopper), "sm80", "torch",
          *(name for name, rung in ladder.RUNGS.items() if rung.hopper), "sm90")  # fmt: skip
 
@@ -158,6 +162,26 @@ def words(df, name: str) -> str:
 
 def _short(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.2g}"
+
+
+def roof(whose: str) -> float:
+    """TFLOP/s that an H200's threads multiply at most, or its shared memory feeds to `mma` at most."""
+    a_cycle = 2 * LANES if whose == ARITHMETIC else FED / (LOAD / DELIVERS * {EIGHT: 8, ONE: 1}[whose])
+    return a_cycle * hardware().sms * MOST_HZ / 1e12
+
+
+def draw_roofs(df):
+    """The first five rungs in prefill, each with the roof that it stands under."""
+    rates = df[df.batch == "prefill"].set_index("kernel").tflops.reindex(list(UNDER))
+    ax = style.axes(8.5, 3.2)
+    ax.barh(range(len(rates)), rates, color=style.colour("compute"), height=0.6)
+    for y, (rate, whose) in enumerate(zip(rates, UNDER.values(), strict=True)):
+        ax.plot([roof(whose)] * 2, [y - 0.42, y + 0.42], color=style.ALARM, linewidth=2.5)
+        ax.text(roof(whose) + 6, y, f"{_short(rate)} of {roof(whose):.0f}: {whose}", va="center", fontsize=9)
+    ax.set_yticks(range(len(rates)), [ladder.RUNGS[name].idea for name in UNDER])
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 840), xlabel="TFLOP/s of prefill: reached (bars), and at most (lines)")
+    return ax.figure
 
 
 def draw(df):
