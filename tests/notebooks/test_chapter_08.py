@@ -21,6 +21,16 @@ def test_rooms_are_the_kernels_files_and_the_picture_names_each():
     assert all(name in words for name in (*(room.name for room in pictures.ROOMS), "prefill", "decode"))
 
 
+def test_who_ran_where_shows_every_cta_in_the_order_in_which_it_came():
+    """Two places on SM 0: a prefill and then a decode on the first, a prefill on the second."""
+    rows = [("prefill", 0, 0, 0, 0.0), ("decode", 0, 0, 0, 5.0), ("prefill", 1, 0, 1, 0.0), ("prefill", 2, 1, 0, 0.0)]
+    trace = pd.DataFrame(rows, columns=["op", "id", "sm", "slot", "start"])
+    (panel,) = pictures.ran_where({"one": trace, "other": trace}).axes[:1]
+    panel.figure.canvas.draw()
+    places = {text.get_text(): text.get_position()[0] for text in panel.texts}
+    assert places == {"prefill 0": 0.5, "prefill 1": 0.5, "prefill 2": 0.5, "decode 0": 1.5}
+
+
 @pytest.mark.parametrize("slots", [3, 4, 6, 8])
 def test_ring_fetches_every_panel_once_and_never_over_one_that_is_still_to_be_read(slots):
     blocks, fetched, lies = 7, [], {}

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from pod.lab.show import style
+from pod.lab.show.gantt import gantt
 
 CHUNK_BYTES, BANKS_BYTES = 16, 128  # what a lane of ldmatrix reads at once; all 32 banks of 4 bytes
 
@@ -61,6 +62,26 @@ def rooms() -> Figure:
 def _box(ax: Axes, x, y, width, height, face, words, ink) -> None:
     ax.add_patch(Rectangle((x, y), width, height, facecolor=face, edgecolor="white", linewidth=2))
     ax.text(x + width / 2, y + height / 2, words, ha="center", va="center", fontsize=9, color=ink)
+
+
+# ---------------------------------------------------------------- who ran where
+
+
+def ran_where(traces: dict, ctas_per_sm: int = 2) -> Figure:
+    """The CTAs of each SM in the order in which they came, a panel a trace. An emulator's times are no GPU's, so every
+    CTA is equally long."""
+    panels = style.axes(9.5, 3.4, columns=len(traces))
+    for ax, (name, trace) in zip(panels, traces.items(), strict=True):
+        turn = trace.sort_values("start", kind="stable").groupby(["sm", "slot"]).cumcount()
+        bars = trace.assign(
+            row=trace.sm, start=turn, end=turn + 1, kind=trace.op, label=trace.op + " " + trace.id.astype(str)
+        )
+        gantt(bars, slots_per_row=ctas_per_sm, ax=ax)
+        ax.set_title(name, fontsize=10)
+        ax.get_legend().remove()
+        ax.set(xlabel="first, then second", xticks=())
+        ax.set_yticks(ax.get_yticks(), [f"SM {sm}" for sm in sorted(set(trace.sm))])
+    return panels[0].figure
 
 
 # ---------------------------------------------------------------- the ring
