@@ -42,8 +42,9 @@ def held_both(table) -> int:
 
 
 def _meet(on_sm) -> bool:
-    prefill, decode = (on_sm[on_sm.op == op] for op in OPS)
-    return any(((decode.start < p.end) & (decode.end > p.start)).any() for p in prefill.itertuples())
+    prefill, decode = (on_sm.loc[on_sm.op == op, ["start", "end"]].to_numpy().T for op in OPS)
+    (start, end), (since, until) = prefill[..., None], decode
+    return bool(((since < end) & (until > start)).any())
 
 
 def held(table, times, ops=OPS):

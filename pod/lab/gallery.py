@@ -1,13 +1,15 @@
 """`python -m pod figures`: draw figures into figures/<id>.png and .csv, and write the gallery figures/index.html."""
 
 import base64
+import gc
 import io
 import json
 import re
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -21,13 +23,14 @@ from pod.lab import claims, notebooks, paper, registry, takeaway
 from pod.lab.chapters import CHAPTERS, Chapter
 from pod.lab.figure import OURS, Figure
 from pod.lab.show.says import says
-from pod.lab.show.still import ticks_stay
+from pod.lab.show.still import stays
 from pod.sweep import sweep
 
 BADGES = {"done": "computed", "simulated": "simulated", "recorded": "recorded on", "missing": "still missing"}
 STYLE = Path(__file__).with_name("gallery.css")
 ROWS_SHOWN = 24
 FEW = 8  # figures, for which it is not worth to start processes
+PICTURE = 50_000  # objects, after which Python looks for some that are gone
 SHOWN = ("gpu", "uuids", "power_limit_w", "driver", "cuda", "torch", "packages", "python", "started", "timer", "l2",
          "repeats", "commit", "tree", "command", "reads", "held", "part", "corrected")  # fmt: skip
 
@@ -81,11 +84,24 @@ def _drawn(task: Task) -> Drawn:
     """One that is broken must not hide the others."""
     begin = time.perf_counter()
     try:
-        _draw(task)
-        results = tuple(map(claims.judge, task.claims))
+        with _collected_seldom():
+            _draw(task)
+            results = tuple(map(claims.judge, task.claims))
         return Drawn(task.id, time.perf_counter() - begin, results=results)
     except Exception as error:
         return Drawn(task.id, 0.0, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _collected_seldom() -> Iterator[None]:
+    """A picture is some hundred thousand objects that go together. Python looks for some that are gone each time that
+    there are 700 more, and found none in a tenth of all the time."""
+    first, *others = gc.get_threshold()
+    gc.set_threshold(PICTURE, *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(first, *others)
 
 
 def _draw(task: Task) -> None:
@@ -95,7 +111,7 @@ def _draw(task: Task) -> None:
     picture = page.draw(table)
     if task.words:
         says(picture, task.words)
-    with ticks_stay():
+    with stays():
         pixels = _pixels(picture)
     plt.close(picture)
     files.replace(task.out / f"{task.id}.csv", table.to_csv(index=False, float_format="%.6g"))

@@ -1,11 +1,13 @@
-"""A picture is the same whether matplotlib asks for its ticks once or a dozen times, and asks anew when they move."""
+"""A picture is the same whether matplotlib asks for its ticks and words once or a dozen times, and asks anew when they
+move."""
 
+from matplotlib import text
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import RendererAgg
 
 from pod.lab import gallery
-from pod.lab.show import style
-from pod.lab.show.still import ticks_stay
+from pod.lab.show import still, style
 
 
 def picture():
@@ -17,9 +19,9 @@ def picture():
     return left.figure
 
 
-def test_ticks_that_stay_change_no_picture():
+def test_what_stays_changes_no_picture():
     alone = gallery._pixels(picture())
-    with ticks_stay():
+    with still.stays():
         assert gallery._pixels(picture()) == alone
 
 
@@ -29,7 +31,7 @@ def test_an_axis_is_asked_anew_at_each_look(monkeypatch):
     figure = picture()
     figure.set_layout_engine(None)
     ax, renderer = figure.axes[0], figure.canvas.get_renderer()
-    with ticks_stay():
+    with still.stays():
         before = ax.get_tightbbox(renderer)
         assert len(asked) == len(set(asked)) == 2  # x and y, once each
         ax.set_xlim(0, 1e9)
@@ -37,8 +39,25 @@ def test_an_axis_is_asked_anew_at_each_look(monkeypatch):
         assert ax.get_tightbbox(renderer).x0 > before.x0 and len(asked) == 4
 
 
-def test_matplotlib_is_left_as_it_was():
-    were = Axes.get_tightbbox, Axes.draw, Axis._update_ticks, Axis._get_ticklabel_bboxes
-    with ticks_stay():
+def test_words_are_as_large_on_any_canvas(monkeypatch):
+    asked, size = [], RendererAgg.get_text_width_height_descent
+    monkeypatch.setattr(RendererAgg, "get_text_width_height_descent",
+                        lambda canvas, words, *how: asked.append(words) or size(canvas, words, *how))  # fmt: skip
+    monkeypatch.setattr(still, "SIZES", {})
+    with still.stays():
         gallery._pixels(picture())
-    assert were == (Axes.get_tightbbox, Axes.draw, Axis._update_ticks, Axis._get_ticklabel_bboxes)
+        assert "a longer name" in asked and len(asked) == len(still.SIZES)
+        gallery._pixels(picture())
+    assert len(asked) == len(still.SIZES)
+
+
+def test_matplotlib_is_left_as_it_was():
+    were = patched()
+    with still.stays():
+        gallery._pixels(picture())
+    assert were == patched()
+
+
+def patched():
+    return (Axes.get_tightbbox, Axes.draw, Axis._update_ticks, Axis._get_ticklabel_bboxes, text.Text._get_layout,
+            text._get_text_metrics_with_cache)  # fmt: skip

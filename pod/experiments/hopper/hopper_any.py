@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from pod.data import a_card, read
+from pod.data import a_card, kept, read
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.lab.figure import Figure
 from pod.lab.measure import ragged
@@ -61,6 +61,7 @@ TWO, ONE = ([way for way in ragged.FA3 if way.startswith("fa3_one") == one] for 
 COLOURS = dict(zip(KINDS, (style.DECODE, *style.WORKERS[1:6]), strict=True))
 
 
+@kept(RECORDING)  # its claims and another page ask for it eight times
 def table():
     """One row a batch: milliseconds of ours at once and in turn and of FlashAttention-3's best way in two calls and in
     one, its fastest, and that over ours; NaN where ours refused, with the reason in `holes`. What is of one kind has
@@ -79,7 +80,7 @@ def gains(df):
         turns=times.ours_serial.where(~df.holes.fillna("").str.contains("ours_serial: the same"), times.ours),
         two=fa3[TWO].min(axis=1),
         one=fa3[ONE].min(axis=1),
-        way=[row.idxmin() if row.notna().any() else "" for _, row in fa3.iterrows()],
+        way=fa3.fillna(float("inf")).idxmin(axis=1).where(fa3.notna().any(axis=1), ""),
         gain=fa3.min(axis=1) / times.ours,
         holes=df.holes.fillna(""),
     )
