@@ -38,13 +38,10 @@ def bars(table) -> list[tuple]:
 
 def held_both(table) -> int:
     """SMs on which a prefill and a decode ran at the same time."""
-    return sum(_meet(on_sm) for _, on_sm in table.groupby("sm"))
-
-
-def _meet(on_sm) -> bool:
-    prefill, decode = (on_sm.loc[on_sm.op == op, ["start", "end"]].to_numpy().T for op in OPS)
-    (start, end), (since, until) = prefill[..., None], decode
-    return bool(((since < end) & (until > start)).any())
+    prefill, decode = (table.loc[table.op == op, ["sm", "start", "end"]].to_numpy().T for op in OPS)
+    (sm, start, end), (there, since, until) = prefill[..., None], decode
+    meet = (sm == there) & (since < end) & (until > start)
+    return len(set(sm[meet.any(axis=1)].flat))
 
 
 def held(table, times, ops=OPS):

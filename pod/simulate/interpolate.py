@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +66,10 @@ class GridTable:
         names, rows = _rows(*files.state(path))
         if missing := [name for name in (*columns, *where) if name not in names]:
             raise ValueError(f"{path}: lacks the column {', '.join(missing)}")
+        named = itemgetter(*where) if where else lambda row: None
+        wanted = named(where)
         for number, row in enumerate(rows, 2):
-            if any(row[name] != wanted for name, wanted in where.items()):
+            if named(row) != wanted:
                 continue
             numbers = [_number(path, number, name, row[name]) for name in columns]
             if tuple(numbers[:-1]) in points:
