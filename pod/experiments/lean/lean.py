@@ -107,17 +107,17 @@ def chosen_splits(batch: HybridBatch, sms: int = SMS) -> dict[str, int]:
     return {"rule_256": old, "rule_now": now, "single": 1}
 
 
-def promising_splits(batch: HybridBatch, sms: int = SMS, count: int = 3) -> list[int]:
-    """The fixed splits that would end first if every part took as long as its tiles and a little more."""
+def promising_splits(batch: HybridBatch) -> list[int]:
+    """The three fixed splits that would end first if every part took as long as its tiles and a little more."""
     tile = PERSISTENT.decode_keys
     units, tiles = len(batch.kv_lens) * batch.num_kv_heads, -(-max(batch.kv_lens) // tile)
     work = sum(-(-n // tile) for n in batch.kv_lens) * batch.num_kv_heads
 
     def time(parts: int) -> float:
         longest = -(-tiles // parts) + 4
-        return max(-(-units * parts // sms) * longest * work / (units * tiles), longest)
+        return max(-(-units * parts // SMS) * longest * work / (units * tiles), longest)
 
-    return sorted(range(1, min(64, tiles) + 1), key=time)[:count]
+    return sorted(range(1, min(64, tiles) + 1), key=time)[:3]
 
 
 def lean(s, splits: int | str = "auto", **choice):

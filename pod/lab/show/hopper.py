@@ -113,14 +113,13 @@ def swapped_operands(queries: int = 4) -> Figure:
     return axes[0].figure
 
 
-def decode_line(work: WorkList, names: Sequence[str], ax: Axes | None = None, words: bool = True) -> Axes:
+def decode_line(work: WorkList, names: Sequence[str]) -> Axes:
     """The line of all decode tiles, one row a KV head; the colour of a tile is the SM whose piece it is in.
 
     `names` of the requests, in the order of the batch. Parts of a merged result are hatched and name their slot: the
     number of their partial result.
     """
-    ax = style.axes(9.5, 2.5) if ax is None else style.tidy(ax)
-    keys = PERSISTENT.decode_keys
+    ax, keys = style.axes(9.5, 2.5), PERSISTENT.decode_keys
     tiles = {seq: -(-kv_len // keys) for seq, kv_len in zip(work.seq.tolist(), work.kv_len.tolist(), strict=True)}
     sequences, ends = sorted(tiles), list(accumulate(tiles[seq] for seq in sorted(tiles)))
     pieces = np.searchsorted(work.pieces, np.arange(len(work)), side="right") - 1
@@ -131,15 +130,13 @@ def decode_line(work: WorkList, names: Sequence[str], ax: Axes | None = None, wo
         ax.add_patch(Rectangle((x, head + 0.08), width, 0.84, facecolor=tone, edgecolor="white", linewidth=2,
                                hatch="//" if split else None, label=f"SM {piece}"))  # fmt: skip
         slot = f"\nslot {row['partial'] + row['part']}" if split else ""
-        if words:
-            ax.text(x + width / 2, head + 0.5, names[place] + slot, ha="center", va="center", fontsize=9,
-                    color="white", bbox={"facecolor": tone, "edgecolor": "none", "pad": 1.5})  # fmt: skip
+        ax.text(x + width / 2, head + 0.5, names[place] + slot, ha="center", va="center", fontsize=9,
+                color="white", bbox={"facecolor": tone, "edgecolor": "none", "pad": 1.5})  # fmt: skip
     heads = int(work.kv_head.max()) + 1
     ax.set(xlim=(0, ends[-1]), ylim=(heads, 0), xlabel="tiles of 64 tokens", xticks=[0, *ends])
     ax.set_yticks([h + 0.5 for h in range(heads)], [f"KV head {h}" for h in range(heads)])
     ax.tick_params(axis="y", length=0)
-    if words:
-        style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=8, borderaxespad=0.2)
+    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=8, borderaxespad=0.2)
     return ax
 
 
