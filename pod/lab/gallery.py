@@ -95,7 +95,7 @@ def _drawn(task: Task) -> Drawn:
 @contextmanager
 def _collected_seldom() -> Iterator[None]:
     """A picture is some hundred thousand objects that go together. Python looks for some that are gone each time that
-    there are 700 more, and found none in a tenth of all the time."""
+    there are 700 more, which took about a tenth of all the time."""
     first, *others = gc.get_threshold()
     gc.set_threshold(PICTURE, *others)
     try:
