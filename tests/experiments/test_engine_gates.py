@@ -121,8 +121,11 @@ def test_pictures_of_runs_show_what_is_in_them(record):
     assert engine_runs.saved("yi-6b") == pytest.approx(
         100 * (1 - 1 / calibrate.gain("yi-6b")[0]), abs=1e-6)  # fmt: skip
     host = engine_host.table()
-    assert (host.ms - host.gpu_ms).between(0.7, 1.3).all() and {"hybrid", "decode only"} <= set(host.kind)
-    assert engine_host.worst_hybrid() == host.host_percent[host.kind == "hybrid"].max() < 6
+    waits, ahead = (host[host.loop == loop] for loop in ("waits", "ahead"))
+    assert (waits.ms - waits.gpu_ms).between(0.7, 1.3).all() and {"hybrid", "decode only"} <= set(waits.kind)
+    assert engine_host.worst_hybrid("waits") == waits.host_percent[waits.kind == "hybrid"].max() < 6
+    assert (ahead.ms > ahead.gpu_ms).all() and set(ahead.kind) == set(waits.kind)
+    assert engine_host.worst_decodes() == ahead.host_percent[ahead.kind == "decode only"].max()
     held = engine_gates.table().set_index("gate").drop(["operators", "operators, worst"])
     assert held.value.notna().all() and held.holds["batches"].all() and held.holds["iterations"].all()
     words = engine_gates.text(engine_gates.table())

@@ -1,12 +1,16 @@
-"""How much of an iteration the GPU waits for the host, in hybrid and in decode-only iterations of real runs."""
+"""How much of an iteration the GPU waits for the host: where the host waits for tokens, and where it runs ahead."""
 
 from collections import defaultdict
 
 import numpy as np
+import pandas as pd
 
+from pod.experiments.engine import engine_windows
 from pod.experiments.engine.shared import of_runs
 from pod.lab.figure import Figure
 from pod.lab.show import style
+from pod.serving.schedulers import VLLM
+from pod.serving.shapes import SHAPES
 from pod.simulate import calibrate
 from pod.simulate.windows import RUNS
 
@@ -14,12 +18,15 @@ FIGURE = Figure(
     id="engine-host",
     title="The host's share of an iteration",
     chapter="14",
-    method="medians over the iterations of runs of the engine, 9 to 64 s each, random weights; GPU time by CUDA events",
-    data=("engine-runs", "engine-host"),
+    method="medians over the iterations of runs of the engine, random weights; GPU time by CUDA events. Rings: the "
+    "host waits for an iteration's tokens. Dots: it launches the next one meanwhile, in CUDA graphs",
+    data=("engine-runs", "engine-host", "engine-windows"),
 )
 COMPUTED = "engine-host"
 KEYS, READS = ("run", "kind"), ("engine-runs",)
-ATTENTION = {"fa3": "FlashAttention-3", "hopper-serial": "ours, in turn", "hopper": "ours"}
+ATTENTION = {"fa3": "FlashAttention-3", "fa3-one": "FlashAttention-3, one call", "hopper-serial": "ours, in turn",
+             "hopper": "ours"}  # fmt: skip
+LEAST = 20  # iterations of a kind, for a median
 
 
 def cases() -> list[dict]:
@@ -48,33 +55,60 @@ def _together(rows: list[tuple[int, int, float, float]]) -> dict[str, float]:
 
 
 def table():
-    """One row a run and kind of iteration: how many, milliseconds from its begin to the next one's, and those of
+    """One row a run, kind of iteration and loop: how many, milliseconds from its begin to the next one's, and those of
     the GPU."""
-    df = of_runs(COMPUTED).query("iterations >= 20")
+    df = pd.concat([_waiting(), _ahead()], ignore_index=True)
+    return df.assign(host_percent=100 * (1 - df.gpu_ms / df.ms))
+
+
+COLUMNS = ["run", "attention", "kind", "loop", "iterations", "ms", "gpu_ms"]
+
+
+def _waiting():
+    df = of_runs(COMPUTED).query(f"iterations >= {LEAST}")
     runs, attention = df.run.str.rpartition(", ")[0], df.run.map(lambda run: ATTENTION[RUNS[run][1]])
-    df = df.assign(run=runs, attention=attention, host_percent=100 * (1 - df.gpu_ms / df.ms))
-    columns = ["run", "attention", "kind", "iterations", "ms", "gpu_ms", "host_percent"]
-    return df[columns].reset_index(drop=True)
+    return df.assign(run=runs.map(_named), attention=attention, loop="waits")[COLUMNS]
 
 
-LIMIT = 10  # percent
-TONES = dict(zip(ATTENTION.values(), (style.INK, style.WORKERS[1], style.WORKERS[0]), strict=True))
+def _ahead():
+    rows = []
+    for run, (model, kind, attention) in engine_windows.RUNS.items():
+        mine = engine_windows.runs()[model, run.removeprefix(f"{model}, ")]
+        name = _named(model) + (", vLLM's scheduler" if kind is VLLM else "")
+        for what, part in (("hybrid", mine[(mine.prompt > 0) & (mine.decodes > 0)]),
+                           ("decode only", mine[mine.prompt == 0])):  # fmt: skip
+            rows.append((name, ATTENTION[attention], what, "ahead", len(part), part.ms.median(), part.gpu_ms.median()))
+    return pd.DataFrame(rows, columns=COLUMNS).query(f"iterations >= {LEAST}")
+
+
+def _named(run: str) -> str:
+    """As "llama-3-8b calm"."""
+    model, *how = run.split(" ")
+    return " ".join([SHAPES[model].name, *how])
+
+
+LIMIT = 2  # percent
+TONES = dict(zip(ATTENTION.values(), (style.INK, style.WORKERS[3], style.WORKERS[1], style.WORKERS[0]), strict=True))
 
 
 def draw(df):
-    """A row a run and kind of iteration, a dot an attention."""
+    """A row a run and kind of iteration; a mark an attention."""
     rows = df.run + ", " + df.kind
-    places = {row: y for y, row in enumerate(dict.fromkeys(rows))}
+    places = {row: y for y, row in enumerate(sorted(dict.fromkeys(rows)))}
     ax = style.axes(9.5, 0.8 + 0.38 * len(places))
     ax.axvline(LIMIT, color=style.INK, linestyle="--", linewidth=1)
-    for attention, percent, y in zip(df.attention, df.host_percent, rows.map(places), strict=True):
-        ax.plot(percent, y, "o", color=TONES[attention], markersize=8, label=attention)
-        ax.text(percent, y - 0.24, f"{percent:.1f}", ha="center", va="bottom", fontsize=8.5)
+    for attention, loop, percent, y in zip(df.attention, df.loop, df.host_percent, rows.map(places), strict=True):
+        inside = TONES[attention] if loop == "ahead" else "none"
+        ax.plot(percent, y, "o", color=TONES[attention], markerfacecolor=inside, markersize=7, label=attention)
+    for (loop, _), part in df.assign(y=rows.map(places)).groupby(["loop", "y"]):
+        most = part.host_percent.max()
+        ax.text(most + 0.18, part.y.iloc[0], f"{most:.1f}", ha="left", va="center", fontsize=8.5,
+                fontweight="bold" if loop == "ahead" else None)  # fmt: skip
     ax.set_yticks(range(len(places)), list(places), fontsize=9)
-    ax.set(xlim=(0, 11), ylim=(len(places) - 0.5, -0.8), xlabel="% of an iteration in which the GPU waits, median")
+    ax.set(xlim=(-0.1, 11), ylim=(len(places) - 0.5, -0.8), xlabel="% of an iteration in which the GPU waits, median")
     ax.grid(axis="y", color=style.IDLE)
     ax.set_axisbelow(True)
-    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3)
+    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4)
     return ax.figure
 
 
@@ -95,16 +129,16 @@ def shares(df, names, words):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def worst_hybrid() -> float:
+def worst_hybrid(loop: str = "ahead") -> float:
     """Largest share of the host in hybrid iterations, percent."""
-    return _worst("hybrid")
+    return _worst("hybrid", loop)
 
 
-def worst_decodes() -> float:
+def worst_decodes(loop: str = "ahead") -> float:
     """Largest share of the host in iterations of decodes alone, percent."""
-    return _worst("decode only")
+    return _worst("decode only", loop)
 
 
-def _worst(kind: str) -> float:
+def _worst(kind: str, loop: str) -> float:
     df = table()
-    return float(df.host_percent[df.kind == kind].max())
+    return float(df.host_percent[(df.kind == kind) & (df.loop == loop)].max())

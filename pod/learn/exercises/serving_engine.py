@@ -422,13 +422,13 @@ QUESTIONS = {
     "wait-with-graphs": Question(
         CHAPTER,
         "Kernel after kernel the GPU waited for up to 8 % of the time, and in pieces for up to 7 %. What is left of it "
-        "when a whole iteration is one graph?",
+        "when a whole iteration is one graph, launched while the one before runs?",
         {
-            "nothing": "The host still fills an array and launches once, and the GPU still makes its plan.",
-            "about 2 %": "An array, one launch, and ten microseconds in which the GPU plans.",
+            "next to nothing": "The GPU has the next graph before it needs it. Between two it chooses tokens.",
+            "about 2 %": "So it is with whole graphs while the host waits for the tokens before it goes on.",
             "most of it": "Most of it was launching piece by piece, and a plan that came late.",
         },
-        "about 2 %",
+        "next to nothing",
     ),
     "what-can-be-won": Question(
         CHAPTER,
@@ -445,11 +445,11 @@ QUESTIONS = {
         CHAPTER,
         "Half of every matrix and half of the heads for each of two GPUs: how many times as fast is that?",
         {
-            "1.6 times": "We guess: 64 all-reduces, and halves of matrices that fill the SMs less well.",
+            "1.5 times": "We guess: 64 all-reduces, and halves of matrices that fill the SMs less well.",
             "2 times": "If the halves never had to be added up.",
             "not faster": "All-reduces cost some microseconds each, and an iteration lasts for tens of milliseconds.",
         },
-        "1.6 times",
+        "1.5 times",
     ),
     "three-clients": Question(
         CHAPTER,
