@@ -15,7 +15,7 @@ from itertools import count
 import numpy as np
 import pandas as pd
 
-from pod.data import kept, read
+from pod.data import read
 from pod.experiments.engine import engine_runs
 from pod.lab.figure import Figure
 from pod.lab.measure import ranks
@@ -253,7 +253,6 @@ def waits(run: Log) -> np.ndarray:
     return np.percentile(list(bubbles(run).values()), PERCENTILES)
 
 
-@kept(RECORDING)  # its claims ask for it four times
 def table() -> pd.DataFrame:
     """A row a system: seconds until all are answered, the share of the stages' time without work, and percentiles of a
     request's bubble time in seconds; and what the simulator says of the same batches on analytical H200s."""

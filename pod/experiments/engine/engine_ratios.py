@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from pod.data import a_card, kept, read
+from pod.data import a_card, read
 from pod.experiments.engine import engine_windows
 from pod.experiments.engine.engine_windows import check_same, faster, iterations
 from pod.lab import paper
@@ -69,7 +69,6 @@ def window(attention: str, ratio: float) -> pd.DataFrame:
     return iterations(read(RECORDING), f"{attention}, {ratio}")[1:-1]
 
 
-@kept(RECORDING)  # its claims ask for it six times
 def table() -> pd.DataFrame:
     """A row a ratio: throughput that our kernel gains over the faster call of each batch, percent: of all iterations,
     of the hybrid ones, of decodes alone; what it gains over our own halves in turn; the share of the time in hybrid
