@@ -40,7 +40,7 @@ RECORDED = {
 }
 # The same by prices of single instructions at full clock, nothing of an engine in them (tests/simulate/test_energy.py)
 PRICED = {("h200", "hopper"): Energy(flop=1.168e-12, byte=0.0964e-9, watts=120.2)}
-IDLE_WATTS = {"h200": 79.5}  # data/recorded/h200/lean-energy.csv: with nothing to do
+IDLE_WATTS = {"h200": 79.5}  # at rest; the card of data/recorded/h200/lean-energy.csv took 83.2 before its first call
 
 
 def amounts(shape: Shape, event: Iteration) -> tuple[float, float]:

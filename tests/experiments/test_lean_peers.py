@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from pod import kernels
+from pod.data import read
 from pod.experiments.lean import lean_08, lean_09, lean_13
 from pod.lab import paper
 from pod.lab.measure import meter, peers, timing
@@ -127,6 +128,17 @@ def test_what_is_not_installed_is_a_hole_in_every_reading(installed, metered, mo
         found = [lean_13.measure(case | {"context": 130}) for case in lean_13.cases() if case["context"] == 32 << 10]
     holes = [row["hole"] for row in found if "hole" in row]
     assert holes == ["not installed (flashinfer)"] * 5 and len(found) == 5 * len(lean_13.WAYS)
+
+
+def test_energies_are_medians_and_their_ratios_are_of_one_round():
+    raw, df = read("lean-energy"), lean_13.table().set_index(["context", "way"])
+    assert len(df) == len(lean_13.COMPARED) * raw.context.nunique() and "FlashInfer" in lean_13.COMPARED
+    assert (df.pj_least <= df.pj_per_byte).all() and (df.pj_per_byte <= df.pj_most).all()
+    part = raw[raw.context == 128 << 10].pivot(index="reading", columns="way", values="millijoules")
+    row = df.loc[128 << 10, "paper's tile, stream-K"]
+    assert row.millijoules == part.paper_lean.median()
+    assert row.ratio == (part.paper_lean / part.paper_rule_256).median()
+    assert row.ratio_most == (part.paper_lean / part.paper_rule_256).max() < 1
 
 
 def test_heads_of_the_energy_are_the_paper_s():
