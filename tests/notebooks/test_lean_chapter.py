@@ -21,6 +21,7 @@ from pod.experiments.lean import (
     lean_shapes,
     lean_tiles,
     phi3,
+    shared,
 )
 from pod.lab.measure import peers, timing
 from pod.lab.show.line import draw_line, shares
@@ -94,6 +95,27 @@ def test_speedups_are_ratios_of_recorded_times():
     assert set(lean_08.table().panel) == {"8a", "8b", "8c"} and not lean_08.table().isna().any().any()
 
 
+def test_flashinfer_is_the_faster_of_its_two_decodes():
+    raw = read("lean-sweep")
+    same = (raw.head_dim == 64) & (raw.ratio == 1)
+    faster = np.minimum(raw.flashinfer, raw.flashinfer_plain)
+    assert lean_08.mean_gain("flashinfer") == pytest.approx((faster / raw.lean)[same].mean())
+    assert (lean_11.table().FlashInfer <= 1.01 * (raw.flashinfer / raw.lean)[raw.panel == "11"].max()).all()
+    long = (raw.panel == "7a") & (raw.context > 16 << 10)
+    assert lean_08.least_gain("flashinfer", "7a", 16) == pytest.approx((faster / raw.lean)[long].min())
+    alone = shared.with_faster_flashinfer(raw.drop(columns="flashinfer_plain"))
+    assert (alone.flashinfer == raw.flashinfer).all()
+
+
+def test_figure_11_shows_each_batch_and_no_gain_of_one_alone(monkeypatch):
+    df = lean_11.table()
+    assert df.batch.is_monotonic_increasing and set(df.batch) == set(lean_08.BATCHES)
+    assert lean_11.gain(128) == df[df.context == 128 << 10]["the rule of 2.5.6"].max()
+    raw = read("lean-sweep")
+    monkeypatch.setattr(lean_11, "read", lambda name: raw[(raw.panel != "11") | (raw.batch == 1)])
+    assert np.isnan(lean_11.gain(128))
+
+
 def test_best_split_is_the_best_of_the_splits():
     raw = read("lean-sweep")
     for name in ("rule_256", "rule_now", "single"):
@@ -151,7 +173,11 @@ def test_an_answer_is_the_sum_of_its_steps():
     total = 40 * (1024 * step + sum(attention))
     assert sum(parts.values()) - parts["prefill"] == pytest.approx(total)
     assert phi3.prefill_attention(128 << 10) == pytest.approx(4 * phi3.prefill_attention(64 << 10))
-    assert (lean_12.table().speedup > 0.9).all() and (lean_11.table()["no split"] > 0.9).all()
+    df, raw = lean_12.table(), read("lean-served").set_index(["prompt", "way", "reading"]).seconds
+    assert lean_12.served(1024) == raw[8192, "rule_256", 0] / raw[8192, "lean", 0]
+    assert lean_12.served_uncut(2048) == raw[16384, "single", 0] / raw[16384, "lean", 0]
+    assert df.served.notna().sum() == 3 + 3 + 2 + 1 and lean_12.missing_time().between(0, 15).all()
+    assert (df.speedup > 0.9).all() and (lean_11.table().query("batch == 1")["no split"] > 1).all()
 
 
 # ---------------------------------------------------------------- suites

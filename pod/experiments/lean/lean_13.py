@@ -21,8 +21,8 @@ FIGURE = Figure(
     id="lean-13",
     title="Energy of a decode under FlashDecoding's splits and stream-K: 56 heads, one request",
     chapter="11",
-    method="NVML's counter, 1.5 s of calls a reading; head dimension 64, fp16. Bars: median of five, strokes from least "
-    "to most. Numbers: energy over that of the rule of 2.5.6 in the same tile, within a round.",
+    method="NVML's counter, 1.5 s of calls a reading; head dimension 64, fp16. Bars: median of five, strokes from "
+    "least to most. Numbers: energy over that of the rule of 2.5.6 in the same tile, within a round.",
     data=("lean-energy",),
 )
 RECORDING = "lean-energy"
@@ -116,8 +116,8 @@ def ratios(way: str, base: str):
 
 
 def table():
-    """One row a context and way: of five readings the median, the least and the most picojoules a byte, median watts and
-    clock, and energy over that of the split within a round."""
+    """One row a context and way: of five readings the median, least and most picojoules a byte, median watts and clock,
+    and energy over that of the split within a round."""
     df = read("lean-energy")
     per_byte = (1e9 * df.millijoules / df.kv_bytes).groupby([df.context, df.way]).agg(["median", "min", "max"])
     middle = df.groupby(["context", "way"])[["millijoules", "watts", "sm_clock_mhz"]].median()
