@@ -45,7 +45,7 @@ def draw(df):
         ax.set_xticks(part.context, [shared.in_k(n) for n in part.context], fontsize=8)
         ax.minorticks_off()
         ax.text(0.97, 0.95, f"no split: up to {part['no split'].max():.1f}", transform=ax.transAxes, ha="right",
-                va="top", fontsize=8.5, color=style.WORKERS[2])  # fmt: skip
+                va="top", fontsize=8.5, color=style.WORKERS[2], backgroundcolor="white")  # fmt: skip
     for ax, words in zip(axes[0], MODELS.values(), strict=True):
         ax.set_title(words, fontsize=10)
     for ax, batch in zip(axes[:, 0], BATCHES, strict=True):
