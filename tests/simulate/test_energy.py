@@ -86,11 +86,9 @@ def test_a_run_at_the_limit_takes_its_watts():
 
 def test_idle_watts_are_those_of_a_gpu_that_had_nothing_to_do_for_long():
     """The three of lean-energy are 83, 128 and 130 W: before the first context nothing had run, before the others a
-    minute at full load, after which clocks stay high for seconds. An earlier recording on another card read 79.5 W, so
-    cards at rest are 5 % apart, and only the least reading is one of rest."""
-    read_there = read("lean-energy").idle_watts
-    assert read_there.min() == pytest.approx(IDLE_WATTS["h200"], rel=0.05)
-    assert (read_there >= IDLE_WATTS["h200"]).all()
+    minute at full load, after which clocks presumably stay high for a while. So only the least is one of rest. The
+    recording before had 79.5 W three times, hence the tolerance."""
+    assert read("lean-energy").idle_watts.min() == pytest.approx(IDLE_WATTS["h200"], rel=0.05)
 
 
 def test_work_is_counted_by_hand():
