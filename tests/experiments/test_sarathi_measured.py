@@ -135,12 +135,17 @@ def recorded(monkeypatch, tmp_path):
     return lambda name, rows: pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
 
 
-def test_what_a_batch_costs(recorded):
+def batches_recorded(recorded) -> None:
+    """Of the parts only attention depends on what is in a batch: a decode's beside a chunk is that of one alone."""
     more = lambda mix: 2 * mix.decodes * (1 if mix.prompts else 10)  # noqa: E731
     cost = {"layer": lambda mix: 3.0 + mix.rows / 256, "linear": lambda mix: 2.0, "attention": lambda mix: 1.0,
             "head": lambda mix: 4.0, "iteration": lambda mix: 40.0 + more(mix)}  # fmt: skip
     mixes = [(case, Mix(*(case[key] for key in Mix._fields))) for case in sarathi_batches.cases()]
     recorded("sarathi-batches", [case | {"ms": cost[case["part"]](mix)} for case, mix in mixes])
+
+
+def test_what_a_batch_costs(recorded):
+    batches_recorded(recorded)
     df = sarathi_batches.table()
     assert sarathi_batches.of_peak(256) == pytest.approx((256 / 4) / (2048 / 11))
     assert sarathi_batches.saturates("decode", 0.5) == sarathi_batches.saturates("prefill", 0.5) == 512
@@ -149,6 +154,7 @@ def test_what_a_batch_costs(recorded):
     assert each.loc[("chunked", 256)].tolist() == [40 * 8 / 1024, 40 * 4 / 1024, 4 / 1024]
     assert sarathi_batches.overhead() == pytest.approx((2 + 4) / (2 + 1))
     assert sarathi_batches.decode_gain() == pytest.approx((40 + 80) / 4 / 2) and sarathi_batches.rows_too_many() == 1
+    assert sarathi_batches.from_parts(256, [1, 17]) == pytest.approx(40 * (2 + 1 + 1) + 4)  # attention: 1 ms for all
     sarathi_batches.draw(df)
 
 
@@ -164,6 +170,7 @@ def a_run(setting, ms: float) -> list[dict]:
 def test_what_sarathi_gains_over_orca(recorded):
     """With iterations as long as each other, Orca, which has the fewest, is ahead wherever they are."""
     runs = sarathi_runs.settings()
+    batches_recorded(recorded)
     recorded("sarathi-runs", [row for run in runs for row in a_run(run, 10.0)])
     df, count = sarathi_runs.table(), {run: len(sarathi_runs.batches(run)) for run in runs}
     assert len(df) == sum(run.system == SARATHI for run in runs)
@@ -171,9 +178,22 @@ def test_what_sarathi_gains_over_orca(recorded):
     assert sarathi_runs.gain() == pytest.approx(count[both[0]] / count[both[1]])
     orca = df.set_index(["length", "chunk", "pd"]).orca_requests_per_minute[1024, 256, 14]
     assert orca == pytest.approx(60_000 * 90 / (10 * count[both[0]]))
-    assert sarathi_runs.least_gain() == sarathi_runs.figure_8(df).gain.min() and sarathi_runs.loses_from(256) == 7
+    assert sarathi_runs.least_gain() == sarathi_runs.figure_8(df).gain.min() and sarathi_runs.loses_from(256) == 4
     assert sarathi_runs.best_over_formula() == pytest.approx(4 / (256 / 17))
     sarathi_runs.draw(df)
+
+
+def test_a_run_with_chunks_that_take_what_their_parts_take(recorded):
+    """All 428 iterations take 200 ms; 358 of them are of 193 to 256 tokens and of parts that take 124 or 164."""
+    batches_recorded(recorded)
+    setting = Setting(SARATHI, 1024, 256, 14)
+    run = pd.DataFrame([row | {"gpu_ms": 200.0} for row in a_run(setting, 200.0)])
+    mine = sarathi_runs.chunks(run, 256)
+    assert (len(run), len(mine)) == (428, 358) and (mine.prompt + mine.decodes).between(193, 256).all()
+    parts = 124 + 40 * (mine.decodes > 0)
+    assert sarathi_runs.sooner(run, setting) == pytest.approx(428 * 200 / (428 * 200 - (200 - parts).sum()))
+    recorded("sarathi-runs", run.to_dict("records"))
+    assert sarathi_runs.over_parts() == pytest.approx(200 / 164)
 
 
 def test_the_middle_of_a_run_is_whole_rounds_of_orca():

@@ -15,8 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from pod.data import card, read
+from pod.data import a_card, card, read
 from pod.experiments.engine import operators
+from pod.lab import paper
+from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.show import style
 from pod.serving import shapes
@@ -27,6 +29,15 @@ from pod.serving.request import Request
 from pod.serving.schedulers import Batch, Chunk
 from pod.serving.step import Step, pack
 
+FIGURE = Figure(
+    id="sarathi-batches",
+    title=f"Prompts, decodes and both in one batch, LLaMA-13B on {a_card()}",
+    chapter="13",
+    method="bf16, random weights, FlashAttention-3 in two calls; one layer, its parts and the head, the layer 40 times "
+    "for a token; whole iterations of 40 layers; CUDA graphs, cold L2, median of 10 in shuffled order",
+    data=("sarathi-batches",),
+    says="Beside a chunk a decode takes a sixth of its time alone, with three rows too many two thirds",
+)
 RECORDING = "sarathi-batches"
 KEYS = ("part", "prompts", "tokens", "before", "decodes")
 UNITS = ("model",)
@@ -213,36 +224,52 @@ def whole(df: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*Mix._fields, "ms", "ms_per_decode"])
 
 
+def from_parts(chunk: int, decodes):
+    """Milliseconds of an iteration of `chunk` rows with so many decodes, by its parts, a prompt's chunks on average."""
+    df = table()
+    alone = df[(df.prompts == 0) & (df.decodes <= max(BATCHES))].sort_values("decodes")
+    mine = df[(df.prompts == 1) & (df.tokens == chunk) & df.before.isin(range(0, CONTEXT, chunk)) & (df.decodes == 0)]
+    beside = np.interp(decodes, [0, *alone.decodes], [0, *alone[ATTEND]])
+    return shapes.shape(MODEL).layers * (mine[LINEAR].mean() + mine[ATTEND].mean() + beside) + mine[HEAD].mean()
+
+
 def draw(df):
-    axes = style.axes(12, 3.1, 3, width_ratios=[1, 1.6, 1])
+    axes = style.axes(12, 3.3, 3, width_ratios=[1, 1.6, 1.1])
     many, each, batches = throughput(df), per_token(df), whole(df)
     for (phase, mine), colour, mark in zip(many.groupby("phase", sort=False), style.WORKERS, "o^", strict=False):
         axes[0].plot(mine.tokens, mine.percent_of_peak, f"{mark}-", markersize=5, color=colour, label=phase)
     axes[0].set_xscale("log", base=2)
     axes[0].set(xticks=TOKENS, ylim=(0, 105), xlabel="tokens in the batch", ylabel="% of the best throughput shown")
-    axes[0].set_xticks(TOKENS, TOKENS, fontsize=8)
+    axes[0].set_xticks(TOKENS, TOKENS, fontsize=8.5, rotation=45)
+    saturates = paper.value("sarathi.f03.peak_tokens")
+    axes[0].axvline(saturates, color=style.INK, linestyle="--", linewidth=1)
+    axes[0].text(1.08 * saturates, 4, "post: A6000\nsaturates", fontsize=9, color=style.INK)
     axes[0].set_title("one layer", fontsize=10)
-    style.legend(axes[0], loc="lower right")
+    style.legend(axes[0], loc="upper left")
     some, bottom = each[each.phase != "prefill"].reset_index(drop=True), 0.0
+    at = some.index + 0.5 * (some.phase == "chunked")
     columns = {"linear_ms": "linear", "attention_ms": "merge", "other_ms": "wait"}
     total = some[[*columns]].sum(axis=1)
     for column, tone in columns.items():
         share = 100 * some[column] / total
-        axes[1].bar(some.index, share, bottom=bottom, color=style.colour(tone), label=column.removesuffix("_ms"))
+        axes[1].bar(at, share, bottom=bottom, color=style.colour(tone), label=column.removesuffix("_ms"))
         bottom = share + bottom
-    for x, ms in enumerate(total):
-        axes[1].text(x, 101, f"{ms:.2g}", ha="center", fontsize=7.5)
-    axes[1].set_xticks(some.index, some.batch_or_chunk, fontsize=8)
-    axes[1].set(ylim=(0, 112), ylabel="% of the time", xlabel="decodes in the batch | chunk of a prompt of 1,024")
+    for x, ms in zip(at, total, strict=True):
+        axes[1].text(x, 102, f"{ms:.2g}", ha="center", fontsize=8.5)
+    axes[1].set_xticks(at, some.batch_or_chunk, fontsize=8.5)
+    axes[1].set(ylim=(0, 130), yticks=range(0, 101, 20), ylabel="% of the time",
+                xlabel="decodes in the batch | chunk of a prompt of 1,024")  # fmt: skip
     axes[1].set_title("all layers, by operation; above, ms a token", fontsize=10)
-    style.legend(axes[1], loc="lower right")
+    style.legend(axes[1], loc="upper center", ncols=3)
     axes[2].barh(range(len(batches)), batches.ms, 0.6, color=style.WORKERS[0])
     for i, row in enumerate(batches.itertuples()):
         more = f", {row.ms_per_decode:.2f} a decode" if row.decodes else ""
-        axes[2].text(row.ms, i, f" {row.ms:.1f} ms{more}", va="center", fontsize=8.5)
-    axes[2].set_yticks(range(len(batches)), [_words(mix) for mix in TABLE], fontsize=8.5)
-    axes[2].set(ylim=(len(batches) - 0.5, -0.5), xlim=(0, 1.9 * batches.ms.max()), xlabel=f"ms, {card()}")
-    axes[2].set_title("whole iterations", fontsize=10)
+        axes[2].text(row.ms, i, f" {row.ms:.1f} ms{more}", va="center", fontsize=9)
+    axes[2].set_yticks(range(len(batches)), [_words(mix) for mix in TABLE], fontsize=9)
+    axes[2].set(ylim=(len(batches) - 0.5, -0.5), xlim=(0, 2.2 * batches.ms.max()), xlabel=f"ms, {card()}")
+    stated = paper.value("sarathi.t1.decode_gain")
+    words = f"decodes beside a chunk: {_cheaper(batches):.1f} times cheaper\n(post, A6000: about {stated:g})"
+    axes[2].set_title(words, fontsize=10)
     return axes[0].figure
 
 
@@ -269,7 +296,11 @@ def overhead() -> float:
 
 def decode_gain() -> float:
     """Time of a decode alone over the time that it adds to a chunk."""
-    each = whole(table()).ms_per_decode
+    return _cheaper(whole(table()))
+
+
+def _cheaper(batches: pd.DataFrame) -> float:
+    each = batches.ms_per_decode
     return float(each[TABLE.index(Mix(decodes=4))] / each[TABLE.index(Mix(1, 1021, decodes=3))])
 
 

@@ -18,11 +18,13 @@ import pandas as pd
 
 from pod.data import a_card, kept, read
 from pod.experiments.engine import engine_runs
-from pod.experiments.sarathi import sarathi_07, sarathi_08
+from pod.experiments.sarathi import sarathi_07, sarathi_08, sarathi_batches
 from pod.lab import paper
+from pod.lab.figure import Figure
 from pod.lab.measure import provenance
 from pod.lab.show import style
 from pod.serving.blocks import ReservedPool
+from pod.serving.captured import size_for
 from pod.serving.engine import Engine
 from pod.serving.events import Iteration, Log
 from pod.serving.loop import Ticks, WallClock, serve
@@ -31,6 +33,16 @@ from pod.serving.schedulers import SCHEDULERS, Orca, Scheduler
 from pod.simulate.scenarios import best_ratio
 from pod.simulate.workload import Workload
 
+FIGURE = Figure(
+    id="sarathi-runs",
+    title=f"SARATHI over Orca in whole runs, LLaMA-13B on {a_card()}",
+    chapter="13",
+    method="bf16, random weights, FlashAttention-3 in two calls for both; five rounds of a full batch, memory reserved "
+    "for each request; iterations as CUDA graphs but Orca's prompts; one run each. From its parts: with those "
+    "iterations that have a chunk's size as long as their parts in sarathi-batches",
+    data=("sarathi-runs", "sarathi-batches", "sarathi-07", "sarathi-08"),
+    says="Only chunks of 512 gain here: iterations of 256 tokens take 1.4 times as long as their parts",
+)
 RECORDING = "sarathi-runs"
 KEYS = ("system", "length", "chunk", "pd", "iteration")
 WHOLE = KEYS[:-1]
@@ -168,15 +180,17 @@ def row(event: Iteration) -> dict[str, float]:
 
 @kept(RECORDING)  # its claims ask for it a dozen times
 def table() -> pd.DataFrame:
-    """A row a run of SARATHI: requests a minute of Orca and of SARATHI, and what SARATHI gains, of the whole run and of
-    its middle."""
+    """A row a run of SARATHI: requests a minute of Orca and of SARATHI; what SARATHI gains, of the whole run, of its
+    middle, and of the whole run if its chunks took as long as their parts."""
     done = {Setting(*name): run.sort_values("iteration") for name, run in read(RECORDING).groupby(list(WHOLE))}
     rows = []
     for run in (run for run in settings() if run.system == SARATHI and run in done):
         both = [done[run._replace(system=ORCA, chunk=CHUNK)], done[run]]
         rates, middles = [rate(each) for each in both], [middle(each) for each in both]
-        rows.append((*run[1:], run.batch, *rates, rates[1] / rates[0], middles[1] / middles[0]))
-    columns = [*WHOLE[1:], "batch", "orca_requests_per_minute", "sarathi_requests_per_minute", "gain", "middle_gain"]
+        gain = rates[1] / rates[0]
+        rows.append((*run[1:], run.batch, *rates, gain, middles[1] / middles[0], gain * sooner(done[run], run)))
+    columns = [*WHOLE[1:], "batch", "orca_requests_per_minute", "sarathi_requests_per_minute", "gain", "middle_gain",
+               "gain_from_parts"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns).sort_values(["length", "chunk", "pd"], ignore_index=True)
 
 
@@ -194,6 +208,21 @@ def middle(run: pd.DataFrame) -> float:
     return 60_000 * run.finished.iloc[first + 1 : last].sum() / (run.scheduled_ms.iloc[last] - run.end_ms.iloc[first])
 
 
+def chunks(run: pd.DataFrame, chunk: int) -> pd.DataFrame:
+    """Iterations with some of a prompt whose graph has a chunk's size."""
+    sizes = (run.prompt + run.decodes).map(lambda tokens: size_for(tokens, 1))
+    return run[(run.prompt > 0) & (sizes == chunk)]
+
+
+def sooner(run: pd.DataFrame, setting: Setting) -> float:
+    """How many times as fast a run would be if the GPU took for its chunks what their parts take. Parts were timed at
+    the shortest length only."""
+    if setting.length != sarathi_batches.CONTEXT:
+        return float("nan")
+    mine, took = chunks(run, setting.chunk), run.end_ms.iloc[-1] - run.scheduled_ms.iloc[0]
+    return took / (took - (mine.gpu_ms - sarathi_batches.from_parts(setting.chunk, mine.decodes)).sum())
+
+
 def draw(df):
     axes = style.axes(10.5, 3.3, 2, width_ratios=[1, 1.4])
     lengths = figure_7(df)
@@ -203,7 +232,7 @@ def draw(df):
         axes[0].bar([x + 0.27 * (i - 1) for x in range(len(gains))], gains, 0.25, label=label,
                     color=(style.WORKERS[0], style.colour("load"), style.FRAME)[i])  # fmt: skip
         for x, gain in enumerate(gains):
-            axes[0].text(x + 0.27 * (i - 1), gain + 0.01, f"{gain:.2f}", ha="center", fontsize=8)
+            axes[0].text(x + 0.27 * (i - 1), gain + 0.02, f"{gain:.2f}", ha="center", fontsize=8)
     axes[0].axhline(paper.value("sarathi.f07.gain"), color=style.INK, linestyle="--", linewidth=1, label="post: 1.3x")
     axes[0].set_xticks(range(len(lengths)), [f"{r.length:,} tokens\nbatch {r.batch}, P:D {r.pd}"
                                              for r in lengths.itertuples()], fontsize=8.5)  # fmt: skip
@@ -213,14 +242,16 @@ def draw(df):
     for chunk, colour in zip(sarathi_08.CHUNKS, style.WORKERS, strict=False):
         mine, model = (each[each.chunk == chunk] for each in (figure_8(df), foretold))
         axes[1].plot(mine.pd, mine.gain, "o-", markersize=4, color=colour, label=f"chunk {chunk}")
+        axes[1].plot(mine.pd, mine.gain_from_parts, "--", linewidth=1.2, color=colour)
         axes[1].plot(model.pd, model.gain, ":", linewidth=1, color=colour)
         axes[1].axvline(best_ratio(chunk, mine.batch.iloc[0], aligned=False), color=colour, linewidth=0.6)
     axes[1].axhline(1, color=style.INK, linewidth=0.8)
     axes[1].set_xscale("log")
-    ticks = sorted(set(df.pd))
+    ticks = sorted(set(figure_8(df).pd))
     axes[1].set(xticks=ticks, xticklabels=ticks, xlabel="P:D", xlim=(3.5, 70), ylabel="throughput over Orca")
     axes[1].minorticks_off()
-    axes[1].set_title("dotted: analytical A6000; upright: C / (B - 1)", fontsize=9.5, loc="left")
+    words = "dashed: from its parts; dotted: analytical A6000; upright: C / (B - 1)"
+    axes[1].set_title(words, fontsize=9.5, loc="left")
     style.legend(axes[1], loc="lower left")
     return axes[0].figure
 
@@ -252,6 +283,25 @@ def least_gain() -> float:
     return float(figure_8(table()).gain.min())
 
 
+def gain_from_parts(chunk: int = CHUNK) -> float:
+    """Throughput over Orca at the ratio of the formula for chunks of 256, if its chunks took as long as their parts."""
+    mine = _of_chunk(chunk).set_index("pd")
+    return float(mine.gain_from_parts[best(min(BATCHES))])
+
+
+def over_parts(chunk: int = CHUNK) -> float:
+    """Median time of an iteration of a chunk's size over that of its parts, one by one, in all runs of it."""
+    runs = read(RECORDING)
+    mine = runs[(runs.system == SARATHI) & (runs.length == sarathi_batches.CONTEXT) & (runs.chunk == chunk)]
+    mine = chunks(mine, chunk)
+    return float((mine.gpu_ms / sarathi_batches.from_parts(chunk, mine.decodes)).median())
+
+
+def most_gain(chunk: int) -> float:
+    """Over all its ratios."""
+    return float(_of_chunk(chunk).gain.max())
+
+
 def _of_chunk(chunk: int) -> pd.DataFrame:
     df = figure_8(table())
     return df[df.chunk == chunk].reset_index(drop=True)
@@ -264,7 +314,7 @@ def best_over_formula(chunk: int = CHUNK) -> float:
 
 
 def loses_from(chunk: int = CHUNK) -> float:
-    """P:D from which on Orca is ahead; infinite where it never is."""
+    """P:D from which on Orca is ahead, of the best one and those above it; infinite where it never is."""
     mine = _of_chunk(chunk)
-    behind = mine.pd[(mine.gain < 1) & (mine.pd > mine.pd[mine.gain.idxmax()])]
+    behind = mine.pd[(mine.gain < 1) & (mine.pd >= mine.pd[mine.gain.idxmax()])]
     return float(behind.min()) if len(behind) else float("inf")
