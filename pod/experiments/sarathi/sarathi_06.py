@@ -14,6 +14,7 @@ FIGURE = Figure(
     title="What Orca and SARATHI batch, and what they compute apart",
     chapter="13",
     method="the same arrivals through both schedulers; the iteration in which prompts meet two decodes",
+    says="SARATHI's matrix products are nearly equal; Orca's are as long as the prompts",
 )
 # two short requests are decoding when two prompts of 6 and 9 tokens arrive
 LENGTHS = ((2, 12, 0.0), (3, 12, 0.0), (6, 3, 3.5), (9, 3, 3.5))

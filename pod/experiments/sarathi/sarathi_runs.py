@@ -41,7 +41,6 @@ FIGURE = Figure(
     "for each request; iterations as CUDA graphs but Orca's prompts; one run each. From its parts: with those "
     "iterations that have a chunk's size as long as their parts in sarathi-batches",
     data=("sarathi-runs", "sarathi-batches", "sarathi-07", "sarathi-08"),
-    says="Only chunks of 512 gain here: iterations of 256 tokens take 1.4 times as long as their parts",
 )
 RECORDING = "sarathi-runs"
 KEYS = ("system", "length", "chunk", "pd", "iteration")
