@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib import pyplot as plt
 
 from pod.data import a_card, card, read
 from pod.experiments.engine import operators
@@ -234,43 +235,48 @@ def from_parts(chunk: int, decodes):
 
 
 def draw(df):
-    axes = style.axes(12, 3.3, 3, width_ratios=[1, 1.6, 1.1])
+    figure, axes = plt.subplot_mosaic([["layer", "tokens"], ["whole"] * 2], figsize=(9.5, 5.2), dpi=style.DPI,
+                                      layout="constrained", width_ratios=[1, 1.4], height_ratios=[1.4, 1])  # fmt: skip
+    for ax in axes.values():
+        style.tidy(ax)
     many, each, batches = throughput(df), per_token(df), whole(df)
     for (phase, mine), colour, mark in zip(many.groupby("phase", sort=False), style.WORKERS, "o^", strict=False):
-        axes[0].plot(mine.tokens, mine.percent_of_peak, f"{mark}-", markersize=5, color=colour, label=phase)
-    axes[0].set_xscale("log", base=2)
-    axes[0].set(xticks=TOKENS, ylim=(0, 105), xlabel="tokens in the batch", ylabel="% of the best throughput shown")
-    axes[0].set_xticks(TOKENS, TOKENS, fontsize=8.5, rotation=45)
+        axes["layer"].plot(mine.tokens, mine.percent_of_peak, f"{mark}-", markersize=5, color=colour, label=phase)
+    axes["layer"].set_xscale("log", base=2)
+    axes["layer"].set(
+        xticks=TOKENS, ylim=(0, 105), xlabel="tokens in the batch", ylabel="% of the best throughput shown"
+    )
+    axes["layer"].set_xticks(TOKENS, TOKENS, fontsize=8.5)
     saturates = paper.value("sarathi.f03.peak_tokens")
-    axes[0].axvline(saturates, color=style.INK, linestyle="--", linewidth=1)
-    axes[0].text(1.08 * saturates, 4, "post: A6000\nsaturates", fontsize=9, color=style.INK)
-    axes[0].set_title("one layer", fontsize=10)
-    style.legend(axes[0], loc="upper left")
+    axes["layer"].axvline(saturates, color=style.INK, linestyle="--", linewidth=1)
+    axes["layer"].text(1.08 * saturates, 4, "post: A6000\nsaturates", fontsize=9, color=style.INK)
+    axes["layer"].set_title("one layer", fontsize=10)
+    style.legend(axes["layer"], loc="upper left")
     some, bottom = each[each.phase != "prefill"].reset_index(drop=True), 0.0
     at = some.index + 0.5 * (some.phase == "chunked")
     columns = {"linear_ms": "linear", "attention_ms": "merge", "other_ms": "wait"}
     total = some[[*columns]].sum(axis=1)
     for column, tone in columns.items():
         share = 100 * some[column] / total
-        axes[1].bar(at, share, bottom=bottom, color=style.colour(tone), label=column.removesuffix("_ms"))
+        axes["tokens"].bar(at, share, bottom=bottom, color=style.colour(tone), label=column.removesuffix("_ms"))
         bottom = share + bottom
     for x, ms in zip(at, total, strict=True):
-        axes[1].text(x, 102, f"{ms:.2g}", ha="center", fontsize=8.5)
-    axes[1].set_xticks(at, some.batch_or_chunk, fontsize=8.5)
-    axes[1].set(ylim=(0, 130), yticks=range(0, 101, 20), ylabel="% of the time",
+        axes["tokens"].text(x, 102, f"{ms:.2g}", ha="center", fontsize=8.5)
+    axes["tokens"].set_xticks(at, some.batch_or_chunk, fontsize=8.5)
+    axes["tokens"].set(ylim=(0, 130), yticks=range(0, 101, 20), ylabel="% of the time",
                 xlabel="decodes in the batch | chunk of a prompt of 1,024")  # fmt: skip
-    axes[1].set_title("all layers, by operation; above, ms a token", fontsize=10)
-    style.legend(axes[1], loc="upper center", ncols=3)
-    axes[2].barh(range(len(batches)), batches.ms, 0.6, color=style.WORKERS[0])
+    axes["tokens"].set_title("all layers, by operation; above, ms a token", fontsize=10)
+    style.legend(axes["tokens"], loc="upper center", ncols=3)
+    axes["whole"].barh(range(len(batches)), batches.ms, 0.6, color=style.WORKERS[0])
     for i, row in enumerate(batches.itertuples()):
         more = f", {row.ms_per_decode:.2f} a decode" if row.decodes else ""
-        axes[2].text(row.ms, i, f" {row.ms:.1f} ms{more}", va="center", fontsize=9)
-    axes[2].set_yticks(range(len(batches)), [_words(mix) for mix in TABLE], fontsize=9)
-    axes[2].set(ylim=(len(batches) - 0.5, -0.5), xlim=(0, 2.2 * batches.ms.max()), xlabel=f"ms, {card()}")
+        axes["whole"].text(row.ms, i, f" {row.ms:.1f} ms{more}", va="center", fontsize=9)
+    axes["whole"].set_yticks(range(len(batches)), [_words(mix) for mix in TABLE], fontsize=9)
+    axes["whole"].set(ylim=(len(batches) - 0.5, -0.5), xlim=(0, 1.3 * batches.ms.max()), xlabel=f"ms, {card()}")
     stated = paper.value("sarathi.t1.decode_gain")
-    words = f"decodes beside a chunk: {_cheaper(batches):.1f} times cheaper\n(post, A6000: about {stated:g})"
-    axes[2].set_title(words, fontsize=10)
-    return axes[0].figure
+    words = f"decodes beside a chunk: {_cheaper(batches):.1f} times cheaper (post, A6000: about {stated:g})"
+    axes["whole"].set_title(words, fontsize=10)
+    return figure
 
 
 def _words(mix: Mix) -> str:

@@ -223,7 +223,7 @@ def sooner(run: pd.DataFrame, setting: Setting) -> float:
 
 
 def draw(df):
-    axes = style.axes(10.5, 3.3, 2, width_ratios=[1, 1.4])
+    axes = style.axes(9.5, 3.3, 2, width_ratios=[1, 1.2])
     lengths = figure_7(df)
     bars = {f"{a_card()}, whole runs": lengths.gain, f"{a_card()}, their middle": lengths.middle_gain,
             "analytical A6000": sarathi_07.table().gain}  # fmt: skip
@@ -231,7 +231,7 @@ def draw(df):
         axes[0].bar([x + 0.27 * (i - 1) for x in range(len(gains))], gains, 0.25, label=label,
                     color=(style.WORKERS[0], style.colour("load"), style.FRAME)[i])  # fmt: skip
         for x, gain in enumerate(gains):
-            axes[0].text(x + 0.27 * (i - 1), gain + 0.02, f"{gain:.2f}", ha="center", fontsize=8)
+            axes[0].text(x + 0.27 * (i - 1), gain + 0.02, f"{gain:.2f}", ha="center", fontsize=8.5)
     axes[0].axhline(paper.value("sarathi.f07.gain"), color=style.INK, linestyle="--", linewidth=1, label="post: 1.3x")
     axes[0].set_xticks(range(len(lengths)), [f"{r.length:,} tokens\nbatch {r.batch}, P:D {r.pd}"
                                              for r in lengths.itertuples()], fontsize=8.5)  # fmt: skip
@@ -247,7 +247,7 @@ def draw(df):
     axes[1].axhline(1, color=style.INK, linewidth=0.8)
     axes[1].set_xscale("log")
     ticks = sorted(set(figure_8(df).pd))
-    axes[1].set(xticks=ticks, xticklabels=ticks, xlabel="P:D", xlim=(3.5, 70), ylabel="throughput over Orca")
+    axes[1].set(xticks=ticks, xticklabels=ticks, xlabel="P:D", xlim=(2, 70), ylabel="throughput over Orca")
     axes[1].minorticks_off()
     words = "dashed: from its parts; dotted: analytical A6000; upright: C / (B - 1)"
     axes[1].set_title(words, fontsize=9.5, loc="left")
