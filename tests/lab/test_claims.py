@@ -300,15 +300,15 @@ def test_repeats_settle_the_claims_that_read_them(tmp_path, monkeypatch):
     assert repeats.FILE.read_text() == "id,place,value\nhopper-over-all,2026-11-22-1a2b3c4d/h200,1.25\n"
 
 
-def test_the_readmes_measurements_are_eleven_recordings():
+def test_the_readmes_measurements_are_thirteen_recordings():
     """What is to be repeated: data/README.md names them."""
     rows = [
         r for r in claims.results() if r.claim.headline and r.claim.page and r.claim.page.FIGURE.state == "recorded"
     ]
     names = {name for r in rows if not r.claim.page.FIGURE.composed for name in r.claim.page.FIGURE.data}
     names -= registry.computed().keys()
-    told = re.search(r"eleven recordings.*?```sh\n(.*?)```", (ROOT / "data" / "README.md").read_text(), re.DOTALL)[1]
-    assert names == set(re.findall(r"[a-z]+-[a-z]+|joules", told.partition("\n")[0])) and len(names) == 11
+    told = re.search(r"thirteen recordings.*?```sh\n(.*?)```", (ROOT / "data" / "README.md").read_text(), re.DOTALL)[1]
+    assert names == set(re.findall(r"[a-z]+-[a-z]+|joules", told.partition("\n")[0])) and len(names) == 13
 
 
 def test_units():
