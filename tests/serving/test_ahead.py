@@ -188,6 +188,16 @@ def test_a_stop_token_ends_an_answer_that_is_launched_once_more(way, which, want
     assert metrics(log)["requests"] == len(PROMPTS)
 
 
+@pytest.mark.parametrize("way", WAYS | TIGHT)
+def test_several_answers_that_stop_at_once_all_give_their_blocks_back(way, wanted):
+    alone = wanted["vllm"][2]
+    scheduler = (WAYS | TIGHT)[way]()
+    got, log, _ = tokens(scheduler, prompts=[PROMPTS[2]] * 3, stop=[alone[5]], ahead=True)
+    assert got == [alone[: alone.index(alone[5]) + 1]] * 3
+    assert len(scheduler.pool.free) == scheduler.pool.num_blocks and not (scheduler.running or scheduler.waiting)
+    assert sorted(sum((e.finished for e in log.iterations), [])) == [0, 1, 2]
+
+
 def test_the_surplus_token_was_really_launched(wanted):
     """So the test above can fail: without stops known in time, a row is computed for nobody."""
     stop, rows = wanted["vllm"][1][4], []

@@ -149,7 +149,8 @@ class Scheduler:
     def _retire(self, finished: list[Request]) -> list[Request]:
         for request in finished:
             self.pool.release(request)
-        self.running = [r for r in self.running if not r.finished]
+        gone = set(finished)  # another may have ended, too, whose turn to be stopped comes next
+        self.running = [r for r in self.running if r not in gone]
         return finished
 
     def _admissible(self) -> bool:
