@@ -241,14 +241,17 @@ class Ahead(Loop):
 
     def _stop(self, request: Request, event: Iteration) -> None:
         """It ends with this event. A later one is not to tell of a token that nobody gets."""
-        for later in (flight.event for flight in self._flights):
+        flying = [flight.event for flight in self._flights]
+        for later in flying:
             if request.id in later.decodes:
                 later.decodes.remove(request.id)
                 later.decode_context -= request.computed
             if request.id in later.finished:
                 later.finished.remove(request.id)
                 event.finished.append(request.id)
-        event.finished += [r.id for r in self.lanes[0].stop(request)]
+        for gone in self.lanes[0].stop(request):  # of a batch that stays together, some have a token in a later one
+            last = next((later for later in flying if gone.id in later.decodes), event)
+            last.finished.append(gone.id)
 
 
 class Pipelined(Loop):

@@ -198,6 +198,18 @@ def test_several_answers_that_stop_at_once_all_give_their_blocks_back(way, wante
     assert sorted(sum((e.finished for e in log.iterations), [])) == [0, 1, 2]
 
 
+def test_who_leaves_with_a_batch_that_stays_together_has_all_his_tokens_before(wanted):
+    """The longest answer stops while the last token of another is on its way; both are retired with that."""
+    long, short = wanted["static"][1], wanted["static"][2]
+    at = next(i for i in range(3, OUTPUT - 2) if long[i] not in long[:i] + short[: i + 2])
+    scheduler = WAYS["static"]()
+    engine = Engine(tiny(), scheduler.pool, stop=[long[at]], graphs=False, ahead=True)
+    answers, log = answer(engine, scheduler, PROMPTS[1:3], [OUTPUT, at + 2])
+    assert [a.tokens for a in answers] == [long[: at + 1], short[: at + 2]]
+    assert [e.finished for e in log.iterations[-2:]] == [[0], [1]]
+    assert metrics(log)["requests"] == 2
+
+
 def test_the_surplus_token_was_really_launched(wanted):
     """So the test above can fail: without stops known in time, a row is computed for nobody."""
     stop, rows = wanted["vllm"][1][4], []
