@@ -82,6 +82,16 @@ def test_a_stop_string_across_tokens_ends_the_answer_before_it(start, file):
     wait_until(lambda: nothing_is_kept(one))
 
 
+def test_answers_that_stop_at_once_leave_nothing_behind(start, file):
+    one, prompt = start(), file.tokens(" page tile")
+    stop = text(Listener(one, prompt, 20).rest()).split()[4]
+    one.scheduler.max_prefills = 2
+    with held(one):  # the second and the third begin together
+        here = [Listener(one, prompt, 20, GREEDY, [stop]) for _ in range(3)]
+    assert {listener.rest()[-1].end for listener in here} == {"stop"}
+    wait_until(lambda: nothing_is_kept(one))
+
+
 def test_the_token_that_ends_an_answer_ends_it_and_is_no_text(start, file):
     one, prompt = start(), file.tokens(" page tile")
     whole = Listener(one, prompt, 20).rest()
