@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pandas as pd
 
-from pod.data import kept, read
+from pod.data import read
 from pod.experiments.gpu.shared import Case, milliseconds
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import KEYS, batch_of, filtered
@@ -28,7 +28,6 @@ CLEAR = 1.05  # methods whose times differ by less are not told apart
 MOST = 400  # batches: the sweep is recorded in random order, and five predictions a batch take a tenth of a second
 
 
-@kept("methods-sweep")  # its claims ask for it four times
 def table():
     """One row a method and batch, of the first MOST of the filtered sweep: milliseconds measured, by the model, by
     FLOPs / peak, and by the roofline: of both parts in turn for serial, and else of the whole batch."""

@@ -228,7 +228,7 @@ def whole(df: pd.DataFrame) -> pd.DataFrame:
 def from_parts(chunk: int, decodes):
     """Milliseconds of an iteration of `chunk` rows with so many decodes, by its parts, a prompt's chunks on average."""
     df = table()
-    alone = df[(df.prompts == 0) & (df.decodes <= max(BATCHES))].sort_values("decodes")
+    alone = df[(df.prompts == 0) & (df.decodes <= max(BATCHES))].sort_values("decodes", kind="stable")
     mine = df[(df.prompts == 1) & (df.tokens == chunk) & df.before.isin(range(0, CONTEXT, chunk)) & (df.decodes == 0)]
     beside = np.interp(decodes, [0, *alone.decodes], [0, *alone[ATTEND]])
     return shapes.shape(MODEL).layers * (mine[LINEAR].mean() + mine[ATTEND].mean() + beside) + mine[HEAD].mean()
