@@ -133,10 +133,9 @@ def summary(df):
     sets = {"at least 20 % each": filtered(df), f"ratio {BALANCED[0]} to {BALANCED[1]}": balanced(df), "all": df}
     rows = []
     for name, part in sets.items():
-        gains, two = part.fa3_serial / part.ours, (geomean(part.fa3_serial / part.ours_serial),
-                                                   geomean(part.ours_serial / part.ours))  # fmt: skip
-        over = geomean(part.best_peer / part.ours)
-        rows.append((name, len(part), geomean(gains), *two, gains.min(), gains.max(), over))
+        gains = part.fa3_serial / part.ours
+        means = map(geomean, (gains, part.fa3_serial / part.ours_serial, part.ours_serial / part.ours))
+        rows.append((name, len(part), *means, gains.min(), gains.max(), geomean(part.best_peer / part.ours)))
     columns = ["batches", "count", "over serial", "better halves", "fusing", "least", "most", "over best peer"]
     out = pd.DataFrame(rows, columns=columns).set_index("batches").round(2)
     return out.assign(**{"near the longer part": [f"{near_larger(part):.0f} %" for part in sets.values()]})
