@@ -18,6 +18,7 @@ from pod.experiments.engine import (
     engine_tp,
     operators,
     quotable,
+    running,
 )
 from pod.experiments.pod import pod_04
 from pod.serving.loop import Ahead, SimClock, Ticks
@@ -73,7 +74,7 @@ def record(tmp_path, monkeypatch):
         for run, (load, _) in windows.RUNS.items():
             engine = kind(run, factor, pace)
             events = windows.window(load, engine, load.scheduler(), getattr(engine, "clock", None))
-            rows += [{"run": run, "iteration": i} | engine_runs.row(event, event.scheduled, event.scheduled)
+            rows += [{"run": run, "iteration": i} | running.row(event, event.scheduled, event.scheduled)
                      for i, event in enumerate(events)]  # fmt: skip
         change(rows)
         monkeypatch.setattr(calibrate, "LOG", tmp_path / "engine-runs.csv")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pod import data
-from pod.experiments.engine import engine_runs
 from pod.experiments.engine import engine_windows as page
+from pod.experiments.engine import running
 from pod.lab.measure import provenance
 from pod.serving.engine import Engine
 from pod.serving.loop import Ticks
@@ -54,7 +54,7 @@ def test_the_same_rows_come_out_of_a_real_engine(kind, no_gpu):
     model = Llama(TINY, random_weights(0, 2), dtype=torch.float32)
     rows = page.timed(SMALL, kind, 40, Engine(model, SMALL.pool(), "sdpa"))
     planned = window(SMALL, Ticks(), SMALL.scheduler(kind=kind), most=40)
-    assert [row["digest"] for row in rows] == [engine_runs.digest(e) for e in planned]
+    assert [row["digest"] for row in rows] == [running.digest(e) for e in planned]
     assert [row["finished"] for row in rows] == [len(e.finished) for e in planned] and sum(r["finished"] for r in rows)
     assert all(a["scheduled_ms"] < a["end_ms"] <= b["scheduled_ms"] for a, b in zip(rows, rows[1:], strict=False))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pod import data
-from pod.experiments.engine import engine_runs, operators
+from pod.experiments.engine import operators, running
 from pod.experiments.sarathi import sarathi_03, sarathi_05, sarathi_08, sarathi_batches, sarathi_runs
 from pod.experiments.sarathi.sarathi_batches import Mix
 from pod.experiments.sarathi.sarathi_runs import ORCA, SARATHI, Setting
@@ -74,7 +74,7 @@ def no_gpu(tiny, monkeypatch):
     still = type("Still", (), {"summary": lambda self: {"sm_clock_mhz": {"median": 0}, "power_w": {"median": 0}}})
     watch = type("Watch", (), {"__enter__": lambda self: still(), "__exit__": lambda self, *error: None})
     monkeypatch.setattr(provenance, "watch", lambda seconds: watch())
-    monkeypatch.setattr(engine_runs, "_model", lambda name, context: tiny)
+    monkeypatch.setattr(running, "model", lambda name, context: tiny)
     monkeypatch.setattr(sarathi_runs, "ATTENTION", "sdpa")
     monkeypatch.setattr(sarathi_runs, "PAGE", 16)
     monkeypatch.setattr(sarathi_runs, "BATCHES", {64: 3})

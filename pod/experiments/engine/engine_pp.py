@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from pod.data import read
-from pod.experiments.engine import engine_runs
+from pod.experiments.engine import running
 from pod.lab.figure import Figure
 from pod.lab.measure import ranks
 from pod.lab.show import style
@@ -137,7 +137,7 @@ def _timed(line: Line, device: str, load: Load, shape: Shape, attention: str) ->
     stage.warm(LARGEST)
     few = [Request(i, load.base.max_tokens // 2, 4) for i in range(4)]
     _run(stage, load.setup(systems[0]), few)  # what is not captured, and NCCL, for the first time
-    with engine_runs.unswept():
+    with running.unswept():
         found = {system: _run(stage, load.setup(system), load.requests(system)) for system in systems}
     return {} if line.rank else found
 

@@ -4,25 +4,20 @@ Measured: the engine on random weights, three models, attention by FlashAttentio
 """
 
 import gc
-from contextlib import contextmanager
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 
-from pod.experiments.engine import engine_host
+from pod.experiments.engine import engine_host, running
 from pod.experiments.engine.engine_parts import overlap
 from pod.experiments.engine.shared import of_runs
 from pod.lab.figure import Figure
 from pod.lab.measure import provenance
 from pod.lab.show import style
-from pod.serving.engine import Engine, answer
 from pod.serving.loop import WallClock
-from pod.serving.model import Llama, random_weights
-from pod.serving.schedulers import Sarathi
-from pod.serving.shapes import SHAPES, shape
+from pod.serving.shapes import SHAPES
 from pod.simulate import calibrate
-from pod.simulate.windows import OFFLINE, RUNS, K, Load, digest, window
+from pod.simulate.windows import OFFLINE, RUNS, window
 
 FIGURE = Figure(
     id="engine-runs",
@@ -38,7 +33,6 @@ UNITS = ("hopper", "model")
 REPEATS = 1
 TIMER = "host clock at every step of an iteration; gpu_ms by CUDA events around it"
 L2 = "warm"
-WATCH_SECONDS = 0.5  # between two looks at clock and power; more looks would hold up launches
 
 
 def cases() -> list[dict]:
@@ -50,71 +44,20 @@ def measure(case: dict) -> dict:
 
 
 @lru_cache(maxsize=1)
-def _model(name: str, context: int = 32 * K):
-    import torch
-
-    s = shape(name)
-    return Llama(s, random_weights(0, s.layers, "cuda"), "cuda", torch.bfloat16, context=context)
-
-
-@lru_cache(maxsize=1)
 def _run(run: str) -> list[dict]:
     import torch
 
     load, attention = RUNS[run]
-    engine, scheduler = ready(load, attention)
-    with unswept(), provenance.watch(WATCH_SECONDS) as watched:
+    engine, scheduler = running.ready(load, attention)
+    with running.unswept(), provenance.watch(running.WATCH_SECONDS) as watched:
         engine.clock = WallClock()
         events = window(load, engine, scheduler, engine.clock)
-    clock = state(watched)
-    rows = [row(event, *marks) | clock for event, marks in zip(events, engine.marks, strict=True)]
+    clock = running.state(watched)
+    rows = [running.row(event, *marks) | clock for event, marks in zip(events, engine.marks, strict=True)]
     del engine
     gc.collect()
     torch.cuda.empty_cache()
     return rows
-
-
-@contextmanager
-def unswept():
-    """No walk over all that was made before, as in servers: it would stop the host for a whole iteration."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-def state(watched) -> dict[str, float]:
-    """Clock and power of the GPU over a whole run."""
-    summary = watched.summary()
-    return {name: summary[name]["median"] for name in ("sm_clock_mhz", "power_w")}
-
-
-def ready(load: Load, attention: str, graphs: bool | str | None = None):
-    """An engine in which everything has run once, and the scheduler of the run. The clock starts."""
-    engine = Engine(_model(load.model), load.pool(), attention, graphs=graphs)
-    engine.warm(96 if load.qps else 0, load.chunk)
-    return engine, prepare(engine, load)
-
-
-def prepare(engine, load: Load, kind=Sarathi):
-    """Run everything once, then put the texts of the load into the engine; its scheduler."""
-    engine.cache.data.normal_()  # who runs from the start has keys and values too; zeros would take less power
-    random = np.random.default_rng(0)
-    text = lambda tokens: random.integers(0, engine.model.shape.vocab, tokens).tolist()  # noqa: E731
-    answer(engine, Sarathi(engine.pool, 4, chunk=load.chunk), [text(load.chunk + 100)] * 2, 4)
-    scheduler = load.scheduler(engine.pool, kind)
-    engine.texts = {r.id: text(r.prompt) for r in load.requests()}
-    engine.texts |= {r.id: text(r.prompt + 1) for r in scheduler.running}
-    engine.clock, engine.marks = WallClock(), []
-    return scheduler
-
-
-def row(event, planned: float, launched: float) -> dict:
-    """Milliseconds since the start: the scheduler is asked, the work is planned, all is launched, the tokens are out.
-    And how long the GPU worked, and who was in the batch."""
-    gpu = sum(end - start for start, end in event.stages)
-    times = {"scheduled": event.scheduled, "planned": planned, "launched": launched, "end": event.end, "gpu": gpu}
-    return {f"{name}_ms": round(1e3 * t, 3) for name, t in times.items()} | {"digest": digest(event)}
 
 
 # ---------------------------------------------------------------- what it shows

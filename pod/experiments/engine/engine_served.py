@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 
 from pod.data import a_card, kept, read
-from pod.experiments.engine import engine_online, engine_runs
+from pod.experiments.engine import engine_online, running
 from pod.experiments.pod.pod_t5 import METRICS, TITLES, plain_ticks
 from pod.experiments.pod.pod_t5 import SYSTEMS as STATED
 from pod.lab import paper
@@ -121,12 +121,12 @@ def served(run: Run) -> list[dict]:
 
     kind, attention = SYSTEMS[run.system]
     card = torch.cuda.current_device()
-    engine = Engine(engine_runs._model(MODEL), PagedPool(ROOM, PAGE), attention)
+    engine = Engine(running.model(MODEL), PagedPool(ROOM, PAGE), attention)
     engine.warm(MOST, LARGEST if kind is VLLM else run.tokens)
     users = Users(work(run.load), run.tokens)
-    with provenance.watch(engine_runs.WATCH_SECONDS, card) as watched:
+    with provenance.watch(running.WATCH_SECONDS, card) as watched:
         rows = timed(engine, users, kind)
-    state = engine_runs.state(watched) | {"card": card}
+    state = running.state(watched) | {"card": card}
     return [row | state for row in rows]
 
 
@@ -135,8 +135,8 @@ def timed(engine: Engine, users: Users, kind) -> list[dict]:
     longest = max(request.prompt for request in users.requests())
     # A whole prompt may be longer than any graph: its kernels load, and its memory is found, when the first one comes.
     answer(engine, users.scheduler(engine.pool, kind), [[0] * longest], 2)
-    scheduler = engine_runs.prepare(engine, users, kind)
-    with engine_runs.unswept():
+    scheduler = running.prepare(engine, users, kind)
+    with running.unswept():
         engine.clock = WallClock()
         return felt(serve(users.requests(), [scheduler], engine, engine.clock, kind=engine.loop))
 

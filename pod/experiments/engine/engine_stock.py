@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from pod.data import read
-from pod.experiments.engine import engine_runs
+from pod.experiments.engine import running
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.serving.blocks import PagedPool
@@ -57,7 +57,7 @@ def measure(case: dict) -> dict:
 
 @lru_cache
 def _prompts() -> list[list[int]]:
-    random, vocab = np.random.default_rng(0), engine_runs._model(MODEL).shape.vocab
+    random, vocab = np.random.default_rng(0), running.model(MODEL).shape.vocab
     return [random.integers(1, vocab, n).tolist() for n in random.integers(*PROMPT, REQUESTS)]
 
 
@@ -77,7 +77,7 @@ def _ours(budget: int):
 
     blocks = sum(-(-(len(prompt) + OUTPUT) // windows.PAGE) + 1 for prompt in _prompts())
     pool = PagedPool(blocks, windows.PAGE)
-    engine = Engine(engine_runs._model(MODEL), pool)
+    engine = Engine(running.model(MODEL), pool)
     engine.warm(REQUESTS, budget)
     answer(engine, Sarathi(pool, REQUESTS, chunk=budget), _prompts()[:2], 4)
     answers, log = answer(engine, Sarathi(pool, REQUESTS, chunk=budget, max_prefills=REQUESTS), _prompts(), OUTPUT)
@@ -102,7 +102,7 @@ def idle_percent(events) -> float:
 @lru_cache(maxsize=1)
 def _their_model():
     show_flash_attention_3()
-    return as_transformers(engine_runs._model(MODEL), "sdpa")  # which it leaves for FlashAttention when there is one
+    return as_transformers(running.model(MODEL), "sdpa")  # which it leaves for FlashAttention when there is one
 
 
 def _theirs(budget: int):

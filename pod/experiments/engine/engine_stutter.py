@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from pod.data import a_card, read
 from pod.experiments.basics import stutter
 from pod.experiments.basics.stutter import CHATS, CHUNK, CONTEXT, PROMPT, ROWS
-from pod.experiments.engine import engine_runs
+from pod.experiments.engine import running
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.serving.blocks import PagedPool
@@ -61,7 +61,7 @@ def _run(system: str) -> list[dict]:
     gc.collect()
     torch.cuda.empty_cache()  # of the system before
     kind, attention = SYSTEMS[system]
-    return timed(Engine(engine_runs._model("yi-6b"), pool(), attention), kind)
+    return timed(Engine(running.model("yi-6b"), pool(), attention), kind)
 
 
 def pool() -> PagedPool:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import SimpleNamespace
 
 from pod.data import read
-from pod.experiments.engine.engine_runs import ready
+from pod.experiments.engine.running import ready
 from pod.lab.figure import Figure
 from pod.lab.show.engine import timeline
 from pod.serving.engine import PIECES

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pod.data import read
-from pod.experiments.engine import engine_host, engine_runs
+from pod.experiments.engine import engine_host, running
 from pod.experiments.engine.engine_runs import WAYS
 from pod.lab.figure import Figure
 from pod.lab.measure import ranks
@@ -122,10 +122,10 @@ def _window(model, attention: str, load, graphs: bool | str | None = None) -> li
         return None
     if engine.whole:
         engine.warm(0, load.chunk)
-    scheduler = engine_runs.prepare(engine, load)
+    scheduler = running.prepare(engine, load)
     events = windows.window(load, engine, scheduler, engine.clock)
     engine.close()
-    return [engine_runs.row(event, *marks) for event, marks in zip(events, engine.marks, strict=True)]
+    return [running.row(event, *marks) for event, marks in zip(events, engine.marks, strict=True)]
 
 
 # ---------------------------------------------------------------- what it shows

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pod.data import kept, read
-from pod.experiments.engine import engine_runs
+from pod.experiments.engine import running
 from pod.experiments.pod import pod_12
 from pod.lab import paper
 from pod.lab.figure import Figure
@@ -72,7 +72,7 @@ def engine(model: str, load: Load, attention: str) -> Engine:
 
     gc.collect()
     torch.cuda.empty_cache()
-    return Engine(engine_runs._model(model, load.total), load.pool(), attention)
+    return Engine(running.model(model, load.total), load.pool(), attention)
 
 
 def loaded(name: str) -> Load:
@@ -86,12 +86,12 @@ def timed(load: Load, kind, iterations: int, engine) -> list[dict]:
     with torch.inference_mode():
         for size in sizes(load, kind, iterations) if engine.whole else ():
             engine.whole.made_for(*size)
-    scheduler = engine_runs.prepare(engine, load, kind)
-    with engine_runs.unswept(), provenance.watch(engine_runs.WATCH_SECONDS) as watched:
+    scheduler = running.prepare(engine, load, kind)
+    with running.unswept(), provenance.watch(running.WATCH_SECONDS) as watched:
         engine.clock = WallClock()
         events = window(load, engine, scheduler, engine.clock, iterations)
-    state = engine_runs.state(watched)
-    return [engine_runs.row(event, *marks) | batch(event) | state
+    state = running.state(watched)
+    return [running.row(event, *marks) | batch(event) | state
             for event, marks in zip(events, engine.marks, strict=True)]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from pod.data import read
-from pod.experiments.engine import engine_runs
+from pod.experiments.engine import running
 from pod.experiments.engine.engine_stock import as_transformers, show_flash_attention_3
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -55,7 +55,7 @@ def measure(case: dict) -> dict:
 
 @lru_cache
 def prompts() -> list[list[int]]:
-    random, vocab = np.random.default_rng(0), engine_runs._model("llama-3-8b").shape.vocab
+    random, vocab = np.random.default_rng(0), running.model("llama-3-8b").shape.vocab
     return [random.integers(1, vocab, n).tolist() for n in random.integers(*PROMPT, REQUESTS)]
 
 
@@ -72,7 +72,7 @@ def _run(attention: str, graphs: int):
     import transformers
 
     name = _known(attention)
-    model = as_transformers(engine_runs._model("llama-3-8b"), name)
+    model = as_transformers(running.model("llama-3-8b"), name)
     blocks = sum(-(-(len(prompt) + OUTPUT) // PAGE) + 1 for prompt in prompts())
     batching = {"page_size": PAGE, "num_blocks": blocks, "max_batch_tokens": BUDGET, "allow_block_sharing": False}
     batching |= {"use_cuda_graph": bool(graphs), "use_async_batching": True}

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from pod.batch import HybridBatch
-from pod.experiments.engine.engine_runs import _model, unswept
+from pod.experiments.engine import running
 from pod.experiments.lean import lean, phi3
 from pod.serving.backends import FlashAttention3, Halves, InTurn, Ours
 from pod.serving.blocks import PagedPool
@@ -46,7 +46,7 @@ def measure(case: dict) -> dict:
 
 @cache
 def _engine() -> Engine:
-    return ready(_model(MODEL, TOKENS), WAYS, TOKENS)
+    return ready(running.model(MODEL, TOKENS), WAYS, TOKENS)
 
 
 # ---------------------------------------------------------------- whose turn it is
@@ -103,7 +103,7 @@ def served(engine: Engine, prompt: int, ways: tuple[str, ...], readings: int) ->
         answered(engine, way, prompt, 4)  # whoever is launched for the first time loads what it needs
     for reading in range(readings):
         for way in order.sample(ways, len(ways)):
-            with unswept():
+            with running.unswept():
                 log = answered(engine, way, prompt, prompt // phi3.RATIO)
             rows[way, reading] = row(log)
     return rows

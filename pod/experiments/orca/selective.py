@@ -14,7 +14,7 @@ from statistics import median
 import pandas as pd
 
 from pod.data import read
-from pod.experiments.engine import engine_runs
+from pod.experiments.engine import running
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.serving.blocks import PagedPool
@@ -57,7 +57,7 @@ def measure(case: dict) -> dict:
 
 @lru_cache(maxsize=1)
 def _engine(attention: str) -> Engine:
-    return engine_of(engine_runs._model("llama-3-8b"), attention)
+    return engine_of(running.model("llama-3-8b"), attention)
 
 
 def engine_of(model, attention: str) -> Engine:

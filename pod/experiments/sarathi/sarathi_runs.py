@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from pod.data import a_card, kept, read
-from pod.experiments.engine import engine_runs
+from pod.experiments.engine import running
 from pod.experiments.sarathi import sarathi_07, sarathi_08, sarathi_batches
 from pod.lab import paper
 from pod.lab.figure import Figure
@@ -106,7 +106,7 @@ def _engine(length: int) -> Engine:
 
     gc.collect()
     torch.cuda.empty_cache()
-    return warmed(Engine(engine_runs._model(MODEL, max(BATCHES)), pool(length), ATTENTION), length)
+    return warmed(Engine(running.model(MODEL, max(BATCHES)), pool(length), ATTENTION), length)
 
 
 def pool(length: int) -> ReservedPool:
@@ -153,9 +153,9 @@ def timed(engine: Engine, setting: Setting) -> list[dict]:
     with torch.inference_mode():
         for size in sizes(setting) if engine.whole else ():
             engine.whole.made_for(*size)
-    with engine_runs.unswept(), provenance.watch(engine_runs.WATCH_SECONDS) as watched:
+    with running.unswept(), provenance.watch(running.WATCH_SECONDS) as watched:
         log = serve_all(engine, requests(setting), scheduler(setting, engine.pool))
-    state = engine_runs.state(watched)
+    state = running.state(watched)
     return [row(event) | state for event in log.iterations]
 
 
