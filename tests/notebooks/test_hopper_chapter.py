@@ -1,5 +1,7 @@
 """The figures of chapter 17 say what its recordings say, and its small models count right."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,6 +21,7 @@ from pod.experiments.hopper import (
 )
 from pod.experiments.pod import pod_11
 from pod.hardware import H200
+from pod.lab import notebooks
 from pod.lab.show import hopper as pictures
 from pod.lab.show import overlap
 from pod.schedule.decide import hopper
@@ -69,6 +72,12 @@ def test_band_places_agree_with_overlap():
     assert mine.time[7] == pytest.approx(row.ours / row.larger)
 
 
+def test_hump_is_the_highest_median_near_equal_parts():
+    df = hopper_sweep.table()
+    some = df[df.ratio.between(0.7, 2)]
+    assert (some.ours / some.larger).median() < hopper_band.hump() < (some.ours / some.larger).max()
+
+
 def test_halves_compare_with_the_faster_call():
     raw, df = recorded("halves"), hopper_halves.table()
     worst = df[df.side == "prefill"].contiguous.idxmin()
@@ -82,6 +91,25 @@ def test_halves_compare_with_the_faster_call():
     bf16 = df[(df.dtype == "bfloat16") & (df.head_dim == 128)]
     assert 100 * hopper_halves.prefill_pages_least() == pytest.approx(bf16[bf16.side == "prefill"].same_pages.min())
     assert 100 * hopper_halves.decode_least() == pytest.approx(bf16[bf16.side == "decode"].contiguous.min())
+
+
+def test_halves_have_their_means_with_a_contiguous_cache_and_in_pages():
+    raw = recorded("halves").query("dtype == 'bfloat16' and head_dim == 128")
+    for side, column in (("prefill", "contiguous"), ("decode", "same_pages")):
+        some = raw[raw.side == side]
+        fa3 = some[["fa3", "fa3_exact"]].min(axis=1) / some.ours, some.fa3_page16 / some.ours_page16
+        gains = fa3[column == "same_pages"]
+        assert hopper_halves.mean(side, column) == pytest.approx(np.exp(np.log(gains).mean()))
+    assert hopper_halves.mean("prefill", "same_pages") > hopper_halves.mean("prefill") > 1, "as chapter 17c says"
+
+
+def test_sweep_tells_which_flash_attention_3_and_what_its_plan_costs():
+    meta = json.loads((data.RECORDED / "h200" / "hopper-sweep.meta.json").read_text())
+    text = notebooks.find(["17c"])[0].read_text()
+    assert meta["packages"]["flash_attn_interface"].split()[-1] in text
+    assert meta["torch"].startswith("2.11") and meta["cuda"] == "13.0"
+    any_batch, sweep = recorded("any"), recorded("sweep")
+    assert 0 < (any_batch.fa3_two - any_batch.fa3_two_ahead).median() < 5e-3 < 0.3 < sweep.fa3_serial.min(), "ms"
 
 
 def test_halves_need_the_second_call_for_prefill_only(monkeypatch, tmp_path):

@@ -29,7 +29,12 @@ FIGURE = Figure(
 LOADS = 2  # that wait for each other: where a page lies, and what is in it
 ALIKE, QUARTER = 30, 0.75
 ALONE = ("decode", "spec")  # kinds with nothing but memory to wait for
-SIZES = {"under 20 µs": 0.02, "20 to 50": 0.05, "50 to 200": 0.2, "longer": np.inf}  # ms of FlashAttention-3, at most
+SIZES = {
+    "under 20 µs": 0.02,
+    "20 to 50 µs": 0.05,
+    "50 to 200 µs": 0.2,
+    "longer": np.inf,
+}  # ms of FlashAttention-3, at most
 
 
 class Ceilings(NamedTuple):
@@ -107,10 +112,13 @@ def sizes(df):
             part = df[kinds & (df.fa3 > last) & (df.fa3 <= most)]
             last = most
             if len(part):
-                shares = {"FA3 of the roof": geomean(part.fa3_share), "ours": geomean(part.share[part.share > 0])}
+                shares = {
+                    "FA3 of the roof": geomean(part.fa3_share),
+                    "ours of the roof": geomean(part.share[part.share > 0]),
+                }
                 means = {name: geomean(part[column].dropna()) for column, name in COLUMNS.items()}
                 rows[words, size] = {"batches": len(part)} | means | shares
-    return pd.DataFrame(rows).T.round(2)
+    return pd.DataFrame(rows).T.round(2).astype({"batches": int})
 
 
 PREFILL, DECODE = style.colour("prefill"), style.colour("decode")
@@ -125,7 +133,7 @@ def draw(df):
         ax.plot(1e3 * part.roof, part.share, "o", color=tone, markersize=4, label=f"ours, {words}")
     line = best_quarter(np.log(df.roof.to_numpy()), df.share.to_numpy())
     ax.plot(1e3 * df.roof, line, color=style.INK, linewidth=1.5, label="our best quarter nearby")
-    ax.set(xscale="log", ylim=(0, 1), xlabel="µs that no kernel could beat", ylabel="share of the roof")
+    ax.set(xscale="log", ylim=(0, 1), xlabel="roof of a batch, µs", ylabel="share of the roof")
     ticks = [t for t in (5, 10, 20, 50, 100, 200, 500, 1000, 2000) if t < 1.2e3 * df.roof.max()]
     ax.set_xticks(ticks, [f"{t:,}" for t in ticks])
     ax.minorticks_off()

@@ -44,6 +44,12 @@ def middle(df, ratios: tuple[float, float] = RATIOS):
     return medians[medians["size"] >= 5].astype({"ratio": float})
 
 
+def hump() -> float:
+    """The largest of these medians of our kernel."""
+    df = table()
+    return float(middle(df[df.method == "this kernel"])["median"].max())
+
+
 def draw(df):
     ax = band({}, ratios=RATIOS, words=False, ax=style.axes(9, 4.2))
     for (method, part), tone in zip(df.groupby("method", sort=False), ("#b4bec8", "#a3cf9d"), strict=True):

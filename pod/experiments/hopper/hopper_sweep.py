@@ -136,7 +136,7 @@ def summary(df):
         gains = part.fa3_serial / part.ours
         means = map(geomean, (gains, part.fa3_serial / part.ours_serial, part.ours_serial / part.ours))
         rows.append((name, len(part), *means, gains.min(), gains.max(), geomean(part.best_peer / part.ours)))
-    columns = ["batches", "count", "over serial", "better halves", "fusing", "least", "most", "over best peer"]
+    columns = ["batches", "count", "over serial", "better halves", "fusing", "least", "most", "over its best way"]
     out = pd.DataFrame(rows, columns=columns).set_index("batches").round(2)
     return out.assign(**{"near the longer part": [f"{near_larger(part):.0f} %" for part in sets.values()]})
 

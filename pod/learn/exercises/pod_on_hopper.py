@@ -372,7 +372,7 @@ QUESTIONS = {
         CHAPTER,
         "Fused, will each side take as long as it takes alone?",
         {
-            "yes": "They share DRAM, L2, shared memory and the tensor cores. 17d asks which of these costs what.",
+            "yes": "They share DRAM, L2, shared memory and the tensor cores. 17d asks which of these is at its limit.",
             "both take longer": "Prefill pays more than decode. Together they still end long before the sum.",
             "only decode takes longer": "Prefill takes longer, too, and pays more than decode.",
         },
@@ -394,8 +394,7 @@ QUESTIONS = {
         {
             "decodes or drafts alone, and yes": "There is nothing to overlap, and where a request or a few "
             "are all there is, it loses some.",
-            "decodes alone, and no": "In most kinds there is none or one. Among drafts alone one in eight loses 2 % "
-            "or more.",
+            "decodes alone, and no": "Decodes alone lose 1 % at most, but some drafts alone lose more.",
             "chunks beside decodes, and yes": "These are what it was made for, and they gain a third and more.",
         },
         "decodes or drafts alone, and yes",
