@@ -1,4 +1,4 @@
-"""What no kernel could beat on any batch: the measured ceilings of memory and tensor cores beside 300 measured batches.
+"""How far 300 measured batches are from the best rates of memory and tensor cores that any kernel reached here.
 
 A launch that does nothing, then two loads from DRAM in turn (of the page table, then of keys), then bytes at the
 fastest read or FLOPs at the fastest products that were measured, whichever takes longer. Nobody knows a kernel that
@@ -19,7 +19,7 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     id="hopper-any-roof",
-    title=f"300 batches beside what no kernel could beat on {a_card()}: the shorter a batch, the further from its roof",
+    title=f"300 batches beside the best rates seen on {a_card()}: the shorter a batch, the further from its roof",
     chapter="17",
     method="Roof: an empty launch, two waits for DRAM, then the larger of bytes at the fastest read and FLOPs at the "
     "fastest products that were measured. Line: our best quarter of the 30 batches with the most similar roof.",
@@ -29,12 +29,8 @@ FIGURE = Figure(
 LOADS = 2  # that wait for each other: where a page lies, and what is in it
 ALIKE, QUARTER = 30, 0.75
 ALONE = ("decode", "spec")  # kinds with nothing but memory to wait for
-SIZES = {
-    "under 20 µs": 0.02,
-    "20 to 50 µs": 0.05,
-    "50 to 200 µs": 0.2,
-    "longer": np.inf,
-}  # ms of FlashAttention-3, at most
+# ms of FlashAttention-3, at most
+SIZES = {"under 20 µs": 0.02, "20 to 50 µs": 0.05, "50 to 200 µs": 0.2, "longer": np.inf}
 
 
 class Ceilings(NamedTuple):
