@@ -126,6 +126,7 @@ def draw(df):
     figure, axes = plt.subplots(2, 1, figsize=(9.5, 6.6), dpi=100, layout="constrained", sharex=True)
     some, fair = filtered(df), even(df)
     _panel(axes[0], some, f"{len(some)} batches in which each part takes 20 % or more: the paper's filter")
+    _stated(axes[0])
     _panel(axes[1], fair, f"a fair sample of {len(fair)} batches, nothing left out")
     return figure
 
@@ -139,6 +140,19 @@ def _panel(ax, df, title: str) -> None:
         ax.axvline(border, color=style.FRAME, linewidth=1)
     ax.set(ylabel="speed-up over our serial", ylim=(0, max(values.max() for values in gains.values()) + 0.25))
     ax.set_title(title, fontsize=10)
+
+
+STATED = {"warp": ("pod.f11.hfuse_median", "pod.f11.hfuse_worst"), "pod": ("pod.f11.pod_mean", "pod.f11.pod_max")}
+
+
+def _stated(ax) -> None:
+    """What the paper says of the same method over its own serial: HFuse's median and worst, POD's mean and best."""
+    for way, names in STATED.items():
+        x = 1 + list(NAMES).index(way)
+        for name in names:
+            ax.hlines(1 + paper.value(name) / 100, x - 0.3, x + 0.3, color=style.ALARM, linewidth=2, zorder=4,
+                      label="the paper, A100: HFuse's median and worst, POD's mean and best")  # fmt: skip
+    style.legend(ax, loc="upper left")
 
 
 # ---------------------------------------------------------------- what stands beside a number

@@ -61,7 +61,7 @@ def planned(case: dict, gpu: GPU) -> list[Schedule]:
 
 TURNS, PROPORTIONAL, INTEGER = "50:50", "proportional", "integer ratio"
 NAMES = {TURNS: TURNS, INTEGER: "the paper's proportional", PROPORTIONAL: "our shares of work"}
-TONES = {TURNS: "#9aa7b4", INTEGER: style.WORKERS[3], PROPORTIONAL: style.WORKERS[0]}
+TONES = {TURNS: style.WORKERS[6], INTEGER: style.SMS[0], PROPORTIONAL: style.WORKERS[0]}  # all three are POD
 ENDINGS = ("", "_2", "_4")  # as POD chooses its CTAs an SM, two, four
 
 

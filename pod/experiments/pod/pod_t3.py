@@ -105,12 +105,12 @@ def draw(df):
         ax.barh(y, row[4] if known else 0, 0.7, color=style.colour("hybrid") if row[2] else style.FRAME)
         hole = f"; a hole: {row[5].split(':')[0]}" if row[5] else ""
         ax.text((row[4] if known else 0) + 0.02, y, (f"{row[4]:.2f}×  {row[3]} batches" if known else "no time") + hole,
-                va="center", fontsize=8, zorder=3,
+                va="center", fontsize=8.5, zorder=3,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.85})  # fmt: skip
     ax.axvline(1, color=style.INK, linewidth=0.8, zorder=0)
-    ax.set_yticks(range(len(df)), [f"{row[0]}: {row[1]}" for row in df.itertuples(index=False)], fontsize=8)
+    ax.set_yticks(range(len(df)), [f"{row[0]}: {row[1]}" for row in df.itertuples(index=False)], fontsize=8.5)
     ax.invert_yaxis()
-    ax.set_xlim(0, 1.35 * max(1, df["speed-up over serial"].max()))
+    ax.set_xlim(0, 1.6 * max(1, df["speed-up over serial"].max()))
     ax.set_xlabel("speed-up over our serial, geometric mean (green: in the paper's Table 3)", loc="right")
     return ax.figure
 

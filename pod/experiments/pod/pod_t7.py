@@ -64,7 +64,7 @@ def _parts(batch: HybridBatch, rule: str) -> int:
 # ---------------------------------------------------------------- what it shows
 
 NAMES = {"none": "no split", "vanilla": "FlashDecoding's rule", "limited": "limited"}
-TONES = {"none": "#9aa7b4", "vanilla": style.WORKERS[3], "limited": style.WORKERS[0]}
+TONES = {"none": style.WORKERS[6], "vanilla": style.SMS[0], "limited": style.WORKERS[0]}  # all three are POD
 FILLING = int(paper.value("pod.t7.decodes"))
 
 

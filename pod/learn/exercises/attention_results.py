@@ -167,13 +167,14 @@ QUESTIONS = {
     "near-the-ceiling": Question(
         CHAPTER,
         "The ceiling's mean is 56 %, and the paper's POD gained 28 % on an A100. Guess the mean gain of each of the "
-        "four concurrent methods here. And in how many of 100 batches will POD come within 10 % of the ceiling?",
+        "four concurrent methods here. And in how many of 100 batches will POD take at most 10 % longer than the "
+        "longer part alone?",
         {
             "under 20": "So it was in the paper, with 18. Here halves and GPU are others.",
             "about 40": "Twice as often as in the paper. Its mean gain is 29 % here, that of CTA-parallel 18, "
             "of warp-parallel 11, and of two streams 4.",
-            "about 80": "In most batches contention takes more than a tenth: both sides want the same L2 and "
-            "the same SM.",
+            "about 80": "In most batches more than a tenth is lost. Both sides want the same L2 and the same SM, but "
+            "which of them costs it was not tested.",
         },
         "about 40",
     ),
