@@ -178,6 +178,14 @@ def test_rises_compare_the_same_chunk():
     assert pod_06.rises(df).loc["FA2, two calls", "66 to 67"] == pytest.approx(100 * ((more / full).mean() - 1))
 
 
+def test_the_paper_is_beside_ours_as_it_counts():
+    """Its largest step beside our largest, not beside the mean of the bar; its best gain above our violin of POD."""
+    points = {line.get_label(): line.get_xdata()[0] for line in pod_06.draw(pod_06.table()).axes[2].lines}
+    assert points["paper's largest"] == 17 and points["largest"] == pytest.approx(pod_06.total_step_max())
+    texts = pod_11.draw(pod_11.table()).axes[0].get_legend().get_texts()
+    assert [t.get_text() for t in texts] == ["the paper, A100: HFuse's median and worst, POD's mean and best"]
+
+
 # ---------------------------------------------------------------- Figures 13 and 14, Table 7
 
 
