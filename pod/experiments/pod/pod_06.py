@@ -118,15 +118,8 @@ def _rises(ax, rise, largest: float) -> None:
             ax.text(max(value, 0) + 0.8, y, f"{round(value)}", va="center", fontsize=9)
     row = list(NAMES).index("fa2_serial") - 0.19
     ax.plot(largest, row, "o", color=style.INK, markersize=5, label="largest")
-    ax.plot(
-        paper.value("pod.f06.total_step_max"),
-        row,
-        "X",
-        color=style.ALARM,
-        markeredgecolor="white",
-        markersize=8,
-        label="paper's largest",
-    )
+    ax.plot(paper.value("pod.f06.total_step_max"), row, "X", color=style.ALARM, markeredgecolor="white", markersize=8,
+            label="paper's largest")  # fmt: skip
     ax.axvline(0, color=style.INK, linewidth=0.8)
     ax.set_yticks(range(len(rise)), list(rise.index))
     ax.invert_yaxis()
