@@ -60,8 +60,15 @@ def test_the_picture_has_a_labelled_bar_for_every_rung_and_what_it_is_held_to(df
     left, right = page.draw(df).axes
     names = [tick.get_text() for tick in left.get_yticklabels()]
     assert set(names) == {rung.idea for rung in ladder.RUNGS.values()} | set(page.LABELS.values())
-    assert len(left.texts) == len(right.texts) == len(names) == len(left.patches)
+    assert len(left.texts) == len(right.texts) == len(names) + 1 and len(left.patches) == len(names)
     assert "232   23 %" in [text.get_text() for text in left.texts]
+
+
+def test_no_kernel_passes_the_line_that_it_is_drawn_under(df):
+    for ax in page.draw(df).axes:
+        (line,) = ax.lines
+        (most, _), last = line.get_xdata(), int(max(line.get_ydata()))
+        assert max(bar.get_width() for bar in ax.patches[: last + 1]) < most < ax.get_xlim()[1]
 
 
 def test_no_rung_is_above_the_roof_that_it_stands_under(df):

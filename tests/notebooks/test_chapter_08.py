@@ -31,6 +31,15 @@ def test_who_ran_where_shows_every_cta_in_the_order_in_which_it_came():
     assert places == {"prefill 0": 0.5, "prefill 1": 0.5, "prefill 2": 0.5, "decode 0": 1.5}
 
 
+def test_of_ctas_that_came_together_the_first_stands_above():
+    rows = [("decode", 0, 0, 0, 0.0), ("prefill", 5, 0, 1, 0.0), ("prefill", 9, 1, 0, 0.0), ("prefill", 6, 1, 1, 0.0)]
+    trace = pd.DataFrame(rows, columns=["op", "id", "sm", "slot", "start"])
+    (panel,) = pictures.ran_where({"one": trace, "other": trace}).axes[:1]
+    panel.figure.canvas.draw()
+    high = {text.get_text(): panel.transData.transform(text.get_position())[1] for text in panel.texts}
+    assert sorted(high, key=high.get, reverse=True) == ["prefill 5", "decode 0", "prefill 6", "prefill 9"]
+
+
 @pytest.mark.parametrize("slots", [3, 4, 6, 8])
 def test_ring_fetches_every_panel_once_and_never_over_one_that_is_still_to_be_read(slots):
     blocks, fetched, lies = 7, [], {}

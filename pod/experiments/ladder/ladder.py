@@ -18,6 +18,7 @@ from pod.lab import ladder as parts
 from pod.lab.figure import Figure
 from pod.lab.measure import peers, timing
 from pod.lab.show import style
+from pod.simulate import gpusim
 
 FIGURE = Figure(
     id="ladder",
@@ -195,16 +196,26 @@ def draw(df):
         name, times = best_step(df, batch)
         ax.set_title(f"{batch}: most by {ladder.RUNGS[name].idea}, {times:.1f}x", fontsize=10.5, loc="left")
         ax.set_xlabel(f"{measured}; % of the limit", fontsize=9)
+    _most(left, gpusim.calibration().mma * hardware().tensor_flops / 1e12, "all that\nmma gives", SHOWN.index("torch"))
+    _most(right, df[df.kernel == "read"].tb_per_s.item(), "a bare\nread", len(SHOWN) - 1)
     left.set_yticks(range(len(SHOWN)), [LABELS.get(name) or ladder.RUNGS[name].idea for name in SHOWN])
     left.invert_yaxis()
     return left.figure
+
+
+def _most(ax, rate: float, words: str, last: int) -> None:
+    """A line down to the last bar that cannot pass it."""
+    ax.plot([rate] * 2, [-0.5, last + 0.5], color=style.ALARM, linewidth=1.5)
+    ax.annotate(words, (rate, 0), xytext=(-4, 0), textcoords="offset points", ha="right", va="center", fontsize=8.5,
+                color=style.INK)  # fmt: skip
 
 
 def _bars(ax, rows, column: str) -> None:
     kinds = [_kind(name, ours="compute" if column == "tflops" else "memory") for name in rows.index]
     bars = ax.barh(range(len(rows)), rows[column], color=[style.colour(kind) for kind in kinds], height=0.68)
     labels = [f"{_short(rate)}   {percent:.2g} %" for rate, percent in zip(rows[column], rows.percent, strict=True)]
-    ax.bar_label(bars, labels, padding=3, fontsize=8.5, color=style.INK)
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # where the line of _most passes
+    ax.bar_label(bars, labels, padding=3, fontsize=8.5, color=style.INK, bbox=behind)
     ax.set_xlim(0, 1.25 * rows[column].max())
 
 

@@ -35,13 +35,13 @@ ROOMS = (
 )
 
 
-ARROWS = [((17, 4.1), (21, 4.1)), ((36, 4.4), (40, 5.4)), ((36, 3.8), (40, 2.9)), ((56, 5.4), (61, 4.5)),
-          ((56, 2.9), (61, 3.7)), ((79, 4.1), (84, 4.1)), ((70, 4.9), (70, 5.6)), ((70, 3.3), (70, 1.6)),
-          ((8.5, 4.9), (8.5, 5.6))]  # fmt: skip
+WAY = [((17, 4.1), (21, 4.1)), ((36, 4.4), (40, 5.4)), ((36, 3.8), (40, 2.9)), ((56, 5.4), (61, 4.5)),
+       ((56, 2.9), (61, 3.7)), ((79, 4.1), (84, 4.1))]  # fmt: skip
+USES = [((70, 4.9), (70, 5.6)), ((70, 3.3), (70, 1.6)), ((8.5, 4.9), (8.5, 5.6))]
 
 
 def rooms() -> Figure:
-    """The way of a CTA through the kernel, from left to right."""
+    """The way of a CTA through the kernel, from left to right, and dashed what it uses on the way."""
     ax = style.axes(9.5, 3.9)
     ax.axis("off")
     for room in ROOMS:
@@ -51,8 +51,9 @@ def rooms() -> Figure:
     for y, kind, words in ((4.7, "prefill", "prefill\n1 tile of 128 rows,\n4 warps together"),
                            (2.0, "decode", "decode\n4 tiles of 16 rows,\na warp each")):  # fmt: skip
         _box(ax, 40, y, 16, 1.7, style.colour(kind), words, style.text_on(kind))
-    for start, end in ARROWS:
-        ax.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color=style.INK, linewidth=1.2))
+    for start, end in WAY + USES:
+        ax.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color=style.INK, linewidth=1.2,
+                                     linestyle="--" if (start, end) in USES else "-"))  # fmt: skip
     ax.text(8.5, 2.85, "the plan: lists of work", ha="center", fontsize=8.5, color=style.INK)
     ax.text(92, 2.85, "output", ha="center", fontsize=8.5, color=style.INK)
     ax.set(xlim=(-0.5, 100.5), ylim=(0.3, 7.0))
@@ -69,17 +70,18 @@ def _box(ax: Axes, x, y, width, height, face, words, ink) -> None:
 
 def ran_where(traces: dict, ctas_per_sm: int = 2) -> Figure:
     """The CTAs of each SM in the order in which they came, a panel a trace. An emulator's times are no GPU's, so every
-    CTA is equally long."""
+    CTA is equally long, and of those that came together the first stands above."""
     panels = style.axes(9.5, 3.4, columns=len(traces))
     for ax, (name, trace) in zip(panels, traces.items(), strict=True):
         turn = trace.sort_values("start", kind="stable").groupby(["sm", "slot"]).cumcount()
         bars = trace.assign(
             row=trace.sm, start=turn, end=turn + 1, kind=trace.op, label=trace.op + " " + trace.id.astype(str)
         )
+        bars = bars.sort_values(["start", "op", "id"], ascending=[True, False, True])
         gantt(bars, slots_per_row=ctas_per_sm, ax=ax)
         ax.set_title(name, fontsize=10)
         ax.get_legend().remove()
-        ax.set(xlabel="first, then second", xticks=())
+        ax.set(xlabel="who came first, who second (widths are no times)", xticks=())
         ax.set_yticks(ax.get_yticks(), [f"SM {sm}" for sm in sorted(set(trace.sm))])
     return panels[0].figure
 
@@ -132,6 +134,17 @@ def ring(slots: int, blocks: int = 4, ax: Axes | None = None) -> Axes:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
+
+
+def rings(slots: dict[str, int]) -> Figure:
+    """A panel for each ring, under one legend."""
+    panels = style.axes(9.5, 2.7, columns=len(slots))
+    for ax, (name, n) in zip(panels, slots.items(), strict=True):
+        ring(n, ax=ax)
+        ax.set_title(f"{name}: {n} slots", fontsize=10)
+    where = {"loc": "outside upper center", "ncols": len(RING), "frameon": False, "fontsize": 9}
+    panels[0].figure.legend(*ring_legend(panels), **where)
+    return panels[0].figure
 
 
 def ring_legend(panels) -> tuple[list, list[str]]:
