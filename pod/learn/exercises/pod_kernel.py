@@ -305,13 +305,13 @@ QUESTIONS = {
     ),
     "two-gain": Question(
         CHAPTER,
-        "One CTA of eight warps becomes two of four; an SM still has eight warps. What does the second CTA bring "
-        "prefill?",
+        "A CTA of rung 7 has four warps, half of rung 6's. What does a second one on the same SM bring prefill?",
         {
-            "nothing": "As many warps, but each CTA has its own barrier: while one waits, the other goes on.",
+            "nothing": "If four warps left nothing idle. They wait at their barrier, and the second CTA has its own.",
             "a quarter": "Measured with the same kernel, kept alone on its SM by memory that it asks for and does not "
             "use.",
-            "a factor of two": "If a CTA stood still half of the time.",
+            "a factor of two": "Twice the warps, but not twice the tensor cores or the shared memory: now and then "
+            "both want the same.",
         },
         "a quarter",
     ),
@@ -330,8 +330,8 @@ QUESTIONS = {
         "A tile of 128 rows with heads of 128 numbers takes 32 KB for its queries and 16 KB for a panel of 64 keys. "
         "Two CTAs share 164 KB on an A100, 228 KB on an H200. How many slots has the ring?",
         {
-            "3 and 4": "81 KB less 32 leave room for three, 113 less 32 for five; a step takes a pair, so four are "
-            "used.",
+            "3 and 4": "Half of it less 1 KB, which each CTA costs besides, is 81 and 113 KB. Less 32 that leaves room "
+            "for three and for five; a step takes a pair, so four are used.",
             "3 and 5": "There is room for five, but a step reads a pair and fetches a pair: a fifth slot never helps.",
             "5 and 7": "The queries lie there, too, for as long as the tile lasts.",
         },
