@@ -87,9 +87,9 @@ def draw(df):
         shared.lines(ax, part, x, SHOWN)
         if x == "context":
             ax.set_xscale("log", base=2)
-            ax.set_xticks(part[x], [shared.in_k(n) for n in part[x]], fontsize=8)
+            ax.set_xticks(part[x], [shared.in_k(n) for n in part[x]], fontsize=8.5)
         else:
-            ax.set_xticks(part[x], part[x], fontsize=8)
+            ax.set_xticks(part[x], part[x], fontsize=8.5)
         ax.set(xlabel=words, ylim=(0.8, 1.9))
     axes[0].set_ylabel("speed-up of stream-K")
     handles, labels = axes[0].get_legend_handles_labels()

@@ -141,7 +141,7 @@ def draw(df):
         ends = part.pj_per_byte - part.pj_least, part.pj_most - part.pj_per_byte
         ax.bar(at, part.pj_per_byte, 0.115, color=tone, label=way, yerr=ends, error_kw={"elinewidth": 1, "capsize": 2})
         for x, row in zip(at, part.itertuples(), strict=True):
-            ax.text(x, row.pj_most + 6, f"{row.ratio:.2f}", ha="center", fontsize=8)
+            ax.text(x, row.pj_most + 6, f"{row.ratio:.2f}", ha="center", fontsize=8.5)
     ax.set_xticks(range(len(contexts)), [shared.in_k(n) for n in contexts])
     ax.set(xlabel="context of one request, tokens", ylabel="energy per byte of K and V, pJ", ylim=(0, 440))
     handles, labels = ax.get_legend_handles_labels()
