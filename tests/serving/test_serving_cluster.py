@@ -251,7 +251,9 @@ def test_four_replicas_take_about_four_times_the_load():
 def test_a_capacity_passes_an_error_on_as_it_is_and_a_router_that_looks_pays():
     means = engine_fleet.means()
     assert means.less_percent.between(7, 13).all(), "iterations 10 % longer"
-    assert means.loc["four, shortest-queue", 1.0] > 1.05 * means.loc["four, round-robin", 1.0]
+    short, long, deals, looks = means[1.0]
+    assert looks > 1.05 * deals and 1.2 < short / long < 1.4, "a short trial flatters"
+    assert means.longest_gap_ms.max() < 700 * engine_fleet.PROMISE["tbt_p99"], "it is the wait that breaks first"
     case, row = engine_fleet.cases()[0], read("engine-fleet").iloc[0]
     assert {key: row[key] for key in case} == case
     felt = engine_fleet.measure(case)

@@ -6,6 +6,7 @@ answer they travel, so it is asked for two links: from machine to machine, and i
 """
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from pod.data import kept, read
 from pod.lab.figure import Figure
@@ -117,6 +118,7 @@ def draw(df):
         ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None), xticks=(10, 20, 50, 100),
                xticklabels=(10, 20, 50, 100))  # fmt: skip
         ax.minorticks_off()
+        ax.yaxis.set_major_locator(MaxNLocator(9, integer=True, steps=(1, 2, 5, 10)))
         ax.set_title(NAMES[workload], fontsize=10)
     axes[0].set_ylabel("requests a second, 8 GPUs")
     style.legend(axes[0], loc="lower right")
