@@ -150,7 +150,8 @@ def draw(df):
         ax.text(0.99, row - 0.1, taught, transform=ax.get_yaxis_transform(), ha="right", fontsize=10, style="italic")
     ax.set(yticks=range(len(gates)), ylim=(len(gates) - 0.5, -0.5), xlim=(0, None),
            xlabel="error in units of what is allowed (line)")  # fmt: skip
-    ax.set_yticklabels([f"{gate}, {BOUNDS[gate][0].removesuffix(', %')}: {BOUNDS[gate][1]} %" for gate in gates])
+    ax.set_yticklabels([f"{gate.removesuffix(', worst')}, {what.removesuffix(', %')}: {most} %"
+                        for gate in gates for what, most in [BOUNDS[gate]]])  # fmt: skip
     return ax.figure
 
 

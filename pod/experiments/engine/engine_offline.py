@@ -62,11 +62,11 @@ def draw(df):
     for ax, (model, (_, ratio, _)) in zip(axes, MODELS.items(), strict=False):
         mine = df[(df.model == model) & (df.pd == ratio)]
         mine = mine[mine.system != IN_TURN]
-        ax.bar(range(3), mine.requests_per_minute, color=colours, width=0.7)
+        ax.bar(range(3), mine.requests_per_minute, color=colours, width=0.86)
         for i, row in enumerate(mine.itertuples()):
             ax.text(i, row.requests_per_minute, f"{row.requests_per_minute:.0f}", ha="center", va="bottom", fontsize=9)
             if row.pod_gain_paper == row.pod_gain_paper:
-                words = f"POD\n{row.pod_gain:+.0f} %\n\npaper\n{row.pod_gain_paper:+.0f} %"
+                words = f"POD\n{row.pod_gain:+.0f} %\n\npaper,\nA100s\n{row.pod_gain_paper:+.0f} %"
                 ax.text(i, row.requests_per_minute / 2, words, ha="center", va="center", fontsize=8.5,
                         color=style.letters_on(colours[i]))  # fmt: skip
         ax.set_xticks(range(3), ["vLLM", "Sarathi", "+POD"], fontsize=8.5)

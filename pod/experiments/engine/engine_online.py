@@ -6,7 +6,7 @@ from matplotlib import pyplot as plt
 from pod.data import read
 from pod.experiments.engine import capacity
 from pod.experiments.pod import pod_t4, pod_t5
-from pod.experiments.pod.pod_t5 import METRICS, SYSTEMS
+from pod.experiments.pod.pod_t5 import METRICS, SYSTEMS, plain_ticks
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -85,8 +85,7 @@ def draw(df):
             ax.plot(row.paper / sarathi.paper, y, "x", color=colour, markersize=7, label=f"{row.system}, paper")
         ax.set(xscale="log", yticks=range(len(CASES)), yticklabels=CASES, ylim=(len(CASES) - 0.5, -0.5))
         ax.set_title(title, fontsize=10)
-        ax.xaxis.set_major_formatter("{x:g}")
-        ax.xaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
+        plain_ticks(ax.xaxis)
         ax.tick_params(which="both", labelsize=8.5)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))

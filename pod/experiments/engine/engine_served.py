@@ -218,7 +218,7 @@ def draw(df):
         ax.set_title(title, fontsize=10)
         ax.set(yticks=list(places.values()), ylim=(len(places) - 0.5, -0.5))
         ax.set_yticklabels([f"{system}, {load}" for load, system in places], fontsize=8.5)
-        ax.tick_params(axis="x", which="both", labelsize=8)
+        ax.tick_params(axis="x", which="both", labelsize=8.5)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     return figure

@@ -73,8 +73,8 @@ def panels(df):
         ax.set_title(title, fontsize=10)
         ax.set_yticklabels([f"{system}, {qps:g}" if ax in axes[:, 0] else "" for qps, system in places])
         plain_ticks(ax.xaxis)
-        ax.tick_params(which="both", labelsize=8)
+        ax.tick_params(which="both", labelsize=8.5)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=len(once), frameon=False, fontsize=9)
     return figure
