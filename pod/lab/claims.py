@@ -16,6 +16,7 @@ from pod import data
 from pod.files import ROOT
 from pod.lab import bands, paper, registry, repeats
 from pod.lab.figure import OURS, SOURCES
+from pod.lab.measure import provenance
 
 FILE = ROOT / "data" / "claims.toml"
 RECORDED = data.RECORDED / "h200"  # whose claims they are
@@ -29,8 +30,9 @@ WHOLE = ("hopper-sweep", "hopper-any", "hopper-peers", "hopper-graphs", "hopper-
          "engine-runs", "engine-windows", "engine-stock")  # fmt: skip
 RULE = """The rows are chosen by a rule, not by their verdict: every number of an abstract; of the posts, which have no
 abstract, every speed-up that they state; and of our own, every claim that compares whole hybrid batches or whole runs
-with other people's kernels and engines. *Measured* is what an H200 did, *simulated* what a model says, also a sum of
-measured parts, and *exact* follows by computing."""
+with other people's kernels and engines. *Measured* is what an H200 did, with its recordings in
+[data/recorded/h200](data/recorded/h200) and their days; *simulated* is what a model says, also a sum of measured parts;
+*exact* follows by computing."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,14 @@ class Result:
         if self.ours is None or not self.claim.page:
             return ""
         return self.claim.evidence or self.claim.page.FIGURE.evidence
+
+    @property
+    def evidence_text(self) -> str:
+        """The same, and of what is measured the recordings and their days."""
+        if self.evidence != "measured":
+            return self.evidence
+        recorded = [name for name in self.claim.page.FIGURE.data if name not in registry.computed()]
+        return f"measured: {', '.join(f'{name} {provenance.day(name)}' for name in recorded)}"
 
     @property
     def ours_text(self) -> str:
@@ -303,8 +313,8 @@ def markdown() -> str:
     for r in rows:
         if r.claim.headline:
             verdict = f"{r.verdict}: {r.why}" if r.why else r.verdict
-            shown.append(_row(r.claim.statement, r.claim.number.text, r.spread_text, r.band_text, r.evidence, r.base,
-                              verdict))  # fmt: skip
+            shown.append(_row(r.claim.statement, r.claim.number.text, r.spread_text, r.band_text,
+                              r.evidence_text, r.base, verdict))  # fmt: skip
     return "\n".join(shown) + "\n"
 
 

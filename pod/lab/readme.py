@@ -14,11 +14,12 @@ import numpy as np
 from pod import files
 from pod.files import ROOT
 from pod.lab import chapters, claims, registry
+from pod.lab.measure import provenance
 from pod.serving.shapes import SHAPES
 from pod.simulate import windows
 
 README = ROOT / "README.md"
-Rows = Iterator[tuple[str, float, float]]  # over what, better halves, fusing
+Rows = Iterator[tuple[str, float, float, str]]  # over what, better halves, fusing, the recording
 PICTURES = {"stutter": "stutter", "peers": "hopper-peers"}  # block: figure
 
 
@@ -37,10 +38,15 @@ def picture(name: str) -> str:
 
 
 def gain() -> str:
-    """What our kernel gains over FlashAttention-3, in two: better halves, and fusing them."""
+    """What our kernel gains over FlashAttention-3, in two: better halves, and fusing them; and where that stands."""
+    head = "| FlashAttention-3 over ours | in all | better halves | fusing them | recording |\n|---|--:|--:|--:|---|\n"
     rows = [*_gain_of_eleven(), *_gain_of_many(), *_gain_of_iterations()]
-    head = "| FlashAttention-3 over ours | in all | better halves | fusing them |\n|---|--:|--:|--:|\n"
-    return head + "".join(f"| {name} | {a * b:.2f}x | {a:.2f}x | {b:.2f}x |\n" for name, a, b in rows)
+    cells = [(name, *(f"{x:.2f}x" for x in (a * b, a, b)), _recording(which)) for name, a, b, which in rows]
+    return head + "".join(f"| {' | '.join(row)} |\n" for row in cells)
+
+
+def _recording(name: str) -> str:
+    return f"[{name}](data/recorded/h200/{name}.csv), {provenance.day(name)}"
 
 
 def _gain_of_eleven() -> Rows:
@@ -49,28 +55,32 @@ def _gain_of_eleven() -> Rows:
         f"its two calls, time of {peers.batches()} hybrid batches, cold L2",
         peers.halves("cold"),
         peers.fusing("cold"),
+        "hopper-peers",
     )
-    yield f"the same back to back, at {peers.watts():.0f} W", peers.halves("steady"), peers.fusing("steady")
-    yield "their energy", peers.halves("energy"), peers.fusing("energy")
+    steady = f"the same back to back, at {peers.watts():.0f} W"
+    for name, way in {steady: "steady", "their energy": "energy"}.items():
+        yield name, peers.halves(way), peers.fusing(way), "hopper-peers"
     if not graphs.FIGURE.lacks:
         steady = f"inside CUDA graphs, back to back, at {graphs.watts():.0f} W"
         for name, way in {"inside CUDA graphs, cold L2": "cold", steady: "steady"}.items():
-            yield name, graphs.halves(way), graphs.fusing(way)
+            yield name, graphs.halves(way), graphs.fusing(way), "hopper-graphs"
 
 
 def _gain_of_many() -> Rows:
     sweep, drawn = registry.page("hopper-sweep"), registry.page("hopper-any")
-    yield f"its two calls, all {sweep.swept():,} batches of the paper's sweep", sweep.halves("all"), sweep.fusing("all")
+    whole = f"its two calls, all {sweep.swept():,} batches of the paper's sweep"
     fewer = f"{sweep.kept():,} of them, where each part takes 20 % or more"
-    yield fewer, sweep.halves("filtered"), sweep.fusing("filtered")
-    yield f"its fastest of six ways, {drawn.batches()} drawn batches of any kind", drawn.halves(), drawn.fusing()
+    for name, which in {whole: "all", fewer: "filtered"}.items():
+        yield name, sweep.halves(which), sweep.fusing(which), "hopper-sweep"
+    name = f"its fastest of six ways, {drawn.batches()} drawn batches of any kind"
+    yield name, drawn.halves(), drawn.fusing(), "hopper-any"
 
 
 def _gain_of_iterations() -> Rows:
     runs = registry.page("engine-windows")
     for model in (model for model in windows.LOADS if model in SHAPES):
         name = f"its faster call each time, {runs.ITERATIONS[model]} iterations of the engine, {SHAPES[model].name}"
-        yield name, 1 + runs.halves(model) / 100, 1 + runs.fused(model) / 100
+        yield name, 1 + runs.halves(model) / 100, 1 + runs.fused(model) / 100, "engine-windows"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"chapters": contents, "gain": gain, "claims": claims.markdown}

@@ -162,6 +162,6 @@ def test_the_gain_comes_apart_in_two(recorded):
 def test_the_readme_tells_of_graphs_once_they_are_recorded(recorded, monkeypatch):
     own = recorded / "hopper-graphs.csv"
     monkeypatch.setattr("pod.lab.figure.path_of", lambda name: own if name == own.stem else data.path_of(name))
-    told = readme.gain().splitlines()
-    assert "| inside CUDA graphs, cold L2 | 1.43x | 1.10x | 1.30x |" in told
-    assert "| inside CUDA graphs, back to back, at 690 W | 1.80x | 1.20x | 1.50x |" in told
+    told = readme.gain()
+    assert "\n| inside CUDA graphs, cold L2 | 1.43x | 1.10x | 1.30x | [hopper-graphs](" in told
+    assert "\n| inside CUDA graphs, back to back, at 690 W | 1.80x | 1.20x | 1.50x | [hopper-graphs](" in told

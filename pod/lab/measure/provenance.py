@@ -333,6 +333,12 @@ def load(path: str | Path) -> dict:
     return json.loads(sidecar_of(path).read_text(encoding="utf-8"))
 
 
+def day(name: str) -> str:
+    """On which day the recording that figures show began, as 2026-11-23."""
+    sidecar = sidecar_of(data.path_of(name))
+    return json.loads(sidecar.read_text(encoding="utf-8"))["started"][:10]
+
+
 def check(path: str | Path) -> None:
     """Refuse a recording without a complete, consistent sidecar: one ValueError names everything that is wrong."""
     path = Path(path)
