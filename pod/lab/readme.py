@@ -1,5 +1,6 @@
-"""The generated parts of README.md: the walk, what the gain is made of, the claims and the pictures. What stands
-between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test fails when it is out of date."""
+"""The generated parts of README.md: the walk, what the gain is made of, what it is inside transformers, the claims and
+the pictures. What stands between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is ours to write; a test fails when it
+is out of date."""
 
 import io
 import re
@@ -83,7 +84,17 @@ def _gain_of_iterations() -> Rows:
         yield name, 1 + runs.halves(model) / 100, 1 + runs.fused(model) / 100, "engine-windows"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"chapters": contents, "gain": gain, "claims": claims.markdown}
+def hosts() -> str:
+    """Seconds inside transformers, and how many answers are those of its own FlashAttention-3."""
+    df = registry.page("hosts").table()
+    told = ("attention, and whether in CUDA graphs", "seconds", "answers that begin the same", "the same to the end")
+    rows = [(r.name, f"{r.seconds:.1f}", f"{r.same_first_percent:.0f} %", f"{r.same_percent:.0f} %")
+            for r in df.sort_values("seconds").itertuples()]  # fmt: skip
+    lines = [f"| {' | '.join(row)} |\n" for row in (told, ("---", "--:", "--:", "--:"), *rows)]
+    return "".join(lines) + f"\nOne run each on an H200 ({_recording('hosts')}): {registry.find('hosts').method}.\n"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"chapters": contents, "gain": gain, "hosts": hosts, "claims": claims.markdown}
 BLOCKS |= {block: partial(picture, figure) for block, figure in PICTURES.items()}
 
 
