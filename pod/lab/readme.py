@@ -38,6 +38,21 @@ def picture(name: str) -> str:
     return f"{image}\n\n*{figure.title} ({figure.state_text}).* {figure.method.rstrip('.')}.\n"
 
 
+def stutter() -> str:
+    """The picture; its silences with rates that were measured, and those of a real engine."""
+    model, real = registry.page("stutter"), registry.page("engine-stutter")
+    shown, public = model.gaps(model.table()), model.at_public_rates()
+    whole, ours = real.silence("vLLM, fa3"), real.silence("Sarathi, hopper")
+    rows = {
+        "the picture": [1000 * shown[way] for way in model.SAID],
+        "the same model, with rates that others measured on A100s": [1000 * public[way] for way in model.SAID],
+        f"our engine on an H200, one run each: {_recording('engine-stutter')}": [whole, ours * real.overlap(), ours],
+    }
+    head = "| a chat's longest silence, ms | prompt first | in chunks | both at once |\n|---|--:|--:|--:|\n"
+    body = "".join(f"| {name} | {' | '.join(f'{ms:.0f}' for ms in told)} |\n" for name, told in rows.items())
+    return f"{picture('stutter')}\n{head}{body}"
+
+
 def gain() -> str:
     """What our kernel gains over FlashAttention-3, in two: better halves, and fusing them; and where that stands."""
     head = "| FlashAttention-3 over ours | in all | better halves | fusing them | recording |\n|---|--:|--:|--:|---|\n"
@@ -95,7 +110,7 @@ def hosts() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"chapters": contents, "gain": gain, "hosts": hosts, "claims": claims.markdown}
-BLOCKS |= {block: partial(picture, figure) for block, figure in PICTURES.items()}
+BLOCKS |= {block: partial(picture, figure) for block, figure in PICTURES.items()} | {"stutter": stutter}
 
 
 def refreshed(text: str) -> str:
