@@ -29,12 +29,12 @@ help:
 	@echo 'make test-weakest                    pytest and notebooks as an old processor with one core computes (30 min)'
 	@echo 'make lab                             JupyterLab at the first chapter'
 	@echo 'make claims                          what the papers claim beside what we find (10 s)'
-	@echo 'make notebooks [NB=01]               re-execute the chapters and save them in canonical form (3 min)'
+	@echo 'make notebooks [NB=01]               re-execute the chapters and save them in canonical form (5 to 10 min)'
 	@echo 'make lint                            ruff alone (5 s)'
-	@echo 'make measure [FIG=hopper-peers]      measure on this GPU into data/fresh/ (8 min a figure at most)'
+	@echo 'make measure [FIG=hopper-peers]      measure on this GPU into data/fresh/ (12 min a figure at most, 2 h for all)'
 	@echo 'make compare                         fresh measurements against the recorded ones (10 s)'
 	@echo 'make keep                            make the fresh measurements the recorded ones (1 s)'
-	@echo 'make compute [TABLE=pod-12]          simulate the tables that need no GPU into data/computed/ (5 min)'
+	@echo 'make compute [TABLE=pod-12]          simulate the tables that need no GPU into data/computed/ (30 min a table at most, 2 h for all)'
 	@echo 'make env                             only the environment, .venv (5 min on first use, mostly download)'
 	@echo 'Every verb makes .venv first when it is missing. PYTHON=/path/to/python3.12 chooses the interpreter.'
 
@@ -76,11 +76,11 @@ lint: $(READY)
 	@$(PY) -m ruff format --check .
 
 notebooks: $(READY)
-	@echo 'Executing $(or $(NB),every chapter) and saving it in canonical form: about 20 seconds each.'
+	@echo 'Executing $(or $(NB),every chapter) and saving it in canonical form: 10 to 20 seconds each.'
 	@$(PY) -m pod notebooks $(NB)
 
 measure: $(READY)
-	@echo 'Measuring $(or $(FIG),every figure) on this GPU into data/fresh/: up to 8 minutes a figure.'
+	@echo 'Measuring $(or $(FIG),every figure) on this GPU into data/fresh/: up to 12 minutes a figure, 2 hours for all.'
 	@$(PY) -m pod measure $(FIG)
 
 compare: $(READY)
@@ -90,7 +90,7 @@ keep: $(READY)
 	@$(PY) -m pod keep
 
 compute: $(READY)
-	@echo 'Simulating $(or $(TABLE),every table) on all cores into data/computed/: about 5 minutes for all on 2 cores.'
+	@echo 'Simulating $(or $(TABLE),every table) on all cores into data/computed/: up to half an hour a table, 2 hours for all.'
 	@$(PY) -m pod compute $(TABLE)
 
 claims: $(READY)

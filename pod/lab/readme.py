@@ -104,7 +104,7 @@ def hosts() -> str:
     df = registry.page("hosts").table()
     told = ("attention, and whether in CUDA graphs", "seconds", "answers that begin the same", "the same to the end")
     rows = [(r.name, f"{r.seconds:.1f}", f"{r.same_first_percent:.0f} %", f"{r.same_percent:.0f} %")
-            for r in df.sort_values("seconds").itertuples()]  # fmt: skip
+            for r in df.sort_values("seconds", kind="stable").itertuples()]  # fmt: skip
     lines = [f"| {' | '.join(row)} |\n" for row in (told, ("---", "--:", "--:", "--:"), *rows)]
     return "".join(lines) + f"\nOne run each on an H200 ({_recording('hosts')}): {registry.find('hosts').method}.\n"
 

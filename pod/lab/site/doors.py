@@ -20,7 +20,7 @@ def page(places: Places) -> Page:
     names = [*FIRST, *(name for name in pod.__all__ if name not in FIRST)]
     doors = "".join(_door(name, getattr(pod, name), places) for name in names)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    use = re.search(r"^## Use the kernel\n(.*?)(?=^What it gains)", readme, re.DOTALL | re.MULTILINE)[1]
+    use = re.search(r"^## Use the kernel\n(.*?)(?=^What Hopper's kernel gains)", readme, re.DOTALL | re.MULTILINE)[1]
     told = markdown(use, lambda url: places.link(url, ROOT, PATH))
     code = (STATIC / "example.py").read_text(encoding="utf-8")
     body = f"""<article class="api"><h1>The public call</h1>{told}<h2 id="an-example">An example</h2>
