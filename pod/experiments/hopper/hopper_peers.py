@@ -1,4 +1,4 @@
-"""Eleven hybrid batches on an H200: this kernel beside everything else that a user could pick, and the energy.
+"""Eleven hybrid batches on an H200: this kernel beside FlashAttention-3 and FlashInfer in eight ways, and the energy.
 
 Measured: eleven hybrid batches, ours and its variants beside every peer, with the energy that a batch takes.
 """
@@ -20,7 +20,7 @@ from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     id="hopper-peers",
-    title=f"Everything a user of {a_card()} could pick, on eleven hybrid batches, and what a batch costs in energy",
+    title=f"Eleven hybrid batches in nine ways on {a_card()}, and what a batch costs in energy",
     chapter="17",
     method="Left: medians, cold L2, shuffled rounds. Right: back to back for 1.5 s, the GPU's energy counter. bf16.",
     data=("hopper-peers",),
