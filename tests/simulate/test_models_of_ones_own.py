@@ -21,7 +21,7 @@ def written(tmp_path, config) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("config", [LLAMA, QWEN, {**LLAMA, "head_dim": 128}])
+@pytest.mark.parametrize("config", [LLAMA, QWEN, {**LLAMA, "head_dim": 128}, "\ufeff" + json.dumps(LLAMA)])
 def test_a_config_is_costed_as_the_listed_model(config, tmp_path):
     ours, listed = (Setup(model=key) for key in (written(tmp_path, config), "llama-3-8b"))
     assert ours.cost().shape.name == "Meta-Llama" and ours.num_blocks() == listed.num_blocks()
@@ -80,7 +80,16 @@ def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(tmp_path):
         ({**LLAMA, "num_local_experts": 8}, "config.json: got num_local_experts, allowed are dense models"),
         ({**LLAMA, "sliding_window": 4096}, "config.json: got sliding_window, allowed are dense models"),
         ({**LLAMA, "layer_types": ["sliding_attention"]}, "config.json: got layer_types, allowed are dense models"),
+        ({**LLAMA, "layer_types": 32}, "config.json: got layer_types, allowed are dense models"),
+        ({**LLAMA, "layer_types": [{}]}, "config.json: got layer_types, allowed are dense models"),
         ({**LLAMA, "mamba_d_state": 16}, "config.json: got mamba_d_state, allowed are dense models"),
+        ({**LLAMA, "hybrid_override_pattern": "M-M*"}, "config.json: got hybrid_override_pattern, allowed are dense"),
+        ({"text_config": {**LLAMA, "cross_attention_layers": [3]}}, "config.json: got cross_attention_layers, allowed"),
+        ("[" * 100_000, "config.json: got no JSON, but "),
+        (
+            {**LLAMA, "num_attention_heads": 40},
+            "config.json, hidden_size: got 4096, allowed are multiples of num_attention_heads = 40, or any beside a",
+        ),
         (
             {**LLAMA, "quantization_config": {"quant_method": "fp8"}},
             "config.json: got quantization_config, allowed are dense models with full attention in all layers and "
