@@ -49,7 +49,8 @@ COLUMNS = (
     ("ContextTokens", "GeneratedTokens", "TIMESTAMP", 1.0),
     ("input_length", "output_length", "timestamp", 1e-3),
 )
-TIMES = {time.casefold() for _, _, time, _ in COLUMNS}
+WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")  # of a column's name, however they are joined
+OF_TIME = re.compile(r".*(arriv|stamp|times?$)|(ts|at|date|start)$", re.IGNORECASE)  # a word that speaks of a moment
 
 
 @dataclass(frozen=True)
@@ -426,9 +427,9 @@ def _check_time(path: Path, number: int, row: dict, names: tuple) -> None:
     """A trace may have no times; but times under another name must not be read as none, for then all arrive at once."""
     if names[2] in row:
         return
-    if near := [name for name in row if isinstance(name, str) and name.strip().casefold() in TIMES]:
+    if near := [name for name in row if isinstance(name, str) and any(map(OF_TIME.match, WORDS.findall(name)))]:
         raise ValueError(f"{path}, row {number}: got the column {near[0]!r}, allowed for times beside {names[0]} is "
-                         f"{names[2]}")  # fmt: skip
+                         f"{names[2]} alone")  # fmt: skip
 
 
 def _count(path: Path, row: int, column: str, value) -> int:

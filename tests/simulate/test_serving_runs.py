@@ -352,13 +352,22 @@ def test_a_date_with_a_zone_and_one_without_are_two_kinds(tmp_path):
         read_trace(path)
 
 
-@pytest.mark.parametrize("name", ["Timestamp", "ARRIVED_AT", "timestamp"])
+@pytest.mark.parametrize("name", ["Timestamp", "ARRIVED_AT", "timestamp", "arrival_time", "startTime", "timestamp_ms",
+                                  "ArrivalS", "created_at", "Date", "ts"])  # fmt: skip
 def test_times_under_another_name_are_refused_and_not_taken_for_none(name, tmp_path):
     """All requests would arrive at once, and nothing but a word of the first line told it."""
     path = tmp_path / "t.csv"
     path.write_text(f"{name},ContextTokens,GeneratedTokens\n0,5,7\n")
     with pytest.raises(ValueError, match=f"row 2: got the column '{name}', allowed for times beside ContextTokens is"):
         read_trace(path)
+
+
+def test_columns_that_tell_no_moment_are_no_matter(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio,state,timeout,attempts\n5,7,12,1,,,\n"
+    )
+    assert np.isnan(read_trace(path)[0, 2])
 
 
 @pytest.mark.parametrize(
