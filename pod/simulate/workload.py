@@ -350,7 +350,8 @@ def read_prefixes(path: str | Path) -> list[tuple[int, ...]] | None:
 def _hashes(path: str, row: int, fields: dict, blocks: int) -> tuple[int, ...]:
     ids = fields["hash_ids"]
     if not isinstance(ids, list) or len(ids) != blocks or not all(type(i) is int for i in ids):
-        raise ValueError(f"{path}, row {row}, column hash_ids: got {str(ids)[:40]!r}, allowed are {blocks} integers")
+        raise ValueError(f"{path}, row {row}, column hash_ids: got {str(ids)[:40]!r}, allowed are {blocks} integers, "
+                         f"one for each {TRACE} tokens of the prompt")  # fmt: skip
     return tuple(ids)
 
 
@@ -393,7 +394,7 @@ def _records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
                 continue
             if names is None:
                 names = fields
-                if twice := [name for name in names if names.count(name) > 1]:
+                if twice := _repeated([*filter(None, names)]):  # commas at the end of a line name nothing
                     raise ValueError(f"{path}, row {number}: got the column {twice[0]} twice, allowed is one of each")
             elif len(fields) > len(names):
                 raise ValueError(f"{path}, row {number}: got {len(fields)} columns, allowed are the {len(names)} of "
@@ -409,9 +410,26 @@ def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
         if not line.strip():
             continue
         try:
-            yield number, dict(json.loads(line))
-        except (TypeError, ValueError, RecursionError):  # the last: a thousand brackets
-            raise ValueError(f"{path}, row {number}: got no JSON object, allowed is one a line") from None
+            fields = json.loads(line, object_pairs_hook=_Fields)
+        except (ValueError, RecursionError):  # the latter: a thousand brackets
+            fields = None
+        if not isinstance(fields, _Fields):
+            raise ValueError(f"{path}, row {number}: got no JSON object, allowed is one a line")
+        if fields.twice:
+            raise ValueError(f"{path}, row {number}: got {fields.twice[0]} twice, allowed is one of each")
+        yield number, fields
+
+
+class _Fields(dict):
+    """An object of JSON, which may name a field twice; a dict would keep the last."""
+
+    def __init__(self, pairs: list[tuple[str, object]]):
+        super().__init__(pairs)
+        self.twice = _repeated([name for name, _ in pairs]) if len(self) < len(pairs) else []
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return [name for name in names if names.count(name) > 1]
 
 
 def _columns(path: Path, number: int, row: dict) -> tuple[str, str, str, float]:
@@ -449,11 +467,12 @@ def _time(path: Path, row: int, column: str, value, unit: float) -> tuple[float 
         return None, "no time"
     for seconds, each, kind in ((float, unit, lambda _: "a number"), (_date, 1.0, _kind)):
         try:
-            if abs(time := seconds(value)) < LATEST:
+            if not isinstance(value, bool) and abs(time := seconds(value)) < LATEST:
                 return time * each, kind(value)
         except (TypeError, ValueError, OverflowError):
             continue
-    raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are seconds or dates")
+    numbers = f"{'seconds' if unit == 1 else 'milliseconds'} below {LATEST:g}"
+    raise ValueError(f"{path}, row {row}, column {column}: got {value!r}, allowed are {numbers}, or dates")
 
 
 def _kind(date: str) -> str:

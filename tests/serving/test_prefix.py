@@ -240,4 +240,6 @@ def test_what_cannot_be_shared_is_one_line(text, options, words, tmp_path, capsy
 def test_hash_ids_that_are_none_are_refused(tmp_path, capsys):
     row = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1]}\n'
     assert main(["simulate", "--prefix-cache", "--workload", trace(tmp_path, row, "t.jsonl")]) == 2
-    assert "row 1, column hash_ids: got '[1]', allowed are 2 integers" in capsys.readouterr().err
+    assert (
+        "row 1, column hash_ids: got '[1]', allowed are 2 integers, one for each 512 tokens" in capsys.readouterr().err
+    )

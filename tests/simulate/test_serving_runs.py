@@ -241,7 +241,10 @@ def test_published_traces_load_as_they_are(name, tmp_path):
         ("num_prefill_tokens,num_decode_tokens\n5.5,7\n", "row 2, column num_prefill_tokens: got '5.5'"),
         ("num_prefill_tokens,num_decode_tokens\n5,\n", "row 2, column num_decode_tokens: got ''"),
         ("num_prefill_tokens,num_decode_tokens\n", "got no request"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n", "row 2, column TIMESTAMP: got 'monday'"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n",
+            "row 2, column TIMESTAMP: got 'monday', allowed are seconds below 1e+15, or dates",
+        ),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nnan,5,7\n", "row 2, column TIMESTAMP: got 'nan'"),
         ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\ninf,5,7\n", "row 3, column arrival_ms: got 'inf'"),
         ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\n1e300,5,7\n", "row 3, column arrival_ms: got '1e300'"),
@@ -270,6 +273,12 @@ def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, ca
     [
         ("\n{}", "t.jsonl, row 3: got the columns , allowed are"),
         ("[1, 2]", "t.jsonl, row 2: got no JSON object"),
+        ('[["timestamp", 1], ["input_length", 5], ["output_length", 2]]', "t.jsonl, row 2: got no JSON object"),
+        ('{"timestamp": 1, "input_length": 5, "input_length": 9, "output_length": 2}', "row 2: got input_length twice"),
+        (
+            '{"timestamp": true, "input_length": 5, "output_length": 2}',
+            "row 2, column timestamp: got True, allowed are milliseconds below 1e+15, or dates",
+        ),
         ('{"timestamp": 1, "output_length": 2}', "t.jsonl, row 2: got the columns timestamp, output_length, allowed"),
         ('{"timestamp": 1, "input_length": true, "output_length": 2}', "row 2, column input_length: got True"),
         ("[" * 100_000, "t.jsonl, row 2: got no JSON object"),
@@ -308,6 +317,8 @@ def test_a_row_is_told_by_its_line_in_the_file(tmp_path):
 def test_lines_end_as_they_like_and_empty_ones_and_blanks_are_no_matter(tmp_path):
     """A blank after a comma named columns that nobody knows, and an empty last line no object."""
     table, objects = tmp_path / "t.csv", tmp_path / "t.JSONL"
+    table.write_text("prefill_tokens,decode_tokens,,,\n5,7,,,\n")  # of an empty part of a spreadsheet
+    assert read_trace(table)[:, :2].tolist() == [[5, 7]]
     for end in ("\n", "\r\n", "\r"):
         table.write_text(
             f"arrival_ms, prefill_tokens, decode_tokens{end}0, 5, 7{end}{end}2000, 6, 8{end}{end}", newline=""
