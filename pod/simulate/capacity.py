@@ -59,9 +59,9 @@ def promises(texts: Sequence[str]) -> dict[str, float]:
         if name in found:
             raise ValueError(f"slo: got {name} twice, allowed is one bound of each")
         found[name] = _amount(name, most)
-        if name not in PROMISES or not 0 < found[name] < inf:
+        if name not in PROMISES or not 0 < found[name] < (100 if unit(name) == "%" else inf):
             raise ValueError(f"slo: got {text!r}, allowed are NAME=MOST of {', '.join(PROMISES)} and a number above 0, "
-                             "in s or ms, or % for stalls")  # fmt: skip
+                             "in s or ms, or % below 100 for stalls")  # fmt: skip
     return found
 
 
