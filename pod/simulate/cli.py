@@ -21,7 +21,7 @@ from pod.serving.schedulers.published import PUBLISHED
 from pod.serving.shapes import SHAPES
 from pod.simulate.attention_time import KERNELS
 from pod.simulate.cluster import ROUTERS
-from pod.simulate.cost import ATTENTION, Efficiency
+from pod.simulate.cost import ATTENTION, BEST, Efficiency
 from pod.simulate.energy import basis
 from pod.simulate.host_time import HOSTS
 from pod.simulate.machines import MACHINES
@@ -100,7 +100,7 @@ def add_system(parser: argparse.ArgumentParser) -> None:
                         help="with --tp, whose all-reduce: nccl where launches are in graphs, the others as PyTorch "
                              "launches them (default: a pair of A100s, else the DGX of the generation, nccl on "
                              "H200s)")  # fmt: skip
-    system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper")
+    system.add_argument("--kernels", help=f"whose attention: {', '.join(KERNELS)}; with --measured fa3, hopper, {BEST}")
     system.add_argument("--measured", action="store_true", help="operators as recorded on one H200 (--gpu h200)")
     system.add_argument("--replicas", type=int, default=1, help="servers of --tp x --pp GPUs each, behind a router")
     system.add_argument("--router", choices=ROUTERS,

@@ -149,6 +149,16 @@ def test_attention_that_fuses_is_said_to_have_nothing_to_fuse(attention, said, c
     assert (told in capsys.readouterr().out) == said
 
 
+def test_the_help_names_all_kernels_that_a_refusal_allows(capsys, monkeypatch):
+    """It left out the better baseline."""
+    monkeypatch.setenv("COLUMNS", "500")  # no name is cut at its hyphen
+    assert main(["simulate", "--measured", "--gpu", "h200", "--kernels", "none"]) == 2
+    allowed = capsys.readouterr().err.strip().rpartition(" are ")[2]
+    with pytest.raises(SystemExit):
+        main(["simulate", "--help"])
+    assert f"with --measured {allowed}" in " ".join(capsys.readouterr().out.split())
+
+
 def test_figures_are_listed_by_name_too(capsys):
     assert main(["figures", "--list", "pod-06"]) == 0
     out = capsys.readouterr().out
