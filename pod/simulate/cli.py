@@ -188,6 +188,7 @@ def _decided(args: argparse.Namespace) -> Iterator[Heard]:
         if name != "max_tokens":  # which is the longest request, too
             listen = listening(name)
             yield name, bool({*listen} & {*args.scheduler}), f"--scheduler {' or '.join(listen)}"
+    yield "max_prefills", args.like != "sarathi-serve", "--scheduler sarathi without --like sarathi-serve"
     bound = None in (args.max_tokens, args.high) or args.high <= args.max_tokens
     yield "high", bound or all(map(_refuses, args.scheduler)), f"--max-tokens from {args.high}"
 

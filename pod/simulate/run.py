@@ -125,7 +125,7 @@ class Setup:
             ("prompt_replicas", 0 <= self.prompt_replicas < self.replicas or not self.prompt_replicas,
              f"integers from 0 to below replicas = {self.replicas}"),
             ("scheduler", not self.prompt_replicas or (self.scheduler, self.like) == ("sarathi", None),
-             "sarathi where some replicas compute prompts only"),
+             "sarathi where some replicas compute prompts only, and no --like"),
             ("pipeline", self.pipeline in PIPELINES, ", ".join(PIPELINES)),
             ("pipeline", self.pipeline == PIPELINES[0] or self.replicas == 1, f"{PIPELINES[0]} where servers are many"),
             ("prefix_cache", not self.prefix_cache or self._may_share,

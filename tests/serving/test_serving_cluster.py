@@ -365,6 +365,10 @@ def test_a_faster_link_shortens_what_keys_and_values_take(capsys):
             "simulate --replicas 2 --prompt-replicas 1 --scheduler vllm",
             "scheduler: got 'vllm', allowed are sarathi where",
         ),
+        (
+            "simulate --replicas 2 --prompt-replicas 1 --like sarathi-serve",
+            "scheduler: got 'sarathi', allowed are sarathi where some replicas compute prompts only, and no --like",
+        ),
         ("simulate --router random", "argument --router: invalid choice: 'random'"),
     ],
 )

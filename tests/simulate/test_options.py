@@ -85,6 +85,8 @@ REFUSED = [
     (f"{ORCA} --chunk 512", "chunk: got 512, allowed beside --scheduler sarathi_v1 or sarathi"),
     ("simulate --scheduler vllm --chunk 512 1024", "chunk: got 512 1024, allowed beside --scheduler sarathi_v1 or"),
     (f"{ORCA} sarathi_v1 --max-prefills 2", "max_prefills: got 2, allowed beside --scheduler sarathi"),
+    ("simulate --like sarathi-serve --max-prefills 1",
+     "max_prefills: got 1, allowed beside --scheduler sarathi without --like sarathi-serve"),
     (f"{ORCA} --preemption swap", "preemption: got swap, allowed beside --scheduler vllm or sarathi"),
     *((f"simulate --high 8192 --max-tokens 4096 --scheduler {names}",
        "high: got 8192, allowed beside --max-tokens from 8192") for names in ("sarathi", "orca sarathi")),
