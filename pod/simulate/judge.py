@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pod.data import DATA
+from pod.files import replace_rows
 from pod.hardware import GPUS, gpu
 from pod.serving.shapes import Shape, shape
 from pod.simulate import host_time
@@ -308,10 +309,7 @@ def run(args: argparse.Namespace) -> int:
     made = [row for each in found for row in judged(each)]
     kept = [r for r in read() if r["source"] not in {m["source"] for m in made}]
     rows = sorted(made + kept, key=lambda r: [str(r[k]) for k in COLUMNS[:6]])
-    with JUDGED.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    replace_rows(JUDGED, COLUMNS, rows)
     return _show([row for row in rows if row["model"] == "all"], rows)
 
 

@@ -1,6 +1,7 @@
 """The analytical cost by parts, against public measurements that its constants have not seen."""
 
 import csv
+import errno
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,21 @@ def test_other_profiles_are_judged_beside_and_the_rest_stays(tmp_path, monkeypat
     added = [r for r in read() if r not in before]
     assert [(r["source"], r["median"]) for r in added] == [("mine", "0.0")] * 2 and len(read()) == len(before) + 2
     assert "mine" in capsys.readouterr().out
+
+
+def test_a_full_disk_leaves_the_table_as_it_was(tmp_path, monkeypatch, capsys):
+    """It was cut off where the room ended, and claims count its rows."""
+    copy = tmp_path / "judged.csv"
+    copy.write_bytes(before := JUDGED.read_bytes())
+    for name, value in (("JUDGED", copy), ("recorded", list), ("totals", list)):
+        monkeypatch.setattr(judge, name, value)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(copy))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    assert main(["judge"]) == 2 and copy.read_bytes() == before
+    assert "No space left on device" in capsys.readouterr().err
 
 
 PREFILL = "mine,h100,fa3,prefill,own,1,32,8,1,1024,0,200,held out\n"
