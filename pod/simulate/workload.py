@@ -394,6 +394,9 @@ def _records(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict]]:
                 continue
             if names is None:
                 names = fields
+                if next(filter(None, names))[0] in "{[":
+                    raise ValueError(f"{path}, row {number}: got JSON, allowed are CSV, and JSON lines in a file that "
+                                     "ends in .jsonl")  # fmt: skip
                 if twice := _repeated([*filter(None, names)]):  # commas at the end of a line name nothing
                     raise ValueError(f"{path}, row {number}: got the column {twice[0]} twice, allowed is one of each")
             elif len(fields) > len(names):

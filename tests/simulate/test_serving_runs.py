@@ -256,6 +256,8 @@ def test_published_traces_load_as_they_are(name, tmp_path):
         ("arrival_ms,prefill_tokens,decode_tokens\n0,5\n", "row 2, column decode_tokens: got None"),
         ("num_prefill_tokens,num_decode_tokens\n5,\udce1\udcff\n", "trace.csv: got no text, but 'utf-8' codec"),
         ("", "got no request"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": 7}\n' * 2, "row 1: got JSON, allowed are CSV, and JSON"),
+        ('[{"input_length": 5, "output_length": 7}, {"input_length": 5, "output_length": 7}]', "row 1: got JSON"),
     ],
 )
 def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, capsys):
