@@ -14,9 +14,11 @@ FIELDS = {"layers": "num_hidden_layers", "hidden": "hidden_size", "q_heads": "nu
 # all or those of a picture, weights of fewer bytes
 UNLIKE = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "kv_lora_rank",
           "attention_chunk_size", "full_attention_interval", "attn_layer_period", "mamba_d_state", "ssm_state_size",
-          "hybrid_override_pattern", "block_types", "cross_attention_layers", "quantization_config")  # fmt: skip
+          "hybrid_override_pattern", "layers_block_type", "block_types", "cross_attention_layers",
+          "quantization_config")  # fmt: skip
 LARGEST = 10**9  # of these sizes
-UNGATED = ("gpt_neox", "nemotron", "persimmon", "phi", "starcoder2")  # model_type: feed-forward of two matrices
+# model_type: feed-forward of two matrices
+UNGATED = ("apertus", "arcee", "gpt_neox", "nemotron", "persimmon", "phi", "starcoder2")
 
 
 def shape_of(key: str) -> Shape:

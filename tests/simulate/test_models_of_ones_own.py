@@ -60,9 +60,10 @@ def test_attention_with_heads_that_nobody_timed_is_called_a_guess(tmp_path):
     assert "guess" not in Setup().cost().label, "it has 128"
 
 
-def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(tmp_path):
+@pytest.mark.parametrize("kind", ["gpt_neox", "arcee", "apertus"])
+def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(kind, tmp_path):
     """A config does not say it in a field of its own; its model_type does."""
-    neox = shape_of(written(tmp_path, {**LLAMA, "model_type": "gpt_neox", "num_key_value_heads": None}))
+    neox = shape_of(written(tmp_path, {**LLAMA, "model_type": kind, "num_key_value_heads": None}))
     assert not neox.gated and neox.layer_weights == 4 * 4096**2 + 2 * 4096 * 14336
 
 
