@@ -220,7 +220,7 @@ def _check(setup: Setup, workload: Workload) -> None:
     setup.check_cluster()
     if setup.prefix_cache and not workload.shares:
         raise ValueError(f"prefix_cache: got {workload.lengths}, which does not say whose prompts begin alike, allowed "
-                         "are traces with hash_ids, or with like and shared")  # fmt: skip
+                         "are traces with hash_ids, or with like and shared, in every row")  # fmt: skip
     if all(refusals(setup, workload)):
         away = turned_away(workload.count, workload.count, dict(enumerate(islice(refusals(setup, workload), 1))))
         raise ValueError(f"workload: {away}")

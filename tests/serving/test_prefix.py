@@ -237,6 +237,13 @@ def test_what_cannot_be_shared_is_one_line(text, options, words, tmp_path, capsy
     assert words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
+def test_a_trace_that_says_it_of_some_rows_is_told_that_all_are_wanted(tmp_path, capsys):
+    rows = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [1]}\n'
+    rows += '{"timestamp": 0, "input_length": 9, "output_length": 5}\n'
+    assert main(["simulate", "--prefix-cache", "--workload", trace(tmp_path, rows, "t.jsonl")]) == 2
+    assert "allowed are traces with hash_ids, or with like and shared, in every row\n" in capsys.readouterr().err
+
+
 def test_hash_ids_that_are_none_are_refused(tmp_path, capsys):
     row = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1]}\n'
     assert main(["simulate", "--prefix-cache", "--workload", trace(tmp_path, row, "t.jsonl")]) == 2
