@@ -62,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_system(parser: argparse.ArgumentParser) -> None:
+    parser.allow_abbrev = False  # capacity's --slo would be simulate's --slowdown
     default = Setup()
     system = parser.add_argument_group("system")
     system.add_argument("--model", nargs="+", default=[default.model],

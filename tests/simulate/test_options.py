@@ -117,6 +117,15 @@ def test_what_would_change_nothing_is_refused(said, words, capsys):
     assert words in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
+@pytest.mark.parametrize("said", ["simulate --slo 2", "simulate --prompt 1 --replicas 2", "capacity --qp 3"])
+def test_no_option_is_guessed_from_its_beginning(said, capsys):
+    """A promise became a slowdown."""
+    with pytest.raises(SystemExit):
+        main(shlex.split(said))
+    captured = capsys.readouterr()
+    assert "unrecognized arguments: --" in captured.err and not captured.out
+
+
 @pytest.mark.parametrize("said", ["--json --dates", "--json --repeats", "--dates --repeats"])
 def test_claims_do_one_thing_at_a_time(said, capsys):
     with pytest.raises(SystemExit):
