@@ -6,6 +6,7 @@ import json
 from functools import cache
 from pathlib import Path
 
+from pod.files import state
 from pod.serving.shapes import SHAPES, Shape
 
 FIELDS = {"layers": "num_hidden_layers", "hidden": "hidden_size", "q_heads": "num_attention_heads",
@@ -26,14 +27,15 @@ def shape_of(key: str) -> Shape:
         return SHAPES[key]
     path = Path(key) / "config.json" if Path(key).is_dir() else Path(key)
     if path.is_file():
-        return of_config(str(path))
+        return of_config(state(path))
     raise ValueError(f"model: got {key!r}, allowed are {', '.join(SHAPES)}, or the config.json of a Llama-shaped one")
 
 
-@cache
-def of_config(path: str) -> Shape:
+@cache  # it hangs on the file as it is, see pod.files.state
+def of_config(file: tuple[Path, int, int]) -> Shape:
     """Dense, with full attention in all layers, of two bytes a weight. Of a model that also sees pictures, the part
     that writes."""
+    path = str(file[0])
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except (ValueError, RecursionError) as wrong:  # the latter: a thousand brackets

@@ -35,6 +35,13 @@ def test_what_a_config_leaves_out_follows_from_the_rest(tmp_path):
     assert (shape.kv_heads, shape.head_dim, shape.tied) == (32, 128, True)
 
 
+def test_a_config_that_was_written_anew_is_read_anew(tmp_path):
+    """In one session of Python it stayed the model that it had been."""
+    # each file of another size, for a clock may stand
+    layers = [shape_of(written(tmp_path, {**LLAMA, "num_hidden_layers": n})).layers for n in (8, 32, 100)]
+    assert layers == [8, 32, 100]
+
+
 def test_the_folder_of_a_config_and_the_half_that_writes_of_one_that_sees_will_do(tmp_path):
     path, listed = (
         written(tmp_path, {"text_config": LLAMA, "vision_config": {"hidden_size": 1024}}),
