@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from pod.hardware import gpu
@@ -199,6 +199,8 @@ def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int]
     """Serve `requests` (which are used up) on `setup`; further keywords are written into the log. `progress` hears how
     many have been answered since it last did, and `into` all, instead of a log."""
     setup.check_cluster()
+    if not isinstance(requests, Iterator):
+        _check_new(requests := list(requests))
     collecting = gc.isenabled()
     gc.disable()  # the log grows and nothing in it is garbage; looking through it again and again took 40 % of the time
     try:
@@ -211,6 +213,17 @@ def simulate(setup: Setup, requests: Iterable[Request], progress: Callable[[int]
     finally:
         if collecting:
             gc.enable()
+
+
+def _check_new(requests: list[Request]) -> None:
+    """Whoever compares two setups may give the second one what the first has used up, and would see it end at once."""
+    known: set[int] = set()
+    for request in requests:
+        if request.generated or request.computed:
+            raise ValueError(f"request {request.id}: got one that has been served, allowed are new ones")
+        if request.id in known:
+            raise ValueError(f"request {request.id}: got two with this id, allowed is one")
+        known.add(request.id)
 
 
 def description(setup: Setup, run: dict) -> dict:

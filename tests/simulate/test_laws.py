@@ -68,6 +68,19 @@ def test_nobody_knows_how_long_an_answer_will_be(setup, rows, times, which, more
     assert [e for e in told(log) if e[0] < done] == [e for e in told(other) if e[0] < done]
 
 
+@pytest.mark.parametrize("setup", [SMALL, *CLUSTERS[:2], replace(SMALL, scheduler="orca", blocks=500)])
+def test_requests_that_are_used_up_or_have_one_id_are_refused(setup):
+    """They ended at once, as if they had been served, or in a traceback."""
+    served = made([(90, 9)] * 3, range(3))
+    simulate(setup, served)
+    for requests, words in (
+        (served, "request 0: got one that has been served, allowed are new ones"),
+        (made([(90, 9)] * 2, range(2), [7, 7]), "request 7: got two with this id, allowed is one"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            simulate(setup, requests)
+
+
 @settings(max_examples=60, deadline=None)
 @given(systems, rows, times, st.permutations(range(24)))
 def test_names_mean_nothing(setup, rows, times, ids):
