@@ -82,6 +82,9 @@ class Efficiency:
     def __post_init__(self) -> None:
         if not 1e6 <= self.send_bytes_per_s <= 1e15:
             raise ValueError(f"link: got {self.send_bytes_per_s / 1e9:g} GB/s, allowed are numbers from 0.001 to 1e6")
+        for name, least, most in (("overlap", 0, 1), ("send_seconds", 0, 1e3), ("swap_bytes_per_s", 1e6, 1e15)):
+            if not least <= (value := getattr(self, name)) <= most:
+                raise ValueError(f"{name}: got {value!r}, allowed are numbers from {least:g} to {most:g}")
 
 
 @dataclass(slots=True)

@@ -40,6 +40,8 @@ class SimExecutor:
                  jitter: Jitter | None = None):  # fmt: skip
         if not 1e-3 <= slowdown <= 1e3:
             raise ValueError(f"slowdown: got {slowdown!r}, allowed are numbers from 0.001 to 1000")
+        if not all(1e-3 <= longer <= 1e3 for longer in calibration):
+            raise ValueError(f"calibration: got {calibration!r}, allowed are two numbers from 0.001 to 1000")
         self.cost, self.block_size, self.slowdown = cost, block_size, slowdown
         self.hybrid, self.prompts = calibration
         self.jitter = jitter if jitter and jitter.scale else None

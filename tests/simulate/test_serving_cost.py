@@ -236,6 +236,10 @@ def test_more_work_never_takes_less_time(gpu, chunk, before, decodes):
         (lambda: Setup(scheduler="lifo").lanes(), "scheduler: got 'lifo'"),
         (lambda: Setup(pp=2, preemption="swap").lanes(), "preemption: got swap with a pipeline"),
         (lambda: kv_tokens("yi-6b", "a100", memory_share=0), "memory_share: got 0"),
+        (lambda: Efficiency(overlap=1.5), "overlap: got 1.5, allowed are numbers from 0 to 1$"),
+        (lambda: Efficiency(send_seconds=-1e-6), "send_seconds: got -1e-06, allowed are numbers from 0 to 1000$"),
+        (lambda: Efficiency(swap_bytes_per_s=0), "swap_bytes_per_s: got 0, allowed are numbers from 1e.06 to 1e.15$"),
+        (lambda: Setup(calibration=(1.0, -1.0)).executor(), "calibration: got .1.0, -1.0., allowed are two numbers"),
     ],
 )
 def test_bad_input_is_named(make, words):
