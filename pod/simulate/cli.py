@@ -77,7 +77,9 @@ def add_system(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--chunk", nargs="+", type=int,
                         help="token budget of an iteration (sarathi, sarathi_v1; default: "
                              f"{default.chunk})")  # fmt: skip
-    system.add_argument("--max-prefills", type=int, help="prompts in one iteration (sarathi; default: 1)")
+    system.add_argument("--max-prefills", type=int,
+                        help="prompts in one iteration (sarathi; default: 1, all that fit with --like "
+                             "sarathi-serve)")  # fmt: skip
     system.add_argument("--max-batch", type=int, default=default.max_batch)
     system.add_argument("--max-tokens", type=int,
                         help="longest request; budget of vllm's prompt iterations; what static, orca and sarathi_v1 "
