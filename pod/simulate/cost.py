@@ -10,7 +10,6 @@ have the GPU model's share of serial time (`modelled`). Every cost says which it
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -28,7 +27,7 @@ from pod.simulate import attention_model, host_time, machines
 from pod.simulate.attention_time import FITTED_ON
 from pod.simulate.attention_time import KERNELS as PUBLIC
 from pod.simulate.host_time import HOSTS
-from pod.simulate.interpolate import GridTable
+from pod.simulate.interpolate import GridTable, rows_with
 
 ATTENTION = ("serial", *attention_model.METHODS, "pod", "oracle")
 PREFILL_TILE = 128  # query rows of one CTA
@@ -359,8 +358,7 @@ def in_turn(kernels: str) -> str:
 @cache
 def _timed(path: Path) -> list[tuple[str, str]]:
     """Models and operators that have rows."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return sorted({(row["model"], row["operator"]) for row in csv.DictReader(file)})
+    return sorted({(row["model"], row["operator"]) for row in rows_with(path, "model", "operator")})
 
 
 def _models(path: Path) -> list[str]:

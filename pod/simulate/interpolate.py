@@ -63,9 +63,7 @@ class GridTable:
         path = Path(path)
         points: dict[tuple[float, ...], float] = {}
         columns = (*axes, value)
-        names, rows = _rows(*files.state(path))
-        if missing := [name for name in (*columns, *where) if name not in names]:
-            raise ValueError(f"{path}: lacks the column {', '.join(missing)}")
+        rows = rows_with(path, *columns, *where)
         named = itemgetter(*where) if where else lambda row: None
         wanted = named(where)
         for number, row in enumerate(rows, 2):
@@ -86,6 +84,14 @@ class GridTable:
             gap = ", ".join(f"{n} {grid[i][where[i]]:g}" for i, n in enumerate(axes))
             raise ValueError(f"{path}: not a full grid, {gap} is missing")
         return cls(grid, values, monotone=monotone)
+
+
+def rows_with(path: Path, *columns: str) -> list[dict[str, str]]:
+    """All rows of a CSV that has these columns."""
+    names, rows = _rows(*files.state(path))
+    if missing := [name for name in columns if name not in names]:
+        raise ValueError(f"{path}: lacks the column {', '.join(missing)}")
+    return rows
 
 
 @lru_cache(maxsize=4)

@@ -312,6 +312,19 @@ def test_shares_stay_as_they_are_and_stay_beyond_the_grid():
     assert [table(x) for x in (0, 2, 3, 99)] == pytest.approx([0.9, 0.3, 0.45, 0.6])
 
 
+def test_a_recording_of_one_s_own_may_begin_with_a_mark_and_is_told_what_it_lacks(tmp_path):
+    """It was a KeyError."""
+    path, text = tmp_path / "h200" / "operators.csv", OPERATORS.read_text(encoding="utf-8")
+    path.parent.mkdir()
+    path.write_text("\ufeff" + text, encoding="utf-8")
+    ours, theirs = (MeasuredCost(shape("yi-6b"), H200, path=of) for of in (path, OPERATORS))
+    assert ours.linear(100) == theirs.linear(100)
+    semicolons = path.with_name("semicolons.csv")
+    semicolons.write_text(text.replace(",", ";"), encoding="utf-8")
+    with pytest.raises(ValueError, match="semicolons.csv: lacks the column model, operator$"):
+        MeasuredCost(shape("yi-6b"), H200, path=semicolons)
+
+
 @pytest.mark.parametrize("model", ["llama-3-8b", "yi-6b", "llama-2-7b"])
 def test_measured_cost_is_its_recording(model):
     """On the points of the grid the cost is what was measured, method by method."""
