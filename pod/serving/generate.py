@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
 def place(device: str | None):
     """This process's group, device and dtype."""
+    # Before torch loads OpenMP: its threads wait by spinning, which beside one busy process doubles the time of all.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 
     from pod.serving.model import Group
