@@ -296,3 +296,10 @@ def test_what_may_be_quoted_leaves_out_no_run_that_was_foretold(word, metric):
     df = quotable.errors()
     said = df[df.number.str.startswith(f"P99 {word}, real server")].worst_percent.max()
     assert said == pytest.approx(max(page.foretold_off(metric) for page in (engine_served, engine_chunks)))
+
+
+def test_what_may_be_quoted_has_the_worst_of_all_gaps_that_were_foretold():
+    df = engine_served.table().dropna(subset="foretold").query("metric.str.startswith('tbt') and system != 'vLLM'")
+    off = 100 * (df.foretold / df.measured - 1).abs().max()
+    gaps = quotable.errors().query(f"kind == '{quotable.GAPS}'").worst_percent
+    assert off > 50 and gaps.max() == pytest.approx(off)
