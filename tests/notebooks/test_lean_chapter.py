@@ -23,6 +23,7 @@ from pod.experiments.lean import (
     phi3,
     shared,
 )
+from pod.hardware import A100, H200
 from pod.lab.measure import peers, timing
 from pod.lab.show.line import draw_line, shares
 from pod.schedule.decode import equal_cuts
@@ -93,6 +94,35 @@ def test_speedups_are_ratios_of_recorded_times():
     assert lean_08.gain_at_64k() == pytest.approx(row.paper_rule_256 / row.paper_lean)
     assert lean_08.never_slower() == pytest.approx((raw.best_split / raw.lean).min())
     assert set(lean_08.table().panel) == {"8a", "8b", "8c"} and not lean_08.table().isna().any().any()
+
+
+def test_chapter_11b_says_how_its_means_and_leasts_are_counted():
+    raw, df = read("lean-sweep"), lean_08._multi_head()
+    once = df.drop_duplicates(["q_heads", "batch", "context"])
+    assert (len(once), lean_08.batches()) == (43, 51)
+    assert once["over the rule of 2.5.6"].mean() == pytest.approx(lean_08.mean_gain(), abs=0.005)
+    least = (raw.paper_rule_256 / raw.paper_lean).idxmin()
+    assert lean_08.least_of_the_papers_tile() == pytest.approx(0.82, abs=0.005)
+    for row in (raw.loc[least], raw.loc[(raw.best_split / raw.lean).idxmin()]):
+        assert (row.batch, row.context, row.q_heads) == (4, 1024, 32)
+    modelled = lean_07.table()
+    fewest = modelled[(modelled.panel == "heads") & (modelled.heads == 48)]["2.5.6"].item()
+    assert fewest == pytest.approx(1.12, abs=0.005) and A100.dram_bytes_per_s / A100.sms == pytest.approx(
+        H200.dram_bytes_per_s / H200.sms / 2, rel=0.05
+    )
+
+
+def test_a_lead_on_short_requests_is_about_a_plan():
+    lag, saved = lean_shapes.lags(), lean_shapes.saved_ahead()
+    short = lag[["1 x 4K", "1 x 8K", "1 x 16K"]]
+    assert (
+        saved.min() < short.min()
+        and short.max() < saved.max()
+        and short.mean() == pytest.approx(saved.median(), abs=0.3)
+    )
+    assert "flashinfer_plain" not in read("lean"), "the picture has one of FlashInfer's two decodes"
+    both = read("lean-sweep").query("panel == '8a' and context == 65536").iloc[0]
+    assert both.flashinfer_plain == pytest.approx(1.19, abs=0.005) and both.flashinfer == pytest.approx(1.55, abs=0.005)
 
 
 def test_flashinfer_is_the_faster_of_its_two_decodes():

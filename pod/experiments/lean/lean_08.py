@@ -153,6 +153,12 @@ def never_slower() -> float:
     return float(df["over the best fixed split"].min())
 
 
+def least_of_the_papers_tile() -> float:
+    """The same for the rebuilt tile of the paper over the rule of 2.5.6, on all batches that it was timed on."""
+    df = read("lean-sweep")
+    return float((df.paper_rule_256 / df.paper_lean).min())
+
+
 def behind(by: float = 5.0, way: str = "lean") -> int:
     """On how many batches of the sweep equal ranges, or another way, take so many percent more than the best split."""
     df = read("lean-sweep")

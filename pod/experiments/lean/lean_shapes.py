@@ -14,6 +14,7 @@ FIGURE = Figure(
 )
 WAYS = {"ours": "auto", "equal ranges": "lean", "FlashAttention-3": "fa3", "FlashInfer": "flashinfer",
         "best fixed split": "best_split", "no split": "single", "a plain read": "read"}  # fmt: skip
+LABELS = {"FlashInfer": "FlashInfer, tensor cores"}  # one of its two decode kernels
 LARGE = 1e9  # bytes of keys and values
 SINGLE = r"1 x \d+K$"
 
@@ -49,6 +50,20 @@ def least_of_small() -> float:
     return float(min(here, singles().speedup.min()))
 
 
+def lags():
+    """One request with 8 KV heads: by how many µs FlashAttention-3, which plans inside the call, is behind ours."""
+    df = table()
+    df = df[(df.kv_heads == 8) & df.batch.str.match(SINGLE)].set_index("batch")
+    return df["FlashAttention-3, µs"] - df["ours, µs"]
+
+
+def saved_ahead():
+    """Microseconds that FlashAttention-3 is faster with its plan made ahead: chapter 17's batches that only decode."""
+    df = read("hopper-any")
+    df = df[df.kind == "decode"]
+    return 1e3 * (df.fa3_two - df.fa3_two_ahead)
+
+
 def singles():
     """One request with 8 KV heads, as chapter 17 records it: microseconds of ours and of FlashAttention-3."""
     df = read("hopper-halves")
@@ -77,7 +92,8 @@ def draw(df):
     y = range(len(df))
     for name, (colour, marker, size) in looks.items():
         zorder = 2 if name == "ours" else 3
-        ax.plot(df[f"{name}, %"], y, marker, color=colour, markersize=size, linestyle="", label=name, zorder=zorder)
+        ax.plot(df[f"{name}, %"], y, marker, color=colour, markersize=size, linestyle="", label=LABELS.get(name, name),
+                zorder=zorder)  # fmt: skip
     words = [f"{r.batch}, {r.q_heads}/{r.kv_heads}, d {r.head_dim}" for r in df.itertuples()]
     ax.set_yticks(y, words, fontsize=8.5)
     for i, (time, size) in enumerate(zip(df["ours, µs"], df.gigabytes, strict=True)):

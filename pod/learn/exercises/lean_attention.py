@@ -441,8 +441,8 @@ QUESTIONS = {
         "paper states 2.53x. What do we measure?",
         {
             "about 1.1x": "Today's rule gives that in the mean; this batch is just behind a full wave.",
-            "about 1.4x": "In the second wave 24 units have an SM each to themselves and read faster than two that "
-            "share one, so it is shorter than the count has it. (Another H200 gave 1.7x.)",
+            "about 1.4x": "Presumably the 24 units of the second wave, each alone on its SM, read faster than two that "
+            "share one, so that it is shorter than by the count. (Another H200 gave 1.7x, and 32K gives that here.)",
             "about 2.5x": "No schedule of the same tiles can gain more than 1.83 over that rule.",
         },
         "about 1.4x",
