@@ -9,6 +9,7 @@ import pytest
 from pod import data
 from pod.batch import HybridBatch
 from pod.experiments.hopper import (
+    hopper_any,
     hopper_any_roof,
     hopper_band,
     hopper_dtypes,
@@ -45,6 +46,42 @@ def test_sweep_takes_the_faster_call_for_each_part_and_the_papers_filter():
     assert hopper_sweep.over_serial() == pytest.approx(np.prod(gains.to_numpy()) ** (1 / len(gains)))
     assert hopper_sweep.over_best_peer() <= hopper_sweep.over_serial()
     assert hopper_sweep.least() == (raw.fa3_serial / raw.ours).min()
+
+
+def test_chapter_17c_says_what_the_prefill_with_a_cache_costs_flash_attention_3():
+    raw, df = recorded("sweep"), hopper_sweep.table()
+    longer = raw.prefill / raw.prefill_exact
+    assert [round(x, 2) for x in (longer.min(), longer.max())] == [0.23, 1.33]
+    assert 100 * (longer.median() - 1) == pytest.approx(2.7, abs=0.05)
+    some = hopper_sweep.filtered(df).index
+    fairer = (raw.fa3_serial - (raw.prefill - raw.prefill_exact).clip(lower=0)) / raw.ours
+    assert np.exp(np.log(fairer[some]).mean()) == pytest.approx(1.42, abs=0.006)
+
+
+def test_chapter_17c_says_what_a_gain_is_back_to_back():
+    df = hopper_peers.table()
+    means = [np.exp(np.log(gain).mean()) for gain in (df.fa3_serial / df.ours,
+                                                      df.fa3_serial_steady_ms / df.ours_steady_ms)]  # fmt: skip
+    assert len(df) == 11 and means == [pytest.approx(1.39, abs=0.005), pytest.approx(1.42, abs=0.005)]
+
+
+def test_exponentials_need_as_long_as_products_at_head_dimension_64():
+    a_score = 4 * 64 / (H200.tensor_flops / H200.sms / H200.clock_hz)  # cycles of an SM's tensor cores
+    assert a_score == pytest.approx(1 / 16, rel=0.01), "an SM makes 16 exponentials a cycle"
+
+
+def test_a_lead_at_one_request_is_partly_a_plan():
+    raw = recorded("halves").query("side == 'decode' and head_dim == 128 and dtype == 'bfloat16'").set_index("batch")
+    assert 1e3 * raw.fa3["1 x 4K"] == pytest.approx(21.0, abs=0.05)
+    assert 1e3 * raw.auto["1 x 4K"] == pytest.approx(16.9, abs=0.05)
+    for batch in ("1 x 4K", "1 x 16K"):
+        assert 1e3 * (raw.fa3 - raw.auto)[batch] == pytest.approx(4, abs=0.2)
+
+
+def test_four_of_the_seven_short_losers_are_one_request():
+    worst = hopper_any.worst(hopper_any.table())
+    short = worst[worst.ours < 0.04]
+    assert len(short) == 7 and short.words.str.contains(r"heads of \d+: 1 x \d+ @ [\d,]+$").sum() == 4
 
 
 def test_summary_counts_every_batch_near_the_longer_part():
