@@ -107,19 +107,15 @@ def test_chapter_11b_says_how_its_means_and_leasts_are_counted():
         assert (row.batch, row.context, row.q_heads) == (4, 1024, 32)
     modelled = lean_07.table()
     fewest = modelled[(modelled.panel == "heads") & (modelled.heads == 48)]["2.5.6"].item()
-    assert fewest == pytest.approx(1.12, abs=0.005) and A100.dram_bytes_per_s / A100.sms == pytest.approx(
-        H200.dram_bytes_per_s / H200.sms / 2, rel=0.05
-    )
+    a100, h200 = (gpu.dram_bytes_per_s / gpu.sms for gpu in (A100, H200))
+    assert fewest == pytest.approx(1.12, abs=0.005) and a100 == pytest.approx(h200 / 2, rel=0.05)
 
 
 def test_a_lead_on_short_requests_is_about_a_plan():
     lag, saved = lean_shapes.lags(), lean_shapes.saved_ahead()
     short = lag[["1 x 4K", "1 x 8K", "1 x 16K"]]
-    assert (
-        saved.min() < short.min()
-        and short.max() < saved.max()
-        and short.mean() == pytest.approx(saved.median(), abs=0.3)
-    )
+    assert short.between(saved.min(), saved.max()).all() and abs(short.mean() - saved.median()) < 0.3
+    assert lag[["1 x 32K", "1 x 64K", "1 x 128K"]].min() > saved.max() and len(saved) == 50
     assert "flashinfer_plain" not in read("lean"), "the picture has one of FlashInfer's two decodes"
     both = read("lean-sweep").query("panel == '8a' and context == 65536").iloc[0]
     assert both.flashinfer_plain == pytest.approx(1.19, abs=0.005) and both.flashinfer == pytest.approx(1.55, abs=0.005)
