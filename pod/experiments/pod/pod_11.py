@@ -100,6 +100,12 @@ def even(df):
     return df[df.even == 1]
 
 
+def with_one_call(df):
+    """With the milliseconds of FlashAttention-3's one call, `fa3_varlen`, that the Hopper kernel's recording has of the
+    same batches. Its two calls are in both recordings, and equal."""
+    return df.merge(hopper_sweep.table()[[*BATCH, "fa3_varlen"]], on=BATCH)
+
+
 def near_peak(df, way: str = "pod") -> float:
     """Share of the batches within 10 % of the longer part alone, %."""
     margin = 1 + paper.value("pod.f11.near_peak_margin") / 100

@@ -119,8 +119,8 @@ EXERCISES = (bound,)
 QUESTIONS = {
     "busy-while-decoding": Question(
         CHAPTER,
-        "Decode's multiplications are a few percent of what the tensor cores could do. How busy is an SM while our "
-        "kernel decodes?",
+        "Decode's multiplications are a few percent of what the tensor cores could do. How busy is an SM, by the "
+        "busiest of its units, while our kernel decodes?",
         {
             "about 5 %": "Of the tensor cores' time even the padding of its 16-row tile takes more, and an SM does "
             "more than multiply.",
@@ -156,7 +156,7 @@ QUESTIONS = {
     ),
     "wins-of-75": Question(
         CHAPTER,
-        "Below, with everybody: who wins most of the 75?",
+        "Below, of all eleven ways that were timed: which wins most of the 75?",
         {
             "POD": "Its instructions are Ampere's, and overlap only hides the shorter part.",
             "two calls of FlashAttention-3": "They have Hopper's instructions, but run one after the other.",
@@ -180,13 +180,15 @@ QUESTIONS = {
     ),
     "worst-batch-of-each": Question(
         CHAPTER,
-        "And the *worst* batch of each method: which of them never loses to one kernel after the other?",
+        "And the *worst* of the filtered batches for each method: which method never loses there to one kernel after "
+        "the other?",
         {
             "all of them": "Two streams and CTA-parallel lose some percent on their worst batch, and "
             "warp-parallel more.",
-            "POD alone": "Its worst batch still gains. Whoever fixes beforehand which SM does what has a batch "
-            "that does not suit it.",
-            "none": "POD's worst batch gains about a tenth.",
+            "POD alone": "Its worst filtered batch still gains a tenth. By index or by halves it is fixed beforehand "
+            "what a CTA does, and some batch does not suit that. Streams fix nothing and lose, too. Without the filter "
+            "POD's worst is slightly slower than serial.",
+            "none": "POD's worst filtered batch gains about a tenth.",
         },
         "POD alone",
     ),
