@@ -297,9 +297,11 @@ QUESTIONS = {
         "faster is decode?",
         {
             "2 times": "Cutting alone brings that: 128 of the 132 SMs have work, instead of 64.",
-            "5 times": "2.5 by sharing a tile: two rounds become one, and four heads no longer fetch the same keys "
-            "each for itself. And 2 by cutting.",
-            "8 times": "A quarter of the tiles, each half as long; but the 256 had twice as many SMs to run on as 64.",
+            "5 times": "2.5 by sharing a tile: two rounds become one, and presumably four heads that no longer fetch "
+            "the same keys bring the rest. And 2 by cutting.",
+            "8 times": "A quarter of the tiles, then each half as long: that takes SMs for idle that were busy. The "
+            "256 tiles ran on 132 SMs, the 64 on 64. By rounds it is 4, as two become one, half as long. The rest to 5 "
+            "is presumably that four heads no longer fetch the same keys.",
         },
         "5 times",
     ),
@@ -309,7 +311,7 @@ QUESTIONS = {
         {
             "nothing": "If four warps left nothing idle. They wait at their barrier, and the second CTA has its own.",
             "a quarter": "Measured with the same kernel, kept alone on its SM by memory that it asks for and does not "
-            "use.",
+            "use. Whether its warps bring that or its own barrier was not tested.",
             "a factor of two": "Twice the warps, but not twice the tensor cores or the shared memory: now and then "
             "both want the same.",
         },
