@@ -147,6 +147,14 @@ def test_summary_has_a_row_a_way_and_counts_holes_out():
     assert out.loc["POD, as it chooses", "mean %"] == round((100 * (df.serial / df["pod"] - 1)).mean(), 1)
 
 
+def test_one_call_of_fa3_stands_beside_its_own_batch(monkeypatch):
+    some = pod_11.filtered(pod_11.table())
+    other = some[pod_11.BATCH].assign(fa3_varlen=np.arange(len(some)) + 0.5).iloc[::-1]
+    monkeypatch.setattr(pod_11.hopper_sweep, "table", lambda: other)
+    both = pod_11.with_one_call(some)
+    assert list(both.fa3_varlen) == [i + 0.5 for i in range(len(some))] and list(both.serial) == list(some.serial)
+
+
 def test_prefill_heavy_batches_decide_against_fa3():
     df = pod_11.table()
     long = df[df.prefill > 2 * df.decode]
