@@ -40,8 +40,9 @@ FIGURE = Figure(
     id="engine-pp",
     title="A pipeline of two GPUs: whole prompts leave holes, chunks fill them",
     chapter="13",
-    method="128 requests of 1K to 4K tokens, Zipf 0.4, P:D 10, chunk 256; LLaMA-13B's shape, random weights, bf16, two "
-    "micro-batches of 27, NCCL; iterations of up to 2,048 tokens as CUDA graphs; one run each",
+    method="128 requests of 1K to 4K tokens, Zipf 0.4, P:D 10, chunk 256; LLaMA-13B's shape, random weights, bf16, our "
+    "fused attention; two micro-batches of 27, or 27 at once on a replica; NCCL; iterations of up to 2,048 tokens as "
+    "CUDA graphs; one run each",
     data=("engine-pp", "engine-pp-foretold"),
 )
 RECORDING = "engine-pp"

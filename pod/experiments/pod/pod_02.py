@@ -97,5 +97,7 @@ def draw_gaps(df):
         ax.set_xticklabels((30, 100, 500))
         ax.minorticks_off()
         ax.set_title(f"{system}\nup to {longest:.0f} ms", fontsize=10)
-    axes[0].set(ylabel="% of the tokens", yticks=(1, 10, 100), yticklabels=(1, 10, 100))
+    axes[0].set(
+        ylabel=f"% of the tokens\nin {WINDOW[1] - WINDOW[0]:.1f} s", yticks=(1, 10, 100), yticklabels=(1, 10, 100)
+    )
     return axes[0].figure

@@ -272,7 +272,7 @@ QUESTIONS = {
         "From how many tokens on does a layer of LLaMA-13B reach 95 % of its best throughput? SARATHI measured it on "
         "an RTX A6000.",
         {
-            "64": "Then tensor cores wait for the weights most of the time: two FLOPs a byte of weight for each token.",
+            "64": "Then tensor cores wait for the weights most of the time: each token has one FLOP for a byte of weight.",
             "512": "An A6000 does some 200 FLOPs in the time of a byte; with tiles and launches 512 tokens are enough.",
             "4,096": "It is long flat by then.",
         },
@@ -283,7 +283,7 @@ QUESTIONS = {
         "LLaMA-13B on an A6000. Four decodes alone take 50 ms, nearly all of it for reading 26 GB of weights: 12.5 ms "
         "each. A chunk of 1,021 tokens with three decodes: how much does each of the three add?",
         {
-            "12.5 ms as well": "The weights are read anyway, for the chunk.",
+            "12.5 ms as well": "A quarter of the weights' time. Here they are read anyway, for the chunk.",
             "about 1.5 ms": "Its own keys must still be read, and its row computed.",
             "nothing": "Nearly. Its own keys must be read for it alone.",
         },
@@ -306,8 +306,8 @@ QUESTIONS = {
             "1 % and none": "That is about the share of tokens that come so late. But an answer has hundreds of "
             "tokens.",
             "half and a few": "A prompt comes every second, and each stops all others under vLLM's.",
-            "nearly all and none": "Under vLLM's every prompt stops everybody; under Sarathi nobody ever waits for "
-            "more than a chunk.",
+            "nearly all and none": "Under vLLM's every prompt stops everybody; under Sarathi nobody "
+            "waits for more than a chunk. (In the paper 2 % do.)",
         },
         "nearly all and none",
     ),
@@ -316,11 +316,11 @@ QUESTIONS = {
         "A prompt of 12,288 tokens alone, in chunks of 512 instead of whole: how much longer does it take, and what "
         "is most of that?",
         {
-            "30 %, reading keys again": "The time is right. But these bytes take 5 ms of some 170.",
-            "30 %, what each chunk pays anew": "Waves that are half empty, two all-reduces a layer, the weights.",
-            "double": "That is so at 128 tokens.",
+            "45 %, reading keys again": "The time is right. But these bytes take 5 ms of some 260.",
+            "45 %, what each chunk pays anew": "The host, waves that are half empty, two all-reduces a layer, the weights.",
+            "three times as long": "That is nearly so at 128 tokens.",
         },
-        "30 %, what each chunk pays anew",
+        "45 %, what each chunk pays anew",
     ),
     "best-ratio": Question(
         CHAPTER,
