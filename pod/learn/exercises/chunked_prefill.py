@@ -272,7 +272,7 @@ QUESTIONS = {
         "From how many tokens on does a layer of LLaMA-13B reach 95 % of its best throughput? SARATHI measured it on "
         "an RTX A6000.",
         {
-            "64": "Then tensor cores wait for the weights most of the time: each token has one FLOP for a byte of weight.",
+            "64": "Then tensor cores wait for the weights most of the time: a token has one FLOP for a byte of weight.",
             "512": "An A6000 does some 200 FLOPs in the time of a byte; with tiles and launches 512 tokens are enough.",
             "4,096": "It is long flat by then.",
         },
@@ -317,7 +317,7 @@ QUESTIONS = {
         "is most of that?",
         {
             "45 %, reading keys again": "The time is right. But these bytes take 5 ms of some 260.",
-            "45 %, what each chunk pays anew": "The host, waves that are half empty, two all-reduces a layer, the weights.",
+            "45 %, what each chunk pays anew": "The host, half-empty waves, two all-reduces a layer, the weights.",
             "three times as long": "That is nearly so at 128 tokens.",
         },
         "45 %, what each chunk pays anew",
