@@ -10,7 +10,9 @@ MODEL := .venv/.model
 # pip talks to a person, and keeps quiet in a log.
 PIP := $(PY) -m pip --disable-pip-version-check install $$(test -t 1 || echo -q)
 # Several test processes have the same cores: a thread that waits should sleep, not spin as OpenMP's do by themselves.
-PYTEST := OMP_WAIT_POLICY=passive $(PY) -m pytest --nbval --nbval-current-env -n logical --maxprocesses 8 --dist loadfile
+# Files come in their order: files of few tests, some of which take minutes, would come last otherwise, one core idle.
+PYTEST := OMP_WAIT_POLICY=passive $(PY) -m pytest --nbval --nbval-current-env -n logical --maxprocesses 8 \
+	--dist loadfile --no-loadscope-reorder
 # OpenBLAS, torch, MKL, numpy and libm each choose instructions by the processor. This is the choice of an old one.
 WEAKEST := OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE \
 	NPY_DISABLE_CPU_FEATURES='AVX2 FMA3 AVX512F AVX512_SKX' GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA \
