@@ -282,7 +282,7 @@ QUESTIONS = {
         {
             "a few percent": "It would be, for the bytes that it reads. But it stops for every chat.",
             "about a third": "Thirteen small kernels and two waits for each chat are 0.12 ms, and there are 144.",
-            "two thirds": "It was half at the post's time, when a token's turn took the host four times as long.",
+            "two thirds": "The post says about half, of a program that also turns tokens into text.",
         },
         "about a third",
     ),
@@ -316,7 +316,8 @@ QUESTIONS = {
             "it shrinks": "The model takes longer with more chats, too. But for the first sixteen it takes 12 ms "
             "whatever they do.",
             "it stays": "The sampler takes the same for each chat. The model has 12 ms that are there anyway.",
-            "from nothing to two fifths": "One chat adds 0.11 ms to 12. At 256 chats the sampler has 44 %.",
+            "from nothing to two fifths": "The sampler takes 0.2 ms once, and 0.11 more for each chat; "
+            "the model takes at least 12. At 256 chats the sampler has 44 %.",
         },
         "from nothing to two fifths",
     ),
@@ -328,7 +329,7 @@ QUESTIONS = {
             "64 and 1": "Drawing together saves launches. Each chat's token and log-probability are still read one by "
             "one.",
             "128 and 1": "What is read one by one is awaited one by one, however it was drawn.",
-            "1 and 1": "One multinomial is one launch. The waits come from reading.",
+            "1 and 1": "One multinomial is a dozen launches, once for all chats. The waits come from reading.",
         },
         "128 and 1",
     ),
@@ -382,7 +383,7 @@ QUESTIONS = {
         CHAPTER,
         "The post gained 1.10, then 1.29, then 1.35 with three changes. Which rung will be missing here?",
         {
-            "the kernel's": "Today's compiler has loads overlap anyway, so a query that moves gains next to nothing.",
+            "the kernel's": "As we built it, loads overlap anyway, so a query that moves gains next to nothing.",
             "the multinomial's": "It is most of what the sampler gains.",
             "none": "Chapter 16a's counters said that our kernel is not the patient.",
         },
