@@ -200,7 +200,8 @@ def draw(df):
                                  strict=True):  # fmt: skip
         ax.barh(df.name, df[column], color=colours)
         for i, value in enumerate(df[column]):
-            ax.text(value, i, f" {value:.1f}" if value < 100 else f" {value:.0f}", va="center", fontsize=9)
+            digits = 2 if value < 10 else 1 if value < 100 else 0
+            ax.text(value, i, f" {value:.{digits}f}", va="center", fontsize=9)
         ax.set(xlabel=label, xlim=(0, 1.15 * df[column].max()))
         ax.invert_yaxis()
     axes[1].set_yticks([])

@@ -25,7 +25,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="server",
     title="The server with 64 people at once, by attention",
-    says="With short chats all four attentions are near each other",
+    says="With short chats all four attentions give about as many tokens a second",
     chapter="14",
     method="Llama-3-8B's shape, random weights; 64 clients ask twice, 256 to 1,536 tokens each, 64 to 128 back, while "
     "16 others hang up and 16 ask what is refused; times as clients see them, over loopback",
