@@ -303,7 +303,7 @@ QUESTIONS = {
         "A thread loads each of its keys in 16 pieces of 8 bytes. In how many places will warps wait for keys in our "
         "picture (pink)?",
         {
-            "16": "It would be if each piece were used before the next is asked for. Our compiler asks for several.",
+            "16": "It would be if each piece were used before the next is asked for. Our build asks for several.",
             "14": "That was so in the post. Our compiler asks for several pieces at once.",
             "4": "Four pieces are asked for at a time, and awaited once.",
         },
@@ -340,8 +340,8 @@ QUESTIONS = {
         "A100's has, so it needs twice the bytes under way.",
         {
             "less, a quarter": "It would be if as many bytes were under way as then.",
-            "about half, as in the post": "With today's compiler loads do not wait for each other.",
-            "more, four fifths": "Today's compiler asks for several loads at once.",
+            "about half, as in the post": "As we built it, loads do not wait for each other.",
+            "more, four fifths": "As we built it, a thread asks for several loads at once.",
         },
         "more, four fifths",
     ),
@@ -351,7 +351,7 @@ QUESTIONS = {
         "memory bring?",
         {
             "nothing on the batch of the run": "It ends where it began. 256 equal chats gain a little, and 64 lose.",
-            "some 10 % on every batch": "Twice the CTAs fit, but DRAM was no longer what everybody waited for.",
+            "some 10 % on every batch": "Twice the CTAs fit, but with many chats DRAM was near its limit already.",
             "as much as in the post": "Above 80 % there is no room for so much.",
         },
         "nothing on the batch of the run",
