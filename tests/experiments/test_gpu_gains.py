@@ -15,6 +15,15 @@ def test_the_error_of_a_gain_is_that_of_two_times():
     assert (off <= gpu_model.gain_error()).mean() == pytest.approx(0.9, abs=0.01)
 
 
+def test_a_stricter_order_is_right_less_often():
+    df = gpu_model.table()
+    times = df[df.batch == 3].set_index("method")
+    assert gpu_model.ranked(df, 1)[3] == (
+        list(times.measured.sort_values().index) == list(times.model.sort_values().index)
+    )
+    assert gpu_model.ranking(1) <= gpu_model.fastest() and gpu_model.ranking(1) <= gpu_model.ranking()
+
+
 def test_a_window_takes_the_batches_between_its_ends():
     df = gpu_gains.table()
     windows = gpu_gains.by_window(((0, 100), (0.5, 2)))

@@ -153,7 +153,7 @@ QUESTIONS = {
         {
             "100": "The SM has time for it. But a tile needs bytes, too, and memory has a queue.",
             "about 75": "That is what two decode CTAs leave it.",
-            "under 50": "Most of the tile's reads are hits in L2, and hits wait behind decode's misses.",
+            "under 50": "In the model most of the tile's reads are hits in L2, and hits wait behind decode's misses.",
         },
         "under 50",
     ),
@@ -172,11 +172,11 @@ QUESTIONS = {
     "order-of-five": Question(
         CHAPTER,
         "Ten percent were our bar for the median error. In how many batches of 100 will the model put the five "
-        "methods in the right order?",
+        "methods in the right order? Two methods whose times differ by less than 5 % may stand in either.",
         {
-            "about 50": "A median error of a few percent is less than most differences between methods.",
-            "about 75": "Most methods differ by more than the model's error.",
-            "more than 90": "In 93, where pairs count whose times differ by more than 5 %.",
+            "about 50": "So it is where every pair of methods counts, however close: in 49.",
+            "about 75": "Pairs that differ by 5 % or more mostly differ by more than the model's error.",
+            "more than 90": "In 93. (The fastest method is named rightly in 89, where close ones count, too.)",
         },
         "more than 90",
     ),
@@ -193,8 +193,8 @@ QUESTIONS = {
     ),
     "who-gains-more": Question(
         CHAPTER,
-        "Who gains more from POD over the same kernels one after the other, in the mean over 60 batches of the sweep: "
-        "the A100 or the H200?",
+        "By the model, which gains more from POD over the same kernels one after the other, in the mean over 60 "
+        "batches of the sweep: the A100 or the H200?",
         {
             "the A100": "Its decode leaves more of each SM. But only in a narrow window around equal halves does the "
             "model say so, and in a wider one the difference is gone.",
