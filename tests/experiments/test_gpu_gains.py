@@ -30,3 +30,11 @@ def test_a_window_takes_the_batches_between_its_ends():
     assert windows.loc["0.00 to 100.00", "A100"] == pytest.approx(df[df.gpu == "a100"].gain.mean())
     inside = df[(df.gpu == "h200") & (df.ratio >= 0.5) & (df.ratio <= 2)]
     assert windows.loc["0.50 to 2.00", "H200"] == pytest.approx(inside.gain.mean())
+
+
+def test_uncut_tiles_of_prefill_gain_least_and_end_last():
+    df = gpu_gains.cuts(0.6, 1)
+    assert (df.ratio.between(0.6, 1)).all() and (df.ctas >= df.tiles).all()
+    few = (df.tiles == 128) & (df.ctas == 128)
+    assert few.sum() == 9 and df[few].gain.max() < df[~few].gain.min()
+    assert (df[few].prefill > df[few].decode).all()

@@ -8,8 +8,10 @@ from pod.data import a_card
 from pod.experiments.gpu.shared import Case, milliseconds
 from pod.experiments.methods.shared import gain
 from pod.experiments.pod import pod_13, pod_14
+from pod.hardware import A100, H200
 from pod.lab.figure import Figure, short
 from pod.lab.show import style
+from pod.simulate.gpusim import seconds
 
 FIGURE = Figure(
     id="gpu-choices",
@@ -81,6 +83,20 @@ def ranges() -> pd.DataFrame:
     ends = df.groupby([what, "place"], sort=False).value.agg(["min", "max"]).round(2)
     words = (ends["min"].map("{:g}".format) + " to " + ends["max"].map("{:g}".format)).unstack()
     return words[list(PLACES)].rename(columns=PLACES)
+
+
+def policies_with_four() -> pd.DataFrame:
+    """With four CTAs an SM: what two policies gain over 50:50 on Yi-6B's batches, measured and by the model, %."""
+    measured, rows = pod_14.table().query("model == 'yi-6b' and decodes in (32, 96, 192)"), {}
+    batches = [HybridBatch.of(8192, 8192, n, 8192, **MODELS["yi-6b"].heads(1)) for n in measured.decodes]
+    for policy in (pod_14.INTEGER, pod_14.PROPORTIONAL):
+        name = pod_14.NAMES[policy]
+        rows[f"{name}, {PLACES['measured']}"] = list(gain(measured[f"{pod_14.TURNS}_4"], measured[f"{policy}_4"]))
+        for gpu in (H200, A100):
+            turns, other = ([seconds(b, gpu, "pod", ctas_per_sm=4, policy=p) for b in batches]
+                            for p in (pod_14.TURNS, policy))  # fmt: skip
+            rows[f"{name}, {PLACES[gpu.key]}"] = [gain(a, b) for a, b in zip(turns, other, strict=True)]
+    return pd.DataFrame(rows, index=[f"{n} decodes" for n in measured.decodes]).T
 
 
 def _heat(ax, cells) -> None:

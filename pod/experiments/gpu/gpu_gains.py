@@ -5,9 +5,11 @@ import pandas as pd
 
 from pod.experiments.gpu.gpu_a100 import gains, sample
 from pod.experiments.gpu.shared import Case, milliseconds
+from pod.hardware import A100
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.schedule.binding import OPS
+from pod.simulate.gpusim import trace
 
 FIGURE = Figure(
     id="gpu-gains",
@@ -59,6 +61,19 @@ def by_window(windows) -> pd.DataFrame:
         f"{low:.2f} to {high:.2f}": df[df.ratio.between(low, high)].groupby("gpu").gain.mean() for low, high in windows
     }
     return pd.DataFrame(rows).T.rename(columns=GPUS).rename_axis("ratio of the parts")
+
+
+def cuts(low: float, high: float) -> pd.DataFrame:
+    """The A100's batches whose ratio lies between two numbers: tiles of prefill (128 rows a head), the CTAs into which
+    they are cut, and when the last CTA of each part ends, ms."""
+    df, batches = table().query("gpu == 'a100'").reset_index(drop=True), sample()
+    rows = {}
+    for i in df.index[df.ratio.between(low, high)]:
+        ran = trace(batches[i], A100, "pod")
+        ends = {op: 1e3 * max(r.end for r in ran if r.op == op) for op in OPS}
+        ctas = len({r.id for r in ran if r.op == OPS[0]})
+        rows[i] = {"tiles": -(-batches[i].q_lens[0] // 128) * batches[i].num_q_heads, "ctas": ctas} | ends
+    return df[["ratio", "gain"]].join(pd.DataFrame.from_dict(rows, orient="index"), how="right")
 
 
 def means() -> dict[str, float]:

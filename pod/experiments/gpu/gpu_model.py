@@ -4,6 +4,7 @@ from itertools import combinations
 
 import pandas as pd
 
+from pod.batch import TABLE1
 from pod.data import read
 from pod.experiments.gpu.shared import Case, milliseconds
 from pod.experiments.hopper import hopper_peers
@@ -14,6 +15,7 @@ from pod.hardware import H200
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.schedule.decide import METHODS
+from pod.simulate.gpusim import seconds
 
 FIGURE = Figure(
     id="gpu-model",
@@ -133,6 +135,15 @@ def gain_error(method: str = "pod") -> float:
     """Within so many points lie nine of ten gains that the model foretells."""
     df = gains()
     return float(df[df.method == method].off.abs().quantile(0.9))
+
+
+def paper_table1() -> pd.DataFrame:
+    """What POD gains over serial on the batches of the paper's Table 1, measured and by the model, %."""
+    ran, rows = read("methods-peers"), {}
+    for i, name in enumerate(TABLE1):
+        serial, ours = (seconds(TABLE1[name], H200, method) for method in ("serial", "pod"))
+        rows[name] = [100 * (ran.serial[i] / ran["pod"][i] - 1), 100 * (serial / ours - 1)]
+    return pd.DataFrame(rows, index=["gain measured, %", "by the model, %"]).T
 
 
 def hopper():
