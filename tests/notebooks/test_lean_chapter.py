@@ -92,6 +92,8 @@ def test_speedups_are_ratios_of_recorded_times():
     raw = read("lean-sweep")
     row = raw[(raw.panel == "8a") & (raw.context == 64 << 10)].iloc[0]
     assert lean_08.gain_at_64k() == pytest.approx(row.paper_rule_256 / row.paper_lean)
+    shape = raw[raw.panel == "7a"][["q_heads", "batch", "head_dim", "ratio"]].drop_duplicates()
+    assert shape.to_numpy().tolist() == [[32, 4, 64, 1]] and lean_08.gains_of_128_units()[0] > 1.2
     assert lean_08.never_slower() == pytest.approx((raw.best_split / raw.lean).min())
     assert set(lean_08.table().panel) == {"8a", "8b", "8c"} and not lean_08.table().isna().any().any()
 
@@ -190,6 +192,12 @@ def test_every_cut_head_is_merged_once_by_its_host_or_its_last_part():
         assert part.merges.sum() == 1
         winner = part[part.merges == 1].iloc[0]
         assert winner.part == 0 if run[0] == "paper_host" else winner.end_us == part.end_us.max()
+
+
+def test_each_head_of_the_trace_is_merged_by_one_cta():
+    merging = lean_05.merging(lean_05.table())
+    assert (merging["size"] == 56).all() and (merging["mean"] < merging["max"]).all()
+    assert merging["mean"].paper_host > merging["mean"].paper_last  # a host waits as well
 
 
 def test_an_answer_is_the_sum_of_its_steps():

@@ -27,9 +27,11 @@ def table():
     return df[columns].reset_index(drop=True)
 
 
-def waiting(df):
-    """Microseconds that the parts of all heads spend after their last tile, by run: storing, waiting, merging."""
-    return (df.end_us - df.computed_us).groupby(df.run).sum()
+def merging(df):
+    """How many CTAs merge a head, and the microseconds that they take for it after their last tile (under hosts with
+    the wait for others): mean and largest, by run."""
+    mine = df[df.merges == 1]
+    return (mine.end_us - mine.computed_us).groupby(mine.run).agg(["size", "mean", "max"])
 
 
 def draw(df):
@@ -41,12 +43,13 @@ def draw(df):
             ax.barh(y, row.computed_us - row.start_us, 0.8, left=row.start_us, color=tone, edgecolor="white")
             if row.computed_us - row.start_us > 12:
                 ax.text((row.start_us + row.computed_us) / 2, y, f"head {row.head}, part {row.part + 1} of {row.parts}",
-                        ha="center", va="center", fontsize=8, color=style.INK)  # fmt: skip
+                        ha="center", va="center", fontsize=8.5, color=style.INK)  # fmt: skip
             kind = "merge" if row.merges else "load"
             ax.barh(y, row.end_us - row.computed_us, 0.8, left=row.computed_us, color=style.colour(kind), linewidth=0)
         ax.set(ylabel="CTA", ylim=(FIRST + COUNT - 0.4, FIRST - 0.6), yticks=range(FIRST, FIRST + COUNT, 3))
-        total = waiting(df)[run] / df[df.run == run].worker.nunique()
-        ax.set_title(f"{words} ({total:.1f} µs a CTA after its tiles)", fontsize=10, loc="left")
+        count, mean, most = merging(df).loc[run]
+        after = f"{count:.0f} of {df.worker.nunique()} CTAs, {mean:.1f} µs after their last tile, {most:.1f} at most"
+        ax.set_title(f"{words} ({after})", fontsize=10, loc="left")
         style.tidy(ax)
     axes[1].set_xlabel("time, µs")
     for label, colour in (("compute", style.DECODE), ("store a part", style.colour("load")),

@@ -137,6 +137,12 @@ def paper_tile_over_flashinfer() -> float:
     return float((df.flashinfer / df.paper_lean).mean())
 
 
+def gains_of_128_units() -> tuple[float, float]:
+    """Equal ranges at 32 heads, batch 4, 64K over the rule of 2.5.6 and over today's, all with the paper's tile."""
+    row = read("lean-sweep").query("panel == '7a' and context == 65536").iloc[0]
+    return row.paper_rule_256 / row.paper_lean, row.paper_rule_now / row.paper_lean
+
+
 def gain_at_64k() -> float:
     df = table()
     return float(df[(df.panel == "8a") & (df.context == 64 << 10)]["over the rule of 2.5.6"].iloc[0])

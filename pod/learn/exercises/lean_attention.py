@@ -374,7 +374,8 @@ QUESTIONS = {
         CHAPTER,
         "48 heads and a batch of 6: 288 units for 264 slots. How many parts by either rule?",
         {
-            "1 by both": "The units fill the first wave, so neither cuts. The second has 24 CTAs and costs as much.",
+            "1 by both": "The units fill the first wave, so neither cuts. The second has 24 CTAs and, by the count of "
+            "tiles, costs as much. (On a GPU they have an SM each and run faster: section 6.)",
             "2 by both": "They only cut when the units fill less than 80 % of the slots.",
             "1 by the old, 2 by today's": "Today's counts two slots an SM; 288 fill those, too.",
         },
