@@ -262,6 +262,24 @@ def test_a_single_call_reaches_no_roof_and_repeated_ones_do():
     assert df[df.state == "steady"].power.between(95, 105).all() and df[df.state == "single"].power.isna().all()
 
 
+def test_chapter_17d_says_what_limits_by_the_cycle_would_be():
+    df = hopper_roofs.table().query("state == 'steady' and 0.5 < ratio < 2")
+    tensor, l2 = df.tensor * H200.clock_hz / 1e6 / df.mhz, df.l2 * hopper_roofs.FULL_MHZ / df.mhz
+    assert [round(x) for x in (tensor.min(), tensor.max(), l2.min(), l2.max())] == [53, 73, 92, 105]
+    assert (tensor < df.smem).all() and (df.l2 < df.smem).all() and (df.smem < l2).all()
+
+
+def test_chapter_17d_says_where_flash_infers_pod_is_behind_and_what_the_prefill_with_a_cache_costs():
+    df, raw = hopper_peers.table(), recorded("peers")
+    behind = (df.fi_pod / df.fa3_serial)[df.prefill / df.decode > 0.5]
+    assert len(behind) == 6 and 1.19 < behind.min() and behind.max() < 1.52
+    assert (df.fi_pod / df.fa3_serial).drop(behind.index).max() < 1.01
+    longer = raw.prefill / raw.prefill_exact
+    assert (longer > 1).sum() == 6 and longer.max() < 1.055
+    fairer = (raw.fa3_serial - (raw.prefill - raw.prefill_exact).clip(lower=0)) / raw.ours
+    assert np.exp(np.log(fairer).mean()) == pytest.approx(1.38, abs=0.005)
+
+
 def test_no_kernel_that_was_timed_beats_the_bound():
     ours, sweep = hopper_sweep.table(), pod_11.table()
     ways = [*pod_11.METHODS, "fa2_serial", "fa3_serial", "fi_fa2_serial", "fi_fa2_batched", "fi_pod", "hopper"]

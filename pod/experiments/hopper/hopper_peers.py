@@ -147,7 +147,7 @@ def _energies(ax, df) -> None:
         ax.barh([i + shift for i in range(len(df))], 100 * df[f"{way}_mj"] / base, height, color=tone, label=name)
     for i, row in enumerate(df.itertuples()):
         words = f"{row.ours_mj:,.0f} mJ, {row.ours_watts:.0f} W, {row.ours_mhz / 1000:.2f} GHz"
-        ax.text(2, i + 0.2, words, fontsize=8, va="center", color=style.letters_on(tones[-1]))
+        ax.text(2, i + 0.2, words, fontsize=8.5, va="center", color=style.letters_on(tones[-1]))
     ax.axvline(100, color=style.INK, linewidth=0.8)
     ax.set(xlabel="% of the energy of two FA3 calls")
     ax.tick_params(axis="y", length=0)

@@ -451,7 +451,8 @@ QUESTIONS = {
             "Where prefill matters, they multiply at half the rate.",
             "where prefill is long": "There the tensor cores count, and Ampere's instructions reach about half "
             "of them.",
-            "everywhere": "Where prefill matters it falls behind two calls of FlashAttention-3.",
+            "everywhere": "Where prefill takes two thirds of decode's time or more, it is behind two calls of "
+            "FlashAttention-3.",
         },
         "where prefill is short",
     ),
