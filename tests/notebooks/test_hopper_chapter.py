@@ -16,6 +16,7 @@ from pod.experiments.hopper import (
     hopper_halves,
     hopper_mixed,
     hopper_peers,
+    hopper_plan,
     hopper_roofs,
     hopper_sweep,
     hopper_trace,
@@ -260,6 +261,16 @@ def test_a_single_call_reaches_no_roof_and_repeated_ones_do():
     limits = ["tensor", "dram", "l2", "smem"]
     assert (df[limits] < 90).all(axis=None), "nothing that moves bytes or multiplies is full"
     assert df[df.state == "steady"].power.between(95, 105).all() and df[df.state == "single"].power.isna().all()
+
+
+def test_chapter_17a_says_which_layers_are_shorter_than_a_plan():
+    plans, layers = hopper_plan.table().groupby("kind").update_us.max(), 1e3 * hopper_any.table().ours
+    assert (round(plans.decodes, 1), round(plans.drafts, 1), round(plans.mixed, 1)) == (9.6, 9.6, 13.7)
+    shorter = []
+    for mix, us in zip(hopper_any.drawn(), layers, strict=True):
+        if us < plans.max() and us < (plans.mixed if len(hopper(mix.batch, H200.sms).prefill) else plans.drafts):
+            shorter.append((mix.kind, round(us, 1)))
+    assert sorted(shorter) == [("spec", 10.1), ("spec", 12.3)]
 
 
 def test_chapter_17d_says_what_limits_by_the_cycle_would_be():

@@ -264,7 +264,7 @@ QUESTIONS = {
         "own. Which of these two steps brings more?",
         {
             "TMA": "It brings 1.41 times, roles 1.03. Presumably it counts that all threads no longer stop to copy.",
-            "roles": "They bring 1.03 times, and TMA 1.41: it leaves a copying thread little to do.",
+            "roles": "They bring 1.03 times, and TMA 1.41. Presumably it leaves a copying thread little to do.",
             "the same": "TMA brings 1.41 times and roles 1.03.",
         },
         "TMA",
