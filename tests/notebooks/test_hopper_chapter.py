@@ -25,7 +25,8 @@ from pod.experiments.pod import pod_11
 from pod.hardware import H200
 from pod.lab import notebooks
 from pod.lab.show import hopper as pictures
-from pod.lab.show import overlap
+from pod.lab.show import overlap, style
+from pod.schedule.choose import DECODE_BYTES
 from pod.schedule.decide import hopper
 from pod.simulate import tensor_core_queue
 
@@ -222,6 +223,18 @@ def test_whoever_waits_is_served_once_a_round(queued, cycles):
     assert all(a[2] == b[1] for a, b in zip(served, served[1:], strict=False)) and served[-1][2] <= 5000
     assert tensor_core_queue.shares(served, "decode")[1] == pytest.approx(16 / cycles, rel=1e-3)
     assert tensor_core_queue.decode_bytes_per_s(H200, queued, 1e9) == pytest.approx(2048 / cycles * 1e9 * 132, rel=1e-3)
+
+
+def test_a_narrow_product_takes_a_thirtieth_of_the_flops_and_an_eighth_of_the_time():
+    a_second = DECODE_BYTES / H200.sms / tensor_core_queue.KV_BYTES  # products of decode, on an SM
+    assert a_second * tensor_core_queue.product_cycles(H200, 8, 0) / H200.clock_hz == pytest.approx(1 / 29, rel=0.01)
+    assert a_second * tensor_core_queue.decode_product(H200) / 1.97e9 == pytest.approx(1 / 8, rel=0.03)
+
+
+def test_the_picture_of_the_queue_counts_the_turns_of_its_title():
+    axes = style.axes(9.5, 1.8, columns=2)
+    titles = [pictures.in_turn(ax, queued).get_title(loc="right") for ax, queued in zip(axes, (2, 1), strict=True)]
+    assert [int(title.split(": ")[1].split()[0]) for title in titles] == [5, 9], "1.8 times as many"
 
 
 def test_rooms_fill_the_sm_as_the_source_says():

@@ -158,9 +158,9 @@ def plan_rows(sms: int) -> list[str]:
     return [f"SM {i} {side}" for i in range(sms) for side in ("prefill", "decode")]
 
 
-def in_turn(ax: Axes, queued: int, cycles: float = 640) -> Axes:
+def in_turn(ax: Axes, queued: int, cycles: float = 720) -> Axes:
     """The tensor cores of one SM over time, with `queued` warpgroups of prefill in the queue beside decode."""
-    served = tensor_core_queue.serve(tensor_core_queue.queue(H200, queued), cycles)
+    served = tensor_core_queue.serve(tensor_core_queue.queue(H200, queued), 1.001 * cycles)  # a product: 64.0 cycles
     numbers = count(1)
     bars = [("tensor cores", a, b, name.split()[0], "" if name == "decode" else name[-1]) for name, a, b in served]
     gantt(bars, unit="cycles", ax=ax, slots_per_row=1)
