@@ -10,6 +10,7 @@ from pod import data
 from pod.experiments.joules import joules, joules_model, joules_prices, joules_roof, joules_rungs
 from pod.experiments.joules.rungs import RUNGS
 from pod.files import ROOT
+from pod.lab import claims
 from pod.lab.measure import meter
 from pod.lab.measure.checkouts import Worker, changed
 
@@ -49,6 +50,21 @@ def test_prices_of_the_list_are_those_of_the_table():
     assert listed.each.dram + price("copy", "l2") == pytest.approx(price("copy", "dram"))
     assert listed.each.narrow == price("product", "n8 shared") > 2 * listed.each.wide
     assert listed.mhz.wide < listed.mhz.narrow, "the wide products stood at the power limit"
+
+
+def test_a_narrow_flop_is_compared_at_one_clock_too():
+    least, most = joules_prices.narrow_over_wide()
+    shown = joules_prices.price("product", "n8 shared") / joules_prices.price("product", "n128 shared")
+    assert 1.7 < least < most < 1.9 < 2 < shown, "as chapter 18 says: nearly twice"
+    registers = joules_prices.price("product", "n8 registers") / joules_prices.price("product", "n8 shared")
+    assert round(100 * (1 - registers)) == 28
+
+
+def test_the_list_has_a_steeper_exponent_for_products_than_was_learnt():
+    assert [round(found, 1) for found in joules_prices.exponents()] == [
+        1.7,
+        2.2,
+    ] and joules_model.prices().exponent == 1.4
 
 
 def test_what_a_page_says_is_less_the_watts_awake():
@@ -182,3 +198,26 @@ def test_what_fusing_keeps_at_the_full_clock_is_told_by_batch_too():
     assert (joules.left_of_each() > 50).sum() == 5 and len(rested) == 11, "as the notebook's alt text says"
     title = joules.draw(batches).axes[1].get_title(loc="left")
     assert title.endswith(f"saves {rested.min():.0f} to {rested.max():.0f} %")
+
+
+def test_recordings_differ_in_what_is_left_at_the_full_clock():
+    """The chapter and the note of joules-slower give the repeat's by hand."""
+    (again,) = joules.left_in_repeats()
+    assert round(again) == 99 and joules.left_at_full_clock() < 60
+    note = next(c.note for c in claims.load() if c.id == "joules-slower")
+    assert "and 99 % in a repeat of the same kernels" in note
+    less = joules.less_when_rested()
+    assert (len(less), round(less.min()), round(less.max())) == (5, 3, 8)
+
+
+def test_what_the_model_misses_stays_below_the_power_limit():
+    df = joules_model.table()
+    missed = df[df.off.abs() > 5]
+    table = joules.table().set_index(["batch", "way"]).steady_watts
+    drawn = [table[row.batch, joules.NAMES[row.way]] for row in missed.itertuples()]
+    assert (
+        len(drawn) == 2
+        and max(drawn) < table.drop([(row.batch, joules.NAMES[row.way]) for row in missed.itertuples()]).min()
+    )
+    assert joules_model.draw(df).axes[1].get_title(loc="left").endswith("two that stay below the power limit")
+    plt.close("all")

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 
+from pod import data
 from pod.data import a_card, read
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import geomean
@@ -101,7 +102,7 @@ def _energies(ax, df) -> None:
         y = np.arange(len(mine)) + shift
         ax.barh(y, 100 * mine.steady_mj.to_numpy() / base, 0.25, color=tone, label=words)
         for at, row in zip(y, mine.itertuples(), strict=True):
-            ax.text(2, at, f"{row.steady_mj:,.0f} mJ, {row.steady_mhz / 1e3:.2f} GHz", va="center", fontsize=8,
+            ax.text(2, at, f"{row.steady_mj:,.0f} mJ, {row.steady_mhz / 1e3:.2f} GHz", va="center", fontsize=8.5,
                     color=style.letters_on(tone))  # fmt: skip
     names = df.batch.unique()
     ax.set_yticks(range(len(names)), names, fontsize=8.5)
@@ -163,6 +164,20 @@ def left_of_each() -> np.ndarray:
     """The same of each batch: the longest have most of the sum."""
     df = table()
     return 100 * _saved_of_each(df, "rested") / _saved_of_each(df, "steady")
+
+
+def left_in_repeats() -> list[float]:
+    """What is left of the sum in each repeat of the recording, %."""
+    again = [pd.read_csv(path) for path in sorted(data.REPEATS.glob(f"*/{data.folder().name}/joules.csv"))]
+    saved = [[(df[f"ours_serial_{how}_mj"] - df[f"ours_{how}_mj"]).sum() for how in CLOCKS] for df in again]
+    return [float(100 * rested / steady) for steady, rested in saved]
+
+
+def less_when_rested() -> np.ndarray:
+    """Of the halves in turn that keep the full clock back to back, within 1 %: what they take less when rested, %."""
+    df = table()
+    df = df[(df.way == NAMES["ours_serial"]) & (df.steady_mhz > 0.99 * df.rested_mhz)]
+    return 100 * (1 - df.rested_mj / df.steady_mj).to_numpy()
 
 
 def watts() -> float:

@@ -88,7 +88,7 @@ def draw(df):
     _errors(style.tidy(axes[1]), df)
     axes[0].set_title("Nearly half of the joules move bytes", fontsize=10.5, loc="left")
     axes[1].set_title(
-        "Counting foretells the time, but for\nwhat is at its highest clock already", fontsize=10.5, loc="left"
+        "Counting foretells the time, but for\ntwo that stay below the power limit", fontsize=10.5, loc="left"
     )
     return figure
 
@@ -115,7 +115,7 @@ def _errors(ax, df) -> None:
             ax.plot(part.seen_ms, part.off, "o", color=tone, markerfacecolor=face, label=f"{words}, {word}")
     for row in df[df.off.abs() > 5].itertuples():
         ax.annotate(
-            f"{row.ghz:.2f} GHz", (row.seen_ms, row.off), (7, 0), textcoords="offset points", fontsize=8, va="center"
+            f"{row.ghz:.2f} GHz", (row.seen_ms, row.off), (7, 0), textcoords="offset points", fontsize=8.5, va="center"
         )
     far = 1.2 * max(5, df.off.abs().max())
     ax.set(xscale="log", ylim=(-far, far), xlabel="ms, back to back", ylabel="foretold, % off (grey: 5 %)")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ctypes import c_int64
 from functools import cache, partial
 
+import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 
@@ -295,6 +296,24 @@ def price(work: str, how: str, data: str = "random") -> float:
 def random_over_zeros() -> float:
     """What products of 128 columns cost with random numbers, over what they cost with zeros."""
     return price("product", "n128 shared") / price("product", "n128 shared", "zeros")
+
+
+def narrow_over_wide() -> tuple[float, float]:
+    """A flop of 8 columns over one of 128 at the same clock, which these keep on few SMs only: least and most."""
+    df = table()
+    narrow = df[df.how == "n8 shared"].iloc[0]
+    wide = df[(df.how == "n128 shared") & (df.data == "random") & (df.ghz == narrow.ghz)].price
+    return float(narrow.price / wide.max()), float(narrow.price / wide.min())
+
+
+def exponents() -> tuple[float, float]:
+    """Of the clock, in the price of a product of 128 columns: from all SMs to fewer that keep the highest clock."""
+    df = table()
+    df = df[(df.how == "n128 shared") & (df.data == "random")].set_index("ctas")
+    full = df.loc[SMS]
+    fast = df[df.ghz == df.ghz.max()]
+    found = np.log(fast.price / full.price) / np.log(fast.ghz / full.ghz)
+    return float(found.min()), float(found.max())
 
 
 def dram_over_l2() -> float:
