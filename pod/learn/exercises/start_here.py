@@ -107,8 +107,8 @@ QUESTIONS = {
             "about 50 ms": "That is two iterations. The prompt has 150 times as many new tokens as all chats together.",
             "about 150 ms": "Prefill is efficient, but 12,288 tokens go through all 32 layers before anybody else's "
             "turn comes.",
-            "over half a second": "589 ms on this model of the GPU: 563 for the prompt, and 27 for the iteration that "
-            "brings the next tokens.",
+            "over half a second": "589 ms on this model of the GPU: 563 for the prompt, and 26.5 for the iteration "
+            "that brings the next tokens.",
         },
         "over half a second",
     ),
