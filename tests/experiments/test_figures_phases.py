@@ -5,7 +5,7 @@ import pytest
 
 from pod.batch import TABLE1
 from pod.experiments.basics import band, roofline, stutter, wave_step, waves
-from pod.experiments.pod import pod_03, pod_05
+from pod.experiments.pod import pod_03, pod_05, pod_06
 from pod.experiments.sarathi import sarathi_04
 from pod.hardware import A100, H200
 from pod.reference import attention
@@ -126,3 +126,11 @@ def test_the_recorded_step_is_there_for_whole_heads_and_not_for_equal_ranges():
     assert abs(wave_step.step(wave_step.RANGES)) < 5
     words = [t.get_text() for t in wave_step.draw(wave_step.table()).axes[0].texts]
     assert sum("%" in w for w in words) == 2 and f"{wave_step.step():+.0f} %" in " ".join(words)
+
+
+def test_flash_attention_3_is_two_waves_of_one_cta_an_sm():
+    """Chapter 05: its last four CTAs take half of a wave of 132, the reach is 1.9, and torch's copy steps by 56 %."""
+    ms = wave_step.table().query("method == @wave_step.SERIAL").set_index("requests").ms
+    last, wave = ms[67] - ms[66], ms[66] / 2
+    assert waves.ctas(66) == 2 * H200.sms and round(last / wave, 2) == 0.51 and round(wave / last, 1) == 1.9
+    assert round(wave_step.step()) == 26 and round(pod_06.decode_step()) == 56

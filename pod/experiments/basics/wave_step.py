@@ -10,7 +10,8 @@ FIGURE = Figure(
     id="wave-step",
     title=f"One request more on {a_card()}: FlashAttention-3 takes a step, ranges of equal length do not",
     chapter="05",
-    method="Yi-6B's heads, 16K tokens a request, bf16. Median, p10 and p90 of decode attention alone, cold L2.",
+    method="Yi-6B's heads, 16K tokens a request, bf16. Median, p10 and p90 of decode attention alone, cold L2. "
+    "FlashAttention-3 has one CTA on an SM: 66 requests are two full waves of 132.",
     data=("hopper-halves",),
 )
 SERIAL, RANGES = "FlashAttention-3", "equal ranges (chapters 11, 17)"

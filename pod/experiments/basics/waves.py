@@ -11,7 +11,7 @@ from pod.schedule.waves import makespan, shared_dram, waves
 FIGURE = Figure(
     id="waves",
     title="One request more: decode time over the batch, on 108 and on 132 SMs",
-    says="One request past a full wave costs a quarter more, on 108 SMs and on 132",
+    says="At the reach of the paper's step, one request past a full wave costs a quarter, on 108 SMs and on 132",
     chapter="05",
     method="Yi-6B: 4 CTAs a request, 2 CTAs an SM. Equal CTAs; DRAM shared, reach from the paper's step of 25 %.",
     state="simulated",

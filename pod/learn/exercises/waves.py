@@ -157,10 +157,10 @@ QUESTIONS = {
         "In the last wave 4 CTAs have DRAM to themselves. If its bytes per second were all that limits them, how long "
         "would that wave take?",
         {
-            "4/264 of a full one": "They have 4/264 of a full wave's bytes to fetch, at its full rate. A quarter was "
-            "measured, so something else limits a CTA that is alone.",
-            "about a quarter of a full one": "That was measured. But by DRAM alone each could draw 66 times its share "
-            "of a full wave.",
+            "4/264 of a full one": "They have 4/264 of a full wave's bytes to fetch, at its full rate. On the paper's "
+            "A100 it was more than a quarter, so something else limits a CTA that is alone.",
+            "about a quarter of a full one": "The paper's A100 took a little more. But by DRAM alone each could draw "
+            "66 times its share of a full wave.",
             "as long as a full one": "That holds for tiles that wait for their own SM's arithmetic. DRAM "
             "is everybody's.",
         },
