@@ -12,7 +12,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     id="pod-t2",
     title="Methods of concurrent execution and what they guarantee",
-    says="However the work is cut, SM-aware CTAs hold both most of the time and stay near the oracle",
+    says="In all three cuts SM-aware CTAs hold both most of the time and stay below 1.4 times the oracle",
     chapter="06",
     method="Marks: the paper's. Numbers: Figure 7's loops, halves cut in three ways; one wave, and 4 tiles more.",
     state="recorded",
