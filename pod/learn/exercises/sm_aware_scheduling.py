@@ -243,7 +243,7 @@ QUESTIONS = {
         CHAPTER,
         "The same batch with 4 CTAs on an SM. Which policy keeps both on nearly all SMs, nearly all the time?",
         {
-            "50:50": "Two of each fit now, and prefill, of which there is less, is used up twice as soon.",
+            "50:50": "Two of each fit now, and prefill, of which there is less, ends at 48 µs instead of 66.",
             "proportional": "Prefill, dealt thinly, lasts until near the end: 3.7 of 4 SMs hold both, on average.",
             "neither": "What was missing was room, and there is room now.",
         },
@@ -264,7 +264,8 @@ QUESTIONS = {
         "384 prefill CTAs and 640 of decode, two slots on each of 132 SMs. Which is fastest?",
         {
             "by index": "The first wave is all prefill; both meet only where prefill runs out.",
-            "50:50": "Half of the slots are prefill's, until it is used up; then decode goes on alone.",
+            "50:50": "Half of the tickets are prefill's. The short decodes end first, and then two prefills are side "
+            "by side; at the end decode is alone.",
             "proportional": "Both last until the end, so both meet longest. But the differences are small on this "
             "batch.",
         },
