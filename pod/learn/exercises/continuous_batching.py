@@ -650,7 +650,7 @@ QUESTIONS = {
         "have 13 + 13 + 10 + 9. Nobody gives anything back before it is finished. What happens?",
         {
             "all end, one after the other": "Whoever ends would make room for the next. But nobody gets so far.",
-            "the oldest ends, the others wait": "It needs seven blocks, and there is no rule that it gets them.",
+            "the oldest ends, the others wait": "It needs six blocks, and there is no rule that it gets them.",
             "nobody ends": "In the end all blocks are held by requests that wait for a block.",
         },
         "nobody ends",
@@ -708,7 +708,7 @@ QUESTIONS = {
         {
             "computing": "Some seven times as long, on paper: 8,000 tokens go through all layers.",
             "copying": "PCIe is slow, but a gigabyte there and back takes less than a tenth of a second.",
-            "about the same": "Both grow with the tokens, and the ratio is seven or more at any length.",
+            "about the same": "Both grow with the tokens, and the ratio is about seven or more at any length.",
         },
         "computing",
     ),
