@@ -377,7 +377,7 @@ QUESTIONS = {
         {
             "1": "That is fusing by warps: its CTA holds both halves at once.",
             "2": "A CTA does one of the two, so it needs the larger of both, not the sum.",
-            "4": "The larger of both is prefill's, and two of those fill an SM.",
+            "4": "Prefill's registers alone fill an SM with two. (On an H200 the larger shared memory is decode's.)",
         },
         "2",
     ),
