@@ -241,7 +241,7 @@ QUESTIONS = {
         "An H200's tensor cores multiply at 989 TFLOP/s, its other arithmetic at 67. What does one thread a row reach, "
         "in C++ as one would first write it?",
         {
-            "about 5": "Half a percent. Unpacking, exponentials and above all the reading of keys take turns with the "
+            "about 5": "Half a percent. Unpacking, exponentials and the reading of keys take turns with the "
             "multiplications.",
             "about 50": "Near the 67: the multiplications would have to be nearly all that a thread does.",
             "about 300": "Only tensor cores could, and nobody has asked them yet.",
@@ -263,8 +263,10 @@ QUESTIONS = {
         CHAPTER,
         "Through `mma`, tensor cores multiply 9 times as fast as the other arithmetic. How much faster is the kernel?",
         {
-            "1.5 times": "Multiplying was most of it, so more is to be won.",
-            "5 times": "From 1 % of the limit to 5. What now takes the time is not multiplication.",
+            "1.5 times": "Loads, unpacking and multiplications took turns in the threads, and `mma` replaces more than "
+            "the multiplications.",
+            "5 times": "From 1 % of the limit to 5. Several things ended at once: multiplying in threads, unpacking "
+            "each operand for it, and spilled registers. What now takes the time is not multiplication.",
             "9 times": "If multiplying were all.",
         },
         "5 times",
