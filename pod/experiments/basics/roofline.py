@@ -9,7 +9,7 @@ from pod.lab.show import roofline
 
 FIGURE = Figure(
     id="roofline",
-    title="Decode lies under the slope, prefill under the flat roof, and the batches C0 to C2 between",
+    title="Decodes lie far down the slope, chunks of 256 and more far under the flat roof, C0 to C2 between",
     chapter="03",
     method="FLOPs and minimal bytes counted for each batch; peaks from the data sheets.",
 )
@@ -41,5 +41,5 @@ def draw(df):
     once = df[df.gpu == A100.key]
     points = [(row.batch, row.flops_per_byte, row.kind) for row in once.itertuples()]
     ax = roofline((A100, H200), points)
-    ax.set_title("Decodes lie under the slope, prompts under the roof, hybrid batches between", fontsize=10, loc="left")
+    ax.set_title(FIGURE.title, fontsize=10, loc="left")
     return ax.figure

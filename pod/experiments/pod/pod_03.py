@@ -15,7 +15,7 @@ FIGURE = Figure(
     title="What a hybrid batch shares: weights are read once for all, attention is still paid twice",
     says="A hybrid batch reads the weights once; attention is still paid twice",
     chapter="03",
-    method="One layer of Yi-6B on an A100, a chunk of 1,024 and 80 chats at 8K: roofline times of every operation.",
+    method="One layer of Yi-6B, A100, a chunk of 1,024 and 80 chats at 8K: roofline times; attention as two kernels.",
     state="simulated",
 )
 SHARED, APART = "weights, shared", "KV caches, private"

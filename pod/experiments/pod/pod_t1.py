@@ -31,7 +31,7 @@ def table():
 
 
 SAID = {
-    "a100": "A100: memory-bound to compute-bound, as the paper says",
+    "a100": "A100: the paper's labels fit, C2's only just",
     "h200": "H200: in all three decode is the longer part",
 }
 

@@ -136,7 +136,7 @@ QUESTIONS = {
         CHAPTER,
         "At 4,096 tokens, by what factor does the tiled version (128 x 128) move fewer bytes than the standard one?",
         {
-            "4": "Tiles give a factor of 2, skipped blocks 1.9. Every tile of queries still fetches all keys before it, "
+            "4": "Tiles give a factor of 2, skipped blocks 1.9. But every tile of queries fetches all keys before it, "
             "so both versions grow with the square of the length.",
             "30": "That is what DRAM will see, once L2 answers most of the fetches. Of the tiles we count what the SMs "
             "ask for.",

@@ -157,10 +157,11 @@ QUESTIONS = {
     ),
     "chats-beside-a-chunk": Question(
         CHAPTER,
-        "The 80 chats' tokens join the chunk's batch. By how much do they get cheaper in the weight matrices, and in "
-        "attention?",
+        "The 80 chats' tokens join the chunk's batch. Attention still runs as two kernels, one after the other. By how "
+        "much do the chats get cheaper in the weight matrices, and in attention?",
         {
-            "by half, and by nothing": "The weights were fetched for the chunk anyway. Keys and values are their own.",
+            "by half, and by nothing": "The weights were fetched for the chunk anyway. Keys and values are their own, "
+            "and fetched by a kernel of their own.",
             "by half in both": "In attention, nothing that the chunk fetches is of use to them.",
             "nearly free in both": "For a few chats the weights are; 80 tokens more are 8 % more work for the tensor "
             "cores.",
