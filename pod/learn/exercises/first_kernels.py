@@ -806,8 +806,8 @@ QUESTIONS = {
         {
             "4.8 TB a second": "That is all of DRAM, shared by everybody who asks. One thread that awaits each answer "
             "gets what one answer brings.",
-            "36 GB a second": "That is one SM's share of DRAM, 4.8 TB a second over 132. An SM gets it when its two "
-            "thousand threads ask together.",
+            "36 GB a second": "That is one SM's share of DRAM by the data sheet, 4.8 TB a second over 132. In the "
+            "recording all SMs ask together, 1,024 threads each, and get 34. One SM alone may get more.",
             "some 12 MB a second": "4 bytes for each wait of some 330 ns. The wait cannot be shortened, so there must "
             "be many loads under way at a time: that is what hundreds of thousands of threads are for.",
         },
@@ -826,15 +826,16 @@ QUESTIONS = {
     ),
     "no-barrier": Question(
         CHAPTER,
-        "Run this kernel on a real GPU, again and again. What does it give?",
+        "Run this kernel on a real GPU, again and again. What is promised of the result?",
         {
             "the right answer, always": "It may look so for a year. Nothing makes warp 1 write before warp 0 reads.",
-            "the wrong answer, always": "The two warps often happen to run in an order that is fine.",
+            "the wrong answer, always": "The two warps may happen to run in an order that is fine.",
             "an error": "A GPU does not look: it has neither time nor memory to remember who wrote what.",
-            "the right answer on most days": "Which warp comes first depends on what else runs, on the card, on the "
-            "compiler. That is what makes a race worse than a crash, and the emulator worth its time.",
+            "nothing: right or wrong, and no word of it": "Which warp comes first depends on what else runs, on the "
+            "card, on the compiler. It may be right every time; how often, we did not count. That makes a race worse "
+            "than a crash, and the emulator worth its time.",
         },
-        "the right answer on most days",
+        "nothing: right or wrong, and no word of it",
     ),
     "steps-of-a-sum": Question(
         CHAPTER,
