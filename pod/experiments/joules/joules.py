@@ -157,7 +157,12 @@ def percent_saved(df, how: str) -> np.ndarray:
 
 def left_at_full_clock() -> float:
     """Of the joules that fusing saves back to back, % that it saves where both ways run at the full clock, too."""
-    return 100 * saved("rested") / saved("steady")
+    return _left(read("joules"))
+
+
+def _left(df) -> float:
+    steady, rested = ((df[f"ours_serial_{how}_mj"] - df[f"ours_{how}_mj"]).sum() for how in CLOCKS)
+    return float(100 * rested / steady)
 
 
 def left_of_each() -> np.ndarray:
@@ -167,10 +172,9 @@ def left_of_each() -> np.ndarray:
 
 
 def left_in_repeats() -> list[float]:
-    """What is left of the sum in each repeat of the recording, %."""
-    again = [pd.read_csv(path) for path in sorted(data.REPEATS.glob(f"*/{data.folder().name}/joules.csv"))]
-    saved = [[(df[f"ours_serial_{how}_mj"] - df[f"ours_{how}_mj"]).sum() for how in CLOCKS] for df in again]
-    return [float(100 * rested / steady) for steady, rested in saved]
+    """The same of each repeat of the recording."""
+    again = sorted(data.REPEATS.glob(f"*/{data.folder().name}/joules.csv"))
+    return [_left(pd.read_csv(path)) for path in again]
 
 
 def less_when_rested() -> np.ndarray:
