@@ -88,7 +88,7 @@ def _gain_of_many() -> Rows:
     fewer = f"{sweep.kept():,} of them, where each part takes 20 % or more"
     for name, which in {whole: "all", fewer: "filtered"}.items():
         yield name, sweep.halves(which), sweep.fusing(which), "hopper-sweep"
-    name = f"its fastest of six ways, {drawn.batches()} drawn batches of any kind"
+    name = f"its fastest of nine ways, {drawn.batches()} drawn batches of any kind"
     yield name, drawn.halves(), drawn.fusing(), "hopper-any"
 
 

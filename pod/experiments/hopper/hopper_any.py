@@ -21,8 +21,8 @@ FIGURE = Figure(
     says="Ahead on nearly all batches that a server makes; behind where a few requests are all",
     chapter="17",
     method="300 drawn iterations (pod/simulate/mixes.py) in pages of 16, bf16, cold L2, shuffled rounds, medians; "
-    "FlashAttention-3 in the fastest of six ways: one call, or two with a border at 1 or at 16 tokens, each with its "
-    "schedule made in the call or ahead.",
+    "FlashAttention-3 in the fastest of nine ways: one call, or two with a border at 1 or at 16 tokens, each with its "
+    "schedule made in the call, ahead, or ahead with the keys of prompts (in one call: all keys) in one part.",
     data=("hopper-any",),
 )
 RECORDING = "hopper-any"

@@ -159,12 +159,17 @@ def _metadata(s: Ragged, q_lens, lens, table, given: dict):
                                   qkv_dtype=s.q.dtype, page_size=b.page_size, **given)  # fmt: skip
 
 
-def fa3_two(s: Ragged, most: int = 1, **options):
-    """One call for prompts, then one for the decodes: the sequences with at most `most` new tokens."""
+def fa3_two(s: Ragged, most: int = 1, whole: bool = False, **options):
+    """One call for prompts, then one for the decodes: the sequences with at most `most` new tokens. whole: the keys of
+    prompts stay in one part. Of ragged prompts it knows only the longest, and cuts as if that one were alone."""
     border, count = s.longer(most), len(s.batch.q_lens)
     if most > 1 and border == s.longer(1):
         raise Same(f"no sequence brings 2 to {most} tokens")
-    calls = [fa3(s, *part, **options) for part in ((0, border), (border, count)) if part[0] < part[1]]
+    if whole and border == 0:
+        raise Same("no sequence is a prompt")
+    prompts = options | {"num_splits": 1} if whole else options
+    parts = ((0, border, prompts), (border, count, options))
+    calls = [fa3(s, first, last, **chosen) for first, last, chosen in parts if first < last]
     return lambda: [call() for call in calls]
 
 
@@ -185,6 +190,9 @@ FA3: dict[str, Callable] = {
     "fa3_short_ahead": partial(fa3_two, most=SHORT, ahead=True),
     "fa3_one": fa3_one,
     "fa3_one_ahead": partial(fa3_one, ahead=True),
+    "fa3_two_whole": partial(fa3_two, ahead=True, whole=True),
+    "fa3_short_whole": partial(fa3_two, most=SHORT, ahead=True, whole=True),
+    "fa3_one_whole": partial(fa3_one, ahead=True, num_splits=1),
 }
 
 
