@@ -22,6 +22,7 @@ BACKENDS = ("sdpa", *OURS, "hopper-serial", "fa2", "fa3", "fa3-one", "flashinfer
 # The Hopper kernel once for each half, so that the ratio to `hopper` is what fusing brings; and stream-K for decodes.
 IN_TURN = {"hopper-serial": ("hopper", "hopper"), "lean": ("auto", "lean")}
 WORKSPACE = 512 << 20  # bytes that FlashInfer asks for
+WHOLE_TILES, SHORT_KEYS = 53, 4096  # see FixedFlash._whole: 2/5 of an H200's SMs, and keys so few
 
 
 def backend(name: str, q_heads: int, kv_heads: int, head_dim: int, block_size: int, dtype, device):
@@ -315,9 +316,17 @@ class FixedFlash:
     def _planned(self, most: int, rows: dict, kv_lens) -> dict:
         q_heads, kv_heads, head_dim, block, dtype = self.sizes
         longest = -(-self.longest // block) * block  # as a call counts it, by the width of the table
+        rows = rows | {"is_causal": True, "num_splits": int(len(self.most) > 1 and self._whole(most, longest))}
         made = self.kernels.get_scheduler_metadata(len(kv_lens), most, longest, q_heads, kv_heads, head_dim, head_dim,
-                                                   dtype, kv_lens, page_size=block, is_causal=True, **rows)  # fmt: skip
-        return {"max_seqlen_q": most, "seqused_k": kv_lens, "scheduler_metadata": made, "is_causal": True, **rows}
+                                                   dtype, kv_lens, page_size=block, **rows)  # fmt: skip
+        return {"max_seqlen_q": most, "seqused_k": kv_lens, "scheduler_metadata": made, **rows}
+
+    def _whole(self, most: int, longest: int) -> bool:
+        """Whether the call for prompts should leave all keys in one part (0: as it likes). Of ragged sequences it knows
+        only the longest and cuts keys as if that one were alone; on 20 shapes whole keys were up to 1.44 times as fast
+        and 2 % slower at most."""
+        tiles = most * self.sizes[0] / 128
+        return most > 1 and (tiles >= WHOLE_TILES or longest <= SHORT_KEYS)
 
     def attend(self, q, k_cache, v_cache, table, out):
         for planned in self.calls:

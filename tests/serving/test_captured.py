@@ -296,15 +296,16 @@ class Flash:
     """FlashAttention-3's operators as its documentation has them: only the rows of `seqused_q` are computed."""
 
     def __init__(self):
-        self.planned, self.most = 0, []
+        self.planned, self.most, self.parts = 0, [], []
 
-    def get_scheduler_metadata(self, sequences, most, longest, *sizes, **rows):
+    def get_scheduler_metadata(self, sequences, most, longest, *sizes, num_splits, **rows):
         self.planned += 1
+        self.parts.append(num_splits)
         return self.planned
 
     def fwd(self, q, k_cache, v_cache, out, page_table, max_seqlen_q, seqused_k, scheduler_metadata, is_causal,
-            cu_seqlens_q, seqused_q):  # fmt: skip
-        assert is_causal and scheduler_metadata == len(self.most) + 1
+            cu_seqlens_q, seqused_q, num_splits):  # fmt: skip
+        assert is_causal and scheduler_metadata == len(self.most) + 1 and num_splits == self.parts[len(self.most)]
         self.most.append(max_seqlen_q)
         used = cu_seqlens_q.diff() if seqused_q is None else seqused_q
         for i, (start, count) in enumerate(zip(cu_seqlens_q.tolist(), used.tolist(), strict=False)):
@@ -372,3 +373,15 @@ def test_decodes_alone_are_fixed_by_themselves(replayed, monkeypatch):
     for made, prompts in ((engine.whole.made, True), (engine.whole.decodes.made, False)):
         sizes = {size_for(e.tokens, e.tokens) for e in log.iterations if bool(e.prefills) == prompts}
         assert sizes == set(made) and sizes
+
+
+@pytest.mark.parametrize(
+    "most, heads, longest, parts",
+    [((512, 1), 32, 16384, [1, 0]), ((128, 1), 8, 16384, [0, 0]), ((128, 1), 40, 1024, [1, 0]), ((512,), 32, 512, [0])],
+)
+def test_prompts_in_a_call_of_their_own_keep_keys_whole_where_tiles_are_many(monkeypatch, most, heads, longest, parts):
+    """In one call, as vLLM makes it, and for few tiles that read many keys, it cuts as it likes."""
+    fixed = FixedFlash.__new__(FixedFlash)
+    fixed.most, fixed.sizes, fixed.longest, fixed.kernels = most, (heads, 8, 128, 16, torch.bfloat16), longest, Flash()
+    fixed.update(torch.tensor([9, 1, 1]), torch.tensor([20, 30, 40]))
+    assert fixed.kernels.parts == parts == [call["num_splits"] for call in fixed.calls]

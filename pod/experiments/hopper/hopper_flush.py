@@ -15,8 +15,8 @@ FIGURE = Figure(
     title=f"The same batches after L2 was emptied by writing and by reading, on {a_card()}",
     says="How L2 is emptied changes a time by microseconds, and the lead over FlashAttention-3 little",
     chapter="17",
-    method="60 of the 300 batches of hopper-any; FlashAttention-3 in the fastest of nine ways. A fill leaves lines that "
-    "the timed call must write back; a sum leaves none, but its code takes the place of ours.",
+    method="60 of the 300 batches of hopper-any; FlashAttention-3 in the fastest of nine ways. A fill leaves lines "
+    "that the timed call must write back; a sum leaves none, but its code takes the place of ours.",
     data=("hopper-flush",),
 )
 RECORDING = "hopper-flush"

@@ -319,7 +319,7 @@ def fa3_streams(s: Setting):
     return on_two_streams(prefill, decode)
 
 
-def fa3_varlen(s: Setting):
+def fa3_varlen(s: Setting, **options):
     """One call over the whole batch, as serving engines make it."""
     import flash_attn_interface as fa3
     import torch
@@ -327,7 +327,7 @@ def fa3_varlen(s: Setting):
     starts = torch.tensor([0, *s.batch.q_lens], dtype=torch.int32, device="cuda").cumsum(0, dtype=torch.int32)
 
     call = partial(fa3.flash_attn_with_kvcache, s.q, s.k, s.v, cache_seqlens=s.lens, cu_seqlens_q=starts,
-                   max_seqlen_q=max(s.batch.q_lens), causal=True)  # fmt: skip
+                   max_seqlen_q=max(s.batch.q_lens), causal=True, **options)  # fmt: skip
     return lambda: s.sides(alone(call()))
 
 
