@@ -81,8 +81,8 @@ def planned(case: dict, gpu: GPU) -> list[Schedule]:
 # ---------------------------------------------------------------- what it shows
 
 FA3_SERIAL, STREAMS, VARLEN, OURS = "one after the other", "two streams", "one call", "this kernel"
-WHOLE = "one call, no key cut"
-PEERS = {FA3_SERIAL: "fa3_serial", STREAMS: "fa3_streams", VARLEN: "fa3_varlen", WHOLE: "fa3_whole"}
+UNCUT = "one call, no key cut"
+PEERS = {FA3_SERIAL: "fa3_serial", STREAMS: "fa3_streams", VARLEN: "fa3_varlen", UNCUT: "fa3_whole"}
 METHODS = {STREAMS: "fa3_streams", VARLEN: "fa3_varlen", OURS: "ours"}
 BALANCED = (0.7, 1.4)  # prefill over decode, each alone
 
