@@ -301,9 +301,8 @@ QUESTIONS = {
             "2 times": "Cutting alone brings that: 128 of the 132 SMs have work, instead of 64.",
             "5 times": "2.5 by sharing a tile: two rounds become one, and presumably four heads that no longer fetch "
             "the same keys bring the rest. And 2 by cutting.",
-            "8 times": "A quarter of the tiles, then each half as long: that takes SMs for idle that were busy. The "
-            "256 tiles ran on 132 SMs, the 64 on 64. By rounds it is 4, as two become one, half as long. The rest to 5 "
-            "is presumably that four heads no longer fetch the same keys.",
+            "8 times": "A quarter of the tiles, then each half as long: that would be with equally many SMs at work. "
+            "But the 256 tiles ran on 132 SMs, and the 64 on 64. By rounds it is 4, as two become one, half as long.",
         },
         "5 times",
     ),
@@ -313,7 +312,8 @@ QUESTIONS = {
         {
             "nothing": "If four warps left nothing idle. They wait at their barrier, and the second CTA has its own.",
             "a quarter": "Measured with the same kernel, kept alone on its SM by memory that it asks for and does not "
-            "use. Whether its warps bring that or its own barrier was not tested.",
+            "use. Whether its warps bring that or its own barrier was not tested: a CTA of eight warps with 32 rows "
+            "each would tell.",
             "a factor of two": "Twice the warps, but not twice the tensor cores or the shared memory: now and then "
             "both want the same.",
         },
