@@ -385,7 +385,7 @@ QUESTIONS = {
     ),
     "each-half-alone": Question(
         CHAPTER,
-        "Prefill of 8K tokens: what share of those 630 TFLOP/s? Decode of 64 requests with 16K tokens: what share of "
+        "Prefill of 8K tokens: what share of those 640 TFLOP/s? Decode of 64 requests with 16K tokens: what share of "
         "the bare read?",
         {
             "30 % and 60 %": "Such halves would be worth nothing: two slow kernels overlap wonderfully.",
