@@ -447,8 +447,7 @@ QUESTIONS = {
         CHAPTER,
         "Half of every matrix and half of the heads for each of two GPUs: how many times as fast is that?",
         {
-            "1.5 times": "Kernel after kernel; 1.6 with whole iterations as graphs. For the rest we guess: 64 "
-            "all-reduces, and halves of matrices that fill the SMs less well.",
+            "1.5 times": "Kernel after kernel; 1.6 with whole iterations as graphs. The halves have to be added up.",
             "2 times": "If the halves never had to be added up.",
             "not faster": "An all-reduce of 8 MB costs tens of microseconds, 64 of them some milliseconds, and one "
             "GPU needs 48.",
