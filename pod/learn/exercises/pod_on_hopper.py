@@ -340,9 +340,9 @@ QUESTIONS = {
         CHAPTER,
         "Four SMs. Which chat is computed in two parts, and where is it cut?",
         {
-            "B, in the middle": "SM 0 begins two heads, which costs as much as some tiles, so it gets fewer.",
-            "B, not in the middle": "SM 0 gets 23 tiles and SM 2 25, since the one begins two heads and the other one.",
-            "each of them": "Six units on four SMs need no more than a cut for each pair of them.",
+            "B, in the middle": "SM 0 begins two units, which costs as much as some tiles, so it gets fewer.",
+            "B, not in the middle": "SM 0 gets 23 tiles and SM 2 25, since the one begins two units and the other one.",
+            "each of them": "Two cuts do, one through B for each KV head: six units are one and a half for each SM.",
         },
         "B, not in the middle",
     ),
