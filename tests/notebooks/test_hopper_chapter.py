@@ -60,7 +60,7 @@ def test_chapter_17c_says_what_the_prefill_with_a_cache_costs_flash_attention_3(
     assert np.exp(np.log(fairer[some]).mean()) == pytest.approx(1.42, abs=0.006)
 
 
-def test_chapter_17c_says_what_a_gain_is_back_to_back():
+def test_chapter_17d_says_what_a_gain_is_back_to_back():
     df = hopper_peers.table()
     means = [np.exp(np.log(gain).mean()) for gain in (df.fa3_serial / df.ours,
                                                       df.fa3_serial_steady_ms / df.ours_steady_ms)]  # fmt: skip
