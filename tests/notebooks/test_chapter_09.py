@@ -149,10 +149,11 @@ def test_summary_has_a_row_a_way_and_counts_holes_out():
 
 def test_one_call_of_fa3_stands_beside_its_own_batch(monkeypatch):
     some = pod_11.filtered(pod_11.table())
-    other = some[pod_11.BATCH].assign(fa3_varlen=np.arange(len(some)) + 0.5).iloc[::-1]
+    cut = np.arange(len(some)) + 0.5
+    other = some[pod_11.BATCH].assign(fa3_varlen=cut, fa3_whole=cut[::-1]).iloc[::-1]
     monkeypatch.setattr(pod_11.hopper_sweep, "table", lambda: other)
     both = pod_11.with_one_call(some)
-    assert list(both.fa3_varlen) == [i + 0.5 for i in range(len(some))] and list(both.serial) == list(some.serial)
+    assert list(both.fa3_one) == list(np.minimum(cut, cut[::-1])) and list(both.serial) == list(some.serial)
 
 
 def test_prefill_heavy_batches_decide_against_fa3():

@@ -21,7 +21,7 @@ FIGURE = Figure(
     says="The GPU plans in some ten microseconds, the host in hundreds and more",
     chapter="17",
     method="Medians; Llama-3-8B's heads, pages of 16. On the GPU: 20 updates in a graph. On the host: until the call "
-    "returns, the upload included; it had other measurements to make beside.",
+    "returns, the upload included.",
 )
 RECORDING = "hopper-plan"
 KEYS = ("kind", "sequences")
