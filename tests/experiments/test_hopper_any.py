@@ -291,7 +291,7 @@ def test_of_each_family_the_fastest_counts(driver, flashinfer, monkeypatch):
     monkeypatch.setattr(more.ragged, "Ragged", lambda batch, room: RAGGED(batch, room, "cpu"))
     row = more.measure(more.cases()[0])
     assert row["ours"] == 1 and row["green"] == 2 and row["green_how"] == "120_ahead" and row["fi_pod"] == ""
-    assert row["splits_how"] == "32_ahead" and row["fa3_how"] == "fa3_one_ahead"
+    assert row["splits_how"] == "32_ahead" and row["fa3_how"] == "fa3_one_whole"
     holes = dict(hole.split(": ", 1) for hole in row["holes"].split("; "))
     assert set(holes) == {"fi_pod", "fa3_fi", "fa3_xqa"} and "drafts beside a prompt" in holes["fa3_xqa"]
     df = more.gains(pd.DataFrame([more.cases()[0] | row]))
