@@ -20,6 +20,7 @@ SLOW = {
     "sarathi-09",
     "pod-12",
     "engine-chosen",
+    "engine-disaggregated",
     "engine-fleet",
     "engine-nvlink",
     "engine-seeds",
