@@ -175,10 +175,10 @@ def test_a_rate_counts_when_it_and_all_below_keep_every_promise():
 
 
 def test_who_waits_for_a_place_to_decode_is_seen():
-    """One long gap among two hundred short ones is no P99 of gaps, but every user has it."""
+    """One long gap among two hundred short ones is no P99 of gaps, but one user in seven has it in the table."""
     assert promised(stalls_200ms={(1, 30): 60.0, (2, 20): 60.0}) == (20, 1)
     runs = disaggregated.read("engine-disaggregated").query("way == @disaggregated.APART and workload == 'azure-conv'")
-    assert ((1e3 * runs.tbt_p99 < 25) & (runs.ttft_p99 < 1) & (runs.stalls_200ms > 50)).any()
+    assert ((1e3 * runs.tbt_p99 < 25) & (runs.ttft_p99 < 1) & (runs.stalls_200ms > 14)).any()
 
 
 def test_a_weaker_promise_lets_no_fewer_in():
