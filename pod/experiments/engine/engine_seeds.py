@@ -3,26 +3,51 @@
 Lengths and arrivals are drawn anew; the chunk or the split is again the best of each draw.
 """
 
-from pod.experiments.engine.chosen import decisive, felt_in
-from pod.experiments.engine.engine_disaggregated import DRAWN, KNOBS, RATES, SECONDS, TURN, setup
+import pandas as pd
+
+from pod.experiments.engine.chosen import felt_in, kept
+from pod.experiments.engine.engine_disaggregated import DRAWN, KNOBS, RATES, SECONDS, TURN, setup, table
 from pod.simulate.run import Run
 from pod.simulate.workload import Workload
 
 COMPUTED = "engine-seeds"
-KEYS, READS = ("workload", "way", "knob", "seed", "qps"), ("operators", "engine-runs")
+KEYS, READS = ("workload", "way", "seed", "knob", "qps"), ("operators", "engine-runs", "engine-disaggregated")
 SEEDS = (2, 3, 4)  # the picture itself has seed 1
 
 
 def cases() -> list[dict]:
-    return [dict(zip(KEYS, (workload, way, knob, seed), strict=False))
-            for workload in RATES for seed in SEEDS for way in KNOBS if way != TURN for knob in KNOBS[way]]  # fmt: skip
+    return [dict(zip(KEYS, (workload, way, seed), strict=False))
+            for workload in RATES for way in KNOBS if way != TURN for seed in SEEDS]  # fmt: skip
 
 
 def measure(case: dict) -> list[dict]:
-    """The rates that decide which promises are kept."""
-    on = setup(case["way"], case["knob"])
-    return decisive(case["workload"], DRAWN, lambda qps: felt_in(Run(on, _drawn(case, qps))), RATES[case["workload"]])
+    """The rates that decide: from the picture's on, up while any chunk or split keeps the next one, else down."""
+    workload, way = case["workload"], case["way"]
+    rates, tried = RATES[workload], {}
+
+    def keeps(knob: int, at: int, promise: int) -> bool:
+        if at == len(rates) or not all(
+            kept(felt, workload, promise) for (one, low), felt in tried.items() if one == knob and low <= at
+        ):
+            return False
+        if (knob, at) not in tried:
+            work = Workload(workload, SECONDS * rates[at], rates[at], seed=case["seed"])
+            tried[knob, at] = felt_in(Run(setup(way, knob), work))
+        return kept(tried[knob, at], workload, promise)
+
+    for promise in DRAWN:
+        first, at = _shown(workload, way, promise)
+        knobs = sorted(KNOBS[way], key=lambda knob, first=first: abs(KNOBS[way].index(knob) - KNOBS[way].index(first)))
+        while at >= 0 and not any(keeps(knob, at, promise) for knob in knobs):
+            at -= 1
+        while any(keeps(knob, at + 1, promise) for knob in knobs):
+            at += 1
+    return [{"knob": knob, "qps": rates[at]} | felt for (knob, at), felt in sorted(tried.items())]
 
 
-def _drawn(case: dict, qps: int) -> Workload:
-    return Workload(case["workload"], SECONDS * qps, qps, seed=case["seed"])
+def _shown(workload: str, way: str, promise: int) -> tuple[int, int]:
+    """The chunk or split that serves most in the picture, and the place of its rate; -1 if none keeps the promise."""
+    row = table().set_index(["workload", "way", "tbt_p99_ms"]).loc[(workload, way, promise)]
+    if pd.isna(row.knob):
+        return KNOBS[way][0], -1
+    return int(row.knob), RATES[workload].index(int(row.qps))
