@@ -37,7 +37,7 @@ def cases() -> list[dict]:
 def measure(case: dict) -> dict[str, float]:
     qps, on = case["qps"], setup(case["way"], case["knob"])
     fitted, priced = (Summary(meter=Meter(on.cost(), GPUS, each)) for each in (RECORDED, PRICED))
-    simulate(on, Workload(case["workload"], SECONDS * qps, qps).stream(), into=Both(fitted, priced))
+    simulate(on, Workload(case["workload"], SECONDS[case["workload"]] * qps, qps).stream(), into=Both(fitted, priced))
     row = {k: fitted.full()[k] for k in ("joules_per_request", "joules_per_token", "joules_per_iteration",
                                          "watts_per_gpu")}  # fmt: skip
     return row | {PRICE: priced.full()["joules_per_request"]}

@@ -196,7 +196,7 @@ def code_ahead_of_nvlink(promise: int | str) -> float:
 
 
 def steady_edges() -> pd.Series:
-    """The highest rates under steady arrivals, for a minute."""
+    """The highest rates under steady arrivals, for a minute or four."""
     return steady.table().set_index(WHICH).qps
 
 

@@ -31,7 +31,7 @@ def measure(case: dict) -> list[dict]:
         ):
             return False
         if (knob, at) not in tried:
-            work = Workload(workload, SECONDS * rates[at], rates[at], seed=case["seed"])
+            work = Workload(workload, SECONDS[workload] * rates[at], rates[at], seed=case["seed"])
             tried[knob, at] = felt_in(Run(setup(way, knob), work))
         return kept(tried[knob, at], workload, promise)
 
