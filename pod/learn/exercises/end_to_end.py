@@ -373,8 +373,8 @@ QUESTIONS = {
         "decodes little idles at low power, one that computes prompts stands at the limit, and chunks at once "
         "use both kinds of units in every iteration.",
         {
-            "whichever serves more": "Except for chats at 22 and 30 ms. Chunks lead by less than in requests a "
-            "second, as eight busy GPUs take more watts.",
+            "whichever serves more": "Except for chats at 22 and 30 ms, and for code at 22, where it is level. "
+            "Chunks lead by less than in requests a second, as eight busy GPUs take more watts.",
             "always prompts apart": "At weak promises five of its GPUs are full and three wait, and waiting "
             "takes watts as well.",
             "always chunks at once": "At 10 ms they read all weights for few tokens.",
