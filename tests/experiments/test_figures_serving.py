@@ -318,14 +318,15 @@ def test_a_short_trial_flatters_a_server(requests, kept, broken):
     assert rates == [True, False]
 
 
-def test_long_chats_lose_more_to_a_longer_trial_than_to_bursts():
-    """Steady arrivals, as many as in a stretch, with its chunk: 17 a second are too many. Of half as many 20 hold."""
-    which = ("conversation", disaggregated.ONCE, 50)
-    knob = replayed.table().set_index(replayed.WHICH).knob[which]
-    setup = disaggregated.setup(disaggregated.ONCE, int(knob))
+def test_long_chats_are_tried_for_long_enough():
+    """With prompts apart their rate holds for twice as long. For half a minute two more a second would hold."""
+    rows = disaggregated.table().set_index(["workload", "way", "tbt_p99_ms"])
+    rate, knob = rows.loc[("conversation", disaggregated.APART, 50), ["qps", "knob"]].astype(int)
+    setup, whole = disaggregated.setup(disaggregated.APART, knob), disaggregated.SECONDS["conversation"]
     most = {"ttft_p99": 2.0, "tbt_p99": 0.05, "stalls_200ms": disaggregated.STALLED}
-    assert not keeps(Run(setup, Workload("conversation", 1200, 17)).metrics(), most)
-    assert disaggregated.table().set_index(["workload", "way", "tbt_p99_ms"]).qps[which] == 20
+    kept = [keeps(Run(setup, Workload("conversation", seconds * qps, qps)).metrics(), most)
+            for seconds, qps in ((2 * whole, rate), (whole, rate + 1), (30, rate + 2))]  # fmt: skip
+    assert kept == [True, False, True]
 
 
 def keeps(felt: dict[str, float], most: dict[str, float]) -> bool:
