@@ -93,12 +93,12 @@ def table():
     df = read("hopper-sweep")
     alone = parts(df)
     keys = df[["model", "tp", "chunk", "context", "decodes", "seen"]]
-    times = df.reindex(columns=[*PEERS.values(), "ours_serial", "ours"])  # older repeats have fewer ways
+    times = df.reindex(columns=[*PEERS.values(), "ours_serial", "ours"])  # older repeats have fewer ways, and so no best
     return keys.join(alone).join(times).assign(
         ratio=alone.prefill / alone.decode,
         share=alone.min(axis=1) / alone.sum(axis=1),
         larger=alone.max(axis=1),
-        best_peer=times[list(PEERS.values())].min(axis=1),
+        best_peer=times[list(PEERS.values())].min(axis=1, skipna=False),
     )  # fmt: skip
 
 
