@@ -93,7 +93,7 @@ def table():
     df = read("hopper-sweep")
     alone = parts(df)
     keys = df[["model", "tp", "chunk", "context", "decodes", "seen"]]
-    times = df.reindex(columns=[*PEERS.values(), "ours_serial", "ours"])  # older repeats have fewer ways, and so no best
+    times = df.reindex(columns=[*PEERS.values(), "ours_serial", "ours"])  # older repeats have fewer: no best
     return keys.join(alone).join(times).assign(
         ratio=alone.prefill / alone.decode,
         share=alone.min(axis=1) / alone.sum(axis=1),
