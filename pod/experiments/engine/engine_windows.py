@@ -97,15 +97,12 @@ def timed(load: Load, kind, iterations: int, engine) -> list[dict]:
 
 def sizes(load: Load, kind, iterations: int) -> list[tuple[int, int, int]]:
     """(tokens, sequences, chunks) of every iteration: offline, nobody's time decides who is in a batch."""
-    events = window(load, Ticks(), load.scheduler(kind=kind), most=iterations)
-    return sorted({(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in events}, reverse=True)
+    return running.sizes(window(load, Ticks(), load.scheduler(kind=kind), most=iterations))
 
 
 def batch(event) -> dict:
-    """Who was in the batch, and how many had all of their answer with it."""
-    return {"prompt": sum(new for _, new, *_ in event.prefills), "decodes": len(event.decodes),
-            "context": event.decode_context, "finished": len(event.finished),
-            "preempted": len(event.preempted)}  # fmt: skip
+    """Who was in the batch, and who had to leave it."""
+    return running.batch(event) | {"preempted": len(event.preempted)}
 
 
 # ---------------------------------------------------------------- what it shows

@@ -65,3 +65,14 @@ def row(event, planned: float, launched: float) -> dict:
     gpu = sum(end - start for start, end in event.stages)
     times = {"scheduled": event.scheduled, "planned": planned, "launched": launched, "end": event.end, "gpu": gpu}
     return {f"{name}_ms": round(1e3 * t, 3) for name, t in times.items()} | {"digest": digest(event)}
+
+
+def batch(event) -> dict[str, int]:
+    """Who was in the batch, and how many had all of their answer with it."""
+    return {"prompt": sum(new for _, new, *_ in event.prefills), "decodes": len(event.decodes),
+            "context": event.decode_context, "finished": len(event.finished)}  # fmt: skip
+
+
+def sizes(events) -> list[tuple[int, int, int]]:
+    """(tokens, sequences, chunks) of these iterations, the largest first: what an engine captures before they come."""
+    return sorted({(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in events}, reverse=True)

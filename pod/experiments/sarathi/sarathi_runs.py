@@ -161,17 +161,14 @@ def timed(engine: Engine, setting: Setting) -> list[dict]:
 
 def sizes(setting: Setting) -> list[tuple[int, int, int]]:
     """(tokens, sequences, chunks) of every iteration, the largest first."""
-    each = {(e.tokens, len(e.prefills) + len(e.decodes), len(e.prefills)) for e in batches(setting)}
-    return sorted(each, reverse=True)
+    return running.sizes(batches(setting))
 
 
 def row(event: Iteration) -> dict[str, float]:
     """When the scheduler was asked and when the tokens were out, in milliseconds since the start; how long the GPU
     worked; who was in the batch, and how many had all of their answer with it."""
     times = {"scheduled": event.scheduled, "end": event.end, "gpu": sum(end - start for start, end in event.stages)}
-    return {f"{name}_ms": round(1e3 * t, 3) for name, t in times.items()} | {
-        "prompt": sum(new for _, new, *_ in event.prefills), "decodes": len(event.decodes),
-        "context": event.decode_context, "finished": len(event.finished)}  # fmt: skip
+    return {f"{name}_ms": round(1e3 * t, 3) for name, t in times.items()} | running.batch(event)
 
 
 # ---------------------------------------------------------------- what it shows
