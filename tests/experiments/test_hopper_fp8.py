@@ -87,8 +87,35 @@ def test_flashinfer_is_told_of_8_bits(narrow, monkeypatch):
     page.fi(narrow)()
     kind, scales = getattr(torch, page.KV), {"k_scale": page.SCALE, "v_scale": page.SCALE}
     assert Decodes.told == [kind, (kind, scales), None, (torch.bfloat16, {})]
-    with pytest.raises(ValueError, match="q_lens: got more than a token"):
-        page.fi(ragged.Ragged(HybridBatch([2, 1], [9, 9], 4, 2, 64, 16), device="cpu"))
+    with pytest.raises(ValueError, match="batch: got one kind of work"):
+        page.fi(ragged.Ragged(HybridBatch([2, 2], [9, 9], 4, 2, 64, 16), device="cpu"))
+
+
+def test_beside_a_chunk_flashinfer_computes_the_prompts_as_well(monkeypatch):
+    told = []
+
+    class Both:
+        def __init__(self, room, layout, backend=None, use_tensor_cores=None):
+            assert (backend, use_tensor_cores) in (("fa2", None), (None, True))
+
+        def plan(self, *lists, **shape):
+            told.append(([x.tolist() for x in lists], shape.get("kv_data_type"), "head_dim_qk" in shape))
+
+        def run(self, q, caches, **scales):
+            told.append((len(q), caches[0].dtype, scales))
+            return q
+
+    module = ModuleType("flashinfer")
+    module.BatchDecodeWithPagedKVCacheWrapper = module.BatchPrefillWithPagedKVCacheWrapper = Both
+    monkeypatch.setitem(sys.modules, "flashinfer", module)
+    monkeypatch.setattr(ragged, "workspace", lambda: torch.zeros(8))
+    narrow = page.Narrow(HybridBatch([20, 1, 1], [40, 33, 16], 4, 2, 64, 16), device="cpu")
+    assert torch.equal(torch.cat(page.fi8(narrow)()), narrow.q)
+    kind, scales = getattr(torch, page.KV), {"k_scale": page.SCALE, "v_scale": page.SCALE}
+    (prompts, *first), (decodes, *second), *runs = told
+    assert prompts[0] == [0, 20] and [x[-1] for x in prompts[1:]] == [3, prompts[2][-1], 8] and len(prompts[2]) == 3
+    assert decodes[0] == [0, 3, 4] and decodes[2] == [1, 16] and first == [kind, True] and second == [kind, False]
+    assert runs == [(20, kind, scales), (2, kind, scales)]
 
 
 def test_the_table_and_the_picture_of_known_times():

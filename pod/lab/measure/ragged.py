@@ -282,11 +282,30 @@ def fi_decodes(s: Ragged, first: int = 0, caches=None, **scales):
     """FlashInfer's decode on tensor cores of the sequences from `first` on, with other caches if there are some."""
     import flashinfer
 
-    q, (k, v) = s.q[s.starts[first] :], caches or (s.k, s.v)
+    q, caches = s.q[s.starts[first] :], caches or (s.k, s.v)
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(), "NHD", use_tensor_cores=True)
-    kind = {} if k.dtype == q.dtype else {"kv_data_type": k.dtype}
-    wrapper.plan(*_pages(s, first, len(s.batch.q_lens)), **_shape(s), **kind)
-    return lambda: wrapper.run(q, (k, v), **scales)
+    wrapper.plan(*_pages(s, first, len(s.batch.q_lens)), **_shape(s), **_kind(s, caches))
+    return lambda: wrapper.run(q, caches, **scales)
+
+
+def fi_two(s: Ragged, caches=None, **scales):
+    """FlashInfer's prefill, then its decode. Of its prefills only FlashAttention-2's takes caches of 8 bits beside
+    queries of 16."""
+    import flashinfer
+    import torch
+
+    border, caches = _decodes(s), caches or (s.k, s.v)
+    q, starts = s.q[: s.starts[border]], torch.tensor(s.starts[: border + 1], dtype=torch.int32, device=s.device)
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend="fa2")
+    shape = _shape(s)
+    shape["head_dim_qk"] = shape.pop("head_dim")
+    wrapper.plan(starts, *_pages(s, 0, border), causal=True, **shape, **_kind(s, caches))
+    decodes = fi_decodes(s, border, caches, **scales)
+    return lambda: [wrapper.run(q, caches, **scales), decodes()]
+
+
+def _kind(s: Ragged, caches) -> dict:
+    return {} if caches[0].dtype == s.q.dtype else {"kv_data_type": caches[0].dtype}
 
 
 def fa3_then_xqa(s: Ragged):
