@@ -40,7 +40,8 @@ FIGURE = Figure(
     title=f"What users felt in five minutes of real serving, on {a_card()}",
     chapter="15",
     method="Llama-3-8B, random weights, bf16; the requests of five minutes, at the paper's share of what Sarathi "
-    "serves; one run a system, iterations of up to 2,048 tokens as CUDA graphs; the artifact's definitions",
+    "serves; one run a system, iterations of up to 2,048 tokens as CUDA graphs; the artifact's definitions. Recorded "
+    "before the engine launched an iteration while the one before runs",
     data=("engine-served", "engine-foretold"),
 )
 RECORDING = "engine-served"
