@@ -118,7 +118,7 @@ RING = {
 
 
 def ring(slots: int, blocks: int = 4, ax: Axes | None = None) -> Axes:
-    """A row a step, a column a slot of the ring; see RING for the colours."""
+    """A row a step, a column room for a panel of the ring; see RING for the colours."""
     ax = style.axes(1.2 + 0.75 * slots, 0.8 + 0.42 * blocks) if ax is None else style.tidy(ax)
     for y, cells in enumerate(ring_steps(slots, blocks)):
         for slot, (panel, what) in cells.items():
@@ -128,7 +128,7 @@ def ring(slots: int, blocks: int = 4, ax: Axes | None = None) -> Axes:
                                    label=label))  # fmt: skip
             ax.text(slot + 0.5, y + 0.5, panel, ha="center", va="center", fontsize=9, color=style.text_on(kind),
                     bbox={"facecolor": face, "edgecolor": "none", "pad": 1})  # fmt: skip
-    ax.set(xlim=(0, slots), ylim=(blocks, 0), xlabel="slot of the ring")
+    ax.set(xlim=(0, slots), ylim=(blocks, 0), xlabel="room in the ring, panel by panel")
     ax.set_xticks(np.arange(slots) + 0.5, range(slots))
     ax.set_yticks(np.arange(blocks) + 0.5, [f"step {i}" for i in range(blocks)])
     ax.tick_params(length=0)
@@ -141,7 +141,7 @@ def rings(slots: dict[str, int]) -> Figure:
     panels = style.axes(9.5, 2.7, columns=len(slots))
     for ax, (name, n) in zip(panels, slots.items(), strict=True):
         ring(n, ax=ax)
-        ax.set_title(f"{name}: {n} slots", fontsize=10)
+        ax.set_title(f"{name}: room for {n} panels", fontsize=10)
     where = {"loc": "outside upper center", "ncols": len(RING), "frameon": False, "fontsize": 9}
     panels[0].figure.legend(*ring_legend(panels), **where)
     return panels[0].figure

@@ -329,14 +329,14 @@ QUESTIONS = {
         },
         "6",
     ),
-    "slots-of-the-ring": Question(
+    "panels-of-the-ring": Question(
         CHAPTER,
         "A tile of 128 rows with heads of 128 numbers takes 32 KB for its queries and 16 KB for a panel of 64 keys. "
-        "Two CTAs share 164 KB on an A100, 228 KB on an H200. How many slots has the ring?",
+        "Two CTAs share 164 KB on an A100, 228 KB on an H200. For how many panels has the ring room?",
         {
             "3 and 4": "Half of it less 1 KB, which each CTA costs besides, is 81 and 113 KB. Less 32 that leaves room "
             "for three and for five; a step takes a pair, so four are used.",
-            "3 and 5": "There is room for five, but a step reads a pair and fetches a pair: a fifth slot never helps.",
+            "3 and 5": "There would be, but a step reads a pair and fetches a pair: room for a fifth never helps.",
             "5 and 7": "The queries lie there, too, for as long as the tile lasts.",
         },
         "3 and 4",
