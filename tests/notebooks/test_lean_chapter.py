@@ -116,8 +116,9 @@ def test_chapter_11b_says_how_its_means_and_leasts_are_counted():
 def test_a_lead_on_short_requests_is_about_a_plan():
     lag, saved = lean_shapes.lags(), lean_shapes.saved_ahead()
     short = lag[["1 x 4K", "1 x 8K", "1 x 16K"]]
-    assert short.between(saved.min(), saved.max()).all() and abs(short.mean() - saved.median()) < 0.3
-    assert lag[["1 x 32K", "1 x 64K", "1 x 128K"]].min() > saved.max() and len(saved) == 50
+    few, most = saved.quantile([0.1, 0.9])  # of long batches the noise is larger than a plan
+    assert short.between(few, most).all() and abs(short.mean() - saved.median()) < 0.3
+    assert lag[["1 x 32K", "1 x 64K", "1 x 128K"]].min() > most and len(saved) == 50
     assert "flashinfer_plain" not in read("lean"), "the picture has one of FlashInfer's two decodes"
     both = read("lean-sweep").query("panel == '8a' and context == 65536").iloc[0]
     assert both.flashinfer_plain == pytest.approx(1.19, abs=0.005) and both.flashinfer == pytest.approx(1.55, abs=0.005)
