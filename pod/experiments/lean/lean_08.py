@@ -18,7 +18,7 @@ FIGURE = Figure(
     id="lean-08",
     title="Stream-K over fixed splits on 132 SMs: by context, heads and batch",
     chapter="11",
-    method="Head dimension 64, fp16. Full lines: the paper's tile, rebuilt, cut both ways. Dashed: our "
+    method="Head dimension 64, fp16. Above: the paper's tile, rebuilt, cut three ways. Below: our "
     "decode kernel over its best split, and over the faster of FlashInfer's two.",
     data=("lean-sweep",),
 )
@@ -80,21 +80,28 @@ def table():
     return df[[*keys, *COLUMNS]].reset_index(drop=True)
 
 
+ROWS = {"paper's tile, over": (shared.PAPER, 0.8, 1.9), "ours, over": (SHOWN[len(shared.PAPER) :], 0.8, 1.3)}
+
+
 def draw(df):
-    axes = style.axes(9.5, 3.7, columns=3, sharey=True)
-    for ax, (panel, (x, words)) in zip(axes, PANELS.items(), strict=True):
-        part = df[df.panel == panel].sort_values(x, kind="stable")
-        shared.lines(ax, part, x, SHOWN)
-        if x == "context":
-            ax.set_xscale("log", base=2)
-            ax.set_xticks(part[x], [shared.in_k(n) for n in part[x]], fontsize=8.5)
-        else:
-            ax.set_xticks(part[x], part[x], fontsize=8.5)
-        ax.set(xlabel=words, ylim=(0.8, 1.9))
-    axes[0].set_ylabel("speed-up of stream-K")
-    handles, labels = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize=9)
-    return axes[0].figure
+    """Above, one kernel under three cuts; below, our decode beside its best split and a peer, to the same scale."""
+    heights = [top - bottom for _, bottom, top in ROWS.values()]
+    rows = style.axes(9.5, 5, columns=3, rows=2, sharex="col", height_ratios=heights)
+    for axes, (whose, (names, *limits)) in zip(rows, ROWS.items(), strict=True):
+        for ax, (panel, (x, _)) in zip(axes, PANELS.items(), strict=True):
+            part = df[df.panel == panel].sort_values(x, kind="stable")
+            shared.lines(ax, part, x, names)
+            if x == "context":
+                ax.set_xscale("log", base=2)
+            ax.set_xticks(part[x], [shared.in_k(n) for n in part[x]] if x == "context" else part[x], fontsize=8.5)
+            ax.set_ylim(limits)
+        handles, labels = axes[0].get_legend_handles_labels()
+        labels = [label.split(" over ")[1] for label in labels]
+        axes[-1].legend(handles, labels, title=whose, loc="upper right", frameon=False, fontsize=9, title_fontsize=9)
+    for ax, (_, words) in zip(rows[-1], PANELS.values(), strict=True):
+        ax.set_xlabel(words)
+    rows[0, 0].figure.supylabel("speed-up of stream-K", fontsize=10)
+    return rows[0, 0].figure
 
 
 # ---------------------------------------------------------------- what claims ask for
