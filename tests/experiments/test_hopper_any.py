@@ -17,6 +17,7 @@ from pod.experiments.hopper import hopper_any as page
 from pod.experiments.hopper import hopper_any_peers as more
 from pod.experiments.hopper import hopper_any_roof as top
 from pod.experiments.hopper import hopper_invariant as fixed
+from pod.experiments.hopper import hopper_sweep
 from pod.hardware import H200
 from pod.lab import registry
 from pod.lab.measure import green, ragged
@@ -438,6 +439,11 @@ def test_no_measured_time_is_under_the_roof():
     soonest = rows[[f"{name}_p10" for name in (*ragged.FA3, "ours")]].min(axis=1)
     roofs = [top.roof(page.drawn()[i].batch, ceilings) for i in rows.batch]
     assert len(rows) == 300 and (soonest > roofs).all()
+
+
+def test_nor_is_one_of_the_papers_sweep():
+    df = top.of_sweep(hopper_sweep.table())
+    assert len(df) == 1811 and (df < 1).all(axis=None), "medians of milliseconds"
 
 
 def test_like_the_best_quarter_is_between_today_and_the_roof(rows):
