@@ -8,6 +8,7 @@ import pytest
 
 from pod import data
 from pod.batch import HybridBatch
+from pod.experiments.basics import chat_band
 from pod.experiments.hopper import (
     hopper_any,
     hopper_any_roof,
@@ -86,10 +87,26 @@ def test_five_of_the_eight_short_losers_are_one_request():
     assert len(short) == 8 and short.words.str.contains(r"heads of \d+: 1 x \d+ @ [\d,]+$").sum() == 5
 
 
-def test_summary_counts_every_batch_near_the_longer_part():
+def test_chapter_17c_says_how_many_of_the_sweep_come_near_the_longer_part_and_the_stricter_goal():
     df = hopper_sweep.table()
-    near = sum(t <= 1.1 * m for t, m in zip(df.ours, df.larger, strict=True))
-    assert hopper_sweep.summary(df).loc["all", "near the longer part"] == f"{100 * near / len(df):.0f} %"
+    some, near = hopper_sweep.filtered(df), sum(t <= 1.1 * m for t, m in zip(df.ours, df.larger, strict=True))
+    assert hopper_sweep.near_larger(df) == pytest.approx(100 * near / len(df))
+    said = 100 * (df.ours < df.larger).mean(), hopper_sweep.near_larger(df), hopper_sweep.near_larger(some)
+    assert [round(x) for x in said] == [65, 92, 69]
+    assert [round(hopper_roofs.near_bound(rows, "ours")) for rows in (df, some)] == [82, 38]
+
+
+def test_chapter_17c_says_where_the_chat_servers_batch_ends_in_the_band():
+    places = chat_band.table().set_index("way").place
+    assert [round(places[chat_band.WAYS[way][1]], 2) for way in ("hopper", "fa3_serial")] == [0.94, 0.40]
+
+
+def test_chapter_17c_says_how_near_to_the_roof_the_median_batch_is():
+    df = hopper_sweep.table()
+    shares = [
+        hopper_any_roof.of_sweep(some).share.median() for some in (hopper_sweep.filtered(df), hopper_sweep.balanced(df))
+    ]
+    assert [round(100 * x) for x in (*shares, hopper_any_roof.table().share.median())] == [87, 74, 61]
 
 
 def test_bars_would_be_met_on_the_best_quarter_of_the_same_sort_too():

@@ -82,8 +82,3 @@ def draw(df):
     ax.set(xlim=(-0.03, 1.1), ylim=(len(df) - 0.4, -0.6), xlabel="place in the band: 0 is the sum of both halves, "
            "1 the longer one alone")  # fmt: skip
     return ax.figure
-
-
-def place(way: str) -> float:
-    df = table()
-    return float(df.place[df.way == WAYS[way][1]].iloc[0])

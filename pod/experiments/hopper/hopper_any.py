@@ -18,7 +18,6 @@ from pod.simulate.mixes import KINDS, PAGE, Mix, mixes
 FIGURE = Figure(
     id="hopper-any",
     title=f"Any batch a serving engine makes, on {a_card()}: time of FlashAttention-3 over ours",
-    says="Ahead on nearly all batches that a server makes; behind where a few requests are all",
     chapter="17",
     method="300 drawn iterations (pod/simulate/mixes.py) in pages of 16, bf16, cold L2, shuffled rounds, medians; "
     "FlashAttention-3 in the fastest of nine ways: one call, or two with a border at 1 or at 16 tokens, each with its "
@@ -92,7 +91,7 @@ def summary(df):
     than 2 %, what of the gain is better halves and what is fusing, and the gain over each of FlashAttention-3's two
     habits."""
     sets = {kind: df[df.kind == kind] for kind in KINDS} | {"head_dim 128": df[df.head_dim == 128], "all": df}
-    return pd.DataFrame({name: _line(part) for name, part in sets.items() if len(part)}).T.round(3)
+    return pd.DataFrame({name: _line(part) for name, part in sets.items() if len(part)}).T.round(4)
 
 
 def _line(df) -> dict[str, float]:
@@ -122,7 +121,7 @@ def _percentile(df) -> float:
 
 
 def draw(df):
-    axes = style.axes(9.5, 4.6, columns=2, width_ratios=(1, 1))
+    axes = style.axes(9.5, 4.6, columns=2, width_ratios=(1, 1.12))
     _sorted(axes[0], df)
     _worst(axes[1], worst(df))
     return axes[0].figure
@@ -161,7 +160,7 @@ def _worst(ax, df) -> None:
         gain = "refused" if np.isnan(row.gain) else f"{row.gain:.2f}"
         y = 0.97 - 0.098 * i
         ax.text(0, y, gain, color=COLOURS[row.kind], fontsize=9, fontweight="bold", va="top", transform=ax.transAxes)
-        ax.text(0.13, y, f"{row.kind}, {row.model}, TP{row.tp}\n{row.words}", fontsize=8, va="top",
+        ax.text(0.1, y, f"{row.kind}, {row.model}, TP{row.tp}\n{row.words}", fontsize=8.5, va="top",
                 transform=ax.transAxes)  # fmt: skip
 
 

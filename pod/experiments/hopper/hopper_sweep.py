@@ -142,8 +142,7 @@ def summary(df):
         means = map(geomean, (gains, part.fa3_serial / part.ours_serial, part.ours_serial / part.ours))
         rows.append((name, len(part), *means, gains.min(), gains.max(), geomean(part.best_peer / part.ours)))
     columns = ["batches", "count", "over serial", "better halves", "fusing", "least", "most", "over its best way"]
-    out = pd.DataFrame(rows, columns=columns).set_index("batches").round(2)
-    return out.assign(**{"near the longer part": [f"{near_larger(part):.0f} %" for part in sets.values()]})
+    return pd.DataFrame(rows, columns=columns).set_index("batches").round(2)
 
 
 def draw(df):
@@ -159,8 +158,7 @@ def draw(df):
 
 def _violins(ax, df) -> None:
     gains = {name.replace(" ", "\n", 1): df.fa3_serial / df[column] for name, column in METHODS.items()}
-    gains["perfect overlap\nof FA3's parts"] = df.fa3_serial / df.larger
-    tones = [style.WORKERS[4], style.WORKERS[3], style.WORKERS[5], style.colour("hybrid"), style.FRAME]
+    tones = [style.WORKERS[4], style.WORKERS[3], style.WORKERS[5], style.colour("hybrid")]
     violins(ax, gains, tones, geomean)
     ax.set(ylim=(0.4, 2.15))
 
