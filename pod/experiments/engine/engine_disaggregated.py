@@ -23,7 +23,8 @@ FIGURE = Figure(
     method="operators measured on one H200, calibrated by real runs, our kernel in all ways; Llama-3-8B, 60 s of "
     "Poisson arrivals, 240 of long chats; P99 TTFT up to 1 s (long chats 2 s), a gap above 200 ms for at most 1 % of "
     "the users; the best chunk or split of the GPUs (3 to 7 for prompts); every prompt computed whole; keys and "
-    "values travel at 50 GB/s a GPU, dotted at 450 (NVLink); one draw of requests and arrivals, `spread` has four",
+    "values travel at 50 GB/s a GPU, dotted at 450 (NVLink); lines: one draw of requests and arrivals; upright "
+    "strokes: from the lowest to the highest rate of four draws",
     data=("engine-disaggregated", "engine-seeds"),
     fitted=True,
 )
@@ -118,7 +119,7 @@ def spread() -> pd.DataFrame:
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.4, len(RATES))
+    axes, four = style.axes(9.5, 3.4, len(RATES)), spread()
     looks = {TURN: (style.WORKERS[1], "-"), ONCE: (style.WORKERS[0], "-"), APART: (style.WORKERS[2], "-"),
              NVLINK: (style.WORKERS[2], ":")}  # fmt: skip
     for ax, workload in zip(axes, RATES, strict=True):
@@ -126,6 +127,9 @@ def draw(df):
             mine = df[(df.workload == workload) & (df.way == way)]
             ax.plot(mine.tbt_p99_ms, mine.qps, line, marker="o" if line == "-" else "", drawstyle="steps-post",
                     markersize=4, color=colour, label=way)  # fmt: skip
+        for way, beside in ((ONCE, 0.97), (APART, 1.03)):
+            ends = four.loc[workload, way]
+            ax.vlines(ends.index * beside, ends["min"], ends["max"], color=looks[way][0], linewidth=4, alpha=0.5)
         ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None), xticks=(10, 20, 50, 100),
                xticklabels=(10, 20, 50, 100))  # fmt: skip
         ax.minorticks_off()
