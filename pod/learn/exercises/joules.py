@@ -244,7 +244,7 @@ QUESTIONS = {
             "some percent less": "So the list proposes. But it knows one small kernel, which asks for its bytes in "
             "another way.",
             "as much": "DRAM's bytes are a third of the bill, so a change of their price is seen.",
-            "some percent more": "The price was found in another kernel. Here two of four batches take 4 and 8 % more.",
+            "some percent more": "The price was found in another kernel. Here two of four batches take 3 and 8 % more.",
         },
         "some percent more",
     ),

@@ -395,7 +395,7 @@ QUESTIONS = {
             "decodes or drafts alone, and yes": "There is nothing to overlap, and where a request or a few "
             "are all there is, it loses some.",
             "decodes alone, and no": "Decodes alone lose 1 % at most, but some drafts alone lose more.",
-            "chunks beside decodes, and yes": "These are what it was made for, and they gain a third and more.",
+            "chunks beside decodes, and yes": "These are what it was made for, and they gain nearly a third.",
         },
         "decodes or drafts alone, and yes",
     ),
