@@ -109,10 +109,18 @@ def _line(df) -> dict[str, float]:
     }
 
 
-def worst(df, count: int = 10):
-    """The batches where ours does worst, those that it refused before all."""
+WORST = 10  # batches that are listed
+
+
+def worst(df, count: int = WORST):
+    """The batches where ours does worst."""
     columns = ["batch", "kind", "model", "tp", "gain", "ours", "two", "one", "way", "words"]
-    return df.sort_values("gain", na_position="first", kind="stable")[columns].head(count)
+    return from_worst(df)[columns].head(count)
+
+
+def from_worst(df):
+    """By gain, those that ours refused before all."""
+    return df.sort_values("gain", na_position="first", kind="stable")
 
 
 def _percentile(df) -> float:

@@ -128,7 +128,6 @@ def sizes(df):
 
 
 PREFILL, DECODE = style.colour("prefill"), style.colour("decode")
-RINGED = 10  # as many as hopper_any lists
 
 
 def draw(df):
@@ -138,9 +137,9 @@ def draw(df):
     alone = df.kind.isin(ALONE)
     for words, part, tone in (("with prompts", df[~alone], PREFILL), ("decodes or drafts alone", df[alone], DECODE)):
         ax.plot(1e3 * part.roof, part.share, "o", color=tone, markersize=4, label=f"ours, {words}")
-    lost = df.sort_values("gain", na_position="first", kind="stable").head(RINGED)
+    lost = hopper_any.from_worst(df).head(hopper_any.WORST)
     ax.plot(1e3 * lost.roof, lost.share, "o", color=style.INK, fillstyle="none", markersize=9,
-            label=f"the {RINGED} of ours that do worst\nbeside FlashAttention-3")  # fmt: skip
+            label=f"the {len(lost)} of ours that do worst\nbeside FlashAttention-3")  # fmt: skip
     line = best_quarter(np.log(df.roof.to_numpy()), df.share.to_numpy())
     ax.plot(1e3 * df.roof, line, color=style.INK, linewidth=1.5, label="our best quarter nearby")
     ax.set(xscale="log", ylim=(0, 1), xlabel="roof of a batch, µs", ylabel="share of the roof")
