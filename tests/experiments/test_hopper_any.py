@@ -186,7 +186,7 @@ class Pod:
         return of_pages(q, cache, *prompts, starts), of_pages(q_decode, cache_decode, indptr, indices, last)
 
 
-def xqa(q, cache, room, table, lens, longest, bmm1_scale):
+def xqa(q, cache, room, table, lens, longest, bmm1_scale, bmm2_scale):
     assert not room.any() and longest == max(lens) and bmm1_scale == q.shape[-1] ** -0.5
     return attend(q[:, None], *cache, lens, table, causal=True)[:, 0]
 

@@ -46,10 +46,19 @@ def test_rounding_and_the_kernels_errors_are_told_apart(narrow, monkeypatch):
         out, _ = hybrid_attention(s.q, s.k, s.v, BATCH.q_lens, BATCH.kv_lens, s.table)
         return lambda: [torch.from_numpy(out).to(s.q.dtype)]
 
+    def rough(s):
+        """Of queries in 8 bits, too."""
+        out, _ = hybrid_attention(s.q.to(s.k8.dtype).to(s.q.dtype), s.k, s.v, BATCH.q_lens, BATCH.kv_lens, s.table)
+        return lambda: [torch.from_numpy(out).to(s.q.dtype)]
+
+    def wild(s):
+        return lambda: [2 * rough(s)()[0]]
+
     monkeypatch.setattr(page, "batch_of", lambda case: BATCH)
     monkeypatch.setattr(page, "room", lambda: None)
     monkeypatch.setattr(page, "WAYS", {"ours": exact})
     monkeypatch.setattr(page, "WAYS8", {"ours8": exact})
+    monkeypatch.setattr(page, "ALL8", {"rough": rough, "wild": wild})
     kinds = {"Ragged": ragged.Ragged, "Narrow": page.Narrow}
     for name, kind in kinds.items():
         place = ragged if name == "Ragged" else page
@@ -57,8 +66,8 @@ def test_rounding_and_the_kernels_errors_are_told_apart(narrow, monkeypatch):
     time = page.timing.Time(1.0, 1.0, 1.0)
     monkeypatch.setattr(page.timing, "shuffled", lambda calls, *_: dict.fromkeys(calls, time))
     row = page.measure({})
-    assert row["holes"] == "" and row["ours_off"] < 4e-3 > row["ours8_off"]
-    assert 0.01 < row["rounding"] < 0.1
+    assert row["holes"].startswith("wild: wrong result") and row["ours_off"] < 4e-3 > row["ours8_off"]
+    assert 0.01 < row["rounding"] < 0.1 and 5e-3 < row["rough_off"] < 0.1 and row["wild"] == row["wild_off"] == ""
 
 
 class Decodes:
@@ -118,11 +127,34 @@ def test_beside_a_chunk_flashinfer_computes_the_prompts_as_well(monkeypatch):
     assert runs == [(20, kind, scales), (2, kind, scales)]
 
 
+def test_flash_attention_3_is_told_what_8_bits_stand_for(narrow, monkeypatch):
+    told = []
+
+    def metadata(*given, qkv_dtype, **options):
+        told.append((qkv_dtype, sorted(options)))
+        return "plan"
+
+    def attend(q, k, v, *, q_descale, k_descale, v_descale, **options):
+        told.append((q.dtype, k.dtype, [x.unique().item() for x in (q_descale, k_descale, v_descale)], q_descale.shape))
+        return q.to(torch.bfloat16)
+
+    module = ModuleType("flash_attn_interface")
+    module.flash_attn_with_kvcache, module.get_scheduler_metadata = attend, metadata
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    out = torch.cat(page.fa3_all8(narrow)())
+    kind = getattr(torch, page.KV)
+    assert out.dtype == torch.bfloat16 and torch.equal(out, narrow.q.to(kind).to(out.dtype)) and out.shape == (3, 4, 64)
+    assert told == [(kind, ["causal", "page_size"]), (kind, kind, [1.0, page.SCALE, page.SCALE], (3, 2))]
+    assert narrow.q.dtype == torch.bfloat16  # the batch itself stays
+
+
 def test_the_table_and_the_picture_of_known_times():
-    rows = [case | {"kv_bytes": 4e9, "ours": 2.0, "ours8": 1.0, "fa3": 3.0, "fi": 2.5, "fi8": "", "rounding": 0.03,
+    rows = [case | {"kv_bytes": 4e9, "ours": 2.0, "ours8": 1.0, "fa3": 3.0, "fi": 2.5, "fi8": "",
+                    "fa3_two8": 2.0, "fa3_one8": 1.5, "xqa8": "", "fa3_one8_off": 0.05, "rounding": 0.03,
                     "ours_off": 2e-3, "ours8_off": 2e-3, "holes": ""} for case in page.cases()]  # fmt: skip
     df = page.speedups(pd.DataFrame(rows))
     assert set(df.speedup) == {2.0} and set(df.over_fa3) == {3.0} and df.over_fi8.isna().all()
+    assert set(df.over_all8) == {1.5} and set(df.way) == {"fa3_one8"} and set(df.kernel_all8) == {0.05}
     assert set(df.tb_s) == {2.0} and df.batch.is_unique and df.chunk.sum() == 3
     assert df.batch[9] == "64 x 8K, 32/8, 4 tokens" and df.batch[10] == "512 @ 4K + 64 x 8K, 32/8"
     figure = page.draw(df)

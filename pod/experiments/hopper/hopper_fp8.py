@@ -1,10 +1,12 @@
 """Caches of 8 bits: half the bytes of decode, what that takes off a batch, and what it puts on the error.
 
 Measured: decodes, drafts and hybrid batches in pages of 16, our kernel with caches of 16 and of 8 bits beside
-FlashAttention-3 in bf16 and FlashInfer in both.
+FlashAttention-3 and FlashInfer in both. Queries have 16 bits, but for kernels that know only 8 bits throughout.
 """
 
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pandas as pd
 
@@ -69,6 +71,7 @@ class Narrow(ragged.Ragged):
         import torch
 
         super().__post_init__()
+        self.scale = SCALE
         self.k8, self.v8 = ((x / SCALE).to(getattr(torch, KV)) for x in (self.k, self.v))
         self.k, self.v = (x.to(self.q.dtype) * SCALE for x in (self.k8, self.v8))
 
@@ -98,7 +101,29 @@ def fa3(s: ragged.Ragged):
     return ragged.fa3_two(s, ahead=True)
 
 
+# ---------------------------------------------------------------- what rounds queries and probabilities, too
+MARGIN8, LIMIT8 = 60.0, 0.5  # an eighth of a step of e4m3 is 30 times one of bf16
+
+
+def fa3_all8(s: Narrow, make=ragged.fa3_two):
+    eighths = copy(s)
+    eighths.q, eighths.k, eighths.v = s.q.to(s.k8.dtype), s.k8, s.v8
+    return make(eighths, ahead=True)
+
+
+def xqa_all8(s: Narrow):
+    """FlashInfer's other decode kernel; beside a chunk after its prefill, whose queries keep their 16 bits."""
+    caches, scales = (s.k8, s.v8), {"k_scale": SCALE, "v_scale": SCALE}
+    if max(s.batch.q_lens) == 1:
+        call = ragged.xqa(s, 0, caches, SCALE)
+        return lambda: [call()]
+    border = ragged.first_decode(s)
+    calls = [ragged.fi_prompts(s, border, caches, **scales), ragged.xqa(s, border, caches, SCALE)]
+    return lambda: [call() for call in calls]
+
+
 WAYS, WAYS8 = {"ours": ragged.ours, "fa3": fa3, "fi": fi}, {"ours8": ours8, "fi8": fi8}
+ALL8 = {"fa3_two8": fa3_all8, "fa3_one8": partial(fa3_all8, make=ragged.fa3_one), "xqa8": xqa_all8}
 
 
 def measure(case: dict) -> dict:
@@ -107,17 +132,17 @@ def measure(case: dict) -> dict:
 
     wide, narrow = (kind(batch_of(case), room()) for kind in (ragged.Ragged, Narrow))
     calls, holes, errors = ragged.ready(wide, WAYS)
-    calls8, holes8, errors8 = ragged.ready(narrow, WAYS8)
-    calls, holes, errors = calls | calls8, holes | holes8, errors | errors8
+    for found in (ragged.ready(narrow, WAYS8), ragged.ready(narrow, ALL8, MARGIN8, LIMIT8)):
+        calls, holes, errors = (have | more for have, more in zip((calls, holes, errors), found, strict=True))
     times = timing.shuffled(calls, ROUNDS, 2.0, 3)
     row = {"kv_bytes": wide.batch.kv_bytes}
-    for name in WAYS | WAYS8:
+    for name in WAYS | WAYS8 | ALL8:
         row |= times[name].columns(name) if name in times else dict.fromkeys((name, f"{name}_p10", f"{name}_p90"), "")
         row[f"{name}_error"] = round(errors[name], 3) if name in errors else ""
     rows, want, _ = wide.truth()
     _, stored, _ = narrow.truth()
     row["rounding"] = _off(stored, want)
-    for name, truth in (("ours", want), ("ours8", stored)):
+    for name, truth in {"ours": want, **dict.fromkeys(WAYS8 | ALL8, stored)}.items():
         row[f"{name}_off"] = _off(torch.cat(calls[name]())[rows], truth) if name in calls else ""
     return row | {"holes": "; ".join(f"{name}: {why}" for name, why in holes.items())}
 
@@ -131,29 +156,41 @@ def _off(out, truth) -> float:
 # ---------------------------------------------------------------- what it shows
 
 NAMES = {"fa3": "FlashAttention-3, 16 bits", "fi": "FlashInfer, 16 bits", "fi8": "FlashInfer, 8 bits",
-         "ours": "ours, 16 bits", "ours8": "ours, 8 bits"}  # fmt: skip
-MARKS = {"fa3": "^", "fi": "s", "fi8": "D"}
+         "all8": "the fastest that rounds queries to 8 bits, too", "ours": "ours, 16 bits",
+         "ours8": "ours, 8 bits"}  # fmt: skip
+MARKS = {"fa3": "^", "fi": "s", "fi8": "D", "all8": "*"}
 
 
 def table():
-    """One row a batch: milliseconds of each way, ours of 16 bits over ours of 8, the bytes of 8 bits a second, and
-    relative errors: of storing 8 bits, of our kernel on them, and of our kernel in 16 bits."""
+    """One row a batch: milliseconds of each way, ours of 16 bits over ours of 8, others over ours of 8, the bytes of 8
+    bits a second, and relative errors: of storing 8 bits, of kernels on them, and of our kernel in 16 bits."""
     return speedups(read("hopper-fp8"))
 
 
 def speedups(df):
     """The same of any rows that `measure` has given."""
+    rough = df[list(ALL8)].apply(pd.to_numeric, errors="coerce")
+    df = df.assign(all8=rough.min(axis=1))
     times = df[list(NAMES)].apply(pd.to_numeric, errors="coerce")
     named = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()], "chunk": df.chunk > 0})
+    off = [row[f"{way}_off"] if way else None for way, (_, row) in zip(_fastest(rough), df.iterrows(), strict=True)]
     return named.join(times).assign(
         speedup=times.ours / times.ours8,
         over_fa3=times.fa3 / times.ours8,
         over_fi8=times.fi8 / times.ours8,
+        over_all8=times.all8 / times.ours8,
         tb_s=df.kv_bytes / 2 / times.ours8 / 1e9,
         rounding=df.rounding,
         kernel8=df.ours8_off,
+        kernel_all8=pd.to_numeric(pd.Series(off, df.index), errors="coerce"),
         kernel16=df.ours_off,
+        way=_fastest(rough),
     )
+
+
+def _fastest(times) -> list[str]:
+    """The name of the fastest in each row, "" where all are holes."""
+    return times.fillna(float("inf")).idxmin(axis=1).where(times.notna().any(axis=1), "").tolist()
 
 
 def _name(row) -> str:
@@ -190,6 +227,19 @@ def gain(chunk: bool = False) -> float:
     """Of 8 bits over 16 in our kernel, geometric mean over decodes and drafts, or over hybrid batches."""
     df = table()
     return geomean(df[df.chunk == chunk].speedup)
+
+
+def over_fi8() -> float:
+    """How much longer than ours FlashInfer takes beside a chunk, on the same queries of 16 bits and caches of 8; the
+    least of the batches."""
+    df = table()
+    return float(df[df.chunk].over_fi8.min())
+
+
+def over_all8() -> float:
+    """The same of the fastest kernel that rounds queries and probabilities to 8 bits, too."""
+    df = table()
+    return float(df[df.chunk].over_all8.min())
 
 
 def least() -> float:

@@ -26,6 +26,7 @@ class Ragged:
     room: int | None = None
     device: str = "cuda"
     seed: int = 0
+    scale: float = 1.0  # what 1 in caches of 8 bits stands for
 
     def __post_init__(self):
         import torch
@@ -49,6 +50,16 @@ class Ragged:
         self.starts = [0]
         for q_len in b.q_lens:
             self.starts.append(self.starts[-1] + q_len)
+
+    def descales(self, sequences: int) -> dict:
+        """What FlashAttention-3 is told about queries, keys and values of 8 bits."""
+        import torch
+
+        if self.q.element_size() > 1:
+            return {}
+        shape = (sequences, self.batch.num_kv_heads)
+        queries, caches = (torch.full(shape, scale, device=self.device) for scale in (1.0, self.scale))
+        return {"q_descale": queries, "k_descale": caches, "v_descale": caches}
 
     def longer(self, than: int) -> int:
         """Sequences with more new tokens than that: they come first."""
@@ -142,6 +153,7 @@ def fa3(s: Ragged, first: int, last: int, varlen: bool = False, ahead: bool = Fa
         given |= {"scheduler_metadata": _metadata(s, q_lens, lens, table, given)}
     if "cu_seqlens_q" in given:
         given |= {"max_seqlen_q": max(q_lens)}
+    given |= s.descales(len(q_lens))
 
     def call():
         out = flash_attn_interface.flash_attn_with_kvcache(q, s.k, s.v, cache_seqlens=lens, page_table=table, **given)
@@ -248,7 +260,7 @@ def _shape(s: Ragged) -> dict:
             "page_size": b.page_size, "q_data_type": s.q.dtype}  # fmt: skip
 
 
-def _decodes(s: Ragged) -> int:
+def first_decode(s: Ragged) -> int:
     """The first sequence that decodes; FlashInfer's decodes bring one token."""
     border, count = _border(s)
     if s.longer(1) > border:
@@ -261,7 +273,7 @@ def fi_pod(s: Ragged):
     import flashinfer
     import torch
 
-    border, count = _decodes(s), len(s.batch.q_lens)
+    border, count = first_decode(s), len(s.batch.q_lens)
     wrapper, plans = flashinfer.BatchPODWithPagedKVCacheWrapper(workspace(), "NHD"), []
     for first, last in ((0, border), (border, count)):
         starts = torch.tensor(s.starts[first : last + 1], dtype=torch.int32, device=s.device)
@@ -273,9 +285,9 @@ def fi_pod(s: Ragged):
 
 def fa3_then_fi(s: Ragged):
     """FlashAttention-3 for the prompts, FlashInfer's decode on tensor cores for the rest."""
-    border = _decodes(s)
-    prompts, decodes = fa3(s, 0, border, ahead=True), fi_decodes(s, border)
-    return lambda: [prompts(), decodes()]
+    border = first_decode(s)
+    calls = [fa3(s, 0, border, ahead=True), fi_decodes(s, border)]
+    return lambda: [call() for call in calls]
 
 
 def fi_decodes(s: Ragged, first: int = 0, caches=None, **scales):
@@ -289,19 +301,25 @@ def fi_decodes(s: Ragged, first: int = 0, caches=None, **scales):
 
 
 def fi_two(s: Ragged, caches=None, **scales):
-    """FlashInfer's prefill, then its decode. Of its prefills only FlashAttention-2's takes caches of 8 bits beside
-    queries of 16."""
+    """FlashInfer's prefill, then its decode."""
+    border = first_decode(s)
+    calls = [fi_prompts(s, border, caches, **scales), fi_decodes(s, border, caches, **scales)]
+    return lambda: [call() for call in calls]
+
+
+def fi_prompts(s: Ragged, border: int, caches=None, **scales):
+    """FlashInfer's prefill of the sequences before `border`. Of its prefills only FlashAttention-2's takes caches of 8
+    bits beside queries of 16."""
     import flashinfer
     import torch
 
-    border, caches = _decodes(s), caches or (s.k, s.v)
+    caches = caches or (s.k, s.v)
     q, starts = s.q[: s.starts[border]], torch.tensor(s.starts[: border + 1], dtype=torch.int32, device=s.device)
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD", backend="fa2")
     shape = _shape(s)
     shape["head_dim_qk"] = shape.pop("head_dim")
     wrapper.plan(starts, *_pages(s, 0, border), causal=True, **shape, **_kind(s, caches))
-    decodes = fi_decodes(s, border, caches, **scales)
-    return lambda: [wrapper.run(q, caches, **scales), decodes()]
+    return lambda: wrapper.run(q, caches, **scales)
 
 
 def _kind(s: Ragged, caches) -> dict:
@@ -310,23 +328,25 @@ def _kind(s: Ragged, caches) -> dict:
 
 def fa3_then_xqa(s: Ragged):
     """FlashAttention-3 for the prompts, and what FlashInfer takes for decodes on compute capability 9.0."""
+    border = first_decode(s)
+    calls = [fa3(s, 0, border, ahead=True), xqa(s, border)]
+    return lambda: [call() for call in calls]
+
+
+def xqa(s: Ragged, first: int = 0, caches=None, scale: float = 1.0):
+    """FlashInfer's decode of TensorRT-LLM's making, of the sequences from `first` on. scale: what 1 in a cache is."""
     from flashinfer.decode import xqa_batch_decode_with_kv_cache
 
-    border, b = _decodes(s), s.batch
-    prompts, q = fa3(s, 0, border, ahead=True), s.q[s.starts[border] :]
-    table = s.table[border:, : max(b.pages[border:])].contiguous()
-    room, lens = workspace().zero_(), s.lens[border:]
-
-    def call():
-        out = xqa_batch_decode_with_kv_cache(q, (s.k, s.v), room, table, lens, max(b.kv_lens[border:]),
-                                             bmm1_scale=b.head_dim**-0.5)  # fmt: skip
-        return [prompts(), out]
-
-    return call
+    b, q, caches = s.batch, s.q[s.starts[first] :], caches or (s.k, s.v)
+    table = s.table[first:, : max(b.pages[first:])].contiguous()
+    room, lens = workspace().zero_(), s.lens[first:]
+    scales = {"bmm1_scale": scale * b.head_dim**-0.5, "bmm2_scale": scale}
+    return lambda: xqa_batch_decode_with_kv_cache(q, caches, room, table, lens, max(b.kv_lens[first:]), **scales)
 
 
 # ---------------------------------------------------------------- a row of a table
-def ready(s: Ragged, makers: dict[str, Callable]) -> tuple[dict[str, Callable], dict[str, str], dict[str, float]]:
+def ready(s: Ragged, makers: dict[str, Callable], margin: float = MARGIN,
+          limit: float = LIMIT) -> tuple[dict[str, Callable], dict[str, str], dict[str, float]]:  # fmt: skip
     """The calls that are right on this batch, why the others are holes, and the errors over torch's. Right: in the rows
     that are looked at near the truth, in all others near the first maker that is."""
     import torch
@@ -348,7 +368,7 @@ def ready(s: Ragged, makers: dict[str, Callable]) -> tuple[dict[str, Callable], 
             holes[name] = f"refused: {type(failure).__name__}: {first_line(failure)}"
             continue
         errors[name] = error
-        if error <= MARGIN and apart <= LIMIT:
+        if error <= margin and apart <= limit:
             calls[name] = call
             first = out if first is None else first
         else:
