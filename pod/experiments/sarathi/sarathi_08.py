@@ -50,14 +50,14 @@ def draw(df):
     for chunk, colour in zip(CHUNKS, style.WORKERS, strict=False):
         mine = df[df.chunk == chunk]
         ax.plot(mine.pd, mine.gain, "o-", markersize=4, color=colour, label=f"chunk {chunk}")
-        ax.axvline(best_ratio(chunk, batch), color=colour, linestyle="--", linewidth=1)
-        ax.axvline(best_ratio(chunk, batch, aligned=False), color=colour, linestyle=":", linewidth=1)
+        ax.axvline(best_ratio(chunk, batch), color=colour, linestyle="-.", linewidth=1)
+        ax.axvline(best_ratio(chunk, batch, aligned=False), color=colour, linewidth=0.6)
     ax.axhline(1, color=style.INK, linewidth=0.8)
     ax.set_xscale("log")
     ax.set(xticks=[2, 4, 7, 14, 30, 60, 100], xticklabels=[2, 4, 7, 14, 30, 60, 100], xlabel="P:D",
            ylabel="throughput over Orca")  # fmt: skip
     ax.minorticks_off()
-    ax.set_title("dotted: C / (B - 1); dashed: (C - B + 1) / (B - 1), tile-aligned", fontsize=9.5, loc="left")
+    ax.set_title("upright: C / (B - 1); dash-dotted: (C - B + 1) / (B - 1), tile-aligned", fontsize=9.5, loc="left")
     style.legend(ax, loc="lower left")
     return ax.figure
 
