@@ -131,35 +131,32 @@ class Mute:
 GOOD = dict(q_lens=(4, 1), kv_lens=(8, 9), num_q_heads=8, num_kv_heads=2, head_dim=128)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (dict(q_lens=()), "q_lens: got no sequence"),
-        (dict(q_lens=7), "q_lens: got 7, allowed is a sequence"),
-        (dict(q_lens="41"), "q_lens: got '41', allowed is a sequence"),
-        (dict(q_lens=(0, 0)), r"q_lens: got \(0, 0\), allowed is at least one new token"),
-        (dict(q_lens=(4, -1)), "q_lens: got -1, allowed are integers from 0 on"),
-        (dict(q_lens=(4, 1.5)), "q_lens: got 1.5, allowed are integers"),
-        (dict(q_lens=(4, True)), "q_lens: got True"),
-        (dict(q_lens={1, 4}), "q_lens: got {1, 4}, allowed is a sequence"),
-        (dict(kv_lens={8: 1, 9: 1}), "kv_lens: got {8: 1, 9: 1}, allowed is a sequence"),
-        (dict(kv_lens=(8, 10**5000)), "kv_lens: got an int that cannot be written, allowed are integers below 2\\^100"),
-        (dict(page_size=10**5000), "page_size: got an int that cannot be written, allowed are integers below 2\\^100"),
-        (dict(softcap=10**5000), "softcap: got an int that cannot be written, allowed are None and numbers"),
-        (dict(causal=Mute()), "causal: got a Mute that cannot be written, allowed are True and False"),
-        (dict(kv_lens=(8,)), "kv_lens: got 1 lengths, allowed is 2"),
-        (dict(kv_lens=(3, 9)), r"kv_lens: got 3 at 0, allowed is at least q_lens\[0\] = 4"),
-        (dict(kv_lens=(8, -1)), "kv_lens: got -1"),
-        (dict(q_lens=(4, 2), kv_lens=(8, 0)), "kv_lens: got 0 at 1"),
-        (dict(num_q_heads=7), "num_q_heads: got 7, allowed are multiples of num_kv_heads = 2"),
-        (dict(num_kv_heads=0), "num_kv_heads: got 0"),
-        (dict(num_kv_heads=16), "num_q_heads: got 8, allowed are multiples of num_kv_heads = 16"),
-        (dict(head_dim=96), "head_dim: got 96, allowed are 64, 128"),
-        (dict(page_size=0), "page_size: got 0"),
-        (dict(page_size=16.0), "page_size: got 16.0"),
-        (dict(dtype="int8"), "dtype: got 'int8', allowed are float16, bfloat16, float32"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    (dict(q_lens=()), "q_lens: got no sequence"),
+    (dict(q_lens=7), "q_lens: got 7, allowed is a sequence"),
+    (dict(q_lens="41"), "q_lens: got '41', allowed is a sequence"),
+    (dict(q_lens=(0, 0)), r"q_lens: got \(0, 0\), allowed is at least one new token"),
+    (dict(q_lens=(4, -1)), "q_lens: got -1, allowed are integers from 0 on"),
+    (dict(q_lens=(4, 1.5)), "q_lens: got 1.5, allowed are integers"),
+    (dict(q_lens=(4, True)), "q_lens: got True"),
+    (dict(q_lens={1, 4}), "q_lens: got {1, 4}, allowed is a sequence"),
+    (dict(kv_lens={8: 1, 9: 1}), "kv_lens: got {8: 1, 9: 1}, allowed is a sequence"),
+    (dict(kv_lens=(8, 10**5000)), "kv_lens: got an int that cannot be written, allowed are integers below 2\\^100"),
+    (dict(page_size=10**5000), "page_size: got an int that cannot be written, allowed are integers below 2\\^100"),
+    (dict(softcap=10**5000), "softcap: got an int that cannot be written, allowed are None and numbers"),
+    (dict(causal=Mute()), "causal: got a Mute that cannot be written, allowed are True and False"),
+    (dict(kv_lens=(8,)), "kv_lens: got 1 lengths, allowed is 2"),
+    (dict(kv_lens=(3, 9)), r"kv_lens: got 3 at 0, allowed is at least q_lens\[0\] = 4"),
+    (dict(kv_lens=(8, -1)), "kv_lens: got -1"),
+    (dict(q_lens=(4, 2), kv_lens=(8, 0)), "kv_lens: got 0 at 1"),
+    (dict(num_q_heads=7), "num_q_heads: got 7, allowed are multiples of num_kv_heads = 2"),
+    (dict(num_kv_heads=0), "num_kv_heads: got 0"),
+    (dict(num_kv_heads=16), "num_q_heads: got 8, allowed are multiples of num_kv_heads = 16"),
+    (dict(head_dim=96), "head_dim: got 96, allowed are 64, 128"),
+    (dict(page_size=0), "page_size: got 0"),
+    (dict(page_size=16.0), "page_size: got 16.0"),
+    (dict(dtype="int8"), "dtype: got 'int8', allowed are float16, bfloat16, float32"),
+])  # fmt: skip
 def test_bad_input(wrong, message):
     HybridBatch(**GOOD)
     with pytest.raises(ValueError, match=message):

@@ -37,22 +37,19 @@ def chains(text: str) -> list[str]:
     return [b for b in bodies if "," in b and not DECLARATION.match(b)]
 
 
-@pytest.mark.parametrize(
-    "code, found",
-    [
-        ("a = x, b = y;", True),
-        ("p.a = f(x, y), p.b = g(x);", True),
-        ("check(a, b), check(c, d);", True),
-        ("if (x) i++, j++;", True),
-        ("return p += n, *this;", True),
-        ("int a = 1, b[2] = {};", False),
-        ("const gptr<float, 2> *a = f(1, 2), b;", False),
-        ("f<T, 2>(a, b);", False),
-        ("f<kKeys / 2, kPage>(a, b);", False),
-        ("kernel<<<grid, block>>>(a, b);", False),
-        ("for (int i = 0, j = 1; i < 2; i++, j++) f(i, j);  // a, b;", False),
-    ],
-)
+@pytest.mark.parametrize("code, found", [
+    ("a = x, b = y;", True),
+    ("p.a = f(x, y), p.b = g(x);", True),
+    ("check(a, b), check(c, d);", True),
+    ("if (x) i++, j++;", True),
+    ("return p += n, *this;", True),
+    ("int a = 1, b[2] = {};", False),
+    ("const gptr<float, 2> *a = f(1, 2), b;", False),
+    ("f<T, 2>(a, b);", False),
+    ("f<kKeys / 2, kPage>(a, b);", False),
+    ("kernel<<<grid, block>>>(a, b);", False),
+    ("for (int i = 0, j = 1; i < 2; i++, j++) f(i, j);  // a, b;", False),
+])  # fmt: skip
 def test_a_chain_is_told_from_a_declaration(code, found):
     assert bool(chains(code)) == found
 

@@ -204,19 +204,16 @@ def tokens(n, heads=2, dim=4, dtype=float):
     return np.zeros((n, heads, dim), dtype)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((tokens(2)[0], tokens(3), tokens(3)), "q: got shape"),
-        ((tokens(0), tokens(3), tokens(3)), "q: got shape"),
-        ((tokens(2), tokens(3), tokens(4)), r"v: got shape \(4, 2, 4\), allowed is the shape of k"),
-        ((tokens(2), tokens(3, dim=8), tokens(3, dim=8)), "k: got head_dim 8, allowed is that of q, 4"),
-        ((tokens(2, heads=3), tokens(3), tokens(3)), "q: got 3 heads, allowed are multiples of the 2 KV heads"),
-        ((tokens(4), tokens(3), tokens(3)), "k: got 3 tokens, allowed with causal=True are at least the 4 of q"),
-        ((tokens(2, dtype=int), tokens(3), tokens(3)), "q: got dtype int64, allowed are floating-point types"),
-        ((torch.zeros(2, 2, 4, dtype=torch.int32), tokens(3), tokens(3)), "q: got dtype torch.int32"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((tokens(2)[0], tokens(3), tokens(3)), "q: got shape"),
+    ((tokens(0), tokens(3), tokens(3)), "q: got shape"),
+    ((tokens(2), tokens(3), tokens(4)), r"v: got shape \(4, 2, 4\), allowed is the shape of k"),
+    ((tokens(2), tokens(3, dim=8), tokens(3, dim=8)), "k: got head_dim 8, allowed is that of q, 4"),
+    ((tokens(2, heads=3), tokens(3), tokens(3)), "q: got 3 heads, allowed are multiples of the 2 KV heads"),
+    ((tokens(4), tokens(3), tokens(3)), "k: got 3 tokens, allowed with causal=True are at least the 4 of q"),
+    ((tokens(2, dtype=int), tokens(3), tokens(3)), "q: got dtype int64, allowed are floating-point types"),
+    ((torch.zeros(2, 2, 4, dtype=torch.int32), tokens(3), tokens(3)), "q: got dtype torch.int32"),
+])  # fmt: skip
 def test_attention_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         attention(*arguments)
@@ -231,27 +228,24 @@ PAGED = dict(
 )
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (dict(q=tokens(4)), r"q: got shape \(4, 2, 4\), allowed is \[3"),
-        (dict(q_lens=[]), "q_lens: got"),
-        (dict(q_lens=[3, -1]), "q_lens: got"),
-        (dict(kv_lens=[7]), "kv_lens: got 1 lengths"),
-        (dict(kv_lens=[7, -3]), "kv_lens: got"),
-        (dict(kv_lens=[1, 3]), r"kv_lens: got 1 at 0, allowed is at least q_lens\[0\] = 2"),
-        (dict(kv_lens=[9, 3]), "block_table: got room for 8 tokens a sequence, allowed are at least 9"),
-        (dict(k_cache=tokens(5)), "k_cache: got shape"),
-        (dict(v_cache=cache(5, 8)), "v_cache: got shape"),
-        (dict(block_table=[[0, 1]]), "block_table: got 1 sequences, allowed are at least 2"),
-        (dict(block_table=[[0, 1], [5, 4]]), "block_table: got page 5 in row 1, allowed are 0 to 4"),
-        (dict(block_table=[[0, -1], [2, 4]]), "block_table: got page -1 in row 0"),
-        (dict(block_table=[0, 1]), "block_table: got int64 of shape"),
-        (dict(block_table=[[0.0, 1.0], [2.0, 4.0]]), "block_table: got float64"),
-        (dict(block_table=None), "k_cache: got room for 4 tokens a sequence, allowed are at least 7"),
-        (dict(block_table=None, k_cache=cache(1, 8), v_cache=cache(1, 8)), "k_cache: got 1 sequences"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    (dict(q=tokens(4)), r"q: got shape \(4, 2, 4\), allowed is \[3"),
+    (dict(q_lens=[]), "q_lens: got"),
+    (dict(q_lens=[3, -1]), "q_lens: got"),
+    (dict(kv_lens=[7]), "kv_lens: got 1 lengths"),
+    (dict(kv_lens=[7, -3]), "kv_lens: got"),
+    (dict(kv_lens=[1, 3]), r"kv_lens: got 1 at 0, allowed is at least q_lens\[0\] = 2"),
+    (dict(kv_lens=[9, 3]), "block_table: got room for 8 tokens a sequence, allowed are at least 9"),
+    (dict(k_cache=tokens(5)), "k_cache: got shape"),
+    (dict(v_cache=cache(5, 8)), "v_cache: got shape"),
+    (dict(block_table=[[0, 1]]), "block_table: got 1 sequences, allowed are at least 2"),
+    (dict(block_table=[[0, 1], [5, 4]]), "block_table: got page 5 in row 1, allowed are 0 to 4"),
+    (dict(block_table=[[0, -1], [2, 4]]), "block_table: got page -1 in row 0"),
+    (dict(block_table=[0, 1]), "block_table: got int64 of shape"),
+    (dict(block_table=[[0.0, 1.0], [2.0, 4.0]]), "block_table: got float64"),
+    (dict(block_table=None), "k_cache: got room for 4 tokens a sequence, allowed are at least 7"),
+    (dict(block_table=None, k_cache=cache(1, 8), v_cache=cache(1, 8)), "k_cache: got 1 sequences"),
+])  # fmt: skip
 def test_hybrid_attention_refuses(wrong, message):
     hybrid_attention(**PAGED)
     with pytest.raises(ValueError, match=message):

@@ -355,12 +355,9 @@ def test_what_no_kernel_has_is_refused_before_the_first_step(model, batching, wo
         batched(tiny("pod", **model), **batching)
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"varlen_compile_config": transformers.CompileConfig()}, "varlen_compile_config: got one, allowed"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "words"), [
+    ({"varlen_compile_config": transformers.CompileConfig()}, "varlen_compile_config: got one, allowed"),
+])  # fmt: skip
 def test_fixed_shapes_are_refused(asked, words):
     with pytest.raises(ValueError, match=words):
         host._check_batching(transformers.ContinuousBatchingConfig(**asked))
@@ -372,16 +369,13 @@ def layer(**more):
     return host.attend(module, q, k, k, None, **more)
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"sliding_window": 2}, "sliding_window: got 2, allowed with attention 'pod' is None"),
-        ({"softcap": 50.0}, "softcap: got 50.0, allowed with attention 'pod' is None"),
-        ({"s_aux": torch.zeros(4)}, r"s_aux: got shape \(4,\), allowed with attention 'pod' is None"),
-        ({"is_causal": False}, "is_causal: got False, allowed with attention 'pod' is True"),
-        ({"dropout": 0.1}, "dropout: got 0.1, allowed with attention 'pod' is 0"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "words"), [
+    ({"sliding_window": 2}, "sliding_window: got 2, allowed with attention 'pod' is None"),
+    ({"softcap": 50.0}, "softcap: got 50.0, allowed with attention 'pod' is None"),
+    ({"s_aux": torch.zeros(4)}, r"s_aux: got shape \(4,\), allowed with attention 'pod' is None"),
+    ({"is_causal": False}, "is_causal: got False, allowed with attention 'pod' is True"),
+    ({"dropout": 0.1}, "dropout: got 0.1, allowed with attention 'pod' is 0"),
+])  # fmt: skip
 def test_what_a_layer_may_not_ask(asked, words):
     assert layer()[0].shape == (1, 3, 4, 64)
     with pytest.raises(ValueError, match=words):

@@ -241,18 +241,15 @@ def test_a_run_that_only_measures_memory_gives_zeros(host):
     assert not impl(host).forward(None, out, out, out, torch.empty(0), None, output=out).any()
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"sliding_window": 128}, "sliding_window: got 128, allowed with our attention are None"),
-        ({"logits_soft_cap": 30.0}, "logits_soft_cap: got 30.0, allowed with our attention are None"),
-        ({"alibi_slopes": [0.5]}, r"alibi_slopes: got \[0.5\], allowed with our attention are None"),
-        ({"sinks": torch.zeros(4)}, r"sinks: got shape \(4,\), allowed with our attention are None"),
-        ({"attn_type": "encoder"}, "attn_type: got 'encoder', allowed with our attention are 'decoder'"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: got 'fp8', allowed with our attention are 'auto'"),
-        ({"head_size": 96}, "head_size: got 96, allowed with our attention are 64, 128"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "words"), [
+    ({"sliding_window": 128}, "sliding_window: got 128, allowed with our attention are None"),
+    ({"logits_soft_cap": 30.0}, "logits_soft_cap: got 30.0, allowed with our attention are None"),
+    ({"alibi_slopes": [0.5]}, r"alibi_slopes: got \[0.5\], allowed with our attention are None"),
+    ({"sinks": torch.zeros(4)}, r"sinks: got shape \(4,\), allowed with our attention are None"),
+    ({"attn_type": "encoder"}, "attn_type: got 'encoder', allowed with our attention are 'decoder'"),
+    ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: got 'fp8', allowed with our attention are 'auto'"),
+    ({"head_size": 96}, "head_size: got 96, allowed with our attention are 64, 128"),
+])  # fmt: skip
 def test_what_a_layer_may_not_be(host, asked, words):
     with pytest.raises(ValueError, match=words):
         impl(host, **asked)

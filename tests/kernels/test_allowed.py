@@ -60,43 +60,37 @@ def test_none_and_sparse_tensors_are_refused(call, name):
         call(**{name: torch.zeros(5, 4, 64).to_sparse()})
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (dict(causal="no"), "causal: got 'no', allowed are True, False and None"),
-        (dict(causal=1), "causal: got 1, allowed"),
-        (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers from 1e-30 to 1e\\+06$"),
-        (dict(softmax_scale=True), "softmax_scale: got True"),
-        (dict(softmax_scale=10**400), "softmax_scale: got 1000"),
-        (dict(softmax_scale=1e10), "softmax_scale: got 10000000000.0, allowed"),  # it gave NaN
-        (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers from 1e-30"),
-        *((dict(softmax_scale=x), "softmax_scale: got") for x in (0.0, -1.0, float("nan"), float("inf"))),
-        (dict(return_lse="x"), "return_lse: got 'x', allowed are True and False"),
-        (dict(trace=1), "trace: got 1, allowed are True and False"),
-        (dict(plan=None), "plan: got NoneType, allowed is what pod.plan returns"),
-        (dict(plan=GOOD), "plan: got HybridBatch, allowed is what pod.plan returns"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    (dict(causal="no"), "causal: got 'no', allowed are True, False and None"),
+    (dict(causal=1), "causal: got 1, allowed"),
+    (dict(softmax_scale="1"), "softmax_scale: got '1', allowed are numbers from 1e-30 to 1e\\+06$"),
+    (dict(softmax_scale=True), "softmax_scale: got True"),
+    (dict(softmax_scale=10**400), "softmax_scale: got 1000"),
+    (dict(softmax_scale=1e10), "softmax_scale: got 10000000000.0, allowed"),  # it gave NaN
+    (dict(softmax_scale=1e-320), "softmax_scale: got 1e-320, allowed are numbers from 1e-30"),
+    *((dict(softmax_scale=x), "softmax_scale: got") for x in (0.0, -1.0, float("nan"), float("inf"))),
+    (dict(return_lse="x"), "return_lse: got 'x', allowed are True and False"),
+    (dict(trace=1), "trace: got 1, allowed are True and False"),
+    (dict(plan=None), "plan: got NoneType, allowed is what pod.plan returns"),
+    (dict(plan=GOOD), "plan: got HybridBatch, allowed is what pod.plan returns"),
+])  # fmt: skip
 def test_other_arguments_are_refused(call, change, message):
     with pytest.raises(ValueError, match=message):
         call(**change)
 
 
-@pytest.mark.parametrize(
-    "name, spoil, message",
-    [
-        ("q", lambda x: x[1:], "q: got shape"),
-        ("q", lambda x: x.float(), "q: got dtype"),
-        ("q", lambda x: torch.cat([x, x], -1)[..., ::2], "q: got strides"),
-        ("q", lambda x: torch.cat([x, x[..., :4]], -1)[..., :64], "q: got strides"),
-        ("q", lambda x: x.to("meta"), "q: got device"),
-        ("k_cache", lambda x: x.repeat(1, 2, 1, 1), "k_cache: got pages of 32"),
-        ("k_cache", lambda x: torch.cat([x, x], -1)[..., ::2], "k_cache: got strides"),
-        ("v_cache", lambda x: x[1:], "v_cache: got"),
-        ("block_table", lambda x: x.long(), "block_table: got torch.int64"),
-        ("block_table", lambda x: None, "block_table: got None"),
-    ],
-)
+@pytest.mark.parametrize("name, spoil, message", [
+    ("q", lambda x: x[1:], "q: got shape"),
+    ("q", lambda x: x.float(), "q: got dtype"),
+    ("q", lambda x: torch.cat([x, x], -1)[..., ::2], "q: got strides"),
+    ("q", lambda x: torch.cat([x, x[..., :4]], -1)[..., :64], "q: got strides"),
+    ("q", lambda x: x.to("meta"), "q: got device"),
+    ("k_cache", lambda x: x.repeat(1, 2, 1, 1), "k_cache: got pages of 32"),
+    ("k_cache", lambda x: torch.cat([x, x], -1)[..., ::2], "k_cache: got strides"),
+    ("v_cache", lambda x: x[1:], "v_cache: got"),
+    ("block_table", lambda x: x.long(), "block_table: got torch.int64"),
+    ("block_table", lambda x: None, "block_table: got None"),
+])  # fmt: skip
 def test_a_tensor_that_does_not_fit_is_refused(call, name, spoil, message):
     spoilt = {name: spoil(dict(zip(TENSORS, GOOD.tensors(), strict=False))[name])}
     with pytest.raises(ValueError, match=message):
@@ -179,45 +173,42 @@ def test_the_check_is_quick_whatever_the_batch():
 PLAN = dict(q_lens=[4, 1], kv_lens=[20, 30], num_q_heads=4, num_kv_heads=2, head_dim=64, device="cpu")
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (dict(device="gpu"), "device: got 'gpu', allowed are 'cuda'"),
-        (dict(device=None), "device: got None, allowed are 'cuda'"),
-        (dict(device=1.5), "device: got 1.5, allowed are 'cuda'"),
-        (dict(window=0), "window: got 0, allowed are integers from 1 on"),
-        (dict(sinks=1), "sinks: got 1, allowed are True and False"),
-        (dict(page_size=12), "page_size: got 12, allowed are multiples of 8 up to 1073741824, and None"),
-        (dict(dtype=torch.float32), "dtype: got 'float32'"),
-        (dict(q_lens=[4, -1]), "q_lens: got -1"),
-        (dict(kv_lens=torch.tensor([20.0, 30.0])), "kv_lens: got dtype"),
-        (dict(method="magic"), "method: got 'magic'"),
-        (dict(policy="fair"), "policy: got 'fair'"),
-        (dict(ctas_per_sm=3), "ctas_per_sm: got 3"),
-        (dict(prefill_splits=0), "prefill_splits: got 0"),
-        (dict(decode_splits="many"), "decode_splits: got 'many'"),
-        (dict(device="meta"), "device: got 'meta'"),
-        (dict(head_dim=64.0), "head_dim: got 64.0, allowed are integers"),
-        (dict(head_dim=None), "head_dim: got None, allowed are integers"),
-        (dict(q_lens=None), "q_lens: got None, allowed is a sequence of integers"),
-        (dict(kv_lens=None), "kv_lens: got None, allowed is a sequence of integers"),
-        (dict(kv_lens=[20, 2**40]), "kv_lens: got 1099511627776 at most"),
-        (dict(kv_lens=[20, 2**70]), "kv_lens: got 1180591620717411303424 at most"),
-        (dict(q_lens=[2**29, 1], kv_lens=[2**29, 30], num_q_heads=8), "2147483648|4294967304 rows of queries"),
-        (dict(page_size=2**32), "page_size: got 4294967296, allowed are multiples of 8"),
-        (dict(ctas_per_sm=2.0), "ctas_per_sm: got 2.0, allowed are 'auto', 2, 4"),
-        (dict(policy=np.array(["a", "b"])), "policy: got ndarray of shape"),
-        (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got ndarray of shape"),
-        (dict(q_lens=torch.ones(2, dtype=torch.int32, device="meta")), "q_lens: got a tensor without values"),
-        (dict(dtype=None, q_lens=GOOD), "kv_lens: got .* beside a HybridBatch, allowed is what the batch says"),
-        (dict(method="lean", q_lens=[1, 1], ctas_per_sm=4), "ctas_per_sm: got 4, allowed for method 'lean' is 'auto'"),
-        *(
-            (dict(method=m, policy="50:50"), f"policy: got '50:50', allowed for method '{m}' is 'auto'")
-            for m in ("serial", "streams", "cta", "warp", "lean")
-        ),
-        (dict(method="hopper", policy="50:50"), "policy: got '50:50', allowed for method 'hopper' is 'auto'"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    (dict(device="gpu"), "device: got 'gpu', allowed are 'cuda'"),
+    (dict(device=None), "device: got None, allowed are 'cuda'"),
+    (dict(device=1.5), "device: got 1.5, allowed are 'cuda'"),
+    (dict(window=0), "window: got 0, allowed are integers from 1 on"),
+    (dict(sinks=1), "sinks: got 1, allowed are True and False"),
+    (dict(page_size=12), "page_size: got 12, allowed are multiples of 8 up to 1073741824, and None"),
+    (dict(dtype=torch.float32), "dtype: got 'float32'"),
+    (dict(q_lens=[4, -1]), "q_lens: got -1"),
+    (dict(kv_lens=torch.tensor([20.0, 30.0])), "kv_lens: got dtype"),
+    (dict(method="magic"), "method: got 'magic'"),
+    (dict(policy="fair"), "policy: got 'fair'"),
+    (dict(ctas_per_sm=3), "ctas_per_sm: got 3"),
+    (dict(prefill_splits=0), "prefill_splits: got 0"),
+    (dict(decode_splits="many"), "decode_splits: got 'many'"),
+    (dict(device="meta"), "device: got 'meta'"),
+    (dict(head_dim=64.0), "head_dim: got 64.0, allowed are integers"),
+    (dict(head_dim=None), "head_dim: got None, allowed are integers"),
+    (dict(q_lens=None), "q_lens: got None, allowed is a sequence of integers"),
+    (dict(kv_lens=None), "kv_lens: got None, allowed is a sequence of integers"),
+    (dict(kv_lens=[20, 2**40]), "kv_lens: got 1099511627776 at most"),
+    (dict(kv_lens=[20, 2**70]), "kv_lens: got 1180591620717411303424 at most"),
+    (dict(q_lens=[2**29, 1], kv_lens=[2**29, 30], num_q_heads=8), "2147483648|4294967304 rows of queries"),
+    (dict(page_size=2**32), "page_size: got 4294967296, allowed are multiples of 8"),
+    (dict(ctas_per_sm=2.0), "ctas_per_sm: got 2.0, allowed are 'auto', 2, 4"),
+    (dict(policy=np.array(["a", "b"])), "policy: got ndarray of shape"),
+    (dict(prefill_splits=np.array([1, 2])), "prefill_splits: got ndarray of shape"),
+    (dict(q_lens=torch.ones(2, dtype=torch.int32, device="meta")), "q_lens: got a tensor without values"),
+    (dict(dtype=None, q_lens=GOOD), "kv_lens: got .* beside a HybridBatch, allowed is what the batch says"),
+    (dict(method="lean", q_lens=[1, 1], ctas_per_sm=4), "ctas_per_sm: got 4, allowed for method 'lean' is 'auto'"),
+    *(
+        (dict(method=m, policy="50:50"), f"policy: got '50:50', allowed for method '{m}' is 'auto'")
+        for m in ("serial", "streams", "cta", "warp", "lean")
+    ),
+    (dict(method="hopper", policy="50:50"), "policy: got '50:50', allowed for method 'hopper' is 'auto'"),
+])  # fmt: skip
 def test_plan_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         pod.plan(**PLAN | change)
@@ -491,17 +482,14 @@ def far(sizes, strides, dtype="bfloat16"):
     return torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype), device="meta")
 
 
-@pytest.mark.parametrize(
-    "q_strides, k_strides, says",
-    [
-        ((256, 64), (2048, 128, 64), None),
-        ((256, 64), (1 << 40, 128, 64), None),  # from page to page in 64 bits
-        ((1 << 27, 64), (2048, 128, 64), "q: got a stride of 134217728 elements, allowed are up to 134217727"),
-        ((256, 1 << 27), (2048, 128, 64), "q: got a stride of 134217728 elements, allowed are up to 134217727"),
-        ((256, 64), (2048, 1 << 27, 64), "k_cache: got a stride of 134217728 elements, allowed are up to 134217727"),
-        ((256, 64), (2048, 128, 1 << 30), "k_cache: got a stride of 1073741824 elements, allowed are up to 1073741823"),
-    ],
-)
+@pytest.mark.parametrize("q_strides, k_strides, says", [
+    ((256, 64), (2048, 128, 64), None),
+    ((256, 64), (1 << 40, 128, 64), None),  # from page to page in 64 bits
+    ((1 << 27, 64), (2048, 128, 64), "q: got a stride of 134217728 elements, allowed are up to 134217727"),
+    ((256, 1 << 27), (2048, 128, 64), "q: got a stride of 134217728 elements, allowed are up to 134217727"),
+    ((256, 64), (2048, 1 << 27, 64), "k_cache: got a stride of 134217728 elements, allowed are up to 134217727"),
+    ((256, 64), (2048, 128, 1 << 30), "k_cache: got a stride of 1073741824 elements, allowed are up to 1073741823"),
+])  # fmt: skip
 @pytest.mark.parametrize("kernel", [sm80.KERNEL, lean.kernel()], ids=["sm80", "lean"])
 def test_strides_that_32_bits_do_not_hold_are_refused(kernel, q_strides, k_strides, says):
     q, k = far((5, 4, 64), (*q_strides, 1)), far((5, 16, 2, 64), (*k_strides, 1))

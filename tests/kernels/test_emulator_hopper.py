@@ -37,22 +37,19 @@ def test_tma_brings_a_swizzled_box_with_zeros_outside_the_tensor(row, head, page
 MAP = {"address": 0, "dims": [64, 8, 4, 2], "strides": [128, 1024, 4096], "box": [64, 8, 1, 1]}
 
 
-@pytest.mark.parametrize(
-    "change, allowed",
-    [
-        ({}, True),
-        ({"address": 16}, True),
-        ({"address": 8}, False),
-        ({"strides": [144, 1024, 4096]}, True),
-        ({"strides": [136, 1024, 4096]}, False),
-        ({"strides": [128, 1024, 1 << 40]}, False),
-        ({"dims": [64, 0, 4, 2]}, False),
-        ({"dims": [64, 8, 4, (1 << 32) + 1]}, False),
-        ({"box": [64, 256, 1, 1]}, True),
-        ({"box": [64, 257, 1, 1]}, False),
-        ({"box": [128, 8, 1, 1]}, False),
-    ],
-)
+@pytest.mark.parametrize("change, allowed", [
+    ({}, True),
+    ({"address": 16}, True),
+    ({"address": 8}, False),
+    ({"strides": [144, 1024, 4096]}, True),
+    ({"strides": [136, 1024, 4096]}, False),
+    ({"strides": [128, 1024, 1 << 40]}, False),
+    ({"dims": [64, 0, 4, 2]}, False),
+    ({"dims": [64, 8, 4, (1 << 32) + 1]}, False),
+    ({"box": [64, 256, 1, 1]}, True),
+    ({"box": [64, 257, 1, 1]}, False),
+    ({"box": [128, 8, 1, 1]}, False),
+])  # fmt: skip
 def test_only_maps_that_the_driver_makes_can_be_made(change, allowed):
     m = MAP | change
     sizes = [np.array(m["dims"], np.uint64), np.array(m["strides"], np.uint64), np.array(m["box"], np.uint32)]

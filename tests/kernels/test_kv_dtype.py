@@ -40,18 +40,15 @@ def test_a_plan_names_the_type_of_its_caches(dtype):
         pod.plan((1, 1), (20, 30), 4, 2, 64, 16, device="cpu", kv_dtype=dtype)
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (dict(kv_dtype="float16"), "kv_dtype: got 'float16', allowed are float8_e4m3fn and None"),
-        (dict(kv_dtype=torch.float8_e5m2), "kv_dtype: got 'float8_e5m2', allowed are float8_e4m3fn and None"),
-        (dict(kv_dtype=8), "kv_dtype: got '8', allowed are float8_e4m3fn and None"),
-        (dict(method="pod"), f"kv_dtype: got '{KV}', allowed for method 'hopper' alone, and not for 'pod'"),
-        (dict(method="lean"), f"kv_dtype: got '{KV}', allowed for method 'hopper' alone, and not for 'lean'"),
-        (dict(window=9), f"kv_dtype: got '{KV}' beside window, allowed is None, as dtype"),
-        (dict(sinks=True), f"kv_dtype: got '{KV}' beside sinks, allowed is None, as dtype"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    (dict(kv_dtype="float16"), "kv_dtype: got 'float16', allowed are float8_e4m3fn and None"),
+    (dict(kv_dtype=torch.float8_e5m2), "kv_dtype: got 'float8_e5m2', allowed are float8_e4m3fn and None"),
+    (dict(kv_dtype=8), "kv_dtype: got '8', allowed are float8_e4m3fn and None"),
+    (dict(method="pod"), f"kv_dtype: got '{KV}', allowed for method 'hopper' alone, and not for 'pod'"),
+    (dict(method="lean"), f"kv_dtype: got '{KV}', allowed for method 'hopper' alone, and not for 'lean'"),
+    (dict(window=9), f"kv_dtype: got '{KV}' beside window, allowed is None, as dtype"),
+    (dict(sinks=True), f"kv_dtype: got '{KV}' beside sinks, allowed is None, as dtype"),
+])  # fmt: skip
 def test_plans_are_refused(change, message):
     with pytest.raises(ValueError) as refusal:
         pod.plan(**dict(q_lens=(1,), kv_lens=(20,), num_q_heads=4, num_kv_heads=2, head_dim=64, page_size=16,
@@ -74,19 +71,16 @@ def test_scales_become_one_number_a_head(call, scale):
 
 
 @pytest.mark.parametrize("name", ["k_scale", "v_scale"])
-@pytest.mark.parametrize(
-    "scale, got",
-    [
-        (True, "got True"),
-        ("1", "got '1'"),
-        (0.0, "got 0.0"),
-        (float("nan"), "got nan"),
-        (torch.ones(3), r"got torch.float32 of shape \(3,\)"),
-        (torch.ones(1, 2), r"got torch.float32 of shape \(1, 2\)"),
-        (torch.ones(2).half(), r"got torch.float16 of shape \(2,\)"),
-        (torch.ones(2, device="meta"), r"got torch.float32 of shape \(2,\) on meta"),
-    ],
-)
+@pytest.mark.parametrize("scale, got", [
+    (True, "got True"),
+    ("1", "got '1'"),
+    (0.0, "got 0.0"),
+    (float("nan"), "got nan"),
+    (torch.ones(3), r"got torch.float32 of shape \(3,\)"),
+    (torch.ones(1, 2), r"got torch.float32 of shape \(1, 2\)"),
+    (torch.ones(2).half(), r"got torch.float16 of shape \(2,\)"),
+    (torch.ones(2, device="meta"), r"got torch.float32 of shape \(2,\) on meta"),
+])  # fmt: skip
 def test_scales_are_refused(call, name, scale, got):
     allowed = r".*, allowed are numbers above 0 and float32 \[2\], one a KV head, on cpu$"
     with pytest.raises(ValueError, match=f"^{name}: {got}{allowed}"):

@@ -141,16 +141,13 @@ def test_the_kernel_hears_of_the_window():
     assert limits.window == workspace.header(fullest, limits, roles, pack).window == 9
 
 
-@pytest.mark.parametrize(
-    "tokens, sequences, kv_len, message",
-    [
-        (512, 5000, 4096, "workspace: got 512 tokens of 5000 sequences"),
-        (512, 8, 1 << 25, "allowed are up to 4096 sequences of up to 16777216"),
-        (512, 4, 100, "tokens: got 512, allowed are up to sequences x kv_len = 400"),
-        (1 << 22, 4096, 1 << 12, "their plan would not fit into shared memory"),
-        (512, 4096, 1 << 24, "sums of lengths would not fit 32 bits"),
-    ],
-)
+@pytest.mark.parametrize("tokens, sequences, kv_len, message", [
+    (512, 5000, 4096, "workspace: got 512 tokens of 5000 sequences"),
+    (512, 8, 1 << 25, "allowed are up to 4096 sequences of up to 16777216"),
+    (512, 4, 100, "tokens: got 512, allowed are up to sequences x kv_len = 400"),
+    (1 << 22, 4096, 1 << 12, "their plan would not fit into shared memory"),
+    (512, 4096, 1 << 24, "sums of lengths would not fit 32 bits"),
+])  # fmt: skip
 def test_a_workspace_that_is_too_large_is_refused(tokens, sequences, kv_len, message):
     with pytest.raises(ValueError, match=message):
         fullest = workspace.fullest(tokens, sequences, kv_len, num_q_heads=4, num_kv_heads=2, head_dim=64)

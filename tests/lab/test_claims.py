@@ -65,19 +65,16 @@ def test_our_own_claims_name_a_figure():
     assert claim.source == OURS and claim.number.text == "" and claim.shown_in == "pod-11"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('statement = "s"\n', "", "missing .*'statement'"),
-        ('kind = "number"', 'kind = "hope"', "kind is 'hope'; allowed: ordering, trend, number"),
-        ("speedup_mean", "speedup_modest", "allowed are the ids of data/paper"),
-        ("[18.7, 42.0]", "[42.0, 18.7]", "allowed is \\[low, high\\]"),
-        ("[18.7, 42.0]", '["18.7", 42.0]', "allowed is \\[low, high\\]"),
-        ('kind = "number"', 'kind = "number"\nfigure = "pod-99"', "unknown figure 'pod-99'"),
-        ('kind = "number"', 'kind = "number"\nevidence = "felt"', "evidence is 'felt'; allowed: measured, simulated"),
-        ('kind = "number"', 'kind = "number"\nours_is = "great"', "unexpected keyword argument 'ours_is'"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ('statement = "s"\n', "", "missing .*'statement'"),
+    ('kind = "number"', 'kind = "hope"', "kind is 'hope'; allowed: ordering, trend, number"),
+    ("speedup_mean", "speedup_modest", "allowed are the ids of data/paper"),
+    ("[18.7, 42.0]", "[42.0, 18.7]", "allowed is \\[low, high\\]"),
+    ("[18.7, 42.0]", '["18.7", 42.0]', "allowed is \\[low, high\\]"),
+    ('kind = "number"', 'kind = "number"\nfigure = "pod-99"', "unknown figure 'pod-99'"),
+    ('kind = "number"', 'kind = "number"\nevidence = "felt"', "evidence is 'felt'; allowed: measured, simulated"),
+    ('kind = "number"', 'kind = "number"\nours_is = "great"', "unexpected keyword argument 'ours_is'"),
+])  # fmt: skip
 def test_malformed_claims_are_refused(old, new, message):
     assert old in GOOD
     with pytest.raises(ValueError, match=message):

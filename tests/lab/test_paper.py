@@ -73,16 +73,13 @@ def test_text_with_unit():
     assert list(shown.values()) == ["28 %", "1.73x", "P:D 8"]
 
 
-@pytest.mark.parametrize(
-    ("stated", "relation", "value", "verdict"),
-    [
-        ("plus34.t1.smem_gain", "=", 1.104, "agrees"),
-        ("plus34.t1.smem_gain", "=", 1.2, "differs"),
-        ("pod.s532.vllm_stalled_500", ">", 97.8, "agrees"),
-        ("pod.s532.vllm_stalled_500", ">", 90.0, "differs"),
-        ("pod.s532.sarathi_stalled", "<", 5.07, "differs"),
-    ],
-)
+@pytest.mark.parametrize(("stated", "relation", "value", "verdict"), [
+    ("plus34.t1.smem_gain", "=", 1.104, "agrees"),
+    ("plus34.t1.smem_gain", "=", 1.2, "differs"),
+    ("pod.s532.vllm_stalled_500", ">", 97.8, "agrees"),
+    ("pod.s532.vllm_stalled_500", ">", 90.0, "differs"),
+    ("pod.s532.sarathi_stalled", "<", 5.07, "differs"),
+])  # fmt: skip
 def test_check_notices(stated, relation, value, verdict):
     check = check_numbers.Check(
         stated, "", lambda *_: value, "t1.base_requests" if "plus34" in stated else "s53.requests", relation

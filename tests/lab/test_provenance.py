@@ -115,32 +115,29 @@ def test_every_field_is_needed(home, name):
 TELEMETRY = META["telemetry"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"commit": "main"}, "commit 'main'"),
-        ({"commit": "0" * 40}, "is no hash"),
-        ({"commit": "deadbeef" * 5}, "is no hash"),
-        ({"driver": "new"}, "driver 'new'"),
-        ({"cuda": "none"}, "cuda 'none'"),
-        ({"dirty": "no"}, "wrong type: dirty"),
-        ({"repeats": 0}, "repeats 0"),
-        ({"seconds": -1}, "seconds -1"),
-        ({"l2": "tepid"}, "l2 'tepid', allowed: cold, warm"),
-        ({"timer": ""}, "wrong type: timer"),
-        ({"started": "2999-01-01T00:00:00+00:00"}, "lies ahead"),
-        ({"started": "2026-02-03T10:11:12"}, "no time zone"),
-        ({"started": "yesterday"}, "no ISO date"),
-        ({"telemetry": TELEMETRY | {"samples": 1}}, "at least two samples"),
-        ({"telemetry": TELEMETRY | {"power_w": {"min": 700, "median": 640, "max": 690}}}, "telemetry power_w"),
-        ({"telemetry": TELEMETRY | {"sm_clock_mhz": {"min": 0, "median": 0, "max": 0}}}, "telemetry sm_clock_mhz"),
-        ({"telemetry": {"samples": 9}}, "telemetry temperature_c"),
-        ({"kernels": {"hybrid": "unknown"}}, "kernels hybrid"),
-        ({"keys": ["batch", "colour"]}, "lacks a key column"),
-        ({"keys": []}, "lacks a key column"),
-        ({"gpu": "NVIDIA A100-SXM4-80GB"}, "does not belong into h200/"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"commit": "main"}, "commit 'main'"),
+    ({"commit": "0" * 40}, "is no hash"),
+    ({"commit": "deadbeef" * 5}, "is no hash"),
+    ({"driver": "new"}, "driver 'new'"),
+    ({"cuda": "none"}, "cuda 'none'"),
+    ({"dirty": "no"}, "wrong type: dirty"),
+    ({"repeats": 0}, "repeats 0"),
+    ({"seconds": -1}, "seconds -1"),
+    ({"l2": "tepid"}, "l2 'tepid', allowed: cold, warm"),
+    ({"timer": ""}, "wrong type: timer"),
+    ({"started": "2999-01-01T00:00:00+00:00"}, "lies ahead"),
+    ({"started": "2026-02-03T10:11:12"}, "no time zone"),
+    ({"started": "yesterday"}, "no ISO date"),
+    ({"telemetry": TELEMETRY | {"samples": 1}}, "at least two samples"),
+    ({"telemetry": TELEMETRY | {"power_w": {"min": 700, "median": 640, "max": 690}}}, "telemetry power_w"),
+    ({"telemetry": TELEMETRY | {"sm_clock_mhz": {"min": 0, "median": 0, "max": 0}}}, "telemetry sm_clock_mhz"),
+    ({"telemetry": {"samples": 9}}, "telemetry temperature_c"),
+    ({"kernels": {"hybrid": "unknown"}}, "kernels hybrid"),
+    ({"keys": ["batch", "colour"]}, "lacks a key column"),
+    ({"keys": []}, "lacks a key column"),
+    ({"gpu": "NVIDIA A100-SXM4-80GB"}, "does not belong into h200/"),
+])  # fmt: skip
 def test_made_up_sidecars_are_refused(home, changes, message):
     with pytest.raises(ValueError, match=message):
         provenance.check(record(data.RECORDED / "h200", **SEEN | changes))
@@ -177,20 +174,17 @@ def tree(home, monkeypatch):
     return home
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "changed"),
-    [
-        ("include/ptx.cuh", "a // b", "a // c", ["hybrid"]),  # no comment: it is inside a string
-        ("include/softmax.cuh", "int softmax", "long softmax", ["hybrid"]),
-        ("hybrid.cu", "// one", "/* many\nwords */", []),
-        ("hybrid.cu", "int hybrid", "\n\nint hybrid", []),
-        ("hybrid.cu", "<cuda.h>", "<cuda_fp16.h>", ["hybrid"]),
-        ("lean.cu", "int lean", "long lean", []),
-        ("model.py", "a // b", "a // c", ["model"]),  # no comment either: Python
-        ("model.py", "Words", "Other words", []),
-        ("model.py", "  # one", "", []),
-    ],
-)
+@pytest.mark.parametrize(("name", "old", "new", "changed"), [
+    ("include/ptx.cuh", "a // b", "a // c", ["hybrid"]),  # no comment: it is inside a string
+    ("include/softmax.cuh", "int softmax", "long softmax", ["hybrid"]),
+    ("hybrid.cu", "// one", "/* many\nwords */", []),
+    ("hybrid.cu", "int hybrid", "\n\nint hybrid", []),
+    ("hybrid.cu", "<cuda.h>", "<cuda_fp16.h>", ["hybrid"]),
+    ("lean.cu", "int lean", "long lean", []),
+    ("model.py", "a // b", "a // c", ["model"]),  # no comment either: Python
+    ("model.py", "Words", "Other words", []),
+    ("model.py", "  # one", "", []),
+])  # fmt: skip
 def test_stale_means_a_change_that_the_compiler_sees(tree, name, old, new, changed):
     path = record(data.RECORDED / "h200", kernels=sources.sums(["hybrid", "model"]))
     assert provenance.stale() == {}

@@ -104,17 +104,14 @@ def test_idle_share_counts_empty_slots_and_rows():
     assert idle_share([(0, 5, 6, "prefill"), (0, 6, 7, "decode")]) == 0
 
 
-@pytest.mark.parametrize(
-    ("records", "options", "message"),
-    [
-        ([], {}, "records: got none"),
-        ([(0, 1)], {}, "allowed is (row, start, end, kind[, label])"),
-        ([(0, 2, 1, "prefill")], {}, "end after they start"),
-        ([(0, float("nan"), 1, "prefill")], {}, "end after they start"),
-        ([(0, 0, 1, "lunch")], {}, "kind: got 'lunch', allowed are prefill"),
-        ([(7, 0, 1, "prefill")], {"rows": range(4)}, "also {7}"),
-    ],
-)
+@pytest.mark.parametrize(("records", "options", "message"), [
+    ([], {}, "records: got none"),
+    ([(0, 1)], {}, "allowed is (row, start, end, kind[, label])"),
+    ([(0, 2, 1, "prefill")], {}, "end after they start"),
+    ([(0, float("nan"), 1, "prefill")], {}, "end after they start"),
+    ([(0, 0, 1, "lunch")], {}, "kind: got 'lunch', allowed are prefill"),
+    ([(7, 0, 1, "prefill")], {"rows": range(4)}, "also {7}"),
+])  # fmt: skip
 def test_gantt_refuses(records, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         gantt(records, **options)
@@ -244,15 +241,12 @@ def test_strip_has_one_panel_a_setting():
     assert [len(ax.lines[0].get_xdata()) for ax in figure.axes] == [2, 5]
 
 
-@pytest.mark.parametrize(
-    ("show", "ranges", "message"),
-    [
-        ([], {"n": (1, 2)}, "show: got no setting"),
-        ([{"n": 1}], {"n": 3}, "n: got 3, allowed are (low, high)"),
-        ([{"n": 1}], {"n": (1, 2, 3, 4)}, "n: got (1, 2, 3, 4)"),
-        ([{"n": 1}], {"label": ["a", "b"]}, "show: got a setting without 'label'"),
-    ],
-)
+@pytest.mark.parametrize(("show", "ranges", "message"), [
+    ([], {"n": (1, 2)}, "show: got no setting"),
+    ([{"n": 1}], {"n": 3}, "n: got 3, allowed are (low, high)"),
+    ([{"n": 1}], {"n": (1, 2, 3, 4)}, "n: got (1, 2, 3, 4)"),
+    ([{"n": 1}], {"label": ["a", "b"]}, "show: got a setting without 'label'"),
+])  # fmt: skip
 def test_explore_refuses(show, ranges, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         explore(draw, show=show, **ranges)

@@ -105,24 +105,21 @@ def test_an_endless_loop_is_stopped(monkeypatch):
         assert "TimeoutError: still going after 0.3 s" in said(name, loop)
 
 
-@pytest.mark.parametrize(
-    "name, answer, why",
-    [
-        ("tickets", 3, "tickets: got 3, allowed is policy(prefill, decode, sms, tickets)"),
-        ("tickets", lambda *_: [0, 2], "allowed is a list of 0 (prefill) and 1 (decode)"),
-        ("tickets", lambda *_: 1 / 0, "tickets: ZeroDivisionError: division by zero"),
-        ("tickets", lambda one: one, "tickets: TypeError"),
-        ("cuts", lambda tiles, workers: [1, 2], "cuts: got [1, 2], allowed are rising integers, the last 15"),
-        ("cuts", lambda tiles, workers: [sum(tiles), sum(tiles)], "allowed are rising integers"),
-        ("cuts", lambda tiles, workers: "all", "allowed are rising integers"),
-        ("cuts", lambda tiles, workers: print(), "allowed are rising integers"),
-        ("cuts", lambda tiles, workers: sys.exit(3), "cuts: SystemExit: 3"),
-        ("scheduler", partial(Sarathi, chunk=4096), "of requests with 0.2 s between two tokens, allowed are 5 %"),
-        ("scheduler", lambda pool, most: Sarathi, "allowed is a Scheduler as in pod.serving.schedulers"),
-        ("scheduler", Sarathi(PagedPool(9, 16), 4), "allowed is Mine(pool, max_batch)"),
-        ("scheduler", lambda pool: pool, "scheduler: TypeError"),
-    ],
-)
+@pytest.mark.parametrize("name, answer, why", [
+    ("tickets", 3, "tickets: got 3, allowed is policy(prefill, decode, sms, tickets)"),
+    ("tickets", lambda *_: [0, 2], "allowed is a list of 0 (prefill) and 1 (decode)"),
+    ("tickets", lambda *_: 1 / 0, "tickets: ZeroDivisionError: division by zero"),
+    ("tickets", lambda one: one, "tickets: TypeError"),
+    ("cuts", lambda tiles, workers: [1, 2], "cuts: got [1, 2], allowed are rising integers, the last 15"),
+    ("cuts", lambda tiles, workers: [sum(tiles), sum(tiles)], "allowed are rising integers"),
+    ("cuts", lambda tiles, workers: "all", "allowed are rising integers"),
+    ("cuts", lambda tiles, workers: print(), "allowed are rising integers"),
+    ("cuts", lambda tiles, workers: sys.exit(3), "cuts: SystemExit: 3"),
+    ("scheduler", partial(Sarathi, chunk=4096), "of requests with 0.2 s between two tokens, allowed are 5 %"),
+    ("scheduler", lambda pool, most: Sarathi, "allowed is a Scheduler as in pod.serving.schedulers"),
+    ("scheduler", Sarathi(PagedPool(9, 16), 4), "allowed is Mine(pool, max_batch)"),
+    ("scheduler", lambda pool: pool, "scheduler: TypeError"),
+])  # fmt: skip
 def test_what_cannot_be_scored_costs_one_line(name, answer, why):
     assert why in said(name, answer)
     assert progress.read() == {}
@@ -219,19 +216,16 @@ def test_a_schedule_that_is_no_batch_is_refused(answer):
     assert "allowed is a Batch with Chunks to prefill" in said("scheduler", says)
 
 
-@pytest.mark.parametrize(
-    "kind, why",
-    [
-        (Memoryless, "memory: got 4689 tokens of a request with room for 4688"),
-        (Raises, "scheduler: IndexError: list index out of range"),
-        (Twice, "got a request twice"),
-        (Early, "got a decode of a request"),
-        (Longer, "chunk: got tokens"),
-        (Shorter, "answer: got the end of request 0 after 9 tokens, allowed is when its last token is out"),
-        (Cached, "chunk: got tokens 4679 to 4681, allowed begin at 0 and end by 4681"),
-        (Brief, "answer: got the end of request 0 after 1 tokens, allowed is when its last token is out"),
-    ],
-)
+@pytest.mark.parametrize("kind, why", [
+    (Memoryless, "memory: got 4689 tokens of a request with room for 4688"),
+    (Raises, "scheduler: IndexError: list index out of range"),
+    (Twice, "got a request twice"),
+    (Early, "got a decode of a request"),
+    (Longer, "chunk: got tokens"),
+    (Shorter, "answer: got the end of request 0 after 9 tokens, allowed is when its last token is out"),
+    (Cached, "chunk: got tokens 4679 to 4681, allowed begin at 0 and end by 4681"),
+    (Brief, "answer: got the end of request 0 after 1 tokens, allowed is when its last token is out"),
+])  # fmt: skip
 def test_a_scheduler_that_cheats_or_fails_is_refused(kind, why):
     assert why in said("scheduler", kind)
 
@@ -313,20 +307,15 @@ def test_the_verb_scores_a_file_and_refuses_in_one_line(tmp_path, capsys):
     assert main(["contest", "cats"]) == 2 and "allowed are tickets, cuts, scheduler" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "entry, why",
-    [
-        (b"while True: pass", "TimeoutError: still going after 0.5 s (line 1 of your cell)"),
-        (b"import sys\nsys.exit(3)", "SystemExit: 3 (line 2 of your cell)"),
-        (b"while True: print('again')", "TimeoutError: still going"),
-        (
-            b"import sys\nsys.setrecursionlimit(10**9)\ndef f(): return sorted([1], key=lambda x: f())\nf()",
-            "RecursionError",
-        ),
-        (b"\xff\xfe", "got bytes that are no UTF-8, allowed is a Python file"),
-        (b"#" * 1_000_001, "got more than 1,000,000 letters, allowed is a shorter Python file"),
-    ],
-)
+@pytest.mark.parametrize("entry, why", [
+    (b"while True: pass", "TimeoutError: still going after 0.5 s (line 1 of your cell)"),
+    (b"import sys\nsys.exit(3)", "SystemExit: 3 (line 2 of your cell)"),
+    (b"while True: print('again')", "TimeoutError: still going"),
+    (b"import sys\nsys.setrecursionlimit(10**9)\ndef f(): return sorted([1], key=lambda x: f())\nf()",
+     "RecursionError"),
+    (b"\xff\xfe", "got bytes that are no UTF-8, allowed is a Python file"),
+    (b"#" * 1_000_001, "got more than 1,000,000 letters, allowed is a shorter Python file"),
+])  # fmt: skip
 def test_a_file_that_does_what_it_wants_costs_one_line(entry, why, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(contests, "MOST_SECONDS", 0.5)
     file = tmp_path / "entry.py"

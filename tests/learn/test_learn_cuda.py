@@ -494,15 +494,12 @@ def test_a_picture_shows_the_memory_of_the_fault():
         kernel("if (n == t) return;", "int n")[1, 64].watch(3).draw()
 
 
-@pytest.mark.parametrize(
-    "body, words, places",
-    [
-        ("x[t + 1] = 1;", "thread 63 at [64]", [(63, 64)]),
-        ("x[t - 1] = 1;", "thread 0 at [-1]", [(0, -1)]),
-        ("unsigned i = t;\nx[i - 1] = 1;", "thread 0 at [4294967295]", [(0, 63.5 + 0.08 * 64)]),
-        ("__shared__ float s[8][8];\ns[t / 8][t % 8 + 1] = 1;", "thread 7 beyond its row", [(7, 8)]),
-    ],
-)
+@pytest.mark.parametrize("body, words, places", [
+    ("x[t + 1] = 1;", "thread 63 at [64]", [(63, 64)]),
+    ("x[t - 1] = 1;", "thread 0 at [-1]", [(0, -1)]),
+    ("unsigned i = t;\nx[i - 1] = 1;", "thread 0 at [4294967295]", [(0, 63.5 + 0.08 * 64)]),
+    ("__shared__ float s[8][8];\ns[t / 8][t % 8 + 1] = 1;", "thread 7 beyond its row", [(7, 8)]),
+])  # fmt: skip
 def test_a_picture_of_an_element_that_is_not_there_shows_where_it_would_be(body, words, places):
     ax = kernel(body)[1, 64].watch(numbers()).draw()
     assert [text.get_text() for text in ax.texts] == [words]
@@ -521,18 +518,12 @@ atomicAdd(&s, 1);
 x[t] = s;"""
 
 
-@pytest.mark.parametrize(
-    "body, grid",
-    [
-        (ATOMIC, 1),
-        ("x[t] = t;", 2),
-        ("__shared__ float s[64];\ns[t] = x[t];\nx[t] = s[t + 1 & 63];", 1),
-        (
-            "__shared__ float s[64];\nfor (int i = 0; i < 9; ++i) {\n__syncthreads();\ns[t] = i;\n}\nx[t] = s[63 - t];",
-            1,
-        ),
-    ],
-)
+@pytest.mark.parametrize("body, grid", [
+    (ATOMIC, 1),
+    ("x[t] = t;", 2),
+    ("__shared__ float s[64];\ns[t] = x[t];\nx[t] = s[t + 1 & 63];", 1),
+    ("__shared__ float s[64];\nfor (int i = 0; i < 9; ++i) {\n__syncthreads();\ns[t] = i;\n}\nx[t] = s[63 - t];", 1),
+])  # fmt: skip
 def test_words_of_a_picture_do_not_collide(body, grid):
     ax = kernel(body)[grid, 64].watch(numbers()).draw()
     panels = ax.figure.axes
@@ -565,67 +556,29 @@ def test_a_picture_of_many_barriers_shows_the_latest():
     assert not panels[0].texts and len(panels[-1].texts) == 2
 
 
-@pytest.mark.parametrize(
-    "body, says",
-    [
-        (
-            "float own[4];\nfor (int i = 0; i <= 4; ++i) own[i] = t;\nx[t] = own[0];",
-            "uses own[4] in line 5, but own has 4",
-        ),
-        (
-            "float own[4] = {1};\nx[t] = own[t];",
-            "thread 4 of CTA 0 uses own[4] in line 5, but own has 4 elements, own[0]",
-        ),
-        (
-            "float own[4] = {1};\nx[t] = own[t - 1];",
-            "uses own[-1] in line 5, but own has 4 elements, own[0] to own[3].",
-        ),
-        (
-            "float own[2][4] = {};\nx[t] = own[1][t];",
-            "uses own[1][4] in line 5, but own[1] has 4 elements, own[1][0] to",
-        ),
-        (
-            "float own[4] = {1};\nfloat* p = own;\np[4] = 1;",
-            "uses [4] of an array of its own in line 6, but that has 4",
-        ),
-        (
-            "float own[4] = {1};\nx[t] = *last(own);",
-            "uses [4] of an array of its own in line 5, but that has 4 elements",
-        ),
-        (
-            "float own[2][2] = {};\nfloat* p = &own[0][0];\nx[t] = p[4];",
-            "uses [4] of an array of its own in line 6, but that has 4 elements",
-        ),
-        (
-            "float own[4] = {1};\nfloat* p = &own[2];\nfor (int i = 0; i < 3; ++i) p[i] = i;",
-            "uses [4] of an array of its own in line 6, but that has 4 elements",
-        ),
-        (
-            "float own[2][4] = {1};\nx[t] = *last(&(own[1][0]));",
-            "uses [8] of an array of its own in line 5, but that has 8 elements",
-        ),
-        (
-            "float own[4] = {1};\nfloat* p = own + 2;\np[2] = 1;",
-            "uses [4] of an array of its own in line 6, but that has 4 elements",
-        ),
-        (
-            "float own[4] = {1};\nx[t] = *(own + 4) + *(&own[0] + 1);",
-            "uses [4] of an array of its own in line 5, but that has 4 elements",
-        ),
-        (
-            "float own[2][2] = {};\nx[t] = (&own[0][0])[4];",
-            "uses [4] of an array of its own in line 5, but that has 4 elements",
-        ),
-        (
-            "float own[4] = {1};\nauto p = own;\nauto* q = own;\nx[t] = p[3] + q[4];",
-            "uses [4] of an array of its own in line 7, but that has 4 elements",
-        ),
-        (
-            "Pair own{};\nx[t] = own.ab[t];",
-            "uses [2] of an array of its own in line 5, but that has 2 elements, [0] to",
-        ),
-    ],
-)
+@pytest.mark.parametrize("body, says", [
+    ("float own[4];\nfor (int i = 0; i <= 4; ++i) own[i] = t;\nx[t] = own[0];", "uses own[4] in line 5, but own has 4"),
+    ("float own[4] = {1};\nx[t] = own[t];", "thread 4 of CTA 0 uses own[4] in line 5, but own has 4 elements, own[0]"),
+    ("float own[4] = {1};\nx[t] = own[t - 1];", "uses own[-1] in line 5, but own has 4 elements, own[0] to own[3]."),
+    ("float own[2][4] = {};\nx[t] = own[1][t];", "uses own[1][4] in line 5, but own[1] has 4 elements, own[1][0] to"),
+    ("float own[4] = {1};\nfloat* p = own;\np[4] = 1;", "uses [4] of an array of its own in line 6, but that has 4"),
+    ("float own[4] = {1};\nx[t] = *last(own);", "uses [4] of an array of its own in line 5, but that has 4 elements"),
+    ("float own[2][2] = {};\nfloat* p = &own[0][0];\nx[t] = p[4];",
+     "uses [4] of an array of its own in line 6, but that has 4 elements"),
+    ("float own[4] = {1};\nfloat* p = &own[2];\nfor (int i = 0; i < 3; ++i) p[i] = i;",
+     "uses [4] of an array of its own in line 6, but that has 4 elements"),
+    ("float own[2][4] = {1};\nx[t] = *last(&(own[1][0]));",
+     "uses [8] of an array of its own in line 5, but that has 8 elements"),
+    ("float own[4] = {1};\nfloat* p = own + 2;\np[2] = 1;",
+     "uses [4] of an array of its own in line 6, but that has 4 elements"),
+    ("float own[4] = {1};\nx[t] = *(own + 4) + *(&own[0] + 1);",
+     "uses [4] of an array of its own in line 5, but that has 4 elements"),
+    ("float own[2][2] = {};\nx[t] = (&own[0][0])[4];",
+     "uses [4] of an array of its own in line 5, but that has 4 elements"),
+    ("float own[4] = {1};\nauto p = own;\nauto* q = own;\nx[t] = p[3] + q[4];",
+     "uses [4] of an array of its own in line 7, but that has 4 elements"),
+    ("Pair own{};\nx[t] = own.ab[t];", "uses [2] of an array of its own in line 5, but that has 2 elements, [0] to"),
+])  # fmt: skip
 def test_an_array_of_a_threads_own_has_an_end(body, says):
     before = "struct Pair { float ab[2]; }; __device__ float* last(float* p) { return p + 4; }\n"
     fault = fault_of(body, before=before)
@@ -675,20 +628,14 @@ template <int N> struct Table { static constexpr float of[N] = {1, 2, 3}; };
     assert torch.equal(run(body, before=before), wanted)
 
 
-@pytest.mark.parametrize(
-    "body, says",
-    [
-        ("int none = t - t; x[t] = 5 / none;", "division: thread 0 of CTA 0 divides 5 by zero in line 3."),
-        ("x[t] = t % (t - 40);", "division: thread 40 of CTA 0 divides 40 by zero in line 3."),
-        ("unsigned n = t;\nn /= n - 3;", "division: thread 3 of CTA 0 divides 3 by zero in line 4."),
-        (
-            "int n = 1; for (int i = 1; i > 0; i *= 2) n++;",
-            "computes 1073741824 * 2 in line 3, which is no int any more.",
-        ),
-        ("int big = 2147483647;\nx[t] = big + t;", " in line 4, which is no int any more."),
-        ("x[t] = 1 << t;", "thread 32 of CTA 0 shifts by 32 in line 3; a number of 32 bits is shifted by 0 to 31."),
-    ],
-)
+@pytest.mark.parametrize("body, says", [
+    ("int none = t - t; x[t] = 5 / none;", "division: thread 0 of CTA 0 divides 5 by zero in line 3."),
+    ("x[t] = t % (t - 40);", "division: thread 40 of CTA 0 divides 40 by zero in line 3."),
+    ("unsigned n = t;\nn /= n - 3;", "division: thread 3 of CTA 0 divides 3 by zero in line 4."),
+    ("int n = 1; for (int i = 1; i > 0; i *= 2) n++;", "computes 1073741824 * 2 in line 3, which is no int any more."),
+    ("int big = 2147483647;\nx[t] = big + t;", " in line 4, which is no int any more."),
+    ("x[t] = 1 << t;", "thread 32 of CTA 0 shifts by 32 in line 3; a number of 32 bits is shifted by 0 to 31."),
+])  # fmt: skip
 def test_whole_numbers_that_leave_their_range_are_told_with_their_line(body, says):
     assert says in str(fault_of(body))
 
@@ -698,23 +645,12 @@ def test_a_float_divides_by_zero_and_an_unsigned_number_begins_anew():
     assert torch.equal(run(body, numbers() + 1), torch.full((64,), torch.inf))
 
 
-@pytest.mark.parametrize(
-    "body, says",
-    [
-        (
-            "float sum;\nfor (int i = 0; i < 4; ++i) sum += i;\nx[t] = sum;",
-            "unset: thread 0 of CTA 0 computes with `sum` in line 4, and nobody has set it.",
-        ),
-        (
-            "float v;\nif (t < 32) v = 1;\nx[t] = v;",
-            "thread 32 of CTA 0 writes x[32] in line 5, but the value comes from",
-        ),
-        (
-            "float own[4];\nx[t] = own[t % 4];",
-            "unset: thread 0 of CTA 0 writes x[0] in line 4, but the value comes from",
-        ),
-    ],
-)
+@pytest.mark.parametrize("body, says", [
+    ("float sum;\nfor (int i = 0; i < 4; ++i) sum += i;\nx[t] = sum;",
+     "unset: thread 0 of CTA 0 computes with `sum` in line 4, and nobody has set it."),
+    ("float v;\nif (t < 32) v = 1;\nx[t] = v;", "thread 32 of CTA 0 writes x[32] in line 5, but the value comes from"),
+    ("float own[4];\nx[t] = own[t % 4];", "unset: thread 0 of CTA 0 writes x[0] in line 4, but the value comes from"),
+])  # fmt: skip
 @pytest.mark.skipif(not program._unset(), reason="the compiler has no value for what nobody has set")
 def test_a_value_that_nobody_has_set_is_told_where_it_is_kept(body, says):
     assert says in str(fault_of(body))
@@ -867,17 +803,14 @@ def test_shuffles_stay_within_their_group():
 # ---------------------------------------------------------------- bad input: one message, and the process lives on
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "while (true) {}",
-        "for (;;) t++;",
-        "while (x[0] < 1000) {}",
-        "do { t++; } while (t > -1);",
-        "again: if (x[0] < 9) goto again; else x[0]++;",
-        "volatile float* flag = x; while (flag[0] == 0) {}",
-    ],
-)
+@pytest.mark.parametrize("body", [
+    "while (true) {}",
+    "for (;;) t++;",
+    "while (x[0] < 1000) {}",
+    "do { t++; } while (t > -1);",
+    "again: if (x[0] < 9) goto again; else x[0]++;",
+    "volatile float* flag = x; while (flag[0] == 0) {}",
+])  # fmt: skip
 def test_an_endless_loop_is_stopped_with_its_line(body):
     assert "endless: line 3 still goes round after 5,000,000 rounds of all threads." in str(fault_of(body))
 
@@ -974,17 +907,14 @@ def test_variables_of_all_threads_are_refused(line):
     kernel("real* p = x;\np[t] = N + of[1];", before=before)
 
 
-@pytest.mark.parametrize(
-    "words, says",
-    [
-        ('"%d", x[t]', "format '%d' expects argument of type 'int', but argument 2 has type 'double'"),
-        ('"%f", t', "format '%f' expects argument of type 'double', but argument 2 has type 'int'"),
-        ('"%d %d", t', "format '%d' expects a matching 'int' argument"),
-        ('"%d", t, t', "too many arguments for format"),
-        ('"%s", t', "format '%s' expects argument of type 'char*', but argument 2 has type 'int'"),
-        ('"%f", s', "format '%f' expects argument of type 'double', but argument 2 has type 'float*'"),
-    ],
-)
+@pytest.mark.parametrize("words, says", [
+    ('"%d", x[t]', "format '%d' expects argument of type 'int', but argument 2 has type 'double'"),
+    ('"%f", t', "format '%f' expects argument of type 'double', but argument 2 has type 'int'"),
+    ('"%d %d", t', "format '%d' expects a matching 'int' argument"),
+    ('"%d", t, t', "too many arguments for format"),
+    ('"%s", t', "format '%s' expects argument of type 'char*', but argument 2 has type 'int'"),
+    ('"%f", s', "format '%f' expects argument of type 'double', but argument 2 has type 'float*'"),
+])  # fmt: skip
 def test_what_is_printed_must_fit_its_format(words, says):
     with pytest.raises(learn.CompileError, match=f"line 4: {re.escape(says)}\n"):
         kernel(f"__shared__ float s[64];\nif (t == 0) printf({words});")
@@ -1013,62 +943,36 @@ def test_a_line_ends_where_the_compiler_ends_it():
         learn.cuda("// a\f b \u2028 c \x85\n__global__ void k(float* x) {\n    x[0] = y;\n}")
 
 
-@pytest.mark.parametrize(
-    "text, line, says",
-    [
-        ("__global__ void k(float* x) {\n    x[0] = y;\n}", 2, "'y' was not declared"),
-        ("__global__ void k(float* x) {\n    float v = x[0]\n    x[1] = v;\n}", 3, "expected"),
-        ("__global__ void k(const float* x) {\n    x[0] = 1;\n}", 2, "`x` points at what is read-only, const\n"),
-        (
-            "__global__ void k(const float* x) {\n    x[threadIdx.x] = 1;\n}",
-            2,
-            "`x` points at what is read-only, const",
-        ),
-        (
-            "__global__ void k(float* x) {\n    x = (float*)malloc(4);\n}",
-            2,
-            "no matching function for call to 'float*(",
-        ),
-        ("__global__ void k(float* x) {\n    x[0] = sqrtt(2);\n}", 2, "sqrtt"),
-        ("__global__ void k(float* x) {\n    if (x[0] {\n}", 2, "expected"),
-        ("int f() { return 1; }", 1, "no kernel here"),
-        ("", 1, "no kernel here"),
-        ("__global__ void k(float* x) {\n    k<<<1, 2>>>(x);\n}", 2, "the launch stands in Python"),
-        ("__global__ void k(float x[]) {}", 1, "parameter `float x [ ]`"),
-        (
-            '\n#include "mine.h"\n__global__ void k(float* x) {}',
-            1,
-            'got #include "mine.h", allowed is #include of CUDA',
-        ),
-        ("#include <..hosts>\n__global__ void k(float* x) {}", 1, "got #include <"),
-        ('#line 7 "x"\n__global__ void k(float* x) {}', 1, "got #line 7"),
-        ("__global__ void k(float* x) {\n    exit(0);\n}", 2, "`exit` is for the host"),
-        ("__global__ void k(float* x) {\n    throw 1;\n}", 2, "`throw` is for the host"),
-        (
-            '__global__ void k(int n) {\n    asm("add.s32 %0, %0, 1;" : "+r"(n));\n}',
-            2,
-            "got other asm, allowed is asm(",
-        ),
-        ("__global__ void k(int n) {\n    if (n) __syncthreads(); else __syncthreads();\n}", 2, "got two barriers"),
-        (
-            "\ntemplate <class T>\n__global__ void k(T* x) {}",
-            2,
-            "got a kernel with template parameters, allowed is one",
-        ),
-        ("template <int N> __global__ void k(float* x) {}", 1, "got a kernel with template parameters, allowed is one"),
-        ("namespace a {\n__global__ void k(float* x) {}\n}", 2, "got a kernel within braces"),
-        ("__global__ void k(int n) {}\n__global__ void k(float* x) {}", 2, "got two kernels `k`, allowed is one"),
-        ("\n\n__global__ void cell(float* x) {}", 1, "got a kernel `cell`, allowed is any other name"),
-        ("__global__ void k(float* x) {\n    x[0] = clock64();\n}", 2, "`clock64` is CUDA, but the emulator does not"),
-        ("__constant__ float c;\n__global__ void k(float* x) {}", 1, "`__constant__` is CUDA, but the emulator"),
-        ("__global__ void k(float* x) {\n    x[0] = “1”;\n}", 2, "extended character “"),
-        (
-            "__global__ void k(float* x) {\n    float a[4][4];\n    float (*p)[4] = a;\n    x[0] = p[0][0];\n}",
-            3,
-            "this is CUDA, but the emulator cannot do it: a pointer to rows points into shared memory only.",
-        ),
-    ],
-)
+@pytest.mark.parametrize("text, line, says", [
+    ("__global__ void k(float* x) {\n    x[0] = y;\n}", 2, "'y' was not declared"),
+    ("__global__ void k(float* x) {\n    float v = x[0]\n    x[1] = v;\n}", 3, "expected"),
+    ("__global__ void k(const float* x) {\n    x[0] = 1;\n}", 2, "`x` points at what is read-only, const\n"),
+    ("__global__ void k(const float* x) {\n    x[threadIdx.x] = 1;\n}", 2, "`x` points at what is read-only, const"),
+    ("__global__ void k(float* x) {\n    x = (float*)malloc(4);\n}", 2, "no matching function for call to 'float*("),
+    ("__global__ void k(float* x) {\n    x[0] = sqrtt(2);\n}", 2, "sqrtt"),
+    ("__global__ void k(float* x) {\n    if (x[0] {\n}", 2, "expected"),
+    ("int f() { return 1; }", 1, "no kernel here"),
+    ("", 1, "no kernel here"),
+    ("__global__ void k(float* x) {\n    k<<<1, 2>>>(x);\n}", 2, "the launch stands in Python"),
+    ("__global__ void k(float x[]) {}", 1, "parameter `float x [ ]`"),
+    ('\n#include "mine.h"\n__global__ void k(float* x) {}', 1, 'got #include "mine.h", allowed is #include of CUDA'),
+    ("#include <..hosts>\n__global__ void k(float* x) {}", 1, "got #include <"),
+    ('#line 7 "x"\n__global__ void k(float* x) {}', 1, "got #line 7"),
+    ("__global__ void k(float* x) {\n    exit(0);\n}", 2, "`exit` is for the host"),
+    ("__global__ void k(float* x) {\n    throw 1;\n}", 2, "`throw` is for the host"),
+    ('__global__ void k(int n) {\n    asm("add.s32 %0, %0, 1;" : "+r"(n));\n}', 2, "got other asm, allowed is asm("),
+    ("__global__ void k(int n) {\n    if (n) __syncthreads(); else __syncthreads();\n}", 2, "got two barriers"),
+    ("\ntemplate <class T>\n__global__ void k(T* x) {}", 2, "got a kernel with template parameters, allowed is one"),
+    ("template <int N> __global__ void k(float* x) {}", 1, "got a kernel with template parameters, allowed is one"),
+    ("namespace a {\n__global__ void k(float* x) {}\n}", 2, "got a kernel within braces"),
+    ("__global__ void k(int n) {}\n__global__ void k(float* x) {}", 2, "got two kernels `k`, allowed is one"),
+    ("\n\n__global__ void cell(float* x) {}", 1, "got a kernel `cell`, allowed is any other name"),
+    ("__global__ void k(float* x) {\n    x[0] = clock64();\n}", 2, "`clock64` is CUDA, but the emulator does not"),
+    ("__constant__ float c;\n__global__ void k(float* x) {}", 1, "`__constant__` is CUDA, but the emulator"),
+    ("__global__ void k(float* x) {\n    x[0] = “1”;\n}", 2, "extended character “"),
+    ("__global__ void k(float* x) {\n    float a[4][4];\n    float (*p)[4] = a;\n    x[0] = p[0][0];\n}", 3,
+     "this is CUDA, but the emulator cannot do it: a pointer to rows points into shared memory only."),
+])  # fmt: skip
 def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
     with pytest.raises(learn.CompileError) as error:
         learn.cuda(text)
@@ -1078,38 +982,32 @@ def test_compilers_speak_of_the_readers_lines_alone(text, line, says):
     assert error.value._render_traceback_() == [f"CompileError: {said}"]
 
 
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        ((1.0, 2), "x: got 1.0, allowed is a tensor (`float* x`)"),
-        ((torch.zeros(64, dtype=torch.float64), 2), "x: got torch.float64, allowed is torch.float32 (`float* x`)"),
-        ((torch.zeros(128)[::2], 2), "x: got strides (2,), allowed is a contiguous tensor: say .contiguous()"),
-        ((torch.zeros(64),), "k: got 1 arguments, allowed are 2: float* x, int n"),
-        ((torch.zeros(64), 1.5), "n: got 1.5, allowed is a whole number (`int n`)"),
-        ((torch.zeros(64), True), "n: got True, allowed is a whole number (`int n`)"),
-        ((torch.eye(8).to_sparse(), 2), "x: got torch.sparse_coo, allowed is a dense tensor"),
-        ((torch.zeros(64), 1 << 40), "n: got 1099511627776, allowed is what fits `int`"),
-        ((torch.zeros(64, device="meta"), 2), "k: got tensors on meta, allowed is one device, cpu or cuda"),
-    ],
-)
+@pytest.mark.parametrize("arguments, says", [
+    ((1.0, 2), "x: got 1.0, allowed is a tensor (`float* x`)"),
+    ((torch.zeros(64, dtype=torch.float64), 2), "x: got torch.float64, allowed is torch.float32 (`float* x`)"),
+    ((torch.zeros(128)[::2], 2), "x: got strides (2,), allowed is a contiguous tensor: say .contiguous()"),
+    ((torch.zeros(64),), "k: got 1 arguments, allowed are 2: float* x, int n"),
+    ((torch.zeros(64), 1.5), "n: got 1.5, allowed is a whole number (`int n`)"),
+    ((torch.zeros(64), True), "n: got True, allowed is a whole number (`int n`)"),
+    ((torch.eye(8).to_sparse(), 2), "x: got torch.sparse_coo, allowed is a dense tensor"),
+    ((torch.zeros(64), 1 << 40), "n: got 1099511627776, allowed is what fits `int`"),
+    ((torch.zeros(64, device="meta"), 2), "k: got tensors on meta, allowed is one device, cpu or cuda"),
+])  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused_in_one_line(arguments, says):
     with pytest.raises(learn.LaunchError) as error:
         kernel("x[t] = n;", "float* x, int n")[1, 64](*arguments)
     assert str(error.value) == says
 
 
-@pytest.mark.parametrize(
-    "shape, says",
-    [
-        ((1, 100), "block: got 100 threads, allowed are multiples of 32 up to 1024"),
-        ((1, 2048), "block: got 2048 threads"),
-        ((0, 64), "grid: got 0, allowed is a whole number from 1 on"),
-        ((1.0, 64), "grid: got 1.0, allowed is a whole number from 1 on"),
-        ((1 << 20, 64), "grid: got 1,048,576 CTAs, allowed are 65,536"),
-        ((1, 64, 1 << 20), "shared memory: got 1048576 bytes"),
-        (64, "k: got [64], allowed is k[grid, block]"),
-    ],
-)
+@pytest.mark.parametrize("shape, says", [
+    ((1, 100), "block: got 100 threads, allowed are multiples of 32 up to 1024"),
+    ((1, 2048), "block: got 2048 threads"),
+    ((0, 64), "grid: got 0, allowed is a whole number from 1 on"),
+    ((1.0, 64), "grid: got 1.0, allowed is a whole number from 1 on"),
+    ((1 << 20, 64), "grid: got 1,048,576 CTAs, allowed are 65,536"),
+    ((1, 64, 1 << 20), "shared memory: got 1048576 bytes"),
+    (64, "k: got [64], allowed is k[grid, block]"),
+])  # fmt: skip
 def test_launches_that_do_not_fit_are_refused_in_one_line(shape, says):
     with pytest.raises(learn.LaunchError) as error:
         kernel("x[t] = 1;")[shape]

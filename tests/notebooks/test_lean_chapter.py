@@ -53,16 +53,13 @@ def test_a_range_goes_to_the_first_free_worker():
 
 
 # ---------------------------------------------------------------- the model of two CTAs an SM
-@pytest.mark.parametrize(
-    "lengths, sms, end",
-    [
-        ([3.0], 1, 2.0),  # alone: 1.5 times as fast
-        ([1.0, 1.0], 1, 1.0),  # two on an SM
-        ([1.0, 1.0], 2, 2 / 3),  # one on each
-        ([2.0, 1.0], 1, 1 + 1 / 1.5),  # the longer one is alone after the shorter has ended
-        ([1.0] * 5, 2, 1 + 2 / 3),  # a second wave of one
-    ],
-)
+@pytest.mark.parametrize("lengths, sms, end", [
+    ([3.0], 1, 2.0),  # alone: 1.5 times as fast
+    ([1.0, 1.0], 1, 1.0),  # two on an SM
+    ([1.0, 1.0], 2, 2 / 3),  # one on each
+    ([2.0, 1.0], 1, 1 + 1 / 1.5),  # the longer one is alone after the shorter has ended
+    ([1.0] * 5, 2, 1 + 2 / 3),  # a second wave of one
+])  # fmt: skip
 def test_pace_depends_on_company(lengths, sms, end):
     assert lean_07.makespan(lengths, sms) == pytest.approx(end)
 

@@ -182,15 +182,12 @@ def test_lengths_that_are_no_multiple_of_a_block_count_as_whole_blocks():
     assert np.diff(work.pieces).tolist() == [1, 2, 1] and work.end.tolist() == [65, 1, 64, 130]
 
 
-@pytest.mark.parametrize(
-    "units, blocks, sms, old, now",
-    [
-        (112, 1024, 108, 1, 5),  # 56 heads, batch 2, 256K on an A100: the paper's largest gain
-        (128, 1024, 108, 1, 3),  # 32 heads, batch 4
-        (288, 256, 132, 1, 1),  # 48 heads, batch 6 on an H100: unsplit under either rule
-        (8, 512, 132, 14, 29),
-    ],
-)
+@pytest.mark.parametrize("units, blocks, sms, old, now", [
+    (112, 1024, 108, 1, 5),  # 56 heads, batch 2, 256K on an A100: the paper's largest gain
+    (128, 1024, 108, 1, 3),  # 32 heads, batch 4
+    (288, 256, 132, 1, 1),  # 48 heads, batch 6 on an H100: unsplit under either rule
+    (8, 512, 132, 14, 29),
+])  # fmt: skip
 def test_flash_decodings_rule(units, blocks, sms, old, now):
     assert choose.flash_splits(units, blocks, sms, 1) == old
     assert choose.flash_splits(units, blocks, sms, 2) == now
@@ -380,18 +377,15 @@ def test_hopper_kernel_takes_the_lists_of_a_fixed_split():
     assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
 
 
-@pytest.mark.parametrize(
-    "units, tiles, tile_us, parts",
-    [
-        (128, 16, 0.5, 1),  # 128 short heads on 132 SMs: nothing to gain
-        (128, 1024, 0.5, None),  # the same, long: four idle SMs are too many
-        (268, 256, 1.0, None),  # one request too many for two waves
-        (264, 256, 1.0, 1),  # two full waves
-        (128, 256, 0.5, 1),  # in between, merging costs as much
-        (8, 64, 1.0, 16),  # few heads: sixteen parts each, and no range crosses a border
-        (56, 1024, 0.5, None),
-    ],
-)
+@pytest.mark.parametrize("units, tiles, tile_us, parts", [
+    (128, 16, 0.5, 1),  # 128 short heads on 132 SMs: nothing to gain
+    (128, 1024, 0.5, None),  # the same, long: four idle SMs are too many
+    (268, 256, 1.0, None),  # one request too many for two waves
+    (264, 256, 1.0, 1),  # two full waves
+    (128, 256, 0.5, 1),  # in between, merging costs as much
+    (8, 64, 1.0, 16),  # few heads: sixteen parts each, and no range crosses a border
+    (56, 1024, 0.5, None),
+])  # fmt: skip
 def test_heads_are_cut_only_where_it_pays(units, tiles, tile_us, parts):
     assert choose.cheapest_parts(units, tiles, 132, tile_us) == parts
 

@@ -57,15 +57,12 @@ def test_a_long_remainder_is_limited_by_dram_not_by_reach():
     assert makespan([1.0] * (216 + 108), 216, shared_dram(216, 4)) == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: run([1.0], 0), "slots: got 0"),
-        (lambda: run([1.0, 0.0], 2), "work: got 0.0"),
-        (lambda: waves(3, -1), "slots: got -1"),
-        (lambda: shared_dram(4, 0.5), "reach: got 0.5"),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: run([1.0], 0), "slots: got 0"),
+    (lambda: run([1.0, 0.0], 2), "work: got 0.0"),
+    (lambda: waves(3, -1), "slots: got -1"),
+    (lambda: shared_dram(4, 0.5), "reach: got 0.5"),
+])  # fmt: skip
 def test_refuses(call, message):
     with pytest.raises(ValueError, match=message):
         call()

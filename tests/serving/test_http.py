@@ -434,20 +434,17 @@ def test_told_to_end_before_it_listens_it_ends_well(file):
     assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("http://127.0.0.1:")
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--batch", "0"], "--batch: got 0, allowed are integers >= 1"),
-        (["--chunk", "2147483648"], "--chunk: got 2147483648, allowed are up to 2147483647"),
-        (["--chunk", "9" * 20], f"--chunk: got {'9' * 20}, allowed are up to 2147483647"),
-        (["--chunk", "8", "--batch", "8"], "--chunk: got 8, allowed are more than --batch, 8"),
-        (["--memory", "1.5"], "--memory: got 1.5, allowed is a share"),
-        (["--memory", "1e-9", "--port", "0"], "--memory: got 1e-09 of"),
-        (["--port", "99999"], "--port: got 99999, allowed are 0 to 65535"),
-        (["--host", "192.0.2.1"], "--host, --port: got 192.0.2.1:8000, allowed is a place that is free here"),
-        (["--attention", "fa3"], "attention: got 'fa3' in float32 on a CPU"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    (["--batch", "0"], "--batch: got 0, allowed are integers >= 1"),
+    (["--chunk", "2147483648"], "--chunk: got 2147483648, allowed are up to 2147483647"),
+    (["--chunk", "9" * 20], f"--chunk: got {'9' * 20}, allowed are up to 2147483647"),
+    (["--chunk", "8", "--batch", "8"], "--chunk: got 8, allowed are more than --batch, 8"),
+    (["--memory", "1.5"], "--memory: got 1.5, allowed is a share"),
+    (["--memory", "1e-9", "--port", "0"], "--memory: got 1e-09 of"),
+    (["--port", "99999"], "--port: got 99999, allowed are 0 to 65535"),
+    (["--host", "192.0.2.1"], "--host, --port: got 192.0.2.1:8000, allowed is a place that is free here"),
+    (["--attention", "fa3"], "attention: got 'fa3' in float32 on a CPU"),
+])  # fmt: skip
 def test_a_bad_option_is_one_line(options, words, file, capsys):
     assert main(["serve", str(file.path), "--device", "cpu", *options]) == 2
     error = capsys.readouterr().err

@@ -172,20 +172,17 @@ def test_weights_do_not_depend_on_who_draws_them():
     assert not torch.equal(a("layers.1.q", (4, 8)), a("layers.0.q", (4, 8)))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: tiny(group=Group(0, 3)), "tp: got 3, Tiny allows divisors of its 2 KV heads"),
-        (lambda: tiny(replace(TINY, vocab=97), group=Group(0, 2)), "tp: got 2, .* vocabulary, 97"),
-        (lambda: tiny(replace(TINY, gated=False)), "shape: got Tiny, allowed are models of the Llama family"),
-        (lambda: Llama(TINY, lambda name, size: torch.ones(3)), r"weights: got embed of shape \(3,\), Tiny has \(96, "),
-        (lambda: backend("frob", 4, 2, 16, 4, torch.float32, "cpu"), "attention: got 'frob', allowed are sdpa, auto"),
-        (lambda: backend("fa3", 4, 2, 16, 4, torch.float32, "cpu"), "got 'fa3' in float32 on a CPU, allowed there are"),
-        (lambda: backend("pod", 4, 2, 64, 16, torch.float32, "cpu"), "got 'pod' in float32 on a CPU, allowed there"),
-        (lambda: backend("fa3", 4, 2, 64, 16, torch.float16, "cpu"), "and sdpa, and at toy sizes serial and pod$"),
-        (lambda: Cache(tiny(), 2**50, 16), "blocks: got 1125899906842624 of 16 tokens, the memory of cpu has no room"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: tiny(group=Group(0, 3)), "tp: got 3, Tiny allows divisors of its 2 KV heads"),
+    (lambda: tiny(replace(TINY, vocab=97), group=Group(0, 2)), "tp: got 2, .* vocabulary, 97"),
+    (lambda: tiny(replace(TINY, gated=False)), "shape: got Tiny, allowed are models of the Llama family"),
+    (lambda: Llama(TINY, lambda name, size: torch.ones(3)), r"weights: got embed of shape \(3,\), Tiny has \(96, "),
+    (lambda: backend("frob", 4, 2, 16, 4, torch.float32, "cpu"), "attention: got 'frob', allowed are sdpa, auto"),
+    (lambda: backend("fa3", 4, 2, 16, 4, torch.float32, "cpu"), "got 'fa3' in float32 on a CPU, allowed there are"),
+    (lambda: backend("pod", 4, 2, 64, 16, torch.float32, "cpu"), "got 'pod' in float32 on a CPU, allowed there"),
+    (lambda: backend("fa3", 4, 2, 64, 16, torch.float16, "cpu"), "and sdpa, and at toy sizes serial and pod$"),
+    (lambda: Cache(tiny(), 2**50, 16), "blocks: got 1125899906842624 of 16 tokens, the memory of cpu has no room"),
+])  # fmt: skip
 def test_mistakes_are_named(make, words):
     with pytest.raises(ValueError, match=words):
         make()

@@ -253,15 +253,12 @@ def test_a_chat_is_written_by_the_files_template(file):
     assert ids == file.tokenizer.encode(want).ids and ids.count(0) == 5 and ids.count(1) == 4
 
 
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{{ messages[0].content.__class__.__mro__ }}", "unsafe"),
-        ("{{ messages[0].nothing.more }}", "has no attribute"),
-        ("{{ messages[0].content + 1 }}", "concatenate"),
-    ],
-)
+@pytest.mark.parametrize(("template", "words"), [
+    ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+    ("{{ messages[0].content.__class__.__mro__ }}", "unsafe"),
+    ("{{ messages[0].nothing.more }}", "has no attribute"),
+    ("{{ messages[0].content + 1 }}", "concatenate"),
+])  # fmt: skip
 def test_what_a_template_refuses_is_said(template, words, tmp_path):
     strict = Gguf(tiny.write(tmp_path / "x.gguf", fields={"tokenizer.chat_template": template}))
     with pytest.raises(ValueError, match=f"^messages: got some that the chat template refuses .*{words}"):

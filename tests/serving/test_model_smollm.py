@@ -51,19 +51,15 @@ def test_the_tokenizer_splits_as_transformers_does(loaded, theirs):
 
 
 @needs_model
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Sarathi(PagedPool(60, 16), 4, chunk=16),
-        lambda: Sarathi(PagedPool(30, 4, 0.0), 4, chunk=25),
-        lambda: VLLM(PagedPool(60, 16), 4),
-        lambda: Sarathi(PagedPool(30, 4, 0.0, swap_blocks=60), 4, chunk=25, preemption=SWAP),
-        lambda: Orca(ReservedPool(400, 100), 4),
-        lambda: Static(ReservedPool(400, 100), 4),
-        lambda: SarathiV1(ReservedPool(400, 100), 4, chunk=32, tile=16),
-    ],
-    ids=["chunks of 16", "a pool too small", "vllm", "the same, swapped", "orca", "static", "sarathi_v1"],
-)
+@pytest.mark.parametrize("make", [
+    lambda: Sarathi(PagedPool(60, 16), 4, chunk=16),
+    lambda: Sarathi(PagedPool(30, 4, 0.0), 4, chunk=25),
+    lambda: VLLM(PagedPool(60, 16), 4),
+    lambda: Sarathi(PagedPool(30, 4, 0.0, swap_blocks=60), 4, chunk=25, preemption=SWAP),
+    lambda: Orca(ReservedPool(400, 100), 4),
+    lambda: Static(ReservedPool(400, 100), 4),
+    lambda: SarathiV1(ReservedPool(400, 100), 4, chunk=32, tile=16),
+], ids=["chunks of 16", "a pool too small", "vllm", "the same, swapped", "orca", "static", "sarathi_v1"])  # fmt: skip
 def test_greedy_tokens_equal_transformers(make, loaded, theirs):
     model, file = loaded
     prompts = [file.chat(question) for question in QUESTIONS]

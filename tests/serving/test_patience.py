@@ -74,15 +74,12 @@ def hung_up(client: socket.socket) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"POST / HTTP/1.1\r\nHost: a", id="half a head"),
-        pytest.param(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{", id="half a body"),
-        pytest.param(b"GET /short HTTP/1.1\r\nHost: a\r\n\r\nGET /short HT", id="half of a second request"),
-    ],
-)
+@pytest.mark.parametrize("sent", [
+    pytest.param(b"", id="nothing"),
+    pytest.param(b"POST / HTTP/1.1\r\nHost: a", id="half a head"),
+    pytest.param(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{", id="half a body"),
+    pytest.param(b"GET /short HTTP/1.1\r\nHost: a\r\n\r\nGET /short HT", id="half of a second request"),
+])  # fmt: skip
 def test_who_stops_in_a_request_is_hung_up_on(hasty, server, sent):
     with connected(server[1]) as client:
         client.sendall(sent)

@@ -217,20 +217,17 @@ def test_without_common_beginnings_a_cache_changes_nothing(tmp_path):
     assert [e.end for e in logs[0].iterations] == [e.end for e in logs[1].iterations]
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "words"),
-    [
-        (ALIKE.replace("0,3", "1,3"), "", "row 3, columns like, shared: got '1', '3', allowed are an earlier request"),
-        (ALIKE.replace("0,3", "0,5"), "", "row 3, columns like, shared: got '0', '5'"),
-        (ALIKE.replace("0,3", "0,x"), "", "row 3, columns like, shared: got '0', 'x'"),
-        (ALIKE.replace("0,3", "0,-1"), "", "row 3, columns like, shared: got '0', '-1'"),
-        ("prefill_tokens,decode_tokens\n5,5\n", "", "which does not say whose prompts begin alike"),
-        (ALIKE, "--block-size 7", "block_size: got 7, allowed with names of 512 tokens are its divisors"),
-        (ALIKE, "--scheduler orca", "prefix_cache: got True, allowed are False, and True beside --pp 1, no --"),
-        (ALIKE, "--pp 2", "prefix_cache: got True, allowed are False, and True beside --pp 1"),
-        (ALIKE, "--replicas 2 --prompt-replicas 1", "prefix_cache: got True, allowed are False, and Tr"),
-    ],
-)
+@pytest.mark.parametrize(("text", "options", "words"), [
+    (ALIKE.replace("0,3", "1,3"), "", "row 3, columns like, shared: got '1', '3', allowed are an earlier request"),
+    (ALIKE.replace("0,3", "0,5"), "", "row 3, columns like, shared: got '0', '5'"),
+    (ALIKE.replace("0,3", "0,x"), "", "row 3, columns like, shared: got '0', 'x'"),
+    (ALIKE.replace("0,3", "0,-1"), "", "row 3, columns like, shared: got '0', '-1'"),
+    ("prefill_tokens,decode_tokens\n5,5\n", "", "which does not say whose prompts begin alike"),
+    (ALIKE, "--block-size 7", "block_size: got 7, allowed with names of 512 tokens are its divisors"),
+    (ALIKE, "--scheduler orca", "prefix_cache: got True, allowed are False, and True beside --pp 1, no --"),
+    (ALIKE, "--pp 2", "prefix_cache: got True, allowed are False, and True beside --pp 1"),
+    (ALIKE, "--replicas 2 --prompt-replicas 1", "prefix_cache: got True, allowed are False, and Tr"),
+])  # fmt: skip
 def test_what_cannot_be_shared_is_one_line(text, options, words, tmp_path, capsys):
     assert main(["simulate", "--prefix-cache", "--workload", trace(tmp_path, text), *options.split()]) == 2
     captured = capsys.readouterr()

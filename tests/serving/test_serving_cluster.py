@@ -343,35 +343,27 @@ def test_a_faster_link_shortens_what_keys_and_values_take(capsys):
     assert waits[0] > 5 * waits[1]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("capacity --slo ttft=5", "slo: got 'ttft=5', allowed are NAME=MOST of ttft_p50"),
-        ("capacity --slo ttft_p99=fast", "slo: got 'ttft_p99=fast'"),
-        ("capacity --slo ttft_p99=5%", "slo: got 'ttft_p99=5%'"),
-        ("capacity --slo stalls_200ms=5ms", "and a number above 0, in s or ms, or % below 100 for stalls"),
-        ("capacity --slo stalls_200ms=100", "slo: got 'stalls_200ms=100', allowed are NAME=MOST of ttft_p50"),
-        ("capacity --slo stalls_500ms=200%", "slo: got 'stalls_500ms=200%'"),
-        ("capacity --slo tbt_p99=5mms", "slo: got 'tbt_p99=5mms'"),
-        ("capacity --slo ttft_p99", "slo: got 'ttft_p99'"),
-        ("capacity --slo ttft_p99=1 tbt_p99=1 ttft_p99=9", "slo: got ttft_p99 twice, allowed is one bound of each"),
-        ("capacity --requests 20 --tp 2 --slo tbt_p99=0.001", "slo: got tbt_p99=0.001 s, which one request in 4096 s"),
-        ("capacity --qps 1", "unrecognized arguments: --qps 1"),
-        ("simulate --replicas 0", "replicas: got 0, allowed are integers from 1 to 256"),
-        ("simulate --replicas 100000", "replicas: got 100000, allowed are integers from 1 to 256"),
-        ("simulate --replicas 2 --prompt-replicas 2", "prompt_replicas: got 2, allowed are integers from 0 to below"),
-        ("simulate --prompt-replicas -1", "prompt_replicas: got -1"),
-        (
-            "simulate --replicas 2 --prompt-replicas 1 --scheduler vllm",
-            "scheduler: got 'vllm', allowed are sarathi where",
-        ),
-        (
-            "simulate --replicas 2 --prompt-replicas 1 --like sarathi-serve",
-            "scheduler: got 'sarathi', allowed are sarathi where some replicas compute prompts only, and no --like",
-        ),
-        ("simulate --router random", "argument --router: invalid choice: 'random'"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ("capacity --slo ttft=5", "slo: got 'ttft=5', allowed are NAME=MOST of ttft_p50"),
+    ("capacity --slo ttft_p99=fast", "slo: got 'ttft_p99=fast'"),
+    ("capacity --slo ttft_p99=5%", "slo: got 'ttft_p99=5%'"),
+    ("capacity --slo stalls_200ms=5ms", "and a number above 0, in s or ms, or % below 100 for stalls"),
+    ("capacity --slo stalls_200ms=100", "slo: got 'stalls_200ms=100', allowed are NAME=MOST of ttft_p50"),
+    ("capacity --slo stalls_500ms=200%", "slo: got 'stalls_500ms=200%'"),
+    ("capacity --slo tbt_p99=5mms", "slo: got 'tbt_p99=5mms'"),
+    ("capacity --slo ttft_p99", "slo: got 'ttft_p99'"),
+    ("capacity --slo ttft_p99=1 tbt_p99=1 ttft_p99=9", "slo: got ttft_p99 twice, allowed is one bound of each"),
+    ("capacity --requests 20 --tp 2 --slo tbt_p99=0.001", "slo: got tbt_p99=0.001 s, which one request in 4096 s"),
+    ("capacity --qps 1", "unrecognized arguments: --qps 1"),
+    ("simulate --replicas 0", "replicas: got 0, allowed are integers from 1 to 256"),
+    ("simulate --replicas 100000", "replicas: got 100000, allowed are integers from 1 to 256"),
+    ("simulate --replicas 2 --prompt-replicas 2", "prompt_replicas: got 2, allowed are integers from 0 to below"),
+    ("simulate --prompt-replicas -1", "prompt_replicas: got -1"),
+    ("simulate --replicas 2 --prompt-replicas 1 --scheduler vllm", "scheduler: got 'vllm', allowed are sarathi where"),
+    ("simulate --replicas 2 --prompt-replicas 1 --like sarathi-serve",
+     "scheduler: got 'sarathi', allowed are sarathi where some replicas compute prompts only, and no --like"),
+    ("simulate --router random", "argument --router: invalid choice: 'random'"),
+])  # fmt: skip
 def test_bad_options_are_one_line(options, words, capsys, monkeypatch):
     if options.startswith("simulate"):
         monkeypatch.setattr(cluster, "serve", None)  # before anything runs

@@ -443,18 +443,15 @@ def test_a_seeded_bug_is_caught(bug, monkeypatch):
 # ---- exact fits: what just fits is served, one more is refused
 
 
-@pytest.mark.parametrize(
-    ("make", "fits"),
-    [
-        (lambda: VLLM(PagedPool(100, 2), 4, max_tokens=20), 20),  # an iteration of prompts
-        (lambda: VLLM(PagedPool(10, 2, watermark=0.0), 4), 20),  # the pool
-        (lambda: Sarathi(PagedPool(10, 2, watermark=0.1), 4, chunk=3), 18),  # the pool and its watermark
-        (lambda: Sarathi(PublishedPool(10, 2, watermark=0.1), 4, chunk=3), 16),  # and a block for every token
-        (lambda: Orca(ReservedPool(20, 20), 4), 20),  # what is reserved
-        (lambda: Static(ReservedPool(40, 20), 4), 20),
-        (lambda: SarathiV1(ReservedPool(20, 20), 4, chunk=4, tile=4), 20),
-    ],
-)
+@pytest.mark.parametrize(("make", "fits"), [
+    (lambda: VLLM(PagedPool(100, 2), 4, max_tokens=20), 20),  # an iteration of prompts
+    (lambda: VLLM(PagedPool(10, 2, watermark=0.0), 4), 20),  # the pool
+    (lambda: Sarathi(PagedPool(10, 2, watermark=0.1), 4, chunk=3), 18),  # the pool and its watermark
+    (lambda: Sarathi(PublishedPool(10, 2, watermark=0.1), 4, chunk=3), 16),  # and a block for every token
+    (lambda: Orca(ReservedPool(20, 20), 4), 20),  # what is reserved
+    (lambda: Static(ReservedPool(40, 20), 4), 20),
+    (lambda: SarathiV1(ReservedPool(20, 20), 4, chunk=4, tile=4), 20),
+])  # fmt: skip
 @pytest.mark.parametrize("output", [1, 7])
 def test_what_just_fits_is_served_and_one_token_more_is_refused(make, fits, output):
     for prompt in (fits - output, fits - output + 1):

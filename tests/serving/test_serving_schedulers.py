@@ -118,23 +118,20 @@ def test_a_request_that_never_fits_is_refused_with_a_reason():
         VLLM(PagedPool(100, 2), 4, max_tokens=50).add(Request(7, 30, 30))
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Request(1, 0, 3), "prompt of request 1: got 0"),
-        (lambda: Request(1, 2.5, 3), "prompt of request 1: got 2.5"),
-        (lambda: Request(1, 2, 3, -1.0), "arrival of request 1: got -1.0"),
-        (lambda: PagedPool(0), "num_blocks: got 0"),
-        (lambda: PagedPool(4, 0), "block_size: got 0"),
-        (lambda: PagedPool(4, watermark=1.0), "watermark: got 1.0"),
-        (lambda: ReservedPool(4, 9), "num_blocks: got 4, allowed are integers from 9, which one request"),
-        (lambda: Orca(PagedPool(9), 2), "pool: got PagedPool, orca needs ReservedPool"),
-        (lambda: VLLM(PagedPool(9), 0), "max_batch: got 0"),
-        (lambda: VLLM(PagedPool(9), 1, preemption="pray"), "preemption: got 'pray'"),
-        (lambda: Sarathi(PagedPool(9), 1, chunk=0), "chunk: got 0"),
-        (lambda: SarathiV1(reserved(), 1, tile=0), "tile: got 0"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: Request(1, 0, 3), "prompt of request 1: got 0"),
+    (lambda: Request(1, 2.5, 3), "prompt of request 1: got 2.5"),
+    (lambda: Request(1, 2, 3, -1.0), "arrival of request 1: got -1.0"),
+    (lambda: PagedPool(0), "num_blocks: got 0"),
+    (lambda: PagedPool(4, 0), "block_size: got 0"),
+    (lambda: PagedPool(4, watermark=1.0), "watermark: got 1.0"),
+    (lambda: ReservedPool(4, 9), "num_blocks: got 4, allowed are integers from 9, which one request"),
+    (lambda: Orca(PagedPool(9), 2), "pool: got PagedPool, orca needs ReservedPool"),
+    (lambda: VLLM(PagedPool(9), 0), "max_batch: got 0"),
+    (lambda: VLLM(PagedPool(9), 1, preemption="pray"), "preemption: got 'pray'"),
+    (lambda: Sarathi(PagedPool(9), 1, chunk=0), "chunk: got 0"),
+    (lambda: SarathiV1(reserved(), 1, tile=0), "tile: got 0"),
+])  # fmt: skip
 def test_bad_input_is_named(make, words):
     with pytest.raises(ValueError, match=words):
         make()

@@ -132,14 +132,11 @@ def test_no_gpu_takes_more_than_it_is_allowed():
     assert FA3.joules(*amounts(shape("llama-3-8b"), prompts), 0.1) > 70 == pytest.approx(meter.iteration(prompts))
 
 
-@pytest.mark.parametrize(
-    ("cost", "words"),
-    [
-        (AnalyticalCost(shape("yi-6b"), gpu("a100")), "got fa2-2024 on a100, recorded were fa3 and hopper on h200"),
-        (AnalyticalCost(shape("yi-6b"), gpu("h200"), attention="oracle"), "got attention oracle, recorded were serial"),
-        (AnalyticalCost(shape("yi-6b"), gpu("h200"), pp=2), "got a pipeline of 2 stages"),
-    ],
-)
+@pytest.mark.parametrize(("cost", "words"), [
+    (AnalyticalCost(shape("yi-6b"), gpu("a100")), "got fa2-2024 on a100, recorded were fa3 and hopper on h200"),
+    (AnalyticalCost(shape("yi-6b"), gpu("h200"), attention="oracle"), "got attention oracle, recorded were serial"),
+    (AnalyticalCost(shape("yi-6b"), gpu("h200"), pp=2), "got a pipeline of 2 stages"),
+])  # fmt: skip
 def test_where_nothing_was_recorded_the_reason_is_said(cost, words):
     assert words in lacking(cost)
     with pytest.raises(ValueError, match=words):
@@ -164,15 +161,12 @@ def test_simulate_prints_joules_or_why_not(capsys):
     assert a100["joules"].startswith("none (got fa2-2024") and "joules" not in h200
 
 
-@pytest.mark.parametrize(
-    ("options", "beyond"),
-    [
-        ("--tp 2", "2 GPUs"),
-        ("--model llama-3-70b --tp 4", "Llama-3-70B on 4 GPUs"),
-        ("--model llama-13b", "LLaMA-13B"),
-        ("--attention pod", "pod by fa3-h200"),
-    ],
-)
+@pytest.mark.parametrize(("options", "beyond"), [
+    ("--tp 2", "2 GPUs"),
+    ("--model llama-3-70b --tp 4", "Llama-3-70B on 4 GPUs"),
+    ("--model llama-13b", "LLaMA-13B"),
+    ("--attention pod", "pod by fa3-h200"),
+])  # fmt: skip
 def test_joules_of_what_was_never_recorded_are_called_a_guess(options, beyond, capsys):
     """They stood in the table as those of recorded models on one GPU do."""
     asked = f"simulate --requests 5 --workload azure-conv --gpu h200 {options}"

@@ -86,15 +86,12 @@ class Trusting(PublishedPool):
     can_swap_in = PagedPool.can_swap_in
 
 
-@pytest.mark.parametrize(
-    ("run", "ours"),
-    [
-        *((run, {"pool": pool}) for run in RUNS if RUNS[run]["blocks"] == "37" for pool in (Needy, RoundedUp)),
-        ("vllm-0.2.7/swap", {"pool": Trusting}),
-        ("vllm-0.2.7/swap", {"kind": VLLM}),
-        ("vllm-0.2.7/recompute", {"kind": VLLM}),
-    ],
-)
+@pytest.mark.parametrize(("run", "ours"), [
+    *((run, {"pool": pool}) for run in RUNS if RUNS[run]["blocks"] == "37" for pool in (Needy, RoundedUp)),
+    ("vllm-0.2.7/swap", {"pool": Trusting}),
+    ("vllm-0.2.7/swap", {"kind": VLLM}),
+    ("vllm-0.2.7/recompute", {"kind": VLLM}),
+])  # fmt: skip
 def test_each_difference_shows(run, ours):
     """With any one of them taken back the batches are others, so none is there for nothing."""
     assert batches(scheduler(RUNS[run], **ours)) != BATCHES[run]

@@ -74,38 +74,33 @@ def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(kind, tmp_p
     assert not neox.gated and neox.layer_weights == 4 * 4096**2 + 2 * 4096 * 14336
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ("no", "config.json: got no JSON, but Expecting value"),
-        ("[1]", "config.json: got no JSON object, allowed is the config.json of a model"),
-        ({}, "config.json, num_hidden_layers: got None, allowed are integers from 1 to"),
-        ({**LLAMA, "vocab_size": 10**400}, "allowed are integers from 1 to 1000000000"),
-        ({**LLAMA, "hidden_size": "4096"}, "config.json, hidden_size: got '4096', allowed are integers from 1 to"),
-        ({**LLAMA, "vocab_size": 0}, "config.json, vocab_size: got 0, allowed are integers from 1 to"),
-        ({**LLAMA, "num_hidden_layers": True}, "config.json, num_hidden_layers: got True, allowed are integers"),
-        ({**LLAMA, "num_key_value_heads": 5}, "config.json, num_key_value_heads: got 5, allowed are divisors of 32"),
-        ({**LLAMA, "num_local_experts": 8}, "config.json: got num_local_experts, allowed are dense models"),
-        ({**LLAMA, "sliding_window": 4096}, "config.json: got sliding_window, allowed are dense models"),
-        ({**LLAMA, "layer_types": ["sliding_attention"]}, "config.json: got layer_types, allowed are dense models"),
-        ({**LLAMA, "layer_types": 32}, "config.json: got layer_types, allowed are dense models"),
-        ({**LLAMA, "layer_types": [{}]}, "config.json: got layer_types, allowed are dense models"),
-        ({**LLAMA, "mamba_d_state": 16}, "config.json: got mamba_d_state, allowed are dense models"),
-        ({**LLAMA, "hybrid_override_pattern": "M-M*"}, "config.json: got hybrid_override_pattern, allowed are dense"),
-        ({"text_config": {**LLAMA, "cross_attention_layers": [3]}}, "config.json: got cross_attention_layers, allowed"),
-        ("[" * 100_000, "config.json: got no JSON, but "),
-        (
-            {**LLAMA, "num_attention_heads": 40},
-            "config.json, hidden_size: got 4096, allowed are multiples of num_attention_heads = 40, or any beside a",
-        ),
-        (
-            {**LLAMA, "quantization_config": {"quant_method": "fp8"}},
-            "config.json: got quantization_config, allowed are dense models with full attention in all layers and "
-            "weights of two bytes",
-        ),
-        ({"text_config": {**LLAMA, "sliding_window": 1024}}, "config.json: got sliding_window, allowed are dense"),
-    ],
-)
+@pytest.mark.parametrize(("config", "words"), [
+    ("no", "config.json: got no JSON, but Expecting value"),
+    ("[1]", "config.json: got no JSON object, allowed is the config.json of a model"),
+    ({}, "config.json, num_hidden_layers: got None, allowed are integers from 1 to"),
+    ({**LLAMA, "vocab_size": 10**400}, "allowed are integers from 1 to 1000000000"),
+    ({**LLAMA, "hidden_size": "4096"}, "config.json, hidden_size: got '4096', allowed are integers from 1 to"),
+    ({**LLAMA, "vocab_size": 0}, "config.json, vocab_size: got 0, allowed are integers from 1 to"),
+    ({**LLAMA, "num_hidden_layers": True}, "config.json, num_hidden_layers: got True, allowed are integers"),
+    ({**LLAMA, "num_key_value_heads": 5}, "config.json, num_key_value_heads: got 5, allowed are divisors of 32"),
+    ({**LLAMA, "num_local_experts": 8}, "config.json: got num_local_experts, allowed are dense models"),
+    ({**LLAMA, "sliding_window": 4096}, "config.json: got sliding_window, allowed are dense models"),
+    ({**LLAMA, "layer_types": ["sliding_attention"]}, "config.json: got layer_types, allowed are dense models"),
+    ({**LLAMA, "layer_types": 32}, "config.json: got layer_types, allowed are dense models"),
+    ({**LLAMA, "layer_types": [{}]}, "config.json: got layer_types, allowed are dense models"),
+    ({**LLAMA, "mamba_d_state": 16}, "config.json: got mamba_d_state, allowed are dense models"),
+    ({**LLAMA, "hybrid_override_pattern": "M-M*"}, "config.json: got hybrid_override_pattern, allowed are dense"),
+    ({"text_config": {**LLAMA, "cross_attention_layers": [3]}}, "config.json: got cross_attention_layers, allowed"),
+    ("[" * 100_000, "config.json: got no JSON, but "),
+    ({**LLAMA, "num_attention_heads": 40},
+     "config.json, hidden_size: got 4096, allowed are multiples of num_attention_heads = 40, or any beside a"),
+    (
+        {**LLAMA, "quantization_config": {"quant_method": "fp8"}},
+        "config.json: got quantization_config, allowed are dense models with full attention in all layers and "
+        "weights of two bytes",
+    ),
+    ({"text_config": {**LLAMA, "sliding_window": 1024}}, "config.json: got sliding_window, allowed are dense"),
+])  # fmt: skip
 def test_what_would_be_costed_wrongly_is_one_line(config, words, tmp_path, capsys):
     assert main(["simulate", "--model", written(tmp_path, config), "--requests", "3"]) == 2
     said = capsys.readouterr()

@@ -133,16 +133,13 @@ def test_claims_do_one_thing_at_a_time(said, capsys):
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "--workload uniform --low 4000 --high 4000 --seed 3 --jitter 1",
-        "--workload uniform --low 4000 --high 4000 --seed 3 --qps 5",
-        "--scheduler orca vllm --workload uniform --low 9 --high 8192 --max-tokens 4096",
-        "--scheduler orca sarathi --max-prefills 2 --preemption recompute",
-        "--pp 2 --link 50 --pipeline kept",
-    ],
-)
+@pytest.mark.parametrize("said", [
+    "--workload uniform --low 4000 --high 4000 --seed 3 --jitter 1",
+    "--workload uniform --low 4000 --high 4000 --seed 3 --qps 5",
+    "--scheduler orca vllm --workload uniform --low 9 --high 8192 --max-tokens 4096",
+    "--scheduler orca sarathi --max-prefills 2 --preemption recompute",
+    "--pp 2 --link 50 --pipeline kept",
+])  # fmt: skip
 def test_what_one_of_several_hears_is_taken(said, capsys):
     assert main(["simulate", "--requests", "3", *shlex.split(said)]) == 0
 

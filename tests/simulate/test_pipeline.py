@@ -72,16 +72,10 @@ def test_it_does_not_let_micro_batches_pass():
     assert (abs(df.ours_reformed / df.ours - 1) < 0.1).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--pipeline loose", "argument --pipeline: invalid choice: 'loose'"),
-        (
-            "--pp 2 --replicas 2 --pipeline reformed",
-            "pipeline: got 'reformed', allowed are kept where servers are many",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ("--pipeline loose", "argument --pipeline: invalid choice: 'loose'"),
+    ("--pp 2 --replicas 2 --pipeline reformed", "pipeline: got 'reformed', allowed are kept where servers are many"),
+])  # fmt: skip
 def test_bad_options_are_one_line(options, words, capsys):
     try:
         code = main(["simulate", *options.split()])

@@ -220,28 +220,25 @@ def test_more_work_never_takes_less_time(gpu, chunk, before, decodes):
     assert c.attention(Work(((chunk, before),), decodes + 1, 1000 * decodes + 1000)) >= c.attention(work)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: cost(tp=3), "tp: got 3, Llama-3-8B allows divisors of its 8 KV heads"),
-        (lambda: cost(pp=5), "pp: got 5, Llama-3-8B allows divisors of its 32 layers"),
-        (lambda: cost(attention="magic"), "attention: got 'magic', allowed are serial, streams, hfuse, cta, pod"),
-        (lambda: cost(host="fast"), "host: got 'fast'"),
-        (lambda: cost(kernels="fa9"), "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
-        (lambda: cost(machine="cray"), "machine: got 'cray', allowed are pair, pcie, dgx-a100, dgx-h100"),
-        (lambda: cost(tp=4, machine="pair"), "tp: got 4, allowed on an A100 NVLink pair are 2"),
-        (lambda: cost(model="gpt-3-175b", tp=16), "tp: got 16, allowed on DGX A100 are 2, 4, 8"),
-        (lambda: shape("gpt-9"), "model: got 'gpt-9', allowed are yi-6b"),
-        (lambda: Setup(model="gpt-3-175b").lanes(), "tp: got 1, the weights of gpt-3-175b leave no room"),
-        (lambda: Setup(scheduler="lifo").lanes(), "scheduler: got 'lifo'"),
-        (lambda: Setup(pp=2, preemption="swap").lanes(), "preemption: got swap with a pipeline"),
-        (lambda: kv_tokens("yi-6b", "a100", memory_share=0), "memory_share: got 0"),
-        (lambda: Efficiency(overlap=1.5), "overlap: got 1.5, allowed are numbers from 0 to 1$"),
-        (lambda: Efficiency(send_seconds=-1e-6), "send_seconds: got -1e-06, allowed are numbers from 0 to 1000$"),
-        (lambda: Efficiency(swap_bytes_per_s=0), "swap_bytes_per_s: got 0, allowed are numbers from 1e.06 to 1e.15$"),
-        (lambda: Setup(calibration=(1.0, -1.0)).executor(), "calibration: got .1.0, -1.0., allowed are two numbers"),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: cost(tp=3), "tp: got 3, Llama-3-8B allows divisors of its 8 KV heads"),
+    (lambda: cost(pp=5), "pp: got 5, Llama-3-8B allows divisors of its 32 layers"),
+    (lambda: cost(attention="magic"), "attention: got 'magic', allowed are serial, streams, hfuse, cta, pod"),
+    (lambda: cost(host="fast"), "host: got 'fast'"),
+    (lambda: cost(kernels="fa9"), "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
+    (lambda: cost(machine="cray"), "machine: got 'cray', allowed are pair, pcie, dgx-a100, dgx-h100"),
+    (lambda: cost(tp=4, machine="pair"), "tp: got 4, allowed on an A100 NVLink pair are 2"),
+    (lambda: cost(model="gpt-3-175b", tp=16), "tp: got 16, allowed on DGX A100 are 2, 4, 8"),
+    (lambda: shape("gpt-9"), "model: got 'gpt-9', allowed are yi-6b"),
+    (lambda: Setup(model="gpt-3-175b").lanes(), "tp: got 1, the weights of gpt-3-175b leave no room"),
+    (lambda: Setup(scheduler="lifo").lanes(), "scheduler: got 'lifo'"),
+    (lambda: Setup(pp=2, preemption="swap").lanes(), "preemption: got swap with a pipeline"),
+    (lambda: kv_tokens("yi-6b", "a100", memory_share=0), "memory_share: got 0"),
+    (lambda: Efficiency(overlap=1.5), "overlap: got 1.5, allowed are numbers from 0 to 1$"),
+    (lambda: Efficiency(send_seconds=-1e-6), "send_seconds: got -1e-06, allowed are numbers from 0 to 1000$"),
+    (lambda: Efficiency(swap_bytes_per_s=0), "swap_bytes_per_s: got 0, allowed are numbers from 1e.06 to 1e.15$"),
+    (lambda: Setup(calibration=(1.0, -1.0)).executor(), "calibration: got .1.0, -1.0., allowed are two numbers"),
+])  # fmt: skip
 def test_bad_input_is_named(make, words):
     with pytest.raises(ValueError, match=words):
         make()

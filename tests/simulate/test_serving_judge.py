@@ -169,20 +169,17 @@ def test_a_profile_may_be_judged_without_touching_the_table_that_claims_count(tm
     assert capsys.readouterr().err.endswith("only: got no folder, allowed is at least one\n")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("prefill", "both", "row 2, column part: got 'both', allowed are prefill, decode"),
-        ("held out", "test", "row 2, column split: got 'test', allowed are fitted, held out"),
-        ("fa3", "fa9", "row 2, column kernel: got 'fa9', allowed are fa2-2024, fa2, fa3, fa3-h200"),
-        ("h100", "rtx", "row 2, column gpu: got 'rtx', allowed are a100, "),
-        (",own,", ",all,", "row 2, column model: got 'all', allowed are names, but all"),
-        ("mine", "", "row 2, column source: got '', allowed are names, but all"),
-        (",200,", ",1e-300,", "row 2, column us: got '1e-300', allowed are numbers from 0.001 to 1e12"),
-        ("32,8,1", "32,5,1", "row 2, column q_heads: got '32', allowed are multiples of kv_heads, 5"),
-        ("32,8,1", "32,8,9000000", "row 2, column requests: got '9000000', allowed are integers from 1 to 1000000"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("prefill", "both", "row 2, column part: got 'both', allowed are prefill, decode"),
+    ("held out", "test", "row 2, column split: got 'test', allowed are fitted, held out"),
+    ("fa3", "fa9", "row 2, column kernel: got 'fa9', allowed are fa2-2024, fa2, fa3, fa3-h200"),
+    ("h100", "rtx", "row 2, column gpu: got 'rtx', allowed are a100, "),
+    (",own,", ",all,", "row 2, column model: got 'all', allowed are names, but all"),
+    ("mine", "", "row 2, column source: got '', allowed are names, but all"),
+    (",200,", ",1e-300,", "row 2, column us: got '1e-300', allowed are numbers from 0.001 to 1e12"),
+    ("32,8,1", "32,5,1", "row 2, column q_heads: got '32', allowed are multiples of kv_heads, 5"),
+    ("32,8,1", "32,8,9000000", "row 2, column requests: got '9000000', allowed are integers from 1 to 1000000"),
+])  # fmt: skip
 def test_a_word_that_nobody_knows_is_told_with_those_that_are_known(old, new, words, tmp_path, capsys):
     (tmp_path / "attention.csv").write_text(HEADS + PREFILL.replace(old, new), encoding="utf-8")
     assert main(["judge", str(tmp_path)]) == 2
@@ -192,26 +189,23 @@ def test_a_word_that_nobody_knows_is_told_with_those_that_are_known(old, new, wo
 ALL = "source,split,machine,tp,bytes,us\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "folder: got '{}', allowed are folders with attention.csv, linear.csv, all_reduce.csv, host.csv, or"),
-        (f"{ALL}a,held out,attic,2,64,1\n", "row 2, column machine: got 'attic', allowed are pair, pcie, dgx-a100, dg"),
-        ("machine,bytes,us\npair,64,1\n", "row 1: got no column source, allowed are source, machine, tp, bytes, us, "),
-        (f"{ALL}a,held out,pair,2,64,\n", "row 2, column us: got '', allowed are numbers from 0.001 to 1e12"),
-        (f"{ALL}a,held out,pair,2,64,nan\n", "row 2, column us: got 'nan', allowed are numbers from 0.001 to 1e12"),
-        (f"{ALL}a,held out,pair,2,64,0\n", "row 2, column us: got '0', allowed are numbers from 0.001 to 1e12"),
-        (f"{ALL}a,held out,pair,2,6.5,1\n", "column bytes: got '6.5', allowed are integers from 1 to 1000000000000"),
-        (f"{ALL}a,held out,pair,2,{'9' * 5000},1\n", "allowed are integers from 1 to 1000000000000"),
-        (f"{ALL}a,held out,pair,2\n", "row 2, column bytes: got None, allowed are integers from"),
-        (f"{ALL}a,held out,pair,2,64,1,9\n", "row 2: got 7 columns, allowed are the 6 of the first row"),
-        (f"{ALL}a,held out,pair,4,64,1\n", "row 2, column tp: got '4', allowed are 2 on pair"),
-        (f"low,{ALL}1,a,held out,pair,2,64,1\n", "row 2, column high: got None, allowed are numbers from us, 1, on"),
-        (f"low,high,{ALL}2,3,a,held out,pair,2,64,1\n", "column low: got '2', allowed are numbers above 0 up to us, 1"),
-        ("machine,tp,bytes,us\n", "all_reduce.csv: got no row, allowed is at least one"),
-        (b"\xff\xfem\x00", "all_reduce.csv: got no text, but 'utf-8' codec"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    (None, "folder: got '{}', allowed are folders with attention.csv, linear.csv, all_reduce.csv, host.csv, or"),
+    (f"{ALL}a,held out,attic,2,64,1\n", "row 2, column machine: got 'attic', allowed are pair, pcie, dgx-a100, dg"),
+    ("machine,bytes,us\npair,64,1\n", "row 1: got no column source, allowed are source, machine, tp, bytes, us, "),
+    (f"{ALL}a,held out,pair,2,64,\n", "row 2, column us: got '', allowed are numbers from 0.001 to 1e12"),
+    (f"{ALL}a,held out,pair,2,64,nan\n", "row 2, column us: got 'nan', allowed are numbers from 0.001 to 1e12"),
+    (f"{ALL}a,held out,pair,2,64,0\n", "row 2, column us: got '0', allowed are numbers from 0.001 to 1e12"),
+    (f"{ALL}a,held out,pair,2,6.5,1\n", "column bytes: got '6.5', allowed are integers from 1 to 1000000000000"),
+    (f"{ALL}a,held out,pair,2,{'9' * 5000},1\n", "allowed are integers from 1 to 1000000000000"),
+    (f"{ALL}a,held out,pair,2\n", "row 2, column bytes: got None, allowed are integers from"),
+    (f"{ALL}a,held out,pair,2,64,1,9\n", "row 2: got 7 columns, allowed are the 6 of the first row"),
+    (f"{ALL}a,held out,pair,4,64,1\n", "row 2, column tp: got '4', allowed are 2 on pair"),
+    (f"low,{ALL}1,a,held out,pair,2,64,1\n", "row 2, column high: got None, allowed are numbers from us, 1, on"),
+    (f"low,high,{ALL}2,3,a,held out,pair,2,64,1\n", "column low: got '2', allowed are numbers above 0 up to us, 1"),
+    ("machine,tp,bytes,us\n", "all_reduce.csv: got no row, allowed is at least one"),
+    (b"\xff\xfem\x00", "all_reduce.csv: got no text, but 'utf-8' codec"),
+])  # fmt: skip
 def test_a_folder_that_cannot_be_judged_costs_one_line_and_no_row(tmp_path, capsys, text, words):
     if text:
         (tmp_path / "all_reduce.csv").write_bytes(text if isinstance(text, bytes) else text.encode())

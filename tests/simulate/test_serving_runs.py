@@ -231,35 +231,28 @@ def test_published_traces_load_as_they_are(name, tmp_path):
     assert set(zip(p.tolist(), d.tolist(), strict=True)) == {(92, 18), (60, 2)}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("prompt,answer\n1,2\n", "got the columns prompt, answer, allowed are num_prefill_tokens"),
-        ("arrival_ms,prefill_tokens,decode_tokens\n0,9,9\n1,000,9,9\n", "row 3: got 4 columns, allowed are the 3 of"),
-        ("num_prefill_tokens,num_decode_tokens\n5,7\n5,nan\n", "row 3, column num_decode_tokens: got 'nan'"),
-        ("num_prefill_tokens,num_decode_tokens\n-5,7\n", "row 2, column num_prefill_tokens: got '-5'"),
-        ("num_prefill_tokens,num_decode_tokens\n5.5,7\n", "row 2, column num_prefill_tokens: got '5.5'"),
-        ("num_prefill_tokens,num_decode_tokens\n5,\n", "row 2, column num_decode_tokens: got ''"),
-        ("num_prefill_tokens,num_decode_tokens\n", "got no request"),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n",
-            "row 2, column TIMESTAMP: got 'monday', allowed are seconds below 1e+15, or dates",
-        ),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\nnan,5,7\n", "row 2, column TIMESTAMP: got 'nan'"),
-        ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\ninf,5,7\n", "row 3, column arrival_ms: got 'inf'"),
-        ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\n1e300,5,7\n", "row 3, column arrival_ms: got '1e300'"),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,7\n5,5,7\n",
-            "row 3, column TIMESTAMP: got a number, unlike above (a date)",
-        ),
-        ("prefill_tokens,prefill_tokens,decode_tokens\n5,6,7\n", "row 1: got the column prefill_tokens twice"),
-        ("arrival_ms,prefill_tokens,decode_tokens\n0,5\n", "row 2, column decode_tokens: got None"),
-        ("num_prefill_tokens,num_decode_tokens\n5,\udce1\udcff\n", "trace.csv: got no text, but 'utf-8' codec"),
-        ("", "got no request"),
-        ('{"timestamp": 0, "input_length": 5, "output_length": 7}\n' * 2, "row 1: got JSON, allowed are CSV, and JSON"),
-        ('[{"input_length": 5, "output_length": 7}, {"input_length": 5, "output_length": 7}]', "row 1: got JSON"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("prompt,answer\n1,2\n", "got the columns prompt, answer, allowed are num_prefill_tokens"),
+    ("arrival_ms,prefill_tokens,decode_tokens\n0,9,9\n1,000,9,9\n", "row 3: got 4 columns, allowed are the 3 of"),
+    ("num_prefill_tokens,num_decode_tokens\n5,7\n5,nan\n", "row 3, column num_decode_tokens: got 'nan'"),
+    ("num_prefill_tokens,num_decode_tokens\n-5,7\n", "row 2, column num_prefill_tokens: got '-5'"),
+    ("num_prefill_tokens,num_decode_tokens\n5.5,7\n", "row 2, column num_prefill_tokens: got '5.5'"),
+    ("num_prefill_tokens,num_decode_tokens\n5,\n", "row 2, column num_decode_tokens: got ''"),
+    ("num_prefill_tokens,num_decode_tokens\n", "got no request"),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\nmonday,5,7\n",
+     "row 2, column TIMESTAMP: got 'monday', allowed are seconds below 1e+15, or dates"),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\nnan,5,7\n", "row 2, column TIMESTAMP: got 'nan'"),
+    ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\ninf,5,7\n", "row 3, column arrival_ms: got 'inf'"),
+    ("arrival_ms,prefill_tokens,decode_tokens\n0,5,7\n1e300,5,7\n", "row 3, column arrival_ms: got '1e300'"),
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,7\n5,5,7\n",
+     "row 3, column TIMESTAMP: got a number, unlike above (a date)"),
+    ("prefill_tokens,prefill_tokens,decode_tokens\n5,6,7\n", "row 1: got the column prefill_tokens twice"),
+    ("arrival_ms,prefill_tokens,decode_tokens\n0,5\n", "row 2, column decode_tokens: got None"),
+    ("num_prefill_tokens,num_decode_tokens\n5,\udce1\udcff\n", "trace.csv: got no text, but 'utf-8' codec"),
+    ("", "got no request"),
+    ('{"timestamp": 0, "input_length": 5, "output_length": 7}\n' * 2, "row 1: got JSON, allowed are CSV, and JSON"),
+    ('[{"input_length": 5, "output_length": 7}, {"input_length": 5, "output_length": 7}]', "row 1: got JSON"),
+])  # fmt: skip
 def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, capsys):
     path = tmp_path / "trace.csv"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -270,27 +263,19 @@ def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, ca
     assert words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("\n{}", "t.jsonl, row 3: got the columns , allowed are"),
-        ("[1, 2]", "t.jsonl, row 2: got no JSON object"),
-        ('[["timestamp", 1], ["input_length", 5], ["output_length", 2]]', "t.jsonl, row 2: got no JSON object"),
-        ('{"timestamp": 1, "input_length": 5, "input_length": 9, "output_length": 2}', "row 2: got input_length twice"),
-        (
-            '{"timestamp": true, "input_length": 5, "output_length": 2}',
-            "row 2, column timestamp: got True, allowed are milliseconds below 1e+15, or dates",
-        ),
-        ('{"timestamp": 1, "output_length": 2}', "t.jsonl, row 2: got the columns timestamp, output_length, allowed"),
-        ('{"timestamp": 1, "input_length": true, "output_length": 2}', "row 2, column input_length: got True"),
-        ("[" * 100_000, "t.jsonl, row 2: got no JSON object"),
-        (
-            '{"timestamp": 1, "input_length": 1%s, "output_length": 2}' % ("0" * 400),
-            "row 2, column input_length: got 1",
-        ),
-        ('{"timestamp": 1%s, "input_length": 1, "output_length": 2}' % ("0" * 400), "row 2, column timestamp: got 1"),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("\n{}", "t.jsonl, row 3: got the columns , allowed are"),
+    ("[1, 2]", "t.jsonl, row 2: got no JSON object"),
+    ('[["timestamp", 1], ["input_length", 5], ["output_length", 2]]', "t.jsonl, row 2: got no JSON object"),
+    ('{"timestamp": 1, "input_length": 5, "input_length": 9, "output_length": 2}', "row 2: got input_length twice"),
+    ('{"timestamp": true, "input_length": 5, "output_length": 2}',
+     "row 2, column timestamp: got True, allowed are milliseconds below 1e+15, or dates"),
+    ('{"timestamp": 1, "output_length": 2}', "t.jsonl, row 2: got the columns timestamp, output_length, allowed"),
+    ('{"timestamp": 1, "input_length": true, "output_length": 2}', "row 2, column input_length: got True"),
+    ("[" * 100_000, "t.jsonl, row 2: got no JSON object"),
+    ('{"timestamp": 1, "input_length": 1%s, "output_length": 2}' % ("0" * 400), "row 2, column input_length: got 1"),
+    ('{"timestamp": 1%s, "input_length": 1, "output_length": 2}' % ("0" * 400), "row 2, column timestamp: got 1"),
+])  # fmt: skip
 def test_a_bad_line_of_json_is_refused_by_file_and_row(line, words, tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 2}\n' + line + "\n")
@@ -342,16 +327,13 @@ def test_a_moment_keeps_its_zone_however_exact_it_is(zone, fraction, tmp_path):
     assert read_trace(path)[:, 2].tolist() == [0, 1.5]
 
 
-@pytest.mark.parametrize(
-    "written, read",
-    [
-        ("2024-05-10 12:00:01.1234567Z", "2024-05-10 12:00:01.123456+00:00"),
-        ("2024-05-10T12:00:01.5z", "2024-05-10T12:00:01.500000+00:00"),
-        ("2024-05-10 12:00:01+0200", "2024-05-10 12:00:01+02:00"),
-        ("2024-05-10 12:00:01-05", "2024-05-10 12:00:01-05:00"),
-        ("2024-05-10", "2024-05-10"),
-    ],
-)
+@pytest.mark.parametrize("written, read", [
+    ("2024-05-10 12:00:01.1234567Z", "2024-05-10 12:00:01.123456+00:00"),
+    ("2024-05-10T12:00:01.5z", "2024-05-10T12:00:01.500000+00:00"),
+    ("2024-05-10 12:00:01+0200", "2024-05-10 12:00:01+02:00"),
+    ("2024-05-10 12:00:01-05", "2024-05-10 12:00:01-05:00"),
+    ("2024-05-10", "2024-05-10"),
+])  # fmt: skip
 def test_a_date_becomes_what_every_python_reads(written, read):
     """3.11 takes all of them, 3.10 only these."""
     assert workload._plain(written) == read
@@ -528,23 +510,20 @@ def test_dates_do_not_depend_on_where_they_are_read(place, tmp_path, monkeypatch
         time.tzset()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"qps": 0}, "qps: got 0"),
-        ({"qps": -1.0}, "qps: got -1.0"),
-        ({"qps": float("nan")}, "qps: got nan"),
-        ({"count": 0}, "requests: got 0"),
-        ({"count": 99_999_999_999}, "requests: got 99999999999, allowed are integers from 1 to 10000000"),
-        ({"high": 10**12, "lengths": "zipf"}, "high: got 1000000000000, allowed are integers from 2 to 16777216"),
-        ({"seed": -1}, "seed: got -1"),
-        ({"lengths": "nowhere.csv"}, "workload: got 'nowhere.csv'"),
-        ({"arrivals": "rush"}, "arrivals: got 'rush'"),
-        ({"low": 9, "high": 8}, "low: got 9"),
-        ({"pd": 0}, "pd: got 0"),
-        ({"theta": 1.0}, "theta: got 1.0"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"qps": 0}, "qps: got 0"),
+    ({"qps": -1.0}, "qps: got -1.0"),
+    ({"qps": float("nan")}, "qps: got nan"),
+    ({"count": 0}, "requests: got 0"),
+    ({"count": 99_999_999_999}, "requests: got 99999999999, allowed are integers from 1 to 10000000"),
+    ({"high": 10**12, "lengths": "zipf"}, "high: got 1000000000000, allowed are integers from 2 to 16777216"),
+    ({"seed": -1}, "seed: got -1"),
+    ({"lengths": "nowhere.csv"}, "workload: got 'nowhere.csv'"),
+    ({"arrivals": "rush"}, "arrivals: got 'rush'"),
+    ({"low": 9, "high": 8}, "low: got 9"),
+    ({"pd": 0}, "pd: got 0"),
+    ({"theta": 1.0}, "theta: got 1.0"),
+])  # fmt: skip
 def test_bad_workloads_are_named(options, words):
     with pytest.raises(ValueError, match=words):
         Workload(**options)
@@ -726,66 +705,56 @@ def test_several_values_run_every_combination(capsys):
     assert [(r["scheduler"], r["qps"]) for r in rows] == [("vllm", 1), ("vllm", 2), ("sarathi", 1), ("sarathi", 2)]
 
 
-@pytest.mark.parametrize(
-    ("extra", "words"),
-    [
-        (["--qps", "0"], "qps: got 0.0"),
-        (["--chunk", "0"], "chunk: got 0"),
-        (["--blocks", "0"], "blocks: got 0, allowed are integers >= 1"),
-        (["--blocks", "3", "--scheduler", "orca"], "num_blocks: got 3, allowed are integers from 2048, which one req"),
-        (["--tp", "3"], "tp: got 3"),
-        (["--log", "x", "--chunk", "512", "1024"], "--log: got 2 runs"),
-        (["--requests", "0"], "requests: got 0"),
-        (["--requests", "99999999999"], "requests: got 99999999999, allowed are integers from 1 to 10000000"),
-        (["--block-size", "0"], "block_size: got 0, allowed are integers >= 1"),
-        (["--blocks", "99999999999"], "num_blocks: got 99999999999, allowed are up to 10000000"),
-        (["--low", "5000", "--high", "100"], "low: got 5000, allowed are integers from 1 to high = 100"),
-        (["--high", "0"], "high: got 0, allowed are integers from 2"),
-        (["--low", "100"], "low: got 100, allowed beside --workload uniform or zipf"),
-        (["--pd", "5", "10"], "pd: got 5 10, allowed beside --workload uniform or zipf"),
-        (["--spread", "3"], "spread: got 3, allowed beside recorded arrivals"),
-        (["--seed", "-1"], "seed: got -1, allowed are integers >= 0"),
-        (["--qps", "1e-320"], "qps: got 1e-320, allowed are numbers from 1e-9"),
-        (["--arrivals", "trace"], "arrivals: got trace, but arxiv has none, allowed are poisson"),
-        (["--cv", "0", "--arrivals", "gamma"], "cv: got 0.0, allowed are numbers from 0.01 to 100"),
-        (["--cv", "3"], "cv: got 3, allowed beside --arrivals gamma"),
-        (["--jitter", "-1"], "jitter: got -1.0, allowed are numbers from 0 to 1000"),
-        (["--slowdown", "inf"], "slowdown: got inf, allowed are numbers from 0.001 to 1000"),
-        (["--link", "0"], "link: got 0 GB/s, allowed are numbers from 0.001 to 1e6"),
-        (["--block-size", "99999999"], "block_size: got 99999999, allowed are integers from 1 to "),
-        (["--machine", "pair", "--tp", "4"], "tp: got 4, allowed on an A100 NVLink pair are 2"),
-        (["--kernels", "fa9"], "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
-        (["--prefix-cache"], "prefix_cache: got arxiv, which does not say whose prompts begin alike"),
-        (["--like", "vllm-0.2.7"], "scheduler: got 'sarathi', vllm-0.2.7 has vllm"),
-        (["--log", "/nowhere/run.jsonl"], "log: got '/nowhere/run.jsonl', allowed are files in a folder that is there"),
-        (["--log", "/"], "log: got '/', allowed are files in a folder that is there"),
-        (["--log", "/proc/run.jsonl"], "log: got '/proc/run.jsonl', allowed are files"),  # whose rights say nothing
-        (["--log", ""], "argument: got '', allowed are none and one with letters"),
-        (["--block-size", "9" * 20], "block_size: got 99999999999999999999, allowed are integers from 1 to "),
-        (["--replicas", "257"], "replicas: got 257, allowed are integers from 1 to 256"),
-        (["--replicas", "256", "--blocks", "9999999"], "replicas: got 256, allowed are so many that all have 10000000"),
-        (["--max-tokens", "1"], "max_tokens: got 1, allowed are integers from 2 to 16777216"),
-        (["--qps", "1e-9", "--requests", "101"], "qps: got 101 requests within 1.01e+11 s, allowed are up to 1e+11 s"),
-        (["--skip", "5"], "skip: got 5, allowed beside recorded arrivals"),
-        (["--cv", "1e-300", "--arrivals", "gamma"], "cv: got 1e-300, allowed are numbers from 0.01 to 100"),
-        (["--pp", "2", "--link", "1e-300"], "GB/s, allowed are numbers from 0.001 to 1e6"),
-        (["--slowdown", "1e-320"], "slowdown: got 1e-320, allowed are numbers from 0.001 to 1000"),
-        (
-            ["--measured", "--gpu", "h200", "--tp", "1", "--attention", "pod", "--kernels", "fa3"],
-            "kernels: got fa3, allowed with measured operators and attention pod are hopper, fa3-best",
-        ),
-        (
-            ["--measured", "--gpu", "h200", "--tp", "1", "--kernels", "fa2"],
-            "kernels: got fa2, allowed with measured operators and attention serial are fa3, hopper, fa3-best",
-        ),
-        (
-            ["--measured", "--gpu", "h200", "--tp", "1", "--model", "phi-3-medium"],
-            "model: got phi-3-medium, allowed with",
-        ),
-        (["--blocks", "5"], "40 of 40 requests were refused, the first (request 0) for "),
-        (["--blocks", "5"], " blocks, the pool has 5"),
-    ],
-)
+@pytest.mark.parametrize(("extra", "words"), [
+    (["--qps", "0"], "qps: got 0.0"),
+    (["--chunk", "0"], "chunk: got 0"),
+    (["--blocks", "0"], "blocks: got 0, allowed are integers >= 1"),
+    (["--blocks", "3", "--scheduler", "orca"], "num_blocks: got 3, allowed are integers from 2048, which one req"),
+    (["--tp", "3"], "tp: got 3"),
+    (["--log", "x", "--chunk", "512", "1024"], "--log: got 2 runs"),
+    (["--requests", "0"], "requests: got 0"),
+    (["--requests", "99999999999"], "requests: got 99999999999, allowed are integers from 1 to 10000000"),
+    (["--block-size", "0"], "block_size: got 0, allowed are integers >= 1"),
+    (["--blocks", "99999999999"], "num_blocks: got 99999999999, allowed are up to 10000000"),
+    (["--low", "5000", "--high", "100"], "low: got 5000, allowed are integers from 1 to high = 100"),
+    (["--high", "0"], "high: got 0, allowed are integers from 2"),
+    (["--low", "100"], "low: got 100, allowed beside --workload uniform or zipf"),
+    (["--pd", "5", "10"], "pd: got 5 10, allowed beside --workload uniform or zipf"),
+    (["--spread", "3"], "spread: got 3, allowed beside recorded arrivals"),
+    (["--seed", "-1"], "seed: got -1, allowed are integers >= 0"),
+    (["--qps", "1e-320"], "qps: got 1e-320, allowed are numbers from 1e-9"),
+    (["--arrivals", "trace"], "arrivals: got trace, but arxiv has none, allowed are poisson"),
+    (["--cv", "0", "--arrivals", "gamma"], "cv: got 0.0, allowed are numbers from 0.01 to 100"),
+    (["--cv", "3"], "cv: got 3, allowed beside --arrivals gamma"),
+    (["--jitter", "-1"], "jitter: got -1.0, allowed are numbers from 0 to 1000"),
+    (["--slowdown", "inf"], "slowdown: got inf, allowed are numbers from 0.001 to 1000"),
+    (["--link", "0"], "link: got 0 GB/s, allowed are numbers from 0.001 to 1e6"),
+    (["--block-size", "99999999"], "block_size: got 99999999, allowed are integers from 1 to "),
+    (["--machine", "pair", "--tp", "4"], "tp: got 4, allowed on an A100 NVLink pair are 2"),
+    (["--kernels", "fa9"], "kernels: got 'fa9', allowed are fa2-2024, fa2, fa3"),
+    (["--prefix-cache"], "prefix_cache: got arxiv, which does not say whose prompts begin alike"),
+    (["--like", "vllm-0.2.7"], "scheduler: got 'sarathi', vllm-0.2.7 has vllm"),
+    (["--log", "/nowhere/run.jsonl"], "log: got '/nowhere/run.jsonl', allowed are files in a folder that is there"),
+    (["--log", "/"], "log: got '/', allowed are files in a folder that is there"),
+    (["--log", "/proc/run.jsonl"], "log: got '/proc/run.jsonl', allowed are files"),  # whose rights say nothing
+    (["--log", ""], "argument: got '', allowed are none and one with letters"),
+    (["--block-size", "9" * 20], "block_size: got 99999999999999999999, allowed are integers from 1 to "),
+    (["--replicas", "257"], "replicas: got 257, allowed are integers from 1 to 256"),
+    (["--replicas", "256", "--blocks", "9999999"], "replicas: got 256, allowed are so many that all have 10000000"),
+    (["--max-tokens", "1"], "max_tokens: got 1, allowed are integers from 2 to 16777216"),
+    (["--qps", "1e-9", "--requests", "101"], "qps: got 101 requests within 1.01e+11 s, allowed are up to 1e+11 s"),
+    (["--skip", "5"], "skip: got 5, allowed beside recorded arrivals"),
+    (["--cv", "1e-300", "--arrivals", "gamma"], "cv: got 1e-300, allowed are numbers from 0.01 to 100"),
+    (["--pp", "2", "--link", "1e-300"], "GB/s, allowed are numbers from 0.001 to 1e6"),
+    (["--slowdown", "1e-320"], "slowdown: got 1e-320, allowed are numbers from 0.001 to 1000"),
+    (["--measured", "--gpu", "h200", "--tp", "1", "--attention", "pod", "--kernels", "fa3"],
+     "kernels: got fa3, allowed with measured operators and attention pod are hopper, fa3-best"),
+    (["--measured", "--gpu", "h200", "--tp", "1", "--kernels", "fa2"],
+     "kernels: got fa2, allowed with measured operators and attention serial are fa3, hopper, fa3-best"),
+    (["--measured", "--gpu", "h200", "--tp", "1", "--model", "phi-3-medium"], "model: got phi-3-medium, allowed with"),
+    (["--blocks", "5"], "40 of 40 requests were refused, the first (request 0) for "),
+    (["--blocks", "5"], " blocks, the pool has 5"),
+])  # fmt: skip
 def test_bad_options_are_one_line(extra, words, capsys, monkeypatch):
     monkeypatch.setattr(cli, "simulate", None)  # before anything runs
     monkeypatch.setattr(cli, "sweep", None)

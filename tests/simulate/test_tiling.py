@@ -129,16 +129,13 @@ def test_bad_tiles(wrong, message):
 @pytest.mark.parametrize(
     "attend", [standard_attention, lambda *a, **k: tiled_attention(*a[:3], Tile(4, 4), *a[3:], **k)]
 )
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        (((2, 8), (4, 9), (4, 9)), "k: got shape (4, 9)"),
-        (((2, 8), (4, 8), (5, 8)), "v: got shape (5, 8)"),
-        (((0, 8), (4, 8), (4, 8)), "q: got shape (0, 8)"),
-        (((2, 1, 8), (4, 8), (4, 8)), "q: got shape (2, 1, 8)"),
-        (((5, 8), (4, 8), (4, 8)), "k: got 4 tokens"),
-    ],
-)
+@pytest.mark.parametrize(("shapes", "message"), [
+    (((2, 8), (4, 9), (4, 9)), "k: got shape (4, 9)"),
+    (((2, 8), (4, 8), (5, 8)), "v: got shape (5, 8)"),
+    (((0, 8), (4, 8), (4, 8)), "q: got shape (0, 8)"),
+    (((2, 1, 8), (4, 8), (4, 8)), "q: got shape (2, 1, 8)"),
+    (((5, 8), (4, 8), (4, 8)), "k: got 4 tokens"),
+])  # fmt: skip
 def test_attention_refuses(attend, shapes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         attend(*map(torch.zeros, shapes), Memory())
