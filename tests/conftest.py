@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from pod import kernels
+from pod.__main__ import main
 
 matplotlib.use("Agg")  # no test opens a window
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of whatever a script starts with "&": children inherit it
@@ -44,6 +45,22 @@ def close_figures():
     yield
     if pyplot := sys.modules.get("matplotlib.pyplot"):
         pyplot.close("all")
+
+
+@pytest.fixture
+def refused(capsys):
+    """What a verb says that it cannot do: one line, and nothing else."""
+
+    def says(*argv) -> str:
+        try:
+            code = main([*map(str, argv)])
+        except SystemExit as end:  # the parser's way
+            code = end.code
+        out, err = capsys.readouterr()
+        assert code == 2 and out == "" and err.count("\n") == 1, out + err
+        return err
+
+    return says
 
 
 def pytest_terminal_summary(terminalreporter):

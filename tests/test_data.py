@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from pod import data
-from pod.__main__ import main
 from pod.files import ROOT
 
 
@@ -66,10 +65,9 @@ def test_what_is_made_of_a_table_is_made_anew_for_another(home, monkeypatch):
     ("fresh", "from: nothing lies in data/fresh/; `make measure` on a GPU fills it"),
     ("fresh/h100", "from: nothing lies in data/fresh/; `make measure` on a GPU fills it"),
 ])  # fmt: skip
-def test_a_place_that_is_not_there_is_one_line(home, place, message, monkeypatch, capsys):
+def test_a_place_that_is_not_there_is_one_line(home, place, message, monkeypatch, refused):
     monkeypatch.setenv("POD_FROM", "recorded")
-    assert main(["figures", "--from", place]) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused("figures", "--from", place)
 
 
 def test_another_card_draws_the_same_pictures(tmp_path):

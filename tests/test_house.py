@@ -11,14 +11,16 @@ import sys
 import textwrap
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, metadata
+from unittest.mock import Mock
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import pod
-from pod.__main__ import VERBS
+from pod.__main__ import VERBS, main
 from pod.files import ROOT
+from pod.kernels import BuildError
 
 pytestmark = pytest.mark.any_processor
 
@@ -139,38 +141,14 @@ def test_mistake_on_the_command_line_costs_one_line(arguments):
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
 
 
-def test_kernels_that_cannot_be_built_cost_one_line(monkeypatch, capsys):
-    from pod import kernels
-    from pod.__main__ import main
-    from pod.lab import trace
-
-    def build(args):
-        raise kernels.BuildError("no nvcc here, so the kernels cannot be built")
-
-    monkeypatch.setattr(trace, "run", build)
-    assert main(["trace"]) == 2
-    assert capsys.readouterr().err == "python -m pod trace: no nvcc here, so the kernels cannot be built\n"
-
-
-def say(monkeypatch, capsys, error: BaseException) -> tuple[int, str]:
-    """The exit code and the words of a verb that ends with this error."""
-    from pod.__main__ import main
-    from pod.lab import trace
-
-    def fail(args):
-        raise error
-
-    monkeypatch.setattr(trace, "run", fail)
-    return main(["trace"]), capsys.readouterr().err
-
-
-def test_what_the_system_refuses_costs_one_line(monkeypatch, capsys):
-    refused = PermissionError(13, "Permission denied", "/root/x")
-    assert say(monkeypatch, capsys, refused) == (2, "python -m pod trace: /root/x: Permission denied\n")
-
-
-def test_interruption_is_one_line(monkeypatch, capsys):
-    assert say(monkeypatch, capsys, KeyboardInterrupt()) == (130, "python -m pod trace: interrupted\n")
+@pytest.mark.parametrize("error, code, words", [
+    (BuildError("no nvcc here, so the kernels cannot be built"), 2, "no nvcc here, so the kernels cannot be built"),
+    (PermissionError(13, "Permission denied", "/root/x"), 2, "/root/x: Permission denied"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+])  # fmt: skip
+def test_what_ends_a_verb_costs_one_line(error, code, words, monkeypatch, capsys):
+    monkeypatch.setattr("pod.lab.trace.run", Mock(side_effect=error))
+    assert (main(["trace"]), capsys.readouterr().err) == (code, f"python -m pod trace: {words}\n")
 
 
 def test_an_interruption_while_it_loads_has_no_words():
@@ -189,29 +167,21 @@ def test_an_interruption_while_it_loads_has_no_words():
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch):
-    from pod.__main__ import main
-    from pod.lab import trace
-
     for wrong in (lambda args: textwrap.wrap("text", width=0), lambda args: 1 / 0):  # a library's ValueError, too
-        monkeypatch.setattr(trace, "run", wrong)
+        monkeypatch.setattr("pod.lab.trace.run", wrong)
         with pytest.raises((ValueError, ZeroDivisionError)):
             main(["trace"])
 
 
 @pytest.mark.parametrize("below", ["", "below"])
 @pytest.mark.parametrize("verb", [["trace"], ["figures", "pod-t1"]])
-def test_out_that_cannot_be_written_is_refused_before_any_work(verb, below, tmp_path, monkeypatch, capsys):
-    from pod.__main__ import main
-    from pod.lab import gallery, trace
-
-    monkeypatch.setattr(trace, "record", None)
-    monkeypatch.setattr(gallery, "_draw", None)
+def test_out_that_cannot_be_written_is_refused_before_any_work(verb, below, tmp_path, monkeypatch, refused):
+    monkeypatch.setattr("pod.lab.trace.record", None)
+    monkeypatch.setattr("pod.lab.gallery._draw", None)
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / below
-    assert main([*verb, "--out", str(out)]) == 2
-    assert capsys.readouterr().err == (
-        f"python -m pod {verb[0]}: --out: got {out}, allowed is a folder that can be written\n"
-    )
+    said = refused(*verb, "--out", out)
+    assert said == f"python -m pod {verb[0]}: --out: got {out}, allowed is a folder that can be written\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
@@ -259,12 +229,9 @@ def test_letters_that_a_terminal_does_not_know_end_nothing():
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_argument_of_no_letters_is_refused(verb, capsys):
+def test_an_argument_of_no_letters_is_refused(verb, refused):
     """Of a variable that is not set: it would draw into this folder, or serve another model than the one meant."""
-    from pod.__main__ import main
-
-    assert main([verb, ""]) == 2
-    assert capsys.readouterr().err == f"python -m pod {verb}: argument: got '', allowed are none and one with letters\n"
+    assert refused(verb, "") == f"python -m pod {verb}: argument: got '', allowed are none and one with letters\n"
 
 
 def test_unknown_figure_lists_the_known():

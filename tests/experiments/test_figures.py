@@ -14,7 +14,6 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from pod import data
-from pod.__main__ import main
 from pod.lab import claims, gallery, paper, registry, takeaway
 from pod.lab.chapters import CHAPTERS
 from pod.lab.figure import OURS, Figure
@@ -176,16 +175,14 @@ def test_list_prints_one_line_each_and_loads_nothing_heavy():
     assert all(re.match(rf"\S+ +({state}) +\S", line) for line in lines)
 
 
-def test_unknown_id_is_one_line_that_lists_the_known(tmp_path, capsys):
-    assert main(["figures", "pod-99", "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "'pod-99'" in error and "pod-06" in error and "check-numbers" in error
+def test_unknown_id_is_one_line_that_lists_the_known(tmp_path, refused):
+    error = refused("figures", "pod-99", "--out", tmp_path / "out")
+    assert "'pod-99'" in error and "pod-06" in error and "check-numbers" in error
 
 
-def test_a_figure_whose_recording_is_not_here_says_what_it_lacks(tmp_path, capsys, monkeypatch):
+def test_a_figure_whose_recording_is_not_here_says_what_it_lacks(tmp_path, refused, monkeypatch):
     monkeypatch.setattr(data, "RECORDED", tmp_path)
-    assert main(["figures", "pod-11", "--out", str(tmp_path / "out")]) == 2
-    assert "figure 'pod-11': lacks methods-sweep of an H200" in capsys.readouterr().err
+    assert "figure 'pod-11': lacks methods-sweep of an H200" in refused("figures", "pod-11", "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize("figure_id", ["lean-04", "pod-06", "engine-online"])  # bare, and a legend above the panels

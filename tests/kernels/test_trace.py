@@ -26,15 +26,14 @@ def test_trace_draws_and_writes_events_in_microseconds(tmp_path, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_trace_of_a_large_batch_needs_a_gpu(tmp_path, capsys):
-    assert main(["trace", "--batch", "C1", "--out", str(tmp_path)]) == 2
-    assert "--batch: got 'C1', allowed without a GPU is 'toy'" in capsys.readouterr().err
+def test_trace_of_a_large_batch_needs_a_gpu(tmp_path, refused):
+    assert "--batch: got 'C1', allowed without a GPU is 'toy'" in refused("trace", "--batch", "C1", "--out", tmp_path)
 
 
-def test_a_card_has_the_sms_that_it_has(tmp_path, capsys, monkeypatch):
+def test_a_card_has_the_sms_that_it_has(tmp_path, refused, monkeypatch):
     monkeypatch.setattr(kernels, "mode", lambda: SimpleNamespace(name="gpu", reason=""))
-    assert main(["trace", "--sms", "8", "--out", str(tmp_path)]) == 2
-    assert "--sms: got 8, allowed without a GPU" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "--sms: got 8, allowed without a GPU" in refused("trace", "--sms", 8, "--out", tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_trace_refuses_what_its_kernel_would_leave_out():

@@ -109,9 +109,8 @@ def test_an_interrupted_table_goes_on_where_it_was(toy, capsys):
     assert asked == [1, 2, 2], "the first row is recalled"
 
 
-def test_an_unknown_table_is_one_line(capsys):
-    assert main(["compute", "pod-99"]) == 2
-    assert "no computed table pod-99; there are attention-model" in capsys.readouterr().err
+def test_an_unknown_table_is_one_line(refused):
+    assert "no computed table pod-99; there are attention-model" in refused("compute", "pod-99")
 
 
 def test_what_others_start_from_is_computed_first():

@@ -275,7 +275,7 @@ def test_no_recording_here_is_of_other_kernels():
 # ---------------------------------------------------------------- keep
 
 
-def test_what_still_holds_says_why(tree, monkeypatch, capsys):
+def test_what_still_holds_says_why(tree, monkeypatch, capsys, refused):
     monkeypatch.setenv("POD_COMMIT", META["commit"])
     path, other = (
         record(data.RECORDED / gpu, kernels=sources.sums([unit])) for gpu, unit in (("h200", "lean"), ("a100", "model"))
@@ -287,8 +287,7 @@ def test_what_still_holds_says_why(tree, monkeypatch, capsys):
     assert "1 recordings hold for the present kernels: the machine code is the same" in capsys.readouterr().out
     said = {"kernels": before, "until": META["commit"], "evidence": "the machine code is the same"}
     assert provenance.load(path)["held"] == [said]
-    assert main(["keep", "h200/other.csv", "--still", "why"]) == 2
-    assert "data/recorded/h200/other.csv does not exist" in capsys.readouterr().err
+    assert "data/recorded/h200/other.csv does not exist" in refused("keep", "h200/other.csv", "--still", "why")
 
 
 def test_fresh_files_become_the_recorded_ones(home, capsys):
@@ -306,10 +305,10 @@ def test_fresh_files_become_the_recorded_ones(home, capsys):
     ({"kernels": {"lean": "0" * 16}}, "measured with other kernels"),
     ({"sha256": "0" * 64}, "was changed after it was measured"),
 ])  # fmt: skip
-def test_what_must_not_be_kept_stays(home, changes, message, capsys):
+def test_what_must_not_be_kept_stays(home, changes, message, refused):
     old = record(data.RECORDED / "h200").read_text()
     fresh = record(data.FRESH / "h200", CSV.replace("560", "565"), **changes)
-    assert main(["keep"]) == 2 and message in capsys.readouterr().err
+    assert message in refused("keep")
     assert fresh.exists() and (data.RECORDED / "h200" / "bands.csv").read_text() == old
 
 
@@ -375,7 +374,7 @@ def clone(tree, monkeypatch):
     return provenance._commit()[0]
 
 
-def test_the_commit_is_one_that_was_seen(tree, clone, capsys):
+def test_the_commit_is_one_that_was_seen(tree, clone, refused):
     """What a copy without git says of itself is held against the files of that commit."""
     assert provenance.tree_of(clone) == sources.tree()
     (tree / "csrc" / "notes.txt").write_text("no source\n")
@@ -385,7 +384,7 @@ def test_the_commit_is_one_that_was_seen(tree, clone, capsys):
     other = sources.tree()
     assert other != provenance.tree_of(clone)
     record(data.FRESH / "h200", **SEEN | {"tree": other, "commit": clone})
-    assert main(["keep"]) == 2 and "other files than those of its commit" in capsys.readouterr().err and path.exists()
+    assert "other files than those of its commit" in refused("keep") and path.exists()
     record(data.FRESH / "h200", **SEEN | {"tree": provenance.tree_of(clone), "commit": clone})
     assert main(["keep"]) == 0
     with pytest.raises(ValueError, match="commit: got e97524a4, allowed is one that this clone has"):
@@ -404,7 +403,7 @@ def test_recordings_here_are_of_the_commits_that_they_name():
 # ---------------------------------------------------------------- measured once more
 
 
-def test_a_repeat_lies_beside_the_recording(home, monkeypatch, capsys):
+def test_a_repeat_lies_beside_the_recording(home, monkeypatch, capsys, refused):
     monkeypatch.setattr(provenance, "tree_of", lambda commit: SEEN["tree"])
     old = record(data.RECORDED / "h200").read_text()
     again = dict(started="2026-02-04T21:30:00+00:00", **SEEN)
@@ -416,14 +415,14 @@ def test_a_repeat_lies_beside_the_recording(home, monkeypatch, capsys):
     monkeypatch.setenv("POD_FROM", "repeats/2026-02-04-1a2b3c4d/h200")
     assert data.read("bands").time_us[1] == 565 and data.card() == "H200"
     record(data.FRESH / "h200", **again)
-    assert main(["keep", "--repeat"]) == 2 and "repeated on this GPU and day" in capsys.readouterr().err
+    assert "repeated on this GPU and day" in refused("keep", "--repeat")
 
 
-def test_the_same_day_on_the_same_gpu_is_no_repeat(home, monkeypatch, capsys):
+def test_the_same_day_on_the_same_gpu_is_no_repeat(home, monkeypatch, refused):
     monkeypatch.setattr(provenance, "tree_of", lambda commit: SEEN["tree"])
     record(data.RECORDED / "h200", **SEEN)
     fresh = record(data.FRESH / "h200", started="2026-02-03T22:00:00+00:00", **SEEN)
-    assert main(["keep", "--repeat"]) == 2 and "recorded on this GPU and day" in capsys.readouterr().err
+    assert "recorded on this GPU and day" in refused("keep", "--repeat")
     assert fresh.exists() and not data.REPEATS.exists()
 
 
@@ -431,11 +430,11 @@ def test_the_same_day_on_the_same_gpu_is_no_repeat(home, monkeypatch, capsys):
     ({}, CSV, "no id of a GPU to repeat"),
     (SEEN, CSV.replace("C1,pod,1500,1490,1530\n", ""), "1 recorded rows were not measured"),
 ])  # fmt: skip
-def test_what_is_no_repeat_stays(home, changes, text, message, monkeypatch, capsys):
+def test_what_is_no_repeat_stays(home, changes, text, message, monkeypatch, refused):
     monkeypatch.setattr(provenance, "tree_of", lambda commit: SEEN["tree"])
     record(data.RECORDED / "h200")
     fresh = record(data.FRESH / "h200", text, **changes)
-    assert main(["keep", "--repeat"]) == 2 and message in capsys.readouterr().err and fresh.exists()
+    assert message in refused("keep", "--repeat") and fresh.exists()
 
 
 def test_write_refuses_what_check_would(home, gpu):
@@ -559,11 +558,10 @@ def test_twice_the_same_key_is_refused(home):
         compare.compare(*both(home, CSV + "C1,pod,1500,1490,1530\n"))
 
 
-def test_compare_without_fresh_data(home, capsys):
+def test_compare_without_fresh_data(home, capsys, refused):
     assert main(["compare"]) == 0
     assert "nothing to compare" in capsys.readouterr().out
-    assert main(["compare", "h200/bands.csv"]) == 2
-    assert "data/fresh/h200/bands.csv does not exist" in capsys.readouterr().err
+    assert "data/fresh/h200/bands.csv does not exist" in refused("compare", "h200/bands.csv")
 
 
 @pytest.mark.parametrize("gpu, folder", [

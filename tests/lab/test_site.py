@@ -257,22 +257,20 @@ def test_what_other_places_read_names_what_is_here():
 # ---------------------------------------------------------------- the verb
 
 
-def test_what_is_not_installed_is_named(monkeypatch, capsys):
+def test_what_is_not_installed_is_named(monkeypatch, refused):
     monkeypatch.setattr(verb, "NEEDS", ("json", "frobnicate"))
-    assert main(["site"]) == 2
-    assert capsys.readouterr().err.startswith("python -m pod site: packages: got none of frobnicate, allowed")
+    assert refused("site").startswith("python -m pod site: packages: got none of frobnicate, allowed")
 
 
 @pytest.mark.parametrize("name", ["nonsense", "a/b/c", '"><script>/x', "a/"])
-def test_a_repository_has_an_owner_and_a_name(name, tmp_path, capsys):
-    assert main(["site", "--out", str(tmp_path / "site"), "--repository", name]) == 2
-    assert capsys.readouterr().err == f"python -m pod site: --repository: got {name!r}, allowed is OWNER/NAME\n"
+def test_a_repository_has_an_owner_and_a_name(name, tmp_path, refused):
+    said = refused("site", "--out", tmp_path / "site", "--repository", name)
+    assert said == f"python -m pod site: --repository: got {name!r}, allowed is OWNER/NAME\n"
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path, capsys):
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path, refused):
     (tmp_path / "letters.txt").write_text("dear")
-    assert main(["site", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.endswith("allowed is a folder that is empty or holds a site\n")
+    assert refused("site", "--out", tmp_path).endswith("allowed is a folder that is empty or holds a site\n")
     assert [path.name for path in tmp_path.iterdir()] == ["letters.txt"]
 
 

@@ -294,17 +294,15 @@ def test_the_verb_lists_par_and_your_best(capsys):
     assert "7,538.49 µs            -" in out
 
 
-def test_the_verb_scores_a_file_and_refuses_in_one_line(tmp_path, capsys):
+def test_the_verb_scores_a_file_and_refuses_in_one_line(tmp_path, capsys, refused):
     entry = tmp_path / "entry.py"
     entry.write_text("def cut(tiles, workers):\n    return list(range(1, sum(tiles) + 1))\n", encoding="utf-8")
     assert main(["contest", "cuts", str(entry)]) == 0 and "your best" in capsys.readouterr().out
     for text, why in (("cut = ", "SyntaxError"), ("x = 1", "got no 'cut'"), ("def cut(a, b):\n    c", "NameError")):
         entry.write_text(text, encoding="utf-8")
-        assert main(["contest", "cuts", str(entry)]) == 2
-        err = capsys.readouterr().err
-        assert why in err and err.count("\n") == 1
-    assert main(["contest", "cuts", str(tmp_path / "none.py")]) == 2 and "No such file" in capsys.readouterr().err
-    assert main(["contest", "cats"]) == 2 and "allowed are tickets, cuts, scheduler" in capsys.readouterr().err
+        assert why in refused("contest", "cuts", entry)
+    assert "No such file" in refused("contest", "cuts", tmp_path / "none.py")
+    assert "allowed are tickets, cuts, scheduler" in refused("contest", "cats")
 
 
 @pytest.mark.parametrize("entry, why", [

@@ -445,18 +445,16 @@ def test_told_to_end_before_it_listens_it_ends_well(file):
     (["--host", "192.0.2.1"], "--host, --port: got 192.0.2.1:8000, allowed is a place that is free here"),
     (["--attention", "fa3"], "attention: got 'fa3' in float32 on a CPU"),
 ])  # fmt: skip
-def test_a_bad_option_is_one_line(options, words, file, capsys):
-    assert main(["serve", str(file.path), "--device", "cpu", *options]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"python -m pod serve: {words}") and error.count("\n") == 1
+def test_a_bad_option_is_one_line(options, words, file, refused):
+    assert refused("serve", file.path, "--device", "cpu", *options).startswith(f"python -m pod serve: {words}")
 
 
-def test_what_is_missing_is_one_line(file, capsys, monkeypatch, tmp_path):
-    assert main(["serve", str(tmp_path / "none.gguf"), "--device", "cpu", "--port", "0"]) == 2
-    assert capsys.readouterr().err == f"python -m pod serve: {tmp_path / 'none.gguf'}: No such file or directory\n"
+def test_what_is_missing_is_one_line(file, refused, monkeypatch, tmp_path):
+    none = tmp_path / "none.gguf"
+    said = refused("serve", none, "--device", "cpu", "--port", "0")
+    assert said == f"python -m pod serve: {none}: No such file or directory\n"
     monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
-    assert main(["serve", str(file.path)]) == 2
-    assert "uvicorn not installed; mend it: pip install -e '.[serve]'" in capsys.readouterr().err
+    assert "uvicorn not installed; mend it: pip install -e '.[serve]'" in refused("serve", file.path)
 
 
 def test_a_port_that_is_taken_is_one_line(file, capsys):

@@ -187,12 +187,10 @@ def test_damage_is_refused_by_name_wherever_it_is(file, tmp_path):
             assert type(error) is ValueError and "\n" not in str(error), at
 
 
-def test_what_is_no_file_is_said_with_its_name(capsys):
-    from pod.__main__ import main
+def test_what_is_no_file_is_said_with_its_name(refused):
 
     for path in ("/dev/zero", "/dev/null", "/"):
-        assert main(["serve", path, "--port", "0", "--device", "cpu"]) == 2
-        said = capsys.readouterr().err
+        said = refused("serve", path, "--port", "0", "--device", "cpu")
         assert said == f"python -m pod serve: {path}: got no regular file, allowed is a GGUF file\n"
 
 

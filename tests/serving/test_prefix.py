@@ -228,17 +228,15 @@ def test_without_common_beginnings_a_cache_changes_nothing(tmp_path):
     (ALIKE, "--pp 2", "prefix_cache: got True, allowed are False, and True beside --pp 1"),
     (ALIKE, "--replicas 2 --prompt-replicas 1", "prefix_cache: got True, allowed are False, and Tr"),
 ])  # fmt: skip
-def test_what_cannot_be_shared_is_one_line(text, options, words, tmp_path, capsys):
-    assert main(["simulate", "--prefix-cache", "--workload", trace(tmp_path, text), *options.split()]) == 2
-    captured = capsys.readouterr()
-    assert words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+def test_what_cannot_be_shared_is_one_line(text, options, words, tmp_path, refused):
+    assert words in refused("simulate", "--prefix-cache", "--workload", trace(tmp_path, text), *options.split())
 
 
-def test_a_trace_that_says_it_of_some_rows_is_told_that_all_are_wanted(tmp_path, capsys):
+def test_a_trace_that_says_it_of_some_rows_is_told_that_all_are_wanted(tmp_path, refused):
     rows = '{"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [1]}\n'
     rows += '{"timestamp": 0, "input_length": 9, "output_length": 5}\n'
-    assert main(["simulate", "--prefix-cache", "--workload", trace(tmp_path, rows, "t.jsonl")]) == 2
-    assert "allowed are traces with hash_ids, or with like and shared, in every row\n" in capsys.readouterr().err
+    said = refused("simulate", "--prefix-cache", "--workload", trace(tmp_path, rows, "t.jsonl"))
+    assert said.endswith("allowed are traces with hash_ids, or with like and shared, in every row\n")
 
 
 def test_hash_ids_that_are_none_are_refused(tmp_path, capsys):

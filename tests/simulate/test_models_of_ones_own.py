@@ -52,11 +52,10 @@ def test_the_folder_of_a_config_and_the_half_that_writes_of_one_that_sees_will_d
     assert found.parameters == listed.parameters and found.kv_bytes_per_token == listed.kv_bytes_per_token
 
 
-def test_a_model_so_small_that_memory_holds_too_many_blocks_is_told_with_its_options(tmp_path, capsys):
+def test_a_model_so_small_that_memory_holds_too_many_blocks_is_told_with_its_options(tmp_path, refused):
     tiny = {**LLAMA, "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1}
     model = ["simulate", "--requests", "3", "--model", written(tmp_path, {**tiny, "vocab_size": 10})]
-    assert main(model) == 2
-    assert "block_size: got 16, of which the memory holds 1" in capsys.readouterr().err
+    assert "block_size: got 16, of which the memory holds 1" in refused(*model)
     assert main([*model, "--blocks", "9000"]) == 0
 
 
@@ -101,13 +100,10 @@ def test_feed_forward_layers_of_two_matrices_are_not_costed_as_three(kind, tmp_p
     ),
     ({"text_config": {**LLAMA, "sliding_window": 1024}}, "config.json: got sliding_window, allowed are dense"),
 ])  # fmt: skip
-def test_what_would_be_costed_wrongly_is_one_line(config, words, tmp_path, capsys):
-    assert main(["simulate", "--model", written(tmp_path, config), "--requests", "3"]) == 2
-    said = capsys.readouterr()
-    assert words in said.err and said.err.count("\n") == 1 and said.out == ""
+def test_what_would_be_costed_wrongly_is_one_line(config, words, tmp_path, refused):
+    assert words in refused("simulate", "--model", written(tmp_path, config), "--requests", "3")
 
 
-def test_an_unknown_model_is_named_with_all_that_are_known(capsys):
-    assert main(["simulate", "--model", "gpt-9", "--requests", "3"]) == 2
-    said = capsys.readouterr().err
+def test_an_unknown_model_is_named_with_all_that_are_known(refused):
+    said = refused("simulate", "--model", "gpt-9", "--requests", "3")
     assert f"model: got 'gpt-9', allowed are {', '.join(SHAPES)}, or the config.json of a Llama-shaped one" in said

@@ -159,14 +159,13 @@ PREFILL = "mine,h100,fa3,prefill,own,1,32,8,1,1024,0,200,held out\n"
 HEADS = "source,gpu,kernel,part,model,tp,q_heads,kv_heads,requests,new,before,us,split\n"
 
 
-def test_a_profile_may_be_judged_without_touching_the_table_that_claims_count(tmp_path, capsys):
+def test_a_profile_may_be_judged_without_touching_the_table_that_claims_count(tmp_path, capsys, refused):
     (tmp_path / "attention.csv").write_text(HEADS + PREFILL, encoding="utf-8")
     before = JUDGED.read_bytes()
     assert main(["judge", "--only", str(tmp_path)]) == 0 and JUDGED.read_bytes() == before
     heads, *rows = capsys.readouterr().out.splitlines()
     assert "median %" in heads and len(rows) == 2 and all("mine" in row for row in rows)
-    assert main(["judge", "--only"]) == 2
-    assert capsys.readouterr().err.endswith("only: got no folder, allowed is at least one\n")
+    assert refused("judge", "--only").endswith("only: got no folder, allowed is at least one\n")
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
@@ -180,10 +179,9 @@ def test_a_profile_may_be_judged_without_touching_the_table_that_claims_count(tm
     ("32,8,1", "32,5,1", "row 2, column q_heads: got '32', allowed are multiples of kv_heads, 5"),
     ("32,8,1", "32,8,9000000", "row 2, column requests: got '9000000', allowed are integers from 1 to 1000000"),
 ])  # fmt: skip
-def test_a_word_that_nobody_knows_is_told_with_those_that_are_known(old, new, words, tmp_path, capsys):
+def test_a_word_that_nobody_knows_is_told_with_those_that_are_known(old, new, words, tmp_path, refused):
     (tmp_path / "attention.csv").write_text(HEADS + PREFILL.replace(old, new), encoding="utf-8")
-    assert main(["judge", str(tmp_path)]) == 2
-    assert words in capsys.readouterr().err
+    assert words in refused("judge", tmp_path)
 
 
 ALL = "source,split,machine,tp,bytes,us\n"
@@ -206,28 +204,26 @@ ALL = "source,split,machine,tp,bytes,us\n"
     ("machine,tp,bytes,us\n", "all_reduce.csv: got no row, allowed is at least one"),
     (b"\xff\xfem\x00", "all_reduce.csv: got no text, but 'utf-8' codec"),
 ])  # fmt: skip
-def test_a_folder_that_cannot_be_judged_costs_one_line_and_no_row(tmp_path, capsys, text, words):
+def test_a_folder_that_cannot_be_judged_costs_one_line_and_no_row(tmp_path, refused, text, words):
     if text:
         (tmp_path / "all_reduce.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     before = JUDGED.read_bytes()
-    assert main(["judge", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and words.format(tmp_path) in said
+    assert words.format(tmp_path) in refused("judge", tmp_path)
     assert JUDGED.read_bytes() == before
 
 
-def test_a_source_that_is_there_already_takes_no_other_rows(tmp_path, capsys):
+def test_a_source_that_is_there_already_takes_no_other_rows(tmp_path, refused):
     """Both were in the table under one name."""
     (tmp_path / "attention.csv").write_text(HEADS + PREFILL.replace("mine", "vidur"), encoding="utf-8")
     before = JUDGED.read_bytes()
-    assert main(["judge", str(tmp_path)]) == 2 and JUDGED.read_bytes() == before
-    assert "source: got vidur in two folders with prefill, allowed is it in one" in capsys.readouterr().err
+    assert "source: got vidur in two folders with prefill, allowed is it in one" in refused("judge", tmp_path)
+    assert JUDGED.read_bytes() == before
 
 
-def test_a_folder_given_twice_does_not_count_twice(tmp_path, capsys):
+def test_a_folder_given_twice_does_not_count_twice(tmp_path, refused):
     (tmp_path / "attention.csv").write_text(HEADS + PREFILL, encoding="utf-8")
-    assert main(["judge", "--only", str(tmp_path), str(tmp_path)]) == 2
-    assert "source: got mine in two folders with prefill, allowed is it in one" in capsys.readouterr().err
+    said = refused("judge", "--only", tmp_path, tmp_path)
+    assert "source: got mine in two folders with prefill, allowed is it in one" in said
 
 
 def test_the_page_names_the_columns_that_are_needed():

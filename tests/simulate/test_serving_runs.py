@@ -152,7 +152,7 @@ def test_times_that_were_rounded_are_spread_over_their_tick_again(tmp_path):
     assert fast.pace == "as recorded, spread over 3 s, stretched to 100/s"
 
 
-def test_what_is_skipped_at_the_beginning_is_gone_and_the_rest_is_as_it_was(tmp_path, capsys):
+def test_what_is_skipped_at_the_beginning_is_gone_and_the_rest_is_as_it_was(tmp_path, refused):
     path = str(DATA / "public" / "mooncake.csv")
     long, rest = (list(Workload(path, n, high=1 << 17, skip=s).stream()) for n, s in ((500, 0), (300, 200)))
     begin = long[200].arrival
@@ -167,8 +167,7 @@ def test_what_is_skipped_at_the_beginning_is_gone_and_the_rest_is_as_it_was(tmp_
     assert not set(again[31].prefix) & set(long[0].prefix), "with other texts"
     long = f"--high 131072 --workload '{path}'"
     for options in ("--skip -1", f"--skip 12031 {long}", "--skip 1", f"--skip 1 --arrivals gamma --qps 1 {long}"):
-        assert main(["simulate", *shlex.split(options)]) == 2
-        assert "skip: got" in capsys.readouterr().err
+        assert "skip: got" in refused("simulate", *shlex.split(options))
 
 
 def test_an_hour_of_two_services_lies_here_as_its_tables_say():
@@ -253,14 +252,12 @@ def test_published_traces_load_as_they_are(name, tmp_path):
     ('{"timestamp": 0, "input_length": 5, "output_length": 7}\n' * 2, "row 1: got JSON, allowed are CSV, and JSON"),
     ('[{"input_length": 5, "output_length": 7}, {"input_length": 5, "output_length": 7}]', "row 1: got JSON"),
 ])  # fmt: skip
-def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, capsys):
+def test_a_bad_trace_is_refused_by_file_row_and_column(text, words, tmp_path, refused):
     path = tmp_path / "trace.csv"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ValueError, match=re.escape(words)):
         read_trace(path)
-    assert main(["simulate", "--workload", str(path), "--requests", "3"]) == 2
-    captured = capsys.readouterr()
-    assert words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    assert words in refused("simulate", "--workload", path, "--requests", "3")
 
 
 @pytest.mark.parametrize(("line", "words"), [
@@ -285,12 +282,12 @@ def test_a_bad_line_of_json_is_refused_by_file_and_row(line, words, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
-def test_a_packed_trace_is_called_packed(name, tmp_path, capsys):
+def test_a_packed_trace_is_called_packed(name, tmp_path, refused):
     """It said that the 'utf-8' codec can't decode byte 0x8b."""
     path = tmp_path / f"{name}.gz"
     path.write_bytes(gzip.compress(b"num_prefill_tokens,num_decode_tokens\n5,7\n"))
-    assert main(["simulate", "--workload", str(path)]) == 2
-    assert f"{path}: got a file packed by gzip, allowed are CSV and JSON lines\n" in capsys.readouterr().err
+    said = refused("simulate", "--workload", path)
+    assert said.endswith(f"{path}: got a file packed by gzip, allowed are CSV and JSON lines\n")
 
 
 def test_a_row_is_told_by_its_line_in_the_file(tmp_path):
@@ -755,44 +752,38 @@ def test_several_values_run_every_combination(capsys):
     (["--blocks", "5"], "40 of 40 requests were refused, the first (request 0) for "),
     (["--blocks", "5"], " blocks, the pool has 5"),
 ])  # fmt: skip
-def test_bad_options_are_one_line(extra, words, capsys, monkeypatch):
+def test_bad_options_are_one_line(extra, words, refused, monkeypatch):
     monkeypatch.setattr(cli, "simulate", None)  # before anything runs
     monkeypatch.setattr(cli, "sweep", None)
-    assert main([*SMALL, *extra]) == 2
-    captured = capsys.readouterr()
-    assert words in captured.err and captured.out == ""
-    assert captured.err.count("\n") == 1
+    assert words in refused(*SMALL, *extra)
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "truncated_poisson", "gamma"])
-def test_arrivals_that_need_a_rate_are_not_quietly_others(arrivals, capsys):
+def test_arrivals_that_need_a_rate_are_not_quietly_others(arrivals, refused):
     """All at once, they queued as long as the run lasts."""
-    assert main(["simulate", "--tp", "2", "--requests", "40", "--arrivals", arrivals]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.endswith(f"arrivals: got {arrivals} without a rate, allowed is one beside it, --qps\n")
-    assert captured.out == ""
+    said = refused("simulate", "--tp", "2", "--requests", "40", "--arrivals", arrivals)
+    assert said.endswith(f"arrivals: got {arrivals} without a rate, allowed is one beside it, --qps\n")
 
 
-def test_a_trace_that_is_longer_than_clocks_are_exact_is_refused(tmp_path, capsys):
+def test_a_trace_that_is_longer_than_clocks_are_exact_is_refused(tmp_path, refused):
     """At 1e14 s a clock counts sixtieths of a second, and every gap was some of these."""
     (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens,arrived_at\n9,5,-2\n9,5,1e14\n")
-    assert main(["simulate", "--workload", str(tmp_path / "t.csv")]) == 2
-    assert "workload: got 2 requests within 1e+14 s, allowed are up to 1e+11 s" in capsys.readouterr().err
+    simulate = ("simulate", "--workload", tmp_path / "t.csv")
+    assert "workload: got 2 requests within 1e+14 s, allowed are up to 1e+11 s" in refused(*simulate)
     (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens\n1e300,5\n")
-    assert main(["simulate", "--workload", str(tmp_path / "t.csv")]) == 2
-    assert "column num_prefill_tokens: got '1e300', allowed are integers from 1 to 16777216" in capsys.readouterr().err
+    assert "column num_prefill_tokens: got '1e300', allowed are integers from 1 to 16777216" in refused(*simulate)
 
 
-def test_a_log_never_replaces_what_the_run_reads(tmp_path, capsys, monkeypatch):
+def test_a_log_never_replaces_what_the_run_reads(tmp_path, refused, monkeypatch):
     """A trace was gone, and then called empty."""
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text(TRACE := "num_prefill_tokens,num_decode_tokens\n90,5\n")
-    assert main("simulate --workload mine.csv --requests 3 --log ./mine.csv".split()) == 2
-    assert "log: got './mine.csv', which the run reads, allowed are other files" in capsys.readouterr().err
+    said = refused(*"simulate --workload mine.csv --requests 3 --log ./mine.csv".split())
+    assert "log: got './mine.csv', which the run reads, allowed are other files" in said
     assert Path("mine.csv").read_text() == TRACE
     Path("config.json").write_text("{}")
-    assert main("simulate --model . --requests 3 --log config.json".split()) == 2
-    assert "log: got 'config.json', which the run reads" in capsys.readouterr().err
+    said = refused(*"simulate --model . --requests 3 --log config.json".split())
+    assert "log: got 'config.json', which the run reads" in said
 
 
 def test_a_log_says_with_which_link_and_pace_it_ran(tmp_path):
@@ -816,9 +807,9 @@ def test_a_pipe_takes_a_log_and_no_trial_leaves_a_file(tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists() and (tmp_path / "old").read_text() == "dear"
 
 
-def test_the_last_run_of_a_sweep_is_checked_before_the_first(capsys, monkeypatch):
+def test_the_last_run_of_a_sweep_is_checked_before_the_first(refused, monkeypatch):
     monkeypatch.setattr(cli, "sweep", None)
-    assert main([*SMALL, "--chunk", "512", "0"]) == 2 and "chunk: got 0" in capsys.readouterr().err
+    assert "chunk: got 0" in refused(*SMALL, "--chunk", "512", "0")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that is always full, as Linux has")
