@@ -87,6 +87,7 @@ def test_only_where_several_values_are_wanted_an_array_is_a_list():
     assert plain((x for x in "ab"), 1.5) == ["a", "b"] and plain({}, (1, 2)) == {}
 
 
+SLOTS = {"slots": [], "rows": []}
 PAIR = "def capacity(kept):\n    kept(1)\n    return {}"
 WRONG = {
     "numbers as a text": ("place", "def place(f, p, d):\n    return str((p + d - f) / min(p, d))", "got       '0.5'"),
@@ -97,11 +98,7 @@ WRONG = {
     "half a CTA": ("last_cta", "def last_cta(end, tiles, cuts):\n    return end / tiles / 2", "0.5, which is no CTA's"),
     "half a place": ("swizzle", "def swizzle(row, piece, n):\n    return piece + row / 2", "0.5, which is no whole"),
     "one list": ("step", "def step(parts, tables, block):\n    return [1, 2]", "got       [1, 2]"),
-    "a dictionary": (
-        "step",
-        "def step(*_):\n    return {'slots': [], 'rows': []}",
-        "got       {'slots': [], 'rows': []}",
-    ),
+    "a dictionary": ("step", f"def step(*_):\n    return {SLOTS}", f"got       {SLOTS}"),
 }
 
 
@@ -119,45 +116,27 @@ def test_a_rounded_answer_is_told_so():
 
 
 UNTRUE = {
-    "a slot left is not a full memory": (
-        "schedule",
-        """
+    "a slot left is not a full memory": ("schedule", """
 def schedule(running, waiting, slots, memory):
     for request in waiting:
         if len(running) + 1 == slots or sum(r.need for r in running) + request.need > memory:
             break
         running = [*running, request]
     return running
-""",
-        "full is not too full",
-    ),
+""", "full is not too full"),
     "the smaller of both times forgets neither machine": (
-        "bound",
-        "def bound(p, d, flops, rate):\n    return min((p[0] + d[0]) / flops, (p[1] + d[1]) / rate)",
-        "bytes forgotten",
-    ),
+        "bound", "def bound(p, d, flops, rate):\n    return min((p[0] + d[0]) / flops, (p[1] + d[1]) / rate)",
+        "bytes forgotten"),
     "over the longer part is right for neither": (
-        "place",
-        "def place(f, p, d):\n    return (p + d - f) / max(p, d)",
-        "one part is the longer",
-    ),
+        "place", "def place(f, p, d):\n    return (p + d - f) / max(p, d)", "one part is the longer"),
     "places from 1 on leave the first rows, too": (
-        "swizzle",
-        "def swizzle(row, piece, pieces):\n    return pieces - piece",
-        "the whole row number",
-    ),
-    "SM 0 begins with both kinds": (
-        "grid",
-        """
+        "swizzle", "def swizzle(row, piece, pieces):\n    return pieces - piece", "the whole row number"),
+    "SM 0 begins with both kinds": ("grid", """
 def grid(tiles, sms):
     half = sms // 2
     return (["c", "m"] * half + ["m", "c"] * half)[:2 * tiles] * (tiles // sms) if sms % 2 == 0 else ["c"] * tiles
-""",
-        "alternating",
-    ),
-    "a block too soon is not one for each token": (
-        "room",
-        """
+""", "alternating"),
+    "a block too soon is not one for each token": ("room", """
 def room(table, users, length, size):
     free = users.index(0)
     if length + 1 >= len(table) * size:
@@ -168,18 +147,11 @@ def room(table, users, length, size):
         table[-1] = free
         users[free] = 1
     return table, users
-""",
-        "a block for each token",
-    ),
+""", "a block for each token"),
     "right numbers in another order": (
-        "ring",
-        f"{RING}    return turn % 2, 1 - turn % 2, stage",
-        "the other way round",
-    ),
+        "ring", f"{RING}    return turn % 2, 1 - turn % 2, stage", "the other way round"),
     "two numbers": ("ring", f"{RING}    return stage, turn % 2", "stage and turn"),
-    "shuffled tickets follow no counts": (
-        "deal",
-        """
+    "shuffled tickets follow no counts": ("deal", """
 from random import Random
 
 
@@ -187,15 +159,10 @@ def deal(prefill, decode):
     tickets = ["prefill"] * len(prefill) + ["decode"] * len(decode)
     Random(1).shuffle(tickets)
     return tickets
-""",
-        "counts, not work",
-    ),
+""", "counts, not work"),
     "other words than asked for": (
-        "interleave",
-        "def interleave(m, n):\n    return ['load', 'use'] * n + ['mul'] * m",
-        "some are missing",
-    ),
-}
+        "interleave", "def interleave(m, n):\n    return ['load', 'use'] * n + ['mul'] * m", "some are missing"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name, text, untrue", UNTRUE.values(), ids=UNTRUE)

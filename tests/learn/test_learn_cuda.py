@@ -27,10 +27,8 @@ pytestmark = [
 
 def kernel(body: str, parameters: str = "float* x", before: str = ""):
     """A kernel `k` of these lines; the first line of the body is line 3 of the text."""
-    text = (
-        f"{before}__global__ void k({parameters}) {{\n    int t = threadIdx.x;\n{textwrap.indent(body, '    ')}\n}}\n"
-    )
-    return learn.cuda(text).k
+    body = textwrap.indent(f"int t = threadIdx.x;\n{body}", "    ")
+    return learn.cuda(f"{before}__global__ void k({parameters}) {{\n{body}\n}}\n").k
 
 
 def numbers(n: int = 64):
@@ -287,9 +285,8 @@ __device__ float get(float (*s)[9], int t) { return s[t % 8][t / 8]; }
 
 
 def test_constant_memory_has_what_the_text_says():
-    before = (
-        "__constant__ float w[2][2] = {{1, 2}, {3, 4}};\n__device__ static float f(float* p, int i) { return p[i]; }\n"
-    )
+    before = "__constant__ float w[2][2] = {{1, 2}, {3, 4}};\n"
+    before += "__device__ static float f(float* p, int i) { return p[i]; }\n"
     assert torch.equal(run("x[t] = f(x, t) * w[1][t % 2];", before=before), numbers() * torch.tensor([3.0, 4.0] * 32))
 
 
@@ -355,10 +352,8 @@ def test_one_thread_alone_waits():
 
 
 def test_lanes_that_a_mask_leaves_out_are_the_emulators_limit():
-    said = str(fault_of("x[t] = __shfl_down_sync(0xffff, x[t], 1);"))
-    assert said.startswith(
-        "mask: the mask in line 3 leaves lanes out. A GPU may do that, the emulator knows only whole"
-    )
+    told = "mask: the mask in line 3 leaves lanes out. A GPU may do that, the emulator knows only whole"
+    assert str(fault_of("x[t] = __shfl_down_sync(0xffff, x[t], 1);")).startswith(told)
 
 
 def test_what_only_a_gpu_can_compile_is_said_to_be_so():
@@ -430,10 +425,8 @@ def test_a_race_names_both_threads_and_both_lines():
 
 def test_a_value_that_is_overwritten_too_early_is_told_so():
     body = "__shared__ float s[64];\ns[t] = x[t];\n__syncthreads();\nif (t < 32) x[t] = s[t + 32];\nelse s[t] = 0;"
-    said = (
-        "thread 32 overwrites s[32] in line 7. thread 0 reads the old value in line 6, and no barrier stands between."
-    )
-    assert said in str(fault_of(body))
+    race = "thread 32 overwrites s[32] in line 7. thread 0 reads the old value in line 6"
+    assert f"{race}, and no barrier stands between." in str(fault_of(body))
 
 
 def test_a_race_of_two_ctas_names_them():
@@ -556,28 +549,24 @@ def test_a_picture_of_many_barriers_shows_the_latest():
     assert not panels[0].texts and len(panels[-1].texts) == 2
 
 
+OF_ITS_OWN = "uses [{}] of an array of its own in line {}, but that has {} elements"
+
+
 @pytest.mark.parametrize("body, says", [
     ("float own[4];\nfor (int i = 0; i <= 4; ++i) own[i] = t;\nx[t] = own[0];", "uses own[4] in line 5, but own has 4"),
     ("float own[4] = {1};\nx[t] = own[t];", "thread 4 of CTA 0 uses own[4] in line 5, but own has 4 elements, own[0]"),
     ("float own[4] = {1};\nx[t] = own[t - 1];", "uses own[-1] in line 5, but own has 4 elements, own[0] to own[3]."),
     ("float own[2][4] = {};\nx[t] = own[1][t];", "uses own[1][4] in line 5, but own[1] has 4 elements, own[1][0] to"),
-    ("float own[4] = {1};\nfloat* p = own;\np[4] = 1;", "uses [4] of an array of its own in line 6, but that has 4"),
-    ("float own[4] = {1};\nx[t] = *last(own);", "uses [4] of an array of its own in line 5, but that has 4 elements"),
-    ("float own[2][2] = {};\nfloat* p = &own[0][0];\nx[t] = p[4];",
-     "uses [4] of an array of its own in line 6, but that has 4 elements"),
-    ("float own[4] = {1};\nfloat* p = &own[2];\nfor (int i = 0; i < 3; ++i) p[i] = i;",
-     "uses [4] of an array of its own in line 6, but that has 4 elements"),
-    ("float own[2][4] = {1};\nx[t] = *last(&(own[1][0]));",
-     "uses [8] of an array of its own in line 5, but that has 8 elements"),
-    ("float own[4] = {1};\nfloat* p = own + 2;\np[2] = 1;",
-     "uses [4] of an array of its own in line 6, but that has 4 elements"),
-    ("float own[4] = {1};\nx[t] = *(own + 4) + *(&own[0] + 1);",
-     "uses [4] of an array of its own in line 5, but that has 4 elements"),
-    ("float own[2][2] = {};\nx[t] = (&own[0][0])[4];",
-     "uses [4] of an array of its own in line 5, but that has 4 elements"),
-    ("float own[4] = {1};\nauto p = own;\nauto* q = own;\nx[t] = p[3] + q[4];",
-     "uses [4] of an array of its own in line 7, but that has 4 elements"),
-    ("Pair own{};\nx[t] = own.ab[t];", "uses [2] of an array of its own in line 5, but that has 2 elements, [0] to"),
+    ("float own[4] = {1};\nfloat* p = own;\np[4] = 1;", OF_ITS_OWN.format(4, 6, 4)),
+    ("float own[4] = {1};\nx[t] = *last(own);", OF_ITS_OWN.format(4, 5, 4)),
+    ("float own[2][2] = {};\nfloat* p = &own[0][0];\nx[t] = p[4];", OF_ITS_OWN.format(4, 6, 4)),
+    ("float own[4] = {1};\nfloat* p = &own[2];\nfor (int i = 0; i < 3; ++i) p[i] = i;", OF_ITS_OWN.format(4, 6, 4)),
+    ("float own[2][4] = {1};\nx[t] = *last(&(own[1][0]));", OF_ITS_OWN.format(8, 5, 8)),
+    ("float own[4] = {1};\nfloat* p = own + 2;\np[2] = 1;", OF_ITS_OWN.format(4, 6, 4)),
+    ("float own[4] = {1};\nx[t] = *(own + 4) + *(&own[0] + 1);", OF_ITS_OWN.format(4, 5, 4)),
+    ("float own[2][2] = {};\nx[t] = (&own[0][0])[4];", OF_ITS_OWN.format(4, 5, 4)),
+    ("float own[4] = {1};\nauto p = own;\nauto* q = own;\nx[t] = p[3] + q[4];", OF_ITS_OWN.format(4, 7, 4)),
+    ("Pair own{};\nx[t] = own.ab[t];", OF_ITS_OWN.format(2, 5, 2) + ", [0] to"),
 ])  # fmt: skip
 def test_an_array_of_a_threads_own_has_an_end(body, says):
     before = "struct Pair { float ab[2]; }; __device__ float* last(float* p) { return p + 4; }\n"
@@ -658,6 +647,7 @@ def test_a_value_that_nobody_has_set_is_told_where_it_is_kept(body, says):
     assert "writes x[-16843010] in line 5" in said and "an index was used before it had a value" in said
 
 
+TWICE = "for (int i = 0; i < 2; ++i)"
 COMPUTED = {
     "compared in a loop": ("float best;\nfor (int i = 0; i < 64; ++i)\nif (x[i] > best) best = x[i];", "`best`", 0, 5),
     "given to a function": ("float best;\nfor (int i = 0; i < 64; ++i)\nbest = fmaxf(best, x[i]);", "`best`", 0, 5),
@@ -672,12 +662,7 @@ COMPUTED = {
     "in an array": ("float v[2];\nif (t < 7) v[1] = t;\nif (v[1] > 2) x[t] = 1;", "an element of `v`", 7, 5),
     "a flag": ("bool seen;\nif (t < 3) seen = true;\nif (seen) x[t] = 1;", "`seen`", 3, 5),
     "a flag that is copied": ("bool one = true, seen;\nif (t < 3) seen = one;\nx[t] = seen;", "`seen`", 3, 5),
-    "a flag in a loop": (
-        "for (int i = 0; i < 2; ++i) {\nbool no;\nif (t < 8) no = i;\nif (!no) x[t] = 1;\n}",
-        "`no`",
-        8,
-        6,
-    ),
+    "a flag in a loop": (f"{TWICE} {{\nbool no;\nif (t < 8) no = i;\nif (!no) x[t] = 1;\n}}", "`no`", 8, 6),
     "flags": ("bool v[2];\nif (t < 7) v[1] = t;\nif (v[1]) x[t] = 1;", "an element of `v`", 7, 5),
     "in an array of arrays": ("int v[2][2];\nv[0][0] = t;\nx[t] = v[0][t % 2] * 2;", "an element of `v`", 1, 5),
 }
@@ -711,10 +696,8 @@ def test_what_is_set_in_time_may_be_computed_with():
     x[t] = a + b * c + d + n + (own[1][1] > 2) + sizeof(n) + (small == 0xfe) + (low < 0)
         + (yes && !no) + two.one;
     """
-    before = (
-        "__device__ void set(float& v, float to) { v = to; }\n__device__ void put(float* v, float to) { *v = to; }\n"
-        "__device__ void flag(bool& v) { v = false; }\n"
-    )
+    before = "__device__ void set(float& v, float to) { v = to; }\n__device__ void flag(bool& v) { v = false; }\n"
+    before += "__device__ void put(float* v, float to) { *v = to; }\n"
     t = torch.arange(64)
     assert torch.equal(run(body, before=before), t + t * (1 + (t >= 32)) + 3 + 5 + 1 + 4 + 1 + 1 + 1 + 1.0)
 
@@ -816,9 +799,8 @@ def test_an_endless_loop_is_stopped_with_its_line(body):
 
 
 def test_waiting_for_what_never_comes_is_endless():
-    assert "endless: line 3" in str(
-        fault_of("while (atomicAdd(n, 0) == 0) {}", torch.zeros(1).int(), parameters="int* n")
-    )
+    said = str(fault_of("while (atomicAdd(n, 0) == 0) {}", torch.zeros(1).int(), parameters="int* n"))
+    assert "endless: line 3" in said
 
 
 def test_an_endless_loop_of_a_macro_is_stopped_where_the_macro_stands():
@@ -841,17 +823,15 @@ def test_volatile_means_what_it_means_in_cuda():
 
 
 def test_a_stack_of_a_gigabyte_is_refused():
-    with pytest.raises(
-        learn.CompileError, match="stack: got 1,073,741,\\d+ bytes of a thread's own variables, allowed are 65,536"
-    ):
+    told = "stack: got 1,073,741,\\d+ bytes of a thread's own variables, allowed are 65,536"
+    with pytest.raises(learn.CompileError, match=told):
         kernel("float big[1 << 28];\nfor (int i = 0; i < 3; ++i) big[i + t] = 1;\nx[t] = big[t];")
 
 
 def test_a_kernel_that_takes_all_memory_is_told(monkeypatch):
     monkeypatch.setattr(program, "MOST_MEMORY", 1 << 30)
-    assert "asked for more memory than there is" in str(
-        fault_of("for (;;) { float* p = new float[1 << 24]; p[t] = 1; x[t] = p[t]; }")
-    )
+    said = str(fault_of("for (;;) { float* p = new float[1 << 24]; p[t] = 1; x[t] = p[t]; }"))
+    assert "asked for more memory than there is" in said
 
 
 def test_of_a_flood_of_words_the_beginning_is_printed(capsys):
@@ -875,10 +855,9 @@ std::filesystem::remove("x") cudaMalloc(0,0) cudaDeviceSynchronize()""".split()
 @pytest.mark.parametrize("call", HOST)
 def test_functions_of_the_host_are_refused_by_name(call):
     """Read, never run."""
+    told = r"^`\w+` is for the host; a cell has only what runs on the GPU"
     for text in (f"__global__ void k(float* x) {{\n    {call};\n}}", f"__global__ void k() {{}}\n#define DO {call}"):
-        with pytest.raises(
-            rewrite.NotCuda, match=r"^`\w+` is for the host; a cell has only what runs on the GPU"
-        ) as error:
+        with pytest.raises(rewrite.NotCuda, match=told) as error:
             rewrite.read(text)
         assert error.value.line == 2 and error.value.sure
 
@@ -896,11 +875,10 @@ def test_names_of_the_host_are_free_for_the_readers_own():
 )
 def test_variables_of_all_threads_are_refused(line):
     text = f"struct Pair {{ float a, b; }};\n{line}\n__global__ void k(float* x) {{ x[0] = 1; }}"
-    with pytest.raises(
-        learn.CompileError, match="line 2: got `n`, one for all threads, allowed are tensors and `__shared__`"
-    ):
+    told = "line 2: got `n`, one for all threads, allowed are tensors and `__shared__`"
+    with pytest.raises(learn.CompileError, match=told):
         learn.cuda(text)
-    with pytest.raises(learn.CompileError, match="line 2: got `n`, one for all threads"):
+    with pytest.raises(learn.CompileError, match=told):
         learn.cuda("__global__ void k(float* x) {\n    static int n = 0;\n    x[0] = n++;\n}")
     before = "typedef float real;\nconst int N = 4;\n__device__ const float of[2] = {1, 2};\n"
     before += "template <int A, int B> struct C {};\nextern __shared__ real s[];\n__device__ int later(int a, int b);\n"
@@ -922,9 +900,8 @@ def test_what_is_printed_must_fit_its_format(words, says):
 
 @pytest.mark.parametrize("body", ["x[t] = x[t] * x[t];", "x[t] += x[t];", "float v = x[t];", "half h = 1.0f;"])
 def test_arithmetic_of_halves_is_said_to_be_the_emulators_limit(body):
-    with pytest.raises(
-        learn.CompileError, match="line 3: CUDA computes with halves, the emulator does not: take __half2float"
-    ) as e:
+    told = "line 3: CUDA computes with halves, the emulator does not: take __half2float"
+    with pytest.raises(learn.CompileError, match=told) as e:
         kernel(body, "half* x")
     assert "aka" not in str(e.value) and "operator" not in str(e.value)
 
@@ -1077,9 +1054,8 @@ def test_a_compiler_that_goes_on_and_on_is_stopped_with_what_it_has_started(monk
     slow.chmod(0o755)
     monkeypatch.setattr(program, "_compiler", lambda: str(slow))
     monkeypatch.setattr(program, "MOST_COMPILING", 2)
-    with pytest.raises(
-        learn.CompileError, match="line 1: got a text that is not compiled in 2 s, allowed is a shorter"
-    ):
+    told = "line 1: got a text that is not compiled in 2 s, allowed is a shorter"
+    with pytest.raises(learn.CompileError, match=told):
         kernel(f"x[t] = {os.getpid()} + {time.time()};")
     state = subprocess.run(["ps", "-o", "stat=", "-p", child.read_text().strip()], capture_output=True, text=True)
     assert state.stdout.strip()[:1] in ("", "Z")

@@ -74,38 +74,31 @@ BAD_CUDA = {
     "a loop without an end": ("while (a == a) {} y[0] = x[0];", "endless: line 1 still goes round"),
     "a stack of a gigabyte": (
         "float big[1 << 28]; for (int i = 0; i < 1 << 28; ++i) big[i] = a; y[0] = big[(int)x[0]];",
-        "stack: got 1,073,",
-    ),
+        "stack: got 1,073,"),
     "a syntax error": ("y[0] = x[0] * a", "CompileError: line 1: "),
     "an index far outside": ("y[0] = x[threadIdx.x + (1 << 30)];", "out of bounds"),
     "a write behind the end": ("y[threadIdx.x + 1] = a * x[0];", "out of bounds: thread 31 of CTA 0 writes y[32]"),
     "memory without an end": (
-        "for (;;) { float* p = new float[1 << 24]; p[0] = a; y[0] = p[0]; }",
-        "memory: the kernel",
-    ),
+        "for (;;) { float* p = new float[1 << 24]; p[0] = a; y[0] = p[0]; }", "memory: the kernel"),
     "words without an end": ('for (;;) printf("again\\n"); y[0] = a;', "endless: line 1 still goes round"),
     "another instruction": ('asm("bar.sync 0;"); y[0] = a;', "got other asm, allowed is asm("),
     "a kernel that calls itself": ("scale(y, x, a + 1); y[0] = a;", "stack: `scale` in line 1 calls itself"),
     "the host's exit": ("exit(0); y[0] = a;", "`exit` is for the host"),
-}
+}  # fmt: skip
+LIFTED = "import sys; sys.setrecursionlimit(10**9)"
 BAD_CELLS = {
     "a file of somebody's": ('#include "mine.h"', "line 1: got #include"),
     "a file of the machine's": ("#include </etc/hosts>", "line 1: got #include"),
     "no kernel": ("int f() { return 1; }", "no kernel here"),
     "nothing but words": ("what shall I write?", "CompileError: line "),
 }
+FORGIVES = "while True:\n        try:\n            while True: pass\n        {}: pass"
 BAD_PYTHON = {
     "an exception": ("raise KeyError('x')", "KeyError: 'x' (line 2 of your cell)"),
     "an end": ("import sys; sys.exit(3)", "SystemExit: 3 (line 2 of your cell)"),
     "a loop without an end": ("while True: pass", "still going after 1 s"),
-    "a loop that forgives": (
-        "while True:\n        try:\n            while True: pass\n        except Exception: pass",
-        "still going after 1 s",
-    ),
-    "a loop that forgives everything": (
-        "while True:\n        try:\n            while True: pass\n        except: pass",
-        "still going after 1 s",
-    ),
+    "a loop that forgives": (FORGIVES.format("except Exception"), "still going after 1 s"),
+    "a loop that forgives everything": (FORGIVES.format("except"), "still going after 1 s"),
     "words without an end": ("while True: print('again')", "still going after 1 s"),
     "a list that is made": ("import itertools; return list(itertools.count())", "Error"),
     "a list without an end": ("import itertools; return itertools.repeat('c')", "got"),
@@ -113,10 +106,7 @@ BAD_PYTHON = {
     "more than there is": ("return [0] * 10**15", "MemoryError"),
     "what cannot be said": ("return type('X', (), {'__repr__': lambda self: 1 / 0})()", "X, which is no list"),
     "calls without an end": ("return grid(tiles, sms)", "RecursionError"),
-    "calls that leave the stack": (
-        "import sys; sys.setrecursionlimit(10**9); return sorted([1], key=lambda _: grid(tiles, sms))",
-        "RecursionError",
-    ),
+    "calls that leave the stack": (f"{LIFTED}; return sorted([1], key=lambda _: grid(tiles, sms))", "RecursionError"),
     "what is too deep to be said": ("x = []\n    for _ in range(10**5): x = [x]\n    return x * 10**5", "got"),
 }
 
