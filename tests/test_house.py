@@ -73,14 +73,17 @@ def is_here(pin: Requirement) -> bool:
 # ---------------------------------------------------------------- the same everywhere
 
 
+def nodes(kind: type[ast.AST]):
+    """(file and line, node) of all of this kind in the package."""
+    for path in sorted((ROOT / "pod").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kind):
+                yield f"{path.name}:{node.lineno}", node
+
+
 def test_rows_that_tie_keep_their_order_on_every_processor():
     """numpy's quicksort swaps equal ones as the processor's vectors suggest; more keys than one sort stably."""
-    calls = [
-        (f"{path.name}:{node.lineno}", node)
-        for path in sorted((ROOT / "pod").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "sort_values"
-    ]
+    calls = [(place, node) for place, node in nodes(ast.Call) if getattr(node.func, "attr", "") == "sort_values"]
     single = [(place, call) for place, call in calls if not isinstance(call.args[0], ast.List)]
     loose = [place for place, call in single if "stable" not in ast.dump(call)]
     assert len(calls) > 10 and not loose
@@ -88,13 +91,7 @@ def test_rows_that_tie_keep_their_order_on_every_processor():
 
 def test_nothing_rests_on_an_assertion():
     """`python -O` leaves them out."""
-    found = [
-        f"{path.name}:{node.lineno}"
-        for path in sorted((ROOT / "pod").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Assert)
-    ]
-    assert not found
+    assert [place for place, _ in nodes(ast.Assert)] == []
 
 
 # ---------------------------------------------------------------- imports
@@ -256,15 +253,13 @@ def house(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     fake = tmp_path / "bin" / "python3"
     fake.parent.mkdir()
-    fake.write_text(
-        """#!/bin/sh
+    fake.write_text("""#!/bin/sh
 case "$*" in
   *version_info*) exit ${TOO_OLD:-0} ;;
   *"-m venv --clear .venv") echo made >> log; rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
   *"install"*) echo installed >> log; exit ${PIP_FAILS:-0} ;;
 esac
-"""
-    )
+""")  # fmt: skip
     fake.chmod(0o755)
 
     def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
