@@ -12,16 +12,9 @@ def batches(draw):
     q_lens = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
     kv_lens = [q + draw(st.integers(0, 40)) for q in q_lens]
     group, num_kv_heads = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
-    return HybridBatch(
-        q_lens,
-        kv_lens,
-        group * num_kv_heads,
-        num_kv_heads,
-        head_dim=draw(st.sampled_from([64, 128])),
-        page_size=draw(st.sampled_from([None, 1, 3, 16])),
-        dtype=draw(st.sampled_from(sorted(DTYPE_BYTES))),
-        causal=draw(st.booleans()),
-    )
+    head_dim, page_size = draw(st.sampled_from([64, 128])), draw(st.sampled_from([None, 1, 3, 16]))
+    dtype, causal = draw(st.sampled_from(sorted(DTYPE_BYTES))), draw(st.booleans())
+    return HybridBatch(q_lens, kv_lens, group * num_kv_heads, num_kv_heads, head_dim, page_size, dtype, causal)
 
 
 def counted_by_hand(batch):

@@ -212,9 +212,8 @@ def test_every_door_is_on_the_page(site, pages):
     text = (site / "api.html").read_text(encoding="utf-8")
     assert "Decide who computes what" in text and "softmax_scale" in text
     assert doors._parameter(inspect.signature(pod.plan).parameters["method"]) == "method: str = 'auto'"
-    assert doors.WORD.sub(r"<\1>", "q_len 1 on 9.0, page_size=None: pod.plan(batch)") == (
-        "<q_len> 1 on 9.0, <page_size=None>: <pod.plan(batch)>"
-    )
+    marked = doors.WORD.sub(r"<\1>", "q_len 1 on 9.0, page_size=None: pod.plan(batch)")
+    assert marked == "<q_len> 1 on 9.0, <page_size=None>: <pod.plan(batch)>"
 
 
 @pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
@@ -232,9 +231,8 @@ def test_a_chapter_for_colab_installs_itself_first(site, chapter, tmp_path):
     notebook = nbformat.read(site / f"chapters/colab/{chapter.name}.ipynb", as_version=4)
     nbformat.validate(notebook)
     first, *rest = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert rest == [
-        dict(c, outputs=[], execution_count=None) for c in notebooks.read(chapter.path).cells if "outputs" in c
-    ]
+    code = [cell for cell in notebooks.read(chapter.path).cells if "outputs" in cell]
+    assert rest == [dict(cell, outputs=[], execution_count=None) for cell in code]
     assert "https://github.com/somebody/something" in first.source
     assert "GPU" in first.source and not [cell for cell in rest if cell.outputs]
     shell = InteractiveShell.instance()
@@ -349,9 +347,8 @@ class Browser(Page):
         """What the console said, and what was asked of the network."""
         events = [(event.get("method"), event.get("params", {})) for event in self.heard]
         said = [p for method, p in events if method in ("Runtime.exceptionThrown", "Log.entryAdded")]
-        said += [
-            p for method, p in events if method == "Runtime.consoleAPICalled" and p["type"] in ("error", "warning")
-        ]
+        calls = [p for method, p in events if method == "Runtime.consoleAPICalled"]
+        said += [p for p in calls if p["type"] in ("error", "warning")]
         asked = [p["request"]["url"] for method, p in events if method == "Network.requestWillBeSent"]
         return [json.dumps(p)[:300] for p in said] + [u for u in asked if not u.startswith(("file:", "data:"))]
 
@@ -495,13 +492,12 @@ def test_halves_of_any_batch_are_those_of_the_roofline(explorer):
     cases = [(int(c), int(c + random.integers(0, 12000)), int(n), gpu) for c in (256, 512, 1024, 2048)
              for n in random.integers(1, 200, 4) for gpu in ("a100", "h200")]  # fmt: skip
     heads = MODELS[explorers.MODEL].heads()
-    exact = [
-        HybridBatch.of(chunk, end, chats, stutter.CONTEXT, **heads).times(GPUS[gpu]) for chunk, end, chats, gpu in cases
-    ]
+    batches = (HybridBatch.of(chunk, end, chats, stutter.CONTEXT, **heads) for chunk, end, chats, _ in cases)
+    exact = [batch.times(GPUS[gpu]) for batch, (*_, gpu) in zip(batches, cases, strict=True)]
     np.testing.assert_allclose(page.all_of("(x) => halves(...x)", cases), exact, rtol=1e-12)
 
 
-def after_each(page, settings: dict) -> list[str]:
+def after_each(page, **settings) -> list[str]:
     """What an explorer shows after each of these settings in turn."""
     seen = []
     for name, value in settings.items():
@@ -512,7 +508,7 @@ def after_each(page, settings: dict) -> list[str]:
 
 def test_the_band_reacts(explorer):
     page = explorer("band")
-    seen = after_each(page, {"chats": 20, "chunk": "512", "hidden": 50, "gpu": "h200", "step": 3})
+    seen = after_each(page, chats=20, chunk="512", hidden=50, gpu="h200", step=3)
     assert len(set(seen)) == len(seen)
     assert page.value("document.querySelectorAll('#picture circle').length") == 3
     page.value("control('next').click()")
@@ -548,9 +544,8 @@ def test_ctas_draw_and_run_as_in_the_repository(explorer):
         if case["policy"] in binding.POLICIES:
             table = binding.deal(case["policy"], *work, case["sms"])
             drawn = binding.draw(table, [c["sm"] for c in ran], *map(len, work), case["sms"])
-            assert [(c["sm"], c["op"], c["id"], c["ticket"], c["draws"]) for c in ran] == [
-                (a.sm, a.op, a.id, a.ticket, a.draws) for a in drawn
-            ]
+            exact = [(a.sm, a.op, a.id, a.ticket, a.draws) for a in drawn]
+            assert [(c["sm"], c["op"], c["id"], c["ticket"], c["draws"]) for c in ran] == exact
         else:
             assert [(c["op"], c["id"]) for c in ran] == [(op, i) for op in (0, 1) for i in range(len(work[op]))]
         placed = waves.run([work[c["op"]][c["id"]] for c in ran], case["sms"] * case["slots"])
@@ -564,10 +559,8 @@ def test_what_is_said_of_a_run_is_what_the_chapter_computes(explorer):
         table = pd.DataFrame(ran).replace({"op": dict(enumerate(binding.OPS))})
         assert both == pytest.approx(both_share(table) * table.sm.nunique(), abs=1e-9)
     batches = explorers.tickets_data()["presets"]
-    for name, wanted in {
-        "40 equal prefills, 76 decodes": (53, 53, 26),
-        "40 causal prefills, 120 decodes": (72, 33, 23),
-    }.items():
+    gaps = {"40 equal prefills, 76 decodes": (53, 53, 26), "40 causal prefills, 120 decodes": (72, 33, 23)}
+    for name, wanted in gaps.items():
         work = batches[name]
         for policy, percent in zip(("50:50", "integer ratio", "proportional"), wanted, strict=True):
             shares = tickets.dealt_shares(policy, work["prefill"], work["decode"], 4)
@@ -578,18 +571,7 @@ def test_what_is_said_of_a_run_is_what_the_chapter_computes(explorer):
 def test_tickets_react(explorer):
     page = explorer("tickets")
     page.set("preset", "my own")
-    seen = after_each(
-        page,
-        {
-            "policy": "proportional",
-            "sms": 3,
-            "slots": 4,
-            "prefills": 5,
-            "decodes": 9,
-            "long": 4,
-            "step": 6,
-        },
-    )
+    seen = after_each(page, policy="proportional", sms=3, slots=4, prefills=5, decodes=9, long=4, step=6)
     assert len(set(seen)) == len(seen)
     assert page.value("document.querySelectorAll('#picture .cta').length") == 6
     page.value("control('back').click()")
@@ -653,17 +635,7 @@ def test_the_dozen_takes_as_many_iterations_as_in_its_chapter(explorer):
 
 def test_schedulers_react_and_say_what_the_chapter_says_of_the_chat_server(explorer):
     page = explorer("schedulers")
-    seen = after_each(
-        page,
-        {
-            "trace": "two long prompts",
-            "scheduler": "sarathi",
-            "slots": 3,
-            "chunk": 6,
-            "prompt": 0.5,
-            "step": 4,
-        },
-    )
+    seen = after_each(page, trace="two long prompts", scheduler="sarathi", slots=3, chunk=6, prompt=0.5, step=4)
     assert len(set(seen)) == len(seen) and page.wrong() == []
     table = registry.page("pod-02").table().set_index("system")
     row = [cell for cell in page.value("[...document.querySelectorAll('tr')].map((r) => r.innerText)") if "POD" in cell]

@@ -19,19 +19,8 @@ from pod.schedule.binding import OPS, POLICIES
 from pod.schedule.choose import seconds
 
 ROWS = {"methods-sweep": 420}
-FIGURES = (
-    methods_band,
-    methods_place,
-    methods_tiles,
-    methods_wins,
-    pod_01,
-    pod_06,
-    pod_11,
-    pod_13,
-    pod_14,
-    pod_t3,
-    pod_t7,
-)
+FIGURES = (methods_band, methods_place, methods_tiles, methods_wins,
+           pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7)  # fmt: skip
 HOLE = "fi_persistent"
 
 
@@ -41,13 +30,8 @@ def made_up(way: str, batch) -> float:
     waves = np.ceil(len(batch.decode.q_lens) * batch.num_kv_heads / 264) if batch.decode else 0
     fa2_decode = decode * (1 + 0.25 * (waves > 1))
     left = {"serial": 1, "streams": 0.9, "cta": 0.8, "warp": 0.6, "pod": 0.3, "pod_2": 0.2, "pod_4": 0.4}
-    alone = {
-        "prefill": prefill,
-        "decode": decode,
-        "fa2_prefill": prefill,
-        "fa2_decode": fa2_decode,
-        "hopper": 0.5 * prefill,
-    }
+    alone = {"prefill": prefill, "decode": decode, "hopper": 0.5 * prefill}
+    alone |= {"fa2_prefill": prefill, "fa2_decode": fa2_decode}
     if way in alone:
         return alone[way]
     if way in left:
@@ -159,9 +143,8 @@ def test_one_call_of_fa3_stands_beside_its_own_batch(monkeypatch):
 def test_prefill_heavy_batches_decide_against_fa3():
     df = pod_11.table()
     long = df[df.prefill > 2 * df.decode]
-    assert len(long) and pod_11.under_fa3_when_prefill_is_long() == pytest.approx(
-        np.exp(np.log(long["pod"] / long.fa3_serial).mean())
-    )
+    mean = np.exp(np.log(long["pod"] / long.fa3_serial).mean())
+    assert len(long) and pod_11.under_fa3_when_prefill_is_long() == pytest.approx(mean)
 
 
 # ---------------------------------------------------------------- Figure 6

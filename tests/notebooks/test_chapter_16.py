@@ -31,12 +31,8 @@ def length(i: int) -> float:
 
 def row(case: dict) -> dict:
     model, sampler = (length(case["iteration"]) * x for x in (MODEL[case["kernel"]], SAMPLER[case["sampler"]]))
-    return case | {
-        "ms": model + sampler,
-        "model_ms": model,
-        "sampler_ms": sampler,
-        "loop_ms": LOOP * length(case["iteration"]),
-    }
+    parts = {"model_ms": model, "sampler_ms": sampler, "loop_ms": LOOP * length(case["iteration"])}
+    return case | {"ms": model + sampler} | parts
 
 
 def stretched(case: dict) -> dict:

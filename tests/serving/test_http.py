@@ -152,6 +152,7 @@ def test_the_meters_count_what_was_served(model, file):
 
 GOOD = {"model": "tiny", "prompt": " page", "max_tokens": 3}
 TALK = {"model": "tiny", "messages": HELLO, "max_tokens": 3}
+IMAGE = {"type": "image_url", "image_url": "x"}
 BAD = [
     (GOOD, {"n": 2}, "n", "n: got 2, allowed are 1 and null"),
     (GOOD, {"temperature": 2.5}, "temperature", "temperature: got 2.5, allowed are numbers from 0 to 2"),
@@ -189,12 +190,7 @@ BAD = [
     (TALK, {"messages": [{"role": "user"}]}, "messages", "messages: got"),
     (TALK, {"messages": [{"role": "tool", "content": "x"}]}, "messages", "messages: got"),
     (TALK, {"messages": [{"role": ["user"], "content": "x"}]}, "messages", "messages: got"),
-    (
-        TALK,
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
-        "messages",
-        "messages",
-    ),
+    (TALK, {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages", "messages"),
     (TALK, {"messages": [{"role": "user", "content": "\udfff"}]}, "messages", "content: got half of a pair"),
     (TALK, {"messages": [{"role": "user", "content": "x", "name": 5}]}, "messages", "messages: got"),
     (TALK, {"messages": [{"role": "user", "content": "x", "name": {"a": 1}}]}, "messages", "messages: got"),

@@ -21,12 +21,7 @@ NOISE = "the measurement itself does not reach it"
 SETTING = "Vidur with its 20 us a launch, and without, differ by more"
 MISSED = {
     ("all-reduce", "pair x 2", "vidur"): NOISE,
-    ("all-reduce", "dgx-a100 x 2", "vidur"): NOISE,
-    ("all-reduce", "dgx-a100 x 4", "vidur"): NOISE,
-    ("all-reduce", "dgx-a100 x 8", "vidur"): NOISE,
-    ("all-reduce", "dgx-h100 x 2", "vidur"): NOISE,
-    ("all-reduce", "dgx-h100 x 4", "vidur"): NOISE,
-    ("all-reduce", "dgx-h100 x 8", "vidur"): NOISE,
+    **{("all-reduce", f"dgx-{gpu} x {n}", "vidur"): NOISE for gpu in ("a100", "h100") for n in (2, 4, 8)},
     ("whole run", "requests_per_minute", "vidur-runs"): SETTING,
     ("whole run", "requests_per_minute", "vidur-runs, no launches"): SETTING,
     ("whole run", "tbt_p50", "vidur-runs, no launches"): SETTING,
@@ -131,9 +126,8 @@ def test_other_profiles_are_judged_beside_and_the_rest_stays(tmp_path, monkeypat
     copy = tmp_path / "judged.csv"
     copy.write_text(JUDGED.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(judge, "JUDGED", copy)
-    (tmp_path / "host.csv").write_text(
-        "source,profile,model,tp,requests,us,split\nmine,vidur-2024-05,own,1,10,1470,held out\n", encoding="utf-8"
-    )
+    text = "source,profile,model,tp,requests,us,split\nmine,vidur-2024-05,own,1,10,1470,held out\n"
+    (tmp_path / "host.csv").write_text(text, encoding="utf-8")
     assert main(["judge", str(tmp_path)]) == 0
     added = [r for r in read() if r not in before]
     assert [(r["source"], r["median"]) for r in added] == [("mine", "0.0")] * 2 and len(read()) == len(before) + 2
@@ -278,9 +272,8 @@ def test_eight_hopper_gpus_have_a_line_of_their_own(key):
     from 64 on."""
     eight = [row for row in read() if row["what"] == f"{key} from 1 MiB" and row["tp"] == "8"]
     assert len(eight) == 3 and all(row["passes"] == "yes" and float(row["median"]) < 5 for row in eight)
-    a_mebibyte_more = {
-        n: MACHINES[key].all_reduce(n, 2**28) - MACHINES[key].all_reduce(n, 2**28 - 2**20) for n in (4, 8)
-    }
+    took = MACHINES[key].all_reduce
+    a_mebibyte_more = {n: took(n, 2**28) - took(n, 2**28 - 2**20) for n in (4, 8)}
     assert a_mebibyte_more[8] < a_mebibyte_more[4]
 
 
@@ -372,9 +365,7 @@ def test_the_page_says_what_is_left_beside_vidur_with_one_part_as_it_has_it_and_
                 if r["workload"] == "arxiv" and r["source"] == "vidur-runs"}  # fmt: skip
     stages = ("512", "1"), ("1024", "1")
     for kind, part in (*theirs[stages[0]], ("", "none"), ("", "all")):
-        wanted = [
-            theirs[s] if part == "all" else {k: v for k, v in theirs[s].items() if k == (kind, part)} for s in stages
-        ]
+        wanted = [{k: v for k, v in theirs[s].items() if part == "all" or k == (kind, part)} for s in stages]
         cells = [left(monkeypatch, runs[s], replaced) for s, replaced in zip(stages, wanted, strict=True)]
         assert f"| {kind} | {part} | {cells[0]:+.1f} | {cells[1]:+.1f} |".replace("|  |", "| |") in page
         assert part != "all" or max(map(abs, cells)) < 0.3, "batches, schedulers and hosts have no share in it"
