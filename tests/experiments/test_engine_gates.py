@@ -170,9 +170,8 @@ def test_who_teaches():
     assert {name.split(",")[0] for name in calibrate.others(run, calibrate.ALL)} == {"llama-3-8b online", *models}
     for name in windows.RUNS:
         teachers = calibrate.others(name, calibrate.KIND)
-        assert (
-            teachers and name not in teachers and {other.split(", ")[1] for other in teachers} == {name.split(", ")[1]}
-        )
+        assert teachers and name not in teachers
+        assert {other.split(", ")[1] for other in teachers} == {name.split(", ")[1]}
 
 
 def test_the_host_costs_its_mean(record):
@@ -196,10 +195,8 @@ def test_a_kind_that_comes_late_borrows_the_others_conditions(record, monkeypatc
 def test_the_power_limit_slows_all_of_a_hybrid_batch(record):
     record(pace=1.1)
     for run in SOME:
-        assert (
-            calibrate.conditions(run).pace[True] == pytest.approx(1.1, abs=0.01)
-            and calibrate.iteration_error(run) < 0.02
-        )
+        assert calibrate.conditions(run).pace[True] == pytest.approx(1.1, abs=0.01)
+        assert calibrate.iteration_error(run) < 0.02
 
 
 def test_no_iteration_is_shorter_than_its_launches(record):

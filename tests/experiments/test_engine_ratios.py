@@ -54,18 +54,13 @@ def rows_of(run: str, ms: list[float], prompts: list[int], digests=None) -> pd.D
 
 def test_the_gain_of_a_ratio_is_over_the_faster_call_of_each_batch(monkeypatch):
     prompts = [7, 7, 0, 7, 0]  # the first iteration warms up
-    times = {
-        "hopper": [99, 8, 10, 8, 10],
-        "hopper-serial": [1, 9, 18, 9, 18],
-        "fa3": [1, 12, 20, 12, 20],
-        "fa3-one": [1, 20, 15, 20, 15],
-    }
+    times = {"hopper": [99, 8, 10, 8, 10], "hopper-serial": [1, 9, 18, 9, 18],
+             "fa3": [1, 12, 20, 12, 20], "fa3-one": [1, 20, 15, 20, 15]}  # fmt: skip
     made = [rows_of(f"{name}, {pd}", ms, prompts) for name, ms in times.items() for pd in engine_ratios.RATIOS]
     monkeypatch.setattr(engine_ratios, "read", lambda name: pd.concat(made))
     df = engine_ratios.table()
-    assert df.gain_percent.tolist() == pytest.approx([50] * len(df)) and engine_ratios.decodes_gain(8) == pytest.approx(
-        50
-    )
+    assert df.gain_percent.tolist() == pytest.approx([50] * len(df))
+    assert engine_ratios.decodes_gain(8) == pytest.approx(50)
     assert df.fused_gain_percent.tolist() == pytest.approx([50] * len(df))
     assert df.hybrid_percent.tolist() == pytest.approx([100 * 24 / 54] * len(df)) and set(df.decodes) == {10}
     engine_ratios.draw(df)

@@ -39,9 +39,8 @@ def test_silence_is_the_longest_wait_between_two_tokens(monkeypatch):
     for system, taken in lengths.items():
         for i in range(len(taken)):
             whole = system.startswith("vLLM") and i == 1
-            rows.append(
-                (system, i, float(sum(taken[:i])), float(sum(taken[: i + 1])), 12 * (i > 0), 0 if whole else 80)
-            )
+            begin, end = (float(sum(taken[:n])) for n in (i, i + 1))
+            rows.append((system, i, begin, end, 12 * (i > 0), 0 if whole else 80))
     columns = ["system", "iteration", "start_ms", "end_ms", "prompt", "decodes"]
     monkeypatch.setattr(page, "read", lambda name: pd.DataFrame(rows, columns=columns))
     assert page.silence("vLLM, fa3") == pytest.approx(210) and page.silence("Sarathi, hopper") == pytest.approx(20)

@@ -96,9 +96,8 @@ def test_lanes_show_every_token_of_the_log():
     came = serving.tokens(log, names)
     assert len(came["b"]) == 200 and came["a"] == sorted(came["a"])
     bars = serving.bars(log, names)
-    assert sum(end - start for row, start, end, _ in bars if row == "a") == pytest.approx(
-        sum(e.seconds for e in log.iterations if 0 in e.decodes)
-    )
+    seconds = sum(e.seconds for e in log.iterations if 0 in e.decodes)
+    assert sum(end - start for row, start, end, _ in bars if row == "a") == pytest.approx(seconds)
 
 
 def test_chunks_shrink_bubbles():

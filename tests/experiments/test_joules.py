@@ -215,9 +215,7 @@ def test_what_the_model_misses_stays_below_the_power_limit():
     missed = df[df.off.abs() > 5]
     table = joules.table().set_index(["batch", "way"]).steady_watts
     drawn = [table[row.batch, joules.NAMES[row.way]] for row in missed.itertuples()]
-    assert (
-        len(drawn) == 2
-        and max(drawn) < table.drop([(row.batch, joules.NAMES[row.way]) for row in missed.itertuples()]).min()
-    )
+    others = table.drop([(row.batch, joules.NAMES[row.way]) for row in missed.itertuples()])
+    assert len(drawn) == 2 and max(drawn) < others.min()
     assert joules_model.draw(df).axes[1].get_title(loc="left").endswith("two that stay below the power limit")
     plt.close("all")

@@ -118,13 +118,8 @@ def ncu_table(*kernels) -> list[str]:
 
 def test_counters_fall_apart_into_calls():
     marker = ("void vectorized_elementwise_kernel<4, FillFunctor<double>>", "900", "0.1", "0", "0.1")
-    rows = [
-        marker,
-        ("fill", "3,000.00", "60", "50", "4"),
-        ("FillFunctor<float>", "1,000", "20", "2", "80"),
-        marker,
-        ("pod", "2,000", "50", "50", "50"),
-    ]
+    fills = [("fill", "3,000.00", "60", "50", "4"), ("FillFunctor<float>", "1,000", "20", "2", "80")]
+    rows = [marker, *fills, marker, ("pod", "2,000", "50", "50", "50")]
     kernels = ncu.read(ncu_table(*((i, *row) for i, row in enumerate(rows))))
     calls = ncu.calls_of(kernels)
     assert [[k["kernel"] for k in call] for call in calls] == [["fill", "FillFunctor<float>"], ["pod"]]

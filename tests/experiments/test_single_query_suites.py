@@ -33,10 +33,8 @@ def test_every_idea_is_right_on_a_setting():
 
 
 def test_source_page_is_read_kernel_by_kernel(monkeypatch):
-    one, other = (
-        SOURCE_PAGE.splitlines(),
-        SOURCE_PAGE.replace("6, 0>", "6, 1>").replace("LDG.E.64", "LDS.64").splitlines(),
-    )
+    changed = SOURCE_PAGE.replace("6, 0>", "6, 1>").replace("LDG.E.64", "LDS.64")
+    one, other = SOURCE_PAGE.splitlines(), changed.splitlines()
     monkeypatch.setattr(ncu, "_ncu", lambda *options: [*one, *one, *other, *other])  # ncu lists each kernel twice
     first, second = ncu.stalls("any")
     assert first == [{"sass": "LDG.E.64 R2, [R4]", "samples": 1204.0}, {"sass": "FFMA R1, R2, R3, R1", "samples": 0.0}]

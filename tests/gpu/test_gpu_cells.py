@@ -45,19 +45,16 @@ def test_the_solution_of_a_puzzle_is_right_on_a_card(name):
 
 def test_every_cta_finds_an_sm_of_this_card(gpu):
     sms = torch.cuda.get_device_properties(gpu).multi_processor_count
-    ctas, sm_of = (
-        torch.zeros(2 * sms, dtype=torch.int32, device=gpu),
-        torch.full((500,), -1, dtype=torch.int32, device=gpu),
-    )
+    ctas = torch.zeros(2 * sms, dtype=torch.int32, device=gpu)
+    sm_of = torch.full((500,), -1, dtype=torch.int32, device=gpu)
     solution("where")[500, 64](ctas, sm_of)
     assert ctas.sum() == 500 and torch.equal(sm_of.long().bincount(minlength=2 * sms).int(), ctas)
 
 
 def test_a_mistake_is_told_by_the_line_of_the_cell():
     kernel = learn.cuda("__global__ void k(float* x) {\n    x[threadIdx.x] = 1;\n}").k
+    two = learn.cuda("__global__ void k(float* x, float* y) { x[0] = y[0]; }").k
     with pytest.raises(learn.LaunchError, match="got tensors on cuda and cpu|allowed is one device"):
-        learn.cuda("__global__ void k(float* x, float* y) { x[0] = y[0]; }").k[1, 32](
-            torch.zeros(1).cuda(), torch.zeros(1)
-        )
+        two[1, 32](torch.zeros(1).cuda(), torch.zeros(1))
     with pytest.raises(learn.LaunchError, match="the emulator watches"):
         kernel[1, 32].watch(torch.zeros(32, device="cuda"))

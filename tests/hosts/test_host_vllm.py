@@ -109,9 +109,8 @@ def common(table, padded=0):
     """As vLLM's runner has it, with `padded` sequences without a token at the end, and a wider table."""
     starts = torch.tensor([0, *np.cumsum(BATCH.q_lens), *padded * [sum(BATCH.q_lens)]], dtype=torch.int32)
     seq_lens = torch.tensor([*BATCH.kv_lens, *padded * [0]], dtype=torch.int32)
-    places = [
-        (i, j) for i, (q, kv) in enumerate(zip(BATCH.q_lens, BATCH.kv_lens, strict=True)) for j in range(kv - q, kv)
-    ]
+    lens = enumerate(zip(BATCH.q_lens, BATCH.kv_lens, strict=True))
+    places = [(i, j) for i, (q, kv) in lens for j in range(kv - q, kv)]
     slots = [int(table[i, j // 16]) * 16 + j % 16 for i, j in places]
     table = torch.nn.functional.pad(table, (0, 5, 0, padded))
     mapping = torch.tensor(slots + 3 * padded * [-1])
@@ -221,11 +220,8 @@ def test_it_is_found_under_the_free_name(host):
     module, _, name = REGISTERED[AttentionBackendEnum.CUSTOM].rpartition(".")
     assert getattr(import_module(module), name) is host.Backend
     assert host.Backend.get_name() == "CUSTOM", "vLLM looks the enum up by this name"
-    assert [host.Backend.supports_compute_capability(SimpleNamespace(major=n)) for n in (7, 8, 9)] == [
-        False,
-        True,
-        True,
-    ]
+    supports = host.Backend.supports_compute_capability
+    assert [supports(SimpleNamespace(major=n)) for n in (7, 8, 9)] == [False, True, True]
 
 
 def test_what_vllm_has_to_refuse_by_itself(host):

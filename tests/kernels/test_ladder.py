@@ -137,9 +137,8 @@ def test_heads_that_tma_cannot_pack_are_refused():
 def test_a_rung_is_one_complete_kernel_of_40_to_150_lines(name):
     assert 40 <= parts.code_lines(name) <= 150
     text = ladder.source(name).read_text()
-    assert (
-        text.count("__global__") == 1 and text.startswith("// ") and text.rstrip().splitlines()[-1][:9] == "POD_RUNG("
-    )
+    assert text.count("__global__") == 1 and text.startswith("// ")
+    assert text.rstrip().splitlines()[-1][:9] == "POD_RUNG("
 
 
 def test_a_rung_differs_from_the_one_before_by_its_idea():
@@ -167,7 +166,6 @@ def test_a_rung_compiles_for_its_gpu_and_only_the_first_two_spill(name, said):
         if build.too_old(arch):
             pytest.skip(build.too_old(arch))
         words = said[name, arch].result()
-        registers, spilled = (
-            int(re.search(what, words)[1]) for what in (r"Used (\d+) reg", r"(\d+) bytes spill stores")
-        )
+        counts = (r"Used (\d+) reg", r"(\d+) bytes spill stores")
+        registers, spilled = (int(re.search(what, words)[1]) for what in counts)
         assert registers <= 255 and (spilled > 0) == (name in SPILLS), words

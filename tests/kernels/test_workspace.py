@@ -65,9 +65,8 @@ def a_case(draw: random.Random) -> tuple:
     """Lengths as engines have them, with padding, on a workspace with some room to spare."""
     heads, head_dim, causal = draw.choice(HEADS), draw.choice((64, 128)), draw.random() < 0.8
     count, longest = draw.choice((1, 2, 3, 8, 40)), draw.choice((300, 3000, 40_000))
-    sides = draw.choice(
-        (("decode",), ("chunk",), ("decode", "chunk"), ("decode", "draft", "chunk", "nobody", "padding"))
-    )
+    all_kinds = ("decode", "draft", "chunk", "nobody", "padding")
+    sides = draw.choice((("decode",), ("chunk",), ("decode", "chunk"), all_kinds))
     lens = [_sequence(draw, draw.choice(sides), longest) for _ in range(count)]
     if not any(q for q, _ in lens):
         lens.append((1, longest))

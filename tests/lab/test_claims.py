@@ -154,9 +154,8 @@ def test_totals_count_every_claim_once():
     assert sum(sum(line[2:]) for line in tally) == len(rows)
     assert {line[:2] for line in tally} >= {(whose, "measured") for whose in claims.WHOSE}
     measured = [r for r in rows if r.claim.paper and r.evidence == "measured"]
-    assert {line[:2]: line[2] for line in tally}["of the sources", "measured"] == sum(
-        r.verdict == HOLDS for r in measured
-    )
+    holds = sum(r.verdict == HOLDS for r in measured)
+    assert {line[:2]: line[2] for line in tally}["of the sources", "measured"] == holds
 
 
 def test_headlines_are_chosen_by_the_rule():
@@ -299,9 +298,8 @@ def test_repeats_settle_the_claims_that_read_them(tmp_path, monkeypatch):
 
 def test_the_readmes_measurements_are_thirteen_recordings():
     """What is to be repeated: data/README.md names them."""
-    rows = [
-        r for r in claims.results() if r.claim.headline and r.claim.page and r.claim.page.FIGURE.state == "recorded"
-    ]
+    headlines = [r for r in claims.results() if r.claim.headline and r.claim.page]
+    rows = [r for r in headlines if r.claim.page.FIGURE.state == "recorded"]
     names = {name for r in rows if not r.claim.page.FIGURE.composed for name in r.claim.page.FIGURE.data}
     names -= registry.computed().keys()
     told = re.search(r"thirteen recordings.*?```sh\n(.*?)```", (ROOT / "data" / "README.md").read_text(), re.DOTALL)[1]

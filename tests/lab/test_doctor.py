@@ -13,9 +13,8 @@ from pod.lab import doctor
 
 def run_doctor(**environment: str) -> subprocess.CompletedProcess:
     env = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, "-m", "pod", "doctor"], env=env, cwd=doctor.ROOT, capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-m", "pod", "doctor"]
+    return subprocess.run(command, env=env, cwd=doctor.ROOT, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture

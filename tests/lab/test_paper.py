@@ -67,9 +67,8 @@ def test_unknown_id():
 
 
 def test_text_with_unit():
-    shown = {
-        i: paper.numbers()[i].text for i in ("pod.abstract.speedup_mean", "lean.abstract.a100_mean", "pod.f15.pd_low")
-    }
+    names = ("pod.abstract.speedup_mean", "lean.abstract.a100_mean", "pod.f15.pd_low")
+    shown = {name: paper.numbers()[name].text for name in names}
     assert list(shown.values()) == ["28 %", "1.73x", "P:D 8"]
 
 
@@ -81,9 +80,8 @@ def test_text_with_unit():
     ("pod.s532.sarathi_stalled", "<", 5.07, "differs"),
 ])  # fmt: skip
 def test_check_notices(stated, relation, value, verdict):
-    check = check_numbers.Check(
-        stated, "", lambda *_: value, "t1.base_requests" if "plus34" in stated else "s53.requests", relation
-    )
+    other = "t1.base_requests" if "plus34" in stated else "s53.requests"
+    check = check_numbers.Check(stated, "", lambda *_: value, other, relation)
     assert check.outcome()["verdict"] == verdict
 
 

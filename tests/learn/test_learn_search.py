@@ -98,9 +98,7 @@ def test_the_same_answer_gets_the_same_verdict():
     drawn = toy([], lambda random: summed([random.randint(0, 99) for _ in range(5)]))
     assert repr(drawn.all_cases()) == repr(drawn.all_cases())
     assert len({repr(case) for case in drawn.all_cases()}) == judge.DRAWN
-    assert {judge.judge(drawn, lambda xs: sum(xs) % 100).text for _ in range(3)} == {
-        judge.judge(drawn, lambda xs: sum(xs) % 100).text
-    }
+    assert len({judge.judge(drawn, lambda xs: sum(xs) % 100).text for _ in range(4)}) == 1
 
 
 def test_enough_judges_search():

@@ -103,9 +103,8 @@ def test_chapter_17c_says_where_the_chat_servers_batch_ends_in_the_band():
 
 def test_chapter_17c_says_how_near_to_the_roof_the_median_batch_is():
     df = hopper_sweep.table()
-    shares = [
-        hopper_any_roof.of_sweep(some).share.median() for some in (hopper_sweep.filtered(df), hopper_sweep.balanced(df))
-    ]
+    halves = hopper_sweep.filtered(df), hopper_sweep.balanced(df)
+    shares = [hopper_any_roof.of_sweep(some).share.median() for some in halves]
     assert [round(100 * x) for x in (*shares, hopper_any_roof.table().share.median())] == [87, 74, 61]
 
 

@@ -268,9 +268,8 @@ def test_four_ctas_an_sm_serve_short_prompts_beside_few_decodes():
 def test_pod_takes_turns_with_two_ctas_an_sm_and_shares_of_the_work_with_four():
     batch = HybridBatch.of(8192, 8192, 64, 8192, 32, 4)
     for ctas, policy in ((2, "50:50"), (4, "proportional"), ("auto", "50:50")):
-        chosen, named = (
-            decide.hybrid(batch, GPUS["h200"], 132, ctas_per_sm=ctas, **how) for how in ({}, {"policy": policy})
-        )
+        plan = partial(decide.hybrid, batch, GPUS["h200"], 132, ctas_per_sm=ctas)
+        chosen, named = plan(), plan(policy=policy)
         assert np.array_equal(chosen.deal, named.deal) and len(chosen.deal)
     turns, shares = (decide.hybrid(batch, GPUS["h200"], 132, policy=p).deal for p in ("50:50", "proportional"))
     assert not np.array_equal(turns, shares)

@@ -122,7 +122,6 @@ def test_a_draw_depends_on_seed_and_place_and_not_on_company(logits):
     together = draw_each(rows, ways, places).tolist()
     alone = [draw_each(rows[i : i + 1], [ways[i]], [places[i]]).item() for i in range(len(ways))]
     assert together == alone
-    answers = {
-        seed: [draw_each(logits[None], [Sampling(1.5, seed=seed)], [i]).item() for i in range(30)] for seed in (1, 2)
-    }
+    drawn = lambda how, i: draw_each(logits[None], [how], [i]).item()  # noqa: E731
+    answers = {seed: [drawn(Sampling(1.5, seed=seed), i) for i in range(30)] for seed in (1, 2)}
     assert answers[1] != answers[2] and len(set(answers[1])) > 5

@@ -68,9 +68,8 @@ def served(rows, replicas: int, prompts: int, router: str, blocks: int = 40, blo
     return log, summary, made
 
 
-clusters = st.integers(1, 4).flatmap(
-    lambda n: st.tuples(st.just(n), st.integers(0, n - 1), st.sampled_from([*ROUTERS]))
-)
+of_size = lambda n: st.tuples(st.just(n), st.integers(0, n - 1), st.sampled_from([*ROUTERS]))  # noqa: E731
+clusters = st.integers(1, 4).flatmap(of_size)
 
 
 @settings(max_examples=250, deadline=None)

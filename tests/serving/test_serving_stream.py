@@ -89,9 +89,8 @@ def test_requests_may_come_one_by_one_in_order():
     with pytest.raises(ValueError, match="arrival of request 1: got 1.0, allowed is 2.0 or later"):
         serve(iter([Request(0, 5, 3, 2.0), Request(1, 5, 3, 1.0)]), lane(), Ticks())
     made = [Workload("arxiv", 9000, 1.0, seed=5).requests(), list(Workload("arxiv", 9000, 1.0, seed=5).stream())]
-    assert [[(r.id, r.prompt, r.output, r.arrival) for r in one] for one in made][0] == [
-        (r.id, r.prompt, r.output, r.arrival) for r in made[1]
-    ]
+    one, other = ([(r.id, r.prompt, r.output, r.arrival) for r in requests] for requests in made)
+    assert one == other
 
 
 def test_a_run_keeps_no_log_of_itself():

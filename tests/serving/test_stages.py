@@ -271,9 +271,8 @@ def test_every_layer_is_on_one_stage_and_only_the_ends_have_more():
     for size in range(1, LAYERS + 1):
         parts = [Part(TINY, random_weights(3, LAYERS), place(rank, size)) for rank in range(size)]
         layers = [layer for one in parts for layer in one.layers]
-        assert len(layers) == LAYERS and all(
-            torch.equal(a.qkv, b.qkv) for a, b in zip(layers, full.layers, strict=True)
-        )
+        assert len(layers) == LAYERS
+        assert all(torch.equal(a.qkv, b.qkv) for a, b in zip(layers, full.layers, strict=True))
         assert [one.embedding is not None for one in parts] == [True] + [False] * (size - 1)
         assert [one.head is not None for one in parts] == [False] * (size - 1) + [True]
         assert max(len(one.layers) for one in parts) - min(len(one.layers) for one in parts) <= 1

@@ -125,9 +125,8 @@ def test_roles_draw_from_their_own_queue():
 @given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=30), st.integers(1, 3), st.integers(0, 12))
 def test_nothing_is_lost_and_no_slot_holds_two(lengths, slots, decodes):
     ran = run([*(Cta(i, [Piece(0, n)]) for i, n in enumerate(lengths)), *light(decodes, pieces=3)], slots=slots)
-    assert sorted((r.op, r.id) for r in ran) == sorted(
-        [("prefill", i) for i in range(len(lengths))] + [("decode", i) for i in range(decodes)]
-    )
+    asked = [("prefill", i) for i in range(len(lengths))] + [("decode", i) for i in range(decodes)]
+    assert sorted((r.op, r.id) for r in ran) == sorted(asked)
     for sm in range(CHIP.sms):
         events = sorted([(r.start, 1) for r in ran if r.sm == sm] + [(r.end - 1e-9, -1) for r in ran if r.sm == sm])
         assert max(np.cumsum([change for _, change in events]), default=0) <= slots
@@ -154,9 +153,8 @@ def test_the_model_returns_what_it_was_fitted_to():
     for probe, shape, ctas, size in prefill + decode:
         batch = even_batch(probe, shape, ctas, size)
         choice = {"ctas_per_sm": shape, "prefill_splits": "none", "decode_splits": 1}
-        assert 1e3 * gpusim.seconds(batch, H200, "serial", **choice) == pytest.approx(
-            rows[probe, str(shape), ctas, size], rel=0.03
-        )
+        measured = rows[probe, str(shape), ctas, size]
+        assert 1e3 * gpusim.seconds(batch, H200, "serial", **choice) == pytest.approx(measured, rel=0.03)
 
 
 def _recorded():

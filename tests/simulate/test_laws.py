@@ -105,9 +105,8 @@ def test_servers_in_turn_are_as_many_servers_alone(setup, rows, times, n):
     for server in range(min(n, len(rows))):
         alone = simulate(setup, made(rows, times)[server::n])
         mine = [e for e in together.iterations if e.lane == server]
-        assert [(e.scheduled, e.end, e.prefills, e.decodes) for e in mine] == [
-            (e.scheduled, e.end, e.prefills, e.decodes) for e in alone.iterations
-        ]
+        one, other = ([(e.scheduled, e.end, e.prefills, e.decodes) for e in log] for log in (mine, alone.iterations))
+        assert one == other
 
 
 @settings(max_examples=60, deadline=None)

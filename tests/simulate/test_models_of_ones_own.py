@@ -43,10 +43,8 @@ def test_a_config_that_was_written_anew_is_read_anew(tmp_path):
 
 
 def test_the_folder_of_a_config_and_the_half_that_writes_of_one_that_sees_will_do(tmp_path):
-    path, listed = (
-        written(tmp_path, {"text_config": LLAMA, "vision_config": {"hidden_size": 1024}}),
-        SHAPES["llama-3-8b"],
-    )
+    path = written(tmp_path, {"text_config": LLAMA, "vision_config": {"hidden_size": 1024}})
+    listed = SHAPES["llama-3-8b"]
     found = shape_of(path.removesuffix("config.json"))
     assert found == shape_of(path) and found.layer_weights == listed.layer_weights
     assert found.parameters == listed.parameters and found.kv_bytes_per_token == listed.kv_bytes_per_token

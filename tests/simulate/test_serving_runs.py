@@ -304,9 +304,8 @@ def test_lines_end_as_they_like_and_empty_ones_and_blanks_are_no_matter(tmp_path
     table.write_text("prefill_tokens,decode_tokens,,,\n5,7,,,\n")  # of an empty part of a spreadsheet
     assert read_trace(table)[:, :2].tolist() == [[5, 7]]
     for end in ("\n", "\r\n", "\r"):
-        table.write_text(
-            f"arrival_ms, prefill_tokens, decode_tokens{end}0, 5, 7{end}{end}2000, 6, 8{end}{end}", newline=""
-        )
+        rows = ("arrival_ms, prefill_tokens, decode_tokens", "0, 5, 7", "", "2000, 6, 8", "", "")
+        table.write_text(end.join(rows), newline="")
         assert read_trace(table).tolist() == [[5, 7, 0], [6, 8, 2]]
     line = '{"timestamp": %d, "input_length": 5, "output_length": 7}'
     for end in ("\n", "\r\n"):
@@ -356,9 +355,8 @@ def test_times_under_another_name_are_refused_and_not_taken_for_none(name, tmp_p
 
 def test_columns_that_tell_no_moment_are_no_matter(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text(
-        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio,state,timeout,attempts\n5,7,12,1,,,\n"
-    )
+    columns = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio,state,timeout,attempts"
+    path.write_text(f"{columns}\n5,7,12,1,,,\n")
     assert np.isnan(read_trace(path)[0, 2])
 
 
