@@ -63,6 +63,19 @@ def refused(capsys):
     return says
 
 
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    """Lays rows where, from then on, recordings of an H200 are looked for."""
+    import pandas as pd
+
+    def lay(name: str, rows) -> None:
+        (tmp_path / "h200").mkdir(exist_ok=True)
+        pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
+        monkeypatch.setattr("pod.data.RECORDED", tmp_path)
+
+    return lay
+
+
 def pytest_terminal_summary(terminalreporter):
     """Say aloud how many tests ran on a card: a green run without one has not seen the kernels there."""
     reports = [report for kind in ("passed", "failed", "skipped") for report in terminalreporter.stats.get(kind, ())]

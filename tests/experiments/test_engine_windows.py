@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import torch
 
-from pod import data
 from pod.experiments.engine import engine_windows as page
 from pod.experiments.engine import running
 from pod.lab.measure import provenance
@@ -69,22 +68,12 @@ def made(ms, finished=None, digests=None, gpu=0.9) -> pd.DataFrame:
                          "prompt": 5, "decodes": 3, "finished": done, "preempted": 0})  # fmt: skip
 
 
-def recorded(monkeypatch, tmp_path, **runs) -> pd.DataFrame:
-    """What the page makes of these runs, lying where recordings lie: it keeps what it made of a file."""
-    (tmp_path / "h200").mkdir()
-    df = pd.concat([run.assign(run=f"llama-3-8b, {page_name[name]}") for name, run in runs.items()])
-    df.to_csv(tmp_path / "h200" / "engine-windows.csv", index=False)
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
-    return page.table().set_index("system")
-
-
-page_name = {"two": "Sarathi, fa3", "one": "Sarathi, fa3-one", "pod": "Sarathi, hopper", "vllm": "vLLM, fa3"}
-
-
-def test_the_baseline_is_the_faster_call_of_each_batch(monkeypatch, tmp_path):
-    page.table()  # of the real recording: nothing of it may stay
-    df = recorded(monkeypatch, tmp_path, two=made([10.0, 20.0] * 9), one=made([20.0, 10.0] * 9), pod=made([8.0] * 18),
-                  vllm=made([12.0] * 18))  # fmt: skip
+def test_the_baseline_is_the_faster_call_of_each_batch(recorded):
+    page.table()  # of the real recording: nothing of it may stay, although the page keeps what it made of a file
+    took = {"Sarathi, fa3": [10.0, 20.0], "Sarathi, fa3-one": [20.0, 10.0], "Sarathi, hopper": [8.0, 8.0],
+            "vLLM, fa3": [12.0, 12.0]}  # fmt: skip
+    recorded("engine-windows", pd.concat([made(9 * ms).assign(run=f"llama-3-8b, {way}") for way, ms in took.items()]))
+    df = page.table().set_index("system")
     rate = df.requests_per_minute
     assert rate[page.NAMES[page.FASTER]] == pytest.approx(60_000 / 30)
     assert rate[page.NAMES["Sarathi, fa3"]] == pytest.approx(60_000 / 45, rel=0.05)

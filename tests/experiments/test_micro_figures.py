@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from pod import data
 from pod.experiments.methods import micro_cuts, micro_held
 from pod.experiments.pod import pod_07, pod_t2
 from pod.kernels import fusion
@@ -26,18 +25,16 @@ def row(case, iterations, **ms):
 
 
 @pytest.fixture
-def recording(tmp_path, monkeypatch):
+def recording(recorded):
     """Ten points at which every method takes what MS says, but twice as long for all at the first."""
     rows = [row("figure 7", n, **({m: 2 * t for m, t in MS.items()} if n == 20 else {})) for n in range(20, 201, 20)]
     rows += [row(case, 100) for case in ("equal tiles", "a full wave")]
     rows += [row("long compute tiles", 100, warp=2.2), row("long memory tiles", 100, warp=1.65)]
     rows += [row("4 tiles more", 100, serial=2.2, **{"sm-aware": 1.111})]
-    (tmp_path / "h200").mkdir()
-    pd.DataFrame(rows).to_csv(tmp_path / "h200" / "micro-fusion.csv", index=False)
+    recorded("micro-fusion", rows)
     held = [(m, i, 10.0 * i, 1, 40, 40, 51) for m in METHODS for i in range(3)]
     columns = ["method", "moment", "us", "nothing", "compute", "memory", "both"]
-    pd.DataFrame(held, columns=columns).to_csv(tmp_path / "h200" / "micro-fusion-trace.csv", index=False)
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    recorded("micro-fusion-trace", pd.DataFrame(held, columns=columns))
 
 
 def test_claims_of_figure_7(recording):

@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 import torch
 
-from pod import data
 from pod.experiments.engine import operators, running
 from pod.experiments.sarathi import sarathi_03, sarathi_05, sarathi_08, sarathi_batches, sarathi_runs
 from pod.experiments.sarathi.sarathi_batches import Mix
@@ -125,14 +124,6 @@ def test_each_run_finds_the_memory_of_the_one_before_free(no_gpu, tiny):
 
 
 # ---------------------------------------------------------------- what is made of them
-
-
-@pytest.fixture
-def recorded(monkeypatch, tmp_path):
-    """Where tests lay recordings."""
-    (tmp_path / "h200").mkdir()
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
-    return lambda name, rows: pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
 
 
 def batches_recorded(recorded) -> None:

@@ -20,11 +20,6 @@ from pod.serving.schedulers import Batch, Sarathi
 PAR = {"tickets": 7538.49, "cuts": 257.0, "scheduler": 3.21}
 
 
-@pytest.fixture(autouse=True)
-def answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
-
-
 def said(name: str, answer) -> str:
     with pytest.raises(contests.Refused) as refused:
         learn.contest(name, answer)

@@ -30,13 +30,6 @@ pytestmark = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernel
 WRONG = 4
 
 
-@pytest.fixture(autouse=True)
-def answers(tmp_path, monkeypatch):
-    """The file of the progress, not the reader's."""
-    monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
-    return tmp_path / "answers.json"
-
-
 def answered(name: str, language: str, text: str):
     if language == "cuda":
         return getattr(learn.cuda(text), name)

@@ -15,8 +15,7 @@ NAMES = list(questions.questions())
 
 
 @pytest.fixture(autouse=True)
-def answers(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "path", lambda: tmp_path / "answers.json")
+def nothing_chosen(monkeypatch):
     monkeypatch.setattr(questions, "_chosen", {})
 
 

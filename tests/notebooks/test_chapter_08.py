@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pod import data
 from pod.data import read
 from pod.experiments.checks import resources
 from pod.experiments.methods import methods_halves
@@ -138,7 +137,7 @@ RATES = {"prefill": {"ours": 330, "ours_4": 280, "fa2": 300}, "decode": {"ours":
 
 
 @pytest.fixture
-def halves(monkeypatch, tmp_path):
+def halves(recorded):
     """A recording in which every way has one rate, TFLOP/s or GB/s, but FlashAttention-2 is fast at 8K."""
     rows = []
     for case in methods_halves.cases():
@@ -147,9 +146,7 @@ def halves(monkeypatch, tmp_path):
         rates = RATES[case["side"]] | ({"fa2": 340} if case["tokens"] == 8192 else {})
         times = {way: work / rate for way, rate in rates.items() if way in RATES[case["side"]]}
         rows.append(case | {"flops": batch.flops, "kv_bytes": batch.kv_bytes} | times)
-    (tmp_path / "h200").mkdir()
-    pd.DataFrame(rows).to_csv(tmp_path / "h200" / "methods-halves.csv", index=False)
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
+    recorded("methods-halves", rows)
     return methods_halves.table()
 
 

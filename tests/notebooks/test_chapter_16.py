@@ -1,9 +1,7 @@
 """Chapter 16's figures compute what they say: the run from its sample, idle time from a profile, parts of a program."""
 
-import pandas as pd
 import pytest
 
-from pod import data
 from pod.experiments.plus34 import plus34_03, plus34_05, plus34_t1, shared, vllm_ladder, vllm_timeline
 from pod.serving.vllm2023 import LADDER
 
@@ -12,19 +10,8 @@ LOOP = 0.5
 SAMPLER = {"loop": 20.0, "loop, packed": 15.0, "batched": 5.0, "packed": 1.0}
 
 
-@pytest.fixture
-def recordings(monkeypatch, tmp_path):
-    """Recordings where an iteration takes a known time: prompts by their tokens, decodes longer later in the run."""
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
-    (tmp_path / "h200").mkdir()
-
-    def write(name, rows):
-        pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
-
-    yield write
-
-
 def length(i: int) -> float:
+    """An iteration takes a known time: prompts by their tokens, decodes longer later in the run."""
     every = shared.iterations()
     return 2 + every.tokens[i] / 1000 if every.prompts[i] else 1 + i / 1000
 
@@ -47,10 +34,10 @@ def run(rung: str, seconds: float) -> dict:
 RUN = dict(zip(LADDER, (100.0, 98.0, 71.0, 66.0), strict=True))  # whole, in seconds
 
 
-def test_the_run_is_estimated_from_its_sample(recordings):
-    recordings("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
-    recordings("vllm-run", [run(*each) for each in RUN.items()])
-    recordings("vllm-stretch", [stretched(case) for case in plus34_t1.cases()])
+def test_the_run_is_estimated_from_its_sample(recorded):
+    recorded("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
+    recorded("vllm-run", [run(*each) for each in RUN.items()])
+    recorded("vllm-stretch", [stretched(case) for case in plus34_t1.cases()])
     weight = sum(length(i) for i in shared.iterations().index) / 1e3
     df = plus34_t1.table().set_index(["kernel", "sampler"])
     for (kernel, sampler), found in df.iterrows():
@@ -69,9 +56,9 @@ def test_the_run_is_estimated_from_its_sample(recordings):
     assert plus34_t1.executed_over_estimated() == pytest.approx(1.02)
 
 
-def test_the_ladder_stands_beside_the_posts(recordings):
-    recordings("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
-    recordings("vllm-run", [run(*each) for each in RUN.items()])
+def test_the_ladder_stands_beside_the_posts(recorded):
+    recorded("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
+    recorded("vllm-run", [run(*each) for each in RUN.items()])
     df = plus34_t1.table()
     rungs = df[df.rung != ""].set_index("rung").loc[list(LADDER)]
     assert rungs.post_requests_s.tolist() == [4.02, 4.43, 5.18, 5.41]
@@ -79,13 +66,13 @@ def test_the_ladder_stands_beside_the_posts(recordings):
     assert (df.rung == "").sum() == 5 and df.post_requests_s.isna().sum() == 5
 
 
-def test_idle_time_is_what_the_gpu_does_not_use_of_an_iteration(recordings):
+def test_idle_time_is_what_the_gpu_does_not_use_of_an_iteration(recorded):
     bins = [{"start_us": 100.0 * i, "width_us": 100.0, "model": 1.0 if i < 80 else 0.0, "model_begun": 1,
              "sampler": 0.1 if i >= 80 else 0.0, "sampler_begun": 2, "waits": 0.0, "copies_begun": 1,
              "unprofiled_ms": 25.0} for i in range(vllm_timeline.BINS)]  # fmt: skip
     rows = [{"rung": rung, "view": "iteration", "bin": i} | b for rung in LADDER for i, b in enumerate(bins)]
-    recordings("vllm-timeline", rows)
-    recordings("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
+    recorded("vllm-timeline", rows)
+    recorded("vllm-ladder", [row(case) for case in vllm_ladder.cases()])
     ms = (MODEL["shared"] + SAMPLER["loop"]) * length(vllm_timeline.middle())
     assert plus34_05.idle() == pytest.approx(100 * (1 - (8.0 + 32 * 0.1) / ms))
     found = shared.summary(plus34_05.table())
@@ -93,10 +80,10 @@ def test_idle_time_is_what_the_gpu_does_not_use_of_an_iteration(recordings):
     assert (found.profiled_ms == 40).all() and (found.copies == vllm_timeline.BINS).all()
 
 
-def test_barriers_tell_the_parts_of_the_program(recordings):
+def test_barriers_tell_the_parts_of_the_program(recorded):
     rows = [{"kernel": kernel, "rank": i, "place": 10 * i, "instructions": 100, "share": 1.0, "loads": 0,
              "barriers": i + (kernel == "shared"), "sass": "LDG.E"} for kernel in ("registers", "shared")
             for i in range(8)]  # fmt: skip
-    recordings("single-query-stalls", rows)
+    recorded("single-query-stalls", rows)
     want = ["scores", *["softmax"] * 4, "values", "last sums", "last sums"]
     assert plus34_03.table().part.tolist() == want * 2

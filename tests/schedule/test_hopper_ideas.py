@@ -3,10 +3,8 @@
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from pod import data
 from pod.batch import HybridBatch
 from pod.experiments.checks import hopper_sanitizer
 from pod.experiments.hopper import hopper_dry, hopper_ladder
@@ -65,12 +63,6 @@ def test_each_idea_of_the_ladder_changes_the_plan_and_nothing_but_the_plan(idea,
     assert (lists[0] != lists[1]) != (yields[0] != yields[1]), "one thing differs"
 
 
-def synthetic(tmp_path, monkeypatch, name: str, rows: list[dict]) -> None:
-    (tmp_path / "h200").mkdir()
-    pd.DataFrame(rows).to_csv(tmp_path / "h200" / f"{name}.csv", index=False)
-    monkeypatch.setattr(data, "RECORDED", tmp_path)
-
-
 def one_sided(case: dict) -> dict:
     """A GPU that computes at 600 TFLOP/s and reads at 4 TB/s; while both work, each at 0.8 of that."""
     flops = HybridBatch.of(case["chunk"], hopper_dry.CONTEXT, 1, 1, 32, 8).prefill.flops
@@ -85,8 +77,8 @@ def one_sided(case: dict) -> dict:
     return case | {"flops": flops, "kv_bytes": kv_bytes, **times, **marks}
 
 
-def test_the_rate_of_the_side_that_is_left_is_read_off_the_slope(tmp_path, monkeypatch):
-    synthetic(tmp_path, monkeypatch, "hopper-dry", [one_sided(case) for case in hopper_dry.cases()])
+def test_the_rate_of_the_side_that_is_left_is_read_off_the_slope(recorded):
+    recorded("hopper-dry", [one_sided(case) for case in hopper_dry.cases()])
     df = hopper_dry.table()
     for side, rate in (("prefill", 600), ("decode", 4.0)):
         assert len(hopper_dry.tail(df, side)) >= 4
@@ -96,10 +88,10 @@ def test_the_rate_of_the_side_that_is_left_is_read_off_the_slope(tmp_path, monke
     hopper_dry.draw(df)
 
 
-def test_the_ladder_counts_what_is_lost_without_an_idea(tmp_path, monkeypatch):
+def test_the_ladder_counts_what_is_lost_without_an_idea(recorded):
     row = {"flops": 1e12, "kv_bytes": 4.8e9, "ours": 2.0, "without": 2.5}
     rows = [{"idea": idea} | row for idea in hopper_ladder.WITHOUT]
-    synthetic(tmp_path, monkeypatch, "hopper-ladder", rows)
+    recorded("hopper-ladder", rows)
     df = hopper_ladder.table()
     assert (df.gain_percent == 25).all() and (df.roof_percent > df.roof_percent_without).all()
     text = hopper_ladder.words(df).loc["one launch for both"]
