@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from pod.experiments.engine import engine_ratios, engine_sm80, engine_windows
-from pod.lab.measure import provenance
 from pod.serving.engine import Engine
 from pod.serving.loop import Ticks
 from pod.serving.model import Llama, random_weights
@@ -77,10 +76,7 @@ def test_twins_are_compared_and_others_refused(monkeypatch):
         engine_sm80.table()
 
 
-def test_two_engines_get_the_same_batches(monkeypatch):
-    still = type("Still", (), {"summary": lambda self: {"sm_clock_mhz": {"median": 0}, "power_w": {"median": 0}}})
-    watch = type("Watch", (), {"__enter__": lambda self: still(), "__exit__": lambda self, *error: None})
-    monkeypatch.setattr(provenance, "watch", lambda seconds: watch())
+def test_two_engines_get_the_same_batches(unwatched):
     model = Llama(TINY, random_weights(0, 2), dtype=torch.float32)
     runs = [engine_windows.timed(SCARCE, Sarathi, 20, Engine(model, SCARCE.pool(), "sdpa")) for _ in range(2)]
     first, again = ([row["digest"] for row in run] for run in runs)

@@ -7,7 +7,6 @@ import torch
 
 from pod.experiments.engine import engine_windows as page
 from pod.experiments.engine import running
-from pod.lab.measure import provenance
 from pod.serving.engine import Engine
 from pod.serving.loop import Ticks
 from pod.serving.model import Llama, random_weights
@@ -40,16 +39,8 @@ def test_every_run_is_asked_for_once():
     assert set(page.NAMES) == {*page.SYSTEMS, page.FASTER}
 
 
-@pytest.fixture
-def no_gpu(monkeypatch):
-    """The watch of clock and power sees nothing."""
-    still = type("Still", (), {"summary": lambda self: {"sm_clock_mhz": {"median": 0}, "power_w": {"median": 0}}})
-    watch = type("Watch", (), {"__enter__": lambda self: still(), "__exit__": lambda self, *error: None})
-    monkeypatch.setattr(provenance, "watch", lambda seconds: watch())
-
-
 @pytest.mark.parametrize("kind", [Sarathi, VLLM])
-def test_the_same_rows_come_out_of_a_real_engine(kind, no_gpu):
+def test_the_same_rows_come_out_of_a_real_engine(kind, unwatched):
     model = Llama(TINY, random_weights(0, 2), dtype=torch.float32)
     rows = page.timed(SMALL, kind, 40, Engine(model, SMALL.pool(), "sdpa"))
     planned = window(SMALL, Ticks(), SMALL.scheduler(kind=kind), most=40)

@@ -281,15 +281,7 @@ MORE = {f"{family} {way}": maker for family, ways in more.WAYS.items() for way, 
 
 
 def test_of_each_family_the_fastest_counts(driver, flashinfer, monkeypatch):
-    def shuffled(calls, *rest):
-        return {name: Time(i + 1.0, 1.0, 9.0) for i, name in enumerate(reversed(calls)) if calls[name]() is not None}
-
-    batch = HybridBatch([20, 3, 1], [40, 19, 33], 4, 2, 64, 16)
-    monkeypatch.setattr("pod.lab.measure.timing.shuffled", shuffled)
-    monkeypatch.setattr(page, "drawn", lambda: [Mix("mixed", "tiny", 1, "chats", 64, batch)])
-    monkeypatch.setattr(more, "BATCHES", (0,))
-    monkeypatch.setattr(more.ragged, "Ragged", lambda batch, room: RAGGED(batch, room, "cpu"))
-    row = more.measure(more.cases()[0])
+    row = one_batch(monkeypatch, HybridBatch([20, 3, 1], [40, 19, 33], 4, 2, 64, 16), order=reversed)
     assert row["ours"] == 1 and row["green"] == 2 and row["green_how"] == "120_ahead" and row["fi_pod"] == ""
     assert row["splits_how"] == "32_ahead" and row["fa3_how"] == "fa3_one_whole"
     holes = dict(hole.split(": ", 1) for hole in row["holes"].split("; "))
@@ -300,11 +292,11 @@ def test_of_each_family_the_fastest_counts(driver, flashinfer, monkeypatch):
     more.draw(df)
 
 
-def one_batch(monkeypatch, batch, page_of=more):
+def one_batch(monkeypatch, batch, page_of=more, order=list):
     """The page has this batch alone, and the clock is the order of the calls."""
 
     def shuffled(calls, *rest):
-        return {name: Time(i + 1.0, 1.0, 9.0) for i, name in enumerate(calls) if calls[name]() is not None}
+        return {name: Time(i + 1.0, 1.0, 9.0) for i, name in enumerate(order(calls)) if calls[name]() is not None}
 
     monkeypatch.setattr("pod.lab.measure.timing.shuffled", shuffled)
     monkeypatch.setattr(page, "drawn", lambda: [Mix("mixed", "tiny", 1, "chats", 64, batch)])

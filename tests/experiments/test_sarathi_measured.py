@@ -8,7 +8,7 @@ from pod.experiments.engine import operators, running
 from pod.experiments.sarathi import sarathi_03, sarathi_05, sarathi_08, sarathi_batches, sarathi_runs
 from pod.experiments.sarathi.sarathi_batches import Mix
 from pod.experiments.sarathi.sarathi_runs import ORCA, SARATHI, Setting
-from pod.lab.measure import provenance, timing
+from pod.lab.measure import timing
 from pod.serving.engine import Engine
 from pod.serving.model import Llama, random_weights
 from pod.serving.shapes import Shape
@@ -68,11 +68,8 @@ def test_every_batch_has_its_row(tiny, monkeypatch):
 
 
 @pytest.fixture
-def no_gpu(tiny, monkeypatch):
-    """A tiny model on the CPU for short requests, and a watch of clock and power that sees nothing."""
-    still = type("Still", (), {"summary": lambda self: {"sm_clock_mhz": {"median": 0}, "power_w": {"median": 0}}})
-    watch = type("Watch", (), {"__enter__": lambda self: still(), "__exit__": lambda self, *error: None})
-    monkeypatch.setattr(provenance, "watch", lambda seconds: watch())
+def no_gpu(tiny, unwatched, monkeypatch):
+    """A tiny model on the CPU for short requests."""
     monkeypatch.setattr(running, "model", lambda name, context: tiny)
     monkeypatch.setattr(sarathi_runs, "ATTENTION", "sdpa")
     monkeypatch.setattr(sarathi_runs, "PAGE", 16)

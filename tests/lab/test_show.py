@@ -257,23 +257,25 @@ def shell(**content):
     return lambda: SimpleNamespace(kernel=kernel, events=EventManager(None, available_events))
 
 
-def test_only_a_front_end_that_can_answer_is_live(monkeypatch):
-    import IPython
+@pytest.fixture
+def shown(monkeypatch):
+    """What a live notebook shows."""
+    seen: list = []
+    monkeypatch.setattr("IPython.get_ipython", shell(allow_stdin=True))
+    monkeypatch.setattr("IPython.display.display", seen.append)
+    return seen
 
+
+def test_only_a_front_end_that_can_answer_is_live(monkeypatch):
     assert not is_live()
     for content, live in (({"allow_stdin": True}, True), ({"allow_stdin": False}, False), ({}, False)):
-        monkeypatch.setattr(IPython, "get_ipython", shell(**content))
+        monkeypatch.setattr("IPython.get_ipython", shell(**content))
         assert is_live() == live
 
 
-def test_a_live_notebook_gets_the_strip_then_sliders_that_redraw(monkeypatch):
-    import IPython
-    import IPython.display
+def test_a_live_notebook_gets_the_strip_then_sliders_that_redraw(shown):
     import ipywidgets
 
-    shown = []
-    monkeypatch.setattr(IPython, "get_ipython", shell(allow_stdin=True))
-    monkeypatch.setattr(IPython.display, "display", shown.append)
     calls = []
 
     def fn(ax, n, label):
@@ -288,24 +290,13 @@ def test_a_live_notebook_gets_the_strip_then_sliders_that_redraw(monkeypatch):
     assert calls[-1] == (7, "c")
 
 
-def test_a_strip_says_its_takeaway_before_a_live_notebook_shows_it(monkeypatch):
-    import IPython
-    import IPython.display
-
-    shown = []
-    monkeypatch.setattr(IPython, "get_ipython", shell(allow_stdin=True))
-    monkeypatch.setattr(IPython.display, "display", lambda drawn: shown.append(getattr(drawn, "get_suptitle", str)()))
+def test_a_strip_says_its_takeaway_before_a_live_notebook_shows_it(shown, monkeypatch):
+    monkeypatch.setattr("IPython.display.display", lambda drawn: shown.append(getattr(drawn, "get_suptitle", str)()))
     explore(draw, show=[{"n": 2}], takeaway="It rises", n=(1, 9))
     assert shown[0] == "It rises"
 
 
-def test_a_slider_at_which_drawing_fails_says_why(monkeypatch):
-    import IPython
-    import IPython.display
-
-    shown = []
-    monkeypatch.setattr(IPython, "get_ipython", shell(allow_stdin=True))
-    monkeypatch.setattr(IPython.display, "display", shown.append)
+def test_a_slider_at_which_drawing_fails_says_why(shown):
     explore(lambda ax, n: ax.plot([1 / (n - 2)]), show=[{"n": 3}], n=(1, 9))
     number, picture = shown[1].children
     assert picture.outputs[0]["output_type"] == "display_data"
@@ -360,20 +351,13 @@ def test_a_slider_moved_beside_a_cell_is_drawn_before_the_next_cell():
 
 def test_messages_of_widgets_draw_no_figure_of_a_running_cell(monkeypatch):
     """ipykernel ends them as it ends cells, and JupyterLab has them handled in a thread of their own."""
-    import IPython
-
     events, drawn = EventManager(None, available_events), []
-    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(events=events))
+    monkeypatch.setattr("IPython.get_ipython", lambda: SimpleNamespace(events=events))
 
-    def flush():
-        drawn.append(threading.current_thread())
-
-    def other():
-        drawn.append("other")
-
+    flush, other = (lambda: drawn.append(threading.current_thread())), (lambda: drawn.append("other"))
     flush.__module__ = "matplotlib_inline.backend_inline"
-    events.register("post_execute", flush)
-    events.register("post_execute", other)
+    for each in (flush, other):
+        events.register("post_execute", each)
     for _ in range(2):  # two pictures with sliders
         _draw_in_one_thread()
     message = threading.Thread(target=events.trigger, args=["post_execute"])
