@@ -88,20 +88,13 @@ def test_nobody_reads_what_is_not_theirs_and_no_block_is_lost(prompts, blocks, c
     run(prompts, blocks, VLLM)
 
 
-BUGS = {
-    "a taken block keeps its name": ("_fresh", lambda self: _fresh_and_still_known(self)),
-    "a chunk counts before it is computed": ("admit", lambda self, r: _admit_and_name(self, r)),
-    "a block is free while others read it": ("release", lambda self, r: _release_all(self, r)),
-}
+ADMIT = PrefixPool.admit
 
 
 def _fresh_and_still_known(pool):
     block, _ = pool.free.popitem(last=False)
     pool.users[block] = 1
     return block
-
-
-ADMIT = PrefixPool.admit
 
 
 def _admit_and_name(pool, request):
@@ -117,6 +110,11 @@ def _release_all(pool, request):
         pool.free[block] = None
 
 
+BUGS = {
+    "a taken block keeps its name": ("_fresh", _fresh_and_still_known),
+    "a chunk counts before it is computed": ("admit", _admit_and_name),
+    "a block is free while others read it": ("release", _release_all),
+}
 CROWD = [(1,) * n for n in (20, 25, 9, 30)] + [(2,) * 28, (1,) * 24, (2,) * 30, (1,) * 30]
 
 

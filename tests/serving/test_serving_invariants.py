@@ -285,156 +285,133 @@ def run_all() -> None:
         check_run([SarathiV1(ReservedPool(120, 40), 4, chunk=8, tile=4)], crowd(seed))
 
 
-def leak_a_block(monkeypatch):
-    monkeypatch.setattr(PagedPool, "release", lambda self, r: self.free.extend(self.tables.pop(r.id)[1:]))
+PREEMPT, SCHEDULE = PreemptingScheduler._preempt, Orca.schedule
+BUGS = {}  # name -> whose what is replaced, and by what
 
 
-def free_twice(monkeypatch):
-    def release(self, request):
-        table = self.tables.pop(request.id)
-        self.free.extend(table + table[:1])
+def in_place_of(owner, name: str):
+    def note(wrong):
+        BUGS[wrong.__name__] = owner, name, wrong
 
-    monkeypatch.setattr(PagedPool, "release", release)
-
-
-def open_a_block_one_token_late(monkeypatch):
-    def grow(self, request):
-        if (request.computed + self.block_size - 1) % self.block_size:
-            return True
-        if self.free:
-            self.tables[request.id].append(self.free.pop())
-            return True
-        return False
-
-    monkeypatch.setattr(PagedPool, "grow", grow)
+    return note
 
 
-def preempt_the_oldest(monkeypatch):
-    original = PreemptingScheduler._preempt
-
-    def preempt(self, request, batch):
-        if self.running:
-            self.running.append(request)
-            request = self.running.pop(0)
-        original(self, request, batch)
-
-    monkeypatch.setattr(PreemptingScheduler, "_preempt", preempt)
+@in_place_of(PagedPool, "release")
+def leak_a_block(self, request):
+    self.free.extend(self.tables.pop(request.id)[1:])
 
 
-def preempted_go_to_the_back(monkeypatch):
-    original = PreemptingScheduler._preempt
-
-    def preempt(self, request, batch):
-        original(self, request, batch)
-        self.waiting.append(self.waiting.popleft())
-
-    monkeypatch.setattr(PreemptingScheduler, "_preempt", preempt)
+@in_place_of(PagedPool, "release")
+def free_twice(self, request):
+    table = self.tables.pop(request.id)
+    self.free.extend(table + table[:1])
 
 
-def recompute_forgets_the_output(monkeypatch):
-    def restart(self):
-        self.computed, self.prefill = 0, self.prompt
-
-    monkeypatch.setattr(Request, "restart", restart)
-
-
-def every_chunk_emits_a_token(monkeypatch):
-    def advance(self, tokens):
-        self.computed += tokens
-        self.generated += 1
-
-    monkeypatch.setattr(Request, "advance", advance)
+@in_place_of(PagedPool, "grow")
+def open_a_block_one_token_late(self, request):
+    if (request.computed + self.block_size - 1) % self.block_size:
+        return True
+    if self.free:
+        self.tables[request.id].append(self.free.pop())
+        return True
+    return False
 
 
-def decodes_do_not_count_in_the_budget(monkeypatch):
-    monkeypatch.setattr(Sarathi, "_room", lambda self, b: self.chunk - b.tokens + len(b.decodes))
+@in_place_of(PreemptingScheduler, "_preempt")
+def preempt_the_oldest(self, request, batch):
+    if self.running:
+        self.running.append(request)
+        request = self.running.pop(0)
+    PREEMPT(self, request, batch)
 
 
-def swap_in_keeps_the_host_blocks(monkeypatch):
-    def swap_in(self, request):
-        held = self.swapped.pop(request.id)
-        self.tables[request.id] = self._take(self.free, len(held))
-        return len(held)
-
-    monkeypatch.setattr(PagedPool, "swap_in", swap_in)
+@in_place_of(PreemptingScheduler, "_preempt")
+def preempted_go_to_the_back(self, request, batch):
+    PREEMPT(self, request, batch)
+    self.waiting.append(self.waiting.popleft())
 
 
-def swapped_may_be_overtaken(monkeypatch):
-    def admissible(self):
-        while self.waiting and self.waiting[0].id in self.pool.swapped:
-            self.waiting.rotate(-1)
-        return len(self.waiting) > 0 and len(self.running) < self.max_batch and self.pool.can_admit(self.waiting[0])
-
-    monkeypatch.setattr(PreemptingScheduler, "_admissible", admissible)
+@in_place_of(Request, "restart")
+def recompute_forgets_the_output(self):
+    self.computed, self.prefill = 0, self.prompt
 
 
-def reserve_too_little(monkeypatch):
-    monkeypatch.setattr(ReservedPool, "claim", lambda self, r: r.prompt)
+@in_place_of(Request, "advance")
+def every_chunk_emits_a_token(self, tokens):
+    self.computed += tokens
+    self.generated += 1
 
 
-def admit_below_the_watermark(monkeypatch):
-    monkeypatch.setattr(PagedPool, "can_admit", lambda self, r: len(self.free) >= self.blocks_for(self.claim(r)))
+@in_place_of(Sarathi, "_room")
+def decodes_do_not_count_in_the_budget(self, batch):
+    return self.chunk - batch.tokens + len(batch.decodes)
 
 
-def orca_cuts_prompts(monkeypatch):
-    original = Orca.schedule
-
-    def schedule(self):
-        batch = original(self)
-        batch.prefills = [Chunk(r, min(n, 4), c) for r, n, c in batch.prefills]
-        return batch
-
-    monkeypatch.setattr(Orca, "schedule", schedule)
+@in_place_of(PagedPool, "swap_in")
+def swap_in_keeps_the_host_blocks(self, request):
+    held = self.swapped.pop(request.id)
+    self.tables[request.id] = self._take(self.free, len(held))
+    return len(held)
 
 
-def comes_back_in_the_same_breath(monkeypatch):
-    def schedule(self):
-        batch = Batch()
-        for prompt in self._reserve_slots(batch):
-            self._add_chunk(prompt, batch)
-        self._swap_in(batch)
-        while self._admissible() and not self._head_is_swapped() and self._room(batch) > 0:
-            self._add_chunk(self._admit(), batch)
-        return batch
-
-    monkeypatch.setattr(Sarathi, "schedule", schedule)
+@in_place_of(PreemptingScheduler, "_admissible")
+def swapped_may_be_overtaken(self):
+    while self.waiting and self.waiting[0].id in self.pool.swapped:
+        self.waiting.rotate(-1)
+    return len(self.waiting) > 0 and len(self.running) < self.max_batch and self.pool.can_admit(self.waiting[0])
 
 
-def swap_half_a_prompt(monkeypatch):
-    def preempt(self, request, batch):
-        if self.preemption != "swap" or not self.pool.can_swap_out(request):
-            return original(self, request, batch)
-        batch.copied_blocks += self.pool.swap_out(request)
-        insort(self.waiting, request, key=age)
-        batch.preempted.append((request, "swap"))
-
-    original = PreemptingScheduler._preempt
-    monkeypatch.setattr(PreemptingScheduler, "_preempt", preempt)
+@in_place_of(ReservedPool, "claim")
+def reserve_too_little(self, request):
+    return request.prompt
 
 
-def decodes_do_not_see_their_newest_token(monkeypatch):
-    def shortened(batch, *rest):
-        event = iteration(batch, *rest)
-        event.decode_context -= len(event.decodes)
-        return event
-
-    monkeypatch.setattr(loop, "iteration", shortened)
+@in_place_of(PagedPool, "can_admit")
+def admit_below_the_watermark(self, request):
+    return len(self.free) >= self.blocks_for(self.claim(request))
 
 
-BUGS = (leak_a_block, free_twice, open_a_block_one_token_late, preempt_the_oldest, preempted_go_to_the_back,
-        recompute_forgets_the_output, every_chunk_emits_a_token, decodes_do_not_count_in_the_budget,
-        swap_in_keeps_the_host_blocks, swapped_may_be_overtaken, reserve_too_little, admit_below_the_watermark,
-        orca_cuts_prompts, comes_back_in_the_same_breath, swap_half_a_prompt,
-        decodes_do_not_see_their_newest_token)  # fmt: skip
+@in_place_of(Orca, "schedule")
+def orca_cuts_prompts(self):
+    batch = SCHEDULE(self)
+    batch.prefills = [Chunk(r, min(n, 4), c) for r, n, c in batch.prefills]
+    return batch
+
+
+@in_place_of(Sarathi, "schedule")
+def comes_back_in_the_same_breath(self):
+    batch = Batch()
+    for prompt in self._reserve_slots(batch):
+        self._add_chunk(prompt, batch)
+    self._swap_in(batch)
+    while self._admissible() and not self._head_is_swapped() and self._room(batch) > 0:
+        self._add_chunk(self._admit(), batch)
+    return batch
+
+
+@in_place_of(PreemptingScheduler, "_preempt")
+def swap_half_a_prompt(self, request, batch):
+    if self.preemption != "swap" or not self.pool.can_swap_out(request):
+        return PREEMPT(self, request, batch)
+    batch.copied_blocks += self.pool.swap_out(request)
+    insort(self.waiting, request, key=age)
+    batch.preempted.append((request, "swap"))
+
+
+@in_place_of(loop, "iteration")
+def decodes_do_not_see_their_newest_token(batch, *rest):
+    event = iteration(batch, *rest)
+    event.decode_context -= len(event.decodes)
+    return event
 
 
 def test_the_crowd_passes_without_a_bug():
     run_all()
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+@pytest.mark.parametrize("bug", BUGS)
 def test_a_seeded_bug_is_caught(bug, monkeypatch):
-    bug(monkeypatch)
+    monkeypatch.setattr(*BUGS[bug])
     # an assertion here, or the code's own checks (a block taken from an empty list, a key that is gone)
     with pytest.raises((AssertionError, RuntimeError, KeyError, IndexError)):
         run_all()
