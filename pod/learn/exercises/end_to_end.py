@@ -363,7 +363,7 @@ QUESTIONS = {
             "at 10": "Whoever decodes is never beside a prompt. Chunks would have to be tiny, and read all "
             "weights for few tokens.",
             "at 30": "For chats, chunks at once are ahead from some 22 ms on.",
-            "at 100": "A weak promise leaves room for large chunks, and every GPU does both.",
+            "at 100": "A loose promise leaves room for large chunks, and every GPU does both.",
         },
         "at 10",
     ),
@@ -375,7 +375,7 @@ QUESTIONS = {
         {
             "whichever serves more": "Except for chats at 22 and 30 ms, and for code at 22, where it is level. "
             "Chunks lead by less than in requests a second, as eight busy GPUs take more watts.",
-            "always prompts apart": "At weak promises five of its GPUs are full and three wait, and waiting "
+            "always prompts apart": "At loose promises five of its GPUs are full and three wait, and waiting "
             "takes watts as well.",
             "always chunks at once": "At 10 ms they read all weights for few tokens.",
         },
