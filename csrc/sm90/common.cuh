@@ -64,7 +64,6 @@ constexpr int kOnce = 16, kFan = 8, kMerged = 32;  // most in a round
 DEV int fan_of(int parts) { return parts <= kOnce ? 1 : parts <= kMerged * kFan ? kFan : 2 * kFan; }
 struct Round {
     int first, step, count;  // parts that become one
-    int mine;                // where this CTA's share of it lies
     int counter;
 
     DEV Round(const Work& w, bool last) {
@@ -72,7 +71,6 @@ struct Round {
         first = last ? 0 : neighbours;
         step = last ? fan : 1;
         count = last ? (w.parts + fan - 1) / fan : min(fan, w.parts - neighbours);
-        mine = last ? neighbours : w.part;
         counter = last ? w.group : w.group + 1 + w.part / fan;
     }
 };

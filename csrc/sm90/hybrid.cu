@@ -229,7 +229,7 @@ template <int D> static size_t prefill_floats(const HybridArgs& a) {
 static Rules rules_of(const HybridArgs& a) {
     return {a.window, a.cap_log2, device_ptr(a.sinks, a.sinks ? a.num_q_heads : 0, "sinks")};
 }
-static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / 16 * a.prefill_groups; }
+static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / prefill::kGroupRows * a.prefill_groups; }
 
 template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
     return {device_ptr(reinterpret_cast<const Work*>(a.lists + kFirstList), a.prefill_works, "prefill_work"),

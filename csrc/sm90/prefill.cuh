@@ -48,7 +48,7 @@ struct Params {
     gptr<float> lse;         // [tokens, Hq], natural log; may be null
     Queue queue;             // of units
     gptr<float> part;        // partial results of split tiles
-    gptr<int> arrived;       // one a group and warp: partials stored; 0 between launches
+    gptr<int> arrived;       // one a group and warpgroup: partials stored; 0 between launches
     int num_q_heads, group, causal;
     Pack pack;
     float scale_log2;
@@ -372,22 +372,19 @@ template <int N> DEV void rescale(float (&o)[N], const float (&fade)[2]) {
 }
 
 // Split tiles, see include/partials.cuh. A part consists of pieces of 16 rows by 32 columns, as a warp has them: five
-// float4 a lane, four of O, then m and l, 32 lanes side by side. Each piece is whole in itself. Where a warpgroup has
-// few rows its warps share the pieces, and each has many parts of one on their way at a time: such launches are short,
-// and wait for trips to L2. Where it has many, each warp adds up its own 16 rows, and waits for no other.
+// float4 a lane, four of O, then m and l, 32 lanes side by side. Each piece is whole in itself, so that all warps of a
+// warpgroup can share in the merging of a few rows.
 struct Piece {
     static constexpr int kColumns = 32, kVecs = 5, kStep = kVecs * 32;  // float4 from one piece to the next
     float o[16], m[2], l[2];
 
     DEV void store(gptr<float4> to) const {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            __stcg(to + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
+        for (int i = 0; i < 4; i++) __stcg(to + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
         __stcg(to + 4 * 32, make_float4(m[0], m[1], l[0], l[1]));
     }
 };
 template <int D> constexpr int kPieces = D / Piece::kColumns;  // of 16 rows
-constexpr int kFew = 2;                                        // times 16 rows
 
 template <int D> DEV void store(gptr<float4> part, const float (&o)[D / 2], const float (&m)[2], const float (&l)[2]) {
 #pragma unroll
@@ -430,47 +427,6 @@ template <int kAhead> DEV void join(Piece& sum, const float4 (&x)[kAhead][Piece:
             sum.o[4 * j + 1] = fmaf(x[i][j].y, weight[0], sum.o[4 * j + 1]);
             sum.o[4 * j + 2] = fmaf(x[i][j].z, weight[1], sum.o[4 * j + 2]);
             sum.o[4 * j + 3] = fmaf(x[i][j].w, weight[1], sum.o[4 * j + 3]);
-        }
-    }
-}
-// The sum of `count` parts of a warp's own rows, `stride` apart, in their order.
-template <int D>
-DEV void add(gptr<const float4> part, int stride, int count, float scale_log2, float (&o)[D / 2], float (&m)[2],
-             float (&l)[2]) {
-    const auto o_of = [&](int j) { return __ldcg(part + (j / 4 * Piece::kVecs + j % 4) * 32); };
-    float4 x[D / 8];  // of one part, and each of the next as soon as its place is free: parts are far away
-#pragma unroll
-    for (int j = 0; j < D / 8; j++) x[j] = o_of(j);
-    float top[2] = {kMinusInf, kMinusInf};
-#pragma unroll 4
-    for (int i = 0; i < count; i++) {
-        const float4 ml = __ldcg(part + i * stride + 4 * 32);
-        top[0] = fmaxf(top[0], ml.x);
-        top[1] = fmaxf(top[1], ml.y);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        m[r] = top[r];
-        l[r] = 0.f;
-        top[r] = top[r] == kMinusInf ? 0.f : top[r];
-    }
-#pragma unroll
-    for (int i = 0; i < D / 2; i++) o[i] = 0.f;
-    float4 ml = __ldcg(part + 4 * 32);
-#pragma unroll 1
-    for (int i = 1; i <= count; i++) {
-        const float weight[2] = {ptx::ex2((ml.x - top[0]) * scale_log2), ptx::ex2((ml.y - top[1]) * scale_log2)};
-        l[0] = fmaf(ml.z, weight[0], l[0]);
-        l[1] = fmaf(ml.w, weight[1], l[1]);
-        part += i < count ? stride : 0;
-        ml = __ldcg(part + 4 * 32);
-#pragma unroll
-        for (int j = 0; j < D / 8; j++) {
-            o[4 * j] = fmaf(x[j].x, weight[0], o[4 * j]);
-            o[4 * j + 1] = fmaf(x[j].y, weight[0], o[4 * j + 1]);
-            o[4 * j + 2] = fmaf(x[j].z, weight[1], o[4 * j + 2]);
-            o[4 * j + 3] = fmaf(x[j].w, weight[1], o[4 * j + 3]);
-            x[j] = o_of(j);
         }
     }
 }
@@ -532,53 +488,27 @@ DEV void write(const Params& p, const Work& w, float scale_log2, float one, cons
         }
     }
 }
-// Where the parts of a tile lie, from this lane's place in a warpgroup's rows; float4 of 16 rows, and of a whole part.
-template <int D, int kGroups> struct Parts {
-    static constexpr int kRows = kPieces<D> * Piece::kStep, kPart = 4 * kGroups * kRows;
-    gptr<float4> first;
-
-    DEV Parts(const Params& p, const Work& w, int group, int lane)
-        : first(ptr_cast<float4>(p.part) + size_t(w.slot) * kPart + 4 * group * kRows + lane) {}
-};
-// Many rows: by one warp. Returns whether it holds the final result.
-template <int D, int kGroups>
-DEV bool merge_own(const Params& p, const Work& w, float scale_log2, float (&o)[D / 2], float (&m)[2], float (&l)[2],
-                   int group, int warp, int lane) {
-    using P = Parts<D, kGroups>;
-    const gptr<float4> parts = P(p, w, group, lane).first + warp * P::kRows;
-#pragma unroll 1
-    for (int round = w.parts <= kOnce; round < 2; round++) {
-        const Round r(w, round);
-        store<D>(parts + r.mine * P::kPart, o, m, l);
-        __syncwarp();
-        bool last = false;
-        if (lane == 0) last = last_to_arrive(p.arrived + (r.counter * kGroups + group) * 4 + warp, r.count);
-        __syncwarp();  // what lane 0 has acquired, all may read
-        if (!__shfl_sync(~0u, int(last), 0)) return false;
-        add<D>(parts + r.first * P::kPart, r.step * P::kPart, r.count, scale_log2, o, m, l);
-    }
-    return true;
-}
-// Few rows: by a warpgroup, whose last part to come merges and writes all, each warp some pieces.
+// A warpgroup's share of a part: store it, and whoever is last merges and writes all, each warp some pieces.
 template <typename T, int D, int kRules, int kGroups>
-DEV void merge_together(const Params& p, const Work& w, float scale_log2, float one, const float (&o)[D / 2],
-                        const float (&m)[2], const float (&l)[2], int pieces, shared<int>& is_last, int group, int warp,
-                        int lane) {
-    using P = Parts<D, kGroups>;
-    constexpr int kAhead = kGroups == 2 ? 6 : 4;  // as registers allow
-    const gptr<float4> parts = P(p, w, group, lane).first;
-    if (warp * kPieces<D> < pieces) store<D>(parts + w.part * P::kPart + warp * P::kRows, o, m, l);
+DEV void merge(const Params& p, const Work& w, float scale_log2, float one, const float (&o)[D / 2],
+               const float (&m)[2], const float (&l)[2], shared<int>& is_last, int group, int warp, int lane) {
+    constexpr int kRows = kPieces<D> * Piece::kStep, kPart = 4 * kGroups * kRows;  // float4 of 16 rows, of a part
+    constexpr int kAhead = kGroups == 2 ? 7 : 4;
+    const gptr<float4> parts = ptr_cast<float4>(p.part) + size_t(w.slot) * kPart + 4 * group * kRows + lane;
+    const int rows = Share(p.pack, w, p.group, group).tokens * p.pack.heads;  // then there is padding
+    const int pieces = (rows + 15) / 16 * kPieces<D>;
+    if (warp * kPieces<D> < pieces) store<D>(parts + w.part * kPart + warp * kRows, o, m, l);
 #pragma unroll 1
     for (int round = w.parts <= kOnce; round < 2; round++) {
         const Round r(w, round);
         ptx::named_barrier_sync(kBarrier + group, 128);  // all have stored
-        if (warp == 0 && lane == 0) is_last = last_to_arrive(p.arrived + (r.counter * kGroups + group) * 4, r.count);
+        if (warp == 0 && lane == 0) is_last = last_to_arrive(p.arrived + r.counter * kGroups + group, r.count);
         ptx::named_barrier_sync(kBarrier + group, 128);  // no bar.red: ptxas would spill in the main loop
         if (!is_last) return;
 #pragma unroll 1
         for (int i = warp; i < pieces; i += 4) {
-            const gptr<float4> first = parts + r.first * P::kPart + i * Piece::kStep;
-            const Piece all = sum_of<kAhead>(first, r.step * P::kPart, r.count, scale_log2);
+            const gptr<float4> first = parts + r.first * kPart + i * Piece::kStep;
+            const Piece all = sum_of<kAhead>(first, r.step * kPart, r.count, scale_log2);
             if (round)
                 write<T, D, kRules, Piece::kColumns>(p, w, scale_log2, one, all.o, all.m, all.l, group,
                                                      i / kPieces<D> * 16 + lane / 4, i % kPieces<D> * 32, lane);
@@ -713,18 +643,10 @@ DEV void consume(const Params& p, const Scales& scales, smem_addr base, Control<
         free_v(block);
         block.advance();
         const float one = kBits == 8 ? __ldg(scales.v + w.head / p.group) : 1.f;
-        if (w.parts > 1) {
-            const int rows = Share(p.pack, w, p.group, group).tokens * p.pack.heads, blocks = (rows + 15) / 16;
-            if (blocks <= kFew) {
-                merge_together<T, D, kRules, kGroups>(p, w, scale_log2, one, o, m, l, blocks * kPieces<D>,
-                                                      c.is_last[group], ptx::anew(group), ptx::anew(warp % 4),
-                                                      ptx::anew(lane));
-                continue;
-            }
-            if (warp % 4 >= blocks) continue;  // padding
-            if (!merge_own<D, kGroups>(p, w, scale_log2, o, m, l, ptx::anew(group), warp % 4, lane)) continue;
-        }
-        write<T, D, kRules, D>(p, w, scale_log2, one, o, m, l, ptx::anew(group), row, 0, lane);
+        if (w.parts > 1)
+            merge<T, D, kRules, kGroups>(p, w, scale_log2, one, o, m, l, c.is_last[group], ptx::anew(group),
+                                         ptx::anew(warp % 4), ptx::anew(lane));
+        else write<T, D, kRules, D>(p, w, scale_log2, one, o, m, l, ptx::anew(group), row, 0, lane);
     }
 }
 

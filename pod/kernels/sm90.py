@@ -17,7 +17,7 @@ from pod.kernels import build
 from pod.kernels.build import DTYPES, Family
 from pod.kernels.launch import Header, Kernel, Layout, Plan, fake
 from pod.schedule import choose, decide
-from pod.schedule.work import DECODE_ROWS, PERSISTENT, WIDE, Schedule, WorkList
+from pod.schedule.work import DECODE_ROWS, PERSISTENT, WARPGROUP, WIDE, Schedule, WorkList
 
 # A trace has a row a CTA, and of each role when it began and ended. Where the plan gives prefill the wide tile, the
 # last is a third warpgroup of prefill.
@@ -146,7 +146,7 @@ def memory(header: Header, head_dim: int) -> tuple[int, int]:
     """How many counters, and floats of partial results."""
     prefill_floats = header.prefill_slots * header.prefill_rows * head_dim * 5 // 4  # a piece: csrc/sm90/prefill.cuh
     decode_floats = header.decode_slots * header.decode_rows * (head_dim + 2)
-    return 4 + header.prefill_rows // 16 * header.prefill_groups + header.decode_groups, prefill_floats + decode_floats
+    return 4 + header.prefill_rows // WARPGROUP * header.prefill_groups + header.decode_groups, prefill_floats + decode_floats
 
 
 # ---------------------------------------------------------------- the method

@@ -30,7 +30,7 @@ def outcome(library, cases=CASES) -> str:
     return next((text for case in cases if (text := Outcome(library, case).text) != "right result"), "right result")
 
 
-LAST = "last_to_arrive(p.arrived + (r.counter * kGroups + group) * 4, r.count)"
+LAST = "last_to_arrive(p.arrived + r.counter * kGroups + group, r.count)"
 RELEASE = "            if (lane == 0) c.q.release({uint32_t(ptx::anew(int(piece.uses)))});"
 DECODE_LAST = "last_to_arrive(p.arrived + r.counter, r.count)"
 STORE = "ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));"
@@ -49,7 +49,7 @@ MISTAKES = (
     Mistake("the output is not rescaled when the maximum rises", PREFILL,
             "if (__any_sync(~0u, fade[0] != 1.f || fade[1] != 1.f)) rescale(o, fade);", ";", "wrong result"),
     Mistake("parts of prefill are merged with no release", PREFILL,
-            LAST, "atomicAdd(p.arrived + (r.counter * kGroups + group) * 4, 1) == r.count - 1",
+            LAST, "atomicAdd(p.arrived + r.counter * kGroups + group, 1) == r.count - 1",
             "race: .* of partial results of prefill .* with no release and acquire between"),
     Mistake("a part of prefill is counted before all warps have stored it", PREFILL,
             "ptx::named_barrier_sync(kBarrier + group, 128);  // all have stored", "__syncwarp();",
@@ -57,16 +57,8 @@ MISTAKES = (
     Mistake("a warpgroup asks whether its part was the last before anybody has looked", PREFILL,
             "ptx::named_barrier_sync(kBarrier + group, 128);  // no bar.red: ptxas would spill in the main loop",
             "__syncwarp();", "race: (reads|overwrites) 4 bytes of shared memory"),
-    Mistake("a warp merges its first piece again", PREFILL, "r.first * P::kPart + i * Piece::kStep",
-            "r.first * P::kPart + warp * Piece::kStep", "wrong result"),
-    Mistake("parts of many rows of prefill are merged with no release", PREFILL,
-            "last_to_arrive(p.arrived + (r.counter * kGroups + group) * 4 + warp, r.count)",
-            "atomicAdd(p.arrived + (r.counter * kGroups + group) * 4 + warp, 1) == r.count - 1",
-            "race: .* of partial results of prefill .* with no release and acquire between"),
-    Mistake("parts of many rows are read through the cache that hears of no write", PREFILL,
-            "return __ldcg(part + (j / 4 * Piece::kVecs + j % 4) * 32);",
-            "return __ldg(part + (j / 4 * Piece::kVecs + j % 4) * 32);",
-            "stale: __ldg reads 16 bytes of partial results of prefill"),
+    Mistake("a warp merges its first piece again", PREFILL, "r.first * kPart + i * Piece::kStep",
+            "r.first * kPart + warp * Piece::kStep", "wrong result"),
     Mistake("parts of prefill are read through the cache that hears of no write", PREFILL,
             "x[i][j] = __ldcg(at + min(i, count - 1) * stride + j * 32);",
             "x[i][j] = __ldg(at + min(i, count - 1) * stride + j * 32);",
