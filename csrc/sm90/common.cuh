@@ -57,20 +57,20 @@ struct Record {
 };
 #define FIELD(record, name) (record).get(offsetof(Work, name))
 
-// Parts become one in two rounds where they are many, since one CTA reads them slowly: some neighbours first, whose sum
-// takes the place of the first of them, then these. Up to kOnce parts are two to four trips to L2, and one round is
-// enough. Counters: of the last round, then one for each group of neighbours. ONCE, FAN of pod/kernels/sm90.py.
-constexpr int kOnce = 16, kFan = 8, kMerged = 32;  // most in a round
-DEV int fan_of(int parts) { return parts <= kOnce ? 1 : parts <= kMerged * kFan ? kFan : 2 * kFan; }
-struct Round {
+// Parts become one in two rounds where they are many, since one CTA reads them slowly: some neighbours first, as many
+// as kFanOf says, whose sum takes the place of the first of them, then these. kFanOf(parts) is 1 where one round is
+// enough. Counters: of the last round, then one for each group of neighbours.
+template <int (*kFanOf)(int)> struct Round {
     int first, step, count;  // parts that become one
+    int mine;                // where this CTA's share of it lies
     int counter;
 
     DEV Round(const Work& w, bool last) {
-        const int fan = fan_of(w.parts), neighbours = w.part / fan * fan;
+        const int fan = kFanOf(w.parts), neighbours = w.part / fan * fan;
         first = last ? 0 : neighbours;
         step = last ? fan : 1;
         count = last ? (w.parts + fan - 1) / fan : min(fan, w.parts - neighbours);
+        mine = last ? neighbours : w.part;
         counter = last ? w.group : w.group + 1 + w.part / fan;
     }
 };

@@ -8,6 +8,10 @@
 namespace sm90::decode {
 
 constexpr int kTokens = 64;                       // keys a tile
+// Parts that are merged at once, where all are no more, or in two rounds, 8 neighbours first: as many as four trips to
+// L2 bring, or two. FAN of pod/kernels/sm90.py.
+constexpr int kOnce = 16, kFan = 8, kMerged = 32; // most in a round
+DEV int fan_of(int parts) { return parts <= kOnce ? 1 : parts <= kMerged * kFan ? kFan : 2 * kFan; }
 constexpr int kBarrier = 5, kThreads = 128;       // named barrier of the warpgroup
 
 DEV void meet(AT_ONLY) {
@@ -269,7 +273,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
         for (int j = 0; j < kOctets; j++) store(p, w, slots + size_t(w.part) * kSlot, octet(j), j, warp, lane);
 #pragma unroll 1
         for (int round = w.parts <= kOnce; round < 2; round++) {
-            const Round r(w, round);
+            const Round<fan_of> r(w, round);
             meet();
             bool last = false;
             if (warp == 0 && lane == 0) last = last_to_arrive(p.arrived + r.counter, r.count);

@@ -224,12 +224,12 @@ template <int kPage, int kBits> static Maps maps_of(const HybridArgs& a) {
 // them out. The lists begin with the one number that is no list.
 constexpr int kFirstList = 4;
 template <int D> static size_t prefill_floats(const HybridArgs& a) {
-    return size_t(a.prefill_slots) * a.prefill_rows * 8 * prefill::kPieces<D> * prefill::Piece::kVecs;
+    return size_t(a.prefill_slots) * a.prefill_rows * 8 * (D / 8 + 1);
 }
 static Rules rules_of(const HybridArgs& a) {
     return {a.window, a.cap_log2, device_ptr(a.sinks, a.sinks ? a.num_q_heads : 0, "sinks")};
 }
-static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / prefill::kGroupRows * a.prefill_groups; }
+static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / 16 * a.prefill_groups; }
 
 template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
     return {device_ptr(reinterpret_cast<const Work*>(a.lists + kFirstList), a.prefill_works, "prefill_work"),

@@ -9,6 +9,8 @@
 namespace sm90::prefill {
 
 constexpr int kKeys = 128;               // of a block
+constexpr int kFan = 8;                  // parts that are merged at a time: FAN of pod/kernels/sm90.py
+DEV int fan_of(int parts) { return parts <= kFan ? 1 : kFan; }
 constexpr int kGroupRows = 64;           // of a warpgroup, as wgmma has them
 constexpr int kBarrier = 6;              // named barrier of the first warpgroup alone
 constexpr uint32_t kPanel = 128 * 128;   // 128 rows of 64 columns: one swizzled panel
@@ -48,7 +50,7 @@ struct Params {
     gptr<float> lse;         // [tokens, Hq], natural log; may be null
     Queue queue;             // of units
     gptr<float> part;        // partial results of split tiles
-    gptr<int> arrived;       // one a group and warpgroup: partials stored; 0 between launches
+    gptr<int> arrived;       // one a group and warp: partials stored; 0 between launches
     int num_q_heads, group, causal;
     Pack pack;
     float scale_log2;
@@ -73,7 +75,6 @@ template <int kGroups, int kBits> struct Control : Landed<kBits> {
     Ring<2> k, v;        // blocks that all warpgroups read
     uint64_t tail;       // mbarrier: the copy of a block of V that is not whole; readers see it when it is cleared
     alignas(16) Work work[kGroups][2];
-    shared<int[kGroups]> is_last;  // whether the part just stored was its tile's last
 
     DEV void init() {  // readers are warps
         for (int g = 0; g < kGroups; g++) q[g].init(4);
@@ -371,80 +372,76 @@ template <int N> DEV void rescale(float (&o)[N], const float (&fade)[2]) {
     for (int i = 0; i < N; i++) o[i] *= fade[(i >> 1) & 1];
 }
 
-// Split tiles, see include/partials.cuh. A part consists of pieces of 16 rows by 32 columns, as a warp has them: five
-// float4 a lane, four of O, then m and l, 32 lanes side by side. Each piece is whole in itself, so that all warps of a
-// warpgroup can share in the merging of a few rows.
-struct Piece {
-    static constexpr int kColumns = 32, kVecs = 5, kStep = kVecs * 32;  // float4 from one piece to the next
-    float o[16], m[2], l[2];
+// Split tiles, see include/partials.cuh: here the parts of 16 rows by one warp each. A lane has kVecs float4 of a part,
+// O, then m and l, 32 lanes side by side.
+template <int D> constexpr int kVecs = D / 8 + 1;
 
-    DEV void store(gptr<float4> to) const {
+template <int D>
+DEV void store(gptr<float4> part, const float (&o)[D / 2], const float (&m)[2], const float (&l)[2]) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) __stcg(to + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
-        __stcg(to + 4 * 32, make_float4(m[0], m[1], l[0], l[1]));
-    }
-};
-template <int D> constexpr int kPieces = D / Piece::kColumns;  // of 16 rows
-
-template <int D> DEV void store(gptr<float4> part, const float (&o)[D / 2], const float (&m)[2], const float (&l)[2]) {
-#pragma unroll
-    for (int j = 0; j < kPieces<D>; j++) {
-        Piece piece = {{}, {m[0], m[1]}, {l[0], l[1]}};
-#pragma unroll
-        for (int i = 0; i < 16; i++) piece.o[i] = o[16 * j + i];
-        piece.store(part + j * Piece::kStep);
-    }
+    for (int i = 0; i < D / 8; i++)
+        __stcg(part + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
+    __stcg(part + (kVecs<D> - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));
 }
-// Another `count` pieces of the same rows and columns, of which x holds what was read.
-template <int kAhead> DEV void join(Piece& sum, const float4 (&x)[kAhead][Piece::kVecs], int count, float scale_log2) {
-    float top[2] = {sum.m[0], sum.m[1]}, base[2];
+// The sum of `count` parts, `stride` apart.
+template <int D>
+DEV void add(gptr<const float4> part, size_t stride, int count, float scale_log2, float (&o)[D / 2], float (&m)[2],
+             float (&l)[2]) {
+    constexpr int kExtremes = (kVecs<D> - 1) * 32;
+    float4 x[D / 8];  // of one part, and each of the next as soon as its place is free: parts are far away
 #pragma unroll
-    for (int i = 0; i < kAhead; i++) {
-        top[0] = fmaxf(top[0], x[i][4].x);
-        top[1] = fmaxf(top[1], x[i][4].y);
+    for (int j = 0; j < D / 8; j++) x[j] = __ldcg(part + j * 32);
+    float top[2] = {kMinusInf, kMinusInf};
+#pragma unroll 4
+    for (int i = 0; i < count; i++) {
+        const float4 ml = __ldcg(part + i * stride + kExtremes);
+        top[0] = fmaxf(top[0], ml.x);
+        top[1] = fmaxf(top[1], ml.y);
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        base[r] = top[r] == kMinusInf ? 0.f : top[r] * scale_log2;
-        const float fade = ptx::ex2(fmaf(sum.m[r], scale_log2, -base[r]));
-        sum.m[r] = top[r];
-        sum.l[r] *= fade;
-#pragma unroll
-        for (int i = 2 * r; i < 16; i += 4)
-#pragma unroll
-            for (int e = i; e < i + 2; e++) sum.o[e] *= fade;
+        m[r] = top[r];
+        l[r] = 0.f;
+        top[r] = top[r] == kMinusInf ? 0.f : top[r];
     }
 #pragma unroll
-    for (int i = 0; i < kAhead; i++) {
-        if (i >= count) continue;
-        const float weight[2] = {ptx::ex2(fmaf(x[i][4].x, scale_log2, -base[0])),
-                                 ptx::ex2(fmaf(x[i][4].y, scale_log2, -base[1]))};
-        sum.l[0] = fmaf(x[i][4].z, weight[0], sum.l[0]);
-        sum.l[1] = fmaf(x[i][4].w, weight[1], sum.l[1]);
+    for (int i = 0; i < D / 2; i++) o[i] = 0.f;
+    float4 ml = __ldcg(part + kExtremes);
+#pragma unroll 1
+    for (int i = 1; i <= count; i++) {
+        const float weight[2] = {ptx::ex2((ml.x - top[0]) * scale_log2), ptx::ex2((ml.y - top[1]) * scale_log2)};
+        l[0] = fmaf(ml.z, weight[0], l[0]);
+        l[1] = fmaf(ml.w, weight[1], l[1]);
+        part += i < count ? stride : 0;
+        ml = __ldcg(part + kExtremes);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            sum.o[4 * j] = fmaf(x[i][j].x, weight[0], sum.o[4 * j]);
-            sum.o[4 * j + 1] = fmaf(x[i][j].y, weight[0], sum.o[4 * j + 1]);
-            sum.o[4 * j + 2] = fmaf(x[i][j].z, weight[1], sum.o[4 * j + 2]);
-            sum.o[4 * j + 3] = fmaf(x[i][j].w, weight[1], sum.o[4 * j + 3]);
+        for (int j = 0; j < D / 8; j++) {
+            o[4 * j] = fmaf(x[j].x, weight[0], o[4 * j]);
+            o[4 * j + 1] = fmaf(x[j].y, weight[0], o[4 * j + 1]);
+            o[4 * j + 2] = fmaf(x[j].z, weight[1], o[4 * j + 2]);
+            o[4 * j + 3] = fmaf(x[j].w, weight[1], o[4 * j + 3]);
+            x[j] = __ldcg(part + j * 32);
         }
     }
 }
-// The sum of `count` pieces, `stride` apart, in their order. kAhead of them are on their way at a time, as registers
-// allow: they are far away, and those of one trip cost little more than one.
-template <int kAhead> DEV Piece sum_of(gptr<const float4> at, int stride, int count, float scale_log2) {
-    Piece sum = {{}, {kMinusInf, kMinusInf}, {}};
+// Returns whether this warp holds the final result.
+template <int D, int kWarps>
+DEV bool merge(const Params& p, const Work& w, float scale_log2, float (&o)[D / 2], float (&m)[2], float (&l)[2],
+               int warp, int lane) {
+    constexpr size_t kStride = kWarps * kVecs<D> * 32;
+    const gptr<float4> parts = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs<D> * 32 + lane;
 #pragma unroll 1
-    for (; count > 0; count -= kAhead) {
-        float4 x[kAhead][Piece::kVecs];
-#pragma unroll
-        for (int i = 0; i < kAhead; i++)
-#pragma unroll
-            for (int j = 0; j < Piece::kVecs; j++) x[i][j] = __ldcg(at + min(i, count - 1) * stride + j * 32);
-        join<kAhead>(sum, x, count, scale_log2);
-        at += kAhead * stride;
+    for (int round = w.parts <= kFan; round < 2; round++) {
+        const Round<fan_of> r(w, round);
+        store<D>(parts + r.mine * kStride, o, m, l);
+        __syncwarp();
+        bool last = false;
+        if (lane == 0) last = last_to_arrive(p.arrived + r.counter * kWarps + warp, r.count);
+        __syncwarp();  // what lane 0 has acquired, all may read
+        if (!__shfl_sync(~0u, int(last), 0)) return false;
+        add<D>(parts + r.first * kStride, r.step * kStride, r.count, scale_log2, o, m, l);
     }
-    return sum;
+    return true;
 }
 
 // Words i and i + kBit of each pair change places between the lanes whose numbers differ in kBit: half of a transpose.
@@ -454,26 +451,27 @@ template <int kBit> DEV void exchange(uint32_t& low, uint32_t& high, int lane) {
     low = upper ? got : low;
     high = upper ? high : got;
 }
-// Divide by the row sums, times what 1 in V stands for, and store some columns: a 4x4 word transpose inside each quad
-// turns 4-byte pieces into 16-byte stores.
-template <typename T, int D, int kRules, int kColumns>
-DEV void write(const Params& p, const Work& w, float scale_log2, float one, const float (&o)[kColumns / 2],
-               const float (&m)[2], const float (&l)[2], int group, int row, int column, int lane) {
+// Divide by the row sums, times what 1 in V stands for, and store: a 4x4 word transpose inside each quad turns 4-byte
+// pieces into 16-byte stores.
+template <typename T, int D, int kRules>
+DEV void epilogue(const Params& p, const Work& w, float scale_log2, float one, float (&o)[D / 2], float (&m)[2],
+                  float (&l)[2], int group, int row, int lane) {
     const Share share(p.pack, w, p.group, group);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float sum = quad_sum(l[r]), weight = inverse_of(sum), top = m[r] * scale_log2;
+        l[r] = quad_sum(l[r]);
+        float weight = inverse_of(l[r]), top = m[r] * scale_log2;
         const int token = p.pack.token(row + 8 * r), head = row + 8 * r - token * p.pack.heads;
         const bool real = token < share.tokens && head < share.heads;
         const size_t first = size_t(w.q_row + share.first_token + token) * p.num_q_heads + w.head;
         const size_t at = first + share.first_head + head;
         if constexpr (kRules & kSinks)
-            weight = join_sink(p.rules, w.head + (real ? share.first_head + head : 0), top, sum);
+            weight = join_sink(p.rules, w.head + (real ? share.first_head + head : 0), top, l[r]);
         weight *= one;
-        const gptr<T> dst = ptr_cast<T>(p.out) + at * D + column + (lane & 3) * 8;
-        if (p.lse && real && column == 0 && (lane & 3) == 0) p.lse[at] = top * kLn2 + logf(sum);
+        const gptr<T> dst = ptr_cast<T>(p.out) + at * D + (lane & 3) * 8;
+        if (p.lse && real && (lane & 3) == 0) p.lse[at] = top * kLn2 + logf(l[r]);
 #pragma unroll
-        for (int j = 0; j < kColumns / 32; j++) {
+        for (int j = 0; j < D / 32; j++) {
             uint32_t x[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
@@ -485,34 +483,6 @@ DEV void write(const Params& p, const Work& w, float scale_log2, float one, cons
             exchange<2>(x[0], x[2], lane);
             exchange<2>(x[1], x[3], lane);
             if (real) ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));
-        }
-    }
-}
-// A warpgroup's share of a part: store it, and whoever is last merges and writes all, each warp some pieces.
-template <typename T, int D, int kRules, int kGroups>
-DEV void merge(const Params& p, const Work& w, float scale_log2, float one, const float (&o)[D / 2],
-               const float (&m)[2], const float (&l)[2], shared<int>& is_last, int group, int warp, int lane) {
-    constexpr int kRows = kPieces<D> * Piece::kStep, kPart = 4 * kGroups * kRows;  // float4 of 16 rows, of a part
-    constexpr int kAhead = kGroups == 2 ? 7 : 4;
-    const gptr<float4> parts = ptr_cast<float4>(p.part) + size_t(w.slot) * kPart + 4 * group * kRows + lane;
-    const int rows = Share(p.pack, w, p.group, group).tokens * p.pack.heads;  // then there is padding
-    const int pieces = (rows + 15) / 16 * kPieces<D>;
-    if (warp * kPieces<D> < pieces) store<D>(parts + w.part * kPart + warp * kRows, o, m, l);
-#pragma unroll 1
-    for (int round = w.parts <= kOnce; round < 2; round++) {
-        const Round r(w, round);
-        ptx::named_barrier_sync(kBarrier + group, 128);  // all have stored
-        if (warp == 0 && lane == 0) is_last = last_to_arrive(p.arrived + r.counter * kGroups + group, r.count);
-        ptx::named_barrier_sync(kBarrier + group, 128);  // no bar.red: ptxas would spill in the main loop
-        if (!is_last) return;
-#pragma unroll 1
-        for (int i = warp; i < pieces; i += 4) {
-            const gptr<float4> first = parts + r.first * kPart + i * Piece::kStep;
-            const Piece all = sum_of<kAhead>(first, r.step * kPart, r.count, scale_log2);
-            if (round)
-                write<T, D, kRules, Piece::kColumns>(p, w, scale_log2, one, all.o, all.m, all.l, group,
-                                                     i / kPieces<D> * 16 + lane / 4, i % kPieces<D> * 32, lane);
-            else all.store(first);
         }
     }
 }
@@ -642,11 +612,12 @@ DEV void consume(const Params& p, const Scales& scales, smem_addr base, Control<
         ptx::touch(o);
         free_v(block);
         block.advance();
+        if (w.parts > 1) {
+            const bool padding = p.pack.token(row - lane / 4) >= Share(p.pack, w, p.group, group).tokens;
+            if (padding || !merge<D, 4 * kGroups>(p, w, scale_log2, o, m, l, warp, lane)) continue;
+        }
         const float one = kBits == 8 ? __ldg(scales.v + w.head / p.group) : 1.f;
-        if (w.parts > 1)
-            merge<T, D, kRules, kGroups>(p, w, scale_log2, one, o, m, l, c.is_last[group], ptx::anew(group),
-                                         ptx::anew(warp % 4), ptx::anew(lane));
-        else write<T, D, kRules, D>(p, w, scale_log2, one, o, m, l, ptx::anew(group), row, 0, lane);
+        epilogue<T, D, kRules>(p, w, scale_log2, one, o, m, l, ptx::anew(group), row, lane);
     }
 }
 

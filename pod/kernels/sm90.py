@@ -17,7 +17,7 @@ from pod.kernels import build
 from pod.kernels.build import DTYPES, Family
 from pod.kernels.launch import Header, Kernel, Layout, Plan, fake
 from pod.schedule import choose, decide
-from pod.schedule.work import DECODE_ROWS, PERSISTENT, WARPGROUP, WIDE, Schedule, WorkList
+from pod.schedule.work import DECODE_ROWS, PERSISTENT, WIDE, Schedule, WorkList
 
 # A trace has a row a CTA, and of each role when it began and ended. Where the plan gives prefill the wide tile, the
 # last is a third warpgroup of prefill.
@@ -91,17 +91,17 @@ def available(device="cuda") -> bool:
 
 
 # ---------------------------------------------------------------- a schedule on the device
-# Parts that are merged in one round, and neighbours in the first of two: csrc/sm90/common.cuh.
-ONCE, FAN = 16, 8
+# Parts that are merged in one round, and neighbours in the first of two: csrc/sm90/prefill.cuh and decode.cuh.
+ONCE, FAN = {"prefill": choose.FAN, "decode": 16}, {"prefill": choose.FAN, "decode": 8}
 
 
-def counters_of(work: WorkList) -> int:
-    return counters_for(int(work.parts.max(initial=0)))
+def counters_of(work: WorkList, side: str) -> int:
+    return counters_for(int(work.parts.max(initial=0)), side)
 
 
-def counters_for(parts: int) -> int:
+def counters_for(parts: int, side: str) -> int:
     """Arrival counters of a tile in so many parts: one, and for two rounds of merging one more for each FAN."""
-    return 1 if parts <= ONCE else 1 + -(-parts // FAN)
+    return 1 if parts <= ONCE[side] else 1 + -(-parts // FAN[side])
 
 
 def records(work: WorkList, schedule: Schedule, side: str, counters: int) -> tuple:
@@ -125,7 +125,7 @@ def lay_out(s: Schedule) -> Layout:
     """Lists: whether prefill yields, as a line of four; records; where pieces begin. As many empty records and pieces
     as there are CTAs end them. Counters: queues, arrivals of prefill, arrivals of decode."""
     prefill, decode = s.prefill, s.decode
-    of_prefill, of_decode = counters_of(prefill), counters_of(decode)
+    of_prefill, of_decode = counters_of(prefill, "prefill"), counters_of(decode, "decode")
     empty, end = np.zeros(12 * s.sms, np.int32), decode.pieces[-1:].repeat(s.sms)
     lists = ([int(s.yields), 0, 0, 0], records(prefill, s, "prefill", of_prefill), empty,
              records(decode, s, "decode", of_decode), decode.pieces, end)  # fmt: skip
@@ -144,9 +144,9 @@ def lay_out(s: Schedule) -> Layout:
 
 def memory(header: Header, head_dim: int) -> tuple[int, int]:
     """How many counters, and floats of partial results."""
-    prefill_floats = header.prefill_slots * header.prefill_rows * head_dim * 5 // 4  # a piece: csrc/sm90/prefill.cuh
+    prefill_floats = header.prefill_slots * header.prefill_rows * 8 * (head_dim // 8 + 1)
     decode_floats = header.decode_slots * header.decode_rows * (head_dim + 2)
-    return 4 + header.prefill_rows // WARPGROUP * header.prefill_groups + header.decode_groups, prefill_floats + decode_floats
+    return 4 + header.prefill_rows // 16 * header.prefill_groups + header.decode_groups, prefill_floats + decode_floats
 
 
 # ---------------------------------------------------------------- the method

@@ -79,7 +79,7 @@ def limits(batch: HybridBatch, sms: int, roles: choose.Roles, pack: Pack) -> Lim
         tokens, sequences, longest, sms, heads, batch.group, int(batch.causal),
         roles.tokens, alike_for(heads, sms), *pack,
         prefill_works=space.pieces, decode_works=sequences * heads + sms if roles.tokens else 0,
-        prefill_counters=sm90.counters_for(MOST_PARTS), decode_counters=sm90.counters_for(sms),
+        prefill_counters=sm90.counters_for(MOST_PARTS, "prefill"), decode_counters=sm90.counters_for(sms, "decode"),
         l2_keys=prefill.L2_SHARE // (batch.head_dim * 4), pad=choose.pad(choose.width(batch)), least=choose.MIN_TILES,
         tile_ticks=ticks.tile, runs=space.runs, ctas=CTAS, threads=THREADS,
         window=batch.window or 0,
