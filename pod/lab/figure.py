@@ -21,17 +21,16 @@ STATES = ("done", "simulated", "recorded")
 class Figure:
     """A figure or table of a source, or of our own.
 
-    id: "t" before the number means a table. Posts number nothing: figures count from their top, and for PagedAttention,
-    whose post draws nothing, each mechanism that it describes gets one.
     state: "done" (computed here, exact), "simulated" (a model's output) or "recorded" (measured on a GPU); the tables
     say it when left out.
     data: the tables that it reads (pod/data.py): recordings, and those of simulations that it shows.
     composed: only parts were recorded, and the whole was put together: a sum of operators, a sample scaled up.
     fitted: it holds recordings against a model that was fitted to one card, so no other card can be shown by it.
     says: the takeaway over its picture, where no chapter puts one there (pod/lab/takeaway.py).
+    id: the name of its page, which the registry fills in. "t" before the number means a table. Posts number nothing:
+    figures count from their top, and for PagedAttention, whose post draws nothing, each mechanism gets one.
     """
 
-    id: str
     title: str
     chapter: str
     method: str
@@ -40,15 +39,16 @@ class Figure:
     composed: bool = False
     fitted: bool = False
     says: str = ""
+    id: str = ""
 
     def __post_init__(self) -> None:
         computed = all((COMPUTED / f"{name}.csv").is_file() for name in self.data)
         follows = "done" if not self.data else "simulated" if computed else "recorded"
         object.__setattr__(self, "state", self.state or follows)
         if self.state not in STATES:
-            raise ValueError(f"state of {self.id} is {self.state!r}; allowed: {', '.join(STATES)}")
+            raise ValueError(f"state of {self.title!r} is {self.state!r}; allowed: {', '.join(STATES)}")
         if self.state == "recorded" and not self.data:
-            raise ValueError(f"{self.id}: a recorded figure names the recordings that it shows")
+            raise ValueError(f"{self.title!r}: a recorded figure names the recordings that it shows")
 
     @property
     def source(self) -> str:

@@ -1,6 +1,7 @@
 """Every page of pod/experiments by its id, which is the name of its file, and by the table that it makes."""
 
 import re
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -58,8 +59,8 @@ def maker(table: str) -> ModuleType:
 @cache
 def figures() -> tuple[Figure, ...]:
     """All figures and tables, in the order of the sources, then this repository's own."""
-    own = {name: getattr(page(name), "FIGURE", None) for name in pages()}
-    return tuple(sorted((figure for name, figure in own.items() if figure and figure.id == name), key=_place))
+    drawn = (name for name in pages() if {"FIGURE", "draw"} <= vars(page(name)).keys())
+    return tuple(sorted((replace(page(name).FIGURE, id=name) for name in drawn), key=_place))
 
 
 def _place(figure: Figure) -> tuple[int, bool, int]:

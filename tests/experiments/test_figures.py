@@ -57,8 +57,8 @@ def drawing_only(monkeypatch, name):
 @pytest.mark.parametrize("name", DRAWABLE)
 def test_a_figure_is_drawn_and_its_words_are_large_and_plain_enough_to_read(name, drawing_only, tmp_path, monkeypatch):
     """All of it in one test: a run draws every figure once."""
-    figure, pictures, pixels = registry.load(name).FIGURE, [], gallery._pixels
-    assert figure.id == name and figure.title and figure.method and "\n" not in figure.method
+    figure, pictures, pixels = registry.find(name), [], gallery._pixels
+    assert figure.title and figure.method and "\n" not in figure.method
     monkeypatch.setattr(gallery, "_pixels", lambda picture: pictures.append(picture) or pixels(picture))
     gallery._draw(gallery.Task(name, takeaway.words(name), (), tmp_path))
     assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -142,9 +142,6 @@ def test_a_figure_that_is_drawn_judges_its_claims_on_the_way(tmp_path, monkeypat
 def test_every_page_has_a_name_of_its_own():
     names = [path.stem for path in registry.FOLDER.glob("*/*.py") if path.stem not in ("__init__", "shared")]
     assert sorted(names) == sorted(name.replace("-", "_") for name in registry.pages())
-    for name in registry.pages():
-        figure = getattr(registry.page(name), "FIGURE", None)
-        assert figure is None or figure.id in registry.pages()
 
 
 def test_every_table_has_a_page_that_makes_it():
@@ -197,10 +194,10 @@ def test_a_picture_is_cut_as_matplotlib_would(figure_id, tmp_path):
 
 def test_recorded_figures_name_their_data():
     with pytest.raises(ValueError, match="recorded figure names the recordings"):
-        Figure("x", "t", "00", "m", state="recorded")
+        Figure("t", "00", "m", state="recorded")
     with pytest.raises(ValueError, match="allowed: done, simulated, recorded"):
-        Figure("x", "t", "00", "m", state="imagined")
-    assert Figure("x", "t", "00", "m", "recorded", ("build",)).state_text == "recorded on H200"
+        Figure("t", "00", "m", state="imagined")
+    assert Figure("t", "00", "m", "recorded", ("build",)).state_text == "recorded on H200"
 
 
 def test_one_broken_figure_does_not_hide_the_others(tmp_path, monkeypatch, capsys):
@@ -267,14 +264,14 @@ def test_a_recorded_figure_shows_its_gpu_and_provenance(tmp_path, monkeypatch, p
     (tmp_path / "h200" / "x.meta.json").write_text(json.dumps(meta))
     (tmp_path / "made.png").write_bytes(b"")
     pd.DataFrame({"x": range(99)}).to_csv(tmp_path / "made.csv", index=False)
-    figure = Figure("made", "title <1>", "08", "method", "recorded", ("x",))
+    figure = Figure("title <1>", "08", "method", "recorded", ("x",), id="made")
     card = gallery._card(figure, [], tmp_path)
     assert '<b class="badge recorded">recorded on H200</b>' in card
     assert "NVIDIA H200" in card and "not shown" not in card and "h200/x.csv" in card and "title &lt;1&gt;" in card
     assert f"First {gallery.ROWS_SHOWN} of 99 rows" in card
     more = {"part": "a sample", "corrected": {"timer": "wrong"}}
     (tmp_path / "h200" / "x.meta.json").write_text(json.dumps(meta | more))
-    composed = Figure("made", "title", "08", "method", "recorded", ("x",), composed=True)
+    composed = Figure("title", "08", "method", "recorded", ("x",), composed=True, id="made")
     card = gallery._card(composed, [], tmp_path)
     assert '<b class="badge simulated">composed from H200</b>' in card and "a sample" in card and "corrected" in card
 

@@ -86,7 +86,7 @@ def made_up_recordings(folder, monkeypatch):
     monkeypatch.setattr(data, "RECORDED", folder)
 
 
-@pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.FIGURE.id)
+@pytest.mark.parametrize("module", FIGURES, ids=lambda m: m.__name__)
 def test_figure_draws_its_table(module):
     df = module.table()
     assert len(df) and module.draw(df).get_axes()

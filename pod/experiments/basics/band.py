@@ -9,7 +9,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import band
 
 FIGURE = Figure(
-    id="band",
     title="Prefill and decode attention of one batch: between the sum and the maximum",
     chapter="00",
     method="Roofline times of the two parts alone, from counted FLOPs and bytes and the data sheets' peaks.",

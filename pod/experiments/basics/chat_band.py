@@ -11,7 +11,6 @@ from pod.lab.show.band import overlap
 from pod.simulate.tiling import Tile, computed_flops
 
 FIGURE = Figure(
-    id="chat-band",
     title="The chat server's place in the band, chapter by chapter",
     chapter="08",
     method="Hollow: counted, A100's data sheet. Full: medians of one batch of the sweep (Yi-6B, a chunk of 1K that "

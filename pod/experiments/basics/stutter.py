@@ -15,7 +15,6 @@ from pod.serving.shapes import SHAPES
 from pod.simulate.cost import AnalyticalCost, Work
 
 FIGURE = Figure(
-    id="stutter",
     title="A long prompt arrives while others are being answered",
     chapter="00",
     method="Yi-6B on one A100: 80 chats at 8K tokens, a prompt of 12,288. Roofline times at the data sheet's rates.",

@@ -7,7 +7,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="wave-step",
     title=f"One request more on {a_card()}: FlashAttention-3 takes a step, ranges of equal length do not",
     chapter="05",
     method="Yi-6B's heads, 16K tokens a request, bf16. Median, p10 and p90 of decode attention alone, cold L2. "

@@ -9,7 +9,6 @@ from pod.lab.show import style
 from pod.schedule.waves import makespan, shared_dram, waves
 
 FIGURE = Figure(
-    id="waves",
     title="One request more: decode time over the batch, on 108 and on 132 SMs",
     says="At the reach of the paper's step, one request past a full wave costs a quarter, on 108 SMs and on 132",
     chapter="05",

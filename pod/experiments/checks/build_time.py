@@ -14,7 +14,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="build-time",
     title="Seconds until the kernels of a call are loaded: compiled, and from the cache",
     says="A kernel is compiled once, in seconds, and comes from the cache in milliseconds",
     chapter="08",

@@ -8,7 +8,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="check-latency",
     title="What chunking costs and what POD wins back, in the paper's own Tables 4 and 5",
     says="In the paper's own tables chunks trade waits for gaps, and POD shortens the waits",
     chapter="15",

@@ -12,7 +12,6 @@ from pod.lab import paper, registry
 from pod.lab.figure import Figure
 
 FIGURE = Figure(
-    id="check-numbers",
     title="Do the papers and posts agree with themselves?",
     says="Most of what the sources print agrees with itself, and some does not",
     chapter="00",

@@ -10,7 +10,6 @@ from pod.lab.measure.check_kernels import MARGIN
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="random-batches",
     title="The largest error over random hybrid batches, as a share of that of torch's attention",
     chapter="08",
     method="Against float64, on poisoned outputs and pages, every batch also replayed from a CUDA graph; bf16, fp16.",

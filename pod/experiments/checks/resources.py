@@ -22,7 +22,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="resources",
     title="Registers and shared memory of every binding, and the CTAs that an SM holds",
     says="Two CTAs fill an SM's registers or its shared memory, whichever way both kinds are bound",
     chapter="08",

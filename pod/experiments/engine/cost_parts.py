@@ -8,7 +8,6 @@ from pod.simulate import judge
 from pod.simulate.judge import BARS, PARTLY, WHOLE
 
 FIGURE = Figure(
-    id="cost-parts",
     title="Errors of the analytical cost, part by part, over what is allowed",
     chapter="15",
     method="held-out rows of public measurements and of our own: other models, numbers of GPUs or sizes than fitted; "

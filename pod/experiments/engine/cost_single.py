@@ -8,7 +8,6 @@ from pod.simulate import judge
 from pod.simulate.judge import PARTLY
 
 FIGURE = Figure(
-    id="cost-single",
     title="Errors of the analytical cost, model by model and by number of GPUs",
     says="Each part is within its bars for each model and number of GPUs",
     chapter="15",

@@ -17,7 +17,6 @@ from pod.serving.shapes import SHAPES, shape
 from pod.simulate.cost import BEST, MeasuredCost, Work
 
 FIGURE = Figure(
-    id="engine-best",
     title="Attention of hybrid batches over ours: two calls of FlashAttention-3, and the better of two and one",
     says="Ours is ahead of the better of both calls, too, at any number of chats",
     chapter="15",

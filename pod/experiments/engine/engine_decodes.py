@@ -5,7 +5,6 @@ from pod.lab.figure import Figure
 from pod.lab.show.engine import timeline
 
 FIGURE = Figure(
-    id="engine-decodes",
     title="One decode-only iteration of Llama-3-8B on the host and on the GPU",
     chapter="14",
     method="CUDA events around every piece; 32 chats of 2K to 4K tokens, CUDA graphs, random weights",

@@ -17,7 +17,6 @@ from pod.simulate.scenarios import h200
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="engine-disaggregated",
     title="Requests a second that eight H200s serve, by the gap between words that is promised",
     chapter="15",
     method="operators measured on one H200, calibrated by real runs, our kernel in all ways; Llama-3-8B, 60 s of "

@@ -10,7 +10,6 @@ from pod.simulate.run import Run, Setup
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="engine-fleet",
     title="Requests a second and GPU under a promise, one server and four behind a router",
     chapter="15",
     method="analytical H100, Llama-3-8B, Sarathi with chunks of 512, Azure's chats by Poisson arrivals, 1,200 a "

@@ -10,7 +10,6 @@ from pod.simulate import calibrate
 from pod.simulate.windows import CALM, RUNS
 
 FIGURE = Figure(
-    id="engine-gates",
     title="The simulator against the real engine",
     chapter="15",
     method="points between the grid's, and recorded runs of 9 to 64 s, on H200s. What the host costs and how far "

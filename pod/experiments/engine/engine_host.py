@@ -15,7 +15,6 @@ from pod.simulate import calibrate
 from pod.simulate.windows import RUNS
 
 FIGURE = Figure(
-    id="engine-host",
     title="The host's share of an iteration",
     chapter="14",
     method="medians over the iterations of runs of the engine, random weights; GPU time by CUDA events. Rings: the "

@@ -13,7 +13,6 @@ from pod.simulate.summary import Summary
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="engine-joules",
     title="Requests a kilojoule that eight H200s answer, by the gap between words that is promised",
     chapter="15",
     method="the runs of engine-disaggregated that serve the most at each promise, at 50 GB/s; energy by FLOPs, bytes "

@@ -15,7 +15,6 @@ from pod.simulate.windows import CALM as load
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="engine-load",
     title="Time to the first token against the load, on one H200",
     chapter="15",
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, arXiv workload, "

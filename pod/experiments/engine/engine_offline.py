@@ -11,7 +11,6 @@ from pod.serving.shapes import SHAPES
 from pod.simulate.scenarios import IN_TURN, POD, SARATHI, SYSTEMS, VLLM, offline_h200
 
 FIGURE = Figure(
-    id="engine-offline",
     title="Offline throughput on one H200: three models, and one over P:D",
     chapter="15",
     method="operators measured on one H200, calibrated by real runs; serial is FlashAttention-3, POD our kernel; "

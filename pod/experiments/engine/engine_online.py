@@ -13,7 +13,6 @@ from pod.lab.show import style
 from pod.simulate.scenarios import POD, SARATHI, a100_blocks, online_h200, slower
 
 FIGURE = Figure(
-    id="engine-online",
     title="Online latency on one H200, at the paper's fraction of capacity",
     chapter="15",
     method="operators measured on one H200, calibrated by a real run; 1,024 requests at the same share "

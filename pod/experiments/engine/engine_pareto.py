@@ -8,7 +8,6 @@ from pod.simulate.scenarios import SYSTEMS, online_setup
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="engine-pareto",
     title="TTFT against TBT over chunk sizes on one H200",
     chapter="15",
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, the arXiv workload "

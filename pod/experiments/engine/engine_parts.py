@@ -11,7 +11,6 @@ from pod.simulate import windows
 from pod.simulate.cost import MeasuredCost, Work
 
 FIGURE = Figure(
-    id="engine-parts",
     title="One hybrid iteration of three models: attention in two calls, ours in turn, and ours at once",
     chapter="15",
     method=f"sums of operators timed one by one on {a_card()}, "

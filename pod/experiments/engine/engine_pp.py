@@ -37,7 +37,6 @@ from pod.simulate.windows import PAGE, digest
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="engine-pp",
     title="A pipeline of two GPUs: whole prompts leave holes, chunks fill them",
     chapter="13",
     method="128 requests of 1K to 4K tokens, Zipf 0.4, P:D 10, chunk 256; LLaMA-13B's shape, random weights, bf16, our "

@@ -10,7 +10,6 @@ from pod.simulate.scenarios import h200
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="engine-prefix",
     title="Time to the first token with and without a cache of beginnings, on one H200",
     chapter="15",
     method="operators measured on one H200, calibrated by a real run; Llama-3-8B, our kernel, chunk 2,048, the first "

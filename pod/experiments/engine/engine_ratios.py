@@ -21,7 +21,6 @@ from pod.serving.schedulers import Sarathi
 from pod.simulate.windows import K, Load
 
 FIGURE = Figure(
-    id="engine-ratios",
     title=f"What one kernel for both gains, against the ratio of prompt to answer tokens, on {a_card()}",
     chapter="15",
     method="Llama-3-8B, bf16, random weights, requests of 16.5K tokens, memory for 800K, chunk 1,024; windows of 160 "

@@ -38,7 +38,6 @@ from pod.simulate.summary import Summary
 from pod.simulate.workload import read_trace
 
 FIGURE = Figure(
-    id="engine-replayed",
     title="Requests a second that eight H200s serve, arrivals as recorded",
     chapter="15",
     method="as engine-disaggregated at 50 GB/s, with the chunk or split that served most of the recording's "

@@ -20,7 +20,6 @@ from pod.simulate import calibrate
 from pod.simulate.windows import OFFLINE, RUNS, window
 
 FIGURE = Figure(
-    id="engine-runs",
     title="The same batches with FlashAttention-3, with ours in turn, and with ours at once",
     chapter="15",
     method="windows of 1,050 to 1,800 iterations out of a long offline run, about a minute each; bf16, random weights; "

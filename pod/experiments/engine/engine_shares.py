@@ -29,7 +29,6 @@ from pod.serving.shapes import SHAPES
 from pod.simulate.windows import LOADS, PAGE, Enough, Window
 
 FIGURE = Figure(
-    id="engine-shares",
     title=f"Where the time of a real hybrid iteration goes as the context grows, on {a_card()}",
     chapter="15",
     method="Llama-3-8B, bf16, random weights: the last chunk of 1,024 tokens of a prompt beside 60 chats at the same "

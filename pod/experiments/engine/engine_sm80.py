@@ -21,7 +21,6 @@ from pod.serving.shapes import SHAPES
 from pod.simulate.windows import OFFLINE
 
 FIGURE = Figure(
-    id="engine-sm80",
     title=f"Sarathi and Sarathi with POD in real runs, both with the sm_80 kernels, on {a_card()}",
     chapter="15",
     method="windows of 120 hybrid iterations out of a long offline run, bf16, random weights; the same batches twice; "

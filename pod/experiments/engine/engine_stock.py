@@ -19,7 +19,6 @@ from pod.simulate import windows
 from pod.simulate.metrics import token_times
 
 FIGURE = Figure(
-    id="engine-stock",
     title="The engine beside transformers' generate_batch",
     chapter="14",
     method="Llama-3-8B's shape, random weights shared by both; 96 prompts of 1K to 3K tokens, 128 tokens each; theirs "

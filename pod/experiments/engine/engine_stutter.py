@@ -26,7 +26,6 @@ from pod.serving.schedulers import VLLM, Sarathi
 from pod.simulate.windows import PAGE, Enough, Window
 
 FIGURE = Figure(
-    id="engine-stutter",
     title=f"A long prompt arrives while others are being answered, on {a_card()}",
     chapter="15",
     method="Yi-6B, random weights, bf16: 80 chats at 8K tokens, a prompt of 12,288, whole or in chunks, with 1,024 "

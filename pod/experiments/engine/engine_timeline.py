@@ -17,7 +17,6 @@ from pod.serving.loop import serve
 from pod.simulate.windows import LOADS, Enough, K, Load, Window
 
 FIGURE = Figure(
-    id="engine-timeline",
     title="One hybrid iteration of Llama-3-8B on the host and on the GPU",
     chapter="14",
     method="CUDA events around every piece; a chunk of 967 tokens beside 57 chats of 12K tokens, random weights, "

@@ -22,7 +22,6 @@ from pod.serving.shapes import SHAPES, Shape
 from pod.simulate import windows
 
 FIGURE = Figure(
-    id="engine-tp",
     title="One GPU and two: the same batches, every layer shared",
     chapter="14",
     method="hybrid iterations out of a long offline run of Llama-3-8B, random weights, NCCL; GPU time by CUDA events, "

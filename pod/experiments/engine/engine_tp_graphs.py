@@ -21,7 +21,6 @@ from pod.serving.model import Group
 from pod.serving.shapes import SHAPES, Shape
 
 FIGURE = Figure(
-    id="engine-tp-graphs",
     title="Two GPUs that share every layer: whole iterations as CUDA graphs, and only pieces of decodes",
     says="On two GPUs whole iterations as graphs save a tenth",
     chapter="14",

@@ -27,7 +27,6 @@ from pod.serving.shapes import SHAPES
 from pod.simulate.windows import LOADS, OFFLINE, Load, began, window
 
 FIGURE = Figure(
-    id="engine-windows",
     title="Offline throughput in real runs: vLLM's scheduler, Sarathi, and Sarathi with POD",
     chapter="15",
     method="windows of 240 to 480 iterations out of a long offline run, 14 to 30 requests each; bf16, random weights, "

@@ -23,7 +23,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="server",
     title="The server with 64 people at once, by attention",
     says="With short chats all four attentions give about as many tokens a second",
     chapter="14",

@@ -13,7 +13,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="gpu-a100",
     title="The paper's A100, predicted from microbenchmarks of an H200, beside what the paper measured",
     chapter="10",
     method="Serial, streams and HFuse with FlashAttention-2's tiles; POD with ours, as it chooses.",

@@ -19,7 +19,6 @@ from pod.schedule.work import SHAPES
 from pod.simulate import gpusim
 
 FIGURE = Figure(
-    id="gpu-calibration",
     title="The microbenchmarks behind the model: reads, prefill alone and decode alone, from one CTA on",
     chapter="10",
     method="Dots: equal CTAs, cold L2, medians. Lines: pod/simulate/gpusim.py, which is fitted to a few of the dots.",

@@ -14,7 +14,6 @@ from pod.lab.show import style
 from pod.simulate.gpusim import seconds
 
 FIGURE = Figure(
-    id="gpu-choices",
     title=f"CTAs an SM and the policy: measured and predicted on {a_card()}, predicted for the paper's A100",
     says="Shares of work lose to turns; four CTAs win at 1K, on the H200 alone",
     chapter="10",

@@ -8,7 +8,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="gpu-chunks",
     title="Figure 6 as the model predicts it for the paper's A100: a prompt of 16K beside 54 and 55 decodes",
     chapter="10",
     method="Yi-6B, chunks of 512, decodes of 16K. Baselines with FlashAttention-2's tiles, POD with ours.",

@@ -18,7 +18,6 @@ from pod.schedule.decide import METHODS
 from pod.simulate.gpusim import seconds
 
 FIGURE = Figure(
-    id="gpu-model",
     title="A model of a GPU, calibrated on microbenchmarks, against five methods on batches that it has never seen",
     chapter="10",
     method="pod/simulate/gpusim.py, fitted to h200/gpusim-calibrate.csv only; "

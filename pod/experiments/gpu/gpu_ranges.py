@@ -8,7 +8,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="gpu-ranges",
     title=f"What equal ranges of decode cost POD beside prefill, predicted and measured on {a_card()}",
     chapter="10",
     method="Time with equal ranges over time with shrinking pieces, 75 batches of Llama-3-8B; medians, cold L2.",

@@ -17,7 +17,6 @@ from pod.lab.measure.bare import checked, library, pointer, stream
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="memory-map",
     title=f"Registers, shared memory, L2 and DRAM of {a_card()}: size, wait and rate",
     chapter="04",
     method="One thread chases addresses through a ring; all threads read. Registers: operands of multiply-adds.",

@@ -9,7 +9,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import band, style
 
 FIGURE = Figure(
-    id="hopper-band",
     title=f"Every batch of the sweep between its longer part and the sum, on {a_card()}",
     chapter="17",
     method="Parts alone: the faster FlashAttention-3 call. Line: median of the batches of about the same ratio.",

@@ -19,7 +19,6 @@ from pod.schedule import decide
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="hopper-dry",
     title="When one side of the fused kernel runs dry, the other goes on at the speed that it has alone",
     chapter="17",
     method="32/8 heads, bf16, context 8K, decodes of 4K; medians, cold L2. Who works when: time stamps of each SM.",

@@ -16,7 +16,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="hopper-dtypes",
     title="The fused kernel in bf16 and fp16, at head dimensions 128 and 64",
     says="The lead holds in either format, and is largest at head dimension 64",
     chapter="17",

@@ -11,7 +11,6 @@ from pod.lab.measure import ragged, timing
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="hopper-flush",
     title=f"The same batches after L2 was emptied by writing and by reading, on {a_card()}",
     says="How L2 is emptied changes a time by microseconds, and the lead over FlashAttention-3 little",
     chapter="17",

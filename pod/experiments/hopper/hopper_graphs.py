@@ -17,7 +17,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="hopper-graphs",
     title=f"What the gain over two calls of FlashAttention-3 is made of, inside CUDA graphs, on {a_card()}",
     says="Inside graphs, too, fusing brings the larger part, even back to back",
     chapter="17",

@@ -13,7 +13,6 @@ from pod.lab.measure import peers
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="hopper-halves",
     title=f"Prefill alone and decode alone on {a_card()}, beside FlashAttention-3",
     chapter="17",
     method="Time of the faster FlashAttention-3 call over ours, %. Cold L2. Picture: bf16, head dimension 128.",

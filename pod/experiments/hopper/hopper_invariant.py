@@ -16,7 +16,6 @@ from pod.lab.show import style
 from pod.simulate.mixes import KINDS
 
 FIGURE = Figure(
-    id="hopper-invariant",
     title=f"What equal bits in any company cost on {a_card()}",
     says="Equal bits cost short batches most, long ones some percent, but for one",
     chapter="17",

@@ -18,7 +18,6 @@ from pod.schedule import choose, decide, decode, prefill
 from pod.schedule.work import Pack
 
 FIGURE = Figure(
-    id="hopper-ladder",
     title="The Hopper kernel with each idea of its schedule, and without it",
     says="Every idea but one pays; splitting few tiles along the keys pays most",
     chapter="17",

@@ -18,7 +18,6 @@ from pod.schedule import decide
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="hopper-mixed",
     title="Several chunks, ragged decodes and pages cost little more than a uniform batch",
     says="Three chunks and small pages cost most, together 8 %; ragged chats at most 1 %",
     chapter="17",

@@ -19,7 +19,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="hopper-peers",
     title=f"Eleven hybrid batches in nine ways on {a_card()}, and what a batch costs in energy",
     chapter="17",
     method="Left: medians, cold L2, shuffled rounds. Right: back to back for 1.5 s, the GPU's energy counter. bf16.",

@@ -16,7 +16,6 @@ from pod.lab.measure import timing
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="hopper-plan",
     title="The GPU plans an iteration in 7 to 14 µs, up to 1,024 sequences",
     says="The GPU plans in some ten microseconds, the host in hundreds and more",
     chapter="17",

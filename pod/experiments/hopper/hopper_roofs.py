@@ -17,7 +17,6 @@ from pod.schedule import decide
 from pod.simulate import joules
 
 FIGURE = Figure(
-    id="hopper-roofs",
     title=f"The fused kernel on {a_card()}: no roof is reached by a single call, and power by repeated ones",
     chapter="17",
     method="Work counted from the plan, over recorded times. Of the data sheet's FLOP/s and bytes/s, of 128 bytes a "

@@ -18,7 +18,6 @@ from pod.lab.show import style, violins
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="hopper-sweep",
     title=f"The paper's hybrid batches on {a_card()}: speed-up over FlashAttention-3, prefill then decode",
     chapter="17",
     method="1,811 batches of Figure 11's models, chunks, contexts and loads, bf16; cold L2, shuffled rounds. Medians; "

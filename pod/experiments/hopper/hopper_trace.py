@@ -14,7 +14,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import gantt, style
 
 FIGURE = Figure(
-    id="hopper-trace",
     title="When each role of an SM works: the halves one after the other, and fused",
     chapter="17",
     method="One launch each, a time stamp where a role begins and ends. 2K @ 8K beside 128 x 4K, 32/8 heads, bf16.",

@@ -17,7 +17,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="hosts",
     title="transformers' generate_batch with FlashAttention-3 and with our attention",
     says="Inside transformers, with graphs, our attention saves a seventh of the time",
     chapter="14",

@@ -16,7 +16,6 @@ from pod.lab.measure import meter, peers
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="joules",
     title=f"What {a_card()} takes for eleven hybrid batches: energy back to back, and what fusing saves of it",
     chapter="18",
     method="The energy counter around calls back to back, and around calls that rest three times their length, less "

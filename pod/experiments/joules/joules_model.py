@@ -16,7 +16,6 @@ from pod.simulate import joules
 from pod.simulate.joules import Prices, Spent, Work
 
 FIGURE = Figure(
-    id="joules-model",
     title=f"Back to back on {a_card()}, the joules of a batch set its time, and nearly half of them move bytes",
     chapter="18",
     method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "

@@ -19,7 +19,6 @@ from pod.lab.show import style
 from pod.simulate.joules import Prices, Work
 
 FIGURE = Figure(
-    id="joules-prices",
     title=f"What {a_card()} pays for attention's instructions: bytes by how far they come, products by their numbers",
     chapter="18",
     method="One kind of work on all SMs, launches of 10 ms back to back, the energy counter; less the watts of a GPU "

@@ -14,7 +14,6 @@ from pod.simulate import joules
 from pod.simulate.joules import Work
 
 FIGURE = Figure(
-    id="joules-roof",
     title=f"The roof of joules on {a_card()}: no batch is repeated faster than the power limit pays for",
     chapter="18",
     method="Hybrid batches of one chunk and more and more decodes, from counted work and the prices learnt for "

@@ -21,7 +21,6 @@ from pod.lab.measure.checkouts import Worker, changed
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="joules-rungs",
     title=f"What each rung of frugality changes in the kernel's energy, back to back on {a_card()}",
     chapter="18",
     method="The energy counter around calls back to back at the power limit; the kernel as it is beside copies with "

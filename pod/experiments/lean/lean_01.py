@@ -9,7 +9,6 @@ from pod.lab.show.line import draw_shares, shares
 from pod.schedule.decode import equal_cuts, split_cuts
 
 FIGURE = Figure(
-    id="lean-01",
     title="Two heads of five tiles on five SMs: no split, a fixed split, stream-K",
     chapter="11",
     method="The partitioner that plans the kernels (pod/schedule/decode.py), on the figure's toy. Unit: one tile.",

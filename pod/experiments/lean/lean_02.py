@@ -9,7 +9,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-02",
     title="Shares of prefill, decode attention and linear layers, Phi-3 Medium, one request, P:D 8",
     chapter="11",
     method=f"Operations of one layer measured on {a_card()} with random weights, summed over 40 layers and all steps.",

@@ -15,7 +15,6 @@ from pod.lab.show import style
 from pod.schedule import decide
 
 FIGURE = Figure(
-    id="lean-03",
     title="SMs at work under each cut: 56 heads, one request of 64K tokens",
     chapter="11",
     method=f"Time stamps of every SM's decode warps in one launch on {a_card()}, head dimension 64; no counters.",

@@ -10,7 +10,6 @@ from pod.lab.show.style import DPI, INK, LIT, WORKERS, letters_on
 from pod.reference import State, attention
 
 FIGURE = Figure(
-    id="lean-04",
     title="One head cut into two unequal pieces and merged",
     says="Unequal pieces of a row merge to the same attention",
     chapter="01",

@@ -7,7 +7,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-05",
     title="A few neighbouring CTAs: parts of heads, and who merges them",
     chapter="11",
     method=f"lean.cu with the paper's tile, 56 heads, one request, {card()}; time stamps of every part of one launch.",

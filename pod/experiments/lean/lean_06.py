@@ -9,7 +9,6 @@ from pod.lab.show.line import draw_line, draw_shares, shares
 from pod.schedule.decode import equal_cuts, split_cuts
 
 FIGURE = Figure(
-    id="lean-06",
     title="A ragged batch on five SMs: equal ranges of tiles, and a fixed split in two",
     chapter="11",
     method="The partitioner on requests of 20, 3, 7 and 2 tiles, one head each. A fixed split goes by the longest.",

@@ -18,7 +18,6 @@ from pod.schedule.choose import flash_splits
 from pod.schedule.decode import MOST_PARTS, equal_cuts, split_cuts
 
 FIGURE = Figure(
-    id="lean-07",
     title="Stream-K over FlashDecoding on an A100, modelled: by context, heads and batch",
     chapter="11",
     method="Two CTAs an SM; one that is alone is 1.5x as fast, as the rebuilt tile is on an H200. Merging is free.",

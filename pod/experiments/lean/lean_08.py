@@ -15,7 +15,6 @@ from pod.lab.measure import peers
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-08",
     title="Stream-K over fixed splits on 132 SMs: by context, heads and batch",
     chapter="11",
     method="Head dimension 64, fp16. Above: the paper's tile, rebuilt, cut three ways. Below: our "

@@ -15,7 +15,6 @@ from pod.lab.measure import peers, ranks, timing
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-09",
     title="Heads shared by several GPUs: stream-K over FlashDecoding by context, heads and batch",
     chapter="11",
     method="As many heads a GPU as in the paper, head dimension 64, fp16; the time is that of the slowest GPU.",

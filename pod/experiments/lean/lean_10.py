@@ -6,7 +6,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-10",
     title="Ragged batches: speed-up of stream-K against average over longest context",
     chapter="11",
     method="32 heads of dimension 64, longest request 64K. The paper's tile, rebuilt; ours over the best fixed split.",

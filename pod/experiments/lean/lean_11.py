@@ -10,7 +10,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-11",
     title="Head dimension 128, batches of 1, 4 and 16: stream-K for three model shapes",
     chapter="11",
     method="Our decode, bf16, against the same code cut by FlashDecoding's rules and uncut, and against two peers. The "

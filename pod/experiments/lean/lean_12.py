@@ -17,7 +17,6 @@ from pod.lab.measure import peers, timing
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-12",
     title="End-to-end speed-up of stream-K decode attention, Phi-3 Medium, one request, P:D 8",
     chapter="11",
     method=f"Lines: operations of one layer measured on {a_card()}, summed over 40 layers and all steps; no host time. "

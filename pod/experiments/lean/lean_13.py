@@ -18,7 +18,6 @@ from pod.lab.measure import meter, peers, timing
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-13",
     title="Energy of a decode under FlashDecoding's splits and stream-K: 56 heads, one request",
     chapter="11",
     method="NVML's counter, 1.5 s of calls a reading; head dimension 64, fp16. Bars: median of five, strokes from "

@@ -5,7 +5,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="lean-shapes",
     title=f"Decode on {a_card()}, shape by shape: ours, FlashAttention-3, FlashInfer, the best fixed split",
     chapter="11",
     method=f"Ours as planned. Microseconds, and % of the data sheet's {hardware().dram_bytes_per_s / 1e12:.1f} TB/s. "

@@ -8,7 +8,6 @@ from pod.hardware import A100
 from pod.lab.figure import Figure
 
 FIGURE = Figure(
-    id="lean-t1",
     title="The same three operations with N query rows and with one: fusing them helps only prefill",
     says="Fusing the three operations helps only prefill",
     chapter="03",

@@ -22,7 +22,6 @@ from pod.schedule import decide, work
 from pod.schedule.work import pass_count
 
 FIGURE = Figure(
-    id="lean-tiles",
     title="Stream-K decode by tile size and kernel, beside a plain read",
     chapter="11",
     method="The Hopper kernel's equal ranges over each, in time. The read: torch's float32 sum of as many bytes.",

@@ -10,7 +10,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import band, style
 
 FIGURE = Figure(
-    id="methods-band",
     title=f"Every batch of the sweep between its longer part and the sum, method by method, on {a_card()}",
     chapter="09",
     method="Parts alone: our own prefill and decode. Line: median of the batches of about the same ratio.",

@@ -19,7 +19,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="methods-fa2",
     title=f"FlashAttention-2 with the paper's decode tile of 64 rows, and with torch's of 128, on {a_card()}",
     says="A decode tile of 64 rows makes FlashAttention-2 faster, and its step no smaller",
     chapter="09",

@@ -17,7 +17,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="methods-halves",
     title=f"Each half of the kernel alone, on {a_card()}: prefill beside FlashAttention-2, decode beside a bare read",
     chapter="08",
     method="bf16, head dimension 128, medians, cold L2. Bare read: as many bytes, copied to the SMs and thrown away.",

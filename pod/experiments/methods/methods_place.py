@@ -12,7 +12,6 @@ from pod.lab.show import style
 from pod.schedule import decide
 
 FIGURE = Figure(
-    id="methods-place",
     title=f"Co-location by accident and by design: gain over serial by the number of prefill CTAs, on {a_card()}",
     chapter="09",
     method="The filtered sweep. CTAs of prefill as the planner cuts it, splits included; two CTAs fit on an SM.",

@@ -21,7 +21,6 @@ from pod.schedule.binding import POLICIES
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="methods-policies",
     title=f"The policies of POD on chunks and whole prompts, on {a_card()}",
     says="No policy is best on every batch, with two CTAs an SM or with four",
     chapter="09",

@@ -6,7 +6,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="methods-tiles",
     title=f"Figure 10 measured: decode with tiles of 16 to 128 rows, on {a_card()}",
     chapter="09",
     method="Llama-2-7B's heads, requests of 4K, bf16. Ours: 16 rows in the decode kernel, 64 and 128 in the prefill "

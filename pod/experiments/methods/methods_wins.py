@@ -21,7 +21,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="methods-wins",
     title=f"Who wins where: the fastest way over chunk, decode load and context, on {a_card()}",
     chapter="09",
     method="Llama-3-8B on one GPU, a chunk at the end of its context. Top: our five methods. Bottom: with peers and "

@@ -13,7 +13,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="micro-cuts",
     title="Two loops cut into other tiles, in eight ways",
     says="Where compute's tiles are the longer ones, only SM-aware CTAs stay near the oracle",
     chapter="06",

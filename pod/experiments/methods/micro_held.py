@@ -17,7 +17,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="micro-held",
     title=f"Which SMs hold compute, memory, or both, while two loops run on {a_card()}",
     says="Three of eight ways keep compute and memory on nearly all SMs",
     chapter="06",

@@ -7,7 +7,6 @@ from pod.lab.show.serving import slot_grid, slot_table, wasted
 from pod.simulate.scenarios import SLOTS, slots
 
 FIGURE = Figure(
-    id="orca-01",
     title="Static batching: slots that wait for the longest request",
     says="A batch that waits for its slowest member wastes two slots in five",
     chapter="12",

@@ -4,7 +4,6 @@ from pod.experiments.orca.orca_01 import cells, grid
 from pod.lab.figure import Figure
 
 FIGURE = Figure(
-    id="orca-02",
     title="Iteration-level scheduling: slots refilled at once",
     says="Whoever ends makes room at once: an eighth is wasted, all of it at the end",
     chapter="12",

@@ -8,7 +8,6 @@ from pod.lab.show import style
 from pod.serving.shapes import shape
 
 FIGURE = Figure(
-    id="orca-03",
     title="Selective batching: linear operations together, attention apart",
     chapter="12",
     method="one iteration of the Orca scheduler with Llama-3-8B's shapes; tensors are [tokens, features]",

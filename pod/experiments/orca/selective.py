@@ -24,7 +24,6 @@ from pod.serving.schedulers import Batch, Chunk
 from pod.serving.step import Step, pack
 
 FIGURE = Figure(
-    id="selective",
     title="Selective batching, timed: linear layers together, then attention as well",
     says="With 63 decodes: linear layers together four times as fast, attention together ten times more",
     chapter="12",

@@ -14,7 +14,6 @@ from pod.lab.measure import ncu, peers
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="plus34-01",
     title="Single-query attention kernel: compute and memory utilisation",
     chapter="16",
     method="ncu, percent of each peak over one call. Rebuilt kernel, query in registers, bf16, 40 heads, pages of 16.",

@@ -9,7 +9,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="plus34-02",
     title="Cycles in which no warp issues",
     chapter="16",
     method="ncu, over one call on 144 chats of a 13B model (40 heads, mean 400 tokens), bf16.",

@@ -15,7 +15,6 @@ from pod.lab.measure import ncu, peers
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="plus34-03",
     title="The loads that stall",
     says="Warps wait for keys in four places where loads overlap, in sixteen where they do not",
     chapter="16",

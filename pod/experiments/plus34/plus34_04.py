@@ -9,7 +9,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="plus34-04",
     title="The kernel after the query moved to shared memory",
     says="Moving the query is worth a lot only where loads wait for each other",
     chapter="16",

@@ -7,7 +7,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="plus34-05",
     title="Timeline of the engine: how long the GPU idles",
     chapter="16",
     method="torch.profiler, one decode iteration of 144 chats, LLaMA-13B, random weights. Profiling slows the host.",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from pod.experiments.plus34 import plus34_05, shared
 
-FIGURE = replace(plus34_05.FIGURE, id="plus34-06", title="Timeline after batched sampling")
+FIGURE = replace(plus34_05.FIGURE, title="Timeline after batched sampling")
 SHOWN = ("one multinomial", "one copy")
 draw = plus34_05.draw
 

@@ -7,7 +7,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="plus34-07",
     title="The small copies that remain",
     chapter="16",
     method="torch.profiler, the first 0.8 ms after the model's last kernel; a line is a copy from the GPU to the host.",

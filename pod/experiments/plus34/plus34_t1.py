@@ -16,7 +16,6 @@ from pod.serving.step import predicting
 from pod.serving.vllm2023 import LADDER
 
 FIGURE = Figure(
-    id="plus34-t1",
     title="The ladder of four throughputs",
     chapter="16",
     method="1,000 chats on LLaMA-13B (random weights): left the rungs, run whole; right every combination, a sample of "

@@ -15,7 +15,6 @@ from pod.serving.sampler import SAMPLERS
 from pod.serving.schedulers import Batch
 
 FIGURE = Figure(
-    id="sampler-share",
     title="The sampler's share of a decode iteration, by batch size",
     chapter="16",
     method=f"LLaMA-13B with random weights on {a_card()}, 400 tokens of context, "

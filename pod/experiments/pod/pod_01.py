@@ -19,7 +19,6 @@ from pod.lab.measure import ncu, peers, timing
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="pod-01",
     title=f"Utilisation of compute and memory by each kernel, and the runtime of C0 to C2, on {a_card()}",
     chapter="09",
     method="One of two GPUs' heads of Llama-3-8B, bf16, cold L2. Utilisation: Nsight Compute's sm__throughput and "

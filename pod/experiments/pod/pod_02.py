@@ -12,7 +12,6 @@ from pod.simulate.metrics import token_times
 from pod.simulate.scenarios import ARRIVES, FIVE, LONG, chat, chats, long_prompt
 
 FIGURE = Figure(
-    id="pod-02",
     title="What prefill-first and chunked scheduling do to TTFT and TBT",
     chapter="13",
     method="40 chats at 8K tokens and a prompt of 12,288, Llama-3-8B on two A100s, analytical times",

@@ -11,7 +11,6 @@ from pod.lab.show import style
 from pod.serving.shapes import SHAPES
 
 FIGURE = Figure(
-    id="pod-03",
     title="What a hybrid batch shares: weights are read once for all, attention is still paid twice",
     says="A hybrid batch reads the weights once; attention is still paid twice",
     chapter="03",

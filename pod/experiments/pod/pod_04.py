@@ -11,7 +11,6 @@ from pod.serving.shapes import shape
 from pod.simulate.cost import MeasuredCost
 
 FIGURE = Figure(
-    id="pod-04",
     title="Where the time of a hybrid iteration goes as the context grows",
     chapter="15",
     method="Llama-3-8B on one H200: the sum of its operators, timed one by one; attention by FlashAttention-3",

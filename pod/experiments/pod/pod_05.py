@@ -9,7 +9,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="pod-05",
     title="The GPU execution model: CTAs, warps, SMs",
     says="An SM holds whole CTAs, and a CTA never leaves its SM",
     chapter="05",

@@ -18,7 +18,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="pod-06",
     title=f"Attention time of the 32 hybrid batches of a 16K prompt, with and without wave quantization, on {a_card()}",
     chapter="09",
     method="Yi-6B, chunks of 512, decodes of 16K, bf16; FlashAttention-2 as torch carries it. Medians, cold L2, "

@@ -20,7 +20,6 @@ from pod.lab.measure import timing
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="pod-07",
     title="Fusing a compute-bound with a memory-bound loop, method by method",
     chapter="06",
     method="As many CTAs a slot as the artifact has. Median of 15 at least, p10 to p90 shaded, cold L2.",

@@ -14,7 +14,6 @@ from pod.lab.show import gantt, style
 from pod.lab.show.tickets import LETTERS, book, counters
 
 FIGURE = Figure(
-    id="pod-08",
     title="SM-aware CTA scheduling, step by step",
     says="Each SM draws its own tickets, so each holds both kinds from the start",
     chapter="07",

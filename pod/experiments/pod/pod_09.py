@@ -7,7 +7,6 @@ from pod.lab.show import style
 from pod.lab.show.code import Listing, piece
 
 FIGURE = Figure(
-    id="pod-09",
     title="The code of SM-aware CTA scheduling",
     says="The paper's listing is most of it; what it leaves out is in red",
     chapter="07",

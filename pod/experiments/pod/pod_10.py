@@ -10,7 +10,6 @@ from pod.lab.show import style
 from pod.simulate.tiling import Tile, computed_flops
 
 FIGURE = Figure(
-    id="pod-10",
     title="What the decode tile size does to compute and bandwidth",
     chapter="02",
     method="roofline with padded FLOPs, Llama-2-7B heads at 4K; full DRAM rate, so an upper bound at every batch size",

@@ -20,7 +20,6 @@ from pod.lab.show import style, violins
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="pod-11",
     title=f"Distribution of speed-ups over the paper's hybrid batches, on {a_card()}",
     chapter="09",
     method="Speed-up over our serial kernels, mean in bold. bf16, cold L2, shuffled rounds. Medians; of FA3 the p10, "

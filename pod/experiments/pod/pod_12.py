@@ -14,7 +14,6 @@ from pod.simulate.cost import Efficiency
 from pod.simulate.scenarios import POD, SARATHI, VLLM, offline
 
 FIGURE = Figure(
-    id="pod-12",
     title="Offline serving throughput of three models",
     chapter="15",
     method="analytical A100 with a Python engine's host time; 1,000 to 2,000 requests of 16,384 tokens",

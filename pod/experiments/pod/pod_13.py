@@ -15,7 +15,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="pod-13",
     title=f"Two or four CTAs per SM, over batch and context, on {a_card()}",
     chapter="09",
     method="Llama-3-8B on one GPU, whole prompts, bf16. Time over the better of the two; medians, cold L2.",

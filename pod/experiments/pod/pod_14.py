@@ -19,7 +19,6 @@ from pod.schedule.binding import POLICIES
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="pod-14",
     title=f"50:50 against proportional scheduling, on {a_card()}",
     chapter="09",
     method="A whole prompt of 8K beside decodes of 8K, one GPU, bf16; the policy alone differs. Medians, cold L2. "

@@ -9,7 +9,6 @@ from pod.lab.show import style
 from pod.simulate.scenarios import POD, SARATHI, offline
 
 FIGURE = Figure(
-    id="pod-15",
     title="Throughput against the ratio of prefill to decode tokens",
     chapter="15",
     method="analytical A100, Llama-3-8B on two, 384 of the paper's 2,048 requests at each ratio, chunk 1,024",

@@ -13,7 +13,6 @@ from pod.lab.show import style
 from pod.simulate.scenarios import POD, SYSTEMS, VLLM
 
 FIGURE = Figure(
-    id="pod-factors",
     title="Distance to the paper's latencies, were every iteration so many times as long",
     chapter="15",
     method="analytical A100, no number of the paper in the costs; root mean square of log(ours / paper) over six "

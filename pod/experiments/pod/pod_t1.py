@@ -9,7 +9,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="pod-t1",
     title="The hybrid batches C0 to C2, and which roof each one leans on",
     chapter="03",
     method="Roofline times of each part alone, from counted FLOPs and bytes and the data sheets' peaks.",

@@ -10,7 +10,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="pod-t2",
     title="Methods of concurrent execution and what they guarantee",
     says="In all three cuts SM-aware CTAs hold both most of the time and stay below 1.4 times the oracle",
     chapter="06",

@@ -19,7 +19,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="pod-t3",
     title=f"The attention methods that are compared, and what each takes on eleven hybrid batches of {a_card()}",
     says="POD is ahead of all with Ampere's instructions; FlashAttention-3 and our Hopper kernel are faster",
     chapter="09",

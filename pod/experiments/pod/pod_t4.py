@@ -4,7 +4,6 @@ from pod.experiments.pod.pod_t5 import panels, rows
 from pod.lab.figure import Figure
 
 FIGURE = Figure(
-    id="pod-t4",
     title="Online latency, internal workload",
     says="Table 4: P99 gaps lie within a quarter of the paper's, waits often do not",
     chapter="15",

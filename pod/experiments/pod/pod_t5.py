@@ -11,7 +11,6 @@ from pod.lab.show import style
 from pod.simulate.scenarios import LISTED
 
 FIGURE = Figure(
-    id="pod-t5",
     title="Online latency, arXiv workload",
     chapter="15",
     method="analytical A100, the artifact's definitions; its own requests, and fitted lengths that arrive like them, "

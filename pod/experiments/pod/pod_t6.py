@@ -15,7 +15,6 @@ from pod.simulate.cost import Efficiency
 from pod.simulate.scenarios import POD, VLLM, online
 
 FIGURE = Figure(
-    id="pod-t6",
     title="Chunk size: TTFT against TBT",
     chapter="15",
     method="analytical A100, the synthetic workload of pod-t4 at 1.1 requests per second",

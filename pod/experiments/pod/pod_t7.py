@@ -17,7 +17,6 @@ from pod.lab.show import style
 from pod.schedule.work import Schedule
 
 FIGURE = Figure(
-    id="pod-t7",
     title=f"Limiting the splits of a prefill chunk, on {a_card()}",
     chapter="09",
     method="Llama-3-8B on two GPUs, chunks of 512, decodes of 16K, bf16. Time over our serial; medians, cold L2.",

@@ -20,7 +20,6 @@ from pod.lab.show.band import overlap
 from pod.schedule.binding import OPS
 
 FIGURE = Figure(
-    id="pod-trace",
     title="On how many SMs prefill and decode meet, and when",
     says="SM-aware CTAs meet on nearly all SMs from the start, CTA-parallel's only late",
     chapter="07",

@@ -10,7 +10,6 @@ from pod.serving.request import Request
 from pod.simulate.run import Setup, simulate
 
 FIGURE = Figure(
-    id="sarathi-01",
     title="Pipeline bubbles under continuous batching",
     chapter="13",
     method="four requests, LLaMA-13B in two stages on A100s (analytical times), two micro-batches, Orca's scheduler",

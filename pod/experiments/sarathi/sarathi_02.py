@@ -4,7 +4,6 @@ from pod.experiments.sarathi.sarathi_01 import picture, rows
 from pod.lab.figure import Figure
 
 FIGURE = Figure(
-    id="sarathi-02",
     title="The same pipeline with chunked prefills and decode-maximal batches",
     chapter="13",
     method="the requests of sarathi-01 in chunks of 256 tokens, analytical times",

@@ -10,7 +10,6 @@ from pod.serving.shapes import shape
 from pod.simulate.cost import AnalyticalCost, Work
 
 FIGURE = Figure(
-    id="sarathi-03",
     title="Throughput of one LLaMA-13B layer against tokens",
     chapter="13",
     method="analytical cost of one layer on three GPUs; prompts from their start, decodes at 1,024 tokens of context",

@@ -9,7 +9,6 @@ from pod.lab.show import causal_cells, style, tiles
 from pod.reference import attention
 
 FIGURE = Figure(
-    id="sarathi-04",
     title="Attention masks of successive prefill chunks",
     says="A later chunk is the same work, beside more keys",
     chapter="03",

@@ -9,7 +9,6 @@ from pod.serving.shapes import shape
 from pod.simulate.cost import AnalyticalCost, Work
 
 FIGURE = Figure(
-    id="sarathi-05",
     title="Time per token by operation and batch size",
     chapter="13",
     method="analytical cost, LLaMA-13B on an A6000, prompts of 1,024 tokens and decodes at 1,024",

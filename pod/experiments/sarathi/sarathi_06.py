@@ -10,7 +10,6 @@ from pod.serving.schedulers import Orca, SarathiV1
 from pod.simulate.scenarios import ticked
 
 FIGURE = Figure(
-    id="sarathi-06",
     title="What Orca and SARATHI batch, and what they compute apart",
     chapter="13",
     method="the same arrivals through both schedulers; the iteration in which prompts meet two decodes",

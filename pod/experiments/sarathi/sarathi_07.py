@@ -10,7 +10,6 @@ from pod.lab.show import style
 from pod.simulate.scenarios import best_ratio, reserved_a6000
 
 FIGURE = Figure(
-    id="sarathi-07",
     title="Single-GPU throughput over Orca",
     chapter="13",
     method="analytical A6000, LLaMA-13B, no host time, 300 requests at each length's best P:D for chunks of 256",

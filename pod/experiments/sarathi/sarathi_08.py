@@ -9,7 +9,6 @@ from pod.lab.show import style
 from pod.simulate.scenarios import best_ratio, reserved_a6000
 
 FIGURE = Figure(
-    id="sarathi-08",
     title="Throughput against P:D and its optimum",
     chapter="13",
     method="analytical A6000, LLaMA-13B, no host time, 200 requests of 1,024 tokens at each ratio, batch 18",

@@ -12,7 +12,6 @@ from pod.simulate.scenarios import GPT3, PIPELINE_LENGTH, pipeline, pipeline_bat
 from pod.simulate.summary import BUBBLE_PERCENTILES
 
 FIGURE = Figure(
-    id="sarathi-09",
     title="Bubble time and completion time of a GPT-3 pipeline",
     chapter="13",
     method="analytical A100, 10,000 requests, Zipf 0.4 from 1K to 4K, P:D 10, chunk 256",

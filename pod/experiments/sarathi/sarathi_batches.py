@@ -31,7 +31,6 @@ from pod.serving.schedulers import Batch, Chunk
 from pod.serving.step import Step, pack
 
 FIGURE = Figure(
-    id="sarathi-batches",
     title=f"Prompts, decodes and both in one batch, LLaMA-13B on {a_card()}",
     chapter="13",
     method="bf16, random weights, FlashAttention-3 in two calls; one layer, its parts and the head, the layer 40 times "

@@ -34,7 +34,6 @@ from pod.simulate.scenarios import best_ratio
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="sarathi-runs",
     title=f"SARATHI over Orca in whole runs, LLaMA-13B on {a_card()}",
     chapter="13",
     method="bf16, random weights, FlashAttention-3 in two calls for both; five rounds of a full batch, memory reserved "

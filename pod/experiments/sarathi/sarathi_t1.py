@@ -10,7 +10,6 @@ from pod.serving.shapes import shape
 from pod.simulate.cost import AnalyticalCost, Work
 
 FIGURE = Figure(
-    id="sarathi-t1",
     title="Prefill-only, decode-only and mixed batches",
     chapter="13",
     method="analytical cost, LLaMA-13B on an A6000, no host time; the whole batch in milliseconds",

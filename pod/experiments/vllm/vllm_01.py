@@ -12,7 +12,6 @@ from pod.serving.request import Request
 from pod.serving.schedulers import VLLM
 
 FIGURE = Figure(
-    id="vllm-01",
     title="Block tables growing on demand",
     chapter="12",
     method="three requests in a pool of 24 blocks of 4 tokens, block tables as the scheduler left them",

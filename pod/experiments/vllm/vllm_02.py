@@ -11,7 +11,6 @@ from pod.simulate.run import Setup, simulate
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="vllm-02",
     title="Reserved against used memory: reserve-max and paging",
     chapter="12",
     method="Llama-3-8B on one A100 (analytical times), 400 requests of the conversation workload, limit 32K tokens",

@@ -7,7 +7,6 @@ from pod.lab.show.serving import request_grids
 from pod.simulate.scenarios import CROWD, crowded
 
 FIGURE = Figure(
-    id="vllm-03",
     title="Preemption by recompute and by swap when the pool runs dry",
     chapter="12",
     method="four requests in a pool of 24 tokens, blocks of 2, vLLM's scheduler, one tick an iteration",

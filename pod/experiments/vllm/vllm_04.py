@@ -8,7 +8,6 @@ from pod.lab.show.serving import iteration_strip
 from pod.simulate.scenarios import ARRIVES
 
 FIGURE = Figure(
-    id="vllm-04",
     title="Prompt iterations and decode iterations never mix",
     chapter="12",
     method="40 chats at 8K tokens and a prompt of 12,288, Llama-3-8B on two A100s, analytical times",
