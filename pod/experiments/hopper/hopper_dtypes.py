@@ -9,11 +9,9 @@ from pod.batch import HybridBatch
 from pod.data import read
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import BALANCED, PEERS, WAYS, geomean, parts
-from pod.hardware import GPU
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
-from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     title="The fused kernel in bf16 and fp16, at head dimensions 128 and 64",
@@ -38,13 +36,7 @@ def batch_of(case: dict) -> HybridBatch:
     return hopper_peers.batch_of(case, head_dim=case["head_dim"], dtype=case["dtype"])
 
 
-def measure(case: dict) -> dict:
-    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS)
-
-
-def planned(case: dict, gpu: GPU) -> list[Schedule]:
-    return peers.planned(batch_of(case), WAYS, gpu)
-
+measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS)
 
 # ---------------------------------------------------------------- what it shows
 

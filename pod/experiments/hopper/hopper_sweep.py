@@ -10,12 +10,10 @@ import pandas as pd
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card, read
-from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style, violins
-from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     title=f"The paper's hybrid batches on {a_card()}: speed-up over FlashAttention-3, prefill then decode",
@@ -69,13 +67,7 @@ def batch_of(case: dict) -> HybridBatch:
     return HybridBatch.of(chunk, case["seen"] + chunk, case["decodes"], case["context"], **heads)
 
 
-def measure(case: dict) -> dict:
-    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS)
-
-
-def planned(case: dict, gpu: GPU) -> list[Schedule]:
-    return peers.planned(batch_of(case), WAYS, gpu)
-
+measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS)
 
 # ---------------------------------------------------------------- what it shows
 

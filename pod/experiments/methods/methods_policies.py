@@ -12,13 +12,12 @@ from pod.batch import MODELS, HybridBatch
 from pod.data import a_card, read
 from pod.experiments.methods.shared import gain, with_parts
 from pod.experiments.pod.pod_14 import INTEGER, NAMES, PROPORTIONAL, TONES, TURNS
-from pod.hardware import GPU, GPUS
+from pod.hardware import GPUS
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
 from pod.schedule import choose, decide
 from pod.schedule.binding import POLICIES
-from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     title=f"The policies of POD on chunks and whole prompts, on {a_card()}",
@@ -56,13 +55,7 @@ def batch_of(case: dict) -> HybridBatch:
     return HybridBatch.of(case["chunk"], context, case["decodes"], context, **heads)
 
 
-def measure(case: dict) -> dict:
-    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS, ms=1.0)
-
-
-def planned(case: dict, gpu: GPU) -> list[Schedule]:
-    return peers.planned(batch_of(case), WAYS, gpu)
-
+measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS, ms=1.0)
 
 # ---------------------------------------------------------------- what it shows
 

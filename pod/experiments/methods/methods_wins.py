@@ -14,11 +14,9 @@ from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
 from pod.experiments.methods.shared import METHODS, PEERS, TONES, recorded, with_parts
 from pod.experiments.pod import pod_11
-from pod.hardware import GPU
 from pod.lab.figure import Figure, short
 from pod.lab.measure import peers
 from pod.lab.show import style
-from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     title=f"Who wins where: the fastest way over chunk, decode load and context, on {a_card()}",
@@ -45,13 +43,7 @@ def batch_of(case: dict) -> HybridBatch:
     return HybridBatch.of(case["chunk"], context, case["decodes"], context, **MODELS["llama-3-8b"].heads(1))
 
 
-def measure(case: dict) -> dict:
-    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS, ms=1.0)
-
-
-def planned(case: dict, gpu: GPU) -> list[Schedule]:
-    return peers.planned(batch_of(case), WAYS, gpu)
-
+measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS, ms=1.0)
 
 # ---------------------------------------------------------------- what it shows
 

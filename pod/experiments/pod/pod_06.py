@@ -10,12 +10,10 @@ from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
 from pod.experiments.basics import wave_step
 from pod.experiments.methods.shared import METHODS, TONES, gain, recorded, with_parts
-from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
-from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     title=f"Attention time of the 32 hybrid batches of a 16K prompt, with and without wave quantization, on {a_card()}",
@@ -45,13 +43,7 @@ def batch_of(case: dict) -> HybridBatch:
     return HybridBatch.of(CHUNK, CHUNK * (case["chunk"] + 1), case["decodes"], PROMPT, **heads)
 
 
-def measure(case: dict) -> dict:
-    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS, ms=1.0)
-
-
-def planned(case: dict, gpu: GPU) -> list[Schedule]:
-    return peers.planned(batch_of(case), WAYS, gpu)
-
+measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS, ms=1.0)
 
 # ---------------------------------------------------------------- what it shows
 

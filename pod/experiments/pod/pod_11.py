@@ -12,12 +12,11 @@ from pod.data import a_card, read
 from pod.experiments.hopper import hopper_sweep
 from pod.experiments.hopper.hopper_sweep import filtered, geomean
 from pod.experiments.methods.shared import CONFIGURATIONS, METHODS, PEERS, TONES, gain, recorded, with_parts
-from pod.hardware import GPU, H200
+from pod.hardware import H200
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style, violins
-from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     title=f"Distribution of speed-ups over the paper's hybrid batches, on {a_card()}",
@@ -54,13 +53,7 @@ def _is_balanced(case: dict) -> bool:
     return min(prefill, decode) >= LEAST_SHARE * (prefill + decode)
 
 
-def measure(case: dict) -> dict:
-    return peers.table_row(peers.Setting(hopper_sweep.batch_of(case)), WAYS, ROUNDS, ms=1.0, least=LEAST)
-
-
-def planned(case: dict, gpu: GPU) -> list[Schedule]:
-    return peers.planned(hopper_sweep.batch_of(case), WAYS, gpu)
-
+measure, planned = peers.on_batches(hopper_sweep.batch_of, WAYS, ROUNDS, ms=1.0, least=LEAST)
 
 # ---------------------------------------------------------------- what it shows
 

@@ -10,13 +10,11 @@ import pandas as pd
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
 from pod.experiments.methods.shared import gain, recorded
-from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
 from pod.schedule.binding import POLICIES
-from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     title=f"50:50 against proportional scheduling, on {a_card()}",
@@ -48,13 +46,7 @@ def batch_of(case: dict) -> HybridBatch:
     return HybridBatch.of(CONTEXT, CONTEXT, case["decodes"], CONTEXT, **heads)
 
 
-def measure(case: dict) -> dict:
-    return peers.table_row(peers.Setting(batch_of(case)), WAYS, ROUNDS, ms=1.0)
-
-
-def planned(case: dict, gpu: GPU) -> list[Schedule]:
-    return peers.planned(batch_of(case), WAYS, gpu)
-
+measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS, ms=1.0)
 
 # ---------------------------------------------------------------- what it shows
 

@@ -11,12 +11,10 @@ from pod.data import a_card
 from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.experiments.methods.shared import METHODS, PEERS, recorded
-from pod.hardware import GPU
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
-from pod.schedule.work import Schedule
 
 FIGURE = Figure(
     title=f"The attention methods that are compared, and what each takes on eleven hybrid batches of {a_card()}",
@@ -35,13 +33,7 @@ WAYS |= {"fa2_prefill": peers.fa2_prefill, "fa2_decode": peers.fa2_decode} | pee
 cases = hopper_peers.cases
 
 
-def measure(case: dict) -> dict:
-    return peers.table_row(peers.Setting(hopper_peers.batch_of(case)), WAYS, ROUNDS)
-
-
-def planned(case: dict, gpu: GPU) -> list[Schedule]:
-    return peers.planned(hopper_peers.batch_of(case), WAYS, gpu)
-
+measure, planned = peers.on_batches(hopper_peers.batch_of, WAYS, ROUNDS)
 
 # ---------------------------------------------------------------- what it shows
 

@@ -519,6 +519,15 @@ def _planned(batch: HybridBatch, make: Callable, gpu: GPU) -> list[Schedule]:
     return []
 
 
+def on_batches(batch_of: Callable[[dict], HybridBatch], ways: dict[str, Callable], rounds: int, **times) -> tuple:
+    """`measure` and `planned` of a page: each case is a batch, and all these ways take it."""
+
+    def measure(case: dict) -> dict:
+        return table_row(Setting(batch_of(case)), ways, rounds, **times)
+
+    return measure, lambda case, gpu: planned(batch_of(case), ways, gpu)
+
+
 def first_line(failure: Exception) -> str:
     """What a failure says, without the folders of the machine that it happened on."""
     line = (str(failure).splitlines() or [""])[0]
