@@ -57,13 +57,12 @@ def draw(df):
                        facecolor=colour if filled else "white", edgecolor=colour)  # fmt: skip
         ax.axvline(1, color="#22303c", linewidth=1)
         ax.set(xscale="log", xlim=(0.07, 100), title=step, ylim=(len(rows) - 0.5, -0.5))
-        ax.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 50], ["÷10", "÷5", "÷2", "1", "×2", "×5", "×10", "×50"], fontsize=8)
-        ax.minorticks_off()
+        words = ("÷10", "÷5", "÷2", "1", "×2", "×5", "×10", "×50")
+        style.ticks(ax, (0.1, 0.2, 0.5, 1, 2, 5, 10, 50), words, fontsize=8)
         ax.grid(axis="x", color="#e9edf0")
         ax.spines[["top", "right", "left"]].set_visible(False)
         ax.tick_params(axis="y", length=0)
     axes[0].set_yticks(range(len(rows)), list(rows), fontsize=9)
-    axes[1].legend(
-        frameon=False, fontsize=8.5, loc="lower right", title="filled: nearer to capacity", title_fontsize=8.5
-    )
+    axes[1].legend(frameon=False, fontsize=8.5, loc="lower right", title="filled: nearer to capacity",
+                   title_fontsize=8.5)  # fmt: skip
     return figure

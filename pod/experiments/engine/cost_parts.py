@@ -52,8 +52,8 @@ def draw(df):
         ax.scatter([], [], label=words, color=colour, marker=marker)
     ax.axvline(1, color=style.INK, linewidth=1.2)
     ax.set(xscale="log", xlabel="error in units of what is allowed (line)", ylim=(len(parts) - 0.5, -0.5),
-           yticks=range(len(parts)), xticks=(0.1, 0.3, 1, 3, 10), xticklabels=(0.1, 0.3, 1, 3, 10))  # fmt: skip
-    ax.minorticks_off()
+           yticks=range(len(parts)))  # fmt: skip
+    style.ticks(ax, (0.1, 0.3, 1, 3, 10))
     ax.set_yticklabels(parts)
     style.legend(ax, loc="upper right")
     return ax.figure

@@ -44,9 +44,8 @@ def draw(df):
                 va="center", fontsize=8.5)  # fmt: skip
     ax.axvline(1, color=style.INK, linewidth=1.2)
     ax.set(xscale="log", xlabel="larger error in units of its bar (line)", xlim=(0.05, 60),
-           ylim=(len(lines) - 0.5, -0.5), xticks=(0.1, 0.3, 1, 2), xticklabels=(0.1, 0.3, 1, 2),
-           yticks=range(len(lines)))  # fmt: skip
-    ax.minorticks_off()
+           ylim=(len(lines) - 0.5, -0.5), yticks=range(len(lines)))  # fmt: skip
+    style.ticks(ax, (0.1, 0.3, 1, 2))
     ax.set_yticklabels([f"{part}, {tp} GPU{'s' * (tp > 1)}" for part, tp in lines], fontsize=8.5)
     return ax.figure
 

@@ -54,8 +54,8 @@ def draw(df):
         for way, colour in ((TWO, style.WORKERS[1]), (BETTER, style.WORKERS[2])):
             ax.plot(mine.chats, mine[way], "o-", color=colour, label=way)
         ax.axhline(1, color=style.INK, linewidth=1)
-        ax.set(xscale="log", xlabel="chats in the batch", xticks=mine.chats, xticklabels=mine.chats)
-        ax.minorticks_off()
+        ax.set(xscale="log", xlabel="chats in the batch")
+        style.ticks(ax, mine.chats)
         ax.set_title(SHAPES[model].name, fontsize=10)
     axes[0].set_ylabel("time over ours, ×")
     style.legend(axes[-1], loc="upper right")

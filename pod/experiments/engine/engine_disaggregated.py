@@ -129,9 +129,8 @@ def draw(df):
         for way, beside in ((ONCE, 0.97), (APART, 1.03)):
             ends = four.loc[workload, way]
             ax.vlines(ends.index * beside, ends["min"], ends["max"], color=looks[way][0], linewidth=4, alpha=0.5)
-        ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None), xticks=(10, 20, 50, 100),
-               xticklabels=(10, 20, 50, 100))  # fmt: skip
-        ax.minorticks_off()
+        ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None))
+        style.ticks(ax, (10, 20, 50, 100))
         ax.yaxis.set_major_locator(MaxNLocator(9, integer=True, steps=(1, 2, 5, 10)))
         ax.set_title(NAMES[workload], fontsize=10)
     axes[0].set_ylabel("requests a second, 8 GPUs")

@@ -61,9 +61,8 @@ def draw(df):
             mine = df[(df.workload == workload) & (df.way == way)]
             ax.plot(mine.tbt_p99_ms, mine.requests_per_kilojoule, "o-", drawstyle="steps-post", markersize=4,
                     color=colour, label=way)  # fmt: skip
-        ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None), xticks=(10, 20, 50, 100),
-               xticklabels=(10, 20, 50, 100))  # fmt: skip
-        ax.minorticks_off()
+        ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None))
+        style.ticks(ax, (10, 20, 50, 100))
         ax.set_title(name, fontsize=10)
     axes[0].set_ylabel("requests a kilojoule, 8 GPUs")
     style.legend(axes[0], loc="lower right")

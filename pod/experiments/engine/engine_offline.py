@@ -79,8 +79,7 @@ def draw(df):
     axes[3].axvspan(paper.value("pod.f15.peak_low"), paper.value("pod.f15.peak_high"), color=style.LIT, alpha=0.35,
                     label="paper: peak gains", linewidth=0)  # fmt: skip
     axes[3].set(xscale="log", xlabel="P:D", ylim=(0, 1.6 * mine.pod_gain.max()))
-    axes[3].set_xticks(RATIOS[::2], RATIOS[::2])
-    axes[3].minorticks_off()
+    style.ticks(axes[3], RATIOS[::2])
     axes[3].set_title("Llama-3-8B", fontsize=10)
     style.legend(axes[3], loc="upper left")
     return axes[0].figure

@@ -1,7 +1,6 @@
 """POD's Tables 4 and 5 once more, on one H200 with measured operators, at the paper's fraction of capacity."""
 
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.data import read
 from pod.experiments.engine import capacity
@@ -69,11 +68,10 @@ def draw(df):
     """Each metric relative to Sarathi's on the same GPU: ours a dot with its 1 % band, the paper's a cross."""
     titles = {"ttft_p50": "TTFT P50", "ttft_p99": "TTFT P99", "tbt_p50": "TBT P50", "tbt_p99": "TBT P99",
               "latency_p50": "latency P50", "latency_p99": "latency P99"}  # fmt: skip
-    figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.0), dpi=style.DPI, layout="constrained", sharey=True)
+    axes = style.axes(9.5, 5.0, columns=3, rows=2, sharey=True)
     base = df[df.system == "Sarathi"].set_index(["load", "metric"])
     colours = {"vLLM": style.colour("linear"), "Sarathi+POD": style.WORKERS[0]}
     for ax, (metric, title) in zip(axes.T.flat, titles.items(), strict=True):
-        style.tidy(ax)
         ax.axvline(1, color=style.WORKERS[1], linewidth=1.5, label="Sarathi")
         for row in df[(df.metric == metric) & df.system.isin(colours)].itertuples():
             y = list(CASES).index(row.load) + (0.18 if row.system == "vLLM" else -0.18)
@@ -86,11 +84,8 @@ def draw(df):
         ax.set_title(title, fontsize=10)
         plain_ticks(ax.xaxis)
         ax.tick_params(which="both", labelsize=8.5)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=5, frameon=False, fontsize=9)
-    figure.supxlabel("relative to Sarathi on the same GPU", fontsize=9.5)
-    return figure
+    axes[0, 0].figure.supxlabel("relative to Sarathi on the same GPU", fontsize=9.5)
+    return style.legend_outside(axes[0, 0], "upper", 5)
 
 
 def capped(metrics=("ttft_p50", "ttft_p99", "tbt_p99")):

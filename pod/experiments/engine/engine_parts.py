@@ -66,9 +66,7 @@ def draw(df):
         batch = f"{row.chunk} prompt tokens, {row.decodes} chats at {row.context / 1024:.0f}K"
         ax.set_title(f"{SHAPES[name].name}\n{batch}", fontsize=9.5)
     axes[0].set(ylabel="ms an iteration", ylim=(0, 1.3 * df.ms.max()))
-    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False,
-                          fontsize=9)  # fmt: skip
-    return axes[0].figure
+    return style.legend_outside(axes[0], "upper", 2)
 
 
 def overlap(ms) -> str:

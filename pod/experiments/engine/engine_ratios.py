@@ -109,9 +109,8 @@ def draw(df):
     axes[1].plot(df.pd, df.decodes, "^-", color=style.WORKERS[2], label="chats beside a chunk")
     axes[1].set_ylim(0, 105)
     for ax in axes:
-        ax.set_xscale("log")
-        ax.set(xticks=RATIOS, xticklabels=RATIOS, xlabel="prompt tokens to each answer token, P:D")
-        ax.minorticks_off()
+        ax.set(xscale="log", xlabel="prompt tokens to each answer token, P:D")
+        style.ticks(ax, RATIOS)
         style.legend(ax, loc="best")
     return axes[0].figure
 

@@ -140,9 +140,7 @@ def draw(df):
         ax.set_title(words, fontsize=9.5)
     axes[0].set_ylabel("% of the iteration")
     axes[1].set_xlabel("context, tokens")
-    handles, labels = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return axes[0].figure
+    return style.legend_outside(axes[0], "lower", 3)
 
 
 # ---------------------------------------------------------------- what claims ask for

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.data import a_card, read
 from pod.experiments.basics import stutter
@@ -123,13 +122,13 @@ def table() -> pd.DataFrame:
 
 def draw(df):
     """When the 80 chats get their tokens."""
-    figure, axes = plt.subplots(len(SAID), 1, figsize=(9.5, 5.4), dpi=style.DPI, layout="constrained", sharex=True)
+    axes = style.axes(9.5, 5.4, rows=len(SAID), sharex=True)
     longest = stutter._longest(df)
     for ax, (way, words) in zip(axes, SAID.items(), strict=True):
-        stutter._tokens(style.tidy(ax), df[df.way == way], *longest[way])
+        stutter._tokens(ax, df[df.way == way], *longest[way])
         ax.set_title(f"{words}: {1000 * stutter.gaps(df)[way]:.0f} ms of silence", fontsize=10, loc="left")
     axes[-1].set(xlabel="time, s", xlim=(ARRIVES - 0.1, df[df.row == ROWS[0]].end.max() + 0.1))
-    return figure
+    return axes[0].figure
 
 
 # ---------------------------------------------------------------- what claims ask for

@@ -6,7 +6,6 @@ Measured: fused and each half alone while one side grows, and when each side of 
 from statistics import median
 
 import numpy as np
-from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import read
@@ -101,8 +100,7 @@ def table():
 
 
 def draw(df):
-    figure, axes = plt.subplots(2, 2, figsize=(9.5, 5.4), dpi=style.DPI, layout="constrained", sharex="col",
-                                height_ratios=(3, 2))  # fmt: skip
+    axes = style.axes(9.5, 5.4, columns=2, rows=2, sharex="col", height_ratios=(3, 2))
     for (upper, lower), (side, (x, words)) in zip(axes.T, PANELS.items(), strict=True):
         part = df[df.grows == side].sort_values(x, kind="stable")
         _times(upper, part, x)
@@ -113,9 +111,7 @@ def draw(df):
     axes[0, 0].set_ylabel("ms")
     axes[1, 0].set_ylabel("% of the time,\nmean of the SMs")
     style.legend(axes[0, 0], loc="upper left")
-    handles, labels = axes[1, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    return figure
+    return style.legend_outside(axes[1, 0], "lower", 4)
 
 
 def _times(ax, df, x: str) -> None:
@@ -124,7 +120,6 @@ def _times(ax, df, x: str) -> None:
         ax.plot(df[x], df[side], "--", color=style.colour(side), label=f"{side} alone")
     ax.plot(df[x], df.ours, "o-", color=style.colour("both"), markersize=4, label="fused")
     ax.set_ylim(0, None)
-    style.tidy(ax)
 
 
 def _shares(ax, df, x: str) -> None:
@@ -137,7 +132,6 @@ def _shares(ax, df, x: str) -> None:
         ax.fill_between(df[x], 100 * lower, 100 * (lower + share), color=tone, linewidth=0, label=name)
         lower = lower + share
     ax.set_ylim(0, 100)
-    style.tidy(ax)
 
 
 # ---------------------------------------------------------------- what claims ask for

@@ -76,6 +76,5 @@ def _pairs(ax, fill, read, ticks: list[float], what: str) -> None:
     ax.plot(fill, read, "o", color=style.WORKERS[1], markersize=5, alpha=0.7)
     ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=f"{what}, {NAMES['fill']}")
     ax.set(ylabel=f"{what}, {NAMES['read']}")
-    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
-    ax.minorticks_off()
+    style.ticks(ax, ticks)
+    style.ticks(ax, ticks, axis="y")

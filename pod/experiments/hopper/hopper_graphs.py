@@ -102,10 +102,8 @@ def _factors(ax, better, fused) -> None:
     ax.barh(y, better - 1, left=1, color=style.colour("load"), height=0.6, label="better halves")
     ax.barh(y, better * (fused - 1), left=better, color=style.colour("hybrid"), height=0.6, label="fusing them")
     ax.axvline(1, color=style.INK, linewidth=1)
-    ticks = (0.9, 1, 1.2, 1.4, 1.6, 1.8, 2)
     ax.set(xscale="log", xlabel="two calls of FlashAttention-3 over ours, ×")
-    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    ax.minorticks_off()
+    style.ticks(ax, (0.9, 1, 1.2, 1.4, 1.6, 1.8, 2))
 
 
 # ---------------------------------------------------------------- what we state

@@ -83,8 +83,7 @@ def draw(df):
     ax.axhline(geomean(df.cost.dropna()), color=style.colour("hybrid"), linewidth=2, label="geometric mean")
     ax.set(xscale="log", xlabel="µs of the plan that may cut as it likes", ylabel="time of the invariant plan over it")
     ticks = [t for t in (10, 20, 50, 100, 200, 500, 1000, 2000) if 0.8e3 * df.ours.min() < t < 1.2e3 * df.ours.max()]
-    ax.set_xticks(ticks, [f"{t:,}" for t in ticks])
-    ax.minorticks_off()
+    style.ticks(ax, ticks, [f"{t:,}" for t in ticks])
     style.legend(ax, loc="center left", bbox_to_anchor=(1, 0.5))
     return ax.figure
 

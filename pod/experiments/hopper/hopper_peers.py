@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
@@ -109,13 +108,12 @@ def batch_name(row) -> str:
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 5.4), dpi=style.DPI, layout="constrained", sharey=True,
-                                width_ratios=(3, 2))  # fmt: skip
-    _times(style.tidy(axes[0]), df)
-    _energies(style.tidy(axes[1]), df)
+    axes = style.axes(9.5, 5.4, columns=2, sharey=True, width_ratios=(3, 2))
+    _times(axes[0], df)
+    _energies(axes[1], df)
     axes[0].set(yticks=range(len(df)), ylim=(len(df) - 0.4, -0.6))
     axes[0].set_yticklabels(df.batch, fontsize=8.5)
-    return figure
+    return axes[0].figure
 
 
 def _times(ax, df) -> None:
@@ -130,10 +128,8 @@ def _times(ax, df) -> None:
     for i, row in zip(y, df.itertuples(), strict=True):
         ax.text(1.01, i, f"{row.over_best_peer:.2f}×", transform=ax.get_yaxis_transform(), va="center", fontsize=9,
                 fontweight="bold")  # fmt: skip
-    ticks = (1, 1.5, 2, 3, 4, 6, 8)
     ax.set(xscale="log", xlabel="time / the longer part alone (grey: up to the sum)", xlim=(0.75, 9))
-    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    ax.minorticks_off()
+    style.ticks(ax, (1, 1.5, 2, 3, 4, 6, 8))
     ax.set_title("over the best peer", fontsize=9.5, loc="right")
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, columnspacing=1.0, handletextpad=0.3)
 

@@ -109,8 +109,7 @@ def draw(df):
         for column, (name, dash) in lines.items():
             ax.plot(part.sequences, part[column], dash, color=colour, marker="o", markersize=4, label=f"{name}: {kind}")
     ax.set(xscale="log", yscale="log", xlabel="sequences of a batch", ylabel="µs")
-    ax.set_xticks(SEQUENCES, SEQUENCES)
-    ax.minorticks_off()
+    style.ticks(ax, SEQUENCES, SEQUENCES)
     ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return ax.figure
 

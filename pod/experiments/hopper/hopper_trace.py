@@ -5,8 +5,6 @@ Measured: start and end of every role on every SM, fused and the two halves alon
 
 from functools import lru_cache
 
-from matplotlib import pyplot as plt
-
 from pod.batch import HybridBatch
 from pod.data import read
 from pod.kernels import sm90
@@ -70,8 +68,7 @@ def table():
 
 
 def draw(df):
-    figure, axes = plt.subplots(3, 1, figsize=(9.5, 6.2), dpi=style.DPI, layout="constrained", sharex=True,
-                                height_ratios=(5, 5, 4))  # fmt: skip
+    axes = style.axes(9.5, 6.2, rows=3, sharex=True, height_ratios=(5, 5, 4))
     rows, sm = [ROLES[r] for r in ORDER], typical(df)
     for ax, way in zip(axes, (SERIAL, FUSED), strict=False):
         mine = df[(df.way == way) & (df.sm == sm)]
@@ -81,14 +78,12 @@ def draw(df):
         ax.get_legend().set_visible(way == SERIAL)
     for role in ("prefill 0", "decode"):
         part = df[(df.way == FUSED) & (df.role == role)]
-        axes[2].plot(
-            part.end_us, part.sm, ".", color=style.colour(part.side.iloc[0]), label=f"{part.side.iloc[0]} ends"
-        )
+        side = part.side.iloc[0]
+        axes[2].plot(part.end_us, part.sm, ".", color=style.colour(side), label=f"{side} ends")
     axes[2].set_title(f"all {df.sm.nunique()} SMs, fused", fontsize=10, loc="right")
     axes[2].set(xlim=(0, 1.02 * df.end_us.max()), xlabel="time, µs", ylabel="SM")
-    style.tidy(axes[2])
     style.legend(axes[2], loc="upper left")
-    return figure
+    return axes[0].figure
 
 
 def typical(df) -> int:

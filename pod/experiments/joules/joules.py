@@ -5,7 +5,6 @@ Measured: two calls of FlashAttention-3, this kernel's halves in turn and both a
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod import data
 from pod.data import a_card, read
@@ -80,16 +79,15 @@ def table():
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 6.6), dpi=style.DPI, layout="constrained", sharey=True,
-                                width_ratios=(3, 2))  # fmt: skip
-    _energies(style.tidy(axes[0]), df)
-    _saved(style.tidy(axes[1]), df)
+    axes = style.axes(9.5, 6.6, columns=2, sharey=True, width_ratios=(3, 2))
+    _energies(axes[0], df)
+    _saved(axes[1], df)
     words = "Fused, a batch takes the fewest joules,\nat a lower clock than its halves in turn"
     axes[0].set_title(words, fontsize=10.5, loc="left")
     kept = percent_saved(df, "rested")
     words = f"At the full clock fusing\nstill saves {kept.min():.0f} to {kept.max():.0f} %"
     axes[1].set_title(words, fontsize=10.5, loc="left")
-    return figure
+    return axes[0].figure
 
 
 def _energies(ax, df) -> None:

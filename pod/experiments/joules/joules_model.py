@@ -4,7 +4,6 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.data import a_card, hardware, read
 from pod.experiments.hopper.hopper_peers import batch_of
@@ -82,14 +81,13 @@ def table():
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.8), dpi=style.DPI, layout="constrained", width_ratios=(3, 2))
-    _shares(style.tidy(axes[0]), df[df.way == "ours"])
-    _errors(style.tidy(axes[1]), df)
+    axes = style.axes(9.5, 4.8, columns=2, width_ratios=(3, 2))
+    _shares(axes[0], df[df.way == "ours"])
+    _errors(axes[1], df)
     axes[0].set_title("Nearly half of the joules move bytes", fontsize=10.5, loc="left")
-    axes[1].set_title(
-        "Counting foretells the time, but for\ntwo that stay below the power limit", fontsize=10.5, loc="left"
-    )
-    return figure
+    words = "Counting foretells the time, but for\ntwo that stay below the power limit"
+    axes[1].set_title(words, fontsize=10.5, loc="left")
+    return axes[0].figure
 
 
 def _shares(ax, df) -> None:
@@ -113,14 +111,11 @@ def _errors(ax, df) -> None:
             part = df[(df.way == way) & (df.learnt == learnt)]
             ax.plot(part.seen_ms, part.off, "o", color=tone, markerfacecolor=face, label=f"{words}, {word}")
     for row in df[df.off.abs() > 5].itertuples():
-        ax.annotate(
-            f"{row.ghz:.2f} GHz", (row.seen_ms, row.off), (7, 0), textcoords="offset points", fontsize=8.5, va="center"
-        )
+        words, at = f"{row.ghz:.2f} GHz", (row.seen_ms, row.off)
+        ax.annotate(words, at, (7, 0), textcoords="offset points", fontsize=8.5, va="center")
     far = 1.2 * max(5, df.off.abs().max())
     ax.set(xscale="log", ylim=(-far, far), xlabel="ms, back to back", ylabel="foretold, % off (grey: 5 %)")
-    ticks = (0.5, 1, 2, 3)
-    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    ax.minorticks_off()
+    style.ticks(ax, (0.5, 1, 2, 3))
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.45, -0.12), ncols=2, columnspacing=1.0, handletextpad=0.2)
 
 

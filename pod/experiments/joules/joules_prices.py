@@ -9,7 +9,6 @@ from functools import cache, partial
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.data import a_card, kept, read
 from pod.lab.figure import Figure
@@ -220,12 +219,12 @@ def _awake(df) -> float:
 
 
 def draw(df):
-    figure, axes = plt.subplots(2, 2, figsize=(9.5, 5.6), dpi=style.DPI, layout="constrained", height_ratios=(2, 1))
+    axes = style.axes(9.5, 5.6, columns=2, rows=2, height_ratios=(2, 1))
     tones = dict(zip(PANELS, ("memory", "compute", "merge", "linear"), strict=True))
     for ax, (work, words) in zip(axes.flat, PANELS.items(), strict=True):
-        _bars(style.tidy(ax), df[(df.work == work) & (df.ctas == SMS)], style.colour(tones[work]))
+        _bars(ax, df[(df.work == work) & (df.ctas == SMS)], style.colour(tones[work]))
         ax.set_xlabel(words)
-    return figure
+    return axes[0, 0].figure
 
 
 def _bars(ax, df, tone: str) -> None:

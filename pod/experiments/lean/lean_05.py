@@ -1,7 +1,5 @@
 """LeanAttention, Figure 5: what a CTA does from the first tile of its range to the last, recorded."""
 
-from matplotlib import pyplot as plt
-
 from pod.data import card, read
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -34,7 +32,7 @@ def merging(df):
 
 
 def draw(df):
-    figure, axes = plt.subplots(2, 1, figsize=(9.5, 5.2), dpi=style.DPI, layout="constrained", sharex=True)
+    axes = style.axes(9.5, 5.2, rows=2, sharex=True)
     for ax, (run, words) in zip(axes, RUNS.items(), strict=True):
         mine = df[(df.run == run) & df.worker.between(FIRST, FIRST + COUNT - 1)]
         for row in mine.itertuples():
@@ -49,10 +47,8 @@ def draw(df):
         count, mean, most = merging(df).loc[run]
         after = f"{count:.0f} of {df.worker.nunique()} CTAs, {mean:.1f} µs after their last tile, {most:.1f} at most"
         ax.set_title(f"{words} ({after})", fontsize=10, loc="left")
-        style.tidy(ax)
     axes[1].set_xlabel("time, µs")
     for label, colour in (("compute", style.DECODE), ("store a part", style.colour("load")),
                           ("wait for others and merge", style.colour("merge"))):  # fmt: skip
         axes[0].barh(0, 0, color=colour, label=label)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9)
-    return figure
+    return style.legend_outside(axes[0], "upper", 3)

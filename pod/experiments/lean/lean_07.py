@@ -129,6 +129,4 @@ def draw(df):
     axes[0].set_ylabel("speed-up of stream-K")
     stated = paper.value("lean.f07.fd_max")
     axes[0].plot([256 * K], [stated], "*", color=style.WORKERS[2], markersize=11, label=f"the paper: up to {stated}x")
-    handles, labels = axes[0].get_legend_handles_labels()
-    axes[0].figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
-    return axes[0].figure
+    return style.legend_outside(axes[0], "upper", 4)

@@ -160,9 +160,7 @@ def draw(df):
             ax.set_xticks(part[x], [shared.in_k(n) for n in part[x]], fontsize=8)
         ax.set(xlabel=words)
     axes[0].set_ylabel(f"speed-up on {df.gpus.iloc[0]} GPUs")
-    figure = axes[0].figure
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=9)
-    return figure
+    return style.legend_outside(axes[0], "upper", 4)
 
 
 # ---------------------------------------------------------------- what claims ask for

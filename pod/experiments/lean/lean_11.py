@@ -43,8 +43,7 @@ def draw(df):
             ax.plot(part.context, part[name], dash, color=colour, marker="o", markersize=3.5, label=name)
         ax.axhline(1, color=style.FRAME, zorder=0)
         ax.set(xscale="log", ylim=(0.8, TOP))
-        ax.set_xticks(part.context, [shared.in_k(n) for n in part.context], fontsize=8)
-        ax.minorticks_off()
+        style.ticks(ax, part.context, [shared.in_k(n) for n in part.context], fontsize=8)
         if (most := part["no split"].max()) > TOP:
             ax.text(0.97, 0.95, f"no split: up to {most:.1f}", transform=ax.transAxes, ha="right", va="top",
                     fontsize=8.5, color=style.WORKERS[2])  # fmt: skip
@@ -54,9 +53,7 @@ def draw(df):
         ax.set_ylabel(f"time over stream-K's\nbatch {batch}")
     for ax in axes[-1]:
         ax.set_xlabel("context")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=6, frameon=False, fontsize=9)
-    return axes[0, 0].figure
+    return style.legend_outside(axes[0, 0], "upper", 6)
 
 
 # ---------------------------------------------------------------- what claims ask for

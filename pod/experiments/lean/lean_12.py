@@ -122,8 +122,7 @@ def draw(df):
     ax.axhline(1, color=style.FRAME, zorder=0)
     ax.set_xticks(range(len(outputs)), [f"{n}\n({in_k(8 * n)})" for n in outputs])
     ax.set(xlabel="output tokens (prompt)", ylabel="end-to-end speed-up", yscale="log", ylim=(0.9, 7))
-    ax.set_yticks([1, 1.5, 2, 3, 5], ["1", "1.5", "2", "3", "5"])
-    ax.minorticks_off()
+    style.ticks(ax, (1, 1.5, 2, 3, 5), axis="y")
     style.legend(ax, loc="upper left")
     return ax.figure
 

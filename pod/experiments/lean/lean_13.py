@@ -143,9 +143,7 @@ def draw(df):
             ax.text(x, row.pj_most + 6, f"{row.ratio:.2f}", ha="center", fontsize=8.5)
     ax.set_xticks(range(len(contexts)), [shared.in_k(n) for n in contexts])
     ax.set(xlabel="context of one request, tokens", ylabel="energy per byte of K and V, pJ", ylim=(0, 440))
-    handles, labels = ax.get_legend_handles_labels()
-    ax.figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
-    return ax.figure
+    return style.legend_outside(ax, "upper", 4)
 
 
 # ---------------------------------------------------------------- what claims ask for

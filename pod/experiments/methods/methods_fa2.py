@@ -4,8 +4,6 @@ Measured: the 32 chunks of a 16K prompt beside 66 and 67 decodes, then batches o
 parts, with either tile.
 """
 
-from matplotlib import pyplot as plt
-
 from pod.batch import MODELS
 from pod.data import a_card, hardware, read
 from pod.experiments.hopper import hopper_peers, hopper_sweep
@@ -82,17 +80,16 @@ def swept():
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8), dpi=style.DPI, layout="constrained", sharey=True)
+    axes = style.axes(9.5, 3.8, columns=2, sharey=True)
     tones = dict(zip(TILES, (style.INK, style.INK, style.WORKERS[2], style.WORKERS[2], TONES["pod"]), strict=True))
     for ax, decodes in zip(axes, pod_06.STEPS[0], strict=True):
         mine = df[(df.set == PROMPT) & (df.decodes == decodes)]
         for way, name in TILES.items():
-            style.tidy(ax).plot(mine.context // 1024, mine[way], LINES[way], color=tones[way], label=name)
+            ax.plot(mine.context // 1024, mine[way], LINES[way], color=tones[way], label=name)
         ax.set(xlabel="context of the chunk, K tokens")
         ax.set_title(f"{decodes} decodes", fontsize=10)
     axes[0].set(ylabel="attention of one layer, ms", ylim=(0, None))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return figure
+    return style.legend_outside(axes[0], "lower", 3)
 
 
 # ---------------------------------------------------------------- what the paper states, with its tile

@@ -1,7 +1,6 @@
 """Why CTA-parallel is sometimes as good as POD: what it gains, by how many CTAs the prefill has."""
 
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.data import a_card, hardware
 from pod.experiments.hopper.hopper_sweep import batch_of
@@ -38,9 +37,9 @@ def prefill_ctas(case: dict) -> int:
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=(9.5, 3.5), dpi=style.DPI, layout="constrained", sharey=True)
+    axes = style.axes(9.5, 3.5, columns=len(SHOWN), sharey=True)
     for ax, way in zip(axes, SHOWN, strict=True):
-        style.tidy(ax).plot(df.prefill_ctas, df[way], ".", color=TONES[way], alpha=0.5)
+        ax.plot(df.prefill_ctas, df[way], ".", color=TONES[way], alpha=0.5)
         for (low, high), (_, part) in zip(CLASSES.values(), df.groupby("place", observed=True), strict=False):
             ends = max(low, df.prefill_ctas.min()), min(high, df.prefill_ctas.max())
             ax.hlines(part[way].mean(), *ends, color=style.INK, linewidth=2.5)
@@ -49,11 +48,10 @@ def draw(df):
             ax.axvline(slots, color=style.FRAME, linewidth=1, zorder=0)
         ax.axhline(0, color=style.INK, linewidth=0.8)
         ax.set(xscale="log", xlim=(40, 800), ylim=(-25, 62), xlabel="CTAs of prefill (lines: 132 and 264)")
-        ax.set_xticks((64, 128, 256, 512), ("64", "128", "256", "512"))
-        ax.minorticks_off()
+        style.ticks(ax, (64, 128, 256, 512))
         ax.set_title(METHODS[way], fontsize=10)
     axes[0].set_ylabel("gain over our serial, %")
-    return figure
+    return axes[0].figure
 
 
 def means(df):

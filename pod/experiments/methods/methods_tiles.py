@@ -44,9 +44,7 @@ def draw(df):
     model = by_rows.drop_duplicates("rows")
     axes[0].plot(model.rows, model.model, ":", color=style.INK, label="chapter 02's model")
     axes[0].set_ylabel("% of the peak")
-    figure = axes[0].figure
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    return figure
+    return style.legend_outside(axes[0], "lower", 4)
 
 
 # ---------------------------------------------------------------- what claims ask for

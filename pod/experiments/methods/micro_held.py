@@ -83,6 +83,4 @@ def draw(df):
         ax.set_ylabel("SMs")
     for ax in panels[1]:
         ax.set_xlabel("time, µs")
-    panels[0, 0].figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
-                               frameon=False, fontsize=9)  # fmt: skip
-    return panels[0, 0].figure
+    return style.legend_outside(panels[0, 0], "lower", 4)

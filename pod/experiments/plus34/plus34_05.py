@@ -1,7 +1,5 @@
 """One iteration of the engine as it was: the GPU works, and then it waits for Python."""
 
-from matplotlib import pyplot as plt
-
 from pod.experiments.plus34 import shared
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -22,16 +20,14 @@ def table():
 
 def draw(df):
     rungs = list(dict.fromkeys(df.rung))
-    figure, axes = plt.subplots(len(rungs), 1, figsize=(9.5, 0.7 + 1.35 * len(rungs)), dpi=style.DPI,
-                                layout="constrained", sharex=True, squeeze=False)  # fmt: skip
+    axes = style.axes(9.5, 0.7 + 1.35 * len(rungs), rows=len(rungs), sharex=True)
     found = shared.summary(df)
-    for ax, rung in zip(axes[:, 0], rungs, strict=True):
-        style.tidy(ax)
+    for ax, rung in zip(axes, rungs, strict=True):
         shared.strip(ax, df[df.rung == rung], f"{rung}: {found.ms[rung]:.0f} ms, GPU idle {found.idle[rung]:.0f} %")
     longest = (df.start_us + df.width_us).max() / 1e3
-    axes[-1, 0].set(xlim=(0, longest), xlabel="time in the profiled iteration, ms")
-    style.legend(axes[0, 0], loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.2)
-    return figure
+    axes[-1].set(xlim=(0, longest), xlabel="time in the profiled iteration, ms")
+    style.legend(axes[0], loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.2)
+    return axes[0].figure
 
 
 # ---------------------------------------------------------------- what claims ask for

@@ -1,7 +1,5 @@
 """What is left between two forward passes: one small copy after the other, or one for all."""
 
-from matplotlib import pyplot as plt
-
 from pod.experiments.plus34 import shared
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -22,17 +20,14 @@ def table():
 
 def draw(df):
     whole = shared.summary(shared.profile(*SHOWN))
-    figure, axes = plt.subplots(len(SHOWN), 1, figsize=(9.5, 0.7 + 1.35 * len(SHOWN)), dpi=style.DPI,
-                                layout="constrained", sharex=True)  # fmt: skip
+    axes = style.axes(9.5, 0.7 + 1.35 * len(SHOWN), rows=len(SHOWN), sharex=True)
     for ax, rung in zip(axes, SHOWN, strict=True):
-        style.tidy(ax)
         part = df[df.rung == rung]
         kernels, copies = (int(whole[column][rung]) for column in ("sampler_kernels", "copies"))
         shared.strip(ax, part, f"{rung}: {kernels:,} kernels and copies after the model, {copies} of them to the host")
         begun = part[part.copies_begun > 0]
-        ax.vlines(
-            (begun.start_us + begun.width_us / 2) / 1e3, 0, 1.05, color=style.INK, linewidth=1, label="copy to host"
-        )
+        middle = (begun.start_us + begun.width_us / 2) / 1e3
+        ax.vlines(middle, 0, 1.05, color=style.INK, linewidth=1, label="copy to host")
     axes[-1].set_xlabel("time after the model's last kernel, ms")
     style.legend(axes[0], loc="lower right", bbox_to_anchor=(1, 1.14), ncols=4, borderaxespad=0.2)
-    return figure
+    return axes[0].figure

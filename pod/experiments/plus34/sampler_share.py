@@ -76,8 +76,7 @@ def draw(df):
     ticks = sorted(set(df.batch) - {192})  # no room for its number
     for ax in (left, right):
         ax.set(xscale="log", xlabel="requests that decode")
-        ax.set_xticks(ticks, [str(t) for t in ticks], fontsize=9)
-        ax.minorticks_off()
+        style.ticks(ax, ticks, fontsize=9)
     left.set(ylim=(0, 100), ylabel="sampler, % of the iteration")
     right.set(ylim=(0, None), ylabel="ms an iteration")
     style.legend(right, loc="upper left")

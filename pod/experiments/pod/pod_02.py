@@ -92,11 +92,9 @@ def draw_gaps(df):
     for ax, system, longest in zip(axes, df.system, df.tbt_max_ms, strict=True):
         waits = gaps(system)
         ax.hist(waits, bins, weights=np.full(len(waits), 100 / len(waits)), color=style.DECODE)
-        ax.set(xscale="log", yscale="log", ylim=(0.5, 150), xticks=(30, 100, 500), xlabel="TBT, ms")
-        ax.set_xticklabels((30, 100, 500))
-        ax.minorticks_off()
+        ax.set(xscale="log", yscale="log", ylim=(0.5, 150), xlabel="TBT, ms")
+        style.ticks(ax, (30, 100, 500))
         ax.set_title(f"{system}\nup to {longest:.0f} ms", fontsize=10)
-    axes[0].set(
-        ylabel=f"% of the tokens\nin {WINDOW[1] - WINDOW[0]:.1f} s", yticks=(1, 10, 100), yticklabels=(1, 10, 100)
-    )
+    axes[0].set_ylabel(f"% of the tokens\nin {WINDOW[1] - WINDOW[0]:.1f} s")
+    style.ticks(axes[0], (1, 10, 100), axis="y")
     return axes[0].figure

@@ -4,7 +4,6 @@ Measured: the 32 chunks of a 16K prompt beside 54 and 55 decodes (full waves of 
 """
 
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
@@ -81,15 +80,14 @@ def rises(df):
 
 
 def draw(df):
-    figure, axes = plt.subplots(1, 3, figsize=(9.5, 4.3), dpi=style.DPI, layout="constrained", width_ratios=(3, 3, 2))
+    axes = style.axes(9.5, 4.3, columns=3, width_ratios=(3, 3, 2))
     for ax, decodes in zip(axes, STEPS[0], strict=False):
-        _lines(style.tidy(ax), of(df, decodes))
+        _lines(ax, of(df, decodes))
         ax.set(xlabel="chunk of the prompt", ylim=(0, 1.04 * df[list(NAMES)].max().max()))
         ax.set_title(f"{decodes} decodes: {4 * decodes} CTAs of decode", fontsize=10)
     axes[0].set_ylabel("attention of one layer, ms")
-    _rises(style.tidy(axes[2]), rises(df), total_step_max())
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
-    return figure
+    _rises(axes[2], rises(df), total_step_max())
+    return style.legend_outside(axes[0], "lower", 4)
 
 
 def _lines(ax, df) -> None:

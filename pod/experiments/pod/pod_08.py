@@ -3,8 +3,6 @@
 `python -m pod compute pod-08` runs the kernel again and writes its table. Drawing needs no compiler, only the table.
 """
 
-from matplotlib import pyplot as plt
-
 from pod import kernels
 from pod.batch import HybridBatch
 from pod.data import read
@@ -51,13 +49,12 @@ def table():
 
 def draw(df):
     """The SMs over time above, and below the same CTAs by ticket. Hatched: there was nothing left of the other kind."""
-    figure, (above, below) = plt.subplots(2, 1, figsize=(9.5, 5.6), dpi=style.DPI, layout="constrained",
-                                          height_ratios=(3, 2))  # fmt: skip
+    above, below = style.axes(9.5, 5.6, rows=2, height_ratios=(3, 2))
     bars = [(r.sm, r.start, r.end, r.op, f"{LETTERS[r.op]}{r.id}") for r in df.itertuples()]
     gantt(bars, rows=range(SMS), unit="µs (emulated)", ax=above)
     book(df, ax=below)
     below.set_title("the same CTAs by ticket", fontsize=10, loc="left")
-    return figure
+    return above.figure
 
 
 def after(ax, n: int) -> None:

@@ -54,9 +54,8 @@ def draw(df):
     axes[2].plot(df.pd, df.hybrid_percent, "s--", color=style.WORKERS[3])
     axes[2].set(ylabel="time in hybrid batches, %", ylim=(0, 105))
     for ax in axes:
-        ax.set_xscale("log")
-        ax.set(xticks=RATIOS[::2], xticklabels=RATIOS[::2], xlabel="P:D")
-        ax.minorticks_off()
+        ax.set(xscale="log", xlabel="P:D")
+        style.ticks(ax, RATIOS[::2])
     for ax in axes[:2]:
         style.legend(ax, loc="lower right")
     return axes[0].figure

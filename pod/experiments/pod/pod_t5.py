@@ -1,7 +1,6 @@
 """POD-Attention, Table 5: what users of an arXiv-like load feel, near capacity."""
 
 import pandas as pd
-from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator
 
 from pod.experiments.pod.shared import of
@@ -54,10 +53,9 @@ def plain_ticks(axis):
 def panels(df):
     """Each metric on its own axis: the paper's value as a cross, ours as a bar from nominal to 5 % slower."""
     loads = list(dict.fromkeys(df.qps))
-    figure, axes = plt.subplots(2, 3, figsize=(9.5, 4.6), dpi=style.DPI, layout="constrained")
+    axes = style.axes(9.5, 4.6, columns=3, rows=2)
     places = {key: i for i, key in enumerate((q, s) for q in loads for s in SYSTEMS)}
     for ax, (metric, title) in zip(axes.T.flat, TITLES.items(), strict=True):
-        style.tidy(ax)
         for row in df[df.metric == metric].itertuples():
             y = places[row.qps, row.system]
             ax.plot([row.ours, row.ours_slower_5_percent], [y, y], color=style.WORKERS[0], linewidth=6,
@@ -73,7 +71,4 @@ def panels(df):
         ax.set_yticklabels([f"{system}, {qps:g}" if ax in axes[:, 0] else "" for qps, system in places])
         plain_ticks(ax.xaxis)
         ax.tick_params(which="both", labelsize=8.5)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=len(once), frameon=False, fontsize=9)
-    return figure
+    return style.legend_outside(axes[0, 0], "lower", 4)

@@ -52,10 +52,8 @@ def draw(df):
         ax.axvline(best_ratio(chunk, batch), color=colour, linestyle="-.", linewidth=1)
         ax.axvline(best_ratio(chunk, batch, aligned=False), color=colour, linewidth=0.6)
     ax.axhline(1, color=style.INK, linewidth=0.8)
-    ax.set_xscale("log")
-    ax.set(xticks=[2, 4, 7, 14, 30, 60, 100], xticklabels=[2, 4, 7, 14, 30, 60, 100], xlabel="P:D",
-           ylabel="throughput over Orca")  # fmt: skip
-    ax.minorticks_off()
+    ax.set(xscale="log", xlabel="P:D", ylabel="throughput over Orca")
+    style.ticks(ax, (2, 4, 7, 14, 30, 60, 100))
     ax.set_title("upright: C / (B - 1); dash-dotted: (C - B + 1) / (B - 1), tile-aligned", fontsize=9.5, loc="left")
     style.legend(ax, loc="lower left")
     return ax.figure

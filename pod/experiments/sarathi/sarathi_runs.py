@@ -244,10 +244,8 @@ def draw(df):
         axes[1].plot(model.pd, model.gain, ":", linewidth=1, color=colour)
         axes[1].axvline(best_ratio(chunk, mine.batch.iloc[0], aligned=False), color=colour, linewidth=0.6)
     axes[1].axhline(1, color=style.INK, linewidth=0.8)
-    axes[1].set_xscale("log")
-    ticks = sorted(set(figure_8(df).pd))
-    axes[1].set(xticks=ticks, xticklabels=ticks, xlabel="P:D", xlim=(2, 70), ylabel="throughput over Orca")
-    axes[1].minorticks_off()
+    axes[1].set(xscale="log", xlabel="P:D", xlim=(2, 70), ylabel="throughput over Orca")
+    style.ticks(axes[1], sorted(set(figure_8(df).pd)))
     words = "dashed: from its parts; dotted: analytical A6000; upright: C / (B - 1)"
     axes[1].set_title(words, fontsize=9.5, loc="left")
     style.legend(axes[1], loc="lower left")

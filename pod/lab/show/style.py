@@ -8,6 +8,7 @@ from matplotlib import font_manager, get_data_path
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 PREFILL, DECODE = "#4c78a8", "#f58518"
 INK, LIT, DIM, FRAME, IDLE = "#22303c", "#ffd166", "#fff6dc", "#c9d1d9", "#f1f4f7"
@@ -80,11 +81,29 @@ def tidy(ax: Axes) -> Axes:
     return ax
 
 
+def ticks(ax: Axes, places, words=None, axis: str = "x", **font) -> None:
+    """These ticks and no others, as on a logarithmic axis; `words` are the numbers unless given."""
+    words = [f"{place:g}" for place in places] if words is None else words
+    ax.set(**{f"{axis}ticks": places})
+    getattr(ax, f"set_{axis}ticklabels")(words, **font)
+    ax.minorticks_off()
+
+
 def legend(ax: Axes, **where) -> None:
     """The legend of what was drawn, each label once."""
+    ax.legend(*_once(ax), frameon=False, fontsize=9, **where)
+
+
+def legend_outside(ax: Axes, side: str, ncols: int) -> Figure:
+    """The same for all panels, above ("upper") or below ("lower") them; returns the figure."""
+    ax.figure.legend(*_once(ax), loc=f"outside {side} center", ncols=ncols, frameon=False, fontsize=9)
+    return ax.figure
+
+
+def _once(ax: Axes) -> tuple:
     handles, labels = ax.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    ax.legend(once.values(), once.keys(), frameon=False, fontsize=9, **where)
+    return once.values(), once.keys()
 
 
 def apart(places: list[float], gap: float) -> list[float]:
