@@ -1,7 +1,5 @@
 """Against the better of FlashAttention-3's two ways: two calls, or one for the chunk and the chats beside it."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pandas as pd

@@ -4,8 +4,6 @@ Measured: LLaMA-13B's shape in two stages, a GPU each, after these have given th
 every micro-batch of 128 requests by Orca's scheduler and by SARATHI's; and one of two replicas by Orca's.
 """
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ import pandas as pd
 from pod.data import read
 from pod.experiments.engine import running
 from pod.lab.figure import Figure
-from pod.lab.measure import ranks
+from pod.lab.measure import ranks, timing
 from pod.lab.show import style
 from pod.lab.show.serving import bubble_share, stages_on
 from pod.serving import engine
@@ -125,12 +123,7 @@ def runs(rank: int, world: int, device: str, load=LOAD, shape: Shape = SHAPES[LO
 
 def _timed(line: Line, device: str, load: Load, shape: Shape, attention: str) -> dict[str, Log]:
     """The systems that have as many stages as this line."""
-    import gc
-
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()  # of who was here before
+    timing.free_memory()  # of who was here before
     systems = [system for system, (_, stages) in SYSTEMS.items() if stages == line.size]
     model = Part(shape, random_weights(0, shape.layers, device), line, device, _narrow(device), load.base.max_tokens)
     stage = Stage(model, load.setup(systems[0]).blocks, load.base.block_size, attention)

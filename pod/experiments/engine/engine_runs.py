@@ -3,7 +3,6 @@
 Measured: the engine on random weights, three models, attention by FlashAttention-3 and by us: every iteration's time.
 """
 
-import gc
 from functools import lru_cache
 
 import pandas as pd
@@ -12,7 +11,7 @@ from pod.experiments.engine import engine_host, running
 from pod.experiments.engine.engine_parts import overlap
 from pod.experiments.engine.shared import of_runs
 from pod.lab.figure import Figure
-from pod.lab.measure import provenance
+from pod.lab.measure import provenance, timing
 from pod.lab.show import style
 from pod.serving.loop import WallClock
 from pod.serving.shapes import SHAPES
@@ -44,8 +43,6 @@ def measure(case: dict) -> dict:
 
 @lru_cache(maxsize=1)
 def _run(run: str) -> list[dict]:
-    import torch
-
     load, attention = RUNS[run]
     engine, scheduler = running.ready(load, attention)
     with running.unswept(), provenance.watch(running.WATCH_SECONDS) as watched:
@@ -54,8 +51,7 @@ def _run(run: str) -> list[dict]:
     clock = running.state(watched)
     rows = [running.row(event, *marks) | clock for event, marks in zip(events, engine.marks, strict=True)]
     del engine
-    gc.collect()
-    torch.cuda.empty_cache()
+    timing.free_memory()
     return rows
 
 

@@ -6,8 +6,6 @@ H200: how long the GPU is busy with attention, with the rest of the layers, and 
 Sixty chats at 32K have no room on one GPU, so 8 of the model's 32 layers run, and what they take counts four times.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 
@@ -18,6 +16,7 @@ from pod.data import a_card, read
 from pod.experiments.engine.engine_timeline import Run, Stopwatch
 from pod.lab import paper
 from pod.lab.figure import Figure
+from pod.lab.measure import timing
 from pod.lab.show import style
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import PIECES, Engine
@@ -55,12 +54,7 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
-    import gc
-
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()  # of the case before
+    timing.free_memory()  # of the case before
     engine = Engine(_model(), pool(case["context"]), case["attention"], graphs=PIECES)
     engine.cache.data.normal_()
     return parts([once(engine, case["context"]) for _ in range(REPEATS + 2)][2:])  # the first ones load what they need

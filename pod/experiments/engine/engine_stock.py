@@ -11,6 +11,7 @@ import numpy as np
 from pod.data import read
 from pod.experiments.engine import running
 from pod.lab.figure import Figure
+from pod.lab.measure import timing
 from pod.lab.show import style
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Engine, answer
@@ -70,10 +71,6 @@ def _first_tokens() -> list[list[int]]:
 def _ours(budget: int):
     """Seconds, the tokens of each answer, when each came out, how it was run, and what share of an iteration the GPU
     had no work."""
-    import gc
-
-    import torch
-
     blocks = sum(-(-(len(prompt) + OUTPUT) // windows.PAGE) + 1 for prompt in _prompts())
     pool = PagedPool(blocks, windows.PAGE)
     engine = Engine(running.model(MODEL), pool)
@@ -85,8 +82,7 @@ def _ours(budget: int):
     words = f"{type(engine.attention).__name__} attention, {len(log.iterations)} iterations"
     words += ", whole in graphs" if engine.whole else ""
     del engine
-    gc.collect()
-    torch.cuda.empty_cache()
+    timing.free_memory()
     seconds = log.iterations[-1].end - log.iterations[0].scheduled
     return seconds, [a.tokens for a in answers], times, words, idle_percent(log.iterations)
 
@@ -105,30 +101,34 @@ def _their_model():
 
 
 def _theirs(budget: int):
-    """The second of two runs: in the first it captures its graphs, on other prompts, as it remembers those it met."""
     import transformers
 
-    model = _their_model()
     options = {"max_batch_tokens": budget} if budget != OWN else {}
-    run = {
-        "generation_config": transformers.GenerationConfig(
-            max_new_tokens=OUTPUT, do_sample=False, eos_token_id=-1, pad_token_id=0
-        ),
-        "continuous_batching_config": transformers.ContinuousBatchingConfig(**options),
-        "persistent_manager": True, "progress_bar": False, "record_timestamps": True,
-    }  # fmt: skip
-    model.generate_batch([prompt[::-1] for prompt in _prompts()], **run)
-    begin = time.perf_counter()
-    answers = list(model.generate_batch(_prompts(), **run).values())
-    seconds = max(a.timestamps[-1] for a in answers) - begin  # without the end of its thread
-    if wrong := [a.error for a in answers if a.error] or len(answers) < REQUESTS:
-        raise RuntimeError(f"transformers answered {len(answers)} of {REQUESTS} requests: {wrong}")
-    made = model._cached_continuous_batching_manager.continuous_batching_config
+    warm = [prompt[::-1] for prompt in _prompts()]
+    seconds, answers, made = generated(_their_model(), warm, _prompts(), OUTPUT, **options)
     attention = "FlashAttention-3" if transformers.utils.is_flash_attn_3_available() else "sdpa"
     words = f"transformers {transformers.__version__}, {attention}, {made.max_batch_tokens} tokens"
     words += f", graphs {made.use_cuda_graph}, async {made.use_async_batching}"
-    model.destroy_cached_continuous_batching_manager()
     return seconds, [a.generated_tokens for a in answers], [a.timestamps for a in answers], words, None
+
+
+def generated(model, warm: list[list[int]], prompts: list[list[int]], output: int, **batching):
+    """Seconds, the answers, and how transformers batched: the second of two runs. In the first it captures its graphs,
+    on other prompts, as it remembers those it met."""
+    import transformers
+
+    asked = transformers.GenerationConfig(max_new_tokens=output, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    run = {"generation_config": asked, "persistent_manager": True, "progress_bar": False, "record_timestamps": True,
+           "continuous_batching_config": transformers.ContinuousBatchingConfig(**batching)}  # fmt: skip
+    model.generate_batch(warm, **run)
+    begin = time.perf_counter()
+    answers = list(model.generate_batch(prompts, **run).values())
+    if wrong := [a.error for a in answers if a.error] or len(answers) < len(prompts):
+        raise RuntimeError(f"transformers answered {len(answers)} of {len(prompts)} requests: {wrong}")
+    seconds = max(a.timestamps[-1] for a in answers) - begin  # without the end of its thread
+    made = model._cached_continuous_batching_manager.continuous_batching_config
+    model.destroy_cached_continuous_batching_manager()
+    return seconds, answers, made
 
 
 def show_flash_attention_3() -> None:

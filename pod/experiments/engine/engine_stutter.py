@@ -4,8 +4,6 @@ Measured: every iteration of 80 chats at 8K tokens around a prompt of 12,288, Yi
 Sarathi's, with FlashAttention-3 in two calls and in one, and with our kernel.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +14,7 @@ from pod.experiments.basics import stutter
 from pod.experiments.basics.stutter import CHATS, CHUNK, CONTEXT, PROMPT, ROWS
 from pod.experiments.engine import running
 from pod.lab.figure import Figure
+from pod.lab.measure import timing
 from pod.lab.show import style
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Engine
@@ -52,12 +51,7 @@ def measure(case: dict) -> dict:
 
 @lru_cache(maxsize=1)
 def _run(system: str) -> list[dict]:
-    import gc
-
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()  # of the system before
+    timing.free_memory()  # of the system before
     kind, attention = SYSTEMS[system]
     return timed(Engine(running.model("yi-6b"), pool(), attention), kind)
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from pod.data import read
 from pod.experiments.engine.running import ready
 from pod.lab.figure import Figure
+from pod.lab.measure import timing
 from pod.lab.show.engine import timeline
 from pod.serving.engine import PIECES
 from pod.serving.engine import WHOLE as IN_ONE
@@ -112,8 +113,6 @@ class Stopwatch:
 def _timeline(name: str) -> dict:
     """Milliseconds since the iteration was scheduled. The GPU was idle when its first event was recorded, so that one
     is taken to be at the host's time."""
-    import gc
-
     import torch
 
     run = RUNS[name]
@@ -128,8 +127,7 @@ def _timeline(name: str) -> dict:
     ]
     rows = _rows(run, notes[chosen], engine.marks[chosen], *events[chosen : chosen + 2])
     del engine, scheduler, notes
-    gc.collect()
-    torch.cuda.empty_cache()
+    timing.free_memory()
     return rows
 
 

@@ -4,8 +4,6 @@ Measured: a window of Llama-3-8B shared by two GPUs, whole iterations in graphs 
 have given the logits of one GPU.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

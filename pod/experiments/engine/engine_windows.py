@@ -18,7 +18,7 @@ from pod.experiments.engine import running
 from pod.experiments.pod import pod_12
 from pod.lab import paper
 from pod.lab.figure import Figure
-from pod.lab.measure import provenance
+from pod.lab.measure import provenance, timing
 from pod.lab.show import style
 from pod.serving.engine import Engine
 from pod.serving.loop import Ticks, WallClock
@@ -65,12 +65,7 @@ def _run(run: str) -> list[dict]:
 
 def engine(model: str, load: Load, attention: str) -> Engine:
     """With room for the load, after the memory of the engine before is free."""
-    import gc
-
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()
+    timing.free_memory()
     return Engine(running.model(model, load.total), load.pool(), attention)
 
 

@@ -5,14 +5,13 @@ graphs, with FlashAttention-3 from our block tables, and with our kernel, with a
 """
 
 import gc
-import time
 from functools import lru_cache
 
 import numpy as np
 
 from pod.data import read
 from pod.experiments.engine import running
-from pod.experiments.engine.engine_stock import as_transformers, show_flash_attention_3
+from pod.experiments.engine.engine_stock import as_transformers, generated, show_flash_attention_3
 from pod.lab.figure import Figure
 from pod.lab.show import style
 
@@ -75,23 +74,9 @@ def _run(attention: str, graphs: int):
     blocks = sum(-(-(len(prompt) + OUTPUT) // PAGE) + 1 for prompt in prompts())
     batching = {"page_size": PAGE, "num_blocks": blocks, "max_batch_tokens": BUDGET, "allow_block_sharing": False}
     batching |= {"use_cuda_graph": bool(graphs), "use_async_batching": True}
-    run = {
-        "generation_config": transformers.GenerationConfig(
-            max_new_tokens=OUTPUT, do_sample=False, eos_token_id=-1, pad_token_id=0
-        ),
-        "continuous_batching_config": transformers.ContinuousBatchingConfig(**batching),
-        "persistent_manager": True, "progress_bar": False, "record_timestamps": True,
-    }  # fmt: skip
-    model.generate_batch(_others(graphs), **run)
-    begin = time.perf_counter()
-    answers = list(model.generate_batch(prompts(), **run).values())
-    if wrong := [a.error for a in answers if a.error] or len(answers) < REQUESTS:
-        raise RuntimeError(f"transformers answered {len(answers)} of {REQUESTS} requests: {wrong}")
-    seconds = max(a.timestamps[-1] for a in answers) - begin  # without the end of its thread
-    made = model._cached_continuous_batching_manager.continuous_batching_config
+    seconds, answers, made = generated(model, _others(graphs), prompts(), OUTPUT, **batching)
     words = f"transformers {transformers.__version__}, {model.config._attn_implementation}"
     words += f", graphs {made.use_cuda_graph}, async {made.use_async_batching}"
-    model.destroy_cached_continuous_batching_manager()
     gc.collect()
     gaps = 1e3 * np.concatenate([np.diff(a.timestamps) for a in answers])
     return seconds, [a.generated_tokens for a in answers], gaps, words

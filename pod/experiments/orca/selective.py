@@ -4,8 +4,6 @@ Measured: one iteration of Llama-3-8B for a prompt and some decodes, in three wa
 layers together and attention apart (selective batching), and attention together as well.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Measured: every iteration of the ladder's run on LLaMA-13B, by each rung of the post in turn.
 """
 
-from __future__ import annotations
-
 import time
 
 from pod.data import read

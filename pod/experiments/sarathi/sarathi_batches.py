@@ -5,8 +5,6 @@ alone; the output head; and whole iterations of the 40 layers for the table's ba
 tokens, for a padded one would hide the step that the table is about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache

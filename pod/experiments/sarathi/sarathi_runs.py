@@ -7,9 +7,6 @@ Orca's batches stay together then, for all their answers are equally long: it re
 rounds are alike. Five are enough for that, but SARATHI begins and ends with few requests, which a longer run hides.
 """
 
-from __future__ import annotations
-
-import gc
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,7 +18,7 @@ from pod.experiments.engine import running
 from pod.experiments.sarathi import sarathi_07, sarathi_08, sarathi_batches
 from pod.lab import paper
 from pod.lab.figure import Figure
-from pod.lab.measure import provenance
+from pod.lab.measure import provenance, timing
 from pod.lab.show import style
 from pod.serving.blocks import ReservedPool
 from pod.serving.captured import size_for
@@ -101,10 +98,7 @@ def _run(setting: Setting) -> list[dict]:
 
 @lru_cache(maxsize=1)
 def _engine(length: int) -> Engine:
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()
+    timing.free_memory()
     return warmed(Engine(running.model(MODEL, max(BATCHES)), pool(length), ATTENTION), length)
 
 

@@ -35,6 +35,16 @@ def _flush_buffer():
     return torch.zeros(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
 
+def free_memory() -> None:
+    """Whatever nobody refers to any more leaves the GPU, for who comes next."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def fill() -> None:
     """Empty L2 by writing: it is left full of lines that whoever comes next must write back."""
     _flush_buffer().zero_()
