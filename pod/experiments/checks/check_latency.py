@@ -31,17 +31,8 @@ def table():
         for metric, name in METRICS.items():
             for load, key in LOADS.items():
                 after, before = (paper.value(f"pod.{key}.{system}.{metric}") for system in (later, earlier))
-                rows.append(
-                    {
-                        "step": step,
-                        "metric": name,
-                        "load": load,
-                        "before_s": before,
-                        "after_s": after,
-                        "ratio": after / before,
-                    }
-                )
-    return pd.DataFrame(rows)
+                rows.append((step, name, load, before, after, after / before))
+    return pd.DataFrame(rows, columns=["step", "metric", "load", "before_s", "after_s", "ratio"])
 
 
 def draw(df):

@@ -10,6 +10,7 @@ from matplotlib import pyplot as plt
 
 from pod.lab import paper, registry
 from pod.lab.figure import Figure
+from pod.lab.show import style
 
 FIGURE = Figure(
     title="Do the papers and posts agree with themselves?",
@@ -201,12 +202,10 @@ def draw(df):
         ax.text(1.02, y, _beside(row), transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=colour)
     for verdict in (DIFFERS, ROUNDING):
         ax.plot([], [], "o", color=colours[verdict], label=f"{counts[verdict]} {LEGEND[verdict]}")
-    ax.set(
-        xscale="log", xlim=(0.4, 20), ylim=(len(df) - 0.4, -0.6), xlabel="computed again from other numbers / stated"
-    )
+    ax.set(xscale="log", xlim=(0.4, 20), ylim=(len(df) - 0.4, -0.6))
+    ax.set_xlabel("computed again from other numbers / stated")
     ax.set_yticks(range(len(df)), df.source + ": " + df.statement, fontsize=8)
-    ax.set_xticks([0.5, 1, 2, 5, 10], ["0.5", "1", "2", "5", "10"])
-    ax.minorticks_off()
+    style.ticks(ax, (0.5, 1, 2, 5, 10))
     ax.tick_params(length=0)
     ax.grid(axis="x", color="#e9edf0")
     ax.set_axisbelow(True)

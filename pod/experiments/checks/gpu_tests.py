@@ -38,9 +38,8 @@ def measure(case: dict) -> dict:
 def _python(*arguments: str) -> int:
     """Its exit status. What it says it says here, as it goes."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-u", *arguments], cwd=ROOT, env=os.environ | {"PYTHONPATH": path}
-    ).returncode
+    command, env = [sys.executable, "-u", *arguments], os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, cwd=ROOT, env=env).returncode
 
 
 def counted(report: Path) -> dict[str, int]:

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from pod.batch import HEAD_DIMS
 from pod.data import read
@@ -133,19 +132,13 @@ def table():
     df = df.reset_index(drop=True)
     sm = [GPUS[ARCHITECTURES[arch]] for arch in df.arch]
     ctas = df.ctas_per_sm // (1 + (df.binding == "ByWarp"))  # a CTA of two halves counts twice
-    return pd.DataFrame(
-        {
-            "arch": df.arch,
-            "ctas_per_sm": df.ctas_per_sm,
-            "binding": df.binding.map(NAMES),
-            "threads": df.threads,
-            "registers": df.registers,
-            "smem_kb": df.smem_bytes / KIB,
-            "spill_bytes": df.spill_bytes,
-            "ctas_that_fit": df.resident_ctas,
-            "registers_percent": 100 * df.registers * df.threads * ctas / [g.registers_per_sm for g in sm],
-            "smem_percent": 100 * (df.smem_bytes + KIB) * ctas / [g.smem_per_sm for g in sm],
-        }
+    out = df[["arch", "ctas_per_sm"]].assign(binding=df.binding.map(NAMES), threads=df.threads, registers=df.registers)
+    return out.assign(
+        smem_kb=df.smem_bytes / KIB,
+        spill_bytes=df.spill_bytes,
+        ctas_that_fit=df.resident_ctas,
+        registers_percent=100 * df.registers * df.threads * ctas / [g.registers_per_sm for g in sm],
+        smem_percent=100 * (df.smem_bytes + KIB) * ctas / [g.smem_per_sm for g in sm],
     )
 
 

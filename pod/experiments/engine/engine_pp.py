@@ -89,9 +89,8 @@ LOAD = Load(Setup("llama-13b", "h200", host="none", chunk=256, max_batch=27, max
 
 
 def cases() -> list[dict]:
-    return [
-        {"system": system, "iteration": i} for system in SYSTEMS for i in range(len(LOAD.batches(system).iterations))
-    ]
+    batches = {system: LOAD.batches(system).iterations for system in SYSTEMS}
+    return [{"system": system, "iteration": i} for system, each in batches.items() for i in range(len(each))]
 
 
 def measure(case: dict) -> dict:

@@ -99,13 +99,9 @@ def draw(df):
 
 def power():
     """Median clock of the SMs in MHz and power in watts, a row an offline run."""
-    seen = (
-        pd.read_csv(calibrate.log()).drop_duplicates("run").set_index("run")[["sm_clock_mhz", "power_w"]].sort_index()
-    )
-    words = {
-        run: f"{load.model}, {WAYS[how]}" for run, (load, how) in RUNS.items() if not load.qps and run in seen.index
-    }
-    return seen.loc[seen.index.isin(words)].rename(words)
+    seen = pd.read_csv(calibrate.log()).drop_duplicates("run").set_index("run")[["sm_clock_mhz", "power_w"]]
+    words = {run: f"{load.model}, {WAYS[how]}" for run, (load, how) in RUNS.items() if not load.qps}
+    return seen[seen.index.isin(words)].sort_index().rename(words)
 
 
 def saved(model: str = "llama-3-8b", attention: str = "hopper") -> float:

@@ -122,9 +122,8 @@ def _timeline(name: str) -> dict:
     events, notes = _serve(run, engine, scheduler, watch)
     watch.off(engine)
     torch.cuda.synchronize()
-    chosen = sorted(range(FIRST, LAST), key=lambda i: events[i + 1].scheduled - events[i].scheduled)[
-        (LAST - FIRST) // 2
-    ]
+    by_length = sorted(range(FIRST, LAST), key=lambda i: events[i + 1].scheduled - events[i].scheduled)
+    chosen = by_length[(LAST - FIRST) // 2]
     rows = _rows(run, notes[chosen], engine.marks[chosen], *events[chosen : chosen + 2])
     del engine, scheduler, notes
     timing.free_memory()

@@ -6,10 +6,10 @@ from matplotlib import pyplot as plt
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
 from pod.experiments.gpu.shared import Case, milliseconds
-from pod.experiments.methods.shared import gain
+from pod.experiments.methods.shared import gain, heat
 from pod.experiments.pod import pod_13, pod_14
 from pod.hardware import A100, H200
-from pod.lab.figure import Figure, short
+from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.simulate.gpusim import seconds
 
@@ -65,7 +65,9 @@ def draw(df):
     figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.4), dpi=style.DPI, layout="constrained", sharey="row")
     for column, (place, words) in zip(axes.T, PLACES.items(), strict=True):
         mine = df[df.place == place]
-        _heat(column[0], mine[mine.question == CTAS].pivot(index="decodes", columns="context", values="value"))
+        cells = mine[mine.question == CTAS].pivot(index="decodes", columns="context", values="value")
+        heat(column[0], cells, cmap="PRGn_r", vmin=0.5, vmax=1.5)
+        column[0].set_xlabel("context, tokens")
         column[0].set_title(words, fontsize=10)
         _bars(style.tidy(column[1]), mine[mine.question == POLICY])
     axes[0, 0].set_ylabel("four CTAs an SM / two\n\ndecodes")
@@ -96,18 +98,6 @@ def policies_with_four() -> pd.DataFrame:
                             for p in (pod_14.TURNS, policy))  # fmt: skip
             rows[f"{name}, {PLACES[gpu.key]}"] = [gain(a, b) for a, b in zip(turns, other, strict=True)]
     return pd.DataFrame(rows, index=[f"{n} decodes" for n in measured.decodes]).T
-
-
-def _heat(ax, cells) -> None:
-    ax.imshow(cells, cmap="PRGn_r", vmin=0.5, vmax=1.5, origin="lower", aspect="auto")
-    for y, row in enumerate(cells.to_numpy()):
-        for x, value in enumerate(row):
-            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=style.INK)
-    ax.set_xticks(range(len(cells.columns)), [short(n) for n in cells.columns])
-    ax.set_yticks(range(len(cells.index)), cells.index)
-    ax.set_xlabel("context, tokens")
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
 
 
 def _bars(ax, df) -> None:

@@ -34,19 +34,12 @@ def table():
 def draw(df):
     ax = style.axes(9, 4)
     ratios = np.geomspace(0.1, 10, 200)
-    ax.plot(
-        ratios, 100 * np.minimum(ratios, 1 / ratios), color=style.FRAME, linewidth=2, label="the shorter part for free"
-    )
+    free = 100 * np.minimum(ratios, 1 / ratios)
+    ax.plot(ratios, free, color=style.FRAME, linewidth=2, label="the shorter part for free")
     for (gpu, words), colour, mark in zip(GPUS.items(), (style.WORKERS[0], style.WORKERS[1]), "os", strict=True):
         mine = df[df.gpu == gpu]
-        ax.plot(
-            mine.ratio,
-            mine.gain,
-            mark,
-            color=colour,
-            markersize=5,
-            label=f"{words}: {mine.gain.mean():.0f} % on average",
-        )
+        label = f"{words}: {mine.gain.mean():.0f} % on average"
+        ax.plot(mine.ratio, mine.gain, mark, color=colour, markersize=5, label=label)
     ax.set(xscale="log", xlabel="time of prefill / time of decode, each alone", ylabel="gain of POD, %", ylim=(0, 105))
     ax.set(xticks=[0.1, 0.25, 0.5, 1, 2, 4, 10], xticklabels=["0.1", "0.25", "0.5", "1", "2", "4", "10"])
     style.legend(ax, loc="upper left")
@@ -56,9 +49,8 @@ def draw(df):
 def by_window(windows) -> pd.DataFrame:
     """Mean gains, %, of the batches whose ratio lies between two numbers, which may be chosen one way or another."""
     df = table()
-    rows = {
-        f"{low:.2f} to {high:.2f}": df[df.ratio.between(low, high)].groupby("gpu").gain.mean() for low, high in windows
-    }
+    rows = {f"{low:.2f} to {high:.2f}": df[df.ratio.between(low, high)].groupby("gpu").gain.mean()
+            for low, high in windows}  # fmt: skip
     return pd.DataFrame(rows).T.rename(columns=GPUS).rename_axis("ratio of the parts")
 
 

@@ -136,9 +136,8 @@ def places(df):
     own, cut = {"registers": "registers", "shared memory": "shared"}, {"L2": H200.l2_bytes, "DRAM": H200.memory_bytes}
     each = {"registers": 4 * H200.registers_per_sm, "shared memory": H200.smem_per_sm}
     rows = {name: (H200.sms * each[name], chase.loc[(key, 0)], stream.loc[(key, 0)]) for name, key in own.items()}
-    rows |= {
-        name: (cut[name], chase.loc[("global", RING_OF[name])], stream.loc[("global", SPAN_OF[name])]) for name in cut
-    }
+    rows |= {name: (size, chase.loc[("global", RING_OF[name])], stream.loc[("global", SPAN_OF[name])])
+             for name, size in cut.items()}  # fmt: skip
     made = {name: (size, wait.cycles, wait.ns, rate.gbs / 1000) for name, (size, wait, rate) in rows.items()}
     return pd.DataFrame.from_dict(made, orient="index", columns=["bytes", "cycles", "ns", "tb_per_s"])
 

@@ -29,9 +29,8 @@ def places(df, methods: dict[str, str]):
     parts = []
     for method, column in methods.items():
         place = (df.prefill + df.decode - df[column]) / df[["prefill", "decode"]].min(axis=1)
-        parts.append(
-            pd.DataFrame({"method": method, "ratio": df.ratio, "time": df[column] / df.larger, "place": place})
-        )
+        columns = {"method": method, "ratio": df.ratio, "time": df[column] / df.larger, "place": place}
+        parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
 
 

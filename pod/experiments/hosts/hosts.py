@@ -104,9 +104,8 @@ class FlashAttention3:
         from flash_attn_interface import flash_attn_with_kvcache
 
         lens = torch.from_numpy(np.concatenate([step.kv_lens, [0], np.cumsum(step.q_lens)]).astype(np.int32))
-        kv_lens, starts = (
-            lens.pin_memory().to(step.table.device, non_blocking=True).split([len(step.kv_lens), len(step.q_lens) + 1])
-        )
+        there = lens.pin_memory().to(step.table.device, non_blocking=True)
+        kv_lens, starts = there.split([len(step.kv_lens), len(step.q_lens) + 1])
         given = {"cache_seqlens": kv_lens, "page_table": step.table, "cu_seqlens_q": starts,
                  "max_seqlen_q": int(step.q_lens.max()), "causal": True}  # fmt: skip
 

@@ -18,9 +18,8 @@ WAYS = {"no split": NO_SPLIT, "fixed": FIXED, "stream-k": LEAN}  # as claims cal
 
 
 def _toy() -> tuple[int, list[int]]:
-    return int(paper.value("lean.f01.sms")), [int(paper.value("lean.f01.tiles_per_head"))] * int(
-        paper.value("lean.f01.heads")
-    )
+    sms, tiles, heads = (int(paper.value(f"lean.f01.{name}")) for name in ("sms", "tiles_per_head", "heads"))
+    return sms, [tiles] * heads
 
 
 def _cuts() -> dict:

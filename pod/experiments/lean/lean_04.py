@@ -23,25 +23,14 @@ def table():
     rng = np.random.default_rng(4)
     q, k, v = (rng.normal(size=(n, 1, HEAD_DIM)) for n in (1, 5 * TILE, 5 * TILE))
     scores = q[:, 0] @ k[:, 0].T / np.sqrt(HEAD_DIM)
-    states = {
-        name: State.of(scores[:, a * TILE : b * TILE], v[a * TILE : b * TILE, 0]) for name, (a, b) in PIECES.items()
-    }
+    parts = {name: slice(a * TILE, b * TILE) for name, (a, b) in PIECES.items()}
+    states = {name: State.of(scores[:, part], v[part, 0]) for name, part in parts.items()}
     x, y = states.values()
-    rows = states | {"merged": x.merge(y), "all keys at once": State.of(scores, v[:, 0])}
-    truth = attention(q, k, v)[0][0, 0]
-    return pd.DataFrame(
-        [
-            {
-                "state": name,
-                "m": s.m[0],
-                "l": s.l[0],
-                "O[0]": s.o[0, 0],
-                "out[0]": s.finish()[0][0, 0],
-                "error": np.abs(s.finish()[0][0] - truth).max(),
-            }
-            for name, s in rows.items()
-        ]
-    )
+    states |= {"merged": x.merge(y), "all keys at once": State.of(scores, v[:, 0])}
+    outs, truth = {name: s.finish()[0][0] for name, s in states.items()}, attention(q, k, v)[0][0, 0]
+    rows = [(name, s.m[0], s.l[0], s.o[0, 0], outs[name][0], np.abs(outs[name] - truth).max())
+            for name, s in states.items()]  # fmt: skip
+    return pd.DataFrame(rows, columns=["state", "m", "l", "O[0]", "out[0]", "error"])
 
 
 def draw(df):

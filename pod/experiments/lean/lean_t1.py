@@ -39,12 +39,8 @@ def _product(name: str, a, b) -> dict:
 def _softmax(scores) -> dict:
     """Five FLOPs an element: compare, subtract, exponentiate, add, divide."""
     rows, columns = scores.shape
-    return {
-        "operation": "softmax",
-        "shape": f"{rows} x {columns}",
-        "flops": 5 * scores.size,
-        "bytes": 2 * scores.nbytes,
-    }
+    return {"operation": "softmax", "shape": f"{rows} x {columns}", "flops": 5 * scores.size,
+            "bytes": 2 * scores.nbytes}  # fmt: skip
 
 
 def draw(df):

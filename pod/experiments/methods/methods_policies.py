@@ -32,12 +32,8 @@ KEYS = ("model", "context", "chunk", "decodes")
 UNITS = ("hybrid",)
 ROUNDS, REPEATS = 5, 15
 K = 1024
-CONTEXTS, CHUNKS, DECODES, MODEL_KEYS = (
-    (2 * K, 8 * K, 16 * K),
-    (512, 2 * K, None),
-    (16, 64, 192),
-    ("yi-6b", "llama-3-8b"),
-)
+CONTEXTS, CHUNKS, DECODES = (2 * K, 8 * K, 16 * K), (512, 2 * K, None), (16, 64, 192)
+MODEL_KEYS = ("yi-6b", "llama-3-8b")
 SIZES = (2, 4)  # CTAs an SM
 WAYS = peers.HALVES | {"serial": peers.FAMILY["serial"], "pod": peers.FAMILY["pod"]}
 WAYS |= {f"{policy}_{size}": partial(peers.family, method="pod", policy=policy, ctas_per_sm=size)

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card
-from pod.experiments.methods.shared import METHODS, PEERS, TONES, recorded, with_parts
+from pod.experiments.methods.shared import METHODS, PEERS, TONES, heat, recorded, with_parts
 from pod.experiments.pod import pod_11
 from pod.lab.figure import Figure, short
 from pod.lab.measure import peers
@@ -89,15 +89,8 @@ def draw(df):
 def _cells(ax, df) -> None:
     winners = df.pivot(index="decodes", columns="chunk", values="winner")
     speedups = df.pivot(index="decodes", columns="chunk", values="speedup")
-    ax.imshow([[to_rgb(TONES[way]) for way in row] for row in winners.to_numpy()], origin="lower", aspect="auto")
-    for y, row in enumerate(speedups.to_numpy()):
-        for x, value in enumerate(row):
-            ink = style.letters_on(TONES[winners.iloc[y, x]])
-            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=ink, fontweight="bold")
-    ax.set_xticks(range(len(winners.columns)), [short(n) for n in winners.columns])
-    ax.set_yticks(range(len(winners.index)), winners.index)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
+    image = [[to_rgb(TONES[way]) for way in row] for row in winners.to_numpy()]
+    heat(ax, speedups, image, lambda y, x: style.letters_on(TONES[winners.iloc[y, x]]), "bold")
 
 
 def counts(df):

@@ -44,9 +44,8 @@ def measure(case: dict) -> dict:
 
 @lru_cache
 def _held(method: str):
-    work = replace(
-        pod_07.work(pod_07.FIGURE7, method), multiplications=pod_07.unrolled(pod_07.multiplications(pod_07.FIGURE7))
-    )
+    times = pod_07.unrolled(pod_07.multiplications(pod_07.FIGURE7))
+    work = replace(pod_07.work(pod_07.FIGURE7, method), multiplications=times)
     arrays = pod_07.data(work.compute, work.memory)
     for _ in range(3):  # the last of three: code and lists are warm
         trace = micro.spans(work, method, arrays)

@@ -1,8 +1,10 @@
 """What the figures of chapter 09 share: names and colours for the ways to run a hybrid batch, and their recordings."""
 
+import numpy as np
 import pandas as pd
 
 from pod.data import read
+from pod.lab.figure import short
 from pod.lab.show import style
 
 METHODS = {
@@ -57,9 +59,19 @@ def recorded(name: str):
 def with_parts(df):
     """Add what prefill and decode alone say of a batch: their ratio, the smaller's share, and the larger."""
     alone = df[["prefill", "decode"]]
-    return df.assign(
-        ratio=df.prefill / df.decode, share=alone.min(axis=1) / alone.sum(axis=1), larger=alone.max(axis=1)
-    )
+    share = alone.min(axis=1) / alone.sum(axis=1)
+    return df.assign(ratio=df.prefill / df.decode, share=share, larger=alone.max(axis=1))
+
+
+def heat(ax, cells, image=None, ink=lambda y, x: style.INK, weight: str = "normal", **look) -> None:
+    """A table in coloured cells with their numbers: tokens from left to right, what its index counts from below."""
+    ax.imshow(cells if image is None else image, origin="lower", aspect="auto", **look)
+    for (y, x), value in np.ndenumerate(cells.to_numpy()):
+        ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=ink(y, x), fontweight=weight)
+    ax.set_xticks(range(len(cells.columns)), [short(n) for n in cells.columns])
+    ax.set_yticks(range(len(cells.index)), cells.index)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
 
 
 def gain(base, other):

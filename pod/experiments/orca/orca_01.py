@@ -33,8 +33,7 @@ def grid(df, system: str):
     share = 1 - (df.what != "idle").sum() / (SLOTS * len(log.iterations))
     title = f"{system}: {len(log.iterations)} iterations, {100 * share:.0f} % of the slots wasted"
     ticks = max(len(other.iterations) for other in slots().values())
-    figure = slot_grid(log, SLOTS, title, ticks).figure
-    return figure
+    return slot_grid(log, SLOTS, title, ticks).figure
 
 
 # ---------------------------------------------------------------- what claims ask for

@@ -25,8 +25,7 @@ def table():
     for name, n, kv in new:
         q, k = f"Q [{s.q_heads}, {n}, {s.head_dim}]", f"K, V [{s.kv_heads}, {kv}, {s.head_dim}]"
         rows.append(("attention", name, n, f"{q}; {k}", f"[{n}, {s.hidden}]"))
-    rows.append(("output linear", "all", total, f"[{total}, {s.hidden}]", f"[{total}, {s.hidden}]"))
-    rows.append(("feed-forward", "all", total, f"[{total}, {s.hidden}]", f"[{total}, {s.hidden}]"))
+    rows += [(name, "all", total, *[f"[{total}, {s.hidden}]"] * 2) for name in ("output linear", "feed-forward")]
     return pd.DataFrame(rows, columns=["operation", "requests", "tokens", "in", "out"])
 
 
@@ -34,7 +33,8 @@ def draw(df):
     ax = style.axes(9.5, 3.4)
     parts = df[df.operation == "attention"]
     kinds = ["decode" if n == 1 else "prefill" for n in parts.tokens]
-    for y, operation in enumerate(dict.fromkeys(df.operation)):
+    names = list(dict.fromkeys(df.operation))
+    for y, operation in enumerate(names):
         mine, left = df[df.operation == operation], 0.0
         apart = operation == "attention"
         for name, n, kind in zip(parts.requests, parts.tokens, kinds, strict=True):
@@ -45,7 +45,6 @@ def draw(df):
         ax.text(16.4, y + 0.5, words, va="center", fontsize=9, color=style.INK)
         if not apart:
             ax.add_patch(Rectangle((-0.08, y + 0.14), left + 0.16, 0.72, fill=False, edgecolor=style.INK))
-    names = list(dict.fromkeys(df.operation))
     ax.set(xlim=(-0.2, 24), ylim=(len(names), 0), xticks=[], yticks=[i + 0.5 for i in range(len(names))])
     ax.set_yticklabels(names)
     ax.tick_params(axis="y", length=0)

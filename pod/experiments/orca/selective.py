@@ -108,9 +108,8 @@ def table() -> pd.DataFrame:
 
 def draw(df):
     ax = style.axes(7.5, 3.2)
-    for i, (way, tone) in enumerate(
-        zip(WAYS, (style.FRAME, style.colour("load"), style.colour("hybrid")), strict=True)
-    ):
+    tones = style.FRAME, style.colour("load"), style.colour("hybrid")
+    for i, (way, tone) in enumerate(zip(WAYS, tones, strict=True)):
         ax.bar([x + 0.27 * (i - 1) for x in range(len(df))], df[way], 0.25, color=tone, label=way)
     ax.set_xticks(range(len(df)), df.decodes)
     ax.set(yscale="log", xlabel="decodes beside the prompt", ylabel="ms for all of them")

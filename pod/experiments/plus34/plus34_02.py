@@ -21,9 +21,8 @@ def table():
     df = read("single-query-counters")
     df = df[df.batch == shared.CHATS].assign(no_issue=lambda d: 100 - d.issue)
     stalls = [column for column in df if column.startswith("stall_")]
-    out = df[["kernel", "no_issue", "occupancy", "dram"]].assign(
-        memory_stalls=100 * df.stall_long_scoreboard / df[stalls].sum(axis=1)
-    )
+    waits = 100 * df.stall_long_scoreboard / df[stalls].sum(axis=1)
+    out = df[["kernel", "no_issue", "occupancy", "dram"]].assign(memory_stalls=waits)
     post = {"kernel": "the post", "no_issue": 100 * paper.value("plus34.f02.idle_cycles") / 6}
     post["dram"] = paper.value("plus34.f01.memory_util")
     return pd.concat([pd.DataFrame([post]), out], ignore_index=True)

@@ -34,17 +34,9 @@ def table():
 
 def counters(batch: str = "256 x 512") -> pd.DataFrame:
     """What the profiler counts before and after the move, %: the post's, and ours in two builds."""
-    stated = {
-        name: paper.value(f"plus34.{name}") for name in ("f01.compute_util", "f01.memory_util", "f02.idle_cycles")
-    }
-    rows = {
-        "the post, before": (
-            stated["f01.compute_util"],
-            stated["f01.memory_util"],
-            100 * stated["f02.idle_cycles"] / 6,
-        ),
-        "the post, after": (None, paper.value("plus34.f04.memory_util"), None),
-    }
+    names = ("f01.compute_util", "f01.memory_util", "f02.idle_cycles", "f04.memory_util")
+    compute, before, idle, after = (paper.value(f"plus34.{name}") for name in names)
+    rows = {"the post, before": (compute, before, 100 * idle / 6), "the post, after": (None, after, None)}
     seen = read("single-query-counters").set_index(["batch", "kernel"]).loc[batch]
     for pair, build in zip(reversed(MOVED), BUILDS, strict=True):
         for name, when in zip(pair, ("before", "after"), strict=True):

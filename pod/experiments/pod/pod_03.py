@@ -1,7 +1,6 @@
 """POD-Attention, Figure 3: in a hybrid batch the weights are shared, attention is not."""
 
 import pandas as pd
-from matplotlib import pyplot as plt
 from matplotlib.patches import FancyBboxPatch
 
 from pod.experiments.basics.stutter import batch as chat_batch
@@ -44,25 +43,22 @@ def _linear(sizes, batch) -> tuple:
 
 def draw(df):
     """Above, the tokens flowing through the kernels; below, each operation as two batches and as one."""
-    figure, (flow, ax) = plt.subplots(
-        2, 1, figsize=(9.5, 5.2), dpi=style.DPI, layout="constrained", sharex=True, height_ratios=(2, 3)
-    )
+    flow, ax = style.axes(9.5, 5.2, rows=2, sharex=True, height_ratios=(2, 3))
     _tokens(flow, len(df))
     for x, row in enumerate(df.itertuples()):
         _kernels(flow, x, row)
-        _bars(style.tidy(ax), x, row, longest=df.hybrid_us.max())
+        _bars(ax, x, row, longest=df.hybrid_us.max())
     flow.set(xlim=(-1.0, len(df) - 0.4), ylim=(-0.42, 1.02))
     flow.axis("off")
     flow.set_title(FIGURE.says, fontsize=10, loc="left")
-    sides = [
-        (x + side, name) for x in range(len(df)) for side, name in ((-0.19, "two\nbatches"), (0.19, "one\nhybrid"))
-    ]
+    names = (-0.19, "two\nbatches"), (0.19, "one\nhybrid")
+    sides = [(x + side, name) for x in range(len(df)) for side, name in names]
     ax.set_xticks(*zip(*sides, strict=True))
     ax.set_ylabel("µs in one layer, A100 roofline")
     ax.set_ylim(0, 1.15 * df.hybrid_us.max())
     ax.tick_params(axis="x", length=0)
     style.legend(ax, loc="upper left")
-    return figure
+    return ax.figure
 
 
 def _tokens(ax, columns: int) -> None:

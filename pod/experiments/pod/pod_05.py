@@ -75,7 +75,6 @@ def _cta(ax, x, y, colour) -> None:
     ax.add_patch(Rectangle((x, y), 0.84, 2.6, facecolor=colour, linewidth=0))
     ax.text(x + 0.42, y + 2.4, "CTA", ha="center", va="center", fontsize=8.5, color=style.letters_on(colour))
     for warp in range(4):
-        ax.add_patch(
-            Rectangle((x + 0.08, y + 0.1 + 0.53 * warp), 0.68, 0.42, facecolor="white", alpha=0.85, linewidth=0)
-        )
+        corner = x + 0.08, y + 0.1 + 0.53 * warp
+        ax.add_patch(Rectangle(corner, 0.68, 0.42, facecolor="white", alpha=0.85, linewidth=0))
         ax.text(x + 0.42, y + 0.31 + 0.53 * warp, f"warp {3 - warp}", ha="center", va="center", fontsize=8)

@@ -27,17 +27,9 @@ def table():
         for rows in ROWS:
             flops = computed_flops(batch, Tile(rows, 64, dtype="float16"))
             seconds = gpu.roofline_time(flops, batch.bytes)
-            out.append(
-                {
-                    "gpu": gpu.key,
-                    "rows": rows,
-                    "useful_share": batch.flops / flops,
-                    "compute_util": 100 * gpu.compute_time(flops) / seconds,
-                    "dram_util": 100 * gpu.memory_time(batch.bytes) / seconds,
-                    "paper": stated.get(rows) if gpu is A100 else None,
-                }
-            )
-    return pd.DataFrame(out)
+            busy = (100 * time / seconds for time in (gpu.compute_time(flops), gpu.memory_time(batch.bytes)))
+            out.append((gpu.key, rows, batch.flops / flops, *busy, stated.get(rows) if gpu is A100 else None))
+    return pd.DataFrame(out, columns=["gpu", "rows", "useful_share", "compute_util", "dram_util", "paper"])
 
 
 def draw(df):

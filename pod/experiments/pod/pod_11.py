@@ -82,9 +82,8 @@ def table():
     df["fa3_serial"] = df.fa3_serial_p10  # the first sample of a visit holds its launch, some 0.1 ms for short prefills
     times = [*METHODS, *CONFIGURATIONS[1:], *(way for way in PEERS if way in df)]
     best = df[list(CONFIGURATIONS)].min(axis=1)
-    return df[[*BATCH, "even", "flops", "kv_bytes", "prefill", "decode", "ratio", "share", "larger", *times]].assign(
-        best=best
-    )
+    parts = ["prefill", "decode", "ratio", "share", "larger"]
+    return df[[*BATCH, "even", "flops", "kv_bytes", *parts, *times]].assign(best=best)
 
 
 def even(df):

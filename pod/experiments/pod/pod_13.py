@@ -7,8 +7,8 @@ from functools import partial
 
 from pod.batch import MODELS, HybridBatch
 from pod.data import Missing, a_card
-from pod.experiments.methods.shared import recorded, with_parts
-from pod.lab.figure import Figure, short
+from pod.experiments.methods.shared import heat, recorded, with_parts
+from pod.lab.figure import Figure
 from pod.lab.measure import peers
 from pod.lab.show import style
 
@@ -56,23 +56,13 @@ def draw(df):
     axes = style.axes(9.5, 3.6, columns=3, sharey=True)
     titles = {"two": "two CTAs an SM", "four": "four CTAs an SM", "chosen": "as POD chooses"}
     for ax, (column, title) in zip(axes, titles.items(), strict=True):
-        _heat(ax, df.pivot(index="decodes", columns="context", values=column))
+        cells = df.pivot(index="decodes", columns="context", values=column)
+        ink = lambda y, x, at=cells.iloc: "white" if at[y, x] > 1.22 else style.INK  # noqa: E731
+        heat(ax, cells, ink=ink, cmap="Purples", vmin=1, vmax=1.35)
+        ax.set_xlabel("context, tokens")
         ax.set_title(title, fontsize=10)
     axes[0].set_ylabel("decodes beside the prompt")
     return axes[0].figure
-
-
-def _heat(ax, cells) -> None:
-    ax.imshow(cells, cmap="Purples", vmin=1, vmax=1.35, origin="lower", aspect="auto")
-    for y, row in enumerate(cells.to_numpy()):
-        for x, value in enumerate(row):
-            tone = "white" if value > 1.22 else style.INK
-            ax.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=9, color=tone)
-    ax.set_xticks(range(len(cells.columns)), [short(n) for n in cells.columns])
-    ax.set_yticks(range(len(cells.index)), cells.index)
-    ax.set(xlabel="context, tokens")
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
 
 
 # ---------------------------------------------------------------- what claims ask for

@@ -61,9 +61,8 @@ def table():
     and of serial, and the gains over 50:50 in %: of the paper's proportional policy, and of our shares of the work."""
     df = recorded("methods-policy")
     policies = [policy + ending for policy in TONES for ending in ENDINGS]
-    return df[["model", "decodes", "prefill", "decode", "serial", *policies]].assign(
-        gain=gain(df[TURNS], df[INTEGER]), own_gain=gain(df[TURNS], df[PROPORTIONAL])
-    )
+    gains = {"gain": gain(df[TURNS], df[INTEGER]), "own_gain": gain(df[TURNS], df[PROPORTIONAL])}
+    return df[["model", "decodes", "prefill", "decode", "serial", *policies]].assign(**gains)
 
 
 def draw(df):

@@ -44,9 +44,8 @@ def batch_of(case: dict) -> HybridBatch:
 
 def measure(case: dict) -> dict:
     batch = batch_of(case)
-    return peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0) | {
-        f"{rule}_parts": _parts(batch, rule) for rule in RULES
-    }
+    row = peers.table_row(peers.Setting(batch), WAYS, ROUNDS, ms=1.0)
+    return row | {f"{rule}_parts": _parts(batch, rule) for rule in RULES}
 
 
 def planned(case: dict, gpu: GPU) -> list[Schedule]:
@@ -70,15 +69,11 @@ FILLING = int(paper.value("pod.t7.decodes"))
 def table():
     """One row a batch: milliseconds, parts of a tile and time over serial of each rule; `paper_*` as printed."""
     df = recorded("methods-splits")
-    out = df[["decodes", "chunk", "prefill", "decode", "serial", "fa2_serial"]]
+    out = df[["decodes", "chunk", "prefill", "decode", "serial", "fa2_serial"]].copy()
     for rule in NAMES:
-        out = out.assign(
-            **{rule: df[rule], f"{rule}_parts": df[f"{rule}_parts"], f"{rule}_ratio": df[rule] / df.serial}
-        )
-    stated = {
-        f"paper_{rule}": [paper.value(f"pod.t7.{chunk}.{rule}_ratio") for chunk in df.chunk]
-        for rule in ("vanilla", "limited")
-    }
+        out[rule], out[f"{rule}_parts"], out[f"{rule}_ratio"] = df[rule], df[f"{rule}_parts"], df[rule] / df.serial
+    stated = {f"paper_{rule}": [paper.value(f"pod.t7.{chunk}.{rule}_ratio") for chunk in df.chunk]
+              for rule in ("vanilla", "limited")}  # fmt: skip
     return out.assign(**stated)
 
 

@@ -60,9 +60,8 @@ def draw(df):
     tiles(cells, legend=False, ax=ax)
     style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
     ax.set(xlabel=f"keys, {DRAWN} a cell", ylabel=f"queries, {DRAWN} a cell")
-    ax.set_title(
-        "Four masks, one under the other, are the triangle of the whole prompt", fontsize=10, loc="left", pad=42
-    )
+    words = "Four masks, one under the other, are the triangle of the whole prompt"
+    ax.set_title(words, fontsize=10, loc="left", pad=42)
     return ax.figure
 
 

@@ -240,9 +240,7 @@ def draw(df):
     for (phase, mine), colour, mark in zip(many.groupby("phase", sort=False), style.WORKERS, "o^", strict=False):
         axes["layer"].plot(mine.tokens, mine.percent_of_peak, f"{mark}-", markersize=5, color=colour, label=phase)
     axes["layer"].set_xscale("log", base=2)
-    axes["layer"].set(
-        xticks=TOKENS, ylim=(0, 105), xlabel="tokens in the batch", ylabel="% of the best throughput shown"
-    )
+    axes["layer"].set(ylim=(0, 105), xlabel="tokens in the batch", ylabel="% of the best throughput shown")
     axes["layer"].set_xticks(TOKENS, TOKENS, fontsize=8.5)
     saturates = paper.value("sarathi.f03.peak_tokens")
     axes["layer"].axvline(saturates, color=style.INK, linestyle="--", linewidth=1)

@@ -44,9 +44,5 @@ def latest_share() -> float:
         total += len(gone)
         right += sum(request > left.max() for request in gone)
     back = df[(df.preemption == "recompute") & (df.what == "prefill") & (df.iteration > 0)]
-    whole = (back.tokens > back.request.map({i: prompt for i, (prompt, _) in enumerate(_lengths())})).all()
+    whole = (back.tokens > back.request.map({i: prompt for i, (prompt, _) in enumerate(CROWD)})).all()
     return right / total if whole else 0.0
-
-
-def _lengths():
-    return CROWD
