@@ -1,5 +1,7 @@
 """What the simulator has to show before it is believed: recorded runs of the engine, gate by gate."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 
@@ -174,8 +176,7 @@ def worst(gate: str) -> float:
     return float(df.value[df.gate == gate].max())
 
 
-def operators_worst() -> float:
-    return worst("operators, worst")
+operators_worst = partial(worst, "operators, worst")
 
 
 def unseen(gate: str) -> float:
@@ -183,9 +184,8 @@ def unseen(gate: str) -> float:
     return worst(gate + UNSEEN)
 
 
-def fusing_unseen() -> float:
-    """Of what fusing alone gains, our halves in turn over both at once: the error over that gain, %."""
-    return unseen("fusing")
+# Of what fusing alone gains, our halves in turn over both at once: the error over that gain, %
+fusing_unseen = partial(unseen, "fusing")
 
 
 def taught_by_all(gate: str) -> float:
@@ -193,18 +193,7 @@ def taught_by_all(gate: str) -> float:
     return worst(gate + TOGETHER)
 
 
-def run_second_half() -> float:
-    """Of the half from which nothing was learned."""
-    return worst("run" + LATER)
-
-
-def gain_second_half() -> float:
-    return worst("gain" + LATER)
-
-
-def run_uncalibrated() -> float:
-    return worst("run" + UNTAUGHT)
-
-
-def gain_uncalibrated() -> float:
-    return worst("gain" + UNTAUGHT)
+run_second_half = partial(worst, "run" + LATER)  # of the half from which nothing was learned
+gain_second_half = partial(worst, "gain" + LATER)
+run_uncalibrated = partial(worst, "run" + UNTAUGHT)
+gain_uncalibrated = partial(worst, "gain" + UNTAUGHT)

@@ -1,6 +1,7 @@
 """How much of an iteration the GPU waits for the host: where the host waits for tokens, and where it runs ahead."""
 
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -128,16 +129,10 @@ def shares(df, names, words):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def worst_hybrid(loop: str = "ahead") -> float:
-    """Largest share of the host in hybrid iterations, percent."""
-    return _worst("hybrid", loop)
-
-
-def worst_decodes(loop: str = "ahead") -> float:
-    """Largest share of the host in iterations of decodes alone, percent."""
-    return _worst("decode only", loop)
-
-
-def _worst(kind: str, loop: str) -> float:
+def _worst(kind: str, loop: str = "ahead") -> float:
+    """Largest share of the host in iterations of a kind, percent."""
     df = table()
     return float(df.host_percent[(df.kind == kind) & (df.loop == loop)].max())
+
+
+worst_hybrid, worst_decodes = partial(_worst, "hybrid"), partial(_worst, "decode only")

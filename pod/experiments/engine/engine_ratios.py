@@ -7,7 +7,7 @@ Where answers are long, some 50 requests fill the memory before their tokens fil
 until one of them has ended, and most iterations are decodes alone. Where answers are short, few decode beside a chunk.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pandas as pd
 
@@ -123,14 +123,12 @@ def best_ratio() -> float:
     return float(df.pd[df.gain_percent.idxmax()])
 
 
-def decodes_gain(ratio: str | float) -> float:
-    """Of the iterations without a prompt alone, percent."""
-    return float(table().set_index("pd").decode_gain_percent[float(ratio)])
+def _gain(of: str, ratio: str | float) -> float:
+    return float(table().set_index("pd")[f"{of}_gain_percent"][float(ratio)])
 
 
-def fused_gain(ratio: str | float) -> float:
-    """Of all iterations, over our own halves in turn, percent."""
-    return float(table().set_index("pd").fused_gain_percent[float(ratio)])
+decodes_gain = partial(_gain, "decode")  # of the iterations without a prompt alone
+fused_gain = partial(_gain, "fused")  # of all iterations, over our own halves in turn
 
 
 def least_gain() -> float:

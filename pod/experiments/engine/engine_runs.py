@@ -3,7 +3,7 @@
 Measured: the engine on random weights, three models, attention by FlashAttention-3 and by us: every iteration's time.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pandas as pd
 
@@ -113,19 +113,13 @@ def saved(model: str = "llama-3-8b", attention: str = "hopper") -> float:
 # ---------------------------------------------------------------- better halves x fusing
 
 
-def _faster(model: str, one: str, other: str) -> float:
+def _faster(one: str, other: str, model: str = "llama-3-8b") -> float:
     ms = table().set_index(["model", "attention"]).ms
     return float(ms[model, WAYS[one]] / ms[model, WAYS[other]])
 
 
-def halves(model: str = "llama-3-8b") -> float:
-    """What the better halves alone bring: two FlashAttention-3 calls over ours in turn."""
-    return _faster(model, "fa3", "hopper-serial")
-
-
-def fusing(model: str = "llama-3-8b") -> float:
-    """What computing both at once brings: ours in turn over ours at once."""
-    return _faster(model, "hopper-serial", "hopper")
+halves = partial(_faster, "fa3", "hopper-serial")  # two FlashAttention-3 calls over ours in turn
+fusing = partial(_faster, "hopper-serial", "hopper")  # ours in turn over ours at once
 
 
 def fused(model: str) -> float:

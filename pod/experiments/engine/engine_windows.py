@@ -8,7 +8,7 @@ whatever computes their attention, so its runs are compared batch by batch, and 
 """
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pandas as pd
@@ -205,10 +205,6 @@ def gain(model: str = "llama-3-8b", over: str = FASTER) -> float:
     return float(df.pod_gain[model, NAMES[over]])
 
 
-def over_vllm(model: str) -> float:
-    return gain(model, "vLLM, fa3")
-
-
 def gain_max(over: str = FASTER) -> float:
     return max(gain(model, over) for model in table().model.unique())
 
@@ -217,9 +213,8 @@ def gain_least(over: str = FASTER) -> float:
     return min(gain(model, over) for model in table().model.unique())
 
 
-def fused(model: str) -> float:
-    """What computing both halves at once gains over the same kernel's halves in turn, percent."""
-    return gain(model, "Sarathi, hopper-serial")
+over_vllm = partial(gain, over="vLLM, fa3")
+fused = partial(gain, over="Sarathi, hopper-serial")  # what computing both halves at once gains, percent
 
 
 def halves(model: str) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from os.path import commonprefix
 
 import numpy as np
@@ -277,25 +277,15 @@ def draw(df):
     return axes[0].figure
 
 
-def lost() -> int:
-    """Answers that did not come whole, over all attentions."""
-    return int(read("server").lost.sum())
-
-
 def times(over: str = "fa3") -> float:
     """How many times as many tokens a second ours at once gives."""
     rate = read("server").set_index("attention").tokens_s
     return float(rate["hopper"] / rate[over])
 
 
-def asked() -> int:
-    """Answers that people who stay asked for, over all attentions."""
-    return int(read("server").asked.sum())
+def _people(how: str) -> int:
+    """Over all attentions. asked: answers that people who stay asked for; lost: those that did not come whole."""
+    return int(read("server")[how].sum())
 
 
-def gone() -> int:
-    return int(read("server").gone.sum())
-
-
-def refused() -> int:
-    return int(read("server").refused.sum())
+asked, lost, gone, refused = (partial(_people, how) for how in ("asked", "lost", "gone", "refused"))

@@ -3,6 +3,7 @@
 Measured: prefill alone and decode alone, ours (contiguous, and in pages of 16, 64 and 256) beside FlashAttention-3.
 """
 
+from functools import partial
 from random import Random
 
 from pod.batch import HybridBatch
@@ -152,23 +153,9 @@ def mean(side: str, column: str = "contiguous") -> float:
     return geomean(df[(df.side == side) & (df.dtype == "bfloat16") & (df.head_dim == 128)][column] / 100)
 
 
-def prefill_64_least() -> float:
-    return worst("prefill", head_dim=64)
-
-
-def decode_least() -> float:
-    return worst("decode")
-
-
-def prefill_pages_least() -> float:
-    """Both in pages of 16 tokens."""
-    return worst("prefill", column="same_pages")
-
-
-def decode_pages_least() -> float:
-    return worst("decode", column="same_pages")
-
-
-def decode_auto_least() -> float:
-    """The same with the method that `auto` takes for decodes alone."""
-    return worst("decode", column="auto")
+prefill_64_least = partial(worst, "prefill", head_dim=64)
+decode_least = partial(worst, "decode")
+prefill_pages_least = partial(worst, "prefill", column="same_pages")  # both in pages of 16 tokens
+decode_pages_least = partial(worst, "decode", column="same_pages")
+# The same with the method that `auto` takes for decodes alone
+decode_auto_least = partial(worst, "decode", column="auto")

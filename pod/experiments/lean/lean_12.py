@@ -3,7 +3,7 @@
 Measured: the operations of a Phi-3-Medium layer: linear ones by tokens, attention by context and by its kernel.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import pandas as pd
 
@@ -138,12 +138,8 @@ def at(outputs: int, column: str = "speedup", base: str = RULE) -> float:
     return float(df[(df.base == base) & (df.outputs == outputs)][column].iloc[0])
 
 
-def served(outputs: int) -> float:
-    return at(outputs, "served")
-
-
-def served_uncut(outputs: int) -> float:
-    return at(outputs, "served", UNCUT)
+served = partial(at, column="served")
+served_uncut = partial(at, column="served", base=UNCUT)
 
 
 def composed_off() -> float:
@@ -159,6 +155,4 @@ def missing_time():
     return 100 * (1 - composed / seconds)
 
 
-def beyond_16k() -> float:
-    """At 16K outputs, the longest that was measured."""
-    return at(16 << 10)
+beyond_16k = partial(at, 16 << 10)  # at 16K outputs, the longest that was measured

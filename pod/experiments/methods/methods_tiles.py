@@ -1,5 +1,7 @@
 """Figure 10 measured: what the rows of a decode's tile do to the SMs and to DRAM."""
 
+from functools import partial
+
 from pod.data import a_card
 from pod.experiments.pod import pod_01, pod_10
 from pod.lab.figure import Figure
@@ -55,12 +57,8 @@ def _largest_compute(way: str) -> float:
     return float(df[df.way == way].compute.max())
 
 
-def compute_128() -> float:
-    return _largest_compute(PEER)
-
-
-def compute_16() -> float:
-    return _largest_compute("ours")
+compute_128 = partial(_largest_compute, PEER)
+compute_16 = partial(_largest_compute, "ours")
 
 
 def _dram():

@@ -4,7 +4,7 @@ Measured: 100 consecutive iterations of the ladder's run, executed, for the firs
 """
 
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from pod.data import card, read
 from pod.experiments.plus34 import shared, vllm_ladder
@@ -130,8 +130,7 @@ def chats() -> int:
     return int(read("vllm-run").requests.iloc[0])
 
 
-def total_gain() -> float:
-    return _gain("one copy")
+total_gain = partial(_gain, "one copy")
 
 
 def executed() -> int:
@@ -144,12 +143,8 @@ def iterations() -> int:
     return len(shared.iterations())
 
 
-def query_gain() -> float:
-    return _gain("query in shared memory")
-
-
-def multinomial_gain() -> float:
-    return _gain("one multinomial")
+query_gain = partial(_gain, "query in shared memory")
+multinomial_gain = partial(_gain, "one multinomial")
 
 
 def sampler_share() -> float:

@@ -4,7 +4,7 @@ Measured: a compute-bound and a memory-bound loop: alone, in turn, and fused in 
 """
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import median
 
 import pandas as pd
@@ -180,16 +180,9 @@ def _mean_gain(method: str, over: str) -> float:
     return float(100 * (ms[over] / ms[method] - 1).mean())
 
 
-def cta_over_serial() -> float:
-    return _mean_gain("cta", "serial")
-
-
-def intra_over_serial() -> float:
-    return _mean_gain("in turn", "serial")
-
-
-def intra_over_cta() -> float:
-    return _mean_gain("in turn", "cta")
+cta_over_serial = partial(_mean_gain, "cta", "serial")
+intra_over_serial = partial(_mean_gain, "in turn", "serial")
+intra_over_cta = partial(_mean_gain, "in turn", "cta")
 
 
 def in_turn_over_interleaved() -> float:

@@ -74,12 +74,8 @@ def _mean_ratio(context: int, numerator: str, denominator: str) -> float:
     return float((df[numerator] / df[denominator]).mean())
 
 
-def four_over_two_long() -> float:
-    return _mean_ratio(LONG, "pod_4", "pod_2")
-
-
-def two_over_four_short() -> float:
-    return _mean_ratio(SHORT, "pod_2", "pod_4")
+four_over_two_long = partial(_mean_ratio, LONG, "pod_4", "pod_2")
+two_over_four_short = partial(_mean_ratio, SHORT, "pod_2", "pod_4")
 
 
 def _eight():

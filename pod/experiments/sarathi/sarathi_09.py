@@ -1,5 +1,7 @@
 """SARATHI post, Figure 9: bubbles and completion times of GPT-3 on 64 A100s, three ways."""
 
+from functools import partial
+
 import pandas as pd
 
 from pod.data import read
@@ -82,20 +84,10 @@ def ratio(words: str, column: str = "ours") -> float:
     return float(ratios().set_index("ratio")[column][words])
 
 
-def bubble_gain_reformed() -> float:
-    return ratio("median bubble time, Orca over SARATHI", "ours_reformed")
-
-
-def over_pipeline_reformed() -> float:
-    return ratio("SARATHI over pipeline with Orca", "ours_reformed")
-
-
-def replicas_reformed() -> float:
-    return ratio("8 replicas over pipeline with Orca", "ours_reformed")
-
-
-def bubble_gain() -> float:
-    return ratio("median bubble time, Orca over SARATHI")
+bubble_gain_reformed = partial(ratio, "median bubble time, Orca over SARATHI", "ours_reformed")
+over_pipeline_reformed = partial(ratio, "SARATHI over pipeline with Orca", "ours_reformed")
+replicas_reformed = partial(ratio, "8 replicas over pipeline with Orca", "ours_reformed")
+bubble_gain = partial(ratio, "median bubble time, Orca over SARATHI")
 
 
 def pipeline_cap() -> float:

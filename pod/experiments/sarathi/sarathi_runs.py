@@ -7,7 +7,7 @@ Orca's batches stay together then, for all their answers are equally long: it re
 rounds are alike. Five are enough for that, but SARATHI begins and ends with few requests, which a longer run hides.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -258,14 +258,12 @@ def figure_8(df: pd.DataFrame) -> pd.DataFrame:
 # ---------------------------------------------------------------- what claims ask for
 
 
-def gain(length: int = 1024) -> float:
+def gain(length: int = 1024, column: str = "gain") -> float:
     """Throughput over Orca at the ratio of the formula."""
-    return float(figure_7(table()).set_index("length").gain[length])
+    return float(figure_7(table()).set_index("length")[column][length])
 
 
-def middle_gain(length: int = 1024) -> float:
-    """The same without SARATHI's beginning and end."""
-    return float(figure_7(table()).set_index("length").middle_gain[length])
+middle_gain = partial(gain, column="middle_gain")  # the same without SARATHI's beginning and end
 
 
 def least_gain() -> float:

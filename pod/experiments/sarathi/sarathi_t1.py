@@ -1,5 +1,7 @@
 """SARATHI post, Table 1: a decode that rides along with a chunk costs a tenth of one that goes alone."""
 
+from functools import partial
+
 import pandas as pd
 
 from pod.hardware import gpu
@@ -64,11 +66,9 @@ def decode_gain() -> float:
     return float(each["decode only: 4 at 1,024"] / each["mixed: 1,021 and 3 decodes"])
 
 
-def decode_ms() -> float:
-    """Time of four decodes at 1,024 tokens."""
-    return float(table().set_index("batch").ours_ms["decode only: 4 at 1,024"])
+def _ms(batch: str) -> float:
+    return float(table().set_index("batch").ours_ms[batch])
 
 
-def mixed_ms() -> float:
-    """Time of 1,021 prompt tokens with three decodes."""
-    return float(table().set_index("batch").ours_ms["mixed: 1,021 and 3 decodes"])
+decode_ms = partial(_ms, "decode only: 4 at 1,024")
+mixed_ms = partial(_ms, "mixed: 1,021 and 3 decodes")
