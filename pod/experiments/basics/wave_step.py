@@ -54,5 +54,4 @@ def draw(df):
 
 def step(method: str = SERIAL) -> float:
     """Rise of decode time from 66 to 67 requests, %."""
-    df = table()
-    return float(df[(df.method == method) & (df.requests == 67)].rise_percent.iloc[0])
+    return float(table().set_index(["method", "requests"]).rise_percent[method, 67])

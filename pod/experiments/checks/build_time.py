@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 
 from pod.data import read
 from pod.files import ROOT
@@ -85,11 +86,8 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def cold() -> float:
-    """Seconds of the slowest build."""
-    return float(table().cold_s.max())
+def _slowest(column: str) -> float:
+    return float(table()[column].max())
 
 
-def cached() -> float:
-    """Seconds of the slowest load."""
-    return float(table().cached_s.max())
+cold, cached = partial(_slowest, "cold_s"), partial(_slowest, "cached_s")  # seconds of a build, of a load

@@ -1,5 +1,7 @@
 """How far off the analytical cost is on what its constants have not seen, part by part, and in runs beside Vidur's."""
 
+from functools import partial
+
 import pandas as pd
 
 from pod.lab.figure import Figure
@@ -62,18 +64,13 @@ def draw(df):
 # ---------------------------------------------------------------- what its claim says
 
 
-def missed() -> float:
-    """Parts of an iteration, each with its source, that miss a bar."""
-    return float(len(_parts().query("not passes")))
+def judged(which: str = "passes or not passes") -> float:
+    """Parts of an iteration, each with its source: how many."""
+    return float(len(_parts().query(which)))
 
 
-def judged() -> float:
-    return float(len(_parts()))
-
-
-def untellable() -> float:
-    """Those of them whose measurement, taken once more, would miss it too."""
-    return float(len(_parts().query("not passes and again > most_p95")))
+missed = partial(judged, "not passes")
+untellable = partial(judged, "not passes and again > most_p95")  # whose measurement, once more, would miss it too
 
 
 def least_again() -> float:

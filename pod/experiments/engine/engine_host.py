@@ -131,8 +131,7 @@ def shares(df, names, words):
 
 def _worst(kind: str, loop: str = "ahead") -> float:
     """Largest share of the host in iterations of a kind, percent."""
-    df = table()
-    return float(df.host_percent[(df.kind == kind) & (df.loop == loop)].max())
+    return float(table().groupby(["kind", "loop"]).host_percent.max()[kind, loop])
 
 
 worst_hybrid, worst_decodes = partial(_worst, "hybrid"), partial(_worst, "decode only")

@@ -76,5 +76,4 @@ def overlap(ms) -> str:
 
 def saved(model: str = "llama-3-8b") -> float:
     """What fusing saves of a hybrid iteration against FlashAttention-3, percent."""
-    df = table()
-    return float(df.saved_percent[(df.model == model) & (df.way == "ours, at once")].iloc[0])
+    return float(table().set_index(["model", "way"]).saved_percent[model, "ours, at once"])

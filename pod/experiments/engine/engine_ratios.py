@@ -119,8 +119,7 @@ def draw(df):
 
 
 def best_ratio() -> float:
-    df = table()
-    return float(df.pd[df.gain_percent.idxmax()])
+    return float(table().set_index("pd").gain_percent.idxmax())
 
 
 def _gain(of: str, ratio: str | float) -> float:

@@ -106,8 +106,7 @@ def power():
 
 def saved(model: str = "llama-3-8b", attention: str = "hopper") -> float:
     """Time saved in the whole run against FlashAttention-3, percent."""
-    df = table()
-    return float(df.saved_percent[(df.model == model) & (df.attention == WAYS[attention])].iloc[0])
+    return float(table().set_index(["model", "attention"]).saved_percent[model, WAYS[attention]])
 
 
 # ---------------------------------------------------------------- better halves x fusing

@@ -172,16 +172,13 @@ def batches() -> int:
 WAYS = {"cold": "", "steady": "_steady_ms", "energy": "_mj"}  # endings of a metered way's columns
 
 
-def halves(how: str = "cold") -> float:
-    """What the better halves alone bring: two FlashAttention-3 calls over ours in turn, geometric mean."""
+def _over(one: str, other: str, how: str = "cold") -> float:
     df = table()
-    return geomean(df[f"fa3_serial{WAYS[how]}"] / df[f"ours_serial{WAYS[how]}"])
+    return geomean(df[f"{one}{WAYS[how]}"] / df[f"{other}{WAYS[how]}"])
 
 
-def fusing(how: str = "cold") -> float:
-    """What computing both at once brings: ours in turn over ours at once, geometric mean."""
-    df = table()
-    return geomean(df[f"ours_serial{WAYS[how]}"] / df[f"ours{WAYS[how]}"])
+halves = partial(_over, "fa3_serial", "ours_serial")  # two FlashAttention-3 calls over ours in turn
+fusing = partial(_over, "ours_serial", "ours")  # ours in turn over ours at once
 
 
 def over_fa3() -> float:

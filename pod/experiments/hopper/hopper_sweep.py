@@ -171,44 +171,20 @@ def near_equal() -> int:
     return len(balanced(table()))
 
 
-def all_over_serial() -> float:
-    df = table()
-    return geomean(df.fa3_serial / df.ours)
-
-
-def all_over_best() -> float:
-    df = table()
-    return geomean(df.best_peer / df.ours)
-
-
 # ---------------------------------------------------------------- what we state
 
 
-def over_serial() -> float:
-    df = filtered(table())
-    return geomean(df.fa3_serial / df.ours)
-
-
-def halves(some: str = "filtered") -> float:
-    """What of that is there when ours, too, computes one half after the other."""
+def _over(peer: str, some: str = "filtered", ours: str = "ours") -> float:
+    """Geometric mean of another way's time over ours, of some batches."""
     df = SOME[some](table())
-    return geomean(df.fa3_serial / df.ours_serial)
+    return geomean(df[peer] / df[ours])
 
 
-def fusing(some: str = "filtered") -> float:
-    """Our halves in turn over ours at once."""
-    df = SOME[some](table())
-    return geomean(df.ours_serial / df.ours)
-
-
-def over_best_peer() -> float:
-    df = filtered(table())
-    return geomean(df.best_peer / df.ours)
-
-
-def when_balanced() -> float:
-    df = balanced(table())
-    return geomean(df.fa3_serial / df.ours)
+over_serial, over_best_peer = partial(_over, "fa3_serial"), partial(_over, "best_peer")
+all_over_serial, all_over_best = partial(over_serial, "all"), partial(over_best_peer, "all")
+when_balanced = partial(over_serial, "balanced")
+halves = partial(over_serial, ours="ours_serial")  # what of it is there when ours, too, computes a half at a time
+fusing = partial(_over, "ours_serial")  # our halves in turn over ours at once
 
 
 def least() -> float:

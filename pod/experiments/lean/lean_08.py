@@ -150,8 +150,7 @@ def gains_of_128_units() -> tuple[float, float]:
 
 
 def gain_at_64k() -> float:
-    df = table()
-    return float(df[(df.panel == "8a") & (df.context == 64 << 10)]["over the rule of 2.5.6"].iloc[0])
+    return float(table().set_index(["panel", "context"])["over the rule of 2.5.6"]["8a", 64 << 10].iloc[0])
 
 
 def least_beyond_4k() -> float:

@@ -134,8 +134,7 @@ RULE, UNCUT = "FlashDecoding 2.5.6's split", "no split (FlashAttention-2)"
 
 
 def at(outputs: int, column: str = "speedup", base: str = RULE) -> float:
-    df = table()
-    return float(df[(df.base == base) & (df.outputs == outputs)][column].iloc[0])
+    return float(table().set_index(["base", "outputs"])[column][base, outputs])
 
 
 served = partial(at, column="served")

@@ -53,8 +53,7 @@ def draw(df):
 
 
 def _largest_compute(way: str) -> float:
-    df = table()
-    return float(df[df.way == way].compute.max())
+    return float(table().groupby("way").compute.max()[way])
 
 
 compute_128 = partial(_largest_compute, PEER)

@@ -6,7 +6,7 @@ layers together and attention apart (selective batching), and attention together
 
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import median
 
 import pandas as pd
@@ -120,11 +120,10 @@ def draw(df):
 # ---------------------------------------------------------------- what claims ask for
 
 
-def linear(decodes: int) -> float:
-    """How many times as fast one iteration of all is as each request by itself, attention apart either way."""
-    return float(table().set_index("decodes").linear[decodes])
+def _times(what: str, decodes: int) -> float:
+    return float(table().set_index("decodes")[what][decodes])
 
 
-def attention(decodes: int) -> float:
-    """And how many times as fast again with one attention for all."""
-    return float(table().set_index("decodes").attention[decodes])
+# How many times as fast one iteration of all is as each request by itself, attention apart either way
+linear = partial(_times, "linear")
+attention = partial(_times, "attention")  # and how many times as fast again with one attention for all

@@ -69,5 +69,4 @@ def timeline_share() -> float:
 
 def attention_share() -> float:
     """Share of attention at 16K, percent."""
-    df = table()
-    return float(df.attention_percent[df.context == paper.value("pod.f04.context")].iloc[0])
+    return float(table().set_index("context").attention_percent[int(paper.value("pod.f04.context"))])

@@ -65,5 +65,4 @@ def draw(df):
 
 
 def best_ratio() -> float:
-    df = table()
-    return float(df.pd[df.gain_percent.idxmax()])
+    return float(table().set_index("pd").gain_percent.idxmax())

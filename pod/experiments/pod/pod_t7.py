@@ -104,8 +104,7 @@ def draw(df):
 
 
 def at_31(column: str) -> float:
-    df = table()
-    return float(df[(df.decodes == FILLING) & (df.chunk == 31)][column].iloc[0])
+    return float(table().set_index(["decodes", "chunk"])[column][FILLING, 31])
 
 
 def limited_gain() -> float:

@@ -42,5 +42,4 @@ def draw(df):
 
 def mixed_iterations() -> float:
     """Iterations of vLLM's scheduler in which prompts and decodes share a batch."""
-    df = table()
-    return float(df[(df.scheduler == "vLLM") & (df.iteration == "both")]["count"].iloc[0])
+    return float(table().set_index(["scheduler", "iteration"])["count"]["vLLM", "both"])
