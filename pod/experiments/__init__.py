@@ -1,6 +1,7 @@
 """One page an experiment, in folders by source: what is run, the table, the picture, and what claims ask for.
 
-The page of figure "pod-06" is pod_06.py in one of the folders; adding the file is all it takes to register it.
+The page of figure "pod-06" is pod_06.py in one of the folders; adding the file is all it takes to register it. All keep
+that order; those of more than a hundred lines have headings where a part begins.
 
 A page that draws has FIGURE, table() -> pandas.DataFrame, and draw(df) -> matplotlib Figure, of that table alone.
 A page that makes a table names it, RECORDING where it takes a GPU and COMPUTED where not. It has KEYS (the columns that

@@ -59,8 +59,6 @@ def _seconds(cache: str, case: dict) -> float:
     return round(float(done.stdout), 3)
 
 
-# ---------------------------------------------------------------- what it shows
-
 COLUMNS = ("cold_s", "cached_s")
 NAMES = {"sm_80": "five methods, bf16, 128", "hopper": "Hopper kernel"}
 
@@ -81,9 +79,6 @@ def draw(df):
     ax.invert_yaxis()
     ax.set(xlabel=f"seconds with an empty cache, {df.cores.iloc[0]} cores", xlim=(0, 1.5 * df.cold_s.max()))
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def _slowest(column: str) -> float:

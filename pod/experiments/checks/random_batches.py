@@ -32,8 +32,6 @@ def measure(case: dict) -> dict:
     return check_kernels.checked(case["family"], case["batches"], case["seed"], REPEATS)
 
 
-# ---------------------------------------------------------------- what it shows
-
 FAMILIES = {"any": "five methods, sm_80", "hopper": "Hopper kernel", "rules": "the same, windows, caps, sinks",
             "lean": "stream-K decode"}  # fmt: skip
 
@@ -55,9 +53,6 @@ def draw(df):
     ax.set_title(f"{df.checked.sum():,} random batches, {df.wrong.sum()} wrong", fontsize=10, loc="left")
     ax.set(xlabel="largest error / that of torch's attention (dashed: the most that is allowed)", xlim=(0, 1.6))
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def wrong() -> float:

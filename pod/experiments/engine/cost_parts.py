@@ -61,9 +61,6 @@ def draw(df):
     return ax.figure
 
 
-# ---------------------------------------------------------------- what its claim says
-
-
 def judged(which: str = "passes or not passes") -> float:
     """Parts of an iteration, each with its source: how many."""
     return float(len(_parts().query(which)))

@@ -60,9 +60,6 @@ def _hosted(df: pd.DataFrame) -> pd.Series:
     return (df.part == "all-reduce") & ~df.what.str.contains("nccl|pcie|from 1 MiB")
 
 
-# ---------------------------------------------------------------- what its claim says
-
-
 def missed() -> float:
     """Of operators, each model and number of GPUs by itself: how many miss a bar."""
     return float((~table().passes).sum())

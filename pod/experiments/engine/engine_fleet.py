@@ -43,9 +43,6 @@ def measure(case: dict) -> dict[str, float]:
     return {"qps": rate, "ttft_p99": felt["ttft_p99"], "tbt_p99": felt["tbt_p99"]}
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table() -> pd.DataFrame:
     """A row a system, slowdown and seed: the highest rate of a GPU, and the P99 gap at it."""
     runs = read("engine-fleet")

@@ -42,9 +42,6 @@ def measure(case: dict) -> dict[str, float]:
     return row | {PRICE: priced.full()["joules_per_request"]}
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """A row a workload, way and promise: the highest rate, and what a kilojoule answers at it."""
     best = promised()

@@ -39,9 +39,6 @@ def measure(case: dict) -> dict[str, float]:
     return offline_h200(model, ratio, chunks()[model, ratio], REQUESTS)[case["system"]].metrics()
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """A row a model, ratio and system: requests per minute, the gain of POD over the system in percent, the paper's."""
     done, rows = read("engine-offline").set_index(list(KEYS)).to_dict("index"), []

@@ -31,9 +31,6 @@ def measure(case: dict) -> dict[str, float]:
     return Run(setup, Workload(WORKLOAD, REQUESTS, QPS)).metrics()
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """A row a system and chunk (vLLM has none): seconds to the first token and between tokens."""
     df = read("engine-pareto")

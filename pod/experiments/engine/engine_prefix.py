@@ -35,9 +35,6 @@ def measure(case: dict) -> dict[str, float]:
     return Run(setup, Workload(str(TRACE), REQUESTS, case["qps"], high=1 << 17)).full()
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """A row a cache and rate: seconds to the first token, share of prompt tokens computed, joules a request."""
     df = read("engine-prefix")

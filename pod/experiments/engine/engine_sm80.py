@@ -53,9 +53,6 @@ def _run(run: str) -> list[dict]:
     return engine_windows.timed(load, Sarathi, ITERATIONS, engine_windows.engine(model, load, attention))
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def twins(model: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The iterations in turn and as POD; the first one warms up, and the last one's end is not known."""
     df = read(RECORDING)
@@ -88,9 +85,6 @@ def draw(df):
     ax.invert_yaxis()
     ax.set_xlabel("an iteration, ms, measured")
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def gain(model: str) -> float:

@@ -36,9 +36,6 @@ def _prompts(run: str) -> list[bool]:
     return [bool(event.prefills) for event in calibrate.batches(run)]
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def alike(apart: int = 1) -> pd.Series:
     """Rank correlation of an iteration's lateness with that of the one so many later, a row a run."""
     series = read("host-jitter").groupby("run").ms

@@ -38,8 +38,6 @@ def batch_of(case: dict) -> HybridBatch:
 
 measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS)
 
-# ---------------------------------------------------------------- what it shows
-
 
 def table():
     """One row a kind of tensor and a batch: speed-up over two calls and over the best of FlashAttention-3's three ways,
@@ -65,9 +63,6 @@ def draw(df):
     ax.set_yticks(range(df.kind.nunique()), df.kind.unique())
     ax.set(ylim=(df.kind.nunique() - 0.5, -0.7), xlabel="speed-up over two calls of FlashAttention-3")
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def summary(df):

@@ -42,9 +42,6 @@ def measure(case: dict) -> dict:
     return row | {"holes": "; ".join(f"{name}: {why}" for name, why in holes.items())}
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """One row a batch: µs of ours after each flush, and FlashAttention-3's time over it."""
     df = read("hopper-flush")

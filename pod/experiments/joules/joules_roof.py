@@ -83,9 +83,6 @@ def _left_at_the_ridge(ax) -> None:
     ax.text(x, (top * low) ** 0.5, words, color=POWER, fontsize=10, fontweight="bold", va="center")
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def below() -> float:
     """The largest share of the data sheet's roofs, %, that the power limit leaves to a mix."""
     df = roof()

@@ -51,9 +51,6 @@ def draw(df):
     return axes[0].figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def busy(way: str) -> int:
     df = table()
     return df[df.method == WAYS[way]].sm.nunique()

@@ -48,9 +48,6 @@ def draw(df):
     return ax.figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def prefill_shares():
     """Of prefill, by prompt, %."""
     return table().prefill

@@ -64,9 +64,6 @@ def _box(ax, x: float, y: float, title: str, row, colour: str) -> None:
     ax.text(x, y - 0.25, numbers, ha="center", va="center", fontsize=9, family="DejaVu Sans Mono")
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def merge_error() -> float:
     """Largest relative error of merged states over 200 random cuts and merge orders, scores up to a few hundred."""
     rng = np.random.default_rng(4)

@@ -38,9 +38,6 @@ def draw(df):
     return axes[0].figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def trend() -> float:
     """Rank correlation of the speed-up over the rule of 2.5.6 and how ragged the batch is."""
     df = table()

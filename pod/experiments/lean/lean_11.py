@@ -56,9 +56,6 @@ def draw(df):
     return style.legend_outside(axes[0, 0], "upper", 6)
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def gain(kilotokens: int) -> float:
     """Largest over the rule of 2.5.6 at this context, over batches and models; of one batch alone it says nothing."""
     df = table()

@@ -49,9 +49,6 @@ def draw(df):
     return style.legend_outside(axes[0], "lower", 4)
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def _largest_compute(way: str) -> float:
     return float(table().groupby("way").compute.max()[way])
 

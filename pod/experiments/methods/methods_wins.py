@@ -45,7 +45,6 @@ def batch_of(case: dict) -> HybridBatch:
 
 measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS, ms=1.0)
 
-# ---------------------------------------------------------------- what it shows
 
 FIELDS = {
     "our five methods": list(METHODS),

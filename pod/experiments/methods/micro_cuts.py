@@ -44,9 +44,6 @@ def measure(case: dict) -> list[dict]:
         return fusion.compare(work)[["method", "over_oracle", "together"]].round(4).to_dict("records")
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """One row a cut and method: time over the oracle, and the share of the time with both on an SM."""
     return read("micro-cuts")

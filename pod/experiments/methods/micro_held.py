@@ -53,8 +53,6 @@ def _held(method: str):
     return times, held(trace, times, micro.ALONE)
 
 
-# ---------------------------------------------------------------- what it shows
-
 SHOWN = ("compute", "both", "memory", "nothing")
 
 

@@ -36,9 +36,6 @@ def grid(df, system: str):
     return slot_grid(log, SLOTS, title, ticks).figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def idle_percent() -> float:
     """Share of the slots of all iterations in which nothing useful ran."""
     return 100 * wasted(slots()[SYSTEM], SLOTS)

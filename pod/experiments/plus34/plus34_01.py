@@ -57,8 +57,6 @@ def calls() -> Iterator[Callable]:
         yield KERNELS[case["kernel"]](peers.Setting(single_query.batch(case["batch"])))
 
 
-# ---------------------------------------------------------------- what it shows
-
 PEAKS = {"compute": "SM (compute)", "dram": "DRAM"}
 STATED = {"compute": "plus34.f01.compute_util", "dram": "plus34.f01.memory_util"}
 
@@ -83,9 +81,6 @@ def draw(df):
     ax.set(xlim=(0, 108), ylim=(len(df) - 0.5, -0.5), xlabel="% of its peak, mean over the kernel")
     style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def memory_before() -> float:

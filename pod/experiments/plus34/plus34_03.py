@@ -59,8 +59,6 @@ def calls() -> Iterator[Callable]:
         yield single_query.IDEAS[kernel](peers.Setting(single_query.batch(BATCH)))
 
 
-# ---------------------------------------------------------------- what it shows
-
 PARTS = {"scores": style.WORKERS[2], "softmax": style.colour("linear"), "values": style.WORKERS[0],
          "last sums": style.WORKERS[1]}  # fmt: skip
 LAST_BARRIERS = (0, 4, 5)  # barriers before the end of scores, softmax and values, without that of a shared query

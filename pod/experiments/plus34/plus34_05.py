@@ -30,9 +30,6 @@ def draw(df):
     return axes[0].figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def idle() -> float:
     """Share of the iteration without GPU work when the kernel is mended and the sampler is not, as in the post, %."""
     return float(shared.summary(table()).idle["query in shared memory"])

@@ -53,8 +53,6 @@ def decodes(place: vllm_ladder.Lab, count: int) -> Batch:
     return Batch(decodes=requests)
 
 
-# ---------------------------------------------------------------- what it shows
-
 LOOKS = {"loop": ("o-", style.WORKERS[1]), "loop, packed": ("o--", style.WORKERS[1]),
          "batched": ("s-", style.WORKERS[2]), "packed": ("^-", style.WORKERS[0])}  # fmt: skip
 

@@ -31,9 +31,6 @@ def measure(case: dict) -> dict:
             "tokens": tokens, "requests_s": round(len(log.requests) / seconds, 3)}  # fmt: skip
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """A row a rung: requests a second, and their ratio to the first rung's."""
     df = read(RECORDING)

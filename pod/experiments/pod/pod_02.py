@@ -50,9 +50,6 @@ def _ids(ranges: str) -> list[int]:
     return [i for low, high in pairs for i in range(low, high + 1)]
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 @kept("pod-02")  # a drawing asks for it three times
 def log(system: str) -> Log:
     """The run's log, as far as it was written down: who computed what and when."""

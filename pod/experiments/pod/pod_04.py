@@ -55,9 +55,6 @@ def draw(df):
     return ax.figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def timeline_share() -> float:
     """Share of attention by FlashAttention-3 in the time that the GPU works, in the recorded hybrid iteration of the
     engine, %."""

@@ -39,9 +39,6 @@ def measure(case: dict) -> list[dict]:
     return rows[columns].reset_index(drop=True).rename_axis("step").reset_index().to_dict("records")
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """One row a CTA, in the order in which they start: SM, ticket, operation, work, draws, start and end."""
     return read("pod-08")

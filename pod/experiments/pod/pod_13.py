@@ -38,7 +38,6 @@ def batch_of(case: dict) -> HybridBatch:
 
 measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS, ms=1.0)
 
-# ---------------------------------------------------------------- what it shows
 
 LONG, SHORT = 16384, 1024
 
@@ -63,9 +62,6 @@ def draw(df):
         ax.set_title(title, fontsize=10)
     axes[0].set_ylabel("decodes beside the prompt")
     return axes[0].figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def _mean_ratio(context: int, numerator: str, denominator: str) -> float:

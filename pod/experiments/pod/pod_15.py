@@ -28,9 +28,6 @@ def measure(case: dict) -> dict[str, float]:
     return offline("llama-3-8b", 2, case["pd"], 1024, REQUESTS, total)[case["system"]].metrics()
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """Requests per minute, gain of POD, and the share of iterations with both phases."""
     done, rows = read("pod-15").set_index(list(KEYS)).to_dict("index"), []
@@ -59,9 +56,6 @@ def draw(df):
     for ax in axes[:2]:
         style.legend(ax, loc="lower right")
     return axes[0].figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def best_ratio() -> float:

@@ -56,9 +56,6 @@ def draw(df):
     return axes[0].figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def ratio(name: str, on: str = "a100") -> float:
     prefill, decode = TABLE1[name].times(GPUS[on])
     return prefill / decode

@@ -35,9 +35,6 @@ def measure(case: dict) -> dict[str, float]:
     return run.metrics()
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """One row a system and metric; the systems are vLLM and Sarathi+POD at three chunks."""
     runs = {"vLLM": of(WORKLOAD, QPS, CHUNKS[0], VLLM)}
@@ -67,9 +64,6 @@ def draw(df):
     ax.set(xlabel="P99 TBT, s: what the others feel", ylabel="median TTFT, s: what the prompt feels")
     style.legend(ax, loc="upper right")
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def tbt_p99(chunk: int = 2048) -> float:

@@ -53,9 +53,6 @@ def draw(df):
     return axes[0].figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def of_peak(tokens: int) -> float:
     """Prefill throughput on the A6000 at so many tokens, over the best."""
     return float(table().set_index(["gpu", "phase", "tokens"]).percent_of_peak["a6000", "prefill", tokens]) / 100

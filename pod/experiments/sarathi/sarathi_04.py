@@ -65,9 +65,6 @@ def draw(df):
     return ax.figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def largest_difference() -> float:
     """Largest relative difference between four chunks of 256 and 1,024 tokens at once."""
     return float(difference().max())

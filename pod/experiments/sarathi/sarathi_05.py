@@ -62,9 +62,6 @@ def draw(df):
     return axes[0].figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def overhead() -> float:
     """Time of a 1,024-token prompt with its attention in chunks of 256, over all of it at once; linear layers whole."""
     mine = table()

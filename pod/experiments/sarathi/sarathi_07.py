@@ -36,9 +36,6 @@ def measure(case: dict) -> dict[str, float]:
     return reserved_a6000(length, *shape(length), CHUNK, REQUESTS)[case["system"]].metrics()
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     done = read("sarathi-07").set_index(list(KEYS)).requests_per_minute
     rows = [(length, *shape(length), done[length, "orca"], done[length, "sarathi_v1"]) for length in LENGTHS]
@@ -58,9 +55,6 @@ def draw(df):
     ax.set(ylabel="throughput over Orca", ylim=(0, 1.6))
     style.legend(ax, loc="upper right", ncols=2)
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def at_ratio() -> int:

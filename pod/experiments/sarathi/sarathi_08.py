@@ -31,9 +31,6 @@ def measure(case: dict) -> dict[str, float]:
     return reserved_a6000(LENGTH, batch, case["pd"], case["chunk"], REQUESTS)[case["system"]].metrics()
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def table():
     """Gain of SARATHI over Orca at each chunk and ratio."""
     done = read("sarathi-08").set_index(list(KEYS)).requests_per_minute
@@ -57,9 +54,6 @@ def draw(df):
     ax.set_title("upright: C / (B - 1); dash-dotted: (C - B + 1) / (B - 1), tile-aligned", fontsize=9.5, loc="left")
     style.legend(ax, loc="lower left")
     return ax.figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def least_gain() -> float:

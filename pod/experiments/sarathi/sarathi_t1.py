@@ -57,9 +57,6 @@ def draw(df):
     return ax.figure
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def decode_gain() -> float:
     """Time of a decode alone over the time that it adds to a chunk."""
     each = table().set_index("batch").ms_per_decode

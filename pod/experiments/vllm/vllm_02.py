@@ -38,9 +38,6 @@ def measure(case: dict) -> list[dict]:
              "answered": len(event.finished)} for i, (end, used, held, event) in enumerate(rows)]  # fmt: skip
 
 
-# ---------------------------------------------------------------- what it shows
-
-
 def runs() -> dict[str, tuple]:
     """Per system: its iterations, and the tokens that its pool could take."""
     df = read("vllm-02")
@@ -74,9 +71,6 @@ def draw(df):
     axes[-1].legend(loc="lower right", fontsize=9, framealpha=1)
     axes[0].set_ylabel("% of the pool")
     return axes[0].figure
-
-
-# ---------------------------------------------------------------- what claims ask for
 
 
 def unused_percent() -> float:

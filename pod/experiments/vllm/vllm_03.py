@@ -31,9 +31,6 @@ def draw(df):
     return request_grids({f"{titles[k]}, {tokens[k]} tokens computed": log for k, log in crowded().items()})
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def latest_share() -> float:
     """Share of the preemptions that took the latest of those who ran, with all that it had in the pool."""
     df = table()

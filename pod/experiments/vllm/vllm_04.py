@@ -37,9 +37,6 @@ def draw(df):
     return iteration_strip(logs, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1])
 
 
-# ---------------------------------------------------------------- what claims ask for
-
-
 def mixed_iterations() -> float:
     """Iterations of vLLM's scheduler in which prompts and decodes share a batch."""
     return float(table().set_index(["scheduler", "iteration"])["count"]["vLLM", "both"])
