@@ -105,20 +105,19 @@ WORDS = {"linear": "all else", "prefill": "prompt's attention", "decode": "chats
 
 def draw(df):
     """Left: when the 80 chats get their tokens. Right: what the last chunk's iteration is made of."""
-    figure, axes = plt.subplots(3, 2, figsize=(9.5, 5.0), dpi=style.DPI, layout="constrained", width_ratios=(5, 4),
-                                sharex="col")  # fmt: skip
+    axes = style.axes(9.5, 5.0, columns=2, rows=3, width_ratios=(5, 4), sharex="col")
     longest = _longest(df)
     for (left, right), way in zip(axes, SAID, strict=True):
-        _tokens(style.tidy(left), df[df.way == way], *longest[way])
+        _tokens(left, df[df.way == way], *longest[way])
         left.set_title(f"{SAID[way]}: {1000 * gaps(df)[way]:.0f} ms of silence", fontsize=10, loc="left")
         if way == WHOLE:
             _key(right)
         else:
-            _inside(style.tidy(right), way)
+            _inside(right, way)
     axes[0, 0].set_xlim(0, 1.02 * df.end.max())
     axes[2, 0].set_xlabel("time, s")
     axes[2, 1].set(xlabel="inside the last chunk's iteration, ms", xlim=(0, 1150 * gaps(df)[CHUNKS]))
-    return figure
+    return axes[0, 0].figure
 
 
 def _tokens(ax, df, start: float, end: float) -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 from pod.data import read
 from pod.experiments.engine import capacity
 from pod.experiments.pod import pod_t4, pod_t5
-from pod.experiments.pod.pod_t5 import METRICS, SYSTEMS, plain_ticks
+from pod.experiments.pod.pod_t5 import METRICS, SYSTEMS, TITLES, plain_ticks
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -66,12 +66,10 @@ def table():
 
 def draw(df):
     """Each metric relative to Sarathi's on the same GPU: ours a dot with its 1 % band, the paper's a cross."""
-    titles = {"ttft_p50": "TTFT P50", "ttft_p99": "TTFT P99", "tbt_p50": "TBT P50", "tbt_p99": "TBT P99",
-              "latency_p50": "latency P50", "latency_p99": "latency P99"}  # fmt: skip
     axes = style.axes(9.5, 5.0, columns=3, rows=2, sharey=True)
     base = df[df.system == "Sarathi"].set_index(["load", "metric"])
     colours = {"vLLM": style.colour("linear"), "Sarathi+POD": style.WORKERS[0]}
-    for ax, (metric, title) in zip(axes.T.flat, titles.items(), strict=True):
+    for ax, (metric, title) in zip(axes.T.flat, TITLES.items(), strict=True):
         ax.axvline(1, color=style.WORKERS[1], linewidth=1.5, label="Sarathi")
         for row in df[(df.metric == metric) & df.system.isin(colours)].itertuples():
             y = list(CASES).index(row.load) + (0.18 if row.system == "vLLM" else -0.18)
@@ -81,7 +79,7 @@ def draw(df):
             ax.plot(row.ours / sarathi.ours, y, "o", color=colour, markersize=6, label=f"{row.system}, H200")
             ax.plot(row.paper / sarathi.paper, y, "x", color=colour, markersize=7, label=f"{row.system}, paper")
         ax.set(xscale="log", yticks=range(len(CASES)), yticklabels=CASES, ylim=(len(CASES) - 0.5, -0.5))
-        ax.set_title(title, fontsize=10)
+        ax.set_title(title.removesuffix(", s"), fontsize=10)
         plain_ticks(ax.xaxis)
         ax.tick_params(which="both", labelsize=8.5)
     axes[0, 0].figure.supxlabel("relative to Sarathi on the same GPU", fontsize=9.5)

@@ -105,11 +105,7 @@ def _measured() -> dict[str, list[dict]]:
 
 def runs(rank: int, world: int, device: str, load=LOAD, shape: Shape = SHAPES[LOAD.base.model], attention=ATTENTION):
     """What process 0 measured, by system."""
-    import torch
-
-    if device == "cuda":
-        device = f"cuda:{rank}"
-    torch.set_num_threads(1)
+    device = ranks.own(rank, device)
     with Line(rank, world) as line:
         stages_answer_as_one(line, device)
         same = {"same_percent": same_percent(line, device, attention)}

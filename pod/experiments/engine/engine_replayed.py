@@ -11,23 +11,9 @@ from itertools import product
 import pandas as pd
 
 from pod.data import DATA, kept, read
+from pod.experiments.engine import chosen
 from pod.experiments.engine import engine_disaggregated as steady
-from pod.experiments.engine.chosen import (
-    FELT,
-    PROMISES,
-    RATES,
-    STRETCH,
-    TICK,
-    TRACES,
-    WAYS,
-    arriving,
-    best,
-    decisive,
-    edge,
-    following,
-    knobs,
-    tied,
-)
+from pod.experiments.engine.chosen import PROMISES, WAYS, arriving, best, decisive, edge, following, knobs, tied
 from pod.experiments.engine.engine_disaggregated import APART, GPUS, NAMES, ONCE, setup
 from pod.experiments.engine.engine_nvlink import CODE
 from pod.lab.figure import Figure
@@ -61,7 +47,7 @@ def cases() -> list[dict]:
     every = [(workload, RECORDED, way, knob, stretch)
              for workload, way, knob in _asked() for stretch in following(workload)]  # fmt: skip
     every += [(workload, TICKS, way, knobs()[workload, way][LOOSE], following(workload)[0])
-              for workload in TICK for way in WAYS]  # fmt: skip
+              for workload in chosen.TICK for way in WAYS]  # fmt: skip
     return [dict(zip(KEYS, case, strict=False)) for case in every]
 
 
@@ -73,7 +59,7 @@ def _asked() -> list[tuple[str, str, int]]:
 
 def measure(case: dict) -> list[dict]:
     """The rates that decide which promises are kept."""
-    return decisive(case["workload"], _promises(case), lambda qps: _run(case, qps), RATES[case["workload"]])
+    return decisive(case["workload"], _promises(case), lambda qps: _run(case, qps), chosen.RATES[case["workload"]])
 
 
 def _promises(case: dict) -> list[int]:
@@ -89,7 +75,7 @@ def _run(case: dict, qps: int) -> dict[str, float]:
     whole, priced = Summary(meter=on.meter()), Spent(Meter(on.cost(), GPUS, PRICED))
     simulate(on, work.stream(), into=Both(whole, priced))
     felt = whole.full()
-    row = {name: felt[name] for name in (*FELT, "minutes", "joules_per_request", "watts_per_gpu")}
+    row = {name: felt[name] for name in (*chosen.FELT, "minutes", "joules_per_request", "watts_per_gpu")}
     return row | {PRICE: felt["joules_per_request"] + (priced.joules - whole.joules) / whole.served}
 
 
@@ -125,8 +111,8 @@ def others() -> pd.DataFrame:
     """Where two knobs were equal on the beginning: the mean over the stretches of the one that was chosen, and of the
     other."""
     both = [stretches(choice).groupby([*WHICH, "knob"], sort=False).qps.mean() for choice in (0, 1)]
-    chosen, other = (mean.rename("qps").reset_index() for mean in both)
-    return chosen.merge(other, on=WHICH, suffixes=("", "_other"))
+    mine, other = (mean.rename("qps").reset_index() for mean in both)
+    return mine.merge(other, on=WHICH, suffixes=("", "_other"))
 
 
 def draw(df):
@@ -210,6 +196,6 @@ def in_ticks(way: str) -> tuple[float, float]:
 def fullest(workload: str) -> float:
     """How many times more requests share their second with others than evenly spread ones would: most in one second
     over the mean of the stretches."""
-    begin, stretches = STRETCH[workload], following(workload)
-    times = read_trace(DATA / "public" / TRACES[workload])[begin : (stretches[-1] + 1) * begin, 2]
+    begin, stretches = chosen.STRETCH[workload], following(workload)
+    times = read_trace(DATA / "public" / chosen.TRACES[workload])[begin : (stretches[-1] + 1) * begin, 2]
     return float(pd.Series(times.astype(int)).value_counts().max() * (times.max() - times.min()) / len(times))

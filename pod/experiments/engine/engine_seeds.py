@@ -26,9 +26,8 @@ def measure(case: dict) -> list[dict]:
     rates, tried = RATES[workload], {}
 
     def keeps(knob: int, at: int, promise: int) -> bool:
-        if at == len(rates) or not all(
-            kept(felt, workload, promise) for (one, low), felt in tried.items() if one == knob and low <= at
-        ):
+        below = (felt for (one, low), felt in tried.items() if one == knob and low <= at)
+        if at == len(rates) or not all(kept(felt, workload, promise) for felt in below):
             return False
         if (knob, at) not in tried:
             work = Workload(workload, SECONDS[workload] * rates[at], rates[at], seed=case["seed"])

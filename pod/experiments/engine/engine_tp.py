@@ -66,11 +66,7 @@ def start(world: int, device: str, runs, load=LOAD, shape: Shape = SHAPES[LOAD.m
 
 
 def _runs(rank: int, world: int, device: str, runs, load, shape: Shape) -> dict:
-    import torch
-
-    if device == "cuda":
-        device = f"cuda:{rank}"
-    torch.set_num_threads(1)
+    device = ranks.own(rank, device)
     group = Group(rank, world)
     _two_answer_as_one(group, device)
     model = _model(shape, group, device)

@@ -52,11 +52,7 @@ def _measured() -> dict[str, list[dict]]:
 
 def runs(rank: int, world: int, device: str, load=LOAD, shape: Shape = SHAPES[LOAD.model], attention=ATTENTION) -> dict:
     """What process 0 measured; the others compute what it sends."""
-    import torch
-
-    if device == "cuda":
-        device = f"cuda:{rank}"
-    torch.set_num_threads(1)
+    device = ranks.own(rank, device)
     group = Group(rank, world)
     differ = agreement(group, device, attention)
     model = engine_tp._model(shape, group, device)

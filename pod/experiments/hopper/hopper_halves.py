@@ -89,9 +89,8 @@ def table():
     prefill = df.side == "prefill"
     fa3 = df.fa3.where(~prefill, df[["fa3", "fa3_exact"]].min(axis=1))  # decode has one call
     work = (df.flops / 1e9).where(prefill, df.kv_bytes / 1e6)  # per millisecond: TFLOP/s, GB/s
-    out = df[["side", "batch", "q_heads", "kv_heads", "head_dim", "dtype"]].assign(
-        unit=prefill.map({True: "TFLOP/s", False: "GB/s"}), fa3=work / fa3, ours=work / df.ours
-    )
+    unit = prefill.map({True: "TFLOP/s", False: "GB/s"})
+    out = df[list(KEYS)].assign(unit=unit, fa3=work / fa3, ours=work / df.ours)
     auto = 100 * fa3 / df.auto.where(~prefill, df.ours)  # prefill alone is this kernel in any case
     return out.assign(**{name: 100 * fa3 / df[column] for name, column in CACHES.items()}, auto=auto,
                       same_pages=100 * df.fa3_page16 / df.ours_page16)  # fmt: skip

@@ -150,7 +150,10 @@ def words(df):
     rates = [" + ".join(f"{work / ms:.3g} {unit}" for work, unit in ((flops / 1e9, "TFLOP/s"), (nbytes / 1e9, "TB/s"))
                         if work) for flops, nbytes, ms in zip(df.flops, df.kv_bytes, df.ms, strict=True)]  # fmt: skip
     roof = [f"{a:.0f} % → {b:.0f} %" for a, b in zip(df.roof_percent_without, df.roof_percent, strict=True)]
-    shown = df[["idea", "batch"]].assign(**{
-        "with it": rates, "of the roofline": roof, "gain": [f"{x:+.1f} %" for x in df.gain_percent]
-    })  # fmt: skip
-    return shown.set_index("idea")
+    shown = {
+        "batch": df.batch,
+        "with it": rates,
+        "of the roofline": roof,
+        "gain": df.gain_percent.map("{:+.1f} %".format),
+    }
+    return pd.DataFrame(shown).set_index(df.idea)

@@ -120,9 +120,8 @@ def _times(ax, df) -> None:
     y = range(len(df))
     ax.hlines(y, 1, (df.prefill + df.decode) / df.larger, color=style.IDLE, linewidth=13, zorder=0)
     ax.axvline(1, color=style.INK, linewidth=1.2)
-    for (column, name), marker, tone in zip(
-        PEERS.items(), "os^DvP*X", (*style.WORKERS[1:], style.colour("linear")), strict=True
-    ):
+    tones = *style.WORKERS[1:], style.colour("linear")
+    for (column, name), marker, tone in zip(PEERS.items(), "os^DvP*X", tones, strict=True):
         ax.plot(df[column] / df.larger, y, marker, color=tone, markersize=5, markerfacecolor="white", label=name)
     ax.plot(df.ours / df.larger, y, "o", color=style.colour("hybrid"), markersize=10, label="this kernel", zorder=4)
     for i, row in zip(y, df.itertuples(), strict=True):

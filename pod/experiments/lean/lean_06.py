@@ -1,7 +1,6 @@
 """LeanAttention, Figure 6: a ragged batch, cut into equal ranges and by a fixed split."""
 
 import pandas as pd
-from matplotlib import pyplot as plt
 
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -29,7 +28,7 @@ def table():
 
 
 def draw(df):
-    figure, axes = plt.subplots(2, 2, figsize=(9.5, 3.6), dpi=style.DPI, layout="constrained", height_ratios=(1, 3))
+    axes = style.axes(9.5, 3.6, columns=2, rows=2, height_ratios=(1, 3))
     longest = df.stop.max()
     for (top, below), (cut, cuts) in zip(axes.T, _cuts().items(), strict=True):
         draw_line(top, LENGTHS, cuts, "ABCD", SMS)
@@ -38,4 +37,4 @@ def draw(df):
         below.set(xlim=(0, longest), xticks=range(0, longest + 1, 2))
         words = f"{cut}: the last SM ends after {loads.max()} tiles, the first after {loads.min()}"
         top.set_title(words, fontsize=10, loc="left")
-    return figure
+    return axes[0, 0].figure

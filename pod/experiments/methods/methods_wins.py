@@ -60,11 +60,8 @@ def table():
     for field, ways in FIELDS.items():
         times = df[ways]
         best, second = (times.apply(lambda row, n=n: row.nsmallest(n).iloc[-1], axis=1) for n in (1, 2))
-        parts.append(
-            df[["context", "chunk", "decodes", "ratio"]].assign(
-                field=field, winner=times.idxmin(axis=1), speedup=df.serial / best, margin=100 * (second / best - 1)
-            )
-        )
+        found = {"winner": times.idxmin(axis=1), "speedup": df.serial / best, "margin": 100 * (second / best - 1)}
+        parts.append(df[["context", "chunk", "decodes", "ratio"]].assign(field=field, **found))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -6,7 +6,7 @@ Measured: the instructions at which warps wait most (ncu): query in registers, t
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from matplotlib import pyplot as plt
+import numpy as np
 
 from pod.data import read
 from pod.experiments.plus34 import shared, single_query
@@ -74,11 +74,8 @@ def table():
 
 def draw(df):
     kernels = list(dict.fromkeys(df.kernel))
-    size = 9.5, 2.0 * len(kernels) + 0.4
-    figure, axes = plt.subplots(len(kernels), 1, figsize=size, dpi=style.DPI, layout="constrained", sharey=True,
-                                squeeze=False)  # fmt: skip
-    for ax, kernel in zip(axes.flat, kernels, strict=True):
-        style.tidy(ax)
+    axes = np.atleast_1d(style.axes(9.5, 2.0 * len(kernels) + 0.4, rows=len(kernels), sharey=True))
+    for ax, kernel in zip(axes, kernels, strict=True):
         mine = df[df.kernel == kernel]
         for name, tone in PARTS.items():
             rows = mine[mine.part == name]
@@ -89,8 +86,8 @@ def draw(df):
         ax.set(xlim=(0, mine.instructions.max()), ylabel="% of samples")
         ax.set_title(mine.label.iloc[0], fontsize=10, loc="left")
         style.legend(ax, loc="upper right")
-    axes[-1, 0].set_xlabel("place in the program, instructions")
-    return figure
+    axes[-1].set_xlabel("place in the program, instructions")
+    return axes[0].figure
 
 
 def _opcode(sass: str) -> str:

@@ -110,9 +110,8 @@ def summary(df):
     for way, name in NAMES.items():
         part = df.dropna(subset=way)
         gains = gain(part.serial, part[way])
-        rows[name.replace("-\n", "-" if way in ("cta", "warp") else "").replace("\n", " ")] = [
-            len(part), gains.mean(), gains.median(), gains.max(), gains.min(), near_peak(part, way)
-        ]  # fmt: skip
+        name = name.replace("-\n", "-" if way in ("cta", "warp") else "").replace("\n", " ")
+        rows[name] = len(part), gains.mean(), gains.median(), gains.max(), gains.min(), near_peak(part, way)
     columns = ["batches", "mean %", "median %", "max %", "min %", "near the peak, %"]
     return pd.DataFrame(rows, index=columns).T.round(1).astype({"batches": int}).rename_axis("over serial")
 

@@ -62,9 +62,9 @@ def draw(df):
     return axes[0].figure
 
 
-def overhead() -> float:
+def overhead(df=None) -> float:
     """Time of a 1,024-token prompt with its attention in chunks of 256, over all of it at once; linear layers whole."""
-    mine = table()
-    mine = mine[mine.phase == "chunked"].set_index("batch_or_chunk")
+    df = table() if df is None else df
+    mine = df[df.phase == "chunked"].set_index("batch_or_chunk")
     whole = mine.linear_ms[CONTEXT]
     return float((whole + mine.attention_ms[256]) / (whole + mine.attention_ms[CONTEXT]))

@@ -16,6 +16,7 @@ from matplotlib import pyplot as plt
 
 from pod.data import a_card, card, read
 from pod.experiments.engine import operators
+from pod.experiments.sarathi import sarathi_05
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
@@ -288,11 +289,7 @@ def of_peak(tokens: int) -> float:
 
 
 def overhead() -> float:
-    """Time of a 1,024-token prompt with its attention in chunks of 256, over all of it at once; linear layers whole."""
-    mine = per_token(table())
-    mine = mine[mine.phase == "chunked"].set_index("batch_or_chunk")
-    linear = mine.linear_ms[CONTEXT]
-    return float((linear + mine.attention_ms[256]) / (linear + mine.attention_ms[CONTEXT]))
+    return sarathi_05.overhead(per_token(table()))
 
 
 def decode_gain() -> float:

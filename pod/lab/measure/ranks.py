@@ -40,6 +40,14 @@ def _process(rank: int, world: int, meeting: str, device: str, work: Callable, a
     dist.destroy_process_group()
 
 
+def own(rank: int, device: str) -> str:
+    """This process's device; beside it one thread is enough."""
+    import torch
+
+    torch.set_num_threads(1)
+    return f"cuda:{rank}" if device == "cuda" else device
+
+
 def each(work: Callable, items: Sequence, cards: int | None = None) -> list:
     """[work(item) for item in items], as many at once as there are GPUs, in a new process each: one has a GPU for
     itself, and leaves nothing on it. `cards` is for machines that have none."""
