@@ -19,12 +19,8 @@ NAMES = {"serial": "FA_Serial", "streams": "FA_Streams", "warp": "FA_HFuse", "po
 
 def table():
     """One row a batch and method: milliseconds."""
-    rows = [
-        (decodes, chunk, NAMES[way], ms)
-        for decodes in (EVEN, ODD)
-        for way, times in figure6(decodes).items()
-        for chunk, ms in enumerate(times)
-    ]
+    rows = [(decodes, chunk, NAMES[way], ms) for decodes in (EVEN, ODD)
+            for way, times in figure6(decodes).items() for chunk, ms in enumerate(times)]  # fmt: skip
     return pd.DataFrame(rows, columns=["decodes", "chunk", "method", "ms"])
 
 

@@ -150,10 +150,6 @@ def words(df):
     rates = [" + ".join(f"{work / ms:.3g} {unit}" for work, unit in ((flops / 1e9, "TFLOP/s"), (nbytes / 1e9, "TB/s"))
                         if work) for flops, nbytes, ms in zip(df.flops, df.kv_bytes, df.ms, strict=True)]  # fmt: skip
     roof = [f"{a:.0f} % → {b:.0f} %" for a, b in zip(df.roof_percent_without, df.roof_percent, strict=True)]
-    shown = {
-        "batch": df.batch,
-        "with it": rates,
-        "of the roofline": roof,
-        "gain": df.gain_percent.map("{:+.1f} %".format),
-    }
+    gains = df.gain_percent.map("{:+.1f} %".format)
+    shown = {"batch": df.batch, "with it": rates, "of the roofline": roof, "gain": gains}
     return pd.DataFrame(shown).set_index(df.idea)

@@ -76,11 +76,8 @@ def _even_time(ctas: int, length: float, sms: int) -> float:
 
 def table():
     """One row a batch: the speed-up over the split that each rule chooses, and over the best."""
-    rows = [
-        (panel, heads, batch, context, *(speedup(heads * batch, -(-context // TILE), over) for over in LINES))
-        for panel, (_, shapes) in PANELS.items()
-        for heads, batch, context in shapes
-    ]
+    rows = [(panel, heads, batch, context, *(speedup(heads * batch, -(-context // TILE), over) for over in LINES))
+            for panel, (_, shapes) in PANELS.items() for heads, batch, context in shapes]  # fmt: skip
     return pd.DataFrame(rows, columns=["panel", "heads", "batch", "context", *LINES])
 
 

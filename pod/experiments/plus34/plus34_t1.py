@@ -31,11 +31,8 @@ VARIANTS = (vllm2023.LADDER["clean"], vllm2023.LADDER["one copy"])
 
 
 def cases() -> list[dict]:
-    return [
-        {"kernel": kernel, "sampler": sampler, "iteration": i}
-        for kernel, sampler in VARIANTS
-        for i in range(FIRST, FIRST + COUNT)
-    ]
+    return [{"kernel": kernel, "sampler": sampler, "iteration": i}
+            for kernel, sampler in VARIANTS for i in range(FIRST, FIRST + COUNT)]  # fmt: skip
 
 
 def measure(case: dict) -> dict:

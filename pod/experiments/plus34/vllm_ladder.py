@@ -55,11 +55,8 @@ def chosen() -> tuple[int, ...]:
 
 
 def cases() -> list[dict]:
-    return [
-        {"iteration": i, "kernel": kernel, "sampler": sampler}
-        for i in chosen()
-        for kernel, sampler in (*CHANGES, TODAY)
-    ]
+    return [{"iteration": i, "kernel": kernel, "sampler": sampler}
+            for i in chosen() for kernel, sampler in (*CHANGES, TODAY)]  # fmt: skip
 
 
 def measure(case: dict) -> dict:

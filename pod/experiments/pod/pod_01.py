@@ -71,12 +71,8 @@ def batches(panel: str) -> dict[str, HybridBatch]:
 
 
 def cases() -> list[dict]:
-    return [
-        {"panel": panel, "batch": batch, "way": way}
-        for panel, ways in WAYS.items()
-        for batch in batches(panel)
-        for way in ways
-    ]
+    return [{"panel": panel, "batch": batch, "way": way}
+            for panel, ways in WAYS.items() for batch in batches(panel) for way in ways]  # fmt: skip
 
 
 def measure(case: dict) -> dict:

@@ -30,11 +30,8 @@ ROUNDS, REPEATS = 5, 15
 CONTEXT, DECODES, MODEL_KEYS = 8192, (32, 64, 96, 128, 192), ("yi-6b", "llama-3-8b")
 WAYS = peers.HALVES | {"serial": peers.FAMILY["serial"]}
 SIZES = {"": "auto", "_2": 2, "_4": 4}  # CTAs an SM, by the ending of a column's name
-WAYS |= {
-    policy + ending: partial(peers.family, method="pod", policy=policy, ctas_per_sm=size)
-    for policy in POLICIES
-    for ending, size in SIZES.items()
-}
+WAYS |= {policy + ending: partial(peers.family, method="pod", policy=policy, ctas_per_sm=size)
+         for policy in POLICIES for ending, size in SIZES.items()}  # fmt: skip
 
 
 def cases() -> list[dict]:
@@ -96,11 +93,8 @@ def _bars(ax, df) -> None:
 
 def by_ctas(df):
     """Gain of either proportion over 50:50 in %, by model and batch, for two and for four CTAs on an SM."""
-    gains = {
-        f"{n} CTAs an SM, {NAMES[policy]}": gain(df[f"{TURNS}_{n}"], df[f"{policy}_{n}"])
-        for n in (2, 4)
-        for policy in (INTEGER, PROPORTIONAL)
-    }
+    gains = {f"{n} CTAs an SM, {NAMES[policy]}": gain(df[f"{TURNS}_{n}"], df[f"{policy}_{n}"])
+             for n in (2, 4) for policy in (INTEGER, PROPORTIONAL)}  # fmt: skip
     return pd.DataFrame(gains).set_index([df.model.map(lambda key: MODELS[key].name), df.decodes]).T.round(1)
 
 

@@ -119,11 +119,8 @@ def traces() -> dict:
 
 def table():
     """One row a run and moment at which the number of SMs that hold both changes."""
-    rows = [
-        (run, time, sms)
-        for run, trace in traces().items()
-        for time, sms in zip(*both_over_time(trace), strict=True)
-    ]  # fmt: skip
+    rows = [(run, time, sms) for run, trace in traces().items()
+            for time, sms in zip(*both_over_time(trace), strict=True)]  # fmt: skip
     df = pd.DataFrame(rows, columns=["run", "us", "sms"])
     return df[(df.sms != df.groupby("run").sms.shift()) | ~df.duplicated("run", keep="last")].reset_index(drop=True)
 

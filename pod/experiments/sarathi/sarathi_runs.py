@@ -171,10 +171,8 @@ def row(event: Iteration) -> dict[str, float]:
 def table() -> pd.DataFrame:
     """A row a run of SARATHI: requests a minute of Orca and of SARATHI; what SARATHI gains, of the whole run, of its
     middle, and of the whole run if its chunks took as long as their parts."""
-    done = {
-        Setting(*name): run.sort_values("iteration", kind="stable")
-        for name, run in read(RECORDING).groupby(list(WHOLE))
-    }
+    named = read(RECORDING).sort_values("iteration", kind="stable").groupby(list(WHOLE))
+    done = {Setting(*name): run for name, run in named}
     rows = []
     for run in (run for run in settings() if run.system == SARATHI and run in done):
         both = [done[run._replace(system=ORCA, chunk=CHUNK)], done[run]]
