@@ -129,5 +129,13 @@ def _note(path: Path) -> Path:
     return path.with_suffix(".sum")
 
 
+def toml(text: str) -> dict:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    return tomllib.loads(text)
+
+
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

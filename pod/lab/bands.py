@@ -54,12 +54,8 @@ def _recorded(name: str) -> str:
 def parse(text: str) -> list[dict]:
     """The rows of data/claims.toml, as they stand there."""
     try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text).get("claim", [])
-    except tomllib.TOMLDecodeError as error:
+        return files.toml(text).get("claim", [])
+    except ValueError as error:
         raise ValueError(f"data/claims.toml: {error}") from None
 
 

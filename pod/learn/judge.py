@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from itertools import takewhile
@@ -77,7 +77,6 @@ class Exercise:
     """
 
     name: str
-    chapter: str
     stub: str
     cases: Sequence
     try_one: Callable[[object, object], Outcome]
@@ -85,6 +84,7 @@ class Exercise:
     well_done: str
     draw: Callable[[Random], object] | None = None
     smaller: Callable[[object], Iterable] | None = None
+    chapter: str = ""  # that of its module
 
     def all_cases(self) -> list:
         random = Random(self.name)  # the same each time: whoever mends an answer can see what became of it
@@ -106,8 +106,13 @@ class Verdict:
 @cache
 def exercises() -> dict[str, Exercise]:
     """All of them, by name."""
-    modules = [import_module(f"pod.learn.exercises.{chapter}") for chapter in CHAPTERS]
-    return {exercise.name: exercise for module in modules for exercise in module.EXERCISES}
+    return {
+        one.name: replace(one, chapter=chapter)
+        for chapter, modules in CHAPTERS.items()
+        for module in modules
+        for one in vars(import_module(f"pod.learn.exercises.{module}")).values()
+        if isinstance(one, Exercise)
+    }
 
 
 def check(name: str, answer) -> Verdict:

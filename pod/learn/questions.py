@@ -3,10 +3,9 @@ the others. In a live notebook the options are buttons; on a page the answers ar
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 
+from pod import files
 from pod.learn import progress
-from pod.learn.exercises import CHAPTERS
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class Page:
 @cache
 def questions() -> dict[str, Question]:
     """All of them, by name."""
-    modules = [import_module(f"pod.learn.exercises.{chapter}") for chapter in CHAPTERS]
-    return {name: question for module in modules for name, question in module.QUESTIONS.items()}
+    chapters = files.toml((files.PACKAGE / "learn" / "questions.toml").read_text(encoding="utf-8"))
+    return {name: Question(chapter, **one) for chapter, of in chapters.items() for name, one in of.items()}
 
 
 def find(name: str) -> Question:

@@ -24,7 +24,7 @@ def summed(numbers: list) -> Call:
 
 def toy(cases, draw=None, hints=()):
     way = smaller(summed, shorter(0, fewer(0)))
-    return judge.Exercise("toy", "toys", "", cases, functions.call, hints, "So it is.", draw, way)
+    return judge.Exercise("toy", "", cases, functions.call, hints, "So it is.", draw, way)
 
 
 def solved(name: str):

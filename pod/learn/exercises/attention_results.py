@@ -2,9 +2,7 @@
 
 from pod.learn.exercises.functions import Call, call, gives, same
 from pod.learn.judge import Exercise, Hint
-from pod.learn.questions import Question
 
-CHAPTER = "attention_results"
 BOUND = '''
 def bound(prefill, decode, flops, rate):
     """Seconds that no kernel can beat for both parts, each (FLOPs, bytes). The GPU: FLOPs and bytes per second."""
@@ -48,7 +46,6 @@ H200 = (989e12, 4.8e12)
 
 bound = Exercise(
     "bound",
-    CHAPTER,
     BOUND.strip("\n"),
     [_case(p, d, *H200) for p, d in CASES],
     call,
@@ -113,83 +110,3 @@ bound = Exercise(
     "A bound says how much is left to win before anybody has built anything.",
     _draw,
 )  # fmt: skip
-
-EXERCISES = (bound,)
-
-QUESTIONS = {
-    "busy-while-decoding": Question(
-        CHAPTER,
-        "Decode's multiplications are a few percent of what the tensor cores could do. How busy is an SM, by the "
-        "busiest of its units, while our kernel decodes?",
-        {
-            "about 5 %": "Of the tensor cores' time even the padding of its 16-row tile takes more, and an SM does "
-            "more than multiply.",
-            "about 20 %": "The counter reports the busiest pipe of an SM: loading, exponentials, addresses. The tensor "
-            "cores alone are 11 % busy.",
-            "about 60 %": "That is a kernel with 128 rows for a decode, all but a few of them padding.",
-        },
-        "about 20 %",
-    ),
-    "which-chat-costs": Question(
-        CHAPTER,
-        "On the paper's A100 with 108 SMs, the 55th chat was the expensive one. Which one is it for FlashAttention-2 "
-        "on 132 SMs?",
-        {
-            "the 55th again": "54 chats of four KV heads fill 108 SMs twice, so there the 55th came too late. Here "
-            "264 CTAs fit at once.",
-            "the 67th": "66 chats of four KV heads are 264 CTAs, two on each of 132 SMs. The next four need a wave of "
-            "their own.",
-            "the 133rd": "A chat has a CTA for each of its four KV heads, and two fit on an SM.",
-        },
-        "the 67th",
-    ),
-    "lucky-placement": Question(
-        CHAPTER,
-        "In CTA-parallel's kernel, the CTAs with low numbers do prefill, and the GPU hands them out in order, one to "
-        "each SM, then a second. On 132 SMs, with how many prefill CTAs does it overlap well?",
-        {
-            "128": "Nearly every SM gets one, and its second slot goes to decode: the perfect mixture, by accident.",
-            "256": "Nearly every SM gets two, and decode waits outside until they end.",
-            "both": "With 256 both slots of nearly all SMs are prefill's at first.",
-        },
-        "128",
-    ),
-    "wins-of-75": Question(
-        CHAPTER,
-        "Below, of all eleven ways that were timed: which wins most of the 75?",
-        {
-            "POD": "Its instructions are Ampere's, and overlap only hides the shorter part.",
-            "two calls of FlashAttention-3": "They have Hopper's instructions, but run one after the other.",
-            "our Hopper kernel": "Hopper's instructions make prefill about twice as fast, and it overlaps as well.",
-        },
-        "our Hopper kernel",
-    ),
-    "near-the-ceiling": Question(
-        CHAPTER,
-        "The ceiling's mean is 56 %, and the paper's POD gained 28 % on an A100. Guess the mean gain of each of the "
-        "four concurrent methods here. And in how many of 100 batches will POD take at most 10 % longer than the "
-        "longer part alone?",
-        {
-            "under 20": "So it was in the paper, with 18. Here halves and GPU are others.",
-            "about 40": "Twice as often as in the paper. Its mean gain is 29 % here, that of CTA-parallel 18, "
-            "of warp-parallel 11, and of two streams 4.",
-            "about 80": "In most batches more than a tenth is lost. Both sides want the same L2 and the same SM, but "
-            "which of them costs it was not tested.",
-        },
-        "about 40",
-    ),
-    "worst-batch-of-each": Question(
-        CHAPTER,
-        "And the *worst* of the filtered batches for each method: which method never loses there to one kernel after "
-        "the other?",
-        {
-            "all of them": "Two streams and CTA-parallel lose some percent on their worst batch, and "
-            "warp-parallel more.",
-            "POD alone": "Its worst filtered batch still gains a tenth. By index or by halves it is fixed beforehand "
-            "what a CTA does, and some batch does not suit that. Streams fix nothing and lose, too. Without the filter "
-            "POD's worst is slightly slower than serial.",
-            "none": "POD's worst filtered batch gains about a tenth.",
-        },
-        "POD alone",
-    ),
-}

@@ -18,7 +18,6 @@ from pod.learn.judge import Exercise, Hint, Outcome
 from pod.reference import hybrid_attention
 from pod.schedule import decide
 
-CHAPTER = "pod_kernel"
 BINDING = '''
 binding = """
 DEV static Assignment assign(const Choice& c, sptr<Assignment>) {
@@ -150,7 +149,6 @@ def _begins(o: Outcome, number: int) -> int | None:
 
 binding = Exercise(
     "binding",
-    CHAPTER,
     BINDING.strip("\n"),
     [Case(140, 20, 3), Case(200, 5, 2), Case(70, 8, 2), Case(0, 9, 2), Case(130, 0, 3), Case(250, 14, 3)],
     launch,
@@ -205,6 +203,3 @@ binding = Exercise(
     "That is all that a fused kernel needs to know of its order. On an empty GPU each SM now begins with both kinds; "
     "from then on nobody knows who ends first, and that is why the paper's binding draws tickets.",
 )  # fmt: skip
-
-EXERCISES = (binding,)
-QUESTIONS = {}

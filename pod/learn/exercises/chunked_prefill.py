@@ -2,9 +2,6 @@
 
 from pod.learn.exercises.functions import Call, call, fewer, gives, shorter, smaller
 from pod.learn.judge import Exercise, Hint
-from pod.learn.questions import Question
-
-CHAPTER = "chunked_prefill"
 
 # ---------------------------------------------------------------- the budget
 
@@ -92,7 +89,6 @@ ITERATIONS = (
 
 fill = Exercise(
     "fill",
-    CHAPTER,
     FILL.strip("\n"),
     [_iteration(*iteration) for iteration in ITERATIONS],
     call,
@@ -194,7 +190,6 @@ LINES = (([1, 1, 1, 1], 2), ([4, 1, 1], 2), ([1, 4, 2], 3), ([1, 2, 5], 4), ([2,
 
 last_out = Exercise(
     "last_out",
-    CHAPTER,
     LAST_OUT.strip("\n"),
     [_line(*line) for line in LINES],
     call,
@@ -252,85 +247,3 @@ last_out = Exercise(
     _draw_line,
     smaller(_line, shorter(1, fewer(1)), fewer(1)),
 )  # fmt: skip
-
-EXERCISES = (fill, last_out)
-
-QUESTIONS = {
-    "longest-gap-in-chunks": Question(
-        CHAPTER,
-        "40 chats at 8K tokens, a prompt of 12,288 arrives, Llama-3-8B on two A100s. Whole, the prompt froze the chats "
-        "for 621 ms. Cut in twelve, how long is the longest gap?",
-        {
-            "about 50 ms": "A twelfth of 621. But every iteration reads the weights and the keys of 40 chats as well.",
-            "about 90 ms": "A twelfth of the prompt, and what an iteration of 40 chats takes anyway, 36 ms.",
-            "about 300 ms": "No iteration has more than one chunk.",
-        },
-        "about 90 ms",
-    ),
-    "tokens-that-fill-a-layer": Question(
-        CHAPTER,
-        "From how many tokens on does a layer of LLaMA-13B reach 95 % of its best throughput? SARATHI measured it on "
-        "an RTX A6000.",
-        {
-            "64": "Then tensor cores wait for the weights most of the time: a token has one FLOP for a byte of weight.",
-            "512": "An A6000 does some 200 FLOPs in the time of a byte; with tiles and launches 512 tokens are enough.",
-            "4,096": "It is long flat by then.",
-        },
-        "512",
-    ),
-    "a-passenger-adds": Question(
-        CHAPTER,
-        "LLaMA-13B on an A6000. Four decodes alone take 50 ms, nearly all of it for reading 26 GB of weights: 12.5 ms "
-        "each. A chunk of 1,021 tokens with three decodes: how much does each of the three add?",
-        {
-            "12.5 ms as well": "A quarter of the weights' time. Here they are read anyway, for the chunk.",
-            "about 1.5 ms": "Its own keys must still be read, and its row computed.",
-            "nothing": "Nearly. Its own keys must be read for it alone.",
-        },
-        "about 1.5 ms",
-    ),
-    "a-quarter-of-the-budget": Question(
-        CHAPTER,
-        "TBT at a budget of 256 instead of 1,024 tokens: what does a quarter of the budget give?",
-        {
-            "a quarter of the TBT": "Only the chunk gets shorter. Weights, the keys of 40 chats and the host do not.",
-            "half of it": "36 of the 90 ms are there anyway, for weights, keys and host; the chunk is the rest.",
-            "nearly the same": "A chunk of 1,024 is the larger part of its iteration.",
-        },
-        "half of it",
-    ),
-    "gaps-of-half-a-second": Question(
-        CHAPTER,
-        "Which share of users sees at least one gap of half a second, under vLLM's scheduler and under Sarathi?",
-        {
-            "1 % and none": "That is about the share of tokens that come so late. But an answer has hundreds of "
-            "tokens.",
-            "half and a few": "A prompt comes every second, and each stops all others under vLLM's.",
-            "nearly all and none": "Under vLLM's every prompt stops everybody; under Sarathi nobody "
-            "waits for more than a chunk. (In the paper 2 % do.)",
-        },
-        "nearly all and none",
-    ),
-    "longer-in-chunks": Question(
-        CHAPTER,
-        "A prompt of 12,288 tokens alone, in chunks of 512 instead of whole: how much longer does it take, and what "
-        "is most of that?",
-        {
-            "45 %, reading keys again": "The time is right. But these bytes take 5 ms of some 260.",
-            "45 %, what each chunk pays anew": "The host, half-empty waves, two all-reduces a layer, the weights.",
-            "three times as long": "That is nearly so at 128 tokens.",
-        },
-        "45 %, what each chunk pays anew",
-    ),
-    "best-ratio": Question(
-        CHAPTER,
-        "For *C* = 256 and *B* = 18 the formula says that the gain over Orca is largest at a P:D of 15.1. But the "
-        "256 rows include the decodes. What does that make of it?",
-        {
-            "14.1": "A chunk carries 256 − 17 prompt tokens beside 17 decodes: 239 / 17.",
-            "15.1": "That is 256 / 17, as if decodes needed no row.",
-            "16.1": "Decodes take rows away from the chunk, they do not add any.",
-        },
-        "14.1",
-    ),
-}

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 
 from pod.learn.exercises.functions import fewer, listed, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
 from pod.simulate.gpusim import Chip, Cta, InOrder, Kind, Piece, simulate
-
-CHAPTER = "concurrent_execution"
 
 # ---------------------------------------------------------------- CTAs in an order
 
@@ -67,7 +64,6 @@ def _first_pairs(o: Outcome) -> list[tuple]:
 
 grid = Exercise(
     "grid",
-    CHAPTER,
     GRID.strip("\n"),
     [Shape(16, 4), Shape(24, 3), Shape(10, 5), Shape(132, 132)],
     launch,
@@ -178,7 +174,6 @@ def _runs(o: Outcome) -> list[int]:
 
 interleave = Exercise(
     "interleave",
-    CHAPTER,
     INTERLEAVE.strip("\n"),
     [Loops(8, 2), Loops(13, 3), Loops(5, 4), Loops(6, 0), Loops(0, 3), Loops(40, 3)],
     run,
@@ -226,79 +221,3 @@ interleave = Exercise(
     _draw_loops,
     smaller(Loops, fewer(0), fewer(0)),
 )
-
-EXERCISES = (grid, interleave)
-
-QUESTIONS = {
-    "what-must-be-true": Question(
-        CHAPTER,
-        "Each loop alone keeps all 8 slots busy with its CTAs. What has to be true, at every moment, to reach 1?",
-        {
-            "some SMs compute, the others do memory": "Then only some SMs' arithmetic is used, and that of the "
-            "others is lost: compute takes twice as long on half of the SMs.",
-            "every SM does both": "Arithmetic belongs to an SM, and no other SM can use it. So somebody on every SM "
-            "must multiply while somebody there waits for memory.",
-            "all slots are busy": "They are all the time, also one after the other. It matters with what.",
-        },
-        "every SM does both",
-    ),
-    "below-a-quarter": Question(
-        CHAPTER,
-        "16 tiles of each kind, 8 slots. Which of the five come below 1.25?",
-        {
-            "all five": "Two of them only put both kinds into one queue, and a queue has an order.",
-            "all but two streams": "A grid of both kinds has an order as well, and whoever comes first fills all "
-            "slots.",
-            "only the last two": "Halves of a CTA are on one SM by construction, and an SM-aware CTA "
-            "looks before it chooses.",
-        },
-        "only the last two",
-    ),
-    "interleaved-with-barriers": Question(
-        CHAPTER,
-        "Where will interleaved threads land, with a barrier after each step?",
-        {
-            "near 2": "A barrier makes the threads of a CTA wait for each other, but each of them has both operations "
-            "between two barriers.",
-            "about 1.5": "Then every second step would have to wait alone. Each step has both: its data are under way "
-            "while it multiplies.",
-            "near 1": "Each thread multiplies while its own data are on their way, between the same two barriers.",
-        },
-        "near 1",
-    ),
-    "what-sm-0-gets": Question(
-        CHAPTER,
-        "CTAs alternate. The GPU gives them to 4 SMs in order, one each, then a second each (chapter 05). What does "
-        "SM 0 get?",
-        {
-            "one of each": "Its CTAs are 0 and 4, not 0 and 1: the second comes when every SM has one.",
-            "two of one kind": "Its CTAs are 0 and 4, both even.",
-            "nobody knows": "With all slots empty, the order is as regular as a clock; the H200 below shows the same.",
-        },
-        "two of one kind",
-    ),
-    "unequal-tiles": Question(
-        CHAPTER,
-        "The same memory work in 64 tiles instead of 16. Which way comes nearest to 1 now?",
-        {
-            "halves of a CTA": "A CTA's slot is free only when its longer half is done, and 48 memory tiles have no "
-            "partner.",
-            "interleaved threads": "A compute tile has four times as many steps as a memory tile: after a quarter of "
-            "them there is nothing left to interleave with.",
-            "SM-aware CTAs": "They are of one kind each and go when they are done, so four short ones come and go "
-            "beside a long one.",
-        },
-        "SM-aware CTAs",
-    ),
-    "least-to-gain": Question(
-        CHAPTER,
-        "Memory is fixed and compute grows from a quarter of it to twice as much. Where is there least to gain?",
-        {
-            "left, with little compute": "At most the shorter part can be hidden, and here that is a fifth of the sum.",
-            "in the middle": "There both take equally long, and all of one can hide behind the other: the most to "
-            "gain.",
-            "right, with much compute": "There memory is a third of the sum, more than compute is on the left.",
-        },
-        "left, with little compute",
-    ),
-}

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 
 from pod.learn.exercises.functions import Call, call, counted, fewer, gives, listed, same, shorter, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
-
-CHAPTER = "continuous_batching"
 
 # ---------------------------------------------------------------- who runs
 
@@ -119,7 +116,6 @@ DOZEN = (4, 9, 2, 6, 5, 3, 7, 2, 6, 8, 3, 4)
 
 schedule = Exercise(
     "schedule",
-    CHAPTER,
     SCHEDULE.strip("\n"),
     [
         Day(tuple((0, 16, n) for n in DOZEN), 4, 64),
@@ -307,7 +303,6 @@ CROWDS = (
 
 give_way = Exercise(
     "give_way",
-    CHAPTER,
     GIVE_WAY.strip("\n"),
     [_crowd(*crowd) for crowd in CROWDS],
     call,
@@ -508,7 +503,6 @@ FORKS = (
 
 room = Exercise(
     "room",
-    CHAPTER,
     ROOM.strip("\n"),
     [_fork(*fork) for fork in FORKS],
     call,
@@ -585,131 +579,3 @@ room = Exercise(
     "`SharingPool.grow` in pod/serving/groups.py is this. The first versions of vLLM did it the same way.",
     _draw_fork,
 )
-
-EXERCISES = (schedule, give_way, room)
-
-QUESTIONS = {
-    "four-answers-in-blocks": Question(
-        CHAPTER,
-        "A prompt of 10 tokens in blocks of 4 takes 3 blocks. Four answers to it are wanted. How many blocks do they "
-        "take after the first token of each?",
-        {
-            "12": "Each would have the prompt in blocks of its own. But two of them are full and never written again.",
-            "6": "The two full blocks are shared by all. The third is written, so three of the four take a copy.",
-            "7": "Three take a copy of the block that is not full; the last of the four finds itself alone in the old "
-            "one.",
-        },
-        "6",
-    ),
-    "same-dozen": Question(
-        CHAPTER,
-        "The same dozen, the same four slots, but after every iteration whoever waits may join. How many iterations "
-        "now?",
-        {
-            "15": "59 tokens in four slots cannot take fewer. But at the end of the day nobody is left to join.",
-            "17": "Whoever ends makes room at once. What is still wasted is the end, when nobody waits any more.",
-            "20": "A quarter of the slots would be empty then. Here they stay empty only at the end.",
-        },
-        "17",
-    ),
-    "one-long-list": Question(
-        CHAPTER,
-        "Put the tokens of all four requests one after the other, in one long list. For which of the two operations is "
-        "the result right, a linear layer or attention?",
-        {
-            "the linear layer": "It treats every token alone, so it does not care whose token it is.",
-            "attention": "In one list a token would look at the keys of strangers.",
-            "both": "Attention would look at the keys of strangers.",
-        },
-        "the linear layer",
-    ),
-    "share-that-holds-something": Question(
-        CHAPTER,
-        "Weights take 16 of 80 GB. Requests may have up to 32,768 tokens, our conversations have 10,500 on average. If "
-        "the most is set aside for each, what share of the pool holds something?",
-        {
-            "about a third": "10,500 of 32,768 tokens are 32 %. Requests that stay longer are longer ones here.",
-            "about two thirds": "That is the share which is held and stays empty.",
-            "nearly all": "The pool is full in the sense that nobody else may enter. But mostly it is empty.",
-        },
-        "about a third",
-    ),
-    "token-18-of-a": Question(
-        CHAPTER,
-        "A has 20 tokens at iteration 11. In which block and slot is its token number 18 (counting from 0)?",
-        {
-            "block 4, slot 2": "18 // 4 is 4, the place in A's table. The table says in which block that is.",
-            "block 9, slot 2": "Block 9 is number 3 in A's table: tokens 12 to 15.",
-            "block 13, slot 2": "18 // 4 is 4, and number 4 in A's table is block 13; 18 % 4 is 2.",
-        },
-        "block 13, slot 2",
-    ),
-    "nobody-gives-back": Question(
-        CHAPTER,
-        "Four requests in a pool of 12 blocks of 2 tokens. They start with 5 + 4 + 3 + 3 tokens, and in the end would "
-        "have 13 + 13 + 10 + 9. Nobody gives anything back before it is finished. What happens?",
-        {
-            "all end, one after the other": "Whoever ends would make room for the next. But nobody gets so far.",
-            "the oldest ends, the others wait": "It needs six blocks, and there is no rule that it gets them.",
-            "nobody ends": "In the end all blocks are held by requests that wait for a block.",
-        },
-        "nobody ends",
-    ),
-    "no-token-for-so-long": Question(
-        CHAPTER,
-        "For how long do the 40 chats get no token under vLLM's scheduler? Is Orca, which mixes, better?",
-        {
-            "0.6 s, Orca hardly at all": "Orca's chats take part in the prompt's iteration, but a token comes at its "
-            "end.",
-            "0.6 s, and so with Orca": "Alone or together, the iteration with the whole prompt takes 0.6 s.",
-            "0.04 s, and so with Orca": "That is an iteration of decodes alone. This one computes 12,288 tokens.",
-        },
-        "0.6 s, and so with Orca",
-    ),
-    "dozen-in-groups": Question(
-        CHAPTER,
-        "In groups of four, as they come: how many iterations does the dozen take?",
-        {
-            "15": "59 tokens in four slots. But each group is as long as its longest answer.",
-            "24": "9 + 7 + 8, the longest of each group. Two of five slots that are taken do nothing meanwhile.",
-            "59": "Then the slots would be used one at a time.",
-        },
-        "24",
-    ),
-    "iteration-level-on-a-gpu": Question(
-        CHAPTER,
-        "300 conversations, Llama-3-8B on one A100, as many at a time as memory holds. By what factor does "
-        "iteration-level scheduling raise the throughput?",
-        {
-            "1.1 times": "Answers differ by much, so a static batch has many empty slots.",
-            "1.4 times": "Empty slots are filled. But iterations with empty slots are shorter ones, too, and "
-            "prompts take as long as before.",
-            "4 times": "It would be, if most slots were empty for most of the time and an iteration took as "
-            "long anyway.",
-        },
-        "1.4 times",
-    ),
-    "order-of-a-to-d": Question(
-        CHAPTER,
-        "In which order do A to D finish, and which way computes more tokens: dropping and computing again, or "
-        "swapping?",
-        {
-            "A, B, C, D, and dropping": "The latest gives way and the oldest goes on. What was dropped is "
-            "computed once more.",
-            "A, B, D, C, and dropping": "D is sent away first and comes back last: nobody overtakes.",
-            "A, B, C, D, and swapping": "Swapping copies keys and values, and computes none of them again.",
-        },
-        "A, B, C, D, and dropping",
-    ),
-    "again-or-copied": Question(
-        CHAPTER,
-        "A request with 8,000 tokens in the cache. What takes longer on an A100: computing them again, or copying 1 "
-        "GB out and in?",
-        {
-            "computing": "Some seven times as long, on paper: 8,000 tokens go through all layers.",
-            "copying": "PCIe is slow, but a gigabyte there and back takes less than a tenth of a second.",
-            "about the same": "Both grow with the tokens, and the ratio is about seven or more at any length.",
-        },
-        "computing",
-    ),
-}

@@ -7,9 +7,6 @@ import numpy as np
 
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
-
-CHAPTER = "end_to_end"
 
 # ---------------------------------------------------------------- the highest rate
 
@@ -78,7 +75,6 @@ def _off(o: Outcome) -> float:
 
 capacity = Exercise(
     "capacity",
-    CHAPTER,
     CAPACITY.strip("\n"),
     [Most(rate) for rate in (1.7, 37.5, 1.0, 300.0, 0.013)],
     search,
@@ -193,7 +189,6 @@ CURVES = ((LOADS, SLOW, FAST, 0.5), (LOADS, SLOW, FAST, 0.9), (LOADS, SLOW, FAST
 
 more_load = Exercise(
     "more_load",
-    CHAPTER,
     MORE_LOAD.strip("\n"),
     [_curve(*curve) for curve in CURVES],
     call,
@@ -240,157 +235,3 @@ more_load = Exercise(
     "Say the wait, and the number hardly depends on who says it.",
     _draw,
 )  # fmt: skip
-
-EXERCISES = (capacity, more_load)
-
-QUESTIONS = {
-    "a-perfect-kernel-gains": Question(
-        CHAPTER,
-        "If a perfect kernel hid the shorter part of attention behind the longer, how much faster would the "
-        "*iteration* be at 16K?",
-        {
-            "about 5 %": "That is at 2K, where attention is a small part of the iteration.",
-            "about 20 %": "Attention is more than half of the iteration, and the shorter part of it can go.",
-            "about 50 %": "That is all of attention. The longer part stays.",
-        },
-        "about 20 %",
-    ),
-    "highest-clock": Question(
-        CHAPTER,
-        "An H200 may take 700 W. Which of the three ways lets it run at the highest clock?",
-        {
-            "two calls of FlashAttention-3": "Its decode multiplies tiles that are mostly padding, and we think "
-            "that this takes power.",
-            "our halves in turn": "Presumably as little is multiplied in vain, and nothing is done at once.",
-            "our kernel, both at once": "More happens in each cycle, and presumably each takes more power.",
-        },
-        "our halves in turn",
-    ),
-    "batches-that-may-differ": Question(
-        CHAPTER,
-        "The simulator gets the times of a real run and nothing else. How many of its batches may differ?",
-        {
-            "none": "A scheduler looks at lengths, memory and arrivals. With the same times these are the same.",
-            "a few in a hundred": "There is no chance in a scheduler.",
-            "those after a preemption": "Who is thrown out follows from memory, and memory from lengths.",
-        },
-        "none",
-    ),
-    "overlap-alone": Question(
-        CHAPTER,
-        "POD takes nearly a quarter more load than two calls of FlashAttention-3 until the median user waits 1.5 s. "
-        "Section 3 told overlap from the rest. How much of that is overlap alone?",
-        {
-            "all of it": "Then our kernel's halves in turn would be no better than FlashAttention-3.",
-            "under half": "Against our own kernel's halves in turn it takes some 8 % more, by the calibration "
-            "that says nearly a quarter in all.",
-            "nothing": "Against our own kernel's halves in turn there is still a gain.",
-        },
-        "under half",
-    ),
-    "any-chunk": Question(
-        CHAPTER,
-        "If you may choose the chunk freely, does our kernel still help, over two calls of FlashAttention-3?",
-        {
-            "yes, in both directions": "At each chunk size both the first token and the gaps are better, so the whole "
-            "curve moves.",
-            "only the first token": "A shorter iteration is a shorter gap as well.",
-            "no: a smaller chunk does the same": "It makes gaps shorter and the first token later. POD need not pay.",
-        },
-        "yes, in both directions",
-    ),
-    "halves-against-fa3": Question(
-        CHAPTER,
-        "Our two halves one after the other, against FlashAttention-3's two calls: who wins? And how much does "
-        "fusing add, in percent of the whole iteration?",
-        {
-            "about even, and 4 to 8 %": "Better here, worse there, by a percent or so. Attention is half of an "
-            "iteration, and a part of it is hidden.",
-            "ours by far, and 1 %": "Kernels of today are near the same roofs when nothing overlaps.",
-            "about even, and 30 %": "That is attention alone. The rest of the iteration stays.",
-        },
-        "about even, and 4 to 8 %",
-    ),
-    "overlap-on-the-h200": Question(
-        CHAPTER,
-        "Is what overlap alone gains on the H200 larger or smaller than on the A100? (Chapter 03: which of its two "
-        "roofs did the H200 raise more?)",
-        {
-            "larger": "All that POD gains is larger. But for two models of three most of that comes from other halves.",
-            "smaller": "Prefill became faster by more than memory did. We think that this is why: at the paper's "
-            "ratios there is less to hide behind decode.",
-            "the same": "Both roofs moved, but not by the same factor.",
-        },
-        "smaller",
-    ),
-    "over-the-faster-call": Question(
-        CHAPTER,
-        "The paper's POD gains 19 to 22 % over Sarathi. Over the faster call of FlashAttention-3, for each batch "
-        "anew: what part of our gain is fusing?",
-        {
-            "nearly all": "Then our halves in turn would be no faster than FlashAttention-3.",
-            "a third to a half": "The rest are better halves and, we think, watts: FlashAttention-3 draws more and is "
-            "slowed more.",
-            "nearly nothing": "Against our own halves in turn, fusing still gains 4 to 8 %.",
-        },
-        "a third to a half",
-    ),
-    "widest-bands": Question(
-        CHAPTER,
-        "The bands show what iterations that are 1 % shorter or longer would change. Which of these has a wide one?",
-        {
-            "TTFT near capacity": "A percent of service time is a large part of a queue there.",
-            "P99 TBT": "It is the length of an iteration with a chunk, so a percent is a percent.",
-            "latency at the lighter load": "With hardly any queue, a percent of service time stays a percent.",
-        },
-        "TTFT near capacity",
-    ),
-    "one-factor-a-system": Question(
-        CHAPTER,
-        "If every iteration of a system took the same few percent longer, how much of the distance to the paper's "
-        "table would be gone?",
-        {
-            "nearly all": "Near capacity a few percent of service time are tens of seconds of waiting.",
-            "about half": "It would be so if several things were wrong, and each in its own way.",
-            "nearly nothing": "The distance is large, a factor of three. But a queue makes much of little.",
-        },
-        "nearly all",
-    ),
-    "where-apart-wins": Question(
-        CHAPTER,
-        "Where do prompts apart win: at a promise of 10 ms between two words, of 30, or of 100?",
-        {
-            "at 10": "Whoever decodes is never beside a prompt. Chunks would have to be tiny, and read all "
-            "weights for few tokens.",
-            "at 30": "For chats, chunks at once are ahead from some 22 ms on.",
-            "at 100": "A loose promise leaves room for large chunks, and every GPU does both.",
-        },
-        "at 10",
-    ),
-    "most-with-a-kilojoule": Question(
-        CHAPTER,
-        "Each way at its highest rate for a promise: which answers most requests with a kilojoule? A GPU that "
-        "decodes little idles at low power, one that computes prompts stands at the limit, and chunks at once "
-        "use both kinds of units in every iteration.",
-        {
-            "whichever serves more": "Except for chats at 22 and 30 ms, and for code at 22, where it is level. "
-            "Chunks lead by less than in requests a second, as eight busy GPUs take more watts.",
-            "always prompts apart": "At loose promises five of its GPUs are full and three wait, and waiting "
-            "takes watts as well.",
-            "always chunks at once": "At 10 ms they read all weights for few tokens.",
-        },
-        "whichever serves more",
-    ),
-    "found-in-one-gpu": Question(
-        CHAPTER,
-        "Of the prompt tokens of its first 1,500 requests, 27 % stood in an earlier prompt. How many of these 27 "
-        "does one H200 find in its memory, 845 thousand tokens? And with sixteen times as much?",
-        {
-            "4, and 27": "Between a question and the next there are hundreds of others, and they have pushed it "
-            "out. Sixteen times as much holds them all.",
-            "20, and 27": "It would if a conversation went on at once.",
-            "4, and 8": "Four times as much finds 15 of them already.",
-        },
-        "4, and 27",
-    ),
-}

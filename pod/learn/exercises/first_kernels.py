@@ -8,9 +8,6 @@ import torch
 
 from pod.learn.exercises.kernels import Case, launch, random
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
-
-CHAPTER = "first_kernels"
 
 
 def _kind(kind: str):
@@ -18,7 +15,7 @@ def _kind(kind: str):
 
 
 def _exercise(name: str, stub: str, cases, hints, well_done: str, try_one=launch) -> Exercise:
-    return Exercise(name, CHAPTER, stub.strip("\n"), cases, try_one, hints, well_done)
+    return Exercise(name, stub.strip("\n"), cases, try_one, hints, well_done)
 
 
 # ---------------------------------------------------------------- 1. scale
@@ -792,71 +789,3 @@ softmax = _exercise(
     "This loop over tiles instead of numbers, with tensor cores in its body, is FlashAttention.",
     _online,
 )
-
-EXERCISES = (scale, tail, reverse, neighbour, warp_sum, where, softmax)
-
-
-# ---------------------------------------------------------------- predictions
-
-QUESTIONS = {
-    "one-thread": Question(
-        CHAPTER,
-        "One thread asks DRAM for 4 bytes, uses them, and asks for the next 4, far away from the first. How many bytes "
-        "a second does it get?",
-        {
-            "4.8 TB a second": "That is all of DRAM, shared by everybody who asks. One thread that awaits each answer "
-            "gets what one answer brings.",
-            "36 GB a second": "That is one SM's share of DRAM by the data sheet, 4.8 TB a second over 132. In the "
-            "recording all SMs ask together, 1,024 threads each, and get 34. One SM alone may get more.",
-            "some 12 MB a second": "4 bytes for each wait of some 330 ns. The wait cannot be shortened, so there must "
-            "be many loads under way at a time: that is what hundreds of thousands of threads are for.",
-        },
-        "some 12 MB a second",
-    ),
-    "how-many-ctas": Question(
-        CHAPTER,
-        "1,000 elements, one thread each, CTAs of 256 threads. How many CTAs must the grid have, and how many threads "
-        "have nothing to do?",
-        {
-            "3 CTAs, none": "3 CTAs are 768 threads: 232 elements would have nobody.",
-            "4 CTAs, 24 threads": "1,000 / 256 rounded up. The last CTA has 232 elements for 256 threads.",
-            "4 CTAs, none": "4 CTAs are 1,024 threads. A CTA cannot be smaller than the others of its grid.",
-        },
-        "4 CTAs, 24 threads",
-    ),
-    "no-barrier": Question(
-        CHAPTER,
-        "Run this kernel on a real GPU, again and again. What is promised of the result?",
-        {
-            "the right answer, always": "It may look so for a year. Nothing makes warp 1 write before warp 0 reads.",
-            "the wrong answer, always": "The two warps may happen to run in an order that is fine.",
-            "an error": "A GPU does not look: it has neither time nor memory to remember who wrote what.",
-            "nothing: right or wrong, and no word of it": "Which warp comes first depends on what else runs, on the "
-            "card, on the compiler. It may be right every time; how often, we did not count. That makes a race worse "
-            "than a crash, and the emulator worth its time.",
-        },
-        "nothing: right or wrong, and no word of it",
-    ),
-    "steps-of-a-sum": Question(
-        CHAPTER,
-        "A warp sums its 32 numbers. Each step, every lane may fetch one number of another lane and add it. How many "
-        "steps does it take until all lanes have the sum?",
-        {
-            "31": "That is one lane that does all of the additions while 31 watch.",
-            "16": "Adding pairs halves what is left in each step, not takes 2 away.",
-            "5": "Each step doubles how many numbers a lane has in its sum: 2, 4, 8, 16, 32.",
-        },
-        "5",
-    ),
-    "lost-counts": Question(
-        CHAPTER,
-        "`ctas[sm]++` by thread 0 of each of 40 CTAs, on 4 SMs. What do the four counts add up to on a real GPU?",
-        {
-            "40": "Only if no two CTAs ever read the same old value.",
-            "at most 40": "Reading, adding and writing are three steps. Whoever reads between another's read and write "
-            "adds to the old value, and one of the two is lost.",
-            "more than 40": "Nothing is counted twice. But things get lost.",
-        },
-        "at most 40",
-    ),
-}

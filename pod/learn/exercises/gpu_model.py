@@ -4,9 +4,7 @@ from itertools import takewhile
 
 from pod.learn.exercises.functions import Call, call, gives, shorter, smaller
 from pod.learn.judge import Exercise, Hint
-from pod.learn.questions import Question
 
-CHAPTER = "gpu_model"
 SHARES = '''
 def shares(wishes):
     """What each worker gets of an SM, in all at most 1 and nobody more than its wish; who wants little gets it."""
@@ -78,7 +76,6 @@ CASES = (
 
 shares = Exercise(
     "shares",
-    CHAPTER,
     SHARES.strip("\n"),
     [_case(wishes) for wishes in CASES],
     call,
@@ -131,77 +128,3 @@ shares = Exercise(
     _draw,
     smaller(_case, shorter(1, lambda wish: takewhile(lambda simple: simple != wish, (1.0, 0.5, 0.1)))),
 )
-
-EXERCISES = (shares,)
-
-QUESTIONS = {
-    "a-tile-on-every-sm": Question(
-        CHAPTER,
-        "One tile of a prompt, 128 query rows against 4,224 keys, alone on an empty H200. Then 132 such tiles, one "
-        "on every SM. How many times longer will the 132 take?",
-        {
-            "132 times": "That is what one division says: 132 times the FLOPs.",
-            "about 4 times": "Nothing is in their way: each has an SM of its own, and prefill hardly needs DRAM.",
-            "as long": "131 SMs had nothing to do before.",
-        },
-        "as long",
-    ),
-    "beside-three-decodes": Question(
-        CHAPTER,
-        "Four CTAs fit on an SM: one prefill tile and three of decode, on every SM alike. Decode needs less than "
-        "half of the SM's time. How fast is the prefill tile, in % of its pace alone?",
-        {
-            "100": "The SM has time for it. But a tile needs bytes, too, and memory has a queue.",
-            "about 75": "That is what two decode CTAs leave it.",
-            "under 50": "In the model most of the tile's reads are hits in L2, and hits wait behind decode's misses.",
-        },
-        "under 50",
-    ),
-    "slowest-of-three": Question(
-        CHAPTER,
-        "One after the other (`serial`), one grid with the prefill tiles first (`cta`), or by tickets (`pod`): which "
-        "is the slowest?",
-        {
-            "serial": "Two kernels, and nothing overlaps. But each of them ends evenly.",
-            "cta": "Prefill fills all slots first, so nothing overlaps, and the ragged pieces of decode at the end "
-            "cost time that serial's even ones do not.",
-            "pod": "It mixes, and is the fastest.",
-        },
-        "cta",
-    ),
-    "order-of-five": Question(
-        CHAPTER,
-        "Ten percent were our bar for the median error. In how many batches of 100 will the model put the five "
-        "methods in the right order? Two methods whose times differ by less than 5 % may stand in either.",
-        {
-            "about 50": "So it is where every pair of methods counts, however close: in 49.",
-            "about 75": "Pairs that differ by 5 % or more mostly differ by more than the model's error.",
-            "more than 90": "In 93. (The fastest method is named rightly in 89, where close ones count, too.)",
-        },
-        "more than 90",
-    ),
-    "ranges-beside-a-chunk": Question(
-        CHAPTER,
-        "Equal ranges of decode beside a chunk, instead of pieces that shrink: faster or slower?",
-        {
-            "faster, by some percent": "Alone they all end together. Beside prefill nobody knows which slot falls free "
-            "when.",
-            "the same": "Work and kernel are the same, but who starts late with a long range ends late.",
-            "slower, by some percent": "Presumably a warp that starts late ends late, as ranges are as long as a run.",
-        },
-        "slower, by some percent",
-    ),
-    "who-gains-more": Question(
-        CHAPTER,
-        "By the model, which gains more from POD over the same kernels one after the other, in the mean over 60 "
-        "batches of the sweep: the A100 or the H200?",
-        {
-            "the A100": "Its decode leaves more of each SM. But only in a narrow window around equal halves does the "
-            "model say so, and in a wider one the difference is gone.",
-            "the H200": "Bytes have grown faster than what an SM can issue, so its decode leaves less of each SM.",
-            "neither, in the mean": "30 % on either. Which one leads for equal halves depends on the window that is "
-            "taken.",
-        },
-        "neither, in the mean",
-    ),
-}

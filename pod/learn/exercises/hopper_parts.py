@@ -6,7 +6,6 @@ from pod.learn.exercises.functions import Call, gives
 from pod.learn.judge import Exercise, Hint, Outcome
 from pod.schedule.waves import makespan
 
-CHAPTER = "pod_on_hopper"
 PART_LENGTH = '''
 def part_length(tiles, sms, price):
     """A whole number of blocks, as the length for `cut` with which the last SM ends soonest. `tiles` are lengths in
@@ -97,7 +96,6 @@ CASES = (
 
 part_length = Exercise(
     "part_length",
-    CHAPTER,
     PART_LENGTH.strip("\n"),
     [_case(*case) for case in CASES],
     _try,
@@ -161,7 +159,3 @@ part_length = Exercise(
 
 def _is_no_length(o: Outcome) -> bool:
     return o.error is None and not _is_length(o.values[1])
-
-
-EXERCISES = (part_length,)
-QUESTIONS: dict = {}

@@ -3,7 +3,6 @@
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint
 
-CHAPTER = "pod_on_hopper"
 RING = '''
 def ring(copy, stages):
     """Three numbers: the stage of a ring that this copy goes to (copies are counted from 0), the parity for which its
@@ -51,7 +50,6 @@ def _draw(random) -> Call:
 
 ring = Exercise(
     "ring",
-    CHAPTER,
     RING.strip("\n"),
     [_case(*case) for case in ((0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 3), (11, 4))],
     call,
@@ -112,6 +110,3 @@ ring = Exercise(
     "`Ring` in csrc/include/ring.cuh does it so: no thread ever sets a barrier back.",
     _draw,
 )  # fmt: skip
-
-EXERCISES = (ring,)
-QUESTIONS: dict = {}

@@ -7,7 +7,6 @@ from pod.hardware import H200
 from pod.learn.exercises.functions import Call, gives, plain, same
 from pod.learn.judge import Exercise, Hint, Outcome
 
-CHAPTER = "pod_on_hopper"
 NEAREST_ROOF = '''
 def nearest_roof(work, a_second, a_cycle, mhz, ms):
     """The roof that a batch is nearest to, and how near, as a pair: ("l2", 0.7) when L2 is used to 70 %.
@@ -114,7 +113,6 @@ CASES = (
 
 nearest_roof = Exercise(
     "nearest_roof",
-    CHAPTER,
     NEAREST_ROOF.strip("\n"),
     [_case(*case) for case in CASES],
     _try,
@@ -193,6 +191,3 @@ nearest_roof = Exercise(
     "The picture above is made of such shares, a dot for each.",
     _draw,
 )  # fmt: skip
-
-EXERCISES = (nearest_roof,)
-QUESTIONS: dict = {}

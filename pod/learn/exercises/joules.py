@@ -2,9 +2,7 @@
 
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint
-from pod.learn.questions import Question
 
-CHAPTER = "joules"
 MILLIJOULES = '''
 def millijoules(work, prices, awake, limit, least_ms):
     """Milliseconds and millijoules of a batch that is repeated without a rest, as a pair.
@@ -102,7 +100,6 @@ CASES = (
 
 millijoules = Exercise(
     "millijoules",
-    CHAPTER,
     MILLIJOULES.strip("\n"),
     [_case(*case) for case in CASES],
     call,
@@ -167,99 +164,3 @@ millijoules = Exercise(
     "`Prices` in pod/simulate/joules.py does this with prices that depend on the clock.",
     _draw,
 )
-
-EXERCISES = (millijoules,)
-
-QUESTIONS = {
-    "a-byte-from-dram": Question(
-        CHAPTER,
-        "A TMA copy brings a byte into shared memory. How many times does it cost from DRAM what it costs from L2?",
-        {
-            "as much": "Both end in the same shared memory, but DRAM's bytes pass through L2 on their way, and more.",
-            "about 3 times": "The way from L2 to the SM is in both prices; memory's chips and their wires come on top.",
-            "about 30 times": "That would hold if the way from L2 into an SM were nearly free.",
-        },
-        "about 3 times",
-    ),
-    "which-numbers": Question(
-        CHAPTER,
-        "A product of 64 x 128 x 16 is one instruction. Does it matter to its energy *which* numbers it multiplies?",
-        {
-            "no": "It is the same instruction, and it takes the same cycles. But energy is spent where a wire changes.",
-            "by some percent": "Most of the energy is not for issuing it, but for what switches in the multipliers.",
-            "several times": "Zeros change no wire, so hardly anything is spent in the multipliers.",
-        },
-        "several times",
-    ),
-    "for-products": Question(
-        CHAPTER,
-        "Of the energy that the fused kernel takes for this batch, what part is for products?",
-        {
-            "about a third": "Bytes take more: from DRAM once, and from L2 for every tile that reads them.",
-            "about a half": "They are what the kernel is for, but bytes cost more here.",
-            "nearly all": "There are 260 billion flops. But most cost under a picojoule, and a byte from DRAM a "
-            "hundred times that.",
-        },
-        "about a third",
-    ),
-    "at-a-lower-clock": Question(
-        CHAPTER,
-        "The halves in turn run at 1.77 GHz, the fused kernel at 1.40. What does the same work cost at the lower clock "
-        "by the model, being awake left out?",
-        {
-            "more": "It takes longer, but being awake is left out, and nothing else is paid by the second.",
-            "as much": "The same wires change as often. But each change costs less, since the voltage is lower.",
-            "about a fifth less": "A lower clock needs a lower voltage, and each change of a wire costs less.",
-        },
-        "about a fifth less",
-    ),
-    "left-at-the-full-clock": Question(
-        CHAPTER,
-        "The model says that 83 % of what fusing saves is the lower clock. When both ways run at the full clock, how "
-        "much of these joules, of all eleven batches together, does fusing still save?",
-        {
-            "about a sixth": "So it would be if the model were right about the reason.",
-            "more than a half": "So in sum the lower clock is not the main reason, whatever the model says.",
-            "all of it": "Then the clock would have nothing to do with it. A repeat on another card is near to that, "
-            "with 99 %. Here 59 % are left.",
-        },
-        "more than a half",
-    ),
-    "where-joules-cut": Question(
-        CHAPTER,
-        "Where does the power limit take the most of what the other two roofs allow?",
-        {
-            "where bytes are the limit": "The tensor cores have little to do there, and DRAM alone does not reach the "
-            "limit.",
-            "where the two roofs meet": "There both sides are fully at work, and both must be paid for.",
-            "where FLOPs are the limit": "It takes much there, too. But DRAM has little to do.",
-        },
-        "where the two roofs meet",
-    ),
-    "promotion-in-the-kernel": Question(
-        CHAPTER,
-        "By the list, a byte of decode's keys and values costs 15 % less with promotion to 128 bytes. What does a "
-        "whole batch cost with it, by the meter?",
-        {
-            "some percent less": "So the list proposes. But it knows one small kernel, which asks for its bytes in "
-            "another way.",
-            "as much": "DRAM's bytes are a third of the bill, so a change of their price is seen.",
-            "some percent more": "The price was found in another kernel. Here two of four batches take 3 and 8 % more.",
-        },
-        "some percent more",
-    ),
-    "half-the-bytes": Question(
-        CHAPTER,
-        "Decode waits for bytes from DRAM, and of 8 bits there are half as many. How much sooner do 64 decodes at 8K "
-        "end?",
-        {
-            "twice as soon": "That is what the bytes say, and the dashed line. But widening takes cycles, and a piece "
-            "of work still begins, merges and ends as it did.",
-            "most of the way to twice": "Half the bytes come in about half the time. Presumably widening, and the "
-            "ends of a piece, take some of it back.",
-            "hardly at all": "That would be so if widening were the longer part. Presumably it runs beside the copies, "
-            "and they are still longer.",
-        },
-        "most of the way to twice",
-    ),
-}

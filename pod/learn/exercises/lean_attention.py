@@ -7,12 +7,10 @@ import numpy as np
 
 from pod.learn.exercises.functions import Call, call, counted, fewer, gives, is_whole, same, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
 from pod.reference import State
 from pod.schedule import algorithm2
 from pod.schedule.decode import equal_cuts
 
-CHAPTER = "lean_attention"
 LAST_CTA = '''
 def last_cta(end, tiles, cuts):
     """Line 26, mended: the CTA with the last tile of a head that ends at `end` on the line. CTA i ends at cuts[i]."""
@@ -87,7 +85,6 @@ def _draw(random) -> Heads:
 
 last_cta = Exercise(
     "last_cta",
-    CHAPTER,
     LAST_CTA.strip("\n"),
     [Heads(2, 5, 5), Heads(3, 5, 5), Heads(3, 7, 5), Heads(1, 9, 4), Heads(6, 2, 3), Heads(4, 11, 13), Heads(2, 3, 9)],
     run,
@@ -243,7 +240,6 @@ BATCHES = (
 
 gain = Exercise(
     "gain",
-    CHAPTER,
     GAIN.strip("\n"),
     [_batch(*batch) for batch in BATCHES],
     call,
@@ -344,129 +340,3 @@ gain = Exercise(
     "choose.cheapest_parts weighs fixed splits as well.",
     _draw_batch,
 )  # fmt: skip
-
-EXERCISES = (last_cta, gain)
-
-QUESTIONS = {
-    "two-heads-on-five": Question(
-        CHAPTER,
-        "Two heads of five tiles, five SMs. How many tile times does it take if a head is never cut "
-        "(FlashAttention-2), if every head is cut into two parts (FlashDecoding's *fixed split*), and at best?",
-        {
-            "5, 3 and 2": "Five tiles in a row are 5, parts of 3 and 2 are 3, and ten tiles for five SMs are 2.",
-            "5, 2.5 and 2": "A tile is not cut: half of five tiles is 3 and 2.",
-            "10, 5 and 2": "The two heads are computed at the same time.",
-        },
-        "5, 3 and 2",
-    ),
-    "three-heads-on-five": Question(
-        CHAPTER,
-        "Five SMs, three heads of five tiles. The best that is possible is 3 tile times. How many parts of each "
-        "head get there?",
-        {
-            "2": "Six parts for five SMs: the sixth waits for a free one, 4 tile times.",
-            "3": "Nine parts, six of them of two tiles: 4 tile times.",
-            "5": "These are 15 parts of one tile, three waves of five.",
-        },
-        "5",
-    ),
-    "48-heads-6-chats": Question(
-        CHAPTER,
-        "48 heads and a batch of 6: 288 units for 264 slots. How many parts by either rule?",
-        {
-            "1 by both": "The units fill the first wave, so neither cuts. The second has 24 CTAs and, by the count of "
-            "tiles, costs as much. (On a GPU they have an SM each and run faster: section 6.)",
-            "2 by both": "They only cut when the units fill less than 80 % of the slots.",
-            "1 by the old, 2 by today's": "Today's counts two slots an SM; 288 fill those, too.",
-        },
-        "1 by both",
-    ),
-    "line-26": Question(
-        CHAPTER,
-        "In section 1's example of two heads on five SMs, head 0 ends at tile 5 and has 5 tiles, and each SM has two. "
-        "What does line 26 give, and which SM has the last tile?",
-        {
-            "1, and SM 1": "SM 1 has tiles 2 and 3.",
-            "1, and SM 2": "5 / 5 is 1; tile 4, the fifth, is in SM 2's range of 4 and 5.",
-            "2, and SM 2": "SM 2 is right, but the line divides 5 by 5, which is 1.",
-        },
-        "1, and SM 2",
-    ),
-    "hosts-in-all-slots": Question(
-        CHAPTER,
-        "Four heads in three parts, twelve CTAs. FlashDecoding's grid starts the first parts of all heads, then the "
-        "second ones. How many CTAs end on a GPU with 4 slots?",
-        {
-            "all 12": "With a fifth slot they would. Here four hosts have all the slots.",
-            "8": "The eight others would end at once, if they ever began.",
-            "none": "The four hosts wait for parts that wait for a slot.",
-        },
-        "none",
-    ),
-    "one-long-request": Question(
-        CHAPTER,
-        "The long request has 94 % of all tokens. Uncut, its 8 heads keep 8 of 132 SMs busy. How much slower is that "
-        "than equal ranges?",
-        {
-            "about 16 times": "132 / 8 is 16, if 8 SMs read 8 / 132 of what all read. A few SMs can do better.",
-            "about 9 times": "An SM that has the memory nearly to itself reads faster than one of 132.",
-            "about 2 times": "8 SMs would have to read half of what all read; each has only so many bytes under way.",
-        },
-        "about 9 times",
-    ),
-    "how-long-hosts-wait": Question(
-        CHAPTER,
-        "How long do hosts wait for the parts of others?",
-        {
-            "hardly": "All ranges are equally long, so all end at about the same time, and nobody is late.",
-            "a tenth of the time": "It would be so if ranges differed by a tenth. They are equal to a tile.",
-            "half of the time": "Only somebody whose helpers start a wave later would wait so long.",
-        },
-        "hardly",
-    ),
-    "requests-20-3-7-2": Question(
-        CHAPTER,
-        "Requests of 20, 3, 7 and 2 tiles on five SMs. When does the last SM end under a fixed split in two, which "
-        "goes by the longest, and when under equal ranges?",
-        {
-            "10, and 7": "Half of the longest request is 10 tiles. 32 tiles for five SMs are 7, wherever "
-            "requests begin.",
-            "7, and 7": "A split in two leaves the longest request in parts of 10.",
-            "10, and 4": "32 tiles on five SMs cannot end before 7.",
-        },
-        "10, and 7",
-    ),
-    "gain-over-rule-256": Question(
-        CHAPTER,
-        "The gain over rule 2.5.6 at 48 heads, batch 6, 64K: scheduling alone can bring at most 1.83x, and the "
-        "paper states 2.53x. What do we measure?",
-        {
-            "about 1.1x": "Today's rule gives that in the mean; this batch is just behind a full wave.",
-            "about 1.4x": "Presumably the 24 units of the second wave, each alone on its SM, read faster than two that "
-            "share one, so that it is shorter than by the count. (Another H200 gave 1.7x, and 32K gives that here.)",
-            "about 2.5x": "No schedule of the same tiles can gain more than 1.83 over that rule.",
-        },
-        "about 1.4x",
-    ),
-    "worth-a-merge": Question(
-        CHAPTER,
-        "128 heads on 132 SMs, each tile takes half a microsecond, a merge about 5 µs. By this count, from how "
-        "many tiles a head on is it worth a merge?",
-        {
-            "about 10": "Ten tiles are 5 µs. But a cut saves 3 % of a head, not all of it.",
-            "about 400": "Equal ranges save 3 % of a head: of 400 tiles that is 12, or 6 µs.",
-            "never": "By this count 3 % of a head that is long enough are more than any merge.",
-        },
-        "about 400",
-    ),
-    "behind-by-3-percent": Question(
-        CHAPTER,
-        "Of the shapes in the next picture: on how many is our decode behind the faster peer by more than 3 %?",
-        {
-            "on none": "It is not even behind by 1 %. Where all read at DRAM's rate nobody is far ahead, either.",
-            "on one or two": "The smallest are those to fear: starting and merging take as long as reading there.",
-            "on most": "Our kernel reads a batch above a gigabyte at nearly the same rate, whatever its shape.",
-        },
-        "on none",
-    ),
-}

@@ -4,9 +4,7 @@ import numpy as np
 
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint
-from pod.learn.questions import Question
 
-CHAPTER = "online_softmax"
 MERGE = '''
 def merge(a, b):
     """Two states (m, l, O), each of keys of its own, as one."""
@@ -77,7 +75,6 @@ def _draw(random) -> Call:
 
 merge = Exercise(
     "merge",
-    CHAPTER,
     MERGE.strip("\n"),
     [
         _case((1, 3), (5, 2)),
@@ -154,73 +151,3 @@ merge = Exercise(
     "Whoever can do this can cut attention anywhere: FlashDecoding's last kernel is this function.",
     _draw,
 )
-
-EXERCISES = (merge,)
-QUESTIONS = {
-    "formats-of-e-to-100": Question(
-        CHAPTER,
-        "Scores of a real model can be 100 and more. In which formats does e to the power of 100 exist?",
-        {
-            "in all three": "None of them reaches 2.7e43.",
-            "in bfloat16 and float32": "They have the same exponent, and both end at 3.4e38: a score of 88.7.",
-            "in none of float16, bfloat16, float32": "float16 ends at a score of 11.1, the other two at 88.7.",
-        },
-        "in none of float16, bfloat16, float32",
-    ),
-    "steps-that-rescale": Question(
-        CHAPTER,
-        "The scores are 1, 3, 2, 0, 5, 2, 4, 1. After the first key, how many of the seven steps must rescale the "
-        "past?",
-        {
-            "2": "At the 3 and at the 5: only when the largest score so far is beaten.",
-            "4": "The 2 after the 5 rises above its neighbour, but not above the largest so far.",
-            "all 7": "Where the maximum stays, the factor is e to the power of 0, which is 1.",
-        },
-        "2",
-    ),
-    "rescaling-forgotten": Question(
-        CHAPTER,
-        "We drop the rescaling. What breaks?",
-        {
-            "nothing: O and l are off by the same factor": "They are off by the same factor only for the keys before "
-            "the new maximum. The later ones are right, and the two kinds are added up.",
-            "every result": "Not if the largest score happens to come first: then nothing is ever due.",
-            "it depends on the data": "The worst kind of mistake: with the largest score first, the broken code passes "
-            "its test.",
-        },
-        "it depends on the data",
-    ),
-    "busiest-of-five-sms": Question(
-        CHAPTER,
-        "Ten blocks on five SMs. How many blocks must the busiest SM take: by heads, with two parts a head, and with "
-        "equal shares?",
-        {
-            "5, 2, 2": "Two parts of a head of five blocks are three blocks and two.",
-            "5, 3, 2": "Only equal shares keep all five SMs busy.",
-            "2, 2, 2": "Cut between the heads only, the work of one head is one SM's.",
-        },
-        "5, 3, 2",
-    ),
-    "rounded-weights": Question(
-        CHAPTER,
-        "One rounding to bf16 is off by 0.4 % at worst. How large is the error of the output if every weight is "
-        "rounded?",
-        {
-            "0.4 % times the number of keys": "Errors go up and down at random, and do not add up like that.",
-            "about 0.2 %": "As large as one typical rounding: errors average out just as the random values do.",
-            "nearly 0": "They average out, but so do the values that they are compared with.",
-        },
-        "about 0.2 %",
-    ),
-    "chain-or-tree": Question(
-        CHAPTER,
-        "l and O are rounded to bf16 after every block. Which loses more, a chain of merges or a balanced tree?",
-        {
-            "the chain, and more with more keys": "A small block is added to an ever larger sum, which swallows it.",
-            "the tree, as all of it is rounded": "All is rounded in both. In the tree both sides of a merge are of "
-            "similar size.",
-            "both the same": "In real numbers, yes. Rounded ones care about the sizes that they are added to.",
-        },
-        "the chain, and more with more keys",
-    ),
-}

@@ -13,10 +13,8 @@ from pod.lab.mutate import Mistake, made_for
 from pod.learn import changed
 from pod.learn.faults import CellError
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
 from pod.reference import State
 
-CHAPTER = "pod_kernel"
 WINDOW = '''
 window = """
 // Row `row` of the tile sees keys from first(row) up to, not including, visible(row): `kWindow` keys at most.
@@ -167,7 +165,6 @@ def _gives(rule: Rule) -> Callable[[Outcome], bool]:
 
 window = Exercise(
     "window",
-    CHAPTER,
     WINDOW.strip("\n"),
     [Case(40), Case(150), Case(1000), Case(1)],
     launch,
@@ -232,167 +229,3 @@ window = Exercise(
     "Two lines, and the production kernel has a window. What it still does in vain: it fetches "
     "blocks that nobody sees. Where a piece begins, `begin`, is a matter of its plan, and that is Python.",
 )
-
-EXERCISES = (window,)
-
-QUESTIONS = {
-    "first-rung": Question(
-        CHAPTER,
-        "An H200's tensor cores multiply at 989 TFLOP/s, its other arithmetic at 67. What does one thread a row reach, "
-        "in C++ as one would first write it?",
-        {
-            "about 5": "Half a percent. Unpacking, exponentials and the reading of keys take turns with the "
-            "multiplications.",
-            "about 50": "Near the 67: the multiplications would have to be nearly all that a thread does.",
-            "about 300": "Only tensor cores could, and nobody has asked them yet.",
-        },
-        "about 5",
-    ),
-    "tile-gain": Question(
-        CHAPTER,
-        "Four warps share a CTA. Before, each fetched every key and value for itself; now they fetch them once, "
-        "together. How much faster is prefill?",
-        {
-            "1.8 times": "It saves 45 % of the time. The multiplications are still done by threads, one at a time.",
-            "4 times": "If it did nothing but fetch.",
-            "not at all": "Caches help the first rung, but each load still takes its turn in each warp.",
-        },
-        "1.8 times",
-    ),
-    "mma-gain": Question(
-        CHAPTER,
-        "Through `mma`, tensor cores multiply 9 times as fast as the other arithmetic. How much faster is the kernel?",
-        {
-            "1.5 times": "Loads, unpacking and multiplications took turns in the threads, and `mma` replaces more than "
-            "the multiplications.",
-            "5 times": "From 1 % of the limit to 5. Several things ended at once: multiplying in threads, unpacking "
-            "each operand for it, and spilled registers. What now takes the time is not multiplication.",
-            "9 times": "If multiplying were all.",
-        },
-        "5 times",
-    ),
-    "ahead-gain": Question(
-        CHAPTER,
-        "In the sketch, copies that run ahead bring more than a factor of two. What do they bring here?",
-        {
-            "1.05 times": "The sketch takes copies to be the long part, and here something else is.",
-            "1.5 times": "If a copy took half as long as what is done with the block.",
-            "2 times": "If a copy took as long as what is done with the block.",
-        },
-        "1.05 times",
-    ),
-    "eight-rows": Question(
-        CHAPTER,
-        "A row of 128 numbers in 16 bits is 256 bytes, a multiple of the 128 bytes that shared memory delivers at "
-        "once. Eight rows below each other: how many accesses does it take to read 16 bytes of each?",
-        {
-            "1": "128 bytes in all, but they lie in the same place of eight rows.",
-            "2": "Two would do for 256 bytes, if they were spread over all banks.",
-            "8": "Stored plainly, all eight pieces lie in the same four banks and wait for each other.",
-        },
-        "8",
-    ),
-    "split-gain": Question(
-        CHAPTER,
-        "Eight sequences decode 64K keys each: 32 query heads on 8 KV heads, 132 SMs, one CTA to each. Rung 5 has a "
-        "tile for each query head. Now four heads share a tile, and each tile's keys are cut into two parts. How much "
-        "faster is decode?",
-        {
-            "2 times": "Cutting alone brings that: 128 of the 132 SMs have work, instead of 64.",
-            "5 times": "2.5 by sharing a tile: two rounds become one, and presumably four heads that no longer fetch "
-            "the same keys bring the rest. And 2 by cutting.",
-            "8 times": "A quarter of the tiles, then each half as long: that would be with equally many SMs at work. "
-            "But the 256 tiles ran on 132 SMs, and the 64 on 64. By rounds it is 4, as two become one, half as long.",
-        },
-        "5 times",
-    ),
-    "two-gain": Question(
-        CHAPTER,
-        "A CTA of rung 7 has four warps, half of rung 6's. What does a second one on the same SM bring prefill?",
-        {
-            "nothing": "If four warps left nothing idle. They wait at their barrier, and the second CTA has its own.",
-            "a quarter": "Measured with the same kernel, kept alone on its SM by memory that it asks for and does not "
-            "use. Whether its warps bring that or its own barrier was not tested: a CTA of eight warps with 32 rows "
-            "each would tell.",
-            "a factor of two": "Twice the warps, but not twice the tensor cores or the shared memory: now and then "
-            "both want the same.",
-        },
-        "a quarter",
-    ),
-    "ctas-of-a-batch": Question(
-        CHAPTER,
-        "How many CTAs is that, with tiles of 128 rows for prefill and 4 warps a CTA for decode?",
-        {
-            "5": "One for each request would do if a tile held all heads; here a prefill tile holds one query head.",
-            "6": "Four prefill tiles, one for each query head, and eight decodes of a KV head each, four to a CTA.",
-            "12": "A decode takes a warp, not a CTA: four of the eight share one.",
-        },
-        "6",
-    ),
-    "panels-of-the-ring": Question(
-        CHAPTER,
-        "A tile of 128 rows with heads of 128 numbers takes 32 KB for its queries and 16 KB for a panel of 64 keys. "
-        "Two CTAs share 164 KB on an A100, 228 KB on an H200. For how many panels has the ring room?",
-        {
-            "3 and 4": "Half of it less 1 KB, which each CTA costs besides, is 81 and 113 KB. Less 32 that leaves room "
-            "for three and for five; a step takes a pair, so four are used.",
-            "3 and 5": "There would be, but a step reads a pair and fetches a pair: room for a fifth never helps.",
-            "5 and 7": "The queries lie there, too, for as long as the tile lasts.",
-        },
-        "3 and 4",
-    ),
-    "same-bits": Question(
-        CHAPTER,
-        "The same batch by block, by warp, by ticket, and as two launches. Are the results equal to the last bit?",
-        {
-            "yes": "A binding says who computes a piece, and when. The piece is computed by the same code.",
-            "no, but nearly": "Parts are merged in the order of their slots, whoever comes last. Nothing depends on "
-            "time.",
-            "only those in one launch": "The number of launches changes no piece.",
-        },
-        "yes",
-    ),
-    "how-many-barriers-can-go": Question(
-        CHAPTER,
-        "Here are all twelve. How many can go?",
-        {
-            "none": "Some promise what their neighbours happen to keep anyway.",
-            "three": "Nine are needed; three are spare as things stand today.",
-            "seven": "Most of them stand between a write and a read of another thread.",
-        },
-        "three",
-    ),
-    "worst-of-2000": Question(
-        CHAPTER,
-        "bf16 keeps eight bits of a number, so no kernel is exact. By how much may the worst of 7,000 batches be "
-        "less exact than torch's own attention in the same dtype?",
-        {
-            "not at all": "Both round at slightly different places, and the worst of 7,000 is found where it is worst.",
-            "by a fifth": "The worst are 1.03 to 1.21 times as far off. More than half again would count as wrong.",
-            "tenfold": "That would be a bug: sums are kept in 32 bits here as there.",
-        },
-        "by a fifth",
-    ),
-    "how-many-fused-fit": Question(
-        CHAPTER,
-        "Prefill alone fills an SM with two CTAs. How many CTAs of the fused kernel fit?",
-        {
-            "1": "That is fusing by warps: its CTA holds both halves at once.",
-            "2": "A CTA does one of the two, so it needs the larger of both, not the sum.",
-            "4": "Prefill's registers alone fill an SM with two. (On an H200 the larger shared memory is decode's.)",
-        },
-        "2",
-    ),
-    "each-half-alone": Question(
-        CHAPTER,
-        "Prefill of 8K tokens: what share of those 640 TFLOP/s? Decode of 64 requests with 16K tokens: what share of "
-        "the bare read?",
-        {
-            "30 % and 60 %": "Such halves would be worth nothing: two slow kernels overlap wonderfully.",
-            "60 % and 97 %": "Prefill is ahead of torch's FlashAttention-2, and where the work divides evenly decode "
-            "nearly only reads.",
-            "90 % and 80 %": "The softmax, the waits and the mask cost prefill more; decode has little but reading.",
-        },
-        "60 % and 97 %",
-    ),
-}

@@ -5,9 +5,6 @@ import torch
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.exercises.kernels import Case, launch, random
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
-
-CHAPTER = "pod_on_hopper"
 
 # ---------------------------------------------------------------- the late maximum
 
@@ -88,7 +85,6 @@ def _first_row(o: Outcome, fade) -> bool:
 
 late = Exercise(
     "late",
-    CHAPTER,
     LATE.strip("\n"),
     [_rows("random", random(64, 33, seed=1)), _rows("rising by 60", _rising(48, 60.0)),
      _rows("random, up to a hundred", random(64, 40, seed=2, scale=30.0)), _rows("one number", random(64, 1, seed=5)),
@@ -195,7 +191,6 @@ def _draw(random) -> Call:
 
 kv_rate = Exercise(
     "kv_rate",
-    CHAPTER,
     KV_RATE.strip("\n"),
     [_queue(*queue) for queue in QUEUES],
     call,
@@ -243,217 +238,3 @@ kv_rate = Exercise(
     "Two queued at 1.4 GHz: 2.6 TB/s, where DRAM has more than 4. That is why prefill yields.",
     _draw,
 )  # fmt: skip
-
-EXERCISES = (late, kv_rate)
-
-QUESTIONS = {
-    "ctas-of-fa3-on-an-sm": Question(
-        CHAPTER,
-        "An H200 has 228 KB of shared memory on an SM, an A100 164, and both have 65,536 registers. How many CTAs with "
-        "FlashAttention-3's tile fit on one SM of an H200?",
-        {
-            "1": "Its shared memory alone forbids a second, and its registers too.",
-            "2": "That was so on the A100, with smaller tiles and Ampere's instructions.",
-            "4": "128 rows take more than half of the registers, even with few keys at a time.",
-        },
-        "1",
-    ),
-    "tma-or-roles": Question(
-        CHAPTER,
-        "The first rung copies with all threads, the second with TMA, the third gives the copying a warpgroup of its "
-        "own. Which of these two steps brings more?",
-        {
-            "TMA": "It brings 1.41 times, roles 1.03. Presumably it counts that all threads no longer stop to copy.",
-            "roles": "They bring 1.03 times, and TMA 1.41. Presumably it leaves a copying thread little to do.",
-            "the same": "TMA brings 1.41 times and roles 1.03.",
-        },
-        "TMA",
-    ),
-    "shortest-or-longest-first": Question(
-        CHAPTER,
-        "26 units, 56 blocks in all, 14 for each SM. How long does the slowest SM work when units are drawn as they "
-        "come, shortest first? And longest first?",
-        {
-            "14 and 14": "A long unit that is drawn last leaves the others waiting.",
-            "16 and 14": "Shortest first, a unit of 4 begins when the others are about to end. Longest first, units of "
-            "1 fill the gaps.",
-            "16 and 16": "Longest first, there are units of 1 left to fill the gaps.",
-        },
-        "16 and 14",
-    ),
-    "padded-to-64-rows": Question(
-        CHAPTER,
-        "Decode reads KV at 4.25 TB/s. How many TFLOP/s does the padded version do meanwhile, of the 989 that prefill "
-        "wants for itself?",
-        {
-            "about 30": "So much it is when the product is turned around.",
-            "about 270": "64 rows of two FLOPs for each number of two bytes: 64 FLOPs a byte.",
-            "all of them": "DRAM is too slow for that: 64 FLOPs a byte at 4.25 TB/s.",
-        },
-        "about 270",
-    ),
-    "how-often-raised": Question(
-        CHAPTER,
-        "256 tiles of 64 random scores. In how many is the maximum raised when it must be exact, and in how many with "
-        "a slack of 8?",
-        {
-            "about 128 and 64": "A new tile holds the largest score of all so far ever more seldom: after k tiles in "
-            "one of k.",
-            "about 6 and 1": "1 + 1/2 + 1/3 + ... + 1/256 is about 6. With the slack the first tile's is good enough.",
-            "256 and 256": "Then every tile would have a larger score than all before it.",
-        },
-        "about 6 and 1",
-    ),
-    "enough-beside-two": Question(
-        CHAPTER,
-        "At 1.4 GHz and on 132 SMs: does decode get enough turns for DRAM's 4.25 TB/s beside two queued warpgroups of "
-        "prefill? And beside one?",
-        {
-            "beside both": "2 KB every 144 cycles are 2.6 TB/s.",
-            "only beside one": "2 KB every 80 cycles are 4.7 TB/s; beside two it is 2 KB every 144.",
-            "not even beside one": "2 KB every 80 cycles are 4.7 TB/s.",
-        },
-        "only beside one",
-    ),
-    "one-more-chat": Question(
-        CHAPTER,
-        "Once decode is the longer side, what does one more chat cost in the fused kernel?",
-        {
-            "more than alone": "Prefill is through by then, and takes nothing from decode any more.",
-            "as much": "The side that is left has the whole DRAM to itself, as alone.",
-            "less": "DRAM has no more to give than alone.",
-        },
-        "as much",
-    ),
-    "fusing-when-hot": Question(
-        CHAPTER,
-        "Over our halves in turn, fusing gains 1.30 times in single calls (eleven batches). What does it gain when the "
-        "same calls follow each other without a rest, at the power limit?",
-        {
-            "more, about 1.4": "So much is gained over two calls of FlashAttention-3, better halves included.",
-            "the same, 1.30": "Halves in turn leave parts of the chip idle. At the power limit that may be no loss.",
-            "less, about 1.2": "Our guess: an idle part leaves its watts to the others, so there is less to win.",
-        },
-        "less, about 1.2",
-    ),
-    "cut-in-two-parts": Question(
-        CHAPTER,
-        "Four SMs. Which chat is computed in two parts, and where is it cut?",
-        {
-            "B, in the middle": "SM 0 begins two units, which costs as much as some tiles, so it gets fewer.",
-            "B, not in the middle": "SM 0 gets 23 tiles and SM 2 25, since the one begins two units and the other one.",
-            "each of them": "Two cuts do, one through B for each KV head: six units are one and a half for each SM.",
-        },
-        "B, not in the middle",
-    ),
-    "what-yielding-gains": Question(
-        CHAPTER,
-        "Of eleven batches, each with and without yielding: by how much does a whole batch end sooner at most, when "
-        "prefill yields?",
-        {
-            "about 5 %": "Most of the time decode waits for DRAM, not for its turn; and prefill gets slower.",
-            "about 25 %": "So much it could be if decode waited for its turn half of the time.",
-            "about 45 %": "That takes decode to wait for nothing but its turn, and prefill to lose nothing.",
-        },
-        "about 5 %",
-    ),
-    "without-which-idea": Question(
-        CHAPTER,
-        "Without which of these, beside the one launch, does its batch take longest?",
-        {
-            "splitting prefill's keys": "Half of the SMs would have nothing to do for a short chunk at a long "
-            "context. An equal share of decode for each SM comes second.",
-            "yielding": "Some percent, on either side.",
-            "sections that fit L2": "Beside decode they bring a sixth, and alone nothing.",
-        },
-        "splitting prefill's keys",
-    ),
-    "each-side-fused": Question(
-        CHAPTER,
-        "Fused, will each side take as long as it takes alone?",
-        {
-            "yes": "They share DRAM, L2, shared memory and the tensor cores. 17d asks which of these is at its limit.",
-            "both take longer": "Prefill pays more than decode. Together they still end long before the sum.",
-            "only decode takes longer": "Prefill takes longer, too, and pays more than decode.",
-        },
-        "both take longer",
-    ),
-    "mean-over-two-calls": Question(
-        CHAPTER,
-        "The mean speed-up over two calls of FlashAttention-3: with the filter, and over all batches?",
-        {
-            "1.4, and 1.2": "Most batches have little to overlap; the filter leaves those out.",
-            "1.4, and 1.4": "Without the filter many batches are nearly all prefill or all decode.",
-            "1.2, and 1.4": "The filter keeps those with something to overlap, so its mean is the higher one.",
-        },
-        "1.4, and 1.2",
-    ),
-    "least-of-all-kinds": Question(
-        CHAPTER,
-        "On which kind of batch does our kernel gain least? And is there one on which it loses?",
-        {
-            "decodes or drafts alone, and yes": "There is nothing to overlap, and where a request or a few "
-            "are all there is, it loses some.",
-            "decodes alone, and no": "Decodes alone lose 1 % at most, but some drafts alone lose more.",
-            "chunks beside decodes, and yes": "These are what it was made for, and they gain nearly a third.",
-        },
-        "decodes or drafts alone, and yes",
-    ),
-    "near-the-roof": Question(
-        CHAPTER,
-        "Decodes alone are nothing but reading. Of 50 such batches, how near to their roof is the median one?",
-        {
-            "95 %": "Only the best of the long ones come so near.",
-            "70 %": "Many batches are short. Presumably starting 132 SMs, fetching lists and adding up parts weigh "
-            "much there.",
-            "40 %": "Only the shortest are that far off.",
-        },
-        "70 %",
-    ),
-    "window-of-4096": Question(
-        CHAPTER,
-        "The last 512 tokens of a prompt of 32K, and a chat of 32K. With a window of 4,096, where does the kernel "
-        "have to *mask* keys?",
-        {
-            "in every block": "Most blocks are seen by all rows of a tile, or by none.",
-            "at both ends of a piece": "There some rows see a key and others do not. Blocks before the window "
-            "are not in the plan at all.",
-            "nowhere": "A tile has many rows, and their windows do not begin at one key.",
-        },
-        "at both ends of a piece",
-    ),
-    "plan-on-the-gpu": Question(
-        CHAPTER,
-        "The plan of 1,024 sequences is some 8,000 records of 48 bytes. How long does the GPU take to make it?",
-        {
-            "about 10 µs": "Less than a layer of attention takes, and once for all layers.",
-            "about 100 µs": "400 KB are written by many threads at once.",
-            "about 1 ms": "That would be late for the iteration that it is made for.",
-        },
-        "about 10 µs",
-    ),
-    "which-limit": Question(
-        CHAPTER,
-        "In a single call of a balanced batch: which limit is reached?",
-        {
-            "FLOP/s": "The tensor cores reach about half of the data sheet's rate.",
-            "bytes from DRAM": "A half to three quarters of its rate.",
-            "bytes from L2": "70 % of what the fastest copies get.",
-            "none": "Four things are between two fifths and three quarters busy at once, and each side needs all four.",
-        },
-        "none",
-    ),
-    "where-their-pod-is-good": Question(
-        CHAPTER,
-        "FlashInfer has a POD kernel, too. It overlaps like ours, but with Ampere's instructions. Where is it good?",
-        {
-            "where prefill is short": "Decode is reading, and Ampere's instructions read as well as others. "
-            "Where prefill matters, they multiply at half the rate.",
-            "where prefill is long": "There the tensor cores count, and Ampere's instructions reach about half "
-            "of them.",
-            "everywhere": "Where prefill takes two thirds of decode's time or more, it is behind two calls of "
-            "FlashAttention-3.",
-        },
-        "where prefill is short",
-    ),
-}

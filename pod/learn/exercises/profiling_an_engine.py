@@ -11,9 +11,6 @@ from torch.overrides import TorchFunctionMode
 
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
-
-CHAPTER = "profiling_an_engine"
 
 # ---------------------------------------------------------------- draw together
 
@@ -127,7 +124,6 @@ def _down_the_columns(o: Outcome) -> bool:
 
 draw = Exercise(
     "draw",
-    CHAPTER,
     DRAW.strip("\n"),
     [Rows(64, 50), Rows(3, 7), Rows(1, 9)],
     run,
@@ -221,7 +217,6 @@ GPUS = ((2.039e12, 500e-9, 108, 5), (2.039e12, 500e-9, 108, 10), (4.8e12, 500e-9
 
 loads_under_way = Exercise(
     "loads_under_way",
-    CHAPTER,
     LOADS.strip("\n"),
     [_needed(*gpu) for gpu in GPUS],
     call,
@@ -271,122 +266,3 @@ loads_under_way = Exercise(
     "Twice the bandwidth at the same latency asks for twice the loads: new GPUs make old kernels slow.",
     _draw_gpu,
 )  # fmt: skip
-
-EXERCISES = (draw, loads_under_way)
-
-QUESTIONS = {
-    "samplers-share": Question(
-        CHAPTER,
-        "144 chats are decoding. The model reads 26 GB of weights and some 75 GB of keys and values; the sampler draws "
-        "144 tokens. Which share of the iteration is the sampler's?",
-        {
-            "a few percent": "It would be, for the bytes that it reads. But it stops for every chat.",
-            "about a third": "Thirteen small kernels and two waits for each chat are 0.12 ms, and there are 144.",
-            "two thirds": "The post says about half, of a program that also turns tokens into text.",
-        },
-        "about a third",
-    ),
-    "sectors-of-a-load": Question(
-        CHAPTER,
-        "A warp's 32 lanes load 8 bytes each, 256 in all. How many sectors of 32 bytes does one load touch in the "
-        "early layout, and in today's?",
-        {
-            "8 and 8": "In today's a token's vector lies alone: its two lanes touch 16 of a sector's 32 bytes.",
-            "8 and 16": "Early, neighbouring tokens lie side by side and fill their sectors. Today two lanes have a "
-            "sector to themselves and use half of it.",
-            "16 and 8": "The early layout was made for just these lanes.",
-        },
-        "8 and 16",
-    ),
-    "places-where-warps-wait": Question(
-        CHAPTER,
-        "A thread loads each of its keys in 16 pieces of 8 bytes. In how many places will warps wait for keys in our "
-        "picture (pink)?",
-        {
-            "16": "It would be if each piece were used before the next is asked for. Our build asks for several.",
-            "14": "That was so in the post. Our compiler asks for several pieces at once.",
-            "4": "Four pieces are asked for at a time, and awaited once.",
-        },
-        "4",
-    ),
-    "share-and-chats": Question(
-        CHAPTER,
-        "How does the sampler's share grow with the number of chats?",
-        {
-            "it shrinks": "The model takes longer with more chats, too. But for the first sixteen it takes 12 ms "
-            "whatever they do.",
-            "it stays": "The sampler takes the same for each chat. The model has 12 ms that are there anyway.",
-            "from nothing to two fifths": "The sampler takes 0.2 ms once, and 0.11 more for each chat; "
-            "the model takes at least 12. At 256 chats the sampler has 44 %.",
-        },
-        "from nothing to two fifths",
-    ),
-    "waits-of-64-chats": Question(
-        CHAPTER,
-        "One by one, 64 chats wait twice each: 128 times. How often with one multinomial for all rows, and how often "
-        "with one copy as well?",
-        {
-            "64 and 1": "Drawing together saves launches. Each chat's token and log-probability are still read one by "
-            "one.",
-            "128 and 1": "What is read one by one is awaited one by one, however it was drawn.",
-            "1 and 1": "One multinomial is a dozen launches, once for all chats. The waits come from reading.",
-        },
-        "128 and 1",
-    ),
-    "the-patient-today": Question(
-        CHAPTER,
-        "The same kernel, rebuilt from its description, compiled by a compiler of 2025, on an H200, on the batch of "
-        "the run. Is DRAM more than half used, or less? An SM of an H200 has twice the share of DRAM that an "
-        "A100's has, so it needs twice the bytes under way.",
-        {
-            "less, a quarter": "It would be if as many bytes were under way as then.",
-            "about half, as in the post": "As we built it, loads do not wait for each other.",
-            "more, four fifths": "As we built it, a thread asks for several loads at once.",
-        },
-        "more, four fifths",
-    ),
-    "query-in-shared-memory": Question(
-        CHAPTER,
-        "The post measured 50 % → 86 % of DRAM. Here the kernel starts at about 80 %. What does the query in shared "
-        "memory bring?",
-        {
-            "nothing on the batch of the run": "It ends where it began. 256 equal chats gain a little, and 64 lose.",
-            "some 10 % on every batch": "Twice the CTAs fit, but with many chats DRAM was near its limit already.",
-            "as much as in the post": "Above 80 % there is no room for so much.",
-        },
-        "nothing on the batch of the run",
-    ),
-    "moved-in-turn": Question(
-        CHAPTER,
-        "What does moving the query bring on an H200, on 256 equal chats, when loads wait for each other?",
-        {
-            "about 5 %": "That is what it brings where loads overlap.",
-            "about 40 %": "More CTAs have more loads under way, and now that is what is missing: DRAM goes from "
-            "a half to three quarters.",
-            "twice the speed": "Ten CTAs fit where five did, so twice is the most; but the busier DRAM is, the "
-            "longer a load takes.",
-        },
-        "about 40 %",
-    ),
-    "places-in-turn": Question(
-        CHAPTER,
-        "And where do its warps stand? The post saw fourteen places of about 4 %. How many will it be here, with "
-        "loads in turn?",
-        {
-            "about 4": "There were four where loads overlap.",
-            "about 16": "One for each of the 16 pieces of a key, each awaited before the next is asked for.",
-            "about 64": "There are 16 pieces of a key, and a warp waits once for each.",
-        },
-        "about 16",
-    ),
-    "missing-rung": Question(
-        CHAPTER,
-        "The post gained 1.10, then 1.29, then 1.35 with three changes. Which rung will be missing here?",
-        {
-            "the kernel's": "As we built it, loads overlap anyway, so a query that moves gains next to nothing.",
-            "the multinomial's": "It is most of what the sampler gains.",
-            "none": "Chapter 16a's counters said that our kernel is not the patient.",
-        },
-        "the kernel's",
-    ),
-}

@@ -4,9 +4,6 @@ from collections.abc import Callable, Iterable
 
 from pod.learn.exercises.functions import Call, call, gives, listed
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
-
-CHAPTER = "serving_engine"
 
 # ---------------------------------------------------------------- one iteration as integers
 
@@ -102,7 +99,6 @@ def _ends(parts: list, *_) -> list:
 
 step = Exercise(
     "step",
-    CHAPTER,
     STEP.strip("\n"),
     [_batch(*batch) for batch in BATCHES],
     run,
@@ -274,7 +270,6 @@ HOSTS = (
 
 idle = Exercise(
     "idle",
-    CHAPTER,
     IDLE.strip("\n"),
     [_host(*host) for host in HOSTS],
     call,
@@ -337,144 +332,3 @@ idle = Exercise(
     "Long kernels hide the host, short ones do not. That is why decodes alone get a CUDA graph.",
     _draw_host,
 )  # fmt: skip
-
-EXERCISES = (step, idle)
-
-QUESTIONS = {
-    "rows-of-logits": Question(
-        CHAPTER,
-        "How many rows of logits do we need from this iteration?",
-        {
-            "2": "A's prompt is not complete, so nothing comes out for it. B's last row and C's only one.",
-            "3": "One for each request. But A is in the middle of its prompt, and predicts nothing yet.",
-            "8": "One for each token. But only the last of a prompt says something new.",
-        },
-        "2",
-    ),
-    "slot-of-c": Question(
-        CHAPTER,
-        "In which slot (block × 4 + offset) do C's new keys and values go, if C has 5 tokens in the cache and owns "
-        "blocks 3 and 4?",
-        {
-            "5": "That is its position in C's text. It lies somewhere in the cache.",
-            "13": "That is block 3, which has C's tokens 0 to 3.",
-            "17": "Position 5 is in C's second block, number 4, at offset 1.",
-        },
-        "17",
-    ),
-    "tokens-that-differ": Question(
-        CHAPTER,
-        "Six prompts, chunks of 9 tokens, a pool of 16 pages of 4 tokens. How many of the 84 greedy tokens will "
-        "differ?",
-        {
-            "none": "Company, chunks, and being thrown out change when something is computed, not what.",
-            "a few": "In 16 bits some could: sums in another order. In float64 rounding decides nothing here.",
-            "those of requests that start over": "They compute the same keys and values again, and go on where they "
-            "were.",
-        },
-        "none",
-    ),
-    "when-rows-are-wrong": Question(
-        CHAPTER,
-        "In which iterations does this go wrong?",
-        {
-            "in all": "With decodes alone, or prompts alone, both orders are the same.",
-            "in all hybrid ones": "A chunk in the middle of a prompt predicts nothing, so there is no row to confuse.",
-            "when a prompt is complete beside decodes": "Then both kinds have a row, and the orders differ. No "
-            "benchmark of throughput would notice.",
-        },
-        "when a prompt is complete beside decodes",
-    ),
-    "pages-of-b": Question(
-        CHAPTER,
-        "Pages hold 16 tokens. How many pages does B hold after 44 tokens of answer? (B's prompt has 34 tokens; the "
-        "newest token is not in the cache yet.)",
-        {
-            "4": "They hold 64 tokens, and B has 34 + 43 in the cache.",
-            "5": "34 + 43 are 77 tokens, in 5 pages with room for 80.",
-            "6": "The sixth begins with token number 81.",
-        },
-        "5",
-    ),
-    "a-tenth-of-47-ms": Question(
-        CHAPTER,
-        "Scheduling and packing for those 58 requests, in plain Python on *your* machine: more or less than a tenth "
-        "of that?",
-        {
-            "less": "A few loops over 58 requests, and one array. Launching takes longer, and even that is hidden.",
-            "more": "5 ms are a long time, even for Python: a hundred thousand steps.",
-            "more than all of it": "Then no engine in Python could keep a GPU busy.",
-        },
-        "less",
-    ),
-    "when-all-is-launched": Question(
-        CHAPTER,
-        "When has the host launched everything of this iteration? And what does the GPU do until the first launch?",
-        {
-            "long before the end, and nothing": "Launches run ahead of the GPU. What cannot run ahead is the "
-            "first one: until then there is nothing to do.",
-            "at the end, and nothing": "Then the GPU would wait for the host again and again.",
-            "long before the end, and the last iteration": "The tokens of the last iteration are needed to know "
-            "this one.",
-        },
-        "long before the end, and nothing",
-    ),
-    "wait-with-graphs": Question(
-        CHAPTER,
-        "Kernel after kernel the GPU waited for up to 8 % of the time, and in pieces for up to 7 %, in calm decodes "
-        "of 9 ms an iteration. What is left of it when a whole iteration is one graph, launched while the one before "
-        "runs?",
-        {
-            "next to nothing": "The GPU has the next graph before it needs it. Between two it chooses tokens.",
-            "about 2 %": "So it is with whole graphs while the host waits for the tokens before it goes on.",
-            "most of it": "Most of it was launching piece by piece, and a plan that came late.",
-        },
-        "next to nothing",
-    ),
-    "what-can-be-won": Question(
-        CHAPTER,
-        "Prompts and answers take 3.1 · 10¹⁵ floating-point operations, and the linear layers reach about 60 % of "
-        "the data sheet's 989 TFLOP/s. Of some 8 s that an engine needs, how many does this arithmetic take at "
-        "that rate?",
-        {
-            "about 2": "That would be 1,500 TFLOP/s.",
-            "about 5": "3.1 · 10¹⁵ over 593 · 10¹². With linear layers like ours a better engine cannot win much.",
-            "about 8": "So much it takes: decodes, attention and the host are in it as well.",
-        },
-        "about 5",
-    ),
-    "half-on-two-gpus": Question(
-        CHAPTER,
-        "Half of every matrix and half of the heads for each of two GPUs: how many times as fast is that?",
-        {
-            "1.5 times": "Kernel after kernel; 1.6 with whole iterations as graphs. The halves have to be added up.",
-            "2 times": "If the halves never had to be added up.",
-            "not faster": "An all-reduce of 8 MB costs tens of microseconds, 64 of them some milliseconds, and one "
-            "GPU needs 48.",
-        },
-        "1.5 times",
-    ),
-    "three-clients": Question(
-        CHAPTER,
-        "Three clients. One is in the middle of a long answer. One asks for 4,000 tokens, hears three and hangs up. "
-        "One arrives while all this happens and wants eight. Whose words change, and how many pages are held in "
-        "the end?",
-        {
-            "nobody's, and none": "Company changes when something is computed, not what. Who hangs up gives its "
-            "pages back.",
-            "nobody's, and 250": "A server that forgot those who hang up would hold them for ever.",
-            "the first one's, and none": "Its rows are computed beside others, not mixed with them.",
-        },
-        "nobody's, and none",
-    ),
-    "pace-of-a-crowd": Question(
-        CHAPTER,
-        "How many more tokens a second than FlashAttention-3 in two calls does ours at once give this crowd?",
-        {
-            "about 2 %": "So much is the overlap alone, over our own halves in turn.",
-            "about 10 %": "Nobody has more than 1,664 tokens here, so attention is a small part of an iteration.",
-            "about 30 %": "That is the median gap between words, 26 ms over 20. But the longest gaps hardly differ.",
-        },
-        "about 10 %",
-    ),
-}

@@ -6,9 +6,7 @@ from itertools import accumulate, groupby
 
 from pod.learn.exercises.functions import fewer, listed, shorter
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
 
-CHAPTER = "sm_aware_scheduling"
 DEAL = '''
 def deal(prefill, decode):
     """What tickets 0, 1, 2 ... ask for, "prefill" or "decode". The lists hold what each CTA costs, as handed out."""
@@ -146,7 +144,6 @@ LONG_FIRST = tuple(float(keys) for keys in range(2560, 0, -128))
 
 deal = Exercise(
     "deal",
-    CHAPTER,
     DEAL.strip("\n"),
     [
         Work("8 prefills and 24 decodes, all of cost 1", (1.0,) * 8, (1.0,) * 24),
@@ -214,61 +211,3 @@ deal = Exercise(
     _draw,
     _smaller,
 )
-
-EXERCISES = (deal,)
-
-QUESTIONS = {
-    "met-by-index": Question(
-        CHAPTER,
-        "On how many of the 4 SMs will prefill and decode meet, on average over time?",
-        {
-            "none": "Eight prefills come first and there are eight slots: they fill all of them, and all end together.",
-            "about 2": "They would, if the numbers of the two kinds were mixed. All low numbers are prefill.",
-            "all 4": "Being in one kernel is not being on one SM at one time.",
-        },
-        "none",
-    ),
-    "tickets-of-a-busy-sm": Question(
-        CHAPTER,
-        "D0 belongs to a chat with a long context. How many tickets will its SM give out in the end, compared with the "
-        "others?",
-        {
-            "as many": "A ticket is drawn when a slot falls free, and one of its two slots is busy for long.",
-            "more": "It has only one slot left for new CTAs as long as D0 runs.",
-            "fewer": "A CTA draws when it starts, and while D0 keeps a slot, fewer start there.",
-        },
-        "fewer",
-    ),
-    "four-slots": Question(
-        CHAPTER,
-        "The same batch with 4 CTAs on an SM. Which policy keeps both on nearly all SMs, nearly all the time?",
-        {
-            "50:50": "Two of each fit now, and prefill, of which there is less, ends at 48 µs instead of 66.",
-            "proportional": "Prefill, dealt thinly, lasts until near the end: 3.7 of 4 SMs hold both, on average.",
-            "neither": "What was missing was room, and there is room now.",
-        },
-        "proportional",
-    ),
-    "rounded-ratio": Question(
-        CHAPTER,
-        "40 CTAs of prefill and 76 of decode. What does a ratio that is rounded down make of that?",
-        {
-            "one to one": "76 / 40 is 1.9, rounded down 1. It is 50:50, and 36 decodes are left over.",
-            "one to two": "That would be rounded to the nearest, and prefill would be left over.",
-            "ten to nineteen": "That is the exact ratio, 40 to 76.",
-        },
-        "one to one",
-    ),
-    "fastest-of-the-three": Question(
-        CHAPTER,
-        "384 prefill CTAs and 640 of decode, two slots on each of 132 SMs. Which is fastest?",
-        {
-            "by index": "The first wave is all prefill; both meet only where prefill runs out.",
-            "50:50": "Half of the tickets are prefill's. The short decodes end first, and then two prefills are side "
-            "by side; at the end decode is alone.",
-            "proportional": "Both last until the end, so both meet longest. But the differences are small on this "
-            "batch.",
-        },
-        "proportional",
-    ),
-}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pod.learn.exercises.functions import fewer, is_whole, smaller
 from pod.learn.judge import Exercise, Hint, Outcome
 
-CHAPTER = "pod_kernel"
 SWIZZLE = '''
 def swizzle(row, piece, pieces):
     """In which place of its row, 0 to pieces - 1, this piece of 16 bytes lies. A row has 2, 4, 8 or 16 of them."""
@@ -85,7 +84,6 @@ def _out_of_the_row(o: Outcome) -> bool:
 
 swizzle = Exercise(
     "swizzle",
-    CHAPTER,
     SWIZZLE.strip("\n"),
     [Rows(8, 0), Rows(16, 0), Rows(16, 3), Rows(8, 5), Rows(4, 0), Rows(4, 7), Rows(2, 0), Rows(2, 2)],
     run,
@@ -160,6 +158,3 @@ swizzle = Exercise(
     _draw,
     smaller(Rows, _fewer_pieces, fewer(0)),
 )
-
-EXERCISES = (swizzle,)
-QUESTIONS = {}

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint
 
-CHAPTER = "end_to_end"
-
 UNSEEN = '''
 def unseen(runs, name):
     """How far off a simulator is about the run of this name, of which it has seen nothing: in % of the measured time,
@@ -102,7 +100,6 @@ CASES = (
 
 unseen = Exercise(
     "unseen",
-    CHAPTER,
     UNSEEN.strip("\n"),
     [_case(*case) for case in CASES],
     call,
@@ -168,6 +165,3 @@ unseen = Exercise(
     "The gates below judge unseen runs so, batch by batch, and the time of the host with them.",
     _draw,
 )
-
-EXERCISES = (unseen,)
-QUESTIONS: dict = {}

@@ -6,9 +6,7 @@ import numpy as np
 
 from pod.learn.exercises.functions import Call, call, gives
 from pod.learn.judge import Exercise, Hint, Outcome
-from pod.learn.questions import Question
 
-CHAPTER = "two_phases"
 CHUNK_MASK = '''
 def chunk_mask(n, s):
     """n x s booleans: which of the s keys each of the chunk's n queries sees. The chunk is the last n tokens."""
@@ -47,7 +45,6 @@ CASES = ((4, 4), (2, 5), (3, 9), (1, 7), (6, 8))
 
 chunk_mask = Exercise(
     "chunk_mask",
-    CHAPTER,
     CHUNK_MASK.strip("\n"),
     [_case(n, s) for n, s in CASES],
     run,
@@ -120,85 +117,3 @@ chunk_mask = Exercise(
     "One row more than a triangle of the prompt, cut anywhere: chunks do not change the answer.",
     _draw,
 )
-
-EXERCISES = (chunk_mask,)
-QUESTIONS = {
-    "flops-of-80-chats": Question(
-        CHAPTER,
-        "One chat of Llama-3-8B decodes with 4 FLOPs per byte of its keys and values. With 80 chats in a batch, how "
-        "many FLOPs per byte in attention, and how many in the weight matrices?",
-        {
-            "320 and 320": "The weights are shared by all chats. Keys and values are not.",
-            "4 and 80": "Eighty times the work of attention comes with eighty times the bytes; the weights come once.",
-            "80 and 4": "The other way round: what all chats share is the weights.",
-        },
-        "4 and 80",
-    ),
-    "tokens-up-to-the-roof": Question(
-        CHAPTER,
-        "From how many tokens on does a chunk of Llama-3-8B (group 4) hit the flat roof of an A100?",
-        {
-            "about 40": "153 FLOPs per byte over a group of 4.",
-            "about 150": "That would be so without groups: 153 over 1.",
-            "about 1,000": "By then it is far to the right; real chunks are.",
-        },
-        "about 40",
-    ),
-    "roof-of-c1": Question(
-        CHAPTER,
-        "Which roof does C1 hit on an A100, as a whole? And its two halves?",
-        {
-            "the flat roof, and so do both halves": "Its decodes have 4 FLOPs per byte, far down the slope.",
-            "the slope, and its halves one roof each": "The average of the two exists only if they run at the same "
-            "time.",
-            "the slope, and so do both halves": "A chunk of 12,288 tokens is far to the right.",
-        },
-        "the slope, and its halves one roof each",
-    ),
-    "chats-beside-a-chunk": Question(
-        CHAPTER,
-        "The 80 chats' tokens join the chunk's batch. Attention still runs as two kernels, one after the other. By how "
-        "much do the chats get cheaper in the weight matrices, and in attention?",
-        {
-            "by half, and by nothing": "The weights were fetched for the chunk anyway. Keys and values are their own, "
-            "and fetched by a kernel of their own.",
-            "by half in both": "In attention, nothing that the chunk fetches is of use to them.",
-            "nearly free in both": "For a few chats the weights are; 80 tokens more are 8 % more work for the tensor "
-            "cores.",
-        },
-        "by half, and by nothing",
-    ),
-    "two-wrong-masks": Question(
-        CHAPTER,
-        "Two wrong masks: the chunk looks only at itself, or the causal mask starts at the upper left corner, as in "
-        "torch's is_causal=True. In which of the four chunks is the output wrong?",
-        {
-            "in all four": "The first chunk is a whole prompt: nothing came before it, and the corners coincide.",
-            "in all but the first": "For both masks. A test with a single chunk would have passed.",
-            "in the last only": "Every chunk but the first has tokens before it that it must see.",
-        },
-        "in all but the first",
-    ),
-    "price-of-cutting": Question(
-        CHAPTER,
-        "Our prompt of 12,288 tokens in chunks of 1,024 instead of at once: how many times the bytes, and how many "
-        "times the time of attention on an A100?",
-        {
-            "12 times, and 12 times": "A chunk fetches the keys before it, not all keys; and it waits for FLOPs.",
-            "1.6 times, and 1.6 times": "The bytes are right. But prefill does not wait for bytes.",
-            "1.6 times, and no more time": "Prefill has bytes to spare, down to chunks of a few dozen tokens.",
-        },
-        "1.6 times, and no more time",
-    ),
-    "bound-of-all-work": Question(
-        CHAPTER,
-        "Decode also does some arithmetic, prefill also moves some bytes. Is the roofline of the whole batch above or "
-        "below max(Tp, Td)?",
-        {
-            "below, by a lot": "It cannot be below: the longer half alone takes that long.",
-            "equal": "Both halves go through the same tensor cores and the same DRAM, so a little is added.",
-            "above, by a few percent": "Each half's small need of the other's resource comes on top.",
-        },
-        "above, by a few percent",
-    ),
-}

@@ -2,10 +2,8 @@
 
 from pod.learn.exercises.functions import Call, call, fewer, gives, shorter, smaller
 from pod.learn.judge import Exercise, Hint
-from pod.learn.questions import Question
 from pod.schedule.waves import makespan
 
-CHAPTER = "waves"
 LAST_END = '''
 def last_end(lengths, slots):
     """When the last CTA ends. Each starts, in order, in the slot that is free first; `lengths` are their times."""
@@ -64,7 +62,6 @@ CASES = (
 
 last_end = Exercise(
     "last_end",
-    CHAPTER,
     LAST_END.strip("\n"),
     [_case(*case) for case in CASES],
     call,
@@ -129,62 +126,3 @@ last_end = Exercise(
     _draw,
     smaller(_case, shorter(1, fewer(1)), fewer(1)),
 )
-
-EXERCISES = (last_end,)
-QUESTIONS = {
-    "five-tiles-on-four": Question(
-        CHAPTER,
-        "Four tiles take 1 unit of time on 4 SMs. How long do five take, and eight?",
-        {
-            "1.25, and 2": "That is the work divided by the SMs. But a tile runs on one SM, to its end.",
-            "2, and 2": "The fifth opens a second wave, in which three SMs have nothing to do.",
-            "1, and 2": "There are four SMs, and each has one tile at a time here.",
-        },
-        "2, and 2",
-    ),
-    "batch-before-the-step": Question(
-        CHAPTER,
-        "4 CTAs a request, two fit on an SM. After which batch does the step come: on 108 SMs, and on 132?",
-        {
-            "54, and 66": "2 x 108 / 4, and 2 x 132 / 4.",
-            "27, and 33": "That would be one CTA on an SM.",
-            "108, and 132": "An SM holds two CTAs, and a request brings four.",
-        },
-        "54, and 66",
-    ),
-    "four-ctas-alone": Question(
-        CHAPTER,
-        "In the last wave 4 CTAs have DRAM to themselves. If its bytes per second were all that limits them, how long "
-        "would that wave take?",
-        {
-            "4/264 of a full one": "They have 4/264 of a full wave's bytes to fetch, at its full rate. On the paper's "
-            "A100 it was more than a quarter, so something else limits a CTA that is alone.",
-            "about a quarter of a full one": "The paper's A100 took a little more. But by DRAM alone each could draw "
-            "66 times its share of a full wave.",
-            "as long as a full one": "That holds for tiles that wait for their own SM's arithmetic. DRAM "
-            "is everybody's.",
-        },
-        "4/264 of a full one",
-    ),
-    "cut-into-pieces": Question(
-        CHAPTER,
-        "By what factor does cutting every CTA into 2, 4 or 8 pieces shrink the step from 54 to 55?",
-        {
-            "2, 4, 8": "A piece that is half as long makes a last wave half as long.",
-            "not at all": "The last wave is still there, but it is made of shorter pieces.",
-            "it is gone at 2": "8 pieces are left over then, and they still need their time.",
-        },
-        "2, 4, 8",
-    ),
-    "eight-tiles-together": Question(
-        CHAPTER,
-        "Five decode tiles, three prefill tiles, four SMs. How long do two kernels take one after the other, and one "
-        "kernel with all eight?",
-        {
-            "2, and 2": "The five alone take two waves, and the three another.",
-            "3, and 2": "Three waves, of which two are not full; eight tiles fill two.",
-            "3, and 1": "Eight tiles on four SMs are two waves, whatever they compute.",
-        },
-        "3, and 2",
-    ),
-}
