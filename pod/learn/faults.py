@@ -272,9 +272,7 @@ def _late(told: _Told, match: re.Match) -> Fault:
     return told.fault("endless", f"{what}: a loop without an end, or more threads than one CPU can be", lines=[line])
 
 
-SIGNALS = {
-    signal.SIGABRT: "An assert did not hold",
-}
+SIGNALS = {signal.SIGABRT: "An assert did not hold"}
 STRAYED = "It left an array of a thread's own, or its functions call each other for ever"
 ROOM = "128 KiB"  # of a thread's stack: Stack::kBytes of csrc/emulate/fiber.h
 

@@ -483,11 +483,7 @@ FAMILY: dict[str, Callable] = {
     method: partial(family, method=method) for method in ("serial", "streams", "cta", "warp", "pod")
 }
 CONFIGURATIONS: dict[str, Callable] = {f"pod_{n}": partial(family, method="pod", ctas_per_sm=n) for n in (2, 4)}
-TORCH_PEERS: dict[str, Callable] = {
-    "fa2_serial": fa2_serial,
-    "fa2_streams": fa2_streams,
-    "cudnn_serial": cudnn_serial,
-}
+TORCH_PEERS: dict[str, Callable] = {"fa2_serial": fa2_serial, "fa2_streams": fa2_streams, "cudnn_serial": cudnn_serial}
 PEERS: dict[str, Callable] = {
     "fa3_serial": fa3_serial,
     "fa3_streams": fa3_streams,

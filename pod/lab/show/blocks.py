@@ -20,12 +20,7 @@ def tile_walk(n: int, s: int, tile: Tile, stops: Sequence[int]) -> Figure:
     """The blocks of an n x s causal score matrix after each of `stops` steps of tiled attention."""
     steps = list(tile.steps(n, s))
     figure, axes = plt.subplots(
-        1,
-        len(stops),
-        figsize=(9.5, 0.7 + 9.0 / len(stops) * n / s),
-        dpi=style.DPI,
-        squeeze=False,
-        layout="constrained",
+        1, len(stops), figsize=(9.5, 0.7 + 9.0 / len(stops) * n / s), dpi=style.DPI, squeeze=False, layout="constrained"
     )
     visible = np.tri(n, s, s - n, dtype=bool)
     for ax, stop in zip(axes[0], stops, strict=True):

@@ -52,15 +52,7 @@ def rooms() -> Figure:
              "prefill 1": "prefill warpgroup 1\n64 query rows", "decode": "decode\nwarpgroup"}  # fmt: skip
     scale, left, middle = 100 / sum(regs.values()), 0.0, {}
     for name, number in regs.items():
-        _room(
-            ax,
-            left,
-            5.6,
-            number * scale,
-            1.9,
-            f"{words[name]}\n{number}",
-            kinds[name],
-        )
+        _room(ax, left, 5.6, number * scale, 1.9, f"{words[name]}\n{number}", kinds[name])
         middle[name] = left + number * scale / 2
         left += number * scale
     scale, left, places = 100 / H200.smem_per_cta, 0.0, {}

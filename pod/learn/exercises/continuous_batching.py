@@ -137,11 +137,7 @@ schedule = Exercise(
             "and those who run keep theirs: add up the needs of the whole batch.",
             _promised("needs of"),
         ),
-        Hint(
-            "too many",
-            "There are only so many slots, and those who run already have theirs.",
-            _promised("at most"),
-        ),
+        Hint("too many", "There are only so many slots, and those who run already have theirs.", _promised("at most")),
         Hint(
             "overtaken",
             "Somebody was taken before the head of the queue. Who came first joins first, and when that one does not "
@@ -164,11 +160,7 @@ schedule = Exercise(
             "With that request memory would be full to the last token, and that is allowed.",
             _full,
         ),
-        Hint(
-            "a slot left",
-            "One slot stays empty, every time: as many as `slots` may run.",
-            _slot_left,
-        ),
+        Hint("a slot left", "One slot stays empty, every time: as many as `slots` may run.", _slot_left),
         Hint(
             "strangers",
             "One list is wanted, of the requests themselves: those that run on, and those that join, each once.",
@@ -540,11 +532,7 @@ room = Exercise(
             "The table is right. Two lists are asked for: it, and the new users of all blocks.",
             lambda o: same(o.values[1], o.values[0][0]),
         ),
-        Hint(
-            "users, then table",
-            "The new table first, then the users.",
-            gives(lambda *fork: _room(*fork)[::-1]),
-        ),
+        Hint("users, then table", "The new table first, then the users.", gives(lambda *fork: _room(*fork)[::-1])),
         Hint(
             "everything copied",
             "All shared blocks were copied. Only the last one is written; the others may be shared for ever.",
@@ -555,11 +543,7 @@ room = Exercise(
             "A full block was copied, though nobody will write into it: the token opens a block of its own.",
             gives(_full_copied),
         ),
-        Hint(
-            "its own block copied",
-            "A block that nobody else holds may be written where it is.",
-            gives(_own_copied),
-        ),
+        Hint("its own block copied", "A block that nobody else holds may be written where it is.", gives(_own_copied)),
         Hint(
             "the copy behind",
             "The copy stands behind the shared block. It takes its place, and the old block has one user less.",

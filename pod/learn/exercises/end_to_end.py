@@ -79,11 +79,7 @@ capacity = Exercise(
     [Most(rate) for rate in (1.7, 37.5, 1.0, 300.0, 0.013)],
     search,
     [
-        Hint(
-            "no number",
-            "One number is asked for, the highest rate that was kept.",
-            lambda o: "no number" in o.got,
-        ),
+        Hint("no number", "One number is asked for, the highest rate that was kept.", lambda o: "no number" in o.got),
         Hint(
             "in small steps",
             "So many questions: step by step it takes a day for each. Double the rate as long as all is well, and then "

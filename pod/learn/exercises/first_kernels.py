@@ -294,9 +294,7 @@ reverse = _exercise(
             lambda o: torch.equal(o.values[1], o.case.arguments()[0]),
         ),
         Hint(
-            "the whole grid",
-            "All elements were turned around, across CTAs. Each CTA turns its own 64.",
-            _across_ctas,
+            "the whole grid", "All elements were turned around, across CTAs. Each CTA turns its own 64.", _across_ctas
         ),
         Hint(
             "every CTA the same part",
@@ -394,9 +392,7 @@ neighbour = _exercise(
             lambda o: torch.allclose(o.values[1], o.values[0].roll(1)),
         ),
         Hint(
-            "no branch",
-            "x and y have only n elements: threads from n on must not touch them.",
-            _kind("out of bounds"),
+            "no branch", "x and y have only n elements: threads from n on must not touch them.", _kind("out of bounds")
         ),
     ],
     "Loads and stores may stand in a branch, a barrier may not.",

@@ -114,11 +114,7 @@ merge = Exercise(
             "larger m), at most 1.",
             gives(_wrong_way),
         ),
-        Hint(
-            "divided",
-            "O is the numerator; it is divided by l once, when all keys have been seen.",
-            gives(_divided),
-        ),
+        Hint("divided", "O is the numerator; it is divided by l once, when all keys have been seen.", gives(_divided)),
         Hint(
             "averaged",
             "That averages two outputs. O is not divided yet: it is a sum, like l, and fades like l.",

@@ -183,11 +183,7 @@ deal = Exercise(
             "by each side's whole work.",
             _by_work(lambda costs, dealt: -sum(costs[dealt:])),
         ),
-        Hint(
-            "in turns",
-            "50:50: they take turns until one side is used up, and the other goes on alone.",
-            _turns,
-        ),
+        Hint("in turns", "50:50: they take turns until one side is used up, and the other goes on alone.", _turns),
         Hint(
             "a rounded ratio",
             "So many of one for each of the other, as a whole number: 76 / 40 is neither 1 nor 2, 30 / 7 neither 4 nor "

@@ -85,9 +85,7 @@ place = Exercise(
             gives(lambda f, p, d: p + d - f),
         ),
         Hint(
-            "in percent",
-            "Right, in percent. From 0 to 1 is asked for.",
-            gives(lambda f, p, d: 100 * _place(f, p, d)),
+            "in percent", "Right, in percent. From 0 to 1 is asked for.", gives(lambda f, p, d: 100 * _place(f, p, d))
         ),
     ],
     "`pod.lab.show.overlap` is this line, and the last column of the table above.",

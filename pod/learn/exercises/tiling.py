@@ -32,11 +32,7 @@ bytes_moved = Exercise(
     [_case(*case) for case in CASES],
     call,
     [
-        Hint(
-            "elements",
-            "These are elements. One of bf16 has 2 bytes.",
-            lambda o: 2 * o.values[1] == o.values[0],
-        ),
+        Hint("elements", "These are elements. One of bf16 has 2 bytes.", lambda o: 2 * o.values[1] == o.values[0]),
         Hint(
             "four bytes",
             "Twice as many as there are. fp32 has 4 bytes, bf16 has 2.",

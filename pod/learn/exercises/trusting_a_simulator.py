@@ -140,11 +140,7 @@ unseen = Exercise(
             "Right but for the sign. Simulated too short is as far off as too long.",
             gives(lambda *case: -_judged()(*case)),
         ),
-        Hint(
-            "a part of one",
-            "Right, as a part of one. In %: 0.03 is 3.",
-            gives(lambda *case: _judged()(*case) / 100),
-        ),
+        Hint("a part of one", "Right, as a part of one. In %: 0.03 is 3.", gives(lambda *case: _judged()(*case) / 100)),
         Hint(
             "of the simulated time",
             "That is the error in % of what was simulated. What was measured is the truth, and the error is a part of "

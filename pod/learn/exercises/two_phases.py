@@ -77,11 +77,7 @@ chunk_mask = Exercise(
             "The chunk looks only at itself. The keys of all tokens before it are in the cache, and it sees them all.",
             gives(_itself),
         ),
-        Hint(
-            "not oneself",
-            "A token sees itself, too.",
-            gives(lambda n, s: np.tri(n, s, s - n - 1)),
-        ),
+        Hint("not oneself", "A token sees itself, too.", gives(lambda n, s: np.tri(n, s, s - n - 1))),
         Hint(
             "the past only",
             "The chunk sees what came before it. Its own tokens are keys as well, up to the one that looks.",

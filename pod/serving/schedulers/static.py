@@ -14,10 +14,7 @@ class Static(Scheduler):
             while self._admissible():
                 self._admit()
             return Batch(prefills=[Chunk(r, r.prefill, 0) for r in self.running])
-        return Batch(
-            decodes=[r for r in self.running if not r.finished],
-            idle=[r for r in self.running if r.finished],
-        )
+        return Batch(decodes=[r for r in self.running if not r.finished], idle=[r for r in self.running if r.finished])
 
     def _retire(self, finished: list[Request]) -> list[Request]:
         return super()._retire(self.running) if all(r.finished for r in self.running) else []
