@@ -20,10 +20,6 @@ def _bound(prefill: Part, decode: Part, flops: float, rate: float) -> float:
     return _alone((prefill[0] + decode[0], prefill[1] + decode[1]), flops, rate)
 
 
-def _mixed(prefill: Part, decode: Part, flops: float, rate: float) -> float:
-    return max(prefill[0] / flops, decode[1] / rate)
-
-
 def _case(p: Part, d: Part, flops: float, rate: float) -> Call:
     return Call(
         f"prefill={p}, decode={d}, flops={flops:g}, rate={rate:g}", (p, d, flops, rate), _bound(p, d, flops, rate)
@@ -66,7 +62,7 @@ bound = Exercise(
             "one resource each",
             "Prefill's FLOPs beside decode's bytes: most of the work, but each part needs both, and here both may wait "
             "for the same.",
-            gives(_mixed),
+            gives(lambda prefill, decode, flops, rate: max(prefill[0] / flops, decode[1] / rate)),
         ),
         Hint(
             "FLOPs, then bytes",

@@ -182,10 +182,6 @@ def _line(times: list, stages: int) -> Call:
     return Call(f"times={times}, stages={stages}", (times, stages), _last_out(times, stages))
 
 
-def _draw_line(random) -> Call:
-    return _line([random.randint(1, 9) for _ in range(random.randint(1, 8))], random.randint(1, 6))
-
-
 LINES = (([1, 1, 1, 1], 2), ([4, 1, 1], 2), ([1, 4, 2], 3), ([1, 2, 5], 4), ([2, 2, 7, 1, 1, 3], 3), ([6], 8))
 
 last_out = Exercise(
@@ -244,6 +240,6 @@ last_out = Exercise(
     ],
     "Look closer: it is always the sum, and the longest once more for each other stage. So a prompt cut in chunks "
     "saves holes even if its work stays the same.",
-    _draw_line,
+    lambda random: _line([random.randint(1, 9) for _ in range(random.randint(1, 8))], random.randint(1, 6)),
     smaller(_line, shorter(1, fewer(1)), fewer(1)),
 )  # fmt: skip

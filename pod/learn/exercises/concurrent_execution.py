@@ -163,10 +163,6 @@ def run(function: Callable, loops: Loops) -> Outcome:
     return Outcome(tried, f"{best} cycles", f"{time} cycles", right=time == best, **known)
 
 
-def _draw_loops(random) -> Loops:
-    return Loops(random.randint(0, 30), random.randint(1, 8))
-
-
 def _runs(o: Outcome) -> list[int]:
     """How many multiplications stand between each ask and the next use."""
     return [part.partition("use")[0].count("multiply") for part in " ".join(o.values[1]).split("ask")[1:]]
@@ -218,6 +214,6 @@ interleave = Exercise(
         ),
     ],
     "So a thread alone overlaps, without a second warp; the price is that somebody must know both loops beforehand.",
-    _draw_loops,
+    lambda random: Loops(random.randint(0, 30), random.randint(1, 8)),
     smaller(Loops, fewer(0), fewer(0)),
 )

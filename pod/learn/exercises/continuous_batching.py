@@ -230,10 +230,6 @@ def _all_wishes(held: list, wants: list, free: int) -> list:
     return gone
 
 
-def _one_block(held: list, wants: list, free: int) -> list:
-    return _give_way([1] * len(held), wants, free)
-
-
 def _never_itself(held: list, wants: list, free: int) -> list:
     """Whoever asks gives way to nobody, and goes without a block."""
     there, gone = list(range(len(held))), []
@@ -318,7 +314,7 @@ give_way = Exercise(
             "one block each",
             "Who gives way gives all of its blocks, as half a cache is as useless as none. Here one block came back "
             "from each.",
-            gives(_one_block),
+            gives(lambda held, wants, free: _give_way([1] * len(held), wants, free)),
         ),
         Hint(
             "only who want",

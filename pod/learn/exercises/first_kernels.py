@@ -626,10 +626,6 @@ def _by(o: Outcome, update) -> bool:
     return torch.allclose((row - m).exp() / l, o.values[1][0].double(), rtol=1e-3, equal_nan=True)
 
 
-def _forgets(m, l, v):
-    return max(m, v), l + (v - max(m, v)).exp()
-
-
 def _wrong_way(m, l, v):
     new = max(m, v)
     return new, (l * (new - m).exp() if l else 0) + (v - new).exp()
@@ -639,10 +635,6 @@ def _from_nothing(m, l, v):
     """The wrong way round from the first number on: 0 times infinity."""
     new = max(m, v)
     return new, l * (new - m).exp() + (v - new).exp()
-
-
-def _anew(m, l, v):
-    return max(m, v), (0 if v > m else l) + (v - max(m, v)).exp()
 
 
 def _keeps_m(o: Outcome) -> bool:
@@ -663,14 +655,6 @@ def _times_v(m, l, v):
 def _old_m(m, l, v):
     new = max(m, v)
     return new, l * (m - new).exp() + (v - m).exp()
-
-
-def _new_ones_only(m, l, v):
-    return (v, (l * (m - v).exp() if l else 0) + 1) if v > m else (m, l)
-
-
-def _raw_sum(m, l, v):
-    return max(m, v), l + v.exp()
 
 
 def _online(kernel, case: Case) -> Outcome:
@@ -715,7 +699,7 @@ softmax = _exercise(
             "no rescale",
             "l is a sum of exp(x - m) with the m of that time. When m grows, all of l must shrink: l = l "
             "* exp(m_old - m_new) + exp(v - m_new).",
-            lambda o: _by(o, _forgets),
+            lambda o: _by(o, lambda m, l, v: (max(m, v), l + (v - max(m, v)).exp())),
         ),
         Hint(
             "the latest",
@@ -747,7 +731,7 @@ softmax = _exercise(
         Hint(
             "l begins anew",
             "When m grows, l begins anew. What is in it does not go, it shrinks: by exp(m_old - m_new).",
-            lambda o: _by(o, _anew),
+            lambda o: _by(o, lambda m, l, v: (max(m, v), (0 if v > m else l) + (v - max(m, v)).exp())),
         ),
         Hint(
             "the old m",
@@ -757,12 +741,12 @@ softmax = _exercise(
         Hint(
             "only new maxima",
             "Only numbers that raised m came into l. The others have a term as well, exp(v - m).",
-            lambda o: _by(o, _new_ones_only),
+            lambda o: _by(o, lambda m, l, v: (v, (l * (m - v).exp() if l else 0) + 1) if v > m else (m, l)),
         ),
         Hint(
             "l without m",
             "l is the sum of exp(x), y the quotient of exp(x - m): both must leave out the same m.",
-            lambda o: _by(o, _raw_sum),
+            lambda o: _by(o, lambda m, l, v: (max(m, v), l + v.exp())),
         ),
         Hint(
             "m from 0",

@@ -59,10 +59,6 @@ def _case(wishes: list[float]) -> Call:
     return Call(f"{wishes}", (wishes,), _filled(wishes))
 
 
-def _draw(random) -> Call:
-    return _case([random.randint(1, 20) / 20 for _ in range(random.randint(1, 6))])
-
-
 CASES = (
     [0.7, 0.1],
     [0.9, 0.9],
@@ -125,6 +121,6 @@ shares = Exercise(
         ),
     ],
     "`Pace.on_sm` in pod/simulate/gpusim.py is this loop, with warps for workers.",
-    _draw,
+    lambda random: _case([random.randint(1, 20) / 20 for _ in range(random.randint(1, 6))]),
     smaller(_case, shorter(1, lambda wish: takewhile(lambda simple: simple != wish, (1.0, 0.5, 0.1)))),
 )

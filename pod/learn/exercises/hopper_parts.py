@@ -54,10 +54,6 @@ def _floor(tiles, sms, price, length):
     return max(sum(work) / sms, work[0])
 
 
-def _even(tiles, sms, price):
-    return -(-sum(tiles) // sms)
-
-
 def _try(function: Callable, case: Call) -> Outcome:
     """What counts is when the last SM ends."""
     tiles, sms, price = case.arguments
@@ -132,7 +128,7 @@ part_length = Exercise(
             "an even share",
             "An SM's even share of all blocks is where to begin looking. The price is not in it, nor how well parts "
             "of that length go into whole tiles.",
-            gives(_even),
+            gives(lambda tiles, sms, price: -(-sum(tiles) // sms)),
         ),
         Hint(
             "the floor",

@@ -44,10 +44,6 @@ def _case(copy: int, stages: int) -> Call:
     return Call(f"copy={copy}, stages={stages}", (copy, stages), _in_turns(copy, stages))
 
 
-def _draw(random) -> Call:
-    return _case(random.randint(0, 60), random.randint(1, 9))
-
-
 ring = Exercise(
     "ring",
     RING.strip("\n"),
@@ -108,5 +104,5 @@ ring = Exercise(
         ),
     ],
     "`Ring` in csrc/include/ring.cuh does it so: no thread ever sets a barrier back.",
-    _draw,
+    lambda random: _case(random.randint(0, 60), random.randint(1, 9)),
 )  # fmt: skip

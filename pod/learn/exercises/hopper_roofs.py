@@ -38,14 +38,6 @@ def _scaled(factor: float) -> Callable:
     return lambda *case: (_nearest(*case)[0], factor * _nearest(*case)[1])
 
 
-def _without_clock(work, a_second, a_cycle, mhz, ms):
-    return _nearest(work, a_second, a_cycle, FULL_MHZ, ms)
-
-
-def _in_hertz(work, a_second, a_cycle, mhz, ms):
-    return _nearest(work, a_second, a_cycle, mhz / 1e6, ms)
-
-
 def _seconds_only(work, a_second, a_cycle, mhz, ms):
     return _nearest({roof: work[roof] for roof in work if roof in a_second}, a_second, {}, mhz, ms)
 
@@ -53,10 +45,6 @@ def _seconds_only(work, a_second, a_cycle, mhz, ms):
 def _most_work(work, a_second, a_cycle, mhz, ms):
     roof = max(work, key=work.get)
     return _named(roof, _shares(work, a_second, a_cycle, mhz, ms)[roof])
-
-
-def _all_together(*case):
-    return _nearest(*case)[0], sum(_shares(*case).values())
 
 
 def _clock_for_all(work, a_second, a_cycle, mhz, ms):
@@ -125,7 +113,7 @@ nearest_roof = Exercise(
         Hint(
             "megahertz for hertz",
             "A megahertz is a million cycles in a second: the limits by the cycle came out a million times too low.",
-            gives(_in_hertz),
+            gives(lambda work, a_second, a_cycle, mhz, ms: _nearest(work, a_second, a_cycle, mhz / 1e6, ms)),
         ),
         Hint("percent", "Near, but as percent. A roof that is reached is 1.", gives(_scaled(100))),
         Hint(
@@ -137,7 +125,7 @@ nearest_roof = Exercise(
         Hint(
             "the full clock",
             "What is delivered by the cycle was counted at the full clock, 1,980 MHz. The batch ran at `mhz`.",
-            gives(_without_clock),
+            gives(lambda work, a_second, a_cycle, mhz, ms: _nearest(work, a_second, a_cycle, FULL_MHZ, ms)),
         ),
         Hint(
             "a clock for all",
@@ -157,7 +145,7 @@ nearest_roof = Exercise(
         Hint(
             "all together",
             "The roofs stand side by side, and a batch may use each of them fully at once: their shares do not add.",
-            gives(_all_together),
+            gives(lambda *case: (_nearest(*case)[0], sum(_shares(*case).values()))),
         ),
         Hint(
             "upside down",

@@ -79,10 +79,6 @@ def _says(*rules: Callable) -> Callable[[Outcome], bool]:
     return is_it
 
 
-def _draw(random) -> Heads:
-    return Heads(random.randint(1, 6), random.randint(1, 12), random.randint(1, 20))
-
-
 last_cta = Exercise(
     "last_cta",
     LAST_CTA.strip("\n"),
@@ -164,7 +160,7 @@ last_cta = Exercise(
         ),
     ],
     "One line, and no crash told anybody: only a head that more than two CTAs share, and a reference, would.",
-    _draw,
+    lambda random: Heads(random.randint(1, 6), random.randint(1, 12), random.randint(1, 20)),
     smaller(Heads, fewer(1), fewer(1), fewer(1)),
 )
 

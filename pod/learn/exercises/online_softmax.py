@@ -69,10 +69,6 @@ def _added(a, b):
     return m, np.exp(a[0] - m) * a[1] + np.exp(b[0] - m) * b[1], np.exp(a[0] - m) * a[2] + np.exp(b[0] - m) * b[2]
 
 
-def _draw(random) -> Call:
-    return _case(*(tuple(random.randint(-90, 90) for _ in range(random.randint(1, 4))) for _ in range(2)))
-
-
 merge = Exercise(
     "merge",
     MERGE.strip("\n"),
@@ -145,5 +141,5 @@ merge = Exercise(
         ),
     ],
     "Whoever can do this can cut attention anywhere: FlashDecoding's last kernel is this function.",
-    _draw,
+    lambda random: _case(*(tuple(random.randint(-90, 90) for _ in range(random.randint(1, 4))) for _ in range(2))),
 )

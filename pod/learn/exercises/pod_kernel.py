@@ -88,18 +88,6 @@ def right(window, token, start, keys, block, head):
     return keys > token - window
 
 
-def _without(window, token, start, keys, block, head):
-    return np.ones(len(keys), bool)
-
-
-def _one_more(window, token, start, keys, block, head):
-    return keys >= token - window
-
-
-def _one_less(window, token, start, keys, block, head):
-    return keys > token - window + 1
-
-
 def _bare_blocks(window, token, start, keys, block, head, least=-1):
     """The window only where there is a mask anyway: not in blocks that lie before the first row."""
     begin = keys // block * block
@@ -109,11 +97,6 @@ def _bare_blocks(window, token, start, keys, block, head, least=-1):
 def _first_row(window, token, start, keys, block, head):
     """A block goes without a mask if its keys are in the window of the first row."""
     return _bare_blocks(window, token, start, keys, block, head, least=start - window + 1)
-
-
-def _one_for_all(window, token, start, keys, block, head):
-    """All rows of the tile with the first row's window."""
-    return keys > start - window
 
 
 def _unmasked(o: Outcome) -> bool:
@@ -173,17 +156,17 @@ window = Exercise(
             "no window",
             "Every row still sees all keys up to its own. first(row) must rise with the row's token, which is number "
             "work.pos + row * diagonal of its context.",
-            _gives(_without),
+            _gives(lambda window, token, start, keys, *_: np.ones(len(keys), bool)),
         ),
         Hint(
             "one too many",
             "kWindow keys are the row's own and kWindow - 1 before it. These rows see one more.",
-            _gives(_one_more),
+            _gives(lambda window, token, start, keys, *_: keys >= token - window),
         ),
         Hint(
             "one too few",
             "kWindow keys are the row's own and kWindow - 1 before it. These rows see one less.",
-            _gives(_one_less),
+            _gives(lambda window, token, start, keys, *_: keys > token - window + 1),
         ),
         Hint(
             "cut off with the piece",
@@ -205,7 +188,7 @@ window = Exercise(
         Hint(
             "one window for all",
             "All rows of a tile have the first row's window. It moves on with each row, by row * diagonal.",
-            _gives(_one_for_all),
+            _gives(lambda window, token, start, keys, *_: keys > start - window),
         ),
         Hint(
             "blocks without a mask",

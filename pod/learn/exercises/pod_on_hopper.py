@@ -60,19 +60,6 @@ def _right_but(o: Outcome, raised) -> bool:
     return torch.allclose(y, x.softmax(1), rtol=1e-4, atol=1e-5) and bool((o.values[1] == raised(n)).all())
 
 
-def _never(o: Outcome) -> bool:
-    return o.values[1].dtype == torch.int32 and not o.values[1].any()
-
-
-def _without_fade(o: Outcome) -> bool:
-    """y as if l had kept its old terms when m was raised."""
-    return _first_row(o, lambda l, m, v: l)
-
-
-def _wrong_way(o: Outcome) -> bool:
-    return _first_row(o, lambda l, m, v: l * (v - m).exp())
-
-
 def _first_row(o: Outcome, fade) -> bool:
     row = o.case.arguments()[2][0].double()
     m, l = row[0], torch.tensor(0.0).double()
@@ -111,7 +98,7 @@ late = Exercise(
             "never raised",
             "Nobody counted, or m is still the row's first number. When another is more than 8 above it, exp(x - m) "
             "grows beyond what 16 bits hold, and in the end beyond fp32.",
-            _never,
+            lambda o: o.values[1].dtype == torch.int32 and not o.values[1].any(),
         ),
         Hint(
             "raised by 8",
@@ -147,12 +134,12 @@ late = Exercise(
             "l not rescaled",
             "m is raised when it must be, and l keeps terms that were made with the old one: l = l * exp(m_old - "
             "m_new).",
-            _without_fade,
+            lambda o: _first_row(o, lambda l, m, v: l),
         ),
         Hint(
             "the wrong way round",
             "l grew where it should shrink: it is exp(m_old - m_new), less than exp(-8).",
-            _wrong_way,
+            lambda o: _first_row(o, lambda l, m, v: l * (v - m).exp()),
         ),
         Hint(
             "not its own term",
@@ -183,10 +170,6 @@ def _rate(cycles) -> object:
 def _queue(queued: int, clock: float, sms: int) -> Call:
     case = queued, clock, sms
     return Call(f"queued={queued}, clock={clock:g}, sms={sms}", case, _rate(lambda n: 64 * n + 16)(*case))
-
-
-def _draw(random) -> Call:
-    return _queue(random.randint(0, 5), random.randint(10, 20) * 1e8, random.randint(1, 160))
 
 
 kv_rate = Exercise(
@@ -236,5 +219,5 @@ kv_rate = Exercise(
         ),
     ],
     "Two queued at 1.4 GHz: 2.6 TB/s, where DRAM has more than 4. That is why prefill yields.",
-    _draw,
+    lambda random: _queue(random.randint(0, 5), random.randint(10, 20) * 1e8, random.randint(1, 160)),
 )  # fmt: skip

@@ -58,10 +58,6 @@ def run(function: Callable, case: Rows) -> Outcome:
     return Outcome(f"{case}", "1 access for any piece of all eight rows", got, right=asked[worst] == 1, **known)
 
 
-def _draw(random) -> Rows:
-    return Rows(random.choice((2, 4, 8, 16)), random.randint(0, 15))
-
-
 def _fewer_pieces(pieces: int) -> tuple[int, ...]:
     """Those of heads of 64 numbers are the plainest case."""
     return (8,) if pieces == 16 else ()
@@ -155,6 +151,6 @@ swizzle = Exercise(
         ),
     ],
     "For rows of 8 pieces or more it is rung 5's one new line, and all tiles of the production kernel lie so.",
-    _draw,
+    lambda random: Rows(random.choice((2, 4, 8, 16)), random.randint(0, 15)),
     smaller(Rows, _fewer_pieces, fewer(0)),
 )

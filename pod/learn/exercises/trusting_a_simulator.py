@@ -25,10 +25,6 @@ def _same_attention(runs: dict, name: str) -> list[tuple]:
     return [run for run in runs.values() if run[0] == runs[name][0]]
 
 
-def _any_attention(runs: dict, name: str) -> list[tuple]:
-    return [run for other, run in runs.items() if other != name]
-
-
 def _everything(runs: dict, name: str) -> list[tuple]:
     return list(runs.values())
 
@@ -41,10 +37,6 @@ def _all_together(seen: Iterable[tuple]) -> float:
 def _each_alike(seen: Iterable[tuple]) -> float:
     ratios = [measured / operators for _, operators, measured in seen]
     return sum(ratios) / len(ratios)
-
-
-def _nothing(seen: Iterable[tuple]) -> float:
-    return 1.0
 
 
 def _error(simulated: float, measured: float) -> float:
@@ -117,12 +109,12 @@ unseen = Exercise(
         Hint(
             "any attention",
             "Runs of another attention teach here, too. They have another pace, as their kernels take other power.",
-            gives(_judged(_any_attention)),
+            gives(_judged(lambda runs, name: [run for other, run in runs.items() if other != name])),
         ),
         Hint(
             "nothing learned",
             "Here a run takes as long as its operators one by one. The other runs say how much longer it takes.",
-            gives(_judged(pace=_nothing)),
+            gives(_judged(pace=lambda seen: 1.0)),
         ),
         Hint(
             "each run alike",

@@ -11,10 +11,6 @@ def last_end(lengths, slots):
 '''
 
 
-def _in_turn(lengths: list, slots: int) -> float:
-    return max(sum(lengths[i::slots]) for i in range(slots))
-
-
 def _in_waves(lengths: list, slots: int) -> float:
     return sum(max(lengths[i : i + slots]) for i in range(0, len(lengths), slots))
 
@@ -47,10 +43,6 @@ def _case(lengths: list, slots: int) -> Call:
     return Call(f"{lengths}, slots={slots}", (lengths, slots), makespan(lengths, slots))
 
 
-def _draw(random) -> Call:
-    return _case(random.choices((1, 2, 3, 5, 9), k=random.randint(6, 14)), random.randint(2, 4))
-
-
 CASES = (
     ([1, 1, 1, 1, 1], 4),
     ([3, 1, 1, 2, 2, 1], 2),
@@ -75,7 +67,7 @@ last_end = Exercise(
             "in turn",
             "CTA i went to slot i % slots. It waits for that one even when another is free: take the "
             "slot that is free first.",
-            gives(_in_turn),
+            gives(lambda lengths, slots: max(sum(lengths[i::slots]) for i in range(slots))),
         ),
         Hint(
             "dealt beforehand",
@@ -123,6 +115,6 @@ last_end = Exercise(
         ),
     ],
     "Eight lines, and the staircase, the quarter, and the three ways out all come from them.",
-    _draw,
+    lambda random: _case(random.choices((1, 2, 3, 5, 9), k=random.randint(6, 14)), random.randint(2, 4)),
     smaller(_case, shorter(1, fewer(1)), fewer(1)),
 )
