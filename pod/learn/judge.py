@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
@@ -63,7 +63,6 @@ class Outcome:
 class Hint:
     """What somebody may have thought, by what came of it."""
 
-    name: str
     says: str
     when: Callable[[Outcome], bool]
 
@@ -80,7 +79,7 @@ class Exercise:
     stub: str
     cases: Sequence
     try_one: Callable[[object, object], Outcome]
-    hints: Sequence[Hint]
+    hints: Mapping[str, Hint]  # by name
     well_done: str
     draw: Callable[[Random], object] | None = None
     smaller: Callable[[object], Iterable] | None = None
@@ -211,19 +210,20 @@ def _is_rounded(o: Outcome) -> bool:
 
 
 _is_rounded.everywhere = True
-NO_RETURN = Hint("no return", "Nothing comes back: a `return` is missing.", lambda o: o.error is None and o.got is None)
-ROUNDED = Hint("rounded", "Right, but rounded. All digits are wanted.", _is_rounded)
+NO_RETURN = Hint("Nothing comes back: a `return` is missing.", lambda o: o.error is None and o.got is None)
+ROUNDED = Hint("Right, but rounded. All digits are wanted.", _is_rounded)
 
 
 def _wrong(exercise: Exercise, answer, wrong: Sequence[Outcome], printed: str) -> Verdict:
-    hint = next((hint for hint in (NO_RETURN, *exercise.hints, ROUNDED) if _tells(hint, wrong)), None)
+    hints = {"no return": NO_RETURN, **exercise.hints, "rounded": ROUNDED}
+    name, hint = next(((name, hint) for name, hint in hints.items() if _tells(hint, wrong)), ("", None))
     told = _smallest(exercise, answer, wrong[0], hint) if exercise.smaller and wrong[0].case else wrong[0]
     tried, expected = (_short(x) for x in (told.tried, told.expected))
     said = [f"{exercise.name}: not right yet.", f"  tried     {tried}{SMALLEST if told is not wrong[0] else ''}"]
     said += [f"  expected  {_indented(expected)}", f"  got       {_indented(_told(told))}", *_printed(printed)]
     if hint:
         said.append(f"  hint      {_indented(hint.says)}")
-    return Verdict("wrong", "\n".join(said), hint.name if hint else "")
+    return Verdict("wrong", "\n".join(said), name)
 
 
 def _smallest(exercise: Exercise, answer, wrong: Outcome, hint: Hint | None) -> Outcome:

@@ -168,7 +168,7 @@ def deal(prefill, decode):
 @pytest.mark.parametrize("name, text, untrue", UNTRUE.values(), ids=UNTRUE)
 def test_no_hint_says_what_is_not_so(name, text, untrue):
     verdict = judged(name, text)
-    assert untrue in {hint.name for hint in judge.exercises()[name].hints}
+    assert untrue in judge.exercises()[name].hints
     assert verdict.state == "wrong" and verdict.hint != untrue, verdict
 
 

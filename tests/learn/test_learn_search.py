@@ -22,9 +22,9 @@ def summed(numbers: list) -> Call:
     return Call(f"{numbers}", (numbers,), sum(numbers))
 
 
-def toy(cases, draw=None, hints=()):
+def toy(cases, draw=None, hints=None):
     way = smaller(summed, shorter(0, fewer(0)))
-    return judge.Exercise("toy", "", cases, functions.call, hints, "So it is.", draw, way)
+    return judge.Exercise("toy", "", cases, functions.call, hints or {}, "So it is.", draw, way)
 
 
 def solved(name: str):
@@ -63,8 +63,8 @@ def test_a_smaller_case_that_goes_wrong_in_another_way_is_not_told():
     def f(xs):
         return [] if len(xs) < 2 else sum(xs) + 1
 
-    one_more = judge.Hint("one more", "There is one too many.", lambda o: o.values[1] == o.values[0] + 1)
-    verdict = judge.judge(toy([summed([5, 7, 9])], hints=[one_more]), f)
+    one_more = judge.Hint("There is one too many.", lambda o: o.values[1] == o.values[0] + 1)
+    verdict = judge.judge(toy([summed([5, 7, 9])], hints={"one more": one_more}), f)
     assert verdict.hint == "one more" and "tried     f([0, 0])" in verdict.text and "expected  0" in verdict.text
 
 

@@ -62,7 +62,7 @@ def test_stubs_are_not_yet_wrong_answers_get_a_hint_and_right_ones_are_right(liv
         (stub,) = (cell for cell in cells if cell.endswith(exercise.stub))
         (_, *right), (hint, *wrong), *_ = solutions()[name]
         assert f"{name}: not yet." in judged(live, name, stub)
-        assert next(h.says for h in exercise.hints if h.name == hint)[:60] in judged(live, name, written(name, *wrong))
+        assert exercise.hints[hint].says[:60] in judged(live, name, written(name, *wrong))
         assert f"{name}: right, in" in judged(live, name, written(name, *right))
     assert not live.wrong
 

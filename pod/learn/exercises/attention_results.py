@@ -45,64 +45,54 @@ bound = Exercise(
     BOUND.strip("\n"),
     [_case(p, d, *H200) for p, d in CASES],
     call,
-    [
-        Hint(
-            "one after the other",
+    {
+        "one after the other": Hint(
             "This is the time of both parts in turn, the upper edge of the band. A kernel may do them at once.",
             gives(lambda p, d, f, r: _alone(p, f, r) + _alone(d, f, r)),
         ),
-        Hint(
-            "the longer part",
+        "the longer part": Hint(
             "No kernel beats this, but a higher time can be promised: prefill's bytes come through the same DRAM as "
             "decode's, and decode's FLOPs through the same tensor cores. Add what they share before you take the "
             "longer.",
             gives(lambda p, d, f, r: max(_alone(p, f, r), _alone(d, f, r))),
         ),
-        Hint(
-            "one resource each",
+        "one resource each": Hint(
             "Prefill's FLOPs beside decode's bytes: most of the work, but each part needs both, and here both may wait "
             "for the same.",
             gives(lambda prefill, decode, flops, rate: max(prefill[0] / flops, decode[1] / rate)),
         ),
-        Hint(
-            "FLOPs, then bytes",
+        "FLOPs, then bytes": Hint(
             "Arithmetic and memory are different machines and can work at the same time, also within a part: it is the "
             "longer of the two, not the sum.",
             gives(lambda p, d, f, r: (p[0] + d[0]) / f + (p[1] + d[1]) / r),
         ),
-        Hint(
-            "bytes forgotten",
+        "bytes forgotten": Hint(
             "Right where arithmetic is the limit. Both parts also have bytes to move, and here that takes longer.",
             gives(lambda p, d, f, r: (p[0] + d[0]) / f),
         ),
-        Hint(
-            "FLOPs forgotten",
+        "FLOPs forgotten": Hint(
             "Right where memory is the limit. Both parts also have FLOPs, and here these take longer.",
             gives(lambda p, d, f, r: (p[1] + d[1]) / r),
         ),
-        Hint(
-            "the shorter time",
+        "the shorter time": Hint(
             "Both machines must be done: the kernel is no faster than the one that takes longer, and this is the "
             "other one's time.",
             gives(lambda p, d, f, r: min((p[0] + d[0]) / f, (p[1] + d[1]) / r)),
         ),
-        Hint(
-            "the other's limit",
+        "the other's limit": Hint(
             "FLOPs were divided by bytes per second, and bytes by FLOPs per second. A part is (FLOPs, bytes).",
             gives(lambda p, d, f, r: max((p[0] + d[0]) / r, (p[1] + d[1]) / f)),
         ),
-        Hint(
-            "both times",
+        "both times": Hint(
             "The times of both machines. One number is asked for: they work at the same time, so which of them counts?",
             lambda o: same(o.values[1], tuple((p + d) / most for p, d, most in zip(*o.case.arguments[:2],
                                                                                   o.case.arguments[2:], strict=True))),
         ),
-        Hint(
-            "milliseconds",
+        "milliseconds": Hint(
             "Right, but not in seconds.",
             gives(*(lambda *case, x=x: x * _bound(*case) for x in (1e3, 1e6))),
         ),
-    ],
+    },
     "A bound says how much is left to win before anybody has built anything.",
     _draw,
 )  # fmt: skip

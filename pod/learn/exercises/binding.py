@@ -152,54 +152,46 @@ binding = Exercise(
     BINDING.strip("\n"),
     [Case(140, 20, 3), Case(200, 5, 2), Case(70, 8, 2), Case(0, 9, 2), Case(130, 0, 3), Case(250, 14, 3)],
     launch,
-    [
-        Hint(
-            "threads of two minds",
+    {
+        "threads of two minds": Hint(
             "All threads of a CTA must come to the same answer: it depends on blockIdx.x, never on threadIdx.x.",
             _promise("do not agree"),
         ),
-        Hint(
-            "all of one kind first",
+        "all of one kind first": Hint(
             "One kind fills both slots of every SM before the other begins, as it does without your binding. The kind "
             "must change after c.sms CTAs, not at its end.",
             lambda o: _promise("not in rounds")(o) and _changes(o) == 1,
         ),
-        Hint(
-            "alternating",
+        "alternating": Hint(
             "Neighbours in the grid are neighbours on the GPU: CTA 0 goes to SM 0, CTA 1 to SM 1, and SM 0 gets CTA "
             "c.sms as its second. So the kind must change after c.sms CTAs, as in chapter 06.",
             lambda o: len(_kinds(o.values[1], 2)[0]) == 2 and o.case.sms > 1 and o.case.in_rounds > 0,
         ),
-        Hint(
-            "the same slots again",
+        "the same slots again": Hint(
             "The kinds are right. But each round of a kind begins with slot 0 again: its second one goes on where its "
             "first has ended.",
             lambda o: _wrong_slot(o) and _begins(o, 1) == _begins(o, 2) == 0,
         ),
-        Hint(
-            "rounds of the other counted",
+        "rounds of the other counted": Hint(
             "The kinds are right. But slots are counted through both kinds: when a kind has its second round, two "
             "rounds have gone by, and only one of them was its own.",
             lambda o: _wrong_slot(o) and _begins(o, 1) == o.case.sms,
         ),
-        Hint(
-            "used up",
+        "used up": Hint(
             "The rounds are right, and go on when one kind has no whole round left. It must leave its CTAs to the "
             "other, or they ask for slots that do not exist.",
             _promise("there is no"),
         ),
-        Hint(
-            "the rest begins anew",
+        "the rest begins anew": Hint(
             "The rounds are right. Behind them a slot comes twice: the rest of a kind begins where its rounds have "
             "ended.",
             _promise("twice"),
         ),
-        Hint(
-            "rounds of another length",
+        "rounds of another length": Hint(
             "A round is one CTA for each SM, so c.sms of them: it may be another number on another GPU.",
             _promise("not in rounds"),
         ),
-    ],
+    },
     "That is all that a fused kernel needs to know of its order. On an empty GPU each SM now begins with both kinds; "
     "from then on nobody knows who ends first, and that is why the paper's binding draws tickets.",
 )  # fmt: skip

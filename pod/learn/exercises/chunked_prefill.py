@@ -92,68 +92,57 @@ fill = Exercise(
     FILL.strip("\n"),
     [_iteration(*iteration) for iteration in ITERATIONS],
     call,
-    [
-        Hint(
-            "decodes ride free",
+    {
+        "decodes ride free": Hint(
             "A decode is a row of the matrix products like any other. The budget counts all rows, or 1,024 of a prompt "
             "and 40 decodes open another tile.",
             gives(lambda budget, decodes, prompts: _fill(budget, 0, prompts)),
         ),
-        Hint(
-            "a budget each",
+        "a budget each": Hint(
             "Each prompt took as much as if it were alone. What the first takes is gone for the second.",
             gives(lambda budget, decodes, prompts: [min(p, max(0, budget - decodes)) for p in prompts]),
         ),
-        Hint(
-            "one prompt only",
+        "one prompt only": Hint(
             "The oldest prompt does not fill the budget, and the next one waits. It may have the rest.",
             gives(lambda budget, decodes, prompts: [*_fill(budget, decodes, prompts[:1]), *[0] * (len(prompts) - 1)]),
         ),
-        Hint(
-            "whole prompts",
+        "whole prompts": Hint(
             "A prompt that does not fit the budget waits here, and a long one for ever. That is what chunks are for: "
             "take as much of it as there is room.",
             gives(_whole),
         ),
-        Hint(
-            "equal parts",
+        "equal parts": Hint(
             "All prompts got an equal part. Then all of them end late; oldest first, the first ends soon and the "
             "others no later.",
             gives(lambda b, d, prompts: [min(p, max(0, b - d) // max(1, len(prompts))) for p in prompts]),
         ),
-        Hint(
-            "less than nothing",
+        "less than nothing": Hint(
             "More decodes than budget: nobody waits for a token, so all of them run, and nothing is left for prompts. "
             "Nothing is 0.",
             gives(_in_debt),
         ),
-        Hint(
-            "taken off in full",
+        "taken off in full": Hint(
             "A prompt for which there was too little room was taken off in full, so less than nothing is left for the "
             "next. Take off what it got.",
             gives(_past_the_end, lambda *it: [max(0, n) for n in _past_the_end(*it)]),
         ),
-        Hint(
-            "what remains",
+        "what remains": Hint(
             "That is what remains of each prompt after the iteration. Asked for is what the iteration takes.",
             gives(lambda b, d, prompts: [p - n for p, n in zip(prompts, _fill(b, d, prompts), strict=True)]),
         ),
-        Hint(
-            "the rest twice",
+        "the rest twice": Hint(
             "The first prompt that does not fit took the rest, and the next one took it again. What is taken is gone.",
             gives(_rest_twice),
         ),
-        Hint(
-            "another order",
+        "another order": Hint(
             "Here the latest or the shortest go first. Prompts are listed oldest first, and the oldest goes first.",
             gives(_in_another_order(lambda i, _: -i), _in_another_order(lambda _, n: n)),
         ),
-        Hint(
-            "a number each",
+        "a number each": Hint(
             "The list has one number for each prompt, 0 for those that get nothing.",
             gives(_cut_short, lambda b, d, prompts: sum(_fill(b, d, prompts))),
         ),
-    ],
+    },
     "That is Sarathi's whole idea. Who adds a limit on how many prompts, has POD's: its published kernel takes one.",
     _draw_iteration,
     smaller(_iteration, fewer(1), fewer(0), shorter(0, fewer(1))),
@@ -189,55 +178,47 @@ last_out = Exercise(
     LAST_OUT.strip("\n"),
     [_line(*line) for line in LINES],
     call,
-    [
-        Hint(
-            "one after the other",
+    {
+        "one after the other": Hint(
             "Here a micro-batch enters when the one before has left the last stage. It may follow as soon as the first "
             "stage is free.",
             gives(lambda times, stages: stages * sum(times)),
         ),
-        Hint(
-            "one stage",
+        "one stage": Hint(
             "This is when the last one leaves the *first* stage.",
             gives(lambda times, stages: sum(times)),
         ),
-        Hint(
-            "equal times",
+        "equal times": Hint(
             "So many steps of the mean time: right when all are alike. A long one holds up everybody behind it, in "
             "every stage.",
             gives(lambda times, stages: (len(times) + stages - 1) * sum(times) / len(times)),
         ),
-        Hint(
-            "all as long as the longest",
+        "all as long as the longest": Hint(
             "As many steps as there are, each as long as the longest micro-batch. While a short one is under way "
             "nothing takes so long.",
             gives(lambda times, stages: (len(times) + stages - 1) * max(times)),
         ),
-        Hint(
-            "only the last one",
+        "only the last one": Hint(
             "All go through the first stage, then the last one alone through the others, as if nobody were in its way. "
             "A long one ahead of it still is.",
             gives(lambda times, stages: sum(times) + (stages - 1) * times[-1]),
         ),
-        Hint(
-            "only the first one",
+        "only the first one": Hint(
             "The first one opens the way, and from then on the last stage is never empty, you say. Behind a short one "
             "it waits for a longer one.",
             gives(lambda times, stages: sum(times) + (stages - 1) * times[0]),
         ),
-        Hint(
-            "shared out",
+        "shared out": Hint(
             "As if all stages worked on one micro-batch together. Each goes through all of them, one after the other.",
             gives(lambda times, stages: sum(times) / stages),
         ),
-        Hint(
-            "in step",
+        "in step": Hint(
             "Here all stages move on together, each step as long as its longest. A stage that is free may begin while "
             "another is still busy.",
             gives(lambda times, stages: sum(max(times[max(0, i - stages + 1) : i + 1])
                                             for i in range(len(times) + stages - 1))),
         ),
-    ],
+    },
     "Look closer: it is always the sum, and the longest once more for each other stage. So a prompt cut in chunks "
     "saves holes even if its work stays the same.",
     lambda random: _line([random.randint(1, 9) for _ in range(random.randint(1, 8))], random.randint(1, 6)),

@@ -67,42 +67,36 @@ grid = Exercise(
     GRID.strip("\n"),
     [Shape(16, 4), Shape(24, 3), Shape(10, 5), Shape(132, 132)],
     launch,
-    [
-        Hint(
-            "not all there",
+    {
+        "not all there": Hint(
             "Every tile needs a CTA: as many of one kind as of the other, `tiles` each, and nothing else.",
             lambda o: isinstance(o.expected, str) and o.expected.startswith("CTAs"),
         ),
-        Hint(
-            "by index",
+        "by index": Hint(
             "All of one kind come first, so they fill both slots of every SM, and when one ends the next of its kind "
             "takes its place.",
             lambda o: len(set(_answer(o)[: o.case.tiles])) == 1,
         ),
-        Hint(
-            "two rounds of a kind",
+        "two rounds of a kind": Hint(
             "The GPU goes round all SMs once, then a second time. Here both rounds bring the same kind: the kind must "
             "change after `sms` CTAs.",
             lambda o: len(set(_answer(o)[: 2 * o.case.sms])) == 1,
         ),
-        Hint(
-            "alternating",
+        "alternating": Hint(
             "Neighbours in the grid are neighbours on the GPU: CTA 0 goes to SM 0, CTA 1 to SM 1. The partner of CTA 0 "
             "is not CTA 1 but the one that comes when every SM has one.",
             lambda o: len(set(_answer(o)[:2])) == 2 and _answer(o)[0] == _answer(o)[o.case.sms],
         ),
-        Hint(
-            "mixed rounds",
+        "mixed rounds": Hint(
             "Every SM begins with one of each. But all CTAs of a kind end together, and the next ones go to whichever "
             "SM is free first. So they must all be of that kind: a round of `sms` of one, then one of the other.",
             lambda o: all(len(set(pair)) == 2 for pair in _first_pairs(o)),
         ),
-        Hint(
-            "the second round",
+        "the second round": Hint(
             "Look at the slots of one SM: they get the CTAs `sms` apart. On some SM these two are of one kind.",
             lambda o: o.got is not None,
         ),
-    ],
+    },
     "It works because all tiles take equally long. Make every third memory tile half again as long, and the rounds "
     "drift apart, to 1.2 x: a grid's order is fixed before anybody knows.",
     _draw_shape,
@@ -173,46 +167,38 @@ interleave = Exercise(
     INTERLEAVE.strip("\n"),
     [Loops(8, 2), Loops(13, 3), Loops(5, 4), Loops(6, 0), Loops(0, 3), Loops(40, 3)],
     run,
-    [
-        Hint(
-            "no loads",
+    {
+        "no loads": Hint(
             "Here are no loads, so there is nothing to share the multiplications among: they remain, all of them.",
             lambda o: o.case.loads == 0,
         ),
-        Hint(
-            "other words",
+        "other words": Hint(
             'There are three steps, "ask", "use" and "multiply", and nothing else.',
             lambda o: "no such step" in str(o.got),
         ),
-        Hint(
-            "some are missing",
+        "some are missing": Hint(
             "The numbers of steps are off. If the multiplications cannot be shared out evenly, somebody gets one more: "
             "the rest must not be lost.",
             lambda o: "{" in o.expected,
         ),
-        Hint(
-            "all asked first",
+        "all asked first": Hint(
             "There is room for one load under way, as in the kernel of section 1: use it before you ask for the next.",
             lambda o: "under way" in o.got,
         ),
-        Hint(
-            "used before asked",
-            "Data must be asked for before they are used.",
-            lambda o: "nothing was asked for" in o.got,
+        "used before asked": Hint(
+            "Data must be asked for before they are used.", lambda o: "nothing was asked for" in o.got
         ),
-        Hint(
-            "in turn",
+        "in turn": Hint(
             "Nothing is multiplied between an ask and its use, so every wait is waited in full. That is one loop after "
             "the other.",
             lambda o: not any(_runs(o)),
         ),
-        Hint(
-            "a few at a time",
+        "a few at a time": Hint(
             "Some waits are not filled, and some multiplications come when nothing is under way. Share them out: each "
             "load hides its part of all multiplications.",
             lambda o: any(_runs(o)),
         ),
-    ],
+    },
     "So a thread alone overlaps, without a second warp; the price is that somebody must know both loops beforehand.",
     lambda random: Loops(random.randint(0, 30), random.randint(1, 8)),
     smaller(Loops, fewer(0), fewer(0)),

@@ -124,55 +124,46 @@ schedule = Exercise(
         Day(((0, 40, 4), (0, 70, 2), (0, 10, 2), (0, 10, 2), (0, 10, 3)), 3, 100),
     ],
     serve,
-    [
-        Hint(
-            "somebody is dropped",
+    {
+        "somebody is dropped": Hint(
             "Who runs has its keys and values in memory and a user who reads. It stays in the batch until it has "
             "ended; only then is its slot free.",
             _promised("who runs goes on"),
         ),
-        Hint(
-            "memory forgotten",
+        "memory forgotten": Hint(
             "A free slot is not enough. Memory for all that a request may ever hold is set aside when it is admitted, "
             "and those who run keep theirs: add up the needs of the whole batch.",
             _promised("needs of"),
         ),
-        Hint("too many", "There are only so many slots, and those who run already have theirs.", _promised("at most")),
-        Hint(
-            "overtaken",
+        "too many": Hint("There are only so many slots, and those who run already have theirs.", _promised("at most")),
+        "overtaken": Hint(
             "Somebody was taken before the head of the queue. Who came first joins first, and when that one does not "
             "fit, nobody behind it does, or a large request may wait for ever: stop at the first that does not fit.",
             _promised("overtakes"),
         ),
-        Hint(
-            "the batch stays together",
+        "the batch stays together": Hint(
             "Nobody joins while anybody runs. That is static batching: the slots of those who ended stay empty until "
             "the longest is done.",
             lambda o: "joins" in o.expected and o.values[0] and set(o.values[0]) == set(o.values[1]),
         ),
-        Hint(
-            "nobody joins",
+        "nobody joins": Hint(
             "Nobody runs, somebody waits, and nobody was taken. So it will be for ever.",
             lambda o: "joins" in o.expected and not o.values[1],
         ),
-        Hint(
-            "full is not too full",
-            "With that request memory would be full to the last token, and that is allowed.",
-            _full,
+        "full is not too full": Hint(
+            "With that request memory would be full to the last token, and that is allowed.", _full
         ),
-        Hint("a slot left", "One slot stays empty, every time: as many as `slots` may run.", _slot_left),
-        Hint(
-            "strangers",
+        "a slot left": Hint("One slot stays empty, every time: as many as `slots` may run.", _slot_left),
+        "strangers": Hint(
             "One list is wanted, of the requests themselves: those that run on, and those that join, each once.",
             _promised("each request once"),
         ),
-        Hint(
-            "one at a time",
+        "one at a time": Hint(
             "Somebody joined, and there is still a slot and memory for the next. Ask again until the head of the queue "
             "does not fit.",
             _promised("joins"),
         ),
-    ],
+    },
     "These are the promises of Orca. Its scheduler in pod/serving/schedulers/orca.py is four lines.",
     _draw_day,
     smaller(Day, shorter(1, _simpler_request), fewer(1)),  # with less memory somebody might never fit
@@ -294,62 +285,52 @@ give_way = Exercise(
     GIVE_WAY.strip("\n"),
     [_crowd(*crowd) for crowd in CROWDS],
     call,
-    [
-        Hint(
-            "nobody",
+    {
+        "nobody": Hint(
             "Everybody keeps what it has, and nobody gets a block: that is the deadlock.",
             lambda o: len(o.values[1]) == 0,
         ),
-        Hint(
-            "the oldest",
+        "the oldest": Hint(
             "The oldest gave way. It is the one that must not: it would be dropped again and again, and never end.",
             gives(_oldest),
         ),
-        Hint(
-            "whoever asks",
+        "whoever asks": Hint(
             "Whoever finds no block gave way itself, even the oldest. The latest gives way to it.",
             gives(_whoever_asks),
         ),
-        Hint(
-            "one block each",
+        "one block each": Hint(
             "Who gives way gives all of its blocks, as half a cache is as useless as none. Here one block came back "
             "from each.",
             gives(lambda held, wants, free: _give_way([1] * len(held), wants, free)),
         ),
-        Hint(
-            "only who want",
+        "only who want": Hint(
             "Somebody was passed over because it wants nothing now. The latest gives way all the same: what it holds "
             "is what others wait for.",
             gives(_only_who_want),
         ),
-        Hint(
-            "from 1 on",
+        "from 1 on": Hint(
             "Places count from 0.",
             gives(lambda *crowd: [place + 1 for place in _give_way(*crowd)]),
         ),
-        Hint(
-            "all wishes counted",
+        "all wishes counted": Hint(
             "Blocks were made free for all wishes, also for those of requests that have given way meanwhile. They want "
             "nothing any more.",
             gives(_all_wishes),
         ),
-        Hint(
-            "never itself",
+        "never itself": Hint(
             "The latest asked and found no block. Nobody is behind it, so it gives way itself: neither does it stay "
             "without, nor does an older one go for it.",
             gives(_never_itself, _never_the_one_who_asks),
         ),
-        Hint(
-            "never spent",
+        "never spent": Hint(
             "Blocks were made free, and given out, but not counted as given: each wish takes one of them.",
             gives(_never_spent),
         ),
-        Hint(
-            "another order",
+        "another order": Hint(
             "These are the right ones. In the order in which they give way the latest comes first.",
             lambda o: sorted(o.values[1]) == sorted(o.values[0]),
         ),
-    ],
+    },
     "`_reserve_slots` in pod/serving/schedulers/base.py is this, and vLLM's rule of 2023.",
     _draw_crowd,
 )  # fmt: skip
@@ -494,68 +475,57 @@ room = Exercise(
     ROOM.strip("\n"),
     [_fork(*fork) for fork in FORKS],
     call,
-    [
-        Hint(
-            "written in place",
+    {
+        "written in place": Hint(
             "The last block is read by others as well. Written there, the token would stand in their texts: it needs a "
             "copy.",
             gives(_in_place),
         ),
-        Hint(
-            "still counted",
+        "still counted": Hint(
             "The sequence has a copy now, but the old block still counts it. It would never be free again.",
             gives(_still_counted),
         ),
-        Hint(
-            "nobody's any more",
+        "nobody's any more": Hint(
             "The old block counts nobody now, and others still read it: it would be taken and overwritten. It has one"
             " user less.",
             gives(_freed),
         ),
-        Hint(
-            "taken uncounted",
+        "taken uncounted": Hint(
             "A free block was taken, and still counts nobody: the next sequence would take it as well.",
             gives(_taken_uncounted),
         ),
-        Hint(
-            "a token too soon",
+        "a token too soon": Hint(
             "Off by one token: `length` are there already, and the new one is number `length`, counted from 0. It "
             "opens a block where length % size is 0.",
             gives(_too_soon, _by_the_next),
         ),
-        Hint(
-            "the table alone",
+        "the table alone": Hint(
             "The table is right. Two lists are asked for: it, and the new users of all blocks.",
             lambda o: same(o.values[1], o.values[0][0]),
         ),
-        Hint("users, then table", "The new table first, then the users.", gives(lambda *fork: _room(*fork)[::-1])),
-        Hint(
-            "everything copied",
+        "users, then table": Hint("The new table first, then the users.", gives(lambda *fork: _room(*fork)[::-1])),
+        "everything copied": Hint(
             "All shared blocks were copied. Only the last one is written; the others may be shared for ever.",
             gives(_all_copied),
         ),
-        Hint(
-            "a full block copied",
+        "a full block copied": Hint(
             "A full block was copied, though nobody will write into it: the token opens a block of its own.",
             gives(_full_copied),
         ),
-        Hint("its own block copied", "A block that nobody else holds may be written where it is.", gives(_own_copied)),
-        Hint(
-            "the copy behind",
+        "its own block copied": Hint("A block that nobody else holds may be written where it is.", gives(_own_copied)),
+        "the copy behind": Hint(
             "The copy stands behind the shared block. It takes its place, and the old block has one user less.",
             gives(_appended),
         ),
-        Hint(
-            "a block for each token",
+        "a block for each token": Hint(
             "Every token got a block of its own. There is room in the last one, unless `length` fills all blocks.",
             gives(_always_another),
         ),
-        Hint(
-            "the highest",
+        "the highest": Hint(
             "Of the free blocks the lowest is taken. (Any would do; but then the judge could not tell.)",
             gives(_highest),
         ),
-    ],
+    },
     "`SharingPool.grow` in pod/serving/groups.py is this. The first versions of vLLM did it the same way.",
     _draw_fork,
 )

@@ -78,45 +78,39 @@ capacity = Exercise(
     CAPACITY.strip("\n"),
     [Most(rate) for rate in (1.7, 37.5, 1.0, 300.0, 0.013)],
     search,
-    [
-        Hint("no number", "One number is asked for, the highest rate that was kept.", lambda o: "no number" in o.got),
-        Hint(
-            "in small steps",
+    {
+        "no number": Hint("One number is asked for, the highest rate that was kept.", lambda o: "no number" in o.got),
+        "in small steps": Hint(
             "So many questions: step by step it takes a day for each. Double the rate as long as all is well, and then "
             "halve what is between.",
             lambda o: o.values[2] > TRIES,
         ),
-        Hint(
-            "never downwards",
+        "never downwards": Hint(
             "This server breaks its promises at the first rate that was tried already. Then go down, until it keeps "
             "them.",
             lambda o: o.case < 1 and _off(o) > 1.5,
         ),
-        Hint(
-            "the first that fails",
+        "the first that fails": Hint(
             "That rate is a little too high: promises break there. Of the two ends the lower one is the answer, as "
             "only that was kept.",
             lambda o: 1 < _off(o) <= 1.5,
         ),
-        Hint(
-            "only doubled",
+        "only doubled": Hint(
             "A server can do up to twice as much as that. Between the last rate that is kept and the first that is "
             "not, try the middle.",
             lambda o: 0.49 < _off(o) < 0.95,
         ),
-        Hint(
-            "an end too soon",
+        "an end too soon": Hint(
             "It ends before it could get there: it has a highest rate, or too few rounds. Double until a promise "
             "breaks.",
             lambda o: 0 < _off(o) < 0.49,
         ),
-        Hint(
-            "not to 2 %",
+        "not to 2 %": Hint(
             "Nearly. 2 % are meant of the rate: two ends that are 0.02 apart are close at 37 requests a second, and "
             "anything at 0.01.",
             lambda o: _off(o) == 0 or 0.9 < _off(o) < 1,
         ),
-    ],
+    },
     "`python -m pod capacity` is this search over simulated days.",
     lambda random: Most(round(10 ** random.uniform(-2, 2.5), 3)),
 )
@@ -188,46 +182,39 @@ more_load = Exercise(
     MORE_LOAD.strip("\n"),
     [_curve(*curve) for curve in CURVES],
     call,
-    [
-        Hint(
-            "at equal load",
+    {
+        "at equal load": Hint(
             "This compares waits at one load, the vertical distance. Near capacity that can be any number. Compare "
             "loads at one wait.",
             gives(_vertical, _less_wait),
         ),
-        Hint(
-            "requests, not percent",
+        "requests, not percent": Hint(
             "That is how much more in requests a second. In % of what the slow one takes.",
             gives(*(lambda *a, x=x: _more_load(*a) / x * np.interp(a[3], a[1], a[0]) for x in (1, 100))),
         ),
-        Hint(
-            "of the fast one",
+        "of the fast one": Hint(
             "That is how much less the slow one takes, in % of the fast one's. More is meant of the slow one's.",
             gives(lambda *a: 100 - 100 / (1 + _more_load(*a) / 100)),
         ),
-        Hint(
-            "a ratio",
+        "a ratio": Hint(
             "Right, as a ratio or a part of one. 1.25 times is 25 % more.",
             gives(lambda *a: 1 + _more_load(*a) / 100, lambda *a: _more_load(*a) / 100),
         ),
-        Hint(
-            "only points",
+        "only points": Hint(
             "These are loads that were measured. The curves reach the wait between two of them: on a straight line.",
             gives(_points, _nearest, _next_points),
         ),
-        Hint(
-            "the slow one over the fast one",
+        "the slow one over the fast one": Hint(
             "That is how much more the slow one takes. It is the other way round.",
             gives(lambda *a: 100 * (1 / (1 + _more_load(*a) / 100) - 1)),
         ),
-        Hint(
-            "read the other way",
+        "read the other way": Hint(
             "Here `wait` was looked up among the loads. It is a wait: find it on the vertical axis, and read the load "
             "below it.",
             gives(lambda loads, slow, fast, wait: 100 * (np.interp(wait, loads, slow) / np.interp(wait, loads, fast)
                                                          - 1)),
         ),
-    ],
+    },
     "Say the wait, and the number hardly depends on who says it.",
     _draw,
 )  # fmt: skip

@@ -68,76 +68,63 @@ scale = _exercise(
     "scale",
     SCALE,
     [_scaling(1, 32, 2.0), _scaling(4, 64, -0.5), _scaling(3, 128, 3.0)],
-    [
-        Hint(
-            "every CTA counts from 0",
+    {
+        "every CTA counts from 0": Hint(
             "threadIdx.x begins at 0 in every CTA, so two CTAs claim the same element. How many threads "
             "stand before this CTA? blockIdx.x * blockDim.x.",
             lambda o: _kind("race")(o) and _same_thread_of_two_ctas(o),
         ),
-        Hint(
-            "CTAs one apart",
+        "CTAs one apart": Hint(
             "CTA 1 begins one element after CTA 0, not one CTA after it: blockIdx.x counts CTAs, and each"
             " has blockDim.x threads.",
             lambda o: _kind("race")(o) and o.error.ctas[0] != o.error.ctas[1] and _one_apart(o),
         ),
-        Hint(
-            "CTAs overlap",
+        "CTAs overlap": Hint(
             "Two CTAs claim the same element. CTA b begins behind the threads of all CTAs before it, and each of these "
             "has blockDim.x.",
             lambda o: _kind("race")(o) and o.error.ctas[0] != o.error.ctas[1],
         ),
-        Hint(
-            "every thread does all",
+        "every thread does all": Hint(
             "Two threads of one CTA write the same element. The loop over elements is gone: the launch "
             "has made a thread for each, and a thread does its own.",
             _kind("race"),
         ),
-        Hint(
-            "some do all",
+        "some do all": Hint(
             "The numbers are right, and most threads did nothing: a GPU is as fast as it is idle then. A thread does "
             "one element, its own.",
             lambda o: o.expected.startswith("as many threads"),
         ),
-        Hint(
-            "only copied",
+        "only copied": Hint(
             "This is x as it was. Scaling multiplies.",
             lambda o: torch.equal(o.values[1], o.values[0] / o.case.arguments()[2]),
         ),
-        Hint(
-            "added",
+        "added": Hint(
             "This is x + a. Scaling multiplies.",
             lambda o: torch.allclose(
                 o.values[1], (o.values[0] / o.case.arguments()[2]) + o.case.arguments()[2], atol=1e-4
             ),
         ),
-        Hint(
-            "y scaled",
+        "y scaled": Hint(
             "What y held before was scaled. It is x that is read, and y that is written.",
             lambda o: bool((o.values[1] == -o.case.arguments()[2]).all()),
         ),
-        Hint(
-            "twice",
+        "twice": Hint(
             "This is a a x: a is a factor once.",
             lambda o: torch.allclose(o.values[1], o.values[0] * o.case.arguments()[2], atol=1e-4),
         ),
-        Hint(
-            "added to what was there",
-            "y has what it held before, and your product on top. It is to be overwritten.",
-            _from_before,
+        "added to what was there": Hint(
+            "y has what it held before, and your product on top. It is to be overwritten.", _from_before
         ),
-        Hint(
-            "the first CTA only",
+        "the first CTA only": Hint(
             "The elements behind the first CTA's are as they were. Every CTA has elements of its own.",
             lambda o: o.case.grid > 1 and bool((o.values[1][o.case.block :] == -1).all() and o.values[1][0] != -1),
         ),
-        Hint(
-            "outside",
+        "outside": Hint(
             "An index ran past the end. There are gridDim.x * blockDim.x threads, numbered blockIdx.x * "
             "blockDim.x + threadIdx.x.",
             _kind("out of bounds"),
         ),
-    ],
+    },
     "The loop over elements has become the launch.",
     _by_all,
 )
@@ -177,57 +164,48 @@ tail = _exercise(
         _tailed(1, 64, 64, 64),
         _tailed(2, 32, 0, 8),
     ],
-    [
-        Hint(
-            "one too many",
+    {
+        "one too many": Hint(
             "One element behind the end was written, y[n]. n elements are y[0] to y[n - 1]: compare with <.",
             lambda o: _written_past(o) == [20],
         ),
-        Hint(
-            "the thread's own number",
+        "the thread's own number": Hint(
             "Elements behind the end were written by the second CTA: its threadIdx.x is small again. What"
             " must be smaller than n is i.",
             lambda o: _written_past(o) == [*range(32, 52)],
         ),
-        Hint(
-            "no guard",
+        "no guard": Hint(
             "All threads write, also those behind the end. 2 CTAs of 32 are 64 threads for 20 elements: "
             "44 of them must do nothing.",
             lambda o: _written_past(o) == [*range(20, 64)],
         ),
-        Hint(
-            "whole CTAs",
+        "whole CTAs": Hint(
             "The elements of the last, broken CTA are missing. Its first threads have work: the condition"
             " is each thread's own.",
             lambda o: bool((o.values[1][:20] == -1).all()),
         ),
-        Hint(
-            "a CTA's condition",
+        "a CTA's condition": Hint(
             "All threads of the last CTA write, since it has some elements. Its last threads have none: the condition "
             "is each thread's own.",
             lambda o: _written_past(o) == [*range(20, 32)],
         ),
-        Hint(
-            "one too few",
+        "one too few": Hint(
             "The last element is missing, y[n - 1].",
             lambda o: (o.values[0] != o.values[1]).nonzero().tolist() == [[o.case.arguments()[3] - 1]],
         ),
-        Hint(
-            "held back to the last",
+        "held back to the last": Hint(
             "The threads that are too many all write the last element. They should do nothing.",
             lambda o: _kind("race")(o) and o.error.element[1] == o.case.arguments()[3] - 1,
         ),
-        Hint(
-            "another's element",
+        "another's element": Hint(
             "Two threads write the same element. Thread i has element i and no other; the last threads have none.",
             _kind("race"),
         ),
-        Hint(
-            "outside",
+        "outside": Hint(
             "An index ran past the end: a thread whose i is n or more must not touch memory, not even to read.",
             _kind("out of bounds"),
         ),
-    ],
+    },
     "A grid is nearly always a little too large; most kernels begin with this guard.",
 )
 
@@ -270,38 +248,31 @@ reverse = _exercise(
     "reverse",
     REVERSE,
     [_reversing(1, 0), _reversing(3, 1), _reversing(2, 2)],
-    [
-        Hint(
-            "no barrier",
+    {
+        "no barrier": Hint(
             "Your 64 threads are two warps, and each goes at its own pace. A thread may read s only when "
             "all have written to it: __syncthreads() stands between.",
             lambda o: _kind("race")(o) and _of(o, "s"),
         ),
-        Hint(
-            "past shared memory",
-            "64 elements have the numbers 0 to 63. The last one, for t = 0, is 63 - t.",
-            _kind("out of bounds"),
+        "past shared memory": Hint(
+            "64 elements have the numbers 0 to 63. The last one, for t = 0, is 63 - t.", _kind("out of bounds")
         ),
-        Hint(
-            "without shared memory",
+        "without shared memory": Hint(
             "Here a thread overwrites an element of x that another still has to read. That is what s is "
             "for: first all of x goes into s, then back in the other order.",
             lambda o: _kind("race")(o) and _of(o, "x") and o.error.ctas[0] == o.error.ctas[1],
         ),
-        Hint(
-            "only copied",
+        "only copied": Hint(
             "x is as it was: it went into s and came back in the same order.",
             lambda o: torch.equal(o.values[1], o.case.arguments()[0]),
         ),
-        Hint(
-            "the whole grid", "All elements were turned around, across CTAs. Each CTA turns its own 64.", _across_ctas
+        "the whole grid": Hint(
+            "All elements were turned around, across CTAs. Each CTA turns its own 64.", _across_ctas
         ),
-        Hint(
-            "every CTA the same part",
-            "CTA 1 did not work on elements of its own: x is indexed with i, s with t.",
-            lambda o: o.case.grid > 1,
+        "every CTA the same part": Hint(
+            "CTA 1 did not work on elements of its own: x is indexed with i, s with t.", lambda o: o.case.grid > 1
         ),
-    ],
+    },
     "Write, barrier, read: the rhythm of everything that goes through shared memory.",
 )
 
@@ -345,56 +316,48 @@ neighbour = _exercise(
     "neighbour",
     NEIGHBOUR,
     [_ring(64), _ring(40), _ring(32, 1), _ring(7), _ring(50, 2)],
-    [
-        Hint(
-            "a barrier of one warp",
+    {
+        "a barrier of one warp": Hint(
             "__syncwarp() waits for the 32 lanes of a warp. Thread 31 reads what thread 32 writes, and "
             "that one is in another warp.",
             lambda o: _kind("race")(o) and "__syncwarp" in _text(o),
         ),
-        Hint(
-            "no barrier",
+        "no barrier": Hint(
             "Without a barrier, a thread reads its neighbour's element before it is there. It was not "
             "wrong to wait; it was wrong that some did not come.",
             lambda o: _kind("race")(o) and "__syncthreads" not in _text(o),
         ),
-        Hint(
-            "elsewhere",
+        "elsewhere": Hint(
             "There is a barrier, but not between what all threads write and what they read. All write, all wait, all "
             "read.",
             _kind("race"),
         ),
-        Hint(
-            "gone before",
+        "gone before": Hint(
             "The threads that return never reach the barrier. Newer GPUs forgive threads that have ended, "
             "the manual does not promise it: nobody leaves before the last barrier.",
             lambda o: _kind("barrier")(o) and "return" in _text(o),
         ),
-        Hint(
-            "two barriers",
+        "two barriers": Hint(
             "A barrier in each branch is two barriers. All threads must come to the same one: put it "
             "behind the branch.",
             lambda o: _kind("barrier")(o) and _text(o).count("__syncthreads") > 1,
         ),
-        Hint(
-            "still in a branch",
+        "still in a branch": Hint(
             "Some threads never come to the barrier, since it stands in a branch that they do not take.",
             _kind("barrier"),
         ),
-        Hint(
-            "a ring of 64",
+        "a ring of 64": Hint(
             "The ring has n elements, not 64: behind element n - 1 comes element 0.",
             lambda o: _last_alone(o) if o.error is None else _kind("unwritten")(o) or _of(o, "s"),
         ),
-        Hint(
-            "the one before",
+        "the one before": Hint(
             "That is each element and the one before it. The next one is asked for.",
             lambda o: torch.allclose(o.values[1], o.values[0].roll(1)),
         ),
-        Hint(
-            "no branch", "x and y have only n elements: threads from n on must not touch them.", _kind("out of bounds")
+        "no branch": Hint(
+            "x and y have only n elements: threads from n on must not touch them.", _kind("out of bounds")
         ),
-    ],
+    },
     "Loads and stores may stand in a branch, a barrier may not.",
 )
 
@@ -428,26 +391,22 @@ warp_sum = _exercise(
     "warp_sum",
     WARP_SUM,
     [_warps(1, 32), _warps(1, 128), _warps(3, 64)],
-    [
-        Hint(
-            "in a branch",
+    {
+        "in a branch": Hint(
             "A shuffle is a meeting of all 32 lanes, as a barrier is. A lane that is not asked to add "
             "must come, too: let every lane add, and use only what is needed.",
             _kind("barrier"),
         ),
-        Hint(
-            "read too early",
+        "read too early": Hint(
             "A lane reads shared memory before another has written it. __syncwarp() in between would do; a shuffle "
             "needs neither.",
             lambda o: _kind("race")(o) and not _of(o, "sums"),
         ),
-        Hint(
-            "added to what was there",
+        "added to what was there": Hint(
             "sums has what it held before, and the sum on top. One lane has the whole sum, and overwrites.",
             _from_before,
         ),
-        Hint(
-            "all lanes write",
+        "all lanes write": Hint(
             "All 32 lanes write the warp's sum. One is enough: if (threadIdx.x % 32 == 0).",
             lambda o: (
                 _kind("race")(o)
@@ -455,51 +414,43 @@ warp_sum = _exercise(
                 and o.error.ctas[0] == o.error.ctas[1]
             ),
         ),
-        Hint(
-            "all warps to one place",
+        "all warps to one place": Hint(
             "Two warps write the same sum. Warp w of all is (blockIdx.x * blockDim.x + threadIdx.x) / 32.",
             _kind("race"),
         ),
-        Hint(
-            "not added",
+        "not added": Hint(
             "What came is the value of one lane. __shfl_xor_sync fetches another lane's v; add it to your own.",
             lambda o: bool((o.values[1][0] == _lanes(o)[0]).any()) and "max" not in _text(o),
         ),
-        Hint(
-            "another lane's sum",
+        "another lane's sum": Hint(
             "With __shfl_down_sync only lane 0 has the sum of all lanes; the others have a part of it.",
             lambda o: "__shfl_down_sync" in _text(o),
         ),
-        Hint(
-            "a step is missing",
+        "a step is missing": Hint(
             "Some lanes are missing from the sum. 32 lanes take five steps: 16, 8, 4, 2, 1.",
             lambda o: _some_lanes(_lanes(o)[0], o.values[1][0]),
         ),
-        Hint(
-            "a step for each lane",
+        "a step for each lane": Hint(
             "After a step of 1 each lane has two numbers in its sum, and a lane 2 further on has two others: steps "
             "double, or lanes are added more than once.",
             lambda o: torch.isclose(_after(range(1, 32), _lanes(o)[0]), o.values[1][0]),
         ),
-        Hint(
-            "a step too many",
+        "a step too many": Hint(
             "Every lane is in the sum twice. Lane i ^ 32 is in no warp: the first step is 16.",
             lambda o: torch.allclose(o.values[1], 2 * o.values[0], atol=1e-4),
         ),
-        Hint(
-            "one sum a CTA",
+        "one sum a CTA": Hint(
             "Only the first warp of a CTA has written. Lane 0 of every warp does: threadIdx.x % 32 == 0.",
             lambda o: (
                 o.case.block > 32 and bool((o.values[1][1 : o.case.block // 32] == -1).all() and o.values[1][0] != -1)
             ),
         ),
-        Hint(
-            "upwards",
+        "upwards": Hint(
             "Lane 0 had only its own number, again and again: __shfl_up_sync brings what lower lanes have, and there "
             "is none below. __shfl_down_sync brings the others' numbers to lane 0.",
             lambda o: torch.allclose(o.values[1], 32 * o.case.arguments()[1].view(-1, 32)[:, 0], atol=1e-3),
         ),
-    ],
+    },
     "Five steps for 32 lanes, without shared memory or a barrier: so the production kernel sums its rows.",
 )
 
@@ -542,55 +493,46 @@ where = _exercise(
     "where",
     WHERE,
     [_places(4, 32, 0), _places(40, 512, 1), _places(40, 512, 3)],
-    [
-        Hint(
-            "every thread speaks",
+    {
+        "every thread speaks": Hint(
             "All threads of a CTA write its place. One speaks for all: if (threadIdx.x == 0).",
             lambda o: _kind("race")(o) and o.error.ctas[0] == o.error.ctas[1],
         ),
-        Hint(
-            "not atomic",
+        "not atomic": Hint(
             "Two CTAs on one SM read the same old count, and one of them is lost. Reading, adding and "
             "writing must be one step: atomicAdd(&ctas[sm], 1).",
             lambda o: _kind("race")(o) and _of(o, "ctas"),
         ),
-        Hint(
-            "SMs for CTAs",
+        "SMs for CTAs": Hint(
             "Two CTAs write the same element of sm_of. Its index is the CTA's number, and what is written is the SM's.",
             _kind("race"),
         ),
-        Hint(
-            "one count for all",
+        "one count for all": Hint(
             "All CTAs were counted in one place, whatever their SM.",
             lambda o: o.expected.startswith("ctas") and int(o.values[1][0]) == o.case.grid,
         ),
-        Hint(
-            "counted by CTA",
+        "counted by CTA": Hint(
             "ctas has one element an SM, 4 in all, and was asked for another. What is counted is sm.",
             lambda o: _kind("out of bounds")(o) and _of(o, "ctas"),
         ),
-        Hint(
-            "by thread",
+        "by thread": Hint(
             "sm_of has one element a CTA, and was asked for another. The number of the CTA is blockIdx.x.",
             lambda o: _kind("out of bounds")(o) and _of(o, "sm_of"),
         ),
-        Hint(
-            "nobody counted",
+        "nobody counted": Hint(
             "The places are right, and nobody was counted: ctas[sm] grows by one for each CTA.",
             lambda o: o.expected.startswith("ctas") and not o.values[1].any(),
         ),
-        Hint(
-            "every thread counts",
+        "every thread counts": Hint(
             "Every thread has added 1, and a CTA has many. It is CTAs that are counted: one thread speaks for all.",
             lambda o: torch.equal(o.values[1], o.values[0] * o.case.block),
         ),
-        Hint(
-            "guessed",
+        "guessed": Hint(
             "CTA c is not always on SM c % 4: when one ends, the next goes wherever there is room. %smid "
             "tells, and only once the CTA is there.",
             lambda o: torch.equal(o.values[1], torch.arange(o.case.grid, dtype=torch.int32) % 4),
         ),
-    ],
+    },
     "First the place, then the work: chapter 07 makes a scheduler of these two lines.",
 )
 
@@ -678,94 +620,77 @@ softmax = _exercise(
     "softmax",
     SOFTMAX,
     [_rows(1, 1.0), _rows(40, 2.0), _rows(40, 30.0, 200.0), _rows(33, 30.0, -200.0)],
-    [
-        Hint(
-            "one more walk",
+    {
+        "one more walk": Hint(
             "The numbers are right, and the row was read once more, for m alone. m and l can be had in one walk: when "
             "m grows, all of l shrinks by exp(m_old - m_new).",
             lambda o: str(o.expected).startswith("two walks"),
         ),
-        Hint(
-            "the first row for all",
+        "the first row for all": Hint(
             "Row 0 is right, the others are not. The row of thread r begins at x[r * n], in both loops.",
             _first_row_alone,
         ),
-        Hint(
-            "not divided",
+        "not divided": Hint(
             "y is exp(x - m), and so is not yet divided by l.",
             lambda o: _by(o, lambda m, l, v: (max(m, v), torch.tensor(1.0).double())),
         ),
-        Hint(
-            "no rescale",
+        "no rescale": Hint(
             "l is a sum of exp(x - m) with the m of that time. When m grows, all of l must shrink: l = l "
             "* exp(m_old - m_new) + exp(v - m_new).",
             lambda o: _by(o, lambda m, l, v: (max(m, v), l + (v - max(m, v)).exp())),
         ),
-        Hint(
-            "the latest",
+        "the latest": Hint(
             "m is the latest number here, not the largest so far: a small one behind a large one lets l overflow.",
             lambda o: re.search(r"\bm = v;", _text(o)) and not re.search(r"v >=? m|m <=? v", _text(o)),
         ),
-        Hint(
-            "the smallest",
+        "the smallest": Hint(
             "m is the smallest number here, so that exp(x - m) is above 1 and soon more than a float can hold. It is "
             "the largest that all exponents leave out.",
             lambda o: re.search(r"\bf?minf?\(", _text(o)),
         ),
-        Hint(
-            "all shrinks",
+        "all shrinks": Hint(
             "The new number's exp(v - m_new) has the new m already. Only what l held before shrinks, by "
             "exp(m_old - m_new).",
             lambda o: _by(o, _all_shrinks) and _keeps_m(o),
         ),
-        Hint(
-            "times v",
-            "l is a sum of exp(x - m) alone; the numbers themselves are no factor of it.",
-            lambda o: _by(o, _times_v),
+        "times v": Hint(
+            "l is a sum of exp(x - m) alone; the numbers themselves are no factor of it.", lambda o: _by(o, _times_v)
         ),
-        Hint(
-            "the wrong way round",
+        "the wrong way round": Hint(
             "l grew where it should shrink: it is exp(m_old - m_new), at most 1.",
             lambda o: _by(o, _wrong_way) or o.case.arguments()[1].abs().max() < 89 and _by(o, _from_nothing),
         ),
-        Hint(
-            "l begins anew",
+        "l begins anew": Hint(
             "When m grows, l begins anew. What is in it does not go, it shrinks: by exp(m_old - m_new).",
             lambda o: _by(o, lambda m, l, v: (max(m, v), (0 if v > m else l) + (v - max(m, v)).exp())),
         ),
-        Hint(
-            "the old m",
+        "the old m": Hint(
             "v came into l with the m of before, which is minus infinity at first: exp(v - m) wants the new one.",
             lambda o: _by(o, _old_m),
         ),
-        Hint(
-            "only new maxima",
+        "only new maxima": Hint(
             "Only numbers that raised m came into l. The others have a term as well, exp(v - m).",
             lambda o: _by(o, lambda m, l, v: (v, (l * (m - v).exp() if l else 0) + 1) if v > m else (m, l)),
         ),
-        Hint(
-            "l without m",
+        "l without m": Hint(
             "l is the sum of exp(x), y the quotient of exp(x - m): both must leave out the same m.",
             lambda o: _by(o, lambda m, l, v: (max(m, v), l + v.exp())),
         ),
-        Hint(
-            "m from 0",
+        "m from 0": Hint(
             "m begins as something larger than these numbers, 0 for instance, and so is not their maximum. What is "
             "smaller than any number is -INFINITY.",
             lambda o: float(o.case.arguments()[1].max()) < 0,
         ),
-        Hint(
-            "no maximum",
+        "no maximum": Hint(
             "exp(89) is more than a float can hold. It was right for small numbers; with the largest "
             "number left out of every exponent it is right for all.",
             lambda o: float(o.case.arguments()[1].abs().max()) > 89,
         ),
-        Hint(
-            "m not kept",
+        "m not kept": Hint(
             "m is still minus infinity at the end: the new maximum was used and not kept.",
             lambda o: bool(o.values[1].isinf().any()),
         ),
-    ],
+    },
     "This loop over tiles instead of numbers, with tensor cores in its body, is FlashAttention.",
     _online,
 )

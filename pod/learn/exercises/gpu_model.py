@@ -75,51 +75,42 @@ shares = Exercise(
     SHARES.strip("\n"),
     [_case(wishes) for wishes in CASES],
     call,
-    [
-        Hint(
-            "everybody all",
+    {
+        "everybody all": Hint(
             "Everybody gets what it asks for, and together that is more than there is of an SM.",
             gives(lambda wishes: wishes),
         ),
-        Hint(
-            "equal parts",
+        "equal parts": Hint(
             "Equal parts give somebody more than it asked for. It cannot use that, and others could.",
             gives(lambda wishes: [1 / len(wishes)] * len(wishes)),
         ),
-        Hint(
-            "capped equal parts",
+        "capped equal parts": Hint(
             "Nobody gets more than its wish, but what the small ones leave is left lying. The others may have it.",
             gives(lambda wishes: [min(wish, 1 / len(wishes)) for wish in wishes]),
         ),
-        Hint(
-            "in proportion",
+        "in proportion": Hint(
             "In proportion to the wishes the small ones lose as well. On an SM a warp that asks seldom is served "
             "when it asks.",
             lambda o: gives(_proportional)(o) or gives(_stretched)(o),
         ),
-        Hint(
-            "first come",
-            "The first in the list took all it wanted. The order of the list must not matter.",
-            gives(_in_turn),
+        "first come": Hint(
+            "The first in the list took all it wanted. The order of the list must not matter.", gives(_in_turn)
         ),
-        Hint(
-            "one takes all",
+        "one takes all": Hint(
             "One after the other took all that it wanted, and the last ones got nothing. Two with the same wish must "
             "get the same: each at most an equal part of what is left.",
             gives(lambda wishes: _greedily(wishes, False), lambda wishes: _greedily(wishes, True)),
         ),
-        Hint(
-            "sorted",
+        "sorted": Hint(
             "These are the right shares in the order of their size. Each must stand where its wish stands.",
             gives(lambda wishes: sorted(_filled(wishes)), lambda wishes: sorted(_filled(wishes), reverse=True)),
         ),
-        Hint(
-            "shared once",
+        "shared once": Hint(
             "The rest was shared among the others once, and one of them wants less than that part: what it leaves must "
             "be shared again. Go from the smallest wish to the largest.",
             gives(_once),
         ),
-    ],
+    },
     "`Pace.on_sm` in pod/simulate/gpusim.py is this loop, with warps for workers.",
     lambda random: _case([random.randint(1, 20) / 20 for _ in range(random.randint(1, 6))]),
     smaller(_case, shorter(1, lambda wish: takewhile(lambda simple: simple != wish, (1.0, 0.5, 0.1)))),

@@ -95,59 +95,49 @@ part_length = Exercise(
     PART_LENGTH.strip("\n"),
     [_case(*case) for case in CASES],
     _try,
-    [
-        Hint(
-            "the end itself",
-            "That is when the last SM ends. The length of a part is asked for, with which it does.",
-            gives(best),
+    {
+        "the end itself": Hint(
+            "That is when the last SM ends. The length of a part is asked for, with which it does.", gives(best)
         ),
-        Hint(
-            "a broken block",
+        "a broken block": Hint(
             "A block of keys is not cut: the length is a whole number, and at least 1.",
             lambda o: _is_no_length(o) and isinstance(o.values[1], (int, float)),
         ),
-        Hint(
-            "never cut",
+        "never cut": Hint(
             "So no tile is cut, and nothing is paid for parts. But where one tile is longer than an SM's share, the "
             "others wait for it.",
             gives(lambda tiles, sms, price: max(tiles)),
         ),
-        Hint(
-            "as fine as can be",
+        "as fine as can be": Hint(
             "So all SMs end together, but each of these parts has its price, and together they take longer than the "
             "waiting did.",
             gives(lambda tiles, sms, price: 1),
         ),
-        Hint(
-            "cutting for nothing",
+        "cutting for nothing": Hint(
             "That would be best if a part cost nothing. Each one costs `price` more, and the shorter the parts, the "
             "more of them there are.",
             gives(*_either(lambda tiles, sms, price, length: ends(tiles, sms, 0, length))),
         ),
-        Hint(
-            "an even share",
+        "an even share": Hint(
             "An SM's even share of all blocks is where to begin looking. The price is not in it, nor how well parts "
             "of that length go into whole tiles.",
             gives(lambda tiles, sms, price: -(-sum(tiles) // sms)),
         ),
-        Hint(
-            "the floor",
+        "the floor": Hint(
             "No plan ends before its longest part, nor before the mean of all SMs, and here that floor is as low as it "
             "gets. But parts are drawn whole: how long it really takes is what makespan says.",
             gives(*_either(_floor)),
         ),
-        Hint(
-            "shortest first",
+        "shortest first": Hint(
             "Parts were drawn shortest first, so a long one is left for the end. Sort them before makespan draws them.",
             gives(*_either(lambda t, s, p, n: makespan(_work(t, n, p)[::-1], s))),
         ),
-        Hint(
-            "as they come",
+        "as they come": Hint(
             "Parts were drawn in the order of the tiles. A long one that is drawn last leaves the others waiting: sort "
             "them, longest first.",
             gives(*_either(lambda t, s, p, n: makespan([part for tile in t for part in _cut(tile, n, p)], s))),
         ),
-    ],
+    },
     "Our planner tries sixteen lengths and a simpler count than makespan, since it has microseconds for it.",
     _draw,
 )

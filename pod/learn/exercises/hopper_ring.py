@@ -49,60 +49,51 @@ ring = Exercise(
     RING.strip("\n"),
     [_case(*case) for case in ((0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 3), (11, 4))],
     call,
-    [
-        Hint(
-            "another order",
+    {
+        "another order": Hint(
             "The three are right, in another order: the stage, then the readers' parity, then the producer's.",
             gives(*(lambda copy, stages, order=order: tuple(_in_turns(copy, stages)[i] for i in order)
                     for order in ((1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)))),
         ),
-        Hint(
-            "the other way round",
+        "the other way round": Hint(
             "Both parities are there, each at the other's barrier: readers go on before anything has come, and the "
             "producer waits for ever.",
             lambda o: o.case.arguments[0] == 0 and gives(_swapped)(o),
         ),
-        Hint(
-            "stages from 1 on",
+        "stages from 1 on": Hint(
             "Stages count from 0 here, as copies do.",
             gives(lambda copy, stages: (copy % stages + 1, *_in_turns(copy, stages)[1:])),
         ),
-        Hint(
-            "the first turn only",
+        "the first turn only": Hint(
             "That is right in the first turn of the ring. In the second, all of its mbarriers are in their next phase, "
             "and readers that still wait for parity 0 read what the first turn has left.",
             gives(lambda copy, stages: (copy % stages, 0, 1)),
         ),
-        Hint(
-            "phases by their number",
+        "phases by their number": Hint(
             "An mbarrier does not know how many phases it has had, only whether the number of the last one is odd.",
             gives(lambda copy, stages: (copy % stages, copy // stages, copy // stages - 1),
                   lambda copy, stages: (copy % stages, copy // stages, copy // stages + 1)),
         ),
-        Hint(
-            "the same for both",
+        "the same for both": Hint(
             "Before the first copy nobody has read anything, so the producer waits for ever. It needs what the readers "
             "completed a turn before: the other parity.",
             gives(_both_alike),
         ),
-        Hint(
-            "a turn late",
+        "a turn late": Hint(
             "The producer's parity is right. But the readers wait for the phase before theirs, which counts as "
             "complete: they read before anything has come.",
             gives(_a_turn_late),
         ),
-        Hint(
-            "not the turn's parity",
+        "not the turn's parity": Hint(
             "Every stage has mbarriers of its own, and their phase changes once in a turn of the ring. Neither the "
             "copy's number nor the stage's says by itself which turn that is.",
             gives(_by_copies, _by_stages),
         ),
-        Hint(
-            "stage and turn",
+        "stage and turn": Hint(
             "The stage is what is left over when all full turns of the ring are taken away.",
             lambda o: o.values[1][0] == o.case.arguments[0] // o.case.arguments[1] != o.values[0][0],
         ),
-    ],
+    },
     "`Ring` in csrc/include/ring.cuh does it so: no thread ever sets a barrier back.",
     lambda random: _case(random.randint(0, 60), random.randint(1, 9)),
 )  # fmt: skip

@@ -104,78 +104,65 @@ nearest_roof = Exercise(
     NEAREST_ROOF.strip("\n"),
     [_case(*case) for case in CASES],
     _try,
-    [
-        Hint(
-            "milliseconds for seconds",
+    {
+        "milliseconds for seconds": Hint(
             "The limits are by the second, and `ms` are milliseconds: the share is off by a factor of 1,000.",
             gives(_scaled(1e-3), _scaled(1e-6), _scaled(1e3)),
         ),
-        Hint(
-            "megahertz for hertz",
+        "megahertz for hertz": Hint(
             "A megahertz is a million cycles in a second: the limits by the cycle came out a million times too low.",
             gives(lambda work, a_second, a_cycle, mhz, ms: _nearest(work, a_second, a_cycle, mhz / 1e6, ms)),
         ),
-        Hint("percent", "Near, but as percent. A roof that is reached is 1.", gives(_scaled(100))),
-        Hint(
-            "no cycles",
+        "percent": Hint("Near, but as percent. A roof that is reached is 1.", gives(_scaled(100))),
+        "no cycles": Hint(
             "A roof in `a_cycle` was left out. Its limit in a second is the most in a cycle times the cycles in a "
             "second.",
             lambda o: isinstance(o.error, KeyError) or gives(_seconds_only)(o),
         ),
-        Hint(
-            "the full clock",
+        "the full clock": Hint(
             "What is delivered by the cycle was counted at the full clock, 1,980 MHz. The batch ran at `mhz`.",
             gives(lambda work, a_second, a_cycle, mhz, ms: _nearest(work, a_second, a_cycle, FULL_MHZ, ms)),
         ),
-        Hint(
-            "a clock for all",
+        "a clock for all": Hint(
             "The limits by the second hold whatever the clock is. Only those in `a_cycle` come down with it.",
             gives(_clock_for_all),
         ),
-        Hint(
-            "the farthest",
+        "the farthest": Hint(
             "That is the roof with most room left. The nearest one is used most.",
             gives(lambda *case: _nearest(*case, pick=min)),
         ),
-        Hint(
-            "the most work",
+        "the most work": Hint(
             "FLOPs, bytes and joules cannot be compared with each other, only each with its own limit.",
             gives(_most_work),
         ),
-        Hint(
-            "all together",
+        "all together": Hint(
             "The roofs stand side by side, and a batch may use each of them fully at once: their shares do not add.",
             gives(lambda *case: (_nearest(*case)[0], sum(_shares(*case).values()))),
         ),
-        Hint(
-            "upside down",
+        "upside down": Hint(
             "The limit over what was used, so more than 1. A share is what was used over the limit.",
             gives(lambda *case: (_nearest(*case)[0], 1 / _nearest(*case)[1])),
         ),
-        Hint(
-            "how near only",
+        "how near only": Hint(
             "That is how near it is. Which roof is it? A pair: its name, and the share.",
             lambda o: same(o.values[1], o.values[0][1]),
         ),
-        Hint(
-            "cycles for seconds",
+        "cycles for seconds": Hint(
             "What a roof gives in a cycle was taken for what it gives in a second. A second has 1e6 * mhz cycles.",
             gives(lambda *case: _nearest(*case, shares=_cycles_for_seconds)),
         ),
-        Hint(
-            "another's share",
+        "another's share": Hint(
             "The share is right, and the roof is not the one that it is of. (max of a dictionary is the last of its "
             "keys in the alphabet.)",
             lambda o: same(o.values[1][1], o.values[0][1]) and o.values[1][0] != o.values[0][0],
         ),
-        Hint(
-            "no pair",
+        "no pair": Hint(
             "A pair is asked for: the name of one roof, and its share.",
             lambda o: not (isinstance(o.values[1], (tuple, list)) and len(o.values[1]) == 2),
         ),
-        Hint("swapped", "Both are right, in the other order: first the name.",
-             lambda o: same(tuple(o.values[1])[::-1], o.values[0])),
-    ],
+        "swapped": Hint("Both are right, in the other order: first the name.",
+                        lambda o: same(tuple(o.values[1])[::-1], o.values[0])),
+    },
     "The picture above is made of such shares, a dot for each.",
     _draw,
 )  # fmt: skip

@@ -103,64 +103,54 @@ millijoules = Exercise(
     MILLIJOULES.strip("\n"),
     [_case(*case) for case in CASES],
     call,
-    [
-        Hint(
-            "asleep",
+    {
+        "asleep": Hint(
             "Only the work was paid for. A GPU that is awake takes its watts all the time, whatever it does.",
             gives(_asleep),
         ),
-        Hint(
-            "no limit",
+        "no limit": Hint(
             "Right if power had no limit. In the least time this batch would draw more watts than it may, so it takes "
             "longer.",
             gives(_no_limit),
         ),
-        Hint(
-            "other units",
+        "other units": Hint(
             "10^9 times a pJ is a mJ already, and so is a watt times a millisecond.",
             gives(_joules, lambda *case: (1000 * _foretold(*case)[0], _foretold(*case)[1])),
         ),
-        Hint(
-            "all for work",
+        "all for work": Hint(
             "Being awake was paid for, but after the time was found. Of the limit, only what being awake leaves over "
             "is there for work, so the time is longer.",
             gives(_all_for_work),
         ),
-        Hint(
-            "the longest part",
+        "the longest part": Hint(
             "Time was taken from the dearest kind of work alone, as on a roofline, where the longer part hides the "
             "shorter. Joules hide nothing: all kinds are paid for out of one limit.",
             gives(_longest),
         ),
-        Hint(
-            "always at the limit",
+        "always at the limit": Hint(
             "Here power would allow less time than arithmetic and memory need. They set the time then.",
             gives(_always_at_the_limit),
         ),
-        Hint(
-            "at the limit for longer",
+        "at the limit for longer": Hint(
             "The time is right. But where arithmetic or memory sets it, the GPU draws less than the limit: add up what "
             "is spent instead.",
             gives(_at_the_limit_for_longer),
         ),
-        Hint(
-            "after each other",
+        "after each other": Hint(
             "The batch does not wait for its energy after it has been computed. Both times run together, and the "
             "longer one counts.",
             gives(_after_each_other),
         ),
-        Hint(
-            "awake for nothing",
+        "awake for nothing": Hint(
             "The watts of being awake are drawn all the time that the batch takes, and they are joules as well.",
             gives(_work_alone, _power_alone),
         ),
-        Hint(
-            "a price without work",
+        "a price without work": Hint(
             "A batch need not have work of every kind: go through `work`, not through `prices`.",
             lambda o: isinstance(o.error, KeyError),
         ),
-        Hint("swapped", "Both numbers are right, in the other order: first milliseconds.", gives(_swapped)),
-    ],
+        "swapped": Hint("Both numbers are right, in the other order: first milliseconds.", gives(_swapped)),
+    },
     "`Prices` in pod/simulate/joules.py does this with prices that depend on the clock.",
     _draw,
 )

@@ -84,26 +84,22 @@ last_cta = Exercise(
     LAST_CTA.strip("\n"),
     [Heads(2, 5, 5), Heads(3, 5, 5), Heads(3, 7, 5), Heads(1, 9, 4), Heads(6, 2, 3), Heads(4, 11, 13), Heads(2, 3, 9)],
     run,
-    [
-        Hint(
-            "as printed",
+    {
+        "as printed": Hint(
             "This is the printed line: it divides by the tiles of a head, so it counts heads. A CTA's tiles are not a "
             "head's.",
             _says(algorithm2.printed_last),
         ),
-        Hint(
-            "one head back",
+        "one head back": Hint(
             "This counts heads as well, from 0. The CTA is found where the ranges end, in `cuts`.",
             _says(lambda end, tiles, cuts: end // tiles - 1),
         ),
-        Hint(
-            "equally long ranges",
+        "equally long ranges": Hint(
             "Ranges of one length, you say. Tiles that cannot be shared out evenly make some longer by one: look into "
             "`cuts` instead of dividing.",
             lambda o: _says(*_DIVIDING)(o),
         ),
-        Hint(
-            "the one after",
+        "the one after": Hint(
             "The last tile of the head is end - 1. Where a range ends exactly at `end`, that range holds it, and the "
             "next CTA has nothing of this head.",
             _says(
@@ -111,54 +107,44 @@ last_cta = Exercise(
                 lambda end, tiles, cuts: int((cuts > end).argmax()),
             ),
         ),
-        Hint(
-            "a tile too early",
+        "a tile too early": Hint(
             "CTA i has tiles up to number cuts[i] - 1. Where a range ends at end - 1, the head's last tile, which is "
             "number end - 1, is the first of the next range.",
             _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end - 1))),
         ),
-        Hint(
-            "the cut itself",
+        "the cut itself": Hint(
             "That is where a range ends, a number of tiles. Which CTA's range is it?",
             _says(lambda end, tiles, cuts: int(cuts[np.searchsorted(cuts, end)])),
         ),
-        Hint(
-            "no CTA's number",
-            "One CTA is asked for, by its number: a whole one, from 0 on.",
-            lambda o: "no CTA's number" in o.got,
+        "no CTA's number": Hint(
+            "One CTA is asked for, by its number: a whole one, from 0 on.", lambda o: "no CTA's number" in o.got
         ),
-        Hint(
-            "the one before",
+        "the one before": Hint(
             "This is the last CTA whose range is over by then. Most heads end inside a range: look for the first "
             "that ends at `end` or after it.",
             _says(lambda end, tiles, cuts: max(0, int(np.searchsorted(cuts, end, side="right")) - 1)),
         ),
-        Hint(
-            "the last of all",
+        "the last of all": Hint(
             "That is the last CTA of the whole line. It is right for the last head only.",
             _says(lambda end, tiles, cuts: len(cuts) - 1),
         ),
-        Hint(
-            "the first",
+        "the first": Hint(
             "That is the CTA with the first tile of the head. Its last tile is number end - 1 of the line.",
             _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end - tiles, side="right"))),
         ),
-        Hint(
-            "one too far",
+        "one too far": Hint(
             "One too far for every head: CTAs count from 0, and CTA i ends at cuts[i].",
             _says(lambda end, tiles, cuts: int(np.searchsorted(cuts, end)) + 1),
         ),
-        Hint(
-            "nobody",
+        "nobody": Hint(
             "For one head no CTA was found. The last head ends where the last range ends: that CTA has its last tile.",
             lambda o: None in o.values[1],
         ),
-        Hint(
-            "no cut there",
+        "no cut there": Hint(
             "A head need not end where a range ends. Look for the first cut that is not before it.",
             lambda o: isinstance(o.error, ValueError),
         ),
-    ],
+    },
     "One line, and no crash told anybody: only a head that more than two CTAs share, and a reference, would.",
     lambda random: Heads(random.randint(1, 6), random.randint(1, 12), random.randint(1, 20)),
     smaller(Heads, fewer(1), fewer(1), fewer(1)),
@@ -239,99 +225,83 @@ gain = Exercise(
     GAIN.strip("\n"),
     [_batch(*batch) for batch in BATCHES],
     call,
-    [
-        Hint(
-            "upside down",
+    {
+        "upside down": Hint(
             "This is the time of equal ranges over that of whole units. A gain is above 1 where ranges end first.",
             gives(lambda *batch: 1 / _gain(*batch)),
         ),
-        Hint(
-            "percent, or a difference",
+        "percent, or a difference": Hint(
             "How many times as fast is asked for: 1 where both take equally long, 2 where equal ranges take half.",
             gives(lambda *batch: _gain(*batch) - 1, lambda *batch: 100 * (_gain(*batch) - 1),
                   lambda *batch: _whole(*batch) - _equal(*batch)),
         ),
-        Hint(
-            "never below 1",
+        "never below 1": Hint(
             "Where a merge costs more than a cut saves, equal ranges are slower: below 1. Do not hide that.",
             gives(lambda *batch: max(1, _gain(*batch))),
         ),
-        Hint(
-            "one wave",
+        "one wave": Hint(
             "All units at once, you say. Those for which no worker is left begin when the first have ended.",
             gives(_with_waves(lambda units, workers: 1)),
         ),
-        Hint(
-            "part of a wave",
+        "part of a wave": Hint(
             "The units are shared out here as if they could be cut. Whole, a last wave of one unit takes as long as a "
             "full one.",
             gives(_with_waves(lambda units, workers: units / workers),
                   _with_waves(lambda units, workers: max(1, units / workers))),
         ),
-        Hint(
-            "a wave too few",
+        "a wave too few": Hint(
             "Units that do not fill a wave still take one: the number of waves is rounded up.",
             gives(_with_waves(lambda units, workers: units // workers),
                   _with_waves(lambda units, workers: max(1, units // workers))),
         ),
-        Hint(
-            "a wave too many",
+        "a wave too many": Hint(
             "Units that fill their waves exactly need no further one.",
             gives(_with_waves(lambda units, workers: units // workers + 1)),
         ),
-        Hint(
-            "part of a tile",
+        "part of a tile": Hint(
             "A tile is never cut. The busiest worker has its share of all tiles, rounded up.",
             gives(_with_ranges(lambda units, tiles, workers: units * tiles / workers),
                   _with_ranges(lambda units, tiles, workers: units * tiles // workers)),
         ),
-        Hint(
-            "each unit by itself",
+        "each unit by itself": Hint(
             "Here each unit is cut into equal parts, as a fixed split does it. Equal ranges are cut on the line of all "
             "tiles, wherever units begin.",
             gives(_with_ranges(lambda units, tiles, workers: -(-tiles // max(1, workers // units))),
                   _with_ranges(lambda units, tiles, workers: -(-units // workers) * -(-tiles // workers))),
         ),
-        Hint(
-            "a merge of nothing",
+        "a merge of nothing": Hint(
             "Where the units fill their waves exactly, every range has whole units, and nothing is merged.",
             gives(_with_merging(lambda units, tiles, workers: 1)),
         ),
-        Hint(
-            "only a few units",
+        "only a few units": Hint(
             "Here a merge is due only for fewer units than workers. With more of them, too, ranges cut units, unless "
             "each range has whole ones.",
             gives(_with_merging(lambda units, tiles, workers: units < workers)),
         ),
-        Hint(
-            "only many units",
+        "only many units": Hint(
             "Here a merge is due only for more units than workers. With fewer of them, too, ranges cut units.",
             gives(_with_merging(lambda units, tiles, workers: units > workers)),
         ),
-        Hint(
-            "only where tiles are left over",
+        "only where tiles are left over": Hint(
             "Ranges of equally many tiles can still end inside of a unit. A unit is cut unless every worker gets whole "
             "ones.",
             gives(_with_merging(lambda units, tiles, workers: units * tiles % workers > 0)),
         ),
-        Hint(
-            "merging for nothing",
+        "merging for nothing": Hint(
             "Nothing is paid for merging here, so a cut pays always. That is the bound of section 7; now `merge` is "
             "due where a unit was cut.",
             gives(_with_merging(lambda units, tiles, workers: 0)),
         ),
-        Hint(
-            "one merge after the other",
+        "one merge after the other": Hint(
             "Cut units are merged at the same time, each by another worker: `merge` is due once.",
             gives(_with_merging(lambda units, tiles, workers: units * (units % workers > 0)),
                   _with_merging(lambda units, tiles, workers: workers * (units % workers > 0))),
         ),
-        Hint(
-            "merging in tiles",
+        "merging in tiles": Hint(
             "`merge` is in microseconds already: it takes as long whatever a tile takes.",
             gives(lambda units, tiles, workers, tile, merge: _gain(units, tiles, workers, 1, merge)),
         ),
-    ],
+    },
     "Beyond a full wave it stays below 2, and where a merge costs more than it saves it falls below 1. "
     "choose.cheapest_parts weighs fixed splits as well.",
     _draw_batch,

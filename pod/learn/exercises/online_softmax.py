@@ -81,65 +81,51 @@ merge = Exercise(
         _case((), ()),
     ],
     call,
-    [
-        Hint(
-            "nothing and nothing",
+    {
+        "nothing and nothing": Hint(
             "Two states without keys have m = -inf, and -inf - (-inf) is not a number. Their merge is"
             " such a state again.",
             lambda o: np.isnan(o.values[1][1]),
         ),
-        Hint(
-            "one side only",
-            "Only a was rescaled. Either of the two may be the one with the smaller m.",
-            gives(_one_side),
+        "one side only": Hint(
+            "Only a was rescaled. Either of the two may be the one with the smaller m.", gives(_one_side)
         ),
-        Hint(
-            "nothing rescaled",
+        "nothing rescaled": Hint(
             "l and O are sums of exp(s - m), each with the m of its own state. Bring both to the "
             "larger m before you add.",
             gives(lambda a, b: (max(a[0], b[0]), a[1] + b[1], a[2] + b[2])),
         ),
-        Hint(
-            "only l",
-            "l is right. O holds the same exponentials, and must fade by the same factors.",
-            gives(_o_as_it_is),
+        "only l": Hint(
+            "l is right. O holds the same exponentials, and must fade by the same factors.", gives(_o_as_it_is)
         ),
-        Hint(
-            "the wrong way round",
+        "the wrong way round": Hint(
             "The state with the smaller m must shrink, and it grew: its factor is exp(its m - the "
             "larger m), at most 1.",
             gives(_wrong_way),
         ),
-        Hint("divided", "O is the numerator; it is divided by l once, when all keys have been seen.", gives(_divided)),
-        Hint(
-            "averaged",
-            "That averages two outputs. O is not divided yet: it is a sum, like l, and fades like l.",
-            gives(_averaged),
+        "divided": Hint("O is the numerator; it is divided by l once, when all keys have been seen.", gives(_divided)),
+        "averaged": Hint(
+            "That averages two outputs. O is not divided yet: it is a sum, like l, and fades like l.", gives(_averaged)
         ),
-        Hint(
-            "weighted twice",
+        "weighted twice": Hint(
             "O came in times l. The weights are in it already: it is a sum of them, as l is, and fades by the same "
             "factor.",
             gives(_twice),
         ),
-        Hint(
-            "maxima added",
-            "Sums add up, maxima do not: the largest score of both is the larger of the two.",
-            gives(_added),
+        "maxima added": Hint(
+            "Sums add up, maxima do not: the largest score of both is the larger of the two.", gives(_added)
         ),
-        Hint(
-            "no keys have no zero",
+        "no keys have no zero": Hint(
             "The largest of no scores is -inf, not 0: with 0, keys with scores below it would never be the maximum.",
             lambda o: np.isneginf(o.values[0][0]) and o.values[1][0] == 0,
         ),
-        Hint(
-            "out of range",
+        "out of range": Hint(
             "exp of a score of 10,000 is in no format. Only differences to the larger m may go into exp.",
             lambda o: (
                 isinstance(o.error, OverflowError) or not np.isfinite(o.values[1][1]) and max(o.values[0][0], 0) > 88
             ),
         ),
-    ],
+    },
     "Whoever can do this can cut attention anywhere: FlashDecoding's last kernel is this function.",
     lambda random: _case(*(tuple(random.randint(-90, 90) for _ in range(random.randint(1, 4))) for _ in range(2))),
 )

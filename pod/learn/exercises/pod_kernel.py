@@ -151,64 +151,54 @@ window = Exercise(
     WINDOW.strip("\n"),
     [Case(40), Case(150), Case(1000), Case(1)],
     launch,
-    [
-        Hint(
-            "no window",
+    {
+        "no window": Hint(
             "Every row still sees all keys up to its own. first(row) must rise with the row's token, which is number "
             "work.pos + row * diagonal of its context.",
             _gives(lambda window, token, start, keys, *_: np.ones(len(keys), bool)),
         ),
-        Hint(
-            "one too many",
+        "one too many": Hint(
             "kWindow keys are the row's own and kWindow - 1 before it. These rows see one more.",
             _gives(lambda window, token, start, keys, *_: keys >= token - window),
         ),
-        Hint(
-            "one too few",
+        "one too few": Hint(
             "kWindow keys are the row's own and kWindow - 1 before it. These rows see one less.",
             _gives(lambda window, token, start, keys, *_: keys > token - window + 1),
         ),
-        Hint(
-            "cut off with the piece",
+        "cut off with the piece": Hint(
             "`visible` ends where the piece of work ends, at work.end, and with it your window moves back. The row's "
             "own token is number work.pos + row * diagonal, whatever its piece.",
             lambda o: "visible" in FIRST.search(o.arguments[0])[0],
         ),
-        Hint(
-            "a row for a token",
+        "a row for a token": Hint(
             "`row` counts from 0 in its tile. The tile's first token is number work.pos of its context: begin there.",
             lambda o: _gives(_row_for_token)(o) or _gives(_row_and_one)(o),
         ),
-        Hint(
-            "no mask at all",
+        "no mask at all": Hint(
             "Rows see keys of tokens after their own: even the first token of a prompt is off. A block may go without "
             "a mask only if every row sees its last key *and* its first.",
             _unmasked,
         ),
-        Hint(
-            "one window for all",
+        "one window for all": Hint(
             "All rows of a tile have the first row's window. It moves on with each row, by row * diagonal.",
             _gives(lambda window, token, start, keys, *_: keys > start - window),
         ),
-        Hint(
-            "blocks without a mask",
+        "blocks without a mask": Hint(
             "The mask is right where there is one. But most blocks lie wholly before the first row, go without a "
             "mask, as all_see says, and are seen in full.",
             _gives(_bare_blocks),
         ),
-        Hint(
-            "the first row's window",
+        "the first row's window": Hint(
             "all_see asks only the first row. The last row's window begins latest: keys that the first row still sees "
             "are behind it. A tile has Tile::kRows rows.",
             _gives(_first_row),
         ),
-        Hint(
-            "heads are not tokens",
+        "heads are not tokens": Hint(
             "Chunks are right and chats are not. The rows of a decode are the heads of one token; that is why "
             "`visible` multiplies by diagonal, which is 0 there.",
             _gives(_tokens_for_heads),
         ),
-    ],
+    },
     "Two lines, and the production kernel has a window. What it still does in vain: it fetches "
     "blocks that nobody sees. Where a piece begins, `begin`, is a matter of its plan, and that is Python.",
 )

@@ -77,76 +77,63 @@ late = Exercise(
      _rows("random, up to a hundred", random(64, 40, seed=2, scale=30.0)), _rows("one number", random(64, 1, seed=5)),
      _rows("falling by 90", _rising(40, -90.0)), _rows("in steps of 4", torch.arange(0.0, 80.0, 4.0).repeat(64, 1))],
     launch,
-    [
-        Hint(
-            "always exact",
+    {
+        "always exact": Hint(
             "m was raised by every new maximum. That is right and needs no slack, but each time the whole output is "
             "multiplied: raise it only when v is more than 8 above it.",
             _raised(lambda m, v: v > m),
         ),
-        Hint(
-            "all counted",
+        "all counted": Hint(
             "y is right. But raised[r] has counted every number of the row, not those that raised m.",
             lambda o: _right_but(o, lambda n: n),
         ),
-        Hint(
-            "at 8 as well",
+        "at 8 as well": Hint(
             "m was raised by a number that is just 8 above it. It may stay until one is more than 8 above.",
             _raised(lambda m, v: v >= m + SLACK),
         ),
-        Hint(
-            "never raised",
+        "never raised": Hint(
             "Nobody counted, or m is still the row's first number. When another is more than 8 above it, exp(x - m) "
             "grows beyond what 16 bits hold, and in the end beyond fp32.",
             lambda o: o.values[1].dtype == torch.int32 and not o.values[1].any(),
         ),
-        Hint(
-            "raised by 8",
+        "raised by 8": Hint(
             "m went up by 8, not to v. v may be further above it, and the next ones need another raise.",
             _raised(lambda m, v: v > m + SLACK, to=lambda m, v: m + SLACK),
         ),
-        Hint(
-            "any distance",
+        "any distance": Hint(
             "m was raised or lowered for every v that is more than 8 away. Below m nothing overflows: m never falls.",
             _raised(lambda m, v: abs(v - m) > SLACK),
         ),
-        Hint(
-            "once",
+        "once": Hint(
             "raised[r] is 1 in a row that raised m several times: it counts.",
             lambda o: torch.equal(o.values[1], o.values[0].clamp(max=1)),
         ),
-        Hint(
-            "above 8",
+        "above 8": Hint(
             "m was raised when v itself is above 8. It is the distance to m that counts, v - m.",
             _raised(lambda m, v: v > SLACK),
         ),
-        Hint(
-            "one for all rows",
+        "one for all rows": Hint(
             "All rows count in raised[0]. Row r has raised[r].",
             lambda o: o.error is not None and o.error.element == ("raised", 0),
         ),
-        Hint(
-            "l begins anew",
+        "l begins anew": Hint(
             "When m is raised, l keeps what it has, only smaller: l * exp(m_old - m_new). Here it begins anew.",
             lambda o: _first_row(o, lambda l, m, v: 0 * l),
         ),
-        Hint(
-            "l not rescaled",
+        "l not rescaled": Hint(
             "m is raised when it must be, and l keeps terms that were made with the old one: l = l * exp(m_old - "
             "m_new).",
             lambda o: _first_row(o, lambda l, m, v: l),
         ),
-        Hint(
-            "the wrong way round",
+        "the wrong way round": Hint(
             "l grew where it should shrink: it is exp(m_old - m_new), less than exp(-8).",
             lambda o: _first_row(o, lambda l, m, v: l * (v - m).exp()),
         ),
-        Hint(
-            "not its own term",
+        "not its own term": Hint(
             "The number that raises m has a term in l as well: exp(v - m) with the new m, which is 1.",
             lambda o: _first_row(o, lambda l, m, v: l * (m - v).exp() - 1),
         ),
-    ],
+    },
     "On Hopper four warps vote on this `if`, at a barrier that they need anyway.",
 )  # fmt: skip
 
@@ -177,47 +164,40 @@ kv_rate = Exercise(
     KV_RATE.strip("\n"),
     [_queue(*queue) for queue in QUEUES],
     call,
-    [
-        Hint(
-            "arithmetic only",
+    {
+        "arithmetic only": Hint(
             "4 cycles would be enough to multiply. But the keys come from shared memory, 128 bytes a cycle: the longer "
             "of the two counts.",
             gives(_rate(lambda n: 64 * n + 4)),
         ),
-        Hint(
-            "one, then the other",
+        "one, then the other": Hint(
             "Keys are read while the product before them is multiplied: of 4 and 16 cycles the longer counts, not the "
             "sum.",
             gives(_rate(lambda n: 64 * n + 20)),
         ),
-        Hint(
-            "no turn of its own",
+        "no turn of its own": Hint(
             "A round has decode's own product in it, too.",
             lambda o: isinstance(o.error, ZeroDivisionError) or gives(_rate(lambda n: 64 * n))(o),
         ),
-        Hint(
-            "first come",
+        "first come": Hint(
             "Decode was served as often as all of prefill's warpgroups together. They are served one by one, each as "
             "often as decode.",
             gives(_rate(lambda n: 64 * min(n, 1) + 16)),
         ),
-        Hint(
-            "as long as prefill's",
+        "as long as prefill's": Hint(
             "A product of decode was taken for as long as one of prefill. It has 4 cycles of arithmetic, and 16 of "
             "reading keys.",
             gives(_rate(lambda n: 64 * (n + 1))),
         ),
-        Hint(
-            "thousands",
+        "thousands": Hint(
             "A KB of memory has 1,024 bytes: 2,048 of keys.",
             gives(lambda queued, clock, sms: 2000 / (64 * queued + 16) * clock * sms),
         ),
-        Hint(
-            "one SM",
+        "one SM": Hint(
             "That is what one SM uses up.",
             gives(lambda queued, clock, sms: KEYS / (64 * queued + 16) * clock),
         ),
-    ],
+    },
     "Two queued at 1.4 GHz: 2.6 TB/s, where DRAM has more than 4. That is why prefill yields.",
     lambda random: _queue(random.randint(0, 5), random.randint(10, 20) * 1e8, random.randint(1, 160)),
 )  # fmt: skip

@@ -127,65 +127,54 @@ draw = Exercise(
     DRAW.strip("\n"),
     [Rows(64, 50), Rows(3, 7), Rows(1, 9)],
     run,
-    [
-        Hint(
-            "greedy",
+    {
+        "greedy": Hint(
             "That is the most probable token of each row, whatever its number is. Then every chat gets the same answer "
             "to the same question.",
             _tokens(lambda row, x: row.argmax()),
         ),
-        Hint(
-            "down the columns",
+        "down the columns": Hint(
             "The probabilities were added up over the rows, so a chat has its neighbours' in its sum. Along the last "
             "dimension.",
             _down_the_columns,
         ),
-        Hint(
-            "one number for all",
-            "All rows were compared with the first number. u has one for each: u[:, None].",
-            _one_number,
+        "one number for all": Hint(
+            "All rows were compared with the first number. u has one for each: u[:, None].", _one_number
         ),
-        Hint(
-            "not added up",
+        "not added up": Hint(
             "Single probabilities were compared with the number. It is their sum up to a token that must be more.",
             _tokens(lambda row, x: (row > x).int().argmax()),
         ),
-        Hint(
-            "its own dice",
+        "its own dice": Hint(
             "torch.multinomial draws with random numbers of its own. Here they are given, in u, so that a chat can be "
             "repeated.",
             lambda o: o.values[4]["multinomial"] > 0,
         ),
-        Hint(
-            "a column",
+        "a column": Hint(
             "The right tokens, as a column. One number a row is asked for: shape [rows].",
             lambda o: o.values[1] == [[token] for token in o.values[0]],
         ),
-        Hint(
-            "at the border",
+        "at the border": Hint(
             "A token was drawn at which the sum just equals the number. It must be more, or a token of probability 0 "
             "is drawn with the number 0.",
             _tokens(lambda row, x: (row.cumsum(0) < x).sum()),
         ),
-        Hint(
-            "one too far",
+        "one too far": Hint(
             "One token too far, or one too early: as many sums as are not above the number lie before the token, and "
             "tokens count from 0.",
             lambda o: any(_tokens(lambda row, x, by=by: first_above(row, x) + by)(o) for by in (1, -1)),
         ),
-        Hint(
-            "a loop",
+        "a loop": Hint(
             "Right, one row after the other. On a GPU that is a handful of launches for each chat; every operation "
             "here takes all rows at once.",
             lambda o: o.values[1] == o.values[0] and o.values[2] > o.case.rows,
         ),
-        Hint(
-            "a wait",
+        "a wait": Hint(
             "Right, but the host asks for a value (.item(), .tolist(), nonzero, ...) and waits until the GPU has it. "
             "Leave the tokens where they are.",
             lambda o: o.values[1] == o.values[0],
         ),
-    ],
+    },
     "With random numbers for u this is a sampler: torch.multinomial does no more.",
     lambda random: Rows(random.randint(2, 40), random.randint(2, 40)),
 )
@@ -220,49 +209,41 @@ loads_under_way = Exercise(
     LOADS.strip("\n"),
     [_needed(*gpu) for gpu in GPUS],
     call,
-    [
-        Hint(
-            "rounded down",
+    {
+        "rounded down": Hint(
             "Half a load more than that would do, but there are no half loads: with so many DRAM is idle at times. "
             "Round up.",
             gives(lambda r, l, s, c: r * l // (s * c * 128 * 8)),
         ),
-        Hint(
-            "one too many",
+        "one too many": Hint(
             "2 loads a thread are exactly enough there, and you ask for 3: round up only what is no whole number.",
             gives(lambda r, l, s, c: r * l // (s * c * 128 * 8) + 1),
         ),
-        Hint(
-            "a warp's loads",
+        "a warp's loads": Hint(
             "A CTA was taken for four threads, or for one warp. It has 128 threads, which are four warps.",
             gives(lambda r, l, s, c: ceil(r * l / (s * c * 4 * 8)), lambda r, l, s, c: ceil(r * l / (s * c * 32 * 8))),
         ),
-        Hint(
-            "half a load",
+        "half a load": Hint(
             "A thread has a load under way or not.",
             gives(lambda r, l, s, c: r * l / (s * c * 128 * 8)),
         ),
-        Hint(
-            "bytes",
+        "bytes": Hint(
             "These are bytes a thread. A load brings 8 of them.",
             gives(lambda r, l, s, c: ceil(r * l / (s * c * 128))),
         ),
-        Hint(
-            "a CTA's loads",
+        "a CTA's loads": Hint(
             "That is for a CTA as a whole. Its 128 threads share it.",
             gives(lambda r, l, s, c: ceil(r * l / (s * c * 8))),
         ),
-        Hint(
-            "one SM",
+        "one SM": Hint(
             "All SMs together must have so much under way. They share one DRAM.",
             gives(lambda r, l, s, c: ceil(r * l / (c * 128 * 8))),
         ),
-        Hint(
-            "one CTA",
+        "one CTA": Hint(
             "All CTAs of an SM help.",
             gives(lambda r, l, s, c: ceil(r * l / (s * 128 * 8))),
         ),
-    ],
+    },
     "Twice the bandwidth at the same latency asks for twice the loads: new GPUs make old kernels slow.",
     _draw_gpu,
 )  # fmt: skip

@@ -78,9 +78,7 @@ def _is_nested(o: Outcome) -> bool:
 
 def _moved(by: int) -> Callable:
     """The slots of as many tokens, which begin later by so many."""
-    return lambda parts, *rest: _step([(name, before + by, new, speaks) for name, before, new, speaks in parts], *rest)[
-        0
-    ]
+    return lambda parts, *rest: _step([(who, before + by, *more) for who, before, *more in parts], *rest)[0]
 
 
 def _slots(rule: Callable) -> Callable[[Outcome], bool]:
@@ -102,102 +100,85 @@ step = Exercise(
     STEP.strip("\n"),
     [_batch(*batch) for batch in BATCHES],
     run,
-    [
-        Hint(
-            "no two lists",
+    {
+        "no two lists": Hint(
             "Two lists are asked for, as a pair: the slots, and the rows.",
             lambda o: o.error is None and not (isinstance(o.values[1], tuple) and len(o.values[1]) == 2
                                                and all(isinstance(x, list) for x in o.values[1])),
         ),
-        Hint(
-            "the start of the cache",
+        "the start of the cache": Hint(
             "New keys were written to the start of the request's blocks, over the old ones. This bug was published, "
             "too: a part begins behind the tokens that are in the cache already.",
             _slots(_from_start),
         ),
-        Hint(
-            "the whole text",
+        "the whole text": Hint(
             "Slots of all tokens, also of those that are in the cache already. Their keys and values lie there; only "
             "new ones are written.",
             _slots(lambda parts, *rest: _step([(n, 0, b + new, x) for n, b, new, x in parts], *rest)[0]),
         ),
-        Hint(
-            "no table",
+        "no table": Hint(
             "These are positions in the request's own text. Position p is in its block number p // block, and the "
             "table says where that one lies.",
             _slots(_no_table),
         ),
-        Hint(
-            "numbers of blocks",
+        "numbers of blocks": Hint(
             "These are block numbers plus an offset. A block has `block` slots, so number b begins at slot b * block.",
             _slots(lambda parts, tables, block: [
                 tables[name][p // block] + p % block for name, b, n, _ in parts for p in range(b, b + n)
             ]),
         ),
-        Hint(
-            "a list for each part",
+        "a list for each part": Hint(
             "These are the right slots, in a list for each part. All new tokens stand in one list.",
             _is_nested,
         ),
-        Hint(
-            "a token late",
+        "a token late": Hint(
             "Off by one token. `before` tokens are in the cache, numbers 0 to before - 1: the first new one is number "
             "`before`.",
             _slots(_moved(1)),
         ),
-        Hint(
-            "pairs",
+        "pairs": Hint(
             "A slot is one number: the block's times `block`, plus the offset in it.",
             lambda o: isinstance(o.values[1][0][0], (tuple, list)),
         ),
-        Hint(
-            "swapped",
+        "swapped": Hint(
             "Slots first, then rows: here they come the other way round.",
             lambda o: o.values[1] == o.values[0][::-1],
         ),
-        Hint(
-            "everybody predicts",
+        "everybody predicts": Hint(
             "A prompt that is not complete predicts nothing yet, so its rows are not needed.",
             _rows(_ends),
         ),
-        Hint(
-            "the first row",
+        "the first row": Hint(
             "The row that predicts is the last of its part: only that token has seen all others.",
             _rows(lambda parts, *_: [end - part[2] + 1 for part, end in zip(parts, _ends(parts), strict=True)
                                      if part[3]]),
         ),
-        Hint(
-            "all of its rows",
+        "all of its rows": Hint(
             "These are all rows of the parts that predict. Only the last row of such a part does.",
             _rows(lambda parts, *_: [row for part, end in zip(parts, _ends(parts), strict=True) if part[3]
                                      for row in range(end - part[2] + 1, end + 1)]),
         ),
-        Hint(
-            "a row of its part",
+        "a row of its part": Hint(
             "Rows are counted in the one list of all new tokens, not in each part anew.",
             _rows(lambda parts, *_: [part[2] - 1 for part in parts if part[3]]),
         ),
-        Hint(
-            "rows from 1 on",
+        "rows from 1 on": Hint(
             "Rows count from 0, so the last of n rows is n - 1.",
             _rows(lambda parts, tables, block: [row + 1 for row in _step(parts, tables, block)[1]]),
         ),
-        Hint(
-            "places in the text",
+        "places in the text": Hint(
             "These are positions in each request's own text. A row is a place in the list of all new tokens.",
             _rows(lambda parts, *_: [before + new - 1 for _, before, new, speaks in parts if speaks]),
         ),
-        Hint(
-            "decodes alone",
+        "decodes alone": Hint(
             "A prompt that is complete predicts, too: its first token comes out of this iteration.",
             _rows(lambda parts, *_: [end for part, end in zip(parts, _ends(parts), strict=True) if part[2] == 1]),
         ),
-        Hint(
-            "numbers of parts",
+        "numbers of parts": Hint(
             "These are places in the list of parts. A part has as many rows as new tokens.",
             _rows(lambda parts, *_: [i for i, part in enumerate(parts) if part[3]]),
         ),
-    ],
+    },
     "With the tokens, their positions and lengths it is all that a model needs to know. `pack` does the same in one "
     "array.",
     _draw_batch,
@@ -273,62 +254,52 @@ idle = Exercise(
     IDLE.strip("\n"),
     [_host(*host) for host in HOSTS],
     call,
-    [
-        Hint(
-            "host's time",
+    {
+        "host's time": Hint(
             "This is how long the host launches. While the GPU is busy with an earlier kernel, launching costs "
             "nothing.",
             gives(lambda launched, lengths: launched[-1]),
         ),
-        Hint(
-            "the first launch only",
+        "the first launch only": Hint(
             "The GPU waits for the first launch. It may wait again, whenever it is through before the host has "
             "launched the next.",
             gives(lambda launched, lengths: launched[0]),
         ),
-        Hint(
-            "from the first launch on",
+        "from the first launch on": Hint(
             "The time before the first launch counts, too: the GPU has nothing to do.",
             gives(lambda launched, lengths: _idle(launched, lengths) - launched[0]),
         ),
-        Hint(
-            "late by nothing",
+        "late by nothing": Hint(
             "Here each kernel begins when it is launched. It may have to wait for the one before, so the GPU is busy "
             "for longer than you say.",
             gives(_at_launch),
         ),
-        Hint(
-            "between launches",
+        "between launches": Hint(
             "That is how long the host takes from one launch to the next. The GPU computes meanwhile.",
             gives(lambda launched, lengths: launched[-1] - launched[0]),
         ),
-        Hint(
-            "waits paid back",
+        "waits paid back": Hint(
             "A kernel that was launched early fills no gap of another time: count only the gaps, none of them below 0.",
             gives(_signed, lambda launched, lengths: launched[-1] - sum(lengths[:-1])),
         ),
-        Hint(
-            "not the waits",
+        "not the waits": Hint(
             "That is when the last kernel ends, or how long the GPU is busy. Asked for is what lies between kernels.",
             gives(_last_end, lambda launched, lengths: sum(lengths)),
         ),
-        Hint(
-            "the kernels' waits",
+        "the kernels' waits": Hint(
             "That is how long kernels wait for the GPU. Asked for is how long the GPU waits for kernels.",
             gives(_queued),
         ),
-        Hint(
-            "one gap",
+        "one gap": Hint(
             "That is the longest gap. There may be several: add them up.",
             gives(lambda launched, lengths: max(_gaps(launched, lengths))),
         ),
-        Hint(
-            "a share",
+        "a share": Hint(
             "That is idle time as a part of all time. Asked for is the time.",
             gives(*(lambda launched, lengths, x=x: x * _idle(launched, lengths) / _last_end(launched, lengths)
                     for x in (1, 100))),
         ),
-    ],
+    },
     "Long kernels hide the host, short ones do not. That is why decodes alone get a CUDA graph.",
     _draw_host,
 )  # fmt: skip

@@ -154,54 +154,45 @@ deal = Exercise(
         Work("3 prefills and no decode", (3.0, 2.0, 1.0), ()),
     ],
     run,
-    [
-        Hint(
-            "other words",
-            'Each ticket asks for "prefill" or for "decode", by these words.',
-            lambda o: " or " in o.expected,
+    {
+        "other words": Hint(
+            'Each ticket asks for "prefill" or for "decode", by these words.', lambda o: " or " in o.expected
         ),
-        Hint(
-            "not all dealt",
+        "not all dealt": Hint(
             "The kernel has a CTA for each piece and each draws one ticket: ask for every prefill and every decode "
             "once.",
             lambda o: "tickets in all" in str(o.got),
         ),
-        Hint(
-            "one side first",
+        "one side first": Hint(
             "First all of one side, then all of the other: that is CTA-parallel, with tickets.",
             lambda o: sum(a != b for a, b in zip(o.values[1], o.values[1][1:], strict=False)) == 1,
         ),
-        Hint(
-            "work, not its share",
+        "work, not its share": Hint(
             "The side with less work dealt goes next, and one side has more of it than the other in all. Divide by "
             "each side's whole work.",
             _by_work(lambda costs, dealt: sum(costs[:dealt])),
         ),
-        Hint(
-            "what is left",
+        "what is left": Hint(
             "The side with more work left goes next, so the larger side comes first, until both have as much. Divide "
             "by each side's whole work.",
             _by_work(lambda costs, dealt: -sum(costs[dealt:])),
         ),
-        Hint("in turns", "50:50: they take turns until one side is used up, and the other goes on alone.", _turns),
-        Hint(
-            "a rounded ratio",
+        "in turns": Hint("50:50: they take turns until one side is used up, and the other goes on alone.", _turns),
+        "a rounded ratio": Hint(
             "So many of one for each of the other, as a whole number: 76 / 40 is neither 1 nor 2, 30 / 7 neither 4 nor "
             "5, and the rest is left to the end. Do not fix a ratio: ask before every ticket who is less far along.",
             lambda o: _rounded(o) or _rounded_up(o),
         ),
-        Hint(
-            "counts, not work",
+        "counts, not work": Hint(
             "CTAs advance evenly, work does not: a prompt's first CTAs see many keys and cost twenty times the last. "
             "Add up costs instead of CTAs.",
             _by_counts,
         ),
-        Hint(
-            "an empty side",
+        "an empty side": Hint(
             "One of the lists may be empty, and its sum is 0.",
             lambda o: o.error is not None and not all(o.case.both.values()),
         ),
-    ],
+    },
     "Let prefill run ahead by a fifth, deal a round of CTAs at a time, and it is `proportional` of "
     "pod/schedule/binding.py.",
     _draw,

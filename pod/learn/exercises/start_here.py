@@ -33,61 +33,50 @@ place = Exercise(
     PLACE.strip("\n"),
     [_case(*case) for case in CASES],
     call,
-    [
-        Hint(
-            "the other way up",
+    {
+        "the other way up": Hint(
             "Here 0 is perfect overlap. Count from the upper edge: how much of the way down has the kernel come?",
             gives(lambda f, p, d: (f - max(p, d)) / min(p, d)),
         ),
-        Hint(
-            "a speed-up",
+        "a speed-up": Hint(
             "That is the speed-up over one after the other. With unequal parts even the best kernel gets little.",
             gives(lambda f, p, d: (p + d) / f, lambda f, p, d: (p + d) / f - 1),
         ),
-        Hint(
-            "of all the time",
+        "of all the time": Hint(
             "That is what was saved, as a part of all the time. At most the shorter part can be saved: divide by that.",
             gives(lambda f, p, d: (p + d - f) / (p + d)),
         ),
-        Hint(
-            "of the best",
+        "of the best": Hint(
             "That compares with perfect overlap alone, and one after the other is not 0. A place needs both edges.",
             gives(lambda f, p, d: max(p, d) / f, lambda f, p, d: f / max(p, d)),
         ),
-        Hint(
-            "one part is the longer",
+        "one part is the longer": Hint(
             "Right as long as prefill is the longer one. Either may be: the band is as high as the shorter part.",
             gives(lambda f, p, d: (p + d - f) / d),
         ),
-        Hint(
-            "the other is the longer",
+        "the other is the longer": Hint(
             "Right as long as decode is the longer one. Either may be: the band is as high as the shorter part.",
             gives(lambda f, p, d: (p + d - f) / p),
         ),
-        Hint(
-            "the longer part",
+        "the longer part": Hint(
             "That is what was saved, over the longer part. At most the shorter one can be saved: divide by that.",
             gives(lambda f, p, d: (p + d - f) / max(p, d)),
         ),
-        Hint(
-            "never below 0",
+        "never below 0": Hint(
             "A bad fusion is slower than none, and its place is below 0. Do not hide that.",
             gives(lambda f, p, d: max(0, _place(f, p, d)), lambda f, p, d: abs(_place(f, p, d))),
         ),
-        Hint(
-            "below the wrong edge",
+        "below the wrong edge": Hint(
             "The sign is turned: a kernel that takes less than one after the other is above 0.",
             gives(lambda f, p, d: -_place(f, p, d)),
         ),
-        Hint(
-            "microseconds",
-            "That is what was saved, in µs. Which part is it of what could be saved?",
-            gives(lambda f, p, d: p + d - f),
+        "microseconds": Hint(
+            "That is what was saved, in µs. Which part is it of what could be saved?", gives(lambda f, p, d: p + d - f)
         ),
-        Hint(
-            "in percent", "Right, in percent. From 0 to 1 is asked for.", gives(lambda f, p, d: 100 * _place(f, p, d))
+        "in percent": Hint(
+            "Right, in percent. From 0 to 1 is asked for.", gives(lambda f, p, d: 100 * _place(f, p, d))
         ),
-    ],
+    },
     "`pod.lab.show.overlap` is this line, and the last column of the table above.",
     _draw,
 )

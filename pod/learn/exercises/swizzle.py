@@ -83,30 +83,25 @@ swizzle = Exercise(
     SWIZZLE.strip("\n"),
     [Rows(8, 0), Rows(16, 0), Rows(16, 3), Rows(8, 5), Rows(4, 0), Rows(4, 7), Rows(2, 0), Rows(2, 2)],
     run,
-    [
-        Hint(
-            "row by row",
+    {
+        "row by row": Hint(
             "Every piece lies where it would without a swizzle, so eight pieces below each other are in the same four "
             "banks. The place must depend on the row.",
             _gives(lambda row, piece, pieces: piece),
         ),
-        Hint(
-            "bytes",
+        "bytes": Hint(
             "These are bytes. A place is a number of pieces: 0 for the first 16 bytes of the row, 1 for the next.",
             lambda o: _out_of_the_row(o) and all(place % 16 == 0 for places in o.values[1] for place in places),
         ),
-        Hint(
-            "half a place",
+        "half a place": Hint(
             "A place is a whole number. With / there are halves of a place: // cuts them off.",
             lambda o: "no whole number" in o.got,
         ),
-        Hint(
-            "from 1 on",
+        "from 1 on": Hint(
             "Places count from 0: of `pieces` the last is pieces - 1.",
             lambda o: {place for places in o.values[1] for place in places} == set(range(1, o.case.pieces + 1)),
         ),
-        Hint(
-            "through all rows",
+        "through all rows": Hint(
             "That counts pieces from the first row on. A place counts from the beginning of its own row.",
             lambda o: all(
                 row * o.case.pieces <= place < (row + 1) * o.case.pieces
@@ -114,42 +109,36 @@ swizzle = Exercise(
                 for place in places
             ),
         ),
-        Hint(
-            "the row alone",
+        "the row alone": Hint(
             "All pieces of a row are in one place: they overwrite each other. The place depends on the piece, too.",
             lambda o: all(len(set(places)) == 1 for places in o.values[1]),
         ),
-        Hint(
-            "half a row twice",
+        "half a row twice": Hint(
             "In a row of 16 pieces, piece 8 lies where piece 0 lies. Only the part of the place below 8 may change "
             "with the row; the half of the row stays the piece's own.",
             lambda o: o.case.pieces == 16 and set(o.values[1][0]) == set(range(8)),
         ),
-        Hint(
-            "the whole row number",
+        "the whole row number": Hint(
             "From row 8 on the piece leaves its row: eight rows are read at once, so the row's number counts from 0 to "
             "7 and begins anew: row % 8.",
             lambda o: _out_of_the_row(o) and o.case.pieces >= LINE and o.case.block > 0,
         ),
-        Hint(
-            "too far for a short row",
+        "too far for a short row": Hint(
             "Right for rows of 8 pieces and more. A shorter row has no place number 7: the piece leaves its row. How "
             "many different places are there, and which rows must differ?",
             lambda o: _out_of_the_row(o) and o.case.pieces < LINE,
         ),
-        Hint(
-            "neighbours of a short row",
+        "neighbours of a short row": Hint(
             "In the row it stays, but two rows of 4 pieces share the 128 bytes of all banks, and are apart already. "
             "Only every second row need move on: row // 2. With 2 pieces it is every fourth.",
             lambda o: o.case.pieces < LINE,
         ),
-        Hint(
-            "some rows alike",
+        "some rows alike": Hint(
             "Some of the eight rows still have the piece in the same place. From row to row, all eight places must "
             "come.",
             lambda o: o.got is not None and "accesses" in o.got,
         ),
-    ],
+    },
     "For rows of 8 pieces or more it is rung 5's one new line, and all tiles of the production kernel lie so.",
     lambda random: Rows(random.choice((2, 4, 8, 16)), random.randint(0, 15)),
     smaller(Rows, _fewer_pieces, fewer(0)),

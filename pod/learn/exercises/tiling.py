@@ -31,57 +31,46 @@ bytes_moved = Exercise(
     BYTES_MOVED.strip("\n"),
     [_case(*case) for case in CASES],
     call,
-    [
-        Hint("elements", "These are elements. One of bf16 has 2 bytes.", lambda o: 2 * o.values[1] == o.values[0]),
-        Hint(
-            "four bytes",
-            "Twice as many as there are. fp32 has 4 bytes, bf16 has 2.",
-            lambda o: o.values[1] == 2 * o.values[0],
+    {
+        "elements": Hint("These are elements. One of bf16 has 2 bytes.", lambda o: 2 * o.values[1] == o.values[0]),
+        "four bytes": Hint(
+            "Twice as many as there are. fp32 has 4 bytes, bf16 has 2.", lambda o: o.values[1] == 2 * o.values[0]
         ),
-        Hint(
-            "keys but no values",
+        "keys but no values": Hint(
             "Keys are there, values are not: a tile needs as many bytes of V as of K.",
             gives(lambda n, s, rows: ROW * (2 * n + -(-n // rows) * s)),
         ),
-        Hint(
-            "queries and outputs forgotten",
+        "queries and outputs forgotten": Hint(
             "K and V are right. Each query comes in once, too, and each output goes out.",
             gives(lambda n, s, rows: ROW * -(-n // rows) * 2 * s, lambda n, s, rows: ROW * (n - (-n // rows) * 2 * s)),
         ),
-        Hint(
-            "tiles of keys",
+        "tiles of keys": Hint(
             "Here tiles of keys fetch all queries. It is the other way round: a tile of `rows` queries stays, and the "
             "keys come by.",
             gives(lambda n, s, rows: ROW * (2 * s + -(-s // rows) * 2 * n)),
         ),
-        Hint(
-            "scores as well",
+        "scores as well": Hint(
             "The scores are there, too. That they never leave the SM is what tiles are for.",
             gives(*(lambda n, s, rows, x=x: _moved(n, s, rows) + x * n * s for x in (1, 2, 4, 8))),
         ),
-        Hint(
-            "rows for tiles",
+        "rows for tiles": Hint(
             "Keys and values came once for each row of a tile. They come once for each tile, and n queries are n / "
             "rows of them.",
             gives(lambda n, s, rows: ROW * (2 * n + rows * 2 * s)),
         ),
-        Hint(
-            "empty rows",
+        "empty rows": Hint(
             "Rows of the last tile that have no query fetch nothing and store nothing.",
             gives(lambda n, s, rows: _moved(-(-n // rows) * rows, s, rows)),
         ),
-        Hint(
-            "one tile too many",
+        "one tile too many": Hint(
             "128 queries are one tile of 128, not two: round up only where something is left over.",
             gives(lambda n, s, rows: ROW * (2 * n + (n // rows + 1) * 2 * s)),
         ),
-        Hint(
-            "each byte once",
+        "each byte once": Hint(
             "Every tile of queries fetches all keys and values again. Here they came once for all tiles.",
             gives(lambda n, s, rows: ROW * (2 * n + 2 * s)),
         ),
-        Hint(
-            "half a tile",
+        "half a tile": Hint(
             "200 queries in tiles of 64 are four tiles, and the last fetches all keys though it is "
             "mostly empty: round up.",
             gives(
@@ -89,12 +78,11 @@ bytes_moved = Exercise(
                 lambda n, s, rows: ROW * (2 * n + n / rows * 2 * s),
             ),
         ),
-        Hint(
-            "a fetch a query",
+        "a fetch a query": Hint(
             "A tile fetches keys and values once for all of its rows; that is what rows are for.",
             gives(lambda n, s, rows: ROW * (2 * n + n * 2 * s)),
         ),
-    ],
+    },
     "Twice the rows, half the bytes; the columns do not occur in it at all.",
     _draw,
 )

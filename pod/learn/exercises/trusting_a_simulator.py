@@ -95,61 +95,51 @@ unseen = Exercise(
     UNSEEN.strip("\n"),
     [_case(*case) for case in CASES],
     call,
-    [
-        Hint(
-            "only itself",
+    {
+        "only itself": Hint(
             "An error of 0, every time. So it comes out when the pace is the run's own, and then nothing is tested.",
             lambda o: abs(o.values[1]) < 1e-9,
         ),
-        Hint(
-            "it was taught by itself",
+        "it was taught by itself": Hint(
             "Among those that teach is the run that is judged. Whoever has seen a run knows it better than any other.",
             gives(_judged(_same_attention), _judged(_everything)),
         ),
-        Hint(
-            "any attention",
+        "any attention": Hint(
             "Runs of another attention teach here, too. They have another pace, as their kernels take other power.",
             gives(_judged(lambda runs, name: [run for other, run in runs.items() if other != name])),
         ),
-        Hint(
-            "nothing learned",
+        "nothing learned": Hint(
             "Here a run takes as long as its operators one by one. The other runs say how much longer it takes.",
             gives(_judged(pace=lambda seen: 1.0)),
         ),
-        Hint(
-            "each run alike",
+        "each run alike": Hint(
             "That is the mean of the runs' own paces. A run of 8 seconds counts there as much as one of 60: add up "
             "first, then divide.",
             gives(_judged(pace=_each_alike)),
         ),
-        Hint(
-            "the pace upside down",
+        "the pace upside down": Hint(
             "The pace is measured over operators, above 1 where a run takes longer than they do.",
             gives(_judged(pace=lambda seen: 1 / _all_together(seen))),
         ),
-        Hint(
-            "with a sign",
+        "with a sign": Hint(
             "Right but for the sign. Simulated too short is as far off as too long.",
             gives(lambda *case: -_judged()(*case)),
         ),
-        Hint("a part of one", "Right, as a part of one. In %: 0.03 is 3.", gives(lambda *case: _judged()(*case) / 100)),
-        Hint(
-            "of the simulated time",
+        "a part of one": Hint("Right, as a part of one. In %: 0.03 is 3.", gives(lambda *case: _judged()(*case) / 100)),
+        "of the simulated time": Hint(
             "That is the error in % of what was simulated. What was measured is the truth, and the error is a part of "
             "it.",
             gives(_judged(error=lambda simulated, measured: 100 * abs(measured / simulated - 1))),
         ),
-        Hint(
-            "seconds",
+        "seconds": Hint(
             "That is how many seconds it is off. In % of the measured time.",
             gives(_judged(error=lambda simulated, measured: abs(simulated - measured))),
         ),
-        Hint(
-            "the simulated time",
+        "the simulated time": Hint(
             "That is what the simulator says. How far is it from what was measured?",
             gives(_judged(error=lambda simulated, measured: simulated)),
         ),
-    ],
+    },
     "The gates below judge unseen runs so, batch by batch, and the time of the host with them.",
     _draw,
 )

@@ -48,53 +48,43 @@ chunk_mask = Exercise(
     CHUNK_MASK.strip("\n"),
     [_case(n, s) for n, s in CASES],
     run,
-    [
-        Hint(
-            "upper left",
+    {
+        "upper left": Hint(
             "The triangle begins at the upper left, as with is_causal=True: right for the first "
             "chunk, and wrong for every later one. Align it at the lower right: the last query sees "
             "all keys.",
             gives(lambda n, s: np.tri(n, s)),
         ),
-        Hint(
-            "so many keys on",
+        "so many keys on": Hint(
             "The diagonal begins n keys on, which is how long the chunk is. What came before the chunk are s - n keys.",
             gives(lambda n, s: np.tri(n, s, n), lambda n, s: np.tri(n, s, n - 1)),
         ),
-        Hint(
-            "not booleans",
+        "not booleans": Hint(
             "The right places, as numbers. Attention takes numbers for something to be added to the scores, and "
             "adding 0 hides nothing. Only booleans are a mask.",
             lambda o: o.expected == "booleans",
         ),
-        Hint(
-            "no mask",
-            "Every query sees every key, also those of tokens that come after it.",
-            gives(lambda n, s: np.ones((n, s))),
+        "no mask": Hint(
+            "Every query sees every key, also those of tokens that come after it.", gives(lambda n, s: np.ones((n, s)))
         ),
-        Hint(
-            "itself only",
+        "itself only": Hint(
             "The chunk looks only at itself. The keys of all tokens before it are in the cache, and it sees them all.",
             gives(_itself),
         ),
-        Hint("not oneself", "A token sees itself, too.", gives(lambda n, s: np.tri(n, s, s - n - 1))),
-        Hint(
-            "the past only",
+        "not oneself": Hint("A token sees itself, too.", gives(lambda n, s: np.tri(n, s, s - n - 1))),
+        "the past only": Hint(
             "The chunk sees what came before it. Its own tokens are keys as well, up to the one that looks.",
             gives(lambda n, s: np.tile(np.arange(s) < s - n, (n, 1))),
         ),
-        Hint(
-            "the next one",
+        "the next one": Hint(
             "Each query sees one key too many: that of the token which it is to predict.",
             gives(lambda n, s: np.tri(n, s, s - n + 1)),
         ),
-        Hint(
-            "to be added",
+        "to be added": Hint(
             "This mask is to be added to scores: 0 and minus infinity. Asked for are booleans: True says what is seen.",
             gives(lambda n, s: np.where(_mask(n, s), 0, -np.inf)),
         ),
-        Hint(
-            "the other triangle",
+        "the other triangle": Hint(
             "Here early queries see more than late ones. A row is a query, and the last row sees all keys.",
             gives(
                 lambda n, s: _mask(n, s).T,
@@ -104,12 +94,10 @@ chunk_mask = Exercise(
                 lambda n, s: np.triu(np.ones((n, s)), s - n),
             ),
         ),
-        Hint(
-            "upside down",
-            "True should say what is seen; here it says what is hidden.",
-            gives(lambda n, s: ~_mask(n, s)),
+        "upside down": Hint(
+            "True should say what is seen; here it says what is hidden.", gives(lambda n, s: ~_mask(n, s))
         ),
-    ],
+    },
     "One row more than a triangle of the prompt, cut anywhere: chunks do not change the answer.",
     _draw,
 )

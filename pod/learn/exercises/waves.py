@@ -57,63 +57,53 @@ last_end = Exercise(
     LAST_END.strip("\n"),
     [_case(*case) for case in CASES],
     call,
-    [
-        Hint(
-            "the short ones first",
+    {
+        "the short ones first": Hint(
             "Sorted, they come in another order. A GPU takes CTAs as they are numbered.",
             gives(lambda lengths, slots: makespan(sorted(lengths), slots)),
         ),
-        Hint(
-            "in turn",
+        "in turn": Hint(
             "CTA i went to slot i % slots. It waits for that one even when another is free: take the "
             "slot that is free first.",
             gives(lambda lengths, slots: max(sum(lengths[i::slots]) for i in range(slots))),
         ),
-        Hint(
-            "dealt beforehand",
+        "dealt beforehand": Hint(
             "Each slot has its neighbours in the list, dealt before anybody began. A CTA waits for a slot even when "
             "another is free: take the slot that is free first.",
             gives(_in_blocks),
         ),
-        Hint(
-            "full waves",
+        "full waves": Hint(
             "Here a wave begins when all of the one before has ended. A GPU starts the next CTA as "
             "soon as one slot is free.",
             gives(_in_waves, _by_count),
         ),
-        Hint(
-            "the long ones first",
+        "the long ones first": Hint(
             "That is a better order than the one asked for, and section 5 comes to it. A GPU takes "
             "CTAs as they are numbered.",
             gives(lambda lengths, slots: makespan(sorted(lengths, reverse=True), slots)),
         ),
-        Hint(
-            "who starts last",
+        "who starts last": Hint(
             "This is when the CTA ends that starts last. One that started before it may still be running.",
             gives(_when_the_last_ends),
         ),
-        Hint(
-            "the first to be through",
+        "the first to be through": Hint(
             "This is when the first slot is free for good. The last one counts: everybody waits for it.",
             gives(_first_free),
         ),
-        Hint(
-            "one slot",
+        "one slot": Hint(
             "That is all of them in a single slot, one after the other. There are `slots` of them at work.",
             gives(lambda lengths, slots: sum(lengths)),
         ),
-        Hint(
-            "no last wave",
+        "no last wave": Hint(
             "This is the work divided by the slots, as if it could be cut as finely as you please. A "
             "CTA runs in one slot.",
             gives(lambda lengths, slots: sum(lengths) / slots, lambda lengths, slots: -(-sum(lengths) // slots)),
         ),
-        Hint(
-            "one CTA",
+        "one CTA": Hint(
             "This is the longest CTA. There are more of them than slots, and some must wait.",
             gives(lambda lengths, slots: max(lengths)),
         ),
-    ],
+    },
     "Eight lines, and the staircase, the quarter, and the three ways out all come from them.",
     lambda random: _case(random.choices((1, 2, 3, 5, 9), k=random.randint(6, 14)), random.randint(2, 4)),
     smaller(_case, shorter(1, fewer(1)), fewer(1)),
