@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pod.learn import rewrite
@@ -197,28 +197,9 @@ def _unset(told: _Told, match: re.Match) -> Fault:
     return told.fault("unset", f"{told.who} computes with {what} in line {told.line}, and nobody has set it")
 
 
-def _zero(told: _Told, match: re.Match) -> Fault:
-    what = f"{told.who} divides {match['number']} by zero in line {told.line}"
-    return told.fault("division", f"{what}. A GPU would go on, with any number")
-
-
-def _overflow(told: _Told, match: re.Match) -> Fault:
-    what = f"{told.who} computes {match['what']} in line {told.line}, which is no {match['type']} any more"
-    return told.fault("overflow", what)
-
-
 def _shift(told: _Told, match: re.Match) -> Fault:
     what = f"{told.who} shifts by {match['by']} in line {told.line}; a number of {match['bits']} bits is shifted by"
     return told.fault("shift", f"{what} 0 to {int(match['bits']) - 1}")
-
-
-def _part_of_a_warp(told: _Told, match: re.Match) -> Fault:
-    what = f"the mask in line {told.line} leaves lanes out. A GPU may do that, the emulator knows only whole warps"
-    return told.fault("mask", f"{what}: say 0xffffffff, where all 32 lanes come")
-
-
-def _own_atomic(told: _Told, match: re.Match) -> Fault:
-    return told.fault("atomic", f"line {told.line} has an atomic on a thread's own variable, which nobody else sees")
 
 
 def _apart(told: _Told, match: re.Match) -> Fault:
@@ -272,7 +253,6 @@ def _late(told: _Told, match: re.Match) -> Fault:
     return told.fault("endless", f"{what}: a loop without an end, or more threads than one CPU can be", lines=[line])
 
 
-SIGNALS = {signal.SIGABRT: "An assert did not hold"}
 STRAYED = "It left an array of a thread's own, or its functions call each other for ever"
 ROOM = "128 KiB"  # of a thread's stack: Stack::kBytes of csrc/emulate/fiber.h
 
@@ -282,7 +262,7 @@ def _crash(told: _Told, match: re.Match) -> Fault:
     aborted = code == signal.SIGABRT and "assert" in told.cell.text  # the machine itself ends so when a stack is full
     if code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT) and not aborted and (deep := _deep(told)):
         return deep
-    why = SIGNALS.get(code, STRAYED) if code != signal.SIGABRT or aborted else STRAYED
+    why = "An assert did not hold" if aborted else STRAYED
     what = f"the kernel's program ended{f' after line {line}' if line else ''}. {why}"
     return told.fault("crash", what, lines=[line])
 
@@ -295,13 +275,9 @@ def _deep(told: _Told) -> Fault | None:
     return told.fault("stack", f"{what}. What ends it, and how soon?", lines=[line])
 
 
-def _no_memory(told: _Told, match: re.Match) -> Fault:
-    return told.fault("memory", "the kernel asked for more memory than there is")
-
-
-def _null(told: _Told, match: re.Match) -> Fault:
-    what = f"thread {told.thread} of {told.called()} uses in line {told.line} a pointer that points nowhere"
-    return told.fault("out of bounds", f"{what}: is a tensor empty?")
+def _says(kind: str, words: str) -> Callable[[_Told, re.Match], Fault]:
+    """One sentence, of who, the line, and what the emulator named."""
+    return lambda told, match: told.fault(kind, words.format(who=told.who, line=told.line, **match.groupdict()))
 
 
 WAITS = ("waiting", "meeting")
@@ -311,24 +287,26 @@ TELLERS = (
     (re.compile(r"row: uses (\d+) (-?\d+) (-?\d+) (\d+)"), _row),
     (re.compile(r"own: uses (?P<name>\S*)\[(?P<index>-?\d+)\], of (?P<size>.*)"), _own),
     (re.compile(r"unset: uses (?P<name>\S+)"), _unset),
-    (re.compile(r"zero: divides (?P<number>-?\d+)"), _zero),
-    (re.compile(r"overflow: (?P<what>.*) in '(?P<type>.*)'"), _overflow),
+    (re.compile(r"zero: divides (?P<number>-?\d+)"),
+     _says("division", "{who} divides {number} by zero in line {line}. A GPU would go on, with any number")),
+    (re.compile(r"overflow: (?P<what>.*) in '(?P<type>.*)'"),
+     _says("overflow", "{who} computes {what} in line {line}, which is no {type} any more")),
     (re.compile(r"shift: by (?P<by>-?\d+) of (?P<bits>\d+)"), _shift),
-    (re.compile(r"atomic: "), _own_atomic),
-    (re.compile(r"the emulator knows only whole warps"), _part_of_a_warp),
-    (
-        re.compile(
-            r"divergence: this lane is at (?P<mine>\S+) while .* wait at (?P<theirs>\S+) \(cell:(?P<line>\d+)\)"
-        ),
-        _apart,
-    ),
+    (re.compile(r"atomic: "),
+     _says("atomic", "line {line} has an atomic on a thread's own variable, which nobody else sees")),
+    (re.compile(r"the emulator knows only whole warps"),
+     _says("mask", "the mask in line {line} leaves lanes out. A GPU may do that, the emulator knows only whole warps: "
+           "say 0xffffffff, where all 32 lanes come")),
+    (re.compile(r"divergence: this lane is at (?P<mine>\S+) while .* wait at (?P<theirs>\S+) "
+                r"\(cell:(?P<line>\d+)\)"), _apart),
     (re.compile(r"divergence: .* wait for them at (?P<barrier>\S+)|deadlock"), _stuck),
     (re.compile(r"steps: .* after (?P<rounds>\d+)|endless"), _endless),
     (re.compile(r"time: did not end within (?P<seconds>\d+) s after line (?P<line>\d+)"), _late),
     (re.compile(r"crash: ended with (?P<code>-?\d+) after line (?P<line>\d+)"), _crash),
-    (re.compile(r"null"), _null),
-    (re.compile(r".*bad_alloc"), _no_memory),
-)
+    (re.compile(r"null"),
+     _says("out of bounds", "{who} uses in line {line} a pointer that points nowhere: is a tensor empty?")),
+    (re.compile(r".*bad_alloc"), _says("memory", "the kernel asked for more memory than there is")),
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- while it was compiled
@@ -374,9 +352,8 @@ def complaint(said: str, text: str, before: str = "") -> CompileError:
             what = f"`{name[1]}` is CUDA, but the emulator does not have it"
         return CompileError(text, line, before + re.sub(r" \[-[Wf].*", "", what), 0 if before else column)
     inside = re.search(r"^cell:(\d+):\d+:   required from", said, re.MULTILINE)
-    foreign = re.search(
-        r"^.+?: (?:fatal )?error: (.*)$", said, re.MULTILINE
-    )  # the lines around the cell's want it otherwise
+    # the lines around the cell's want it otherwise
+    foreign = re.search(r"^.+?: (?:fatal )?error: (.*)$", said, re.MULTILINE)
     what = (foreign[1] if foreign else said.strip().splitlines()[-1]).removeprefix("static assertion failed: ")
     before = "" if what.startswith("shared memory of a fixed size") else before  # nor can nvcc
     return CompileError(text, int(inside[1]) if inside else 1, before + what)
