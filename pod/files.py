@@ -106,6 +106,12 @@ def replace_rows(path: Path, columns: Sequence[str], rows: Iterable[dict]) -> No
     replace(path, text.getvalue())
 
 
+def rows(path: Path) -> list[dict[str, str]]:
+    """Those of a table, as they stand there."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def state(path: Path) -> tuple[Path, int, int]:
     """A file as it is now: what is remembered of its content hangs on this."""
     seen = path.stat()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -12,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from pod import data
+from pod import data, files
 from pod.files import ROOT
 from pod.lab import bands, paper, registry, repeats
 from pod.lab.figure import OURS, SOURCES
@@ -102,8 +101,7 @@ class Claim:
 
 @cache
 def _dated() -> dict[str, dict[str, str]]:
-    with bands.FILE.open(newline="", encoding="utf-8") as file:
-        return {row["id"]: row for row in csv.DictReader(file)}
+    return {row["id"]: row for row in files.rows(bands.FILE)}
 
 
 @dataclass(frozen=True)

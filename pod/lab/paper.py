@@ -1,10 +1,10 @@
 """The numbers that the papers and posts state, read from data/paper/*.csv. An id like "pod.f06.decode_step" names the
 source, the item (f06 is Figure 6, t4 Table 4, s532 is §5.3.2) and the quantity."""
 
-import csv
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pod import files
 from pod.files import ROOT
 
 FOLDER = ROOT / "data" / "paper"
@@ -61,11 +61,10 @@ def numbers() -> dict[str, Number]:
     """Every stated number by its id."""
     found: dict[str, Number] = {}
     for path in sorted(FOLDER.glob("*.csv")):
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if row["id"] in found:
-                    raise ValueError(f"{path.name}: id {row['id']} appears twice")
-                found[row["id"]] = _number(row)
+        for row in files.rows(path):
+            if row["id"] in found:
+                raise ValueError(f"{path.name}: id {row['id']} appears twice")
+            found[row["id"]] = _number(row)
     return found
 
 

@@ -1,7 +1,6 @@
 """What claims come to where their recordings were measured once more, on another day or another GPU of that kind.
 `python -m pod claims --repeats` writes data/repeats.csv: id, place, value; place is a folder of data/repeats."""
 
-import csv
 import json
 import math
 import os
@@ -55,8 +54,6 @@ def write() -> None:
 def values() -> dict[str, list[float]]:
     """By claim, what the repeats give."""
     found = defaultdict(list)
-    if FILE.is_file():
-        with FILE.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                found[row["id"]].append(float(row["value"]))
+    for row in files.rows(FILE) if FILE.is_file() else ():
+        found[row["id"]].append(float(row["value"]))
     return dict(found)

@@ -4,13 +4,13 @@
 reads it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of sm80/hybrid.cu.
 """
 
-import csv
 from functools import cache
 from itertools import product
 from math import log2
 
 import numpy as np
 
+from pod import files
 from pod.batch import HybridBatch
 from pod.data import COMPUTED
 from pod.hardware import gpu as gpu_of
@@ -46,8 +46,7 @@ def _scaled(tiles: float, before: float, lanes: float, context: float) -> tuple[
 def _table(gpu: str, method: str) -> GridTable:
     if gpu not in GPUS:
         raise ValueError(f"gpu: got {gpu!r}, allowed with attention {method} are {', '.join(GPUS)}")
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        mine = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
+    mine = [row for row in files.rows(TABLE) if row["gpu"] == gpu]
     known = {tuple(int(row[axis]) for axis in AXES): float(row[method]) for row in mine}
     points = list(product(*AXES.values()))
     axes = [sorted(set(axis)) for axis in zip(*(_scaled(*p) for p in points), strict=True)]

@@ -13,7 +13,6 @@ the run that is judged was seen. Iterations are judged on the second half, or on
 window.
 """
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,7 +21,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from pod import data
+from pod import data, files
 from pod.data import RECORDED, path_of
 from pod.hardware import H200
 from pod.serving.events import Iteration, Log
@@ -57,10 +56,9 @@ def recorded() -> dict[str, list[dict]]:
 def read(log: Path) -> dict[str, list[dict]]:
     """The iterations of each run, times in seconds."""
     runs: dict[str, list[dict]] = {}
-    with log.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            times = {name.removesuffix("_ms"): float(row[name]) / 1e3 for name in TIMES}
-            runs.setdefault(row["run"], []).append(times | {"digest": row["digest"]})
+    for row in files.rows(log):
+        times = {name.removesuffix("_ms"): float(row[name]) / 1e3 for name in TIMES}
+        runs.setdefault(row["run"], []).append(times | {"digest": row["digest"]})
     return runs
 
 
@@ -189,9 +187,7 @@ def operator_errors(operator: str) -> np.ndarray:
 
 
 def _operator_errors(operator: str) -> Iterator[float]:
-    with OPERATORS.open(newline="", encoding="utf-8") as file:
-        rows = [r for r in csv.DictReader(file) if r["operator"] == operator and r["split"] == "held out"]
-    for row in rows:
+    for row in (r for r in files.rows(OPERATORS) if r["operator"] == operator and r["split"] == "held out"):
         count, chunk, before, requests, each = (int(row[name]) for name in SIZES)
         part, _, kernels = operator.partition("_")
         method = "pod" if part == "attention" else "serial"
@@ -295,8 +291,7 @@ def drawn(run: str) -> float:
 
 @kept
 def _watts() -> dict[str, float]:
-    with log().open(newline="", encoding="utf-8") as file:
-        return {row["run"]: float(row["power_w"]) for row in csv.DictReader(file)}
+    return {row["run"]: float(row["power_w"]) for row in files.rows(log())}
 
 
 @kept

@@ -5,7 +5,6 @@ time of its SM's tensor cores and some bytes, and it never has more than so many
 between two events, a CTA starting or a worker ending, is a fluid: everybody makes progress at a constant pace.
 """
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pod import files
 from pod.batch import HybridBatch
 from pod.files import ROOT
 from pod.hardware import GPU, H200
@@ -452,8 +452,7 @@ def _hopper_ctas(work: WorkList, op: int, tile: int, start: float) -> list[Cta]:
 
 @cache
 def calibration() -> Calibration:
-    with RECORDING.open(newline="", encoding="utf-8") as file:
-        return fit(csv.DictReader(file))
+    return fit(files.rows(RECORDING))
 
 
 def fit(recording: Iterable[dict]) -> Calibration:

@@ -13,7 +13,6 @@ knew every true time would be off by as much, so nobody can be asked to pass a b
 """
 
 import argparse
-import csv
 import re
 from collections.abc import Callable, Iterator
 from math import inf, nan
@@ -22,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pod import files
 from pod.data import DATA
-from pod.files import replace_rows
 from pod.hardware import GPUS, gpu
 from pod.serving.shapes import Shape, shape
 from pod.simulate import host_time
@@ -183,31 +182,26 @@ def _error(part: Callable[[dict], tuple[str, str, float]], row: dict) -> Error:
 
 def recorded() -> Iterator[Error]:
     """FlashAttention-3 on our H200, chunks with contexts too; of these, Llama-3-8B's were fitted."""
-    with OPERATORS.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            part, _, kernel = row["operator"].partition("_")
-            if kernel == "fa3":
-                chunk, before, requests, each = (
-                    int(row[k]) for k in ("chunk", "context", "requests", "decode_context")
-                )
-                s, on = shape(row["model"]), gpu("h200")
-                heads = on, s.q_heads, s.kv_heads, s.head_dim
-                ours = KERNELS["fa3-h200"]
-                seconds = (ours.prefill(*heads, [(chunk, before)]) if part == "prefill"
-                           else ours.decode(*heads, requests, requests * each))  # fmt: skip
-                split = "fitted" if s.key == "llama-3-8b" else "held out"
-                yield Error(part, "fa3 on h200", "recorded", split, s.key, "1", 1e6 * seconds / float(row["us"]) - 1)
+    for row in files.rows(OPERATORS):
+        part, _, kernel = row["operator"].partition("_")
+        if kernel == "fa3":
+            chunk, before, requests, each = (int(row[k]) for k in ("chunk", "context", "requests", "decode_context"))
+            s, ours = shape(row["model"]), KERNELS["fa3-h200"]
+            heads = gpu("h200"), s.q_heads, s.kv_heads, s.head_dim
+            seconds = (ours.prefill(*heads, [(chunk, before)]) if part == "prefill"
+                       else ours.decode(*heads, requests, requests * each))  # fmt: skip
+            split = "fitted" if s.key == "llama-3-8b" else "held out"
+            yield Error(part, "fa3 on h200", "recorded", split, s.key, "1", 1e6 * seconds / float(row["us"]) - 1)
 
 
 def totals() -> Iterator[Error]:
     """Whole runs of Vidur, of the same requests by the same rules: Llama-2-70B on a pair of A100s, none waits for a
     host. Nothing is fitted to them."""
-    with RUNS.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            ours, (name, pp) = _whole(row).metrics(), (row["scheduler"] + row["chunk"], row["pp"])
-            for metric in (THROUGHPUT, *FELT):
-                yield Error(WHOLE, metric, row["source"], "held out", f"{name} {row['workload']} pp{pp}", "2",
-                            ours[metric] / float(row[metric]) - 1)  # fmt: skip
+    for row in files.rows(RUNS):
+        ours, (name, pp) = _whole(row).metrics(), (row["scheduler"] + row["chunk"], row["pp"])
+        for metric in (THROUGHPUT, *FELT):
+            yield Error(WHOLE, metric, row["source"], "held out", f"{name} {row['workload']} pp{pp}", "2",
+                        ours[metric] / float(row[metric]) - 1)  # fmt: skip
 
 
 def _whole(row: dict) -> Run:
@@ -283,10 +277,7 @@ def again(mine: list[Error]) -> str:
 
 
 def read() -> list[dict]:
-    if not JUDGED.exists():
-        return []
-    with JUDGED.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return files.rows(JUDGED) if JUDGED.exists() else []
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -309,7 +300,7 @@ def run(args: argparse.Namespace) -> int:
     made = [row for each in found for row in judged(each)]
     kept = [r for r in read() if r["source"] not in {m["source"] for m in made}]
     rows = sorted(made + kept, key=lambda r: [str(r[k]) for k in COLUMNS[:6]])
-    replace_rows(JUDGED, COLUMNS, rows)
+    files.replace_rows(JUDGED, COLUMNS, rows)
     return _show([row for row in rows if row["model"] == "all"], rows)
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pod import files
 from pod.batch import HybridBatch
 from pod.experiments.hopper import hopper_sweep
 from pod.experiments.pod import pod_01, pod_06, pod_11, pod_t7
@@ -179,7 +180,7 @@ def toy(monkeypatch, tmp_path):
     def rows(seconds: float) -> list[tuple]:
         asked.clear()
         path = run.measure("toy", tmp_path, seconds, again=False)
-        return [(row["run"], row["i"], row["nth"]) for row in run._rows(path)]
+        return [(row["run"], row["i"], row["nth"]) for row in files.rows(path)]
 
     rows.path = tmp_path / "toy.csv"
     return rows

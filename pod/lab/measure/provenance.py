@@ -2,7 +2,6 @@
 GPU machine by `write` and checked by `check`: which GPU and software, how it was timed, what the GPU's clocks and power
 did meanwhile, and which kernels ran on which work lists, so that a later change of exactly those shows up."""
 
-import csv
 import json
 import os
 import re
@@ -42,13 +41,8 @@ FIELDS = {
     "telemetry": dict, "timer": str, "l2": str, "repeats": int, "started": str, "seconds": (int, float),
     "command": str, "keys": list, "sha256": str,
 }  # fmt: skip
-LATER = {
-    "uuids": list,
-    "power_limit_w": (int, float),
-    "packages": dict,
-    "tree": str,
-}  # from SINCE on; all or none before
-SINCE = "2026-11-23"
+LATER = {"uuids": list, "power_limit_w": (int, float), "packages": dict, "tree": str}
+SINCE = "2026-11-23"  # of LATER; before, a sidecar has all of it or none
 PEERS = ("flash_attn_interface", "flashinfer", "transformers", "vllm")  # modules of other people's kernels and engines
 
 
@@ -404,8 +398,7 @@ def _other_file(path: Path, meta: dict) -> list[str]:
     if not {data.RECORDED, data.REPEATS}.isdisjoint(path.resolve().parents) and folder not in meta["gpu"].lower():
         problems.append(f"a recording of {meta['gpu']!r} does not belong into {folder}/")
     if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = files.rows(path)
         if not rows or not meta["keys"] or not set(meta["keys"]) <= rows[0].keys():
             problems.append(f"{path.name} has no rows or lacks a key column of {meta['keys']}")
         else:

@@ -57,7 +57,7 @@ def measure(name: str, folder: Path, seconds: float, again: bool) -> Path:
         path.unlink(missing_ok=True)
         data.sidecar_of(path).unlink(missing_ok=True)
     whole, cases, end = getattr(page, "WHOLE", page.KEYS), page.cases(), time.monotonic() + seconds
-    rows = _rows(path)
+    rows = files.rows(path) if path.exists() else []
     done, todo = _split(rows, cases, page.KEYS, whole)
     before = provenance.begun(path, page.UNITS) if done else None
     print(f"{name}: {len(todo)} of {len(cases)} rows to measure.", flush=True)
@@ -94,13 +94,6 @@ def _split(rows: list[dict], cases: list[dict], keys: tuple, whole: tuple) -> tu
 
 def _name(row: dict, columns: tuple) -> tuple[str, ...]:
     return tuple(str(row[column]) for column in columns)
-
-
-def _rows(path: Path) -> list[dict]:
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def _write(path: Path, rows: list[dict]) -> None:
