@@ -5,9 +5,6 @@ reformed  all memory is shared; a micro-batch that leaves the pipeline is dissol
           oldest requests that are in none, as many as make all micro-batches equally large, and who waits
 """
 
-from collections import deque
-
-from pod.serving.blocks import PagedPool
 from pod.serving.request import Request, age
 from pod.serving.schedulers import Batch, Scheduler
 
@@ -20,27 +17,9 @@ class Microbatch:
     def __init__(self, behind: Scheduler, flying: set[int], stages: int):
         self._behind, self._flying, self._stages = behind, flying, stages
 
-    @property
-    def name(self) -> str:
-        return self._behind.name
-
-    @property
-    def pool(self) -> PagedPool:
-        return self._behind.pool
-
-    @property
-    def waiting(self) -> deque[Request]:
-        return self._behind.waiting
-
-    @property
-    def running(self) -> list[Request]:
-        return self._behind.running
-
-    def refusal(self, request: Request) -> str | None:
-        return self._behind.refusal(request)
-
-    def add(self, request: Request) -> None:
-        self._behind.add(request)
+    def __getattr__(self, name: str):
+        """All else is the scheduler's."""
+        return getattr(self._behind, name)
 
     def schedule(self) -> Batch:
         everyone = self._behind.running
