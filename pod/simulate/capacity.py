@@ -13,18 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, sqrt
 
-from pod.simulate.cli import (
-    SWEPT,
-    add_system,
-    add_workload,
-    check_arrivals,
-    heading,
-    refusals,
-    runs,
-    stands_on,
-    table,
-    to_run,
-)
+from pod.simulate import cli
 from pod.simulate.run import Run
 from pod.simulate.summary import turned_away
 from pod.sweep import progress
@@ -39,8 +28,8 @@ FIRST, LEAST, MOST = 1.0, 2.0**-12, 2.0**12  # requests per second
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Several values of an option look for the rate of every combination."
-    add_system(parser)
-    add_workload(parser)
+    cli.add_system(parser)
+    cli.add_workload(parser)
     names = ", ".join(PROMISES)
     parser.add_argument("--slo", nargs="+", metavar="NAME=MOST", default=DEFAULT,
                         help=f"in s, or %% of the requests for stalls; tbt_p99=50ms is 0.05 (default: "
@@ -109,7 +98,7 @@ def search(measure: Callable[[float], dict[str, float]], slo: dict[str, float]) 
 def check_served(run: Run) -> None:
     """No rate keeps a promise to who is refused, and to see that takes no search."""
     count, first = 0, {}
-    for id_, why in enumerate(refusals(run.setup, run.workload)):
+    for id_, why in enumerate(cli.refusals(run.setup, run.workload)):
         if why:
             count, first = count + 1, first or {id_: why}
     if count:
@@ -128,17 +117,17 @@ def at(run: Run, qps: float) -> Run:
 
 def _row(chosen: dict, system: Run, rate: float | None, metrics: dict[str, float]) -> dict:
     setup = system.setup
-    said = stands_on(setup) | {"arrivals": system.workload.kind, "router": setup.router, "qps": rate}
+    said = cli.stands_on(setup) | {"arrivals": system.workload.kind, "router": setup.router, "qps": rate}
     each = rate and rate / (setup.tp * setup.pp * setup.replicas)
     return {k: v for k, v in chosen.items() if k != "qps"} | said | {"qps_per_gpu": each} | metrics
 
 
 def run(args: argparse.Namespace) -> int:
-    check_arrivals(args, rates=True)
+    cli.check_arrivals(args, rates=True)
     args.qps, slo = None, promises(args.slo)
-    combinations = runs(args)
-    todo, rows = [to_run(args, c) for c in combinations], []
-    varied = [k for k in SWEPT if k != "qps" and len({c[k] for c in combinations}) > 1]
+    combinations = cli.runs(args)
+    todo, rows = [cli.to_run(args, c) for c in combinations], []
+    varied = [k for k in cli.SWEPT if k != "qps" and len({c[k] for c in combinations}) > 1]
     with progress(None, "run") as bar:
         for chosen, system in zip(combinations, todo, strict=True):
             try:
@@ -154,6 +143,6 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
         return 0
     kept = ", ".join(f"{name} up to {most:g} {unit(name)}" for name, most in slo.items())
-    print(heading(todo, [row["arrivals"] for row in rows], promises=kept))
-    print(table(rows, [*(varied or ("scheduler", "attention")), "qps", "qps_per_gpu"]))
+    print(cli.heading(todo, [row["arrivals"] for row in rows], promises=kept))
+    print(cli.table(rows, [*(varied or ("scheduler", "attention")), "qps", "qps_per_gpu"]))
     return 0
