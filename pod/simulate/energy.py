@@ -14,7 +14,7 @@ replace the others, for they give up to a quarter less than the runs with FlashA
 from dataclasses import dataclass
 
 from pod.serving.events import Iteration
-from pod.serving.request import Request
+from pod.serving.loop import Watcher
 from pod.serving.shapes import SHAPES, Shape
 from pod.simulate.cost import Cost, in_turn
 from pod.simulate.windows import OFFLINE
@@ -71,20 +71,14 @@ class Meter:
         return self._idle * self.gpus * seconds
 
 
-class Spent:
+class Spent(Watcher):
     """Hears of a run, and adds up the joules of its iterations."""
 
     def __init__(self, meter: Meter):
         self.meter, self.joules = meter, 0.0
 
-    def arrived(self, request: Request, refusal: str | None) -> None:
-        pass
-
     def started(self, event: Iteration) -> None:
         self.joules += self.meter.iteration(event)
-
-    def ended(self, event: Iteration) -> None:
-        pass
 
 
 def lacking(cost: Cost) -> str | None:
