@@ -34,7 +34,7 @@ WAYS = peers.HALVES | {name: peers.FAMILY[name] for name in ("serial", "pod")}
 WAYS |= {"fa2_prefill": peers.fa2_prefill, "fa2_decode": peers.fa2_decode, "fa2_serial": peers.fa2_serial,
          "fa2_streams": peers.fa2_streams}  # fmt: skip
 WAYS |= {"decode_64": flash2.decode, "serial_64": flash2.serial, "streams_64": flash2.streams}
-WAYS |= {"fi_fa2_serial": peers.fi_fa2_serial}
+WAYS |= {"fi_fa2_serial": peers.PEERS["fi_fa2_serial"]}
 
 
 def cases() -> list[dict]:

@@ -366,17 +366,9 @@ def _fi_decode(s: Setting, tensor_cores: bool = True):
     return wrapper
 
 
-def _fi_serial(s: Setting, backend: str):
+def fi_serial(s: Setting, backend: str):
     prefill, decode, cache = _fi_prefill(s, backend, 0, 1), _fi_decode(s), s.pages[:2]
     return lambda: (prefill.run(s.q_prefill, cache), decode.run(s.q_decode, cache))
-
-
-def fi_fa2_serial(s: Setting):
-    return _fi_serial(s, "fa2")
-
-
-def fi_fa3_serial(s: Setting):
-    return _fi_serial(s, "fa3")
 
 
 def fi_batched(s: Setting, backend: str = "fa3"):
@@ -488,8 +480,8 @@ PEERS: dict[str, Callable] = {
     "fa3_serial": fa3_serial,
     "fa3_streams": fa3_streams,
     "fa3_varlen": fa3_varlen,
-    "fi_fa3_serial": fi_fa3_serial,
-    "fi_fa2_serial": fi_fa2_serial,
+    "fi_fa3_serial": partial(fi_serial, backend="fa3"),
+    "fi_fa2_serial": partial(fi_serial, backend="fa2"),
     "fi_batched": fi_batched,
     "fi_fa2_batched": partial(fi_batched, backend="fa2"),
     "fi_pod": fi_pod,
