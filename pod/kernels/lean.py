@@ -39,9 +39,7 @@ def _kinds() -> dict[str, tuple[str, str]]:
     return lines
 
 
-LEAN = Family(
-    "hybrid_lean", bindings="bindings.cpp", kernels="lean/lean.cu", fake=fake(len(TRACE_FIELDS)), kinds=_kinds()
-)
+LEAN = Family("hybrid_lean", "bindings.cpp", "lean/lean.cu", fake(len(TRACE_FIELDS)), _kinds())
 
 
 # ---------------------------------------------------------------- a schedule on the device

@@ -29,9 +29,7 @@ def _kinds() -> dict[str, tuple[str, str]]:
     return lines
 
 
-HYBRID = Family(
-    "hybrid", bindings="bindings.cpp", kernels="sm80/hybrid.cu", fake=fake(len(TRACE_FIELDS)), kinds=_kinds()
-)
+HYBRID = Family("hybrid", "bindings.cpp", "sm80/hybrid.cu", fake(len(TRACE_FIELDS)), _kinds())
 
 
 # ---------------------------------------------------------------- a schedule on the device

@@ -55,17 +55,9 @@ def _kinds(family: str, bits: int = 16) -> dict[str, tuple[str, str]]:
     return lines
 
 
-HOPPER = Family(
-    "hopper",
-    bindings="bindings.cpp",
-    kernels="sm90/hybrid.cu",
-    fake=fake(2 * len(ROLES)),
-    kinds=_kinds("hopper"),
-    arch="90a",
-)
-HOPPER8 = replace(
-    HOPPER, name="hopper8", kinds=_kinds("hopper8", 8)
-)  # K and V of 8 bits: its kernels have names of their own
+HOPPER = Family("hopper", "bindings.cpp", "sm90/hybrid.cu", fake(2 * len(ROLES)), _kinds("hopper"), "90a")
+# K and V of 8 bits: its kernels have names of their own.
+HOPPER8 = replace(HOPPER, name="hopper8", kinds=_kinds("hopper8", 8))
 
 # Who plans on the device, for a workspace: see workspace.py.
 PLANNER = Family("hopper_plan", "sm90/plan_bindings.cpp", "sm90/plan.cu", lambda kind, *arguments: None)
