@@ -75,7 +75,6 @@ class Exercise:
     wrong in the same way is told. A hint that is a rule, `everywhere`, must fit most of what is not right.
     """
 
-    name: str
     stub: str
     cases: Sequence
     try_one: Callable[[object, object], Outcome]
@@ -83,7 +82,8 @@ class Exercise:
     well_done: str
     draw: Callable[[Random], object] | None = None
     smaller: Callable[[object], Iterable] | None = None
-    chapter: str = ""  # that of its module
+    name: str = ""  # as its module has it
+    chapter: str = ""
 
     def all_cases(self) -> list:
         random = Random(self.name)  # the same each time: whoever mends an answer can see what became of it
@@ -106,10 +106,10 @@ class Verdict:
 def exercises() -> dict[str, Exercise]:
     """All of them, by name."""
     return {
-        one.name: replace(one, chapter=chapter)
+        name: replace(one, name=name, chapter=chapter, stub=one.stub.strip("\n"))
         for chapter, modules in CHAPTERS.items()
         for module in modules
-        for one in vars(import_module(f"pod.learn.exercises.{module}")).values()
+        for name, one in vars(import_module(f"pod.learn.exercises.{module}")).items()
         if isinstance(one, Exercise)
     }
 

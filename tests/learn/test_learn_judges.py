@@ -77,7 +77,7 @@ def test_there_are_enough_ways_to_be_wrong_and_each_hint_is_given(name):
 
 def toy(try_one=None):
     try_one = try_one or (lambda f, case: judge.Outcome(f"f({case})", 2 * case, f(case), right=f(case) == 2 * case))
-    return judge.Exercise("toy", "", [1, 2, 3], try_one, {}, "So it is.")
+    return judge.Exercise("", [1, 2, 3], try_one, {}, "So it is.", name="toy")
 
 
 def test_an_answer_that_raises_is_told_with_its_line():
@@ -281,7 +281,7 @@ def test_a_kernel_that_is_right_by_chance_or_spoils_what_it_reads_is_not_right(n
 def test_a_rule_that_fits_once_by_chance_is_no_hint():
     cases = [functions.Call(f"{x}", (x,), 2 * x) for x in (2, 3, 4)]
     square = judge.Hint("This is the square.", functions.gives(lambda x: x * x))
-    exercise = judge.Exercise("toy", "", cases, functions.call, {"square": square}, "", lambda random: cases[1])
+    exercise = judge.Exercise("", cases, functions.call, {"square": square}, "", lambda random: cases[1])
     assert judge.judge(exercise, lambda x: x * x).hint == "square"
     assert judge.judge(exercise, lambda x: 9).hint == ""
 
@@ -309,7 +309,7 @@ def test_a_kernel_with_other_parameters_is_told_so():
 
 def test_a_hint_that_fails_is_no_hint():
     broken = judge.Hint("y", lambda o: 1 / 0)
-    exercise = judge.Exercise("toy", "", [1], lambda f, c: judge.Outcome("1", 2, 3), {"x": broken}, "")
+    exercise = judge.Exercise("", [1], lambda f, c: judge.Outcome("1", 2, 3), {"x": broken}, "")
     assert judge.judge(exercise, len).hint == ""
 
 

@@ -41,8 +41,7 @@ CASES = (
 H200 = (989e12, 4.8e12)
 
 bound = Exercise(
-    "bound",
-    BOUND.strip("\n"),
+    BOUND,
     [_case(p, d, *H200) for p, d in CASES],
     call,
     {

@@ -148,8 +148,7 @@ def _begins(o: Outcome, number: int) -> int | None:
 
 
 binding = Exercise(
-    "binding",
-    BINDING.strip("\n"),
+    BINDING,
     [Case(140, 20, 3), Case(200, 5, 2), Case(70, 8, 2), Case(0, 9, 2), Case(130, 0, 3), Case(250, 14, 3)],
     launch,
     {

@@ -88,8 +88,7 @@ ITERATIONS = (
 )
 
 fill = Exercise(
-    "fill",
-    FILL.strip("\n"),
+    FILL,
     [_iteration(*iteration) for iteration in ITERATIONS],
     call,
     {
@@ -174,8 +173,7 @@ def _line(times: list, stages: int) -> Call:
 LINES = (([1, 1, 1, 1], 2), ([4, 1, 1], 2), ([1, 4, 2], 3), ([1, 2, 5], 4), ([2, 2, 7, 1, 1, 3], 3), ([6], 8))
 
 last_out = Exercise(
-    "last_out",
-    LAST_OUT.strip("\n"),
+    LAST_OUT,
     [_line(*line) for line in LINES],
     call,
     {

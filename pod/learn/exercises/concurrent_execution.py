@@ -63,8 +63,7 @@ def _first_pairs(o: Outcome) -> list[tuple]:
 
 
 grid = Exercise(
-    "grid",
-    GRID.strip("\n"),
+    GRID,
     [Shape(16, 4), Shape(24, 3), Shape(10, 5), Shape(132, 132)],
     launch,
     {
@@ -163,8 +162,7 @@ def _runs(o: Outcome) -> list[int]:
 
 
 interleave = Exercise(
-    "interleave",
-    INTERLEAVE.strip("\n"),
+    INTERLEAVE,
     [Loops(8, 2), Loops(13, 3), Loops(5, 4), Loops(6, 0), Loops(0, 3), Loops(40, 3)],
     run,
     {

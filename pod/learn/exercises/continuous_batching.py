@@ -115,8 +115,7 @@ _slot_left.everywhere = True
 DOZEN = (4, 9, 2, 6, 5, 3, 7, 2, 6, 8, 3, 4)
 
 schedule = Exercise(
-    "schedule",
-    SCHEDULE.strip("\n"),
+    SCHEDULE,
     [
         Day(tuple((0, 16, n) for n in DOZEN), 4, 64),
         Day(((0, 30, 3), (0, 30, 2), (1, 50, 2), (1, 10, 4), (5, 10, 1)), 4, 80),
@@ -281,8 +280,7 @@ CROWDS = (
 )
 
 give_way = Exercise(
-    "give_way",
-    GIVE_WAY.strip("\n"),
+    GIVE_WAY,
     [_crowd(*crowd) for crowd in CROWDS],
     call,
     {
@@ -471,8 +469,7 @@ FORKS = (
 )
 
 room = Exercise(
-    "room",
-    ROOM.strip("\n"),
+    ROOM,
     [_fork(*fork) for fork in FORKS],
     call,
     {

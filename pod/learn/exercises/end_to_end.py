@@ -74,8 +74,7 @@ def _off(o: Outcome) -> float:
 
 
 capacity = Exercise(
-    "capacity",
-    CAPACITY.strip("\n"),
+    CAPACITY,
     [Most(rate) for rate in (1.7, 37.5, 1.0, 300.0, 0.013)],
     search,
     {
@@ -178,8 +177,7 @@ CURVES = ((LOADS, SLOW, FAST, 0.5), (LOADS, SLOW, FAST, 0.9), (LOADS, SLOW, FAST
           ([1, 2, 4], [0.5, 1.0, 8.0], [0.25, 0.5, 1.0], 0.75), ([1, 3], [1, 2], [1, 2], 1.5))  # fmt: skip
 
 more_load = Exercise(
-    "more_load",
-    MORE_LOAD.strip("\n"),
+    MORE_LOAD,
     [_curve(*curve) for curve in CURVES],
     call,
     {

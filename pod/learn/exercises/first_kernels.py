@@ -14,10 +14,6 @@ def _kind(kind: str):
     return lambda o: o.error is not None and o.error.kind == kind
 
 
-def _exercise(name: str, stub: str, cases, hints, well_done: str, try_one=launch) -> Exercise:
-    return Exercise(name, stub.strip("\n"), cases, try_one, hints, well_done)
-
-
 # ---------------------------------------------------------------- 1. scale
 
 SCALE = """
@@ -64,10 +60,10 @@ def _by_all(kernel, case: Case) -> Outcome:
     return replace(tried, expected=f"as many threads at work as elements, {n}", got=f"{len(writers)}", right=False)
 
 
-scale = _exercise(
-    "scale",
+scale = Exercise(
     SCALE,
     [_scaling(1, 32, 2.0), _scaling(4, 64, -0.5), _scaling(3, 128, 3.0)],
+    _by_all,
     {
         "every CTA counts from 0": Hint(
             "threadIdx.x begins at 0 in every CTA, so two CTAs claim the same element. How many threads "
@@ -126,7 +122,6 @@ scale = _exercise(
         ),
     },
     "The loop over elements has become the launch.",
-    _by_all,
 )
 
 # ---------------------------------------------------------------- 2. the tail
@@ -154,8 +149,7 @@ def _written_past(o: Outcome) -> list[int]:
     return [i for i in (o.values[1] != -1).nonzero()[:, 0].tolist() if i >= n]
 
 
-tail = _exercise(
-    "tail",
+tail = Exercise(
     TAIL,
     [
         _tailed(2, 32, 20, 64),
@@ -164,6 +158,7 @@ tail = _exercise(
         _tailed(1, 64, 64, 64),
         _tailed(2, 32, 0, 8),
     ],
+    launch,
     {
         "one too many": Hint(
             "One element behind the end was written, y[n]. n elements are y[0] to y[n - 1]: compare with <.",
@@ -244,10 +239,10 @@ def _across_ctas(o: Outcome) -> bool:
     )
 
 
-reverse = _exercise(
-    "reverse",
+reverse = Exercise(
     REVERSE,
     [_reversing(1, 0), _reversing(3, 1), _reversing(2, 2)],
+    launch,
     {
         "no barrier": Hint(
             "Your 64 threads are two warps, and each goes at its own pace. A thread may read s only when "
@@ -312,10 +307,10 @@ def _last_alone(o: Outcome) -> bool:
     return (o.values[0] - o.values[1]).abs().gt(1e-5).nonzero().tolist() == [[o.case.arguments()[2] - 1]]
 
 
-neighbour = _exercise(
-    "neighbour",
+neighbour = Exercise(
     NEIGHBOUR,
     [_ring(64), _ring(40), _ring(32, 1), _ring(7), _ring(50, 2)],
+    launch,
     {
         "a barrier of one warp": Hint(
             "__syncwarp() waits for the 32 lanes of a warp. Thread 31 reads what thread 32 writes, and "
@@ -387,10 +382,10 @@ def _lanes(o: Outcome) -> torch.Tensor:
     return o.case.arguments()[1].view(-1, 32)
 
 
-warp_sum = _exercise(
-    "warp_sum",
+warp_sum = Exercise(
     WARP_SUM,
     [_warps(1, 32), _warps(1, 128), _warps(3, 64)],
+    launch,
     {
         "in a branch": Hint(
             "A shuffle is a meeting of all 32 lanes, as a barrier is. A lane that is not asked to add "
@@ -489,10 +484,10 @@ def _places(grid: int, block: int, seed: int) -> Case:
     return Case(f"{grid} CTAs on 4 SMs", grid, block, empty, lambda ctas, sm_of: found, {"sm_of": 1, "ctas": 0}, seed)
 
 
-where = _exercise(
-    "where",
+where = Exercise(
     WHERE,
     [_places(4, 32, 0), _places(40, 512, 1), _places(40, 512, 3)],
+    launch,
     {
         "every thread speaks": Hint(
             "All threads of a CTA write its place. One speaks for all: if (threadIdx.x == 0).",
@@ -616,10 +611,10 @@ def _first_row_alone(o: Outcome) -> bool:
     return bool(right[0] and not right[1:].all())
 
 
-softmax = _exercise(
-    "softmax",
+softmax = Exercise(
     SOFTMAX,
     [_rows(1, 1.0), _rows(40, 2.0), _rows(40, 30.0, 200.0), _rows(33, 30.0, -200.0)],
+    _online,
     {
         "one more walk": Hint(
             "The numbers are right, and the row was read once more, for m alone. m and l can be had in one walk: when "
@@ -692,5 +687,4 @@ softmax = _exercise(
         ),
     },
     "This loop over tiles instead of numbers, with tensor cores in its body, is FlashAttention.",
-    _online,
 )

@@ -71,8 +71,7 @@ CASES = (
 )
 
 shares = Exercise(
-    "shares",
-    SHARES.strip("\n"),
+    SHARES,
     [_case(wishes) for wishes in CASES],
     call,
     {

@@ -91,8 +91,7 @@ CASES = (
 )  # fmt: skip
 
 part_length = Exercise(
-    "part_length",
-    PART_LENGTH.strip("\n"),
+    PART_LENGTH,
     [_case(*case) for case in CASES],
     _try,
     {

@@ -45,8 +45,7 @@ def _case(copy: int, stages: int) -> Call:
 
 
 ring = Exercise(
-    "ring",
-    RING.strip("\n"),
+    RING,
     [_case(*case) for case in ((0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 3), (11, 4))],
     call,
     {

@@ -100,8 +100,7 @@ CASES = (
 )  # fmt: skip
 
 nearest_roof = Exercise(
-    "nearest_roof",
-    NEAREST_ROOF.strip("\n"),
+    NEAREST_ROOF,
     [_case(*case) for case in CASES],
     _try,
     {

@@ -99,8 +99,7 @@ CASES = (
 )
 
 millijoules = Exercise(
-    "millijoules",
-    MILLIJOULES.strip("\n"),
+    MILLIJOULES,
     [_case(*case) for case in CASES],
     call,
     {

@@ -80,8 +80,7 @@ def _says(*rules: Callable) -> Callable[[Outcome], bool]:
 
 
 last_cta = Exercise(
-    "last_cta",
-    LAST_CTA.strip("\n"),
+    LAST_CTA,
     [Heads(2, 5, 5), Heads(3, 5, 5), Heads(3, 7, 5), Heads(1, 9, 4), Heads(6, 2, 3), Heads(4, 11, 13), Heads(2, 3, 9)],
     run,
     {
@@ -221,8 +220,7 @@ BATCHES = (
 )
 
 gain = Exercise(
-    "gain",
-    GAIN.strip("\n"),
+    GAIN,
     [_batch(*batch) for batch in BATCHES],
     call,
     {

@@ -70,8 +70,7 @@ def _added(a, b):
 
 
 merge = Exercise(
-    "merge",
-    MERGE.strip("\n"),
+    MERGE,
     [
         _case((1, 3), (5, 2)),
         _case((5, 2), (1, 3)),

@@ -147,8 +147,7 @@ def _gives(rule: Rule) -> Callable[[Outcome], bool]:
 
 
 window = Exercise(
-    "window",
-    WINDOW.strip("\n"),
+    WINDOW,
     [Case(40), Case(150), Case(1000), Case(1)],
     launch,
     {

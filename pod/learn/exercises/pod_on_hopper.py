@@ -71,8 +71,7 @@ def _first_row(o: Outcome, fade) -> bool:
 
 
 late = Exercise(
-    "late",
-    LATE.strip("\n"),
+    LATE,
     [_rows("random", random(64, 33, seed=1)), _rows("rising by 60", _rising(48, 60.0)),
      _rows("random, up to a hundred", random(64, 40, seed=2, scale=30.0)), _rows("one number", random(64, 1, seed=5)),
      _rows("falling by 90", _rising(40, -90.0)), _rows("in steps of 4", torch.arange(0.0, 80.0, 4.0).repeat(64, 1))],
@@ -160,8 +159,7 @@ def _queue(queued: int, clock: float, sms: int) -> Call:
 
 
 kv_rate = Exercise(
-    "kv_rate",
-    KV_RATE.strip("\n"),
+    KV_RATE,
     [_queue(*queue) for queue in QUEUES],
     call,
     {

@@ -123,8 +123,7 @@ def _down_the_columns(o: Outcome) -> bool:
 
 
 draw = Exercise(
-    "draw",
-    DRAW.strip("\n"),
+    DRAW,
     [Rows(64, 50), Rows(3, 7), Rows(1, 9)],
     run,
     {
@@ -205,8 +204,7 @@ GPUS = ((2.039e12, 500e-9, 108, 5), (2.039e12, 500e-9, 108, 10), (4.8e12, 500e-9
         (2.0**41, 2.0**-21, 128, 4))  # fmt: skip
 
 loads_under_way = Exercise(
-    "loads_under_way",
-    LOADS.strip("\n"),
+    LOADS,
     [_needed(*gpu) for gpu in GPUS],
     call,
     {

@@ -96,8 +96,7 @@ def _ends(parts: list, *_) -> list:
 
 
 step = Exercise(
-    "step",
-    STEP.strip("\n"),
+    STEP,
     [_batch(*batch) for batch in BATCHES],
     run,
     {
@@ -250,8 +249,7 @@ HOSTS = (
 )
 
 idle = Exercise(
-    "idle",
-    IDLE.strip("\n"),
+    IDLE,
     [_host(*host) for host in HOSTS],
     call,
     {

@@ -143,8 +143,7 @@ def _said(costs: tuple[float, ...]) -> str:
 LONG_FIRST = tuple(float(keys) for keys in range(2560, 0, -128))
 
 deal = Exercise(
-    "deal",
-    DEAL.strip("\n"),
+    DEAL,
     [
         Work("8 prefills and 24 decodes, all of cost 1", (1.0,) * 8, (1.0,) * 24),
         Work("40 prefills and 76 decodes, all of cost 1", (1.0,) * 40, (1.0,) * 76),

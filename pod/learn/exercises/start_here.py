@@ -29,8 +29,7 @@ def _draw(random) -> Call:
 CASES = ((350, 300, 100), (350, 100, 300), (700, 633, 659), (1292, 633, 659), (440, 300, 100), (300, 300, 100))
 
 place = Exercise(
-    "place",
-    PLACE.strip("\n"),
+    PLACE,
     [_case(*case) for case in CASES],
     call,
     {

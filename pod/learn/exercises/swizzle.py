@@ -79,8 +79,7 @@ def _out_of_the_row(o: Outcome) -> bool:
 
 
 swizzle = Exercise(
-    "swizzle",
-    SWIZZLE.strip("\n"),
+    SWIZZLE,
     [Rows(8, 0), Rows(16, 0), Rows(16, 3), Rows(8, 5), Rows(4, 0), Rows(4, 7), Rows(2, 0), Rows(2, 2)],
     run,
     {

@@ -27,8 +27,7 @@ def _draw(random) -> Call:
 CASES = ((128, 4096, 128), (128, 4096, 16), (200, 1000, 64), (1, 12288, 64), (4096, 4096, 128))
 
 bytes_moved = Exercise(
-    "bytes_moved",
-    BYTES_MOVED.strip("\n"),
+    BYTES_MOVED,
     [_case(*case) for case in CASES],
     call,
     {

@@ -91,8 +91,7 @@ CASES = (
 )
 
 unseen = Exercise(
-    "unseen",
-    UNSEEN.strip("\n"),
+    UNSEEN,
     [_case(*case) for case in CASES],
     call,
     {

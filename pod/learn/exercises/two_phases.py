@@ -44,8 +44,7 @@ def _draw(random) -> Call:
 CASES = ((4, 4), (2, 5), (3, 9), (1, 7), (6, 8))
 
 chunk_mask = Exercise(
-    "chunk_mask",
-    CHUNK_MASK.strip("\n"),
+    CHUNK_MASK,
     [_case(n, s) for n, s in CASES],
     run,
     {

@@ -53,8 +53,7 @@ CASES = (
 )
 
 last_end = Exercise(
-    "last_end",
-    LAST_END.strip("\n"),
+    LAST_END,
     [_case(*case) for case in CASES],
     call,
     {
