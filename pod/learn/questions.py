@@ -38,7 +38,7 @@ class Page:
 
 @cache
 def questions() -> dict[str, Question]:
-    """All of them, by name."""
+    """All of questions.toml, by name."""
     chapters = files.toml((files.PACKAGE / "learn" / "questions.toml").read_text(encoding="utf-8"))
     return {name: Question(chapter, **one) for chapter, of in chapters.items() for name, one in of.items()}
 
