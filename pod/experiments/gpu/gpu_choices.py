@@ -15,7 +15,7 @@ from pod.simulate.gpusim import seconds
 
 FIGURE = Figure(
     title=f"CTAs an SM and the policy: measured and predicted on {a_card()}, predicted for the paper's A100",
-    says="Shares of work lose to turns; four CTAs win at 1K, on the H200 alone",
+    says="Proportional loses to 50:50; four CTAs win at 1K, on the H200 alone",
     chapter="10",
     method="pod/simulate/gpusim.py on batches of Figures 13 and 14. "
     "Measured: h200/methods-ctas.csv and methods-policy.csv.",
@@ -24,7 +24,7 @@ FIGURE = Figure(
 )
 PLACES = {"measured": "H200, measured", "h200": "H200, model", "a100": "A100, model"}
 DECODES = (8, 32, 128)  # of Figure 13's, enough to see where four CTAs win
-CTAS, POLICY = "four CTAs over two, time", "our shares of work over 50:50, %"
+CTAS, POLICY = "four CTAs over two, time", "proportional over 50:50, %"
 
 
 def table():
@@ -77,7 +77,7 @@ def draw(df):
 
 
 def ranges() -> pd.DataFrame:
-    """Least and most of each place: four CTAs over two at the shortest context and at longer ones; our shares."""
+    """Least and most of each place: four CTAs over two at the shortest context and at longer ones; proportional."""
     df = table()
     lengths = (df.context > df.context.min()).map({False: "the shortest context", True: "longer ones"})
     what = df.question.where(df.question == POLICY, CTAS + ", " + lengths).rename("what")
@@ -91,12 +91,11 @@ def policies_with_four() -> pd.DataFrame:
     measured, rows = pod_14.table().query("model == 'yi-6b' and decodes in (32, 96, 192)"), {}
     batches = [HybridBatch.of(8192, 8192, n, 8192, **MODELS["yi-6b"].heads(1)) for n in measured.decodes]
     for policy in (pod_14.INTEGER, pod_14.PROPORTIONAL):
-        name = pod_14.NAMES[policy]
-        rows[f"{name}, {PLACES['measured']}"] = list(gain(measured[f"{pod_14.TURNS}_4"], measured[f"{policy}_4"]))
+        rows[f"{policy}, {PLACES['measured']}"] = list(gain(measured[f"{pod_14.TURNS}_4"], measured[f"{policy}_4"]))
         for gpu in (H200, A100):
             turns, other = ([seconds(b, gpu, "pod", ctas_per_sm=4, policy=p) for b in batches]
                             for p in (pod_14.TURNS, policy))  # fmt: skip
-            rows[f"{name}, {PLACES[gpu.key]}"] = [gain(a, b) for a, b in zip(turns, other, strict=True)]
+            rows[f"{policy}, {PLACES[gpu.key]}"] = [gain(a, b) for a, b in zip(turns, other, strict=True)]
     return pd.DataFrame(rows, index=[f"{n} decodes" for n in measured.decodes]).T
 
 

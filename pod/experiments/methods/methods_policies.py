@@ -11,7 +11,7 @@ import pandas as pd
 from pod.batch import MODELS, HybridBatch
 from pod.data import a_card, read
 from pod.experiments.methods.shared import gain, with_parts
-from pod.experiments.pod.pod_14 import INTEGER, NAMES, PROPORTIONAL, TONES, TURNS
+from pod.experiments.pod.pod_14 import INTEGER, PROPORTIONAL, TONES, TURNS
 from pod.hardware import GPUS
 from pod.lab.figure import Figure
 from pod.lab.measure import peers
@@ -24,7 +24,7 @@ FIGURE = Figure(
     says="No policy is best on every batch, with two CTAs an SM or with four",
     chapter="09",
     method="Yi-6B and Llama-3-8B on one GPU, bf16; prompts of 2K, 8K and 16K, whole or their last 512 or 2K tokens, "
-    "beside decodes as long. Gain over turns (50:50); medians, cold L2, shuffled rounds.",
+    "beside decodes as long. Gain over 50:50; medians, cold L2, shuffled rounds.",
     data=("methods-policies",),
 )
 RECORDING = "methods-policies"
@@ -63,12 +63,12 @@ def table():
 
 
 def draw(df):
-    """Each batch as a dot: what either share gains over turns, by the smaller part's share of the two."""
+    """Each batch as a dot: what either other policy gains over 50:50, by the smaller part's share of the two."""
     axes = style.axes(9.5, 3.6, columns=2, sharey=True)
     for ax, size in zip(axes, SIZES, strict=True):
         for policy in (INTEGER, PROPORTIONAL):
             ax.plot(100 * df.share, gain(df[f"{TURNS}_{size}"], df[f"{policy}_{size}"]), "o", color=TONES[policy],
-                    markersize=4, label=NAMES[policy])  # fmt: skip
+                    markersize=4, label=policy)  # fmt: skip
         ax.axhline(0, color=style.INK, linewidth=1)
         ax.set(xlabel="the shorter part, % of both")
         ax.set_title(f"{size} CTAs an SM", fontsize=10)

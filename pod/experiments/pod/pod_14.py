@@ -20,6 +20,7 @@ FIGURE = Figure(
     title=f"50:50 against proportional scheduling, on {a_card()}",
     chapter="09",
     method="A whole prompt of 8K beside decodes of 8K, one GPU, bf16; the policy alone differs. Medians, cold L2. "
+    "Integer ratio is the paper's proportional, by numbers of CTAs; proportional is ours, by work. "
     "Over the bars: gain over 50:50, %.",
     data=("methods-policy",),
 )
@@ -48,14 +49,13 @@ measure, planned = peers.on_batches(batch_of, WAYS, ROUNDS, ms=1.0)
 # ---------------------------------------------------------------- what it shows
 
 TURNS, PROPORTIONAL, INTEGER = "50:50", "proportional", "integer ratio"
-NAMES = {TURNS: TURNS, INTEGER: "the paper's proportional", PROPORTIONAL: "our shares of work"}
 TONES = {TURNS: style.WORKERS[6], INTEGER: style.SMS[0], PROPORTIONAL: style.WORKERS[0]}  # all three are POD
 ENDINGS = ("", "_2", "_4")  # as POD chooses its CTAs an SM, two, four
 
 
 def table():
     """One row a model and batch: milliseconds of each policy (two or four CTAs an SM: `_2`, `_4`), of both parts alone
-    and of serial, and the gains over 50:50 in %: of the paper's proportional policy, and of our shares of the work."""
+    and of serial, and the gains over 50:50 in %: of integer ratio, the paper's policy, and of proportional, ours."""
     df = recorded("methods-policy")
     policies = [policy + ending for policy in TONES for ending in ENDINGS]
     gains = {"gain": gain(df[TURNS], df[INTEGER]), "own_gain": gain(df[TURNS], df[PROPORTIONAL])}
@@ -77,7 +77,7 @@ def draw(df):
 def _bars(ax, df) -> None:
     at = range(len(df))
     for shift, (policy, tone) in zip((-0.27, 0, 0.27), TONES.items(), strict=True):
-        ax.bar([x + shift for x in at], df[policy], 0.25, color=tone, label=NAMES[policy])
+        ax.bar([x + shift for x in at], df[policy], 0.25, color=tone, label=policy)
     ends = df[["prefill", "decode"]].max(axis=1)
     ax.hlines(ends, [x - 0.42 for x in at], [x + 0.42 for x in at], color=style.INK, linewidth=1.2,
               label="the longer part alone")  # fmt: skip
@@ -93,7 +93,7 @@ def _bars(ax, df) -> None:
 
 def by_ctas(df):
     """Gain of either proportion over 50:50 in %, by model and batch, for two and for four CTAs on an SM."""
-    gains = {f"{n} CTAs an SM, {NAMES[policy]}": gain(df[f"{TURNS}_{n}"], df[f"{policy}_{n}"])
+    gains = {f"{n} CTAs an SM, {policy}": gain(df[f"{TURNS}_{n}"], df[f"{policy}_{n}"])
              for n in (2, 4) for policy in (INTEGER, PROPORTIONAL)}  # fmt: skip
     return pd.DataFrame(gains).set_index([df.model.map(lambda key: MODELS[key].name), df.decodes]).T.round(1)
 
