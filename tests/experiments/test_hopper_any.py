@@ -489,3 +489,11 @@ def stand_in(asked, way, s):
         return way(s)
     asked += [way.keywords] if hasattr(way, "keywords") else []
     return ragged.ours(s)
+
+
+def test_the_plain_ways_are_two_and_the_faster_counts(monkeypatch):
+    rows = {"fa3_two": [4.0, "", 1.0], "fa3_one": [2.0, 8.0, 3.0], "fa3_one_ahead": [0.1, 0.1, 0.1],
+            "ours": [1.0, 1.0, ""], "head_dim": [128, 64, 128]}  # fmt: skip
+    monkeypatch.setattr(page, "read", lambda name: pd.DataFrame(rows))
+    mean, of_128, least = page.over_plain()
+    assert (round(mean, 6), of_128) == (4.0, 2.0) and least < 0.1  # what was refused gains nothing

@@ -160,3 +160,10 @@ def test_the_table_and_the_picture_of_known_times():
     figure = page.draw(df)
     assert sum(text.get_text() == "2.00x" for text in figure.axes[0].texts) == len(df)
     plt.close(figure)
+
+
+def test_the_fastest_other_kernel_is_taken_whatever_it_rounds(monkeypatch):
+    made = pd.DataFrame({"chunk": [True, True, False], "over_fi8": [2.0, 8.0, 1.0], "over_all8": [4.0, None, 1.0]})
+    monkeypatch.setattr(page, "table", lambda: made)
+    assert page.over_peers() == 4.0 and page.least_over_peers() == 2.0
+    assert (page.batches(), page.batches(chunk=True)) == (1, 2)

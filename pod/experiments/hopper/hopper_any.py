@@ -197,6 +197,18 @@ def fusing(*kinds: str) -> float:
     return geomean(df.turns / df.ours)
 
 
+PLAIN = ("fa3_two", "fa3_one")
+
+
+def over_plain() -> tuple[float, float, float]:
+    """Over the faster of two calls and one as anybody would write them, plans made in the call: the geometric mean of
+    all, that of head_dim 128, and the first percentile."""
+    times = read("hopper-any").reset_index(drop=True)
+    fa3 = times[list(PLAIN)].apply(pd.to_numeric, errors="coerce").min(axis=1)
+    gains = fa3 / pd.to_numeric(times.ours, errors="coerce")
+    return geomean(gains), geomean(gains[times.head_dim == 128]), float(np.percentile(gains.fillna(0), 1))
+
+
 def first_percentile() -> float:
     return _percentile(table())
 
