@@ -59,7 +59,7 @@ def run(function: Callable, work: Work) -> Outcome:
     if (there := {op: answer.count(op) for op in OPS}) != wanted or len(answer) != sum(wanted.values()):
         return Outcome(tried, str(wanted), f"{there}, {len(answer)} tickets in all", **known)
     apart, ticket = gap(answer, work)
-    digits = 0 if round(100 * apart) != round(100 * work.step) else 2  # as many as tell them apart
+    digits = next((n for n in (0, 2, 4, 6) if round(100 * apart, n) != round(100 * work.step, n)), 8)  # tell them apart
     said = f"{100 * apart:.{digits}f} % apart after ticket {ticket}"
     limit = f"shares of work at most {100 * work.step:.{digits}f} % apart"
     return Outcome(tried, limit, said, right=apart <= work.step + 1e-9, **known)
