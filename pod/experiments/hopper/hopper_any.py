@@ -16,7 +16,6 @@ from pod.lab.show import style
 from pod.simulate.mixes import KINDS, PAGE, Mix, mixes
 
 FIGURE = Figure(
-    id="hopper-any",
     title=f"Any batch a serving engine makes, on {a_card()}: time of FlashAttention-3 over ours",
     chapter="17",
     method="300 drawn iterations (pod/simulate/mixes.py) in pages of 16, bf16, cold L2, shuffled rounds, medians; "
@@ -203,10 +202,10 @@ PLAIN = ("fa3_two", "fa3_one")
 def over_plain() -> tuple[float, float, float]:
     """Over the faster of two calls and one as anybody would write them, plans made in the call: the geometric mean of
     all, that of head_dim 128, and the first percentile."""
-    times = read("hopper-any").reset_index(drop=True)
-    fa3 = times[list(PLAIN)].apply(pd.to_numeric, errors="coerce").min(axis=1)
-    gains = fa3 / pd.to_numeric(times.ours, errors="coerce")
-    return geomean(gains), geomean(gains[times.head_dim == 128]), float(np.percentile(gains.fillna(0), 1))
+    df = read("hopper-any")
+    times = df[[*PLAIN, "ours"]].apply(pd.to_numeric, errors="coerce")
+    df = df.assign(gain=times[list(PLAIN)].min(axis=1) / times.ours)
+    return geomean(df.gain), geomean(df.gain[df.head_dim == 128]), _percentile(df)
 
 
 def first_percentile() -> float:
