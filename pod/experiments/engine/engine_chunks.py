@@ -18,7 +18,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="engine-chunks",
     title=f"Chunk size in five minutes of real serving, on {a_card()}: TTFT against TBT",
     chapter="15",
     method="Llama-3-8B, random weights, bf16; the requests of five minutes, at the paper's share of what Sarathi "

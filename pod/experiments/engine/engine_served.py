@@ -36,7 +36,6 @@ from pod.simulate.windows import PAGE, began
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    id="engine-served",
     title=f"What users felt in five minutes of real serving, on {a_card()}",
     chapter="15",
     method="Llama-3-8B, random weights, bf16; the requests of five minutes, at the paper's share of what Sarathi "

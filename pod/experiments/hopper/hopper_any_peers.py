@@ -15,7 +15,6 @@ from pod.lab.measure import ragged
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="hopper-any-peers",
     title=f"24 batches of a serving engine on {a_card()}, beside other kernels and ways to call them",
     says="Ours is ahead of FlashAttention-3 and FlashInfer on all but two of 24 batches",
     chapter="17",

@@ -19,7 +19,6 @@ from pod.lab.show import style
 from pod.schedule import choose
 
 FIGURE = Figure(
-    id="hopper-any-plans",
     title=f"300 batches with the best of up to 72 plans, on {a_card()}: what a better choice could win",
     says="With the best of up to 72 plans it would win 2 % more, and still be behind on a few batches",
     chapter="17",

@@ -18,7 +18,6 @@ from pod.lab.figure import Figure
 from pod.lab.show import style
 
 FIGURE = Figure(
-    id="hopper-any-roof",
     title=f"300 batches beside the best rates seen on {a_card()}: the shorter a batch, the further from its roof",
     chapter="17",
     method="Roof: an empty launch, two waits for DRAM, then the larger of bytes at the fastest read and FLOPs at the "
