@@ -1,8 +1,9 @@
 // Prefill and decode attention of one hybrid batch in one persistent kernel for Hopper (sm_90a). One CTA of 512
 // threads per SM: warp 0 produces for prefill, warp 1 for decode, warpgroups 1 and 2 consume prefill tiles, warpgroup
 // 3 consumes decode tiles. The two sides never wait for each other; each ends when its own work is gone. There is a
-// kernel for each number of rows that decode packs (kRows), and at head_dim 64 one for batches without decode (kRows =
-// 0), where warpgroup 3 is prefill's, too; for each size of pages; and for each set of rules.
+// kernel for each number of rows that decode packs (kRows); two for batches without decode: at head_dim 64, where
+// warpgroup 3 is prefill's, too (kRows = 0), and for tiles of few rows, where it has nothing to do (kNarrow); for each
+// size of pages; and for each set of rules.
 #include "sm90/decode.cuh"
 #include "sm90/prefill.cuh"
 #include "include/hybrid.h"
@@ -10,6 +11,7 @@
 using namespace sm90;
 
 constexpr int kThreads = 512;
+constexpr int kNarrow = 1;  // NARROW of pod/schedule/work.py
 // Registers of a producer, prefill and decode thread, and of three prefill warpgroups, are those of an SM.
 struct Registers {
     int producer, prefill, decode;
@@ -18,14 +20,16 @@ template <int kRows, int kBits> constexpr Registers kRegisters;
 template <> constexpr Registers kRegisters<8, 16> = {32, 200, 80};
 template <> constexpr Registers kRegisters<16, 16> = {32, 192, 96};
 template <> constexpr Registers kRegisters<0, 16> = {32, 160, 160};
+template <> constexpr Registers kRegisters<kNarrow, 16> = {32, 224, 32};
 template <> constexpr Registers kRegisters<8, 8> = {24, 192, 104};
 template <> constexpr Registers kRegisters<16, 8> = {24, 192, 104};
 
 template <int D, int kRows, int kBits> struct Layout {
     static constexpr int kGroups = kRows ? 2 : 3;  // prefill warpgroups
     using Prefill = prefill::Control<kGroups, kBits>;
-    using DecodeSmem = decode::Smem<D, kRows ? kRows : 8, kBits>;
-    using Decode = decode::Control<D, kRows ? kRows : 8, kBits>;
+    static constexpr bool kDecodes = kRows >= 8;
+    using DecodeSmem = decode::Smem<D, kDecodes ? kRows : 8, kBits>;
+    using Decode = decode::Control<D, kDecodes ? kRows : 8, kBits>;
     static constexpr uint32_t kDecode = prefill::Smem<D, 0, kGroups>::kBytes;
     static constexpr uint32_t kControl = kDecode + DecodeSmem::kBytes;
     static constexpr uint32_t kDecodeControl = kControl + (sizeof(Prefill) + 15) / 16 * 16;
@@ -88,7 +92,7 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
         stamp(trace, warp, 0);
         if (warp == 0)
             prefill::Producer<D, kPage, L::kGroups, kBits>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
-        if constexpr (kRows != 0)
+        if constexpr (L::kDecodes)
             if (warp == 1)
                 decode::Producer<D, kRows, kPage, kBits>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}
                     .run();
@@ -101,14 +105,15 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     } else if (warp < 4 + 4 * L::kGroups) {
         ptx::setmaxnreg_inc<kOf.prefill>();
         stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D, kOwnPage, L::kGroups, kRules>(pp, scales, base, pc, dc.done, warp / 4 - 1, warp - 4,
-                                                             ptx::lane_id());
+        prefill::consume<T, D, kOwnPage, kRows == kNarrow, L::kGroups, kRules>(
+            pp, scales, base, pc, dc.done, warp / 4 - 1, warp - 4, ptx::lane_id());
         stamp(trace, 1 + warp / 4, 1);
     } else if constexpr (kRows != 0) {
         ptx::setmaxnreg_dec<kOf.decode>();
         stamp(trace, 4, 0);
-        decode::Consumer<T, D, kRows, kRules, kBits>{dp, scales, base + L::kDecode, dc, warp - 12, ptx::lane_id()}
-            .run();
+        if constexpr (L::kDecodes)
+            decode::Consumer<T, D, kRows, kRules, kBits>{dp, scales, base + L::kDecode, dc, warp - 12, ptx::lane_id()}
+                .run();
         stamp(trace, 4, 1);
     }
 }
@@ -223,8 +228,8 @@ template <int kPage, int kBits> static Maps maps_of(const HybridArgs& a) {
 // `lists`, `counters` and `partials` hold first what is prefill's, then what is decode's, as pod/kernels/sm90.py lays
 // them out. The lists begin with the one number that is no list.
 constexpr int kFirstList = 4;
-template <int D> static size_t prefill_floats(const HybridArgs& a) {
-    return size_t(a.prefill_slots) * a.prefill_rows * 8 * (D / 8 + 1);
+template <int D> static size_t prefill_floats(const HybridArgs& a) {  // pieces take the most
+    return size_t(a.prefill_slots) * a.prefill_rows * 8 * (D / 32 * prefill::Piece::kVecs);
 }
 static Rules rules_of(const HybridArgs& a) {
     return {a.window, a.cap_log2, device_ptr(a.sinks, a.sinks ? a.num_q_heads : 0, "sinks")};

@@ -10,7 +10,8 @@ namespace sm90::prefill {
 
 constexpr int kKeys = 128;               // of a block
 constexpr int kFan = 8;                  // parts that are merged at a time: FAN of pod/kernels/sm90.py
-DEV int fan_of(int parts) { return parts <= kFan ? 1 : kFan; }
+constexpr int kOnce = 16;                // or in one round, where rows are few
+template <bool kFew> DEV int fan_of(int parts) { return parts <= (kFew ? kOnce : kFan) ? 1 : kFan; }
 constexpr int kGroupRows = 64;           // of a warpgroup, as wgmma has them
 constexpr int kBarrier = 6;              // named barrier of the first warpgroup alone
 constexpr uint32_t kPanel = 128 * 128;   // 128 rows of 64 columns: one swizzled panel
@@ -424,7 +425,7 @@ DEV void add(gptr<const float4> part, size_t stride, int count, float scale_log2
         }
     }
 }
-// Returns whether this warp holds the final result.
+// Many rows: each warp its own. Returns whether this one holds the final result.
 template <int D, int kWarps>
 DEV bool merge(const Params& p, const Work& w, float scale_log2, float (&o)[D / 2], float (&m)[2], float (&l)[2],
                int warp, int lane) {
@@ -432,7 +433,7 @@ DEV bool merge(const Params& p, const Work& w, float scale_log2, float (&o)[D / 
     const gptr<float4> parts = ptr_cast<float4>(p.part) + (size_t(w.slot) * kWarps + warp) * kVecs<D> * 32 + lane;
 #pragma unroll 1
     for (int round = w.parts <= kFan; round < 2; round++) {
-        const Round<fan_of> r(w, round);
+        const Round<fan_of<false>> r(w, round);
         store<D>(parts + r.mine * kStride, o, m, l);
         __syncwarp();
         bool last = false;
@@ -451,11 +452,11 @@ template <int kBit> DEV void exchange(uint32_t& low, uint32_t& high, int lane) {
     low = upper ? got : low;
     high = upper ? high : got;
 }
-// Divide by the row sums, times what 1 in V stands for, and store: a 4x4 word transpose inside each quad turns 4-byte
-// pieces into 16-byte stores.
-template <typename T, int D, int kRules>
-DEV void epilogue(const Params& p, const Work& w, float scale_log2, float one, float (&o)[D / 2], float (&m)[2],
-                  float (&l)[2], int group, int row, int lane) {
+// Divide by the row sums, times what 1 in V stands for, and store so many columns: a 4x4 word transpose inside each
+// quad turns 4-byte pieces into 16-byte stores.
+template <typename T, int D, int kRules, int kColumns = D>
+DEV void epilogue(const Params& p, const Work& w, float scale_log2, float one, float (&o)[kColumns / 2], float (&m)[2],
+                  float (&l)[2], int group, int row, int lane, int column = 0) {
     const Share share(p.pack, w, p.group, group);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -468,10 +469,10 @@ DEV void epilogue(const Params& p, const Work& w, float scale_log2, float one, f
         if constexpr (kRules & kSinks)
             weight = join_sink(p.rules, w.head + (real ? share.first_head + head : 0), top, l[r]);
         weight *= one;
-        const gptr<T> dst = ptr_cast<T>(p.out) + at * D + (lane & 3) * 8;
-        if (p.lse && real && (lane & 3) == 0) p.lse[at] = top * kLn2 + logf(l[r]);
+        const gptr<T> dst = ptr_cast<T>(p.out) + at * D + column + (lane & 3) * 8;
+        if (p.lse && real && (lane & 3) == 0 && column == 0) p.lse[at] = top * kLn2 + logf(l[r]);
 #pragma unroll
-        for (int j = 0; j < D / 32; j++) {
+        for (int j = 0; j < kColumns / 32; j++) {
             uint32_t x[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
@@ -483,6 +484,97 @@ DEV void epilogue(const Params& p, const Work& w, float scale_log2, float one, f
             exchange<2>(x[0], x[2], lane);
             exchange<2>(x[1], x[3], lane);
             if (real) ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));
+        }
+    }
+}
+
+// Few rows: a launch of nothing else is short, and half of it would be one warp that adds up one part after the other.
+// So a part consists of pieces of 16 rows by 32 columns that are whole in themselves, the warps of the warpgroup share
+// them, and each has many parts of one on their way at a time. A lane has five float4 of a piece: O, then m and l. What
+// costs here is instructions, which are far away the first time: those of five loads at fixed distances are few.
+struct Piece {
+    static constexpr int kColumns = 32, kVecs = 5, kStep = kVecs * 32;  // float4 from one to the next
+    float o[16], m[2], l[2];
+
+    DEV void store(gptr<float4> to) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            __stcg(to + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
+        __stcg(to + 4 * 32, make_float4(m[0], m[1], l[0], l[1]));
+    }
+    // The same of `count` other parts, `stride` apart, kAhead of them on their way together: many cost little more than
+    // one.
+    template <int kAhead> DEV void add(gptr<const float4> at, int stride, int count, float scale_log2) {
+        float4 x[kAhead][kVecs];
+#pragma unroll
+        for (int i = 0; i < kAhead; i++)
+#pragma unroll
+            for (int j = 0; j < kVecs; j++) x[i][j] = __ldcg(at + min(i, count - 1) * stride + j * 32);
+        float base[2], fade[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float top = m[r];
+#pragma unroll
+            for (int i = 0; i < kAhead; i++) top = fmaxf(top, r ? x[i][4].y : x[i][4].x);
+            base[r] = top == kMinusInf ? 0.f : top * scale_log2;
+            fade[r] = ptx::ex2(fmaf(m[r], scale_log2, -base[r]));
+            m[r] = top;
+            l[r] *= fade[r];
+        }
+        rescale(o, fade);
+#pragma unroll
+        for (int i = 0; i < kAhead; i++) {
+            if (i >= count) continue;
+            const float weight[2] = {ptx::ex2(fmaf(x[i][4].x, scale_log2, -base[0])),
+                                     ptx::ex2(fmaf(x[i][4].y, scale_log2, -base[1]))};
+            l[0] = fmaf(x[i][4].z, weight[0], l[0]);
+            l[1] = fmaf(x[i][4].w, weight[1], l[1]);
+#pragma unroll
+            for (int j = 0; j < 16; j++) o[j] = fmaf((&x[i][j / 4].x)[j % 4], weight[(j >> 1) & 1], o[j]);
+        }
+    }
+};
+// By a warpgroup: a piece is the same warp's in every part and round, which counts for itself, so that nobody waits but
+// once, for the part to be stored. Whoever is last writes.
+template <typename T, int D, int kRules, int kGroups>
+DEV void merge_few(const Params& p, const Work& w, float scale_log2, const float (&o)[D / 2], const float (&m)[2],
+                        const float (&l)[2], int group, int warp, int lane) {
+    constexpr int kPieces = D / Piece::kColumns, kRows = kPieces * Piece::kStep, kPart = 4 * kGroups * kRows;
+    const gptr<float4> parts = ptr_cast<float4>(p.part) + size_t(w.slot) * kPart + 4 * group * kRows + lane;
+    const int rows = Share(p.pack, w, p.group, group).tokens * p.pack.heads;  // then there is padding
+    const int pieces = (rows + 15) / 16 * kPieces;
+    if (warp * 16 < rows)
+#pragma unroll
+        for (int j = 0; j < kPieces; j++) {
+            Piece piece = {{}, {m[0], m[1]}, {l[0], l[1]}};
+#pragma unroll
+            for (int i = 0; i < 16; i++) piece.o[i] = o[16 * j + i];
+            piece.store(parts + w.part * kPart + warp * kRows + j * Piece::kStep);
+        }
+    ptx::named_barrier_sync(kBarrier + group, 128);  // all have stored
+#pragma unroll 1
+    for (int round = w.parts <= kOnce; round < 2; round++) {
+        const Round<fan_of<true>> r(w, round);
+        __syncwarp();
+        bool last = false;
+        if (lane == 0) last = last_to_arrive(p.arrived + (r.counter * kGroups + group) * 4 + warp, r.count);
+        __syncwarp();  // what lane 0 has acquired, all may read
+        if (!__shfl_sync(~0u, int(last), 0)) return;
+#pragma unroll 1
+        for (int i = warp; i < pieces; i += 4) {
+            constexpr int kAhead = 8;  // as registers allow
+            gptr<float4> at = parts + r.first * kPart + i * Piece::kStep;
+            const gptr<float4> first = at;
+            const int stride = r.step * kPart;
+            Piece all = {{}, {kMinusInf, kMinusInf}, {}};
+            int left = r.count;
+#pragma unroll 1
+            for (; left > kAhead / 2; left -= kAhead, at += kAhead * stride)
+                all.add<kAhead>(at, stride, left, scale_log2);
+            if (left > 0) all.add<kAhead / 2>(at, stride, left, scale_log2);
+            if (round == 0) all.store(first);
+            else epilogue<T, D, kRules, Piece::kColumns>(p, w, scale_log2, 1.f, all.o, all.m, all.l, group,
+                                                         i / kPieces * 16 + lane / 4, lane, i % kPieces * 32);
         }
     }
 }
@@ -502,7 +594,7 @@ template <typename T, int D> DEV void queries_as_halves(smem_addr q, int group, 
 // A warpgroup, 64 query rows. The groups take turns at the tensor cores (ping-pong), so that one computes its softmax
 // while the products of another run: two that ask for products at once would both get them late. One function: with its
 // state in a struct, ptxas places the vote on rescaling behind the wait for P V.
-template <typename T, int D, int kPage, int kGroups, int kRules, int kBits>
+template <typename T, int D, int kPage, bool kNarrow, int kGroups, int kRules, int kBits>
 DEV void consume(const Params& p, const Scales& scales, smem_addr base, Control<kGroups, kBits>& c,
                  const volatile bool& decode_done, int group, int warp, int lane) {  // warp: of all consumers
     using S = Smem<D, kPage, kGroups>;
@@ -612,6 +704,10 @@ DEV void consume(const Params& p, const Scales& scales, smem_addr base, Control<
         ptx::touch(o);
         free_v(block);
         block.advance();
+        if (kNarrow && w.parts > 1) {
+            merge_few<T, D, kRules, kGroups>(p, w, scale_log2, o, m, l, group, warp % 4, lane);
+            continue;
+        }
         if (w.parts > 1) {
             const bool padding = p.pack.token(row - lane / 4) >= Share(p.pack, w, p.group, group).tokens;
             if (padding || !merge<D, 4 * kGroups>(p, w, scale_log2, o, m, l, warp, lane)) continue;

@@ -17,13 +17,15 @@ from pod.kernels import build
 from pod.kernels.build import DTYPES, Family
 from pod.kernels.launch import Header, Kernel, Layout, Plan, fake
 from pod.schedule import choose, decide
-from pod.schedule.work import DECODE_ROWS, PERSISTENT, WIDE, Schedule, WorkList
+from pod.schedule.work import DECODE_ROWS, NARROW, PERSISTENT, WIDE, Schedule, WorkList
 
 # A trace has a row a CTA, and of each role when it began and ended. Where the plan gives prefill the wide tile, the
 # last is a third warpgroup of prefill.
 ROLES = ("prefill producer", "decode producer", "prefill 0", "prefill 1", "decode")
 
-ALONE = 0  # in place of decode's rows: batches without decode, for which prefill has a third warpgroup
+# In place of decode's rows: batches without decode, for which prefill has a third warpgroup. NARROW has another such
+# number: no rules, prefill alone, and few rows of it.
+ALONE = 0
 
 
 PAGES = (0, 8, 16, 32, 64)  # of a kind: larger ones (powers of two) and none at all; any multiple of 8; these
@@ -42,11 +44,12 @@ def page_kind(page_size: int | None) -> int:
 
 
 def _kinds(family: str, bits: int = 16) -> dict[str, tuple[str, str]]:
-    """With K and V of 8 bits there are no rules, and prefill has no third warpgroup."""
+    """With K and V of 8 bits there are no rules, and decode is always there."""
     lines, wide = {}, bits == 16
     sets = [rules for n in range(len(RULES) + 1 if wide else 1) for rules in combinations(RULES, n)]
-    for dtype, head_dim, rows, page, rules in product(DTYPES, HEAD_DIMS, (*DECODE_ROWS, ALONE), PAGES, sets):
-        if rows != ALONE or wide and head_dim == 64:
+    columns = DTYPES, HEAD_DIMS, (*DECODE_ROWS, NARROW.decode_rows, ALONE), PAGES, sets
+    for dtype, head_dim, rows, page, rules in product(*columns):
+        if rows in DECODE_ROWS or wide and (head_dim == 64 if rows == ALONE else not rules):
             name = kind(dtype, head_dim, rows, page, rules)
             asked = " | ".join(f"k{rule.title()}" for rule in rules) or "0"  # of csrc/sm90/common.cuh
             shape = f"{DTYPES[dtype]}, {head_dim}, {rows}, {page}, {asked}{'' if wide else f', {bits}'}"
@@ -136,7 +139,7 @@ def lay_out(s: Schedule) -> Layout:
 
 def memory(header: Header, head_dim: int) -> tuple[int, int]:
     """How many counters, and floats of partial results."""
-    prefill_floats = header.prefill_slots * header.prefill_rows * 8 * (head_dim // 8 + 1)
+    prefill_floats = header.prefill_slots * header.prefill_rows * head_dim * 5 // 4  # pieces: csrc/sm90/prefill.cuh
     decode_floats = header.decode_slots * header.decode_rows * (head_dim + 2)
     return 4 + header.prefill_rows // 16 * header.prefill_groups + header.decode_groups, prefill_floats + decode_floats
 
@@ -179,6 +182,8 @@ def build_for(batch: HybridBatch, device) -> None:
     rows = {roles.rows for roles in choose.possible_roles(batch.group)}
     if choose.takes_wide(batch):
         rows.add(ALONE)
+    if choose.takes_narrow(batch):
+        rows.add(NARROW.decode_rows)
     with ThreadPoolExecutor() as pool:
         family = kernel_for(batch).family
         kinds = [(PLANNER, ""), *((family, _kind_for(batch, n)) for n in sorted(rows))]

@@ -216,6 +216,9 @@ BLOCK_US = {128: 1.5, 64: 1.2}  # of prefill: 128 rows by 128 keys of a head on 
 WIDE_COST = 1.16  # time of a block of the wide tile over that of the other
 # Of a piece, of one that is a part, and of each step of merging, in tenths of a block.
 PIECE_COST, PART_COST, MERGE_COST = 5, 29, 4
+# Rows x head_dim that a warpgroup has of a tile whose parts it merges together: then a part and a step cost less. With
+# more, each warp its own rows was faster on 9 of 13 batches of drafts, by up to 11 %; with less, slower by up to 28 %.
+FEW, FEW_PART_COST, FEW_MERGE_COST = 4096, 15, 2
 FAN = 8  # parts of prefill that are merged at a time: csrc/sm90/prefill.cuh
 SHORTEST_PART = 2  # blocks of a part of prefill
 SHARES, BINS = (2, 3, 4, 5, 6, 8, 12, 16), 16  # quarters of an SM's share that are tried; see prefill_time
@@ -308,6 +311,19 @@ def takes_wide(batch: HybridBatch) -> bool:
     return batch.head_dim == 64 and not batch.kv_dtype
 
 
+def takes_narrow(batch: HybridBatch) -> bool:
+    """Whether there is a kernel for tiles of few rows, for batches without decode."""
+    return not batch.kv_dtype and not batch.rules
+
+
+def is_narrow(side: Side, pack: Pack, head_dim: int) -> bool:
+    """Whether it is faster: where no warpgroup has more than a few rows of a tile."""
+    groups = PERSISTENT.prefill_rows // WARPGROUP
+    by_tokens = pack.tokens % groups == 0 and pack.tokens // groups * pack.heads <= WARPGROUP
+    heads = pack.heads if by_tokens else -(-pack.heads // groups)
+    return int(side.q_len.max()) * heads * head_dim <= FEW
+
+
 def _us(batch: HybridBatch, q_lens: np.ndarray, kv_lens: np.ndarray, made: Roles) -> float:
     """Of the whole batch on an H200, were all SMs busy to the end; all as prefill must be faster beyond doubt."""
     many, kv_heads, sms = q_lens > made.tokens, batch.num_kv_heads, FITTED_SMS
@@ -395,11 +411,12 @@ def prefill_lengths(total: int, longest: int, sms: int) -> list[int]:
     return [max(length, shares[0]) for length in [16 * longest // n for n in range(1, 9)] + shares]
 
 
-def prefill_parts(blocks: np.ndarray, workers: int, beside: int = 0, fixed=None, timed: bool = True) -> tuple:
+def prefill_parts(blocks: np.ndarray, workers: int, beside: int = 0, fixed=None, timed: bool = True,
+                  few: bool = False) -> tuple:  # fmt: skip
     """In how many parts each tile's keys are cut, and about how long that takes, in tenths of a block. All parts aim at
     one length, the one with which workers end first: short tiles stay whole beside long ones in parts. `beside`:
     tenths that there is time for anyway; then the fewest parts do that end before. `fixed`: parts that are given.
-    timed: whether somebody asks for the time, where nothing else does."""
+    timed: whether somebody asks for the time, where nothing else does. few: rows."""
     total, longest = int(blocks.sum()), int(blocks.max())
     lengths = {min(length, 16 * longest) for length in prefill_lengths(total, longest, workers)}
     if not timed and fixed is None and len(lengths) == 1:  # which cuts no tile
@@ -408,31 +425,33 @@ def prefill_parts(blocks: np.ndarray, workers: int, beside: int = 0, fixed=None,
     sizes = np.flatnonzero(tiles)
     if fixed is not None:
         parts = np.minimum(fixed, blocks)
-        return parts, int(prefill_time(blocks, np.ones_like(blocks), parts[None], workers)[0])
+        return parts, int(prefill_time(blocks, np.ones_like(blocks), parts[None], workers, few)[0])
     lengths = np.array(sorted(lengths, reverse=True))
     parts = -(-16 * sizes // np.maximum(lengths, 16 * SHORTEST_PART)[:, None])
     parts = np.minimum(parts, MOST_PARTS)
-    times = prefill_time(sizes, tiles[sizes], parts, workers)
+    times = prefill_time(sizes, tiles[sizes], parts, workers, few)
     soon = times < beside
     best = int(np.argmax(soon) if soon.any() else np.argmin(times))
     tiles[sizes] = parts[best]
     return tiles[blocks], int(times[best])
 
 
-def prefill_time(sizes: np.ndarray, tiles: np.ndarray, parts: np.ndarray, workers: int) -> np.ndarray:
+def prefill_time(sizes: np.ndarray, tiles: np.ndarray, parts: np.ndarray, workers: int,
+                 few: bool = False) -> np.ndarray:  # fmt: skip
     """Of so many tiles of so many blocks, each size in so many parts, for every row of `parts`; in tenths of a block.
 
     No sooner than an even share; and where n pieces are at least so long, some worker has n / workers of them, rounded
     up: on average, that tells the end of a queue to 1 %. Lengths are told apart in BINS.
     """
-    cost = 10 * -(-sizes // parts) + PIECE_COST + PART_COST * (parts > 1)
+    part_cost, merge_cost = (FEW_PART_COST, FEW_MERGE_COST) if few else (PART_COST, MERGE_COST)
+    cost = 10 * -(-sizes // parts) + PIECE_COST + part_cost * (parts > 1)
     pieces, longest = tiles * parts, cost.max(axis=1, keepdims=True)
     bins = cost * BINS // (longest + 1) + np.arange(0, len(parts) * BINS, BINS)[:, None]
     counts = np.bincount(bins.ravel(), pieces.ravel(), len(parts) * BINS).reshape(-1, BINS)
     at_least = counts[:, ::-1].cumsum(axis=1)[:, ::-1].astype(np.int64)
     length = np.minimum(MIDDLES * (longest + 1) // (2 * BINS), longest)
     even, crowded = -(-(cost * pieces).sum(axis=1) // workers), (length * -(-at_least // workers)).max(axis=1)
-    return np.maximum(even, crowded) + [MERGE_COST * merge_steps(most) for most in parts.max(axis=1).tolist()]
+    return np.maximum(even, crowded) + [merge_cost * merge_steps(most) for most in parts.max(axis=1).tolist()]
 
 
 def merge_steps(parts: int) -> int:

@@ -10,6 +10,7 @@ from pod.batch import HybridBatch
 from pod.hardware import GPU
 from pod.schedule import binding, choose, decode, prefill
 from pod.schedule.work import (
+    NARROW,
     PERSISTENT,
     SHAPES,
     WHOLE,
@@ -164,9 +165,10 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     tiles = decode.tiles(singles, shape)
     work, blocks = empty(), 0
     if len(chunks.seq):
-        alone = not len(singles.seq) and choose.takes_wide(batch) and not (invariant or pack)
-        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, alone)
-        made = [(*_prefill_pieces(chunks, tile, *rest), tile) for tile in ((shape, WIDE) if alone else (shape,))]
+        alone = not (len(singles.seq) or invariant or pack)
+        wide, narrow = alone and choose.takes_wide(batch), alone and choose.takes_narrow(batch)
+        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, wide, narrow)
+        made = [_prefill_pieces(chunks, tile, *rest) for tile in ((shape, WIDE) if wide else (shape,))]
         _, blocks, pack, work, shape = min(made, key=lambda m: m[0])
     yields = ticks.decode_is_last(blocks, tiles) if yields is None else yields
     return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields, pack=pack or WHOLE)
@@ -178,16 +180,18 @@ def _persistent(rows: int) -> Shape:
 
 
 def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: bool, splits: int | None,
-                    pack: Pack | None, beside: int, invariant: bool, timed: bool) -> tuple:  # fmt: skip
-    """About how long they take, if it is `timed`, how many blocks they read, the pack, and they."""
+                    pack: Pack | None, beside: int, invariant: bool, timed: bool, narrow: bool) -> tuple:  # fmt: skip
+    """About how long they take, if it is `timed`, how many blocks they read, the pack, they, and their shape, which is
+    another one for few rows, if it may be narrow."""
     keys, rows = shape.prefill_keys, shape.prefill_rows
     pack = pack or (choose.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
     tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
     blocks = tiles.blocks(keys)
     fixed = -(-blocks // FIXED[0]) if invariant else splits
-    parts, time = choose.prefill_parts(blocks, sms, beside, fixed, timed)
+    few = narrow and shape != WIDE and choose.is_narrow(side, pack, head_dim)
+    parts, time = choose.prefill_parts(blocks, sms, beside, fixed, timed, few)
     time *= choose.WIDE_COST if shape == WIDE else 1.0
-    return time, int(blocks.sum()), pack, prefill.cut(tiles, parts, keys, blocks)
+    return time, int(blocks.sum()), pack, prefill.cut(tiles, parts, keys, blocks), NARROW if few else shape
 
 
 def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None,

@@ -178,6 +178,7 @@ class Shape:
 SHAPES = {2: Shape(128, 64, 16, 16, 4), 4: Shape(64, 32, 16, 16, 2), 8: Shape(32, 16, 16, 16)}
 PERSISTENT = Shape(128, 128, 8, 64)  # of csrc/sm90
 WIDE = Shape(192, 128, 8, 64)  # with a third warpgroup of prefill: at head_dim 64, where there is no decode
+NARROW = Shape(128, 128, 1, 64)  # for tiles of few rows, where there is no decode
 WARPGROUP = 64  # rows of a tile of either that one warpgroup computes
 # That decode may pack there. With 32 nothing was faster; nor in a kernel without prefill, with all of an SM's room. Nor
 # were two to four CTAs of decode alone an SM, by more than 1.3 % on average.

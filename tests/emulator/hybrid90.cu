@@ -12,12 +12,13 @@ constexpr int kAll = kWindow | kSoftcap | kSinks;
 template <class T, int D, int kRows> void launch_rows(const HybridArgs& a, int page) {
     constexpr bool kFew = std::is_same_v<T, __half>;  // each kernel takes the compiler a second
     if (!a.sinks) return launch_page<T, D, kRows, 0, 0, 16, 32, 64, kFew ? 0 : kAnyPage>(a, page);
-    if constexpr (!kFew) launch_page<T, D, kRows, kAll, 0, 16>(a, page);
+    if constexpr (!kFew && kRows != kNarrow) launch_page<T, D, kRows, kAll, 0, 16>(a, page);
 }
 template <class T, int D> void launch_dim(const HybridArgs& a) {
     const int size = a.page_tokens, page = !a.table ? 0 : size & (size - 1) ? 8 : size >= 128 ? 0 : size;
     if constexpr (D == 64)
         if (a.prefill_rows == 192) return launch_rows<T, D, 0>(a, page);
+    if (a.decode_rows == kNarrow) return launch_rows<T, D, kNarrow>(a, page);
     a.decode_rows == 8 ? launch_rows<T, D, 8>(a, page) : launch_rows<T, D, 16>(a, page);
 }
 template <class T> void launch_type(const HybridArgs& a) {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from layouts import ENGINE, HEADS_OUTSIDE, PLAIN, WIDER_TABLE
 
 from pod.batch import SOFTCAPS, HybridBatch
+from pod.schedule.work import NARROW
 
 torch = pytest.importorskip("torch")
 
@@ -25,6 +26,12 @@ CASES = {
     "prefill only, no mask": Case(HybridBatch((33, 20), (33, 90), 2, 2, 64, page_size=32, causal=False), 2),
     "prefill only, three warpgroups, split": Case(HybridBatch((100, 70), (300, 513), 4, 2, 64), 6, splits=2),
     "three warpgroups, small pages": Case(HybridBatch((96,), (520,), 6, 3, 64, page_size=16, dtype="float16"), 2),
+    "few rows": Case(HybridBatch((4, 5), (900, 1000), 10, 2, 128, dtype="float16"), 16, roles=(8, 0)),
+    "few rows of two warpgroups": Case(HybridBatch((6,), (749,), 5, 1, 128, page_size=16), 3, splits=3, roles=(8, 0)),
+    "few rows, 18 parts": Case(HybridBatch((9, 3), (18 * 128, 300), 3, 1, 64, page_size=64), 9, splits=18, free_sms=4),
+    "few rows, 40 parts": Case(HybridBatch((2,), (40 * 128,), 14, 1, 64, page_size=16), 10, splits=40, free_sms=4),
+    "few rows, no mask": Case(HybridBatch((4, 2, 3), (1900, 500, 77), 8, 1, 64, causal=False), 9, splits=9),
+    "few rows, padding": Case(HybridBatch((3, 0, 1), (400, 0, 0), 8, 2, 64, page_size=24), 4, splits=3, roles=(8, 0)),
     "decode only, prefill yields": Case(HybridBatch((1, 1, 1), (64, 65, 500), 8, 1, 64), 4, yields=True),
     "prefill yields to decode": Case(HybridBatch((100, 1, 1), (300, 700, 520), 4, 2, 64), 2, yields=True),
     "one key short of a tile": Case(HybridBatch((31, 1, 1, 9), (255, 63, 127, 130), 4, 2, 64), 2),
@@ -149,6 +156,12 @@ def test_pages_128_tokens_before_all_windows_may_hold_anything(q_len, roles):
 def test_prefill_alone_is_tried_with_two_and_with_three_warpgroups():
     rows = {name: case.placed().schedule.shape.prefill_rows for name, case in CASES.items() if not case.batch.decode}
     assert {"three" in name: tile for name, tile in rows.items()} == {True: 192, False: 128}, rows
+
+
+def test_few_rows_alone_have_their_own_kernel_and_are_tried_in_parts():
+    made = {name: case.placed().schedule for name, case in CASES.items()}
+    assert {name for name, s in made.items() if s.shape == NARROW} >= {name for name in CASES if "few rows" in name}
+    assert {most for name, s in made.items() if "few rows" in name for most in [s.prefill.parts.max()]} >= {3, 18, 40}
 
 
 def test_more_parts_are_tried_than_are_merged_at_a_time():

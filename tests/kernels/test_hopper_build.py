@@ -17,8 +17,9 @@ SOURCE = "hybrid.cu"
 OPTIONS = ["-std=c++17", "-O3", "-DNDEBUG", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "--cubin",
            f"-I{ROOT / 'csrc'}", f"-I{CSRC}"]  # fmt: skip
 ROWS = [(head_dim, rows) for head_dim in (64, 128) for rows in (0, 8, 16) if head_dim == 64 or rows]
+NARROW = [(head_dim, 1) for head_dim in (64, 128)]
 # The others take as long again: fp16, and rules with other pages. Of capped scores some words spill.
-KINDS = [sm90.kind("bfloat16", *shape, page) for shape in ROWS for page in sm90.PAGES]
+KINDS = [sm90.kind("bfloat16", *shape, page) for shape in ROWS + NARROW for page in sm90.PAGES]
 KINDS += [sm90.kind("bfloat16", *shape, 16, rules) for shape in ROWS for rules in (("window",), ("window", "sinks"))]
 CAPPED = [sm90.kind("bfloat16", *shape, 16, rules) for shape in ROWS for rules in (("softcap",), ("window", "softcap"))]
 KINDS8 = [sm90.kind("bfloat16", *shape) for shape in ((128, 8, 16), (128, 16, 16), (128, 8, 8), (64, 8, 0))]
@@ -29,7 +30,7 @@ def test_the_kernel_stays_small_and_is_our_own():
     files = sorted(path for path in CSRC.iterdir() if path.suffix in (".cu", ".cuh", ".cpp", ".h"))
     lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     plan = [lines.pop(name) for name in ("plan.cu", "plan.h", "plan_bindings.cpp")]  # makes its lists
-    assert len(lines) == 4 and sum(lines.values()) < 1800 and sum(plan) < 550, lines
+    assert len(lines) == 4 and sum(lines.values()) < 1880 and sum(plan) < 550, lines
     for path in files:
         assert not re.search(r"#\s*include.*(cutlass|cute/)", path.read_text(encoding="utf-8")), path.name
 
@@ -101,6 +102,6 @@ def test_the_machine_code_has_what_the_speed_rests_on(built):
     assert len(code) == len(KINDS + CAPPED + KINDS8)
     for name, text in code.items():
         _, _, rows, rules, bits = _numbers(name)
-        assert "HGMMA.64x128x16" in text and (rows == 0 or f"HGMMA.64x{rows}x16" in text), name
+        assert "HGMMA.64x128x16" in text and (rows < 8 or f"HGMMA.64x{rows}x16" in text), name
         assert rules & 2 or bits == 8 or not re.findall(r"\b(?:LDL|STL)\b", text), name
         assert not re.findall(r"\bHMMA\b", text) and ("F2FP.F16.E4M3.UNPACK_B" in text) == (bits == 8), name

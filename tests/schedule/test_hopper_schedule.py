@@ -13,7 +13,7 @@ from pod.batch import HybridBatch
 from pod.reference import hybrid_attention
 from pod.schedule import choose, decide, prefill
 from pod.schedule.execute import execute, queries, rows
-from pod.schedule.work import PERSISTENT, WIDE, Schedule, WorkList, sides
+from pod.schedule.work import DECODE_ROWS, NARROW, PERSISTENT, WIDE, Schedule, WorkList, sides
 from pod.simulate.mixes import mixes
 
 TILE = PERSISTENT.decode_keys
@@ -236,6 +236,23 @@ def test_a_wide_tile_is_taken_where_its_units_end_sooner():
     assert shape(100, 8192, (8, 8), 64) == PERSISTENT  # the wide tile has room for more tokens than there are
     beside = HybridBatch([8192, *[1] * 40], [8192, *[16384] * 40], 32, 8, 64)
     assert decide.hopper(beside, 132).shape == PERSISTENT
+
+
+def test_a_narrow_tile_is_taken_where_no_warpgroup_has_many_rows_and_nothing_decodes():
+    def shape(q_lens, heads, head_dim=128, **rules):
+        return decide.hopper(HybridBatch(q_lens, [4096] * len(q_lens), *heads, head_dim, **rules), 132).shape
+
+    assert shape([4, 3], (32, 4)) == NARROW
+    assert shape([4, 9], (32, 4)) == PERSISTENT  # 36 rows or more of a warpgroup
+    assert shape([8], (32, 4), 64) == NARROW  # as much to move
+    assert shape([8], (5, 1)) == NARROW  # 40 rows, which two warpgroups share
+    assert shape([4, 1], (32, 4)).decode_rows in DECODE_ROWS
+    assert shape([4, 3], (32, 4), softcap=30.0) == PERSISTENT
+    assert shape([4, 3], (32, 4), kv_dtype="float8_e4m3fn").decode_rows in DECODE_ROWS
+    drafts = HybridBatch([4, 3], [4096, 4096], 32, 4, 128)
+    assert decide.hopper(drafts, 132, invariant=True).shape.decode_rows in DECODE_ROWS  # it merges in another order
+    roles, pack = choose.roles(drafts), choose.prefill_pack(sides(drafts, 1)[0], PERSISTENT.prefill_rows)
+    assert decide.hopper(drafts, 132, roles=roles, pack=pack).shape == PERSISTENT  # as plans on the device have it
 
 
 @settings(max_examples=60)

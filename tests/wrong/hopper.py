@@ -22,6 +22,7 @@ CASES = [
     Case(HybridBatch((4, 3, 60), (130, 200, 100), 6, 2, 64, page_size=16), 2, roles=(16, 4)),
     Case(HybridBatch((9, 20), (10 * 128, 300), 7, 1, 64, page_size=16), 10, splits=10, roles=(8, 1), free_sms=4),
     Case(HybridBatch((1, 0, 40, 1), (0, 0, 100, 60), 4, 2, 64, page_size=16), 2, roles=(8, 2)),
+    Case(HybridBatch((9, 4), (18 * 128, 1500), 4, 1, 64, page_size=16), 10, splits=18, roles=(8, 0), free_sms=4),
 ]
 
 
@@ -31,6 +32,7 @@ def outcome(library, cases=CASES) -> str:
 
 
 LAST = "last_to_arrive(p.arrived + r.counter * kWarps + warp, r.count)"
+FEW_LAST = "last_to_arrive(p.arrived + (r.counter * kGroups + group) * 4 + warp, r.count)"
 RELEASE = "            if (lane == 0) c.q.release({uint32_t(ptx::anew(int(piece.uses)))});"
 DECODE_LAST = "last_to_arrive(p.arrived + r.counter, r.count)"
 STORE = "ptx::st_global_16(dst + 32 * j, make_uint4(x[0], x[1], x[2], x[3]));"
@@ -54,6 +56,21 @@ MISTAKES = (
     Mistake("parts of prefill are read through the cache that hears of no write", PREFILL,
             "for (int j = 0; j < D / 8; j++) x[j] = __ldcg(part + j * 32);",
             "for (int j = 0; j < D / 8; j++) x[j] = __ldg(part + j * 32);",
+            "stale: __ldg reads 16 bytes of partial results of prefill"),
+    Mistake("parts of few rows are merged with no release", PREFILL,
+            FEW_LAST, "atomicAdd(p.arrived + (r.counter * kGroups + group) * 4 + warp, 1) == r.count - 1",
+            "race: .* of partial results of prefill .* with no release and acquire between"),
+    Mistake("a part of few rows is counted before all warps have stored it", PREFILL,
+            "ptx::named_barrier_sync(kBarrier + group, 128);  // all have stored",
+            "__syncwarp();", "race: .* of partial results of prefill"),
+    Mistake("a warp merges its first piece of few rows again", PREFILL,
+            "parts + r.first * kPart + i * Piece::kStep", "parts + r.first * kPart + warp * Piece::kStep",
+            "wrong result"),
+    Mistake("parts of few rows do not fade when a higher maximum comes", PREFILL,
+            "fade[r] = ptx::ex2(fmaf(m[r], scale_log2, -base[r]));", "fade[r] = 1.f;", "wrong result"),
+    Mistake("parts of few rows are read through the cache that hears of no write", PREFILL,
+            "x[i][j] = __ldcg(at + min(i, count - 1) * stride + j * 32);",
+            "x[i][j] = __ldg(at + min(i, count - 1) * stride + j * 32);",
             "stale: __ldg reads 16 bytes of partial results of prefill"),
     Mistake("a barrier of two warpgroups counts one", RING,
             "ptx::named_barrier_sync(mine, kThreads PASS_AT)", "ptx::named_barrier_sync(mine, 128 PASS_AT)",
