@@ -1,5 +1,6 @@
 """The page of caches of 8 bits: its rows, what is stored, what FlashInfer is told, and what the table makes of rows."""
 
+import math
 import sys
 from types import ModuleType
 
@@ -167,3 +168,10 @@ def test_the_fastest_other_kernel_is_taken_whatever_it_rounds(monkeypatch):
     monkeypatch.setattr(page, "table", lambda: made)
     assert page.over_peers() == 4.0 and page.least_over_peers() == 2.0
     assert (page.batches(), page.batches(chunk=True)) == (1, 2)
+
+
+def test_a_repeat_without_the_kernels_all_in_8_bits_says_nothing_of_them(monkeypatch):
+    kept = page.read("hopper-fp8")
+    older = kept[[name for name in kept if not name.startswith(tuple(page.ALL8))]]
+    monkeypatch.setattr(page, "table", lambda: page.speedups(older))
+    assert math.isnan(page.over_peers()) and page.gain() == pytest.approx(1.66, abs=0.05)

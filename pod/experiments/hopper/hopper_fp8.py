@@ -167,7 +167,7 @@ def table():
 
 def speedups(df):
     """The same of any rows that `measure` has given."""
-    rough = df[list(ALL8)].apply(pd.to_numeric, errors="coerce")
+    rough = df.reindex(columns=list(ALL8)).apply(pd.to_numeric, errors="coerce")  # an older repeat has none
     df = df.assign(all8=rough.min(axis=1))
     times = df[list(NAMES)].apply(pd.to_numeric, errors="coerce")
     named = pd.DataFrame({"batch": [_name(row) for row in df.itertuples()], "chunk": df.chunk > 0})
@@ -223,9 +223,10 @@ def gain(chunk: bool = False) -> float:
 
 def over_peers(find=geomean) -> float:
     """How much longer than ours the fastest other kernel takes beside a chunk on caches of 8 bits, whatever it rounds;
-    the mean of the batches, or what `find` makes of them."""
+    the mean of the batches, or what `find` makes of them; NaN where a kind of kernel was not timed."""
     df = table()
-    return float(find(df[df.chunk][["over_fi8", "over_all8"]].min(axis=1)))
+    kinds = df[df.chunk][["over_fi8", "over_all8"]]
+    return float("nan") if kinds.isna().all().any() else float(find(kinds.min(axis=1)))
 
 
 least_over_peers = partial(over_peers, min)
