@@ -81,10 +81,15 @@ def test_a_lead_at_one_request_is_partly_a_plan():
         assert 1e3 * (raw.fa3 - raw.auto)[batch] == pytest.approx(4, abs=0.2)
 
 
-def test_five_of_the_eight_short_losers_are_one_request():
-    worst = hopper_any.worst(hopper_any.table())
-    short = worst[worst.ours < 0.04]
-    assert len(short) == 8 and short.words.str.contains(r"heads of \d+: 1 x \d+ @ [\d,]+$").sum() == 5
+def test_chapter_17c_says_which_batches_lose():
+    df, near = hopper_any.table(), hopper_any_roof.table().set_index("batch")
+    lost, worst = df[df.gain < 0.98], hopper_any.worst(df)
+    assert (len(lost), (lost.kind == "spec").sum(), (lost.ours < 0.04).sum()) == (7, 5, 3) and lost.gain.min() > 0.94
+    long = worst[worst.ours > 0.04]
+    behind = long.gain / near.like[long.batch].to_numpy()
+    assert len(long) == 7 and (behind > 0.98).sum() == 6
+    second = worst.iloc[1]
+    assert second.words.endswith("1 x 8 @ 749") and 1e3 * (second.ours - second.two) == pytest.approx(0.5, abs=0.05)
 
 
 def test_chapter_17c_says_how_many_of_the_sweep_come_near_the_longer_part_and_the_stricter_goal():
@@ -105,7 +110,7 @@ def test_chapter_17c_says_how_near_to_the_roof_the_median_batch_is():
     df = hopper_sweep.table()
     halves = hopper_sweep.filtered(df), hopper_sweep.balanced(df)
     shares = [hopper_any_roof.of_sweep(some).share.median() for some in halves]
-    assert [round(100 * x) for x in (*shares, hopper_any_roof.table().share.median())] == [87, 74, 61]
+    assert [round(100 * x) for x in (*shares, hopper_any_roof.table().share.median())] == [87, 74, 62]
 
 
 def test_bars_would_be_met_on_the_best_quarter_of_the_same_sort_too():
