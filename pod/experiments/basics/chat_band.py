@@ -5,6 +5,7 @@ import pandas as pd
 from pod.data import card, read
 from pod.experiments.basics.stutter import batch
 from pod.hardware import A100
+from pod.kernels.fusion import NAMES
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.lab.show.band import overlap
@@ -22,7 +23,7 @@ COUNTED = f"counted, {A100.key.upper()}"
 WAYS = {  # chapter, words, where its time is recorded
     "serial": ("05", "two kernels, one after the other", "methods-sweep"),
     "streams": ("05", "two streams", "methods-sweep"),
-    "cta": ("06", "CTAs by index", "methods-sweep"),
+    "cta": ("06", NAMES["cta"], "methods-sweep"),
     "warp": ("06", "halves of a CTA", "methods-sweep"),
     "pod": ("07", "SM-aware CTAs, the paper's idea", "methods-sweep"),
     "fa3_serial": ("09", "FlashAttention-3, two calls", "methods-sweep"),

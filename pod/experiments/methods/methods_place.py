@@ -1,4 +1,4 @@
-"""Why CTA-parallel is sometimes as good as POD: what it gains, by how many CTAs the prefill has."""
+"""Why CTAs by index are sometimes as good as POD: what they gain, by how many CTAs the prefill has."""
 
 import pandas as pd
 

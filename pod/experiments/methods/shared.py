@@ -4,13 +4,14 @@ import numpy as np
 import pandas as pd
 
 from pod.data import read
+from pod.kernels.fusion import NAMES
 from pod.lab.figure import short
 from pod.lab.show import style
 
 METHODS = {
     "serial": "one after the other",
     "streams": "two streams",
-    "cta": "CTA-parallel",
+    "cta": NAMES["cta"],
     "warp": "warp-parallel",
     "pod": "POD",
 }

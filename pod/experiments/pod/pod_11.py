@@ -60,7 +60,7 @@ measure, planned = peers.on_batches(hopper_sweep.batch_of, WAYS, ROUNDS, ms=1.0,
 BEST = "best"
 NAMES = {
     "streams": "two\nstreams",
-    "cta": "CTA-\nparallel",
+    "cta": "CTAs by\nindex",
     "warp": "warp-\nparallel",
     "pod": "POD,\nas it\nchooses",
     BEST: "best\nconfigu-\nration",
@@ -110,7 +110,7 @@ def summary(df):
     for way, name in NAMES.items():
         part = df.dropna(subset=way)
         gains = gain(part.serial, part[way])
-        name = name.replace("-\n", "-" if way in ("cta", "warp") else "").replace("\n", " ")
+        name = name.replace("-\n", "-" if way == "warp" else "").replace("\n", " ")
         rows[name] = len(part), gains.mean(), gains.median(), gains.max(), gains.min(), near_peak(part, way)
     columns = ["batches", "mean %", "median %", "max %", "min %", "near the peak, %"]
     return pd.DataFrame(rows, index=columns).T.round(1).astype({"batches": int}).rename_axis("over serial")

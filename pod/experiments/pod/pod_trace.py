@@ -11,6 +11,7 @@ import pod
 from pod import kernels
 from pod.batch import HybridBatch
 from pod.data import read
+from pod.kernels.fusion import NAMES
 from pod.kernels.sm80 import TRACE_FIELDS
 from pod.kernels.trace import both_over_time, both_share, disagreements, held_both
 from pod.lab.figure import Figure
@@ -21,7 +22,7 @@ from pod.schedule.binding import OPS
 
 FIGURE = Figure(
     title="On how many SMs prefill and decode meet, and when",
-    says="SM-aware CTAs meet on nearly all SMs from the start, CTA-parallel's only late",
+    says="SM-aware CTAs meet on nearly all SMs from the start, CTAs by index only late",
     chapter="07",
     method="One traced launch each, cold L2. 3K prompt beside 40 x 4K, 16/4 heads, bf16; every CTA stamps its ends.",
     data=("pod-trace",),
@@ -88,8 +89,7 @@ def trace(run: str, device: str = "cuda") -> list[dict]:
 # ---------------------------------------------------------------- what it shows
 
 LABELS = {
-    "serial": "serial",
-    "cta": "CTA-parallel",
+    **{way: NAMES[way] for way in ("serial", "cta")},
     "even2": "SM-aware, 50:50",
     "prop2": "SM-aware, proportional",
     "even4": "SM-aware, 50:50",
@@ -198,6 +198,6 @@ def met_everywhere() -> float:
 
 
 def over_index() -> float:
-    """SMs that hold both, on average over time: the proportional policy over the choice by block index."""
+    """SMs that hold both, on average over time: the proportional policy over CTAs by index."""
     made = traces()
     return both_share(made["prop2"]) / both_share(made["cta"])

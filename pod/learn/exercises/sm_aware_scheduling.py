@@ -163,7 +163,7 @@ deal = Exercise(
             lambda o: "tickets in all" in str(o.got),
         ),
         "one side first": Hint(
-            "First all of one side, then all of the other: that is CTA-parallel, with tickets.",
+            "First all of one side, then all of the other: that is CTAs by index, with tickets.",
             lambda o: sum(a != b for a, b in zip(o.values[1], o.values[1][1:], strict=False)) == 1,
         ),
         "work, not its share": Hint(
