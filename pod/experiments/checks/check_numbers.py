@@ -103,7 +103,7 @@ def _pod() -> list[Check]:
         Check("pod.f06.ctas_even", "CTAs of 54 decodes", _times, "f06.decodes_even f06.ctas_per_decode"),
         Check("pod.f06.ctas_odd", "CTAs of 55 decodes", _times, "f06.decodes_odd f06.ctas_per_decode"),
         Check("pod.f06.ctas_left", "CTAs beyond two a SM", lambda n, sms: n - 2 * sms, "f06.ctas_odd f06.sms"),
-        Check("pod.f07.intra_over_cta", "intra-thread over CTA-parallel", lambda a, b: _more(100 + a, 100 + b),
+        Check("pod.f07.intra_over_cta", "intra-thread over CTAs by index", lambda a, b: _more(100 + a, 100 + b),
               "f07.intra_over_serial f07.cta_over_serial"),
         Check("pod.s5.arxiv_decode_more", "decode tokens, arXiv over internal", _more,
               "s5.arxiv_decode s5.internal_decode"),
