@@ -15,7 +15,7 @@ import numpy as np
 from pod.batch import HEAD_DIMS
 from pod.data import read
 from pod.hardware import GPUS, KIB
-from pod.kernels import build
+from pod.kernels import build, fusion
 from pod.kernels.sm80 import HYBRID, kind
 from pod.lab.figure import Figure
 from pod.lab.show import style
@@ -118,9 +118,9 @@ def _rows(head_dim: int, capability: tuple[int, int], report: str) -> list[dict]
 NAMES = {
     "OnlyPrefill": "prefill alone",
     "OnlyDecode": "decode alone",
-    "ByBlock": "by block (CTA-parallel)",
-    "ByWarp": "by warp (HFuse)",
-    "ByTicket": "by ticket (SM-aware)",
+    "ByBlock": f"by block ({fusion.NAMES['cta']})",
+    "ByWarp": f"by warp ({fusion.NAMES['warp']})",
+    "ByTicket": f"by ticket ({fusion.NAMES['sm-aware']})",
 }
 ARCHITECTURES = {"sm_80": "a100", "sm_90": "h200"}
 
