@@ -250,7 +250,7 @@ def test_a_hole_keeps_its_reason_and_gets_no_number():
     assert hole.batches == 0 and pd.isna(hole["speed-up over serial"])
     assert hole.holes == "RuntimeError: too long; really"
     assert df.loc["one after the other", "speed-up over serial"] == pytest.approx(1)
-    assert df.loc["warp-parallel", "paper"] == "Horizontally fused FA kernels with HFuse"
+    assert df.loc["halves of a CTA", "paper"] == "Horizontally fused FA kernels with HFuse"
 
 
 def test_the_winner_is_the_least_time_and_the_margin_the_next():

@@ -22,9 +22,9 @@ RECORDED = {"model": "yi-6b", "tp": 1, "chunk": 1024, "context": 8192, "decodes"
 COUNTED = f"counted, {A100.key.upper()}"
 WAYS = {  # chapter, words, where its time is recorded
     "serial": ("05", "two kernels, one after the other", "methods-sweep"),
-    "streams": ("05", "two streams", "methods-sweep"),
+    "streams": ("05", NAMES["streams"], "methods-sweep"),
     "cta": ("06", NAMES["cta"], "methods-sweep"),
-    "warp": ("06", "halves of a CTA", "methods-sweep"),
+    "warp": ("06", NAMES["warp"], "methods-sweep"),
     "pod": ("07", "SM-aware CTAs, the paper's idea", "methods-sweep"),
     "fa3_serial": ("09", "FlashAttention-3, two calls", "methods-sweep"),
     "fa3_varlen": ("09", "FlashAttention-3, one call", "hopper-sweep"),

@@ -113,8 +113,8 @@ def by_method():
     df, rows = table(), []
     for method in METHODS:
         mine = df[df.method == method]
-        ratio = mine.model / mine.measured
-        rows.append((method, len(mine), error(mine).median(), error(mine).quantile(0.9), 100 * (ratio.median() - 1)))
+        ratio, off = mine.model / mine.measured, error(mine)
+        rows.append((WORDS[method], len(mine), off.median(), off.quantile(0.9), 100 * (ratio.median() - 1)))
     columns = ["method", "batches", "median error", "90 % of them within", "bias"]
     return pd.DataFrame(rows, columns=columns).set_index("method").round(1)
 

@@ -10,9 +10,7 @@ from pod.lab.show import style
 
 METHODS = {
     "serial": "one after the other",
-    "streams": "two streams",
-    "cta": NAMES["cta"],
-    "warp": "warp-parallel",
+    **{way: NAMES[way] for way in ("streams", "cta", "warp")},
     "pod": "POD",
 }
 CONFIGURATIONS = ("pod", "pod_2", "pod_4")  # as it chooses, two CTAs an SM, four CTAs an SM

@@ -148,14 +148,14 @@ def streams_flat() -> float:
 
 
 def warp_late() -> float:
-    """Warp-parallel over serial in the last eight batches, over the same in the first eight."""
+    """Halves of a CTA over serial in the last eight batches, over the same in the first eight."""
     df = of(table(), STEPS[0][0])
     ratio = df.warp / df.serial
     return float(ratio.tail(8).mean() / ratio.head(8).mean())
 
 
 def orderings() -> float:
-    """Of three: POD beats streams and warp-parallel, streams beat serial, warp-parallel beats serial."""
+    """Of three: POD beats streams and halves of a CTA, streams beat serial, halves of a CTA beat serial."""
     df = table()
     total = df[df.decodes.isin(STEPS[0])][list(METHODS)].sum()
     return float((total["pod"] < total[["streams", "warp"]].min()) + (total[["streams", "warp"]] < total.serial).sum())

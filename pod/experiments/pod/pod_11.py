@@ -61,7 +61,7 @@ BEST = "best"
 NAMES = {
     "streams": "two\nstreams",
     "cta": "CTAs by\nindex",
-    "warp": "warp-\nparallel",
+    "warp": "halves\nof a CTA",
     "pod": "POD,\nas it\nchooses",
     BEST: "best\nconfigu-\nration",
     "fa2_serial": "FA2\nserial",
@@ -110,7 +110,7 @@ def summary(df):
     for way, name in NAMES.items():
         part = df.dropna(subset=way)
         gains = gain(part.serial, part[way])
-        name = name.replace("-\n", "-" if way == "warp" else "").replace("\n", " ")
+        name = name.replace("-\n", "").replace("\n", " ")
         rows[name] = len(part), gains.mean(), gains.median(), gains.max(), gains.min(), near_peak(part, way)
     columns = ["batches", "mean %", "median %", "max %", "min %", "near the peak, %"]
     return pd.DataFrame(rows, index=columns).T.round(1).astype({"batches": int}).rename_axis("over serial")
@@ -217,7 +217,7 @@ def pod_near_peak() -> float:
 
 
 def warp_over_next() -> float:
-    """Median gain of warp-parallel fusion less that of the better of the two other baselines, percentage points."""
+    """Median gain of halves of a CTA less that of the better of the two other baselines, percentage points."""
     return float(gains("warp").median() - max(gains(way).median() for way in ("streams", "cta")))
 
 
