@@ -304,7 +304,15 @@ def test_chapter_17a_says_which_layers_are_shorter_than_a_plan():
     for mix, us in zip(hopper_any.drawn(), layers, strict=True):
         if us < plans.max() and us < (plans.mixed if len(hopper(mix.batch, H200.sms).prefill) else plans.drafts):
             shorter.append((mix.kind, round(us, 1)))
-    assert sorted(shorter) == [("fresh+chunk", 12.8), ("spec", 9.7), ("spec", 11.7)]
+    assert sorted(shorter) == [("fresh+chunk", 12.9), ("spec", 9.6), ("spec", 11.7), ("spec", 12.2), ("spec", 13.6)]
+
+
+def test_chapter_17d_says_which_batches_are_behind():
+    df = hopper_any.table()
+    behind = df[df.gain < 0.98]
+    assert len(behind) == 7 and behind.kind.str.startswith("spec").sum() == 6
+    short = behind[behind.ours < 0.04]
+    assert len(short) == 3 and set(short.kind) == {"spec"} and round(100 / behind.gain.min() - 100) == 6
 
 
 def test_chapter_17d_says_what_limits_by_the_cycle_would_be():
