@@ -27,7 +27,7 @@ template <> constexpr Registers kRegisters<16, 8> = {24, 192, 104};
 template <int D, int kRows, int kBits> struct Layout {
     static constexpr int kGroups = kRows ? 2 : 3;  // prefill warpgroups
     using Prefill = prefill::Control<kGroups, kBits>;
-    static constexpr bool kDecodes = kRows >= 8;
+    static constexpr bool kDecodes = kRows >= 8, kFew = kRows == kNarrow;
     using DecodeSmem = decode::Smem<D, kDecodes ? kRows : 8, kBits>;
     using Decode = decode::Control<D, kDecodes ? kRows : 8, kBits>;
     static constexpr uint32_t kDecode = prefill::Smem<D, 0, kGroups>::kBytes;
@@ -105,7 +105,7 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
     } else if (warp < 4 + 4 * L::kGroups) {
         ptx::setmaxnreg_inc<kOf.prefill>();
         stamp(trace, 1 + warp / 4, 0);
-        prefill::consume<T, D, kOwnPage, kRows == kNarrow, L::kGroups, kRules>(
+        prefill::consume<T, D, kOwnPage, L::kFew, L::kGroups, kRules>(
             pp, scales, base, pc, dc.done, warp / 4 - 1, warp - 4, ptx::lane_id());
         stamp(trace, 1 + warp / 4, 1);
     } else if constexpr (kRows != 0) {
