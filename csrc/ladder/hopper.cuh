@@ -3,32 +3,13 @@
 #include "ladder/ladder.cuh"
 #include "include/ring.cuh"
 #include "include/softmax.cuh"
+#include "include/tensor_map.cuh"
 
 // wgmma and TMA know rows of 128 bytes, swizzled as in rung 5. So rows of 256 bytes lie in two panels of 64 columns.
 constexpr uint32_t kPanel = 128 * 128;   // 128 rows of 64 columns
 constexpr uint32_t kTile = 2 * kPanel;   // 128 rows of Q, K or V
 
 // ---------------------------------------------------------------- host
-#ifdef POD_EMULATE
-using emulate::make_map;
-#else
-typedef CUresult (*Encode)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                           const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-// A tensor of 2-byte elements as boxes whose inner dimension is 64 columns (128 bytes, swizzled).
-inline bool make_map(CUtensorMap* map, bool /*half*/, const void* data, int rank, const cuuint64_t* dims,
-                     const cuuint64_t* strides, const cuuint32_t* box) {
-    void* encode = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
-    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-    return encode && Encode(encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void*>(data), dims, strides,
-                                    box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-#endif
 struct Maps {
     CUtensorMap q, k, v;
 };

@@ -1,6 +1,7 @@
 // What each instruction of attention costs in energy: one kind of work on every SM until it is done, so that the GPU's
 // energy counter can price it. The suite joules-prices calls these; they compute nothing of use.
 #include "../include/ptx90.cuh"
+#include "../include/tensor_map.cuh"
 #include <cstddef>
 
 constexpr int kPanelRows = 128;
@@ -277,28 +278,19 @@ static int launch(void (*kernel)(Params...), int pair, int ctas, int threads, in
     return cudaLaunchKernelEx(&config, kernel, Params(args)...);
 }
 
-typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 // `bytes` as rows of `row_bytes`, these as panels of 128 bytes.
-static int make_map(CUtensorMap* map, const void* data, int64_t bytes, int row_bytes, int box_rows, int promotion) {
-    void* encode = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
-    if (!encode) return cudaErrorNotSupported;
+static bool map_rows(CUtensorMap* map, const void* data, int64_t bytes, int row_bytes, int box_rows, int promotion) {
     const cuuint64_t dims[3] = {64, cuuint64_t(bytes / row_bytes), cuuint64_t(row_bytes / kRowBytes)};
     const cuuint64_t strides[2] = {cuuint64_t(row_bytes), kRowBytes};
-    const cuuint32_t box[3] = {64, cuuint32_t(box_rows), 1}, steps[3] = {1, 1, 1};
-    const auto wide = promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
-    return EncodeFn(encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), dims, strides, box,
-                            steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, wide,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const cuuint32_t box[3] = {64, cuuint32_t(box_rows), 1};
+    const auto l2 = promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+    return make_map(map, false, data, 3, dims, strides, box, 2, l2);
 }
 
 extern "C" int pod_copy(const void* data, int64_t bytes, int row_bytes, int promotion, int once, int pair, int copies,
                         int ctas, cudaStream_t s) {
     CUtensorMap map;
-    if (int failed = make_map(&map, data, bytes, row_bytes, kPanelRows / pair, promotion)) return failed;
+    if (!map_rows(&map, data, bytes, row_bytes, kPanelRows / pair, promotion)) return cudaErrorNotSupported;
     const int tiles = bytes / kPanelBytes, panels = row_bytes / kRowBytes, smem = kStages * kPanelBytes;
     if (pair == 2) return launch(copy<2>, 2, ctas, 32, smem, s, map, tiles, panels, copies, bool(once));
     return launch(copy<1>, 1, ctas, 32, smem, s, map, tiles, panels, copies, bool(once));

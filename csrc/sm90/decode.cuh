@@ -14,9 +14,7 @@ constexpr int kOnce = 16, kFan = 8, kMerged = 32; // most in a round
 DEV int fan_of(int parts) { return parts <= kOnce ? 1 : parts <= kMerged * kFan ? kFan : 2 * kFan; }
 constexpr int kBarrier = 5, kThreads = 128;       // named barrier of the warpgroup
 
-DEV void meet(AT_ONLY) {
-    ptx::named_barrier_sync(kBarrier, kThreads PASS_AT);
-}
+DEV void meet(AT_ONLY) { ptx::named_barrier_sync(kBarrier, kThreads PASS_AT); }
 DEV bool any_of_all(bool mine AT) { return ptx::named_barrier_any(kBarrier, kThreads, mine PASS_AT); }
 
 // Shared memory: the ring, as deep as there is room beside prefill, since it holds what is on its way from DRAM; then Q
@@ -157,7 +155,7 @@ template <int D, int kRows, int kPage, int kBits> struct Producer {
 
 // ---------------------------------------------------------------- consumer: one warpgroup
 // O^T of the warpgroup: o[b][4j + ..] = columns 64b + 16 warp + lane/4 (+8) of rows 8j + 2(lane%4) (+1); m and l[2j +
-// ..] of the same rows. l is this thread's share (its own keys) until `total` adds the others. Of 8 bits the columns
+// ..] of the same rows. l is this thread's share (its own keys) until the others' are added. Of 8 bits the columns
 // are 64b + 16 warp + 2(lane/4) (+1): see `widen_values`.
 template <typename T, int D, int kRows, int kRules, int kBits> struct State {
     static constexpr int kOctets = kRows / 8;
@@ -198,6 +196,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
                 x[2 * j + 1] = i ? op(x[2 * j + 1], y.y) : y.y;
             }
     }
+    static DEV int first(int i) { return i / 2 * 4 + i % 2; }  // element of m[i]'s row in a fragment; + 2 is the other
     // Raise the maximum to that of the new scores and rescale what was summed before.
     DEV void raise(const float (&s)[4 * kOctets], float scale_log2, Exchange<kRows>& exchange, int warp, int lane) {
         float top[2 * kOctets];
@@ -205,33 +204,22 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct State {
         for (int i = 0; i < 2 * kOctets; i++) top[i] = fmaxf(s[first(i)], s[first(i) + 2]);
         reduce(top, exchange, warp, lane, [](float a, float b) { return fmaxf(a, b); });
 #pragma unroll
-        for (int i = 0; i < 2 * kOctets; i++) scale_to(i, fmaxf(m[i], top[i] * scale_log2));
-    }
-    static DEV int first(int i) { return i / 2 * 4 + i % 2; }  // element of m[i]'s row in a fragment; + 2 is the other
-    // Make `top`, no smaller than before, the new maximum of m[i]'s row.
-    DEV void scale_to(int i, float top) {
-        const float fade = ptx::ex2(m[i] - top);
-        m[i] = top;
-        l[i] *= fade;
+        for (int i = 0; i < 2 * kOctets; i++) {
+            const float higher = fmaxf(m[i], top[i] * scale_log2), fade = ptx::ex2(m[i] - higher);
+            m[i] = higher;
+            l[i] *= fade;
 #pragma unroll
-        for (int b = 0; b < D / 64; b++)
+            for (int b = 0; b < D / 64; b++)
 #pragma unroll
-            for (int e = 0; e < 4; e += 2) o[b][first(i) + e] *= fade;
-    }
-    DEV void total(Exchange<kRows>& exchange, int warp, int lane) {
-        reduce(l, exchange, warp, lane, [](float a, float b) { return a + b; });
+                for (int e = 0; e < 4; e += 2) o[b][first(i) + e] *= fade;
+        }
     }
     // This thread's share of an octet of rows.
     struct Octet {
         float o[D / 64][4], m[2], l[2];
     };
     DEV Octet octet(int j) const {
-        Octet x;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            x.m[i] = m[2 * j + i];
-            x.l[i] = l[2 * j + i];
-        }
+        Octet x = {{}, {m[2 * j], m[2 * j + 1]}, {l[2 * j], l[2 * j + 1]}};
 #pragma unroll
         for (int b = 0; b < D / 64; b++)
 #pragma unroll
@@ -374,8 +362,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
     const int warp, lane;
     const int key = warp * 16 + lane / 4;  // this thread's keys of a tile: key, key + 8
     Panel at = {};                         // the next panel
-    Panel k;                               // the first of the tile of K under way
-    Panel v;
+    Panel k, v;                            // the first of the tiles of K and V under way
     State<T, D, kRows, kRules, kBits> state;
     Fragment s, s2;                        // the scores are the sum of both
     int open = 0;                          // the tile has a key out of the last row's window, if all rows see more
@@ -392,6 +379,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         return first;
     }
     DEV void free(Panel panel) {
+        if constexpr (kBits == 8) ptx::converged();
         if (lane == 0)
 #pragma unroll
             for (int i = 0; i < kPanels; i++) {
@@ -495,10 +483,6 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         ptx::fence_proxy_async();
         meet();
     }
-    DEV void free_tile(Panel tile) {
-        ptx::converged();
-        free(tile);
-    }
     // Two operands at most are in registers: a third waits for the first one's products.
     DEV void issue_qk8(smem_addr q) {
         const Panel tile = take();
@@ -507,7 +491,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
             Words words;
             Operand keys;
             read_keys(words, base + tile.stage() * S::kGranule, i);
-            if (i == kBlocks - 1) free_tile(tile);
+            if (i == kBlocks - 1) free(tile);
             widen_keys(keys, words);
             ptx::wgmma_fence();
             const uint64_t queries = ptx::desc_sw128(q + i * S::kQPanel, 1, 1024);
@@ -526,7 +510,7 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         Words words;
         Operand values;
         read_values(words, base + v.stage() * S::kGranule, b);
-        if (b == kBlocks - 1) free_tile(v);
+        if (b == kBlocks - 1) free(v);
         if (kBlocks == 2) ptx::wgmma_wait<(kShort ? 0 : 1)>();
         widen_values(values, words);
         ptx::wgmma_fence();
@@ -611,7 +595,10 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         int left = w.end - w.begin - 1;  // tiles after this one
         int seen = w.kv_len - w.begin * kTokens - (p.causal ? w.tokens - 1 : 0);  // keys from here on that all rows see
         if constexpr (kRules & kWindow) open = p.rules.window - (w.tokens - 1);
-        clear(w);
+        const Rows rows(p, w);
+#pragma unroll
+        for (int j = 0; j < kOctets; j++)
+            state.clear(j, [&](int i) { return rows.real(state.row(i, ptx::anew(lane))); });
         const float scale_log2 = kBits == 8 ? p.scale_log2 * __ldg(scales.k + w.head) : p.scale_log2;
         if constexpr (kBits == 8) order(q);
         issue_qk(q);
@@ -635,16 +622,10 @@ template <typename T, int D, int kRows, int kRules, int kBits> struct Consumer {
         issue_pv(0);
         await_output();
         const int lane = ptx::anew(this->lane);  // or ptxas keeps (and spills) addresses through the main loop
-        state.total(c.exchange, warp, lane);
+        state.reduce(state.l, c.exchange, warp, lane, [](float a, float b) { return a + b; });
         if (w.parts > 1) return state.merge(p, scales, w, base + S::kP, warp, lane);
 #pragma unroll
         for (int j = 0; j < kOctets; j++) state.write(p, scales, w, state.octet(j), j, warp, lane);
-    }
-    DEV void clear(const Work& w) {
-        const Rows rows(p, w);
-        const int lane = ptx::anew(this->lane);
-#pragma unroll
-        for (int j = 0; j < kOctets; j++) state.clear(j, [&](int i) { return rows.real(state.row(i, lane)); });
     }
     DEV void run() {
         for (Place<S::kQTiles> piece;; piece.advance()) {

@@ -8,6 +8,7 @@
 #include "sm90/prefill.cuh"
 #include "include/hybrid.h"
 #include "include/launch.cuh"
+#include "include/tensor_map.cuh"
 using namespace sm90;
 
 constexpr int kThreads = 512;
@@ -119,40 +120,6 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
 }
 
 // ---------------------------------------------------------------- host: one launch, no memset, no second kernel
-#ifdef POD_EMULATE
-using emulate::make_map;
-static bool has_context() { return true; }
-#else
-// The driver makes no map in a thread that has not used the GPU yet: its calls, unlike the runtime's, do not take up
-// the device's context by themselves.
-static bool has_context() {
-    int device;
-    return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
-}
-typedef CUresult (*EncodeFn)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-// A tensor as boxes whose inner dimension is 128 B, swizzled: 64 columns of 2 bytes, or of 1 byte a whole row, which
-// may be 64 B.
-static bool make_map(CUtensorMap* map, bool half, const void* data, int rank, const cuuint64_t* dims,
-                     const cuuint64_t* strides, const cuuint32_t* box, int bytes = 2) {
-    static EncodeFn encode = [] {
-        void* f = nullptr;
-        cudaDriverEntryPointQueryResult found;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
-        return EncodeFn(f);
-    }();
-    const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-    const auto type = bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                      : half     ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    return encode && encode(map, type, rank, const_cast<void*>(data), dims, strides, box, steps,
-                            CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            box[0] * bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-#endif
 // How prefill's tiles are packed.
 static prefill::Pack pack_of(const HybridArgs& a) {
     const int groups = a.prefill_rows / prefill::kGroupRows, tokens = a.pack_tokens / groups;

@@ -154,9 +154,11 @@ template <int D, int kPage, int kGroups, int kBits> struct Producer {
     // No more work for the Wideners.
     template <bool kValues> DEV void stop_widening() {
         (kValues ? c.v : c.k).acquire(block);
-        if (!ptx::elect_one()) return;
-        c.keys[kValues][block.stage()] = -1;
-        c.landed[kValues].fill(block);
+        if (ptx::elect_one()) {
+            c.keys[kValues][block.stage()] = -1;
+            c.landed[kValues].fill(block);
+        }
+        __syncwarp();
     }
     // V rows past the sequence's end may hold anything, and 0 * NaN would poison the sum.
     DEV void clear_tail(smem_addr dst, int first, smem_addr filled) {
@@ -219,9 +221,7 @@ template <int D, int kPage, int kGroups, int kBits> struct Producer {
         for (int g = 0; g < kGroups; g++) stop(g);
         if constexpr (kBits == 8) {
             stop_widening<false>();
-            __syncwarp();
             stop_widening<true>();
-            __syncwarp();
         }
         leave(p.queue, lane);
     }
@@ -377,12 +377,12 @@ template <int N> DEV void rescale(float (&o)[N], const float (&fade)[2]) {
 // O, then m and l, 32 lanes side by side.
 template <int D> constexpr int kVecs = D / 8 + 1;
 
-template <int D>
-DEV void store(gptr<float4> part, const float (&o)[D / 2], const float (&m)[2], const float (&l)[2]) {
+template <int N>
+DEV void store(gptr<float4> part, const float (&o)[N], const float (&m)[2], const float (&l)[2]) {
 #pragma unroll
-    for (int i = 0; i < D / 8; i++)
+    for (int i = 0; i < N / 4; i++)
         __stcg(part + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
-    __stcg(part + (kVecs<D> - 1) * 32, make_float4(m[0], m[1], l[0], l[1]));
+    __stcg(part + N / 4 * 32, make_float4(m[0], m[1], l[0], l[1]));
 }
 // The sum of `count` parts, `stride` apart.
 template <int D>
@@ -417,10 +417,8 @@ DEV void add(gptr<const float4> part, size_t stride, int count, float scale_log2
         ml = __ldcg(part + kExtremes);
 #pragma unroll
         for (int j = 0; j < D / 8; j++) {
-            o[4 * j] = fmaf(x[j].x, weight[0], o[4 * j]);
-            o[4 * j + 1] = fmaf(x[j].y, weight[0], o[4 * j + 1]);
-            o[4 * j + 2] = fmaf(x[j].z, weight[1], o[4 * j + 2]);
-            o[4 * j + 3] = fmaf(x[j].w, weight[1], o[4 * j + 3]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[4 * j + e] = fmaf((&x[j].x)[e], weight[e >> 1], o[4 * j + e]);
             x[j] = __ldcg(part + j * 32);
         }
     }
@@ -434,7 +432,7 @@ DEV bool merge(const Params& p, const Work& w, float scale_log2, float (&o)[D / 
 #pragma unroll 1
     for (int round = w.parts <= kFan; round < 2; round++) {
         const Round<fan_of<false>> r(w, round);
-        store<D>(parts + r.mine * kStride, o, m, l);
+        store(parts + r.mine * kStride, o, m, l);
         __syncwarp();
         bool last = false;
         if (lane == 0) last = last_to_arrive(p.arrived + r.counter * kWarps + warp, r.count);
@@ -495,13 +493,6 @@ DEV void epilogue(const Params& p, const Work& w, float scale_log2, float one, f
 struct Piece {
     static constexpr int kColumns = 32, kVecs = 5, kStep = kVecs * 32;  // float4 from one to the next
     float o[16], m[2], l[2];
-
-    DEV void store(gptr<float4> to) const {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            __stcg(to + i * 32, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
-        __stcg(to + 4 * 32, make_float4(m[0], m[1], l[0], l[1]));
-    }
     // The same of `count` other parts, `stride` apart, kAhead of them on their way together: many cost little more than
     // one.
     template <int kAhead> DEV void add(gptr<const float4> at, int stride, int count, float scale_log2) {
@@ -538,7 +529,7 @@ struct Piece {
 // once, for the part to be stored. Whoever is last writes.
 template <typename T, int D, int kRules, int kGroups>
 DEV void merge_few(const Params& p, const Work& w, float scale_log2, const float (&o)[D / 2], const float (&m)[2],
-                        const float (&l)[2], int group, int warp, int lane) {
+                   const float (&l)[2], int group, int warp, int lane) {
     constexpr int kPieces = D / Piece::kColumns, kRows = kPieces * Piece::kStep, kPart = 4 * kGroups * kRows;
     const gptr<float4> parts = ptr_cast<float4>(p.part) + size_t(w.slot) * kPart + 4 * group * kRows + lane;
     const int rows = Share(p.pack, w, p.group, group).tokens * p.pack.heads;  // then there is padding
@@ -549,7 +540,7 @@ DEV void merge_few(const Params& p, const Work& w, float scale_log2, const float
             Piece piece = {{}, {m[0], m[1]}, {l[0], l[1]}};
 #pragma unroll
             for (int i = 0; i < 16; i++) piece.o[i] = o[16 * j + i];
-            piece.store(parts + w.part * kPart + warp * kRows + j * Piece::kStep);
+            store(parts + w.part * kPart + warp * kRows + j * Piece::kStep, piece.o, piece.m, piece.l);
         }
     ptx::named_barrier_sync(kBarrier + group, 128);  // all have stored
 #pragma unroll 1
@@ -572,7 +563,7 @@ DEV void merge_few(const Params& p, const Work& w, float scale_log2, const float
             for (; left > kAhead / 2; left -= kAhead, at += kAhead * stride)
                 all.add<kAhead>(at, stride, left, scale_log2);
             if (left > 0) all.add<kAhead / 2>(at, stride, left, scale_log2);
-            if (round == 0) all.store(first);
+            if (round == 0) store(first, all.o, all.m, all.l);
             else epilogue<T, D, kRules, Piece::kColumns>(p, w, scale_log2, 1.f, all.o, all.m, all.l, group,
                                                          i / kPieces * 16 + lane / 4, lane, i % kPieces * 32);
         }

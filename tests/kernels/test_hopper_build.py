@@ -11,15 +11,16 @@ import pytest
 from pod.files import ROOT
 from pod.kernels import build, sm90
 from pod.lab.measure import sources
+from pod.schedule.work import NARROW
 
 CSRC = ROOT / "csrc" / "sm90"
 SOURCE = "hybrid.cu"
 OPTIONS = ["-std=c++17", "-O3", "-DNDEBUG", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "--cubin",
            f"-I{ROOT / 'csrc'}", f"-I{CSRC}"]  # fmt: skip
 ROWS = [(head_dim, rows) for head_dim in (64, 128) for rows in (0, 8, 16) if head_dim == 64 or rows]
-NARROW = [(head_dim, 1) for head_dim in (64, 128)]
+NARROWS = [(head_dim, NARROW.decode_rows) for head_dim in (64, 128)]
 # The others take as long again: fp16, and rules with other pages. Of capped scores some words spill.
-KINDS = [sm90.kind("bfloat16", *shape, page) for shape in ROWS + NARROW for page in sm90.PAGES]
+KINDS = [sm90.kind("bfloat16", *shape, page) for shape in ROWS + NARROWS for page in sm90.PAGES]
 KINDS += [sm90.kind("bfloat16", *shape, 16, rules) for shape in ROWS for rules in (("window",), ("window", "sinks"))]
 CAPPED = [sm90.kind("bfloat16", *shape, 16, rules) for shape in ROWS for rules in (("softcap",), ("window", "softcap"))]
 KINDS8 = [sm90.kind("bfloat16", *shape) for shape in ((128, 8, 16), (128, 16, 16), (128, 8, 8), (64, 8, 0))]
@@ -30,7 +31,7 @@ def test_the_kernel_stays_small_and_is_our_own():
     files = sorted(path for path in CSRC.iterdir() if path.suffix in (".cu", ".cuh", ".cpp", ".h"))
     lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     plan = [lines.pop(name) for name in ("plan.cu", "plan.h", "plan_bindings.cpp")]  # makes its lists
-    assert len(lines) == 4 and sum(lines.values()) < 1880 and sum(plan) < 550, lines
+    assert len(lines) == 4 and sum(lines.values()) < 1800 and sum(plan) < 550, lines
     for path in files:
         assert not re.search(r"#\s*include.*(cutlass|cute/)", path.read_text(encoding="utf-8")), path.name
 
