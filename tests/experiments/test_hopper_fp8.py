@@ -10,6 +10,7 @@ from matplotlib import pyplot as plt
 
 from pod.batch import HybridBatch
 from pod.experiments.hopper import hopper_fp8 as page
+from pod.lab import claims
 from pod.lab.measure import ragged
 from pod.reference import hybrid_attention
 
@@ -175,3 +176,9 @@ def test_a_repeat_without_the_kernels_all_in_8_bits_says_nothing_of_them(monkeyp
     older = kept[[name for name in kept if not name.startswith(tuple(page.ALL8))]]
     monkeypatch.setattr(page, "table", lambda: page.speedups(older))
     assert math.isnan(page.over_peers()) and page.gain() == pytest.approx(1.66, abs=0.05)
+
+
+def test_the_claim_counts_the_batches_with_a_chunk():
+    (claim,) = (c for c in claims.load() if c.id == "hopper-fp8-peers")
+    count = int((page.table().chunk).sum())
+    assert count > 0 and f"; {count} batches of a chunk" in claims.judge(claim).base

@@ -232,8 +232,8 @@ def over_peers(find=geomean) -> float:
 least_over_peers = partial(over_peers, min)
 
 
-def batches(chunk: bool = False) -> int:
-    """With a chunk, or decodes and drafts alone."""
+def batches(chunk: int = 0) -> int:
+    """With a chunk (1, as a claim's words can give it), or decodes and drafts alone."""
     return int((table().chunk == chunk).sum())
 
 
