@@ -400,10 +400,17 @@ def test_a_refused_batch_is_counted_and_stands_first_among_the_worst(rows):
     assert page.worst(df).batch.tolist()[0] == 59 and page.worst(df).gain.iloc[1] == df.gain.min()
 
 
-def test_picture_lists_the_worst_and_labels_every_kind(rows):
-    texts = [text.get_text() for ax in page.draw(page.gains(rows)).axes for text in ax.texts]
-    assert sum(any(text.startswith(kind + " ") for kind in KINDS) for text in texts) == len(KINDS)
-    assert "refused" in texts and sum("TP" in text for text in texts) == 10
+def test_picture_has_a_row_a_kind_and_counts_what_is_lost_and_refused(rows):
+    df = page.gains(rows)
+    (ax,) = page.draw(df).axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(KINDS)
+    said = [text.get_text() for text in ax.texts][: len(KINDS)]
+    for kind, words in zip(KINDS, said, strict=True):
+        part = df[df.kind == kind]
+        lost = (part.gain < page.LOST).sum()
+        assert words.startswith(f"{page.geomean(part.gain):.2f}") and (f", {lost} lost" in words) == (lost > 0)
+    assert sum("1 refused" in words for words in said) == 1
+    assert sum(len(dots.get_offsets()) for dots in ax.collections) == 59
 
 
 # ---------------------------------------------------------------- what no kernel could beat

@@ -27,7 +27,7 @@ FIGURE = Figure(
 )
 LOADS = 2  # that wait for each other: where a page lies, and what is in it
 ALIKE, QUARTER = 30, 0.75
-ALONE = ("decode", "spec")  # kinds with nothing but memory to wait for
+ALONE = hopper_any.ALONE
 # ms of FlashAttention-3, at most
 SIZES = {"under 20 µs": 0.02, "20 to 50 µs": 0.05, "50 to 200 µs": 0.2, "longer": np.inf}
 
