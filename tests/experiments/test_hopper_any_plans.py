@@ -38,4 +38,6 @@ def test_a_best_plan_that_is_slower_is_noise(monkeypatch):
     assert df.lost.tolist() == [1.25, 1.0] and df.best.tolist() == [1.25, 2.0] and df.chosen.tolist() == [1.0, 2.0]
     assert page.lost() == pytest.approx(100 * (1.25**0.5 - 1)) and page.worst(1).batch.tolist() == [0]
     assert page.first_percentile() == pytest.approx(np.percentile([1.25, 2], 1))
+    assert page.summary(df)["below 0.98"].tolist() == [0, 0]
+    assert page.summary(df)["mean gain"].tolist() == pytest.approx([2**0.5, 2.5**0.5])
     page.draw(df)

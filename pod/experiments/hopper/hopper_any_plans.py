@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import a_card, read
@@ -92,6 +93,13 @@ def table():
 def worst(count: int = 10):
     """The batches in which a better choice would win the most."""
     return table().sort_values("lost", ascending=False, kind="stable").head(count)
+
+
+def summary(df):
+    """As chosen and with the best plan: geometric mean and least of the gains, and how many batches are lost."""
+    choices = {"as chosen": df.chosen, "with the best plan": df.best}
+    rows = {name: [geomean(gain), gain.min(), (gain < hopper_any.LOST).sum()] for name, gain in choices.items()}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["mean gain", "least", f"below {hopper_any.LOST}"])
 
 
 def draw(df):
