@@ -92,6 +92,26 @@ def test_chapter_17c_says_which_batches_lose():
     assert second.words.endswith("1 x 8 @ 749") and 1e3 * (second.ours - second.two) == pytest.approx(0.5, abs=0.05)
 
 
+def test_chapter_17c_says_where_there_is_little_to_fuse_and_how_long_decodes_take():
+    sweep, df = hopper_sweep.table(), hopper_any.table()
+    assert 0.74 < 1 - len(hopper_sweep.filtered(sweep)) / len(sweep) < 0.77, "three of four fail the filter"
+    fusing = hopper_any.summary(df).fusing
+    assert (fusing[["decode", "spec", "fresh+chunk"]] < 1.015).all()
+    assert (fusing[["returning+decode", "mixed"]].between(1.175, 1.195)).all() and fusing["spec+chunk"] > 1.05
+    assert (df[df.kind == "decode"].ours < 0.1).mean() > 0.5
+    assert hopper_any.summary(df).gain[["spec+chunk"]].between(1.3, 1.36).all(), "about a third"
+    assert hopper_any.worst(df, 1).kind.item() == "spec+chunk", "the worst batch of all"
+
+
+def test_the_rings_of_chapter_17c_lie_at_the_left_and_at_the_top_but_falcons():
+    near, worst = hopper_any_roof.table().set_index("batch"), hopper_any.worst(hopper_any.table())
+    share, roof = near.share[worst.batch].to_numpy(), near.roof[worst.batch].to_numpy()
+    falcon = (worst.model == "Falcon-7B").to_numpy()
+    assert (roof < 0.02).sum() == 3 and ((share > 0.8) & ~falcon).sum() == 6 and falcon.sum() == 1
+    like = near.like[worst.batch].to_numpy() / near.gain[worst.batch].to_numpy()
+    assert like[falcon].item() > 2, "far below what others of its size reach"
+
+
 def test_chapter_17c_says_how_many_of_the_sweep_come_near_the_longer_part_and_the_stricter_goal():
     df = hopper_sweep.table()
     some, near = hopper_sweep.filtered(df), sum(t <= 1.1 * m for t, m in zip(df.ours, df.larger, strict=True))
