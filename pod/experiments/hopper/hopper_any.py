@@ -138,7 +138,8 @@ def draw(df):
     ax = style.axes(9.5, 0.6 + 0.55 * len(kinds))
     ax.axvline(1, color=style.INK, linewidth=1)
     for row, kind in enumerate(kinds):
-        _strip(ax, row, df[df.kind == kind].sort_values("gain"), style.colour("decode" if kind in ALONE else "prefill"))
+        part, side = df[df.kind == kind].sort_values("gain", kind="stable"), "decode" if kind in ALONE else "prefill"
+        _strip(ax, row, part, style.colour(side))
     low, high = df.gain.min() / 1.03, df.gain.max() * 1.03
     ax.set(xscale="log", xlim=(low, high), ylim=(len(kinds) - 0.5, -0.65), xlabel="FlashAttention-3's time / ours")
     style.ticks(ax, [t for t in (0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 8) if low <= t <= high])
