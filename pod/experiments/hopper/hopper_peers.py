@@ -108,11 +108,14 @@ def batch_name(row) -> str:
 
 
 def draw(df):
+    """The least prefill for its decode on top."""
+    df = df.assign(ratio=df.prefill / df.decode).sort_values("ratio", kind="stable")
     axes = style.axes(9.5, 5.4, columns=2, sharey=True, width_ratios=(3, 2))
     _times(axes[0], df)
     _energies(axes[1], df)
     axes[0].set(yticks=range(len(df)), ylim=(len(df) - 0.4, -0.6))
-    axes[0].set_yticklabels(df.batch, fontsize=8.5)
+    axes[0].set_yticklabels([f"{row.batch}  ({row.ratio:.1f})" for row in df.itertuples()], fontsize=8.5)
+    axes[0].set_title("batch (prefill / decode)  ", fontsize=8.5, loc="right", x=0)
     return axes[0].figure
 
 
@@ -122,14 +125,17 @@ def _times(ax, df) -> None:
     ax.axvline(1, color=style.INK, linewidth=1.2)
     tones = *style.WORKERS[1:], style.colour("linear")
     for (column, name), marker, tone in zip(PEERS.items(), "os^DvP*X", tones, strict=True):
-        ax.plot(df[column] / df.larger, y, marker, color=tone, markersize=5, markerfacecolor="white", label=name)
+        theirs = {"color": style.INK, "markersize": 8, "zorder": 5} if column == "fi_pod" else {
+            "color": tone, "markersize": 5, "markerfacecolor": "white"}  # fmt: skip
+        ax.plot(df[column] / df.larger, y, marker, label=name, **theirs)
     ax.plot(df.ours / df.larger, y, "o", color=style.colour("hybrid"), markersize=10, label="this kernel", zorder=4)
     for i, row in zip(y, df.itertuples(), strict=True):
         ax.text(1.01, i, f"{row.over_best_peer:.2f}×", transform=ax.get_yaxis_transform(), va="center", fontsize=9,
                 fontweight="bold")  # fmt: skip
     ax.set(xscale="log", xlabel="time / the longer part alone (grey: up to the sum)", xlim=(0.75, 9))
     style.ticks(ax, (1, 1.5, 2, 3, 4, 6, 8))
-    ax.set_title("over the best peer", fontsize=9.5, loc="right")
+    ax.set_title("Single calls: time", fontsize=10.5, loc="left")
+    ax.set_title("best peer\nover ours", fontsize=8.5, loc="center", x=1.05)
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=3, columnspacing=1.0, handletextpad=0.3)
 
 
@@ -140,10 +146,11 @@ def _energies(ax, df) -> None:
     for (way, name), tone, shift, height in bars:
         ax.barh([i + shift for i in range(len(df))], 100 * df[f"{way}_mj"] / base, height, color=tone, label=name)
     for i, row in enumerate(df.itertuples()):
-        words = f"{row.ours_mj:,.0f} mJ, {row.ours_watts:.0f} W, {row.ours_mhz / 1000:.2f} GHz"
-        ax.text(2, i + 0.2, words, fontsize=8.5, va="center", color=style.letters_on(tones[-1]))
+        ax.text(2, i + 0.2, f"{row.ours_mj:,.0f} mJ, {row.ours_watts:.0f} W", fontsize=8.5, va="center",
+                color=style.letters_on(tones[-1]))  # fmt: skip
     ax.axvline(100, color=style.INK, linewidth=0.8)
     ax.set(xlabel="% of the energy of two FA3 calls")
+    ax.set_title("Back to back: energy", fontsize=10.5, loc="left")
     ax.tick_params(axis="y", length=0)
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=1)
 

@@ -27,6 +27,7 @@ FULL_MHZ = 1980  # of single calls: the median that the driver reports while the
 SMEM_BYTES_A_CYCLE = 128
 # Bytes of shared memory for a block of 128 x 128 scores: TMA writes K and V; two warpgroups read Q, K and V each.
 PREFILL_BLOCK = (2 * 32 + 2 * (16 + 32 + 32)) * KIB
+EVEN = (0.5, 2)  # prefill's time alone over decode's: neither part takes twice as long as the other
 STATES = {"single": "a single call", "steady": "back to back"}
 LIMITS = {"tensor": "tensor cores", "dram": "DRAM", "l2": "L2 to SMs", "smem": "shared memory", "power": "power"}
 
@@ -75,7 +76,7 @@ def fastest_from_l2() -> float:
 def draw(df):
     axes = style.axes(9.5, 4.9, columns=2, sharey=True)
     titles = (
-        "A single call: where both parts\ncount, no roof is reached",
+        "A single call: even batches (grey)\nreach no roof",
         "Back to back: power is the roof,\nand the clock falls",
     )
     for ax, state, title in zip(axes, STATES, titles, strict=True):
@@ -85,8 +86,10 @@ def draw(df):
         ax.set(xlim=(0, 112), xlabel=f"{STATES[state]}: % of each limit")
     names = [f"{row.batch}  ({row.ratio:.1f})" for row in mine.itertuples()]
     axes[0].set_yticks(range(len(names)), names, fontsize=8.5)
-    axes[0].invert_yaxis()
+    axes[0].set_ylim(len(names) - 0.5, -0.5)
     axes[0].set_title("batch (prefill / decode)  ", fontsize=8.5, loc="right", x=0)
+    for i, words in ((-1, "clock"), *enumerate(f"{mhz / 1000:.2f} GHz" for mhz in mine.mhz)):
+        axes[1].text(1.01, i, words, transform=axes[1].get_yaxis_transform(), va="center", fontsize=8.5)
     return axes[0].figure
 
 
@@ -96,6 +99,8 @@ MARKS = {"tensor": ("s", style.WORKERS[1]), "dram": ("D", style.WORKERS[3]), "l2
 
 def _shares(ax, df) -> None:
     ax.axvline(100, color=style.INK, linewidth=1)
+    even = [i for i, ratio in enumerate(df.ratio) if EVEN[0] < ratio < EVEN[1]]
+    ax.axhspan(min(even) - 0.5, max(even) + 0.5, color=style.IDLE, zorder=0)
     for name, (marker, tone) in MARKS.items():
         if df[name].notna().any():
             ax.plot(df[name], range(len(df)), marker, color=tone, markersize=6.5 if marker != "*" else 9,
@@ -106,10 +111,18 @@ def _shares(ax, df) -> None:
 # ---------------------------------------------------------------- what a chapter asks for
 
 
-def spread(state: str, column: str, balanced: bool = True) -> tuple[float, float]:
-    """Least and most over the batches; balanced: prefill takes more than half and less than twice decode's time."""
+def even_batches() -> pd.DataFrame:
+    """From least to most, the share of each limit but power that the even batches use, in words."""
+    limits = {name: words for name, words in LIMITS.items() if name != "power"}
+    rows = {f"even batches, {words}": [spread(state, name) for name in limits] for state, words in STATES.items()}
+    said = pd.DataFrame.from_dict(rows, orient="index", columns=list(limits.values()))
+    return said.map(lambda span: f"{span[0]:.0f} to {span[1]:.0f} %")
+
+
+def spread(state: str, column: str) -> tuple[float, float]:
+    """Least and most over the even batches."""
     df = table().query("state == @state")
-    some = df[df.ratio.between(0.5, 2)] if balanced else df
+    some = df[df.ratio.between(*EVEN, inclusive="neither")]
     return float(some[column].min()), float(some[column].max())
 
 
