@@ -178,6 +178,8 @@ def test_halves_compare_with_the_faster_call():
     assert df.same_pages[decode] == pytest.approx(100 * raw.fa3_page16[decode] / raw.ours_page16[decode])
     bf16 = df[(df.dtype == "bfloat16") & (df.head_dim == 128)]
     assert 100 * hopper_halves.prefill_pages_least() == pytest.approx(bf16[bf16.side == "prefill"].same_pages.min())
+    paged = bf16[bf16.side == "decode"].same_pages
+    assert (len(paged), (paged < 99.9).sum(), round(paged.min(), 1)) == (14, 4, 97.6), "as chapter 17d says"
     assert 100 * hopper_halves.decode_least() == pytest.approx(bf16[bf16.side == "decode"].contiguous.min())
 
 
@@ -244,6 +246,15 @@ def test_energy_is_power_times_time():
     df = hopper_peers.energy(hopper_peers.table())
     np.testing.assert_allclose(df.millijoules, df.watts * df.steady_ms, rtol=0.02)
     np.testing.assert_allclose(df.roof_ms * hopper_peers.hardware().power_w, df.millijoules)
+
+
+def test_chapter_17d_says_that_time_falls_as_energy_at_the_same_power():
+    df = hopper_peers.energy(hopper_peers.table())
+    one = df[df.batch == "2K @ 8K + 128 x 4K, 32/8"].set_index("way")
+    spent = one[["millijoules", "steady_ms"]]
+    saved = 1 - spent.loc["this kernel"] / spent.loc["this kernel, halves in turn"]
+    assert [round(100 * share) for share in saved] == [19, 19] and one.watts.between(675, 700).all()
+    assert recorded("peers").kv_bytes.min() > 25 * H200.l2_bytes, "L2 that is not emptied has next to nothing of it"
 
 
 def test_trace_puts_the_halves_one_after_the_other():
@@ -322,6 +333,10 @@ def test_a_single_call_reaches_no_roof_and_repeated_ones_do():
     df = hopper_roofs.table()
     limits = ["tensor", "dram", "l2", "smem"]
     assert (df[limits] < 90).all(axis=None), "nothing that moves bytes or multiplies is full"
+    single = df[df.state == "single"].sort_values("ratio")
+    assert round(max(hopper_roofs.spread("single", limit)[1] for limit in limits)) == 74, "as chapter 17d says"
+    assert [round(x) for x in (single.dram[:5].min(), single.dram[:5].max())] == [82, 85]
+    assert (single.ratio[:5] < 0.5).all() and single.ratio[5:].between(0.5, 2).all()
     assert df[df.state == "steady"].power.between(95, 105).all() and df[df.state == "single"].power.isna().all()
 
 
