@@ -82,7 +82,7 @@ def test_a_lead_at_one_request_is_partly_a_plan():
 
 
 def test_chapters_17c_and_17d_say_which_batches_lose():
-    """Alone: "spec". With drafts: all whose kind begins so."""
+    """Drafts alone are "spec", and each kind that has drafts begins so."""
     df = hopper_any.table()
     lost = df[df.gain < 0.98]
     assert (len(lost), (lost.kind == "spec").sum(), lost.kind.str.startswith("spec").sum()) == (7, 5, 6)
