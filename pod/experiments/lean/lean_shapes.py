@@ -98,6 +98,10 @@ def draw(df):
     for i, (time, size) in enumerate(zip(df["ours, µs"], df.gigabytes, strict=True)):
         words = f"{time:,.0f} µs, {size:.2g} GB"
         ax.text(1.01, i, words, transform=ax.get_yaxis_transform(), fontsize=8.5, va="center")
+    kinds = list(zip(df.head_dim, df.batch.str.contains("ratio|1M"), df.batch.str.match(SINGLE), strict=True))
+    for i in range(1, len(df)):
+        if kinds[i] != kinds[i - 1] and df.head_dim[i] != 64:  # head dimension 64; 128; ragged; one request
+            ax.axhline(i - 0.5, color=style.FRAME, linewidth=1)
     ax.grid(axis="x", color=style.IDLE)
     ax.set_axisbelow(True)
     ax.set(xlim=(0, 100), ylim=(len(df) - 0.4, -0.6), xlabel="% of the data sheet's DRAM rate, 4.8 TB/s")
