@@ -76,12 +76,7 @@ def test_the_best_split_gains_nothing_where_heads_fill_the_machine():
 
 def test_model_is_near_the_recordings_of_an_h200():
     assert lean_07.model_error() < 0.07  # two recordings, each on a card of its own: 0.033 and 0.062
-    df = read("lean-sweep")
-    df = df[(df.head_dim == 64) & (df.context == 64 << 10) & (df.ratio == 1)]
-    ctas = df.q_heads * df.batch * df.paper_rule_256_parts
-    rate = df.kv_bytes / df.paper_rule_256 / ctas
-    alone = rate[ctas == 128].median() / rate[ctas.between(192, 264)].median()
-    assert alone == pytest.approx(lean_07.ALONE, rel=0.07)
+    assert lean_07.alone_measured() == pytest.approx(lean_07.ALONE, rel=0.07)
 
 
 # ---------------------------------------------------------------- recordings

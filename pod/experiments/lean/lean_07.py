@@ -112,12 +112,22 @@ def model_error() -> float:
     return float((model * df.paper_lean / df.paper_rule_256 - 1).abs().median())
 
 
+def alone_measured() -> float:
+    """ALONE by the recording: a CTA's rate where 128 of them have an SM each, over that where most SMs have two."""
+    df = read("lean-sweep")
+    df = df[(df.head_dim == 64) & (df.context == 64 * K) & (df.ratio == 1)]
+    ctas = df.q_heads * df.batch * df.paper_rule_256_parts
+    rate = df.kv_bytes / df.paper_rule_256 / ctas
+    return float(rate[ctas == 128].median() / rate[ctas.between(192, 264)].median())
+
+
 def draw(df):
     axes = style.axes(9.5, 3.7, columns=3, sharey=True)
     for ax, (panel, (words, _)) in zip(axes, PANELS.items(), strict=True):
         part = df[df.panel == panel]
         for (over, label), colour in zip(LINES.items(), (style.WORKERS[3], style.INK, style.WORKERS[0]), strict=True):
-            ax.plot(part[panel], part[over], color=colour, marker="o", markersize=4, label=label)
+            width = 3 if over == "2.5.6" else 1.5  # seen also where both rules choose the same
+            ax.plot(part[panel], part[over], color=colour, marker="o", markersize=4, linewidth=width, label=label)
         ax.axhline(1, color=style.FRAME, zorder=0)
         ax.set(xlabel=words, ylim=(0.85, 2.6))
     axes[0].set_xscale("log", base=2)
