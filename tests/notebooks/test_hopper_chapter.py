@@ -304,6 +304,14 @@ def test_rooms_fill_the_sm_as_the_source_says():
     pictures.rooms()
 
 
+def test_chapter_17a_lists_the_roles_that_the_source_gives_its_warps():
+    listed = pictures.roles().text
+    for role in ("prefill::Producer", "decode::Producer", "prefill::consume", "decode::Consumer"):
+        assert listed.count(f"{role}<…>(…);") == 1
+    assert listed.count("setmaxnreg_dec") == 2 and listed.count("setmaxnreg_inc") == 1
+    assert len(listed.splitlines()) <= 16 and "stamp" not in listed, "what the chapter does not explain stays away"
+
+
 def test_the_plan_holds_every_unit_and_every_tile():
     made = hopper(HybridBatch((416, 1, 1), (416, 1024, 1000), 8, 2, 128), 4)
     prefill, decode = made.prefill, made.decode
@@ -348,6 +356,26 @@ def test_chapter_17a_says_which_layers_are_shorter_than_a_plan():
         if us < plans.max() and us < (plans.mixed if len(hopper(mix.batch, H200.sms).prefill) else plans.drafts):
             shorter.append((mix.kind, round(us, 1)))
     assert sorted(shorter) == [("fresh+chunk", 12.9), ("spec", 9.6), ("spec", 11.7), ("spec", 12.2), ("spec", 13.6)]
+
+
+def test_chapter_17b_says_that_sections_lose_less_than_single_calls_differ():
+    row = recorded("ladder").set_index("idea").loc["heads in sections that L2 holds"]
+    assert [round(x, 1) for x in (row.ours_p10, row.ours_p90)] == [2.9, 3.4]
+    assert row.ours_p10 < row.without < row.ours_p90
+
+
+def test_chapter_17b_says_that_the_plan_yields_where_that_gains():
+    df = hopper_peers.table()
+    assert list(df.batch) == [hopper_peers.batch_name(pd.Series(case)) for case in hopper_peers.cases()]
+    planned = [hopper(hopper_peers.batch_of(case), H200.sms).yields for case in hopper_peers.cases()]
+    assert planned == list(df.ours_always_yields < df.ours_never_yields)
+
+
+def test_chapter_17a_says_with_which_plan_the_kernel_is_faster():
+    longer = 1 / hopper_plan.table().set_index(["kind", "sequences"]).over_planned
+    drafts = longer.xs("drafts")
+    assert abs(longer.drop("drafts") - 1).max() < 0.002
+    assert round(100 * (1 - drafts[16])) == 5 and {round(100 * x - 100) for x in drafts.drop(16)} == {2, 3}
 
 
 def test_chapter_17d_says_what_limits_by_the_cycle_would_be():

@@ -1,4 +1,5 @@
-"""Pictures of the Hopper kernel: its rooms on one SM, the line of decode tiles, the plan of both sides, and turns."""
+"""Pictures of the Hopper kernel: its rooms and roles on one SM, the line of decode tiles, the plan of both sides, and
+turns at the tensor cores."""
 
 import re
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from pod.files import CSRC
 from pod.hardware import H200, KIB
 from pod.lab.show import style
+from pod.lab.show.code import Listing, piece
 from pod.lab.show.gantt import gantt
 from pod.lab.show.tiles import CELLS
 from pod.schedule.execute import rows
@@ -22,6 +24,7 @@ from pod.simulate import tensor_core_queue
 SOURCE = CSRC / "sm90" / "hybrid.cu"
 DECODE = SOURCE.with_name("decode.cuh")
 GRANULE, HEADS = 8 * KIB, 8  # of decode's ring; query heads of a pass
+RUNS = r"(Producer|consume|Consumer)<"  # what a role's warps run
 
 
 def registers() -> dict[str, int]:
@@ -40,6 +43,17 @@ def shared_memory(head_dim: int = 128) -> dict[str, int]:
     rooms["ring of K, V"] = granules * GRANULE
     rooms["q, p"] = 2 * HEADS * head_dim * 2 + 2 * 64 * HEADS * 2
     return rooms
+
+
+def roles() -> Listing:
+    """The branches in which the kernel's warps take their roles, cut from its source: registers, and what each runs.
+
+    Left out are arguments, and what only a trace or a cache of 8 bits needs.
+    """
+    whole = piece("csrc/sm90/hybrid.cu", "if (warp < 4) {", "decode::Consumer<")
+    told = re.compile(rf"if .*(warp|kDecodes|kRows)|setmaxnreg|{RUNS}")
+    lines = [line for line in whole.lines if told.search(line) and "widener" not in line]
+    return Listing(whole.file, "\n".join(re.sub(rf"{RUNS}.*", r"\1<…>(…);", line) for line in lines) + "\n}")
 
 
 def rooms() -> Figure:
@@ -65,8 +79,9 @@ def rooms() -> Figure:
     _room(ax, 0, 0.3, 100, 0.9, "L2 and DRAM", "linear")
     for name in ("Q", "K", "V", "ring of K, V"):
         _arrow(ax, (places[name], 1.2), (places[name], 2.7))
-    for source, target in (("K ", "prefill 0"), ("K ", "prefill 1"), ("ring of K, V", "decode")):
-        _arrow(ax, (places[source], 4.3), (middle[target], 5.6))
+    feeds = [(operand, f"prefill {i}", side) for operand, side in (("K ", -2), ("V ", 2)) for i in (0, 1)]
+    for source, target, side in (*feeds, ("ring of K, V", "decode", 0)):
+        _arrow(ax, (places[source], 4.3), (middle[target] + side, 5.6))
     for x, y, text in ((101, 6.5, "registers\na thread"), (101, 3.5, f"shared\nmemory\n{H200.smem_per_cta // KIB} KB")):
         ax.text(x, y, text, va="center", fontsize=9, color=style.INK)
     ax.text(places["K "], 1.95, "copies by TMA", ha="center", va="center", fontsize=9, color=style.INK)
@@ -77,7 +92,7 @@ def rooms() -> Figure:
 
 def _room(ax: Axes, x: float, y: float, width: float, height: float, text: str, kind: str) -> None:
     ax.add_patch(Rectangle((x, y), width, height, facecolor=style.colour(kind), edgecolor="white", linewidth=2))
-    ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=8, color=style.text_on(kind))
+    ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=9, color=style.text_on(kind))
 
 
 def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -120,7 +135,8 @@ def decode_line(work: WorkList, names: Sequence[str]) -> Axes:
         x = ends[place] - tiles[row["seq"]] + row["begin"] // keys
         tone, split = style.WORKERS[piece % len(style.WORKERS)], row["parts"] > 1
         ax.add_patch(Rectangle((x, head + 0.08), width, 0.84, facecolor=tone, edgecolor="white", linewidth=2,
-                               hatch="//" if split else None, label=f"SM {piece}"))  # fmt: skip
+                               hatch="//" if split else None))  # fmt: skip
+        ax.bar(0, 0, 0, color=tone, label=f"SM {piece}")  # for the legend, without the hatch
         slot = f"\nslot {row['partial'] + row['part']}" if split else ""
         ax.text(x + width / 2, head + 0.5, names[place] + slot, ha="center", va="center", fontsize=9,
                 color="white", bbox={"facecolor": tone, "edgecolor": "none", "pad": 1.5})  # fmt: skip
