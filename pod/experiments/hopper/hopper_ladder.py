@@ -86,8 +86,10 @@ WITHOUT = {
     "neighbouring SMs read neighbouring heads": (MANY_CHATS, partial(_patched, module=decode, alike_for=lambda *_: 1)),
     "pieces of at least 4 tiles": (ONE_CHAT, partial(_patched, module=decide, hopper_ranges=partial(_ranges, least=1))),
 }
-
-NAMES = {"the same beside decode": "sections beside decode", "heads in sections that L2 holds": "sections, prefill alone"}
+NAMES = {  # in the picture, which sorts them by what they gain
+    "the same beside decode": "sections beside decode",
+    "heads in sections that L2 holds": "sections, prefill alone",
+}
 
 
 def cases() -> list[dict]:

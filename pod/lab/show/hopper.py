@@ -12,8 +12,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from pod.files import CSRC
 from pod.hardware import H200, KIB
-from pod.lab.show import style
-from pod.lab.show.code import Listing, piece
+from pod.lab.show import code, style
 from pod.lab.show.gantt import gantt
 from pod.lab.show.tiles import CELLS
 from pod.schedule.execute import rows
@@ -45,15 +44,15 @@ def shared_memory(head_dim: int = 128) -> dict[str, int]:
     return rooms
 
 
-def roles() -> Listing:
+def roles() -> code.Listing:
     """The branches in which the kernel's warps take their roles, cut from its source: registers, and what each runs.
 
     Left out are arguments, and what only a trace or a cache of 8 bits needs.
     """
-    whole = piece("csrc/sm90/hybrid.cu", "if (warp < 4) {", "decode::Consumer<")
+    whole = code.piece("csrc/sm90/hybrid.cu", "if (warp < 4) {", "decode::Consumer<")
     told = re.compile(rf"if .*(warp|kDecodes|kRows)|setmaxnreg|{RUNS}")
     lines = [line for line in whole.lines if told.search(line) and "widener" not in line]
-    return Listing(whole.file, "\n".join(re.sub(rf"{RUNS}.*", r"\1<…>(…);", line) for line in lines) + "\n}")
+    return code.Listing(whole.file, "\n".join(re.sub(rf"{RUNS}.*", r"\1<…>(…);", line) for line in lines) + "\n}")
 
 
 def rooms() -> Figure:
