@@ -181,12 +181,13 @@ def test_a_process_that_ends_is_named(tmp_path):
 def test_rungs_are_percent_of_the_kernel_as_it_is(tmp_path, monkeypatch):
     names = ["ours", *(rung.name for rung in RUNGS)]
     row = joules_rungs.cases()[0] | {f"{name}_mj": 100 + i for i, name in enumerate(names)}
-    row |= {f"{name}_ms": 2.0 for name in names}
+    row |= {f"{name}_ms": 2.0 for name in names} | {f"{name}_mj_p10": 100.0 for name in names}
+    row |= {f"{name}_mj_p90": 102.0 if name == RUNGS[1].name else 101.0 for name in names}
     pd.DataFrame([row]).to_csv(tmp_path / "joules-rungs.csv", index=False)
     monkeypatch.setattr(data, "COMPUTED", tmp_path)
     df = joules_rungs.table()
     assert df.energy.tolist() == pytest.approx([1 + i for i in range(len(RUNGS))]) and not df.time.any()
-    assert joules_rungs.energy(RUNGS[2].name) == pytest.approx(3)
+    assert joules_rungs.energy(RUNGS[2].name) == pytest.approx(3) and joules_rungs.spread() == pytest.approx(2)
     plt.close(joules_rungs.draw(df))
 
 

@@ -21,7 +21,7 @@ from pod.lab.measure.checkouts import Worker, changed
 from pod.lab.show import style
 
 FIGURE = Figure(
-    title=f"What each rung of frugality changes in the kernel's energy, back to back on {a_card()}",
+    title=f"What each of eight changes does to the kernel's energy, back to back on {a_card()}",
     chapter="18",
     method="The energy counter around calls back to back at the power limit; the kernel as it is beside copies with "
     "one change each, a process a copy, in shuffled rounds. Four hybrid batches, bf16, pages of 16.",
@@ -108,21 +108,29 @@ def _more(row, name: str, unit: str) -> float:
 
 
 def draw(df):
-    """A dot a batch, a mark for their mean: right of the line, the change costs energy."""
+    """A dot a batch, a mark for their mean: right of the grey, the change costs energy, left of it, it saves some."""
     names = list(dict.fromkeys(df.rung))
     ax = style.axes(8.5, 0.9 + 0.42 * len(names))
     for at, name in enumerate(names):
         mine = df[df.rung == name]
         ax.plot(mine.energy, [at] * len(mine), "o", color=style.colour("hybrid"), alpha=0.6, markersize=6)
         ax.plot([mine.energy.mean()], [at], "|", color=style.INK, markersize=16, markeredgewidth=2)
+    ax.axvspan(-spread(), spread(), color=style.IDLE, zorder=0)
     ax.axvline(0, color=style.INK, linewidth=1)
-    ax.set(yticks=range(len(names)), ylim=(len(names) - 0.5, -0.5), xlabel="% more energy than the kernel as it is")
+    words = f"% more energy than the kernel as it is\n(grey: {spread():.0f} %, as rounds of one copy differ)"
+    ax.set(yticks=range(len(names)), ylim=(len(names) - 0.5, -0.5), xlabel=words)
     kept = df.groupby("rung").kept.first()
     ax.set_yticklabels([f"{'without' if kept[name] else 'with'} {name}" for name in names])
     return ax.figure
 
 
 # ---------------------------------------------------------------- what chapters ask for
+
+
+def spread() -> float:
+    """How far the rounds of one copy on one batch lie apart at most, %."""
+    df, names = read("joules-rungs"), [AS_IT_IS, *(rung.name for rung in RUNGS)]
+    return 100 * float(max((df[f"{name}_mj_p90"] / df[f"{name}_mj_p10"]).max() for name in names) - 1)
 
 
 def energy(name: str) -> float:

@@ -170,7 +170,7 @@ RUNGS = (
     _one("promoted", "promotion to 128 bytes in L2", False, "csrc/sm90/hybrid.cu",
          "CU_TENSOR_MAP_L2_PROMOTION_L2_256B", "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"),
     Rung("first_out", "evict-first for decode's keys and values", False, (FIRST_OUT, USE_FIRST_OUT)),
-    _one("asleep", "waits with a time hint", False, PTX,
+    _one("asleep", "a time hint for waits", False, PTX,
          '''"WAIT:\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n"''',
          '''"WAIT:\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 0x989680;\\n"'''),
     Rung("paired", "pairs of SMs that share prefill's keys and values", False, PAIRED),
