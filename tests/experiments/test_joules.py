@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
@@ -87,6 +88,10 @@ def test_what_is_gained_has_two_factors():
     for how, unit in (("steady", "ms"), ("steady", "mj"), ("rested", "mj")):
         fused = joules.over("ours_serial", how, unit)
         assert joules.halves(how, unit) * fused == pytest.approx(joules.over("fa3_serial", how, unit))
+    table = joules.factors()
+    product = table["better halves"] * table.fusing
+    assert product.to_numpy() == pytest.approx(table["two FA3 calls over ours"].to_numpy())
+    assert table.fusing["energy, at the full clock"] == joules.over("ours_serial", "rested", "mj")
     df = joules.table()
     turn, both = (df[df.way == joules.NAMES[way]].steady_mj.sum() for way in ("ours_serial", "ours"))
     assert joules.saved() == pytest.approx(turn - both)
@@ -196,9 +201,16 @@ def test_what_fusing_keeps_at_the_full_clock_is_told_by_batch_too():
     batches = joules.table()
     rested, steady = (joules.percent_saved(batches, how) for how in ("rested", "steady"))
     assert (rested > 0).all() and 100 * (rested / steady).min() < joules.left_at_full_clock() / 2
-    assert (joules.left_of_each() > 50).sum() == 5 and len(rested) == 11, "as the notebook's alt text says"
-    title = joules.draw(batches).axes[1].get_title(loc="left")
-    assert title.endswith(f"saves {rested.min():.0f} to {rested.max():.0f} %")
+    assert (round(steady.min()), round(steady.max()), round(steady[0])) == (6, 24, 15), "as the chapter says"
+    left = joules.left_of_each()
+    assert (left > 50).sum() == 5 and len(rested) == 11, "as the notebook's alt text says"
+    right = joules.draw(batches, 17.0).axes[1]
+    whole = f"saves: {joules.left_at_full_clock():.0f} %, of a batch {left.min():.0f} to {left.max():.0f} %"
+    assert right.get_title(loc="left").endswith(whole)
+    lines = {line.get_label(): line.get_xdata()[0] for line in right.lines}
+    assert lines == {"all together": joules.left_at_full_clock(), "by the model": 17.0}
+    assert [bar.get_width() for bar in right.patches] == pytest.approx(left)
+    plt.close("all")
 
 
 def test_recordings_differ_in_what_is_left_at_the_full_clock():
@@ -207,8 +219,16 @@ def test_recordings_differ_in_what_is_left_at_the_full_clock():
     assert round(again) == 99 and joules.left_at_full_clock() < 60
     note = next(c.note for c in claims.load() if c.id == "joules-slower")
     assert "and 99 % in a repeat of the same kernels" in note
+    assert [round(more) for more in joules.more_in_repeats()] == [2, 8], "as chapter 18 says of another H200"
     less = joules.less_when_rested()
     assert (len(less), round(less.min()), round(less.max())) == (5, 3, 8)
+
+
+def test_at_the_full_clock_the_model_asks_for_too_much():
+    """Chapter 18 gives both medians by hand."""
+    off = {way: joules_model.off_at_full_clock(way) for way in joules_model.WAYS}
+    assert {way: round(np.median(each)) for way, each in off.items()} == {"ours": 10, "ours_serial": 3}
+    assert all((each > 0).all() and len(each) == 11 for each in off.values())
 
 
 def test_what_the_model_misses_stays_below_the_power_limit():

@@ -15,7 +15,8 @@ from pod.lab.measure import meter, peers
 from pod.lab.show import style
 
 FIGURE = Figure(
-    title=f"What {a_card()} takes for eleven hybrid batches: energy back to back, and what fusing saves of it",
+    title=f"What {a_card()} takes for eleven hybrid batches: energy back to back, and what is left at the full "
+    "clock of what fusing saves",
     chapter="18",
     method="The energy counter around calls back to back, and around calls that rest three times their length, less "
     "what the rest takes; ways in shuffled rounds. bf16.",
@@ -60,7 +61,7 @@ def _less(train: meter.Energy, rest: meter.Energy, name: str) -> dict[str, float
 
 # ---------------------------------------------------------------- what it shows
 
-NAMES = hopper_peers.METERED
+NAMES = hopper_peers.METERED | {"ours": "this kernel, fused"}
 CLOCKS = {"steady": "back to back", "rested": "at the full clock"}
 
 
@@ -78,14 +79,16 @@ def table():
     return pd.DataFrame(rows)
 
 
-def draw(df):
+def draw(df, model: float | None = None):
+    """model: what a model says is left at the full clock, %."""
     axes = style.axes(9.5, 6.6, columns=2, sharey=True, width_ratios=(3, 2))
     _energies(axes[0], df)
-    _saved(axes[1], df)
+    _left_by_batch(axes[1], df, model)
     words = "Fused, a batch takes the fewest joules,\nat a lower clock than its halves in turn"
     axes[0].set_title(words, fontsize=10.5, loc="left")
-    kept = percent_saved(df, "rested")
-    words = f"At the full clock fusing\nstill saves {kept.min():.0f} to {kept.max():.0f} %"
+    left = left_of_each(df)
+    words = f"of a batch {left.min():.0f} to {left.max():.0f} %"
+    words = f"Left at the full clock of what fusing\nsaves: {left_at_full_clock():.0f} %, {words}"
     axes[1].set_title(words, fontsize=10.5, loc="left")
     return axes[0].figure
 
@@ -108,13 +111,17 @@ def _energies(ax, df) -> None:
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.4, -0.11), ncols=3, columnspacing=1.0)
 
 
-def _saved(ax, df) -> None:
-    """What fusing saves of the energy of the halves in turn, at either clock."""
-    ax.axvline(0, color=style.INK, linewidth=1)
-    for how, face in (("rested", "white"), ("steady", style.colour("hybrid"))):
-        gains = percent_saved(df, how)
-        ax.plot(gains, range(len(gains)), "o", color=style.colour("hybrid"), markerfacecolor=face, label=CLOCKS[how])
-    ax.set(xlabel="saved, % of the halves in turn")
+def _left_by_batch(ax, df, model: float | None) -> None:
+    """A bar a batch: of the joules that fusing saves back to back, what it saves at the full clock, too. The solid line
+    is all batches together."""
+    left = left_of_each(df)
+    ax.barh(range(len(left)), left, 0.6, color=style.colour("hybrid"))
+    for y, mj in enumerate(zip(*(_saved_of_each(df, how) for how in ("rested", "steady")), strict=True)):
+        ax.text(139, y, "{:.0f} of {:.0f} mJ".format(*mj), ha="right", va="center", fontsize=8.5)
+    ax.axvline(left_at_full_clock(), color=style.INK, linewidth=1.5, label="all together")
+    if model is not None:
+        ax.axvline(model, color=style.ALARM, linewidth=1.5, linestyle="--", label="by the model")
+    ax.set(xlim=(0, 140), xticks=range(0, 101, 25), xlabel="left, % of what fusing saves")
     ax.tick_params(axis="y", length=0)
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.11), ncols=2, columnspacing=1.0)
 
@@ -135,6 +142,14 @@ def over(way: str, how: str = "steady", unit: str = "mj") -> float:
 def halves(how: str = "steady", unit: str = "mj") -> float:
     """What the better halves alone bring: two calls of FlashAttention-3 over ours in turn, geometric mean."""
     return over("fa3_serial", how, unit) / over("ours_serial", how, unit)
+
+
+def factors() -> pd.DataFrame:
+    """What is gained over two calls of FlashAttention-3, and its two factors: of time and energy, at either clock."""
+    rows = {f"{word}, {words}": (over("fa3_serial", how, unit), halves(how, unit), over("ours_serial", how, unit))
+            for how, words in CLOCKS.items() for word, unit in (("time", "ms"), ("energy", "mj"))}  # fmt: skip
+    columns = ["two FA3 calls over ours", "better halves", "fusing"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 def saved(how: str = "steady", unit: str = "mj") -> float:
@@ -162,16 +177,27 @@ def _left(df) -> float:
     return float(100 * rested / steady)
 
 
-def left_of_each() -> np.ndarray:
+def left_of_each(df=None) -> np.ndarray:
     """The same of each batch: the longest have most of the sum."""
-    df = table()
+    df = table() if df is None else df
     return 100 * _saved_of_each(df, "rested") / _saved_of_each(df, "steady")
 
 
 def left_in_repeats() -> list[float]:
     """The same of each repeat of the recording."""
-    again = sorted(data.REPEATS.glob(f"*/{data.folder().name}/joules.csv"))
-    return [_left(pd.read_csv(path)) for path in again]
+    return [_left(df) for df in _repeats()]
+
+
+def _repeats() -> list[pd.DataFrame]:
+    return [pd.read_csv(path) for path in sorted(data.REPEATS.glob(f"*/{data.folder().name}/joules.csv"))]
+
+
+def more_in_repeats() -> tuple[float, float]:
+    """How much more energy the same calls take back to back in the repeats, %: least and most of ways and batches."""
+    mj = [f"{way}_steady_mj" for way in WAYS]
+    df = read("joules").set_index(list(KEYS))[mj]
+    more = pd.concat([100 * (again.set_index(list(KEYS))[mj] / df - 1) for again in _repeats()] or [df * np.nan])
+    return float(more.min(axis=None)), float(more.max(axis=None))
 
 
 def less_when_rested() -> np.ndarray:

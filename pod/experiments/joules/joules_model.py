@@ -164,6 +164,14 @@ def metered_at_full_clock() -> float:
     return batches.left_at_full_clock()
 
 
+def off_at_full_clock(way: str) -> np.ndarray:
+    """How far off the model's energy of a batch is where a way rests and keeps the full clock, its time being given, %.
+    It has learnt from none of these."""
+    df = read("joules")
+    seen_so = zip(seen()[way], *(df[f"{way}_rested_{unit}"] for unit in ("ms", "mj", "mhz")), strict=True)
+    return np.array([1e5 * prices().joules(one.work, mhz, ms / 1e3) / mj - 100 for one, ms, mj, mhz in seen_so])
+
+
 def learnt_from() -> int:
     """Batches, in both ways."""
     return len(seen()["ours"][LEARNT])
