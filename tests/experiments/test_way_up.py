@@ -31,3 +31,10 @@ def test_a_step_up_is_what_its_page_says():
     in_a_run = 1 / (1 - engine_runs.saved() / 100)
     assert steps["over two calls"]["an iteration, real run"] == pytest.approx(in_a_run)
     assert (steps["over two calls"] > steps["by overlap alone"]).all() and (steps > 1).all(axis=None)
+
+
+def test_the_faster_call_lies_between_and_is_blank_where_it_was_not_run():
+    steps = way_up.by_base()
+    run = steps.dropna()
+    assert len(run) == 3 and (run["over the faster call"] < run["over two calls"]).all()
+    assert steps[["over two calls", "over ours in turn"]].to_numpy() == pytest.approx(way_up.table().to_numpy())
