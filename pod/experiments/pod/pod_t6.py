@@ -53,7 +53,7 @@ def draw(df):
         chunks = wide.loc[[f"chunk {chunk}" for chunk in CHUNKS]]
         ax.plot(chunks.tbt_p99, chunks.ttft_p50, marker + line, color=style.WORKERS[0], markersize=8,
                 label=f"Sarathi+POD, {source}")  # fmt: skip
-        ax.plot(wide.tbt_p99["vLLM"], wide.ttft_p50["vLLM"], marker, color=style.WORKERS[1], markersize=8,
+        ax.plot(wide.tbt_p99["vLLM"], wide.ttft_p50["vLLM"], marker, color=style.colour("linear"), markersize=8,
                 label=f"vLLM, {source}")  # fmt: skip
         for chunk, row in zip(CHUNKS, chunks.itertuples(), strict=True):
             ax.annotate(str(chunk), (row.tbt_p99, row.ttft_p50), (6, 6), textcoords="offset points", fontsize=8.5)
