@@ -123,9 +123,10 @@ def draw(df):
             mine, dots, rings = (rows[(rows.workload == workload) & (rows.way == way)] for rows in (df, each, other))
             x = mine.tbt_p99_ms.map(PROMISES.index) + side
             ax.bar(x, mine.qps, 0.36, color=tones[way], label=way)
-            ax.plot(dots.tbt_p99_ms.map(PROMISES.index) + side, dots.qps, ".", color=style.INK, markersize=5)
+            ax.plot(dots.tbt_p99_ms.map(PROMISES.index) + side, dots.qps, ".", color=style.INK, markersize=5,
+                    label="one stretch")  # fmt: skip
             ax.plot(rings.tbt_p99_ms.map(PROMISES.index) + side, rings.qps_other, "o", color=style.INK,
-                    markerfacecolor="none", markersize=9)  # fmt: skip
+                    markerfacecolor="none", markersize=9, label="mean with a choice as good")  # fmt: skip
             edges = [even[workload, way, promise] for promise in PROMISES]
             places = [i + side for i in range(len(PROMISES))]
             ax.plot(places, edges, "_", color=style.INK, markersize=24, markeredgewidth=2, label="steady arrivals")
@@ -134,7 +135,7 @@ def draw(df):
     axes[0].set_ylabel("requests a second, 8 GPUs")
     handles, labels = axes[0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    axes[0].figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3, frameon=False)
+    axes[0].figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=len(once), frameon=False)
     return axes[0].figure
 
 
