@@ -87,3 +87,12 @@ def test_barriers_tell_the_parts_of_the_program(recorded):
     recorded("single-query-stalls", rows)
     want = ["scores", *["softmax"] * 4, "values", "last sums", "last sums"]
     assert plus34_03.table().part.tolist() == want * 2
+
+
+def test_where_loads_wait_for_each_other_the_first_rung_is_there():
+    """The seconds that a slower kernel adds are the same to every sampler, so only rungs that move the query gain."""
+    gains = plus34_t1.with_loads_in_turn()
+    slow, built, whole = (gains[way] for way in gains)
+    assert list(gains.index) == list(LADDER) and (gains.loc["clean"] == 1).all()
+    assert slow["query in shared memory"] > 1.05 > built["query in shared memory"]
+    assert built.to_numpy() == pytest.approx(whole.to_numpy(), rel=0.02)
