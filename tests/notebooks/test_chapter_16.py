@@ -54,6 +54,10 @@ def test_the_run_is_estimated_from_its_sample(recorded):
     assert plus34_t1.savings_add() == pytest.approx(1)
     assert plus34_t1.python_over_kernel() == pytest.approx(clean / 13.5 / (clean / 30.5))
     assert plus34_t1.executed_over_estimated() == pytest.approx(1.02)
+    query, draw, read = plus34_t1.CHANGES
+    each = {query: -2, draw: -14.5, read: -4.5, f"{draw} x {read}": 0.5}
+    every = plus34_t1.effects()
+    assert every.to_dict() == pytest.approx({name: weight * each.get(name, 0) for name in every.index}, abs=1e-9)
 
 
 def test_the_ladder_stands_beside_the_posts(recorded):

@@ -5,6 +5,7 @@ Measured: 100 consecutive iterations of the ladder's run, executed, for the firs
 
 import time
 from functools import lru_cache, partial
+from itertools import combinations
 
 import pandas as pd
 
@@ -89,6 +90,21 @@ def table():
     first = df[df.rung == "clean"].iloc[0]
     df["gain"], df["post_gain"] = df.requests_s / first.requests_s, df.post_requests_s / first.post_requests_s
     return df.sort_values("s", ascending=False, kind="stable", ignore_index=True)
+
+
+TOGETHER = {"loop": (0, 0), "loop, packed": (0, 1), "batched": (1, 0), "packed": (1, 1)}  # draw, read
+CHANGES = ("share the query", "draw together", "read together")
+
+
+def effects() -> pd.Series:
+    """Seconds of the run, by the estimates: what each change does in the mean of its four pairs, and by how much two or
+    three together move that from the mean (a factorial design)."""
+    runs = table().query("kernel != 'hopper'")
+    made = [(kernel == "shared", *TOGETHER[sampler]) for kernel, sampler in runs[["kernel", "sampler"]].values]
+    signs = pd.DataFrame(made, index=runs.index, columns=CHANGES).astype(int) * 2 - 1
+    some = [names for n in (1, 2, 3) for names in combinations(CHANGES, n)]
+    each = {" x ".join(names): (runs.s * signs[list(names)].prod(axis=1)).sum() / 4 for names in some}
+    return pd.Series(each, name="seconds")
 
 
 def with_loads_in_turn() -> pd.DataFrame:
