@@ -63,7 +63,7 @@ def draw(df):
     longest = max(run.end_s.max() for run, _ in runs().values()) / 60
     for ax, (name, (run, pool)), row in zip(axes, runs().items(), df.itertuples(), strict=True):
         minutes = run.end_s.to_numpy() / 60
-        ax.fill_between(minutes, 100 * run.held / pool, color=style.FRAME, label="held", linewidth=0)
+        ax.fill_between(minutes, 100 * run.held / pool, color=style.FRAME, label="held, still empty", linewidth=0)
         ax.fill_between(minutes, 100 * run.used / pool, color=style.WORKERS[0], label="used", linewidth=0)
         ax.axhline(100, color=style.INK, linestyle="--", linewidth=1)
         ax.set(xlim=(0, longest), ylim=(0, 108), xlabel="minutes")
