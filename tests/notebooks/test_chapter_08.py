@@ -126,10 +126,10 @@ def test_resources_are_the_recorded_ones_and_fit_the_sm():
     assert (df.registers_percent <= 100).all() and (df.smem_percent <= 100).all()
     two = df[df.ctas_per_sm == 2].set_index(["arch", "binding"])
     for arch in resources.ARCHITECTURES:
-        ticket = two.loc[arch, "by ticket (SM-aware CTAs)"]
+        ticket = two.loc[arch, "SM-aware CTAs"]
         alone = two.loc[[(arch, "prefill alone"), (arch, "decode alone")]]
         assert ticket.smem_kb == alone.smem_kb.max(), "the larger of both, not the sum"
-        assert two.loc[arch, "by warp (halves of a CTA)"].smem_kb == alone.smem_kb.sum() or arch == "sm_90"
+        assert two.loc[arch, "halves of a CTA"].smem_kb == alone.smem_kb.sum() or arch == "sm_90"
     resources.draw(df)
 
 

@@ -118,9 +118,9 @@ def _rows(head_dim: int, capability: tuple[int, int], report: str) -> list[dict]
 NAMES = {
     "OnlyPrefill": "prefill alone",
     "OnlyDecode": "decode alone",
-    "ByBlock": f"by block ({fusion.NAMES['cta']})",
-    "ByWarp": f"by warp ({fusion.NAMES['warp']})",
-    "ByTicket": f"by ticket ({fusion.NAMES['sm-aware']})",
+    "ByBlock": fusion.NAMES["cta"],
+    "ByWarp": fusion.NAMES["warp"],
+    "ByTicket": fusion.NAMES["sm-aware"],
 }
 ARCHITECTURES = {"sm_80": "a100", "sm_90": "h200"}
 

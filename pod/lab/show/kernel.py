@@ -141,7 +141,7 @@ def rings(slots: dict[str, int]) -> Figure:
     panels = style.axes(9.5, 2.7, columns=len(slots))
     for ax, (name, n) in zip(panels, slots.items(), strict=True):
         ring(n, ax=ax)
-        ax.set_title(f"{name}: room for {n} panels", fontsize=10)
+        ax.set_title(f"{name}: {n} panels", fontsize=10)
     where = {"loc": "outside upper center", "ncols": len(RING), "frameon": False, "fontsize": 9}
     panels[0].figure.legend(*ring_legend(panels), **where)
     return panels[0].figure
