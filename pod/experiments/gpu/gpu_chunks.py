@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pod.experiments.gpu.gpu_a100 import EVEN, ODD, figure6
-from pod.experiments.methods.shared import TONES
+from pod.experiments.methods.shared import METHODS, TONES
 from pod.lab.figure import Figure
 from pod.lab.show import style
 
@@ -14,7 +14,7 @@ FIGURE = Figure(
     data=("gpusim",),
     fitted=True,
 )
-NAMES = {"serial": "FA_Serial", "streams": "FA_Streams", "warp": "FA_HFuse", "pod": "POD"}
+NAMES = {way: METHODS[way] for way in ("serial", "streams", "warp", "pod")}
 
 
 def table():

@@ -12,7 +12,7 @@ from pod.schedule.binding import OPS
 from pod.simulate.gpusim import trace
 
 FIGURE = Figure(
-    title="What POD gains over the same kernels one after the other, by the model: A100 and H200",
+    title="What POD gains over serial, the same kernels one after the other, by the model: A100 and H200",
     chapter="10",
     method="pod/simulate/gpusim.py on 60 batches of Figure 11 that pass its filter; our tiles on both GPUs.",
     data=("gpusim", "gpusim-sample"),

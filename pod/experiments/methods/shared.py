@@ -9,8 +9,7 @@ from pod.lab.figure import short
 from pod.lab.show import style
 
 METHODS = {
-    "serial": "one after the other",
-    **{way: NAMES[way] for way in ("streams", "cta", "warp")},
+    **{way: NAMES[way] for way in ("serial", "streams", "cta", "warp")},
     "pod": "POD",
 }
 CONFIGURATIONS = ("pod", "pod_2", "pod_4")  # as it chooses, two CTAs an SM, four CTAs an SM

@@ -120,13 +120,13 @@ NAMES = {
     "ours": "ours",
     "fa2": "FlashAttention-2",
     "fa3": "FlashAttention-3",
-    "serial": "ours, one after the other",
+    "serial": "ours, serial",
     "pod": "POD",
     "hopper": "our Hopper kernel",
 }
 PLACES = {"compute": "SMs", "dram": "DRAM"}
 COUNTED = {"compute": "counted_compute", "dram": "counted_dram"}
-RUNTIMES = {"fa2_serial": PEERS["fa2_serial"], "fi_fa2_serial": PEERS["fi_fa2_serial"], "serial": "one after the other",
+RUNTIMES = {"fa2_serial": PEERS["fa2_serial"], "fi_fa2_serial": PEERS["fi_fa2_serial"], "serial": "serial",
             "pod": "POD", "fa3_serial": PEERS["fa3_serial"], "hopper": PEERS["hopper"]}  # fmt: skip
 
 
