@@ -175,7 +175,7 @@ def test_the_paper_is_beside_ours_as_it_counts():
     points = {line.get_label(): line.get_xdata()[0] for line in pod_06.draw(pod_06.table()).axes[2].lines}
     assert points["paper's largest"] == 17 and points["largest"] == pytest.approx(pod_06.total_step_max())
     texts = pod_11.draw(pod_11.table()).axes[0].get_legend().get_texts()
-    assert [t.get_text() for t in texts] == ["the paper, A100: HFuse's median and worst, POD's mean and best"]
+    assert [t.get_text() for t in texts] == ["the paper, A100: halves of a CTA, median and worst; POD, mean and best"]
 
 
 # ---------------------------------------------------------------- Figures 13 and 14, Table 7

@@ -15,7 +15,7 @@ from pod.lab.show import style
 FIGURE = Figure(
     title="The paper's A100, predicted from microbenchmarks of an H200, beside what the paper measured",
     chapter="10",
-    method="Serial, streams and HFuse with FlashAttention-2's tiles; POD with ours, as it chooses.",
+    method="Serial, streams and halves of a CTA with FlashAttention-2's tiles; POD with ours, as it chooses.",
     state="simulated",
     data=("gpusim", "gpusim-sample", "methods-chunks"),
     fitted=True,
@@ -138,7 +138,7 @@ ROWS = (
     ("Table 7: POD with FlashDecoding's splits saves", "pod.t7.31.vanilla_ratio", lambda: table7("vanilla")),
     ("Table 7: POD with limited splits saves", "pod.t7.31.limited_ratio", table7_limited),
     ("Figure 11: POD over serial, on average", "pod.f11.pod_mean", mean_gain),
-    ("Figure 11: HFuse over serial, median", "pod.f11.hfuse_median", hfuse_median),
+    ("Figure 11: halves of a CTA over serial, median", "pod.f11.hfuse_median", hfuse_median),
 )
 
 

@@ -143,12 +143,12 @@ STATED = {"warp": ("pod.f11.hfuse_median", "pod.f11.hfuse_worst"), "pod": ("pod.
 
 
 def _stated(ax) -> None:
-    """What the paper says of the same method over its own serial: HFuse's median and worst, POD's mean and best."""
+    """What the paper says of the same method over its own serial: median and worst, or for POD mean and best."""
     for way, names in STATED.items():
         x = 1 + list(NAMES).index(way)
         for name in names:
             ax.hlines(1 + paper.value(name) / 100, x - 0.3, x + 0.3, color=style.ALARM, linewidth=2, zorder=4,
-                      label="the paper, A100: HFuse's median and worst, POD's mean and best")  # fmt: skip
+                      label="the paper, A100: halves of a CTA, median and worst; POD, mean and best")  # fmt: skip
     style.legend(ax, loc="upper left")
 
 
