@@ -371,6 +371,16 @@ def test_chapter_17b_says_that_the_plan_yields_where_that_gains():
     assert planned == list(df.ours_always_yields < df.ours_never_yields)
 
 
+def test_chapter_17a_says_how_long_the_host_takes_for_lists():
+    df = recorded("plan")
+    update, plan = (df[f"{name}_us"] / 1e3 for name in ("update_from_host", "plan"))
+    assert [round(x, 2) for x in (update.min(), update.max())] == [0.13, 0.38]
+    assert [round(x, 1) for x in (plan.min(), plan.max())] == [0.6, 2.2]
+    wide = df.pivot(index="kind", columns="sequences", values="plan_us")
+    assert (wide[256] > 300).all() and (wide[16] > 0.85 * wide[256]).all()
+    assert (df[df.sequences == 256].update_from_host_us < 300).all()
+
+
 def test_chapter_17a_says_with_which_plan_the_kernel_is_faster():
     longer = 1 / hopper_plan.table().set_index(["kind", "sequences"]).over_planned
     drafts = longer.xs("drafts")
