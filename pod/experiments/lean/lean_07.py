@@ -1,8 +1,8 @@
 """LeanAttention, Figure 7: its gain on an A100, by a model of two CTAs an SM that is checked on an H200."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heappush
 from itertools import islice, product
 
 import numpy as np
@@ -38,13 +38,19 @@ MEAN_CONTEXTS = tuple(K << n for n in range(10))
 
 
 def makespan(lengths, sms: int) -> float:
-    """When the last CTA ends. SMs are filled breadth-first; a CTA that ends makes room for the next in the list."""
+    """When the last CTA ends. SMs are filled breadth-first; CTAs that end make room for the next in the list, first on
+    the SM that holds the fewest."""
     waiting = iter(lengths)
-    ends = [(length, i % sms) for i, length in enumerate(islice(waiting, 2 * sms))]
+    ends, now, free = [(length, i % sms) for i, length in enumerate(islice(waiting, 2 * sms))], 0, []
     heapify(ends)
-    for length in waiting:  # as long as some wait, every SM holds two
-        end, sm = ends[0]
-        heapreplace(ends, (end + length, sm))
+    for length in waiting:
+        if not free:
+            now, freed = ends[0][0], Counter()
+            while ends and ends[0][0] == now:
+                freed[heappop(ends)[1]] += 1
+            free = sorted(((2 - n + i, sm) for sm, n in freed.items() for i in range(n)), reverse=True)
+        heappush(ends, (now + length, free.pop()[1]))
+    ends += [(now, sm) for _, sm in free]
     held = defaultdict(lambda: [0.0])
     for end, sm in sorted(ends):
         held[sm].append(end)
