@@ -204,11 +204,12 @@ def test_what_fusing_keeps_at_the_full_clock_is_told_by_batch_too():
     assert (round(steady.min()), round(steady.max()), round(steady[0])) == (6, 24, 15), "as the chapter says"
     left = joules.left_of_each()
     assert (left > 50).sum() == 5 and len(rested) == 11, "as the notebook's alt text says"
-    right = joules.draw(batches, 17.0).axes[1]
+    assert round(joules_model.left_at_full_clock()) == 22, "as the chapter says"
+    right = joules.draw(batches, 22.0).axes[1]
     whole = f"saves: {joules.left_at_full_clock():.0f} %, of a batch {left.min():.0f} to {left.max():.0f} %"
     assert right.get_title(loc="left").endswith(whole)
     lines = {line.get_label(): line.get_xdata()[0] for line in right.lines}
-    assert lines == {"all together": joules.left_at_full_clock(), "by the model": 17.0}
+    assert lines == {"all together": joules.left_at_full_clock(), "by the model": 22.0}
     assert [bar.get_width() for bar in right.patches] == pytest.approx(left)
     plt.close("all")
 

@@ -202,7 +202,7 @@ def draw(df):
         ax.plot(df[way] / df.ours, rows, mark, color=style.INK, markerfacecolor="white", markersize=6, label=NAMES[way])
     for y, row in enumerate(df.itertuples()):
         ax.text(0.02, y, f"{row.speedup:.2f}x", va="center", fontsize=9, fontweight="bold")
-    for at, words in ((0.5, "half the bytes"), (1.0, "ours, 16 bits")):
+    for at, words in ((0.5, "half the time"), (1.0, "ours, 16 bits")):
         ax.axvline(at, color=style.INK, linewidth=1.5, linestyle="--")
         ax.text(at, -0.75, words, ha="center", va="bottom", fontsize=10, fontweight="bold")
     ax.set_yticks(rows, df.batch, fontsize=8.5)
