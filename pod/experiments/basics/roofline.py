@@ -8,7 +8,7 @@ from pod.lab.figure import Figure
 from pod.lab.show import roofline
 
 FIGURE = Figure(
-    title="Decodes lie far down the slope, chunks of 256 and more far under the flat roof, C0 to C2 between",
+    title="Decodes lie far down the slope, chunks of 256 and more far along the flat roof, C0 to C2 between",
     chapter="03",
     method="FLOPs and minimal bytes counted for each batch; peaks from the data sheets.",
 )

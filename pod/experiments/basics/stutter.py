@@ -140,7 +140,7 @@ def _inside(ax, way: str) -> None:
     bars = ("linear", 0, linear, 0.5), ("prefill", linear, prefill, 1), ("decode", second, decode, 0)
     for kind, begin, length, y in bars:
         ax.broken_barh([(begin, length)], (y, 0.9), color=style.colour(kind))
-        ax.text(begin + length / 2, y + 0.45, f"{length:.0f}", ha="center", va="center", fontsize=9,
+        ax.text(begin + length / 2, y + 0.45, f"{length:.1f}", ha="center", va="center", fontsize=9,
                 color=style.text_on(kind))  # fmt: skip
     ax.axvline(linear + 1000 * part["attention"], color=style.ALARM, linewidth=1.5)
     ax.set(ylim=(-0.1, 2.0), yticks=())

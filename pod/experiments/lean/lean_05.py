@@ -49,6 +49,6 @@ def draw(df):
         ax.set_title(f"{words} ({after})", fontsize=10, loc="left")
     axes[1].set_xlabel("time, µs")
     for label, colour in (("compute", style.DECODE), ("store a part", style.colour("load")),
-                          ("wait for others and merge", style.colour("merge"))):  # fmt: skip
+                          ("merge (hosts: wait, then merge)", style.colour("merge"))):  # fmt: skip
         axes[0].barh(0, 0, color=colour, label=label)
     return style.legend_outside(axes[0], "upper", 3)

@@ -41,7 +41,7 @@ def draw(df):
             ax.add_patch(Rectangle((left, y + 0.2), n, 0.6, facecolor=style.colour(kind), edgecolor="white"))
             ax.text(left + n / 2, y + 0.5, name, ha="center", va="center", fontsize=9, color=style.text_on(kind))
             left += n + (0.7 if apart else 0)
-        words = f"{len(mine)} pieces, one after the other" if apart else f"one matrix product, in {mine['in'].iloc[0]}"
+        words = f"{len(mine)} pieces, one after the other" if apart else f"all tokens at once, in {mine['in'].iloc[0]}"
         ax.text(16.4, y + 0.5, words, va="center", fontsize=9, color=style.INK)
         if not apart:
             ax.add_patch(Rectangle((-0.08, y + 0.14), left + 0.16, 0.72, fill=False, edgecolor=style.INK))

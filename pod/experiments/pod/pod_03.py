@@ -10,8 +10,8 @@ from pod.lab.show import style
 from pod.serving.shapes import SHAPES
 
 FIGURE = Figure(
-    title="What a hybrid batch shares: weights are read once for all, attention is still paid twice",
-    says="A hybrid batch reads the weights once; attention is still paid twice",
+    title="What a hybrid batch shares: weights are read once for all, in attention nothing is saved",
+    says="A hybrid batch reads the weights once; in attention it saves nothing",
     chapter="03",
     method="One layer of Yi-6B, A100, a chunk of 1,024 and 80 chats at 8K: roofline times; attention as two kernels.",
     state="simulated",

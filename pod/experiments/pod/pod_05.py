@@ -25,7 +25,7 @@ def table():
         return [f"{getattr(g, field) // unit:,}{word}" for g in gpus]
 
     rows = [
-        ("kernel", "GPU", "many CTAs, in any order", "L2 cache and DRAM", *count("sms", word=" SMs")),
+        ("kernel", "GPU", "many CTAs, none waits for another", "L2 cache and DRAM", *count("sms", word=" SMs")),
         ("CTA", "one SM, to its end", "warps that can wait for each other", "shared memory, registers of the SM",
          *count("smem_per_sm", 1024, " KiB")),
         ("warp", "a scheduler of the SM", f"{warp} threads, one instruction at a time", "the tensor cores of the SM",

@@ -78,13 +78,14 @@ def rooms() -> Figure:
     _room(ax, 0, 0.3, 100, 0.9, "L2 and DRAM", "linear")
     for name in ("Q", "K", "V", "ring of K, V"):
         _arrow(ax, (places[name], 1.2), (places[name], 2.7))
-    feeds = [(operand, f"prefill {i}", side) for operand, side in (("K ", -2), ("V ", 2)) for i in (0, 1)]
+    operands = ("Q", -4), ("K ", -1), ("V ", 2)
+    feeds = [(operand, f"prefill {i}", side) for operand, side in operands for i in (0, 1)]
     for source, target, side in (*feeds, ("ring of K, V", "decode", 0)):
         _arrow(ax, (places[source], 4.3), (middle[target] + side, 5.6))
     for x, y, text in ((101, 6.5, "registers\na thread"), (101, 3.5, f"shared\nmemory\n{H200.smem_per_cta // KIB} KB")):
         ax.text(x, y, text, va="center", fontsize=9, color=style.INK)
     ax.text(places["K "], 1.95, "copies by TMA", ha="center", va="center", fontsize=9, color=style.INK)
-    ax.text(places["Q"] + 2, 5.0, "products by wgmma", ha="center", va="center", fontsize=9, color=style.INK)
+    ax.text(places["q, p"], 5.0, "products by wgmma", ha="center", va="center", fontsize=9, color=style.INK)
     ax.set(xlim=(-0.5, 110), ylim=(0.2, 7.7))
     return ax.figure
 
