@@ -306,7 +306,7 @@ def test_hosts_merge_first_tiles_and_wait_for_the_rest():
 @emulated
 @pytest.mark.parametrize("hosts", [False, True])
 def test_hosts_hang_where_their_parts_cannot_run_beside_them(hosts):
-    """One SM holds two CTAs. FlashDecoding's grid starts the first parts of all heads first: both CTAs are hosts, and
+    """One SM holds two CTAs. This grid starts the first parts of all heads first: both CTAs are hosts, and
     wait for parts that wait for a slot. Who merges last waits for nobody."""
     heads, keys, parts = 4, 256, 4
     q, k, v = (torch.randn(n, heads, 64).bfloat16() for n in (1, keys, keys))

@@ -12,7 +12,8 @@ def nearest_roof(work, a_second, a_cycle, mhz, ms):
     """The roof that a batch is nearest to, and how near, as a pair: ("l2", 0.7) when L2 is used to 70 %.
 
     work: by roof, what the batch needs of it. Each roof has its limit in one of two dictionaries: in `a_second`, the
-    most in a second whatever the clock is, or in `a_cycle`, the most in a cycle. The batch ran `ms` ms at `mhz` MHz."""
+    most in a second whatever the clock is, or in `a_cycle`, the most in a cycle of all SMs. The batch ran `ms` ms at
+    `mhz` MHz."""
     ...
 '''
 ROOFS = ("tensor", "dram", "l2", "smem", "power")
