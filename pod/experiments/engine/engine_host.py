@@ -99,7 +99,9 @@ def draw(df):
     ax.axvline(LIMIT, color=style.INK, linestyle="--", linewidth=1)
     for attention, loop, percent, y in zip(df.attention, df.loop, df.host_percent, rows.map(places), strict=True):
         inside = TONES[attention] if loop == "ahead" else "none"
-        ax.plot(percent, y, "o", color=TONES[attention], markerfacecolor=inside, markersize=7, label=attention)
+        ax.plot(percent, y, "o", color=TONES[attention], markerfacecolor=inside, markersize=7)
+    for attention in dict.fromkeys(df.attention):  # filled, since in the legend only colours count
+        ax.plot([], [], "o", color=TONES[attention], markersize=7, label=attention)
     for (loop, _), part in df.assign(y=rows.map(places)).groupby(["loop", "y"]):
         most = part.host_percent.max()
         ax.text(most + 0.18, part.y.iloc[0], f"{most:.1f}", ha="left", va="center", fontsize=8.5,

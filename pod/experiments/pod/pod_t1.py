@@ -30,7 +30,7 @@ def table():
 
 
 SAID = {
-    "a100": "A100: the paper's labels fit, C2's only just",
+    "a100": "A100: the paper's labels fit, two only just",
     "h200": "H200: in all three decode is the longer part",
 }
 
