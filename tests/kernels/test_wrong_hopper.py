@@ -34,7 +34,8 @@ TOGETHER = {("common", "load_block", 0), ("common", "for_pages", 0), ("common", 
             ("prefill", "load_q", 1), ("prefill", "stop", 0), ("decode", "announce", 1)}  # fmt: skip
 SPARE = {*TOGETHER, ("prefill", "consume", 1), ("decode", "merge", 1)}
 # Caches of 8 bits have code of their own, which these cases do not run: see test_emulator_hybrid90_8.py.
-EIGHT_BITS = {("prefill", "stop_widening"), ("prefill", "widen"), ("prefill", "queries_as_halves"), ("decode", "order")}
+EIGHT_BITS = {("prefill", "run"), ("prefill", "stop_widening"), ("prefill", "widen"),
+              ("prefill", "queries_as_halves"), ("decode", "order")}  # fmt: skip
 
 
 def test_every_barrier_but_the_known_eight_is_missed_when_it_goes():

@@ -167,7 +167,7 @@ RUNGS = (
     _one("by_length", "an order of tiles that keeps K and V in L2", True, "pod/schedule/prefill.py",
          "if longest * side.kv_heads <= room:", "if True:"),
     Rung("halves", "P V in two halves", False, (HALVES,)),
-    _one("promoted", "promotion to 128 bytes in L2", False, "csrc/sm90/hybrid.cu",
+    _one("promoted", "promotion to 128 bytes in L2", False, "csrc/include/tensor_map.cuh",
          "CU_TENSOR_MAP_L2_PROMOTION_L2_256B", "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"),
     Rung("first_out", "evict-first for decode's keys and values", False, (FIRST_OUT, USE_FIRST_OUT)),
     _one("asleep", "a time hint for waits", False, PTX,
