@@ -1,7 +1,8 @@
 """Attention methods that nobody measured in a server: their time over serial execution, by the GPU model.
 
 `python -m pod compute attention-model` fills the table from pod/simulate/gpusim.py, in a few minutes; a simulation only
-reads it. Streams and HFuse run FlashAttention-2's tiles, as the paper's baselines do, and cta those of sm80/hybrid.cu.
+reads it. Streams and halves of a CTA run FlashAttention-2's tiles, as the paper's baselines do, and CTAs by index those
+of sm80/hybrid.cu.
 """
 
 from functools import cache
