@@ -57,6 +57,7 @@ def measure(case: dict) -> dict:
 # ---------------------------------------------------------------- what it shows
 
 ALONE = ("decode", "spec")  # kinds with nothing to overlap
+LOST = 0.98  # a gain below this is a batch that ours loses
 TWO, ONE = ([way for way in ragged.FA3 if way.startswith("fa3_one") == one] for one in (False, True))
 COLOURS = dict(zip(KINDS, (style.DECODE, *style.WORKERS[1:6]), strict=True))
 
@@ -101,7 +102,7 @@ def _line(df) -> dict[str, float]:
         "gain": geomean(df.gain),
         "1st percentile": _percentile(df),
         "least": df.gain.min(),
-        "below 0.98": (df.gain < LOST).sum(),
+        f"below {LOST}": (df.gain < LOST).sum(),
         "better halves": geomean(df.gain * df.ours / df.turns),
         "fusing": geomean(df.turns / df.ours),
         "over two calls": geomean(df.two / df.ours),
@@ -126,9 +127,6 @@ def from_worst(df):
 def _percentile(df) -> float:
     """The first percentile of the gains; a refused batch gains nothing."""
     return float(np.percentile(df.gain.fillna(0), 1))
-
-
-LOST = 0.98  # a gain below this is a batch that ours loses
 
 
 def draw(df):
