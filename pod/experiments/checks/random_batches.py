@@ -10,7 +10,7 @@ from pod.lab.measure.check_kernels import MARGIN
 from pod.lab.show import style
 
 FIGURE = Figure(
-    title="The largest error over random hybrid batches, as a share of that of torch's attention",
+    title="Random batches: the error over that of torch's attention, in the worst batch",
     chapter="08",
     method="Against float64, on poisoned outputs and pages, every batch also replayed from a CUDA graph; bf16, fp16.",
     data=("random-batches",),
@@ -51,7 +51,7 @@ def draw(df):
     ax.axvline(MARGIN, color=style.INK, linestyle="--")
     ax.invert_yaxis()
     ax.set_title(f"{df.checked.sum():,} random batches, {df.wrong.sum()} wrong", fontsize=10, loc="left")
-    ax.set(xlabel="largest error / that of torch's attention (dashed: the most that is allowed)", xlim=(0, 1.6))
+    ax.set(xlabel="error / that of torch's attention, in the worst batch (dashed: the most allowed)", xlim=(0, 1.6))
     return ax.figure
 
 

@@ -153,7 +153,7 @@ def draw(df):
             ax.barh(y + offset, rows[column], height=0.36, color=colour, label=name)
         ax.axvline(100, color=style.INK, linewidth=1, linestyle="--")
         ax.set_yticks(y, rows.binding)
-        ax.set(xlim=(0, 112), ylim=(len(rows) - 0.5, -0.5), xlabel="% of an SM, two CTAs")
+        ax.set(xlim=(0, 112), ylim=(len(rows) - 0.5, -0.5), xlabel="% of an SM: two CTAs, or one of halves")
         ax.set_title(f"{arch} ({ARCHITECTURES[arch].upper()})", fontsize=10, loc="left")
     style.legend(panels[1], loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.1)
     return panels[0].figure
