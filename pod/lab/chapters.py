@@ -43,7 +43,7 @@ class Chapter:
 
 PARTS: dict[str, tuple[Chapter, ...]] = {
     "The pieces": (
-        Chapter("00_start_here", 25, 20, "Why does the chat stutter?"),
+        Chapter("00_start_here", 20, 20, "Why does the chat stutter?"),
         Chapter("01_online_softmax", 35, 20, "Can a softmax be computed in pieces, in any order?"),
         Chapter("02_tiling", 35, 20, "Why tiles, and which?"),
         Chapter("03_two_phases", 35, 20, "Why is prefill hungry for FLOPs and decode for bytes?"),

@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from pod.batch import MODELS, HybridBatch
 from pod.hardware import A100
 from pod.lab.figure import Figure
-from pod.lab.show import style
+from pod.lab.show import gantt, idle_share, style
 from pod.lab.show.lanes import longest_gap
 from pod.serving.shapes import SHAPES
 from pod.simulate.cost import AnalyticalCost, Work
@@ -158,3 +158,24 @@ def _key(ax) -> None:
 def batch(chunk_end: int = PROMPT) -> HybridBatch:
     """The hybrid batch of the iteration whose chunk ends at token `chunk_end` of the prompt."""
     return HybridBatch.of(CHUNK, chunk_end, CHATS, CONTEXT, **MODELS["yi-6b"].heads())
+
+
+def draw_resources(hybrid: HybridBatch):
+    """When tensor cores and DRAM are busy on an A100: one part after the other, and each as soon as it is free."""
+    panels, whole = style.axes(9.5, 2.0, columns=2, sharey=True), 1e6 * sum(hybrid.times(A100))
+    first, turn = _busy(hybrid.prefill, "prefill", (0, 0)), 1e6 * hybrid.times(A100)[0]
+    free = [end for _, _, end, _ in first]
+    ways = {"one after the other": (turn, turn), "at the same time": free}
+    for ax, (way, starts) in zip(panels, ways.items(), strict=True):
+        bars = first + _busy(hybrid.decode, "decode", starts)
+        gantt(bars, unit="µs", ax=ax, slots_per_row=1)
+        ax.set_xlim(0, 1.05 * whole)
+        ax.get_legend().set_visible(ax is panels[0])
+        ax.set_title(f"{way}: idle {100 * idle_share(bars):.0f} %", fontsize=10, loc="right")
+    return panels[0].figure
+
+
+def _busy(part, kind: str, starts) -> list[tuple]:
+    """A bar for each of the two resources that a part needs, from its start on."""
+    seconds = A100.compute_time(part.flops), A100.memory_time(part.bytes)
+    return [(name, t, t + 1e6 * s, kind) for name, t, s in zip(("tensor cores", "DRAM"), starts, seconds, strict=True)]
