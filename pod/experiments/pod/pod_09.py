@@ -50,12 +50,6 @@ def table():
     return pd.DataFrame(rows, columns=["code", "note", "whose"])
 
 
-def notes():
-    """The noted lines alone: what each asks, and whether the paper's listing has it."""
-    df = table()
-    return df[df.note != ""].assign(code=lambda t: t.code.str.strip()).set_index("code")
-
-
 def draw(df):
     """The code, and under a line the note on it."""
     colour = {SAME: "#6b7785", LEFT_OUT: style.ALARM, PARTLY: style.ALARM}
