@@ -6,7 +6,7 @@ import torch
 
 from pod.experiments.engine import engine_chunks, engine_foretold
 from pod.experiments.engine import engine_served as page
-from pod.experiments.engine.engine_served import ARXIV, INTERNAL, POD, Users
+from pod.experiments.engine.engine_served import ARXIV, INTERNAL, POD, REQUESTS, Users
 from pod.serving.blocks import PagedPool
 from pod.serving.engine import Engine
 from pod.serving.events import Iteration, Log
@@ -95,6 +95,23 @@ def test_the_table_of_chunks_has_all_four_systems(monkeypatch):
     assert engine_chunks.times("ttft_p50", "1024", 2048) == 0.5
     assert 0 < engine_chunks.chunks_off("ttft_p50") <= engine_chunks.foretold_off("ttft_p50")
     engine_chunks.draw(engine_chunks.table())
+
+
+@pytest.mark.parametrize("cards, at_once", [(1, [1] * 4), (2, [2, 2]), (3, [3, 1]), (4, [4]), (8, [4])])
+def test_as_many_chunks_are_served_at_once_as_there_are_gpus_and_each_run_once(monkeypatch, cards, at_once):
+    asked = []
+
+    def served(runs):
+        asked.append(len(runs))
+        return {run.name: [{"of": run.name, "at": i} for i in range(REQUESTS[run.load])] for run in runs}
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    monkeypatch.setattr(engine_chunks, "side_by_side", served)
+    engine_chunks._round.cache_clear()
+    for case in engine_chunks.cases():
+        assert engine_chunks.measure(case) == {"of": case["run"], "at": case["request"]}
+    engine_chunks._round.cache_clear()
+    assert asked == at_once
 
 
 def test_what_is_foretold_is_of_the_same_runs():

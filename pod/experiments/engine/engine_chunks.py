@@ -4,7 +4,7 @@ Measured: what each request of five minutes felt, Llama-3-8B on one H200 a run, 
 serve: vLLM's scheduler, and Sarathi with our kernel at three chunks.
 """
 
-from functools import cache
+from functools import lru_cache
 
 import pandas as pd
 
@@ -26,7 +26,7 @@ FIGURE = Figure(
     data=("engine-chunks", "engine-foretold"),
 )
 RECORDING = "engine-chunks"
-KEYS, WHOLE = ("run", "request"), ("run",)  # one after another: a machine of one GPU may stop between two
+KEYS, WHOLE = ("run", "request"), ("run",)  # whoever is stopped keeps those that ended
 UNITS = engine_served.UNITS
 REPEATS = 1
 TIMER = engine_served.TIMER
@@ -39,12 +39,21 @@ def cases() -> list[dict]:
 
 
 def measure(case: dict) -> dict:
-    return _served(case["run"])[int(case["request"])]
+    return _round(_beside(case["run"]))[case["run"]][int(case["request"])]
 
 
-@cache
-def _served(run: str) -> list[dict]:
-    return side_by_side([RUNS[run]])[run]
+def _beside(run: str) -> tuple[str, ...]:
+    """The runs that go on at the same time: as many as there are GPUs."""
+    import torch
+
+    names, cards = list(RUNS), torch.cuda.device_count()
+    first = names.index(run) // cards * cards
+    return tuple(names[first : first + cards])
+
+
+@lru_cache(maxsize=1)
+def _round(names: tuple[str, ...]) -> dict[str, list[dict]]:
+    return side_by_side([RUNS[name] for name in names])
 
 
 # ---------------------------------------------------------------- what it shows
