@@ -79,7 +79,8 @@ def _columns(times: dict) -> dict:
 
 # ---------------------------------------------------------------- what it shows
 
-BASES = {"the rule of 2.5.6": "rule_256", "FlashAttention-3": "fa3", "no split (FlashAttention-2)": "single"}
+RULE, FA3, UNCUT = "the rule of 2.5.6", "FlashAttention-3", "no split (FlashAttention-2)"
+BASES = {RULE: "rule_256", FA3: "fa3", UNCUT: "single"}
 
 
 def table():
@@ -110,7 +111,7 @@ def draw(df):
     for (name, part), colour in zip(df.groupby("base", sort=False), style.WORKERS[:3], strict=True):
         ax.plot(range(len(part)), part.speedup, "o-", color=colour, markersize=4, label=f"over {name}")
         ax.plot(range(len(part)), part.served, "D", color=colour, markersize=8, markerfacecolor="none")
-        above = 3 if name.startswith("FlashDecoding") else -9 if name.startswith("FlashAttention-3") else -3
+        above = {RULE: 3, FA3: -9, UNCUT: -3}[name]
         ax.annotate(f"{part.speedup.iloc[-1]:.2f}", (len(part) - 1, part.speedup.iloc[-1]), (8, above),
                     textcoords="offset points", fontsize=9, color=colour)  # fmt: skip
     outputs = df.outputs.unique()
@@ -128,9 +129,6 @@ def draw(df):
 
 
 # ---------------------------------------------------------------- what claims ask for
-
-
-RULE, UNCUT = "the rule of 2.5.6", "no split (FlashAttention-2)"
 
 
 def at(outputs: int, column: str = "speedup", base: str = RULE) -> float:
