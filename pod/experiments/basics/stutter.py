@@ -162,14 +162,14 @@ def batch(chunk_end: int = PROMPT) -> HybridBatch:
 
 def draw_resources(hybrid: HybridBatch):
     """When tensor cores and DRAM are busy on an A100: one part after the other, and each as soon as it is free."""
-    panels, whole = style.axes(9.5, 2.0, columns=2, sharey=True), 1e6 * sum(hybrid.times(A100))
-    first, turn = _busy(hybrid.prefill, "prefill", (0, 0)), 1e6 * hybrid.times(A100)[0]
-    free = [end for _, _, end, _ in first]
-    ways = {"one after the other": (turn, turn), "at the same time": free}
+    panels = style.axes(9.5, 2.0, columns=2, sharey=True)
+    prefill, decode = (1e6 * t for t in hybrid.times(A100))
+    first = _busy(hybrid.prefill, "prefill", (0, 0))
+    ways = {"one after the other": (prefill, prefill), "at the same time": [end for _, _, end, _ in first]}
     for ax, (way, starts) in zip(panels, ways.items(), strict=True):
         bars = first + _busy(hybrid.decode, "decode", starts)
         gantt(bars, unit="µs", ax=ax, slots_per_row=1)
-        ax.set_xlim(0, 1.05 * whole)
+        ax.set_xlim(0, 1.05 * (prefill + decode))
         ax.get_legend().set_visible(ax is panels[0])
         ax.set_title(f"{way}: idle {100 * idle_share(bars):.0f} %", fontsize=10, loc="right")
     return panels[0].figure
