@@ -1070,14 +1070,14 @@ def test_a_new_cell_takes_three_seconds_at_most_and_an_old_one_none():
 
     def spent(body: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run(body)
+        kernel(body)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     run("x[t] = 1;")  # the machine is there
     new = [f"x[t] = {os.getpid()}; __syncthreads(); x[t] += __shfl_xor_sync(~0u, x[t], {n});" for n in (1, 2, 4)]
     quickest = min(map(spent, new))  # beside others, whose work slows a core down, it counts more
-    assert 0.05 < quickest < 3 and min(map(spent, 3 * new)) < quickest / 4
+    assert 0.05 < quickest < 3 and min(map(spent, 3 * new)) < quickest / 20
 
 
 def test_an_unchanged_cell_is_not_compiled_again(monkeypatch):
