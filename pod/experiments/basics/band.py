@@ -2,11 +2,12 @@
 
 import pandas as pd
 
-from pod.batch import TABLE1
+from pod.batch import MODELS, TABLE1, HybridBatch
+from pod.experiments.basics.stutter import CONTEXT, PROMPT
 from pod.experiments.basics.stutter import batch as chat_batch
 from pod.hardware import A100, H200
 from pod.lab.figure import Figure
-from pod.lab.show import band
+from pod.lab.show import band, explore
 
 FIGURE = Figure(
     title="Prefill and decode attention of one batch: between the sum and the maximum",
@@ -37,3 +38,42 @@ def draw(df):
                  fontsize=10, loc="left")  # fmt: skip
     ax.set_title(A100.name, fontsize=10, loc="right")
     return ax.figure
+
+
+# ---------------------------------------------------------------- the chat server in other settings, with sliders
+
+CHATS = (10, 160, 10)  # the slider: from, to, step
+
+
+def draw_settings():
+    """The last chunk's batch with fewer chats, or a smaller chunk."""
+    show = [{"chats": 10, "chunk": 1024}, {"chats": 80, "chunk": 1024}, {"chats": 80, "chunk": 256}]
+    words = "Overlap pays most where the chunk takes about as long as the chats"
+    chunk = [256, 512, 1024, 2048]
+    return explore(_last_batch, show=show, sharey=True, takeaway=words, chats=CHATS, chunk=chunk)
+
+
+def _last_batch(ax, chats: int, chunk: int) -> None:
+    a, b = _times(chats, chunk, PROMPT)
+    band({"chats": (a, b)}, ratios=(1 / 16, 16), words=False, ax=ax)
+    ax.set_title(f"{chats} chats, chunk {chunk:,}: up to {(a + b) / max(a, b):.2f}×", fontsize=10)
+
+
+def draw_prompt():
+    """The batches of one whole prompt, a line for each chunk."""
+    show = [{"chats": 10, "chunk": 1024}, {"chats": 80, "chunk": 1024}, {"chats": 80, "chunk": 4096}]
+    words = "Chunk by chunk, a prompt's batch moves to the right through the band"
+    chunk = [256, 512, 1024, 2048, 4096]
+    return explore(_all_batches, show=show, sharey=True, takeaway=words, chats=CHATS, chunk=chunk)
+
+
+def _all_batches(ax, chats: int, chunk: int) -> None:
+    times = {end: _times(chats, chunk, end) for end in range(chunk, PROMPT + 1, chunk)}
+    band(times, ratios=(1 / 32, 32), words=False, ax=ax)
+    gain = sum(a + b for a, b in times.values()) / sum(map(max, times.values()))
+    ax.set_title(f"{chats} chats, chunk {chunk:,}: {gain:.2f}×", fontsize=10)
+
+
+def _times(chats: int, chunk: int, end: int) -> tuple[float, float]:
+    """Seconds of prefill and decode alone, in the iteration whose chunk ends at token `end` of the prompt."""
+    return HybridBatch.of(chunk, end, chats, CONTEXT, **MODELS["yi-6b"].heads()).times(A100)

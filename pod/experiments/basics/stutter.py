@@ -165,17 +165,20 @@ def draw_resources(hybrid: HybridBatch):
     panels = style.axes(9.5, 2.0, columns=2, sharey=True)
     prefill, decode = (1e6 * t for t in hybrid.times(A100))
     first = _busy(hybrid.prefill, "prefill", (0, 0))
-    ways = {"one after the other": (prefill, prefill), "at the same time": [end for _, _, end, _ in first]}
+    ways = {"one after the other": (prefill, prefill), "at the same time": [end for _, _, end, *_ in first]}
     for ax, (way, starts) in zip(panels, ways.items(), strict=True):
         bars = first + _busy(hybrid.decode, "decode", starts)
         gantt(bars, unit="µs", ax=ax, slots_per_row=1)
         ax.set_xlim(0, 1.05 * (prefill + decode))
-        ax.get_legend().set_visible(ax is panels[0])
-        ax.set_title(f"{way}: idle {100 * idle_share(bars):.0f} %", fontsize=10, loc="right")
+        ax.get_legend().remove()  # the bars are named
+        ax.set_title(f"{way}: {100 * idle_share(bars):.0f} % idle", fontsize=10, loc="left")
+    for x, y in ((prefill / 2, 1.5), (prefill + decode / 2, 0.5)):
+        panels[0].text(x, y, "idle", ha="center", va="center", fontsize=9, color=style.INK)
     return panels[0].figure
 
 
 def _busy(part, kind: str, starts) -> list[tuple]:
-    """A bar for each of the two resources that a part needs, from its start on."""
+    """A bar for each of the two resources that a part needs, from its start on; a long one carries its name."""
     seconds = A100.compute_time(part.flops), A100.memory_time(part.bytes)
-    return [(name, t, t + 1e6 * s, kind) for name, t, s in zip(("tensor cores", "DRAM"), starts, seconds, strict=True)]
+    resources = zip(("tensor cores", "DRAM"), starts, seconds, strict=True)
+    return [(name, t, t + 1e6 * s, kind, kind) for name, t, s in resources]
