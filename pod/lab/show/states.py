@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from pod.lab.show.style import DIM, DPI, FRAME, INK, LIT, SMS, letters_on
+from pod.lab.show.style import DIM, DPI, FRAME, INK, LIT, SMS, axes, letters_on, ticks
 from pod.reference import State
 
 
@@ -61,34 +61,35 @@ def _vector(x: np.ndarray) -> str:
 Tree = int | tuple  # a block number, or the pair of trees that one merge brings together
 
 
-def merge_trees(panels: dict[str, tuple[Sequence[Tree], dict[int, int]]]) -> Figure:
-    """Merge trees over blocks of keys, one panel a way of sharing the work: {title: (trees, worker)}.
+def merge_trees(panels: dict[str, tuple[Sequence[Tree], Sequence[int]]]) -> Figure:
+    """Merge trees over blocks of keys, one panel a way of sharing the work: {title: (trees, SM of each block)}.
 
-    A block has the colour of the SM that computes it (`worker`), a merge too; a merge of two SMs' states is hollow.
+    A block has the colour of its SM, a merge too; a merge of two SMs' states is hollow.
     """
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(9.5, 2.9), dpi=DPI, sharey=True, squeeze=False, layout="constrained"
+        1, len(panels), figsize=(9.5, 3.1), dpi=DPI, sharey=True, squeeze=False, layout="constrained"
     )
     top = 0.0
     for ax, (title, (trees, worker)) in zip(axes[0], panels.items(), strict=True):
         for tree in trees:
             x, y, _ = _draw_node(tree, worker, ax)
             ax.plot([x, x], [y, y + 0.6], color=INK, linewidth=1.2, zorder=0)
-            ax.text(x, y + 0.7, "answer", ha="center", va="bottom", fontsize=8, color=INK)
+            ax.text(x, y + 0.7, "answer", ha="center", va="bottom", fontsize=9, color=INK)
             top = max(top, y)
-        ax.set_xlim(-0.7, max(worker) + 0.7)
-        ax.set_title(title, fontsize=10)
+        ax.set_xlim(-0.7, len(worker) - 0.3)
+        busiest = max(map(list(worker).count, worker))
+        ax.set_title(f"{title}\nbusiest SM: {busiest} blocks", fontsize=10)
         ax.axis("off")
     axes[0, 0].set_ylim(-0.6, top + 1.5)
     return figure
 
 
-def _draw_node(tree: Tree, worker: dict[int, int], ax: Axes) -> tuple[float, float, int]:
+def _draw_node(tree: Tree, worker: Sequence[int], ax: Axes) -> tuple[float, float, int]:
     """Draws a tree and returns where its result is, and which SM holds it."""
     if isinstance(tree, int):
         colour = SMS[worker[tree] % len(SMS)]
         ax.add_patch(FancyBboxPatch((tree - 0.34, -0.3), 0.68, 0.6, "round,pad=0.04", facecolor=colour, linewidth=0))
-        ax.text(tree, 0, str(tree), ha="center", va="center", color=letters_on(colour), fontsize=8)
+        ax.text(tree, 0, str(tree), ha="center", va="center", color=letters_on(colour), fontsize=9)
         return tree, 0.35, worker[tree]
     (lx, ly, here), (rx, ry, there) = (_draw_node(branch, worker, ax) for branch in tree)
     x, y = (lx + rx) / 2, max(ly, ry) + 0.9
@@ -97,3 +98,16 @@ def _draw_node(tree: Tree, worker: dict[int, int], ax: Axes) -> tuple[float, flo
     edge, fill = (SMS[here % len(SMS)],) * 2 if here == there else (INK, "white")
     ax.plot(x, y, "o", color=edge, markerfacecolor=fill, markersize=5.5)
     return x, y, here
+
+
+def error_lines(keys: Sequence[int], lost: dict[str, np.ndarray]) -> Figure:
+    """Relative error against the number of keys: {format of the state: errors [keys, (chain, balanced tree)]}."""
+    ax = axes(7.5, 3.2)
+    for (name, errors), colour in zip(lost.items(), (SMS[3], SMS[0]), strict=True):
+        for column, line, how in ((0, "o-", "chain"), (1, "o--", "balanced tree")):
+            ax.loglog(keys, errors[:, column], line, color=colour)
+            ax.text(1.12 * keys[-1], errors[-1, column], f"{name} state, {how}", color=colour, fontsize=9, va="center")
+    ax.set(xlabel="keys", ylabel="error / answer", xlim=(0.8 * keys[0], 9 * keys[-1]), ylim=(None, 1))
+    ticks(ax, keys, [f"{n:,}" for n in keys])
+    ticks(ax, [1e-6, 1e-4, 1e-2, 1], ["0.0001 %", "0.01 %", "1 %", "100 %"], axis="y")
+    return ax.figure
