@@ -10,8 +10,8 @@ from pod.experiments.lean import lean_04
 from pod.experiments.pod import pod_10
 from pod.hardware import A100, H200
 from pod.lab.show import style
-from pod.lab.show.blocks import sm_fill, tile_budget, tile_padding, tile_walk
-from pod.lab.show.states import merge_trees, state_table
+from pod.lab.show.blocks import moved_lines, sm_fill, tile_budget, tile_padding, tile_walk
+from pod.lab.show.states import error_lines, merge_trees, state_table
 from pod.reference import State
 from pod.simulate.tiling import Tile
 
@@ -32,7 +32,7 @@ def test_state_table_lights_every_rise_of_the_maximum():
 
 
 def test_merge_trees_leave_merges_between_sms_hollow():
-    trees, sm_of = [(((0, 1), (2, 3)), 4), (5, ((6, 7), (8, 9)))], dict(enumerate([0, 0, 1, 1, 2, 2, 3, 3, 4, 4]))
+    trees, sm_of = [(((0, 1), (2, 3)), 4), (5, ((6, 7), (8, 9)))], [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     (ax,) = merge_trees({"stream-K": (trees, sm_of)}).axes
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert (len(dots), sum(same_color(d.get_color(), style.INK) for d in dots)) == (8, 4)
@@ -40,12 +40,30 @@ def test_merge_trees_leave_merges_between_sms_hollow():
         same_color(d.get_color(), style.INK) for d in dots
     ], "no SM's colour is told from black by the eye alone"
     boxes = [p for p in ax.patches if isinstance(p, FancyBboxPatch)]
-    assert [style.SMS.index(style_of(b)) for b in boxes] == list(sm_of.values())
-    assert texts(ax).count("answer") == 2
+    assert [style.SMS.index(style_of(b)) for b in boxes] == sm_of
+    assert texts(ax).count("answer") == 2 and ax.get_title().endswith("busiest SM: 2 blocks")
 
 
 def style_of(patch):
     return next(colour for colour in style.SMS if same_color(colour, patch.get_facecolor()))
+
+
+def test_error_lines_name_each_state_and_each_way_of_merging():
+    lost = {"bf16": np.array([[1e-2, 4e-3], [2e-1, 4e-3]]), "fp32": np.array([[1e-7, 5e-8], [6e-7, 5e-8]])}
+    (ax,) = error_lines([256, 16384], lost).axes
+    assert texts(ax) == [f"{name} state, {how}" for name in lost for how in ("chain", "balanced tree")]
+    assert [line.get_ydata()[-1] for line in ax.lines] == [2e-1, 4e-3, 6e-7, 5e-8]
+
+
+def test_moved_lines_end_in_their_megabytes():
+    moved = {
+        "standard": [2e6, 138.4e6],
+        "tiles": [1e6, 69.2e6],
+        "the future skipped": [9e5, 36.7e6],
+        "once": [5e5, 4.2e6],
+    }
+    (ax,) = moved_lines([512, 4096], moved).axes
+    assert texts(ax) == ["standard: 138 MB", "tiles: 69.2 MB", "the future skipped: 36.7 MB", "once: 4.2 MB"]
 
 
 def test_tile_walk_hatches_the_diagonal():
@@ -61,6 +79,7 @@ def test_tile_padding_is_to_scale():
     figure = tile_padding({"a": ("prefill", 128, 128), "b": ("decode", 4, 64)})
     heights = [[p.get_height() for p in ax.patches] for ax in figure.axes]
     assert heights == [[128, 128], [64, 4]]
+    assert [ax.patches[0].get_height() for ax in tile_padding().axes] == [128, 128, 64, 16]
 
 
 def test_tile_budget_stacks_what_the_tile_holds():

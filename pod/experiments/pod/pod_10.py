@@ -37,12 +37,17 @@ def draw(df):
     for key, line, colour in (("a100", "o-", style.INK), ("h200", "s--", style.SMS[3])):
         mine = df[df.gpu == key]
         ax.plot(mine.rows, mine.compute_util, line, color=colour)
+        if key == "a100":
+            for row in mine.itertuples():
+                ax.text(row.rows - 2, row.compute_util + 4, f"{row.compute_util:.0f}", color=colour, ha="right",
+                        fontsize=9)  # fmt: skip
         ax.text(mine.rows.iloc[-1] + 3, mine.compute_util.iloc[-1], f"{key.upper()}, rows / ridge", color=colour,
                 va="center", fontsize=9)  # fmt: skip
     stated = df.dropna(subset="paper")
     ax.plot(stated.rows, stated.paper, "X", color=style.ALARM, markersize=9)
     row = stated.iloc[-1]
-    ax.text(row.rows + 3, row.paper, "A100, the paper's text", color=style.ALARM, va="center", fontsize=9)
+    ax.text(row.rows + 3, row.paper, f"A100, the paper's text: {stated.paper.iloc[0]:.0f} and {row.paper:.0f}",
+            color=style.ALARM, va="center", fontsize=9)  # fmt: skip
     ax.set(xticks=ROWS, xticklabels=ROWS, xlabel="rows of the decode tile", ylim=(0, 100), xlim=(0, 175))
     ax.set_ylabel("tensor cores busy, %")
     ax.set_title("Rows that decode does not need keep the tensor cores busy all the same", fontsize=10, loc="left")

@@ -44,7 +44,29 @@ def _cells(rows: slice, cols: slice, **style) -> Rectangle:
     return Rectangle((cols.start, rows.start), cols.stop - cols.start, rows.stop - rows.start, linewidth=1, **style)
 
 
-def tile_padding(cases: dict[str, tuple[str, int, int]]) -> Figure:
+def moved_lines(tokens: Sequence[int], moved: dict[str, Sequence[int]]) -> Figure:
+    """Megabytes that one head moves against the tokens: each line with its name, and with the megabytes at its end."""
+    ax = style.axes(8.5, 3.3)
+    tones = (*style.SMS[:3], style.INK)
+    for (name, nbytes), line, tone in zip(moved.items(), ("o-", "^-", "s-", "--"), tones, strict=True):
+        ax.loglog(tokens, np.array(nbytes) / 1e6, line, color=tone)
+        ax.text(1.08 * tokens[-1], nbytes[-1] / 1e6, f"{name}: {nbytes[-1] / 1e6:.3g} MB", color=tone, fontsize=9,
+                va="center")  # fmt: skip
+    ax.set(xlabel="tokens", ylabel="MB moved by one head", xlim=(0.9 * tokens[0], 4.2 * tokens[-1]))
+    style.ticks(ax, tokens, [f"{n:,}" for n in tokens])
+    style.ticks(ax, [1, 10, 100], axis="y")
+    return ax.figure
+
+
+PADDED = {
+    "a prompt": ("prefill", 128, 128),
+    "Llama-3-8B decode,\nprefill tile": ("decode", 4, 128),
+    "the same,\nsmallest wgmma": ("decode", 4, 64),
+    "the same,\n16 rows, as on A100": ("decode", 4, 16),
+}
+
+
+def tile_padding(cases: dict[str, tuple[str, int, int]] = PADDED) -> Figure:
     """Query tiles drawn to scale, {title: ("prefill" or "decode", useful rows, tile rows)}.
 
     Rows that are not useful are hatched: padding, computed all the same.
@@ -64,12 +86,12 @@ def tile_padding(cases: dict[str, tuple[str, int, int]]) -> Figure:
 
 def tile_budget(tiles: dict[str, Tile], gpus: Sequence[GPU]) -> Figure:
     """Shared memory of one CTA of each tile, by what it holds, against what the GPUs allow a CTA."""
-    figure, ax = plt.subplots(figsize=(9, 1.1 + 0.42 * len(tiles)), dpi=style.DPI)
+    figure, ax = plt.subplots(figsize=(9.5, 1.1 + 0.42 * len(tiles)), dpi=style.DPI, layout="constrained")
     limit = max(g.smem_per_cta for g in gpus) / KIB
     columns = {"KiB": lambda tile: tile.smem_bytes // KIB}
     columns |= {f"per SM,\n{g.key.upper()}": lambda tile, g=g: tile.ctas_per_sm(g) for g in gpus}
     for c, (title, number) in enumerate(columns.items()):
-        x = (1.12 + 0.14 * c) * limit
+        x = (1.15 + 0.13 * c) * limit
         for y, text in [(-0.95, title), *enumerate(map(number, tiles.values()))]:
             ax.text(x, y, text, ha="center", va="center", fontsize=9, color=style.INK)
     for y, tile in enumerate(tiles.values()):
@@ -88,7 +110,6 @@ def tile_budget(tiles: dict[str, Tile], gpus: Sequence[GPU]) -> Figure:
     ax.set_xlabel("shared memory of one CTA, KiB", loc="left")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(loc="upper left", bbox_to_anchor=(0, 1.02), fontsize=8.5, ncols=3, frameon=False)
-    figure.tight_layout()
     return figure
 
 
