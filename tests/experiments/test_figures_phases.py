@@ -63,6 +63,28 @@ def test_best_speedup_is_sum_over_maximum():
     assert {t.get_text().split("\n")[0] for t in band.draw(band.table()).axes[0].texts} >= {"C0", "C1", "C2", band.CHAT}
 
 
+def test_a_whole_prompt_gains_what_chapter_03_says():
+    axes = band.draw_prompt().axes
+    assert [ax.get_title() for ax in axes] == [
+        "10 chats, chunk 1,024: 1.23×", "80 chats, chunk 1,024: 1.50×", "80 chats, chunk 4,096: 1.42×",
+    ]  # fmt: skip
+    marked = [[line for line in ax.lines if len(line.get_xdata()) == 2 and line.get_marker() == "o"] for ax in axes]
+    best = [max(range(len(lines)), key=lambda i: max(lines[i].get_ydata())) for lines in marked]
+    assert best[:2] == [1, 11], "the second of twelve beside 10 chats, the last beside 80"
+
+
+def test_other_settings_gain_what_chapter_00_says():
+    titles = [ax.get_title() for ax in band.draw_settings().axes]
+    assert [title.partition("up to ")[2] for title in titles] == ["1.13×", "1.96×", "1.25×"]
+
+
+def test_chunks_of_20_to_210_tokens_reach_the_ridges():
+    (ax,) = roofline.draw_chunks().axes
+    curves = [line for line in ax.lines if len(line.get_xdata()) == 12]
+    first = [[np.interp(gpu.ridge, c.get_ydata(), c.get_xdata()) for c in curves] for gpu in (A100, H200)]
+    assert 18 < min(map(min, first)) < 21 and 200 < max(map(max, first)) < 212
+
+
 def test_only_weights_profit_from_a_hybrid_batch():
     df = pod_03.table()
     saved = pod_03.saved(df)
@@ -86,6 +108,12 @@ def test_chunks_equal_the_whole_and_the_test_would_notice():
     blind = np.concatenate([attention(q[c], k[c], v[c])[0] for c in sarathi_04.chunks()])  # forgets earlier chunks
     assert np.abs(blind - whole).max() > 0.1
     assert sarathi_04.table().pairs.sum() == 1024 * 1025 // 2
+
+
+def test_errors_of_wrong_masks_start_at_the_second_chunk():
+    q, k, v = sarathi_04.prompt_tensors()
+    errors = sarathi_04.errors(lambda c: sarathi_04.sdpa(q[c], k[: c.stop], v[: c.stop], is_causal=True))
+    assert errors == ["below 1e-12", "246 %", "310 %", "370 %"]
 
 
 @pytest.mark.parametrize("chunk", [1, 100, 1024])

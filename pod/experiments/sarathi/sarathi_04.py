@@ -31,6 +31,21 @@ def prompt_tensors():
     return (rng.normal(size=(PROMPT, 1, HEAD_DIM)) for _ in "qkv")
 
 
+def sdpa(q, k, v, **mask) -> np.ndarray:
+    """torch's attention of [tokens, heads, D]; it wants the heads first."""
+    import torch
+
+    q, k, v = (torch.from_numpy(x).transpose(0, 1) for x in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, **mask).transpose(0, 1).numpy()
+
+
+def errors(compute) -> list[str]:
+    """Of each chunk, the error of compute(its slice), over the size of the whole prompt's output there."""
+    whole = attention(*prompt_tensors())[0]
+    lost = [np.linalg.norm(compute(c) - whole[c]) / np.linalg.norm(whole[c]) for c in chunks()]
+    return ["below 1e-12" if x < 1e-12 else f"{100 * x:.0f} %" for x in lost]
+
+
 def difference(chunk: int = CHUNK) -> np.ndarray:
     """Relative difference of each query's output, chunked against all at once [n]."""
     q, k, v = prompt_tensors()
