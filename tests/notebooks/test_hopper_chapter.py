@@ -172,6 +172,9 @@ def test_hump_is_the_highest_median_near_equal_parts():
     df = hopper_sweep.table()
     some = df[df.ratio.between(0.7, 2)]
     assert (some.ours / some.larger).median() < hopper_band.hump() < (some.ours / some.larger).max()
+    ten = df[df.ratio.between(1, 2**0.5)]
+    said = len(ten), round((ten.ours / ten.larger).median(), 2), round(hopper_band.hump(), 2)
+    assert said == (10, 1.28, 1.28), "as chapter 17c says"
 
 
 def test_halves_compare_with_the_faster_call():

@@ -10,8 +10,10 @@ from pod.lab.show import band, style
 
 FIGURE = Figure(
     title=f"Every batch of the sweep between its longer part and the sum, on {a_card()}",
+    says="Where both parts are equally long most is gained, and most is left",
     chapter="17",
-    method="Parts alone: the faster FlashAttention-3 call. Line: median of the batches of about the same ratio.",
+    method="Parts alone: the faster FlashAttention-3 call. Line: median of the batches of about the same ratio. "
+    "Batches of a ratio under 1/16 are not drawn.",
     data=("hopper-sweep",),
 )
 RATIOS = (1 / 16, 4)
