@@ -17,7 +17,7 @@ from pod.experiments.hopper.hopper_sweep import geomean
 from pod.lab.figure import Figure
 from pod.lab.measure import ragged, timing
 from pod.lab.show import style
-from pod.schedule import choose
+from pod.schedule import choose, decide
 
 FIGURE = Figure(
     title=f"300 batches with the best of up to 72 plans, on {a_card()}: what a better choice could win",
@@ -31,7 +31,8 @@ RECORDING = "hopper-any-plans"
 KEYS, UNITS = hopper_any.KEYS, ("hopper", "lean")
 ROUNDS, REPEATS = 5, 15
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-FEW = 132  # heads of decode: as many as SMs need not be cut
+SMS = 132  # where it was recorded
+FEW = SMS  # heads of decode: as many as SMs need not be cut
 cases = hopper_any.cases
 
 
@@ -93,6 +94,18 @@ def table():
 def worst(count: int = 10):
     """The batches in which a better choice would win the most."""
     return table().sort_values("lost", ascending=False, kind="stable").head(count)
+
+
+def listed(rows) -> str:
+    """Rows of hopper_any.worst as a Markdown table: the gain there, those of this recording, and what a batch is."""
+    lines = ["gain | as chosen | best plan | ours, µs | pieces of work | model | batch", "--:|--:|--:|--:|--:|---|---"]
+    here = table().set_index("batch")
+    for row in rows.itertuples():
+        plan = decide.hopper(hopper_any.drawn()[row.batch].batch, SMS)
+        gains = [f"{gain:.2f}" for gain in (row.gain, here.chosen[row.batch], here.best[row.batch])]
+        cells = [*gains, f"{1e3 * row.ours:.0f}", len(plan.prefill) + len(plan.decode), f"{row.model}, TP{row.tp}"]
+        lines.append(" | ".join(map(str, (*cells, row.words))))
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def summary(df):

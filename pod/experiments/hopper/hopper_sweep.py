@@ -143,7 +143,7 @@ def draw(df):
     for ax, part, title in ((axes[0], some, words), (axes[1], df, f"all {len(df):,} batches")):
         _violins(ax, part)
         ax.set_title(title, fontsize=10)
-    axes[0].set_ylabel("speed-up over one after the other")
+    axes[0].set_ylabel("speed-up over two calls in turn")
     return axes[0].figure
 
 
