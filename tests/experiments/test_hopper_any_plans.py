@@ -41,3 +41,13 @@ def test_a_best_plan_that_is_slower_is_noise(monkeypatch):
     assert page.summary(df)["below 0.98"].tolist() == [0, 0]
     assert page.summary(df)["mean gain"].tolist() == pytest.approx([2**0.5, 2.5**0.5])
     page.draw(df)
+
+
+def test_the_worst_are_listed_with_the_gains_of_both_recordings():
+    worst = hopper_any.worst(hopper_any.table())
+    _, _, *lines = page.listed(worst).splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    here = page.table().set_index("batch").loc[worst.batch]
+    for column, gains in enumerate((worst.gain, here.chosen, here.best)):
+        assert [row[column] for row in cells] == [f"{gain:.2f}" for gain in gains]
+    assert [row[-1] for row in cells] == list(worst.words), "seven columns in each"

@@ -14,6 +14,7 @@ from pod.batch import HybridBatch
 from pod.data import a_card, read
 from pod.experiments.hopper import hopper_any
 from pod.experiments.hopper.hopper_sweep import geomean
+from pod.hardware import H200
 from pod.lab.figure import Figure
 from pod.lab.measure import ragged, timing
 from pod.lab.show import style
@@ -31,8 +32,7 @@ RECORDING = "hopper-any-plans"
 KEYS, UNITS = hopper_any.KEYS, ("hopper", "lean")
 ROUNDS, REPEATS = 5, 15
 PARTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
-SMS = 132  # where it was recorded
-FEW = SMS  # heads of decode: as many as SMs need not be cut
+FEW = 132  # heads of decode: as many as SMs need not be cut
 cases = hopper_any.cases
 
 
@@ -101,7 +101,7 @@ def listed(rows) -> str:
     lines = ["gain | as chosen | best plan | ours, µs | pieces of work | model | batch", "--:|--:|--:|--:|--:|---|---"]
     here = table().set_index("batch")
     for row in rows.itertuples():
-        plan = decide.hopper(hopper_any.drawn()[row.batch].batch, SMS)
+        plan = decide.hopper(hopper_any.drawn()[row.batch].batch, H200.sms)
         gains = [f"{gain:.2f}" for gain in (row.gain, here.chosen[row.batch], here.best[row.batch])]
         cells = [*gains, f"{1e3 * row.ours:.0f}", len(plan.prefill) + len(plan.decode), f"{row.model}, TP{row.tp}"]
         lines.append(" | ".join(map(str, (*cells, row.words))))
