@@ -278,11 +278,16 @@ def _chapter(figure: Figure) -> str:
 
 
 def chapter_of(figure: Figure) -> Chapter | None:
-    """Of its chapter's notebooks the one that draws it, or else the first that names it, or else the first."""
+    """Of its chapter's notebooks the one that draws it, or else the first whose code, or whose text, names it, or else
+    the first."""
     of = [chapter for chapter in CHAPTERS if chapter.number == figure.chapter and chapter.path.exists()]
     name = figure.id.replace("-", "_")
-    signs = rf'\b{name}\.draw|show\("{figure.id}"', rf"\b{name}\b", ""
-    return next((c for sign in signs for c in of if re.search(sign, "\n".join(notebooks.code(c.path)))), None)
+    drawn, named, told = rf'\b{name}\.draw|show\("{figure.id}"', rf"\b{name}\b", rf"`{figure.id}`"
+    for sign, kind in (drawn, "code"), (named, "code"), (told, "markdown"), ("", "code"):
+        for chapter in of:
+            if re.search(sign, "\n".join(notebooks.sources(chapter.path, kind))):
+                return chapter
+    return None
 
 
 def _image(path: Path) -> str:

@@ -150,10 +150,11 @@ def read(path: Path):
 
 
 @cache
-def code(path: Path) -> list[str]:
-    """Of a committed chapter, the source of each code cell. nbformat would take two seconds to be imported."""
+def sources(path: Path, kind: str = "code") -> list[str]:
+    """Of a committed chapter, the source of each code cell, or of each "markdown" cell. nbformat would take two seconds
+    to be imported."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
 
 
 def execute(path: Path) -> None:

@@ -17,7 +17,7 @@ def words(figure_id: str) -> str:
 @cache
 def _in_chapters() -> dict[str, str]:
     """What chapters say over pages that they draw, the first time."""
-    cells = (cell for path in notebooks.find([]) for cell in notebooks.code(path))
+    cells = (cell for path in notebooks.find([]) for cell in notebooks.sources(path))
     said: dict[str, str] = {}
     for page, line in (pair for cell in cells for pair in _said(cell)):
         said.setdefault(page.replace("_", "-"), line)

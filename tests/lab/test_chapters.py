@@ -41,7 +41,8 @@ def test_a_number_means_all_notebooks_of_its_chapter():
         notebooks.find(["1"])
 
 
-SHOWN = {"hopper-trace": "17c", "hopper-sweep": "17c", "hopper-peers": "17d", "hopper-ladder": "17b", "waves": "05"}
+SHOWN = {"hopper-trace": "17c", "hopper-sweep": "17c", "hopper-peers": "17d", "hopper-ladder": "17b", "waves": "05",
+         "hopper-band": "17c"}  # fmt: skip
 
 
 @pytest.mark.parametrize("figure, label", SHOWN.items())

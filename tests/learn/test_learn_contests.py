@@ -80,7 +80,7 @@ def test_a_stub_is_not_yet_and_no_try(capsys):
 
 
 def test_the_chapter_has_a_stub_and_the_contest_of_what_it_says(capsys):
-    cells = notebooks.code(next(notebooks.FOLDER.glob("13_*.ipynb")))
+    cells = notebooks.sources(next(notebooks.FOLDER.glob("13_*.ipynb")))
     stub, entered = (next(cell for cell in cells if words in cell) for words in ("class Mine(", "learn.contest("))
     names = {"Sarathi": Sarathi, "learn": learn}
     exec(f"{stub}\n{entered}", names)
