@@ -121,6 +121,7 @@ def _reads(place: str, kib: int, threads: int) -> tuple[str, Callable, int]:
 
 RING_OF = {"L2": 8 << 10, "DRAM": 128 << 10}  # KiB of the ring whose wait speaks for the place
 SPAN_OF = {"L2": 16 << 10, "DRAM": 4 << 20}  # likewise for the rate
+PLATEAUS = {"L1": (64, "center"), "L2": (2 << 10, "center"), "DRAM": (64 << 10, "left")}  # KiB of a ring, and its words
 TICKS = {"16 KiB": 1 / 64, "128 KiB": 1 / 8, "1 MiB": 1, "8 MiB": 8, "64 MiB": 64}
 L1_BYTES = 256 * KIB  # of an SM, with the shared memory that is cut out of it (CUDA C++ Programming Guide)
 
@@ -157,19 +158,24 @@ def draw(df):
     left, right = style.axes(9.5, 3.6, columns=2, width_ratios=(3, 2))
     ring = df[(df.probe == "chase") & (df.place == "global")]
     left.plot(ring.kib / 1024, ring.ns, color=style.INK, marker="o", markersize=4, linewidth=1.5)
-    for words, edge in {"L1 of an SM": L1_BYTES, "L2": H200.l2_bytes}.items():
+    for words, edge, height in (("size of an L1", L1_BYTES, 290), ("size of L2", H200.l2_bytes, 60)):
         left.axvline(edge / MIB, color=style.FRAME, linewidth=1, linestyle="--")
-        left.annotate(words, (edge / MIB, left.get_ylim()[1]), (-4, -2), textcoords="offset points", fontsize=9,
-                      ha="right", va="top", color=style.INK)  # fmt: skip
+        left.annotate(words, (edge / MIB, height), (-4, 0), textcoords="offset points", fontsize=9, ha="right",
+                      color=style.INK)  # fmt: skip
+    for words, (kib, side) in PLATEAUS.items():
+        wait = ring.set_index("kib").ns[kib]
+        left.annotate(f"{words}: {wait:.0f} ns", (kib / 1024, wait), (0, 6), textcoords="offset points", fontsize=9,
+                      fontweight="bold", ha=side, color=style.INK)  # fmt: skip
     left.set(xscale="log", xlabel="memory that one thread goes through", ylabel="one load waits, ns")
-    left.set(ylim=(0, 1.12 * ring.ns.max()))
+    left.set(xlim=(1 / 90, 800), ylim=(0, 1.12 * ring.ns.max()))
     left.set_xticks(list(TICKS.values()), list(TICKS), minor=False)
     left.minorticks_off()
     rates = places(df).tb_per_s[::-1]
     right.barh(rates.index, rates, color=style.WORKERS[6], height=0.6)
     for y, rate in enumerate(rates):
         right.annotate(f"{rate:.3g}", (rate, y), (4, 0), textcoords="offset points", fontsize=9, va="center")
-    right.set(xscale="log", xlim=(1, 4 * rates.max()), xlabel="all threads read, TB/s")
-    left.set_title("The further away, the longer one load waits,", fontsize=10, loc="left")
-    right.set_title("and the fewer bytes come", fontsize=10, loc="left")
+    right.set(xscale="log", xlim=(1, 4 * rates.max()), xlabel="TB/s")
+    right.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"], minor=False)
+    left.set_title("one thread, one load at a time", fontsize=10)
+    right.set_title("all threads together", fontsize=10)
     return left.figure
