@@ -10,7 +10,6 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     title="The GPU execution model: CTAs, warps, SMs",
-    says="An SM holds whole CTAs, and a CTA never leaves its SM",
     chapter="05",
     method="Counts from the data sheets and the CUDA programming guide.",
 )
@@ -28,8 +27,8 @@ def table():
         ("kernel", "GPU", "many CTAs, none waits for another", "L2 cache and DRAM", *count("sms", word=" SMs")),
         ("CTA", "one SM, to its end", "warps that can wait for each other", "shared memory, registers of the SM",
          *count("smem_per_sm", 1024, " KiB")),
-        ("warp", "a scheduler of the SM", f"{warp} threads, one instruction at a time", "the tensor cores of the SM",
-         *count("threads_per_sm", warp, " warps per SM")),
+        ("warp", "a scheduler of the SM", f"{warp} threads, one instruction at a time",
+         "the tensor core of that scheduler", *count("threads_per_sm", warp, " warps per SM")),
         ("thread", "a lane of the warp", "works on numbers of its own", "nothing: its registers are its own",
          *count("registers_per_sm", word=" registers per SM")),
     ]  # fmt: skip
@@ -57,7 +56,6 @@ def draw(df):
         ax.text(8.6, y - 0.32, f"{words}\n{_counts(row)}", fontsize=8.5, va="top")
     ax.set(xlim=(-0.1, 13.2), ylim=(-0.1, 5.6))
     ax.axis("off")
-    ax.set_title(FIGURE.says, fontsize=10, loc="left")
     return ax.figure
 
 
@@ -77,4 +75,4 @@ def _cta(ax, x, y, colour) -> None:
     for warp in range(4):
         corner = x + 0.08, y + 0.1 + 0.53 * warp
         ax.add_patch(Rectangle(corner, 0.68, 0.42, facecolor="white", alpha=0.85, linewidth=0))
-        ax.text(x + 0.42, y + 0.31 + 0.53 * warp, f"warp {3 - warp}", ha="center", va="center", fontsize=8)
+        ax.text(x + 0.42, y + 0.31 + 0.53 * warp, f"warp {3 - warp}", ha="center", va="center", fontsize=8.5)
