@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 
 from pod import files
 from pod.data import DATA, choose, path_of, sidecar_of
-from pod.lab import claims, notebooks, paper, registry, takeaway
+from pod.lab import claims, notebooks, paper, pixels, registry, takeaway
 from pod.lab.chapters import CHAPTERS, Chapter
 from pod.lab.figure import OURS, Figure
 from pod.lab.show.says import says
@@ -112,10 +112,10 @@ def _draw(task: Task) -> None:
     if task.words:
         says(picture, task.words)
     with stays():
-        pixels = _pixels(picture)
+        drawn = _pixels(picture)
     plt.close(picture)
     files.replace(task.out / f"{task.id}.csv", table.to_csv(index=False, float_format="%.6g"))
-    files.replace(task.out / f"{task.id}.png", pixels)
+    files.replace(task.out / f"{task.id}.png", pixels.small(drawn))
 
 
 def _pixels(picture) -> bytes:

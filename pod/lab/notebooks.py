@@ -4,7 +4,6 @@ that each keeps the rules of the house."""
 import asyncio
 import base64
 import hashlib
-import io
 import json
 import os
 import re
@@ -17,13 +16,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 from pod import files
-from pod.lab import alt
+from pod.lab import alt, pixels
 from pod.lab.chapters import FOLDER
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 MAX_BYTES = 800_000
 MAX_DPI = 150
-COLOURS = 256
 MAX_LINES = 18  # "about 15", with room for an import
 MIN_ALT = 20  # letters that say what a picture shows
 MAX_IGNORED = 3  # cells whose output depends on the machine
@@ -113,24 +111,11 @@ def _describe(cell) -> None:
 
 
 def _small(png: str) -> str:
-    """With a palette of 256 colours, which is all that a drawing needs: a third of the bytes."""
-    image = _open(png)
-    if image.mode == "P" or (image.mode == "RGBA" and image.getextrema()[3] != (255, 255)):
-        return png
-    file = io.BytesIO()
-    few = image.convert("RGB").quantize(COLOURS, dither=0)  # dots would make it larger
-    few.save(file, "png", optimize=True, dpi=image.info.get("dpi"))
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def _open(png: str):
-    from PIL import Image
-
-    return Image.open(io.BytesIO(base64.b64decode(png)))
+    return base64.b64encode(pixels.small(base64.b64decode(png))).decode()
 
 
 def _pixels(png: str) -> tuple:
-    image = _open(png)
+    image = pixels.opened(base64.b64decode(png))
     return image.size, image.info.get("dpi"), image.convert("RGBA").tobytes()
 
 
@@ -291,7 +276,7 @@ def shows_no_noise(notebook, path: Path) -> Iterator[str]:
 def pictures_are_small(notebook, path: Path) -> Iterator[str]:
     for place, output in _outputs(notebook):
         if png := output.get("data", {}).get(PICTURE):
-            dpi = max(_open(png).info.get("dpi", (0, 0)))
+            dpi = max(pixels.opened(base64.b64decode(png)).info.get("dpi", (0, 0)))
             if round(dpi) > MAX_DPI:
                 yield f"{place}: picture at {dpi:.0f} dpi, allowed are {MAX_DPI}"
 

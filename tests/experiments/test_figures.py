@@ -41,6 +41,7 @@ def test_figures_come_in_the_order_of_the_sources():
 
 
 SMALLEST, WIDTH = 8, 9.5  # points, at so many inches: a wider picture is shown smaller
+LARGEST = 150e3  # bytes of a picture; the site holds all of them, and pod/lab/site/build.py says how large it may be
 FAINTEST = 3.6  # contrast of letters on a bar; of white and ink, the better one has 3.67 at least
 
 
@@ -61,7 +62,8 @@ def test_a_figure_is_drawn_and_its_words_are_large_and_plain_enough_to_read(name
     assert figure.title and figure.method and "\n" not in figure.method
     monkeypatch.setattr(gallery, "_pixels", lambda picture: pictures.append(picture) or pixels(picture))
     gallery._draw(gallery.Task(name, takeaway.words(name), (), tmp_path))
-    assert (tmp_path / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    drawn = (tmp_path / f"{name}.png").read_bytes()
+    assert drawn[:8] == b"\x89PNG\r\n\x1a\n" and len(drawn) < LARGEST, f"{len(drawn)} bytes"
     table = (tmp_path / f"{name}.csv").read_text()
     assert len(table.splitlines()) > 1
     assert registry.page(name).table().to_csv(index=False, float_format="%.6g") == table, "drawing changed its table"

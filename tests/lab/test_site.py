@@ -272,11 +272,13 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path, refused):
     assert [path.name for path in tmp_path.iterdir()] == ["letters.txt"]
 
 
-@pytest.mark.parametrize("limit, code", [(30e6, 0), (3, 1)])
+@pytest.mark.parametrize("limit, code", [(30e6, 0), (1e6, 1)])
 def test_a_new_site_replaces_the_old_one_and_a_large_one_is_said(tmp_path, monkeypatch, capsys, limit, code):
     def make(out, figures, repository):
         out.mkdir()
         (out / ".nojekyll").write_text("some words")
+        (out / "figures").mkdir()
+        (out / "figures" / "large.png").write_bytes(bytes(1_200_000))
         return []
 
     monkeypatch.setattr(build, "build", make)
@@ -285,8 +287,9 @@ def test_a_new_site_replaces_the_old_one_and_a_large_one_is_said(tmp_path, monke
     for name in (".nojekyll", "old.html"):
         (tmp_path / "site" / name).touch()
     assert main(["site", "--out", str(tmp_path / "site")]) == code
-    assert [path.name for path in tmp_path.rglob("*")] == ["site", ".nojekyll"]
-    assert ("allowed are" in capsys.readouterr().err) == bool(code)
+    assert {path.name for path in tmp_path.rglob("*")} == {"site", ".nojekyll", "figures", "large.png"}
+    told = "size: got 1.20 MB, allowed are 1; the largest folders are figures (1.2 MB)\n"
+    assert capsys.readouterr().err == (told if code else "")
 
 
 # ---------------------------------------------------------------- colours

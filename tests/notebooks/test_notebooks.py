@@ -12,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
-from pod.lab import notebooks
+from pod.lab import notebooks, pixels
 
 CHAPTERS = sorted(notebooks.FOLDER.glob("*.ipynb"))
 
@@ -294,9 +294,9 @@ def test_a_new_picture_is_saved_with_a_palette_unless_it_is_transparent(alpha, m
     before, notebook = chapter(), chapter()
     notebook.cells[3].outputs[0].data["image/png"] = drawn = drawing(alpha)
     saved = notebooks.canonical(notebook, before).cells[3].outputs[0].data["image/png"]
-    assert notebooks._open(saved).mode == mode
-    size, dpi, pixels = notebooks._pixels(saved)
-    shift = np.abs(np.frombuffer(pixels, np.uint8).astype(int) - np.frombuffer(notebooks._pixels(drawn)[2], np.uint8))
+    assert pixels.opened(base64.b64decode(saved)).mode == mode
+    size, dpi, shown = notebooks._pixels(saved)
+    shift = np.abs(np.frombuffer(shown, np.uint8).astype(int) - np.frombuffer(notebooks._pixels(drawn)[2], np.uint8))
     assert (size, shift.max() <= 2) == ((400, 100), True)
     notebook.cells[3].outputs[0].data["image/png"] = drawn
     again = notebooks.canonical(notebook, notebooks.canonical(notebook, before))

@@ -96,8 +96,19 @@ def run(args) -> int:
         failed = build(Path(made) / "site", [figure.id for figure in registry.drawable()], args.repository)
         os.replace(args.out, Path(made) / "older")
         os.replace(Path(made) / "site", args.out)
-    size = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
+    size = _size(args.out)
     print(f"{args.out}/index.html: {size / 1e6:.1f} MB in {time.perf_counter() - begin:.0f} s")
     if size > LIMIT:
-        print(f"size: got {size / 1e6:.1f} MB, allowed are {LIMIT / 1e6:g}", file=sys.stderr)
+        print(f"size: got {size / 1e6:.2f} MB, allowed are {LIMIT / 1e6:g}; {_largest(args.out)}", file=sys.stderr)
     return 1 if failed or size > LIMIT else 0
+
+
+def _largest(out: Path) -> str:
+    """The three folders to begin with."""
+    sizes = {folder.name: _size(folder) for folder in out.iterdir() if folder.is_dir()}
+    first = sorted(sizes, key=sizes.get, reverse=True)[:3]
+    return "the largest folders are " + ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in first)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
