@@ -107,9 +107,8 @@ def test_letters_of_a_bar_s_own_brightness_are_found():
     assert faint < FAINTEST < plain
 
 
-PANELS_SAY_IT = {"band", "stutter", "pod-10", "pod-t1", "roofline", "memory-map", "wave-step", "pod-07",
-                 "methods-halves", "random-batches", "engine-load", "hopper-roofs", "joules", "joules-model",
-                 "joules-roof"}  # fmt: skip
+PANELS_SAY_IT = {"band", "stutter", "pod-10", "pod-t1", "roofline", "methods-halves", "random-batches", "engine-load",
+                 "hopper-roofs", "joules", "joules-model", "joules-roof"}  # fmt: skip
 
 
 def test_every_picture_says_what_to_take_away():

@@ -1,6 +1,7 @@
-"""The pictures of chapters 01 and 02 show what the code computes: which cells glow, who merges, what fits."""
+"""The pictures of chapters 01, 02, 05 and 06 show what the code computes: which cells glow, who merges, what fits."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.colors import same_color
@@ -9,10 +10,14 @@ from matplotlib.patches import FancyBboxPatch
 from pod.experiments.lean import lean_04
 from pod.experiments.pod import pod_10
 from pod.hardware import A100, H200
+from pod.kernels import fusion
 from pod.lab.show import style
 from pod.lab.show.blocks import moved_lines, sm_fill, tile_budget, tile_padding, tile_walk
+from pod.lab.show.slots import on_sms, then, ways
 from pod.lab.show.states import error_lines, merge_trees, state_table
+from pod.lab.show.verdicts import verdicts
 from pod.reference import State
+from pod.schedule.waves import Ran, run
 from pod.simulate.tiling import Tile
 
 
@@ -117,3 +122,36 @@ def test_pod_10_is_rows_over_ridge_and_near_the_paper():
     stated = df.dropna(subset="paper")
     assert list(stated.rows) == [16, 128]
     assert (abs(stated.compute_util / stated.paper - 1) < 0.25).all()
+
+
+def test_ctas_stand_in_their_slots_under_their_time_and_idle_part():
+    ax = plt.subplots()[1]
+    on_sms(ax, run([1.0] * 5, slots=4), ["decode"] * 4 + ["prefill"], "5 tiles", until=3)
+    assert ax.get_title() == "5 tiles: time 2, idle 38 %" and ax.get_xlim() == (0, 3) and ax.get_legend() is None
+    blue = [p.get_bbox().bounds for p in ax.patches if same_color(p.get_facecolor(), style.PREFILL)]
+    assert [(x, width) for x, _, width, _ in blue] == [(1, 1)]
+    assert texts(ax) == [f"tile {i}" for i in range(5)]
+
+
+def test_a_second_kernel_waits_for_the_first():
+    first, second = run([1.0, 3.0], slots=4), run([2.0], slots=4)
+    assert then(first, second) == [*first, Ran(2, 0, 3.0, 5.0)]
+
+
+def test_ways_are_a_panel_each_with_their_time_over_the_oracle(monkeypatch):
+    bars = [(0, 0.0, 6.0, 0), (0, 6.0, 12.0, 1)]
+    trace = pd.DataFrame(bars, columns=["sm", "start", "end", "op"]).assign(id=0)
+    trace["op"] = [fusion.OPS[i] for i in trace.op]
+    monkeypatch.setattr(fusion, "record", lambda work, method: trace)
+    monkeypatch.setattr(fusion, "oracle", lambda work: 8.0)
+    axes = ways("work", "streams", "warp").axes
+    words = [ax.get_title(loc="left") for ax in axes]
+    assert words == [
+        f"{name}: 1.50 × oracle, SMs hold both 0 % of the time" for name in ("two streams", "halves of a CTA")
+    ]
+
+
+def test_verdicts_list_the_papers_claims_and_fold_all():
+    rows = verdicts("pod-07", "pod-t2").data.splitlines()
+    assert rows[0].startswith("| claim") and sum(row.startswith("| ") for row in rows) == 4
+    assert "<details><summary>All 8</summary>" in rows

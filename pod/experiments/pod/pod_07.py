@@ -167,7 +167,6 @@ def draw(df):
     ax.text(last + 6, 0.972, "the oracle", fontsize=9, va="center")
     ax.set(ylabel="time / oracle", ylim=(0.95, 2.06), xlim=(15, 1.28 * last), xticks=range(20, 201, 20),
            xlabel="compute iterations (100: both loops take equally long)")  # fmt: skip
-    ax.set_title("SM-aware and interleaved stay within a fifth of the oracle", fontsize=10, loc="left")
     return ax.figure
 
 

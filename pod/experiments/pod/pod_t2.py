@@ -46,8 +46,8 @@ HEADS = {
     "colocates": "same SM\nguaranteed\n(paper)",
     "together_least_percent": "holds both,\nat least,\n% of time",
     "equal_tiles": "equal\ntiles",
-    "long_compute_tiles": "compute\ntiles 8x\nas long",
-    "long_memory_tiles": "memory\ntiles 8x\nas long",
+    "long_compute_tiles": "compute\ntiles 8×\nas long",
+    "long_memory_tiles": "memory\ntiles 8×\nas long",
     "reduces_quantization": "fewer\nholes\n(paper)",
     "step_percent": "4 tiles\nmore than\na wave, %",
 }
