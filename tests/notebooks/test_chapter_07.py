@@ -1,6 +1,7 @@
 """Chapter 07: pieces of source, tickets in the emulator and on an H200 against the Python policies, figures."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from matplotlib import pyplot as plt
 from pod import data, kernels
 from pod.batch import HybridBatch
 from pod.experiments.pod import pod_08, pod_09, pod_trace
+from pod.hardware import H200
 from pod.kernels.trace import both_over_time, both_share, disagreements, held_both
 from pod.lab.measure import timing
 from pod.lab.show import code, tickets
@@ -250,9 +252,49 @@ def test_the_picture_of_a_step_says_what_the_counters_stand_at():
 
 def test_sms_that_hold_both_are_drawn_over_time_with_their_mean():
     ax = plt.subplots()[1]
-    tickets.holding({"50:50": trace_of((0, "prefill", 0, 4), (0, "decode", 1, 3), (1, "decode", 0, 4))}, ax, sms=2)
-    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["50:50: 0.5 on average"]
+    trace = trace_of((0, "prefill", 0, 4), (0, "decode", 1, 3), (1, "decode", 0, 4))
+    assert tickets.holding(trace, ax, sms=2, tone="black") == pytest.approx(0.5)
     assert ax.lines[0].get_xydata().tolist() == [[0, 0], [1e6, 1], [3e6, 0], [4e6, 0]], "seconds, drawn as microseconds"
+
+
+@pytest.fixture
+def four_sms():
+    """Section 4's batch and GPU."""
+    batch = HybridBatch.of(256, 1024, decodes=48, decode_context=256, num_q_heads=4, num_kv_heads=2, head_dim=64)
+    dram, flops = H200.dram_bytes_per_s / 33, H200.tensor_flops / 33
+    return batch, replace(H200, sms=4, tensor_flops=flops, dram_bytes_per_s=dram)
+
+
+WHOLE = {"prefill_splits": "none", "decode_splits": 1}
+
+
+def test_a_policy_of_ones_own_is_modelled_like_ours(four_sms, monkeypatch):
+    """Exercise 2 and its answer."""
+    deal = lambda prefill, decode, sms, n: np.where(np.arange(n) % 4 == 0, binding.PREFILL, binding.DECODE)  # noqa: E731
+    monkeypatch.setitem(binding.POLICIES, "one to three", deal)
+    ways = {name: {"method": "pod", "policy": name} for name in ("50:50", "proportional", "one to three")}
+    both = tickets.modelled(*four_sms, ways, ctas_per_sm=4, **WHOLE)["SMs that hold both"]
+    assert dict(both) == {"50:50": "2.1", "proportional": "3.7", "one to three": "3.7"}
+
+
+def test_panels_say_how_many_sms_hold_both_and_how_long_it_took(four_sms):
+    axes = tickets.meeting(*four_sms, ("50:50", "proportional"), slots=(2, 4), **WHOLE).axes
+    words = [ax.get_title(loc="left") for ax in axes]
+    assert words[0] == "50:50, 2 CTAs an SM: 1.2 SMs hold both, 83 µs" and len(words) == 4
+    assert words[3] == "proportional, 4 CTAs an SM: 3.7 SMs hold both, 76 µs"
+
+
+def test_legends_of_what_is_dealt_say_how_far_apart_the_sides_come():
+    """Section 5's left panel, whose numbers its words repeat."""
+    cases = {"x": (np.ones(40), np.ones(76)), "y": (np.ones(40), np.ones(40))}
+    ax = tickets.dealings(cases, ("50:50", "proportional"), sms=4).axes[0]
+    words = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert words == ["50:50: up to 53 points apart", "proportional: up to 26 points apart"]
+
+
+def test_one_sm_has_a_row_for_each_way_with_two_slots():
+    (ax,) = pod_trace.draw_one(0).axes
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["CTAs by index", "50:50", "proportional"]
 
 
 def test_shares_of_work_dealt_end_at_all_and_stay_together_under_the_proportional_policy():

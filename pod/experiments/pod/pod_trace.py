@@ -16,7 +16,7 @@ from pod.kernels.sm80 import TRACE_FIELDS
 from pod.kernels.trace import both_over_time, both_share, disagreements, held_both
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
-from pod.lab.show import style
+from pod.lab.show import gantt, style
 from pod.lab.show.band import overlap
 from pod.schedule.binding import OPS
 
@@ -131,11 +131,20 @@ def draw(df):
         for run in runs:
             mine, (tone, at) = df[df.run == run], SHOWN[run]
             ax.step(mine.us, mine.sms, where="post", color=tone, linewidth=1.6)
-            ax.text(*at, f"{LABELS[run]}: {mine.us.max():.0f} µs", color=tone, fontsize=9, va="center")
+            between = ":\n" if run == "cta" else ": "  # beside the other panel
+            ax.text(*at, f"{LABELS[run]}{between}{mine.us.max():.0f} µs", color=tone, fontsize=9, va="center")
         ax.set_title(title, fontsize=10, loc="left")
         ax.set(xlabel="time, µs", xlim=(0, None), ylim=(-3, 150), yticks=(0, 33, 66, 99, 132))
     axes[0].set_ylabel("SMs that hold both")
     return axes[0].figure
+
+
+def draw_one(sm: int):
+    """The CTAs of one SM in the three ways with two slots and one launch."""
+    rows = {LABELS[run].removeprefix("SM-aware, "): run for run in ("cta", "even2", "prop2")}
+    made = traces()
+    bars = [(name, r.start, r.end, r.op) for name, run in rows.items() for r in made[run].itertuples() if r.sm == sm]
+    return gantt(bars, rows=list(rows), unit="µs", slots_per_row=2).figure
 
 
 # ---------------------------------------------------------------- what claims ask for
