@@ -78,9 +78,9 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("17a_pod_on_hopper", 35, 15, "On today's GPU, how does one CTA hold two kernels?"),
         Chapter("17b_sharing_an_sm", 25, 20, "What do two kernels in one SM take from each other?"),
         Chapter("17c_what_it_reaches", 35, 15, "What does it reach, and what is left?"),
-        Chapter("17d_what_is_in_the_way", 25, 15, "What is still in the way?"),
+        Chapter("17d_what_is_in_the_way", 30, 15, "What is still in the way?"),
     ),
-    "The last roof": (Chapter("18_joules", 40, 20, "What is a joule spent on?"),),
+    "The last roof": (Chapter("18_joules", 35, 20, "What is a joule spent on?"),),
 }
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
 

@@ -19,7 +19,7 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     title=f"Keys and values of 8 bits on {a_card()}: time over 16 bits",
-    chapter="18",
+    chapter="17",
     method="Decodes, drafts and hybrid batches in pages of 16, cold L2, shuffled rounds, medians.",
     data=("hopper-fp8",),
 )
