@@ -13,6 +13,7 @@ from pod.experiments.hopper import (
     hopper_any,
     hopper_any_roof,
     hopper_band,
+    hopper_dry,
     hopper_dtypes,
     hopper_halves,
     hopper_mixed,
@@ -398,6 +399,16 @@ def test_chapter_17a_says_with_which_plan_the_kernel_is_faster():
     drafts = longer.xs("drafts")
     assert abs(longer.drop("drafts") - 1).max() < 0.002
     assert round(100 * (1 - drafts[16])) == 5 and {round(100 * x - 100) for x in drafts.drop(16)} == {2, 3}
+
+
+def test_chapter_17d_says_what_two_sides_add_to_the_longer_one_while_both_run():
+    df = hopper_dry.table()
+    added = 1e3 * (df.ours - df[["prefill", "decode"]].max(axis=1))
+    together = df.both * df[["prefill_last_us", "decode_last_us"]].max(axis=1)
+    shares = 100 * added / together
+    assert (len(df), round(shares.min()), round(shares.max())) == (24, 16, 26)
+    most = df.both.groupby(df.grows).idxmax()
+    assert all(0.95 < df.both[i] and 0.9 < df.prefill[i] / df.decode[i] < 1.1 for i in most), "at a ratio of 1"
 
 
 def test_chapter_17d_says_what_limits_by_the_cycle_would_be():
