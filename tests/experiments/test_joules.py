@@ -8,6 +8,8 @@ import pytest
 from matplotlib import pyplot as plt
 
 from pod import data
+from pod.experiments.hopper import hopper_any_roof
+from pod.experiments.hopper.hopper_peers import batch_of
 from pod.experiments.joules import joules, joules_model, joules_prices, joules_roof, joules_rungs
 from pod.experiments.joules.rungs import RUNGS
 from pod.files import ROOT
@@ -223,6 +225,17 @@ def test_recordings_differ_in_what_is_left_at_the_full_clock():
     assert [round(more) for more in joules.more_in_repeats()] == [2, 8], "as chapter 18 says of another H200"
     less = joules.less_when_rested()
     assert (len(less), round(less.min()), round(less.max())) == (5, 3, 8)
+
+
+def test_at_the_full_clock_a_call_draws_more_than_the_limit():
+    """Chapter 18 gives the watts over the time of single calls, and one time, by hand."""
+    df = joules.table()
+    for column, watts in (("rested_ms", [979, 758, 925]), ("cold_ms", [969, 715, 910])):
+        drawn = (df.rested_mj / df[column]).groupby(df.way).median()
+        assert [round(drawn[way]) for way in joules.NAMES.values()] == watts
+    (ms,) = df[(df.batch == "2K @ 8K + 128 x 4K, 32/8") & (df.way == joules.NAMES["ours"])].rested_ms
+    plain = batch_of(joules.cases()[6]).bytes / hopper_any_roof.ceilings().bytes
+    assert [round(x, 2) for x in (ms, plain)] == [0.47, 0.48]
 
 
 def test_at_the_full_clock_the_model_asks_for_too_much():
