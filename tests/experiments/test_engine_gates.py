@@ -1,6 +1,7 @@
 """The gates between simulator and engine: they open for the truth, close on a lie, and hold on what is recorded."""
 
 import csv
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -133,6 +134,15 @@ def test_pictures_of_runs_show_what_is_in_them(record):
     assert "iterations         median error, %         at most  3: 13 of 13 hold" in words
     for figure, table in ((engine_runs, runs), (engine_host, host), (engine_gates, engine_gates.table())):
         assert figure.draw(table).axes
+
+
+def test_chapter_14b_says_what_each_step_leaves_of_the_wait(monkeypatch):
+    """Of three recordings of the H200, whichever one figures show; and they go on to show that one."""
+    monkeypatch.setenv("POD_FROM", "recorded")
+    steps = engine_host.steps()
+    assert list(steps.loc["ours", "hybrid, offline"]) == ["4.4 % of 51 ms", "2.7 % of 51 ms", "0.1 % of 48 ms"]
+    assert list(steps.iloc[:, 2]).count("not run") == 6 and len(steps) == 8
+    assert os.environ["POD_FROM"] == "recorded"
 
 
 def test_runs_that_were_measured_anew_are_judged_anew(record):

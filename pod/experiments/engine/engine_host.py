@@ -1,11 +1,15 @@
 """How much of an iteration the GPU waits for the host: where the host waits for tokens, and where it runs ahead."""
 
+import os
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import pandas as pd
 
+from pod import data
 from pod.experiments.engine import engine_windows
 from pod.experiments.engine.shared import of_runs
 from pod.lab.figure import Figure
@@ -92,25 +96,31 @@ TONES = dict(zip(ATTENTION.values(), (style.INK, style.WORKERS[3], style.WORKERS
 
 
 def draw(df):
-    """A row a run and kind of iteration; a mark an attention."""
+    """A row a run and kind of iteration, those of both loops first; a mark an attention."""
     rows = df.run + ", " + df.kind
-    places = {row: y for y, row in enumerate(sorted(dict.fromkeys(rows)))}
+    loops = df.groupby(rows).loop.unique().map(sorted)
+    order = sorted(loops.index, key=lambda row: (-len(loops[row]), loops[row] == ["ahead"], row))
+    places = {row: y for y, row in enumerate(order)}
     ax = style.axes(9.5, 0.8 + 0.38 * len(places))
     ax.axvline(LIMIT, color=style.INK, linestyle="--", linewidth=1)
+    ax.text(LIMIT + 0.1, -0.6, f"our bound, {LIMIT} %", fontsize=8.5, va="center")
     for attention, loop, percent, y in zip(df.attention, df.loop, df.host_percent, rows.map(places), strict=True):
         inside = TONES[attention] if loop == "ahead" else "none"
         ax.plot(percent, y, "o", color=TONES[attention], markerfacecolor=inside, markersize=7)
-    for attention in dict.fromkeys(df.attention):  # filled, since in the legend only colours count
-        ax.plot([], [], "o", color=TONES[attention], markersize=7, label=attention)
+    for loop, words in {"waits": "host waits for tokens", "ahead": "host runs ahead"}.items():
+        inside = style.INK if loop == "ahead" else "none"
+        ax.plot([], [], "o", color=style.INK, markerfacecolor=inside, markersize=7, label=words)
+    for attention in dict.fromkeys(df.attention):
+        ax.plot([], [], "s", color=TONES[attention], markersize=7, label=attention)
     for (loop, _), part in df.assign(y=rows.map(places)).groupby(["loop", "y"]):
         most = part.host_percent.max()
         ax.text(most + 0.18, part.y.iloc[0], f"{most:.1f}", ha="left", va="center", fontsize=8.5,
                 fontweight="bold" if loop == "ahead" else None)  # fmt: skip
     ax.set_yticks(range(len(places)), list(places), fontsize=9)
-    ax.set(xlim=(-0.1, 11), ylim=(len(places) - 0.5, -0.8), xlabel="% of an iteration in which the GPU waits, median")
+    ax.set(xlim=(-0.1, 11), ylim=(len(places) - 0.5, -0.9), xlabel="% of an iteration in which the GPU waits, median")
     ax.grid(axis="y", color=style.IDLE)
     ax.set_axisbelow(True)
-    style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=4)
+    style.legend(ax, loc="lower right")
     return ax.figure
 
 
@@ -126,6 +136,47 @@ def shares(df, names, words):
     ax.set_yticklabels(names, fontsize=8.5)
     style.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
     return ax.figure
+
+
+# ---------------------------------------------------------------- step by step
+
+FIRST, LATER = data.SHOWN, "repeats/2026-11-27-afb7ae97/h200"  # the runs, and once more by an engine of whole graphs
+STEPS = {"one by one; decodes in pieces": FIRST, "whole graphs": LATER}
+
+
+def steps(model: str = "Llama-3-8B") -> pd.DataFrame:
+    """One model as the engine grew: in words, how much of an iteration the GPU waits for the host. A row an attention,
+    kind of iteration and load. In the last column the host runs ahead, on other windows of the offline load."""
+    made = {}
+    for step, place in STEPS.items():
+        with _shown(place):
+            made[step] = _in_words(_waiting())
+    with _shown(FIRST):
+        made["whole graphs, ahead"] = _in_words(_ahead())
+    loads = {f"{model} calm": "calm", f"{model} online": "online", model: "offline"}
+    rows = {(how, f"{kind}, {load}"): (run, kind, how) for how in ("FlashAttention-3", "ours")
+            for kind in ("decode only", "hybrid") for run, load in loads.items()}  # fmt: skip
+    df = pd.DataFrame({step: {name: said.get(row) for name, row in rows.items()} for step, said in made.items()})
+    return df.dropna(subset=list(STEPS)).fillna("not run").rename_axis(["attention", "iterations"])
+
+
+def _in_words(df: pd.DataFrame) -> dict[tuple[str, str, str], str]:
+    """By run, kind of iteration and attention."""
+    shares = 100 * (1 - df.gpu_ms / df.ms)
+    return {(row.run, row.kind, row.attention): f"{share:.1f} % of {row.ms:.0f} ms"
+            for share, row in zip(shares, df.itertuples(), strict=True)}  # fmt: skip
+
+
+@contextmanager
+def _shown(place: str) -> Iterator[None]:
+    """For what is read meanwhile."""
+    before = os.environ.get("POD_FROM")
+    data.choose(place)
+    try:
+        yield
+    finally:
+        os.environ.pop("POD_FROM")
+        os.environ |= {"POD_FROM": before} if before else {}
 
 
 # ---------------------------------------------------------------- what claims ask for

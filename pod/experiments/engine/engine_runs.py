@@ -104,6 +104,12 @@ def power():
     return seen[seen.index.isin(words)].sort_index().rename(words)
 
 
+def launched(run: str) -> tuple[float, float]:
+    """Medians over a run: milliseconds from the decision until all of an iteration is launched, and to the next one."""
+    rows = pd.DataFrame(calibrate.recorded()[run])
+    return 1e3 * (rows.launched - rows.scheduled).median(), 1e3 * rows.scheduled.diff().median()
+
+
 def saved(model: str = "llama-3-8b", attention: str = "hopper") -> float:
     """Time saved in the whole run against FlashAttention-3, percent."""
     return float(table().set_index(["model", "attention"]).saved_percent[model, WAYS[attention]])

@@ -84,7 +84,7 @@ def timeline(df) -> Figure:
     from matplotlib import pyplot as plt
 
     runs = list(dict.fromkeys(df.run))
-    figure, axes = plt.subplots(len(runs), 1, figsize=(9.5, 0.5 + 1.3 * len(runs)), dpi=style.DPI, layout="constrained",
+    figure, axes = plt.subplots(len(runs), 1, figsize=(9.5, 0.5 + 1.5 * len(runs)), dpi=style.DPI, layout="constrained",
                                 sharex=True, squeeze=False)  # fmt: skip
     for ax, run in zip(axes[:, 0], runs, strict=True):
         style.tidy(ax)
@@ -93,13 +93,24 @@ def timeline(df) -> Figure:
             _bar(ax, 0, row.host_start_ms, row.host_end_ms, style.colour(kind), label)
             if row.piece in PIECES:
                 _bar(ax, 1, row.gpu_start_ms, row.gpu_end_ms, style.colour(kind), label)
-        ax.set(ylim=(2, 0), yticks=(0.5, 1.5), yticklabels=("host", "GPU"), xlim=(0, df.host_end_ms.max()))
+            if row.piece == "wait":
+                middle = (row.host_start_ms + row.host_end_ms) / 2
+                ax.text(middle, 0.5, "waits for the tokens", ha="center", va="center", fontsize=9)
+        _idle(ax, df[(df.run == run) & df.piece.isin(PIECES)].gpu_start_ms.min())
+        ax.set(ylim=(2.6, 0), yticks=(0.5, 1.5), yticklabels=("host", "GPU"), xlim=(0, df.host_end_ms.max()))
         ax.set_title(run, fontsize=10, loc="right")
     axes[-1, 0].set_xlabel("ms since the scheduler was asked")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    once.pop(ON_HOST["wait"][1], None)  # it stands in its bar
+    figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     return figure
+
+
+def _idle(ax, until: float) -> None:
+    """What the GPU does before its first kernel."""
+    ax.plot([0, until], [1.5, 1.5], color=style.ALARM, linewidth=4, solid_capstyle="butt")
+    ax.text(0, 2.3, f" nothing to do for {until:.1f} ms", color=style.ALARM, va="center", fontsize=9)
 
 
 def _bar(ax, row: int, start: float, end: float, colour: str, label: str) -> None:
