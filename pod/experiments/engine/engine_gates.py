@@ -144,6 +144,7 @@ def draw(df):
         mine = shown[shown.gate == gate]
         colours = [style.colour("hybrid") if ok else style.ALARM for ok in mine.holds]
         ax.scatter(mine.value / mine.bound, [i] * len(mine), c=colours, s=36, zorder=3)
+    _name_the_late(ax, shown[~shown.holds].case)
     ax.axvline(1, color=style.INK, linewidth=1.2)
     first = next(i for i, gate in enumerate(gates) if gate.endswith(UNSEEN))
     ax.axhline(first - 0.5, color=style.INK, linewidth=0.8, linestyle=":")
@@ -154,6 +155,15 @@ def draw(df):
     ax.set_yticklabels([f"{gate.removesuffix(', worst')}, {what.removesuffix(', %')}: {most} %"
                         for gate in gates for what, most in [BOUNDS[gate]]])  # fmt: skip
     return ax.figure
+
+
+def _name_the_late(ax, cases) -> None:
+    """Whose dots are beyond the line."""
+    whose = sorted({(2 * case.split(", "))[-2] for case in cases})  # of "TTFT, a run, its attention" the run
+    ax.scatter([], [], color=style.colour("hybrid"), s=36, label="within its bound")
+    if whose:
+        ax.scatter([], [], color=style.ALARM, s=36, label=f"not: {', '.join(whose)}")
+    style.legend(ax, loc="center right")
 
 
 def text(df) -> str:

@@ -82,7 +82,7 @@ def draw(df):
         ax.set_title(title.removesuffix(", s"), fontsize=10)
         plain_ticks(ax.xaxis)
         ax.tick_params(which="both", labelsize=8.5)
-    axes[0, 0].figure.supxlabel("relative to Sarathi on the same GPU", fontsize=9.5)
+    axes[0, 0].figure.supxlabel("relative to Sarathi on the same GPU; all of the H200 is simulated", fontsize=9.5)
     return style.legend_outside(axes[0, 0], "upper", 5)
 
 

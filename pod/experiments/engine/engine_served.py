@@ -198,8 +198,9 @@ def _stated(run: Run, metric: str) -> float | None:
     return paper.value(f"{engine_online.CASES[run.load][3]}.{STATED[run.system]}.{metric}")
 
 
-def draw(df):
-    """Each metric on its own axis: measured a dot, foretold a ring, and a cross what the paper states of two A100s."""
+def draw(df, stated: bool = True):
+    """Each metric on its own axis: measured a dot, foretold a ring joined to it, and, where `stated`, a cross what the
+    paper has of two A100s."""
     figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.2), dpi=style.DPI, layout="constrained", sharey=True)
     places = {key: i for i, key in enumerate(dict.fromkeys(zip(df.load, df.system, strict=True)))}
     for ax, (metric, title) in zip(axes.T.flat, TITLES.items(), strict=True):
@@ -207,10 +208,12 @@ def draw(df):
         for row in df[df.metric == metric].itertuples():
             y, colour = places[row.load, row.system], style.colour("hybrid") if row.system == POD else style.WORKERS[1]
             label = {0: "measured, one H200", 3: "Sarathi+POD, measured"}.get(y)
+            ax.plot([row.measured, row.foretold], [y, y], color=style.INK, linewidth=1.5)
             ax.plot(row.measured, y, "o", color=colour, markersize=8, label=label)
             ax.plot(row.foretold, y, "o", color=style.INK, markersize=11, fillstyle="none",
                     label="simulated before, the same requests" if y == 0 else None)  # fmt: skip
-            ax.plot(row.paper, y, "x", color=style.INK, markersize=7, label="paper, two A100s" if y == 0 else None)
+            if stated:
+                ax.plot(row.paper, y, "x", color=style.INK, markersize=7, label="paper, two A100s" if y == 0 else None)
         ax.set_xscale("log")
         plain_ticks(ax.xaxis)
         ax.grid(axis="y", alpha=0.25)

@@ -52,6 +52,31 @@ def _paper() -> pd.Series:
     return (100 * (df.ours_listed / df.paper - 1).abs()).groupby(df.metric).max()
 
 
+ABOUT = {
+    "engine-runs": "throughput, measured", "engine-windows": "throughput, measured",
+    "engine-sm80": "throughput, measured", "engine-ratios": "throughput, measured",
+    "pod-12": "throughput, simulated", "pod-15": "throughput, simulated", "engine-served": "a real server",
+    "engine-chunks": "a real server", "pod-t4": "Tables 4 and 5", "pod-t5": "Tables 4 and 5", "pod-t6": "Table 6",
+    "pod-02": "Figure 2",
+}  # fmt: skip
+
+
+def claimed() -> list:
+    """The judged claims about a server."""
+    from pod.lab import claims
+
+    return [claims.judge(claim) for claim in claims.load() if claim.shown_in in ABOUT]
+
+
+def verdicts(results: list) -> pd.DataFrame:
+    """How many of these claims hold, by what they are about; our own apart."""
+    from pod.lab import claims
+
+    rows = [("our own" if r.claim.source == claims.OURS else ABOUT[r.claim.shown_in], r.verdict) for r in results]
+    df = pd.DataFrame(rows, columns=["claims about", "verdict"])
+    return pd.crosstab(df["claims about"], df.verdict, colnames=[""])
+
+
 def draw(df):
     ax = style.axes(8.5, 4.4)
     for (kind, mine), colour in zip(df.groupby("kind", sort=False), style.WORKERS, strict=False):

@@ -59,7 +59,8 @@ def table():
 
 
 def draw(df):
-    axes = style.axes(10.5, 3.2, len(PANELS))
+    panels = df.requests.nunique()
+    axes = np.atleast_1d(style.axes(max(6.0, 2.6 * panels), 3.2, panels))
     tones = {system: style.WORKERS[0] for system in systems(TABLE6)} | {
         "vLLM": style.colour("linear"), "Sarathi": style.WORKERS[1], POD: style.WORKERS[0]}  # fmt: skip
     marks = dict(zip(systems(TABLE6), "osD^", strict=True))
@@ -69,10 +70,21 @@ def draw(df):
                     label=system)  # fmt: skip
         ax.set(xlabel="factor on every iteration", ylim=(0, 1.6))
         ax.set_title(panel, fontsize=9.5)
-    axes[0].set_ylabel("rms of log(ours / paper)")
-    for ax in (axes[1], axes[-1]):  # the first three panels have the same lines, and the second has room
+    axes[0].set_ylabel("distance: rms of log(ours / paper)")
+    if panels == 1:
+        _name_lines(axes[0])
+    for ax in (axes[1], axes[-1]) if panels > 1 else ():  # the first three have the same lines, the second has room
         style.legend(ax, loc="upper right")
     return axes[0].figure
+
+
+def _name_lines(ax) -> None:
+    """Each beside its first point."""
+    for line in ax.lines:
+        ax.annotate(line.get_label(), line.get_xydata()[0], (-7, 0), textcoords="offset points", ha="right",
+                    va="center", fontsize=9, color=line.get_color())  # fmt: skip
+    low, high = ax.get_xlim()
+    ax.set_xlim(low - 0.2 * (high - low), high)
 
 
 def best():
