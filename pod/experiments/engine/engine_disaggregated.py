@@ -117,6 +117,28 @@ def spread() -> pd.DataFrame:
     return ranges.reindex(RATES, level="workload")
 
 
+def leads() -> pd.DataFrame:
+    """By how many percent chunks at once lead, in words: in the draw in which they lead least, and most."""
+    ranges = spread()["chunks lead by, %"].rename(index=NAMES)
+    words = [_range(each["min"], each["max"]) for _, each in ranges.iterrows()]
+    return pd.Series(words, ranges.index).unstack(sort=False)
+
+
+def _range(low: float, high: float) -> str:
+    if high == float("inf"):
+        return "apart serves none"
+    words = [f"{x:+.0f}" if round(x) else "0" for x in (low, high)]
+    return " to ".join(dict.fromkeys(words))
+
+
+def _crossing(mine: pd.DataFrame) -> float | None:
+    """The promise from which on chunks at once serve more than prompts apart, if those serve more below it."""
+    rates = mine.pivot(index="tbt_p99_ms", columns="way", values="qps")
+    behind = rates.index[rates[ONCE] < rates[APART]]
+    ahead = rates.index[rates[ONCE] > rates[APART]]
+    return ahead[ahead > behind.max()].min() if len(behind) and len(ahead) else None
+
+
 def draw(df):
     axes, four = style.axes(9.5, 3.4, len(RATES)), spread()
     looks = {TURN: (style.WORKERS[1], "-"), ONCE: (style.WORKERS[0], "-"), APART: (style.WORKERS[2], "-"),
@@ -130,10 +152,14 @@ def draw(df):
             ends = four.loc[workload, way]
             ax.vlines(ends.index * beside, ends["min"], ends["max"], color=looks[way][0], linewidth=4, alpha=0.5)
         ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None))
+        if promise := _crossing(df[df.workload == workload]):
+            ax.axvline(promise, 0.4, color=style.INK, linestyle=":", linewidth=1)
+            ax.text(0.97 * promise, 0.99, f"green ahead\nfrom {promise} ms", transform=ax.get_xaxis_transform(),
+                    ha="right", va="top", fontsize=8.5)  # fmt: skip
         style.ticks(ax, (10, 20, 50, 100))
         ax.yaxis.set_major_locator(MaxNLocator(9, integer=True, steps=(1, 2, 5, 10)))
         ax.set_title(NAMES[workload], fontsize=10)
-    axes[0].set_ylabel("requests a second, 8 GPUs")
+    axes[0].set_ylabel("requests a second, 8 GPUs, simulated")
     style.legend(axes[0], loc="lower right")
     return axes[0].figure
 

@@ -63,7 +63,7 @@ def draw(df):
         y = mine.system.map(systems.index) + 0.15 * (1 if slowdown > 1 else -1)
         ax.plot(mine.each, y, "o", color=colour, markersize=6, label=words)
     ax.set(yticks=range(len(systems)), ylim=(len(systems) - 0.5, -0.5), xlim=(0, None),
-           xlabel="requests a second and GPU; a line joins runs of the same requests")  # fmt: skip
+           xlabel="requests a second and GPU, simulated\n(a line joins runs of the same requests)")  # fmt: skip
     ax.set_yticklabels(systems)
     style.legend(ax, loc="lower left")
     return ax.figure

@@ -61,7 +61,7 @@ def draw(df):
         ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None))
         style.ticks(ax, (10, 20, 50, 100))
         ax.set_title(name, fontsize=10)
-    axes[0].set_ylabel("requests a kilojoule, 8 GPUs")
+    axes[0].set_ylabel("requests a kilojoule, 8 GPUs, simulated")
     style.legend(axes[0], loc="lower right")
     return axes[0].figure
 

@@ -42,13 +42,19 @@ def table():
     return df[shown].assign(cache=df.memory.map(MEMORIES))
 
 
+def joules():
+    """Of a request, a row a cache, a column a rate."""
+    df = table()
+    return df.pivot(index="cache", columns="qps", values="joules_per_request").reindex(df.cache.unique())
+
+
 def draw(df):
     axes = style.axes(9.5, 3.3, 2)
     tones = (style.colour("linear"), style.WORKERS[1], style.WORKERS[2], style.WORKERS[0])
     for (name, mine), colour in zip(df.groupby("cache", sort=False), tones, strict=True):
         axes[0].plot(mine.qps, mine.ttft_p50, "o-", color=colour, label=name)
         axes[1].plot(mine.qps, mine.computed_percent, "o-", color=colour, label=name)
-    axes[0].set(yscale="log", ylabel="median TTFT, s", xlabel="requests per second")
+    axes[0].set(yscale="log", ylabel="median TTFT, s, simulated", xlabel="requests per second")
     axes[0].yaxis.set_major_formatter("{x:g}")
     axes[0].yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "23458" else "")
     axes[1].set(ylabel="% of prompt tokens computed", xlabel="requests per second", ylim=(0, 110))

@@ -132,7 +132,7 @@ def draw(df):
             ax.plot(places, edges, "_", color=style.INK, markersize=24, markeredgewidth=2, label="steady arrivals")
         ax.set(xticks=range(len(PROMISES)), xticklabels=PROMISES, xlabel="promised P99 TBT, ms")
         ax.set_title(NAMES[workload], fontsize=10)
-    axes[0].set_ylabel("requests a second, 8 GPUs")
+    axes[0].set_ylabel("requests a second, 8 GPUs, simulated")
     handles, labels = axes[0].get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     axes[0].figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=len(once), frameon=False)
