@@ -3,6 +3,7 @@
 `gguf` reads the file, `tokenizers` splits text as the model was taught to, jinja2 fills the chat template in.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,7 @@ SIZES = ("block_count", "embedding_length", "feed_forward_length", "attention.he
          "attention.key_length", *COUNTS_OF_TOKENS)  # fmt: skip
 MOST, MOST_TOKENS = 1 << 20, 1 << 22
 ENDS = ("bos", "eos", "eot", "eom")
+TEAR = "\ufdd0"  # a code point that Unicode leaves to programs; in what people write it goes
 CONTROL, USER_DEFINED = 3, 4  # GGUF's numbers for tokens that no text contains, and for words that are never split
 # What fields must be, so that no reader of them stumbles: a test, and its words.
 TEXT = (lambda x: isinstance(x, str), "text")
@@ -248,14 +250,28 @@ class Gguf:
         return begin + self.tokenizer.encode(text).ids
 
     def conversation(self, messages: Sequence[dict]) -> list[int]:
-        """A chat up to where the model is to speak, as the file's own template writes it."""
+        """A chat up to where the model is to speak, as the file's own template writes it. What people write stays
+        text, also where it spells a token that begins or ends a turn: or anybody could write the system's turn."""
         from jinja2 import TemplateError
 
+        torn = [{key: self._torn(value) for key, value in message.items()} for message in messages]
         try:
-            text = self.template.render(messages=messages, add_generation_prompt=True, **self._ends())
+            text = self.template.render(messages=torn, add_generation_prompt=True, **self._ends())
         except (TemplateError, TypeError) as error:
             raise ValueError(f"messages: got some that the chat template refuses ({error})") from None
-        return self.tokenizer.encode(text).ids
+        return [token for piece in text.split(TEAR) for token in self.tokenizer.encode(piece).ids]
+
+    def _torn(self, text: str) -> str:
+        """With a tear in each word that the tokenizer would take for a token of its own."""
+        while (torn := self._control.sub(lambda word: f"{word[0][0]}{TEAR}{word[0][1:]}", text)) != text:
+            text = torn  # two such words may overlap
+        return text
+
+    @cached_property
+    def _control(self) -> re.Pattern:
+        """Of two letters and more, as one cannot be torn."""
+        words = [word for word, kind in zip(self.words, self.kinds, strict=True) if kind == CONTROL and len(word) > 1]
+        return re.compile("|".join(map(re.escape, words)) or r"(?!)")
 
     def chat(self, prompt: str) -> list[int]:
         """One question."""
