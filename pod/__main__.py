@@ -93,14 +93,14 @@ def _obey(argv: list[str]) -> int:
     if "" in argv:  # of a variable that is not set; it would stand for a default or for this folder
         raise ValueError("argument: got '', allowed are none and one with letters")
     parser = Parser(prog="python -m pod", description=__doc__)
+    if INSTALLED and argv[:1] and argv[0] in VERBS.keys() - set(ANYWHERE):
+        raise ValueError(f"verb: got {argv[0]}, allowed without a clone are {', '.join(ANYWHERE)}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, (module, text) in VERBS.items():
         verb_parser = verbs.add_parser(verb, help=text, description=text)
         if argv[:1] == [verb]:  # the others' modules stay unloaded
             import_module(module).configure(verb_parser)
     args = parser.parse_args(argv)
-    if INSTALLED and args.verb not in ANYWHERE:
-        raise ValueError(f"verb: got {args.verb}, allowed without a clone are {', '.join(ANYWHERE)}")
     return import_module(VERBS[args.verb][0]).run(args) or 0
 
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
@@ -63,6 +64,13 @@ def writable(folder: Path) -> bool:
     except OSError:
         return False
     return os.access(folder, os.W_OK | os.X_OK)
+
+
+def need(*packages: str, extra: str) -> None:
+    """Refuse, where one is missing, with what brings it: the extra of a clone, or the package beside a wheel."""
+    if missing := [name for name in packages if find_spec(name) is None]:
+        what = " ".join(missing) if INSTALLED else f"-e '.[{extra}]'"
+        raise ValueError(f"packages: {', '.join(missing)} not installed; mend it: pip install {what}")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pod import files
+from pod.__main__ import ANYWHERE, VERBS
 from pod.files import CSRC, PACKAGE, ROOT
 
 ATTEND = """
@@ -70,10 +72,37 @@ def test_it_attends_from_an_empty_folder(installed, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_verb_that_needs_a_clone_says_so_in_one_line(installed, tmp_path):
-    done = _run(installed, tmp_path, "-m", "pod", "claims")
-    said = "python -m pod claims: verb: got claims, allowed without a clone are doctor, trace, generate, serve\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+BARE = """
+import sys
+sys.modules |= dict.fromkeys(["pandas", "matplotlib", "nbformat", "joblib"])  # what only the chapters need
+from pod.__main__ import ANYWHERE, VERBS, main
+for verb in VERBS.keys() - set(ANYWHERE):
+    assert main([verb]) == 2
+"""
+
+
+def test_a_verb_that_needs_a_clone_says_so_in_one_line_without_what_the_chapters_need(installed, tmp_path):
+    done = _run(installed, tmp_path, "-c", BARE)
+    said = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, len(said)) == (0, "", len(VERBS) - len(ANYWHERE))
+    assert all(re.fullmatch(r"python -m pod (\w+): verb: got \1, allowed without a clone are doctor, trace, generate, "
+                            "serve", line) for line in said)  # fmt: skip
+
+
+WITHOUT = """
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name in ("pandas", "starlette") else found(name, *rest)
+from pod.__main__ import main
+assert [main(["trace"]), main(["serve", "--random", "tiny"])] == [2, 2]
+"""
+
+
+def test_what_is_missing_beside_a_wheel_is_named_as_pip_wants_it(installed, tmp_path):
+    done = _run(installed, tmp_path, "-c", WITHOUT)
+    trace, serve = done.stderr.splitlines()
+    assert trace == "python -m pod trace: packages: pandas not installed; mend it: pip install pandas"
+    assert serve == "python -m pod serve: packages: starlette not installed; mend it: pip install starlette"
 
 
 def test_the_doctor_sees_patients_without_a_clone(installed, tmp_path):

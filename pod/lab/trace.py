@@ -39,6 +39,7 @@ def configure(parser) -> None:
 
 
 def run(args) -> int:
+    files.need("matplotlib", "pandas", extra="notebooks")
     import matplotlib
 
     from pod import kernels

@@ -49,7 +49,7 @@ def _number(low: float, high: float) -> Callable[[object], bool]:
 def _stops(value) -> bool:
     several = [value] if isinstance(value, str) else value
     return isinstance(several, list) and len(several) <= 4 and all(
-        isinstance(stop, str) and 0 < len(stop) <= LONGEST_STOP for stop in several
+        isinstance(stop, str) and 0 < len(stop) <= LONGEST_STOP and _is_unicode(stop) for stop in several
     )  # fmt: skip
 
 
@@ -249,13 +249,18 @@ class Completion(Kind):
 
 
 def _in_unicode(texts: dict[str, str]) -> dict[str, str]:
-    """JSON can say half of a letter, which no tokenizer knows."""
-    for name, text in texts.items():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"{name}: got half of a pair of surrogates, allowed is Unicode") from None
+    if wrong := next((name for name, text in texts.items() if not _is_unicode(text)), None):
+        raise ValueError(f"{wrong}: got half of a pair of surrogates, allowed is Unicode")
     return texts
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can say half of a letter, which no tokenizer knows and no answer has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------- an answer, written

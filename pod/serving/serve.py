@@ -10,9 +10,9 @@ import math
 import os
 import signal
 import socket
-from importlib.util import find_spec
 from pathlib import Path
 
+from pod import files
 from pod.serving.backends import BACKENDS, check_cpu
 from pod.serving.generate import place
 
@@ -80,8 +80,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"tp: got {size} processes, allowed is one: those that follow would give up while nobody asks")
     if args.random and args.model:
         raise ValueError(f"--random: got {args.random} beside {args.model}, allowed is one of them")
-    if missing := [name for name in (*NEEDS, *(() if args.random else OF_A_FILE)) if find_spec(name) is None]:
-        raise ValueError(f"packages: {', '.join(missing)} not installed; mend it: pip install -e '.[serve]'")
+    files.need(*NEEDS, *(() if args.random else OF_A_FILE), extra="serve")
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -105,6 +104,9 @@ def start(args: argparse.Namespace, device: str, dtype):
     model = Llama(file.shape, file.weights, device, dtype)
     share = args.memory or (0.8 if model.device.type == "cuda" else 0.2)
     pool = PagedPool(args.pages or pages(model, args.block_size, args.batch, share), args.block_size)
+    if (pool.num_blocks - pool.kept_free) * pool.block_size < 2:
+        raise ValueError(f"--pages: got {args.pages} of {args.block_size} tokens, of which {pool.kept_free} stays "
+                         "free, allowed is room for a prompt and its answer, 2 tokens")  # fmt: skip
     engine = Engine(model, pool, args.attention, stop=file.stops)
     engine.warm(args.batch, args.chunk)
     return Service(engine, Sarathi(pool, args.batch, chunk=args.chunk), file.piece, args.waiting), file

@@ -26,6 +26,7 @@ from served import (  # noqa: E402
     wait_until,
 )
 
+from pod import files  # noqa: E402
 from pod.__main__ import main  # noqa: E402
 from pod.serving import http as http_module  # noqa: E402
 from pod.serving import serve, tiny  # noqa: E402
@@ -182,6 +183,7 @@ BAD = [
     (GOOD, {"prompt": ["a", "b"]}, "prompt", "prompt: got"),
     (GOOD, {"prompt": [5, 10**9]}, "prompt", "prompt: a token outside of the vocabulary"),
     (GOOD, {"prompt": [5, -1]}, "prompt", "prompt: a token outside of the vocabulary"),
+    (GOOD, {"stop": "\ud800"}, "stop", "stop: got"),
     (GOOD, {"prompt": "\ud800"}, "prompt", "prompt: got half of a pair of surrogates"),
     (GOOD, {"prompt": "x" * 600}, "prompt", "prompt: got 600 tokens and 3 to come"),
     (GOOD, {"model": 5}, "model", "model: got 5"),
@@ -437,6 +439,7 @@ def test_told_to_end_before_it_listens_it_ends_well(file):
     (["--chunk", "8", "--batch", "8"], "--chunk: got 8, allowed are more than --batch, 8"),
     (["--memory", "1.5"], "--memory: got 1.5, allowed is a share"),
     (["--memory", "1e-9", "--port", "0"], "--memory: got 1e-09 of"),
+    (["--pages", "1", "--port", "0"], "--pages: got 1 of 16 tokens, of which 1 stays free, allowed is room"),
     (["--port", "99999"], "--port: got 99999, allowed are 0 to 65535"),
     (["--host", "192.0.2.1"], "--host, --port: got 192.0.2.1:8000, allowed is a place that is free here"),
     (["--attention", "fa3"], "attention: got 'fa3' in float32 on a CPU"),
@@ -449,7 +452,7 @@ def test_what_is_missing_is_one_line(file, refused, monkeypatch, tmp_path):
     none = tmp_path / "none.gguf"
     said = refused("serve", none, "--device", "cpu", "--port", "0")
     assert said == f"python -m pod serve: {none}: No such file or directory\n"
-    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr(files, "find_spec", lambda name: None if name == "uvicorn" else object())
     assert "uvicorn not installed; mend it: pip install -e '.[serve]'" in refused("serve", file.path)
 
 
