@@ -155,7 +155,7 @@ def workspace(
     kv_dtype: as in pod.plan. It needs compute capability 9.0.
     """
     shape = {"num_q_heads": num_q_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim, "page_size": page_size,
-             "dtype": _dtype(dtype), "causal": causal, "window": window, "softcap": softcap, "sinks": sinks,
+             "dtype": _dtype_of_kernels(dtype), "causal": causal, "window": window, "softcap": softcap, "sinks": sinks,
              "kv_dtype": kv_dtype and _dtype(kv_dtype)}  # fmt: skip
     limits = {"tokens": tokens, "sequences": sequences, "kv_len": kv_len}
     made = fullest(**{name: _count(name, value) for name, value in limits.items()}, **shape)
@@ -203,15 +203,15 @@ def hybrid_attention(
     """
     if not isinstance(plan, Plan):
         raise ValueError(f"plan: got {type(plan).__name__}, allowed is what pod.plan returns")
-    if launch.is_compiling():
-        return launch.compiled(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out,
-                               sinks, k_scale, v_scale)  # fmt: skip
-    if causal is not True and causal is not False:
-        causal = _causal(causal, plan.batch)
-    plan.allowed.check(q, k_cache, v_cache, block_table, softmax_scale, causal, out, sinks)
     for name, flag in (("return_lse", return_lse), ("trace", trace)):
         if flag is not True and flag is not False:
             raise ValueError(f"{name}: got {shown(flag)}, allowed are True and False")
+    if causal is not True and causal is not False:
+        causal = _causal(causal, plan.batch)
+    if launch.is_compiling():
+        return launch.compiled(q, k_cache, v_cache, plan, block_table, softmax_scale, causal, return_lse, trace, out,
+                               sinks, k_scale, v_scale)  # fmt: skip
+    plan.allowed.check(q, k_cache, v_cache, block_table, softmax_scale, causal, out, sinks)
     scales = scales_of(k_scale, v_scale, plan)
     return plan.run(q, k_cache, v_cache, block_table, softmax_scale, causal, return_lse, trace, out, sinks, scales)
 
@@ -236,7 +236,7 @@ def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtyp
         lens = (_lengths(q_lens, "q_lens"), _lengths(kv_lens, "kv_lens"))
         if rest.get("kv_dtype") is not None:
             rest["kv_dtype"] = _dtype(rest["kv_dtype"])
-        shape = {"page_size": page_size, "dtype": _dtype(dtype)}
+        shape = {"page_size": page_size, "dtype": _dtype_of_kernels(dtype)}
         batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, **shape, **rest)
     _check_batch(batch)
     return batch
@@ -244,6 +244,13 @@ def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtyp
 
 def _dtype(dtype) -> str:
     return "bfloat16" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _dtype_of_kernels(dtype) -> str:
+    """A batch that is only simulated may have others."""
+    name = _dtype(dtype)
+    _one_of("dtype", name, DTYPES)
+    return name
 
 
 def _check_batch(batch: HybridBatch) -> None:

@@ -1,6 +1,7 @@
 """Which tensors a plan takes: checked before any launch, and quickly, since every layer of every iteration asks."""
 
 import os
+from numbers import Real
 
 from pod.batch import SCALES, HybridBatch, shown
 
@@ -150,23 +151,28 @@ def scale_of(name: str, scale, plan):
     """float32 [Hkv] on the plan's device: as it is, or made of one number for all heads, or of none, which is 1."""
     import torch
 
-    heads, kind = plan.batch.num_kv_heads, type(scale)
-    if kind in (int, float) and 0 < scale < 1e30 or scale is None:
-        return torch.full((heads,), 1.0 if scale is None else scale, dtype=torch.float32, device=plan.device)
+    heads = plan.batch.num_kv_heads
+    if scale is None or _is_number(scale) and 0 < scale < 1e30:
+        return torch.full((heads,), 1.0 if scale is None else float(scale), dtype=torch.float32, device=plan.device)
     got = type(scale).__name__
     if isinstance(scale, torch.Tensor):  # whose repr would wait for the GPU
         if scale.dtype == torch.float32 and scale.device == plan.device and tuple(scale.shape) in ((), (1,), (heads,)):
             _check_plain(name, scale)
             return scale.expand(heads).contiguous()
         got = f"{scale.dtype} of shape {tuple(scale.shape)} on {scale.device}"
-    elif kind in (bool, int, float, str):
+    elif isinstance(scale, (Real, str)):
         got = repr(scale)
     raise ValueError(f"{name}: got {got}, allowed are numbers above 0 and float32 [{heads}], one a KV head, on "
                      f"{plan.device}")  # fmt: skip
 
 
+def _is_number(value) -> bool:
+    """NumPy's are numbers, too; truth is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def check_scale(scale) -> None:
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not SCALES[0] <= scale <= SCALES[1]:
+    if not _is_number(scale) or not SCALES[0] <= scale <= SCALES[1]:
         raise ValueError("softmax_scale: got {}, allowed are numbers from {:g} to {:g}".format(shown(scale), *SCALES))
 
 

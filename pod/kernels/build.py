@@ -41,6 +41,7 @@ class Mode:
 
 @cache
 def mode() -> Mode:
+    """Where kernels run here: on a GPU, in the emulator, or nowhere, so that what was recorded is shown."""
     import torch
 
     lack = _lack(gpu=True) if torch.cuda.is_available() else "no GPU here"

@@ -269,7 +269,7 @@ class Plan:
         """Launch on the current stream, without any check. Returns out, then the log-sum-exp and the trace where asked
         for: see pod.hybrid_attention. kv_scales: of K and V, where they have 8 bits."""
         work, operator = self.placed(causal), self.operator(trace, causal)
-        scale = self.batch.head_dim**-0.5 if softmax_scale is None else softmax_scale
+        scale = self.batch.head_dim**-0.5 if softmax_scale is None else float(softmax_scale)
         tensors = (q, k_cache, v_cache, block_table, work.lists, work.counters, work.partials)
         softcap = float(self.batch.softcap or 0)
         with work.turn:

@@ -42,9 +42,9 @@ def alone_takes(batch: HybridBatch) -> list[str]:
 def check_plain(batch: HybridBatch, method: str) -> None:
     """Refuse it for any other method, whoever asks: a plan, a build or a simulation."""
     for name in alone_takes(batch):
-        raise ValueError(
-            f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for {method!r}"
-        )
+        more = ", which takes powers of two from 16 on, and None" if name == "page_size" else ""
+        raise ValueError(f"{name}: got {getattr(batch, name)!r}, allowed for method 'hopper' alone, and not for "
+                         f"{method!r}{more}")  # fmt: skip
 
 
 # ---------------------------------------------------------------- the sm_80 family: csrc/sm80/hybrid.cu

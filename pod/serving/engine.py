@@ -7,11 +7,12 @@ The schedulers decide with lengths and blocks alone, so they cannot tell this ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from numbers import Integral
 
 import numpy as np
 
@@ -401,8 +402,10 @@ def problem(prompt: Sequence[int], output: int, shape: Shape, context: int) -> s
     """Why the model cannot answer this prompt; None when it can."""
     if not len(prompt):
         return "the prompt is empty, allowed is at least one token"
-    if output < 1:
-        return f"{output} tokens to come, allowed is at least one"
+    if not isinstance(output, Integral) or output < 1:
+        return f"{output!r} tokens to come, allowed is at least one"
+    if wrong := next((token for token in prompt if not isinstance(token, Integral)), None):
+        return f"a token {wrong!r}, allowed are integers"
     if len(prompt) + output > context:
         return f"{len(prompt)} tokens and {output} to come, {shape.name} takes {context} in all"
     if not all(0 <= token < shape.vocab for token in prompt):
@@ -424,7 +427,7 @@ def answer_on(engine, lanes: Sequence[Scheduler], kind: type[Loop], prompts: Seq
               output: int | Sequence[int], arrivals: Sequence[float] | None = None,
               **run) -> tuple[list[Answer], Log]:  # fmt: skip
     """The same on any executor that has a model, texts and a clock."""
-    outputs = [output] * len(prompts) if isinstance(output, int) else output
+    outputs = list(output) if isinstance(output, Iterable) else [output] * len(prompts)
     times = arrivals or [0.0] * len(prompts)
     if not len(prompts) == len(outputs) == len(times):
         raise ValueError(f"prompts: got {len(prompts)}, with {len(outputs)} outputs and {len(times)} arrivals, allowed "
