@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import pod
 from pod.files import ROOT
 
 PACKAGE = ROOT / "pod"
@@ -59,6 +60,12 @@ def test_arrows_go_down():
     between = [(path, other) for path in NEEDS for other in NEEDS[path] if room_of(path) != room_of(other)]
     upward = [pair for pair in between if RANKS[room_of(pair[0])] <= RANKS[room_of(pair[1])]]
     assert [arrow(*pair) for pair in upward] == []
+
+
+def test_the_front_door_reaches_into_the_laboratory_for_the_badge_alone():
+    """What it offers is imported when it is asked for, so that no import statement tells."""
+    rank = {name: RANKS[room_of(_file(module))] for name, module in pod._HOME.items()}
+    assert [name for name, r in rank.items() if r > RANKS["__init__.py"]] == ["badge"]
 
 
 def test_no_circle_within_a_room():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pod.__main__ import VERBS
+from pod.experiments.hopper import hopper_any, hopper_plan, hopper_sweep
 from pod.files import ROOT
 from pod.lab import readme, registry
 
@@ -43,6 +44,21 @@ def test_visible_change_of_the_picture_is_seen_and_a_faint_one_is_not():
 @pytest.mark.parametrize("figure", readme.PICTURES.values())
 def test_pictures_are_small(figure):
     assert readme.path_of(figure).stat().st_size < 200_000
+
+
+def test_what_stands_beside_the_table_of_gains_is_what_was_recorded():
+    drawn, plans = hopper_any.table(), hopper_plan.table()
+    both = drawn[drawn.turns != drawn.ours]
+    assert f"On {len(drawn) - len(both)} of the {len(drawn)} there is nothing to fuse" in TEXT
+    assert f"On the other {len(both)} fusing brings {hopper_sweep.geomean(both.turns / both.ours):.2f}x" in plain(TEXT)
+    least, most = plans.plan_us.min() / 1e3, plans.plan_us.max() / 1e3
+    assert f"`pod.plan` takes {least:.1f} to {most:.1f} ms of the host" in plain(TEXT)
+    host = plans.update_from_host_us / 1e3
+    assert f"an update from its lists {host.min():.2f} to {host.max():.2f} ms" in plain(TEXT)
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())
 
 
 def test_links_lead_somewhere():
