@@ -61,6 +61,7 @@ def calls() -> Iterator[Callable]:
 
 PARTS = {"scores": style.WORKERS[2], "softmax": style.colour("linear"), "values": style.WORKERS[0],
          "last sums": style.WORKERS[1]}  # fmt: skip
+PLACE = 4  # % of the samples at a place that the post counts
 LAST_BARRIERS = (0, 4, 5)  # barriers before the end of scores, softmax and values, without that of a shared query
 
 
@@ -81,15 +82,11 @@ def draw(df):
             rows = mine[mine.part == name]
             share = f"{name}: {rows.share.sum():.0f} %"
             ax.bar(rows.place, rows.share, 2.5, color=tone, label=share)
-        for row in mine.nlargest(3, "share").itertuples():
-            ax.annotate(_opcode(row.sass), (row.place, row.share), (3, 2), textcoords="offset points", fontsize=8)
+        waits = mine[(mine.part == "scores") & (mine.share >= PLACE)].sort_values("place", kind="stable")
+        for i, row in enumerate(waits.itertuples(), 1):
+            ax.annotate(str(i), (row.place, row.share), (0, 2), textcoords="offset points", ha="center", fontsize=9)
         ax.set(xlim=(0, mine.instructions.max()), ylabel="% of samples")
         ax.set_title(mine.label.iloc[0], fontsize=10, loc="left")
         style.legend(ax, loc="upper right")
     axes[-1].set_xlabel("place in the program, instructions")
     return axes[0].figure
-
-
-def _opcode(sass: str) -> str:
-    """The instruction's name, without the predicate before it."""
-    return next(word for word in sass.split() if not word.startswith("@"))

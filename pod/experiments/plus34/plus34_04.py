@@ -2,11 +2,12 @@
 
 import pandas as pd
 
-from pod.data import read
-from pod.experiments.plus34 import shared
+from pod.data import hardware, read
+from pod.experiments.plus34 import shared, single_query
 from pod.lab import paper
 from pod.lab.figure import Figure
 from pod.lab.show import style
+from pod.schedule.waves import waves
 
 FIGURE = Figure(
     title="The kernel after the query moved to shared memory",
@@ -42,6 +43,19 @@ def counters(batch: str = "256 x 512") -> pd.DataFrame:
         for name, when in zip(pair, ("before", "after"), strict=True):
             rows[f"{build}, {when}"] = seen.compute[name], seen.dram[name], 100 - seen.issue[name]
     return pd.DataFrame(rows, index=["SM, %", "DRAM, %", "cycles without an issue, %"]).T.astype(float)
+
+
+def last_waves(batches=("64 x 2048", "256 x 512")) -> pd.DataFrame:
+    """How full the last wave is before and after the move, and which share of all slots of all waves is used."""
+    timed, rows = read("single-query").set_index("batch"), []
+    for batch in batches:
+        ctas = len(single_query.BATCHES[batch]) * single_query.HEADS
+        for kernel in MOVED[0]:
+            slots = int(timed[f"{kernel}_ctas"][batch]) * hardware().sms
+            full, used = ctas / slots % 1, ctas / slots / waves(ctas, slots)
+            rows.append((batch, shared.KERNELS[kernel], ctas, slots, round(100 * full), round(100 * used)))
+    columns = ["chats x tokens", "", "CTAs", "slots", "last wave full, %", "slots used, %"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def draw(df):

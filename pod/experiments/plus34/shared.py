@@ -42,6 +42,17 @@ def iterations():
     return pd.DataFrame({"prompts": df.prompts > 0, "tokens": df.tokens, "batch": df.prompts + df.decodes})
 
 
+def draw_run():
+    """How many requests get a token in each iteration of the run, one of decodes or one of prompts."""
+    every, ax = iterations(), style.axes(9.5, 2.4)
+    for words, which, tone, height in (("decodes", ~every.prompts, style.DECODE, 225),
+                                       ("prompts, a few at a time", every.prompts, style.PREFILL, 22)):  # fmt: skip
+        ax.plot(every.index[which], every.batch[which], ".", color=tone, markersize=3)
+        ax.text(60, height, words, color=tone, fontsize=9.5, va="center")
+    ax.set(xlabel="iteration", ylabel="requests in the batch")
+    return ax.figure
+
+
 def whole_run(sample):
     """One variant's executed iterations, a table by iteration -> milliseconds of every iteration of the run.
 
