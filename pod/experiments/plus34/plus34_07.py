@@ -29,5 +29,7 @@ def draw(df):
         middle = (begun.start_us + begun.width_us / 2) / 1e3
         ax.vlines(middle, 0, 1.05, color=style.INK, linewidth=1, label="copy to host")
     axes[-1].set_xlabel("time after the model's last kernel, ms")
-    style.legend(axes[0], loc="lower right", bbox_to_anchor=(1, 1.14), ncols=4, borderaxespad=0.2)
+    marks, words = axes[-1].get_legend_handles_labels()
+    shown = {name: mark for name, mark in zip(words, marks, strict=True) if name != "model"}  # which is over
+    axes[-1].legend(shown.values(), shown, loc="upper right", ncols=3, frameon=False, fontsize=9)
     return axes[0].figure

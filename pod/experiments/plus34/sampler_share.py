@@ -67,15 +67,21 @@ def draw(df):
     left, right = style.axes(9.5, 3.4, columns=2)
     for sampler, (look, tone) in LOOKS.items():
         mine = df[df["sampler"] == sampler].sort_values("batch", kind="stable")
-        left.plot(mine.batch, mine.share, look, color=tone, label=sampler, markersize=5)
-        right.plot(mine.batch, mine.sampler_ms, look, color=tone, label=sampler, markersize=5)
+        for ax, values in ((left, mine.share), (right, mine.sampler_ms)):
+            ax.plot(mine.batch, values, look, color=tone, markersize=5)
+            _name(ax, sampler, mine.batch.iloc[-1], values.iloc[-1], tone)
     model = df.groupby("batch").model_ms.median()
-    right.plot(model.index, model, color=style.INK, linewidth=2, label="the model itself")
+    right.plot(model.index, model, color=style.INK, linewidth=2)
+    _name(right, "the model\nitself", model.index[-1], model.iloc[-1], style.INK)
     ticks = sorted(set(df.batch) - {192})  # no room for its number
     for ax in (left, right):
-        ax.set(xscale="log", xlabel="requests that decode")
+        ax.set(xscale="log", xlim=(0.8, 1600), xlabel="requests that decode")
         style.ticks(ax, ticks, fontsize=9)
-    left.set(ylim=(0, 100), ylabel="sampler, % of the iteration")
+    left.set(ylim=(0, 60), ylabel="sampler, % of the iteration")
     right.set(ylim=(0, None), ylabel="ms an iteration")
-    style.legend(right, loc="upper left")
     return left.figure
+
+
+def _name(ax, words: str, x: float, y: float, tone: str) -> None:
+    """At the end of a line."""
+    ax.annotate(words, (x, y), (7, 3), textcoords="offset points", va="center", fontsize=9, color=tone)
