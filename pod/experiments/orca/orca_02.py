@@ -2,6 +2,7 @@
 
 from pod.experiments.orca.orca_01 import cells, grid
 from pod.lab.figure import Figure
+from pod.simulate.metrics import metrics
 
 FIGURE = Figure(
     title="Iteration-level scheduling: slots refilled at once",
@@ -19,3 +20,12 @@ def table():
 
 def draw(df):
     return grid(df, SYSTEM)
+
+
+def spent(log) -> dict[str, float]:
+    """What a run gave, where its minutes went, and which share of the slots that were taken did nothing."""
+    idle = sum(len(e.idle) for e in log.iterations)
+    taken = idle + sum(len(e.prefills) + len(e.decodes) for e in log.iterations)
+    whole, prompts = metrics(log)["minutes"], sum(e.seconds for e in log.iterations if e.prefills) / 60
+    return {"requests a minute": len(log.requests) / whole, "minutes": whole, "with prompts": prompts,
+            "decodes alone": whole - prompts, "% of taken slots idle": 100 * idle / taken}  # fmt: skip

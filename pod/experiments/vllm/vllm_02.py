@@ -63,12 +63,16 @@ def draw(df):
     longest = max(run.end_s.max() for run, _ in runs().values()) / 60
     for ax, (name, (run, pool)), row in zip(axes, runs().items(), df.itertuples(), strict=True):
         minutes = run.end_s.to_numpy() / 60
-        ax.fill_between(minutes, 100 * run.held / pool, color=style.FRAME, label="held, still empty", linewidth=0)
-        ax.fill_between(minutes, 100 * run.used / pool, color=style.WORKERS[0], label="used", linewidth=0)
+        ax.fill_between(minutes, 100 * run.held / pool, color=style.FRAME, linewidth=0)
+        ax.fill_between(minutes, 100 * run.used / pool, color=style.WORKERS[0], linewidth=0)
+        words = {"used": (row.used_percent / 2, style.letters_on(style.WORKERS[0]))}
+        if row.held_but_empty_percent > 10:
+            words["held, still empty"] = (row.used_percent + row.held_but_empty_percent / 2, style.INK)
+        for text, (height, tone) in words.items():
+            ax.text(0.5 * minutes[-1], height, text, color=tone, fontsize=10, ha="center", va="center")
         ax.axhline(100, color=style.INK, linestyle="--", linewidth=1)
         ax.set(xlim=(0, longest), ylim=(0, 108), xlabel="minutes")
         ax.set_title(f"{name}\n{row.used_percent:.0f} % used, {row.requests_per_minute:.1f} requests/min", fontsize=10)
-    axes[-1].legend(loc="lower right", fontsize=9, framealpha=1)
     axes[0].set_ylabel("% of the pool")
     return axes[0].figure
 

@@ -4,7 +4,14 @@ import pandas as pd
 
 from pod.lab.figure import Figure
 from pod.lab.show.serving import request_grids
+from pod.serving.blocks import PagedPool
+from pod.serving.loop import serve
+from pod.serving.schedulers import VLLM
+from pod.serving.schedulers.published import PublishedPool
+from pod.simulate.metrics import metrics
+from pod.simulate.run import Run, Setup, description
 from pod.simulate.scenarios import CROWD, crowded
+from pod.simulate.workload import Workload
 
 FIGURE = Figure(
     title="Preemption by recompute and by swap when the pool runs dry",
@@ -29,6 +36,26 @@ def draw(df):
     titles = {"recompute": "drop and recompute", "swap": "swap to host memory"}
     tokens = df.groupby("preemption").tokens.sum()
     return request_grids({f"{titles[k]}, {tokens[k]} tokens computed": log for k, log in crowded().items()})
+
+
+TIGHT = Workload("uniform", 400, low=128, high=512, pd=1)  # on 1,150 blocks, which are far too few
+DETAILS = {"ours, but asking": (PublishedPool, 1), "ours, but rounding down": (PagedPool, -1)}
+
+
+def real_systems() -> pd.DataFrame:
+    """vLLM's policy on a pool that is far too small: with our details, with those of two systems (`Setup(like=...)`),
+    and with one of theirs at a time."""
+    setup = Setup(scheduler="vllm", blocks=1150, max_tokens=4096)
+    likes = {"ours": None, "sarathi-serve": "sarathi-serve", "vllm-0.2.7": "vllm-0.2.7"}
+    rows = {name: Run(setup, TIGHT).but(like=like).metrics() for name, like in likes.items()}
+    for name, (kind, more) in DETAILS.items():
+        pool = kind(setup.blocks)
+        pool.kept_free += more
+        lane = VLLM(pool, setup.max_batch, max_tokens=setup.max_tokens)
+        rows[name] = metrics(serve(TIGHT.requests(), [lane], setup.executor(), **description(setup, {})))
+    table = pd.DataFrame(rows).T.rename_axis("vLLM's policy as in")
+    table = table[["iterations", "preemptions", "ttft_p50", "requests_per_minute"]]
+    return table.astype({"iterations": int, "preemptions": int})
 
 
 def latest_share() -> float:

@@ -4,6 +4,7 @@ import pandas as pd
 
 from pod.experiments.pod.pod_02 import log
 from pod.lab.figure import Figure
+from pod.lab.show import style
 from pod.lab.show.serving import iteration_strip
 from pod.simulate.scenarios import ARRIVES
 
@@ -34,7 +35,18 @@ def draw(df):
     both = df[df.iteration == "both"].set_index("scheduler")["count"]
     logs = {f"{system}: {both[system]} iteration{'' if both[system] == 1 else 's'} with both": log(system)
             for system in SYSTEMS}  # fmt: skip
-    return iteration_strip(logs, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1])
+    start = ARRIVES + WINDOW[0]
+    figure = iteration_strip(logs, start, ARRIVES + WINDOW[1])
+    for ax, run in zip(figure.axes, logs.values(), strict=True):
+        event = next(e for e in run.iterations if e.prefills)
+        words = f"one iteration: {event.seconds:.2f} s without a token"
+        ax.text((event.scheduled + event.end) / 2 - start, 0.5, words, ha="center", va="center", fontsize=9,
+                color=style.text_on(_colour(event)))  # fmt: skip
+    return figure
+
+
+def _colour(event) -> str:
+    return "hybrid" if event.decodes else "prefill"
 
 
 def mixed_iterations() -> float:

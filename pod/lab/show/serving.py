@@ -225,7 +225,7 @@ def pool_picture(tables: Mapping[str, Mapping[int, Sequence[int]]], blocks: int,
                 ax.add_patch(Rectangle((block % across, block // across), 1, 1, edgecolor="white",
                                        facecolor=tone))  # fmt: skip
                 ax.text(block % across + 0.5, block // across + 0.5, f"{name(request)}{place}", ha="center",
-                        va="center", fontsize=8, color=style.letters_on(tone))  # fmt: skip
+                        va="center", fontsize=8.5, color=style.letters_on(tone))  # fmt: skip
         ax.set(xlim=(0, across), ylim=(rows, 0), aspect="equal", xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
         ax.set_title(title, fontsize=9.5)
