@@ -3,11 +3,14 @@
 import numpy as np
 import pandas as pd
 
+from pod.batch import HybridBatch
 from pod.data import kept, read
+from pod.hardware import A100
 from pod.lab.figure import Figure
-from pod.lab.show import style
+from pod.lab.show import overlap, style
 from pod.lab.show.serving import request_lanes
 from pod.serving.events import Iteration, Log
+from pod.simulate import gpusim
 from pod.simulate.metrics import token_times
 from pod.simulate.scenarios import ARRIVES, FIVE, LONG, chat, chats, long_prompt
 
@@ -81,6 +84,37 @@ def draw(df):
     names = dict(zip(WATCHED, ("chat 1", "chat 2"), strict=True)) | {LONG: "long prompt"}
     logs = {system: log(system) for system in df.system}
     return request_lanes(logs, names, ARRIVES + WINDOW[0], ARRIVES + WINDOW[1], watch=WATCHED)
+
+
+def dial(ax, budget: int) -> None:
+    """The chats' waits after the prompt came, under one token budget, and when the prompt has its first token."""
+    run = chat("Sarathi", budget)
+    ids, times = token_times(run)
+    first = times[ids == LONG][0]
+    ends = np.array([e.end for e in run.iterations if ARRIVES <= e.end <= first + 1])
+    ax.plot(ends[1:] - ARRIVES, 1000 * np.diff(ends), ".", color=style.DECODE, markersize=4)
+    ax.axvline(first - ARRIVES, color=style.PREFILL)
+    ax.set(xlabel="s after the prompt came", ylabel="TBT, ms", ylim=(0, 270), xlim=(0, 3.5))
+    ax.set_title(f"budget {budget}: TTFT {first - ARRIVES:.2f} s", fontsize=10)
+
+
+LAST = (984, 10_824), 40, 8200  # the prompt's last full chunk: new tokens and those before; beside it, decodes at 8,200
+WAYS = {"serial": "serial", "streams": "two streams", "warp": "halves of a CTA", "cta": "CTAs by index", "pod": "POD"}
+
+
+def other_ways() -> pd.DataFrame:
+    """Attention of one layer in that chunk's iteration on one of the two A100s, by chapter 10's model: milliseconds,
+    percent of the serial time, and the place in the band, as planned and with the prompt's tiles in three parts."""
+    (new, before), decodes, context = LAST
+    batch = HybridBatch.of(new, before + new, decodes, context, 16, 4)
+    halves = [gpusim.seconds(half, A100, "serial") for half in (batch.prefill, batch.decode)]
+    seconds = {way: gpusim.seconds(batch, A100, way) for way in WAYS}
+    thirds = {way: gpusim.seconds(batch, A100, way, prefill_splits=3) for way in WAYS}
+    columns = {"ms a layer": lambda way: 1000 * seconds[way],
+               "% of serial": lambda way: 100 * seconds[way] / seconds["serial"],
+               "place in the band": lambda way: overlap(seconds[way], *halves),
+               "with tiles in three parts": lambda way: overlap(thirds[way], *halves)}  # fmt: skip
+    return pd.DataFrame({name: {words: of(way) for way, words in WAYS.items()} for name, of in columns.items()})
 
 
 def draw_gaps(df):

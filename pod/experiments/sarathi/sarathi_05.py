@@ -52,6 +52,9 @@ def draw(df):
         for column, colour in colours.items():
             ax.bar(range(len(mine)), mine[column], bottom=bottom, color=colour, label=column.removesuffix("_ms"))
             bottom = mine[column].to_numpy() + bottom
+        for i, top in enumerate(bottom):
+            ax.annotate(f"{top:.2g}", (i, top), (0, 2), textcoords="offset points", ha="center", fontsize=8.5)
+        ax.margins(y=0.08)
         ax.set_xticks(range(len(mine)), mine.batch_or_chunk)
         ax.set_title(title, fontsize=10)
     axes[0].set_ylabel("ms a token")
