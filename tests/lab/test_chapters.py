@@ -50,6 +50,13 @@ def test_a_figure_leads_to_the_notebook_that_shows_it(figure, label):
     assert gallery.chapter_of(registry.find(figure)).label == label
 
 
+@pytest.mark.parametrize("number", dict.fromkeys(c.number for c in chapters.CHAPTERS))
+def test_sections_are_numbered_in_order_through_all_sittings(number):
+    cells = (cell for path in notebooks.find([number]) for cell in notebooks.sources(path, "markdown"))
+    found = [int(n) for cell in cells for n in re.findall(r"^## (\d+)\. ", cell, re.MULTILINE)]
+    assert found == list(range(1, len(found) + 1)) and found
+
+
 def test_every_notebook_is_in_the_plan():
     assert {path.stem for path in notebooks.find([])} == {c.name for c in chapters.CHAPTERS}
 
