@@ -128,7 +128,7 @@ def shares(df, names, words):
     """One bar a row: what the GPU works of the iteration (gpu_ms of ms) and what it waits, with words behind."""
     ax = style.axes(9.5, 0.9 + 0.3 * len(df))
     y = range(len(df))
-    ax.barh(y, df.gpu_ms, color=style.colour("hybrid"), label="GPU works")
+    ax.barh(y, df.gpu_ms, color=style.colour("hybrid"), label="GPU busy")
     ax.barh(y, df.ms - df.gpu_ms, left=df.gpu_ms, color=style.colour("host"), label="GPU waits for the host")
     for i, ms, word in zip(y, df.ms, words, strict=True):
         ax.text(ms, i, f" {word}", va="center", fontsize=9)

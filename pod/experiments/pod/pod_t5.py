@@ -51,19 +51,20 @@ def plain_ticks(axis):
 
 
 def panels(df):
-    """Each metric on its own axis: the paper's value as a cross, ours as a bar from nominal to 5 % slower."""
+    """Each metric on its own axis: the paper's value as a cross, ours as a bar from nominal to 5 % slower. No colour is a
+    scheduler's, as these are in the chapter's other pictures."""
     loads = list(dict.fromkeys(df.qps))
     axes = style.axes(9.5, 4.6, columns=3, rows=2)
     places = {key: i for i, key in enumerate((q, s) for q in loads for s in SYSTEMS)}
     for ax, (metric, title) in zip(axes.T.flat, TITLES.items(), strict=True):
         for row in df[df.metric == metric].itertuples():
             y = places[row.qps, row.system]
-            ax.plot([row.ours, row.ours_slower_5_percent], [y, y], color=style.WORKERS[0], linewidth=6,
-                    solid_capstyle="butt", label="ours, up to 5 % slower")  # fmt: skip
-            ax.plot(row.ours, y, "o", color=style.WORKERS[0], markersize=6, label="ours")
+            ax.plot([row.ours, row.ours_slower_5_percent], [y, y], color=style.WORKERS[4], linewidth=6,
+                    solid_capstyle="butt", label="simulated, up to 5 % slower")  # fmt: skip
+            ax.plot(row.ours, y, "o", color=style.WORKERS[3], markersize=6, label="simulated")
             if "ours_listed" in df.columns:
-                ax.plot(row.ours_listed, y, "D", color=style.WORKERS[1], markersize=5,
-                        label="ours, the artifact's requests")  # fmt: skip
+                ax.plot(row.ours_listed, y, "D", color=style.WORKERS[2], markersize=5,
+                        label="simulated, the artifact's requests")  # fmt: skip
             ax.plot(row.paper, y, "X", color="black", markersize=7, label="paper")
         ax.set_xscale("log")
         ax.set(yticks=list(places.values()), ylim=(len(places) - 0.5, -0.5))
