@@ -54,8 +54,8 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("06_concurrent_execution", 35, 25, "Which of CUDA's ways runs two operations at once?"),
         Chapter("07_sm_aware_scheduling", 40, 20, "How does a CTA find out where it is and choose?"),
         Chapter("08a_pod_kernel", 40, 15, "What do tensor cores wait for?"),
-        Chapter("08b_both_in_one", 35, 20, "How does one kernel serve prefill and decode?"),
-        Chapter("08c_why_trust_it", 35, 15, "Why should anyone trust it?"),
+        Chapter("08b_both_in_one", 40, 20, "How does one kernel serve prefill and decode?"),
+        Chapter("08c_why_trust_it", 30, 15, "Why should anyone trust it?"),
     ),
     "Does it work?": (
         Chapter("09_attention_results", 45, 20, "Does it work?"),
