@@ -8,13 +8,13 @@ import pytest
 
 from pod import data
 from pod.batch import MODELS
-from pod.experiments.methods import methods_band, methods_place, methods_tiles, methods_wins
+from pod.experiments.methods import methods_band, methods_fa2, methods_place, methods_tiles, methods_wins
 from pod.experiments.pod import pod_01, pod_06, pod_11, pod_13, pod_14, pod_t3, pod_t7
 from pod.hardware import H200
-from pod.lab import registry
+from pod.lab import claims, registry
 from pod.lab.measure import ncu, peers, timing
 from pod.lab.measure.run import _write
-from pod.lab.show import style, violins
+from pod.lab.show import style, verdicts, violins
 from pod.schedule.binding import OPS, POLICIES
 from pod.schedule.choose import seconds
 
@@ -129,6 +129,35 @@ def test_summary_has_a_row_a_way_and_counts_holes_out():
     out = pod_11.summary(df)
     assert len(out) == len(pod_11.NAMES) and out.loc["Flash-Infer's POD".replace("-", ""), "batches"] == len(df) - 7
     assert out.loc["POD, as it chooses", "mean %"] == round((100 * (df.serial / df["pod"] - 1)).mean(), 1)
+
+
+def test_summaries_have_the_fair_sample_at_their_right():
+    df = pod_11.table()
+    out = pod_11.summaries(df)
+    assert list(out.columns[-2:]) == ["mean %, no filter", "min %, no filter"]
+    assert out["mean %"].equals(pod_11.summary(pod_11.filtered(df))["mean %"])
+    assert out["min %, no filter"].tolist() == pod_11.summary(pod_11.even(df))["min %"].tolist()
+
+
+def test_every_base_has_the_same_times_of_pod(monkeypatch):
+    sweep = pod_11.table()
+    some, fair = pod_11.filtered(sweep), pod_11.even(sweep)
+    other = sweep[pod_11.BATCH].assign(fa3_varlen=1.1 * sweep["pod"], fa3_whole=2 * sweep["pod"])
+    monkeypatch.setattr(pod_11.hopper_sweep, "table", lambda: other)
+    monkeypatch.setattr(methods_fa2.hopper_dry, "rates", lambda side: (1.0, 2.0))
+    monkeypatch.setattr(methods_fa2, "swept", lambda: pd.DataFrame({"serial_64": [3.0, 1.0], "pod": [2.0, 2.0]}))
+    out = methods_fa2.bases(some, fair)
+    assert out["mean %"].is_monotonic_increasing
+    want = 100 * (some.serial / some["pod"] - 1)
+    serial = out.loc["our two kernels in turn"]
+    assert serial.to_list()[:3] == [round(x, 1) for x in (want.mean(), want.max(), want.min())]
+    assert serial.batches == len(some)
+    assert float(serial["mean %, no filter"]) == pytest.approx((100 * (fair.serial / fair["pod"] - 1)).mean(), abs=0.05)
+    one = out.loc["FlashAttention-3, one call"]
+    assert (one["mean %"], one["ahead on, %"], one["mean %, no filter"]) == (10, 100, "10.0")
+    fastest = 100 * ((some.prefill + some.kv_bytes / 2e9) / some["pod"] - 1)
+    assert out.loc["our prefill and the fastest decode", "mean %"] == round(fastest.mean(), 1)
+    assert out.loc["FlashAttention-2 with the paper's tile"].to_list() == [0, 50, -50, 50, 2, ""]
 
 
 def test_one_call_of_fa3_stands_beside_its_own_batch(monkeypatch):
@@ -251,6 +280,15 @@ def test_a_hole_keeps_its_reason_and_gets_no_number():
     assert hole.holes == "RuntimeError: too long; really"
     assert df.loc["serial", "speed-up over serial"] == pytest.approx(1)
     assert df.loc["halves of a CTA", "paper"] == "Horizontally fused FA kernels with HFuse"
+    texts = [text.get_text() for text in pod_t3.draw(pod_t3.table()).axes[0].texts]
+    assert texts[0] == "1.00" and "no time" in texts and set(pod_t3.WHAT.values()) <= set(texts)
+
+
+def test_a_way_that_some_batches_lack_says_on_how_many_it_ran():
+    df = pod_t3.table()
+    df.loc[1, ["batches", "speed-up over serial"]] = df.batches.max() - 1, 1.5
+    texts = [text.get_text() for text in pod_t3.draw(df).axes[0].texts]
+    assert f"1.50, on {df.batches.max() - 1} of {df.batches.max()}" in texts
 
 
 def test_the_winner_is_the_least_time_and_the_margin_the_next():
@@ -292,3 +330,40 @@ def test_violins_write_the_mean_above_each_shape():
     ax = violins(style.axes(4, 3), spreads, ["red", "blue"], lambda values: values.mean())
     assert [t.get_text() for t in ax.texts] == ["3.00×", "2.00×"]
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b"]
+
+
+# ---------------------------------------------------------------- the verdicts
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """A claim of the paper's that holds, one that does not, and one of our own that holds."""
+    own = {"id": "c", "statement": "C", "measure": "of c, %", "kind": "number", "band": (0, 9), "figure": "pod-11"}
+    theirs = own | {"paper": "pod.f06.hfuse"}
+    made = [claims.Claim(**own), claims.Claim(**theirs | {"id": "b", "statement": "B"}),
+            claims.Claim(**theirs | {"id": "a", "statement": "A", "figure": "pod-06"})]  # fmt: skip
+    values = {"a": 10, "b": 1, "c": 2}
+    monkeypatch.setattr(claims, "load", lambda: made)
+    monkeypatch.setattr(claims, "judge", lambda c: claims.Result(c, values[c.id], f"over {c.id}", f"why {c.id}"))
+
+
+def test_verdicts_stand_in_the_order_of_what_they_are_about_and_our_own_last(three):
+    df = verdicts.judged({"pod-06": "Figure 6", "pod-11": "Figure 11"})
+    assert df.about.tolist() == ["Figure 6", "Figure 11", verdicts.OWN]
+    assert df.claim.tolist() == ["a: A", "b: B", "c: C"]
+    assert verdicts.counted(df)["all"].to_dict() == {"Figure 6": 1, "Figure 11": 1, verdicts.OWN: 1, "all": 3}
+    assert verdicts.counted(df).loc["all", [claims.FAILS, claims.HOLDS]].tolist() == [1, 2]
+
+
+def test_the_failed_are_listed_and_all_are_in_the_fold(three):
+    df = verdicts.judged({"pod-06": "Figure 6", "pod-11": "Figure 11"})
+    head, _, *rows = verdicts.failed(df).data.splitlines()
+    assert head == "| about | claim | paper | here | holds within |" and len(rows) == 1
+    assert rows[0].startswith("| Figure 6 | a: A | ") and "| 10 % | 0 to 9 † |" in rows[0]
+    whole = verdicts.fold(df).data
+    assert whole.startswith("<details><summary>All 3,") and all(f"over {x} | why {x} |" in whole for x in "abc")
+
+
+def test_before_looking_there_are_ranges_and_no_values(three):
+    text = verdicts.before("pod-11", "B").data
+    assert "| B | 0 to 9 † | of b" not in text and "| B | 0 to 9 † | of c, % |" in text and text.count("\n") == 2

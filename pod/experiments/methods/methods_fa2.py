@@ -4,9 +4,11 @@ Measured: the 32 chunks of a 16K prompt beside 66 and 67 decodes, then batches o
 parts, with either tile.
 """
 
+import pandas as pd
+
 from pod.batch import MODELS
 from pod.data import a_card, hardware, read
-from pod.experiments.hopper import hopper_peers, hopper_sweep
+from pod.experiments.hopper import hopper_dry, hopper_peers, hopper_sweep
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.experiments.methods.shared import TONES, gain, with_parts
 from pod.experiments.pod import pod_06, pod_11
@@ -61,6 +63,9 @@ def planned(case: dict, gpu: GPU) -> list[Schedule]:
 
 TILES = {"fa2_serial": "two calls, 128 rows", "fa2_streams": "two streams, 128 rows", "serial_64": "two calls, 64 rows",
          "streams_64": "two streams, 64 rows", "pod": "POD"}  # fmt: skip
+BASES = {"our prefill and the fastest decode": "fastest", "our two kernels in turn": "serial", "CTAs by index": "cta",
+         "FlashAttention-3, two calls": "fa3_serial", "FlashAttention-3, one call": "fa3_one",
+         "FlashInfer's POD": "fi_pod", "torch's FlashAttention-2, two calls": "fa2_serial"}  # fmt: skip
 LINES = dict(zip(TILES, ("-", ":", "-", ":", "-"), strict=True))
 
 
@@ -77,6 +82,25 @@ def _set(name: str):
 def swept():
     """The batches of Figure 11 that pass its filter."""
     return hopper_sweep.filtered(_set(SWEEP))
+
+
+def bases(some, fair):
+    """One row a base, of the batches `some` of Figure 11: POD's gain over it in %, mean, best and worst, the share of
+    them on which POD is ahead, how many they are, and the mean gain on the sample `fair`. The paper's tile has its
+    own batches, `swept`, and no fair sample."""
+    some, fair = (_with_fastest(pod_11.with_one_call(df)) for df in (some, fair))
+    gains = {name: gain(some[way], some["pod"]).dropna() for name, way in BASES.items()}
+    gains["FlashAttention-2 with the paper's tile"] = gain(swept().serial_64, swept()["pod"])
+    rows = {name: (g.mean(), g.max(), g.min(), 100 * (g > 0).mean(), len(g)) for name, g in gains.items()}
+    columns = ["mean %", "best %", "worst %", "ahead on, %", "batches"]
+    df = pd.DataFrame(rows, index=columns).T.round(1).astype({"batches": int}).rename_axis("POD over")
+    unfiltered = {name: f"{gain(fair[way], fair['pod']).mean():.1f}" for name, way in BASES.items()}
+    return df.assign(**{"mean %, no filter": pd.Series(unfiltered)}).fillna("").sort_values("mean %")
+
+
+def _with_fastest(df):
+    """With the milliseconds of our prefill and of a decode that reads at the best rate seen, alone or fused."""
+    return df.assign(fastest=df.prefill + df.kv_bytes / max(hopper_dry.rates("decode")) / 1e9)
 
 
 def draw(df):

@@ -116,6 +116,12 @@ def summary(df):
     return pd.DataFrame(rows, index=columns).T.round(1).astype({"batches": int}).rename_axis("over serial")
 
 
+def summaries(df):
+    """The summary of the batches that pass the filter; at its right, mean and smallest gain on the fair sample."""
+    fair = summary(even(df))[["mean %", "min %"]]
+    return summary(filtered(df)).join(fair.rename(columns="{}, no filter".format))
+
+
 # ---------------------------------------------------------------- the picture
 
 
@@ -150,6 +156,8 @@ def _stated(ax) -> None:
             ax.hlines(1 + paper.value(name) / 100, x - 0.3, x + 0.3, color=style.ALARM, linewidth=2, zorder=4,
                       label="the paper, A100: halves of a CTA, median and worst; POD, mean and best")  # fmt: skip
     style.legend(ax, loc="upper left")
+    ax.get_legend().set(frame_on=True)
+    ax.get_legend().get_frame().set(edgecolor="none", alpha=1)  # over the line behind our five
 
 
 # ---------------------------------------------------------------- what stands beside a number

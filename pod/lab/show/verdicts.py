@@ -1,14 +1,16 @@
-"""What was claimed, what we found, and the verdict, as a table of a notebook."""
+"""What was claimed, what we found, and the verdict, as tables of a notebook."""
+
+import pandas as pd
+from IPython.display import Markdown
+
+from pod.lab import claims
 
 HEAD = "| claim | the paper | here | range | verdict |\n|---|--:|--:|--:|---|\n"
+OWN = "our own"
 
 
-def verdicts(*figures: str):
+def verdicts(*figures: str) -> Markdown:
     """The paper's claims on these figures, and all claims on them in a fold."""
-    from IPython.display import Markdown
-
-    from pod.lab import claims
-
     results = [result for figure in figures for result in claims.results(figure)]
     rows = [
         f"| {r.claim.statement} | {r.claim.number.text} | {r.spread_text} | {r.band_text} | {r.verdict} |\n"
@@ -17,3 +19,45 @@ def verdicts(*figures: str):
     ]
     fold = f"<details><summary>All {len(results)}</summary>\n\n```\n{claims.table(results)}\n```\n</details>"
     return Markdown(HEAD + "".join(rows) + "\n" + fold)
+
+
+# ---------------------------------------------------------------- by what they are about
+
+
+def before(figure: str, word: str) -> Markdown:
+    """The sources' claims that `figure` settles and whose statement has `word`, as they stood before a value."""
+    rows = [c for c in claims.load() if c.shown_in == figure and c.paper and word in c.statement]
+    cells = [(c.number.text, c.statement, claims.Result(c, None).band_text, c.measure) for c in rows]
+    return _table(("paper", "what is claimed", "holds within", "of what"), cells)
+
+
+def judged(about: dict[str, str]) -> pd.DataFrame:
+    """One row a claim, in the order of `about`: what the sources' claims are about that a figure settles. Our own come
+    last."""
+    results = [claims.judge(c) for c in claims.load() if c.shown_in in about]
+    rows = [(about[r.claim.shown_in] if r.claim.paper else OWN, r.verdict, f"{r.claim.id}: {r.claim.statement}",
+             r.claim.number.text, r.spread_text, r.band_text, r.base, r.why) for r in results]  # fmt: skip
+    columns = ["about", "verdict", "claim", "paper", "here", "holds within", "over what", "reason or note"]
+    order = pd.CategoricalDtype([*dict.fromkeys(about.values()), OWN])
+    return pd.DataFrame(rows, columns=columns).astype({"about": order}).sort_values("about", kind="stable")
+
+
+def counted(df: pd.DataFrame) -> pd.DataFrame:
+    """How many hold and how many do not, by what they are about."""
+    return pd.crosstab(df.about, df.verdict, margins=True, margins_name="all", rownames=["claims about"], colnames=[""])
+
+
+def failed(df: pd.DataFrame) -> Markdown:
+    """Those that do not hold."""
+    part = df[df.verdict == claims.FAILS][["about", "claim", "paper", "here", "holds within"]]
+    return _table(part.columns, part.to_numpy())
+
+
+def fold(df: pd.DataFrame) -> Markdown:
+    """All of them, with bases and reasons, folded."""
+    return Markdown(f"<details><summary>All {len(df)}, with their reasons</summary>\n\n"
+                    f"{_table(df.columns, df.to_numpy()).data}\n\n</details>")  # fmt: skip
+
+
+def _table(head, rows) -> Markdown:
+    return Markdown("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)))
