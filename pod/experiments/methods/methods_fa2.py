@@ -95,7 +95,7 @@ def bases(some, fair):
     columns = ["mean %", "best %", "worst %", "ahead on, %", "batches"]
     df = pd.DataFrame(rows, index=columns).T.round(1).astype({"batches": int}).rename_axis("POD over")
     unfiltered = {name: f"{gain(fair[way], fair['pod']).mean():.1f}" for name, way in BASES.items()}
-    return df.assign(**{"mean %, no filter": pd.Series(unfiltered)}).fillna("").sort_values("mean %")
+    return df.assign(**{"mean %, no filter": pd.Series(unfiltered)}).fillna("").sort_values("mean %", kind="stable")
 
 
 def _with_fastest(df):
