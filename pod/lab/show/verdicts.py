@@ -1,7 +1,6 @@
 """What was claimed, what we found, and the verdict, as tables of a notebook."""
 
 import pandas as pd
-from IPython.display import Markdown
 
 from pod.lab import claims
 
@@ -9,7 +8,7 @@ HEAD = "| claim | the paper | here | range | verdict |\n|---|--:|--:|--:|---|\n"
 OWN = "our own"
 
 
-def verdicts(*figures: str) -> Markdown:
+def verdicts(*figures: str):
     """The paper's claims on these figures, and all claims on them in a fold."""
     results = [result for figure in figures for result in claims.results(figure)]
     rows = [
@@ -18,17 +17,17 @@ def verdicts(*figures: str) -> Markdown:
         if r.claim.paper
     ]
     fold = f"<details><summary>All {len(results)}</summary>\n\n```\n{claims.table(results)}\n```\n</details>"
-    return Markdown(HEAD + "".join(rows) + "\n" + fold)
+    return _markdown(HEAD + "".join(rows) + "\n" + fold)
 
 
 # ---------------------------------------------------------------- by what they are about
 
 
-def before(figure: str, word: str) -> Markdown:
+def before(figure: str, word: str):
     """The sources' claims that `figure` settles and whose statement has `word`, as they stood before a value."""
     rows = [c for c in claims.load() if c.shown_in == figure and c.paper and word in c.statement]
     cells = [(c.number.text, c.statement, claims.Result(c, None).band_text, c.measure) for c in rows]
-    return _table(("paper", "what is claimed", "holds within", "of what"), cells)
+    return _markdown(_table(("paper", "what is claimed", "holds within", "of what"), cells))
 
 
 def judged(about: dict[str, str]) -> pd.DataFrame:
@@ -47,17 +46,23 @@ def counted(df: pd.DataFrame) -> pd.DataFrame:
     return pd.crosstab(df.about, df.verdict, margins=True, margins_name="all", rownames=["claims about"], colnames=[""])
 
 
-def failed(df: pd.DataFrame) -> Markdown:
+def failed(df: pd.DataFrame):
     """Those that do not hold."""
     part = df[df.verdict == claims.FAILS][["about", "claim", "paper", "here", "holds within"]]
-    return _table(part.columns, part.to_numpy())
+    return _markdown(_table(part.columns, part.to_numpy()))
 
 
-def fold(df: pd.DataFrame) -> Markdown:
+def fold(df: pd.DataFrame):
     """All of them, with bases and reasons, folded."""
-    return Markdown(f"<details><summary>All {len(df)}, with their reasons</summary>\n\n"
-                    f"{_table(df.columns, df.to_numpy()).data}\n\n</details>")  # fmt: skip
+    whole = _table(df.columns, df.to_numpy())
+    return _markdown(f"<details><summary>All {len(df)}, with their reasons</summary>\n\n{whole}\n\n</details>")
 
 
-def _table(head, rows) -> Markdown:
-    return Markdown("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)))
+def _table(head, rows) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def _markdown(text: str):
+    from IPython.display import Markdown
+
+    return Markdown(text)
