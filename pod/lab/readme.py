@@ -84,7 +84,7 @@ def _gain_of_eleven() -> Rows:
 
 def _gain_of_many() -> Rows:
     sweep, drawn = registry.page("hopper-sweep"), registry.page("hopper-any")
-    whole = f"its two calls, all {sweep.swept():,} batches of the paper's sweep"
+    whole = f"its two calls, all {sweep.swept():,} batches of a sweep like the paper's"
     fewer = f"{sweep.kept():,} of them, where each part takes 20 % or more"
     for name, which in {whole: "all", fewer: "filtered"}.items():
         yield name, sweep.halves(which), sweep.fusing(which), "hopper-sweep"

@@ -51,8 +51,8 @@ def plain_ticks(axis):
 
 
 def panels(df):
-    """Each metric on its own axis: the paper's value as a cross, ours as a bar from nominal to 5 % slower. No colour is a
-    scheduler's, as these are in the chapter's other pictures."""
+    """Each metric on its own axis: the paper's value as a cross, ours as a bar from nominal to 5 % slower. No
+    colour is a scheduler's, as these are in the chapter's other pictures."""
     loads = list(dict.fromkeys(df.qps))
     axes = style.axes(9.5, 4.6, columns=3, rows=2)
     places = {key: i for i, key in enumerate((q, s) for q in loads for s in SYSTEMS)}
