@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 
 from pod.experiments.methods.shared import TONES
 from pod.lab.show import style
+from pod.lab.show.states import SHARES
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 DEUTERANOPIA = np.array(
@@ -73,6 +74,10 @@ def test_kinds_that_share_a_picture_stay_apart(kinds):
 def test_neither_workers_nor_sms_have_a_hue_of_prefill_or_decode():
     for others in (style.WORKERS, style.SMS):
         assert nearest((style.PREFILL, style.DECODE, *others)) > APART
+
+
+def test_sms_that_share_a_head_are_told_apart_at_once():
+    assert nearest(SHARES) > 2 * APART and nearest((style.PREFILL, style.DECODE, *SHARES)) > APART
 
 
 def test_what_is_wrong_stays_apart_from_what_is_right():

@@ -14,7 +14,7 @@ from pod.kernels import fusion
 from pod.lab.show import style
 from pod.lab.show.blocks import moved_lines, sm_fill, tile_budget, tile_padding, tile_walk
 from pod.lab.show.slots import on_sms, then, ways
-from pod.lab.show.states import error_lines, merge_trees, state_table
+from pod.lab.show.states import SHARES, error_lines, merge_trees, state_table
 from pod.lab.show.verdicts import verdicts
 from pod.reference import State
 from pod.schedule.waves import Ran, run
@@ -45,12 +45,12 @@ def test_merge_trees_leave_merges_between_sms_hollow():
         same_color(d.get_color(), style.INK) for d in dots
     ], "no SM's colour is told from black by the eye alone"
     boxes = [p for p in ax.patches if isinstance(p, FancyBboxPatch)]
-    assert [style.SMS.index(style_of(b)) for b in boxes] == sm_of
+    assert [SHARES.index(style_of(b)) for b in boxes] == sm_of
     assert texts(ax).count("answer") == 2 and ax.get_title().endswith("busiest SM: 2 blocks")
 
 
 def style_of(patch):
-    return next(colour for colour in style.SMS if same_color(colour, patch.get_facecolor()))
+    return next(colour for colour in SHARES if same_color(colour, patch.get_facecolor()))
 
 
 def test_error_lines_name_each_state_and_each_way_of_merging():

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from pod.lab.show.style import DIM, DPI, FRAME, INK, LIT, SMS, axes, letters_on, ticks
+from pod.lab.show.style import DIM, DPI, FRAME, INK, LIT, SMS, WORKERS, axes, letters_on, ticks
 from pod.reference import State
 
 
@@ -58,6 +58,7 @@ def _vector(x: np.ndarray) -> str:
     return "(" + ", ".join(f"{value:.3f}" for value in x) + ")"
 
 
+SHARES = (SMS[0], WORKERS[4], SMS[2], WORKERS[7], WORKERS[2])  # neighbours may share a head: hues far apart
 Tree = int | tuple  # a block number, or the pair of trees that one merge brings together
 
 
@@ -87,7 +88,7 @@ def merge_trees(panels: dict[str, tuple[Sequence[Tree], Sequence[int]]]) -> Figu
 def _draw_node(tree: Tree, worker: Sequence[int], ax: Axes) -> tuple[float, float, int]:
     """Draws a tree and returns where its result is, and which SM holds it."""
     if isinstance(tree, int):
-        colour = SMS[worker[tree] % len(SMS)]
+        colour = SHARES[worker[tree] % len(SHARES)]
         ax.add_patch(FancyBboxPatch((tree - 0.34, -0.3), 0.68, 0.6, "round,pad=0.04", facecolor=colour, linewidth=0))
         ax.text(tree, 0, str(tree), ha="center", va="center", color=letters_on(colour), fontsize=9)
         return tree, 0.35, worker[tree]
@@ -95,7 +96,7 @@ def _draw_node(tree: Tree, worker: Sequence[int], ax: Axes) -> tuple[float, floa
     x, y = (lx + rx) / 2, max(ly, ry) + 0.9
     for px, py in ((lx, ly), (rx, ry)):
         ax.plot([px, px, x], [py, y, y], color=INK, linewidth=1.2, zorder=0)
-    edge, fill = (SMS[here % len(SMS)],) * 2 if here == there else (INK, "white")
+    edge, fill = (SHARES[here % len(SHARES)],) * 2 if here == there else (INK, "white")
     ax.plot(x, y, "o", color=edge, markerfacecolor=fill, markersize=5.5)
     return x, y, here
 
