@@ -37,10 +37,10 @@ def draw(df):
     for key, line, colour in (("a100", "o-", style.INK), ("h200", "s--", style.SMS[3])):
         mine = df[df.gpu == key]
         ax.plot(mine.rows, mine.compute_util, line, color=colour)
-        if key == "a100":
-            for row in mine.itertuples():
-                ax.text(row.rows - 2, row.compute_util + 4, f"{row.compute_util:.0f}", color=colour, ha="right",
-                        fontsize=9)  # fmt: skip
+        away, side = ((-2, 3), "right") if key == "a100" else ((3, -7.4), "left")  # above its line, below its line
+        for row in mine.itertuples():
+            y = max(row.compute_util + away[1], 1.5)  # not on the axis
+            ax.text(row.rows + away[0], y, f"{row.compute_util:.0f}", color=colour, ha=side, fontsize=9)
         ax.text(mine.rows.iloc[-1] + 3, mine.compute_util.iloc[-1], f"{key.upper()}, rows / ridge", color=colour,
                 va="center", fontsize=9)  # fmt: skip
     stated = df.dropna(subset="paper")
@@ -48,7 +48,7 @@ def draw(df):
     row = stated.iloc[-1]
     ax.text(row.rows + 3, row.paper, f"A100, the paper's text: {stated.paper.iloc[0]:.0f} and {row.paper:.0f}",
             color=style.ALARM, va="center", fontsize=9)  # fmt: skip
-    ax.set(xticks=ROWS, xticklabels=ROWS, xlabel="rows of the decode tile", ylim=(0, 100), xlim=(0, 175))
+    ax.set(xticks=ROWS, xticklabels=ROWS, xlabel="rows of the decode tile", ylim=(0, 100), xlim=(0, 193))
     ax.set_ylabel("tensor cores busy, %")
     ax.set_title("Rows that decode does not need keep the tensor cores busy all the same", fontsize=10, loc="left")
     return ax.figure
