@@ -34,7 +34,8 @@ def roofline(
     low = min(g.attainable(xlim[0]) for g in gpus) / 1e12
     ax.set(xscale="log", yscale="log", xlim=xlim, ylim=(low / 1.6, max(g.tensor_flops for g in gpus) / 1e12 * 2.2))
     for gpu, line in zip(gpus, LINES, strict=False):
-        _roof(ax, gpu, line, xlim)
+        crossed = any(p.intensity > gpu.ridge for p in points)  # words on the roof would be, by the points' lines
+        _roof(ax, gpu, line, xlim, crossed)
     for p in points:
         crowded = any(q.intensity < p.intensity < 1.4 * q.intensity for q in points)
         _point(ax, p, gpus, "left" if crowded else "right")
@@ -47,11 +48,17 @@ def roofline(
     return ax
 
 
-def _roof(ax: Axes, gpu: GPU, line: str, xlim: tuple[float, float]) -> None:
+def _roof(ax: Axes, gpu: GPU, line: str, xlim: tuple[float, float], outside: bool) -> None:
+    """`outside` writes the GPU's limits behind the end of its roof, else above it."""
     x, top = np.array([xlim[0], gpu.ridge, xlim[1]]), gpu.tensor_flops / 1e12
     ax.plot(x, gpu.attainable(x) / 1e12, line, color=style.INK, linewidth=1.6, label=gpu.name)
     ax.plot(gpu.ridge, top, "|", color=style.INK, markersize=14)
-    words = f"{gpu.name}: {top:,.0f} TFLOP/s, {gpu.dram_bytes_per_s / 1e12:.1f} TB/s, ridge {gpu.ridge:.0f}"
+    limits = f"{top:,.0f} TFLOP/s, {gpu.dram_bytes_per_s / 1e12:.1f} TB/s"
+    if outside:
+        ax.annotate(f"{gpu.name}\n{limits}\nridge {gpu.ridge:.0f}", (xlim[1], top), (6, 0), va="center",
+                    textcoords="offset points", fontsize=9, color=style.INK)  # fmt: skip
+        return
+    words = f"{gpu.name}: {limits}, ridge {gpu.ridge:.0f}"
     ax.annotate(words, (gpu.ridge * 1.3, top), (0, 7), textcoords="offset points", fontsize=9, color=style.INK,
                 zorder=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})  # fmt: skip
 
