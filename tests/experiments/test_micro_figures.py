@@ -122,4 +122,13 @@ def test_sm_aware_ctas_hold_both_and_stay_near_the_oracle_however_the_work_is_cu
     ways = pod_t2.table().set_index("method")
     worst = ways[["equal_tiles", "long_compute_tiles", "long_memory_tiles"]].max(axis=1)
     assert ways.together_least_percent["sm-aware"] > 75 and ways.together_least_percent.drop("sm-aware").max() < 60
+    assert round(ways.together_least_percent["interleaved"]) == 54, "chapter 06 quotes it, as an upper bound"
     assert worst["sm-aware"] < 1.35 and worst.drop("sm-aware").min() > 1.7
+
+
+def test_sm_aware_ctas_pay_about_the_step_that_the_longer_loop_pays_alone():
+    """Chapter 06 on the last column of Table 2."""
+    ways = pod_t2.table().set_index("method").step_percent
+    assert (round(pod_t2.oracle_step()), round(ways["sm-aware"]), round(ways["serial"])) == (11, 10, 10)
+    words = [t.get_text() for t in pod_t2.draw(pod_t2.table()).axes[0].texts]
+    assert pod_t2.BASE in words and "+11" in words and "≤ 54" in words
