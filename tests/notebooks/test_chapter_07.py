@@ -294,7 +294,7 @@ def test_legends_of_what_is_dealt_say_how_far_apart_the_sides_come():
 
 def test_one_sm_has_a_row_for_each_way_with_two_slots():
     (ax,) = pod_trace.draw_one(0).axes
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["CTAs by index", "50:50", "proportional"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["serial", "CTAs by index", "50:50", "proportional"]
 
 
 def test_shares_of_work_dealt_end_at_all_and_stay_together_under_the_proportional_policy():
@@ -311,6 +311,8 @@ def test_a_prefill_beside_decode_is_no_faster_than_beside_another_prefill():
     first = pod_trace.first_prefills()
     assert first.sm.nunique() == len(first) == H200_SMS and first.beside.between(0.3, 1).all()
     assert first.us.mean() > first.serial_us.mean()
+    slowed = first.serial_us * (first.serial_beside + 1.5 * (1 - first.serial_beside))  # as if none had been alone
+    assert round(100 * first.serial_beside.mean()) == 90 and round(slowed.mean()) == 124 < first.us.mean() - 2
 
 
 def test_what_rows_cover_is_counted_once():

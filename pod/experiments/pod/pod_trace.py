@@ -140,8 +140,8 @@ def draw(df):
 
 
 def draw_one(sm: int):
-    """The CTAs of one SM in the three ways with two slots and one launch."""
-    rows = {LABELS[run].removeprefix("SM-aware, "): run for run in ("cta", "even2", "prop2")}
+    """The CTAs of one SM in the four ways with two slots."""
+    rows = {LABELS[run].removeprefix("SM-aware, "): run for run in PANELS["2 CTAs on an SM"]}
     made = traces()
     bars = [(name, r.start, r.end, r.op) for name, run in rows.items() for r in made[run].itertuples() if r.sm == sm]
     return gantt(bars, rows=list(rows), unit="µs", slots_per_row=2).figure
@@ -171,13 +171,15 @@ def alone() -> tuple[float, float]:
 
 def first_prefills(run: str = "prop2"):
     """The prefill CTA with which each SM began: its microseconds, the share of them in which decode ran on the same SM,
-    and the microseconds of the same piece in the serial run, where another prefill is beside it."""
+    and the microseconds of the same piece in the serial run, with the share in which another prefill is beside it."""
     trace, serial = traces()[run], traces()["serial"]
     prefill, decode = (trace[trace.op == op] for op in OPS)
     first = prefill[prefill.start < prefill.us.min()]
     beside = [_covered(decode[decode.sm == r.sm], r.start, r.end) / r.us for r in first.itertuples()]
-    alone = serial[serial.op == OPS[0]].set_index("id").us
-    return first[["sm", "id", "us"]].assign(beside=beside, serial_us=alone[first.id].to_numpy())
+    serial = serial[serial.op == OPS[0]].set_index("id")
+    same = serial.loc[first.id]
+    paired = [_covered(serial[serial.sm == r.sm].drop(r.Index), r.start, r.end) / r.us for r in same.itertuples()]
+    return first[["sm", "id", "us"]].assign(beside=beside, serial_us=same.us.to_numpy(), serial_beside=paired)
 
 
 def _covered(rows, start: float, end: float) -> float:
