@@ -119,7 +119,7 @@ def _reads(place: str, kib: int, threads: int) -> tuple[str, Callable, int]:
 
 # ---------------------------------------------------------------- what it shows
 
-RING_OF = {"L2": 8 << 10, "DRAM": 128 << 10}  # KiB of the ring whose wait speaks for the place
+RING_OF = {"L1": 64, "L2": 8 << 10, "DRAM": 128 << 10}  # KiB of the ring whose wait speaks for the place
 SPAN_OF = {"L2": 16 << 10, "DRAM": 4 << 20}  # likewise for the rate
 PLATEAUS = {"L1": (64, "center"), "L2": (2 << 10, "center"), "DRAM": (64 << 10, "left")}  # KiB of a ring, and its words
 TICKS = {"16 KiB": 1 / 64, "128 KiB": 1 / 8, "1 MiB": 1, "8 MiB": 8, "64 MiB": 64}
@@ -137,6 +137,7 @@ def places(df):
     own, cut = {"registers": "registers", "shared memory": "shared"}, {"L2": H200.l2_bytes, "DRAM": H200.memory_bytes}
     each = {"registers": 4 * H200.registers_per_sm, "shared memory": H200.smem_per_sm}
     rows = {name: (H200.sms * each[name], chase.loc[(key, 0)], stream.loc[(key, 0)]) for name, key in own.items()}
+    rows["L1"] = H200.sms * L1_BYTES, chase.loc[("global", RING_OF["L1"])], stream.loc[("L1", 0)]
     rows |= {name: (size, chase.loc[("global", RING_OF[name])], stream.loc[("global", SPAN_OF[name])])
              for name, size in cut.items()}  # fmt: skip
     made = {name: (size, wait.cycles, wait.ns, rate.gbs / 1000) for name, (size, wait, rate) in rows.items()}
@@ -145,8 +146,12 @@ def places(df):
 
 def in_words(found):
     """`places`, for people."""
+    sizes = [f"{n / MIB:,.0f} MiB" if n < 1 << 30 else f"{n / 1e9:,.0f} GB" for n in found.bytes]
     rows = {
-        "size": [f"{n / MIB:,.0f} MiB" if n < 1 << 30 else f"{n / 1e9:,.0f} GB" for n in found.bytes],
+        "size": [
+            f"{size}, with shared memory" if place == "L1" else size
+            for place, size in zip(found.index, sizes, strict=True)
+        ],
         "one load waits": [f"{c:,.0f} cycles, {ns:,.0f} ns" for c, ns in zip(found.cycles, found.ns, strict=True)],
         "all loads get": [f"{x:,.3g} TB/s" for x in found.tb_per_s],
     }

@@ -35,7 +35,7 @@ def history(watched, memory: str | None = None, axes=None) -> Axes:
         now = [e for e in events if e.phase == phase]
         _panel(ax, now, kinds, watched.launch.threads, ctas)
         if len(phases) > 1:
-            ax.set_title(f"after barrier {phase}" if phase else "before the first barrier", fontsize=10, loc="right")
+            ax.set_title(_when(phase, last), fontsize=10, loc="right")
     panels[0].set_ylabel(f"element of {memory}")
     panels[0].yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if fault and fault.kind == "out of bounds" and fault.element and fault.element[0] == memory:
@@ -47,6 +47,13 @@ def history(watched, memory: str | None = None, axes=None) -> Axes:
     above = 1.0 if len(phases) == 1 else 1.09  # the titles
     style.legend(panels[0], loc="lower left", bbox_to_anchor=(0, above), ncols=3, borderaxespad=0.2)
     return panels[0]
+
+
+def _when(phase: int, last: int) -> str:
+    """Barriers are counted from 1; if there is only one, it has no number."""
+    if last == 1:
+        return "after the barrier" if phase else "before the barrier"
+    return f"after barrier {phase}" if phase else "before barrier 1"
 
 
 def _column(event, threads: int, ctas: list[int]) -> int:
