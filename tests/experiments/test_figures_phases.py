@@ -138,7 +138,9 @@ def test_staircase_lies_between_the_work_and_whole_waves():
     df = waves.table()
     assert (df.work <= df.shared_dram + 1e-9).all() and (df.shared_dram <= df.steady + 1e-9).all()
     words = [t.get_text() for ax in waves.draw(df).axes for t in ax.texts]
-    assert words == ["54 → 55: +25 %", "66 → 67: +25 %"]
+    assert words == ["54 → 55: +25 %", "66 → 67: +25 %", "recorded reach: 1.8"]
+    h200 = df[df.gpu == "h200"].set_index("requests").recorded_reach
+    assert round(100 * (h200[67] / h200[66] - 1)) == 56 and df[df.gpu == "a100"].recorded_reach.isna().all()
 
 
 def test_execution_model_shows_what_the_hardware_table_says():
