@@ -145,6 +145,8 @@ def test_ways_are_a_panel_each_with_their_time_over_the_oracle(monkeypatch):
     monkeypatch.setattr(fusion, "record", lambda work, method: trace)
     monkeypatch.setattr(fusion, "oracle", lambda work: 8.0)
     axes = ways("work", "streams", "warp").axes
+    (ax,) = ways("work", "interleaved").axes
+    assert ax.get_title(loc="left").endswith("SMs hold both at most 0 % of the time")
     words = [ax.get_title(loc="left") for ax in axes]
     assert words == [
         f"{name}: 1.50 × oracle, SMs hold both 0 % of the time" for name in ("two streams", "halves of a CTA")
