@@ -233,6 +233,8 @@ def test_at_the_full_clock_a_call_draws_more_than_the_limit():
     for column, watts in (("rested_ms", [979, 758, 925]), ("cold_ms", [969, 715, 910])):
         drawn = (df.rested_mj / df[column]).groupby(df.way).median()
         assert [round(drawn[way]) for way in joules.NAMES.values()] == watts
+    (again,) = joules.full_watts_in_repeats()
+    assert [round(watts) for watts in again] == [971, 774, 853], "all over the limit there, too"
     (ms,) = df[(df.batch == "2K @ 8K + 128 x 4K, 32/8") & (df.way == joules.NAMES["ours"])].rested_ms
     plain = batch_of(joules.cases()[6]).bytes / hopper_any_roof.ceilings().bytes
     assert [round(x, 2) for x in (ms, plain)] == [0.47, 0.48]

@@ -207,6 +207,11 @@ def less_when_rested() -> np.ndarray:
     return 100 * (1 - df.rested_mj / df.steady_mj).to_numpy()
 
 
+def full_watts_in_repeats() -> list[list[float]]:
+    """Of each repeat, the median watts of each way at the full clock."""
+    return [[float((df[f"{way}_rested_mj"] / df[f"{way}_rested_ms"]).median()) for way in WAYS] for df in _repeats()]
+
+
 def watts() -> float:
     """Median power of all ways, back to back."""
     return float(table().steady_watts.median())
