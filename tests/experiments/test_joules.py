@@ -204,6 +204,7 @@ def test_what_fusing_keeps_at_the_full_clock_is_told_by_batch_too():
     rested, steady = (joules.percent_saved(batches, how) for how in ("rested", "steady"))
     assert (rested > 0).all() and 100 * (rested / steady).min() < joules.left_at_full_clock() / 2
     assert (round(steady.min()), round(steady.max()), round(steady[0])) == (6, 24, 15), "as the chapter says"
+    assert joules.by_ratio(batches).batch.unique()[2] == batches.batch[0], "the chapter calls it the third row's"
     left = joules.left_of_each()
     assert (left > 50).sum() == 5 and len(rested) == 11, "as the notebook's alt text says"
     assert round(joules_model.left_at_full_clock()) == 22, "as the chapter says"
@@ -212,8 +213,30 @@ def test_what_fusing_keeps_at_the_full_clock_is_told_by_batch_too():
     assert right.get_title(loc="left").endswith(whole)
     lines = {line.get_label(): line.get_xdata()[0] for line in right.lines}
     assert lines == {"all together": joules.left_at_full_clock(), "by the model": 22.0}
-    assert [bar.get_width() for bar in right.patches] == pytest.approx(left)
+    assert [bar.get_width() for bar in right.patches] == pytest.approx(joules.left_of_each(joules.by_ratio(batches)))
     plt.close("all")
+
+
+def test_rows_are_sorted_by_prefill_over_decode():
+    """Chapter 18 reads both pictures from top to bottom, and gives the shares of bytes at both ends by hand."""
+    rows = joules.by_ratio(joules.table()).drop_duplicates("batch")
+    assert list(rows.ratio) == sorted(rows.ratio) and len(rows) == 11
+    for ax in (joules.draw(joules.table()).axes[0], joules_model.draw(joules_model.table()).axes[0]):
+        said = [label.get_text().split("  (")[0] for label in ax.get_yticklabels()]
+        assert said == list(rows.batch)
+    bytes_ = joules_model.moving_of_each()
+    assert [round(bytes_[0]), round(bytes_[-1])] == [58, 36] == [round(bytes_.max()), round(bytes_.min())]
+    plt.close("all")
+
+
+def test_least_is_left_where_decode_dominates():
+    """Chapter 18 says so, of both recordings, and that in these five batches the halves in turn keep the full clock."""
+    df = joules.by_ratio(joules.table())
+    left, turn = joules.left_of_each(df), df[df.way == joules.NAMES["ours_serial"]]
+    assert left[:5].max() < left[5:].min() and (turn.ratio < 0.41).sum() == 5 and (turn.ratio > 0.5).sum() == 6
+    assert list(turn.steady_mhz > 0.99 * turn.rested_mhz) == 5 * [True] + 6 * [False]
+    assert joules.left_by_sort().loc["decode dominates"].tolist() == ["6 to 40", "36 to 60"]
+    assert joules.left_by_sort().loc["even batches"].tolist() == ["43 to 88", "62 to 144"]
 
 
 def test_recordings_differ_in_what_is_left_at_the_full_clock():

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pod import data
 from pod.data import a_card, read
-from pod.experiments.hopper import hopper_peers
+from pod.experiments.hopper import hopper_peers, hopper_roofs
 from pod.experiments.hopper.hopper_sweep import geomean
 from pod.lab.figure import Figure
 from pod.lab.measure import meter, peers
@@ -20,7 +20,7 @@ FIGURE = Figure(
     chapter="18",
     method="The energy counter around calls back to back, and around calls that rest three times their length, less "
     "what the rest takes; ways in shuffled rounds. bf16.",
-    data=("joules",),
+    data=("joules", "hopper-peers"),
 )
 RECORDING = "joules"
 KEYS = hopper_peers.KEYS
@@ -79,8 +79,25 @@ def table():
     return pd.DataFrame(rows)
 
 
+def by_ratio(df):
+    """The rows by the ratio of their batch, prefill's time alone over decode's (hopper-peers), as on 17d's pictures."""
+    seen = hopper_peers.table().set_index("batch")
+    ratio = df.batch.map(seen.prefill / seen.decode)
+    return df.assign(ratio=ratio).sort_values("ratio", kind="stable")
+
+
+def name_rows(ax, df) -> None:
+    """Rows downwards, each with the name of its batch and its ratio."""
+    rows = df.drop_duplicates("batch")
+    ax.set_yticks(range(len(rows)), [f"{row.batch}  ({row.ratio:.1f})" for row in rows.itertuples()], fontsize=8.5)
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    ax.set_title("batch (prefill / decode)  ", fontsize=8.5, loc="right", x=0)
+    ax.tick_params(axis="y", length=0)
+
+
 def draw(df, model: float | None = None):
-    """model: what a model says is left at the full clock, %."""
+    """The least prefill for its decode on top. model: what a model says is left at the full clock, %."""
+    df = by_ratio(df)
     axes = style.axes(9.5, 6.6, columns=2, sharey=True, width_ratios=(3, 2))
     _energies(axes[0], df)
     _left_by_batch(axes[1], df, model)
@@ -104,10 +121,8 @@ def _energies(ax, df) -> None:
         for at, row in zip(y, mine.itertuples(), strict=True):
             ax.text(2, at, f"{row.steady_mj:,.0f} mJ, {row.steady_mhz / 1e3:.2f} GHz", va="center", fontsize=8.5,
                     color=style.letters_on(tone))  # fmt: skip
-    names = df.batch.unique()
-    ax.set_yticks(range(len(names)), names, fontsize=8.5)
-    ax.set(ylim=(len(names) - 0.4, -0.6), xlabel="% of the energy of two FA3 calls, back to back")
-    ax.tick_params(axis="y", length=0)
+    name_rows(ax, df)
+    ax.set_xlabel("% of the energy of two FA3 calls, back to back")
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.4, -0.11), ncols=3, columnspacing=1.0)
 
 
@@ -181,6 +196,19 @@ def left_of_each(df=None) -> np.ndarray:
     """The same of each batch: the longest have most of the sum."""
     df = table() if df is None else df
     return 100 * _saved_of_each(df, "rested") / _saved_of_each(df, "steady")
+
+
+def left_by_sort() -> pd.DataFrame:
+    """The same, from least to most, in the even batches and where decode takes more than twice as long as prefill; a
+    column a recording, the first of which is the one that this page draws."""
+    seen = hopper_peers.table()
+    even = (seen.prefill / seen.decode).between(*hopper_roofs.EVEN, inclusive="neither").to_numpy()
+    found = {}
+    for name, df in zip(("this H200", "another H200", "a third"), [read("joules"), *_repeats()], strict=False):
+        steady, rested = (df[f"ours_serial_{how}_mj"] - df[f"ours_{how}_mj"] for how in CLOCKS)
+        left = (100 * rested / steady).to_numpy()
+        found[name] = [f"{some.min():.0f} to {some.max():.0f}" for some in (left[~even], left[even])]
+    return pd.DataFrame(found, index=["decode dominates", "even batches"])
 
 
 def left_in_repeats() -> list[float]:

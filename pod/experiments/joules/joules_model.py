@@ -19,7 +19,7 @@ FIGURE = Figure(
     chapter="18",
     method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "
     "learnt from every other batch. Seen: milliseconds of a batch back to back. bf16.",
-    data=("joules-prices", "joules"),
+    data=("joules-prices", "joules", "hopper-peers"),
     fitted=True,
 )
 WAYS = {"ours": "fused", "ours_serial": "halves in turn"}
@@ -82,7 +82,7 @@ def table():
 
 def draw(df):
     axes = style.axes(9.5, 4.8, columns=2, width_ratios=(3, 2))
-    _shares(axes[0], df[df.way == "ours"])
+    _shares(axes[0], batches.by_ratio(df[df.way == "ours"]))
     _errors(axes[1], df)
     axes[0].set_title("By the model, nearly half of the joules move bytes", fontsize=10.5, loc="left")
     words = "Counting foretells the time, but for\ntwo that stay below the power limit"
@@ -91,15 +91,14 @@ def draw(df):
 
 
 def _shares(ax, df) -> None:
-    """Of the fused kernel's joules, batch by batch."""
+    """Of the fused kernel's joules, batch by batch, the least prefill for its decode on top."""
     whole, left = df[list(KINDS)].sum(axis=1), 0
     for name, (words, tone) in KINDS.items():
         share = 100 * df[name] / whole
         ax.barh(range(len(df)), share, 0.7, left, color=tone, label=words)
         left = left + share
-    ax.set_yticks(range(len(df)), df.batch, fontsize=8.5)
-    ax.set(ylim=(len(df) - 0.4, -0.6), xlim=(0, 100), xlabel="% of the joules of the fused kernel")
-    ax.tick_params(axis="y", length=0)
+    batches.name_rows(ax, df)
+    ax.set(xlim=(0, 100), xlabel="% of the joules of the fused kernel")
     style.legend(ax, loc="upper center", bbox_to_anchor=(0.4, -0.12), ncols=3, columnspacing=1.0, handletextpad=0.4)
 
 
@@ -144,6 +143,13 @@ def moving() -> float:
     df = table()
     of = df[df.way == "ours"][list(KINDS)].sum()
     return 100 * float((of.dram + of.into_sms) / of.sum())
+
+
+def moving_of_each() -> np.ndarray:
+    """The same of each batch, the least prefill for its decode first."""
+    df = table()
+    of = batches.by_ratio(df[df.way == "ours"])[list(KINDS)]
+    return (100 * (of.dram + of.into_sms) / of.sum(axis=1)).to_numpy()
 
 
 def saved_by_slower() -> float:
