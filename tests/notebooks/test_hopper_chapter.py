@@ -407,6 +407,10 @@ def test_chapter_17d_says_what_two_sides_add_to_the_longer_one_while_both_run():
     together = df.both * df[["prefill_last_us", "decode_last_us"]].max(axis=1)
     shares = 100 * added / together
     assert (len(df), round(shares.min()), round(shares.max())) == (24, 16, 26)
+    assert hopper_dry.added(df).tolist() == pytest.approx(list(shares))
+    by_side = hopper_dry.added_by_side()
+    assert by_side["added while both run"].tolist() == ["16 to 19 %", "20 to 26 %", "20 to 25 %", "16 to 26 %"]
+    assert by_side["prefill yields"].tolist() == ["10 of 10", "0 of 10", "2 of 4", "12 of 24"]
     most = df.both.groupby(df.grows).idxmax()
     assert all(0.95 < df.both[i] and 0.9 < df.prefill[i] / df.decode[i] < 1.1 for i in most), "at a ratio of 1"
 
@@ -423,6 +427,7 @@ def test_chapter_17d_says_where_flash_infers_pod_is_behind_and_what_the_prefill_
     behind = (df.fi_pod / df.fa3_serial)[df.prefill / df.decode > 0.5]
     assert len(behind) == 6 and 1.19 < behind.min() and behind.max() < 1.52
     assert (df.fi_pod / df.fa3_serial).drop(behind.index).max() < 1.01
+    assert hopper_peers.one_call_over_ours().is_monotonic_increasing, "it loses more where more heads share keys"
     longer = raw.prefill / raw.prefill_exact
     assert (longer > 1).sum() == 6 and longer.max() < 1.055
     fairer = (raw.fa3_serial - (raw.prefill - raw.prefill_exact).clip(lower=0)) / raw.ours

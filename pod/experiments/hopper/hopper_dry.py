@@ -6,6 +6,7 @@ Measured: fused and each half alone while one side grows, and when each side of 
 from statistics import median
 
 import numpy as np
+import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import read
@@ -134,7 +135,28 @@ def _shares(ax, df, x: str) -> None:
     ax.set_ylim(0, 100)
 
 
-# ---------------------------------------------------------------- what claims ask for
+# ---------------------------------------------------------------- what chapters and claims ask for
+
+LEFT = 0.9  # both sides at work for less than this share of the time: then one side is left for long enough to say so
+
+
+def added(df) -> pd.Series:
+    """By how much the fused kernel is longer than its longer side alone, % of the time in which both sides run."""
+    together = df.both * df[["prefill_last_us", "decode_last_us"]].max(axis=1)
+    return 1e5 * (df.ours - df[list(SIDES)].max(axis=1)) / together
+
+
+def added_by_side() -> pd.DataFrame:
+    """The same, from least to most: where one side is left for over a tenth of the time, where neither is, and all."""
+    df = table()
+    long = df.both < LEFT
+    sorts = {f"{side} left for over a tenth": long & (df.left == side) for side in SIDES[::-1]} | {"neither": ~long}
+    sorts["all"] = long | ~long
+    rows = {}
+    for name, some in sorts.items():
+        share, yields = added(df[some]), df.yields[some]
+        rows[name] = [int(some.sum()), f"{share.min():.0f} to {share.max():.0f} %", f"{yields.sum()} of {some.sum()}"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["batches", "added while both run", "prefill yields"])
 
 
 def tail(df, side: str):

@@ -169,6 +169,23 @@ def energy_saved() -> float:
     return geomean(df.fa3_serial_mj / df.ours_mj)
 
 
+def one_call_over_ours() -> pd.Series:
+    """FlashInfer's one call over ours, geometric mean, by how many query heads share a KV head."""
+    df, group = table(), [case["q_heads"] // case["kv_heads"] for case in cases()]
+    return (df.fi_batched / df.ours).groupby(group).agg(geomean)
+
+
+def one_call_in_words() -> str:
+    many = [f"{ratio:.1f}x at {group}" for group, ratio in one_call_over_ours().items()]
+    return f"{PEERS['fi_batched']} over ours, by query heads for a KV head: {', '.join(many)}"
+
+
+def failed() -> list[str]:
+    """Which peer has no time on which batch."""
+    some = [(row.batch, *row.holes.split(": ")[:2]) for row in table().query("holes != ''").itertuples()]
+    return [f"{PEERS[name]} fails on {batch} ({kind})" for batch, name, kind in some]
+
+
 def batches() -> int:
     return len(table())
 
