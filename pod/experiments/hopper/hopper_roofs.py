@@ -90,22 +90,31 @@ def draw(df):
     axes[0].set_title("batch (prefill / decode)  ", fontsize=8.5, loc="right", x=0)
     for i, words in ((-1, "clock"), *enumerate(f"{mhz / 1000:.2f} GHz" for mhz in mine.mhz)):
         axes[1].text(1.01, i, words, transform=axes[1].get_yaxis_transform(), va="center", fontsize=8.5)
-    return axes[0].figure
+    even = _even(mine)
+    sides = axes[0].get_yaxis_transform()
+    axes[0].plot((1.01, 1.03, 1.03, 1.01), np.repeat((even[0] - 0.4, even[-1] + 0.4), 2), color=style.INK, linewidth=1,
+                 transform=sides, clip_on=False)  # fmt: skip
+    axes[0].text(1.045, np.mean(even), "even", transform=sides, rotation=90, va="center", fontsize=9)
+    return style.legend_outside(axes[1], "lower", len(LIMITS))
 
 
 MARKS = {"tensor": ("s", style.WORKERS[1]), "dram": ("D", style.WORKERS[3]), "l2": ("o", style.INK),
          "smem": ("^", style.WORKERS[4]), "power": ("*", style.WORKERS[2])}  # fmt: skip
 
 
+def _even(df) -> list[int]:
+    """Which rows are even batches; they follow each other where rows are sorted by ratio."""
+    return [i for i, ratio in enumerate(df.ratio) if EVEN[0] < ratio < EVEN[1]]
+
+
 def _shares(ax, df) -> None:
     ax.axvline(100, color=style.INK, linewidth=1)
-    even = [i for i, ratio in enumerate(df.ratio) if EVEN[0] < ratio < EVEN[1]]
-    ax.axhspan(min(even) - 0.5, max(even) + 0.5, color=style.IDLE, zorder=0)
+    even = _even(df)
+    ax.axhspan(even[0] - 0.5, even[-1] + 0.5, color=style.IDLE, zorder=0)
     for name, (marker, tone) in MARKS.items():
         if df[name].notna().any():
             ax.plot(df[name], range(len(df)), marker, color=tone, markersize=6.5 if marker != "*" else 9,
                     label=LIMITS[name])  # fmt: skip
-    style.legend(ax, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, columnspacing=1.0, handletextpad=0.2)
 
 
 # ---------------------------------------------------------------- what a chapter asks for
