@@ -89,7 +89,9 @@ WITHOUT = {
 NAMES = {  # in the picture, which sorts them by what they gain
     "the same beside decode": "sections beside decode",
     "heads in sections that L2 holds": "sections, prefill alone",
+    "an equal share of decode for each SM": "an equal share of decode (a check)",
 }
+CHECKS = ("an equal share of decode for each SM",)  # hatched: no gain, for nobody would plan what undoes it
 
 
 def cases() -> list[dict]:
@@ -141,7 +143,10 @@ def draw(df):
     df = df.sort_values("gain_percent", kind="stable")
     ax = style.axes(9.5, 4.2)
     y = range(len(df))
-    ax.barh(y, df.gain_percent, color=style.colour("both"), height=0.6)
+    bars = ax.barh(y, df.gain_percent, color=style.colour("both"), height=0.6)
+    for bar, idea in zip(bars, df.idea, strict=True):
+        if idea in CHECKS:
+            bar.set(facecolor="white", edgecolor=style.colour("both"), hatch="///")
     for i, row in zip(y, df.itertuples(), strict=True):
         label = f"{row.gain_percent:+.1f} %   ({roofs(row)})   {row.batch}"
         ax.text(max(row.gain_percent, 0) + 0.6, i, label, va="center", fontsize=8.5)
