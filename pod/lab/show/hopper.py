@@ -123,7 +123,7 @@ def swapped_operands(queries: int = 4) -> Figure:
 def decode_line(work: WorkList, names: Sequence[str]) -> Axes:
     """The line of all decode tiles, one row a KV head; the colour of a tile is the SM whose piece it is in.
 
-    `names` of the requests, in the order of the batch. Parts of a merged result are hatched and name their slot: the
+    `names` of the requests, in the order of the batch, with the number of the KV head. Parts of a merged result are hatched and name their slot: the
     number of their partial result.
     """
     ax, keys = style.axes(9.5, 2.5), PERSISTENT.decode_keys
@@ -138,7 +138,7 @@ def decode_line(work: WorkList, names: Sequence[str]) -> Axes:
                                hatch="//" if split else None))  # fmt: skip
         ax.bar(0, 0, 0, color=tone, label=f"SM {piece}")  # for the legend, without the hatch
         slot = f"\nslot {row['partial'] + row['part']}" if split else ""
-        ax.text(x + width / 2, head + 0.5, names[place] + slot, ha="center", va="center", fontsize=9,
+        ax.text(x + width / 2, head + 0.5, f"{names[place]}{head}{slot}", ha="center", va="center", fontsize=9,
                 color="white", bbox={"facecolor": tone, "edgecolor": "none", "pad": 1.5})  # fmt: skip
     heads = int(work.kv_head.max()) + 1
     ax.set(xlim=(0, ends[-1]), ylim=(heads, 0), xlabel="tiles of 64 tokens", xticks=[0, *ends])
