@@ -123,8 +123,8 @@ def swapped_operands(queries: int = 4) -> Figure:
 def decode_line(work: WorkList, names: Sequence[str]) -> Axes:
     """The line of all decode tiles, one row a KV head; the colour of a tile is the SM whose piece it is in.
 
-    `names` of the requests, in the order of the batch, with the number of the KV head. Parts of a merged result are hatched and name their slot: the
-    number of their partial result.
+    `names` of the requests, in the order of the batch; the number of the KV head follows. Parts of a merged result are
+    hatched and name their slot: the number of their partial result.
     """
     ax, keys = style.axes(9.5, 2.5), PERSISTENT.decode_keys
     tiles = {seq: -(-kv_len // keys) for seq, kv_len in zip(work.seq.tolist(), work.kv_len.tolist(), strict=True)}
