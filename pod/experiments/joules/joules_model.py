@@ -19,7 +19,7 @@ FIGURE = Figure(
     chapter="18",
     method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "
     "learnt from every other batch. Seen: milliseconds of a batch back to back. bf16.",
-    data=("joules-prices", "joules", "hopper-peers"),
+    data=("joules-prices", "joules"),
     fitted=True,
 )
 WAYS = {"ours": "fused", "ours_serial": "halves in turn"}
