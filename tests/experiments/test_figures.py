@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from pod import data
-from pod.lab import claims, gallery, paper, registry, takeaway
+from pod.lab import claims, gallery, paper, pixels, registry, takeaway
 from pod.lab.chapters import CHAPTERS
 from pod.lab.figure import OURS, Figure
 from pod.lab.show import style
@@ -58,9 +58,9 @@ def drawing_only(monkeypatch, name):
 @pytest.mark.parametrize("name", DRAWABLE)
 def test_a_figure_is_drawn_and_its_words_are_large_and_plain_enough_to_read(name, drawing_only, tmp_path, monkeypatch):
     """All of it in one test: a run draws every figure once."""
-    figure, pictures, pixels = registry.find(name), [], gallery._pixels
+    figure, pictures, cut = registry.find(name), [], gallery._pixels
     assert figure.title and figure.method and "\n" not in figure.method
-    monkeypatch.setattr(gallery, "_pixels", lambda picture: pictures.append(picture) or pixels(picture))
+    monkeypatch.setattr(gallery, "_pixels", lambda picture: pictures.append(picture) or cut(picture))
     gallery._draw(gallery.Task(name, takeaway.words(name), (), tmp_path))
     drawn = (tmp_path / f"{name}.png").read_bytes()
     assert drawn[:8] == b"\x89PNG\r\n\x1a\n" and len(drawn) < LARGEST, f"{len(drawn)} bytes"
@@ -190,7 +190,7 @@ def test_a_picture_is_cut_as_matplotlib_would(figure_id, tmp_path):
     picture = says(page.draw(page.table()), takeaway.words(figure_id))
     theirs = {"facecolor": "white", "pil_kwargs": {"compress_level": 1}}
     picture.savefig(tmp_path / "theirs.png", dpi=150, bbox_inches="tight", **theirs)
-    assert (tmp_path / f"{figure_id}.png").read_bytes() == (tmp_path / "theirs.png").read_bytes()
+    assert (tmp_path / f"{figure_id}.png").read_bytes() == pixels.small((tmp_path / "theirs.png").read_bytes())
 
 
 def test_recorded_figures_name_their_data():
