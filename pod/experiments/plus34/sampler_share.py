@@ -74,9 +74,10 @@ def draw(df):
     right.plot(model.index, model, color=style.INK, linewidth=2)
     _name(right, "the model\nitself", model.index[-1], model.iloc[-1], style.INK)
     ticks = sorted(set(df.batch) - {192})  # no room for its number
-    for ax in (left, right):
-        ax.set(xscale="log", xlim=(0.8, 1600), xlabel="requests that decode")
-        style.ticks(ax, ticks, fontsize=9)
+    left.set(xscale="log", xlim=(0.8, 1600), xlabel="requests that decode, logarithmic axis")
+    style.ticks(left, ticks, fontsize=9)
+    right.set(xlim=(0, 400), xlabel="requests that decode, linear axis")
+    style.ticks(right, [1, *(batch for batch in ticks if batch >= 64)], fontsize=9)
     left.set(ylim=(0, 60), ylabel="sampler, % of the iteration")
     right.set(ylim=(0, None), ylabel="ms an iteration")
     return left.figure
