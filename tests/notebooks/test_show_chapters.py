@@ -11,11 +11,12 @@ from pod.experiments.lean import lean_04
 from pod.experiments.pod import pod_10
 from pod.hardware import A100, H200
 from pod.kernels import fusion
+from pod.lab import claims
 from pod.lab.show import style
 from pod.lab.show.blocks import moved_lines, sm_fill, tile_budget, tile_padding, tile_walk
 from pod.lab.show.slots import on_sms, then, ways
 from pod.lab.show.states import SHARES, error_lines, merge_trees, state_table
-from pod.lab.show.verdicts import verdicts
+from pod.lab.show.verdicts import verdicts, with_bases
 from pod.reference import State
 from pod.schedule.waves import Ran, run
 from pod.simulate.tiling import Tile
@@ -157,3 +158,11 @@ def test_verdicts_list_the_papers_claims_and_fold_all():
     rows = verdicts("pod-07", "pod-t2").data.splitlines()
     assert rows[0].startswith("| claim") and sum(row.startswith("| ") for row in rows) == 4
     assert "<details><summary>All 8</summary>" in rows
+
+
+def test_claims_that_share_a_base_show_it_once():
+    judged = [claims.judge(c) for c in claims.load() if c.id in ("plus34-total", "plus34-smem", "ladder-adds")]
+    own = [result for result in judged if result.claim.id == "ladder-adds"]
+    stated, fold = with_bases([result for result in judged if result not in own], own).data.split("<details>")
+    assert stated.count("each rung run whole") == 1 and [row[-4:] for row in stated.splitlines()[2:4]] == [" a |"] * 2
+    assert "the post" in stated and "ladder-adds" in fold and "the post" not in fold

@@ -20,6 +20,31 @@ def verdicts(*figures: str):
     return _markdown(HEAD + "".join(rows) + "\n" + fold)
 
 
+# ---------------------------------------------------------------- by what they are over
+
+
+def with_bases(stated: list, own: list):
+    """What a post states, each beside what is compared; under the table the batches, once where rows share them. Our
+    own claims in a fold."""
+    summary = f"<details><summary>The {len(own)} of our own</summary>"
+    return _markdown(f"{_over(stated, 'the post')}\n\n{summary}\n\n{_over(own)}\n\n</details>")
+
+
+def _over(results: list, stated: str = "") -> str:
+    """`stated`: the head of a column of what was stated, if it was."""
+    compared, batches = zip(*(r.base.split("; ", 1) for r in results), strict=True)
+    letters = dict(zip(dict.fromkeys(batches), "abcdefgh", strict=False))
+    rows = []
+    for r, what, batch in zip(results, compared, batches, strict=True):
+        claim, what = f"`{r.claim.id}`: {r.claim.statement}", what.removesuffix(", x").removesuffix(", %")
+        number = [r.claim.number.text] if stated else []
+        rows.append((claim, what, *number, r.spread_text, r.band_text, r.verdict, letters[batch]))
+    head = ("claim", "what is compared", *([stated] if stated else []), "here", "range", "verdict", "base")
+    evidence = dict(zip(batches, (r.evidence for r in results), strict=True))
+    notes = [f"- {letter}: {evidence[batch]}, {batch}." for batch, letter in letters.items()]
+    return _table(head, rows) + "\n\n" + "\n".join(notes)
+
+
 # ---------------------------------------------------------------- by what they are about
 
 
