@@ -15,6 +15,7 @@ FIGURE = Figure(
     state="simulated",
 )
 BATCHES, CONTEXT, CHUNKS = (1, 2, 4, 8, 18), 1024, (128, 256, 512, 1024)
+PARTS = ["linear_ms", "attention_ms", "other_ms"]
 
 
 def _cost():
@@ -31,7 +32,7 @@ def table():
     for chunk in CHUNKS:
         works = [Work(((chunk, before),), 0, 0) for before in range(0, CONTEXT, chunk)]
         rows.append(("chunked", chunk, *_parts(cost, works, CONTEXT)))
-    return pd.DataFrame(rows, columns=["phase", "batch_or_chunk", "linear_ms", "attention_ms", "other_ms"])
+    return pd.DataFrame(rows, columns=["phase", "batch_or_chunk", *PARTS])
 
 
 def _parts(cost, works, tokens: int) -> list[float]:
@@ -42,26 +43,29 @@ def _parts(cost, works, tokens: int) -> list[float]:
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.0, 3)
+    """A token's time and attention's part of it, all on one logarithmic axis: equal heights are equal
+    ratios. The grey line is a prompt's token."""
+    axes = style.axes(9.5, 3.0, 3, sharey=True)
     titles = {"prefill": "prefill, prompts in the batch", "decode": "decode, requests in the batch",
               "chunked": "one prompt of 1,024, by chunk"}  # fmt: skip
+    prompt = df.query("phase == 'prefill'")[PARTS].sum(axis=1).iloc[0]
     for ax, (phase, title) in zip(axes, titles.items(), strict=True):
-        mine, bottom = df[df.phase == phase], 0.0
-        colours = {"linear_ms": style.colour("linear"), "attention_ms": style.colour("merge"),
-                   "other_ms": style.colour("wait")}  # fmt: skip
-        for column, colour in colours.items():
-            ax.bar(range(len(mine)), mine[column], bottom=bottom, color=colour, label=column.removesuffix("_ms"))
-            bottom = mine[column].to_numpy() + bottom
-        for i, top in enumerate(bottom):
-            ax.annotate(f"{top:.2g}", (i, top), (0, 2), textcoords="offset points", ha="center", fontsize=8.5)
-        ax.margins(y=0.08)
+        mine = df[df.phase == phase]
+        all_of_it = mine[PARTS].sum(axis=1)
+        ax.axhline(prompt, color=style.FRAME, linewidth=1, zorder=0)
+        lines = (("all", all_of_it, style.INK), ("attention", mine.attention_ms, style.colour("merge")))
+        for words, values, colour in lines:
+            ax.plot(range(len(mine)), values, "o-", color=colour, markersize=5)
+            for i, value in enumerate(values):
+                number = f"{value:.2g}" if value > 0.1 else f"{value:.2f}"
+                ax.annotate(number, (i, value), (0, 6), textcoords="offset points", ha="center", fontsize=8.5)
+            if phase == "prefill":
+                ax.annotate(words, (0, values.iloc[0]), (0, 19), textcoords="offset points", color=colour, fontsize=9)
+        ax.set(yscale="log", ylim=(0.004, 110), xlim=(-0.4, len(mine) - 0.6))
         ax.set_xticks(range(len(mine)), mine.batch_or_chunk)
         ax.set_title(title, fontsize=10)
     axes[0].set_ylabel("ms a token")
-    top = axes[2].get_ylim()[1]
-    axes[0].set_ylim(0, top)
-    axes[2].set_ylim(0, top)
-    style.legend(axes[1], loc="upper right")
+    style.ticks(axes[0], (0.01, 0.1, 1, 10, 100), axis="y")
     return axes[0].figure
 
 
