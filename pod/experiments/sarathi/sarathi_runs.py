@@ -228,20 +228,27 @@ def draw(df):
                                              for r in lengths.itertuples()], fontsize=8.5)  # fmt: skip
     axes[0].set(ylabel="throughput over Orca", ylim=(0, 1.9))
     style.legend(axes[0], loc="upper left", ncols=2)
-    foretold = sarathi_08.table()
+    foretold = sarathi_08.table().query(f"pd <= {df.pd.max()}")
     for chunk, colour in zip(sarathi_08.CHUNKS, style.WORKERS, strict=False):
         mine, model = (each[each.chunk == chunk] for each in (figure_8(df), foretold))
-        axes[1].plot(mine.pd, mine.gain, "o-", markersize=4, color=colour, label=f"chunk {chunk}")
-        axes[1].plot(mine.pd, mine.gain_from_parts, "--", linewidth=1.2, color=colour)
+        axes[1].plot(mine.pd, mine.gain, "o-", markersize=4, color=colour)
+        place = ((6, 0), "left") if chunk > 128 else ((-6, 0), "right")  # right of it lies another line
+        axes[1].annotate(f"chunks\nof {chunk}", (mine.pd.iloc[-1], mine.gain.iloc[-1]), place[0], ha=place[1],
+                         va="center", textcoords="offset points", color=colour, fontsize=9)  # fmt: skip
         axes[1].plot(model.pd, model.gain, ":", linewidth=1, color=colour)
         axes[1].axvline(best_ratio(chunk, mine.batch.iloc[0], aligned=False), color=colour, linewidth=0.6)
     axes[1].axhline(1, color=style.INK, linewidth=0.8)
-    axes[1].set(xscale="log", xlabel="P:D", xlim=(2, 70), ylabel="throughput over Orca")
+    axes[1].set(xscale="log", xlabel="P:D", xlim=(2, 100), ylabel="throughput over Orca")
     style.ticks(axes[1], sorted(set(figure_8(df).pd)))
-    words = "dashed: from its parts; dotted: analytical A6000; upright: C / (B - 1)"
-    axes[1].set_title(words, fontsize=9.5, loc="left")
-    style.legend(axes[1], loc="lower left")
+    words = "solid: whole runs; dotted: analytical A6000; upright: C / (B - 1)"
+    axes[1].set_title(words, fontsize=9, loc="left")
     return axes[0].figure
+
+
+def parts(df: pd.DataFrame) -> pd.DataFrame:
+    """Throughput over Orca as measured, and if the GPU took for each chunk what its parts take, one by one."""
+    columns = {"gain": "measured", "gain_from_parts": "from its parts"}
+    return figure_8(df).set_index(["chunk", "pd"])[list(columns)].rename(columns=columns)
 
 
 def figure_7(df: pd.DataFrame) -> pd.DataFrame:
