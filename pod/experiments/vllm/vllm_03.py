@@ -35,7 +35,8 @@ def table():
 def draw(df):
     titles = {"recompute": "drop and recompute", "swap": "swap to host memory"}
     tokens = df.groupby("preemption").tokens.sum()
-    return request_grids({f"{titles[k]}, {tokens[k]} tokens computed": log for k, log in crowded().items()})
+    logs = {f"{titles[k]}, {tokens[k]} tokens computed": log for k, log in crowded().items()}
+    return request_grids(logs, waits="waits:\nprompts\nfirst")
 
 
 TIGHT = Workload("uniform", 400, low=128, high=512, pd=1)  # on 1,150 blocks, which are far too few

@@ -162,12 +162,13 @@ def iteration_strip(logs: Mapping[str, Log], start: float, end: float) -> Figure
     return figure
 
 
-def request_grid(log: Log, title: str = "", ax: Axes | None = None) -> Axes:
+def request_grid(log: Log, title: str = "", ax: Axes | None = None, waits: str = "") -> Axes:
     """One row a request, one column an iteration; a cell says how many tokens were computed. What lies between, from a
-    preemption to the return, is hatched."""
+    preemption to the return, is hatched. `waits`: the words for who is there and gets nothing."""
     rows = [i for i, *_ in log.requests]
     ax = style.axes(9.5, 0.8 + 0.36 * len(rows)) if ax is None else style.tidy(ax)
     away: dict[int, tuple[int, str]] = {}
+    last: dict[int, int] = {}  # iteration with work
     for tick, event in enumerate(log.iterations):
         away |= {i: (tick, how) for i, how in event.preempted}
         work = {c[0]: (PREFILL, c[1]) for c in event.prefills} | {i: (DECODE, 1) for i in event.decodes}
@@ -175,6 +176,10 @@ def request_grid(log: Log, title: str = "", ax: Axes | None = None) -> Axes:
             if i in away:
                 since, how = away.pop(i)
                 _absent(ax, since, tick, rows.index(i), "swapped out" if how == "swap" else "dropped")
+            elif waits and tick > last.get(i, tick) + 1:
+                ax.text((last[i] + 1 + tick) / 2, rows.index(i) + 0.5, waits, ha="center", va="center", fontsize=8.5,
+                        linespacing=0.95, color=style.INK)  # fmt: skip
+            last[i] = tick
             ax.add_patch(Rectangle((tick, rows.index(i) + 0.06), 1, 0.88, facecolor=style.colour(kind),
                                    edgecolor="white", linewidth=1.2, label=kind))  # fmt: skip
             ax.text(tick + 0.5, rows.index(i) + 0.5, str(count), ha="center", va="center", fontsize=8.5,
@@ -195,11 +200,11 @@ def _absent(ax: Axes, start: int, end: int, row: int, words: str) -> None:
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
 
 
-def request_grids(logs: Mapping[str, Log]) -> Figure:
-    figure, axes = _stack(len(logs), 0.85 + 0.34 * len(next(iter(logs.values())).requests))
+def request_grids(logs: Mapping[str, Log], waits: str = "") -> Figure:
+    figure, axes = _stack(len(logs), 0.85 + (0.44 if waits else 0.34) * len(next(iter(logs.values())).requests))
     longest = max(len(log.iterations) for log in logs.values())
     for ax, (title, log) in zip(axes, logs.items(), strict=True):
-        request_grid(log, f"{title}: {len(log.iterations)} iterations", ax)
+        request_grid(log, f"{title}: {len(log.iterations)} iterations", ax, waits)
         ax.set_xlim(0, longest)
         ax.set_xlabel("iteration" if ax is axes[-1] else "")
     return figure
