@@ -60,7 +60,7 @@ def last_waves(batches=("64 x 2048", "256 x 512")) -> pd.DataFrame:
 
 def draw(df):
     batches = list(dict.fromkeys(df.batch))
-    batches.sort(key=lambda b: df[df.batch == b].kv_bytes.iloc[0])
+    batches.sort(key=lambda b: (int(b.split()[0]), df[df.batch == b].kv_bytes.iloc[0]))  # by chats, then by bytes
     ax = style.axes(9.5, 5.2)
     for edge, words in ((paper.value("plus34.f01.memory_util"), "post, before"),
                         (paper.value("plus34.f04.memory_util"), "post, after")):  # fmt: skip
