@@ -75,7 +75,7 @@ def table():
 
 def draw(df):
     kernels = list(dict.fromkeys(df.kernel))
-    axes = np.atleast_1d(style.axes(9.5, 2.0 * len(kernels) + 0.4, rows=len(kernels), sharey=True))
+    axes = np.atleast_1d(style.axes(9.5, 2.0 * len(kernels) + 0.4, rows=len(kernels), sharex=True, sharey=True))
     for ax, kernel in zip(axes, kernels, strict=True):
         mine = df[df.kernel == kernel]
         for name, tone in PARTS.items():
@@ -84,8 +84,10 @@ def draw(df):
             ax.bar(rows.place, rows.share, 2.5, color=tone, label=share)
         waits = mine[(mine.part == "scores") & (mine.share >= PLACE)].sort_values("place", kind="stable")
         for i, row in enumerate(waits.itertuples(), 1):
+            if len(waits) > 8 and i not in (1, len(waits)):  # no room for all numbers
+                continue
             ax.annotate(str(i), (row.place, row.share), (0, 2), textcoords="offset points", ha="center", fontsize=9)
-        ax.set(xlim=(0, mine.instructions.max()), ylabel="% of samples")
+        ax.set(xlim=(0, df.instructions.max()), ylabel="% of samples")
         ax.set_title(mine.label.iloc[0], fontsize=10, loc="left")
         style.legend(ax, loc="upper right")
     axes[-1].set_xlabel("place in the program, instructions")
