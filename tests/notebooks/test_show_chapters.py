@@ -14,11 +14,14 @@ from pod.kernels import fusion
 from pod.lab import claims
 from pod.lab.show import style
 from pod.lab.show.blocks import moved_lines, sm_fill, tile_budget, tile_padding, tile_walk
+from pod.lab.show.fold import folded
+from pod.lab.show.serving import request_grid
 from pod.lab.show.slots import on_sms, then, ways
 from pod.lab.show.states import SHARES, error_lines, merge_trees, state_table
 from pod.lab.show.verdicts import verdicts, with_bases
 from pod.reference import State
 from pod.schedule.waves import Ran, run
+from pod.simulate.scenarios import crowded
 from pod.simulate.tiling import Tile
 
 
@@ -166,3 +169,15 @@ def test_claims_that_share_a_base_show_it_once():
     stated, fold = with_bases([result for result in judged if result not in own], own).data.split("<details>")
     assert stated.count("each rung run whole") == 1 and [row[-4:] for row in stated.splitlines()[2:4]] == [" a |"] * 2
     assert "the post" in stated and "ladder-adds" in fold and "the post" not in fold
+
+
+def test_who_is_there_and_gets_nothing_waits():
+    logs = crowded()
+    counts = {mode: texts(request_grid(log, waits="waits")).count("waits") for mode, log in logs.items()}
+    assert counts == {"recompute": 2, "swap": 0}
+    assert "waits" not in texts(request_grid(logs["recompute"]))
+
+
+def test_a_folded_table_opens_under_its_line():
+    html = folded("parts", pd.DataFrame({"ms": [1, 2]})).data
+    assert html.startswith("<details><summary>parts</summary>") and html.endswith("</details>") and "<td>2</td>" in html
