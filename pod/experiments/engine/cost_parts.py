@@ -7,7 +7,7 @@ import pandas as pd
 from pod.lab.figure import Figure
 from pod.lab.show import style
 from pod.simulate import judge
-from pod.simulate.judge import BARS, PARTLY, WHOLE
+from pod.simulate.judge import BARS, PARTLY, THROUGHPUT, WHOLE
 
 FIGURE = Figure(
     title="Errors of the analytical cost, part by part, over what is allowed",
@@ -19,6 +19,8 @@ FIGURE = Figure(
 PARTS = ("prefill", "decode", "linear", "host")
 LOOKS = (("half of the errors", style.WORKERS[0], "o"), ("95 % of them", style.WORKERS[1], "o"),
          ("95 %, the measurement itself", style.INK, "x"))  # fmt: skip
+WHOLE_ROWS = {True: "whole runs, throughput:\n1 % allowed", False: "whole runs, what users feel:\n10 % allowed"}
+GAP = 0.7  # rows between the parts and whole runs, which have other bars
 LONG, ALONE, ONE_BY_ONE = "all-reduce from 1 MiB", "below, NCCL alone", "below, one by one"
 
 
@@ -43,20 +45,26 @@ def _group(row: dict) -> str:
 
 def draw(df):
     """Each source as two dots, in units of its bars; crosses are what the measurement itself would be off by."""
-    parts = list(dict.fromkeys(df.part))
-    ax = style.axes(8.5, 0.9 + 0.42 * len(parts))
-    for i, part in enumerate(parts):
-        mine = df[df.part == part]
+    rows = df.part.where(df.part != WHOLE, (df.what == THROUGHPUT).map(WHOLE_ROWS))
+    names = [*dict.fromkeys(df.part[df.part != WHOLE]), *WHOLE_ROWS.values()]
+    places = {name: i + GAP * (name in WHOLE_ROWS.values()) for i, name in enumerate(names)}
+    ax = style.axes(8.5, 1.3 + 0.44 * len(names))
+    for name, y in places.items():
+        mine = df[rows == name]
         errors = mine["median"] / mine.most, mine.p95 / mine.most_p95, mine.again / mine.most_p95
-        for x, y, (_, colour, marker) in zip(errors, (i - 0.15, i + 0.15, i + 0.15), LOOKS, strict=True):
-            ax.scatter(x, [y] * len(mine), s=28, color=colour, marker=marker, zorder=3)
+        for x, beside, (_, colour, marker) in zip(errors, (-0.15, 0.15, 0.15), LOOKS, strict=True):
+            ax.scatter(x, [y + beside] * len(mine), s=28, color=colour, marker=marker, zorder=3)
     for words, colour, marker in LOOKS:
         ax.scatter([], [], label=words, color=colour, marker=marker)
+    border = places[names[-2]] - 0.5 - GAP / 2
+    ax.axhline(border, color=style.INK, linewidth=0.8, linestyle=":")
+    ax.text(0.01, border + 0.1, "beside Vidur, another simulator", fontsize=8.5, va="top",
+            transform=ax.get_yaxis_transform())  # fmt: skip
     ax.axvline(1, color=style.INK, linewidth=1.2)
-    ax.set(xscale="log", xlabel="error in units of what is allowed (line)", ylim=(len(parts) - 0.5, -0.5),
-           yticks=range(len(parts)))  # fmt: skip
+    ax.set(xscale="log", xlabel="error in units of what is allowed (line): 10 % for half, 25 % for 95 of 100",
+           ylim=(places[names[-1]] + 0.6, -0.5), yticks=list(places.values()))  # fmt: skip
     style.ticks(ax, (0.1, 0.3, 1, 3, 10))
-    ax.set_yticklabels(parts)
+    ax.set_yticklabels(names)
     style.legend(ax, loc="upper right")
     return ax.figure
 
