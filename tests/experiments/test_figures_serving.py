@@ -1,6 +1,7 @@
 """The figures of serving: what they show is what the schedulers did, and what the sources say where they say it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -206,6 +207,17 @@ def test_another_draw_turns_no_answer():
     for way in (disaggregated.ONCE, *disaggregated.LINKS):
         step = disaggregated.RATES["azure-conv"].step
         assert (chat[way, "max"] - chat[way, "min"] <= step).all(), "one step of what was tried"
+
+
+def test_chapter_15c_sets_both_sides_beside_each_other():
+    chat = disaggregated.sides()["chat (Azure)"]
+    assert chat.tolist() == ["70 against 110 (-36 %)", "22 ms", "160 against 130 (+14 to +23 %)"]
+    assert disaggregated.sides().loc["chunks ahead from"].tolist() == ["22 ms", "never behind", "25 ms"]
+    (page,) = Path("notebooks").glob("15c_*.ipynb")
+    told = "".join(page.read_text().split())
+    for name, ranges in disaggregated.leads().iterrows():
+        row = " | ".join([name.partition(" (")[0], *ranges]).replace("-", "\N{MINUS SIGN}")
+        assert "".join(row.split()) in told
 
 
 def test_the_link_decides_about_code_and_hardly_about_chats():

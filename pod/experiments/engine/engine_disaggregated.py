@@ -124,6 +124,24 @@ def leads() -> pd.DataFrame:
     return pd.Series(words, ranges.index).unstack(sort=False)
 
 
+def sides(tight: int = 10, loose: int = 50) -> pd.DataFrame:
+    """Chunks at once against prompts apart at a tight and at a loose promise, their lead in four draws behind it, and
+    where one passes the other."""
+    rates, lead, columns = table().set_index(["workload", "tbt_p99_ms", "way"]).qps, leads(), {}
+    for workload, name in NAMES.items():
+        ends = {}
+        for promise in (tight, loose):
+            once, apart = (rates[workload, promise, way] for way in (ONCE, APART))
+            ends[promise] = f"{once:.0f} against {apart:.0f}" + (f" ({lead[promise][name]} %)" if apart else "")
+        passes = _crossing(table().query("workload == @workload"))
+        columns[name] = {
+            f"tight: {tight} ms": ends[tight],
+            "chunks ahead from": f"{passes} ms" if passes else "never behind",
+            f"loose: {loose} ms": ends[loose],
+        }
+    return pd.DataFrame(columns)
+
+
 def _range(low: float, high: float) -> str:
     if high == float("inf"):
         return "apart serves none"
@@ -141,16 +159,18 @@ def _crossing(mine: pd.DataFrame) -> float | None:
 
 def draw(df):
     axes, four = style.axes(9.5, 3.4, len(RATES)), spread()
+    labels = {APART: f"{APART}, 50 GB/s"}
     looks = {TURN: (style.WORKERS[1], "-"), ONCE: (style.WORKERS[0], "-"), APART: (style.WORKERS[2], "-"),
              NVLINK: (style.WORKERS[2], ":")}  # fmt: skip
     for ax, workload in zip(axes, RATES, strict=True):
         for way, (colour, line) in looks.items():
             mine = df[(df.workload == workload) & (df.way == way)]
             ax.plot(mine.tbt_p99_ms, mine.qps, line, marker="o" if line == "-" else "", drawstyle="steps-post",
-                    markersize=4, color=colour, label=way)  # fmt: skip
+                    markersize=4, color=colour, label=labels.get(way, way))  # fmt: skip
         for way, beside in ((ONCE, 0.97), (APART, 1.03)):
             ends = four.loc[workload, way]
-            ax.vlines(ends.index * beside, ends["min"], ends["max"], color=looks[way][0], linewidth=4, alpha=0.5)
+            ax.vlines(ends.index * beside, ends["min"], ends["max"], color=looks[way][0], linewidth=4, alpha=0.5,
+                      label="strokes: four draws" if way == ONCE else None)  # fmt: skip
         ax.set(xscale="log", xlabel="promised P99 TBT, ms", ylim=(0, None))
         if promise := _crossing(df[df.workload == workload]):
             ax.axvline(promise, 0.4, color=style.INK, linestyle=":", linewidth=1)
