@@ -63,7 +63,7 @@ def draw(df):
         for method in METHODS:
             mine = df[df.method == method]
             ax.plot(mine.measured, mine[column], ".", color=TONES[method], markersize=4, label=WORDS[method])
-        ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / 4, high), xlabel="measured, ms")
+        ax.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / 2, high), xlabel="measured, ms")
         ax.set_title(f"{title}: median error {error(df, column).median():.0f} %", fontsize=10)
         for axis, ticks in ((ax.xaxis, (0.5, 1, 2)), (ax.yaxis, (0.1, 0.2, 0.5, 1, 2))):
             axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
