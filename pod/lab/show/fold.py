@@ -7,4 +7,5 @@ def folded(summary: str, df: pd.DataFrame):
     """The table under one line, closed."""
     from IPython.display import HTML
 
-    return HTML(f"<details><summary>{summary}</summary>\n{df.to_html(border=0)}\n</details>")
+    table = df.to_html(border=0).replace(' class="dataframe"', "")  # a page of the site has styles of its own
+    return HTML(f"<details><summary>{summary}</summary>\n{table}\n</details>")
