@@ -309,8 +309,9 @@ def slide(lab: Lab, chapter: Chapter, slider: int, turn: int) -> Move:
     before = until(lambda: page.value(picture))
     handle = f"{HANDLES}[{slider}].querySelector('.noUi-handle')"
     page.value(f"(() => {{ const e = {handle}; e.scrollIntoView({{block: 'center'}}); e.focus(); }})()")
-    value, ends = (page.value(f"{handle}.getAttribute('aria-value{x}')") for x in ("now", "max"))
-    key = ("ArrowLeft", 37) if turn % 2 or value == ends else ("ArrowRight", 39)
+    begins, value, ends = (page.value(f"{handle}.getAttribute('aria-value{x}')") for x in ("min", "now", "max"))
+    back = value == ends or turn % 2 and value != begins  # one of two values may begin at its end
+    key = ("ArrowLeft", 37) if back else ("ArrowRight", 39)
     another = f"!['', {json.dumps(before)}].includes({picture})"
     return moved(lab, chapter, "keydown", another, lambda: page.press(*key))
 

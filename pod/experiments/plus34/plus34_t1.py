@@ -153,7 +153,7 @@ def _by_change(df):
     """The samplers by drawing and reading, in each the kernels side by side; the kernel of today last."""
     kernels, samplers = list(KERNEL), list(TOGETHER)
     place = df.kernel.map(kernels.index) + 10 * df["sampler"].map(samplers.index) + 100 * (df.kernel == "hopper")
-    return df.loc[place.sort_values().index]
+    return df.loc[place.sort_values(kind="stable").index]
 
 
 # ---------------------------------------------------------------- what claims ask for
