@@ -159,7 +159,7 @@ def workspace(
              "kv_dtype": kv_dtype and _dtype(kv_dtype)}  # fmt: skip
     limits = {"tokens": tokens, "sequences": sequences, "kv_len": kv_len}
     made = fullest(**{name: _count(name, value) for name, value in limits.items()}, **shape)
-    _check_batch(made)
+    _check_pages(made)
     return make_workspace(made, _device(device), _count("draft", draft), sm_margin)
 
 
@@ -232,13 +232,14 @@ def _batch(q_lens, kv_lens, num_q_heads, num_kv_heads, head_dim, page_size, dtyp
             if value is not None and value is not False:
                 raise ValueError(f"{name}: got {shown(value)} beside a HybridBatch, allowed is what the batch says")
         batch = q_lens
+        _one_of("dtype", batch.dtype, DTYPES)
     else:
         lens = (_lengths(q_lens, "q_lens"), _lengths(kv_lens, "kv_lens"))
         if rest.get("kv_dtype") is not None:
             rest["kv_dtype"] = _dtype(rest["kv_dtype"])
         shape = {"page_size": page_size, "dtype": _dtype_of_kernels(dtype)}
         batch = HybridBatch(*lens, num_q_heads, num_kv_heads, head_dim, **shape, **rest)
-    _check_batch(batch)
+    _check_pages(batch)
     return batch
 
 
@@ -253,8 +254,7 @@ def _dtype_of_kernels(dtype) -> str:
     return name
 
 
-def _check_batch(batch: HybridBatch) -> None:
-    _one_of("dtype", batch.dtype, DTYPES)
+def _check_pages(batch: HybridBatch) -> None:
     page_size = batch.page_size
     if page_size is not None and (page_size % 8 or page_size > LONGEST):
         most = f"allowed are multiples of 8 up to {LONGEST}, and None (contiguous)"

@@ -283,11 +283,10 @@ def chapter_of(figure: Figure) -> Chapter | None:
     of = [chapter for chapter in CHAPTERS if chapter.number == figure.chapter and chapter.path.exists()]
     name = figure.id.replace("-", "_")
     drawn, named, told = rf'\b{name}\.draw|show\("{figure.id}"', rf"\b{name}\b", rf"`{figure.id}`"
-    for sign, kind in (drawn, "code"), (named, "code"), (told, "markdown"), ("", "code"):
-        for chapter in of:
-            if re.search(sign, "\n".join(notebooks.sources(chapter.path, kind))):
-                return chapter
-    return None
+    signs = (drawn, "code"), (named, "code"), (told, "markdown"), ("", "code")
+    return next(
+        (c for sign, kind in signs for c in of if re.search(sign, "\n".join(notebooks.sources(c.path, kind)))), None
+    )
 
 
 def _image(path: Path) -> str:

@@ -404,10 +404,10 @@ def problem(prompt: Sequence[int], output: int, shape: Shape, context: int) -> s
         return "the prompt is empty, allowed is at least one token"
     if not isinstance(output, Integral) or output < 1:
         return f"{output!r} tokens to come, allowed is at least one"
-    if wrong := next((token for token in prompt if not isinstance(token, Integral)), None):
-        return f"a token {wrong!r}, allowed are integers"
     if len(prompt) + output > context:
         return f"{len(prompt)} tokens and {output} to come, {shape.name} takes {context} in all"
+    if wrong := next((token for token in prompt if not isinstance(token, Integral)), None):
+        return f"a token {wrong!r}, allowed are integers"
     if not all(0 <= token < shape.vocab for token in prompt):
         return f"a token outside of the vocabulary, allowed are 0 to {shape.vocab - 1}"
     return None

@@ -8,6 +8,7 @@ from pod.serving import tiny
 from pod.serving.model import random_weights
 from pod.serving.shapes import SHAPES
 
+NUMBER = re.compile("[0-9]{1,9}")  # Python itself refuses one of thousands of digits
 KNOWN = {tiny.SHAPE.key: tiny.SHAPE} | {key: shape for key, shape in SHAPES.items() if shape.gated}
 
 
@@ -23,8 +24,7 @@ class Numbers:
         self.weights = random_weights(0, self.shape.layers, device)
 
     def tokens(self, text: str) -> list[int]:
-        numbers = re.compile("[0-9]{1,9}")  # Python itself refuses one of thousands of digits
-        if wrong := next((word for word in text.split() if not numbers.fullmatch(word)), None):
+        if wrong := next((word for word in text.split() if not NUMBER.fullmatch(word)), None):
             raise ValueError(f"prompt: got {wrong[:20]!r}, allowed are numbers of tokens")
         return [int(word) for word in text.split()]
 

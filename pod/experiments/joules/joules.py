@@ -188,8 +188,13 @@ def left_at_full_clock() -> float:
 
 
 def _left(df) -> float:
-    steady, rested = ((df[f"ours_serial_{how}_mj"] - df[f"ours_{how}_mj"]).sum() for how in CLOCKS)
-    return float(100 * rested / steady)
+    steady, rested = _saved_in(df)
+    return float(100 * rested.sum() / steady.sum())
+
+
+def _saved_in(df) -> list[pd.Series]:
+    """Of a recording as it was read, what fusing saves of each batch at each clock, mJ."""
+    return [df[f"ours_serial_{how}_mj"] - df[f"ours_{how}_mj"] for how in CLOCKS]
 
 
 def left_of_each(df=None) -> np.ndarray:
@@ -205,7 +210,7 @@ def left_by_sort() -> pd.DataFrame:
     even = (seen.prefill / seen.decode).between(*hopper_roofs.EVEN, inclusive="neither").to_numpy()
     found = {}
     for name, df in zip(("this H200", "another H200", "a third"), [read("joules"), *_repeats()], strict=False):
-        steady, rested = (df[f"ours_serial_{how}_mj"] - df[f"ours_{how}_mj"] for how in CLOCKS)
+        steady, rested = _saved_in(df)
         left = (100 * rested / steady).to_numpy()
         found[name] = [f"{some.min():.0f} to {some.max():.0f}" for some in (left[~even], left[even])]
     return pd.DataFrame(found, index=["decode dominates", "even batches"])
