@@ -21,8 +21,7 @@ FIGURE = Figure(
     title=f"Chunk size in five minutes of real serving, on {a_card()}: TTFT against TBT",
     chapter="15",
     method="Llama-3-8B, random weights, bf16; the requests of five minutes, at the paper's share of what Sarathi "
-    "serves; one run a system, iterations of up to 2,048 tokens as CUDA graphs; the artifact's definitions. Recorded "
-    "before the engine launched an iteration while the one before runs",
+    "serves; one run a system, iterations of up to 2,048 tokens as CUDA graphs; the artifact's definitions",
     data=("engine-chunks", "engine-foretold"),
 )
 RECORDING = "engine-chunks"
