@@ -324,6 +324,22 @@ def test_chapter_15b_says_what_was_foretold_of_a_real_server():
     assert round(internal.off["tbt_p99"]) == 38 and 2.8 < 1 + internal.off["ttft_p99"] / 100 < 3.2
 
 
+def test_chapter_15b_says_what_was_foretold_of_table_6():
+    df = engine_chunks.table().assign(off=lambda df: 100 * (df.foretold / df.measured - 1))
+    vllm, pod = df[df.system == "vLLM"].set_index("metric").off, df[df.system != "vLLM"]
+    assert vllm[["tbt_p99", "ttft_p99"]].round().tolist() == [42, 17] and round(pod.off.abs().max()) == 11
+    assert (pod.off[pod.metric != "tbt_p50"] < 0).all() and pod.system[pod.off.idxmin()] == "chunk 1536"
+    waits = df[df.metric == "ttft_p50"].set_index("system")
+    assert waits.measured.idxmin() == waits.foretold.idxmax() == "vLLM"
+    assert round(waits.measured["vLLM"], 2) == 0.51
+    assert 100 * (1 - waits.measured["chunk 2048"] / waits.measured["chunk 1024"]) == pytest.approx(9, abs=0.5)
+    gaps = df[df.metric == "tbt_p99"].set_index("system").measured
+    assert round(gaps["vLLM"], 2) == 0.61 and (1e3 * gaps[["chunk 1024", "chunk 2048"]]).round().tolist() == [45, 83]
+    assert round(engine_chunks.times("tbt_p99", "2048", "1024"), 1) == 1.8
+    worst = quotable.errors().set_index("number").worst_percent
+    assert round(worst["P99 gap, real server, vLLM"]) == 42 and round(worst["P99 wait, real server, Sarathi"]) == 11
+
+
 def test_chapter_15b_says_what_pod_takes_off_on_a_real_server():
     less = engine_served.less
     said = {("ttft_p99", "Sarathi"): [43, 34], ("tbt_p99", "Sarathi"): [18, 18],
