@@ -7,6 +7,7 @@ PLAIN = {"cache_order": (0, 1, 2), "q_order": (0, 1), "pad": [0, 0, 0], "interle
 WIDER_TABLE = PLAIN | {"wider": 3}
 ENGINE = PLAIN | {"pad": [0, 2, 0], "interleaved": True, "wider": 5}  # q beside K and V of its tokens, one pool
 HEADS_OUTSIDE = PLAIN | {"cache_order": (0, 2, 1), "q_order": (1, 0)}
+HEADS_FIRST = PLAIN | {"cache_order": (2, 0, 1), "pad": [1, 1, 0]}  # all pages of one head, then those of the next
 
 
 @st.composite

@@ -103,8 +103,7 @@ DEV float inverse_of(float l) { return l == 0.f ? 0.f : 1.f / l; }
 // The sum of a row's weights gets one more key, without a value; m: its largest score in base 2. Returns 1 / l for what
 // the outputs were summed to before.
 DEV float join_sink(const Rules& rules, int head, float& m, float& l) {
-    const float sink = __ldg(rules.sinks + head) * kLog2E, top = fmaxf(fmaxf(m, sink), kLow);
-    const float fade = ptx::ex2(m - top);
+    const float sink = __ldg(rules.sinks + head) * kLog2E, top = fmaxf(fmaxf(m, sink), kLow), fade = ptx::ex2(m - top);
     m = top;
     l = fmaf(l, fade, ptx::ex2(sink - top));
     return fade * inverse_of(l);
@@ -124,8 +123,7 @@ struct Source {
 template <int kPage> DEV Source find(const KvLayout& kv, PageWindow& window, int seq, int row, int kv_len, int lane) {
     if (!kv.table) return {row, seq, 0};
     constexpr bool kAny = kPage == kAnyPage;
-    const int shift = kAny ? 3 : kv.page;
-    const int page = row >> shift, base = page & ~31;
+    const int shift = kAny ? 3 : kv.page, page = row >> shift, base = page & ~31;
     if (base != window.base) {
         window.base = base;
         const int last = (max(kv_len, 1) - 1) >> shift;  // padding has no keys, and reads its first page
@@ -160,6 +158,11 @@ struct TensorMaps {
         ptx::prefetch_tmap(&k);
         ptx::prefetch_tmap(&v);
     }
+};
+// The heads of all pages as one dimension of a map, whichever lie next to each other (slabs_of).
+struct Slabs {
+    int pages, page, head;  // how many pages; slabs from one to the next, and from one head to the next
+    DEV int at(int id, int kv_head) const { return unsigned(id) < unsigned(pages) ? id * page + kv_head * head : -1; }
 };
 // Copy the tokens of one head from `from` on to `dst`, 64 columns of them, as one box.
 DEV void load_block(const CUtensorMap* map, smem_addr dst, smem_addr bar, const Source& from, int panel, int head) {

@@ -4,6 +4,7 @@
 // kernel for each number of rows that decode packs (kRows); two for batches without decode: at head_dim 64, where
 // warpgroup 3 is prefill's, too (kRows = 0), and for tiles of few rows, where it has nothing to do (kNarrow); for each
 // size of pages; and for each set of rules.
+#include <numeric>
 #include "sm90/decode.cuh"
 #include "sm90/prefill.cuh"
 #include "include/hybrid.h"
@@ -67,7 +68,8 @@ template <typename T, int D, int kPage, int kRows, int kRules, int kBits>
 __global__ void __launch_bounds__(kThreads, 1)
 hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Params pp,
          const __grid_constant__ decode::Params dp, const __grid_constant__ KvLayout kv, gptr<long long> trace,
-         const __grid_constant__ Scales scales, const __grid_constant__ Ahead ahead) {
+         const __grid_constant__ Scales scales, const __grid_constant__ Ahead ahead,
+         const __grid_constant__ Slabs slabs) {
     using L = Layout<D, kRows, kBits>;
     constexpr int kOwnPage = kBits == 16 ? kPage : 0;  // of prefill's tiles: of 8 bits those that are widened
     constexpr Registers kOf = kRegisters<kRows, kBits>;
@@ -92,7 +94,7 @@ hybrid90(const __grid_constant__ Maps maps, const __grid_constant__ prefill::Par
         ptx::setmaxnreg_dec<kOf.producer>();
         stamp(trace, warp, 0);
         if (warp == 0)
-            prefill::Producer<D, kPage, L::kGroups, kBits>{maps.prefill, pp, kv, base, pc, ptx::lane_id()}.run();
+            prefill::Producer<D, kPage, L::kGroups, kBits>{maps.prefill, pp, kv, slabs, base, pc, ptx::lane_id()}.run();
         if constexpr (L::kDecodes)
             if (warp == 1)
                 decode::Producer<D, kRows, kPage, kBits>{maps.decode, dp, kv, base + L::kDecode, dc, ptx::lane_id()}
@@ -129,7 +131,7 @@ static prefill::Pack pack_of(const HybridArgs& a) {
     return {heads, a.pack_tokens, heads, 0, 65535 / heads + 1};
 }
 // Query heads of one KV head that a pass of decode packs: a power of two, so that a row tells its token by a shift.
-static int decode_pack_shift(const HybridArgs& a) {
+static int pack_shift(const HybridArgs& a) {
     int shift = 0;
     while (1 << shift < std::min(a.num_q_heads / a.num_kv_heads, a.decode_rows)) shift++;
     return shift;
@@ -144,7 +146,7 @@ static bool q_maps(Maps* m, const HybridArgs& a) {
     const cuuint64_t dd[5] = {64, group, tokens, panels, cuuint64_t(a.num_kv_heads)};
     const cuuint64_t ds[4] = {head, token, 128, head * group};
     const prefill::Pack pack = pack_of(a);
-    const cuuint32_t decode_heads = 1u << decode_pack_shift(a), decode_tokens = a.decode_rows / decode_heads;
+    const cuuint32_t decode_heads = 1u << pack_shift(a), decode_tokens = a.decode_rows / decode_heads;
     const cuuint32_t pb[4] = {64, cuuint32_t(pack.heads), cuuint32_t(pack.tokens), 1};
     const cuuint32_t db[5] = {64, decode_heads, decode_tokens, 1, 1};
     return make_map(&m->prefill.q, a.half, a.q, 4, pd, ps, pb) && make_map(&m->decode.q, a.half, a.q, 5, dd, ds, db);
@@ -162,32 +164,30 @@ static bool kv_map(CUtensorMap* map, const HybridArgs& a, const void* data, int 
     return make_map(map, a.half, data, 5, dims, strides, box, bytes);
 }
 
-// The same as whole rows in groups of 8: (64 columns, 8 tokens, heads x panels, groups of a page, pages). A map has
-// no dimension left, so heads and panels share one: where a head has two panels, heads must lie side by side
-// (pod/kernels/sm90.py).
-static bool can_group(const HybridArgs& a) {
-    return a.head_dim == 64 || a.kv_head == a.head_dim || a.num_kv_heads == 1;
+// Heads and pages begin where slabs do: at multiples of the greatest common divisor of their strides.
+static Slabs slabs_of(const HybridArgs& a) {
+    const int64_t page = a.pages > 1 ? a.kv_page : 0, head = a.num_kv_heads > 1 ? a.kv_head : 0;
+    const int64_t step = std::max<int64_t>(std::gcd(page, head), 1);
+    return {a.pages, int(page / step), int(head / step)};
 }
+// The same as whole rows in groups of 8: (64 columns, 8 tokens, panels, groups of a page, slabs).
 static bool grouped_map(CUtensorMap* map, const HybridArgs& a, const void* data, int rows) {
-    const cuuint64_t panels = a.head_dim / 64, groups = a.page_tokens / 8;
-    const cuuint64_t token = a.kv_token * 2, head = a.kv_head * 2, page = a.kv_page * 2;
-    const cuuint64_t dims[5] = {64, 8, a.num_kv_heads * panels, groups, cuuint64_t(a.pages)};
-    const cuuint64_t strides[4] = {token, panels == 1 ? head : 128, 8 * token, page};
+    const Slabs s = slabs_of(a);
+    const cuuint64_t panels = a.head_dim / 64, groups = a.page_tokens / 8, token = a.kv_token * 2;
+    const cuuint64_t step = s.page ? a.kv_page / s.page : s.head ? a.kv_head / s.head : 64;
+    const cuuint64_t slabs = cuuint64_t(a.pages - 1) * s.page + cuuint64_t(a.num_kv_heads - 1) * s.head + 1;
+    const cuuint64_t dims[5] = {64, 8, panels, groups, slabs}, strides[4] = {token, 128, 8 * token, 2 * step};
     const cuuint32_t box[5] = {64, 8, cuuint32_t(panels), cuuint32_t(rows / 8), 1};
-    return make_map(map, a.half, data, 5, dims, strides, box);
+    return slabs >> 31 == 0 && make_map(map, a.half, data, 5, dims, strides, box);
 }
 
 template <int kPage, int kBits> static Maps maps_of(const HybridArgs& a) {
     Maps m = {};
-    const auto prefill_map = [&](CUtensorMap* map, const void* data) {
-        if (kBits == 16 && kPage) return grouped_map(map, a, data, kPage);
-        return kv_map(map, a, data, kPage ? kPage : prefill::kKeys);
+    const auto both = [&](TensorMaps* of, auto* map, int rows) {
+        return map(&of->k, a, a.k, kPage ? kPage : rows) && map(&of->v, a, a.v, kPage ? kPage : rows);
     };
-    const auto decode_map = [&](CUtensorMap* map, const void* data) {
-        return kv_map(map, a, data, kPage ? kPage : decode::kTokens);
-    };
-    if (!has_context() || !q_maps(&m, a) || !prefill_map(&m.prefill.k, a.k) || !prefill_map(&m.prefill.v, a.v) ||
-        !decode_map(&m.decode.k, a.k) || !decode_map(&m.decode.v, a.v))
+    if (!has_context() || !q_maps(&m, a) || !both(&m.decode, kv_map, decode::kTokens) ||
+        !both(&m.prefill, kPage && kBits == 16 ? grouped_map : kv_map, prefill::kKeys))
         throw std::runtime_error("the Hopper kernel could not be launched: no tensor map could be made");
     return m;
 }
@@ -205,8 +205,7 @@ static int prefill_arrivals(const HybridArgs& a) { return a.prefill_rows / 16 * 
 
 template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
     return {device_ptr(reinterpret_cast<const Work*>(a.lists + kFirstList), a.prefill_works, "prefill_work"),
-            device_ptr(a.lists, 1, "yields"), out, lse,
-            device_ptr(a.counters, 2, "counters of prefill"),
+            device_ptr(a.lists, 1, "yields"), out, lse, device_ptr(a.counters, 2, "counters of prefill"),
             device_ptr(a.partials, prefill_floats<D>(a), "partial results of prefill"),
             device_ptr(a.counters + 4, prefill_arrivals(a), "prefill_arrived"), a.num_q_heads,
             a.num_q_heads / a.num_kv_heads, a.causal, pack_of(a), a.scale_log2, rules_of(a)};
@@ -214,19 +213,16 @@ template <int D> static prefill::Params prefill_params(const HybridArgs& a, gptr
 template <int D> static decode::Params decode_params(const HybridArgs& a, gptr<uint16_t> out, gptr<float> lse) {
     const Work* const work = reinterpret_cast<const Work*>(a.lists + kFirstList) + a.prefill_works;
     const size_t floats = size_t(a.decode_slots) * a.decode_rows * (D + 2);
-    const int shift = decode_pack_shift(a), box_rows = a.decode_rows;
     return {device_ptr(work, a.decode_works, "decode_work"),
             device_ptr(reinterpret_cast<const int*>(work + a.decode_works), a.pieces + 1, "decode_chunks"), out, lse,
             device_ptr(a.counters + 2, 2, "counters of decode"),
             device_ptr(a.partials + prefill_floats<D>(a), floats, "partial results of decode"),
             device_ptr(a.counters + 4 + prefill_arrivals(a), a.decode_groups, "decode_arrived"), a.num_q_heads,
-            a.num_q_heads / a.num_kv_heads, a.causal, shift, box_rows * 128, a.scale_log2, rules_of(a)};
+            a.num_q_heads / a.num_kv_heads, a.causal, pack_shift(a), a.decode_rows * 128, a.scale_log2, rules_of(a)};
 }
 
 template <typename T, int D, int kRows, int kPage, int kRules, int kBits = 16>
 static void launch_kernel(const HybridArgs& a, Stream stream) {
-    if (kBits == 16 && kPage && a.prefill_works > a.sms && !can_group(a))  // more than the empty ones
-        throw std::runtime_error("k_cache: heads that lie apart are allowed in pages of 128, 256, ... tokens");
     const size_t rows = size_t(a.tokens) * a.num_q_heads;
     const gptr<uint16_t> out = device_ptr(static_cast<uint16_t*>(a.out), rows * D, "out");
     const gptr<float> lse = device_ptr(a.lse, rows, "lse");
@@ -238,10 +234,9 @@ static void launch_kernel(const HybridArgs& a, Stream stream) {
     const int list_ints = kFirstList + (a.prefill_works + a.decode_works) * int(sizeof(Work) / 4) + a.pieces + 1;
     const Ahead ahead = {device_ptr(a.lists, list_ints, "lists"), kv.table, list_ints,
                          kv.table ? int(std::min(a.table_size, size_t(1) << 20)) : 0};
-    launch<hybrid90<T, D, kPage, kRows, kRules, kBits>>(stream, dim3(a.sms), dim3(kThreads),
-                                                        Layout<D, kRows, kBits>::kBytes, maps_of<kPage, kBits>(a),
-                                                        prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse),
-                                                        kv, trace, scales, ahead);
+    launch<hybrid90<T, D, kPage, kRows, kRules, kBits>>(
+        stream, dim3(a.sms), dim3(kThreads), Layout<D, kRows, kBits>::kBytes, maps_of<kPage, kBits>(a),
+        prefill_params<D>(a, out, lse), decode_params<D>(a, out, lse), kv, trace, scales, ahead, slabs_of(a));
 }
 
 // The build adds one line for each kind of kernel it wants, its rules and, if not 16, bits of K and V at the end:

@@ -101,6 +101,7 @@ template <int D, int kPage, int kGroups, int kBits> struct Producer {
     const TensorMaps& maps;
     const Params& p;
     const KvLayout& kv;
+    const Slabs& slabs;
     smem_addr base;
     Control<kGroups, kBits>& c;
     int lane;
@@ -113,16 +114,17 @@ template <int D, int kPage, int kGroups, int kBits> struct Producer {
         Ring<2>& ring = kValues ? c.v : c.k;
         const smem_addr dst = base + (kValues ? S::kV : S::kK) + at.stage() * S::kTile;
         const int row = n * kKeys, kv_len = FIELD(w, kv_len);
-        const Source from = find<kPage>(kv, window, FIELD(w, seq), row, kv_len, lane);
+        Source from = find<kPage>(kv, window, FIELD(w, seq), row, kv_len, lane);
         if constexpr (kBits == 8) return land<kValues>(from, kv_head, kv_len - row, at);
         const bool is_tail = kValues && kv_len - row < kKeys;
         const smem_addr filled = ring.filled(at), copied = is_tail ? ptx::smem_u32(&c.tail) : filled;
         ring.acquire(at);
         if (ptx::elect_one()) ptx::mbar_arrive_tx(copied, S::kTile);
         const CUtensorMap* map = kValues ? &maps.v : &maps.k;
-        if constexpr (kPage != 0) {  // map: 64 columns, 8 rows, heads x panels, groups, pages
-            for_pages<kKeys, kPage>(from, [&](int i, int page, int first) {
-                ptx::tma_load_5d(dst + i * kPage * D * 2, map, copied, 0, kv_head * (D / 64), first / 8, page);
+        if constexpr (kPage != 0) {  // map: 64 columns, 8 rows, panels, groups, slabs
+            from.page = slabs.at(from.page, kv_head);
+            for_pages<kKeys, kPage>(from, [&](int i, int slab, int first) {
+                ptx::tma_load_5d(dst + i * kPage * D * 2, map, copied, 0, 0, first / 8, slab);
             });
         } else {
 #pragma unroll

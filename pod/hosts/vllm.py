@@ -7,8 +7,7 @@ to 0.32 and what is to follow; the newest release is 0.33), and is tested agains
 
 One plan an iteration, made in the first layer from the lengths that vLLM keeps on the host. So attention stays outside
 of CUDA graphs, as PIECEWISE means, and speculative decoding is refused: there the host knows an upper bound only.
-On an H100 or H200 layers may have a sliding window, a softcap and sinks; elsewhere they are refused. There blocks have
-128 tokens or more.
+On an H100 or H200 layers may have a sliding window, a softcap and sinks; elsewhere they are refused.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ class Backend(AttentionBackend):
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list[int]:
-        """Hopper's tensor maps of small pages have no dimension left for heads that lie apart."""
-        return [128, 256] if sm90.available() else [16, 32, 64, 128, 256]
+        return [16, 32, 64, 128, 256]
 
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:

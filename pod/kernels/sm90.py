@@ -9,11 +9,13 @@ from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
+from math import gcd
 
 import numpy as np
 
 from pod.batch import HEAD_DIMS, RULES, HybridBatch
 from pod.kernels import build
+from pod.kernels.allowed import MOST
 from pod.kernels.build import DTYPES, Family
 from pod.kernels.launch import Header, Kernel, Layout, Plan, fake
 from pod.schedule import choose, decide
@@ -146,13 +148,14 @@ def memory(header: Header, head_dim: int) -> tuple[int, int]:
 
 # ---------------------------------------------------------------- the method
 def check_layout(batch: HybridBatch, q, k_cache) -> None:
-    """Prefill's tensor map of small pages has no dimension left for heads that lie apart (grouped_map)."""
-    step = k_cache.stride(2)
-    small = page_kind(batch.page_size) != 0
-    alone = batch.kv_dtype or max(batch.q_lens) == 1 and batch.group <= max(DECODE_ROWS)
-    if not alone and small and batch.head_dim > 64 and batch.num_kv_heads > 1 and step != batch.head_dim:
-        raise ValueError(f"k_cache: got heads {step} elements apart, allowed for method 'hopper' with head_dim "
-                         f"{batch.head_dim} and pages of {batch.page_size} are {batch.head_dim}")  # fmt: skip
+    """Heads of all small pages are one dimension of prefill's tensor map, in 31 bits (slabs_of in csrc/sm90)."""
+    if not page_kind(batch.page_size) or batch.kv_dtype:
+        return
+    of = [(k_cache.shape[dim] - 1, k_cache.stride(dim)) for dim in (0, 2) if k_cache.shape[dim] > 1]
+    step = gcd(*(step for _, step in of)) or 1
+    if (places := sum(last * step for last, step in of) // step + 1) > MOST:
+        raise ValueError(f"k_cache: got {places} places for heads, {step} elements apart, allowed for method 'hopper' "
+                         f"in pages of {batch.page_size} are {MOST}")  # fmt: skip
 
 
 KERNEL = Kernel(HOPPER, kind_of, lay_out, lambda rows: rows.view(-1, len(ROLES), 2), check_layout)

@@ -499,6 +499,20 @@ def test_strides_that_32_bits_do_not_hold_are_refused(kernel, q_strides, k_strid
         kernel.check_layout(GOOD, q, k)
 
 
+@pytest.mark.parametrize("page_size, pages, strides, says", [
+    (16, 1 << 20, (2048, 128, 64), None),  # a token's heads side by side: a place for every 64 elements
+    (16, 1 << 20, (2048, 64, 1024), None),
+    (16, 1 << 20, (1024, 64, 1 << 30), None),  # all pages of a head, then those of the next
+    (16, 1 << 24, (2056, 128, 64), "k_cache: got 4311744264 places for heads, 8 elements apart, allowed for method "
+                                   "'hopper' in pages of 16 are 2147483647"),
+    (16, 1, (1 << 60, 128, 64), None), (128, 1 << 24, (2056, 128, 64), None),
+])  # fmt: skip
+def test_places_for_heads_that_31_bits_do_not_hold_are_refused(page_size, pages, strides, says):
+    batch = HybridBatch((1,), (9,), 4, 2, 64, page_size)
+    with pytest.raises(ValueError, match=f"^{says}$") if says else nullcontext():
+        sm90.KERNEL.check_layout(batch, None, far((pages, page_size, 2, 64), (*strides, 1)))
+
+
 @pytest.mark.parametrize("page, there", [(0, True), (4, True), (5, False), (-1, False), (1 << 30, False)])
 def test_a_page_beside_the_pool_is_named_up_to_the_last(page, there):
     """Of a pool of 5, where whoever asks for it has the pages looked at; what a row does not use may be anything."""

@@ -1,17 +1,19 @@
 """The Hopper kernel itself, run by the emulator and compared with float64."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from batches import SEEDS, batches
-from emulator import library
+from emulator import hybrid90, library
 from emulator.hybrid90 import Case, Outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layouts import ENGINE, HEADS_OUTSIDE, PLAIN, WIDER_TABLE
+from layouts import ENGINE, HEADS_FIRST, HEADS_OUTSIDE, PLAIN, WIDER_TABLE, layouts
 
 from pod.batch import SOFTCAPS, HybridBatch
+from pod.reference import hybrid_attention
 from pod.schedule.work import NARROW
 
 torch = pytest.importorskip("torch")
@@ -107,7 +109,7 @@ ways = {"sms": st.sampled_from([1, 3, 16]), "splits": st.sampled_from([None, 2, 
 
 
 @settings(max_examples=15)
-@given(st.builds(Case, batches(), **ways, layout=st.sampled_from([PLAIN, ENGINE]), seed=SEEDS))
+@given(st.builds(Case, batches(), **ways, layout=st.sampled_from([PLAIN, ENGINE]) | layouts(), seed=SEEDS))
 def test_random_batches_are_right_and_break_no_rule(case):
     error, lse_error = check(case)
     assert error < (0.002 if case.batch.dtype == "float16" else 0.016)
@@ -126,14 +128,34 @@ def test_maxima_that_keep_rising_are_raised(q_lens, kv_lens):
     assert error < 0.004 and lse_error < 1e-3
 
 
-@pytest.mark.parametrize("layout", (ENGINE, HEADS_OUTSIDE), ids=("engine", "heads outside"))
-@pytest.mark.parametrize("name", ("small pages, ragged", "fp16, head dim 128", "a chunk and four decodes"))
+STRIDED = {"engine": ENGINE, "heads outside": HEADS_OUTSIDE, "heads first": HEADS_FIRST}
+
+
+@pytest.mark.parametrize("layout", STRIDED.values(), ids=STRIDED)
+@pytest.mark.parametrize(
+    "name", ("small pages, ragged", "fp16, head dim 128", "pages of 24", "a chunk and four decodes")
+)
 def test_strided_tensors_are_read_where_they_lie(name, layout):
     outcome = Outcome(library("hybrid90"), replace(CASES[name], layout=layout))
-    if layout is HEADS_OUTSIDE and name == "fp16, head dim 128":  # pod/kernels/sm90.py refuses it, too
-        assert outcome.report.startswith("k_cache: heads that lie apart")
-    else:
-        assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
+    assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
+
+
+@pytest.mark.parametrize("layout", (PLAIN, *STRIDED.values()), ids=("plain", *STRIDED))
+@pytest.mark.parametrize("head_dim, page_size", [(128, 16), (64, 24), (128, 128)])
+def test_pages_that_are_not_there_are_zeros(head_dim, page_size, layout, monkeypatch):
+    """Whatever number stands in the table: some, times the heads of a page, would be others by 32 bits."""
+    batch = HybridBatch((40, 1), (150, 300), 4, 2, head_dim, page_size)
+    q, k, v, table = batch.tensors(seed=1)
+    k, v = (torch.cat([x, torch.zeros_like(x[:1])]) for x in (k, v))
+    wanted, none = table.clone(), torch.tensor([-1, len(k), 1 << 28, 2**31 - 1, -(1 << 31)])
+    table[:, 1:], wanted[:, 1:] = none[torch.arange(table.shape[1] - 1) % len(none)], len(k) - 1
+    monkeypatch.setattr(hybrid90, "hybrid_attention", partial(reference_from, wanted))
+    outcome = Outcome(library("hybrid90"), Case(batch, 2, layout=layout, given=(q, k, v, table)))
+    assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
+
+
+def reference_from(table, q, k, v, q_lens, kv_lens, _, **rules):
+    return hybrid_attention(q, k, v, q_lens, kv_lens, table, **rules)
 
 
 @pytest.mark.parametrize("q_len, roles", [(1, None), (70, None), (4, (16, 4))])
