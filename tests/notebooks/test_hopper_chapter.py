@@ -86,21 +86,22 @@ def test_chapters_17c_and_17d_say_which_batches_lose():
     """Drafts alone are "spec", and each kind that has drafts begins so."""
     df = hopper_any.table()
     lost = df[df.gain < 0.98]
-    assert (len(lost), (lost.kind == "spec").sum(), lost.kind.str.startswith("spec").sum()) == (7, 5, 6)
+    assert (len(lost), (lost.kind == "spec").sum(), lost.kind.str.startswith("spec").sum()) == (8, 5, 6)
     behind = df[df.gain < 0.995]
-    assert (len(behind), behind.kind.str.startswith("spec").sum()) == (8, 7), "as chapter 17d says"
+    assert (len(behind), (behind.kind == "spec").sum()) == (13, 8), "as chapter 17d says"
     short = lost[lost.ours < 0.04]
-    assert len(short) == 3 and set(short.kind) == {"spec"}
-    assert lost.gain.min() > 0.94 and [round(100 / gain - 100) for gain in (lost.gain.max(), lost.gain.min())] == [2, 6]
+    assert sorted(short.kind) == ["decode", "spec", "spec", "spec"]
+    assert lost.gain.min() > 0.95 and [round(100 / gain - 100) for gain in (lost.gain.max(), lost.gain.min())] == [2, 5]
 
 
 def test_chapter_17c_says_which_of_the_worst_are_long_and_what_a_short_one_loses():
     worst, near = hopper_any.worst(hopper_any.table()), hopper_any_roof.table().set_index("batch")
     long = worst[worst.ours > 0.04]
     behind = long.gain / near.like[long.batch].to_numpy()
-    assert len(long) == 7 and (behind > 0.98).sum() == 6
-    second = worst.iloc[1]
-    assert second.words.endswith("1 x 8 @ 749") and 1e3 * (second.ours - second.two) == pytest.approx(0.5, abs=0.05)
+    assert len(long) == 5 and (behind > 0.98).sum() == 4
+    one = hopper_any.table().loc[151]
+    assert one.batch == 151 in set(worst.batch) and one.words.endswith("4 x 6 @ 4,616 to 16,430")
+    assert 1e3 * (one.ours - one.two) == pytest.approx(0.7, abs=0.05)
 
 
 def test_chapter_17c_says_on_how_many_batches_there_is_something_to_fuse():
@@ -114,7 +115,8 @@ def test_chapter_17c_says_where_there_is_little_to_fuse_and_how_long_decodes_tak
     assert 0.74 < 1 - len(hopper_sweep.filtered(sweep)) / len(sweep) < 0.77, "three of four fail the filter"
     fusing = hopper_any.summary(df).fusing
     assert (fusing[["decode", "spec", "fresh+chunk"]] < 1.015).all()
-    assert (fusing[["returning+decode", "mixed"]].between(1.175, 1.195)).all() and fusing["spec+chunk"] > 1.05
+    more = hopper_any.summary(df).loc[["returning+decode", "mixed"]]
+    assert (more.fusing > more["better halves"]).all() and (more.fusing > 1.17).all() and fusing["spec+chunk"] > 1.05
     assert (df[df.kind == "decode"].ours < 0.1).mean() > 0.5
     assert hopper_any.summary(df).gain[["spec+chunk"]].between(1.3, 1.36).all(), "about a third"
     assert hopper_any.worst(df, 1).kind.item() == "spec+chunk", "the worst batch of all"
@@ -124,7 +126,7 @@ def test_the_rings_of_chapter_17c_lie_at_the_left_and_at_the_top_but_falcons():
     near, worst = hopper_any_roof.table().set_index("batch"), hopper_any.worst(hopper_any.table())
     share, roof = near.share[worst.batch].to_numpy(), near.roof[worst.batch].to_numpy()
     falcon = (worst.model == "Falcon-7B").to_numpy()
-    assert (roof < 0.02).sum() == 3 and ((share > 0.8) & ~falcon).sum() == 6 and falcon.sum() == 1
+    assert (roof < 0.02).sum() == 5 and ((share > 0.8) & ~falcon).sum() == 4 and falcon.sum() == 1
     like = near.like[worst.batch].to_numpy() / near.gain[worst.batch].to_numpy()
     assert like[falcon].item() > 2, "far below what others of its size reach"
 
@@ -368,7 +370,7 @@ def test_chapter_17a_says_which_layers_are_shorter_than_a_plan():
     for mix, us in zip(hopper_any.drawn(), layers, strict=True):
         if us < plans.max() and us < (plans.mixed if len(hopper(mix.batch, H200.sms).prefill) else plans.drafts):
             shorter.append((mix.kind, round(us, 1)))
-    assert sorted(shorter) == [("fresh+chunk", 12.9), ("spec", 9.6), ("spec", 11.7), ("spec", 12.2), ("spec", 13.6)]
+    assert sorted(shorter) == [("fresh+chunk", 13.1), ("spec", 9.4), ("spec", 11.4), ("spec", 12.3), ("spec", 13.4)]
 
 
 def test_chapter_17b_says_that_sections_lose_less_than_single_calls_differ():
