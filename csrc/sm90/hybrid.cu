@@ -164,18 +164,18 @@ static bool kv_map(CUtensorMap* map, const HybridArgs& a, const void* data, int 
     return make_map(map, a.half, data, 5, dims, strides, box, bytes);
 }
 
-// Heads and pages begin where slabs do: at multiples of the greatest common divisor of their strides.
+// Heads and pages begin where slabs do: at multiples of the greatest common divisor of their strides, so many elements.
+static int64_t slab_of(const HybridArgs& a) {
+    const int64_t step = std::gcd(a.pages > 1 ? a.kv_page : 0, a.num_kv_heads > 1 ? a.kv_head : 0);
+    return step ? step : 64;
+}
 static Slabs slabs_of(const HybridArgs& a) {
-    const int64_t page = a.pages > 1 ? a.kv_page : 0, head = a.num_kv_heads > 1 ? a.kv_head : 0;
-    const int64_t step = std::max<int64_t>(std::gcd(page, head), 1);
-    return {a.pages, int(page / step), int(head / step)};
+    return {a.pages, int(a.kv_page / slab_of(a)), int(a.kv_head / slab_of(a))};
 }
 // The same as whole rows in groups of 8: (64 columns, 8 tokens, panels, groups of a page, slabs).
 static bool grouped_map(CUtensorMap* map, const HybridArgs& a, const void* data, int rows) {
-    const Slabs s = slabs_of(a);
-    const cuuint64_t panels = a.head_dim / 64, groups = a.page_tokens / 8, token = a.kv_token * 2;
-    const cuuint64_t step = s.page ? a.kv_page / s.page : s.head ? a.kv_head / s.head : 64;
-    const cuuint64_t slabs = cuuint64_t(a.pages - 1) * s.page + cuuint64_t(a.num_kv_heads - 1) * s.head + 1;
+    const cuuint64_t panels = a.head_dim / 64, groups = a.page_tokens / 8, token = a.kv_token * 2, step = slab_of(a);
+    const cuuint64_t slabs = ((a.pages - 1) * a.kv_page + (a.num_kv_heads - 1) * a.kv_head) / step + 1;
     const cuuint64_t dims[5] = {64, 8, panels, groups, slabs}, strides[4] = {token, 128, 8 * token, 2 * step};
     const cuuint32_t box[5] = {64, 8, cuuint32_t(panels), cuuint32_t(rows / 8), 1};
     return slabs >> 31 == 0 && make_map(map, a.half, data, 5, dims, strides, box);

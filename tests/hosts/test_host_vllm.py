@@ -204,6 +204,7 @@ def test_what_layers_ask_of_their_scores_is_passed_on_where_a_kernel_has_it(host
     outs, _, _ = attended(host, layers=asked)
     assert attention.bound == [{"window": 12}, {}, {"softcap": 3.0, "sinks": True}]
     assert host.Backend.supports_sink() and host.Backend.supports_sliding_window(), "or no such layer comes here"
+    assert min(host.Backend.get_supported_kernel_block_sizes()) == 16
     q, k, v, table = BATCH.tensors()
     lens = (BATCH.q_lens, BATCH.kv_lens, table)
     given = ({"window": 12}, {}, {"softcap": 3.0, "sinks": sinks.float()}, {"window": 12})

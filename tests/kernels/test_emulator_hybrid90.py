@@ -140,6 +140,34 @@ def test_strided_tensors_are_read_where_they_lie(name, layout):
     assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1)], ids=["tokens outside", "heads outside"])
+def test_pages_may_begin_at_any_16_bytes(order):
+    """Between two pages lie 8 elements that are no row's, so that heads begin at multiples of as few."""
+    batch = HybridBatch((40, 1), (150, 300), 4, 2, 128, 16)
+    q, *caches, table = batch.tensors(seed=1)
+    page = 16 * 2 * 128
+    at = dict(zip(order, (page + 8, page // (16 if order[1] == 1 else 2), 128), strict=True))
+    strides = [at[dim] for dim in range(3)]
+    k, v = (torch.full((len(x) * (page + 8),), torch.nan, dtype=x.dtype).as_strided(x.shape, (*strides, 1)).copy_(x)
+            for x in caches)  # fmt: skip
+    outcome = Outcome(library("hybrid90"), Case(batch, 2, given=(q, k, v, table)))
+    assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
+
+
+def test_places_that_31_bits_do_not_hold_make_no_map(monkeypatch):
+    """Python refuses such a cache first; two pages so far apart would be one step otherwise."""
+    describe = hybrid90.describe
+
+    def far(*given):
+        launch = describe(*given)
+        launch.kv_page, launch.kv_head, launch.pages = 8 * (2**32 + 1), 128, 2
+        return launch
+
+    monkeypatch.setattr(hybrid90, "describe", far)
+    outcome = Outcome(library("hybrid90"), Case(HybridBatch((40,), (150,), 4, 2, 128, 16), 2))
+    assert "no tensor map could be made" in outcome.report
+
+
 @pytest.mark.parametrize("layout", (PLAIN, *STRIDED.values()), ids=("plain", *STRIDED))
 @pytest.mark.parametrize("head_dim, page_size", [(128, 16), (64, 24), (128, 128)])
 def test_pages_that_are_not_there_are_zeros(head_dim, page_size, layout, monkeypatch):

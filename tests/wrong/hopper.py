@@ -116,7 +116,7 @@ MISTAKES = (
     Mistake("heads of padding are stored", DECODE,
             "if (!rows.real(n)) continue;", ";", "out of bounds: 2 bytes of out|race: writes 2 bytes of out"),
     Mistake("of small pages all heads read the first one's keys", COMMON,
-            "id * page + kv_head * head : -1", "id * page : -1", "wrong result"),
+            "id * page + kv_head * head", "id * page", "wrong result"),
     Mistake("the second pack of a group reads the heads of the first", DECODE,
             "ptx::tma_load_5d(dst + panel * S::kQPanel, &maps.q, filled, head0, token, panel, kv_head);",
             "ptx::tma_load_5d(dst + panel * S::kQPanel, &maps.q, filled, 0, token, panel, kv_head);", "wrong result"),
