@@ -107,10 +107,10 @@ DEV void tma_load_both(uint32_t dst, const CUtensorMap* m, uint32_t bar, int c1,
              """        k.init(8 * kGroups);
         v.init(8 * kGroups);
         for (uint64_t& bar : told) ptx::mbar_init(ptx::smem_u32(&bar), 1);"""),
-            ("            for_pages<kKeys, kPage>(from, [&](int i, int page, int first) {",
+            ("            for_pages<kKeys, kPage>(from, [&](int i, int slab, int first) {",
              """            const int half = ptx::cluster_rank() * (kKeys / 2 / kPage);
             const Source mine = {from.first, from.page, from.lane0 + half};
-            for_pages<kKeys / 2, kPage>(mine, [&](int i, int page, int first) {"""),
+            for_pages<kKeys / 2, kPage>(mine, [&](int i, int slab, int first) {"""),
             ("                ptx::tma_load_5d(dst + i * kPage * D * 2, map,",
              "                ptx::tma_load_both(dst + (half + i) * kPage * D * 2, map,"),
             ("""            for (int panel = 0; panel < D / 64; panel++)
