@@ -6,7 +6,7 @@ from numbers import Real
 from pod.batch import SCALES, HybridBatch, shown
 
 NAMES = ("q", "k_cache", "v_cache", "block_table", "sinks")
-MOST = (1 << 31) - 1  # what the kernels keep in 32 bits: a stride of the block table, places for heads (sm90.py)
+MOST = (1 << 31) - 1  # what the kernels keep in 32 bits: strides, places for heads (sm80.py, sm90.py)
 
 
 class Allowed:

@@ -6,6 +6,7 @@ from itertools import product
 
 from pod.batch import HEAD_DIMS, HybridBatch
 from pod.kernels import build
+from pod.kernels.allowed import MOST
 from pod.kernels.build import DTYPES, Family
 from pod.kernels.launch import Header, Kernel, Layout, Plan, fake
 from pod.schedule import decide
@@ -59,9 +60,6 @@ def lay_out(s: Schedule) -> Layout:
 
 
 # ---------------------------------------------------------------- the methods
-MOST = (1 << 31) - 1
-
-
 def check_layout(batch: HybridBatch, q, k_cache) -> None:
     """The kernels keep strides in 32 bits, and multiply them by as much: a register is dear there. Pages and tokens of
     q are counted in 64."""

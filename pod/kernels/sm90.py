@@ -152,8 +152,8 @@ def check_layout(batch: HybridBatch, q, k_cache) -> None:
     if not page_kind(batch.page_size) or batch.kv_dtype:
         return
     of = [(k_cache.shape[dim] - 1, k_cache.stride(dim)) for dim in (0, 2) if k_cache.shape[dim] > 1]
-    step = gcd(*(step for _, step in of)) or 1
-    if (places := sum(last * step for last, step in of) // step + 1) > MOST:
+    step = gcd(*(stride for _, stride in of)) or 1
+    if (places := sum(last * stride for last, stride in of) // step + 1) > MOST:
         raise ValueError(f"k_cache: got {places} places for heads, {step} elements apart, allowed for method 'hopper' "
                          f"in pages of {batch.page_size} are {MOST}")  # fmt: skip
 

@@ -140,15 +140,13 @@ def test_strided_tensors_are_read_where_they_lie(name, layout):
     assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1)], ids=["tokens outside", "heads outside"])
-def test_pages_may_begin_at_any_16_bytes(order):
+@pytest.mark.parametrize("token, head", [(256, 128), (128, 2048)], ids=["tokens outside", "heads outside"])
+def test_pages_may_begin_at_any_16_bytes(token, head):
     """Between two pages lie 8 elements that are no row's, so that heads begin at multiples of as few."""
     batch = HybridBatch((40, 1), (150, 300), 4, 2, 128, 16)
     q, *caches, table = batch.tensors(seed=1)
-    page = 16 * 2 * 128
-    at = dict(zip(order, (page + 8, page // (16 if order[1] == 1 else 2), 128), strict=True))
-    strides = [at[dim] for dim in range(3)]
-    k, v = (torch.full((len(x) * (page + 8),), torch.nan, dtype=x.dtype).as_strided(x.shape, (*strides, 1)).copy_(x)
+    page = 16 * 2 * 128 + 8
+    k, v = (torch.full((len(x) * page,), torch.nan, dtype=x.dtype).as_strided(x.shape, (page, token, head, 1)).copy_(x)
             for x in caches)  # fmt: skip
     outcome = Outcome(library("hybrid90"), Case(batch, 2, given=(q, k, v, table)))
     assert outcome.report is None and outcome.error < 0.008 and outcome.lse_error < 1e-4

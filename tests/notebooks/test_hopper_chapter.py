@@ -26,7 +26,6 @@ from pod.experiments.hopper import (
 from pod.experiments.pod import pod_11
 from pod.hardware import H200
 from pod.lab import notebooks
-from pod.lab.measure import ragged
 from pod.lab.show import hopper as pictures
 from pod.lab.show import overlap, style
 from pod.schedule.choose import DECODE_BYTES
@@ -91,7 +90,7 @@ def test_chapters_17c_and_17d_say_which_batches_lose():
     behind = df[df.gain < 0.995]
     assert (len(behind), (behind.kind == "spec").sum()) == (13, 8), "as chapter 17d says"
     again = pd.read_csv(data.REPEATS / "2026-11-29-ed2e2cb7" / "h200" / "hopper-any.csv")
-    gains = (again[[way for way in ragged.FA3 if way in again]].min(axis=1) / again.ours).nsmallest(3)
+    gains = hopper_any.gains(again).gain.sort_values()
     assert [round(100 / gain - 100) for gain in gains[gains < 0.98]] == [8, 4], "on another card"
     short = lost[lost.ours < 0.04]
     assert sorted(short.kind) == ["decode", "spec", "spec", "spec"]
@@ -120,7 +119,8 @@ def test_chapter_17c_says_where_there_is_little_to_fuse_and_how_long_decodes_tak
     fusing = hopper_any.summary(df).fusing
     assert (fusing[["decode", "spec", "fresh+chunk"]] < 1.015).all()
     more = hopper_any.summary(df).loc[["returning+decode", "mixed"]]
-    assert (more.fusing > more["better halves"]).all() and (more.fusing > 1.17).all() and fusing["spec+chunk"] > 1.05
+    assert more.fusing.round(2).tolist() == [1.19, 1.17] and (more.fusing > more["better halves"]).all()
+    assert fusing["spec+chunk"] > 1.05
     assert (df[df.kind == "decode"].ours < 0.1).mean() > 0.5
     assert hopper_any.summary(df).gain[["spec+chunk"]].between(1.3, 1.36).all(), "about a third"
     assert hopper_any.worst(df, 1).kind.item() == "spec+chunk", "the worst batch of all"
