@@ -14,7 +14,7 @@ from pod.kernels.build import DTYPES, ahead
 from pod.kernels.launch import Plan
 from pod.kernels.workspace import Workspace, fullest, make_workspace
 from pod.reference import PADDING
-from pod.schedule import decide
+from pod.schedule import choose, decide
 from pod.schedule.binding import POLICIES
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def plan(
     page_size=None means one contiguous cache row a sequence; the dtype is bfloat16 unless named. A HybridBatch stands
     for all of these: pod.plan(batch, device=...).
 
-    method: "auto" is on compute capability 9.0 "hopper", for decodes alone "lean" (which takes the Hopper kernel too,
-    unless its cost model knows better), elsewhere "pod". "pod" (SM-aware), "serial", "streams", "cta" and "warp" are
-    the paper's; "lean" is stream-K, for decodes only. The rest shapes every method but "hopper", and "lean" by
-    decode_splits alone; anything but the default there makes "auto" choose "pod". policy, for pod: "50:50",
-    "proportional" (to the work), "integer ratio" (of CTA counts, as the paper's artifact has it) or "auto".
-    ctas_per_sm: 2, 4, 8 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number; decode_splits:
-    "auto", "stream-k" or a number.
+    method: "auto" is on compute capability 9.0 "hopper", for decodes alone that are long or need not be cut "lean"
+    (which takes the Hopper kernel too, unless its cost model knows better), elsewhere "pod". "pod" (SM-aware),
+    "serial", "streams", "cta" and "warp" are the paper's; "lean" is stream-K, for decodes only. The rest shapes every
+    method but "hopper", and "lean" by decode_splits alone; anything but the default there makes "auto" choose "pod".
+    policy, for pod: "50:50", "proportional" (to the work), "integer ratio" (of CTA counts, as the paper's artifact has
+    it) or "auto". ctas_per_sm: 2, 4, 8 or "auto". prefill_splits: "limited" (two waves), "vanilla", "none" or a number;
+    decode_splits: "auto", "stream-k" or a number.
 
     invariant: a sequence's results do not depend on the others of the batch, to the bit. It costs some speed, since all
     keys are cut at fixed lengths, and the method must be the same: "auto" is "hopper" or, elsewhere, "pod" then.
@@ -272,7 +272,8 @@ def _choose(method, batch: HybridBatch, device, named: bool) -> str:
         return "hopper"
     if named:
         return "pod"
-    return "hopper" if max(batch.q_lens) > 1 or _has_padding(batch) else "lean"
+    alone = max(batch.q_lens) == 1 and not _has_padding(batch)
+    return "lean" if alone and not choose.as_few_rows(batch) else "hopper"
 
 
 def _has_padding(batch: HybridBatch) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 import timeit
+from dataclasses import replace
 from itertools import product
 
 import on_card
@@ -36,7 +37,9 @@ def test_random_batches_are_as_exact_as_torch(gpu, family, batches, seed):
 def test_auto_takes_the_kernel_of_this_card(gpu):
     hopper = torch.cuda.get_device_capability(gpu) == (9, 0)
     assert pod.plan(MIXED).method == ("hopper" if hopper else "pod")
-    assert pod.plan(DECODES).method == ("lean" if hopper else "pod")
+    assert pod.plan(DECODES).method == ("hopper" if hopper else "pod")  # short, and to be cut
+    long = replace(DECODES, kv_lens=[kv_len * 32 for kv_len in DECODES.kv_lens])
+    assert pod.plan(long).method == ("lean" if hopper else "pod")
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)

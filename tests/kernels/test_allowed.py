@@ -573,15 +573,17 @@ def test_a_device_has_one_staging_whoever_asks_first(monkeypatch):
 
 
 def test_auto_is_the_default_and_hopper_gets_its_own_kernel(monkeypatch):
-    """Of decodes alone the method lean knows more: where a warp's tile reads faster, and where a fixed split does."""
+    """Of decodes alone the method lean knows more: where a warp's tile reads faster, and where a fixed split does. Only
+    short ones that must be cut are faster as few rows of prefill."""
     chosen = []
     monkeypatch.setattr(sm90, "available", lambda device="cuda": True)
     for module in (sm90, lean, sm80):
         monkeypatch.setattr(module, "plan", lambda *_, module=module, **choice: chosen.append(module))
     for q_lens in ([4, 1], [4, 4], [1, 1]):
         pod.plan(**PLAN | {"q_lens": q_lens})
+    pod.plan(**PLAN | {"q_lens": [1, 1], "kv_lens": [100_000, 90_000]})
     pod.plan(**PLAN | {"q_lens": [1, 1]}, decode_splits=2)  # only the sm_80 family has the option
-    assert chosen == [sm90, sm90, lean, sm80]
+    assert chosen == [sm90, sm90, sm90, lean, sm80]
 
 
 @pytest.mark.parametrize("method", ["pod", "lean"])

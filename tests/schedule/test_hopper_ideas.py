@@ -11,7 +11,7 @@ from pod.experiments.hopper import hopper_dry, hopper_ladder
 from pod.kernels import sm90
 from pod.kernels.launch import Header, Plan
 from pod.lab.measure import timing
-from pod.schedule import decide
+from pod.schedule import choose, decide
 
 torch = pytest.importorskip("torch")
 
@@ -99,7 +99,9 @@ def test_the_ladder_counts_what_is_lost_without_an_idea(recorded):
 
 
 def test_memcheck_sees_every_form_of_the_kernel():
-    headers = [Header(*cpu_plan(batch).placed().header) for batch in hopper_sanitizer.batches()]
+    as_lean = {"lean": {"roles": choose.Roles(8, 2)}, "hopper": {}}
+    plans = [cpu_plan(batch, **as_lean[method]) for batch, method in hopper_sanitizer.runs()]
+    headers = [Header(*plan.placed().header) for plan in plans]
     kinds = {(h.prefill_works > h.sms, h.pieces > h.sms, h.prefill_groups > 0, h.prefill_rows) for h in headers}
     alone = {(True, False, True, 128), (True, False, False, 192), (False, True, False, 128)}
     assert alone | {(True, True, True, 128)} <= kinds

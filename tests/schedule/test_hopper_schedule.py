@@ -293,3 +293,16 @@ def test_what_all_as_prefill_takes_at_least_hides_no_better_choice():
             few = [(q_lens <= made.tokens).sum() for made in possible]
             chosen = choose.roles(batch)
             assert costs[possible.index(chosen)] == min(c for i, c in enumerate(costs) if few[i] not in few[:i])
+
+
+def test_single_tokens_alone_are_few_rows_where_they_are_short_and_must_be_cut():
+    decode, few = choose.possible_roles(4)[0], choose.possible_roles(4)[-1]
+    short = HybridBatch((1,) * 5, (3000, 700, 1, 64, 5000), 16, 4, 128, page_size=16)
+    one, whole = (replace(short, q_lens=(1,) * n, kv_lens=(kv_len,) * n) for n, kv_len in ((1, 8106), (64, 300)))
+    long = replace(short, kv_lens=(64_000, *short.kv_lens[1:]))
+    assert [choose.roles(batch) for batch in (short, one, whole, long)] == [few, few, decode, decode]
+    for rule in ({"window": 500}, {"sinks": True}, {"kv_dtype": "float8_e4m3fn"}):  # no kernel for these
+        assert choose.roles(replace(short, **rule)) == decode
+    assert choose.roles(replace(short, q_lens=(2, 1, 1, 1, 1))) == decode  # beside others, it is a matter of cost
+    made = decide.hopper(short, 132)
+    assert len(made.decode.token) == 0 and made.shape == NARROW

@@ -38,7 +38,13 @@ def batches() -> list[HybridBatch]:
     return made
 
 
+def runs() -> list[tuple[HybridBatch, str]]:
+    """Each with its method: single tokens alone both as few rows of prefill and, with "lean", as decode."""
+    made = [(batch, "hopper") for batch in batches()]
+    return made + [(batch, "lean") for batch, _ in made if max(batch.q_lens) == 1]
+
+
 if __name__ == "__main__":
-    for batch in batches():
-        sanitizer.launch(batch, {"method": "hopper"})
-    print(f"launches {len(batches())}", flush=True)
+    for batch, method in runs():
+        sanitizer.launch(batch, {"method": method})
+    print(f"launches {len(runs())}", flush=True)
