@@ -11,6 +11,7 @@ from pod.batch import HybridBatch
 from pod.experiments.basics import chat_band
 from pod.experiments.hopper import (
     hopper_any,
+    hopper_any_plans,
     hopper_any_roof,
     hopper_band,
     hopper_dry,
@@ -76,8 +77,8 @@ def test_exponentials_need_as_long_as_products_at_head_dimension_64():
 
 def test_a_lead_at_one_request_is_partly_a_plan():
     raw = recorded("halves").query("side == 'decode' and head_dim == 128 and dtype == 'bfloat16'").set_index("batch")
-    assert 1e3 * raw.fa3["1 x 4K"] == pytest.approx(21.0, abs=0.05)
-    assert 1e3 * raw.auto["1 x 4K"] == pytest.approx(16.9, abs=0.05)
+    assert 1e3 * raw.fa3["1 x 4K"] == pytest.approx(19.9, abs=0.05)
+    assert 1e3 * raw.auto["1 x 4K"] == pytest.approx(15.7, abs=0.05)
     for batch in ("1 x 4K", "1 x 16K"):
         assert 1e3 * (raw.fa3 - raw.auto)[batch] == pytest.approx(4, abs=0.2)
 
@@ -86,31 +87,31 @@ def test_chapters_17c_and_17d_say_which_batches_lose():
     """Drafts alone are "spec", and each kind that has drafts begins so."""
     df = hopper_any.table()
     lost = df[df.gain < 0.98]
-    assert (len(lost), (lost.kind == "spec").sum(), lost.kind.str.startswith("spec").sum()) == (8, 5, 6)
+    assert sorted(lost.kind) == ["spec", "spec+chunk"] and 71 in set(lost.group)
     behind = df[df.gain < 0.995]
-    assert (len(behind), (behind.kind == "spec").sum()) == (13, 8), "as chapter 17d says"
+    assert (len(behind), (behind.kind == "spec").sum()) == (8, 6), "as chapter 17d says"
     again = pd.read_csv(data.REPEATS / "2026-11-29-ed2e2cb7" / "h200" / "hopper-any.csv")
     gains = hopper_any.gains(again).gain.sort_values()
     assert [round(100 / gain - 100) for gain in gains[gains < 0.98]] == [8, 4], "on another card"
-    short = lost[lost.ours < 0.04]
-    assert sorted(short.kind) == ["decode", "spec", "spec", "spec"]
-    assert lost.gain.min() > 0.95 and [round(100 / gain - 100) for gain in (lost.gain.max(), lost.gain.min())] == [2, 5]
+    assert set(gains[gains < 0.98].index) == set(lost.index), "the same two"
+    assert lost[lost.ours < 0.04].kind.tolist() == ["spec"]
+    assert [round(100 / gain - 100) for gain in (lost.gain.max(), lost.gain.min())] == [4, 4]
 
 
 def test_chapter_17c_says_which_of_the_worst_are_long_and_what_a_short_one_loses():
     worst, near = hopper_any.worst(hopper_any.table()), hopper_any_roof.table().set_index("batch")
     long = worst[worst.ours > 0.04]
     behind = long.gain / near.like[long.batch].to_numpy()
-    assert len(long) == 5 and (behind > 0.98).sum() == 4
+    assert len(long) == 6 and (behind > 0.99).sum() == 5
     one = hopper_any.table().loc[151]
     assert one.batch == 151 in set(worst.batch) and one.words.endswith("4 x 6 @ 4,616 to 16,430")
-    assert 1e3 * (one.ours - one.two) == pytest.approx(0.7, abs=0.05)
+    assert 1e3 * (one.ours - one.two) == pytest.approx(0.5, abs=0.05)
 
 
 def test_chapter_17c_says_on_how_many_batches_there_is_something_to_fuse():
     df = hopper_any.table()
     both = df[df.turns != df.ours]
-    assert (len(both), round(hopper_sweep.geomean(both.turns / both.ours), 2)) == (112, 1.20)
+    assert (len(both), round(hopper_sweep.geomean(both.turns / both.ours), 2)) == (112, 1.19)
 
 
 def test_chapter_17c_says_where_there_is_little_to_fuse_and_how_long_decodes_take():
@@ -130,7 +131,7 @@ def test_the_rings_of_chapter_17c_lie_at_the_left_and_at_the_top_but_falcons():
     near, worst = hopper_any_roof.table().set_index("batch"), hopper_any.worst(hopper_any.table())
     share, roof = near.share[worst.batch].to_numpy(), near.roof[worst.batch].to_numpy()
     falcon = (worst.model == "Falcon-7B").to_numpy()
-    assert (roof < 0.02).sum() == 5 and ((share > 0.8) & ~falcon).sum() == 4 and falcon.sum() == 1
+    assert (roof < 0.02).sum() == 4 and ((share > 0.79) & ~falcon).sum() == 5 and falcon.sum() == 1
     like = near.like[worst.batch].to_numpy() / near.gain[worst.batch].to_numpy()
     assert like[falcon].item() > 2, "far below what others of its size reach"
 
@@ -164,7 +165,11 @@ def test_bars_would_be_met_on_the_best_quarter_of_the_same_sort_too():
         best = hopper_any_roof.best_quarter(np.log(some.roof.to_numpy()), some.share.to_numpy())
         df.loc[mine, "like"] = some.fa3 / some.roof * np.maximum(some.share, best)
     bars = hopper_any_roof.bars(df)
-    assert (bars["today"] < bars.bar).all() and (bars["as its best quarter"] > bars.bar).all()
+    assert (bars["today"] < bars.bar).tolist() == [True, True, False] and (bars["as its best quarter"] > bars.bar).all()
+    over_two = hopper_any.over_plain()
+    assert (np.array(over_two) < bars.bar).tolist() == [True, False, False]
+    lacks, plans = bars.bar["all"] / over_two[0] - 1, hopper_any_plans.lost()
+    assert (round(100 * lacks, 1), round(plans, 1)) == (2.5, 1.4), "as chapter 17c says"
 
 
 def test_band_places_agree_with_overlap():
@@ -198,7 +203,7 @@ def test_halves_compare_with_the_faster_call():
     assert 100 * hopper_halves.prefill_pages_least() == pytest.approx(bf16[bf16.side == "prefill"].same_pages.min())
     paged = bf16[bf16.side == "decode"].same_pages
     behind = len(paged), (paged < 100).sum(), (paged < 99.5).sum()
-    assert behind == (14, 5, 3) and round(paged.min(), 1) == 97.6, "as chapter 17d says"
+    assert behind == (14, 5, 5) and round(paged.min(), 1) == 96.6, "as chapter 17d says"
     assert 100 * hopper_halves.decode_least() == pytest.approx(bf16[bf16.side == "decode"].contiguous.min())
 
 
@@ -372,9 +377,10 @@ def test_chapter_17a_says_which_layers_are_shorter_than_a_plan():
     assert (round(plans.decodes, 1), round(plans.drafts, 1), round(plans.mixed, 1)) == (9.7, 9.6, 13.6)
     shorter = []
     for mix, us in zip(hopper_any.drawn(), layers, strict=True):
-        if us < plans.max() and us < (plans.mixed if len(hopper(mix.batch, H200.sms).prefill) else plans.drafts):
+        chunks = max(mix.batch.q_lens) > 1 and len(hopper(mix.batch, H200.sms).prefill)  # on the device ones are decode
+        if us < plans.max() and us < (plans.mixed if chunks else plans.drafts):
             shorter.append((mix.kind, round(us, 1)))
-    assert sorted(shorter) == [("fresh+chunk", 13.1), ("spec", 9.4), ("spec", 11.4), ("spec", 12.3), ("spec", 13.4)]
+    assert sorted(shorter) == [("spec", 10.2), ("spec", 12.5), ("spec", 13.2)]
 
 
 def test_chapter_17b_says_that_sections_lose_less_than_single_calls_differ():
