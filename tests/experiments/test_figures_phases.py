@@ -159,7 +159,7 @@ def test_the_recorded_step_is_there_for_whole_heads_and_not_for_equal_ranges():
 
 
 def test_flash_attention_3_is_two_waves_of_one_cta_an_sm():
-    """Chapter 05: its last four CTAs take over half of a wave of 132, the reach is 1.8, and torch's copy steps by 56 %."""
+    """Chapter 05: its last four CTAs take over half a wave of 132, the reach is 1.8, and torch's copy steps by 56 %."""
     ms = wave_step.table().query("method == @wave_step.SERIAL").set_index("requests").ms
     last, wave = ms[67] - ms[66], ms[66] / 2
     assert waves.ctas(66) == 2 * H200.sms and round(last / wave, 2) == 0.56 and round(wave / last, 1) == 1.8
