@@ -59,8 +59,8 @@ def plan(
     page_size=None means one contiguous cache row a sequence; the dtype is bfloat16 unless named. A HybridBatch stands
     for all of these: pod.plan(batch, device=...).
 
-    method: "auto" is on compute capability 9.0 "hopper", for decodes alone that are long or need not be cut "lean"
-    (which takes the Hopper kernel too, unless its cost model knows better), elsewhere "pod". "pod" (SM-aware),
+    method: "auto" is on compute capability 9.0 "hopper", for decodes alone that are long or equal and best left whole
+    "lean" (which takes the Hopper kernel too, unless its cost model knows better), elsewhere "pod". "pod" (SM-aware),
     "serial", "streams", "cta" and "warp" are the paper's; "lean" is stream-K, for decodes only. The rest shapes every
     method but "hopper", and "lean" by decode_splits alone; anything but the default there makes "auto" choose "pod".
     policy, for pod: "50:50", "proportional" (to the work), "integer ratio" (of CTA counts, as the paper's artifact has

@@ -288,7 +288,7 @@ def width(batch: HybridBatch) -> int:
 def roles(batch: HybridBatch) -> Roles:
     """By cost: few rows a KV head wait for memory and are decode, many wait for the tensor cores and are prefill.
     Drafts alone are prefill: nothing overlaps, and on 6 of 7 batches it was faster, by 2 to 15 % (4 % slower on one).
-    Single tokens alone stay decode while they can, but for short ones that must be cut."""
+    Single tokens alone stay decode while they can, but for short ones: see as_few_rows."""
     q_lens, kv_lens = batch.lens
     if batch.window is not None:
         kv_lens = np.minimum(kv_lens, q_lens + batch.window - 1)
@@ -318,10 +318,10 @@ def takes_narrow(batch: HybridBatch) -> bool:
 
 
 def as_few_rows(batch: HybridBatch) -> bool:
-    """Whether single tokens alone are faster as few rows of prefill, which merge their parts sooner: 325 batches of
-    this kind were 1.04 times as fast, .88 at worst, 1.28 at best. Whole heads were .93 times as fast, longer ones .98.
-    """
-    short = sum(batch.kv_lens) * batch.num_kv_heads < SHORT
+    """Whether single tokens alone are faster as few rows of prefill, which merge their parts sooner: short ones, unless
+    all are equally long and an H200 had best leave them whole. 325 such batches were 1.04 times as fast, .88 at worst
+    and 1.28 at best; equal whole ones were .93 times as fast, longer ones .98."""
+    short = sum(batch.seen_lens) * batch.num_kv_heads < SHORT
     return short and takes_narrow(batch) and whole_parts(batch, FITTED_SMS) != 1
 
 
@@ -487,9 +487,9 @@ def cheapest_parts(units: int, tiles: int, workers: int, tile_us: float) -> int 
 
 def whole_parts(batch: HybridBatch, sms: int) -> int | None:
     """`cheapest_parts` of a batch of decodes; None also where they are not equally long."""
-    if len(set(batch.kv_lens)) > 1:
+    if len(set(batch.seen_lens)) > 1:
         return None
-    tiles = -(-max(batch.seen_lens) // PERSISTENT.decode_keys)
+    tiles = max(1, -(-max(batch.seen_lens) // PERSISTENT.decode_keys))  # padding sees nothing, and is a tile
     units = sum(batch.q_lens) * batch.num_kv_heads
     tile_us = batch.kv_bytes / (units * tiles) / (DECODE_BYTES / sms) * 1e6
     return cheapest_parts(units, tiles, sms, tile_us)

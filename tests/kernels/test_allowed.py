@@ -726,7 +726,14 @@ def test_all_that_auto_may_choose_is_built_ahead(hopper, monkeypatch):
     monkeypatch.setattr(build, "gpu_of", lambda device: pod.GPUS["h200"])
     monkeypatch.setattr(launch, "place", lambda schedule, *_: SimpleNamespace(schedule=schedule))
     pod.build(32, 8, 128, 16)
-    for q_lens, kv_len in (((1,), 500), ((1,) * 64, 500), ((1,) * 64, 60000), ((300, 1, 1), 4000), ((300,), 300)):
+    for q_lens, kv_len in (
+        ((1,), 500),
+        ((1,), 5000),
+        ((1,) * 64, 500),
+        ((1,) * 64, 60000),
+        ((300, 1, 1), 4000),
+        ((300,), 300),
+    ):
         pod.plan(q_lens, [kv_len] * len(q_lens), 32, 8, 128, 16).operator()
     if hopper:
         monkeypatch.setattr(Workspace, "_place", lambda self: SimpleNamespace(schedule=self._no_work(True)))

@@ -34,6 +34,7 @@ CASES = {
     "few rows, 40 parts": Case(HybridBatch((2,), (40 * 128,), 14, 1, 64, page_size=16), 10, splits=40, free_sms=4),
     "few rows, no mask": Case(HybridBatch((4, 2, 3), (1900, 500, 77), 8, 1, 64, causal=False), 9, splits=9),
     "few rows, padding": Case(HybridBatch((3, 0, 1), (400, 0, 0), 8, 2, 64, page_size=24), 4, splits=3, roles=(8, 0)),
+    "nothing but padding": Case(HybridBatch((1, 0, 1), (0, 0, 0), 4, 2, 64, page_size=16), 2),
     "single tokens as few rows": Case(HybridBatch((1, 1, 0, 1), (640, 65, 0, 0), 6, 2, 128, page_size=16), 4),
     "decode only, prefill yields": Case(HybridBatch((1, 1, 1), (64, 65, 500), 8, 1, 64), 4, roles=(8, 1), yields=True),
     "prefill yields to decode": Case(HybridBatch((100, 1, 1), (300, 700, 520), 4, 2, 64), 2, yields=True),

@@ -306,3 +306,13 @@ def test_single_tokens_alone_are_few_rows_where_they_are_short_and_must_be_cut()
     assert choose.roles(replace(short, q_lens=(2, 1, 1, 1, 1))) == decode  # beside others, it is a matter of cost
     made = decide.hopper(short, 132)
     assert len(made.decode.token) == 0 and made.shape == NARROW
+    long_padding = replace(short, q_lens=(1, 1, 1, 1, 0), kv_lens=(3000, 700, 1, 64, 300_000))
+    assert choose.roles(long_padding) == few, "nobody reads the keys of a row without a token"
+
+
+@pytest.mark.parametrize("q_lens, kv_lens", [((1,), (0,)), ((1, 1), (0, 0)), ((1, 0), (0, 0)), ((0, 1), (50, 0))])
+@pytest.mark.parametrize("group", [1, 4, 16, 71])
+def test_batches_of_nothing_but_padding_are_planned(q_lens, kv_lens, group):
+    batch = HybridBatch(q_lens, kv_lens, group, 1, 128, page_size=16)
+    made = decide.hopper(batch, 132)
+    assert sum(q_lens) * group == sum(int((side.tokens * side.heads).sum()) for side in (made.prefill, made.decode))

@@ -25,7 +25,7 @@ UNITS = ("single-query", "hopper")
 REPEATS = 1
 TIMER = "no times: counters by Nsight Compute, which empties the caches before each pass"
 BATCHES = ("144 chats", "256 x 512", "1 x 2048")
-KERNELS: dict[str, Callable] = single_query.IDEAS | {"hopper": peers.ours}
+KERNELS: dict[str, Callable] = single_query.IDEAS | {"hopper": single_query.hopper}
 STALLS = ("long_scoreboard", "short_scoreboard", "barrier", "wait", "lg_throttle", "mio_throttle", "math_pipe_throttle")
 METRICS = ncu.METRICS | {
     "l1": "l1tex__throughput.avg.pct_of_peak_sustained_active",

@@ -7,6 +7,7 @@ from pod.batch import HybridBatch
 from pod.experiments.lean import lean
 from pod.kernels import single_query
 from pod.lab.measure import peers
+from pod.schedule import choose
 
 RECORDING = "single-query"
 KEYS = ("batch",)
@@ -19,10 +20,12 @@ BATCHES = {
     "256 x 256": [256] * 256, "256 x 512": [512] * 256, "64 x 2048": [2048] * 64,
     "144 chats": [min(1700, max(8, round(CHATS.lognormvariate(5.75, 0.85)))) for _ in range(144)],
 }  # fmt: skip
+# Hopper's decode, also where its planner would take few rows of prefill.
+hopper, hopper_paged = (partial(of, roles=choose.possible_roles(1)[0]) for of in (peers.ours, peers.ours_paged))
 TODAY = {
     "lean": lambda s: peers.family(s, "lean"),
-    "hopper": peers.ours,
-    "hopper_page16": lambda s: peers.ours_paged(s, PAGE),
+    "hopper": hopper,
+    "hopper_page16": partial(hopper_paged, page=PAGE),
     "fa3": peers.fa3_decode,
 }
 

@@ -445,12 +445,12 @@ def in_pages(s: Setting, page: int):
     return batch, caches, order.view(len(batch.kv_lens), -1).int()
 
 
-def ours_paged(s: Setting, page: int):
+def ours_paged(s: Setting, page: int, **choices):
     """`ours` in pages."""
     from pod.kernels import sm90
 
     batch, caches, table = in_pages(s, page)
-    plan = sm90.plan(batch)
+    plan = sm90.plan(batch, **choices)
     return lambda: s.sides(plan.run(s.q, *caches, table))
 
 
