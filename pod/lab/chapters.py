@@ -54,20 +54,20 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("06_concurrent_execution", 35, 25, "Which of CUDA's ways runs two operations at once?"),
         Chapter("07_sm_aware_scheduling", 40, 20, "How does a CTA find out where it is and choose?"),
         Chapter("08a_pod_kernel", 40, 15, "What do tensor cores wait for?"),
-        Chapter("08b_both_in_one", 40, 20, "How does one kernel serve prefill and decode?"),
+        Chapter("08b_both_in_one", 45, 20, "How does one kernel serve prefill and decode?"),
         Chapter("08c_why_trust_it", 30, 15, "Why should anyone trust it?"),
     ),
     "Does it work?": (
         Chapter("09_attention_results", 45, 20, "Does it work?"),
         Chapter("10_gpu_model", 45, 20, "Can we predict a GPU we do not have?"),
         Chapter("11a_lean_attention", 30, 15, "How should a few long decodes fill 132 SMs?"),
-        Chapter("11b_what_it_gains", 30, 15, "What do equal ranges gain, over whom, and when do they not pay?"),
+        Chapter("11b_what_it_gains", 35, 15, "What do equal ranges gain, over whom, and when do they not pay?"),
     ),
     "The server around it": (
         Chapter("12_continuous_batching", 45, 35, "Who may run in this iteration, and where does its KV live?"),
         Chapter("13_chunked_prefill", 45, 25, "How does the long prompt stop blocking the chat?"),
         Chapter("14a_serving_engine", 30, 15, "Can I read a whole engine?"),
-        Chapter("14b_what_it_costs", 30, 15, "What does an engine cost beside its kernels?"),
+        Chapter("14b_what_it_costs", 35, 15, "What does an engine cost beside its kernels?"),
         Chapter("15a_end_to_end", 40, 15, "What does the user feel?"),
         Chapter("15b_trusting_a_simulator", 35, 15, "When may a simulator be believed?"),
         Chapter("15c_planning_a_fleet", 20, 15, "How many GPUs does a promise take?"),
@@ -78,9 +78,9 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
         Chapter("17a_pod_on_hopper", 35, 15, "On today's GPU, how does one CTA hold two kernels?"),
         Chapter("17b_sharing_an_sm", 25, 20, "What do two kernels in one SM take from each other?"),
         Chapter("17c_what_it_reaches", 35, 15, "What does it reach, and what is left?"),
-        Chapter("17d_what_is_in_the_way", 30, 15, "What is still in the way?"),
+        Chapter("17d_what_is_in_the_way", 35, 15, "What is still in the way?"),
     ),
-    "The last roof": (Chapter("18_joules", 35, 20, "What is a joule spent on?"),),
+    "The last roof": (Chapter("18_joules", 40, 20, "What is a joule spent on?"),),
 }
 CHAPTERS: tuple[Chapter, ...] = tuple(chapter for part in PARTS.values() for chapter in part)
 
