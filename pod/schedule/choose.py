@@ -487,9 +487,10 @@ def cheapest_parts(units: int, tiles: int, workers: int, tile_us: float) -> int 
 
 def whole_parts(batch: HybridBatch, sms: int) -> int | None:
     """`cheapest_parts` of a batch of decodes; None also where they are not equally long."""
-    if len(set(batch.seen_lens)) > 1:
+    seen = {kv_len for q_len, kv_len in zip(batch.q_lens, batch.seen_lens, strict=True) if q_len}
+    if len(seen) > 1:
         return None
-    tiles = max(1, -(-max(batch.seen_lens) // PERSISTENT.decode_keys))  # padding sees nothing, and is a tile
+    tiles = max(1, -(-max(seen) // PERSISTENT.decode_keys))  # padding sees nothing, and is a tile
     units = sum(batch.q_lens) * batch.num_kv_heads
     tile_us = batch.kv_bytes / (units * tiles) / (DECODE_BYTES / sms) * 1e6
     return cheapest_parts(units, tiles, sms, tile_us)
