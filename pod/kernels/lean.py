@@ -84,7 +84,7 @@ def plan(batch: HybridBatch, device, splits: int | str = "auto", worker: str | N
         worker = choose.decode_worker(batch, sm90.available(device), splits)
     if worker == "hopper":
         parts = choose.whole_parts(batch, sms) if splits == "auto" else None if splits == "stream-k" else splits
-        return sm90.plan(batch, device, "lean", parts=parts, roles=choose.possible_roles(batch.group)[0])
+        return sm90.plan(batch, device, "lean", parts=parts, roles=choose.as_decode(batch.group))
     if splits == "stream-k" or splits == "auto" and worker.startswith("cta"):
         splits = None
     decided = partial(decide.lean, batch, sms, splits, worker, invariant=invariant, **choice)

@@ -280,6 +280,11 @@ def possible_roles(group: int) -> list[Roles]:
     return [Roles(rows, rows // heads) for rows in DECODE_ROWS if rows >= heads] + [Roles(DECODE_ROWS[0], 0)]
 
 
+def as_decode(group: int) -> Roles:
+    """Single tokens are decode, whatever that costs, where it reads a KV head once."""
+    return possible_roles(group)[0]
+
+
 def width(batch: HybridBatch) -> int:
     """head_dim, counted in 16 bits: what a tile of keys weighs."""
     return batch.head_dim * batch.kv_width // 2
@@ -294,7 +299,7 @@ def roles(batch: HybridBatch) -> Roles:
         kv_lens = np.minimum(kv_lens, q_lens + batch.window - 1)
     possible, most = possible_roles(batch.group), int(q_lens.max())
     if most == 1 and len(possible) > 1:
-        return possible[-1] if as_few_rows(batch) else possible[0]
+        return possible[-1] if as_few_rows(batch) else as_decode(batch.group)
     if most <= max(made.tokens for made in possible) and not batch.kv_dtype and q_lens.min() > 1:
         return possible[-1]
     few = [np.count_nonzero(q_lens <= made.tokens) for made in possible]

@@ -153,7 +153,7 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
 
     invariant: nothing about a sequence's computation depends on the others, to the bit; only who does it, and when."""
     if roles is None:
-        roles = choose.possible_roles(batch.group)[0] if invariant else choose.roles(batch)
+        roles = choose.as_decode(batch.group) if invariant else choose.roles(batch)
     ticks, pad = choose.ticks(batch.head_dim, sms), choose.pad(choose.width(batch))
     chunks, singles = sides(batch, roles.tokens)
     shape = _persistent(roles.rows)

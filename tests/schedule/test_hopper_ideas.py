@@ -99,7 +99,7 @@ def test_the_ladder_counts_what_is_lost_without_an_idea(recorded):
 
 
 def test_memcheck_sees_every_form_of_the_kernel():
-    as_lean = {"lean": {"roles": choose.Roles(8, 2)}, "hopper": {}}
+    as_lean = {"lean": {"roles": choose.as_decode(4)}, "hopper": {}}
     plans = [cpu_plan(batch, **as_lean[method]) for batch, method in hopper_sanitizer.runs()]
     headers = [Header(*plan.placed().header) for plan in plans]
     kinds = {(h.prefill_works > h.sms, h.pieces > h.sms, h.prefill_groups > 0, h.prefill_rows) for h in headers}

@@ -53,7 +53,7 @@ def _in_turn(batch: HybridBatch):
 
 def _fused(batch: HybridBatch, **choices):
     if not batch.prefill:  # ideas for decode are tried on decode
-        choices["roles"] = choose.possible_roles(batch.group)[0]
+        choices["roles"] = choose.as_decode(batch.group)
     plan, (q, k, v, _) = sm90.plan(batch, **choices), batch.tensors(device="cuda")
     return lambda: plan.run(q, k, v)
 

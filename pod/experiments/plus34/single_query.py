@@ -21,7 +21,7 @@ BATCHES = {
     "144 chats": [min(1700, max(8, round(CHATS.lognormvariate(5.75, 0.85)))) for _ in range(144)],
 }  # fmt: skip
 # Hopper's decode, also where its planner would take few rows of prefill.
-hopper, hopper_paged = (partial(of, roles=choose.possible_roles(1)[0]) for of in (peers.ours, peers.ours_paged))
+hopper, hopper_paged = (partial(of, roles=choose.as_decode(1)) for of in (peers.ours, peers.ours_paged))
 TODAY = {
     "lean": lambda s: peers.family(s, "lean"),
     "hopper": hopper,
