@@ -238,6 +238,15 @@ def test_a_wide_tile_is_taken_where_its_units_end_sooner():
     assert decide.hopper(beside, 132).shape == PERSISTENT
 
 
+def test_a_wide_tile_would_hold_no_more_of_single_tokens():
+    """So nobody asks what it would cost."""
+    for group in range(1, 129):
+        chunks = sides(HybridBatch([1, 1, 1], [4096, 100, 7], 2 * group, 2, 64), 0)[0]
+        for rows in (PERSISTENT.prefill_rows, WIDE.prefill_rows):
+            made = prefill.tiles(chunks, choose.prefill_pack(chunks, rows))
+            assert len(made.order) == 3 * 2, "one for each KV head of each"
+
+
 def test_a_narrow_tile_is_taken_where_no_warpgroup_has_many_rows_and_nothing_decodes():
     def shape(q_lens, heads, head_dim=128, **rules):
         return decide.hopper(HybridBatch(q_lens, [4096] * len(q_lens), *heads, head_dim, **rules), 132).shape
