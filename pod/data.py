@@ -12,7 +12,8 @@ was measured here instead; where several GPUs were, fresh/h100 says which.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 
@@ -32,6 +33,18 @@ def choose(place: str) -> None:
     """Read measurements from here on from this place: recorded, fresh, or one GPU's folder of either, or a repeat."""
     os.environ["POD_FROM"] = place  # processes that this one starts read from there as well
     folder()
+
+
+@contextmanager
+def chosen(place: str) -> Iterator[None]:
+    """For what is read meanwhile."""
+    before = os.environ.get("POD_FROM")
+    try:
+        choose(place)
+        yield
+    finally:
+        os.environ.pop("POD_FROM")
+        os.environ |= {"POD_FROM": before} if before else {}
 
 
 def folder() -> Path:

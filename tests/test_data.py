@@ -14,7 +14,7 @@ from pod.files import ROOT
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     monkeypatch.delenv("POD_FROM", raising=False)
-    for name in ("RECORDED", "FRESH", "COMPUTED"):
+    for name in ("RECORDED", "FRESH", "COMPUTED", "REPEATS"):
         monkeypatch.setattr(data, name, tmp_path / name.lower())
     return tmp_path
 
@@ -37,6 +37,18 @@ def test_figures_show_what_was_recorded_until_somebody_chooses(home, monkeypatch
     assert data.a_card() == "a B200"
     with pytest.raises(ValueError, match="x: is not in .*b200; `python -m pod measure x` on that GPU makes it"):
         data.read("x")
+
+
+@pytest.mark.parametrize("before", [None, "recorded/h200"])
+def test_a_place_is_chosen_for_a_while(home, monkeypatch, before):
+    monkeypatch.delenv("POD_FROM", raising=False)
+    if before:
+        monkeypatch.setenv("POD_FROM", before)
+    with data.chosen("repeats/2026-01-02-ab/h200"):
+        assert data.folder() == home / "repeats" / "2026-01-02-ab" / "h200"
+    with pytest.raises(ValueError, match="from: got 'elsewhere'"), data.chosen("elsewhere"):
+        pass
+    assert os.environ.get("POD_FROM") == before
 
 
 def test_what_is_made_of_a_table_is_made_anew_for_another(home, monkeypatch):

@@ -242,8 +242,8 @@ def test_a_wide_tile_would_hold_no_more_of_single_tokens():
     """So nobody asks what it would cost."""
     for group in range(1, 129):
         chunks = sides(HybridBatch([1, 1, 1], [4096, 100, 7], 2 * group, 2, 64), 0)[0]
-        for rows in (PERSISTENT.prefill_rows, WIDE.prefill_rows):
-            made = prefill.tiles(chunks, choose.prefill_pack(chunks, rows))
+        for shape in (PERSISTENT, WIDE):
+            made = prefill.tiles(chunks, choose.prefill_pack(chunks, shape.prefill_rows))
             assert len(made.order) == 3 * 2, "one for each KV head of each"
 
 

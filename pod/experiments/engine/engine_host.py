@@ -1,9 +1,6 @@
 """How much of an iteration the GPU waits for the host: where the host waits for tokens, and where it runs ahead."""
 
-import os
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -149,9 +146,9 @@ def steps(model: str = "Llama-3-8B") -> pd.DataFrame:
     kind of iteration and load. In the last column the host runs ahead, on other windows of the offline load."""
     made = {}
     for step, place in STEPS.items():
-        with _shown(place):
+        with data.chosen(place):
             made[step] = _in_words(_waiting())
-    with _shown(FIRST):
+    with data.chosen(FIRST):
         made["whole graphs, ahead"] = _in_words(_ahead())
     loads = {f"{model} calm": "calm", f"{model} online": "online", model: "offline"}
     rows = {(how, f"{kind}, {load}"): (run, kind, how) for how in ("FlashAttention-3", "ours")
@@ -165,18 +162,6 @@ def _in_words(df: pd.DataFrame) -> dict[tuple[str, str, str], str]:
     shares = 100 * (1 - df.gpu_ms / df.ms)
     return {(row.run, row.kind, row.attention): f"{share:.1f} % of {row.ms:.0f} ms"
             for share, row in zip(shares, df.itertuples(), strict=True)}  # fmt: skip
-
-
-@contextmanager
-def _shown(place: str) -> Iterator[None]:
-    """For what is read meanwhile."""
-    before = os.environ.get("POD_FROM")
-    data.choose(place)
-    try:
-        yield
-    finally:
-        os.environ.pop("POD_FROM")
-        os.environ |= {"POD_FROM": before} if before else {}
 
 
 # ---------------------------------------------------------------- what claims ask for
