@@ -44,6 +44,7 @@ def test_a_place_is_chosen_for_a_while(home, monkeypatch, before):
     monkeypatch.delenv("POD_FROM", raising=False)
     if before:
         monkeypatch.setenv("POD_FROM", before)
+    (home / "repeats" / "2026-01-02-ab" / "h200").mkdir(parents=True)
     with data.chosen("repeats/2026-01-02-ab/h200"):
         assert data.folder() == home / "repeats" / "2026-01-02-ab" / "h200"
     with pytest.raises(ValueError, match="from: got 'elsewhere'"), data.chosen("elsewhere"):
