@@ -370,6 +370,9 @@ def test_a_single_call_reaches_no_roof_and_repeated_ones_do():
     df = hopper_roofs.table()
     limits = ["tensor", "dram", "l2", "smem"]
     assert (df[limits] < 90).all(axis=None), "nothing that moves bytes or multiplies is full"
+    alone = hopper_halves.table().query("side == 'prefill' and dtype == 'bfloat16' and head_dim == 128").ours.max()
+    reached = 1e14 * alone / H200.tensor_flops, hopper_roofs.spread("single", "tensor")[1]
+    assert [round(x) for x in reached] == [75, 59], "prefill alone and even batches, as chapter 17d says"
     single = df[df.state == "single"].sort_values("ratio")
     assert round(max(hopper_roofs.spread("single", limit)[1] for limit in limits)) == 74, "as chapter 17d says"
     assert [round(x) for x in (single.dram[:5].min(), single.dram[:5].max())] == [82, 85]
