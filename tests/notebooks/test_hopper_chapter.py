@@ -91,6 +91,7 @@ def test_chapters_17c_and_17d_say_which_batches_lose():
     assert sorted(lost.kind) == ["spec", "spec+chunk"] and 71 in set(lost.group)
     behind = df[df.gain < 0.995]
     assert (len(behind), (behind.kind == "spec").sum()) == (8, 6), "as chapter 17d says"
+    assert ((df.gain < 1).sum(), len(df)) == (9, 300), "slower at all, as chapter 17c says"
     again = pd.read_csv(data.REPEATS / "2026-11-29-ed2e2cb7" / "h200" / "hopper-any.csv")
     gains = hopper_any.gains(again).gain.sort_values()
     assert [round(100 / gain - 100) for gain in gains[gains < 0.98]] == [8, 4], "on another card"
