@@ -51,7 +51,7 @@ def draw(df):
     ax.axhline(1, color=style.INK, linewidth=0.8)
     ax.set(xscale="log", xlabel="P:D", ylabel="throughput over Orca")
     style.ticks(ax, (2, 4, 7, 14, 30, 60, 100))
-    ax.set_title("upright: C / (B - 1); dash-dotted: (C - B + 1) / (B - 1), tile-aligned", fontsize=9.5, loc="left")
+    ax.set_title("thin: C / (B - 1); dash-dotted: (C - B + 1) / (B - 1), tile-aligned", fontsize=9.5, loc="left")
     style.legend(ax, loc="lower left")
     return ax.figure
 

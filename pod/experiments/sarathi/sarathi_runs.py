@@ -232,7 +232,7 @@ def draw(df):
     for chunk, colour in zip(sarathi_08.CHUNKS, style.WORKERS, strict=False):
         mine, model = (each[each.chunk == chunk] for each in (figure_8(df), foretold))
         axes[1].plot(mine.pd, mine.gain, "o-", markersize=4, color=colour)
-        place = ((6, 0), "left") if chunk > 128 else ((-6, 0), "right")  # right of it lies another line
+        place = ((6, 0), "left") if chunk > 128 else ((-9, -8), "right")  # right of it lies another line
         axes[1].annotate(f"chunks\nof {chunk}", (mine.pd.iloc[-1], mine.gain.iloc[-1]), place[0], ha=place[1],
                          va="center", textcoords="offset points", color=colour, fontsize=9)  # fmt: skip
         axes[1].plot(model.pd, model.gain, ":", linewidth=1, color=colour)
@@ -240,7 +240,7 @@ def draw(df):
     axes[1].axhline(1, color=style.INK, linewidth=0.8)
     axes[1].set(xscale="log", xlabel="P:D", xlim=(2, 100), ylabel="throughput over Orca")
     style.ticks(axes[1], sorted(set(figure_8(df).pd)))
-    words = "solid: whole runs; dotted: analytical A6000; upright: C / (B - 1)"
+    words = "solid: whole runs; dotted: analytical A6000; thin: C / (B - 1)"
     axes[1].set_title(words, fontsize=9, loc="left")
     return axes[0].figure
 
