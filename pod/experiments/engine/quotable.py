@@ -61,22 +61,6 @@ ABOUT = {
 }  # fmt: skip
 
 
-def claimed() -> list:
-    """The judged claims about a server."""
-    from pod.lab import claims
-
-    return [claims.judge(claim) for claim in claims.load() if claim.shown_in in ABOUT]
-
-
-def verdicts(results: list) -> pd.DataFrame:
-    """How many of these claims hold, by what they are about; our own apart."""
-    from pod.lab import claims
-
-    rows = [("our own" if r.claim.source == claims.OURS else ABOUT[r.claim.shown_in], r.verdict) for r in results]
-    df = pd.DataFrame(rows, columns=["claims about", "verdict"])
-    return pd.crosstab(df["claims about"], df.verdict, colnames=[""])
-
-
 def draw(df):
     ax = style.axes(8.5, 4.4)
     for (kind, mine), colour in zip(df.groupby("kind", sort=False), style.WORKERS, strict=False):
