@@ -47,6 +47,7 @@ COLUMNS = (*ladder.Made._fields, "splits")
 NAMES = (*ladder.RUNGS, *WITHOUT, "sm80", "sm90", "torch", "read")
 LABELS = {"sm80": "production, any GPU", "sm90": "production, Hopper", "torch": "torch's FlashAttention-2"}
 MOST_HZ, DELIVERS, LANES = 1.98e9, 128, 128  # an SM's clock; bytes of shared memory and multiply-adds in a cycle of it
+LABEL = 0.17  # of an axis: the width of a bar's label
 LOAD, FED = 512, 2 * 4096  # bytes of an ldmatrix_x4; FLOPs of the two mma that it feeds
 ARITHMETIC, EIGHT, ONE = "arithmetic of threads", "shared memory, 8 accesses", "shared memory, 1 access"
 UNDER = {"row": ARITHMETIC, "tile": ARITHMETIC, "mma": EIGHT, "ahead": EIGHT, "swizzle": ONE}  # whose roof, in prefill
@@ -186,36 +187,42 @@ def draw_roofs(df):
 
 def draw(df):
     left, right = style.axes(9.5, 4.8, columns=2, sharey=True)
+    mma, bare = gpusim.calibration().mma * hardware().tensor_flops / 1e12, df[df.kernel == "read"].tb_per_s.item()
+    most = {
+        "prefill": (mma, "all that\nmma gives", SHOWN.index("torch")),
+        "decode": (bare, "a bare\nread", len(SHOWN) - 1),
+    }
     sides = (
         (left, "prefill", "tflops", "TFLOP/s of 2K tokens at the end of 8K"),
         (right, "decode", "tb_per_s", "TB/s of keys and values, 8 sequences of 64K"),
     )
     for ax, batch, column, measured in sides:
-        _bars(ax, df[df.batch == batch].set_index("kernel").reindex(SHOWN), column)
+        labels = _bars(ax, df[df.batch == batch].set_index("kernel").reindex(SHOWN), column)
+        _most(ax, labels, *most[batch])
         name, times = best_step(df, batch)
         ax.set_title(f"{batch}: most by {ladder.RUNGS[name].idea}, {times:.1f}x", fontsize=10.5, loc="left")
         ax.set_xlabel(f"{measured}; % of the limit", fontsize=9)
-    _most(left, gpusim.calibration().mma * hardware().tensor_flops / 1e12, "all that\nmma gives", SHOWN.index("torch"))
-    _most(right, df[df.kernel == "read"].tb_per_s.item(), "a bare\nread", len(SHOWN) - 1)
     left.set_yticks(range(len(SHOWN)), [LABELS.get(name) or ladder.RUNGS[name].idea for name in SHOWN])
     left.invert_yaxis()
     return left.figure
 
 
-def _most(ax, rate: float, words: str, last: int) -> None:
-    """A line down to the last bar that cannot pass it."""
+def _most(ax, labels: list, rate: float, words: str, last: int) -> None:
+    """A line down to the last bar that cannot pass it; a label that it would cross stands behind it."""
     ax.plot([rate] * 2, [-0.5, last + 0.5], color=style.ALARM, linewidth=1.5)
+    for label in labels[: last + 1]:
+        if rate < label.xy[0] + LABEL * ax.get_xlim()[1]:
+            label.xy = (rate, label.xy[1])
     ax.annotate(words, (rate, 0), xytext=(-4, 0), textcoords="offset points", ha="right", va="center", fontsize=8.5,
                 color=style.INK)  # fmt: skip
 
 
-def _bars(ax, rows, column: str) -> None:
+def _bars(ax, rows, column: str) -> list:
     kinds = [_kind(name, ours="compute" if column == "tflops" else "memory") for name in rows.index]
     bars = ax.barh(range(len(rows)), rows[column], color=[style.colour(kind) for kind in kinds], height=0.68)
     labels = [f"{_short(rate)}   {percent:.2g} %" for rate, percent in zip(rows[column], rows.percent, strict=True)]
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # where the line of _most passes
-    ax.bar_label(bars, labels, padding=3, fontsize=8.5, color=style.INK, bbox=behind)
-    ax.set_xlim(0, 1.25 * rows[column].max())
+    ax.set_xlim(0, 1.27 * rows[column].max())
+    return ax.bar_label(bars, labels, padding=3, fontsize=8.5, color=style.INK)
 
 
 def _kind(name: str, ours: str) -> str:
