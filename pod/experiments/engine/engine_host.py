@@ -88,7 +88,7 @@ def _named(run: str) -> str:
     return " ".join([SHAPES[model].name, *how])
 
 
-LIMIT = 2  # percent
+LIMIT, GREY = 2, "0.5"  # percent; of no attention
 TONES = dict(zip(ATTENTION.values(), (style.INK, style.WORKERS[3], style.WORKERS[1], style.WORKERS[0]), strict=True))
 
 
@@ -105,8 +105,8 @@ def draw(df):
         inside = TONES[attention] if loop == "ahead" else "none"
         ax.plot(percent, y, "o", color=TONES[attention], markerfacecolor=inside, markersize=7)
     for loop, words in {"waits": "host waits for tokens", "ahead": "host runs ahead"}.items():
-        inside = style.INK if loop == "ahead" else "none"
-        ax.plot([], [], "o", color=style.INK, markerfacecolor=inside, markersize=7, label=words)
+        inside = GREY if loop == "ahead" else "none"
+        ax.plot([], [], "o", color=GREY, markerfacecolor=inside, markersize=7, label=words)
     for attention in dict.fromkeys(df.attention):
         ax.plot([], [], "s", color=TONES[attention], markersize=7, label=attention)
     for (loop, _), part in df.assign(y=rows.map(places)).groupby(["loop", "y"]):
@@ -138,7 +138,7 @@ def shares(df, names, words):
 # ---------------------------------------------------------------- step by step
 
 FIRST, LATER = data.SHOWN, "repeats/2026-11-27-afb7ae97/h200"  # the runs, and once more by an engine of whole graphs
-STEPS = {"one by one; decodes in pieces": FIRST, "whole graphs": LATER}
+STEPS = {"kernel after kernel; decodes in pieces": FIRST, "whole graphs": LATER}
 
 
 def steps(model: str = "Llama-3-8B") -> pd.DataFrame:
