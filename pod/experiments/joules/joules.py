@@ -98,7 +98,7 @@ def name_rows(ax, df) -> None:
 def draw(df, model: float | None = None):
     """The least prefill for its decode on top. model: what a model says is left at the full clock, %."""
     df = by_ratio(df)
-    axes = style.axes(9.5, 6.6, columns=2, sharey=True, width_ratios=(3, 2))
+    axes = style.axes(9.5, 7.6, columns=2, sharey=True, width_ratios=(3, 2))
     _energies(axes[0], df)
     _left_by_batch(axes[1], df, model)
     words = "Fused, a batch takes the fewest joules,\nat a lower clock than its halves in turn"

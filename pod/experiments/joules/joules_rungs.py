@@ -117,7 +117,8 @@ def draw(df):
         ax.plot([mine.energy.mean()], [at], "|", color=style.INK, markersize=16, markeredgewidth=2)
     ax.axvspan(-spread(), spread(), color=style.IDLE, zorder=0)
     ax.axvline(0, color=style.INK, linewidth=1)
-    words = f"% more energy than the kernel as it is\n(grey: {spread():.0f} %, as rounds of one copy differ)"
+    grey = f"grey: {spread():.0f} %, as rounds of one copy differ"
+    words = f"% more energy than the kernel as it is (mark: the mean)\n({grey})"
     ax.set(yticks=range(len(names)), ylim=(len(names) - 0.5, -0.5), xlabel=words)
     kept = df.groupby("rung").kept.first()
     ax.set_yticklabels([f"{'without' if kept[name] else 'with'} {name}" for name in names])
