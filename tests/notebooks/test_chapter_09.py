@@ -355,9 +355,10 @@ def test_verdicts_stand_in_the_order_of_what_they_are_about_and_our_own_last(thr
     assert verdicts.counted(df).loc["all", [claims.FAILS, claims.HOLDS]].tolist() == [1, 2]
 
 
-def test_the_failed_are_listed_and_all_are_in_the_fold(three):
+def test_the_failed_are_in_a_fold_and_all_in_another(three):
     df = verdicts.judged({"pod-06": "Figure 6", "pod-11": "Figure 11"})
-    head, _, *rows = verdicts.failed(df).data.splitlines()
+    summary, _, head, _, *rows, _, _ = verdicts.failed(df).data.splitlines()
+    assert summary == "<details><summary>Those that do not hold: 1</summary>"
     assert head == "| about | claim | paper | here | holds within |" and len(rows) == 1
     assert rows[0].startswith("| Figure 6 | a: A | ") and "| 10 % | 0 to 9 † |" in rows[0]
     whole = verdicts.fold(df).data

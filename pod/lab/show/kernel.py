@@ -29,7 +29,7 @@ ROOMS = (
     Room("binding", "csrc/include/binding.cuh", "host", (21, 3.3, 15, 1.6)),
     Room("tile attention", "csrc/include/tile_attention.cuh", "hybrid", (61, 3.3, 18, 1.6)),
     Room("softmax", "csrc/include/softmax.cuh", "wait", (62, 5.6, 16, 1.2)),
-    Room("merging", "csrc/include/merge.cuh", "merge", (84, 3.3, 16, 1.6)),
+    Room("write, or merge", "csrc/include/merge.cuh", "merge", (84, 3.3, 16, 1.6)),
     Room("instructions", "csrc/include/ptx.cuh", "load", (40, 0.4, 39, 1.2)),
     Room("trace", "csrc/include/trace.cuh", "wait", (0, 5.6, 17, 1.2)),
 )

@@ -72,15 +72,18 @@ def counted(df: pd.DataFrame) -> pd.DataFrame:
 
 
 def failed(df: pd.DataFrame):
-    """Those that do not hold."""
+    """Those that do not hold, folded."""
     part = df[df.verdict == claims.FAILS][["about", "claim", "paper", "here", "holds within"]]
-    return _markdown(_table(part.columns, part.to_numpy()))
+    return _folded(f"Those that do not hold: {len(part)}", part)
 
 
 def fold(df: pd.DataFrame):
     """All of them, with bases and reasons, folded."""
-    whole = _table(df.columns, df.to_numpy())
-    return _markdown(f"<details><summary>All {len(df)}, with their reasons</summary>\n\n{whole}\n\n</details>")
+    return _folded(f"All {len(df)}, with their reasons", df)
+
+
+def _folded(summary: str, df: pd.DataFrame):
+    return _markdown(f"<details><summary>{summary}</summary>\n\n{_table(df.columns, df.to_numpy())}\n\n</details>")
 
 
 def _table(head, rows) -> str:
