@@ -1,4 +1,4 @@
-"""From logits to tokens, in the three ways that vLLM went through in 2023: the same tokens, at very different cost.
+"""From logits to tokens, in the three ways that vLLM went through in 2023: one distribution, three costs.
 
 A sampler draws a token a row and reads it, with its log-probability, back to the host. Both can be done sequence by
 sequence or for the whole batch at once:

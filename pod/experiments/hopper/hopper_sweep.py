@@ -151,6 +151,7 @@ def _violins(ax, df) -> None:
     gains = {name.replace(" ", "\n", 1): df.fa3_serial / df[column] for name, column in METHODS.items()}
     tones = [style.WORKERS[4], style.WORKERS[3], style.WORKERS[5], style.colour("hybrid")]
     violins(ax, gains, tones, geomean)
+    ax.text(0.01, 0.99, "serial", transform=ax.get_yaxis_transform(), va="top", fontsize=8.5, color=style.INK)
     ax.set(ylim=(0.4, 2.15))
 
 

@@ -92,10 +92,12 @@ def even(df):
 
 
 def with_one_call(df):
-    """With the milliseconds of FlashAttention-3's one call, `fa3_one`, that the Hopper kernel's recording has of the
-    same batches: as it cuts keys, or whole where that is faster. Its two calls are in both recordings, and equal."""
+    """With the milliseconds of FlashAttention-3's one call that the Hopper kernel's recording has of the same batches:
+    as it cuts keys, and in `fa3_one` with whole keys where that is faster. Its two calls are in both recordings, and
+    equal."""
     sweep = hopper_sweep.table()
-    return df.merge(sweep[BATCH].assign(fa3_one=sweep[["fa3_varlen", "fa3_whole"]].min(axis=1)), on=BATCH)
+    one = sweep[[*BATCH, "fa3_varlen"]].assign(fa3_one=sweep[["fa3_varlen", "fa3_whole"]].min(axis=1))
+    return df.merge(one, on=BATCH)
 
 
 def near_peak(df, way: str = "pod") -> float:

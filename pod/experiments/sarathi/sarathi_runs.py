@@ -220,7 +220,7 @@ def draw(df):
             "analytical A6000": sarathi_07.table().gain}  # fmt: skip
     for i, (label, gains) in enumerate(bars.items()):
         axes[0].bar([x + 0.27 * (i - 1) for x in range(len(gains))], gains, 0.25, label=label,
-                    color=(style.WORKERS[0], style.colour("load"), style.FRAME)[i])  # fmt: skip
+                    color=(style.WORKERS[1], style.colour("load"), style.FRAME)[i])  # fmt: skip
         for x, gain in enumerate(gains):
             axes[0].text(x + 0.27 * (i - 1), gain + 0.02, f"{gain:.2f}", ha="center", fontsize=8.5)
     axes[0].axhline(paper.value("sarathi.f07.gain"), color=style.INK, linestyle="--", linewidth=1, label="post: 1.3x")
