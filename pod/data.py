@@ -43,8 +43,9 @@ def chosen(place: str) -> Iterator[None]:
         choose(place)
         yield
     finally:
-        os.environ.pop("POD_FROM")
-        os.environ |= {"POD_FROM": before} if before else {}
+        os.environ.pop("POD_FROM", None)
+        if before is not None:
+            os.environ["POD_FROM"] = before
 
 
 def folder() -> Path:

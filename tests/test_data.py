@@ -39,16 +39,23 @@ def test_figures_show_what_was_recorded_until_somebody_chooses(home, monkeypatch
         data.read("x")
 
 
-@pytest.mark.parametrize("before", [None, "recorded/h200"])
+@pytest.mark.parametrize("before", [None, "", "recorded/h200"])
 def test_a_place_is_chosen_for_a_while(home, monkeypatch, before):
     monkeypatch.delenv("POD_FROM", raising=False)
-    if before:
+    if before is not None:
         monkeypatch.setenv("POD_FROM", before)
     (home / "repeats" / "2026-01-02-ab" / "h200").mkdir(parents=True)
     with data.chosen("repeats/2026-01-02-ab/h200"):
         assert data.folder() == home / "repeats" / "2026-01-02-ab" / "h200"
+        with data.chosen("recorded/h200"):
+            assert data.folder() == home / "recorded" / "h200"
+        assert data.folder() == home / "repeats" / "2026-01-02-ab" / "h200"
     with pytest.raises(ValueError, match="from: got 'elsewhere'"), data.chosen("elsewhere"):
         pass
+    with pytest.raises(TypeError), data.chosen(None):
+        pass
+    with pytest.raises(KeyError, match="inside"), data.chosen("recorded/h200"):
+        raise KeyError("inside")
     assert os.environ.get("POD_FROM") == before
 
 

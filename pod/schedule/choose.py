@@ -281,7 +281,8 @@ def possible_roles(group: int) -> list[Roles]:
 
 
 def as_decode(group: int) -> Roles:
-    """Single tokens are decode, whatever that costs, where it reads a KV head once."""
+    """Single tokens, and as many drafts as fit the same rows, are decode, whatever that costs, where it reads a KV head
+    once; else nothing is."""
     return possible_roles(group)[0]
 
 

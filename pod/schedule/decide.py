@@ -167,7 +167,8 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
     if len(chunks.seq):
         alone = not (len(singles.seq) or invariant or pack)
         wide, narrow = alone and choose.takes_wide(batch), alone and choose.takes_narrow(batch)
-        wide = wide and int(chunks.q_len.max()) > 1  # all heads of one token are a tile of either
+        if batch.group <= shape.prefill_rows and int(chunks.q_len.max()) == 1:
+            wide = False  # all heads of one token are a tile of either
         rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, wide, narrow)
         made = [_prefill_pieces(chunks, tile, *rest) for tile in ((shape, WIDE) if wide else (shape,))]
         _, blocks, pack, work, shape = min(made, key=lambda m: m[0])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pod.experiments.engine import (
@@ -310,6 +311,17 @@ def test_what_may_be_quoted_has_the_worst_of_all_gaps_that_were_foretold():
     off = 100 * (df.foretold / df.measured - 1).abs().max()
     said = quotable.errors().set_index("number").worst_percent
     assert round(off) == 14 and said["median gap, real server, Sarathi"] == pytest.approx(off)
+
+
+def test_a_number_that_is_too_short_by_half_is_as_wrong_as_one_that_is_twice_too_long():
+    rows = [("pod", "gap", 0.5), ("pod", "gap", 1.9), ("vLLM", "gap", 1.2), ("vLLM", "stalls", 0.0)]
+    without, vllm = quotable._worst(pd.DataFrame(rows, columns=["system", "metric", "ratio"]))
+    assert without.to_dict() == {"gap": 0.5} and vllm.to_dict() == {"gap": 1.2}
+    df = quotable.errors().set_index("number")
+    wait = df.loc["median wait, the paper's Table 5"]
+    assert round(wait.factor, 1) == 13.4 and round(wait.worst_percent) == 93
+    labels = [text.get_text() for text in quotable.draw(quotable.errors()).axes[0].texts]
+    assert "13.4 times, too short" in labels and "20 %, too short" in labels and "42 %" in labels
 
 
 def test_chapter_15b_says_what_was_foretold_of_a_real_server():

@@ -238,8 +238,10 @@ def test_a_wide_tile_is_taken_where_its_units_end_sooner():
     assert decide.hopper(beside, 132).shape == PERSISTENT
 
 
-def test_a_wide_tile_would_hold_no_more_of_single_tokens():
-    """So nobody asks what it would cost."""
+def test_a_wide_tile_would_hold_no_more_of_single_tokens_with_up_to_128_heads():
+    """So nobody asks what it would cost; of more heads it saves a pass."""
+    single = HybridBatch([1] * 64, [65536] * 64, 192, 1, 64)
+    assert decide.hopper(single, 132).shape == WIDE
     for group in range(1, 129):
         chunks = sides(HybridBatch([1, 1, 1], [4096, 100, 7], 2 * group, 2, 64), 0)[0]
         for shape in (PERSISTENT, WIDE):
