@@ -118,6 +118,10 @@ def test_chapter_17c_says_on_how_many_batches_there_is_something_to_fuse():
     df = hopper_any.table()
     both = df[df.turns != df.ours]
     assert (len(both), round(hopper_sweep.geomean(both.turns / both.ours), 2)) == (112, 1.19)
+    for place in (data.RECORDED, *(data.REPEATS / day for day in ("2026-11-29-ed2e2cb7", "2026-11-29-4057d3b9"))):
+        card = hopper_any.gains(pd.read_csv(place / "h200" / "hopper-any.csv"))
+        loses = (card.turns / card.ours).sort_values()
+        assert sorted(loses[loses < 1].index) == [16, 65, 269, 298] and 0.9 < loses.iloc[0] < 0.92, "on all three cards"
 
 
 def test_chapter_17c_says_where_there_is_little_to_fuse_and_how_long_decodes_take():

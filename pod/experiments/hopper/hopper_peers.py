@@ -192,11 +192,15 @@ def batches() -> int:
 
 # ---------------------------------------------------------------- better halves x fusing
 
+EVEN = (0.5, 2)  # prefill's time alone over decode's: neither part takes twice as long as the other
 WAYS = {"cold": "", "steady": "_steady_ms", "energy": "_mj"}  # endings of a metered way's columns
 
 
-def _over(one: str, other: str, how: str = "cold") -> float:
+def _over(one: str, other: str, how: str = "cold", even: bool | None = None) -> float:
+    """even: of the batches alone of which neither side takes twice as long as the other, or of the others."""
     df = table()
+    if even is not None:
+        df = df[(df.prefill / df.decode).between(*EVEN, inclusive="neither") == even]
     return geomean(df[f"{one}{WAYS[how]}"] / df[f"{other}{WAYS[how]}"])
 
 

@@ -27,7 +27,6 @@ FULL_MHZ = 1980  # of single calls: the median that the driver reports while the
 SMEM_BYTES_A_CYCLE = 128
 # Bytes of shared memory for a block of 128 x 128 scores: TMA writes K and V; two warpgroups read Q, K and V each.
 PREFILL_BLOCK = (2 * 32 + 2 * (16 + 32 + 32)) * KIB
-EVEN = (0.5, 2)  # prefill's time alone over decode's: neither part takes twice as long as the other
 STATES = {"single": "a single call", "steady": "back to back"}
 LIMITS = {"tensor": "tensor cores", "dram": "DRAM", "l2": "L2 to SMs", "smem": "shared memory", "power": "power"}
 
@@ -104,7 +103,7 @@ MARKS = {"tensor": ("s", style.WORKERS[1]), "dram": ("D", style.WORKERS[3]), "l2
 
 def _even(df) -> list[int]:
     """Which rows are even batches; they follow each other where rows are sorted by ratio."""
-    return [i for i, ratio in enumerate(df.ratio) if EVEN[0] < ratio < EVEN[1]]
+    return [i for i, ratio in enumerate(df.ratio) if hopper_peers.EVEN[0] < ratio < hopper_peers.EVEN[1]]
 
 
 def _shares(ax, df) -> None:
@@ -131,7 +130,7 @@ def even_batches() -> pd.DataFrame:
 def spread(state: str, column: str) -> tuple[float, float]:
     """Least and most over the even batches."""
     df = table().query("state == @state")
-    some = df[df.ratio.between(*EVEN, inclusive="neither")]
+    some = df[df.ratio.between(*hopper_peers.EVEN, inclusive="neither")]
     return float(some[column].min()), float(some[column].max())
 
 
