@@ -77,7 +77,7 @@ PARTS: dict[str, tuple[Chapter, ...]] = {
     "Beyond the paper": (
         Chapter("17a_pod_on_hopper", 35, 15, "On today's GPU, how does one CTA hold two kernels?"),
         Chapter("17b_sharing_an_sm", 25, 20, "What do two kernels in one SM take from each other?"),
-        Chapter("17c_what_it_reaches", 35, 15, "What does it reach, and what is left?"),
+        Chapter("17c_what_it_reaches", 40, 15, "What does it reach, and what is left?"),
         Chapter("17d_what_is_in_the_way", 35, 15, "What is still in the way?"),
     ),
     "The last roof": (Chapter("18_joules", 40, 20, "What is a joule spent on?"),),

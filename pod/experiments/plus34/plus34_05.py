@@ -7,7 +7,8 @@ from pod.lab.show import style
 FIGURE = Figure(
     title="Timeline of the engine: how long the GPU idles",
     chapter="16",
-    method="torch.profiler, one decode iteration of 144 chats, LLaMA-13B, random weights. Profiling slows the host.",
+    method="torch.profiler, one decode iteration of 144 chats, LLaMA-13B, random weights. Idle: over the time "
+    "unwatched, by estimate.",
     data=("vllm-timeline", "vllm-ladder", "vllm-plan"),
 )
 SHOWN = ("clean", "query in shared memory")
@@ -23,7 +24,8 @@ def draw(df):
     axes = style.axes(9.5, 0.7 + 1.35 * len(rungs), rows=len(rungs), sharex=True)
     found = shared.summary(df)
     for ax, rung in zip(axes, rungs, strict=True):
-        shared.strip(ax, df[df.rung == rung], f"{rung}: {found.ms[rung]:.0f} ms, GPU idle {found.idle[rung]:.0f} %")
+        words = f"unwatched {found.ms[rung]:.0f} ms, GPU idle {found.idle[rung]:.0f} %, by estimate"
+        shared.strip(ax, df[df.rung == rung], f"{rung}: {words}")
     longest = (df.start_us + df.width_us).max() / 1e3
     axes[-1].set(xlim=(0, longest), xlabel="time in the profiled iteration, ms")
     style.legend(axes[0], loc="lower right", bbox_to_anchor=(1, 1.0), ncols=3, borderaxespad=0.2)

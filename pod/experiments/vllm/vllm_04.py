@@ -39,7 +39,7 @@ def draw(df):
     figure = iteration_strip(logs, start, ARRIVES + WINDOW[1])
     for ax, run in zip(figure.axes, logs.values(), strict=True):
         event = next(e for e in run.iterations if e.prefills)
-        words = f"one iteration: {event.seconds:.2f} s without a token"
+        words = f"one iteration of {event.seconds:.2f} s"
         ax.text((event.scheduled + event.end) / 2 - start, 0.5, words, ha="center", va="center", fontsize=9,
                 color=style.text_on(_colour(event)))  # fmt: skip
     return figure
