@@ -196,11 +196,15 @@ EVEN = (0.5, 2)  # prefill's time alone over decode's: neither part takes twice 
 WAYS = {"cold": "", "steady": "_steady_ms", "energy": "_mj"}  # endings of a metered way's columns
 
 
+def is_even(ratio: pd.Series) -> pd.Series:
+    return ratio.between(*EVEN, inclusive="neither")
+
+
 def _over(one: str, other: str, how: str = "cold", even: bool | None = None) -> float:
     """even: of the batches alone of which neither side takes twice as long as the other, or of the others."""
     df = table()
     if even is not None:
-        df = df[(df.prefill / df.decode).between(*EVEN, inclusive="neither") == even]
+        df = df[is_even(df.prefill / df.decode) == even]
     return geomean(df[f"{one}{WAYS[how]}"] / df[f"{other}{WAYS[how]}"])
 
 

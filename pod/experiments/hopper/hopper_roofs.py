@@ -103,7 +103,7 @@ MARKS = {"tensor": ("s", style.WORKERS[1]), "dram": ("D", style.WORKERS[3]), "l2
 
 def _even(df) -> list[int]:
     """Which rows are even batches; they follow each other where rows are sorted by ratio."""
-    return [i for i, ratio in enumerate(df.ratio) if hopper_peers.EVEN[0] < ratio < hopper_peers.EVEN[1]]
+    return np.flatnonzero(hopper_peers.is_even(df.ratio)).tolist()
 
 
 def _shares(ax, df) -> None:
@@ -130,7 +130,7 @@ def even_batches() -> pd.DataFrame:
 def spread(state: str, column: str) -> tuple[float, float]:
     """Least and most over the even batches."""
     df = table().query("state == @state")
-    some = df[df.ratio.between(*hopper_peers.EVEN, inclusive="neither")]
+    some = df[hopper_peers.is_even(df.ratio)]
     return float(some[column].min()), float(some[column].max())
 
 

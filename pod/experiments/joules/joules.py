@@ -207,7 +207,7 @@ def left_by_sort() -> pd.DataFrame:
     """The same, from least to most, in the even batches and where decode takes more than twice as long as prefill; a
     column a recording, the first of which is the one that this page draws."""
     seen = hopper_peers.table()
-    even = (seen.prefill / seen.decode).between(*hopper_peers.EVEN, inclusive="neither").to_numpy()
+    even = hopper_peers.is_even(seen.prefill / seen.decode).to_numpy()
     found = {}
     for name, df in zip(("this H200", "another H200", "a third"), [read("joules"), *_repeats()], strict=False):
         steady, rested = _saved_in(df)
