@@ -11,7 +11,7 @@ import numpy as np
 
 from pod.batch import HybridBatch
 from pod.hardware import GPU
-from pod.schedule.decode import MOST_PARTS
+from pod.schedule.decode import MOST_PARTS, segments, weighted_cuts
 from pod.schedule.work import DECODE_ROWS, PERSISTENT, SHAPES, WARPGROUP, WIDE, Pack, Shape, Side, pass_count
 
 # ---------------------------------------------------------------- the sm_80 family: how long each side would take
@@ -228,7 +228,7 @@ PREFILL_BYTES = 3.8e12  # that prefill reads alone where its rows are few
 DRAM_BYTES = 4.4e12  # that both sides read together at most
 TILE_PIECE_US = 2.2  # what beginning a piece of decode costs
 SHORT = 1 << 18  # keys of all KV heads: single tokens alone with fewer are few rows of prefill; see as_few_rows
-IN_DOUBT = 1.12  # decode, which overlaps: all as prefill must be so much faster
+IN_DOUBT = 1.1  # decode, which overlaps: all as prefill must be so much faster
 TOGETHER = 0.2  # of the shorter side is felt when both run
 BESIDE = 7  # tenths of decode's time, in which prefill may take it easy
 MIN_TILES = 4  # of a range of decode: below, merging more parts costs more than it saves
@@ -467,6 +467,30 @@ def prefill_time(sizes: np.ndarray, tiles: np.ndarray, parts: np.ndarray, worker
     length = np.minimum(MIDDLES * (longest + 1) // (2 * BINS), longest)
     even, crowded = -(-(cost * pieces).sum(axis=1) // workers), (length * -(-at_least // workers)).max(axis=1)
     return np.maximum(even, crowded) + [merge_cost * merge_steps(most) for most in parts.max(axis=1).tolist()]
+
+
+def ranges_may_pay(blocks: int, workers: int, time: int) -> bool:
+    """Over parts that take so long: a range has a part at either end, as a rule."""
+    return time > 10 * blocks // workers + 2 * PART_COST
+
+
+def prefill_ranges(blocks: np.ndarray, workers: int) -> tuple[np.ndarray, int]:
+    """Where the line of all tiles is cut into a range for each worker, about equally long, and how long the longest
+    takes, in tenths of a block. Parts of one length leave workers idle at the end where pieces are few; ranges do not,
+    and cut few tiles. A border close to a tile's own moves there."""
+    ends = blocks.cumsum()
+    cuts = (weighted_cuts(10 * blocks, np.ones(workers, int), PIECE_COST) + 5) // 10
+    tile = ends.searchsorted(cuts)
+    left = ends[tile] - cuts
+    begun = blocks[tile] - left
+    cuts = np.where(left <= SHORTEST_PART, ends[tile], np.where(begun <= SHORTEST_PART, cuts - begun, cuts))
+    cuts = np.unique(cuts[cuts > 0])
+    ranges, tile, begin, end = segments(blocks, cuts)
+    parts = np.bincount(tile)
+    cost = 10 * (end - begin) + PIECE_COST + PART_COST * (parts > 1)[tile]
+    most = int(parts.max())
+    time = int(np.bincount(ranges, cost).max()) + MERGE_COST * merge_steps(most)
+    return cuts, time if most <= MOST_PARTS else np.iinfo(np.int64).max
 
 
 def merge_steps(parts: int) -> int:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pod.schedule.decode import segments
 from pod.schedule.work import Pack, Side, WorkList, first_seen, number_parts, passes
 
 NOWHERE = np.iinfo(np.int64).max
@@ -103,3 +104,19 @@ def cut(made: Tiles, splits: int | np.ndarray, block: int, length: np.ndarray | 
         borders = (first + length * part // parts, first + length * (part + 1) // parts)
         keys = borders[0] * block, np.minimum(borders[1] * block, end)
     return WorkList(*columns, *keys, part, parts, partial, group, np.arange(len(tile) + 1), partials, groups)
+
+
+def in_ranges(made: Tiles, cuts: np.ndarray, block: int, length: np.ndarray) -> WorkList:
+    """The line of all tiles, end to end, cut where `cuts` says, in blocks, into a range for each worker. Pieces are drawn
+    one by one all the same: first what begins a range, side by side as it lies in memory, then the rest, the longest
+    first, so that it goes to whoever had the shortest beginning. length: made.blocks(block)."""
+    ranges, tile, begin, end = segments(length, cuts)
+    _, part, partial, group, partials, groups = number_parts(np.bincount(tile))
+    *columns, first, last = made.in_order(tile).rows()
+    first = first // block
+    keys = (first + begin) * block, np.minimum((first + end) * block, last)
+    columns = np.array([*columns, *keys, part, np.bincount(tile)[tile], partial, group])
+    later = np.zeros(len(tile), bool)
+    later[1:] = ranges[1:] == ranges[:-1]
+    order = np.lexsort((np.where(later, begin - end, 0), later))
+    return WorkList(*columns.take(order, axis=1), np.arange(len(tile) + 1), partials, groups)

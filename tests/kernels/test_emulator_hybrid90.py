@@ -26,6 +26,7 @@ CASES = {
     "fp16, head dim 128": Case(HybridBatch((1, 40, 1), (130, 150, 77), 4, 2, 128, page_size=64, dtype="float16"), 3),
     "both sides split": Case(HybridBatch((130, 1), (520, 1500), 4, 2, 64), 6, splits=2),
     "prefill only, no mask": Case(HybridBatch((33, 20), (33, 90), 2, 2, 64, page_size=32, causal=False), 2),
+    "prefill only, in ranges": Case(HybridBatch((140, 40), (2000, 128), 4, 2, 128, page_size=16), 4),
     "prefill only, three warpgroups, split": Case(HybridBatch((100, 70), (300, 513), 4, 2, 64), 6, splits=2),
     "three warpgroups, small pages": Case(HybridBatch((96,), (520,), 6, 3, 64, page_size=16, dtype="float16"), 2),
     "few rows": Case(HybridBatch((4, 5), (900, 1000), 10, 2, 128, dtype="float16"), 16, roles=(8, 0)),
@@ -212,6 +213,12 @@ def test_few_rows_alone_have_their_own_kernel_and_are_tried_in_parts():
     made = {name: case.placed().schedule for name, case in CASES.items()}
     assert {name for name, s in made.items() if s.shape == NARROW} >= {name for name in CASES if "few rows" in name}
     assert {most for name, s in made.items() if "few rows" in name for most in [s.prefill.parts.max()]} >= {3, 18, 40}
+
+
+def test_parts_of_unequal_length_are_tried():
+    work = CASES["prefill only, in ranges"].placed().schedule.prefill
+    assert len({(end - begin) // 128 for begin, end in zip(work.begin, work.end, strict=True)}) > 3
+    assert work.parts.max() > 1
 
 
 def test_more_parts_are_tried_than_are_merged_at_a_time():

@@ -183,6 +183,57 @@ def test_beside_a_long_decode_prefill_stays_whole():
     assert choose.prefill_parts(blocks, 132, beside=2000)[0].max() == 1
 
 
+SERVED = HybridBatch((364, 120, 51), (8372, 364, 51), 24, 2, 128)  # 104 tiles, most of them of one long chunk
+
+
+def test_prefill_alone_is_cut_in_ranges_where_these_end_sooner(monkeypatch):
+    """As decode is: 104 tiles of up to 66 blocks would be 288 parts of one length, two for most SMs and three for some.
+    Ranges leave nobody idle. Not beside decode, nor where a sequence must not depend on others, nor where parts are
+    given."""
+    beside = replace(SERVED, q_lens=(*SERVED.q_lens, *[1] * 40), kv_lens=(*SERVED.kv_lens, *[9000] * 40))
+    for other in (decide.hopper(SERVED, 132, splits=3), decide.hopper(SERVED, 132, invariant=True),
+                  decide.hopper(beside, 132)):  # fmt: skip
+        assert _alike(other.prefill)
+    work = decide.hopper(SERVED, 132).prefill
+    monkeypatch.setattr(choose, "prefill_ranges", lambda blocks, workers: (None, float("inf")))
+    parts = decide.hopper(SERVED, 132).prefill
+    assert _alike(parts) and not _alike(work)
+    assert work.blocks(128).sum() == parts.blocks(128).sum()
+    assert _makespan(work, 132) < 0.9 * _makespan(parts, 132)
+
+
+def _makespan(work: WorkList, workers: int) -> int:
+    """In tenths of a block, where each piece goes to whoever is free."""
+    cost = 10 * work.blocks(128) + choose.PIECE_COST + choose.PART_COST * (work.parts > 1)
+    busy = [0] * workers
+    for c in cost.tolist():
+        busy[busy.index(min(busy))] += c
+    return max(busy)
+
+
+def _alike(work: WorkList) -> bool:
+    """Whether no two parts of a tile differ by more than a block."""
+    tile = list(zip(work.token, work.head, strict=True))
+    blocks = work.blocks(128)
+    lengths = {of: [b for b, t in zip(blocks, tile, strict=True) if t == of] for of in set(tile)}
+    return all(max(b) - min(b) <= 1 for b in lengths.values())
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=300), st.sampled_from([1, 3, 4, 132]))
+def test_ranges_cover_the_line_and_cut_no_tile_close_to_its_border(blocks, workers):
+    blocks = np.array(blocks)
+    cuts, time = choose.prefill_ranges(blocks, workers)
+    ends = blocks.cumsum()
+    assert cuts[-1] == ends[-1] and (np.diff(cuts) > 0).all() and len(cuts) <= workers
+    for cut in cuts:
+        tile = ends.searchsorted(cut)
+        begun, left = cut - (ends - blocks)[tile], ends[tile] - cut
+        assert left == 0 or min(begun, left) > choose.SHORTEST_PART
+    longest = max(10 * np.diff(cuts, prepend=0))
+    assert time >= longest + choose.PIECE_COST
+    assert time >= 10 * ends[-1] / workers
+
+
 @settings(max_examples=25)
 @given(batches(longest=700, chunk=200), st.integers(0, 2**32 - 1))
 def test_executed_work_lists_give_attention_in_any_order(b, seed):
