@@ -107,9 +107,9 @@ def cut(made: Tiles, splits: int | np.ndarray, block: int, length: np.ndarray | 
 
 
 def in_ranges(made: Tiles, cuts: np.ndarray, block: int, length: np.ndarray) -> WorkList:
-    """The line of all tiles, end to end, cut where `cuts` says, in blocks, into a range for each worker. Pieces are drawn
-    one by one all the same: first what begins a range, side by side as it lies in memory, then the rest, the longest
-    first, so that it goes to whoever had the shortest beginning. length: made.blocks(block)."""
+    """The line of all tiles, end to end, cut where `cuts` says, in blocks, into a range for each worker. Pieces are
+    drawn one by one all the same: first what begins a range, side by side as it lies in memory, then the rest, the
+    longest first, so that it goes to whoever had the shortest beginning. length: made.blocks(block)."""
     ranges, tile, begin, end = segments(length, cuts)
     _, part, partial, group, partials, groups = number_parts(np.bincount(tile))
     *columns, first, last = made.in_order(tile).rows()
