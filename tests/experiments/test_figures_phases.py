@@ -33,6 +33,13 @@ def test_stutter_states_each_gap_in_its_panel():
     assert titles == [f"{stutter.SAID[way]}: {1000 * gap:.0f} ms of silence" for way, gap in stutter.gaps(df).items()]
 
 
+def test_of_waits_that_are_equally_long_the_last_is_marked():
+    df = stutter.table()
+    prompt = df[df.row == stutter.ROWS[0]].groupby("way").end.max()
+    for way in (stutter.CHUNKS, stutter.OVERLAP):
+        assert stutter._longest(df)[way][1] == prompt[way], "the panels on the right look into the last chunk"
+
+
 def test_stutter_is_the_layer_of_chapter_03_in_all_layers():
     """One cost model: whoever multiplies chapter 03's layer gets the iteration of the first picture."""
     layers = stutter.SHAPES["yi-6b"].layers

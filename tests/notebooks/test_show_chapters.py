@@ -1,4 +1,4 @@
-"""The pictures of chapters 01, 02, 05 and 06 show what the code computes: which cells glow, who merges, what fits."""
+"""The pictures of chapters 01, 02, 04 to 06 show what the code computes: which cells glow, who merges, what fits."""
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from pod.lab import claims
 from pod.lab.show import style
 from pod.lab.show.blocks import moved_lines, sm_fill, tile_budget, tile_padding, tile_walk
 from pod.lab.show.fold import folded
+from pod.lab.show.launch import threads
 from pod.lab.show.serving import request_grid
 from pod.lab.show.slots import on_sms, then, ways
 from pod.lab.show.states import SHARES, error_lines, merge_trees, state_table
@@ -62,6 +63,21 @@ def test_error_lines_name_each_state_and_each_way_of_merging():
     (ax,) = error_lines([256, 16384], lost).axes
     assert texts(ax) == [f"{name} state, {how}" for name in lost for how in ("chain", "balanced tree")]
     assert [line.get_ydata()[-1] for line in ax.lines] == [2e-1, 4e-3, 6e-7, 5e-8]
+
+
+def test_threads_lie_where_they_say_that_they_are():
+    i = np.arange(128)
+    ax = threads(i // 64, i % 64 // 32, i % 32, 100)
+    (marked,) = [p for p in ax.patches if same_color(p.get_facecolor(), style.LIT)]
+    beside = ax.patches[101]
+    assert (beside.get_x() - marked.get_x(), beside.get_y()) == (1, marked.get_y()) and marked.get_y() > 0
+    assert texts(ax) == [
+        "CTA 0: i = 0 to 63",
+        "CTA 1: i = 64 to 127",
+        "warp 0",
+        "warp 1",
+        "i = 100: CTA 1, warp 1, lane 4",
+    ]
 
 
 def test_moved_lines_end_in_their_megabytes():

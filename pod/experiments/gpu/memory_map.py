@@ -176,10 +176,11 @@ def draw(df):
     left.set_xticks(list(TICKS.values()), list(TICKS), minor=False)
     left.minorticks_off()
     rates = places(df).tb_per_s[::-1]
-    right.barh(rates.index, rates, color=style.WORKERS[6], height=0.6)
+    right.hlines(rates.index, 1, 4 * rates.max(), color=style.FRAME, linewidth=0.8)
+    right.plot(rates, rates.index, "o", color=style.INK, markersize=7)
     for y, rate in enumerate(rates):
-        right.annotate(f"{rate:.3g}", (rate, y), (4, 0), textcoords="offset points", fontsize=9, va="center")
-    right.set(xscale="log", xlim=(1, 4 * rates.max()), xlabel="TB/s")
+        right.annotate(f"{rate:.3g}", (rate, y), (0, 7), textcoords="offset points", fontsize=9, ha="center")
+    right.set(xscale="log", xlim=(1, 4 * rates.max()), ylim=(-0.5, len(rates) - 0.4), xlabel="TB/s, logarithmic")
     right.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"], minor=False)
     left.set_title("one thread, one load at a time", fontsize=10)
     right.set_title("all threads together", fontsize=10)

@@ -68,7 +68,7 @@ def merge_trees(panels: dict[str, tuple[Sequence[Tree], Sequence[int]]]) -> Figu
     A block has the colour of its SM, a merge too; a merge of two SMs' states is hollow.
     """
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(9.5, 3.1), dpi=DPI, sharey=True, squeeze=False, layout="constrained"
+        1, len(panels), figsize=(9.5, 3.3), dpi=DPI, sharey=True, squeeze=False, layout="constrained"
     )
     top = 0.0
     for ax, (title, (trees, worker)) in zip(axes[0], panels.items(), strict=True):
@@ -82,6 +82,7 @@ def merge_trees(panels: dict[str, tuple[Sequence[Tree], Sequence[int]]]) -> Figu
         ax.set_title(f"{title}\nbusiest SM: {busiest} blocks", fontsize=10)
         ax.axis("off")
     axes[0, 0].set_ylim(-0.6, top + 1.5)
+    figure.supxlabel("blocks of keys, in the colour of their SM; a hollow dot merges the states of two SMs", fontsize=9)
     return figure
 
 
