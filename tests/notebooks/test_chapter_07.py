@@ -313,6 +313,7 @@ def test_a_prefill_beside_decode_is_no_faster_than_beside_another_prefill():
     assert first.us.mean() > first.serial_us.mean()
     slowed = first.serial_us * (first.serial_beside + 1.5 * (1 - first.serial_beside))  # as if none had been alone
     assert round(100 * first.serial_beside.mean()) == 90 and round(slowed.mean()) == 124 < first.us.mean() - 2
+    assert round(slowed.mean() / (1 + 0.5 * first.beside.mean())) == 96, "had decode left it the pace of one alone"
 
 
 def test_what_rows_cover_is_counted_once():
