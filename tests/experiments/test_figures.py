@@ -107,7 +107,7 @@ def test_letters_of_a_bar_s_own_brightness_are_found():
     assert faint < FAINTEST < plain
 
 
-PANELS_SAY_IT = {"band", "stutter", "pod-10", "pod-t1", "roofline", "random-batches", "engine-load",
+PANELS_SAY_IT = {"band", "stutter", "pod-10", "pod-t1", "roofline", "engine-load",
                  "hopper-roofs", "joules", "joules-model", "joules-roof"}  # fmt: skip
 
 

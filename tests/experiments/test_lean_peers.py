@@ -135,7 +135,7 @@ def test_energies_are_medians_and_their_ratios_are_of_one_round():
     assert len(df) == len(lean_13.COMPARED) * raw.context.nunique() and "FlashInfer" in lean_13.COMPARED
     assert (df.pj_least <= df.pj_per_byte).all() and (df.pj_per_byte <= df.pj_most).all()
     part = raw[raw.context == 128 << 10].pivot(index="reading", columns="way", values="millijoules")
-    row = df.loc[128 << 10, "paper's tile, stream-K"]
+    row = df.loc[128 << 10, "paper's tile, equal ranges"]
     assert row.millijoules == part.paper_lean.median()
     assert row.ratio == (part.paper_lean / part.paper_rule_256).median()
     assert row.ratio_most == (part.paper_lean / part.paper_rule_256).max() < 1

@@ -80,7 +80,7 @@ def _records(plan, rows) -> list[dict]:
 
 # ---------------------------------------------------------------- what it shows
 
-RUNS = {"single": "no split", "rule_256": "rule of 2.5.6", "rule_now": "today's rule", "lean": "stream-K"}
+RUNS = {"single": "no split", "rule_256": "rule of 2.5.6", "rule_now": "today's rule", "lean": "equal ranges"}
 
 
 def table():

@@ -139,7 +139,7 @@ def draw(df):
     axes[0].set_xscale("log", base=2)
     ticks = sorted(df[df.panel == "context"].context.unique())[::2]
     axes[0].set_xticks(ticks, [in_k(n) for n in ticks], fontsize=8.5)
-    axes[0].set_ylabel("speed-up of stream-K")
+    axes[0].set_ylabel("speed-up of equal ranges")
     stated = paper.value("lean.f07.fd_max")
     axes[0].plot([256 * K], [stated], "*", color=style.WORKERS[2], markersize=11, label=f"the paper: up to {stated}x")
     return style.legend_outside(axes[0], "upper", 4)

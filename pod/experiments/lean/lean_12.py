@@ -88,9 +88,9 @@ def table():
     from operations, and `served` by the engine where it was."""
     rows = []
     for prompt in phi3.PROMPTS:
-        ours = sum(phi3.phases(prompt, "lean").values())
+        equal = sum(phi3.phases(prompt, "lean").values())
         for name, way in BASES.items():
-            speedup = sum(phi3.phases(prompt, way).values()) / ours
+            speedup = sum(phi3.phases(prompt, way).values()) / equal
             rows.append((prompt, prompt // phi3.RATIO, name, speedup, _served(way).get(prompt)))
     return pd.DataFrame(rows, columns=["prompt", "outputs", "base", "speedup", "served"])
 

@@ -3,8 +3,8 @@
 from pod.lab.show import style
 
 PAPER = {"over the rule of 2.5.6": "paper_rule_256", "over today's rule": "paper_rule_now"}  # of the rebuilt tile
-OURS = {"over the best fixed split": "best_split", "over FlashAttention-3": "fa3",
-        "over FlashInfer": "flashinfer"}  # of this repository's decode  # fmt: skip
+HOPPER = {"over the best fixed split": "best_split", "over FlashAttention-3": "fa3",
+          "over FlashInfer": "flashinfer"}  # of the Hopper kernel under equal ranges  # fmt: skip
 FLASHINFER = ["flashinfer", "flashinfer_plain"]  # its prefill's tile with one row a query, and its decode kernel
 
 
@@ -14,20 +14,21 @@ def with_faster_flashinfer(df):
 
 
 def speedups(df):
-    """Columns of speed-ups: the rebuilt tile over FlashDecoding's rules, ours over the best split and the peer."""
+    """Columns of speed-ups: the rebuilt tile over FlashDecoding's rules, the Hopper kernel over its best split and the
+    peers."""
     df = with_faster_flashinfer(df)
     out = {name: df[column] / df.paper_lean for name, column in PAPER.items()} if "paper_lean" in df else {}
-    out |= {name: df[column] / df.lean for name, column in OURS.items()}
+    out |= {name: df[column] / df.lean for name, column in HOPPER.items()}
     return df.assign(**out)
 
 
 def lines(ax, df, x: str, columns) -> None:
-    """One line a column of speed-ups against x; the rebuilt tile is full, ours dashed."""
+    """One line a column of speed-ups against x; the rebuilt tile is full, the Hopper kernel dashed."""
     tones = (style.WORKERS[3], style.INK, *style.WORKERS[:2], style.WORKERS[4])
-    looks = dict(zip([*PAPER, *OURS], zip(tones, ("-", "-", "--", "--", "--"), "oosss", strict=True), strict=True))
+    looks = dict(zip([*PAPER, *HOPPER], zip(tones, ("-", "-", "--", "--", "--"), "oosss", strict=True), strict=True))
     for name in columns:
         colour, dash, marker = looks[name]
-        whose = "paper's tile" if name in PAPER else "ours"
+        whose = "paper's tile" if name in PAPER else "Hopper kernel"
         width = 3 if name == "over the rule of 2.5.6" else 1.5  # seen also where both rules choose the same
         ax.plot(df[x], df[name], color=colour, linestyle=dash, marker=marker, markersize=4, linewidth=width,
                 label=f"{whose} {name}")  # fmt: skip
