@@ -70,3 +70,12 @@ def test_to_show_a_figure_is_to_draw_its_table(tmp_path, monkeypatch):
     monkeypatch.setattr(data, "RECORDED", tmp_path)
     with pytest.raises(ValueError, match="lacks engine-timeline of an H200"):
         registry.show("engine-timeline")
+
+
+def test_rows_go_to_their_requests_in_one_order_only():
+    done, *rest = (Request(i, 3, 4) for i in (2, 0, 1))
+    batch = Batch(prefills=[Chunk(done, 3, 0)], decodes=rest)
+    right, wrong = engine.rows_and_requests(batch, {"right": [done, *rest], "wrong": engine.wrong_owners(batch)}).axes
+    words = [[text.get_text() for text in ax.texts if text.get_text()] for ax in (right, wrong)]
+    assert words[0] == ["row of C", "next token of C", "row of A", "next token of A", "row of B", "next token of B"]
+    assert words[1] == ["row of C", "next token of A", "row of A", "next token of B", "row of B", "next token of C"]

@@ -90,7 +90,7 @@ def draw(df):
             ax.text(i, row.ms, words, ha="center", va="bottom", fontsize=9)
         ax.set_xticks(range(len(mine)), [name.replace(", ", ",\n") for name in mine.attention], fontsize=8.5)
         row = mine.iloc[0]
-        batch = f"{row.budget} tokens, {row.decodes} of them chats at {row.context / 1024:.0f}K"
+        batch = f"{row.budget - row.decodes} prompt tokens, {row.decodes} chats at {row.context / 1024:.0f}K"
         ax.set_title(f"{SHAPES[model].name}\n{batch}", fontsize=9.5)
         ax.set_ylim(0, 1.35 * df.ms.max())
     axes[0].set_ylabel("ms an iteration, measured")
@@ -98,10 +98,13 @@ def draw(df):
 
 
 def power():
-    """Median clock of the SMs in MHz and power in watts, a row an offline run."""
-    seen = pd.read_csv(calibrate.log()).drop_duplicates("run").set_index("run")[["sm_clock_mhz", "power_w"]]
-    words = {run: f"{load.model}, {WAYS[how]}" for run, (load, how) in RUNS.items() if not load.qps}
-    return seen[seen.index.isin(words)].sort_index().rename(words)
+    """Median clock of the SMs and power of the offline runs, in words: a row a model, a column an attention."""
+    seen = pd.read_csv(calibrate.log()).drop_duplicates("run").set_index("run")
+    said = {run: f"{seen.sm_clock_mhz[run]:.0f} MHz, {seen.power_w[run]:.0f} W" for run in seen.index}
+    rows = [(SHAPES[load.model].name, WAYS[how], said[run]) for run, (load, how) in RUNS.items()
+            if not load.qps and run in said]  # fmt: skip
+    df = pd.DataFrame(rows, columns=["model", "attention", "seen"]).pivot(index="model", columns="attention")["seen"]
+    return df[list(WAYS.values())].rename_axis(None).rename_axis(None, axis=1)
 
 
 def launched(run: str) -> tuple[float, float]:

@@ -36,6 +36,7 @@ K = 1024
 MODEL, REQUESTS, PROMPT, OUTPUT = "llama-3-8b", 96, (1 * K, 3 * K), 128
 OWN = 0  # the budget of tokens an iteration that a system chooses itself
 CHOSEN = 8 * K  # and what that was, for transformers 5.17.0
+OPERATIONS, RATE = 3.1e15, 0.6 * 989e12  # floating point, of all prompts and answers; a second, as linear layers reach
 
 
 def cases() -> list[dict]:
@@ -201,10 +202,16 @@ def draw(df):
         for i, value in enumerate(df[column]):
             digits = 2 if value < 10 else 1 if value < 100 else 0
             ax.text(value, i, f" {value:.{digits}f}", va="center", fontsize=9)
-        ax.set(xlabel=label, xlim=(0, 1.15 * df[column].max()))
-        ax.invert_yaxis()
+        ax.set(xlabel=label, xlim=(0, 1.15 * df[column].max()), ylim=(len(df) - 0.5, -1))
+    axes[0].axvline(arithmetic(), color=style.INK, linestyle="--", linewidth=1)
+    axes[0].text(arithmetic() + 0.1, -0.72, f"arithmetic alone: {arithmetic():.1f} s", fontsize=9, va="center")
     axes[1].set_yticks([])
     return axes[0].figure
+
+
+def arithmetic() -> float:
+    """Seconds that the run's operations take at the rate of its linear layers."""
+    return OPERATIONS / RATE
 
 
 # ---------------------------------------------------------------- what claims ask for

@@ -31,6 +31,27 @@ def step_table(step: Step, owners: Sequence[int], block: int):
                          "block": step.slots // block, "offset": step.slots % block, "predicts": predicts})  # fmt: skip
 
 
+def rows_and_requests(batch: Batch, orders: dict[str, Sequence[Request]]) -> Figure:
+    """Who gets which row of the logits, a panel an order of requests: the tensors' rows go to it one after the other,
+    a complete prompt's first. Red: somebody gets another's."""
+    rows = [c.request for c in batch.prefills if c.last] + list(batch.decodes)
+    axes = style.axes(9.5, 0.7 + 0.42 * len(rows), len(orders))
+    for ax, (title, order) in zip(axes, orders.items(), strict=True):
+        for y, (row, request) in enumerate(zip(rows, order, strict=True)):
+            tone = style.INK if row is request else style.ALARM
+            for x, who, words in ((0, row, "row of"), (3, request, "next token of")):
+                kind = "decode" if who in batch.decodes else "prefill"
+                _bar(ax, y, x, x + 2, style.colour(kind), "")
+                ax.text(x + 1, y + 0.5, f"{words} {name(who.id)}", ha="center", va="center", fontsize=9,
+                        color=style.text_on(kind))  # fmt: skip
+            line = {"arrowstyle": "-|>", "color": tone, "linewidth": 1.5}
+            ax.annotate("", (3, y + 0.5), (2, y + 0.5), arrowprops=line)
+        ax.set(xlim=(-0.1, 5.1), ylim=(len(rows), 0))
+        ax.set_axis_off()
+        ax.set_title(title, fontsize=10)
+    return axes[0].figure
+
+
 def page_tables(log: Log) -> list[dict[int, list[int]]]:
     """The block tables after each iteration was scheduled: the recorded run, scheduled once more."""
     pool = PagedPool(log.run["blocks"], log.run["block_size"])
