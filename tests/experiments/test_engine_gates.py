@@ -21,6 +21,7 @@ from pod.experiments.engine import (
     operators,
     quotable,
     running,
+    trust,
 )
 from pod.experiments.pod import pod_04, pod_t5
 from pod.serving.loop import Ahead, SimClock, Ticks
@@ -365,3 +366,39 @@ def test_what_may_be_quoted_has_the_worst_medians_of_the_papers_table(word, metr
     df = pod_t5.table().query("metric == @metric")
     said = quotable.errors().set_index("number").worst_percent[f"median {word}, the paper's Table 5"]
     assert said == pytest.approx(100 * (df.ours_listed / df.paper - 1).abs().max()) and said > 50
+
+
+def test_chapter_15b_says_how_far_off_unseen_runs_are():
+    df = trust.unseen()
+    off = 100 * (df.ratio - 1).abs().groupby(df.number).max()
+    assert len(df) == 17 and (df.who == trust.BEYOND).sum() == 5
+    assert off.round(1).tolist() == [4.1, 20.5, 7.0, 14.4, 2.4]  # gaps, waits, the time of a run
+    gates = engine_gates.table().query("gate in ('run, unseen', 'P50, unseen', 'P99, unseen')")
+    assert sorted(100 * (df.ratio - 1).abs()) == pytest.approx(sorted(gates.value))
+    assert trust.draw(df).axes
+
+
+@pytest.mark.parametrize("over, said", [("fa3", [12.6, 11.1]), ("hopper-serial", [3.6, 4.9])])
+def test_chapter_15b_says_of_the_worst_gain_what_was_simulated_and_what_was_measured(over, said):
+    measured, simulated = calibrate.gain("llama-2-7b", over, calibrate.KIND)
+    assert [round(100 * (gain - 1), 1) for gain in (simulated, measured)] == pytest.approx(said, abs=0.05)
+    worst = quotable.errors().set_index("number").ratio[["our kernel's gain in it", "the gain of overlap alone"]]
+    assert pytest.approx((simulated - 1) / (measured - 1)) in worst.tolist()
+
+
+def test_chapter_15b_says_that_longer_iterations_move_waits_by_multiples_and_gaps_by_percents():
+    df = trust.stretched().set_index(["system", "metric", "factor"]).ratio
+    grown = df.xs(1.12, level="factor") / df.xs(1.0, level="factor")
+    assert round(grown["Sarathi", "ttft_p50"]) == 15 and round(grown["Sarathi", "tbt_p99"], 2) == 1.16
+    paper = pod_t5.table().query("qps == 0.95 and system == 'Sarathi' and metric == 'ttft_p50'").iloc[0]
+    assert df["Sarathi", "ttft_p50", 1.0] == pytest.approx(paper.ours_listed / paper.paper)
+    assert (
+        round(grown["Sarathi", "ttft_p50"] * paper.ours_listed) == 51 and trust.draw_stretched(trust.stretched()).axes
+    )
+
+
+def test_a_picture_says_in_seconds_only_what_is_far_off():
+    ax = trust.draw(trust.server(), "{:.2g} s foretold, {:.2g} came").axes[0]
+    assert [text.get_text() for text in ax.texts] == ["1.9 s foretold, 0.61 came", "7.3 s foretold, 2.6 came"]
+    assert set(trust.server().system) == {"vLLM", "Sarathi, ours in turn", "Sarathi+POD"}
+    assert len(trust.seconds().splitlines()) == len(trust.beside_the_paper().splitlines()) == 8
