@@ -62,8 +62,8 @@ def draw(df):
     batches = list(dict.fromkeys(df.batch))
     batches.sort(key=lambda b: (int(b.split()[0]), df[df.batch == b].kv_bytes.iloc[0]))  # by chats, then by bytes
     ax = style.axes(9.5, 5.2)
-    for edge, words in ((paper.value("plus34.f01.memory_util"), "post, before"),
-                        (paper.value("plus34.f04.memory_util"), "post, after")):  # fmt: skip
+    for edge, words in ((paper.value("plus34.f01.memory_util"), "post (A100), before"),
+                        (paper.value("plus34.f04.memory_util"), "post (A100), after")):  # fmt: skip
         ax.axvline(edge, color=style.FRAME, linestyle="--", linewidth=1.2)
         ax.text(edge, -0.62, f"{words}: {edge:.0f} %", fontsize=8.5, ha="center", color=style.INK)
     marks, kernels = dict(zip(shared.KERNELS, "os^vosPDX", strict=True)), list(dict.fromkeys(df.kernel))
