@@ -75,12 +75,9 @@ def test_the_same_second_five_times():
     assert gap["vLLM"] == pytest.approx(ttft["vLLM"], rel=0.1), "the chats wait for as long as the prompt takes"
 
 
-def test_histograms_hold_every_gap_of_the_window():
-    table = pod_02.table()
-    for ax, system in zip(pod_02.draw_gaps(table).axes, table.system, strict=True):
-        assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(100), system
+def test_the_long_prompt_is_carried_by_thirteen_iterations():
     steps = pod_02.gaps("Sarathi")
-    assert len(steps) % 40 == 0 and (steps > 50).sum() == 40 * 12 + 40, "thirteen iterations carry the prompt"
+    assert len(steps) % 40 == 0 and (steps > 50).sum() == 40 * 12 + 40
 
 
 def test_a_histogram_of_three_systems_holds_every_gap():

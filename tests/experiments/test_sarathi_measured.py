@@ -168,6 +168,8 @@ def test_what_sarathi_gains_over_orca(recorded):
     assert orca == pytest.approx(60_000 * 90 / (10 * count[both[0]]))
     assert sarathi_runs.least_gain() == sarathi_runs.figure_8(df).gain.min() and sarathi_runs.loses_from(256) == 4
     assert sarathi_runs.best_over_formula() == pytest.approx(4 / (256 / 17))
+    assert sarathi_runs.lengths(df)["whole run"][1024, 14] == sarathi_runs.gain()
+    assert len(sarathi_runs.ratios(df)) == len(sarathi_runs.figure_8(df))
     sarathi_runs.draw(df)
 
 

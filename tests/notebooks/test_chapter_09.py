@@ -367,6 +367,16 @@ def test_the_failed_are_in_a_fold_and_all_in_another(three):
     assert whole.startswith("<details><summary>All 3,") and all(f"over {x} | why {x} |" in whole for x in "abc")
 
 
+def test_batches_that_claims_share_are_said_once_for_what_they_are_about(three, monkeypatch):
+    monkeypatch.setattr(claims, "judge", lambda c: claims.Result(c, 1, f"measure {c.id}; such batches", ""))
+    df = verdicts.judged({"pod-06": "Figure 6", "pod-11": "Figure 6"})
+    text = verdicts.grouped(df).data
+    theirs, own = text.split("**our own**")
+    assert theirs.count("such batches") == 1 and "- (a) such batches.\n\n| verdict |" in theirs
+    assert "| measure a (a) |" in theirs and "| measure b (a) |" in theirs
+    assert "| measure c; such batches |" in own and "(a)" not in own
+
+
 def test_before_looking_there_are_ranges_and_no_values(three):
     text = verdicts.before("pod-11", "B").data
-    assert "| B | 0 to 9 † | of b" not in text and "| B | 0 to 9 † | of c, % |" in text and text.count("\n") == 2
+    assert text.splitlines()[2:] == ["| degrades in later chunks | B | 0 to 9 † |"]

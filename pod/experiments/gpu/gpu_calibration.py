@@ -200,7 +200,8 @@ def draw(df):
     reads = df[df.probe == "read"].assign(under_way=lambda d: d.ctas * d["shape"] * 4 / 132)
     reads = reads.sort_values("under_way", kind="stable")
     _panel(axes[0], reads, "under_way", "bytes", 1e6, style.WORKERS[4], "bare reads")
-    axes[0].set(xlabel="KB under way on each SM (mean)", ylabel="GB/s", title="bare reads: the wait, then DRAM")
+    axes[0].set(xlabel="KB under way on each SM (mean)", ylabel="GB/s")
+    axes[0].set_title("bare reads: the wait, then DRAM", fontsize=10)
     for ax, probe, column, scale, unit in (
         (axes[1], "prefill", "flops", 1e9, "TFLOP/s"),
         (axes[2], "decode", "bytes", 1e6, "GB/s"),
@@ -208,7 +209,8 @@ def draw(df):
         longest = df[(df.probe == probe) & (df["size"] > 4000)]
         for (shape, mine), colour in zip(longest.groupby("shape"), (style.colour(probe), style.INK), strict=True):
             _panel(ax, mine.sort_values("ctas", kind="stable"), "ctas", column, scale, colour, f"{shape} CTAs an SM")
-        ax.set(xlabel="CTAs", ylabel=unit, title=f"{probe} alone")
+        ax.set(xlabel="CTAs", ylabel=unit)
+        ax.set_title(f"{probe} alone", fontsize=10)
         style.legend(ax, loc="lower right")
     for ax in axes:
         ax.set(xscale="log", yscale="log")

@@ -115,17 +115,3 @@ def other_ways() -> pd.DataFrame:
                "place in the band": lambda way: overlap(seconds[way], *halves),
                "with tiles in three parts": lambda way: overlap(thirds[way], *halves)}  # fmt: skip
     return pd.DataFrame({name: {words: of(way) for way, words in WAYS.items()} for name, of in columns.items()})
-
-
-def draw_gaps(df):
-    """The same window as a histogram of TBT, a panel a system."""
-    axes, bins = style.axes(9.5, 2.3, len(df), sharey=True), np.geomspace(20, 1000, 36)
-    for ax, system, longest in zip(axes, df.system, df.tbt_max_ms, strict=True):
-        waits = gaps(system)
-        ax.hist(waits, bins, weights=np.full(len(waits), 100 / len(waits)), color=style.DECODE)
-        ax.set(xscale="log", yscale="log", ylim=(0.5, 150), xlabel="TBT, ms")
-        style.ticks(ax, (30, 100, 500))
-        ax.set_title(f"{system}\nup to {longest:.0f} ms", fontsize=10)
-    axes[0].set_ylabel(f"% of the tokens\nin {WINDOW[1] - WINDOW[0]:.1f} s")
-    style.ticks(axes[0], (1, 10, 100), axis="y")
-    return axes[0].figure

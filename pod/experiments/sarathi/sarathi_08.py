@@ -13,6 +13,7 @@ FIGURE = Figure(
     chapter="13",
     method="analytical A6000, LLaMA-13B, no host time, 200 requests of 1,024 tokens at each ratio, batch 18",
     data=("sarathi-08",),
+    says="SARATHI gains most where chunks and decodes run out together",
 )
 COMPUTED = "sarathi-08"
 KEYS = ("system", "chunk", "pd")

@@ -214,40 +214,41 @@ def sooner(run: pd.DataFrame, setting: Setting) -> float:
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.3, 2, width_ratios=[1, 1.2])
-    lengths = figure_7(df)
-    bars = {f"{a_card()}, whole runs": lengths.gain, f"{a_card()}, their middle": lengths.middle_gain,
-            "analytical A6000": sarathi_07.table().gain}  # fmt: skip
-    for i, (label, gains) in enumerate(bars.items()):
-        axes[0].bar([x + 0.27 * (i - 1) for x in range(len(gains))], gains, 0.25, label=label,
-                    color=(style.WORKERS[1], style.colour("load"), style.FRAME)[i])  # fmt: skip
-        for x, gain in enumerate(gains):
-            axes[0].text(x + 0.27 * (i - 1), gain + 0.02, f"{gain:.2f}", ha="center", fontsize=8.5)
-    axes[0].axhline(paper.value("sarathi.f07.gain"), color=style.INK, linestyle="--", linewidth=1, label="post: 1.3x")
-    axes[0].set_xticks(range(len(lengths)), [f"{r.length:,} tokens\nbatch {r.batch}, P:D {r.pd}"
-                                             for r in lengths.itertuples()], fontsize=8.5)  # fmt: skip
-    axes[0].set(ylabel="throughput over Orca", ylim=(0, 1.9))
-    style.legend(axes[0], loc="upper left", ncols=2)
-    foretold = sarathi_08.table().query(f"pd <= {df.pd.max()}")
+    """At each ratio of the shortest requests; the model's A6000 dotted."""
+    ax = style.axes(8.5, 3.6)
+    foretold, batch = sarathi_08.table(), BATCHES[min(BATCHES)]
     for chunk, colour in zip(sarathi_08.CHUNKS, style.WORKERS, strict=False):
         mine, model = (each[each.chunk == chunk] for each in (figure_8(df), foretold))
-        axes[1].plot(mine.pd, mine.gain, "o-", markersize=4, color=colour)
-        place = ((6, 0), "left") if chunk > 128 else ((-9, -8), "right")  # right of it lies another line
-        axes[1].annotate(f"chunks\nof {chunk}", (mine.pd.iloc[-1], mine.gain.iloc[-1]), place[0], ha=place[1],
-                         va="center", textcoords="offset points", color=colour, fontsize=9)  # fmt: skip
-        axes[1].plot(model.pd, model.gain, ":", linewidth=1, color=colour)
-        axes[1].axvline(best_ratio(chunk, mine.batch.iloc[0], aligned=False), color=colour, linewidth=0.6)
-    axes[1].axhline(1, color=style.INK, linewidth=0.8)
-    axes[1].set(xscale="log", xlabel="P:D", xlim=(2, 100), ylabel="throughput over Orca")
-    style.ticks(axes[1], sorted(set(figure_8(df).pd)))
-    words = "solid: whole runs; dotted: analytical A6000; thin: C / (B - 1)"
-    axes[1].set_title(words, fontsize=9, loc="left")
-    return axes[0].figure
+        ax.axvline(best_ratio(chunk, batch), color=colour, linewidth=0.6)
+        ax.plot(model.pd, model.gain, ":", linewidth=1, color=colour)
+        ax.plot(mine.pd, mine.gain, "o-", markersize=4, color=colour)
+        place = ((6, 6), "left") if chunk > 128 else ((-9, -8), "right")  # right of it lies another line
+        ax.annotate(f"chunks\nof {chunk}", (mine.pd.iloc[-1], mine.gain.iloc[-1]), place[0], ha=place[1],
+                    va="center", textcoords="offset points", color=colour, fontsize=9)  # fmt: skip
+    stated = paper.value("sarathi.f07.gain")
+    ax.axhline(stated, color=style.INK, linestyle="--", linewidth=1)
+    ax.text(97, stated - 0.015, f"post, three lengths at their best: {stated:g}", fontsize=9, ha="right", va="top")
+    ax.axhline(1, color=style.INK, linewidth=0.8)
+    ax.set(xscale="log", xlabel="P:D", xlim=(2, 100), ylim=(0.62, 1.34), ylabel="throughput over Orca")
+    style.ticks(ax, sorted({2, *figure_8(df).pd, foretold.pd.max()}))
+    words = f"solid: {a_card()}, measured; dotted: analytical A6000; thin: the formula less the decodes' rows"
+    ax.set_title(words, fontsize=9, loc="left")
+    return ax.figure
 
 
-def parts(df: pd.DataFrame) -> pd.DataFrame:
-    """Throughput over Orca as measured, and if the GPU took for each chunk what its parts take, one by one."""
-    columns = {"gain": "measured", "gain_from_parts": "from its parts"}
+def lengths(df: pd.DataFrame) -> pd.DataFrame:
+    """The lengths of Figure 7, each at its ratio: throughput over Orca of the whole run, of its middle, and of the
+    model's A6000."""
+    mine = figure_7(df).assign(model=sarathi_07.table().gain).set_index(["length", "pd"])
+    columns = {"gain": "whole run", "middle_gain": "its middle", "model": "the model's A6000"}
+    return mine[list(columns)].rename(columns=columns)
+
+
+def ratios(df: pd.DataFrame) -> pd.DataFrame:
+    """Throughput over Orca of whole runs, of the same if the GPU took for each chunk what its parts take, one by one,
+    and of the runs' middle."""
+    columns = {"gain": "whole run", "gain_from_parts": "if chunks took what their parts take",
+               "middle_gain": "its middle"}  # fmt: skip
     return figure_8(df).set_index(["chunk", "pd"])[list(columns)].rename(columns=columns)
 
 

@@ -51,8 +51,8 @@ def _over(results: list, stated: str = "") -> str:
 def before(figure: str, word: str):
     """The sources' claims that `figure` settles and whose statement has `word`, as they stood before a value."""
     rows = [c for c in claims.load() if c.shown_in == figure and c.paper and word in c.statement]
-    cells = [(c.number.text, c.statement, claims.Result(c, None).band_text, c.measure) for c in rows]
-    return _markdown(_table(("paper", "what is claimed", "holds within", "of what"), cells))
+    cells = [(c.number.text, c.statement, claims.Result(c, None).band_text) for c in rows]
+    return _markdown(_table(("paper", "what is claimed", "holds within"), cells))
 
 
 def judged(about: dict[str, str]) -> pd.DataFrame:
@@ -80,6 +80,24 @@ def failed(df: pd.DataFrame):
 def fold(df: pd.DataFrame):
     """All of them, with bases and reasons, folded."""
     return _folded(f"All {len(df)}, with their reasons", df)
+
+
+def grouped(df: pd.DataFrame):
+    """The same, a table for each of what they are about, over which the batches stand once that several rows share."""
+    groups = [f"**{about}**\n\n{_group(part)}" for about, part in df.groupby("about", observed=True)]
+    text = "\n\n".join((f"<details><summary>All {len(df)}, with their reasons</summary>", *groups, "</details>"))
+    return _markdown(text)
+
+
+def _group(df: pd.DataFrame) -> str:
+    compared, _, batches = zip(*(words.partition("; ") for words in df["over what"]), strict=True)
+    shared = [words for words in dict.fromkeys(batches) if words and batches.count(words) > 1]
+    letters = dict(zip(shared, "abcdefgh", strict=False))
+    over = [f"{what} ({letters[batch]})" if batch in letters else "; ".join(filter(None, (what, batch)))
+            for what, batch in zip(compared, batches, strict=True)]  # fmt: skip
+    notes = [f"- ({letter}) {batch}." for batch, letter in letters.items()]
+    rows = df.drop(columns="about").assign(**{"over what": over})
+    return "\n\n".join(filter(None, ("\n".join(notes), _table(rows.columns, rows.to_numpy()))))
 
 
 def _folded(summary: str, df: pd.DataFrame):
