@@ -363,7 +363,7 @@ def test_the_failed_are_in_a_fold_and_all_in_another(three):
     assert summary == "<details><summary>Those that do not hold: 1</summary>"
     assert head == "| about | claim | paper | here | holds within |" and len(rows) == 1
     assert rows[0].startswith("| Figure 6 | a: A | ") and "| 10 % | 0 to 9 † |" in rows[0]
-    whole = verdicts.fold(df).data
+    whole = verdicts.grouped(df).data
     assert whole.startswith("<details><summary>All 3,") and all(f"over {x} | why {x} |" in whole for x in "abc")
 
 

@@ -95,10 +95,10 @@ def _offline() -> dict[str, str]:
 
 
 def _gain_error(model: str, seconds, over: str = "fa3") -> float:
-    """Of the ratio between the two systems, over the gain itself."""
+    """Of the ratio between the two systems, over the gain that was measured."""
     theirs, ours = (seconds(f"{model}, {name}") for name in (over, "hopper"))
     real, simulated = (other / mine for other, mine in zip(theirs, ours, strict=True))
-    return 100 * abs(simulated - real) / (simulated - 1)
+    return 100 * abs(simulated - real) / (real - 1)
 
 
 def _simulated(by: str):
