@@ -45,7 +45,7 @@ struct Share {
 };
 
 struct Params {
-    gptr<const Work> work;   // of units, longest first; then some without tokens
+    gptr<const Work> work;   // of units, in the order to draw them; then some without tokens
     gptr<const int> yields;  // leave the tensor cores to decode between turns
     gptr<uint16_t> out;
     gptr<float> lse;         // [tokens, Hq], natural log; may be null

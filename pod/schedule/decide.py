@@ -169,10 +169,11 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         wide, narrow = alone and choose.takes_wide(batch), alone and choose.takes_narrow(batch)
         if batch.group <= shape.prefill_rows and int(chunks.q_len.max()) == 1:
             wide = False  # all heads of one token are a tile of either
-        freely = alone and splits is None
-        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, wide, narrow, freely)
+        ranges_too = alone and splits is None and prefill.l2_holds_a_head(chunks, batch.head_dim)
+        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, wide, narrow, ranges_too)
         made = [_prefill_pieces(chunks, tile, *rest) for tile in ((shape, WIDE) if wide else (shape,))]
-        _, blocks, pack, work, shape = min(made, key=lambda m: m[0])
+        _, blocks, pack, cut, shape = min(made, key=lambda m: m[0])
+        work = cut()
     yields = ticks.decode_is_last(blocks, tiles) if yields is None else yields
     return Schedule(batch, causal, sms, "hopper", shape, work, ranges, yields=yields, pack=pack or WHOLE)
 
@@ -184,9 +185,9 @@ def _persistent(rows: int) -> Shape:
 
 def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: bool, splits: int | None,
                     pack: Pack | None, beside: int, invariant: bool, timed: bool, narrow: bool,
-                    freely: bool) -> tuple:  # fmt: skip
-    """About how long they take, if it is `timed`, how many blocks they read, the pack, they, and their shape, which is
-    another one for few rows, if it may be narrow. freely: whether they may be cut in ranges, as decode is."""
+                    ranges_too: bool) -> tuple:  # fmt: skip
+    """About how long they take, if it is `timed`, how many blocks they read, the pack, what cuts them, and their shape,
+    which is another one for few rows, if it may be narrow. ranges_too: as decode is cut, if that ends sooner."""
     keys, rows = shape.prefill_keys, shape.prefill_rows
     pack = pack or (choose.whole_group(side.group, rows) if invariant else choose.prefill_pack(side, rows))
     tiles = prefill.in_sections(prefill.tiles(side, pack, causal), side, head_dim, keys)
@@ -194,14 +195,13 @@ def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: b
     fixed = -(-blocks // FIXED[0]) if invariant else splits
     few = narrow and shape != WIDE and choose.is_narrow(side, pack, head_dim)
     parts, time = choose.prefill_parts(blocks, sms, beside, fixed, timed, few)
-    work, total = None, int(blocks.sum())
-    if freely and not few and choose.ranges_may_pay(total, sms, time):
+    cut, total = partial(prefill.cut, tiles, parts, keys, blocks), int(blocks.sum())
+    if ranges_too and not few and choose.ranges_may_pay(total, sms, time):
         cuts, sooner = choose.prefill_ranges(blocks, sms)
         if sooner < time:
-            time, work = sooner, prefill.in_ranges(tiles, cuts, keys, blocks)
+            time, cut = sooner, partial(prefill.in_ranges, tiles, cuts, keys, blocks)
     time *= choose.WIDE_COST if shape == WIDE else 1.0
-    work = work or prefill.cut(tiles, parts, keys, blocks)
-    return time, total, pack, work, NARROW if few else shape
+    return time, total, pack, cut, NARROW if few else shape
 
 
 def hopper_ranges(side: Side, workers: int, weights=None, least: int = choose.MIN_TILES, parts: int | None = None,

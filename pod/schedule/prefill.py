@@ -71,6 +71,16 @@ def longest_first(made: Tiles) -> Tiles:
     return made.in_order(np.argsort(-made.end, kind="stable"))
 
 
+def l2_tokens(head_dim: int) -> int:
+    """Of a KV head, whose K and V have room in prefill's share of L2."""
+    return L2_SHARE // (head_dim * 4)
+
+
+def l2_holds_a_head(side: Side, head_dim: int) -> bool:
+    """Of every sequence. Ranges begin anywhere in it, so that heads of a longer one would each read it from DRAM."""
+    return int(side.kv_len.max()) <= l2_tokens(head_dim)
+
+
 def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
     """Longest first, so that the last to be drawn are short. But a sequence whose K and V have no room in L2 comes as a
     whole, some of its KV heads at a time that do have room: DRAM is decode's. Such sequences come first, they are the
@@ -79,7 +89,7 @@ def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
     length, sequences = blocks(made.columns, block), int(seq[-1]) + 1
     order = ((int(length.max()) - length) * sequences + seq) * side.q_heads
     order = (order[:, None] + head).ravel()
-    room, longest = L2_SHARE // (head_dim * 4), int(side.kv_len.max())  # tokens of a KV head
+    room, longest = l2_tokens(head_dim), int(side.kv_len.max())
     if longest * side.kv_heads <= room:
         return made.in_order(order.argsort(kind="stable"))
     together = np.minimum(np.maximum(room // np.maximum(kv_len, 1), 1), side.kv_heads)
@@ -111,11 +121,12 @@ def in_ranges(made: Tiles, cuts: np.ndarray, block: int, length: np.ndarray) -> 
     drawn one by one all the same: first what begins a range, side by side as it lies in memory, then the rest, the
     longest first, so that it goes to whoever had the shortest beginning. length: made.blocks(block)."""
     ranges, tile, begin, end = segments(length, cuts)
-    _, part, partial, group, partials, groups = number_parts(np.bincount(tile))
+    parts = np.bincount(tile)
+    _, part, partial, group, partials, groups = number_parts(parts)
     *columns, first, last = made.in_order(tile).rows()
     first = first // block
     keys = (first + begin) * block, np.minimum((first + end) * block, last)
-    columns = np.array([*columns, *keys, part, np.bincount(tile)[tile], partial, group])
+    columns = np.array([*columns, *keys, part, parts[tile], partial, group])
     later = np.zeros(len(tile), bool)
     later[1:] = ranges[1:] == ranges[:-1]
     order = np.lexsort((np.where(later, begin - end, 0), later))

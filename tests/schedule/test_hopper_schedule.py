@@ -202,6 +202,43 @@ def test_prefill_alone_is_cut_in_ranges_where_these_end_sooner(monkeypatch):
     assert _makespan(work, 132) < 0.9 * _makespan(parts, 132)
 
 
+def test_ranges_are_for_sequences_of_which_l2_holds_a_head(monkeypatch):
+    """SMs that begin anywhere in a longer one would each read it from DRAM."""
+    monkeypatch.setattr(choose, "ranges_may_pay", lambda *_: True)
+    monkeypatch.setattr(choose, "prefill_ranges", lambda blocks, _: (blocks.cumsum(), -1))
+    asked = []
+    monkeypatch.setattr(prefill, "in_ranges", lambda *what: asked.append(what) or prefill.cut(what[0], 1, 128))
+    for kv_len, times in ((prefill.l2_tokens(128), 1), (prefill.l2_tokens(128) + 1, 1)):
+        decide.hopper(HybridBatch([300], [kv_len], 8, 2, 128), 132)
+        assert len(asked) == times
+
+
+@settings(max_examples=60)
+@given(batches(longest=3000, chunk=700), st.none() | st.integers(1, 900), st.randoms(use_true_random=False))
+def test_pieces_of_any_ranges_cover_each_tile_once_and_join_in_order(b, window, random):
+    side = sides(HybridBatch(b.q_lens, b.kv_lens, b.hq, b.hkv, 128, window=window), 0)[0]
+    tiles = prefill.tiles(side, choose.prefill_pack(side, 128), b.causal)
+    tiles = prefill.in_sections(tiles, side, 128, 128)
+    blocks = tiles.blocks(128)
+    total = int(blocks.sum())
+    cuts = np.array(sorted({total, *(random.randint(1, total) for _ in range(random.randint(0, 40)))}))
+    whole, work = prefill.cut(tiles, 1, 128), prefill.in_ranges(tiles, cuts, 128, blocks)
+    wanted = {(token, head): (begin, end) for token, head, begin, end in
+              zip(whole.token, whole.head, whole.begin, whole.end, strict=True)}  # fmt: skip
+    got = {}
+    for row in sorted(rows(work), key=lambda row: row["part"]):
+        got.setdefault((row["token"], row["head"]), []).append(row)
+    assert got.keys() == wanted.keys()
+    for tile, parts in got.items():
+        assert [(row["part"], row["parts"]) for row in parts] == [(i, len(parts)) for i in range(len(parts))]
+        assert parts[0]["begin"] == wanted[tile][0] // 128 * 128 and parts[-1]["end"] == wanted[tile][1]
+        assert all(a["end"] == c["begin"] and c["begin"] % 128 == 0 for a, c in pairwise(parts))
+        assert len({(row["partial"], row["group"]) for row in parts}) == 1
+    split = {tile: parts[0]["partial"] for tile, parts in got.items() if len(parts) > 1}
+    slots = sorted(slot for tile, first in split.items() for slot in range(first, first + len(got[tile])))
+    assert slots == list(range(work.partials)) and len(split) == work.groups
+
+
 def _makespan(work: WorkList, workers: int) -> int:
     """In tenths of a block, where each piece goes to whoever is free."""
     cost = 10 * work.blocks(128) + choose.PIECE_COST + choose.PART_COST * (work.parts > 1)

@@ -1,7 +1,8 @@
 """When the last SM of the Hopper kernel would end, by the schedule's own times, beside what no plan could undercut.
 
 The aim was 1.1 of the floor for any batch. A third miss it, and here stands what holds: 1.1 of it and one piece.
-Prefill's pieces aim at one length, which fills the last wave as it can; decode cuts no beginning of a head.
+Prefill's pieces aim at one length, which fills the last wave as it can, or are equal ranges; decode cuts no beginning
+of a head.
 """
 
 from functools import cache, partial
@@ -48,7 +49,8 @@ def of_prefill(plan: Schedule) -> Ends | None:
     if not len(work):
         return None
     blocks = work.blocks(PERSISTENT.prefill_keys)
-    tiles = np.add.reduceat(blocks, np.flatnonzero(work.part == 0))
+    _, tile = np.unique([work.token, work.head], axis=1, return_inverse=True)  # parts in ranges stand apart
+    tiles = np.bincount(tile, blocks).astype(int)
     pieces, merging = 10 * blocks + own_cost(work.parts), choose.MERGE_COST * merge_steps(work.parts).max()
     keys = sum(plan.batch.kv_lens[i] for i in set(work.seq.tolist())) * plan.batch.num_kv_heads
     memory = choose.kv_us(plan.batch.head_dim, keys, choose.PREFILL_BYTES) / choose.BLOCK_US[plan.batch.head_dim] * 10

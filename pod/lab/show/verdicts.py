@@ -78,8 +78,8 @@ def failed(df: pd.DataFrame):
 
 
 def grouped(df: pd.DataFrame):
-    """All of them, folded, with bases and reasons: a table for each of what they are about, over which the batches stand
-    once that several rows share."""
+    """All of them, folded, with bases and reasons: a table for each of what they are about, over which the batches
+    stand once that several rows share."""
     groups = [f"**{about}**\n\n{_group(part)}" for about, part in df.groupby("about", observed=True)]
     text = "\n\n".join((f"<details><summary>All {len(df)}, with their reasons</summary>", *groups, "</details>"))
     return _markdown(text)

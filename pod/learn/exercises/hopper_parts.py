@@ -137,7 +137,8 @@ part_length = Exercise(
             gives(*_either(lambda t, s, p, n: makespan([part for tile in t for part in _cut(tile, n, p)], s))),
         ),
     },
-    "Our planner tries sixteen lengths and a simpler count than makespan, since it has microseconds for it.",
+    "Our planner tries sixteen lengths and a simpler count than makespan, since it has microseconds for it; and equal "
+    "ranges of all tiles, where nothing decodes.",
     _draw,
 )
 
