@@ -18,6 +18,7 @@ from pod.experiments.engine import (
     engine_runs,
     engine_served,
     engine_tp,
+    engine_windows,
     operators,
     quotable,
     running,
@@ -384,6 +385,19 @@ def test_chapter_15b_says_of_the_worst_gain_what_was_simulated_and_what_was_meas
     assert [round(100 * (gain - 1), 1) for gain in (simulated, measured)] == pytest.approx(said, abs=0.05)
     worst = quotable.errors().set_index("number").ratio[["our kernel's gain in it", "the gain of overlap alone"]]
     assert pytest.approx((simulated - 1) / (measured - 1)) in worst.tolist()
+
+
+def test_chapter_15b_says_how_far_off_overlap_is_beside_windows():
+    simulated = engine_offline.table().query("system == 'Sarathi, ours in turn' and pd in (8, 64, 17)")
+    simulated = simulated.drop_duplicates("model").set_index("model").pod_gain
+    ratios = {model: simulated[model] / engine_windows.fused(model) for model in simulated.index}
+    assert min(ratios.values()) > 1 and round(max(ratios.values()), 2) == 1.85
+
+
+def test_15a_and_15b_have_two_kernels_in_another_order_in_sums_than_in_runs():
+    sums = engine_parts.table().set_index(["model", "way"]).ms["llama-2-7b"]
+    assert 1 < 100 * (sums["ours, in turn"] / sums["FlashAttention-3"] - 1) < 1.5
+    assert 100 * (1 - 1 / engine_runs.halves("llama-2-7b")) > 5
 
 
 def test_chapter_15b_says_that_longer_iterations_move_waits_by_multiples_and_gaps_by_percents():

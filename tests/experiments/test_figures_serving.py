@@ -339,3 +339,12 @@ def test_long_chats_are_tried_for_long_enough():
 
 def keeps(felt: dict[str, float], most: dict[str, float]) -> bool:
     return all(felt[name] <= bound for name, bound in most.items())
+
+
+def test_chapter_15c_says_how_full_the_fullest_second_is():
+    told = {"azure-conv": (2.7, 2.9), "azure-code": (21.4, 26.1)}  # of the stretches that are judged; of the recording
+    for workload, (judged, whole) in told.items():
+        times = pd.Series(chosen.read_trace(data.DATA / "public" / chosen.TRACES[workload])[:, 2])
+        most = times.astype(int).value_counts().max()
+        assert round(replayed.fullest(workload), 1) == judged
+        assert round(most * (times.max() - times.min()) / len(times), 1) == whole

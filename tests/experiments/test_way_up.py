@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pod.experiments.engine import engine_load, engine_runs, way_up
+from pod.experiments.engine import engine_load, engine_pareto, engine_runs, engine_served, way_up
 from pod.simulate.scenarios import POD
 
 LOADS = [1.0, 1.2, 1.4]
@@ -28,8 +28,10 @@ def test_every_curve_of_the_chapter_reaches_the_wait_that_it_compares():
 
 def test_a_step_up_is_what_its_page_says():
     steps = way_up.table()
-    in_a_run = 1 / (1 - engine_runs.saved() / 100)
-    assert steps["over two calls"]["an iteration, real run"] == pytest.approx(in_a_run)
+    gpu = engine_runs.table().set_index(["model", "attention"]).gpu_ms[way_up.MODEL]
+    two, turn, once = gpu[list(engine_runs.WAYS.values())]
+    row = steps.loc["an iteration's GPU time, real run"]
+    assert row["over two calls"] == pytest.approx(two / once) and row["by overlap alone"] == pytest.approx(turn / once)
     assert (steps["over two calls"] > steps["by overlap alone"]).all() and (steps > 1).all(axis=None)
 
 
@@ -37,4 +39,27 @@ def test_the_faster_call_lies_between_and_is_blank_where_it_was_not_run():
     steps = way_up.by_base()
     run = steps.dropna()
     assert len(run) == 3 and (run["over the faster call"] < run["over two calls"]).all()
-    assert steps[["over two calls", "over ours in turn"]].to_numpy() == pytest.approx(way_up.table().to_numpy())
+    most = len(way_up.table())
+    assert steps[["over two calls", "over ours in turn"]][:most].to_numpy() == pytest.approx(way_up.table().to_numpy())
+
+
+def test_what_a_real_server_s_users_felt_ends_the_way_up():
+    steps, served = way_up.by_base(), way_up.served()
+    assert steps[-len(served) :].dropna(axis=1).equals(served)
+    of = engine_served.measured()
+    sarathi, pod = (of[engine_served.Run(engine_served.ARXIV, s).name]["ttft_p50"] for s in ("Sarathi", POD))
+    assert served["over the faster call"]["median wait, real server, arXiv"] == pytest.approx(sarathi / pod)
+
+
+def test_overlap_has_a_share_of_what_is_gained_at_every_chunk():
+    waits, gaps = engine_pareto.overlap("ttft_p50"), engine_pareto.overlap("tbt_p99")
+    assert len(waits) == len(gaps) == len(engine_pareto.CHUNKS)
+    assert 0 < waits.min() and waits.max() < 25 and 100 / 7 < gaps.min() and gaps.max() < 45
+
+
+def test_a_real_iteration_is_the_gpu_s_time_and_little_beside_it():
+    beside = (runs := engine_runs.table()).ms - runs.gpu_ms
+    assert beside.between(1, 3).all()
+    by_way = beside.groupby(runs.attention).agg(["min", "max"])
+    two, turn, once = (by_way.loc[way] for way in engine_runs.WAYS.values())
+    assert two["max"] < once["min"] and once["max"] < turn["min"]

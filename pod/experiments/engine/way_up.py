@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pod.experiments.engine import engine_best, engine_load, engine_parts, engine_runs, engine_windows
+from pod.experiments.engine import engine_best, engine_load, engine_parts, engine_runs, engine_served, engine_windows
 
 MODEL, RATE = "llama-3-8b", 1.6  # requests a second, near capacity
 
@@ -16,7 +16,7 @@ def table() -> pd.DataFrame:
     steps = {
         "attention of a batch, operators": _over_the_last(parts.attention),
         "an iteration, operators": _over_the_last(parts.ms),
-        "an iteration, real run": _over_the_last(runs.ms),
+        "an iteration's GPU time, real run": _over_the_last(runs.gpu_ms),
         "requests a minute, real run": [1 + engine_windows.gain(MODEL, system) / 100 for system in offline],
         f"load for a wait of {engine_load.SECONDS} s, simulated": [1 + engine_load.shift(df) / 100 for df in servers],
         f"wait at {RATE} requests a second, simulated": [engine_load.ratios(df)[RATE] for df in servers],
@@ -36,7 +36,18 @@ def by_base() -> pd.DataFrame:
     }
     steps = table().rename(columns={"by overlap alone": "over ours in turn"})
     steps.insert(1, "over the faster call", pd.Series(faster, dtype=float).reindex(steps.index))
-    return steps
+    return pd.concat([steps, served().reindex(columns=steps.columns)])
+
+
+def served() -> pd.DataFrame:
+    """What users of a real server felt, at its two loads: FlashAttention-3's one call, its faster one there, and our
+    halves in turn, over ours at once."""
+    bases = {"over the faster call": "Sarathi", "over ours in turn": engine_served.TURN}
+    felt = {"ttft_p50": "median wait", "ttft_p99": "P99 wait", "tbt_p99": "P99 gap"}
+    rows = {f"{name}, real server, {load.split()[0]}": {
+                base: engine_served.times(metric, system, engine_served.POD, load) for base, system in bases.items()}
+            for metric, name in felt.items() for load in reversed(engine_served.LOADS)}  # fmt: skip
+    return pd.DataFrame.from_dict(rows, orient="index").astype(float)
 
 
 def _over_the_last(times: pd.Series) -> list[float]:
