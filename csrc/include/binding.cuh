@@ -42,9 +42,9 @@ struct ByWarp {
     }
 };
 
-// SM-aware (POD): the CTA asks where it runs, and what runs there already. kDraws: where two launches at once have
-// shared the tickets (pod/kernels/launch.py lets none), neither operation may have anything left, and the CTA goes
-// without work.
+// SM-aware (POD): the CTA asks where it runs, and how many have started there before it. kDraws: where two launches at
+// once have shared the tickets (pod/kernels/launch.py lets none), neither operation may have anything left, and the CTA
+// goes without work.
 struct ByTicket {
     static constexpr bool kPrefills = true, kDecodes = true, kHalves = false, kDraws = true;
 

@@ -1,19 +1,23 @@
 """What Figure 7, Table 2 and their claims make of a recording with known numbers, and how the suite cuts the work."""
 
 import time
-from itertools import product
+from dataclasses import replace
+from itertools import combinations, product
 
 import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
+from pod import kernels
 from pod.experiments.methods import micro_cuts, micro_held
 from pod.experiments.pod import pod_07, pod_t2
 from pod.kernels import fusion
 from pod.kernels.fusion import ALONE, METHODS
+from pod.kernels.trace import both_share
 from pod.lab import takeaway
 from pod.lab.show import style
 
+emulated = pytest.mark.skipif(kernels.mode().name == "recorded", reason=kernels.mode().reason)
 MS = {"serial": 2.0, "streams": 1.9, "cta": 1.6, "alternate": 1.5, "in turn": 1.28, "interleaved": 1.0, "warp": 1.2,
       "sm-aware": 1.1}  # fmt: skip
 
@@ -132,3 +136,20 @@ def test_sm_aware_ctas_pay_about_the_step_that_the_longer_loop_pays_alone():
     assert (round(pod_t2.oracle_step()), round(ways["sm-aware"]), round(ways["serial"])) == (11, 10, 10)
     words = [t.get_text() for t in pod_t2.draw(pod_t2.table()).axes[0].texts]
     assert pod_t2.BASE in words and "+11" in words and "≤ 54" in words
+
+
+@emulated
+def test_a_long_memory_tile_ends_before_the_compute_tiles_dealt_with_it():
+    """Chapter 06 on its third cut: what is on an SM, in percent of the time, and what lasts how long."""
+    with kernels.machine(micro_cuts.SMS):
+        trace = fusion.record(replace(micro_cuts.halves(), tiles=(64, 16)), "sm-aware")
+    both, end = both_share(trace, fusion.ALONE), trace.end.max()
+    compute, memory = (trace[trace.op == op] for op in fusion.ALONE)
+    assert round(100 * both) == 47 and round((memory.end - memory.start).mean()) == 21
+    assert round(end - compute.end.max()) in (18, 19)
+    pairs = sum(max(0, min(a.end, b.end) - max(a.start, b.start)) for _, on_sm in compute.groupby("sm")
+                for a, b in combinations(on_sm.itertuples(), 2))  # fmt: skip
+    assert round(100 * pairs / micro_cuts.SMS / end) == 32
+    beside = [tile.end - tile.start for tile in compute.itertuples()
+              if ((memory.sm == tile.sm) & (memory.start < tile.start) & (memory.end > tile.end)).any()]  # fmt: skip
+    assert round(4 * sum(beside) / len(beside)) == 31

@@ -2,7 +2,6 @@
 
 import pandas as pd
 
-from pod.experiments.pod import pod_06
 from pod.hardware import A100, H200
 from pod.lab import paper
 from pod.lab.figure import Figure
@@ -13,10 +12,8 @@ FIGURE = Figure(
     title="One request more: decode time over the batch, on 108 and on 132 SMs",
     says="At the reach of the paper's step, one request past a full wave costs a quarter, on 108 SMs and on 132",
     chapter="05",
-    method="Yi-6B: 4 CTAs a request, 2 CTAs an SM. Equal CTAs; DRAM shared, reach from the paper's step of 25 %; "
-    "thin: from FlashAttention-2's recorded step on an H200.",
+    method="Yi-6B: 4 CTAs a request, 2 CTAs an SM. Equal CTAs; DRAM shared, reach from the paper's step of 25 %.",
     state="simulated",
-    data=pod_06.FIGURE.data,
 )
 CTAS_PER_SM = 2
 BATCHES = range(30, 151)
@@ -32,27 +29,19 @@ def reach() -> float:
     return 100 / paper.value("pod.f06.decode_step")
 
 
-def recorded_reach() -> float:
-    """Likewise, from FlashAttention-2's recorded step on an H200, where it has two CTAs on an SM, too."""
-    return 100 / pod_06.decode_step()
-
-
-def time(requests: int, sms: int, most: float | None = None) -> float:
-    """In units of one full wave, with a shared DRAM at the reach `most`, or the paper's."""
+def time(requests: int, sms: int) -> float:
+    """In units of one full wave, with a shared DRAM at the reach of the paper's step."""
     slots = CTAS_PER_SM * sms
-    return makespan([1.0] * ctas(requests), slots, shared_dram(slots, most or reach()))
+    return makespan([1.0] * ctas(requests), slots, shared_dram(slots, reach()))
 
 
 def table():
-    """One row a batch and GPU: CTAs, and the time without quantization, with a steady pace, with shared DRAM, and with
-    shared DRAM at the reach that was recorded on this GPU (NaN where none was)."""
-    rows, known = [], recorded_reach()
+    """One row a batch and GPU: CTAs, and the time without quantization, with a steady pace, and with shared DRAM."""
+    rows = []
     for gpu in (A100, H200):
         slots = CTAS_PER_SM * gpu.sms
-        for b in BATCHES:
-            recorded = time(b, gpu.sms, known) if gpu is H200 else float("nan")
-            rows.append((gpu.key, b, ctas(b), ctas(b) / slots, waves(ctas(b), slots), time(b, gpu.sms), recorded))
-    return pd.DataFrame(rows, columns=["gpu", "requests", "ctas", "work", "steady", "shared_dram", "recorded_reach"])
+        rows += [(gpu.key, b, ctas(b), ctas(b) / slots, waves(ctas(b), slots), time(b, gpu.sms)) for b in BATCHES]
+    return pd.DataFrame(rows, columns=["gpu", "requests", "ctas", "work", "steady", "shared_dram"])
 
 
 def last_in_a_wave(sms: int) -> list[int]:
@@ -73,11 +62,6 @@ def draw(df):
         words = f"{edge} → {edge + 1}: +{100 * (after / before - 1):.0f} %"
         ax.annotate(words, (edge + 1, after), (16, -34), textcoords="offset points", fontsize=9, fontweight="bold",
                     arrowprops={"arrowstyle": "->", "color": style.INK})  # fmt: skip
-        if part.recorded_reach.notna().any():
-            ax.plot(part.requests, part.recorded_reach, color=style.INK, linewidth=1, zorder=1.9)
-            at = part.set_index("requests").recorded_reach[edge + 1]
-            ax.annotate(f"recorded reach: {1 / (at - before):.1f}", (edge + 2, at), (0, 4),
-                        textcoords="offset points", fontsize=9)  # fmt: skip
         ax.set(xlabel="requests in the batch", ylim=(0, 3.3), xlim=(BATCHES[0], BATCHES[-1]))
         ax.set_title(f"{gpu.key.upper()}: {gpu.sms} SMs, {CTAS_PER_SM * gpu.sms} slots", fontsize=10)
     panels[0].set_ylabel("time, in full waves")

@@ -60,7 +60,8 @@ def draw(df):
 
 
 def _counts(row) -> str:
-    return f"A100, H200: {row.a100}" if row.a100 == row.h200 else f"A100: {row.a100}, H200: {row.h200}"
+    each = f"A100, H200: {row.a100}" if row.a100 == row.h200 else f"A100: {row.a100}, H200: {row.h200}"
+    return f"{each} of shared memory" if row.launched == "CTA" else each
 
 
 def _box(ax, x, y, width, height, colour, name) -> None:
