@@ -219,7 +219,8 @@ def _stuck(told: _Told, match: re.Match) -> Fault:
     lines = sorted({line for *_, state, line in rows if state in WAITS})
     waiting = {line: _threads(t for _, t, state, at in rows if state in WAITS and at == line) for line in lines}
     missing = [t for _, t, state, _ in rows if state == "done"]
-    waits = [f"{who} wait{'s' * who.startswith('thread ')} for ever at" for who in waiting.values()]
+    until = "" if missing and barrier == WORDS["bar.sync"] else " for ever"  # it awaits none that has ended
+    waits = [f"{who} wait{'s' * who.startswith('thread ')}{until} at" for who in waiting.values()]
     what = "; ".join(f"{who} {barrier} in line {line}" for who, line in zip(waits, waiting, strict=True))
     if missing:
         never = _threads(missing)

@@ -456,7 +456,7 @@ def test_shared_memory_that_nobody_wrote_is_told():
 def test_a_barrier_names_who_waits_and_who_never_comes(condition, wait, gone):
     said = str(fault_of(f"if ({condition}) __syncthreads();"))
     many = "s" if "to" in gone else ""
-    assert f"threads {wait} wait for ever at __syncthreads() in line 3. Thread{many} {gone} never reached it" in said
+    assert f"threads {wait} wait at __syncthreads() in line 3. Thread{many} {gone} never reached it" in said
 
 
 def test_lanes_at_two_instructions_are_told_of_both():

@@ -131,8 +131,9 @@ def _tokens(ax, df, start: float, end: float) -> None:
     prompt, tokens = df[df.row == ROWS[0]], df[df.row == ROWS[1]].end
     ax.vlines(tokens, 0, 1, color=style.DECODE, linewidth=2)
     ax.axvspan(start, end, 0, 0.72, color=style.ALARM, alpha=0.25, linewidth=0)
-    ax.broken_barh([(prompt.start.min(), prompt.end.max() - prompt.start.min())], (1.15, 0.3), color=style.PREFILL)
-    ax.text(prompt.start.min() - 0.01, 1.3, "prompt", ha="right", va="center", fontsize=9, color=style.PREFILL)
+    began, ended = prompt.start.min(), prompt.end.max()
+    ax.broken_barh([(began, ended - began)], (1.12, 0.36), color=style.IDLE, ec=style.PREFILL)
+    ax.text((began + ended) / 2, 1.3, "the prompt, all of it", ha="center", va="center", fontsize=9, color=style.INK)
     ax.set(ylim=(0, 1.6), yticks=())
     ax.set_ylabel("a chat's\ntokens", fontsize=9, color=style.INK)
     ax.spines["left"].set_visible(False)
@@ -156,7 +157,8 @@ def _inside(ax, way: str) -> None:
 def _key(ax) -> None:
     """What the colours of the panels below mean."""
     ax.axis("off")
-    for y, (kind, words) in zip((0.62, 0.36, 0.1), WORDS.items(), strict=True):
+    ax.set_title("Below, inside one iteration:", fontsize=10, loc="left")
+    for y, (kind, words) in zip((0.7, 0.44, 0.18), WORDS.items(), strict=True):
         ax.add_patch(plt.Rectangle((0.02, y), 0.06, 0.16, color=style.colour(kind), transform=ax.transAxes))
         ax.text(0.1, y + 0.08, words, va="center", fontsize=9, transform=ax.transAxes)
 

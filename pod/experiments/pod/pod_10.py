@@ -46,9 +46,9 @@ def draw(df):
     stated = df.dropna(subset="paper")
     ax.plot(stated.rows, stated.paper, "X", color=style.ALARM, markersize=9)
     row = stated.iloc[-1]
-    ax.text(row.rows + 3, row.paper, f"A100, the paper's text: {stated.paper.iloc[0]:.0f} and {row.paper:.0f}",
+    ax.text(row.rows + 3, row.paper, f"the paper's “compute utilization”: {stated.paper.iloc[0]:.0f}, {row.paper:.0f}",
             color=style.ALARM, va="center", fontsize=9)  # fmt: skip
-    ax.set(xticks=ROWS, xticklabels=ROWS, xlabel="rows of the decode tile", ylim=(0, 100), xlim=(0, 193))
+    ax.set(xticks=ROWS, xticklabels=ROWS, xlabel="rows of the decode tile", ylim=(0, 100), xlim=(0, 218))
     ax.set_ylabel("tensor cores busy, %")
     ax.set_title("Rows that decode does not need keep the tensor cores busy all the same", fontsize=10, loc="left")
     return ax.figure

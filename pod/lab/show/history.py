@@ -66,8 +66,8 @@ def _panel(ax: Axes, events: list, kinds: list[str], threads: int, ctas: list[in
         mark, words = MARKS[kind]
         mine = [e for e in events if e.kind == kind]
         places = [_column(e, threads, ctas) for e in mine], [e.element for e in mine]
-        fill = {"facecolors": "none", "edgecolors": READ} if kind == "r" else {"color": WRITE}
-        ax.scatter(*places, s=22, marker=mark, linewidths=1.0, label=words, **fill)
+        fill = {"s": 44, "facecolors": "none", "edgecolors": READ} if kind == "r" else {"s": 11, "color": WRITE}
+        ax.scatter(*places, marker=mark, linewidths=1.0, label=words, **fill)  # a ring goes around what is written
     ax.set(xlabel="thread", xlim=(-2, threads + 1))
     if len(ctas) > 1:
         first = threads + 32

@@ -34,16 +34,15 @@ def lit_table(columns: Sequence[str], rows: Sequence[Sequence[str]], light, ax: 
 def state_table(blocks: Sequence[tuple[str, State]], ax: Axes | None = None) -> Axes:
     """The running state of one query as blocks of keys arrive; `blocks` holds (label, state of that block alone).
 
-    Bright: the maximum rose, so all that was summed before had to be rescaled. Pale: something was added.
+    Bright: the maximum rose, so all that was summed before, if anything, was rescaled. Pale: something was added.
     """
     running = State.identity(1, blocks[0][1].o.shape[-1])
     rows, light = [_row("before any key", running, rescale="")], [[0] * 6]
     for label, block in blocks:
         after = running.merge(block)
-        risen, added = bool(after.m[0] > running.m[0]), bool(block.l[0] > 0)
-        rescale = float(np.exp(running.m[0] - after.m[0])) if np.isfinite(after.m[0]) else 1.0
-        rows.append(_row(label, after, rescale=f"{rescale:.3f}"))
-        light.append([0, 2 * risen, 2 * risen, added, added, rows[-1][-1] != rows[-2][-1]])
+        risen, past, added = bool(after.m[0] > running.m[0]), bool(running.l[0] > 0), bool(block.l[0] > 0)
+        rows.append(_row(label, after, rescale=f"{np.exp(running.m[0] - after.m[0]):.3f}" if past else "–"))
+        light.append([0, 2 * risen, 2 * (risen and past), added, added, rows[-1][-1] != rows[-2][-1]])
         running = after
     return lit_table(("keys", "m", "rescale old by", "l", "O", "answer so far, O / l"), rows, light, ax)
 

@@ -328,8 +328,8 @@ neighbour = Exercise(
             _kind("race"),
         ),
         "gone before": Hint(
-            "The threads that return never reach the barrier. Newer GPUs forgive threads that have ended, "
-            "the manual does not promise it: nobody leaves before the last barrier.",
+            "The threads that return never reach the barrier. From Volta on that is allowed; older GPUs counted whole "
+            "warps. Here we ask for a barrier that all reach: nobody leaves before it.",
             lambda o: _kind("barrier")(o) and "return" in _text(o),
         ),
         "two barriers": Hint(
