@@ -78,8 +78,9 @@ def test_rows_go_to_their_requests_in_one_order_only():
         request.advance(3)
     batch, texts = Batch(prefills=[Chunk(done, 3, 0)], decodes=rest), {i: range(4) for i in range(3)}
     step = pack(batch, texts, {i: [i] for i in range(3)}, 4)
-    assert (step.rows.tolist(), engine.wrong_rows(step).tolist()) == ([2, 3, 4], [4, 0, 1])
-    right, wrong = engine.rows_and_requests(step, [2, 0, 1], {"right": step.rows, "wrong": engine.wrong_rows(step)}).axes
+    choices = {"right": step.rows, "wrong": engine.wrong_rows(step)}
+    assert [rows.tolist() for rows in choices.values()] == [[2, 3, 4], [4, 0, 1]]
+    right, wrong = engine.rows_and_requests(step, [2, 0, 1], choices).axes
     arrows = [[(a.xyann[1], a.xy[1]) for a in ax.texts if not a.get_text()] for ax in (right, wrong)]
     assert arrows[0] == [(2.5, 2.5), (3.5, 3.5), (4.5, 4.5)] and arrows[1] == [(4.5, 2.5), (0.5, 3.5), (1.5, 4.5)]
     words = [text.get_text() for text in wrong.texts if text.get_text()]
