@@ -74,8 +74,22 @@ def test_to_show_a_figure_is_to_draw_its_table(tmp_path, monkeypatch):
 
 def test_rows_go_to_their_requests_in_one_order_only():
     done, *rest = (Request(i, 3, 4) for i in (2, 0, 1))
-    batch = Batch(prefills=[Chunk(done, 3, 0)], decodes=rest)
-    right, wrong = engine.rows_and_requests(batch, {"right": [done, *rest], "wrong": engine.wrong_owners(batch)}).axes
-    words = [[text.get_text() for text in ax.texts if text.get_text()] for ax in (right, wrong)]
-    assert words[0] == ["row of C", "next token of C", "row of A", "next token of A", "row of B", "next token of B"]
-    assert words[1] == ["row of C", "next token of A", "row of A", "next token of B", "row of B", "next token of C"]
+    for request in rest:
+        request.advance(3)
+    batch, texts = Batch(prefills=[Chunk(done, 3, 0)], decodes=rest), {i: range(4) for i in range(3)}
+    step = pack(batch, texts, {i: [i] for i in range(3)}, 4)
+    choices = {"right": step.rows, "wrong": engine.wrong_rows(step)}
+    assert [rows.tolist() for rows in choices.values()] == [[2, 3, 4], [4, 0, 1]]
+    right, wrong = engine.rows_and_requests(step, [2, 0, 1], choices).axes
+    arrows = [[(a.xyann[1], a.xy[1]) for a in ax.texts if not a.get_text()] for ax in (right, wrong)]
+    assert arrows[0] == [(2.5, 2.5), (3.5, 3.5), (4.5, 4.5)] and arrows[1] == [(4.5, 2.5), (0.5, 3.5), (1.5, 4.5)]
+    words = [text.get_text() for text in wrong.texts if text.get_text()]
+    assert words == ["row of C's token 1", "row of C's token 2", "row of C's token 3", "next token of C", "row of A",
+                     "next token of A", "row of B", "next token of B"]  # fmt: skip
+
+
+def test_a_chunk_gives_its_rows_away_before_its_prompt_is_complete():
+    part, other = Request(0, 8, 4), Request(1, 3, 4)
+    other.advance(3)
+    step = pack(Batch(prefills=[Chunk(part, 4, 0)], decodes=[other]), {0: range(8), 1: range(4)}, {0: [0], 1: [1]}, 4)
+    assert (step.rows.tolist(), engine.wrong_rows(step).tolist()) == ([4], [0])

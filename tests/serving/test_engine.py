@@ -11,7 +11,7 @@ import torch
 
 from pod.experiments.engine import engine_tp
 from pod.lab.measure import ranks
-from pod.lab.show.engine import wrong_owners
+from pod.lab.show.engine import WrongRows
 from pod.serving import engine as engine_module
 from pod.serving.backends import Ours
 from pod.serving.blocks import PagedPool, ReservedPool
@@ -92,9 +92,7 @@ def test_a_pool_too_small_for_all_changes_no_token(way, alone):
 
 def test_logits_from_the_wrong_rows_are_noticed(alone):
     scheduler = WAYS["sarathi, chunk 7"]()
-    engine = Engine(tiny(), scheduler.pool)
-    engine.owners = wrong_owners
-    answers, _ = answer(engine, scheduler, PROMPTS, OUTPUT)
+    answers, _ = answer(WrongRows(tiny(), scheduler.pool), scheduler, PROMPTS, OUTPUT)
     assert [a.tokens for a in answers] != alone
 
 

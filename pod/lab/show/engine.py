@@ -8,16 +8,31 @@ from matplotlib.patches import Rectangle
 from pod.lab.show import style
 from pod.lab.show.serving import name
 from pod.serving.blocks import PagedPool
+from pod.serving.engine import Engine
 from pod.serving.events import Log
 from pod.serving.loop import Replay, serve
 from pod.serving.request import Request
-from pod.serving.schedulers import Batch, Sarathi
+from pod.serving.schedulers import Sarathi
 from pod.serving.step import Step
 
 
-def wrong_owners(batch: Batch) -> list[Request]:
-    """A bug that was published: the list of requests has the decodes first, the tensors have the prompts first."""
-    return list(batch.decodes) + [c.request for c in batch.prefills if c.last]
+def wrong_rows(step: Step):
+    """A bug that was published: to find a request's row the sampler counts the tokens of the scheduler's list, which
+    has the decodes first, in tensors that have the prompts first."""
+    import numpy as np
+
+    chunks, decodes = step.q_lens[: step.chunks], len(step.q_lens) - step.chunks
+    last = chunks.cumsum() - 1
+    complete = np.isin(last, step.rows)
+    return np.concatenate([decodes + last[complete], np.arange(decodes)])
+
+
+class WrongRows(Engine):
+    """An engine with that sampler."""
+
+    def run(self, step: Step):
+        step.rows[:] = wrong_rows(step)
+        return super().run(step)
 
 
 def step_table(step: Step, owners: Sequence[int], block: int):
@@ -31,22 +46,22 @@ def step_table(step: Step, owners: Sequence[int], block: int):
                          "block": step.slots // block, "offset": step.slots % block, "predicts": predicts})  # fmt: skip
 
 
-def rows_and_requests(batch: Batch, orders: dict[str, Sequence[Request]]) -> Figure:
-    """Who gets which row of the logits, a panel an order of requests: the tensors' rows go to it one after the other,
-    a complete prompt's first. Red: somebody gets another's."""
-    rows = [c.request for c in batch.prefills if c.last] + list(batch.decodes)
-    axes = style.axes(9.5, 0.7 + 0.42 * len(rows), len(orders))
-    for ax, (title, order) in zip(axes, orders.items(), strict=True):
-        for y, (row, request) in enumerate(zip(rows, order, strict=True)):
-            tone = style.INK if row is request else style.ALARM
-            for x, who, words in ((0, row, "row of"), (3, request, "next token of")):
-                kind = "decode" if who in batch.decodes else "prefill"
-                _bar(ax, y, x, x + 2, style.colour(kind), "")
-                ax.text(x + 1, y + 0.5, f"{words} {name(who.id)}", ha="center", va="center", fontsize=9,
-                        color=style.text_on(kind))  # fmt: skip
-            line = {"arrowstyle": "-|>", "color": tone, "linewidth": 1.5}
-            ax.annotate("", (3, y + 0.5), (2, y + 0.5), arrowprops=line)
-        ax.set(xlim=(-0.1, 5.1), ylim=(len(rows), 0))
+def rows_and_requests(step: Step, owners: Sequence[int], choices: dict[str, Sequence[int]]) -> Figure:
+    """Who gets which row of the logits, a panel a choice of rows: on the left all tokens of the step, on the right who
+    gets a token, beside the row that is its own. Red: somebody gets another one."""
+    whose = [name(i) for i, n in zip(owners, step.q_lens, strict=True) for _ in range(n)]
+    prompts = sum(step.q_lens[: step.chunks])
+    axes = style.axes(9.5, 0.7 + 0.34 * len(whose), len(choices))
+    for ax, (title, rows) in zip(axes, choices.items(), strict=True):
+        for y, who in enumerate(whose):
+            kind = "prefill" if y < prompts else "decode"
+            _box(ax, y, 0, kind, f"row of {who}'s token {y - whose.index(who) + 1}" if y < prompts else f"row of {who}")
+            if y in step.rows:
+                _box(ax, y, 3, kind, f"next token of {who}")
+        for own, row in zip(step.rows, rows, strict=True):
+            line = {"arrowstyle": "-|>", "color": style.INK if row == own else style.ALARM, "linewidth": 1.5}
+            ax.annotate("", (3, own + 0.5), (2, row + 0.5), arrowprops=line)
+        ax.set(xlim=(-0.1, 5.1), ylim=(len(whose), 0))
         ax.set_axis_off()
         ax.set_title(title, fontsize=10)
     return axes[0].figure
@@ -132,6 +147,11 @@ def _idle(ax, until: float) -> None:
     """What the GPU does before its first kernel."""
     ax.plot([0, until], [1.5, 1.5], color=style.ALARM, linewidth=4, solid_capstyle="butt")
     ax.text(0, 2.3, f" nothing to do for {until:.1f} ms", color=style.ALARM, va="center", fontsize=9)
+
+
+def _box(ax, row: int, left: float, kind: str, words: str) -> None:
+    _bar(ax, row, left, left + 2, style.colour(kind), "")
+    ax.text(left + 1, row + 0.5, words, ha="center", va="center", fontsize=9, color=style.text_on(kind))
 
 
 def _bar(ax, row: int, start: float, end: float, colour: str, label: str) -> None:
