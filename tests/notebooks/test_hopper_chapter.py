@@ -24,8 +24,8 @@ from pod.experiments.hopper import (
     hopper_sweep,
     hopper_trace,
 )
-from pod.experiments.pod import pod_11
 from pod.experiments.joules import joules_prices
+from pod.experiments.pod import pod_11
 from pod.hardware import H200
 from pod.lab import notebooks
 from pod.lab.show import hopper as pictures
