@@ -103,9 +103,10 @@ def test_the_nearest_roof_is_the_one_that_the_chapter_draws():
         flops = count.wide + count.wide_registers + count.narrow + count.narrow_16
         work = {"tensor": 1e12 * flops, "dram": 1e12 * count.dram, "l2": 1e12 * count.into_sms, "smem": smem}
         from_l2 = 1e12 * hopper_roofs.fastest_from_l2()
-        limits = {"tensor": H200.tensor_flops, "dram": H200.dram_bytes_per_s, "l2": from_l2}
+        a_second = {"dram": hopper_roofs.fastest_read(), "l2": from_l2}
+        a_cycle = {"tensor": hopper_roofs.flops_a_cycle(), "smem": 128 * H200.sms}
         row = drawn.loc[seen.batch]
-        roof, share = solved("nearest_roof")(work, limits, {"smem": 128 * H200.sms}, row.mhz, row.ms)
+        roof, share = solved("nearest_roof")(work, a_second, a_cycle, row.mhz, row.ms)
         assert roof == max(work, key=lambda name: row[name]) and math.isclose(100 * share, row[roof], rel_tol=1e-6)
 
 

@@ -21,7 +21,7 @@ from pod.schedule import choose
 
 FIGURE = Figure(
     title=f"300 batches with the best of up to 72 plans, on {a_card()}: what a better choice could win",
-    says="With the best of up to 72 plans it would win 1.4 % more, and still be behind on a few batches",
+    says="With the best of up to 72 plans it would win 1.3 % more, and still be behind on a few batches",
     chapter="17",
     method="the batches of hopper-any; ours with each border between decode and prefill, each of these with 1 to 32 "
     "parts of every tile of prefill and, where heads are few, of decode; the fastest timed again beside ours",

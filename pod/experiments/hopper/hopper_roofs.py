@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pod.data import a_card, hardware
-from pod.experiments.hopper import hopper_dry, hopper_peers, hopper_sweep
+from pod.experiments.hopper import hopper_any_roof, hopper_dry, hopper_peers, hopper_sweep
 from pod.experiments.joules import joules_prices
 from pod.hardware import H200, KIB
 from pod.lab import paper
@@ -19,20 +19,24 @@ from pod.simulate import joules
 FIGURE = Figure(
     title=f"The fused kernel on {a_card()}: no roof is reached by a single call, and power by repeated ones",
     chapter="17",
-    method="Work counted from the plan, over recorded times. Of the data sheet's FLOP/s and bytes/s, of 128 bytes a "
-    "cycle of shared memory, of the fastest copies from L2 (price list). Single calls: 1,980 MHz taken for granted.",
-    data=("hopper-peers", "joules-prices"),
+    method="Work counted from the plan, over recorded times. Of what kernels get that do nothing else: the fastest "
+    "products and 128 bytes of shared memory a cycle, at the clock of the batch; the fastest read of DRAM; the fastest "
+    "copies from L2 at the full clock (filled) and slowed as the clock is (hollow). Single calls: 1,980 MHz assumed.",
+    data=("hopper-peers", "joules-prices", "gpusim-calibrate", "ladder"),
 )
 FULL_MHZ = 1980  # of single calls: the median that the driver reports while they are timed, in coarse samples
-SMEM_BYTES_A_CYCLE = 128
+SMEM_BYTES_A_CYCLE = 128  # plain reads of the price list get them
 # Bytes of shared memory for a block of 128 x 128 scores: TMA writes K and V; two warpgroups read Q, K and V each.
 PREFILL_BLOCK = (2 * 32 + 2 * (16 + 32 + 32)) * KIB
 STATES = {"single": "a single call", "steady": "back to back"}
-LIMITS = {"tensor": "tensor cores", "dram": "DRAM", "l2": "L2 to SMs", "smem": "shared memory", "power": "power"}
+LIMITS = {"tensor": "tensor cores", "dram": "DRAM", "l2": "L2 to SMs", "l2_slowed": "L2, if it slows down",
+          "smem": "shared memory", "power": "power"}  # fmt: skip
 
 
 def table():
-    """One row a batch and state: % of each limit, TB/s from L2 and bytes of shared memory a cycle."""
+    """One row a batch and state: % of each limit, TB/s from L2 and bytes of shared memory a cycle. A limit is the most
+    that any kernel gets there which does nothing else, at the clock at which the batch ran. How much L2 gives at a
+    lower clock was not measured: `l2` holds if it stays as fast, `l2_slowed` if it slows down as much."""
     seen = hopper_peers.table()
     work = [_work(case) for case in hopper_peers.cases()]
     rows = []
@@ -54,10 +58,12 @@ def _row(row, state: str, ms: float, mhz: float, work: joules.Work, smem: float,
     seconds, card = ms / 1e3, hardware()
     flops = (work.wide + work.wide_registers + work.narrow + work.narrow_16) * 1e12
     from_l2, a_cycle = work.into_sms / seconds, smem / (seconds * mhz * 1e6 * card.sms)
+    l2 = from_l2 / fastest_from_l2()
     limits = {
-        "tensor": flops / seconds / card.tensor_flops,
-        "dram": work.dram * 1e12 / seconds / card.dram_bytes_per_s,
-        "l2": from_l2 / fastest_from_l2(),
+        "tensor": flops / seconds / (flops_a_cycle() * mhz * 1e6),
+        "dram": work.dram * 1e12 / seconds / fastest_read(),
+        "l2": l2,
+        "l2_slowed": l2 * FULL_MHZ / mhz,
         "smem": a_cycle / SMEM_BYTES_A_CYCLE,
         "power": watts / card.power_w,
     }
@@ -70,6 +76,19 @@ def fastest_from_l2() -> float:
     """TB/s of copies into all SMs that do nothing else, the fastest of the price list."""
     df = joules_prices.table()
     return float(df[(df.work == "copy") & df.how.str.startswith("l2") & (df.how != "l2, pairs")].rate.max())
+
+
+def flops_a_cycle() -> float:
+    """Of all SMs, by products that do nothing else, the most of the price list. (The fastest in a second are others: of
+    zeros, which draw less power and so keep more of the clock.)"""
+    df = joules_prices.table()
+    products = df[df.work == "product"]
+    return float((1e3 * products.rate / products.ghz).max())
+
+
+def fastest_read() -> float:
+    """Bytes/s of the fastest plain read of DRAM, of which roofs are made, too."""
+    return 1e3 * float(hopper_any_roof.ceilings().bytes)
 
 
 def draw(df):
@@ -98,7 +117,7 @@ def draw(df):
 
 
 MARKS = {"tensor": ("s", style.WORKERS[1]), "dram": ("D", style.WORKERS[3]), "l2": ("o", style.INK),
-         "smem": ("^", style.WORKERS[4]), "power": ("*", style.WORKERS[2])}  # fmt: skip
+         "l2_slowed": ("o", style.INK), "smem": ("^", style.WORKERS[4]), "power": ("*", style.WORKERS[2])}  # fmt: skip
 
 
 def _even(df) -> list[int]:
@@ -111,20 +130,19 @@ def _shares(ax, df) -> None:
     even = _even(df)
     ax.axhspan(even[0] - 0.5, even[-1] + 0.5, color=style.IDLE, zorder=0)
     for name, (marker, tone) in MARKS.items():
-        if df[name].notna().any():
+        if df[name].notna().any() and not (name == "l2_slowed" and (df.mhz == FULL_MHZ).all()):
             ax.plot(df[name], range(len(df)), marker, color=tone, markersize=6.5 if marker != "*" else 9,
-                    label=LIMITS[name])  # fmt: skip
+                    fillstyle="none" if name == "l2_slowed" else "full", label=LIMITS[name])  # fmt: skip
 
 
 # ---------------------------------------------------------------- what a chapter asks for
 
 
 def even_batches() -> pd.DataFrame:
-    """From least to most, the share of each limit but power that the even batches use, in words."""
-    limits = {name: words for name, words in LIMITS.items() if name != "power"}
-    rows = {f"even batches, {words}": [spread(state, name) for name in limits] for state, words in STATES.items()}
-    said = pd.DataFrame.from_dict(rows, orient="index", columns=list(limits.values()))
-    return said.map(lambda span: f"{span[0]:.0f} to {span[1]:.0f} %")
+    """From least to most, the share of each limit that the even batches use, in words."""
+    rows = {f"even batches, {words}": [spread(state, name) for name in LIMITS] for state, words in STATES.items()}
+    said = pd.DataFrame.from_dict(rows, orient="index", columns=list(LIMITS.values()))
+    return said.map(lambda span: "not metered" if np.isnan(span[0]) else f"{span[0]:.0f} to {span[1]:.0f} %")
 
 
 def spread(state: str, column: str) -> tuple[float, float]:
