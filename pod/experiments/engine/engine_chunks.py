@@ -19,6 +19,7 @@ from pod.lab.show import style
 
 FIGURE = Figure(
     title=f"Chunk size in five minutes of real serving, on {a_card()}: TTFT against TBT",
+    says="A larger chunk costs the others about as much as in the paper, and here wins the prompt little",
     chapter="15",
     method="Llama-3-8B, random weights, bf16; the requests of five minutes, at the paper's share of what Sarathi "
     "serves; one run a system, iterations of up to 2,048 tokens as CUDA graphs; the artifact's definitions",

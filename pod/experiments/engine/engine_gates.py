@@ -13,6 +13,7 @@ from pod.simulate.windows import CALM, RUNS
 
 FIGURE = Figure(
     title="The simulator against the real engine",
+    says="Every offline run stays within its bounds; the calm server does not",
     chapter="15",
     method="points between the grid's, and recorded runs of 9 to 64 s, on H200s. What the host costs and how far "
     "clocks fall is learned from the first half of each run, and run, gain, P50 and P99 are of the whole window; "

@@ -37,6 +37,7 @@ from pod.simulate.workload import Workload
 
 FIGURE = Figure(
     title=f"What users felt in five minutes of real serving, on {a_card()}",
+    says="Under Sarathi's scheduler rings are within a seventh of the dots; under vLLM's most are not",
     chapter="15",
     method="Llama-3-8B, random weights, bf16; the requests of five minutes, at the paper's share of what Sarathi "
     "serves; one run a system, iterations of up to 2,048 tokens as CUDA graphs; the artifact's definitions",
