@@ -8,7 +8,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from pod import data
-from pod.experiments.hopper import hopper_any_roof
+from pod.experiments.hopper import hopper_any_roof, hopper_peers
 from pod.experiments.hopper.hopper_peers import batch_of
 from pod.experiments.joules import joules, joules_model, joules_prices, joules_roof, joules_rungs
 from pod.experiments.joules.rungs import RUNGS
@@ -133,6 +133,8 @@ def test_the_roof_of_joules_is_the_lowest_at_the_ridge_and_not_for_decodes():
     roof = joules_roof.roof()
     assert roof.power.iloc[0] > roof.roofs.iloc[0] and joules_roof.at_the_ridge() < 60
     assert (roof.power.diff().dropna() > 0).all()
+    left = [round(joules_roof.at_the_ridge(awake)) for awake in (None, *joules_model.AWAKE)]
+    assert left == [52, 52, 52, 51], "as chapter 18 says"
 
 
 @pytest.mark.parametrize("page", [joules, joules_prices, joules_model, joules_roof])
@@ -267,7 +269,81 @@ def test_at_the_full_clock_the_model_asks_for_too_much():
     """Chapter 18 gives both medians by hand."""
     off = {way: joules_model.off_at_full_clock(way) for way in joules_model.WAYS}
     assert {way: round(np.median(each)) for way, each in off.items()} == {"ours": 10, "ours_serial": 3}
+    assert [[round(each.min()), round(each.max())] for each in off.values()] == [[1, 21], [1, 14]]
     assert all((each > 0).all() and len(each) == 11 for each in off.values())
+
+
+def test_given_the_time_energy_is_hardly_a_test():
+    """Chapter 18 and the note of joules-foretold-energy say so: the median watts alone do as well, but once."""
+    df = joules_model.table()
+    told = df[~df.learnt]
+    assert (told.watts_off.abs() < 1).sum() == 9 and joules_model.mean_energy("watts_off") < joules_model.mean_energy()
+    left = told.loc[told.watts_off.abs().idxmax()]
+    assert (round(left.watts_off, 1), round(left.energy_off, 1)) == (5.2, -1.9)
+    assert joules_model.worst_by_watts() == pytest.approx(left.watts_off)
+    note = next(c.note for c in claims.load() if c.id == "joules-foretold-energy")
+    assert "({worst_by_watts:.1f} against 1.9 %)" in note
+
+
+def test_the_bill_depends_on_what_being_awake_costs():
+    """Chapter 18 gives some of these by hand: with 250 W the same fit foretells as well, and bytes have a third."""
+    fits = joules_model.by_watts()
+    first, *others = (fits[name] for name in fits.columns)
+    assert first["bytes, % of the joules"] == pytest.approx(joules_model.moving())
+    assert first["left at the full clock, %"] == pytest.approx(joules_model.left_at_full_clock())
+    assert fits.loc["learnt: energy off, root mean square, %"].is_monotonic_decreasing
+    assert fits.loc["foretold: time off at the limit, at most, %"].round(1).tolist() == [2.6, 2.5, 2.1, 3.1]
+    shares = [fits.loc[name].round().tolist() for name in ("bytes, % of the joules", "products, %", "being awake, %")]
+    assert shares == [[46, 40, 36, 30], [32, 27, 23, 18], [17, 29, 36, 48]]
+    assert fits.loc["left at the full clock, %"].round().tolist() == [22, 36, 45, 59]
+    for test, off in (("fused at the full clock", [10, 4, 3, -1]), ("fused, learnt from in turn", [9, 6, 4, 1])):
+        assert fits.loc[f"{test}: energy off, median, %"].round().tolist() == off
+    other = joules_model.off_in_the_other_way()
+    assert (round(other.min()), round(other.max())) == (5, 13)
+    assert others[1]["prefill's products, times the list's price"] == pytest.approx(0.66, abs=0.005)
+    work = joules_model.seen()["ours"][6]
+    mhz = np.arange(600, 2000, 20)
+    for awake, cheapest in ((None, 760), (250, 1160)):  # exercise 1
+        prices = joules_model.prices(awake)
+        spent = [prices.joules(work.work, f, work.seconds * work.mhz / f) for f in mhz]
+        assert mhz[np.argmin(spent)] == cheapest
+
+
+def test_a_byte_from_dram_is_dearer_in_repeats():
+    """Chapter 18 gives these by hand."""
+    df = joules_prices.dram_in_repeats()
+    assert df.dram.round().tolist() == [96, 110, 112] and df.kv.round().tolist() == [117, 142, 140]
+    assert df.over_l2[0] == pytest.approx(joules_prices.dram_over_l2())
+    assert df.over_l2.round(1).tolist() == [3.1, 3.7, 3.7]
+    more = 100 * (df.iloc[1:, :2] / df.iloc[0, :2] - 1)
+    assert [round(more.min(axis=None)), round(more.max(axis=None))] == [15, 21]
+    rate = joules_prices.table().set_index("how").rate
+    assert [round(rate[how], 1) for how in ("dram, KV", "dram, KV, 128 B")] == [3.3, 4.6]
+
+
+def test_even_batches_take_longer_back_to_back():
+    """Measured, without a model; the repeat's by hand in chapter 18."""
+    assert [round(x) for x in joules_roof.longer_back_to_back(even=True)] == [13, 21]
+    assert [round(x) for x in joules_roof.longer_back_to_back(even=False)] == [-1, 4]
+    (again,) = joules._repeats()
+    longer = 100 * (again.ours_steady_ms / again.ours - 1)
+    seen = hopper_peers.table()
+    even = hopper_peers.is_even(seen.prefill / seen.decode)
+    assert [round(x) for x in (longer[even].min(), longer[even].max())] == [16, 22]
+    assert [round(x) for x in (longer[~even].min(), longer[~even].max())] == [1, 7]
+    assert joules_roof.table().intensity[even].min() > joules_roof.table().intensity[~even].max()
+
+
+def test_cards_and_recordings_differ_as_chapter_18_says():
+    """By hand there: which batches reach the limit, how low the fused kernel's clock is, and how long a rest took."""
+    (again,), here = joules._repeats(), data.read("joules")
+    low = here.ours_serial_steady_watts < 680
+    assert here.ours_serial_steady_watts[low].round().tolist() == [659, 670]
+    assert again.ours_serial_steady_watts[low].tolist() == [698.5, 695.9]
+    lower = here.ours_steady_mhz - hopper_peers.table().ours_mhz
+    assert [round(lower.min()), round(lower.max())] == [86, 334]
+    shorter = [here[way][6] - here[f"{way}_rested_ms"][6] for way in joules.WAYS]
+    assert [round(min(shorter), 2), round(max(shorter), 2)] == [0.09, 0.11]
 
 
 def test_what_the_model_misses_stays_below_the_power_limit():

@@ -1,5 +1,6 @@
 """Where the joules of a hybrid batch go, by the price list, and what time they take at the power limit."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,16 +16,19 @@ from pod.simulate import joules
 from pod.simulate.joules import Prices, Spent, Work
 
 FIGURE = Figure(
-    title=f"Back to back on {a_card()}, the joules of a batch set its time, and nearly half of them move bytes",
+    title=f"Back to back on {a_card()}, the joules of a batch set its time; by a model with 120 W awake nearly half "
+    "move bytes",
     chapter="18",
     method="Counted work times its price, at the clock that was seen; an exponent of the clock and two factors are "
-    "learnt from every other batch. Seen: milliseconds of a batch back to back. bf16.",
+    "learnt from every other batch. With more watts awake the same fit has bytes take less (joules_model.by_watts). "
+    "Seen: milliseconds of a batch back to back. bf16.",
     data=("joules-prices", "joules"),
     fitted=True,
 )
 WAYS = {"ours": "fused", "ours_serial": "halves in turn"}
 HIGHEST = 1.975  # GHz: the clock cannot rise further, and the power limit does not set the time
 LEARNT = slice(0, None, 2)  # of the batches; the others are foretold
+AWAKE = (200, 250, 330)  # W, other than the list's, with which the fit is tried again
 KINDS = {  # what the kinds of work are in a batch: words, and a shade of the side that causes them
     "dram": ("DRAM to L2", style.DECODE),
     "into_sms": ("L2 to the SMs", "#f8b878"),
@@ -52,30 +56,38 @@ def seen() -> dict[str, list[Spent]]:
 
 
 @cache
-def prices() -> Prices:
-    return joules.adjusted(joules_prices.listed(), [one for way in WAYS for one in seen()[way][LEARNT]])
+def prices(awake: float | None = None) -> Prices:
+    """Learnt. awake: other watts than the list's for a GPU that is awake."""
+    return joules.adjusted(_listed(awake), [one for way in WAYS for one in seen()[way][LEARNT]])
 
 
-def _joules(one: Spent) -> float:
-    """Foretold, in the time that it took."""
-    return prices().joules(one.work, one.mhz, one.seconds)
+def _listed(awake: float | None) -> Prices:
+    listed = joules_prices.listed()
+    return listed if awake is None else replace(listed, watts=awake)
 
 
-def table():
+def _off(prices: Prices, one: Spent) -> float:
+    """How far off the energy is, the time being given, %."""
+    return 100 * (prices.joules(one.work, one.mhz, one.seconds) / one.joules - 1)
+
+
+def table(awake: float | None = None):
     """One row a way and batch: millijoules of each kind of work, seen and foretold milliseconds and how far off these
-    are, the same of the energy that the time seen takes, and whether the model had learnt from it."""
-    limit, names = batches.watts(), batches.table().batch.unique()
+    are, the same of the energy that the time seen takes, by the model and by the median watts alone, and whether the
+    model had learnt from it."""
+    of, limit, names = prices(awake), batches.watts(), batches.table().batch.unique()
     rows = []
     for way in WAYS:
         for i, one in enumerate(seen()[way]):
-            parts = prices().parts(one.work, one.mhz)
-            foretold = prices().least_seconds(one.work, one.mhz, limit)
-            mj = {"products": parts.wide + parts.wide_registers, "awake": prices().watts * foretold}
+            parts = of.parts(one.work, one.mhz)
+            foretold = of.least_seconds(one.work, one.mhz, limit)
+            mj = {"products": parts.wide + parts.wide_registers, "awake": of.watts * foretold}
             mj |= {name: getattr(parts, name) for name in KINDS if name in Work._fields}
             rows.append({"way": way, "batch": names[i], "learnt": i in range(len(names))[LEARNT], "ghz": one.mhz / 1e3}
                         | {name: 1e3 * mj[name] for name in KINDS}
                         | {"seen_ms": 1e3 * one.seconds, "foretold_ms": 1e3 * foretold,
-                           "energy_off": 100 * (_joules(one) / one.joules - 1)})  # fmt: skip
+                           "energy_off": _off(of, one),
+                           "watts_off": 100 * (limit * one.seconds / one.joules - 1)})  # fmt: skip
     df = pd.DataFrame(rows)
     return df.assign(off=100 * (df.foretold_ms / df.seen_ms - 1))
 
@@ -84,7 +96,7 @@ def draw(df):
     axes = style.axes(9.5, 4.8, columns=2, width_ratios=(3, 2))
     _shares(axes[0], batches.by_ratio(df[df.way == "ours"]))
     _errors(axes[1], df)
-    axes[0].set_title("By the model, nearly half of the joules move bytes", fontsize=10.5, loc="left")
+    axes[0].set_title("By a model with 120 W awake, nearly half move bytes", fontsize=10.5, loc="left")
     words = "Counting foretells the time, but for\ntwo that stay below the power limit"
     axes[1].set_title(words, fontsize=10.5, loc="left")
     return axes[0].figure
@@ -132,9 +144,20 @@ def worst_energy(way: str = "") -> float:
     return worst(way, of="energy_off")
 
 
-def at_the_limit() -> float:
-    """The largest error of the time, %, of those among them whose clock the power limit had lowered."""
+def worst_by_watts() -> float:
+    """The same where the model is the median watts times the time, and nothing else."""
+    return worst(of="watts_off")
+
+
+def mean_energy(of: str = "energy_off") -> float:
+    """The mean error of the energy, %, likewise. of: watts_off, where the median watts alone are the model."""
     df = table()
+    return float(df[~df.learnt][of].abs().mean())
+
+
+def at_the_limit(awake: float | None = None) -> float:
+    """The largest error of the time, %, of those among them whose clock the power limit had lowered."""
+    df = table(awake)
     return float(df[~df.learnt & (df.ghz < HIGHEST)].off.abs().max())
 
 
@@ -160,10 +183,10 @@ def saved_by_slower() -> float:
     return 100 * float(1 - saved.awake / saved.sum())
 
 
-def left_at_full_clock() -> float:
+def left_at_full_clock(awake: float | None = None) -> float:
     """Of the joules that fusing saves back to back, % that the model has left with both ways at the full clock: the
     work is the same then, and being awake is paid by the second."""
-    return 100 * prices().watts * batches.saved("rested", "ms") / batches.saved("steady")
+    return 100 * prices(awake).watts * batches.saved("rested", "ms") / batches.saved("steady")
 
 
 def gone_at_full_clock() -> float:
@@ -176,12 +199,42 @@ def metered_at_full_clock() -> float:
     return batches.left_at_full_clock()
 
 
-def off_at_full_clock(way: str) -> np.ndarray:
+def off_at_full_clock(way: str, awake: float | None = None) -> pd.Series:
     """How far off the model's energy of a batch is where a way rests and keeps the full clock, its time being given, %.
     It has learnt from none of these."""
     df = read("joules")
     seen_so = zip(seen()[way], *(df[f"{way}_rested_{unit}"] for unit in ("ms", "mj", "mhz")), strict=True)
-    return np.array([1e5 * prices().joules(one.work, mhz, ms / 1e3) / mj - 100 for one, ms, mj, mhz in seen_so])
+    return pd.Series([_off(prices(awake), Spent(one.work, ms / 1e3, mj / 1e3, mhz)) for one, ms, mj, mhz in seen_so])
+
+
+def off_in_the_other_way(awake: float | None = None) -> pd.Series:
+    """How far off the energy of the fused kernel is, %, where all was learnt from the halves in turn."""
+    learnt = joules.adjusted(_listed(awake), seen()["ours_serial"])
+    return pd.Series([_off(learnt, one) for one in seen()["ours"]])
+
+
+def by_watts() -> pd.DataFrame:
+    """A column for each price of being awake, the list's first, with which the same fit was made: what it foretells,
+    whose joules they are (fused, all batches), what it says of the full clock, and what it pays for work."""
+    listed, columns = joules_prices.listed(), {}
+    for awake in (listed.watts, *AWAKE):
+        fit, df = prices(awake), table(awake)
+        of = df[df.way == "ours"][list(KINDS)].sum()
+        share = 100 * of / of.sum()
+        columns[f"{awake:.0f} W"] = {
+            "learnt: energy off, root mean square, %": (df[df.learnt].energy_off ** 2).mean() ** 0.5,
+            "foretold: time off at the limit, at most, %": at_the_limit(awake),
+            "bytes, % of the joules": share.dram + share.into_sms,
+            "products, %": share.products + share.narrow,
+            "being awake, %": share.awake,
+            "left at the full clock, %": left_at_full_clock(awake),
+            "fused at the full clock: energy off, median, %": off_at_full_clock("ours", awake).median(),
+            "fused, learnt from in turn: energy off, median, %": off_in_the_other_way(awake).median(),
+            "exponent of the clock": fit.exponent,
+            "prefill's products, times the list's price": fit.each.wide / listed.each.wide,
+            "a byte, DRAM to L2, pJ": fit.each.dram,
+        }
+    return pd.DataFrame(columns)
 
 
 def learnt_from() -> int:

@@ -5,6 +5,7 @@ import pandas as pd
 
 from pod.batch import HybridBatch
 from pod.data import a_card, hardware, read
+from pod.experiments.hopper import hopper_peers
 from pod.experiments.hopper.hopper_peers import batch_of
 from pod.experiments.joules import joules as batches
 from pod.experiments.joules import joules_model
@@ -27,9 +28,10 @@ SIDES = HybridBatch.of(2 * K, 16 * K, 64, 16 * K, 32, 8)  # whose prefill and de
 MIXES = np.geomspace(1 / 64, 64, 49)  # times its prefill beside its decode
 
 
-def roof() -> pd.DataFrame:
-    """FLOPs per byte of a mix, the clock-free roofs' FLOP/s, and FLOP/s that the power limit allows."""
-    gpu, prices = hardware(), joules_model.prices()
+def roof(awake: float | None = None) -> pd.DataFrame:
+    """FLOPs per byte of a mix, the clock-free roofs' FLOP/s, and FLOP/s that the power limit allows. awake: other watts
+    than the list's for a GPU that is awake."""
+    gpu, prices = hardware(), joules_model.prices(awake)
     sides = [(np.array(joules.of_batch(side, gpu.sms)), side) for side in (SIDES.prefill, SIDES.decode)]
     rows = []
     for mix in MIXES:
@@ -83,13 +85,21 @@ def _left_at_the_ridge(ax) -> None:
     ax.text(x, (top * low) ** 0.5, words, color=POWER, fontsize=10, fontweight="bold", va="center")
 
 
+def longer_back_to_back(even: bool) -> tuple[float, float]:
+    """How much longer the batches take back to back than in single calls, %, least and most: of those of which neither
+    side alone takes twice as long as the other, or of the others."""
+    sides, df = hopper_peers.table(), table()
+    longer = 100 * (df.one_call / df.back_to_back - 1)[hopper_peers.is_even(sides.prefill / sides.decode) == even]
+    return float(longer.min()), float(longer.max())
+
+
 def below() -> float:
     """The largest share of the data sheet's roofs, %, that the power limit leaves to a mix."""
     df = roof()
     return 100 * float((df.power / df.roofs).max())
 
 
-def at_the_ridge() -> float:
+def at_the_ridge(awake: float | None = None) -> float:
     """The share that it leaves where arithmetic and memory take equally long, %."""
-    df = roof()
+    df = roof(awake)
     return 100 * float((df.power / df.roofs)[(df.intensity - hardware().ridge).abs().idxmin()])
