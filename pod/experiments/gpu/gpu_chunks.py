@@ -27,8 +27,9 @@ def table():
 
 def stated(df) -> list[tuple]:
     """Where three ratios that the paper states would put a line, each at the chunk where the model's own is largest:
-    method, chunk, ms, %. Serial over its time beside 54 chats; streams under serial; POD under the next best. All beside 55."""
-    wide = {decodes: part.pivot(index="chunk", columns="method", values="ms") for decodes, part in df.groupby("decodes")}
+    method, chunk, ms, %. Serial over its time beside 54 chats; streams under serial; POD under the next best; all
+    beside 55."""
+    wide = {n: part.pivot(index="chunk", columns="method", values="ms") for n, part in df.groupby("decodes")}
     even, odd, found = wide[EVEN], wide[ODD], []
     serial, streams, pod = NAMES["serial"], NAMES["streams"], NAMES["pod"]
     at_least = odd.drop(columns=pod).min(axis=1)

@@ -15,7 +15,8 @@ READS = ("gpusim-calibrate", "gpusim-sample", "methods-sweep", "methods-chunks",
 def cases() -> list[dict]:
     ask = (gpu_calibration.table, gpu_model.table, gpu_model.hopper, gpu_a100.table, gpu_a100.step_here,
            gpu_a100.gains_more, gpu_chunks.table, gpu_gains.table, gpu_choices.table, gpu_ranges.table,
-           gpu_gains.recut, *(partial(gpu_a100.over_next_best_recut, n) for n in (gpu_a100.EVEN, gpu_a100.ODD)))  # fmt: skip
+           gpu_gains.recut, partial(gpu_a100.over_next_best_recut, gpu_a100.EVEN),
+           partial(gpu_a100.over_next_best_recut, gpu_a100.ODD))  # fmt: skip
     with asked() as found:
         for figure in ask:
             figure()
