@@ -37,3 +37,11 @@ def test_uncut_tiles_of_prefill_gain_least_and_end_last():
     few = (df.tiles == 128) & (df.ctas == 128)
     assert few.sum() == 9 and df[few].gain.max() < df[~few].gain.min()
     assert (df[few].prefill > df[few].decode).all()
+
+
+def test_an_a100_leads_around_equal_halves_when_tiles_are_cut_for_its_sms():
+    df = gpu_gains.recut()
+    assert df.rule.to_list() == pytest.approx(df.gain.to_list())
+    by = gpu_gains.by_cut(((0.85, 1.6), (0.5, 2)))
+    assert by.loc["all 60", ("best", "A100")] == pytest.approx(df[df.gpu == "a100"].best.mean())
+    assert (by["best"].A100 > by["best"].H200).all() and (by["two parts"].A100 > by["two parts"].H200).all()

@@ -225,13 +225,14 @@ def _panel(ax, df, x: str, column: str, scale: float, colour: str, label: str) -
 def parameters():
     """All that is fitted: value, meaning, and the probe that it is read off."""
     c, us = gpusim.calibration(), 1e6
+    launch = f"{min(c.launch.values()) * us:.1f} to {max(c.launch.values()) * us:.1f} µs"
     rows = {
         "dram": (f"{c.dram:.0%}", "of the data sheet's bytes/s, when enough is under way", "read"),
         "l2": (f"{c.l2:,.0f} B", "that L2 delivers in a clock cycle", "read again"),
         "miss": (f"{c.miss * us:.2f} µs", "from asking DRAM to having, nobody else asking", "read, 1 CTA"),
         "hit": (f"{c.hit * us:.2f} µs", "the same from L2", "read again, 1 CTA"),
         "mma": (f"{c.mma:.0%}", "of Hopper's tensor rate is what mma.sync reaches; of Ampere's, all", "multiply"),
-        "launch": (f"{c.launch['cta'] * us:.1f} µs", "before the first CTA starts, of one kernel", "empty"),
+        "launch": (launch, "before the first CTA starts; by method", "empty"),
         "start": (f"{c.start * us:.1f} µs", "of a CTA before its first key and after its last", "empty"),
         "merge": (", ".join(f"{x * us:.1f}" for x in c.merge) + " µs", "to write or read a part", "split"),
     }

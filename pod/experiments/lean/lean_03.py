@@ -80,7 +80,7 @@ def _records(plan, rows) -> list[dict]:
 
 # ---------------------------------------------------------------- what it shows
 
-RUNS = {"single": "no split", "rule_256": "rule of 2.5.6", "rule_now": "today's rule", "lean": "equal ranges"}
+RUNS = {"single": "no split", "rule_256": "rule of 2.5.6", "lean": "equal ranges"}
 
 
 def table():
@@ -97,7 +97,7 @@ def busy(df):
 
 
 def draw(df):
-    axes = style.axes(9.5, 3.4, columns=4, sharey=True, sharex=True)
+    axes = style.axes(9.5, 3.4, columns=len(RUNS), sharey=True, sharex=True)
     shares = busy(df)
     gigabytes = 2 * 2 * 56 * 64 * (64 << 10) / 1e9
     for ax, (run, words) in zip(axes, RUNS.items(), strict=True):
