@@ -176,6 +176,8 @@ def in_turn(ax: Axes, queued: int, cycles: float = 720) -> Axes:
         if kind == "decode":
             ax.text(start, 1.02, next(numbers), fontsize=8.5, color=style.DECODE, va="top", fontweight="bold")
     ax.set(yticks=[], xlim=(0, cycles), ylim=(1.22, 0))
+    if not ax.get_subplotspec().is_first_col():
+        ax.get_legend().remove()  # the one on the left serves both
     turns = sum(kind == "decode" for *_, kind, _ in bars)
     ax.set_title(f"beside {queued} of prefill: {turns} turns for decode", fontsize=10, loc="right")
     return ax
