@@ -61,7 +61,7 @@ def rooms() -> Figure:
     ax.axis("off")
     regs, smem = registers(), shared_memory()
     kinds = {"producers": "load", "prefill 0": "prefill", "prefill 1": "prefill", "decode": "decode"}
-    words = {"producers": "copying\nwarps", "prefill 0": "prefill warpgroup 0\n64 query rows",
+    words = {"producers": "warps\nthat\ncopy", "prefill 0": "prefill warpgroup 0\n64 query rows",
              "prefill 1": "prefill warpgroup 1\n64 query rows", "decode": "decode\nwarpgroup"}  # fmt: skip
     scale, left, middle = 100 / sum(regs.values()), 0.0, {}
     for name, number in regs.items():
