@@ -448,7 +448,10 @@ def test_chapter_17a_says_which_layers_are_shorter_than_a_plan():
 def test_chapter_17b_says_that_sections_lose_less_than_single_calls_differ():
     row = recorded("ladder").set_index("idea").loc["heads in sections that L2 holds"]
     assert [round(x, 1) for x in (row.ours_p10, row.ours_p90)] == [2.9, 3.4]
+    assert [round(x, 1) for x in (row.without_p10, row.without_p90)] == [3.0, 3.4]
     assert row.ours_p10 < row.without < row.ours_p90
+    df = recorded("ladder").query("without > ours and without_p10 < ours_p90")
+    assert sorted(df.idea) == ["heads of a group share a tile", "longest tile first", "pieces of at least 4 tiles"]
 
 
 def test_chapter_17b_says_that_the_plan_yields_where_that_gains():
@@ -456,6 +459,21 @@ def test_chapter_17b_says_that_the_plan_yields_where_that_gains():
     assert list(df.batch) == [hopper_peers.batch_name(pd.Series(case)) for case in hopper_peers.cases()]
     planned = [hopper(hopper_peers.batch_of(case), H200.sms).yields for case in hopper_peers.cases()]
     assert planned == list(df.ours_always_yields < df.ours_never_yields)
+
+
+def test_chapter_17b_says_that_no_gain_by_yielding_is_above_the_models_bound():
+    lacks = 1 - tensor_core_queue.decode_bytes_per_s(H200, 2, 1.98e9) / choose.DECODE_BYTES
+    assert lacks == pytest.approx(1 / 8, rel=0.01)
+    other = pd.read_csv(data.REPEATS / "2026-11-27-3bcc4842/h200/hopper-peers.csv")  # another H200
+    other = other.assign(prefill=other[["prefill", "prefill_exact"]].min(axis=1))
+    for df, most in ((hopper_peers.table(), 4.8), (other, 8.6)):
+        gain, ratio = 100 * (df.ours_never_yields / df.ours_always_yields - 1), df.prefill / df.decode
+        yields = [hopper(hopper_peers.batch_of(case), H200.sms).yields for case in hopper_peers.cases()]
+        assert list(gain > 0) == yields and sum(yields) == 8 and round(gain.max(), 1) == most
+        assert (gain < 100 * lacks * ratio)[yields].all() and gain[gain < 0].between(-5.1, -2.7).all(), most
+    row = data.read("joules-rungs").query("chunk == 2048 and decodes == 128").iloc[0]
+    assert round(100 * (row.greedy_ms / row.ours_ms - 1), 1) == 2.2
+    assert round(100 * (row.greedy_mj / row.ours_mj - 1), 1) == 1.8
 
 
 def test_chapter_17a_says_how_long_the_host_takes_for_lists():

@@ -61,7 +61,7 @@ def rooms() -> Figure:
     ax.axis("off")
     regs, smem = registers(), shared_memory()
     kinds = {"producers": "load", "prefill 0": "prefill", "prefill 1": "prefill", "decode": "decode"}
-    words = {"producers": "copying\nwarps", "prefill 0": "prefill warpgroup 0\n64 query rows",
+    words = {"producers": "warps\nthat\ncopy", "prefill 0": "prefill warpgroup 0\n64 query rows",
              "prefill 1": "prefill warpgroup 1\n64 query rows", "decode": "decode\nwarpgroup"}  # fmt: skip
     scale, left, middle = 100 / sum(regs.values()), 0.0, {}
     for name, number in regs.items():
@@ -176,6 +176,8 @@ def in_turn(ax: Axes, queued: int, cycles: float = 720) -> Axes:
         if kind == "decode":
             ax.text(start, 1.02, next(numbers), fontsize=8.5, color=style.DECODE, va="top", fontweight="bold")
     ax.set(yticks=[], xlim=(0, cycles), ylim=(1.22, 0))
+    if not ax.get_subplotspec().is_first_col():
+        ax.get_legend().remove()  # the one on the left serves both
     turns = sum(kind == "decode" for *_, kind, _ in bars)
     ax.set_title(f"beside {queued} of prefill: {turns} turns for decode", fontsize=10, loc="right")
     return ax
