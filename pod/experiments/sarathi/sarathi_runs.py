@@ -256,7 +256,8 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
     """Throughput over Orca of whole runs, of the same if the GPU took for each chunk what its parts take, one by one,
     and of the runs' middle; the longest gaps of both."""
     columns = {"gain": "whole run", "gain_from_parts": "if chunks took what their parts take",
-               "middle_gain": "its middle", "longest_gap_ms": "longest gap, ms", "orca_longest_gap_ms": "Orca's"}  # fmt: skip
+               "middle_gain": "its middle", "longest_gap_ms": "longest gap, ms",
+               "orca_longest_gap_ms": "Orca's"}  # fmt: skip
     return figure_8(df).set_index(["chunk", "pd"])[list(columns)].rename(columns=columns)
 
 
