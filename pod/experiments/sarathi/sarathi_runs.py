@@ -178,18 +178,9 @@ def table() -> pd.DataFrame:
     for run in (run for run in settings() if run.system == SARATHI and run in done):
         both = [done[run._replace(system=ORCA, chunk=CHUNK)], done[run]]
         rates, middles = [rate(each) for each in both], [middle(each) for each in both]
-        gain = rates[1] / rates[0]
-        rows.append(
-            (
-                *run[1:],
-                run.batch,
-                *rates,
-                gain,
-                middles[1] / middles[0],
-                gain * sooner(done[run], run),
-                *map(longest_gap, both),
-            )
-        )
+        gain, gaps = rates[1] / rates[0], [longest_gap(each) for each in both]
+        gains = gain, middles[1] / middles[0], gain * sooner(done[run], run)
+        rows.append((*run[1:], run.batch, *rates, *gains, *gaps))
     columns = [*WHOLE[1:], "batch", "orca_requests_per_minute", "sarathi_requests_per_minute", "gain", "middle_gain",
                "gain_from_parts", "orca_longest_gap_ms", "longest_gap_ms"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns).sort_values(["length", "chunk", "pd"], ignore_index=True)
