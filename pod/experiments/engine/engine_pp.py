@@ -273,8 +273,11 @@ def draw(df):
     for system, at, side in zip(piped, (6, 4), ("right", "left"), strict=True):
         x, tone = waits(log(system)), colours[system]
         style.tidy(axes["waits"]).plot(x, PERCENTILES, "o-", markersize=4, color=tone)
-        axes["waits"].annotate(NAMES[system], (x[at], PERCENTILES[at]), (8 if side == "left" else -8, 0), color=tone,
-                               textcoords="offset points", ha=side, va="center", fontsize=9)  # fmt: skip
+        middle = x[PERCENTILES.index(50)]
+        axes["waits"].plot(middle, 50, "o", markersize=8, color=tone)
+        words, away = f"{NAMES[system]},\nmedian {middle:.2g} s", 9 if side == "left" else -9
+        axes["waits"].annotate(words, (x[at], PERCENTILES[at]), (away, 0), color=tone, textcoords="offset points",
+                               ha=side, va="center", fontsize=9)  # fmt: skip
     axes["waits"].set(xscale="log", xlabel="bubble time of a request, s", ylabel="% of requests", ylim=(0, 100))
     _times(style.tidy(axes["times"]), df, colours)
     return figure

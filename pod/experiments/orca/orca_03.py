@@ -1,5 +1,6 @@
 """Continuous batching post, Figure 3: linear operations see one long list of tokens, attention sees each request."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
@@ -14,6 +15,7 @@ FIGURE = Figure(
 )
 # two requests in decode and two prompts, as in the post
 DECODES, PROMPTS = (("x1", 5), ("x2", 9)), (("x3", 4), ("x4", 7))
+GAP = 0.4  # between requests
 
 
 def table():
@@ -34,20 +36,22 @@ def draw(df):
     parts = df[df.operation == "attention"]
     kinds = ["decode" if n == 1 else "prefill" for n in parts.tokens]
     names = list(dict.fromkeys(df.operation))
+    starts = np.cumsum([0, *(n + GAP for n in parts.tokens)])
     for y, operation in enumerate(names):
-        mine, left = df[df.operation == operation], 0.0
-        apart = operation == "attention"
-        for name, n, kind in zip(parts.requests, parts.tokens, kinds, strict=True):
+        mine = df[df.operation == operation]
+        for left, name, n, kind in zip(starts, parts.requests, parts.tokens, kinds, strict=False):
             ax.add_patch(Rectangle((left, y + 0.2), n, 0.6, facecolor=style.colour(kind), edgecolor="white"))
             ax.text(left + n / 2, y + 0.5, name, ha="center", va="center", fontsize=9, color=style.text_on(kind))
-            left += n + (0.7 if apart else 0)
-        words = f"{len(mine)} pieces, one after the other" if apart else f"all tokens at once, in {mine['in'].iloc[0]}"
+        apart = operation == "attention"
+        calls = zip(starts, parts.tokens, strict=False) if apart else [(0, starts[-1] - GAP)]
+        for left, width in calls:
+            ax.add_patch(Rectangle((left - 0.1, y + 0.14), width + 0.2, 0.72, fill=False, edgecolor=style.INK))
+        words = f"{len(mine)} calls, one after the other" if apart else f"one call for all, in {mine['in'].iloc[0]}"
         ax.text(16.4, y + 0.5, words, va="center", fontsize=9, color=style.INK)
-        if not apart:
-            ax.add_patch(Rectangle((-0.08, y + 0.14), left + 0.16, 0.72, fill=False, edgecolor=style.INK))
     ax.set(xlim=(-0.2, 24), ylim=(len(names), 0), xticks=[], yticks=[i + 0.5 for i in range(len(names))])
     ax.set_yticklabels(names)
     ax.tick_params(axis="y", length=0)
     ax.spines[:].set_visible(False)
-    ax.set_title("width = tokens; orange: one new token (decode), blue: a prompt", fontsize=9.5, loc="left")
+    words = "a frame is a call; width = tokens; orange: one new token (decode), blue: a prompt"
+    ax.set_title(words, fontsize=9.5, loc="left")
     return ax.figure

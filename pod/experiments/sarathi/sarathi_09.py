@@ -51,6 +51,10 @@ def draw(df):
         if row.system.startswith("TP8 x"):
             axes[0].plot(row[3:], BUBBLE_PERCENTILES, "o-", markersize=4, color=colour)
             name = row.system.removeprefix("TP8 x PP8, ")
+            middle = row[3 + BUBBLE_PERCENTILES.index(50)]
+            axes[0].plot(middle, 50, "o", markersize=8, color=colour)
+            at, side = (1.2, "left") if middle < 10 else (0.83, "right")
+            axes[0].text(at * middle, 51, f"median {middle:.1f} s", color=colour, fontsize=9, va="center", ha=side)
             axes[0].text(1.25 * row[3], BUBBLE_PERCENTILES[0], name, color=colour, fontsize=9, va="center")
     axes[0].set_xscale("log")
     axes[0].set(xlabel="bubble time of a request, TP8 x PP8, s", ylabel="% of requests", ylim=(0, 100))

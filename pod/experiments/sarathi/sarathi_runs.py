@@ -170,17 +170,19 @@ def row(event: Iteration) -> dict[str, float]:
 @kept(RECORDING)  # its claims ask for it a dozen times
 def table() -> pd.DataFrame:
     """A row a run of SARATHI: requests a minute of Orca and of SARATHI; what SARATHI gains, of the whole run, of its
-    middle, and of the whole run if its chunks took as long as their parts."""
+    middle, and of the whole run if its chunks took as long as their parts; the longest gap between two tokens of
+    both, in milliseconds."""
     named = read(RECORDING).sort_values("iteration", kind="stable").groupby(list(WHOLE))
     done = {Setting(*name): run for name, run in named}
     rows = []
     for run in (run for run in settings() if run.system == SARATHI and run in done):
         both = [done[run._replace(system=ORCA, chunk=CHUNK)], done[run]]
         rates, middles = [rate(each) for each in both], [middle(each) for each in both]
-        gain = rates[1] / rates[0]
-        rows.append((*run[1:], run.batch, *rates, gain, middles[1] / middles[0], gain * sooner(done[run], run)))
+        gain, gaps = rates[1] / rates[0], [longest_gap(each) for each in both]
+        gains = gain, middles[1] / middles[0], gain * sooner(done[run], run)
+        rows.append((*run[1:], run.batch, *rates, *gains, *gaps))
     columns = [*WHOLE[1:], "batch", "orca_requests_per_minute", "sarathi_requests_per_minute", "gain", "middle_gain",
-               "gain_from_parts"]  # fmt: skip
+               "gain_from_parts", "orca_longest_gap_ms", "longest_gap_ms"]  # fmt: skip
     return pd.DataFrame(rows, columns=columns).sort_values(["length", "chunk", "pd"], ignore_index=True)
 
 
@@ -196,6 +198,12 @@ def middle(run: pd.DataFrame) -> float:
     if last <= first:
         return float("nan")
     return 60_000 * run.finished.iloc[first + 1 : last].sum() / (run.scheduled_ms.iloc[last] - run.end_ms.iloc[first])
+
+
+def longest_gap(run: pd.DataFrame) -> float:
+    """Milliseconds between two tokens of a request. Nobody is preempted, so it is the longest from one iteration's end
+    to the next one's, where that has decodes."""
+    return float(run.end_ms.diff()[run.decodes > 0].max())
 
 
 def chunks(run: pd.DataFrame, chunk: int) -> pd.DataFrame:
@@ -246,9 +254,10 @@ def lengths(df: pd.DataFrame) -> pd.DataFrame:
 
 def ratios(df: pd.DataFrame) -> pd.DataFrame:
     """Throughput over Orca of whole runs, of the same if the GPU took for each chunk what its parts take, one by one,
-    and of the runs' middle."""
+    and of the runs' middle; the longest gaps of both."""
     columns = {"gain": "whole run", "gain_from_parts": "if chunks took what their parts take",
-               "middle_gain": "its middle"}  # fmt: skip
+               "middle_gain": "its middle", "longest_gap_ms": "longest gap, ms",
+               "orca_longest_gap_ms": "Orca's"}  # fmt: skip
     return figure_8(df).set_index(["chunk", "pd"])[list(columns)].rename(columns=columns)
 
 

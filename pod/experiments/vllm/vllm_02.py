@@ -11,14 +11,14 @@ from pod.simulate.run import Setup, simulate
 from pod.simulate.workload import Workload
 
 FIGURE = Figure(
-    title="Reserved against used memory: reserve-max and paging",
+    title="Reserved against used memory: the server's limit for each, and paging",
     chapter="12",
     method="Llama-3-8B on one A100 (analytical times), 400 requests of the conversation workload, limit 32K tokens",
     data=("vllm-02",),
 )
 COMPUTED = "vllm-02"
 KEYS = ("scheduler", "iteration")
-SYSTEMS = {"reserve the maximum (Orca)": "orca", "paging (vLLM)": "vllm"}
+SYSTEMS = {"reserve the server's limit for each": "orca", "paging (vLLM)": "vllm"}
 
 
 def setup(scheduler: str) -> Setup:
