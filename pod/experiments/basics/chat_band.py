@@ -78,6 +78,7 @@ def draw(df):
         hollow = row.numbers == COUNTED
         ax.plot(row.place, i, "o", color=style.INK, markerfacecolor="white" if hollow else style.INK, markersize=7)
         ax.text(row.place + 0.025, i, f"{row.place:.2f}", va="center", fontsize=9)
+    ax.axhline((df.numbers == COUNTED).sum() - 0.5, color=style.INK, linewidth=0.8, linestyle="--")
     ax.set_yticks(y, [f"{row.way}  ({row.chapter})" for row in df.itertuples()])
     ax.set(xlim=(-0.03, 1.1), ylim=(len(df) - 0.4, -0.6), xlabel="place in the band: 0 is the sum of both halves, "
            "1 the longer one alone")  # fmt: skip
