@@ -17,6 +17,7 @@ FIGURE = Figure(
     title="What POD gains over serial, the same kernels one after the other, by the model: A100 and H200",
     chapter="10",
     method="pod/simulate/gpusim.py on 60 batches of Figure 11 that pass its filter; our tiles on both GPUs.",
+    state="simulated",  # the measured batches give the error of its bar
     data=("gpusim", "gpusim-sample", "methods-sweep"),
     fitted=True,
 )
