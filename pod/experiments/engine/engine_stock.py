@@ -10,6 +10,7 @@ import numpy as np
 
 from pod.data import read
 from pod.experiments.engine import running
+from pod.hardware import H200
 from pod.lab.figure import Figure
 from pod.lab.measure import timing
 from pod.lab.show import style
@@ -36,7 +37,8 @@ K = 1024
 MODEL, REQUESTS, PROMPT, OUTPUT = "llama-3-8b", 96, (1 * K, 3 * K), 128
 OWN = 0  # the budget of tokens an iteration that a system chooses itself
 CHOSEN = 8 * K  # and what that was, for transformers 5.17.0
-OPERATIONS, RATE = 3.1e15, 0.6 * 989e12  # floating point, of all prompts and answers; a second, as linear layers reach
+# Floating point, of all prompts and answers; a second, as linear layers reach.
+OPERATIONS, RATE = 3.1e15, 0.6 * H200.tensor_flops
 
 
 def cases() -> list[dict]:
