@@ -11,7 +11,7 @@ import numpy as np
 
 from pod.batch import HybridBatch
 from pod.hardware import GPU
-from pod.schedule.decode import MOST_PARTS, segments, weighted_cuts
+from pod.schedule.decode import MOST_PARTS, distinct, segments, weighted_cuts
 from pod.schedule.work import DECODE_ROWS, PERSISTENT, SHAPES, WARPGROUP, WIDE, Pack, Shape, Side, pass_count
 
 # ---------------------------------------------------------------- the sm_80 family: how long each side would take
@@ -487,7 +487,7 @@ def prefill_ranges(blocks: np.ndarray, workers: int) -> tuple[np.ndarray, int]:
     left = ends[tile] - cuts
     begun = blocks[tile] - left
     cuts = np.where(left <= SHORTEST_PART, ends[tile], np.where(begun <= SHORTEST_PART, cuts - begun, cuts))
-    cuts = np.unique(cuts[cuts > 0])
+    cuts = distinct(cuts, above=0)  # they still ascend
     ranges, tile, begin, end = segments(blocks, cuts)
     parts = np.bincount(tile)
     cost = 10 * (end - begin) + PIECE_COST + PART_COST * (parts > 1)[tile]

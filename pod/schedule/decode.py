@@ -79,10 +79,11 @@ def weighted_cuts(blocks: np.ndarray, weights: np.ndarray, pad: int = 0) -> np.n
         at = shares * padded[-1] // shares[-1]
     unit = padded.searchsorted(at)
     left = np.minimum(padded[unit] - at, blocks[unit])  # of the unit, behind the cut
-    return _distinct(ends[unit] - left, above=0)
+    return distinct(ends[unit] - left, above=0)
 
 
-def _distinct(ascending: np.ndarray, above: int = -1) -> np.ndarray:
+def distinct(ascending: np.ndarray, above: int = -1) -> np.ndarray:
+    """Each of the numbers once, if it is above that."""
     new = np.empty(len(ascending), bool)
     new[0] = ascending[0] > above
     np.greater(ascending[1:], ascending[:-1], out=new[1:])
