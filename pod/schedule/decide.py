@@ -170,7 +170,8 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         if batch.group <= shape.prefill_rows and int(chunks.q_len.max()) == 1:
             wide = False  # all heads of one token are a tile of either
         ranges_too = alone and splits is None and prefill.l2_holds_a_head(chunks, batch.head_dim)
-        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, wide, narrow, ranges_too)
+        timed = wide or ranges_too
+        rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, timed, narrow, ranges_too)
         made = [_prefill_pieces(chunks, tile, *rest) for tile in ((shape, WIDE) if wide else (shape,))]
         _, blocks, pack, cut, shape = min(made, key=lambda m: m[0])
         work = cut()

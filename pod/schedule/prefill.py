@@ -118,8 +118,8 @@ def cut(made: Tiles, splits: int | np.ndarray, block: int, length: np.ndarray | 
 
 def in_ranges(made: Tiles, cuts: np.ndarray, block: int, length: np.ndarray) -> WorkList:
     """The line of all tiles, end to end, cut where `cuts` says, in blocks, into a range for each worker. Pieces are
-    drawn one by one all the same: first what begins a range, side by side as it lies in memory, then the rest, the
-    longest first, so that it goes to whoever had the shortest beginning. length: made.blocks(block)."""
+    drawn one by one all the same: in the order in which ranges come to them. So whoever is through with a range's piece
+    finds the next of a range that is as far. length: made.blocks(block)."""
     ranges, tile, begin, end = segments(length, cuts)
     parts = np.bincount(tile)
     _, part, partial, group, partials, groups = number_parts(parts)
@@ -127,7 +127,6 @@ def in_ranges(made: Tiles, cuts: np.ndarray, block: int, length: np.ndarray) -> 
     first = first // block
     keys = (first + begin) * block, np.minimum((first + end) * block, last)
     columns = np.array([*columns, *keys, part, parts[tile], partial, group])
-    later = np.zeros(len(tile), bool)
-    later[1:] = ranges[1:] == ranges[:-1]
-    order = np.lexsort((np.where(later, begin - end, 0), later))
+    at = (length.cumsum() - length)[tile] + begin
+    order = (at - np.append(0, cuts)[ranges]).argsort(kind="stable")
     return WorkList(*columns.take(order, axis=1), np.arange(len(tile) + 1), partials, groups)
