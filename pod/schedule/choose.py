@@ -496,6 +496,17 @@ def prefill_ranges(blocks: np.ndarray, workers: int) -> tuple[np.ndarray, int]:
     return cuts, time if most <= MOST_PARTS else np.iinfo(np.int64).max  # which no kernel merges
 
 
+def missing_l2(head_dim: int, time: int, once: int, again: int, among: int, room: int) -> int:
+    """By how much ranges that take `time` wait for DRAM, in tenths of a block. They begin anywhere, so all heads of all
+    sequences are read at once, and of what is read again L2 brings only as large a share as it has room for. Blocks:
+    that are read once, and again, among how many, and that L2 has room for. 44 of 48 batches beside whole tiles: ..."""
+    if among <= room:
+        return 0
+    a_block = 10 * kv_us(head_dim, PERSISTENT.prefill_keys, DECODE_BYTES) / BLOCK_US[head_dim]
+    missed = again * (1 - room / among)
+    return max(0, round(a_block * (once + missed) - max(time, a_block * once)))
+
+
 def merge_steps(parts: int) -> int:
     """Parts that are read one after the other until all are in: where there are many, in two rounds."""
     return 0 if parts == 1 else parts if parts <= FAN else FAN + -(-parts // FAN)

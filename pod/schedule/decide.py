@@ -169,7 +169,7 @@ def hopper(batch: HybridBatch, sms: int, splits: int | None = None, weights=None
         wide, narrow = alone and choose.takes_wide(batch), alone and choose.takes_narrow(batch)
         if batch.group <= shape.prefill_rows and int(chunks.q_len.max()) == 1:
             wide = False  # all heads of one token are a tile of either
-        ranges_too = alone and splits is None and prefill.l2_holds_a_head(chunks, batch.head_dim)
+        ranges_too = alone and splits is None
         timed = wide or ranges_too
         rest = (sms, batch.head_dim, causal, splits, pack, ticks.beside(tiles), invariant, timed, narrow, ranges_too)
         made = [_prefill_pieces(chunks, tile, *rest) for tile in ((shape, WIDE) if wide else (shape,))]
@@ -199,6 +199,8 @@ def _prefill_pieces(side: Side, shape: Shape, sms: int, head_dim: int, causal: b
     cut, total = partial(prefill.cut, tiles, parts, keys, blocks), int(blocks.sum())
     if ranges_too and not few and choose.ranges_may_pay(total, sms, time):
         cuts, sooner = choose.prefill_ranges(blocks, sms)
+        again, among = prefill.read_again(tiles, side, keys)
+        sooner += choose.missing_l2(head_dim, sooner, total - again, again, among, prefill.l2_tokens(head_dim) // keys)
         if sooner < time:
             time, cut = sooner, partial(prefill.in_ranges, tiles, cuts, keys, blocks)
     time *= choose.WIDE_COST if shape == WIDE else 1.0

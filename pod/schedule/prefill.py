@@ -76,9 +76,13 @@ def l2_tokens(head_dim: int) -> int:
     return L2_SHARE // (head_dim * 4)
 
 
-def l2_holds_a_head(side: Side, head_dim: int) -> bool:
-    """Of every sequence. Ranges begin anywhere in it, so that heads of a longer one would each read it from DRAM."""
-    return int(side.kv_len.max()) <= l2_tokens(head_dim)
+def read_again(made: Tiles, side: Side, block: int) -> tuple[int, int]:
+    """Blocks of keys that are read after another tile has read them, and how many there are in all heads of which."""
+    _, _, seq, *_ = made.columns
+    read = np.bincount(seq, blocks(made.columns, block)).astype(int)[side.seq] * made.heads.shape[1]
+    there = -(-side.kv_len // block) * side.kv_heads
+    again = np.maximum(read - there, 0)
+    return int(again.sum()), int(there[again > 0].sum())
 
 
 def in_sections(made: Tiles, side: Side, head_dim: int, block: int) -> Tiles:
