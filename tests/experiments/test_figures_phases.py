@@ -74,8 +74,10 @@ def test_best_speedup_is_sum_over_maximum():
 def test_a_whole_prompt_gains_what_chapter_03_says():
     axes = band.draw_prompt().axes
     assert [ax.get_title() for ax in axes] == [
-        "10 chats, chunk 1,024: 1.23×", "80 chats, chunk 1,024: 1.50×", "80 chats, chunk 4,096: 1.42×",
-    ]  # fmt: skip
+        "10 chats, chunk 1,024: 1.23× in all",
+        "80 chats, chunk 1,024: 1.50× in all",
+        "80 chats, chunk 4,096: 1.42× in all",
+    ]
     marked = [[line for line in ax.lines if len(line.get_xdata()) == 2 and line.get_marker() == "o"] for ax in axes]
     best = [max(range(len(lines)), key=lambda i: max(lines[i].get_ydata())) for lines in marked]
     assert best[:2] == [1, 11], "the second of twelve beside 10 chats, the last beside 80"
