@@ -21,7 +21,7 @@ def test_rooms_are_the_kernels_files_and_the_picture_names_each():
 
 
 def test_who_ran_where_shows_every_cta_in_the_order_in_which_it_came():
-    """Two places on SM 0: a prefill and then a decode on the first, a prefill on the second."""
+    """Two slots on SM 0: a prefill and then a decode on the first, a prefill on the second."""
     rows = [("prefill", 0, 0, 0, 0.0), ("decode", 0, 0, 0, 5.0), ("prefill", 1, 0, 1, 0.0), ("prefill", 2, 1, 0, 0.0)]
     trace = pd.DataFrame(rows, columns=["op", "id", "sm", "slot", "start"])
     (panel,) = pictures.ran_where({"one": trace, "other": trace}).axes[:1]
