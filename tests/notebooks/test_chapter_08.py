@@ -6,6 +6,7 @@ import pytest
 
 from pod.data import read
 from pod.experiments.checks import resources
+from pod.experiments.ladder import ladder
 from pod.experiments.methods import methods_halves
 from pod.files import ROOT
 from pod.lab.show import kernel as pictures
@@ -18,6 +19,16 @@ def test_rooms_are_the_kernels_files_and_the_picture_names_each():
     assert [room.file for room in pictures.ROOMS] == files and all((ROOT / file).is_file() for file in files)
     words = " ".join(t.get_text() for t in pictures.rooms().axes[0].texts)
     assert all(name in words for name in (*(room.name for room in pictures.ROOMS), "prefill", "decode"))
+
+
+def test_shared_keys_are_read_once_when_heads_share_a_tile():
+    batch = ladder.BATCHES["decode"]
+    assert len(batch.q_lens) * batch.num_kv_heads == pictures.UNITS and batch.group == pictures.HEADS
+    assert set(batch.kv_lens) == {pictures.KEYS * 1024}
+    read = [sum(end - begin for _, begin, end in ctas) for ctas in pictures.SHARED.values()]
+    assert read == [pictures.HEADS * pictures.KEYS, pictures.KEYS, pictures.KEYS]
+    titles = [ax.get_title() for ax in pictures.shared_keys().axes]
+    assert [title.partition(": ")[2].split()[-4] for title in titles] == ["256", "64", "128"]
 
 
 def test_who_ran_where_shows_every_cta_in_the_order_in_which_it_came():
