@@ -141,7 +141,10 @@ def test_resources_are_the_recorded_ones_and_fit_the_sm():
         alone = two.loc[[(arch, "prefill alone"), (arch, "decode alone")]]
         assert ticket.smem_kb == alone.smem_kb.max(), "the larger of both, not the sum"
         assert two.loc[arch, "halves of a CTA"].smem_kb == alone.smem_kb.sum() or arch == "sm_90"
-    resources.draw(df)
+    for ax, rows in zip(resources.draw(df).axes, (two.loc[arch] for arch in resources.ARCHITECTURES), strict=True):
+        assert len(ax.patches) == 2 * (2 * len(rows) - 1), "a box a CTA, two an SM, and one of two halves"
+        ends = {round(box.get_x() + box.get_width(), 6) for box in ax.patches}
+        assert {round(x, 6) for x in rows.registers_percent} <= ends
 
 
 RATES = {
